@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the processes of a host share: the arena file (header, chunk heads, slots) and the index file. One
+// writer, the node; any number of readers with read-only mappings. docs/formats/arena.md says why each field
+// is there. All words are little-endian and 8-byte aligned; all access goes through Words.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "cistern/key.h"
+
+namespace cistern {
+
+inline constexpr std::uint64_t kArenaMagic = 0x414e4552'41534943;  // "CISARENA" in memory
+inline constexpr std::uint64_t kIndexMagic = 0x58444e49'53494343;  // "CCISINDX" in memory
+inline constexpr std::uint64_t kFormatVersion = 1;
+inline constexpr std::uint64_t kUnitBytes = 4096;            // a generation stands for each
+inline constexpr std::uint64_t kHeadSpanBytes = 32u << 20;   // the bytes one head covers
+inline constexpr std::uint64_t kUnitsPerHead = kHeadSpanBytes / kUnitBytes;
+inline constexpr std::uint32_t kMinSlotsPerChunk = 8;
+
+// First page of the arena file. `magic` is written last, so a file without it was never an arena.
+struct ArenaHeader {
+  std::uint64_t magic;
+  std::uint64_t version;
+  std::uint64_t alignment;        // of records, bytes: 512 or 4096; fixed at creation
+  std::uint64_t head_count;       // 32 MiB spans; the file is header + heads + spans
+  std::uint64_t high_water_time;  // Unix seconds, never goes back (R10); readers load it once a call
+  std::uint64_t boot_count;       // starts of a node on this file; a lease belongs to one
+  std::uint64_t node_alive;       // boot_count while a node serves, 0 after an orderly end
+  std::uint64_t reserved[505];
+};
+static_assert(sizeof(ArenaHeader) == 4096);
+
+// One slot's identity for recovery (R1): believed as a seal is, when its CRC holds and `generation` is the
+// slot's even generation. Stored word by word.
+struct DirectoryEntry {
+  std::array<std::byte, 32> key;
+  std::array<std::byte, 32> parent;
+  std::uint8_t key_bytes;
+  std::uint8_t parent_bytes;  // 0: the chain's first block
+  std::uint16_t group;
+  std::uint32_t flags;
+  std::uint64_t incarnation;  // of the namespace
+  std::uint32_t body_bytes;
+  std::uint32_t expiry;  // Unix seconds, 0 never
+  std::uint64_t born;
+  std::uint64_t generation;
+  std::uint64_t sequence;
+  std::uint64_t conversation;
+  std::uint32_t crc;  // CRC32C of the 120 bytes before it
+  std::uint32_t pad;
+};
+static_assert(sizeof(DirectoryEntry) == 128);
+
+// One head for each 32 MiB. A chunk larger than that uses the first head it covers for carve and slot size;
+// the others name that head in part_of. Generations and directory entries stand at the unit in which a slot
+// starts, in the head that covers the unit, whatever the chunk's size.
+struct ChunkHead {
+  std::uint64_t carve;       // odd: being carved, nothing in it may be read; 0: never carved
+  std::uint64_t slot_bytes;  // 0: not in use
+  std::uint64_t chunk_heads; // heads (32 MiB spans) the chunk covers
+  std::uint64_t part_of;     // index of the chunk's first head; its own index for the first
+  std::uint64_t reserved[508];
+  std::uint64_t generations[kUnitsPerHead];  // odd: free or being filled; even: whole; never 0 once carved
+  DirectoryEntry directory[kUnitsPerHead];
+};
+static_assert(sizeof(ChunkHead) == 4096 + kUnitsPerHead * (8 + 128));
+
+// A hint of where a record is (R1). Four words; word 0 is zero in an empty entry and is written last and
+// cleared first. `place` counts alignment units from the start of the slots.
+struct IndexEntry {
+  std::uint64_t fingerprint[2];  // of (incarnation, group, key); word 0 never 0
+  std::uint64_t place_and_bytes; // place << 32 | body bytes
+  std::uint64_t rest;            // expiry << 32 | generation low 24 bits << 8 | flags
+};
+static_assert(sizeof(IndexEntry) == 32);
+
+inline constexpr std::uint32_t kEntriesPerBucket = 32;
+inline constexpr std::uint32_t kMaxNamespaces = 1024;
+
+// First pages of the index file; the buckets follow at kIndexBucketsOffset.
+struct IndexHeader {
+  std::uint64_t magic;
+  std::uint64_t version;
+  std::uint64_t bucket_count;  // a power of two
+  std::uint64_t reserved[509];
+  std::uint64_t incarnations[kMaxNamespaces];  // by namespace slot; 0: not in use; changes with a namespace drop
+};
+inline constexpr std::uint64_t kIndexBucketsOffset = 16384;
+static_assert(sizeof(IndexHeader) <= kIndexBucketsOffset);
+
+}  // namespace cistern
