@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy/evict.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <random>
+#include <set>
+
+namespace cistern {
+namespace {
+
+// The order as its header describes it, by searching: coldest in front.
+class NaiveLru {
+ public:
+  bool Contains(EntryId id) const { return parked_.contains(id) || Find(id) != order_.end(); }
+  bool Parked(EntryId id) const { return parked_.contains(id); }
+  std::size_t size() const { return order_.size() + parked_.size(); }
+  std::optional<EntryId> Coldest() const {
+    return order_.empty() ? std::nullopt : std::optional(order_.front());
+  }
+
+  void Insert(EntryId id) { order_.push_back(id); }
+  void InsertCold(EntryId id) {
+    if (Parked(id)) return;
+    Remove(id);
+    order_.push_front(id);
+  }
+  void Touch(EntryId id) {
+    Remove(id);
+    order_.push_back(id);
+  }
+  void Remove(EntryId id) {
+    parked_.erase(id);
+    if (auto at = Find(id); at != order_.end()) order_.erase(at);
+  }
+  void Park(EntryId id) {
+    Remove(id);
+    parked_.insert(id);
+  }
+  void Unpark(EntryId id) {
+    if (parked_.erase(id)) order_.push_front(id);
+  }
+
+ private:
+  std::deque<EntryId>::const_iterator Find(EntryId id) const {
+    return std::find(order_.begin(), order_.end(), id);
+  }
+  std::deque<EntryId> order_;
+  std::set<EntryId> parked_;
+};
+
+TEST(Lru, EqualsTheNaiveModelOverRandomOperations) {
+  for (std::uint32_t seed = 1; seed <= 20; ++seed) {
+    std::mt19937 random(seed);
+    Lru lru;
+    NaiveLru model;
+    for (int step = 0; step < 5'000; ++step) {
+      // Mostly few ids, so that the list often has one, two or no members; now and then a far one.
+      const EntryId id = random() % 50 ? random() % (seed * 3) : random() % 5'000;
+      const std::uint32_t operation = random() % 6;
+      if (!model.Contains(id)) {
+        operation ? (lru.Insert(id), model.Insert(id)) : (lru.InsertCold(id), model.InsertCold(id));
+      } else if (operation == 0) {
+        lru.Remove(id), model.Remove(id);
+      } else if (operation == 1) {
+        lru.InsertCold(id), model.InsertCold(id);
+      } else if (operation == 2) {
+        lru.Unpark(id), model.Unpark(id);
+      } else if (operation == 3) {
+        const EntryId coldest = model.Coldest().value_or(id);
+        lru.Park(coldest), model.Park(coldest);
+      } else {
+        lru.Touch(id), model.Touch(id);
+      }
+      ASSERT_EQ(lru.Coldest(), model.Coldest()) << "seed " << seed << " step " << step;
+      ASSERT_EQ(lru.size(), model.size()) << "seed " << seed << " step " << step;
+      ASSERT_EQ(lru.Contains(id), model.Contains(id)) << "seed " << seed << " step " << step;
+      ASSERT_EQ(lru.Parked(id), model.Parked(id)) << "seed " << seed << " step " << step;
+    }
+    while (model.Coldest()) {
+      ASSERT_EQ(lru.Coldest(), model.Coldest()) << "seed " << seed;
+      lru.Remove(*lru.Coldest());
+      model.Remove(*model.Coldest());
+    }
+    EXPECT_EQ(lru.Coldest(), std::nullopt);
+    EXPECT_EQ(lru.size(), lru.parked());
+  }
+}
+
+TEST(Lru, ParkedIsOlderThanAllUntilTouched) {
+  Lru lru;
+  for (EntryId id : {0u, 1u, 2u}) lru.Insert(id);
+  lru.Park(0);
+  lru.Park(1);
+  EXPECT_EQ(lru.Coldest(), 2u);
+  EXPECT_EQ(lru.size(), 3u);
+  lru.Unpark(1);
+  EXPECT_EQ(lru.Coldest(), 1u);
+  lru.Touch(0);
+  lru.Unpark(0);
+  lru.Remove(1);
+  lru.Remove(2);
+  EXPECT_EQ(lru.Coldest(), 0u);
+  EXPECT_EQ(lru.parked(), 0u);
+}
+
+TEST(Lru, WhatIsBehindTheReachGoesFirst) {
+  Lru lru;
+  for (EntryId id : {0u, 1u, 2u}) lru.Insert(id);
+  lru.InsertCold(2);
+  EXPECT_EQ(lru.Coldest(), 2u);
+  lru.InsertCold(3);
+  EXPECT_EQ(lru.Coldest(), 3u);
+}
+
+TEST(LruDeathTest, IdsThatTheOwnerDoesNotHoldAreWrongDecisions) {
+  Lru lru;
+  lru.Insert(1);
+  EXPECT_DEATH(lru.Insert(1), "assertion");
+  EXPECT_DEATH(lru.Touch(0), "assertion");
+  EXPECT_DEATH(lru.Remove(2), "assertion");
+  EXPECT_DEATH(lru.Insert(Lru::kMaxEntries), "assertion");
+}
+
+TEST(BadInput, UnknownPolicyNamesTheKnownOnes) {
+  EXPECT_EQ(ParseEvictionPolicy("lru").value(), EvictionPolicy::kLru);
+  EXPECT_EQ(EvictionPolicyName(EvictionPolicy::kLru), "lru");
+  EXPECT_EQ(ParseEvictionPolicy("lur").error().message(), "unknown eviction policy lur: did you mean lru?");
+  EXPECT_EQ(ParseEvictionPolicy("arc2").error().message(),
+            "unknown eviction policy arc2: the only known one is lru");
+}
+
+}  // namespace
+}  // namespace cistern
