@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace cistern {
+
+// A block's bytes in the shared arena, read-only: body of one group, all parts in order. `data` is null
+// when the block was not here (a miss).
+struct View {
+  const std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+namespace internal {
+class LeaseState {
+ public:
+  virtual ~LeaseState() = default;  // releases
+  virtual bool StillGood() const = 0;
+  virtual std::span<const View> views() const = 0;
+};
+}  // namespace internal
+
+// A right to find blocks unmoved until a deadline (at most 60 s), kept by the node. It ends with Release(),
+// its deadline, a drop of what it covers, or the session that took it; the node's restart ends all leases.
+// Views were checked when their record entered memory. Whoever used a view asks still_good() afterwards: if
+// false, what was read through it must be discarded (kLapsed).
+class Lease {
+ public:
+  Lease() = default;
+  explicit Lease(std::shared_ptr<internal::LeaseState> state) : state_(std::move(state)) {}
+
+  explicit operator bool() const { return state_ != nullptr; }
+  bool still_good() const { return state_ && state_->StillGood(); }
+  // One for each block asked for, in that order; empty for a hold.
+  std::span<const View> views() const { return state_ ? state_->views() : std::span<const View>(); }
+  void Release() { state_.reset(); }
+
+ private:
+  std::shared_ptr<internal::LeaseState> state_;
+};
+
+}  // namespace cistern

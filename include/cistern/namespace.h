@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may share with whom. A namespace is identified by a printable list of (name, value) that the client
+// gives (weights digest, dtype, layout, hash scheme ...), together with its groups and part sizes. The store
+// compares lists field by field and knows nothing else of engines.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace cistern {
+
+// Which tokens before a position a group's KV is needed for.
+enum class Reach : std::uint8_t {
+  kFull = 0,       // all of them
+  kWindow = 1,     // the last `window_tokens`
+  kLastState = 2,  // only the state at the position; refused at attach (kInvalid) by this version
+};
+
+// A kind of KV in a namespace, for example all full-attention layers.
+struct GroupSpec {
+  std::string name;  // printable; 1 to 64 bytes
+  Reach reach = Reach::kFull;
+  std::uint32_t window_tokens = 0;  // for kWindow: at least 1; not part of the identity
+  // Bytes of each part of a block, in rank order; at most 64 parts. Empty: one part, of the length that its
+  // write gives.
+  std::vector<std::uint64_t> part_bytes;
+};
+
+struct NamespaceSpec {
+  // Optional. Stands for one durably stored list; the same name with another list is kMismatch. Never identity.
+  std::string name;
+  // At most 256 fields, 64 KiB in all. Order does not matter; a field name stands once.
+  std::vector<std::pair<std::string, std::string>> fields;
+  std::vector<GroupSpec> groups;   // 1 to 8
+  std::uint32_t block_tokens = 1;  // tokens in a block; turns a window's tokens into blocks
+  // Keys under 16 bytes, or not from a cryptographic hash where several users write, are refused unless this
+  // says that whoever writes is trusted not to make two contents with one key (R5).
+  bool trusted_keys = false;
+};
+
+}  // namespace cistern

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace cistern {
+
+// A random token from the node that stands for one engine. Its other processes present it at connect to use
+// the owner's leases and to publish what they wrote. All zero: become an owner.
+using OwnerToken = std::array<std::byte, 16>;
+
+// Joins one engine's processes' parts of a block. All zero in a write of one part: the library makes one.
+struct PutId {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+  friend bool operator==(const PutId&, const PutId&) = default;
+};
+
+// A node inside this process. Its memory lies in `memory_dir` and outlives the process: the next Open of the
+// same directory is warm. Validated at Open; a wrong field is kInvalid and named.
+struct OpenOptions {
+  std::uint64_t memory_bytes = 0;  // of arenas; 0: a quarter of the cgroup's or the host's
+  std::string memory_dir;          // empty: /dev/shm/cistern-UID; created if its parent exists
+  std::string tenant = "default";
+  std::uint32_t alignment = 4096;  // of records: 512 or 4096; fixed when the arena is created
+  std::uint64_t max_blocks = 0;    // published blocks at most; 0: what fits
+  std::uint32_t movers = 1;        // threads that move bytes
+  std::uint32_t poll_us = 50;      // core and movers poll this long before they sleep
+  std::string loop = "auto";       // auto, io_uring, epoll
+};
+
+struct ConnectOptions {
+  std::string socket;  // empty: /run/user/UID/cistern.sock, or /tmp/cistern-UID.sock where there is no such directory
+  std::string tenant = "default";
+  OwnerToken owner{};
+  std::uint64_t staging_bytes = 0;   // asked for at connect; 0: the node's default of 1 MiB, more on demand
+  std::int64_t deadline_us = 5'000'000;  // of the handshake
+};
+
+// No call without a deadline, in microseconds from submit. The default serves people and batch jobs; an
+// engine gives its own.
+inline constexpr std::int64_t kDefaultDeadlineUs = 10'000'000;
+inline constexpr std::int64_t kNoWorthLimit = INT64_MAX;
+inline constexpr std::int64_t kMaxLeaseUs = 60'000'000;
+
+struct MatchOptions {
+  std::int64_t hold_us = 0;  // over 0: what matched is leased that long, at most kMaxLeaseUs
+  std::int64_t deadline_us = kDefaultDeadlineUs;
+};
+
+struct AcquireOptions {
+  std::int64_t lease_us = 1'000'000;
+  std::int64_t deadline_us = kDefaultDeadlineUs;
+  std::int64_t worth_us = kNoWorthLimit;
+};
+
+struct ReadOptions {
+  std::int64_t deadline_us = kDefaultDeadlineUs;
+  std::int64_t worth_us = kNoWorthLimit;  // refused with kTooLate where it would be ready later
+  bool touch = true;                      // count as a use for eviction
+};
+
+struct WriteOptions {
+  std::uint32_t ttl_s = 0;  // a hard limit from the put; 0: none
+  bool held = false;        // stays pending until Publish or Abandon by the same owner
+  std::int64_t deadline_us = kDefaultDeadlineUs;
+};
+
+}  // namespace cistern

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cistern's calls. A Store is a node in this process (Open) or the node of this host (Connect); both give
+// the same calls and the same guarantees:
+//
+//   - A hit is bit-exact or it is a miss.
+//   - Nothing is visible before it is whole: all parts of one put committed, and the parent reachable.
+//   - No call without a deadline; nothing grows without a bound (kBusy instead).
+//
+// A handle may be used by any number of threads. It refuses to work in a forked child (kDenied). After the
+// node went away every call says kGone; connect again, nothing published is lost.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cistern/key.h"
+#include "cistern/lease.h"
+#include "cistern/namespace.h"
+#include "cistern/options.h"
+#include "cistern/status.h"
+#include "cistern/ticket.h"
+
+namespace cistern {
+
+// A namespace as attached by one store; cheap to copy.
+class Namespace {
+ public:
+  Namespace() = default;
+  Namespace(std::uint32_t slot, std::uint64_t incarnation, std::shared_ptr<const NamespaceSpec> spec)
+      : slot_(slot), incarnation_(incarnation), spec_(std::move(spec)) {}
+  std::uint32_t slot() const { return slot_; }
+  std::uint64_t incarnation() const { return incarnation_; }
+  const NamespaceSpec& spec() const { return *spec_; }
+
+ private:
+  std::uint32_t slot_ = 0;
+  std::uint64_t incarnation_ = 0;
+  std::shared_ptr<const NamespaceSpec> spec_;
+};
+
+struct BlockRef {
+  BlockKey key;
+  std::uint16_t group = 0;
+};
+
+// `bytes` from `offset` of a part go to `to`. A range past the part's end is kInvalid.
+struct ReadRange {
+  std::uint16_t part = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  void* to = nullptr;
+};
+
+struct BlockRead {
+  BlockKey key;
+  std::uint16_t group = 0;
+  std::span<const ReadRange> ranges;  // all from one and the same record, or none
+};
+
+struct ReadResult {
+  std::uint32_t leading_hits = 0;  // blocks before the first that was not a hit
+  std::vector<Code> outcomes;      // kOk, kMiss, kTooLate, kInvalid; one a block
+};
+
+struct MatchRun {
+  std::uint32_t blocks = 0;
+  enum class Where : std::uint8_t { kMemory = 0 } where = Where::kMemory;
+  std::int64_t ready_in_us = 0;
+};
+
+struct MatchResult {
+  std::uint32_t blocks = 0;    // the longest reachable prefix over all groups together
+  std::vector<MatchRun> runs;  // from block 0 on; their counts add up to `blocks`
+  Lease hold;                  // with hold_us: keeps what matched, and its ancestors, where they are
+};
+
+// Shared memory of the node's making that a put starts from. Must outlive the write's ticket; a dropped
+// Staging is given back when the last write from it has completed.
+class Staging {
+ public:
+  Staging() = default;
+  Staging(std::shared_ptr<void> keep, std::byte* data, std::uint64_t bytes, std::uint64_t offset)
+      : keep_(std::move(keep)), data_(data), bytes_(bytes), offset_(offset) {}
+  std::byte* data() const { return data_; }
+  std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t offset() const { return offset_; }  // within the session's staging; what the node is told
+
+ private:
+  std::shared_ptr<void> keep_;
+  std::byte* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t offset_ = 0;
+};
+
+// One part of a block. `data` is either the caller's own memory, which is copied to staging before Write
+// returns (and its checksums travel along), or lies within a Staging, which must not change until the write
+// completed.
+struct BlockWrite {
+  BlockKey key;
+  std::optional<BlockKey> parent;  // none for the chain's first block
+  std::uint16_t group = 0;
+  std::uint16_t part = 0;
+  PutId put_id;
+  std::span<const std::byte> data;
+};
+
+struct WriteOutcome {
+  Code code = Code::kOk;
+  enum class State : std::uint8_t {
+    kNone = 0,     // not ok
+    kPublished,    // visible now
+    kPresent,      // the block was there already; the first published wins
+    kPending,      // waits for its other parts, its parent, or Publish
+  } state = State::kNone;
+};
+
+struct WriteResult {
+  std::vector<WriteOutcome> outcomes;  // one a BlockWrite
+  std::string message;                 // of the first that is not ok
+};
+
+class Store {
+ public:
+  static Result<Store> Open(const OpenOptions& options);
+  static Result<Store> Connect(const ConnectOptions& options);
+
+  Store(Store&&) noexcept;
+  Store& operator=(Store&&) noexcept;
+  ~Store();  // releases leases; ends the node if it was opened
+
+  // kMismatch where the namespace's name is stored with another list: the message has the differing field
+  // and both values. kInvalid for a list that is not allowed.
+  Result<Namespace> Attach(const NamespaceSpec& spec, std::int64_t deadline_us = kDefaultDeadlineUs);
+
+  // The longest prefix of `chain` (keys from block 0 on) that can be read. A hint, unless it holds.
+  Ticket<MatchResult> Match(const Namespace& ns, std::span<const BlockKey> chain, const MatchOptions& = {});
+
+  // Copies ranges to the caller, checked. Resident blocks are read before the call returns, without the node.
+  Ticket<ReadResult> Read(const Namespace& ns, std::span<const BlockRead> blocks, const ReadOptions& = {});
+
+  // Leases views. Blocks that are not here have a null view; kMiss where none is.
+  Ticket<Lease> Acquire(const Namespace& ns, std::span<const BlockRef> blocks, const AcquireOptions& = {});
+
+  // At most kBusy's limit: an eighth of the node's memory over all sessions.
+  Result<Staging> AllocateStaging(std::uint64_t bytes);
+
+  // Writes parts of blocks, parents before children. The ticket completes when the node has let go of the
+  // bytes.
+  Ticket<WriteResult> Write(const Namespace& ns, std::span<const BlockWrite> blocks, const WriteOptions& = {});
+
+  // Makes what was written `held` under these put ids by this owner visible, or drops it. kDenied for
+  // another owner's.
+  Ticket<std::uint32_t> Publish(const Namespace& ns, std::span<const PutId> puts,
+                                std::int64_t deadline_us = kDefaultDeadlineUs);
+  Ticket<std::uint32_t> Abandon(const Namespace& ns, std::span<const PutId> puts,
+                                std::int64_t deadline_us = kDefaultDeadlineUs);
+
+  // Counts as a use, in the order given; applied when the ticket completes.
+  Ticket<std::uint32_t> Touch(const Namespace& ns, std::span<const BlockKey> keys,
+                              std::int64_t deadline_us = kDefaultDeadlineUs);
+
+  // Removes blocks and all that descends from them; complete when durable and nothing of it can be read any
+  // more. The count is of blocks removed.
+  Ticket<std::uint64_t> Drop(const Namespace& ns, std::span<const BlockKey> keys,
+                             std::int64_t deadline_us = kDefaultDeadlineUs);
+  // All of a namespace; it stays attached, under a new incarnation.
+  Ticket<std::uint64_t> DropNamespace(Namespace& ns, std::int64_t deadline_us = kDefaultDeadlineUs);
+
+  // For people at a prompt: one block of one group with one part.
+  Status Put(const Namespace& ns, const BlockKey& key, const std::optional<BlockKey>& parent,
+             std::span<const std::byte> bytes, const WriteOptions& = {});
+  Result<std::vector<std::byte>> Get(const Namespace& ns, const BlockKey& key, const ReadOptions& = {});
+
+  // The node's state as one JSON object; docs/status.md names its fields.
+  Result<std::string> StatusJson(std::int64_t deadline_us = kDefaultDeadlineUs);
+
+  // This engine's token, for its other processes.
+  OwnerToken owner() const;
+
+  // Collects answers of the node; ids of tickets that became ready are appended to `ready`. Returns how many.
+  std::size_t Poll(std::vector<std::uint64_t>* ready);
+  // Readable while an answer waits to be polled; for epoll and asyncio. Owned by the store.
+  int event_fd() const;
+
+ private:
+  struct Parts;
+  explicit Store(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace cistern
