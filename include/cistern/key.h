@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The name of a block: the engine's chained hash over all tokens up to the block's end, 16 to 32 bytes that
+// the store compares and never interprets. Two blocks of a namespace and group with equal keys are the same
+// block, so a scheme must be collision-free for whoever shares the namespace.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "cistern/status.h"
+
+namespace cistern {
+
+// A plain value: trivially copyable, no ownership. The default value is "no key" (a chain's first block has
+// it as its parent). Bytes past `length` are zero, so equality and order are those of the whole value.
+struct BlockKey {
+  static constexpr std::size_t kMinBytes = 16;
+  static constexpr std::size_t kMaxBytes = 32;
+
+  std::array<std::uint8_t, kMaxBytes> bytes{};
+  std::uint8_t length = 0;
+
+  // Copies `key`. kInvalid unless it has 16 to 32 bytes.
+  static Result<BlockKey> FromBytes(std::span<const std::byte> key);
+  // Reads 32 to 64 hexadecimal digits of either case. kInvalid names what is wrong and where.
+  static Result<BlockKey> FromHex(std::string_view hex);
+
+  bool none() const { return length == 0; }
+  std::span<const std::byte> view() const { return std::as_bytes(std::span(bytes.data(), length)); }
+  // Lower case, two digits a byte; empty when there is no key.
+  std::string ToHex() const;
+
+  // XXH3 of the key's bytes with `seed`: good to place a key in a table, no proof of anything.
+  std::uint64_t Hash(std::uint64_t seed = 0) const;
+
+  friend bool operator==(const BlockKey&, const BlockKey&) = default;
+  friend auto operator<=>(const BlockKey&, const BlockKey&) = default;
+};
+
+}  // namespace cistern
+
+template <>
+struct std::hash<cistern::BlockKey> {
+  std::size_t operator()(const cistern::BlockKey& key) const noexcept { return key.Hash(); }
+};

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the processor can do, asked once where code for several instruction sets is chosen from, and the one
+// instruction that C++ has no word for.
+#pragma once
+
+#include <atomic>
+
+namespace cistern {
+
+#if defined(__x86_64__)
+inline constexpr bool kIsX86 = true;
+#else
+inline constexpr bool kIsX86 = false;
+#endif
+
+struct CpuFeatures {
+  bool avx2 = false;    // AVX2, PCLMULQDQ and the crc32 instruction
+  bool avx512 = false;  // AVX-512 F, BW, VL, DQ and VPCLMULQDQ, and all of avx2
+};
+// Includes whether the operating system saves the registers.
+CpuFeatures ProbeCpu();
+
+// Orders this thread's earlier stores, streaming ones included, before its later ones. A C++ fence does not
+// promise that for streaming stores.
+inline void StoreFence() {
+#if defined(__x86_64__)
+  asm volatile("sfence" ::: "memory");
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
+}  // namespace cistern
