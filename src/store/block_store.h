@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// The core of a node: it decides what is published, found, kept, evicted, dropped. One thread owns it (the
+// executor's), so nothing in it has a lock; it reads no clock, no random device and no thread id directly.
+// Bytes are moved by movers. Shared memory is touched through Words only. No step does more than
+// kStepTouches tree or index touches or copies more than kStepBytes; longer work yields.
+//
+// Its rooms: names.h (namespaces and their lists), tree.h (blocks, parents, records), pending.h (puts that
+// are not visible yet), leases.h, journal.h (what must survive: lists, incarnations, tombstones).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "arena/layout.h"
+#include "base/clock.h"
+#include "base/executor.h"
+#include "base/log.h"
+#include "base/metrics.h"
+#include "base/task.h"
+#include "cistern/key.h"
+#include "cistern/namespace.h"
+#include "cistern/options.h"
+#include "cistern/status.h"
+
+namespace cistern {
+
+class Words;
+class ArenaView;
+class Slots;
+class Movers;
+class Journal;
+
+inline constexpr std::uint32_t kStepTouches = 512;
+inline constexpr std::uint32_t kStepBytes = 64u << 10;
+
+using SessionId = std::uint64_t;
+using LeaseId = std::uint64_t;
+
+struct BlockStoreOptions {
+  std::uint64_t max_blocks = 0;               // published records at most; 0: what fits
+  std::uint32_t max_pending = 4096;           // puts not visible yet, over all sessions
+  std::int64_t pending_us = 30'000'000;       // a pending put is dropped after this and counted
+  std::uint32_t max_leases = 65'536;
+  std::uint32_t max_leased_blocks = 1u << 20;
+  std::uint32_t max_tombstones = 65'536;
+};
+
+// A session as the store knows it: the process at the door, and the owner it belongs to.
+struct Caller {
+  SessionId session = 0;
+  OwnerToken owner{};
+};
+
+struct Attached {
+  std::uint32_t slot = 0;
+  std::uint64_t incarnation = 0;
+};
+
+// One part of one block, its bytes in staging. The store is done with `from` when the write's task ends.
+struct PartWrite {
+  BlockKey key;
+  BlockKey parent;  // none(): the chain's first block
+  std::uint16_t group = 0;
+  std::uint16_t part = 0;
+  PutId put_id;
+  std::span<const std::byte> from;
+  // CRC32C of each segment of the part as the client computed it while it filled `from` (R6); empty: not known.
+  std::vector<std::uint32_t> checksums;
+  std::uint32_t ttl_s = 0;
+  bool held = false;
+};
+
+struct PartOutcome {
+  Status status;
+  enum class State : std::uint8_t { kNone = 0, kPublished, kPresent, kPending } state = State::kNone;
+};
+
+struct ViewGrant {
+  Code code = Code::kMiss;
+  std::uint32_t place = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t generation = 0;
+};
+
+struct AcquireGrant {
+  LeaseId lease = 0;  // 0: nothing was there to lease
+  std::vector<ViewGrant> views;
+};
+
+struct StoreCounters {
+  Counter published, present, evicted, dropped, expired, cut_bad, pending_dropped, leases_granted, leases_ended,
+      touches_applied, touches_refused, busy, writes_without_room, recovered, recovery_refused, reported_bad,
+      reported_good;
+};
+
+class BlockStore {
+ public:
+  struct Parts {  // borrowed; outlive the store
+    Executor& executor;
+    Clock& clock;
+    Words& words;
+    ArenaView& arena;
+    Slots& slots;
+    std::span<std::byte> index_file;
+    Movers& movers;
+    Journal& journal;
+    Logger& log;
+  };
+
+  BlockStore(Parts parts, const BlockStoreOptions& options);
+  ~BlockStore();
+
+  // Reads the journal and the heads, builds the tree of what is reachable (R10, R11), clears and refills the
+  // index. To be awaited before anything else.
+  Task<Status> Recover();
+
+  // kMismatch: the name stands for another list (message: the differing field, both values).
+  Task<Result<Attached>> Attach(const NamespaceSpec& spec);
+  // kMiss when the slot is unknown or has another incarnation by now.
+  Status CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const;
+
+  // How many further blocks after the first `matched` of a chain can be read, from whatever tier.
+  Task<Result<std::uint32_t>> MatchRest(std::uint32_t slot, std::uint32_t matched, std::span<const BlockKey> rest);
+
+  // Keeps a matched chain and its ancestors until the deadline. kMiss if it is gone already.
+  Result<LeaseId> Hold(const Caller& caller, std::uint32_t slot, std::span<const BlockKey> chain, std::int64_t hold_us);
+  // Verifies what was not checked since the restart, leases what is here.
+  struct BlockName {
+    BlockKey key;
+    std::uint16_t group = 0;
+  };
+  Task<Result<AcquireGrant>> Acquire(const Caller& caller, std::uint32_t slot, std::span<const BlockName> blocks,
+                                     std::int64_t lease_us, Instant deadline);
+  Status Release(const Caller& caller, LeaseId lease);
+
+  // Completes when no mover holds the bytes any more; outcomes one a part. The deadline ends waiting for
+  // room, never a copy under way.
+  Task<std::vector<PartOutcome>> Write(const Caller& caller, std::uint32_t slot, std::vector<PartWrite> parts,
+                                       Instant deadline);
+  Task<Result<std::uint32_t>> Publish(const Caller& caller, std::uint32_t slot, std::span<const PutId> puts);
+  Task<Result<std::uint32_t>> Abandon(const Caller& caller, std::uint32_t slot, std::span<const PutId> puts);
+
+  // In order; the last becomes the most recently used.
+  Task<std::uint32_t> Touch(std::uint32_t slot, std::span<const BlockKey> keys);
+  // From a reader's lossy ring: range-checked, ignored unless the generation matches.
+  void TouchPlace(std::uint32_t place, std::uint32_t generation_low);
+
+  Task<Result<std::uint64_t>> Drop(std::uint32_t slot, std::span<const BlockKey> keys);
+  Task<Result<std::pair<std::uint64_t, std::uint64_t>>> DropNamespace(std::uint32_t slot);  // blocks, incarnation
+
+  // A reader saw a body fail its seal: verified again by a mover, then cut with all that descends from it.
+  Task<Status> ReportBad(std::uint32_t slot, std::span<const BlockName> blocks);
+
+  // Ends its leases; its pending puts end too when no other session of the owner is left.
+  Task<void> SessionEnded(const Caller& caller, bool last_of_owner);
+
+  // Ends leases and pending puts past their time, cuts expired blocks, a slice a call; true: there is more.
+  bool Tick();
+
+  struct Occupancy {
+    std::uint64_t records = 0, bytes = 0, pending = 0, leases = 0, leased_blocks = 0, namespaces = 0,
+                  tombstones = 0, blocks = 0;
+  };
+  Occupancy occupancy() const;
+  const StoreCounters& counters() const;
+  // The most touches that one step did since the last call; R16 asserts it in simulation.
+  std::uint32_t TakeLongestStep();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cistern
