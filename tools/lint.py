@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks what the house promises and the compiler does not: see CHECKS below, one function each.
+
+Prints `file:line: what is wrong and the way out`, exits 1 where something stops, 2 on wrong usage.
+Python's standard library only, so that it runs wherever the build does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import bisect
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import picture
+
+FILE_WARN, FILE_STOP = 600, 1500
+FUNCTION_WARN, FUNCTION_STOP = 70, 150
+SKIPPED_FOLDERS = {"build", "node_modules", "__pycache__"}
+ROOMS = ("src", "include", "apps", "tests", "bench", "lab", "examples", "plugins")
+# Headers that cost seconds in every file that includes them: one .cc each.
+CONFINED = {"spdlog/": "spdlog", "CLI/": "CLI11", "prometheus/": "prometheus-cpp"}
+
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
+CONDITION = re.compile(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif|else)\b", re.MULTILINE)
+SLEEP = re.compile(r"\b(?:sleep_for|sleep_until|usleep|nanosleep|clock_nanosleep)\s*\(|\btime\.sleep\s*\(")
+LITERAL = re.compile(
+    r'R"(?P<tag>[^()\s\\]{0,16})\(.*?\)(?P=tag)"'  # raw string
+    r'|"(?:\\.|[^"\\\n])*"'
+    r"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'"  # a character; 1'000 is a number
+    r"|//[^\n]*|/\*.*?\*/",
+    re.DOTALL,
+)
+
+
+@dataclass
+class Source:
+    """One file: where it is, its text, and (for C++) its text with comments and literals blanked."""
+
+    path: str  # from the root, with /
+    text: str
+    code: str = ""
+    includes: list[tuple[int, str, str]] = field(default_factory=list)  # line, < or ", what
+
+    @property
+    def room(self) -> str:
+        return self.path.split("/")[0]
+
+    @property
+    def folder(self) -> str:
+        """The folder of src/ that it belongs to, or nothing."""
+        parts = self.path.split("/")
+        return parts[1] if parts[0] == "src" and len(parts) > 2 else ""
+
+
+@dataclass
+class Finding:
+    path: str
+    line: int
+    text: str
+    stops: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {'' if self.stops else 'warning: '}{self.text}"
+
+
+@dataclass
+class Arrows:
+    """src/ARROWS: what each folder stands on (transitively), and single headers that it may include."""
+
+    direct: dict[str, list[str]]
+    headers: dict[str, list[str]]
+    below: dict[str, set[str]]
+
+    def allows(self, folder: str, header: str) -> bool:
+        target = header.split("/")[0]
+        return target == folder or target in self.below[folder] or header in self.headers[folder]
+
+
+@dataclass
+class Tree:
+    root: Path
+    sources: list[Source]
+    arrows: Arrows
+    findings: list[Finding] = field(default_factory=list)  # of reading src/ARROWS itself
+
+    def cpp(self, *rooms: str) -> Iterator[Source]:
+        for source in self.sources:
+            if source.path.endswith((".h", ".cc")) and (not rooms or source.room in rooms):
+                yield source
+
+
+# ------------------------------------------------------------------------------------ reading the tree
+
+
+def blank(text: str) -> str:
+    """The code alone: comments and literals become spaces, lines stay where they are."""
+    return LITERAL.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
+
+
+def line_of(text: str, offset: int) -> int:
+    return text.count("\n", 0, offset) + 1
+
+
+def is_ours(path: str) -> bool:
+    name = path.rsplit("/", 1)[-1]
+    return path in ("dev", ".ci/run") or name == "CMakeLists.txt" or name.endswith(
+        (".h", ".cc", ".py", ".sh", ".cmake"))
+
+
+def read_sources(root: Path) -> list[Source]:
+    sources = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(f for f in folders if f not in SKIPPED_FOLDERS and (f == ".ci" or f[0] != "."))
+        for name in sorted(files):
+            path = (Path(folder) / name).relative_to(root).as_posix()
+            if not is_ours(path):
+                continue
+            source = Source(path, (root / path).read_text(encoding="utf-8", errors="replace"))
+            if path.endswith((".h", ".cc")):
+                source.code = blank(source.text)
+                for m in INCLUDE.finditer(source.text):
+                    if "#" in source.code[m.start() : m.end()]:  # not inside a comment
+                        source.includes.append((line_of(source.text, m.start(2)), m[1], m[2]))
+            sources.append(source)
+    return sources
+
+
+def read_arrows(root: Path) -> tuple[Arrows, list[Finding]]:
+    direct: dict[str, list[str]] = {}
+    headers: dict[str, list[str]] = {}
+    findings = []
+    path = "src/ARROWS"
+    for number, line in enumerate((root / path).read_text().splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        folder, colon, targets = line.partition(":")
+        if not colon or not re.fullmatch(r"[a-z]+", folder):
+            findings.append(Finding(path, number, f"'{line}' is not `folder: folders`"))
+            continue
+        direct[folder] = [t for t in targets.split() if "/" not in t]
+        headers[folder] = [t for t in targets.split() if "/" in t]
+        for target in targets.split():
+            if target.split("/")[0] not in direct or target.split("/")[0] == folder:
+                findings.append(Finding(path, number, f"{folder} stands on '{target}', which no line above "
+                                                      "has: a folder comes after what it stands on"))
+    below: dict[str, set[str]] = {}
+    for folder, targets in direct.items():  # the table is in order, so one pass closes it
+        below[folder] = set(targets).union(*(below.get(t, set()) for t in targets))
+    return Arrows(direct, headers, below), findings
+
+
+def read_tree(root: Path) -> Tree:
+    arrows, findings = read_arrows(root)
+    return Tree(root, read_sources(root), arrows, findings)
+
+
+# ------------------------------------------------------------------------------------ the checks
+
+
+def check_arrows(tree: Tree) -> Iterator[Finding]:
+    """Every include between folders of src/ has its arrow in src/ARROWS."""
+    yield from tree.findings
+    arrows = tree.arrows
+    users = {h: [f for f in arrows.headers if h in arrows.headers[f]] for hs in arrows.headers.values() for h in hs}
+    for source in tree.cpp("src"):
+        if not source.folder:
+            yield Finding(source.path, 1, "lies in no folder of src/")
+            continue
+        if source.folder not in arrows.direct:
+            yield Finding(source.path, 1, f"src/ARROWS has no line for the folder '{source.folder}'")
+            continue
+        own = source.path.removeprefix("src/")
+        for line, quote, what in source.includes:
+            if quote == "<" or what.startswith("cistern/"):
+                continue
+            if what.split("/")[0] not in arrows.direct:
+                yield Finding(source.path, line, f'"{what}" begins with no folder of src/ARROWS '
+                                                 "(own headers are included as folder/file.h)")
+            elif not arrows.allows(source.folder, what):
+                yield Finding(source.path, line, f"no arrow in src/ARROWS from {source.folder} to {what}")
+            for user in users.get(own, []):
+                if what.split("/")[0] in arrows.direct and not arrows.allows(user, what):
+                    yield Finding(source.path, line, f"{user} may include this header and no other of "
+                                                     f"{source.folder}, so it may not include {what}")
+
+
+def check_public_headers(tree: Tree) -> Iterator[Finding]:
+    """include/cistern/ and examples/ know the public API and the standard library only."""
+    for source in tree.cpp("include", "examples"):
+        for line, _, what in source.includes:
+            if not what.startswith("cistern/") and not re.fullmatch(r"[a-z_]+", what):
+                yield Finding(source.path, line, f"{what}: only cistern/*.h and the standard library here")
+
+
+def check_outside(tree: Tree) -> Iterator[Finding]:
+    """What spans folders includes by folder/file.h too, and only what exists."""
+    known = {s.path for s in tree.cpp("src", "include")}
+    for source in tree.cpp():
+        for line, quote, what in source.includes:
+            if quote == '"' and f"src/{what}" not in known and f"include/{what}" not in known:
+                beside = os.path.normpath(os.path.join(os.path.dirname(source.path), what))
+                at_root = (tree.root / what).is_file()
+                if source.room in ("src", "include") or not (at_root or (tree.root / beside).is_file()):
+                    yield Finding(source.path, line, f'there is no "{what}"')
+
+
+def check_spdx(tree: Tree) -> Iterator[Finding]:
+    """The licence line comes first (after #! where there is one)."""
+    for source in tree.sources:
+        lines = source.text.split("\n", 2)
+        at = 1 if lines[0].startswith("#!") else 0
+        if at >= len(lines) or "SPDX-License-Identifier: Apache-2.0" not in lines[at]:
+            yield Finding(source.path, at + 1, "the first line is `SPDX-License-Identifier: Apache-2.0`")
+
+
+def check_pragma_once(tree: Tree) -> Iterator[Finding]:
+    for source in tree.cpp():
+        if source.path.endswith(".h") and not re.search(r"^#pragma once$", source.code, re.MULTILINE):
+            yield Finding(source.path, 1, "a header says #pragma once")
+
+
+def check_conditions(tree: Tree) -> Iterator[Finding]:
+    """An optional part is an optional file: no #if outside src/base."""
+    for source in tree.cpp(*ROOMS):
+        if source.folder != "base":
+            for m in CONDITION.finditer(source.code):
+                yield Finding(source.path, line_of(source.code, m.start()),
+                              f"{m.group().strip()}: no conditional compilation outside src/base; make the "
+                              "optional part a file of its own")
+
+
+def check_sleeps(tree: Tree) -> Iterator[Finding]:
+    """A test that sleeps is a bug: it waits for the event, or moves the simulated clock."""
+    for source in tree.sources:
+        tests = source.room == "tests" or source.path.endswith(("_test.cc", "_test.py"))
+        if tests and source.path.endswith((".h", ".cc", ".py")) and not source.path.startswith("tools/"):
+            code = source.code or source.text
+            for m in SLEEP.finditer(code):
+                yield Finding(source.path, line_of(code, m.start()),
+                              f"{m.group().rstrip('( ')}: a test waits for the event, it does not sleep")
+
+
+def check_confined(tree: Tree) -> Iterator[Finding]:
+    """Headers that cost seconds are included in one .cc each, behind our own header."""
+    homes: dict[str, str] = {}
+    for source in tree.cpp():
+        for line, _, what in source.includes:
+            for prefix, name in CONFINED.items():
+                if not what.startswith(prefix):
+                    continue
+                if source.path.endswith(".h"):
+                    yield Finding(source.path, line, f"{name} is included in one .cc, never in a header")
+                elif homes.setdefault(name, source.path) != source.path:
+                    yield Finding(source.path, line, f"{name} is already included in {homes[name]}: one .cc")
+
+
+def check_cycles(tree: Tree) -> Iterator[Finding]:
+    """No header includes itself, by whatever way round."""
+    graph: dict[str, list[str]] = {}
+    paths = {s.path for s in tree.cpp()}
+    for source in tree.cpp():
+        ways = [f"src/{w}" for _, _, w in source.includes] + [f"include/{w}" for _, _, w in source.includes]
+        graph[source.path] = [w for w in ways if w in paths]
+    done: set[str] = set()
+
+    def walk(at: str, trail: list[str]) -> Iterator[Finding]:
+        if at in trail:
+            ring = [*trail[trail.index(at) :], at]
+            yield Finding(at, 1, "include cycle: " + " -> ".join(ring))
+            return
+        if at in done:
+            return
+        for to in graph[at]:
+            yield from walk(to, [*trail, at])
+        done.add(at)
+
+    for path in sorted(graph):
+        yield from walk(path, [])
+
+
+def check_lengths(tree: Tree) -> Iterator[Finding]:
+    """A file invites discussion at 600 lines and a function at 70; 1,500 and 150 stop."""
+    for source in tree.sources:
+        count = source.text.count("\n")
+        if count > FILE_WARN:
+            yield Finding(source.path, 1, f"{count} lines; a file is discussed at {FILE_WARN} and stops at "
+                                          f"{FILE_STOP:,}: split by idea", count > FILE_STOP)
+        for name, first, last in functions_of(source):
+            lines = last - first + 1
+            if lines > FUNCTION_WARN:
+                yield Finding(source.path, first, f"{name}: {lines} lines; a function is discussed at "
+                                                  f"{FUNCTION_WARN} and stops at {FUNCTION_STOP}",
+                              lines > FUNCTION_STOP)
+
+
+CHECKS = (check_arrows, check_public_headers, check_outside, check_spdx, check_pragma_once, check_conditions,
+          check_sleeps, check_confined, check_cycles, check_lengths)
+
+
+# ------------------------------------------------------------------------------------ lengths of functions
+
+
+def functions_of(source: Source) -> Iterator[tuple[str, int, int]]:
+    """(name, first line, last line) of each function."""
+    if source.path.endswith(".py"):
+        try:
+            nodes = list(ast.walk(ast.parse(source.text)))
+        except SyntaxError:
+            return
+        for node in nodes:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield node.name, node.lineno, node.end_lineno or node.lineno
+    elif source.code:
+        yield from cpp_functions(source.code)
+    else:
+        for m in re.finditer(r"^(\w+)\(\) \{$.*?^\}$", source.text, re.MULTILINE | re.DOTALL):
+            yield m[1], line_of(source.text, m.start()), line_of(source.text, m.end())
+
+
+def cpp_functions(code: str) -> Iterator[tuple[str, int, int]]:
+    """Function bodies by their braces: a brace outside any function opens one where the declaration before
+    it has a parameter list, and a scope (namespace, class, initialiser) where it has none."""
+    code = re.sub(r"^[ \t]*#(?:\\\n|[^\n])*", lambda m: re.sub(r"[^\n]", " ", m.group()), code,
+                  flags=re.MULTILINE)
+    breaks = [m.start() for m in re.finditer("\n", code)]
+    depth_in = 0  # braces open since the function's own
+    head = 0  # where the declaration before the next brace begins
+    name, first = "", 0
+    for m in re.finditer(r"[{};]", code):
+        sign, at = m.group(), m.start()
+        if depth_in:
+            depth_in += {"{": 1, "}": -1, ";": 0}[sign]
+            if not depth_in:
+                yield name, bisect.bisect(breaks, first) + 1, bisect.bisect(breaks, at) + 1
+                head = at + 1
+        elif sign == "{":
+            declaration = code[head:at].strip()
+            if re.search(r"\)[^()]*:[^:;]*[\w>]$", declaration) and not re.search(
+                    r"\b(?:const|noexcept|override|final)$", declaration):
+                continue  # a{b} in a constructor's list: the body is still to come
+            called = re.search(r"([~\w:]+|operator\S+)\s*\(", declaration)
+            if called and not re.fullmatch(r"namespace\b.*|extern", declaration):
+                name, first, depth_in = called[1], at - len(code[head:at].lstrip()), 1
+            else:
+                head = at + 1
+        elif sign == ";" or not re.search(r"\)[^()]*:[^:]", code[head:at]):
+            head = at + 1
+
+
+# ------------------------------------------------------------------------------------ main
+
+
+def check(root: Path) -> list[Finding]:
+    tree = read_tree(root)
+    found = [finding for one in CHECKS for finding in one(tree)]
+    return sorted(found, key=lambda f: (f.stops, f.path, f.line))
+
+
+def folder_includes(tree: Tree) -> dict[tuple[str, str], int]:
+    """How many includes go from one folder to another."""
+    counts: dict[tuple[str, str], int] = {}
+    for source in tree.cpp("src"):
+        for _, quote, what in source.includes:
+            to = what.split("/")[0]
+            if quote == '"' and to in tree.arrows.direct and to != source.folder:
+                counts[source.folder, to] = counts.get((source.folder, to), 0) + 1
+    return counts
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="./dev lint")
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
+    parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw the includes between folders")
+    options = parser.parse_args(arguments)
+    findings = check(options.root)
+    for finding in findings:
+        print(finding, file=sys.stderr)
+    if options.picture:
+        tree = read_tree(options.root)
+        here = {s.folder for s in tree.cpp("src")}
+        options.picture.write_text(picture.draw(tree.arrows.direct, tree.arrows.headers, here, folder_includes(tree)))
+    stops = sum(f.stops for f in findings)
+    print(f"lint: {stops} stops, {len(findings) - stops} warnings", file=sys.stderr)
+    return 1 if stops else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
