@@ -46,6 +46,7 @@ def draw(direct: dict[str, list[str]], headers: dict[str, list[str]], here: set[
     if not below:
         return '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"/>\n'
     places = places_of(layers_of(below), below)
+    lowest = next(iter(below))
     width = max(x for x, _ in places.values()) + BOX_WIDTH / 2 + MARGIN
     height = max(y for _, y in places.values()) + BOX_HEIGHT / 2 + MARGIN + 20
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
@@ -62,6 +63,8 @@ def draw(direct: dict[str, list[str]], headers: dict[str, list[str]], here: set[
             style = 'stroke="#204a87" stroke-width="2"'
         elif to in below[folder]:
             style = 'stroke="#204a87" stroke-width="2" stroke-dasharray="5 4"'
+        elif to == lowest:
+            continue  # every folder stands on it: lines that would only hide the others
         else:
             style = 'stroke="#c8c8c8" stroke-width="1"'
         bend = (y2 - y1) / 2
@@ -73,5 +76,5 @@ def draw(direct: dict[str, list[str]], headers: dict[str, list[str]], here: set[
                    f'height="{BOX_HEIGHT}" rx="6" fill="#eef3fa" stroke="#204a87"/>'
                    f'<text x="{x:.0f}" y="{y + 5:.0f}" text-anchor="middle">{folder}</text>')
     out.append(f'<text x="{MARGIN}" y="{height - 12:.0f}" font-size="11" fill="#555">dark: an arrow of '
-               'src/ARROWS; dashed: to one header; light: follows from others</text>')
+               'src/ARROWS; dashed: to one header; light: follows from others (all may include ' + lowest + ')</text>')
     return "\n".join([*out, "</svg>"]) + "\n"
