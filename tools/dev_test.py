@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""./dev answers as a stranger at the prompt expects: help with an example, the nearest name, a failure named."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMANDS = re.search(r"^commands=\((.*)\)$", (ROOT / "dev").read_text(), re.MULTILINE)[1].split()
+
+
+def dev(*arguments: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", root / "dev", *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+class DevTest(unittest.TestCase):
+    def test_every_command_has_help_with_an_example(self) -> None:
+        for command in COMMANDS:
+            ran = dev(command, "--help")
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+            self.assertRegex(ran.stdout, rf"(?s)\./dev {command}.*Example: \./dev {command}")
+            self.assertIn(f"  {command} ", dev("--help").stdout)
+
+    def test_an_unknown_name_is_answered_with_the_nearest(self) -> None:
+        for wrong, right in (("tset", "test"), ("strom", "storm"), ("bnech", "bench"), ("formt", "fmt")):
+            ran = dev(wrong)
+            self.assertEqual(ran.returncode, 2)
+            self.assertIn(f"'{wrong}'; nearest: {right}", ran.stderr)
+
+    def test_an_unknown_option_is_wrong_usage(self) -> None:
+        for arguments in (("test", "--slow"), ("fmt", "--chek"), ("clean", "--everything"), ("fuzz", "--minutes"),
+                          ("fuzz", "--seconds", "0"), ("storm", "--kill", "many"), ("test", "store/"), ()):
+            ran = dev(*arguments)
+            self.assertEqual(ran.returncode, 2, arguments)
+            self.assertNotEqual(ran.stderr, "", arguments)
+
+    def test_a_failed_stage_is_named(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            shutil.copy(ROOT / "dev", root)
+            (root / "tools").mkdir()
+            (root / "tools/lint.py").write_text("raise SystemExit(1)\n")
+            ran = dev("test", "--quick", root=root)
+        self.assertEqual(ran.returncode, 1)
+        self.assertRegex(ran.stderr.splitlines()[-1], r"stage lint FAILED")
+
+
+if __name__ == "__main__":
+    unittest.main()
