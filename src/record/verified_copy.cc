@@ -3,6 +3,8 @@
 
 #include <array>
 
+#include "base/cpu.h"
+
 namespace cistern {
 namespace {
 
@@ -13,6 +15,11 @@ struct Runnable {
 
 Runnable Probe() {
   Runnable found;
+  if constexpr (kIsX86) {  // elsewhere the AVX files are not built
+    const CpuFeatures cpu = ProbeCpu();
+    if (cpu.avx512) found.kernels[found.count++] = &kAvx512Kernels;
+    if (cpu.avx2) found.kernels[found.count++] = &kAvx2Kernels;
+  }
   found.kernels[found.count++] = &kPortableKernels;
   return found;
 }

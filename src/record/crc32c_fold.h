@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What carries a CRC32C remainder forward over bytes by carry-less multiplication. Everything is consteval:
+// nothing of it is left for the linker in the files that are compiled for one instruction set.
+#pragma once
+
+#include <cstdint>
+
+namespace cistern {
+
+// x^n modulo the Castagnoli polynomial, bits reflected: bit 31 is x^0.
+consteval std::uint32_t PowerOfX(std::uint64_t n) {
+  std::uint32_t power = 0x80000000u;
+  std::uint32_t square = 0x40000000u;
+  for (; n != 0; n >>= 1) {
+    if ((n & 1) != 0) {
+      std::uint32_t product = 0, term = power;
+      for (int bit = 31; bit >= 0; --bit) {
+        if ((square >> bit & 1) != 0) product ^= term;
+        term = (term >> 1) ^ ((term & 1) != 0 ? 0x82f63b78u : 0u);
+      }
+      power = product;
+    }
+    std::uint32_t product = 0, term = square;
+    for (int bit = 31; bit >= 0; --bit) {
+      if ((square >> bit & 1) != 0) product ^= term;
+      term = (term >> 1) ^ ((term & 1) != 0 ? 0x82f63b78u : 0u);
+    }
+    square = product;
+  }
+  return power;
+}
+
+// The factors that carry 16 bytes forward over `bytes`: for their first eight and their second eight. The
+// shift makes up for a product of reflected factors being one bit short.
+consteval std::uint64_t FoldFirst(std::uint64_t bytes) { return std::uint64_t{PowerOfX(8 * bytes + 32)} << 1; }
+consteval std::uint64_t FoldSecond(std::uint64_t bytes) { return std::uint64_t{PowerOfX(8 * bytes - 32)} << 1; }
+
+}  // namespace cistern

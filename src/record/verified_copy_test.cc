@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "record/verified_copy.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace cistern {
+namespace {
+
+// The definition, a bit at a time: what every kernel is held against.
+std::uint32_t BitwiseCrc(const unsigned char* data, std::size_t n, std::uint32_t crc) {
+  crc = ~crc;
+  for (std::size_t i = 0; i < n; ++i) {
+    crc ^= data[i];
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0x82f63b78u : 0u);
+  }
+  return ~crc;
+}
+
+std::vector<unsigned char> RandomBytes(std::size_t n, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<unsigned char> bytes(n);
+  for (auto& byte : bytes) byte = static_cast<unsigned char>(random());
+  return bytes;
+}
+
+class EveryKernel : public testing::TestWithParam<const CopyKernels*> {
+ protected:
+  const CopyKernels& kernels() const { return *GetParam(); }
+
+  // Copies and sums n bytes from one offset to another every way there is; nothing outside may change.
+  void Check(const std::vector<unsigned char>& source, std::size_t from, std::size_t to, std::size_t n,
+             std::uint32_t crc, std::uint32_t want) {
+    constexpr unsigned char kUntouched = 0xa5;
+    const std::string what = std::string(kernels().name) + ": " + std::to_string(n) + " bytes from +" +
+                             std::to_string(from) + " to +" + std::to_string(to);
+    EXPECT_EQ(kernels().crc(source.data() + from, n, crc), want) << what;
+    for (int way = 0; way < 3; ++way) {
+      std::vector<unsigned char> out(to + n + 128, kUntouched);
+      if (way == 0) {
+        EXPECT_EQ(kernels().copy_stream(out.data() + to, source.data() + from, n, crc), want) << what;
+      } else if (way == 1) {
+        EXPECT_EQ(kernels().copy_cached(out.data() + to, source.data() + from, n, crc), want) << what;
+      } else {
+        kernels().copy_plain_stream(out.data() + to, source.data() + from, n);
+      }
+      StoreFence();
+      ASSERT_EQ(std::memcmp(out.data() + to, source.data() + from, n), 0) << what << ", way " << way;
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        if (i >= to && i < to + n) continue;
+        ASSERT_EQ(out[i], kUntouched) << what << ", way " << way << ", byte " << i;
+      }
+    }
+  }
+};
+
+TEST_P(EveryKernel, GivesTheStandardsCheckValues) {
+  EXPECT_EQ(kernels().crc("123456789", 9, 0), 0xe3069283u);
+  EXPECT_EQ(kernels().crc(nullptr, 0, 0), 0u);
+  EXPECT_EQ(kernels().copy_stream(nullptr, nullptr, 0, 77), 77u);
+  std::array<unsigned char, 32> zeros{};
+  EXPECT_EQ(kernels().crc(zeros.data(), zeros.size(), 0), 0x8a9136aau);
+}
+
+TEST_P(EveryKernel, AgreesWithTheDefinitionAtEveryLengthTo1024) {
+  const auto source = RandomBytes(1024 + 64, 1);
+  for (std::size_t n = 0; n <= 1024; ++n) {
+    const std::size_t from = n * 7 % 64, to = n * 13 % 64;
+    const auto crc = static_cast<std::uint32_t>(n * 2654435761u);
+    Check(source, from, to, n, crc, BitwiseCrc(source.data() + from, n, crc));
+  }
+}
+
+TEST_P(EveryKernel, AgreesWithTheDefinitionAtAnyAlignment) {
+  const auto source = RandomBytes(8192 + 64, 2);
+  for (std::size_t from = 0; from < 64; ++from) {
+    for (std::size_t to = 0; to < 64; to += 1 + from % 7) {
+      const std::size_t n = 1000 + (from * 64 + to) * 5 % 1000;
+      Check(source, from, to, n, 0, BitwiseCrc(source.data() + from, n, 0));
+    }
+  }
+}
+
+TEST_P(EveryKernel, AgreesWithTheDefinitionUpTo300KiB) {
+  const auto source = RandomBytes(300 * 1024 + 8192, 3);
+  std::mt19937_64 random(4);
+  for (int i = 0; i < 60; ++i) {
+    const std::size_t n = i == 0 ? 64 * 1024 : random() % (300 * 1024 + 1);
+    const std::size_t from = i == 0 ? 0 : random() % 8192, to = random() % 8192;
+    const auto crc = static_cast<std::uint32_t>(random());
+    Check(source, from, to, n, crc, BitwiseCrc(source.data() + from, n, crc));
+  }
+}
+
+TEST_P(EveryKernel, ContinuesWhereTheLastCallEnded) {
+  const auto source = RandomBytes(70'000, 5);
+  std::vector<unsigned char> out(source.size());
+  const std::uint32_t want = BitwiseCrc(source.data(), source.size(), 0);
+  std::mt19937_64 random(6);
+  for (int i = 0; i < 50; ++i) {
+    const std::size_t cut = random() % source.size();
+    const std::uint32_t first = kernels().copy_stream(out.data(), source.data(), cut, 0);
+    EXPECT_EQ(kernels().crc(source.data() + cut, source.size() - cut, first), want);
+    EXPECT_EQ(kernels().copy_cached(out.data() + cut, source.data() + cut, source.size() - cut, first), want);
+  }
+}
+
+// Promise 1, "a hit is bit-exact or it is a miss", rests on this.
+TEST_P(EveryKernel, FindsAnyFlippedBit) {
+  auto source = RandomBytes(64 * 1024, 7);
+  std::vector<unsigned char> out(source.size());
+  const std::uint32_t want = kernels().crc(source.data(), source.size(), 0);
+  std::mt19937_64 random(8);
+  for (int i = 0; i < 2000; ++i) {
+    const std::size_t bit = random() % (8 * source.size());
+    source[bit / 8] ^= static_cast<unsigned char>(1u << bit % 8);
+    ASSERT_NE(kernels().copy_stream(out.data(), source.data(), source.size(), 0), want) << "bit " << bit;
+    source[bit / 8] ^= static_cast<unsigned char>(1u << bit % 8);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(VerifiedCopy, EveryKernel,
+                         testing::ValuesIn(AllKernels().begin(), AllKernels().end()),
+                         [](const auto& kernels) { return std::string(kernels.param->name); });
+
+TEST(VerifiedCopy, PortableKernelsAreAlwaysThere) {
+  EXPECT_STREQ(AllKernels().back()->name, "portable");
+  EXPECT_EQ(&BestKernels(), AllKernels().front());
+}
+
+}  // namespace
+}  // namespace cistern
