@@ -43,6 +43,14 @@ struct BlockKey {
   friend auto operator<=>(const BlockKey&, const BlockKey&) = default;
 };
 
+// The owner's number for one put, the same for all parts of a block: joins what one engine's processes write.
+// All zero in a write of one part: the library makes one.
+struct PutId {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+  friend bool operator==(const PutId&, const PutId&) = default;
+};
+
 }  // namespace cistern
 
 template <>

@@ -12,13 +12,6 @@ namespace cistern {
 // the owner's leases and to publish what they wrote. All zero: become an owner.
 using OwnerToken = std::array<std::byte, 16>;
 
-// Joins one engine's processes' parts of a block. All zero in a write of one part: the library makes one.
-struct PutId {
-  std::uint64_t high = 0;
-  std::uint64_t low = 0;
-  friend bool operator==(const PutId&, const PutId&) = default;
-};
-
 // A node inside this process. Its memory lies in `memory_dir` and outlives the process: the next Open of the
 // same directory is warm. Validated at Open; a wrong field is kInvalid and named.
 struct OpenOptions {

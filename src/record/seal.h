@@ -27,13 +27,6 @@ inline constexpr std::uint32_t kMaxParts = 256;
 inline constexpr std::uint32_t kStampBytes = 64;
 inline constexpr std::uint32_t kSealFixedBytes = 120;
 
-// The owner's number for one put, the same for all parts of a block.
-struct PutId {
-  std::uint64_t high = 0;
-  std::uint64_t low = 0;
-  friend bool operator==(const PutId&, const PutId&) = default;
-};
-
 // What goes into a seal. The spans are borrowed for the call.
 struct Seal {
   std::uint64_t incarnation = 0;  // of the namespace
