@@ -34,7 +34,7 @@ struct ArenaHeader {
 static_assert(sizeof(ArenaHeader) == 4096);
 
 // One slot's identity for recovery (R1): believed as a seal is, when its CRC holds and `generation` is the
-// slot's even generation. Stored word by word.
+// slot's even generation. Stored word by word while the generation is odd.
 struct DirectoryEntry {
   std::array<std::byte, 32> key;
   std::array<std::byte, 32> parent;
@@ -49,21 +49,22 @@ struct DirectoryEntry {
   std::uint64_t generation;
   std::uint64_t sequence;
   std::uint64_t conversation;
-  std::uint32_t crc;  // CRC32C of the 120 bytes before it
-  std::uint32_t pad;
+  std::uint32_t parts;
+  std::uint32_t crc;  // CRC32C of the 124 bytes before it, continued from the place: an entry counts only where it lies
 };
 static_assert(sizeof(DirectoryEntry) == 128);
 
 // One head for each 32 MiB. A chunk larger than that uses the first head it covers for carve and slot size;
-// the others name that head in part_of. Generations and directory entries stand at the unit in which a slot
-// starts, in the head that covers the unit, whatever the chunk's size.
+// the others name that head in part_of and keep their own carve odd. Generations and directory entries stand
+// at the unit in which a slot starts, in the head that covers the unit, whatever the chunk's size; a slot has
+// at least one unit, so no two slots share one.
 struct ChunkHead {
-  std::uint64_t carve;       // odd: being carved, nothing in it may be read; 0: never carved
-  std::uint64_t slot_bytes;  // 0: not in use
-  std::uint64_t chunk_heads; // heads (32 MiB spans) the chunk covers
-  std::uint64_t part_of;     // index of the chunk's first head; its own index for the first
+  std::uint64_t carve;        // even: the first head of a chunk; odd or 0: not, or being carved
+  std::uint64_t slot_bytes;   // of the chunk that begins here
+  std::uint64_t chunk_heads;  // heads (32 MiB spans) that it covers
+  std::uint64_t part_of;      // index of the chunk's first head; its own index for the first
   std::uint64_t reserved[508];
-  std::uint64_t generations[kUnitsPerHead];  // odd: free or being filled; even: whole; never 0 once carved
+  std::uint64_t generations[kUnitsPerHead];  // 0: never filled; odd: free or being filled; even: whole
   DirectoryEntry directory[kUnitsPerHead];
 };
 static_assert(sizeof(ChunkHead) == 4096 + kUnitsPerHead * (8 + 128));
@@ -72,8 +73,8 @@ static_assert(sizeof(ChunkHead) == 4096 + kUnitsPerHead * (8 + 128));
 // cleared first. `place` counts alignment units from the start of the slots.
 struct IndexEntry {
   std::uint64_t fingerprint[2];  // of (incarnation, group, key); word 0 never 0
-  std::uint64_t place_and_bytes; // place << 32 | body bytes
-  std::uint64_t rest;            // expiry << 32 | generation low 24 bits << 8 | flags
+  std::uint64_t place_and_bytes;  // place << 32 | body bytes
+  std::uint64_t rest;             // expiry << 32 | generation low 24 bits << 8 | flags
 };
 static_assert(sizeof(IndexEntry) == 32);
 
@@ -84,7 +85,7 @@ inline constexpr std::uint32_t kMaxNamespaces = 1024;
 struct IndexHeader {
   std::uint64_t magic;
   std::uint64_t version;
-  std::uint64_t bucket_count;  // a power of two
+  std::uint64_t bucket_count;
   std::uint64_t reserved[509];
   std::uint64_t incarnations[kMaxNamespaces];  // by namespace slot; 0: not in use; changes with a namespace drop
 };

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where things lie in an arena file: header, heads, then the slots from a 2 MiB boundary on. Offsets are pure
+// arithmetic; an ArenaView adds the base address of a mapping. A place is a slot's offset from the start of
+// the slots in alignment units, which is how the index, leases and completions name a record.
+//
+// Places come from shared words, so whoever reads through one goes through CheckPlace first: it proves with
+// the chunk's carve and slot size that the place is a slot's start and that the record lies inside the slot.
+// Nothing that it returns can lead out of the mapping, whatever the shared words say.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "arena/layout.h"
+#include "arena/words.h"
+#include "base/assert.h"
+#include "record/seal.h"
+
+namespace cistern {
+
+using Place = std::uint32_t;
+
+inline constexpr std::uint64_t kSlotsBoundary = 2u << 20;  // slots and files come in large pages
+
+constexpr std::uint64_t RoundUp(std::uint64_t value, std::uint64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// A plain value. `alignment` is 512 or 4096 and `head_count` at least 1 and at most MaxHeads(alignment).
+struct Geometry {
+  std::uint32_t alignment = 4096;
+  std::uint32_t head_count = 0;
+
+  static constexpr std::uint32_t MaxHeads(std::uint32_t alignment) {
+    return static_cast<std::uint32_t>((std::uint64_t{alignment} << 32) / kHeadSpanBytes);
+  }
+  // The largest arena whose file takes at most `bytes`; head_count 0 when none does.
+  static constexpr Geometry Within(std::uint64_t bytes, std::uint32_t alignment) {
+    std::uint64_t heads = bytes / (kHeadSpanBytes + sizeof(ChunkHead));
+    if (heads > MaxHeads(alignment)) heads = MaxHeads(alignment);
+    Geometry geometry{alignment, static_cast<std::uint32_t>(heads)};
+    while (geometry.head_count > 0 && geometry.file_bytes() > bytes) geometry.head_count--;
+    return geometry;
+  }
+  constexpr bool valid() const {
+    return (alignment == 512 || alignment == 4096) && head_count > 0 && head_count <= MaxHeads(alignment);
+  }
+
+  constexpr std::uint64_t head_offset(std::uint32_t head) const {
+    return sizeof(ArenaHeader) + std::uint64_t{head} * sizeof(ChunkHead);
+  }
+  constexpr std::uint64_t slots_offset() const { return RoundUp(head_offset(head_count), kSlotsBoundary); }
+  constexpr std::uint64_t slots_bytes() const { return std::uint64_t{head_count} * kHeadSpanBytes; }
+  constexpr std::uint64_t file_bytes() const { return slots_offset() + slots_bytes(); }
+
+  // From places to bytes of the slots and back.
+  constexpr std::uint64_t offset(Place place) const { return std::uint64_t{place} * alignment; }
+  constexpr Place place(std::uint64_t slots_offset_bytes) const {
+    return static_cast<Place>(slots_offset_bytes / alignment);
+  }
+  constexpr std::uint32_t head_of(Place place) const {
+    return static_cast<std::uint32_t>(offset(place) / kHeadSpanBytes);
+  }
+  constexpr std::uint32_t unit_of(Place place) const {
+    return static_cast<std::uint32_t>(offset(place) % kHeadSpanBytes / kUnitBytes);
+  }
+
+  // The smallest slot: one generation's unit, and a body unit with its trailer.
+  constexpr std::uint64_t min_slot_bytes() const {
+    return 2 * alignment > kUnitBytes ? 2 * alignment : kUnitBytes;
+  }
+  // R3: half full when each slot is the smallest.
+  constexpr std::uint64_t bucket_count() const {
+    return 2 * (slots_bytes() / min_slot_bytes()) / kEntriesPerBucket;
+  }
+  constexpr std::uint64_t index_bytes() const {
+    return RoundUp(kIndexBucketsOffset + bucket_count() * kEntriesPerBucket * sizeof(IndexEntry), kSlotsBoundary);
+  }
+
+  friend bool operator==(const Geometry&, const Geometry&) = default;
+};
+
+// What CheckPlace proved. Offsets are from the slot's start.
+struct CheckedSlot {
+  std::uint32_t first_head = 0;  // of the chunk
+  std::uint64_t carve = 0;       // even, loaded with acquire before anything that the rest is made from
+  std::uint64_t slot_bytes = 0;
+  std::uint64_t trailer_offset = 0;
+  std::uint64_t trailer_room = 0;  // bytes from there to the slot's end, at least those of the smallest trailer
+};
+
+// An arena in this process's memory, to read. Borrows the mapping; a plain value.
+class ArenaView {
+ public:
+  // `base` is aligned to a page and maps geometry.file_bytes().
+  ArenaView(const std::byte* base, Geometry geometry) : base_(base), geometry_(geometry) {}
+
+  const Geometry& geometry() const { return geometry_; }
+  const ArenaHeader* header() const { return At<ArenaHeader>(0); }
+  // head < head_count
+  const ChunkHead* head(std::uint32_t head) const {
+    CISTERN_ASSERT(head < geometry_.head_count);
+    return At<ChunkHead>(geometry_.head_offset(head));
+  }
+  // The place is inside the slots.
+  const std::uint64_t* generation(Place place) const {
+    return &head(geometry_.head_of(place))->generations[geometry_.unit_of(place)];
+  }
+  const DirectoryEntry* directory(Place place) const {
+    return &head(geometry_.head_of(place))->directory[geometry_.unit_of(place)];
+  }
+  const std::byte* slot(Place place) const { return base_ + geometry_.slots_offset() + geometry_.offset(place); }
+
+ private:
+  template <class T>
+  const T* At(std::uint64_t offset) const {
+    return reinterpret_cast<const T*>(base_ + offset);
+  }
+
+  const std::byte* base_;
+  Geometry geometry_;
+};
+
+// The same to its one writer.
+class ArenaSpace final : public ArenaView {
+ public:
+  ArenaSpace(std::byte* base, Geometry geometry) : ArenaView(base, geometry) {}
+
+  ArenaHeader* header() const { return const_cast<ArenaHeader*>(ArenaView::header()); }
+  ChunkHead* head(std::uint32_t number) const { return const_cast<ChunkHead*>(ArenaView::head(number)); }
+  std::uint64_t* generation(Place place) const { return const_cast<std::uint64_t*>(ArenaView::generation(place)); }
+  DirectoryEntry* directory(Place place) const { return const_cast<DirectoryEntry*>(ArenaView::directory(place)); }
+  std::byte* slot(Place place) const { return const_cast<std::byte*>(ArenaView::slot(place)); }
+};
+
+// Whether `slot_bytes` is a size that slots of this geometry have.
+constexpr bool IsSlotSize(const Geometry& geometry, std::uint64_t slot_bytes, std::uint64_t chunk_heads) {
+  return slot_bytes >= geometry.min_slot_bytes() && slot_bytes % geometry.alignment == 0 &&
+         slot_bytes <= chunk_heads * kHeadSpanBytes;
+}
+
+// The slot of a record with `body_bytes` at `place`, or none: not in the arena, in no chunk, in a chunk that
+// is being carved, not a slot's start, or a record that such a slot cannot hold. Loads three words.
+template <class W>
+std::optional<CheckedSlot> CheckPlace(W& words, const ArenaView& arena, Place place, std::uint64_t body_bytes) {
+  const Geometry& geometry = arena.geometry();
+  std::uint64_t offset = geometry.offset(place);
+  if (offset >= geometry.slots_bytes() || body_bytes == 0) return std::nullopt;
+  std::uint32_t head = geometry.head_of(place);
+  std::uint64_t first = words.LoadRelaxed(&arena.head(head)->part_of);
+  if (first > head) return std::nullopt;
+  const ChunkHead* chunk = arena.head(static_cast<std::uint32_t>(first));
+  CheckedSlot slot;
+  slot.first_head = static_cast<std::uint32_t>(first);
+  slot.carve = words.Load(&chunk->carve);
+  if (slot.carve == 0 || slot.carve % 2 != 0) return std::nullopt;
+  slot.slot_bytes = words.LoadRelaxed(&chunk->slot_bytes);
+  std::uint64_t chunk_heads = words.LoadRelaxed(&chunk->chunk_heads);
+  if (chunk_heads > geometry.head_count - first || head - first >= chunk_heads) return std::nullopt;
+  if (!IsSlotSize(geometry, slot.slot_bytes, chunk_heads)) return std::nullopt;
+  std::uint64_t within = offset - first * kHeadSpanBytes;
+  if (within % slot.slot_bytes != 0) return std::nullopt;
+  if (within + slot.slot_bytes > chunk_heads * kHeadSpanBytes) return std::nullopt;
+  if (body_bytes > slot.slot_bytes) return std::nullopt;
+  slot.trailer_offset = TrailerOffset(body_bytes, geometry.alignment);
+  if (slot.trailer_offset + geometry.alignment > slot.slot_bytes) return std::nullopt;
+  slot.trailer_room = slot.slot_bytes - slot.trailer_offset;
+  return slot;
+}
+
+}  // namespace cistern
