@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/clock.h"
+
+#include <time.h>
+
+namespace cistern {
+
+Instant SystemClock::Now() const {
+  timespec t;
+  ::clock_gettime(CLOCK_MONOTONIC, &t);
+  return {t.tv_sec * std::int64_t{1'000'000'000} + t.tv_nsec};
+}
+
+WallTime SystemClock::Wall() const {
+  timespec t;
+  ::clock_gettime(CLOCK_REALTIME, &t);
+  return {static_cast<std::uint32_t>(t.tv_sec)};
+}
+
+}  // namespace cistern

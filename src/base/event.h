@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a task waits for when it is neither a task nor an I/O: an event or a time.
+#pragma once
+
+#include <concepts>
+#include <coroutine>
+
+#include "base/cancel.h"
+#include "base/task.h"
+
+namespace cistern {
+
+class EventHook : public ListNode<EventHook> {};
+
+// One wait of one task: for an event, until a deadline, under a token; whatever comes first. It lives in
+// the waiting frame, and dropping the frame ends the wait.
+class Waiter : public EventHook, private TimerNode, private CancelHook {
+ public:
+  void Wake(Status status);
+
+ protected:
+  Waiter() = default;
+  ~Waiter() override = default;
+  // False when the deadline or the token is already over: status() says which, the task goes on.
+  bool Start(PromiseBase& promise, Instant deadline, CancelToken* token);
+  Status TakeStatus() { return std::move(status_); }
+
+ private:
+  void Fire() override;
+  void OnCancel(const Status& why) override { Wake(why); }
+  PromiseBase* promise_ = nullptr;
+  Status status_;
+};
+
+// Set wakes all who wait and lets later ones pass until Reset; Pulse wakes all who wait and nobody later.
+// A woken task runs from the ready queue, so it looks again at what it waited for.
+class Event {
+ public:
+  Event() = default;  // not set
+
+  bool is_set() const { return set_; }
+  void Set();
+  void Reset() { set_ = false; }
+  void Pulse();
+  bool has_waiters() const { return !waiters_.empty(); }
+
+  class Waiting;
+  class WaitingUntil;
+  // co_await event.Wait(): nothing.
+  Waiting Wait();
+  // co_await event.Wait(deadline or token): ok, or kTooLate, or what the token was cancelled with. A set
+  // event wins over a passed deadline.
+  WaitingUntil Wait(Instant deadline);
+  WaitingUntil Wait(CancelToken& token);
+
+ private:
+  List<EventHook> waiters_;
+  bool set_ = false;
+};
+
+class [[nodiscard]] Event::WaitingUntil final : public Waiter {
+ public:
+  WaitingUntil(Event& event, Instant deadline, CancelToken* token)
+      : event_(event), deadline_(deadline), token_(token) {}
+  bool await_ready() const { return event_.set_; }
+  template <std::derived_from<PromiseBase> P>
+  bool await_suspend(std::coroutine_handle<P> handle) {
+    if (!Start(handle.promise(), deadline_, token_)) return false;
+    event_.waiters_.PushBack(*this);
+    return true;
+  }
+  Status await_resume() { return TakeStatus(); }
+
+ private:
+  Event& event_;
+  Instant deadline_;
+  CancelToken* token_;
+};
+
+class [[nodiscard]] Event::Waiting final : public Waiter {
+ public:
+  explicit Waiting(Event& event) : event_(event) {}
+  bool await_ready() const { return event_.set_; }
+  template <std::derived_from<PromiseBase> P>
+  void await_suspend(std::coroutine_handle<P> handle) {
+    Start(handle.promise(), Instant::Never(), nullptr);
+    event_.waiters_.PushBack(*this);
+  }
+  void await_resume() const {}
+
+ private:
+  Event& event_;
+};
+
+inline Event::Waiting Event::Wait() {
+  return Waiting(*this);
+}
+inline Event::WaitingUntil Event::Wait(Instant deadline) {
+  return {*this, deadline, nullptr};
+}
+inline Event::WaitingUntil Event::Wait(CancelToken& token) {
+  return {*this, Instant::Never(), &token};
+}
+
+// co_await SleepUntil(instant): ok when it has come, or with a token what it was cancelled with.
+class [[nodiscard]] SleepUntil final : public Waiter {
+ public:
+  explicit SleepUntil(Instant when) : when_(when) {}
+  SleepUntil(Instant when, CancelToken& token) : when_(when), token_(&token) {}
+  bool await_ready() const { return false; }
+  template <std::derived_from<PromiseBase> P>
+  bool await_suspend(std::coroutine_handle<P> handle) {
+    return Start(handle.promise(), when_, token_);
+  }
+  // The deadline is what was waited for: only a token's status is news.
+  Status await_resume() { return token_ != nullptr && token_->cancelled() ? token_->status() : Status(); }
+
+ private:
+  Instant when_;
+  CancelToken* token_ = nullptr;
+};
+
+}  // namespace cistern

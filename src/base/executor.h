@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// The executor of one thread: what is ready, in order, and what waits for a time. It does no I/O and never
+// blocks; a Loop (io/loop.h) drives it. Everything here belongs to the thread that runs it; other threads
+// reach it through Loop::PostRemote.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/list.h"
+
+namespace cistern {
+
+using Callback = std::move_only_function<void()>;
+
+// Something to run once, linked into the ready queue through itself. Owned by whoever embeds it; destroying
+// it takes it out of the queue.
+class Work : public ListNode<Work> {
+ public:
+  virtual void Run() = 0;
+
+ protected:
+  Work() = default;
+  virtual ~Work() = default;
+
+ private:
+  friend class Executor;
+  friend class RemoteQueue;
+  Work* remote_next_ = nullptr;
+  bool owned_by_queue_ = false;
+};
+
+class Executor;
+
+// A time to be told of. Fires at most once per Arm, from Executor::FireTimers, in order of time and, for
+// equal times, of arming. Destroying or disarming it means that it will not fire.
+class TimerNode {
+ public:
+  TimerNode() = default;
+  TimerNode(const TimerNode&) = delete;
+  TimerNode& operator=(const TimerNode&) = delete;
+
+  void Arm(Executor& executor, Instant when);  // moves it if it is already armed; Never disarms it
+  void Disarm();
+  bool armed() const { return executor_ != nullptr; }
+  Instant when() const { return when_; }
+
+ protected:
+  virtual ~TimerNode() { Disarm(); }
+  virtual void Fire() = 0;
+
+ private:
+  friend class Executor;
+  Executor* executor_ = nullptr;
+  Instant when_;
+  std::uint64_t order_ = 0;
+  std::size_t at_ = 0;  // its place in the heap
+};
+
+// A timer that calls back.
+class Timer final : public TimerNode {
+ public:
+  Timer(Executor& executor, Callback callback) : runs_on_(executor), callback_(std::move(callback)) {}
+  ~Timer() override { Disarm(); }
+  void Arm(Instant when) { TimerNode::Arm(runs_on_, when); }
+
+ private:
+  void Fire() override { callback_(); }
+  Executor& runs_on_;
+  Callback callback_;
+};
+
+class Executor final {
+ public:
+  // The clock is borrowed.
+  explicit Executor(const Clock& clock) : clock_(clock) {}
+  // Posted callbacks that never ran are destroyed unrun. No task and no timer may be left.
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  Executor& executor() { return *this; }
+  const Clock& clock() const { return clock_; }
+  Instant Now() const { return clock_.Now(); }
+
+  // To the back of the ready queue.
+  void Post(Work& work) { ready_.PushBack(work); }
+  void Post(Callback callback);
+
+  bool has_ready() const { return !ready_.empty(); }
+  // Runs up to `max` pieces of ready work, none that became ready meanwhile before what was ready earlier.
+  // Returns how many ran.
+  std::size_t RunReady(std::size_t max);
+
+  // Fires every timer that is due now. Returns how many.
+  std::size_t FireTimers();
+  // When the next timer is due; Never if none is armed.
+  Instant next_timer() const { return timers_.empty() ? Instant::Never() : timers_.front()->when_; }
+
+  // `callback` as work that deletes itself when it has run.
+  struct DeleteWork {
+    void operator()(Work* work) const { delete work; }
+  };
+  using OwnedWork = std::unique_ptr<Work, DeleteWork>;
+  static OwnedWork MakeWork(Callback callback);
+
+  // How many pieces of work have run: two observations with the same count are one step of the core.
+  std::uint64_t steps() const { return steps_; }
+
+ private:
+  friend class TimerNode;
+  void AddTimer(TimerNode& timer, Instant when);
+  void RemoveTimer(TimerNode& timer);
+  bool Earlier(std::size_t a, std::size_t b) const;
+  void SiftUp(std::size_t at);
+  void SiftDown(std::size_t at);
+  void SwapTimers(std::size_t a, std::size_t b);
+
+  const Clock& clock_;
+  List<Work> ready_;
+  std::vector<TimerNode*> timers_;  // a binary heap whose members know their place
+  std::uint64_t timer_order_ = 0;
+  std::uint64_t steps_ = 0;
+};
+
+}  // namespace cistern

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/log.h"
+
+#include <spdlog/async_logger.h>
+#include <spdlog/details/null_mutex.h>
+#include <spdlog/details/thread_pool.h>
+#include <spdlog/sinks/base_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+
+#include <array>
+#include <utility>
+
+namespace cistern {
+namespace {
+
+constexpr std::size_t kQueuedLines = 8192;
+constexpr std::array<std::string_view, 5> kLevelNames = {"debug", "info", "warning", "error", "off"};
+
+spdlog::level::level_enum ToSpdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return spdlog::level::debug;
+    case LogLevel::kInfo: return spdlog::level::info;
+    case LogLevel::kWarning: return spdlog::level::warn;
+    case LogLevel::kError: return spdlog::level::err;
+    case LogLevel::kOff: return spdlog::level::off;
+  }
+  return spdlog::level::off;
+}
+
+LogLevel FromSpdlog(spdlog::level::level_enum level) {
+  switch (level) {
+    case spdlog::level::trace:
+    case spdlog::level::debug: return LogLevel::kDebug;
+    case spdlog::level::info: return LogLevel::kInfo;
+    case spdlog::level::warn: return LogLevel::kWarning;
+    default: return LogLevel::kError;
+  }
+}
+
+// Only the logger's one thread calls it, so it needs no mutex.
+class FunctionSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ public:
+  explicit FunctionSink(Logger::Sink function) : function_(std::move(function)) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    function_(FromSpdlog(message.level), std::string_view(message.payload.data(), message.payload.size()));
+  }
+  void flush_() override {}
+  Logger::Sink function_;
+};
+
+}  // namespace
+
+Result<LogLevel> ParseLogLevel(std::string_view name) {
+  for (std::size_t i = 0; i < kLevelNames.size(); ++i) {
+    if (name == kLevelNames[i]) return static_cast<LogLevel>(i);
+  }
+  return Error(Code::kInvalid, Text("log level '", name, "' is none of debug, info, warning, error and off"));
+}
+
+class Logger::Body {
+ public:
+  explicit Body(spdlog::sink_ptr sink)
+      : pool_(std::make_shared<spdlog::details::thread_pool>(kQueuedLines, 1)),
+        logger_(std::make_shared<spdlog::async_logger>("", std::move(sink), pool_,
+                                                       spdlog::async_overflow_policy::overrun_oldest)) {
+    logger_->set_level(spdlog::level::trace);
+    logger_->flush_on(spdlog::level::warn);
+  }
+  void Write(LogLevel level, std::string_view text) {
+    logger_->log(ToSpdlog(level), spdlog::string_view_t(text.data(), text.size()));
+  }
+  std::uint64_t lost() const { return pool_->overrun_counter(); }
+
+ private:
+  // Queued lines keep the logger alive; the pool's destructor writes them and joins its thread.
+  std::shared_ptr<spdlog::details::thread_pool> pool_;
+  std::shared_ptr<spdlog::async_logger> logger_;
+};
+
+Logger::Logger(LogLevel level, std::unique_ptr<Body> body) : level_(level), body_(std::move(body)) {}
+Logger::~Logger() = default;
+
+std::unique_ptr<Logger> Logger::ToStderr(LogLevel level) {
+  auto sink = std::make_shared<spdlog::sinks::stderr_sink_st>();
+  sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
+  return std::unique_ptr<Logger>(new Logger(level, std::make_unique<Body>(std::move(sink))));
+}
+
+std::unique_ptr<Logger> Logger::ToSink(LogLevel level, Sink sink) {
+  return std::unique_ptr<Logger>(
+      new Logger(level, std::make_unique<Body>(std::make_shared<FunctionSink>(std::move(sink)))));
+}
+
+void Logger::Write(LogLevel level, std::string_view text) {
+  body_->Write(level, text);
+}
+std::uint64_t Logger::lost() const {
+  return body_->lost();
+}
+
+}  // namespace cistern

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/format.h"
+
+namespace cistern {
+namespace {
+
+int OpenFlags(OpenMode mode) {
+  switch (mode) {
+    case OpenMode::kRead: return O_RDONLY;
+    case OpenMode::kReadWrite: return O_RDWR;
+    case OpenMode::kCreate: return O_RDWR | O_CREAT;
+    case OpenMode::kCreateNew: return O_RDWR | O_CREAT | O_EXCL;
+  }
+  return O_RDONLY;
+}
+
+}  // namespace
+
+std::string ErrnoText(int error) {
+  const char* text = ::strerrordesc_np(error);
+  const char* name = ::strerrorname_np(error);
+  if (text == nullptr || name == nullptr) return Text("error ", error);
+  return Text(text, " (", name, ")");
+}
+
+void Fd::Close() {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+Result<Fd> OpenFile(const std::string& path, OpenMode mode) {
+  int fd;
+  do {
+    fd = ::open(path.c_str(), OpenFlags(mode) | O_CLOEXEC, 0600);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) return Error(Code::kIoError, Text("open ", path, ": ", ErrnoText(errno)));
+  return Fd(fd);
+}
+
+Result<std::uint64_t> FileSize(int fd, const std::string& path) {
+  struct stat info;
+  if (::fstat(fd, &info) != 0) return Error(Code::kIoError, Text("size of ", path, ": ", ErrnoText(errno)));
+  return static_cast<std::uint64_t>(info.st_size);
+}
+
+Status Preallocate(int fd, const std::string& path, std::uint64_t size_bytes) {
+  if (size_bytes == 0) return Status();
+  // Asked first, because a file system takes all that it has before it says that this was not enough.
+  struct statvfs fs;
+  struct stat info;
+  if (::fstatvfs(fd, &fs) != 0 || ::fstat(fd, &info) != 0) {
+    return Status(Code::kIoError, Text("room for ", path, ": ", ErrnoText(errno)));
+  }
+  std::uint64_t has = static_cast<std::uint64_t>(info.st_blocks) * 512;
+  std::uint64_t left = std::uint64_t{fs.f_bavail} * fs.f_frsize;
+  bool bounded = fs.f_blocks != 0;  // a tmpfs without a limit, as a memfd's, reports zero blocks
+  int error = bounded && size_bytes > has && size_bytes - has > left ? ENOSPC : EINTR;
+  while (error == EINTR) error = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));
+  if (error == 0) return Status();
+  if (error != ENOSPC) {
+    return Status(Code::kIoError, Text("reserve ", size_bytes, " bytes for ", path, ": ", ErrnoText(error)));
+  }
+  return Status(Code::kBusy, Text("reserve ", size_bytes, " bytes for ", path, ": it has ", has,
+                                  " and its file system has room for ", left, " more"));
+}
+
+Status TryLock(int fd, const std::string& path) {
+  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return Status();
+  if (errno == EWOULDBLOCK) return Status(Code::kBusy, Text("lock ", path, ": another process holds it"));
+  return Status(Code::kIoError, Text("lock ", path, ": ", ErrnoText(errno)));
+}
+
+Status WaitLock(int fd, const std::string& path) {
+  int result;
+  do {
+    result = ::flock(fd, LOCK_EX);
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return Status();
+  return Status(Code::kIoError, Text("lock ", path, ": ", ErrnoText(errno)));
+}
+
+Result<Fd> MakeMemfd(const std::string& name, std::uint64_t size_bytes) {
+  Fd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return Error(Code::kIoError, Text("shared memory ", name, ": ", ErrnoText(errno)));
+  Status reserved = Preallocate(fd.get(), "shared memory " + name, size_bytes);
+  if (!reserved.ok()) return Error(std::move(reserved));
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return Error(Code::kIoError, Text("seal shared memory ", name, ": ", ErrnoText(errno)));
+  }
+  return fd;
+}
+
+Result<Fd> MakeEventFd() {
+  Fd fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!fd.valid()) return Error(Code::kIoError, Text("eventfd: ", ErrnoText(errno)));
+  return fd;
+}
+
+void SignalEventFd(int fd) {
+  std::uint64_t one = 1;
+  while (::write(fd, &one, sizeof(one)) < 0 && errno == EINTR) {
+  }
+}
+
+bool DrainEventFd(int fd) {
+  std::uint64_t count = 0;
+  ssize_t n;
+  do {
+    n = ::read(fd, &count, sizeof(count));
+  } while (n < 0 && errno == EINTR);
+  return n == sizeof(count);
+}
+
+Mapping::~Mapping() {
+  if (valid()) ::munmap(bytes_.data(), bytes_.size());
+}
+
+Result<Mapping> Mapping::Map(int fd, const std::string& path, std::uint64_t offset, std::uint64_t size_bytes,
+                             Access access) {
+  int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* at = ::mmap(nullptr, size_bytes, protection, MAP_SHARED, fd, static_cast<off_t>(offset));
+  if (at == MAP_FAILED) {
+    return Error(Code::kIoError,
+                 Text("map ", size_bytes, " bytes of ", path, " at ", Hex(offset), ": ", ErrnoText(errno)));
+  }
+  return Mapping(std::span(static_cast<std::byte*>(at), size_bytes));
+}
+
+}  // namespace cistern
