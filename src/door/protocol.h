@@ -3,8 +3,8 @@
 //
 // A unix socket (SOCK_SEQPACKET) carries the handshake and the rare requests that pass descriptors; all else
 // goes through the session's shared memory, which the node made, sealed and preallocated (R13): a submission
-// ring, a completion ring, a lossy ring of touches and an argument area. The node copies every entry and every
-// argument out before it looks at it, and checks it against its own tables.
+// ring, a completion ring, a lossy ring of touches and an argument area. The node copies every entry and
+// every argument out before it looks at it, and checks it against its own tables.
 #pragma once
 
 #include <array>
@@ -18,16 +18,18 @@ inline constexpr std::uint32_t kProtocolVersion = 1;         // a node works wit
 
 // ---- over the socket -------------------------------------------------------------------------------------
 
-enum class MessageKind : std::uint32_t { kHello = 1, kWelcome = 2, kMoreStaging = 3, kStaging = 4, kGoodbye = 5 };
+enum class MessageKind : std::uint32_t { kHello = 1, kWelcome = 2, kMoreStaging = 3, kStaging = 4 };
+
+// Magic, kind and version stand first in every version's hello and welcome.
 
 struct Hello {  // client -> node, first message
   std::uint32_t magic = kProtocolMagic;
   MessageKind kind = MessageKind::kHello;
   std::uint32_t version = kProtocolVersion;
   std::uint32_t reserved = 0;
-  std::array<char, 64> tenant{};         // zero-terminated
-  std::array<std::byte, 16> owner{};     // all zero: become an owner
-  std::uint64_t staging_bytes = 0;       // wished; 0: the node's default
+  std::array<char, 64> tenant{};      // zero-terminated
+  std::array<std::byte, 16> owner{};  // all zero: become an owner
+  std::uint64_t staging_bytes = 0;    // wished; 0: the node's default
 };
 
 // With it, as SCM_RIGHTS in this order when code is ok: arena (O_RDONLY), index (O_RDONLY), session memory,
@@ -36,13 +38,13 @@ struct Welcome {
   std::uint32_t magic = kProtocolMagic;
   MessageKind kind = MessageKind::kWelcome;
   std::uint32_t version = kProtocolVersion;
-  std::uint32_t code = 0;                // Code; not ok: no descriptors, the session ends
+  std::uint32_t code = 0;  // Code; not ok: no descriptors, the session ends
   std::array<char, 256> message{};
   std::array<std::byte, 16> owner{};
   std::uint64_t session = 0;
   std::uint64_t node_pid = 0;
   std::uint64_t boot_count = 0;
-  std::uint64_t staging_bytes = 0;       // of the staging that comes along
+  std::uint64_t staging_bytes = 0;  // of the staging that comes along
 };
 
 struct MoreStaging {  // client -> node
@@ -55,34 +57,42 @@ struct StagingGrant {  // node -> client, with one descriptor when code is ok
   std::uint32_t magic = kProtocolMagic;
   MessageKind kind = MessageKind::kStaging;
   std::uint32_t code = 0;
-  std::uint32_t area = 0;                // number of the staging area; the first is 0
+  std::uint32_t area = 0;  // number of the staging area; the first is 0
   std::uint64_t bytes = 0;
   std::array<char, 256> message{};
 };
 
 // ---- session memory --------------------------------------------------------------------------------------
 
-inline constexpr std::uint32_t kRingEntries = 256;     // a power of two; also the bound of calls in flight
-inline constexpr std::uint32_t kTouchEntries = 4096;   // a power of two
-inline constexpr std::uint32_t kArgumentBytes = 4u << 20;
+inline constexpr std::uint32_t kRingEntries = 256;    // a power of two; also the bound of calls in flight
+inline constexpr std::uint32_t kTouchEntries = 4096;  // a power of two
+inline constexpr std::uint32_t kArgumentBytes = 1u << 20;  // also the bound of arguments in flight
 inline constexpr std::uint32_t kMaxReplyMessage = 512;
+
+// What one call carries at most; all of it fits the argument area.
+inline constexpr std::uint32_t kMaxKeysPerCall = 20'000;
+inline constexpr std::uint32_t kMaxWritesPerCall = 4'096;
+inline constexpr std::uint32_t kMaxStagingAreas = 64;  // of one session
 
 enum class Op : std::uint16_t {
   kNone = 0,
-  kAttach,         // args: AttachArgs + serialized spec; reply: AttachReply or message
-  kMatchRest,      // args: keys after the last the index had; a = how many the client has matched; reply: MatchReply
-  kHold,           // args: chain keys that matched; a = hold_us; result a = lease id
-  kAcquire,        // args: BlockItems; a = lease_us, b = worth_us; result a = lease id; reply: ViewItems
-  kRelease,        // a = lease id
-  kWrite,          // args: WriteItems, then segment checksums; reply: WriteReplyItems
-  kPublish,        // args: PutIdItems; result a = how many
-  kAbandon,        // likewise
-  kTouch,          // args: keys in order
-  kDrop,           // args: keys; result a = blocks removed
+  kAttach,     // args: AttachArgs + serialized spec; reply: AttachReply or message
+  kMatchRest,  // args: keys after the last the index had; a = how many the client has matched; reply:
+               // MatchReply
+  kHold,       // args: the chain's keys; a = hold_us, b = how many the client has matched in the index;
+               // result a = lease id (0: nothing was there), b = blocks that are held
+  kAcquire,  // args: BlockItems; a = lease_us, b = worth_us; result a = lease id (0: none); reply: ViewItems
+  kRelease,  // a = lease id
+  kWrite,    // args: WriteItems, then segment checksums; reply: WriteReplyItems
+  kPublish,  // args: PutIdItems; result a = how many
+  kAbandon,  // likewise
+  kTouch,    // args: keys in order
+  kDrop,     // args: keys; result a = blocks removed
   kDropNamespace,  // result a = blocks removed, b = new incarnation
   kReportBad,      // args: BlockItems whose body failed its seal under an even generation
-  kStatus,         // reply: JSON text
+  kStatus,         // reply: JSON text; kInvalid with a = its bytes when it does not fit
 };
+inline constexpr std::uint16_t kLastOp = static_cast<std::uint16_t>(Op::kStatus);
 
 // 64 bytes, client -> node. [args_offset, +args_bytes) and [reply_offset, +reply_bytes) lie in the session's
 // argument area and are the node's from submit to completion; they may be the same bytes.
@@ -90,15 +100,15 @@ struct Submission {
   Op op = Op::kNone;
   std::uint16_t flags = 0;
   std::uint32_t namespace_slot = 0;
-  std::uint64_t ticket = 0;        // chosen by the client, comes back
-  std::int64_t deadline_ns = 0;    // CLOCK_MONOTONIC
+  std::uint64_t ticket = 0;      // chosen by the client, comes back
+  std::int64_t deadline_ns = 0;  // CLOCK_MONOTONIC
   std::uint32_t args_offset = 0;
   std::uint32_t args_bytes = 0;
   std::uint32_t reply_offset = 0;
   std::uint32_t reply_bytes = 0;
   std::uint64_t a = 0;
   std::uint64_t b = 0;
-  std::uint64_t incarnation = 0;   // of the namespace as attached; another one now: kMiss / kGone
+  std::uint64_t incarnation = 0;  // of the namespace as attached; another one now: kMiss / kGone
 };
 static_assert(sizeof(Submission) == 64);
 
@@ -108,7 +118,7 @@ struct Completion {
   std::uint64_t ticket = 0;
   Op op = Op::kNone;
   std::uint16_t code = 0;
-  std::uint32_t reply_bytes = 0;   // used
+  std::uint32_t reply_bytes = 0;  // used
   std::uint64_t a = 0;
   std::uint64_t b = 0;
   std::uint64_t reserved[4] = {};
@@ -116,18 +126,21 @@ struct Completion {
 static_assert(sizeof(Completion) == 64);
 
 // Words that both sides write stand on cache lines of their own. Counts only grow; the entry is count modulo
-// ring size. A count that is more than a ring ahead of the other side's ends the session.
+// ring size. A count that is more than a ring ahead of the other side's ends the session. A sleeps word is
+// stored, then a full fence, then the other side's count is looked at once more; who raises a count fences
+// likewise before it looks at the word, so no signal is missed.
 struct alignas(4096) SessionMemory {
-  alignas(64) std::uint64_t submitted;      // client writes
-  alignas(64) std::uint64_t taken;          // node writes
-  alignas(64) std::uint64_t completed;      // node writes
-  alignas(64) std::uint64_t collected;      // client writes
-  alignas(64) std::uint64_t touched;        // client writes; no one waits: the node takes the last kTouchEntries
-  alignas(64) std::uint64_t core_sleeps;    // node writes; not 0: a submission must write the core's eventfd
-  alignas(64) std::uint64_t client_sleeps;  // client writes; not 0: a completion must write the client's eventfd
+  alignas(64) std::uint64_t submitted;  // client writes
+  alignas(64) std::uint64_t taken;      // node writes
+  alignas(64) std::uint64_t completed;  // node writes
+  alignas(64) std::uint64_t collected;  // client writes
+  alignas(64) std::uint64_t touched;    // client writes; no one waits: the node takes the last kTouchEntries
+  alignas(64) std::uint64_t core_sleeps;  // node writes; not 0: a submission must write the core's eventfd
+  alignas(64) std::uint64_t
+      client_sleeps;  // client writes; not 0: a completion must write the client's eventfd
   alignas(64) Submission submissions[kRingEntries];
   Completion completions[kRingEntries];
-  std::uint64_t touches[kTouchEntries];     // place << 32 | generation, low 32 bits
+  std::uint64_t touches[kTouchEntries];  // place << 32 | generation, low 32 bits
   alignas(4096) std::byte arguments[kArgumentBytes];
 };
 
@@ -175,8 +188,8 @@ struct PutIdItem {
 };
 
 struct ViewItem {
-  std::uint32_t place = 0;       // alignment units from the start of the slots
-  std::uint32_t code = 0;        // ok or why there is no view
+  std::uint32_t place = 0;  // alignment units from the start of the slots
+  std::uint32_t code = 0;   // ok or why there is no view
   std::uint64_t bytes = 0;
   std::uint64_t generation = 0;  // the slot's; the same after use: the view was good
 };

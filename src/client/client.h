@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// A process's end of the door: the calls of cistern/store.h against the node of this host. What is resident
+// is matched and read from shared memory by the calling thread, without the node and without a lock; all else
+// goes through the session's ring and is answered into a ticket.
+//
+// Any number of threads may use a client. At most kRingEntries (256) tickets may be unanswered or not yet
+// waited for; a call past that, or past the session's argument area, is kBusy at once. In a forked child
+// every call is kDenied and destruction touches nothing that the parent shares. After the node went away
+// every call is kGone; what was mapped stays mapped until the last ticket, lease and staging of the client is
+// gone, and reads under way are exact or a miss.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cistern/key.h"
+#include "cistern/lease.h"
+#include "cistern/namespace.h"
+#include "cistern/options.h"
+#include "cistern/status.h"
+#include "cistern/store.h"
+#include "cistern/ticket.h"
+
+namespace cistern {
+
+// A call takes at most 20,000 keys, blocks or put ids, a Write 4,096 parts (kMaxKeysPerCall and
+// kMaxWritesPerCall of door/protocol.h); more is kInvalid. Read has no such limit, nor has Match as far as
+// the index answers it.
+class Client final {
+ public:
+  // kGone: nobody listens at the socket; kMismatch: the node speaks another protocol; kDenied: another user,
+  // tenant or owner; kBusy: the node has no room for a further session; kTooLate; kInvalid; kIoError.
+  static Result<std::unique_ptr<Client>> Connect(const ConnectOptions& options);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  // Each as in cistern/store.h.
+  Result<Namespace> Attach(const NamespaceSpec& spec, std::int64_t deadline_us);
+  Ticket<MatchResult> Match(const Namespace& ns, std::span<const BlockKey> chain,
+                            const MatchOptions& options);
+  Ticket<ReadResult> Read(const Namespace& ns, std::span<const BlockRead> blocks, const ReadOptions& options);
+  Ticket<Lease> Acquire(const Namespace& ns, std::span<const BlockRef> blocks, const AcquireOptions& options);
+  Result<Staging> AllocateStaging(std::uint64_t bytes);
+  Ticket<WriteResult> Write(const Namespace& ns, std::span<const BlockWrite> blocks,
+                            const WriteOptions& options);
+  Ticket<std::uint32_t> Publish(const Namespace& ns, std::span<const PutId> puts, std::int64_t deadline_us);
+  Ticket<std::uint32_t> Abandon(const Namespace& ns, std::span<const PutId> puts, std::int64_t deadline_us);
+  Ticket<std::uint32_t> Touch(const Namespace& ns, std::span<const BlockKey> keys, std::int64_t deadline_us);
+  Ticket<std::uint64_t> Drop(const Namespace& ns, std::span<const BlockKey> keys, std::int64_t deadline_us);
+  Ticket<std::uint64_t> DropNamespace(Namespace& ns, std::int64_t deadline_us);
+  Result<std::string> StatusJson(std::int64_t deadline_us);
+
+  // The body's length of one resident block, for Get at a prompt: how much a read of part 0 can ask for.
+  // kMiss as for Read.
+  Result<std::uint64_t> BodyBytes(const Namespace& ns, const BlockKey& key, std::uint16_t group);
+
+  OwnerToken owner() const;
+  std::uint64_t node_pid() const;
+  std::size_t Poll(std::vector<std::uint64_t>* ready);
+  int event_fd() const;
+
+ private:
+  struct Parts;
+  explicit Client(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace cistern

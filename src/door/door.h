@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// The door of a node: where the processes of its host come in. It listens on a unix socket, makes every
+// session's memory, takes submissions from its ring, checks each against its own tables, has the store do
+// them and puts the answers into the completion ring. docs/formats/door.md says what is said.
+//
+// Everything here belongs to the core's thread. What costs is bounded: sessions, calls in flight, work a
+// poll, staging; past a bound a client is answered kBusy, and nobody waits for a client (R13). A session ends
+// with its socket's hang-up, its process's death (a pidfd: hang-up does not come while a forked child lives,
+// R15) or a forged ring; its leases end with it, its memory stays until the store let go of the last byte.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/clock.h"
+#include "base/task.h"
+#include "cistern/status.h"
+
+namespace cistern {
+
+class BlockStore;
+class Logger;
+class Loop;
+
+struct DoorOptions {
+  std::string socket;              // path; empty: DefaultSocketPath()
+  std::string tenant = "default";  // 1 to 63 bytes; a hello that names another one is kDenied
+  std::uint32_t max_sessions = 1000;
+  std::uint64_t session_staging_bytes = 1u << 20;  // what every session starts with
+  std::uint64_t staging_budget_bytes = 0;          // what sessions may have beyond that, all together
+  std::int64_t hello_us = 5'000'000;               // a connection that says nothing that long is closed
+};
+
+// Only grow, but for `sessions` and `in_flight`.
+struct DoorCounters {
+  std::uint64_t sessions = 0;
+  std::uint64_t in_flight = 0;
+  std::uint64_t staging_bytes = 0;  // granted beyond what sessions start with
+  std::uint64_t accepted = 0;
+  std::uint64_t refused = 0;       // hellos answered with an error
+  std::uint64_t ended_forged = 0;  // sessions ended for what stood in their ring
+  std::uint64_t calls = 0;
+  std::uint64_t calls_refused = 0;     // answered kInvalid, kGone or kBusy by the door itself
+  std::uint64_t completions_lost = 0;  // a client did not drain its ring
+  std::uint64_t touches = 0;
+  std::uint64_t touches_lost = 0;  // overwritten in the ring before they were read
+};
+
+class Door final {
+ public:
+  struct Parts {  // borrowed; outlive the door
+    Loop& loop;
+    BlockStore& store;
+    Logger& log;
+    // The tenant's arena and index, opened O_RDONLY: a session is handed these very descriptors (R12).
+    int arena_fd;
+    int index_fd;
+    std::uint64_t boot_count;  // as in the arena's header
+    // Fills with unpredictable bytes: owner tokens come from here.
+    std::function<void(std::span<std::byte>)> random;
+    // The node's state as JSON, for StatusJson().
+    std::function<std::string()> status;
+  };
+
+  // Binds the socket (mode 0660) and lets clients in from the loop's next turn on. A socket file that nobody
+  // listens on is replaced. kInvalid: the path is longer than a socket's may be, or an option is out of
+  // range; kBusy: another process listens there (its pid is in the message); kIoError. To be called on the
+  // loop's thread or before it runs.
+  static Result<std::unique_ptr<Door>> Open(const Parts& parts, const DoorOptions& options);
+
+  // No session may be left: Drain() first.
+  ~Door();
+  Door(const Door&) = delete;
+  Door& operator=(const Door&) = delete;
+
+  // Lets nobody in any more, answers new calls kGone, waits for those in flight until `deadline`, then ends
+  // every session and removes the socket file. The store's tasks for calls that were still in flight are
+  // waited for in any case: they end when no mover holds a session's bytes.
+  Task<void> Drain(Instant deadline);
+
+  const DoorCounters& counters() const;
+  const std::string& socket() const;
+
+ private:
+  class Impl;
+  explicit Door(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cistern
