@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// cistern: the command line of a node. Subcommands are in files of their own.
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/format.h"
+#include "base/nearest.h"
+#include "command_line.h"
+#include "commands.h"
+
+namespace cistern {
+namespace {
+
+void PrintHelp(std::FILE* out) {
+  std::fprintf(out, "Cistern: a store for the KV cache of LLM inference\n\nUsage: cistern COMMAND [options]\n\n");
+  for (const Command& command : kCommands) {
+    std::fprintf(out, "  %-8s %s\n", command.name.data(), command.about.data());
+  }
+  std::fprintf(out, "\nEach has --help and --json. The node itself is cisternd.\n\nExample:\n"
+                    "  cisternd --memory 4GiB &\n  cistern status\n");
+}
+
+int Run(int argc, const char* const* argv) {
+  std::string_view name = argc > 1 ? argv[1] : "";
+  if (name == "--help" || name == "-h" || name == "help") {
+    PrintHelp(stdout);
+    return kExitOk;
+  }
+  if (name.empty()) {
+    PrintHelp(stderr);
+    return kExitUsage;
+  }
+  std::vector<std::string_view> known;
+  for (const Command& command : kCommands) {
+    if (command.name == name) return command.run(argc - 1, argv + 1);
+    known.push_back(command.name);
+  }
+  return Complain("cistern", Status(Code::kInvalid, UnknownName("command", name, known)));
+}
+
+}  // namespace
+}  // namespace cistern
+
+int main(int argc, char** argv) { return cistern::Run(argc, argv); }

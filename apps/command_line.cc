@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "command_line.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+
+#include "base/format.h"
+#include "base/nearest.h"
+#include "base/units.h"
+
+namespace cistern {
+
+struct CommandLine::Impl {
+  explicit Impl(std::string_view program_, std::string_view about)
+      : program(program_), app(std::string(about), std::string(program_)) {}
+
+  CLI::Option* Add(std::string_view flag, std::string_view help, Set set) {
+    flags.emplace_back(flag);
+    return app.add_option_function<std::string>(
+        std::string(flag),
+        [this, set = std::move(set)](const std::string& text) {
+          if (Status status = set(text); !status.ok() && error.ok()) error = status;
+        },
+        std::string(help));
+  }
+
+  std::string program;
+  CLI::App app;
+  std::vector<std::string> flags = {"--help"};
+  Status error;
+};
+
+CommandLine::CommandLine(std::string_view program, std::string_view about, std::string_view example)
+    : impl_(std::make_unique<Impl>(program, about)) {
+  impl_->app.footer(cistern::Text("Example:\n", example));
+}
+
+CommandLine::~CommandLine() = default;
+
+void CommandLine::Flag(std::string_view flag, std::string_view value, std::string_view help, Set set) {
+  impl_->Add(flag, help, std::move(set))->option_text(std::string(value));
+}
+
+void CommandLine::Switch(std::string_view flag, std::string_view help, bool* on) {
+  impl_->flags.emplace_back(flag);
+  impl_->app.add_flag(std::string(flag), *on, std::string(help));
+}
+
+void CommandLine::Text(std::string_view flag, std::string_view value, std::string_view help, std::string* text) {
+  Flag(flag, value, help, [text](std::string_view given) {
+    *text = given;
+    return Status();
+  });
+}
+
+void CommandLine::Count(std::string_view flag, std::string_view help, std::uint64_t* count, std::uint64_t least,
+                        std::uint64_t most) {
+  Flag(flag, "N", help, [name = std::string(flag), count, least, most](std::string_view text) {
+    Result<std::uint64_t> value = ParseCount(name, text, least, most);
+    if (value) *count = *value;
+    return value ? Status() : value.error();
+  });
+}
+
+void CommandLine::Size(std::string_view flag, std::string_view help, std::uint64_t* bytes) {
+  Flag(flag, "SIZE", help, [name = std::string(flag), bytes](std::string_view text) {
+    Result<std::uint64_t> value = ParseSize(name, text);
+    if (value) *bytes = *value;
+    return value ? Status() : value.error();
+  });
+}
+
+void CommandLine::Duration(std::string_view flag, std::string_view help, std::uint64_t* duration_us) {
+  Flag(flag, "DURATION", help, [name = std::string(flag), duration_us](std::string_view text) {
+    Result<std::uint64_t> value = ParseDurationUs(name, text);
+    if (value) *duration_us = *value;
+    return value ? Status() : value.error();
+  });
+}
+
+void CommandLine::Argument(std::string_view name, std::string_view help, std::string* text, bool required) {
+  impl_->app.add_option(std::string(name), *text, std::string(help))->required(required);
+}
+
+void CommandLine::Arguments(std::string_view name, std::string_view help, std::vector<std::string>* texts,
+                            bool required) {
+  impl_->app.add_option(std::string(name), *texts, std::string(help))->required(required);
+}
+
+std::optional<int> CommandLine::Parse(int argc, const char* const* argv) {
+  try {
+    impl_->app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    impl_->app.exit(help);
+    return kExitOk;
+  } catch (const CLI::ExtrasError&) {
+    std::vector<std::string> extras = impl_->app.remaining();
+    std::string first = extras.empty() ? std::string() : extras.front();
+    std::vector<std::string_view> known(impl_->flags.begin(), impl_->flags.end());
+    bool is_flag = first.starts_with("-");
+    std::string message = is_flag ? UnknownName("option", first.substr(0, first.find('=')), known)
+                                  : cistern::Text("unexpected argument \"", Shown(first), "\"; see --help");
+    return Complain(impl_->program, Status(Code::kInvalid, message));
+  } catch (const CLI::ParseError& error) {
+    return Complain(impl_->program,
+                    Status(Code::kInvalid, cistern::Text(std::string_view(error.what()), "; see --help")));
+  }
+  if (!impl_->error.ok()) {
+    Complain(impl_->program, impl_->error);
+    return kExitUsage;
+  }
+  return std::nullopt;
+}
+
+int Complain(std::string_view program, const Status& status) {
+  std::fprintf(stderr, "%.*s: %s\n", static_cast<int>(program.size()), program.data(),
+               status.code() == Code::kInvalid ? std::string(status.message()).c_str()
+                                               : status.ToString().c_str());
+  return status.code() == Code::kInvalid ? kExitUsage : kExitFailed;
+}
+
+}  // namespace cistern

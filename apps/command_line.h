@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// A subcommand's flags and arguments, with checked values, the nearest name for an unknown one and an
+// example in --help. CLI11 stands behind it in one .cc.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cistern/status.h"
+
+namespace cistern {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+
+class CommandLine {
+ public:
+  // `example` is printed as it is below the help.
+  CommandLine(std::string_view program, std::string_view about, std::string_view example);
+  ~CommandLine();
+
+  // `flag` with its dashes. A value is kept through `set`, whose error becomes the message.
+  using Set = std::function<Status(std::string_view text)>;
+  void Flag(std::string_view flag, std::string_view value, std::string_view help, Set set);
+  void Switch(std::string_view flag, std::string_view help, bool* on);
+  void Text(std::string_view flag, std::string_view value, std::string_view help, std::string* text);
+  void Count(std::string_view flag, std::string_view help, std::uint64_t* count, std::uint64_t least,
+             std::uint64_t most);
+  void Size(std::string_view flag, std::string_view help, std::uint64_t* bytes);
+  void Duration(std::string_view flag, std::string_view help, std::uint64_t* duration_us);
+  void Argument(std::string_view name, std::string_view help, std::string* text, bool required = true);
+  void Arguments(std::string_view name, std::string_view help, std::vector<std::string>* texts,
+                 bool required = true);
+
+  // Nothing: go on. Otherwise the exit code, after help or a message was printed.
+  std::optional<int> Parse(int argc, const char* const* argv);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// "cistern put: message" on stderr; returns kExitUsage for kInvalid, kExitFailed otherwise.
+int Complain(std::string_view program, const Status& status);
+
+}  // namespace cistern

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The subcommands of cistern, one file each. Each takes its own argv (argv[0] is "cistern NAME"), prints
+// what was asked on stdout, messages on stderr, and returns the exit code.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace cistern {
+
+int RunStatus(int argc, const char* const* argv);
+int RunPut(int argc, const char* const* argv);
+int RunGet(int argc, const char* const* argv);
+int RunMatch(int argc, const char* const* argv);
+int RunDrop(int argc, const char* const* argv);
+int RunReplay(int argc, const char* const* argv);
+int RunSim(int argc, const char* const* argv);
+int RunBench(int argc, const char* const* argv);
+int RunForget(int argc, const char* const* argv);
+
+struct Command {
+  std::string_view name;
+  std::string_view about;
+  int (*run)(int argc, const char* const* argv);
+};
+
+inline constexpr Command kCommands[] = {
+    {"status", "what the node of this host holds and does", RunStatus},
+    {"put", "store a file as one block", RunPut},
+    {"get", "fetch a block into a file", RunGet},
+    {"match", "how much of a chain of keys is there", RunMatch},
+    {"drop", "remove blocks and all that descends from them", RunDrop},
+    {"replay", "run a trace with real bytes through a real node and compare every byte", RunReplay},
+    {"sim", "run a trace through the eviction policy alone", RunSim},
+    {"bench", "measure the node against memcpy and futex in the same run", RunBench},
+    {"forget", "free the memory of a node that is gone", RunForget},
+};
+
+}  // namespace cistern

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+
+#include "commands.h"
+#include "prompt.h"
+
+namespace cistern {
+
+int RunMatch(int argc, const char* const* argv) {
+  Prompt prompt;
+  std::vector<std::string> texts;
+  CommandLine line("cistern match", "How many blocks of a chain, from its first on, can be read now.",
+                   "  cistern match --namespace demo 00112233445566778899aabbccddeeff 0112233445566778899aabbccddeeff0");
+  prompt.AddTo(line, true);
+  line.Arguments("KEY", "the chain's keys from block 0 on", &texts);
+  if (auto exit = line.Parse(argc, argv)) return *exit;
+
+  Result<std::vector<BlockKey>> keys = KeysFromHex(texts);
+  if (!keys) return Complain("cistern match", keys.error());
+  Result<Attachment> at = AttachByName(prompt);
+  if (!at) return Complain("cistern match", at.error());
+  MatchOptions options;
+  options.deadline_us = static_cast<std::int64_t>(prompt.deadline_us);
+  Result<MatchResult> match = at->store.Match(at->ns, *keys, options).Wait();
+  if (!match) return Complain("cistern match", match.error());
+  if (prompt.json) {
+    std::printf("{\"blocks\":%u,\"of\":%zu}\n", match->blocks, keys->size());
+  } else {
+    std::printf("%u of %zu blocks\n", match->blocks, keys->size());
+  }
+  return kExitOk;
+}
+
+}  // namespace cistern

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "prompt.h"
+
+#include "base/format.h"
+
+namespace cistern {
+
+void Prompt::AddTo(CommandLine& line, bool with_namespace) {
+  line.Text("--socket", "PATH", "the node's socket; default: $XDG_RUNTIME_DIR/cistern.sock or /tmp/cistern-UID.sock",
+            &connect.socket);
+  line.Text("--tenant", "NAME", "tenant; default: default", &connect.tenant);
+  line.Duration("--deadline", "how long the call may take; default: 10s", &deadline_us);
+  line.Switch("--json", "one JSON object on stdout", &json);
+  if (with_namespace) line.Text("--namespace", "NAME", "namespace (required)", &namespace_name);
+}
+
+Result<Attachment> AttachByName(const Prompt& prompt) {
+  if (prompt.namespace_name.empty()) {
+    return Error(Code::kInvalid, "--namespace is missing; name one, for example --namespace demo");
+  }
+  Result<Store> store = Store::Connect(prompt.connect);
+  if (!store) return Error(store.error());
+  NamespaceSpec spec;
+  spec.name = prompt.namespace_name;
+  spec.fields = {{"name", prompt.namespace_name}};
+  spec.groups = {GroupSpec{.name = "full"}};
+  // Keys typed at a prompt are not hashes of contents; who types them is trusted to know.
+  spec.trusted_keys = true;
+  Result<Namespace> ns = store->Attach(spec, static_cast<std::int64_t>(prompt.deadline_us));
+  if (!ns) return Error(ns.error());
+  return Attachment{std::move(*store), std::move(*ns)};
+}
+
+Result<std::vector<BlockKey>> KeysFromHex(const std::vector<std::string>& texts) {
+  std::vector<BlockKey> keys;
+  for (const std::string& text : texts) {
+    Result<BlockKey> key = BlockKey::FromHex(text);
+    if (!key) return Error(key.error());
+    keys.push_back(*key);
+  }
+  return keys;
+}
+
+}  // namespace cistern

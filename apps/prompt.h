@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the subcommands for people at a prompt share: which node, which namespace, keys in hex, --json.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cistern/cistern.h"
+#include "command_line.h"
+
+namespace cistern {
+
+struct Prompt {
+  ConnectOptions connect;
+  std::string namespace_name;
+  std::uint64_t deadline_us = static_cast<std::uint64_t>(kDefaultDeadlineUs);
+  bool json = false;
+
+  // --socket, --tenant, --deadline, --json, and with `with_namespace` --namespace.
+  void AddTo(CommandLine& line, bool with_namespace);
+};
+
+struct Attachment {
+  Store store;
+  Namespace ns;
+};
+
+// Connects and attaches the namespace that --namespace NAME stands for: the list {name: NAME}, one full
+// group, one part of any length.
+Result<Attachment> AttachByName(const Prompt& prompt);
+
+// kInvalid names the key that is not one.
+Result<std::vector<BlockKey>> KeysFromHex(const std::vector<std::string>& texts);
+
+}  // namespace cistern

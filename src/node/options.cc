@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/options.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <vector>
+
+#include "base/format.h"
+#include "base/nearest.h"
+#include "base/units.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::uint64_t kMinMemoryBytes = 64u << 20;
+constexpr std::size_t kMaxTenantBytes = 32;
+
+template <class T>
+Status Keep(Result<std::uint64_t> value, T& field) {
+  if (!value) return value.error();
+  field = static_cast<T>(*value);
+  return Status();
+}
+
+Status OneOf(std::string_view name, std::string_view text, std::span<const std::string_view> known,
+             std::string& field) {
+  for (std::string_view one : known) {
+    if (one == text) {
+      field = text;
+      return Status();
+    }
+  }
+  return Status(Code::kInvalid, UnknownName(Text("value of ", name), text, known));
+}
+
+constexpr std::array<std::string_view, 3> kLoops = {"auto", "io_uring", "epoll"};
+constexpr std::array<std::string_view, 4> kLogLevels = {"debug", "info", "warning", "error"};
+
+constexpr Setting kSettings[] = {
+    {"memory", "SIZE", "memory for KV blocks; default: a quarter of the cgroup's or the host's",
+     [](NodeOptions& o, std::string_view n, std::string_view t) { return Keep(ParseSize(n, t), o.memory_bytes); }},
+    {"memory_dir", "DIR", "where arenas live (tmpfs or hugetlbfs); default: /dev/shm/cistern-UID",
+     [](NodeOptions& o, std::string_view, std::string_view t) {
+       o.memory_dir = t;
+       return Status();
+     }},
+    {"socket", "PATH", "unix socket that clients connect to; default: $XDG_RUNTIME_DIR/cistern.sock or "
+                       "/tmp/cistern-UID.sock",
+     [](NodeOptions& o, std::string_view, std::string_view t) {
+       o.socket = t;
+       return Status();
+     }},
+    {"tenant", "NAME", "the trust boundary that this node serves; default: default",
+     [](NodeOptions& o, std::string_view, std::string_view t) {
+       o.tenant = t;
+       return Status();
+     }},
+    {"alignment", "SIZE", "of records, 512B or 4096B, fixed when the arena is created; default: 4KiB",
+     [](NodeOptions& o, std::string_view n, std::string_view t) { return Keep(ParseSize(n, t), o.alignment); }},
+    {"max_blocks", "N", "published blocks at most; default: what fits",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       return Keep(ParseCount(n, t, 1, UINT32_MAX), o.max_blocks);
+     }},
+    {"movers", "N", "threads that move bytes; default: 1",
+     [](NodeOptions& o, std::string_view n, std::string_view t) { return Keep(ParseCount(n, t, 1, 64), o.movers); }},
+    {"poll", "DURATION", "core and movers poll this long before they sleep; default: 50us",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       Result<std::uint64_t> us = ParseDurationUs(n, t);
+       if (us && *us > 1'000'000) {
+         return Status(Code::kInvalid, Text(n, ": ", t, " is over the limit of 1s; use at most 1s"));
+       }
+       return Keep(us, o.poll_us);
+     }},
+    {"loop", "NAME", "auto, io_uring or epoll; default: auto",
+     [](NodeOptions& o, std::string_view n, std::string_view t) { return OneOf(n, t, kLoops, o.loop); }},
+    {"log_level", "LEVEL", "debug, info, warning or error; default: info",
+     [](NodeOptions& o, std::string_view n, std::string_view t) { return OneOf(n, t, kLogLevels, o.log_level); }},
+};
+
+std::uint64_t MemTotalBytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string name;
+  std::uint64_t kib = 0;
+  while (meminfo >> name >> kib) {
+    if (name == "MemTotal:") return kib << 10;
+    meminfo.ignore(256, '\n');
+  }
+  return static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+// The limit of this process's cgroup (version 2), the smallest on its way to the root; none: the maximum.
+std::uint64_t CgroupLimitBytes() {
+  std::ifstream self("/proc/self/cgroup");
+  std::string line;
+  std::string path;
+  while (std::getline(self, line)) {
+    if (line.starts_with("0::")) path = line.substr(3);
+  }
+  std::uint64_t least = UINT64_MAX;
+  while (true) {
+    std::ifstream limit("/sys/fs/cgroup" + path + "/memory.max");
+    std::uint64_t bytes = 0;
+    if (limit >> bytes && bytes < least) least = bytes;
+    if (path.empty() || path == "/") return least;
+    path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+  }
+}
+
+Status CheckTenant(std::string_view tenant) {
+  bool good = !tenant.empty() && tenant.size() <= kMaxTenantBytes;
+  for (char c : tenant) {
+    good = good && ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_');
+  }
+  if (good) return Status();
+  return Status(Code::kInvalid, Text("tenant: \"", Shown(tenant), "\" must be 1 to ", kMaxTenantBytes,
+                                     " of a-z, 0-9, - and _, because it names a directory"));
+}
+
+}  // namespace
+
+std::span<const Setting> NodeSettings() { return kSettings; }
+
+Status SetNodeOption(NodeOptions& options, std::string_view name, std::string_view text) {
+  std::vector<std::string_view> known;
+  for (const Setting& setting : kSettings) {
+    if (setting.name == name) return setting.set(options, name, text);
+    known.push_back(setting.name);
+  }
+  return Status(Code::kInvalid, UnknownName("key", name, known));
+}
+
+std::uint64_t HostMemoryBytes() { return std::min(MemTotalBytes(), CgroupLimitBytes()); }
+
+std::string DefaultSocketPath() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime != nullptr && *runtime == '/' && access(runtime, W_OK) == 0) {
+    return Text(std::string_view(runtime), "/cistern.sock");
+  }
+  return Text("/tmp/cistern-", static_cast<std::uint64_t>(geteuid()), ".sock");
+}
+
+Status ResolveNodeOptions(NodeOptions& options) {
+  std::uint64_t host = HostMemoryBytes();
+  if (options.memory_bytes == 0) options.memory_bytes = host / 4;
+  if (options.memory_bytes > host) {
+    return Status(Code::kInvalid,
+                  Text("memory: ", SizeText(options.memory_bytes), " is above what this host gives (",
+                       RoughSizeText(host), "); ask for at most that, or leave it out for a quarter"));
+  }
+  if (options.memory_bytes < kMinMemoryBytes) {
+    return Status(Code::kInvalid, Text("memory: ", SizeText(options.memory_bytes), " is below the least of ",
+                                       SizeText(kMinMemoryBytes), "; ask for more"));
+  }
+  if (options.alignment != 512 && options.alignment != 4096) {
+    return Status(Code::kInvalid, Text("alignment: ", static_cast<std::uint64_t>(options.alignment),
+                                       " is not allowed; use 512B or 4096B"));
+  }
+  if (options.memory_dir.empty()) {
+    options.memory_dir = Text("/dev/shm/cistern-", static_cast<std::uint64_t>(geteuid()));
+  }
+  return CheckTenant(options.tenant);
+}
+
+}  // namespace cistern

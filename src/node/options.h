@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// A node's settings: one table, so that a flag (--memory 4GiB), a key of the configuration file
+// (memory = "4GiB") and a field of OpenOptions are one thing with one check and one message.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "cistern/options.h"
+#include "cistern/status.h"
+
+namespace cistern {
+
+struct NodeOptions : OpenOptions {
+  std::string socket;  // empty: no door for other processes (an embedded node)
+  std::string log_level = "info";
+};
+
+struct Setting {
+  std::string_view name;     // as a key of the file; the flag has "--" before it and '-' for '_'
+  std::string_view value;    // what to write there, for --help: "SIZE"
+  std::string_view help;
+  Status (*set)(NodeOptions& options, std::string_view name, std::string_view text);
+};
+
+// In the order of --help.
+std::span<const Setting> NodeSettings();
+
+// kInvalid for an unknown name (with the nearest one) or a value that is not allowed.
+Status SetNodeOption(NodeOptions& options, std::string_view name, std::string_view text);
+
+// Applies a configuration file (TOML, flat). Messages begin with file and line.
+Status ApplyConfigFile(NodeOptions& options, const std::string& path);
+// The same for its text; `origin` stands for the path in messages.
+Status ApplyConfigText(NodeOptions& options, std::string_view text, const std::string& origin);
+
+// Fills in what depends on the host (memory size and directory) and checks fields against each other and
+// the host. kInvalid names the field, its value, its limit and the way out.
+Status ResolveNodeOptions(NodeOptions& options);
+
+// What this process may use: the smaller of the host's memory and its cgroup's limit, in bytes.
+std::uint64_t HostMemoryBytes();
+
+// $XDG_RUNTIME_DIR/cistern.sock, or /tmp/cistern-UID.sock where there is none.
+std::string DefaultSocketPath();
+
+}  // namespace cistern
