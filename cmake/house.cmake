@@ -16,7 +16,7 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
-add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror)
+add_compile_options(-Wall -Wextra -Wno-missing-field-initializers -Wshadow -Wnon-virtual-dtor -Werror)
 if(CISTERN_SANITIZE)
   add_compile_options(-fsanitize=${CISTERN_SANITIZE} -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${CISTERN_SANITIZE})
