@@ -33,7 +33,7 @@ Status ApplyConfigText(NodeOptions& options, std::string_view text, const std::s
       return At(origin, node.source(),
                 Text(Shown(key.str()), ": a value is a string (\"4GiB\") or a whole number"));
     }
-    if (Status status = SetNodeOption(changed, key.str(), value); !status.ok()) {
+    if (Status status = SetNodeOption(changed, key.str(), key.str(), value); !status.ok()) {
       return At(origin, node.source(), status.message());
     }
   }

@@ -47,7 +47,7 @@ constexpr Setting kSettings[] = {
        o.memory_dir = t;
        return Status();
      }},
-    {"socket", "PATH", "unix socket that clients connect to; default: $XDG_RUNTIME_DIR/cistern.sock or "
+    {"socket", "PATH", "unix socket that clients connect to; default: /run/user/UID/cistern.sock or "
                        "/tmp/cistern-UID.sock",
      [](NodeOptions& o, std::string_view, std::string_view t) {
        o.socket = t;
@@ -123,24 +123,16 @@ Status CheckTenant(std::string_view tenant) {
 
 std::span<const Setting> NodeSettings() { return kSettings; }
 
-Status SetNodeOption(NodeOptions& options, std::string_view name, std::string_view text) {
+Status SetNodeOption(NodeOptions& options, std::string_view shown, std::string_view name, std::string_view text) {
   std::vector<std::string_view> known;
   for (const Setting& setting : kSettings) {
-    if (setting.name == name) return setting.set(options, name, text);
+    if (setting.name == name) return setting.set(options, shown, text);
     known.push_back(setting.name);
   }
-  return Status(Code::kInvalid, UnknownName("key", name, known));
+  return Status(Code::kInvalid, UnknownName("key", shown, known));
 }
 
 std::uint64_t HostMemoryBytes() { return std::min(MemTotalBytes(), CgroupLimitBytes()); }
-
-std::string DefaultSocketPath() {
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  if (runtime != nullptr && *runtime == '/' && access(runtime, W_OK) == 0) {
-    return Text(std::string_view(runtime), "/cistern.sock");
-  }
-  return Text("/tmp/cistern-", static_cast<std::uint64_t>(geteuid()), ".sock");
-}
 
 Status ResolveNodeOptions(NodeOptions& options) {
   std::uint64_t host = HostMemoryBytes();

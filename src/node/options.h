@@ -22,14 +22,15 @@ struct Setting {
   std::string_view name;     // as a key of the file; the flag has "--" before it and '-' for '_'
   std::string_view value;    // what to write there, for --help: "SIZE"
   std::string_view help;
-  Status (*set)(NodeOptions& options, std::string_view name, std::string_view text);
+  Status (*set)(NodeOptions& options, std::string_view shown, std::string_view text);
 };
 
 // In the order of --help.
 std::span<const Setting> NodeSettings();
 
-// kInvalid for an unknown name (with the nearest one) or a value that is not allowed.
-Status SetNodeOption(NodeOptions& options, std::string_view name, std::string_view text);
+// kInvalid for an unknown name (with the nearest one) or a value that is not allowed. `shown` is how whoever
+// wrote it calls it (--memory-dir, memory_dir).
+Status SetNodeOption(NodeOptions& options, std::string_view shown, std::string_view name, std::string_view text);
 
 // Applies a configuration file (TOML, flat). Messages begin with file and line.
 Status ApplyConfigFile(NodeOptions& options, const std::string& path);
@@ -42,8 +43,5 @@ Status ResolveNodeOptions(NodeOptions& options);
 
 // What this process may use: the smaller of the host's memory and its cgroup's limit, in bytes.
 std::uint64_t HostMemoryBytes();
-
-// $XDG_RUNTIME_DIR/cistern.sock, or /tmp/cistern-UID.sock where there is none.
-std::string DefaultSocketPath();
 
 }  // namespace cistern

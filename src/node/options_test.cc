@@ -30,7 +30,7 @@ TEST(NodeOptions, UnknownKeyNamesFileLineAndTheNearest) {
 
 TEST(NodeOptions, SizeWithoutUnitIsRefused) {
   NodeOptions options;
-  Status status = SetNodeOption(options, "memory", "1024");
+  Status status = SetNodeOption(options, "--memory", "memory", "1024");
   EXPECT_THAT(Message(status), HasSubstr("memory"));
   EXPECT_THAT(Message(status), HasSubstr("1024"));
 }

@@ -131,7 +131,7 @@ Status Replay::WriteMissing(std::uint32_t from) {
   return Status();
 }
 
-Status RunReplay(RequestSource& requests, Replay& replay) {
+Status ReplayAll(RequestSource& requests, Replay& replay) {
   Request request;
   while (true) {
     Result<bool> more = requests.Next(request);

@@ -72,6 +72,6 @@ class Replay final {
 NamespaceSpec ReplayNamespace(std::uint64_t block_bytes);
 
 // All of `requests`.
-Status RunReplay(RequestSource& requests, Replay& replay);
+Status ReplayAll(RequestSource& requests, Replay& replay);
 
 }  // namespace cistern

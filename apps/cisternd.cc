@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// cisternd: the node of a host. Serves until SIGTERM or SIGINT, then drains within five seconds. What it
+// holds stays in its memory directory and is there again at the next start.
+#include <signal.h>
+
+#include <cstdio>
+#include <string>
+
+#include "base/format.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "command_line.h"
+#include "node/node.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::int64_t kDrainUs = 4'500'000;
+
+std::string FlagOf(std::string_view setting) {
+  std::string flag = "--" + std::string(setting);
+  for (char& c : flag) c = c == '_' ? '-' : c;
+  return flag;
+}
+
+int Run(int argc, const char* const* argv) {
+  NodeOptions options, flags;
+  std::string config;
+  std::vector<std::pair<std::string_view, std::string>> given;
+  CommandLine line("cisternd", "The node of a host: keeps KV blocks in shared memory for the engines of this host.",
+                   "  cisternd --memory 16GiB\n  cisternd --config /etc/cistern.toml");
+  line.Text("--config", "FILE", "configuration file (TOML): the same names with _, as in memory_dir = \"/dev/shm/kv\"",
+            &config);
+  for (const Setting& setting : NodeSettings()) {
+    line.Flag(FlagOf(setting.name), setting.value, setting.help, [&, name = setting.name](std::string_view text) {
+      given.emplace_back(name, text);
+      return SetNodeOption(flags, FlagOf(name), name, text);
+    });
+  }
+  if (auto exit = line.Parse(argc, argv)) return *exit;
+  if (!config.empty()) {
+    if (Status status = ApplyConfigFile(options, config); !status.ok()) return Complain("cisternd", status);
+  }
+  for (const auto& [name, text] : given) (void)SetNodeOption(options, name, name, text);  // checked above
+  if (options.socket.empty()) options.socket = DefaultSocketPath();
+
+  // Taken by this thread alone: blocked before the node's threads start, so that they inherit it.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  Result<std::unique_ptr<Node>> node = Node::Start(options);
+  if (!node) return Complain("cisternd", node.error());
+  int signal_number = 0;
+  sigwait(&signals, &signal_number);
+  (*node)->Stop(kDrainUs);
+  return kExitOk;
+}
+
+}  // namespace
+}  // namespace cistern
+
+int main(int argc, char** argv) { return cistern::Run(argc, argv); }
