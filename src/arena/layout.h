@@ -63,7 +63,8 @@ struct ChunkHead {
   std::uint64_t slot_bytes;   // of the chunk that begins here
   std::uint64_t chunk_heads;  // heads (32 MiB spans) that it covers
   std::uint64_t part_of;      // index of the chunk's first head; its own index for the first
-  std::uint64_t reserved[508];
+  std::uint64_t check;        // CRC32C of first head, even carve, slot_bytes, chunk_heads: recovery believes those
+  std::uint64_t reserved[507];
   std::uint64_t generations[kUnitsPerHead];  // 0: never filled; odd: free or being filled; even: whole
   DirectoryEntry directory[kUnitsPerHead];
 };

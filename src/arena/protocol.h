@@ -62,6 +62,13 @@ void Uncarve(W& words, const ArenaSpace& arena, std::uint32_t first, std::uint32
   words.StoreFence();
 }
 
+// What a head says of the chunk that begins there, for recovery to believe.
+inline std::uint64_t ChunkCheck(std::uint64_t first, std::uint64_t carve, std::uint64_t slot_bytes,
+                                std::uint64_t chunk_heads) {
+  std::uint64_t words[4] = {first, carve, slot_bytes, chunk_heads};
+  return Crc32c(words, sizeof(words));
+}
+
 // Makes one chunk of them, with slots of `slot_bytes` (IsSlotSize). At most 4 touches a head: the slots'
 // generations are left as they are, odd or never used.
 template <class W>
@@ -72,7 +79,9 @@ void Carve(W& words, const ArenaSpace& arena, std::uint32_t first, std::uint32_t
   ChunkHead* chunk = arena.head(first);
   words.Store(&chunk->slot_bytes, slot_bytes);
   words.Store(&chunk->chunk_heads, count);
-  words.StoreRelease(&chunk->carve, words.LoadRelaxed(&chunk->carve) + 1);
+  std::uint64_t carve = words.LoadRelaxed(&chunk->carve) + 1;
+  words.Store(&chunk->check, ChunkCheck(first, carve, slot_bytes, count));
+  words.StoreRelease(&chunk->carve, carve);
 }
 
 // ---- slots -----------------------------------------------------------------------------------------------

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Movers move bytes and decide nothing: they get a job, do it, report back. The core awaits a job:
+//
+//   FillTask fill(movers, {to, pieces, crcs});
+//   co_await fill;                               // crcs hold the checksums, the fence of R2 was done
+//
+// The job, and all that it names, stays until the await is over; a task that waits for a mover cannot be
+// dropped (asserted), because nothing takes bytes from a mover that is copying them.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "arena/protocol.h"
+#include "arena/words.h"
+#include "base/executor.h"
+#include "base/task.h"
+#include "cistern/status.h"
+
+namespace cistern {
+
+// One piece of work for a mover: Move on the mover, then Run on the core.
+class MoverJob : public Work {
+ public:
+  // Touches shared memory through `words` alone, and only what the job names.
+  virtual void Move(Words& words) = 0;
+};
+
+class Movers {
+ public:
+  virtual ~Movers() = default;
+  // From the core. The job is the movers' until its Run. In the order of submitting, but beside each other.
+  virtual void Submit(MoverJob& job) = 0;
+};
+
+// A job that a task awaits, once.
+class AwaitedJob : public MoverJob {
+ public:
+  explicit AwaitedJob(Movers& movers) : movers_(movers) {}
+  ~AwaitedJob() override { CISTERN_ASSERT(waiter_ == nullptr); }
+
+  bool await_ready() const { return false; }
+  template <std::derived_from<PromiseBase> P>
+  void await_suspend(std::coroutine_handle<P> handle) {
+    waiter_ = &handle.promise();
+    movers_.Submit(*this);
+  }
+  void await_resume() const {}
+  void Run() final { std::exchange(waiter_, nullptr)->Wake(); }
+  // For a simulated crash: the job will never be done, its task may be dropped.
+  void Abandon() { waiter_ = nullptr; }
+
+ private:
+  Movers& movers_;
+  PromiseBase* waiter_ = nullptr;
+};
+
+// The verified copy into a slot.
+class FillTask final : public AwaitedJob {
+ public:
+  FillTask(Movers& movers, const FillJob& job) : AwaitedJob(movers), job_(job) {}
+  void Move(Words& words) override { RunFill(words, job_); }
+
+ private:
+  FillJob job_;
+};
+
+// Whether the record at a place, which does not change meanwhile, is sound: seal, stamp and body.
+class VerifyTask final : public AwaitedJob {
+ public:
+  VerifyTask(Movers& movers, const ArenaView& arena, Place place, std::uint64_t body_bytes, std::uint16_t parts)
+      : AwaitedJob(movers), arena_(arena), place_(place), body_bytes_(body_bytes), parts_(parts) {}
+  void Move(Words& words) override;
+  bool sound() const { return sound_; }
+
+ private:
+  ArenaView arena_;
+  Place place_;
+  std::uint64_t body_bytes_;
+  std::uint16_t parts_;
+  bool sound_ = false;
+};
+
+struct ThreadMoversOptions {
+  std::uint32_t threads = 1;      // 1 to 64
+  std::int64_t poll_us = 50;      // how long a mover looks for work before it sleeps; 0 to 1,000,000
+  Status Validate() const;
+};
+
+// Threads. Done jobs go to `done`, which runs them on the core and wakes it: Loop::PostRemote.
+class ThreadMovers final : public Movers {
+ public:
+  using Done = std::move_only_function<void(Work& job)>;
+  // `words`, `clock` and what `done` uses are borrowed and used from all mover threads.
+  ThreadMovers(Words& words, const Clock& clock, const ThreadMoversOptions& options, Done done);
+  // No job may be under way.
+  ~ThreadMovers() override;
+
+  void Submit(MoverJob& job) override;
+
+ private:
+  class Body;
+  std::unique_ptr<Body> body_;
+};
+
+}  // namespace cistern

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an arena still holds after a restart (R1, R11), from its heads alone: chunks whose head checks, and in
+// them slots with an even generation whose directory entry has a right CRC, lies where it says and was made
+// for that generation. All else is left, or made, free: its generation odd. Bodies are not read here.
+//
+// Whatever the heads contain, nothing outside of them is touched.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "arena/geometry.h"
+#include "arena/layout.h"
+#include "arena/words.h"
+#include "cistern/key.h"
+#include "memory/slots.h"
+
+namespace cistern {
+
+struct RecoveredBlock {
+  Place place = 0;
+  std::uint64_t generation = 0;
+  BlockKey key;
+  BlockKey parent;  // none(): the chain's first block
+  std::uint16_t group = 0;
+  std::uint16_t parts = 1;
+  std::uint32_t flags = 0;
+  std::uint64_t incarnation = 0;
+  std::uint32_t body_bytes = 0;
+  std::uint32_t expiry = 0;
+  std::uint64_t born = 0;
+  std::uint64_t sequence = 0;
+  std::uint64_t conversation = 0;
+};
+
+class Recovery final {
+ public:
+  // `slots` knows no chunk yet; it gets those that are found, with the slots of believed blocks as used.
+  Recovery(Words& words, Slots& slots);
+
+  // The next believed blocks, in the order of places, at most as many as fit; 0: no more, every head was
+  // looked at. A call looks at no more than 16 slots for each block that fits. The caller retires and frees
+  // those that it does not keep; several may have one key, of which the highest sequence counts.
+  std::size_t Next(std::span<RecoveredBlock> blocks);
+  bool done() const { return head_ == arena_.geometry().head_count; }
+
+  struct Counts {
+    std::uint64_t believed = 0;
+    std::uint64_t refused = 0;         // even generation, entry not believed
+    std::uint64_t damaged_chunks = 0;  // not carved by the word of their head
+    std::uint64_t last_sequence = 0;   // the highest, refused ones not counted
+    std::uint64_t last_born = 0;
+  };
+  const Counts& counts() const { return counts_; }
+
+ private:
+  void EnterHead();
+  bool Believe(Place place, RecoveredBlock* block);
+
+  Words& words_;
+  Slots& slots_;
+  ArenaSpace arena_;
+  std::uint32_t head_ = 0;      // where it is: the chunk's or the free head's
+  bool in_chunk_ = false;
+  bool in_sweep_ = false;       // a head without a believed chunk, whose generations are made odd
+  SlotSize size_;
+  std::uint64_t next_ = 0;      // slot in the chunk, or unit in the head
+  Counts counts_;
+};
+
+}  // namespace cistern

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which slots of an arena are free, and how its heads are carved into chunks of slots (R14). The writer's own
+// book; what readers need of it goes to the shared heads through Words. Belongs to the core.
+//
+// A slot has room for a body of m * 2^k alignment units, m from 8 to 15, and one alignment unit for the
+// trailer: what a body of a round size takes exactly, and at most a ninth too much for any other. A chunk is
+// 32 MiB, doubled until it holds 8 slots, and lies at a multiple of its size. A chunk whose last slot was
+// freed is taken apart at once, so its heads serve any size again.
+//
+// Every call does a bounded number of touches, at most kStepTouches of R16, and none looks at all chunks.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "arena/geometry.h"
+#include "arena/words.h"
+#include "cistern/status.h"
+
+namespace cistern {
+
+inline constexpr std::uint64_t kMaxBlockBytes = 64ull << 20;
+
+// The sizes that a slot can have. Pure arithmetic.
+struct SlotSize {
+  std::uint64_t bytes = 0;
+  std::uint32_t chunk_heads = 1;  // a power of two
+  // The smallest that holds a record of `record_bytes` (at least 1).
+  static SlotSize For(std::uint64_t record_bytes, std::uint32_t alignment);
+  friend bool operator==(const SlotSize&, const SlotSize&) = default;
+};
+
+// Heads [first, first + count).
+struct HeadRange {
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;
+  friend bool operator==(const HeadRange&, const HeadRange&) = default;
+};
+
+class Slots final {
+ public:
+  // Every head is free. Words are borrowed.
+  Slots(Words& words, ArenaSpace arena);
+  ~Slots();
+  Slots(const Slots&) = delete;
+  Slots& operator=(const Slots&) = delete;
+
+  const ArenaSpace& arena() const { return arena_; }
+  // The longest body that a block may have: 64 MiB, or 1/32 of the arena if that is less.
+  std::uint64_t max_body_bytes() const;
+  // kInvalid names value and limit.
+  Status CheckBody(std::uint64_t body_bytes) const;
+
+  // A free slot for a record of so many bytes (RecordBytes). It counts as used until Free; its generation is
+  // odd or 0. kBusy: nothing is free that could serve; something has to go, of the same size (SameSize) or
+  // all of BestToEmpty.
+  Result<Place> Allocate(std::uint64_t record_bytes);
+  // The record there was retired (asserted) and nobody holds it.
+  void Free(Place place);
+
+  // A lease or an I/O holds the slot, or no longer: its chunk is not proposed for emptying meanwhile. Counted.
+  void Pin(Place place);
+  void Unpin(Place place);
+
+  bool used(Place place) const;
+  // Whether freeing the slot would serve a record of so many bytes at once.
+  bool SameSize(Place place, std::uint64_t record_bytes) const;
+
+  // ---- changing what a chunk is for ----
+
+  // Of some aligned runs of heads that would serve a record of so many bytes (looking goes on at the next call
+  // where it stopped), the one with the fewest bytes in use, without a pin in it. None when all it looked at
+  // are pinned.
+  std::optional<HeadRange> BestToEmpty(std::uint64_t record_bytes);
+  // No slot of the range is given out any more; when its last one is freed it becomes one free run. One range
+  // at a time: an earlier one is let go first.
+  void StartEmptying(const HeadRange& range);
+  void StopEmptying();
+  const std::optional<HeadRange>& emptying() const { return emptying_; }
+  // Places in use in the range, from `*cursor` (0 at first) on, at most as many as fit; 0: no more. Slots may
+  // be freed between calls.
+  std::size_t UsedIn(const HeadRange& range, std::uint64_t* cursor, std::span<Place> places) const;
+
+  // ---- restart ----
+
+  // Takes over a chunk that the heads describe; its slots are free. False, and nothing is changed, where the
+  // range is not free or the size is not one of SlotSize's.
+  bool AdoptChunk(std::uint32_t first, SlotSize size);
+  // Takes a slot of an adopted chunk as used. False where it is no slot or used already.
+  bool AdoptUsed(Place place);
+
+  struct Counts {
+    std::uint64_t heads = 0;
+    std::uint64_t free_heads = 0;
+    std::uint64_t chunks = 0;
+    std::uint64_t slots = 0;  // of carved chunks
+    std::uint64_t used_slots = 0;
+    std::uint64_t used_bytes = 0;  // of slots, with what their records leave empty
+    std::uint64_t carvings = 0;
+  };
+  const Counts& counts() const { return counts_; }
+  // How many records of so many bytes an empty arena holds.
+  static std::uint64_t Capacity(const Geometry& geometry, std::uint64_t record_bytes);
+
+ private:
+  struct Chunk;
+  class FreeHeads;
+
+  Chunk* ChunkOf(Place place) const;
+  std::uint32_t SlotIn(const Chunk& chunk, Place place) const;
+  Place PlaceOf(const Chunk& chunk, std::uint32_t slot) const;
+  Chunk* NewChunk(std::uint32_t first, SlotSize size);
+  Place Take(Chunk& chunk);
+  void DissolveChunk(Chunk& chunk);
+  void ReleaseHeads(HeadRange range);
+  bool Emptying(std::uint32_t head) const;
+  std::optional<std::uint64_t> CostOfEmptying(HeadRange* range) const;
+  void Link(Chunk& chunk);
+  void Unlink(Chunk& chunk);
+
+  Words& words_;
+  ArenaSpace arena_;
+  std::vector<std::unique_ptr<Chunk>> chunks_;  // by first head
+  std::vector<std::uint32_t> first_of_;         // by head: its chunk's first head, kNoHead when free
+  std::unique_ptr<FreeHeads> free_heads_;
+  std::vector<std::uint32_t> open_;  // by size class: a chunk with free slots, kNoHead when there is none
+  std::optional<HeadRange> emptying_;
+  std::vector<HeadRange> emptied_;  // parts of emptying_ that are free already
+  std::uint32_t looked_ = 0;        // where BestToEmpty goes on
+  Counts counts_;
+};
+
+}  // namespace cistern

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory that sessions fill and writes start from: the node makes it, whole, sealed and inside a budget
+// (R13). Belongs to the core.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "cistern/status.h"
+#include "io/files.h"
+
+namespace cistern {
+
+inline constexpr std::uint64_t kFirstStagingBytes = 1u << 20;
+inline constexpr std::uint64_t kStagingFraction = 8;  // of the memory
+
+class StagingPool;
+
+// One area of one session. Shared by the session and by every write that reads from it: when a session dies,
+// what movers or devices still use stays, and stays counted, until the last of them let go (R6).
+class StagingArea final {
+ public:
+  ~StagingArea();
+  StagingArea(const StagingArea&) = delete;
+  StagingArea& operator=(const StagingArea&) = delete;
+
+  int fd() const { return fd_.get(); }  // to be passed to the client
+  std::uint64_t bytes() const { return mapping_.size(); }
+  // Bytes [offset, offset + bytes), or an empty span where that is not inside the area. The client may change
+  // them at any time.
+  std::span<const std::byte> Range(std::uint64_t offset, std::uint64_t bytes) const;
+
+ private:
+  friend class StagingPool;
+  StagingArea(StagingPool& pool, Fd fd, Mapping mapping)
+      : pool_(pool), fd_(std::move(fd)), mapping_(std::move(mapping)) {}
+
+  StagingPool& pool_;
+  Fd fd_;
+  Mapping mapping_;
+};
+
+// Outlives its areas.
+class StagingPool final {
+ public:
+  explicit StagingPool(std::uint64_t budget_bytes) : budget_bytes_(budget_bytes) {}
+  ~StagingPool();
+  StagingPool(const StagingPool&) = delete;
+  StagingPool& operator=(const StagingPool&) = delete;
+
+  // `bytes` is rounded up to pages. kInvalid for 0; kBusy past the budget, with what is left of it.
+  Result<std::shared_ptr<StagingArea>> Make(std::uint64_t bytes);
+
+  std::uint64_t budget_bytes() const { return budget_bytes_; }
+  std::uint64_t used_bytes() const { return used_bytes_; }
+
+ private:
+  friend class StagingArea;
+  const std::uint64_t budget_bytes_;
+  std::uint64_t used_bytes_ = 0;
+};
+
+}  // namespace cistern
