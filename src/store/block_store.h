@@ -15,7 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "arena/layout.h"
+#include "arena/index.h"
+#include "arena/words.h"
 #include "base/clock.h"
 #include "base/executor.h"
 #include "base/log.h"
@@ -28,8 +29,6 @@
 
 namespace cistern {
 
-class Words;
-class ArenaView;
 class Slots;
 class Movers;
 class Journal;
@@ -101,18 +100,20 @@ class BlockStore {
  public:
   struct Parts {  // borrowed; outlive the store
     Executor& executor;
-    Clock& clock;
+    const Clock& clock;
     Words& words;
-    ArenaView& arena;
-    Slots& slots;
-    std::span<std::byte> index_file;
+    Slots& slots;      // knows no chunk yet: Recover() fills it
+    IndexSpace index;  // of that arena
     Movers& movers;
-    Journal& journal;
+    Journal& journal;  // not opened yet
     Logger& log;
   };
 
-  BlockStore(Parts parts, const BlockStoreOptions& options);
+  BlockStore(const Parts& parts, const BlockStoreOptions& options);
+  // No call may be under way, or all of its tasks were dropped (a simulated crash).
   ~BlockStore();
+  BlockStore(const BlockStore&) = delete;
+  BlockStore& operator=(const BlockStore&) = delete;
 
   // Reads the journal and the heads, builds the tree of what is reachable (R10, R11), clears and refills the
   // index. To be awaited before anything else.
@@ -126,8 +127,9 @@ class BlockStore {
   // How many further blocks after the first `matched` of a chain can be read, from whatever tier.
   Task<Result<std::uint32_t>> MatchRest(std::uint32_t slot, std::uint32_t matched, std::span<const BlockKey> rest);
 
-  // Keeps a matched chain and its ancestors until the deadline. kMiss if it is gone already.
-  Result<LeaseId> Hold(const Caller& caller, std::uint32_t slot, std::span<const BlockKey> chain, std::int64_t hold_us);
+  // Keeps a matched chain (keys from block 0 on) until the deadline. kMiss if some of it is gone already.
+  Task<Result<LeaseId>> Hold(const Caller& caller, std::uint32_t slot, std::span<const BlockKey> chain,
+                             std::int64_t hold_us);
   // Verifies what was not checked since the restart, leases what is here.
   struct BlockName {
     BlockKey key;

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/names.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace cistern {
+namespace {
+
+using testing::HasSubstr;
+
+NamespaceSpec Spec() {
+  NamespaceSpec spec;
+  spec.fields = {{"dtype", "bf16"}, {"model", "llama"}};
+  spec.groups = {{.name = "full", .part_bytes = {65536, 65536}},
+                 {.name = "local", .reach = Reach::kWindow, .window_tokens = 1000, .part_bytes = {65536, 65536}}};
+  spec.block_tokens = 16;
+  return spec;
+}
+
+std::uint32_t Attach(Names& names, const NamespaceSpec& spec, std::uint64_t incarnation) {
+  EXPECT_TRUE(Names::Validate(spec).ok()) << Names::Validate(spec).ToString();
+  auto found = names.Find(spec);
+  EXPECT_TRUE(found.has_value()) << found.error().ToString();
+  NamespaceEntry entry = names.Merged(spec, incarnation);
+  if (found->changes) names.Put(entry);
+  return entry.slot;
+}
+
+std::string Refusal(const NamespaceSpec& spec) {
+  const Status status = Names::Validate(spec);
+  EXPECT_EQ(status.code(), Code::kInvalid);
+  return std::string(status.message());
+}
+
+TEST(NamesTest, TheSameListIsTheSameNamespaceWhateverItsNameAndOrder) {
+  Names names;
+  const std::uint32_t slot = Attach(names, Spec(), 5);
+  NamespaceSpec named = Spec();
+  named.name = "production";
+  std::swap(named.fields[0], named.fields[1]);
+  EXPECT_EQ(Attach(names, named, 6), slot);
+  EXPECT_EQ(names.at(slot)->incarnation, 5u);
+  named.name = "staging";
+  EXPECT_EQ(Attach(names, named, 7), slot);
+  EXPECT_EQ(names.size(), 1u);
+}
+
+TEST(NamesTest, AnotherListIsAnotherNamespace) {
+  Names names;
+  const std::uint32_t slot = Attach(names, Spec(), 5);
+  NamespaceSpec other = Spec();
+  other.fields[0].second = "fp8";
+  EXPECT_NE(Attach(names, other, 6), slot);
+  other = Spec();
+  other.groups[0].part_bytes = {131072};
+  EXPECT_NE(Attach(names, other, 7), slot);
+  other = Spec();
+  other.trusted_keys = true;
+  EXPECT_NE(Attach(names, other, 8), slot);
+}
+
+TEST(NamesTest, ANameWithAnotherListIsAMismatchThatNamesFieldAndBothValues) {
+  Names names;
+  NamespaceSpec spec = Spec();
+  spec.name = "production";
+  Attach(names, spec, 5);
+  spec.fields[0].second = "fp8";
+  auto found = names.Find(spec);
+  ASSERT_FALSE(found.has_value());
+  EXPECT_EQ(found.error().code(), Code::kMismatch);
+  EXPECT_THAT(found.error().message(), HasSubstr("field dtype is 'bf16' in the stored list and 'fp8' in this one"));
+
+  spec = Spec();
+  spec.name = "production";
+  spec.fields.pop_back();
+  EXPECT_THAT(names.Find(spec).error().message(), HasSubstr("field model is 'llama' in the stored list and missing"));
+  spec = Spec();
+  spec.name = "production";
+  spec.groups[1].part_bytes = {1};
+  EXPECT_THAT(names.Find(spec).error().message(), HasSubstr("group local has 2 parts of 65536 65536"));
+}
+
+TEST(NamesTest, TheWindowIsNotIdentityAndTheWidestIsKept) {
+  Names names;
+  const std::uint32_t slot = Attach(names, Spec(), 5);
+  EXPECT_EQ(names.at(slot)->groups[1].window_blocks, 63u);
+  NamespaceSpec wide = Spec();
+  wide.groups[1].window_tokens = 4096;
+  EXPECT_EQ(Attach(names, wide, 6), slot);
+  EXPECT_EQ(names.at(slot)->groups[1].window_blocks, 256u);
+  EXPECT_EQ(Attach(names, Spec(), 7), slot);
+  EXPECT_EQ(names.at(slot)->groups[1].window_blocks, 256u);
+  EXPECT_EQ(names.at(slot)->first_full, 0);
+  EXPECT_EQ(names.at(slot)->ParentGroup(1), 0);
+}
+
+TEST(NamesTest, R5KeysThatMayCollideAreRefusedUnlessTrusted) {
+  NamespaceSpec spec = Spec();
+  spec.fields.push_back({"hash", "xxh64"});
+  EXPECT_THAT(Refusal(spec), HasSubstr("xxh64"));
+  spec.trusted_keys = true;
+  EXPECT_TRUE(Names::Validate(spec).ok());
+  spec = Spec();
+  spec.fields.push_back({"hash", "sha256_cbor"});
+  EXPECT_TRUE(Names::Validate(spec).ok());
+  spec.fields.push_back({"key_bytes", "8"});
+  EXPECT_THAT(Refusal(spec), HasSubstr("key_bytes: 8 is under 16"));
+}
+
+TEST(NamesTest, WhatIsWrongIsNamedWithItsValueAndLimit) {
+  NamespaceSpec spec = Spec();
+  spec.groups[0].reach = Reach::kLastState;
+  EXPECT_THAT(Refusal(spec), HasSubstr("group full: reach last_state is not served"));
+  spec = Spec();
+  spec.groups.clear();
+  EXPECT_THAT(Refusal(spec), HasSubstr("groups: there are 0"));
+  spec = Spec();
+  spec.groups[1].name = "full";
+  EXPECT_THAT(Refusal(spec), HasSubstr("group full: stands twice"));
+  spec = Spec();
+  spec.fields.push_back({"dtype", "x"});
+  EXPECT_THAT(Refusal(spec), HasSubstr("field dtype: stands twice"));
+  spec = Spec();
+  spec.fields.push_back({"long", std::string(70'000, 'x')});
+  EXPECT_THAT(Refusal(spec), HasSubstr("limit is 65536"));
+  spec = Spec();
+  spec.groups[0].part_bytes = {0};
+  EXPECT_THAT(Refusal(spec), HasSubstr("a part has at least 1 byte"));
+  spec = Spec();
+  spec.block_tokens = 0;
+  EXPECT_THAT(Refusal(spec), HasSubstr("block_tokens"));
+}
+
+TEST(NamesTest, NamespacesAreBounded) {
+  Names names;
+  for (std::uint32_t i = 0; i < kMaxNamespaces; ++i) {
+    NamespaceSpec spec = Spec();
+    spec.fields[0].second = std::to_string(i);
+    Attach(names, spec, i + 1);
+  }
+  auto found = names.Find(Spec());
+  ASSERT_FALSE(found.has_value());
+  EXPECT_EQ(found.error().code(), Code::kBusy);
+}
+
+TEST(NamesTest, AnEntryComesBackFromItsBytesAndNothingElseDoes) {
+  Names names;
+  NamespaceSpec spec = Spec();
+  spec.name = "production";
+  const std::uint32_t slot = Attach(names, spec, 5);
+  const std::vector<std::byte> bytes = Names::Encode(*names.at(slot));
+  auto entry = Names::Decode(bytes);
+  ASSERT_TRUE(entry);
+  Names again;
+  again.Put(*entry);
+  auto found = again.Find(spec);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_NE(found->entry, nullptr);
+  EXPECT_FALSE(found->changes);
+  for (std::size_t n = 0; n < bytes.size(); ++n) EXPECT_FALSE(Names::Decode(std::span(bytes).first(n)));
+}
+
+}  // namespace
+}  // namespace cistern

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Storage whose growth never moves what is in it and never takes long: a vector that doubles would copy a
+// million nodes in one step of the core.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "base/assert.h"
+
+namespace cistern {
+
+inline constexpr std::uint32_t kNoId = 0xffff'ffff;
+
+// Items by dense ids; an id that was taken back is given out again. `T` has a `std::uint32_t next_free`, which
+// is the slab's while the item is not given out. Items keep their address.
+template <class T>
+class Slab final {
+ public:
+  // The item is as a default-made one.
+  std::uint32_t Add() {
+    std::uint32_t id = free_;
+    if (id != kNoId) {
+      free_ = (*this)[id].next_free;
+      (*this)[id] = T{};
+    } else {
+      CISTERN_ASSERT(end_ < kNoId);
+      id = end_++;
+      if (id % kChunk == 0) chunks_.push_back(std::make_unique<T[]>(kChunk));
+    }
+    ++size_;
+    return id;
+  }
+  void Remove(std::uint32_t id) {
+    (*this)[id] = T{};
+    (*this)[id].next_free = free_;
+    free_ = id;
+    --size_;
+  }
+
+  T& operator[](std::uint32_t id) { return chunks_[id / kChunk][id % kChunk]; }
+  const T& operator[](std::uint32_t id) const { return chunks_[id / kChunk][id % kChunk]; }
+  std::uint32_t size() const { return size_; }
+  // Past every id given out so far.
+  std::uint32_t end() const { return end_; }
+
+ private:
+  static constexpr std::uint32_t kChunk = 1024;
+  std::vector<std::unique_ptr<T[]>> chunks_;
+  std::uint32_t free_ = kNoId;
+  std::uint32_t end_ = 0;
+  std::uint32_t size_ = 0;
+};
+
+// Zeroes, `size` of them, that take memory where they are first written: for tables as large as an arena could
+// ever need.
+template <class T>
+class LazyArray final {
+ public:
+  explicit LazyArray(std::size_t size)
+      : data_(static_cast<T*>(std::calloc(size > 0 ? size : 1, sizeof(T)))), size_(size) {
+    CISTERN_ASSERT(data_ != nullptr);
+  }
+
+  T& operator[](std::size_t at) { return data_.get()[at]; }
+  const T& operator[](std::size_t at) const { return data_.get()[at]; }
+  std::size_t size() const { return size_; }
+
+ private:
+  static_assert(std::is_trivial_v<T>);
+  struct Free {
+    void operator()(T* data) const { std::free(data); }
+  };
+  std::unique_ptr<T, Free> data_;
+  std::size_t size_;
+};
+
+}  // namespace cistern
