@@ -8,8 +8,9 @@
 #include <memory>
 #include <span>
 
+#include "base/task.h"
 #include "cistern/status.h"
-#include "io/files.h"
+#include "memory/shared_memory.h"
 
 namespace cistern {
 
@@ -26,20 +27,19 @@ class StagingArea final {
   StagingArea(const StagingArea&) = delete;
   StagingArea& operator=(const StagingArea&) = delete;
 
-  int fd() const { return fd_.get(); }  // to be passed to the client
-  std::uint64_t bytes() const { return mapping_.size(); }
+  int fd() const { return memory_.fd.get(); }  // to be passed to the client
+  std::uint64_t bytes() const { return bytes_; }
   // Bytes [offset, offset + bytes), or an empty span where that is not inside the area. The client may change
   // them at any time.
   std::span<const std::byte> Range(std::uint64_t offset, std::uint64_t bytes) const;
 
  private:
   friend class StagingPool;
-  StagingArea(StagingPool& pool, Fd fd, Mapping mapping)
-      : pool_(pool), fd_(std::move(fd)), mapping_(std::move(mapping)) {}
+  StagingArea(StagingPool& pool, std::uint64_t bytes) : pool_(pool), bytes_(bytes) {}
 
   StagingPool& pool_;
-  Fd fd_;
-  Mapping mapping_;
+  const std::uint64_t bytes_;
+  SharedMemory memory_;
 };
 
 // Outlives its areas.
@@ -50,8 +50,9 @@ class StagingPool final {
   StagingPool(const StagingPool&) = delete;
   StagingPool& operator=(const StagingPool&) = delete;
 
-  // `bytes` is rounded up to pages. kInvalid for 0; kBusy past the budget, with what is left of it.
-  Result<std::shared_ptr<StagingArea>> Make(std::uint64_t bytes);
+  // `bytes` is rounded up to pages. kInvalid for 0; kBusy past the budget, with what is left of it, or when
+  // the host has no room. Counted from the call on; made in steps, as shared_memory.h says.
+  Task<Result<std::shared_ptr<StagingArea>>> Make(Executor& executor, std::uint64_t bytes);
 
   std::uint64_t budget_bytes() const { return budget_bytes_; }
   std::uint64_t used_bytes() const { return used_bytes_; }
