@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The house in the build: one static library a folder of src/, linked by the arrows of src/ARROWS.
-# Beside x.cc, x_test.cc goes into the folder's test program and x_fuzz.cc into a fuzzer of its own.
+# Beside x.cc, x_test.cc goes into the folder's test program; x_fuzz.cc is a fuzzer and x_bench.cc a program
+# of its own.
 
 set(CMAKE_CXX_STANDARD 23)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -52,8 +53,10 @@ function(cistern_folder folder)
   file(GLOB all CONFIGURE_DEPENDS ${dir}/*.cc)
   set(tests ${all})
   set(fuzzers ${all})
+  set(benches ${all})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cc$")
+  list(FILTER benches INCLUDE REGEX "_bench\\.cc$")
   list(FILTER all EXCLUDE REGEX "_(test|fuzz|bench)\\.cc$")
   if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     list(FILTER all EXCLUDE REGEX "_(avx2|avx512)\\.cc$")
@@ -94,6 +97,11 @@ function(cistern_folder folder)
       target_compile_options(${folder}_test PRIVATE -O0)
     endif()
   endif()
+  foreach(source IN LISTS benches)  # built when asked for by name
+    get_filename_component(name ${source} NAME_WE)
+    add_executable(${name} EXCLUDE_FROM_ALL ${source})
+    target_link_libraries(${name} PRIVATE cistern_${folder})
+  endforeach()
   if(CISTERN_FUZZ)
     foreach(source IN LISTS fuzzers)
       get_filename_component(name ${source} NAME_WE)

@@ -25,7 +25,14 @@ constexpr std::size_t kLinesAhead = 4;
 // How far into a page the next one is asked for. At its start the lines would compete with those that the
 // copy waits for; too late and it waits again.
 template <To kTo>
-constexpr std::size_t kAskAt = kTo == To::kCached ? 2048 : 1024;
+constexpr std::size_t kAskAt = kTo == To::kCached ? 1024 : 1536;
+
+// There is nothing to step over where nothing is stored.
+template <To kTo>
+[[gnu::always_inline]] inline Bytes* Ahead(Bytes* to, std::size_t n) {
+  if constexpr (kTo == To::kNowhere) return to;
+  return to + n;
+}
 
 // One load: behind the empty asm the compiler does not know where the value came from, so it cannot load it
 // a second time instead of keeping it.
@@ -52,10 +59,11 @@ template <To kTo>
                                    _mm512_clmulepi64_epi128(sum, factors, 0x11), line, 0x96);
 }
 
-// Words and bytes: for what is shorter than a step, and for the edges. `crc` is the bare register.
+// Words and bytes: for what is shorter than a step, and for the edges. `crc` is the bare register. That the
+// source may change meanwhile is the contract, no race.
 template <To kTo, bool kSum>
-[[gnu::no_sanitize("thread")]] std::uint32_t ByWords(Bytes* to, const Bytes* from, std::size_t n,
-                                                     std::uint32_t crc) {
+__attribute__((no_sanitize("thread"))) std::uint32_t ByWords(Bytes* to, const Bytes* from, std::size_t n,
+                                                             std::uint32_t crc) {
   std::uint64_t sum = crc;
   for (; n >= 8; n -= 8, from += 8) {
     std::uint64_t word;
@@ -79,18 +87,15 @@ template <To kTo, bool kSum>
 
 // n is a multiple of a line and at least a step; `to` lies on a line.
 template <To kTo, bool kSum>
-[[gnu::no_sanitize("thread")]] std::uint32_t ByLines(Bytes* to, const Bytes* from, std::size_t n,
-                                                     std::uint32_t crc) {
+__attribute__((no_sanitize("thread"))) std::uint32_t ByLines(Bytes* to, const Bytes* from, std::size_t n,
+                                                             std::uint32_t crc) {
   const __m512i by_step = Factors(FoldFirst(kStep), FoldSecond(kStep));
   const __m512i by_line = Factors(FoldFirst(kLine), FoldSecond(kLine));
-  const auto put = [&](std::size_t at, __m512i line) [[gnu::always_inline]] {
-    if constexpr (kTo != To::kNowhere) StoreLine<kTo>(to + at, line);
-  };
   __m512i sums[4];
 #pragma GCC unroll 4
   for (std::size_t i = 0; i < 4; ++i) {
     sums[i] = LoadLine(from + i * kLine);
-    put(i * kLine, sums[i]);
+    StoreLine<kTo>(Ahead<kTo>(to, i * kLine), sums[i]);
   }
   sums[0] = _mm512_xor_si512(sums[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc))));
   std::size_t at = kStep;
@@ -102,7 +107,7 @@ template <To kTo, bool kSum>
     const std::ptrdiff_t ask = page + static_cast<std::ptrdiff_t>(kAskAt<kTo>);
     if (static_cast<std::ptrdiff_t>(at) >= ask) {
       page += kPage;
-      for (std::size_t i = 0; i < kLinesAhead; ++i) _mm_prefetch(from + page + i * kLine, _MM_HINT_T0);
+      for (std::size_t i = 0; i < kLinesAhead; ++i) _mm_prefetch(from + page + i * kLine, _MM_HINT_NTA);
       continue;
     }
     const auto limit = static_cast<std::size_t>(ask);
@@ -111,7 +116,7 @@ template <To kTo, bool kSum>
 #pragma GCC unroll 4
       for (std::size_t i = 0; i < 4; ++i) {
         const __m512i line = LoadLine(from + at + i * kLine);
-        put(at + i * kLine, line);
+        StoreLine<kTo>(Ahead<kTo>(to, at + i * kLine), line);
         if constexpr (kSum) sums[i] = Fold(sums[i], by_step, line);
       }
     }
@@ -121,7 +126,7 @@ template <To kTo, bool kSum>
   sum = Fold(sum, by_line, sums[3]);
   for (; at < n; at += kLine) {
     const __m512i line = LoadLine(from + at);
-    put(at, line);
+    StoreLine<kTo>(Ahead<kTo>(to, at), line);
     sum = Fold(sum, by_line, line);
   }
   // What is left is a line that has the same remainder as everything before.
@@ -139,8 +144,8 @@ std::uint32_t Run(void* dst, const void* src, std::size_t n, std::uint32_t crc) 
     const std::size_t head = (0 - reinterpret_cast<std::uintptr_t>(to)) % kLine;
     crc = ByWords<kTo, kSum>(to, from, head, crc);
     const std::size_t lines = (n - head) / kLine * kLine;
-    crc = ByLines<kTo, kSum>(to + head, from + head, lines, crc);
-    to += head + lines;
+    crc = ByLines<kTo, kSum>(Ahead<kTo>(to, head), from + head, lines, crc);
+    to = Ahead<kTo>(to, head + lines);
     from += head + lines;
     n -= head + lines;
   }
@@ -151,7 +156,9 @@ std::uint32_t Sum(const void* src, std::size_t n, std::uint32_t crc) {
   return Run<To::kNowhere, true>(nullptr, src, n, crc);
 }
 
-void PlainCopy(void* dst, const void* src, std::size_t n) { Run<To::kStream, false>(dst, src, n, 0); }
+void PlainCopy(void* dst, const void* src, std::size_t n) {
+  Run<To::kStream, false>(dst, src, n, 0);
+}
 
 }  // namespace
 

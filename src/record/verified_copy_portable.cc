@@ -35,14 +35,14 @@ constexpr Tables kTables = MakeTables();
 // One load: behind the empty asm the compiler knows nothing of where the value came from, so it cannot load
 // it a second time instead of keeping it.
 template <class T>
-T LoadOnce(const unsigned char* from) {
+[[gnu::always_inline]] inline T LoadOnce(const unsigned char* from) {
   T value;
   std::memcpy(&value, from, sizeof(value));
   asm("" : "+r"(value));
   return value;
 }
 
-std::uint32_t Step(std::uint32_t crc, std::uint64_t word) {
+[[gnu::always_inline]] inline std::uint32_t Step(std::uint32_t crc, std::uint64_t word) {
   if constexpr (std::endian::native == std::endian::big) word = __builtin_bswap64(word);
   word ^= crc;
   std::uint32_t next = 0;
@@ -50,9 +50,10 @@ std::uint32_t Step(std::uint32_t crc, std::uint64_t word) {
   return next;
 }
 
-// kStore: whether the bytes go anywhere.
+// kStore: whether the bytes go anywhere. That the source may change meanwhile is the contract, no race.
 template <bool kStore>
-std::uint32_t Run(unsigned char* to, const unsigned char* from, std::size_t n, std::uint32_t crc) {
+__attribute__((no_sanitize("thread"))) std::uint32_t Run(unsigned char* to, const unsigned char* from,
+                                                         std::size_t n, std::uint32_t crc) {
   crc = ~crc;
   for (; n >= 8; n -= 8, from += 8) {
     const auto word = LoadOnce<std::uint64_t>(from);
