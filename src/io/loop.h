@@ -67,10 +67,10 @@ enum class WatchMode : std::uint8_t {
 // Gets poll(2)'s POLLIN, POLLHUP, POLLERR bits. May destroy any watch, its own too.
 using WatchCallback = std::move_only_function<void(std::uint32_t events)>;
 
-struct WatchState;
+struct WatchState;  // io/watch_state.h, for the bodies
 
-// A descriptor that the loop watches for readability and hang-up (socket, eventfd, pidfd). Ends when
-// destroyed: the callback is not called again, and the descriptor may then be closed.
+// A descriptor that the loop watches for readability and hang-up (socket, eventfd, pidfd), one watch each.
+// Ends when destroyed: the callback is not called again, and the descriptor may then be closed.
 class FdWatch {
  public:
   FdWatch() = default;
@@ -155,6 +155,9 @@ class [[nodiscard]] IoOp final : public Work {
 
 class Loop {
  public:
+  // Descriptors for HoldLock.
+  static constexpr std::size_t kMaxLocks = 16;
+
   virtual ~Loop();
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
@@ -190,7 +193,7 @@ class Loop {
   void AddPoller(Poller& poller) { pollers_[poller_list_].PushBack(poller); }
 
   // R8: the lock that this open descriptor carries stays held until the last file operation of this loop has
-  // ended in the kernel, even when the process is killed, whatever the caller closes. At most 16.
+  // ended in the kernel, even when the process is killed, whatever the caller closes. kBusy past kMaxLocks.
   virtual Status HoldLock(int fd) = 0;
 
   // Opening, renaming and removing block, briefly: for start, end and rare changes.
@@ -208,9 +211,9 @@ class Loop {
  protected:
   // Ready work that runs between two looks at the outside.
   static constexpr std::size_t kReadyPerPoll = 256;
-  static constexpr std::size_t kMaxLocks = 16;
 
-  Loop(const Clock& clock, const LoopOptions& options);
+  // `wake` is an eventfd that a body's Wait must notice; nobody drains it.
+  Loop(const Clock& clock, const LoopOptions& options, Fd wake);
 
   // Submits; ends later with Ended, never at once. The base has counted it.
   virtual void Submit(IoOp& op) = 0;
@@ -231,8 +234,8 @@ class Loop {
   // The operation will never end: a simulated crash. Its task can then be dropped.
   void Abandon(IoOp& op);
   void Forget(WatchState& watch);
-  // Calls it back, unless it was removed.
-  void Called(WatchState& watch, std::uint32_t events);
+  // Calls it back, unless it was removed; whether it is still watched, if not it may be gone.
+  bool Called(WatchState& watch, std::uint32_t events);
   int wake_fd() const { return wake_.get(); }
   bool has_remote() const { return !remote_.empty(); }
   const LoopOptions& options() const { return options_; }
@@ -243,9 +246,11 @@ class Loop {
   friend class FdWatch;
   friend class IoOp;
 
+  template <class F>
+  void EachPoller(F&& visit);
   bool RunPollers();
   void Sleep();
-  void WakeFromAnyThread();
+  void Signal();
 
   LoopOptions options_;
   Executor executor_;
@@ -255,9 +260,11 @@ class Loop {
   std::atomic<bool> stop_{false};
   List<Poller> pollers_[2];  // those not yet polled in this turn, and those polled
   int poller_list_ = 0;
-  Instant last_work_;
+  List<WatchState> watches_;
+  std::size_t watched_ = 0;  // those of watches_ that were not removed
+  bool idle_ = false;
+  Instant idle_since_;
   std::uint32_t in_flight_ = 0;
-  std::uint32_t watches_ = 0;
   std::uint64_t sleeps_ = 0;
 };
 

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// The epoll body: descriptors through epoll, file operations by a few threads. It serves where io_uring is
+// forbidden, as default container filters do.
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <limits>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/format.h"
+#include "io/epoll_set.h"
+#include "io/system_loop.h"
+
+namespace cistern {
+namespace {
+
+std::int64_t Carry(const IoRequest& request) {
+  ssize_t result = 0;
+  do {
+    switch (request.kind) {
+      case IoRequest::Kind::kRead:
+        result = ::pread(request.fd, request.data, request.size, static_cast<off_t>(request.offset));
+        break;
+      case IoRequest::Kind::kWrite:
+        result = ::pwrite(request.fd, request.data, request.size, static_cast<off_t>(request.offset));
+        break;
+      case IoRequest::Kind::kSync: result = ::fdatasync(request.fd); break;
+    }
+  } while (result < 0 && errno == EINTR);
+  return result < 0 ? -errno : result;
+}
+
+class EpollLoop final : public SystemLoop {
+ public:
+  EpollLoop(const Clock& clock, const LoopOptions& options, Fd wake, EpollSet set)
+      : SystemLoop(clock, options, std::move(wake)), set_(std::move(set)) {
+    for (std::uint32_t i = 0; i < options.io_threads; ++i) {
+      threads_.emplace_back([this](std::stop_token stop) { CarryOut(stop); });
+    }
+  }
+
+  std::string_view name() const override { return "epoll"; }
+
+  // The kernel gives up a process's descriptors after its last thread, so after its threads' I/O.
+  Status HoldLock(int fd) override {
+    if (locks_.size() == kMaxLocks) {
+      return Status(Code::kBusy, Text("locks: ", kMaxLocks, " are held and that is the limit"));
+    }
+    Fd held(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (!held.valid()) return Status(Code::kIoError, Text("hold lock: ", ErrnoText(errno)));
+    locks_.push_back(std::move(held));
+    return Status();
+  }
+
+ private:
+  void Submit(IoOp& op) override {
+    {
+      std::lock_guard lock(mutex_);
+      queue_.PushBack(op);
+    }
+    work_.notify_one();
+  }
+
+  bool Harvest() override {
+    bool any = set_.Poll();
+    for (EpollSet::Ready ready = set_.Next(); ready.watch != nullptr; ready = set_.Next()) {
+      Called(*ready.watch, ready.events);
+    }
+    return any;
+  }
+
+  void Wait(Instant until) override {
+    if (until.IsNever()) {
+      set_.Wait(std::numeric_limits<std::int64_t>::max());
+    } else {
+      set_.Wait(std::max<std::int64_t>(0, until.NsSince(clock().Now())));
+    }
+  }
+
+  Status StartWatch(WatchState& watch) override { return set_.Add(watch); }
+  void EndWatch(WatchState& watch) override {
+    set_.Remove(watch);
+    Forget(watch);
+  }
+
+  void CarryOut(std::stop_token stop) {
+    std::unique_lock lock(mutex_);
+    while (work_.wait(lock, stop, [this] { return !queue_.empty(); })) {
+      IoOp& op = static_cast<IoOp&>(*queue_.PopFront());
+      lock.unlock();
+      op.set_result(Carry(op.request()));
+      PostRemote(op);
+      lock.lock();
+    }
+  }
+
+  EpollSet set_;
+  std::vector<Fd> locks_;
+  std::mutex mutex_;
+  std::condition_variable_any work_;
+  List<Work> queue_;                   // under mutex_
+  std::vector<std::jthread> threads_;  // last, so that they end before what they use
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Loop>> MakeEpollLoop(const Clock& clock, const LoopOptions& options) {
+  Result<Fd> wake = MakeEventFd();
+  if (!wake) return Error(std::move(wake.error()));
+  Result<EpollSet> set = EpollSet::Make(wake->get());
+  if (!set) return Error(std::move(set.error()));
+  return std::make_unique<EpollLoop>(clock, options, std::move(*wake), std::move(*set));
+}
+
+}  // namespace cistern

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/loop.h"
+
+#include <algorithm>
+
+#include "base/format.h"
+#include "base/spin.h"
+#include "io/watch_state.h"
+
+namespace cistern {
+namespace {
+
+// No errno reaches this: the operation was refused for LoopOptions::max_io.
+constexpr std::int64_t kRefused = -4096;
+// What one operation moves at most; a longer one is short.
+constexpr std::size_t kMaxTransfer = std::size_t{1} << 30;
+
+Status Failed(std::string_view what, const std::string& path, std::int64_t result, std::uint32_t size,
+              std::uint64_t offset) {
+  std::string thing = Text(what, " ", path);
+  if (size > 0) thing += Text(" (", size, " bytes at ", Hex(offset), ")");
+  if (result == kRefused)
+    return Status(Code::kBusy, thing + ": the loop's file operations are at their limit");
+  return Status(Code::kIoError, thing + ": " + ErrnoText(static_cast<int>(-result)));
+}
+
+Status OutOfRange(std::string_view name, std::int64_t value, std::int64_t low, std::int64_t high) {
+  return Status(Code::kInvalid, Text(name, " is ", value, " and must be from ", low, " to ", high));
+}
+
+}  // namespace
+
+Status LoopOptions::Validate() const {
+  if (poll_us < 0 || poll_us > 1'000'000) return OutOfRange("poll_us", poll_us, 0, 1'000'000);
+  if (max_io < 1 || max_io > 16'384) return OutOfRange("max_io", max_io, 1, 16'384);
+  if (io_threads < 1 || io_threads > 64) return OutOfRange("io_threads", io_threads, 1, 64);
+  return Status();
+}
+
+File::File(File&& other) noexcept
+    : loop_(std::exchange(other.loop_, nullptr)),
+      fd_(std::exchange(other.fd_, -1)),
+      path_(std::move(other.path_)) {}
+
+File& File::operator=(File&& other) noexcept {
+  File old(std::move(*this));
+  loop_ = std::exchange(other.loop_, nullptr);
+  fd_ = std::exchange(other.fd_, -1);
+  path_ = std::move(other.path_);
+  return *this;
+}
+
+File::~File() {
+  if (loop_ != nullptr) loop_->CloseFd(fd_);
+}
+
+Executor& File::executor() const {
+  return loop_->executor();
+}
+
+Task<Result<std::uint32_t>> File::Read(std::span<std::byte> into, std::uint64_t offset) {
+  auto size = static_cast<std::uint32_t>(std::min(into.size(), kMaxTransfer));
+  std::int64_t moved =
+      co_await IoOp(*loop_, IoRequest{IoRequest::Kind::kRead, fd_, into.data(), size, offset});
+  if (moved < 0) co_return Error(Failed("read", path_, moved, size, offset));
+  co_return static_cast<std::uint32_t>(moved);
+}
+
+Task<Result<std::uint32_t>> File::Write(std::span<const std::byte> from, std::uint64_t offset) {
+  auto size = static_cast<std::uint32_t>(std::min(from.size(), kMaxTransfer));
+  // Only a read stores through the pointer.
+  auto* data = const_cast<std::byte*>(from.data());
+  std::int64_t moved = co_await IoOp(*loop_, IoRequest{IoRequest::Kind::kWrite, fd_, data, size, offset});
+  if (moved < 0) co_return Error(Failed("write", path_, moved, size, offset));
+  co_return static_cast<std::uint32_t>(moved);
+}
+
+Task<Status> File::ReadAll(std::span<std::byte> into, std::uint64_t offset) {
+  while (!into.empty()) {
+    Result<std::uint32_t> moved = co_await Read(into, offset);
+    if (!moved) co_return std::move(moved.error());
+    if (*moved == 0) {
+      co_return Status(Code::kIoError,
+                       Text("read ", path_, ": it ends at ", Hex(offset), ", ", into.size(), " bytes early"));
+    }
+    into = into.subspan(*moved);
+    offset += *moved;
+  }
+  co_return Status();
+}
+
+Task<Status> File::WriteAll(std::span<const std::byte> from, std::uint64_t offset) {
+  while (!from.empty()) {
+    Result<std::uint32_t> moved = co_await Write(from, offset);
+    if (!moved) co_return std::move(moved.error());
+    if (*moved == 0) {
+      co_return Status(Code::kIoError,
+                       Text("write ", path_, ": nothing written at ", Hex(offset), " of ", from.size()));
+    }
+    from = from.subspan(*moved);
+    offset += *moved;
+  }
+  co_return Status();
+}
+
+Task<Status> File::Sync() {
+  std::int64_t result = co_await IoOp(*loop_, IoRequest{IoRequest::Kind::kSync, fd_});
+  if (result < 0) co_return Failed("sync", path_, result, 0, 0);
+  co_return Status();
+}
+
+Result<std::uint64_t> File::Size() const {
+  return loop_->SizeOf(fd_, path_);
+}
+
+FdWatch& FdWatch::operator=(FdWatch&& other) noexcept {
+  End();
+  loop_ = other.loop_;
+  state_ = std::exchange(other.state_, nullptr);
+  return *this;
+}
+
+void FdWatch::End() {
+  WatchState* state = std::exchange(state_, nullptr);
+  if (state == nullptr) return;
+  state->removed = true;
+  --loop_->watched_;
+  loop_->EndWatch(*state);
+}
+
+bool IoOp::Start(PromiseBase& promise) {
+  if (loop_.in_flight_ >= loop_.options_.max_io) {
+    result_ = kRefused;
+    return false;
+  }
+  waiter_ = &promise;
+  in_flight_ = true;
+  ++loop_.in_flight_;
+  loop_.Submit(*this);
+  return true;
+}
+
+void IoOp::Run() {
+  loop_.Ended(*this, result_);
+}
+
+Loop::Loop(const Clock& clock, const LoopOptions& options, Fd wake)
+    : options_(options), executor_(clock), wake_(std::move(wake)) {}
+
+Loop::~Loop() {
+  CISTERN_ASSERT(in_flight_ == 0 && watched_ == 0);
+  while (WatchState* watch = watches_.PopFront()) delete watch;
+}
+
+void Loop::Run() {
+  while (!stop_.load(std::memory_order_relaxed)) Turn();
+  stop_.store(false, std::memory_order_relaxed);
+}
+
+void Loop::Turn() {
+  if (PollOnce()) {
+    idle_ = false;
+    return;
+  }
+  Instant now = clock().Now();
+  if (!idle_) {
+    idle_ = true;
+    idle_since_ = now;
+  }
+  if (now.NsSince(idle_since_) < options_.poll_us * 1000) {
+    CpuRelax();
+  } else {
+    Sleep();
+  }
+}
+
+bool Loop::PollOnce() {
+  bool any = remote_.DrainTo(executor_);
+  any |= Harvest();
+  any |= executor_.FireTimers() > 0;
+  any |= RunPollers();
+  any |= executor_.RunReady(kReadyPerPoll) > 0;
+  return any;
+}
+
+void Loop::Sleep() {
+  EachPoller([](Poller& poller) { poller.AboutToSleep(); });
+  sleeping_.store(true);
+  FullFence();
+  bool any = RunPollers();
+  if (any) idle_ = false;
+  if (!any && !has_remote() && !executor_.has_ready() && !stop_.load()) {
+    ++sleeps_;
+    Wait(executor_.next_timer());
+  }
+  sleeping_.store(false, std::memory_order_relaxed);
+  EachPoller([](Poller& poller) { poller.Awake(); });
+}
+
+// A poller may remove itself and others, and add some, while it is visited: those visited move to the other
+// list, which then takes the first one's place.
+template <class F>
+void Loop::EachPoller(F&& visit) {
+  List<Poller>& visited = pollers_[1 - poller_list_];
+  while (Poller* poller = pollers_[poller_list_].PopFront()) {
+    visited.PushBack(*poller);
+    visit(*poller);
+  }
+  poller_list_ = 1 - poller_list_;
+}
+
+bool Loop::RunPollers() {
+  bool any = false;
+  EachPoller([&any](Poller& poller) { any |= poller.Poll(); });
+  return any;
+}
+
+void Loop::Stop() {
+  stop_.store(true);
+  Signal();
+}
+
+void Loop::PostRemote(Work& work) {
+  remote_.Push(work);
+  Signal();
+}
+
+void Loop::PostRemote(Callback callback) {
+  remote_.Push(std::move(callback));
+  Signal();
+}
+
+// Whoever finds the loop asleep wakes it; the others of the same moment need not.
+void Loop::Signal() {
+  if (sleeping_.load() && sleeping_.exchange(false)) SignalEventFd(wake_.get());
+}
+
+Result<FdWatch> Loop::Watch(int fd, WatchMode mode, WatchCallback callback) {
+  auto state = std::make_unique<WatchState>(fd, mode, std::move(callback));
+  Status started = StartWatch(*state);
+  if (!started.ok()) return Error(std::move(started));
+  ++watched_;
+  watches_.PushBack(*state);
+  return FdWatch(*this, *state.release());
+}
+
+bool Loop::Called(WatchState& watch, std::uint32_t events) {
+  if (watch.removed) return false;
+  watch.calling = true;
+  watch.callback(events);
+  watch.calling = false;
+  if (watch.forgotten) {
+    delete &watch;
+    return false;
+  }
+  return !watch.removed;
+}
+
+void Loop::Forget(WatchState& watch) {
+  if (watch.calling) {
+    watch.forgotten = true;
+  } else {
+    delete &watch;
+  }
+}
+
+void Loop::Ended(IoOp& op, std::int64_t result) {
+  CISTERN_ASSERT(op.in_flight_ && in_flight_ > 0);
+  op.result_ = result;
+  op.in_flight_ = false;
+  --in_flight_;
+  op.waiter_->Wake();
+}
+
+void Loop::Abandon(IoOp& op) {
+  CISTERN_ASSERT(op.in_flight_ && in_flight_ > 0);
+  op.in_flight_ = false;
+  --in_flight_;
+}
+
+Result<File> Loop::Open(const std::string& path, OpenMode mode) {
+  Result<int> fd = OpenFd(path, mode);
+  if (!fd) return Error(std::move(fd.error()));
+  return File(*this, *fd, path);
+}
+
+Status Loop::Preallocate(File& file, std::uint64_t size_bytes) {
+  return PreallocateFd(file.fd_, file.path_, size_bytes);
+}
+
+Task<Status> Loop::SyncDirectory(std::string path) {
+  Result<File> directory = Open(path, OpenMode::kRead);
+  if (!directory) co_return std::move(directory.error());
+  co_return co_await directory->Sync();
+}
+
+}  // namespace cistern

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/simulated_disk.h"
+
+#include <errno.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/format.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::size_t kSector = 512;
+
+Status NotThere(std::string_view what, const std::string& path) {
+  return Status(Code::kIoError, Text(what, " ", path, ": ", ErrnoText(ENOENT)));
+}
+
+std::string ParentOf(const std::string& path) {
+  std::size_t slash = path.rfind('/');
+  return slash == std::string::npos || slash == 0 ? "/" : path.substr(0, slash);
+}
+
+}  // namespace
+
+Result<SimulatedDisk::InodePtr> SimulatedDisk::Open(const std::string& path, OpenMode mode) {
+  auto at = names_.find(path);
+  if (at != names_.end()) {
+    if (mode == OpenMode::kCreateNew || (at->second->directory && mode != OpenMode::kRead)) {
+      int error = mode == OpenMode::kCreateNew ? EEXIST : EISDIR;
+      return Error(Code::kIoError, Text("open ", path, ": ", ErrnoText(error)));
+    }
+    return at->second;
+  }
+  if (mode == OpenMode::kRead || mode == OpenMode::kReadWrite) return Error(NotThere("open", path));
+  auto inode = std::make_shared<Inode>();
+  inode->path = path;
+  names_[path] = inode;
+  changes_.push_back({{path, inode}});
+  // The directories above are there since before the simulation began.
+  for (std::string above = ParentOf(path); !names_.contains(above); above = ParentOf(above)) {
+    auto directory = std::make_shared<Inode>();
+    directory->path = above;
+    directory->directory = true;
+    names_[above] = durable_names_[above] = directory;
+  }
+  return inode;
+}
+
+Status SimulatedDisk::Rename(const std::string& from, const std::string& to) {
+  auto at = names_.find(from);
+  if (at == names_.end()) return NotThere("rename", from);
+  InodePtr inode = at->second;
+  names_.erase(at);
+  names_[to] = inode;
+  changes_.push_back({{from, nullptr}, {to, inode}});
+  return Status();
+}
+
+Status SimulatedDisk::Remove(const std::string& path) {
+  if (names_.erase(path) == 0) return NotThere("remove", path);
+  changes_.push_back({{path, nullptr}});
+  return Status();
+}
+
+Fault SimulatedDisk::AskFault(const IoRequest& request, const Inode& inode) {
+  Fault fault = faults_ ? faults_(request, inode.path) : Fault{};
+  if (fault.kind != FaultKind::kNone) ++injected_[static_cast<std::size_t>(fault.kind)];
+  return fault;
+}
+
+std::int64_t SimulatedDisk::Read(const Inode& inode, const IoRequest& request, std::uint64_t size) const {
+  if (inode.directory) return -EISDIR;
+  if (request.offset >= inode.bytes.size()) return 0;
+  size = std::min<std::uint64_t>(size, inode.bytes.size() - request.offset);
+  std::memcpy(request.data, inode.bytes.data() + request.offset, size);
+  return static_cast<std::int64_t>(size);
+}
+
+std::int64_t SimulatedDisk::Write(Inode& inode, const IoRequest& request, std::uint64_t size) {
+  std::span bytes(request.data, size);
+  Apply(inode.bytes, request.offset, bytes);
+  inode.unsynced.push_back({request.offset, std::vector(bytes.begin(), bytes.end()), false});
+  return static_cast<std::int64_t>(size);
+}
+
+void SimulatedDisk::Apply(std::vector<std::byte>& to, std::uint64_t offset,
+                          std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  if (to.size() < offset + bytes.size()) to.resize(offset + bytes.size());
+  std::memcpy(to.data() + offset, bytes.data(), bytes.size());
+}
+
+void SimulatedDisk::Sync(Inode& inode, std::uint64_t writes, bool failed) {
+  if (inode.directory) {
+    if (failed) return;
+    // One journal for all names, as file systems have it.
+    changes_.clear();
+    durable_names_ = names_;
+    return;
+  }
+  std::uint64_t covered = writes > inode.synced_writes ? writes - inode.synced_writes : 0;
+  covered = std::min<std::uint64_t>(covered, inode.unsynced.size());
+  std::vector<Unsynced> rest;
+  for (std::size_t i = 0; i < inode.unsynced.size(); ++i) {
+    Unsynced& write = inode.unsynced[i];
+    if (i >= covered || failed || write.doubtful) {
+      write.doubtful |= i < covered;
+      rest.push_back(std::move(write));
+      continue;
+    }
+    Apply(inode.durable, write.offset, write.bytes);
+    ++inode.synced_writes;
+    // What was in doubt below it is overwritten: a crash cannot bring it back.
+    inode.synced_writes += std::erase_if(rest, [&write](const Unsynced& older) {
+      return older.doubtful && older.offset < write.offset + write.bytes.size() &&
+             write.offset < older.offset + older.bytes.size();
+    });
+  }
+  inode.unsynced = std::move(rest);
+}
+
+void SimulatedDisk::LeaveInDoubt(Inode& inode, const IoRequest& request) {
+  if (inode.directory) return;
+  std::span bytes(request.data, request.size);
+  inode.unsynced.push_back({request.offset, std::vector(bytes.begin(), bytes.end()), false});
+}
+
+void SimulatedDisk::Crash() {
+  // A journal keeps a beginning of the changes of names.
+  std::size_t kept = random_.Below(changes_.size() + 1);
+  for (std::size_t i = 0; i < kept; ++i) {
+    for (NameChange& change : changes_[i]) {
+      if (change.inode == nullptr) {
+        durable_names_.erase(change.path);
+      } else {
+        durable_names_[change.path] = change.inode;
+      }
+    }
+  }
+  changes_.clear();
+  names_.clear();
+  for (auto& [path, old] : durable_names_) {
+    auto inode = std::make_shared<Inode>(*old);
+    for (const Unsynced& write : inode->unsynced) {
+      std::uint64_t fate = random_.Below(3);  // lost, kept, torn
+      for (std::size_t at = 0; fate != 0 && at < write.bytes.size();) {
+        // Sectors are the disk's, so a write that begins within one tears where the disk's sector ends.
+        std::uint64_t to_boundary = kSector - (write.offset + at) % kSector;
+        std::size_t n = std::min<std::size_t>(to_boundary, write.bytes.size() - at);
+        if (fate == 1 || random_.Chance(0.5)) {
+          Apply(inode->durable, write.offset + at, std::span(write.bytes).subspan(at, n));
+        }
+        at += n;
+      }
+    }
+    inode->unsynced.clear();
+    inode->synced_writes = 0;
+    inode->bytes = inode->durable;
+    names_[path] = old = inode;
+  }
+}
+
+std::span<const std::byte> SimulatedDisk::Bytes(const std::string& path) const {
+  auto at = names_.find(path);
+  return at == names_.end() ? std::span<const std::byte>() : at->second->bytes;
+}
+
+void SimulatedDisk::Flip(const std::string& path, std::uint64_t offset, std::byte mask) {
+  Inode& inode = *names_.at(path);
+  CISTERN_ASSERT(offset < inode.bytes.size());
+  inode.bytes[offset] ^= mask;
+  if (offset < inode.durable.size()) inode.durable[offset] ^= mask;
+}
+
+}  // namespace cistern

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files in memory that outlive simulated loops as a disk outlives processes, and lie as disks do: errors,
+// short transfers, delays, and at a crash whatever was not synced is kept, lost or torn by 512-byte sector.
+// Names are as treacherous as bytes: creations, renames and removals are durable only once their directory
+// was synced. Everything random comes from the seed.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "cistern/status.h"
+#include "io/files.h"
+#include "io/loop.h"
+
+namespace cistern {
+
+enum class FaultKind : std::uint8_t { kNone, kIoError, kShort, kDelay };
+inline constexpr std::size_t kFaultKinds = 4;
+
+struct Fault {
+  FaultKind kind = FaultKind::kNone;
+  std::uint64_t value = 0;  // kShort: bytes that move; kDelay: microseconds on top
+};
+
+// Asked once for each operation when it is submitted.
+using FaultHook = std::move_only_function<Fault(const IoRequest& request, const std::string& path)>;
+
+class SimulatedDisk {
+ public:
+  explicit SimulatedDisk(std::uint64_t seed) : random_(seed) {}
+  SimulatedDisk(const SimulatedDisk&) = delete;
+  SimulatedDisk& operator=(const SimulatedDisk&) = delete;
+
+  // Empty for none.
+  void set_faults(FaultHook hook) { faults_ = std::move(hook); }
+  // How many faults of a kind were injected.
+  std::uint64_t injected(FaultKind kind) const { return injected_[static_cast<std::size_t>(kind)]; }
+
+  // What a power failure leaves: the durable, and of the rest what chance keeps. SimulatedLoop::Crash calls
+  // it; files still open go on being what they were and no longer reach the disk.
+  void Crash();
+
+  bool Exists(const std::string& path) const { return names_.contains(path); }
+  // A file's bytes as a reader would see them; empty when there is none. Valid until the next operation on
+  // it.
+  std::span<const std::byte> Bytes(const std::string& path) const;
+  // Bit rot: flips the bits of `mask` in one byte, for good. The byte must exist.
+  void Flip(const std::string& path, std::uint64_t offset, std::byte mask);
+
+ private:
+  friend class SimulatedLoop;
+
+  struct Unsynced {
+    std::uint64_t offset;
+    std::vector<std::byte> bytes;
+    bool doubtful;  // a sync of it failed, and no later one makes it durable
+  };
+  struct Inode {
+    std::string path;  // where it was made, for the fault hook
+    std::vector<std::byte> bytes;
+    std::vector<std::byte> durable;
+    std::vector<Unsynced> unsynced;
+    std::uint64_t synced_writes = 0;  // writes that left `unsynced`
+    bool directory = false;
+  };
+  using InodePtr = std::shared_ptr<Inode>;
+  struct NameChange {
+    std::string path;
+    InodePtr inode;  // null: removed
+  };
+
+  Result<InodePtr> Open(const std::string& path, OpenMode mode);
+  Status Rename(const std::string& from, const std::string& to);
+  Status Remove(const std::string& path);
+  Fault AskFault(const IoRequest& request, const Inode& inode);
+
+  std::int64_t Read(const Inode& inode, const IoRequest& request, std::uint64_t size) const;
+  std::int64_t Write(Inode& inode, const IoRequest& request, std::uint64_t size);
+  // Of the writes so far, the first `writes` of the inode's life are durable, or after a failure doubtful.
+  void Sync(Inode& inode, std::uint64_t writes, bool failed);
+  static std::uint64_t WritesSoFar(const Inode& inode) { return inode.synced_writes + inode.unsynced.size(); }
+  // A write that was in flight at the crash: chance decides over it as over the unsynced.
+  void LeaveInDoubt(Inode& inode, const IoRequest& request);
+  static void Apply(std::vector<std::byte>& to, std::uint64_t offset, std::span<const std::byte> bytes);
+
+  Random random_;
+  FaultHook faults_;
+  std::array<std::uint64_t, kFaultKinds> injected_{};
+  std::map<std::string, InodePtr> names_;
+  std::map<std::string, InodePtr> durable_names_;
+  std::vector<std::vector<NameChange>> changes_;  // not durable; what one call changes is changed together
+};
+
+}  // namespace cistern

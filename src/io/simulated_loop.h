@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loop's simulated body: time moves only when nothing else is left to do, files are those of a
+// SimulatedDisk, and operations take a time, and so end in an order, that the seed decides. A run with a seed
+// replays exactly as long as only this thread takes part.
+//
+// Watches take real descriptors (eventfds, socket pairs), which the same thread signals, so the code under
+// test is the product's. When nothing is left that could ever happen, a turn waits for another thread to
+// post, as a real loop would; RunUntilIdle returns instead.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "io/epoll_set.h"
+#include "io/loop.h"
+#include "io/simulated_disk.h"
+
+namespace cistern {
+
+class SimulatedLoop final : public Loop {
+ public:
+  // Clock and disk are borrowed and outlive it, as time and disks outlive a process. Of the options only
+  // max_io has a meaning. Fails only for want of descriptors.
+  static Result<std::unique_ptr<SimulatedLoop>> Make(SimulatedClock& clock, SimulatedDisk& disk,
+                                                     std::uint64_t seed, const LoopOptions& options = {});
+  ~SimulatedLoop() override;
+
+  std::string_view name() const override { return "simulated"; }
+  Status HoldLock(int fd) override;
+  Status Rename(const std::string& from, const std::string& to) override { return disk_.Rename(from, to); }
+  Status Remove(const std::string& path) override { return disk_.Remove(path); }
+
+  // Turns until nothing is left to do: no work, no timer, no operation, no readiness. Time has moved to
+  // the last of what happened.
+  void RunUntilIdle();
+
+  // kill -9 with power loss: operations in flight never end, their tasks wait for ever and can be dropped;
+  // writes in flight and unsynced are kept, lost or torn by chance. The loop may then only be destroyed.
+  void Crash();
+
+ private:
+  struct Pending {
+    Instant when;
+    std::uint64_t order;
+    IoOp* op;
+    SimulatedDisk::InodePtr inode;
+    Fault fault;
+    std::uint64_t writes;  // of a sync: the writes that it makes durable
+    friend bool operator>(const Pending& a, const Pending& b) {
+      return a.when != b.when ? a.when > b.when : a.order > b.order;
+    }
+  };
+
+  SimulatedLoop(SimulatedClock& clock, SimulatedDisk& disk, std::uint64_t seed, const LoopOptions& options,
+                Fd wake, EpollSet set);
+
+  void Submit(IoOp& op) override;
+  bool Harvest() override;
+  void Wait(Instant until) override;
+  Result<int> OpenFd(const std::string& path, OpenMode mode) override;
+  void CloseFd(int fd) override;
+  Result<std::uint64_t> SizeOf(int fd, const std::string& path) override;
+  Status PreallocateFd(int fd, const std::string& path, std::uint64_t size_bytes) override;
+  Status StartWatch(WatchState& watch) override { return set_.Add(watch); }
+  void EndWatch(WatchState& watch) override;
+
+  std::int64_t Carry(const Pending& pending);
+  bool MoveTime(Instant until);
+
+  SimulatedClock& clock_;
+  SimulatedDisk& disk_;
+  Random random_;
+  EpollSet set_;
+  std::map<int, SimulatedDisk::InodePtr> files_;
+  int next_fd_;
+  std::vector<Pending> pending_;  // a heap, the next to end first
+  std::uint64_t order_ = 0;
+  std::vector<Fd> locks_;
+};
+
+}  // namespace cistern
