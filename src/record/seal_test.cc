@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "record/seal.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+#include <vector>
+
+namespace cistern {
+namespace {
+
+BlockKey Key(unsigned seed, std::size_t length) {
+  std::vector<std::byte> bytes(length);
+  for (std::size_t i = 0; i < length; ++i) bytes[i] = static_cast<std::byte>(seed + 7 * i + 1);
+  return BlockKey::FromBytes(bytes).value();
+}
+
+// A sound seal with all that it borrows.
+struct Made {
+  std::vector<std::uint32_t> part_bytes;
+  std::vector<std::uint32_t> crcs;
+  Stamp stamp{3, 17, 1ull << 40, 99, 1'800'000'000, 0xfeedfacecafe};
+  std::vector<std::byte> trailer;
+  std::uint32_t crc = 0;
+
+  explicit Made(std::vector<std::uint32_t> parts) : part_bytes(std::move(parts)) {
+    crcs.resize(SegmentCount(part_bytes));
+    std::iota(crcs.begin(), crcs.end(), 0x1000u);
+    Encode();
+  }
+  Seal seal() const {
+    return {0xabcdef0123456789, 7, Key(1, 32), Key(2, 16), {11, 12}, part_bytes, crcs};
+  }
+  void Encode() {
+    const auto segments = static_cast<std::uint32_t>(crcs.size());
+    const auto parts = static_cast<std::uint32_t>(part_bytes.size());
+    trailer.assign(TrailerOffset(TrailerBytes(segments, parts), 512), std::byte{0xee});
+    crc = EncodeTrailer(seal(), stamp, trailer);
+  }
+  std::uint64_t body() const { return std::accumulate(part_bytes.begin(), part_bytes.end(), std::uint64_t{0}); }
+};
+
+std::vector<Made> Shapes() {
+  std::vector<Made> shapes;
+  for (std::vector<std::uint32_t> parts :
+       {std::vector<std::uint32_t>{1}, {65536}, {65537}, {2u << 20}, {256u << 20}, {100, 65536, 200'000},
+        std::vector<std::uint32_t>(8, 256 * 1024), std::vector<std::uint32_t>(kMaxParts, 1u << 20)}) {
+    shapes.emplace_back(parts);
+  }
+  return shapes;
+}
+
+TEST(Seal, SaysWhatWasSealed) {
+  for (const Made& made : Shapes()) {
+    const auto view = CheckSeal(made.trailer);
+    ASSERT_TRUE(view.has_value()) << FaultText(view.error());
+    const Seal seal = made.seal();
+    EXPECT_EQ(view->incarnation(), seal.incarnation);
+    EXPECT_EQ(view->group(), seal.group);
+    EXPECT_EQ(view->key(), seal.key);
+    EXPECT_EQ(view->parent(), seal.parent);
+    EXPECT_TRUE(view->HasKey(seal.key));
+    EXPECT_FALSE(view->HasKey(seal.parent));
+    EXPECT_EQ(view->put_id(), seal.put_id);
+    EXPECT_EQ(view->body_bytes(), made.body());
+    EXPECT_EQ(view->crc(), made.crc);
+    ASSERT_EQ(view->part_count(), made.part_bytes.size());
+    ASSERT_EQ(view->segment_count(), made.crcs.size());
+    std::uint64_t offset = 0;
+    std::uint32_t segment = 0;
+    for (std::uint32_t i = 0; i < view->part_count(); ++i) {
+      const auto place = view->part(i);
+      EXPECT_EQ(place.offset, offset);
+      EXPECT_EQ(place.bytes, made.part_bytes[i]);
+      EXPECT_EQ(place.first_segment, segment);
+      offset += made.part_bytes[i];
+      segment += SegmentsOfPart(made.part_bytes[i]);
+    }
+    for (std::uint32_t i = 0; i < view->segment_count(); ++i) ASSERT_EQ(view->segment_crc(i), made.crcs[i]);
+    const auto stamp = CheckStamp(made.trailer, *view);
+    ASSERT_TRUE(stamp.has_value()) << FaultText(stamp.error());
+    EXPECT_EQ(*stamp, made.stamp);
+  }
+}
+
+TEST(Seal, FirstBlockOfAChainHasNoParent) {
+  Made made({4096});
+  Seal seal = made.seal();
+  seal.parent = BlockKey();
+  EncodeTrailer(seal, made.stamp, made.trailer);
+  EXPECT_TRUE(CheckSeal(made.trailer).value().parent().none());
+}
+
+// Promise 1, "a hit is bit-exact or it is a miss": no bit of seal or stamp may change unseen.
+TEST(Seal, FindsEveryFlippedBit) {
+  Made made({100, 65536, 200'000});
+  const std::size_t bits = 8 * TrailerBytes(static_cast<std::uint32_t>(made.crcs.size()), 3);
+  for (std::size_t bit = 0; bit < bits; ++bit) {
+    made.trailer[bit / 8] ^= std::byte{1} << bit % 8;
+    const auto view = CheckSeal(made.trailer);
+    const bool sound = view.has_value() && CheckStamp(made.trailer, *view).has_value();
+    ASSERT_FALSE(sound) << "bit " << bit;
+    made.trailer[bit / 8] ^= std::byte{1} << bit % 8;
+  }
+  EXPECT_TRUE(CheckSeal(made.trailer).has_value());
+}
+
+TEST(Seal, NoTruncatedTrailerIsSound) {
+  for (const Made& made : Shapes()) {
+    const auto segments = static_cast<std::uint32_t>(made.crcs.size());
+    const auto parts = static_cast<std::uint32_t>(made.part_bytes.size());
+    const std::size_t whole = TrailerBytes(segments, parts);
+    EXPECT_TRUE(CheckSeal(std::span(made.trailer).first(whole)).has_value());
+    for (std::size_t n = 0; n < whole; n += n < 300 ? 1 : 997) {
+      ASSERT_EQ(CheckSeal(std::span(made.trailer).first(n)).error(), RecordFault::kShort) << n;
+    }
+  }
+}
+
+// A stamp is bound to its seal (rule R11): one block's place cannot vouch for another block.
+TEST(Stamp, OfAnotherSealIsRefused) {
+  Made one({65536}), other({65536});
+  other.crcs[0] ^= 1;
+  other.Encode();
+  std::copy_n(other.trailer.begin(), kStampBytes, one.trailer.begin());
+  const auto view = CheckSeal(one.trailer);
+  ASSERT_TRUE(view.has_value());
+  EXPECT_EQ(CheckStamp(one.trailer, *view).error(), RecordFault::kCrc);
+}
+
+TEST(Stamp, IsRewrittenWithoutTouchingTheSeal) {
+  Made made({2u << 20});
+  const std::vector<std::byte> before = made.trailer;
+  const Stamp moved{4, 18, 5, made.stamp.born, 0, 0};
+  EncodeStamp(moved, made.crc, std::span(made.trailer).first<kStampBytes>());
+  EXPECT_TRUE(std::equal(before.begin() + kStampBytes, before.end(), made.trailer.begin() + kStampBytes));
+  EXPECT_EQ(CheckStamp(made.trailer, CheckSeal(made.trailer).value()).value(), moved);
+}
+
+TEST(Stamp, ExpiresAtItsSecond) {
+  EXPECT_FALSE(Expired({.expiry = 0}, ~0ull));
+  EXPECT_FALSE(Expired({.expiry = 100}, 99));
+  EXPECT_TRUE(Expired({.expiry = 100}, 100));
+}
+
+TEST(Seal, ErrorsNameTheThingItsValueAndItsLimit) {
+  Made made({65536, 1});
+  auto error = [&](auto change) {
+    Seal seal = made.seal();
+    change(seal);
+    return CheckShape(seal).ToString();
+  };
+  const std::vector<std::uint32_t> none, empty = {65536, 0}, large = {256u << 20, 1};
+  EXPECT_EQ(error([](Seal&) {}), "ok");
+  EXPECT_EQ(error([&](Seal& s) { s.part_bytes = none; }),
+            "invalid: block: has 0 parts and a block has 1 to 256");
+  EXPECT_EQ(error([&](Seal& s) { s.part_bytes = empty; }), "invalid: part 1: is empty");
+  EXPECT_EQ(error([&](Seal& s) { s.part_bytes = large; }),
+            "invalid: block: has 268435457 bytes and the limit is 268435456");
+  EXPECT_EQ(error([&](Seal& s) { s.segment_crcs = s.segment_crcs.first(1); }),
+            "invalid: block: has 2 segments and 1 checksums");
+  EXPECT_EQ(error([](Seal& s) { s.key = BlockKey(); }), "invalid: key: has 0 bytes and a key has 16 to 32");
+  EXPECT_EQ(error([](Seal& s) { s.parent.length = 8; }),
+            "invalid: parent key: has 8 bytes and a key has 16 to 32");
+  EXPECT_EQ(error([](Seal& s) { s.key.length = 16; }), "invalid: key: has bytes behind its end");
+}
+
+TEST(Record, TakesTheBytesThatTheDesignCounts) {
+  EXPECT_EQ(RecordBytes(64 << 10, 4096), (64u << 10) + 4096);
+  EXPECT_EQ(RecordBytes(64 << 10, 512), (64u << 10) + 512);
+  EXPECT_EQ(RecordBytes(2 << 20, 4096), (2u << 20) + 4096);
+  EXPECT_EQ(RecordBytes(1, 4096), 8192u);
+  EXPECT_EQ(RecordBytes(60 << 20, 4096), (60u << 20) + 4096);
+  EXPECT_EQ(RecordBytes(64 << 20, 4096), (64u << 20) + 8192);
+  EXPECT_EQ(RecordBytes(300'000, SegmentsOfPart(100'000) + SegmentsOfPart(200'000), 2, 512),
+            TrailerOffset(300'000, 512) + 512);
+  for (const Made& made : Shapes()) {
+    const auto parts = static_cast<std::uint32_t>(made.part_bytes.size());
+    const std::uint32_t bytes = TrailerBytes(static_cast<std::uint32_t>(made.crcs.size()), parts);
+    EXPECT_LE(bytes, kMaxTrailerBytes);
+    EXPECT_LE(bytes, TrailerBoundBytes(made.body(), parts));
+  }
+}
+
+TEST(Seal, GarbageIsRefusedWithoutReadingPastIt) {
+  std::mt19937_64 random(1);
+  Made made({100, 65536, 200'000});
+  for (int i = 0; i < 20'000; ++i) {
+    // A copy of exactly this size, so that the address sanitizer sees one byte too many.
+    std::vector<std::byte> bytes(made.trailer.begin(),
+                                 made.trailer.begin() + static_cast<std::ptrdiff_t>(random() % 300));
+    for (int n = 0; n < 4 && !bytes.empty(); ++n) bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+    const auto view = CheckSeal(bytes);
+    if (view.has_value()) {
+      EXPECT_EQ(view->crc(), made.crc);
+      (void)CheckStamp(bytes, *view);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cistern
