@@ -410,6 +410,31 @@ void TimeIndex(const View& view, double ticks_per_ns) {
   }
 }
 
+void Print(const Bench& bench, const std::vector<Shape>& shapes, std::vector<Figures>& figures,
+           std::size_t a_round, double ticks_per_ns) {
+  std::printf("%zu KiB, %zu blocks, %zu a round, destination %zu KiB in turn%s\n",
+              bench.view.layout.block_bytes >> 10, bench.view.layout.blocks, a_round,
+              bench.destinations.size() * bench.view.layout.block_bytes >> 10,
+              bench.read ? ", caller reads the result" : "");
+  std::printf("%-24s %8s %15s %7s %9s %9s %7s %7s %6s\n", "", "GB/s", "min..max", "ratio", "p50_us", "p99_us",
+              "p50_x", "p99_x", "wrong");
+  const double base_p50 = Percentile(figures[0].call_ticks, 0.5);
+  const double base_p99 = Percentile(figures[0].call_ticks, 0.99);
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    Figures& f = figures[i];
+    std::vector<double> ratios;
+    for (std::size_t r = 0; r < f.gb_s.size(); ++r) ratios.push_back(f.gb_s[r] / figures[0].gb_s[r]);
+    const auto [low, high] = std::minmax_element(f.gb_s.begin(), f.gb_s.end());
+    const double min = *low, max = *high;
+    if (i == 0) std::ranges::fill(ratios, 1.0);
+    const double p50 = Percentile(f.call_ticks, 0.5), p99 = Percentile(f.call_ticks, 0.99);
+    std::vector<double> rates = f.gb_s;
+    std::printf("%-24s %8.2f %7.2f..%-6.2f %7.3f %9.2f %9.2f %7.3f %7.3f %6lu\n", shapes[i].name.c_str(),
+                Percentile(rates, 0.5), min, max, Percentile(ratios, 0.5), p50 / ticks_per_ns / 1e3,
+                p99 / ticks_per_ns / 1e3, p50 / base_p50, p99 / base_p99, f.wrong);
+  }
+}
+
 int Main(int argc, char** argv) {
   Flags flags(kHelp, {{"block-kib", "64"},
                       {"memory-mib", "1024"},
@@ -467,25 +492,7 @@ int Main(int argc, char** argv) {
       bench.Round(shapes[which], std::span(order).subspan(begin, a_round), ticks_per_ns, figures[which]);
     }
   }
-  std::printf("%zu KiB, %zu blocks, %zu a round, destination %zu KiB in turn%s\n", layout.block_bytes >> 10,
-              layout.blocks, a_round, destination_bytes >> 10, bench.read ? ", caller reads the result" : "");
-  std::printf("%-24s %8s %15s %7s %9s %9s %7s %7s %6s\n", "", "GB/s", "min..max", "ratio", "p50_us", "p99_us",
-              "p50_x", "p99_x", "wrong");
-  const double base_p50 = Percentile(figures[0].call_ticks, 0.5);
-  const double base_p99 = Percentile(figures[0].call_ticks, 0.99);
-  for (std::size_t i = 0; i < shapes.size(); ++i) {
-    Figures& f = figures[i];
-    std::vector<double> ratios;
-    for (std::size_t r = 0; r < f.gb_s.size(); ++r) ratios.push_back(f.gb_s[r] / figures[0].gb_s[r]);
-    const auto [low, high] = std::minmax_element(f.gb_s.begin(), f.gb_s.end());
-    const double min = *low, max = *high;
-    if (i == 0) std::ranges::fill(ratios, 1.0);
-    const double p50 = Percentile(f.call_ticks, 0.5), p99 = Percentile(f.call_ticks, 0.99);
-    std::vector<double> rates = f.gb_s;
-    std::printf("%-24s %8.2f %7.2f..%-6.2f %7.3f %9.2f %9.2f %7.3f %7.3f %6lu\n", shapes[i].name.c_str(),
-                Percentile(rates, 0.5), min, max, Percentile(ratios, 0.5), p50 / ticks_per_ns / 1e3,
-                p99 / ticks_per_ns / 1e3, p50 / base_p50, p99 / base_p99, f.wrong);
-  }
+  Print(bench, shapes, figures, a_round, ticks_per_ns);
   return bench.sink == 42 ? 3 : 0;
 }
 
