@@ -2,6 +2,7 @@
 // What every body of the loop must do alike.
 #include "io/loop.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -365,6 +366,36 @@ TEST_P(LoopTest, ALockIsHeldByTheLoopAfterItsDescriptorIsClosed) {
   EXPECT_EQ(TryLock(other.get(), Path("lock")).code(), Code::kBusy);
   loop_.reset();
   EXPECT_TRUE(WaitLock(other.get(), Path("lock")).ok());
+}
+
+TEST_P(LoopTest, AKilledProcessKeepsItsLockNoLongerThanItsOperations) {
+  Fd other = std::move(*OpenFile(Path("lock"), OpenMode::kCreate));
+  int ready[2];
+  ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+  pid_t child = ::fork();
+  if (child == 0) {
+    (void)loop_.release();  // its threads are not in this process
+    Start({});
+    Fd mine = std::move(*OpenFile(Path("lock"), OpenMode::kCreate));
+    bool held = TryLock(mine.get(), Path("lock")).ok() && loop_->HoldLock(mine.get()).ok();
+    mine.Close();
+    File file = Make("file");
+    std::vector<std::byte> bytes = Pattern(1 << 20, 1);
+    std::vector<Task<Status>> writes;
+    for (std::uint64_t i = 0; i < 64; ++i) writes.push_back(file.WriteAll(bytes, i << 20));
+    char c = held ? 'y' : 'n';
+    while (::write(ready[1], &c, 1) == 1) loop_->PollOnce();
+    ::_exit(0);
+  }
+  Fd in(ready[0]);
+  Fd(ready[1]).Close();
+  char c = 0;
+  ASSERT_EQ(::read(in.get(), &c, 1), 1);
+  EXPECT_EQ(c, 'y');
+  EXPECT_EQ(TryLock(other.get(), Path("lock")).code(), Code::kBusy);
+  ::kill(child, SIGKILL);
+  EXPECT_TRUE(WaitLock(other.get(), Path("lock")).ok());
+  ::waitpid(child, nullptr, 0);
 }
 
 TEST_P(LoopTest, LocksAreBounded) {

@@ -200,6 +200,7 @@ TEST(SimulatedLoop, RotShowsAndLasts) {
 }
 
 TEST(SimulatedLoopDeathTest, ATaskWithAnOperationInFlightIsNotDropped) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // io_uring's workers may still be there
   EXPECT_DEATH(
       {
         World world(1);
