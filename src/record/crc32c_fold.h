@@ -35,8 +35,4 @@ consteval std::uint32_t PowerOfX(std::uint64_t n) {
 consteval std::uint64_t FoldFirst(std::uint64_t bytes) { return std::uint64_t{PowerOfX(8 * bytes + 32)} << 1; }
 consteval std::uint64_t FoldSecond(std::uint64_t bytes) { return std::uint64_t{PowerOfX(8 * bytes - 32)} << 1; }
 
-// The factor that carries the bare register over `bytes`: the product, 64 bits, then goes through the crc32
-// instruction, which multiplies by x^32 once more.
-consteval std::uint64_t CarryOver(std::uint64_t bytes) { return PowerOfX(8 * bytes - 33); }
-
 }  // namespace cistern
