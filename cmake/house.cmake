@@ -43,7 +43,6 @@ endfunction()
 # What a folder needs from outside; everything else is Cistern's own. toml++ is not here: its one source
 # compiles it whole, because the distribution's library lacks the functions of a build without exceptions.
 set(CISTERN_LIBS_base spdlog::spdlog Threads::Threads)
-set(CISTERN_LIBS_record PkgConfig::ISAL)
 set(CISTERN_LIBS_io PkgConfig::LIBURING)
 set(CISTERN_LIBS_store Boost::headers)
 set(CISTERN_LIBS_node Boost::json)

@@ -32,7 +32,11 @@ consteval std::uint32_t PowerOfX(std::uint64_t n) {
 
 // The factors that carry 16 bytes forward over `bytes`: for their first eight and their second eight. The
 // shift makes up for a product of reflected factors being one bit short.
-consteval std::uint64_t FoldFirst(std::uint64_t bytes) { return std::uint64_t{PowerOfX(8 * bytes + 32)} << 1; }
-consteval std::uint64_t FoldSecond(std::uint64_t bytes) { return std::uint64_t{PowerOfX(8 * bytes - 32)} << 1; }
+consteval std::uint64_t FoldFirst(std::uint64_t bytes) {
+  return std::uint64_t{PowerOfX(8 * bytes + 32)} << 1;
+}
+consteval std::uint64_t FoldSecond(std::uint64_t bytes) {
+  return std::uint64_t{PowerOfX(8 * bytes - 32)} << 1;
+}
 
 }  // namespace cistern

@@ -122,7 +122,7 @@ class SealView {
   // part < part_count(). Where a part begins in the body takes a walk over the parts before it.
   std::uint32_t part_bytes(std::uint32_t part) const;
   struct PartPlace {
-    std::uint64_t offset;         // in the body
+    std::uint64_t offset;  // in the body
     std::uint32_t bytes;
     std::uint32_t first_segment;  // its segments follow each other
   };

@@ -29,23 +29,28 @@ struct Made {
     std::iota(crcs.begin(), crcs.end(), 0x1000u);
     Encode();
   }
-  Seal seal() const {
-    return {0xabcdef0123456789, 7, Key(1, 32), Key(2, 16), {11, 12}, part_bytes, crcs};
-  }
+  Seal seal() const { return {0xabcdef0123456789, 7, Key(1, 32), Key(2, 16), {11, 12}, part_bytes, crcs}; }
   void Encode() {
     const auto segments = static_cast<std::uint32_t>(crcs.size());
     const auto parts = static_cast<std::uint32_t>(part_bytes.size());
     trailer.assign(TrailerOffset(TrailerBytes(segments, parts), 512), std::byte{0xee});
     crc = EncodeTrailer(seal(), stamp, trailer);
   }
-  std::uint64_t body() const { return std::accumulate(part_bytes.begin(), part_bytes.end(), std::uint64_t{0}); }
+  std::uint64_t body() const {
+    return std::accumulate(part_bytes.begin(), part_bytes.end(), std::uint64_t{0});
+  }
 };
 
 std::vector<Made> Shapes() {
   std::vector<Made> shapes;
-  for (std::vector<std::uint32_t> parts :
-       {std::vector<std::uint32_t>{1}, {65536}, {65537}, {2u << 20}, {256u << 20}, {100, 65536, 200'000},
-        std::vector<std::uint32_t>(8, 256 * 1024), std::vector<std::uint32_t>(kMaxParts, 1u << 20)}) {
+  for (std::vector<std::uint32_t> parts : {std::vector<std::uint32_t>{1},
+                                           {65536},
+                                           {65537},
+                                           {2u << 20},
+                                           {256u << 20},
+                                           {100, 65536, 200'000},
+                                           std::vector<std::uint32_t>(8, 256 * 1024),
+                                           std::vector<std::uint32_t>(kMaxParts, 1u << 20)}) {
     shapes.emplace_back(parts);
   }
   return shapes;
@@ -190,7 +195,8 @@ TEST(Seal, GarbageIsRefusedWithoutReadingPastIt) {
     // A copy of exactly this size, so that the address sanitizer sees one byte too many.
     std::vector<std::byte> bytes(made.trailer.begin(),
                                  made.trailer.begin() + static_cast<std::ptrdiff_t>(random() % 300));
-    for (int n = 0; n < 4 && !bytes.empty(); ++n) bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+    for (int n = 0; n < 4 && !bytes.empty(); ++n)
+      bytes[random() % bytes.size()] = static_cast<std::byte>(random());
     const auto view = CheckSeal(bytes);
     if (view.has_value()) {
       EXPECT_EQ(view->crc(), made.crc);

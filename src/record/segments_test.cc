@@ -71,7 +71,8 @@ TEST_P(Ranges, DeliverWhatThePartHolds) {
       ASSERT_EQ(VerifySegmentsAndCopy(*GetParam(), record.body.data(), record.seal, range, pieces),
                 RecordFault::kNone);
       const std::byte* want = record.body.data() + record.seal.part(range.part).offset + range.offset;
-      ASSERT_TRUE(std::equal(out.begin(), out.end(), want)) << "part " << range.part << " at " << range.offset;
+      ASSERT_TRUE(std::equal(out.begin(), out.end(), want))
+          << "part " << range.part << " at " << range.offset;
     }
   }
 }
@@ -94,8 +95,9 @@ TEST_P(Ranges, RefuseADamagedSegmentAndOnlyThat) {
                          in_part / kSegmentBytes <= (range.offset + range.bytes - 1) / kSegmentBytes;
     record.body[hurt] ^= std::byte{1} << i % 8;
     std::vector<std::byte> out(range.bytes);
-    EXPECT_EQ(VerifySegmentsAndCopy(*GetParam(), record.body.data(), record.seal, range, Pieces(out, 1, random)),
-              touched ? RecordFault::kBody : RecordFault::kNone);
+    EXPECT_EQ(
+        VerifySegmentsAndCopy(*GetParam(), record.body.data(), record.seal, range, Pieces(out, 1, random)),
+        touched ? RecordFault::kBody : RecordFault::kNone);
     EXPECT_EQ(VerifyBody(*GetParam(), record.body.data(), record.seal), RecordFault::kBody);
     record.body[hurt] ^= std::byte{1} << i % 8;
   }

@@ -47,8 +47,12 @@ template <To kTo>
   if constexpr (kTo == To::kCached) _mm256_store_si256(reinterpret_cast<__m256i*>(to), bytes);
 }
 
-[[gnu::always_inline]] inline __m128i Low(__m256i bytes) { return _mm256_castsi256_si128(bytes); }
-[[gnu::always_inline]] inline __m128i High(__m256i bytes) { return _mm256_extracti128_si256(bytes, 1); }
+[[gnu::always_inline]] inline __m128i Low(__m256i bytes) {
+  return _mm256_castsi256_si128(bytes);
+}
+[[gnu::always_inline]] inline __m128i High(__m256i bytes) {
+  return _mm256_extracti128_si256(bytes, 1);
+}
 
 [[gnu::always_inline]] inline __m128i Factors(std::uint64_t first, std::uint64_t second) {
   return _mm_set_epi64x(static_cast<long long>(second), static_cast<long long>(first));
@@ -63,7 +67,7 @@ template <To kTo>
 // Words and bytes: for what is shorter than a step, and for the edges. `crc` is the bare register.
 template <To kTo, bool kSum>
 __attribute__((no_sanitize("thread"))) std::uint32_t ByWords(Bytes* to, const Bytes* from, std::size_t n,
-                                                     std::uint32_t crc) {
+                                                             std::uint32_t crc) {
   std::uint64_t sum = crc;
   for (; n >= 8; n -= 8, from += 8) {
     std::uint64_t word;
@@ -88,7 +92,7 @@ __attribute__((no_sanitize("thread"))) std::uint32_t ByWords(Bytes* to, const By
 // n is a multiple of a step and not zero; `to` lies on a line.
 template <To kTo, bool kSum>
 __attribute__((no_sanitize("thread"))) std::uint32_t BySteps(Bytes* to, const Bytes* from, std::size_t n,
-                                                     std::uint32_t crc) {
+                                                             std::uint32_t crc) {
   const __m128i by_step = Factors(FoldFirst(kStep), FoldSecond(kStep));
   const __m128i by_half = Factors(FoldFirst(kHalf), FoldSecond(kHalf));
   __m128i sums[kAccumulators];
@@ -155,7 +159,9 @@ std::uint32_t Sum(const void* src, std::size_t n, std::uint32_t crc) {
   return Run<To::kNowhere, true>(nullptr, src, n, crc);
 }
 
-void PlainCopy(void* dst, const void* src, std::size_t n) { Run<To::kStream, false>(dst, src, n, 0); }
+void PlainCopy(void* dst, const void* src, std::size_t n) {
+  Run<To::kStream, false>(dst, src, n, 0);
+}
 
 }  // namespace
 
