@@ -372,9 +372,9 @@ TEST_P(LoopTest, AKilledProcessKeepsItsLockNoLongerThanItsOperations) {
   Fd other = std::move(*OpenFile(Path("lock"), OpenMode::kCreate));
   int ready[2];
   ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+  loop_.reset();  // no threads across the fork
   pid_t child = ::fork();
   if (child == 0) {
-    (void)loop_.release();  // its threads are not in this process
     Start({});
     Fd mine = std::move(*OpenFile(Path("lock"), OpenMode::kCreate));
     bool held = TryLock(mine.get(), Path("lock")).ok() && loop_->HoldLock(mine.get()).ok();
