@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streaming stores are outside of x86's store order: a release store may overtake them. This fence is the
-// one instruction that orders them (rule R2).
+// Order between memory accesses of one thread, as the protocols on shared memory need it. Not
+// std::atomic_thread_fence, which g++ refuses under the thread sanitizer.
 #pragma once
-
-#include <atomic>
 
 namespace cistern {
 
+// Every earlier store, streaming ones too, before every later store. Streaming stores are outside of x86's
+// store order: a release store may overtake them, and this is the one instruction that orders them (R2).
 inline void StreamingStoreFence() {
 #if defined(__x86_64__)
-  __builtin_ia32_sfence();
+  asm volatile("sfence" ::: "memory");
+#else
+  __sync_synchronize();
 #endif
-  std::atomic_thread_fence(std::memory_order_release);
 }
 
-// One turn of a spin loop.
-inline void CpuRelax() {
+// Every earlier load before every later load. x86 keeps loads in order, so the compiler alone has to be told.
+inline void EarlierLoadsFence() {
 #if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
+  asm volatile("" ::: "memory");
+#else
+  __sync_synchronize();
 #endif
 }
 

@@ -14,7 +14,8 @@
 namespace cistern::door {
 
 inline constexpr std::uint32_t kProtocolMagic = 0x43495354;  // "CIST"
-inline constexpr std::uint32_t kProtocolVersion = 1;         // a node works with this and the previous one
+inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint32_t kOldestProtocolVersion = 1;  // a node works with this and the previous one
 
 // ---- over the socket -------------------------------------------------------------------------------------
 
@@ -83,11 +84,13 @@ enum class Op : std::uint16_t {
                // result a = lease id (0: nothing was there), b = blocks that are held
   kAcquire,  // args: BlockItems; a = lease_us, b = worth_us; result a = lease id (0: none); reply: ViewItems
   kRelease,  // a = lease id
-  kWrite,    // args: WriteItems, then segment checksums; reply: WriteReplyItems
-  kPublish,  // args: PutIdItems; result a = how many
-  kAbandon,  // likewise
-  kTouch,    // args: keys in order
-  kDrop,     // args: keys; result a = blocks removed
+  // args: as many WriteItems as a says, then segment checksums; reply: a WriteReplyItem each, then the
+  // message of the first that failed
+  kWrite,
+  kPublish,        // args: PutIdItems; result a = how many
+  kAbandon,        // likewise
+  kTouch,          // args: keys in order
+  kDrop,           // args: keys; result a = blocks removed
   kDropNamespace,  // result a = blocks removed, b = new incarnation
   kReportBad,      // args: BlockItems whose body failed its seal under an even generation
   kStatus,         // reply: JSON text; kInvalid with a = its bytes when it does not fit

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "door/calls.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/format.h"
+#include "door/handshake.h"
+#include "door/spec_wire.h"
+#include "record/seal.h"
+
+namespace cistern::door {
+namespace {
+
+// A client may ask for any deadline; none is further away than this.
+constexpr std::int64_t kMaxDeadlineUs = 3'600'000'000;
+
+std::span<const std::byte> ArgumentBytes(const Session& session, const Submission& call) {
+  return session.arguments().subspan(call.args_offset, call.args_bytes);
+}
+
+std::span<std::byte> ReplyRoom(Session& session, const Submission& call) {
+  return session.arguments().subspan(call.reply_offset, call.reply_bytes);
+}
+
+template <class Item>
+std::span<const std::byte> BytesOf(const std::vector<Item>& items) {
+  return std::as_bytes(std::span(items));
+}
+
+// The reply in the area, or why it does not go there.
+Answer Reply(Session& session, const Submission& call, std::span<const std::byte> reply, Answer answer) {
+  std::span<std::byte> room = ReplyRoom(session, call);
+  if (reply.size() > room.size()) {
+    Answer failed = Calls::Fail(session, call,
+                                Status(Code::kInvalid, Text("the reply has ", reply.size(),
+                                                            " bytes, the call left room for ", room.size())));
+    failed.a = reply.size();
+    return failed;
+  }
+  if (!reply.empty()) std::memcpy(room.data(), reply.data(), reply.size());
+  answer.reply_bytes = static_cast<std::uint32_t>(reply.size());
+  return answer;
+}
+
+Status CheckLease(std::uint64_t lease_us) {
+  if (lease_us >= 1 && lease_us <= static_cast<std::uint64_t>(kMaxLeaseUs)) return Status();
+  return Status(Code::kInvalid, Text("a lease of ", lease_us, " us: leases last 1 to ", kMaxLeaseUs, " us"));
+}
+
+Instant DeadlineOf(const Executor& executor, const Submission& call) {
+  return std::min(Instant{call.deadline_ns}, executor.Now().PlusUs(kMaxDeadlineUs));
+}
+
+}  // namespace
+
+bool Calls::InArea(const Submission& call) {
+  auto inside = [](std::uint64_t offset, std::uint64_t bytes) { return offset + bytes <= kArgumentBytes; };
+  return inside(call.args_offset, call.args_bytes) && inside(call.reply_offset, call.reply_bytes);
+}
+
+Answer Calls::Fail(Session& session, const Submission& call, const Status& why) {
+  std::span<std::byte> room = ReplyRoom(session, call);
+  Answer answer{.code = why.code()};
+  if (room.empty()) return answer;
+  std::span text(reinterpret_cast<char*>(room.data()), std::min<std::size_t>(room.size(), kMaxReplyMessage));
+  SetText(text, why.message());
+  answer.reply_bytes = static_cast<std::uint32_t>(std::min(why.message().size() + 1, text.size()));
+  return answer;
+}
+
+Task<Answer> Calls::Do(Session& session, const Submission& call) {
+  const std::int64_t late_us = executor_.Now().UsSince(Instant{call.deadline_ns});
+  if (call.deadline_ns <= 0 || late_us >= 0) {
+    Status late(Code::kTooLate, Text("the node took the call ", late_us, " us after its deadline"));
+    co_return Fail(session, call, late);
+  }
+  switch (call.op) {
+    case Op::kAttach: co_return co_await Attach(session, call);
+    case Op::kMatchRest: co_return co_await MatchRest(session, call);
+    case Op::kHold: co_return co_await Hold(session, call);
+    case Op::kAcquire: co_return co_await Acquire(session, call);
+    case Op::kRelease: co_return Release(session, call);
+    case Op::kWrite: co_return co_await Write(session, call);
+    case Op::kPublish:
+    case Op::kAbandon: co_return co_await EndPuts(session, call);
+    case Op::kTouch: co_return co_await Touch(session, call);
+    case Op::kDrop: co_return co_await Drop(session, call);
+    case Op::kDropNamespace: co_return co_await DropNamespace(session, call);
+    case Op::kReportBad: co_return co_await ReportBad(session, call);
+    case Op::kStatus: co_return ReportStatus(session, call);
+    case Op::kNone: break;
+  }
+  Status unknown(Code::kInvalid, Text("operation ", static_cast<std::uint16_t>(call.op),
+                                      " is not known, the last one is ", kLastOp));
+  co_return Fail(session, call, unknown);
+}
+
+// ---- lists of arguments
+// ------------------------------------------------------------------------------------
+
+Task<Status> Calls::TakeKeys(Arguments& arguments, std::vector<BlockKey>& keys) {
+  Result<std::size_t> count = arguments.Count<KeyItem>("keys", kMaxKeysPerCall);
+  if (!count) co_return std::move(count.error());
+  keys.reserve(*count);
+  std::vector<KeyItem> slice;
+  while (arguments.left() > 0) {
+    arguments.TakeSlice(slice);
+    for (const KeyItem& item : slice) {
+      Result<BlockKey> key = KeyOf(item);
+      if (!key) co_return std::move(key.error());
+      keys.push_back(*key);
+    }
+    if (arguments.left() > 0) co_await Yield();
+  }
+  co_return Status();
+}
+
+Task<Status> Calls::TakeBlocks(Arguments& arguments, std::vector<BlockStore::BlockName>& blocks) {
+  Result<std::size_t> count = arguments.Count<BlockItem>("blocks", kMaxKeysPerCall);
+  if (!count) co_return std::move(count.error());
+  blocks.reserve(*count);
+  std::vector<BlockItem> slice;
+  while (arguments.left() > 0) {
+    arguments.TakeSlice(slice);
+    for (const BlockItem& item : slice) {
+      Result<BlockKey> key = KeyOf(item.key);
+      if (!key) co_return std::move(key.error());
+      blocks.push_back({*key, item.group});
+    }
+    if (arguments.left() > 0) co_await Yield();
+  }
+  co_return Status();
+}
+
+Task<Status> Calls::TakePutIds(Arguments& arguments, std::vector<PutId>& puts) {
+  Result<std::size_t> count = arguments.Count<PutIdItem>("put ids", kMaxKeysPerCall);
+  if (!count) co_return std::move(count.error());
+  puts.reserve(*count);
+  std::vector<PutIdItem> slice;
+  while (arguments.left() > 0) {
+    arguments.TakeSlice(slice);
+    for (const PutIdItem& item : slice) puts.push_back(PutId{.high = item.high, .low = item.low});
+    if (arguments.left() > 0) co_await Yield();
+  }
+  co_return Status();
+}
+
+namespace {
+
+Status CheckWriteCount(const Submission& call) {
+  if (call.a >= 1 && call.a <= kMaxWritesPerCall && call.a * sizeof(WriteItem) <= call.args_bytes)
+    return Status();
+  return Status(Code::kInvalid, Text("a write of ", call.a, " parts in ", call.args_bytes,
+                                     " bytes of arguments: a part takes ", sizeof(WriteItem),
+                                     " and a call at most ", kMaxWritesPerCall, " parts"));
+}
+
+// One part as the store takes it: its bytes in the session's staging, its checksums out of the arguments.
+// `rest` is what follows `taken` bytes of the arguments.
+Result<PartWrite> PartOf(const Session& session, const WriteItem& item, const Arguments& rest,
+                         std::size_t taken) {
+  PartWrite part;
+  Result<BlockKey> key = KeyOf(item.key);
+  if (!key) return Error(std::move(key.error()));
+  Result<BlockKey> parent = KeyOf(item.parent, /*none_allowed=*/true);
+  if (!parent) return Error(std::move(parent.error()));
+  part.key = *key;
+  part.parent = *parent;
+  part.group = item.group;
+  part.part = item.part;
+  part.put_id = PutId{.high = item.put_high, .low = item.put_low};
+  part.ttl_s = item.ttl_s;
+  part.held = item.held != 0;
+  if (item.staging_area < session.staging.size())
+    part.from = session.staging[item.staging_area]->Range(item.staging_offset, item.bytes);
+  if (part.from.empty())
+    return Error(Code::kInvalid, Text(item.bytes, " bytes at ", item.staging_offset, " of staging area ",
+                                      item.staging_area, " are not in this session's staging"));
+  if (item.checksums_offset == 0) return part;
+  std::uint64_t segments = (item.bytes + kSegmentBytes - 1) / kSegmentBytes;
+  std::uint64_t end = item.checksums_offset + segments * sizeof(std::uint32_t);
+  if (item.checksums_offset < taken || end > taken + rest.left())
+    return Error(Code::kInvalid, Text("checksums of ", segments, " segments at ", item.checksums_offset,
+                                      " are not in the call's arguments"));
+  part.checksums.resize(segments);
+  rest.CopyAt(item.checksums_offset - taken, std::as_writable_bytes(std::span(part.checksums)));
+  return part;
+}
+
+}  // namespace
+
+Task<Status> Calls::TakeWrites(Session& session, const Submission& call, Arguments& arguments,
+                               std::vector<PartWrite>& parts) {
+  Status fits = CheckWriteCount(call);
+  if (!fits.ok()) co_return fits;
+  const std::size_t item_bytes = call.a * sizeof(WriteItem);
+  std::span<const std::byte> all = ArgumentBytes(session, call);
+  Arguments items(all.first(item_bytes));
+  arguments = Arguments(all.subspan(item_bytes));
+  parts.reserve(call.a);
+  std::vector<WriteItem> slice;
+  while (items.left() > 0) {
+    items.TakeSlice(slice);
+    for (const WriteItem& item : slice) {
+      Result<PartWrite> part = PartOf(session, item, arguments, item_bytes);
+      if (!part) co_return std::move(part.error());
+      parts.push_back(std::move(*part));
+    }
+    if (items.left() > 0) co_await Yield();
+  }
+  co_return Status();
+}
+
+// ---- operations
+// --------------------------------------------------------------------------------------------
+
+Task<Answer> Calls::Attach(Session& session, const Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  AttachArgs head;
+  if (arguments.left() < sizeof(head) || arguments.left() > sizeof(head) + kMaxSpecBytes) {
+    Status wrong(Code::kInvalid,
+                 Text("a namespace list of ", arguments.left(), " bytes, the limit is ", kMaxSpecBytes));
+    co_return Fail(session, call, wrong);
+  }
+  arguments.Take(std::as_writable_bytes(std::span(&head, 1)));
+  std::vector<std::byte> bytes(arguments.left());
+  arguments.Take(bytes);
+  if (head.spec_bytes != bytes.size()) {
+    Status wrong(Code::kInvalid,
+                 Text("a namespace list of ", head.spec_bytes, " bytes comes with ", bytes.size()));
+    co_return Fail(session, call, wrong);
+  }
+  Result<NamespaceSpec> spec = DecodeSpec(bytes);
+  if (!spec) co_return Fail(session, call, spec.error());
+  Result<Attached> attached = co_await store_.Attach(*spec);
+  if (!attached) co_return Fail(session, call, attached.error());
+  AttachReply reply{.slot = attached->slot, .incarnation = attached->incarnation};
+  co_return Reply(session, call, std::as_bytes(std::span(&reply, 1)), Answer());
+}
+
+Task<Answer> Calls::MatchRest(Session& session, const Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  std::vector<BlockKey> rest;
+  Status status = co_await TakeKeys(arguments, rest);
+  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (!status.ok()) co_return Fail(session, call, status);
+  if (call.a > UINT32_MAX - rest.size()) {
+    Status wrong(Code::kInvalid, Text("a chain of more than ", UINT32_MAX, " blocks"));
+    co_return Fail(session, call, wrong);
+  }
+  const auto matched = static_cast<std::uint32_t>(call.a);
+  Result<std::uint32_t> further = co_await store_.MatchRest(call.namespace_slot, matched, rest);
+  if (!further) co_return Fail(session, call, further.error());
+  struct {
+    MatchReply head;
+    MatchRunItem run;
+  } reply{.head = {.runs = 1, .blocks = *further}, .run = {.blocks = *further}};
+  co_return Reply(session, call, std::as_bytes(std::span(&reply, 1)), Answer());
+}
+
+Task<Answer> Calls::Hold(Session& session, const Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  std::vector<BlockKey> chain;
+  Status status = CheckLease(call.a);
+  if (status.ok()) status = co_await TakeKeys(arguments, chain);
+  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (!status.ok()) co_return Fail(session, call, status);
+  const auto hold_us = static_cast<std::int64_t>(call.a);
+  // What the client saw in the index may be gone by now: then the whole chain is matched here and held.
+  std::uint64_t matched = std::min<std::uint64_t>(call.b, chain.size());
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    if (matched < chain.size()) {
+      std::span<const BlockKey> rest = std::span(chain).subspan(matched);
+      Result<std::uint32_t> further =
+          co_await store_.MatchRest(call.namespace_slot, static_cast<std::uint32_t>(matched), rest);
+      if (!further) co_return Fail(session, call, further.error());
+      matched += std::min<std::uint64_t>(*further, rest.size());
+    }
+    if (matched == 0) co_return Answer();
+    std::span<const BlockKey> held = std::span(chain).first(matched);
+    Result<LeaseId> lease = co_await store_.Hold(session.caller, call.namespace_slot, held, hold_us);
+    if (lease) co_return Answer{.a = *lease, .b = matched};
+    if (lease.error().code() != Code::kMiss) co_return Fail(session, call, lease.error());
+    matched = 0;
+  }
+  co_return Answer();
+}
+
+Task<Answer> Calls::Acquire(Session& session, const Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  std::vector<BlockStore::BlockName> blocks;
+  Status status = CheckLease(call.a);
+  if (status.ok()) status = co_await TakeBlocks(arguments, blocks);
+  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (status.ok() && blocks.size() * sizeof(ViewItem) > call.reply_bytes)
+    status = Status(Code::kInvalid, Text("views of ", blocks.size(), " blocks do not fit the reply's ",
+                                         call.reply_bytes, " bytes"));
+  if (!status.ok()) co_return Fail(session, call, status);
+  const auto lease_us = static_cast<std::int64_t>(call.a);
+  Result<AcquireGrant> grant = co_await store_.Acquire(session.caller, call.namespace_slot, blocks, lease_us,
+                                                       DeadlineOf(executor_, call));
+  if (!grant) co_return Fail(session, call, grant.error());
+  std::vector<ViewItem> views;
+  views.reserve(grant->views.size());
+  for (const ViewGrant& view : grant->views) {
+    views.push_back(ViewItem{.place = view.place,
+                             .code = static_cast<std::uint32_t>(view.code),
+                             .bytes = view.bytes,
+                             .generation = view.generation});
+  }
+  co_return Reply(session, call, BytesOf(views), Answer{.a = grant->lease});
+}
+
+Answer Calls::Release(Session& session, const Submission& call) {
+  Status status = store_.Release(session.caller, call.a);
+  return status.ok() ? Answer() : Fail(session, call, status);
+}
+
+Task<Answer> Calls::Write(Session& session, const Submission& call) {
+  Arguments checksums{{}};
+  std::vector<PartWrite> parts;
+  Status status = co_await TakeWrites(session, call, checksums, parts);
+  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (!status.ok()) co_return Fail(session, call, status);
+  std::vector<PartOutcome> outcomes = co_await store_.Write(session.caller, call.namespace_slot,
+                                                            std::move(parts), DeadlineOf(executor_, call));
+  std::string message;
+  std::vector<std::byte> reply(outcomes.size() * sizeof(WriteReplyItem));
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    WriteReplyItem item{.code = static_cast<std::uint16_t>(outcomes[i].status.code()),
+                        .state = static_cast<std::uint16_t>(outcomes[i].state)};
+    std::memcpy(reply.data() + i * sizeof(item), &item, sizeof(item));
+    if (!outcomes[i].status.ok() && message.empty()) message = outcomes[i].status.message();
+  }
+  message.resize(std::min<std::size_t>(message.size(), kMaxReplyMessage));
+  // What does not fit of the message is left out; the outcomes have to fit.
+  if (call.reply_bytes > reply.size())
+    message.resize(std::min(message.size(), call.reply_bytes - reply.size()));
+  else
+    message.clear();
+  const auto* text = reinterpret_cast<const std::byte*>(message.data());
+  reply.insert(reply.end(), text, text + message.size());
+  co_return Reply(session, call, reply, Answer{.a = outcomes.size()});
+}
+
+Task<Answer> Calls::EndPuts(Session& session, const Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  std::vector<PutId> puts;
+  Status status = co_await TakePutIds(arguments, puts);
+  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (!status.ok()) co_return Fail(session, call, status);
+  Task<Result<std::uint32_t>> ending = call.op == Op::kPublish
+                                           ? store_.Publish(session.caller, call.namespace_slot, puts)
+                                           : store_.Abandon(session.caller, call.namespace_slot, puts);
+  Result<std::uint32_t> count = co_await ending;
+  if (!count) co_return Fail(session, call, count.error());
+  co_return Answer{.a = *count};
+}
+
+Task<Answer> Calls::Touch(Session& session, const Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  std::vector<BlockKey> keys;
+  Status status = co_await TakeKeys(arguments, keys);
+  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (!status.ok()) co_return Fail(session, call, status);
+  std::uint32_t touched = co_await store_.Touch(call.namespace_slot, keys);
+  co_return Answer{.a = touched};
+}
+
+Task<Answer> Calls::Drop(Session& session, const Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  std::vector<BlockKey> keys;
+  Status status = co_await TakeKeys(arguments, keys);
+  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (!status.ok()) co_return Fail(session, call, status);
+  Result<std::uint64_t> dropped = co_await store_.Drop(call.namespace_slot, keys);
+  if (!dropped) co_return Fail(session, call, dropped.error());
+  co_return Answer{.a = *dropped};
+}
+
+Task<Answer> Calls::DropNamespace(Session& session, const Submission& call) {
+  Status status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (!status.ok()) co_return Fail(session, call, status);
+  Result<std::pair<std::uint64_t, std::uint64_t>> dropped =
+      co_await store_.DropNamespace(call.namespace_slot);
+  if (!dropped) co_return Fail(session, call, dropped.error());
+  co_return Answer{.a = dropped->first, .b = dropped->second};
+}
+
+Task<Answer> Calls::ReportBad(Session& session, const Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  std::vector<BlockStore::BlockName> blocks;
+  Status status = co_await TakeBlocks(arguments, blocks);
+  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (status.ok()) status = co_await store_.ReportBad(call.namespace_slot, blocks);
+  if (!status.ok()) co_return Fail(session, call, status);
+  co_return Answer();
+}
+
+Answer Calls::ReportStatus(Session& session, const Submission& call) {
+  std::string text = status_();
+  return Reply(session, call, std::as_bytes(std::span(text)), Answer());
+}
+
+}  // namespace cistern::door

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each operation of the protocol does: its arguments out of the session's area, checked; the store
+// asked; the reply into the session's area.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/task.h"
+#include "door/arguments.h"
+#include "door/protocol.h"
+#include "door/session.h"
+#include "store/block_store.h"
+
+namespace cistern::door {
+
+struct Answer {
+  Code code = Code::kOk;
+  std::uint32_t reply_bytes = 0;
+  std::uint64_t a = 0;
+  std::uint64_t b = 0;
+};
+
+class Calls final {
+ public:
+  // Borrows the executor and the store.
+  Calls(Executor& executor, BlockStore& store, std::function<std::string()> status)
+      : executor_(executor), store_(store), status_(std::move(status)) {}
+  Executor& executor() const { return executor_; }
+
+  // Whether the entry's argument and reply ranges lie in the argument area: an entry whose ranges do not is
+  // forged. The first thing to be asked.
+  static bool InArea(const Submission& call);
+
+  // Does the call. The session stays until the task has ended. Whatever is wrong with the call is its answer.
+  Task<Answer> Do(Session& session, const Submission& call);
+
+  // An answer that says why not, with the message in the reply area as far as it has room.
+  static Answer Fail(Session& session, const Submission& call, const Status& why);
+
+ private:
+  Task<Answer> Attach(Session& session, const Submission& call);
+  Task<Answer> MatchRest(Session& session, const Submission& call);
+  Task<Answer> Hold(Session& session, const Submission& call);
+  Task<Answer> Acquire(Session& session, const Submission& call);
+  Answer Release(Session& session, const Submission& call);
+  Task<Answer> Write(Session& session, const Submission& call);
+  Task<Answer> EndPuts(Session& session, const Submission& call);
+  Task<Answer> Touch(Session& session, const Submission& call);
+  Task<Answer> Drop(Session& session, const Submission& call);
+  Task<Answer> DropNamespace(Session& session, const Submission& call);
+  Task<Answer> ReportBad(Session& session, const Submission& call);
+  Answer ReportStatus(Session& session, const Submission& call);
+
+  // Lists of arguments, a slice a step.
+  Task<Status> TakeKeys(Arguments& arguments, std::vector<BlockKey>& keys);
+  Task<Status> TakeBlocks(Arguments& arguments, std::vector<BlockStore::BlockName>& blocks);
+  Task<Status> TakePutIds(Arguments& arguments, std::vector<PutId>& puts);
+  Task<Status> TakeWrites(Session& session, const Submission& call, Arguments& arguments,
+                          std::vector<PartWrite>& parts);
+
+  Executor& executor_;
+  BlockStore& store_;
+  std::function<std::string()> status_;
+};
+
+}  // namespace cistern::door

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "door/door.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "base/log.h"
+#include "door/guests.h"
+#include "door/listener.h"
+#include "door/protocol.h"
+#include "door/sessions.h"
+#include "door/socket_path.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::uint64_t kFdsPerSession = 5;
+constexpr std::uint64_t kOtherFds = 256;
+constexpr std::uint32_t kMaxSessions = 10'000;
+
+Status OutOfRange(std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) {
+  return Status(Code::kInvalid,
+                Text("door: ", field, " is ", value, " and must be from ", low, " to ", high));
+}
+
+Status Validate(const DoorOptions& options) {
+  constexpr std::size_t kMaxTenantBytes = sizeof(door::Hello::tenant) - 1;
+  if (options.tenant.empty() || options.tenant.size() > kMaxTenantBytes ||
+      options.tenant.find('\0') != std::string::npos)
+    return Status(Code::kInvalid, Text("tenant \"", options.tenant, "\" has ", options.tenant.size(),
+                                       " bytes, a tenant's name has 1 to ", kMaxTenantBytes));
+  if (options.max_sessions < 1 || options.max_sessions > kMaxSessions)
+    return OutOfRange("max_sessions", options.max_sessions, 1, kMaxSessions);
+  if (options.session_staging_bytes < 4096 || options.session_staging_bytes > (1u << 30))
+    return OutOfRange("session_staging_bytes", static_cast<std::int64_t>(options.session_staging_bytes), 4096,
+                      1 << 30);
+  if (options.hello_us < 1'000 || options.hello_us > 60'000'000)
+    return OutOfRange("hello_us", options.hello_us, 1'000, 60'000'000);
+  return Status();
+}
+
+Status CheckReadOnly(int fd, std::string_view what) {
+  int flags = fcntl(fd, F_GETFL);
+  if (flags >= 0 && (flags & O_ACCMODE) == O_RDONLY) return Status();
+  return Status(Code::kInvalid, Text("door: descriptor ", fd, " of the ", what,
+                                     " is not opened read-only: a client could make it writable"));
+}
+
+// A session takes a few descriptors; the usual soft limit of 1,024 would end at 200 of them.
+void RaiseDescriptorLimit(std::uint32_t sessions, Logger& log) {
+  rlimit limit{};
+  std::uint64_t wanted = sessions * kFdsPerSession + kOtherFds;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min<rlim_t>(wanted, limit.rlim_max);
+  if (setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= wanted) return;
+  log.Log(LogLevel::kWarning, sessions, " sessions take ", wanted,
+          " descriptors, the limit of this process is ", limit.rlim_cur,
+          ": clients past it are refused; raise it with ulimit -n");
+}
+
+}  // namespace
+
+class Door::Impl {
+ public:
+  Impl(const Parts& parts, const DoorOptions& options, door::Listener listener)
+      : path_(listener.path()),
+        sessions_(parts, options, counters_),
+        guests_(parts.loop, std::move(listener), sessions_, options.hello_us, counters_) {}
+
+  Status Start() { return guests_.Start(); }
+  Executor& executor() const { return sessions_.executor(); }
+  Task<void> Drain(Instant deadline) {
+    guests_.Close();
+    co_await sessions_.Drain(deadline);
+  }
+  const DoorCounters& counters() const { return counters_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  DoorCounters counters_;
+  std::string path_;
+  door::Sessions sessions_;
+  door::Guests guests_;
+};
+
+Result<std::unique_ptr<Door>> Door::Open(const Parts& parts, const DoorOptions& options) {
+  std::string path = options.socket.empty() ? DefaultSocketPath() : options.socket;
+  for (Status status :
+       {Validate(options), CheckReadOnly(parts.arena_fd, "arena"), CheckReadOnly(parts.index_fd, "index")}) {
+    if (!status.ok()) return Error(std::move(status));
+  }
+  Result<door::Listener> listener = door::Listener::Bind(path);
+  if (!listener) return Error(std::move(listener.error()));
+  RaiseDescriptorLimit(options.max_sessions, parts.log);
+  auto impl = std::make_unique<Impl>(parts, options, std::move(*listener));
+  if (Status status = impl->Start(); !status.ok()) return Error(std::move(status));
+  return std::unique_ptr<Door>(new Door(std::move(impl)));
+}
+
+Door::Door(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Door::~Door() = default;
+
+Task<void> Door::Drain(Instant deadline) {
+  return impl_->Drain(deadline);
+}
+const DoorCounters& Door::counters() const {
+  return impl_->counters();
+}
+const std::string& Door::socket() const {
+  return impl_->path();
+}
+
+}  // namespace cistern
