@@ -67,6 +67,53 @@ struct OpenRecord {
   alignas(64) std::array<std::byte, RoundUp(kMaxTrailerBytes, 64)> trailer;
 };
 
+// Steps (2) and (3) for the record of `body_bytes` that is said to lie at `place`, made of `parts` parts,
+// whatever record that is. kMiss: no slot, an odd generation, or a record that is not this place's and
+// generation's. kBad: seal or stamp does not check. record.slot and record.generation are set unless there is
+// no slot; the generation is 0 then.
+template <class W>
+ReadOutcome OpenAt(W& words, const ArenaView& arena, Place place, std::uint64_t body_bytes, std::uint32_t parts,
+                   OpenRecord& record) {
+  record.place = place;
+  record.generation = 0;
+  std::optional<CheckedSlot> slot = CheckPlace(words, arena, place, body_bytes);
+  if (!slot) return ReadOutcome::kMiss;
+  record.slot = *slot;
+  record.generation = words.Load(arena.generation(place));
+  if (record.generation == 0 || record.generation % 2 != 0) return ReadOutcome::kMiss;
+
+  std::uint64_t bytes = RoundUp(TrailerBoundBytes(body_bytes, parts), 8);
+  if (bytes > slot->trailer_room) bytes = slot->trailer_room;
+  if (bytes > record.trailer.size()) return ReadOutcome::kMiss;
+  std::span trailer = std::span(record.trailer).first(bytes);
+  LoadWords(words, arena.slot(place) + slot->trailer_offset, trailer);
+  auto seal = CheckSeal(trailer);
+  if (!seal) return ReadOutcome::kBad;
+  auto stamp = CheckStamp(trailer, *seal);
+  if (!stamp) return ReadOutcome::kBad;
+  if (stamp->region != place || stamp->region_epoch != record.generation) return ReadOutcome::kMiss;
+  if (seal->body_bytes() != body_bytes) return ReadOutcome::kMiss;
+  record.seal = *seal;
+  record.stamp = *stamp;
+  return ReadOutcome::kHit;
+}
+
+// Whether every segment of an opened record has the CRC that its seal says.
+template <class W>
+bool BodySound(W& words, const ArenaView& arena, const OpenRecord& record) {
+  const std::byte* body = arena.slot(record.place);
+  std::uint32_t segment = 0;
+  for (std::uint32_t part = 0; part < record.seal.part_count(); ++part) {
+    for (std::uint32_t left = record.seal.part_bytes(part); left > 0; ++segment) {
+      std::uint32_t bytes = left < kSegmentBytes ? left : kSegmentBytes;
+      if (words.Checksum(body, bytes, 0) != record.seal.segment_crc(segment)) return false;
+      body += bytes;
+      left -= bytes;
+    }
+  }
+  return true;
+}
+
 // What a reader must not leave out. Tests name another policy to prove that leaving one out is found.
 struct SoundReads {
   static constexpr bool kCheckBody = true;
@@ -202,34 +249,19 @@ class Reader final {
     }
   };
 
-  // Steps (2) and (3). kBad only where the entry and the slot agree about the generation: then nothing but
-  // damage explains a trailer that does not check. The caller still has to see the slot unchanged.
+  // Steps (2) and (3) for the block that is asked for. kBad only where the entry and the slot agree about the
+  // generation: then nothing but damage explains a trailer that does not check. The caller still has to see
+  // the slot unchanged.
   ReadOutcome TryOpen(const ReadCall& call, const AskedBlock& block, const Found& found, OpenRecord& record) const {
     Prefetch(found);
-    std::optional<CheckedSlot> slot = CheckPlace(*words_, arena_, found.place, found.body_bytes);
-    if (!slot) return ReadOutcome::kMiss;
-    record.place = found.place;
-    record.slot = *slot;
-    record.generation = words_->Load(arena_.generation(found.place));
-    if (record.generation == 0 || record.generation % 2 != 0) return ReadOutcome::kMiss;
+    ReadOutcome outcome = OpenAt(*words_, arena_, found.place, found.body_bytes, block.parts, record);
     if ((record.generation & kGenerationLowMask) != found.generation_low) return ReadOutcome::kMiss;
-
-    std::uint64_t bytes = RoundUp(TrailerBoundBytes(found.body_bytes, block.parts), 8);
-    if (bytes > slot->trailer_room) bytes = slot->trailer_room;
-    if (bytes > record.trailer.size()) return ReadOutcome::kMiss;
-    std::span trailer = std::span(record.trailer).first(bytes);
-    LoadWords(*words_, arena_.slot(found.place) + slot->trailer_offset, trailer);
-    auto seal = CheckSeal(trailer);
-    if (!seal) return ReadOutcome::kBad;
-    auto stamp = CheckStamp(trailer, *seal);
-    if (!stamp) return ReadOutcome::kBad;
-    if (stamp->region != found.place || stamp->region_epoch != record.generation) return ReadOutcome::kMiss;
-    if (seal->incarnation() != call.incarnation || seal->group() != block.group || !seal->HasKey(block.key) ||
-        seal->body_bytes() != found.body_bytes || Expired(*stamp, call.now_s)) {
+    if (outcome != ReadOutcome::kHit) return outcome;
+    const SealView& seal = record.seal;
+    if (seal.incarnation() != call.incarnation || seal.group() != block.group || !seal.HasKey(block.key) ||
+        Expired(record.stamp, call.now_s)) {
       return ReadOutcome::kMiss;
     }
-    record.seal = *seal;
-    record.stamp = *stamp;
     return ReadOutcome::kHit;
   }
 

@@ -56,10 +56,8 @@ class RealWords final : public Words {
   void StoreRelease(std::uint64_t* word, std::uint64_t value) override {
     std::atomic_ref(*word).store(value, std::memory_order_release);
   }
-  void StoreFence() override {
-    StreamingStoreFence();
-  }
-  void LoadFence() override { std::atomic_thread_fence(std::memory_order_acquire); }
+  void StoreFence() override { StreamingStoreFence(); }
+  void LoadFence() override { EarlierLoadsFence(); }
   std::uint32_t CopyOut(void* to, const void* from, std::size_t bytes, std::uint32_t crc) override {
     return kernels_->copy_stream(to, from, bytes, crc);
   }

@@ -36,12 +36,13 @@ struct RecoveredBlock {
 
 class Recovery final {
  public:
-  // `slots` knows no chunk yet; it gets those that are found, with the slots of believed blocks as used.
+  // `slots` knows no chunk yet; it gets those that are found, with the slots of believed blocks as used, and
+  // EndAdoption from the caller once it has freed what it does not keep.
   Recovery(Words& words, Slots& slots);
 
-  // The next believed blocks, in the order of places, at most as many as fit; 0: no more, every head was
-  // looked at. A call looks at no more than 16 slots for each block that fits. The caller retires and frees
-  // those that it does not keep; several may have one key, of which the highest sequence counts.
+  // The next believed blocks, in the order of places, at most as many as fit; a call looks at no more than 16
+  // slots for each that fits, so it may find none before done(). The caller retires and frees those that it
+  // does not keep; several may have one key, of which the highest sequence counts.
   std::size_t Next(std::span<RecoveredBlock> blocks);
   bool done() const { return head_ == arena_.geometry().head_count; }
 
@@ -56,16 +57,16 @@ class Recovery final {
 
  private:
   void EnterHead();
-  bool Believe(Place place, RecoveredBlock* block);
+  void LeaveHead(std::uint32_t heads);
+  bool Believe(Place place, std::uint64_t generation, RecoveredBlock* block);
 
   Words& words_;
   Slots& slots_;
   ArenaSpace arena_;
-  std::uint32_t head_ = 0;      // where it is: the chunk's or the free head's
-  bool in_chunk_ = false;
-  bool in_sweep_ = false;       // a head without a believed chunk, whose generations are made odd
+  std::uint32_t head_ = 0;  // where it is: a chunk's first, or one without a chunk
+  enum class Stage { kEnter, kChunk, kSweep } stage_ = Stage::kEnter;
   SlotSize size_;
-  std::uint64_t next_ = 0;      // slot in the chunk, or unit in the head
+  std::uint64_t next_ = 0;  // slot in the chunk, or unit in the head that is swept
   Counts counts_;
 };
 

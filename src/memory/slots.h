@@ -7,10 +7,9 @@
 // 32 MiB, doubled until it holds 8 slots, and lies at a multiple of its size. A chunk whose last slot was
 // freed is taken apart at once, so its heads serve any size again.
 //
-// Every call does a bounded number of touches, at most kStepTouches of R16, and none looks at all chunks.
+// Every call but EndAdoption does a bounded number of touches, fewer than a core step may (R16).
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,6 +22,8 @@
 #include "cistern/status.h"
 
 namespace cistern {
+
+class FreeHeads;
 
 inline constexpr std::uint64_t kMaxBlockBytes = 64ull << 20;
 
@@ -93,6 +94,8 @@ class Slots final {
   bool AdoptChunk(std::uint32_t first, SlotSize size);
   // Takes a slot of an adopted chunk as used. False where it is no slot or used already.
   bool AdoptUsed(Place place);
+  // Takes apart the adopted chunks of which no slot is used. Looks at all chunks: for the end of recovery.
+  void EndAdoption();
 
   struct Counts {
     std::uint64_t heads = 0;
@@ -109,7 +112,6 @@ class Slots final {
 
  private:
   struct Chunk;
-  class FreeHeads;
 
   Chunk* ChunkOf(Place place) const;
   std::uint32_t SlotIn(const Chunk& chunk, Place place) const;
@@ -117,9 +119,8 @@ class Slots final {
   Chunk* NewChunk(std::uint32_t first, SlotSize size);
   Place Take(Chunk& chunk);
   void DissolveChunk(Chunk& chunk);
-  void ReleaseHeads(HeadRange range);
   bool Emptying(std::uint32_t head) const;
-  std::optional<std::uint64_t> CostOfEmptying(HeadRange* range) const;
+  std::optional<std::uint64_t> CostOfEmptying(HeadRange* range, SlotSize size) const;
   void Link(Chunk& chunk);
   void Unlink(Chunk& chunk);
 
@@ -130,8 +131,7 @@ class Slots final {
   std::unique_ptr<FreeHeads> free_heads_;
   std::vector<std::uint32_t> open_;  // by size class: a chunk with free slots, kNoHead when there is none
   std::optional<HeadRange> emptying_;
-  std::vector<HeadRange> emptied_;  // parts of emptying_ that are free already
-  std::uint32_t looked_ = 0;        // where BestToEmpty goes on
+  std::uint32_t looked_ = 0;  // where BestToEmpty goes on
   Counts counts_;
 };
 

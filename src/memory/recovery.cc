@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/recovery.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "arena/protocol.h"
+#include "record/seal.h"
+
+namespace cistern {
+namespace {
+
+bool ReadKey(const std::array<std::byte, 32>& bytes, std::uint8_t length, bool may_be_none, BlockKey* key) {
+  if (length == 0) return may_be_none;
+  if (length < BlockKey::kMinBytes || length > BlockKey::kMaxBytes) return false;
+  key->length = length;
+  std::memcpy(key->bytes.data(), bytes.data(), length);
+  return true;
+}
+
+}  // namespace
+
+Recovery::Recovery(Words& words, Slots& slots) : words_(words), slots_(slots), arena_(slots.arena()) {}
+
+std::size_t Recovery::Next(std::span<RecoveredBlock> blocks) {
+  const Geometry& geometry = arena_.geometry();
+  std::size_t found = 0;
+  std::uint64_t looks = 16 * blocks.size();
+  while (!done() && looks > 0 && found < blocks.size()) {
+    looks--;
+    if (stage_ == Stage::kEnter) {
+      EnterHead();
+      continue;
+    }
+    if (stage_ == Stage::kSweep) {
+      std::uint64_t* generation = &arena_.head(head_)->generations[next_];
+      const std::uint64_t value = words_.LoadRelaxed(generation);
+      if (value != 0 && value % 2 == 0) words_.StoreRelease(generation, value + 1);
+      if (++next_ == kUnitsPerHead) LeaveHead(1);
+      continue;
+    }
+    const Place place = geometry.place(head_ * kHeadSpanBytes + next_ * size_.bytes);
+    const std::uint64_t generation = words_.Load(arena_.generation(place));
+    if (generation != 0 && generation % 2 == 0) {
+      if (Believe(place, generation, &blocks[found]) && slots_.AdoptUsed(place)) {
+        counts_.believed++;
+        counts_.last_sequence = std::max(counts_.last_sequence, blocks[found].sequence);
+        counts_.last_born = std::max(counts_.last_born, blocks[found].born);
+        found++;
+      } else {
+        counts_.refused++;
+        Retire(words_, arena_, place);
+      }
+    }
+    if (++next_ == size_.chunk_heads * kHeadSpanBytes / size_.bytes) LeaveHead(size_.chunk_heads);
+  }
+  return found;
+}
+
+void Recovery::EnterHead() {
+  const ChunkHead* head = arena_.head(head_);
+  const std::uint64_t carve = words_.Load(&head->carve);
+  const std::uint64_t slot_bytes = words_.LoadRelaxed(&head->slot_bytes);
+  const std::uint64_t chunk_heads = words_.LoadRelaxed(&head->chunk_heads);
+  const std::uint64_t check = words_.LoadRelaxed(&head->check);
+  const std::uint64_t part_of = words_.LoadRelaxed(&head->part_of);
+  next_ = 0;
+  if (carve != 0 && carve % 2 == 0) {
+    size_ = {slot_bytes, static_cast<std::uint32_t>(chunk_heads)};
+    bool believed = chunk_heads <= arena_.geometry().head_count - head_ &&
+                    check == ChunkCheck(head_, carve, slot_bytes, chunk_heads);
+    // Readers find the chunk through these.
+    for (std::uint64_t i = 0; believed && i < chunk_heads; ++i) {
+      believed = words_.LoadRelaxed(&arena_.head(head_ + static_cast<std::uint32_t>(i))->part_of) == head_;
+    }
+    if (believed && slots_.AdoptChunk(head_, size_)) {
+      stage_ = Stage::kChunk;
+      return;
+    }
+    counts_.damaged_chunks++;
+    Uncarve(words_, arena_, head_, 1);
+  }
+  // A head that was used and has no chunk has odd generations alone, unless it was damaged: an even one that
+  // is left would make a dropped block readable when the head is carved like that again.
+  const bool never_used = (carve | slot_bytes | chunk_heads | check | part_of) == 0;
+  if (never_used) {
+    LeaveHead(1);
+  } else {
+    stage_ = Stage::kSweep;
+  }
+}
+
+void Recovery::LeaveHead(std::uint32_t heads) {
+  head_ += heads;
+  next_ = 0;
+  stage_ = Stage::kEnter;
+}
+
+bool Recovery::Believe(Place place, std::uint64_t generation, RecoveredBlock* block) {
+  DirectoryEntry entry;
+  LoadWords(words_, reinterpret_cast<const std::byte*>(arena_.directory(place)),
+            std::as_writable_bytes(std::span(&entry, 1)));
+  if (entry.crc != DirectoryCrc(entry, place) || entry.generation != generation) return false;
+  *block = {};
+  if (!ReadKey(entry.key, entry.key_bytes, false, &block->key)) return false;
+  if (!ReadKey(entry.parent, entry.parent_bytes, true, &block->parent)) return false;
+  if (entry.parts == 0 || entry.parts > kMaxParts) return false;
+  if (!CheckPlace(words_, arena_, place, entry.body_bytes)) return false;
+  block->place = place;
+  block->generation = generation;
+  block->group = entry.group;
+  block->parts = static_cast<std::uint16_t>(entry.parts);
+  block->flags = entry.flags;
+  block->incarnation = entry.incarnation;
+  block->body_bytes = entry.body_bytes;
+  block->expiry = entry.expiry;
+  block->born = entry.born;
+  block->sequence = entry.sequence;
+  block->conversation = entry.conversation;
+  return true;
+}
+
+}  // namespace cistern

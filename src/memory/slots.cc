@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/slots.h"
+
+#include <bit>
+
+#include "arena/protocol.h"
+#include "base/assert.h"
+#include "base/format.h"
+#include "memory/free_heads.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::uint32_t kNoHead = ~std::uint32_t{0};
+// What one call of BestToEmpty looks at, in heads.
+constexpr std::uint32_t kLookHeads = 256;
+
+// Body units of the slot, a number m * 2^k with m from 8 to 15, or any below 8.
+std::uint64_t RoundUnits(std::uint64_t units) {
+  if (units < 16) return units;
+  const int shift = std::bit_width(units) - 4;
+  return RoundUp(units, std::uint64_t{1} << shift);
+}
+
+// Sizes numbered from small to large, without a gap.
+std::uint32_t ClassOf(SlotSize size, std::uint32_t alignment) {
+  const std::uint64_t units = size.bytes / alignment - 1;
+  if (units < 16) return static_cast<std::uint32_t>(units);
+  const int shift = std::bit_width(units) - 4;
+  return static_cast<std::uint32_t>(8 * (shift + 1) + (units >> shift) - 8);
+}
+
+}  // namespace
+
+SlotSize SlotSize::For(std::uint64_t record_bytes, std::uint32_t alignment) {
+  CISTERN_ASSERT(record_bytes > 0);
+  const std::uint64_t units = RoundUp(record_bytes, alignment) / alignment;
+  SlotSize size;
+  size.bytes = (RoundUnits(units > 1 ? units - 1 : 1) + 1) * alignment;
+  const std::uint64_t least = Geometry{alignment, 1}.min_slot_bytes();
+  if (size.bytes < least) size.bytes = least;
+  while (size.chunk_heads * kHeadSpanBytes < kMinSlotsPerChunk * size.bytes) size.chunk_heads *= 2;
+  return size;
+}
+
+struct Slots::Chunk {
+  std::uint32_t first;
+  SlotSize size;
+  std::uint32_t size_class;
+  std::uint32_t slots;
+  std::uint32_t used = 0;
+  std::uint64_t pins = 0;
+  bool linked = false;  // in the list of its class's chunks with free slots
+  std::uint32_t next = kNoHead, previous = kNoHead;
+  // A bit for each free slot, and one for each word of those that is not zero.
+  std::vector<std::uint64_t> free;
+  std::vector<std::uint64_t> words_with_free;
+
+  Chunk(std::uint32_t first_head, SlotSize slot_size, std::uint32_t alignment)
+      : first(first_head),
+        size(slot_size),
+        size_class(ClassOf(slot_size, alignment)),
+        slots(static_cast<std::uint32_t>(slot_size.chunk_heads * kHeadSpanBytes / slot_size.bytes)),
+        free((slots + 63) / 64),
+        words_with_free((free.size() + 63) / 64) {
+    for (std::uint32_t i = 0; i < slots; ++i) SetFree(i);
+  }
+  bool IsFree(std::uint32_t slot) const { return free[slot / 64] >> (slot % 64) & 1; }
+  void SetFree(std::uint32_t slot) {
+    free[slot / 64] |= std::uint64_t{1} << (slot % 64);
+    words_with_free[slot / 4096] |= std::uint64_t{1} << (slot / 64 % 64);
+  }
+  void SetUsed(std::uint32_t slot) {
+    free[slot / 64] &= ~(std::uint64_t{1} << (slot % 64));
+    if (free[slot / 64] == 0) words_with_free[slot / 4096] &= ~(std::uint64_t{1} << (slot / 64 % 64));
+  }
+  // There is one.
+  std::uint32_t FirstFree() const {
+    std::uint32_t high = 0;
+    while (words_with_free[high] == 0) high++;
+    const std::uint32_t word = high * 64 + static_cast<std::uint32_t>(std::countr_zero(words_with_free[high]));
+    return word * 64 + static_cast<std::uint32_t>(std::countr_zero(free[word]));
+  }
+  HeadRange range() const { return {first, size.chunk_heads}; }
+};
+
+Slots::Slots(Words& words, ArenaSpace arena)
+    : words_(words),
+      arena_(arena),
+      chunks_(arena.geometry().head_count),
+      first_of_(arena.geometry().head_count, kNoHead),
+      free_heads_(std::make_unique<FreeHeads>(arena.geometry().head_count)),
+      open_(256, kNoHead) {
+  counts_.heads = counts_.free_heads = arena.geometry().head_count;
+}
+
+Slots::~Slots() = default;
+
+std::uint64_t Slots::max_body_bytes() const {
+  const std::uint64_t share = arena_.geometry().slots_bytes() / 32;
+  return share < kMaxBlockBytes ? share : kMaxBlockBytes;
+}
+
+Status Slots::CheckBody(std::uint64_t body_bytes) const {
+  if (body_bytes == 0) return Status(Code::kInvalid, "block: is empty");
+  if (body_bytes <= max_body_bytes()) return Status();
+  return Status(Code::kInvalid, Text("block: has ", body_bytes, " bytes and the limit is ", max_body_bytes(),
+                                     max_body_bytes() < kMaxBlockBytes ? ", 1/32 of the memory: give the node more" : ""));
+}
+
+// ---- places ----------------------------------------------------------------------------------------------
+
+Slots::Chunk* Slots::ChunkOf(Place place) const {
+  const Geometry& geometry = arena_.geometry();
+  if (geometry.offset(place) >= geometry.slots_bytes()) return nullptr;
+  const std::uint32_t first = first_of_[geometry.head_of(place)];
+  return first == kNoHead ? nullptr : chunks_[first].get();
+}
+
+// The slot's number, or chunk.slots where the place is not a slot's start.
+std::uint32_t Slots::SlotIn(const Chunk& chunk, Place place) const {
+  const std::uint64_t within = arena_.geometry().offset(place) - chunk.first * kHeadSpanBytes;
+  if (within % chunk.size.bytes != 0 || within / chunk.size.bytes >= chunk.slots) return chunk.slots;
+  return static_cast<std::uint32_t>(within / chunk.size.bytes);
+}
+
+Place Slots::PlaceOf(const Chunk& chunk, std::uint32_t slot) const {
+  return arena_.geometry().place(chunk.first * kHeadSpanBytes + slot * chunk.size.bytes);
+}
+
+bool Slots::used(Place place) const {
+  const Chunk* chunk = ChunkOf(place);
+  if (chunk == nullptr) return false;
+  const std::uint32_t slot = SlotIn(*chunk, place);
+  return slot < chunk->slots && !chunk->IsFree(slot);
+}
+
+bool Slots::SameSize(Place place, std::uint64_t record_bytes) const {
+  const Chunk* chunk = ChunkOf(place);
+  return chunk != nullptr && chunk->size == SlotSize::For(record_bytes, arena_.geometry().alignment) &&
+         !Emptying(chunk->first);
+}
+
+void Slots::Pin(Place place) {
+  CISTERN_ASSERT(used(place));
+  ChunkOf(place)->pins++;
+}
+
+void Slots::Unpin(Place place) {
+  CISTERN_ASSERT(used(place) && ChunkOf(place)->pins > 0);
+  ChunkOf(place)->pins--;
+}
+
+// ---- slots -----------------------------------------------------------------------------------------------
+
+Result<Place> Slots::Allocate(std::uint64_t record_bytes) {
+  const SlotSize size = SlotSize::For(record_bytes, arena_.geometry().alignment);
+  const std::uint32_t open = open_[ClassOf(size, arena_.geometry().alignment)];
+  if (open != kNoHead) return Take(*chunks_[open]);
+  const std::optional<std::uint32_t> first = free_heads_->Take(size.chunk_heads);
+  if (!first) return Error(Status(Code::kBusy));
+  Carve(words_, arena_, *first, size.chunk_heads, size.bytes);
+  counts_.carvings++;
+  return Take(*NewChunk(*first, size));
+}
+
+Place Slots::Take(Chunk& chunk) {
+  const std::uint32_t slot = chunk.FirstFree();
+  chunk.SetUsed(slot);
+  if (++chunk.used == chunk.slots) Unlink(chunk);
+  counts_.used_slots++;
+  counts_.used_bytes += chunk.size.bytes;
+  return PlaceOf(chunk, slot);
+}
+
+void Slots::Free(Place place) {
+  CISTERN_ASSERT(used(place));
+  const std::uint64_t generation = words_.LoadRelaxed(arena_.generation(place));
+  CISTERN_ASSERT(generation == 0 || generation % 2 != 0);
+  Chunk& chunk = *ChunkOf(place);
+  chunk.SetFree(SlotIn(chunk, place));
+  chunk.used--;
+  counts_.used_slots--;
+  counts_.used_bytes -= chunk.size.bytes;
+  if (chunk.used == 0) {
+    DissolveChunk(chunk);
+  } else if (!chunk.linked && !Emptying(chunk.first)) {
+    Link(chunk);
+  }
+}
+
+Slots::Chunk* Slots::NewChunk(std::uint32_t first, SlotSize size) {
+  chunks_[first] = std::make_unique<Chunk>(first, size, arena_.geometry().alignment);
+  for (std::uint32_t i = first; i < first + size.chunk_heads; ++i) first_of_[i] = first;
+  Chunk* chunk = chunks_[first].get();
+  counts_.free_heads -= size.chunk_heads;
+  counts_.chunks++;
+  counts_.slots += chunk->slots;
+  Link(*chunk);
+  return chunk;
+}
+
+void Slots::DissolveChunk(Chunk& chunk) {
+  CISTERN_ASSERT(chunk.pins == 0);
+  const HeadRange range = chunk.range();
+  Uncarve(words_, arena_, range.first, range.count);
+  if (chunk.linked) Unlink(chunk);
+  counts_.chunks--;
+  counts_.slots -= chunk.slots;
+  counts_.free_heads += range.count;
+  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) first_of_[i] = kNoHead;
+  chunks_[range.first].reset();
+  if (!Emptying(range.first)) {
+    free_heads_->Give(range.first, range.count);
+    return;
+  }
+  for (std::uint32_t i = emptying_->first; i < emptying_->first + emptying_->count; ++i) {
+    if (first_of_[i] != kNoHead) return;
+  }
+  StopEmptying();
+}
+
+void Slots::Link(Chunk& chunk) {
+  std::uint32_t& head = open_[chunk.size_class];
+  chunk.linked = true;
+  chunk.previous = kNoHead;
+  chunk.next = head;
+  if (head != kNoHead) chunks_[head]->previous = chunk.first;
+  head = chunk.first;
+}
+
+void Slots::Unlink(Chunk& chunk) {
+  CISTERN_ASSERT(chunk.linked);
+  chunk.linked = false;
+  if (chunk.next != kNoHead) chunks_[chunk.next]->previous = chunk.previous;
+  if (chunk.previous != kNoHead) {
+    chunks_[chunk.previous]->next = chunk.next;
+  } else {
+    open_[chunk.size_class] = chunk.next;
+  }
+}
+
+// ---- emptying --------------------------------------------------------------------------------------------
+
+bool Slots::Emptying(std::uint32_t head) const {
+  return emptying_ && head >= emptying_->first && head - emptying_->first < emptying_->count;
+}
+
+// The bytes in use in a range, which grows to the chunk that it lies in; none where something is pinned or
+// where a chunk has that size already, so that emptying it would gain nothing.
+std::optional<std::uint64_t> Slots::CostOfEmptying(HeadRange* range, SlotSize size) const {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t i = range->first; i < range->first + range->count;) {
+    if (Emptying(i)) return std::nullopt;
+    if (first_of_[i] == kNoHead) {
+      i++;
+      continue;
+    }
+    const Chunk& chunk = *chunks_[first_of_[i]];
+    if (chunk.pins > 0 || chunk.size == size) return std::nullopt;
+    bytes += chunk.used * chunk.size.bytes;
+    // Chunks are aligned to their size, so one that begins before the range covers it.
+    if (chunk.size.chunk_heads > range->count) *range = chunk.range();
+    i = chunk.first + chunk.size.chunk_heads;
+  }
+  return bytes;
+}
+
+std::optional<HeadRange> Slots::BestToEmpty(std::uint64_t record_bytes) {
+  const SlotSize size = SlotSize::For(record_bytes, arena_.geometry().alignment);
+  const std::uint32_t runs = arena_.geometry().head_count / size.chunk_heads;
+  if (runs == 0) return std::nullopt;
+  std::uint32_t looks = kLookHeads / size.chunk_heads;
+  if (looks == 0) looks = 1;
+  if (looks > runs) looks = runs;
+  std::optional<HeadRange> best;
+  std::uint64_t best_bytes = 0;
+  for (std::uint32_t i = 0; i < looks; ++i) {
+    HeadRange range{looked_ % runs * size.chunk_heads, size.chunk_heads};
+    looked_ = (looked_ + 1) % runs;
+    const std::optional<std::uint64_t> bytes = CostOfEmptying(&range, size);
+    if (!bytes || (best && *bytes >= best_bytes)) continue;
+    best = range;
+    best_bytes = *bytes;
+  }
+  return best;
+}
+
+void Slots::StartEmptying(const HeadRange& range) {
+  StopEmptying();
+  std::uint32_t in_use = 0;
+  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
+    if (first_of_[i] == kNoHead) {
+      free_heads_->TakeAt(i, 1);
+      continue;
+    }
+    in_use++;
+    Chunk& chunk = *chunks_[first_of_[i]];
+    CISTERN_ASSERT(chunk.first >= range.first && chunk.size.chunk_heads <= range.count);
+    if (chunk.linked) Unlink(chunk);
+  }
+  emptying_ = range;
+  if (in_use == 0) StopEmptying();
+}
+
+void Slots::StopEmptying() {
+  if (!emptying_) return;
+  const HeadRange range = *emptying_;
+  emptying_.reset();
+  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
+    if (first_of_[i] == kNoHead) {
+      free_heads_->Give(i, 1);
+    } else if (Chunk& chunk = *chunks_[first_of_[i]]; !chunk.linked && chunk.used < chunk.slots) {
+      Link(chunk);
+    }
+  }
+}
+
+std::size_t Slots::UsedIn(const HeadRange& range, std::uint64_t* cursor, std::span<Place> places) const {
+  std::size_t found = 0;
+  std::uint32_t head = static_cast<std::uint32_t>(*cursor >> 32);
+  auto slot = static_cast<std::uint32_t>(*cursor);
+  if (head < range.first) head = range.first;
+  while (found < places.size() && head < range.first + range.count) {
+    const Chunk* chunk = first_of_[head] == head ? chunks_[head].get() : nullptr;
+    for (; chunk != nullptr && slot < chunk->slots && found < places.size(); ++slot) {
+      if (!chunk->IsFree(slot)) places[found++] = PlaceOf(*chunk, slot);
+    }
+    if (chunk != nullptr && slot < chunk->slots) break;
+    head++;
+    slot = 0;
+  }
+  *cursor = std::uint64_t{head} << 32 | slot;
+  return found;
+}
+
+// ---- restart ---------------------------------------------------------------------------------------------
+
+bool Slots::AdoptChunk(std::uint32_t first, SlotSize size) {
+  const std::uint32_t alignment = arena_.geometry().alignment;
+  if (size.bytes == 0 || size.bytes > 2 * kMaxBlockBytes || size.bytes % alignment != 0) return false;
+  if (SlotSize::For(size.bytes, alignment) != size) return false;
+  if (first % size.chunk_heads != 0 || !free_heads_->TakeAt(first, size.chunk_heads)) return false;
+  NewChunk(first, size);
+  return true;
+}
+
+void Slots::EndAdoption() {
+  for (std::uint32_t head = 0; head < first_of_.size(); ++head) {
+    if (first_of_[head] == head && chunks_[head]->used == 0) DissolveChunk(*chunks_[head]);
+  }
+}
+
+bool Slots::AdoptUsed(Place place) {
+  Chunk* chunk = ChunkOf(place);
+  if (chunk == nullptr) return false;
+  const std::uint32_t slot = SlotIn(*chunk, place);
+  if (slot == chunk->slots || !chunk->IsFree(slot)) return false;
+  chunk->SetUsed(slot);
+  if (++chunk->used == chunk->slots) Unlink(*chunk);
+  counts_.used_slots++;
+  counts_.used_bytes += chunk->size.bytes;
+  return true;
+}
+
+std::uint64_t Slots::Capacity(const Geometry& geometry, std::uint64_t record_bytes) {
+  const SlotSize size = SlotSize::For(record_bytes, geometry.alignment);
+  return geometry.head_count / size.chunk_heads * (size.chunk_heads * kHeadSpanBytes / size.bytes);
+}
+
+}  // namespace cistern
