@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/directory_lock.h"
+
+#include <errno.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include "base/format.h"
+
+namespace cistern {
+namespace {
+
+// A process that is on its way out looks alive for a moment, and a supervisor may start the next one in it.
+constexpr std::int64_t kDyingUs = 100'000;
+constexpr long kLookNs = 2'000'000;
+
+// Start time tells a process from a later one with its number.
+struct Process {
+  std::int64_t pid = 0;
+  std::uint64_t start_ticks = 0;
+};
+
+struct ProcessState {
+  bool ending = false;  // a zombie, or in exit already
+  std::uint64_t start_ticks = 0;
+};
+
+// From /proc/PID/stat; none where there is no such process to be seen.
+std::optional<ProcessState> Look(std::int64_t pid) {
+  std::ifstream file(Text("/proc/", pid, "/stat"));
+  std::string line;
+  if (!std::getline(file, line)) return std::nullopt;
+  // The name in parentheses may contain anything.
+  std::size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(line.substr(name_end + 1));
+  std::string field;
+  ProcessState state;
+  constexpr std::uint64_t kExiting = 0x4, kSignaled = 0x400;  // PF_EXITING, PF_SIGNALED
+  for (int number = 3; fields >> field; ++number) {
+    std::uint64_t value = 0;
+    std::from_chars(field.data(), field.data() + field.size(), value);
+    if (number == 3) state.ending = field == "Z" || field == "X";
+    if (number == 9 && (value & (kExiting | kSignaled)) != 0) state.ending = true;
+    if (number == 22) state.start_ticks = value;
+  }
+  return state;
+}
+
+std::optional<Process> ReadHolder(int fd) {
+  char text[64];
+  ssize_t got = ::pread(fd, text, sizeof(text), 0);
+  if (got <= 0) return std::nullopt;
+  const char* end = text + got;
+  Process holder;
+  auto pid = std::from_chars(text, end, holder.pid);
+  if (pid.ec != std::errc() || pid.ptr == end) return std::nullopt;
+  if (std::from_chars(pid.ptr + 1, end, holder.start_ticks).ec != std::errc()) return std::nullopt;
+  return holder;
+}
+
+Status WriteHolder(int fd, const std::string& path) {
+  const std::optional<ProcessState> self = Look(::getpid());
+  const std::string text = Text(::getpid(), " ", self ? self->start_ticks : 0, "\n");
+  if (::ftruncate(fd, 0) == 0 && ::pwrite(fd, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size())) {
+    return Status();
+  }
+  return Status(Code::kIoError, Text("write ", path, ": ", ErrnoText(errno)));
+}
+
+bool Lives(const std::optional<Process>& holder) {
+  if (!holder) return false;
+  const std::optional<ProcessState> state = Look(holder->pid);
+  return state && !state->ending && state->start_ticks == holder->start_ticks;
+}
+
+}  // namespace
+
+Result<Fd> LockDirectory(const std::string& directory, std::int64_t wait_us, const Clock& clock) {
+  const std::string path = directory + "/lock";
+  Result<Fd> fd = OpenFile(path, OpenMode::kCreate);
+  if (!fd) return fd;
+  const Instant start = clock.Now();
+  Instant seen_ending = start;
+  for (;;) {
+    Status locked = TryLock(fd->get(), path);
+    if (locked.ok()) break;
+    if (locked.code() != Code::kBusy) return Error(std::move(locked));
+    const std::optional<Process> holder = ReadHolder(fd->get());
+    const Instant now = clock.Now();
+    if (!Lives(holder)) {
+      seen_ending = now;
+    } else if (now.UsSince(seen_ending) >= kDyingUs) {
+      return Error(Code::kBusy, Text("directory ", directory, ": is held by node pid ", holder->pid,
+                                     "; end it, or give this one another directory"));
+    }
+    if (now.UsSince(start) >= wait_us && now.UsSince(start) >= kDyingUs) {
+      return Error(Code::kBusy, Text("directory ", directory, ": was not let go within ", wait_us / 1000,
+                                     " ms, though the node that held it is gone (its last I/O has not ended, or "
+                                     "it runs in another container)"));
+    }
+    timespec look{0, kLookNs};
+    ::nanosleep(&look, nullptr);
+  }
+  if (Status written = WriteHolder(fd->get(), path); !written.ok()) return Error(std::move(written));
+  return fd;
+}
+
+}  // namespace cistern

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much memory this process may count on: the host's, or its cgroup's where that is less.
+#pragma once
+
+#include <cstdint>
+
+#include "cistern/status.h"
+
+namespace cistern {
+
+struct HostMemory {
+  std::uint64_t limit_bytes = 0;      // all of it
+  std::uint64_t available_bytes = 0;  // what could be taken now without pushing anything out
+};
+
+Result<HostMemory> ReadHostMemory();
+
+}  // namespace cistern
