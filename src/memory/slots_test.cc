@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/slots.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "arena/protocol.h"
+#include "arena/test_arena.h"
+#include "memory/free_heads.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
+
+TEST(SlotSizeTest, R14WasteIsAtMostAnEighth) {
+  for (std::uint32_t alignment : {512u, 4096u}) {
+    std::uint64_t before = 0;
+    std::mt19937_64 random(1);
+    for (int i = 0; i < 20'000; ++i) {
+      std::uint64_t body = 1 + random() % (kMaxBlockBytes >> random() % 16);
+      std::uint64_t record = RecordBytes(body, alignment);
+      SlotSize size = SlotSize::For(record, alignment);
+      EXPECT_GE(size.bytes, record);
+      EXPECT_EQ(size.bytes % alignment, 0u);
+      EXPECT_EQ(SlotSize::For(size.bytes, alignment), size) << "a slot is of its own size";
+      if (size.bytes > Geometry{alignment, 1}.min_slot_bytes()) {
+        EXPECT_LE((size.bytes - record) * 8, size.bytes) << record;
+      }
+      std::uint64_t chunk = size.chunk_heads * kHeadSpanBytes;
+      EXPECT_GE(chunk / size.bytes, kMinSlotsPerChunk);
+      EXPECT_LE(chunk % size.bytes * 8, chunk) << "the chunk's rest";
+      EXPECT_TRUE(IsSlotSize({alignment, 64}, size.bytes, size.chunk_heads));
+    }
+    for (std::uint64_t body = 4096; body <= kMaxBlockBytes; body *= 2) {
+      SlotSize size = SlotSize::For(RecordBytes(body, 4096), 4096);
+      if (body <= 32 * kMiB) {
+        EXPECT_EQ(size.bytes, body + 4096) << "round bodies waste nothing";
+      }
+      EXPECT_GT(size.bytes, before);
+      before = size.bytes;
+    }
+  }
+}
+
+TEST(FreeHeadsTest, RunsAreAlignedDisjointAndJoinAgain) {
+  std::mt19937 random(3);
+  for (std::uint32_t heads : {1u, 7u, 64u, 237u}) {
+    FreeHeads free(heads);
+    std::map<std::uint32_t, std::uint32_t> taken;
+    std::uint32_t sum = 0;
+    for (int i = 0; i < 5'000; ++i) {
+      if (random() % 2 == 0) {
+        std::uint32_t count = 1u << random() % 5;
+        std::optional<std::uint32_t> first = free.Take(count);
+        if (!first) continue;
+        EXPECT_EQ(*first % count, 0u);
+        auto next = taken.lower_bound(*first);
+        EXPECT_TRUE(next == taken.end() || next->first >= *first + count);
+        EXPECT_TRUE(next == taken.begin() || std::prev(next)->first + std::prev(next)->second <= *first);
+        EXPECT_LE(*first + count, heads);
+        taken[*first] = count;
+        sum += count;
+        EXPECT_LE(sum, heads);
+      } else if (!taken.empty()) {
+        auto gone = std::next(taken.begin(), random() % taken.size());
+        EXPECT_FALSE(free.TakeAt(gone->first, gone->second));
+        free.Give(gone->first, gone->second);
+        EXPECT_TRUE(free.TakeAt(gone->first, gone->second));
+        free.Give(gone->first, gone->second);
+        sum -= gone->second;
+        taken.erase(gone);
+      }
+    }
+    for (auto [first, count] : taken) free.Give(first, count);
+    std::uint32_t longest = std::bit_floor(heads);
+    EXPECT_TRUE(free.Take(longest)) << "all joined";
+  }
+}
+
+class SlotsTest : public testing::Test {
+ protected:
+  SlotsTest() { Uncarve(words_, node_.arena, 0, 1); }
+
+  RealWords words_;
+  TestArena<RealWords> node_{words_, 8192, {4096, 12}};
+  Slots slots_{words_, node_.arena};
+};
+
+TEST_F(SlotsTest, SlotsAreDisjointAndReadersFindThem) {
+  std::mt19937_64 random(7);
+  std::map<std::uint64_t, std::uint64_t> used;  // offset -> bytes
+  std::vector<Place> places;
+  int busy = 0;
+  for (int i = 0; i < 60'000; ++i) {
+    if (places.empty() || random() % 100 < (i / 10'000 % 2 == 0 ? 70 : 30)) {
+      std::uint64_t body = 1 + random() % (slots_.max_body_bytes() >> random() % 12);
+      Result<Place> place = slots_.Allocate(RecordBytes(body, 4096));
+      if (!place) {
+        EXPECT_EQ(place.error().code(), Code::kBusy);
+        busy++;
+        continue;
+      }
+      std::uint64_t offset = node_.arena.geometry().offset(*place);
+      std::optional<CheckedSlot> slot = CheckPlace(words_, node_.arena, *place, body);
+      ASSERT_TRUE(slot);
+      auto next = used.lower_bound(offset);
+      ASSERT_TRUE(next == used.end() || next->first >= offset + slot->slot_bytes);
+      ASSERT_TRUE(next == used.begin() || std::prev(next)->first + std::prev(next)->second <= offset);
+      used[offset] = slot->slot_bytes;
+      places.push_back(*place);
+      EXPECT_TRUE(slots_.used(*place));
+      EXPECT_TRUE(slots_.SameSize(*place, RecordBytes(body, 4096)));
+    } else {
+      std::size_t at = random() % places.size();
+      slots_.Free(places[at]);
+      EXPECT_FALSE(slots_.used(places[at]));
+      used.erase(node_.arena.geometry().offset(places[at]));
+      places[at] = places.back();
+      places.pop_back();
+    }
+    EXPECT_EQ(slots_.counts().used_slots, places.size());
+  }
+  EXPECT_GT(busy, 0) << "the arena was never full";
+  for (Place place : places) slots_.Free(place);
+  EXPECT_EQ(slots_.counts().free_heads, slots_.counts().heads) << "empty chunks serve any size again";
+  EXPECT_EQ(slots_.counts().used_bytes, 0u);
+  EXPECT_TRUE(slots_.Allocate(RecordBytes(slots_.max_body_bytes(), 4096)));
+}
+
+TEST_F(SlotsTest, CapacityIsWhatAnEmptyArenaTakes) {
+  for (std::uint64_t body : {64 * kKiB, 2 * kMiB, 5 * kMiB}) {
+    std::uint64_t count = 0;
+    std::vector<Place> places;
+    while (Result<Place> place = slots_.Allocate(RecordBytes(body, 4096))) {
+      places.push_back(*place);
+      count++;
+    }
+    EXPECT_EQ(count, Slots::Capacity(node_.arena.geometry(), RecordBytes(body, 4096)));
+    for (Place place : places) slots_.Free(place);
+  }
+}
+
+TEST_F(SlotsTest, BlocksPastTheLimitAreRefusedWithNumbers) {
+  EXPECT_EQ(slots_.max_body_bytes(), 12 * kMiB);
+  EXPECT_TRUE(slots_.CheckBody(12 * kMiB).ok());
+  Status status = slots_.CheckBody(12 * kMiB + 1);
+  EXPECT_EQ(status.code(), Code::kInvalid);
+  EXPECT_NE(status.message().find("12582913"), std::string::npos);
+  EXPECT_NE(status.message().find("12582912"), std::string::npos);
+  EXPECT_EQ(slots_.CheckBody(0).code(), Code::kInvalid);
+}
+
+TEST_F(SlotsTest, R14AChunkChangesItsSizeWhenItsSlotsAreGone) {
+  const std::uint64_t small = RecordBytes(1 * kMiB, 4096), large = RecordBytes(7 * kMiB, 4096);
+  std::vector<Place> places;
+  while (Result<Place> place = slots_.Allocate(small)) places.push_back(*place);
+  EXPECT_FALSE(slots_.Allocate(large));
+  // One slot of the second pair of heads stays; the third is pinned.
+  const Geometry& geometry = node_.arena.geometry();
+  std::vector<Place> kept;
+  for (Place place : places) {
+    std::uint32_t head = geometry.head_of(place);
+    bool first = geometry.offset(place) % kHeadSpanBytes == 0;
+    if (head / 2 == 2 && first) slots_.Pin(place);
+    if (head / 2 == 2 || head / 2 != 1 || first) {
+      kept.push_back(place);
+    } else {
+      slots_.Free(place);
+    }
+  }
+  std::optional<HeadRange> range = slots_.BestToEmpty(large);
+  ASSERT_TRUE(range);
+  EXPECT_EQ(*range, (HeadRange{2, 2}));
+  slots_.StartEmptying(*range);
+  std::uint64_t cursor = 0;
+  Place batch[1];
+  std::vector<Place> victims;
+  while (slots_.UsedIn(*range, &cursor, batch) == 1) victims.push_back(batch[0]);
+  EXPECT_EQ(victims.size(), 2u);
+  EXPECT_FALSE(slots_.Allocate(small)) << "what is being emptied is not filled again";
+  for (Place place : victims) slots_.Free(place);
+  EXPECT_FALSE(slots_.emptying());
+  Result<Place> place = slots_.Allocate(large);
+  ASSERT_TRUE(place);
+  EXPECT_EQ(geometry.head_of(*place), 2u);
+}
+
+TEST_F(SlotsTest, StoppedEmptyingGivesTheSlotsBack) {
+  const std::uint64_t small = RecordBytes(1 * kMiB, 4096), large = RecordBytes(7 * kMiB, 4096);
+  std::vector<Place> places;
+  while (Result<Place> place = slots_.Allocate(small)) places.push_back(*place);
+  std::optional<HeadRange> range = slots_.BestToEmpty(large);
+  ASSERT_TRUE(range);
+  slots_.StartEmptying(*range);
+  std::uint64_t cursor = 0;
+  Place batch[40];
+  std::size_t count = slots_.UsedIn(*range, &cursor, batch);
+  ASSERT_EQ(count, 40u);
+  for (Place place : batch) slots_.Free(place);
+  slots_.StopEmptying();
+  for (int i = 0; i < 40; ++i) EXPECT_TRUE(slots_.Allocate(small)) << i;
+  EXPECT_FALSE(slots_.Allocate(small));
+}
+
+TEST_F(SlotsTest, R14PinnedChunksAreNotProposed) {
+  const std::uint64_t small = RecordBytes(1 * kMiB, 4096), large = RecordBytes(7 * kMiB, 4096);
+  std::vector<Place> places;
+  while (Result<Place> place = slots_.Allocate(small)) {
+    places.push_back(*place);
+    slots_.Pin(*place);
+  }
+  EXPECT_FALSE(slots_.BestToEmpty(large));
+  for (Place place : places) {
+    if (node_.arena.geometry().head_of(place) / 2 == 4) slots_.Unpin(place);
+  }
+  EXPECT_EQ(slots_.BestToEmpty(large), (HeadRange{8, 2}));
+}
+
+}  // namespace
+}  // namespace cistern
