@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -20,7 +21,7 @@ template <class T>
 void AppendText(std::string& out, T value) {
   char digits[64];
   auto end = std::to_chars(digits, digits + sizeof(digits), value);
-  out.append(digits, end.ptr);
+  out.append(digits, static_cast<std::size_t>(end.ptr - digits));
 }
 
 template <class... Args>

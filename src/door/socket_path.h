@@ -20,7 +20,7 @@ inline constexpr std::size_t kMaxSocketPathBytes = sizeof(sockaddr_un::sun_path)
 inline std::string DefaultSocketPath() {
   std::string directory = Text("/run/user/", getuid());
   struct stat found;
-  if (stat(directory.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) return directory + "/cistern.sock";
+  if (stat(directory.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) return Text(directory, "/cistern.sock");
   return Text("/tmp/cistern-", getuid(), ".sock");
 }
 
