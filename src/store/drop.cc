@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes for good: drops, expired and bad blocks (R9, R10). One flag at the top ends all below it at once;
+// the rest is collected in slices, deepest first.
+#include <algorithm>
+
+#include "base/format.h"
+#include "store/impl.h"
+
+namespace cistern {
+
+std::shared_ptr<BlockStore::Impl::Grave> BlockStore::Impl::Bury(Grave grave) {
+  grave.made = ++last_made_;
+  tree_.CollectingBegins();
+  return graves_.emplace_back(std::make_shared<Grave>(std::move(grave)));
+}
+
+std::shared_ptr<BlockStore::Impl::Grave> BlockStore::Impl::Cut(BlockId block, Reason reason) {
+  Grave grave;
+  const BlockKey key = tree_.block(block).Key();
+  grave.top = grave.at = block;
+  grave.realm = tree_.block(block).realm;
+  grave.reason = reason;
+  grave.keys.push_back(key);
+  // The top's index entries are the first to go: a match from block 0 stops there from now on.
+  if (!tree_.block(block).ghost()) ++grave.blocks;
+  while (!tree_.block(block).ghost()) RemoveRecordOnly(tree_.block(block).first_record);
+  const BlockId parent = tree_.Cut(block);
+  // Where collecting stands may be below what was cut out just now.
+  if (!graves_.empty()) graves_.front()->at = graves_.front()->top;
+  auto buried = Bury(std::move(grave));
+  Settle(parent);
+  return buried;
+}
+
+void BlockStore::Impl::Disown(BlockId block) {
+  while (!tree_.block(block).ghost()) RemoveRecordOnly(tree_.block(block).first_record);
+  tree_.TakeAway(block);
+  Count();
+}
+
+bool BlockStore::Impl::Collect() {
+  while (!graves_.empty() && !Spent()) {
+    Grave& grave = *graves_.front();
+    if (EndPutsStep(grave)) continue;
+    if (grave.top != kNoId) {
+      CollectNode(grave);
+    } else {
+      EndGrave(grave);
+    }
+  }
+  if (graves_.empty() && !Spent()) CascadeSlice();
+  return !graves_.empty() || !cascade_.empty();
+}
+
+// Ends puts of and below what was cut, if they were made before; whether there may be more of them.
+bool BlockStore::Impl::EndPutsStep(Grave& grave) {
+  if (pending_.size() == 0) {
+    grave.keys.clear();
+    return false;
+  }
+  if (grave.whole_realm && grave.next_put < pending_.end()) {
+    const PutSlot put = grave.next_put++;
+    Count();
+    const Put& p = pending_[put];
+    if (p.name.realm == grave.realm && p.state == Put::State::kOpen) EndPut(put, Code::kMiss);
+    return true;
+  }
+  if (grave.keys.empty()) return false;
+  const BlockKey key = grave.keys.back();
+  grave.keys.pop_back();
+  Count();
+  const auto end = [&](auto next) {
+    for (PutSlot put = next(kNoId); put != kNoId;) {
+      const PutSlot after = next(put);
+      Count();
+      if (pending_[put].made < grave.made) {
+        if (pending_[put].name.key != key) grave.keys.push_back(pending_[put].name.key);
+        EndPut(put, Code::kMiss);
+      }
+      put = after;
+    }
+  };
+  end([&](PutSlot before) { return pending_.NextOf(grave.realm, key, before); });
+  end([&](PutSlot before) { return pending_.NextBelow(grave.realm, key, before); });
+  return true;
+}
+
+void BlockStore::Impl::CollectNode(Grave& grave) {
+  const BlockId block = grave.at;
+  Count();
+  Block& b = tree_.block(block);
+  if (b.first_child != kNoId) {
+    grave.at = b.first_child;
+    return;
+  }
+  if (!b.ghost()) ++grave.blocks;
+  while (!b.ghost()) RemoveRecordOnly(b.first_record);
+  if (!b.is(Block::kRoot)) grave.keys.push_back(b.Key());
+  if (b.is(Block::kReaping)) std::erase(reap_, block);
+  if (block != grave.top) {
+    grave.at = tree_.Free(block);
+    return;
+  }
+  grave.top = grave.at = kNoId;
+  if (grave.whole_realm) {
+    tree_.RemoveRealm(grave.realm);
+  } else {
+    tree_.Discard(block);
+  }
+}
+
+void BlockStore::Impl::EndGrave(Grave& grave) {
+  grave.done = true;
+  switch (grave.reason) {
+    case Reason::kDropped: counters_.dropped.Add(grave.blocks); break;
+    case Reason::kExpired: counters_.expired.Add(grave.blocks); break;
+    case Reason::kBad: break;  // counted where it was found
+  }
+  graves_.pop_front();
+  tree_.CollectingEnded();
+  if (!tree_.collecting()) {
+    cascade_.insert(cascade_.end(), unsure_.begin(), unsure_.end());
+    unsure_.clear();
+  }
+  collected_.Pulse();
+}
+
+Task<void> BlockStore::Impl::Collected(std::shared_ptr<Grave> grave) {
+  while (!grave->done) {
+    Collect();
+    if (!grave->done) co_await Yield();
+  }
+}
+
+Task<Result<std::uint64_t>> BlockStore::Impl::Drop(std::uint32_t slot, std::span<const BlockKey> keys) {
+  const RealmId realm = RealmOf(slot);
+  if (EntryOf(realm) == nullptr) co_return Error(Code::kMiss, Text("namespace ", slot, ": is not attached"));
+  if (journal_.tombstones() + keys.size() > options_.max_tombstones) {
+    counters_.busy.Add();
+    co_return Error(Code::kBusy, Text("drop: ", journal_.tombstones(), " drops are under way, ", keys.size(),
+                                      " more are asked for and the limit is ", options_.max_tombstones));
+  }
+  std::vector<std::shared_ptr<Grave>> graves;
+  std::vector<std::uint64_t> tombstones;
+  std::vector<Task<Status>> logged;
+  for (const BlockKey& key : keys) {
+    BlockId block = kNoId;
+    for (bool unsure = true; unsure;) {
+      if (Spent()) co_await Yield();
+      unsure = false;
+      block = Find(realm, key, &unsure);
+      if (unsure) co_await collected_.Wait();
+    }
+    const NamespaceEntry* entry = EntryOf(realm);
+    if (entry == nullptr) break;  // all of it went
+    if (block == kNoId) {
+      // Puts of it and below it end all the same, and what is still being collected is waited for.
+      Grave grave;
+      grave.realm = realm;
+      grave.keys.push_back(key);
+      graves.push_back(Bury(std::move(grave)));
+      continue;
+    }
+    graves.push_back(Cut(block, Reason::kDropped));
+    const Tombstone tombstone{sequence_++, entry->incarnation, key};
+    tombstones.push_back(tombstone.sequence);
+    logged.push_back(journal_.AddTombstone(tombstone));
+  }
+  std::uint64_t blocks = 0;
+  for (const auto& grave : graves) {
+    co_await Collected(grave);
+    blocks += grave->blocks;
+  }
+  Status status;
+  for (Task<Status>& task : logged) {
+    if (Status one = co_await task; !one.ok()) status = std::move(one);
+  }
+  // Nothing older is left below them: every generation has changed.
+  for (const std::uint64_t sequence : tombstones) journal_.EndTombstone(sequence);
+  if (!status.ok()) co_return std::unexpected(std::move(status));
+  co_return blocks;
+}
+
+Task<Result<std::pair<std::uint64_t, std::uint64_t>>> BlockStore::Impl::DropNamespace(std::uint32_t slot) {
+  while (naming_) co_await named_.Wait();
+  const RealmId realm = RealmOf(slot);
+  if (EntryOf(realm) == nullptr) co_return Error(Code::kMiss, Text("namespace ", slot, ": is not attached"));
+  naming_ = true;
+  NamespaceEntry entry = *EntryOf(realm);
+  entry.incarnation = sequence_++;
+  Status status = co_await journal_.PutNamespace(entry);
+  std::shared_ptr<Grave> buried;
+  if (status.ok()) {
+    names_.SetIncarnation(slot, entry.incarnation);
+    SetIncarnation(words_, index_.index(), slot, entry.incarnation);
+    realms_[slot] = tree_.AddRealm(slot, entry.incarnation);
+    Grave grave;
+    grave.top = grave.at = tree_.realm(realm)->root;
+    grave.realm = realm;
+    grave.whole_realm = true;
+    tree_.Cut(grave.top);
+    buried = Bury(std::move(grave));
+  }
+  naming_ = false;
+  named_.Pulse();
+  if (!status.ok()) co_return std::unexpected(std::move(status));
+  co_await Collected(buried);
+  co_return std::pair(buried->blocks, entry.incarnation);
+}
+
+}  // namespace cistern

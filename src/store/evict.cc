@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// Room: the tree says what may go, the policy's order says what goes next.
+#include <algorithm>
+#include <array>
+
+#include "record/seal.h"
+#include "store/impl.h"
+
+namespace cistern {
+
+bool BlockStore::Impl::MayGo(RecordId record) const {
+  const Record& r = tree_.record(record);
+  if (r.holds > 0) return false;
+  if (r.is(Record::kBehind)) return true;
+  const Block& b = tree_.block(r.block);
+  if (b.first_child != kNoId) return false;
+  // What waits to be published below a block keeps it, and with it its ancestors.
+  return pending_.size() == 0 || pending_.NextBelow(b.realm, b.Key(), kNoId) == kNoId;
+}
+
+BlockStore::Impl::Step BlockStore::Impl::EvictOne() {
+  for (;;) {
+    if (Spent()) return Step::kSpent;
+    const auto coldest = order_.Coldest();
+    if (!coldest) {
+      if (LetGoOfEnded()) continue;
+      return Step::kWaits;
+    }
+    Count();
+    if (!MayGo(*coldest)) {
+      order_.Park(*coldest);
+      continue;
+    }
+    counters_.evicted.Add();
+    Remove(*coldest);
+    return Step::kDone;
+  }
+}
+
+// The index entry first (R9), then the generation, then the slot.
+void BlockStore::Impl::RemoveRecordOnly(RecordId record) {
+  const Record r = tree_.record(record);
+  Count(4);
+  index_.Clear(r.entry);
+  Retire(words_, slots_.arena(), r.place);
+  if (r.holds > 0) slots_.Unpin(r.place);
+  order_.Remove(record);
+  expiry_.Remove(record);
+  tree_.ClearAt(r.place);
+  tree_.RemoveRecord(record);
+  bytes_ -= r.body_bytes;
+  FreeSlot(r.place);
+}
+
+void BlockStore::Impl::Remove(RecordId record) {
+  const BlockId block = tree_.record(record).block;
+  RemoveRecordOnly(record);
+  Settle(block);
+}
+
+void BlockStore::Impl::Unpark(BlockId block) {
+  for (RecordId r = tree_.block(block).first_record; r != kNoId; r = tree_.record(r).next) {
+    Count();
+    if (order_.Parked(r)) order_.Unpark(r);
+  }
+}
+
+void BlockStore::Impl::Settle(BlockId block) {
+  for (int levels = 0; block != kNoId; ++levels) {
+    if (!tree_.Empty(block) || tree_.block(block).is(Block::kCut)) {
+      if (tree_.block(block).first_child == kNoId) Unpark(block);
+      return;
+    }
+    if (levels == 32) {
+      if (!tree_.block(block).is(Block::kReaping)) reap_.push_back(block);
+      tree_.block(block).flags |= Block::kReaping;
+      return;
+    }
+    if (tree_.block(block).is(Block::kReaping)) return;
+    Count();
+    const BlockId parent = tree_.Free(block);
+    // What is being collected may be evicted beside it.
+    if (!graves_.empty() && graves_.front()->at == block) graves_.front()->at = parent;
+    block = parent;
+  }
+}
+
+void BlockStore::Impl::Reap() {
+  while (!reap_.empty() && !Spent()) {
+    const BlockId block = reap_.back();
+    reap_.pop_back();
+    tree_.block(block).flags &= static_cast<std::uint8_t>(~Block::kReaping);
+    Settle(block);
+  }
+}
+
+bool BlockStore::Impl::LetGoOfEnded() {
+  const auto held = leases_.NextEnded();
+  if (!held) return false;
+  DropHold(*held);
+  return true;
+}
+
+void BlockStore::Impl::FreeSlot(Place place) {
+  if (!io_.empty()) {
+    if (const auto io = io_.find(place); io != io_.end()) {
+      io->second.dead = true;
+      return;
+    }
+  }
+  slots_.Free(place);
+}
+
+void BlockStore::Impl::EndIo(Place place) {
+  const auto io = io_.find(place);
+  if (--io->second.users > 0) return;
+  const bool dead = io->second.dead;
+  io_.erase(io);
+  if (dead) slots_.Free(place);
+}
+
+Task<Result<Place>> BlockStore::Impl::MakeRoom(std::uint64_t record_bytes, Instant deadline) {
+  // What goes in the global order serves this record only where its size is the same. Past two chunks' worth
+  // of others, one chunk is emptied on purpose.
+  const std::uint64_t enough = 2 * std::uint64_t{SlotSize::For(record_bytes, slots_.arena().geometry().alignment)
+                                                     .chunk_heads} * kHeadSpanBytes;
+  std::uint64_t went = 0;
+  bool emptied = false;
+  for (;;) {
+    auto place = slots_.Allocate(record_bytes);
+    Count();
+    if (place || place.error().code() != Code::kBusy) co_return place;
+    if (clock_.Now() >= deadline) {
+      co_return Error(Code::kTooLate, "write: the deadline passed while it waited for room");
+    }
+    const std::uint64_t before = bytes_;
+    const Step step = went < enough ? EvictOne() : Step::kWaits;
+    went += before - bytes_;
+    if (step == Step::kSpent) co_await Yield();
+    if (step != Step::kWaits) continue;
+    while (emptying_ && clock_.Now() < deadline) {
+      if (Status waited = co_await emptied_.Wait(deadline); !waited.ok()) break;
+      emptied = false;
+    }
+    if (emptying_) continue;
+    if (emptied) break;
+    const bool served = co_await EmptyAChunk(record_bytes, deadline);
+    if (!served) break;
+    emptied = went < enough;
+    went = 0;
+  }
+  counters_.writes_without_room.Add();
+  counters_.busy.Add();
+  co_return Error(Code::kBusy, "write: no room, and nothing may go: all that is here is leased, in use, or has "
+                               "something below it that is");
+}
+
+Task<bool> BlockStore::Impl::EmptyAChunk(std::uint64_t record_bytes, Instant deadline) {
+  emptying_ = true;
+  bool served = false;
+  // One look goes over part of the arena only.
+  for (int looks = 0; looks < 64 && !served && clock_.Now() < deadline; ++looks) {
+    const auto range = slots_.BestToEmpty(record_bytes);
+    Count(16);
+    if (range) {
+      served = co_await EmptyRange(*range);
+      if (!served) break;
+    }
+    if (Spent()) co_await Yield();
+  }
+  emptying_ = false;
+  emptied_.Pulse();
+  co_return served;
+}
+
+Task<bool> BlockStore::Impl::EmptyRange(HeadRange range) {
+  slots_.StartEmptying(range);
+  std::uint64_t cursor = 0;
+  std::array<Place, 32> places;
+  bool left = false;
+  for (std::size_t n; !left && (n = slots_.UsedIn(range, &cursor, places)) > 0;) {
+    for (std::size_t i = 0; i < n && !left; ++i) {
+      if (Spent()) co_await Yield();
+      Count();
+      if (!slots_.used(places[i])) continue;
+      const RecordId record = tree_.At(places[i]);
+      if (record == kNoId || tree_.record(record).holds > 0) {
+        left = true;
+      } else {
+        const bool moved = co_await Move(record);
+        if (moved) continue;
+        // No slot for it elsewhere: it goes if it may, whatever its turn.
+        const RecordId now = tree_.At(places[i]);
+        if (now != kNoId && MayGo(now)) {
+          counters_.evicted.Add();
+          Remove(now);
+        }
+        left = slots_.used(places[i]);
+      }
+    }
+  }
+  slots_.StopEmptying();
+  co_return !left;
+}
+
+Task<bool> BlockStore::Impl::Move(RecordId record) {
+  const Record r = tree_.record(record);
+  const Held held{record, r.born};
+  const ArenaSpace& arena = slots_.arena();
+  const std::uint32_t alignment = arena.geometry().alignment;
+  std::vector<std::byte> trailer(RoundUp(TrailerBoundBytes(r.body_bytes, r.part_count()), 8));
+  LoadWords(words_, arena.slot(r.place) + TrailerOffset(r.body_bytes, alignment), trailer);
+  const auto seal = CheckSeal(trailer);
+  if (!seal) {
+    counters_.cut_bad.Add();
+    Cut(r.block, Reason::kBad);
+    co_return true;
+  }
+  const auto to = slots_.Allocate(RecordBytes(r.body_bytes, seal->segment_count(), seal->part_count(), alignment));
+  if (!to) co_return false;
+  slots_.Pin(*to);
+  AddHold(record);
+  BeginIo(r.place);
+  const std::uint64_t generation = BeginFill(words_, arena, *to);
+  std::vector<std::uint32_t> part_bytes, crcs(seal->segment_count());
+  for (std::uint32_t i = 0; i < seal->part_count(); ++i) {
+    const SealView::PartPlace part = seal->part(i);
+    part_bytes.push_back(part.bytes);
+    const std::span<const std::byte> from[] = {{arena.slot(r.place) + part.offset, part.bytes}};
+    FillTask fill(movers_, {arena.slot(*to) + part.offset, from,
+                            std::span(crcs).subspan(part.first_segment, SegmentsOfPart(part.bytes))});
+    co_await fill;
+  }
+  EndIo(r.place);
+  slots_.Unpin(*to);
+  bool sound = true;
+  for (std::uint32_t i = 0; i < crcs.size(); ++i) sound = sound && crcs[i] == seal->segment_crc(i);
+  Record& now = tree_.record(record);
+  const bool same = now.born == r.born && now.block == r.block && now.place == r.place;
+  const bool wanted = same && sound && now.holds == 1;
+  DropHold(held);
+  if (!wanted) {
+    slots_.Free(*to);
+    if (same && !sound) {
+      counters_.cut_bad.Add();
+      Cut(r.block, Reason::kBad);
+    }
+    // Held by a lease since: it stays, and so does its chunk.
+    co_return same && sound ? false : true;
+  }
+  const Block& b = tree_.block(r.block);
+  const Seal moved{.incarnation = seal->incarnation(),
+                   .group = r.group,
+                   .key = b.Key(),
+                   .parent = seal->parent(),
+                   .put_id = seal->put_id(),
+                   .part_bytes = part_bytes,
+                   .segment_crcs = crcs};
+  cistern::Publish(words_, arena, *to, generation,
+                   {.seal = moved, .sequence = sequence_++, .born = r.born, .expiry = r.expiry});
+  Count(8);
+  // The old entry's place in the bucket serves the new one; between them the block is missed, not wrong.
+  index_.Clear(r.entry);
+  const auto entry = index_.Insert(FingerprintOf(seal->incarnation(), r.group, b.Key()),
+                                   {.place = *to,
+                                    .body_bytes = r.body_bytes,
+                                    .expiry = r.expiry,
+                                    .generation_low = static_cast<std::uint32_t>(generation) & kGenerationLowMask});
+  CISTERN_ASSERT(entry);
+  Retire(words_, arena, r.place);
+  tree_.ClearAt(r.place);
+  now.place = *to;
+  now.generation = generation;
+  now.entry = static_cast<std::uint32_t>(*entry);
+  now.flags |= Record::kVerified;
+  tree_.SetAt(*to, record);
+  FreeSlot(r.place);
+  co_return true;
+}
+
+}  // namespace cistern

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inside of BlockStore, for the folder's .cc files alone, each of which holds one idea: read.cc (attach,
+// match, leases, touches), write.cc (puts on their way), publish.cc (what becomes visible), evict.cc (room),
+// drop.cc (what goes for good), recover.cc (what comes back).
+//
+// A step of the core counts what it touches (R16): whoever loops asks Spent() and yields. Ids of records and
+// puts may be reused across a yield, so who kept one over it compares born, or counts as a user of the put.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "arena/protocol.h"
+#include "base/event.h"
+#include "memory/movers.h"
+#include "memory/recovery.h"
+#include "memory/slots.h"
+#include "policy/evict.h"
+#include "store/block_store.h"
+#include "store/due.h"
+#include "store/journal.h"
+#include "store/leases.h"
+#include "store/names.h"
+#include "store/pending.h"
+#include "store/tree.h"
+
+namespace cistern {
+
+// Below kStepTouches by what the longest indivisible piece may touch.
+inline constexpr std::uint32_t kSpentTouches = 300;
+inline constexpr std::uint32_t kStandingLooks = 192;
+// Windows of more blocks are ordered like full groups: finding what fell behind costs a look a block.
+inline constexpr std::uint32_t kMaxWindowLooks = 64;
+inline constexpr std::uint64_t kCoreBatchBytes = 1u << 20;  // what the core copies itself
+inline constexpr std::uint64_t kStretchBytes = 4u << 20;    // of a part, for one mover
+inline constexpr std::uint64_t kSequencesReserved = 1ull << 32;  // at a time; see docs/formats/journal.md
+
+class BlockStore::Impl {
+ public:
+  Impl(const Parts& parts, const BlockStoreOptions& options);
+
+  Executor& executor() { return executor_; }
+
+  // What BlockStore says, arguments by value where a task outlives the call.
+  Task<Status> Recover();
+  Task<Result<Attached>> Attach(NamespaceSpec spec);
+  Status CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const;
+  Task<Result<std::uint32_t>> MatchRest(std::uint32_t slot, std::uint32_t matched, std::span<const BlockKey> rest);
+  Task<Result<LeaseId>> Hold(Caller caller, std::uint32_t slot, std::span<const BlockKey> chain,
+                             std::int64_t hold_us);
+  Task<Result<AcquireGrant>> Acquire(Caller caller, std::uint32_t slot, std::span<const BlockName> blocks,
+                                     std::int64_t lease_us, Instant deadline);
+  Status Release(const Caller& caller, LeaseId lease) { return leases_.End(caller, lease); }
+  Task<std::vector<PartOutcome>> Write(Caller caller, std::uint32_t slot, std::vector<PartWrite> parts,
+                                       Instant deadline);
+  Task<Result<std::uint32_t>> EndHeld(Caller caller, std::uint32_t slot, std::span<const PutId> puts, bool publish);
+  Task<std::uint32_t> Touch(std::uint32_t slot, std::span<const BlockKey> keys);
+  void TouchPlace(std::uint32_t place, std::uint32_t generation_low);
+  Task<Result<std::uint64_t>> Drop(std::uint32_t slot, std::span<const BlockKey> keys);
+  Task<Result<std::pair<std::uint64_t, std::uint64_t>>> DropNamespace(std::uint32_t slot);
+  Task<Status> ReportBad(std::uint32_t slot, std::span<const BlockName> blocks);
+  Task<void> SessionEnded(Caller caller, bool last_of_owner);
+  bool Tick();
+  Occupancy occupancy() const;
+  const StoreCounters& counters() const { return counters_; }
+  std::uint32_t TakeLongestStep();
+
+ private:
+  // ---- steps ----
+  // What became of a piece of work: kSpent asks for another step of the core, then it goes on.
+  enum class Step : std::uint8_t { kDone, kWaits, kSpent };
+  void Count(std::uint32_t touches = 1);
+  bool Spent();
+
+  // ---- finding (read.cc) ----
+  std::uint64_t NowS() { return AdvanceTime(words_, slots_.arena(), clock_.Wall().seconds); }
+  RealmId RealmOf(std::uint32_t slot) const { return slot < realms_.size() ? realms_[slot] : kNoId; }
+  // The namespace of a realm that is current; null for one that was dropped.
+  const NamespaceEntry* EntryOf(RealmId realm) const;
+  // The block of a key that stands; kNoId for none. `unsure`, when not null, is set where that could not be
+  // told within a step because something is being collected: then it is kNoId as well.
+  BlockId Find(RealmId realm, const BlockKey& key, bool* unsure = nullptr);
+  // Its record of the group that may be read now, or kNoId.
+  RecordId Readable(BlockId block, std::uint16_t group, std::uint64_t now_s) const;
+  bool Expired(const Record& record, std::uint64_t now_s) const {
+    return record.expiry != 0 && now_s >= record.expiry;
+  }
+  void AddHold(RecordId record);
+  void DropHold(Held held);
+  Task<bool> Verify(Held held);
+
+  // ---- puts (write.cc) ----
+  struct PartJob;  // one PartWrite on its way
+  Status CheckPart(const NamespaceEntry& entry, const PartWrite& part) const;
+  // Finds or makes the put; kWaits where something is being collected that hides whether the block is here.
+  Step JoinPut(const Caller& caller, RealmId realm, PartJob& job);
+  Task<void> JoinWhenSure(Caller caller, RealmId realm, PartJob& job, Instant deadline);
+  std::uint64_t RecordBytesOf(const Put& put) const;
+  void GiveSlot(PutSlot put, Place place);
+  Task<void> FindSlot(PartJob& job, Instant deadline);
+  // Whether there is anything to copy: its put still open, with a slot, the part not there yet.
+  bool BeginCopy(PartJob& job);
+  Task<void> CopyByCore(PartJob& job);
+  Task<void> CopyByMover(PartJob& job);
+  void Commit(PartJob& job);
+  void Leave(PutSlot put);
+  // Its writer is done with it: what came of it.
+  void Settled(PartJob& job);
+  // An open put ends without becoming visible; kOk: its block was there already.
+  void EndPut(PutSlot put, Code why);
+  void LetGoOfSlot(PutSlot put);
+
+  // ---- publishing (publish.cc) ----
+  // kDone: published, or ended. kWaits: not whole, held back, or its parent is not reachable.
+  Step TryPublish(PutSlot put);
+  Step TryPublishOpen(PutSlot put);
+  // Sets aside more sequence numbers before they run out.
+  Task<void> ReserveSequences();
+  bool LowOnSequences() const { return sequence_ + kSequencesReserved / 2 > sequences_below_; }
+  // kDone and a parent of kNoId: it is not there and need not be.
+  Step FindParent(PutSlot put, const NamespaceEntry& entry, BlockId* parent);
+  // kDone: the put may go in; its block, if that is here as a ghost or with other groups.
+  Step FindPresent(PutSlot put, BlockId parent, BlockId* block);
+  bool HangsBelow(BlockId block, BlockId top);
+  bool EnterIndex(PutSlot put, std::uint64_t incarnation, std::uint32_t* number);
+  BlockId BlockFor(PutSlot put);
+  void MakeVisible(PutSlot put, BlockId block, std::uint32_t index_number, const NamespaceEntry& entry);
+  void MarkBehind(BlockId block, std::uint16_t group, const NamespaceEntry& entry);
+  // Publishes what waits below what was published, and what waits below that; a slice of it. Whether there is
+  // more.
+  bool CascadeSlice();
+  Task<void> Cascade();
+
+  // ---- room (evict.cc) ----
+  bool MayGo(RecordId record) const;
+  // kDone: one went. kWaits: nothing may go.
+  Step EvictOne();
+  Task<Result<Place>> MakeRoom(std::uint64_t record_bytes, Instant deadline);
+  Task<bool> EmptyAChunk(std::uint64_t record_bytes, Instant deadline);
+  Task<bool> EmptyRange(HeadRange range);
+  // Moves a record to another slot of its size; false where it stays, or is gone.
+  Task<bool> Move(RecordId record);
+  // Ends a record: index entry, generation, slot. Its block may be freed with it.
+  void Remove(RecordId record);
+  void RemoveRecordOnly(RecordId record);
+  // A block lost a record or a child: frees it if it is empty, lets it go first if it may go now.
+  void Settle(BlockId block);
+  void Unpark(BlockId block);
+  void Reap();
+  bool LetGoOfEnded();
+  void BeginIo(Place place) { ++io_[place].users; }
+  void EndIo(Place place);
+  void FreeSlot(Place place);
+
+  // ---- dropping (drop.cc) ----
+  enum class Reason : std::uint8_t { kDropped, kExpired, kBad };
+  struct Grave {
+    BlockId top = kNoId;      // kNoId: nothing of it is in the tree
+    BlockId at = kNoId;
+    RealmId realm = kNoId;    // the key's; all of it goes where `whole_realm`
+    bool whole_realm = false;
+    PutSlot next_put = 0;
+    std::vector<BlockKey> keys;  // whose puts, and the puts below them, end
+    std::uint64_t made = 0;      // puts made later stay
+    Reason reason = Reason::kDropped;
+    std::uint64_t blocks = 0;
+    bool done = false;
+  };
+  std::shared_ptr<Grave> Cut(BlockId block, Reason reason);
+  std::shared_ptr<Grave> Bury(Grave grave);
+  // One slice of what was cut; whether there is more.
+  bool Collect();
+  bool EndPutsStep(Grave& grave);
+  void CollectNode(Grave& grave);
+  void EndGrave(Grave& grave);
+  Task<void> Collected(std::shared_ptr<Grave> grave);
+  // Takes a block that was cut with an ancestor out of the way of a new one with its key.
+  void Disown(BlockId block);
+
+  // ---- coming back (recover.cc) ----
+  struct Revival;
+  Task<void> ClearIndex();
+  Task<void> Scan(Revival& revival);
+  void Admit(Revival& revival, const RecoveredBlock& found);
+  Task<void> LinkParents(Revival& revival);
+  Task<void> KeepReachable(Revival& revival);
+  void Judge(Revival& revival, BlockId block);
+  Task<void> Refuse(Revival& revival);
+  Task<void> FillIndex(Revival& revival);
+  Task<Status> SettleNames(Revival& revival);
+  void RefuseRecord(RecordId record);
+
+  Executor& executor_;
+  const Clock& clock_;
+  Words& words_;
+  Slots& slots_;
+  IndexWriter<Words> index_;
+  Movers& movers_;
+  Journal& journal_;
+  Logger& log_;
+  const BlockStoreOptions options_;
+  const std::uint32_t max_records_;
+
+  Names names_;
+  std::vector<RealmId> realms_;  // by namespace slot
+  Tree tree_;
+  Pending pending_;
+  Leases leases_;
+  Lru order_;
+  Due expiry_;
+  std::uint64_t bytes_ = 0;  // of bodies of records
+
+  std::uint64_t sequence_ = 1;         // the next
+  std::uint64_t sequences_below_ = 0;  // what the journal has set aside
+  bool reserving_ = false;
+  std::uint64_t last_made_ = 0;  // puts and cuts, in order
+
+  struct Below {
+    RealmId realm;
+    BlockKey key;
+    std::uint32_t groups;  // of what waits, a bit each
+  };
+  std::deque<Below> cascade_;  // published, and what waits below not looked at
+  std::vector<Below> unsure_;  // to be looked at when all is collected
+  std::deque<std::shared_ptr<Grave>> graves_;
+  Event collected_;
+  std::vector<BlockId> reap_;
+
+  struct Io {
+    std::uint32_t users = 0;
+    bool dead = false;  // its record went: the slot is free when the last user is done
+  };
+  std::unordered_map<Place, Io> io_;
+  bool emptying_ = false;
+  Event emptied_;
+  bool naming_ = false;
+  Event named_;
+
+  std::uint64_t step_ = 0;
+  std::uint32_t touches_ = 0;
+  std::uint32_t longest_step_ = 0;
+  std::uint64_t copied_ = 0;  // in this step, by the core
+  StoreCounters counters_;
+};
+
+}  // namespace cistern

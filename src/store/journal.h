@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The small log of what must not come back (R10): which lists are namespaces and under which incarnation, the
+// tombstones of dropped keys, and up to where sequence numbers may have been used. docs/formats/journal.md
+// describes its file. It is bounded by what it says now: it keeps that in memory as well and rewrites the file
+// when history is more than half of it.
+//
+// Nothing is durable before its task ends with ok. Appends that come together share one write and one sync.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/event.h"
+#include "base/task.h"
+#include "cistern/key.h"
+#include "cistern/status.h"
+#include "io/loop.h"
+#include "store/names.h"
+
+namespace cistern {
+
+inline constexpr std::uint64_t kJournalMagic = 0x4c4e5255'4f4a4943;  // "CIJOURNL" in memory
+inline constexpr std::uint64_t kJournalVersion = 1;
+
+// A key of an incarnation was dropped: no record of it or below it counts that was born before.
+struct Tombstone {
+  std::uint64_t sequence = 0;  // at the drop; also its number
+  std::uint64_t incarnation = 0;
+  BlockKey key;
+  friend bool operator==(const Tombstone&, const Tombstone&) = default;
+};
+
+class Journal final {
+ public:
+  // The file is `<directory>/journal`; the directory exists. The loop is borrowed.
+  Journal(Loop& loop, std::string directory);
+  // No task may be under way, or all of them were dropped.
+  ~Journal() = default;
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
+
+  Executor& executor() { return loop_.executor(); }
+
+  struct Contents {
+    std::vector<NamespaceEntry> namespaces;
+    std::vector<Tombstone> tombstones;
+    std::uint64_t sequences_below = 0;  // no sequence number from here on was ever used
+    // The file is damaged before its end: tombstones may be lost, so nothing from before may be believed.
+    bool damaged = false;
+  };
+  // Reads what is there, to be awaited first. A torn tail was never acknowledged and is left out. kMismatch:
+  // another format version, or no journal at all.
+  Task<Result<Contents>> Open();
+
+  // What of the contents still counts; replaces the file. Awaited once, after Open and before the others.
+  Task<Status> Start(std::vector<NamespaceEntry> namespaces, std::uint64_t sequences_below);
+
+  // Numbers below `below` may be used once this is durable.
+  Task<Status> ReserveSequences(std::uint64_t below);
+  // A new namespace, or one with another name, window or incarnation.
+  Task<Status> PutNamespace(const NamespaceEntry& entry);
+  Task<Status> AddTombstone(Tombstone tombstone);
+  // Nothing older than the tombstone is left. Written with the next append: until then it does no harm.
+  void EndTombstone(std::uint64_t sequence);
+
+  std::size_t tombstones() const { return tombstones_.size(); }
+  std::uint64_t file_bytes() const { return end_; }
+
+ private:
+  enum class Kind : std::uint8_t { kSequences = 1, kNamespace = 2, kTombstone = 3, kTombstoneEnd = 4 };
+
+  static void Append(std::vector<std::byte>& out, Kind kind, std::span<const std::byte> payload);
+  static void AppendTombstone(std::vector<std::byte>& out, const Tombstone& tombstone);
+  // Takes records off the front of `bytes` as long as they check; false where one does not.
+  bool Apply(std::span<const std::byte> bytes, std::size_t* used, Contents& contents) const;
+  std::vector<std::byte> Snapshot() const;
+  Task<Status> Rewrite();
+  Task<Status> Flush();
+  Task<Status> WriteOut();
+
+  Loop& loop_;
+  const std::string directory_;
+  File file_;
+  std::uint64_t end_ = 0;        // of the file
+  std::uint64_t live_bytes_ = 0; // of the file when it was last rewritten
+  bool broken_ = true;           // an append failed: the file's end is unknown, so it is written anew
+
+  std::map<std::uint32_t, std::vector<std::byte>> namespaces_;  // by slot
+  std::map<std::uint64_t, Tombstone> tombstones_;               // by sequence
+  std::uint64_t sequences_below_ = 0;
+
+  std::vector<std::byte> pending_;  // records not yet handed to the file
+  std::uint64_t asked_ = 0;         // flushes begun and asked for, by number
+  std::uint64_t done_ = 0;
+  bool flushing_ = false;
+  Status last_;
+  Event flushed_;
+};
+
+}  // namespace cistern

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attaching, finding, leasing, touching.
+#include <algorithm>
+
+#include "base/format.h"
+#include "store/impl.h"
+
+namespace cistern {
+
+namespace {
+
+Status Unknown(std::uint32_t slot) {
+  return Status(Code::kMiss, Text("namespace ", slot, ": is not attached, or was dropped; attach again"));
+}
+
+}  // namespace
+
+Task<Result<Attached>> BlockStore::Impl::Attach(NamespaceSpec spec) {
+  if (Status status = Names::Validate(spec); !status.ok()) co_return std::unexpected(std::move(status));
+  for (const GroupSpec& group : spec.groups) {
+    std::uint64_t body = 0;
+    for (std::uint64_t bytes : group.part_bytes) body += bytes;
+    if (body == 0) continue;
+    if (Status status = slots_.CheckBody(body); !status.ok()) {
+      co_return Error(status.code(), Text("group ", group.name, ": ", status.message()));
+    }
+  }
+  // One change of the names at a time: two that attach the same new list get one namespace.
+  while (naming_) co_await named_.Wait();
+  const auto found = names_.Find(spec);
+  if (!found) co_return std::unexpected(found.error());
+  if (!found->changes) co_return Attached{found->entry->slot, found->entry->incarnation};
+  naming_ = true;
+  const bool is_new = found->entry == nullptr;
+  NamespaceEntry entry = names_.Merged(spec, sequence_);
+  if (is_new) ++sequence_;
+  Status status = co_await journal_.PutNamespace(entry);
+  const Attached attached{entry.slot, entry.incarnation};
+  if (status.ok()) {
+    if (is_new) {
+      if (realms_.size() <= entry.slot) realms_.resize(entry.slot + 1, kNoId);
+      realms_[entry.slot] = tree_.AddRealm(entry.slot, entry.incarnation);
+      SetIncarnation(words_, index_.index(), entry.slot, entry.incarnation);
+    }
+    names_.Put(std::move(entry));
+  }
+  naming_ = false;
+  named_.Pulse();
+  if (!status.ok()) co_return std::unexpected(std::move(status));
+  co_return attached;
+}
+
+Status BlockStore::Impl::CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const {
+  const NamespaceEntry* entry = names_.at(slot);
+  if (entry != nullptr && entry->incarnation == incarnation) return Status();
+  return Unknown(slot);
+}
+
+const NamespaceEntry* BlockStore::Impl::EntryOf(RealmId realm) const {
+  const Realm* found = tree_.realm(realm);
+  return found != nullptr && RealmOf(found->slot) == realm ? names_.at(found->slot) : nullptr;
+}
+
+BlockId BlockStore::Impl::Find(RealmId realm, const BlockKey& key, bool* unsure) {
+  Count();
+  const BlockId block = tree_.Find(realm, key);
+  if (block == kNoId || !tree_.collecting()) return block;
+  std::uint32_t budget = kStandingLooks;
+  const Tree::Answer answer = tree_.Standing(block, &budget);
+  Count(kStandingLooks - budget);
+  if (answer == Tree::Answer::kUnknown && unsure != nullptr) *unsure = true;
+  return answer == Tree::Answer::kYes ? block : kNoId;
+}
+
+RecordId BlockStore::Impl::Readable(BlockId block, std::uint16_t group, std::uint64_t now_s) const {
+  const RecordId record = tree_.FindRecord(block, group);
+  return record == kNoId || Expired(tree_.record(record), now_s) ? kNoId : record;
+}
+
+// For each block of `rest`: how far back from it every group's records follow each other without a gap. A full
+// group ends the match at its first gap; a window only has to reach back its length, or to block 0.
+Task<Result<std::uint32_t>> BlockStore::Impl::MatchRest(std::uint32_t slot, std::uint32_t matched,
+                                                        std::span<const BlockKey> rest) {
+  const RealmId realm = RealmOf(slot);
+  if (EntryOf(realm) == nullptr) co_return std::unexpected(Unknown(slot));
+  const std::vector<Group> groups = EntryOf(realm)->groups;
+  std::vector<std::uint64_t> run(groups.size(), 0);
+  std::uint32_t best = 0;
+  for (std::size_t i = 0; i < rest.size(); ++i) {
+    if (Spent()) co_await Yield();
+    if (EntryOf(realm) == nullptr) co_return 0u;
+    const std::uint64_t now_s = NowS();
+    const BlockId block = Find(realm, rest[i]);
+    if (i == 0 && block != kNoId) {
+      // What the index had: the records before rest[0], as far back as a window looks.
+      BlockId at = tree_.block(block).parent;
+      for (std::uint32_t back = 0; back < std::min(matched, kMaxWindowLooks) && at != kNoId; ++back) {
+        Count();
+        for (std::size_t g = 0; g < groups.size(); ++g) {
+          if (run[g] == back && Readable(at, static_cast<std::uint16_t>(g), now_s) != kNoId) ++run[g];
+        }
+        at = tree_.block(at).parent;
+      }
+    }
+    bool full = true, windows = true;
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const bool here = block != kNoId && Readable(block, static_cast<std::uint16_t>(g), now_s) != kNoId;
+      run[g] = here ? run[g] + 1 : 0;
+      if (groups[g].reach == Reach::kFull) {
+        full = full && here;
+      } else {
+        const std::uint64_t window = std::min<std::uint64_t>(groups[g].window_blocks, kMaxWindowLooks);
+        windows = windows && run[g] >= std::min<std::uint64_t>(window, matched + i + 1);
+      }
+    }
+    Count(static_cast<std::uint32_t>(groups.size()));
+    if (!full) break;
+    if (windows) best = static_cast<std::uint32_t>(i + 1);
+  }
+  co_return best;
+}
+
+void BlockStore::Impl::AddHold(RecordId record) {
+  Record& r = tree_.record(record);
+  if (r.holds++ == 0) slots_.Pin(r.place);
+  Count();
+}
+
+void BlockStore::Impl::DropHold(Held held) {
+  Record& r = tree_.record(held.record);
+  Count();
+  if (r.born != held.born || r.block == kNoId) return;  // dropped meanwhile
+  if (--r.holds > 0) return;
+  slots_.Unpin(r.place);
+  if (order_.Parked(held.record)) order_.Unpark(held.record);
+}
+
+// A chain's end keeps its ancestors: the last copy of a full group's record does not go while something below
+// is here. What a window needs may go by itself, so it is leased record by record.
+Task<Result<LeaseId>> BlockStore::Impl::Hold(Caller caller, std::uint32_t slot, std::span<const BlockKey> chain,
+                                             std::int64_t hold_us) {
+  const RealmId realm = RealmOf(slot);
+  if (EntryOf(realm) == nullptr) co_return std::unexpected(Unknown(slot));
+  if (hold_us <= 0 || chain.empty()) {
+    co_return Error(Code::kInvalid, Text("hold_us: is ", hold_us, " for ", chain.size(),
+                                         " blocks; a hold takes at least 1 of both"));
+  }
+  const Instant deadline = clock_.Now().PlusUs(std::min(hold_us, kMaxLeaseUs));
+  // While something is collected each block is asked after its parent: then each costs one look.
+  for (std::size_t i = 0; tree_.collecting() && i + 1 < chain.size(); ++i) {
+    if (Spent()) co_await Yield();
+    if (Find(realm, chain[i]) == kNoId) break;
+  }
+  if (Spent()) co_await Yield();
+  const NamespaceEntry* entry = EntryOf(realm);
+  std::vector<Held> holds;
+  bool whole = entry != nullptr;
+  const std::uint64_t now_s = NowS();
+  for (std::size_t back = 0; whole && back < chain.size(); ++back) {
+    bool wanted = false;
+    BlockId block = kNoId;
+    for (std::uint16_t g = 0; g < entry->groups.size(); ++g) {
+      const Group& group = entry->groups[g];
+      const std::size_t reach =
+          group.reach == Reach::kFull ? 1 : std::min(group.window_blocks, kMaxWindowLooks);
+      if (back >= reach) continue;
+      if (!wanted) block = Find(realm, chain[chain.size() - 1 - back]);
+      wanted = true;
+      const RecordId record = block == kNoId ? kNoId : Readable(block, g, now_s);
+      if (record == kNoId) {
+        whole = false;
+        break;
+      }
+      AddHold(record);
+      holds.push_back({record, tree_.record(record).born});
+    }
+    if (!wanted) break;
+  }
+  Status room = leases_.CheckRoom(holds.size());
+  if (whole && room.ok()) {
+    counters_.leases_granted.Add();
+    co_return leases_.Add(caller, std::move(holds), deadline);
+  }
+  for (const Held& held : holds) DropHold(held);
+  if (!whole) co_return Error(Code::kMiss, "hold: some of the chain is not here any more");
+  counters_.busy.Add();
+  co_return std::unexpected(std::move(room));
+}
+
+Task<bool> BlockStore::Impl::Verify(Held held) {
+  const Record r = tree_.record(held.record);
+  BeginIo(r.place);
+  VerifyTask check(movers_, slots_.arena(), r.place, r.body_bytes, r.part_count());
+  co_await check;
+  EndIo(r.place);
+  Record& now = tree_.record(held.record);
+  if (now.born != held.born || now.block == kNoId) co_return false;
+  if (check.sound()) {
+    now.flags |= Record::kVerified;
+    co_return true;
+  }
+  counters_.cut_bad.Add();
+  log_.Log(LogLevel::kWarning, "block ", tree_.block(now.block).Key().ToHex(), ": its record at place ", r.place,
+           " fails its seal; it goes with what descends from it");
+  Cut(now.block, Reason::kBad);
+  co_return false;
+}
+
+Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_t slot,
+                                                     std::span<const BlockName> blocks, std::int64_t lease_us,
+                                                     Instant deadline) {
+  const RealmId realm = RealmOf(slot);
+  if (EntryOf(realm) == nullptr) co_return std::unexpected(Unknown(slot));
+  if (lease_us <= 0) co_return Error(Code::kInvalid, Text("lease_us: is ", lease_us, " and has to be at least 1"));
+  if (Status room = leases_.CheckRoom(blocks.size()); !room.ok()) {
+    counters_.busy.Add();
+    co_return std::unexpected(std::move(room));
+  }
+  AcquireGrant grant;
+  grant.views.resize(blocks.size());
+  std::vector<Held> holds;
+  holds.reserve(blocks.size());
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (Spent()) co_await Yield();
+    const BlockId block = Find(realm, blocks[i].key);
+    const RecordId record = block == kNoId ? kNoId : Readable(block, blocks[i].group, NowS());
+    if (record == kNoId) continue;
+    const Held held{record, tree_.record(record).born};
+    if (!tree_.record(record).is(Record::kVerified)) {
+      if (clock_.Now() >= deadline) {
+        grant.views[i].code = Code::kTooLate;
+        continue;
+      }
+      AddHold(record);
+      const bool sound = co_await Verify(held);
+      if (!sound) {
+        DropHold(held);
+        continue;
+      }
+    } else {
+      AddHold(record);
+    }
+    holds.push_back(held);
+    const Record& r = tree_.record(record);
+    grant.views[i] = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
+  }
+  // Others may have taken the room while this one verified.
+  const Status room = leases_.CheckRoom(holds.size());
+  if (!room.ok() || holds.empty()) {
+    for (const Held& held : holds) {
+      if (Spent()) co_await Yield();
+      DropHold(held);
+    }
+    if (room.ok()) co_return grant;
+    counters_.busy.Add();
+    co_return std::unexpected(room);
+  }
+  counters_.leases_granted.Add();
+  grant.lease = leases_.Add(caller, std::move(holds), clock_.Now().PlusUs(std::min(lease_us, kMaxLeaseUs)));
+  co_return grant;
+}
+
+Task<std::uint32_t> BlockStore::Impl::Touch(std::uint32_t slot, std::span<const BlockKey> keys) {
+  const RealmId realm = RealmOf(slot);
+  std::uint32_t applied = 0;
+  for (const BlockKey& key : keys) {
+    if (Spent()) co_await Yield();
+    if (EntryOf(realm) == nullptr) break;
+    const BlockId block = Find(realm, key);
+    if (block == kNoId || tree_.block(block).ghost()) continue;
+    for (RecordId r = tree_.block(block).first_record; r != kNoId; r = tree_.record(r).next) {
+      order_.Touch(r);
+      Count();
+    }
+    ++applied;
+  }
+  counters_.touches_applied.Add(applied);
+  co_return applied;
+}
+
+void BlockStore::Impl::TouchPlace(std::uint32_t place, std::uint32_t generation_low) {
+  Count();
+  const RecordId record = tree_.At(place);
+  if (record == kNoId || static_cast<std::uint32_t>(tree_.record(record).generation) != generation_low) {
+    counters_.touches_refused.Add();
+    return;
+  }
+  order_.Touch(record);
+  counters_.touches_applied.Add();
+}
+
+Task<Status> BlockStore::Impl::ReportBad(std::uint32_t slot, std::span<const BlockName> blocks) {
+  const RealmId realm = RealmOf(slot);
+  for (const BlockName& name : blocks) {
+    if (Spent()) co_await Yield();
+    if (EntryOf(realm) == nullptr) co_return Unknown(slot);
+    const BlockId block = Find(realm, name.key);
+    const RecordId record = block == kNoId ? kNoId : tree_.FindRecord(block, name.group);
+    if (record == kNoId) continue;
+    const Held held{record, tree_.record(record).born};
+    AddHold(record);
+    const bool sound = co_await Verify(held);
+    (sound ? counters_.reported_good : counters_.reported_bad).Add();
+    DropHold(held);
+  }
+  co_return Status();
+}
+
+Task<void> BlockStore::Impl::SessionEnded(Caller caller, bool last_of_owner) {
+  while (leases_.EndOneOf(caller.session)) {
+    counters_.leases_ended.Add();
+    Count();
+    if (Spent()) co_await Yield();
+  }
+  while (LetGoOfEnded()) {
+    if (Spent()) co_await Yield();
+  }
+  if (!last_of_owner) co_return;
+  for (PutSlot put = 0; put < pending_.end(); ++put) {
+    Count();
+    if (Spent()) co_await Yield();
+    const Put& p = pending_[put];
+    if (p.name.realm == kNoId || p.state != Put::State::kOpen || p.name.owner != caller.owner) continue;
+    counters_.pending_dropped.Add();
+    EndPut(put, Code::kGone);
+  }
+}
+
+}  // namespace cistern

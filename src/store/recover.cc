@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// What comes back after a restart: what the heads believe, of a current incarnation, not expired, whose parent
+// came back and was born before it, and that no tombstone above it is younger than (R10, R11). Everything else
+// is retired here, before anybody can ask. Each pass goes over all blocks in order and fetches ahead, because a
+// million blocks are a million cache misses a pass otherwise.
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "store/impl.h"
+
+namespace cistern {
+
+namespace {
+constexpr std::size_t kBatch = 128;
+constexpr std::size_t kWave = 16;
+constexpr BlockId kAhead = 8;
+constexpr std::uint64_t kClearAStep = 4096;  // entries, in order: each costs a fraction of a touch
+}  // namespace
+
+struct BlockStore::Impl::Revival {
+  Recovery recovery;
+  Journal::Contents journal;
+  std::unordered_map<std::uint64_t, RealmId> realms;  // by incarnation
+  std::vector<BlockKey> parents;                      // by block
+  std::vector<std::uint64_t> sequences;               // by record
+  std::vector<std::uint64_t> floors;                  // by block; empty without tombstones
+  std::unordered_map<BlockId, std::uint64_t> dropped;
+  std::vector<BlockId> order;                         // parents before children
+};
+
+Task<Status> BlockStore::Impl::Recover() {
+  auto contents = co_await journal_.Open();
+  if (!contents) co_return std::move(contents.error());
+  Revival revival{Recovery(words_, slots_), std::move(*contents), {}, {}, {}, {}, {}, {}};
+  if (revival.journal.damaged) {
+    log_.Log(LogLevel::kWarning, "journal: damaged before its end; what memory held is not believed");
+  }
+  co_await ClearIndex();
+  for (NamespaceEntry& entry : revival.journal.namespaces) {
+    if (realms_.size() <= entry.slot) realms_.resize(entry.slot + 1, kNoId);
+    realms_[entry.slot] = tree_.AddRealm(entry.slot, entry.incarnation);
+    revival.realms[entry.incarnation] = realms_[entry.slot];
+    names_.Put(entry);
+  }
+  co_await Scan(revival);
+  const Recovery::Counts& counts = revival.recovery.counts();
+  sequence_ = std::max({revival.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1,
+                        std::uint64_t{1}});
+  for (const Tombstone& tombstone : revival.journal.tombstones) {
+    const auto realm = revival.realms.find(tombstone.incarnation);
+    if (realm == revival.realms.end()) continue;
+    const BlockId block = Find(realm->second, tombstone.key);
+    if (block != kNoId) revival.dropped[block] = std::max(revival.dropped[block], tombstone.sequence);
+  }
+  co_await LinkParents(revival);
+  co_await KeepReachable(revival);
+  co_await Refuse(revival);
+  co_await FillIndex(revival);
+  counters_.recovered.Add(tree_.records());
+  co_return co_await SettleNames(revival);
+}
+
+Task<void> BlockStore::Impl::ClearIndex() {
+  for (std::uint32_t slot = 0; slot < kMaxNamespaces; ++slot) SetIncarnation(words_, index_.index(), slot, 0);
+  const std::uint64_t entries = index_.index().entry_count();
+  for (std::uint64_t at = 0; at < entries; at += kClearAStep) {
+    index_.ClearRange(at, std::min(kClearAStep, entries - at));
+    co_await Yield();
+  }
+}
+
+Task<void> BlockStore::Impl::Scan(Revival& revival) {
+  std::vector<RecoveredBlock> batch(kBatch);
+  for (std::size_t n; (n = revival.recovery.Next(batch)) > 0;) {
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto realm = revival.realms.find(batch[i].incarnation);
+      if (realm != revival.realms.end()) tree_.Prefetch(realm->second, batch[i].key);
+    }
+    for (std::size_t i = 0; i < n; ++i) Admit(revival, batch[i]);
+    Count(static_cast<std::uint32_t>(2 * n));
+    co_await Yield();
+  }
+}
+
+void BlockStore::Impl::Admit(Revival& revival, const RecoveredBlock& found) {
+  const auto refuse = [&](Place place) {
+    Retire(words_, slots_.arena(), place);
+    slots_.Free(place);
+    counters_.recovery_refused.Add();
+  };
+  const auto known = revival.realms.find(found.incarnation);
+  if (revival.journal.damaged || known == revival.realms.end() ||
+      (found.expiry != 0 && NowS() >= found.expiry)) {
+    return refuse(found.place);
+  }
+  const RealmId realm = known->second;
+  const NamespaceEntry& entry = *EntryOf(realm);
+  if (found.group >= entry.groups.size() || entry.groups[found.group].parts() != found.parts ||
+      (entry.groups[found.group].body_bytes != 0 && entry.groups[found.group].body_bytes != found.body_bytes)) {
+    return refuse(found.place);
+  }
+  BlockId block = tree_.Find(realm, found.key);
+  if (block == kNoId) {
+    block = tree_.Add(realm, found.key, kNoId);
+    if (block == kNoId) return refuse(found.place);
+    if (revival.parents.size() <= block) revival.parents.resize(block + 1);
+    revival.parents[block] = found.parent;
+  } else if (revival.parents[block] != found.parent) {
+    return refuse(found.place);
+  }
+  RecordId record = tree_.FindRecord(block, found.group);
+  if (record == kNoId) {
+    record = tree_.AddRecord(block, found.group);
+    if (revival.sequences.size() <= record) revival.sequences.resize(record + 1);
+  } else if (revival.sequences[record] > found.sequence) {
+    return refuse(found.place);
+  } else {
+    refuse(tree_.record(record).place);
+    bytes_ -= tree_.record(record).body_bytes;
+  }
+  revival.sequences[record] = found.sequence;
+  Record& r = tree_.record(record);
+  r.place = found.place;
+  r.body_bytes = found.body_bytes;
+  r.expiry = found.expiry;
+  r.parts = static_cast<std::uint8_t>(found.parts - 1);
+  r.flags = 0;
+  r.entry = kNoId;
+  r.born = found.born;
+  r.generation = found.generation;
+  bytes_ += found.body_bytes;
+}
+
+Task<void> BlockStore::Impl::LinkParents(Revival& revival) {
+  const BlockId end = tree_.block_end();
+  revival.parents.resize(end);
+  for (BlockId id = 0; id < end; ++id) {
+    if (Spent()) co_await Yield();
+    Count();
+    if (id + kAhead < end) tree_.Prefetch(tree_.block(id + kAhead).realm, revival.parents[id + kAhead]);
+    if (tree_.block(id).is(Block::kRoot)) continue;
+    const RealmId realm = tree_.block(id).realm;
+    const BlockId root = tree_.realm(realm)->root;
+    const BlockKey& parent = revival.parents[id];
+    BlockId above = parent.none() ? root : tree_.Find(realm, parent);
+    if (above == kNoId && EntryOf(realm)->first_full == kNoGroup) {
+      above = tree_.Add(realm, parent, root);
+      if (above != kNoId) tree_.block(above).flags |= Block::kOrphan;
+    }
+    if (above != kNoId) tree_.Adopt(above, id);
+  }
+}
+
+Task<void> BlockStore::Impl::KeepReachable(Revival& revival) {
+  if (!revival.dropped.empty()) revival.floors.resize(tree_.block_end());
+  revival.order.reserve(tree_.blocks());
+  for (const auto& [incarnation, realm] : revival.realms) revival.order.push_back(tree_.realm(realm)->root);
+  // The order of a hash map must not decide what a simulation does next.
+  std::ranges::sort(revival.order);
+  for (std::size_t i = 0; i < revival.order.size(); ++i) {
+    if (Spent()) co_await Yield();
+    for (BlockId child = tree_.block(revival.order[i]).first_child; child != kNoId;
+         child = tree_.block(child).next_sibling) {
+      Judge(revival, child);
+      tree_.block(child).flags |= Block::kKept;
+      revival.order.push_back(child);
+      if (Spent()) co_await Yield();
+    }
+  }
+}
+
+void BlockStore::Impl::Judge(Revival& revival, BlockId block) {
+  const BlockId parent = tree_.block(block).parent;
+  const NamespaceEntry& entry = *EntryOf(tree_.block(block).realm);
+  std::uint64_t floor = 0;
+  if (!revival.floors.empty()) {
+    const auto dropped = revival.dropped.find(block);
+    floor = std::max(revival.floors[parent], dropped == revival.dropped.end() ? 0 : dropped->second);
+    revival.floors[block] = floor;
+  }
+  for (RecordId id = tree_.block(block).first_record; id != kNoId;) {
+    const Record& r = tree_.record(id);
+    const RecordId next = r.next;
+    Count();
+    bool counts = r.born > floor;
+    const std::uint16_t needed = entry.ParentGroup(r.group);
+    if (counts && needed != kNoGroup && !tree_.block(parent).is(Block::kRoot)) {
+      const RecordId above = tree_.FindRecord(parent, needed);
+      counts = above != kNoId && tree_.record(above).born < r.born;
+    }
+    if (!counts) RefuseRecord(id);
+    id = next;
+  }
+}
+
+void BlockStore::Impl::RefuseRecord(RecordId record) {
+  const Record r = tree_.record(record);
+  Retire(words_, slots_.arena(), r.place);
+  slots_.Free(r.place);
+  bytes_ -= r.body_bytes;
+  tree_.RemoveRecord(record);
+  counters_.recovery_refused.Add();
+}
+
+Task<void> BlockStore::Impl::Refuse(Revival& revival) {
+  for (BlockId id = 0; id < tree_.block_end(); ++id) {
+    if (Spent()) co_await Yield();
+    Count();
+    Block& b = tree_.block(id);
+    if (b.is(Block::kRoot)) continue;
+    if (b.is(Block::kKept)) {
+      b.flags &= static_cast<std::uint8_t>(~Block::kKept);
+      continue;
+    }
+    // Its parent is not here, nor will its children have one: no link of it leads to a block that stays.
+    while (!b.ghost()) RefuseRecord(b.first_record);
+    tree_.Discard(id);
+  }
+  // Children before parents: a chain of empty blocks goes link by link.
+  for (std::size_t i = revival.order.size(); i-- > 0;) {
+    if (!tree_.Empty(revival.order[i])) continue;
+    tree_.Free(revival.order[i]);
+    revival.order[i] = kNoId;
+    Count();
+    if (Spent()) co_await Yield();
+  }
+}
+
+// Leaves are entered first, so they are the coldest: who touched what before the restart is not known, and a
+// leaf is the first that may go.
+Task<void> BlockStore::Impl::FillIndex(Revival& revival) {
+  std::array<std::pair<RecordId, Fingerprint>, kWave> wave;
+  std::size_t waiting = 0;
+  std::vector<BlockId> left_out;
+  const auto enter = [&] {
+    for (std::size_t i = 0; i < waiting; ++i) {
+      const auto& [id, fingerprint] = wave[i];
+      Record& r = tree_.record(id);
+      const auto number = index_.Insert(
+          fingerprint, {.place = r.place,
+                        .body_bytes = r.body_bytes,
+                        .expiry = r.expiry,
+                        .generation_low = static_cast<std::uint32_t>(r.generation) & kGenerationLowMask});
+      if (number) {
+        r.entry = static_cast<std::uint32_t>(*number);
+      } else {
+        left_out.push_back(r.block);
+      }
+    }
+    waiting = 0;
+  };
+  for (std::size_t i = revival.order.size(); i-- > 0;) {
+    if (revival.order[i] == kNoId) continue;
+    const Block& b = tree_.block(revival.order[i]);
+    for (RecordId id = b.first_record; id != kNoId; id = tree_.record(id).next) {
+      const Record& r = tree_.record(id);
+      Count(2);
+      tree_.SetAt(r.place, id);
+      order_.Insert(id);
+      if (r.expiry != 0) expiry_.Set(id, r.expiry);
+      wave[waiting] = {id, FingerprintOf(tree_.realm(b.realm)->incarnation, r.group, b.Key())};
+      index_.index().Prefetch(wave[waiting].second);
+      if (++waiting == kWave) enter();
+    }
+    if (Spent()) {
+      enter();
+      co_await Yield();
+    }
+  }
+  enter();
+  for (const BlockId block : left_out) {
+    // One that was cut with an ancestor is gone by the time it is its turn, or has no record left.
+    if (!tree_.block(block).ghost()) Cut(block, Reason::kBad);
+    while (Collect()) co_await Yield();
+  }
+}
+
+Task<Status> BlockStore::Impl::SettleNames(Revival& revival) {
+  std::vector<NamespaceEntry> kept;
+  for (const NamespaceEntry& entry : revival.journal.namespaces) {
+    const RealmId realm = realms_[entry.slot];
+    // All sessions ended with the restart, so nobody is attached to a list without name and blocks.
+    if (entry.names.empty() && tree_.block(tree_.realm(realm)->root).first_child == kNoId) {
+      names_.Forget(entry.slot);
+      tree_.RemoveRealm(realm);
+      realms_[entry.slot] = kNoId;
+    } else {
+      kept.push_back(entry);
+    }
+  }
+  sequences_below_ = sequence_ + kSequencesReserved;
+  if (Status status = co_await journal_.Start(kept, sequences_below_); !status.ok()) co_return status;
+  for (const NamespaceEntry& entry : kept) {
+    SetIncarnation(words_, index_.index(), entry.slot, entry.incarnation);
+  }
+  co_return Status();
+}
+
+}  // namespace cistern

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store over an arena in private memory, a simulated loop, clock and disk, and movers that move at once. What
+// outlives a process (arena, disk, time) stays over Restart() and Kill(). For tests of this folder and of those
+// above it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arena/reader.h"
+#include "base/log.h"
+#include "io/simulated_disk.h"
+#include "io/simulated_loop.h"
+#include "memory/movers.h"
+#include "memory/slots.h"
+#include "store/block_store.h"
+#include "store/journal.h"
+
+namespace cistern {
+
+// Moves when it is told to, on the core.
+class InlineMovers final : public Movers {
+ public:
+  InlineMovers(Words& words, Executor& executor) : words_(words), executor_(executor) {}
+  void Submit(MoverJob& job) override {
+    ++jobs;
+    job.Move(words_);
+    executor_.Post(job);
+  }
+  std::uint64_t jobs = 0;
+
+ private:
+  Words& words_;
+  Executor& executor_;
+};
+
+struct TestStoreOptions {
+  std::uint32_t heads = 2;
+  std::uint32_t alignment = 4096;
+  BlockStoreOptions store;
+};
+
+class TestStore {
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  static std::unique_ptr<std::byte, Free> Zeroed(std::uint64_t bytes) {
+    void* memory = std::aligned_alloc(kSlotsBoundary, RoundUp(bytes, kSlotsBoundary));
+    CISTERN_ASSERT(memory != nullptr);
+    return std::unique_ptr<std::byte, Free>(static_cast<std::byte*>(memory));
+  }
+
+ public:
+  explicit TestStore(const TestStoreOptions& with = {})
+      : options(with),
+        disk(1),
+        geometry{with.alignment, with.heads},
+        arena_memory_(Zeroed(geometry.file_bytes())),
+        index_memory_(Zeroed(geometry.index_bytes())),
+        arena(arena_memory_.get(), geometry),
+        index(index_memory_.get(), geometry.bucket_count()),
+        log(Logger::ToSink(LogLevel::kOff, [](LogLevel, std::string_view) {})) {
+    std::memset(arena_memory_.get(), 0, geometry.slots_offset());
+    std::memset(index_memory_.get(), 0, geometry.index_bytes());
+    Start();
+  }
+  ~TestStore() { Stop(); }
+
+  void Start() {
+    loop = std::move(*SimulatedLoop::Make(clock, disk, ++seed_));
+    movers.emplace(words, loop->executor());
+    slots.emplace(words, arena);
+    journal.emplace(*loop, "node");
+    store.emplace(BlockStore::Parts{loop->executor(), clock, words, *slots, index, *movers, *journal, *log},
+                  options.store);
+    const Status status = Run(store->Recover());
+    ASSERT_TRUE(status.ok()) << status.ToString();
+  }
+  void Stop() {
+    store.reset();
+    journal.reset();
+    slots.reset();
+    movers.reset();
+    loop.reset();
+  }
+  void Restart() {
+    Stop();
+    Start();
+  }
+  // kill -9 with power loss for the disk; memory stays.
+  void Kill() {
+    loop->Crash();
+    Restart();
+  }
+
+  template <class T>
+  T Run(Task<T> task) {
+    return loop->BlockOn(std::move(task));
+  }
+  // Ticks until there is nothing more to do now.
+  void Tick() {
+    while (store->Tick()) loop->PollOnce();
+  }
+  void Advance(std::int64_t us) {
+    clock.AdvanceUs(us);
+    Tick();
+  }
+
+  std::uint64_t Generation(Place place) { return words.Load(arena.generation(place)); }
+  // As a client would read it: the first part, whole.
+  std::optional<std::vector<std::byte>> Read(std::uint32_t slot, const BlockKey& key, std::uint16_t group = 0) {
+    Reader<RealWords> reader(words, arena, index);
+    const ReadCall call = reader.Begin(slot, clock.Wall().seconds);
+    const auto found = reader.Find(call, group, key);
+    if (!found) return std::nullopt;
+    std::vector<std::byte> body(found->body_bytes);
+    auto record = std::make_unique<OpenRecord>();
+    const std::span<std::byte> pieces[] = {body};
+    const RangeCopy range{{0, 0, body.size()}, pieces};
+    const auto outcome = reader.Read(call, {key, group}, &*found, std::span(&range, 1), *record);
+    if (outcome != decltype(outcome)::kHit) return std::nullopt;
+    return body;
+  }
+
+  const TestStoreOptions options;
+  SimulatedClock clock;
+  SimulatedDisk disk;
+  RealWords words;
+  Geometry geometry;
+
+ private:
+  std::unique_ptr<std::byte, Free> arena_memory_, index_memory_;
+  std::uint64_t seed_ = 0;
+
+ public:
+  ArenaSpace arena;
+  IndexSpace index;
+  std::unique_ptr<Logger> log;
+  std::unique_ptr<SimulatedLoop> loop;
+  std::optional<InlineMovers> movers;
+  std::optional<Slots> slots;
+  std::optional<Journal> journal;
+  std::optional<BlockStore> store;
+};
+
+}  // namespace cistern
