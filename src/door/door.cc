@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/format.h"
@@ -13,7 +14,6 @@
 #include "door/listener.h"
 #include "door/protocol.h"
 #include "door/sessions.h"
-#include "door/socket_path.h"
 
 namespace cistern {
 namespace {
@@ -50,6 +50,14 @@ Status CheckReadOnly(int fd, std::string_view what) {
                                      " is not opened read-only: a client could make it writable"));
 }
 
+Status BindTo(const std::string& socket, std::optional<door::Listener>& listener) {
+  if (socket.empty()) return Status();
+  Result<door::Listener> bound = door::Listener::Bind(socket);
+  if (!bound) return std::move(bound.error());
+  listener.emplace(std::move(*bound));
+  return Status();
+}
+
 // A session takes a few descriptors; the usual soft limit of 1,024 would end at 200 of them.
 void RaiseDescriptorLimit(std::uint32_t sessions, Logger& log) {
   rlimit limit{};
@@ -66,12 +74,13 @@ void RaiseDescriptorLimit(std::uint32_t sessions, Logger& log) {
 
 class Door::Impl {
  public:
-  Impl(const Parts& parts, const DoorOptions& options, door::Listener listener)
-      : path_(listener.path()),
+  Impl(const Parts& parts, const DoorOptions& options, std::optional<door::Listener> listener)
+      : path_(options.socket),
         sessions_(parts, options, counters_),
         guests_(parts.loop, std::move(listener), sessions_, options.hello_us, counters_) {}
 
   Status Start() { return guests_.Start(); }
+  void Adopt(Fd socket) { guests_.Adopt(std::move(socket)); }
   Executor& executor() const { return sessions_.executor(); }
   Task<void> Drain(Instant deadline) {
     guests_.Close();
@@ -88,15 +97,14 @@ class Door::Impl {
 };
 
 Result<std::unique_ptr<Door>> Door::Open(const Parts& parts, const DoorOptions& options) {
-  std::string path = options.socket.empty() ? DefaultSocketPath() : options.socket;
   for (Status status :
        {Validate(options), CheckReadOnly(parts.arena_fd, "arena"), CheckReadOnly(parts.index_fd, "index")}) {
     if (!status.ok()) return Error(std::move(status));
   }
-  Result<door::Listener> listener = door::Listener::Bind(path);
-  if (!listener) return Error(std::move(listener.error()));
+  std::optional<door::Listener> listener;
+  if (Status status = BindTo(options.socket, listener); !status.ok()) return Error(std::move(status));
   RaiseDescriptorLimit(options.max_sessions, parts.log);
-  auto impl = std::make_unique<Impl>(parts, options, std::move(*listener));
+  auto impl = std::make_unique<Impl>(parts, options, std::move(listener));
   if (Status status = impl->Start(); !status.ok()) return Error(std::move(status));
   return std::unique_ptr<Door>(new Door(std::move(impl)));
 }
@@ -104,6 +112,9 @@ Result<std::unique_ptr<Door>> Door::Open(const Parts& parts, const DoorOptions& 
 Door::Door(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Door::~Door() = default;
 
+void Door::Adopt(Fd socket) {
+  impl_->Adopt(std::move(socket));
+}
 Task<void> Door::Drain(Instant deadline) {
   return impl_->Drain(deadline);
 }

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/task.h"
 #include "cistern/status.h"
+#include "io/files.h"
 
 namespace cistern {
 
@@ -27,7 +28,7 @@ class Logger;
 class Loop;
 
 struct DoorOptions {
-  std::string socket;              // path; empty: DefaultSocketPath()
+  std::string socket;              // path; empty: no listening, only who is adopted comes in
   std::string tenant = "default";  // 1 to 63 bytes; a hello that names another one is kDenied
   std::uint32_t max_sessions = 1000;
   std::uint64_t session_staging_bytes = 1u << 20;  // what every session starts with
@@ -76,6 +77,10 @@ class Door final {
   ~Door();
   Door(const Door&) = delete;
   Door& operator=(const Door&) = delete;
+
+  // Lets in a client at the other end of this connected SOCK_SEQPACKET socket: how a process gets into its own
+  // node.
+  void Adopt(Fd socket);
 
   // Lets nobody in any more, answers new calls kGone, waits for those in flight until `deadline`, then ends
   // every session and removes the socket file. The store's tasks for calls that were still in flight are

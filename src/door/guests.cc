@@ -16,7 +16,7 @@ constexpr std::int64_t kNoDescriptorsRetryUs = 100'000;
 
 }  // namespace
 
-Guests::Guests(Loop& loop, Listener listener, Sessions& sessions, std::int64_t hello_us,
+Guests::Guests(Loop& loop, std::optional<Listener> listener, Sessions& sessions, std::int64_t hello_us,
                DoorCounters& counters)
     : loop_(loop),
       listener_(std::move(listener)),
@@ -31,8 +31,9 @@ Guests::Guest::Guest(Guests& guests, Fd connection, const Peer& who)
       timer(guests.loop_.executor(), [&guests, this] { guests.Leave(*this); }) {}
 
 Status Guests::Start() {
+  if (!listener_) return Status();
   Result<FdWatch> watch =
-      loop_.Watch(listener_.fd(), WatchMode::kEdge, [this](std::uint32_t) { AcceptSome(); });
+      loop_.Watch(listener_->fd(), WatchMode::kEdge, [this](std::uint32_t) { AcceptSome(); });
   if (!watch) return std::move(watch.error());
   watch_ = std::move(*watch);
   retry_.Arm(loop_.executor().Now());
@@ -43,13 +44,14 @@ void Guests::Close() {
   retry_.Disarm();
   watch_.End();
   guests_.clear();
-  listener_.Close();
+  if (listener_) listener_->Close();
 }
 
 void Guests::AcceptSome() {
+  if (!listener_) return;
   for (int i = 0; i < kAcceptsPerStep; ++i) {
     if (guests_.size() >= kMaxGuests) return;  // Leave goes on
-    Result<std::optional<Fd>> accepted = listener_.Accept();
+    Result<std::optional<Fd>> accepted = listener_->Accept();
     if (!accepted) {
       retry_.Arm(loop_.executor().Now().PlusUs(kNoDescriptorsRetryUs));
       return;

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <list>
+#include <optional>
+#include <utility>
 
 #include "base/executor.h"
 #include "door/listener.h"
@@ -16,14 +18,15 @@ namespace cistern::door {
 
 class Guests final {
  public:
-  // Borrows the loop, the sessions and the counters.
-  Guests(Loop& loop, Listener listener, Sessions& sessions, std::int64_t hello_us, DoorCounters& counters);
+  // Borrows the loop, the sessions and the counters. Without a listener only who is let in by Adopt comes.
+  Guests(Loop& loop, std::optional<Listener> listener, Sessions& sessions, std::int64_t hello_us, DoorCounters& counters);
 
   // Starts to accept.
   Status Start();
   // Nobody can connect any more; who waits is sent away.
   void Close();
-  const Listener& listener() const { return listener_; }
+  // A connection that was made elsewhere, as if it had just been accepted.
+  void Adopt(Fd socket) { Welcome(std::move(socket)); }
 
  private:
   static constexpr std::size_t kMaxGuests = 64;
@@ -44,7 +47,7 @@ class Guests final {
   void Leave(Guest& guest);
 
   Loop& loop_;
-  Listener listener_;
+  std::optional<Listener> listener_;
   Sessions& sessions_;
   const std::int64_t hello_us_;
   DoorCounters& counters_;
