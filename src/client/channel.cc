@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/channel.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/format.h"
+#include "base/spin.h"
+
+namespace cistern::client {
+namespace {
+
+constexpr std::uint32_t kNoPlace = UINT32_MAX;
+constexpr std::int64_t kReleaseUs = 10'000'000;
+// With an event descriptor in use its signals are for Poll; a waiter then looks this often instead.
+constexpr std::int64_t kSliceNs = 1'000'000;
+constexpr std::size_t kMaxDeferredReleases = 65'536;
+
+std::uint64_t Load(const std::uint64_t& word) {
+  return std::atomic_ref(const_cast<std::uint64_t&>(word)).load(std::memory_order_acquire);
+}
+void Store(std::uint64_t& word, std::uint64_t value) {
+  std::atomic_ref(word).store(value, std::memory_order_release);
+}
+
+void Signal(const Descriptor& event) {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = write(event.get(), &one, sizeof(one));  // full: signalled all the same
+}
+
+void Drain(const Descriptor& event) {
+  std::uint64_t count;
+  [[maybe_unused]] ssize_t got = read(event.get(), &count, sizeof(count));
+}
+
+Result<Descriptor> EpollOf(const Connection& connection) {
+  Descriptor epoll(epoll_create1(EPOLL_CLOEXEC));
+  epoll_event answers{.events = EPOLLIN, .data = {}};
+  epoll_event hang_up{.events = EPOLLRDHUP | EPOLLHUP, .data = {}};
+  if (!epoll.valid() || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, connection.client_event.get(), &answers) != 0 ||
+      epoll_ctl(epoll.get(), EPOLL_CTL_ADD, connection.socket.get(), &hang_up) != 0)
+    return Error(Code::kIoError, Text("the event descriptor cannot be made: ", ErrorText(errno)));
+  return epoll;
+}
+
+Status Gone(const Connection& connection) {
+  return Status(Code::kGone, Text("the node at ", connection.path, " (process ", connection.welcome.node_pid,
+                                  ") is gone: connect again, nothing published is lost"));
+}
+
+Status InChild() {
+  return Status(Code::kDenied, "this handle belongs to the parent process: connect in the child");
+}
+
+}  // namespace
+
+// ---- Call
+// --------------------------------------------------------------------------------------------------
+
+Call& Call::operator=(Call&& other) noexcept {
+  Call old(std::move(*this));
+  channel_ = std::move(other.channel_);
+  place_ = other.place_;
+  return *this;
+}
+
+Call::~Call() {
+  if (channel_ != nullptr) channel_->GiveUp(place_);
+}
+
+std::span<std::byte> Call::room() const {
+  const Channel::Slot& slot = channel_->slots_[place_];
+  return std::span(channel_->page().arguments).subspan(slot.offset, slot.bytes);
+}
+
+Status Call::Submit(const Request& request, std::uint64_t args_bytes, std::shared_ptr<void> keep) {
+  if (Status status = channel_->Check(); !status.ok()) return status;
+  std::lock_guard lock(channel_->mutex_);
+  channel_->slots_[place_].keep = std::move(keep);
+  channel_->Push(place_, request, args_bytes);
+  return Status();
+}
+
+bool Call::Ready() {
+  return channel_->CallReady(place_);
+}
+Result<door::Completion> Call::Wait() {
+  return channel_->WaitFor(place_);
+}
+std::uint64_t Call::id() const {
+  return channel_->IdOf(place_);
+}
+
+std::span<const std::byte> Call::reply(const door::Completion& completion) const {
+  std::span<std::byte> all = room();
+  return all.first(std::min<std::size_t>(all.size(), completion.reply_bytes));
+}
+
+Status Call::Why(const door::Completion& completion) const {
+  std::span<const std::byte> text = reply(completion);
+  const auto* begin = reinterpret_cast<const char*>(text.data());
+  return Status(static_cast<Code>(completion.code),
+                std::string(begin, std::find(begin, begin + text.size(), '\0')));
+}
+
+// ---- Channel
+// -----------------------------------------------------------------------------------------------
+
+Result<std::shared_ptr<Channel>> Channel::Open(const ConnectOptions& options) {
+  Result<Connection> connection = ConnectToNode(options);
+  if (!connection) return Error(std::move(connection.error()));
+  Result<ForkMark> mark = ForkMark::Make();
+  if (!mark) return Error(std::move(mark.error()));
+  Result<Descriptor> epoll = EpollOf(*connection);
+  if (!epoll) return Error(std::move(epoll.error()));
+  return std::shared_ptr<Channel>(new Channel(std::move(*connection), std::move(*mark), std::move(*epoll)));
+}
+
+Channel::Channel(Connection connection, ForkMark fork_mark, Descriptor epoll)
+    : connection_(std::move(connection)),
+      fork_mark_(std::move(fork_mark)),
+      epoll_(std::move(epoll)),
+      reader_(words_, ArenaView(connection_.arena.data(), connection_.geometry),
+              IndexView(connection_.index.data(), connection_.bucket_count)) {
+  for (std::uint32_t place = door::kRingEntries; place > 0; --place) free_places_.push_back(place - 1);
+}
+
+Channel::~Channel() = default;
+
+Status Channel::Check() const {
+  if (forked()) return InChild();
+  if (gone_.load(std::memory_order_relaxed)) return Gone(connection_);
+  // A node that ended in order says so; one that was killed is seen when its successor starts, or by hang-up.
+  const std::uint64_t alive = const_cast<RealWords&>(words_).Load(&reader_.arena().header()->node_alive);
+  if (alive == connection_.welcome.boot_count) return Status();
+  gone_.store(true);
+  return Gone(connection_);
+}
+
+void Channel::Close() {
+  if (forked()) return;
+  Kept kept;
+  std::lock_guard lock(mutex_);
+  MarkGone(kept);
+  shutdown(connection_.socket.get(), SHUT_RDWR);
+}
+
+Result<Call> Channel::Reserve(std::uint64_t bytes) {
+  if (Status status = Check(); !status.ok()) return Error(std::move(status));
+  // A message of the node's always has room.
+  bytes = std::max<std::uint64_t>(bytes, door::kMaxReplyMessage);
+  Kept kept;
+  std::lock_guard lock(mutex_);
+  std::uint32_t place = TakePlace(bytes);
+  if (place == kNoPlace && Collect(kept)) place = TakePlace(bytes);
+  if (place != kNoPlace) return Call(shared_from_this(), place);
+  if (free_places_.empty())
+    return Error(Code::kBusy,
+                 Text(door::kRingEntries, " calls are in flight or not waited for, which is the limit"));
+  return Error(Code::kBusy, Text("a call with ", bytes, " bytes of arguments: ", arguments_.largest(), " of ",
+                                 door::kArgumentBytes, " are free while others are in flight"));
+}
+
+std::uint32_t Channel::TakePlace(std::uint64_t bytes) {
+  if (free_places_.empty()) return kNoPlace;
+  std::optional<std::uint64_t> offset = bytes > 0 ? arguments_.Take(bytes) : 0;
+  if (!offset) return kNoPlace;
+  std::uint32_t place = free_places_.back();
+  free_places_.pop_back();
+  Slot& slot = slots_[place];
+  slot.state = State::kReserved;
+  slot.given_up = false;
+  slot.serial = ++serial_;
+  slot.offset = *offset;
+  slot.bytes = bytes;
+  return place;
+}
+
+void Channel::FreePlace(std::uint32_t place) {
+  Slot& slot = slots_[place];
+  arguments_.Free(slot.offset, slot.bytes);
+  slot.state = State::kFree;
+  unreported_.reset(place);
+  free_places_.push_back(place);
+}
+
+void Channel::Push(std::uint32_t place, const Request& request, std::uint64_t args_bytes) {
+  Slot& slot = slots_[place];
+  slot.state = State::kSubmitted;
+  slot.op = request.op;
+  slot.answer_by_ns =
+      request.deadline_ns > INT64_MAX - request.grace_ns ? INT64_MAX : request.deadline_ns + request.grace_ns;
+  door::Submission entry;
+  entry.op = request.op;
+  entry.namespace_slot = request.namespace_slot;
+  entry.ticket = IdOf(place);
+  entry.deadline_ns = request.deadline_ns;
+  entry.args_offset = entry.reply_offset = static_cast<std::uint32_t>(slot.offset);
+  entry.args_bytes = static_cast<std::uint32_t>(args_bytes);
+  entry.reply_bytes = static_cast<std::uint32_t>(slot.bytes);
+  entry.a = request.a;
+  entry.b = request.b;
+  entry.incarnation = request.incarnation;
+  door::SessionMemory& shared = page();
+  std::memcpy(&shared.submissions[submitted_ % door::kRingEntries], &entry, sizeof(entry));
+  submitted_++;
+  // What waits for events wants a signal for this answer, so the word stands before the node can answer.
+  if (events_) Store(shared.client_sleeps, 1);
+  Store(shared.submitted, submitted_);
+  FullFence();
+  if (Load(shared.core_sleeps) != 0) Signal(connection_.core_event);
+}
+
+bool Channel::Collect(Kept& kept) {
+  const std::uint64_t completed = Load(page().completed);
+  if (completed == collected_count_) return false;
+  if (completed - collected_count_ > door::kRingEntries) {
+    MarkGone(kept);
+    return true;
+  }
+  for (; collected_count_ != completed; ++collected_count_) {
+    door::Completion completion;
+    std::memcpy(&completion, &page().completions[collected_count_ % door::kRingEntries], sizeof(completion));
+    auto place = static_cast<std::uint32_t>(completion.ticket % door::kRingEntries);
+    if (slots_[place].state == State::kSubmitted && IdOf(place) == completion.ticket)
+      Done(place, completion, kept);
+  }
+  Store(page().collected, collected_count_);
+  SendReleases();
+  collected_.notify_all();
+  return true;
+}
+
+void Channel::Done(std::uint32_t place, const door::Completion& completion, Kept& kept) {
+  Slot& slot = slots_[place];
+  if (slot.keep != nullptr) kept.push_back(std::move(slot.keep));
+  if (!slot.given_up) {
+    slot.completion = completion;
+    slot.state = State::kDone;
+    unreported_.set(place);
+    return;
+  }
+  bool leased = completion.code == static_cast<std::uint16_t>(Code::kOk) && completion.a != 0 &&
+                (slot.op == door::Op::kAcquire || slot.op == door::Op::kHold);
+  if (leased) releases_.push_back(completion.a);
+  FreePlace(place);
+}
+
+void Channel::MarkGone(Kept& kept) {
+  gone_.store(true);
+  for (std::uint32_t place = 0; place < slots_.size(); ++place) {
+    if (slots_[place].state != State::kSubmitted) continue;
+    door::Completion completion;
+    completion.code = static_cast<std::uint16_t>(Code::kGone);
+    Done(place, completion, kept);
+  }
+  releases_.clear();
+  collected_.notify_all();
+}
+
+// ---- waiting
+// -----------------------------------------------------------------------------------------------
+
+bool Channel::CallReady(std::uint32_t place) {
+  if (forked()) return true;
+  Kept kept;
+  std::lock_guard lock(mutex_);
+  Collect(kept);
+  if (slots_[place].state == State::kDone) return true;
+  if (!Check().ok()) MarkGone(kept);
+  return slots_[place].state == State::kDone || NowNs() >= slots_[place].answer_by_ns;
+}
+
+Result<door::Completion> Channel::WaitFor(std::uint32_t place) {
+  if (forked()) return Error(InChild());
+  Kept kept;
+  Lock lock(mutex_);
+  Slot& slot = slots_[place];
+  Collect(kept);
+  while (slot.state != State::kDone) {
+    const std::int64_t left_ns = slot.answer_by_ns - NowNs();
+    if (left_ns <= 0) return Error(Code::kTooLate, "the node did not answer within the call's deadline");
+    if (led_) {
+      collected_.wait_for(lock, std::chrono::nanoseconds(std::min<std::int64_t>(left_ns, 1'000'000'000)));
+    } else {
+      Lead(lock, kept, slot.answer_by_ns);
+    }
+  }
+  unreported_.reset(place);
+  if (slot.completion.code == static_cast<std::uint16_t>(Code::kGone) && slot.completion.ticket == 0)
+    return Error(Gone(connection_));
+  return slot.completion;
+}
+
+void Channel::Lead(Lock& lock, Kept& kept, std::int64_t until_ns) {
+  led_ = true;
+  const std::uint64_t seen = collected_count_;
+  lock.unlock();
+  const std::int64_t spin_until_ns = std::min(until_ns, NowNs() + kSpinUs * 1000);
+  bool came = false;
+  for (int turn = 1; !came; ++turn) {
+    came = Load(page().completed) != seen;
+    if (turn % 32 == 0 && NowNs() >= spin_until_ns) break;
+    CpuRelax();
+  }
+  if (!came) SleepForCompletion(seen, until_ns);
+  bool alive = came || (!HungUp() && Check().ok());
+  lock.lock();
+  led_ = false;
+  Collect(kept);
+  if (!alive) MarkGone(kept);
+  // Whoever waits for something else goes on looking.
+  collected_.notify_all();
+}
+
+void Channel::SleepForCompletion(std::uint64_t seen, std::int64_t until_ns) {
+  const bool shared = events_;
+  Store(page().client_sleeps, 1);
+  FullFence();
+  if (Load(page().completed) == seen) {
+    std::int64_t left_ns = std::max<std::int64_t>(until_ns - NowNs(), 0);
+    if (shared) left_ns = std::min(left_ns, kSliceNs);
+    std::array<pollfd, 2> waiting = {
+        {{.fd = connection_.socket.get(), .events = POLLRDHUP, .revents = 0},
+         {.fd = connection_.client_event.get(), .events = POLLIN, .revents = 0}}};
+    timespec left{.tv_sec = left_ns / 1'000'000'000, .tv_nsec = left_ns % 1'000'000'000};
+    ppoll(waiting.data(), shared ? 1 : 2, &left, nullptr);
+    if (!shared) Drain(connection_.client_event);
+  }
+  if (events_) return;
+  Store(page().client_sleeps, 0);
+  FullFence();
+  if (events_) Store(page().client_sleeps, 1);  // since a moment ago
+}
+
+bool Channel::HungUp() const {
+  pollfd asked{.fd = connection_.socket.get(), .events = POLLRDHUP, .revents = 0};
+  return poll(&asked, 1, 0) > 0 && (asked.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0;
+}
+
+void Channel::GiveUp(std::uint32_t place) {
+  if (forked()) return;
+  std::shared_ptr<void> keep;
+  std::lock_guard lock(mutex_);
+  Slot& slot = slots_[place];
+  if (slot.state == State::kSubmitted) {
+    slot.given_up = true;
+    return;
+  }
+  keep = std::move(slot.keep);
+  FreePlace(place);
+}
+
+// ---- without an answer
+// -------------------------------------------------------------------------------------
+
+void Channel::SendReleases() {
+  while (!releases_.empty() && !gone_) {
+    std::uint32_t place = TakePlace(0);
+    if (place == kNoPlace) return;
+    slots_[place].given_up = true;
+    Request request{.op = door::Op::kRelease, .a = releases_.back(), .deadline_ns = DeadlineNs(kReleaseUs)};
+    releases_.pop_back();
+    Push(place, request, 0);
+  }
+}
+
+void Channel::Release(std::uint64_t lease) {
+  if (forked() || gone_) return;
+  Kept kept;
+  std::lock_guard lock(mutex_);
+  Collect(kept);
+  // Past this the lease ends by its deadline.
+  if (releases_.size() < kMaxDeferredReleases) releases_.push_back(lease);
+  SendReleases();
+}
+
+void Channel::ReportBad(std::uint32_t namespace_slot, std::uint64_t incarnation, const BlockKey& key,
+                        std::uint16_t group) {
+  Kept kept;
+  std::lock_guard lock(mutex_);
+  Collect(kept);
+  std::uint32_t place = TakePlace(sizeof(door::BlockItem));
+  if (place == kNoPlace) return;
+  Slot& slot = slots_[place];
+  slot.given_up = true;
+  door::BlockItem item;
+  std::memcpy(item.key.bytes.data(), key.bytes.data(), key.bytes.size());
+  item.key.size = key.length;
+  item.group = group;
+  std::memcpy(page().arguments + slot.offset, &item, sizeof(item));
+  Push(place,
+       Request{.op = door::Op::kReportBad,
+               .namespace_slot = namespace_slot,
+               .incarnation = incarnation,
+               .deadline_ns = DeadlineNs(kReleaseUs)},
+       sizeof(item));
+}
+
+void Channel::Touch(Place place, std::uint64_t generation) {
+  door::SessionMemory& shared = page();
+  const std::uint64_t number = std::atomic_ref(shared.touched).fetch_add(1, std::memory_order_acq_rel);
+  std::atomic_ref(shared.touches[number % door::kTouchEntries])
+      .store(std::uint64_t{place} << 32 | (generation & UINT32_MAX), std::memory_order_relaxed);
+  // A core that sleeps does not see the ring fill: it is told twice a round.
+  if ((number + 1) % (door::kTouchEntries / 2) == 0 && Load(shared.core_sleeps) != 0)
+    Signal(connection_.core_event);
+}
+
+std::size_t Channel::Poll(std::vector<std::uint64_t>* ready) {
+  if (forked()) return 0;
+  Kept kept;
+  std::lock_guard lock(mutex_);
+  if (events_) {
+    // Drained first: a completion that comes after this look signals again.
+    Drain(connection_.client_event);
+    FullFence();
+  }
+  Collect(kept);
+  if (unreported_.none() && (!Check().ok() || (events_ && HungUp()))) MarkGone(kept);
+  std::size_t count = 0;
+  for (std::uint32_t place = 0; place < slots_.size() && unreported_.any(); ++place) {
+    if (!unreported_.test(place)) continue;
+    unreported_.reset(place);
+    if (ready != nullptr) ready->push_back(IdOf(place));
+    count++;
+  }
+  return count;
+}
+
+int Channel::event_fd() {
+  if (!forked() && !events_.exchange(true)) {
+    Store(page().client_sleeps, 1);
+    FullFence();
+    // Answers that came before the word stood have signalled nobody.
+    Signal(connection_.client_event);
+  }
+  return epoll_.get();
+}
+
+}  // namespace cistern::client

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client's end of its session: the shared mappings, the rings, the calls in flight, and waiting for them.
+// Shared by the client, its tickets, its leases and its staging, so that what they point into stays mapped;
+// when the last of them goes, the session is unmapped.
+//
+// Threads: one mutex covers submitting and collecting. One waiter at a time looks at the completion ring and
+// sleeps for it; the others wait for what it collects. Reading shared memory takes no lock.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bitset>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "arena/reader.h"
+#include "arena/words.h"
+#include "client/connection.h"
+#include "client/extents.h"
+#include "client/mapped.h"
+#include "door/protocol.h"
+
+namespace cistern::client {
+
+// How long a waiter polls before it sleeps: as long as waking a sleeping core takes, because a waiter that
+// sleeps meanwhile pays a second wake.
+inline constexpr std::int64_t kSpinUs = 100;
+
+class Channel;
+
+// What a call submits besides its arguments.
+struct Request {
+  door::Op op = door::Op::kNone;
+  std::uint32_t namespace_slot = 0;
+  std::uint64_t incarnation = 0;
+  std::uint64_t a = 0;
+  std::uint64_t b = 0;
+  std::int64_t deadline_ns = 0;
+  std::int64_t grace_ns = 0;  // how much longer than the deadline the answer is waited for
+};
+
+// One of the calls in flight, with its room in the argument area. Move-only; one that goes away before its
+// answer gives the answer up, and a lease that it brings is released.
+class Call final {
+ public:
+  Call() = default;
+  Call(Call&& other) noexcept : channel_(std::move(other.channel_)), place_(other.place_) {
+    other.channel_ = nullptr;
+  }
+  Call& operator=(Call&& other) noexcept;
+  ~Call();
+
+  // Room for arguments; the reply comes to the same place.
+  std::span<std::byte> room() const;
+  // `keep` stays until the node has completed the call, given up or not. Before it the arguments were
+  // written.
+  Status Submit(const Request& request, std::uint64_t args_bytes, std::shared_ptr<void> keep = nullptr);
+  // As a ticket has them. Wait gives the completion, whatever its code: kTooLate, kGone and kDenied come as
+  // errors when there is none.
+  bool Ready();
+  Result<door::Completion> Wait();
+  std::uint64_t id() const;
+  // After Wait: the reply's bytes, as many as fit the room.
+  std::span<const std::byte> reply(const door::Completion& completion) const;
+  // What a completion that is not ok says.
+  Status Why(const door::Completion& completion) const;
+
+  const std::shared_ptr<Channel>& channel() const { return channel_; }
+
+ private:
+  friend class Channel;
+  Call(std::shared_ptr<Channel> channel, std::uint32_t place) : channel_(std::move(channel)), place_(place) {}
+  std::shared_ptr<Channel> channel_;
+  std::uint32_t place_ = 0;
+};
+
+class Channel final : public std::enable_shared_from_this<Channel> {
+ public:
+  static Result<std::shared_ptr<Channel>> Open(const ConnectOptions& options);
+  ~Channel();
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  const Connection& connection() const { return connection_; }
+  const Reader<RealWords>& reader() const { return reader_; }
+  bool forked() const { return fork_mark_.forked(); }
+
+  // Ok while this is the process that connected and the node is the one that it connected to.
+  Status Check() const;
+  // Ends the session: every call from now on, and every one in flight, is kGone.
+  void Close();
+
+  // A place among the calls in flight and `bytes` of the argument area. kBusy: there is none.
+  Result<Call> Reserve(std::uint64_t bytes);
+
+  // A use of the record at `place`, for the eviction order. May be lost.
+  void Touch(Place place, std::uint64_t generation);
+  void Release(std::uint64_t lease);
+  // Tells the node of bodies that fail their seal, if there is room to.
+  void ReportBad(std::uint32_t namespace_slot, std::uint64_t incarnation, const BlockKey& key,
+                 std::uint16_t group);
+
+  std::size_t Poll(std::vector<std::uint64_t>* ready);
+  int event_fd();
+
+ private:
+  friend class Call;
+  enum class State : std::uint8_t { kFree, kReserved, kSubmitted, kDone };
+  struct Slot {
+    State state = State::kFree;
+    bool given_up = false;
+    door::Op op = door::Op::kNone;
+    std::uint64_t serial = 0;
+    std::uint64_t offset = 0;  // of its room
+    std::uint64_t bytes = 0;
+    std::int64_t answer_by_ns = 0;
+    door::Completion completion;
+    std::shared_ptr<void> keep;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+  // What is to be let go of after the lock: its destructors may come back here.
+  using Kept = std::vector<std::shared_ptr<void>>;
+
+  Channel(Connection connection, ForkMark fork_mark, Descriptor epoll);
+  door::SessionMemory& page() const {
+    return *reinterpret_cast<door::SessionMemory*>(connection_.session.data());
+  }
+  std::uint64_t IdOf(std::uint32_t place) const { return slots_[place].serial << 8 | place; }
+
+  // All below under the lock.
+  std::uint32_t TakePlace(std::uint64_t bytes);
+  void FreePlace(std::uint32_t place);
+  void Push(std::uint32_t place, const Request& request, std::uint64_t args_bytes);
+  bool Collect(Kept& kept);
+  void Done(std::uint32_t place, const door::Completion& completion, Kept& kept);
+  void SendReleases();
+  void MarkGone(Kept& kept);
+  // For the first of the waiters: looks, then sleeps until something may have come or `until_ns`.
+  void Lead(Lock& lock, Kept& kept, std::int64_t until_ns);
+  bool HungUp() const;
+  void SleepForCompletion(std::uint64_t seen, std::int64_t until_ns);
+
+  bool CallReady(std::uint32_t place);
+  Result<door::Completion> WaitFor(std::uint32_t place);
+  void GiveUp(std::uint32_t place);
+
+  const Connection connection_;
+  const ForkMark fork_mark_;
+  const Descriptor epoll_;  // client_event and hang-up together
+  RealWords words_;
+  const Reader<RealWords> reader_;
+
+  std::mutex mutex_;
+  std::condition_variable collected_;
+  std::array<Slot, door::kRingEntries> slots_;
+  std::vector<std::uint32_t> free_places_;
+  std::bitset<door::kRingEntries> unreported_;  // done, not yet given out by Poll
+  Extents arguments_{door::kArgumentBytes};
+  std::uint64_t serial_ = 0;
+  std::uint64_t submitted_ = 0;
+  std::uint64_t collected_count_ = 0;
+  bool led_ = false;                     // a waiter is looking at the ring
+  std::vector<std::uint64_t> releases_;  // leases that found no place yet
+  mutable std::atomic<bool> gone_{false};
+  std::atomic<bool> events_{false};  // somebody has the event descriptor
+};
+
+}  // namespace cistern::client

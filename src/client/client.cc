@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/client.h"
+
+#include <sys/random.h>
+
+#include <cerrno>
+
+#include "client/parts.h"
+#include "door/spec_wire.h"
+
+namespace cistern {
+
+using client::Ask;
+using client::Call;
+using client::Failed;
+using client::ItemWriter;
+using client::Request;
+using client::RequestFor;
+
+namespace {
+
+constexpr std::size_t kStatusBytes = 64u << 10;
+
+Status CheckCall(const Namespace& ns, std::int64_t deadline_us) {
+  Status status = client::CheckNamespace(ns);
+  return status.ok() ? client::CheckDeadline(deadline_us) : status;
+}
+
+// A call whose arguments are keys and whose answer is a count.
+template <class Count>
+Ticket<Count> AskForKeys(client::Channel& channel, door::Op op, const Namespace& ns,
+                         std::span<const BlockKey> keys, std::int64_t deadline_us) {
+  Status status = CheckCall(ns, deadline_us);
+  if (status.ok()) status = client::CheckCount("keys", keys.size(), door::kMaxKeysPerCall);
+  if (!status.ok()) return Failed<Count>(std::move(status));
+  Result<Call> call = channel.Reserve(keys.size() * sizeof(door::KeyItem));
+  if (!call) return Failed<Count>(std::move(call.error()));
+  ItemWriter items(call->room());
+  for (const BlockKey& key : keys) items.Put(client::ItemOf(key));
+  return Ask<Count>(std::move(*call), RequestFor(op, ns, deadline_us), items.used(),
+                    [](const Call&, const door::Completion& completion) -> Result<Count> {
+                      return static_cast<Count>(completion.a);
+                    });
+}
+
+Ticket<std::uint32_t> AskForPuts(client::Channel& channel, door::Op op, const Namespace& ns,
+                                 std::span<const PutId> puts, std::int64_t deadline_us) {
+  Status status = CheckCall(ns, deadline_us);
+  if (status.ok()) status = client::CheckCount("put ids", puts.size(), door::kMaxKeysPerCall);
+  if (!status.ok()) return Failed<std::uint32_t>(std::move(status));
+  Result<Call> call = channel.Reserve(puts.size() * sizeof(door::PutIdItem));
+  if (!call) return Failed<std::uint32_t>(std::move(call.error()));
+  ItemWriter items(call->room());
+  for (const PutId& put : puts) items.Put(door::PutIdItem{.high = put.high, .low = put.low});
+  return Ask<std::uint32_t>(std::move(*call), RequestFor(op, ns, deadline_us), items.used(),
+                            [](const Call&, const door::Completion& completion) -> Result<std::uint32_t> {
+                              return static_cast<std::uint32_t>(completion.a);
+                            });
+}
+
+}  // namespace
+
+Client::Client(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Client::~Client() {
+  parts_->channel->Close();
+}
+
+Result<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& options) {
+  Result<std::shared_ptr<client::Channel>> channel = client::Channel::Open(options);
+  if (!channel) return Error(std::move(channel.error()));
+  auto parts = std::make_unique<Parts>();
+  parts->channel = std::move(*channel);
+  parts->staging = std::make_shared<client::StagingRoom>(parts->channel);
+  if (getrandom(&parts->put_base, sizeof(parts->put_base), 0) != sizeof(parts->put_base))
+    return Error(Code::kIoError, Text("getrandom: ", client::ErrorText(errno)));
+  return std::unique_ptr<Client>(new Client(std::move(parts)));
+}
+
+Result<Namespace> Client::Attach(const NamespaceSpec& spec, std::int64_t deadline_us) {
+  if (Status status = client::CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
+  Result<std::string> wire = door::EncodeSpec(spec);
+  if (!wire) return Error(std::move(wire.error()));
+  Result<Call> call = parts_->channel->Reserve(sizeof(door::AttachArgs) + wire->size());
+  if (!call) return Error(std::move(call.error()));
+  ItemWriter items(call->room());
+  items.Put(door::AttachArgs{.spec_bytes = static_cast<std::uint32_t>(wire->size())});
+  items.PutBytes(std::as_bytes(std::span(*wire)));
+  Request request{.op = door::Op::kAttach, .deadline_ns = client::DeadlineNs(deadline_us)};
+  auto kept = std::make_shared<const NamespaceSpec>(spec);
+  auto decode = [kept](const Call& answered, const door::Completion& completion) -> Result<Namespace> {
+    door::AttachReply reply;
+    std::span<const std::byte> bytes = answered.reply(completion);
+    if (bytes.size() != sizeof(reply))
+      return Error(Code::kMismatch, Text("an attach reply of ", bytes.size(), " bytes"));
+    std::memcpy(&reply, bytes.data(), sizeof(reply));
+    return Namespace(reply.slot, reply.incarnation, kept);
+  };
+  return Ask<Namespace>(std::move(*call), request, items.used(), std::move(decode)).Wait();
+}
+
+Ticket<std::uint32_t> Client::Publish(const Namespace& ns, std::span<const PutId> puts,
+                                      std::int64_t deadline_us) {
+  return AskForPuts(*parts_->channel, door::Op::kPublish, ns, puts, deadline_us);
+}
+
+Ticket<std::uint32_t> Client::Abandon(const Namespace& ns, std::span<const PutId> puts,
+                                      std::int64_t deadline_us) {
+  return AskForPuts(*parts_->channel, door::Op::kAbandon, ns, puts, deadline_us);
+}
+
+Ticket<std::uint32_t> Client::Touch(const Namespace& ns, std::span<const BlockKey> keys,
+                                    std::int64_t deadline_us) {
+  return AskForKeys<std::uint32_t>(*parts_->channel, door::Op::kTouch, ns, keys, deadline_us);
+}
+
+Ticket<std::uint64_t> Client::Drop(const Namespace& ns, std::span<const BlockKey> keys,
+                                   std::int64_t deadline_us) {
+  return AskForKeys<std::uint64_t>(*parts_->channel, door::Op::kDrop, ns, keys, deadline_us);
+}
+
+// Waits, because `ns` has to be the new one when the ticket is used and may be gone by then.
+Ticket<std::uint64_t> Client::DropNamespace(Namespace& ns, std::int64_t deadline_us) {
+  if (Status status = CheckCall(ns, deadline_us); !status.ok())
+    return Failed<std::uint64_t>(std::move(status));
+  Result<Call> call = parts_->channel->Reserve(0);
+  if (!call) return Failed<std::uint64_t>(std::move(call.error()));
+  Status submitted = call->Submit(RequestFor(door::Op::kDropNamespace, ns, deadline_us), 0);
+  if (!submitted.ok()) return Failed<std::uint64_t>(std::move(submitted));
+  Result<door::Completion> completion = call->Wait();
+  if (!completion) return Failed<std::uint64_t>(std::move(completion.error()));
+  if (completion->code != static_cast<std::uint16_t>(Code::kOk))
+    return Failed<std::uint64_t>(call->Why(*completion));
+  ns = Namespace(ns.slot(), completion->b, std::make_shared<const NamespaceSpec>(ns.spec()));
+  return Ticket<std::uint64_t>(Result<std::uint64_t>(completion->a));
+}
+
+Result<std::string> Client::StatusJson(std::int64_t deadline_us) {
+  if (Status status = client::CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
+  const std::int64_t deadline_ns = client::DeadlineNs(deadline_us);
+  std::size_t room = kStatusBytes;
+  for (;;) {
+    Result<Call> call = parts_->channel->Reserve(room);
+    if (!call) return Error(std::move(call.error()));
+    Status submitted = call->Submit(Request{.op = door::Op::kStatus, .deadline_ns = deadline_ns}, 0);
+    if (!submitted.ok()) return Error(std::move(submitted));
+    Result<door::Completion> completion = call->Wait();
+    if (!completion) return Error(std::move(completion.error()));
+    if (completion->code == static_cast<std::uint16_t>(Code::kOk)) {
+      std::span<const std::byte> text = call->reply(*completion);
+      return std::string(reinterpret_cast<const char*>(text.data()), text.size());
+    }
+    // It says how much room it wants; a state that grows meanwhile gets some more.
+    if (completion->a <= room || completion->a > door::kArgumentBytes / 2)
+      return Error(call->Why(*completion));
+    room = completion->a + completion->a / 4;
+  }
+}
+
+Result<Staging> Client::AllocateStaging(std::uint64_t bytes) {
+  Result<std::shared_ptr<client::StagingPiece>> piece = parts_->staging->Take(bytes);
+  if (!piece) return Error(std::move(piece.error()));
+  std::byte* data = (*piece)->bytes().data();
+  const std::uint64_t offset = std::uint64_t{(*piece)->area()} << 48 | (*piece)->offset();
+  return Staging(std::move(*piece), data, bytes, offset);
+}
+
+OwnerToken Client::owner() const {
+  return parts_->channel->connection().welcome.owner;
+}
+std::uint64_t Client::node_pid() const {
+  return parts_->channel->connection().welcome.node_pid;
+}
+std::size_t Client::Poll(std::vector<std::uint64_t>* ready) {
+  return parts_->channel->Poll(ready);
+}
+int Client::event_fd() const {
+  return parts_->channel->event_fd();
+}
+
+}  // namespace cistern

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/connection.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <vector>
+
+#include "arena/layout.h"
+#include "base/format.h"
+#include "door/socket_path.h"
+
+namespace cistern::client {
+namespace {
+
+constexpr std::size_t kMaxDescriptors = 8;
+
+struct Received {
+  std::size_t bytes = 0;
+  std::vector<Descriptor> descriptors;
+};
+
+Status Late(const std::string& path) {
+  return Status(Code::kTooLate, Text("the node at ", path, " did not answer within the deadline"));
+}
+
+// Waits until the socket has one of `events`; kTooLate at the deadline.
+Status WaitFor(int socket, short events, std::int64_t deadline_ns, const std::string& path) {
+  for (;;) {
+    std::int64_t left_ns = deadline_ns - NowNs();
+    if (left_ns <= 0) return Late(path);
+    pollfd waiting{.fd = socket, .events = events, .revents = 0};
+    timespec left{.tv_sec = left_ns / 1'000'000'000, .tv_nsec = left_ns % 1'000'000'000};
+    int ready = ppoll(&waiting, 1, &left, nullptr);
+    if (ready > 0) return Status();
+    if (ready < 0 && errno != EINTR)
+      return Status(Code::kIoError, Text("socket ", path, ": poll: ", ErrorText(errno)));
+  }
+}
+
+Result<Descriptor> OpenSocket(const std::string& path, std::int64_t deadline_ns) {
+  Descriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return Error(Code::kIoError, Text("socket: ", ErrorText(errno)));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  while (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+    switch (errno) {
+      case EINTR: break;
+      case EAGAIN:  // more connect at once than the queue holds
+        if (NowNs() >= deadline_ns) return Error(Late(path));
+        poll(nullptr, 0, 1);
+        break;
+      case ENOENT:
+      case ECONNREFUSED:
+        return Error(Code::kGone, Text("no node listens at ", path, " (", ErrorText(errno),
+                                       "): start one with cisternd, or name its socket"));
+      case EACCES:
+      case EPERM:
+        return Error(Code::kDenied,
+                     Text("socket ", path, ": ", ErrorText(errno), ": run as the node's user"));
+      case EPROTOTYPE: return Error(Code::kMismatch, Text("what listens at ", path, " is no Cistern node"));
+      default: return Error(Code::kIoError, Text("socket ", path, ": connect: ", ErrorText(errno)));
+    }
+  }
+  return fd;
+}
+
+// One message with its descriptors. kGone: the node hung up.
+Result<Received> Receive(int socket, std::span<std::byte> message, std::int64_t deadline_ns,
+                         const std::string& path) {
+  iovec bytes{.iov_base = message.data(), .iov_len = message.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control;
+  for (;;) {
+    if (Status status = WaitFor(socket, POLLIN, deadline_ns, path); !status.ok())
+      return Error(std::move(status));
+    msghdr header{};
+    header.msg_iov = &bytes;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    ssize_t got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    // A reset is told once; what was sent before the node closed can still be read.
+    if (got < 0 && (errno == EINTR || errno == EAGAIN || errno == ECONNRESET)) continue;
+    if (got < 0) return Error(Code::kIoError, Text("socket ", path, ": receive: ", ErrorText(errno)));
+    if (got == 0) return Error(Code::kGone, Text("the node at ", path, " hung up: connect again"));
+    Received received;
+    received.bytes = static_cast<std::size_t>(got);
+    for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
+      if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+      std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (std::size_t i = 0; i < count; ++i) {
+        int fd;
+        std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(fd));
+        received.descriptors.emplace_back(fd);
+      }
+    }
+    return received;
+  }
+}
+
+template <class Message>
+Status Send(int socket, const Message& message, const std::string& path) {
+  while (send(socket, &message, sizeof(message), MSG_NOSIGNAL) < 0) {
+    if (errno == EINTR) continue;
+    // The node may have refused before it read; its reason is waiting to be received.
+    if (errno == EPIPE || errno == ECONNRESET)
+      return Status(Code::kGone, Text("the node at ", path, " hung up"));
+    return Status(Code::kIoError, Text("socket ", path, ": send: ", ErrorText(errno)));
+  }
+  return Status();
+}
+
+template <std::size_t N>
+std::string TextOf(const std::array<char, N>& field) {
+  return std::string(field.begin(), std::find(field.begin(), field.end(), '\0'));
+}
+
+Status CheckWelcome(const door::Welcome& welcome, const Received& received, const std::string& path) {
+  if (received.bytes < 3 * sizeof(std::uint32_t) || welcome.magic != door::kProtocolMagic ||
+      welcome.kind != door::MessageKind::kWelcome)
+    return Status(Code::kMismatch, Text("what listens at ", path, " is no Cistern node"));
+  if (welcome.version != door::kProtocolVersion)
+    return Status(Code::kMismatch,
+                  Text("the node at ", path, " speaks protocol version ", welcome.version, ", this client ",
+                       door::kProtocolVersion, ": bring the older of the two up to the other's release"));
+  if (received.bytes != sizeof(welcome))
+    return Status(Code::kMismatch, Text("the node at ", path, " answered with ", received.bytes,
+                                        " bytes, not ", sizeof(welcome)));
+  if (welcome.code != static_cast<std::uint32_t>(Code::kOk)) {
+    auto code = welcome.code <= static_cast<std::uint32_t>(Code::kIoError) ? static_cast<Code>(welcome.code)
+                                                                           : Code::kDenied;
+    return Status(code, TextOf(welcome.message));
+  }
+  if (received.descriptors.size() != 6)
+    return Status(Code::kMismatch,
+                  Text("the node at ", path, " gave ", received.descriptors.size(), " descriptors, not 6"));
+  return Status();
+}
+
+// The shared files are what this release reads.
+Status CheckFiles(Connection& connection) {
+  const auto* arena = reinterpret_cast<const ArenaHeader*>(connection.arena.data());
+  const auto* index = reinterpret_cast<const IndexHeader*>(connection.index.data());
+  if (connection.arena.bytes() < sizeof(ArenaHeader) || connection.index.bytes() < kIndexBucketsOffset ||
+      arena->magic != kArenaMagic || index->magic != kIndexMagic)
+    return Status(Code::kMismatch, "what the node gave is no arena with an index");
+  if (arena->version != kFormatVersion || index->version != kFormatVersion)
+    return Status(Code::kMismatch,
+                  Text("the node's arena has format version ", arena->version, " and its index ",
+                       index->version, ", this client reads ", kFormatVersion));
+  connection.geometry = {static_cast<std::uint32_t>(arena->alignment),
+                         static_cast<std::uint32_t>(arena->head_count)};
+  connection.bucket_count = index->bucket_count;
+  const std::uint64_t index_entries = (connection.index.bytes() - kIndexBucketsOffset) / sizeof(IndexEntry);
+  if (!connection.geometry.valid() || connection.geometry.file_bytes() > connection.arena.bytes() ||
+      connection.bucket_count == 0 || connection.bucket_count > index_entries / kEntriesPerBucket)
+    return Status(Code::kMismatch, Text("the node's arena of ", arena->head_count, " heads and its index of ",
+                                        index->bucket_count, " buckets do not fit their files"));
+  if (connection.session.bytes() < sizeof(door::SessionMemory))
+    return Status(Code::kMismatch, Text("the session's memory has ", connection.session.bytes(),
+                                        " bytes, not ", sizeof(door::SessionMemory)));
+  return Status();
+}
+
+Status MapAll(Connection& connection, std::vector<Descriptor>& given) {
+  struct Wanted {
+    Mapped* into;
+    std::string_view what;
+    Mapped::Access access;
+    bool populate;
+  };
+  const std::array<Wanted, 4> wanted = {
+      {{&connection.arena, "arena", Mapped::Access::kRead, false},
+       {&connection.index, "index", Mapped::Access::kRead, false},
+       {&connection.session, "session memory", Mapped::Access::kReadWrite, true},
+       {&connection.staging, "staging", Mapped::Access::kReadWrite, true}}};
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    Result<Mapped> mapped = Mapped::Map(given[i], wanted[i].what, wanted[i].access, wanted[i].populate);
+    if (!mapped) return std::move(mapped.error());
+    *wanted[i].into = std::move(*mapped);
+  }
+  connection.core_event = std::move(given[4]);
+  connection.client_event = std::move(given[5]);
+  return CheckFiles(connection);
+}
+
+Result<door::Hello> HelloFor(const ConnectOptions& options) {
+  door::Hello hello;
+  if (options.tenant.empty() || options.tenant.size() >= hello.tenant.size() ||
+      options.tenant.find('\0') != std::string::npos)
+    return Error(Code::kInvalid, Text("tenant \"", options.tenant, "\" has ", options.tenant.size(),
+                                      " bytes, a tenant's name has 1 to ", hello.tenant.size() - 1));
+  if (options.deadline_us <= 0)
+    return Error(Code::kInvalid,
+                 Text("deadline_us is ", options.deadline_us, ": that is in the past, give one over 0"));
+  std::copy(options.tenant.begin(), options.tenant.end(), hello.tenant.begin());
+  hello.owner = options.owner;
+  hello.staging_bytes = options.staging_bytes;
+  return hello;
+}
+
+}  // namespace
+
+std::int64_t NowNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+std::int64_t DeadlineNs(std::int64_t us) {
+  std::int64_t now = NowNs();
+  return us > (INT64_MAX - now) / 1000 ? INT64_MAX : now + us * 1000;
+}
+
+Result<Connection> ConnectToNode(const ConnectOptions& options) {
+  Connection connection;
+  connection.path = options.socket.empty() ? DefaultSocketPath() : options.socket;
+  if (Status status = CheckSocketPath(connection.path); !status.ok()) return Error(std::move(status));
+  Result<door::Hello> hello = HelloFor(options);
+  if (!hello) return Error(std::move(hello.error()));
+  const std::int64_t deadline_ns = DeadlineNs(options.deadline_us);
+  Result<Descriptor> socket = OpenSocket(connection.path, deadline_ns);
+  if (!socket) return Error(std::move(socket.error()));
+  connection.socket = std::move(*socket);
+  Status sent = Send(connection.socket.get(), *hello, connection.path);
+  if (!sent.ok() && sent.code() != Code::kGone) return Error(std::move(sent));
+  std::span<std::byte> message = std::as_writable_bytes(std::span(&connection.welcome, 1));
+  Result<Received> received = Receive(connection.socket.get(), message, deadline_ns, connection.path);
+  if (!received) return Error(std::move(received.error()));
+  Status status = CheckWelcome(connection.welcome, *received, connection.path);
+  if (status.ok()) status = MapAll(connection, received->descriptors);
+  if (!status.ok()) return Error(std::move(status));
+  return connection;
+}
+
+Result<Grant> AskForStaging(const Connection& connection, std::uint64_t bytes, std::int64_t deadline_ns) {
+  const int socket = connection.socket.get();
+  door::MoreStaging asked;
+  asked.bytes = bytes;
+  if (Status sent = Send(socket, asked, connection.path); !sent.ok()) return Error(std::move(sent));
+  door::StagingGrant grant;
+  Result<Received> received =
+      Receive(socket, std::as_writable_bytes(std::span(&grant, 1)), deadline_ns, connection.path);
+  if (!received) return Error(std::move(received.error()));
+  if (received->bytes != sizeof(grant) || grant.magic != door::kProtocolMagic ||
+      grant.kind != door::MessageKind::kStaging)
+    return Error(Code::kMismatch,
+                 Text("the node at ", connection.path, " answered a request for staging with ",
+                      received->bytes, " other bytes"));
+  if (grant.code != static_cast<std::uint32_t>(Code::kOk))
+    return Error(grant.code <= static_cast<std::uint32_t>(Code::kIoError) ? static_cast<Code>(grant.code)
+                                                                          : Code::kBusy,
+                 TextOf(grant.message));
+  if (received->descriptors.size() != 1)
+    return Error(Code::kMismatch,
+                 Text("the node at ", connection.path, " granted staging without its memory"));
+  Result<Mapped> memory = Mapped::Map(received->descriptors[0], "staging", Mapped::Access::kReadWrite, true);
+  if (!memory) return Error(std::move(memory.error()));
+  return Grant{.area = grant.area, .memory = std::move(*memory)};
+}
+
+}  // namespace cistern::client

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The handshake with the node of this host, and what it hands out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "arena/geometry.h"
+#include "cistern/options.h"
+#include "cistern/status.h"
+#include "client/mapped.h"
+#include "door/protocol.h"
+
+namespace cistern::client {
+
+// Nanoseconds of CLOCK_MONOTONIC, the clock of every deadline at the door.
+std::int64_t NowNs();
+// `us` from now; saturates.
+std::int64_t DeadlineNs(std::int64_t us);
+
+struct Connection {
+  Descriptor socket;
+  Descriptor core_event;    // wakes the core
+  Descriptor client_event;  // wakes this process
+  Mapped arena;
+  Mapped index;
+  Mapped session;
+  Mapped staging;  // area 0
+  Geometry geometry;
+  std::uint64_t bucket_count = 0;
+  door::Welcome welcome;
+  std::string path;
+};
+
+// As Client::Connect.
+Result<Connection> ConnectToNode(const ConnectOptions& options);
+
+struct Grant {
+  std::uint32_t area = 0;
+  Mapped memory;
+};
+// Asks for a further staging area of at least `bytes`. Not by two threads at once.
+Result<Grant> AskForStaging(const Connection& connection, std::uint64_t bytes, std::int64_t deadline_ns);
+
+}  // namespace cistern::client

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/held_lease.h"
+
+#include <algorithm>
+
+namespace cistern::client {
+
+void HeldLease::Add(const door::ViewItem& item) {
+  const ArenaView& arena = channel_->reader().arena();
+  const std::uint64_t offset = arena.geometry().offset(item.place);
+  const bool here = item.code == static_cast<std::uint32_t>(Code::kOk) &&
+                    offset < arena.geometry().slots_bytes() &&
+                    item.bytes <= arena.geometry().slots_bytes() - offset;
+  if (!here) {
+    views_.push_back(View());
+    return;
+  }
+  views_.push_back(View{.data = arena.slot(item.place), .bytes = item.bytes});
+  slots_.push_back(Slot{item.place, item.generation});
+}
+
+bool HeldLease::StillGood() const {
+  if (!channel_->Check().ok() || NowNs() >= deadline_ns_) return false;
+  const Reader<RealWords>& reader = channel_->reader();
+  return std::all_of(slots_.begin(), slots_.end(),
+                     [&](const Slot& slot) { return reader.CheckView(slot.place, slot.generation); });
+}
+
+}  // namespace cistern::client

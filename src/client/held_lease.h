@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// A lease at the door, as its holder has it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cistern/lease.h"
+#include "client/channel.h"
+#include "door/protocol.h"
+
+namespace cistern::client {
+
+class HeldLease final : public internal::LeaseState {
+ public:
+  // `deadline_ns` counts from before the node granted it, so it never ends later than the node's.
+  HeldLease(std::shared_ptr<Channel> channel, std::uint64_t lease, std::int64_t deadline_ns)
+      : channel_(std::move(channel)), lease_(lease), deadline_ns_(deadline_ns) {}
+  ~HeldLease() override { channel_->Release(lease_); }
+  HeldLease(const HeldLease&) = delete;
+  HeldLease& operator=(const HeldLease&) = delete;
+
+  void Reserve(std::size_t views) {
+    views_.reserve(views);
+    slots_.reserve(views);
+  }
+  // In the order asked for. An item outside of the arena counts as a miss.
+  void Add(const door::ViewItem& item);
+
+  bool StillGood() const override;
+  std::span<const View> views() const override { return views_; }
+
+ private:
+  struct Slot {
+    Place place;
+    std::uint64_t generation;
+  };
+  const std::shared_ptr<Channel> channel_;
+  const std::uint64_t lease_;
+  const std::int64_t deadline_ns_;
+  std::vector<View> views_;
+  std::vector<Slot> slots_;  // of the views that are there
+};
+
+}  // namespace cistern::client

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/staging_room.h"
+
+#include <algorithm>
+
+#include "base/format.h"
+
+namespace cistern::client {
+namespace {
+
+constexpr std::int64_t kGrowUs = 5'000'000;
+// Areas are few: each further one is at least this large.
+constexpr std::uint64_t kMinGrowthBytes = 4u << 20;
+
+}  // namespace
+
+StagingPiece::~StagingPiece() {
+  room_->Free(area_, bytes_.data(), offset_, bytes_.size());
+}
+
+StagingRoom::StagingRoom(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {
+  const Mapped& first = channel_->connection().staging;
+  areas_.emplace(0, Area{std::span(first.data(), first.bytes()), Mapped(), Extents(first.bytes())});
+}
+
+void StagingRoom::Free(std::uint32_t area, const std::byte* data, std::uint64_t offset, std::uint64_t bytes) {
+  if (channel_->forked()) return;
+  std::lock_guard lock(mutex_);
+  pieces_.erase(data);
+  areas_.at(area).extents.Free(offset, bytes);
+}
+
+std::shared_ptr<StagingPiece> StagingRoom::TakeHere(std::uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  for (auto& [number, area] : areas_) {
+    std::optional<std::uint64_t> offset = area.extents.Take(bytes);
+    if (!offset) continue;
+    std::span<std::byte> here = area.bytes.subspan(*offset, bytes);
+    auto piece = std::make_shared<StagingPiece>(shared_from_this(), number, *offset, here);
+    pieces_[here.data()] = piece;
+    return piece;
+  }
+  return nullptr;
+}
+
+Status StagingRoom::Grow(std::uint64_t bytes) {
+  const std::int64_t deadline_ns = DeadlineNs(kGrowUs);
+  std::uint64_t wanted = std::max(Extents::Rounded(bytes), kMinGrowthBytes);
+  Result<Grant> grant = AskForStaging(channel_->connection(), wanted, deadline_ns);
+  // A node with little left may still have what is needed.
+  if (!grant && grant.error().code() == Code::kBusy && wanted > Extents::Rounded(bytes))
+    grant = AskForStaging(channel_->connection(), Extents::Rounded(bytes), deadline_ns);
+  if (!grant) return std::move(grant.error());
+  std::lock_guard lock(mutex_);
+  std::span<std::byte> all(grant->memory.data(), grant->memory.bytes());
+  areas_.emplace(grant->area, Area{all, std::move(grant->memory), Extents(all.size())});
+  return Status();
+}
+
+Result<std::shared_ptr<StagingPiece>> StagingRoom::Take(std::uint64_t bytes) {
+  if (bytes == 0) return Error(Code::kInvalid, "staging of 0 bytes: a write has at least one");
+  if (Status status = channel_->Check(); !status.ok()) return Error(std::move(status));
+  if (std::shared_ptr<StagingPiece> piece = TakeHere(bytes)) return piece;
+  std::lock_guard growing(grow_);
+  // Another thread may have grown it, and a late answer to an earlier request may be too small for this one.
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    if (std::shared_ptr<StagingPiece> piece = TakeHere(bytes)) return piece;
+    if (Status status = Grow(bytes); !status.ok()) return Error(std::move(status));
+  }
+  if (std::shared_ptr<StagingPiece> piece = TakeHere(bytes)) return piece;
+  return Error(Code::kBusy, Text("staging of ", bytes, " bytes: all of the session's is in use"));
+}
+
+std::shared_ptr<StagingPiece> StagingRoom::PieceOf(std::span<const std::byte> bytes) {
+  std::shared_ptr<StagingPiece> piece;  // outlives the lock: it may be the last owner's
+  std::lock_guard lock(mutex_);
+  auto after = pieces_.upper_bound(bytes.data());
+  if (after == pieces_.begin()) return nullptr;
+  piece = std::prev(after)->second.lock();
+  if (piece == nullptr) return nullptr;
+  const std::byte* end = piece->bytes().data() + piece->bytes().size();
+  return bytes.data() + bytes.size() <= end ? piece : nullptr;
+}
+
+}  // namespace cistern::client

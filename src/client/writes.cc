@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is written: caller's memory goes to staging with its checksums, what lies in staging goes as it is.
+#include <algorithm>
+#include <vector>
+
+#include "base/fence.h"
+#include "client/client.h"
+#include "client/parts.h"
+#include "record/segments.h"
+
+namespace cistern {
+
+using client::Ask;
+using client::Call;
+using client::Failed;
+using client::ItemWriter;
+using client::Request;
+using client::RequestFor;
+using client::StagingPiece;
+using client::StagingRoom;
+
+namespace {
+
+// The node answers a write when it has let go of the bytes, which may be a copy later than the deadline.
+constexpr std::int64_t kWriteGraceNs = 2'000'000'000;
+
+// Where one part's bytes are for the node.
+struct Placed {
+  std::uint32_t area = 0;
+  std::uint64_t offset = 0;
+  std::uint32_t first_checksum = 0;
+  std::uint32_t checksums = 0;  // 0: the caller filled staging itself
+};
+
+class Batch final {
+ public:
+  Batch(StagingRoom& room, std::span<const BlockWrite> blocks) : room_(room), blocks_(blocks) {}
+
+  Status Check(const Namespace& ns) const {
+    const std::vector<GroupSpec>& groups = ns.spec().groups;
+    for (const BlockWrite& block : blocks_) {
+      if (block.group >= groups.size())
+        return Status(Code::kInvalid,
+                      Text("block ", block.key.ToHex(), ": group ", block.group, " of ", groups.size()));
+      const std::size_t parts = std::max<std::size_t>(groups[block.group].part_bytes.size(), 1);
+      if (block.part >= parts)
+        return Status(Code::kInvalid,
+                      Text("block ", block.key.ToHex(), ": part ", block.part, ", its group has ", parts));
+      if (parts > 1 && block.put_id == PutId{})
+        return Status(Code::kInvalid,
+                      Text("block ", block.key.ToHex(), " has ", parts,
+                           " parts: they need one put id, which only their writers can agree on"));
+      if (block.data.empty() || block.data.size() > kMaxBodyBytes)
+        return Status(Code::kInvalid, Text("block ", block.key.ToHex(), ": part ", block.part, " has ",
+                                           block.data.size(), " bytes, a part has 1 to ", kMaxBodyBytes));
+    }
+    return Status();
+  }
+
+  // Brings every part's bytes to staging.
+  Status Place() {
+    placed_.resize(blocks_.size());
+    std::uint64_t to_copy = 0;
+    std::uint32_t checksums = 0;
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      if (std::shared_ptr<StagingPiece> piece = room_.PieceOf(blocks_[i].data)) {
+        placed_[i].area = piece->area();
+        placed_[i].offset =
+            piece->offset() + static_cast<std::uint64_t>(blocks_[i].data.data() - piece->bytes().data());
+        pieces_.push_back(std::move(piece));
+        continue;
+      }
+      placed_[i].offset = to_copy;  // within the piece, for now
+      placed_[i].first_checksum = checksums;
+      placed_[i].checksums = SegmentsOfPart(blocks_[i].data.size());
+      checksums += placed_[i].checksums;
+      to_copy += client::Extents::Rounded(blocks_[i].data.size());
+    }
+    checksums_.resize(checksums);
+    return to_copy > 0 ? CopyAll(to_copy) : Status();
+  }
+
+  std::uint64_t args_bytes() const {
+    return blocks_.size() * sizeof(door::WriteItem) + checksums_.size() * sizeof(std::uint32_t);
+  }
+
+  void PutItems(ItemWriter& items, const WriteOptions& options, PutId base,
+                std::atomic<std::uint64_t>& puts) const {
+    const std::size_t checksums_at = blocks_.size() * sizeof(door::WriteItem);
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      const BlockWrite& block = blocks_[i];
+      door::WriteItem item;
+      item.key = client::ItemOf(block.key);
+      if (block.parent) item.parent = client::ItemOf(*block.parent);
+      item.group = block.group;
+      item.part = block.part;
+      item.staging_area = placed_[i].area;
+      item.staging_offset = placed_[i].offset;
+      item.bytes = block.data.size();
+      PutId put = block.put_id;
+      if (put == PutId{}) put = PutId{.high = base.high, .low = base.low + puts.fetch_add(1) + 1};
+      item.put_high = put.high;
+      item.put_low = put.low;
+      item.ttl_s = options.ttl_s;
+      item.held = options.held ? 1 : 0;
+      if (placed_[i].checksums > 0)
+        item.checksums_offset =
+            static_cast<std::uint32_t>(checksums_at + placed_[i].first_checksum * sizeof(std::uint32_t));
+      items.Put(item);
+    }
+    items.PutBytes(std::as_bytes(std::span(checksums_)));
+  }
+
+  // What the node reads from, to be kept until it has answered.
+  std::shared_ptr<void> TakePieces() {
+    if (pieces_.size() == 1) return std::move(pieces_[0]);
+    return std::make_shared<std::vector<std::shared_ptr<StagingPiece>>>(std::move(pieces_));
+  }
+
+ private:
+  Status CopyAll(std::uint64_t bytes) {
+    Result<std::shared_ptr<StagingPiece>> piece = room_.Take(bytes);
+    if (!piece) return std::move(piece.error());
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      if (placed_[i].checksums == 0) continue;
+      std::span<std::uint32_t> crcs =
+          std::span(checksums_).subspan(placed_[i].first_checksum, placed_[i].checksums);
+      CopyPartAndSum(BestKernels(), (*piece)->bytes().data() + placed_[i].offset, blocks_[i].data, crcs);
+      placed_[i].area = (*piece)->area();
+      placed_[i].offset += (*piece)->offset();
+    }
+    StreamingStoreFence();  // before the core can see the call
+    pieces_.push_back(std::move(*piece));
+    return Status();
+  }
+
+  StagingRoom& room_;
+  const std::span<const BlockWrite> blocks_;
+  std::vector<Placed> placed_;
+  std::vector<std::uint32_t> checksums_;
+  std::vector<std::shared_ptr<StagingPiece>> pieces_;
+};
+
+Result<WriteResult> DecodeWrite(const Call& call, const door::Completion& completion, std::size_t count) {
+  std::span<const std::byte> bytes = call.reply(completion);
+  if (bytes.size() < count * sizeof(door::WriteReplyItem))
+    return Error(Code::kMismatch, Text("a reply of ", bytes.size(), " bytes for ", count, " writes"));
+  WriteResult result;
+  result.outcomes.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    door::WriteReplyItem item;
+    std::memcpy(&item, bytes.data() + i * sizeof(item), sizeof(item));
+    result.outcomes[i] = {static_cast<Code>(item.code), static_cast<WriteOutcome::State>(item.state)};
+  }
+  std::span<const std::byte> text = bytes.subspan(count * sizeof(door::WriteReplyItem));
+  result.message.assign(reinterpret_cast<const char*>(text.data()), text.size());
+  return result;
+}
+
+}  // namespace
+
+Ticket<WriteResult> Client::Write(const Namespace& ns, std::span<const BlockWrite> blocks,
+                                  const WriteOptions& options) {
+  Batch batch(*parts_->staging, blocks);
+  Status status = parts_->channel->Check();
+  if (status.ok()) status = client::CheckNamespace(ns);
+  if (status.ok()) status = client::CheckDeadline(options.deadline_us);
+  if (status.ok()) status = client::CheckCount("parts", blocks.size(), door::kMaxWritesPerCall);
+  if (status.ok()) status = batch.Check(ns);
+  if (!status.ok()) return Failed<WriteResult>(std::move(status));
+  if (blocks.empty()) return Ticket<WriteResult>(Result<WriteResult>(WriteResult()));
+  Request request = RequestFor(door::Op::kWrite, ns, options.deadline_us);
+  request.a = blocks.size();
+  request.grace_ns = kWriteGraceNs;
+  if (status = batch.Place(); !status.ok()) return Failed<WriteResult>(std::move(status));
+  const std::uint64_t reply_bytes = blocks.size() * sizeof(door::WriteReplyItem) + door::kMaxReplyMessage;
+  Result<Call> call = parts_->channel->Reserve(std::max(batch.args_bytes(), reply_bytes));
+  if (!call) return Failed<WriteResult>(std::move(call.error()));
+  ItemWriter items(call->room());
+  batch.PutItems(items, options, parts_->put_base, parts_->puts);
+  auto decode = [count = blocks.size()](const Call& answered, const door::Completion& completion) {
+    return DecodeWrite(answered, completion, count);
+  };
+  return Ask<WriteResult>(std::move(*call), request, items.used(), std::move(decode), batch.TakePieces());
+}
+
+}  // namespace cistern
