@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/arena_file.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "arena/protocol.h"
+#include "arena/reader.h"
+#include "base/format.h"
+#include "memory/host_memory.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::uint64_t kBytes = 70u << 20;  // two chunks
+
+class ArenaFileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const char* base = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    std::string name = Text(base, "/cistern-test-XXXXXX");
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    directory_ = name;
+    options_.memory_dir = directory_ + "/memory";
+    options_.memory_bytes = kBytes;
+    options_.lock_wait_us = 200'000;
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  Result<ArenaFile> Open() { return ArenaFile::Open(options_, clock_); }
+  std::string path(const char* name) const { return options_.memory_dir + "/default/" + name; }
+  static std::uint64_t Inode(const std::string& path) {
+    struct stat info{};
+    EXPECT_EQ(::stat(path.c_str(), &info), 0);
+    return info.st_ino;
+  }
+
+  SystemClock clock_;
+  std::string directory_;
+  ArenaOptions options_;
+};
+
+TEST_F(ArenaFileTest, R14AnArenaIsWholeFromTheStartAndKeepsItsInode) {
+  std::uint64_t arena_inode, index_inode;
+  {
+    Result<ArenaFile> file = Open();
+    ASSERT_TRUE(file) << file.error().ToString();
+    EXPECT_TRUE(file->fresh());
+    EXPECT_EQ(file->boot_count(), 1u);
+    EXPECT_TRUE(file->notes().empty());
+    EXPECT_EQ(file->arena().geometry().head_count, 2u);
+    struct stat info{};
+    ASSERT_EQ(::stat(path("arena").c_str(), &info), 0);
+    EXPECT_LE(static_cast<std::uint64_t>(info.st_size), kBytes);
+    EXPECT_GE(info.st_blocks * 512, info.st_size) << "sparse";
+    file->arena().slot(0)[5] = std::byte{77};
+    file->SetAlive(true);
+    arena_inode = Inode(path("arena"));
+    index_inode = Inode(path("index"));
+  }
+  Result<ArenaFile> file = Open();
+  ASSERT_TRUE(file) << file.error().ToString();
+  EXPECT_FALSE(file->fresh());
+  EXPECT_EQ(file->boot_count(), 2u);
+  EXPECT_EQ(file->arena().slot(0)[5], std::byte{77});
+  EXPECT_EQ(file->arena().header()->node_alive, 0u) << "not before the new node says so";
+  EXPECT_EQ(Inode(path("arena")), arena_inode);
+  EXPECT_EQ(Inode(path("index")), index_inode);
+}
+
+TEST_F(ArenaFileTest, R12SessionsGetDescriptorsThatCannotBeMadeWritable) {
+  Result<ArenaFile> file = Open();
+  ASSERT_TRUE(file);
+  for (int fd : {file->arena_fd(), file->index_fd()}) {
+    EXPECT_EQ(::fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+    void* map = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd, 0);
+    ASSERT_NE(map, MAP_FAILED);
+    EXPECT_NE(::mprotect(map, 4096, PROT_READ | PROT_WRITE), 0);
+    ::munmap(map, 4096);
+  }
+}
+
+TEST_F(ArenaFileTest, ADirectoryHeldByALivingNodeIsRefusedByItsPid) {
+  int ready[2], end[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  ASSERT_EQ(::pipe(end), 0);
+  pid_t child = ::fork();
+  if (child == 0) {
+    ::close(end[1]);
+    char byte = Open() ? 'y' : 'n';
+    Result<ArenaFile> file = Open();  // its own lock: the first was given back
+    static_cast<void>(!::write(ready[1], &byte, 1));
+    static_cast<void>(!::read(end[0], &byte, 1));
+    ::_exit(0);
+  }
+  ::close(end[0]);
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  ASSERT_EQ(byte, 'y');
+  Result<ArenaFile> file = Open();
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code(), Code::kBusy);
+  EXPECT_NE(file.error().message().find(Text("pid ", child)), std::string::npos) << file.error().ToString();
+  Result<std::uint64_t> forgotten = ForgetArena(options_.memory_dir, "default", clock_);
+  ASSERT_FALSE(forgotten);
+  EXPECT_EQ(forgotten.error().code(), Code::kBusy);
+  // Killed, and not even waited for: the successor gets the lock as soon as the kernel lets go of it.
+  ::kill(child, SIGKILL);
+  options_.lock_wait_us = 10'000'000;
+  file = Open();
+  EXPECT_TRUE(file) << file.error().ToString();
+  ::close(end[1]);
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST_F(ArenaFileTest, R8ALockThatADeadNodeLeftIsWaitedForAndThenNamed) {
+  ASSERT_TRUE(Open());
+  // Held by an open file that outlives the process whose name is in it, as unfinished I/O does.
+  Result<Fd> held = OpenFile(path("lock"), OpenMode::kReadWrite);
+  ASSERT_TRUE(held);
+  ASSERT_TRUE(TryLock(held->get(), path("lock")).ok());
+  pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  std::ofstream(path("lock")) << child << " 1\n";
+  Result<ArenaFile> file = Open();
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code(), Code::kBusy);
+  EXPECT_NE(file.error().message().find("200 ms"), std::string::npos) << file.error().ToString();
+  held->Close();
+  EXPECT_TRUE(Open());
+}
+
+TEST_F(ArenaFileTest, AnotherVersionIsRefusedByName) {
+  Open().value().arena().header()->version = 9;
+  Result<ArenaFile> file = Open();
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code(), Code::kMismatch);
+  EXPECT_NE(file.error().message().find("format version 9"), std::string::npos) << file.error().ToString();
+  EXPECT_NE(file.error().message().find("cistern forget"), std::string::npos);
+  EXPECT_TRUE(ForgetArena(options_.memory_dir, "default", clock_));
+  EXPECT_TRUE(Open());
+}
+
+TEST_F(ArenaFileTest, WhatIsNoArenaIsNotOverwritten) {
+  std::filesystem::create_directories(options_.memory_dir + "/default");
+  std::ofstream(path("arena")) << "letters to a friend";
+  Result<ArenaFile> file = Open();
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code(), Code::kMismatch);
+  EXPECT_EQ(std::filesystem::file_size(path("arena")), 19u);
+  // A damaged header is no smaller arena either.
+  std::filesystem::remove(path("arena"));
+  ASSERT_TRUE(Open());
+  Open().value().arena().header()->head_count = 1;
+  EXPECT_EQ(Open().error().code(), Code::kMismatch);
+}
+
+TEST_F(ArenaFileTest, AnArenaKeepsItsSizeAndSaysSo) {
+  ASSERT_TRUE(Open());
+  options_.memory_bytes = 2 * kBytes;
+  options_.alignment = 512;
+  Result<ArenaFile> file = Open();
+  ASSERT_TRUE(file) << file.error().ToString();
+  EXPECT_EQ(file->arena().geometry(), Geometry::Within(kBytes, 4096));
+  ASSERT_EQ(file->notes().size(), 1u);
+  EXPECT_NE(file->notes()[0].find("cistern forget"), std::string::npos);
+}
+
+TEST_F(ArenaFileTest, NoRoomIsAStartErrorWithTheNumbers) {
+  options_.memory_bytes = std::uint64_t{1} << 44;
+  Result<ArenaFile> file = Open();
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code(), Code::kBusy);
+  Geometry geometry = Geometry::Within(options_.memory_bytes, 4096);
+  EXPECT_NE(file.error().message().find(Text(geometry.file_bytes() + geometry.index_bytes())), std::string::npos)
+      << file.error().ToString();
+  EXPECT_FALSE(std::filesystem::exists(path("arena"))) << "nothing half done";
+  EXPECT_FALSE(std::filesystem::exists(path("arena.new")));
+}
+
+TEST_F(ArenaFileTest, OptionsAreRefusedByName) {
+  auto refused = [&](auto change, const char* word) {
+    ArenaOptions options = options_;
+    change(options);
+    Status status = options.Validate();
+    EXPECT_EQ(status.code(), Code::kInvalid);
+    EXPECT_NE(status.message().find(word), std::string::npos) << status.ToString();
+  };
+  refused([](ArenaOptions& o) { o.tenant = "../other"; }, "../other");
+  refused([](ArenaOptions& o) { o.tenant = ".."; }, "..");
+  refused([](ArenaOptions& o) { o.memory_bytes = 1 << 20; }, "1048576");
+  refused([](ArenaOptions& o) { o.alignment = 1024; }, "1024");
+  refused([](ArenaOptions& o) { o.memory_dir = ""; }, "memory_dir");
+  options_.memory_dir = directory_ + "/no/such";
+  EXPECT_EQ(Open().error().code(), Code::kIoError);
+  EXPECT_NE(Open().error().message().find("/no/such"), std::string::npos);
+}
+
+TEST_F(ArenaFileTest, ForgottenMeansFoundByNobody) {
+  EXPECT_EQ(ForgetArena(options_.memory_dir, "default", clock_).error().code(), Code::kMiss);
+  RealWords words;
+  Fd index_fd;
+  std::uint64_t buckets;
+  {
+    Result<ArenaFile> file = Open();
+    ASSERT_TRUE(file);
+    SetIncarnation(words, file->index(), 3, 42);
+    index_fd = Fd(::dup(file->index_fd()));
+    buckets = file->index().bucket_count();
+  }
+  // A client that was not told still maps it.
+  Result<Mapping> map = Mapping::Map(index_fd.get(), "index", 0, kIndexBucketsOffset, Access::kRead);
+  ASSERT_TRUE(map);
+  IndexView index(map->data(), buckets);
+  EXPECT_EQ(words.Load(&index.header()->incarnations[3]), 42u);
+  Result<std::uint64_t> freed = ForgetArena(options_.memory_dir, "default", clock_);
+  ASSERT_TRUE(freed) << freed.error().ToString();
+  EXPECT_GT(*freed, 64u << 20);
+  EXPECT_EQ(words.Load(&index.header()->incarnations[3]), 0u);
+  EXPECT_FALSE(std::filesystem::exists(path("arena")));
+  Result<ArenaFile> file = Open();
+  ASSERT_TRUE(file);
+  EXPECT_TRUE(file->fresh());
+}
+
+TEST_F(ArenaFileTest, FaultInTouchesEveryChunkAndChangesNothing) {
+  Result<ArenaFile> file = Open();
+  ASSERT_TRUE(file);
+  file->arena().slot(100)[7] = std::byte{9};
+  {
+    FaultIn fault_in(file->arena());
+    while (fault_in.heads_done() < file->arena().geometry().head_count) ::sched_yield();
+  }
+  EXPECT_EQ(file->arena().slot(100)[7], std::byte{9});
+  unsigned char resident[1];
+  ASSERT_EQ(::mincore(file->arena().slot(8000), 4096, resident), 0);
+  EXPECT_TRUE(resident[0] & 1);
+  FaultIn ended_at_once(file->arena());
+}
+
+TEST(HostMemoryTest, TheLimitIsNoLessThanWhatIsAvailable) {
+  Result<HostMemory> memory = ReadHostMemory();
+  ASSERT_TRUE(memory) << memory.error().ToString();
+  EXPECT_GT(memory->available_bytes, 0u);
+  EXPECT_LE(memory->available_bytes, memory->limit_bytes);
+}
+
+}  // namespace
+}  // namespace cistern

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/recovery.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <vector>
+
+#include "arena/protocol.h"
+#include "arena/reader.h"
+#include "arena/test_arena.h"
+
+namespace cistern {
+namespace {
+
+// Everything that a restart finds, in slices of `batch`.
+struct Restart {
+  Restart(Words& words, const ArenaSpace& arena, std::size_t batch = 7) : slots(words, arena) {
+    Recovery recovery(words, slots);
+    std::vector<RecoveredBlock> some(batch);
+    while (!recovery.done()) {
+      std::size_t count = recovery.Next(some);
+      blocks.insert(blocks.end(), some.begin(), some.begin() + static_cast<std::ptrdiff_t>(count));
+    }
+    slots.EndAdoption();
+    counts = recovery.counts();
+  }
+  Slots slots;
+  std::vector<RecoveredBlock> blocks;
+  Recovery::Counts counts;
+};
+
+class RecoveryTest : public testing::Test {
+ protected:
+  RealWords words_;
+  TestArena<RealWords> node_{words_, SlotSize::For(RecordBytes(6000, 4096), 4096).bytes, {4096, 6}};
+};
+
+TEST_F(RecoveryTest, Promise7WhatWasPublishedIsFoundAgain) {
+  for (std::uint32_t i = 0; i < 100; ++i) {
+    ASSERT_TRUE(node_.Put(TestKey(i), i == 0 ? BlockKey() : TestKey(i - 1), BodyOf(6000, i), 3 * i, 2, 1000 + i));
+  }
+  Restart restart(words_, node_.arena);
+  ASSERT_EQ(restart.blocks.size(), 100u);
+  EXPECT_EQ(restart.counts.believed, 100u);
+  EXPECT_EQ(restart.counts.refused, 0u);
+  EXPECT_EQ(restart.counts.last_sequence, 100u);
+  EXPECT_EQ(restart.slots.counts().used_slots, 100u);
+  for (std::uint32_t i = 0; i < 100; ++i) {
+    const RecoveredBlock& block = restart.blocks[i];
+    EXPECT_EQ(block.place, node_.place(3 * i));
+    EXPECT_EQ(block.key, TestKey(i));
+    EXPECT_EQ(block.parent, i == 0 ? BlockKey() : TestKey(i - 1));
+    EXPECT_EQ(block.group, 2);
+    EXPECT_EQ(block.parts, 1);
+    EXPECT_EQ(block.incarnation, kTestIncarnation);
+    EXPECT_EQ(block.body_bytes, 6000u);
+    EXPECT_EQ(block.expiry, 1000 + i);
+    EXPECT_EQ(block.born, 7u);
+    EXPECT_EQ(block.sequence, i + 1);
+    EXPECT_EQ(block.generation, words_.Load(node_.arena.generation(block.place)));
+    EXPECT_TRUE(restart.slots.used(block.place));
+  }
+}
+
+TEST_F(RecoveryTest, R11HalfAPublishIsAFreeSlot) {
+  std::uint64_t generation = BeginFill(words_, node_.arena, node_.place(1));
+  Restart filling(words_, node_.arena);
+  EXPECT_TRUE(filling.blocks.empty());
+  EXPECT_EQ(filling.slots.counts().used_slots, 0u);
+  EXPECT_EQ(filling.slots.counts().free_heads, 6u) << "a chunk without a block is taken apart";
+  EXPECT_EQ(words_.Load(node_.arena.generation(node_.place(1))) % 2, 1u);
+  EXPECT_EQ(generation % 2, 0u);
+}
+
+TEST_F(RecoveryTest, R11ADamagedEntryIsNotBelieved) {
+  for (std::uint32_t i = 0; i < 64; ++i) ASSERT_TRUE(node_.Put(TestKey(i), {}, BodyOf(6000, i), i));
+  // Each bit of the entry matters.
+  std::mt19937 random(1);
+  for (std::uint32_t i = 0; i < 32; ++i) {
+    auto* bytes = reinterpret_cast<std::byte*>(node_.arena.directory(node_.place(i)));
+    bytes[i * 4 + random() % 4] ^= std::byte{1} << random() % 8;
+  }
+  Restart restart(words_, node_.arena);
+  EXPECT_EQ(restart.blocks.size(), 32u);
+  EXPECT_EQ(restart.counts.refused, 32u);
+  for (std::uint32_t i = 0; i < 64; ++i) {
+    EXPECT_EQ(words_.Load(node_.arena.generation(node_.place(i))) % 2, i < 32 ? 1u : 0u) << i;
+  }
+}
+
+TEST_F(RecoveryTest, R11AnEntryCountsOnlyWhereItLiesAndForItsGeneration) {
+  ASSERT_TRUE(node_.Put(TestKey(1), {}, BodyOf(6000, 1), 1));
+  ASSERT_TRUE(node_.Put(TestKey(2), {}, BodyOf(6000, 2), 2));
+  *node_.arena.directory(node_.place(2)) = *node_.arena.directory(node_.place(1));
+  ASSERT_TRUE(node_.Put(TestKey(3), {}, BodyOf(6000, 3), 3));
+  words_.Store(node_.arena.generation(node_.place(3)), 4);
+  Restart restart(words_, node_.arena);
+  ASSERT_EQ(restart.blocks.size(), 1u);
+  EXPECT_EQ(restart.blocks[0].key, TestKey(1));
+}
+
+TEST_F(RecoveryTest, R1ADamagedHeadLosesItsBlocksForGood) {
+  ASSERT_TRUE(node_.Put(TestKey(1), {}, BodyOf(6000, 1), 1));
+  ASSERT_TRUE(node_.Put(TestKey(2), {}, BodyOf(6000, 2), 8));
+  std::uint64_t slot_bytes = node_.slot_bytes;
+  words_.Store(&node_.arena.head(0)->slot_bytes, 2 * slot_bytes);
+  Restart restart(words_, node_.arena);
+  EXPECT_TRUE(restart.blocks.empty());
+  EXPECT_EQ(restart.counts.damaged_chunks, 1u);
+  // Carved the same way again, nothing of what lay there is readable or recovered.
+  Carve(words_, node_.arena, 0, 1, slot_bytes);
+  Restart again(words_, node_.arena);
+  EXPECT_TRUE(again.blocks.empty());
+  EXPECT_EQ(again.counts.refused, 0u);
+  Reader<RealWords> reader(words_, node_.arena, node_.index);
+  OpenRecord record;
+  EXPECT_EQ(reader.Open(reader.Begin(0, 0), {TestKey(1)}, nullptr, record), ReadOutcome::kMiss);
+}
+
+TEST_F(RecoveryTest, ChunksOfAllSizesComeBack) {
+  std::map<Place, std::uint64_t> placed;
+  Uncarve(words_, node_.arena, 0, 1);
+  {
+    Slots slots(words_, node_.arena);
+    for (std::uint64_t body : {6'000, 100'000, 1'000'000, 6'000'000}) {
+      for (int i = 0; i < 3; ++i) {
+        Result<Place> place = slots.Allocate(RecordBytes(body, 4096));
+        ASSERT_TRUE(place);
+        std::uint32_t parts[] = {static_cast<std::uint32_t>(body)};
+        std::vector<std::uint32_t> crcs(SegmentsOfPart(body));
+        NewRecord record;
+        record.seal = {.incarnation = 1, .key = TestKey(*place), .part_bytes = parts, .segment_crcs = crcs};
+        Publish(words_, node_.arena, *place, BeginFill(words_, node_.arena, *place), record);
+        placed[*place] = body;
+      }
+    }
+  }
+  for (std::size_t batch : {1, 1000}) {
+    Restart restart(words_, node_.arena, batch);
+    EXPECT_EQ(restart.blocks.size(), placed.size());
+    for (const RecoveredBlock& block : restart.blocks) {
+      EXPECT_EQ(block.body_bytes, placed.at(block.place));
+      EXPECT_TRUE(restart.slots.SameSize(block.place, RecordBytes(block.body_bytes, 4096)));
+    }
+    EXPECT_EQ(restart.slots.counts().chunks, 4u);
+  }
+}
+
+TEST_F(RecoveryTest, ACallIsBounded) {
+  for (std::uint32_t i = 0; i < 500; ++i) ASSERT_TRUE(node_.Put(TestKey(i), {}, BodyOf(6000, i % 3), i));
+  Slots slots(words_, node_.arena);
+  Recovery recovery(words_, slots);
+  RecoveredBlock some[4];
+  std::size_t found = 0, calls = 0;
+  for (; !recovery.done(); ++calls) found += recovery.Next(some);
+  EXPECT_EQ(found, 500u);
+  EXPECT_GE(calls, (kHeadSpanBytes / node_.slot_bytes - 500) / 64) << "64 slots a call";
+}
+
+}  // namespace
+}  // namespace cistern
