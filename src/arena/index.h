@@ -155,11 +155,10 @@ class IndexWriter final {
         std::uint64_t number = first + (index_.home(fingerprint) + i) % kEntriesPerBucket;
         IndexEntry* entry = index_.entry(number);
         if (words_.LoadRelaxed(&entry->fingerprint[0]) != 0) continue;
-        // Who still compares the entry that was here sees its word 0 gone before the others change.
-        words_.StoreFence();
-        words_.Store(&entry->fingerprint[1], fingerprint.words[1]);
-        words_.Store(&entry->place_and_bytes, std::uint64_t{found.place} << 32 | found.body_bytes);
-        words_.Store(&entry->rest, Rest(found));
+        // Released each, so that who sees one of them sees word 0 of the entry that was here before gone.
+        words_.StoreRelease(&entry->fingerprint[1], fingerprint.words[1]);
+        words_.StoreRelease(&entry->place_and_bytes, std::uint64_t{found.place} << 32 | found.body_bytes);
+        words_.StoreRelease(&entry->rest, Rest(found));
         words_.StoreRelease(&entry->fingerprint[0], fingerprint.words[0]);
         return number;
       }

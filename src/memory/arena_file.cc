@@ -156,9 +156,11 @@ Result<ArenaFile> ArenaFile::Open(const ArenaOptions& options, const Clock& cloc
   file.lock_ = std::move(*lock);
   if (Status opened = file.OpenArena(options); !opened.ok()) return Error(std::move(opened));
   if (Status opened = file.OpenIndex(); !opened.ok()) return Error(std::move(opened));
+  RealWords words;
   ArenaHeader* header = file.arena().header();
-  file.boot_count_ = ++header->boot_count;
-  header->node_alive = 0;
+  file.boot_count_ = words.Load(&header->boot_count) + 1;
+  words.Store(&header->boot_count, file.boot_count_);
+  words.StoreRelease(&header->node_alive, 0);
   return file;
 }
 
