@@ -39,6 +39,7 @@ class BlockStoreTest : public testing::Test {
  protected:
   void Make(const TestStoreOptions& options = {}, const NamespaceSpec& spec = OneGroup()) {
     t.emplace(options);
+    ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
     Attach(spec);
   }
   void Attach(const NamespaceSpec& spec) {
@@ -102,6 +103,7 @@ class BlockStoreTest : public testing::Test {
   }
   void Restart(const NamespaceSpec& spec = OneGroup()) {
     t->Restart();
+    ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
     Attach(spec);
   }
   BlockStore::Occupancy Occupied() { return t->store->occupancy(); }
@@ -466,6 +468,22 @@ TEST_F(BlockStoreTest, P7ARestartBringsBackWhatIsReachable) {
   EXPECT_EQ(t->movers->jobs, 1u);
 }
 
+TEST_F(BlockStoreTest, P7RecoveryGoesOverLongStretchesOfFreeSlots) {
+  Make({.heads = 4});
+  for (std::uint64_t n = 0; n < 9000; n += 100) {
+    std::vector<PartWrite> parts;
+    for (std::uint64_t i = n; i < n + 100; ++i) parts.push_back(Part(i, {}, 512));
+    Write(std::move(parts), Me());
+  }
+  for (std::uint64_t n = 10; n < 8990; n += 500) {
+    std::vector<BlockKey> keys;
+    for (std::uint64_t i = n; i < n + 500 && i < 8990; ++i) keys.push_back(Key(i));
+    ASSERT_TRUE(t->Run(t->store->Drop(ns.slot, keys)).has_value());
+  }
+  Restart();
+  EXPECT_EQ(Occupied().records, 20u);
+}
+
 TEST_F(BlockStoreTest, R11RecoveryBelievesAChildOnlyBelowAnOlderParent) {
   Make();
   PutChain(1, 3);
@@ -603,6 +621,8 @@ TEST_F(BlockStoreTest, R14AChunkIsEmptiedForAnotherSize) {
   for (std::uint64_t i = 100; i < n; ++i) left += Exact(i, 1u << 20);
   EXPECT_EQ(left + 1, Occupied().records);
   EXPECT_GE(left, 28u) << "no more than a chunk's worth went";
+  Restart();
+  EXPECT_EQ(Occupied().records, left + 1);
 }
 
 TEST_F(BlockStoreTest, P5FullMemoryEvictsAndIsBusyAtOnceWhenAllIsHeld) {

@@ -74,7 +74,8 @@ Task<void> BlockStore::Impl::ClearIndex() {
 
 Task<void> BlockStore::Impl::Scan(Revival& revival) {
   std::vector<RecoveredBlock> batch(kBatch);
-  for (std::size_t n; (n = revival.recovery.Next(batch)) > 0;) {
+  while (!revival.recovery.done()) {
+    const std::size_t n = revival.recovery.Next(batch);
     for (std::size_t i = 0; i < n; ++i) {
       const auto realm = revival.realms.find(batch[i].incarnation);
       if (realm != revival.realms.end()) tree_.Prefetch(realm->second, batch[i].key);

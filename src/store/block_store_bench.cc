@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the core's own work costs, beside the copy: puts, puts that evict, touches, holds, a drop of everything,
+// and recovery of a million blocks.
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+
+#include "base/random.h"
+#include "store/test_store.h"
+
+namespace cistern {
+namespace {
+
+BlockKey Key(std::uint64_t n) {
+  BlockKey key;
+  key.length = 16;
+  const std::uint64_t words[] = {SplitMix(n), SplitMix(~n)};
+  std::memcpy(key.bytes.data(), words, 16);
+  return key;
+}
+
+// Of this thread's processor time: what others do with the machine meanwhile does not count.
+double Now() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+double Seconds(double from) { return Now() - from; }
+
+// Chains of 1,000 blocks.
+void Put(TestStore& t, std::uint32_t slot, std::uint64_t first, std::uint64_t count, std::size_t bytes) {
+  const std::vector<std::byte> body(bytes);
+  for (std::uint64_t n = first; n < first + count; n += 16) {
+    std::vector<PartWrite> parts;
+    for (std::uint64_t i = n; i < n + 16 && i < first + count; ++i) {
+      PartWrite& part = parts.emplace_back();
+      part.key = Key(i);
+      if (i % 1000 != 0) part.parent = Key(i - 1);
+      part.put_id = {1, i};
+      part.from = body;
+    }
+    const auto outcomes = t.Run(t.store->Write({1, {}}, slot, std::move(parts), Instant::Never()));
+    for (const PartOutcome& outcome : outcomes) CISTERN_ASSERT(outcome.state == PartOutcome::State::kPublished);
+  }
+}
+
+std::uint32_t Attach(TestStore& t) {
+  NamespaceSpec spec;
+  spec.name = "bench";
+  spec.groups = {{.name = "full"}};
+  return t.Run(t.store->Attach(spec))->slot;
+}
+
+int Main(std::uint64_t blocks) {
+  {
+    TestStore t({.heads = 32, .alignment = 512, .store = {.max_blocks = 200'000}});
+    const std::uint32_t slot = Attach(t);
+    Put(t, slot, 0, 400'000, 64);
+    auto from = Now();
+    Put(t, slot, 1'000'000, 400'000, 64);
+    std::printf("put of 64 bytes, 16 a batch, each evicts: %.0f ns\n", Seconds(from) / 400'000 * 1e9);
+    std::vector<BlockKey> keys;
+    for (std::uint64_t i = 1'200'000; i < 1'400'000; ++i) keys.push_back(Key(i));
+    from = Now();
+    t.Run(t.store->Touch(slot, keys));
+    std::printf("touch by key: %.0f ns\n", Seconds(from) / 200'000 * 1e9);
+    from = Now();
+    t.Run(t.store->DropNamespace(slot));
+    std::printf("drop of 200,000 blocks: %.0f ns a block, longest step %u touches\n", Seconds(from) / 200'000 * 1e9,
+                t.store->TakeLongestStep());
+  }
+  const auto heads = static_cast<std::uint32_t>(blocks * 5120 / kHeadSpanBytes + 2);
+  TestStore t({.heads = heads, .alignment = 512});
+  std::uint32_t slot = Attach(t);
+  auto from = Now();
+  Put(t, slot, 0, blocks, 4096);
+  std::printf("put of 4 KiB, 16 a batch, first touch of memory included: %.0f ns\n", Seconds(from) / blocks * 1e9);
+  std::printf("%lu records, %lu evicted\n", static_cast<unsigned long>(t.store->occupancy().records),
+              static_cast<unsigned long>(t.store->counters().evicted.value()));
+  for (int i = 0; i < 3; ++i) {
+    t.Stop();
+    from = Now();
+    t.Start();
+    std::printf("recovery of %lu blocks of 4 KiB: %.3f s\n", static_cast<unsigned long>(t.store->occupancy().records),
+                Seconds(from));
+  }
+  slot = Attach(t);
+  from = Now();
+  const BlockKey key = Key(blocks - 500);
+  t.Run(t.store->Drop(slot, std::span(&key, 1)));
+  std::printf("drop of 500 of %lu: %.0f us\n", static_cast<unsigned long>(blocks), Seconds(from) * 1e6);
+  return 0;
+}
+
+}  // namespace
+}  // namespace cistern
+
+int main(int argc, char** argv) { return cistern::Main(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1'000'000); }

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/journal.h"
+
+#include <gtest/gtest.h>
+
+#include "base/format.h"
+#include "io/simulated_disk.h"
+#include "io/simulated_loop.h"
+
+namespace cistern {
+namespace {
+
+NamespaceEntry Entry(std::uint32_t slot, std::uint64_t incarnation) {
+  NamespaceEntry entry;
+  entry.slot = slot;
+  entry.incarnation = incarnation;
+  entry.names = {Text("n", slot)};
+  entry.fields = {{"slot", Text(slot)}};
+  entry.groups.push_back({.name = "full"});
+  return entry;
+}
+
+Tombstone Stone(std::uint64_t sequence) {
+  Tombstone tombstone{sequence, 7, {}};
+  tombstone.key.length = 20;
+  tombstone.key.bytes[3] = static_cast<std::uint8_t>(sequence);
+  return tombstone;
+}
+
+class JournalTest : public testing::Test {
+ protected:
+  JournalTest() { Boot(); }
+  ~JournalTest() override {
+    journal.reset();
+    loop.reset();
+  }
+  void Boot() {
+    journal.reset();
+    loop = std::move(*SimulatedLoop::Make(clock, disk, ++seed));
+    journal.emplace(*loop, "node");
+  }
+  void PowerFails() {
+    loop->Crash();
+    Boot();
+  }
+  Journal::Contents Open() {
+    auto contents = loop->BlockOn(journal->Open());
+    EXPECT_TRUE(contents.has_value()) << contents.error().ToString();
+    return contents ? *contents : Journal::Contents{};
+  }
+  Status Start(std::vector<NamespaceEntry> entries, std::uint64_t below) {
+    return loop->BlockOn(journal->Start(std::move(entries), below));
+  }
+  template <class T>
+  T Run(Task<T> task) {
+    return loop->BlockOn(std::move(task));
+  }
+
+  SimulatedClock clock;
+  SimulatedDisk disk{3};
+  std::uint64_t seed = 0;
+  std::unique_ptr<SimulatedLoop> loop;
+  std::optional<Journal> journal;
+};
+
+TEST_F(JournalTest, R10WhatWasAcknowledgedSurvivesAPowerFailure) {
+  EXPECT_TRUE(Open().namespaces.empty());
+  ASSERT_TRUE(Start({}, 100).ok());
+  ASSERT_TRUE(Run(journal->PutNamespace(Entry(0, 5))).ok());
+  ASSERT_TRUE(Run(journal->PutNamespace(Entry(1, 6))).ok());
+  ASSERT_TRUE(Run(journal->AddTombstone(Stone(40))).ok());
+  ASSERT_TRUE(Run(journal->AddTombstone(Stone(41))).ok());
+  journal->EndTombstone(40);
+  ASSERT_TRUE(Run(journal->PutNamespace(Entry(0, 50))).ok());
+  PowerFails();
+  const auto contents = Open();
+  EXPECT_FALSE(contents.damaged);
+  EXPECT_EQ(contents.sequences_below, 100u);
+  ASSERT_EQ(contents.namespaces.size(), 2u);
+  EXPECT_EQ(contents.namespaces[0].incarnation, 50u);
+  EXPECT_EQ(contents.namespaces[1].names, std::vector<std::string>{"n1"});
+  EXPECT_EQ(contents.tombstones, std::vector<Tombstone>{Stone(41)});
+}
+
+TEST_F(JournalTest, ATornTailIsCutAndWhatWasBeforeItStays) {
+  Open();
+  ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
+  for (std::uint64_t n = 0; n < 200; ++n) {
+    {
+      auto unfinished = journal->AddTombstone(Stone(1000 + n));
+      PowerFails();
+    }
+    const auto contents = Open();
+    ASSERT_FALSE(contents.damaged);
+    ASSERT_EQ(contents.namespaces.size(), 1u);
+    ASSERT_LE(contents.tombstones.size(), 1u);
+    ASSERT_TRUE(Start(contents.namespaces, 100).ok());
+  }
+}
+
+TEST_F(JournalTest, DamageBeforeItsEndIsToldFromATornTail) {
+  Open();
+  ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
+  const std::uint64_t at = journal->file_bytes() + 20;
+  ASSERT_TRUE(Run(journal->AddTombstone(Stone(40))).ok());
+  ASSERT_TRUE(Run(journal->AddTombstone(Stone(41))).ok());
+  disk.Flip("node/journal", at, std::byte{4});
+  Boot();
+  EXPECT_TRUE(Open().damaged);
+}
+
+TEST_F(JournalTest, AFailedAppendIsReportedAndTheNextWritesTheFileAnew) {
+  Open();
+  ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
+  int left = 1;
+  disk.set_faults([&](const IoRequest&, const std::string&) {
+    return left-- > 0 ? Fault{FaultKind::kIoError, 0} : Fault{};
+  });
+  EXPECT_EQ(Run(journal->AddTombstone(Stone(40))).code(), Code::kIoError);
+  EXPECT_TRUE(Run(journal->AddTombstone(Stone(41))).ok());
+  PowerFails();
+  const auto contents = Open();
+  EXPECT_EQ(contents.tombstones.size(), 2u);
+  EXPECT_EQ(contents.namespaces.size(), 1u);
+}
+
+TEST_F(JournalTest, P5ItsFileIsBoundedByWhatItSays) {
+  Open();
+  ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
+  for (std::uint64_t n = 1; n <= 40'000; ++n) {
+    if (n % 100 != 0) {
+      ASSERT_TRUE(Run(journal->AddTombstone(Stone(n))).ok());
+    }
+    journal->EndTombstone(n);
+    ASSERT_LT(journal->file_bytes(), 3u << 20);
+  }
+  EXPECT_EQ(journal->tombstones(), 0u);
+}
+
+TEST_F(JournalTest, AppendsThatComeTogetherShareOneSync) {
+  Open();
+  ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
+  int syncs = 0;
+  disk.set_faults([&](const IoRequest& request, const std::string&) {
+    syncs += request.kind == IoRequest::Kind::kSync;
+    return Fault{};
+  });
+  std::vector<Task<Status>> tasks;
+  for (std::uint64_t n = 1; n <= 100; ++n) tasks.push_back(journal->AddTombstone(Stone(n)));
+  for (auto& task : tasks) EXPECT_TRUE(loop->BlockOn(std::move(task)).ok());
+  EXPECT_LE(syncs, 2);
+}
+
+TEST_F(JournalTest, AnotherVersionIsRefusedByName) {
+  Open();
+  ASSERT_TRUE(Start({}, 100).ok());
+  disk.Flip("node/journal", 8, std::byte{2});
+  Boot();
+  auto contents = loop->BlockOn(journal->Open());
+  ASSERT_FALSE(contents.has_value());
+  EXPECT_EQ(contents.error().code(), Code::kMismatch);
+  EXPECT_NE(contents.error().message().find("version 3"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cistern
