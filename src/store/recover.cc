@@ -58,6 +58,7 @@ Task<Status> BlockStore::Impl::Recover() {
   co_await LinkParents(revival);
   co_await KeepReachable(revival);
   co_await Refuse(revival);
+  slots_.EndAdoption();
   co_await FillIndex(revival);
   counters_.recovered.Add(tree_.records());
   co_return co_await SettleNames(revival);
