@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who comes in, who stays out, and what a session may do, against a real store (R12, R13, R15).
+#include "door/door.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+
+#include "door/test_door.h"
+
+namespace cistern::door {
+namespace {
+
+constexpr std::uint64_t kBlock = 8192;
+constexpr std::uint64_t kMovedBlock = 3u << 19;  // too large for the core to copy by itself
+
+Code CodeOf(const Completion& completion) {
+  return static_cast<Code>(completion.code);
+}
+
+// A hello of another version, tenant or owner.
+Code Greet(TestDoor& door, const Hello& hello, std::string* message = nullptr) {
+  RawClient client(door);
+  client.Send(hello);
+  client.Receive(client.welcome);
+  if (message != nullptr) *message = client.message();
+  return client.code();
+}
+
+// ---- coming in
+// -----------------------------------------------------------------------------------------------
+
+TEST(Hello, R12TheArenaCannotBeMadeWritable) {
+  TestDoor door;
+  RawClient client = RawClient::In(door);
+  ASSERT_EQ(client.code(), Code::kOk) << client.message();
+  void* arena = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, client.arena.get(), 0);
+  ASSERT_NE(arena, MAP_FAILED);
+  EXPECT_NE(mprotect(arena, 4096, PROT_READ | PROT_WRITE), 0);
+  EXPECT_EQ(errno, EACCES);
+  EXPECT_EQ(mmap(nullptr, 4096, PROT_WRITE, MAP_SHARED, client.arena.get(), 0), MAP_FAILED);
+  munmap(arena, 4096);
+}
+
+TEST(Hello, R13TheSessionsMemoryCannotBePulledAway) {
+  TestDoor door;
+  RawClient client = RawClient::In(door);
+  EXPECT_NE(ftruncate(client.session.get(), 0), 0);
+  EXPECT_NE(ftruncate(client.staging.get(), 1 << 30), 0);
+  EXPECT_EQ(fcntl(client.staging.get(), F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL),
+            F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+}
+
+TEST(Hello, AnotherVersionIsToldBothVersions) {
+  TestDoor door;
+  Hello hello = RawClient::NewHello();
+  hello.version = 7;
+  std::string message;
+  EXPECT_EQ(Greet(door, hello, &message), Code::kMismatch);
+  EXPECT_NE(message.find("version 7"), std::string::npos) << message;
+  EXPECT_NE(message.find("this node 1"), std::string::npos) << message;
+}
+
+TEST(Hello, AnotherTenantIsDenied) {
+  TestDoor door;
+  std::string message;
+  EXPECT_EQ(Greet(door, RawClient::NewHello("other"), &message), Code::kDenied);
+  EXPECT_NE(message.find("tenant other"), std::string::npos) << message;
+}
+
+TEST(Hello, AForeignOwnerTokenIsDeniedAndAnOpenOneJoins) {
+  TestDoor door;
+  RawClient first = RawClient::In(door);
+  Hello hello = RawClient::NewHello();
+  hello.owner = first.welcome.owner;
+  RawClient second = RawClient::In(door, hello);
+  EXPECT_EQ(second.code(), Code::kOk);
+  EXPECT_EQ(second.welcome.owner, first.welcome.owner);
+  hello.owner[3] ^= std::byte{1};
+  EXPECT_EQ(Greet(door, hello), Code::kDenied);
+  // A token ends with its last session.
+  hello.owner = first.welcome.owner;
+  first.HangUp();
+  second.HangUp();
+  door.Until([&] { return door.counters().sessions == 0; });
+  EXPECT_EQ(Greet(door, hello), Code::kDenied);
+}
+
+TEST(Hello, BytesThatAreNoHelloGetAnAnswerAndNoSession) {
+  TestDoor door;
+  RawClient client(door);
+  client.Send(std::array<char, 20>{"GET / HTTP/1.1\r\n"});
+  client.Receive(client.welcome);
+  EXPECT_EQ(client.code(), Code::kMismatch);
+  EXPECT_EQ(door.counters().accepted, 0u);
+}
+
+TEST(Hello, WhoSaysNothingIsSentAway) {
+  TestDoor door({.hello_us = 1'000});
+  RawClient client(door);
+  door.Until([&] { return client.HungUp(); });
+}
+
+TEST(Hello, PastTheLimitOfSessionsTheAnswerIsBusy) {
+  TestDoor door({.max_sessions = 2});
+  RawClient first = RawClient::In(door), second = RawClient::In(door);
+  std::string message;
+  EXPECT_EQ(Greet(door, RawClient::NewHello(), &message), Code::kBusy);
+  EXPECT_NE(message.find("the limit is 2"), std::string::npos) << message;
+  second.HangUp();
+  door.Until([&] { return door.counters().sessions == 1; });
+  EXPECT_EQ(RawClient::In(door).code(), Code::kOk);
+}
+
+// ---- staging
+// -------------------------------------------------------------------------------------------------
+
+TEST(StagingAreas, ComeFromABudgetAndGoBackWithTheSession) {
+  TestDoor door({.staging_budget_bytes = 4u << 20});
+  RawClient client = RawClient::In(door);
+  EXPECT_EQ(client.welcome.staging_bytes, 1u << 20);
+  StagingGrant grant;
+  client.Send(MoreStaging{.bytes = 3u << 20});
+  EXPECT_EQ(client.Receive(grant).size(), 1u);
+  EXPECT_EQ(grant.code, 0u) << grant.message.data();
+  EXPECT_EQ(grant.area, 1u);
+  client.Send(MoreStaging{.bytes = 2u << 20});
+  EXPECT_EQ(client.Receive(grant).size(), 0u);
+  EXPECT_EQ(static_cast<Code>(grant.code), Code::kBusy);
+  client.Send(MoreStaging{.bytes = UINT64_MAX});
+  client.Receive(grant);
+  EXPECT_EQ(static_cast<Code>(grant.code), Code::kBusy);
+  EXPECT_EQ(door.counters().staging_bytes, 3u << 20);
+  client.HangUp();
+  door.Until([&] { return door.counters().staging_bytes == 0; });
+}
+
+TEST(StagingAreas, WhatIsWishedAtHelloCountsToo) {
+  TestDoor door({.staging_budget_bytes = 4u << 20});
+  Hello hello = RawClient::NewHello();
+  hello.staging_bytes = 4u << 20;
+  RawClient client = RawClient::In(door, hello);
+  EXPECT_EQ(client.welcome.staging_bytes, 4u << 20);
+  EXPECT_EQ(Greet(door, hello), Code::kBusy);
+}
+
+// ---- calls
+// ---------------------------------------------------------------------------------------------------
+
+TEST(Calls, APutIsAcquiredByAnotherSession) {
+  TestDoor door;
+  RawClient writer = RawClient::In(door), reader = RawClient::In(door);
+  writer.Attach();
+  reader.Attach();
+  EXPECT_EQ(writer.ns.slot, reader.ns.slot);
+  std::fill_n(writer.staging_bytes().begin(), kBlock, std::byte{7});
+  Completion answer = writer.Do(writer.Put(1, 0, kBlock));
+  ASSERT_EQ(CodeOf(answer), Code::kOk) << writer.ReplyText();
+  EXPECT_EQ(writer.Reply<WriteReplyItem>().state, static_cast<std::uint16_t>(PartOutcome::State::kPublished));
+  answer = reader.Do(reader.AcquireOf(1));
+  ASSERT_EQ(CodeOf(answer), Code::kOk) << reader.ReplyText();
+  EXPECT_NE(answer.a, 0u);
+  ViewItem view = reader.Reply<ViewItem>();
+  EXPECT_EQ(view.bytes, kBlock);
+  EXPECT_EQ(*door.arena->slot(view.place), std::byte{7});
+  // Only who took the lease may give it back.
+  Submission release{.op = Op::kRelease, .a = answer.a};
+  EXPECT_NE(CodeOf(writer.Do(release)), Code::kOk);
+  EXPECT_EQ(CodeOf(reader.Do(release)), Code::kOk);
+  EXPECT_EQ(door.store->occupancy().leases, 0u);
+}
+
+TEST(Calls, AHoldMatchesTheRestItself) {
+  TestDoor door;
+  RawClient client = RawClient::In(door);
+  client.Attach();
+  for (std::uint8_t name : {1, 2, 3})
+    client.Do(client.Put(name, static_cast<std::uint8_t>(name - 1), kBlock));
+  std::vector<KeyItem> chain = {RawClient::Key(1), RawClient::Key(2), RawClient::Key(3), RawClient::Key(4)};
+  Submission hold = client.With(Op::kHold, std::span<const KeyItem>(chain));
+  hold.a = 1'000'000;
+  hold.b = 1;
+  Completion answer = client.Do(hold);
+  ASSERT_EQ(CodeOf(answer), Code::kOk) << client.ReplyText();
+  EXPECT_NE(answer.a, 0u);
+  EXPECT_EQ(answer.b, 3u);
+  Submission rest = client.With(Op::kMatchRest, std::span<const KeyItem>(chain).subspan(1));
+  rest.a = 1;
+  ASSERT_EQ(CodeOf(client.Do(rest)), Code::kOk) << client.ReplyText();
+  EXPECT_EQ(client.Reply<MatchReply>().blocks, 2u);
+}
+
+TEST(Calls, WhatIsWrongWithACallIsItsAnswer) {
+  TestDoor door;
+  RawClient client = RawClient::In(door);
+  client.Attach();
+  const Submission good = client.Put(1, 0, kBlock);
+  auto refused = [&](const Submission& entry, Code code, std::string_view text) {
+    Completion answer = client.Do(entry);
+    EXPECT_EQ(CodeOf(answer), code) << text;
+    EXPECT_NE(client.ReplyText().find(text), std::string::npos) << client.ReplyText();
+  };
+  Submission wrong = good;
+  wrong.op = static_cast<Op>(99);
+  refused(wrong, Code::kInvalid, "operation 99");
+  wrong = good;
+  wrong.deadline_ns = 1;
+  refused(wrong, Code::kTooLate, "after its deadline");
+  wrong = good;
+  wrong.a = 100'000;
+  refused(wrong, Code::kInvalid, "100000 parts");
+  wrong = good;
+  wrong.incarnation += 1;
+  EXPECT_EQ(CodeOf(client.Do(wrong)), Code::kMiss);
+  wrong = client.Put(1, 0, 2u << 20);
+  refused(wrong, Code::kInvalid, "not in this session's staging");
+  WriteItem item{.key = RawClient::Key(1), .staging_area = 9, .bytes = 1};
+  wrong = client.With(Op::kWrite, std::span<const WriteItem>(&item, 1));
+  wrong.a = 1;
+  refused(wrong, Code::kInvalid, "staging area 9");
+  item = {.key = RawClient::Key(1), .staging_offset = UINT64_MAX, .bytes = 2};
+  wrong = client.With(Op::kWrite, std::span<const WriteItem>(&item, 1));
+  wrong.a = 1;
+  refused(wrong, Code::kInvalid, "not in this session's staging");
+  item = {.key = RawClient::Key(1), .bytes = 1, .checksums_offset = UINT32_MAX};
+  wrong = client.With(Op::kWrite, std::span<const WriteItem>(&item, 1));
+  wrong.a = 1;
+  refused(wrong, Code::kInvalid, "checksums");
+  KeyItem key{.size = 99};
+  refused(client.With(Op::kTouch, std::span<const KeyItem>(&key, 1)), Code::kInvalid, "a key of 99 bytes");
+  std::array<std::byte, 39> odd{};
+  refused(client.With(Op::kDrop, std::span<const std::byte>(odd)), Code::kInvalid, "39 bytes");
+  wrong = client.AcquireOf(1);
+  wrong.a = 61'000'000;
+  refused(wrong, Code::kInvalid, "61000000 us");
+  wrong = client.AcquireOf(1);
+  wrong.reply_bytes = 0;
+  EXPECT_EQ(CodeOf(client.Do(wrong)), Code::kInvalid);
+  EXPECT_EQ(door.counters().sessions, 1u);
+  EXPECT_EQ(door.store->occupancy().records, 0u);
+}
+
+TEST(Calls, ChecksumsThatDifferPublishNothing) {
+  TestDoor door;
+  RawClient client = RawClient::In(door);
+  client.Attach();
+  struct {
+    WriteItem item;
+    std::uint32_t crc = 12345;
+  } args{.item = {
+             .key = RawClient::Key(1), .bytes = kBlock, .put_low = 1, .checksums_offset = sizeof(WriteItem)}};
+  Submission entry = client.With(Op::kWrite, std::as_bytes(std::span(&args, 1)));
+  entry.args_bytes = sizeof(WriteItem) + 4;
+  entry.a = 1;
+  Completion answer = client.Do(entry);
+  ASSERT_EQ(CodeOf(answer), Code::kOk);
+  EXPECT_NE(client.Reply<WriteReplyItem>().code, 0u);
+  EXPECT_EQ(door.store->occupancy().records, 0u);
+}
+
+TEST(Calls, ManyKeysAreTakenInSteps) {
+  TestDoor door;
+  RawClient client = RawClient::In(door);
+  client.Attach();
+  std::vector<KeyItem> keys(kMaxKeysPerCall / 2, RawClient::Key(9));
+  door.store->TakeLongestStep();
+  ASSERT_EQ(CodeOf(client.Do(client.With(Op::kTouch, std::span<const KeyItem>(keys)))), Code::kOk);
+  EXPECT_LE(door.store->TakeLongestStep(), kStepTouches);
+}
+
+TEST(Calls, TouchesOfTheRingAreRangeChecked) {
+  TestDoor door;
+  RawClient client = RawClient::In(door);
+  client.Attach();
+  client.Do(client.Put(1, 0, kBlock));
+  for (std::uint32_t i = 0; i < kTouchEntries; ++i) client.page().touches[i] = ~std::uint64_t{0} - i;
+  client.page().touched = kTouchEntries;
+  client.Do(client.AcquireOf(1));
+  door.Until([&] { return door.counters().touches == kTouchEntries; });
+  EXPECT_EQ(door.store->counters().touches_applied.value(), 0u);
+}
+
+// ---- bounds
+// --------------------------------------------------------------------------------------------------
+
+TEST(Bounds, WhoNeverCollectsLosesCompletionsAndOthersAreServed) {
+  TestDoor door;
+  RawClient deaf = RawClient::In(door), other = RawClient::In(door);
+  deaf.Attach();
+  other.Attach();
+  Submission call = deaf.AcquireOf(1);
+  for (std::uint32_t i = 0; i < 3 * kRingEntries; ++i) {
+    deaf.Push(call);
+    door.Until([&] { return deaf.page().taken == deaf.page().submitted && door.counters().in_flight == 0; });
+  }
+  EXPECT_EQ(door.counters().completions_lost, 2 * kRingEntries + 1 - 1);
+  EXPECT_EQ(CodeOf(other.Do(other.Put(1, 0, kBlock))), Code::kOk);
+}
+
+TEST(Bounds, ASessionThatSubmitsALotDoesNotStarveAnother) {
+  TestDoor door;
+  RawClient greedy = RawClient::In(door), other = RawClient::In(door);
+  greedy.Attach();
+  other.Attach();
+  for (std::uint32_t i = 0; i < kRingEntries; ++i) greedy.Push(greedy.AcquireOf(1));
+  other.Push(other.AcquireOf(1));
+  door.Until([&] { return other.page().completed == 2; });
+  EXPECT_LT(greedy.page().completed, 64u);
+}
+
+// ---- forged
+// --------------------------------------------------------------------------------------------------
+
+class Forged : public ::testing::Test {
+ protected:
+  void EndsFor(RawClient& client, std::string_view text) {
+    client.Wake();
+    door.Until([&] { return client.HungUp(); });
+    EXPECT_EQ(door.counters().ended_forged, 1u);
+    door.UntilLogged(text);
+    // The others do not notice.
+    RawClient other = RawClient::In(door);
+    other.Attach();
+    EXPECT_EQ(CodeOf(other.Do(other.Put(1, 0, kBlock))), Code::kOk);
+  }
+  TestDoor door;
+};
+
+TEST_F(Forged, R13AStepLargerThanTheRingEndsTheSession) {
+  RawClient client = RawClient::In(door);
+  client.page().submitted = kRingEntries + 1;
+  EndsFor(client, "submissions ahead");
+}
+
+TEST_F(Forged, ArgumentsOutsideTheAreaEndTheSession) {
+  RawClient client = RawClient::In(door);
+  Submission entry{.op = Op::kTouch, .args_offset = UINT32_MAX, .args_bytes = UINT32_MAX};
+  client.Push(entry);
+  EndsFor(client, "the area has");
+}
+
+TEST_F(Forged, MoreArgumentsInFlightThanTheAreaHoldsEndTheSession) {
+  RawClient client = RawClient::In(door);
+  client.Attach();
+  Submission entry = client.With(Op::kTouch, std::span<const KeyItem>());
+  entry.args_bytes = kArgumentBytes;
+  client.Push(entry);
+  client.Push(entry);
+  EndsFor(client, "bytes in flight");
+}
+
+TEST_F(Forged, CollectingWhatWasNeverMadeEndsTheSession) {
+  RawClient client = RawClient::In(door);
+  client.Attach();
+  client.page().collected = 1000;
+  client.Push(client.AcquireOf(1));
+  EndsFor(client, "never made");
+}
+
+TEST_F(Forged, AMessageThatIsNoneEndsTheSession) {
+  RawClient client = RawClient::In(door);
+  client.Send(std::uint64_t{42});
+  EndsFor(client, "a message of 8 bytes");
+}
+
+// ---- going
+// ---------------------------------------------------------------------------------------------------
+
+TEST(Going, LeasesEndWithTheSession) {
+  TestDoor door;
+  RawClient client = RawClient::In(door);
+  client.Attach();
+  client.Do(client.Put(1, 0, kBlock));
+  client.Do(client.AcquireOf(1));
+  EXPECT_EQ(door.store->occupancy().leases, 1u);
+  client.HangUp();
+  door.Until([&] { return door.counters().sessions == 0; });
+  EXPECT_EQ(door.store->occupancy().leases, 0u);
+}
+
+// R15: hang-up does not come while a forked child holds the socket; the pidfd tells.
+TEST(Going, LeasesOfAKilledProcessEndThoughItsChildLives) {
+  TestDoor door;
+  int told[2], live[2];
+  ASSERT_EQ(pipe(told), 0);
+  ASSERT_EQ(pipe(live), 0);
+  pid_t client = fork();
+  if (client == 0) {
+    // Neither ends tidily: the door's threads and files are the parent's.
+    Fd connection(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, door.socket().data(), door.socket().size());
+    if (connect(connection.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) _exit(1);
+    Hello hello = RawClient::NewHello();
+    if (send(connection.get(), &hello, sizeof(hello), 0) < 0) _exit(1);
+    if (fork() == 0) {
+      // Lives, with the socket open, until the test has seen what it wants.
+      char byte;
+      close(live[1]);
+      [[maybe_unused]] ssize_t end = read(live[0], &byte, 1);
+      _exit(0);
+    }
+    [[maybe_unused]] ssize_t said = write(told[1], "x", 1);
+    pause();
+    _exit(0);
+  }
+  char byte;
+  ASSERT_EQ(read(told[0], &byte, 1), 1);
+  door.Until([&] { return door.counters().sessions == 1; });
+  kill(client, SIGKILL);
+  door.Until([&] { return door.counters().sessions == 0; });
+  waitpid(client, nullptr, 0);
+  for (int fd : {told[0], told[1], live[0], live[1]}) close(fd);
+}
+
+TEST(Going, R6StagingOfADeadSessionStaysUntilItsMoverLetGo) {
+  TestDoor door({.session_staging_bytes = 4u << 20});
+  RawClient client = RawClient::In(door);
+  client.Attach();
+  door.movers->hold = true;
+  client.Push(client.Put(1, 0, kMovedBlock));
+  door.Until([&] { return !door.movers->held.empty(); });
+  client.HangUp();
+  door.Settle();
+  EXPECT_EQ(door.counters().sessions, 1u);
+  door.movers->LetGo();
+  door.Until([&] { return door.counters().sessions == 0; });
+}
+
+TEST(Going, DrainFinishesWhatIsInFlightAndRefusesTheRest) {
+  TestDoor door({.session_staging_bytes = 4u << 20});
+  RawClient client = RawClient::In(door);
+  client.Attach();
+  door.movers->hold = true;
+  client.Push(client.Put(1, 0, kMovedBlock));
+  door.Until([&] { return !door.movers->held.empty(); });
+  Task<void> drained = door.door->Drain(door.clock.Now().PlusUs(20'000'000));
+  client.Push(client.AcquireOf(1));
+  door.Until([&] { return client.page().completed == 2; });  // attach, and the acquire that is refused
+  client.page().collected = 1;
+  EXPECT_EQ(CodeOf(client.Answer()), Code::kGone);
+  EXPECT_FALSE(std::filesystem::exists(door.socket()));
+  door.movers->LetGo();
+  door.Until([&] { return client.page().completed == 3; });
+  door.Until([&] { return drained.done(); });
+  EXPECT_TRUE(client.HungUp());
+  EXPECT_EQ(door.store->occupancy().records, 1u);
+  door.door.reset();
+}
+
+}  // namespace
+}  // namespace cistern::door
