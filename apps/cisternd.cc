@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "command_line.h"
+#include "door/socket_path.h"
 #include "node/node.h"
 
 namespace cistern {

@@ -55,33 +55,33 @@ std::string ReportJson(const ReplayReport& r, std::string_view policy, std::uint
   auto percentiles = [](const Histogram& h) {
     return Text("{\"p50_us\":", Us(h, 0.5), ",\"p99_us\":", Us(h, 0.99), "}");
   };
-  return Text("{\"policy\":\"", policy, "\",\"blocks\":", blocks, ",\"requests\":", r.requests,
-              ",\"accesses\":", r.accesses, ",\"hits\":", r.hits, ",\"hit_rate\":", r.hit_rate(),
-              ",\"hits_by_tier\":{\"memory\":", r.hits, "},\"input_tokens\":", r.input_tokens,
-              ",\"hit_tokens\":", r.hit_tokens, ",\"blocks_written\":", r.blocks_written,
-              ",\"blocks_refused\":", r.blocks_refused, ",\"bytes_read\":", r.bytes_read,
-              ",\"bytes_written\":", r.bytes_written, ",\"read_GBps\":", GigabytesPerSecond(r.bytes_read, r.read_ns),
-              ",\"write_GBps\":", GigabytesPerSecond(r.bytes_written, r.write_ns), ",\"match\":",
+  return Text("{\"policy\":\"", policy, "\",\"blocks\":", blocks, ",\"requests\":", r.requests.value(),
+              ",\"accesses\":", r.accesses.value(), ",\"hits\":", r.hits.value(), ",\"hit_rate\":", r.hit_rate(),
+              ",\"hits_by_tier\":{\"memory\":", r.hits.value(), "},\"input_tokens\":", r.input_tokens.value(),
+              ",\"hit_tokens\":", r.hit_tokens.value(), ",\"blocks_written\":", r.blocks_written.value(),
+              ",\"blocks_refused\":", r.blocks_refused.value(), ",\"bytes_read\":", r.bytes_read.value(),
+              ",\"bytes_written\":", r.bytes_written.value(), ",\"read_GBps\":", GigabytesPerSecond(r.bytes_read.value(), r.read_ns.value()),
+              ",\"write_GBps\":", GigabytesPerSecond(r.bytes_written.value(), r.write_ns.value()), ",\"match\":",
               percentiles(r.match_ns), ",\"read_batch\":", percentiles(r.read_batch_ns), ",\"write_batch\":",
-              percentiles(r.write_batch_ns), ",\"bytes_verified\":", r.bytes_verified,
-              ",\"wrong_bytes\":", r.wrong_bytes, "}\n");
+              percentiles(r.write_batch_ns), ",\"bytes_verified\":", r.bytes_verified.value(),
+              ",\"wrong_bytes\":", r.wrong_bytes.value(), "}\n");
 }
 
 void PrintReport(const ReplayReport& r) {
-  std::printf("requests        %llu\n", static_cast<unsigned long long>(r.requests));
+  std::printf("requests        %llu\n", static_cast<unsigned long long>(r.requests.value()));
   std::printf("hits            %llu of %llu accesses (%.2f %%), all from memory\n",
-              static_cast<unsigned long long>(r.hits), static_cast<unsigned long long>(r.accesses), 100 * r.hit_rate());
-  std::printf("prefill saved   %llu of %llu tokens\n", static_cast<unsigned long long>(r.hit_tokens),
-              static_cast<unsigned long long>(r.input_tokens));
+              static_cast<unsigned long long>(r.hits.value()), static_cast<unsigned long long>(r.accesses.value()), 100 * r.hit_rate());
+  std::printf("prefill saved   %llu of %llu tokens\n", static_cast<unsigned long long>(r.hit_tokens.value()),
+              static_cast<unsigned long long>(r.input_tokens.value()));
   std::printf("read            %s at %.2f GB/s, a batch p50 %.0f us, p99 %.0f us\n",
-              RoughSizeText(r.bytes_read).c_str(), GigabytesPerSecond(r.bytes_read, r.read_ns),
+              RoughSizeText(r.bytes_read.value()).c_str(), GigabytesPerSecond(r.bytes_read.value(), r.read_ns.value()),
               Us(r.read_batch_ns, 0.5), Us(r.read_batch_ns, 0.99));
   std::printf("written         %s at %.2f GB/s, a batch p50 %.0f us, p99 %.0f us\n",
-              RoughSizeText(r.bytes_written).c_str(), GigabytesPerSecond(r.bytes_written, r.write_ns),
+              RoughSizeText(r.bytes_written.value()).c_str(), GigabytesPerSecond(r.bytes_written.value(), r.write_ns.value()),
               Us(r.write_batch_ns, 0.5), Us(r.write_batch_ns, 0.99));
   std::printf("match           p50 %.1f us, p99 %.1f us\n", Us(r.match_ns, 0.5), Us(r.match_ns, 0.99));
-  std::printf("bytes verified  %s\nwrong bytes     %llu\n", RoughSizeText(r.bytes_verified).c_str(),
-              static_cast<unsigned long long>(r.wrong_bytes));
+  std::printf("bytes verified  %s\nwrong bytes     %llu\n", RoughSizeText(r.bytes_verified.value()).c_str(),
+              static_cast<unsigned long long>(r.wrong_bytes.value()));
 }
 
 }  // namespace
@@ -124,21 +124,21 @@ int RunReplay(int argc, const char* const* argv) {
   if (isatty(STDERR_FILENO)) {
     options.progress = [](const ReplayReport& r) {
       std::fprintf(stderr, "\r%llu requests, %.1f %% hits, %s verified, %llu wrong bytes ",
-                   static_cast<unsigned long long>(r.requests), 100 * r.hit_rate(),
-                   RoughSizeText(r.bytes_verified).c_str(), static_cast<unsigned long long>(r.wrong_bytes));
+                   static_cast<unsigned long long>(r.requests.value()), 100 * r.hit_rate(),
+                   RoughSizeText(r.bytes_verified.value()).c_str(), static_cast<unsigned long long>(r.wrong_bytes.value()));
     };
   }
-  Replay replay(*store, *ns, options);
+  ReplayReport report;
+  Replay replay(*store, *ns, options, report);
   Status status = ReplayAll(**requests, replay);
   if (options.progress) std::fputs("\r\033[K", stderr);
   if (!status.ok()) return Complain("cistern replay", status);
-  const ReplayReport& report = replay.report();
   if (json) {
     std::fputs(ReportJson(report, EvictionPolicyName(*policy), blocks).c_str(), stdout);
   } else {
     PrintReport(report);
   }
-  return report.wrong_bytes == 0 ? kExitOk : kExitFailed;
+  return report.wrong_bytes.value() == 0 ? kExitOk : kExitFailed;
 }
 
 }  // namespace cistern

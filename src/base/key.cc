@@ -7,6 +7,7 @@
 #include <xxhash.h>
 
 #include "base/format.h"
+#include "base/nearest.h"
 
 namespace cistern {
 namespace {
@@ -40,10 +41,10 @@ Result<BlockKey> BlockKey::FromHex(std::string_view hex) {
     return Error(Code::kInvalid, Text("key: ", shown, " at position ", i, " is no hexadecimal digit"));
   }
   if (hex.size() % 2 != 0) {
-    return Error(Code::kInvalid, Text("key: has ", hex.size(), " digits and a byte takes two"));
+    return Error(Code::kInvalid, Text("key \"", Shown(hex), "\" has ", hex.size(), " digits and a byte takes two"));
   }
   if (hex.size() < 2 * kMinBytes || hex.size() > 2 * kMaxBytes) {
-    return Error(Code::kInvalid, Text("key: has ", hex.size(), " digits and a key has 32 to 64"));
+    return Error(Code::kInvalid, Text("key \"", Shown(hex), "\" has ", hex.size(), " digits and a key has 32 to 64"));
   }
   BlockKey made;
   made.length = static_cast<std::uint8_t>(hex.size() / 2);

@@ -112,14 +112,12 @@ Status Call::Why(const door::Completion& completion) const {
 // ---- Channel
 // -----------------------------------------------------------------------------------------------
 
-Result<std::shared_ptr<Channel>> Channel::Open(const ConnectOptions& options) {
-  Result<Connection> connection = ConnectToNode(options);
-  if (!connection) return Error(std::move(connection.error()));
+Result<std::shared_ptr<Channel>> Channel::Open(Connection connection) {
   Result<ForkMark> mark = ForkMark::Make();
   if (!mark) return Error(std::move(mark.error()));
-  Result<Descriptor> epoll = EpollOf(*connection);
+  Result<Descriptor> epoll = EpollOf(connection);
   if (!epoll) return Error(std::move(epoll.error()));
-  return std::shared_ptr<Channel>(new Channel(std::move(*connection), std::move(*mark), std::move(*epoll)));
+  return std::shared_ptr<Channel>(new Channel(std::move(connection), std::move(*mark), std::move(*epoll)));
 }
 
 Channel::Channel(Connection connection, ForkMark fork_mark, Descriptor epoll)

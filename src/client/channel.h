@@ -80,7 +80,7 @@ class Call final {
 
 class Channel final : public std::enable_shared_from_this<Channel> {
  public:
-  static Result<std::shared_ptr<Channel>> Open(const ConnectOptions& options);
+  static Result<std::shared_ptr<Channel>> Open(Connection connection);
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;

@@ -67,7 +67,16 @@ Client::~Client() {
 }
 
 Result<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& options) {
-  Result<std::shared_ptr<client::Channel>> channel = client::Channel::Open(options);
+  return Over(client::ConnectToNode(options));
+}
+
+Result<std::unique_ptr<Client>> Client::Connect(int socket, const ConnectOptions& options) {
+  return Over(client::GreetNode(client::Descriptor(socket), "the node of this process", options));
+}
+
+Result<std::unique_ptr<Client>> Client::Over(Result<client::Connection> connection) {
+  if (!connection) return Error(std::move(connection.error()));
+  Result<std::shared_ptr<client::Channel>> channel = client::Channel::Open(std::move(*connection));
   if (!channel) return Error(std::move(channel.error()));
   auto parts = std::make_unique<Parts>();
   parts->channel = std::move(*channel);

@@ -28,6 +28,10 @@
 
 namespace cistern {
 
+namespace client {
+struct Connection;
+}
+
 // A call takes at most 20,000 keys, blocks or put ids, a Write 4,096 parts (kMaxKeysPerCall and
 // kMaxWritesPerCall of door/protocol.h); more is kInvalid. Read has no such limit, nor has Match as far as
 // the index answers it.
@@ -36,6 +40,9 @@ class Client final {
   // kGone: nobody listens at the socket; kMismatch: the node speaks another protocol; kDenied: another user,
   // tenant or owner; kBusy: the node has no room for a further session; kTooLate; kInvalid; kIoError.
   static Result<std::unique_ptr<Client>> Connect(const ConnectOptions& options);
+  // Over a connected SOCK_SEQPACKET socket, which it takes over, to a node that adopted the other end;
+  // options.socket is not looked at.
+  static Result<std::unique_ptr<Client>> Connect(int socket, const ConnectOptions& options);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -68,6 +75,7 @@ class Client final {
  private:
   struct Parts;
   explicit Client(std::unique_ptr<Parts> parts);
+  static Result<std::unique_ptr<Client>> Over(Result<client::Connection> connection);
   std::unique_ptr<Parts> parts_;
 };
 

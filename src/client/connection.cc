@@ -221,15 +221,20 @@ std::int64_t DeadlineNs(std::int64_t us) {
 }
 
 Result<Connection> ConnectToNode(const ConnectOptions& options) {
+  std::string path = options.socket.empty() ? DefaultSocketPath() : options.socket;
+  if (Status status = CheckSocketPath(path); !status.ok()) return Error(std::move(status));
+  Result<Descriptor> socket = OpenSocket(path, DeadlineNs(options.deadline_us));
+  if (!socket) return Error(std::move(socket.error()));
+  return GreetNode(std::move(*socket), std::move(path), options);
+}
+
+Result<Connection> GreetNode(Descriptor socket, std::string path, const ConnectOptions& options) {
   Connection connection;
-  connection.path = options.socket.empty() ? DefaultSocketPath() : options.socket;
-  if (Status status = CheckSocketPath(connection.path); !status.ok()) return Error(std::move(status));
+  connection.socket = std::move(socket);
+  connection.path = std::move(path);
   Result<door::Hello> hello = HelloFor(options);
   if (!hello) return Error(std::move(hello.error()));
   const std::int64_t deadline_ns = DeadlineNs(options.deadline_us);
-  Result<Descriptor> socket = OpenSocket(connection.path, deadline_ns);
-  if (!socket) return Error(std::move(socket.error()));
-  connection.socket = std::move(*socket);
   Status sent = Send(connection.socket.get(), *hello, connection.path);
   if (!sent.ok() && sent.code() != Code::kGone) return Error(std::move(sent));
   std::span<std::byte> message = std::as_writable_bytes(std::span(&connection.welcome, 1));

@@ -34,6 +34,8 @@ struct Connection {
 
 // As Client::Connect.
 Result<Connection> ConnectToNode(const ConnectOptions& options);
+// The same from a connected socket on; `path` names the node in errors.
+Result<Connection> GreetNode(Descriptor socket, std::string path, const ConnectOptions& options);
 
 struct Grant {
   std::uint32_t area = 0;

@@ -5,12 +5,12 @@
 
 #include <array>
 #include <charconv>
-#include <fstream>
 #include <vector>
 
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/units.h"
+#include "memory/host_memory.h"
 
 namespace cistern {
 namespace {
@@ -80,35 +80,6 @@ constexpr Setting kSettings[] = {
      [](NodeOptions& o, std::string_view n, std::string_view t) { return OneOf(n, t, kLogLevels, o.log_level); }},
 };
 
-std::uint64_t MemTotalBytes() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string name;
-  std::uint64_t kib = 0;
-  while (meminfo >> name >> kib) {
-    if (name == "MemTotal:") return kib << 10;
-    meminfo.ignore(256, '\n');
-  }
-  return static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
-// The limit of this process's cgroup (version 2), the smallest on its way to the root; none: the maximum.
-std::uint64_t CgroupLimitBytes() {
-  std::ifstream self("/proc/self/cgroup");
-  std::string line;
-  std::string path;
-  while (std::getline(self, line)) {
-    if (line.starts_with("0::")) path = line.substr(3);
-  }
-  std::uint64_t least = UINT64_MAX;
-  while (true) {
-    std::ifstream limit("/sys/fs/cgroup" + path + "/memory.max");
-    std::uint64_t bytes = 0;
-    if (limit >> bytes && bytes < least) least = bytes;
-    if (path.empty() || path == "/") return least;
-    path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
-  }
-}
-
 Status CheckTenant(std::string_view tenant) {
   bool good = !tenant.empty() && tenant.size() <= kMaxTenantBytes;
   for (char c : tenant) {
@@ -132,10 +103,10 @@ Status SetNodeOption(NodeOptions& options, std::string_view shown, std::string_v
   return Status(Code::kInvalid, UnknownName("key", shown, known));
 }
 
-std::uint64_t HostMemoryBytes() { return std::min(MemTotalBytes(), CgroupLimitBytes()); }
-
 Status ResolveNodeOptions(NodeOptions& options) {
-  std::uint64_t host = HostMemoryBytes();
+  Result<HostMemory> memory = ReadHostMemory();
+  if (!memory) return memory.error();
+  const std::uint64_t host = memory->limit_bytes;
   if (options.memory_bytes == 0) options.memory_bytes = host / 4;
   if (options.memory_bytes > host) {
     return Status(Code::kInvalid,

@@ -41,7 +41,4 @@ Status ApplyConfigText(NodeOptions& options, std::string_view text, const std::s
 // the host. kInvalid names the field, its value, its limit and the way out.
 Status ResolveNodeOptions(NodeOptions& options);
 
-// What this process may use: the smaller of the host's memory and its cgroup's limit, in bytes.
-std::uint64_t HostMemoryBytes();
-
 }  // namespace cistern

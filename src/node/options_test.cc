@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "memory/host_memory.h"
+
 namespace cistern {
 namespace {
 
@@ -46,7 +48,7 @@ TEST(NodeOptions, MemoryAboveTheHostNamesBoth) {
 TEST(NodeOptions, DefaultIsAQuarter) {
   NodeOptions options;
   ASSERT_TRUE(ResolveNodeOptions(options).ok());
-  EXPECT_EQ(options.memory_bytes, HostMemoryBytes() / 4);
+  EXPECT_EQ(options.memory_bytes, ReadHostMemory()->limit_bytes / 4);
 }
 
 TEST(NodeOptions, TenantNamesADirectory) {

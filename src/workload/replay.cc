@@ -26,8 +26,8 @@ NamespaceSpec ReplayNamespace(std::uint64_t block_bytes) {
   return spec;
 }
 
-Replay::Replay(Store& store, const Namespace& ns, const ReplayOptions& options)
-    : store_(store), ns_(ns), options_(options), buffer_(options.batch_blocks * options.block_bytes) {}
+Replay::Replay(Store& store, const Namespace& ns, const ReplayOptions& options, ReplayReport& report)
+    : store_(store), ns_(ns), options_(options), report_(report), buffer_(options.batch_blocks * options.block_bytes) {}
 
 Replay::~Replay() = default;
 
@@ -35,9 +35,9 @@ Status Replay::Submit(const Request& request) {
   SystemClock clock;
   chain_.clear();
   for (std::uint64_t id : request.hash_ids) chain_.push_back(WorkloadKey(id, options_.seed));
-  ++report_.requests;
-  report_.accesses += chain_.size();
-  report_.input_tokens += request.input_tokens;
+  report_.requests.Add();
+  report_.accesses.Add(chain_.size());
+  report_.input_tokens.Add(request.input_tokens);
 
   MatchOptions match_options;
   match_options.hold_us = kMaxLeaseUs;
@@ -46,17 +46,17 @@ Status Replay::Submit(const Request& request) {
   report_.match_ns.Record(static_cast<std::uint64_t>(clock.Now().NsSince(start)));
   if (!match) return match.error();
 
-  const std::uint64_t hits_before = report_.hits;
+  const std::uint64_t hits_before = report_.hits.value();
   if (Status status = ReadHits(match->blocks); !status.ok()) return status;
-  const std::uint64_t hit_blocks = report_.hits - hits_before;
-  report_.hit_tokens += std::min<std::uint64_t>(request.input_tokens, hit_blocks * kTraceBlockTokens);
+  const std::uint64_t hit_blocks = report_.hits.value() - hits_before;
+  report_.hit_tokens.Add(std::min<std::uint64_t>(request.input_tokens, hit_blocks * kTraceBlockTokens));
   if (Status status = WriteMissing(match->blocks); !status.ok()) return status;
-  if (options_.keep_chain && !chain_.empty()) {
+  if (!chain_.empty()) {
     std::reverse(chain_.begin(), chain_.end());
     Result<std::uint32_t> touched = store_.Touch(ns_, chain_).Wait();
     if (!touched) return touched.error();
   }
-  if (options_.progress && report_.requests % kProgressEvery == 0) options_.progress(report_);
+  if (options_.progress && report_.requests.value() % kProgressEvery == 0) options_.progress(report_);
   return Status();
 }
 
@@ -76,16 +76,16 @@ Status Replay::ReadHits(std::uint32_t blocks) {
     Result<ReadResult> result = store_.Read(ns_, reads, options).Wait();
     const auto took_ns = static_cast<std::uint64_t>(clock.Now().NsSince(start));
     if (!result) return result.error();
-    report_.read_ns += took_ns;
+    report_.read_ns.Add(took_ns);
     report_.read_batch_ns.Record(took_ns);
     for (std::uint32_t i = 0; i < result->leading_hits; ++i) {
       std::span<const std::byte> bytes(buffer_.data() + i * options_.block_bytes, options_.block_bytes);
-      report_.wrong_bytes += CountWrongBytes(chain_[first + i], bytes);
+      report_.wrong_bytes.Add(CountWrongBytes(chain_[first + i], bytes));
     }
     const std::uint64_t bytes = result->leading_hits * options_.block_bytes;
-    report_.hits += result->leading_hits;
-    report_.bytes_read += bytes;
-    report_.bytes_verified += bytes;
+    report_.hits.Add(result->leading_hits);
+    report_.bytes_read.Add(bytes);
+    report_.bytes_verified.Add(bytes);
     if (result->leading_hits < count) break;  // gone since the match: the rest would not count
   }
   return Status();
@@ -113,18 +113,18 @@ Status Replay::WriteMissing(std::uint32_t from) {
     Result<WriteResult> result = store_.Write(ns_, writes).Wait();
     const auto took_ns = static_cast<std::uint64_t>(clock.Now().NsSince(start));
     if (!result) return result.error();
-    report_.write_ns += took_ns;
+    report_.write_ns.Add(took_ns);
     report_.write_batch_ns.Record(took_ns);
     std::uint32_t written = 0;
     for (const WriteOutcome& outcome : result->outcomes) {
-      if (outcome.code == Code::kBusy) ++report_.blocks_refused;
+      if (outcome.code == Code::kBusy) report_.blocks_refused.Add();
       if (outcome.code != Code::kOk && outcome.code != Code::kBusy) return Status(outcome.code, result->message);
       written += outcome.code == Code::kOk;
     }
-    report_.blocks_written += written;
-    report_.bytes_written += written * options_.block_bytes;
+    report_.blocks_written.Add(written);
+    report_.bytes_written.Add(written * options_.block_bytes);
     if (written < count) {  // the store holds no more of this chain
-      report_.blocks_refused += size - first - count;
+      report_.blocks_refused.Add(size - first - count);
       break;
     }
   }

@@ -17,43 +17,43 @@ struct ReplayOptions {
   std::uint64_t block_bytes = 64u << 10;
   std::uint64_t seed = 1;           // of keys and contents
   std::uint32_t batch_blocks = 16;  // a call
-  bool keep_chain = true;           // touch leaf to root after each request, as the simulator does
   // Called now and then with what happened so far.
   std::function<void(const struct ReplayReport&)> progress;
 };
 
+// Written by the replay alone; any thread or process that shares its memory may read it meanwhile.
 struct ReplayReport {
-  std::uint64_t requests = 0;
-  std::uint64_t accesses = 0;
-  std::uint64_t hits = 0;          // blocks that were read and compared
-  std::uint64_t hit_tokens = 0;    // prefill that need not be computed
-  std::uint64_t input_tokens = 0;
-  std::uint64_t blocks_written = 0;
-  std::uint64_t blocks_refused = 0;  // kBusy: a chain longer than the store
-  std::uint64_t bytes_read = 0;
-  std::uint64_t bytes_written = 0;
-  std::uint64_t bytes_verified = 0;
-  std::uint64_t wrong_bytes = 0;
-  std::uint64_t read_ns = 0;         // in Read calls
-  std::uint64_t write_ns = 0;        // in Write calls, copy to staging included
-  Histogram match_ns;                // a call
-  Histogram read_batch_ns;           // a call of batch_blocks
+  Counter requests;
+  Counter accesses;
+  Counter hits;        // blocks that were read and compared
+  Counter hit_tokens;  // prefill that need not be computed
+  Counter input_tokens;
+  Counter blocks_written;
+  Counter blocks_refused;  // kBusy: a chain longer than the store
+  Counter bytes_read;
+  Counter bytes_written;
+  Counter bytes_verified;
+  Counter wrong_bytes;
+  Counter read_ns;   // in Read calls
+  Counter write_ns;  // in Write calls
+  Histogram match_ns;  // a call
+  Histogram read_batch_ns;  // a call of batch_blocks
   Histogram write_batch_ns;
 
   double hit_rate() const {
-    return accesses ? static_cast<double>(hits) / static_cast<double>(accesses) : 0.0;
+    return accesses.value() ? static_cast<double>(hits.value()) / static_cast<double>(accesses.value()) : 0.0;
   }
 };
 
 class Replay final {
  public:
-  // `store` and `ns` (one full group of one part) are borrowed.
-  Replay(Store& store, const Namespace& ns, const ReplayOptions& options);
+  // All but the options are borrowed. `ns` has one full group of one part; the report is added to.
+  Replay(Store& store, const Namespace& ns, const ReplayOptions& options, ReplayReport& report);
   ~Replay();
 
-  // One request, to its end. Not ok when the store failed; a miss or kBusy is not a failure.
+  // One request, to its end; its chain is touched leaf to root, as the simulator does. Not ok when the store
+  // failed; a miss or kBusy is not a failure.
   Status Submit(const Request& request);
-  const ReplayReport& report() const { return report_; }
 
  private:
   Status ReadHits(std::uint32_t blocks);
@@ -62,7 +62,7 @@ class Replay final {
   Store& store_;
   const Namespace& ns_;
   const ReplayOptions options_;
-  ReplayReport report_;
+  ReplayReport& report_;
   std::vector<BlockKey> chain_;
   std::vector<std::byte> buffer_;
   Staging staging_;

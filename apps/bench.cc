@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench.h"
+
+#include <unistd.h>
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
+#include <cstdio>
+
+#include "base/format.h"
+#include "base/nearest.h"
+#include "base/units.h"
+#include "commands.h"
+#include "daemon.h"
+#include "prompt.h"
+
+namespace cistern {
+namespace {
+
+boost::json::object Json(const BenchRow& row) {
+  return {{"name", row.name},
+          {"value", row.value},
+          {"unit", row.unit},
+          {"limit", row.limit},
+          {"limit_value", row.limit_value},
+          {"ratio", row.ratio},
+          {"ratio_low", row.ratio_low},
+          {"ratio_high", row.ratio_high},
+          {"p50_us", row.p50_us},
+          {"p99_us", row.p99_us},
+          {"limit_p50_us", row.limit_p50_us},
+          {"limit_p99_us", row.limit_p99_us}};
+}
+
+void PrintHeader() {
+  std::printf("%-46s %12s %12s %7s %15s %10s %10s\n", "row", "value", "limit", "ratio", "spread", "p50 us", "p99 us");
+}
+
+void Print(const BenchRow& row) {
+  char limit[32] = "", spread[32] = "", ratio[16] = "";
+  if (row.limit_value > 0) {
+    std::snprintf(limit, sizeof(limit), "%.2f", row.limit_value);
+    std::snprintf(ratio, sizeof(ratio), "%.2f", row.ratio);
+  }
+  if (row.ratio_high > row.ratio_low) std::snprintf(spread, sizeof(spread), "%.2f to %.2f", row.ratio_low, row.ratio_high);
+  std::printf("%-46s %7.2f %-4s %12s %7s %15s %10.1f %10.1f\n", row.name.c_str(), row.value, row.unit.c_str(), limit,
+              ratio, spread, row.p50_us, row.p99_us);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int RunBench(int argc, const char* const* argv) {
+  BenchOptions options;
+  std::string only;
+  bool json = false;
+  CommandLine line("cistern bench",
+                   "Measure a node against memcpy and a futex round trip of the same run. Starts nodes of its own.",
+                   "  cistern bench\n  cistern bench --only get --rounds 21 --json");
+  line.Text("--only", "GROUP", "get, put, views, match or leases; default: all", &only);
+  line.Count("--rounds", "interleaved rounds; default: 9", &options.rounds, 1, 1000);
+  line.Size("--working-set", "bytes of blocks for the get rows; default: 1GiB", &options.working_set_bytes);
+  line.Count("--blocks", "blocks of the match and restart rows; default: 1000000", &options.million, 2000, 100'000'000);
+  line.Text("--memory-dir", "DIR", "where the nodes' memory lies meanwhile; default: /dev/shm", &options.memory_dir);
+  line.Switch("--json", "one JSON object on stdout", &json);
+  if (auto exit = line.Parse(argc, argv)) return *exit;
+
+  std::vector<std::string_view> known;
+  for (const BenchGroup& group : BenchGroups()) known.push_back(group.name);
+  if (!only.empty() && std::find(known.begin(), known.end(), only) == known.end()) {
+    return Complain("cistern bench", Status(Code::kInvalid, UnknownName("group", only, known)));
+  }
+  options.daemon = DaemonBeside();
+  const bool live = isatty(STDERR_FILENO) != 0;
+  options.progress = [live](const std::string& text) {
+    if (live) std::fprintf(stderr, "\r\033[Kmeasuring %s ...", text.c_str());
+  };
+  boost::json::array rows;
+  options.row = [&](const BenchRow& row) {
+    if (live) std::fputs("\r\033[K", stderr);
+    if (json) {
+      rows.push_back(Json(row));
+    } else {
+      Print(row);
+    }
+  };
+  if (!json) PrintHeader();
+  for (const BenchGroup& group : BenchGroups()) {
+    if (!only.empty() && only != group.name) continue;
+    if (Status status = group.run(options); !status.ok()) return Complain("cistern bench", status);
+  }
+  BenchRow verified{.name = "wrong_bytes", .value = static_cast<double>(options.wrong_bytes), .unit = "B"};
+  if (json) {
+    rows.push_back(Json(verified));
+    std::printf("%s\n", boost::json::serialize(boost::json::object{{"rows", std::move(rows)}}).c_str());
+  } else {
+    std::printf("%s verified, wrong bytes: %llu\n", RoughSizeText(options.bytes_verified).c_str(),
+                static_cast<unsigned long long>(options.wrong_bytes));
+  }
+  return options.wrong_bytes == 0 ? kExitOk : kExitFailed;
+}
+
+}  // namespace cistern

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// ./dev run: what Cistern does, to look at. A node and several client processes that work through a chat
+// workload with real bytes; half way the node is killed and started again. Every byte read is compared.
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <new>
+
+#include "base/clock.h"
+#include "base/format.h"
+#include "base/units.h"
+#include "command_line.h"
+#include "daemon.h"
+#include "memory/host_memory.h"
+#include "workload/replay.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::size_t kMaxClients = 16;
+constexpr std::int64_t kLineUs = 200'000;
+
+// What the processes of the demo share: each client's report, and whether it is done.
+struct Board {
+  ReplayReport reports[kMaxClients];
+  std::atomic<std::uint32_t> done[kMaxClients];  // 1: well, 2: failed
+  std::atomic<std::uint32_t> reconnects;
+};
+
+struct Totals {
+  std::uint64_t requests = 0, accesses = 0, hits = 0, hit_tokens = 0, input_tokens = 0, bytes_read = 0,
+                bytes_written = 0, bytes_verified = 0, wrong_bytes = 0, read_ns = 0, write_ns = 0;
+};
+
+struct DemoOptions {
+  std::uint64_t clients = 4;
+  std::uint64_t sessions = 600;
+  std::uint64_t turns = 8;
+  std::uint64_t block_bytes = 512u << 10;
+  std::uint64_t memory_bytes = 0;
+  std::string daemon;
+};
+
+Totals Sum(const Board& board, std::uint64_t clients) {
+  Totals t;
+  for (std::uint64_t i = 0; i < clients; ++i) {
+    const ReplayReport& r = board.reports[i];
+    t.requests += r.requests.value();
+    t.accesses += r.accesses.value();
+    t.hits += r.hits.value();
+    t.hit_tokens += r.hit_tokens.value();
+    t.input_tokens += r.input_tokens.value();
+    t.bytes_read += r.bytes_read.value();
+    t.bytes_written += r.bytes_written.value();
+    t.bytes_verified += r.bytes_verified.value();
+    t.wrong_bytes += r.wrong_bytes.value();
+    t.read_ns += r.read_ns.value();
+    t.write_ns += r.write_ns.value();
+  }
+  return t;
+}
+
+std::string Workload(const DemoOptions& options) {
+  return Text("generated:sessions=", options.sessions, ",turns=", options.turns, ",seed=1");
+}
+
+// One client's share: every `clients`-th request, whoever's session it is, so that turns of one chat come
+// from different processes. When the node goes away it connects again and goes on with the same request.
+Status RunClient(const DemoOptions& options, const Daemon& daemon, Board& board, std::uint64_t number) {
+  Result<std::unique_ptr<RequestSource>> source = OpenRequests(Workload(options));
+  if (!source) return source.error();
+  ReplayOptions replay_options;
+  replay_options.block_bytes = options.block_bytes;
+  replay_options.batch_blocks = 4;
+  Request request;
+  bool pending = false;
+  std::uint64_t index = 0;
+  while (true) {
+    Result<Store> store = daemon.Connect();
+    if (!store) return store.error();
+    Result<Namespace> ns = store->Attach(ReplayNamespace(options.block_bytes));
+    if (!ns && ns.error().code() == Code::kGone) continue;
+    if (!ns) return ns.error();
+    Replay replay(*store, *ns, replay_options, board.reports[number]);
+    Status status;
+    while (status.ok()) {
+      if (!pending) {
+        Result<bool> more = (*source)->Next(request);
+        if (!more) return more.error();
+        if (!*more) return Status();
+        if (index++ % options.clients != number) continue;
+        pending = true;
+      }
+      status = replay.Submit(request);
+      pending = !status.ok();
+    }
+    if (status.code() != Code::kGone) return status;
+    board.reconnects.fetch_add(1);
+  }
+}
+
+// A block of the demo's own, by which it sees when the node is warm again.
+class Probe {
+ public:
+  Status Put(const Daemon& daemon) {
+    Result<Store> store = daemon.Connect();
+    if (!store) return store.error();
+    Result<Namespace> ns = store->Attach(Spec());
+    if (!ns) return ns.error();
+    return store->Put(*ns, key_, std::nullopt, bytes_);
+  }
+  // kMiss when it is not the same bytes.
+  Status Check(const Daemon& daemon) {
+    Result<Store> store = daemon.Connect();
+    if (!store) return store.error();
+    Result<Namespace> ns = store->Attach(Spec());
+    if (!ns) return ns.error();
+    Result<std::vector<std::byte>> back = store->Get(*ns, key_);
+    if (!back) return back.error();
+    return *back == bytes_ ? Status() : Status(Code::kMiss, "the probe came back with other bytes");
+  }
+
+ private:
+  static NamespaceSpec Spec() {
+    NamespaceSpec spec;
+    spec.fields = {{"demo", "probe"}};
+    spec.groups = {GroupSpec{.name = "full"}};
+    return spec;
+  }
+  BlockKey key_ = *BlockKey::FromHex("c157e24c157e24c157e24c157e24c157");
+  std::vector<std::byte> bytes_ = std::vector<std::byte>(1 << 20, std::byte{42});
+};
+
+std::string Bar(double fraction) {
+  constexpr int kWidth = 24;
+  std::string bar(kWidth, '.');
+  for (int i = 0; i < kWidth && i < fraction * kWidth; ++i) bar[static_cast<std::size_t>(i)] = '#';
+  return bar;
+}
+
+class Demo {
+ public:
+  explicit Demo(DemoOptions options) : options_(std::move(options)), live_(isatty(STDOUT_FILENO) != 0) {
+    void* memory = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    board_ = new (memory) Board();
+  }
+  ~Demo() {
+    for (pid_t pid : clients_) {
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
+    }
+    munmap(board_, sizeof(Board));
+  }
+
+  Status Run() {
+    if (Status status = CountRequests(); !status.ok()) return status;
+    std::printf("a node with %s, %llu client processes, %llu requests of %llu chats, blocks of %s\n",
+                RoughSizeText(options_.memory_bytes).c_str(), static_cast<unsigned long long>(options_.clients),
+                static_cast<unsigned long long>(requests_), static_cast<unsigned long long>(options_.sessions),
+                RoughSizeText(options_.block_bytes).c_str());
+    std::fflush(stdout);
+    Result<Daemon> daemon = Daemon::Start(options_.daemon, "/dev/shm", {"--memory", SizeText(options_.memory_bytes)});
+    if (!daemon) return daemon.error();
+    if (Status status = probe_.Put(*daemon); !status.ok()) return status;
+    started_ = clock_.Now();
+    for (std::uint64_t i = 0; i < options_.clients; ++i) StartClient(*daemon, i);
+    if (Status status = Watch(*daemon); !status.ok()) return status;
+    PrintTable();
+    return Status();
+  }
+
+ private:
+  Status CountRequests() {
+    Result<std::unique_ptr<RequestSource>> source = OpenRequests(Workload(options_));
+    if (!source) return source.error();
+    Request request;
+    Result<bool> more = (*source)->Next(request);
+    for (; more && *more; more = (*source)->Next(request)) ++requests_;
+    return more ? Status() : more.error();
+  }
+
+  void StartClient(const Daemon& daemon, std::uint64_t number) {
+    std::fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      Status status = RunClient(options_, daemon, *board_, number);
+      if (!status.ok()) std::fprintf(stderr, "\nclient %llu: %s\n", static_cast<unsigned long long>(number),
+                                     status.ToString().c_str());
+      board_->done[number].store(status.ok() ? 1 : 2);
+      _exit(status.ok() ? 0 : 1);
+    }
+    clients_.push_back(pid);
+  }
+
+  Status Watch(Daemon& daemon) {
+    bool killed = false;
+    Instant next_line = clock_.Now();
+    while (true) {
+      std::uint32_t done = 0;
+      for (std::uint64_t i = 0; i < options_.clients; ++i) {
+        if (board_->done[i].load() == 2) return Status(Code::kGone, "a client failed");
+        done += board_->done[i].load();
+      }
+      Totals now = Sum(*board_, options_.clients);
+      if (!killed && now.requests * 2 >= requests_) {
+        killed = true;
+        if (Status status = KillAndRestart(daemon); !status.ok()) return status;
+      }
+      if (clock_.Now() >= next_line || done == options_.clients) {
+        Line(now);
+        next_line = clock_.Now().PlusUs(live_ ? kLineUs : 10 * kLineUs);
+      }
+      if (done == options_.clients) return Status();
+      usleep(20'000);
+    }
+  }
+
+  Status KillAndRestart(Daemon& daemon) {
+    std::printf("%skilling the node with SIGKILL and starting it again\n", live_ ? "\r\033[K" : "");
+    std::fflush(stdout);
+    daemon.Kill();
+    Instant start = clock_.Now();
+    if (Status status = daemon.Exec(); !status.ok()) return status;
+    if (Status status = probe_.Check(daemon); !status.ok()) return status;
+    warm_us_ = clock_.Now().UsSince(start);
+    return Status();
+  }
+
+  void Line(const Totals& t) const {
+    double seconds = static_cast<double>(clock_.Now().UsSince(started_)) / 1e6;
+    double hit_rate = t.accesses ? 100 * static_cast<double>(t.hits) / static_cast<double>(t.accesses) : 0;
+    std::printf("%s[%s] %5.1f s  %llu/%llu requests  %.1f %% hits  %.1f M prefill tokens saved  wrong bytes: %llu%s",
+                live_ ? "\r\033[K" : "",
+                Bar(static_cast<double>(t.requests) / static_cast<double>(requests_)).c_str(), seconds,
+                static_cast<unsigned long long>(t.requests), static_cast<unsigned long long>(requests_), hit_rate,
+                static_cast<double>(t.hit_tokens) / 1e6, static_cast<unsigned long long>(t.wrong_bytes),
+                live_ ? "" : "\n");
+    std::fflush(stdout);
+  }
+
+  void PrintTable() const {
+    Totals t = Sum(*board_, options_.clients);
+    Histogram reads, writes, matches;
+    for (std::uint64_t i = 0; i < options_.clients; ++i) {
+      reads.Merge(board_->reports[i].read_batch_ns);
+      writes.Merge(board_->reports[i].write_batch_ns);
+      matches.Merge(board_->reports[i].match_ns);
+    }
+    auto us = [](const Histogram& h, double q) { return static_cast<double>(h.Percentile(q)) / 1e3; };
+    auto rate = [](std::uint64_t bytes, std::uint64_t ns) {
+      return ns ? static_cast<double>(bytes) / static_cast<double>(ns) : 0.0;
+    };
+    auto n = [](std::uint64_t v) { return static_cast<unsigned long long>(v); };
+    std::printf("%s\n", live_ ? "" : "");
+    std::printf("  prefill tokens saved   %llu of %llu (%.1f %%): these need not be computed again\n", n(t.hit_tokens),
+                n(t.input_tokens), 100.0 * static_cast<double>(t.hit_tokens) / static_cast<double>(t.input_tokens));
+    std::printf("  hit rate               %.1f %% of %llu blocks\n",
+                100.0 * static_cast<double>(t.hits) / static_cast<double>(t.accesses), n(t.accesses));
+    std::printf("  reading                %s at %.1f GB/s a client; 4 blocks: p50 %.0f us, p99 %.0f us\n",
+                RoughSizeText(t.bytes_read).c_str(), rate(t.bytes_read, t.read_ns), us(reads, 0.5), us(reads, 0.99));
+    std::printf("  writing                %s at %.1f GB/s a client; 4 blocks: p50 %.0f us, p99 %.0f us\n",
+                RoughSizeText(t.bytes_written).c_str(), rate(t.bytes_written, t.write_ns), us(writes, 0.5),
+                us(writes, 0.99));
+    std::printf("  match of a prompt      p50 %.1f us, p99 %.1f us\n", us(matches, 0.5), us(matches, 0.99));
+    std::printf("  after the SIGKILL      warm again %.0f ms after its start; %u clients connected again\n",
+                static_cast<double>(warm_us_) / 1e3, board_->reconnects.load());
+    std::printf("  bytes verified         %llu (%s)\n", n(t.bytes_verified), RoughSizeText(t.bytes_verified).c_str());
+    std::printf("  wrong bytes            %llu\n", n(t.wrong_bytes));
+    wrong_ = t.wrong_bytes != 0;
+  }
+
+ public:
+  bool wrong() const { return wrong_; }
+
+ private:
+  const DemoOptions options_;
+  const bool live_;
+  SystemClock clock_;
+  Instant started_;
+  Board* board_ = nullptr;
+  Probe probe_;
+  std::uint64_t requests_ = 0;
+  std::int64_t warm_us_ = 0;
+  std::vector<pid_t> clients_;
+  mutable bool wrong_ = false;
+};
+
+int Run(int argc, const char* const* argv) {
+  DemoOptions options;
+  CommandLine line("cistern-demo", "A node, several client processes, a chat workload with real bytes, a SIGKILL half way.",
+                   "  cistern-demo\n  cistern-demo --clients 8 --sessions 2000 --memory 4GiB");
+  line.Count("--clients", "client processes; default: 4", &options.clients, 1, kMaxClients);
+  line.Count("--sessions", "chats; default: 600", &options.sessions, 1, 1'000'000);
+  line.Count("--turns", "mean turns of a chat; default: 8", &options.turns, 1, 1000);
+  line.Size("--block-bytes", "KV bytes of 512 tokens; default: 512KiB", &options.block_bytes);
+  line.Size("--memory", "of the node; default: an eighth of the host's, at most 2GiB", &options.memory_bytes);
+  if (auto exit = line.Parse(argc, argv)) return *exit;
+  if (options.memory_bytes == 0) {
+    Result<HostMemory> host = ReadHostMemory();
+    if (!host) return Complain("cistern-demo", host.error());
+    options.memory_bytes = std::min<std::uint64_t>(host->limit_bytes / 8, 2ull << 30);
+  }
+  options.memory_bytes &= ~std::uint64_t{(1u << 20) - 1};
+  options.daemon = DaemonBeside();
+  Demo demo(options);
+  if (Status status = demo.Run(); !status.ok()) return Complain("cistern-demo", status);
+  return demo.wrong() ? kExitFailed : kExitOk;
+}
+
+}  // namespace
+}  // namespace cistern
+
+int main(int argc, char** argv) { return cistern::Run(argc, argv); }

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon.h"
+
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/format.h"
+
+extern char** environ;
+
+namespace cistern {
+
+namespace {
+constexpr std::int64_t kStartUs = 60'000'000;  // a first start makes the whole arena real
+}
+
+std::string DaemonBeside() {
+  char path[4096];
+  ssize_t n = readlink("/proc/self/exe", path, sizeof(path));
+  std::string self(path, n > 0 ? static_cast<std::size_t>(n) : 0);
+  return self.substr(0, self.rfind('/') + 1) + "cisternd";
+}
+
+Result<Daemon> Daemon::Start(const std::string& program, const std::string& parent_dir,
+                             std::vector<std::string> flags) {
+  Daemon daemon;
+  daemon.directory_ = parent_dir + "/cistern-bench-XXXXXX";
+  if (mkdtemp(daemon.directory_.data()) == nullptr) {
+    return Error(Code::kInvalid, Text(parent_dir, ": no directory can be made there"));
+  }
+  daemon.socket_ = daemon.directory_ + "/socket";
+  daemon.command_ = {program, "--memory-dir", daemon.directory_ + "/memory", "--socket", daemon.socket_,
+                     "--log-level", "warning"};
+  daemon.command_.insert(daemon.command_.end(), flags.begin(), flags.end());
+  if (Status status = daemon.Exec(); !status.ok()) return Error(status);
+  Result<Store> store = daemon.Connect();
+  if (!store) return Error(store.error());
+  return daemon;
+}
+
+Daemon::Daemon(Daemon&& other) noexcept
+    : directory_(std::exchange(other.directory_, {})), socket_(std::move(other.socket_)),
+      command_(std::move(other.command_)), pid_(std::exchange(other.pid_, -1)) {}
+
+Daemon::~Daemon() {
+  Kill();
+  std::error_code ignored;
+  if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
+}
+
+void Daemon::Kill() {
+  if (pid_ <= 0) return;
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+  pid_ = -1;
+}
+
+Status Daemon::Exec() {
+  std::vector<char*> argv;
+  for (std::string& word : command_) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  if (int error = posix_spawn(&pid_, argv[0], nullptr, nullptr, argv.data(), environ); error != 0) {
+    pid_ = -1;
+    return Status(Code::kIoError, Text(command_[0], " cannot be started: error ", error));
+  }
+  return Status();
+}
+
+Result<Store> Daemon::Connect(const OwnerToken& owner) const {
+  SystemClock clock;
+  const Instant until = clock.Now().PlusUs(kStartUs);
+  ConnectOptions options;
+  options.socket = socket_;
+  options.owner = owner;
+  while (true) {
+    Result<Store> store = Store::Connect(options);
+    if (store || clock.Now() > until) return store;
+    siginfo_t ended{};
+    if (waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == pid_) {
+      return Error(Code::kGone, Text("cisternd (pid ", pid_, ") ended instead of serving"));
+    }
+    usleep(200);
+  }
+}
+
+}  // namespace cistern

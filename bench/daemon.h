@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cisternd of a measurement's own: its process, its directory, its socket; gone when the object is.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "cistern/cistern.h"
+
+namespace cistern {
+
+// cisternd beside the running program.
+std::string DaemonBeside();
+
+class Daemon {
+ public:
+  // `flags` go to cisternd besides directory and socket. Serves when this returns.
+  static Result<Daemon> Start(const std::string& program, const std::string& parent_dir,
+                              std::vector<std::string> flags);
+  Daemon(Daemon&& other) noexcept;
+  Daemon& operator=(Daemon&&) = delete;
+  ~Daemon();  // SIGKILL, and its directory is removed
+
+  // SIGKILL; its memory stays.
+  void Kill();
+  // The same command again, on the same directory; returns at once.
+  Status Exec();
+  // Tries until it lets us in.
+  Result<Store> Connect(const OwnerToken& owner = {}) const;
+  const std::string& socket() const { return socket_; }
+  pid_t pid() const { return pid_; }
+
+ private:
+  Daemon() = default;
+  std::string directory_, socket_;
+  std::vector<std::string> command_;
+  pid_t pid_ = -1;
+};
+
+}  // namespace cistern

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks to measure with: keys and contents of the workload (workload/content.h).
+#pragma once
+
+#include <vector>
+
+#include "cistern/cistern.h"
+
+namespace cistern {
+
+struct FilledBlocks {
+  Namespace ns;
+  std::vector<BlockKey> keys;
+  std::uint64_t block_bytes = 0;
+};
+
+// A namespace for blocks of this size: one full group, one part.
+NamespaceSpec BenchNamespace(std::uint64_t block_bytes);
+
+// Writes `count` blocks. With chain_blocks over 1, keys [i * chain_blocks, (i + 1) * chain_blocks) are a chain.
+Result<FilledBlocks> Fill(Store& store, std::size_t count, std::uint64_t block_bytes, std::size_t chain_blocks = 1);
+
+// Views of all blocks, leased for as long as a lease can be.
+Result<Lease> LeaseAll(Store& store, const FilledBlocks& blocks);
+
+}  // namespace cistern

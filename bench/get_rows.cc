@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// The checked get of resident blocks of another process's node, against libc memcpy by this process from the
+// same mapped blocks in the same random order to the same destination.
+#include <cstring>
+#include <numeric>
+
+#include "base/format.h"
+#include "base/units.h"
+#include "daemon.h"
+#include "fill.h"
+#include "measure.h"
+#include "workload/content.h"
+
+namespace cistern {
+namespace {
+
+// A destination that is not in the cache, as an engine's pool is not; and one block that is.
+constexpr std::size_t kFreshBytes = 512u << 20;
+
+struct Variant {
+  std::string suffix;
+  bool reused = false;  // one destination block over and over
+  bool read = false;    // the caller reads the result
+};
+
+std::uint64_t Sum(const std::byte* bytes, std::size_t size) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < size; i += 8) {
+    std::uint64_t word;
+    std::memcpy(&word, bytes + i, 8);
+    sum += word;
+  }
+  return sum;
+}
+
+class GetBench {
+ public:
+  GetBench(BenchOptions& options, Store& store, const FilledBlocks& blocks)
+      : options_(options), store_(store), blocks_(blocks), to_(kFreshBytes), order_(blocks.keys.size()) {
+    std::iota(order_.begin(), order_.end(), 0u);
+  }
+
+  Status Measure(const Variant& variant) {
+    const std::string name = Text("get_copy_", SizeText(blocks_.block_bytes), "_door", variant.suffix);
+    options_.progress(name);
+    Series ours, theirs;
+    for (std::uint64_t round = 0; round < options_.rounds + 1; ++round) {
+      Shuffle(order_, random_);
+      Result<Lease> lease = LeaseAll(store_, blocks_);
+      if (!lease) return lease.error();
+      Series dropped;  // the first round warms page tables and caches
+      Series& gets = round == 0 ? dropped : ours;
+      Series& copies = round == 0 ? dropped : theirs;
+      if (round % 2 == 0) RunCopies(variant, lease->views(), copies);
+      if (Status status = RunGets(variant, gets); !status.ok()) return status;
+      if (round % 2 == 1) RunCopies(variant, lease->views(), copies);
+    }
+    options_.row(RateRow(name, "memcpy", ours, theirs));
+    return Status();
+  }
+
+  // Not timed: every block once more, every byte compared.
+  Status Verify() {
+    for (std::size_t i = 0; i < blocks_.keys.size(); ++i) {
+      if (Status status = Get(i, to_.data()); !status.ok()) return status;
+      options_.wrong_bytes += CountWrongBytes(blocks_.keys[i], {to_.data(), blocks_.block_bytes});
+      options_.bytes_verified += blocks_.block_bytes;
+    }
+    return Status();
+  }
+
+ private:
+  std::byte* Destination(const Variant& variant, std::size_t call) const {
+    return to_.data() + (variant.reused ? 0 : call % (to_.size() / blocks_.block_bytes) * blocks_.block_bytes);
+  }
+
+  Status Get(std::size_t block, std::byte* to) {
+    ReadRange range{.bytes = blocks_.block_bytes, .to = to};
+    BlockRead read{.key = blocks_.keys[block], .ranges = std::span(&range, 1)};
+    Result<ReadResult> result = store_.Read(blocks_.ns, std::span(&read, 1)).Wait();
+    if (!result) return result.error();
+    if (result->leading_hits != 1) return Status(Code::kMiss, Text("block ", block, " of the bench is not there"));
+    return Status();
+  }
+
+  template <class Call>
+  void Round(const Variant& variant, Series& series, Call call) {
+    Stopwatch round;
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      std::byte* to = Destination(variant, i);
+      Stopwatch one;
+      call(order_[i], to);
+      if (variant.read) sum_ = sum_ + Sum(to, blocks_.block_bytes);
+      series.call_us.push_back(static_cast<double>(one.Ns()) / 1e3);
+    }
+    series.rounds.push_back(static_cast<double>(order_.size() * blocks_.block_bytes) / static_cast<double>(round.Ns()));
+  }
+
+  void RunCopies(const Variant& variant, std::span<const View> views, Series& series) {
+    Round(variant, series, [&](std::size_t block, std::byte* to) {
+      std::memcpy(to, views[block].data, blocks_.block_bytes);
+    });
+  }
+
+  Status RunGets(const Variant& variant, Series& series) {
+    Status status;
+    Round(variant, series, [&](std::size_t block, std::byte* to) {
+      if (Status one = Get(block, to); !one.ok()) status = one;
+    });
+    return status;
+  }
+
+  BenchOptions& options_;
+  Store& store_;
+  const FilledBlocks& blocks_;
+  Buffer to_;
+  std::vector<std::uint32_t> order_;
+  Random random_{7};
+  volatile std::uint64_t sum_ = 0;
+};
+
+}  // namespace
+
+Status BenchGets(BenchOptions& options) {
+  for (std::uint64_t block_bytes : {2u << 20, 64u << 10}) {
+    Result<Daemon> daemon = Daemon::Start(options.daemon, options.memory_dir,
+                                          {"--memory", SizeText(options.working_set_bytes / 4 * 5 + (256u << 20))});
+    if (!daemon) return daemon.error();
+    Result<Store> store = daemon->Connect();
+    if (!store) return store.error();
+    Result<FilledBlocks> blocks = Fill(*store, options.working_set_bytes / block_bytes, block_bytes);
+    if (!blocks) return blocks.error();
+    GetBench bench(options, *store, *blocks);
+    for (const Variant& variant : {Variant{""}, Variant{"_read", false, true}, Variant{"_reused", true, false},
+                                   Variant{"_reused_read", true, true}}) {
+      if (Status status = bench.Measure(variant); !status.ok()) return status;
+    }
+    if (Status status = bench.Verify(); !status.ok()) return status;
+  }
+  return Status();
+}
+
+}  // namespace cistern

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench.h"
+
+namespace cistern {
+
+std::span<const BenchGroup> BenchGroups() {
+  static const BenchGroup kGroups[] = {
+      {"get", "checked get against memcpy", BenchGets},
+      {"put", "put against memcpy", BenchPuts},
+      {"views", "leased views: polling, after idle, embedded", BenchViews},
+      {"match", "match and restart with a million blocks", BenchMatchAndRestart},
+      {"leases", "leases of a killed client", BenchLeases},
+  };
+  return kGroups;
+}
+
+}  // namespace cistern

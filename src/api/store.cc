@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Store: a client, and where it was opened, the node behind it. Both ways in give the same calls because
+// they are the same calls.
+#include "cistern/store.h"
+
+#include <utility>
+
+#include "base/format.h"
+#include "client/client.h"
+#include "node/node.h"
+
+namespace cistern {
+
+struct Store::Parts {
+  std::unique_ptr<Node> node;  // ends after the client
+  std::unique_ptr<Client> client;
+};
+
+Store::Store(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+Store::Store(Store&&) noexcept = default;
+Store& Store::operator=(Store&&) noexcept = default;
+Store::~Store() = default;
+
+Result<Store> Store::Open(const OpenOptions& options) {
+  NodeOptions node_options;
+  static_cast<OpenOptions&>(node_options) = options;
+  node_options.log_level = "warning";
+  auto parts = std::make_unique<Parts>();
+  Result<std::unique_ptr<Node>> node = Node::Start(std::move(node_options));
+  if (!node) return Error(node.error());
+  parts->node = std::move(*node);
+  Result<Fd> end = parts->node->ClientEnd();
+  if (!end) return Error(end.error());
+  ConnectOptions connect;
+  connect.tenant = options.tenant;
+  Result<std::unique_ptr<Client>> client = Client::Connect(end->Release(), connect);
+  if (!client) return Error(client.error());
+  parts->client = std::move(*client);
+  return Store(std::move(parts));
+}
+
+Result<Store> Store::Connect(const ConnectOptions& options) {
+  auto parts = std::make_unique<Parts>();
+  Result<std::unique_ptr<Client>> client = Client::Connect(options);
+  if (!client) return Error(client.error());
+  parts->client = std::move(*client);
+  return Store(std::move(parts));
+}
+
+Result<Namespace> Store::Attach(const NamespaceSpec& spec, std::int64_t deadline_us) {
+  return parts_->client->Attach(spec, deadline_us);
+}
+Ticket<MatchResult> Store::Match(const Namespace& ns, std::span<const BlockKey> chain, const MatchOptions& options) {
+  return parts_->client->Match(ns, chain, options);
+}
+Ticket<ReadResult> Store::Read(const Namespace& ns, std::span<const BlockRead> blocks, const ReadOptions& options) {
+  return parts_->client->Read(ns, blocks, options);
+}
+Ticket<Lease> Store::Acquire(const Namespace& ns, std::span<const BlockRef> blocks, const AcquireOptions& options) {
+  return parts_->client->Acquire(ns, blocks, options);
+}
+Result<Staging> Store::AllocateStaging(std::uint64_t bytes) { return parts_->client->AllocateStaging(bytes); }
+Ticket<WriteResult> Store::Write(const Namespace& ns, std::span<const BlockWrite> blocks,
+                                 const WriteOptions& options) {
+  return parts_->client->Write(ns, blocks, options);
+}
+Ticket<std::uint32_t> Store::Publish(const Namespace& ns, std::span<const PutId> puts, std::int64_t deadline_us) {
+  return parts_->client->Publish(ns, puts, deadline_us);
+}
+Ticket<std::uint32_t> Store::Abandon(const Namespace& ns, std::span<const PutId> puts, std::int64_t deadline_us) {
+  return parts_->client->Abandon(ns, puts, deadline_us);
+}
+Ticket<std::uint32_t> Store::Touch(const Namespace& ns, std::span<const BlockKey> keys, std::int64_t deadline_us) {
+  return parts_->client->Touch(ns, keys, deadline_us);
+}
+Ticket<std::uint64_t> Store::Drop(const Namespace& ns, std::span<const BlockKey> keys, std::int64_t deadline_us) {
+  return parts_->client->Drop(ns, keys, deadline_us);
+}
+Ticket<std::uint64_t> Store::DropNamespace(Namespace& ns, std::int64_t deadline_us) {
+  return parts_->client->DropNamespace(ns, deadline_us);
+}
+Result<std::string> Store::StatusJson(std::int64_t deadline_us) { return parts_->client->StatusJson(deadline_us); }
+OwnerToken Store::owner() const { return parts_->client->owner(); }
+std::size_t Store::Poll(std::vector<std::uint64_t>* ready) { return parts_->client->Poll(ready); }
+int Store::event_fd() const { return parts_->client->event_fd(); }
+
+Status Store::Put(const Namespace& ns, const BlockKey& key, const std::optional<BlockKey>& parent,
+                  std::span<const std::byte> bytes, const WriteOptions& options) {
+  BlockWrite write;
+  write.key = key;
+  write.parent = parent;
+  write.data = bytes;
+  Result<WriteResult> result = Write(ns, std::span(&write, 1), options).Wait();
+  if (!result) return result.error();
+  const WriteOutcome& outcome = result->outcomes.front();
+  if (outcome.code != Code::kOk) return Status(outcome.code, result->message);
+  if (outcome.state == WriteOutcome::State::kPending && !options.held) {
+    return Status(Code::kMiss, Text("block ", key.ToHex(), " waits for its parent ",
+                                    parent ? parent->ToHex() : std::string("none"),
+                                    ", which is not here; put the parent within 30 s"));
+  }
+  return Status();
+}
+
+Result<std::vector<std::byte>> Store::Get(const Namespace& ns, const BlockKey& key, const ReadOptions& options) {
+  Result<std::uint64_t> size = parts_->client->BodyBytes(ns, key, 0);
+  if (!size) return Error(size.error());
+  std::vector<std::byte> bytes(*size);
+  ReadRange range{.bytes = *size, .to = bytes.data()};
+  BlockRead read{.key = key, .ranges = std::span(&range, 1)};
+  Result<ReadResult> result = Read(ns, std::span(&read, 1), options).Wait();
+  if (!result) return Error(result.error());
+  if (result->outcomes.front() != Code::kOk) {
+    return Error(result->outcomes.front(), Text("block ", key.ToHex(), " is not here"));
+  }
+  return bytes;
+}
+
+}  // namespace cistern

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// A node: arena, movers, store and door put together, on a core thread of its own. Starts warm from what its
+// memory directory holds and leaves it there when it ends, in order or not.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "cistern/status.h"
+#include "io/files.h"
+#include "node/options.h"
+
+namespace cistern {
+
+class Node final {
+ public:
+  // Takes the directory's lock, opens or creates the arena, recovers, and serves when this returns. With a
+  // socket in the options it lets in the processes of the host; without, only who asks ClientEnd().
+  // kInvalid, kMismatch, kBusy (directory or socket held by another), kIoError: the message says the way out;
+  // then nothing was changed but a directory that may have been made.
+  static Result<std::unique_ptr<Node>> Start(NodeOptions options);
+  // Stop(0), unless stopped.
+  ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  // Lets nobody in any more, gives calls in flight that long to end, then ends every session.
+  void Stop(std::int64_t drain_us);
+
+  // One end of a connection to this node, for Client::Connect: how a process gets into its own node.
+  Result<Fd> ClientEnd();
+
+ private:
+  class Core;
+  explicit Node(std::unique_ptr<Core> core);
+  std::unique_ptr<Core> core_;
+};
+
+}  // namespace cistern

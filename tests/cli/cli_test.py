@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs as people and scripts meet them: what they print, how they exit, what they say of bad input.
+
+Usage: cli_test.py BIN_DIR [unittest arguments]
+"""
+
+import json
+import os
+import pathlib
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+KEYS = [f"{i:032x}" for i in range(1, 9)]
+TIMEOUT_S = 60
+
+
+def run(*words: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    command = [str(BIN / str(words[0])), *map(str, words[1:])]
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
+
+
+class Node:
+    """A cisternd of a test's own; ready when the constructor returns."""
+
+    def __init__(self, directory: pathlib.Path, *flags: object) -> None:
+        self.socket = directory / "socket"
+        self.command = [
+            str(BIN / "cisternd"),
+            *("--memory", "128MiB", "--memory-dir", str(directory / "memory"), "--socket", str(self.socket)),
+            *map(str, flags),
+        ]
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE)
+        assert self.process.stderr is not None
+        self.first_line = self.process.stderr.readline().decode()
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(timeout=TIMEOUT_S)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+    def cistern(self, command: str, *words: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+        return run("cistern", command, "--socket", self.socket, *words, stdin=stdin)
+
+
+class CliTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.scratch = tempfile.TemporaryDirectory(prefix="cistern-cli-", dir="/dev/shm")
+        self.addCleanup(self.scratch.cleanup)
+        self.directory = pathlib.Path(self.scratch.name)
+
+    def node(self, *flags: object) -> Node:
+        node = Node(self.directory, *flags)
+        self.addCleanup(lambda: node.process.poll() is None and node.end(signal.SIGKILL))
+        self.assertIn("node ready", node.first_line)
+        return node
+
+    def assert_says(self, result: subprocess.CompletedProcess[bytes], code: int, *texts: str) -> None:
+        said = result.stderr.decode()
+        self.assertEqual(result.returncode, code, said)
+        for text in texts:
+            self.assertIn(text, said)
+
+
+class WhatANodeDoes(CliTest):
+    def test_put_get_match_drop(self) -> None:
+        node = self.node()
+        body = bytes(range(256)) * 1000
+        put = node.cistern("put", "--namespace", "demo", KEYS[0], "-", "--json", stdin=body)
+        self.assertEqual(json.loads(put.stdout), {"key": KEYS[0], "bytes": len(body)})
+        put = node.cistern("put", "--namespace", "demo", "--parent", KEYS[0], KEYS[1], "-", stdin=b"child")
+        self.assert_says(put, 0)
+        match = node.cistern("match", "--namespace", "demo", "--json", *KEYS[:3])
+        self.assertEqual(json.loads(match.stdout), {"blocks": 2, "of": 3})
+        self.assertEqual(node.cistern("get", "--namespace", "demo", KEYS[0], "-").stdout, body)
+        drop = node.cistern("drop", "--namespace", "demo", "--json", KEYS[0])
+        self.assertEqual(json.loads(drop.stdout), {"dropped": 2})
+        self.assert_says(node.cistern("get", "--namespace", "demo", KEYS[1], "-"), 1, "miss")
+
+    def test_kill_nine_loses_nothing(self) -> None:
+        node = self.node()
+        node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"still here")
+        node.end(signal.SIGKILL)
+        node.start()
+        self.assertIn("1 records warm", node.first_line)
+        self.assertEqual(node.cistern("get", "--namespace", "demo", KEYS[0], "-").stdout, b"still here")
+
+    def test_dropped_stays_dropped_after_kill_nine(self) -> None:
+        node = self.node()
+        node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"secret")
+        node.cistern("drop", "--namespace", "demo", KEYS[0])
+        node.end(signal.SIGKILL)
+        node.start()
+        self.assert_says(node.cistern("get", "--namespace", "demo", KEYS[0], "-"), 1, "miss")
+
+    def test_sigterm_ends_in_order(self) -> None:
+        self.assertEqual(self.node().end(signal.SIGTERM), 0)
+
+    def test_status_names_what_scripts_rely_on(self) -> None:
+        node = self.node()
+        node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"x")
+        status = json.loads(node.cistern("status", "--json").stdout)
+        self.assertEqual(status["now"]["records"], 1)
+        self.assertIn(status["node"]["loop"], ("io_uring", "epoll"))
+        self.assertEqual(set(status), {"node", "memory", "now", "store", "door"})
+        self.assertIn(b"now.records", node.cistern("status").stdout)
+
+    def test_forget_frees_what_a_node_left(self) -> None:
+        node = self.node()
+        memory = self.directory / "memory"
+        self.assert_says(run("cistern", "forget", "--memory-dir", memory), 1, "held")
+        node.end()
+        freed = json.loads(run("cistern", "forget", "--memory-dir", memory, "--json").stdout)
+        self.assertGreater(freed["freed_bytes"], 64 << 20)
+
+    def test_both_loops_serve(self) -> None:
+        node = self.node("--loop", "epoll")
+        self.assertEqual(json.loads(node.cistern("status", "--json").stdout)["node"]["loop"], "epoll")
+
+    def test_sim_and_replay_agree(self) -> None:
+        trace = "generated:sessions=40,turns=4,seed=3"
+        for blocks in (20, 200):
+            sim = json.loads(run("cistern", "sim", trace, "--blocks", blocks, "--json").stdout)
+            words = ("replay", trace, "--blocks", blocks, "--block-bytes", "16KiB", "--json")
+            replay = json.loads(run("cistern", *words).stdout)
+            self.assertEqual(replay["hits"], sim["hits"])
+            self.assertGreater(replay["hits"], 0)
+            self.assertEqual(replay["wrong_bytes"], 0)
+
+
+class BadInput(CliTest):
+    """A message that names the thing, its value, its limit and the way out."""
+
+    def daemon(self, *flags: object) -> subprocess.CompletedProcess[bytes]:
+        return run("cisternd", *flags)
+
+    def test_unknown_command_option_and_key_name_the_nearest(self) -> None:
+        self.assert_says(run("cistern", "mtach"), 2, "mtach", "match")
+        self.assert_says(self.daemon("--memroy", "1GiB"), 2, "--memroy", "--memory")
+        config = self.directory / "c.toml"
+        config.write_text('movers = 1\nmemroy_dir = "/x"\n')
+        self.assert_says(self.daemon("--config", config), 2, "c.toml:2", "memroy_dir", "memory_dir")
+
+    def test_sizes(self) -> None:
+        self.assert_says(self.daemon("--memory", "1024"), 2, "--memory", "1024", "MiB")
+        self.assert_says(self.daemon("--memory", "1MiB"), 2, "1MiB", "64MiB")
+        self.assert_says(self.daemon("--memory", "4096TiB"), 2, "4096TiB", "above what this host gives")
+        self.assert_says(self.daemon("--movers", "100"), 2, "--movers", "100", "64")
+
+    def test_memory_directory(self) -> None:
+        missing = self.directory / "no" / "such"
+        self.assert_says(self.daemon("--memory", "128MiB", "--memory-dir", missing), 1, str(missing))
+        self.assert_says(self.daemon("--memory", "128MiB", "--memory-dir", "/proc/self"), 1, "/proc/self")
+
+    def test_memory_directory_held_by_another_node(self) -> None:
+        node = self.node()
+        other = self.daemon("--memory", "128MiB", "--memory-dir", self.directory / "memory", "--socket", f"{node.socket}2")
+        self.assert_says(other, 1, "held", str(node.process.pid))
+        self.assert_says(node.cistern("status"), 0)
+
+    def test_memory_directory_too_small(self) -> None:
+        mount = self.directory / "small"
+        mount.mkdir()
+        script = (
+            f"mount -t tmpfs -o size=16m none {mount} && exec {BIN}/cisternd --memory 128MiB"
+            f" --memory-dir {mount}/m --socket {self.directory}/s"
+        )
+        result = subprocess.run(
+            ["unshare", "--mount", "--map-root-user", "sh", "-c", script],
+            capture_output=True, timeout=TIMEOUT_S, check=False,
+        )
+        if b"unshare" in result.stderr or b"mount:" in result.stderr:
+            self.skipTest("no mount namespace can be made here")
+        self.assert_says(result, 1, str(mount), "available")
+
+    def test_arena_of_another_version(self) -> None:
+        node = self.node()
+        node.end()
+        with open(self.directory / "memory" / "default" / "arena", "r+b") as arena:
+            arena.seek(8)
+            arena.write(struct.pack("<Q", 77))
+        self.assert_says(self.daemon(*node.command[1:]), 1, "77", "cistern forget")
+
+    def test_socket_path(self) -> None:
+        node = self.node()
+        where = ("--memory", "128MiB", "--memory-dir", self.directory / "other")
+        self.assert_says(self.daemon(*where, "--socket", node.socket), 1, str(node.socket))
+        self.assert_says(self.daemon(*where, "--socket", "/tmp/" + "x" * 120), 2, "107")
+        self.assert_says(run("cistern", "status", "--socket", self.directory / "none"), 1, str(self.directory / "none"))
+
+    def test_keys_and_bodies(self) -> None:
+        node = self.node()
+        put = ("put", "--namespace", "demo")
+        self.assert_says(node.cistern(*put, "1234", "-", stdin=b""), 2, "1234", "32")
+        self.assert_says(node.cistern(*put, "zz" * 16, "-", stdin=b""), 2, "zz")
+        big = os.urandom(8 << 20)
+        self.assert_says(node.cistern(*put, KEYS[0], "-", stdin=big), 2, str(len(big)))
+        self.assert_says(node.cistern("put", KEYS[0], "-", stdin=b""), 2, "--namespace")
+
+    def test_trace_with_a_broken_line(self) -> None:
+        trace = self.directory / "t.jsonl"
+        good = '{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]}'
+        trace.write_text(f'{good}\n{good}\n{{"timestamp": 1, "hash_ids": "x"}}\n')
+        for command in ("sim", "replay"):
+            self.assert_says(run("cistern", command, trace, "--blocks", 4), 2, "t.jsonl", "3")
+        self.assert_says(run("cistern", "sim", self.directory / "none.jsonl", "--blocks", 4), 1, "none.jsonl")
+        self.assert_says(run("cistern", "sim", "generated:sesions=4", "--blocks", 4), 2, "sesions", "sessions")
+        self.assert_says(run("cistern", "sim", trace, "--blocks", 4, "--policy", "lur"), 2, "lur", "lru")
+
+
+if __name__ == "__main__":
+    unittest.main()
