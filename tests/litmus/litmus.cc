@@ -6,7 +6,7 @@
 // other read is a product's read, with checksums).
 //
 // `--without-second-fence` and `--without-recheck` leave out one step; then there must be wrong bytes, and the
-// program ends at the first hundred.
+// program ends at the tenth.
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ constexpr std::uint64_t kBuckets = 16;
 constexpr std::uint32_t kKeys = 4;
 constexpr std::uint32_t kSlots = 2;  // few, so that readers are nearly always in a slot that changes
 constexpr std::uint64_t kIncarnation = 7;
-constexpr std::uint64_t kEnoughWrong = 100;
+constexpr std::uint64_t kEnoughWrong = 10;
 // A short last segment: what was stored last is read first, as soon as the generation allows.
 constexpr std::uint32_t kLastBytes = 1024;
 constexpr std::uint32_t kBodyBytes[] = {8192, kSegmentBytes + kLastBytes, 20480};

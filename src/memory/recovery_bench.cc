@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// A million blocks of 4 KiB found again by the heads of their arena: the scan alone, in one mapping that has
+// its pages and in a new one, as a restarted node sees them.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <vector>
+
+#include "arena/index.h"
+#include "arena/protocol.h"
+#include "arena/test_arena.h"
+#include "io/files.h"
+#include "memory/recovery.h"
+
+namespace cistern {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::uint64_t Recover(RealWords& words, const ArenaSpace& arena, const char* what) {
+  auto start = Clock::now();
+  Slots slots(words, arena);
+  Recovery recovery(words, slots);
+  std::vector<RecoveredBlock> blocks(256);
+  std::uint64_t found = 0;
+  while (!recovery.done()) found += recovery.Next(blocks);
+  std::printf("%s: %lu blocks in %.0f ms\n", what, found,
+              std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+  return found;
+}
+
+int Main() {
+  constexpr std::uint64_t kBlocks = 1'000'000;
+  Geometry geometry{4096, 256};
+  RealWords words;
+  // Sparse, because only heads are touched: a memfd of 8 GiB would take that much.
+  Fd fd(::memfd_create("recovery_bench", 0));
+  if (!fd.valid() || ::ftruncate(fd.get(), static_cast<off_t>(geometry.file_bytes())) != 0) return 1;
+  auto map = [&] { return Mapping::Map(fd.get(), "arena", 0, geometry.file_bytes(), Access::kReadWrite).value(); };
+  Mapping first = map();
+  ArenaSpace arena(first.data(), geometry);
+  const std::uint64_t slot_bytes = SlotSize::For(RecordBytes(4096, 4096), 4096).bytes;
+  const std::uint64_t a_chunk = kHeadSpanBytes / slot_bytes;
+  for (std::uint64_t i = 0; i < kBlocks; ++i) {
+    if (i % a_chunk == 0) Carve(words, arena, static_cast<std::uint32_t>(i / a_chunk), 1, slot_bytes);
+    Place place = geometry.place(i / a_chunk * kHeadSpanBytes + i % a_chunk * slot_bytes);
+    NewRecord record;
+    std::uint32_t parts[] = {4096};
+    record.seal = {.incarnation = 1, .key = TestKey(i), .part_bytes = parts};
+    record.sequence = i;
+    DirectoryEntry entry = DirectoryOf(place, 2, 4096, record);
+    StoreWords(words, reinterpret_cast<std::byte*>(arena.directory(place)), std::as_bytes(std::span(&entry, 1)));
+    words.Store(arena.generation(place), 2);
+  }
+  Recover(words, arena, "the same mapping");
+  Mapping second = map();
+  Recover(words, ArenaSpace(second.data(), geometry), "a new mapping");
+
+  Mapping index = Mapping::Map(MakeMemfd("index", geometry.index_bytes()).value().get(), "index", 0,
+                               geometry.index_bytes(), Access::kReadWrite).value();
+  IndexSpace space(index.data(), geometry.bucket_count());
+  IndexWriter<Words> writer(words, space);
+  auto start = Clock::now();
+  writer.ClearRange(0, space.entry_count());
+  std::printf("index of %lu MiB cleared, first touch included: %.0f ms\n", geometry.index_bytes() >> 20,
+              std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+  return 0;
+}
+
+}  // namespace
+}  // namespace cistern
+
+int main() { return cistern::Main(); }
