@@ -75,7 +75,8 @@ struct Geometry {
     return 2 * (slots_bytes() / min_slot_bytes()) / kEntriesPerBucket;
   }
   constexpr std::uint64_t index_bytes() const {
-    return RoundUp(kIndexBucketsOffset + bucket_count() * kEntriesPerBucket * sizeof(IndexEntry), kSlotsBoundary);
+    return RoundUp(kIndexBucketsOffset + bucket_count() * kEntriesPerBucket * sizeof(IndexEntry),
+                   kSlotsBoundary);
   }
 
   friend bool operator==(const Geometry&, const Geometry&) = default;
@@ -87,7 +88,8 @@ struct CheckedSlot {
   std::uint64_t carve = 0;       // even, loaded with acquire before anything that the rest is made from
   std::uint64_t slot_bytes = 0;
   std::uint64_t trailer_offset = 0;
-  std::uint64_t trailer_room = 0;  // bytes from there to the slot's end, at least those of the smallest trailer
+  std::uint64_t trailer_room =
+      0;  // bytes from there to the slot's end, at least those of the smallest trailer
 };
 
 // An arena in this process's memory, to read. Borrows the mapping; a plain value.
@@ -110,7 +112,9 @@ class ArenaView {
   const DirectoryEntry* directory(Place place) const {
     return &head(geometry_.head_of(place))->directory[geometry_.unit_of(place)];
   }
-  const std::byte* slot(Place place) const { return base_ + geometry_.slots_offset() + geometry_.offset(place); }
+  const std::byte* slot(Place place) const {
+    return base_ + geometry_.slots_offset() + geometry_.offset(place);
+  }
 
  private:
   template <class T>
@@ -129,8 +133,12 @@ class ArenaSpace final : public ArenaView {
 
   ArenaHeader* header() const { return const_cast<ArenaHeader*>(ArenaView::header()); }
   ChunkHead* head(std::uint32_t number) const { return const_cast<ChunkHead*>(ArenaView::head(number)); }
-  std::uint64_t* generation(Place place) const { return const_cast<std::uint64_t*>(ArenaView::generation(place)); }
-  DirectoryEntry* directory(Place place) const { return const_cast<DirectoryEntry*>(ArenaView::directory(place)); }
+  std::uint64_t* generation(Place place) const {
+    return const_cast<std::uint64_t*>(ArenaView::generation(place));
+  }
+  DirectoryEntry* directory(Place place) const {
+    return const_cast<DirectoryEntry*>(ArenaView::directory(place));
+  }
   std::byte* slot(Place place) const { return const_cast<std::byte*>(ArenaView::slot(place)); }
 };
 
@@ -143,7 +151,8 @@ constexpr bool IsSlotSize(const Geometry& geometry, std::uint64_t slot_bytes, st
 // The slot of a record with `body_bytes` at `place`, or none: not in the arena, in no chunk, in a chunk that
 // is being carved, not a slot's start, or a record that such a slot cannot hold. Loads three words.
 template <class W>
-std::optional<CheckedSlot> CheckPlace(W& words, const ArenaView& arena, Place place, std::uint64_t body_bytes) {
+std::optional<CheckedSlot> CheckPlace(W& words, const ArenaView& arena, Place place,
+                                      std::uint64_t body_bytes) {
   const Geometry& geometry = arena.geometry();
   std::uint64_t offset = geometry.offset(place);
   if (offset >= geometry.slots_bytes() || body_bytes == 0) return std::nullopt;

@@ -195,8 +195,8 @@ class IndexWriter final {
 
  private:
   static std::uint64_t Rest(const Found& found) {
-    return std::uint64_t{found.expiry} << 32 |
-           std::uint64_t{found.generation_low & kGenerationLowMask} << 8 | found.flags;
+    return std::uint64_t{found.expiry} << 32 | std::uint64_t{found.generation_low & kGenerationLowMask} << 8 |
+           found.flags;
   }
 
   W& words_;

@@ -45,7 +45,8 @@ TEST(IndexTest, R3InsertedIsFoundAndClearedIsNot) {
     if (entries.size() < 1024 && random() % 8 < 5) {
       Entry entry{Random(random), {}, 0};
       entry.found = {static_cast<Place>(random()), static_cast<std::uint32_t>(random()),
-                     static_cast<std::uint32_t>(random()), static_cast<std::uint32_t>(random()) & kGenerationLowMask,
+                     static_cast<std::uint32_t>(random()),
+                     static_cast<std::uint32_t>(random()) & kGenerationLowMask,
                      static_cast<std::uint8_t>(random())};
       std::optional<std::uint64_t> number = test.writer.Insert(entry.fingerprint, entry.found);
       ASSERT_TRUE(number) << "never full at half load";
@@ -97,9 +98,11 @@ TEST(IndexTest, EntriesStandNearHomeAtTheDesignsLoad) {
     Fingerprint fingerprint = Random(random);
     std::optional<std::uint64_t> number = test.writer.Insert(fingerprint, {});
     ASSERT_TRUE(number);
-    same_line += (*number & ~std::uint64_t{1}) == test.index.bucket(fingerprint, 0) + test.index.home(fingerprint);
+    same_line +=
+        (*number & ~std::uint64_t{1}) == test.index.bucket(fingerprint, 0) + test.index.home(fingerprint);
   }
-  EXPECT_GT(same_line * 100, count * 70) << "of " << count << ", " << same_line << " share their home's cache line";
+  EXPECT_GT(same_line * 100, count * 70)
+      << "of " << count << ", " << same_line << " share their home's cache line";
 }
 
 TEST(IndexTest, FingerprintsTellNamespaceGroupKeyAndLength) {

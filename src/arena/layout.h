@@ -15,8 +15,8 @@ namespace cistern {
 inline constexpr std::uint64_t kArenaMagic = 0x414e4552'41534943;  // "CISARENA" in memory
 inline constexpr std::uint64_t kIndexMagic = 0x58444e49'53494343;  // "CCISINDX" in memory
 inline constexpr std::uint64_t kFormatVersion = 1;
-inline constexpr std::uint64_t kUnitBytes = 4096;            // a generation stands for each
-inline constexpr std::uint64_t kHeadSpanBytes = 32u << 20;   // the bytes one head covers
+inline constexpr std::uint64_t kUnitBytes = 4096;           // a generation stands for each
+inline constexpr std::uint64_t kHeadSpanBytes = 32u << 20;  // the bytes one head covers
 inline constexpr std::uint64_t kUnitsPerHead = kHeadSpanBytes / kUnitBytes;
 inline constexpr std::uint32_t kMinSlotsPerChunk = 8;
 
@@ -50,7 +50,8 @@ struct DirectoryEntry {
   std::uint64_t sequence;
   std::uint64_t conversation;
   std::uint32_t parts;
-  std::uint32_t crc;  // CRC32C of the 124 bytes before it, continued from the place: an entry counts only where it lies
+  std::uint32_t
+      crc;  // CRC32C of the 124 bytes before it, continued from the place: an entry counts only where it lies
 };
 static_assert(sizeof(DirectoryEntry) == 128);
 
@@ -63,7 +64,7 @@ struct ChunkHead {
   std::uint64_t slot_bytes;   // of the chunk that begins here
   std::uint64_t chunk_heads;  // heads (32 MiB spans) that it covers
   std::uint64_t part_of;      // index of the chunk's first head; its own index for the first
-  std::uint64_t check;        // CRC32C of first head, even carve, slot_bytes, chunk_heads: recovery believes those
+  std::uint64_t check;  // CRC32C of first head, even carve, slot_bytes, chunk_heads: recovery believes those
   std::uint64_t reserved[507];
   std::uint64_t generations[kUnitsPerHead];  // 0: never filled; odd: free or being filled; even: whole
   DirectoryEntry directory[kUnitsPerHead];
@@ -73,7 +74,7 @@ static_assert(sizeof(ChunkHead) == 4096 + kUnitsPerHead * (8 + 128));
 // A hint of where a record is (R1). Four words; word 0 is zero in an empty entry and is written last and
 // cleared first. `place` counts alignment units from the start of the slots.
 struct IndexEntry {
-  std::uint64_t fingerprint[2];  // of (incarnation, group, key); word 0 never 0
+  std::uint64_t fingerprint[2];   // of (incarnation, group, key); word 0 never 0
   std::uint64_t place_and_bytes;  // place << 32 | body bytes
   std::uint64_t rest;             // expiry << 32 | generation low 24 bits << 8 | flags
 };
@@ -88,7 +89,8 @@ struct IndexHeader {
   std::uint64_t version;
   std::uint64_t bucket_count;
   std::uint64_t reserved[509];
-  std::uint64_t incarnations[kMaxNamespaces];  // by namespace slot; 0: not in use; changes with a namespace drop
+  std::uint64_t
+      incarnations[kMaxNamespaces];  // by namespace slot; 0: not in use; changes with a namespace drop
 };
 inline constexpr std::uint64_t kIndexBucketsOffset = 16384;
 static_assert(sizeof(IndexHeader) <= kIndexBucketsOffset);

@@ -31,15 +31,15 @@ constexpr std::uint32_t WindowBlocks(std::uint32_t window_tokens, std::uint32_t 
   return (window_tokens + block_tokens - 1) / block_tokens;
 }
 
-// How many blocks of `chain`, from block 0 on, are enough to go on from by the index's word; 0: none. `groups`
-// has 1 to kMaxMatchGroups entries and is all groups of the namespace.
+// How many blocks of `chain`, from block 0 on, are enough to go on from by the index's word; 0: none.
+// `groups` has 1 to kMaxMatchGroups entries and is all groups of the namespace.
 //
 // Full groups are walked from block 0 to their first miss; window groups then backwards from there, and each
-// miss at block b lowers the end to b, since every longer prefix that ends within the window needs b. A window
-// group asks for each block at most once.
+// miss at block b lowers the end to b, since every longer prefix that ends within the window needs b. A
+// window group asks for each block at most once.
 template <class W, class Policy>
-std::uint32_t MatchPrefix(const Reader<W, Policy>& reader, const ReadCall& call, std::span<const BlockKey> chain,
-                          std::span<const MatchGroup> groups) {
+std::uint32_t MatchPrefix(const Reader<W, Policy>& reader, const ReadCall& call,
+                          std::span<const BlockKey> chain, std::span<const MatchGroup> groups) {
   CISTERN_ASSERT(groups.size() <= kMaxMatchGroups);
   std::size_t end = chain.size();
   for (const MatchGroup& group : groups) {

@@ -7,8 +7,8 @@
 //   Publish     trailer and directory, then the even generation with release: from here on readers accept it
 //   Retire      odd again. The index entry was cleared before; readers that are still copying will notice
 //
-// Generations only grow: never 0 after the first fill, never repeated over the file's life, through re-carving
-// and restarts. A crash between any two words leaves an odd generation, which is a free slot.
+// Generations only grow: never 0 after the first fill, never repeated over the file's life, through
+// re-carving and restarts. A crash between any two words leaves an odd generation, which is a free slot.
 //
 // Everything here is called by the core's thread but RunFill, which movers call.
 #pragma once
@@ -51,8 +51,8 @@ void LoadWords(W& words, const std::byte* shared, std::span<std::byte> bytes) {
 
 // ---- chunks ----------------------------------------------------------------------------------------------
 
-// Takes heads [first, first + count) out of whatever chunk they belonged to, which must lie inside them whole.
-// No slot in it has an even generation and nobody holds one.
+// Takes heads [first, first + count) out of whatever chunk they belonged to, which must lie inside them
+// whole. No slot in it has an even generation and nobody holds one.
 template <class W>
 void Uncarve(W& words, const ArenaSpace& arena, std::uint32_t first, std::uint32_t count) {
   for (std::uint32_t i = first; i < first + count; ++i) {
@@ -72,7 +72,8 @@ inline std::uint64_t ChunkCheck(std::uint64_t first, std::uint64_t carve, std::u
 // Makes one chunk of them, with slots of `slot_bytes` (IsSlotSize). At most 4 touches a head: the slots'
 // generations are left as they are, odd or never used.
 template <class W>
-void Carve(W& words, const ArenaSpace& arena, std::uint32_t first, std::uint32_t count, std::uint64_t slot_bytes) {
+void Carve(W& words, const ArenaSpace& arena, std::uint32_t first, std::uint32_t count,
+           std::uint64_t slot_bytes) {
   CISTERN_ASSERT(IsSlotSize(arena.geometry(), slot_bytes, count));
   Uncarve(words, arena, first, count);
   for (std::uint32_t i = first; i < first + count; ++i) words.Store(&arena.head(i)->part_of, first);
@@ -175,10 +176,11 @@ inline DirectoryEntry DirectoryOf(Place place, std::uint64_t generation, std::ui
   return entry;
 }
 
-// `generation` is what BeginFill returned; every mover that stored into the slot has fenced and reported back.
-// The record fits the slot. Writes only the trailer's own bytes, not the rest of its alignment unit.
+// `generation` is what BeginFill returned; every mover that stored into the slot has fenced and reported
+// back. The record fits the slot. Writes only the trailer's own bytes, not the rest of its alignment unit.
 template <class W>
-void Publish(W& words, const ArenaSpace& arena, Place place, std::uint64_t generation, const NewRecord& record) {
+void Publish(W& words, const ArenaSpace& arena, Place place, std::uint64_t generation,
+             const NewRecord& record) {
   CISTERN_ASSERT(words.LoadRelaxed(arena.generation(place)) == generation - 1);
   std::uint64_t body_bytes = 0;
   for (std::uint32_t part : record.seal.part_bytes) body_bytes += part;
@@ -190,7 +192,8 @@ void Publish(W& words, const ArenaSpace& arena, Place place, std::uint64_t gener
   StoreWords(words, arena.slot(place) + TrailerOffset(body_bytes, arena.geometry().alignment), trailer);
 
   DirectoryEntry entry = DirectoryOf(place, generation, body_bytes, record);
-  StoreWords(words, reinterpret_cast<std::byte*>(arena.directory(place)), std::as_bytes(std::span(&entry, 1)));
+  StoreWords(words, reinterpret_cast<std::byte*>(arena.directory(place)),
+             std::as_bytes(std::span(&entry, 1)));
   words.StoreRelease(arena.generation(place), generation);
 }
 
@@ -214,7 +217,8 @@ std::uint64_t AdvanceTime(W& words, const ArenaSpace& arena, std::uint64_t wall_
 }
 
 template <class W>
-void SetIncarnation(W& words, const IndexSpace& index, std::uint32_t namespace_slot, std::uint64_t incarnation) {
+void SetIncarnation(W& words, const IndexSpace& index, std::uint32_t namespace_slot,
+                    std::uint64_t incarnation) {
   words.StoreRelease(&index.header()->incarnations[namespace_slot], incarnation);
 }
 

@@ -20,7 +20,8 @@ class ProtocolTest : public testing::Test {
   Reader<RealWords> reader_{words_, node_.arena, node_.index};
   OpenRecord record_;
 
-  ReadOutcome Read(const BlockKey& key, std::span<std::byte> to, std::uint64_t offset = 0, std::uint64_t now = 0) {
+  ReadOutcome Read(const BlockKey& key, std::span<std::byte> to, std::uint64_t offset = 0,
+                   std::uint64_t now = 0) {
     std::span<std::byte> pieces[] = {to};
     RangeCopy ranges[] = {{{0, offset, to.size()}, pieces}};
     return reader_.Read(reader_.Begin(0, now), {key, 0, 1}, nullptr, ranges, record_);
@@ -178,7 +179,8 @@ TEST_F(ProtocolTest, ALargeChunkHasItsSlotsInAllItsHeads) {
   std::optional<CheckedSlot> slot = CheckPlace(words_, node_.arena, eighth, slot_bytes - 4096);
   ASSERT_TRUE(slot);
   EXPECT_EQ(slot->first_head, 0u);
-  EXPECT_FALSE(CheckPlace(words_, node_.arena, geometry.place(10 * slot_bytes), 4096)) << "behind the last whole one";
+  EXPECT_FALSE(CheckPlace(words_, node_.arena, geometry.place(10 * slot_bytes), 4096))
+      << "behind the last whole one";
   Carve(words_, node_.arena, 0, 1, 8192);
   EXPECT_FALSE(CheckPlace(words_, node_.arena, eighth, 4096)) << "its head names a chunk that ends before";
 }
@@ -231,7 +233,8 @@ TEST_F(ProtocolTest, MatchAgreesWithTheDefinition) {
     Reader<RealWords> reader(words_, node.arena, node.index);
     std::vector<MatchGroup> groups;
     std::size_t group_count = 1 + random() % 3;
-    for (std::size_t g = 0; g < group_count; ++g) groups.push_back({static_cast<std::uint16_t>(g), static_cast<std::uint32_t>(random() % 4)});
+    for (std::size_t g = 0; g < group_count; ++g)
+      groups.push_back({static_cast<std::uint16_t>(g), static_cast<std::uint32_t>(random() % 4)});
     std::vector<BlockKey> chain;
     std::vector<std::vector<bool>> has(groups.size(), std::vector<bool>(24));
     for (int i = 0; i < 24; ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one reader (R1): every process that reads records out of an arena, the node's own core included, does it
-// here. It needs no lock and no message to the writer, and what it returns is exact or a miss:
+// The one reader (R1): every process that reads records out of an arena, the node's own core included, does
+// it here. It needs no lock and no message to the writer, and what it returns is exact or a miss:
 //
 //   (1) index entry -> place and length, range-checked       (2) carve and generation, odd is a miss
 //   (3) trailer copied out, checked, compared                (4) body copied with check against that seal
@@ -72,8 +72,8 @@ struct OpenRecord {
 // generation's. kBad: seal or stamp does not check. record.slot and record.generation are set unless there is
 // no slot; the generation is 0 then.
 template <class W>
-ReadOutcome OpenAt(W& words, const ArenaView& arena, Place place, std::uint64_t body_bytes, std::uint32_t parts,
-                   OpenRecord& record) {
+ReadOutcome OpenAt(W& words, const ArenaView& arena, Place place, std::uint64_t body_bytes,
+                   std::uint32_t parts, OpenRecord& record) {
   record.place = place;
   record.generation = 0;
   std::optional<CheckedSlot> slot = CheckPlace(words, arena, place, body_bytes);
@@ -161,13 +161,16 @@ class Reader final {
     __builtin_prefetch(arena_.generation(found.place));
     const std::byte* trailer = arena_.slot(found.place) + TrailerOffset(found.body_bytes, geometry.alignment);
     for (int line = 0; line < 4; ++line) __builtin_prefetch(trailer + line * 64);
+    // The copy asks ahead for all pages but its first.
+    const std::byte* body = arena_.slot(found.place);
+    for (int line = 0; line < 16; ++line) __builtin_prefetch(body + line * 64);
   }
 
   // Reads all the ranges, from one record, or nothing (then the destinations hold anything). `hint`, when not
   // null, is what Find or Run said about this block. Ends with the store fence, so that another thread that
   // is told may read the bytes.
-  ReadOutcome Read(const ReadCall& call, const AskedBlock& block, const Found* hint, std::span<const RangeCopy> ranges,
-                  OpenRecord& record) const {
+  ReadOutcome Read(const ReadCall& call, const AskedBlock& block, const Found* hint,
+                   std::span<const RangeCopy> ranges, OpenRecord& record) const {
     ReadOutcome result = ReadOutcome::kMiss;
     for (int attempt = 0; attempt < kTries; ++attempt) {
       std::optional<Found> found = attempt == 0 && hint ? *hint : Find(call, block.group, block.key);
@@ -184,7 +187,8 @@ class Reader final {
 
   // For reads in steps: proves seal and stamp. After kHit any number of CopyRange calls; what they stored
   // counts once StillGood said so after the last of them.
-  ReadOutcome Open(const ReadCall& call, const AskedBlock& block, const Found* hint, OpenRecord& record) const {
+  ReadOutcome Open(const ReadCall& call, const AskedBlock& block, const Found* hint,
+                   OpenRecord& record) const {
     return Read(call, block, hint, {}, record);
   }
 
@@ -218,8 +222,8 @@ class Reader final {
            words_->Load(arena_.generation(record.place)) == record.generation;
   }
 
-  // Whether what was read through a view since it was granted counts (promise 1): to be asked after use. False
-  // for a place outside the arena.
+  // Whether what was read through a view since it was granted counts (promise 1): to be asked after use.
+  // False for a place outside the arena.
   bool CheckView(Place place, std::uint64_t generation) const {
     if (arena_.geometry().offset(place) >= arena_.geometry().slots_bytes()) return false;
     words_->LoadFence();
@@ -252,7 +256,8 @@ class Reader final {
   // Steps (2) and (3) for the block that is asked for. kBad only where the entry and the slot agree about the
   // generation: then nothing but damage explains a trailer that does not check. The caller still has to see
   // the slot unchanged.
-  ReadOutcome TryOpen(const ReadCall& call, const AskedBlock& block, const Found& found, OpenRecord& record) const {
+  ReadOutcome TryOpen(const ReadCall& call, const AskedBlock& block, const Found& found,
+                      OpenRecord& record) const {
     Prefetch(found);
     ReadOutcome outcome = OpenAt(*words_, arena_, found.place, found.body_bytes, block.parts, record);
     if ((record.generation & kGenerationLowMask) != found.generation_low) return ReadOutcome::kMiss;

@@ -62,7 +62,8 @@ class TestArena {
         writer(words, index),
         slot_bytes(first_slot_bytes) {
     std::memset(arena_memory_.get(), 0, geometry.head_offset(geometry.head_count));
-    std::memset(index_memory_.get(), 0, kIndexBucketsOffset + kBuckets * kEntriesPerBucket * sizeof(IndexEntry));
+    std::memset(index_memory_.get(), 0,
+                kIndexBucketsOffset + kBuckets * kEntriesPerBucket * sizeof(IndexEntry));
     Carve(words, arena, 0, 1, slot_bytes);
     SetIncarnation(words, index, 0, kTestIncarnation);
   }
@@ -89,7 +90,8 @@ class TestArena {
     record.born = 7;
     record.expiry = expiry;
     Publish(words_, arena, place(slot), generation, record);
-    Found found{place(slot), part_bytes[0], expiry, static_cast<std::uint32_t>(generation) & kGenerationLowMask, 0};
+    Found found{place(slot), part_bytes[0], expiry,
+                static_cast<std::uint32_t>(generation) & kGenerationLowMask, 0};
     return Enter(key, group, found);
   }
 

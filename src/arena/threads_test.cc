@@ -64,7 +64,8 @@ TEST(ArenaThreadsTest, Promise1ReadersBesideAWriterGetExactBytesOrAMiss) {
     bool there = false;
     std::uint64_t key = 0;
   } slots[kSlots];
-  for (std::uint64_t put = 0; put < 3'000 || (hits.load(std::memory_order_relaxed) < 1'000 && put < 200'000); ++put) {
+  for (std::uint64_t put = 0; put < 3'000 || (hits.load(std::memory_order_relaxed) < 1'000 && put < 200'000);
+       ++put) {
     std::uint32_t slot = random() % kSlots;
     if (slots[slot].there) {
       node.Remove(keys[slots[slot].key], slot);

@@ -46,7 +46,9 @@ class RealWords final : public Words {
  public:
   explicit RealWords(const CopyKernels& kernels = BestKernels()) : kernels_(&kernels) {}
 
-  std::uint64_t Load(const std::uint64_t* word) override { return Atomic(word).load(std::memory_order_acquire); }
+  std::uint64_t Load(const std::uint64_t* word) override {
+    return Atomic(word).load(std::memory_order_acquire);
+  }
   std::uint64_t LoadRelaxed(const std::uint64_t* word) override {
     return Atomic(word).load(std::memory_order_relaxed);
   }

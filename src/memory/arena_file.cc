@@ -31,8 +31,8 @@ Status CheckTenant(const std::string& tenant) {
   bool good = !tenant.empty() && tenant.size() < 64 && tenant.front() != '.' &&
               tenant.find_first_not_of(kAllowed) == std::string::npos;
   if (good) return Status();
-  return Status(Code::kInvalid,
-                Text("tenant \"", tenant, "\": a tenant has 1 to 63 of a-z 0-9 - _ . and begins with no dot"));
+  return Status(Code::kInvalid, Text("tenant \"", tenant,
+                                     "\": a tenant has 1 to 63 of a-z 0-9 - _ . and begins with no dot"));
 }
 
 Status MakeDirectory(const std::string& path, const char* what) {
@@ -40,7 +40,8 @@ Status MakeDirectory(const std::string& path, const char* what) {
   return Status(Code::kIoError, Text(what, " ", path, ": ", ErrnoText(errno)));
 }
 
-constexpr std::string_view kWayOut = "`cistern forget` with this directory discards it (the cache in it is lost)";
+constexpr std::string_view kWayOut =
+    "`cistern forget` with this directory discards it (the cache in it is lost)";
 
 // Whether the files there live in memory, so that the host's memory is what they take.
 bool InMemory(const std::string& path) {
@@ -64,10 +65,11 @@ Status CheckRoom(const std::string& directory, std::uint64_t needed) {
     }
   }
   if (needed <= available) return Status();
-  return Status(Code::kBusy, Text("memory_dir ", directory, ": ", needed, " bytes are needed for arena and index, ",
-                                  whose, " ", available,
-                                  " available (arenas of an earlier node that clients still map count as used); "
-                                  "ask for less memory or free some"));
+  return Status(Code::kBusy,
+                Text("memory_dir ", directory, ": ", needed, " bytes are needed for arena and index, ", whose,
+                     " ", available,
+                     " available (arenas of an earlier node that clients still map count as used); "
+                     "ask for less memory or free some"));
 }
 
 struct OpenedFile {
@@ -138,8 +140,8 @@ Status ArenaOptions::Validate() const {
   }
   const std::uint64_t most = Geometry{alignment, Geometry::MaxHeads(alignment)}.file_bytes();
   if (memory_bytes > most) {
-    return Status(Code::kInvalid, Text("memory: ", memory_bytes, " bytes, and ", most, " is the most with alignment ",
-                                       alignment));
+    return Status(Code::kInvalid, Text("memory: ", memory_bytes, " bytes, and ", most,
+                                       " is the most with alignment ", alignment));
   }
   return Status();
 }
@@ -176,16 +178,17 @@ Status ArenaFile::OpenArena(const ArenaOptions& options) {
       return Status(Code::kMismatch, Text(path, ": is no arena of Cistern; ", kWayOut));
     }
     if (header.version != kFormatVersion) {
-      return Status(Code::kMismatch, Text(path, ": has format version ", header.version, " and this node reads ",
-                                          kFormatVersion, "; start the node that wrote it, or ", kWayOut));
+      return Status(Code::kMismatch,
+                    Text(path, ": has format version ", header.version, " and this node reads ",
+                         kFormatVersion, "; start the node that wrote it, or ", kWayOut));
     }
     geometry_ = {static_cast<std::uint32_t>(header.alignment), static_cast<std::uint32_t>(header.head_count)};
     Result<std::uint64_t> size = FileSize(fd.get(), path);
     if (!size) return std::move(size.error());
     if (header.head_count > ~std::uint32_t{0} || !geometry_.valid() || *size != geometry_.file_bytes()) {
       return Status(Code::kMismatch,
-                    Text(path, ": has ", *size, " bytes and its header says ", header.head_count, " chunks with alignment ",
-                         header.alignment, ", so it was damaged; ", kWayOut));
+                    Text(path, ": has ", *size, " bytes and its header says ", header.head_count,
+                         " chunks with alignment ", header.alignment, ", so it was damaged; ", kWayOut));
     }
     if (Status whole = MakeWholeAgain(fd.get(), path, *size); !whole.ok()) return whole;
     Result<OpenedFile> opened = MapWhole(std::move(fd), path, *size);
@@ -193,8 +196,9 @@ Status ArenaFile::OpenArena(const ArenaOptions& options) {
     arena_map_ = std::move(opened->map);
     const Geometry asked = Geometry::Within(options.memory_bytes, options.alignment);
     if (asked != geometry_) {
-      notes_.push_back(Text(path, " keeps the ", geometry_.file_bytes(), " bytes with alignment ", geometry_.alignment,
-                            " that it was made with, and not the ", asked.file_bytes(), " with ", asked.alignment,
+      notes_.push_back(Text(path, " keeps the ", geometry_.file_bytes(), " bytes with alignment ",
+                            geometry_.alignment, " that it was made with, and not the ", asked.file_bytes(),
+                            " with ", asked.alignment,
                             " that were asked for; to change that, end the node and ", kWayOut));
     }
   }
@@ -235,13 +239,14 @@ Status ArenaFile::OpenIndex() {
            header.bucket_count == geometry_.bucket_count() && *size == bytes;
   }
   // It is made from the arena at each start, so another one is made where it does not fit.
-  Result<OpenedFile> opened =
-      fits ? MapWhole(std::move((*found)->first), path, bytes) : MakeFile(path, bytes, [this](std::byte* base) {
-        IndexHeader* header = IndexSpace(base, geometry_.bucket_count()).header();
-        header->magic = kIndexMagic;
-        header->version = kFormatVersion;
-        header->bucket_count = geometry_.bucket_count();
-      });
+  Result<OpenedFile> opened = fits ? MapWhole(std::move((*found)->first), path, bytes)
+                                   : MakeFile(path, bytes, [this](std::byte* base) {
+                                       IndexHeader* header =
+                                           IndexSpace(base, geometry_.bucket_count()).header();
+                                       header->magic = kIndexMagic;
+                                       header->version = kFormatVersion;
+                                       header->bucket_count = geometry_.bucket_count();
+                                     });
   if (!opened) return std::move(opened.error());
   if (Status whole = MakeWholeAgain(opened->fd.get(), path, bytes); !whole.ok()) return whole;
   index_map_ = std::move(opened->map);
@@ -255,8 +260,12 @@ ArenaFile::ArenaFile(ArenaFile&&) noexcept = default;
 ArenaFile& ArenaFile::operator=(ArenaFile&&) noexcept = default;
 ArenaFile::~ArenaFile() = default;
 
-ArenaSpace ArenaFile::arena() const { return {arena_map_.data(), geometry_}; }
-IndexSpace ArenaFile::index() const { return {index_map_.data(), geometry_.bucket_count()}; }
+ArenaSpace ArenaFile::arena() const {
+  return {arena_map_.data(), geometry_};
+}
+IndexSpace ArenaFile::index() const {
+  return {index_map_.data(), geometry_.bucket_count()};
+}
 
 void ArenaFile::SetAlive(bool alive) {
   RealWords words;
@@ -265,10 +274,12 @@ void ArenaFile::SetAlive(bool alive) {
 
 // ---- forget ----------------------------------------------------------------------------------------------
 
-Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::string& tenant, const Clock& clock) {
+Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::string& tenant,
+                                  const Clock& clock) {
   if (Status valid = CheckTenant(tenant); !valid.ok()) return Error(std::move(valid));
   const std::string directory = TenantDirectory(memory_dir, tenant);
-  if (::access((directory + "/arena").c_str(), F_OK) != 0 && ::access((directory + "/index").c_str(), F_OK) != 0) {
+  if (::access((directory + "/arena").c_str(), F_OK) != 0 &&
+      ::access((directory + "/index").c_str(), F_OK) != 0) {
     return Error(Code::kMiss, Text("forget ", directory, ": there is no arena"));
   }
   Result<Fd> lock = LockDirectory(directory, 0, clock);
@@ -279,14 +290,16 @@ Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::stri
     Result<OpenedFile> map = MapWhole(std::move((*index)->first), directory + "/index", sizeof(IndexHeader));
     if (!map) return Error(std::move(map.error()));
     RealWords words;
-    for (std::uint32_t i = 0; i < kMaxNamespaces; ++i) SetIncarnation(words, IndexSpace(map->map.data(), 1), i, 0);
+    for (std::uint32_t i = 0; i < kMaxNamespaces; ++i)
+      SetIncarnation(words, IndexSpace(map->map.data(), 1), i, 0);
   }
   std::uint64_t freed = 0;
   for (const char* name : {"/arena", "/index", "/arena.new", "/index.new"}) {
     const std::string path = directory + name;
     struct stat info;
     if (::stat(path.c_str(), &info) != 0) continue;
-    if (::unlink(path.c_str()) != 0) return Error(Code::kIoError, Text("remove ", path, ": ", ErrnoText(errno)));
+    if (::unlink(path.c_str()) != 0)
+      return Error(Code::kIoError, Text("remove ", path, ": ", ErrnoText(errno)));
     freed += static_cast<std::uint64_t>(info.st_blocks) * 512;
   }
   return freed;
@@ -309,7 +322,8 @@ void FaultIn::Work() {
     std::uint64_t before = address % kUnitBytes;
     for (std::uint64_t at = 0; at < bytes && !stop_.load(std::memory_order_relaxed); at += kStep) {
       // Makes pages present without changing them. That it failed costs a slower first copy and nothing else.
-      static_cast<void>(::madvise(from - before + at, std::min(kStep, bytes - at) + before, MADV_POPULATE_WRITE));
+      static_cast<void>(
+          ::madvise(from - before + at, std::min(kStep, bytes - at) + before, MADV_POPULATE_WRITE));
     }
   };
   const Geometry& geometry = arena_.geometry();

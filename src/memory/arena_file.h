@@ -25,10 +25,10 @@
 namespace cistern {
 
 struct ArenaOptions {
-  std::string memory_dir;          // made if its parent exists
-  std::string tenant = "default";  // 1 to 63 of a-z 0-9 - _ .
-  std::uint64_t memory_bytes = 0;  // of the arena file; rounded down to whole chunks of 32 MiB
-  std::uint32_t alignment = 4096;  // 512 or 4096
+  std::string memory_dir;                 // made if its parent exists
+  std::string tenant = "default";         // 1 to 63 of a-z 0-9 - _ .
+  std::uint64_t memory_bytes = 0;         // of the arena file; rounded down to whole chunks of 32 MiB
+  std::uint32_t alignment = 4096;         // 512 or 4096
   std::int64_t lock_wait_us = 2'000'000;  // R8: how long a dead node's last I/O is waited for
 
   Status Validate() const;
@@ -81,7 +81,8 @@ class ArenaFile final {
 // Removes the files of a node that is gone and returns the bytes that this frees once the last client has
 // unmapped them. Running clients of it find nothing any more. kBusy while a node holds the directory; kMiss
 // where there is none.
-Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::string& tenant, const Clock& clock);
+Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::string& tenant,
+                                  const Clock& clock);
 
 // Touches an arena's memory in the order in which chunks are carved, on a thread of its own, so that no copy
 // into it pays for first touch. Ends with the object.

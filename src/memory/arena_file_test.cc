@@ -181,7 +181,8 @@ TEST_F(ArenaFileTest, NoRoomIsAStartErrorWithTheNumbers) {
   ASSERT_FALSE(file);
   EXPECT_EQ(file.error().code(), Code::kBusy);
   Geometry geometry = Geometry::Within(options_.memory_bytes, 4096);
-  EXPECT_NE(file.error().message().find(Text(geometry.file_bytes() + geometry.index_bytes())), std::string::npos)
+  EXPECT_NE(file.error().message().find(Text(geometry.file_bytes() + geometry.index_bytes())),
+            std::string::npos)
       << file.error().ToString();
   EXPECT_FALSE(std::filesystem::exists(path("arena"))) << "nothing half done";
   EXPECT_FALSE(std::filesystem::exists(path("arena.new")));

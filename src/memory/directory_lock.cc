@@ -67,7 +67,8 @@ std::optional<Process> ReadHolder(int fd) {
 Status WriteHolder(int fd, const std::string& path) {
   const std::optional<ProcessState> self = Look(::getpid());
   const std::string text = Text(::getpid(), " ", self ? self->start_ticks : 0, "\n");
-  if (::ftruncate(fd, 0) == 0 && ::pwrite(fd, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size())) {
+  if (::ftruncate(fd, 0) == 0 &&
+      ::pwrite(fd, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size())) {
     return Status();
   }
   return Status(Code::kIoError, Text("write ", path, ": ", ErrnoText(errno)));
@@ -100,9 +101,10 @@ Result<Fd> LockDirectory(const std::string& directory, std::int64_t wait_us, con
                                      "; end it, or give this one another directory"));
     }
     if (now.UsSince(start) >= wait_us && now.UsSince(start) >= kDyingUs) {
-      return Error(Code::kBusy, Text("directory ", directory, ": was not let go within ", wait_us / 1000,
-                                     " ms, though the node that held it is gone (its last I/O has not ended, or "
-                                     "it runs in another container)"));
+      return Error(Code::kBusy,
+                   Text("directory ", directory, ": was not let go within ", wait_us / 1000,
+                        " ms, though the node that held it is gone (its last I/O has not ended, or "
+                        "it runs in another container)"));
     }
     timespec look{0, kLookNs};
     ::nanosleep(&look, nullptr);

@@ -98,7 +98,8 @@ class Arena {
     entry.body_bytes = static_cast<std::uint32_t>(input.Take(4));
     entry.parts = static_cast<std::uint32_t>(input.Take(2));
     entry.generation = input.Take(1);
-    entry.crc = DirectoryCrc(entry, node_.arena.geometry().place(number * kHeadSpanBytes + unit * kUnitBytes));
+    entry.crc =
+        DirectoryCrc(entry, node_.arena.geometry().place(number * kHeadSpanBytes + unit * kUnitBytes));
     std::uint64_t words[sizeof(entry) / 8];
     std::memcpy(words, &entry, sizeof(entry));
     auto* shared = reinterpret_cast<std::uint64_t*>(&head->directory[unit]);

@@ -83,7 +83,8 @@ class ThreadMovers::Body {
 
   MoverJob* Pop() {
     auto* job = static_cast<MoverJob*>(jobs_.PopFront());
-    if (job != nullptr) waiting_.store(waiting_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+    if (job != nullptr)
+      waiting_.store(waiting_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
     return job;
   }
 
@@ -93,10 +94,10 @@ class ThreadMovers::Body {
   Done done_;
   std::mutex mutex_;
   std::condition_variable work_;
-  List<Work> jobs_;                       // under mutex_
+  List<Work> jobs_;                        // under mutex_
   std::atomic<std::uint32_t> waiting_{0};  // how many are in jobs_; written under mutex_
-  std::uint32_t sleepers_ = 0;            // under mutex_
-  bool stop_ = false;                     // under mutex_
+  std::uint32_t sleepers_ = 0;             // under mutex_
+  bool stop_ = false;                      // under mutex_
   std::vector<std::thread> threads_;
 };
 
@@ -105,6 +106,8 @@ ThreadMovers::ThreadMovers(Words& words, const Clock& clock, const ThreadMoversO
 
 ThreadMovers::~ThreadMovers() = default;
 
-void ThreadMovers::Submit(MoverJob& job) { body_->Submit(job); }
+void ThreadMovers::Submit(MoverJob& job) {
+  body_->Submit(job);
+}
 
 }  // namespace cistern

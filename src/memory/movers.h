@@ -72,7 +72,8 @@ class FillTask final : public AwaitedJob {
 // Whether the record at a place, which does not change meanwhile, is sound: seal, stamp and body.
 class VerifyTask final : public AwaitedJob {
  public:
-  VerifyTask(Movers& movers, const ArenaView& arena, Place place, std::uint64_t body_bytes, std::uint16_t parts)
+  VerifyTask(Movers& movers, const ArenaView& arena, Place place, std::uint64_t body_bytes,
+             std::uint16_t parts)
       : AwaitedJob(movers), arena_(arena), place_(place), body_bytes_(body_bytes), parts_(parts) {}
   void Move(Words& words) override;
   bool sound() const { return sound_; }
@@ -86,8 +87,8 @@ class VerifyTask final : public AwaitedJob {
 };
 
 struct ThreadMoversOptions {
-  std::uint32_t threads = 1;      // 1 to 64
-  std::int64_t poll_us = 50;      // how long a mover looks for work before it sleeps; 0 to 1,000,000
+  std::uint32_t threads = 1;  // 1 to 64
+  std::int64_t poll_us = 50;  // how long a mover looks for work before it sleeps; 0 to 1,000,000
   Status Validate() const;
 };
 

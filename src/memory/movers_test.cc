@@ -21,9 +21,11 @@ class MoversTest : public testing::TestWithParam<int> {
     Result<std::unique_ptr<Loop>> loop = MakeLoop(clock_, {.kind = LoopKind::kEpoll});
     ASSERT_TRUE(loop) << loop.error().ToString();
     loop_ = std::move(*loop);
-    ThreadMoversOptions options{.threads = static_cast<std::uint32_t>(GetParam()), .poll_us = GetParam() == 1 ? 50 : 0};
+    ThreadMoversOptions options{.threads = static_cast<std::uint32_t>(GetParam()),
+                                .poll_us = GetParam() == 1 ? 50 : 0};
     ASSERT_TRUE(options.Validate().ok());
-    movers_ = std::make_unique<ThreadMovers>(words_, clock_, options, [this](Work& job) { loop_->PostRemote(job); });
+    movers_ = std::make_unique<ThreadMovers>(words_, clock_, options,
+                                             [this](Work& job) { loop_->PostRemote(job); });
   }
 
   Task<bool> Put(Executor&, std::uint32_t slot) {

@@ -10,6 +10,8 @@
 namespace cistern {
 namespace {
 
+constexpr std::uint64_t kAhead = 8;
+
 bool ReadKey(const std::array<std::byte, 32>& bytes, std::uint8_t length, bool may_be_none, BlockKey* key) {
   if (length == 0) return may_be_none;
   if (length < BlockKey::kMinBytes || length > BlockKey::kMaxBytes) return false;
@@ -41,6 +43,7 @@ std::size_t Recovery::Next(std::span<RecoveredBlock> blocks) {
     }
     const Place place = geometry.place(head_ * kHeadSpanBytes + next_ * size_.bytes);
     const std::uint64_t generation = words_.Load(arena_.generation(place));
+    PrefetchSlot(next_ + kAhead);
     if (generation != 0 && generation % 2 == 0) {
       if (Believe(place, generation, &blocks[found]) && slots_.AdoptUsed(place)) {
         counts_.believed++;
@@ -55,6 +58,15 @@ std::size_t Recovery::Next(std::span<RecoveredBlock> blocks) {
     if (++next_ == size_.chunk_heads * kHeadSpanBytes / size_.bytes) LeaveHead(size_.chunk_heads);
   }
   return found;
+}
+
+// Entries of slots that follow each other are too far apart for the processor to guess.
+void Recovery::PrefetchSlot(std::uint64_t slot) const {
+  const Place place = arena_.geometry().place(head_ * kHeadSpanBytes + slot * size_.bytes);
+  if ((slot + 1) * size_.bytes > size_.chunk_heads * kHeadSpanBytes) return;
+  const DirectoryEntry* entry = arena_.directory(place);
+  __builtin_prefetch(entry);
+  __builtin_prefetch(reinterpret_cast<const std::byte*>(entry) + 64);
 }
 
 void Recovery::EnterHead() {

@@ -57,6 +57,7 @@ class Recovery final {
 
  private:
   void EnterHead();
+  void PrefetchSlot(std::uint64_t slot) const;
   void LeaveHead(std::uint32_t heads);
   bool Believe(Place place, std::uint64_t generation, RecoveredBlock* block);
 

@@ -38,7 +38,9 @@ int Main() {
   // Sparse, because only heads are touched: a memfd of 8 GiB would take that much.
   Fd fd(::memfd_create("recovery_bench", 0));
   if (!fd.valid() || ::ftruncate(fd.get(), static_cast<off_t>(geometry.file_bytes())) != 0) return 1;
-  auto map = [&] { return Mapping::Map(fd.get(), "arena", 0, geometry.file_bytes(), Access::kReadWrite).value(); };
+  auto map = [&] {
+    return Mapping::Map(fd.get(), "arena", 0, geometry.file_bytes(), Access::kReadWrite).value();
+  };
   Mapping first = map();
   ArenaSpace arena(first.data(), geometry);
   const std::uint64_t slot_bytes = SlotSize::For(RecordBytes(4096, 4096), 4096).bytes;
@@ -51,7 +53,8 @@ int Main() {
     record.seal = {.incarnation = 1, .key = TestKey(i), .part_bytes = parts};
     record.sequence = i;
     DirectoryEntry entry = DirectoryOf(place, 2, 4096, record);
-    StoreWords(words, reinterpret_cast<std::byte*>(arena.directory(place)), std::as_bytes(std::span(&entry, 1)));
+    StoreWords(words, reinterpret_cast<std::byte*>(arena.directory(place)),
+               std::as_bytes(std::span(&entry, 1)));
     words.Store(arena.generation(place), 2);
   }
   Recover(words, arena, "the same mapping");
@@ -59,7 +62,8 @@ int Main() {
   Recover(words, ArenaSpace(second.data(), geometry), "a new mapping");
 
   Mapping index = Mapping::Map(MakeMemfd("index", geometry.index_bytes()).value().get(), "index", 0,
-                               geometry.index_bytes(), Access::kReadWrite).value();
+                               geometry.index_bytes(), Access::kReadWrite)
+                      .value();
   IndexSpace space(index.data(), geometry.bucket_count());
   IndexWriter<Words> writer(words, space);
   auto start = Clock::now();
@@ -72,4 +76,6 @@ int Main() {
 }  // namespace
 }  // namespace cistern
 
-int main() { return cistern::Main(); }
+int main() {
+  return cistern::Main();
+}

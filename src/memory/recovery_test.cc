@@ -39,7 +39,8 @@ class RecoveryTest : public testing::Test {
 
 TEST_F(RecoveryTest, Promise7WhatWasPublishedIsFoundAgain) {
   for (std::uint32_t i = 0; i < 100; ++i) {
-    ASSERT_TRUE(node_.Put(TestKey(i), i == 0 ? BlockKey() : TestKey(i - 1), BodyOf(6000, i), 3 * i, 2, 1000 + i));
+    ASSERT_TRUE(
+        node_.Put(TestKey(i), i == 0 ? BlockKey() : TestKey(i - 1), BodyOf(6000, i), 3 * i, 2, 1000 + i));
   }
   Restart restart(words_, node_.arena);
   ASSERT_EQ(restart.blocks.size(), 100u);

@@ -78,7 +78,8 @@ struct Slots::Chunk {
   std::uint32_t FirstFree() const {
     std::uint32_t high = 0;
     while (words_with_free[high] == 0) high++;
-    const std::uint32_t word = high * 64 + static_cast<std::uint32_t>(std::countr_zero(words_with_free[high]));
+    const std::uint32_t word =
+        high * 64 + static_cast<std::uint32_t>(std::countr_zero(words_with_free[high]));
     return word * 64 + static_cast<std::uint32_t>(std::countr_zero(free[word]));
   }
   HeadRange range() const { return {first, size.chunk_heads}; }
@@ -104,8 +105,9 @@ std::uint64_t Slots::max_body_bytes() const {
 Status Slots::CheckBody(std::uint64_t body_bytes) const {
   if (body_bytes == 0) return Status(Code::kInvalid, "block: is empty");
   if (body_bytes <= max_body_bytes()) return Status();
-  return Status(Code::kInvalid, Text("block: has ", body_bytes, " bytes and the limit is ", max_body_bytes(),
-                                     max_body_bytes() < kMaxBlockBytes ? ", 1/32 of the memory: give the node more" : ""));
+  return Status(Code::kInvalid,
+                Text("block: has ", body_bytes, " bytes and the limit is ", max_body_bytes(),
+                     max_body_bytes() < kMaxBlockBytes ? ", 1/32 of the memory: give the node more" : ""));
 }
 
 // ---- places ----------------------------------------------------------------------------------------------

@@ -64,7 +64,8 @@ class Slots final {
   // The record there was retired (asserted) and nobody holds it.
   void Free(Place place);
 
-  // A lease or an I/O holds the slot, or no longer: its chunk is not proposed for emptying meanwhile. Counted.
+  // A lease or an I/O holds the slot, or no longer: its chunk is not proposed for emptying meanwhile.
+  // Counted.
   void Pin(Place place);
   void Unpin(Place place);
 
@@ -74,9 +75,9 @@ class Slots final {
 
   // ---- changing what a chunk is for ----
 
-  // Of some aligned runs of heads that would serve a record of so many bytes (looking goes on at the next call
-  // where it stopped), the one with the fewest bytes in use, without a pin in it. None when all it looked at
-  // are pinned.
+  // Of some aligned runs of heads that would serve a record of so many bytes (looking goes on at the next
+  // call where it stopped), the one with the fewest bytes in use, without a pin in it. None when all it
+  // looked at are pinned.
   std::optional<HeadRange> BestToEmpty(std::uint64_t record_bytes);
   // No slot of the range is given out any more; when its last one is freed it becomes one free run. One range
   // at a time: an earlier one is let go first.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The publish and the read protocol on the real processor: a writer process that fills few slots again and
-// again with streaming stores, and a reader process that must get exact bytes or a miss. The writer is killed
-// at random moments and a successor recovers the slots. Bytes are judged by their content alone: the reader
+// again with streaming stores, and a reader process that must get exact bytes or a miss. The writer dies at
+// random moments and a successor recovers the slots. Bytes are judged by their content alone: the reader
 // accepts on generations without the checksums that would hide what the fences are for (in a sound run every
 // other read is a product's read, with checksums).
 //
-// `--without-second-fence` and `--without-recheck` leave out one step; then there must be wrong bytes, and the
-// program ends at the tenth.
+// `--without-second-fence` and `--without-recheck` leave out one step; then there must be wrong bytes, and
+// the program ends at the tenth.
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,8 +14,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/time.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -78,9 +78,9 @@ struct WithoutRecheck {
   static constexpr bool kRecheck = false;
 };
 
-// Real memory on which a copy's streaming stores come as late as they may: at the next fence, or, where that is
-// left out, right before the next release, which nothing but a fence keeps from overtaking them. Without this
-// the work between copy and release, half a microsecond, hides a missing fence nearly always.
+// Real memory on which a copy's streaming stores come as late as they may: at the next fence, or, where that
+// is left out, right before the next release, which nothing but a fence keeps from overtaking them. Without
+// this the work between copy and release, half a microsecond, hides a missing fence nearly always.
 class LateWords final {
  public:
   LateWords(RealWords& words, bool fence) : words_(words), fence_(fence) {}
@@ -120,17 +120,23 @@ class LateWords final {
 BlockKey KeyOf(std::uint32_t number) {
   BlockKey key;
   key.length = 16;
-  for (std::uint8_t& byte : std::span(key.bytes).first(16)) byte = static_cast<std::uint8_t>(SplitMix(number++));
+  for (std::uint8_t& byte : std::span(key.bytes).first(16))
+    byte = static_cast<std::uint8_t>(SplitMix(number++));
   return key;
 }
 
 // Every word of a body is its key and put.
-std::uint64_t WordOf(std::uint32_t key, std::uint64_t put) { return std::uint64_t{key} << 48 | put; }
+std::uint64_t WordOf(std::uint32_t key, std::uint64_t put) {
+  return std::uint64_t{key} << 48 | put;
+}
 
 class Writer {
  public:
   Writer(const Shared& shared, const Options& options)
-      : shared_(shared), options_(options), index_(words_, shared.index), random_(shared.control->puts.load() + 1) {}
+      : shared_(shared),
+        options_(options),
+        index_(words_, shared.index),
+        random_(shared.control->puts.load() + 1) {}
 
   // What a node does at start: empties the index and makes free what it does not keep, here everything.
   void Recover() {
@@ -198,9 +204,9 @@ class Writer {
     Place place = PlaceOf(slot);
     std::uint64_t generation = BeginFill(words_, shared_.arena, place);
     // The index is a hint and may come early: then the reader waits at the generation for the record.
-    std::optional<std::uint64_t> entry = index_.Insert(
-        FingerprintOf(kIncarnation, 0, KeyOf(key)),
-        {place, bytes, 0, static_cast<std::uint32_t>(generation) & kGenerationLowMask, 0});
+    std::optional<std::uint64_t> entry =
+        index_.Insert(FingerprintOf(kIncarnation, 0, KeyOf(key)),
+                      {place, bytes, 0, static_cast<std::uint32_t>(generation) & kGenerationLowMask, 0});
     if (options_.second_fence && put % 2 == 0) {
       FillAndPublish(words_, place, generation, key, put, std::as_bytes(words));
     } else {
@@ -320,9 +326,10 @@ std::byte* MapShared(std::uint64_t bytes) {
 }
 
 int Main(const Options& options) {
-  Shared shared{{MapShared(kGeometry.file_bytes()), kGeometry},
-                {MapShared(kIndexBucketsOffset + kBuckets * kEntriesPerBucket * sizeof(IndexEntry)), kBuckets},
-                new (MapShared(sizeof(Control))) Control};
+  Shared shared{
+      {MapShared(kGeometry.file_bytes()), kGeometry},
+      {MapShared(kIndexBucketsOffset + kBuckets * kEntriesPerBucket * sizeof(IndexEntry)), kBuckets},
+      new (MapShared(sizeof(Control))) Control};
   pid_t reader = Fork(1, [&] { return ReaderMain(shared, options); });
   if (reader < 0) {
     ::perror("litmus: fork");
@@ -334,10 +341,14 @@ int Main(const Options& options) {
   std::uint64_t kills = 0;
   bool reader_ended = false;
   while (!reader_ended && clock.Now() < end) {
-    pid_t writer = Fork(0, [&] { Writer(shared, options).Run(); return 0; });
-    timespec life{0, static_cast<long>(random.Between(20'000'000, 200'000'000))};
-    ::nanosleep(&life, nullptr);
-    ::kill(writer, SIGKILL);
+    const auto life_us = static_cast<suseconds_t>(random.Between(20'000, 200'000));
+    pid_t writer = Fork(0, [&] {
+      // The alarm ends it between any two instructions, as SIGKILL would.
+      const itimerval life{{0, 0}, {0, life_us}};
+      ::setitimer(ITIMER_REAL, &life, nullptr);
+      Writer(shared, options).Run();
+      return 0;
+    });
     ::waitpid(writer, nullptr, 0);
     kills++;
     reader_ended = ::waitpid(reader, nullptr, WNOHANG) != 0;
@@ -345,8 +356,9 @@ int Main(const Options& options) {
   shared.control->stop = true;
   if (!reader_ended) ::waitpid(reader, nullptr, 0);
   const Control& control = *shared.control;
-  ::printf("puts: %lu hits: %lu misses: %lu writers killed: %lu bad: %lu wrong: %lu\n", control.puts.load(),
-           control.hits.load(), control.misses.load(), kills, control.bad.load(), control.wrong.load());
+  ::printf("puts: %lu hits: %lu misses: %lu writers that died: %lu bad: %lu wrong: %lu\n",
+           control.puts.load(), control.hits.load(), control.misses.load(), kills, control.bad.load(),
+           control.wrong.load());
   if (control.hits.load() == 0) {
     ::fprintf(stderr, "litmus: no read was accepted, so nothing was tried\n");
     return 2;
