@@ -167,7 +167,6 @@ class Demo {
     std::fflush(stdout);
     Result<Daemon> daemon = Daemon::Start(options_.daemon, "/dev/shm", {"--memory", SizeText(options_.memory_bytes)});
     if (!daemon) return daemon.error();
-    if (Status status = probe_.Put(*daemon); !status.ok()) return status;
     started_ = clock_.Now();
     for (std::uint64_t i = 0; i < options_.clients; ++i) StartClient(*daemon, i);
     if (Status status = Watch(*daemon); !status.ok()) return status;
@@ -225,6 +224,8 @@ class Demo {
   Status KillAndRestart(Daemon& daemon) {
     std::printf("%skilling the node with SIGKILL and starting it again\n", live_ ? "\r\033[K" : "");
     std::fflush(stdout);
+    // Just before, so that it is not the coldest of a full memory.
+    if (Status status = probe_.Put(daemon); !status.ok()) return status;
     daemon.Kill();
     Instant start = clock_.Now();
     if (Status status = daemon.Exec(); !status.ok()) return status;

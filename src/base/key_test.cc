@@ -30,7 +30,7 @@ TEST(BlockKey, ErrorsNameTheThingItsValueAndItsLimit) {
   EXPECT_TRUE(error(std::string(33, 'a')).ends_with("has 33 digits and a byte takes two"));
   EXPECT_EQ(error("0x01"), "invalid: key: 'x' at position 1 is no hexadecimal digit");
   EXPECT_EQ(error("0\n"), "invalid: key: byte 0xa at position 1 is no hexadecimal digit");
-  EXPECT_EQ(error(""), "invalid: key \"\" has 0 digits and a key has 32 to 64");
+  EXPECT_EQ(error(""), "invalid: key \"(empty)\" has 0 digits and a key has 32 to 64");
   EXPECT_EQ(BlockKey::FromBytes({}).error().ToString(), "invalid: key: has 0 bytes and a key has 16 to 32");
 }
 
