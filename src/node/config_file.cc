@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The configuration file. toml++ is included here and nowhere else.
-#define TOML_EXCEPTIONS 0
-#include <toml++/toml.h>
-
+// The configuration file: flat TOML (key = "string", 'string' or a whole number; comments), read by hand
+// because the parser that the distribution has breaks on bytes that a broken file may hold.
+#include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <iterator>
+#include <string>
+#include <vector>
 
 #include "base/format.h"
 #include "base/nearest.h"
@@ -13,29 +15,112 @@
 namespace cistern {
 namespace {
 
-Status At(const std::string& origin, const toml::source_region& where, std::string_view what) {
-  return Status(Code::kInvalid, Text(origin, ":", where.begin.line, ": ", what));
+constexpr std::string_view kBlank = " \t\r";
+constexpr std::string_view kValueForms = "a value is a string (\"4GiB\") or a whole number";
+
+bool IsKeyCharacter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+}
+
+// One line, taken from the front.
+class Line {
+ public:
+  explicit Line(std::string_view text) : rest_(text) { SkipBlank(); }
+
+  // At the end, or before a comment.
+  bool done() const { return rest_.empty() || rest_.front() == '#'; }
+
+  std::string_view Key() { return Take(std::ranges::find_if_not(rest_, IsKeyCharacter) - rest_.begin()); }
+
+  bool Equals() {
+    if (!rest_.starts_with('=')) return false;
+    Take(1);
+    return true;
+  }
+
+  Result<std::string> Value() {
+    if (rest_.starts_with('"')) return Basic();
+    if (rest_.starts_with('\'')) return Literal();
+    std::int64_t number = 0;
+    std::string_view word = Take(std::min(rest_.find_first_of(" \t\r#"), rest_.size()));
+    auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+    if (error != std::errc() || end != word.data() + word.size()) {
+      return Error(Code::kInvalid, Text(Shown(word), " is no value: ", kValueForms));
+    }
+    return Text(number);
+  }
+
+ private:
+  // "..." with \" \\ \n \t and no other escape.
+  Result<std::string> Basic() {
+    std::string value;
+    for (std::size_t i = 1; i < rest_.size(); ++i) {
+      if (rest_[i] == '"') {
+        Take(i + 1);
+        return value;
+      }
+      if (rest_[i] != '\\') {
+        value.push_back(rest_[i]);
+        continue;
+      }
+      static constexpr std::string_view kEscapes = "\"\\nt", kMeant = "\"\\\n\t";
+      std::size_t which = ++i < rest_.size() ? kEscapes.find(rest_[i]) : std::string_view::npos;
+      if (which == std::string_view::npos) {
+        return Error(Code::kInvalid, "a backslash in a string goes before \", \\, n or t; or use '...'");
+      }
+      value.push_back(kMeant[which]);
+    }
+    return Error(Code::kInvalid, "a string does not end on its line");
+  }
+
+  Result<std::string> Literal() {
+    std::size_t end = rest_.find('\'', 1);
+    if (end == std::string_view::npos) return Error(Code::kInvalid, "a string does not end on its line");
+    std::string value(rest_.substr(1, end - 1));
+    Take(end + 1);
+    return value;
+  }
+
+  std::string_view Take(std::size_t count) {
+    std::string_view taken = rest_.substr(0, count);
+    rest_.remove_prefix(count);
+    SkipBlank();
+    return taken;
+  }
+  void SkipBlank() { rest_.remove_prefix(std::min(rest_.find_first_not_of(kBlank), rest_.size())); }
+
+  std::string_view rest_;
+};
+
+Status ApplyLine(NodeOptions& options, std::vector<std::string>& seen, std::string_view text) {
+  Line line(text);
+  if (line.done()) return Status();
+  std::string key(line.Key());
+  if (key.empty() || !line.Equals()) {
+    return Status(Code::kInvalid, Text(Shown(text), ": a line is key = value; ", kValueForms));
+  }
+  Result<std::string> value = line.Value();
+  if (!value) return Status(Code::kInvalid, Text(Shown(key), ": ", value.error().message()));
+  if (!line.done()) return Status(Code::kInvalid, Text(Shown(key), ": something follows the value"));
+  if (std::ranges::find(seen, key) != seen.end()) {
+    return Status(Code::kInvalid, Text(Shown(key), " is set twice; keep one"));
+  }
+  seen.push_back(key);
+  return SetNodeOption(options, key, key, *value);
 }
 
 }  // namespace
 
 Status ApplyConfigText(NodeOptions& options, std::string_view text, const std::string& origin) {
-  toml::parse_result parsed = toml::parse(text, origin);
-  if (!parsed) return At(origin, parsed.error().source(), parsed.error().description());
   NodeOptions changed = options;  // all or nothing
-  for (auto&& [key, node] : parsed.table()) {
-    std::string value;
-    if (auto string = node.value_exact<std::string>()) {
-      value = *string;
-    } else if (auto number = node.value_exact<std::int64_t>()) {
-      value = Text(*number);
-    } else {
-      return At(origin, node.source(),
-                Text(Shown(key.str()), ": a value is a string (\"4GiB\") or a whole number"));
+  std::vector<std::string> seen;  // known keys only, so there are few
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+  for (std::size_t number = 1; !text.empty(); ++number) {
+    std::size_t end = std::min(text.find('\n'), text.size());
+    if (Status status = ApplyLine(changed, seen, text.substr(0, end)); !status.ok()) {
+      return Status(status.code(), Text(origin, ":", number, ": ", status.message()));
     }
-    if (Status status = SetNodeOption(changed, key.str(), key.str(), value); !status.ok()) {
-      return At(origin, node.source(), status.message());
-    }
+    text.remove_prefix(std::min(end + 1, text.size()));
   }
   options = changed;
   return Status();

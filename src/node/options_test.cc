@@ -11,7 +11,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string Message(const Status& status) { return std::string(status.message()); }
+std::string Message(const Status& status) {
+  return std::string(status.message());
+}
 
 TEST(NodeOptions, FileAndFlagAreOneTable) {
   NodeOptions options;
@@ -28,6 +30,33 @@ TEST(NodeOptions, UnknownKeyNamesFileLineAndTheNearest) {
   EXPECT_THAT(Message(status), HasSubstr("c.toml:2"));
   EXPECT_THAT(Message(status), HasSubstr("memory"));
   EXPECT_EQ(options.movers, 1u) << "a broken file must change nothing";
+}
+
+TEST(NodeOptions, EveryFormOfAValueIsRead) {
+  NodeOptions options;
+  Status status = ApplyConfigText(options,
+                                  "\xEF\xBB\xBF# a node\r\n\r\n  movers=2# two\r\n"
+                                  "memory_dir = \"/srv/k\u00e4se \\\"#\\\\\"  # not the comment\n"
+                                  "tenant = 'a'",
+                                  "c.toml");
+  EXPECT_TRUE(status.ok()) << Message(status);
+  EXPECT_EQ(options.movers, 2u);
+  EXPECT_EQ(options.memory_dir, "/srv/k\u00e4se \"#\\");
+  EXPECT_EQ(options.tenant, "a");
+}
+
+TEST(NodeOptions, ABrokenLineIsNamedAndChangesNothing) {
+  for (const char* broken :
+       {"[node]", "[~A#", "\u00e4 = 1", "\ufe7f", "movers", "movers 2", "movers =", "movers = two",
+        "movers = 2 3", "movers = 2.5", "tenant = \"a", "tenant = 'a", "tenant = \"\\q\"", "tenant = \"\\",
+        "= 2", "movers = 99999999999999999999", "poll = \"1us\"\npoll = \"2us\""}) {
+    NodeOptions options;
+    Status status = ApplyConfigText(options, std::string("movers = 2\n") + broken, "c.toml");
+    EXPECT_EQ(status.code(), Code::kInvalid) << broken;
+    EXPECT_THAT(Message(status),
+                HasSubstr(std::string_view(broken).starts_with("poll") ? "c.toml:3: " : "c.toml:2: "));
+    EXPECT_EQ(options.movers, 1u) << broken;
+  }
 }
 
 TEST(NodeOptions, SizeWithoutUnitIsRefused) {
