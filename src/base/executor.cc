@@ -61,6 +61,7 @@ std::size_t Executor::FireTimers() {
     TimerNode& timer = *timers_.front();
     timer.Disarm();
     ++fired;
+    ++steps_;
     timer.Fire();
   }
   return fired;

@@ -91,6 +91,19 @@ TEST(Executor, TimersThatArmEachOtherDoNotHoldTheCore) {
   EXPECT_EQ(fired, 2);
 }
 
+TEST(Executor, P5ATimerThatFiresIsAStepOfItsOwn) {
+  SimulatedClock clock;
+  Executor executor(clock);
+  std::vector<std::uint64_t> steps;
+  Timer one(executor, [&] { steps.push_back(executor.steps()); });
+  Timer two(executor, [&] { steps.push_back(executor.steps()); });
+  one.Arm(executor.Now());
+  two.Arm(executor.Now());
+  EXPECT_EQ(executor.FireTimers(), 2u);
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_NE(steps[0], steps[1]);
+}
+
 TEST(RemoteQueue, KeepsEachThreadsOrderAndLosesNothing) {
   constexpr int kThreads = 4;
   constexpr int kEach = 10'000;
