@@ -184,7 +184,7 @@ void Slots::Free(Place place) {
   chunk.used--;
   counts_.used_slots--;
   counts_.used_bytes -= chunk.size.bytes;
-  if (chunk.used == 0) {
+  if (chunk.used == 0 && !adopting_) {
     DissolveChunk(chunk);
   } else if (!chunk.linked && !Emptying(chunk.first)) {
     Link(chunk);
@@ -344,10 +344,12 @@ bool Slots::AdoptChunk(std::uint32_t first, SlotSize size) {
   if (SlotSize::For(size.bytes, alignment) != size) return false;
   if (first % size.chunk_heads != 0 || !free_heads_->TakeAt(first, size.chunk_heads)) return false;
   NewChunk(first, size);
+  adopting_ = true;
   return true;
 }
 
 void Slots::EndAdoption() {
+  adopting_ = false;
   for (std::uint32_t head = 0; head < first_of_.size(); ++head) {
     if (first_of_[head] == head && chunks_[head]->used == 0) DissolveChunk(*chunks_[head]);
   }

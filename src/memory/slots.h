@@ -95,7 +95,8 @@ class Slots final {
   bool AdoptChunk(std::uint32_t first, SlotSize size);
   // Takes a slot of an adopted chunk as used. False where it is no slot or used already.
   bool AdoptUsed(Place place);
-  // Takes apart the adopted chunks of which no slot is used. Looks at all chunks: for the end of recovery.
+  // From the first adopted chunk on, chunks stay also when their last slot is freed, since others of their slots
+  // may be adopted still. Ends that: takes apart the chunks of which no slot is used. Looks at all chunks.
   void EndAdoption();
 
   struct Counts {
@@ -132,6 +133,7 @@ class Slots final {
   std::unique_ptr<FreeHeads> free_heads_;
   std::vector<std::uint32_t> open_;  // by size class: a chunk with free slots, kNoHead when there is none
   std::optional<HeadRange> emptying_;
+  bool adopting_ = false;
   std::uint32_t looked_ = 0;  // where BestToEmpty goes on
   Counts counts_;
 };

@@ -207,6 +207,23 @@ TEST_F(SlotsTest, StoppedEmptyingGivesTheSlotsBack) {
   EXPECT_FALSE(slots_.Allocate(small));
 }
 
+TEST_F(SlotsTest, P7AChunkStaysUntilTheEndOfAdoption) {
+  const SlotSize size = SlotSize::For(RecordBytes(1 * kMiB, 4096), 4096);
+  Carve(words_, node_.arena, 2, size.chunk_heads, size.bytes);
+  Slots slots(words_, node_.arena);
+  ASSERT_TRUE(slots.AdoptChunk(2, size));
+  const Place first = node_.arena.geometry().place(2 * kHeadSpanBytes);
+  const Place second = node_.arena.geometry().place(2 * kHeadSpanBytes + size.bytes);
+  ASSERT_TRUE(slots.AdoptUsed(first));
+  slots.Free(first);
+  EXPECT_TRUE(slots.AdoptUsed(second)) << "the one after a refused one";
+  slots.Free(second);
+  EXPECT_EQ(slots.counts().chunks, 1u);
+  slots.EndAdoption();
+  EXPECT_EQ(slots.counts().chunks, 0u);
+  EXPECT_EQ(slots.counts().free_heads, slots.counts().heads);
+}
+
 TEST_F(SlotsTest, R14PinnedChunksAreNotProposed) {
   const std::uint64_t small = RecordBytes(1 * kMiB, 4096), large = RecordBytes(7 * kMiB, 4096);
   std::vector<Place> places;
