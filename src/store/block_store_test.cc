@@ -484,6 +484,44 @@ TEST_F(BlockStoreTest, P7RecoveryGoesOverLongStretchesOfFreeSlots) {
   EXPECT_EQ(Occupied().records, 20u);
 }
 
+TEST_F(BlockStoreTest, P7WhatRecoveryRefusesDoesNotTakeItsChunkAlong) {
+  Make();
+  // As many as recovery takes at a time, so that nothing of the chunk is in use when they are refused.
+  for (std::uint64_t n = 1; n <= 128; ++n) {
+    PartWrite mortal = Part(n, {});
+    mortal.ttl_s = 5;
+    WriteOne(mortal);
+  }
+  for (std::uint64_t n = 200; n < 300; ++n) Put(n, {});
+  t->clock.AdvanceUs(10'000'000);
+  Restart();
+  EXPECT_EQ(Occupied().records, 100u);
+  EXPECT_TRUE(Exact(250));
+}
+
+TEST_F(BlockStoreTest, R3RecoveryCutsWhatTheIndexHasNoRoomFor) {
+  Make({.heads = 1});
+  const auto fingerprint = [&](std::uint64_t n) { return FingerprintOf(ns.incarnation, 0, Key(n)); };
+  const std::uint64_t a = t->index.bucket(fingerprint(1), 0), b = t->index.bucket(fingerprint(1), 1);
+  // By first and second bucket.
+  std::vector<std::uint64_t> ab, ba, ac;
+  for (std::uint64_t n = 10; ab.size() < 32 || ba.size() < 32 || ac.size() < 4; ++n) {
+    const std::uint64_t first = t->index.bucket(fingerprint(n), 0), second = t->index.bucket(fingerprint(n), 1);
+    if (first == a) (second == b ? ab : ac).push_back(n);
+    if (first == b && second == a) ba.push_back(n);
+  }
+  for (std::uint64_t n = 1; n <= 4; ++n) Put(n, {});
+  for (int i = 0; i < 32; ++i) Put(ab[i], {});
+  for (int i = 0; i < 32; ++i) Put(ba[i], {});
+  for (std::uint64_t n = 1; n <= 4; ++n) Drop(n);
+  // These have the lowest places now, so they come first at a restart and take what was others'.
+  for (int i = 0; i < 4; ++i) Put(ac[i], {});
+  EXPECT_GT(Occupied().records, 64u);
+  Restart();
+  EXPECT_EQ(Occupied().records, 64u);
+  EXPECT_TRUE(Here(ac[0]));
+}
+
 TEST_F(BlockStoreTest, R11RecoveryBelievesAChildOnlyBelowAnOlderParent) {
   Make();
   PutChain(1, 3);
@@ -662,6 +700,89 @@ TEST_F(BlockStoreTest, P5NoStepIsLongerThanItsBoundInADropOfMany) {
   EXPECT_EQ(Occupied().records, 0u);
   EXPECT_EQ(Occupied().blocks, 1u) << "the root alone";
   EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+}
+
+TEST_F(BlockStoreTest, P5ManyPutsOfOneParentEndInSteps) {
+  Make({.heads = 4});
+  Put(1, {});
+  for (std::uint64_t n = 10; n < 2000; ++n) {
+    PartWrite held = Part(n, 1);
+    held.held = true;
+    WriteOne(held);
+  }
+  Drop(1);
+  EXPECT_EQ(Occupied().pending, 0u);
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+}
+
+TEST_F(BlockStoreTest, P5ManyPutsOfOneNumberEndInSteps) {
+  Make({.heads = 4});
+  for (std::uint64_t n = 10; n < 2000; ++n) {
+    PartWrite held = Part(n, 1);
+    held.held = true;
+    held.put_id = {7, 7};
+    WriteOne(held);
+  }
+  const PutId id{7, 7};
+  EXPECT_EQ(*t->Run(t->store->Abandon(Me(), ns.slot, std::span(&id, 1))), 1990u);
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+}
+
+NamespaceSpec OneWindow(std::uint32_t blocks) {
+  NamespaceSpec spec = OneGroup("window");
+  spec.groups = {{.name = "window", .reach = Reach::kWindow, .window_tokens = blocks}};
+  return spec;
+}
+
+TEST_F(BlockStoreTest, P5ABlockThatComesAfterItsChildrenIsPlacedInAStepOrNotAtAll) {
+  Make({.heads = 4}, OneWindow(1000));
+  PutChain(1, 1000);
+  Put(2001, 2000);
+  EXPECT_EQ(Put(2000, 100), State::kPublished);
+  Put(3001, 3000);
+  EXPECT_EQ(WriteOne(Part(3000, 1000)).status.code(), Code::kBusy);
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+}
+
+TEST_F(BlockStoreTest, P5BlocksBehindTheirWindowDoNotEndAllPuts) {
+  Make({.heads = 1}, OneWindow(1));
+  for (std::uint64_t chain = 1; chain <= 60; ++chain) PutChain(chain * 1000, chain * 1000 + 299);
+}
+
+TEST_F(BlockStoreTest, P6AWideWindowIsAskedForWhole) {
+  NamespaceSpec spec = OneGroup();
+  spec.groups.push_back({.name = "window", .reach = Reach::kWindow, .window_tokens = 128});
+  Make({.heads = 4}, spec);
+  PutChain(1, 200);
+  for (std::uint64_t n = 101; n <= 200; ++n) {
+    PartWrite part = Part(n, n - 1);
+    part.group = 1;
+    ASSERT_EQ(WriteOne(part).state, State::kPublished);
+  }
+  EXPECT_EQ(Match(1, 200), 0u);
+  EXPECT_EQ(Hold(1, 200).error().code(), Code::kMiss);
+  EXPECT_EQ(Occupied().leased_blocks, 0u);
+}
+
+TEST_F(BlockStoreTest, P5TicksOfATimerAreStepsOfTheirOwn) {
+  Make({.heads = 4});
+  for (std::uint64_t n = 1; n < 500; ++n) {
+    PartWrite mortal = Part(n, {});
+    mortal.ttl_s = 5;
+    WriteOne(mortal);
+  }
+  t->clock.AdvanceUs(10'000'000);
+  bool more = true;
+  int ticks = 0;
+  std::optional<Timer> timer;
+  timer.emplace(t->loop->executor(), [&] {
+    more = t->store->Tick();
+    if (more && ++ticks < 1000) timer->Arm(t->clock.Now());
+  });
+  timer->Arm(t->clock.Now());
+  t->loop->RunUntilIdle();
+  EXPECT_FALSE(more);
+  EXPECT_EQ(Occupied().records, 0u);
 }
 
 TEST_F(BlockStoreTest, TouchesFromReadersAreCheckedAgainstPlaceAndGeneration) {

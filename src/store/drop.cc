@@ -66,22 +66,17 @@ bool BlockStore::Impl::EndPutsStep(Grave& grave) {
     return true;
   }
   if (grave.keys.empty()) return false;
+  // One at a time. The oldest comes first, so what was made later need not be looked at.
   const BlockKey key = grave.keys.back();
+  for (const PutSlot put : {pending_.NextOf(grave.realm, key, kNoId), pending_.NextBelow(grave.realm, key, kNoId)}) {
+    Count();
+    if (put == kNoId || pending_[put].made >= grave.made) continue;
+    const BlockKey ended = pending_[put].name.key;
+    EndPut(put, Code::kMiss);
+    if (ended != key) grave.keys.push_back(ended);
+    return true;
+  }
   grave.keys.pop_back();
-  Count();
-  const auto end = [&](auto next) {
-    for (PutSlot put = next(kNoId); put != kNoId;) {
-      const PutSlot after = next(put);
-      Count();
-      if (pending_[put].made < grave.made) {
-        if (pending_[put].name.key != key) grave.keys.push_back(pending_[put].name.key);
-        EndPut(put, Code::kMiss);
-      }
-      put = after;
-    }
-  };
-  end([&](PutSlot before) { return pending_.NextOf(grave.realm, key, before); });
-  end([&](PutSlot before) { return pending_.NextBelow(grave.realm, key, before); });
   return true;
 }
 

@@ -41,7 +41,7 @@ BlockStore::Impl::Step BlockStore::Impl::EvictOne() {
 void BlockStore::Impl::RemoveRecordOnly(RecordId record) {
   const Record r = tree_.record(record);
   Count(4);
-  index_.Clear(r.entry);
+  if (r.entry != kNoId) index_.Clear(r.entry);
   Retire(words_, slots_.arena(), r.place);
   if (r.holds > 0) slots_.Unpin(r.place);
   order_.Remove(record);

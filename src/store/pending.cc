@@ -17,7 +17,7 @@ std::uint32_t Put::first_segment(std::uint32_t part) const {
 
 Pending::Pending(std::uint32_t max_puts)
     : max_puts_(max_puts), mask_(std::bit_ceil(std::uint64_t{max_puts} * 2) - 1), due_(max_puts) {
-  for (auto& heads : heads_) heads.assign(mask_ + 1, kNoId);
+  for (auto& ends : ends_) ends.assign(mask_ + 1, Ends{});
 }
 
 std::uint64_t Pending::NumberHash(RealmId realm, const PutId& id) {
@@ -26,17 +26,17 @@ std::uint64_t Pending::NumberHash(RealmId realm, const PutId& id) {
 
 template <class Is>
 PutSlot Pending::Next(Index index, std::uint64_t hash, PutSlot before, Is is) const {
-  PutSlot at = before == kNoId ? heads_[index][hash & mask_] : puts_[before].links[index].next;
+  PutSlot at = before == kNoId ? ends_[index][hash & mask_].first : puts_[before].links[index].next;
   while (at != kNoId && !is(puts_[at].put)) at = puts_[at].links[index].next;
   return at;
 }
 
 void Pending::LinkInto(Index index, PutSlot slot, std::uint64_t hash) {
   Link& link = puts_[slot].links[index];
-  PutSlot& head = heads_[index][hash & mask_];
-  link = {.next = head, .prev = kNoId, .hash = hash, .linked = true};
-  if (head != kNoId) puts_[head].links[index].prev = slot;
-  head = slot;
+  Ends& ends = ends_[index][hash & mask_];
+  link = {.next = kNoId, .prev = ends.last, .hash = hash, .linked = true};
+  (ends.last == kNoId ? ends.first : puts_[ends.last].links[index].next) = slot;
+  ends.last = slot;
 }
 
 PutSlot Pending::Find(const PutName& name) const {
@@ -73,8 +73,9 @@ void Pending::Close(PutSlot slot) {
   for (int index = 0; index < kIndexes; ++index) {
     const Link link = item.links[index];
     if (!link.linked) continue;
-    (link.prev == kNoId ? heads_[index][link.hash & mask_] : puts_[link.prev].links[index].next) = link.next;
-    if (link.next != kNoId) puts_[link.next].links[index].prev = link.prev;
+    Ends& ends = ends_[index][link.hash & mask_];
+    (link.prev == kNoId ? ends.first : puts_[link.prev].links[index].next) = link.next;
+    (link.next == kNoId ? ends.last : puts_[link.next].links[index].prev) = link.prev;
     item.links[index] = {};
   }
   due_.Remove(slot);

@@ -80,8 +80,8 @@ class Pending final {
   // The open put whose time is over, kNoId when there is none.
   PutSlot FirstDue(Instant now) const;
 
-  // Open puts of a key, below a key, and of a number, one after the other: start with kNoId. The one before may
-  // have been closed only after asking for the next.
+  // Open puts of a key, below a key, and of a number, in the order in which they were added: start with kNoId.
+  // The one before may have been closed only after asking for the next.
   PutSlot NextOf(RealmId realm, const BlockKey& key, PutSlot before) const;
   PutSlot NextBelow(RealmId realm, const BlockKey& parent, PutSlot before) const;
   PutSlot NextNumbered(RealmId realm, const PutId& id, PutSlot before) const;
@@ -116,7 +116,11 @@ class Pending final {
   std::uint32_t open_ = 0;
   Slab<Item> puts_;
   std::uint64_t mask_;
-  std::array<std::vector<PutSlot>, kIndexes> heads_;
+  struct Ends {
+    PutSlot first = kNoId;
+    PutSlot last = kNoId;
+  };
+  std::array<std::vector<Ends>, kIndexes> ends_;
   Due due_;
 };
 

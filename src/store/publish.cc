@@ -23,12 +23,13 @@ BlockStore::Impl::Step BlockStore::Impl::FindParent(PutSlot put, const Namespace
   return Step::kDone;
 }
 
-bool BlockStore::Impl::HangsBelow(BlockId block, BlockId top) {
-  for (; block != kNoId; block = tree_.block(block).parent) {
+Tree::Answer BlockStore::Impl::HangsBelow(BlockId block, BlockId top) {
+  for (std::uint32_t looks = 0; looks < kStandingLooks; ++looks, block = tree_.block(block).parent) {
+    if (block == kNoId) return Tree::Answer::kNo;
     Count();
-    if (block == top) return true;
+    if (block == top) return Tree::Answer::kYes;
   }
-  return false;
+  return Tree::Answer::kUnknown;
 }
 
 BlockStore::Impl::Step BlockStore::Impl::FindPresent(PutSlot put, BlockId parent, BlockId* block) {
@@ -52,7 +53,13 @@ BlockStore::Impl::Step BlockStore::Impl::FindPresent(PutSlot put, BlockId parent
   }
   const Block& b = tree_.block(*block);
   if (b.is(Block::kOrphan)) {
-    if (parent == kNoId || !HangsBelow(parent, *block)) return Step::kDone;
+    const Tree::Answer below = parent == kNoId ? Tree::Answer::kNo : HangsBelow(parent, *block);
+    if (below == Tree::Answer::kNo) return Step::kDone;
+    if (below == Tree::Answer::kUnknown) {
+      // Adopted it might close a circle. It came after its children, deep in a chain: that is not served.
+      EndPut(put, Code::kBusy);
+      return Step::kWaits;
+    }
   } else if (parent != kNoId ? b.parent == parent : tree_.block(b.parent).Key() == p.parent) {
     return Step::kDone;
   }
@@ -169,7 +176,15 @@ BlockStore::Impl::Step BlockStore::Impl::TryPublishOpen(PutSlot put) {
     }
     block = BlockFor(put);
     if (block == kNoId) {
+      // The tree is full, of ghosts: each chain that goes takes its own along.
       index_.Clear(number);
+      if (!reap_.empty()) {
+        Reap();
+        continue;
+      }
+      const Step step = EvictOne();
+      if (step == Step::kDone) continue;
+      if (step == Step::kSpent) return step;
       EndPut(put, Code::kBusy);
       return Step::kDone;
     }

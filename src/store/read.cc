@@ -92,7 +92,8 @@ Task<Result<std::uint32_t>> BlockStore::Impl::MatchRest(std::uint32_t slot, std:
     const std::uint64_t now_s = NowS();
     const BlockId block = Find(realm, rest[i]);
     if (i == 0 && block != kNoId) {
-      // What the index had: the records before rest[0], as far back as a window looks.
+      // What the index had: the records before rest[0], as far back as a step may look. A wider window is
+      // answered too cautiously.
       BlockId at = tree_.block(block).parent;
       for (std::uint32_t back = 0; back < std::min(matched, kMaxWindowLooks) && at != kNoId; ++back) {
         Count();
@@ -109,8 +110,7 @@ Task<Result<std::uint32_t>> BlockStore::Impl::MatchRest(std::uint32_t slot, std:
       if (groups[g].reach == Reach::kFull) {
         full = full && here;
       } else {
-        const std::uint64_t window = std::min<std::uint64_t>(groups[g].window_blocks, kMaxWindowLooks);
-        windows = windows && run[g] >= std::min<std::uint64_t>(window, matched + i + 1);
+        windows = windows && run[g] >= std::min<std::uint64_t>(groups[g].window_blocks, matched + i + 1);
       }
     }
     Count(static_cast<std::uint32_t>(groups.size()));
@@ -157,13 +157,17 @@ Task<Result<LeaseId>> BlockStore::Impl::Hold(Caller caller, std::uint32_t slot, 
   bool whole = entry != nullptr;
   const std::uint64_t now_s = NowS();
   for (std::size_t back = 0; whole && back < chain.size(); ++back) {
+    if (Spent()) {
+      // The chain's end is held by now, and with it what a full group needs.
+      co_await Yield();
+      entry = EntryOf(realm);
+      if (entry == nullptr) break;
+    }
     bool wanted = false;
     BlockId block = kNoId;
     for (std::uint16_t g = 0; g < entry->groups.size(); ++g) {
       const Group& group = entry->groups[g];
-      const std::size_t reach =
-          group.reach == Reach::kFull ? 1 : std::min(group.window_blocks, kMaxWindowLooks);
-      if (back >= reach) continue;
+      if (back >= (group.reach == Reach::kFull ? 1 : group.window_blocks)) continue;
       if (!wanted) block = Find(realm, chain[chain.size() - 1 - back]);
       wanted = true;
       const RecordId record = block == kNoId ? kNoId : Readable(block, g, now_s);
@@ -177,11 +181,15 @@ Task<Result<LeaseId>> BlockStore::Impl::Hold(Caller caller, std::uint32_t slot, 
     if (!wanted) break;
   }
   Status room = leases_.CheckRoom(holds.size());
+  if (entry == nullptr) whole = false;
   if (whole && room.ok()) {
     counters_.leases_granted.Add();
     co_return leases_.Add(caller, std::move(holds), deadline);
   }
-  for (const Held& held : holds) DropHold(held);
+  for (const Held& held : holds) {
+    if (Spent()) co_await Yield();
+    DropHold(held);
+  }
   if (!whole) co_return Error(Code::kMiss, "hold: some of the chain is not here any more");
   counters_.busy.Add();
   co_return std::unexpected(std::move(room));

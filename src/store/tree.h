@@ -74,7 +74,7 @@ struct Record {
   std::uint8_t parts = 0;  // one less than it has
   std::uint8_t flags = 0;
   std::uint32_t holds = 0;  // leases, and what is under way with its slot
-  std::uint32_t entry = 0;  // its number in the index
+  std::uint32_t entry = 0;  // its number in the index; kNoId: recovery found no room for it there
   std::uint64_t born = 0;
   std::uint64_t generation = 0;
 

@@ -336,35 +336,40 @@ Task<Result<std::uint32_t>> BlockStore::Impl::EndHeld(Caller caller, std::uint32
                                                       std::span<const PutId> puts, bool publish) {
   const RealmId realm = RealmOf(slot);
   std::uint32_t ended = 0;
-  bool foreign = false;
-  std::vector<PutSlot> mine;
+  bool mine = false, foreign = false;
+  std::vector<PutSlot> found;
   for (const PutId& id : puts) {
-    if (Spent()) co_await Yield();
-    for (PutSlot put = kNoId; (put = pending_.NextNumbered(realm, id, put)) != kNoId;) {
+    found.clear();
+    for (;;) {
+      if (Spent()) co_await Yield();
       Count();
+      // On from the last one found that is still in the order.
+      std::size_t last = found.size();
+      while (last > 0 && pending_[found[last - 1]].state != Put::State::kOpen) --last;
+      const PutSlot put = pending_.NextNumbered(realm, id, last > 0 ? found[last - 1] : kNoId);
+      if (put == kNoId) break;
+      ++pending_[put].users;
+      found.push_back(put);
+    }
+    for (PutSlot put : found) {
+      if (Spent()) co_await Yield();
+      const bool open = pending_[put].state == Put::State::kOpen;
       if (pending_[put].name.owner != caller.owner) {
         foreign = true;
-        continue;
+      } else if (mine = true; open && !publish) {
+        EndPut(put, Code::kGone);
+        ++ended;
+      } else if (open) {
+        pending_[put].held = false;
+        while (pending_[put].state == Put::State::kOpen && TryPublish(put) == Step::kSpent) co_await Yield();
+        const Put& p = pending_[put];
+        ended += p.state != Put::State::kEnded || p.end == Code::kOk;
       }
-      ++pending_[put].users;
-      mine.push_back(put);
+      Leave(put);
     }
-  }
-  for (PutSlot put : mine) {
-    if (Spent()) co_await Yield();
-    if (pending_[put].state == Put::State::kOpen && !publish) {
-      EndPut(put, Code::kGone);
-      ++ended;
-    } else if (pending_[put].state == Put::State::kOpen) {
-      pending_[put].held = false;
-      while (pending_[put].state == Put::State::kOpen && TryPublish(put) == Step::kSpent) co_await Yield();
-      const Put& p = pending_[put];
-      ended += p.state != Put::State::kEnded || p.end == Code::kOk;
-    }
-    Leave(put);
   }
   if (!cascade_.empty()) co_await Cascade();
-  if (mine.empty() && foreign) {
+  if (!mine && foreign) {
     co_return Error(Code::kDenied, "put: is another owner's; only sessions of its owner publish or abandon it");
   }
   co_return ended;
