@@ -228,8 +228,8 @@ TEST_F(ProtocolTest, MatchTakesAllGroupsTogether) {
 
 TEST_F(ProtocolTest, MatchAgreesWithTheDefinition) {
   std::mt19937 random(5);
-  for (int round = 0; round < 300; ++round) {
-    TestArena<RealWords> node(words_);
+  for (int round = 0; round < 100; ++round) {
+    TestArena<RealWords> node(words_, 8192, {4096, 1});
     Reader<RealWords> reader(words_, node.arena, node.index);
     std::vector<MatchGroup> groups;
     std::size_t group_count = 1 + random() % 3;

@@ -57,7 +57,7 @@ class MoversTest : public testing::TestWithParam<int> {
 };
 
 TEST_P(MoversTest, FillAndVerifyBesideEachOther) {
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 4; ++round) {
     std::vector<Task<bool>> puts;
     for (std::uint32_t slot = 0; slot < 40; ++slot) puts.push_back(Put(loop_->executor(), slot));
     for (Task<bool>& put : puts) EXPECT_TRUE(loop_->BlockOn(std::move(put)));
