@@ -78,8 +78,8 @@ class Door final {
   Door(const Door&) = delete;
   Door& operator=(const Door&) = delete;
 
-  // Lets in a client at the other end of this connected SOCK_SEQPACKET socket: how a process gets into its own
-  // node.
+  // Lets in a client at the other end of this connected SOCK_SEQPACKET socket: how a process gets into its
+  // own node.
   void Adopt(Fd socket);
 
   // Lets nobody in any more, answers new calls kGone, waits for those in flight until `deadline`, then ends

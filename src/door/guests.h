@@ -19,7 +19,8 @@ namespace cistern::door {
 class Guests final {
  public:
   // Borrows the loop, the sessions and the counters. Without a listener only who is let in by Adopt comes.
-  Guests(Loop& loop, std::optional<Listener> listener, Sessions& sessions, std::int64_t hello_us, DoorCounters& counters);
+  Guests(Loop& loop, std::optional<Listener> listener, Sessions& sessions, std::int64_t hello_us,
+         DoorCounters& counters);
 
   // Starts to accept.
   Status Start();

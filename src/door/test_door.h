@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/format.h"
 #include "base/log.h"
 #include "door/door.h"
@@ -80,9 +81,9 @@ class TestDoor {
         BlockStore::Parts{loop->executor(), clock, words, *slots,
                           IndexSpace(index_map_.data(), geometry.bucket_count()), *movers, *journal, *log},
         BlockStoreOptions());
-    EXPECT_TRUE(loop->BlockOn(store->Recover()).ok());
+    CISTERN_ASSERT(loop->BlockOn(store->Recover()).ok());
     Result<std::unique_ptr<Door>> opened = Open();
-    EXPECT_TRUE(opened.has_value()) << (opened ? "" : opened.error().ToString());
+    CISTERN_ASSERT(opened.has_value());
     door = std::move(*opened);
   }
   ~TestDoor() {
@@ -105,7 +106,7 @@ class TestDoor {
   void Until(const std::function<bool()>& so) {
     const Instant end = clock.Now().PlusUs(20'000'000);
     while (!so()) {
-      ASSERT_LT(clock.Now(), end) << "the watchdog barks";
+      CISTERN_ASSERT(clock.Now() < end);
       loop->PollOnce();
     }
   }
@@ -172,7 +173,7 @@ class RawClient {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path, door.socket().data(), door.socket().size());
-    EXPECT_EQ(connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0) << errno;
+    CISTERN_ASSERT(connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
   }
   // Says hello and takes the answer.
   static RawClient In(TestDoor& door) { return In(door, NewHello()); }
@@ -190,8 +191,8 @@ class RawClient {
 
   template <class Message>
   void Send(const Message& message) {
-    EXPECT_EQ(send(socket_.get(), &message, sizeof(message), MSG_NOSIGNAL),
-              static_cast<ssize_t>(sizeof(message)));
+    CISTERN_ASSERT(send(socket_.get(), &message, sizeof(message), MSG_NOSIGNAL) ==
+                   static_cast<ssize_t>(sizeof(message)));
   }
   void TakeWelcome() {
     std::vector<Fd> given = Receive(welcome);
@@ -224,7 +225,7 @@ class RawClient {
       got = recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
       return got >= 0 || (errno != EAGAIN && errno != ECONNRESET);
     });
-    EXPECT_EQ(got, static_cast<ssize_t>(sizeof(message)));
+    CISTERN_ASSERT(got == static_cast<ssize_t>(sizeof(message)));
     std::vector<Fd> given;
     for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
       for (std::size_t at = 0; at + CMSG_LEN(0) < part->cmsg_len; at += sizeof(int)) {
@@ -294,7 +295,7 @@ class RawClient {
     std::memcpy(args.data(), &head, sizeof(head));
     std::memcpy(args.data() + sizeof(head), wire.data(), wire.size());
     Completion answer = Do(With(Op::kAttach, std::span<const std::byte>(args)));
-    ASSERT_EQ(static_cast<Code>(answer.code), Code::kOk) << ReplyText();
+    CISTERN_ASSERT(static_cast<Code>(answer.code) == Code::kOk);
     ns = Reply<AttachReply>();
   }
   static KeyItem Key(std::uint8_t name) {
