@@ -198,16 +198,17 @@ def check_public_headers(tree: Tree) -> Iterator[Finding]:
                 yield Finding(source.path, line, f"{what}: only cistern/*.h and the standard library here")
 
 
-def check_outside(tree: Tree) -> Iterator[Finding]:
-    """What spans folders includes by folder/file.h too, and only what exists."""
-    known = {s.path for s in tree.cpp("src", "include")}
+def check_there(tree: Tree) -> Iterator[Finding]:
+    """What is included in quotes is there: from src/ and include/, and for rooms that are no library from the
+    rooms that lend them headers, or from beside."""
+    known = {s.path for s in tree.cpp()}
     for source in tree.cpp():
+        ways = ["src", "include"]
+        if source.room not in ways:
+            ways += ["apps", "bench", os.path.dirname(source.path)]
         for line, quote, what in source.includes:
-            if quote == '"' and f"src/{what}" not in known and f"include/{what}" not in known:
-                beside = os.path.normpath(os.path.join(os.path.dirname(source.path), what))
-                at_root = (tree.root / what).is_file()
-                if source.room in ("src", "include") or not (at_root or (tree.root / beside).is_file()):
-                    yield Finding(source.path, line, f'there is no "{what}"')
+            if quote == '"' and not any(os.path.normpath(f"{way}/{what}") in known for way in ways):
+                yield Finding(source.path, line, f'there is no "{what}"')
 
 
 def check_spdx(tree: Tree) -> Iterator[Finding]:
@@ -299,7 +300,7 @@ def check_lengths(tree: Tree) -> Iterator[Finding]:
                               lines > FUNCTION_STOP)
 
 
-CHECKS = (check_arrows, check_public_headers, check_outside, check_spdx, check_pragma_once, check_conditions,
+CHECKS = (check_arrows, check_public_headers, check_there, check_spdx, check_pragma_once, check_conditions,
           check_sleeps, check_confined, check_cycles, check_lengths)
 
 

@@ -71,6 +71,8 @@ class LintTest(unittest.TestCase):
 
     def test_a_header_that_is_not_there(self) -> None:
         self.expect("src/store/a.cc", SPDX + '#include "store/nothing.h"\n', 'there is no "store/nothing.h"')
+        self.plant({"src/store/a.cc": SPDX, "bench/fill.h": HEADER})
+        self.assertEqual(self.found("apps/a.cc", SPDX + '#include "fill.h"\n'), [])
 
     def test_a_missing_licence_line(self) -> None:
         self.expect("src/store/a.cc", "int a;\n", "a.cc:1: the first line")
