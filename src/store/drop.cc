@@ -20,7 +20,7 @@ std::shared_ptr<BlockStore::Impl::Grave> BlockStore::Impl::Cut(BlockId block, Re
   grave.top = grave.at = block;
   grave.realm = tree_.block(block).realm;
   grave.reason = reason;
-  grave.keys.push_back(key);
+  if (!key.none()) grave.keys.push_back(key);
   // The top's index entries are the first to go: a match from block 0 stops there from now on.
   if (!tree_.block(block).ghost()) ++grave.blocks;
   while (!tree_.block(block).ghost()) RemoveRecordOnly(tree_.block(block).first_record);
@@ -90,9 +90,10 @@ void BlockStore::Impl::CollectNode(Grave& grave) {
   }
   if (!b.ghost()) ++grave.blocks;
   while (!b.ghost()) RemoveRecordOnly(b.first_record);
-  if (!b.is(Block::kRoot)) grave.keys.push_back(b.Key());
+  if (b.key_bytes > 0) grave.keys.push_back(b.Key());
   if (b.is(Block::kReaping)) std::erase(reap_, block);
   if (block != grave.top) {
+    b.flags &= static_cast<std::uint8_t>(~Block::kHome);
     grave.at = tree_.Free(block);
     return;
   }
@@ -148,6 +149,12 @@ Task<Result<std::uint64_t>> BlockStore::Impl::Drop(std::uint32_t slot, std::span
     }
     const NamespaceEntry* entry = EntryOf(realm);
     if (entry == nullptr) break;  // all of it went
+    tree_.NoteDrop(realm, sequence_++);
+    // Orphans may descend from anything, so from this: what the chain between has lost is not made up for.
+    if (const BlockId orphans = tree_.realm(realm)->orphans; orphans != kNoId) {
+      tree_.ForgetOrphans(realm);
+      graves.push_back(Cut(orphans, Reason::kDropped));
+    }
     if (block == kNoId) {
       // Puts of it and below it end all the same, and what is still being collected is waited for.
       Grave grave;

@@ -126,6 +126,7 @@ class BlockStore::Impl {
   Step FindParent(PutSlot put, const NamespaceEntry& entry, BlockId* parent);
   // kDone: the put may go in; its block, if that is here as a ghost or with other groups.
   Step FindPresent(PutSlot put, BlockId parent, BlockId* block);
+  bool MayBeBelowDropped(const Put& put, BlockId parent, const NamespaceEntry& entry) const;
   // kUnknown where the answer is further away than a step may look.
   Tree::Answer HangsBelow(BlockId block, BlockId top);
   bool EnterIndex(PutSlot put, std::uint64_t incarnation, std::uint32_t* number);

@@ -38,6 +38,7 @@ struct Put {
   std::uint64_t written = 0;  // parts whose bytes are in the slot, a bit each
   std::uint64_t writing = 0;  // parts that are being copied
   std::uint64_t made = 0;     // when, as the store counts puts and cuts
+  std::uint64_t sequence = 0; // the next one when it was made
   std::uint64_t generation = 0;
   Place place = 0;
   std::uint32_t expiry = 0;

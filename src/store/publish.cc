@@ -23,6 +23,16 @@ BlockStore::Impl::Step BlockStore::Impl::FindParent(PutSlot put, const Namespace
   return Step::kDone;
 }
 
+// A drop ends the puts below it that it finds, parent by parent. A put whose parents were not here then may
+// have been below it all the same: it is given up when its parent came after that drop.
+bool BlockStore::Impl::MayBeBelowDropped(const Put& put, BlockId parent, const NamespaceEntry& entry) const {
+  const std::uint64_t drop = tree_.realm(put.name.realm)->last_drop;
+  if (put.parent.none() || drop < put.sequence) return false;
+  const std::uint16_t needed = entry.ParentGroup(put.name.group);
+  if (needed == kNoGroup) return true;
+  return tree_.record(tree_.FindRecord(parent, needed)).born > drop;
+}
+
 Tree::Answer BlockStore::Impl::HangsBelow(BlockId block, BlockId top) {
   for (std::uint32_t looks = 0; looks < kStandingLooks; ++looks, block = tree_.block(block).parent) {
     if (block == kNoId) return Tree::Answer::kNo;
@@ -107,7 +117,7 @@ BlockId BlockStore::Impl::BlockFor(PutSlot put) {
     if (parent == kNoId) {
       // Only where no group is full: the block may come before its parent.
       if (const BlockId old = tree_.Find(realm, p.parent); old != kNoId) Disown(old);
-      parent = tree_.Add(realm, p.parent, tree_.realm(realm)->root);
+      parent = tree_.Add(realm, p.parent, tree_.OrphansOf(realm));
       if (parent == kNoId) return kNoId;
       tree_.block(parent).flags |= Block::kOrphan;
     }
@@ -154,6 +164,10 @@ BlockStore::Impl::Step BlockStore::Impl::TryPublishOpen(PutSlot put) {
     pending_.SetReady(put);
     BlockId parent = kNoId, block = kNoId;
     if (const Step step = FindParent(put, *entry, &parent); step != Step::kDone) return step;
+    if (MayBeBelowDropped(p, parent, *entry)) {
+      EndPut(put, Code::kMiss);
+      return Step::kDone;
+    }
     if (const Step step = FindPresent(put, parent, &block); step != Step::kDone) {
       return p.state == Put::State::kOpen ? step : Step::kDone;
     }

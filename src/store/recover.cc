@@ -149,7 +149,7 @@ Task<void> BlockStore::Impl::LinkParents(Revival& revival) {
     const BlockKey& parent = revival.parents[id];
     BlockId above = parent.none() ? root : tree_.Find(realm, parent);
     if (above == kNoId && EntryOf(realm)->first_full == kNoGroup) {
-      above = tree_.Add(realm, parent, root);
+      above = tree_.Add(realm, parent, tree_.OrphansOf(realm));
       if (above != kNoId) tree_.block(above).flags |= Block::kOrphan;
     }
     if (above != kNoId) tree_.Adopt(above, id);
@@ -212,11 +212,9 @@ Task<void> BlockStore::Impl::Refuse(Revival& revival) {
     if (Spent()) co_await Yield();
     Count();
     Block& b = tree_.block(id);
-    if (b.is(Block::kRoot)) continue;
-    if (b.is(Block::kKept)) {
-      b.flags &= static_cast<std::uint8_t>(~Block::kKept);
-      continue;
-    }
+    const bool kept = b.is(Block::kKept) || b.key_bytes == 0;
+    b.flags &= static_cast<std::uint8_t>(~Block::kKept);
+    if (kept) continue;
     // Its parent is not here, nor will its children have one: no link of it leads to a block that stays.
     while (!b.ghost()) RefuseRecord(b.first_record);
     tree_.Discard(id);

@@ -22,16 +22,29 @@
 
 namespace cistern {
 
-// Moves when it is told to, on the core.
+// Moves at once, on the core; or, when paused, one job when it is told to.
 class InlineMovers final : public Movers {
  public:
   InlineMovers(Words& words, Executor& executor) : words_(words), executor_(executor) {}
   void Submit(MoverJob& job) override {
     ++jobs;
-    job.Move(words_);
-    executor_.Post(job);
+    waiting.push_back(&job);
+    while (!paused && !waiting.empty()) MoveOne(0);
+  }
+  void MoveOne(std::size_t which) {
+    MoverJob* job = waiting[which];
+    waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(which));
+    job->Move(words_);
+    executor_.Post(*job);
+  }
+  // Before a crash: nobody moves what waits. What moved has to be run first.
+  void Abandon() {
+    for (MoverJob* job : waiting) static_cast<AwaitedJob*>(job)->Abandon();
+    waiting.clear();
   }
   std::uint64_t jobs = 0;
+  bool paused = false;
+  std::vector<MoverJob*> waiting;
 
  private:
   Words& words_;

@@ -30,6 +30,17 @@ void Tree::RemoveRealm(RealmId realm) {
   realms_.erase(realm);
 }
 
+BlockId Tree::OrphansOf(RealmId realm) {
+  Realm& r = realms_.at(realm);
+  if (r.orphans == kNoId) {
+    r.orphans = blocks_.Add();
+    blocks_[r.orphans].flags = Block::kHome | Block::kAway;
+    blocks_[r.orphans].realm = realm;
+    LinkChild(r.root, r.orphans);
+  }
+  return r.orphans;
+}
+
 std::uint64_t Tree::HashOf(RealmId realm, const BlockKey& key) { return key.Hash(realm); }
 
 BlockId Tree::Find(RealmId realm, const BlockKey& key) const {

@@ -28,9 +28,10 @@ struct Block {
     kRoot = 1,      // of a realm; has no key
     kCut = 2,       // it and all below it are gone
     kAway = 4,      // not in the table
-    kOrphan = 8,    // a ghost whose parent nobody has said yet; hangs at the root
+    kOrphan = 8,    // a ghost whose parent nobody has said yet
     kReaping = 16,  // waits to be freed
     kKept = 32,     // recovery has come to it
+    kHome = 64,     // of a realm's orphans; below its root, has no key
   };
   std::array<std::uint8_t, BlockKey::kMaxBytes> key{};
   std::uint8_t key_bytes = 0;
@@ -87,6 +88,8 @@ struct Realm {
   std::uint64_t incarnation = 0;
   std::uint32_t slot = 0;
   BlockId root = kNoId;
+  BlockId orphans = kNoId;      // the home of its orphans
+  std::uint64_t last_drop = 0;  // the sequence of the last drop of a key in it
 };
 
 class Tree final {
@@ -100,6 +103,10 @@ class Tree final {
   RealmId AddRealm(std::uint32_t slot, std::uint64_t incarnation);
   // Its root has no child left.
   void RemoveRealm(RealmId realm);
+  // Where blocks hang whose parent is not known; made where there is none. ForgetOrphans when it was cut.
+  BlockId OrphansOf(RealmId realm);
+  void ForgetOrphans(RealmId realm) { realms_.at(realm).orphans = kNoId; }
+  void NoteDrop(RealmId realm, std::uint64_t sequence) { realms_.at(realm).last_drop = sequence; }
   // Null for one that was removed.
   const Realm* realm(RealmId realm) const {
     const auto found = realms_.find(realm);
@@ -130,7 +137,7 @@ class Tree final {
 
   bool Empty(BlockId block) const {
     const Block& b = blocks_[block];
-    return b.first_record == kNoId && b.first_child == kNoId && !b.is(Block::kRoot);
+    return b.first_record == kNoId && b.first_child == kNoId && !b.is(Block::kRoot) && !b.is(Block::kHome);
   }
   // Frees an Empty() block and returns its parent, kNoId for a cut one.
   BlockId Free(BlockId block);
