@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t kViews = 64;
 constexpr std::size_t kBlocks = 4096;
 constexpr std::uint64_t kBlockBytes = 64u << 10;
-constexpr int kBusyCalls = 4000;
+constexpr int kBusyCalls = 20'000;
 constexpr int kIdleCalls = 200;
 constexpr long kIdleNs = 10'000'000;
 

@@ -215,6 +215,10 @@ void Channel::Push(std::uint32_t place, const Request& request, std::uint64_t ar
   if (Load(shared.core_sleeps) != 0) Signal(connection_.core_event);
 }
 
+void Channel::WakeCore() {
+  if (Load(page().core_sleeps) != 0) Signal(connection_.core_event);
+}
+
 bool Channel::Collect(Kept& kept) {
   const std::uint64_t completed = Load(page().completed);
   if (completed == collected_count_) return false;

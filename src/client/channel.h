@@ -28,7 +28,7 @@ namespace cistern::client {
 
 // How long a waiter polls before it sleeps: as long as waking a sleeping core takes, because a waiter that
 // sleeps meanwhile pays a second wake.
-inline constexpr std::int64_t kSpinUs = 100;
+inline constexpr std::int64_t kSpinUs = 250;
 
 class Channel;
 
@@ -105,6 +105,8 @@ class Channel final : public std::enable_shared_from_this<Channel> {
                  std::uint16_t group);
 
   std::size_t Poll(std::vector<std::uint64_t>* ready);
+  // A call is about to come: a core that sleeps begins to wake meanwhile. Without a lock, and only a hint.
+  void WakeCore();
   int event_fd();
 
  private:

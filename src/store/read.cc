@@ -228,10 +228,11 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
   grant.views.resize(blocks.size());
   std::vector<Held> holds;
   holds.reserve(blocks.size());
+  const std::uint64_t now_s = NowS();
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (Spent()) co_await Yield();
     const BlockId block = Find(realm, blocks[i].key);
-    const RecordId record = block == kNoId ? kNoId : Readable(block, blocks[i].group, NowS());
+    const RecordId record = block == kNoId ? kNoId : Readable(block, blocks[i].group, now_s);
     if (record == kNoId) continue;
     const Held held{record, tree_.record(record).born};
     if (!tree_.record(record).is(Record::kVerified)) {
