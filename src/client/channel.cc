@@ -215,7 +215,9 @@ void Channel::Push(std::uint32_t place, const Request& request, std::uint64_t ar
   if (Load(shared.core_sleeps) != 0) Signal(connection_.core_event);
 }
 
-void Channel::WakeCore() {
+void Channel::Announce() {
+  std::atomic_ref(page().announced).fetch_add(1, std::memory_order_relaxed);
+  FullFence();
   if (Load(page().core_sleeps) != 0) Signal(connection_.core_event);
 }
 

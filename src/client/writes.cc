@@ -24,10 +24,10 @@ namespace {
 // The node answers a write when it has let go of the bytes, which may be a copy later than the deadline.
 constexpr std::int64_t kWriteGraceNs = 2'000'000'000;
 
-// A sleeping core takes about as long to wake as this takes to copy: it is woken when no more is left, so that
-// it finds the call when it looks, and does not fall asleep again before.
-constexpr std::uint64_t kWakeAheadBytes = 768u << 10;
-constexpr std::uint64_t kStretchBytes = 256u << 10;  // whole segments
+// A sleeping core takes about as long to wake as this takes to copy. From when no more is left, the call is
+// announced again and again, more often than the core falls asleep.
+constexpr std::uint64_t kAnnouncedBytes = 1u << 20;
+constexpr std::uint64_t kAnnounceEveryBytes = 256u << 10;  // whole segments
 
 // Where one part's bytes are for the node.
 struct Placed {
@@ -145,18 +145,16 @@ class Batch final {
   void CopyPart(std::byte* to, std::span<const std::byte> from, std::span<std::uint32_t> crcs, std::uint64_t* left) {
     const CopyKernels& kernels = BestKernels();
     for (std::size_t at = 0; at < from.size(); at += kSegmentBytes) {
-      if (at % kStretchBytes == 0 && !woken_ && *left - at <= kWakeAheadBytes) {
-        channel_.WakeCore();
-        woken_ = true;
-      }
+      if (copied_ % kAnnounceEveryBytes == 0 && *left - at <= kAnnouncedBytes) channel_.Announce();
       const std::size_t bytes = std::min<std::size_t>(kSegmentBytes, from.size() - at);
       crcs[at / kSegmentBytes] = kernels.copy_cached(to + at, from.data() + at, bytes, 0);
+      copied_ += kSegmentBytes;
     }
     *left -= client::Extents::Rounded(from.size());
   }
 
   client::Channel& channel_;
-  bool woken_ = false;
+  std::uint64_t copied_ = 0;  // in whole segments
   StagingRoom& room_;
   const std::span<const BlockWrite> blocks_;
   std::vector<Placed> placed_;

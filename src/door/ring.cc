@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "door/ring.h"
 
+#include <utility>
 #include <atomic>
 #include <cstring>
 
@@ -35,6 +36,10 @@ NodeRing::Took NodeRing::Take(Submission& entry) {
 
 bool NodeRing::HasSubmission() const {
   return Load(memory_->submitted) != taken_;
+}
+
+bool NodeRing::TakeAnnounced() {
+  return std::exchange(announced_, Load(memory_->announced)) != announced_;
 }
 
 NodeRing::Put NodeRing::Complete(const Completion& completion) {

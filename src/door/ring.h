@@ -25,6 +25,8 @@ class NodeRing final {
   Took Take(Submission& entry);
   // Whether Take would not say kNothing for want of a submission.
   bool HasSubmission() const;
+  // Whether the client has announced a submission since the last time this was asked: worth staying awake for.
+  bool TakeAnnounced();
   // Taken and not yet completed.
   std::uint32_t in_flight() const { return in_flight_; }
 
@@ -49,6 +51,7 @@ class NodeRing final {
  private:
   SessionMemory* memory_;
   std::uint64_t taken_ = 0;
+  std::uint64_t announced_ = 0;
   std::uint64_t completed_ = 0;
   std::uint64_t touches_taken_ = 0;
   std::uint32_t in_flight_ = 0;

@@ -328,7 +328,7 @@ bool Sessions::Poll() {
 }
 
 bool Sessions::PollOne(Session& session) {
-  bool any = false;
+  bool any = session.ring.TakeAnnounced();
   for (std::uint32_t i = 0; i < kCallsPerSession && !session.ended; ++i) {
     Submission call;
     NodeRing::Took took = session.ring.Take(call);
