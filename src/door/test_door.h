@@ -80,7 +80,7 @@ class TestDoor {
     store.emplace(
         BlockStore::Parts{loop->executor(), clock, words, *slots,
                           IndexSpace(index_map_.data(), geometry.bucket_count()), *movers, *journal, *log},
-        BlockStoreOptions());
+        BlockStoreOptions{.core_copy_bytes = 1u << 20});
     CISTERN_ASSERT(loop->BlockOn(store->Recover()).ok());
     Result<std::unique_ptr<Door>> opened = Open();
     CISTERN_ASSERT(opened.has_value());

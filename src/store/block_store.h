@@ -46,6 +46,9 @@ struct BlockStoreOptions {
   std::uint32_t max_leases = 65'536;
   std::uint32_t max_leased_blocks = 1u << 20;
   std::uint32_t max_tombstones = 65'536;
+  // A batch of more goes to movers; the core copies the rest itself, in steps of kStepBytes
+  // (docs/decisions/0003-who-copies-a-put.md).
+  std::uint64_t core_copy_bytes = 4u << 20;
 };
 
 // A session as the store knows it: the process at the door, and the owner it belongs to.

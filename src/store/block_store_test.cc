@@ -244,7 +244,7 @@ TEST_F(BlockStoreTest, R6ADifferenceToTheWritersChecksumsPublishesNothing) {
 }
 
 TEST_F(BlockStoreTest, LargeBatchesGoThroughMovers) {
-  Make();
+  Make({.store = {.core_copy_bytes = 1u << 20}});
   EXPECT_EQ(Put(1, {}, 900'000), State::kPublished);
   EXPECT_EQ(t->movers->jobs, 0u);
   const auto outcomes = Write({Part(2, 1, 700'000), Part(3, 2, 700'000)}, Me());

@@ -21,11 +21,10 @@ bool BlockStore::Impl::MayGo(RecordId record) const {
 BlockStore::Impl::Step BlockStore::Impl::EvictOne() {
   for (;;) {
     if (Spent()) return Step::kSpent;
+    // What nobody holds any more is back in the order before its coldest is chosen.
+    if (LetGoOfEnded()) continue;
     const auto coldest = order_.Coldest();
-    if (!coldest) {
-      if (LetGoOfEnded()) continue;
-      return Step::kWaits;
-    }
+    if (!coldest) return Step::kWaits;
     Count();
     if (!MayGo(*coldest)) {
       order_.Park(*coldest);

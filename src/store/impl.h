@@ -36,8 +36,6 @@ inline constexpr std::uint32_t kSpentTouches = 300;
 inline constexpr std::uint32_t kStandingLooks = 192;
 // Windows of more blocks are ordered like full groups: finding what fell behind costs a look a block.
 inline constexpr std::uint32_t kMaxWindowLooks = 64;
-// What the core copies itself, in steps of kStepBytes: docs/decisions/0003-who-copies-a-put.md.
-inline constexpr std::uint64_t kCoreBatchBytes = 4u << 20;
 inline constexpr std::uint64_t kStretchBytes = 4u << 20;    // of a part, for one mover
 inline constexpr std::uint64_t kSequencesReserved = 1ull << 32;  // at a time; see docs/formats/journal.md
 

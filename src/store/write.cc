@@ -255,7 +255,7 @@ Task<std::vector<PartOutcome>> BlockStore::Impl::Write(Caller caller, std::uint3
   const RealmId realm = RealmOf(slot);
   std::uint64_t bytes = 0;
   for (const PartWrite& part : parts) bytes += part.from.size();
-  const bool by_core = bytes <= kCoreBatchBytes;
+  const bool by_core = bytes <= options_.core_copy_bytes;
   // A child of what this call could not write will not be reachable: it is refused with it, not kept waiting.
   std::unordered_set<BlockKey> refused;
   const auto finish = [&](PartJob& job) {
