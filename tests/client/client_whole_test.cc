@@ -5,7 +5,7 @@
 #include <array>
 #include <atomic>
 
-#include "real_node.h"
+#include "../real_node.h"
 
 namespace cistern {
 namespace {

@@ -11,9 +11,9 @@
 #include <array>
 #include <atomic>
 
+#include "../real_node.h"
 #include "client/connection.h"
 #include "door/protocol.h"
-#include "real_node.h"
 
 namespace cistern {
 namespace {
