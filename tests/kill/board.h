@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the processes of the kill loop share: which blocks there are, what is known of each, how far everyone
+// is, and what each client counted. Lies in anonymous shared memory.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "cistern/cistern.h"
+
+namespace cistern {
+
+inline constexpr std::uint32_t kClients = 3;
+inline constexpr std::uint32_t kChainBlocks = 8;
+
+// A namespace holds blocks of one size; each client writes and drops `chains` of its own in it and reads all.
+struct Space {
+  std::uint64_t block_bytes;
+  std::uint32_t chains;
+};
+// Together about what the node's memory holds by default, in slot sizes that must take chunks from each other;
+// in kRoomyBytes all of it has room and nothing is evicted.
+inline constexpr std::array<Space, 5> kSpaces = {
+    {{4u << 10, 64}, {16u << 10, 32}, {64u << 10, 12}, {256u << 10, 8}, {1u << 20, 8}}};
+inline constexpr std::uint32_t kOwnChains = [] {
+  std::uint32_t chains = 0;
+  for (const Space& space : kSpaces) chains += space.chains;
+  return chains;
+}();
+inline constexpr std::uint64_t kMaxBlockBytes = 1u << 20;
+inline constexpr std::uint64_t kMemoryBytes = 256u << 20;
+inline constexpr std::uint64_t kRoomyBytes = 1u << 30;
+
+NamespaceSpec SpecOf(std::uint32_t space);
+
+struct ChainName {
+  std::uint32_t owner = 0;
+  std::uint32_t space = 0;
+  std::uint32_t chain = 0;
+};
+// The chain's keys, from block 0 on.
+std::array<BlockKey, kChainBlocks> KeysOf(const ChainName& name, std::uint64_t seed);
+
+// What is known of a block. Only its owner changes it, and before the call that makes it true: kWritten says
+// that it may be found, kDropping that a drop was sent. kPublished and kDropped follow the acknowledgement: a
+// dropped block that is found is a fault until its owner writes it again, and so is a published one that is
+// missing where nothing need be evicted.
+enum class Known : std::uint32_t { kUnknown = 0, kWritten = 1, kPublished = 2, kDropping = 3, kDropped = 4 };
+
+class BlockWord {
+ public:
+  void Set(Known known) {
+    std::uint32_t count = (word_.load() >> 3) + 1;
+    word_.store(count << 3 | static_cast<std::uint32_t>(known));
+  }
+  std::uint32_t Load() const { return word_.load(); }
+  static Known KnownOf(std::uint32_t word) { return static_cast<Known>(word & 7); }
+  // Dropped, or published, since before a call that began at `before`, and nothing else up to now.
+  bool StillDropped(std::uint32_t before) const { return KnownOf(before) == Known::kDropped && Load() == before; }
+  bool StillPublished(std::uint32_t before) const {
+    return KnownOf(before) == Known::kPublished && Load() == before;
+  }
+
+ private:
+  std::atomic<std::uint32_t> word_{0};  // changes so far, and Known in the low three bits
+};
+
+// Blocks compared one by one after a kill.
+struct Compared {
+  std::uint64_t blocks = 0, hits = 0, bytes = 0;
+  std::uint64_t misses = 0;    // of what was written and not dropped: evicted, or killed on its way
+  std::uint64_t lost = 0;      // of them published: evicted, or else a fault
+  std::uint64_t dropped = 0;   // misses of what a drop was sent for
+};
+
+// One client's; read by others when it has ended.
+struct Counts {
+  std::uint64_t requests = 0, published = 0, refused = 0, drops = 0, acquires = 0, load_hits = 0;
+  Compared with_new, with_old;
+  std::uint64_t views_after_kill = 0, views_still_good = 0;
+  std::uint64_t wrong_bytes = 0, revived_drops = 0;
+};
+
+class Board {
+ public:
+  BlockWord& word(const ChainName& name, std::uint32_t block) {
+    std::uint32_t first = 0;
+    for (std::uint32_t i = 0; i < name.space; ++i) first += kSpaces[i].chains;
+    return words_[name.owner][first + name.chain][block];
+  }
+
+  // Rounds, from 1 on. `killing` is stored before the node is killed, `killed` when it is dead.
+  std::atomic<std::uint64_t> killing{0}, killed{0};
+  std::atomic<std::uint32_t> connected{0};                // clients with their first session
+  std::atomic<std::uint64_t> compared[kClients] = {};  // a client has compared everything of this round
+  std::atomic<std::uint64_t> published{0};             // acknowledged, by any client
+  Counts counts[kClients];
+
+ private:
+  BlockWord words_[kClients][kOwnChains][kChainBlocks];
+};
+
+}  // namespace cistern
