@@ -33,7 +33,7 @@ constexpr std::array<std::uint64_t, 32> kRootsOfHalf = [] {
 
 }  // namespace
 
-std::uint64_t Random::Next() {
+std::uint64_t Draws::Next() {
   state_ += 0x9e37'79b9'7f4a'7c15;
   std::uint64_t mixed = state_;
   mixed = (mixed ^ (mixed >> 30)) * 0xbf58'476d'1ce4'e5b9;
@@ -41,11 +41,11 @@ std::uint64_t Random::Next() {
   return mixed ^ (mixed >> 31);
 }
 
-std::uint64_t Random::Below(std::uint64_t bound) {
+std::uint64_t Draws::Below(std::uint64_t bound) {
   return static_cast<std::uint64_t>((Wide{Next()} * bound) >> 64);
 }
 
-std::uint64_t Random::Exponential(std::uint64_t mean) {
+std::uint64_t Draws::Exponential(std::uint64_t mean) {
   const std::uint64_t uniform = std::max<std::uint64_t>(Next(), 1);
   const std::uint64_t minus_log2 = (std::uint64_t{64} << 32) - Log2Q32(uniform);
   const auto minus_ln = static_cast<std::uint64_t>((Wide{minus_log2} * kLn2Q32) >> 32);
@@ -88,7 +88,7 @@ Zipf::Zipf(std::uint64_t ranks, std::uint64_t milli_exponent) {
   }
 }
 
-std::uint64_t Zipf::Draw(Random& random) const {
+std::uint64_t Zipf::Draw(Draws& random) const {
   const auto rank = std::ranges::upper_bound(upto_, random.Below(upto_.back()));
   return static_cast<std::uint64_t>(rank - upto_.begin());
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random draws that are the same on every machine: whole-number arithmetic throughout, because the standard
+// Draws draws that are the same on every machine: whole-number arithmetic throughout, because the standard
 // distributions and the last bit of pow() and log() differ between libraries and compilers.
 #pragma once
 
@@ -8,10 +8,10 @@
 
 namespace cistern {
 
-// A 64-bit sequence from a seed (SplitMix64).
-class Random final {
+// A 64-bit sequence from a seed (SplitMix64). Not base/random.h: a workload must stay the same workload.
+class Draws final {
  public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
+  explicit Draws(std::uint64_t seed) : state_(seed) {}
 
   std::uint64_t Next();
   // Uniform from 0 to bound - 1; `bound` is at least 1.
@@ -31,7 +31,7 @@ class Zipf final {
   static constexpr std::uint64_t kMaxMilliExponent = 4'000;
 
   Zipf(std::uint64_t ranks, std::uint64_t milli_exponent);
-  std::uint64_t Draw(Random& random) const;
+  std::uint64_t Draw(Draws& random) const;
 
  private:
   std::vector<std::uint64_t> upto_;  // the weights of ranks 0 to k together

@@ -21,7 +21,7 @@ TEST(Draw, FixedPointLogarithmAndPowerAreRight) {
 }
 
 TEST(Draw, ASeedGivesTheSameNumbersOnEveryMachine) {
-  Random random(1);
+  Draws random(1);
   EXPECT_EQ(random.Next(), 0x910a'2dec'8902'5cc1u);
   EXPECT_EQ(random.Next(), 0xbeeb'8da1'658e'ec67u);
   Zipf zipf(1'000, 900);
@@ -31,7 +31,7 @@ TEST(Draw, ASeedGivesTheSameNumbersOnEveryMachine) {
 }
 
 TEST(Draw, MeansAreMet) {
-  Random random(7);
+  Draws random(7);
   double uniform = 0;
   double exponential = 0;
   for (int i = 0; i < 200'000; ++i) {
@@ -47,7 +47,7 @@ TEST(Draw, MeansAreMet) {
 // The slope of log(count) over log(rank), over ranks that have many draws each.
 double Slope(std::uint64_t milli_exponent) {
   constexpr int kRanks = 50;
-  Random random(milli_exponent + 1);
+  Draws random(milli_exponent + 1);
   const Zipf zipf(kRanks, milli_exponent);
   std::vector<double> counts(kRanks);
   for (int i = 0; i < 400'000; ++i) counts[zipf.Draw(random)] += 1;
@@ -69,7 +69,7 @@ TEST(Draw, ZipfHasItsSlope) {
 }
 
 TEST(Draw, ZipfDrawsOnlyItsRanks) {
-  Random random(3);
+  Draws random(3);
   const Zipf one(1, 4'000);
   EXPECT_EQ(one.Draw(random), 0u);
   const Zipf steep(Zipf::kMaxRanks, Zipf::kMaxMilliExponent);

@@ -59,7 +59,7 @@ class Generator final : public RequestSource {
 
   const GeneratorOptions options_;
   const std::uint64_t system_blocks_;
-  Random random_;
+  Draws random_;
   std::vector<Session> sessions_;
   std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns_;
   std::uint64_t next_hash_id_;

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The handshake against a node that is none, or another release.
+#include "client/connection.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <thread>
+
+namespace cistern::client {
+namespace {
+
+// Answers the first message with `answer`.
+Result<Connection> Greet(std::span<const std::byte> answer, std::int64_t deadline_us = 10'000'000) {
+  int ends[2];
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  std::thread node([&] {
+    std::array<std::byte, 1024> hello;
+    EXPECT_EQ(recv(ends[0], hello.data(), hello.size(), 0), static_cast<ssize_t>(sizeof(door::Hello)));
+    if (!answer.empty()) {
+      EXPECT_EQ(send(ends[0], answer.data(), answer.size(), MSG_NOSIGNAL),
+                static_cast<ssize_t>(answer.size()));
+    }
+  });
+  ConnectOptions options;
+  options.deadline_us = deadline_us;
+  Result<Connection> connection = GreetNode(Descriptor(ends[1]), "the node", options);
+  node.join();
+  close(ends[0]);
+  return connection;
+}
+
+TEST(Handshake, AnotherVersionIsToldWithBothVersions) {
+  door::Welcome welcome;
+  welcome.version = 9;
+  Result<Connection> connection = Greet(std::as_bytes(std::span(&welcome, 1)));
+  ASSERT_FALSE(connection.has_value());
+  EXPECT_EQ(connection.error().code(), Code::kMismatch);
+  EXPECT_NE(connection.error().message().find("version 9, this client 1"), std::string::npos)
+      << connection.error().message();
+}
+
+TEST(Handshake, ARefusalIsItsCodeAndMessage) {
+  door::Welcome welcome;
+  welcome.code = static_cast<std::uint32_t>(Code::kBusy);
+  std::strcpy(welcome.message.data(), "too many");
+  Result<Connection> connection = Greet(std::as_bytes(std::span(&welcome, 1)));
+  ASSERT_FALSE(connection.has_value());
+  EXPECT_EQ(connection.error().code(), Code::kBusy);
+  EXPECT_EQ(connection.error().message(), "too many");
+  welcome.message.fill('x');  // does not end
+  welcome.code = 77;
+  connection = Greet(std::as_bytes(std::span(&welcome, 1)));
+  EXPECT_EQ(connection.error().code(), Code::kDenied);
+  EXPECT_EQ(connection.error().message().size(), welcome.message.size());
+}
+
+TEST(Handshake, OtherBytesAreNoNode) {
+  const std::array<std::byte, 5> few{};
+  EXPECT_EQ(Greet(few).error().code(), Code::kMismatch);
+  const std::array<std::byte, 300> many{};
+  EXPECT_EQ(Greet(many).error().code(), Code::kMismatch);
+  door::Welcome welcome;  // ok, without descriptors
+  EXPECT_EQ(Greet(std::as_bytes(std::span(&welcome, 1))).error().code(), Code::kMismatch);
+}
+
+TEST(Handshake, SilenceEndsWithTheDeadline) {
+  EXPECT_EQ(Greet({}, 1'000).error().code(), Code::kTooLate);
+}
+
+}  // namespace
+}  // namespace cistern::client

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Promise 5: everything is bounded; past a bound the answer is kBusy at once, and who comes within it again
+// is served.
+#include <sys/resource.h>
+
+#include "../real_node.h"
+#include "client/connection.h"
+#include "door/protocol.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::size_t kBytes = 64u << 10;
+
+class Bounds : public ::testing::Test {
+ protected:
+  Status Put(std::uint64_t number) { return PutBlock(store, ns, number, std::nullopt, kBytes); }
+
+  RealNode node{80u << 20};  // two chunks of 32 MiB
+  Store store = node.Connect();
+  Namespace ns = AttachTest(store);
+};
+
+TEST_F(Bounds, FullMemoryEvictsAndUnderLeasesIsBusy) {
+  constexpr std::uint64_t kMany = 2000;  // of which memory holds less than 1,024
+  for (std::uint64_t n = 0; n < kMany; ++n) ASSERT_TRUE(Put(n).ok()) << n;
+  EXPECT_GT(StatusNumber(store, "evicted"), kMany - 1024);
+  std::vector<Lease> leases;
+  std::uint64_t held = 0;
+  for (std::uint64_t n = 0; n < kMany; ++n) {
+    const BlockRef ref{KeyOf(n)};
+    Result<Lease> lease = store.Acquire(ns, std::span(&ref, 1), {.lease_us = kMaxLeaseUs}).Wait();
+    if (!lease) continue;
+    leases.push_back(std::move(*lease));
+    held = n;
+  }
+  EXPECT_GT(leases.size(), 500u);
+  // What is free may still be filled; then nothing may go.
+  Status status;
+  for (std::uint64_t n = kMany; n < 2 * kMany && status.ok(); ++n) {
+    status = Put(n);
+    const BlockRef ref{KeyOf(n)};
+    if (Result<Lease> lease = store.Acquire(ns, std::span(&ref, 1), {.lease_us = kMaxLeaseUs}).Wait())
+      leases.push_back(std::move(*lease));
+  }
+  EXPECT_EQ(status.code(), Code::kBusy) << status.ToString();
+  EXPECT_FALSE(status.message().empty());
+  for (const Lease& lease : leases) EXPECT_TRUE(lease.still_good());
+  EXPECT_EQ(*store.Get(ns, KeyOf(held)), BodyOf(held, kBytes));
+  leases.clear();
+  Until([&] { return StatusNumber(store, "leases") == 0; });
+  EXPECT_TRUE(Put(9999).ok());
+}
+
+TEST_F(Bounds, Promise4ALeaseThatIsNeverReleasedEnds) {
+  ASSERT_TRUE(Put(1).ok());
+  const BlockRef ref{KeyOf(1)};
+  Lease lease = *store.Acquire(ns, std::span(&ref, 1), {.lease_us = 100'000}).Wait();
+  Until([&] { return StatusNumber(store, "leases") == 0; });
+  EXPECT_FALSE(lease.still_good());
+}
+
+TEST_F(Bounds, TheQueueOfCallsIsBusyPastItsLimit) {
+  ASSERT_TRUE(Put(1).ok());
+  const BlockKey key = KeyOf(1);
+  std::vector<Ticket<std::uint32_t>> tickets;
+  for (std::uint32_t i = 0; i < door::kRingEntries; ++i)
+    tickets.push_back(store.Touch(ns, std::span(&key, 1)));
+  Result<std::uint32_t> past = store.Touch(ns, std::span(&key, 1)).Wait();
+  ASSERT_FALSE(past.has_value());
+  EXPECT_EQ(past.error().code(), Code::kBusy);
+  EXPECT_NE(past.error().message().find("256 calls"), std::string::npos) << past.error().message();
+  // What needs no call goes on.
+  EXPECT_EQ(*store.Get(ns, key), BodyOf(1, kBytes));
+  for (Ticket<std::uint32_t>& ticket : tickets) EXPECT_EQ(*ticket.Wait(), 1u);
+  tickets.clear();
+  EXPECT_TRUE(store.Touch(ns, std::span(&key, 1)).Wait().has_value());
+}
+
+TEST_F(Bounds, TheArgumentAreaIsBusyPastItsSize) {
+  const std::vector<BlockKey> keys(20'000, KeyOf(1));
+  Ticket<std::uint32_t> first = store.Touch(ns, keys);
+  Result<std::uint32_t> second = store.Touch(ns, keys).Wait();
+  ASSERT_FALSE(second.has_value());
+  EXPECT_EQ(second.error().code(), Code::kBusy);
+  EXPECT_TRUE(first.Wait().has_value());
+}
+
+TEST_F(Bounds, StagingIsBusyPastItsBudget) {
+  std::vector<Staging> taken;
+  Result<Staging> more = store.AllocateStaging(1u << 20);
+  for (; more.has_value() && taken.size() < 100; more = store.AllocateStaging(1u << 20))
+    taken.push_back(*more);
+  ASSERT_FALSE(more.has_value());
+  EXPECT_EQ(more.error().code(), Code::kBusy) << more.error().ToString();
+  EXPECT_GE(taken.size(), 8u);  // an eighth of 64 MiB
+  EXPECT_LE(taken.size(), 10u);
+  // Another session starts with its own, and gets no more.
+  Store other = node.Connect();
+  EXPECT_TRUE(other.AllocateStaging(1u << 20).has_value());
+  EXPECT_EQ(other.AllocateStaging(2u << 20).error().code(), Code::kBusy);
+  taken.clear();
+  more = Error(Code::kMiss, "");
+  EXPECT_TRUE(store.AllocateStaging(1u << 20).has_value());
+  EXPECT_TRUE(Put(1).ok());
+}
+
+TEST_F(Bounds, PutsThatStayPendingAreBusyPastTheirLimit) {
+  const std::vector<std::byte> body(512);
+  std::uint64_t held = 0, busy = 0;
+  for (std::uint64_t call = 0; call < 80; ++call) {
+    std::vector<BlockWrite> writes;
+    for (std::uint64_t i = 0; i < 64; ++i)
+      writes.push_back({.key = KeyOf(call * 64 + i), .put_id = {1, call * 64 + i + 1}, .data = body});
+    Result<WriteResult> result = store.Write(ns, writes, {.held = true}).Wait();
+    ASSERT_TRUE(result.has_value()) << result.error().ToString();
+    for (const WriteOutcome& outcome : result->outcomes) {
+      held += outcome.code == Code::kOk;
+      busy += outcome.code == Code::kBusy;
+    }
+  }
+  EXPECT_EQ(held, 4096u);
+  EXPECT_EQ(held + busy, 80u * 64);
+  std::vector<PutId> puts;
+  for (std::uint64_t n = 1; n <= held + busy; ++n) puts.push_back({1, n});
+  EXPECT_EQ(*store.Abandon(ns, puts).Wait(), held);
+  EXPECT_TRUE(Put(99'999).ok());
+}
+
+TEST(Sessions, AThousandAreServedAndOneMoreIsBusy) {
+  constexpr std::uint32_t kSessions = 1000;
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+  if (files.rlim_cur < 10 * kSessions)
+    GTEST_SKIP() << "both ends of a thousand sessions take 10,000 descriptors";
+  RealNode node;
+  Store store = node.Connect();
+  Namespace ns = AttachTest(store);
+  std::vector<client::Connection> sessions;
+  for (std::uint32_t i = 1; i < kSessions; ++i) {
+    Result<client::Connection> session = client::ConnectToNode(node.options());
+    ASSERT_TRUE(session.has_value()) << i << ": " << session.error().ToString();
+    sessions.push_back(std::move(*session));
+  }
+  Result<client::Connection> past = client::ConnectToNode(node.options());
+  ASSERT_FALSE(past.has_value());
+  EXPECT_EQ(past.error().code(), Code::kBusy);
+  EXPECT_NE(past.error().message().find("the limit is 1000"), std::string::npos) << past.error().message();
+  EXPECT_EQ(StatusNumber(store, "sessions"), kSessions);
+  ASSERT_TRUE(PutBlock(store, ns, 1, std::nullopt, kBytes).ok());
+  EXPECT_EQ(*store.Get(ns, KeyOf(1)), BodyOf(1, kBytes));
+  sessions.clear();
+  Until([&] { return StatusNumber(store, "sessions") == 1; });
+  EXPECT_TRUE(client::ConnectToNode(node.options()).has_value());
+}
+
+}  // namespace
+}  // namespace cistern

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole node on a thread of this process, with a socket, and what tests of its clients need. Blocks are
+// those of a namespace with one full group and one part; what a block holds follows from its number.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/format.h"
+#include "base/random.h"
+#include "cistern/cistern.h"
+#include "node/node.h"
+
+namespace cistern {
+
+inline BlockKey KeyOf(std::uint64_t number) {
+  BlockKey key;
+  key.length = 32;
+  Random random(number);
+  for (std::uint8_t& byte : key.bytes) byte = static_cast<std::uint8_t>(random.Next());
+  return key;
+}
+
+inline std::vector<std::byte> BodyOf(std::uint64_t number, std::size_t bytes) {
+  std::vector<std::byte> body(bytes);
+  Random random(~number);
+  for (std::size_t i = 0; i + 8 <= bytes; i += 8) {
+    const std::uint64_t word = random.Next();
+    std::memcpy(body.data() + i, &word, 8);
+  }
+  return body;
+}
+
+// Waits for the event; a watchdog ends a test that waits in vain.
+inline void Until(const std::function<bool()>& so) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!so()) {
+    ASSERT_LT(std::chrono::steady_clock::now(), end) << "the watchdog barks";
+    std::this_thread::yield();
+  }
+}
+
+class RealNode {
+ public:
+  explicit RealNode(std::uint64_t memory_bytes = 128u << 20) {
+    std::filesystem::path parent = "/dev/shm";
+    if (!std::filesystem::is_directory(parent)) parent = std::filesystem::temp_directory_path();
+    directory_ = (parent / "cistern-test-XXXXXX").string();
+    EXPECT_NE(mkdtemp(directory_.data()), nullptr);
+    options_.memory_dir = directory_ + "/memory";
+    options_.memory_bytes = memory_bytes;
+    options_.socket = directory_ + "/socket";
+    options_.log_level = "error";
+    Start();
+  }
+  ~RealNode() {
+    node_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void Start() {
+    Result<std::unique_ptr<Node>> node = Node::Start(options_);
+    ASSERT_TRUE(node.has_value()) << node.error().ToString();
+    node_ = std::move(*node);
+  }
+  void Stop() { node_.reset(); }
+
+  ConnectOptions options(const OwnerToken& owner = {}) const {
+    ConnectOptions options;
+    options.socket = options_.socket;
+    options.owner = owner;
+    return options;
+  }
+  Store Connect(const OwnerToken& owner = {}) const {
+    Result<Store> store = Store::Connect(options(owner));
+    CISTERN_ASSERT(store.has_value());
+    return std::move(*store);
+  }
+
+ private:
+  std::string directory_;
+  NodeOptions options_;
+  std::unique_ptr<Node> node_;
+};
+
+inline Namespace AttachTest(Store& store) {
+  NamespaceSpec spec;
+  spec.fields = {{"name", "test"}};
+  spec.groups = {{.name = "all"}};
+  Result<Namespace> ns = store.Attach(spec);
+  CISTERN_ASSERT(ns.has_value());
+  return *ns;
+}
+
+inline Status PutBlock(Store& store, const Namespace& ns, std::uint64_t number,
+                       std::optional<std::uint64_t> parent, std::size_t bytes) {
+  std::optional<BlockKey> parent_key;
+  if (parent) parent_key = KeyOf(*parent);
+  return store.Put(ns, KeyOf(number), parent_key, BodyOf(number, bytes));
+}
+
+// A number of the node's status, by its name.
+inline std::uint64_t StatusNumber(Store& store, const std::string& name) {
+  Result<std::string> json = store.StatusJson();
+  if (!json) return UINT64_MAX;
+  const std::size_t at = json->find("\"" + name + "\":");
+  if (at == std::string::npos) return UINT64_MAX;
+  return std::strtoull(json->c_str() + at + name.size() + 3, nullptr, 10);
+}
+
+}  // namespace cistern
