@@ -93,9 +93,9 @@ class RealNode {
   std::unique_ptr<Node> node_;
 };
 
-inline Namespace AttachTest(Store& store) {
+inline Namespace AttachTest(Store& store, const std::string& name = "test") {
   NamespaceSpec spec;
-  spec.fields = {{"name", "test"}};
+  spec.fields = {{"name", name}};
   spec.groups = {{.name = "all"}};
   Result<Namespace> ns = store.Attach(spec);
   CISTERN_ASSERT(ns.has_value());
