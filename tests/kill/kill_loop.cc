@@ -144,8 +144,8 @@ class KillLoop {
       siginfo_t ended{};
       waitid(P_PID, static_cast<id_t>(clients_[i]), &ended, WEXITED | WNOHANG | WNOWAIT);
       if (ended.si_pid == clients_[i] && (ended.si_code != CLD_EXITED || ended.si_status != 0)) {
-        return Status(Code::kGone, Text("client ", i, ended.si_code == CLD_EXITED ? " failed, exit " : " died of signal ",
-                                        ended.si_status));
+        const char* how = ended.si_code == CLD_EXITED ? " failed, exit " : " died of signal ";
+        return Status(Code::kGone, Text("client ", i, how, ended.si_status));
       }
     }
     return Status();
@@ -192,7 +192,8 @@ class KillLoop {
 };
 
 std::string JsonOf(const Compared& c) {
-  return Text("{\"blocks\":", c.blocks, ",\"hits\":", c.hits, ",\"misses\":", c.misses, ",\"lost\":", c.lost, ",\"dropped\":", c.dropped, ",\"bytes\":", c.bytes, "}");
+  return Text("{\"blocks\":", c.blocks, ",\"hits\":", c.hits, ",\"misses\":", c.misses, ",\"lost\":", c.lost,
+              ",\"dropped\":", c.dropped, ",\"bytes\":", c.bytes, "}");
 }
 
 void PrintJson(const KillReport& r, std::uint64_t seed) {
@@ -214,8 +215,8 @@ void PrintTable(const KillReport& r, std::uint64_t seed) {
     std::printf("  %-22s %s\n", name.c_str(), value.c_str());
   };
   auto compared = [](const Compared& of) {
-    return Text(of.blocks, " blocks: ", of.hits, " hits (", RoughSizeText(of.bytes), "), ", of.misses, " misses (", of.lost, " of published ones), ", of.dropped,
-                " dropped");
+    return Text(of.blocks, " blocks: ", of.hits, " hits (", RoughSizeText(of.bytes), "), ", of.misses,
+                " misses (", of.lost, " of published ones), ", of.dropped, " dropped");
   };
   std::printf("%s\n", Text(r.rounds, " rounds, ", r.kills, " kills, seed ", seed).c_str());
   line("load", Text(c.requests, " requests, ", c.published, " blocks published, ", c.refused, " refused, ",
