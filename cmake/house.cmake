@@ -20,7 +20,9 @@ endif()
 add_compile_options(-Wall -Wextra -Wno-missing-field-initializers -Wshadow -Wnon-virtual-dtor -Werror)
 # g++ 12 warns wrongly, where it inlines, about std::expected (a value that is not there is deleted or read) and
 # about std::string's copies (that they overlap).
-add_compile_options(-Wno-free-nonheap-object -Wno-maybe-uninitialized -Wno-restrict)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(-Wno-free-nonheap-object -Wno-maybe-uninitialized -Wno-restrict)
+endif()
 if(CISTERN_SANITIZE)
   add_compile_options(-fsanitize=${CISTERN_SANITIZE} -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${CISTERN_SANITIZE})
@@ -96,7 +98,8 @@ function(cistern_folder folder)
     add_executable(${folder}_test ${tests})
     target_link_libraries(${folder}_test PRIVATE cistern_${folder} GTest::gmock GTest::gtest_main)
     gtest_discover_tests(${folder}_test DISCOVERY_MODE PRE_TEST TEST_PREFIX ${folder}/
-      PROPERTIES LABELS unit TIMEOUT 300)
+      PROPERTIES LABELS unit TIMEOUT 300
+      ENVIRONMENT TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tools/tsan_suppressions.txt)
     add_dependencies(unit_tests ${folder}_test)
     if(CISTERN_SANITIZE MATCHES address)  # compiles in less than half the time; what is tested keeps -O1
       target_compile_options(${folder}_test PRIVATE -O0)
