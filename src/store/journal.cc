@@ -12,7 +12,8 @@ namespace cistern {
 namespace {
 
 constexpr std::size_t kFileHeadBytes = 16;
-constexpr std::size_t kRecordHeadBytes = 9;  // crc, payload bytes, kind
+constexpr std::size_t kBatchHeadBytes = 8;   // crc, bytes of records
+constexpr std::size_t kRecordHeadBytes = 5;  // payload bytes, kind
 constexpr std::size_t kMaxPayloadBytes = 256u << 10;
 constexpr std::uint64_t kMaxFileBytes = 256ull << 20;  // far above what kMaxNamespaces and the tombstones take
 constexpr std::uint64_t kSlackBytes = 1u << 20;
@@ -47,15 +48,32 @@ std::optional<Tombstone> DecodeTombstone(std::span<const std::byte> payload) {
   return tombstone;
 }
 
-// The payload of the record that begins at `at`, or nothing when none that checks does.
-std::optional<std::span<const std::byte>> RecordAt(std::span<const std::byte> bytes, std::size_t at) {
-  if (bytes.size() - at < kRecordHeadBytes) return std::nullopt;
+// The records of the batch that begins at `at`, or nothing when none that checks does.
+std::optional<std::span<const std::byte>> BatchAt(std::span<const std::byte> bytes, std::size_t at) {
+  if (bytes.size() - at < kBatchHeadBytes) return std::nullopt;
   const auto size = GetRaw<std::uint32_t>(bytes, at + 4);
-  if (size > kMaxPayloadBytes || size > bytes.size() - at - kRecordHeadBytes) return std::nullopt;
-  if (Crc32c(bytes.data() + at + 4, kRecordHeadBytes - 4 + size) != GetRaw<std::uint32_t>(bytes, at)) {
+  if (size == 0 || size > bytes.size() - at - kBatchHeadBytes) return std::nullopt;
+  if (Crc32c(bytes.data() + at + 4, kBatchHeadBytes - 4 + size) != GetRaw<std::uint32_t>(bytes, at)) {
     return std::nullopt;
   }
-  return bytes.subspan(at + kRecordHeadBytes, size);
+  return bytes.subspan(at + kBatchHeadBytes, size);
+}
+
+// The payload of the first of some records.
+std::optional<std::span<const std::byte>> PayloadAt(std::span<const std::byte> records) {
+  if (records.size() < kRecordHeadBytes) return std::nullopt;
+  const auto size = GetRaw<std::uint32_t>(records, 0);
+  if (size > kMaxPayloadBytes || size > records.size() - kRecordHeadBytes) return std::nullopt;
+  return records.subspan(kRecordHeadBytes, size);
+}
+
+void AppendBatch(std::vector<std::byte>& out, std::span<const std::byte> records) {
+  const std::size_t at = out.size();
+  PutRaw(out, std::uint32_t{0});
+  PutRaw(out, static_cast<std::uint32_t>(records.size()));
+  out.insert(out.end(), records.begin(), records.end());
+  const std::uint32_t crc = Crc32c(out.data() + at + 4, out.size() - at - 4);
+  std::memcpy(out.data() + at, &crc, sizeof(crc));
 }
 
 }  // namespace
@@ -64,14 +82,9 @@ Journal::Journal(Loop& loop, std::string directory) : loop_(loop), directory_(st
 
 void Journal::Append(std::vector<std::byte>& out, Kind kind, std::span<const std::byte> payload) {
   CISTERN_ASSERT(payload.size() <= kMaxPayloadBytes);
-  const std::size_t at = out.size();
-  PutRaw(out, std::uint32_t{0});
   PutRaw(out, static_cast<std::uint32_t>(payload.size()));
   PutRaw(out, static_cast<std::uint8_t>(kind));
-  out.resize(out.size() + payload.size());
-  std::ranges::copy(payload, out.end() - static_cast<std::ptrdiff_t>(payload.size()));
-  const std::uint32_t crc = Crc32c(out.data() + at + 4, out.size() - at - 4);
-  std::memcpy(out.data() + at, &crc, sizeof(crc));
+  out.insert(out.end(), payload.begin(), payload.end());
 }
 
 void Journal::AppendTombstone(std::vector<std::byte>& out, const Tombstone& tombstone) {
@@ -87,13 +100,25 @@ bool Journal::Apply(std::span<const std::byte> bytes, std::size_t* used, Content
   std::map<std::uint32_t, NamespaceEntry> namespaces;
   std::map<std::uint64_t, Tombstone> tombstones;
   bool whole = true;
-  while (*used < bytes.size()) {
-    const auto payload = RecordAt(bytes, *used);
-    if (!payload) {
-      whole = false;
-      break;
+  std::span<const std::byte> batch;
+  while (*used < bytes.size() || !batch.empty()) {
+    if (batch.empty()) {
+      const auto next = BatchAt(bytes, *used);
+      if (!next) {
+        whole = false;
+        break;
+      }
+      batch = *next;
+      *used += kBatchHeadBytes + batch.size();
     }
-    switch (static_cast<Kind>(std::to_integer<std::uint8_t>(bytes[*used + 8]))) {
+    const auto payload = PayloadAt(batch);
+    if (!payload) {
+      // It checks, so it was written like that: by nobody who knows this format.
+      contents.damaged = true;
+      batch = {};
+      continue;
+    }
+    switch (static_cast<Kind>(std::to_integer<std::uint8_t>(batch[4]))) {
       case Kind::kSequences:
         if (payload->size() == 8) {
           contents.sequences_below = std::max(contents.sequences_below, GetRaw<std::uint64_t>(*payload, 0));
@@ -109,7 +134,7 @@ bool Journal::Apply(std::span<const std::byte> bytes, std::size_t* used, Content
         if (payload->size() == 8) tombstones.erase(GetRaw<std::uint64_t>(*payload, 0));
         break;
     }
-    *used += kRecordHeadBytes + payload->size();
+    batch = batch.subspan(kRecordHeadBytes + payload->size());
   }
   for (auto& [slot, entry] : namespaces) contents.namespaces.push_back(std::move(entry));
   for (const auto& [sequence, tombstone] : tombstones) contents.tombstones.push_back(tombstone);
@@ -143,9 +168,9 @@ Task<Result<Journal::Contents>> Journal::Open() {
   }
   std::size_t used = kFileHeadBytes;
   if (!Apply(bytes, &used, contents)) {
-    // A record behind the one that does not check: not the end of an append that a crash cut off.
+    // A batch behind the one that does not check: not the end of an append that a crash cut off.
     for (std::size_t at = used + 1; at < bytes.size() && !contents.damaged; ++at) {
-      contents.damaged = RecordAt(bytes, at).has_value();
+      contents.damaged = BatchAt(bytes, at).has_value();
       if ((at - used) % 65536 == 0) co_await Yield();
     }
   }
@@ -190,14 +215,15 @@ void Journal::EndTombstone(std::uint64_t sequence) {
 }
 
 std::vector<std::byte> Journal::Snapshot() const {
+  std::vector<std::byte> records, sequences;
+  PutRaw(sequences, sequences_below_);
+  Append(records, Kind::kSequences, sequences);
+  for (const auto& [slot, bytes] : namespaces_) Append(records, Kind::kNamespace, bytes);
+  for (const auto& [sequence, tombstone] : tombstones_) AppendTombstone(records, tombstone);
   std::vector<std::byte> out;
   PutRaw(out, kJournalMagic);
   PutRaw(out, kJournalVersion);
-  std::vector<std::byte> sequences;
-  PutRaw(sequences, sequences_below_);
-  Append(out, Kind::kSequences, sequences);
-  for (const auto& [slot, bytes] : namespaces_) Append(out, Kind::kNamespace, bytes);
-  for (const auto& [sequence, tombstone] : tombstones_) AppendTombstone(out, tombstone);
+  AppendBatch(out, records);
   return out;
 }
 
@@ -235,7 +261,8 @@ Task<Status> Journal::WriteOut() {
     broken_ = true;
     co_return co_await Rewrite();
   }
-  const std::vector<std::byte> bytes = std::exchange(pending_, {});
+  std::vector<std::byte> bytes;
+  if (!pending_.empty()) AppendBatch(bytes, std::exchange(pending_, {}));
   broken_ = true;
   if (Status status = co_await file_.WriteAll(bytes, end_); !status.ok()) co_return status;
   if (Status status = co_await file_.Sync(); !status.ok()) co_return status;

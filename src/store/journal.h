@@ -75,7 +75,7 @@ class Journal final {
 
   static void Append(std::vector<std::byte>& out, Kind kind, std::span<const std::byte> payload);
   static void AppendTombstone(std::vector<std::byte>& out, const Tombstone& tombstone);
-  // Takes records off the front of `bytes` as long as they check; false where one does not.
+  // Takes batches off the front of `bytes` as long as they check; false where one does not.
   bool Apply(std::span<const std::byte> bytes, std::size_t* used, Contents& contents) const;
   std::vector<std::byte> Snapshot() const;
   Task<Status> Rewrite();

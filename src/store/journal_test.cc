@@ -98,6 +98,27 @@ TEST_F(JournalTest, ATornTailIsCutAndWhatWasBeforeItStays) {
   }
 }
 
+// An append of more than a sector may lose its beginning and keep its end.
+TEST_F(JournalTest, ATornAppendOfManyIsATornTailToo) {
+  Open();
+  ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
+  for (std::uint64_t n = 0; n < 100; ++n) {
+    {
+      auto first = journal->AddTombstone(Stone(999));
+      std::vector<Task<Status>> together;
+      for (std::uint64_t i = 0; i < 40; ++i) together.push_back(journal->AddTombstone(Stone(1000 + i)));
+      ASSERT_TRUE(Run(std::move(first)).ok());
+      for (int i = 0; i < 3; ++i) loop->PollOnce();
+      loop->Crash();
+    }
+    Boot();
+    const auto contents = Open();
+    ASSERT_FALSE(contents.damaged) << n;
+    ASSERT_GE(contents.tombstones.size(), 1u);
+    ASSERT_TRUE(Start(contents.namespaces, 100).ok());
+  }
+}
+
 TEST_F(JournalTest, DamageBeforeItsEndIsToldFromATornTail) {
   Open();
   ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
