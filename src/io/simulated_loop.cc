@@ -91,6 +91,7 @@ bool SimulatedLoop::Harvest() {
     Ended(*pending.op, Carry(pending));
     any = true;
   }
+  if (watched_ == 0) return any;
   // A wake alone is nothing to do, else RunUntilIdle would depend on when another thread signalled.
   set_.Poll();
   for (EpollSet::Ready ready = set_.Next(); ready.watch != nullptr; ready = set_.Next()) {
@@ -108,7 +109,9 @@ bool SimulatedLoop::MoveTime(Instant until) {
 }
 
 void SimulatedLoop::Wait(Instant until) {
-  if (!MoveTime(until)) set_.Wait(std::numeric_limits<std::int64_t>::max());
+  if (MoveTime(until)) return;
+  set_.Wait(std::numeric_limits<std::int64_t>::max());
+  if (watched_ == 0) set_.Poll();  // takes the wake-up, which Harvest leaves
 }
 
 void SimulatedLoop::RunUntilIdle() {
@@ -152,7 +155,14 @@ Status SimulatedLoop::PreallocateFd(int fd, const std::string&, std::uint64_t si
   return Status();
 }
 
+Status SimulatedLoop::StartWatch(WatchState& watch) {
+  Status status = set_.Add(watch);
+  if (status.ok()) ++watched_;
+  return status;
+}
+
 void SimulatedLoop::EndWatch(WatchState& watch) {
+  --watched_;
   set_.Remove(watch);
   Forget(watch);
 }

@@ -61,7 +61,7 @@ class SimulatedLoop final : public Loop {
   void CloseFd(int fd) override;
   Result<std::uint64_t> SizeOf(int fd, const std::string& path) override;
   Status PreallocateFd(int fd, const std::string& path, std::uint64_t size_bytes) override;
-  Status StartWatch(WatchState& watch) override { return set_.Add(watch); }
+  Status StartWatch(WatchState& watch) override;
   void EndWatch(WatchState& watch) override;
 
   std::int64_t Carry(const Pending& pending);
@@ -76,6 +76,7 @@ class SimulatedLoop final : public Loop {
   std::vector<Pending> pending_;  // a heap, the next to end first
   std::uint64_t order_ = 0;
   std::vector<Fd> locks_;
+  std::uint32_t watched_ = 0;  // descriptors other than the wake-up: without any there is nothing to ask the kernel
 };
 
 }  // namespace cistern
