@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+// The checks that look at the whole: leases, what a restart brings back, and the store at rest.
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "storm/client.h"
+#include "storm/world.h"
+
+namespace cistern::storm {
+
+Sighting World::SightingOf(const BlockId& block, const OpenRecord& record) const {
+  Sighting seen;
+  seen.block = block;
+  PutId id = record.seal.put_id();
+  seen.put = id == PutIdOf(static_cast<PutNo>(id.low)) && id.low < model_.puts() ? id.low : 0;
+  seen.parts = record.seal.part_count();
+  seen.body_bytes = record.seal.body_bytes();
+  seen.expiry = record.stamp.expiry;
+  if (seen.put != 0) {
+    BlockCode parent = model_.put(static_cast<PutNo>(seen.put)).parent;
+    seen.parent = record.seal.parent() == KeyOf(block.ns, parent) ? parent : BlockCode{0xffff};
+  }
+  return seen;
+}
+
+World::Look World::LookAt(const BlockId& block, bool with_body) {
+  Look look;
+  if (incarnations_[block.ns] == 0) return look;
+  const auto& lengths = realms_[block.ns].spec.groups[block.group].part_bytes;
+  ReadCall call{.incarnation = index_.header()->incarnations[slots_[block.ns]], .now_s = 0};
+  BlockKey key = KeyOf(block.ns, block.code);
+  auto parts = static_cast<std::uint16_t>(lengths.empty() ? 1 : lengths.size());
+  look.outcome = reader_.Open(call, {key, block.group, parts}, nullptr, record_);
+  look.place = record_.place;
+  look.generation = record_.generation;
+  if (look.outcome != ReadOutcome::kHit) return look;
+  look.seen = SightingOf(block, record_);
+  look.born = record_.stamp.born;
+  if (with_body) {
+    std::uint64_t at = 0;
+    for (std::uint32_t part = 0; part < record_.seal.part_count(); ++part) {
+      std::uint32_t bytes = record_.seal.part_bytes(part);
+      if (look.seen.put != 0 && !model_.put(static_cast<PutNo>(look.seen.put)).any_bytes &&
+          !IsPart(look.seen.put, part, 0, {arena_.slot(look.place) + at, bytes})) {
+        look.outcome = ReadOutcome::kBad;
+      }
+      at += bytes;
+    }
+  }
+  return look;
+}
+
+bool World::Reachable(const BlockId& block) {
+  auto above = realms_[block.ns].ParentGroup(block.group);
+  BlockId at = block;
+  // A chain that is longer than the tree is deep goes round.
+  for (std::uint32_t depth = 0; depth <= 2 * kMaxDepth; ++depth) {
+    Look look = LookAt(at, false);
+    if (look.outcome != ReadOutcome::kHit || look.seen.put == 0) return false;
+    if (look.seen.parent == 0 || !above) return true;
+    at = {block.ns, *above, look.seen.parent};
+  }
+  return false;
+}
+
+bool World::DamagedRecord(Place place, std::uint64_t body_bytes) {
+  if (damage_.Standing(Fault::kFlipIndex)) return true;  // it may have led to another record of that place
+  if (geometry_.offset(place) >= geometry_.slots_bytes()) return false;
+  return damage_.Standing(arena_.slot(place), TrailerOffset(body_bytes, geometry_.alignment) + geometry_.alignment);
+}
+
+bool World::Doubtful(const BlockId& block) {
+  return std::ranges::any_of(dropping_, [&](const auto& drop) {
+    return drop.first == block.ns && (drop.second == 0 || model_.Below(block.ns, block.code, drop.second));
+  });
+}
+
+bool World::Harmed(const BlockId& block) {
+  if (damage_.Standing(Fault::kFlipIndex)) return true;
+  std::erase_if(harmed_, [this](const Somewhere& at) { return !DamagedRecord(at.place, at.body_bytes); });
+  return std::ranges::any_of(harmed_, [&](const Somewhere& at) {
+    return at.block.ns == block.ns && model_.Below(block.ns, block.code, at.block.code);
+  });
+}
+
+// Of a block and all that it hangs below, in every group.
+std::uint64_t World::LeastExpiry(std::uint32_t ns, BlockCode code) {
+  std::uint64_t least = 0;
+  for (BlockCode other = 1; other < kCodes; ++other) {
+    if (other % kTreeBlocks == 0 || !model_.Below(ns, code, other)) continue;
+    for (std::uint16_t group = 0; group < realms_[ns].groups(); ++group) {
+      if (model_.PutsOf({ns, group, other}).empty()) continue;
+      Look look = LookAt({ns, group, other}, false);
+      if (look.outcome == ReadOutcome::kHit && look.seen.expiry != 0 && (least == 0 || look.seen.expiry < least)) {
+        least = look.seen.expiry;
+      }
+    }
+  }
+  return least;
+}
+
+// ---- leases ----------------------------------------------------------------------------------------------
+
+void World::Granted(LeaseNote& lease, const std::vector<BlockId>& blocks, const std::vector<ViewGrant>& views,
+                    Moment since) {
+  if (views.size() != blocks.size()) Violation("acquire answered with another number of views");
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    if (views[i].code != Code::kOk) continue;
+    Look look = LookAt(blocks[i], true);
+    if (Doubtful(blocks[i]) || Harmed(blocks[i])) {
+      lease.lapsed = true;
+      continue;
+    }
+    if (look.outcome != ReadOutcome::kHit || look.place != views[i].place || look.generation != views[i].generation ||
+        look.seen.body_bytes != views[i].bytes) {
+      // What expired meanwhile may have gone at once.
+      if (*arena_.generation(views[i].place) != views[i].generation) {
+        lease.lapsed = true;
+        continue;
+      }
+      Violation(Text(TextOf(blocks[i]), ": a view of place ", views[i].place, " was granted, and the record is not there"));
+    }
+    model_.CheckSighting(look.seen, since, 0);
+    lease.blocks.push_back({blocks[i], look.place, look.generation, look.seen.put});
+    std::uint64_t expiry = LeastExpiry(blocks[i].ns, blocks[i].code);
+    if (expiry != 0 && (lease.least_expiry == 0 || expiry < lease.least_expiry)) lease.least_expiry = expiry;
+  }
+}
+
+void World::Held(LeaseNote& lease, std::uint32_t ns, const std::vector<BlockCode>& chain) {
+  auto group = realms_[ns].first_full;
+  if (!group) return;
+  for (BlockCode code : chain) {
+    BlockId block{ns, *group, code};
+    Look look = LookAt(block, false);
+    if (Doubtful(block) || Harmed(block)) {
+      lease.lapsed = true;
+      return;
+    }
+    if (look.outcome == ReadOutcome::kMiss) Violation(Text(TextOf(block), " was held and is not there"));
+    if (look.outcome != ReadOutcome::kHit) {
+      lease.lapsed = true;
+      return;
+    }
+    lease.blocks.push_back({block, look.place, look.generation, look.seen.put});
+  }
+  lease.least_expiry = LeastExpiry(ns, chain.back());
+}
+
+void World::AddLease(LeasePtr lease) { leases_.push_back(std::move(lease)); }
+
+void World::Disturb(std::uint32_t ns, BlockCode code) {
+  for (LeasePtr& lease : leases_) {
+    if (lease->ns != ns || lease->lapsed) continue;
+    lease->lapsed = std::ranges::any_of(
+        lease->blocks, [&](const LeasedBlock& block) { return model_.Below(ns, block.block.code, code); });
+  }
+}
+
+void World::DisturbAll(std::uint32_t ns) {
+  for (LeasePtr& lease : leases_) {
+    if (lease->ns == ns) lease->lapsed = true;
+  }
+}
+
+void World::EndLeasesOf(SessionId session) {
+  for (LeasePtr& lease : leases_) {
+    if (lease->caller.session == session) lease->released = lease->lapsed = true;
+  }
+}
+
+void World::CheckLease(LeaseNote& lease) {
+  if (lease.lapsed) return;
+  if (clock_.Now() >= lease.deadline || (lease.least_expiry != 0 && LatestTime() >= lease.least_expiry)) {
+    lease.lapsed = true;
+    return;
+  }
+  for (const LeasedBlock& block : lease.blocks) {
+    std::uint64_t generation = *arena_.generation(block.place);
+    if (generation == block.generation) continue;
+    Violation(Text(TextOf(block.block), " is leased at place ", block.place, " with generation ", block.generation,
+                   " and has generation ", generation));
+  }
+}
+
+void World::CheckLeases() {
+  for (LeasePtr& lease : leases_) CheckLease(*lease);
+  if (leases_.size() > 64) {
+    std::erase_if(leases_, [this](const LeasePtr& lease) {
+      return lease->released || (lease->lapsed && clock_.Now() >= lease->latest_deadline);
+    });
+  }
+}
+
+// ---- over a restart --------------------------------------------------------------------------------------
+
+// What a reader would find now, with all that it hangs below.
+void World::RememberWarm() {
+  warm_.clear();
+  warm_known_ = true;
+  for (std::uint32_t ns = 0; ns < realms_.size(); ++ns) {
+    for (BlockCode code = 1; code < kCodes; ++code) {
+      for (std::uint16_t group = 0; group < realms_[ns].groups(); ++group) {
+        BlockId block{ns, group, code};
+        if (model_.PutsOf(block).empty()) continue;
+        Look look = LookAt(block, false);
+        if (look.outcome != ReadOutcome::kHit || look.seen.put == 0) continue;
+        if (!Reachable(block)) continue;
+        warm_.push_back({block, look.seen.put, look.place, look.seen.body_bytes, look.seen.expiry});
+      }
+    }
+  }
+}
+
+void World::CheckWarm(SimNode& node) {
+  auto damaged = [this](const Warm& warm) {
+    return DamagedRecord(warm.place, warm.body_bytes) || damage_.Standing(arena_.directory(warm.place), sizeof(DirectoryEntry));
+  };
+  for (const Warm& warm : warm_) {
+    Look look = LookAt(warm.block, false);
+    if (look.outcome == ReadOutcome::kHit && look.seen.put == warm.put) continue;
+    bool excused = Doubtful(warm.block);
+    for (const Warm& other : warm_) {
+      if (excused || other.block.ns != warm.block.ns) continue;
+      if (!model_.Below(warm.block.ns, warm.block.code, other.block.code)) continue;
+      excused = damaged(other) || (other.expiry != 0 && LatestTime() >= other.expiry);
+    }
+    if (!excused) {
+      Violation(Text(TextOf(warm.block), " put ", warm.put, " at place ", warm.place, " did not survive the restart: of ",
+                     warm_.size(), " records ", node.store().counters().recovered.value(), " came back and ",
+                     node.store().counters().recovery_refused.value(), " were refused"));
+    }
+  }
+  warm_.clear();
+  // And nothing else may come any more of what was under way.
+  for (std::uint32_t ns = 0; ns < realms_.size(); ++ns) {
+    for (BlockCode code = 1; code < kCodes; ++code) {
+      for (std::uint16_t group = 0; group < realms_[ns].groups(); ++group) {
+        const std::vector<PutNo>& puts = model_.PutsOf({ns, group, code});
+        if (puts.empty()) continue;
+        Look look = LookAt({ns, group, code}, false);
+        if (look.outcome == ReadOutcome::kBad) continue;
+        for (PutNo put : puts) {
+          if (look.outcome != ReadOutcome::kHit || look.seen.put != put) model_.Absent(put);
+        }
+      }
+    }
+  }
+}
+
+// ---- at rest ---------------------------------------------------------------------------------------------
+
+std::optional<BlockId> World::BlockOf(const SealView& seal) {
+  for (std::uint32_t ns = 0; ns < realms_.size(); ++ns) {
+    if (incarnations_[ns] == 0 || index_.header()->incarnations[slots_[ns]] != seal.incarnation()) continue;
+    if (seal.group() >= realms_[ns].groups()) continue;
+    for (BlockCode code = 1; code < kCodes; ++code) {
+      if (seal.HasKey(KeyOf(ns, code))) return BlockId{ns, seal.group(), code};
+    }
+  }
+  return std::nullopt;
+}
+
+void World::AuditParent(const BlockId& block, const Look& look) {
+  auto group = realms_[block.ns].ParentGroup(block.group);
+  if (!group || look.seen.parent == 0) return;
+  BlockId parent{block.ns, *group, look.seen.parent};
+  Look above = LookAt(parent, false);
+  if (above.outcome == ReadOutcome::kMiss) Violation(Text(TextOf(block), " is there at rest and its parent is not"));
+  if (above.outcome == ReadOutcome::kHit && above.born >= look.born) {
+    Violation(Text(TextOf(block), " was born at ", look.born, " and its parent at ", above.born));
+  }
+}
+
+// Every entry leads to a record that proves it, whose parent is there.
+std::uint64_t World::AuditIndex() {
+  std::uint64_t entries = 0;
+  for (std::uint64_t number = 0; number < index_.entry_count(); ++number) {
+    const IndexEntry* entry = index_.entry(number);
+    if (entry->fingerprint[0] == 0) continue;
+    entries++;
+    auto place = static_cast<Place>(entry->place_and_bytes >> 32);
+    auto bytes = static_cast<std::uint32_t>(entry->place_and_bytes);
+    auto slot = CheckPlace(plain_, arena_, place, bytes);
+    if (!slot) Violation(Text("entry ", number, " leads to place ", place, ", which is no slot"));
+    std::uint64_t generation = *arena_.generation(place);
+    if (generation % 2 != 0 || (generation & kGenerationLowMask) != ((entry->rest >> 8) & kGenerationLowMask)) {
+      Violation(Text("entry ", number, " is of another generation than place ", place, " has, ", generation));
+    }
+    if (DamagedRecord(place, bytes)) continue;
+    auto seal = CheckSeal({arena_.slot(place) + slot->trailer_offset, slot->trailer_room});
+    if (!seal) Violation(Text("the record at place ", place, " has no seal: ", FaultText(seal.error())));
+    auto block = BlockOf(*seal);
+    if (!block) Violation(Text("the record at place ", place, " is of no block that is known"));
+    Look look = LookAt(*block, true);
+    if (look.outcome != ReadOutcome::kHit || look.place != place) {
+      Violation(Text(TextOf(*block), " is in the index for place ", place, " and cannot be read from there"));
+    }
+    if (DirectoryCrc(*arena_.directory(place), place) != arena_.directory(place)->crc &&
+        !damage_.Standing(arena_.directory(place), sizeof(DirectoryEntry))) {
+      Violation(Text(TextOf(*block), " has no directory entry at place ", place));
+    }
+    model_.CheckSighting(look.seen, model_.Now(), ticked_wall_);
+    AuditParent(*block, look);
+  }
+  return entries;
+}
+
+void World::Audit(SimNode& node) {
+  audits_++;
+  BlockStore::Occupancy occupancy = node.store().occupancy();
+  if (options_.max_blocks != 0 && occupancy.records > options_.max_blocks) {
+    Violation(Text(occupancy.records, " records, the limit is ", options_.max_blocks));
+  }
+  if (occupancy.pending > options_.max_pending) Violation(Text(occupancy.pending, " puts are pending, the limit is ", options_.max_pending));
+  if (occupancy.leases > options_.max_leases) Violation(Text(occupancy.leases, " leases, the limit is ", options_.max_leases));
+  if (occupancy.leased_blocks > options_.max_leased_blocks) Violation(Text(occupancy.leased_blocks, " leased blocks"));
+  if (occupancy.tombstones > options_.max_tombstones) Violation(Text(occupancy.tombstones, " tombstones"));
+  std::uint64_t leases = 0;
+  for (const LeasePtr& lease : leases_) leases += !lease->released && clock_.Now() < lease->latest_deadline;
+  if (occupancy.leases > leases) Violation(Text(occupancy.leases, " leases live, clients have ", leases));
+  for (const auto& [at, generation] : std::exchange(reported_, {})) {
+    if (*arena_.generation(at.place) != generation || !BodyDamaged(at.place, at.body_bytes)) continue;
+    Violation(Text(TextOf(at.block), " at place ", at.place, " was reported bad, is bad, and is still there"));
+  }
+  if (damage_.Standing(Fault::kFlipIndex)) return;
+  std::uint64_t entries = AuditIndex();
+  if (entries != occupancy.records) Violation(Text(entries, " entries in the index, ", occupancy.records, " records"));
+  std::uint64_t whole = 0;
+  std::string where;
+  for (std::uint32_t head = 0; head < geometry_.head_count; ++head) {
+    const ChunkHead& chunk = *arena_.head(head);
+    for (std::uint32_t unit = 0; unit < kUnitsPerHead; ++unit) {
+      if (chunk.generations[unit] == 0 || chunk.generations[unit] % 2 != 0) continue;
+      whole++;
+      const DirectoryEntry& entry = chunk.directory[unit];
+      where += Text(" ", head, ":", unit, chunk.carve % 2 == 0 ? "" : "(not carved)", " slot_bytes ", chunk.slot_bytes,
+                    " part_of ", chunk.part_of, " gen ", chunk.generations[unit], " entry gen ", entry.generation, " crc ok ",
+                    DirectoryCrc(entry, geometry_.place(head * kHeadSpanBytes + unit * kUnitBytes)) == entry.crc, ", boots ", boots_, " seeds ", node_seeds_, ";");
+    }
+  }
+  if (whole != entries) Violation(Text(whole, " slots are whole, ", entries, " are in the index:", where));
+  std::uint64_t used = node.slots().counts().used_slots;
+  if (used > entries + occupancy.pending) Violation(Text(used, " slots are in use for ", entries, " records and ", occupancy.pending, " puts"));
+}
+
+}  // namespace cistern::storm

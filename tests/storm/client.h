@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client process of the storm: the one reader on its own view of the shared memory, calls to the core, and
+// whatever a process may do wrong. Dies with its session and comes back as another.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "storm/world.h"
+
+namespace cistern::storm {
+
+class Client {
+ public:
+  Client(World& world, std::uint32_t number, std::uint32_t engine);
+
+  // The actor, until the run ends.
+  void Main();
+  // Something is under way: a call, a lease, a read that stopped between two words.
+  bool busy() const;
+  // From outside: the process is gone at its next word.
+  void Die();
+
+ private:
+  bool Up();  // its session lives and the node too
+  void Live();
+  void OpenSession();
+  void CloseSession();
+  void Operate();
+
+  CallPtr MakeCall(Call::Kind kind, std::uint32_t ns);
+  void Send(const CallPtr& call);
+  // False: it died or the node did.
+  bool Wait(const CallPtr& call);
+  bool Ask(const CallPtr& call) {
+    Send(call);
+    return Wait(call);
+  }
+  bool Attach(std::uint32_t ns);
+
+  // ---- writing ----
+  void PutChain();
+  void WriteOthers();
+  bool WriteParts(std::uint32_t ns, const std::vector<std::pair<PutNo, std::uint32_t>>& parts);
+  void Lie(Call& call, std::size_t bytes);
+  void FinishHeld();
+  void PutOdd();
+
+  // ---- reading ----
+  void ReadChain();
+  void ReadBlock(const BlockId& block, bool whole);
+  void CheckHit(const BlockId& block, const OpenRecord& record, Moment since, std::uint64_t time_s);
+  void Report(const BlockId& block, std::uint64_t body_bytes);
+  void ReadSlowly();
+  void MatchOnce();
+  std::uint32_t MatchChain(std::uint32_t ns, std::span<const BlockCode> chain);
+
+  // ---- leases ----
+  void AcquireSome();
+  void HoldChain();
+  void UseView();
+  void ReleaseOne();
+
+  // ---- the rest ----
+  void TouchSome();
+  void DropKey();
+  void DropAll();
+  void Revive();
+  void TouchGarbage();
+  void StealLease();
+
+  BlockCode SomeCode();
+  BlockId SomeBlock();
+  std::uint32_t SomeNamespace() { return static_cast<std::uint32_t>(world_.random().Below(world_.realms().size())); }
+  Instant SomeDeadline();
+  std::span<std::byte> Room(std::size_t bytes);
+
+  World& world_;
+  std::uint32_t number_, engine_number_;
+  Actor* actor_ = nullptr;
+  Reader<SimWords> reader_;
+  Caller caller_;
+  std::uint64_t boot_ = 0;  // of the node that the session is with
+  bool dying_ = false;
+  std::uint32_t open_ = 0;
+  bool reading_ = false;
+  struct Known {
+    std::uint32_t slot = 0;
+    std::uint64_t incarnation = 0;
+    bool attached = false;
+  };
+  std::vector<Known> known_;
+  std::vector<LeasePtr> leases_;
+  std::vector<std::pair<BlockId, std::uint64_t>> touched_;  // block, place and generation
+  std::unique_ptr<OpenRecord> record_;
+  std::vector<std::byte> buffer_;
+};
+
+}  // namespace cistern::storm

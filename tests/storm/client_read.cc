@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the storm's clients read, and what they check of it.
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "storm/client.h"
+
+namespace cistern::storm {
+
+std::uint32_t Client::MatchChain(std::uint32_t ns, std::span<const BlockCode> chain) {
+  World& world = world_;
+  const Realm& realm = world.realm(ns);
+  Moment since = world.model().Now();
+  ReadCall call = reader_.Begin(known_[ns].slot, world.scheduler().clock().Wall().seconds);
+  if (call.incarnation != known_[ns].incarnation) {
+    known_[ns].attached = false;
+    return 0;
+  }
+  std::vector<BlockKey> keys = KeysOf(ns, chain);
+  std::uint32_t there = MatchPrefix(reader_, call, keys, realm.match);
+  world.model().Trace("client ", number_, " matched ", there, " of namespace ", ns, " block ", chain.back(), " since ", since);
+  for (const MatchGroup& group : realm.match) {
+    std::uint32_t from = group.reach_blocks == 0 || group.reach_blocks > there ? 0 : there - group.reach_blocks;
+    for (std::uint32_t i = from; i < there; ++i) {
+      BlockId block{ns, group.group, chain[i]};
+      if (!world.model().AnyLegal(block, since)) Violation(Text(TextOf(block), " was matched and cannot be there"));
+    }
+  }
+  return there;
+}
+
+void Client::MatchOnce() {
+  std::uint32_t ns = SomeNamespace();
+  if (!Attach(ns)) return;
+  std::vector<BlockCode> chain = ChainOf(SomeCode());
+  std::uint32_t there = MatchChain(ns, chain);
+  if (!Up() || there == chain.size() || !known_[ns].attached) return;
+  // The rest is asked of the core.
+  CallPtr call = MakeCall(Call::Kind::kMatchRest, ns);
+  call->number = there;
+  call->keys = KeysOf(ns, std::span(chain).subspan(there));
+  Moment since = world_.model().Now();
+  if (!Ask(call) || !call->status.ok()) return;
+  if (call->value > chain.size() - there) Violation(Text("the core matched ", call->value, " of ", chain.size() - there));
+  auto group = world_.realm(ns).first_full;
+  for (std::uint64_t i = 0; group && i < call->value; ++i) {
+    BlockId block{ns, *group, chain[there + i]};
+    if (!world_.model().AnyLegal(block, since)) Violation(Text(TextOf(block), " was matched by the core and cannot be there"));
+  }
+}
+
+void Client::ReadChain() {
+  std::uint32_t ns = SomeNamespace();
+  if (!Attach(ns)) return;
+  const Realm& realm = world_.realm(ns);
+  std::vector<BlockCode> chain = ChainOf(SomeCode());
+  std::uint32_t there = world_.Chance(80) ? MatchChain(ns, chain) : static_cast<std::uint32_t>(chain.size());
+  for (std::uint32_t i = 0; i < there && Up() && known_[ns].attached; ++i) {
+    auto group = static_cast<std::uint16_t>(world_.random().Below(realm.groups()));
+    if (world_.Chance(60)) ReadBlock({ns, group, chain[i]}, false);
+  }
+}
+
+void Client::CheckHit(const BlockId& block, const OpenRecord& record, Moment since, std::uint64_t time_s) {
+  World& world = world_;
+  Sighting seen = world.SightingOf(block, record);
+  world.model().CheckSighting(seen, since, time_s);
+  if (record.stamp.region != record.place || record.stamp.region_epoch != record.generation) {
+    Violation(Text(TextOf(block), " was read with the stamp of another place or generation"));
+  }
+  const Put& put = world.model().put(static_cast<PutNo>(seen.put));
+  auto group = world.realm(block.ns).ParentGroup(block.group);
+  if (group && put.parent != 0 && !world.model().AnyLegal({block.ns, *group, put.parent}, put.first_asked)) {
+    Violation(Text(TextOf(block), " put ", seen.put, " is visible and its parent never was"));
+  }
+}
+
+void Client::ReadBlock(const BlockId& block, bool whole) {
+  World& world = world_;
+  Random& random = world.random();
+  world.reads++;
+  world.NoteRead(block);
+  const Realm& realm = world.realm(block.ns);
+  Moment since = world.model().Now();
+  std::uint64_t time_s = world.SureTime();
+  ReadCall call = reader_.Begin(known_[block.ns].slot, world.scheduler().clock().Wall().seconds);
+  if (call.incarnation != known_[block.ns].incarnation) {
+    known_[block.ns].attached = false;
+    return;
+  }
+  BlockKey key = KeyOf(block.ns, block.code);
+  auto found = reader_.Find(call, block.group, key);
+  if (!found) return;
+  const auto& lengths = realm.spec.groups[block.group].part_bytes;
+  auto parts = static_cast<std::uint16_t>(lengths.empty() ? 1 : lengths.size());
+  // All of some parts, or a stretch.
+  struct Asked {
+    std::uint64_t at;
+    RangeCopy copy;
+    std::span<std::byte> piece[2];
+  };
+  std::vector<Asked> asked(parts);
+  std::size_t total = 0;
+  for (std::uint16_t part = 0; part < parts; ++part) {
+    std::uint64_t length = lengths.empty() ? found->body_bytes : lengths[part];
+    std::uint64_t from = !whole && random.Below(3) == 0 ? random.Below(length) : 0;
+    std::uint64_t bytes = !whole && random.Below(3) == 0 ? 1 + random.Below(length - from) : length - from;
+    asked[part].at = total;
+    asked[part].copy.range = {part, from, bytes};
+    total += bytes;
+  }
+  std::span<std::byte> room = Room(total);
+  std::vector<RangeCopy> ranges;
+  for (Asked& one : asked) {
+    std::uint64_t first = random.Below(one.copy.range.bytes + 1);
+    one.piece[0] = room.subspan(one.at, first);
+    one.piece[1] = room.subspan(one.at + first, one.copy.range.bytes - first);
+    one.copy.pieces = one.piece;
+    ranges.push_back(one.copy);
+  }
+  reading_ = true;
+  ReadOutcome outcome = reader_.Read(call, {key, block.group, parts}, &*found, ranges, *record_);
+  reading_ = false;
+  if (outcome == ReadOutcome::kMiss) return;
+  if (outcome == ReadOutcome::kBad) {
+    if (!world.DamagedRecord(record_->place, found->body_bytes)) {
+      Violation(Text(TextOf(block), " is bad under generation ", record_->generation, " at place ", record_->place,
+                     " and nobody damaged it"));
+    }
+    return Report(block, found->body_bytes);
+  }
+  if (outcome == ReadOutcome::kOutOfRange) {
+    if (!lengths.empty()) Violation(Text(TextOf(block), " is shorter than its namespace says"));
+    return;
+  }
+  world.hits++;
+  world.model().Trace("client ", number_, " hit ", TextOf(block), " put ", record_->seal.put_id().low, " place ", record_->place,
+                      " generation ", record_->generation, " born ", record_->stamp.born);
+  CheckHit(block, *record_, since, time_s);
+  PutNo put = static_cast<PutNo>(record_->seal.put_id().low);
+  for (const Asked& one : asked) {
+    if (world.model().put(put).any_bytes) break;
+    if (IsPart(put, one.copy.range.part, one.copy.range.offset, room.subspan(one.at, one.copy.range.bytes))) continue;
+    Violation(Text(TextOf(block), " put ", put, ": wrong bytes in part ", one.copy.range.part, " from ",
+                   one.copy.range.offset, ", ", one.copy.range.bytes, " bytes"));
+  }
+  std::uint64_t touch = std::uint64_t{record_->place} << 32 | (record_->generation & 0xffff'ffff);
+  touched_.emplace_back(block, touch);
+}
+
+void Client::Report(const BlockId& block, std::uint64_t body_bytes) {
+  if (!Up() || !known_[block.ns].attached) return;
+  CallPtr call = MakeCall(Call::Kind::kReportBad, block.ns);
+  call->names = {{KeyOf(block.ns, block.code), block.group}};
+  call->deadline = Instant::Never();
+  world_.Disturb(block.ns, block.code);
+  // Unless it was damaged after the core had looked, it is cut, and at rest it is gone.
+  std::uint64_t flips = world_.faults()[Fault::kFlipBody].injected;
+  Place place = record_->place;
+  std::uint64_t generation = record_->generation;
+  bool body = world_.BodyDamaged(place, body_bytes);
+  if (!Ask(call) || !call->status.ok() || !body || flips != world_.faults()[Fault::kFlipBody].injected) return;
+  world_.Reported(block, place, generation, body_bytes);
+}
+
+// Opens a record, copies it in steps and stops between them for as long as it likes.
+void Client::ReadSlowly() {
+  World& world = world_;
+  Random& random = world.random();
+  BlockId block = SomeBlock();
+  if (!Attach(block.ns)) return;
+  const Realm& realm = world.realm(block.ns);
+  Moment since = world.model().Now();
+  std::uint64_t time_s = world.SureTime();
+  ReadCall call = reader_.Begin(known_[block.ns].slot, world.scheduler().clock().Wall().seconds);
+  if (call.incarnation != known_[block.ns].incarnation) return;
+  BlockKey key = KeyOf(block.ns, block.code);
+  const auto& lengths = realm.spec.groups[block.group].part_bytes;
+  auto parts = static_cast<std::uint16_t>(lengths.empty() ? 1 : lengths.size());
+  ReadOutcome opened = reader_.Open(call, {key, block.group, parts}, nullptr, *record_);
+  if (opened != ReadOutcome::kHit) return;
+  CheckHit(block, *record_, since, time_s);
+  PutNo put = static_cast<PutNo>(record_->seal.put_id().low);
+  reading_ = true;
+  bool whole = true;
+  std::uint64_t bytes = world.PartBytes(put, 0);
+  std::span<std::byte> room = Room(bytes);
+  std::uint64_t step = 1 + bytes / 2;
+  if (world.faults().Wants(Fault::kClientStalls)) {
+    world.faults().Injected(Fault::kClientStalls);
+    world.faults().Seen(Fault::kClientStalls);
+    world.scheduler().WaitFor(static_cast<std::int64_t>(100 + random.Below(20'000)));
+  }
+  for (std::uint64_t at = 0; at < bytes && whole && !dying_; at += step) {
+    std::uint64_t n = std::min(step, bytes - at);
+    std::span<std::byte> piece[] = {room.subspan(at, n)};
+    whole = reader_.CopyRange(*record_, {{0, at, n}, piece}) == ReadOutcome::kHit;
+  }
+  reading_ = false;
+  if (dying_ || !reader_.StillGood(*record_)) return;
+  if (!whole) {
+    if (!world.DamagedRecord(record_->place, record_->seal.body_bytes())) {
+      Violation(Text(TextOf(block), " is bad in a slow read and nobody damaged it"));
+    }
+    return;
+  }
+  if (!world.model().put(put).any_bytes && !IsPart(put, 0, 0, room)) {
+    Violation(Text(TextOf(block), " put ", put, ": wrong bytes in a slow read"));
+  }
+}
+
+// ---- leases ----------------------------------------------------------------------------------------------
+
+void Client::AcquireSome() {
+  World& world = world_;
+  std::uint32_t ns = SomeNamespace();
+  if (!Attach(ns)) return;
+  std::vector<BlockCode> chain = ChainOf(SomeCode());
+  std::uint32_t there = MatchChain(ns, chain);
+  if (there == 0 || !Up() || !known_[ns].attached) return;
+  CallPtr call = MakeCall(Call::Kind::kAcquire, ns);
+  std::vector<BlockId> blocks;
+  for (std::uint32_t i = 0; i < there; ++i) {
+    if (!world.Chance(60)) continue;
+    auto group = static_cast<std::uint16_t>(world.random().Below(world.realm(ns).groups()));
+    blocks.push_back({ns, group, chain[i]});
+    call->names.push_back({KeyOf(ns, chain[i]), group});
+  }
+  if (blocks.empty()) return;
+  static constexpr std::int64_t kUs[] = {50, 2'000, 100'000, 5'000'000, 60'000'000};
+  call->duration_us = kUs[world.random().Below(5)];
+  auto lease = std::make_shared<LeaseNote>();
+  lease->caller = caller_;
+  lease->ns = ns;
+  lease->deadline = world.scheduler().clock().Now().PlusUs(call->duration_us);
+  Moment since = world.model().Now();
+  call->answered = [&world, lease, blocks, since](Call& answer) {
+    if (answer.lost || !answer.status.ok() || answer.value == 0) return;
+    lease->id = answer.value;
+    lease->latest_deadline = world.scheduler().clock().Now().PlusUs(answer.duration_us);
+    world.Granted(*lease, blocks, answer.grant.views, since);
+    world.AddLease(lease);
+  };
+  if (!Ask(call)) return;
+  if (lease->id != 0) leases_.push_back(lease);
+}
+
+void Client::HoldChain() {
+  World& world = world_;
+  std::uint32_t ns = SomeNamespace();
+  if (!Attach(ns)) return;
+  std::vector<BlockCode> chain = ChainOf(SomeCode());
+  std::uint32_t there = MatchChain(ns, chain);
+  if (there == 0 || !Up() || !known_[ns].attached) return;
+  chain.resize(there);
+  CallPtr call = MakeCall(Call::Kind::kHold, ns);
+  call->keys = KeysOf(ns, chain);
+  static constexpr std::int64_t kUs[] = {50, 2'000, 100'000, 5'000'000, 60'000'000};
+  call->duration_us = kUs[world.random().Below(5)];
+  auto lease = std::make_shared<LeaseNote>();
+  lease->caller = caller_;
+  lease->ns = ns;
+  lease->deadline = world.scheduler().clock().Now().PlusUs(call->duration_us);
+  call->answered = [&world, lease, chain, ns](Call& answer) {
+    if (answer.lost || !answer.status.ok()) return;
+    lease->id = answer.value;
+    lease->latest_deadline = world.scheduler().clock().Now().PlusUs(answer.duration_us);
+    world.Held(*lease, ns, chain);
+    world.AddLease(lease);
+  };
+  if (!Ask(call)) return;
+  if (lease->id != 0) leases_.push_back(lease);
+}
+
+// Copies through a view without a checksum, perhaps after a long stop; the generation afterwards decides.
+void Client::UseView() {
+  World& world = world_;
+  Random& random = world.random();
+  std::erase_if(leases_, [](const LeasePtr& lease) { return lease->released; });
+  if (leases_.empty()) return AcquireSome();
+  LeasePtr lease = leases_[random.Below(leases_.size())];
+  if (lease->blocks.empty()) return;
+  LeasedBlock view = lease->blocks[random.Below(lease->blocks.size())];
+  const Put& put = world.model().put(static_cast<PutNo>(view.put));
+  std::uint64_t bytes = put.parts[0].bytes;
+  std::span<std::byte> room = Room(bytes);
+  const std::byte* from = world.arena().slot(view.place);
+  std::uint64_t half = random.Below(bytes + 1);
+  reading_ = true;
+  world.sim().CopyOut(room.data(), from, half, 0);
+  if (world.faults().Wants(Fault::kClientStalls)) {
+    world.faults().Injected(Fault::kClientStalls);
+    world.faults().Seen(Fault::kClientStalls);
+    world.scheduler().WaitFor(static_cast<std::int64_t>(100 + random.Below(50'000)));
+  }
+  world.sim().CopyOut(room.data() + half, from + half, bytes - half, 0);
+  reading_ = false;
+  bool good = reader_.CheckView(view.place, view.generation);
+  bool damaged = world.DamagedRecord(view.place, bytes);
+  if (good && !damaged && !put.any_bytes && !IsPart(view.put, 0, 0, room)) {
+    Violation(Text(TextOf(view.block), " put ", view.put, ": wrong bytes through a view that is still good"));
+  }
+}
+
+void Client::ReleaseOne() {
+  World& world = world_;
+  std::erase_if(leases_, [](const LeasePtr& lease) { return lease->released; });
+  if (leases_.empty()) return;
+  LeasePtr lease = leases_[world.random().Below(leases_.size())];
+  CallPtr call = MakeCall(Call::Kind::kRelease, lease->ns);
+  call->number = lease->id;
+  lease->lapsed = true;
+  call->answered = [lease](Call& answer) {
+    if (answer.lost) return;
+    lease->released = true;
+  };
+  Ask(call);
+}
+
+void Client::StealLease() {
+  World& world = world_;
+  for (const LeasePtr& lease : world.leases()) {
+    if (lease->lapsed || lease->caller.owner == caller_.owner) continue;
+    world.faults().Injected(Fault::kClientLies);
+    world.faults().Seen(Fault::kClientLies);
+    CallPtr call = MakeCall(Call::Kind::kRelease, lease->ns);
+    call->number = lease->id;
+    LeasePtr theirs = lease;
+    call->answered = [theirs](Call& answer) {
+      if (!answer.lost && answer.status.ok() && !theirs->lapsed) Violation("a lease was released by another owner");
+    };
+    Ask(call);
+    return;
+  }
+  TouchGarbage();
+}
+
+}  // namespace cistern::storm

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// The faults that come from outside of any client, at a moment that the seed decides.
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "storm/client.h"
+#include "storm/world.h"
+
+namespace cistern::storm {
+
+void World::Inject() {
+  static constexpr Fault kFromOutside[] = {Fault::kCrash,     Fault::kClientDies,    Fault::kFlipBody,
+                                           Fault::kFlipSeal,  Fault::kFlipDirectory, Fault::kFlipIndex,
+                                           Fault::kClockBack, Fault::kLeaseExpires,  Fault::kJournal};
+  if (node() != nullptr && random().Below(40) == 0) node()->WantIdle();
+  for (int tries = 0; tries < 6; ++tries) {
+    Fault kind = kFromOutside[random().Below(std::size(kFromOutside))];
+    if (faults_.Wants(kind) && InjectOne(kind)) return;
+  }
+}
+
+bool World::InjectOne(Fault kind) {
+  switch (kind) {
+    case Fault::kCrash: {
+      if (nodes_.empty() || nodes_.back()->gone() || nodes_.back()->core()->ended()) return false;
+      SimNode& last = *nodes_.back();
+      // Mostly in the middle of something, sometimes while it starts.
+      if (last.under_way() == 0 && !last.midway()) return false;
+      if (!last.midway() && random().Below(4) != 0) return false;
+      faults_.Injected(kind);
+      faults_.Seen(kind);
+      KillNode();
+      return true;
+    }
+    case Fault::kClientDies: {
+      Client& client = *clients_[random().Below(clients_.size())];
+      if (!client.busy()) return false;
+      faults_.Injected(kind);
+      faults_.Seen(kind);
+      client.Die();
+      return true;
+    }
+    case Fault::kFlipBody:
+    case Fault::kFlipSeal:
+    case Fault::kFlipDirectory:
+      return FlipRecord(kind);
+    case Fault::kFlipIndex:
+      return FlipEntry();
+    case Fault::kClockBack:
+      if (clocks_back_ > 2) return false;
+      LatestTime();
+      faults_.Injected(kind);
+      clocks_back_++;
+      model_.Trace("clock back at ", clock_.Wall().seconds);
+      clock_.StepWall(-static_cast<std::int64_t>(1 + random().Below(90)));
+      return true;
+    case Fault::kLeaseExpires: {
+      std::uint64_t living = 0;
+      for (const LeasePtr& lease : leases_) living += !lease->released && clock_.Now() < lease->deadline;
+      if (living == 0) return false;
+      static constexpr std::int64_t kJumps[] = {500, 20'000, 1'000'000, 10'000'000, 61'000'000};
+      clock_.AdvanceUs(kJumps[random().Below(5)]);
+      LatestTime();
+      model_.Trace("time jumps to ", clock_.Now().ns / 1000, " us, wall ", clock_.Wall().seconds);
+      std::uint64_t ended = living;
+      for (const LeasePtr& lease : leases_) ended -= !lease->released && clock_.Now() < lease->deadline;
+      faults_.Injected(kind, ended);
+      faults_.Seen(kind, ended);
+      return true;
+    }
+    case Fault::kJournal:
+      disk_faulty_ = true;
+      faults_wanted_ = 1 + random().Below(3);
+      return true;
+    default:
+      return false;
+  }
+}
+
+cistern::Fault World::AskDisk(const IoRequest&) {
+  if (!disk_faulty_ || faults_wanted_ == 0 || random().Below(2) == 0) return {};
+  faults_wanted_--;
+  faults_.Injected(Fault::kJournal);
+  faults_.Seen(Fault::kJournal);
+  switch (random().Below(4)) {
+    case 0:
+    case 1: return {cistern::FaultKind::kIoError, 0};
+    case 2: return {cistern::FaultKind::kShort, random().Below(40)};
+    default: return {cistern::FaultKind::kDelay, 1 + random().Below(20'000)};
+  }
+}
+
+void World::KillNode() {
+  model_.Trace("node killed");
+  nodes_.back()->Kill();
+  for (PutNo put = 1; put < model_.puts(); ++put) model_.UnfinishedEnded(put, model_.Now());
+  for (auto& engine : engines_) {
+    NewToken(*engine);
+    engine->sessions = 0;
+  }
+  for (LeasePtr& lease : leases_) lease->released = lease->lapsed = true;
+  warm_known_ = false;
+  // Damage done to a directory tells at a restart.
+  for (int i = 0; i < 3; ++i) {
+    if (faults_.Wants(Fault::kFlipDirectory)) FlipRecord(Fault::kFlipDirectory);
+  }
+}
+
+// A record that a reader would find now.
+std::optional<World::Somewhere> World::SomeRecord() {
+  for (int tries = 0; tries < 40; ++tries) {
+    BlockId block;
+    block.ns = static_cast<std::uint32_t>(random().Below(realms_.size()));
+    block.group = static_cast<std::uint16_t>(random().Below(realms_[block.ns].groups()));
+    block.code = MakeCode(static_cast<std::uint32_t>(random().Below(random().Below(kTrees) + 1)),
+                          1 + static_cast<std::uint32_t>(random().Below(kTreeBlocks - 1)));
+    if (model_.PutsOf(block).empty()) continue;
+    Look look = LookAt(block, false);
+    if (look.outcome == ReadOutcome::kHit) return Somewhere{block, look.place, look.seen.body_bytes};
+  }
+  return std::nullopt;
+}
+
+bool World::FlipRecord(Fault kind) {
+  auto found = SomeRecord();
+  if (!found) return false;
+  Somewhere at = *found;
+  auto slot = CheckPlace(plain_, arena_, at.place, at.body_bytes);
+  if (!slot) return false;
+  auto seal = CheckSeal({arena_.slot(at.place) + slot->trailer_offset, slot->trailer_room});
+  if (!seal) return false;
+  auto bit = static_cast<unsigned>(random().Below(8));
+  std::byte* base = arena_.slot(at.place);
+  if (kind == Fault::kFlipBody) {
+    damage_.FlipBit(kind, base + random().Below(at.body_bytes), bit);
+  } else if (kind == Fault::kFlipSeal) {
+    std::uint32_t bytes = TrailerBytes(seal->segment_count(), seal->part_count());
+    damage_.FlipBit(kind, base + slot->trailer_offset + random().Below(bytes), bit);
+  } else {
+    auto* entry = reinterpret_cast<std::byte*>(arena_.directory(at.place));
+    damage_.FlipBit(kind, entry + random().Below(offsetof(DirectoryEntry, crc) + 4), bit);
+  }
+  model_.Trace(FaultName(kind), ": ", TextOf(at.block), " place ", at.place);
+  Disturb(at.block.ns, at.block.code);
+  if (kind != Fault::kFlipDirectory) {
+    harmed_.push_back(at);
+    curious_.push_back(at.block);
+  }
+  return true;
+}
+
+std::optional<std::uint64_t> World::EntryOf(const BlockId& block) {
+  if (incarnations_[block.ns] == 0) return std::nullopt;
+  Fingerprint fingerprint =
+      FingerprintOf(index_.header()->incarnations[slots_[block.ns]], block.group, KeyOf(block.ns, block.code));
+  for (int which = 0; which < 2; ++which) {
+    for (std::uint32_t i = 0; i < kEntriesPerBucket; ++i) {
+      std::uint64_t number = index_.bucket(fingerprint, which) + i;
+      const IndexEntry* entry = index_.entry(number);
+      if (entry->fingerprint[0] == fingerprint.words[0] && entry->fingerprint[1] == fingerprint.words[1]) return number;
+    }
+  }
+  return std::nullopt;
+}
+
+// A bit of an entry, or words that belong to another one: where it leads, what it says of the record.
+bool World::FlipEntry() {
+  auto found = SomeRecord();
+  if (!found) return false;
+  BlockId block = found->block;
+  auto number = EntryOf(block);
+  if (!number) return false;
+  curious_.push_back(block);
+  model_.Trace("flip-index: ", TextOf(block));
+  IndexEntry* entry = index_.entry(*number);
+  if (random().Below(2) == 0) {
+    auto second = SomeRecord();
+    auto other = second ? EntryOf(second->block) : std::nullopt;
+    if (!other || *other == *number) return false;
+    damage_.Overwrite(Fault::kFlipIndex, &entry->place_and_bytes, index_.entry(*other)->place_and_bytes);
+    if (random().Below(2) == 0) entry->rest = index_.entry(*other)->rest;
+    return true;
+  }
+  std::uint64_t* words_of[] = {&entry->fingerprint[0], &entry->fingerprint[1], &entry->place_and_bytes, &entry->rest};
+  auto* word = reinterpret_cast<std::byte*>(words_of[random().Below(4)]);
+  damage_.FlipBit(Fault::kFlipIndex, word + random().Below(8), static_cast<unsigned>(random().Below(8)));
+  return true;
+}
+
+}  // namespace cistern::storm

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "storm/node.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "storm/model.h"
+
+namespace cistern::storm {
+
+// ---- movers ----------------------------------------------------------------------------------------------
+
+void SimMovers::Submit(MoverJob& job) {
+  // Handing over is a locked instruction: plain stores are seen by who takes the job. Streamed ones may not be.
+  scheduler_.current()->stores().DrainWords();
+  jobs_.push_back(&job);
+  if (!waiting_.empty()) {
+    scheduler_.Wake(waiting_.back());
+    waiting_.pop_back();
+  }
+}
+
+void SimMovers::Main() {
+  Actor* self = scheduler_.current();
+  while (!self->dead() && !ending_) {
+    if (jobs_.empty()) {
+      waiting_.push_back(self);
+      scheduler_.WaitFor(1'000'000);
+      std::erase(waiting_, self);
+      continue;
+    }
+    MoverJob* job = jobs_.front();
+    jobs_.pop_front();
+    moving_++;
+    abandoned_.push_back(job);
+    if (scheduler_.random().Below(4) == 0) scheduler_.WaitFor(static_cast<std::int64_t>(scheduler_.random().Below(40)));
+    job->Move(words_);
+    moving_--;
+    if (self->dead()) return;
+    std::erase(abandoned_, job);
+    self->stores().DrainWords();
+    moved_.push_back(job);
+    scheduler_.Wake(core_);
+  }
+}
+
+void SimMovers::Abandon() {
+  for (auto* jobs : {&moved_, &abandoned_}) {
+    for (MoverJob* job : *jobs) dynamic_cast<AwaitedJob&>(*job).Abandon();
+    jobs->clear();
+  }
+  for (MoverJob* job : jobs_) dynamic_cast<AwaitedJob&>(*job).Abandon();
+  jobs_.clear();
+}
+
+// ---- node ------------------------------------------------------------------------------------------------
+
+SimNode::SimNode(const Surroundings& around) : around_(around), scheduler_(around.scheduler) {
+  core_ = scheduler_.Spawn("core", [this] { Main(); });
+}
+
+void SimNode::Main() {
+  auto loop = SimulatedLoop::Make(scheduler_.clock(), around_.disk, around_.seed);
+  if (!loop) Violation(Text("no simulated loop: ", loop.error().ToString()));
+  loop_ = std::move(*loop);
+  movers_ = std::make_unique<SimMovers>(scheduler_, around_.words);
+  movers_->core_ = core_;
+  for (std::uint32_t i = 0; i < around_.movers; ++i) {
+    mover_actors_.push_back(scheduler_.Spawn("mover", [movers = movers_.get()] { movers->Main(); }));
+  }
+  journal_ = std::make_unique<Journal>(*loop_, "node");
+  slots_ = std::make_unique<Slots>(around_.words, around_.arena);
+  BlockStore::Parts parts{executor(),  scheduler_.clock(), around_.words, *slots_,
+                          around_.index, *movers_,           *journal_,    around_.log};
+  store_ = std::make_unique<BlockStore>(parts, around_.options);
+  tasks_ = std::make_unique<TaskGroup>(executor());
+  Serve();
+  TearDown();
+}
+
+void SimNode::Serve() {
+  {
+    Task<Status> recovery = store_->Recover();
+    while (!recovery.done()) {
+      Turn();
+      if (core_->dead()) {
+        loop_->Crash();
+        movers_->Abandon();
+        return;
+      }
+    }
+    start_ = recovery.Take();
+  }
+  if (!start_.ok()) {
+    gone_ = true;
+  } else {
+    core_->stores().DrainAll();
+    if (!core_->dead()) around_.recovered(*this);
+    serving_ = true;
+  }
+  bool more = false;
+  while (!core_->dead() && !gone_) {
+    bool any = Turn();
+    if (core_->dead()) break;
+    if (!want_idle_ || ending_) TakeCalls();
+    if (more || scheduler_.random().Below(16) == 0) {
+      std::uint64_t wall_s = scheduler_.clock().Wall().seconds;
+      more = store_->Tick();
+      if (core_->dead()) break;
+      around_.ticked(*this, wall_s);
+    }
+    CheckSteps();
+    if (core_->dead()) break;
+    if (tasks_->size() == 0 && !more && movers_->idle() && (want_idle_ || ending_)) {
+      if (ending_ && inbox_.empty()) gone_ = true;
+      if (store_->Tick()) {
+        more = true;
+        gone_ = false;
+        continue;
+      }
+      if (core_->dead()) break;
+      core_->stores().DrainAll();
+      around_.idle(*this);
+      want_idle_ = false;
+    }
+    if (!any && (inbox_.empty() || want_idle_) && !more && !core_->dead()) {
+      Instant until = scheduler_.clock().Now().PlusUs(static_cast<std::int64_t>(1 + scheduler_.random().Below(150)));
+      scheduler_.WaitUntil(std::min(until, executor().next_timer()));
+    }
+  }
+  if (core_->dead()) {
+    loop_->Crash();
+    movers_->Abandon();
+    tasks_->Drop();
+  }
+}
+
+bool SimNode::Turn() {
+  for (MoverJob* job : movers_->TakeMoved()) executor().Post(*job);
+  bool any = loop_->PollOnce();
+  CheckSteps();
+  scheduler_.Pause();
+  return any;
+}
+
+void SimNode::CheckSteps() {
+  std::uint32_t touches = store_->TakeLongestStep();
+  if (touches > kStepTouches) Violation(Text("a step of the core did ", touches, " touches, the limit is ", kStepTouches));
+}
+
+void SimNode::TearDown() {
+  movers_->End();
+  for (Actor* mover : mover_actors_) {
+    if (!core_->dead()) scheduler_.Wake(mover);
+  }
+  if (!core_->dead()) {
+    // In order: every mover has looked once more.
+    while (!std::ranges::all_of(mover_actors_, [](Actor* mover) { return mover->ended(); })) scheduler_.WaitFor(5);
+  }
+  tasks_.reset();
+  store_.reset();
+  slots_.reset();
+  journal_.reset();
+  movers_.reset();
+  loop_.reset();
+  gone_ = true;
+}
+
+void SimNode::Kill() {
+  gone_ = true;
+  for (Actor* mover : mover_actors_) scheduler_.Kill(mover);
+  scheduler_.Kill(core_);
+  for (CallPtr& call : std::exchange(open_, {})) {
+    call->lost = true;
+    Answer(call);
+  }
+  inbox_.clear();
+}
+
+// ---- calls -----------------------------------------------------------------------------------------------
+
+void SimNode::Send(CallPtr call) {
+  if (call->staging) call->staging->writes++;
+  if (!serving()) {
+    call->lost = true;
+    return Answer(call);
+  }
+  open_.push_back(call);
+  inbox_.push_back(call);
+  scheduler_.Wake(core_);
+}
+
+void SimNode::TakeCalls() {
+  while (!inbox_.empty()) {
+    CallPtr call = inbox_.front();
+    inbox_.pop_front();
+    tasks_->Spawn(Handle(std::move(call)));
+    if (core_->dead() || scheduler_.random().Below(3) == 0) return;
+  }
+}
+
+void SimNode::Answer(CallPtr call) {
+  if (call->staging) call->staging->writes--;
+  call->done = true;
+  if (call->lost) call->status = Status(Code::kGone);
+  if (call->answered) std::exchange(call->answered, nullptr)(*call);
+  if (call->waiter != nullptr) scheduler_.Wake(call->waiter);
+}
+
+Task<void> SimNode::Handle(CallPtr call) {
+  co_await Do(*call);
+  if (core_->dead() || call->done) co_return;
+  // A completion is told as a word of the ring is: after the stores before it.
+  core_->stores().DrainWords();
+  std::erase(open_, call);
+  Answer(call);
+}
+
+Task<void> SimNode::Do(Call& call) {
+  BlockStore& store = *store_;
+  using Kind = Call::Kind;
+  if (call.kind != Kind::kAttach && call.kind != Kind::kRelease && call.kind != Kind::kTouchPlace &&
+      call.kind != Kind::kSessionEnded) {
+    call.status = store.CheckNamespace(call.slot, call.incarnation);
+    if (!call.status.ok()) co_return;
+  }
+  auto take = [&call](auto result) {
+    if (result) {
+      call.value = static_cast<std::uint64_t>(*result);
+    } else {
+      call.status = result.error();
+    }
+  };
+  switch (call.kind) {
+    case Kind::kAttach: {
+      Result<Attached> attached = co_await store.Attach(call.spec);
+      if (!attached) {
+        call.status = attached.error();
+        break;
+      }
+      call.value = attached->slot;
+      call.incarnation_now = attached->incarnation;
+      break;
+    }
+    case Kind::kMatchRest:
+      take(co_await store.MatchRest(call.slot, static_cast<std::uint32_t>(call.number), call.keys));
+      break;
+    case Kind::kHold:
+      take(co_await store.Hold(call.caller, call.slot, call.keys, call.duration_us));
+      break;
+    case Kind::kAcquire: {
+      Result<AcquireGrant> grant =
+          co_await store.Acquire(call.caller, call.slot, call.names, call.duration_us, call.deadline);
+      if (!grant) {
+        call.status = grant.error();
+        break;
+      }
+      call.grant = std::move(*grant);
+      call.value = call.grant.lease;
+      break;
+    }
+    case Kind::kRelease:
+      call.status = store.Release(call.caller, call.number);
+      break;
+    case Kind::kWrite:
+      call.outcomes = co_await store.Write(call.caller, call.slot, call.parts, call.deadline);
+      break;
+    case Kind::kPublish:
+      take(co_await store.Publish(call.caller, call.slot, call.puts));
+      break;
+    case Kind::kAbandon:
+      take(co_await store.Abandon(call.caller, call.slot, call.puts));
+      break;
+    case Kind::kTouch:
+      call.value = co_await store.Touch(call.slot, call.keys);
+      break;
+    case Kind::kTouchPlace:
+      store.TouchPlace(static_cast<std::uint32_t>(call.number >> 32), static_cast<std::uint32_t>(call.number));
+      break;
+    case Kind::kDrop:
+      take(co_await store.Drop(call.slot, call.keys));
+      break;
+    case Kind::kDropNamespace: {
+      auto dropped = co_await store.DropNamespace(call.slot);
+      if (!dropped) {
+        call.status = dropped.error();
+        break;
+      }
+      call.value = dropped->first;
+      call.incarnation_now = dropped->second;
+      break;
+    }
+    case Kind::kReportBad:
+      call.status = co_await store.ReportBad(call.slot, call.names);
+      break;
+    case Kind::kSessionEnded:
+      // As the door does: at once, and again when what it had under way has ended.
+      co_await store.SessionEnded(call.caller, call.last_of_owner);
+      while (std::ranges::any_of(open_, [&call](const CallPtr& other) {
+        return other.get() != &call && other->caller.session == call.caller.session;
+      })) {
+        co_await SleepUntil(executor().Now().PlusUs(5));
+      }
+      co_await store.SessionEnded(call.caller, call.last_of_owner);
+      break;
+  }
+}
+
+}  // namespace cistern::storm

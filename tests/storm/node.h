@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// A node of the storm: the product's journal, slots and block store on the simulated loop, in the same shared
+// memory as its predecessor, with movers that are actors. What the door does for real sessions, calls do here.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/log.h"
+#include "base/task_group.h"
+#include "io/simulated_loop.h"
+#include "memory/movers.h"
+#include "memory/slots.h"
+#include "store/block_store.h"
+#include "store/journal.h"
+#include "storm/sim_words.h"
+
+namespace cistern::storm {
+
+// The memory that a session fills, and which writes still use it.
+struct Staging {
+  std::vector<std::byte> bytes;
+  std::uint32_t writes = 0;
+};
+
+struct Call {
+  enum class Kind : std::uint8_t {
+    kAttach, kMatchRest, kHold, kAcquire, kRelease, kWrite, kPublish, kAbandon, kTouch, kTouchPlace, kDrop,
+    kDropNamespace, kReportBad, kSessionEnded,
+  };
+  Kind kind = Kind::kTouch;
+  Caller caller;
+  std::uint32_t slot = 0;
+  std::uint64_t incarnation = 0;
+  Instant deadline = Instant::Never();
+  NamespaceSpec spec;
+  std::vector<BlockKey> keys;
+  std::vector<BlockStore::BlockName> names;
+  std::vector<PartWrite> parts;
+  std::vector<PutId> puts;
+  std::int64_t duration_us = 0;
+  std::uint64_t number = 0;  // a lease; a place and generation; how many matched
+  bool last_of_owner = false;
+  std::shared_ptr<Staging> staging;
+
+  // The answer. Lost: the node died first.
+  bool done = false, lost = false;
+  Status status;
+  std::vector<PartOutcome> outcomes;
+  AcquireGrant grant;
+  std::uint64_t value = 0, incarnation_now = 0;
+
+  // Called once, when it is answered or lost, before anybody else goes on.
+  std::function<void(Call&)> answered;
+  Actor* waiter = nullptr;
+};
+using CallPtr = std::shared_ptr<Call>;
+
+class SimMovers final : public Movers {
+ public:
+  SimMovers(Scheduler& scheduler, Words& words) : scheduler_(scheduler), words_(words) {}
+
+  void Submit(MoverJob& job) override;
+  // What a mover actor does until it is killed or told to end.
+  void Main();
+  // From the core: what was moved, to be run there.
+  std::vector<MoverJob*> TakeMoved() { return std::move(moved_); }
+  bool has_moved() const { return !moved_.empty(); }
+  // Nothing will ever be moved: tasks that wait can be dropped. Every mover has ended.
+  void Abandon();
+  void End() { ending_ = true; }
+  bool idle() const { return jobs_.empty() && moved_.empty() && moving_ == 0; }
+
+ private:
+  Scheduler& scheduler_;
+  Words& words_;
+  std::deque<MoverJob*> jobs_;
+  std::vector<MoverJob*> moved_;
+  std::vector<MoverJob*> abandoned_;
+  std::uint32_t moving_ = 0;
+  bool ending_ = false;
+  std::vector<Actor*> waiting_;
+  friend class SimNode;
+  Actor* core_ = nullptr;
+};
+
+class SimNode {
+ public:
+  struct Surroundings {
+    Scheduler& scheduler;
+    Words& words;
+    SimulatedDisk& disk;
+    Logger& log;
+    ArenaSpace arena;
+    IndexSpace index;
+    BlockStoreOptions options;
+    std::uint64_t seed;
+    std::uint32_t movers;
+    // Called on the core, between two steps.
+    std::function<void(SimNode&)> recovered;  // before any call is taken
+    std::function<void(SimNode&)> idle;       // no call is under way
+    std::function<void(SimNode&, std::uint64_t wall_s)> ticked;
+  };
+
+  explicit SimNode(const Surroundings& around);
+
+  // The core's actor, from start to end.
+  void Main();
+  // From outside of all actors: SIGKILL. Open calls are lost.
+  void Kill();
+  // Ends in order when it is idle.
+  void End() { ending_ = true; }
+
+  bool serving() const { return serving_ && !gone_; }
+  bool gone() const { return gone_; }  // it ended or could not start
+  // The core stands between two words of a step, and something is under way.
+  bool midway() const { return core_ != nullptr && core_->midway(); }
+  std::size_t under_way() const { return open_.size(); }
+  void Send(CallPtr call);
+  // Takes no calls until those under way have ended and idle was called.
+  void WantIdle() { want_idle_ = true; }
+
+  Executor& executor() { return loop_->executor(); }
+  BlockStore& store() { return *store_; }
+  Slots& slots() { return *slots_; }
+  Journal& journal() { return *journal_; }
+  Actor* core() { return core_; }
+  const Status& start() const { return start_; }
+
+ private:
+  void Serve();
+  bool Turn();
+  void TakeCalls();
+  void CheckSteps();
+  void TearDown();
+  Task<void> Handle(CallPtr call);
+  Task<void> Do(Call& call);
+  void Answer(CallPtr call);
+
+  Surroundings around_;
+  Scheduler& scheduler_;
+  Actor* core_ = nullptr;
+  std::vector<Actor*> mover_actors_;
+  std::unique_ptr<SimulatedLoop> loop_;
+  std::unique_ptr<SimMovers> movers_;
+  std::unique_ptr<Journal> journal_;
+  std::unique_ptr<Slots> slots_;
+  std::unique_ptr<BlockStore> store_;
+  std::unique_ptr<TaskGroup> tasks_;
+  std::deque<CallPtr> inbox_;
+  std::vector<CallPtr> open_;  // sent and not answered
+  Status start_;
+  bool serving_ = false, gone_ = false, ending_ = false, want_idle_ = false;
+};
+
+}  // namespace cistern::storm

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// storm [--faults N] [--seed S] [--jobs J] [--json]: runs seeds one after the other, each a world of its own,
+// until N faults were seen. A run that breaks a promise prints the line that replays it alone.
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "storm/world.h"
+
+namespace cistern::storm {
+namespace {
+
+// What workers tell the parent, in memory that both have.
+struct Told {
+  std::uint64_t seed = 0;  // the run under way
+  std::uint64_t runs = 0, operations = 0, reads = 0, hits = 0, words = 0;
+  Faults faults;
+  char violation[1000] = {};
+};
+
+constexpr std::int64_t kRunSeconds = 120;
+
+Told* g_told = nullptr;  // the worker's own; Violation has no other way to it
+
+struct Arguments {
+  std::uint64_t faults = 100'000;
+  std::uint64_t seed = 0;  // 0: from 1 on
+  std::uint32_t jobs = 2;
+  std::uint64_t seconds = 0;
+  bool json = false, trace = false;
+};
+
+void RunSeed(std::uint64_t seed, SharedBytes& bytes, Logger& log, bool trace, Told& told) {
+  told.seed = seed;
+  // A run that does not end is killed (SIGPROF) after so much processor time.
+  const itimerval limit = {{0, 0}, {kRunSeconds, 0}};
+  setitimer(ITIMER_PROF, &limit, nullptr);
+  World world(seed, bytes, log, trace);
+  world.Run();
+  told.faults.Add(world.faults());
+  told.operations += world.operations;
+  told.reads += world.reads;
+  told.hits += world.hits;
+  told.words += world.words;
+  told.runs++;
+}
+
+[[noreturn]] void Work(const Arguments& arguments, std::uint32_t worker, Told& told) {
+  g_told = &told;
+  auto log = Logger::ToStderr(arguments.trace ? LogLevel::kDebug : LogLevel::kOff);
+  SharedBytes bytes;
+  if (arguments.seed != 0) {
+    RunSeed(arguments.seed, bytes, *log, arguments.trace, told);
+  } else {
+    std::uint64_t share = arguments.faults / arguments.jobs + (worker < arguments.faults % arguments.jobs ? 1 : 0);
+    for (std::uint64_t seed = worker + 1; told.faults.total() < share; seed += arguments.jobs) {
+      RunSeed(seed, bytes, *log, arguments.trace, told);
+    }
+  }
+  log.reset();
+  std::_Exit(0);
+}
+
+void Progress(const Told* told, std::uint32_t jobs, std::uint64_t wanted, double seconds) {
+  std::uint64_t faults = 0, operations = 0, runs = 0;
+  for (std::uint32_t i = 0; i < jobs; ++i) {
+    faults += told[i].faults.total();
+    operations += told[i].operations;
+    runs += told[i].runs;
+  }
+  std::fprintf(stderr, "%s%llu of %llu faults, %llu runs, %llu operations, %.0f s%s", isatty(2) ? "\r" : "",
+               static_cast<unsigned long long>(faults), static_cast<unsigned long long>(wanted),
+               static_cast<unsigned long long>(runs), static_cast<unsigned long long>(operations), seconds,
+               isatty(2) ? "  " : "\n");
+}
+
+void Report(const Told& all, double seconds, bool json) {
+  auto number = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };
+  if (json) {
+    std::string out = Text("{\"faults\":", all.faults.total(), ",\"runs\":", all.runs, ",\"operations\":",
+                           all.operations, ",\"reads\":", all.reads, ",\"hits\":", all.hits, ",\"words\":", all.words,
+                           ",\"seconds\":", seconds, ",\"kinds\":{");
+    for (std::size_t i = 0; i < kFaultKinds; ++i) {
+      auto kind = static_cast<Fault>(i);
+      out += Text(i == 0 ? "\"" : ",\"", FaultName(kind), "\":{\"injected\":", all.faults[kind].injected,
+                  ",\"seen\":", all.faults[kind].seen, ",\"tolerated\":", all.faults[kind].seen, "}");
+    }
+    std::printf("%s}}\n", out.c_str());
+    return;
+  }
+  std::printf("%-16s %10s %10s %10s %8s\n", "fault", "injected", "seen", "tolerated", "share");
+  for (std::size_t i = 0; i < kFaultKinds; ++i) {
+    auto kind = static_cast<Fault>(i);
+    std::printf("%-16s %10llu %10llu %10llu %7.1f%%\n", std::string(FaultName(kind)).c_str(),
+                number(all.faults[kind].injected), number(all.faults[kind].seen), number(all.faults[kind].seen),
+                100.0 * static_cast<double>(all.faults[kind].seen) / static_cast<double>(all.faults.total()));
+  }
+  std::printf("%llu faults in %llu runs: %llu operations, %llu reads, %llu hits, all exact; %llu words; %.1f s\n",
+              number(all.faults.total()), number(all.runs), number(all.operations), number(all.reads),
+              number(all.hits), number(all.words), seconds);
+}
+
+int Storm(const Arguments& arguments) {
+  std::uint32_t jobs = arguments.seed != 0 ? 1 : arguments.jobs;
+  void* shared = mmap(nullptr, sizeof(Told) * jobs, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) return 1;
+  auto* told = static_cast<Told*>(shared);
+  std::vector<pid_t> pids;
+  auto began = std::chrono::steady_clock::now();
+  auto passed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
+  for (std::uint32_t i = 0; i < jobs; ++i) {
+    new (&told[i]) Told();
+    pid_t pid = fork();
+    if (pid == 0) Work(arguments, i, told[i]);
+    if (pid < 0) return 1;
+    pids.push_back(pid);
+  }
+  // The parent has nothing to do but to tell how far it is: every quarter of a second it looks.
+  bool failed = false, late = false;
+  double shown = 0;
+  std::size_t left = jobs;
+  while (left > 0) {
+    int status = 0;
+    pid_t ended = waitpid(-1, &status, WNOHANG);
+    if (ended == 0) {
+      struct timespec quarter = {0, 250'000'000};
+      nanosleep(&quarter, nullptr);
+      late = arguments.seconds != 0 && passed() > static_cast<double>(arguments.seconds);
+      if (late) {
+        for (pid_t pid : pids) kill(pid, SIGKILL);
+        std::fprintf(stderr, "\nstopped after %llu s\n", static_cast<unsigned long long>(arguments.seconds));
+      }
+      if (!arguments.json && passed() - shown > (isatty(2) ? 0.5 : 10)) {
+        shown = passed();
+        Progress(told, jobs, arguments.faults, shown);
+      }
+      continue;
+    }
+    if (ended < 0) break;
+    left--;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+    for (std::uint32_t i = 0; i < jobs; ++i) {
+      if (pids[i] != ended || failed || late) continue;
+      failed = true;
+      std::fprintf(stderr, "\nFAILED: seed %llu: %s\nreplay: storm --seed %llu\n",
+                   static_cast<unsigned long long>(told[i].seed),
+                   told[i].violation[0] != 0        ? told[i].violation
+                   : WTERMSIG(status) == SIGPROF ? "it does not end"
+                                                 : Text("signal ", WTERMSIG(status)).c_str(),
+                   static_cast<unsigned long long>(told[i].seed));
+      for (pid_t pid : pids) {
+        if (pid != ended) kill(pid, SIGKILL);
+      }
+    }
+  }
+  if (failed) return 1;
+  Told all;
+  for (std::uint32_t i = 0; i < jobs; ++i) {
+    all.faults.Add(told[i].faults);
+    all.runs += told[i].runs;
+    all.operations += told[i].operations;
+    all.reads += told[i].reads;
+    all.hits += told[i].hits;
+    all.words += told[i].words;
+  }
+  Report(all, passed(), arguments.json);
+  return 0;
+}
+
+}  // namespace
+
+void Violation(const std::string& what) {
+  if (g_told != nullptr) std::strncpy(g_told->violation, what.c_str(), sizeof(g_told->violation) - 1);
+  std::_Exit(3);
+}
+
+}  // namespace cistern::storm
+
+int main(int argc, char** argv) {
+  cistern::storm::Arguments arguments;
+  CLI::App app("The storm: real store, memory and reader code on simulated memory, loop and clock, under faults.\n"
+               "Example: storm --faults 10000");
+  app.add_option("--faults", arguments.faults, "Faults that must have been seen (default 100000)");
+  app.add_option("--seed", arguments.seed, "Replay one run alone");
+  app.add_option("--jobs", arguments.jobs, "Processes (default 2)")->check(CLI::Range(1, 64));
+  app.add_option("--seconds", arguments.seconds, "Stop after so long (default: never)");
+  app.add_flag("--trace", arguments.trace, "Say what happens, on standard error: for --seed");
+  app.add_flag("--json", arguments.json, "The report as one JSON object");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return cistern::storm::Storm(arguments);
+}

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "storm/world.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "storm/client.h"
+
+namespace cistern::storm {
+namespace {
+
+constexpr std::uint64_t kFaultsARun = 260;
+constexpr std::uint64_t kMaxSwitches = 3'000'000;
+constexpr Geometry kLargest{4096, SharedBytes::kMaxHeads};
+
+// Two chunks and more sizes than that: memory changes hands all the time.
+std::uint32_t HeadsOf(std::uint64_t seed) {
+  static constexpr std::uint32_t kHeads[] = {2, 2, 1, 2, 3, 2, 1, 2};
+  return kHeads[SplitMix(seed) % std::size(kHeads)];
+}
+
+std::byte* Map(std::size_t bytes) {
+  void* memory = mmap(nullptr, bytes + kSlotsBoundary, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  CISTERN_ASSERT(memory != MAP_FAILED);
+  return static_cast<std::byte*>(memory);
+}
+
+GroupSpec FullGroup(std::vector<std::uint64_t> part_bytes) {
+  return {.name = "full", .reach = Reach::kFull, .window_tokens = 0, .part_bytes = std::move(part_bytes)};
+}
+GroupSpec WindowGroup(std::string name, std::uint32_t tokens, std::vector<std::uint64_t> part_bytes) {
+  return {.name = std::move(name), .reach = Reach::kWindow, .window_tokens = tokens, .part_bytes = std::move(part_bytes)};
+}
+
+}  // namespace
+
+PutId PutIdOf(PutNo number) { return {SplitMix(number), number}; }
+
+SharedBytes::SharedBytes()
+    : arena_bytes_(kLargest.file_bytes()),
+      index_bytes_(Geometry{512, kMaxHeads}.index_bytes()),
+      arena_(Map(arena_bytes_)),
+      index_(Map(index_bytes_)) {}
+
+SharedBytes::~SharedBytes() {
+  munmap(arena_, arena_bytes_ + kSlotsBoundary);
+  munmap(index_, index_bytes_ + kSlotsBoundary);
+}
+
+void SharedBytes::Clear() {
+  madvise(arena_, arena_bytes_ + kSlotsBoundary, MADV_DONTNEED);
+  madvise(index_, index_bytes_ + kSlotsBoundary, MADV_DONTNEED);
+}
+
+World::World(std::uint64_t seed, SharedBytes& bytes, Logger& log, bool trace)
+    : seed_(seed),
+      clock_({1'700'000'000}),
+      scheduler_(seed, clock_),
+      damage_(faults_),
+      words_(scheduler_, damage_, [this](const std::byte* from, std::size_t n) { CheckSource(from, n); }),
+      geometry_{seed % 4 == 0 ? 512u : 4096u, HeadsOf(seed)},
+      arena_(bytes.arena(), geometry_),
+      index_(bytes.index(), geometry_.bucket_count()),
+      reader_(plain_, arena_, index_),
+      disk_(SplitMix(seed ^ 1)),
+      log_(log),
+      model_(3, trace) {
+  bytes.Clear();
+  arena_.header()->magic = kArenaMagic;
+  arena_.header()->version = kFormatVersion;
+  arena_.header()->alignment = geometry_.alignment;
+  arena_.header()->head_count = geometry_.head_count;
+  index_.header()->magic = kIndexMagic;
+  index_.header()->version = kFormatVersion;
+  index_.header()->bucket_count = geometry_.bucket_count();
+  disk_.set_faults([this](const IoRequest& request, const std::string&) { return AskDisk(request); });
+  MakeRealms();
+  MakeOptions();
+  std::uint32_t engines = 2 + static_cast<std::uint32_t>(random().Below(2));
+  for (std::uint32_t i = 0; i < engines; ++i) {
+    engines_.push_back(std::make_unique<Engine>());
+    NewToken(*engines_.back());
+  }
+  for (std::uint32_t i = 0; i < 2 * engines; ++i) clients_.push_back(std::make_unique<Client>(*this, i, i / 2));
+}
+
+World::~World() = default;
+
+void World::NewToken(Engine& engine) {
+  engine.number = ++tokens_;
+  engine.token = {};
+  const std::uint64_t pair[2] = {SplitMix(tokens_), tokens_};
+  static_assert(sizeof(engine.token) == sizeof(pair));
+  std::memcpy(&engine.token, pair, sizeof(pair));
+  engine.held.clear();
+  engine.unwritten.clear();
+  engine.unfinished.clear();
+}
+
+void World::MakeRealms() {
+  Random& random = scheduler_.random();
+  static constexpr std::uint64_t kSmall[] = {4096, 8192, 12288, 1000, 5000, 4096 * 7, 20'000};
+  auto small = [&] { return kSmall[random.Below(std::size(kSmall))]; };
+  auto large = [&] { return random.Below(3) == 0 ? 66'000 + random.Below(100'000) : small(); };
+  realms_.resize(3);
+  for (std::uint32_t ns = 0; ns < realms_.size(); ++ns) {
+    Realm& realm = realms_[ns];
+    realm.spec.name = Text("storm-", ns);
+    realm.spec.fields = {{"model", Text("m", ns)}, {"dtype", "bf16"}};
+    realm.spec.block_tokens = 16;
+    switch (random.Below(6)) {
+      case 0: realm.spec.groups = {FullGroup({small()})}; break;
+      case 1: realm.spec.groups = {FullGroup({small(), large()})}; break;
+      case 2: realm.spec.groups = {FullGroup({large()}), WindowGroup("window", 32, {small()})}; break;
+      case 3: realm.spec.groups = {FullGroup({})}; break;
+      case 4: realm.spec.groups = {WindowGroup("window", 48, {small(), small()})}; break;
+      default: realm.spec.groups = {FullGroup({small(), small(), small()}), FullGroup({small()})}; break;
+    }
+    if (realm.spec.groups.size() == 2) realm.spec.groups[1].name = "other";
+    realm.free_length = realm.spec.groups[0].part_bytes.empty();
+    for (std::uint16_t group = 0; group < realm.groups(); ++group) {
+      const GroupSpec& spec = realm.spec.groups[group];
+      bool full = spec.reach == Reach::kFull;
+      if (full && !realm.first_full) realm.first_full = group;
+      realm.match.push_back({group, full ? 0 : WindowBlocks(spec.window_tokens, realm.spec.block_tokens)});
+    }
+  }
+  slots_.resize(realms_.size());
+  incarnations_.resize(realms_.size());
+}
+
+void World::MakeOptions() {
+  Random& random = scheduler_.random();
+  options_.max_blocks = 8 + random.Below(60);
+  if (random.Below(4) == 0) options_.max_blocks = 0;
+  options_.max_pending = 4 + static_cast<std::uint32_t>(random.Below(60));
+  options_.pending_us = random.Below(2) == 0 ? 30'000'000 : 20'000;
+  options_.max_leases = 4 + static_cast<std::uint32_t>(random.Below(30));
+  options_.max_leased_blocks = 16 + static_cast<std::uint32_t>(random.Below(100));
+  options_.max_tombstones = 64;
+}
+
+PutNo World::MakePut(const BlockId& block, Engine& engine, BlockCode parent, std::uint32_t ttl_s, bool held) {
+  const Realm& realm_of = realms_[block.ns];
+  Put put;
+  put.block = block;
+  put.parent = parent;
+  put.owner = engine.number;
+  put.ttl_s = ttl_s;
+  put.held = held;
+  for (std::uint64_t bytes : realm_of.spec.groups[block.group].part_bytes) put.parts.push_back({.bytes = bytes});
+  if (put.parts.empty()) {
+    static constexpr std::uint64_t kLengths[] = {4096, 9000, 40'000, 130'000, 400'000, 1'000'000};
+    std::uint64_t bytes = 1 + random().Below(kLengths[random().Below(random().Below(6) + 1)]);
+    put.parts.push_back({.bytes = bytes});
+  }
+  PutNo number = model_.NewPut(std::move(put));
+  engine.unfinished.push_back(number);
+  if (held) engine.held.push_back(number);
+  return number;
+}
+
+// ---- time ------------------------------------------------------------------------------------------------
+
+std::uint64_t World::SureTime() const { return std::max<std::uint64_t>(clock_.Wall().seconds, ticked_wall_); }
+
+std::uint64_t World::LatestTime() {
+  latest_wall_ = std::max<std::uint64_t>(latest_wall_, clock_.Wall().seconds);
+  return latest_wall_;
+}
+
+// ---- nodes -----------------------------------------------------------------------------------------------
+
+SimNode* World::node() { return !nodes_.empty() && nodes_.back()->serving() ? nodes_.back().get() : nullptr; }
+
+void World::Boot() {
+  if (!nodes_.empty()) {
+    SimNode& last = *nodes_.back();
+    if (!last.gone() || !last.core()->ended()) return;
+    if (!last.start().ok() && failed_node_ != &last) {
+      failed_node_ = &last;
+      disk_faulty_ = false;
+      model_.Trace("node did not start: ", last.start().ToString());
+      if (++failed_starts_ > 40) Violation(Text("the node does not start: ", last.start().ToString()));
+    }
+  }
+  // The dead one's stores are all in memory before its lock is free.
+  if (scheduler_.has_orphans() || random().Below(4) != 0) return;
+  if (!nodes_.empty() && !warm_known_) RememberWarm();
+  nodes_.clear();
+  failed_node_ = nullptr;
+  arena_.header()->boot_count++;
+  model_.Trace("node starts");
+  SimNode::Surroundings around{scheduler_,
+                               words_,
+                               disk_,
+                               log_,
+                               arena_,
+                               index_,
+                               options_,
+                               SplitMix(seed_ + ++node_seeds_),
+                               1 + static_cast<std::uint32_t>(random().Below(2)),
+                               [this](SimNode& node) { Recovered(node); },
+                               [this](SimNode& node) { Audit(node); },
+                               [this](SimNode& node, std::uint64_t wall_s) {
+                                 Ticked(wall_s);
+                                 NoteCounters(node);
+                               }};
+  nodes_.push_back(std::make_unique<SimNode>(around));
+}
+
+void World::Recovered(SimNode& node) {
+  model_.Trace("node recovered");
+  failed_starts_ = 0;
+  boots_++;
+  carvings_ = evicted_ = 0;
+  CheckWarm(node);
+  warm_known_ = false;
+  dropping_.clear();
+  reported_.clear();
+}
+
+// Faults that the load does by itself: memory that is full, chunks that change their size.
+void World::NoteCounters(SimNode& node) {
+  std::uint64_t carvings = node.slots().counts().carvings;
+  std::uint64_t evicted = node.store().counters().evicted.value();
+  for (; carvings > carvings_ && node.under_way() > 0 && faults_.Wants(Fault::kRecarve); ++carvings_) {
+    faults_.Injected(Fault::kRecarve);
+    faults_.Seen(Fault::kRecarve);
+  }
+  if (evicted > evicted_ && faults_.Wants(Fault::kMemoryFull)) NoRoom();
+  carvings_ = carvings;
+  evicted_ = evicted;
+}
+
+void World::NoRoom() {
+  if (!faults_.Wants(Fault::kMemoryFull)) return;
+  faults_.Injected(Fault::kMemoryFull);
+  faults_.Seen(Fault::kMemoryFull);
+}
+
+std::optional<std::uint64_t> World::IncarnationOf(std::uint32_t ns) const {
+  if (incarnations_[ns] == 0) return std::nullopt;
+  return incarnations_[ns];
+}
+
+void World::SetAttached(std::uint32_t ns, std::uint32_t slot, std::uint64_t incarnation) {
+  slots_[ns] = slot;
+  incarnations_[ns] = incarnation;
+}
+
+// ---- drops, touches, staging -----------------------------------------------------------------------------
+
+void World::Drop(Call& call, std::uint32_t ns, std::vector<BlockCode> codes) {
+  Moment asked = model_.Now();
+  bool all = codes.empty();
+  if (all) codes.push_back(0);
+  for (BlockCode code : codes) {
+    if (all) {
+      DisturbAll(ns);
+    } else {
+      Disturb(ns, code);
+    }
+    dropping_.emplace_back(ns, code);
+    model_.Trace("drop of namespace ", ns, " tree ", code / kTreeBlocks, " block ", code % kTreeBlocks, " asked");
+  }
+  std::uint64_t incarnation = call.incarnation;
+  call.answered = [this, ns, codes, asked, all, incarnation](Call& answer) {
+    model_.Trace("drop asked at ", asked, " answered: ", answer.status.ToString());
+    if (answer.lost || !answer.status.ok()) return;  // it may have come to pass, or may yet at a restart
+    for (BlockCode code : codes) {
+      auto at = std::ranges::find(dropping_, std::pair(ns, code));
+      if (at != dropping_.end()) dropping_.erase(at);
+      if (all) {
+        model_.NamespaceDropped(ns, asked);
+        realms_[ns].gone.insert(incarnation);
+        if (answer.incarnation_now == incarnation) Violation(Text("namespace ", ns, " kept its incarnation"));
+        DisturbAll(ns);
+      } else {
+        model_.Dropped(ns, code, asked);
+        Disturb(ns, code);
+      }
+    }
+  };
+}
+
+void World::LoseTouches(const std::vector<std::pair<BlockId, std::uint64_t>>& touches) {
+  for (auto& [block, what] : touches) {
+    if (std::ranges::find(lost_touches_, block) != lost_touches_.end()) continue;
+    faults_.Injected(Fault::kLostTouches);
+    lost_touches_.push_back(block);
+    if (!faults_.Wants(Fault::kLostTouches)) break;
+  }
+}
+
+void World::NoteRead(const BlockId& block) {
+  auto lost = std::ranges::find(lost_touches_, block);
+  if (lost != lost_touches_.end()) {
+    lost_touches_.erase(lost);
+    faults_.Seen(Fault::kLostTouches);
+  }
+  if (clocks_back_ == 0) return;
+  for (PutNo put : model_.PutsOf(block)) {
+    if (model_.put(put).ttl_s == 0) continue;
+    faults_.Seen(Fault::kClockBack, clocks_back_);
+    clocks_back_ = 0;
+    return;
+  }
+}
+
+std::optional<BlockId> World::Curious() {
+  if (!curious_.empty() && Chance(60)) {
+    auto at = curious_.begin() + static_cast<std::ptrdiff_t>(random().Below(curious_.size()));
+    BlockId block = *at;
+    if (Chance(50) || curious_.size() > 8) curious_.erase(at);
+    return block;
+  }
+  if (!lost_touches_.empty() && Chance(10)) return lost_touches_.back();
+  return std::nullopt;
+}
+
+void World::CheckSource(const std::byte* from, std::size_t bytes) {
+  std::erase_if(stagings_, [](const auto& staging) { return staging.expired(); });
+  for (const auto& weak : stagings_) {
+    std::shared_ptr<Staging> staging = weak.lock();
+    const std::byte* begin = staging->bytes.data();
+    if (from < begin || from + bytes > begin + staging->bytes.size()) continue;
+    if (staging->writes == 0) Violation("a mover copies from staging that its session has back");
+    return;
+  }
+  // A move inside the arena is a copy too; anything else is memory that nobody holds any more.
+  auto* slots = arena_.slot(0);
+  if (from >= slots && from + bytes <= slots + geometry_.slots_bytes()) return;
+  Violation("a mover copies from staging that is gone");
+}
+
+// ---- the run ---------------------------------------------------------------------------------------------
+
+void World::Run() {
+  std::uint64_t next_fault = 200;
+  while (!ending_) {
+    if (!scheduler_.Step()) break;
+    if (nodes_.empty() || nodes_.back()->gone()) Boot();
+    if (scheduler_.switches() < next_fault) continue;
+    next_fault = scheduler_.switches() + 5 + random().Below(60);
+    LatestTime();
+    CheckLeases();
+    Inject();
+    ending_ = faults_.total() >= kFaultsARun || scheduler_.switches() > kMaxSwitches;
+  }
+  Finish();
+  words = words_.words();
+}
+
+// Everything that waits ends, and then the store still works.
+void World::Finish() {
+  ending_ = true;
+  disk_faulty_ = false;
+  faults_wanted_ = 0;
+  std::uint64_t began = scheduler_.switches();
+  for (auto& client : clients_) client->Die();
+  while (node() == nullptr) {
+    scheduler_.Step();
+    if (nodes_.empty() || nodes_.back()->gone()) Boot();
+    if (scheduler_.switches() - began > kMaxSwitches) Violation("the node does not come back");
+  }
+  node()->End();
+  while (scheduler_.Step()) {
+    if (scheduler_.switches() - began > kMaxSwitches) {
+      Violation(Text("calls do not end: ", nodes_.back()->under_way(), " are under way"));
+    }
+  }
+  if (audits_ == 0) Violation("the node ended without being looked at");
+}
+
+}  // namespace cistern::storm

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// One run of the storm: everything that a seed decides, the actors, the faults and the checks.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "arena/match.h"
+#include "arena/reader.h"
+#include "storm/faults.h"
+#include "storm/model.h"
+#include "storm/node.h"
+#include "storm/scheduler.h"
+#include "storm/sim_words.h"
+
+namespace cistern::storm {
+
+// Memory that runs use one after the other; each finds it zeroed.
+class SharedBytes {
+ public:
+  static constexpr std::uint32_t kMaxHeads = 3;
+  SharedBytes();
+  ~SharedBytes();
+  SharedBytes(const SharedBytes&) = delete;
+  SharedBytes& operator=(const SharedBytes&) = delete;
+  void Clear();
+  std::byte* arena() const { return arena_; }
+  std::byte* index() const { return index_; }
+
+ private:
+  std::size_t arena_bytes_, index_bytes_;
+  std::byte *arena_, *index_;
+};
+
+// A namespace as this run has it.
+struct Realm {
+  NamespaceSpec spec;
+  bool free_length = false;  // the bytes of a block are its put's
+  std::vector<MatchGroup> match;
+  std::optional<std::uint16_t> first_full;
+  std::set<std::uint64_t> gone;  // incarnations that were dropped
+
+  std::uint16_t groups() const { return static_cast<std::uint16_t>(spec.groups.size()); }
+  std::optional<std::uint16_t> ParentGroup(std::uint16_t group) const {
+    return spec.groups[group].reach == Reach::kFull ? std::optional(group) : first_full;
+  }
+};
+
+// The processes of one engine: what they share is known to all of them.
+struct Engine {
+  std::uint64_t number = 0;
+  OwnerToken token{};
+  std::uint32_t sessions = 0;
+  std::vector<PutNo> held;                                  // written, neither published nor abandoned
+  std::vector<std::pair<PutNo, std::uint32_t>> unwritten;   // parts that any of them may write
+  std::vector<PutNo> unfinished;                            // all that was begun by this token
+};
+
+struct LeasedBlock {
+  BlockId block;
+  Place place = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t put = 0;
+};
+
+// A lease as its client knows it. Lapsed: something happened that may have ended it.
+struct LeaseNote {
+  LeaseId id = 0;
+  Caller caller;
+  std::uint32_t ns = 0;
+  Instant deadline;         // not before it
+  Instant latest_deadline;  // surely then
+  bool lapsed = false, released = false;
+  std::uint64_t least_expiry = 0;  // of what it covers and hangs below, 0: none
+  std::vector<LeasedBlock> blocks;
+};
+using LeasePtr = std::shared_ptr<LeaseNote>;
+
+PutId PutIdOf(PutNo number);
+
+class Client;
+
+class World {
+ public:
+  World(std::uint64_t seed, SharedBytes& bytes, Logger& log, bool trace);
+  ~World();
+
+  // The whole run. Ends the process on a violation.
+  void Run();
+  const Faults& faults() const { return faults_; }
+  std::uint64_t operations = 0, reads = 0, hits = 0, words = 0;
+
+  // ---- what actors share ----
+  Scheduler& scheduler() { return scheduler_; }
+  Random& random() { return scheduler_.random(); }
+  bool Chance(std::uint32_t percent) { return random().Below(100) < percent; }
+  Model& model() { return model_; }
+  Faults& faults() { return faults_; }
+  Damage& damage() { return damage_; }
+  SimWords& sim() { return words_; }
+  const std::vector<Realm>& realms() const { return realms_; }
+  Realm& realm(std::uint32_t ns) { return realms_[ns]; }
+  ArenaView arena() const { return arena_; }
+  IndexView index() const { return index_; }
+  bool ending() const { return ending_; }
+
+  // Null while none serves.
+  SimNode* node();
+  std::uint64_t boots() const { return boots_; }
+  // Wall clock or what the store has surely persisted, whichever is later.
+  std::uint64_t SureTime() const;
+  std::uint64_t LeastTime() const { return ticked_wall_; }
+  std::uint64_t LatestTime();
+
+  std::uint64_t NewSession() { return ++sessions_; }
+  Engine& engine(std::uint32_t number) { return *engines_[number]; }
+  std::uint32_t engine_count() const { return static_cast<std::uint32_t>(engines_.size()); }
+  void NewToken(Engine& engine);
+
+  // ---- leases ----
+  void AddLease(LeasePtr lease);
+  // Something was asked for or done that may end leases on the block and below it.
+  void Disturb(std::uint32_t ns, BlockCode code);
+  void DisturbAll(std::uint32_t ns);
+  void EndLeasesOf(SessionId session);
+  std::vector<LeasePtr>& leases() { return leases_; }
+  void CheckLease(LeaseNote& lease);
+  void CheckLeases();
+
+  // ---- looking at memory as it is ----
+  struct Look {
+    ReadOutcome outcome = ReadOutcome::kMiss;
+    Sighting seen;
+    Place place = 0;
+    std::uint64_t generation = 0;
+    std::uint64_t born = 0;
+  };
+  Look LookAt(const BlockId& block, bool with_body);
+  // Whether it and all that it hangs below are found.
+  bool Reachable(const BlockId& block);
+  Sighting SightingOf(const BlockId& block, const OpenRecord& record) const;
+  // Whether damage stands in the record at a place, or in the index entry that led there; in its body alone.
+  bool DamagedRecord(Place place, std::uint64_t body_bytes);
+  bool BodyDamaged(Place place, std::uint64_t body_bytes) { return damage_.Standing(arena_.slot(place), body_bytes); }
+  std::optional<std::uint64_t> IncarnationOf(std::uint32_t ns) const;
+  void SetAttached(std::uint32_t ns, std::uint32_t slot, std::uint64_t incarnation);
+  std::uint32_t slot_of(std::uint32_t ns) const { return slots_[ns]; }
+
+  // A put of this block, by this engine, of which nothing was asked yet.
+  PutNo MakePut(const BlockId& block, Engine& engine, BlockCode parent, std::uint32_t ttl_s, bool held);
+  std::uint64_t PartBytes(PutNo put, std::uint32_t part) const { return model_.put(put).parts[part].bytes; }
+
+  // ---- what clients tell ----
+  void AddStaging(const std::shared_ptr<Staging>& staging) { stagings_.push_back(staging); }
+  // Fills in what the model has to know of a drop: of keys, or with none of the whole namespace.
+  void Drop(Call& call, std::uint32_t ns, std::vector<BlockCode> codes);
+  void LoseTouches(const std::vector<std::pair<BlockId, std::uint64_t>>& touches);
+  // A block is being read.
+  void NoteRead(const BlockId& block);
+  // A block that it is time to read, if there is one: it was damaged, its touches were lost.
+  std::optional<BlockId> Curious();
+  void NoRoom();
+  void Reported(const BlockId& block, Place place, std::uint64_t generation, std::uint64_t body_bytes) {
+    reported_.push_back({{block, place, body_bytes}, generation});
+  }
+  void Granted(LeaseNote& lease, const std::vector<BlockId>& blocks, const std::vector<ViewGrant>& views, Moment since);
+  void Held(LeaseNote& lease, std::uint32_t ns, const std::vector<BlockCode>& chain);
+
+ private:
+  struct Somewhere {
+    BlockId block;
+    Place place;
+    std::uint64_t body_bytes;
+  };
+  void MakeRealms();
+  void MakeOptions();
+  void Boot();
+  void Recovered(SimNode& node);
+  void Ticked(std::uint64_t wall_s) { ticked_wall_ = std::max(ticked_wall_, wall_s); }
+  void NoteCounters(SimNode& node);
+  void Finish();
+  void ReadBack();
+
+  // ---- checks (checks.cc) ----
+  void Audit(SimNode& node);
+  std::uint64_t AuditIndex();
+  void AuditParent(const BlockId& block, const Look& look);
+  void RememberWarm();
+  void CheckWarm(SimNode& node);
+  bool Doubtful(const BlockId& block);  // a drop of it may be under way
+  bool Harmed(const BlockId& block);    // it or what it hangs below is damaged, and may be cut for that
+  std::uint64_t LeastExpiry(std::uint32_t ns, BlockCode code);
+  std::optional<BlockId> BlockOf(const SealView& seal);
+
+  // ---- faults (inject.cc) ----
+  void Inject();
+  bool InjectOne(Fault kind);
+  void KillNode();
+  bool FlipRecord(Fault kind);
+  std::optional<Somewhere> SomeRecord();
+  bool FlipEntry();
+  std::optional<std::uint64_t> EntryOf(const BlockId& block);
+  void CheckSource(const std::byte* from, std::size_t bytes);
+  cistern::Fault AskDisk(const IoRequest& request);
+
+  std::uint64_t seed_;
+  SimulatedClock clock_;
+  Scheduler scheduler_;
+  Faults faults_;
+  Damage damage_;
+  SimWords words_;
+  PlainWords plain_;
+  Geometry geometry_;
+  ArenaSpace arena_;
+  IndexSpace index_;
+  Reader<PlainWords> reader_;
+  SimulatedDisk disk_;
+  Logger& log_;
+  BlockStoreOptions options_;
+  std::vector<Realm> realms_;
+  Model model_;
+  std::vector<std::uint32_t> slots_;
+  std::vector<std::uint64_t> incarnations_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<std::unique_ptr<Client>> clients_;
+  std::vector<std::unique_ptr<SimNode>> nodes_;
+  std::vector<LeasePtr> leases_;
+  struct Warm {
+    BlockId block;
+    std::uint64_t put;
+    Place place;
+    std::uint64_t body_bytes;
+    std::uint32_t expiry;
+  };
+  std::vector<Warm> warm_;
+  // Drops without an answer, or whose answer leaves open whether the journal has them; code 0: the namespace.
+  std::vector<std::pair<std::uint32_t, BlockCode>> dropping_;
+  std::vector<Somewhere> harmed_;
+  std::vector<std::pair<Somewhere, std::uint64_t>> reported_;  // with the generation that was bad
+  std::vector<BlockId> lost_touches_, curious_;
+  std::vector<std::weak_ptr<Staging>> stagings_;
+  std::uint64_t sessions_ = 0, boots_ = 0, tokens_ = 0, node_seeds_ = 0;
+  std::uint64_t ticked_wall_ = 0, latest_wall_ = 0;
+  const SimNode* failed_node_ = nullptr;
+  std::uint32_t failed_starts_ = 0, clocks_back_ = 0, audits_ = 0;
+  std::uint64_t carvings_ = 0, evicted_ = 0, faults_wanted_ = 0;
+  bool ending_ = false, disk_faulty_ = false, warm_known_ = false;
+  OpenRecord record_;
+  std::vector<std::byte> body_;
+  friend class Client;
+};
+
+}  // namespace cistern::storm
