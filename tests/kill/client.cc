@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -77,7 +78,7 @@ Status Client::LoadUntilKilled(std::uint64_t round) {
   const Instant until = clock.Now().PlusUs(kWaitUs);
   while (board_.killed.load() < round) {
     if (clock.Now() > until) return Status(Code::kTooLate, "the node was to be killed and was not");
-    usleep(200);
+    poll(nullptr, 0, 1);
   }
   return Status();
 }

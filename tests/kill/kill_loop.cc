@@ -2,6 +2,7 @@
 // Promises 1 and 7 against a real cisternd that is killed with SIGKILL under load, again and again: after each
 // restart every block that anyone ever wrote is a bit-exact hit or a miss, through new mappings and old ones;
 // what was dropped does not come back; the node is warm; and where there is room for all, nothing is lost.
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -135,7 +136,7 @@ class KillLoop {
   Status WaitUs(std::uint64_t us) {
     SystemClock clock;
     const Instant until = clock.Now().PlusUs(static_cast<std::int64_t>(us));
-    while (clock.Now() < until) usleep(200);
+    while (clock.Now() < until) poll(nullptr, 0, 1);
     return ClientsLive();
   }
 
@@ -158,7 +159,7 @@ class KillLoop {
     while (!done()) {
       if (Status status = ClientsLive(); !status.ok()) return status;
       if (clock.Now() > until) return Status(Code::kTooLate, "the clients do not come to their end");
-      usleep(200);
+      poll(nullptr, 0, 1);
     }
     return Status();
   }

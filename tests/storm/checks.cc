@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/format.h"
-#include "storm/client.h"
-#include "storm/world.h"
+#include "client.h"
+#include "world.h"
 
 namespace cistern::storm {
 

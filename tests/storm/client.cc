@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "storm/client.h"
+#include "client.h"
 
 #include <algorithm>
 #include <utility>

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "storm/world.h"
+#include "world.h"
 
 namespace cistern::storm {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/format.h"
-#include "storm/client.h"
+#include "client.h"
 
 namespace cistern::storm {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "storm/content.h"
+#include "content.h"
 
 #include <algorithm>
 #include <cstring>

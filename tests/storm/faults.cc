@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "storm/faults.h"
+#include "faults.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "storm/fiber.h"
+#include "fiber.h"
 
 #include <sys/mman.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "storm/model.h"
+#include "model.h"
 
 #include <algorithm>
 

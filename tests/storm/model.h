@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/format.h"
-#include "storm/content.h"
+#include "content.h"
 
 namespace cistern::storm {
 

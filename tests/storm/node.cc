@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "storm/node.h"
+#include "node.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/format.h"
-#include "storm/model.h"
+#include "model.h"
 
 namespace cistern::storm {
 

@@ -16,7 +16,7 @@
 #include "memory/slots.h"
 #include "store/block_store.h"
 #include "store/journal.h"
-#include "storm/sim_words.h"
+#include "sim_words.h"
 
 namespace cistern::storm {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "storm/scheduler.h"
+#include "scheduler.h"
 
 #include <algorithm>
 #include <utility>

@@ -12,8 +12,8 @@
 
 #include "base/clock.h"
 #include "base/random.h"
-#include "storm/fiber.h"
-#include "storm/store_buffer.h"
+#include "fiber.h"
+#include "store_buffer.h"
 
 namespace cistern::storm {
 

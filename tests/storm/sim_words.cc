@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "storm/sim_words.h"
+#include "sim_words.h"
 
 #include <algorithm>
 #include <cstring>

@@ -8,8 +8,8 @@
 #include <functional>
 
 #include "arena/words.h"
-#include "storm/faults.h"
-#include "storm/scheduler.h"
+#include "faults.h"
+#include "scheduler.h"
 
 namespace cistern::storm {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "storm/store_buffer.h"
+#include "store_buffer.h"
 
 #include <algorithm>
 #include <bit>

@@ -6,7 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
+#include <poll.h>
+
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -16,7 +17,8 @@
 #include <vector>
 
 #include "base/format.h"
-#include "storm/world.h"
+#include "command_line.h"
+#include "world.h"
 
 namespace cistern::storm {
 namespace {
@@ -36,7 +38,7 @@ Told* g_told = nullptr;  // the worker's own; Violation has no other way to it
 struct Arguments {
   std::uint64_t faults = 100'000;
   std::uint64_t seed = 0;  // 0: from 1 on
-  std::uint32_t jobs = 2;
+  std::uint64_t jobs = 2;
   std::uint64_t seconds = 0;
   bool json = false, trace = false;
 };
@@ -112,7 +114,7 @@ void Report(const Told& all, double seconds, bool json) {
 }
 
 int Storm(const Arguments& arguments) {
-  std::uint32_t jobs = arguments.seed != 0 ? 1 : arguments.jobs;
+  const auto jobs = static_cast<std::uint32_t>(arguments.seed != 0 ? 1 : arguments.jobs);
   void* shared = mmap(nullptr, sizeof(Told) * jobs, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) return 1;
   auto* told = static_cast<Told*>(shared);
@@ -134,8 +136,7 @@ int Storm(const Arguments& arguments) {
     int status = 0;
     pid_t ended = waitpid(-1, &status, WNOHANG);
     if (ended == 0) {
-      struct timespec quarter = {0, 250'000'000};
-      nanosleep(&quarter, nullptr);
+      poll(nullptr, 0, 250);
       late = arguments.seconds != 0 && passed() > static_cast<double>(arguments.seconds);
       if (late) {
         for (pid_t pid : pids) kill(pid, SIGKILL);
@@ -189,18 +190,15 @@ void Violation(const std::string& what) {
 
 int main(int argc, char** argv) {
   cistern::storm::Arguments arguments;
-  CLI::App app("The storm: real store, memory and reader code on simulated memory, loop and clock, under faults.\n"
-               "Example: storm --faults 10000");
-  app.add_option("--faults", arguments.faults, "Faults that must have been seen (default 100000)");
-  app.add_option("--seed", arguments.seed, "Replay one run alone");
-  app.add_option("--jobs", arguments.jobs, "Processes (default 2)")->check(CLI::Range(1, 64));
-  app.add_option("--seconds", arguments.seconds, "Stop after so long (default: never)");
-  app.add_flag("--trace", arguments.trace, "Say what happens, on standard error: for --seed");
-  app.add_flag("--json", arguments.json, "The report as one JSON object");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  cistern::CommandLine line("storm",
+                            "Real store, memory and reader code on simulated memory, loop and clock, under faults.",
+                            "  storm --faults 10000\n  storm --seed 94");
+  line.Count("--faults", "faults that must have been seen; default: 100000", &arguments.faults, 1, 1ull << 40);
+  line.Count("--seed", "replay one run alone", &arguments.seed, 1, UINT64_MAX);
+  line.Count("--jobs", "processes; default: 2", &arguments.jobs, 1, 64);
+  line.Count("--seconds", "stop after so long; default: never", &arguments.seconds, 1, 1u << 30);
+  line.Switch("--trace", "say what happens, on standard error: for --seed", &arguments.trace);
+  line.Switch("--json", "the report as one JSON object", &arguments.json);
+  if (auto exit = line.Parse(argc, argv)) return *exit;
   return cistern::storm::Storm(arguments);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "storm/world.h"
+#include "world.h"
 
 #include <sys/mman.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/format.h"
-#include "storm/client.h"
+#include "client.h"
 
 namespace cistern::storm {
 namespace {

@@ -12,11 +12,11 @@
 
 #include "arena/match.h"
 #include "arena/reader.h"
-#include "storm/faults.h"
-#include "storm/model.h"
-#include "storm/node.h"
-#include "storm/scheduler.h"
-#include "storm/sim_words.h"
+#include "faults.h"
+#include "model.h"
+#include "node.h"
+#include "scheduler.h"
+#include "sim_words.h"
 
 namespace cistern::storm {
 
