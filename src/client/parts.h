@@ -68,6 +68,7 @@ class ItemWriter final {
     used_ += sizeof(item);
   }
   void PutBytes(std::span<const std::byte> bytes) {
+    if (bytes.empty()) return;
     std::memcpy(room_.data() + used_, bytes.data(), bytes.size());
     used_ += bytes.size();
   }

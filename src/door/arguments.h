@@ -31,12 +31,14 @@ class Arguments final {
 
   // Copies the next bytes; to.size() <= left().
   void Take(std::span<std::byte> to) {
+    if (to.empty()) return;
     std::memcpy(to.data(), bytes_.data(), to.size());
     asm volatile("" ::: "memory");
     bytes_ = bytes_.subspan(to.size());
   }
   // Copies bytes that lie anywhere in the rest; offset + to.size() <= left().
   void CopyAt(std::size_t offset, std::span<std::byte> to) const {
+    if (to.empty()) return;
     std::memcpy(to.data(), bytes_.data() + offset, to.size());
     asm volatile("" ::: "memory");
   }

@@ -255,7 +255,7 @@ class RawClient {
   // Puts arguments at the start of the area and leaves the second half for the reply.
   template <class Item>
   Submission With(Op op, std::span<const Item> items) {
-    std::memcpy(page().arguments, items.data(), items.size_bytes());
+    if (!items.empty()) std::memcpy(page().arguments, items.data(), items.size_bytes());
     Submission entry;
     entry.op = op;
     entry.namespace_slot = ns.slot;
