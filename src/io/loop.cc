@@ -153,7 +153,8 @@ Loop::~Loop() {
 }
 
 void Loop::Run() {
-  while (!stop_.load(std::memory_order_relaxed)) Turn();
+  // Acquire: who stopped it may have left word for what comes after.
+  while (!stop_.load(std::memory_order_acquire)) Turn();
   stop_.store(false, std::memory_order_relaxed);
 }
 
