@@ -159,7 +159,8 @@ void Client::Report(const BlockId& block, std::uint64_t body_bytes) {
   std::uint64_t flips = world_.faults()[Fault::kFlipBody].injected;
   Place place = record_->place;
   std::uint64_t generation = record_->generation;
-  bool body = world_.BodyDamaged(place, body_bytes);
+  // By its own entry: one that leads to another's record makes a report of what is sound.
+  bool body = world_.BodyDamaged(place, body_bytes) && !world_.DamagedEntry(block);
   if (!Ask(call) || !call->status.ok() || !body || flips != world_.faults()[Fault::kFlipBody].injected) return;
   world_.Reported(block, place, generation, body_bytes);
 }

@@ -164,6 +164,11 @@ std::optional<std::uint64_t> World::EntryOf(const BlockId& block) {
   return std::nullopt;
 }
 
+bool World::DamagedEntry(const BlockId& block) {
+  auto number = EntryOf(block);
+  return !number || damage_.Standing(index_.entry(*number), sizeof(IndexEntry));
+}
+
 // A bit of an entry, or words that belong to another one: where it leads, what it says of the record.
 bool World::FlipEntry() {
   auto found = SomeRecord();

@@ -146,6 +146,7 @@ class World {
   Sighting SightingOf(const BlockId& block, const OpenRecord& record) const;
   // Whether damage stands in the record at a place, or in the index entry that led there; in its body alone.
   bool DamagedRecord(Place place, std::uint64_t body_bytes);
+  bool DamagedEntry(const BlockId& block);
   bool BodyDamaged(Place place, std::uint64_t body_bytes) { return damage_.Standing(arena_.slot(place), body_bytes); }
   std::optional<std::uint64_t> IncarnationOf(std::uint32_t ns) const;
   void SetAttached(std::uint32_t ns, std::uint32_t slot, std::uint64_t incarnation);
