@@ -90,6 +90,8 @@ Status WaitLock(int fd, const std::string& path) {
   return Status(Code::kIoError, Text("lock ", path, ": ", ErrnoText(errno)));
 }
 
+void Unlock(int fd) { ::flock(fd, LOCK_UN); }
+
 Result<Fd> MakeMemfd(const std::string& name, std::uint64_t size_bytes) {
   Fd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return Error(Code::kIoError, Text("shared memory ", name, ": ", ErrnoText(errno)));

@@ -56,6 +56,8 @@ Status Preallocate(int fd, const std::string& path, std::uint64_t size_bytes);
 Status TryLock(int fd, const std::string& path);
 // Waits for it as long as it takes: only for a thread that may block.
 Status WaitLock(int fd, const std::string& path);
+// Gives the flock of an open file back at once, whoever else holds a reference to the open file.
+void Unlock(int fd);
 
 // Anonymous shared memory, whole and real, sealed against shrinking, growing and further seals, so that no
 // process that gets the descriptor can pull it away (R13).

@@ -153,7 +153,7 @@ Result<ArenaFile> ArenaFile::Open(const ArenaOptions& options, const Clock& cloc
   for (const std::string& path : {options.memory_dir, file.directory_}) {
     if (Status made = MakeDirectory(path, "memory_dir"); !made.ok()) return Error(std::move(made));
   }
-  Result<Fd> lock = LockDirectory(file.directory_, options.lock_wait_us, clock);
+  Result<DirectoryLock> lock = LockDirectory(file.directory_, options.lock_wait_us, clock);
   if (!lock) return Error(std::move(lock.error()));
   file.lock_ = std::move(*lock);
   if (Status opened = file.OpenArena(options); !opened.ok()) return Error(std::move(opened));
@@ -282,7 +282,7 @@ Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::stri
       ::access((directory + "/index").c_str(), F_OK) != 0) {
     return Error(Code::kMiss, Text("forget ", directory, ": there is no arena"));
   }
-  Result<Fd> lock = LockDirectory(directory, 0, clock);
+  Result<DirectoryLock> lock = LockDirectory(directory, 0, clock);
   if (!lock) return Error(std::move(lock.error()));
   // Clients that still map the files must find nothing any more: what lives on there is past any drop.
   auto index = ReadHeader<IndexHeader>(directory + "/index");

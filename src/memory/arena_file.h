@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "cistern/status.h"
 #include "io/files.h"
+#include "memory/directory_lock.h"
 
 namespace cistern {
 
@@ -51,7 +52,7 @@ class ArenaFile final {
   int arena_fd() const { return arena_read_fd_.get(); }
   int index_fd() const { return index_read_fd_.get(); }
   // To be registered with every loop that does I/O into this arena (R8).
-  int lock_fd() const { return lock_.get(); }
+  int lock_fd() const { return lock_.fd(); }
 
   // Whether there was nothing to recover.
   bool fresh() const { return fresh_; }
@@ -70,7 +71,8 @@ class ArenaFile final {
   Status MakeArena(const ArenaOptions& options, const std::string& path);
 
   std::string directory_;
-  Fd lock_, arena_read_fd_, index_read_fd_;
+  DirectoryLock lock_;
+  Fd arena_read_fd_, index_read_fd_;
   Mapping arena_map_, index_map_;
   Geometry geometry_;
   bool fresh_ = false;

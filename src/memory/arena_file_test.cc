@@ -121,6 +121,20 @@ TEST_F(ArenaFileTest, ADirectoryHeldByALivingNodeIsRefusedByItsPid) {
   ::waitpid(child, nullptr, 0);
 }
 
+TEST_F(ArenaFileTest, R8AnOrderlyEndGivesTheLockBackThoughTheKernelStillHoldsItsFile) {
+  options_.lock_wait_us = 0;
+  Fd in_a_ring;
+  {
+    Result<ArenaFile> file = Open();
+    ASSERT_TRUE(file) << file.error().ToString();
+    // As the fixed files of a closed ring, which the kernel lets go of some time later.
+    in_a_ring = Fd(::fcntl(file->lock_fd(), F_DUPFD_CLOEXEC, 0));
+    ASSERT_TRUE(in_a_ring.valid());
+  }
+  Result<ArenaFile> next = Open();
+  EXPECT_TRUE(next) << next.error().ToString();
+}
+
 TEST_F(ArenaFileTest, R8ALockThatADeadNodeLeftIsWaitedForAndThenNamed) {
   ASSERT_TRUE(Open());
   // Held by an open file that outlives the process whose name is in it, as unfinished I/O does.

@@ -82,10 +82,10 @@ bool Lives(const std::optional<Process>& holder) {
 
 }  // namespace
 
-Result<Fd> LockDirectory(const std::string& directory, std::int64_t wait_us, const Clock& clock) {
+Result<DirectoryLock> LockDirectory(const std::string& directory, std::int64_t wait_us, const Clock& clock) {
   const std::string path = directory + "/lock";
   Result<Fd> fd = OpenFile(path, OpenMode::kCreate);
-  if (!fd) return fd;
+  if (!fd) return Error(std::move(fd.error()));
   const Instant start = clock.Now();
   Instant seen_ending = start;
   for (;;) {
@@ -110,7 +110,7 @@ Result<Fd> LockDirectory(const std::string& directory, std::int64_t wait_us, con
     ::nanosleep(&look, nullptr);
   }
   if (Status written = WriteHolder(fd->get(), path); !written.ok()) return Error(std::move(written));
-  return fd;
+  return DirectoryLock(std::move(*fd));
 }
 
 }  // namespace cistern
