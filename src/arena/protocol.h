@@ -5,7 +5,8 @@
 //   BeginFill   odd generation (a free slot is odd already), fence: from here on no reader accepts the slot
 //   RunFill     the copy with checksums, then the fence, on each thread that stored
 //   Publish     trailer and directory, then the even generation with release: from here on readers accept it
-//   Retire      odd again. The index entry was cleared before; readers that are still copying will notice
+//   Retire      the directory entry disowned, odd again. The index entry was cleared before; readers that are
+//               still copying will notice
 //
 // Generations only grow: never 0 after the first fill, never repeated over the file's life, through
 // re-carving and restarts. A crash between any two words leaves an odd generation, which is a free slot.
@@ -197,9 +198,11 @@ void Publish(W& words, const ArenaSpace& arena, Place place, std::uint64_t gener
   words.StoreRelease(arena.generation(place), generation);
 }
 
-// Ends the record. Its index entry was cleared before (R9).
+// Ends the record. Its index entry was cleared before (R9). The directory entry stops to be one first: the odd
+// generation differs from the record's in a single bit, and a flip of that must not bring it back at a restart.
 template <class W>
 void Retire(W& words, const ArenaSpace& arena, Place place) {
+  words.Store(&arena.directory(place)->generation, 0);
   std::uint64_t* generation = arena.generation(place);
   words.StoreRelease(generation, words.LoadRelaxed(generation) | 1);
 }

@@ -35,9 +35,10 @@ std::size_t Recovery::Next(std::span<RecoveredBlock> blocks) {
       continue;
     }
     if (stage_ == Stage::kSweep) {
-      std::uint64_t* generation = &arena_.head(head_)->generations[next_];
-      const std::uint64_t value = words_.LoadRelaxed(generation);
-      if (value != 0 && value % 2 == 0) words_.StoreRelease(generation, value + 1);
+      const std::uint64_t generation = words_.LoadRelaxed(&arena_.head(head_)->generations[next_]);
+      if (generation != 0 && generation % 2 == 0) {
+        Retire(words_, arena_, geometry.place(head_ * kHeadSpanBytes + next_ * kUnitBytes));
+      }
       if (++next_ == kUnitsPerHead) LeaveHead(1);
       continue;
     }

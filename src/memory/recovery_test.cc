@@ -102,6 +102,21 @@ TEST_F(RecoveryTest, R11AnEntryCountsOnlyWhereItLiesAndForItsGeneration) {
   EXPECT_EQ(restart.blocks[0].key, TestKey(1));
 }
 
+TEST_F(RecoveryTest, R10AFlippedBitDoesNotReviveWhatWasRetired) {
+  ASSERT_TRUE(node_.Put(TestKey(1), {}, BodyOf(6000, 1), 1));
+  ASSERT_TRUE(node_.Put(TestKey(2), TestKey(1), BodyOf(6000, 2), 2));
+  std::uint64_t* generation = node_.arena.generation(node_.place(1));
+  const std::uint64_t was = *generation;
+  node_.Remove(TestKey(1), 1);
+  ASSERT_EQ(*generation, was ^ 1) << "one bit is all that tells them apart";
+  *generation = was;
+  Restart restart(words_, node_.arena);
+  ASSERT_EQ(restart.blocks.size(), 1u);
+  EXPECT_EQ(restart.blocks[0].key, TestKey(2));
+  EXPECT_EQ(restart.counts.refused, 1u);
+  EXPECT_EQ(*generation, was ^ 1);
+}
+
 TEST_F(RecoveryTest, R1ADamagedHeadLosesItsBlocksForGood) {
   ASSERT_TRUE(node_.Put(TestKey(1), {}, BodyOf(6000, 1), 1));
   ASSERT_TRUE(node_.Put(TestKey(2), {}, BodyOf(6000, 2), 8));

@@ -361,6 +361,18 @@ TEST_F(BlockStoreTest, R10DroppedNeverComesBack) {
   EXPECT_FALSE(Here(4) || Here(5) || Here(7));
 }
 
+TEST_F(BlockStoreTest, R10AFlippedGenerationDoesNotBringADroppedBlockBack) {
+  Make();
+  PutChain(1, 3);
+  auto grant = Acquire({2, 3}, Me());
+  ASSERT_TRUE(Drop(2).has_value());
+  for (const ViewGrant& view : grant.views) *t->arena.generation(view.place) ^= 1;
+  Restart();
+  EXPECT_TRUE(Exact(1));
+  EXPECT_FALSE(Here(2) || Here(3));
+  EXPECT_EQ(Occupied().records, 1u);
+}
+
 TEST_F(BlockStoreTest, R10AReputUnderADropInProgressStartsAfresh) {
   Make({.heads = 4});
   PutChain(1, 600);
