@@ -621,6 +621,28 @@ TEST_F(BlockStoreTest, WindowsBehindTheReachGoFirst) {
   EXPECT_EQ(Match(1, 5), 5u);
 }
 
+// What was cut meanwhile hides a deep parent from one slice of the cascade to the next.
+TEST_F(BlockStoreTest, R7ACutElsewhereKeepsNoGroupWaitingForItsTime) {
+  Make({.heads = 4}, FullAndWindow());
+  PutChain(1, 250);
+  PutChain(1001, 1600);
+  for (std::uint64_t n = 300; n < 400; ++n) ASSERT_EQ(Put(n, 251), State::kPending);
+  PartWrite window = Part(300, 251), parent = Part(251, 250);
+  window.group = 1;
+  ASSERT_EQ(WriteOne(window).state, State::kPending);
+  auto writing = t->store->Write(Me(), ns.slot, {parent}, Soon());
+  ASSERT_FALSE(writing.done()) << "published, and not all below it";
+  const BlockKey other = Key(1001);
+  auto dropping = t->store->Drop(ns.slot, std::span(&other, 1));
+  EXPECT_EQ(t->Run(std::move(writing))[0].state, State::kPublished);
+  EXPECT_TRUE(t->Run(std::move(dropping)).has_value());
+  t->Tick();
+  EXPECT_EQ(Occupied().pending, 0u);
+  for (std::uint64_t n = 300; n < 400; ++n) ASSERT_TRUE(Here(n)) << n;
+  EXPECT_TRUE(Here(300, 1));
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+}
+
 NamespaceSpec WindowOnly() {
   NamespaceSpec spec = OneGroup("window only");
   spec.groups = {{.name = "local", .reach = Reach::kWindow, .window_tokens = 2}};

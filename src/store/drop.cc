@@ -49,7 +49,7 @@ bool BlockStore::Impl::Collect() {
     }
   }
   if (graves_.empty() && !Spent()) CascadeSlice();
-  return !graves_.empty() || !cascade_.empty();
+  return !graves_.empty() || CascadeWaits();
 }
 
 // Ends puts of and below what was cut, if they were made before; whether there may be more of them.
@@ -114,10 +114,6 @@ void BlockStore::Impl::EndGrave(Grave& grave) {
   }
   graves_.pop_front();
   tree_.CollectingEnded();
-  if (!tree_.collecting()) {
-    cascade_.insert(cascade_.end(), unsure_.begin(), unsure_.end());
-    unsure_.clear();
-  }
   collected_.Pulse();
 }
 

@@ -125,6 +125,8 @@ class BlockStore::Impl {
   Step FindParent(PutSlot put, const NamespaceEntry& entry, BlockId* parent);
   // kDone: the put may go in; its block, if that is here as a ghost or with other groups.
   Step FindPresent(PutSlot put, BlockId parent, BlockId* block);
+  // What is being collected hides the put's parent or block: it is looked at again when that is over.
+  Step WaitUntilSure(PutSlot put);
   bool MayBeBelowDropped(const Put& put, BlockId parent, const NamespaceEntry& entry) const;
   // kUnknown where the answer is further away than a step may look.
   Tree::Answer HangsBelow(BlockId block, BlockId top);
@@ -132,6 +134,8 @@ class BlockStore::Impl {
   BlockId BlockFor(PutSlot put);
   void MakeVisible(PutSlot put, BlockId block, std::uint32_t index_number, const NamespaceEntry& entry);
   void MarkBehind(BlockId block, std::uint16_t group, const NamespaceEntry& entry);
+  // Whether there is something for CascadeSlice.
+  bool CascadeWaits() const { return !cascade_.empty() || (!unsure_.empty() && !tree_.collecting()); }
   // Publishes what waits below what was published, and what waits below that; a slice of it. Whether there is
   // more.
   bool CascadeSlice();
@@ -227,7 +231,11 @@ class BlockStore::Impl {
     std::uint32_t groups;  // of what waits, a bit each
   };
   std::deque<Below> cascade_;  // published, and what waits below not looked at
-  std::vector<Below> unsure_;  // to be looked at when all is collected
+  struct Unsure {
+    PutSlot put;
+    std::uint64_t made;
+  };
+  std::vector<Unsure> unsure_;  // puts to be looked at when all is collected; at most one each
   std::deque<std::shared_ptr<Grave>> graves_;
   Event collected_;
   std::vector<BlockId> reap_;

@@ -39,6 +39,15 @@ void Pending::LinkInto(Index index, PutSlot slot, std::uint64_t hash) {
   ends.last = slot;
 }
 
+void Pending::Unlink(Index index, PutSlot slot) {
+  const Link link = puts_[slot].links[index];
+  if (!link.linked) return;
+  Ends& ends = ends_[index][link.hash & mask_];
+  (link.prev == kNoId ? ends.first : puts_[link.prev].links[index].next) = link.next;
+  (link.next == kNoId ? ends.last : puts_[link.next].links[index].prev) = link.prev;
+  puts_[slot].links[index] = {};
+}
+
 PutSlot Pending::Find(const PutName& name) const {
   return Next(kByName, NumberHash(name.realm, name.id) ^ name.key.Hash(), kNoId,
               [&](const Put& put) { return put.name == name; });
@@ -60,24 +69,21 @@ PutSlot Pending::Add(const PutName& name, const BlockKey& parent, Instant deadli
   return slot;
 }
 
-void Pending::SetReady(PutSlot slot) {
+void Pending::SetReady(PutSlot slot, bool ready) {
   Item& item = puts_[slot];
   CISTERN_ASSERT(item.open);
-  if (!item.links[kReadyByParent].linked) LinkInto(kReadyByParent, slot, item.links[kByParent].hash);
+  if (!ready) {
+    Unlink(kReadyByParent, slot);
+  } else if (!item.links[kReadyByParent].linked) {
+    LinkInto(kReadyByParent, slot, item.links[kByParent].hash);
+  }
 }
 
 void Pending::Close(PutSlot slot) {
   Item& item = puts_[slot];
   CISTERN_ASSERT(item.open);
   item.open = false;
-  for (int index = 0; index < kIndexes; ++index) {
-    const Link link = item.links[index];
-    if (!link.linked) continue;
-    Ends& ends = ends_[index][link.hash & mask_];
-    (link.prev == kNoId ? ends.first : puts_[link.prev].links[index].next) = link.next;
-    (link.next == kNoId ? ends.last : puts_[link.next].links[index].prev) = link.prev;
-    item.links[index] = {};
-  }
+  for (int index = 0; index < kIndexes; ++index) Unlink(static_cast<Index>(index), slot);
   due_.Remove(slot);
   --open_;
 }

@@ -45,6 +45,7 @@ struct Put {
   std::uint32_t users = 0;  // who still looks at it
   bool has_slot = false;
   bool held = false;
+  bool unsure = false;  // waits until all that was cut is collected
   State state = State::kOpen;
   Code end = Code::kOk;  // why it ended; kOk: the block was there already
   std::uint32_t next_free = kNoId;
@@ -87,8 +88,8 @@ class Pending final {
   PutSlot NextBelow(RealmId realm, const BlockKey& parent, PutSlot before) const;
   PutSlot NextNumbered(RealmId realm, const PutId& id, PutSlot before) const;
 
-  // Nothing but its parent is missing any more.
-  void SetReady(PutSlot slot);
+  // Whether nothing but its parent is missing any more.
+  void SetReady(PutSlot slot, bool ready);
   // Any ready put below a key of a group in `groups` (a bit each); kNoId when there is none.
   PutSlot ReadyBelow(RealmId realm, const BlockKey& parent, std::uint32_t groups) const;
 
@@ -111,6 +112,8 @@ class Pending final {
   template <class Is>
   PutSlot Next(Index index, std::uint64_t hash, PutSlot before, Is is) const;
   void LinkInto(Index index, PutSlot slot, std::uint64_t hash);
+  // Nothing happens to one that is not linked.
+  void Unlink(Index index, PutSlot slot);
   static std::uint64_t NumberHash(RealmId realm, const PutId& id);
 
   const std::uint32_t max_puts_;

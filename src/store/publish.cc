@@ -16,11 +16,19 @@ BlockStore::Impl::Step BlockStore::Impl::FindParent(PutSlot put, const Namespace
   }
   bool unsure = false;
   *parent = Find(p.name.realm, p.parent, &unsure);
+  if (unsure) return WaitUntilSure(put);
   const std::uint16_t needed = entry.ParentGroup(p.name.group);
-  if (!unsure && needed == kNoGroup) return Step::kDone;
-  if (unsure) unsure_.push_back({p.name.realm, p.parent, 1u << p.name.group});
+  if (needed == kNoGroup) return Step::kDone;
   if (*parent == kNoId || Readable(*parent, needed, NowS()) == kNoId) return Step::kWaits;
   return Step::kDone;
+}
+
+// Not ready meanwhile: others below the same parent may be, and are not kept waiting.
+BlockStore::Impl::Step BlockStore::Impl::WaitUntilSure(PutSlot put) {
+  Put& p = pending_[put];
+  pending_.SetReady(put, false);
+  if (!std::exchange(p.unsure, true)) unsure_.push_back({put, p.made});
+  return Step::kWaits;
 }
 
 // A drop ends the puts below it that it finds, parent by parent. A put whose parents were not here then may
@@ -46,10 +54,7 @@ BlockStore::Impl::Step BlockStore::Impl::FindPresent(PutSlot put, BlockId parent
   const Put& p = pending_[put];
   bool unsure = false;
   *block = Find(p.name.realm, p.name.key, &unsure);
-  if (unsure) {
-    unsure_.push_back({p.name.realm, p.parent, 1u << p.name.group});
-    return Step::kWaits;
-  }
+  if (unsure) return WaitUntilSure(put);
   if (*block == kNoId) return Step::kDone;
   const RecordId record = tree_.FindRecord(*block, p.name.group);
   if (record != kNoId) {
@@ -161,7 +166,7 @@ BlockStore::Impl::Step BlockStore::Impl::TryPublishOpen(PutSlot put) {
       return Step::kDone;
     }
     if (!p.whole() || p.held) return Step::kWaits;
-    pending_.SetReady(put);
+    pending_.SetReady(put, true);
     BlockId parent = kNoId, block = kNoId;
     if (const Step step = FindParent(put, *entry, &parent); step != Step::kDone) return step;
     if (MayBeBelowDropped(p, parent, *entry)) {
@@ -270,19 +275,38 @@ void BlockStore::Impl::MarkBehind(BlockId block, std::uint16_t group, const Name
 }
 
 bool BlockStore::Impl::CascadeSlice() {
+  while (!tree_.collecting() && !unsure_.empty()) {
+    if (Spent()) return true;
+    const Unsure unsure = unsure_.back();
+    unsure_.pop_back();
+    Count();
+    Put& p = pending_[unsure.put];
+    if (p.made != unsure.made) continue;
+    p.unsure = false;
+    if (p.state != Put::State::kOpen || TryPublish(unsure.put) != Step::kSpent) continue;
+    pending_[unsure.put].unsure = true;
+    unsure_.push_back(unsure);
+    return true;
+  }
   while (!cascade_.empty()) {
     if (Spent()) return true;
-    const Below& below = cascade_.front();
+    Below& below = cascade_.front();
     Count();
     const PutSlot put = pending_.ReadyBelow(below.realm, below.key, below.groups);
     if (put == kNoId) {
       cascade_.pop_front();
       continue;
     }
-    switch (TryPublish(put)) {
-      case Step::kDone: break;
-      case Step::kSpent: return true;
-      case Step::kWaits: cascade_.pop_front(); break;
+    const std::uint16_t group = pending_[put].name.group;
+    const Step step = TryPublish(put);
+    if (step == Step::kSpent) return true;
+    const NamespaceEntry* entry = EntryOf(below.realm);
+    if (step == Step::kDone || entry == nullptr || pending_.ReadyBelow(below.realm, below.key, 1u << group) != put) {
+      continue;
+    }
+    // It waits for its parent in the group that it needs, and so do all that need the same.
+    for (std::uint16_t g = 0; g < entry->groups.size(); ++g) {
+      if (entry->ParentGroup(g) == entry->ParentGroup(group)) below.groups &= ~(1u << g);
     }
   }
   return false;

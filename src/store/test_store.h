@@ -113,9 +113,9 @@ class TestStore {
   T Run(Task<T> task) {
     return loop->BlockOn(std::move(task));
   }
-  // Ticks until there is nothing more to do now.
+  // Ticks until there is nothing more to do now, each in a step of its own.
   void Tick() {
-    while (store->Tick()) loop->PollOnce();
+    while (Run(TickOnce(loop->executor()))) continue;
   }
   void Advance(std::int64_t us) {
     clock.AdvanceUs(us);
@@ -136,6 +136,11 @@ class TestStore {
     const auto outcome = reader.Read(call, {key, group}, &*found, std::span(&range, 1), *record);
     if (outcome != decltype(outcome)::kHit) return std::nullopt;
     return body;
+  }
+
+  Task<bool> TickOnce(Executor&) {
+    co_await Yield();
+    co_return store->Tick();
   }
 
   const TestStoreOptions options;

@@ -323,7 +323,7 @@ Task<std::vector<PartOutcome>> BlockStore::Impl::Write(Caller caller, std::uint3
     }
     note_refused(job);
   }
-  if (!cascade_.empty()) co_await Cascade();
+  if (CascadeWaits()) co_await Cascade();
   std::vector<PartOutcome> outcomes;
   outcomes.reserve(jobs.size());
   for (PartJob& job : jobs) {
@@ -369,7 +369,7 @@ Task<Result<std::uint32_t>> BlockStore::Impl::EndHeld(Caller caller, std::uint32
       Leave(put);
     }
   }
-  if (!cascade_.empty()) co_await Cascade();
+  if (CascadeWaits()) co_await Cascade();
   if (!mine && foreign) {
     co_return Error(Code::kDenied, "put: is another owner's; only sessions of its owner publish or abandon it");
   }
