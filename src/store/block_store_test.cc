@@ -798,6 +798,26 @@ TEST_F(BlockStoreTest, P6AWideWindowIsAskedForWhole) {
   EXPECT_EQ(Occupied().leased_blocks, 0u);
 }
 
+TEST_F(BlockStoreTest, P6AWideWindowThatIsHereIsFoundFromTheMiddleOn) {
+  NamespaceSpec spec = OneGroup();
+  spec.block_tokens = 16;
+  spec.groups.push_back({.name = "window", .reach = Reach::kWindow, .window_tokens = 16 * 600 - 15});
+  Make({.heads = 4}, spec);
+  PutChain(1, 1000);
+  for (std::uint64_t n = 301; n <= 1000; ++n) {
+    PartWrite part = Part(n, n - 1);
+    part.group = 1;
+    ASSERT_EQ(WriteOne(part).state, State::kPublished);
+  }
+  EXPECT_EQ(Match(951, 1000, 950), 50u);
+  EXPECT_EQ(Match(901, 901, 900), 1u) << "its window begins with block 302";
+  EXPECT_EQ(Match(900, 900, 899), 1u) << "with block 301";
+  EXPECT_EQ(Match(899, 899, 898), 0u) << "with block 300, which is not here";
+  EXPECT_EQ(Match(801, 1000, 800), 200u);
+  EXPECT_EQ(Match(801, 899, 800), 0u);
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+}
+
 TEST_F(BlockStoreTest, P5TicksOfATimerAreStepsOfTheirOwn) {
   Make({.heads = 4});
   for (std::uint64_t n = 1; n < 500; ++n) {

@@ -84,6 +84,9 @@ class BlockStore::Impl {
   // The block of a key that stands; kNoId for none. `unsure`, when not null, is set where that could not be
   // told within a step because something is being collected: then it is kNoId as well.
   BlockId Find(RealmId realm, const BlockKey& key, bool* unsure = nullptr);
+  // Of how many blocks before a key the groups' records follow each other without a gap, `*run` one a group, as
+  // far as the namespace's windows ask, and at most `most`.
+  Task<void> LookBack(RealmId realm, BlockKey key, std::uint32_t most, std::vector<std::uint64_t>* run);
   // Its record of the group that may be read now, or kNoId.
   RecordId Readable(BlockId block, std::uint16_t group, std::uint64_t now_s) const;
   bool Expired(const Record& record, std::uint64_t now_s) const {

@@ -86,23 +86,13 @@ Task<Result<std::uint32_t>> BlockStore::Impl::MatchRest(std::uint32_t slot, std:
   const std::vector<Group> groups = EntryOf(realm)->groups;
   std::vector<std::uint64_t> run(groups.size(), 0);
   std::uint32_t best = 0;
+  // What the index had.
+  if (matched > 0 && !rest.empty()) co_await LookBack(realm, rest[0], matched, &run);
   for (std::size_t i = 0; i < rest.size(); ++i) {
     if (Spent()) co_await Yield();
     if (EntryOf(realm) == nullptr) co_return 0u;
     const std::uint64_t now_s = NowS();
     const BlockId block = Find(realm, rest[i]);
-    if (i == 0 && block != kNoId) {
-      // What the index had: the records before rest[0], as far back as a step may look. A wider window is
-      // answered too cautiously.
-      BlockId at = tree_.block(block).parent;
-      for (std::uint32_t back = 0; back < std::min(matched, kMaxWindowLooks) && at != kNoId; ++back) {
-        Count();
-        for (std::size_t g = 0; g < groups.size(); ++g) {
-          if (run[g] == back && Readable(at, static_cast<std::uint16_t>(g), now_s) != kNoId) ++run[g];
-        }
-        at = tree_.block(at).parent;
-      }
-    }
     bool full = true, windows = true;
     for (std::size_t g = 0; g < groups.size(); ++g) {
       const bool here = block != kNoId && Readable(block, static_cast<std::uint16_t>(g), now_s) != kNoId;
@@ -118,6 +108,35 @@ Task<Result<std::uint32_t>> BlockStore::Impl::MatchRest(std::uint32_t slot, std:
     if (windows) best = static_cast<std::uint32_t>(i + 1);
   }
   co_return best;
+}
+
+Task<void> BlockStore::Impl::LookBack(RealmId realm, BlockKey key, std::uint32_t most,
+                                      std::vector<std::uint64_t>* run) {
+  for (std::uint32_t back = 0; back <= most;) {
+    if (Spent()) co_await Yield();
+    // From the key again after each step: what was a block's id may be another's by now.
+    const NamespaceEntry* entry = EntryOf(realm);
+    BlockId at = entry == nullptr ? kNoId : Find(realm, key);
+    const std::uint64_t now_s = NowS();
+    for (; at != kNoId && !Spent(); at = tree_.block(at).parent) {
+      const Block& b = tree_.block(at);
+      if (b.key_bytes == 0 || back > most) co_return;
+      key = b.Key();
+      bool wanted = back == 0;
+      for (std::size_t g = 0; back > 0 && g < run->size(); ++g) {
+        Count();
+        std::uint64_t& there = (*run)[g];
+        if (there + 1 != back || back > entry->groups[g].window_blocks) continue;
+        if (Readable(at, static_cast<std::uint16_t>(g), now_s) == kNoId) continue;
+        ++there;
+        wanted = true;
+      }
+      if (!wanted) co_return;
+      ++back;
+    }
+    if (at == kNoId) co_return;
+    key = tree_.block(at).Key();
+  }
 }
 
 void BlockStore::Impl::AddHold(RecordId record) {
