@@ -155,11 +155,7 @@ class IndexWriter final {
         std::uint64_t number = first + (index_.home(fingerprint) + i) % kEntriesPerBucket;
         IndexEntry* entry = index_.entry(number);
         if (words_.LoadRelaxed(&entry->fingerprint[0]) != 0) continue;
-        // Released each, so that who sees one of them sees word 0 of the entry that was here before gone.
-        words_.StoreRelease(&entry->fingerprint[1], fingerprint.words[1]);
-        words_.StoreRelease(&entry->place_and_bytes, std::uint64_t{found.place} << 32 | found.body_bytes);
-        words_.StoreRelease(&entry->rest, Rest(found));
-        words_.StoreRelease(&entry->fingerprint[0], fingerprint.words[0]);
+        Fill(entry, fingerprint, found);
         return number;
       }
     }
@@ -169,6 +165,16 @@ class IndexWriter final {
   // Another expiry or other flags for an entry that stays where it is.
   void Update(std::uint64_t number, const Found& found) {
     words_.StoreRelease(&index_.entry(number)->rest, Rest(found));
+  }
+
+  // Says all of an entry again that stays where it is, where damage may have changed it. False, and nothing is
+  // written, where the entry is not the fingerprint's any more.
+  bool Repair(std::uint64_t number, const Fingerprint& fingerprint, const Found& found) {
+    IndexEntry* entry = index_.entry(number);
+    if (words_.LoadRelaxed(&entry->fingerprint[0]) != fingerprint.words[0]) return false;
+    Clear(number);
+    Fill(entry, fingerprint, found);
+    return true;
   }
 
   void Clear(std::uint64_t number) { words_.StoreRelease(&index_.entry(number)->fingerprint[0], 0); }
@@ -194,6 +200,13 @@ class IndexWriter final {
   }
 
  private:
+  // Released each, so that who sees one of them sees word 0 of the entry that was here before gone.
+  void Fill(IndexEntry* entry, const Fingerprint& fingerprint, const Found& found) {
+    words_.StoreRelease(&entry->fingerprint[1], fingerprint.words[1]);
+    words_.StoreRelease(&entry->place_and_bytes, std::uint64_t{found.place} << 32 | found.body_bytes);
+    words_.StoreRelease(&entry->rest, Rest(found));
+    words_.StoreRelease(&entry->fingerprint[0], fingerprint.words[0]);
+  }
   static std::uint64_t Rest(const Found& found) {
     return std::uint64_t{found.expiry} << 32 | std::uint64_t{found.generation_low & kGenerationLowMask} << 8 |
            found.flags;

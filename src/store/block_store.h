@@ -157,7 +157,8 @@ class BlockStore {
   Task<Result<std::uint64_t>> Drop(std::uint32_t slot, std::span<const BlockKey> keys);
   Task<Result<std::pair<std::uint64_t, std::uint64_t>>> DropNamespace(std::uint32_t slot);  // blocks, incarnation
 
-  // A reader saw a body fail its seal: verified again by a mover, then cut with all that descends from it.
+  // A reader saw a body fail its seal: verified again by a mover, then cut with all that descends from it. One
+  // that is sound has its index entry written again, which may be what is damaged.
   Task<Status> ReportBad(std::uint32_t slot, std::span<const BlockName> blocks);
 
   // Ends its leases; its pending puts end too when no other session of the owner is left.

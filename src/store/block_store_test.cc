@@ -570,6 +570,26 @@ TEST_F(BlockStoreTest, ABadBodyIsVerifiedAgainAndCutWithWhatIsBelow) {
   EXPECT_TRUE(Exact(2));
 }
 
+TEST_F(BlockStoreTest, R1ADamagedEntryOfASoundRecordIsRepaired) {
+  Make();
+  PutChain(1, 2);
+  const Fingerprint fingerprint = FingerprintOf(ns.incarnation, 0, Key(2));
+  std::uint64_t number = 0;
+  while (t->index.entry(number)->fingerprint[0] != fingerprint.words[0]) ++number;
+  IndexEntry* entry = t->index.entry(number);
+  const IndexEntry was = *entry;
+  for (std::uint64_t* word : {&entry->fingerprint[1], &entry->place_and_bytes, &entry->rest}) {
+    *word ^= 1u << 13;
+    EXPECT_FALSE(Here(2));
+    const BlockStore::BlockName name{Key(2), 0};
+    ASSERT_TRUE(t->Run(t->store->ReportBad(ns.slot, std::span(&name, 1))).ok());
+    EXPECT_EQ(std::memcmp(entry, &was, sizeof(was)), 0);
+    EXPECT_TRUE(Exact(2));
+  }
+  EXPECT_EQ(t->store->counters().reported_good.value(), 3u);
+  EXPECT_EQ(Occupied().records, 2u);
+}
+
 TEST_F(BlockStoreTest, AcquireCutsWhatTheRestartLeftBad) {
   Make();
   PutChain(1, 2);

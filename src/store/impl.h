@@ -95,6 +95,14 @@ class BlockStore::Impl {
   void AddHold(RecordId record);
   void DropHold(Held held);
   Task<bool> Verify(Held held);
+  // What its index entry says.
+  static Found FoundOf(const Record& record) {
+    return {.place = record.place,
+            .body_bytes = record.body_bytes,
+            .expiry = record.expiry,
+            .generation_low = static_cast<std::uint32_t>(record.generation) & kGenerationLowMask};
+  }
+  void RepairEntry(RecordId record);
 
   // ---- puts (write.cc) ----
   struct PartJob;  // one PartWrite on its way

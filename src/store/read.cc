@@ -317,6 +317,16 @@ void BlockStore::Impl::TouchPlace(std::uint32_t place, std::uint32_t generation_
   counters_.touches_applied.Add();
 }
 
+// A record that is sound was reached by an entry that is not: what it says is said again.
+void BlockStore::Impl::RepairEntry(RecordId record) {
+  const Record& r = tree_.record(record);
+  const Block& b = tree_.block(r.block);
+  if (r.entry == kNoId) return;
+  Count(2);
+  const Fingerprint fingerprint = FingerprintOf(tree_.realm(b.realm)->incarnation, r.group, b.Key());
+  index_.Repair(r.entry, fingerprint, FoundOf(r));
+}
+
 Task<Status> BlockStore::Impl::ReportBad(std::uint32_t slot, std::span<const BlockName> blocks) {
   const RealmId realm = RealmOf(slot);
   for (const BlockName& name : blocks) {
@@ -329,6 +339,7 @@ Task<Status> BlockStore::Impl::ReportBad(std::uint32_t slot, std::span<const Blo
     AddHold(record);
     const bool sound = co_await Verify(held);
     (sound ? counters_.reported_good : counters_.reported_bad).Add();
+    if (sound) RepairEntry(record);
     DropHold(held);
   }
   co_return Status();

@@ -239,11 +239,7 @@ Task<void> BlockStore::Impl::FillIndex(Revival& revival) {
     for (std::size_t i = 0; i < waiting; ++i) {
       const auto& [id, fingerprint] = wave[i];
       Record& r = tree_.record(id);
-      const auto number = index_.Insert(
-          fingerprint, {.place = r.place,
-                        .body_bytes = r.body_bytes,
-                        .expiry = r.expiry,
-                        .generation_low = static_cast<std::uint32_t>(r.generation) & kGenerationLowMask});
+      const auto number = index_.Insert(fingerprint, FoundOf(r));
       if (number) {
         r.entry = static_cast<std::uint32_t>(*number);
       } else {
