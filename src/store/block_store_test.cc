@@ -803,6 +803,28 @@ TEST_F(BlockStoreTest, P5BlocksBehindTheirWindowDoNotEndAllPuts) {
   for (std::uint64_t chain = 1; chain <= 60; ++chain) PutChain(chain * 1000, chain * 1000 + 299);
 }
 
+// A chain of ghosts as deep as the tree has room.
+TEST_F(BlockStoreTest, P2NobodyFindsWhatHasNoPlaceInTheTree) {
+  Make({.heads = 1, .store = {.max_blocks = 2}}, OneWindow(1));
+  const std::byte* from = reinterpret_cast<const std::byte*>(t->index.entry(0));
+  const std::size_t bytes = t->index.entry_count() * sizeof(IndexEntry);
+  std::uint64_t n = 1;
+  std::vector<std::byte> before;
+  PartOutcome outcome;
+  do {
+    before.assign(from, from + bytes);
+    outcome = WriteOne(Part(n + 1, n, 64));
+    bodies_.clear();
+    ASSERT_LT(++n, 20'000u);
+  } while (outcome.status.ok());
+  EXPECT_EQ(outcome.status.code(), Code::kBusy);
+  std::size_t changed = 0;
+  for (std::size_t at = 0; at < bytes; at += sizeof(IndexEntry)) {
+    changed += std::memcmp(from + at + 8, before.data() + at + 8, sizeof(IndexEntry) - 8) != 0;
+  }
+  EXPECT_EQ(changed, 0u) << "not even for a moment";
+}
+
 TEST_F(BlockStoreTest, P6AWideWindowIsAskedForWhole) {
   NamespaceSpec spec = OneGroup();
   spec.groups.push_back({.name = "window", .reach = Reach::kWindow, .window_tokens = 128});

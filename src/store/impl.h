@@ -141,7 +141,8 @@ class BlockStore::Impl {
   bool MayBeBelowDropped(const Put& put, BlockId parent, const NamespaceEntry& entry) const;
   // kUnknown where the answer is further away than a step may look.
   Tree::Answer HangsBelow(BlockId block, BlockId top);
-  bool EnterIndex(PutSlot put, std::uint64_t incarnation, std::uint32_t* number);
+  // Where there is no room, a record goes that may, of another block.
+  bool EnterIndex(PutSlot put, BlockId block, std::uint64_t incarnation, std::uint32_t* number);
   BlockId BlockFor(PutSlot put);
   void MakeVisible(PutSlot put, BlockId block, std::uint32_t index_number, const NamespaceEntry& entry);
   void MarkBehind(BlockId block, std::uint16_t group, const NamespaceEntry& entry);

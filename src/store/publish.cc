@@ -83,7 +83,7 @@ BlockStore::Impl::Step BlockStore::Impl::FindPresent(PutSlot put, BlockId parent
   return Step::kWaits;
 }
 
-bool BlockStore::Impl::EnterIndex(PutSlot put, std::uint64_t incarnation, std::uint32_t* number) {
+bool BlockStore::Impl::EnterIndex(PutSlot put, BlockId block, std::uint64_t incarnation, std::uint32_t* number) {
   const Put& p = pending_[put];
   const Fingerprint fingerprint = FingerprintOf(incarnation, p.name.group, p.name.key);
   const Found found{.place = p.place,
@@ -99,7 +99,7 @@ bool BlockStore::Impl::EnterIndex(PutSlot put, std::uint64_t incarnation, std::u
     Count(static_cast<std::uint32_t>(count));
     for (std::size_t i = 0; i < count; ++i) {
       const RecordId record = tree_.At(places[i]);
-      if (record == kNoId || !MayGo(record)) continue;
+      if (record == kNoId || tree_.record(record).block == block || !MayGo(record)) continue;
       counters_.evicted.Add();
       Remove(record);
       entry = index_.Insert(fingerprint, found);
@@ -188,15 +188,9 @@ BlockStore::Impl::Step BlockStore::Impl::TryPublishOpen(PutSlot put) {
       EndPut(put, Code::kBusy);
       return Step::kDone;
     }
-    std::uint32_t number = 0;
-    if (!EnterIndex(put, entry->incarnation, &number)) {
-      EndPut(put, Code::kBusy);
-      return Step::kDone;
-    }
     block = BlockFor(put);
     if (block == kNoId) {
       // The tree is full, of ghosts: each chain that goes takes its own along.
-      index_.Clear(number);
       if (!reap_.empty()) {
         Reap();
         continue;
@@ -204,6 +198,13 @@ BlockStore::Impl::Step BlockStore::Impl::TryPublishOpen(PutSlot put) {
       const Step step = EvictOne();
       if (step == Step::kDone) continue;
       if (step == Step::kSpent) return step;
+      EndPut(put, Code::kBusy);
+      return Step::kDone;
+    }
+    // Last: nobody finds what then has no place in the tree.
+    std::uint32_t number = 0;
+    if (!EnterIndex(put, block, entry->incarnation, &number)) {
+      Settle(block);
       EndPut(put, Code::kBusy);
       return Step::kDone;
     }
