@@ -49,9 +49,10 @@ Result<Descriptor> EpollOf(const Connection& connection) {
   return epoll;
 }
 
-Status Gone(const Connection& connection) {
-  return Status(Code::kGone, Text("the node at ", connection.path, " (process ", connection.welcome.node_pid,
-                                  ") is gone: connect again, nothing published is lost"));
+Status Gone(const Connection& connection, bool session_alone) {
+  const char* what = session_alone ? ") ended this session, its log says why" : ") is gone";
+  return Status(Code::kGone, Text("the node at ", connection.path, " (process ", connection.welcome.node_pid, what,
+                                  ": connect again, nothing published is lost"));
 }
 
 Status InChild() {
@@ -133,12 +134,14 @@ Channel::~Channel() = default;
 
 Status Channel::Check() const {
   if (forked()) return InChild();
-  if (gone_.load(std::memory_order_relaxed)) return Gone(connection_);
-  // A node that ended in order says so; one that was killed is seen when its successor starts, or by hang-up.
+  // A node that ended in order says so; one that was killed is seen when its successor starts, which changes the
+  // word before anything else, or by hang-up. A session that the node ended has a word of its own.
   const std::uint64_t alive = const_cast<RealWords&>(words_).Load(&reader_.arena().header()->node_alive);
-  if (alive == connection_.welcome.boot_count) return Status();
-  gone_.store(true);
-  return Gone(connection_);
+  const bool node_here = alive == connection_.welcome.boot_count;
+  const bool ended = Load(page().ended) != 0;
+  if (!node_here || ended) gone_.store(true, std::memory_order_relaxed);
+  if (!gone_.load(std::memory_order_relaxed)) return Status();
+  return Gone(connection_, node_here && ended);
 }
 
 void Channel::Close() {
@@ -298,7 +301,7 @@ Result<door::Completion> Channel::WaitFor(std::uint32_t place) {
   }
   unreported_.reset(place);
   if (slot.completion.code == static_cast<std::uint16_t>(Code::kGone) && slot.completion.ticket == 0)
-    return Error(Gone(connection_));
+    return Error(Check());
   return slot.completion;
 }
 

@@ -83,4 +83,8 @@ void NodeRing::SetCoreSleeps(bool sleeps) {
   Store(memory_->core_sleeps, sleeps ? 1 : 0);
 }
 
+void NodeRing::SetEnded() {
+  Store(memory_->ended, 1);
+}
+
 }  // namespace cistern::door

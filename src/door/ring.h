@@ -47,6 +47,8 @@ class NodeRing final {
 
   // What the client looks at to decide whether a submission needs a signal.
   void SetCoreSleeps(bool sleeps);
+  // What the client looks at to decide whether its leases still are.
+  void SetEnded();
 
  private:
   SessionMemory* memory_;

@@ -256,6 +256,7 @@ void Sessions::Forged(Session& session, std::string what) {
 void Sessions::End(Session& session, LogLevel level, std::string why) {
   if (session.ended) return;
   session.ended = true;
+  session.ring.SetEnded();
   log_.Log(level, "session ", session.caller.session, " of process ", session.pid, " ends: ", why);
   session.socket_watch.End();
   session.process_watch.End();

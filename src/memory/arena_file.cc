@@ -160,9 +160,10 @@ Result<ArenaFile> ArenaFile::Open(const ArenaOptions& options, const Clock& cloc
   if (Status opened = file.OpenIndex(); !opened.ok()) return Error(std::move(opened));
   RealWords words;
   ArenaHeader* header = file.arena().header();
+  // First of all: the leases of a node that was killed are over, and clients that still map the file see it.
+  words.StoreRelease(&header->node_alive, 0);
   file.boot_count_ = words.Load(&header->boot_count) + 1;
   words.Store(&header->boot_count, file.boot_count_);
-  words.StoreRelease(&header->node_alive, 0);
   return file;
 }
 
@@ -284,7 +285,14 @@ Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::stri
   }
   Result<DirectoryLock> lock = LockDirectory(directory, 0, clock);
   if (!lock) return Error(std::move(lock.error()));
-  // Clients that still map the files must find nothing any more: what lives on there is past any drop.
+  // Clients that still map the files must find nothing any more: what lives on there is past any drop. Leases of a
+  // node that was killed end as they do when its successor starts.
+  auto arena = ReadHeader<ArenaHeader>(directory + "/arena");
+  if (arena && *arena && (*arena)->second.magic == kArenaMagic) {
+    Result<OpenedFile> map = MapWhole(std::move((*arena)->first), directory + "/arena", sizeof(ArenaHeader));
+    if (!map) return Error(std::move(map.error()));
+    RealWords().StoreRelease(&reinterpret_cast<ArenaHeader*>(map->map.data())->node_alive, 0);
+  }
   auto index = ReadHeader<IndexHeader>(directory + "/index");
   if (index && *index && (*index)->second.magic == kIndexMagic) {
     Result<OpenedFile> map = MapWhole(std::move((*index)->first), directory + "/index", sizeof(IndexHeader));

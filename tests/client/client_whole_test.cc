@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client against a whole node: what every call of cistern/store.h gives, and how it ends.
+#include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <fstream>
 
 #include "../real_node.h"
+#include "door/protocol.h"
+#include "memory/arena_file.h"
 
 namespace cistern {
 namespace {
@@ -277,6 +286,111 @@ TEST_F(Whole, TouchesOfReadsReachTheEvictionOrder) {
   PutChain(1, 1);
   for (int i = 0; i < 5000; ++i) ASSERT_EQ(Read(store, 1), Code::kOk);
   Until([&] { return StatusNumber(store, "touches_applied") > 0; });
+}
+
+// The first mapping of this process with that name.
+std::byte* FindMapping(std::string_view name) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(name) != std::string::npos)
+      return reinterpret_cast<std::byte*>(std::strtoull(line.c_str(), nullptr, 16));
+  }
+  return nullptr;
+}
+
+TEST_F(Whole, P4ALeaseEndsWithASessionThatTheNodeEnded) {
+  PutChain(1, 1);
+  const BlockKey key = KeyOf(1);
+  const BlockRef ref{key};
+  Lease lease = *store.Acquire(ns, std::span(&ref, 1)).Wait();
+  ASSERT_TRUE(lease.still_good());
+  auto* page = reinterpret_cast<door::SessionMemory*>(FindMapping("cistern-session"));
+  ASSERT_NE(page, nullptr);
+  std::atomic_ref(page->collected).store(1'000'000);  // forged: the node ends the session
+  Result<std::uint32_t> touched = store.Touch(ns, std::span(&key, 1)).Wait();
+  ASSERT_FALSE(touched.has_value());
+  EXPECT_EQ(touched.error().code(), Code::kGone);
+  EXPECT_NE(touched.error().message().find("ended this session"), std::string::npos) << touched.error().message();
+  EXPECT_FALSE(lease.still_good());
+}
+
+// A node in a process of its own, and a lease of it.
+class Killed : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = "/dev/shm/cistern-test-XXXXXX";
+    ASSERT_NE(mkdtemp(directory_.data()), nullptr);
+    options_.memory_dir = directory_ + "/memory";
+    options_.memory_bytes = 128u << 20;
+    options_.socket = directory_ + "/socket";
+    options_.log_level = "error";
+    int ready[2];
+    ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
+    child_ = fork();
+    if (child_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      Result<std::unique_ptr<Node>> node = Node::Start(options_);
+      const char byte = node ? 'y' : 'n';
+      if (write(ready[1], &byte, 1) != 1) _exit(1);
+      for (;;) pause();
+    }
+    char byte = 0;
+    ASSERT_EQ(read(ready[0], &byte, 1), 1);
+    ASSERT_EQ(byte, 'y');
+    close(ready[0]);
+    close(ready[1]);
+    ConnectOptions connect;
+    connect.socket = options_.socket;
+    store_.emplace(*Store::Connect(connect));
+    const Namespace ns = AttachTest(*store_);
+    ASSERT_TRUE(PutBlock(*store_, ns, 1, std::nullopt, kBytes).ok());
+    const BlockRef ref{KeyOf(1)};
+    lease_ = *store_->Acquire(ns, std::span(&ref, 1)).Wait();
+    ASSERT_TRUE(lease_.still_good());
+    arena_.memory_dir = options_.memory_dir;
+    arena_.memory_bytes = options_.memory_bytes;
+    arena_.lock_wait_us = 30'000'000;
+  }
+  void TearDown() override {
+    Kill();
+    std::filesystem::remove_all(directory_);
+  }
+  void Kill() {
+    if (child_ <= 0) return;
+    kill(child_, SIGKILL);
+    waitpid(child_, nullptr, 0);
+    child_ = -1;
+  }
+
+  SystemClock clock_;
+  std::string directory_;
+  NodeOptions options_;
+  ArenaOptions arena_;
+  pid_t child_ = -1;
+  std::optional<Store> store_;
+  Lease lease_;
+};
+
+TEST_F(Killed, P4NoLeaseIsGoodOnceASuccessorHasTheArena) {
+  Kill();
+  // As far as a successor comes before it recovers.
+  Result<ArenaFile> successor = ArenaFile::Open(arena_, clock_);
+  ASSERT_TRUE(successor.has_value()) << successor.error().ToString();
+  EXPECT_FALSE(lease_.still_good());
+  successor->SetAlive(true);
+  EXPECT_FALSE(lease_.still_good());
+}
+
+TEST_F(Killed, P4NoLeaseIsGoodOnceTheArenaIsForgotten) {
+  Kill();
+  Result<std::uint64_t> forgotten = Error(Code::kBusy, "");
+  // The kernel lets go of a dead node's lock some time after its end.
+  Until([&] {
+    forgotten = ForgetArena(arena_.memory_dir, arena_.tenant, clock_);
+    return forgotten.has_value() || forgotten.error().code() != Code::kBusy;
+  });
+  ASSERT_TRUE(forgotten.has_value()) << forgotten.error().ToString();
+  EXPECT_FALSE(lease_.still_good());
 }
 
 }  // namespace

@@ -78,7 +78,8 @@ struct Compared {
 struct Counts {
   std::uint64_t requests = 0, published = 0, refused = 0, drops = 0, acquires = 0, load_hits = 0;
   Compared with_new, with_old;
-  std::uint64_t views_after_kill = 0, views_still_good = 0;
+  std::uint64_t views_after_kill = 0, views_still_good = 0;        // before the successor serves
+  std::uint64_t views_after_restart = 0, good_after_restart = 0;  // since: none may be good
   std::uint64_t wrong_bytes = 0, revived_drops = 0;
 };
 
@@ -90,8 +91,9 @@ class Board {
     return words_[name.owner][first + name.chain][block];
   }
 
-  // Rounds, from 1 on. `killing` is stored before the node is killed, `killed` when it is dead.
-  std::atomic<std::uint64_t> killing{0}, killed{0};
+  // Rounds, from 1 on. `killing` is stored before the node is killed, `killed` when it is dead, `restarted` when
+  // its successor serves.
+  std::atomic<std::uint64_t> killing{0}, killed{0}, restarted{0};
   std::atomic<std::uint32_t> connected{0};                // clients with their first session
   std::atomic<std::uint64_t> compared[kClients] = {};  // a client has compared everything of this round
   std::atomic<std::uint64_t> published{0};             // acknowledged, by any client

@@ -89,7 +89,7 @@ Status Client::CompareAll(std::uint64_t round) {
   // The old mapping is read while the successor recovers, or when it has already gone on with the same memory.
   const bool old_first = random_.Chance(0.5);
   auto compare_old = [&] {
-    CompareStandingViews();
+    CompareStandingViews(round);
     return CompareOwner(*session_, owner, true, counts_.with_old);
   };
   if (old_first) {
@@ -97,6 +97,7 @@ Status Client::CompareAll(std::uint64_t round) {
   }
   Result<std::unique_ptr<Session>> fresh = OpenSession(daemon_);
   if (!fresh) return Status(fresh.error().code(), Text("after a restart: ", fresh.error().message()));
+  board_.restarted.store(round);
   if (Status status = CompareOwner(**fresh, owner, false, counts_.with_new); !status.ok()) {
     return Status(status.code(), Text("comparing after a restart: ", status.message()));
   }
@@ -146,15 +147,17 @@ Status Client::CompareOwner(Session& session, std::uint32_t owner, bool old, Com
   return Status();
 }
 
-void Client::CompareStandingViews() {
+// A restart ends all leases. Before it nobody writes, and what a lease says is right either way.
+void Client::CompareStandingViews(std::uint64_t round) {
   for (const Standing& standing : standing_) {
     for (std::size_t i = 0; i < standing.lease.views().size(); ++i) {
       const View& view = standing.lease.views()[i];
       if (view.data == nullptr) continue;
-      ++counts_.views_after_kill;
+      const bool restarted = board_.restarted.load() >= round;
+      ++(restarted ? counts_.views_after_restart : counts_.views_after_kill);
       const std::uint64_t wrong = CountWrongBytes(standing.keys[i], {view.data, view.bytes});
       if (!standing.lease.still_good()) continue;  // what was read through it is discarded
-      ++counts_.views_still_good;
+      ++(restarted ? counts_.good_after_restart : counts_.views_still_good);
       counts_.wrong_bytes += wrong;
     }
   }

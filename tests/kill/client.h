@@ -40,7 +40,7 @@ class Client {
   Status LoadUntilKilled(std::uint64_t round);
   Status CompareAll(std::uint64_t round);
   Status CompareOwner(Session& session, std::uint32_t owner, bool old, Compared& compared);
-  void CompareStandingViews();
+  void CompareStandingViews(std::uint64_t round);
 
   Status DoRequest(Session& session);
   Status ReadChain(Session& session, const ChainName& name, std::uint32_t* leading_hits);
