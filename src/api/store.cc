@@ -103,16 +103,15 @@ Status Store::Put(const Namespace& ns, const BlockKey& key, const std::optional<
 }
 
 Result<std::vector<std::byte>> Store::Get(const Namespace& ns, const BlockKey& key, const ReadOptions& options) {
-  Result<std::uint64_t> size = parts_->client->BodyBytes(ns, key, 0);
+  Result<std::uint64_t> size = parts_->client->FirstPartBytes(ns, key, 0);
   if (!size) return Error(size.error());
   std::vector<std::byte> bytes(*size);
   ReadRange range{.bytes = *size, .to = bytes.data()};
   BlockRead read{.key = key, .ranges = std::span(&range, 1)};
   Result<ReadResult> result = Read(ns, std::span(&read, 1), options).Wait();
   if (!result) return Error(result.error());
-  if (result->outcomes.front() != Code::kOk) {
-    return Error(result->outcomes.front(), Text("block ", key.ToHex(), " is not here"));
-  }
+  // Past the range's end: another record of this key came between the two looks, and this one's length is gone.
+  if (result->outcomes.front() != Code::kOk) return Error(Code::kMiss, Text("block ", key.ToHex(), " is not here"));
   return bytes;
 }
 

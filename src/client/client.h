@@ -63,9 +63,8 @@ class Client final {
   Ticket<std::uint64_t> DropNamespace(Namespace& ns, std::int64_t deadline_us);
   Result<std::string> StatusJson(std::int64_t deadline_us);
 
-  // The body's length of one resident block, for Get at a prompt: how much a read of part 0 can ask for.
-  // kMiss as for Read.
-  Result<std::uint64_t> BodyBytes(const Namespace& ns, const BlockKey& key, std::uint16_t group);
+  // How many bytes part 0 of a resident block has, proved as a read's are, for Get at a prompt. kMiss as for Read.
+  Result<std::uint64_t> FirstPartBytes(const Namespace& ns, const BlockKey& key, std::uint16_t group);
 
   OwnerToken owner() const;
   std::uint64_t node_pid() const;

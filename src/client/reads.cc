@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is read: from shared memory as far as it reaches, and the node for the rest.
+#include <algorithm>
 #include <array>
 #include <ctime>
+#include <memory>
 #include <vector>
 
 #include "arena/match.h"
@@ -216,13 +218,22 @@ Ticket<ReadResult> Client::Read(const Namespace& ns, std::span<const BlockRead> 
       Result<ReadResult>(BlockReads(*parts_->channel, ns, blocks, options.touch).All()));
 }
 
-Result<std::uint64_t> Client::BodyBytes(const Namespace& ns, const BlockKey& key, std::uint16_t group) {
+Result<std::uint64_t> Client::FirstPartBytes(const Namespace& ns, const BlockKey& key, std::uint16_t group) {
   Status status = parts_->channel->Check();
   if (status.ok()) status = client::CheckNamespace(ns);
   if (!status.ok()) return Error(std::move(status));
-  std::optional<Found> found = parts_->channel->reader().Find(BeginRead(*parts_->channel, ns), group, key);
-  if (!found) return Error(Code::kMiss, Text("block ", key.ToHex(), " of group ", group, " is not here"));
-  return found->body_bytes;
+  const std::vector<GroupSpec>& groups = ns.spec().groups;
+  if (group >= groups.size())
+    return Error(Code::kInvalid, Text("block ", key.ToHex(), ": group ", group, " of ", groups.size()));
+  // The index is a hint; the length that counts is the seal's.
+  const Channel& channel = *parts_->channel;
+  const std::size_t parts = std::max<std::size_t>(groups[group].part_bytes.size(), 1);
+  const AskedBlock asked{key, group, static_cast<std::uint16_t>(parts)};
+  auto record = std::make_unique<OpenRecord>();
+  const ReadOutcome outcome = channel.reader().Open(BeginRead(channel, ns), asked, nullptr, *record);
+  if (outcome == ReadOutcome::kHit) return record->seal.part_bytes(0);
+  if (outcome == ReadOutcome::kBad) parts_->channel->ReportBad(ns.slot(), ns.incarnation(), key, group);
+  return Error(Code::kMiss, Text("block ", key.ToHex(), " of group ", group, " is not here"));
 }
 
 Ticket<Lease> Client::Acquire(const Namespace& ns, std::span<const BlockRef> blocks,

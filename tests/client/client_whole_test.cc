@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <fstream>
@@ -296,6 +297,38 @@ std::byte* FindMapping(std::string_view name) {
       return reinterpret_cast<std::byte*>(std::strtoull(line.c_str(), nullptr, 16));
   }
   return nullptr;
+}
+
+TEST_F(Whole, R1AGetUnderATornIndexEntryIsExactOrAMiss) {
+  PutChain(1, 1);
+  const std::string path =
+      std::filesystem::path(node.options().socket).parent_path().string() + "/memory/default/index";
+  Result<Fd> file = OpenFile(path, OpenMode::kReadWrite);
+  ASSERT_TRUE(file.has_value()) << file.error().ToString();
+  const std::uint64_t bytes = std::filesystem::file_size(path);
+  Result<Mapping> map = Mapping::Map(file->get(), path, 0, bytes, Access::kReadWrite);
+  ASSERT_TRUE(map.has_value());
+  auto* entries = reinterpret_cast<IndexEntry*>(map->data() + kIndexBucketsOffset);
+  auto* entry = std::find_if(entries, entries + (bytes - kIndexBucketsOffset) / sizeof(IndexEntry),
+                             [](const IndexEntry& e) { return e.fingerprint[0] != 0; });
+  std::atomic_ref word(entry->place_and_bytes);
+  const std::uint64_t right = word.load();
+  ASSERT_EQ(static_cast<std::uint32_t>(right), kBytes);
+  std::atomic<bool> stop = false;
+  std::thread tears([&] {
+    for (Random random(1); !stop;) word.store(random.Chance(0.5) ? right : right + random.Below(4096));
+  });
+  const std::vector<std::byte> body = BodyOf(1, kBytes);
+  for (int hits = 0, round = 0; hits < 20 || round < 3000; ++round) {
+    Result<std::vector<std::byte>> got = store.Get(ns, KeyOf(1));
+    hits += got.has_value();
+    if (got ? *got == body : got.error().code() == Code::kMiss) continue;
+    ADD_FAILURE() << (got ? Text("wrong bytes, ", got->size(), " of them") : got.error().ToString());
+    break;
+  }
+  stop = true;
+  tears.join();
+  word.store(right);
 }
 
 TEST_F(Whole, P4ALeaseEndsWithASessionThatTheNodeEnded) {
