@@ -2,18 +2,18 @@
 #include "daemon.h"
 
 #include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/format.h"
-
-extern char** environ;
+#include "io/files.h"
 
 namespace cistern {
 
@@ -66,11 +66,18 @@ Status Daemon::Exec() {
   std::vector<char*> argv;
   for (std::string& word : command_) argv.push_back(word.data());
   argv.push_back(nullptr);
-  if (int error = posix_spawn(&pid_, argv[0], nullptr, nullptr, argv.data(), environ); error != 0) {
-    pid_ = -1;
-    return Status(Code::kIoError, Text(command_[0], " cannot be started: error ", error));
+  if (access(argv[0], X_OK) != 0)
+    return Status(Code::kIoError, Text(command_[0], " cannot be started: ", ErrnoText(errno)));
+  const pid_t parent = getpid();
+  pid_ = fork();
+  if (pid_ == 0) {
+    // Whoever is killed leaves no node behind, not even one that was just being started.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() == parent) execv(argv[0], argv.data());
+    _exit(127);
   }
-  return Status();
+  if (pid_ > 0) return Status();
+  return Status(Code::kIoError, Text(command_[0], " cannot be started: ", ErrnoText(errno)));
 }
 
 Result<Store> Daemon::Connect(const OwnerToken& owner) const {

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The node that a measurement starts for itself.
+#include "daemon.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+namespace cistern {
+namespace {
+
+TEST(Daemon, AMeasurementThatIsKilledLeavesNoNodeBehind) {
+  std::string directory = "/dev/shm/cistern-test-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  int told[2];
+  ASSERT_EQ(pipe(told), 0);
+  const pid_t measurement = fork();
+  if (measurement == 0) {
+    Result<Daemon> daemon = Daemon::Start(DaemonBeside(), directory, {"--memory", "64MiB"});
+    const pid_t pid = daemon ? daemon->pid() : -1;
+    if (write(told[1], &pid, sizeof(pid)) != sizeof(pid)) _exit(1);
+    for (;;) pause();
+  }
+  pid_t node = -1;
+  ASSERT_EQ(read(told[0], &node, sizeof(node)), static_cast<ssize_t>(sizeof(node)));
+  ASSERT_GT(node, 0);
+  const int process = static_cast<int>(syscall(SYS_pidfd_open, node, 0));
+  ASSERT_GE(process, 0);
+  kill(measurement, SIGKILL);
+  waitpid(measurement, nullptr, 0);
+  pollfd ended{.fd = process, .events = POLLIN, .revents = 0};
+  EXPECT_EQ(poll(&ended, 1, 30'000), 1) << "cisternd " << node << " lives on";
+  kill(node, SIGKILL);
+  for (int fd : {process, told[0], told[1]}) close(fd);
+  std::filesystem::remove_all(directory);
+}
+
+}  // namespace
+}  // namespace cistern
