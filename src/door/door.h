@@ -31,8 +31,8 @@ struct DoorOptions {
   std::string socket;              // path; empty: no listening, only who is adopted comes in
   std::string tenant = "default";  // 1 to 63 bytes; a hello that names another one is kDenied
   std::uint32_t max_sessions = 1000;
-  std::uint64_t session_staging_bytes = 1u << 20;  // what every session starts with
-  std::uint64_t staging_budget_bytes = 0;          // what sessions may have beyond that, all together
+  std::uint64_t session_staging_bytes = 1u << 20;  // what a session starts with that wishes nothing else
+  std::uint64_t staging_budget_bytes = 0;          // of all sessions together; past it none comes in (R13)
   std::int64_t hello_us = 5'000'000;               // a connection that says nothing that long is closed
 };
 
@@ -40,7 +40,7 @@ struct DoorOptions {
 struct DoorCounters {
   std::uint64_t sessions = 0;
   std::uint64_t in_flight = 0;
-  std::uint64_t staging_bytes = 0;  // granted beyond what sessions start with
+  std::uint64_t staging_bytes = 0;  // of all sessions
   std::uint64_t accepted = 0;
   std::uint64_t refused = 0;       // hellos answered with an error
   std::uint64_t ended_forged = 0;  // sessions ended for what stood in their ring

@@ -137,7 +137,7 @@ TEST(StagingAreas, ComeFromABudgetAndGoBackWithTheSession) {
   client.Send(MoreStaging{.bytes = UINT64_MAX});
   client.Receive(grant);
   EXPECT_EQ(static_cast<Code>(grant.code), Code::kBusy);
-  EXPECT_EQ(door.counters().staging_bytes, 3u << 20);
+  EXPECT_EQ(door.counters().staging_bytes, 4u << 20);
   client.HangUp();
   door.Until([&] { return door.counters().staging_bytes == 0; });
 }
@@ -149,6 +149,23 @@ TEST(StagingAreas, WhatIsWishedAtHelloCountsToo) {
   RawClient client = RawClient::In(door, hello);
   EXPECT_EQ(client.welcome.staging_bytes, 4u << 20);
   EXPECT_EQ(Greet(door, hello), Code::kBusy);
+}
+
+TEST(StagingAreas, R13WhatASessionStartsWithIsOutOfTheBudget) {
+  TestDoor door({.staging_budget_bytes = (2u << 20) + 4096});
+  RawClient first = RawClient::In(door);
+  RawClient second = RawClient::In(door);
+  EXPECT_EQ(door.counters().staging_bytes, 2u << 20);
+  std::string message;
+  EXPECT_EQ(Greet(door, RawClient::NewHello(), &message), Code::kBusy);
+  EXPECT_NE(message.find("1048576 bytes asked for, 4096 of 2101248 are left"), std::string::npos) << message;
+  // Who asks for less finds room, and what a session had is the next one's.
+  Hello small = RawClient::NewHello();
+  small.staging_bytes = 1;
+  EXPECT_EQ(RawClient::In(door, small).welcome.staging_bytes, 4096u);
+  first.HangUp();
+  door.Until([&] { return door.counters().sessions < 2; });
+  EXPECT_EQ(RawClient::In(door).code(), Code::kOk);
 }
 
 // ---- calls
@@ -419,6 +436,47 @@ TEST(Going, LeasesOfAKilledProcessEndThoughItsChildLives) {
   door.Until([&] { return door.counters().sessions == 0; });
   waitpid(client, nullptr, 0);
   for (int fd : {told[0], told[1], live[0], live[1]}) close(fd);
+}
+
+// With it, what was ready before a turn gets one step in it.
+class Crowd final : public Poller {
+ public:
+  explicit Crowd(Loop& loop) : loop_(loop) { loop.AddPoller(*this); }
+  bool Poll() override {
+    for (int i = 0; i < 256; ++i) loop_.executor().Post([] {});
+    return true;
+  }
+
+ private:
+  Loop& loop_;
+};
+
+TEST(Going, P4WhatASessionPutsAfterTheLastOfItsOwnerWentEndsWithIt) {
+  TestDoor door;
+  RawClient first = RawClient::In(door);
+  Hello hello = RawClient::NewHello();
+  hello.owner = first.welcome.owner;
+  RawClient last = RawClient::In(door, hello);
+  first.Attach();
+  std::vector<WriteItem> items(16);  // one after the other, a step each
+  for (std::uint8_t i = 0; i < items.size(); ++i)
+    items[i] = {.key = RawClient::Key(i + 1), .parent = RawClient::Key(100), .bytes = 64u << 10, .put_low = i + 1u};
+  Submission write = first.With(Op::kWrite, std::span<const WriteItem>(items));
+  write.a = items.size();
+  door.Settle();
+  {
+    Crowd crowd(*door.loop);
+    first.Push(write);
+    door.Until([&] { return door.store->occupancy().pending > 0; });
+    first.HangUp();
+    door.Until([&] { return first.page().ended != 0; });
+    last.HangUp();
+    door.Until([&] { return door.counters().sessions == 1; });
+    EXPECT_EQ(door.counters().in_flight, 1u) << "the write ended before the last of its owner: nothing was tried";
+  }
+  door.Until([&] { return door.counters().sessions == 0; });
+  EXPECT_EQ(door.store->occupancy().pending, 0u);
+  EXPECT_EQ(door.slots->counts().used_slots, 0u);
 }
 
 TEST(Going, R6StagingOfADeadSessionStaysUntilItsMoverLetGo) {

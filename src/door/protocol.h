@@ -30,7 +30,7 @@ struct Hello {  // client -> node, first message
   std::uint32_t reserved = 0;
   std::array<char, 64> tenant{};      // zero-terminated
   std::array<std::byte, 16> owner{};  // all zero: become an owner
-  std::uint64_t staging_bytes = 0;    // wished; 0: the node's default
+  std::uint64_t staging_bytes = 0;    // of the first staging, out of the node's budget; 0: the node's default
 };
 
 // With it, as SCM_RIGHTS in this order when code is ok: arena (O_RDONLY), index (O_RDONLY), session memory,

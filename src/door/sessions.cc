@@ -22,8 +22,7 @@ Sessions::Sessions(const Door::Parts& parts, const DoorOptions& options, DoorCou
       options_(options),
       counters_(counters),
       calls_(parts.loop.executor(), parts.store, parts.status),
-      first_staging_(options.session_staging_bytes * options.max_sessions),
-      more_staging_(options.staging_budget_bytes),
+      staging_(options.staging_budget_bytes),
       tasks_(parts.loop.executor()) {
   loop_.AddPoller(*this);
 }
@@ -112,11 +111,9 @@ Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hell
   caller.session = ++last_id_;
   caller.owner = hello.owner != OwnerToken{} ? hello.owner : NewOwner();
   auto session = std::make_unique<Session>(caller, peer.pid, std::move(*memory));
-  // What is wished beyond the first staging comes from the budget, all in one area.
-  StagingPool& pool = hello.staging_bytes > options_.session_staging_bytes ? more_staging_ : first_staging_;
-  std::uint64_t bytes = std::max(hello.staging_bytes, options_.session_staging_bytes);
-  Result<std::shared_ptr<StagingArea>> staging = co_await pool.Make(executor(), bytes);
-  counters_.staging_bytes = more_staging_.used_bytes();
+  const std::uint64_t bytes = hello.staging_bytes != 0 ? hello.staging_bytes : options_.session_staging_bytes;
+  Result<std::shared_ptr<StagingArea>> staging = co_await staging_.Make(executor(), bytes);
+  counters_.staging_bytes = staging_.used_bytes();
   if (!staging) co_return Error(std::move(staging.error()));
   session->staging.push_back(std::move(*staging));
   for (Fd* event : {&session->core_event, &session->client_event}) {
@@ -185,8 +182,8 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
   Result<std::shared_ptr<StagingArea>> area = Error(
       Code::kBusy,
       Text("the session has ", kMaxStagingAreas, " staging areas, which is the limit: ask for larger ones"));
-  if (session.staging.size() < kMaxStagingAreas) area = co_await more_staging_.Make(executor(), bytes);
-  counters_.staging_bytes = more_staging_.used_bytes();
+  if (session.staging.size() < kMaxStagingAreas) area = co_await staging_.Make(executor(), bytes);
+  counters_.staging_bytes = staging_.used_bytes();
   if (area) {
     grant.area = static_cast<std::uint32_t>(session.staging.size());
     grant.bytes = (*area)->bytes();
@@ -263,24 +260,25 @@ void Sessions::End(Session& session, LogLevel level, std::string why) {
   session.event_watch.End();
   session.socket.Close();  // the client sees a hang-up: kGone
   auto owner = owners_.find(session.caller.owner);
-  bool last = --owner->second == 0;
-  if (last) owners_.erase(owner);
-  tasks_.Spawn(Bury(session, last));
+  if (--owner->second == 0) owners_.erase(owner);
+  tasks_.Spawn(Bury(session));
 }
 
-Task<void> Sessions::Bury(Session& session, bool last_of_owner) {
+Task<void> Sessions::Bury(Session& session) {
   co_await Yield();  // whoever ended it may still be using it
-  co_await store_.SessionEnded(session.caller, last_of_owner);
+  // Asked each time: the others of the owner may end while this one's calls do.
+  const auto last_of_owner = [&] { return !owners_.contains(session.caller.owner); };
+  co_await store_.SessionEnded(session.caller, last_of_owner());
   if (session.tasks > 0) {
     while (session.tasks > 0) co_await session.idle.Wait();
     // A call that was in flight may have taken a lease or left a put since.
-    co_await store_.SessionEnded(session.caller, last_of_owner);
+    co_await store_.SessionEnded(session.caller, last_of_owner());
   }
   std::erase(active_, &session);
   std::erase(touched_, session.caller.session);
   sessions_.erase(session.caller.session);
   counters_.sessions = sessions_.size();
-  counters_.staging_bytes = more_staging_.used_bytes();
+  counters_.staging_bytes = staging_.used_bytes();
   empty_.Pulse();
 }
 

@@ -62,7 +62,7 @@ class Sessions final : private Poller, private Work {
   void OnSocket(Session& session, std::uint32_t events);
   Task<void> GrantStaging(Session& session, std::uint64_t bytes);
   void End(Session& session, LogLevel level, std::string why);
-  Task<void> Bury(Session& session, bool last_of_owner);
+  Task<void> Bury(Session& session);
   void Forged(Session& session, std::string what);
 
   void Activate(Session& session);
@@ -81,8 +81,7 @@ class Sessions final : private Poller, private Work {
   const DoorOptions options_;
   DoorCounters& counters_;
   Calls calls_;
-  StagingPool first_staging_;  // what every session starts with
-  StagingPool more_staging_;
+  StagingPool staging_;
   TaskGroup tasks_;
 
   std::map<SessionId, std::unique_ptr<Session>> sessions_;

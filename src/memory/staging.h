@@ -14,7 +14,6 @@
 
 namespace cistern {
 
-inline constexpr std::uint64_t kFirstStagingBytes = 1u << 20;
 inline constexpr std::uint64_t kStagingFraction = 8;  // of the memory
 
 class StagingPool;
