@@ -310,11 +310,10 @@ void Channel::Lead(Lock& lock, Kept& kept, std::int64_t until_ns) {
   const std::uint64_t seen = collected_count_;
   lock.unlock();
   const std::int64_t spin_until_ns = std::min(until_ns, NowNs() + kSpinUs * 1000);
+  PoliteSpin spin(32);
   bool came = false;
-  for (int turn = 1; !came; ++turn) {
-    came = Load(page().completed) != seen;
-    if (turn % 32 == 0 && NowNs() >= spin_until_ns) break;
-    CpuRelax();
+  while (!(came = Load(page().completed) != seen)) {
+    if (spin.Turn() && NowNs() >= spin_until_ns) break;
   }
   if (!came) SleepForCompletion(seen, until_ns);
   bool alive = came || (!HungUp() && Check().ok());

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "arena/match.h"
+#include "base/spin.h"
 #include "client/client.h"
 #include "client/held_lease.h"
 #include "client/parts.h"
@@ -254,8 +255,9 @@ Ticket<Lease> Client::Acquire(const Namespace& ns, std::span<const BlockRef> blo
   auto decode = [ends_ns, count = blocks.size()](const Call& answered,
                                                  const door::Completion& completion) -> Result<Lease> {
     if (completion.a == 0) return Error(Code::kMiss, Text("none of ", count, " blocks is here"));
-    auto lease = std::make_shared<HeldLease>(answered.channel(), completion.a, ends_ns);
     std::span<const std::byte> bytes = answered.reply(completion);
+    PrefetchLines(bytes.data(), bytes.size(), false);
+    auto lease = std::make_shared<HeldLease>(answered.channel(), completion.a, ends_ns);
     if (bytes.size() != count * sizeof(door::ViewItem))
       return Error(Code::kMismatch, Text("a reply of ", bytes.size(), " bytes for ", count, " views"));
     lease->Reserve(count);

@@ -343,6 +343,8 @@ bool Sessions::PollOne(Session& session) {
                            session.argument_bytes, " bytes in flight: the area has ", kArgumentBytes));
       break;
     }
+    // They come from the client's cache, and most go back there with the reply in them.
+    PrefetchLines(session.arguments().data() + call.args_offset, std::min(call.args_bytes, kPrefetchedBytes), true);
     session.argument_bytes += call.args_bytes;
     session.tasks++;
     counters_.in_flight++;

@@ -46,6 +46,7 @@ class Sessions final : private Poller, private Work {
   // Of one poll, so that it stays within a core step and nobody waits for one who submits a lot.
   static constexpr std::size_t kSessionsPerPoll = 32;
   static constexpr std::uint32_t kCallsPerSession = 4;
+  static constexpr std::uint32_t kPrefetchedBytes = 4096;  // of a call's arguments
   static constexpr std::uint32_t kPollsPerGlance = 64;  // how seldom touches and idleness are looked at
   static constexpr std::int64_t kActiveUs = 1'000;
   static constexpr std::size_t kTouchesPerStep = 128;

@@ -169,7 +169,7 @@ void Loop::Turn() {
     idle_since_ = now;
   }
   if (now.NsSince(idle_since_) < options_.poll_us * 1000) {
-    CpuRelax();
+    spin_.Turn();
   } else {
     Sleep();
   }

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/executor.h"
 #include "base/remote_queue.h"
+#include "base/spin.h"
 #include "base/task.h"
 #include "cistern/status.h"
 #include "io/files.h"
@@ -262,6 +263,7 @@ class Loop {
   int poller_list_ = 0;
   List<WatchState> watches_;
   std::size_t watched_ = 0;  // those of watches_ that were not removed
+  PoliteSpin spin_{8};
   bool idle_ = false;
   Instant idle_since_;
   std::uint32_t in_flight_ = 0;

@@ -66,13 +66,14 @@ class ThreadMovers::Body {
   // Null at the end.
   MoverJob* NextJob() {
     const Instant until = clock_.Now().PlusUs(poll_us_);
+    PoliteSpin spin(32);
     for (;;) {
       if (waiting_.load(std::memory_order_acquire) > 0) {
         std::lock_guard lock(mutex_);
         if (MoverJob* job = Pop()) return job;
       }
       if (clock_.Now() >= until) break;
-      CpuRelax();
+      spin.Turn();
     }
     std::unique_lock lock(mutex_);
     sleepers_++;

@@ -144,13 +144,13 @@ bool Slots::SameSize(Place place, std::uint64_t record_bytes) const {
 }
 
 void Slots::Pin(Place place) {
-  CISTERN_ASSERT(used(place));
   ChunkOf(place)->pins++;
 }
 
 void Slots::Unpin(Place place) {
-  CISTERN_ASSERT(used(place) && ChunkOf(place)->pins > 0);
-  ChunkOf(place)->pins--;
+  Chunk* chunk = ChunkOf(place);
+  CISTERN_ASSERT(chunk->pins > 0);
+  chunk->pins--;
 }
 
 // ---- slots -----------------------------------------------------------------------------------------------

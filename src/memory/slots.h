@@ -65,7 +65,7 @@ class Slots final {
   void Free(Place place);
 
   // A lease or an I/O holds the slot, or no longer: its chunk is not proposed for emptying meanwhile.
-  // Counted.
+  // Counted. The slot is in use.
   void Pin(Place place);
   void Unpin(Place place);
 

@@ -34,21 +34,6 @@ BlockStore::Impl::Impl(const Parts& parts, const BlockStoreOptions& options)
   order_.Reserve(max_records_ + 1);
 }
 
-void BlockStore::Impl::Count(std::uint32_t touches) {
-  if (step_ != executor_.steps()) {
-    step_ = executor_.steps();
-    touches_ = 0;
-    copied_ = 0;
-  }
-  touches_ += touches;
-  longest_step_ = std::max(longest_step_, touches_);
-}
-
-bool BlockStore::Impl::Spent() {
-  Count(0);
-  return touches_ >= kSpentTouches;
-}
-
 std::uint32_t BlockStore::Impl::TakeLongestStep() { return std::exchange(longest_step_, 0); }
 
 BlockStore::Occupancy BlockStore::Impl::occupancy() const {

@@ -51,6 +51,28 @@ std::uint32_t Attach(TestStore& t) {
   return t.Run(t.store->Attach(spec))->slot;
 }
 
+void AcquireAmong(TestStore& t, std::uint32_t slot, std::span<const BlockKey> keys) {
+  constexpr int kCalls = 20'000;
+  Random random(7);
+  std::vector<BlockStore::BlockName> names(64);
+  double acquiring = 0, releasing = 0;
+  for (int call = 0; call < kCalls; ++call) {
+    for (BlockStore::BlockName& name : names) name = {keys[random.Below(keys.size())], 0};
+    auto from = Now();
+    const auto grant = t.Run(t.store->Acquire({1, {}}, slot, names, 1'000'000, Instant::Never()));
+    acquiring += Seconds(from);
+    from = Now();
+    CISTERN_ASSERT(t.store->Release({1, {}}, grant->lease).ok());
+    for (; t.store->occupancy().leased_blocks > 0; t.loop->PollOnce()) {
+      t.loop->executor().Post([] {});
+      t.store->Tick();
+    }
+    releasing += Seconds(from);
+  }
+  std::printf("views of 64 among %zu: %.1f us, their release %.1f us\n", keys.size(), acquiring / kCalls * 1e6,
+              releasing / kCalls * 1e6);
+}
+
 int Main(std::uint64_t blocks) {
   {
     TestStore t({.heads = 32, .alignment = 512, .store = {.max_blocks = 200'000}});
@@ -64,6 +86,7 @@ int Main(std::uint64_t blocks) {
     from = Now();
     t.Run(t.store->Touch(slot, keys));
     std::printf("touch by key: %.0f ns\n", Seconds(from) / 200'000 * 1e9);
+    for (const std::size_t among : {4096u, 200'000u}) AcquireAmong(t, slot, std::span(keys).first(among));
     from = Now();
     t.Run(t.store->DropNamespace(slot));
     std::printf("drop of 200,000 blocks: %.0f ns a block, longest step %u touches\n", Seconds(from) / 200'000 * 1e9,

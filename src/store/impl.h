@@ -7,6 +7,7 @@
 // puts may be reused across a yield, so who kept one over it compares born, or counts as a user of the put.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -73,8 +74,19 @@ class BlockStore::Impl {
   // ---- steps ----
   // What became of a piece of work: kSpent asks for another step of the core, then it goes on.
   enum class Step : std::uint8_t { kDone, kWaits, kSpent };
-  void Count(std::uint32_t touches = 1);
-  bool Spent();
+  void Count(std::uint32_t touches = 1) {
+    if (step_ != executor_.steps()) {
+      step_ = executor_.steps();
+      touches_ = 0;
+      copied_ = 0;
+    }
+    touches_ += touches;
+    longest_step_ = std::max(longest_step_, touches_);
+  }
+  bool Spent() {
+    Count(0);
+    return touches_ >= kSpentTouches;
+  }
 
   // ---- finding (read.cc) ----
   std::uint64_t NowS() { return AdvanceTime(words_, slots_.arena(), clock_.Wall().seconds); }
@@ -83,7 +95,12 @@ class BlockStore::Impl {
   const NamespaceEntry* EntryOf(RealmId realm) const;
   // The block of a key that stands; kNoId for none. `unsure`, when not null, is set where that could not be
   // told within a step because something is being collected: then it is kNoId as well.
-  BlockId Find(RealmId realm, const BlockKey& key, bool* unsure = nullptr);
+  BlockId Find(RealmId realm, const BlockKey& key, bool* unsure = nullptr) {
+    return IfStanding(tree_.Find(realm, key), unsure);
+  }
+  BlockId IfStanding(BlockId block, bool* unsure = nullptr);
+  static constexpr std::size_t kFoundAhead = 32;
+  void FindAhead(RealmId realm, std::span<const BlockName> names, std::span<BlockId, kFoundAhead> found);
   // Of how many blocks before a key the groups' records follow each other without a gap, `*run` one a group, as
   // far as the namespace's windows ask, and at most `most`.
   Task<void> LookBack(RealmId realm, BlockKey key, std::uint32_t most, std::vector<std::uint64_t>* run);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attaching, finding, leasing, touching.
 #include <algorithm>
+#include <array>
 
 #include "base/format.h"
 #include "store/impl.h"
@@ -61,15 +62,27 @@ const NamespaceEntry* BlockStore::Impl::EntryOf(RealmId realm) const {
   return found != nullptr && RealmOf(found->slot) == realm ? names_.at(found->slot) : nullptr;
 }
 
-BlockId BlockStore::Impl::Find(RealmId realm, const BlockKey& key, bool* unsure) {
+BlockId BlockStore::Impl::IfStanding(BlockId block, bool* unsure) {
   Count();
-  const BlockId block = tree_.Find(realm, key);
   if (block == kNoId || !tree_.collecting()) return block;
   std::uint32_t budget = kStandingLooks;
   const Tree::Answer answer = tree_.Standing(block, &budget);
   Count(kStandingLooks - budget);
   if (answer == Tree::Answer::kUnknown && unsure != nullptr) *unsure = true;
   return answer == Tree::Answer::kYes ? block : kNoId;
+}
+
+// The first of the names: each takes two or three lines of memory one after the other, all of them together
+// hardly longer than one.
+void BlockStore::Impl::FindAhead(RealmId realm, std::span<const BlockName> names, std::span<BlockId, kFoundAhead> found) {
+  std::array<std::uint32_t, kFoundAhead> tags;
+  const std::size_t count = std::min(names.size(), kFoundAhead);
+  for (std::size_t i = 0; i < count; ++i) tags[i] = tree_.PrefetchBucket(realm, names[i].key);
+  for (std::size_t i = 0; i < count; ++i) tree_.PrefetchBlock(tags[i]);
+  for (std::size_t i = 0; i < count; ++i) {
+    found[i] = IfStanding(tree_.Find(realm, names[i].key, tags[i]));
+    if (found[i] != kNoId) tree_.PrefetchFirstRecord(found[i]);
+  }
 }
 
 RecordId BlockStore::Impl::Readable(BlockId block, std::uint16_t group, std::uint64_t now_s) const {
@@ -248,9 +261,16 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
   std::vector<Held> holds;
   holds.reserve(blocks.size());
   const std::uint64_t now_s = NowS();
+  std::array<BlockId, kFoundAhead> ahead;
+  std::uint64_t found_in_step = 0;  // what was found ahead may have gone in a later one
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (Spent()) co_await Yield();
-    const BlockId block = Find(realm, blocks[i].key);
+    if (i % kFoundAhead == 0) {
+      FindAhead(realm, blocks.subspan(i), ahead);
+      found_in_step = executor_.steps();
+    }
+    const BlockId block =
+        executor_.steps() == found_in_step ? ahead[i % kFoundAhead] : Find(realm, blocks[i].key);
     const RecordId record = block == kNoId ? kNoId : Readable(block, blocks[i].group, now_s);
     if (record == kNoId) continue;
     const Held held{record, tree_.record(record).born};

@@ -79,7 +79,7 @@ Task<void> BlockStore::Impl::Scan(Revival& revival) {
     const std::size_t n = revival.recovery.Next(batch);
     for (std::size_t i = 0; i < n; ++i) {
       const auto realm = revival.realms.find(batch[i].incarnation);
-      if (realm != revival.realms.end()) tree_.Prefetch(realm->second, batch[i].key);
+      if (realm != revival.realms.end()) tree_.PrefetchBucket(realm->second, batch[i].key);
     }
     for (std::size_t i = 0; i < n; ++i) Admit(revival, batch[i]);
     Count(static_cast<std::uint32_t>(2 * n));
@@ -142,7 +142,7 @@ Task<void> BlockStore::Impl::LinkParents(Revival& revival) {
   for (BlockId id = 0; id < end; ++id) {
     if (Spent()) co_await Yield();
     Count();
-    if (id + kAhead < end) tree_.Prefetch(tree_.block(id + kAhead).realm, revival.parents[id + kAhead]);
+    if (id + kAhead < end) tree_.PrefetchBucket(tree_.block(id + kAhead).realm, revival.parents[id + kAhead]);
     if (tree_.block(id).is(Block::kRoot)) continue;
     const RealmId realm = tree_.block(id).realm;
     const BlockId root = tree_.realm(realm)->root;

@@ -41,10 +41,9 @@ BlockId Tree::OrphansOf(RealmId realm) {
   return r.orphans;
 }
 
-std::uint64_t Tree::HashOf(RealmId realm, const BlockKey& key) { return key.Hash(realm); }
+std::uint32_t Tree::TagOf(RealmId realm, const BlockKey& key) { return static_cast<std::uint32_t>(key.Hash(realm) >> 32); }
 
-BlockId Tree::Find(RealmId realm, const BlockKey& key) const {
-  const auto tag = static_cast<std::uint32_t>(HashOf(realm, key) >> 32);
+BlockId Tree::Find(RealmId realm, const BlockKey& key, std::uint32_t tag) const {
   for (std::size_t at = HomeOf(tag);; at = (at + 1) & (table_.size() - 1)) {
     const Bucket& bucket = table_[at];
     if (bucket.id_plus_1 == 0) return kNoId;
@@ -54,8 +53,18 @@ BlockId Tree::Find(RealmId realm, const BlockKey& key) const {
   }
 }
 
-void Tree::Prefetch(RealmId realm, const BlockKey& key) const {
-  __builtin_prefetch(&table_[HomeOf(static_cast<std::uint32_t>(HashOf(realm, key) >> 32))]);
+std::uint32_t Tree::PrefetchBucket(RealmId realm, const BlockKey& key) const {
+  const std::uint32_t tag = TagOf(realm, key);
+  __builtin_prefetch(&table_[HomeOf(tag)]);
+  return tag;
+}
+
+void Tree::PrefetchBlock(std::uint32_t tag) const {
+  for (std::size_t at = HomeOf(tag);; at = (at + 1) & (table_.size() - 1)) {
+    const Bucket& bucket = table_[at];
+    if (bucket.id_plus_1 == 0) return;
+    if (bucket.tag == tag) return __builtin_prefetch(&blocks_[bucket.id_plus_1 - 1]);
+  }
 }
 
 BlockId Tree::Add(RealmId realm, const BlockKey& key, BlockId parent) {
@@ -69,7 +78,7 @@ BlockId Tree::Add(RealmId realm, const BlockKey& key, BlockId parent) {
     b.stood_at = blocks_[parent].stood_at;
     LinkChild(parent, id);
   }
-  const auto tag = static_cast<std::uint32_t>(HashOf(realm, key) >> 32);
+  const auto tag = TagOf(realm, key);
   std::size_t at = HomeOf(tag);
   while (table_[at].id_plus_1 != 0) at = (at + 1) & (table_.size() - 1);
   table_[at] = {tag, id + 1};
@@ -103,7 +112,7 @@ void Tree::TakeAway(BlockId block) {
   Block& b = blocks_[block];
   if (b.is(Block::kAway)) return;
   b.flags |= Block::kAway;
-  const auto tag = static_cast<std::uint32_t>(HashOf(b.realm, b.Key()) >> 32);
+  const auto tag = TagOf(b.realm, b.Key());
   const std::size_t mask = table_.size() - 1;
   std::size_t hole = HomeOf(tag);
   while (table_[hole].id_plus_1 != block + 1) hole = (hole + 1) & mask;

@@ -115,8 +115,16 @@ class Tree final {
 
   // ---- blocks ----
   // kNoId when none is in the table. Two or three cache lines.
-  BlockId Find(RealmId realm, const BlockKey& key) const;
-  void Prefetch(RealmId realm, const BlockKey& key) const;
+  BlockId Find(RealmId realm, const BlockKey& key) const { return Find(realm, key, TagOf(realm, key)); }
+  BlockId Find(RealmId realm, const BlockKey& key, std::uint32_t tag) const;
+  // What Find of several keys will look at, asked for ahead: first every key's bucket, which gives its tag, then
+  // every tag's block.
+  std::uint32_t PrefetchBucket(RealmId realm, const BlockKey& key) const;
+  void PrefetchBlock(std::uint32_t tag) const;
+  // The first record of a block that was found.
+  void PrefetchFirstRecord(BlockId block) const {
+    if (!blocks_[block].ghost()) __builtin_prefetch(&records_[blocks_[block].first_record]);
+  }
   // A new block; the key is not in the table. kNoId when max_blocks are there. Without a parent (kNoId) it is
   // loose until it is adopted.
   BlockId Add(RealmId realm, const BlockKey& key, BlockId parent);
@@ -171,7 +179,7 @@ class Tree final {
     BlockId id_plus_1;
   };
 
-  static std::uint64_t HashOf(RealmId realm, const BlockKey& key);
+  static std::uint32_t TagOf(RealmId realm, const BlockKey& key);
   std::size_t HomeOf(std::uint32_t tag) const { return (std::uint64_t{tag} * table_.size()) >> 32; }
   std::size_t UnitOf(Place place) const { return geometry_.offset(place) / kUnitBytes; }
   void LinkChild(BlockId parent, BlockId block);
