@@ -167,6 +167,11 @@ std::span<const std::byte> SimulatedDisk::Bytes(const std::string& path) const {
   return at == names_.end() ? std::span<const std::byte>() : at->second->bytes;
 }
 
+std::span<const std::byte> SimulatedDisk::Durable(const std::string& path) const {
+  auto at = durable_names_.find(path);
+  return at == durable_names_.end() ? std::span<const std::byte>() : at->second->durable;
+}
+
 void SimulatedDisk::Flip(const std::string& path, std::uint64_t offset, std::byte mask) {
   Inode& inode = *names_.at(path);
   CISTERN_ASSERT(offset < inode.bytes.size());

@@ -52,6 +52,8 @@ class SimulatedDisk {
   // A file's bytes as a reader would see them; empty when there is none. Valid until the next operation on
   // it.
   std::span<const std::byte> Bytes(const std::string& path) const;
+  // What of a file a power failure could not take; empty when its name is not durable.
+  std::span<const std::byte> Durable(const std::string& path) const;
   // Bit rot: flips the bits of `mask` in one byte, for good. The byte must exist.
   void Flip(const std::string& path, std::uint64_t offset, std::byte mask);
 

@@ -133,7 +133,9 @@ TEST(SimulatedLoop, NamesAreDurableOnceTheirDirectoryIsSynced) {
       File old = world.Open("/disk/log");
       ASSERT_TRUE(world.loop->BlockOn(old.WriteAll(Filled(10, 'o'), 0)).ok());
       ASSERT_TRUE(world.loop->BlockOn(old.Sync()).ok());
+      ASSERT_TRUE(world.disk.Durable("/disk/log").empty());
       ASSERT_TRUE(world.loop->BlockOn(world.loop->SyncDirectory("/disk")).ok());
+      ASSERT_EQ(world.disk.Durable("/disk/log").size(), 10u);
       File fresh = world.Open("/disk/log.new");
       ASSERT_TRUE(world.loop->BlockOn(fresh.WriteAll(Filled(10, 'n'), 0)).ok());
       ASSERT_TRUE(world.loop->BlockOn(fresh.Sync()).ok());

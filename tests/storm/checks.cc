@@ -54,10 +54,14 @@ World::Look World::LookAt(const BlockId& block, bool with_body) {
 bool World::Reachable(const BlockId& block) {
   auto above = realms_[block.ns].ParentGroup(block.group);
   BlockId at = block;
+  std::uint64_t born = UINT64_MAX;
   // A chain that is longer than the tree is deep goes round.
   for (std::uint32_t depth = 0; depth <= 2 * kMaxDepth; ++depth) {
     Look look = LookAt(at, false);
     if (look.outcome != ReadOutcome::kHit || look.seen.put == 0) return false;
+    // What hung below another one of this key is being collected (R10).
+    if (look.born >= born) return false;
+    born = look.born;
     if (look.seen.parent == 0 || !above) return true;
     at = {block.ns, *above, look.seen.parent};
   }
@@ -241,6 +245,7 @@ void World::CheckWarm(SimNode& node) {
         if (puts.empty()) continue;
         Look look = LookAt({ns, group, code}, false);
         if (look.outcome == ReadOutcome::kBad) continue;
+        if (look.outcome == ReadOutcome::kHit) AuditParent({ns, group, code}, look);
         for (PutNo put : puts) {
           if (look.outcome != ReadOutcome::kHit || look.seen.put != put) model_.Absent(put);
         }

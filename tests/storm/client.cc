@@ -284,11 +284,7 @@ void Client::Revive() {
   world.Drop(*drop, below.ns, {dropped});
   Send(drop);
   if (world.Chance(60)) Wait(drop);
-  std::vector<std::pair<PutNo, std::uint32_t>> parts;
-  BlockId again{below.ns, group, dropped};
-  PutNo put = world.MakePut(again, world.engine(engine_number_), ParentOf(dropped), 0, false);
-  for (std::uint32_t part = 0; part < world.model().put(put).parts.size(); ++part) parts.emplace_back(put, part);
-  bool written = Up() && WriteParts(below.ns, parts);
+  bool written = Up() && PutAgain({below.ns, group, dropped});
   if (!Wait(drop) || !written) return;
   world.faults().Seen(Fault::kRevive);
   ReadBlock(below, false);

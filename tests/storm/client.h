@@ -46,6 +46,8 @@ class Client {
   void Lie(Call& call, std::size_t bytes);
   void FinishHeld();
   void PutOdd();
+  // One block that was here before, with all its parts; false: it died or the node did.
+  bool PutAgain(const BlockId& block);
 
   // ---- reading ----
   void ReadChain();

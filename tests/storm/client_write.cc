@@ -62,6 +62,15 @@ void Client::PutOdd() {
   if (WriteParts(ns, parts)) world_.faults().Seen(Fault::kClientLies);
 }
 
+bool Client::PutAgain(const BlockId& block) {
+  PutNo put = world_.MakePut(block, world_.engine(engine_number_), ParentOf(block.code), 0, false);
+  std::vector<std::pair<PutNo, std::uint32_t>> parts;
+  for (std::uint32_t part = 0; part < world_.model().put(put).parts.size(); ++part) parts.emplace_back(put, part);
+  if (!WriteParts(block.ns, parts)) return false;
+  world_.Delicate();
+  return true;
+}
+
 void Client::WriteOthers() {
   Engine& engine = world_.engine(engine_number_);
   if (engine.unwritten.empty()) return;
@@ -125,6 +134,7 @@ bool Client::WriteParts(std::uint32_t ns, const std::vector<std::pair<PutNo, std
     call->parts.push_back(std::move(write));
     world.model().WriteAsked(number, part, world.LeastTime());
     if (change && !sums) world.model().BytesUnknown(number);
+    if ((change && sums) || wrong_sums) world.model().SumsWrong(number);
   }
   call->answered = [&world, parts, wrong_sums, staging](Call& answer) {
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -144,7 +154,13 @@ bool Client::WriteParts(std::uint32_t ns, const std::vector<std::pair<PutNo, std
         Violation(Text(TextOf(world.model().put(put).block), " put ", put, " was taken with wrong checksums"));
       }
       Code code = answer.status.ok() ? answer.outcomes[i].status.code() : answer.status.code();
+      if (!ok) world.model().Trace("put ", put, ": ", (answer.status.ok() ? answer.outcomes[i].status : answer.status).ToString());
       if (code == Code::kBusy || code == Code::kTooLate) world.NoRoom();
+      const Put& put_of = world.model().put(put);
+      if (code == Code::kInvalid && !put_of.refutable && !world.model().odd_parents(put_of.block.ns)) {
+        Violation(Text(TextOf(put_of.block), " put ", put, " was refused as wrong and is right: ",
+                       (answer.status.ok() ? answer.outcomes[i].status : answer.status).ToString()));
+      }
       world.model().WriteAnswered(put, part, ok && state != PartOutcome::State::kPresent, world.LatestTime());
       if (state == PartOutcome::State::kPublished && !world.model().Legal(put, world.model().Now())) {
         Violation(Text(TextOf(world.model().put(put).block), " put ", put, " was published and is not whole"));

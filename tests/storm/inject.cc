@@ -25,8 +25,8 @@ bool World::InjectOne(Fault kind) {
     case Fault::kCrash: {
       if (nodes_.empty() || nodes_.back()->gone() || nodes_.back()->core()->ended()) return false;
       SimNode& last = *nodes_.back();
-      // Mostly in the middle of something, sometimes while it starts.
-      if (last.under_way() == 0 && !last.midway()) return false;
+      // Mostly in the middle of something, also while it starts.
+      if (last.under_way() == 0 && !last.midway() && last.serving()) return false;
       if (!last.midway() && random().Below(4) != 0) return false;
       faults_.Injected(kind);
       faults_.Seen(kind);

@@ -43,6 +43,7 @@ struct Put {
   bool held = false;
   bool publish_asked = false;  // by its owner
   bool any_bytes = false;      // its client changed them without saying what they are
+  bool refutable = false;      // its client gave sums of something else
   std::vector<PutPart> parts;
   Moment first_asked = 0;
   Moment capable_until = 0;    // 0: it never could have been visible, or it still can
@@ -80,6 +81,7 @@ class Model {
   void WriteAnswered(PutNo number, std::uint32_t part, bool ok, std::uint64_t time_s);
   void WriteLost(PutNo number, std::uint32_t part, std::uint64_t time_s);  // the node died with it
   void BytesUnknown(PutNo number) { puts_[number].any_bytes = true; }
+  void SumsWrong(PutNo number) { puts_[number].refutable = true; }
   void PublishAsked(PutNo number, std::uint64_t owner);
 
   // What ends a put that is not whole: an abandon, the end of its owner, the death of the node. `asked` is when

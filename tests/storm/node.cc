@@ -2,6 +2,7 @@
 #include "node.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/format.h"
@@ -61,6 +62,8 @@ SimNode::SimNode(const Surroundings& around) : around_(around), scheduler_(aroun
 }
 
 void SimNode::Main() {
+  // Killed before it did anything.
+  if (core_->dead()) return;
   auto loop = SimulatedLoop::Make(scheduler_.clock(), around_.disk, around_.seed);
   if (!loop) Violation(Text("no simulated loop: ", loop.error().ToString()));
   loop_ = std::move(*loop);
@@ -83,7 +86,8 @@ void SimNode::Serve() {
   {
     Task<Status> recovery = store_->Recover();
     while (!recovery.done()) {
-      Turn();
+      // It is the disk that it waits for.
+      if (!Turn()) scheduler_.WaitFor(static_cast<std::int64_t>(1 + scheduler_.random().Below(60)));
       if (core_->dead()) {
         loop_->Crash();
         movers_->Abandon();
@@ -99,23 +103,19 @@ void SimNode::Serve() {
     if (!core_->dead()) around_.recovered(*this);
     serving_ = true;
   }
-  bool more = false;
+  std::optional<Task<void>> tending;
   while (!core_->dead() && !gone_) {
     bool any = Turn();
     if (core_->dead()) break;
     if (!want_idle_ || ending_) TakeCalls();
-    if (more || scheduler_.random().Below(16) == 0) {
-      std::uint64_t wall_s = scheduler_.clock().Wall().seconds;
-      more = store_->Tick();
-      if (core_->dead()) break;
-      around_.ticked(*this, wall_s);
-    }
-    CheckSteps();
     if (core_->dead()) break;
+    if (tending && tending->done()) tending.reset();
+    if (!tending && scheduler_.random().Below(16) == 0) tending.emplace(Tend());
+    bool more = tending.has_value();
     if (tasks_->size() == 0 && !more && movers_->idle() && (want_idle_ || ending_)) {
       if (ending_ && inbox_.empty()) gone_ = true;
       if (store_->Tick()) {
-        more = true;
+        if (!core_->dead()) tending.emplace(Tend());
         gone_ = false;
         continue;
       }
@@ -133,6 +133,17 @@ void SimNode::Serve() {
     loop_->Crash();
     movers_->Abandon();
     tasks_->Drop();
+  }
+}
+
+// As the node does it: each Tick in a step of its own.
+Task<void> SimNode::Tend() {
+  for (bool more = true; more;) {
+    co_await Yield();
+    std::uint64_t wall_s = scheduler_.clock().Wall().seconds;
+    more = store_->Tick();
+    if (core_->dead()) co_return;
+    around_.ticked(*this, wall_s);
   }
 }
 

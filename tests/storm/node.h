@@ -133,6 +133,7 @@ class SimNode {
  private:
   void Serve();
   bool Turn();
+  Task<void> Tend();
   void TakeCalls();
   void CheckSteps();
   void TearDown();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// storm [--faults N] [--seed S] [--jobs J] [--json]: runs seeds one after the other, each a world of its own,
-// until N faults were seen. A run that breaks a promise prints the line that replays it alone.
+// storm [--faults N] [--first S | --seed S] [--jobs J] [--json]: runs seeds one after the other, each a world of
+// its own, until N faults were seen; which seeds those are depends on N, S and J alone. A run that breaks a promise prints the line that replays it alone.
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -37,7 +37,8 @@ Told* g_told = nullptr;  // the worker's own; Violation has no other way to it
 
 struct Arguments {
   std::uint64_t faults = 100'000;
-  std::uint64_t seed = 0;  // 0: from 1 on
+  std::uint64_t seed = 0;  // 0: from the first on
+  std::uint64_t first = 1;
   std::uint64_t jobs = 2;
   std::uint64_t seconds = 0;
   bool json = false, trace = false;
@@ -66,7 +67,7 @@ void RunSeed(std::uint64_t seed, SharedBytes& bytes, Logger& log, bool trace, To
     RunSeed(arguments.seed, bytes, *log, arguments.trace, told);
   } else {
     std::uint64_t share = arguments.faults / arguments.jobs + (worker < arguments.faults % arguments.jobs ? 1 : 0);
-    for (std::uint64_t seed = worker + 1; told.faults.total() < share; seed += arguments.jobs) {
+    for (std::uint64_t seed = arguments.first + worker; told.faults.total() < share; seed += arguments.jobs) {
       RunSeed(seed, bytes, *log, arguments.trace, told);
     }
   }
@@ -192,9 +193,10 @@ int main(int argc, char** argv) {
   cistern::storm::Arguments arguments;
   cistern::CommandLine line("storm",
                             "Real store, memory and reader code on simulated memory, loop and clock, under faults.",
-                            "  storm --faults 10000\n  storm --seed 94");
+                            "  storm --faults 10000\n  storm --faults 300000 --first 1000000\n  storm --seed 94");
   line.Count("--faults", "faults that must have been seen; default: 100000", &arguments.faults, 1, 1ull << 40);
   line.Count("--seed", "replay one run alone", &arguments.seed, 1, UINT64_MAX);
+  line.Count("--first", "the seed to begin with; default: 1", &arguments.first, 1, 1ull << 60);
   line.Count("--jobs", "processes; default: 2", &arguments.jobs, 1, 64);
   line.Count("--seconds", "stop after so long; default: never", &arguments.seconds, 1, 1u << 30);
   line.Switch("--trace", "say what happens, on standard error: for --seed", &arguments.trace);

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/format.h"
@@ -14,6 +15,8 @@ namespace {
 
 constexpr std::uint64_t kFaultsARun = 260;
 constexpr std::uint64_t kMaxSwitches = 3'000'000;
+// So many without a fault that counted: what fills the store up now ends with time alone.
+constexpr std::uint64_t kStuckSwitches = 20'000;
 constexpr Geometry kLargest{4096, SharedBytes::kMaxHeads};
 
 // Two chunks and more sizes than that: memory changes hands all the time.
@@ -142,6 +145,9 @@ void World::MakeOptions() {
   options_.max_leases = 4 + static_cast<std::uint32_t>(random.Below(30));
   options_.max_leased_blocks = 16 + static_cast<std::uint32_t>(random.Below(100));
   options_.max_tombstones = 64;
+  // Who copies: the core, the movers, or now these and now those.
+  static constexpr std::uint64_t kCoreCopies[] = {0, 6000, 40'000, 1'000'000};
+  options_.core_copy_bytes = kCoreCopies[random.Below(std::size(kCoreCopies))];
 }
 
 PutNo World::MakePut(const BlockId& block, Engine& engine, BlockCode parent, std::uint32_t ttl_s, bool held) {
@@ -285,7 +291,26 @@ void World::Drop(Call& call, std::uint32_t ns, std::vector<BlockCode> codes) {
         Disturb(ns, code);
       }
     }
+    CheckLogged(ns, codes, incarnation, answer.value);
   };
+}
+
+// A drop that found something is in the durable log by the time that it is acknowledged (R10). Where no group
+// is full, what it found may have been orphans.
+void World::CheckLogged(std::uint32_t ns, const std::vector<BlockCode>& codes, std::uint64_t incarnation,
+                        std::uint64_t blocks) {
+  if (blocks == 0 || codes.front() == 0 || !realms_[ns].first_full) return;
+  std::span<const std::byte> journal = disk_.Durable("node/journal");
+  bool logged = std::ranges::any_of(codes, [&](BlockCode code) {
+    // As in a tombstone's payload: incarnation, length, key.
+    BlockKey key = KeyOf(ns, code);
+    std::vector<std::byte> bytes(9 + key.length);
+    std::memcpy(bytes.data(), &incarnation, 8);
+    std::memcpy(bytes.data() + 8, &key.length, 1);
+    std::memcpy(bytes.data() + 9, key.bytes.data(), key.length);
+    return !std::ranges::search(journal, bytes).empty();
+  });
+  if (!logged) Violation(Text("a drop of ", blocks, " blocks of namespace ", ns, " was acknowledged and is not logged"));
 }
 
 void World::LoseTouches(const std::vector<std::pair<BlockId, std::uint64_t>>& touches) {
@@ -341,11 +366,20 @@ void World::CheckSource(const std::byte* from, std::size_t bytes) {
 // ---- the run ---------------------------------------------------------------------------------------------
 
 void World::Run() {
-  std::uint64_t next_fault = 200;
+  std::uint64_t next_fault = 200, counted = 0, counted_at = 0;
   while (!ending_) {
     if (!scheduler_.Step()) break;
     if (nodes_.empty() || nodes_.back()->gone()) Boot();
+    if (std::exchange(delicate_, false) && faults_.Wants(Fault::kCrash)) InjectOne(Fault::kCrash);
     if (scheduler_.switches() < next_fault) continue;
+    if (faults_.total() != counted) {
+      counted = faults_.total();
+      counted_at = scheduler_.switches();
+    } else if (scheduler_.switches() - counted_at > kStuckSwitches) {
+      counted_at = scheduler_.switches();
+      LatestTime();
+      clock_.AdvanceUs(options_.pending_us + 1'000'000);
+    }
     next_fault = scheduler_.switches() + 5 + random().Below(60);
     LatestTime();
     CheckLeases();

@@ -141,7 +141,7 @@ class World {
     std::uint64_t born = 0;
   };
   Look LookAt(const BlockId& block, bool with_body);
-  // Whether it and all that it hangs below are found.
+  // Whether it and all that it hangs below are found, each born after its parent.
   bool Reachable(const BlockId& block);
   Sighting SightingOf(const BlockId& block, const OpenRecord& record) const;
   // Whether damage stands in the record at a place, or in the index entry that led there; in its body alone.
@@ -160,12 +160,15 @@ class World {
   void AddStaging(const std::shared_ptr<Staging>& staging) { stagings_.push_back(staging); }
   // Fills in what the model has to know of a drop: of keys, or with none of the whole namespace.
   void Drop(Call& call, std::uint32_t ns, std::vector<BlockCode> codes);
+  void CheckLogged(std::uint32_t ns, const std::vector<BlockCode>& codes, std::uint64_t incarnation, std::uint64_t blocks);
   void LoseTouches(const std::vector<std::pair<BlockId, std::uint64_t>>& touches);
   // A block is being read.
   void NoteRead(const BlockId& block);
   // A block that it is time to read, if there is one: it was damaged, its touches were lost.
   std::optional<BlockId> Curious();
   void NoRoom();
+  // A moment at which a crash would be worst.
+  void Delicate() { delicate_ = Chance(40); }
   void Reported(const BlockId& block, Place place, std::uint64_t generation, std::uint64_t body_bytes) {
     reported_.push_back({{block, place, body_bytes}, generation});
   }
@@ -250,7 +253,7 @@ class World {
   const SimNode* failed_node_ = nullptr;
   std::uint32_t failed_starts_ = 0, clocks_back_ = 0, audits_ = 0;
   std::uint64_t carvings_ = 0, evicted_ = 0, faults_wanted_ = 0;
-  bool ending_ = false, disk_faulty_ = false, warm_known_ = false;
+  bool ending_ = false, disk_faulty_ = false, warm_known_ = false, delicate_ = false;
   OpenRecord record_;
   std::vector<std::byte> body_;
   friend class Client;

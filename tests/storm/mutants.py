@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Plants each known bug in turn (R16) and runs the storm on it: the storm has to find every one.
+
+A mutant is a patch against src/, tests/storm/mutants/NAME.patch, whose first line says which rule it breaks.
+It is applied to a copy of the sources in build/mutants, so the tree that one works in is never touched. Exits
+0 when all were found, 1 when one was not, 2 on wrong usage. Python's standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import filecmp
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PATCHES = ROOT / "tests" / "storm" / "mutants"
+TREE = ROOT / "build" / "mutants" / "tree"
+# What the build of the storm does not need, or what is another checkout's own.
+LEFT_OUT = {"build", "shared", "node_modules", "__pycache__"}
+MANY_FAULTS = 1 << 40
+
+
+@dataclass
+class Verdict:
+    """What became of one mutant."""
+
+    name: str
+    rule: str
+    found: bool
+    seed: int
+    seconds: float
+    faults: int
+    violation: str
+
+
+class Trouble(Exception):
+    """Nothing can be said about the mutants: a patch does not apply, a build fails."""
+
+
+def patches(only: str | None) -> list[Path]:
+    """All patches in order, or the one of a name."""
+    every = sorted(PATCHES.glob("*.patch"))
+    if not every:
+        raise Trouble(f"there is no patch in {PATCHES}")
+    if only is None:
+        return every
+    chosen = [patch for patch in every if patch.stem == only]
+    if not chosen:
+        raise Trouble(f"there is no mutant '{only}'; all: {' '.join(patch.stem for patch in every)}")
+    return chosen
+
+
+def rule_of(patch: Path) -> str:
+    """The line that says what the mutant breaks."""
+    return patch.read_text(encoding="utf-8").split("\n", 1)[0]
+
+
+def files_of(patch: Path) -> list[str]:
+    """The files that a patch changes."""
+    return re.findall(r"^\+\+\+ b/(\S+)", patch.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def git_apply(tree: Path, patch: Path, *how: str) -> str:
+    """Nothing when it applies, else what git says. The tree need not be a repository."""
+    outside = dict(os.environ, GIT_CEILING_DIRECTORIES=str(tree.parent))
+    run = subprocess.run(
+        ["git", "apply", *how, str(patch)], cwd=tree, env=outside, capture_output=True, text=True, check=False
+    )
+    return "" if run.returncode == 0 else run.stderr.strip() or f"git apply ended with {run.returncode}"
+
+
+def check(chosen: list[Path]) -> int:
+    """Whether each patch applies, says what it breaks, and changes the product alone."""
+    wrong = 0
+    for patch in chosen:
+        said = git_apply(ROOT, patch, "--check")
+        if not said and rule_of(patch).startswith("---"):
+            said = "its first line does not say which rule it breaks"
+        strangers = [name for name in files_of(patch) if not name.startswith("src/")]
+        if not said and (strangers or not files_of(patch)):
+            said = f"changes {' '.join(strangers) or 'nothing'}; a mutant is a bug in src/"
+        if said:
+            wrong += 1
+            print(f"{patch.name}: {said}", file=sys.stderr)
+    print(f"{len(chosen) - wrong} of {len(chosen)} mutants apply")
+    return 1 if wrong else 0
+
+
+def copy_sources() -> None:
+    """Brings the copy up to date; what did not change keeps its time, so that it is not built again."""
+    wanted: set[Path] = set()
+    for top in sorted(ROOT.iterdir()):
+        if top.name.startswith(".") or top.name in LEFT_OUT:
+            continue
+        files = [top] if top.is_file() else [path for path in sorted(top.rglob("*")) if path.is_file()]
+        for path in files:
+            inner = path.relative_to(ROOT)
+            if LEFT_OUT.intersection(inner.parts):
+                continue
+            wanted.add(inner)
+            to = TREE / inner
+            if not to.exists() or not filecmp.cmp(path, to, shallow=False):
+                to.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, to)
+                shutil.copymode(path, to)
+    for path in list(TREE.rglob("*")):
+        inner = path.relative_to(TREE)
+        if path.is_file() and inner.parts[0] != "build" and inner not in wanted:
+            path.unlink()
+
+
+def build(jobs: int) -> Path:
+    """The storm of the copy as it is now."""
+    environment = dict(os.environ)
+    environment.setdefault("CCACHE_DIR", str(ROOT / ".cache" / "ccache"))
+    where = TREE / "build" / "release"
+    steps = [["cmake", "--preset", "release"]] if not (where / "build.ninja").exists() else []
+    steps.append(["ninja", "-C", str(where), f"-j{jobs}", "bin/storm"])
+    for step in steps:
+        run = subprocess.run(step, cwd=TREE, env=environment, capture_output=True, text=True, check=False)
+        if run.returncode != 0:
+            raise Trouble(f"{' '.join(step)} failed:\n{(run.stdout + run.stderr)[-4000:]}")
+    return where / "bin" / "storm"
+
+
+def storm(program: Path, seconds: int, jobs: int, first: int) -> tuple[bool, int, float, int, str]:
+    """Found, by which seed, after how long and how many faults, and what it said."""
+    began = time.monotonic()
+    flags = ["--json", f"--seconds={seconds}", f"--jobs={jobs}", f"--first={first}", f"--faults={MANY_FAULTS}"]
+    run = subprocess.run([str(program), *flags], capture_output=True, text=True, check=False)
+    passed = time.monotonic() - began
+    failed = re.search(r"^FAILED: seed (\d+): (.*)$", run.stderr, re.MULTILINE)
+    if run.returncode != 0 and failed:
+        return True, int(failed[1]), passed, 0, failed[2]
+    if run.returncode != 0:
+        raise Trouble(f"the storm ended with {run.returncode}:\n{run.stderr[-2000:]}")
+    return False, 0, passed, int(json.loads(run.stdout)["faults"]), ""
+
+
+def plant(patch: Path, arguments: argparse.Namespace) -> Verdict:
+    """Builds the storm with this bug in it, runs it, and takes the bug out again."""
+    said = git_apply(TREE, patch)
+    if said:
+        raise Trouble(f"{patch.name}: {said}")
+    try:
+        program = build(arguments.jobs)
+        found, seed, seconds, faults, violation = storm(program, arguments.seconds, arguments.jobs, arguments.first)
+    finally:
+        for name in files_of(patch):
+            shutil.copyfile(ROOT / name, TREE / name)
+    return Verdict(patch.stem, rule_of(patch), found, seed, round(seconds, 1), faults, violation)
+
+
+def line_of(verdict: Verdict) -> str:
+    """One mutant as a line."""
+    if not verdict.found:
+        return f"{verdict.name:28} NOT FOUND in {verdict.seconds:.1f} s and {verdict.faults} faults: {verdict.rule}"
+    return f"{verdict.name:28} found      {verdict.seconds:5.1f} s  seed {verdict.seed:<6} {verdict.violation}"
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="./dev storm --mutants",
+        description="Plants each known bug in turn and runs the storm on it: the storm has to find every one.",
+        epilog="example: ./dev storm --mutants --only no-fence --seconds 60",
+    )
+    parser.add_argument("--only", metavar="NAME", help="this mutant alone")
+    parser.add_argument("--seconds", type=int, default=60, help="how long the storm may look for each; default: 60")
+    parser.add_argument("--first", type=int, default=1, metavar="SEED", help="the seed to begin with; default: 1")
+    parser.add_argument("--jobs", type=int, default=2, help="processes, of the build and of the storm; default: 2")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--check", action="store_true", help="only whether every patch applies; builds nothing")
+    arguments = parser.parse_args()
+    for name in ("seconds", "first", "jobs"):
+        if getattr(arguments, name) < 1:
+            parser.error(f"--{name} has to be at least 1")
+    return arguments
+
+
+def main() -> int:
+    """Exit status."""
+    arguments = parse()
+    try:
+        chosen = patches(arguments.only)
+        if arguments.check:
+            return check(chosen)
+        copy_sources()
+        verdicts = []
+        for patch in chosen:
+            verdicts.append(plant(patch, arguments))
+            if not arguments.json:
+                print(line_of(verdicts[-1]), flush=True)
+    except Trouble as trouble:
+        print(f"mutants: {trouble}", file=sys.stderr)
+        return 1
+    missed = [verdict.name for verdict in verdicts if not verdict.found]
+    if arguments.json:
+        print(json.dumps({"mutants": [asdict(verdict) for verdict in verdicts], "missed": missed}))
+    else:
+        print(f"{len(verdicts) - len(missed)} of {len(verdicts)} mutants were found")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
