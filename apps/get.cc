@@ -14,7 +14,7 @@ int RunGet(int argc, const char* const* argv) {
   CommandLine line("cistern get", "Fetch a block into a file. Exits 1 when it is not there.",
                    "  cistern get --namespace demo 00112233445566778899aabbccddeeff kv.bin");
   prompt.AddTo(line, true);
-  line.Argument("KEY", "key, 32 to 64 hexadecimal digits", &key_hex);
+  line.Argument("KEY", "key, 2 to 64 hexadecimal digits", &key_hex);
   line.Argument("FILE", "where to put its bytes; - is standard output", &path);
   if (auto exit = line.Parse(argc, argv)) return *exit;
 

@@ -33,7 +33,7 @@ int RunPut(int argc, const char* const* argv) {
   prompt.AddTo(line, true);
   line.Text("--parent", "KEY", "the block before it in its chain; default: none", &parent_hex);
   line.Duration("--ttl", "how long it may live; default: no limit", &ttl_us);
-  line.Argument("KEY", "key, 32 to 64 hexadecimal digits", &key_hex);
+  line.Argument("KEY", "key, 2 to 64 hexadecimal digits", &key_hex);
   line.Argument("FILE", "what to store; - is standard input", &path);
   if (auto exit = line.Parse(argc, argv)) return *exit;
 

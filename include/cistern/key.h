@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The name of a block: the engine's chained hash over all tokens up to the block's end, 16 to 32 bytes that
+// The name of a block: the engine's chained hash over all tokens up to the block's end, 1 to 32 bytes that
 // the store compares and never interprets. Two blocks of a namespace and group with equal keys are the same
-// block, so a scheme must be collision-free for whoever shares the namespace.
+// block, so a scheme must be collision-free for whoever shares the namespace: keys under 16 bytes are written only
+// to a namespace whose spec says `trusted_keys` (R5).
 #pragma once
 
 #include <array>
@@ -20,15 +21,16 @@ namespace cistern {
 // A plain value: trivially copyable, no ownership. The default value is "no key" (a chain's first block has
 // it as its parent). Bytes past `length` are zero, so equality and order are those of the whole value.
 struct BlockKey {
-  static constexpr std::size_t kMinBytes = 16;
+  static constexpr std::size_t kMinBytes = 1;
+  static constexpr std::size_t kMinUntrustedBytes = 16;  // where the namespace does not say trusted_keys
   static constexpr std::size_t kMaxBytes = 32;
 
   std::array<std::uint8_t, kMaxBytes> bytes{};
   std::uint8_t length = 0;
 
-  // Copies `key`. kInvalid unless it has 16 to 32 bytes.
+  // Copies `key`. kInvalid unless it has 1 to 32 bytes.
   static Result<BlockKey> FromBytes(std::span<const std::byte> key);
-  // Reads 32 to 64 hexadecimal digits of either case. kInvalid names what is wrong and where.
+  // Reads 2 to 64 hexadecimal digits of either case. kInvalid names what is wrong and where.
   static Result<BlockKey> FromHex(std::string_view hex);
 
   bool none() const { return length == 0; }

@@ -23,7 +23,7 @@ int Digit(char c) {
 
 Result<BlockKey> BlockKey::FromBytes(std::span<const std::byte> key) {
   if (key.size() < kMinBytes || key.size() > kMaxBytes) {
-    return Error(Code::kInvalid, Text("key: has ", key.size(), " bytes and a key has 16 to 32"));
+    return Error(Code::kInvalid, Text("key: has ", key.size(), " bytes and a key has 1 to 32"));
   }
   BlockKey made;
   std::memcpy(made.bytes.data(), key.data(), key.size());
@@ -44,7 +44,7 @@ Result<BlockKey> BlockKey::FromHex(std::string_view hex) {
     return Error(Code::kInvalid, Text("key \"", Shown(hex), "\" has ", hex.size(), " digits and a byte takes two"));
   }
   if (hex.size() < 2 * kMinBytes || hex.size() > 2 * kMaxBytes) {
-    return Error(Code::kInvalid, Text("key \"", Shown(hex), "\" has ", hex.size(), " digits and a key has 32 to 64"));
+    return Error(Code::kInvalid, Text("key \"", Shown(hex), "\" has ", hex.size(), " digits and a key has 2 to 64"));
   }
   BlockKey made;
   made.length = static_cast<std::uint8_t>(hex.size() / 2);

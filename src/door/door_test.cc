@@ -250,8 +250,8 @@ TEST(Calls, WhatIsWrongWithACallIsItsAnswer) {
   wrong = client.With(Op::kWrite, std::span<const WriteItem>(&item, 1));
   wrong.a = 1;
   refused(wrong, Code::kInvalid, "checksums");
-  KeyItem key{.size = 99};
-  refused(client.With(Op::kTouch, std::span<const KeyItem>(&key, 1)), Code::kInvalid, "a key of 99 bytes");
+  KeyItem key{.size = 33};
+  refused(client.With(Op::kTouch, std::span<const KeyItem>(&key, 1)), Code::kInvalid, "a key of 33 bytes: keys have 1 to 32");
   std::array<std::byte, 39> odd{};
   refused(client.With(Op::kDrop, std::span<const std::byte>(odd)), Code::kInvalid, "39 bytes");
   wrong = client.AcquireOf(1);

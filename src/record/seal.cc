@@ -126,7 +126,7 @@ Status CheckShape(const Seal& seal) {
   for (const BlockKey* key : {&seal.key, &seal.parent}) {
     const char* what = key == &seal.key ? "key" : "parent key";
     if (!KeyLengthOk(key->length, key == &seal.parent)) {
-      return Status(Code::kInvalid, Text(what, ": has ", key->length, " bytes and a key has 16 to 32"));
+      return Status(Code::kInvalid, Text(what, ": has ", key->length, " bytes and a key has 1 to 32"));
     }
     if (!ZerosBehindKey(*key)) return Status(Code::kInvalid, Text(what, ": has bytes behind its end"));
   }

@@ -165,9 +165,9 @@ TEST(Seal, ErrorsNameTheThingItsValueAndItsLimit) {
             "invalid: block: has 268435457 bytes and the limit is 268435456");
   EXPECT_EQ(error([&](Seal& s) { s.segment_crcs = s.segment_crcs.first(1); }),
             "invalid: block: has 2 segments and 1 checksums");
-  EXPECT_EQ(error([](Seal& s) { s.key = BlockKey(); }), "invalid: key: has 0 bytes and a key has 16 to 32");
-  EXPECT_EQ(error([](Seal& s) { s.parent.length = 8; }),
-            "invalid: parent key: has 8 bytes and a key has 16 to 32");
+  EXPECT_EQ(error([](Seal& s) { s.key = BlockKey(); }), "invalid: key: has 0 bytes and a key has 1 to 32");
+  EXPECT_EQ(error([](Seal& s) { s.parent.length = 33; }),
+            "invalid: parent key: has 33 bytes and a key has 1 to 32");
   EXPECT_EQ(error([](Seal& s) { s.key.length = 16; }), "invalid: key: has bytes behind its end");
 }
 

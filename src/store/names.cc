@@ -43,8 +43,8 @@ Status CheckHash(const NamespaceSpec& spec) {
     }
     std::uint32_t bytes = 0;
     if (name == "key_bytes" && std::from_chars(value.data(), value.data() + value.size(), bytes).ec == std::errc() &&
-        bytes < BlockKey::kMinBytes) {
-      return Invalid(Text("field key_bytes: ", bytes, " is under ", BlockKey::kMinBytes,
+        bytes < BlockKey::kMinUntrustedBytes) {
+      return Invalid(Text("field key_bytes: ", bytes, " is under ", BlockKey::kMinUntrustedBytes,
                           ", so two contents may get one key: use longer keys, or say trusted_keys"));
     }
   }

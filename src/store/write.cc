@@ -23,9 +23,14 @@ Status BlockStore::Impl::CheckPart(const NamespaceEntry& entry, const PartWrite&
   const auto invalid = [&](std::string message) {
     return Status(Code::kInvalid, Text("block ", part.key.ToHex(), ": ", message));
   };
-  if (part.key.length < BlockKey::kMinBytes || part.key.length > BlockKey::kMaxBytes ||
-      (!part.parent.none() && part.parent.length < BlockKey::kMinBytes)) {
-    return invalid("its key or its parent's is not 16 to 32 bytes long");
+  if (part.key.none() || part.key.length > BlockKey::kMaxBytes || part.parent.length > BlockKey::kMaxBytes) {
+    return invalid(Text("its key has ", part.key.length, " bytes and its parent's ", part.parent.length,
+                        ", a key has 1 to ", BlockKey::kMaxBytes));
+  }
+  const std::size_t shorter = part.parent.none() ? part.key.length : std::min(part.key.length, part.parent.length);
+  if (shorter < BlockKey::kMinUntrustedBytes && !entry.trusted_keys) {
+    return invalid(Text("its key or its parent's has ", shorter, " bytes, under ", BlockKey::kMinUntrustedBytes,
+                        " two contents may get one key: use longer keys, or attach with trusted_keys"));
   }
   if (part.key == part.parent) return invalid("is its own parent");
   if (part.group >= entry.groups.size()) {

@@ -299,6 +299,41 @@ std::byte* FindMapping(std::string_view name) {
   return nullptr;
 }
 
+TEST_F(Whole, R5ShortKeysAreForNamespacesThatTrustTheirWriters) {
+  NamespaceSpec spec;
+  spec.fields = {{"name", "short"}};
+  spec.groups = {{.name = "all"}};
+  spec.trusted_keys = true;
+  Namespace trusted = *store.Attach(spec);
+  const std::vector<BlockKey> chain = {*BlockKey::FromHex("01"), *BlockKey::FromHex("0100"), *BlockKey::FromHex("02")};
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    const auto parent = i == 0 ? std::nullopt : std::optional(chain[i - 1]);
+    const Status put = store.Put(trusted, chain[i], parent, BodyOf(i, kBytes));
+    ASSERT_TRUE(put.ok()) << put.ToString();
+  }
+  auto all_there = [&] {
+    EXPECT_EQ(store.Match(trusted, chain).Wait()->blocks, 3u);
+    for (std::size_t i = 0; i < chain.size(); ++i) {
+      Result<std::vector<std::byte>> got = store.Get(trusted, chain[i]);
+      ASSERT_TRUE(got.has_value()) << got.error().ToString();
+      EXPECT_EQ(*got, BodyOf(i, kBytes));
+    }
+  };
+  all_there();
+  const Status refused = store.Put(ns, chain[0], std::nullopt, BodyOf(0, kBytes));
+  EXPECT_EQ(refused.code(), Code::kInvalid);
+  EXPECT_NE(refused.message().find("has 1 bytes, under 16"), std::string::npos) << refused.message();
+  EXPECT_EQ(store.Put(ns, KeyOf(5), chain[0], BodyOf(0, kBytes)).code(), Code::kInvalid);
+  // Recovery knows them too, and so do drops.
+  node.Stop();
+  node.Start();
+  store = node.Connect();
+  trusted = *store.Attach(spec);
+  all_there();
+  EXPECT_EQ(*store.Drop(trusted, std::span(&chain[1], 1)).Wait(), 2u);
+  EXPECT_EQ(store.Match(trusted, chain).Wait()->blocks, 1u);
+}
+
 TEST_F(Whole, R1AGetUnderATornIndexEntryIsExactOrAMiss) {
   PutChain(1, 1);
   const std::string path =

@@ -29,7 +29,7 @@ BlockKey KeyOf(std::uint32_t ns, BlockCode code) {
   BlockKey key;
   if (code == 0) return key;
   std::uint64_t seed = std::uint64_t{ns} << 32 | code;
-  key.length = static_cast<std::uint8_t>(BlockKey::kMinBytes + SplitMix(seed) % 17);
+  key.length = static_cast<std::uint8_t>(BlockKey::kMinUntrustedBytes + SplitMix(seed) % 17);
   for (std::uint8_t i = 0; i < key.length; ++i) key.bytes[i] = static_cast<std::uint8_t>(SplitMix(seed * 64 + i));
   return key;
 }
