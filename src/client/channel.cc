@@ -29,23 +29,23 @@ void Store(std::uint64_t& word, std::uint64_t value) {
   std::atomic_ref(word).store(value, std::memory_order_release);
 }
 
-void Signal(const Descriptor& event) {
+void Signal(const Fd& event) {
   const std::uint64_t one = 1;
   [[maybe_unused]] ssize_t written = write(event.get(), &one, sizeof(one));  // full: signalled all the same
 }
 
-void Drain(const Descriptor& event) {
+void Drain(const Fd& event) {
   std::uint64_t count;
   [[maybe_unused]] ssize_t got = read(event.get(), &count, sizeof(count));
 }
 
-Result<Descriptor> EpollOf(const Connection& connection) {
-  Descriptor epoll(epoll_create1(EPOLL_CLOEXEC));
+Result<Fd> EpollOf(const Connection& connection) {
+  Fd epoll(epoll_create1(EPOLL_CLOEXEC));
   epoll_event answers{.events = EPOLLIN, .data = {}};
   epoll_event hang_up{.events = EPOLLRDHUP | EPOLLHUP, .data = {}};
   if (!epoll.valid() || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, connection.client_event.get(), &answers) != 0 ||
       epoll_ctl(epoll.get(), EPOLL_CTL_ADD, connection.socket.get(), &hang_up) != 0)
-    return Error(Code::kIoError, Text("the event descriptor cannot be made: ", ErrorText(errno)));
+    return Error(Code::kIoError, Text("the event descriptor cannot be made: ", ErrnoText(errno)));
   return epoll;
 }
 
@@ -116,12 +116,12 @@ Status Call::Why(const door::Completion& completion) const {
 Result<std::shared_ptr<Channel>> Channel::Open(Connection connection) {
   Result<ForkMark> mark = ForkMark::Make();
   if (!mark) return Error(std::move(mark.error()));
-  Result<Descriptor> epoll = EpollOf(connection);
+  Result<Fd> epoll = EpollOf(connection);
   if (!epoll) return Error(std::move(epoll.error()));
   return std::shared_ptr<Channel>(new Channel(std::move(connection), std::move(*mark), std::move(*epoll)));
 }
 
-Channel::Channel(Connection connection, ForkMark fork_mark, Descriptor epoll)
+Channel::Channel(Connection connection, ForkMark fork_mark, Fd epoll)
     : connection_(std::move(connection)),
       fork_mark_(std::move(fork_mark)),
       epoll_(std::move(epoll)),

@@ -21,7 +21,7 @@
 #include "arena/words.h"
 #include "client/connection.h"
 #include "client/extents.h"
-#include "client/mapped.h"
+#include "client/fork_mark.h"
 #include "door/protocol.h"
 
 namespace cistern::client {
@@ -128,7 +128,7 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   // What is to be let go of after the lock: its destructors may come back here.
   using Kept = std::vector<std::shared_ptr<void>>;
 
-  Channel(Connection connection, ForkMark fork_mark, Descriptor epoll);
+  Channel(Connection connection, ForkMark fork_mark, Fd epoll);
   door::SessionMemory& page() const {
     return *reinterpret_cast<door::SessionMemory*>(connection_.session.data());
   }
@@ -153,7 +153,7 @@ class Channel final : public std::enable_shared_from_this<Channel> {
 
   const Connection connection_;
   const ForkMark fork_mark_;
-  const Descriptor epoll_;  // client_event and hang-up together
+  const Fd epoll_;  // client_event and hang-up together
   RealWords words_;
   const Reader<RealWords> reader_;
 

@@ -71,7 +71,7 @@ Result<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& options) {
 }
 
 Result<std::unique_ptr<Client>> Client::Connect(int socket, const ConnectOptions& options) {
-  return Over(client::GreetNode(client::Descriptor(socket), "the node of this process", options));
+  return Over(client::GreetNode(Fd(socket), "the node of this process", options));
 }
 
 Result<std::unique_ptr<Client>> Client::Over(Result<client::Connection> connection) {
@@ -82,7 +82,7 @@ Result<std::unique_ptr<Client>> Client::Over(Result<client::Connection> connecti
   parts->channel = std::move(*channel);
   parts->staging = std::make_shared<client::StagingRoom>(parts->channel);
   if (getrandom(&parts->put_base, sizeof(parts->put_base), 0) != sizeof(parts->put_base))
-    return Error(Code::kIoError, Text("getrandom: ", client::ErrorText(errno)));
+    return Error(Code::kIoError, Text("getrandom: ", ErrnoText(errno)));
   return std::unique_ptr<Client>(new Client(std::move(parts)));
 }
 

@@ -21,10 +21,11 @@ namespace cistern::client {
 namespace {
 
 constexpr std::size_t kMaxDescriptors = 8;
+constexpr const char* kStagingName = "the session's staging";
 
 struct Received {
   std::size_t bytes = 0;
-  std::vector<Descriptor> descriptors;
+  std::vector<Fd> descriptors;
 };
 
 Status Late(const std::string& path) {
@@ -41,13 +42,13 @@ Status WaitFor(int socket, short events, std::int64_t deadline_ns, const std::st
     int ready = ppoll(&waiting, 1, &left, nullptr);
     if (ready > 0) return Status();
     if (ready < 0 && errno != EINTR)
-      return Status(Code::kIoError, Text("socket ", path, ": poll: ", ErrorText(errno)));
+      return Status(Code::kIoError, Text("socket ", path, ": poll: ", ErrnoText(errno)));
   }
 }
 
-Result<Descriptor> OpenSocket(const std::string& path, std::int64_t deadline_ns) {
-  Descriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) return Error(Code::kIoError, Text("socket: ", ErrorText(errno)));
+Result<Fd> OpenSocket(const std::string& path, std::int64_t deadline_ns) {
+  Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return Error(Code::kIoError, Text("socket: ", ErrnoText(errno)));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());
@@ -60,14 +61,14 @@ Result<Descriptor> OpenSocket(const std::string& path, std::int64_t deadline_ns)
         break;
       case ENOENT:
       case ECONNREFUSED:
-        return Error(Code::kGone, Text("no node listens at ", path, " (", ErrorText(errno),
+        return Error(Code::kGone, Text("no node listens at ", path, " (", ErrnoText(errno),
                                        "): start one with cisternd, or name its socket"));
       case EACCES:
       case EPERM:
         return Error(Code::kDenied,
-                     Text("socket ", path, ": ", ErrorText(errno), ": run as the node's user"));
+                     Text("socket ", path, ": ", ErrnoText(errno), ": run as the node's user"));
       case EPROTOTYPE: return Error(Code::kMismatch, Text("what listens at ", path, " is no Cistern node"));
-      default: return Error(Code::kIoError, Text("socket ", path, ": connect: ", ErrorText(errno)));
+      default: return Error(Code::kIoError, Text("socket ", path, ": connect: ", ErrnoText(errno)));
     }
   }
   return fd;
@@ -89,7 +90,7 @@ Result<Received> Receive(int socket, std::span<std::byte> message, std::int64_t 
     ssize_t got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     // A reset is told once; what was sent before the node closed can still be read.
     if (got < 0 && (errno == EINTR || errno == EAGAIN || errno == ECONNRESET)) continue;
-    if (got < 0) return Error(Code::kIoError, Text("socket ", path, ": receive: ", ErrorText(errno)));
+    if (got < 0) return Error(Code::kIoError, Text("socket ", path, ": receive: ", ErrnoText(errno)));
     if (got == 0) return Error(Code::kGone, Text("the node at ", path, " hung up: connect again"));
     Received received;
     received.bytes = static_cast<std::size_t>(got);
@@ -113,7 +114,7 @@ Status Send(int socket, const Message& message, const std::string& path) {
     // The node may have refused before it read; its reason is waiting to be received.
     if (errno == EPIPE || errno == ECONNRESET)
       return Status(Code::kGone, Text("the node at ", path, " hung up"));
-    return Status(Code::kIoError, Text("socket ", path, ": send: ", ErrorText(errno)));
+    return Status(Code::kIoError, Text("socket ", path, ": send: ", ErrnoText(errno)));
   }
   return Status();
 }
@@ -149,7 +150,7 @@ Status CheckWelcome(const door::Welcome& welcome, const Received& received, cons
 Status CheckFiles(Connection& connection) {
   const auto* arena = reinterpret_cast<const ArenaHeader*>(connection.arena.data());
   const auto* index = reinterpret_cast<const IndexHeader*>(connection.index.data());
-  if (connection.arena.bytes() < sizeof(ArenaHeader) || connection.index.bytes() < kIndexBucketsOffset ||
+  if (connection.arena.size() < sizeof(ArenaHeader) || connection.index.size() < kIndexBucketsOffset ||
       arena->magic != kArenaMagic || index->magic != kIndexMagic)
     return Status(Code::kMismatch, "what the node gave is no arena with an index");
   if (arena->version != kFormatVersion || index->version != kFormatVersion)
@@ -159,31 +160,31 @@ Status CheckFiles(Connection& connection) {
   connection.geometry = {static_cast<std::uint32_t>(arena->alignment),
                          static_cast<std::uint32_t>(arena->head_count)};
   connection.bucket_count = index->bucket_count;
-  const std::uint64_t index_entries = (connection.index.bytes() - kIndexBucketsOffset) / sizeof(IndexEntry);
-  if (!connection.geometry.valid() || connection.geometry.file_bytes() > connection.arena.bytes() ||
+  const std::uint64_t index_entries = (connection.index.size() - kIndexBucketsOffset) / sizeof(IndexEntry);
+  if (!connection.geometry.valid() || connection.geometry.file_bytes() > connection.arena.size() ||
       connection.bucket_count == 0 || connection.bucket_count > index_entries / kEntriesPerBucket)
     return Status(Code::kMismatch, Text("the node's arena of ", arena->head_count, " heads and its index of ",
                                         index->bucket_count, " buckets do not fit their files"));
-  if (connection.session.bytes() < sizeof(door::SessionMemory))
-    return Status(Code::kMismatch, Text("the session's memory has ", connection.session.bytes(),
+  if (connection.session.size() < sizeof(door::SessionMemory))
+    return Status(Code::kMismatch, Text("the session's memory has ", connection.session.size(),
                                         " bytes, not ", sizeof(door::SessionMemory)));
   return Status();
 }
 
-Status MapAll(Connection& connection, std::vector<Descriptor>& given) {
+Status MapAll(Connection& connection, std::vector<Fd>& given) {
   struct Wanted {
-    Mapped* into;
-    std::string_view what;
-    Mapped::Access access;
-    bool populate;
+    Mapping* into;
+    std::string what;
+    Access access;
+    Pages pages;
   };
   const std::array<Wanted, 4> wanted = {
-      {{&connection.arena, "arena", Mapped::Access::kRead, false},
-       {&connection.index, "index", Mapped::Access::kRead, false},
-       {&connection.session, "session memory", Mapped::Access::kReadWrite, true},
-       {&connection.staging, "staging", Mapped::Access::kReadWrite, true}}};
+      {{&connection.arena, "the node's arena", Access::kRead, Pages::kAtTouch},
+       {&connection.index, "the node's index", Access::kRead, Pages::kAtTouch},
+       {&connection.session, "the session's memory", Access::kReadWrite, Pages::kAtOnce},
+       {&connection.staging, kStagingName, Access::kReadWrite, Pages::kAtOnce}}};
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    Result<Mapped> mapped = Mapped::Map(given[i], wanted[i].what, wanted[i].access, wanted[i].populate);
+    Result<Mapping> mapped = Mapping::MapWhole(given[i].get(), wanted[i].what, wanted[i].access, wanted[i].pages);
     if (!mapped) return std::move(mapped.error());
     *wanted[i].into = std::move(*mapped);
   }
@@ -223,12 +224,12 @@ std::int64_t DeadlineNs(std::int64_t us) {
 Result<Connection> ConnectToNode(const ConnectOptions& options) {
   std::string path = options.socket.empty() ? DefaultSocketPath() : options.socket;
   if (Status status = CheckSocketPath(path); !status.ok()) return Error(std::move(status));
-  Result<Descriptor> socket = OpenSocket(path, DeadlineNs(options.deadline_us));
+  Result<Fd> socket = OpenSocket(path, DeadlineNs(options.deadline_us));
   if (!socket) return Error(std::move(socket.error()));
   return GreetNode(std::move(*socket), std::move(path), options);
 }
 
-Result<Connection> GreetNode(Descriptor socket, std::string path, const ConnectOptions& options) {
+Result<Connection> GreetNode(Fd socket, std::string path, const ConnectOptions& options) {
   Connection connection;
   connection.socket = std::move(socket);
   connection.path = std::move(path);
@@ -267,7 +268,8 @@ Result<Grant> AskForStaging(const Connection& connection, std::uint64_t bytes, s
   if (received->descriptors.size() != 1)
     return Error(Code::kMismatch,
                  Text("the node at ", connection.path, " granted staging without its memory"));
-  Result<Mapped> memory = Mapped::Map(received->descriptors[0], "staging", Mapped::Access::kReadWrite, true);
+  Result<Mapping> memory = 
+      Mapping::MapWhole(received->descriptors[0].get(), kStagingName, Access::kReadWrite, Pages::kAtOnce);
   if (!memory) return Error(std::move(memory.error()));
   return Grant{.area = grant.area, .memory = std::move(*memory)};
 }

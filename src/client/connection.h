@@ -6,9 +6,10 @@
 #include <string>
 
 #include "arena/geometry.h"
+#include "base/fd.h"
+#include "base/mapping.h"
 #include "cistern/options.h"
 #include "cistern/status.h"
-#include "client/mapped.h"
 #include "door/protocol.h"
 
 namespace cistern::client {
@@ -19,13 +20,13 @@ std::int64_t NowNs();
 std::int64_t DeadlineNs(std::int64_t us);
 
 struct Connection {
-  Descriptor socket;
-  Descriptor core_event;    // wakes the core
-  Descriptor client_event;  // wakes this process
-  Mapped arena;
-  Mapped index;
-  Mapped session;
-  Mapped staging;  // area 0
+  Fd socket;
+  Fd core_event;    // wakes the core
+  Fd client_event;  // wakes this process
+  Mapping arena;
+  Mapping index;
+  Mapping session;
+  Mapping staging;  // area 0
   Geometry geometry;
   std::uint64_t bucket_count = 0;
   door::Welcome welcome;
@@ -35,11 +36,11 @@ struct Connection {
 // As Client::Connect.
 Result<Connection> ConnectToNode(const ConnectOptions& options);
 // The same from a connected socket on; `path` names the node in errors.
-Result<Connection> GreetNode(Descriptor socket, std::string path, const ConnectOptions& options);
+Result<Connection> GreetNode(Fd socket, std::string path, const ConnectOptions& options);
 
 struct Grant {
   std::uint32_t area = 0;
-  Mapped memory;
+  Mapping memory;
 };
 // Asks for a further staging area of at least `bytes`. Not by two threads at once.
 Result<Grant> AskForStaging(const Connection& connection, std::uint64_t bytes, std::int64_t deadline_ns);

@@ -27,7 +27,7 @@ Result<Connection> Greet(std::span<const std::byte> answer, std::int64_t deadlin
   });
   ConnectOptions options;
   options.deadline_us = deadline_us;
-  Result<Connection> connection = GreetNode(Descriptor(ends[1]), "the node", options);
+  Result<Connection> connection = GreetNode(Fd(ends[1]), "the node", options);
   node.join();
   close(ends[0]);
   return connection;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/mapped.h"
+#include "client/fork_mark.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,13 +18,6 @@ TEST(ForkMark, R15TellsTheSidesOfAForkApart) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_FALSE(mark->forked());
-}
-
-TEST(Mapped, AnEmptyFileIsAnErrorThatNamesIt) {
-  Descriptor file(memfd_create("empty", MFD_CLOEXEC));
-  Result<Mapped> mapped = Mapped::Map(file, "index", Mapped::Access::kRead, false);
-  ASSERT_FALSE(mapped.has_value());
-  EXPECT_NE(mapped.error().message().find("index"), std::string::npos);
 }
 
 }  // namespace

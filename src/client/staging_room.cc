@@ -19,8 +19,8 @@ StagingPiece::~StagingPiece() {
 }
 
 StagingRoom::StagingRoom(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {
-  const Mapped& first = channel_->connection().staging;
-  areas_.emplace(0, Area{std::span(first.data(), first.bytes()), Mapped(), Extents(first.bytes())});
+  const Mapping& first = channel_->connection().staging;
+  areas_.emplace(0, Area{first.bytes(), Mapping(), Extents(first.size())});
 }
 
 void StagingRoom::Free(std::uint32_t area, const std::byte* data, std::uint64_t offset, std::uint64_t bytes) {
@@ -52,7 +52,7 @@ Status StagingRoom::Grow(std::uint64_t bytes) {
     grant = AskForStaging(channel_->connection(), Extents::Rounded(bytes), deadline_ns);
   if (!grant) return std::move(grant.error());
   std::lock_guard lock(mutex_);
-  std::span<std::byte> all(grant->memory.data(), grant->memory.bytes());
+  const std::span<std::byte> all = grant->memory.bytes();
   areas_.emplace(grant->area, Area{all, std::move(grant->memory), Extents(all.size())});
   return Status();
 }

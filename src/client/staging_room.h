@@ -55,7 +55,7 @@ class StagingRoom final : public std::enable_shared_from_this<StagingRoom> {
   friend class StagingPiece;
   struct Area {
     std::span<std::byte> bytes;
-    Mapped memory;  // of areas after the first
+    Mapping memory;  // of areas after the first
     Extents extents;
   };
   void Free(std::uint32_t area, const std::byte* data, std::uint64_t offset, std::uint64_t bytes);

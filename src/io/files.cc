@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -27,17 +26,6 @@ int OpenFlags(OpenMode mode) {
 }
 
 }  // namespace
-
-std::string ErrnoText(int error) {
-  const char* text = ::strerrordesc_np(error);
-  const char* name = ::strerrorname_np(error);
-  if (text == nullptr || name == nullptr) return Text("error ", error);
-  return Text(text, " (", name, ")");
-}
-
-void Fd::Close() {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-}
 
 Result<Fd> OpenFile(const std::string& path, OpenMode mode) {
   int fd;
@@ -122,21 +110,6 @@ bool DrainEventFd(int fd) {
     n = ::read(fd, &count, sizeof(count));
   } while (n < 0 && errno == EINTR);
   return n == sizeof(count);
-}
-
-Mapping::~Mapping() {
-  if (valid()) ::munmap(bytes_.data(), bytes_.size());
-}
-
-Result<Mapping> Mapping::Map(int fd, const std::string& path, std::uint64_t offset, std::uint64_t size_bytes,
-                             Access access) {
-  int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
-  void* at = ::mmap(nullptr, size_bytes, protection, MAP_SHARED, fd, static_cast<off_t>(offset));
-  if (at == MAP_FAILED) {
-    return Error(Code::kIoError,
-                 Text("map ", size_bytes, " bytes of ", path, " at ", Hex(offset), ": ", ErrnoText(errno)));
-  }
-  return Mapping(std::span(static_cast<std::byte*>(at), size_bytes));
 }
 
 }  // namespace cistern
