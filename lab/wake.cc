@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -27,7 +28,7 @@ constexpr std::string_view kHelp =
     "example: wake --rounds 500 --client-idle spin";
 
 enum class CoreWaits { kFutex, kEpoll, kUring, kUringFutex, kSpin };
-enum class ClientWaits { kSpin, kSleep };
+enum class ClientWaits { kSpin, kSleep, kSleepOnSocket };
 
 // A line each: what the client writes, what the core writes, what makes the core spin.
 struct Channel {
@@ -45,6 +46,7 @@ struct Kind {
   Channel* channel = nullptr;
   int to_core = -1;
   int to_client = -1;
+  int from_core = -1;  // the client's end, where it is another
   std::vector<double> trip_us = {};
   std::vector<double> call_us = {};   // the client's waking system call
   std::vector<double> awake_us = {};  // from before that call until the core runs
@@ -77,6 +79,10 @@ void Answer(const Kind& kind, std::uint32_t& seen) {
   seen = request;
   channel.completion.store(request, std::memory_order_release);
   if (kind.client == ClientWaits::kSpin) return;
+  if (kind.client == ClientWaits::kSleepOnSocket) {
+    if (send(kind.to_client, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) != 1) Die("send to a socket");
+    return;
+  }
   if (kind.core == CoreWaits::kFutex)
     Futex(channel.completion, FUTEX_WAKE, 1);
   else
@@ -218,6 +224,9 @@ class Client {
       while (completion.load(std::memory_order_acquire) != number) _mm_pause();
     } else if (kind.core == CoreWaits::kFutex) {
       FutexAwaitChange(completion, number - 1);
+    } else if (kind.client == ClientWaits::kSleepOnSocket) {
+      char byte;
+      if (recv(kind.from_core, &byte, 1, 0) != 1) Die("recv from a socket");
     } else {
       Drain(kind.to_client);
     }
@@ -249,6 +258,7 @@ int Main(int argc, char** argv) {
   }
   constexpr auto kSpin = ClientWaits::kSpin;
   constexpr auto kSleep = ClientWaits::kSleep;
+  constexpr auto kRecv = ClientWaits::kSleepOnSocket;
   std::vector<Kind> kinds = {{"futex ping-pong, hot", CoreWaits::kFutex, kSleep, false},
                              {"futex ping-pong", CoreWaits::kFutex, kSleep, true},
                              {"futex, client spins", CoreWaits::kFutex, kSpin, true},
@@ -257,6 +267,8 @@ int Main(int argc, char** argv) {
                              {"eventfd, epoll, client spins, hot", CoreWaits::kEpoll, kSpin, false},
                              {"eventfd, io_uring, client spins", CoreWaits::kUring, kSpin, true},
                              {"eventfd, io_uring, client sleeps", CoreWaits::kUring, kSleep, true},
+                             {"eventfd, epoll, client in recv", CoreWaits::kEpoll, kRecv, true},
+                             {"eventfd, io_uring, client in recv", CoreWaits::kUring, kRecv, true},
                              {"eventfd, io_uring, client spins, hot", CoreWaits::kUring, kSpin, false},
                              {"futex, io_uring, client spins", CoreWaits::kUringFutex, kSpin, true},
                              {"core spins", CoreWaits::kSpin, kSpin, true},
@@ -269,6 +281,12 @@ int Main(int argc, char** argv) {
     kind.channel = channels++;
     kind.to_core = eventfd(0, EFD_CLOEXEC);
     kind.to_client = eventfd(0, EFD_CLOEXEC);
+    if (kind.client == ClientWaits::kSleepOnSocket) {
+      int ends[2];
+      if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends) != 0) Die("socketpair");
+      kind.to_client = ends[0];
+      kind.from_core = ends[1];
+    }
     cores.push_back(StartCore(kind, flags.On("no-pin") ? -1 : 0));
   }
   if (!flags.On("no-pin")) PinTo(1);
