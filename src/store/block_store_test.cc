@@ -717,6 +717,39 @@ TEST_F(BlockStoreTest, R14AChunkIsEmptiedForAnotherSize) {
   EXPECT_EQ(Occupied().records, left + 1);
 }
 
+TEST_F(BlockStoreTest, P5APutThatHasASlotOutlivesThePartThatFoundNone) {
+  Make({.heads = 1});
+  std::vector<LeaseId> leases;
+  for (std::uint64_t n = 1000; t->slots->counts().used_slots < t->slots->counts().slots || n == 1000; ++n) {
+    ASSERT_EQ(Put(n, {}), State::kPublished);
+    leases.push_back(*Hold(n, n, kMaxLeaseUs));
+  }
+  NamespaceSpec spec = OneGroup("parts");
+  spec.groups[0].part_bytes = {3000, 1000};
+  Attach(spec);
+  PartWrite parts[] = {Part(1, {}, 3000), Part(1, {}, 1000)};
+  parts[1].put_id = parts[0].put_id;
+  parts[1].part = 1;
+  parts[1].from = std::span(bodies_.back()).first(1000);
+  std::vector<Task<std::vector<PartOutcome>>> writes;
+  for (const PartWrite& part : parts) writes.push_back(t->store->Write(Me(), ns.slot, {part}, Soon()));
+  t->loop->executor().RunReady(4);
+  ASSERT_EQ(Occupied().pending, 1u);
+  // One of the two finds the slot; for the other the time is over before there is another one.
+  ASSERT_TRUE(t->store->Release(Me(), leases[0]).ok());
+  while (t->store->counters().evicted.value() == 0) ASSERT_EQ(t->loop->executor().RunReady(1), 1u);
+  t->loop->executor().RunReady(6);
+  ASSERT_FALSE(writes[0].done() && writes[1].done());
+  t->clock.AdvanceUs(2'000'000);
+  for (auto& write : writes) {
+    const auto outcomes = t->Run(std::move(write));
+    EXPECT_TRUE(outcomes[0].status.ok()) << outcomes[0].status.ToString();
+  }
+  EXPECT_EQ(t->store->counters().evicted.value(), 1u);
+  EXPECT_EQ(Occupied().pending, 0u);
+  EXPECT_EQ(Acquire({1}, Me()).views[0].code, Code::kOk);
+}
+
 TEST_F(BlockStoreTest, P5FullMemoryEvictsAndIsBusyAtOnceWhenAllIsHeld) {
   Make({.heads = 1});
   constexpr std::size_t kBytes = 1u << 20;

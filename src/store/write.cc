@@ -139,10 +139,13 @@ Task<void> BlockStore::Impl::FindSlot(PartJob& job, Instant deadline) {
   const auto place = co_await MakeRoom(RecordBytesOf(pending_[job.put]), deadline);
   if (place) {
     GiveSlot(job.put, *place);
-  } else {
-    job.outcome.status = place.error();
-    if (pending_[job.put].state == Put::State::kOpen) EndPut(job.put, place.error().code());
+    co_return;
   }
+  // Another call's part may have found one meanwhile, or ended the put.
+  const Put& p = pending_[job.put];
+  if (p.state != Put::State::kOpen || p.has_slot) co_return;
+  job.outcome.status = place.error();
+  EndPut(job.put, place.error().code());
 }
 
 bool BlockStore::Impl::BeginCopy(PartJob& job) {
