@@ -22,14 +22,6 @@ std::uint64_t RoundUnits(std::uint64_t units) {
   return RoundUp(units, std::uint64_t{1} << shift);
 }
 
-// Sizes numbered from small to large, without a gap.
-std::uint32_t ClassOf(SlotSize size, std::uint32_t alignment) {
-  const std::uint64_t units = size.bytes / alignment - 1;
-  if (units < 16) return static_cast<std::uint32_t>(units);
-  const int shift = std::bit_width(units) - 4;
-  return static_cast<std::uint32_t>(8 * (shift + 1) + (units >> shift) - 8);
-}
-
 }  // namespace
 
 SlotSize SlotSize::For(std::uint64_t record_bytes, std::uint32_t alignment) {
@@ -41,6 +33,13 @@ SlotSize SlotSize::For(std::uint64_t record_bytes, std::uint32_t alignment) {
   if (size.bytes < least) size.bytes = least;
   while (size.chunk_heads * kHeadSpanBytes < kMinSlotsPerChunk * size.bytes) size.chunk_heads *= 2;
   return size;
+}
+
+std::uint8_t SlotSize::Number(std::uint32_t alignment) const {
+  const std::uint64_t units = bytes / alignment - 1;
+  if (units < 16) return static_cast<std::uint8_t>(units);
+  const int shift = std::bit_width(units) - 4;
+  return static_cast<std::uint8_t>(8 * (shift + 1) + (units >> shift) - 8);
 }
 
 struct Slots::Chunk {
@@ -59,7 +58,7 @@ struct Slots::Chunk {
   Chunk(std::uint32_t first_head, SlotSize slot_size, std::uint32_t alignment)
       : first(first_head),
         size(slot_size),
-        size_class(ClassOf(slot_size, alignment)),
+        size_class(slot_size.Number(alignment)),
         slots(static_cast<std::uint32_t>(slot_size.chunk_heads * kHeadSpanBytes / slot_size.bytes)),
         free((slots + 63) / 64),
         words_with_free((free.size() + 63) / 64) {
@@ -90,8 +89,7 @@ Slots::Slots(Words& words, ArenaSpace arena)
       arena_(arena),
       chunks_(arena.geometry().head_count),
       first_of_(arena.geometry().head_count, kNoHead),
-      free_heads_(std::make_unique<FreeHeads>(arena.geometry().head_count)),
-      open_(256, kNoHead) {
+      free_heads_(std::make_unique<FreeHeads>(arena.geometry().head_count)) {
   counts_.heads = counts_.free_heads = arena.geometry().head_count;
 }
 
@@ -137,6 +135,11 @@ bool Slots::used(Place place) const {
   return slot < chunk->slots && !chunk->IsFree(slot);
 }
 
+std::uint8_t Slots::SizeNumber(Place place) const {
+  CISTERN_ASSERT(used(place));
+  return static_cast<std::uint8_t>(ChunkOf(place)->size_class);
+}
+
 bool Slots::SameSize(Place place, std::uint64_t record_bytes) const {
   const Chunk* chunk = ChunkOf(place);
   return chunk != nullptr && chunk->size == SlotSize::For(record_bytes, arena_.geometry().alignment) &&
@@ -157,7 +160,7 @@ void Slots::Unpin(Place place) {
 
 Result<Place> Slots::Allocate(std::uint64_t record_bytes) {
   const SlotSize size = SlotSize::For(record_bytes, arena_.geometry().alignment);
-  const std::uint32_t open = open_[ClassOf(size, arena_.geometry().alignment)];
+  const std::uint32_t open = classes_[size.Number(arena_.geometry().alignment)].open;
   if (open != kNoHead) return Take(*chunks_[open]);
   const std::optional<std::uint32_t> first = free_heads_->Take(size.chunk_heads);
   if (!first) return Error(Status(Code::kBusy));
@@ -170,6 +173,7 @@ Place Slots::Take(Chunk& chunk) {
   const std::uint32_t slot = chunk.FirstFree();
   chunk.SetUsed(slot);
   if (++chunk.used == chunk.slots) Unlink(chunk);
+  classes_[chunk.size_class].free_slots--;
   counts_.used_slots++;
   counts_.used_bytes += chunk.size.bytes;
   return PlaceOf(chunk, slot);
@@ -182,6 +186,7 @@ void Slots::Free(Place place) {
   Chunk& chunk = *ChunkOf(place);
   chunk.SetFree(SlotIn(chunk, place));
   chunk.used--;
+  classes_[chunk.size_class].free_slots++;
   counts_.used_slots--;
   counts_.used_bytes -= chunk.size.bytes;
   if (chunk.used == 0 && !adopting_) {
@@ -198,6 +203,10 @@ Slots::Chunk* Slots::NewChunk(std::uint32_t first, SlotSize size) {
   counts_.free_heads -= size.chunk_heads;
   counts_.chunks++;
   counts_.slots += chunk->slots;
+  Class& its = classes_[chunk->size_class];
+  its.chunks++;
+  its.chunk_slots = chunk->slots;
+  its.free_slots += chunk->slots;
   Link(*chunk);
   return chunk;
 }
@@ -209,6 +218,8 @@ void Slots::DissolveChunk(Chunk& chunk) {
   if (chunk.linked) Unlink(chunk);
   counts_.chunks--;
   counts_.slots -= chunk.slots;
+  classes_[chunk.size_class].chunks--;
+  classes_[chunk.size_class].free_slots -= chunk.slots;
   counts_.free_heads += range.count;
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) first_of_[i] = kNoHead;
   chunks_[range.first].reset();
@@ -223,7 +234,7 @@ void Slots::DissolveChunk(Chunk& chunk) {
 }
 
 void Slots::Link(Chunk& chunk) {
-  std::uint32_t& head = open_[chunk.size_class];
+  std::uint32_t& head = classes_[chunk.size_class].open;
   chunk.linked = true;
   chunk.previous = kNoHead;
   chunk.next = head;
@@ -238,7 +249,7 @@ void Slots::Unlink(Chunk& chunk) {
   if (chunk.previous != kNoHead) {
     chunks_[chunk.previous]->next = chunk.next;
   } else {
-    open_[chunk.size_class] = chunk.next;
+    classes_[chunk.size_class].open = chunk.next;
   }
 }
 
@@ -248,10 +259,19 @@ bool Slots::Emptying(std::uint32_t head) const {
   return emptying_ && head >= emptying_->first && head - emptying_->first < emptying_->count;
 }
 
-// The bytes in use in a range, which grows to the chunk that it lies in; none where something is pinned or
-// where a chunk has that size already, so that emptying it would gain nothing.
-std::optional<std::uint64_t> Slots::CostOfEmptying(HeadRange* range, SlotSize size) const {
-  std::uint64_t bytes = 0;
+bool Slots::OthersIdle(std::uint64_t record_bytes) const {
+  const std::uint8_t own = SlotSize::For(record_bytes, arena_.geometry().alignment)
+                               .Number(arena_.geometry().alignment);
+  for (std::size_t i = 0; i < classes_.size(); ++i) {
+    if (classes_[i].chunks > 1 && i != own && classes_[i].free_slots >= classes_[i].chunk_slots) return true;
+  }
+  return false;
+}
+
+// What a range has in use, which grows to the chunk that it lies in; none where something is pinned or where a
+// chunk has that size already, so that emptying it would gain nothing.
+std::optional<Slots::Cost> Slots::CostOfEmptying(HeadRange* range, SlotSize size) const {
+  Cost cost;
   for (std::uint32_t i = range->first; i < range->first + range->count;) {
     if (Emptying(i)) return std::nullopt;
     if (first_of_[i] == kNoHead) {
@@ -260,15 +280,17 @@ std::optional<std::uint64_t> Slots::CostOfEmptying(HeadRange* range, SlotSize si
     }
     const Chunk& chunk = *chunks_[first_of_[i]];
     if (chunk.pins > 0 || chunk.size == size) return std::nullopt;
-    bytes += chunk.used * chunk.size.bytes;
+    cost.bytes += chunk.used * chunk.size.bytes;
+    const std::uint64_t homes = classes_[chunk.size_class].free_slots - (chunk.slots - chunk.used);
+    if (homes < chunk.used) cost.homeless_bytes += (chunk.used - homes) * chunk.size.bytes;
     // Chunks are aligned to their size, so one that begins before the range covers it.
     if (chunk.size.chunk_heads > range->count) *range = chunk.range();
     i = chunk.first + chunk.size.chunk_heads;
   }
-  return bytes;
+  return cost;
 }
 
-std::optional<HeadRange> Slots::BestToEmpty(std::uint64_t record_bytes) {
+std::optional<HeadRange> Slots::BestToEmpty(std::uint64_t record_bytes, bool idle_only) {
   const SlotSize size = SlotSize::For(record_bytes, arena_.geometry().alignment);
   const std::uint32_t runs = arena_.geometry().head_count / size.chunk_heads;
   if (runs == 0) return std::nullopt;
@@ -276,14 +298,14 @@ std::optional<HeadRange> Slots::BestToEmpty(std::uint64_t record_bytes) {
   if (looks == 0) looks = 1;
   if (looks > runs) looks = runs;
   std::optional<HeadRange> best;
-  std::uint64_t best_bytes = 0;
+  Cost least;
   for (std::uint32_t i = 0; i < looks; ++i) {
     HeadRange range{looked_ % runs * size.chunk_heads, size.chunk_heads};
     looked_ = (looked_ + 1) % runs;
-    const std::optional<std::uint64_t> bytes = CostOfEmptying(&range, size);
-    if (!bytes || (best && *bytes >= best_bytes)) continue;
+    const std::optional<Cost> cost = CostOfEmptying(&range, size);
+    if (!cost || (idle_only && cost->homeless_bytes > 0) || (best && *cost >= least)) continue;
     best = range;
-    best_bytes = *bytes;
+    least = *cost;
   }
   return best;
 }
@@ -362,6 +384,7 @@ bool Slots::AdoptUsed(Place place) {
   if (slot == chunk->slots || !chunk->IsFree(slot)) return false;
   chunk->SetUsed(slot);
   if (++chunk->used == chunk->slots) Unlink(*chunk);
+  classes_[chunk->size_class].free_slots--;
   counts_.used_slots++;
   counts_.used_bytes += chunk->size.bytes;
   return true;

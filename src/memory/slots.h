@@ -10,6 +10,8 @@
 // Every call but EndAdoption does a bounded number of touches, fewer than a core step may (R16).
 #pragma once
 
+#include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,6 +35,8 @@ struct SlotSize {
   std::uint32_t chunk_heads = 1;  // a power of two
   // The smallest that holds a record of `record_bytes` (at least 1).
   static SlotSize For(std::uint64_t record_bytes, std::uint32_t alignment);
+  // Sizes numbered from small to large, without a gap.
+  std::uint8_t Number(std::uint32_t alignment) const;
   friend bool operator==(const SlotSize&, const SlotSize&) = default;
 };
 
@@ -70,15 +74,22 @@ class Slots final {
   void Unpin(Place place);
 
   bool used(Place place) const;
+  // The number of a used slot's size.
+  std::uint8_t SizeNumber(Place place) const;
   // Whether freeing the slot would serve a record of so many bytes at once.
   bool SameSize(Place place, std::uint64_t record_bytes) const;
 
   // ---- changing what a chunk is for ----
 
+  // Chunks of slots of a size, by its number.
+  std::uint32_t chunks(std::uint8_t size_number) const { return classes_[size_number].chunks; }
+  // Whether another size has as many free slots as make up a chunk: what is in one of its chunks fits elsewhere.
+  bool OthersIdle(std::uint64_t record_bytes) const;
   // Of some aligned runs of heads that would serve a record of so many bytes (looking goes on at the next
-  // call where it stopped), the one with the fewest bytes in use, without a pin in it. None when all it
-  // looked at are pinned.
-  std::optional<HeadRange> BestToEmpty(std::uint64_t record_bytes);
+  // call where it stopped), the one that leaves the fewest bytes without a free slot of their size elsewhere, and
+  // of these the one with the fewest bytes in use; without a pin in it. None when all it looked at are pinned, or,
+  // for `idle_only`, leave any.
+  std::optional<HeadRange> BestToEmpty(std::uint64_t record_bytes, bool idle_only = false);
   // No slot of the range is given out any more; when its last one is freed it becomes one free run. One range
   // at a time: an earlier one is let go first.
   void StartEmptying(const HeadRange& range);
@@ -122,7 +133,12 @@ class Slots final {
   Place Take(Chunk& chunk);
   void DissolveChunk(Chunk& chunk);
   bool Emptying(std::uint32_t head) const;
-  std::optional<std::uint64_t> CostOfEmptying(HeadRange* range, SlotSize size) const;
+  struct Cost {
+    std::uint64_t homeless_bytes = 0;  // that have no free slot elsewhere
+    std::uint64_t bytes = 0;
+    auto operator<=>(const Cost&) const = default;
+  };
+  std::optional<Cost> CostOfEmptying(HeadRange* range, SlotSize size) const;
   void Link(Chunk& chunk);
   void Unlink(Chunk& chunk);
 
@@ -131,7 +147,13 @@ class Slots final {
   std::vector<std::unique_ptr<Chunk>> chunks_;  // by first head
   std::vector<std::uint32_t> first_of_;         // by head: its chunk's first head, kNoHead when free
   std::unique_ptr<FreeHeads> free_heads_;
-  std::vector<std::uint32_t> open_;  // by size class: a chunk with free slots, kNoHead when there is none
+  struct Class {
+    std::uint32_t open = ~std::uint32_t{0};  // a chunk with free slots, kNoHead when there is none
+    std::uint32_t chunks = 0;
+    std::uint32_t chunk_slots = 0;
+    std::uint64_t free_slots = 0;
+  };
+  std::array<Class, 256> classes_;  // by the number of the size
   std::optional<HeadRange> emptying_;
   bool adopting_ = false;
   std::uint32_t looked_ = 0;  // where BestToEmpty goes on

@@ -26,14 +26,15 @@ Result<EvictionPolicy> ParseEvictionPolicy(std::string_view name) {
 
 void Lru::Reserve(EntryId entries) {
   CISTERN_ASSERT(entries <= kMaxEntries);
-  if (entries > links_.size()) links_.resize(entries, Link{kAbsent, kEnd});
+  if (entries > links_.size()) links_.resize(entries, Link{kAbsent, kEnd, 0});
 }
 
-void Lru::Insert(EntryId id) {
+void Lru::Insert(EntryId id, Shelf shelf) {
   CISTERN_ASSERT(id < kMaxEntries && !Contains(id));
   // resize() alone may grow to the exact size each time; the amortised growth is asked for here.
   if (id >= links_.capacity()) links_.reserve(id + std::size_t{id} / 2 + 64);
-  if (id >= links_.size()) links_.resize(std::size_t{id} + 1, Link{kAbsent, kEnd});
+  if (id >= links_.size()) links_.resize(std::size_t{id} + 1, Link{kAbsent, kEnd, 0});
+  links_[id].when = shelf;
   LinkWarmest(id);
 }
 
@@ -49,7 +50,7 @@ void Lru::Touch(EntryId id) {
   if (Parked(id)) {
     --parked_;
   } else {
-    if (id == warmest_) return;
+    if (links_[id].when >> 8 == next_ - 1) return;
     Unlink(id);
   }
   LinkWarmest(id);
@@ -65,9 +66,18 @@ void Lru::Remove(EntryId id) {
   links_[id].colder = kAbsent;
 }
 
+std::optional<EntryId> Lru::Coldest(Shelf shelf) const {
+  const EntryId coldest = ends_[shelf].coldest;
+  return coldest == kEnd ? std::nullopt : std::optional(coldest);
+}
+
+std::optional<EntryId> Lru::Warmest(Shelf shelf) const {
+  const EntryId warmest = ends_[shelf].warmest;
+  return warmest == kEnd ? std::nullopt : std::optional(warmest);
+}
+
 std::optional<EntryId> Lru::Coldest() const {
-  if (coldest_ == kEnd) return std::nullopt;
-  return coldest_;
+  return ColdestOf([](Shelf) { return true; });
 }
 
 void Lru::Park(EntryId id) {
@@ -86,24 +96,44 @@ void Lru::Unpark(EntryId id) {
 }
 
 void Lru::LinkWarmest(EntryId id) {
-  links_[id] = {.colder = warmest_, .warmer = kEnd};
-  (warmest_ == kEnd ? coldest_ : links_[warmest_].warmer) = id;
-  warmest_ = id;
+  const Shelf on = shelf(id);
+  Ends& ends = ends_[on];
+  links_[id] = {.colder = ends.warmest, .warmer = kEnd, .when = next_++ << 8 | on};
+  (ends.warmest == kEnd ? ends.coldest : links_[ends.warmest].warmer) = id;
+  ends.warmest = id;
+  NoteShelf(on);
   ++listed_;
 }
 
 void Lru::LinkColdest(EntryId id) {
-  links_[id] = {.colder = kEnd, .warmer = coldest_};
-  (coldest_ == kEnd ? warmest_ : links_[coldest_].colder) = id;
-  coldest_ = id;
+  const Shelf on = shelf(id);
+  const std::optional<EntryId> coldest = Coldest();
+  const std::uint64_t when = coldest ? links_[*coldest].when >> 8 : next_;
+  Ends& ends = ends_[on];
+  links_[id] = {.colder = kEnd, .warmer = ends.coldest, .when = (when - 1) << 8 | on};
+  (ends.coldest == kEnd ? ends.warmest : links_[ends.coldest].colder) = id;
+  ends.coldest = id;
+  NoteShelf(on);
   ++listed_;
 }
 
 void Lru::Unlink(EntryId id) {
   const Link link = links_[id];
-  (link.colder == kEnd ? coldest_ : links_[link.colder].warmer) = link.warmer;
-  (link.warmer == kEnd ? warmest_ : links_[link.warmer].colder) = link.colder;
+  const Shelf on = shelf(id);
+  Ends& ends = ends_[on];
+  (link.colder == kEnd ? ends.coldest : links_[link.colder].warmer) = link.warmer;
+  (link.warmer == kEnd ? ends.warmest : links_[link.warmer].colder) = link.colder;
+  NoteShelf(on);
   --listed_;
+}
+
+void Lru::NoteShelf(Shelf shelf) {
+  const std::uint64_t bit = std::uint64_t{1} << (shelf % 64);
+  if (ends_[shelf].coldest == kEnd) {
+    in_use_[shelf / 64] &= ~bit;
+  } else {
+    in_use_[shelf / 64] |= bit;
+  }
 }
 
 }  // namespace cistern

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <random>
 #include <set>
@@ -19,6 +20,9 @@ class NaiveLru {
   std::size_t size() const { return order_.size() + parked_.size(); }
   std::optional<EntryId> Coldest() const {
     return order_.empty() ? std::nullopt : std::optional(order_.front());
+  }
+  std::optional<EntryId> Warmest() const {
+    return order_.empty() ? std::nullopt : std::optional(order_.back());
   }
 
   void Insert(EntryId id) { order_.push_back(id); }
@@ -86,6 +90,47 @@ TEST(Lru, EqualsTheNaiveModelOverRandomOperations) {
     }
     EXPECT_EQ(lru.Coldest(), std::nullopt);
     EXPECT_EQ(lru.size(), lru.parked());
+  }
+}
+
+// What serves a newcomer of one kind, in the one order over all.
+TEST(Lru, EachShelfKnowsItsColdest) {
+  for (std::uint32_t seed = 1; seed <= 20; ++seed) {
+    std::mt19937 random(seed);
+    Lru lru;
+    std::array<NaiveLru, 3> shelves;
+    NaiveLru all;
+    const auto shelf = [](EntryId id) { return static_cast<Shelf>(id % 3 * 100); };
+    for (int step = 0; step < 5'000; ++step) {
+      const EntryId id = random() % (seed * 3);
+      NaiveLru& own = shelves[id % 3];
+      const std::uint32_t operation = random() % 5;
+      if (!all.Contains(id)) {
+        lru.Insert(id, shelf(id)), own.Insert(id), all.Insert(id);
+      } else if (operation == 0) {
+        lru.Remove(id), own.Remove(id), all.Remove(id);
+      } else if (operation == 1) {
+        lru.InsertCold(id), own.InsertCold(id), all.InsertCold(id);
+      } else if (operation == 2) {
+        lru.Unpark(id), own.Unpark(id), all.Unpark(id);
+      } else if (operation == 3) {
+        lru.Park(id), own.Park(id), all.Park(id);
+      } else {
+        lru.Touch(id), own.Touch(id), all.Touch(id);
+      }
+      ASSERT_EQ(lru.Coldest(), all.Coldest()) << "seed " << seed << " step " << step;
+      for (EntryId i = 0; i < 3; ++i) {
+        ASSERT_EQ(lru.Coldest(shelf(i)), shelves[i].Coldest()) << "seed " << seed << " step " << step;
+        ASSERT_EQ(lru.Warmest(shelf(i)), shelves[i].Warmest()) << "seed " << seed << " step " << step;
+      }
+      const auto other = lru.ColdestOf([&](Shelf on) { return on != shelf(id); });
+      if (const auto coldest = lru.Coldest(); coldest && *coldest % 3 != id % 3) {
+        ASSERT_EQ(other, coldest);
+      } else if (other) {
+        ASSERT_NE(*other % 3, id % 3);
+        ASSERT_LT(lru.Age(*other), lru.Age(*coldest));
+      }
+    }
   }
 }
 

@@ -750,6 +750,36 @@ TEST_F(BlockStoreTest, P5APutThatHasASlotOutlivesThePartThatFoundNone) {
   EXPECT_EQ(Acquire({1}, Me()).views[0].code, Code::kOk);
 }
 
+TEST_F(BlockStoreTest, R14SizesThatPressInTogetherLeaveNoMemoryEmpty) {
+  Make({.heads = 8});
+  Random random(3);
+  std::uint64_t full = 0, put = 0;
+  for (std::uint64_t n = 0; put < 3 * 8 * kHeadSpanBytes; ++n) {
+    const std::size_t bytes = std::size_t{16384} << 2 * random.Below(4);
+    ASSERT_EQ(Put(n, {}, bytes), State::kPublished);
+    bodies_.clear();
+    put += bytes;
+    full = std::max(full, t->slots->counts().used_bytes);
+    if (put < 2 * 8 * kHeadSpanBytes) continue;
+    // But for what is left of a chunk that changes its size.
+    ASSERT_GE(t->slots->counts().used_bytes + kHeadSpanBytes, full) << n;
+  }
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+}
+
+TEST_F(BlockStoreTest, R14ASizeThatNobodyAsksForAnyMoreGivesUpAllItsChunks) {
+  Make({.heads = 4});
+  for (std::uint64_t n = 0; t->slots->counts().free_heads > 0 || n < 4000; ++n) {
+    ASSERT_EQ(Put(n, {}, 16384), State::kPublished);
+    bodies_.clear();
+  }
+  for (std::uint64_t n = 10'000; n < 10'400; ++n) {
+    ASSERT_EQ(Put(n, {}, 1u << 20), State::kPublished);
+    bodies_.clear();
+  }
+  EXPECT_EQ(Occupied().records, Slots::Capacity(t->geometry, (1u << 20) + 4096));
+}
+
 TEST_F(BlockStoreTest, P5FullMemoryEvictsAndIsBusyAtOnceWhenAllIsHeld) {
   Make({.heads = 1});
   constexpr std::size_t kBytes = 1u << 20;

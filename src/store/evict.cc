@@ -8,6 +8,11 @@
 
 namespace cistern {
 
+namespace {
+// How often a put without anything to evict empties a chunk that others then take.
+constexpr int kEmptiedForOthers = 3;
+}  // namespace
+
 bool BlockStore::Impl::MayGo(RecordId record) const {
   const Record& r = tree_.record(record);
   if (r.holds > 0) return false;
@@ -18,12 +23,12 @@ bool BlockStore::Impl::MayGo(RecordId record) const {
   return pending_.size() == 0 || pending_.NextBelow(b.realm, b.Key(), kNoId) == kNoId;
 }
 
-BlockStore::Impl::Step BlockStore::Impl::EvictOne() {
+BlockStore::Impl::Step BlockStore::Impl::EvictOne(std::optional<Shelf> shelf) {
   for (;;) {
     if (Spent()) return Step::kSpent;
     // What nobody holds any more is back in the order before its coldest is chosen.
     if (LetGoOfEnded()) continue;
-    const auto coldest = order_.Coldest();
+    const auto coldest = shelf ? order_.Coldest(*shelf) : order_.Coldest();
     if (!coldest) return Step::kWaits;
     Count();
     if (!MayGo(*coldest)) {
@@ -118,13 +123,30 @@ void BlockStore::Impl::EndIo(Place place) {
   if (dead) slots_.Free(place);
 }
 
+// What goes serves a newcomer at once only where its slot has the same size. So it is one of those, as long as no
+// other size keeps what has not been touched for twice as long: then that one gives up a chunk. A size's only chunk
+// takes along what is warm in it, so it goes where all of it is as old, or nothing else can.
+std::optional<Shelf> BlockStore::Impl::ShelfToGo(Shelf wanted) const {
+  const auto own = order_.Coldest(wanted);
+  const std::uint64_t old = own ? 2 * order_.Age(*own) : 0;
+  auto other = order_.ColdestOf([&](Shelf shelf) {
+    return shelf != wanted && (slots_.chunks(shelf) > 1 || (own && order_.Age(*order_.Warmest(shelf)) > old));
+  });
+  if (own && (!other || order_.Age(*other) <= old)) return wanted;
+  if (!other) other = order_.Coldest();
+  return other ? std::optional(order_.shelf(*other)) : std::nullopt;
+}
+
 Task<Result<Place>> BlockStore::Impl::MakeRoom(std::uint64_t record_bytes, Instant deadline) {
-  // What goes in the global order serves this record only where its size is the same. Past two chunks' worth
-  // of others, one chunk is emptied on purpose.
-  const std::uint64_t enough = 2 * std::uint64_t{SlotSize::For(record_bytes, slots_.arena().geometry().alignment)
-                                                     .chunk_heads} * kHeadSpanBytes;
+  const std::uint32_t alignment = slots_.arena().geometry().alignment;
+  const SlotSize size = SlotSize::For(record_bytes, alignment);
+  const Shelf wanted = size.Number(alignment);
+  // As many slots of one other size as make up a chunk: then one chunk's records fit where the others went.
+  const std::uint64_t enough = std::uint64_t{size.chunk_heads} * kHeadSpanBytes;
   std::uint64_t went = 0;
-  bool emptied = false;
+  std::optional<Shelf> giver;
+  int emptied = 0, in_vain = 0;
+  bool idle = !emptying_ && slots_.OthersIdle(record_bytes);
   for (;;) {
     auto place = slots_.Allocate(record_bytes);
     Count();
@@ -132,21 +154,33 @@ Task<Result<Place>> BlockStore::Impl::MakeRoom(std::uint64_t record_bytes, Insta
     if (clock_.Now() >= deadline) {
       co_return Error(Code::kTooLate, "write: the deadline passed while it waited for room");
     }
-    const std::uint64_t before = bytes_;
-    const Step step = went < enough ? EvictOne() : Step::kWaits;
-    went += before - bytes_;
+    if (std::exchange(idle, false)) {
+      if (!emptying_) co_await EmptyAChunk(record_bytes, deadline, true);
+      continue;
+    }
+    Step step = Step::kWaits;
+    if (went < enough) {
+      const std::uint64_t before = slots_.counts().used_bytes;
+      if (!giver || *giver == wanted || !order_.Coldest(*giver)) giver = ShelfToGo(wanted);
+      step = EvictOne(giver);
+      went += before - slots_.counts().used_bytes;
+      // Nothing of that shelf may go; it has no coldest any more.
+      if (step == Step::kWaits && giver) continue;
+    }
     if (step == Step::kSpent) co_await Yield();
     if (step != Step::kWaits) continue;
     while (emptying_ && clock_.Now() < deadline) {
       if (Status waited = co_await emptied_.Wait(deadline); !waited.ok()) break;
-      emptied = false;
+      emptied = 0;
     }
     if (emptying_) continue;
-    if (emptied) break;
-    const bool served = co_await EmptyAChunk(record_bytes, deadline);
-    if (!served) break;
-    emptied = went < enough;
+    // Nothing may go, and what was emptied was others' each time.
+    if (emptied == kEmptiedForOthers) break;
+    const bool served = co_await EmptyAChunk(record_bytes, deadline, false);
+    if (!served && (went == 0 || ++in_vain == 2)) break;
+    if (went < enough) ++emptied;
     went = 0;
+    giver.reset();
   }
   counters_.writes_without_room.Add();
   counters_.busy.Add();
@@ -154,12 +188,12 @@ Task<Result<Place>> BlockStore::Impl::MakeRoom(std::uint64_t record_bytes, Insta
                                "something below it that is");
 }
 
-Task<bool> BlockStore::Impl::EmptyAChunk(std::uint64_t record_bytes, Instant deadline) {
+Task<bool> BlockStore::Impl::EmptyAChunk(std::uint64_t record_bytes, Instant deadline, bool idle_only) {
   emptying_ = true;
   bool served = false;
   // One look goes over part of the arena only.
-  for (int looks = 0; looks < 64 && !served && clock_.Now() < deadline; ++looks) {
-    const auto range = slots_.BestToEmpty(record_bytes);
+  for (int looks = idle_only ? 63 : 0; looks < 64 && !served && clock_.Now() < deadline; ++looks) {
+    const auto range = slots_.BestToEmpty(record_bytes, idle_only);
     Count(16);
     if (range) {
       served = co_await EmptyRange(*range);

@@ -172,10 +172,13 @@ class BlockStore::Impl {
 
   // ---- room (evict.cc) ----
   bool MayGo(RecordId record) const;
-  // kDone: one went. kWaits: nothing may go.
-  Step EvictOne();
+  // kDone: one went, the coldest of all or of a shelf. kWaits: nothing may go.
+  Step EvictOne(std::optional<Shelf> shelf = std::nullopt);
+  // From whose slots room comes for a record of a size; none when there are none that may go.
+  std::optional<Shelf> ShelfToGo(Shelf wanted) const;
   Task<Result<Place>> MakeRoom(std::uint64_t record_bytes, Instant deadline);
-  Task<bool> EmptyAChunk(std::uint64_t record_bytes, Instant deadline);
+  // `idle_only`: one look, for one whose records all fit elsewhere.
+  Task<bool> EmptyAChunk(std::uint64_t record_bytes, Instant deadline, bool idle_only);
   Task<bool> EmptyRange(HeadRange range);
   // Moves a record to another slot of its size; false where it stays, or is gone.
   Task<bool> Move(RecordId record);

@@ -239,7 +239,7 @@ void BlockStore::Impl::MakeVisible(PutSlot put, BlockId block, std::uint32_t ind
   r.born = born;
   r.generation = p.generation;
   tree_.SetAt(p.place, record);
-  order_.Insert(record);
+  order_.Insert(record, slots_.SizeNumber(p.place));
   if (p.expiry != 0) expiry_.Set(record, p.expiry);
   bytes_ += p.body_bytes;
   slots_.Unpin(p.place);

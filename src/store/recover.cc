@@ -255,7 +255,7 @@ Task<void> BlockStore::Impl::FillIndex(Revival& revival) {
       const Record& r = tree_.record(id);
       Count(2);
       tree_.SetAt(r.place, id);
-      order_.Insert(id);
+      order_.Insert(id, slots_.SizeNumber(r.place));
       if (r.expiry != 0) expiry_.Set(id, r.expiry);
       wave[waiting] = {id, FingerprintOf(tree_.realm(b.realm)->incarnation, r.group, b.Key())};
       index_.index().Prefetch(wave[waiting].second);
