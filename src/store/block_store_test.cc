@@ -717,6 +717,43 @@ TEST_F(BlockStoreTest, R14AChunkIsEmptiedForAnotherSize) {
   EXPECT_EQ(Occupied().records, left + 1);
 }
 
+// Blocks 1 to 5 in the first chunk, the rest of their chain in the second, the last of it held: nothing may go, and
+// the first chunk is emptied by moving what is in it.
+TEST_F(BlockStoreTest, R14AChunkThatWasFreedMeanwhileIsOthers) {
+  Make({.heads = 2});
+  constexpr std::size_t kBytes = 1u << 20;
+  PutChain(1, 5, kBytes);
+  for (std::uint64_t n = 100; t->slots->counts().free_heads > 0; ++n) ASSERT_EQ(Put(n, {}, kBytes), State::kPublished);
+  for (std::uint64_t n = 6; n <= 32; ++n) ASSERT_EQ(Put(n, n - 1, kBytes), State::kPublished);
+  std::vector<BlockKey> others;
+  for (std::uint64_t n = 100; n < 200; ++n) others.push_back(Key(n));
+  ASSERT_TRUE(t->Run(t->store->Drop(ns.slot, others)).has_value());
+  ASSERT_EQ(t->slots->counts().chunks, 2u);
+  ASSERT_TRUE(Hold(1, 32).has_value());
+  t->movers->paused = true;
+  auto small = t->store->Write(Me(), ns.slot, {Part(50, {}, 4096)}, Soon());
+  for (int i = 0; t->movers->waiting.empty(); ++i) {
+    ASSERT_LT(i, 1000);
+    t->loop->executor().RunReady(1);
+  }
+  const std::uint64_t jobs = t->movers->jobs;
+  const BlockKey first = Key(1);
+  auto dropping = t->store->Drop(ns.slot, std::span(&first, 1));
+  while (!dropping.done()) t->loop->Turn();
+  t->movers->MoveOne(0);
+  while (t->slots->counts().free_heads == 0) ASSERT_EQ(t->loop->executor().RunReady(1), 1u);
+  // Before the one that emptied it goes on.
+  std::vector<Task<std::vector<PartOutcome>>> thieves;
+  for (std::uint64_t n = 40; n < 43; ++n) {
+    thieves.push_back(t->store->Write(Me(), ns.slot, {Part(n, {}, kBytes)}, Soon()));
+  }
+  EXPECT_EQ(t->Run(std::move(small))[0].state, State::kPublished);
+  for (auto& thief : thieves) EXPECT_EQ(t->Run(std::move(thief))[0].state, State::kPublished);
+  EXPECT_EQ(t->movers->jobs, jobs) << "what others put there is not moved";
+  EXPECT_EQ(t->store->counters().evicted.value(), 0u);
+  t->movers->paused = false;
+}
+
 TEST_F(BlockStoreTest, P5APutThatHasASlotOutlivesThePartThatFoundNone) {
   Make({.heads = 1});
   std::vector<LeaseId> leases;

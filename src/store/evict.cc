@@ -215,6 +215,8 @@ Task<bool> BlockStore::Impl::EmptyRange(HeadRange range) {
     for (std::size_t i = 0; i < n && !left; ++i) {
       if (Spent()) co_await Yield();
       Count();
+      // Freed whole, and perhaps another's chunk by now.
+      if (slots_.emptying() != range) co_return true;
       if (!slots_.used(places[i])) continue;
       const RecordId record = tree_.At(places[i]);
       if (record == kNoId || tree_.record(record).holds > 0) {
@@ -222,6 +224,7 @@ Task<bool> BlockStore::Impl::EmptyRange(HeadRange range) {
       } else {
         const bool moved = co_await Move(record);
         if (moved) continue;
+        if (slots_.emptying() != range) co_return true;
         // No slot for it elsewhere: it goes if it may, whatever its turn.
         const RecordId now = tree_.At(places[i]);
         if (now != kNoId && MayGo(now)) {
