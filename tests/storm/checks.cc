@@ -211,16 +211,15 @@ void World::RememberWarm() {
         Look look = LookAt(block, false);
         if (look.outcome != ReadOutcome::kHit || look.seen.put == 0) continue;
         if (!Reachable(block)) continue;
-        warm_.push_back({block, look.seen.put, look.place, look.seen.body_bytes, look.seen.expiry});
+        bool damaged = damage_.Standing(arena_.directory(look.place), sizeof(DirectoryEntry));
+        warm_.push_back({block, look.seen.put, look.place, look.seen.body_bytes, look.seen.expiry, damaged});
       }
     }
   }
 }
 
 void World::CheckWarm(SimNode& node) {
-  auto damaged = [this](const Warm& warm) {
-    return DamagedRecord(warm.place, warm.body_bytes) || damage_.Standing(arena_.directory(warm.place), sizeof(DirectoryEntry));
-  };
+  auto damaged = [this](const Warm& warm) { return warm.damaged || DamagedRecord(warm.place, warm.body_bytes); };
   for (const Warm& warm : warm_) {
     Look look = LookAt(warm.block, false);
     if (look.outcome == ReadOutcome::kHit && look.seen.put == warm.put) continue;

@@ -140,6 +140,7 @@ bool World::FlipRecord(Fault kind) {
   } else {
     auto* entry = reinterpret_cast<std::byte*>(arena_.directory(at.place));
     damage_.FlipBit(kind, entry + random().Below(offsetof(DirectoryEntry, crc) + 4), bit);
+    for (Warm& warm : warm_) warm.damaged |= warm.place == at.place;
   }
   model_.Trace(FaultName(kind), ": ", TextOf(at.block), " place ", at.place);
   Disturb(at.block.ns, at.block.code);

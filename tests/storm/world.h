@@ -240,6 +240,7 @@ class World {
     Place place;
     std::uint64_t body_bytes;
     std::uint32_t expiry;
+    bool damaged;  // its directory entry, at that time or since; a recovery that refuses it overwrites that
   };
   std::vector<Warm> warm_;
   // Drops without an answer, or whose answer leaves open whether the journal has them; code 0: the namespace.
