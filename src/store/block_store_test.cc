@@ -590,6 +590,59 @@ TEST_F(BlockStoreTest, R1ADamagedEntryOfASoundRecordIsRepaired) {
   EXPECT_EQ(Occupied().records, 2u);
 }
 
+// Between the verification and who waited for it another task may end the record, and a new one take its number.
+TEST_F(BlockStoreTest, P1WhatWentAfterItWasVerifiedIsNotGranted) {
+  for (int steps = 0;; ++steps) {
+    Make();
+    PutChain(1, 1);
+    Restart();
+    t->movers->paused = true;
+    const BlockKey key = Key(1);
+    const BlockStore::BlockName name{key, 0};
+    auto acquiring = t->store->Acquire(Me(), ns.slot, std::span(&name, 1), 1'000'000, Soon());
+    ASSERT_EQ(t->movers->waiting.size(), 1u);
+    t->movers->MoveOne(0);
+    for (int i = 0; i < steps; ++i) t->loop->executor().RunReady(1);
+    if (acquiring.done()) {
+      EXPECT_GE(steps, 2);
+      break;
+    }
+    auto dropping = t->store->Drop(ns.slot, std::span(&key, 1));
+    auto writing = t->store->Write(Me(), ns.slot, {Part(9, {}, 4096)}, Soon());
+    const auto grant = t->Run(std::move(acquiring));
+    ASSERT_TRUE(grant.has_value());
+    EXPECT_EQ(grant->views[0].code, Code::kMiss) << steps << " steps";
+    EXPECT_EQ(grant->lease, 0u);
+    EXPECT_TRUE(t->Run(std::move(dropping)).has_value());
+    EXPECT_EQ(t->Run(std::move(writing))[0].state, State::kPublished);
+    EXPECT_TRUE(Exact(9));
+  }
+}
+
+TEST_F(BlockStoreTest, R1WhatWentAfterItWasVerifiedHasNoEntryRepaired) {
+  for (int steps = 0;; ++steps) {
+    Make();
+    PutChain(1, 1);
+    t->movers->paused = true;
+    const BlockKey key = Key(1);
+    const BlockStore::BlockName name{key, 0};
+    auto reporting = t->store->ReportBad(ns.slot, std::span(&name, 1));
+    ASSERT_EQ(t->movers->waiting.size(), 1u);
+    t->movers->MoveOne(0);
+    for (int i = 0; i < steps; ++i) t->loop->executor().RunReady(1);
+    if (reporting.done()) {
+      EXPECT_GE(steps, 2);
+      break;
+    }
+    auto dropping = t->store->Drop(ns.slot, std::span(&key, 1));
+    EXPECT_TRUE(t->Run(std::move(reporting)).ok());
+    EXPECT_TRUE(t->Run(std::move(dropping)).has_value());
+    EXPECT_FALSE(Here(1));
+    EXPECT_EQ(Put(1, {}), State::kPublished);
+    EXPECT_TRUE(Exact(1));
+  }
+}
+
 TEST_F(BlockStoreTest, AcquireCutsWhatTheRestartLeftBad) {
   Make();
   PutChain(1, 2);

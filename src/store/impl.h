@@ -111,6 +111,11 @@ class BlockStore::Impl {
   }
   void AddHold(RecordId record);
   void DropHold(Held held);
+  bool Lives(Held held) const {
+    const Record& record = tree_.record(held.record);
+    return record.born == held.born && record.block != kNoId;
+  }
+  // Whether it is sound and was here when that was known: who awaits it goes on later and asks Lives.
   Task<bool> Verify(Held held);
   // What its index entry says.
   static Found FoundOf(const Record& record) {

@@ -281,7 +281,7 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
       }
       AddHold(record);
       const bool sound = co_await Verify(held);
-      if (!sound) {
+      if (!sound || !Lives(held)) {
         DropHold(held);
         continue;
       }
@@ -359,7 +359,7 @@ Task<Status> BlockStore::Impl::ReportBad(std::uint32_t slot, std::span<const Blo
     AddHold(record);
     const bool sound = co_await Verify(held);
     (sound ? counters_.reported_good : counters_.reported_bad).Add();
-    if (sound) RepairEntry(record);
+    if (sound && Lives(held)) RepairEntry(record);
     DropHold(held);
   }
   co_return Status();
