@@ -39,6 +39,9 @@ inline constexpr std::uint32_t kStepBytes = 64u << 10;
 using SessionId = std::uint64_t;
 using LeaseId = std::uint64_t;
 
+// Blocks whose records are gone and that something descends from (of namespaces without a full group, where what is
+// behind the window goes first) are bounded with the rest at 1.25 times the records that the arena could hold. Past
+// that a put evicts what frees some; a single chain longer than that finds nothing that does, and its puts are kBusy.
 struct BlockStoreOptions {
   std::uint64_t max_blocks = 0;               // published records at most; 0: what fits
   std::uint32_t max_pending = 4096;           // puts not visible yet, over all sessions
