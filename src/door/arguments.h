@@ -19,7 +19,9 @@
 
 namespace cistern::door {
 
+// R16: of arguments and replies, in one step of the core.
 inline constexpr std::size_t kItemsPerStep = 512;
+inline constexpr std::size_t kSliceBytes = 32u << 10;
 
 // The rest of a call's arguments. Borrows the session's area.
 class Arguments final {
@@ -56,11 +58,11 @@ class Arguments final {
     return count;
   }
 
-  // The next items, at most kItemsPerStep of them.
+  // The next items, at most kItemsPerStep and kSliceBytes of them.
   template <class Item>
     requires std::is_trivially_copyable_v<Item>
   void TakeSlice(std::vector<Item>& slice) {
-    slice.resize(std::min(bytes_.size() / sizeof(Item), kItemsPerStep));
+    slice.resize(std::min({bytes_.size() / sizeof(Item), kItemsPerStep, kSliceBytes / sizeof(Item)}));
     Take(std::as_writable_bytes(std::span(slice)));
   }
 

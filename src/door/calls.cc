@@ -23,11 +23,6 @@ std::span<std::byte> ReplyRoom(Session& session, const Submission& call) {
   return session.arguments().subspan(call.reply_offset, call.reply_bytes);
 }
 
-template <class Item>
-std::span<const std::byte> BytesOf(const std::vector<Item>& items) {
-  return std::as_bytes(std::span(items));
-}
-
 // The reply in the area, or why it does not go there.
 Answer Reply(Session& session, const Submission& call, std::span<const std::byte> reply, Answer answer) {
   std::span<std::byte> room = ReplyRoom(session, call);
@@ -202,9 +197,16 @@ Task<Status> Calls::TakeWrites(Session& session, const Submission& call, Argumen
   std::vector<WriteItem> slice;
   while (items.left() > 0) {
     items.TakeSlice(slice);
+    std::size_t copied = 0;
     for (const WriteItem& item : slice) {
+      // The checksums of many parts may be the same bytes: the area does not bound them.
+      if (copied > kSliceBytes) {
+        co_await Yield();
+        copied = 0;
+      }
       Result<PartWrite> part = PartOf(session, item, arguments, item_bytes);
       if (!part) co_return std::move(part.error());
+      copied += sizeof(*part) + part->checksums.size() * sizeof(std::uint32_t);
       parts.push_back(std::move(*part));
     }
     if (items.left() > 0) co_await Yield();
@@ -301,15 +303,18 @@ Task<Answer> Calls::Acquire(Session& session, const Submission& call) {
   Result<AcquireGrant> grant = co_await store_.Acquire(session.caller, call.namespace_slot, blocks, lease_us,
                                                        DeadlineOf(executor_, call));
   if (!grant) co_return Fail(session, call, grant.error());
-  std::vector<ViewItem> views;
-  views.reserve(grant->views.size());
-  for (const ViewGrant& view : grant->views) {
-    views.push_back(ViewItem{.place = view.place,
-                             .code = static_cast<std::uint32_t>(view.code),
-                             .bytes = view.bytes,
-                             .generation = view.generation});
+  std::span<std::byte> room = ReplyRoom(session, call);
+  const std::size_t reply_bytes = grant->views.size() * sizeof(ViewItem);
+  for (std::size_t i = 0; i < grant->views.size(); ++i) {
+    if (i > 0 && i % kItemsPerStep == 0) co_await Yield();
+    const ViewGrant& view = grant->views[i];
+    const ViewItem item{.place = view.place,
+                        .code = static_cast<std::uint32_t>(view.code),
+                        .bytes = view.bytes,
+                        .generation = view.generation};
+    std::memcpy(room.data() + i * sizeof(item), &item, sizeof(item));
   }
-  co_return Reply(session, call, BytesOf(views), Answer{.a = grant->lease});
+  co_return Answer{.reply_bytes = static_cast<std::uint32_t>(reply_bytes), .a = grant->lease};
 }
 
 Answer Calls::Release(Session& session, const Submission& call) {

@@ -909,6 +909,43 @@ TEST_F(BlockStoreTest, P5NoStepIsLongerThanItsBoundInADropOfMany) {
   EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
 }
 
+TEST_F(BlockStoreTest, R16LongListsAreTakenInSteps) {
+  Make({.heads = 2});
+  std::vector<PartWrite> parts;
+  std::vector<BlockKey> keys;
+  std::vector<BlockStore::BlockName> names;
+  const std::vector<std::byte> body = Body(1, 64);
+  for (std::uint64_t n = 0; n < 4096; ++n) {
+    PartWrite& part = parts.emplace_back();
+    part.key = Key(n);
+    part.put_id = {2, n};
+    part.from = body;
+  }
+  for (std::uint64_t n = 0; n < 20'000; ++n) {
+    keys.push_back(Key(n));
+    names.push_back({Key(n), 0});
+  }
+  const auto steps_of = [&](auto task) {
+    const std::uint64_t before = t->loop->executor().steps();
+    const auto result = t->Run(std::move(task));
+    EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+    return std::pair(t->loop->executor().steps() - before, result);
+  };
+  // Besides what each of them touches in the tree, its lists are gone over.
+  const auto again = parts;
+  EXPECT_GT(steps_of(t->store->Write(Me(), ns.slot, std::move(parts), Soon())).first, 3 * 4096 / kStepTouches);
+  EXPECT_GT(steps_of(t->store->Write(Me(), ns.slot, again, Soon())).first, 3 * 4096 / kStepTouches);
+  const auto [steps, grant] = steps_of(t->store->Acquire(Me(), ns.slot, names, 1'000'000, Soon()));
+  ASSERT_TRUE(grant.has_value());
+  EXPECT_EQ(grant->views.size(), names.size());
+  EXPECT_EQ(grant->views[4095].code, Code::kOk);
+  EXPECT_EQ(grant->views[4096].code, Code::kMiss);
+  EXPECT_EQ(steps_of(t->store->Touch(ns.slot, keys)).second, 4096u);
+  const auto dropped = steps_of(t->store->Drop(ns.slot, keys));
+  EXPECT_EQ(*dropped.second, 4096u);
+  EXPECT_GT(dropped.first, (20'000 * 3 + 4096 * 6) / kStepTouches);
+}
+
 TEST_F(BlockStoreTest, P5ManyPutsOfOneParentEndInSteps) {
   Make({.heads = 4});
   Put(1, {});

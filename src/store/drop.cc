@@ -166,15 +166,23 @@ Task<Result<std::uint64_t>> BlockStore::Impl::Drop(std::uint32_t slot, std::span
   }
   std::uint64_t blocks = 0;
   for (const auto& grave : graves) {
+    Count();
+    if (Spent()) co_await Yield();
     co_await Collected(grave);
     blocks += grave->blocks;
   }
   Status status;
   for (Task<Status>& task : logged) {
+    Count();
+    if (Spent()) co_await Yield();
     if (Status one = co_await task; !one.ok()) status = std::move(one);
   }
   // Nothing older is left below them: every generation has changed.
-  for (const std::uint64_t sequence : tombstones) journal_.EndTombstone(sequence);
+  for (const std::uint64_t sequence : tombstones) {
+    Count();
+    if (Spent()) co_await Yield();
+    journal_.EndTombstone(sequence);
+  }
   if (!status.ok()) co_return std::unexpected(std::move(status));
   co_return blocks;
 }

@@ -257,7 +257,7 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
     co_return std::unexpected(std::move(room));
   }
   AcquireGrant grant;
-  grant.views.resize(blocks.size());
+  grant.views.reserve(blocks.size());
   std::vector<Held> holds;
   holds.reserve(blocks.size());
   const std::uint64_t now_s = NowS();
@@ -265,6 +265,7 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
   std::uint64_t found_in_step = 0;  // what was found ahead may have gone in a later one
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (Spent()) co_await Yield();
+    ViewGrant& view = grant.views.emplace_back();
     if (i % kFoundAhead == 0) {
       FindAhead(realm, blocks.subspan(i), ahead);
       found_in_step = executor_.steps();
@@ -276,7 +277,7 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
     const Held held{record, tree_.record(record).born};
     if (!tree_.record(record).is(Record::kVerified)) {
       if (clock_.Now() >= deadline) {
-        grant.views[i].code = Code::kTooLate;
+        view.code = Code::kTooLate;
         continue;
       }
       AddHold(record);
@@ -290,7 +291,7 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
     }
     holds.push_back(held);
     const Record& r = tree_.record(record);
-    grant.views[i] = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
+    view = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
   }
   // Others may have taken the room while this one verified.
   const Status room = leases_.CheckRoom(holds.size());

@@ -259,10 +259,15 @@ void BlockStore::Impl::Settled(PartJob& job) {
 
 Task<std::vector<PartOutcome>> BlockStore::Impl::Write(Caller caller, std::uint32_t slot,
                                                        std::vector<PartWrite> parts, Instant deadline) {
-  std::vector<PartJob> jobs(parts.size());
+  std::vector<PartJob> jobs;
+  jobs.reserve(parts.size());  // what copies a part keeps its job's address
   const RealmId realm = RealmOf(slot);
   std::uint64_t bytes = 0;
-  for (const PartWrite& part : parts) bytes += part.from.size();
+  for (const PartWrite& part : parts) {
+    Count();
+    if (Spent()) co_await Yield();
+    bytes += part.from.size();
+  }
   const bool by_core = bytes <= options_.core_copy_bytes;
   // A child of what this call could not write will not be reachable: it is refused with it, not kept waiting.
   std::unordered_set<BlockKey> refused;
@@ -284,7 +289,7 @@ Task<std::vector<PartOutcome>> BlockStore::Impl::Write(Caller caller, std::uint3
   };
   if (LowOnSequences()) co_await ReserveSequences();
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    PartJob& job = jobs[i];
+    PartJob& job = jobs.emplace_back();
     job.part = std::move(parts[i]);
     if (Spent()) co_await Yield();
     const NamespaceEntry* entry = EntryOf(realm);
@@ -322,7 +327,10 @@ Task<std::vector<PartOutcome>> BlockStore::Impl::Write(Caller caller, std::uint3
     note_refused(job);
   }
   for (PartJob& job : jobs) {
-    if (by_core || !job.copies) continue;
+    if (by_core) break;
+    Count();
+    if (Spent()) co_await Yield();
+    if (!job.copies) continue;
     co_await job.copying;
     Step step = finish(job);
     while (step == Step::kSpent) {
@@ -335,6 +343,8 @@ Task<std::vector<PartOutcome>> BlockStore::Impl::Write(Caller caller, std::uint3
   std::vector<PartOutcome> outcomes;
   outcomes.reserve(jobs.size());
   for (PartJob& job : jobs) {
+    Count();
+    if (Spent()) co_await Yield();
     Settled(job);
     outcomes.push_back(std::move(job.outcome));
   }
