@@ -17,7 +17,8 @@ constexpr std::size_t kRecordHeadBytes = 5;  // payload bytes, kind
 constexpr std::size_t kMaxPayloadBytes = 256u << 10;
 constexpr std::uint64_t kMaxFileBytes = 256ull << 20;  // far above what kMaxNamespaces and the tombstones take
 constexpr std::uint64_t kSlackBytes = 1u << 20;
-constexpr std::size_t kIoBytes = 1u << 20;
+constexpr std::size_t kStepBytes = 64u << 10;
+constexpr std::size_t kStepRecords = 256;
 
 template <class T>
 void PutRaw(std::vector<std::byte>& out, const T& value) {
@@ -48,15 +49,12 @@ std::optional<Tombstone> DecodeTombstone(std::span<const std::byte> payload) {
   return tombstone;
 }
 
-// The records of the batch that begins at `at`, or nothing when none that checks does.
-std::optional<std::span<const std::byte>> BatchAt(std::span<const std::byte> bytes, std::size_t at) {
+// How many bytes of records the batch at `at` says that it has; none where no batch could.
+std::optional<std::size_t> BatchBytesAt(std::span<const std::byte> bytes, std::size_t at) {
   if (bytes.size() - at < kBatchHeadBytes) return std::nullopt;
   const auto size = GetRaw<std::uint32_t>(bytes, at + 4);
   if (size == 0 || size > bytes.size() - at - kBatchHeadBytes) return std::nullopt;
-  if (Crc32c(bytes.data() + at + 4, kBatchHeadBytes - 4 + size) != GetRaw<std::uint32_t>(bytes, at)) {
-    return std::nullopt;
-  }
-  return bytes.subspan(at + kBatchHeadBytes, size);
+  return size;
 }
 
 // The payload of the first of some records.
@@ -67,61 +65,96 @@ std::optional<std::span<const std::byte>> PayloadAt(std::span<const std::byte> r
   return records.subspan(kRecordHeadBytes, size);
 }
 
-void AppendBatch(std::vector<std::byte>& out, std::span<const std::byte> records) {
-  const std::size_t at = out.size();
-  PutRaw(out, std::uint32_t{0});
-  PutRaw(out, static_cast<std::uint32_t>(records.size()));
-  out.insert(out.end(), records.begin(), records.end());
-  const std::uint32_t crc = Crc32c(out.data() + at + 4, out.size() - at - 4);
-  std::memcpy(out.data() + at, &crc, sizeof(crc));
+// Fills in the head of a batch, for which there is room before its records.
+void Seal(std::vector<std::byte>& batch) {
+  const auto size = static_cast<std::uint32_t>(batch.size() - kBatchHeadBytes);
+  std::memcpy(batch.data() + 4, &size, sizeof(size));
+  const std::uint32_t crc = Crc32c(batch.data() + 4, batch.size() - 4);
+  std::memcpy(batch.data(), &crc, sizeof(crc));
 }
+
+// Whether another record of so many bytes goes into the batch.
+bool HasRoom(const std::vector<std::byte>& batch, std::size_t payload_bytes) {
+  return batch.size() == kBatchHeadBytes ||
+         batch.size() + kRecordHeadBytes + payload_bytes <= kBatchHeadBytes + kJournalBatchBytes;
+}
+
+// What a step of the core has done of long work.
+struct Effort {
+  std::size_t bytes = 0, records = 0;
+  // Whether that is enough for a step; then it begins anew.
+  bool Add(std::size_t more_bytes) {
+    bytes += more_bytes;
+    if (++records < kStepRecords && bytes < kStepBytes) return false;
+    *this = {};
+    return true;
+  }
+};
 
 }  // namespace
 
 Journal::Journal(Loop& loop, std::string directory) : loop_(loop), directory_(std::move(directory)) {}
 
-void Journal::Append(std::vector<std::byte>& out, Kind kind, std::span<const std::byte> payload) {
+void Journal::Append(std::vector<std::byte>& batch, Kind kind, std::span<const std::byte> payload) {
   CISTERN_ASSERT(payload.size() <= kMaxPayloadBytes);
-  PutRaw(out, static_cast<std::uint32_t>(payload.size()));
-  PutRaw(out, static_cast<std::uint8_t>(kind));
-  out.insert(out.end(), payload.begin(), payload.end());
+  PutRaw(batch, static_cast<std::uint32_t>(payload.size()));
+  PutRaw(batch, static_cast<std::uint8_t>(kind));
+  batch.insert(batch.end(), payload.begin(), payload.end());
 }
 
-void Journal::AppendTombstone(std::vector<std::byte>& out, const Tombstone& tombstone) {
+void Journal::Append(Kind kind, std::span<const std::byte> payload) {
+  if (pending_.empty() || !HasRoom(pending_.back().bytes, payload.size())) {
+    pending_.emplace_back().bytes.resize(kBatchHeadBytes);
+  }
+  Append(pending_.back().bytes, kind, payload);
+}
+
+std::vector<std::byte> Journal::PayloadOf(const Tombstone& tombstone) {
   std::vector<std::byte> payload;
   PutRaw(payload, tombstone.sequence);
   PutRaw(payload, tombstone.incarnation);
   PutRaw(payload, tombstone.key.length);
   PutRaw(payload, tombstone.key.bytes);
-  Append(out, Kind::kTombstone, payload);
+  return payload;
 }
 
-bool Journal::Apply(std::span<const std::byte> bytes, std::size_t* used, Contents& contents) const {
+Task<bool> Journal::Checks(std::span<const std::byte> bytes, std::size_t at, std::size_t size) {
+  const std::span<const std::byte> summed = bytes.subspan(at + 4, kBatchHeadBytes - 4 + size);
+  std::uint32_t crc = 0;
+  for (std::size_t from = 0; from < summed.size(); from += kStepBytes) {
+    if (from > 0) co_await Yield();
+    crc = Crc32c(summed.data() + from, std::min(kStepBytes, summed.size() - from), crc);
+  }
+  co_return crc == GetRaw<std::uint32_t>(bytes, at);
+}
+
+Task<bool> Journal::Apply(std::span<const std::byte> bytes, std::size_t* used, Contents* contents) {
   std::map<std::uint32_t, NamespaceEntry> namespaces;
   std::map<std::uint64_t, Tombstone> tombstones;
+  Effort effort;
   bool whole = true;
   std::span<const std::byte> batch;
   while (*used < bytes.size() || !batch.empty()) {
     if (batch.empty()) {
-      const auto next = BatchAt(bytes, *used);
-      if (!next) {
-        whole = false;
-        break;
-      }
-      batch = *next;
-      *used += kBatchHeadBytes + batch.size();
+      const auto size = BatchBytesAt(bytes, *used);
+      whole = size && co_await Checks(bytes, *used, *size);
+      if (!whole) break;
+      if (effort.Add(*size)) co_await Yield();
+      batch = bytes.subspan(*used + kBatchHeadBytes, *size);
+      *used += kBatchHeadBytes + *size;
     }
     const auto payload = PayloadAt(batch);
     if (!payload) {
       // It checks, so it was written like that: by nobody who knows this format.
-      contents.damaged = true;
+      contents->damaged = true;
       batch = {};
       continue;
     }
+    if (effort.Add(payload->size())) co_await Yield();
     switch (static_cast<Kind>(std::to_integer<std::uint8_t>(batch[4]))) {
       case Kind::kSequences:
         if (payload->size() == 8) {
-          contents.sequences_below = std::max(contents.sequences_below, GetRaw<std::uint64_t>(*payload, 0));
+          contents->sequences_below = std::max(contents->sequences_below, GetRaw<std::uint64_t>(*payload, 0));
         }
         break;
       case Kind::kNamespace:
@@ -136,9 +169,17 @@ bool Journal::Apply(std::span<const std::byte> bytes, std::size_t* used, Content
     }
     batch = batch.subspan(kRecordHeadBytes + payload->size());
   }
-  for (auto& [slot, entry] : namespaces) contents.namespaces.push_back(std::move(entry));
-  for (const auto& [sequence, tombstone] : tombstones) contents.tombstones.push_back(tombstone);
-  return whole;
+  contents->namespaces.reserve(namespaces.size());
+  contents->tombstones.reserve(tombstones.size());
+  for (auto& [slot, entry] : namespaces) {
+    if (effort.Add(0)) co_await Yield();
+    contents->namespaces.push_back(std::move(entry));
+  }
+  for (const auto& [sequence, tombstone] : tombstones) {
+    if (effort.Add(sizeof(tombstone))) co_await Yield();
+    contents->tombstones.push_back(tombstone);
+  }
+  co_return whole;
 }
 
 Task<Result<Journal::Contents>> Journal::Open() {
@@ -154,9 +195,12 @@ Task<Result<Journal::Contents>> Journal::Open() {
   Contents contents;
   // Made and not yet written is how a first start that was cut off leaves it.
   if (*size == 0) co_return contents;
-  std::vector<std::byte> bytes(*size);
-  for (std::size_t at = 0; at < bytes.size(); at += kIoBytes) {
-    const auto piece = std::span(bytes).subspan(at, std::min(kIoBytes, bytes.size() - at));
+  std::vector<std::byte> bytes;
+  bytes.reserve(*size);
+  while (bytes.size() < *size) {
+    const std::size_t at = bytes.size();
+    bytes.resize(std::min<std::size_t>(at + kStepBytes, *size));
+    const auto piece = std::span(bytes).subspan(at);
     if (Status status = co_await file.ReadAll(piece, at); !status.ok()) co_return std::unexpected(std::move(status));
   }
   if (bytes.size() < kFileHeadBytes || GetRaw<std::uint64_t>(bytes, 0) != kJournalMagic) {
@@ -167,12 +211,11 @@ Task<Result<Journal::Contents>> Journal::Open() {
                                           kJournalVersion, "; use the node that wrote it, or move it away"));
   }
   std::size_t used = kFileHeadBytes;
-  if (!Apply(bytes, &used, contents)) {
-    // A batch behind the one that does not check: not the end of an append that a crash cut off.
-    for (std::size_t at = used + 1; at < bytes.size() && !contents.damaged; ++at) {
-      contents.damaged = BatchAt(bytes, at).has_value();
-      if ((at - used) % 65536 == 0) co_await Yield();
-    }
+  const bool whole = co_await Apply(bytes, &used, &contents);
+  // A batch behind the one that does not check: not the end of an append that a crash cut off.
+  for (std::size_t at = used + 1; !whole && at < bytes.size() && !contents.damaged; ++at) {
+    if (const auto batch = BatchBytesAt(bytes, at)) contents.damaged = co_await Checks(bytes, at, *batch);
+    if ((at - used) % kStepBytes == 0) co_await Yield();
   }
   co_return contents;
 }
@@ -180,59 +223,92 @@ Task<Result<Journal::Contents>> Journal::Open() {
 Task<Status> Journal::Start(std::vector<NamespaceEntry> namespaces, std::uint64_t sequences_below) {
   namespaces_.clear();
   tombstones_.clear();
-  for (const NamespaceEntry& entry : namespaces) namespaces_[entry.slot] = Names::Encode(entry);
+  Effort effort;
+  for (const NamespaceEntry& entry : namespaces) {
+    std::vector<std::byte>& bytes = namespaces_[entry.slot] = Names::Encode(entry);
+    if (effort.Add(bytes.size())) co_await Yield();
+  }
   sequences_below_ = sequences_below;
   broken_ = true;
-  co_return co_await Flush();
+  pending_.emplace_back().bytes.resize(kBatchHeadBytes);
+  co_return co_await Flush(std::make_shared<Asked>());
 }
 
 Task<Status> Journal::PutNamespace(const NamespaceEntry& entry) {
+  auto asked = std::make_shared<Asked>();
   std::vector<std::byte> bytes = Names::Encode(entry);
-  Append(pending_, Kind::kNamespace, bytes);
-  namespaces_[entry.slot] = std::move(bytes);
-  co_return co_await Flush();
+  Append(Kind::kNamespace, bytes);
+  asked->names = true;
+  asked->slot = entry.slot;
+  asked->before = std::exchange(namespaces_[entry.slot], std::move(bytes));
+  co_return co_await Flush(std::move(asked));
 }
 
 Task<Status> Journal::ReserveSequences(std::uint64_t below) {
   std::vector<std::byte> payload;
   PutRaw(payload, below);
-  Append(pending_, Kind::kSequences, payload);
+  Append(Kind::kSequences, payload);
   sequences_below_ = below;
-  co_return co_await Flush();
+  co_return co_await Flush(std::make_shared<Asked>());
 }
 
 Task<Status> Journal::AddTombstone(Tombstone tombstone) {
-  AppendTombstone(pending_, tombstone);
+  Append(Kind::kTombstone, PayloadOf(tombstone));
   tombstones_[tombstone.sequence] = tombstone;
-  co_return co_await Flush();
+  co_return co_await Flush(std::make_shared<Asked>());
 }
 
 void Journal::EndTombstone(std::uint64_t sequence) {
   if (tombstones_.erase(sequence) == 0) return;
   std::vector<std::byte> payload;
   PutRaw(payload, sequence);
-  Append(pending_, Kind::kTombstoneEnd, payload);
+  Append(Kind::kTombstoneEnd, payload);
 }
 
-std::vector<std::byte> Journal::Snapshot() const {
-  std::vector<std::byte> records, sequences;
-  PutRaw(sequences, sequences_below_);
-  Append(records, Kind::kSequences, sequences);
-  for (const auto& [slot, bytes] : namespaces_) Append(records, Kind::kNamespace, bytes);
-  for (const auto& [sequence, tombstone] : tombstones_) AppendTombstone(records, tombstone);
+// A batch a step. What changes meanwhile is appended behind, whether or not it came in here as well.
+Task<Result<std::uint64_t>> Journal::WriteAnew(File& file) {
   std::vector<std::byte> out;
   PutRaw(out, kJournalMagic);
   PutRaw(out, kJournalVersion);
-  AppendBatch(out, records);
-  return out;
+  std::uint64_t at = 0;
+  Status status = co_await file.WriteAll(out, at);
+  at += out.size();
+  out.assign(kBatchHeadBytes, std::byte{0});
+  std::vector<std::byte> payload;
+  PutRaw(payload, sequences_below_);
+  Append(out, Kind::kSequences, payload);
+  std::uint32_t slot = 0;
+  std::uint64_t sequence = 0;
+  for (bool more = true; more && status.ok();) {
+    for (;;) {
+      const auto entry = namespaces_.lower_bound(slot);
+      const auto tombstone = tombstones_.lower_bound(sequence);
+      if (entry != namespaces_.end()) {
+        if (!HasRoom(out, entry->second.size())) break;
+        Append(out, Kind::kNamespace, entry->second);
+        slot = entry->first + 1;
+      } else if (more = tombstone != tombstones_.end(); more) {
+        if (!HasRoom(out, kTombstoneBytes)) break;
+        Append(out, Kind::kTombstone, PayloadOf(tombstone->second));
+        sequence = tombstone->first + 1;
+      } else {
+        break;
+      }
+    }
+    if (out.size() == kBatchHeadBytes) break;  // the last ended meanwhile
+    Seal(out);
+    status = co_await file.WriteAll(out, at);
+    at += out.size();
+    out.assign(kBatchHeadBytes, std::byte{0});
+  }
+  if (!status.ok()) co_return std::unexpected(std::move(status));
+  co_return at;
 }
 
 // A new file beside the old one, durable before it takes its name: there is always one that is whole.
 Task<Status> Journal::Rewrite() {
   const std::string path = directory_ + "/journal";
   const std::string next = path + ".new";
-  pending_.clear();
-  const std::vector<std::byte> bytes = Snapshot();
   auto opened = loop_.Open(next, OpenMode::kCreateNew);
   if (!opened) {
     // Left behind by a crash in the middle of this.
@@ -241,53 +317,87 @@ Task<Status> Journal::Rewrite() {
     if (!opened) co_return std::move(opened.error());
   }
   File file = std::move(*opened);
-  for (std::size_t at = 0; at < bytes.size(); at += kIoBytes) {
-    const auto piece = std::span(bytes).subspan(at, std::min(kIoBytes, bytes.size() - at));
-    if (Status status = co_await file.WriteAll(piece, at); !status.ok()) co_return status;
-  }
+  const auto bytes = co_await WriteAnew(file);
+  if (!bytes) co_return bytes.error();
   if (Status status = co_await file.Sync(); !status.ok()) co_return status;
   if (Status status = loop_.Rename(next, path); !status.ok()) co_return status;
   if (Status status = co_await loop_.SyncDirectory(directory_); !status.ok()) co_return status;
   file_ = std::move(file);
-  end_ = live_bytes_ = bytes.size();
+  end_ = live_bytes_ = *bytes;
   broken_ = false;
   co_return Status();
 }
 
-Task<Status> Journal::WriteOut() {
+Task<Status> Journal::WriteOut(std::vector<AskedPtr>* asked) {
   // After a failed write nothing is known of the file's end, and appending there could bury records behind a
   // torn one.
-  if (broken_ || end_ + pending_.size() > 2 * live_bytes_ + kSlackBytes) {
+  if (broken_ || end_ + pending_.front().bytes.size() > 2 * live_bytes_ + kSlackBytes) {
     broken_ = true;
+    for (Batch& batch : pending_) asked->insert(asked->end(), batch.asked.begin(), batch.asked.end());
+    pending_.clear();
     co_return co_await Rewrite();
   }
-  std::vector<std::byte> bytes;
-  if (!pending_.empty()) AppendBatch(bytes, std::exchange(pending_, {}));
+  Batch batch = std::move(pending_.front());
+  pending_.pop_front();
+  *asked = std::move(batch.asked);
+  Seal(batch.bytes);
   broken_ = true;
-  if (Status status = co_await file_.WriteAll(bytes, end_); !status.ok()) co_return status;
+  if (Status status = co_await file_.WriteAll(batch.bytes, end_); !status.ok()) co_return status;
   if (Status status = co_await file_.Sync(); !status.ok()) co_return status;
-  end_ += bytes.size();
+  end_ += batch.bytes.size();
   broken_ = false;
   co_return Status();
 }
 
-// Whoever finds nobody flushing writes for all that asked before it began.
-Task<Status> Journal::Flush() {
-  const std::uint64_t mine = ++asked_;
-  Status status;
-  while (done_ < mine) {
+// What was not acknowledged is not written with what was.
+void Journal::GoBack(const std::vector<AskedPtr>& failed) {
+  for (std::size_t i = 0; i < failed.size(); ++i) {
+    Asked& asked = *failed[i];
+    if (!asked.names) continue;
+    // One that came after it goes back further now.
+    Asked* later = nullptr;
+    const auto is_later = [&](const AskedPtr& other) { return other->names && other->slot == asked.slot; };
+    if (const auto at = std::find_if(failed.begin() + static_cast<std::ptrdiff_t>(i) + 1, failed.end(), is_later);
+        at != failed.end()) {
+      later = at->get();
+    }
+    for (auto batch = pending_.begin(); later == nullptr && batch != pending_.end(); ++batch) {
+      const auto at = std::ranges::find_if(batch->asked, is_later);
+      if (at != batch->asked.end()) later = at->get();
+    }
+    if (later != nullptr) {
+      later->before = std::move(asked.before);
+    } else if (asked.before.empty()) {
+      namespaces_.erase(asked.slot);
+    } else {
+      namespaces_[asked.slot] = std::move(asked.before);
+    }
+  }
+}
+
+// Whoever finds nobody flushing writes for all whose records are in the next batch, and wakes those of the one after.
+Task<Status> Journal::Flush(AskedPtr asked) {
+  pending_.back().asked.push_back(asked);
+  while (!asked->done) {
     if (flushing_) {
-      co_await flushed_.Wait();
+      co_await asked->told.Wait();
       continue;
     }
     flushing_ = true;
-    const std::uint64_t upto = asked_;
-    last_ = co_await WriteOut();
+    std::vector<AskedPtr> all;
+    const Status status = co_await WriteOut(&all);
     flushing_ = false;
-    done_ = upto;
-    flushed_.Pulse();
+    if (!status.ok()) GoBack(all);
+    for (const AskedPtr& one : all) {
+      one->done = true;
+      one->status = status;
+      one->told.Pulse();
+    }
+    const auto next = std::ranges::find_if(pending_, [](const Batch& batch) { return !batch.asked.empty(); });
+    if (next == pending_.end()) continue;
+    for (const AskedPtr& one : next->asked) one->told.Pulse();
   }
-  co_return last_;
+  co_return asked->status;
 }
 
 }  // namespace cistern

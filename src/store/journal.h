@@ -4,12 +4,16 @@
 // describes its file. It is bounded by what it says now: it keeps that in memory as well and rewrites the file
 // when history is more than half of it.
 //
-// Nothing is durable before its task ends with ok. Appends that come together share one write and one sync.
+// Nothing is durable before its task ends with ok. Appends that come together share one write and one sync, as far
+// as a batch goes (kJournalBatchBytes). A namespace whose append failed is not in the file when it is written again:
+// what was there before it is. Work on much of it goes on from step to step (R16).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +29,8 @@ namespace cistern {
 
 inline constexpr std::uint64_t kJournalMagic = 0x4c4e5255'4f4a4943;  // "CIJOURNL" in memory
 inline constexpr std::uint64_t kJournalVersion = 1;
+// Of records in one batch, but for a single record that is longer.
+inline constexpr std::size_t kJournalBatchBytes = 16u << 10;
 
 // A key of an incarnation was dropped: no record of it or below it counts that was born before.
 struct Tombstone {
@@ -73,14 +79,38 @@ class Journal final {
  private:
   enum class Kind : std::uint8_t { kSequences = 1, kNamespace = 2, kTombstone = 3, kTombstoneEnd = 4 };
 
-  static void Append(std::vector<std::byte>& out, Kind kind, std::span<const std::byte> payload);
-  static void AppendTombstone(std::vector<std::byte>& out, const Tombstone& tombstone);
+  // Somebody who waits for an append.
+  struct Asked {
+    bool done = false;
+    Status status;
+    Event told;  // done, or its turn to flush
+    // What a namespace's slot held before, to go back to.
+    bool names = false;
+    std::uint32_t slot = 0;
+    std::vector<std::byte> before;  // empty: nothing
+  };
+  using AskedPtr = std::shared_ptr<Asked>;
+  struct Batch {
+    std::vector<std::byte> bytes;  // room for its head, then records
+    std::vector<AskedPtr> asked;
+  };
+
+  static void Append(std::vector<std::byte>& batch, Kind kind, std::span<const std::byte> payload);
+  static std::vector<std::byte> PayloadOf(const Tombstone& tombstone);
+  // Adds a record to what the next flushes write.
+  void Append(Kind kind, std::span<const std::byte> payload);
+  // Whether the batch of `size` bytes of records at `at` checks.
+  Task<bool> Checks(std::span<const std::byte> bytes, std::size_t at, std::size_t size);
   // Takes batches off the front of `bytes` as long as they check; false where one does not.
-  bool Apply(std::span<const std::byte> bytes, std::size_t* used, Contents& contents) const;
-  std::vector<std::byte> Snapshot() const;
+  Task<bool> Apply(std::span<const std::byte> bytes, std::size_t* used, Contents* contents);
+  // Writes all that counts to a new file; returns where it ends.
+  Task<Result<std::uint64_t>> WriteAnew(File& file);
   Task<Status> Rewrite();
-  Task<Status> Flush();
-  Task<Status> WriteOut();
+  // Ends when the last record of what was appended so far is durable, or is not.
+  Task<Status> Flush(AskedPtr asked);
+  // Writes a batch, or everything anew; and for whom.
+  Task<Status> WriteOut(std::vector<AskedPtr>* asked);
+  void GoBack(const std::vector<AskedPtr>& failed);
 
   Loop& loop_;
   const std::string directory_;
@@ -93,12 +123,8 @@ class Journal final {
   std::map<std::uint64_t, Tombstone> tombstones_;               // by sequence
   std::uint64_t sequences_below_ = 0;
 
-  std::vector<std::byte> pending_;  // records not yet handed to the file
-  std::uint64_t asked_ = 0;         // flushes begun and asked for, by number
-  std::uint64_t done_ = 0;
+  std::deque<Batch> pending_;  // not yet handed to the file
   bool flushing_ = false;
-  Status last_;
-  Event flushed_;
 };
 
 }  // namespace cistern

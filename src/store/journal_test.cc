@@ -145,6 +145,77 @@ TEST_F(JournalTest, AFailedAppendIsReportedAndTheNextWritesTheFileAnew) {
   EXPECT_EQ(contents.namespaces.size(), 1u);
 }
 
+TEST_F(JournalTest, ANamespaceWhoseAppendFailedIsNotWrittenLater) {
+  Open();
+  ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
+  for (const bool at_sync : {false, true}) {
+    disk.set_faults([&](const IoRequest& request, const std::string&) {
+      const bool sync = request.kind == IoRequest::Kind::kSync;
+      return sync == at_sync ? Fault{FaultKind::kIoError, 0} : Fault{};
+    });
+    // One of a new slot, and two that would change the old one, together.
+    auto added = journal->PutNamespace(Entry(1, 6));
+    auto changed = journal->PutNamespace(Entry(0, 50));
+    auto again = journal->PutNamespace(Entry(0, 51));
+    EXPECT_FALSE(Run(std::move(added)).ok());
+    EXPECT_FALSE(Run(std::move(changed)).ok());
+    EXPECT_FALSE(Run(std::move(again)).ok());
+    disk.set_faults({});
+    ASSERT_TRUE(Run(journal->AddTombstone(Stone(40))).ok());
+    PowerFails();
+    const auto contents = Open();
+    ASSERT_EQ(contents.namespaces.size(), 1u);
+    EXPECT_EQ(contents.namespaces[0].incarnation, 5u);
+    ASSERT_TRUE(Start(contents.namespaces, 100).ok());
+  }
+}
+
+TEST_F(JournalTest, R16MuchIsReadAndWrittenInSteps) {
+  Open();
+  std::vector<NamespaceEntry> entries;
+  for (std::uint32_t slot = 0; slot < 40; ++slot) {
+    entries.push_back(Entry(slot, 5 + slot));
+    entries.back().fields[0].second = std::string(60'000, 'x') + Text(slot);
+  }
+  std::uint64_t longest = 0;
+  disk.set_faults([&](const IoRequest& request, const std::string&) {
+    longest = std::max<std::uint64_t>(longest, request.size);
+    return Fault{};
+  });
+  ASSERT_TRUE(Start(entries, 100).ok());
+  std::vector<Task<Status>> tasks;
+  for (std::uint64_t n = 1; n <= 20'000; ++n) tasks.push_back(journal->AddTombstone(Stone(n)));
+  for (auto& task : tasks) ASSERT_TRUE(Run(std::move(task)).ok());
+  EXPECT_LE(longest, 64u << 10);
+  const std::uint64_t bytes = journal->file_bytes();
+  EXPECT_GT(bytes, 3u << 20);
+  PowerFails();
+  std::uint64_t before = loop->executor().steps();
+  const auto contents = Open();
+  EXPECT_GT(loop->executor().steps() - before, 2 * bytes / (64u << 10)) << "read, then looked through";
+  EXPECT_EQ(contents.namespaces.size(), 40u);
+  EXPECT_EQ(contents.tombstones.size(), 20'000u);
+  before = loop->executor().steps();
+  ASSERT_TRUE(Start(contents.namespaces, 100).ok());
+  EXPECT_GT(loop->executor().steps() - before, 80u) << "made, then written";
+}
+
+// Damage far in front of much that is whole.
+TEST_F(JournalTest, R16DamageIsLookedForInSteps) {
+  Open();
+  ASSERT_TRUE(Start({}, 100).ok());
+  const std::uint64_t at = journal->file_bytes() + 4;
+  std::vector<Task<Status>> tasks;
+  for (std::uint64_t n = 1; n <= 20'000; ++n) tasks.push_back(journal->AddTombstone(Stone(n)));
+  for (auto& task : tasks) ASSERT_TRUE(Run(std::move(task)).ok());
+  disk.Flip("node/journal", at + 2, std::byte{4});
+  const std::uint64_t bytes = journal->file_bytes();
+  Boot();
+  const std::uint64_t before = loop->executor().steps();
+  EXPECT_TRUE(Open().damaged);
+  EXPECT_GT(loop->executor().steps() - before, bytes / (64u << 10));
+}
+
 TEST_F(JournalTest, P5ItsFileIsBoundedByWhatItSays) {
   Open();
   ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());

@@ -40,6 +40,8 @@ Task<Status> BlockStore::Impl::Recover() {
   }
   co_await ClearIndex();
   for (NamespaceEntry& entry : revival.journal.namespaces) {
+    // A list may have 64 KiB.
+    co_await Yield();
     if (realms_.size() <= entry.slot) realms_.resize(entry.slot + 1, kNoId);
     realms_[entry.slot] = tree_.AddRealm(entry.slot, entry.incarnation);
     revival.realms[entry.incarnation] = realms_[entry.slot];
@@ -50,6 +52,8 @@ Task<Status> BlockStore::Impl::Recover() {
   sequence_ = std::max({revival.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1,
                         std::uint64_t{1}});
   for (const Tombstone& tombstone : revival.journal.tombstones) {
+    Count();
+    if (Spent()) co_await Yield();
     const auto realm = revival.realms.find(tombstone.incarnation);
     if (realm == revival.realms.end()) continue;
     const BlockId block = Find(realm->second, tombstone.key);
@@ -277,6 +281,7 @@ Task<void> BlockStore::Impl::FillIndex(Revival& revival) {
 Task<Status> BlockStore::Impl::SettleNames(Revival& revival) {
   std::vector<NamespaceEntry> kept;
   for (const NamespaceEntry& entry : revival.journal.namespaces) {
+    co_await Yield();
     const RealmId realm = realms_[entry.slot];
     // All sessions ended with the restart, so nobody is attached to a list without name and blocks.
     if (entry.names.empty() && tree_.block(tree_.realm(realm)->root).first_child == kNoId) {
@@ -290,6 +295,8 @@ Task<Status> BlockStore::Impl::SettleNames(Revival& revival) {
   sequences_below_ = sequence_ + kSequencesReserved;
   if (Status status = co_await journal_.Start(kept, sequences_below_); !status.ok()) co_return status;
   for (const NamespaceEntry& entry : kept) {
+    Count();
+    if (Spent()) co_await Yield();
     SetIncarnation(words_, index_.index(), entry.slot, entry.incarnation);
   }
   co_return Status();
