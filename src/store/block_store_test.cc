@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "base/random.h"
 #include "record/verified_copy.h"
 #include "store/test_store.h"
@@ -23,7 +26,10 @@ BlockKey Key(std::uint64_t n) {
 std::vector<std::byte> Body(std::uint64_t n, std::size_t bytes) {
   std::vector<std::byte> body(bytes);
   Random random(n * 31 + 7);
-  for (std::byte& b : body) b = static_cast<std::byte>(random.Next());
+  for (std::size_t at = 0; at < bytes; at += sizeof(std::uint64_t)) {
+    const std::uint64_t word = random.Next();
+    std::memcpy(body.data() + at, &word, std::min(bytes - at, sizeof(word)));
+  }
   return body;
 }
 
@@ -389,6 +395,37 @@ TEST_F(BlockStoreTest, R10AReputUnderADropInProgressStartsAfresh) {
   EXPECT_FALSE(Here(4) || Here(600));
   EXPECT_EQ(Occupied().records, 3u);
   EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+}
+
+// Its parents were not here when they were dropped, so that drop could not find it below them.
+TEST_F(BlockStoreTest, R10APutThatWasBelowADropStaysGoneWhateverIsDroppedLater) {
+  Make();
+  PutChain(11, 12);
+  PartWrite child = Part(3, 2);
+  child.held = true;
+  const PutId child_put = child.put_id;
+  ASSERT_EQ(WriteOne(child).state, State::kPending);
+  ASSERT_TRUE(Drop(1).has_value());
+  PutChain(1, 2);
+  ASSERT_TRUE(Drop(12).has_value());
+  ASSERT_TRUE(t->Run(t->store->Publish(Me(), ns.slot, std::span(&child_put, 1))).has_value());
+  EXPECT_FALSE(Here(3));
+  EXPECT_EQ(Occupied().pending, 0u);
+}
+
+TEST_F(BlockStoreTest, ADropElsewhereEndsNoChainThatIsHeld) {
+  Make();
+  PutChain(11, 12);
+  std::vector<PutId> puts;
+  for (std::uint64_t n = 1; n <= 3; ++n) {
+    PartWrite part = Part(n, n == 1 ? std::nullopt : std::optional(n - 1));
+    part.held = true;
+    puts.push_back(part.put_id);
+    ASSERT_EQ(WriteOne(part).state, State::kPending);
+  }
+  ASSERT_TRUE(Drop(12).has_value());
+  ASSERT_TRUE(t->Run(t->store->Publish(Me(), ns.slot, puts)).has_value());
+  EXPECT_TRUE(Exact(1) && Exact(2) && Exact(3));
 }
 
 TEST_F(BlockStoreTest, R10ACrashWhileCollectingLeavesNothingOfWhatWasDropped) {

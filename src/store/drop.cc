@@ -145,7 +145,7 @@ Task<Result<std::uint64_t>> BlockStore::Impl::Drop(std::uint32_t slot, std::span
     }
     const NamespaceEntry* entry = EntryOf(realm);
     if (entry == nullptr) break;  // all of it went
-    tree_.NoteDrop(realm, sequence_++);
+    tree_.NoteDrop(realm, ++last_made_);
     // Orphans may descend from anything, so from this: what the chain between has lost is not made up for.
     if (const BlockId orphans = tree_.realm(realm)->orphans; orphans != kNoId) {
       tree_.ForgetOrphans(realm);

@@ -260,7 +260,7 @@ class BlockStore::Impl {
   std::uint64_t sequence_ = 1;         // the next
   std::uint64_t sequences_below_ = 0;  // what the journal has set aside
   bool reserving_ = false;
-  std::uint64_t last_made_ = 0;  // puts and cuts, in order
+  std::uint64_t last_made_ = 0;  // puts, cuts and drops, in order
 
   struct Below {
     RealmId realm;

@@ -37,8 +37,8 @@ struct Put {
   std::uint64_t body_bytes = 0;
   std::uint64_t written = 0;  // parts whose bytes are in the slot, a bit each
   std::uint64_t writing = 0;  // parts that are being copied
-  std::uint64_t made = 0;     // when, as the store counts puts and cuts
-  std::uint64_t sequence = 0; // the next one when it was made
+  std::uint64_t made = 0;     // when, as the store counts puts, cuts and drops
+  std::uint64_t after_drop = 0;  // when the last drop of a key before it was; 0: never since the start
   std::uint64_t generation = 0;
   Place place = 0;
   std::uint32_t expiry = 0;

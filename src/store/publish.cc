@@ -31,14 +31,14 @@ BlockStore::Impl::Step BlockStore::Impl::WaitUntilSure(PutSlot put) {
   return Step::kWaits;
 }
 
-// A drop ends the puts below it that it finds, parent by parent. A put whose parents were not here then may
-// have been below it all the same: it is given up when its parent came after that drop.
+// A drop ends the puts below it that it finds, parent by parent. A put whose parent was neither here nor on its
+// way then may have been below it all the same: it is given up when there was a drop between it and its parent.
 bool BlockStore::Impl::MayBeBelowDropped(const Put& put, BlockId parent, const NamespaceEntry& entry) const {
-  const std::uint64_t drop = tree_.realm(put.name.realm)->last_drop;
-  if (put.parent.none() || drop < put.sequence) return false;
+  if (put.parent.none()) return false;
   const std::uint16_t needed = entry.ParentGroup(put.name.group);
-  if (needed == kNoGroup) return true;
-  return tree_.record(tree_.FindRecord(parent, needed)).born > drop;
+  const std::uint64_t drop = needed == kNoGroup ? tree_.realm(put.name.realm)->last_drop
+                                                : tree_.record(tree_.FindRecord(parent, needed)).after_drop;
+  return drop > put.made;
 }
 
 Tree::Answer BlockStore::Impl::HangsBelow(BlockId block, BlockId top) {
@@ -237,6 +237,7 @@ void BlockStore::Impl::MakeVisible(PutSlot put, BlockId block, std::uint32_t ind
   r.flags = Record::kVerified;
   r.entry = index_number;
   r.born = born;
+  r.after_drop = p.after_drop;
   r.generation = p.generation;
   tree_.SetAt(p.place, record);
   order_.Insert(record, slots_.SizeNumber(p.place));

@@ -78,18 +78,19 @@ struct Record {
   std::uint32_t entry = 0;  // its number in the index; kNoId: recovery found no room for it there
   std::uint64_t born = 0;
   std::uint64_t generation = 0;
+  std::uint64_t after_drop = 0;  // as its put's; 0: it was here at the start
 
   bool is(Flag flag) const { return (flags & flag) != 0; }
   std::uint16_t part_count() const { return static_cast<std::uint16_t>(parts + 1); }
 };
-static_assert(sizeof(Record) == 48);
+static_assert(sizeof(Record) == 56);
 
 struct Realm {
   std::uint64_t incarnation = 0;
   std::uint32_t slot = 0;
   BlockId root = kNoId;
   BlockId orphans = kNoId;      // the home of its orphans
-  std::uint64_t last_drop = 0;  // the sequence of the last drop of a key in it
+  std::uint64_t last_drop = 0;  // when the last drop of a key in it was, as Put::made
 };
 
 class Tree final {
@@ -106,7 +107,7 @@ class Tree final {
   // Where blocks hang whose parent is not known; made where there is none. ForgetOrphans when it was cut.
   BlockId OrphansOf(RealmId realm);
   void ForgetOrphans(RealmId realm) { realms_.at(realm).orphans = kNoId; }
-  void NoteDrop(RealmId realm, std::uint64_t sequence) { realms_.at(realm).last_drop = sequence; }
+  void NoteDrop(RealmId realm, std::uint64_t made) { realms_.at(realm).last_drop = made; }
   // Null for one that was removed.
   const Realm* realm(RealmId realm) const {
     const auto found = realms_.find(realm);

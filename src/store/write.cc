@@ -94,7 +94,7 @@ BlockStore::Impl::Step BlockStore::Impl::JoinPut(const Caller& caller, RealmId r
                                : static_cast<std::uint32_t>(std::min<std::uint64_t>(now_s + part.ttl_s, UINT32_MAX));
     p.held = part.held;
     p.made = ++last_made_;
-    p.sequence = sequence_;
+    p.after_drop = tree_.realm(realm)->last_drop;
     Count(2);
   }
   Put& p = pending_[put];

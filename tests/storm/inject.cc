@@ -10,9 +10,12 @@
 namespace cistern::storm {
 
 void World::Inject() {
-  static constexpr Fault kFromOutside[] = {Fault::kCrash,     Fault::kClientDies,    Fault::kFlipBody,
-                                           Fault::kFlipSeal,  Fault::kFlipDirectory, Fault::kFlipIndex,
-                                           Fault::kClockBack, Fault::kLeaseExpires,  Fault::kJournal};
+  // Damage comes more often than what else there is: half of it is overwritten before anybody looks.
+  static constexpr Fault kFromOutside[] = {Fault::kCrash,         Fault::kClientDies,   Fault::kClockBack,
+                                           Fault::kJournal,       Fault::kLeaseExpires, Fault::kFlipBody,
+                                           Fault::kFlipBody,      Fault::kFlipSeal,     Fault::kFlipSeal,
+                                           Fault::kFlipIndex,     Fault::kFlipIndex,    Fault::kFlipIndex,
+                                           Fault::kFlipDirectory, Fault::kFlipDirectory, Fault::kFlipDirectory};
   if (node() != nullptr && random().Below(40) == 0) node()->WantIdle();
   for (int tries = 0; tries < 6; ++tries) {
     Fault kind = kFromOutside[random().Below(std::size(kFromOutside))];

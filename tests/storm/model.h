@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -113,7 +114,7 @@ class Model {
 
   const bool trace_;
   Moment moment_ = 0;
-  std::vector<Put> puts_;
+  std::deque<Put> puts_;  // an actor may look at one over a stop
   std::vector<std::vector<PutNo>> by_block_;
   std::vector<bool> odd_parents_;
 };
