@@ -34,7 +34,8 @@ boost::json::object Json(const BenchRow& row) {
 }
 
 void PrintHeader() {
-  std::printf("%-46s %12s %12s %7s %15s %10s %10s\n", "row", "value", "limit", "ratio", "spread", "p50 us", "p99 us");
+  std::printf("%-46s %12s %12s %7s %15s %10s %10s\n", "row", "value", "limit", "ratio", "spread", "p50 us",
+              "p99 us");
 }
 
 void Print(const BenchRow& row) {
@@ -43,9 +44,10 @@ void Print(const BenchRow& row) {
     std::snprintf(limit, sizeof(limit), "%.2f", row.limit_value);
     std::snprintf(ratio, sizeof(ratio), "%.2f", row.ratio);
   }
-  if (row.ratio_high > row.ratio_low) std::snprintf(spread, sizeof(spread), "%.2f to %.2f", row.ratio_low, row.ratio_high);
-  std::printf("%-46s %7.2f %-4s %12s %7s %15s %10.1f %10.1f\n", row.name.c_str(), row.value, row.unit.c_str(), limit,
-              ratio, spread, row.p50_us, row.p99_us);
+  if (row.ratio_high > row.ratio_low)
+    std::snprintf(spread, sizeof(spread), "%.2f to %.2f", row.ratio_low, row.ratio_high);
+  std::printf("%-46s %7.2f %-4s %12s %7s %15s %10.1f %10.1f\n", row.name.c_str(), row.value, row.unit.c_str(),
+              limit, ratio, spread, row.p50_us, row.p99_us);
   std::fflush(stdout);
 }
 
@@ -55,14 +57,17 @@ int RunBench(int argc, const char* const* argv) {
   BenchOptions options;
   std::string only;
   bool json = false;
-  CommandLine line("cistern bench",
-                   "Measure a node against memcpy and a futex round trip of the same run. Starts nodes of its own.",
-                   "  cistern bench\n  cistern bench --only get --rounds 21 --json");
+  CommandLine line(
+      "cistern bench",
+      "Measure a node against memcpy and a futex round trip of the same run. Starts nodes of its own.",
+      "  cistern bench\n  cistern bench --only get --rounds 21 --json");
   line.Text("--only", "GROUP", "get, put, views, match or leases; default: all", &only);
   line.Count("--rounds", "interleaved rounds; default: 9", &options.rounds, 1, 1000);
   line.Size("--working-set", "bytes of blocks for the get rows; default: 1GiB", &options.working_set_bytes);
-  line.Count("--blocks", "blocks of the match and restart rows; default: 1000000", &options.million, 2000, 100'000'000);
-  line.Text("--memory-dir", "DIR", "where the nodes' memory lies meanwhile; default: /dev/shm", &options.memory_dir);
+  line.Count("--blocks", "blocks of the match and restart rows; default: 1000000", &options.million, 2000,
+             100'000'000);
+  line.Text("--memory-dir", "DIR", "where the nodes' memory lies meanwhile; default: /dev/shm",
+            &options.memory_dir);
   line.Switch("--json", "one JSON object on stdout", &json);
   if (auto exit = line.Parse(argc, argv)) return *exit;
 

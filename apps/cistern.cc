@@ -14,12 +14,14 @@ namespace cistern {
 namespace {
 
 void PrintHelp(std::FILE* out) {
-  std::fprintf(out, "Cistern: a store for the KV cache of LLM inference\n\nUsage: cistern COMMAND [options]\n\n");
+  std::fprintf(out,
+               "Cistern: a store for the KV cache of LLM inference\n\nUsage: cistern COMMAND [options]\n\n");
   for (const Command& command : kCommands) {
     std::fprintf(out, "  %-8s %s\n", command.name.data(), command.about.data());
   }
-  std::fprintf(out, "\nEach has --help and --json. The node itself is cisternd.\n\nExample:\n"
-                    "  cisternd --memory 4GiB &\n  cistern status\n");
+  std::fprintf(out,
+               "\nEach has --help and --json. The node itself is cisternd.\n\nExample:\n"
+               "  cisternd --memory 4GiB &\n  cistern status\n");
 }
 
 int Run(int argc, const char* const* argv) {

@@ -28,15 +28,17 @@ int Run(int argc, const char* const* argv) {
   NodeOptions options, flags;
   std::string config;
   std::vector<std::pair<std::string_view, std::string>> given;
-  CommandLine line("cisternd", "The node of a host: keeps KV blocks in shared memory for the engines of this host.",
+  CommandLine line("cisternd",
+                   "The node of a host: keeps KV blocks in shared memory for the engines of this host.",
                    "  cisternd --memory 16GiB\n  cisternd --config /etc/cistern.toml");
-  line.Text("--config", "FILE", "configuration file (TOML): the same names with _, as in memory_dir = \"/dev/shm/kv\"",
-            &config);
+  line.Text("--config", "FILE",
+            "configuration file (TOML): the same names with _, as in memory_dir = \"/dev/shm/kv\"", &config);
   for (const Setting& setting : NodeSettings()) {
-    line.Flag(FlagOf(setting.name), setting.value, setting.help, [&, name = setting.name](std::string_view text) {
-      given.emplace_back(name, text);
-      return SetNodeOption(flags, FlagOf(name), name, text);
-    });
+    line.Flag(FlagOf(setting.name), setting.value, setting.help,
+              [&, name = setting.name](std::string_view text) {
+                given.emplace_back(name, text);
+                return SetNodeOption(flags, FlagOf(name), name, text);
+              });
   }
   if (auto exit = line.Parse(argc, argv)) return *exit;
   if (!config.empty()) {

@@ -2,7 +2,6 @@
 #include "command_line.h"
 
 #include <CLI/CLI.hpp>
-
 #include <cstdio>
 
 #include "base/format.h"
@@ -47,15 +46,16 @@ void CommandLine::Switch(std::string_view flag, std::string_view help, bool* on)
   impl_->app.add_flag(std::string(flag), *on, std::string(help));
 }
 
-void CommandLine::Text(std::string_view flag, std::string_view value, std::string_view help, std::string* text) {
+void CommandLine::Text(std::string_view flag, std::string_view value, std::string_view help,
+                       std::string* text) {
   Flag(flag, value, help, [text](std::string_view given) {
     *text = given;
     return Status();
   });
 }
 
-void CommandLine::Count(std::string_view flag, std::string_view help, std::uint64_t* count, std::uint64_t least,
-                        std::uint64_t most) {
+void CommandLine::Count(std::string_view flag, std::string_view help, std::uint64_t* count,
+                        std::uint64_t least, std::uint64_t most) {
   Flag(flag, "N", help, [name = std::string(flag), count, least, most](std::string_view text) {
     Result<std::uint64_t> value = ParseCount(name, text, least, most);
     if (value) *count = *value;
@@ -114,9 +114,9 @@ std::optional<int> CommandLine::Parse(int argc, const char* const* argv) {
 }
 
 int Complain(std::string_view program, const Status& status) {
-  std::fprintf(stderr, "%.*s: %s\n", static_cast<int>(program.size()), program.data(),
-               status.code() == Code::kInvalid ? std::string(status.message()).c_str()
-                                               : status.ToString().c_str());
+  std::fprintf(
+      stderr, "%.*s: %s\n", static_cast<int>(program.size()), program.data(),
+      status.code() == Code::kInvalid ? std::string(status.message()).c_str() : status.ToString().c_str());
   return status.code() == Code::kInvalid ? kExitUsage : kExitFailed;
 }
 

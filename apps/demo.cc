@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // ./dev run: what Cistern does, to look at. A node and several client processes that work through a chat
 // workload with real bytes; half way the node is killed and started again. Every byte read is compared.
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -161,11 +161,13 @@ class Demo {
   Status Run() {
     if (Status status = CountRequests(); !status.ok()) return status;
     std::printf("a node with %s, %llu client processes, %llu requests of %llu chats, blocks of %s\n",
-                RoughSizeText(options_.memory_bytes).c_str(), static_cast<unsigned long long>(options_.clients),
-                static_cast<unsigned long long>(requests_), static_cast<unsigned long long>(options_.sessions),
+                RoughSizeText(options_.memory_bytes).c_str(),
+                static_cast<unsigned long long>(options_.clients), static_cast<unsigned long long>(requests_),
+                static_cast<unsigned long long>(options_.sessions),
                 RoughSizeText(options_.block_bytes).c_str());
     std::fflush(stdout);
-    Result<Daemon> daemon = Daemon::Start(options_.daemon, "/dev/shm", {"--memory", SizeText(options_.memory_bytes)});
+    Result<Daemon> daemon =
+        Daemon::Start(options_.daemon, "/dev/shm", {"--memory", SizeText(options_.memory_bytes)});
     if (!daemon) return daemon.error();
     started_ = clock_.Now();
     for (std::uint64_t i = 0; i < options_.clients; ++i) StartClient(*daemon, i);
@@ -190,8 +192,9 @@ class Demo {
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       Status status = RunClient(options_, daemon, *board_, number);
-      if (!status.ok()) std::fprintf(stderr, "\nclient %llu: %s\n", static_cast<unsigned long long>(number),
-                                     status.ToString().c_str());
+      if (!status.ok())
+        std::fprintf(stderr, "\nclient %llu: %s\n", static_cast<unsigned long long>(number),
+                     status.ToString().c_str());
       board_->done[number].store(status.ok() ? 1 : 2);
       _exit(status.ok() ? 0 : 1);
     }
@@ -237,12 +240,13 @@ class Demo {
   void Line(const Totals& t) const {
     double seconds = static_cast<double>(clock_.Now().UsSince(started_)) / 1e6;
     double hit_rate = t.accesses ? 100 * static_cast<double>(t.hits) / static_cast<double>(t.accesses) : 0;
-    std::printf("%s[%s] %5.1f s  %llu/%llu requests  %.1f %% hits  %.1f M prefill tokens saved  wrong bytes: %llu%s",
-                live_ ? "\r\033[K" : "",
-                Bar(static_cast<double>(t.requests) / static_cast<double>(requests_)).c_str(), seconds,
-                static_cast<unsigned long long>(t.requests), static_cast<unsigned long long>(requests_), hit_rate,
-                static_cast<double>(t.hit_tokens) / 1e6, static_cast<unsigned long long>(t.wrong_bytes),
-                live_ ? "" : "\n");
+    std::printf(
+        "%s[%s] %5.1f s  %llu/%llu requests  %.1f %% hits  %.1f M prefill tokens saved  wrong bytes: %llu%s",
+        live_ ? "\r\033[K" : "",
+        Bar(static_cast<double>(t.requests) / static_cast<double>(requests_)).c_str(), seconds,
+        static_cast<unsigned long long>(t.requests), static_cast<unsigned long long>(requests_), hit_rate,
+        static_cast<double>(t.hit_tokens) / 1e6, static_cast<unsigned long long>(t.wrong_bytes),
+        live_ ? "" : "\n");
     std::fflush(stdout);
   }
 
@@ -260,19 +264,22 @@ class Demo {
     };
     auto n = [](std::uint64_t v) { return static_cast<unsigned long long>(v); };
     std::printf("%s\n", live_ ? "" : "");
-    std::printf("  prefill tokens saved   %llu of %llu (%.1f %%): these need not be computed again\n", n(t.hit_tokens),
-                n(t.input_tokens), 100.0 * static_cast<double>(t.hit_tokens) / static_cast<double>(t.input_tokens));
+    std::printf("  prefill tokens saved   %llu of %llu (%.1f %%): these need not be computed again\n",
+                n(t.hit_tokens), n(t.input_tokens),
+                100.0 * static_cast<double>(t.hit_tokens) / static_cast<double>(t.input_tokens));
     std::printf("  hit rate               %.1f %% of %llu blocks\n",
                 100.0 * static_cast<double>(t.hits) / static_cast<double>(t.accesses), n(t.accesses));
     std::printf("  reading                %s at %.1f GB/s a client; 4 blocks: p50 %.0f us, p99 %.0f us\n",
-                RoughSizeText(t.bytes_read).c_str(), rate(t.bytes_read, t.read_ns), us(reads, 0.5), us(reads, 0.99));
+                RoughSizeText(t.bytes_read).c_str(), rate(t.bytes_read, t.read_ns), us(reads, 0.5),
+                us(reads, 0.99));
     std::printf("  writing                %s at %.1f GB/s a client; 4 blocks: p50 %.0f us, p99 %.0f us\n",
                 RoughSizeText(t.bytes_written).c_str(), rate(t.bytes_written, t.write_ns), us(writes, 0.5),
                 us(writes, 0.99));
     std::printf("  match of a prompt      p50 %.1f us, p99 %.1f us\n", us(matches, 0.5), us(matches, 0.99));
     std::printf("  after the SIGKILL      warm again %.0f ms after its start; %u clients connected again\n",
                 static_cast<double>(warm_us_) / 1e3, board_->reconnects.load());
-    std::printf("  bytes verified         %llu (%s)\n", n(t.bytes_verified), RoughSizeText(t.bytes_verified).c_str());
+    std::printf("  bytes verified         %llu (%s)\n", n(t.bytes_verified),
+                RoughSizeText(t.bytes_verified).c_str());
     std::printf("  wrong bytes            %llu\n", n(t.wrong_bytes));
     wrong_ = t.wrong_bytes != 0;
   }
@@ -295,7 +302,8 @@ class Demo {
 
 int Run(int argc, const char* const* argv) {
   DemoOptions options;
-  CommandLine line("cistern-demo", "A node, several client processes, a chat workload with real bytes, a SIGKILL half way.",
+  CommandLine line("cistern-demo",
+                   "A node, several client processes, a chat workload with real bytes, a SIGKILL half way.",
                    "  cistern-demo\n  cistern-demo --clients 8 --sessions 2000 --memory 4GiB");
   line.Count("--clients", "client processes; default: 4", &options.clients, 1, kMaxClients);
   line.Count("--sessions", "chats; default: 600", &options.sessions, 1, 1'000'000);

@@ -13,10 +13,12 @@ namespace cistern {
 int RunForget(int argc, const char* const* argv) {
   NodeOptions options;
   bool json = false;
-  CommandLine line("cistern forget",
-                   "Free the memory of a node that is gone. What it held is lost; a running node is left alone.",
-                   "  cistern forget\n  cistern forget --memory-dir /dev/shm/kv --tenant default");
-  line.Text("--memory-dir", "DIR", "the node's memory_dir; default: /dev/shm/cistern-UID", &options.memory_dir);
+  CommandLine line(
+      "cistern forget",
+      "Free the memory of a node that is gone. What it held is lost; a running node is left alone.",
+      "  cistern forget\n  cistern forget --memory-dir /dev/shm/kv --tenant default");
+  line.Text("--memory-dir", "DIR", "the node's memory_dir; default: /dev/shm/cistern-UID",
+            &options.memory_dir);
   line.Text("--tenant", "NAME", "tenant; default: default", &options.tenant);
   line.Switch("--json", "one JSON object on stdout", &json);
   if (auto exit = line.Parse(argc, argv)) return *exit;

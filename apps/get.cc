@@ -21,7 +21,8 @@ int RunGet(int argc, const char* const* argv) {
   Result<BlockKey> key = BlockKey::FromHex(key_hex);
   if (!key) return Complain("cistern get", key.error());
   if (prompt.json && path == "-") {
-    return Complain("cistern get", Status(Code::kInvalid, "--json and FILE - both ask for standard output; name a file"));
+    return Complain("cistern get",
+                    Status(Code::kInvalid, "--json and FILE - both ask for standard output; name a file"));
   }
   Result<Attachment> at = AttachByName(prompt);
   if (!at) return Complain("cistern get", at.error());
@@ -35,7 +36,8 @@ int RunGet(int argc, const char* const* argv) {
     std::ofstream file(path, std::ios::binary);
     file.write(reinterpret_cast<const char*>(bytes->data()), static_cast<std::streamsize>(bytes->size()));
     if (!file.flush()) {
-      return Complain("cistern get", Status(Code::kIoError, Text("file ", path, " cannot be written; check path and space")));
+      return Complain("cistern get", Status(Code::kIoError,
+                                            Text("file ", path, " cannot be written; check path and space")));
     }
   }
   if (prompt.json) std::printf("{\"key\":\"%s\",\"bytes\":%zu}\n", key->ToHex().c_str(), bytes->size());

@@ -9,8 +9,9 @@ namespace cistern {
 int RunMatch(int argc, const char* const* argv) {
   Prompt prompt;
   std::vector<std::string> texts;
-  CommandLine line("cistern match", "How many blocks of a chain, from its first on, can be read now.",
-                   "  cistern match --namespace demo 00112233445566778899aabbccddeeff 0112233445566778899aabbccddeeff0");
+  CommandLine line(
+      "cistern match", "How many blocks of a chain, from its first on, can be read now.",
+      "  cistern match --namespace demo 00112233445566778899aabbccddeeff 0112233445566778899aabbccddeeff0");
   prompt.AddTo(line, true);
   line.Arguments("KEY", "the chain's keys from block 0 on", &texts);
   if (auto exit = line.Parse(argc, argv)) return *exit;

@@ -14,7 +14,8 @@ Result<std::vector<char>> ReadFile(const std::string& path) {
   if (path == "-") {
     std::vector<char> bytes;
     char buffer[65536];
-    while (std::size_t n = std::fread(buffer, 1, sizeof(buffer), stdin)) bytes.insert(bytes.end(), buffer, buffer + n);
+    while (std::size_t n = std::fread(buffer, 1, sizeof(buffer), stdin))
+      bytes.insert(bytes.end(), buffer, buffer + n);
     return bytes;
   }
   std::ifstream file(path, std::ios::binary);
@@ -46,7 +47,8 @@ int RunPut(int argc, const char* const* argv) {
     parent = *given;
   }
   if (ttl_us != 0 && ttl_us < 1'000'000) {
-    return Complain("cistern put", Status(Code::kInvalid, "--ttl: the least is 1s; leave it out for no limit"));
+    return Complain("cistern put",
+                    Status(Code::kInvalid, "--ttl: the least is 1s; leave it out for no limit"));
   }
   Result<std::vector<char>> bytes = ReadFile(path);
   if (!bytes) return Complain("cistern put", bytes.error());

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "workload/simulator.h"
-
 #include <cstdio>
 
 #include "base/format.h"
 #include "commands.h"
 #include "prompt.h"
+#include "workload/simulator.h"
 
 namespace cistern {
 
@@ -13,11 +12,12 @@ int RunSim(int argc, const char* const* argv) {
   std::string trace, policy_name = "lru";
   std::uint64_t blocks = 0;
   bool json = false;
-  CommandLine line("cistern sim",
-                   "Run a trace through the eviction policy alone: decisions, no bytes. A hit is a block of the\n"
-                   "longest resident run from block 0.",
-                   "  cistern sim conversation.jsonl --blocks 10000 --policy lru --json\n"
-                   "  cistern sim generated:sessions=200,turns=8,seed=1 --blocks 1000");
+  CommandLine line(
+      "cistern sim",
+      "Run a trace through the eviction policy alone: decisions, no bytes. A hit is a block of the\n"
+      "longest resident run from block 0.",
+      "  cistern sim conversation.jsonl --blocks 10000 --policy lru --json\n"
+      "  cistern sim generated:sessions=200,turns=8,seed=1 --blocks 1000");
   line.Argument("TRACE", "a trace of JSON lines, or generated:KEY=VALUE,...", &trace);
   line.Count("--blocks", "blocks that fit (required)", &blocks, 1, 1u << 30);
   line.Text("--policy", "NAME", "eviction policy; default: lru", &policy_name);
@@ -36,8 +36,9 @@ int RunSim(int argc, const char* const* argv) {
       json ? Text("{\"policy\":\"", EvictionPolicyName(result->policy), "\",\"blocks\":", result->blocks,
                   ",\"requests\":", result->requests, ",\"accesses\":", result->accesses,
                   ",\"hits\":", result->hits, ",\"hit_rate\":", result->hit_rate(), "}\n")
-           : Text("policy ", EvictionPolicyName(result->policy), ", ", result->blocks, " blocks: ", result->hits,
-                  " of ", result->accesses, " accesses hit (", 100 * result->hit_rate(), " %)\n");
+           : Text("policy ", EvictionPolicyName(result->policy), ", ", result->blocks,
+                  " blocks: ", result->hits, " of ", result->accesses, " accesses hit (",
+                  100 * result->hit_rate(), " %)\n");
   std::fputs(text.c_str(), stdout);
   return kExitOk;
 }

@@ -40,7 +40,9 @@ int RunStatus(int argc, const char* const* argv) {
   }
   boost::system::error_code error;
   boost::json::value value = boost::json::parse(*status, error);
-  if (error) return Complain("cistern status", Status(Code::kMismatch, "the node's status is not JSON; is it another version?"));
+  if (error)
+    return Complain("cistern status",
+                    Status(Code::kMismatch, "the node's status is not JSON; is it another version?"));
   PrintFlat(value, "");
   return kExitOk;
 }

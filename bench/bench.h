@@ -14,15 +14,15 @@
 namespace cistern {
 
 struct BenchRow {
-  std::string name;         // "get_copy_2MiB_door"
-  double value = 0;         // median over rounds, in `unit`
-  std::string unit;         // GB/s (1e9 bytes), us, s, %
-  std::string limit;        // what it is measured against: "memcpy", "futex round trip"
-  double limit_value = 0;   // in `unit`, of the same rounds; 0: there is none
-  double ratio = 0;         // median over rounds of value / limit_value of that round
-  double ratio_low = 0;     // its spread: smallest and largest round
+  std::string name;        // "get_copy_2MiB_door"
+  double value = 0;        // median over rounds, in `unit`
+  std::string unit;        // GB/s (1e9 bytes), us, s, %
+  std::string limit;       // what it is measured against: "memcpy", "futex round trip"
+  double limit_value = 0;  // in `unit`, of the same rounds; 0: there is none
+  double ratio = 0;        // median over rounds of value / limit_value of that round
+  double ratio_low = 0;    // its spread: smallest and largest round
   double ratio_high = 0;
-  double p50_us = 0;        // of single calls, over all rounds
+  double p50_us = 0;  // of single calls, over all rounds
   double p99_us = 0;
   double limit_p50_us = 0;
   double limit_p99_us = 0;

@@ -36,7 +36,7 @@ Result<Daemon> Daemon::Start(const std::string& program, const std::string& pare
     return Error(Code::kInvalid, Text(parent_dir, ": no directory can be made there"));
   }
   daemon.socket_ = daemon.directory_ + "/socket";
-  daemon.command_ = {program, "--memory-dir", daemon.directory_ + "/memory", "--socket", daemon.socket_,
+  daemon.command_ = {program,       "--memory-dir", daemon.directory_ + "/memory", "--socket", daemon.socket_,
                      "--log-level", "warning"};
   daemon.command_.insert(daemon.command_.end(), flags.begin(), flags.end());
   if (Status status = daemon.Exec(); !status.ok()) return Error(status);
@@ -46,8 +46,10 @@ Result<Daemon> Daemon::Start(const std::string& program, const std::string& pare
 }
 
 Daemon::Daemon(Daemon&& other) noexcept
-    : directory_(std::exchange(other.directory_, {})), socket_(std::move(other.socket_)),
-      command_(std::move(other.command_)), pid_(std::exchange(other.pid_, -1)) {}
+    : directory_(std::exchange(other.directory_, {})),
+      socket_(std::move(other.socket_)),
+      command_(std::move(other.command_)),
+      pid_(std::exchange(other.pid_, -1)) {}
 
 Daemon::~Daemon() {
   Kill();
@@ -90,7 +92,8 @@ Result<Store> Daemon::Connect(const OwnerToken& owner) const {
     Result<Store> store = Store::Connect(options);
     if (store || clock.Now() > until) return store;
     siginfo_t ended{};
-    if (waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == pid_) {
+    if (waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+        ended.si_pid == pid_) {
       return Error(Code::kGone, Text("cisternd (pid ", pid_, ") ended instead of serving"));
     }
     usleep(200);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cisternd of a measurement's own: its process, its directory, its socket; gone when the object is. The process
-// also ends when the thread that started it does, however that ends.
+// A cisternd of a measurement's own: its process, its directory, its socket; gone when the object is. The
+// process also ends when the thread that started it does, however that ends.
 #pragma once
 
 #include <sys/types.h>

@@ -18,7 +18,8 @@ NamespaceSpec BenchNamespace(std::uint64_t block_bytes) {
   return spec;
 }
 
-Result<FilledBlocks> Fill(Store& store, std::size_t count, std::uint64_t block_bytes, std::size_t chain_blocks) {
+Result<FilledBlocks> Fill(Store& store, std::size_t count, std::uint64_t block_bytes,
+                          std::size_t chain_blocks) {
   Result<Namespace> ns = store.Attach(BenchNamespace(block_bytes));
   if (!ns) return Error(ns.error());
   FilledBlocks filled{.ns = *ns, .block_bytes = block_bytes};

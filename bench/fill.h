@@ -17,8 +17,10 @@ struct FilledBlocks {
 // A namespace for blocks of this size: one full group, one part.
 NamespaceSpec BenchNamespace(std::uint64_t block_bytes);
 
-// Writes `count` blocks. With chain_blocks over 1, keys [i * chain_blocks, (i + 1) * chain_blocks) are a chain.
-Result<FilledBlocks> Fill(Store& store, std::size_t count, std::uint64_t block_bytes, std::size_t chain_blocks = 1);
+// Writes `count` blocks. With chain_blocks over 1, keys [i * chain_blocks, (i + 1) * chain_blocks) are a
+// chain.
+Result<FilledBlocks> Fill(Store& store, std::size_t count, std::uint64_t block_bytes,
+                          std::size_t chain_blocks = 1);
 
 // Views of all blocks, leased for as long as a lease can be.
 Result<Lease> LeaseAll(Store& store, const FilledBlocks& blocks);

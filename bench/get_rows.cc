@@ -71,7 +71,8 @@ class GetBench {
 
  private:
   std::byte* Destination(const Variant& variant, std::size_t call) const {
-    return to_.data() + (variant.reused ? 0 : call % (to_.size() / blocks_.block_bytes) * blocks_.block_bytes);
+    return to_.data() +
+           (variant.reused ? 0 : call % (to_.size() / blocks_.block_bytes) * blocks_.block_bytes);
   }
 
   Status Get(std::size_t block, std::byte* to) {
@@ -79,7 +80,8 @@ class GetBench {
     BlockRead read{.key = blocks_.keys[block], .ranges = std::span(&range, 1)};
     Result<ReadResult> result = store_.Read(blocks_.ns, std::span(&read, 1)).Wait();
     if (!result) return result.error();
-    if (result->leading_hits != 1) return Status(Code::kMiss, Text("block ", block, " of the bench is not there"));
+    if (result->leading_hits != 1)
+      return Status(Code::kMiss, Text("block ", block, " of the bench is not there"));
     return Status();
   }
 
@@ -93,13 +95,13 @@ class GetBench {
       if (variant.read) sum_ = sum_ + Sum(to, blocks_.block_bytes);
       series.call_us.push_back(static_cast<double>(one.Ns()) / 1e3);
     }
-    series.rounds.push_back(static_cast<double>(order_.size() * blocks_.block_bytes) / static_cast<double>(round.Ns()));
+    series.rounds.push_back(static_cast<double>(order_.size() * blocks_.block_bytes) /
+                            static_cast<double>(round.Ns()));
   }
 
   void RunCopies(const Variant& variant, std::span<const View> views, Series& series) {
-    Round(variant, series, [&](std::size_t block, std::byte* to) {
-      std::memcpy(to, views[block].data, blocks_.block_bytes);
-    });
+    Round(variant, series,
+          [&](std::size_t block, std::byte* to) { std::memcpy(to, views[block].data, blocks_.block_bytes); });
   }
 
   Status RunGets(const Variant& variant, Series& series) {
@@ -123,16 +125,17 @@ class GetBench {
 
 Status BenchGets(BenchOptions& options) {
   for (std::uint64_t block_bytes : {2u << 20, 64u << 10}) {
-    Result<Daemon> daemon = Daemon::Start(options.daemon, options.memory_dir,
-                                          {"--memory", SizeText(options.working_set_bytes / 4 * 5 + (256u << 20))});
+    Result<Daemon> daemon =
+        Daemon::Start(options.daemon, options.memory_dir,
+                      {"--memory", SizeText(options.working_set_bytes / 4 * 5 + (256u << 20))});
     if (!daemon) return daemon.error();
     Result<Store> store = daemon->Connect();
     if (!store) return store.error();
     Result<FilledBlocks> blocks = Fill(*store, options.working_set_bytes / block_bytes, block_bytes);
     if (!blocks) return blocks.error();
     GetBench bench(options, *store, *blocks);
-    for (const Variant& variant : {Variant{""}, Variant{"_read", false, true}, Variant{"_reused", true, false},
-                                   Variant{"_reused_read", true, true}}) {
+    for (const Variant& variant : {Variant{""}, Variant{"_read", false, true},
+                                   Variant{"_reused", true, false}, Variant{"_reused_read", true, true}}) {
       if (Status status = bench.Measure(variant); !status.ok()) return status;
     }
     if (Status status = bench.Verify(); !status.ok()) return status;

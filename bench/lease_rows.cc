@@ -65,8 +65,9 @@ Status Measure(BenchOptions& options, const Daemon& daemon, Store& store, bool w
     if (!told || !before || *before == 0) return Status(Code::kMiss, "the client to be killed got no lease");
     if (!now) return now.error();
   }
-  options.row(TimeRow(with_child ? "leases_of_a_killed_client_with_a_living_child" : "leases_of_a_killed_client", "",
-                      series, {}));
+  options.row(
+      TimeRow(with_child ? "leases_of_a_killed_client_with_a_living_child" : "leases_of_a_killed_client", "",
+              series, {}));
   return Status();
 }
 

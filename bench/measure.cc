@@ -32,8 +32,12 @@ void FillCalls(const Series& ours, const Series& theirs, BenchRow& row) {
 
 }  // namespace
 
-BenchRow RateRow(const std::string& name, const std::string& limit, const Series& ours, const Series& theirs) {
-  BenchRow row{.name = name, .value = Median(ours.rounds), .unit = "GB/s", .limit = limit,
+BenchRow RateRow(const std::string& name, const std::string& limit, const Series& ours,
+                 const Series& theirs) {
+  BenchRow row{.name = name,
+               .value = Median(ours.rounds),
+               .unit = "GB/s",
+               .limit = limit,
                .limit_value = Median(theirs.rounds)};
   std::vector<double> ratios;
   for (std::size_t i = 0; i < ours.rounds.size(); ++i) ratios.push_back(ours.rounds[i] / theirs.rounds[i]);
@@ -44,7 +48,8 @@ BenchRow RateRow(const std::string& name, const std::string& limit, const Series
   return row;
 }
 
-BenchRow TimeRow(const std::string& name, const std::string& limit, const Series& ours, const Series& theirs) {
+BenchRow TimeRow(const std::string& name, const std::string& limit, const Series& ours,
+                 const Series& theirs) {
   BenchRow row{.name = name, .unit = "us", .limit = limit};
   FillCalls(ours, theirs, row);
   row.value = row.p50_us;

@@ -19,9 +19,16 @@ constexpr std::size_t kTargetBytes = 512u << 20;
 
 class PutBench {
  public:
-  PutBench(BenchOptions& options, Store& store, const Namespace& ns, std::uint64_t block_bytes, std::size_t batch)
-      : options_(options), store_(store), ns_(ns), block_bytes_(block_bytes), batch_(batch), from_(kSourceBytes),
-        to_(kTargetBytes), order_(kSourceBytes / (block_bytes * batch)) {
+  PutBench(BenchOptions& options, Store& store, const Namespace& ns, std::uint64_t block_bytes,
+           std::size_t batch)
+      : options_(options),
+        store_(store),
+        ns_(ns),
+        block_bytes_(block_bytes),
+        batch_(batch),
+        from_(kSourceBytes),
+        to_(kTargetBytes),
+        order_(kSourceBytes / (block_bytes * batch)) {
     std::iota(order_.begin(), order_.end(), 0u);
   }
 
@@ -54,7 +61,8 @@ class PutBench {
       call(place);
       series.call_us.push_back(static_cast<double>(one.Ns()) / 1e3);
     }
-    series.rounds.push_back(static_cast<double>(order_.size() * call_bytes()) / static_cast<double>(round.Ns()));
+    series.rounds.push_back(static_cast<double>(order_.size() * call_bytes()) /
+                            static_cast<double>(round.Ns()));
   }
 
   void RunCopies(Series& series) {
@@ -89,7 +97,8 @@ class PutBench {
     std::vector<std::byte> back(block_bytes_);
     for (std::size_t i = 0; i < batch_; ++i) {
       ReadRange range{.bytes = block_bytes_, .to = back.data()};
-      BlockRead read{.key = WorkloadKey(next_key_ - batch_ + i, ~block_bytes_), .ranges = std::span(&range, 1)};
+      BlockRead read{.key = WorkloadKey(next_key_ - batch_ + i, ~block_bytes_),
+                     .ranges = std::span(&range, 1)};
       Result<ReadResult> result = store_.Read(ns_, std::span(&read, 1)).Wait();
       if (!result) return result.error();
       if (result->leading_hits != 1) return Status(Code::kMiss, "the block that was put last is not there");

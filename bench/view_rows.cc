@@ -118,7 +118,8 @@ Status Busy(ViewBench& bench, Series& series) {
 
 Status Embedded(BenchOptions& options) {
   std::string directory = options.memory_dir + "/cistern-bench-XXXXXX";
-  if (mkdtemp(directory.data()) == nullptr) return Status(Code::kInvalid, Text(options.memory_dir, ": not writable"));
+  if (mkdtemp(directory.data()) == nullptr)
+    return Status(Code::kInvalid, Text(options.memory_dir, ": not writable"));
   Status status = [&] {
     OpenOptions open;
     open.memory_dir = directory;

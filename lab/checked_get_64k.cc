@@ -79,9 +79,7 @@ XXH128_hash_t Print(const Key& key) {
   return XXH3_128bits(&identity, sizeof(identity));
 }
 
-Key KeyOf(std::uint64_t n) {
-  return {{Mix(n), Mix(n + 1), Mix(n + 2), n}};
-}
+Key KeyOf(std::uint64_t n) { return {{Mix(n), Mix(n + 1), Mix(n + 2), n}}; }
 
 // Geometry, and where things lie in the one shared file: index, heads, bodies.
 struct Layout {
@@ -499,6 +497,4 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace lab
 
-int main(int argc, char** argv) {
-  return lab::Main(argc, argv);
-}
+int main(int argc, char** argv) { return lab::Main(argc, argv); }

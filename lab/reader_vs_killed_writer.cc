@@ -101,9 +101,7 @@ Line LineOf(std::uint64_t key, std::uint64_t put_id, std::uint64_t base, std::si
   const std::uint64_t w = base + at * 0x9e3779b97f4a7c15;
   return {{key, put_id, w, w + 1, w + 2, w + 3, w + 4, w + 5}};
 }
-std::uint64_t BaseOf(std::uint64_t key, std::uint64_t put_id) {
-  return Mix(key * 0x10001 + put_id);
-}
+std::uint64_t BaseOf(std::uint64_t key, std::uint64_t put_id) { return Mix(key * 0x10001 + put_id); }
 
 std::size_t ForeignLines(const Line* body, std::size_t lines, std::uint64_t key, std::uint64_t put_id) {
   const std::uint64_t base = BaseOf(key, put_id);
@@ -439,6 +437,4 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace lab
 
-int main(int argc, char** argv) {
-  return lab::Main(argc, argv);
-}
+int main(int argc, char** argv) { return lab::Main(argc, argv); }

@@ -313,6 +313,4 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace lab
 
-int main(int argc, char** argv) {
-  return lab::Main(argc, argv);
-}
+int main(int argc, char** argv) { return lab::Main(argc, argv); }

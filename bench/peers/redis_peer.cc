@@ -32,8 +32,9 @@ class Redis {
     if (mkdtemp(path.data()) == nullptr) return;
     directory_ = path;
     std::string socket = directory_ + "/redis.sock";
-    std::vector<std::string> words = {"redis-server", "--port",       "0",    "--unixsocket", socket,    "--save", "",
-                                      "--appendonly", "no",           "--dir", directory_,    "--logfile", "/dev/null"};
+    std::vector<std::string> words = {
+        "redis-server", "--port", "0",     "--unixsocket", socket,      "--save",   "",
+        "--appendonly", "no",     "--dir", directory_,     "--logfile", "/dev/null"};
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
@@ -60,7 +61,8 @@ class Redis {
 
   bool Set(const BlockKey& key, std::span<const std::byte> value) {
     auto* reply = static_cast<redisReply*>(redisCommand(context_, "SET %b %b", key.bytes.data(),
-                                                        static_cast<std::size_t>(key.length), value.data(), value.size()));
+                                                        static_cast<std::size_t>(key.length), value.data(),
+                                                        value.size()));
     bool good = reply && reply->type == REDIS_REPLY_STATUS;
     if (reply) freeReplyObject(reply);
     return good;
@@ -117,21 +119,24 @@ Status RunSize(std::uint64_t block_bytes, std::uint64_t rounds, const std::strin
       Stopwatch one;
       Result<ReadResult> result = store->Read(blocks->ns, std::span(&read, 1)).Wait();
       ours.call_us.push_back(static_cast<double>(one.Ns()) / 1e3);
-      if (!result || result->leading_hits != 1) return Status(Code::kMiss, "a block of the bench is not there");
+      if (!result || result->leading_hits != 1)
+        return Status(Code::kMiss, "a block of the bench is not there");
     }
     ours.rounds.push_back(bytes / static_cast<double>(ours_round.Ns()));
     for (std::size_t at = 0; at < order.size(); ++at) {
       *wrong += CountWrongBytes(blocks->keys[order[at]], {to.data() + at * block_bytes, block_bytes});
     }
   }
-  *row = RateRow(Text("get_", SizeText(block_bytes), "_against_redis"), "redis on a unix socket", ours, theirs);
+  *row =
+      RateRow(Text("get_", SizeText(block_bytes), "_against_redis"), "redis on a unix socket", ours, theirs);
   return Status();
 }
 
 int Run(int argc, const char* const* argv) {
   std::uint64_t rounds = 9;
   bool json = false;
-  CommandLine line("redis_peer", "Get of a block against Redis on a unix socket, interleaved.", "  redis_peer --json");
+  CommandLine line("redis_peer", "Get of a block against Redis on a unix socket, interleaved.",
+                   "  redis_peer --json");
   line.Count("--rounds", "interleaved rounds; default: 9", &rounds, 1, 1000);
   line.Switch("--json", "one JSON object on stdout", &json);
   if (auto exit = line.Parse(argc, argv)) return *exit;
@@ -143,18 +148,20 @@ int Run(int argc, const char* const* argv) {
       return Complain("redis_peer", status);
     }
     if (json) {
-      rows += Text(rows.empty() ? "" : ",", "{\"name\":\"", row.name, "\",\"value\":", row.value,
-                   ",\"unit\":\"GB/s\",\"limit\":\"", row.limit, "\",\"limit_value\":", row.limit_value,
-                   ",\"ratio\":", row.ratio, ",\"ratio_low\":", row.ratio_low, ",\"ratio_high\":", row.ratio_high,
-                   ",\"p50_us\":", row.p50_us, ",\"p99_us\":", row.p99_us, "}");
+      rows +=
+          Text(rows.empty() ? "" : ",", "{\"name\":\"", row.name, "\",\"value\":", row.value,
+               ",\"unit\":\"GB/s\",\"limit\":\"", row.limit, "\",\"limit_value\":", row.limit_value,
+               ",\"ratio\":", row.ratio, ",\"ratio_low\":", row.ratio_low, ",\"ratio_high\":", row.ratio_high,
+               ",\"p50_us\":", row.p50_us, ",\"p99_us\":", row.p99_us, "}");
     } else {
       std::printf("%-34s %.2f GB/s, redis %.2f GB/s: %.1f x (%.1f to %.1f), p50 %.1f us against %.1f us\n",
-                  row.name.c_str(), row.value, row.limit_value, row.ratio, row.ratio_low, row.ratio_high, row.p50_us,
-                  row.limit_p50_us);
+                  row.name.c_str(), row.value, row.limit_value, row.ratio, row.ratio_low, row.ratio_high,
+                  row.p50_us, row.limit_p50_us);
     }
   }
   if (json) std::printf("{\"rows\":[%s]}\n", rows.c_str());
-  if (wrong != 0) std::fprintf(stderr, "redis_peer: %llu wrong bytes\n", static_cast<unsigned long long>(wrong));
+  if (wrong != 0)
+    std::fprintf(stderr, "redis_peer: %llu wrong bytes\n", static_cast<unsigned long long>(wrong));
   return wrong == 0 ? kExitOk : kExitFailed;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The name of a block: the engine's chained hash over all tokens up to the block's end, 1 to 32 bytes that
 // the store compares and never interprets. Two blocks of a namespace and group with equal keys are the same
-// block, so a scheme must be collision-free for whoever shares the namespace: keys under 16 bytes are written only
-// to a namespace whose spec says `trusted_keys` (R5).
+// block, so a scheme must be collision-free for whoever shares the namespace: keys under 16 bytes are written
+// only to a namespace whose spec says `trusted_keys` (R5).
 #pragma once
 
 #include <array>

@@ -25,11 +25,10 @@ class LeaseState {
 }  // namespace internal
 
 // A right to find blocks unmoved until a deadline (at most 60 s), kept by the node. It ends with Release(),
-// its deadline, a drop of what it covers, or the session that took it. A node that ends in order ends all leases;
-// those of one that was killed end when its successor starts, before that touches anything: until then nothing
-// moves.
-// Views were checked when their record entered memory. Whoever used a view asks still_good() afterwards: if
-// false, what was read through it must be discarded (kLapsed).
+// its deadline, a drop of what it covers, or the session that took it. A node that ends in order ends all
+// leases; those of one that was killed end when its successor starts, before that touches anything: until
+// then nothing moves. Views were checked when their record entered memory. Whoever used a view asks
+// still_good() afterwards: if false, what was read through it must be discarded (kLapsed).
 class Lease {
  public:
   Lease() = default;

@@ -29,15 +29,16 @@ struct GroupSpec {
 };
 
 struct NamespaceSpec {
-  // Optional. Stands for one durably stored list; the same name with another list is kMismatch. Never identity.
+  // Optional. Stands for one durably stored list; the same name with another list is kMismatch. Never
+  // identity.
   std::string name;
   // At most 256 fields, 64 KiB in all. Order does not matter; a field name stands once.
   std::vector<std::pair<std::string, std::string>> fields;
   std::vector<GroupSpec> groups;   // 1 to 8
   std::uint32_t block_tokens = 1;  // tokens in a block; turns a window's tokens into blocks
-  // Says that whoever writes is trusted not to make two contents with one key (R5). Unless it does, a write of a
-  // block whose key or parent's key is under 16 bytes is kInvalid, and so is a list whose field `hash` names no
-  // cryptographic hash or whose field `key_bytes` is under 16. Part of the identity.
+  // Says that whoever writes is trusted not to make two contents with one key (R5). Unless it does, a write
+  // of a block whose key or parent's key is under 16 bytes is kInvalid, and so is a list whose field `hash`
+  // names no cryptographic hash or whose field `key_bytes` is under 16. Part of the identity.
   bool trusted_keys = false;
 };
 

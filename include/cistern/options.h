@@ -26,10 +26,11 @@ struct OpenOptions {
 };
 
 struct ConnectOptions {
-  std::string socket;  // empty: /run/user/UID/cistern.sock, or /tmp/cistern-UID.sock where there is no such directory
+  std::string
+      socket;  // empty: /run/user/UID/cistern.sock, or /tmp/cistern-UID.sock where there is no such directory
   std::string tenant = "default";
   OwnerToken owner{};
-  std::uint64_t staging_bytes = 0;   // at connect, more on demand; 0: 1 MiB
+  std::uint64_t staging_bytes = 0;       // at connect, more on demand; 0: 1 MiB
   std::int64_t deadline_us = 5'000'000;  // of the handshake
 };
 

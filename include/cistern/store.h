@@ -112,10 +112,10 @@ struct BlockWrite {
 struct WriteOutcome {
   Code code = Code::kOk;
   enum class State : std::uint8_t {
-    kNone = 0,     // not ok
-    kPublished,    // visible now
-    kPresent,      // the block was there already; the first published wins
-    kPending,      // waits for its other parts, its parent, or Publish
+    kNone = 0,   // not ok
+    kPublished,  // visible now
+    kPresent,    // the block was there already; the first published wins
+    kPending,    // waits for its other parts, its parent, or Publish
   } state = State::kNone;
 };
 
@@ -151,7 +151,8 @@ class Store {
 
   // Writes parts of blocks, parents before children. The ticket completes when the node has let go of the
   // bytes.
-  Ticket<WriteResult> Write(const Namespace& ns, std::span<const BlockWrite> blocks, const WriteOptions& = {});
+  Ticket<WriteResult> Write(const Namespace& ns, std::span<const BlockWrite> blocks,
+                            const WriteOptions& = {});
 
   // Makes what was written `held` under these put ids by this owner visible, or drops it. kDenied for
   // another owner's.

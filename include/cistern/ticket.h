@@ -18,8 +18,8 @@ template <class T>
 class PendingCall {
  public:
   virtual ~PendingCall() = default;
-  virtual bool Ready() = 0;        // looks for completions once, does not block
-  virtual Result<T> Wait() = 0;    // blocks until answered; called once
+  virtual bool Ready() = 0;      // looks for completions once, does not block
+  virtual Result<T> Wait() = 0;  // blocks until answered; called once
   virtual std::uint64_t id() const = 0;
 };
 }  // namespace internal

@@ -50,13 +50,16 @@ Result<Store> Store::Connect(const ConnectOptions& options) {
 Result<Namespace> Store::Attach(const NamespaceSpec& spec, std::int64_t deadline_us) {
   return parts_->client->Attach(spec, deadline_us);
 }
-Ticket<MatchResult> Store::Match(const Namespace& ns, std::span<const BlockKey> chain, const MatchOptions& options) {
+Ticket<MatchResult> Store::Match(const Namespace& ns, std::span<const BlockKey> chain,
+                                 const MatchOptions& options) {
   return parts_->client->Match(ns, chain, options);
 }
-Ticket<ReadResult> Store::Read(const Namespace& ns, std::span<const BlockRead> blocks, const ReadOptions& options) {
+Ticket<ReadResult> Store::Read(const Namespace& ns, std::span<const BlockRead> blocks,
+                               const ReadOptions& options) {
   return parts_->client->Read(ns, blocks, options);
 }
-Ticket<Lease> Store::Acquire(const Namespace& ns, std::span<const BlockRef> blocks, const AcquireOptions& options) {
+Ticket<Lease> Store::Acquire(const Namespace& ns, std::span<const BlockRef> blocks,
+                             const AcquireOptions& options) {
   return parts_->client->Acquire(ns, blocks, options);
 }
 Result<Staging> Store::AllocateStaging(std::uint64_t bytes) { return parts_->client->AllocateStaging(bytes); }
@@ -64,22 +67,28 @@ Ticket<WriteResult> Store::Write(const Namespace& ns, std::span<const BlockWrite
                                  const WriteOptions& options) {
   return parts_->client->Write(ns, blocks, options);
 }
-Ticket<std::uint32_t> Store::Publish(const Namespace& ns, std::span<const PutId> puts, std::int64_t deadline_us) {
+Ticket<std::uint32_t> Store::Publish(const Namespace& ns, std::span<const PutId> puts,
+                                     std::int64_t deadline_us) {
   return parts_->client->Publish(ns, puts, deadline_us);
 }
-Ticket<std::uint32_t> Store::Abandon(const Namespace& ns, std::span<const PutId> puts, std::int64_t deadline_us) {
+Ticket<std::uint32_t> Store::Abandon(const Namespace& ns, std::span<const PutId> puts,
+                                     std::int64_t deadline_us) {
   return parts_->client->Abandon(ns, puts, deadline_us);
 }
-Ticket<std::uint32_t> Store::Touch(const Namespace& ns, std::span<const BlockKey> keys, std::int64_t deadline_us) {
+Ticket<std::uint32_t> Store::Touch(const Namespace& ns, std::span<const BlockKey> keys,
+                                   std::int64_t deadline_us) {
   return parts_->client->Touch(ns, keys, deadline_us);
 }
-Ticket<std::uint64_t> Store::Drop(const Namespace& ns, std::span<const BlockKey> keys, std::int64_t deadline_us) {
+Ticket<std::uint64_t> Store::Drop(const Namespace& ns, std::span<const BlockKey> keys,
+                                  std::int64_t deadline_us) {
   return parts_->client->Drop(ns, keys, deadline_us);
 }
 Ticket<std::uint64_t> Store::DropNamespace(Namespace& ns, std::int64_t deadline_us) {
   return parts_->client->DropNamespace(ns, deadline_us);
 }
-Result<std::string> Store::StatusJson(std::int64_t deadline_us) { return parts_->client->StatusJson(deadline_us); }
+Result<std::string> Store::StatusJson(std::int64_t deadline_us) {
+  return parts_->client->StatusJson(deadline_us);
+}
 OwnerToken Store::owner() const { return parts_->client->owner(); }
 std::size_t Store::Poll(std::vector<std::uint64_t>* ready) { return parts_->client->Poll(ready); }
 int Store::event_fd() const { return parts_->client->event_fd(); }
@@ -102,7 +111,8 @@ Status Store::Put(const Namespace& ns, const BlockKey& key, const std::optional<
   return Status();
 }
 
-Result<std::vector<std::byte>> Store::Get(const Namespace& ns, const BlockKey& key, const ReadOptions& options) {
+Result<std::vector<std::byte>> Store::Get(const Namespace& ns, const BlockKey& key,
+                                          const ReadOptions& options) {
   Result<std::uint64_t> size = parts_->client->FirstPartBytes(ns, key, 0);
   if (!size) return Error(size.error());
   std::vector<std::byte> bytes(*size);
@@ -110,8 +120,10 @@ Result<std::vector<std::byte>> Store::Get(const Namespace& ns, const BlockKey& k
   BlockRead read{.key = key, .ranges = std::span(&range, 1)};
   Result<ReadResult> result = Read(ns, std::span(&read, 1), options).Wait();
   if (!result) return Error(result.error());
-  // Past the range's end: another record of this key came between the two looks, and this one's length is gone.
-  if (result->outcomes.front() != Code::kOk) return Error(Code::kMiss, Text("block ", key.ToHex(), " is not here"));
+  // Past the range's end: another record of this key came between the two looks, and this one's length is
+  // gone.
+  if (result->outcomes.front() != Code::kOk)
+    return Error(Code::kMiss, Text("block ", key.ToHex(), " is not here"));
   return bytes;
 }
 

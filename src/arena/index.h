@@ -167,8 +167,8 @@ class IndexWriter final {
     words_.StoreRelease(&index_.entry(number)->rest, Rest(found));
   }
 
-  // Says all of an entry again that stays where it is, where damage may have changed it. False, and nothing is
-  // written, where the entry is not the fingerprint's any more.
+  // Says all of an entry again that stays where it is, where damage may have changed it. False, and nothing
+  // is written, where the entry is not the fingerprint's any more.
   bool Repair(std::uint64_t number, const Fingerprint& fingerprint, const Found& found) {
     IndexEntry* entry = index_.entry(number);
     if (words_.LoadRelaxed(&entry->fingerprint[0]) != fingerprint.words[0]) return false;

@@ -198,8 +198,9 @@ void Publish(W& words, const ArenaSpace& arena, Place place, std::uint64_t gener
   words.StoreRelease(arena.generation(place), generation);
 }
 
-// Ends the record. Its index entry was cleared before (R9). The directory entry stops to be one first: the odd
-// generation differs from the record's in a single bit, and a flip of that must not bring it back at a restart.
+// Ends the record. Its index entry was cleared before (R9). The directory entry stops to be one first: the
+// odd generation differs from the record's in a single bit, and a flip of that must not bring it back at a
+// restart.
 template <class W>
 void Retire(W& words, const ArenaSpace& arena, Place place) {
   words.Store(&arena.directory(place)->generation, 0);

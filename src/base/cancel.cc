@@ -34,8 +34,6 @@ void CancelToken::Cancel(Status why) {
   while (CancelHook* hook = hooks_.PopFront()) hook->OnCancel(why_);
 }
 
-void CancelToken::Fire() {
-  Cancel(Status(Code::kTooLate, "the deadline passed"));
-}
+void CancelToken::Fire() { Cancel(Status(Code::kTooLate, "the deadline passed")); }
 
 }  // namespace cistern

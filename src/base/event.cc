@@ -28,9 +28,7 @@ void Waiter::Wake(Status status) {
   promise_->Wake();
 }
 
-void Waiter::Fire() {
-  Wake(Status(Code::kTooLate, "the deadline passed while waiting"));
-}
+void Waiter::Fire() { Wake(Status(Code::kTooLate, "the deadline passed while waiting")); }
 
 void Event::Pulse() {
   while (EventHook* hook = waiters_.front()) static_cast<Waiter*>(hook)->Wake(Status());

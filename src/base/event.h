@@ -92,15 +92,9 @@ class [[nodiscard]] Event::Waiting final : public Waiter {
   Event& event_;
 };
 
-inline Event::Waiting Event::Wait() {
-  return Waiting(*this);
-}
-inline Event::WaitingUntil Event::Wait(Instant deadline) {
-  return {*this, deadline, nullptr};
-}
-inline Event::WaitingUntil Event::Wait(CancelToken& token) {
-  return {*this, Instant::Never(), &token};
-}
+inline Event::Waiting Event::Wait() { return Waiting(*this); }
+inline Event::WaitingUntil Event::Wait(Instant deadline) { return {*this, deadline, nullptr}; }
+inline Event::WaitingUntil Event::Wait(CancelToken& token) { return {*this, Instant::Never(), &token}; }
 
 // co_await SleepUntil(instant): ok when it has come, or with a token what it was cancelled with.
 class [[nodiscard]] SleepUntil final : public Waiter {

@@ -35,9 +35,7 @@ Executor::OwnedWork Executor::MakeWork(Callback callback) {
   return work;
 }
 
-void Executor::Post(Callback callback) {
-  Post(*MakeWork(std::move(callback)).release());
-}
+void Executor::Post(Callback callback) { Post(*MakeWork(std::move(callback)).release()); }
 
 std::size_t Executor::RunReady(std::size_t max) {
   std::size_t ran = 0;

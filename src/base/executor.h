@@ -108,7 +108,8 @@ class Executor final {
   using OwnedWork = std::unique_ptr<Work, DeleteWork>;
   static OwnedWork MakeWork(Callback callback);
 
-  // How many pieces of work and timers have run: two observations with the same count are one step of the core.
+  // How many pieces of work and timers have run: two observations with the same count are one step of the
+  // core.
   std::uint64_t steps() const { return steps_; }
 
  private:

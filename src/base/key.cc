@@ -41,10 +41,12 @@ Result<BlockKey> BlockKey::FromHex(std::string_view hex) {
     return Error(Code::kInvalid, Text("key: ", shown, " at position ", i, " is no hexadecimal digit"));
   }
   if (hex.size() % 2 != 0) {
-    return Error(Code::kInvalid, Text("key \"", Shown(hex), "\" has ", hex.size(), " digits and a byte takes two"));
+    return Error(Code::kInvalid,
+                 Text("key \"", Shown(hex), "\" has ", hex.size(), " digits and a byte takes two"));
   }
   if (hex.size() < 2 * kMinBytes || hex.size() > 2 * kMaxBytes) {
-    return Error(Code::kInvalid, Text("key \"", Shown(hex), "\" has ", hex.size(), " digits and a key has 2 to 64"));
+    return Error(Code::kInvalid,
+                 Text("key \"", Shown(hex), "\" has ", hex.size(), " digits and a key has 2 to 64"));
   }
   BlockKey made;
   made.length = static_cast<std::uint8_t>(hex.size() / 2);

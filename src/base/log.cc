@@ -93,11 +93,7 @@ std::unique_ptr<Logger> Logger::ToSink(LogLevel level, Sink sink) {
       new Logger(level, std::make_unique<Body>(std::make_shared<FunctionSink>(std::move(sink)))));
 }
 
-void Logger::Write(LogLevel level, std::string_view text) {
-  body_->Write(level, text);
-}
-std::uint64_t Logger::lost() const {
-  return body_->lost();
-}
+void Logger::Write(LogLevel level, std::string_view text) { body_->Write(level, text); }
+std::uint64_t Logger::lost() const { return body_->lost(); }
 
 }  // namespace cistern

@@ -32,7 +32,8 @@ class Mapping {
   static Result<Mapping> Map(int fd, const std::string& path, std::uint64_t offset, std::uint64_t size_bytes,
                              Access access, Pages pages = Pages::kAtTouch);
   // All of the file; kIoError where it is empty.
-  static Result<Mapping> MapWhole(int fd, const std::string& path, Access access, Pages pages = Pages::kAtTouch);
+  static Result<Mapping> MapWhole(int fd, const std::string& path, Access access,
+                                  Pages pages = Pages::kAtTouch);
 
   std::byte* data() const { return bytes_.data(); }
   std::size_t size() const { return bytes_.size(); }

@@ -12,9 +12,7 @@ namespace {
 constexpr std::size_t kLongestName = 64;
 constexpr std::size_t kLongestShown = 60;
 
-char Lower(char c) {
-  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
+char Lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 }  // namespace
 

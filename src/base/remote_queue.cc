@@ -20,9 +20,7 @@ void RemoteQueue::Push(Work& work) {
   } while (!head_.compare_exchange_weak(head, &work));
 }
 
-void RemoteQueue::Push(Callback callback) {
-  Push(*Executor::MakeWork(std::move(callback)).release());
-}
+void RemoteQueue::Push(Callback callback) { Push(*Executor::MakeWork(std::move(callback)).release()); }
 
 bool RemoteQueue::DrainTo(Executor& executor) {
   Work* work = TakeInOrder();

@@ -54,8 +54,6 @@ inline void PrefetchLines(const void* from, std::size_t bytes, bool to_write) {
 
 // Sequentially consistent fence: a store before it is visible before any load after it. Written as the
 // builtin because g++ refuses std::atomic_thread_fence under the thread sanitizer.
-inline void FullFence() {
-  __sync_synchronize();
-}
+inline void FullFence() { __sync_synchronize(); }
 
 }  // namespace cistern

@@ -33,9 +33,7 @@ class TaskTest : public testing::Test {
   Executor executor_{clock_};
 };
 
-Task<int> Ready(Executor&, int value) {
-  co_return value;
-}
+Task<int> Ready(Executor&, int value) { co_return value; }
 
 Task<std::int64_t> SumOfReady(Executor& executor, int count) {
   std::int64_t sum = 0;
@@ -203,12 +201,8 @@ TEST_F(TaskTest, EventWakesInOrderOfWaiting) {
   EXPECT_EQ(order, (std::vector<int>{1, 2, 4, 3}));
 }
 
-Task<Status> WaitUntil(Executor&, Event& event, Instant deadline) {
-  co_return co_await event.Wait(deadline);
-}
-Task<Status> WaitUnder(Executor&, Event& event, CancelToken& token) {
-  co_return co_await event.Wait(token);
-}
+Task<Status> WaitUntil(Executor&, Event& event, Instant deadline) { co_return co_await event.Wait(deadline); }
+Task<Status> WaitUnder(Executor&, Event& event, CancelToken& token) { co_return co_await event.Wait(token); }
 
 TEST_F(TaskTest, NoWaitOutlivesItsDeadline) {
   Event event;

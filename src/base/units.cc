@@ -43,9 +43,7 @@ constexpr Quantity kSize = {kSizes, "a size", "256MiB", "MiB"};
 constexpr Quantity kDuration = {kDurations, "a duration", "500ms", "ms"};
 constexpr Quantity kCount = {{}, "a count", "1000", ""};
 
-bool IsDigit(char c) {
-  return c >= '0' && c <= '9';
-}
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
 std::unexpected<Status> Refuse(std::string_view name, std::string_view text, std::string_view why) {
   return Error(Code::kInvalid, Text(name, ": ", Shown(text), " ", why));
@@ -136,9 +134,7 @@ Result<std::uint64_t> ParseCount(std::string_view name, std::string_view text, s
   return number;
 }
 
-std::string SizeText(std::uint64_t bytes) {
-  return ExactText(bytes, kBinarySizes);
-}
+std::string SizeText(std::uint64_t bytes) { return ExactText(bytes, kBinarySizes); }
 
 std::string RoughSizeText(std::uint64_t bytes) {
   const Unit* best = &kBinarySizes.front();
@@ -152,8 +148,6 @@ std::string RoughSizeText(std::uint64_t bytes) {
   return Text(bytes / best->scale, ".", decimals, best->name);
 }
 
-std::string DurationText(std::uint64_t duration_us) {
-  return ExactText(duration_us, kDurations);
-}
+std::string DurationText(std::uint64_t duration_us) { return ExactText(duration_us, kDurations); }
 
 }  // namespace cistern

@@ -51,8 +51,8 @@ Result<Fd> EpollOf(const Connection& connection) {
 
 Status Gone(const Connection& connection, bool session_alone) {
   const char* what = session_alone ? ") ended this session, its log says why" : ") is gone";
-  return Status(Code::kGone, Text("the node at ", connection.path, " (process ", connection.welcome.node_pid, what,
-                                  ": connect again, nothing published is lost"));
+  return Status(Code::kGone, Text("the node at ", connection.path, " (process ", connection.welcome.node_pid,
+                                  what, ": connect again, nothing published is lost"));
 }
 
 Status InChild() {
@@ -88,15 +88,9 @@ Status Call::Submit(const Request& request, std::uint64_t args_bytes, std::share
   return Status();
 }
 
-bool Call::Ready() {
-  return channel_->CallReady(place_);
-}
-Result<door::Completion> Call::Wait() {
-  return channel_->WaitFor(place_);
-}
-std::uint64_t Call::id() const {
-  return channel_->IdOf(place_);
-}
+bool Call::Ready() { return channel_->CallReady(place_); }
+Result<door::Completion> Call::Wait() { return channel_->WaitFor(place_); }
+std::uint64_t Call::id() const { return channel_->IdOf(place_); }
 
 std::span<const std::byte> Call::reply(const door::Completion& completion) const {
   std::span<std::byte> all = room();
@@ -134,8 +128,8 @@ Channel::~Channel() = default;
 
 Status Channel::Check() const {
   if (forked()) return InChild();
-  // A node that ended in order says so; one that was killed is seen when its successor starts, which changes the
-  // word before anything else, or by hang-up. A session that the node ended has a word of its own.
+  // A node that ended in order says so; one that was killed is seen when its successor starts, which changes
+  // the word before anything else, or by hang-up. A session that the node ended has a word of its own.
   const std::uint64_t alive = const_cast<RealWords&>(words_).Load(&reader_.arena().header()->node_alive);
   const bool node_here = alive == connection_.welcome.boot_count;
   const bool ended = Load(page().ended) != 0;

@@ -105,8 +105,8 @@ class Channel final : public std::enable_shared_from_this<Channel> {
                  std::uint16_t group);
 
   std::size_t Poll(std::vector<std::uint64_t>* ready);
-  // A call is about to come: a core that sleeps begins to wake meanwhile, one that polls goes on. Without a lock,
-  // and only a hint.
+  // A call is about to come: a core that sleeps begins to wake meanwhile, one that polls goes on. Without a
+  // lock, and only a hint.
   void Announce();
   int event_fd();
 

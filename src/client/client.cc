@@ -62,9 +62,7 @@ Ticket<std::uint32_t> AskForPuts(client::Channel& channel, door::Op op, const Na
 
 Client::Client(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
-Client::~Client() {
-  parts_->channel->Close();
-}
+Client::~Client() { parts_->channel->Close(); }
 
 Result<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& options) {
   return Over(client::ConnectToNode(options));
@@ -174,17 +172,9 @@ Result<Staging> Client::AllocateStaging(std::uint64_t bytes) {
   return Staging(std::move(*piece), data, bytes, offset);
 }
 
-OwnerToken Client::owner() const {
-  return parts_->channel->connection().welcome.owner;
-}
-std::uint64_t Client::node_pid() const {
-  return parts_->channel->connection().welcome.node_pid;
-}
-std::size_t Client::Poll(std::vector<std::uint64_t>* ready) {
-  return parts_->channel->Poll(ready);
-}
-int Client::event_fd() const {
-  return parts_->channel->event_fd();
-}
+OwnerToken Client::owner() const { return parts_->channel->connection().welcome.owner; }
+std::uint64_t Client::node_pid() const { return parts_->channel->connection().welcome.node_pid; }
+std::size_t Client::Poll(std::vector<std::uint64_t>* ready) { return parts_->channel->Poll(ready); }
+int Client::event_fd() const { return parts_->channel->event_fd(); }
 
 }  // namespace cistern

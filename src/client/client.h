@@ -63,7 +63,8 @@ class Client final {
   Ticket<std::uint64_t> DropNamespace(Namespace& ns, std::int64_t deadline_us);
   Result<std::string> StatusJson(std::int64_t deadline_us);
 
-  // How many bytes part 0 of a resident block has, proved as a read's are, for Get at a prompt. kMiss as for Read.
+  // How many bytes part 0 of a resident block has, proved as a read's are, for Get at a prompt. kMiss as for
+  // Read.
   Result<std::uint64_t> FirstPartBytes(const Namespace& ns, const BlockKey& key, std::uint16_t group);
 
   OwnerToken owner() const;

@@ -184,7 +184,8 @@ Status MapAll(Connection& connection, std::vector<Fd>& given) {
        {&connection.session, "the session's memory", Access::kReadWrite, Pages::kAtOnce},
        {&connection.staging, kStagingName, Access::kReadWrite, Pages::kAtOnce}}};
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    Result<Mapping> mapped = Mapping::MapWhole(given[i].get(), wanted[i].what, wanted[i].access, wanted[i].pages);
+    Result<Mapping> mapped =
+        Mapping::MapWhole(given[i].get(), wanted[i].what, wanted[i].access, wanted[i].pages);
     if (!mapped) return std::move(mapped.error());
     *wanted[i].into = std::move(*mapped);
   }
@@ -268,7 +269,7 @@ Result<Grant> AskForStaging(const Connection& connection, std::uint64_t bytes, s
   if (received->descriptors.size() != 1)
     return Error(Code::kMismatch,
                  Text("the node at ", connection.path, " granted staging without its memory"));
-  Result<Mapping> memory = 
+  Result<Mapping> memory =
       Mapping::MapWhole(received->descriptors[0].get(), kStagingName, Access::kReadWrite, Pages::kAtOnce);
   if (!memory) return Error(std::move(memory.error()));
   return Grant{.area = grant.area, .memory = std::move(*memory)};

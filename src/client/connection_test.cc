@@ -67,9 +67,7 @@ TEST(Handshake, OtherBytesAreNoNode) {
   EXPECT_EQ(Greet(std::as_bytes(std::span(&welcome, 1))).error().code(), Code::kMismatch);
 }
 
-TEST(Handshake, SilenceEndsWithTheDeadline) {
-  EXPECT_EQ(Greet({}, 1'000).error().code(), Code::kTooLate);
-}
+TEST(Handshake, SilenceEndsWithTheDeadline) { EXPECT_EQ(Greet({}, 1'000).error().code(), Code::kTooLate); }
 
 }  // namespace
 }  // namespace cistern::client

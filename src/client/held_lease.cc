@@ -19,8 +19,8 @@ void HeldLease::Add(const door::ViewItem& item) {
   slots_.push_back(Slot{item.place, item.generation});
 }
 
-// The slots are looked at last: a lease that ended after the first look has let go of none of them if they are
-// all unchanged.
+// The slots are looked at last: a lease that ended after the first look has let go of none of them if they
+// are all unchanged.
 bool HeldLease::StillGood() const {
   if (!channel_->Check().ok() || NowNs() >= deadline_ns_) return false;
   const Reader<RealWords>& reader = channel_->reader();

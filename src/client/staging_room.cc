@@ -14,9 +14,7 @@ constexpr std::uint64_t kMinGrowthBytes = 4u << 20;
 
 }  // namespace
 
-StagingPiece::~StagingPiece() {
-  room_->Free(area_, bytes_.data(), offset_, bytes_.size());
-}
+StagingPiece::~StagingPiece() { room_->Free(area_, bytes_.data(), offset_, bytes_.size()); }
 
 StagingRoom::StagingRoom(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {
   const Mapping& first = channel_->connection().staging;

@@ -140,9 +140,10 @@ class Batch final {
     return Status();
   }
 
-  // Cached stores: the core reads the bytes next, and staging is reused, so both stay out of memory. `left` is
-  // what is still to be copied with it.
-  void CopyPart(std::byte* to, std::span<const std::byte> from, std::span<std::uint32_t> crcs, std::uint64_t* left) {
+  // Cached stores: the core reads the bytes next, and staging is reused, so both stay out of memory. `left`
+  // is what is still to be copied with it.
+  void CopyPart(std::byte* to, std::span<const std::byte> from, std::span<std::uint32_t> crcs,
+                std::uint64_t* left) {
     const CopyKernels& kernels = BestKernels();
     for (std::size_t at = 0; at < from.size(); at += kSegmentBytes) {
       if (copied_ % kAnnounceEveryBytes == 0 && *left - at <= kAnnouncedBytes) channel_.Announce();

@@ -112,17 +112,9 @@ Result<std::unique_ptr<Door>> Door::Open(const Parts& parts, const DoorOptions& 
 Door::Door(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Door::~Door() = default;
 
-void Door::Adopt(Fd socket) {
-  impl_->Adopt(std::move(socket));
-}
-Task<void> Door::Drain(Instant deadline) {
-  return impl_->Drain(deadline);
-}
-const DoorCounters& Door::counters() const {
-  return impl_->counters();
-}
-const std::string& Door::socket() const {
-  return impl_->path();
-}
+void Door::Adopt(Fd socket) { impl_->Adopt(std::move(socket)); }
+Task<void> Door::Drain(Instant deadline) { return impl_->Drain(deadline); }
+const DoorCounters& Door::counters() const { return impl_->counters(); }
+const std::string& Door::socket() const { return impl_->path(); }
 
 }  // namespace cistern

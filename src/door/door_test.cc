@@ -11,9 +11,7 @@
 #include "door/test_door.h"
 
 // Read by ThreadSanitizer alone, which cannot see how the library behind the log synchronises.
-extern "C" const char* __tsan_default_suppressions() {
-  return "race:spdlog\n";
-}
+extern "C" const char* __tsan_default_suppressions() { return "race:spdlog\n"; }
 
 namespace cistern::door {
 namespace {
@@ -21,9 +19,7 @@ namespace {
 constexpr std::uint64_t kBlock = 8192;
 constexpr std::uint64_t kMovedBlock = 3u << 19;  // too large for the core to copy by itself
 
-Code CodeOf(const Completion& completion) {
-  return static_cast<Code>(completion.code);
-}
+Code CodeOf(const Completion& completion) { return static_cast<Code>(completion.code); }
 
 // A hello of another version, tenant or owner.
 Code Greet(TestDoor& door, const Hello& hello, std::string* message = nullptr) {
@@ -251,7 +247,8 @@ TEST(Calls, WhatIsWrongWithACallIsItsAnswer) {
   wrong.a = 1;
   refused(wrong, Code::kInvalid, "checksums");
   KeyItem key{.size = 33};
-  refused(client.With(Op::kTouch, std::span<const KeyItem>(&key, 1)), Code::kInvalid, "a key of 33 bytes: keys have 1 to 32");
+  refused(client.With(Op::kTouch, std::span<const KeyItem>(&key, 1)), Code::kInvalid,
+          "a key of 33 bytes: keys have 1 to 32");
   std::array<std::byte, 39> odd{};
   refused(client.With(Op::kDrop, std::span<const std::byte>(odd)), Code::kInvalid, "39 bytes");
   wrong = client.AcquireOf(1);
@@ -460,7 +457,8 @@ TEST(Going, P4WhatASessionPutsAfterTheLastOfItsOwnerWentEndsWithIt) {
   first.Attach();
   std::vector<WriteItem> items(16);  // one after the other, a step each
   for (std::uint8_t i = 0; i < items.size(); ++i)
-    items[i] = {.key = RawClient::Key(i + 1), .parent = RawClient::Key(100), .bytes = 64u << 10, .put_low = i + 1u};
+    items[i] = {
+        .key = RawClient::Key(i + 1), .parent = RawClient::Key(100), .bytes = 64u << 10, .put_low = i + 1u};
   Submission write = first.With(Op::kWrite, std::span<const WriteItem>(items));
   write.a = items.size();
   door.Settle();
@@ -472,7 +470,8 @@ TEST(Going, P4WhatASessionPutsAfterTheLastOfItsOwnerWentEndsWithIt) {
     door.Until([&] { return first.page().ended != 0; });
     last.HangUp();
     door.Until([&] { return door.counters().sessions == 1; });
-    EXPECT_EQ(door.counters().in_flight, 1u) << "the write ended before the last of its owner: nothing was tried";
+    EXPECT_EQ(door.counters().in_flight, 1u)
+        << "the write ended before the last of its owner: nothing was tried";
   }
   door.Until([&] { return door.counters().sessions == 0; });
   EXPECT_EQ(door.store->occupancy().pending, 0u);

@@ -25,9 +25,7 @@ sockaddr_un AddressOf(const std::string& path) {
   return address;
 }
 
-Fd NewSocket() {
-  return Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-}
+Fd NewSocket() { return Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
 
 Status SystemError(const std::string& path, std::string_view what) {
   return Status(Code::kIoError, Text("socket ", path, ": ", what, ": ", ErrnoText(errno)));

@@ -138,9 +138,11 @@ struct alignas(4096) SessionMemory {
   alignas(64) std::uint64_t completed;  // node writes
   alignas(64) std::uint64_t collected;  // client writes
   alignas(64) std::uint64_t touched;    // client writes; no one waits: the node takes the last kTouchEntries
-  alignas(64) std::uint64_t announced;      // client writes; another value than before: a submission is about to come
+  alignas(
+      64) std::uint64_t announced;  // client writes; another value than before: a submission is about to come
   alignas(64) std::uint64_t core_sleeps;  // node writes; not 0: a submission must write the core's eventfd
-  std::uint64_t ended;  // node writes; not 0: the session and its leases are over, before any of them is let go
+  std::uint64_t
+      ended;  // node writes; not 0: the session and its leases are over, before any of them is let go
   alignas(64) std::uint64_t
       client_sleeps;  // client writes; not 0: a completion must write the client's eventfd
   alignas(64) Submission submissions[kRingEntries];

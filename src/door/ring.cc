@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "door/ring.h"
 
-#include <utility>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/spin.h"
@@ -34,13 +34,9 @@ NodeRing::Took NodeRing::Take(Submission& entry) {
   return Took::kEntry;
 }
 
-bool NodeRing::HasSubmission() const {
-  return Load(memory_->submitted) != taken_;
-}
+bool NodeRing::HasSubmission() const { return Load(memory_->submitted) != taken_; }
 
-bool NodeRing::TakeAnnounced() {
-  return std::exchange(announced_, Load(memory_->announced)) != announced_;
-}
+bool NodeRing::TakeAnnounced() { return std::exchange(announced_, Load(memory_->announced)) != announced_; }
 
 NodeRing::Put NodeRing::Complete(const Completion& completion) {
   CISTERN_ASSERT(in_flight_ > 0);
@@ -59,9 +55,7 @@ bool NodeRing::ClientSleeps() const {
   return Load(memory_->client_sleeps) != 0;
 }
 
-bool NodeRing::HasTouches() const {
-  return Load(memory_->touched) != touches_taken_;
-}
+bool NodeRing::HasTouches() const { return Load(memory_->touched) != touches_taken_; }
 
 std::size_t NodeRing::TakeTouches(std::span<std::uint64_t> out, std::uint64_t& lost) {
   std::uint64_t touched = Load(memory_->touched);
@@ -79,12 +73,8 @@ std::size_t NodeRing::TakeTouches(std::span<std::uint64_t> out, std::uint64_t& l
   return count;
 }
 
-void NodeRing::SetCoreSleeps(bool sleeps) {
-  Store(memory_->core_sleeps, sleeps ? 1 : 0);
-}
+void NodeRing::SetCoreSleeps(bool sleeps) { Store(memory_->core_sleeps, sleeps ? 1 : 0); }
 
-void NodeRing::SetEnded() {
-  Store(memory_->ended, 1);
-}
+void NodeRing::SetEnded() { Store(memory_->ended, 1); }
 
 }  // namespace cistern::door

@@ -25,7 +25,8 @@ class NodeRing final {
   Took Take(Submission& entry);
   // Whether Take would not say kNothing for want of a submission.
   bool HasSubmission() const;
-  // Whether the client has announced a submission since the last time this was asked: worth staying awake for.
+  // Whether the client has announced a submission since the last time this was asked: worth staying awake
+  // for.
   bool TakeAnnounced();
   // Taken and not yet completed.
   std::uint32_t in_flight() const { return in_flight_; }

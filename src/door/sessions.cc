@@ -27,9 +27,7 @@ Sessions::Sessions(const Door::Parts& parts, const DoorOptions& options, DoorCou
   loop_.AddPoller(*this);
 }
 
-Sessions::~Sessions() {
-  CISTERN_ASSERT(sessions_.empty());
-}
+Sessions::~Sessions() { CISTERN_ASSERT(sessions_.empty()); }
 
 // ---- coming in
 // ---------------------------------------------------------------------------------------------
@@ -344,7 +342,8 @@ bool Sessions::PollOne(Session& session) {
       break;
     }
     // They come from the client's cache, and most go back there with the reply in them.
-    PrefetchLines(session.arguments().data() + call.args_offset, std::min(call.args_bytes, kPrefetchedBytes), true);
+    PrefetchLines(session.arguments().data() + call.args_offset, std::min(call.args_bytes, kPrefetchedBytes),
+                  true);
     session.argument_bytes += call.args_bytes;
     session.tasks++;
     counters_.in_flight++;

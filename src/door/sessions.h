@@ -47,7 +47,7 @@ class Sessions final : private Poller, private Work {
   static constexpr std::size_t kSessionsPerPoll = 32;
   static constexpr std::uint32_t kCallsPerSession = 4;
   static constexpr std::uint32_t kPrefetchedBytes = 4096;  // of a call's arguments
-  static constexpr std::uint32_t kPollsPerGlance = 64;  // how seldom touches and idleness are looked at
+  static constexpr std::uint32_t kPollsPerGlance = 64;     // how seldom touches and idleness are looked at
   static constexpr std::int64_t kActiveUs = 1'000;
   static constexpr std::size_t kTouchesPerStep = 128;
 

@@ -51,9 +51,7 @@ bool EpollSet::Poll() {
   return n > 0;
 }
 
-EpollSet::Ready EpollSet::Next() {
-  return at_ < size_ ? batch_[at_++] : Ready{};
-}
+EpollSet::Ready EpollSet::Next() { return at_ < size_ ? batch_[at_++] : Ready{}; }
 
 void EpollSet::Wait(std::int64_t at_most_ns) {
   // ppoll instead of epoll_pwait2: nanoseconds too, and every container's filter knows it.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few system calls of start-up around descriptors and mappings. Every error names the path, the value and the
-// system's reason. These calls block: the core makes them at start and end, and file I/O in between goes through
-// a Loop.
+// The few system calls of start-up around descriptors and mappings. Every error names the path, the value and
+// the system's reason. These calls block: the core makes them at start and end, and file I/O in between goes
+// through a Loop.
 #pragma once
 
 #include <sys/types.h>

@@ -54,9 +54,7 @@ File::~File() {
   if (loop_ != nullptr) loop_->CloseFd(fd_);
 }
 
-Executor& File::executor() const {
-  return loop_->executor();
-}
+Executor& File::executor() const { return loop_->executor(); }
 
 Task<Result<std::uint32_t>> File::Read(std::span<std::byte> into, std::uint64_t offset) {
   auto size = static_cast<std::uint32_t>(std::min(into.size(), kMaxTransfer));
@@ -109,9 +107,7 @@ Task<Status> File::Sync() {
   co_return Status();
 }
 
-Result<std::uint64_t> File::Size() const {
-  return loop_->SizeOf(fd_, path_);
-}
+Result<std::uint64_t> File::Size() const { return loop_->SizeOf(fd_, path_); }
 
 FdWatch& FdWatch::operator=(FdWatch&& other) noexcept {
   End();
@@ -140,9 +136,7 @@ bool IoOp::Start(PromiseBase& promise) {
   return true;
 }
 
-void IoOp::Run() {
-  loop_.Ended(*this, result_);
-}
+void IoOp::Run() { loop_.Ended(*this, result_); }
 
 Loop::Loop(const Clock& clock, const LoopOptions& options, Fd wake)
     : options_(options), executor_(clock), wake_(std::move(wake)) {}

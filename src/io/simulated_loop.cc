@@ -140,9 +140,7 @@ Result<int> SimulatedLoop::OpenFd(const std::string& path, OpenMode mode) {
   return next_fd_++;
 }
 
-void SimulatedLoop::CloseFd(int fd) {
-  files_.erase(fd);
-}
+void SimulatedLoop::CloseFd(int fd) { files_.erase(fd); }
 
 Result<std::uint64_t> SimulatedLoop::SizeOf(int fd, const std::string&) {
   return files_.at(fd)->bytes.size();

@@ -76,7 +76,8 @@ class SimulatedLoop final : public Loop {
   std::vector<Pending> pending_;  // a heap, the next to end first
   std::uint64_t order_ = 0;
   std::vector<Fd> locks_;
-  std::uint32_t watched_ = 0;  // descriptors other than the wake-up: without any there is nothing to ask the kernel
+  std::uint32_t watched_ =
+      0;  // descriptors other than the wake-up: without any there is nothing to ask the kernel
 };
 
 }  // namespace cistern

@@ -25,13 +25,9 @@ Result<int> SystemLoop::OpenFd(const std::string& path, OpenMode mode) {
   return fd->Release();
 }
 
-void SystemLoop::CloseFd(int fd) {
-  Fd closes(fd);
-}
+void SystemLoop::CloseFd(int fd) { Fd closes(fd); }
 
-Result<std::uint64_t> SystemLoop::SizeOf(int fd, const std::string& path) {
-  return FileSize(fd, path);
-}
+Result<std::uint64_t> SystemLoop::SizeOf(int fd, const std::string& path) { return FileSize(fd, path); }
 
 Status SystemLoop::PreallocateFd(int fd, const std::string& path, std::uint64_t size_bytes) {
   return cistern::Preallocate(fd, path, size_bytes);

@@ -261,12 +261,8 @@ ArenaFile::ArenaFile(ArenaFile&&) noexcept = default;
 ArenaFile& ArenaFile::operator=(ArenaFile&&) noexcept = default;
 ArenaFile::~ArenaFile() = default;
 
-ArenaSpace ArenaFile::arena() const {
-  return {arena_map_.data(), geometry_};
-}
-IndexSpace ArenaFile::index() const {
-  return {index_map_.data(), geometry_.bucket_count()};
-}
+ArenaSpace ArenaFile::arena() const { return {arena_map_.data(), geometry_}; }
+IndexSpace ArenaFile::index() const { return {index_map_.data(), geometry_.bucket_count()}; }
 
 void ArenaFile::SetAlive(bool alive) {
   RealWords words;
@@ -285,8 +281,8 @@ Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::stri
   }
   Result<DirectoryLock> lock = LockDirectory(directory, 0, clock);
   if (!lock) return Error(std::move(lock.error()));
-  // Clients that still map the files must find nothing any more: what lives on there is past any drop. Leases of a
-  // node that was killed end as they do when its successor starts.
+  // Clients that still map the files must find nothing any more: what lives on there is past any drop. Leases
+  // of a node that was killed end as they do when its successor starts.
   auto arena = ReadHeader<ArenaHeader>(directory + "/arena");
   if (arena && *arena && (*arena)->second.magic == kArenaMagic) {
     Result<OpenedFile> map = MapWhole(std::move((*arena)->first), directory + "/arena", sizeof(ArenaHeader));

@@ -14,8 +14,8 @@
 
 namespace cistern {
 
-// The lock, held. Its end gives it back at once, though a ring that held it too is still on its way out in the
-// kernel: every loop that did I/O into the directory has ended by then, and so has its I/O.
+// The lock, held. Its end gives it back at once, though a ring that held it too is still on its way out in
+// the kernel: every loop that did I/O into the directory has ended by then, and so has its I/O.
 class DirectoryLock {
  public:
   DirectoryLock() = default;

@@ -107,8 +107,6 @@ ThreadMovers::ThreadMovers(Words& words, const Clock& clock, const ThreadMoversO
 
 ThreadMovers::~ThreadMovers() = default;
 
-void ThreadMovers::Submit(MoverJob& job) {
-  body_->Submit(job);
-}
+void ThreadMovers::Submit(MoverJob& job) { body_->Submit(job); }
 
 }  // namespace cistern

@@ -76,6 +76,4 @@ int Main() {
 }  // namespace
 }  // namespace cistern
 
-int main() {
-  return cistern::Main();
-}
+int main() { return cistern::Main(); }

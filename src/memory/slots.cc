@@ -146,9 +146,7 @@ bool Slots::SameSize(Place place, std::uint64_t record_bytes) const {
          !Emptying(chunk->first);
 }
 
-void Slots::Pin(Place place) {
-  ChunkOf(place)->pins++;
-}
+void Slots::Pin(Place place) { ChunkOf(place)->pins++; }
 
 void Slots::Unpin(Place place) {
   Chunk* chunk = ChunkOf(place);
@@ -260,16 +258,16 @@ bool Slots::Emptying(std::uint32_t head) const {
 }
 
 bool Slots::OthersIdle(std::uint64_t record_bytes) const {
-  const std::uint8_t own = SlotSize::For(record_bytes, arena_.geometry().alignment)
-                               .Number(arena_.geometry().alignment);
+  const std::uint8_t own =
+      SlotSize::For(record_bytes, arena_.geometry().alignment).Number(arena_.geometry().alignment);
   for (std::size_t i = 0; i < classes_.size(); ++i) {
     if (classes_[i].chunks > 1 && i != own && classes_[i].free_slots >= classes_[i].chunk_slots) return true;
   }
   return false;
 }
 
-// What a range has in use, which grows to the chunk that it lies in; none where something is pinned or where a
-// chunk has that size already, so that emptying it would gain nothing.
+// What a range has in use, which grows to the chunk that it lies in; none where something is pinned or where
+// a chunk has that size already, so that emptying it would gain nothing.
 std::optional<Slots::Cost> Slots::CostOfEmptying(HeadRange* range, SlotSize size) const {
   Cost cost;
   for (std::uint32_t i = range->first; i < range->first + range->count;) {

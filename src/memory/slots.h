@@ -83,12 +83,13 @@ class Slots final {
 
   // Chunks of slots of a size, by its number.
   std::uint32_t chunks(std::uint8_t size_number) const { return classes_[size_number].chunks; }
-  // Whether another size has as many free slots as make up a chunk: what is in one of its chunks fits elsewhere.
+  // Whether another size has as many free slots as make up a chunk: what is in one of its chunks fits
+  // elsewhere.
   bool OthersIdle(std::uint64_t record_bytes) const;
   // Of some aligned runs of heads that would serve a record of so many bytes (looking goes on at the next
-  // call where it stopped), the one that leaves the fewest bytes without a free slot of their size elsewhere, and
-  // of these the one with the fewest bytes in use; without a pin in it. None when all it looked at are pinned, or,
-  // for `idle_only`, leave any.
+  // call where it stopped), the one that leaves the fewest bytes without a free slot of their size elsewhere,
+  // and of these the one with the fewest bytes in use; without a pin in it. None when all it looked at are
+  // pinned, or, for `idle_only`, leave any.
   std::optional<HeadRange> BestToEmpty(std::uint64_t record_bytes, bool idle_only = false);
   // No slot of the range is given out any more; when its last one is freed it becomes one free run. One range
   // at a time: an earlier one is let go first.
@@ -106,8 +107,9 @@ class Slots final {
   bool AdoptChunk(std::uint32_t first, SlotSize size);
   // Takes a slot of an adopted chunk as used. False where it is no slot or used already.
   bool AdoptUsed(Place place);
-  // From the first adopted chunk on, chunks stay also when their last slot is freed, since others of their slots
-  // may be adopted still. Ends that: takes apart the chunks of which no slot is used. Looks at all chunks.
+  // From the first adopted chunk on, chunks stay also when their last slot is freed, since others of their
+  // slots may be adopted still. Ends that: takes apart the chunks of which no slot is used. Looks at all
+  // chunks.
   void EndAdoption();
 
   struct Counts {

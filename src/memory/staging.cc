@@ -6,18 +6,14 @@
 #include "base/format.h"
 
 namespace cistern {
-StagingArea::~StagingArea() {
-  pool_.used_bytes_ -= bytes_;
-}
+StagingArea::~StagingArea() { pool_.used_bytes_ -= bytes_; }
 
 std::span<const std::byte> StagingArea::Range(std::uint64_t offset, std::uint64_t bytes) const {
   if (offset > bytes_ || bytes > bytes_ - offset) return {};
   return std::span<const std::byte>(memory_.mapping.data() + offset, bytes);
 }
 
-StagingPool::~StagingPool() {
-  CISTERN_ASSERT(used_bytes_ == 0);
-}
+StagingPool::~StagingPool() { CISTERN_ASSERT(used_bytes_ == 0); }
 
 Task<Result<std::shared_ptr<StagingArea>>> StagingPool::Make(Executor& executor, std::uint64_t bytes) {
   if (bytes == 0) co_return Error(Code::kInvalid, "staging: 0 bytes asked for");

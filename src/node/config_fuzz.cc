@@ -7,7 +7,8 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   cistern::NodeOptions options;
-  (void)cistern::ApplyConfigText(options, std::string_view(reinterpret_cast<const char*>(data), size), "fuzz");
+  (void)cistern::ApplyConfigText(options, std::string_view(reinterpret_cast<const char*>(data), size),
+                                 "fuzz");
   (void)cistern::ResolveNodeOptions(options);
   return 0;
 }

@@ -50,8 +50,8 @@ void FillRandom(std::span<std::byte> bytes) {
 
 }  // namespace
 
-// Made by Start's thread as far as it blocks, then run by the core's thread, which makes and ends what belongs
-// to it. Members are in the order in which they stand on each other.
+// Made by Start's thread as far as it blocks, then run by the core's thread, which makes and ends what
+// belongs to it. Members are in the order in which they stand on each other.
 class Node::Core {
  public:
   static Result<std::unique_ptr<Core>> Make(NodeOptions options) {
@@ -183,15 +183,16 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
   movers.threads = options_.movers;
   movers.poll_us = options_.poll_us;
   if (Status status = movers.Validate(); !status.ok()) co_return status;
-  parts.movers = std::make_unique<ThreadMovers>(words_, clock_, movers,
-                                                [this](Work& job) { loop_->PostRemote(job); });
+  parts.movers =
+      std::make_unique<ThreadMovers>(words_, clock_, movers, [this](Work& job) { loop_->PostRemote(job); });
   parts.journal = std::make_unique<Journal>(*loop_, file_->directory());
 
   BlockStoreOptions store;
   store.max_blocks = options_.max_blocks;
-  parts.store = std::make_unique<BlockStore>(
-      BlockStore::Parts{executor, clock_, words_, *parts.slots, file_->index(), *parts.movers, *parts.journal, *log_},
-      store);
+  parts.store =
+      std::make_unique<BlockStore>(BlockStore::Parts{executor, clock_, words_, *parts.slots, file_->index(),
+                                                     *parts.movers, *parts.journal, *log_},
+                                   store);
   if (Status status = co_await parts.store->Recover(); !status.ok()) co_return status;
   warm_us_ = clock_.Now().UsSince(started_at_);
   // Only now: what is recovered is in memory already, the rest can be touched beside the first calls.
@@ -202,14 +203,15 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
   door.tenant = options_.tenant;
   door.staging_budget_bytes = file_->arena().geometry().slots_bytes() / kStagingFraction;
   Result<std::unique_ptr<Door>> opened =
-      Door::Open({*loop_, *parts.store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(), FillRandom,
-                  [this] { return StatusText(); }},
+      Door::Open({*loop_, *parts.store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(),
+                  FillRandom, [this] { return StatusText(); }},
                  door);
   if (!opened) co_return opened.error();
   parts.door = std::move(*opened);
   log_->Log(LogLevel::kInfo, "node ready: ", RoughSizeText(file_->arena().geometry().slots_bytes()), " in ",
-            file_->directory(), options_.socket.empty() ? "" : ", socket " + options_.socket, ", ", loop_->name(), ", ",
-            parts.store->occupancy().records, " records warm after ", DurationText(static_cast<std::uint64_t>(warm_us_)));
+            file_->directory(), options_.socket.empty() ? "" : ", socket " + options_.socket, ", ",
+            loop_->name(), ", ", parts.store->occupancy().records, " records warm after ",
+            DurationText(static_cast<std::uint64_t>(warm_us_)));
   co_return Status();
 }
 

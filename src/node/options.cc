@@ -41,14 +41,17 @@ constexpr std::array<std::string_view, 4> kLogLevels = {"debug", "info", "warnin
 
 constexpr Setting kSettings[] = {
     {"memory", "SIZE", "memory for KV blocks; default: a quarter of the cgroup's or the host's",
-     [](NodeOptions& o, std::string_view n, std::string_view t) { return Keep(ParseSize(n, t), o.memory_bytes); }},
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       return Keep(ParseSize(n, t), o.memory_bytes);
+     }},
     {"memory_dir", "DIR", "where arenas live (tmpfs or hugetlbfs); default: /dev/shm/cistern-UID",
      [](NodeOptions& o, std::string_view, std::string_view t) {
        o.memory_dir = t;
        return Status();
      }},
-    {"socket", "PATH", "unix socket that clients connect to; default: /run/user/UID/cistern.sock or "
-                       "/tmp/cistern-UID.sock",
+    {"socket", "PATH",
+     "unix socket that clients connect to; default: /run/user/UID/cistern.sock or "
+     "/tmp/cistern-UID.sock",
      [](NodeOptions& o, std::string_view, std::string_view t) {
        o.socket = t;
        return Status();
@@ -59,13 +62,17 @@ constexpr Setting kSettings[] = {
        return Status();
      }},
     {"alignment", "SIZE", "of records, 512B or 4096B, fixed when the arena is created; default: 4KiB",
-     [](NodeOptions& o, std::string_view n, std::string_view t) { return Keep(ParseSize(n, t), o.alignment); }},
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       return Keep(ParseSize(n, t), o.alignment);
+     }},
     {"max_blocks", "N", "published blocks at most; default: what fits",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseCount(n, t, 1, UINT32_MAX), o.max_blocks);
      }},
     {"movers", "N", "threads that move bytes; default: 1",
-     [](NodeOptions& o, std::string_view n, std::string_view t) { return Keep(ParseCount(n, t, 1, 64), o.movers); }},
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       return Keep(ParseCount(n, t, 1, 64), o.movers);
+     }},
     {"poll", "DURATION", "core and movers poll this long before they sleep; default: 50us",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        Result<std::uint64_t> us = ParseDurationUs(n, t);
@@ -77,7 +84,9 @@ constexpr Setting kSettings[] = {
     {"loop", "NAME", "auto, io_uring or epoll; default: auto",
      [](NodeOptions& o, std::string_view n, std::string_view t) { return OneOf(n, t, kLoops, o.loop); }},
     {"log_level", "LEVEL", "debug, info, warning or error; default: info",
-     [](NodeOptions& o, std::string_view n, std::string_view t) { return OneOf(n, t, kLogLevels, o.log_level); }},
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       return OneOf(n, t, kLogLevels, o.log_level);
+     }},
 };
 
 Status CheckTenant(std::string_view tenant) {
@@ -94,7 +103,8 @@ Status CheckTenant(std::string_view tenant) {
 
 std::span<const Setting> NodeSettings() { return kSettings; }
 
-Status SetNodeOption(NodeOptions& options, std::string_view shown, std::string_view name, std::string_view text) {
+Status SetNodeOption(NodeOptions& options, std::string_view shown, std::string_view name,
+                     std::string_view text) {
   std::vector<std::string_view> known;
   for (const Setting& setting : kSettings) {
     if (setting.name == name) return setting.set(options, shown, text);

@@ -19,8 +19,8 @@ struct NodeOptions : OpenOptions {
 };
 
 struct Setting {
-  std::string_view name;     // as a key of the file; the flag has "--" before it and '-' for '_'
-  std::string_view value;    // what to write there, for --help: "SIZE"
+  std::string_view name;   // as a key of the file; the flag has "--" before it and '-' for '_'
+  std::string_view value;  // what to write there, for --help: "SIZE"
   std::string_view help;
   Status (*set)(NodeOptions& options, std::string_view shown, std::string_view text);
 };
@@ -30,7 +30,8 @@ std::span<const Setting> NodeSettings();
 
 // kInvalid for an unknown name (with the nearest one) or a value that is not allowed. `shown` is how whoever
 // wrote it calls it (--memory-dir, memory_dir).
-Status SetNodeOption(NodeOptions& options, std::string_view shown, std::string_view name, std::string_view text);
+Status SetNodeOption(NodeOptions& options, std::string_view shown, std::string_view name,
+                     std::string_view text);
 
 // Applies a configuration file (TOML, flat). Messages begin with file and line.
 Status ApplyConfigFile(NodeOptions& options, const std::string& path);

@@ -11,9 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string Message(const Status& status) {
-  return std::string(status.message());
-}
+std::string Message(const Status& status) { return std::string(status.message()); }
 
 TEST(NodeOptions, FileAndFlagAreOneTable) {
   NodeOptions options;

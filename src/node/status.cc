@@ -8,8 +8,8 @@ namespace cistern {
 
 namespace json = boost::json;
 
-std::string StatusJson(const NodeFacts& facts, const BlockStore::Occupancy& occupancy, const StoreCounters& counters,
-                       const Slots::Counts& slots, const DoorCounters& door) {
+std::string StatusJson(const NodeFacts& facts, const BlockStore::Occupancy& occupancy,
+                       const StoreCounters& counters, const Slots::Counts& slots, const DoorCounters& door) {
   json::object node{{"tenant", facts.tenant},
                     {"pid", facts.pid},
                     {"directory", facts.directory},
@@ -20,12 +20,9 @@ std::string StatusJson(const NodeFacts& facts, const BlockStore::Occupancy& occu
                     {"uptime_us", facts.uptime_us},
                     {"warm_us", facts.warm_us},
                     {"sleeps", facts.loop_sleeps}};
-  json::object memory{{"bytes", facts.memory_bytes},
-                      {"used_bytes", slots.used_bytes},
-                      {"slots", slots.slots},
-                      {"used_slots", slots.used_slots},
-                      {"chunks", slots.chunks},
-                      {"free_heads", slots.free_heads},
+  json::object memory{{"bytes", facts.memory_bytes}, {"used_bytes", slots.used_bytes},
+                      {"slots", slots.slots},        {"used_slots", slots.used_slots},
+                      {"chunks", slots.chunks},      {"free_heads", slots.free_heads},
                       {"carvings", slots.carvings}};
   json::object now{{"blocks", occupancy.blocks},         {"records", occupancy.records},
                    {"bytes", occupancy.bytes},           {"pending", occupancy.pending},

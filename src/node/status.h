@@ -22,11 +22,11 @@ struct NodeFacts {
   std::uint64_t boot_count = 0;
   std::uint64_t memory_bytes = 0;  // of the arena's slots
   std::int64_t uptime_us = 0;
-  std::int64_t warm_us = 0;        // from start until what was there was found again
+  std::int64_t warm_us = 0;  // from start until what was there was found again
   std::uint64_t loop_sleeps = 0;
 };
 
-std::string StatusJson(const NodeFacts& facts, const BlockStore::Occupancy& occupancy, const StoreCounters& counters,
-                       const Slots::Counts& slots, const DoorCounters& door);
+std::string StatusJson(const NodeFacts& facts, const BlockStore::Occupancy& occupancy,
+                       const StoreCounters& counters, const Slots::Counts& slots, const DoorCounters& door);
 
 }  // namespace cistern

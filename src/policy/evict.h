@@ -66,14 +66,15 @@ class Lru final {
       for (std::uint64_t bits = in_use_[word]; bits != 0; bits &= bits - 1) {
         const std::size_t on = word * 64 + static_cast<std::size_t>(std::countr_zero(bits));
         const EntryId id = ends_[on].coldest;
-        if ((!coldest || links_[id].when < links_[*coldest].when) && may(static_cast<Shelf>(on))) coldest = id;
+        if ((!coldest || links_[id].when < links_[*coldest].when) && may(static_cast<Shelf>(on)))
+          coldest = id;
       }
     }
     return coldest;
   }
   Shelf shelf(EntryId id) const { return static_cast<Shelf>(links_[id].when); }
-  // Of an id in the order: how many ids became the most recent since it did. One that went to the cold end counts
-  // as a little older than what was there.
+  // Of an id in the order: how many ids became the most recent since it did. One that went to the cold end
+  // counts as a little older than what was there.
   std::uint64_t Age(EntryId id) const { return next_ - (links_[id].when >> 8); }
   // Takes an id out of the order until Unpark or Touch. Nothing happens to one that is parked.
   void Park(EntryId id);

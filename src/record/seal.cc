@@ -237,21 +237,11 @@ std::expected<Stamp, RecordFault> CheckStamp(std::span<const std::byte> trailer,
   return stamp;
 }
 
-std::uint64_t SealView::incarnation() const {
-  return Load<std::uint64_t>(seal_, seal_at::kIncarnation);
-}
-std::uint16_t SealView::group() const {
-  return Load<std::uint16_t>(seal_, seal_at::kGroup);
-}
-BlockKey SealView::key() const {
-  return LoadKey(seal_, seal_at::kKeyLength, seal_at::kKey);
-}
-BlockKey SealView::parent() const {
-  return LoadKey(seal_, seal_at::kParentLength, seal_at::kParent);
-}
-std::uint32_t SealView::crc() const {
-  return Load<std::uint32_t>(seal_, kCrcAt);
-}
+std::uint64_t SealView::incarnation() const { return Load<std::uint64_t>(seal_, seal_at::kIncarnation); }
+std::uint16_t SealView::group() const { return Load<std::uint16_t>(seal_, seal_at::kGroup); }
+BlockKey SealView::key() const { return LoadKey(seal_, seal_at::kKeyLength, seal_at::kKey); }
+BlockKey SealView::parent() const { return LoadKey(seal_, seal_at::kParentLength, seal_at::kParent); }
+std::uint32_t SealView::crc() const { return Load<std::uint32_t>(seal_, kCrcAt); }
 
 bool SealView::HasKey(const BlockKey& key) const {
   return Load<std::uint8_t>(seal_, seal_at::kKeyLength) == key.length &&

@@ -31,8 +31,6 @@ std::span<const CopyKernels* const> AllKernels() {
   return std::span(kRunnable.kernels).first(kRunnable.count);
 }
 
-const CopyKernels& BestKernels() {
-  return *AllKernels().front();
-}
+const CopyKernels& BestKernels() { return *AllKernels().front(); }
 
 }  // namespace cistern

@@ -47,12 +47,8 @@ template <To kTo>
   if constexpr (kTo == To::kCached) _mm256_store_si256(reinterpret_cast<__m256i*>(to), bytes);
 }
 
-[[gnu::always_inline]] inline __m128i Low(__m256i bytes) {
-  return _mm256_castsi256_si128(bytes);
-}
-[[gnu::always_inline]] inline __m128i High(__m256i bytes) {
-  return _mm256_extracti128_si256(bytes, 1);
-}
+[[gnu::always_inline]] inline __m128i Low(__m256i bytes) { return _mm256_castsi256_si128(bytes); }
+[[gnu::always_inline]] inline __m128i High(__m256i bytes) { return _mm256_extracti128_si256(bytes, 1); }
 
 [[gnu::always_inline]] inline __m128i Factors(std::uint64_t first, std::uint64_t second) {
   return _mm_set_epi64x(static_cast<long long>(second), static_cast<long long>(first));
@@ -159,9 +155,7 @@ std::uint32_t Sum(const void* src, std::size_t n, std::uint32_t crc) {
   return Run<To::kNowhere, true>(nullptr, src, n, crc);
 }
 
-void PlainCopy(void* dst, const void* src, std::size_t n) {
-  Run<To::kStream, false>(dst, src, n, 0);
-}
+void PlainCopy(void* dst, const void* src, std::size_t n) { Run<To::kStream, false>(dst, src, n, 0); }
 
 }  // namespace
 

@@ -156,9 +156,7 @@ std::uint32_t Sum(const void* src, std::size_t n, std::uint32_t crc) {
   return Run<To::kNowhere, true>(nullptr, src, n, crc);
 }
 
-void PlainCopy(void* dst, const void* src, std::size_t n) {
-  Run<To::kStream, false>(dst, src, n, 0);
-}
+void PlainCopy(void* dst, const void* src, std::size_t n) { Run<To::kStream, false>(dst, src, n, 0); }
 
 }  // namespace
 

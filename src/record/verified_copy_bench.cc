@@ -145,6 +145,4 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace cistern
 
-int main(int argc, char** argv) {
-  return cistern::Main(argc, argv);
-}
+int main(int argc, char** argv) { return cistern::Main(argc, argv); }

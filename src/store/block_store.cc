@@ -45,7 +45,7 @@ BlockStore::Occupancy BlockStore::Impl::occupancy() const {
   o.leased_blocks = leases_.leased_blocks();
   o.namespaces = names_.size();
   o.tombstones = journal_.tombstones();
-  o.blocks = tree_.blocks();
+  o.blocks = tree_.blocks() - tree_.realms();
   return o;
 }
 
@@ -83,8 +83,8 @@ Task<Result<std::uint32_t>> BlockStore::MatchRest(std::uint32_t slot, std::uint3
                                                   std::span<const BlockKey> rest) {
   return impl_->MatchRest(slot, matched, rest);
 }
-Task<Result<LeaseId>> BlockStore::Hold(const Caller& caller, std::uint32_t slot, std::span<const BlockKey> chain,
-                                       std::int64_t hold_us) {
+Task<Result<LeaseId>> BlockStore::Hold(const Caller& caller, std::uint32_t slot,
+                                       std::span<const BlockKey> chain, std::int64_t hold_us) {
   return impl_->Hold(caller, slot, chain, hold_us);
 }
 Task<Result<AcquireGrant>> BlockStore::Acquire(const Caller& caller, std::uint32_t slot,

@@ -39,13 +39,14 @@ inline constexpr std::uint32_t kStepBytes = 64u << 10;
 using SessionId = std::uint64_t;
 using LeaseId = std::uint64_t;
 
-// Blocks whose records are gone and that something descends from (of namespaces without a full group, where what is
-// behind the window goes first) are bounded with the rest at 1.25 times the records that the arena could hold. Past
-// that a put evicts what frees some; a single chain longer than that finds nothing that does, and its puts are kBusy.
+// Blocks whose records are gone and that something descends from (of namespaces without a full group, where
+// what is behind the window goes first) are bounded with the rest at 1.25 times the records that the arena
+// could hold. Past that a put evicts what frees some; a single chain longer than that finds nothing that
+// does, and its puts are kBusy.
 struct BlockStoreOptions {
-  std::uint64_t max_blocks = 0;               // published records at most; 0: what fits
-  std::uint32_t max_pending = 4096;           // puts not visible yet, over all sessions
-  std::int64_t pending_us = 30'000'000;       // a pending put is dropped after this and counted
+  std::uint64_t max_blocks = 0;          // published records at most; 0: what fits
+  std::uint32_t max_pending = 4096;      // puts not visible yet, over all sessions
+  std::int64_t pending_us = 30'000'000;  // a pending put is dropped after this and counted
   std::uint32_t max_leases = 65'536;
   std::uint32_t max_leased_blocks = 1u << 20;
   std::uint32_t max_tombstones = 65'536;
@@ -73,7 +74,8 @@ struct PartWrite {
   std::uint16_t part = 0;
   PutId put_id;
   std::span<const std::byte> from;
-  // CRC32C of each segment of the part as the client computed it while it filled `from` (R6); empty: not known.
+  // CRC32C of each segment of the part as the client computed it while it filled `from` (R6); empty: not
+  // known.
   std::vector<std::uint32_t> checksums;
   std::uint32_t ttl_s = 0;
   bool held = false;
@@ -97,9 +99,9 @@ struct AcquireGrant {
 };
 
 struct StoreCounters {
-  Counter published, present, evicted, dropped, expired, cut_bad, pending_dropped, leases_granted, leases_ended,
-      touches_applied, touches_refused, busy, writes_without_room, recovered, recovery_refused, reported_bad,
-      reported_good;
+  Counter published, present, evicted, dropped, expired, cut_bad, pending_dropped, leases_granted,
+      leases_ended, touches_applied, touches_refused, busy, writes_without_room, recovered, recovery_refused,
+      reported_bad, reported_good;
 };
 
 class BlockStore {
@@ -131,7 +133,8 @@ class BlockStore {
   Status CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const;
 
   // How many further blocks after the first `matched` of a chain can be read, from whatever tier.
-  Task<Result<std::uint32_t>> MatchRest(std::uint32_t slot, std::uint32_t matched, std::span<const BlockKey> rest);
+  Task<Result<std::uint32_t>> MatchRest(std::uint32_t slot, std::uint32_t matched,
+                                        std::span<const BlockKey> rest);
 
   // Keeps a matched chain (keys from block 0 on) until the deadline. kMiss if some of it is gone already.
   Task<Result<LeaseId>> Hold(const Caller& caller, std::uint32_t slot, std::span<const BlockKey> chain,
@@ -141,8 +144,9 @@ class BlockStore {
     BlockKey key;
     std::uint16_t group = 0;
   };
-  Task<Result<AcquireGrant>> Acquire(const Caller& caller, std::uint32_t slot, std::span<const BlockName> blocks,
-                                     std::int64_t lease_us, Instant deadline);
+  Task<Result<AcquireGrant>> Acquire(const Caller& caller, std::uint32_t slot,
+                                     std::span<const BlockName> blocks, std::int64_t lease_us,
+                                     Instant deadline);
   Status Release(const Caller& caller, LeaseId lease);
 
   // Completes when no mover holds the bytes any more; outcomes one a part. The deadline ends waiting for
@@ -158,10 +162,11 @@ class BlockStore {
   void TouchPlace(std::uint32_t place, std::uint32_t generation_low);
 
   Task<Result<std::uint64_t>> Drop(std::uint32_t slot, std::span<const BlockKey> keys);
-  Task<Result<std::pair<std::uint64_t, std::uint64_t>>> DropNamespace(std::uint32_t slot);  // blocks, incarnation
+  Task<Result<std::pair<std::uint64_t, std::uint64_t>>> DropNamespace(
+      std::uint32_t slot);  // blocks, incarnation
 
-  // A reader saw a body fail its seal: verified again by a mover, then cut with all that descends from it. One
-  // that is sound has its index entry written again, which may be what is damaged.
+  // A reader saw a body fail its seal: verified again by a mover, then cut with all that descends from it.
+  // One that is sound has its index entry written again, which may be what is damaged.
   Task<Status> ReportBad(std::uint32_t slot, std::span<const BlockName> blocks);
 
   // Ends its leases; its pending puts end too when no other session of the owner is left.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the core's own work costs, beside the copy: puts, puts that evict, touches, holds, a drop of everything,
-// and recovery of a million blocks.
+// What the core's own work costs, beside the copy: puts, puts that evict, touches, holds, a drop of
+// everything, and recovery of a million blocks.
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -40,7 +40,8 @@ void Put(TestStore& t, std::uint32_t slot, std::uint64_t first, std::uint64_t co
       part.from = body;
     }
     const auto outcomes = t.Run(t.store->Write({1, {}}, slot, std::move(parts), Instant::Never()));
-    for (const PartOutcome& outcome : outcomes) CISTERN_ASSERT(outcome.state == PartOutcome::State::kPublished);
+    for (const PartOutcome& outcome : outcomes)
+      CISTERN_ASSERT(outcome.state == PartOutcome::State::kPublished);
   }
 }
 
@@ -69,8 +70,8 @@ void AcquireAmong(TestStore& t, std::uint32_t slot, std::span<const BlockKey> ke
     }
     releasing += Seconds(from);
   }
-  std::printf("views of 64 among %zu: %.1f us, their release %.1f us\n", keys.size(), acquiring / kCalls * 1e6,
-              releasing / kCalls * 1e6);
+  std::printf("views of 64 among %zu: %.1f us, their release %.1f us\n", keys.size(),
+              acquiring / kCalls * 1e6, releasing / kCalls * 1e6);
 }
 
 int Main(std::uint64_t blocks) {
@@ -89,23 +90,24 @@ int Main(std::uint64_t blocks) {
     for (const std::size_t among : {4096u, 200'000u}) AcquireAmong(t, slot, std::span(keys).first(among));
     from = Now();
     t.Run(t.store->DropNamespace(slot));
-    std::printf("drop of 200,000 blocks: %.0f ns a block, longest step %u touches\n", Seconds(from) / 200'000 * 1e9,
-                t.store->TakeLongestStep());
+    std::printf("drop of 200,000 blocks: %.0f ns a block, longest step %u touches\n",
+                Seconds(from) / 200'000 * 1e9, t.store->TakeLongestStep());
   }
   const auto heads = static_cast<std::uint32_t>(blocks * 5120 / kHeadSpanBytes + 2);
   TestStore t({.heads = heads, .alignment = 512});
   std::uint32_t slot = Attach(t);
   auto from = Now();
   Put(t, slot, 0, blocks, 4096);
-  std::printf("put of 4 KiB, 16 a batch, first touch of memory included: %.0f ns\n", Seconds(from) / blocks * 1e9);
+  std::printf("put of 4 KiB, 16 a batch, first touch of memory included: %.0f ns\n",
+              Seconds(from) / blocks * 1e9);
   std::printf("%lu records, %lu evicted\n", static_cast<unsigned long>(t.store->occupancy().records),
               static_cast<unsigned long>(t.store->counters().evicted.value()));
   for (int i = 0; i < 3; ++i) {
     t.Stop();
     from = Now();
     t.Start();
-    std::printf("recovery of %lu blocks of 4 KiB: %.3f s\n", static_cast<unsigned long>(t.store->occupancy().records),
-                Seconds(from));
+    std::printf("recovery of %lu blocks of 4 KiB: %.3f s\n",
+                static_cast<unsigned long>(t.store->occupancy().records), Seconds(from));
   }
   slot = Attach(t);
   from = Now();
@@ -118,4 +120,6 @@ int Main(std::uint64_t blocks) {
 }  // namespace
 }  // namespace cistern
 
-int main(int argc, char** argv) { return cistern::Main(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1'000'000); }
+int main(int argc, char** argv) {
+  return cistern::Main(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1'000'000);
+}

@@ -68,7 +68,8 @@ bool BlockStore::Impl::EndPutsStep(Grave& grave) {
   if (grave.keys.empty()) return false;
   // One at a time. The oldest comes first, so what was made later need not be looked at.
   const BlockKey key = grave.keys.back();
-  for (const PutSlot put : {pending_.NextOf(grave.realm, key, kNoId), pending_.NextBelow(grave.realm, key, kNoId)}) {
+  for (const PutSlot put :
+       {pending_.NextOf(grave.realm, key, kNoId), pending_.NextBelow(grave.realm, key, kNoId)}) {
     Count();
     if (put == kNoId || pending_[put].made >= grave.made) continue;
     const BlockKey ended = pending_[put].name.key;

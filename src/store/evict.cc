@@ -123,9 +123,10 @@ void BlockStore::Impl::EndIo(Place place) {
   if (dead) slots_.Free(place);
 }
 
-// What goes serves a newcomer at once only where its slot has the same size. So it is one of those, as long as no
-// other size keeps what has not been touched for twice as long: then that one gives up a chunk. A size's only chunk
-// takes along what is warm in it, so it goes where all of it is as old, or nothing else can.
+// What goes serves a newcomer at once only where its slot has the same size. So it is one of those, as long
+// as no other size keeps what has not been touched for twice as long: then that one gives up a chunk. A
+// size's only chunk takes along what is warm in it, so it goes where all of it is as old, or nothing else
+// can.
 std::optional<Shelf> BlockStore::Impl::ShelfToGo(Shelf wanted) const {
   const auto own = order_.Coldest(wanted);
   const std::uint64_t old = own ? 2 * order_.Age(*own) : 0;
@@ -184,8 +185,9 @@ Task<Result<Place>> BlockStore::Impl::MakeRoom(std::uint64_t record_bytes, Insta
   }
   counters_.writes_without_room.Add();
   counters_.busy.Add();
-  co_return Error(Code::kBusy, "write: no room, and nothing may go: all that is here is leased, in use, or has "
-                               "something below it that is");
+  co_return Error(Code::kBusy,
+                  "write: no room, and nothing may go: all that is here is leased, in use, or has "
+                  "something below it that is");
 }
 
 Task<bool> BlockStore::Impl::EmptyAChunk(std::uint64_t record_bytes, Instant deadline, bool idle_only) {
@@ -252,16 +254,16 @@ Task<bool> BlockStore::Impl::Move(RecordId record) {
     Cut(r.block, Reason::kBad);
     co_return true;
   }
-  const auto to = slots_.Allocate(RecordBytes(r.body_bytes, seal->segment_count(), seal->part_count(), alignment));
+  const auto to =
+      slots_.Allocate(RecordBytes(r.body_bytes, seal->segment_count(), seal->part_count(), alignment));
   if (!to) co_return false;
   slots_.Pin(*to);
   AddHold(record);
   BeginIo(r.place);
   const std::uint64_t generation = BeginFill(words_, arena, *to);
-  std::vector<std::uint32_t> part_bytes, crcs(seal->segment_count());
+  std::vector<std::uint32_t> crcs(seal->segment_count());
   for (std::uint32_t i = 0; i < seal->part_count(); ++i) {
     const SealView::PartPlace part = seal->part(i);
-    part_bytes.push_back(part.bytes);
     const std::span<const std::byte> from[] = {{arena.slot(r.place) + part.offset, part.bytes}};
     FillTask fill(movers_, {arena.slot(*to) + part.offset, from,
                             std::span(crcs).subspan(part.first_segment, SegmentsOfPart(part.bytes))});
@@ -271,7 +273,7 @@ Task<bool> BlockStore::Impl::Move(RecordId record) {
   slots_.Unpin(*to);
   bool sound = true;
   for (std::uint32_t i = 0; i < crcs.size(); ++i) sound = sound && crcs[i] == seal->segment_crc(i);
-  Record& now = tree_.record(record);
+  const Record& now = tree_.record(record);
   const bool same = now.born == r.born && now.block == r.block && now.place == r.place;
   const bool wanted = same && sound && now.holds == 1;
   DropHold(held);
@@ -282,36 +284,48 @@ Task<bool> BlockStore::Impl::Move(RecordId record) {
       Cut(r.block, Reason::kBad);
     }
     // Held by a lease since: it stays, and so does its chunk.
-    co_return same && sound ? false : true;
+    co_return same&& sound ? false : true;
   }
-  const Block& b = tree_.block(r.block);
-  const Seal moved{.incarnation = seal->incarnation(),
+  Relocate(record, *seal, *to, generation);
+  co_return true;
+}
+
+// All in one step: who looks meanwhile finds it in the one place or misses it.
+void BlockStore::Impl::Relocate(RecordId record, const SealView& seal, Place to, std::uint64_t generation) {
+  const ArenaSpace& arena = slots_.arena();
+  Record& r = tree_.record(record);
+  const BlockKey key = tree_.block(r.block).Key();
+  std::vector<std::uint32_t> part_bytes, crcs;
+  for (std::uint32_t i = 0; i < seal.part_count(); ++i) part_bytes.push_back(seal.part(i).bytes);
+  for (std::uint32_t i = 0; i < seal.segment_count(); ++i) crcs.push_back(seal.segment_crc(i));
+  const Seal moved{.incarnation = seal.incarnation(),
                    .group = r.group,
-                   .key = b.Key(),
-                   .parent = seal->parent(),
-                   .put_id = seal->put_id(),
+                   .key = key,
+                   .parent = seal.parent(),
+                   .put_id = seal.put_id(),
                    .part_bytes = part_bytes,
                    .segment_crcs = crcs};
-  cistern::Publish(words_, arena, *to, generation,
+  cistern::Publish(words_, arena, to, generation,
                    {.seal = moved, .sequence = sequence_++, .born = r.born, .expiry = r.expiry});
   Count(8);
   // The old entry's place in the bucket serves the new one; between them the block is missed, not wrong.
   index_.Clear(r.entry);
-  const auto entry = index_.Insert(FingerprintOf(seal->incarnation(), r.group, b.Key()),
-                                   {.place = *to,
-                                    .body_bytes = r.body_bytes,
-                                    .expiry = r.expiry,
-                                    .generation_low = static_cast<std::uint32_t>(generation) & kGenerationLowMask});
+  const auto entry =
+      index_.Insert(FingerprintOf(seal.incarnation(), r.group, key),
+                    {.place = to,
+                     .body_bytes = r.body_bytes,
+                     .expiry = r.expiry,
+                     .generation_low = static_cast<std::uint32_t>(generation) & kGenerationLowMask});
   CISTERN_ASSERT(entry);
-  Retire(words_, arena, r.place);
-  tree_.ClearAt(r.place);
-  now.place = *to;
-  now.generation = generation;
-  now.entry = static_cast<std::uint32_t>(*entry);
-  now.flags |= Record::kVerified;
-  tree_.SetAt(*to, record);
-  FreeSlot(r.place);
-  co_return true;
+  const Place from = r.place;
+  Retire(words_, arena, from);
+  tree_.ClearAt(from);
+  r.place = to;
+  r.generation = generation;
+  r.entry = static_cast<std::uint32_t>(*entry);
+  r.flags |= Record::kVerified;
+  tree_.SetAt(to, record);
+  FreeSlot(from);
 }
 
 }  // namespace cistern

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of the memory holds blocks when blocks of several sizes press into it, and what that hits: chains of
-// blocks of 4 KiB to 1 MiB are asked for at random, what is missing is put. A working set that fits but for its
-// chunks shows what classes of slots cost; one that does not fit shows whether eviction takes more than it needs.
+// How much of the memory holds blocks when blocks of several sizes press into it, and what that hits: chains
+// of blocks of 4 KiB to 1 MiB are asked for at random, what is missing is put. A working set that fits but
+// for its chunks shows what classes of slots cost; one that does not fit shows whether eviction takes more
+// than it needs.
 #include <cstdio>
 #include <cstdlib>
 
@@ -31,7 +32,8 @@ struct Tally {
   std::uint64_t asked = 0, hits = 0, refused = 0, resident = 0, used = 0, samples = 0;
 };
 
-void Ask(TestStore& t, std::uint32_t slot, const Space& space, std::uint64_t number, Random& random, Tally& tally) {
+void Ask(TestStore& t, std::uint32_t slot, const Space& space, std::uint64_t number, Random& random,
+         Tally& tally) {
   static const std::vector<std::byte> body(1u << 20);
   // Some chains are asked for more often than others.
   const std::uint64_t chain = random.Below(1 + random.Below(space.chains));
@@ -52,7 +54,8 @@ void Ask(TestStore& t, std::uint32_t slot, const Space& space, std::uint64_t num
     part.from = std::span(body).first(space.block_bytes);
   }
   if (!parts.empty()) {
-    for (const PartOutcome& outcome : t.Run(t.store->Write({1, {}}, slot, std::move(parts), Instant::Never()))) {
+    for (const PartOutcome& outcome :
+         t.Run(t.store->Write({1, {}}, slot, std::move(parts), Instant::Never()))) {
       tally.refused += !outcome.status.ok();
     }
   }
@@ -79,21 +82,26 @@ void Press(const char* what, std::uint32_t heads, std::uint64_t requests, std::s
   std::uint64_t working_set = 0;
   for (const Space& space : spaces) working_set += space.block_bytes * space.chains * kChainBlocks;
   const double mib = 1 << 20, memory = static_cast<double>(t.geometry.slots_bytes());
-  const auto mean = [&](std::uint64_t sum) { return static_cast<double>(sum) / static_cast<double>(tally.samples); };
-  std::printf("%-14s memory %.0f MiB, working set %.0f MiB: resident %.1f MiB (%.3f of the memory), slots in use %.3f, "
-              "hits %.3f, evicted %lu, carvings %lu, refused %lu, longest step %u\n",
-              what, memory / mib, static_cast<double>(working_set) / mib, mean(tally.resident) / mib,
-              mean(tally.resident) / memory, mean(tally.used) / memory,
-              static_cast<double>(tally.hits) / static_cast<double>(tally.asked),
-              static_cast<unsigned long>(t.store->counters().evicted.value()),
-              static_cast<unsigned long>(t.slots->counts().carvings), static_cast<unsigned long>(tally.refused),
-              t.store->TakeLongestStep());
+  const auto mean = [&](std::uint64_t sum) {
+    return static_cast<double>(sum) / static_cast<double>(tally.samples);
+  };
+  std::printf(
+      "%-14s memory %.0f MiB, working set %.0f MiB: resident %.1f MiB (%.3f of the memory), slots in use "
+      "%.3f, "
+      "hits %.3f, evicted %lu, carvings %lu, refused %lu, longest step %u\n",
+      what, memory / mib, static_cast<double>(working_set) / mib, mean(tally.resident) / mib,
+      mean(tally.resident) / memory, mean(tally.used) / memory,
+      static_cast<double>(tally.hits) / static_cast<double>(tally.asked),
+      static_cast<unsigned long>(t.store->counters().evicted.value()),
+      static_cast<unsigned long>(t.slots->counts().carvings), static_cast<unsigned long>(tally.refused),
+      t.store->TakeLongestStep());
 }
 
 int Main(std::uint64_t requests) {
   constexpr std::uint64_t kKiB = 1024;
   // What tests/kill asks for, and the same weights in a memory of more chunks.
-  const Space kill[] = {{4 * kKiB, 192}, {16 * kKiB, 96}, {64 * kKiB, 36}, {256 * kKiB, 24}, {1024 * kKiB, 24}};
+  const Space kill[] = {
+      {4 * kKiB, 192}, {16 * kKiB, 96}, {64 * kKiB, 36}, {256 * kKiB, 24}, {1024 * kKiB, 24}};
   Press("kill loop", 7, requests, kill);
   const Space even[] = {{16 * kKiB, 4000}, {64 * kKiB, 1000}, {256 * kKiB, 250}, {1024 * kKiB, 62}};
   Press("even bytes", 24, 2 * requests, even);
@@ -105,4 +113,6 @@ int Main(std::uint64_t requests) {
 }  // namespace
 }  // namespace cistern
 
-int main(int argc, char** argv) { return cistern::Main(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 3'000); }
+int main(int argc, char** argv) {
+  return cistern::Main(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 3'000);
+}

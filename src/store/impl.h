@@ -37,7 +37,7 @@ inline constexpr std::uint32_t kSpentTouches = 300;
 inline constexpr std::uint32_t kStandingLooks = 192;
 // Windows of more blocks are ordered like full groups: finding what fell behind costs a look a block.
 inline constexpr std::uint32_t kMaxWindowLooks = 64;
-inline constexpr std::uint64_t kStretchBytes = 4u << 20;    // of a part, for one mover
+inline constexpr std::uint64_t kStretchBytes = 4u << 20;         // of a part, for one mover
 inline constexpr std::uint64_t kSequencesReserved = 1ull << 32;  // at a time; see docs/formats/journal.md
 
 class BlockStore::Impl {
@@ -50,7 +50,8 @@ class BlockStore::Impl {
   Task<Status> Recover();
   Task<Result<Attached>> Attach(NamespaceSpec spec);
   Status CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const;
-  Task<Result<std::uint32_t>> MatchRest(std::uint32_t slot, std::uint32_t matched, std::span<const BlockKey> rest);
+  Task<Result<std::uint32_t>> MatchRest(std::uint32_t slot, std::uint32_t matched,
+                                        std::span<const BlockKey> rest);
   Task<Result<LeaseId>> Hold(Caller caller, std::uint32_t slot, std::span<const BlockKey> chain,
                              std::int64_t hold_us);
   Task<Result<AcquireGrant>> Acquire(Caller caller, std::uint32_t slot, std::span<const BlockName> blocks,
@@ -58,7 +59,8 @@ class BlockStore::Impl {
   Status Release(const Caller& caller, LeaseId lease) { return leases_.End(caller, lease); }
   Task<std::vector<PartOutcome>> Write(Caller caller, std::uint32_t slot, std::vector<PartWrite> parts,
                                        Instant deadline);
-  Task<Result<std::uint32_t>> EndHeld(Caller caller, std::uint32_t slot, std::span<const PutId> puts, bool publish);
+  Task<Result<std::uint32_t>> EndHeld(Caller caller, std::uint32_t slot, std::span<const PutId> puts,
+                                      bool publish);
   Task<std::uint32_t> Touch(std::uint32_t slot, std::span<const BlockKey> keys);
   void TouchPlace(std::uint32_t place, std::uint32_t generation_low);
   Task<Result<std::uint64_t>> Drop(std::uint32_t slot, std::span<const BlockKey> keys);
@@ -101,8 +103,8 @@ class BlockStore::Impl {
   BlockId IfStanding(BlockId block, bool* unsure = nullptr);
   static constexpr std::size_t kFoundAhead = 32;
   void FindAhead(RealmId realm, std::span<const BlockName> names, std::span<BlockId, kFoundAhead> found);
-  // Of how many blocks before a key the groups' records follow each other without a gap, `*run` one a group, as
-  // far as the namespace's windows ask, and at most `most`.
+  // Of how many blocks before a key the groups' records follow each other without a gap, `*run` one a group,
+  // as far as the namespace's windows ask, and at most `most`.
   Task<void> LookBack(RealmId realm, BlockKey key, std::uint32_t most, std::vector<std::uint64_t>* run);
   // Its record of the group that may be read now, or kNoId.
   RecordId Readable(BlockId block, std::uint16_t group, std::uint64_t now_s) const;
@@ -128,6 +130,7 @@ class BlockStore::Impl {
 
   // ---- puts (write.cc) ----
   struct PartJob;  // one PartWrite on its way
+  struct WriteCall;
   Status CheckPart(const NamespaceEntry& entry, const PartWrite& part) const;
   // Finds or makes the put; kWaits where something is being collected that hides whether the block is here.
   Step JoinPut(const Caller& caller, RealmId realm, PartJob& job);
@@ -142,6 +145,11 @@ class BlockStore::Impl {
   void Commit(PartJob& job);
   void Leave(PutSlot put);
   // Its writer is done with it: what came of it.
+  // Whether it may join a put; else its outcome says why not.
+  bool Admit(const WriteCall& call, PartJob& job) const;
+  // Commits what was copied, and publishes the put if that was the last.
+  Task<void> Finish(WriteCall& call, PartJob& job);
+  void NoteRefused(WriteCall& call, const PartJob& job);
   void Settled(PartJob& job);
   // An open put ends without becoming visible; kOk: its block was there already.
   void EndPut(PutSlot put, Code why);
@@ -187,6 +195,8 @@ class BlockStore::Impl {
   Task<bool> EmptyRange(HeadRange range);
   // Moves a record to another slot of its size; false where it stays, or is gone.
   Task<bool> Move(RecordId record);
+  // `to` has been filled with its body.
+  void Relocate(RecordId record, const SealView& seal, Place to, std::uint64_t generation);
   // Ends a record: index entry, generation, slot. Its block may be freed with it.
   void Remove(RecordId record);
   void RemoveRecordOnly(RecordId record);
@@ -202,9 +212,9 @@ class BlockStore::Impl {
   // ---- dropping (drop.cc) ----
   enum class Reason : std::uint8_t { kDropped, kExpired, kBad };
   struct Grave {
-    BlockId top = kNoId;      // kNoId: nothing of it is in the tree
+    BlockId top = kNoId;  // kNoId: nothing of it is in the tree
     BlockId at = kNoId;
-    RealmId realm = kNoId;    // the key's; all of it goes where `whole_realm`
+    RealmId realm = kNoId;  // the key's; all of it goes where `whole_realm`
     bool whole_realm = false;
     PutSlot next_put = 0;
     std::vector<BlockKey> keys;  // whose puts, and the puts below them, end

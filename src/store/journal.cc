@@ -15,7 +15,8 @@ constexpr std::size_t kFileHeadBytes = 16;
 constexpr std::size_t kBatchHeadBytes = 8;   // crc, bytes of records
 constexpr std::size_t kRecordHeadBytes = 5;  // payload bytes, kind
 constexpr std::size_t kMaxPayloadBytes = 256u << 10;
-constexpr std::uint64_t kMaxFileBytes = 256ull << 20;  // far above what kMaxNamespaces and the tombstones take
+constexpr std::uint64_t kMaxFileBytes = 256ull
+                                        << 20;  // far above what kMaxNamespaces and the tombstones take
 constexpr std::uint64_t kSlackBytes = 1u << 20;
 constexpr std::size_t kStepBytes = 64u << 10;
 constexpr std::size_t kStepRecords = 256;
@@ -201,14 +202,17 @@ Task<Result<Journal::Contents>> Journal::Open() {
     const std::size_t at = bytes.size();
     bytes.resize(std::min<std::size_t>(at + kStepBytes, *size));
     const auto piece = std::span(bytes).subspan(at);
-    if (Status status = co_await file.ReadAll(piece, at); !status.ok()) co_return std::unexpected(std::move(status));
+    if (Status status = co_await file.ReadAll(piece, at); !status.ok())
+      co_return std::unexpected(std::move(status));
   }
   if (bytes.size() < kFileHeadBytes || GetRaw<std::uint64_t>(bytes, 0) != kJournalMagic) {
-    co_return Error(Code::kMismatch, Text(path, ": is no journal; move it away to start without what it held"));
+    co_return Error(Code::kMismatch,
+                    Text(path, ": is no journal; move it away to start without what it held"));
   }
   if (const auto version = GetRaw<std::uint64_t>(bytes, 8); version != kJournalVersion) {
-    co_return Error(Code::kMismatch, Text(path, ": is of format version ", version, " and this node reads version ",
-                                          kJournalVersion, "; use the node that wrote it, or move it away"));
+    co_return Error(Code::kMismatch,
+                    Text(path, ": is of format version ", version, " and this node reads version ",
+                         kJournalVersion, "; use the node that wrote it, or move it away"));
   }
   std::size_t used = kFileHeadBytes;
   const bool whole = co_await Apply(bytes, &used, &contents);
@@ -357,7 +361,8 @@ void Journal::GoBack(const std::vector<AskedPtr>& failed) {
     // One that came after it goes back further now.
     Asked* later = nullptr;
     const auto is_later = [&](const AskedPtr& other) { return other->names && other->slot == asked.slot; };
-    if (const auto at = std::find_if(failed.begin() + static_cast<std::ptrdiff_t>(i) + 1, failed.end(), is_later);
+    if (const auto at =
+            std::find_if(failed.begin() + static_cast<std::ptrdiff_t>(i) + 1, failed.end(), is_later);
         at != failed.end()) {
       later = at->get();
     }
@@ -375,7 +380,8 @@ void Journal::GoBack(const std::vector<AskedPtr>& failed) {
   }
 }
 
-// Whoever finds nobody flushing writes for all whose records are in the next batch, and wakes those of the one after.
+// Whoever finds nobody flushing writes for all whose records are in the next batch, and wakes those of the
+// one after.
 Task<Status> Journal::Flush(AskedPtr asked) {
   pending_.back().asked.push_back(asked);
   while (!asked->done) {

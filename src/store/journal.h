@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The small log of what must not come back (R10): which lists are namespaces and under which incarnation, the
 // tombstones of dropped keys, and up to where sequence numbers may have been used. docs/formats/journal.md
-// describes its file. It is bounded by what it says now: it keeps that in memory as well and rewrites the file
-// when history is more than half of it.
+// describes its file. It is bounded by what it says now: it keeps that in memory as well and rewrites the
+// file when history is more than half of it.
 //
-// Nothing is durable before its task ends with ok. Appends that come together share one write and one sync, as far
-// as a batch goes (kJournalBatchBytes). A namespace whose append failed is not in the file when it is written again:
-// what was there before it is. Work on much of it goes on from step to step (R16).
+// Nothing is durable before its task ends with ok. Appends that come together share one write and one sync,
+// as far as a batch goes (kJournalBatchBytes). A namespace whose append failed is not in the file when it is
+// written again: what was there before it is. Work on much of it goes on from step to step (R16).
 #pragma once
 
 #include <cstddef>
@@ -115,9 +115,9 @@ class Journal final {
   Loop& loop_;
   const std::string directory_;
   File file_;
-  std::uint64_t end_ = 0;        // of the file
-  std::uint64_t live_bytes_ = 0; // of the file when it was last rewritten
-  bool broken_ = true;           // an append failed: the file's end is unknown, so it is written anew
+  std::uint64_t end_ = 0;         // of the file
+  std::uint64_t live_bytes_ = 0;  // of the file when it was last rewritten
+  bool broken_ = true;            // an append failed: the file's end is unknown, so it is written anew
 
   std::map<std::uint32_t, std::vector<std::byte>> namespaces_;  // by slot
   std::map<std::uint64_t, Tombstone> tombstones_;               // by sequence

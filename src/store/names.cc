@@ -37,12 +37,15 @@ Status CheckHash(const NamespaceSpec& spec) {
   if (spec.trusted_keys) return Status();
   for (const auto& [name, value] : spec.fields) {
     const bool hash = name == "hash";
-    if (hash && std::ranges::none_of(kSafeHashes, [&](std::string_view safe) { return value.starts_with(safe); })) {
-      return Invalid(Text("field hash: '", value, "' is not a cryptographic hash (sha256, sha512, sha3, blake2, "
+    if (hash &&
+        std::ranges::none_of(kSafeHashes, [&](std::string_view safe) { return value.starts_with(safe); })) {
+      return Invalid(Text("field hash: '", value,
+                          "' is not a cryptographic hash (sha256, sha512, sha3, blake2, "
                           "blake3), so two contents may get one key: use one, or say trusted_keys"));
     }
     std::uint32_t bytes = 0;
-    if (name == "key_bytes" && std::from_chars(value.data(), value.data() + value.size(), bytes).ec == std::errc() &&
+    if (name == "key_bytes" &&
+        std::from_chars(value.data(), value.data() + value.size(), bytes).ec == std::errc() &&
         bytes < BlockKey::kMinUntrustedBytes) {
       return Invalid(Text("field key_bytes: ", bytes, " is under ", BlockKey::kMinUntrustedBytes,
                           ", so two contents may get one key: use longer keys, or say trusted_keys"));
@@ -78,7 +81,8 @@ Status CheckFields(const NamespaceSpec& spec) {
 Status CheckGroup(const GroupSpec& group) {
   const std::string what = Text("group ", group.name, ": ");
   if (group.name.empty() || group.name.size() > kMaxNameBytes || !Printable(group.name)) {
-    return Invalid(Text("groups: the name '", group.name, "' is not 1 to ", kMaxNameBytes, " printable bytes"));
+    return Invalid(
+        Text("groups: the name '", group.name, "' is not 1 to ", kMaxNameBytes, " printable bytes"));
   }
   if (group.reach == Reach::kLastState) {
     return Invalid(what + "reach last_state is not served by this version; full and window are");
@@ -190,7 +194,8 @@ void Settle(NamespaceEntry& entry) {
   entry.first_full = kNoGroup;
   for (std::size_t i = 0; i < entry.groups.size(); ++i) {
     Group& group = entry.groups[i];
-    if (group.reach == Reach::kFull && entry.first_full == kNoGroup) entry.first_full = static_cast<std::uint16_t>(i);
+    if (group.reach == Reach::kFull && entry.first_full == kNoGroup)
+      entry.first_full = static_cast<std::uint16_t>(i);
     group.body_bytes = 0;
     for (std::uint32_t bytes : group.part_bytes) group.body_bytes += bytes;
     // Tokens round up: a window that ends inside a block needs the block.
@@ -230,13 +235,14 @@ std::string PartsText(const Group& group) {
 std::string Difference(const NamespaceEntry& stored, const NamespaceEntry& asked) {
   std::size_t a = 0, b = 0;
   while (a < stored.fields.size() || b < asked.fields.size()) {
-    if (b == asked.fields.size() || (a < stored.fields.size() && stored.fields[a].first < asked.fields[b].first)) {
+    if (b == asked.fields.size() ||
+        (a < stored.fields.size() && stored.fields[a].first < asked.fields[b].first)) {
       return Text("field ", stored.fields[a].first, " is '", stored.fields[a].second,
                   "' in the stored list and missing in this one");
     }
     if (a == stored.fields.size() || asked.fields[b].first < stored.fields[a].first) {
-      return Text("field ", asked.fields[b].first, " is missing in the stored list and '", asked.fields[b].second,
-                  "' in this one");
+      return Text("field ", asked.fields[b].first, " is missing in the stored list and '",
+                  asked.fields[b].second, "' in this one");
     }
     if (stored.fields[a].second != asked.fields[b].second) {
       return Text("field ", stored.fields[a].first, " is '", stored.fields[a].second,
@@ -263,7 +269,8 @@ std::string Difference(const NamespaceEntry& stored, const NamespaceEntry& asked
                   " in this one");
     }
   }
-  return Text("trusted_keys is ", stored.trusted_keys, " in the stored list and ", asked.trusted_keys, " in this one");
+  return Text("trusted_keys is ", stored.trusted_keys, " in the stored list and ", asked.trusted_keys,
+              " in this one");
 }
 
 // Whether a window of `asked` is wider than the stored one: the widest is kept, so that every user finds his.

@@ -21,7 +21,7 @@ namespace cistern {
 inline constexpr std::size_t kMaxFields = 256;
 inline constexpr std::size_t kMaxFieldBytes = 64u << 10;  // names and values of a list together
 inline constexpr std::size_t kMaxGroups = 8;
-inline constexpr std::size_t kMaxNameBytes = 64;          // of a group; of a namespace twice that
+inline constexpr std::size_t kMaxNameBytes = 64;  // of a group; of a namespace twice that
 inline constexpr std::size_t kMaxGroupParts = 64;
 inline constexpr std::size_t kMaxNamesOfList = 16;
 inline constexpr std::uint16_t kNoGroup = 0xffff;
@@ -31,17 +31,19 @@ struct Group {
   std::string name;
   Reach reach = Reach::kFull;
   std::uint32_t window_tokens = 0;
-  std::uint32_t window_blocks = 0;          // of kWindow: at least 1
-  std::vector<std::uint32_t> part_bytes;    // empty: one part of any length
-  std::uint64_t body_bytes = 0;             // 0 where part_bytes is empty
-  std::uint16_t parts() const { return part_bytes.empty() ? 1 : static_cast<std::uint16_t>(part_bytes.size()); }
+  std::uint32_t window_blocks = 0;        // of kWindow: at least 1
+  std::vector<std::uint32_t> part_bytes;  // empty: one part of any length
+  std::uint64_t body_bytes = 0;           // 0 where part_bytes is empty
+  std::uint16_t parts() const {
+    return part_bytes.empty() ? 1 : static_cast<std::uint16_t>(part_bytes.size());
+  }
 };
 
 struct NamespaceEntry {
   std::uint32_t slot = 0;
   std::uint64_t incarnation = 0;
-  std::vector<std::string> names;                              // that stand for this list
-  std::vector<std::pair<std::string, std::string>> fields;     // sorted by name
+  std::vector<std::string> names;                           // that stand for this list
+  std::vector<std::pair<std::string, std::string>> fields;  // sorted by name
   std::vector<Group> groups;
   std::uint32_t block_tokens = 1;
   bool trusted_keys = false;
@@ -68,8 +70,8 @@ class Names final {
   Result<Lookup> Find(const NamespaceSpec& spec) const;
   // The entry as it will be when the spec is attached; a new one has a free slot and `incarnation`.
   NamespaceEntry Merged(const NamespaceSpec& spec, std::uint64_t incarnation) const;
-  // Puts an entry into its slot, replacing what was there under the same list. What Merged gave or the journal
-  // holds.
+  // Puts an entry into its slot, replacing what was there under the same list. What Merged gave or the
+  // journal holds.
   void Put(NamespaceEntry entry);
   void Forget(std::uint32_t slot);
   void SetIncarnation(std::uint32_t slot, std::uint64_t incarnation);

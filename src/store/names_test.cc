@@ -12,8 +12,9 @@ using testing::HasSubstr;
 NamespaceSpec Spec() {
   NamespaceSpec spec;
   spec.fields = {{"dtype", "bf16"}, {"model", "llama"}};
-  spec.groups = {{.name = "full", .part_bytes = {65536, 65536}},
-                 {.name = "local", .reach = Reach::kWindow, .window_tokens = 1000, .part_bytes = {65536, 65536}}};
+  spec.groups = {
+      {.name = "full", .part_bytes = {65536, 65536}},
+      {.name = "local", .reach = Reach::kWindow, .window_tokens = 1000, .part_bytes = {65536, 65536}}};
   spec.block_tokens = 16;
   return spec;
 }
@@ -69,12 +70,14 @@ TEST(NamesTest, ANameWithAnotherListIsAMismatchThatNamesFieldAndBothValues) {
   auto found = names.Find(spec);
   ASSERT_FALSE(found.has_value());
   EXPECT_EQ(found.error().code(), Code::kMismatch);
-  EXPECT_THAT(found.error().message(), HasSubstr("field dtype is 'bf16' in the stored list and 'fp8' in this one"));
+  EXPECT_THAT(found.error().message(),
+              HasSubstr("field dtype is 'bf16' in the stored list and 'fp8' in this one"));
 
   spec = Spec();
   spec.name = "production";
   spec.fields.pop_back();
-  EXPECT_THAT(names.Find(spec).error().message(), HasSubstr("field model is 'llama' in the stored list and missing"));
+  EXPECT_THAT(names.Find(spec).error().message(),
+              HasSubstr("field model is 'llama' in the stored list and missing"));
   spec = Spec();
   spec.name = "production";
   spec.groups[1].part_bytes = {1};

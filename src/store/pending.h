@@ -35,9 +35,9 @@ struct Put {
   std::vector<std::uint32_t> part_bytes;
   std::vector<std::uint32_t> crcs;  // of the segments of all parts
   std::uint64_t body_bytes = 0;
-  std::uint64_t written = 0;  // parts whose bytes are in the slot, a bit each
-  std::uint64_t writing = 0;  // parts that are being copied
-  std::uint64_t made = 0;     // when, as the store counts puts, cuts and drops
+  std::uint64_t written = 0;     // parts whose bytes are in the slot, a bit each
+  std::uint64_t writing = 0;     // parts that are being copied
+  std::uint64_t made = 0;        // when, as the store counts puts, cuts and drops
   std::uint64_t after_drop = 0;  // when the last drop of a key before it was; 0: never since the start
   std::uint64_t generation = 0;
   Place place = 0;
@@ -82,8 +82,8 @@ class Pending final {
   // The open put whose time is over, kNoId when there is none.
   PutSlot FirstDue(Instant now) const;
 
-  // Open puts of a key, below a key, and of a number, in the order in which they were added: start with kNoId.
-  // The one before may have been closed only after asking for the next.
+  // Open puts of a key, below a key, and of a number, in the order in which they were added: start with
+  // kNoId. The one before may have been closed only after asking for the next.
   PutSlot NextOf(RealmId realm, const BlockKey& key, PutSlot before) const;
   PutSlot NextBelow(RealmId realm, const BlockKey& parent, PutSlot before) const;
   PutSlot NextNumbered(RealmId realm, const PutId& id, PutSlot before) const;

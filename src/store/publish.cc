@@ -7,7 +7,8 @@
 
 namespace cistern {
 
-BlockStore::Impl::Step BlockStore::Impl::FindParent(PutSlot put, const NamespaceEntry& entry, BlockId* parent) {
+BlockStore::Impl::Step BlockStore::Impl::FindParent(PutSlot put, const NamespaceEntry& entry,
+                                                    BlockId* parent) {
   const Put& p = pending_[put];
   *parent = kNoId;
   if (p.parent.none()) {
@@ -31,8 +32,9 @@ BlockStore::Impl::Step BlockStore::Impl::WaitUntilSure(PutSlot put) {
   return Step::kWaits;
 }
 
-// A drop ends the puts below it that it finds, parent by parent. A put whose parent was neither here nor on its
-// way then may have been below it all the same: it is given up when there was a drop between it and its parent.
+// A drop ends the puts below it that it finds, parent by parent. A put whose parent was neither here nor on
+// its way then may have been below it all the same: it is given up when there was a drop between it and its
+// parent.
 bool BlockStore::Impl::MayBeBelowDropped(const Put& put, BlockId parent, const NamespaceEntry& entry) const {
   if (put.parent.none()) return false;
   const std::uint16_t needed = entry.ParentGroup(put.name.group);
@@ -83,7 +85,8 @@ BlockStore::Impl::Step BlockStore::Impl::FindPresent(PutSlot put, BlockId parent
   return Step::kWaits;
 }
 
-bool BlockStore::Impl::EnterIndex(PutSlot put, BlockId block, std::uint64_t incarnation, std::uint32_t* number) {
+bool BlockStore::Impl::EnterIndex(PutSlot put, BlockId block, std::uint64_t incarnation,
+                                  std::uint32_t* number) {
   const Put& p = pending_[put];
   const Fingerprint fingerprint = FingerprintOf(incarnation, p.name.group, p.name.key);
   const Found found{.place = p.place,
@@ -111,8 +114,8 @@ bool BlockStore::Impl::EnterIndex(PutSlot put, BlockId block, std::uint64_t inca
   return true;
 }
 
-// The block that the put's record will belong to, made if it is not here; kNoId past the tree's bound. Nothing
-// that stands in its way is alive: FindPresent said so in this step.
+// The block that the put's record will belong to, made if it is not here; kNoId past the tree's bound.
+// Nothing that stands in its way is alive: FindPresent said so in this step.
 BlockId BlockStore::Impl::BlockFor(PutSlot put) {
   const Put& p = pending_[put];
   const RealmId realm = p.name.realm;
@@ -303,7 +306,8 @@ bool BlockStore::Impl::CascadeSlice() {
     const Step step = TryPublish(put);
     if (step == Step::kSpent) return true;
     const NamespaceEntry* entry = EntryOf(below.realm);
-    if (step == Step::kDone || entry == nullptr || pending_.ReadyBelow(below.realm, below.key, 1u << group) != put) {
+    if (step == Step::kDone || entry == nullptr ||
+        pending_.ReadyBelow(below.realm, below.key, 1u << group) != put) {
       continue;
     }
     // It waits for its parent in the group that it needs, and so do all that need the same.

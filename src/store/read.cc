@@ -74,7 +74,8 @@ BlockId BlockStore::Impl::IfStanding(BlockId block, bool* unsure) {
 
 // The first of the names: each takes two or three lines of memory one after the other, all of them together
 // hardly longer than one.
-void BlockStore::Impl::FindAhead(RealmId realm, std::span<const BlockName> names, std::span<BlockId, kFoundAhead> found) {
+void BlockStore::Impl::FindAhead(RealmId realm, std::span<const BlockName> names,
+                                 std::span<BlockId, kFoundAhead> found) {
   std::array<std::uint32_t, kFoundAhead> tags;
   const std::size_t count = std::min(names.size(), kFoundAhead);
   for (std::size_t i = 0; i < count; ++i) tags[i] = tree_.PrefetchBucket(realm, names[i].key);
@@ -90,8 +91,8 @@ RecordId BlockStore::Impl::Readable(BlockId block, std::uint16_t group, std::uin
   return record == kNoId || Expired(tree_.record(record), now_s) ? kNoId : record;
 }
 
-// For each block of `rest`: how far back from it every group's records follow each other without a gap. A full
-// group ends the match at its first gap; a window only has to reach back its length, or to block 0.
+// For each block of `rest`: how far back from it every group's records follow each other without a gap. A
+// full group ends the match at its first gap; a window only has to reach back its length, or to block 0.
 Task<Result<std::uint32_t>> BlockStore::Impl::MatchRest(std::uint32_t slot, std::uint32_t matched,
                                                         std::span<const BlockKey> rest) {
   const RealmId realm = RealmOf(slot);
@@ -169,8 +170,8 @@ void BlockStore::Impl::DropHold(Held held) {
 
 // A chain's end keeps its ancestors: the last copy of a full group's record does not go while something below
 // is here. What a window needs may go by itself, so it is leased record by record.
-Task<Result<LeaseId>> BlockStore::Impl::Hold(Caller caller, std::uint32_t slot, std::span<const BlockKey> chain,
-                                             std::int64_t hold_us) {
+Task<Result<LeaseId>> BlockStore::Impl::Hold(Caller caller, std::uint32_t slot,
+                                             std::span<const BlockKey> chain, std::int64_t hold_us) {
   const RealmId realm = RealmOf(slot);
   if (EntryOf(realm) == nullptr) co_return std::unexpected(Unknown(slot));
   if (hold_us <= 0 || chain.empty()) {
@@ -240,8 +241,8 @@ Task<bool> BlockStore::Impl::Verify(Held held) {
     co_return true;
   }
   counters_.cut_bad.Add();
-  log_.Log(LogLevel::kWarning, "block ", tree_.block(now.block).Key().ToHex(), ": its record at place ", r.place,
-           " fails its seal; it goes with what descends from it");
+  log_.Log(LogLevel::kWarning, "block ", tree_.block(now.block).Key().ToHex(), ": its record at place ",
+           r.place, " fails its seal; it goes with what descends from it");
   Cut(now.block, Reason::kBad);
   co_return false;
 }
@@ -251,7 +252,8 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
                                                      Instant deadline) {
   const RealmId realm = RealmOf(slot);
   if (EntryOf(realm) == nullptr) co_return std::unexpected(Unknown(slot));
-  if (lease_us <= 0) co_return Error(Code::kInvalid, Text("lease_us: is ", lease_us, " and has to be at least 1"));
+  if (lease_us <= 0)
+    co_return Error(Code::kInvalid, Text("lease_us: is ", lease_us, " and has to be at least 1"));
   if (Status room = leases_.CheckRoom(blocks.size()); !room.ok()) {
     counters_.busy.Add();
     co_return std::unexpected(std::move(room));

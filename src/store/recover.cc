@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes back after a restart: what the heads believe, of a current incarnation, not expired, whose parent
-// came back and was born before it, and that no tombstone above it is younger than (R10, R11). Everything else
-// is retired here, before anybody can ask. Each pass goes over all blocks in order and fetches ahead, because a
-// million blocks are a million cache misses a pass otherwise.
+// What comes back after a restart: what the heads believe, of a current incarnation, not expired, whose
+// parent came back and was born before it, and that no tombstone above it is younger than (R10, R11).
+// Everything else is retired here, before anybody can ask. Each pass goes over all blocks in order and
+// fetches ahead, because a million blocks are a million cache misses a pass otherwise.
 #include <algorithm>
 #include <array>
 #include <unordered_map>
@@ -28,7 +28,7 @@ struct BlockStore::Impl::Revival {
   std::vector<std::uint64_t> sequences;               // by record
   std::vector<std::uint64_t> floors;                  // by block; empty without tombstones
   std::unordered_map<BlockId, std::uint64_t> dropped;
-  std::vector<BlockId> order;                         // parents before children
+  std::vector<BlockId> order;  // parents before children
 };
 
 Task<Status> BlockStore::Impl::Recover() {
@@ -49,8 +49,8 @@ Task<Status> BlockStore::Impl::Recover() {
   }
   co_await Scan(revival);
   const Recovery::Counts& counts = revival.recovery.counts();
-  sequence_ = std::max({revival.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1,
-                        std::uint64_t{1}});
+  sequence_ = std::max(
+      {revival.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1, std::uint64_t{1}});
   for (const Tombstone& tombstone : revival.journal.tombstones) {
     Count();
     if (Spent()) co_await Yield();
@@ -105,7 +105,8 @@ void BlockStore::Impl::Admit(Revival& revival, const RecoveredBlock& found) {
   const RealmId realm = known->second;
   const NamespaceEntry& entry = *EntryOf(realm);
   if (found.group >= entry.groups.size() || entry.groups[found.group].parts() != found.parts ||
-      (entry.groups[found.group].body_bytes != 0 && entry.groups[found.group].body_bytes != found.body_bytes)) {
+      (entry.groups[found.group].body_bytes != 0 &&
+       entry.groups[found.group].body_bytes != found.body_bytes)) {
     return refuse(found.place);
   }
   BlockId block = tree_.Find(realm, found.key);

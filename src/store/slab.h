@@ -15,8 +15,8 @@ namespace cistern {
 
 inline constexpr std::uint32_t kNoId = 0xffff'ffff;
 
-// Items by dense ids; an id that was taken back is given out again. `T` has a `std::uint32_t next_free`, which
-// is the slab's while the item is not given out. Items keep their address.
+// Items by dense ids; an id that was taken back is given out again. `T` has a `std::uint32_t next_free`,
+// which is the slab's while the item is not given out. Items keep their address.
 template <class T>
 class Slab final {
  public:
@@ -55,8 +55,8 @@ class Slab final {
   std::uint32_t size_ = 0;
 };
 
-// Zeroes, `size` of them, that take memory where they are first written: for tables as large as an arena could
-// ever need.
+// Zeroes, `size` of them, that take memory where they are first written: for tables as large as an arena
+// could ever need.
 template <class T>
 class LazyArray final {
  public:

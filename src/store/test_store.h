@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store over an arena in private memory, a simulated loop, clock and disk, and movers that move at once. What
-// outlives a process (arena, disk, time) stays over Restart() and Kill(). For tests of this folder and of those
-// above it.
+// A store over an arena in private memory, a simulated loop, clock and disk, and movers that move at once.
+// What outlives a process (arena, disk, time) stays over Restart() and Kill(). For tests of this folder and
+// of those above it.
 #pragma once
 
 #include <cstdlib>
@@ -124,7 +124,8 @@ class TestStore {
 
   std::uint64_t Generation(Place place) { return words.Load(arena.generation(place)); }
   // As a client would read it: the first part, whole.
-  std::optional<std::vector<std::byte>> Read(std::uint32_t slot, const BlockKey& key, std::uint16_t group = 0) {
+  std::optional<std::vector<std::byte>> Read(std::uint32_t slot, const BlockKey& key,
+                                             std::uint16_t group = 0) {
     Reader<RealWords> reader(words, arena, index);
     const ReadCall call = reader.Begin(slot, clock.Wall().seconds);
     const auto found = reader.Find(call, group, key);

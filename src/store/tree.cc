@@ -41,7 +41,9 @@ BlockId Tree::OrphansOf(RealmId realm) {
   return r.orphans;
 }
 
-std::uint32_t Tree::TagOf(RealmId realm, const BlockKey& key) { return static_cast<std::uint32_t>(key.Hash(realm) >> 32); }
+std::uint32_t Tree::TagOf(RealmId realm, const BlockKey& key) {
+  return static_cast<std::uint32_t>(key.Hash(realm) >> 32);
+}
 
 BlockId Tree::Find(RealmId realm, const BlockKey& key, std::uint32_t tag) const {
   for (std::size_t at = HomeOf(tag);; at = (at + 1) & (table_.size() - 1)) {
@@ -98,7 +100,8 @@ void Tree::LinkChild(BlockId parent, BlockId block) {
 void Tree::UnlinkChild(BlockId block) {
   Block& b = blocks_[block];
   if (b.parent == kNoId) return;
-  (b.prev_sibling == kNoId ? blocks_[b.parent].first_child : blocks_[b.prev_sibling].next_sibling) = b.next_sibling;
+  (b.prev_sibling == kNoId ? blocks_[b.parent].first_child : blocks_[b.prev_sibling].next_sibling) =
+      b.next_sibling;
   if (b.next_sibling != kNoId) blocks_[b.next_sibling].prev_sibling = b.prev_sibling;
   b.parent = b.next_sibling = b.prev_sibling = kNoId;
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The blocks of a node and how they descend from each other, and their records in memory. A tree per
-// incarnation of a namespace (a realm), whose root stands for the empty prefix. It knows what is where and who
-// is whose child; what may be published, evicted or believed is decided above it.
+// incarnation of a namespace (a realm), whose root stands for the empty prefix. It knows what is where and
+// who is whose child; what may be published, evicted or believed is decided above it.
 //
-// A block has records or children; one that has neither any more is freed. One without records is a ghost. Plain structures, no allocation per block; 64 bytes a block
-// and 48 a record, and with table, order and places about 150 together.
+// A block has records or children; one that has neither any more is freed. One without records is a ghost.
+// Plain structures, no allocation per block; 64 bytes a block and 48 a record, and with table, order and
+// places about 150 together.
 //
 // A block that was cut is no longer found by its key and never comes back, even for a block of the same key:
 // that one is new. Those below it are found until they are collected; Standing() tells them apart.
@@ -118,8 +119,8 @@ class Tree final {
   // kNoId when none is in the table. Two or three cache lines.
   BlockId Find(RealmId realm, const BlockKey& key) const { return Find(realm, key, TagOf(realm, key)); }
   BlockId Find(RealmId realm, const BlockKey& key, std::uint32_t tag) const;
-  // What Find of several keys will look at, asked for ahead: first every key's bucket, which gives its tag, then
-  // every tag's block.
+  // What Find of several keys will look at, asked for ahead: first every key's bucket, which gives its tag,
+  // then every tag's block.
   std::uint32_t PrefetchBucket(RealmId realm, const BlockKey& key) const;
   void PrefetchBlock(std::uint32_t tag) const;
   // The first record of a block that was found.
@@ -155,7 +156,9 @@ class Tree final {
 
   Block& block(BlockId id) { return blocks_[id]; }
   const Block& block(BlockId id) const { return blocks_[id]; }
+  // Roots and ghosts included.
   std::uint32_t blocks() const { return blocks_.size(); }
+  std::uint32_t realms() const { return static_cast<std::uint32_t>(realms_.size()); }
   // Past every id in use.
   BlockId block_end() const { return blocks_.end(); }
 

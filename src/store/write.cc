@@ -19,6 +19,14 @@ struct BlockStore::Impl::PartJob {
   bool failed() const { return !outcome.status.ok(); }
 };
 
+// One call's parts have this in common.
+struct BlockStore::Impl::WriteCall {
+  RealmId realm;
+  Instant deadline;
+  // A child of what this call could not write will not be reachable: it is refused with it, not kept waiting.
+  std::unordered_set<BlockKey> refused;
+};
+
 Status BlockStore::Impl::CheckPart(const NamespaceEntry& entry, const PartWrite& part) const {
   const auto invalid = [&](std::string message) {
     return Status(Code::kInvalid, Text("block ", part.key.ToHex(), ": ", message));
@@ -27,9 +35,11 @@ Status BlockStore::Impl::CheckPart(const NamespaceEntry& entry, const PartWrite&
     return invalid(Text("its key has ", part.key.length, " bytes and its parent's ", part.parent.length,
                         ", a key has 1 to ", BlockKey::kMaxBytes));
   }
-  const std::size_t shorter = part.parent.none() ? part.key.length : std::min(part.key.length, part.parent.length);
+  const std::size_t shorter =
+      part.parent.none() ? part.key.length : std::min(part.key.length, part.parent.length);
   if (shorter < BlockKey::kMinUntrustedBytes && !entry.trusted_keys) {
-    return invalid(Text("its key or its parent's has ", shorter, " bytes, under ", BlockKey::kMinUntrustedBytes,
+    return invalid(Text("its key or its parent's has ", shorter, " bytes, under ",
+                        BlockKey::kMinUntrustedBytes,
                         " two contents may get one key: use longer keys, or attach with trusted_keys"));
   }
   if (part.key == part.parent) return invalid("is its own parent");
@@ -42,8 +52,8 @@ Status BlockStore::Impl::CheckPart(const NamespaceEntry& entry, const PartWrite&
   }
   if (part.from.empty()) return invalid(Text("part ", part.part, " has no bytes"));
   if (!group.part_bytes.empty() && part.from.size() != group.part_bytes[part.part]) {
-    return invalid(Text("part ", part.part, " has ", part.from.size(), " bytes and in group ", group.name, " it has ",
-                        group.part_bytes[part.part]));
+    return invalid(Text("part ", part.part, " has ", part.from.size(), " bytes and in group ", group.name,
+                        " it has ", group.part_bytes[part.part]));
   }
   if (!part.checksums.empty() && part.checksums.size() != SegmentsOfPart(part.from.size())) {
     return invalid(Text("part ", part.part, " comes with ", part.checksums.size(), " checksums and has ",
@@ -80,8 +90,8 @@ BlockStore::Impl::Step BlockStore::Impl::JoinPut(const Caller& caller, RealmId r
   if (put == kNoId) {
     if (pending_.full()) {
       counters_.busy.Add();
-      job.outcome.status = Status(Code::kBusy, Text("write: ", options_.max_pending,
-                                                    " puts are pending, which is the limit"));
+      job.outcome.status =
+          Status(Code::kBusy, Text("write: ", options_.max_pending, " puts are pending, which is the limit"));
       return Step::kDone;
     }
     put = pending_.Add(name, part.parent, clock_.Now().PlusUs(options_.pending_us));
@@ -90,8 +100,9 @@ BlockStore::Impl::Step BlockStore::Impl::JoinPut(const Caller& caller, RealmId r
     if (p.part_bytes.empty()) p.part_bytes = {static_cast<std::uint32_t>(part.from.size())};
     p.body_bytes = group.part_bytes.empty() ? part.from.size() : group.body_bytes;
     p.crcs.resize(SegmentCount(p.part_bytes));
-    p.expiry = part.ttl_s == 0 ? 0
-                               : static_cast<std::uint32_t>(std::min<std::uint64_t>(now_s + part.ttl_s, UINT32_MAX));
+    p.expiry = part.ttl_s == 0
+                   ? 0
+                   : static_cast<std::uint32_t>(std::min<std::uint64_t>(now_s + part.ttl_s, UINT32_MAX));
     p.held = part.held;
     p.made = ++last_made_;
     p.after_drop = tree_.realm(realm)->last_drop;
@@ -99,8 +110,9 @@ BlockStore::Impl::Step BlockStore::Impl::JoinPut(const Caller& caller, RealmId r
   }
   Put& p = pending_[put];
   if (p.parent != part.parent || p.part_bytes[part.part] != part.from.size()) {
-    job.outcome.status = Status(Code::kInvalid, Text("block ", part.key.ToHex(), ": part ", part.part,
-                                                     " has another parent or length than the parts before it"));
+    job.outcome.status =
+        Status(Code::kInvalid, Text("block ", part.key.ToHex(), ": part ", part.part,
+                                    " has another parent or length than the parts before it"));
     return Step::kDone;
   }
   job.put = put;
@@ -198,9 +210,9 @@ void BlockStore::Impl::Commit(PartJob& job) {
   for (std::size_t i = 0; i < job.part.checksums.size(); ++i) {
     if (p.crcs[first + i] == job.part.checksums[i]) continue;
     job.outcome.status = Status(
-        Code::kInvalid, Text("block ", job.part.key.ToHex(), ": segment ", i, " of part ", job.part.part, " has crc ",
-                             Hex(p.crcs[first + i]), " and was filled in with ", Hex(job.part.checksums[i]),
-                             "; the bytes changed before they were copied"));
+        Code::kInvalid, Text("block ", job.part.key.ToHex(), ": segment ", i, " of part ", job.part.part,
+                             " has crc ", Hex(p.crcs[first + i]), " and was filled in with ",
+                             Hex(job.part.checksums[i]), "; the bytes changed before they were copied"));
     EndPut(job.put, Code::kInvalid);
     return;
   }
@@ -245,11 +257,11 @@ void BlockStore::Impl::Settled(PartJob& job) {
         if (p.end == Code::kOk) {
           job.outcome.state = PartOutcome::State::kPresent;
         } else {
-          job.outcome.status = Status(p.end, Text("block ", job.part.key.ToHex(), ": its put ended: ",
-                                                  p.end == Code::kBusy ? "there is no room and nothing may go"
-                                                  : p.end == Code::kInvalid
-                                                      ? "its parent or its bytes are not those it was put with"
-                                                      : "it was dropped or given up"));
+          job.outcome.status = Status(
+              p.end, Text("block ", job.part.key.ToHex(), ": its put ended: ",
+                          p.end == Code::kBusy      ? "there is no room and nothing may go"
+                          : p.end == Code::kInvalid ? "its parent or its bytes are not those it was put with"
+                                                    : "it was dropped or given up"));
         }
         break;
     }
@@ -257,11 +269,41 @@ void BlockStore::Impl::Settled(PartJob& job) {
   Leave(job.put);
 }
 
+bool BlockStore::Impl::Admit(const WriteCall& call, PartJob& job) const {
+  const NamespaceEntry* entry = EntryOf(call.realm);
+  Status& status = job.outcome.status;
+  if (entry == nullptr) {
+    status = Status(Code::kMiss, "write: the namespace is not attached, or was dropped");
+  } else if (status = CheckPart(*entry, job.part); !status.ok()) {
+    return false;
+  } else if (call.refused.contains(job.part.parent)) {
+    status = Status(Code::kBusy, Text("block ", job.part.key.ToHex(), ": its parent was refused"));
+  } else if (clock_.Now() >= call.deadline) {
+    status = Status(Code::kTooLate, "write: the deadline passed before it was begun");
+  }
+  return status.ok();
+}
+
+Task<void> BlockStore::Impl::Finish(WriteCall& call, PartJob& job) {
+  Commit(job);
+  if (pending_[job.put].state == Put::State::kOpen && call.refused.contains(job.part.parent)) {
+    EndPut(job.put, Code::kBusy);
+  }
+  while (pending_[job.put].state == Put::State::kOpen && TryPublish(job.put) == Step::kSpent)
+    co_await Yield();
+  NoteRefused(call, job);
+}
+
+void BlockStore::Impl::NoteRefused(WriteCall& call, const PartJob& job) {
+  const bool ended = job.put != kNoId && pending_[job.put].state == Put::State::kEnded;
+  if (job.failed() || (ended && pending_[job.put].end != Code::kOk)) call.refused.insert(job.part.key);
+}
+
 Task<std::vector<PartOutcome>> BlockStore::Impl::Write(Caller caller, std::uint32_t slot,
                                                        std::vector<PartWrite> parts, Instant deadline) {
   std::vector<PartJob> jobs;
   jobs.reserve(parts.size());  // what copies a part keeps its job's address
-  const RealmId realm = RealmOf(slot);
+  WriteCall call{RealmOf(slot), deadline, {}};
   std::uint64_t bytes = 0;
   for (const PartWrite& part : parts) {
     Count();
@@ -269,40 +311,13 @@ Task<std::vector<PartOutcome>> BlockStore::Impl::Write(Caller caller, std::uint3
     bytes += part.from.size();
   }
   const bool by_core = bytes <= options_.core_copy_bytes;
-  // A child of what this call could not write will not be reachable: it is refused with it, not kept waiting.
-  std::unordered_set<BlockKey> refused;
-  const auto finish = [&](PartJob& job) {
-    Commit(job);
-    if (pending_[job.put].state != Put::State::kOpen) return Step::kDone;
-    if (!refused.empty() && refused.contains(job.part.parent)) {
-      EndPut(job.put, Code::kBusy);
-      return Step::kDone;
-    }
-    return TryPublish(job.put);
-  };
-  const auto note_refused = [&](const PartJob& job) {
-    if (job.put != kNoId && pending_[job.put].state == Put::State::kEnded && pending_[job.put].end != Code::kOk) {
-      refused.insert(job.part.key);
-    } else if (job.failed()) {
-      refused.insert(job.part.key);
-    }
-  };
   if (LowOnSequences()) co_await ReserveSequences();
-  for (std::size_t i = 0; i < parts.size(); ++i) {
+  for (PartWrite& part : parts) {
     PartJob& job = jobs.emplace_back();
-    job.part = std::move(parts[i]);
+    job.part = std::move(part);
     if (Spent()) co_await Yield();
-    const NamespaceEntry* entry = EntryOf(realm);
-    job.outcome.status = entry == nullptr ? Status(Code::kMiss, "write: the namespace is not attached, or was dropped")
-                                          : CheckPart(*entry, job.part);
-    if (!job.failed() && !refused.empty() && refused.contains(job.part.parent)) {
-      job.outcome.status = Status(Code::kBusy, Text("block ", job.part.key.ToHex(), ": its parent was refused"));
-    }
-    if (!job.failed() && clock_.Now() >= deadline) {
-      job.outcome.status = Status(Code::kTooLate, "write: the deadline passed before it was begun");
-    }
-    if (!job.failed() && JoinPut(caller, realm, job) == Step::kWaits) {
-      co_await JoinWhenSure(caller, realm, job, deadline);
+    if (Admit(call, job) && JoinPut(caller, call.realm, job) == Step::kWaits) {
+      co_await JoinWhenSure(caller, call.realm, job, deadline);
     }
     if (job.put != kNoId && !pending_[job.put].has_slot && pending_[job.put].state == Put::State::kOpen) {
       const auto place = slots_.Allocate(RecordBytesOf(pending_[job.put]));
@@ -312,19 +327,14 @@ Task<std::vector<PartOutcome>> BlockStore::Impl::Write(Caller caller, std::uint3
         co_await FindSlot(job, deadline);
       }
     }
-    if (job.put != kNoId && BeginCopy(job)) {
-      if (by_core) {
-        co_await CopyByCore(job);
-        Step step = finish(job);
-        while (step == Step::kSpent) {
-          co_await Yield();
-          step = pending_[job.put].state == Put::State::kOpen ? TryPublish(job.put) : Step::kDone;
-        }
-      } else {
-        job.copying = CopyByMover(job);
-      }
+    if (job.put == kNoId || !BeginCopy(job)) {
+      NoteRefused(call, job);
+    } else if (by_core) {
+      co_await CopyByCore(job);
+      co_await Finish(call, job);
+    } else {
+      job.copying = CopyByMover(job);
     }
-    note_refused(job);
   }
   for (PartJob& job : jobs) {
     if (by_core) break;
@@ -332,12 +342,7 @@ Task<std::vector<PartOutcome>> BlockStore::Impl::Write(Caller caller, std::uint3
     if (Spent()) co_await Yield();
     if (!job.copies) continue;
     co_await job.copying;
-    Step step = finish(job);
-    while (step == Step::kSpent) {
-      co_await Yield();
-      step = pending_[job.put].state == Put::State::kOpen ? TryPublish(job.put) : Step::kDone;
-    }
-    note_refused(job);
+    co_await Finish(call, job);
   }
   if (CascadeWaits()) co_await Cascade();
   std::vector<PartOutcome> outcomes;
@@ -389,7 +394,8 @@ Task<Result<std::uint32_t>> BlockStore::Impl::EndHeld(Caller caller, std::uint32
   }
   if (CascadeWaits()) co_await Cascade();
   if (!mine && foreign) {
-    co_return Error(Code::kDenied, "put: is another owner's; only sessions of its owner publish or abandon it");
+    co_return Error(Code::kDenied,
+                    "put: is another owner's; only sessions of its owner publish or abandon it");
   }
   co_return ended;
 }

@@ -27,7 +27,11 @@ NamespaceSpec ReplayNamespace(std::uint64_t block_bytes) {
 }
 
 Replay::Replay(Store& store, const Namespace& ns, const ReplayOptions& options, ReplayReport& report)
-    : store_(store), ns_(ns), options_(options), report_(report), buffer_(options.batch_blocks * options.block_bytes) {}
+    : store_(store),
+      ns_(ns),
+      options_(options),
+      report_(report),
+      buffer_(options.batch_blocks * options.block_bytes) {}
 
 Replay::~Replay() = default;
 
@@ -118,7 +122,8 @@ Status Replay::WriteMissing(std::uint32_t from) {
     std::uint32_t written = 0;
     for (const WriteOutcome& outcome : result->outcomes) {
       if (outcome.code == Code::kBusy) report_.blocks_refused.Add();
-      if (outcome.code != Code::kOk && outcome.code != Code::kBusy) return Status(outcome.code, result->message);
+      if (outcome.code != Code::kOk && outcome.code != Code::kBusy)
+        return Status(outcome.code, result->message);
       written += outcome.code == Code::kOk;
     }
     report_.blocks_written.Add(written);

@@ -34,9 +34,9 @@ struct ReplayReport {
   Counter bytes_written;
   Counter bytes_verified;
   Counter wrong_bytes;
-  Counter read_ns;   // in Read calls
-  Counter write_ns;  // in Write calls
-  Histogram match_ns;  // a call
+  Counter read_ns;          // in Read calls
+  Counter write_ns;         // in Write calls
+  Histogram match_ns;       // a call
   Histogram read_batch_ns;  // a call of batch_blocks
   Histogram write_batch_ns;
 

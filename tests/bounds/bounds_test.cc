@@ -99,7 +99,8 @@ TEST_F(Bounds, StagingIsBusyPastItsBudget) {
   Result<Store> other = Store::Connect(node.options());
   ASSERT_FALSE(other.has_value());
   EXPECT_EQ(other.error().code(), Code::kBusy);
-  EXPECT_NE(other.error().message().find("1048576 bytes asked for"), std::string::npos) << other.error().message();
+  EXPECT_NE(other.error().message().find("1048576 bytes asked for"), std::string::npos)
+      << other.error().message();
   taken.clear();
   more = Error(Code::kMiss, "");
   EXPECT_TRUE(store.AllocateStaging(1u << 20).has_value());

@@ -305,7 +305,8 @@ TEST_F(Whole, R5ShortKeysAreForNamespacesThatTrustTheirWriters) {
   spec.groups = {{.name = "all"}};
   spec.trusted_keys = true;
   Namespace trusted = *store.Attach(spec);
-  const std::vector<BlockKey> chain = {*BlockKey::FromHex("01"), *BlockKey::FromHex("0100"), *BlockKey::FromHex("02")};
+  const std::vector<BlockKey> chain = {*BlockKey::FromHex("01"), *BlockKey::FromHex("0100"),
+                                       *BlockKey::FromHex("02")};
   for (std::size_t i = 0; i < chain.size(); ++i) {
     const auto parent = i == 0 ? std::nullopt : std::optional(chain[i - 1]);
     const Status put = store.Put(trusted, chain[i], parent, BodyOf(i, kBytes));
@@ -378,7 +379,8 @@ TEST_F(Whole, P4ALeaseEndsWithASessionThatTheNodeEnded) {
   Result<std::uint32_t> touched = store.Touch(ns, std::span(&key, 1)).Wait();
   ASSERT_FALSE(touched.has_value());
   EXPECT_EQ(touched.error().code(), Code::kGone);
-  EXPECT_NE(touched.error().message().find("ended this session"), std::string::npos) << touched.error().message();
+  EXPECT_NE(touched.error().message().find("ended this session"), std::string::npos)
+      << touched.error().message();
   EXPECT_FALSE(lease.still_good());
 }
 

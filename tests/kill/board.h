@@ -19,8 +19,8 @@ struct Space {
   std::uint64_t block_bytes;
   std::uint32_t chains;
 };
-// Together about what the node's memory holds by default, in slot sizes that must take chunks from each other;
-// in kRoomyBytes all of it has room and nothing is evicted.
+// Together about what the node's memory holds by default, in slot sizes that must take chunks from each
+// other; in kRoomyBytes all of it has room and nothing is evicted.
 inline constexpr std::array<Space, 5> kSpaces = {
     {{4u << 10, 64}, {16u << 10, 32}, {64u << 10, 12}, {256u << 10, 8}, {1u << 20, 8}}};
 inline constexpr std::uint32_t kOwnChains = [] {
@@ -57,7 +57,9 @@ class BlockWord {
   std::uint32_t Load() const { return word_.load(); }
   static Known KnownOf(std::uint32_t word) { return static_cast<Known>(word & 7); }
   // Dropped, or published, since before a call that began at `before`, and nothing else up to now.
-  bool StillDropped(std::uint32_t before) const { return KnownOf(before) == Known::kDropped && Load() == before; }
+  bool StillDropped(std::uint32_t before) const {
+    return KnownOf(before) == Known::kDropped && Load() == before;
+  }
   bool StillPublished(std::uint32_t before) const {
     return KnownOf(before) == Known::kPublished && Load() == before;
   }
@@ -69,16 +71,16 @@ class BlockWord {
 // Blocks compared one by one after a kill.
 struct Compared {
   std::uint64_t blocks = 0, hits = 0, bytes = 0;
-  std::uint64_t misses = 0;    // of what was written and not dropped: evicted, or killed on its way
-  std::uint64_t lost = 0;      // of them published: evicted, or else a fault
-  std::uint64_t dropped = 0;   // misses of what a drop was sent for
+  std::uint64_t misses = 0;   // of what was written and not dropped: evicted, or killed on its way
+  std::uint64_t lost = 0;     // of them published: evicted, or else a fault
+  std::uint64_t dropped = 0;  // misses of what a drop was sent for
 };
 
 // One client's; read by others when it has ended.
 struct Counts {
   std::uint64_t requests = 0, published = 0, refused = 0, drops = 0, acquires = 0, load_hits = 0;
   Compared with_new, with_old;
-  std::uint64_t views_after_kill = 0, views_still_good = 0;        // before the successor serves
+  std::uint64_t views_after_kill = 0, views_still_good = 0;       // before the successor serves
   std::uint64_t views_after_restart = 0, good_after_restart = 0;  // since: none may be good
   std::uint64_t wrong_bytes = 0, revived_drops = 0;
 };
@@ -91,10 +93,10 @@ class Board {
     return words_[name.owner][first + name.chain][block];
   }
 
-  // Rounds, from 1 on. `killing` is stored before the node is killed, `killed` when it is dead, `restarted` when
-  // its successor serves.
+  // Rounds, from 1 on. `killing` is stored before the node is killed, `killed` when it is dead, `restarted`
+  // when its successor serves.
   std::atomic<std::uint64_t> killing{0}, killed{0}, restarted{0};
-  std::atomic<std::uint32_t> connected{0};                // clients with their first session
+  std::atomic<std::uint32_t> connected{0};             // clients with their first session
   std::atomic<std::uint64_t> compared[kClients] = {};  // a client has compared everything of this round
   std::atomic<std::uint64_t> published{0};             // acknowledged, by any client
   Counts counts[kClients];

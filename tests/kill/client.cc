@@ -51,8 +51,14 @@ Status ReadAndCompare(Session& session, std::uint32_t space, const BlockKey& key
 }
 
 Client::Client(const Daemon& daemon, Board& board, std::uint32_t number, std::uint64_t seed)
-    : daemon_(daemon), board_(board), counts_(board.counts[number]), number_(number), seed_(seed),
-      random_(SplitMix(seed) + number), buffer_(kMaxBlockBytes), own_memory_(kBatchBytes) {}
+    : daemon_(daemon),
+      board_(board),
+      counts_(board.counts[number]),
+      number_(number),
+      seed_(seed),
+      random_(SplitMix(seed) + number),
+      buffer_(kMaxBlockBytes),
+      own_memory_(kBatchBytes) {}
 
 Status Client::Run(std::uint64_t rounds) {
   Result<std::unique_ptr<Session>> session = OpenSession(daemon_);
@@ -86,7 +92,8 @@ Status Client::LoadUntilKilled(std::uint64_t round) {
 // The clients share the owners out among themselves, another way each round.
 Status Client::CompareAll(std::uint64_t round) {
   const auto owner = static_cast<std::uint32_t>((number_ + round) % kClients);
-  // The old mapping is read while the successor recovers, or when it has already gone on with the same memory.
+  // The old mapping is read while the successor recovers, or when it has already gone on with the same
+  // memory.
   const bool old_first = random_.Chance(0.5);
   auto compare_old = [&] {
     CompareStandingViews(round);
@@ -211,7 +218,8 @@ Status Client::ReadChain(Session& session, const ChainName& name, std::uint32_t*
 Status Client::WriteChain(Session& session, const ChainName& name, std::uint32_t from) {
   const std::array<BlockKey, kChainBlocks> keys = KeysOf(name, seed_);
   const std::uint64_t block_bytes = kSpaces[name.space].block_bytes;
-  const auto batch = static_cast<std::uint32_t>(std::min<std::uint64_t>(kChainBlocks, kBatchBytes / block_bytes));
+  const auto batch =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(kChainBlocks, kBatchBytes / block_bytes));
   std::byte* from_bytes = own_memory_.data();
   Staging staging;
   if (random_.Chance(0.5)) {
@@ -256,7 +264,8 @@ Status Client::DropChain(Session& session, const ChainName& name) {
     for (std::uint32_t i = from; i < kChainBlocks; ++i) board_.word(name, i).Set(known);
   };
   set(Known::kDropping);
-  Result<std::uint64_t> dropped = session.store.Drop(session.spaces[name.space], std::span(&keys[from], 1)).Wait();
+  Result<std::uint64_t> dropped =
+      session.store.Drop(session.spaces[name.space], std::span(&keys[from], 1)).Wait();
   if (!dropped) return GoesWithout(dropped.error().code()) ? Status() : dropped.error();
   set(Known::kDropped);
   ++counts_.drops;

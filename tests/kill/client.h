@@ -27,7 +27,8 @@ class Client {
  public:
   Client(const Daemon& daemon, Board& board, std::uint32_t number, std::uint64_t seed);
 
-  // Through `rounds` kills. An error is a fault that is neither wrong bytes nor a revived drop: those are counted.
+  // Through `rounds` kills. An error is a fault that is neither wrong bytes nor a revived drop: those are
+  // counted.
   Status Run(std::uint64_t rounds);
 
  private:

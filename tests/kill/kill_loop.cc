@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Promises 1 and 7 against a real cisternd that is killed with SIGKILL under load, again and again: after each
-// restart every block that anyone ever wrote is a bit-exact hit or a miss, through new mappings and old ones;
-// what was dropped does not come back; no lease outlives a restart; the node is warm; and where there is room for
-// all, nothing is lost.
+// Promises 1 and 7 against a real cisternd that is killed with SIGKILL under load, again and again: after
+// each restart every block that anyone ever wrote is a bit-exact hit or a miss, through new mappings and old
+// ones; what was dropped does not come back; no lease outlives a restart; the node is warm; and where there
+// is room for all, nothing is lost.
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -132,7 +132,8 @@ class KillLoop {
     if (*warm) report_.warm_ms.push_back(static_cast<double>(clock.Now().UsSince(start)) / 1e3);
     report_.cold_restarts += must_be_warm && !*warm;
     return WaitForClients([&] {
-      return std::ranges::all_of(board_->compared, [&](const auto& compared) { return compared.load() >= round; });
+      return std::ranges::all_of(board_->compared,
+                                 [&](const auto& compared) { return compared.load() >= round; });
     });
   }
 
@@ -203,16 +204,15 @@ std::string JsonOf(const Compared& c) {
 
 void PrintJson(const KillReport& r, std::uint64_t seed) {
   const Counts& c = r.counts;
-  std::string json =
-      Text("{\"seed\":", seed, ",\"rounds\":", r.rounds, ",\"kills\":", r.kills, ",\"requests\":", c.requests,
-           ",\"blocks_published\":", c.published, ",\"blocks_refused\":", c.refused, ",\"drops\":", c.drops,
-           ",\"acquires\":", c.acquires, ",\"load_hits\":", c.load_hits, ",\"new_mapping\":", JsonOf(c.with_new),
-           ",\"old_mapping\":", JsonOf(c.with_old), ",\"views_after_kill\":", c.views_after_kill,
-           ",\"views_still_good\":", c.views_still_good,
-           ",\"views_after_restart\":", c.views_after_restart, ",\"good_after_restart\":", c.good_after_restart,
-           ",\"wrong_bytes\":", c.wrong_bytes,
-           ",\"revived_drops\":", c.revived_drops, ",\"cold_restarts\":", r.cold_restarts, ",\"warm_ms_p50\":",
-           Median(r.warm_ms), ",\"warm_ms_max\":", Quantile(r.warm_ms, 1), "}");
+  std::string json = Text(
+      "{\"seed\":", seed, ",\"rounds\":", r.rounds, ",\"kills\":", r.kills, ",\"requests\":", c.requests,
+      ",\"blocks_published\":", c.published, ",\"blocks_refused\":", c.refused, ",\"drops\":", c.drops,
+      ",\"acquires\":", c.acquires, ",\"load_hits\":", c.load_hits, ",\"new_mapping\":", JsonOf(c.with_new),
+      ",\"old_mapping\":", JsonOf(c.with_old), ",\"views_after_kill\":", c.views_after_kill,
+      ",\"views_still_good\":", c.views_still_good, ",\"views_after_restart\":", c.views_after_restart,
+      ",\"good_after_restart\":", c.good_after_restart, ",\"wrong_bytes\":", c.wrong_bytes,
+      ",\"revived_drops\":", c.revived_drops, ",\"cold_restarts\":", r.cold_restarts,
+      ",\"warm_ms_p50\":", Median(r.warm_ms), ",\"warm_ms_max\":", Quantile(r.warm_ms, 1), "}");
   std::printf("%s\n", json.c_str());
 }
 
@@ -241,11 +241,13 @@ void PrintTable(const KillReport& r, std::uint64_t seed) {
 int Run(int argc, const char* const* argv) {
   std::uint64_t rounds = 50, seed = 1, memory_bytes = kMemoryBytes;
   bool json = false;
-  CommandLine line("kill_loop", "A node under load is killed with SIGKILL and started again; every block is compared.",
+  CommandLine line("kill_loop",
+                   "A node under load is killed with SIGKILL and started again; every block is compared.",
                    "  kill_loop --rounds 1000 --seed 7\n  kill_loop --memory 1GiB");
   line.Count("--rounds", "kills under load; default: 50", &rounds, 1, 1'000'000);
   line.Count("--seed", "of requests and moments; default: 1", &seed, 0, UINT64_MAX);
-  line.Size("--memory", "of the node; default: 256MiB; from 1GiB on nothing that was published may be missing",
+  line.Size("--memory",
+            "of the node; default: 256MiB; from 1GiB on nothing that was published may be missing",
             &memory_bytes);
   line.Switch("--json", "one JSON object on stdout", &json);
   if (auto exit = line.Parse(argc, argv)) return *exit;

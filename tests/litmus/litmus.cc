@@ -126,9 +126,7 @@ BlockKey KeyOf(std::uint32_t number) {
 }
 
 // Every word of a body is its key and put.
-std::uint64_t WordOf(std::uint32_t key, std::uint64_t put) {
-  return std::uint64_t{key} << 48 | put;
-}
+std::uint64_t WordOf(std::uint32_t key, std::uint64_t put) { return std::uint64_t{key} << 48 | put; }
 
 class Writer {
  public:

@@ -71,7 +71,8 @@ bool World::Reachable(const BlockId& block) {
 bool World::DamagedRecord(Place place, std::uint64_t body_bytes) {
   if (damage_.Standing(Fault::kFlipIndex)) return true;  // it may have led to another record of that place
   if (geometry_.offset(place) >= geometry_.slots_bytes()) return false;
-  return damage_.Standing(arena_.slot(place), TrailerOffset(body_bytes, geometry_.alignment) + geometry_.alignment);
+  return damage_.Standing(arena_.slot(place),
+                          TrailerOffset(body_bytes, geometry_.alignment) + geometry_.alignment);
 }
 
 bool World::Doubtful(const BlockId& block) {
@@ -96,7 +97,8 @@ std::uint64_t World::LeastExpiry(std::uint32_t ns, BlockCode code) {
     for (std::uint16_t group = 0; group < realms_[ns].groups(); ++group) {
       if (model_.PutsOf({ns, group, other}).empty()) continue;
       Look look = LookAt({ns, group, other}, false);
-      if (look.outcome == ReadOutcome::kHit && look.seen.expiry != 0 && (least == 0 || look.seen.expiry < least)) {
+      if (look.outcome == ReadOutcome::kHit && look.seen.expiry != 0 &&
+          (least == 0 || look.seen.expiry < least)) {
         least = look.seen.expiry;
       }
     }
@@ -116,14 +118,15 @@ void World::Granted(LeaseNote& lease, const std::vector<BlockId>& blocks, const 
       lease.lapsed = true;
       continue;
     }
-    if (look.outcome != ReadOutcome::kHit || look.place != views[i].place || look.generation != views[i].generation ||
-        look.seen.body_bytes != views[i].bytes) {
+    if (look.outcome != ReadOutcome::kHit || look.place != views[i].place ||
+        look.generation != views[i].generation || look.seen.body_bytes != views[i].bytes) {
       // What expired meanwhile may have gone at once.
       if (*arena_.generation(views[i].place) != views[i].generation) {
         lease.lapsed = true;
         continue;
       }
-      Violation(Text(TextOf(blocks[i]), ": a view of place ", views[i].place, " was granted, and the record is not there"));
+      Violation(Text(TextOf(blocks[i]), ": a view of place ", views[i].place,
+                     " was granted, and the record is not there"));
     }
     model_.CheckSighting(look.seen, since, 0);
     lease.blocks.push_back({blocks[i], look.place, look.generation, look.seen.put});
@@ -183,8 +186,8 @@ void World::CheckLease(LeaseNote& lease) {
   for (const LeasedBlock& block : lease.blocks) {
     std::uint64_t generation = *arena_.generation(block.place);
     if (generation == block.generation) continue;
-    Violation(Text(TextOf(block.block), " is leased at place ", block.place, " with generation ", block.generation,
-                   " and has generation ", generation));
+    Violation(Text(TextOf(block.block), " is leased at place ", block.place, " with generation ",
+                   block.generation, " and has generation ", generation));
   }
 }
 
@@ -219,7 +222,9 @@ void World::RememberWarm() {
 }
 
 void World::CheckWarm(SimNode& node) {
-  auto damaged = [this](const Warm& warm) { return warm.damaged || DamagedRecord(warm.place, warm.body_bytes); };
+  auto damaged = [this](const Warm& warm) {
+    return warm.damaged || DamagedRecord(warm.place, warm.body_bytes);
+  };
   for (const Warm& warm : warm_) {
     Look look = LookAt(warm.block, false);
     if (look.outcome == ReadOutcome::kHit && look.seen.put == warm.put) continue;
@@ -230,8 +235,9 @@ void World::CheckWarm(SimNode& node) {
       excused = damaged(other) || (other.expiry != 0 && LatestTime() >= other.expiry);
     }
     if (!excused) {
-      Violation(Text(TextOf(warm.block), " put ", warm.put, " at place ", warm.place, " did not survive the restart: of ",
-                     warm_.size(), " records ", node.store().counters().recovered.value(), " came back and ",
+      Violation(Text(TextOf(warm.block), " put ", warm.put, " at place ", warm.place,
+                     " did not survive the restart: of ", warm_.size(), " records ",
+                     node.store().counters().recovered.value(), " came back and ",
                      node.store().counters().recovery_refused.value(), " were refused"));
     }
   }
@@ -271,7 +277,8 @@ void World::AuditParent(const BlockId& block, const Look& look) {
   if (!group || look.seen.parent == 0) return;
   BlockId parent{block.ns, *group, look.seen.parent};
   Look above = LookAt(parent, false);
-  if (above.outcome == ReadOutcome::kMiss) Violation(Text(TextOf(block), " is there at rest and its parent is not"));
+  if (above.outcome == ReadOutcome::kMiss)
+    Violation(Text(TextOf(block), " is there at rest and its parent is not"));
   if (above.outcome == ReadOutcome::kHit && above.born >= look.born) {
     Violation(Text(TextOf(block), " was born at ", look.born, " and its parent at ", above.born));
   }
@@ -289,7 +296,8 @@ std::uint64_t World::AuditIndex() {
     auto slot = CheckPlace(plain_, arena_, place, bytes);
     if (!slot) Violation(Text("entry ", number, " leads to place ", place, ", which is no slot"));
     std::uint64_t generation = *arena_.generation(place);
-    if (generation % 2 != 0 || (generation & kGenerationLowMask) != ((entry->rest >> 8) & kGenerationLowMask)) {
+    if (generation % 2 != 0 ||
+        (generation & kGenerationLowMask) != ((entry->rest >> 8) & kGenerationLowMask)) {
       Violation(Text("entry ", number, " is of another generation than place ", place, " has, ", generation));
     }
     if (DamagedRecord(place, bytes)) continue;
@@ -317,20 +325,25 @@ void World::Audit(SimNode& node) {
   if (options_.max_blocks != 0 && occupancy.records > options_.max_blocks) {
     Violation(Text(occupancy.records, " records, the limit is ", options_.max_blocks));
   }
-  if (occupancy.pending > options_.max_pending) Violation(Text(occupancy.pending, " puts are pending, the limit is ", options_.max_pending));
-  if (occupancy.leases > options_.max_leases) Violation(Text(occupancy.leases, " leases, the limit is ", options_.max_leases));
-  if (occupancy.leased_blocks > options_.max_leased_blocks) Violation(Text(occupancy.leased_blocks, " leased blocks"));
+  if (occupancy.pending > options_.max_pending)
+    Violation(Text(occupancy.pending, " puts are pending, the limit is ", options_.max_pending));
+  if (occupancy.leases > options_.max_leases)
+    Violation(Text(occupancy.leases, " leases, the limit is ", options_.max_leases));
+  if (occupancy.leased_blocks > options_.max_leased_blocks)
+    Violation(Text(occupancy.leased_blocks, " leased blocks"));
   if (occupancy.tombstones > options_.max_tombstones) Violation(Text(occupancy.tombstones, " tombstones"));
   std::uint64_t leases = 0;
   for (const LeasePtr& lease : leases_) leases += !lease->released && clock_.Now() < lease->latest_deadline;
   if (occupancy.leases > leases) Violation(Text(occupancy.leases, " leases live, clients have ", leases));
   for (const auto& [at, generation] : std::exchange(reported_, {})) {
     if (*arena_.generation(at.place) != generation || !BodyDamaged(at.place, at.body_bytes)) continue;
-    Violation(Text(TextOf(at.block), " at place ", at.place, " was reported bad, is bad, and is still there"));
+    Violation(
+        Text(TextOf(at.block), " at place ", at.place, " was reported bad, is bad, and is still there"));
   }
   if (damage_.Standing(Fault::kFlipIndex)) return;
   std::uint64_t entries = AuditIndex();
-  if (entries != occupancy.records) Violation(Text(entries, " entries in the index, ", occupancy.records, " records"));
+  if (entries != occupancy.records)
+    Violation(Text(entries, " entries in the index, ", occupancy.records, " records"));
   std::uint64_t whole = 0;
   std::string where;
   for (std::uint32_t head = 0; head < geometry_.head_count; ++head) {
@@ -339,14 +352,18 @@ void World::Audit(SimNode& node) {
       if (chunk.generations[unit] == 0 || chunk.generations[unit] % 2 != 0) continue;
       whole++;
       const DirectoryEntry& entry = chunk.directory[unit];
-      where += Text(" ", head, ":", unit, chunk.carve % 2 == 0 ? "" : "(not carved)", " slot_bytes ", chunk.slot_bytes,
-                    " part_of ", chunk.part_of, " gen ", chunk.generations[unit], " entry gen ", entry.generation, " crc ok ",
-                    DirectoryCrc(entry, geometry_.place(head * kHeadSpanBytes + unit * kUnitBytes)) == entry.crc, ", boots ", boots_, " seeds ", node_seeds_, ";");
+      where +=
+          Text(" ", head, ":", unit, chunk.carve % 2 == 0 ? "" : "(not carved)", " slot_bytes ",
+               chunk.slot_bytes, " part_of ", chunk.part_of, " gen ", chunk.generations[unit], " entry gen ",
+               entry.generation, " crc ok ",
+               DirectoryCrc(entry, geometry_.place(head * kHeadSpanBytes + unit * kUnitBytes)) == entry.crc,
+               ", boots ", boots_, " seeds ", node_seeds_, ";");
     }
   }
   if (whole != entries) Violation(Text(whole, " slots are whole, ", entries, " are in the index:", where));
   std::uint64_t used = node.slots().counts().used_slots;
-  if (used > entries + occupancy.pending) Violation(Text(used, " slots are in use for ", entries, " records and ", occupancy.pending, " puts"));
+  if (used > entries + occupancy.pending)
+    Violation(Text(used, " slots are in use for ", entries, " records and ", occupancy.pending, " puts"));
 }
 
 }  // namespace cistern::storm

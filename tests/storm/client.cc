@@ -18,7 +18,8 @@ Client::Client(World& world, std::uint32_t number, std::uint32_t engine)
 }
 
 bool Client::busy() const {
-  return open_ > 0 || reading_ || std::ranges::any_of(leases_, [](const LeasePtr& lease) { return !lease->released; });
+  return open_ > 0 || reading_ ||
+         std::ranges::any_of(leases_, [](const LeasePtr& lease) { return !lease->released; });
 }
 
 void Client::Die() {
@@ -126,7 +127,8 @@ bool Client::Attach(std::uint32_t ns) {
   call->answered = [&world, ns](Call& answer) {
     if (answer.lost || !answer.status.ok()) return;
     if (world.realm(ns).gone.contains(answer.incarnation_now)) {
-      Violation(Text("attach to namespace ", ns, " gave incarnation ", answer.incarnation_now, ", which was dropped"));
+      Violation(Text("attach to namespace ", ns, " gave incarnation ", answer.incarnation_now,
+                     ", which was dropped"));
     }
     world.SetAttached(ns, static_cast<std::uint32_t>(answer.value), answer.incarnation_now);
   };

@@ -74,7 +74,9 @@ class Client {
 
   BlockCode SomeCode();
   BlockId SomeBlock();
-  std::uint32_t SomeNamespace() { return static_cast<std::uint32_t>(world_.random().Below(world_.realms().size())); }
+  std::uint32_t SomeNamespace() {
+    return static_cast<std::uint32_t>(world_.random().Below(world_.realms().size()));
+  }
   Instant SomeDeadline();
   std::span<std::byte> Room(std::size_t bytes);
 

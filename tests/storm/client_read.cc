@@ -19,12 +19,15 @@ std::uint32_t Client::MatchChain(std::uint32_t ns, std::span<const BlockCode> ch
   }
   std::vector<BlockKey> keys = KeysOf(ns, chain);
   std::uint32_t there = MatchPrefix(reader_, call, keys, realm.match);
-  world.model().Trace("client ", number_, " matched ", there, " of namespace ", ns, " block ", chain.back(), " since ", since);
+  world.model().Trace("client ", number_, " matched ", there, " of namespace ", ns, " block ", chain.back(),
+                      " since ", since);
   for (const MatchGroup& group : realm.match) {
-    std::uint32_t from = group.reach_blocks == 0 || group.reach_blocks > there ? 0 : there - group.reach_blocks;
+    std::uint32_t from =
+        group.reach_blocks == 0 || group.reach_blocks > there ? 0 : there - group.reach_blocks;
     for (std::uint32_t i = from; i < there; ++i) {
       BlockId block{ns, group.group, chain[i]};
-      if (!world.model().AnyLegal(block, since)) Violation(Text(TextOf(block), " was matched and cannot be there"));
+      if (!world.model().AnyLegal(block, since))
+        Violation(Text(TextOf(block), " was matched and cannot be there"));
     }
   }
   return there;
@@ -42,11 +45,13 @@ void Client::MatchOnce() {
   call->keys = KeysOf(ns, std::span(chain).subspan(there));
   Moment since = world_.model().Now();
   if (!Ask(call) || !call->status.ok()) return;
-  if (call->value > chain.size() - there) Violation(Text("the core matched ", call->value, " of ", chain.size() - there));
+  if (call->value > chain.size() - there)
+    Violation(Text("the core matched ", call->value, " of ", chain.size() - there));
   auto group = world_.realm(ns).first_full;
   for (std::uint64_t i = 0; group && i < call->value; ++i) {
     BlockId block{ns, *group, chain[there + i]};
-    if (!world_.model().AnyLegal(block, since)) Violation(Text(TextOf(block), " was matched by the core and cannot be there"));
+    if (!world_.model().AnyLegal(block, since))
+      Violation(Text(TextOf(block), " was matched by the core and cannot be there"));
   }
 }
 
@@ -125,8 +130,8 @@ void Client::ReadBlock(const BlockId& block, bool whole) {
   if (outcome == ReadOutcome::kMiss) return;
   if (outcome == ReadOutcome::kBad) {
     if (!world.DamagedRecord(record_->place, found->body_bytes)) {
-      Violation(Text(TextOf(block), " is bad under generation ", record_->generation, " at place ", record_->place,
-                     " and nobody damaged it"));
+      Violation(Text(TextOf(block), " is bad under generation ", record_->generation, " at place ",
+                     record_->place, " and nobody damaged it"));
     }
     return Report(block, found->body_bytes);
   }
@@ -135,13 +140,15 @@ void Client::ReadBlock(const BlockId& block, bool whole) {
     return;
   }
   world.hits++;
-  world.model().Trace("client ", number_, " hit ", TextOf(block), " put ", record_->seal.put_id().low, " place ", record_->place,
-                      " generation ", record_->generation, " born ", record_->stamp.born);
+  world.model().Trace("client ", number_, " hit ", TextOf(block), " put ", record_->seal.put_id().low,
+                      " place ", record_->place, " generation ", record_->generation, " born ",
+                      record_->stamp.born);
   CheckHit(block, *record_, since, time_s);
   PutNo put = static_cast<PutNo>(record_->seal.put_id().low);
   for (const Asked& one : asked) {
     if (world.model().put(put).any_bytes) break;
-    if (IsPart(put, one.copy.range.part, one.copy.range.offset, room.subspan(one.at, one.copy.range.bytes))) continue;
+    if (IsPart(put, one.copy.range.part, one.copy.range.offset, room.subspan(one.at, one.copy.range.bytes)))
+      continue;
     Violation(Text(TextOf(block), " put ", put, ": wrong bytes in part ", one.copy.range.part, " from ",
                    one.copy.range.offset, ", ", one.copy.range.bytes, " bytes"));
   }
@@ -333,7 +340,8 @@ void Client::StealLease() {
     call->number = lease->id;
     LeasePtr theirs = lease;
     call->answered = [theirs](Call& answer) {
-      if (!answer.lost && answer.status.ok() && !theirs->lapsed) Violation("a lease was released by another owner");
+      if (!answer.lost && answer.status.ok() && !theirs->lapsed)
+        Violation("a lease was released by another owner");
     };
     Ask(call);
     return;

@@ -19,7 +19,8 @@ void Client::PutChain() {
   std::vector<BlockCode> chain = ChainOf(SomeCode());
   std::uint32_t there = MatchChain(ns, chain);
   if (!Up()) return;
-  if (there == chain.size() || random.Below(10) == 0) there = static_cast<std::uint32_t>(random.Below(chain.size()));
+  if (there == chain.size() || random.Below(10) == 0)
+    there = static_cast<std::uint32_t>(random.Below(chain.size()));
   std::uint32_t end = std::min<std::uint32_t>(static_cast<std::uint32_t>(chain.size()),
                                               there + 1 + static_cast<std::uint32_t>(random.Below(3)));
   std::uint32_t ttl_s = random.Below(6) == 0 ? static_cast<std::uint32_t>(1 + random.Below(60)) : 0;
@@ -58,14 +59,16 @@ void Client::PutOdd() {
   world_.faults().Injected(Fault::kClientLies);
   PutNo put = world_.MakePut(block, world_.engine(engine_number_), parent, 0, false);
   std::vector<std::pair<PutNo, std::uint32_t>> parts;
-  for (std::uint32_t part = 0; part < world_.model().put(put).parts.size(); ++part) parts.emplace_back(put, part);
+  for (std::uint32_t part = 0; part < world_.model().put(put).parts.size(); ++part)
+    parts.emplace_back(put, part);
   if (WriteParts(ns, parts)) world_.faults().Seen(Fault::kClientLies);
 }
 
 bool Client::PutAgain(const BlockId& block) {
   PutNo put = world_.MakePut(block, world_.engine(engine_number_), ParentOf(block.code), 0, false);
   std::vector<std::pair<PutNo, std::uint32_t>> parts;
-  for (std::uint32_t part = 0; part < world_.model().put(put).parts.size(); ++part) parts.emplace_back(put, part);
+  for (std::uint32_t part = 0; part < world_.model().put(put).parts.size(); ++part)
+    parts.emplace_back(put, part);
   if (!WriteParts(block.ns, parts)) return false;
   world_.Delicate();
   return true;
@@ -74,7 +77,8 @@ bool Client::PutAgain(const BlockId& block) {
 void Client::WriteOthers() {
   Engine& engine = world_.engine(engine_number_);
   if (engine.unwritten.empty()) return;
-  auto at = engine.unwritten.begin() + static_cast<std::ptrdiff_t>(world_.random().Below(engine.unwritten.size()));
+  auto at =
+      engine.unwritten.begin() + static_cast<std::ptrdiff_t>(world_.random().Below(engine.unwritten.size()));
   auto part = *at;
   if (world_.Chance(85)) engine.unwritten.erase(at);  // else it is written twice
   std::uint32_t ns = world_.model().put(part.first).block.ns;
@@ -89,7 +93,8 @@ void Client::Lie(Call& call, std::size_t bytes) {
   faults.Seen(Fault::kClientLies);
   std::uint64_t turns = 1 + random.Below(6);
   for (std::uint64_t i = 0; i < turns && !call.done && !dying_; ++i) {
-    world_.scheduler().WaitUntil(world_.scheduler().clock().Now().PlusNs(static_cast<std::int64_t>(random.Below(4000))));
+    world_.scheduler().WaitUntil(
+        world_.scheduler().clock().Now().PlusNs(static_cast<std::int64_t>(random.Below(4000))));
     if (!call.done) call.staging->bytes[random.Below(bytes)] ^= std::byte{0x10};
   }
 }
@@ -128,7 +133,8 @@ bool Client::WriteParts(std::uint32_t ns, const std::vector<std::pair<PutNo, std
     write.ttl_s = put.ttl_s;
     write.held = put.held;
     for (std::size_t from = 0; sums && from < room.size(); from += kSegmentBytes) {
-      write.checksums.push_back(Crc32c(room.data() + from, std::min<std::size_t>(kSegmentBytes, room.size() - from)));
+      write.checksums.push_back(
+          Crc32c(room.data() + from, std::min<std::size_t>(kSegmentBytes, room.size() - from)));
     }
     if (wrong_sums) write.checksums[random.Below(write.checksums.size())] ^= 1u << random.Below(32);
     call->parts.push_back(std::move(write));
@@ -154,10 +160,13 @@ bool Client::WriteParts(std::uint32_t ns, const std::vector<std::pair<PutNo, std
       const PutPart& as_asked = world.model().put(put).parts[part];
       bool alone = as_asked.open == 1 && !as_asked.committed;
       if (ok && wrong_sums && alone && state != PartOutcome::State::kPresent) {
-        Violation(Text(TextOf(world.model().put(put).block), " put ", put, " was taken with wrong checksums"));
+        Violation(
+            Text(TextOf(world.model().put(put).block), " put ", put, " was taken with wrong checksums"));
       }
       Code code = answer.status.ok() ? answer.outcomes[i].status.code() : answer.status.code();
-      if (!ok) world.model().Trace("put ", put, ": ", (answer.status.ok() ? answer.outcomes[i].status : answer.status).ToString());
+      if (!ok)
+        world.model().Trace("put ", put, ": ",
+                            (answer.status.ok() ? answer.outcomes[i].status : answer.status).ToString());
       if (code == Code::kBusy || code == Code::kTooLate) world.NoRoom();
       const Put& put_of = world.model().put(put);
       if (code == Code::kInvalid && !put_of.refutable && !world.model().odd_parents(put_of.block.ns)) {
@@ -166,7 +175,8 @@ bool Client::WriteParts(std::uint32_t ns, const std::vector<std::pair<PutNo, std
       }
       world.model().WriteAnswered(put, part, ok && state != PartOutcome::State::kPresent, world.LatestTime());
       if (state == PartOutcome::State::kPublished && !world.model().Legal(put, world.model().Now())) {
-        Violation(Text(TextOf(world.model().put(put).block), " put ", put, " was published and is not whole"));
+        Violation(
+            Text(TextOf(world.model().put(put).block), " put ", put, " was published and is not whole"));
       }
     }
     // The session fills it with the next thing at once.

@@ -30,7 +30,8 @@ BlockKey KeyOf(std::uint32_t ns, BlockCode code) {
   if (code == 0) return key;
   std::uint64_t seed = std::uint64_t{ns} << 32 | code;
   key.length = static_cast<std::uint8_t>(BlockKey::kMinUntrustedBytes + SplitMix(seed) % 17);
-  for (std::uint8_t i = 0; i < key.length; ++i) key.bytes[i] = static_cast<std::uint8_t>(SplitMix(seed * 64 + i));
+  for (std::uint8_t i = 0; i < key.length; ++i)
+    key.bytes[i] = static_cast<std::uint8_t>(SplitMix(seed * 64 + i));
   return key;
 }
 
@@ -57,7 +58,8 @@ bool IsPart(std::uint64_t put, std::uint32_t part, std::uint64_t offset, std::sp
     std::uint64_t word = Word(seed, (offset + at) / 8);
     std::size_t from = (offset + at) % 8;
     std::size_t n = std::min(8 - from, bytes.size() - at);
-    if (std::memcmp(bytes.data() + at, reinterpret_cast<const std::byte*>(&word) + from, n) != 0) return false;
+    if (std::memcmp(bytes.data() + at, reinterpret_cast<const std::byte*>(&word) + from, n) != 0)
+      return false;
     at += n;
   }
   return true;

@@ -8,9 +8,9 @@ namespace cistern::storm {
 
 std::string_view FaultName(Fault kind) {
   static constexpr std::array<std::string_view, kFaultKinds> kNames = {
-      "crash",       "client-dies",   "client-stalls", "client-lies",  "flip-body",
-      "flip-seal",   "flip-directory", "flip-index",   "lost-touches", "lease-expires",
-      "clock-back",  "memory-full",   "revive",        "journal",      "recarve"};
+      "crash",      "client-dies",    "client-stalls", "client-lies",  "flip-body",
+      "flip-seal",  "flip-directory", "flip-index",    "lost-touches", "lease-expires",
+      "clock-back", "memory-full",    "revive",        "journal",      "recarve"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

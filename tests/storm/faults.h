@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The faults of a storm and the book that is kept on them. A fault is injected when it was done, and seen when
-// it hit an operation in flight or a record that was read later: only those count. What was seen in a run in
-// which the model found nothing wrong was tolerated.
+// The faults of a storm and the book that is kept on them. A fault is injected when it was done, and seen
+// when it hit an operation in flight or a record that was read later: only those count. What was seen in a
+// run in which the model found nothing wrong was tolerated.
 #pragma once
 
 #include <array>
@@ -10,18 +10,18 @@
 #include <string_view>
 #include <vector>
 
-
 namespace cistern::storm {
 
 enum class Fault : std::uint8_t {
   kCrash,         // SIGKILL of the node between any two words
   kClientDies,    // a session ends with calls in flight, leases, staging in use
   kClientStalls,  // it stops in the middle of a read or with a lease until long past every deadline
-  kClientLies,    // garbage touches, wrong checksums, staging changed under the copy, foreign tokens and parents
+  kClientLies,    // garbage touches, wrong checksums, staging changed under the copy, foreign tokens and
+                  // parents
   kFlipBody,
-  kFlipSeal,      // seal or stamp
+  kFlipSeal,  // seal or stamp
   kFlipDirectory,
-  kFlipIndex,     // a bit, or an entry torn from two
+  kFlipIndex,  // a bit, or an entry torn from two
   kLostTouches,
   kLeaseExpires,  // a lease that was never released
   kClockBack,     // wall time steps back under blocks that expire

@@ -11,7 +11,8 @@
 // Weak: they exist in a program that AddressSanitizer was linked into, and are null in any other.
 extern "C" {
 __attribute__((weak)) void __sanitizer_start_switch_fiber(void** save, const void* bottom, std::size_t size);
-__attribute__((weak)) void __sanitizer_finish_switch_fiber(void* fake, const void** bottom, std::size_t* size);
+__attribute__((weak)) void __sanitizer_finish_switch_fiber(void* fake, const void** bottom,
+                                                           std::size_t* size);
 }
 
 namespace cistern::storm {

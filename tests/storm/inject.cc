@@ -11,11 +11,11 @@ namespace cistern::storm {
 
 void World::Inject() {
   // Damage comes more often than what else there is: half of it is overwritten before anybody looks.
-  static constexpr Fault kFromOutside[] = {Fault::kCrash,         Fault::kClientDies,   Fault::kClockBack,
-                                           Fault::kJournal,       Fault::kLeaseExpires, Fault::kFlipBody,
-                                           Fault::kFlipBody,      Fault::kFlipSeal,     Fault::kFlipSeal,
-                                           Fault::kFlipIndex,     Fault::kFlipIndex,    Fault::kFlipIndex,
-                                           Fault::kFlipDirectory, Fault::kFlipDirectory, Fault::kFlipDirectory};
+  static constexpr Fault kFromOutside[] = {
+      Fault::kCrash,         Fault::kClientDies,    Fault::kClockBack,    Fault::kJournal,
+      Fault::kLeaseExpires,  Fault::kFlipBody,      Fault::kFlipBody,     Fault::kFlipSeal,
+      Fault::kFlipSeal,      Fault::kFlipIndex,     Fault::kFlipIndex,    Fault::kFlipIndex,
+      Fault::kFlipDirectory, Fault::kFlipDirectory, Fault::kFlipDirectory};
   if (node() != nullptr && random().Below(40) == 0) node()->WantIdle();
   for (int tries = 0; tries < 6; ++tries) {
     Fault kind = kFromOutside[random().Below(std::size(kFromOutside))];
@@ -46,10 +46,8 @@ bool World::InjectOne(Fault kind) {
     }
     case Fault::kFlipBody:
     case Fault::kFlipSeal:
-    case Fault::kFlipDirectory:
-      return FlipRecord(kind);
-    case Fault::kFlipIndex:
-      return FlipEntry();
+    case Fault::kFlipDirectory: return FlipRecord(kind);
+    case Fault::kFlipIndex: return FlipEntry();
     case Fault::kClockBack:
       if (clocks_back_ > 2) return false;
       LatestTime();
@@ -76,8 +74,7 @@ bool World::InjectOne(Fault kind) {
       disk_faulty_ = true;
       faults_wanted_ = 1 + random().Below(3);
       return true;
-    default:
-      return false;
+    default: return false;
   }
 }
 
@@ -156,13 +153,14 @@ bool World::FlipRecord(Fault kind) {
 
 std::optional<std::uint64_t> World::EntryOf(const BlockId& block) {
   if (incarnations_[block.ns] == 0) return std::nullopt;
-  Fingerprint fingerprint =
-      FingerprintOf(index_.header()->incarnations[slots_[block.ns]], block.group, KeyOf(block.ns, block.code));
+  Fingerprint fingerprint = FingerprintOf(index_.header()->incarnations[slots_[block.ns]], block.group,
+                                          KeyOf(block.ns, block.code));
   for (int which = 0; which < 2; ++which) {
     for (std::uint32_t i = 0; i < kEntriesPerBucket; ++i) {
       std::uint64_t number = index_.bucket(fingerprint, which) + i;
       const IndexEntry* entry = index_.entry(number);
-      if (entry->fingerprint[0] == fingerprint.words[0] && entry->fingerprint[1] == fingerprint.words[1]) return number;
+      if (entry->fingerprint[0] == fingerprint.words[0] && entry->fingerprint[1] == fingerprint.words[1])
+        return number;
     }
   }
   return std::nullopt;
@@ -191,7 +189,8 @@ bool World::FlipEntry() {
     if (random().Below(2) == 0) entry->rest = index_.entry(*other)->rest;
     return true;
   }
-  std::uint64_t* words_of[] = {&entry->fingerprint[0], &entry->fingerprint[1], &entry->place_and_bytes, &entry->rest};
+  std::uint64_t* words_of[] = {&entry->fingerprint[0], &entry->fingerprint[1], &entry->place_and_bytes,
+                               &entry->rest};
   auto* word = reinterpret_cast<std::byte*>(words_of[random().Below(4)]);
   damage_.FlipBit(Fault::kFlipIndex, word + random().Below(8), static_cast<unsigned>(random().Below(8)));
   return true;

@@ -17,7 +17,10 @@ std::string TextOf(const BlockId& block) {
 }
 
 Model::Model(std::uint32_t namespaces, bool trace)
-    : trace_(trace), puts_(1), by_block_(std::size_t{namespaces} * kGroups * kCodes), odd_parents_(namespaces) {}
+    : trace_(trace),
+      puts_(1),
+      by_block_(std::size_t{namespaces} * kGroups * kCodes),
+      odd_parents_(namespaces) {}
 
 std::size_t Model::At(const BlockId& block) const {
   return (std::size_t{block.ns} * kGroups + block.group) * kCodes + block.code;
@@ -31,8 +34,8 @@ PutNo Model::NewPut(Put put) {
   by_block_[At(put.block)].push_back(number);
   if (put.parent != ParentOf(put.block.code)) odd_parents_[put.block.ns] = true;
   puts_.push_back(std::move(put));
-  Trace("put ", number, ": ", TextOf(puts_[number].block), " parent ", puts_[number].parent, " ttl ", puts_[number].ttl_s,
-        puts_[number].held ? " held" : "", " owner ", puts_[number].owner);
+  Trace("put ", number, ": ", TextOf(puts_[number].block), " parent ", puts_[number].parent, " ttl ",
+        puts_[number].ttl_s, puts_[number].held ? " held" : "", " owner ", puts_[number].owner);
   return number;
 }
 
@@ -131,12 +134,14 @@ bool Model::AnyLegal(const BlockId& block, Moment since) const {
 }
 
 void Model::CheckSighting(const Sighting& seen, Moment since, std::uint64_t time_s) const {
-  if (seen.put == 0 || seen.put >= puts_.size()) Violation(Text(TextOf(seen.block), ": unknown put ", seen.put));
+  if (seen.put == 0 || seen.put >= puts_.size())
+    Violation(Text(TextOf(seen.block), ": unknown put ", seen.put));
   auto number = static_cast<PutNo>(seen.put);
   const Put& put = puts_[number];
   std::string what = Text(TextOf(seen.block), " put ", number);
   if (!(put.block == seen.block)) Violation(Text(what, " was written as ", TextOf(put.block)));
-  if (put.parent != seen.parent) Violation(Text(what, " has parent ", seen.parent, ", written was ", put.parent));
+  if (put.parent != seen.parent)
+    Violation(Text(what, " has parent ", seen.parent, ", written was ", put.parent));
   std::uint64_t bytes = 0;
   for (const PutPart& part : put.parts) bytes += part.bytes;
   if (put.parts.size() != seen.parts || bytes != seen.body_bytes) {
@@ -145,7 +150,8 @@ void Model::CheckSighting(const Sighting& seen, Moment since, std::uint64_t time
   }
   if (!Legal(number, since)) {
     std::string why = Text("not whole or gone: held ", put.held, " published ", put.publish_asked, " parts");
-    for (const PutPart& part : put.parts) why += Text(" [open ", part.open, " committed ", part.committed, "]");
+    for (const PutPart& part : put.parts)
+      why += Text(" [open ", part.open, " committed ", part.committed, "]");
     Violation(Text(what, " is visible and must not be (", why, ", since ", since, ", could be until ",
                    put.capable_until, ")"));
   }
@@ -156,7 +162,8 @@ void Model::CheckSighting(const Sighting& seen, Moment since, std::uint64_t time
       Violation(Text(what, " expires at ", seen.expiry, ", which is not from ", put.least_expiry, " to ",
                      put.most_expiry));
     }
-    if (time_s >= seen.expiry) Violation(Text(what, " expired at ", seen.expiry, " and was read at ", time_s));
+    if (time_s >= seen.expiry)
+      Violation(Text(what, " expired at ", seen.expiry, " and was read at ", time_s));
   }
 }
 

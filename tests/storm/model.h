@@ -31,8 +31,8 @@ std::string TextOf(const BlockId& block);
 
 struct PutPart {
   std::uint64_t bytes = 0;
-  std::uint32_t open = 0;   // writes under way
-  bool committed = false;   // a write was answered well, or never answered
+  std::uint32_t open = 0;  // writes under way
+  bool committed = false;  // a write was answered well, or never answered
   Moment last_done = 0;
 };
 
@@ -47,7 +47,7 @@ struct Put {
   bool refutable = false;      // its client gave sums of something else
   std::vector<PutPart> parts;
   Moment first_asked = 0;
-  Moment capable_until = 0;    // 0: it never could have been visible, or it still can
+  Moment capable_until = 0;  // 0: it never could have been visible, or it still can
   std::uint64_t least_expiry = 0, most_expiry = 0;
 };
 
@@ -69,7 +69,8 @@ class Model {
   bool tracing() const { return trace_; }
   template <class... Args>
   void Trace(const Args&... args) const {
-    if (trace_) std::fprintf(stderr, "%8llu %s\n", static_cast<unsigned long long>(moment_), Text(args...).c_str());
+    if (trace_)
+      std::fprintf(stderr, "%8llu %s\n", static_cast<unsigned long long>(moment_), Text(args...).c_str());
   }
 
   Moment Now() { return ++moment_; }
@@ -85,8 +86,8 @@ class Model {
   void SumsWrong(PutNo number) { puts_[number].refutable = true; }
   void PublishAsked(PutNo number, std::uint64_t owner);
 
-  // What ends a put that is not whole: an abandon, the end of its owner, the death of the node. `asked` is when
-  // that was asked for.
+  // What ends a put that is not whole: an abandon, the end of its owner, the death of the node. `asked` is
+  // when that was asked for.
   void UnfinishedEnded(PutNo number, Moment asked);
   // A drop that was acknowledged: what was written before it was asked for is gone, whole or not.
   void Dropped(std::uint32_t ns, BlockCode code, Moment asked);

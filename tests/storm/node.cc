@@ -13,7 +13,8 @@ namespace cistern::storm {
 // ---- movers ----------------------------------------------------------------------------------------------
 
 void SimMovers::Submit(MoverJob& job) {
-  // Handing over is a locked instruction: plain stores are seen by who takes the job. Streamed ones may not be.
+  // Handing over is a locked instruction: plain stores are seen by who takes the job. Streamed ones may not
+  // be.
   scheduler_.current()->stores().DrainWords();
   jobs_.push_back(&job);
   if (!waiting_.empty()) {
@@ -35,7 +36,8 @@ void SimMovers::Main() {
     jobs_.pop_front();
     moving_++;
     abandoned_.push_back(job);
-    if (scheduler_.random().Below(4) == 0) scheduler_.WaitFor(static_cast<std::int64_t>(scheduler_.random().Below(40)));
+    if (scheduler_.random().Below(4) == 0)
+      scheduler_.WaitFor(static_cast<std::int64_t>(scheduler_.random().Below(40)));
     job->Move(words_);
     moving_--;
     if (self->dead()) return;
@@ -74,8 +76,8 @@ void SimNode::Main() {
   }
   journal_ = std::make_unique<Journal>(*loop_, "node");
   slots_ = std::make_unique<Slots>(around_.words, around_.arena);
-  BlockStore::Parts parts{executor(),  scheduler_.clock(), around_.words, *slots_,
-                          around_.index, *movers_,           *journal_,    around_.log};
+  BlockStore::Parts parts{executor(),    scheduler_.clock(), around_.words, *slots_,
+                          around_.index, *movers_,           *journal_,     around_.log};
   store_ = std::make_unique<BlockStore>(parts, around_.options);
   tasks_ = std::make_unique<TaskGroup>(executor());
   Serve();
@@ -125,7 +127,8 @@ void SimNode::Serve() {
       want_idle_ = false;
     }
     if (!any && (inbox_.empty() || want_idle_) && !more && !core_->dead()) {
-      Instant until = scheduler_.clock().Now().PlusUs(static_cast<std::int64_t>(1 + scheduler_.random().Below(150)));
+      Instant until =
+          scheduler_.clock().Now().PlusUs(static_cast<std::int64_t>(1 + scheduler_.random().Below(150)));
       scheduler_.WaitUntil(std::min(until, executor().next_timer()));
     }
   }
@@ -157,7 +160,8 @@ bool SimNode::Turn() {
 
 void SimNode::CheckSteps() {
   std::uint32_t touches = store_->TakeLongestStep();
-  if (touches > kStepTouches) Violation(Text("a step of the core did ", touches, " touches, the limit is ", kStepTouches));
+  if (touches > kStepTouches)
+    Violation(Text("a step of the core did ", touches, " touches, the limit is ", kStepTouches));
 }
 
 void SimNode::TearDown() {
@@ -167,7 +171,8 @@ void SimNode::TearDown() {
   }
   if (!core_->dead()) {
     // In order: every mover has looked once more.
-    while (!std::ranges::all_of(mover_actors_, [](Actor* mover) { return mover->ended(); })) scheduler_.WaitFor(5);
+    while (!std::ranges::all_of(mover_actors_, [](Actor* mover) { return mover->ended(); }))
+      scheduler_.WaitFor(5);
   }
   tasks_.reset();
   store_.reset();
@@ -257,9 +262,7 @@ Task<void> SimNode::Do(Call& call) {
     case Kind::kMatchRest:
       take(co_await store.MatchRest(call.slot, static_cast<std::uint32_t>(call.number), call.keys));
       break;
-    case Kind::kHold:
-      take(co_await store.Hold(call.caller, call.slot, call.keys, call.duration_us));
-      break;
+    case Kind::kHold: take(co_await store.Hold(call.caller, call.slot, call.keys, call.duration_us)); break;
     case Kind::kAcquire: {
       Result<AcquireGrant> grant =
           co_await store.Acquire(call.caller, call.slot, call.names, call.duration_us, call.deadline);
@@ -271,27 +274,18 @@ Task<void> SimNode::Do(Call& call) {
       call.value = call.grant.lease;
       break;
     }
-    case Kind::kRelease:
-      call.status = store.Release(call.caller, call.number);
-      break;
+    case Kind::kRelease: call.status = store.Release(call.caller, call.number); break;
     case Kind::kWrite:
       call.outcomes = co_await store.Write(call.caller, call.slot, call.parts, call.deadline);
       break;
-    case Kind::kPublish:
-      take(co_await store.Publish(call.caller, call.slot, call.puts));
-      break;
-    case Kind::kAbandon:
-      take(co_await store.Abandon(call.caller, call.slot, call.puts));
-      break;
-    case Kind::kTouch:
-      call.value = co_await store.Touch(call.slot, call.keys);
-      break;
+    case Kind::kPublish: take(co_await store.Publish(call.caller, call.slot, call.puts)); break;
+    case Kind::kAbandon: take(co_await store.Abandon(call.caller, call.slot, call.puts)); break;
+    case Kind::kTouch: call.value = co_await store.Touch(call.slot, call.keys); break;
     case Kind::kTouchPlace:
-      store.TouchPlace(static_cast<std::uint32_t>(call.number >> 32), static_cast<std::uint32_t>(call.number));
+      store.TouchPlace(static_cast<std::uint32_t>(call.number >> 32),
+                       static_cast<std::uint32_t>(call.number));
       break;
-    case Kind::kDrop:
-      take(co_await store.Drop(call.slot, call.keys));
-      break;
+    case Kind::kDrop: take(co_await store.Drop(call.slot, call.keys)); break;
     case Kind::kDropNamespace: {
       auto dropped = co_await store.DropNamespace(call.slot);
       if (!dropped) {
@@ -302,9 +296,7 @@ Task<void> SimNode::Do(Call& call) {
       call.incarnation_now = dropped->second;
       break;
     }
-    case Kind::kReportBad:
-      call.status = co_await store.ReportBad(call.slot, call.names);
-      break;
+    case Kind::kReportBad: call.status = co_await store.ReportBad(call.slot, call.names); break;
     case Kind::kSessionEnded:
       // As the door does: at once, and again when what it had under way has ended.
       co_await store.SessionEnded(call.caller, call.last_of_owner);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A node of the storm: the product's journal, slots and block store on the simulated loop, in the same shared
-// memory as its predecessor, with movers that are actors. What the door does for real sessions, calls do here.
+// memory as its predecessor, with movers that are actors. What the door does for real sessions, calls do
+// here.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +15,9 @@
 #include "io/simulated_loop.h"
 #include "memory/movers.h"
 #include "memory/slots.h"
+#include "sim_words.h"
 #include "store/block_store.h"
 #include "store/journal.h"
-#include "sim_words.h"
 
 namespace cistern::storm {
 
@@ -28,8 +29,20 @@ struct Staging {
 
 struct Call {
   enum class Kind : std::uint8_t {
-    kAttach, kMatchRest, kHold, kAcquire, kRelease, kWrite, kPublish, kAbandon, kTouch, kTouchPlace, kDrop,
-    kDropNamespace, kReportBad, kSessionEnded,
+    kAttach,
+    kMatchRest,
+    kHold,
+    kAcquire,
+    kRelease,
+    kWrite,
+    kPublish,
+    kAbandon,
+    kTouch,
+    kTouchPlace,
+    kDrop,
+    kDropNamespace,
+    kReportBad,
+    kSessionEnded,
   };
   Kind kind = Kind::kTouch;
   Caller caller;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who goes on next. Actors (the core, the movers, the clients) are fibers; each stops between any two words
-// of shared memory, and the scheduler lets one of them go on, drawn from the run's seed. Time is simulated: it
-// creeps while anybody runs and jumps when all wait. One thread, so a seed replays exactly.
+// of shared memory, and the scheduler lets one of them go on, drawn from the run's seed. Time is simulated:
+// it creeps while anybody runs and jumps when all wait. One thread, so a seed replays exactly.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,8 @@ class Scheduler {
 
   // ---- from anywhere ----
   void Wake(Actor* actor);
-  // The actor dies where it is: its stores so far become orphans, it runs to its end at once. Not from itself.
+  // The actor dies where it is: its stores so far become orphans, it runs to its end at once. Not from
+  // itself.
   void Kill(Actor* actor);
   bool has_orphans() const { return !orphans_.empty(); }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The storm's memory (R16): the same shared bytes for all, reached through each actor's own store buffer, with
-// a stop before every word and between any two tiles of a copy.
+// The storm's memory (R16): the same shared bytes for all, reached through each actor's own store buffer,
+// with a stop before every word and between any two tiles of a copy.
 #pragma once
 
 #include <cstddef>

@@ -35,7 +35,8 @@ void StoreBuffer::Stream(std::byte* to, const std::byte* from, std::size_t bytes
   CISTERN_ASSERT(bytes > 0 && bytes <= kTileBytes);
   if (ghost_) return;
   std::size_t lines = (bytes + kLineBytes - 1) / kLineBytes;
-  Tile tile{to, static_cast<std::uint32_t>(bytes), lines == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << lines) - 1,
+  Tile tile{to, static_cast<std::uint32_t>(bytes),
+            lines == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << lines) - 1,
             std::make_unique_for_overwrite<std::byte[]>(bytes)};
   std::memcpy(tile.copy.get(), from, bytes);
   tiles_.push_back(std::move(tile));

@@ -41,8 +41,8 @@ class StoreBuffer {
   // Before the owner reads a stretch of memory.
   void Show(const std::byte* from, std::size_t bytes);
 
-  void DrainWords();   // a locked instruction, or another thread that was told
-  void DrainAll();     // sfence
+  void DrainWords();  // a locked instruction, or another thread that was told
+  void DrainAll();    // sfence
   void DrainSome(Random& random);
 
  private:

@@ -36,7 +36,10 @@ GroupSpec FullGroup(std::vector<std::uint64_t> part_bytes) {
   return {.name = "full", .reach = Reach::kFull, .window_tokens = 0, .part_bytes = std::move(part_bytes)};
 }
 GroupSpec WindowGroup(std::string name, std::uint32_t tokens, std::vector<std::uint64_t> part_bytes) {
-  return {.name = std::move(name), .reach = Reach::kWindow, .window_tokens = tokens, .part_bytes = std::move(part_bytes)};
+  return {.name = std::move(name),
+          .reach = Reach::kWindow,
+          .window_tokens = tokens,
+          .part_bytes = std::move(part_bytes)};
 }
 
 }  // namespace
@@ -88,7 +91,8 @@ World::World(std::uint64_t seed, SharedBytes& bytes, Logger& log, bool trace)
     engines_.push_back(std::make_unique<Engine>());
     NewToken(*engines_.back());
   }
-  for (std::uint32_t i = 0; i < 2 * engines; ++i) clients_.push_back(std::make_unique<Client>(*this, i, i / 2));
+  for (std::uint32_t i = 0; i < 2 * engines; ++i)
+    clients_.push_back(std::make_unique<Client>(*this, i, i / 2));
 }
 
 World::~World() = default;
@@ -158,7 +162,8 @@ PutNo World::MakePut(const BlockId& block, Engine& engine, BlockCode parent, std
   put.owner = engine.number;
   put.ttl_s = ttl_s;
   put.held = held;
-  for (std::uint64_t bytes : realm_of.spec.groups[block.group].part_bytes) put.parts.push_back({.bytes = bytes});
+  for (std::uint64_t bytes : realm_of.spec.groups[block.group].part_bytes)
+    put.parts.push_back({.bytes = bytes});
   if (put.parts.empty()) {
     static constexpr std::uint64_t kLengths[] = {4096, 9000, 40'000, 130'000, 400'000, 1'000'000};
     std::uint64_t bytes = 1 + random().Below(kLengths[random().Below(random().Below(6) + 1)]);
@@ -272,7 +277,8 @@ void World::Drop(Call& call, std::uint32_t ns, std::vector<BlockCode> codes) {
       Disturb(ns, code);
     }
     dropping_.emplace_back(ns, code);
-    model_.Trace("drop of namespace ", ns, " tree ", code / kTreeBlocks, " block ", code % kTreeBlocks, " asked");
+    model_.Trace("drop of namespace ", ns, " tree ", code / kTreeBlocks, " block ", code % kTreeBlocks,
+                 " asked");
   }
   std::uint64_t incarnation = call.incarnation;
   call.answered = [this, ns, codes, asked, all, incarnation](Call& answer) {
@@ -310,7 +316,8 @@ void World::CheckLogged(std::uint32_t ns, const std::vector<BlockCode>& codes, s
     std::memcpy(bytes.data() + 9, key.bytes.data(), key.length);
     return !std::ranges::search(journal, bytes).empty();
   });
-  if (!logged) Violation(Text("a drop of ", blocks, " blocks of namespace ", ns, " was acknowledged and is not logged"));
+  if (!logged)
+    Violation(Text("a drop of ", blocks, " blocks of namespace ", ns, " was acknowledged and is not logged"));
 }
 
 void World::LoseTouches(const std::vector<std::pair<BlockId, std::uint64_t>>& touches) {

@@ -56,9 +56,9 @@ struct Engine {
   std::uint64_t number = 0;
   OwnerToken token{};
   std::uint32_t sessions = 0;
-  std::vector<PutNo> held;                                  // written, neither published nor abandoned
-  std::vector<std::pair<PutNo, std::uint32_t>> unwritten;   // parts that any of them may write
-  std::vector<PutNo> unfinished;                            // all that was begun by this token
+  std::vector<PutNo> held;                                 // written, neither published nor abandoned
+  std::vector<std::pair<PutNo, std::uint32_t>> unwritten;  // parts that any of them may write
+  std::vector<PutNo> unfinished;                           // all that was begun by this token
 };
 
 struct LeasedBlock {
@@ -147,7 +147,9 @@ class World {
   // Whether damage stands in the record at a place, or in the index entry that led there; in its body alone.
   bool DamagedRecord(Place place, std::uint64_t body_bytes);
   bool DamagedEntry(const BlockId& block);
-  bool BodyDamaged(Place place, std::uint64_t body_bytes) { return damage_.Standing(arena_.slot(place), body_bytes); }
+  bool BodyDamaged(Place place, std::uint64_t body_bytes) {
+    return damage_.Standing(arena_.slot(place), body_bytes);
+  }
   std::optional<std::uint64_t> IncarnationOf(std::uint32_t ns) const;
   void SetAttached(std::uint32_t ns, std::uint32_t slot, std::uint64_t incarnation);
   std::uint32_t slot_of(std::uint32_t ns) const { return slots_[ns]; }
@@ -160,7 +162,8 @@ class World {
   void AddStaging(const std::shared_ptr<Staging>& staging) { stagings_.push_back(staging); }
   // Fills in what the model has to know of a drop: of keys, or with none of the whole namespace.
   void Drop(Call& call, std::uint32_t ns, std::vector<BlockCode> codes);
-  void CheckLogged(std::uint32_t ns, const std::vector<BlockCode>& codes, std::uint64_t incarnation, std::uint64_t blocks);
+  void CheckLogged(std::uint32_t ns, const std::vector<BlockCode>& codes, std::uint64_t incarnation,
+                   std::uint64_t blocks);
   void LoseTouches(const std::vector<std::pair<BlockId, std::uint64_t>>& touches);
   // A block is being read.
   void NoteRead(const BlockId& block);
@@ -172,7 +175,8 @@ class World {
   void Reported(const BlockId& block, Place place, std::uint64_t generation, std::uint64_t body_bytes) {
     reported_.push_back({{block, place, body_bytes}, generation});
   }
-  void Granted(LeaseNote& lease, const std::vector<BlockId>& blocks, const std::vector<ViewGrant>& views, Moment since);
+  void Granted(LeaseNote& lease, const std::vector<BlockId>& blocks, const std::vector<ViewGrant>& views,
+               Moment since);
   void Held(LeaseNote& lease, std::uint32_t ns, const std::vector<BlockCode>& chain);
 
  private:

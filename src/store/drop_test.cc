@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/block_store_fixture.h"
+
+namespace cistern {
+namespace {
+
+TEST_F(BlockStoreTest, R10DroppedNeverComesBack) {
+  Make();
+  PutChain(1, 5);
+  Put(6, 99);  // pending elsewhere
+  PartWrite below = Part(7, 5);
+  below.held = true;
+  WriteOne(below);
+  auto grant = Acquire({4}, Me());
+  auto dropped = Drop(3);
+  ASSERT_TRUE(dropped.has_value());
+  EXPECT_EQ(*dropped, 3u);
+  EXPECT_TRUE(Here(1) && Here(2));
+  EXPECT_FALSE(Here(3) || Here(4) || Here(5));
+  EXPECT_NE(t->Generation(grant.views[0].place), grant.views[0].generation);
+  EXPECT_EQ(Occupied().pending, 1u) << "the put below it ended, the other did not";
+  EXPECT_EQ(Occupied().tombstones, 0u);
+  EXPECT_EQ(t->slots->counts().used_slots, 3u);
+  // The same key again: what lived below its namesake does not.
+  EXPECT_EQ(Put(3, 2), State::kPublished);
+  EXPECT_FALSE(Here(4));
+  Restart();
+  EXPECT_TRUE(Exact(1) && Exact(2) && Exact(3));
+  EXPECT_FALSE(Here(4) || Here(5) || Here(7));
+}
+
+TEST_F(BlockStoreTest, R10AFlippedGenerationDoesNotBringADroppedBlockBack) {
+  Make();
+  PutChain(1, 3);
+  auto grant = Acquire({2, 3}, Me());
+  ASSERT_TRUE(Drop(2).has_value());
+  for (const ViewGrant& view : grant.views) *t->arena.generation(view.place) ^= 1;
+  Restart();
+  EXPECT_TRUE(Exact(1));
+  EXPECT_FALSE(Here(2) || Here(3));
+  EXPECT_EQ(Occupied().records, 1u);
+}
+
+TEST_F(BlockStoreTest, R10AReputUnderADropInProgressStartsAfresh) {
+  Make({.heads = 4});
+  PutChain(1, 600);
+  const BlockKey key = Key(2);
+  Task<Result<std::uint64_t>> drop = t->store->Drop(ns.slot, std::span(&key, 1));
+  // In the middle of collecting: old block 3 still stands in the table below the cut one.
+  EXPECT_FALSE(drop.done());
+  EXPECT_FALSE(Here(2));
+  EXPECT_EQ(Put(3, 2), State::kPending);
+  EXPECT_EQ(Put(2, 1), State::kPublished);
+  EXPECT_TRUE(Exact(3));
+  EXPECT_EQ(*t->Run(std::move(drop)), 599u);
+  EXPECT_TRUE(Exact(1) && Exact(2) && Exact(3));
+  EXPECT_FALSE(Here(4) || Here(600));
+  EXPECT_EQ(Occupied().records, 3u);
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+}
+
+// Its parents were not here when they were dropped, so that drop could not find it below them.
+TEST_F(BlockStoreTest, R10APutThatWasBelowADropStaysGoneWhateverIsDroppedLater) {
+  Make();
+  PutChain(11, 12);
+  PartWrite child = Part(3, 2);
+  child.held = true;
+  const PutId child_put = child.put_id;
+  ASSERT_EQ(WriteOne(child).state, State::kPending);
+  ASSERT_TRUE(Drop(1).has_value());
+  PutChain(1, 2);
+  ASSERT_TRUE(Drop(12).has_value());
+  ASSERT_TRUE(t->Run(t->store->Publish(Me(), ns.slot, std::span(&child_put, 1))).has_value());
+  EXPECT_FALSE(Here(3));
+  EXPECT_EQ(Occupied().pending, 0u);
+}
+
+TEST_F(BlockStoreTest, ADropElsewhereEndsNoChainThatIsHeld) {
+  Make();
+  PutChain(11, 12);
+  std::vector<PutId> puts;
+  for (std::uint64_t n = 1; n <= 3; ++n) {
+    PartWrite part = Part(n, n == 1 ? std::nullopt : std::optional(n - 1));
+    part.held = true;
+    puts.push_back(part.put_id);
+    ASSERT_EQ(WriteOne(part).state, State::kPending);
+  }
+  ASSERT_TRUE(Drop(12).has_value());
+  ASSERT_TRUE(t->Run(t->store->Publish(Me(), ns.slot, puts)).has_value());
+  EXPECT_TRUE(Exact(1) && Exact(2) && Exact(3));
+}
+
+TEST_F(BlockStoreTest, R10ACrashWhileCollectingLeavesNothingOfWhatWasDropped) {
+  Make({.heads = 4});
+  PutChain(1, 600);
+  const BlockKey key = Key(2);
+  {
+    Task<Result<std::uint64_t>> drop = t->store->Drop(ns.slot, std::span(&key, 1));
+    t->loop->Crash();
+  }
+  t->Restart();
+  Attach(OneGroup());
+  EXPECT_TRUE(Here(1));
+  for (std::uint64_t n = 2; n <= 600; ++n) ASSERT_FALSE(Here(n)) << n;
+  EXPECT_EQ(Put(2, 1), State::kPublished);
+  Restart();
+  EXPECT_EQ(Occupied().records, 2u);
+}
+
+TEST_F(BlockStoreTest, R10ANamespaceDropChangesItsIncarnation) {
+  Make();
+  PutChain(1, 5);
+  Put(9, 8);
+  auto dropped = t->Run(t->store->DropNamespace(ns.slot));
+  ASSERT_TRUE(dropped.has_value());
+  EXPECT_EQ(dropped->first, 5u);
+  EXPECT_NE(dropped->second, ns.incarnation);
+  EXPECT_EQ(t->store->CheckNamespace(ns.slot, ns.incarnation).code(), Code::kMiss);
+  EXPECT_TRUE(t->store->CheckNamespace(ns.slot, dropped->second).ok());
+  EXPECT_EQ(Occupied().records, 0u);
+  EXPECT_EQ(Occupied().pending, 0u);
+  EXPECT_EQ(t->slots->counts().used_slots, 0u);
+  EXPECT_FALSE(Here(1));
+  PutChain(1, 2);
+  const std::uint64_t incarnation = dropped->second;
+  Restart();
+  EXPECT_EQ(ns.incarnation, incarnation);
+  EXPECT_TRUE(Exact(1) && Exact(2));
+}
+
+TEST_F(BlockStoreTest, R10ATimeToLiveIsAHardLimitAndCutsWhatIsBelow) {
+  Make();
+  PartWrite mortal = Part(1, {});
+  mortal.ttl_s = 5;
+  WriteOne(mortal);
+  PutChain(11, 12);
+  Put(2, 1);
+  t->Advance(4'000'000);
+  EXPECT_TRUE(Here(1));
+  t->Advance(1'000'000);
+  EXPECT_FALSE(Here(1) || Here(2));
+  EXPECT_TRUE(Here(12));
+  EXPECT_EQ(Occupied().records, 2u);
+  EXPECT_EQ(t->store->counters().expired.value(), 2u);
+}
+
+TEST_F(BlockStoreTest, R10ExpiredStaysGoneWhenTheClockStepsBack) {
+  Make();
+  PartWrite mortal = Part(1, {});
+  mortal.ttl_s = 5;
+  WriteOne(mortal);
+  Put(2, 1);
+  t->clock.AdvanceUs(6'000'000);
+  t->store->Tick();
+  t->clock.StepWall(-1000);
+  EXPECT_FALSE(Here(1));
+  Restart();
+  EXPECT_FALSE(Here(1) || Here(2));
+  EXPECT_EQ(Occupied().records, 0u);
+}
+
+TEST_F(BlockStoreTest, P5NoStepIsLongerThanItsBoundInADropOfMany) {
+  Make({.heads = 16});
+  constexpr std::uint64_t kBlocks = 20'000;
+  const std::vector<std::byte> body = Body(1, 512);
+  for (std::uint64_t n = 0; n < kBlocks; n += 100) {
+    std::vector<PartWrite> parts;
+    for (std::uint64_t i = n; i < n + 100; ++i) {
+      PartWrite part;
+      part.key = Key(i);
+      if (i > 0) part.parent = Key((i - 1) / 2);
+      part.put_id = {2, i};
+      part.from = body;
+      parts.push_back(part);
+    }
+    for (const PartOutcome& outcome : Write(parts, Me())) ASSERT_EQ(outcome.state, State::kPublished);
+  }
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+  EXPECT_EQ(*Drop(0), kBlocks);
+  EXPECT_EQ(Occupied().records, 0u);
+  EXPECT_EQ(Occupied().blocks, 0u);
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+}
+
+TEST_F(BlockStoreTest, P5ManyPutsOfOneParentEndInSteps) {
+  Make({.heads = 4});
+  Put(1, {});
+  for (std::uint64_t n = 10; n < 2000; ++n) {
+    PartWrite held = Part(n, 1);
+    held.held = true;
+    WriteOne(held);
+  }
+  Drop(1);
+  EXPECT_EQ(Occupied().pending, 0u);
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+}
+
+TEST_F(BlockStoreTest, P5ManyPutsOfOneNumberEndInSteps) {
+  Make({.heads = 4});
+  for (std::uint64_t n = 10; n < 2000; ++n) {
+    PartWrite held = Part(n, 1);
+    held.held = true;
+    held.put_id = {7, 7};
+    WriteOne(held);
+  }
+  const PutId id{7, 7};
+  EXPECT_EQ(*t->Run(t->store->Abandon(Me(), ns.slot, std::span(&id, 1))), 1990u);
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+}
+
+}  // namespace
+}  // namespace cistern

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/block_store_fixture.h"
+
+namespace cistern {
+namespace {
+
+TEST_F(BlockStoreTest, P4AHoldKeepsItsChainUntilItsDeadline) {
+  Make({.store = {.max_blocks = 4}});
+  PutChain(1, 4);
+  ASSERT_TRUE(Hold(1, 4).has_value());
+  EXPECT_EQ(WriteOne(Part(11, {})).status.code(), Code::kBusy);
+  EXPECT_EQ(Match(1, 4), 4u);
+  t->Advance(1'000'001);
+  EXPECT_EQ(Occupied().leases, 0u);
+  EXPECT_EQ(Put(12, {}), State::kPublished);
+  EXPECT_FALSE(Here(4));
+  EXPECT_EQ(Hold(1, 4).error().code(), Code::kMiss);
+}
+
+TEST_F(BlockStoreTest, P4LeasesEndByReleaseOwnerAndSession) {
+  Make({.store = {.max_blocks = 2}});
+  PutChain(1, 2);
+  AcquireGrant grant = Acquire({1, 2, 3}, Me());
+  EXPECT_NE(grant.lease, 0u);
+  EXPECT_EQ(grant.views[0].code, Code::kOk);
+  EXPECT_EQ(grant.views[2].code, Code::kMiss);
+  EXPECT_EQ(Occupied().leased_blocks, 2u);
+  EXPECT_EQ(t->store->Release(Me(2, 2), grant.lease).code(), Code::kDenied);
+  EXPECT_TRUE(t->store->Release(Me(1, 5), grant.lease).ok());
+  EXPECT_EQ(t->store->Release(Me(), grant.lease).code(), Code::kLapsed);
+  grant = Acquire({1}, Me(1, 3));
+  t->Run(t->store->SessionEnded(Me(1, 3), false));
+  EXPECT_EQ(Occupied().leases, 0u);
+  EXPECT_EQ(Occupied().leased_blocks, 0u);
+  EXPECT_EQ(Put(9, {}), State::kPublished);
+}
+
+TEST_F(BlockStoreTest, P5LeasesAreBounded) {
+  Make({.store = {.max_leases = 2, .max_leased_blocks = 10}});
+  PutChain(1, 3);
+  ASSERT_TRUE(Hold(1, 1).has_value());
+  ASSERT_TRUE(Hold(1, 2).has_value());
+  EXPECT_EQ(Hold(1, 3).error().code(), Code::kBusy);
+}
+
+TEST_F(BlockStoreTest, ABadBodyIsVerifiedAgainAndCutWithWhatIsBelow) {
+  Make();
+  PutChain(1, 3);
+  const BlockStore::BlockName name{Key(2), 0};
+  ASSERT_TRUE(t->Run(t->store->ReportBad(ns.slot, std::span(&name, 1))).ok());
+  EXPECT_EQ(t->store->counters().reported_good.value(), 1u);
+  EXPECT_TRUE(Here(2));
+  auto grant = Acquire({2}, Me());
+  t->arena.slot(grant.views[0].place)[100] ^= std::byte{1};
+  EXPECT_FALSE(Here(2));
+  ASSERT_TRUE(t->Run(t->store->ReportBad(ns.slot, std::span(&name, 1))).ok());
+  EXPECT_EQ(t->store->counters().reported_bad.value(), 1u);
+  t->Tick();
+  EXPECT_TRUE(Here(1));
+  EXPECT_FALSE(Here(3));
+  EXPECT_EQ(Put(2, 1), State::kPublished) << "what is known bad does not count as present";
+  EXPECT_TRUE(Exact(2));
+}
+
+TEST_F(BlockStoreTest, R1ADamagedEntryOfASoundRecordIsRepaired) {
+  Make();
+  PutChain(1, 2);
+  const Fingerprint fingerprint = FingerprintOf(ns.incarnation, 0, Key(2));
+  std::uint64_t number = 0;
+  while (t->index.entry(number)->fingerprint[0] != fingerprint.words[0]) ++number;
+  IndexEntry* entry = t->index.entry(number);
+  const IndexEntry was = *entry;
+  for (std::uint64_t* word : {&entry->fingerprint[1], &entry->place_and_bytes, &entry->rest}) {
+    *word ^= 1u << 13;
+    EXPECT_FALSE(Here(2));
+    const BlockStore::BlockName name{Key(2), 0};
+    ASSERT_TRUE(t->Run(t->store->ReportBad(ns.slot, std::span(&name, 1))).ok());
+    EXPECT_EQ(std::memcmp(entry, &was, sizeof(was)), 0);
+    EXPECT_TRUE(Exact(2));
+  }
+  EXPECT_EQ(t->store->counters().reported_good.value(), 3u);
+  EXPECT_EQ(Occupied().records, 2u);
+}
+
+// Between the verification and who waited for it another task may end the record, and a new one take its
+// number.
+TEST_F(BlockStoreTest, P1WhatWentAfterItWasVerifiedIsNotGranted) {
+  for (int steps = 0;; ++steps) {
+    Make();
+    PutChain(1, 1);
+    Restart();
+    t->movers->paused = true;
+    const BlockKey key = Key(1);
+    const BlockStore::BlockName name{key, 0};
+    auto acquiring = t->store->Acquire(Me(), ns.slot, std::span(&name, 1), 1'000'000, Soon());
+    ASSERT_EQ(t->movers->waiting.size(), 1u);
+    t->movers->MoveOne(0);
+    for (int i = 0; i < steps; ++i) t->loop->executor().RunReady(1);
+    if (acquiring.done()) {
+      EXPECT_GE(steps, 2);
+      break;
+    }
+    auto dropping = t->store->Drop(ns.slot, std::span(&key, 1));
+    auto writing = t->store->Write(Me(), ns.slot, {Part(9, {}, 4096)}, Soon());
+    const auto grant = t->Run(std::move(acquiring));
+    ASSERT_TRUE(grant.has_value());
+    EXPECT_EQ(grant->views[0].code, Code::kMiss) << steps << " steps";
+    EXPECT_EQ(grant->lease, 0u);
+    EXPECT_TRUE(t->Run(std::move(dropping)).has_value());
+    EXPECT_EQ(t->Run(std::move(writing))[0].state, State::kPublished);
+    EXPECT_TRUE(Exact(9));
+  }
+}
+
+TEST_F(BlockStoreTest, R1WhatWentAfterItWasVerifiedHasNoEntryRepaired) {
+  for (int steps = 0;; ++steps) {
+    Make();
+    PutChain(1, 1);
+    t->movers->paused = true;
+    const BlockKey key = Key(1);
+    const BlockStore::BlockName name{key, 0};
+    auto reporting = t->store->ReportBad(ns.slot, std::span(&name, 1));
+    ASSERT_EQ(t->movers->waiting.size(), 1u);
+    t->movers->MoveOne(0);
+    for (int i = 0; i < steps; ++i) t->loop->executor().RunReady(1);
+    if (reporting.done()) {
+      EXPECT_GE(steps, 2);
+      break;
+    }
+    auto dropping = t->store->Drop(ns.slot, std::span(&key, 1));
+    EXPECT_TRUE(t->Run(std::move(reporting)).ok());
+    EXPECT_TRUE(t->Run(std::move(dropping)).has_value());
+    EXPECT_FALSE(Here(1));
+    EXPECT_EQ(Put(1, {}), State::kPublished);
+    EXPECT_TRUE(Exact(1));
+  }
+}
+
+TEST_F(BlockStoreTest, P6AWideWindowIsAskedForWhole) {
+  NamespaceSpec spec = OneGroup();
+  spec.groups.push_back({.name = "window", .reach = Reach::kWindow, .window_tokens = 128});
+  Make({.heads = 4}, spec);
+  PutChain(1, 200);
+  for (std::uint64_t n = 101; n <= 200; ++n) {
+    PartWrite part = Part(n, n - 1);
+    part.group = 1;
+    ASSERT_EQ(WriteOne(part).state, State::kPublished);
+  }
+  EXPECT_EQ(Match(1, 200), 0u);
+  EXPECT_EQ(Hold(1, 200).error().code(), Code::kMiss);
+  EXPECT_EQ(Occupied().leased_blocks, 0u);
+}
+
+TEST_F(BlockStoreTest, P6AWideWindowThatIsHereIsFoundFromTheMiddleOn) {
+  NamespaceSpec spec = OneGroup();
+  spec.block_tokens = 16;
+  spec.groups.push_back({.name = "window", .reach = Reach::kWindow, .window_tokens = 16 * 600 - 15});
+  Make({.heads = 4}, spec);
+  PutChain(1, 1000);
+  for (std::uint64_t n = 301; n <= 1000; ++n) {
+    PartWrite part = Part(n, n - 1);
+    part.group = 1;
+    ASSERT_EQ(WriteOne(part).state, State::kPublished);
+  }
+  EXPECT_EQ(Match(951, 1000, 950), 50u);
+  EXPECT_EQ(Match(901, 901, 900), 1u) << "its window begins with block 302";
+  EXPECT_EQ(Match(900, 900, 899), 1u) << "with block 301";
+  EXPECT_EQ(Match(899, 899, 898), 0u) << "with block 300, which is not here";
+  EXPECT_EQ(Match(801, 1000, 800), 200u);
+  EXPECT_EQ(Match(801, 899, 800), 0u);
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+}
+
+TEST_F(BlockStoreTest, TouchesFromReadersAreCheckedAgainstPlaceAndGeneration) {
+  Make({.store = {.max_blocks = 2}});
+  Put(1, {});
+  Put(2, {});
+  const auto grant = Acquire({1}, Me());
+  EXPECT_TRUE(t->store->Release(Me(), grant.lease).ok());
+  t->store->TouchPlace(grant.views[0].place, static_cast<std::uint32_t>(grant.views[0].generation) ^ 2);
+  t->store->TouchPlace(0xffff'ffff, 2);
+  t->store->TouchPlace(grant.views[0].place + 1, 2);
+  EXPECT_EQ(t->store->counters().touches_refused.value(), 3u);
+  t->store->TouchPlace(grant.views[0].place, static_cast<std::uint32_t>(grant.views[0].generation));
+  Put(3, {});
+  EXPECT_TRUE(Here(1));
+  EXPECT_FALSE(Here(2));
+}
+
+}  // namespace
+}  // namespace cistern
