@@ -77,8 +77,9 @@ struct OpenedFile {
   Mapping map;
 };
 
-Result<OpenedFile> MapWhole(Fd fd, const std::string& path, std::uint64_t bytes) {
-  Result<Mapping> map = Mapping::Map(fd.get(), path, 0, bytes, Access::kReadWrite);
+Result<OpenedFile> MapWhole(Fd fd, const std::string& path, std::uint64_t bytes,
+                            Pages pages = Pages::kAtTouch) {
+  Result<Mapping> map = Mapping::Map(fd.get(), path, 0, bytes, Access::kReadWrite, pages);
   if (!map) return Error(std::move(map.error()));
   return OpenedFile{std::move(fd), std::move(*map)};
 }
@@ -240,7 +241,8 @@ Status ArenaFile::OpenIndex() {
            header.bucket_count == geometry_.bucket_count() && *size == bytes;
   }
   // It is made from the arena at each start, so another one is made where it does not fit.
-  Result<OpenedFile> opened = fits ? MapWhole(std::move((*found)->first), path, bytes)
+  // All of it is written at the start.
+  Result<OpenedFile> opened = fits ? MapWhole(std::move((*found)->first), path, bytes, Pages::kAtOnce)
                                    : MakeFile(path, bytes, [this](std::byte* base) {
                                        IndexHeader* header =
                                            IndexSpace(base, geometry_.bucket_count()).header();

@@ -21,11 +21,17 @@ constexpr std::uint64_t kClearAStep = 4096;  // entries, in order: each costs a 
 }  // namespace
 
 struct BlockStore::Impl::Revival {
+  Revival(Impl& impl, Journal::Contents contents)
+      : recovery(impl.words_, impl.slots_),
+        journal(std::move(contents)),
+        parents(impl.tree_.max_blocks() + 2 * kMaxNamespaces),
+        sequences(impl.max_records_ + 1) {}
+
   Recovery recovery;
   Journal::Contents journal;
   std::unordered_map<std::uint64_t, RealmId> realms;  // by incarnation
-  std::vector<BlockKey> parents;                      // by block
-  std::vector<std::uint64_t> sequences;               // by record
+  LazyArray<BlockKey> parents;                        // by block
+  LazyArray<std::uint64_t> sequences;                 // by record
   std::vector<std::uint64_t> floors;                  // by block; empty without tombstones
   std::unordered_map<BlockId, std::uint64_t> dropped;
   std::vector<BlockId> order;  // parents before children
@@ -34,7 +40,7 @@ struct BlockStore::Impl::Revival {
 Task<Status> BlockStore::Impl::Recover() {
   auto contents = co_await journal_.Open();
   if (!contents) co_return std::move(contents.error());
-  Revival revival{Recovery(words_, slots_), std::move(*contents), {}, {}, {}, {}, {}, {}};
+  Revival revival(*this, std::move(*contents));
   if (revival.journal.damaged) {
     log_.Log(LogLevel::kWarning, "journal: damaged before its end; what memory held is not believed");
   }
@@ -113,7 +119,6 @@ void BlockStore::Impl::Admit(Revival& revival, const RecoveredBlock& found) {
   if (block == kNoId) {
     block = tree_.Add(realm, found.key, kNoId);
     if (block == kNoId) return refuse(found.place);
-    if (revival.parents.size() <= block) revival.parents.resize(block + 1);
     revival.parents[block] = found.parent;
   } else if (revival.parents[block] != found.parent) {
     return refuse(found.place);
@@ -121,7 +126,6 @@ void BlockStore::Impl::Admit(Revival& revival, const RecoveredBlock& found) {
   RecordId record = tree_.FindRecord(block, found.group);
   if (record == kNoId) {
     record = tree_.AddRecord(block, found.group);
-    if (revival.sequences.size() <= record) revival.sequences.resize(record + 1);
   } else if (revival.sequences[record] > found.sequence) {
     return refuse(found.place);
   } else {
@@ -143,7 +147,6 @@ void BlockStore::Impl::Admit(Revival& revival, const RecoveredBlock& found) {
 
 Task<void> BlockStore::Impl::LinkParents(Revival& revival) {
   const BlockId end = tree_.block_end();
-  revival.parents.resize(end);
   for (BlockId id = 0; id < end; ++id) {
     if (Spent()) co_await Yield();
     Count();

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Storage whose growth never moves what is in it and never takes long: a vector that doubles would copy a
-// million nodes in one step of the core.
+// million nodes in one step of the core. What is large asks for huge pages: a restart that makes a million
+// nodes takes most of its time for the faults of small ones.
 #pragma once
+
+#include <sys/mman.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "base/assert.h"
@@ -14,12 +18,27 @@
 namespace cistern {
 
 inline constexpr std::uint32_t kNoId = 0xffff'ffff;
+inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+
+// Asks for huge pages for what of the memory is made of whole ones. Without them it is slower and nothing
+// else.
+inline void AskForHugePages(void* memory, std::size_t bytes) {
+  const auto at = reinterpret_cast<std::uintptr_t>(memory);
+  const std::uintptr_t first = (at + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  const std::uintptr_t end = (at + bytes) / kHugePageBytes * kHugePageBytes;
+  if (first < end) static_cast<void>(madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE));
+}
 
 // Items by dense ids; an id that was taken back is given out again. `T` has a `std::uint32_t next_free`,
 // which is the slab's while the item is not given out. Items keep their address.
 template <class T>
 class Slab final {
  public:
+  Slab() = default;
+  ~Slab() {
+    for (std::uint32_t id = 0; id < end_; ++id) (*this)[id].~T();
+  }
+
   // The item is as a default-made one.
   std::uint32_t Add() {
     std::uint32_t id = free_;
@@ -29,7 +48,8 @@ class Slab final {
     } else {
       CISTERN_ASSERT(end_ < kNoId);
       id = end_++;
-      if (id % kChunk == 0) chunks_.push_back(std::make_unique<T[]>(kChunk));
+      if (id / kChunk == chunks_.size()) Grow();
+      new (&chunks_[id / kChunk][id % kChunk]) T{};
     }
     ++size_;
     return id;
@@ -49,20 +69,44 @@ class Slab final {
 
  private:
   static constexpr std::uint32_t kChunk = 1024;
-  std::vector<std::unique_ptr<T[]>> chunks_;
+  static constexpr std::size_t kChunkBytes = kChunk * sizeof(T);
+  // As many as are small beside one huge page.
+  static constexpr std::size_t kSmallChunks = kHugePageBytes / kChunkBytes + 1;
+
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+
+  void Grow() {
+    const bool small = chunks_.size() < kSmallChunks;
+    const std::size_t align = small ? alignof(std::max_align_t) : kHugePageBytes;
+    const std::size_t wanted = small ? kChunkBytes : kSmallChunks * kChunkBytes;
+    const std::size_t bytes = (wanted + align - 1) / align * align;
+    void* memory = std::aligned_alloc(align, bytes);
+    CISTERN_ASSERT(memory != nullptr);
+    if (!small) AskForHugePages(memory, bytes);
+    memory_.emplace_back(memory);
+    for (std::size_t at = 0; at + kChunkBytes <= bytes; at += kChunkBytes) {
+      chunks_.push_back(reinterpret_cast<T*>(static_cast<std::byte*>(memory) + at));
+    }
+  }
+
+  std::vector<std::unique_ptr<void, Free>> memory_;
+  std::vector<T*> chunks_;
   std::uint32_t free_ = kNoId;
   std::uint32_t end_ = 0;
   std::uint32_t size_ = 0;
 };
 
 // Zeroes, `size` of them, that take memory where they are first written: for tables as large as an arena
-// could ever need.
+// could ever need. Of a `T` whose bytes are zero when it is default-made.
 template <class T>
 class LazyArray final {
  public:
   explicit LazyArray(std::size_t size)
       : data_(static_cast<T*>(std::calloc(size > 0 ? size : 1, sizeof(T)))), size_(size) {
     CISTERN_ASSERT(data_ != nullptr);
+    if (size * sizeof(T) >= kLargeBytes) AskForHugePages(data_.get(), size * sizeof(T));
   }
 
   T& operator[](std::size_t at) { return data_.get()[at]; }
@@ -70,7 +114,8 @@ class LazyArray final {
   std::size_t size() const { return size_; }
 
  private:
-  static_assert(std::is_trivial_v<T>);
+  static_assert(std::is_trivially_copyable_v<T> && std::is_trivially_destructible_v<T>);
+  static constexpr std::size_t kLargeBytes = 4 * kHugePageBytes;
   struct Free {
     void operator()(T* data) const { std::free(data); }
   };

@@ -156,6 +156,7 @@ class Tree final {
 
   Block& block(BlockId id) { return blocks_[id]; }
   const Block& block(BlockId id) const { return blocks_[id]; }
+  std::uint32_t max_blocks() const { return max_blocks_; }
   // Roots and ghosts included.
   std::uint32_t blocks() const { return blocks_.size(); }
   std::uint32_t realms() const { return static_cast<std::uint32_t>(realms_.size()); }
