@@ -61,8 +61,7 @@ Status InChild() {
 
 }  // namespace
 
-// ---- Call
-// --------------------------------------------------------------------------------------------------
+// ---- Call -----------------------------------------------------------------------------------------------
 
 Call& Call::operator=(Call&& other) noexcept {
   Call old(std::move(*this));
@@ -104,8 +103,7 @@ Status Call::Why(const door::Completion& completion) const {
                 std::string(begin, std::find(begin, begin + text.size(), '\0')));
 }
 
-// ---- Channel
-// -----------------------------------------------------------------------------------------------
+// ---- Channel --------------------------------------------------------------------------------------------
 
 Result<std::shared_ptr<Channel>> Channel::Open(Connection connection) {
   Result<ForkMark> mark = ForkMark::Make();
@@ -265,8 +263,7 @@ void Channel::MarkGone(Kept& kept) {
   collected_.notify_all();
 }
 
-// ---- waiting
-// -----------------------------------------------------------------------------------------------
+// ---- waiting --------------------------------------------------------------------------------------------
 
 bool Channel::CallReady(std::uint32_t place) {
   if (forked()) return true;
@@ -357,8 +354,7 @@ void Channel::GiveUp(std::uint32_t place) {
   FreePlace(place);
 }
 
-// ---- without an answer
-// -------------------------------------------------------------------------------------
+// ---- without an answer ----------------------------------------------------------------------------------
 
 void Channel::SendReleases() {
   while (!releases_.empty() && !gone_) {

@@ -91,57 +91,38 @@ Task<Answer> Calls::Do(Session& session, const Submission& call) {
   co_return Fail(session, call, unknown);
 }
 
-// ---- lists of arguments
-// ------------------------------------------------------------------------------------
-
-Task<Status> Calls::TakeKeys(Arguments& arguments, std::vector<BlockKey>& keys) {
-  Result<std::size_t> count = arguments.Count<KeyItem>("keys", kMaxKeysPerCall);
-  if (!count) co_return std::move(count.error());
-  keys.reserve(*count);
-  std::vector<KeyItem> slice;
-  while (arguments.left() > 0) {
-    arguments.TakeSlice(slice);
-    for (const KeyItem& item : slice) {
-      Result<BlockKey> key = KeyOf(item);
-      if (!key) co_return std::move(key.error());
-      keys.push_back(*key);
-    }
-    if (arguments.left() > 0) co_await Yield();
-  }
-  co_return Status();
-}
-
-Task<Status> Calls::TakeBlocks(Arguments& arguments, std::vector<BlockStore::BlockName>& blocks) {
-  Result<std::size_t> count = arguments.Count<BlockItem>("blocks", kMaxKeysPerCall);
-  if (!count) co_return std::move(count.error());
-  blocks.reserve(*count);
-  std::vector<BlockItem> slice;
-  while (arguments.left() > 0) {
-    arguments.TakeSlice(slice);
-    for (const BlockItem& item : slice) {
-      Result<BlockKey> key = KeyOf(item.key);
-      if (!key) co_return std::move(key.error());
-      blocks.push_back({*key, item.group});
-    }
-    if (arguments.left() > 0) co_await Yield();
-  }
-  co_return Status();
-}
-
-Task<Status> Calls::TakePutIds(Arguments& arguments, std::vector<PutId>& puts) {
-  Result<std::size_t> count = arguments.Count<PutIdItem>("put ids", kMaxKeysPerCall);
-  if (!count) co_return std::move(count.error());
-  puts.reserve(*count);
-  std::vector<PutIdItem> slice;
-  while (arguments.left() > 0) {
-    arguments.TakeSlice(slice);
-    for (const PutIdItem& item : slice) puts.push_back(PutId{.high = item.high, .low = item.low});
-    if (arguments.left() > 0) co_await Yield();
-  }
-  co_return Status();
-}
+// ---- lists of arguments ---------------------------------------------------------------------------------
 
 namespace {
+
+Result<BlockKey> Taken(const KeyItem& item) { return KeyOf(item); }
+
+Result<BlockStore::BlockName> Taken(const BlockItem& item) {
+  Result<BlockKey> key = KeyOf(item.key);
+  if (!key) return Error(std::move(key.error()));
+  return BlockStore::BlockName{*key, item.group};
+}
+
+Result<PutId> Taken(const PutIdItem& item) { return PutId{.high = item.high, .low = item.low}; }
+
+// The rest of a call's arguments, which is a list of `what`, a slice a step.
+template <class Item, class T>
+Task<Status> TakeList(Executor&, Arguments& arguments, std::string_view what, std::vector<T>& list) {
+  Result<std::size_t> count = arguments.Count<Item>(what, kMaxKeysPerCall);
+  if (!count) co_return std::move(count.error());
+  list.reserve(*count);
+  std::vector<Item> slice;
+  while (arguments.left() > 0) {
+    arguments.TakeSlice(slice);
+    for (const Item& item : slice) {
+      Result<T> taken = Taken(item);
+      if (!taken) co_return std::move(taken.error());
+      list.push_back(*taken);
+    }
+    if (arguments.left() > 0) co_await Yield();
+  }
+  co_return Status();
+}
 
 Status CheckWriteCount(const Submission& call) {
   if (call.a >= 1 && call.a <= kMaxWritesPerCall && call.a * sizeof(WriteItem) <= call.args_bytes)
@@ -214,8 +195,7 @@ Task<Status> Calls::TakeWrites(Session& session, const Submission& call, Argumen
   co_return Status();
 }
 
-// ---- operations
-// --------------------------------------------------------------------------------------------
+// ---- operations -----------------------------------------------------------------------------------------
 
 Task<Answer> Calls::Attach(Session& session, const Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
@@ -244,7 +224,7 @@ Task<Answer> Calls::Attach(Session& session, const Submission& call) {
 Task<Answer> Calls::MatchRest(Session& session, const Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> rest;
-  Status status = co_await TakeKeys(arguments, rest);
+  Status status = co_await TakeList<KeyItem>(executor_, arguments, "keys", rest);
   if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   if (call.a > UINT32_MAX - rest.size()) {
@@ -265,7 +245,7 @@ Task<Answer> Calls::Hold(Session& session, const Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> chain;
   Status status = CheckLease(call.a);
-  if (status.ok()) status = co_await TakeKeys(arguments, chain);
+  if (status.ok()) status = co_await TakeList<KeyItem>(executor_, arguments, "keys", chain);
   if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   const auto hold_us = static_cast<std::int64_t>(call.a);
@@ -293,7 +273,7 @@ Task<Answer> Calls::Acquire(Session& session, const Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockStore::BlockName> blocks;
   Status status = CheckLease(call.a);
-  if (status.ok()) status = co_await TakeBlocks(arguments, blocks);
+  if (status.ok()) status = co_await TakeList<BlockItem>(executor_, arguments, "blocks", blocks);
   if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
   if (status.ok() && blocks.size() * sizeof(ViewItem) > call.reply_bytes)
     status = Status(Code::kInvalid, Text("views of ", blocks.size(), " blocks do not fit the reply's ",
@@ -352,7 +332,7 @@ Task<Answer> Calls::Write(Session& session, const Submission& call) {
 Task<Answer> Calls::EndPuts(Session& session, const Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<PutId> puts;
-  Status status = co_await TakePutIds(arguments, puts);
+  Status status = co_await TakeList<PutIdItem>(executor_, arguments, "put ids", puts);
   if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   Task<Result<std::uint32_t>> ending = call.op == Op::kPublish
@@ -366,7 +346,7 @@ Task<Answer> Calls::EndPuts(Session& session, const Submission& call) {
 Task<Answer> Calls::Touch(Session& session, const Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> keys;
-  Status status = co_await TakeKeys(arguments, keys);
+  Status status = co_await TakeList<KeyItem>(executor_, arguments, "keys", keys);
   if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   std::uint32_t touched = co_await store_.Touch(call.namespace_slot, keys);
@@ -376,7 +356,7 @@ Task<Answer> Calls::Touch(Session& session, const Submission& call) {
 Task<Answer> Calls::Drop(Session& session, const Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> keys;
-  Status status = co_await TakeKeys(arguments, keys);
+  Status status = co_await TakeList<KeyItem>(executor_, arguments, "keys", keys);
   if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   Result<std::uint64_t> dropped = co_await store_.Drop(call.namespace_slot, keys);
@@ -396,7 +376,7 @@ Task<Answer> Calls::DropNamespace(Session& session, const Submission& call) {
 Task<Answer> Calls::ReportBad(Session& session, const Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockStore::BlockName> blocks;
-  Status status = co_await TakeBlocks(arguments, blocks);
+  Status status = co_await TakeList<BlockItem>(executor_, arguments, "blocks", blocks);
   if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
   if (status.ok()) status = co_await store_.ReportBad(call.namespace_slot, blocks);
   if (!status.ok()) co_return Fail(session, call, status);

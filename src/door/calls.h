@@ -53,10 +53,7 @@ class Calls final {
   Task<Answer> ReportBad(Session& session, const Submission& call);
   Answer ReportStatus(Session& session, const Submission& call);
 
-  // Lists of arguments, a slice a step.
-  Task<Status> TakeKeys(Arguments& arguments, std::vector<BlockKey>& keys);
-  Task<Status> TakeBlocks(Arguments& arguments, std::vector<BlockStore::BlockName>& blocks);
-  Task<Status> TakePutIds(Arguments& arguments, std::vector<PutId>& puts);
+  // The parts of a write, a slice a step.
   Task<Status> TakeWrites(Session& session, const Submission& call, Arguments& arguments,
                           std::vector<PartWrite>& parts);
 

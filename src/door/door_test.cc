@@ -30,8 +30,7 @@ Code Greet(TestDoor& door, const Hello& hello, std::string* message = nullptr) {
   return client.code();
 }
 
-// ---- coming in
-// -----------------------------------------------------------------------------------------------
+// ---- coming in ------------------------------------------------------------------------------------------
 
 TEST(Hello, R12TheArenaCannotBeMadeWritable) {
   TestDoor door;
@@ -115,8 +114,7 @@ TEST(Hello, PastTheLimitOfSessionsTheAnswerIsBusy) {
   EXPECT_EQ(RawClient::In(door).code(), Code::kOk);
 }
 
-// ---- staging
-// -------------------------------------------------------------------------------------------------
+// ---- staging --------------------------------------------------------------------------------------------
 
 TEST(StagingAreas, ComeFromABudgetAndGoBackWithTheSession) {
   TestDoor door({.staging_budget_bytes = 4u << 20});
@@ -164,8 +162,7 @@ TEST(StagingAreas, R13WhatASessionStartsWithIsOutOfTheBudget) {
   EXPECT_EQ(RawClient::In(door).code(), Code::kOk);
 }
 
-// ---- calls
-// ---------------------------------------------------------------------------------------------------
+// ---- calls ----------------------------------------------------------------------------------------------
 
 TEST(Calls, APutIsAcquiredByAnotherSession) {
   TestDoor door;
@@ -301,8 +298,7 @@ TEST(Calls, TouchesOfTheRingAreRangeChecked) {
   EXPECT_EQ(door.store->counters().touches_applied.value(), 0u);
 }
 
-// ---- bounds
-// --------------------------------------------------------------------------------------------------
+// ---- bounds ---------------------------------------------------------------------------------------------
 
 TEST(Bounds, WhoNeverCollectsLosesCompletionsAndOthersAreServed) {
   TestDoor door;
@@ -329,8 +325,7 @@ TEST(Bounds, ASessionThatSubmitsALotDoesNotStarveAnother) {
   EXPECT_LT(greedy.page().completed, 64u);
 }
 
-// ---- forged
-// --------------------------------------------------------------------------------------------------
+// ---- forged ---------------------------------------------------------------------------------------------
 
 class Forged : public ::testing::Test {
  protected:
@@ -384,8 +379,7 @@ TEST_F(Forged, AMessageThatIsNoneEndsTheSession) {
   EndsFor(client, "a message of 8 bytes");
 }
 
-// ---- going
-// ---------------------------------------------------------------------------------------------------
+// ---- going ----------------------------------------------------------------------------------------------
 
 TEST(Going, LeasesEndWithTheSession) {
   TestDoor door;

@@ -29,8 +29,7 @@ Sessions::Sessions(const Door::Parts& parts, const DoorOptions& options, DoorCou
 
 Sessions::~Sessions() { CISTERN_ASSERT(sessions_.empty()); }
 
-// ---- coming in
-// ---------------------------------------------------------------------------------------------
+// ---- coming in ------------------------------------------------------------------------------------------
 
 void Sessions::Admit(Fd socket, const Peer& peer, HelloText hello) {
   if (draining_) {
@@ -202,8 +201,7 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
   if (--session.tasks == 0) session.idle.Pulse();
 }
 
-// ---- calls
-// -------------------------------------------------------------------------------------------------
+// ---- calls ----------------------------------------------------------------------------------------------
 
 Task<void> Sessions::Serve(Session& session, Submission call) {
   co_await Yield();  // a step of its own
@@ -240,8 +238,7 @@ void Sessions::Finish(Session& session, const Submission& call, const Answer& an
   if (counters_.in_flight == 0) quiet_.Pulse();
 }
 
-// ---- going
-// -------------------------------------------------------------------------------------------------
+// ---- going ----------------------------------------------------------------------------------------------
 
 void Sessions::Forged(Session& session, std::string what) {
   counters_.ended_forged++;
@@ -291,8 +288,7 @@ Task<void> Sessions::Drain(Instant deadline) {
   co_await tasks_.Close();
 }
 
-// ---- polling
-// -----------------------------------------------------------------------------------------------
+// ---- polling --------------------------------------------------------------------------------------------
 
 void Sessions::Activate(Session& session) {
   session.last_used = executor().Now();

@@ -51,10 +51,7 @@ BlockStore::Occupancy BlockStore::Impl::occupancy() const {
 
 bool BlockStore::Impl::Tick() {
   const Instant now = clock_.Now();
-  while (!Spent() && leases_.EndOneDue(now)) {
-    Count();
-    counters_.leases_ended.Add();
-  }
+  while (!Spent() && EndOneLease(now)) continue;
   for (PutSlot put; !Spent() && (put = pending_.FirstDue(now)) != kNoId;) {
     counters_.pending_dropped.Add();
     EndPut(put, Code::kTooLate);

@@ -105,6 +105,19 @@ bool BlockStore::Impl::LetGoOfEnded() {
   return true;
 }
 
+bool BlockStore::Impl::EndOneLease(Instant now) {
+  if (!leases_.EndOneDue(now)) return false;
+  Count();
+  counters_.leases_ended.Add();
+  return true;
+}
+
+Task<void> BlockStore::Impl::LetGoOfAllEnded() {
+  while (EndOneLease(clock_.Now()) || LetGoOfEnded()) {
+    if (Spent()) co_await Yield();
+  }
+}
+
 void BlockStore::Impl::FreeSlot(Place place) {
   if (!io_.empty()) {
     if (const auto io = io_.find(place); io != io_.end()) {

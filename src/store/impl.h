@@ -204,7 +204,10 @@ class BlockStore::Impl {
   void Settle(BlockId block);
   void Unpark(BlockId block);
   void Reap();
+  bool EndOneLease(Instant now);  // whose time is over
   bool LetGoOfEnded();
+  // Past a bound of leases: those whose time is over end now, not at the next tick.
+  Task<void> LetGoOfAllEnded();
   void BeginIo(Place place) { ++io_[place].users; }
   void EndIo(Place place);
   void FreeSlot(Place place);

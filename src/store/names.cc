@@ -170,16 +170,20 @@ class In {
   bool ok_ = true;
 };
 
-// The list as one string: two entries are the same namespace when these are equal. Window lengths, block
-// lengths and names are not in it.
-std::string ListOf(const NamespaceEntry& entry) {
-  Out out;
-  out.U8(entry.trusted_keys ? 1 : 0);
+void PutFields(Out& out, const NamespaceEntry& entry) {
   out.U32(static_cast<std::uint32_t>(entry.fields.size()));
   for (const auto& [name, value] : entry.fields) {
     out.Str(name);
     out.Str(value);
   }
+}
+
+// The list as one string: two entries are the same namespace when these are equal. Window lengths, block
+// lengths and names are not in it.
+std::string ListOf(const NamespaceEntry& entry) {
+  Out out;
+  out.U8(entry.trusted_keys ? 1 : 0);
+  PutFields(out, entry);
   out.U32(static_cast<std::uint32_t>(entry.groups.size()));
   for (const Group& group : entry.groups) {
     out.Str(group.name);
@@ -393,11 +397,7 @@ std::vector<std::byte> Names::Encode(const NamespaceEntry& entry) {
   out.U32(entry.block_tokens);
   out.U32(static_cast<std::uint32_t>(entry.names.size()));
   for (const std::string& name : entry.names) out.Str(name);
-  out.U32(static_cast<std::uint32_t>(entry.fields.size()));
-  for (const auto& [name, value] : entry.fields) {
-    out.Str(name);
-    out.Str(value);
-  }
+  PutFields(out, entry);
   out.U32(static_cast<std::uint32_t>(entry.groups.size()));
   for (const Group& group : entry.groups) {
     out.Str(group.name);

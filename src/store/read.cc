@@ -184,6 +184,7 @@ Task<Result<LeaseId>> BlockStore::Impl::Hold(Caller caller, std::uint32_t slot,
     if (Spent()) co_await Yield();
     if (Find(realm, chain[i]) == kNoId) break;
   }
+  if (!leases_.CheckRoom(chain.size()).ok()) co_await LetGoOfAllEnded();
   if (Spent()) co_await Yield();
   const NamespaceEntry* entry = EntryOf(realm);
   std::vector<Held> holds;
@@ -254,6 +255,7 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
   if (EntryOf(realm) == nullptr) co_return std::unexpected(Unknown(slot));
   if (lease_us <= 0)
     co_return Error(Code::kInvalid, Text("lease_us: is ", lease_us, " and has to be at least 1"));
+  if (!leases_.CheckRoom(blocks.size()).ok()) co_await LetGoOfAllEnded();
   if (Status room = leases_.CheckRoom(blocks.size()); !room.ok()) {
     counters_.busy.Add();
     co_return std::unexpected(std::move(room));

@@ -43,6 +43,16 @@ TEST_F(BlockStoreTest, P5LeasesAreBounded) {
   EXPECT_EQ(Hold(1, 3).error().code(), Code::kBusy);
 }
 
+TEST_F(BlockStoreTest, P4ALeaseWhoseTimeIsOverTakesNoRoomFromTheNext) {
+  Make({.store = {.max_leases = 2, .max_leased_blocks = 10}});
+  PutChain(1, 3);
+  ASSERT_TRUE(Hold(1, 1, 1000).has_value());
+  ASSERT_TRUE(Hold(1, 2, 1000).has_value());
+  t->clock.AdvanceUs(2000);
+  EXPECT_TRUE(Hold(1, 3).has_value());
+  EXPECT_EQ(Acquire({1}, Me()).views.size(), 1u);
+}
+
 TEST_F(BlockStoreTest, ABadBodyIsVerifiedAgainAndCutWithWhatIsBelow) {
   Make();
   PutChain(1, 3);

@@ -163,7 +163,8 @@ class BadInput(CliTest):
 
     def test_memory_directory_held_by_another_node(self) -> None:
         node = self.node()
-        other = self.daemon("--memory", "128MiB", "--memory-dir", self.directory / "memory", "--socket", f"{node.socket}2")
+        where = ("--memory", "128MiB", "--memory-dir", self.directory / "memory")
+        other = self.daemon(*where, "--socket", f"{node.socket}2")
         self.assert_says(other, 1, "held", str(node.process.pid))
         self.assert_says(node.cistern("status"), 0)
 
@@ -200,7 +201,8 @@ class BadInput(CliTest):
     def test_keys_and_bodies(self) -> None:
         node = self.node()
         put = ("put", "--namespace", "demo")
-        self.assert_says(node.cistern(*put, "1234", "-", stdin=b""), 2, "1234", "32")
+        self.assert_says(node.cistern(*put, "123", "-", stdin=b"kv"), 2, "123")
+        self.assert_says(node.cistern(*put, "12" * 33, "-", stdin=b"kv"), 2, "66", "64")
         self.assert_says(node.cistern(*put, "zz" * 16, "-", stdin=b""), 2, "'z'", "hexadecimal")
         big = os.urandom(8 << 20)
         self.assert_says(node.cistern(*put, KEYS[0], "-", stdin=big), 2, str(len(big)))

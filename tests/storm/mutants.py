@@ -69,20 +69,20 @@ def files_of(patch: Path) -> list[str]:
     return re.findall(r"^\+\+\+ b/(\S+)", patch.read_text(encoding="utf-8"), re.MULTILINE)
 
 
-def git_apply(tree: Path, patch: Path, *how: str) -> str:
-    """Nothing when it applies, else what git says. The tree need not be a repository."""
-    outside = dict(os.environ, GIT_CEILING_DIRECTORIES=str(tree.parent))
+def apply(tree: Path, patch: Path, *how: str) -> str:
+    """Nothing when it applies to the letter, else what patch(1) says."""
+    command = ["patch", "-p1", "--batch", "--forward", "--fuzz=0", "--no-backup-if-mismatch", "--reject-file=-"]
     run = subprocess.run(
-        ["git", "apply", *how, str(patch)], cwd=tree, env=outside, capture_output=True, text=True, check=False
+        [*command, *how, f"--input={patch}"], cwd=tree, capture_output=True, text=True, check=False
     )
-    return "" if run.returncode == 0 else run.stderr.strip() or f"git apply ended with {run.returncode}"
+    return "" if run.returncode == 0 else (run.stdout + run.stderr).strip()
 
 
 def check(chosen: list[Path]) -> int:
     """Whether each patch applies, says what it breaks, and changes the product alone."""
     wrong = 0
     for patch in chosen:
-        said = git_apply(ROOT, patch, "--check")
+        said = apply(ROOT, patch, "--dry-run")
         if not said and rule_of(patch).startswith("---"):
             said = "its first line does not say which rule it breaks"
         strangers = [name for name in files_of(patch) if not name.startswith("src/")]
@@ -148,7 +148,7 @@ def storm(program: Path, seconds: int, jobs: int, first: int) -> tuple[bool, int
 
 def plant(patch: Path, arguments: argparse.Namespace) -> Verdict:
     """Builds the storm with this bug in it, runs it, and takes the bug out again."""
-    said = git_apply(TREE, patch)
+    said = apply(TREE, patch)
     if said:
         raise Trouble(f"{patch.name}: {said}")
     try:
