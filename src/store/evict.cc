@@ -11,6 +11,8 @@ namespace cistern {
 namespace {
 // How often a put without anything to evict empties a chunk that others then take.
 constexpr int kEmptiedForOthers = 3;
+// How many chunks in which somebody took a lease meanwhile are left as they are before none is emptied.
+constexpr int kLeasedMeanwhile = 16;
 }  // namespace
 
 bool BlockStore::Impl::MayGo(RecordId record) const {
@@ -206,13 +208,14 @@ Task<Result<Place>> BlockStore::Impl::MakeRoom(std::uint64_t record_bytes, Insta
 Task<bool> BlockStore::Impl::EmptyAChunk(std::uint64_t record_bytes, Instant deadline, bool idle_only) {
   emptying_ = true;
   bool served = false;
+  int leased = 0;
   // One look goes over part of the arena only.
   for (int looks = idle_only ? 63 : 0; looks < 64 && !served && clock_.Now() < deadline; ++looks) {
     const auto range = slots_.BestToEmpty(record_bytes, idle_only);
     Count(16);
     if (range) {
       served = co_await EmptyRange(*range);
-      if (!served) break;
+      if (!served && ++leased == kLeasedMeanwhile) break;
     }
     if (Spent()) co_await Yield();
   }

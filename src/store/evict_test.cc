@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <map>
+#include <set>
+
 #include "store/block_store_fixture.h"
 
 namespace cistern {
@@ -105,6 +108,40 @@ TEST_F(BlockStoreTest, R14AChunkThatWasFreedMeanwhileIsOthers) {
   for (auto& thief : thieves) EXPECT_EQ(t->Run(std::move(thief))[0].state, State::kPublished);
   EXPECT_EQ(t->movers->jobs, jobs) << "what others put there is not moved";
   EXPECT_EQ(t->store->counters().evicted.value(), 0u);
+  t->movers->paused = false;
+}
+
+// Under load somebody reads in every chunk: that one is left, and another one is emptied.
+TEST_F(BlockStoreTest, R14AReaderInAChunkDoesNotKeepAnotherSizeOut) {
+  Make({.heads = 6});
+  constexpr std::size_t kBytes = 1u << 20;
+  std::map<Place, std::uint64_t> at;
+  for (std::uint64_t n = 1; t->store->counters().evicted.value() == 0; ++n) {
+    ASSERT_EQ(Put(n, {}, kBytes), State::kPublished);
+    const AcquireGrant grant = Acquire({n}, Me());
+    at[grant.views[0].place] = n;
+    ASSERT_TRUE(t->store->Release(Me(), grant.lease).ok());
+    t->Tick();
+  }
+  t->movers->paused = true;
+  auto small = t->store->Write(Me(), ns.slot, {Part(5000, {}, 4096)}, Soon());
+  std::set<std::uint32_t> read_in;
+  for (int turns = 0; !small.done(); ++turns) {
+    ASSERT_LT(turns, 100'000);
+    const auto emptying = t->slots->emptying();
+    if (emptying && !t->movers->waiting.empty() && read_in.size() < 4 &&
+        read_in.insert(emptying->first).second) {
+      // The last one that is still there.
+      const Place end = t->geometry.place((emptying->first + emptying->count) * kHeadSpanBytes);
+      for (auto one = at.lower_bound(end); one != at.begin();) {
+        if (Acquire({(--one)->second}, Me()).lease != 0) break;
+      }
+    }
+    if (!t->movers->waiting.empty()) t->movers->MoveOne(0);
+    t->loop->executor().RunReady(1);
+  }
+  EXPECT_EQ(read_in.size(), 4u);
+  EXPECT_EQ(t->Run(std::move(small))[0].state, State::kPublished);
   t->movers->paused = false;
 }
 
