@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may share with whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Group:
+    """A kind of KV in a namespace, for example all full-attention layers."""
+
+    name: str
+    """Printable, 1 to 64 bytes."""
+    reach: Literal["full", "window"] = "full"
+    """Which tokens before a position its KV is needed for: all, or the last `window_tokens`."""
+    window_tokens: int = 0
+    """For reach="window": at least 1. Not part of the identity."""
+    part_bytes: Sequence[int] = ()
+    """Bytes of each part (one rank's share) of a block, in rank order; at most 64. Empty: one part, of the
+    length that its write gives."""
+
+
+@dataclass(frozen=True)
+class NamespaceSpec:
+    """A namespace is identified by its fields, its groups and their part sizes; compared field by field."""
+
+    fields: Mapping[str, str]
+    """Printable (name, value): what weights, dtype, layout, hash scheme ... At most 256, 64 KiB in all."""
+    groups: Sequence[Group] = field(default_factory=lambda: (Group("all"),))
+    """1 to 8."""
+    name: str = ""
+    """Optional: stands for one durably stored list; the same name with another list raises Mismatch. Never
+    identity."""
+    block_tokens: int = 1
+    """Tokens in a block; turns a window's tokens into blocks."""
+    trusted_keys: bool = False
+    """Says that whoever writes is trusted not to make two contents with one key: allows keys under 16 bytes
+    and hashes that are not cryptographic. Part of the identity."""
