@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cistern's connector for vLLM: `--kv-transfer-config '{"kv_connector": "CisternConnector", ...}'`.
+
+vLLM calls `register` in each of its processes, by the entry point `vllm.general_plugins`. docs/vllm.md has the rest.
+"""
+
+from __future__ import annotations
+
+
+def register() -> None:
+    """Makes the connector known to vLLM by its name; again does nothing."""
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+    try:
+        KVConnectorFactory.register_connector(
+            "CisternConnector", "cistern.vllm.connector", "CisternConnector"
+        )
+    except ValueError:  # already: plugins may be loaded more than once in a process
+        return

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `kv_connector_extra_config` may say: each key once, with its default, its meaning and its check.
+
+    --kv-transfer-config '{"kv_connector": "CisternConnector", "kv_role": "kv_both",
+                           "kv_load_failure_policy": "recompute",
+                           "kv_connector_extra_config": {"memory": "64GiB"}}'
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+class WrongOption(ValueError):
+    """A key or a value that is not allowed; the message names it and what is."""
+
+
+def _flag(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise WrongOption(f"{name}: {value!r} is not true or false")
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise WrongOption(f"{name}: {value!r} is not a text")
+
+
+def _size(name: str, value: Any) -> str:
+    if isinstance(value, str) and (value == "" or re.fullmatch(r"[0-9]+(B|KiB|MiB|GiB|TiB)", value)):
+        return value
+    raise WrongOption(f"{name}: {value!r} is not a size such as 64GiB")
+
+
+def _between(low: float, high: float) -> Callable[[str, Any], float]:
+    def check(name: str, value: Any) -> float:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high:
+            return float(value)
+        raise WrongOption(f"{name}: {value!r} is not a number from {low:g} to {high:g}")
+
+    return check
+
+
+def _whole(low: int, high: int) -> Callable[[str, Any], int]:
+    def check(name: str, value: Any) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+            return value
+        raise WrongOption(f"{name}: {value!r} is not a whole number from {low} to {high}")
+
+    return check
+
+
+def _one_of(*known: str) -> Callable[[str, Any], str]:
+    def check(name: str, value: Any) -> str:
+        if value in known:
+            return str(value)
+        raise WrongOption(f"{name}: {value!r} is not one of {', '.join(known)}")
+
+    return check
+
+
+def _option(default: Any, check: Callable[[str, Any], Any], help: str) -> Any:
+    return field(default=default, metadata={"check": check, "help": help})
+
+
+@dataclass(frozen=True)
+class Options:
+    socket: str = _option("", _text, "unix socket of the node; empty: the one of this user")
+    tenant: str = _option("default", _text, "the trust boundary that the node serves")
+    start_node: bool = _option(True, _flag, "start a node as a process of its own where none answers")
+    memory: str = _option("", _size, "of a node that is started, for example 64GiB; empty: a quarter of the host's")
+    memory_dir: str = _option("", _text, "where a started node keeps its memory; empty: /dev/shm/cistern-UID")
+    linger_s: int = _option(600, _whole(0, 604_800), "a started node ends so long after its last client left; 0: never")
+    required: bool = _option(False, _flag, "whether an engine without a node stops at start instead of computing")
+    load: bool = _option(True, _flag, "whether KV is loaded")
+    save: str = _option("all", _one_of("all", "prompt", "none"), "which KV is saved: prompt and output, prompt, none")
+    ttl_s: int = _option(0, _whole(0, 315_360_000), "how long a saved block may live, in seconds; 0: until evicted")
+    on_reset: str = _option(
+        "fork",
+        _one_of("fork", "ignore", "drop"),
+        "when the engine resets its caches: go on under a fresh weights generation, do nothing, or delete what is "
+        "stored for this model (its neighbours' too) and go on under a fresh generation",
+    )
+    load_timeout_s: float = _option(10.0, _between(0.05, 300), "a load that is not complete by then is computed")
+    save_timeout_s: float = _option(10.0, _between(0.05, 25), "a save that is not complete by then is given up")
+    match_timeout_s: float = _option(0.05, _between(0.001, 5), "how long a question to the node may take")
+    start_timeout_s: float = _option(20.0, _between(0, 300), "how long the first request may wait for the node")
+    min_load_tokens: int = _option(0, _whole(0, 1 << 30), "hits below this are computed; 0: by measurement")
+    max_pages_share: float = _option(
+        0.25, _between(0.01, 0.9), "of the engine's KV blocks that saves on their way may keep from reuse"
+    )
+    max_bytes_per_s: int = _option(0, _whole(0, 1 << 50), "of loads and of saves, each rank; 0: no limit")
+    kv_cache_layout: str = _option("", _text, "asks the engine for this KV cache layout; empty: whatever it takes")
+    trusted_keys: bool = _option(
+        False, _flag, "whoever shares this model's blocks is trusted not to forge hashes: allows xxhash"
+    )
+    allow_untested: bool = _option(False, _flag, "run with a vLLM version that was not tested")
+
+
+def read(extra: Mapping[str, Any] | None) -> Options:
+    """Checks all keys. Raises WrongOption for the first that is wrong."""
+    known = {one.name: one for one in fields(Options)}
+    values = {}
+    for name, value in (extra or {}).items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; nearest: {near[0]}" if near else ""
+            raise WrongOption(f"kv_connector_extra_config: there is no key {name!r}{hint}; all: {', '.join(known)}")
+        values[name] = known[name].metadata["check"](f"kv_connector_extra_config.{name}", value)
+    return Options(**values)
+
+
+PREFIX = "cistern."
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What one request may say in `kv_transfer_params`, each key behind `cistern.`. Others' keys are not ours."""
+
+    no_save: bool = _option(False, _flag, "nothing of this request is saved")
+    no_load: bool = _option(False, _flag, "nothing is loaded for this request")
+    ttl_s: int | None = _option(None, _whole(0, 315_360_000), "how long its blocks may live, in seconds")
+
+
+def wishes(params: Mapping[str, Any] | None) -> tuple[Wishes, list[str]]:
+    """A request's wishes, and what was wrong with them: a request is never refused for a wrong one; a wrong
+    one counts as neither saving nor loading, since what was meant is not known."""
+    if not params:
+        return Wishes(), []
+    known = {one.name: one for one in fields(Wishes)}
+    values: dict[str, Any] = {}
+    wrong = []
+    for key, value in params.items():
+        if not isinstance(key, str) or not key.startswith(PREFIX):
+            continue
+        name = key[len(PREFIX) :]
+        if name not in known:
+            wrong.append(f"{key}: unknown; known: {', '.join(PREFIX + one for one in known)}")
+            continue
+        try:
+            values[name] = known[name].metadata["check"](key, value)
+        except WrongOption as error:
+            wrong.append(str(error))
+    if wrong:
+        return Wishes(no_save=True, no_load=True), wrong
+    return Wishes(**values), wrong

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scheduler side decides, on plain values: no vLLM, no store, no clock.
+
+A *block* is the store's: `block_tokens` tokens, all groups. A *page* is one engine block of one group; group g has
+`pages_per_block[g]` of them in a block. Page 0 is the engine's null page and stands for "not there".
+
+The plan is right as long as its caller tells it every step's reports, in the order of the steps. Whatever it
+does not understand makes it save less; nothing makes it save, or keep, KV that may be wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from .orders import LoadOrder, LoadReport, SaveOrder, SaveReport
+
+Pages = tuple[Sequence[int], ...]
+"""Of one request: a list of engine pages for each group, from token 0 on."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    ranks: int
+    """Processes that each report every order."""
+    block_tokens: int
+    pages_per_block: tuple[int, ...]
+    max_pages: int
+    """Engine pages that saves on their way may keep from being reused."""
+    max_order_blocks: int = 256
+    """Blocks of one order; more go to the next step."""
+    drop_last: bool = False
+    """Speculative groups: the last block's KV may come from a draft."""
+
+
+@dataclass
+class Tracked:
+    """One request, from its arrival to its end."""
+
+    id: str
+    namespace: int
+    may_save: bool = True
+    may_load: bool = True
+    save_limit_tokens: int | None = None
+    """Only blocks that end within so many tokens are saved: None is all."""
+    ttl_s: int = 0
+    keys: list[bytes] = field(default_factory=list)
+    saved: int = 0
+    """Blocks from 0 on that need no order: in the store, on their way there, or given up."""
+    looked: bool = False
+    """Whether the store was asked how far this request's chain is there, before its first order."""
+    stopped: bool = False
+    """A block of the chain could not be saved: what descends from it would wait in vain."""
+    load_failed: bool = False
+    loaded_tokens: int = 0
+    load_us: int = 0
+    load: int = 0
+    """The load under way, or 0."""
+
+
+@dataclass
+class SaveJob:
+    order: SaveOrder
+    request: str
+    first: int
+    pages: list[int]
+    confirmed: bool = False
+    """The step that it was ordered with came back without a failed load."""
+    void: bool = False
+    ranks: dict[int, int] = field(default_factory=dict)
+    """Leading blocks that each rank has written."""
+
+
+@dataclass
+class LoadJob:
+    order: LoadOrder
+    request: str
+    ranks: dict[int, LoadReport] = field(default_factory=dict)
+
+
+@dataclass
+class Effects:
+    """What the caller has to do now."""
+
+    publish: list[tuple[SaveJob, int]] = field(default_factory=list)
+    """With the number of leading blocks of the job that are to be seen."""
+    abandon: list[tuple[int, list[bytes]]] = field(default_factory=list)
+    """Namespace and put ids."""
+    release: list[int] = field(default_factory=list)
+    """Engine pages that are no longer referenced, one entry a reference."""
+    loaded: list[LoadJob] = field(default_factory=list)
+    """Loads that have ended on all ranks, whichever way."""
+
+
+class Plan:
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.requests: dict[str, Tracked] = {}
+        self._saves: dict[int, SaveJob] = {}
+        self._loads: dict[int, LoadJob] = {}
+        self._on_way: dict[tuple[int, bytes], int] = {}
+        self._next = 1
+        self._held_pages = 0
+        self.blocks_left_out = 0
+
+    # ------------------------------------------------------------------ requests
+
+    def begin(self, request: Tracked) -> None:
+        self.requests[request.id] = request
+
+    def end(self, request_id: str) -> Tracked | None:
+        """The request is over for the engine; what is on its way for it stays."""
+        return self.requests.pop(request_id, None)
+
+    def found(self, request_id: str, blocks: int) -> None:
+        """The store has that many leading blocks of the request's chain."""
+        request = self.requests[request_id]
+        request.looked = True
+        request.saved = max(request.saved, min(blocks, len(request.keys)))
+
+    def external_tokens(self, request_id: str, found: int, computed_tokens: int, total_tokens: int) -> int:
+        """How many tokens past `computed_tokens` are worth a load when the store has `found` blocks. At least
+        one token is left for the engine to compute."""
+        request = self.requests.get(request_id)
+        if request is None or not request.may_load or request.load_failed or request.load:
+            return 0
+        size = self.limits.block_tokens
+        if computed_tokens % size:
+            return 0
+        blocks = min(found, (total_tokens - 1) // size) - (1 if self.limits.drop_last else 0)
+        return max(0, blocks * size - computed_tokens)
+
+    # ------------------------------------------------------------------ loads
+
+    def load(self, request_id: str, first_token: int, tokens: int, pages: Pages) -> LoadOrder | None:
+        """The engine has made room: `pages` hold the request from token 0 on. None where the answer that led
+        here no longer stands; then the caller has to report the request as failed all the same."""
+        request = self.requests.get(request_id)
+        size = self.limits.block_tokens
+        if request is None or tokens <= 0 or first_token % size or tokens % size:
+            return None
+        first, count = first_token // size, tokens // size
+        if first + count > len(request.keys):
+            return None
+        order = LoadOrder(
+            id=self._number(),
+            request=request_id,
+            namespace=request.namespace,
+            first_block=first,
+            keys=request.keys[first : first + count],
+            pages=self._cut(pages, first, count),
+        )
+        self._loads[order.id] = LoadJob(order, request_id)
+        request.load = order.id
+        return order
+
+    @property
+    def loads(self) -> int:
+        return len(self._loads)
+
+    # ------------------------------------------------------------------ saves
+
+    def frontier(
+        self, *, computed: int, scheduled: int, placeholders: int, prompt_tokens: int, tokens: int
+    ) -> int:
+        """Tokens whose KV is that of confirmed tokens once a step is done that was planned with these numbers
+        (`scheduled`: in that step; 0: none)."""
+        return min(computed + scheduled - placeholders, max(prompt_tokens, tokens - 1))
+
+    def wants(self, request_id: str, frontier_tokens: int) -> bool:
+        """Whether there is a block to save: cheap, asked every step."""
+        request = self.requests.get(request_id)
+        return request is not None and self._due(request, frontier_tokens) > request.saved
+
+    def save(self, step: int, due: Iterable[tuple[str, int, Pages]]) -> list[SaveOrder]:
+        """Orders for what may be saved: (request, frontier in tokens, its pages). Root-most blocks first, so
+        that what a bound leaves out is leaf-most, and the same on every rank. What is left out is asked for
+        again with the next step, as long as the request lives."""
+        wanted: list[tuple[int, Tracked, Pages, int]] = []
+        for request_id, frontier, pages in due:
+            request = self.requests.get(request_id)
+            if request is not None and (end := self._due(request, frontier)) > request.saved:
+                wanted.append((request.saved, request, pages, end))
+        wanted.sort(key=lambda one: one[0])
+        orders = []
+        for _, request, pages, end in wanted:
+            order = self._save(step, request, pages, end)
+            if order is not None:
+                orders.append(order)
+        return orders
+
+    @property
+    def saves(self) -> int:
+        return len(self._saves)
+
+    @property
+    def held_pages(self) -> int:
+        return self._held_pages
+
+    def referenced(self, order_id: int) -> list[int]:
+        """The engine pages that an order which save() just gave reads: to be referenced before anything else
+        happens, and until an Effects releases them."""
+        return self._saves[order_id].pages
+
+    def request_of(self, order_id: int) -> str:
+        return self._saves[order_id].request
+
+    # ------------------------------------------------------------------ what came back
+
+    def report(
+        self,
+        steps: Iterable[int],
+        saves: Iterable[SaveReport],
+        loads: Iterable[LoadReport],
+        foreign_failure: bool = False,
+    ) -> Effects:
+        """A step's reports, of all ranks together. `foreign_failure`: the same step's output names KV that
+        failed to load and that is not ours: what was computed on it, in that step and in those already
+        scheduled, must not be kept."""
+        effects = Effects()
+        came = set(steps)
+        touched: list[SaveJob] = []
+        if foreign_failure:
+            for job in list(self._saves.values()):
+                if not job.confirmed:
+                    self._void(job)
+                    touched.append(job)
+        for job in self._saves.values():
+            if job.order.step in came and not job.void and not job.confirmed:
+                job.confirmed = True
+                touched.append(job)
+        for saved in saves:
+            job_or_none = self._saves.get(saved.id)
+            if job_or_none is None:
+                continue
+            job_or_none.ranks.setdefault(saved.rank, min(saved.blocks, len(job_or_none.order.keys)))
+            touched.append(job_or_none)
+        for job in touched:
+            self._settle(job, effects)
+        for loaded in loads:
+            load = self._loads.get(loaded.id)
+            if load is None:
+                continue
+            load.ranks.setdefault(loaded.rank, loaded)
+            if len(load.ranks) == self.limits.ranks:
+                self._end_load(load, effects)
+        return effects
+
+    def give_up_lost(self) -> Effects:
+        """The engine ends and no rank will report any more: what is confirmed may be published (the store
+        shows only what is whole), the rest is abandoned, and no page is held."""
+        effects = Effects()
+        for job in list(self._saves.values()):
+            count = 0 if job.void or not job.confirmed else len(job.order.keys)
+            self._close(job, count, effects)
+        return effects
+
+    def reset(self) -> Effects:
+        """Nothing that is not published may be seen any more, and no answer stands. References stay until
+        the ranks report."""
+        effects = Effects()
+        for job in list(self._saves.values()):
+            self._void(job)
+            self._settle(job, effects)
+        for request in self.requests.values():
+            request.may_save = request.may_load = False
+        return effects
+
+    # ------------------------------------------------------------------ inside
+
+    def _number(self) -> int:
+        number, self._next = self._next, self._next + 1
+        return number
+
+    def _cut(self, pages: Pages, first: int, count: int) -> list[list[int]]:
+        return [
+            list(group[first * per : (first + count) * per])
+            for group, per in zip(pages, self.limits.pages_per_block, strict=True)
+        ]
+
+    def _due(self, request: Tracked, frontier_tokens: int) -> int:
+        if not request.may_save or request.stopped or request.load:
+            return 0
+        if request.save_limit_tokens is not None:
+            frontier_tokens = min(frontier_tokens, request.save_limit_tokens)
+        blocks = frontier_tokens // self.limits.block_tokens - (1 if self.limits.drop_last else 0)
+        return min(blocks, len(request.keys))
+
+    def _save(self, step: int, request: Tracked, pages: Pages, end: int) -> SaveOrder | None:
+        while request.saved < end and (request.namespace, request.keys[request.saved]) in self._on_way:
+            request.saved += 1
+        first = request.saved
+        taken: list[list[int]] = [[] for _ in self.limits.pages_per_block]
+        keys: list[bytes] = []
+        put_ids: list[list[bytes | None]] = [[] for _ in self.limits.pages_per_block]
+        held: list[int] = []
+        for block in range(first, min(end, first + self.limits.max_order_blocks)):
+            key = request.keys[block]
+            if (request.namespace, key) in self._on_way:
+                break
+            cut = self._cut(pages, block, 1)
+            if any(len(group) < per for group, per in zip(cut, self.limits.pages_per_block, strict=True)):
+                break
+            real = [page for group in cut if 0 not in group for page in group]
+            if not real:
+                break
+            if self._held_pages + len(held) + len(real) > self.limits.max_pages:
+                self.blocks_left_out += 1
+                break
+            keys.append(key)
+            held += real
+            for group, its_pages in enumerate(cut):
+                there = 0 not in its_pages
+                taken[group] += its_pages if there else [0] * len(its_pages)
+                put_ids[group].append(os.urandom(16) if there else None)
+        if not keys:
+            return None
+        order = SaveOrder(
+            id=self._number(),
+            step=step,
+            namespace=request.namespace,
+            first_block=first,
+            parent=request.keys[first - 1] if first else None,
+            keys=keys,
+            put_ids=put_ids,
+            pages=taken,
+            ttl_s=request.ttl_s,
+        )
+        self._saves[order.id] = SaveJob(order, request.id, first, held)
+        for key in keys:
+            self._on_way[(request.namespace, key)] = order.id
+        self._held_pages += len(held)
+        request.saved = first + len(keys)
+        return order
+
+    def _void(self, job: SaveJob) -> None:
+        """Of the request's blocks none from this job on counts as saved."""
+        job.void = True
+        request = self.requests.get(job.request)
+        if request is not None:
+            request.saved = min(request.saved, job.first)
+        self._forget_keys(job)
+
+    def _forget_keys(self, job: SaveJob) -> None:
+        for key in job.order.keys:
+            if self._on_way.get((job.order.namespace, key)) == job.order.id:
+                del self._on_way[(job.order.namespace, key)]
+
+    def _settle(self, job: SaveJob, effects: Effects) -> None:
+        if job.order.id not in self._saves or len(job.ranks) < self.limits.ranks:
+            return
+        if job.void:
+            self._close(job, 0, effects)
+        elif job.confirmed:
+            self._close(job, min(job.ranks.values()), effects)
+
+    def _close(self, job: SaveJob, count: int, effects: Effects) -> None:
+        del self._saves[job.order.id]
+        self._forget_keys(job)
+        self._held_pages -= len(job.pages)
+        effects.release += job.pages
+        if count:
+            effects.publish.append((job, count))
+        lost = [put for group in job.order.put_ids for put in group[count:] if put is not None]
+        if lost:
+            effects.abandon.append((job.order.namespace, lost))
+        if not job.void and count < len(job.order.keys):
+            request = self.requests.get(job.request)
+            if request is not None:
+                request.stopped = True
+
+    def _end_load(self, load: LoadJob, effects: Effects) -> None:
+        del self._loads[load.order.id]
+        effects.loaded.append(load)
+        request = self.requests.get(load.request)
+        if request is None or request.load != load.order.id:
+            return
+        request.load = 0
+        good = min(report.blocks for report in load.ranks.values())
+        if good < len(load.order.keys):
+            request.load_failed = True
+            request.saved = min(request.saved, load.order.first_block + good)
+        request.loaded_tokens += good * self.limits.block_tokens
+        request.load_us = max(report.took_us for report in load.ranks.values())

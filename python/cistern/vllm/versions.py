@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What differs between versions of vLLM, all of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+TESTED = ("0.30", "0.31", "0.32")
+
+
+class UntestedVersion(RuntimeError):
+    """vLLM is missing or of a version that this connector was not tested with."""
+
+
+def check(version: str, allow_untested: bool) -> None:
+    """Raises UntestedVersion unless `version` is one of TESTED or untested ones are allowed."""
+    match = re.match(r"(\d+\.\d+)", version)
+    if allow_untested or (match and match[1] in TESTED):
+        return
+    raise UntestedVersion(
+        f"vLLM {version} was not tested with this connector (tested: {', '.join(TESTED)}); "
+        'set "allow_untested": true in kv_connector_extra_config to try it'
+    )
+
+
+def identical_ranks(vllm_config: Any, kv_cache_config: Any) -> int:
+    """How many consecutive tensor-parallel ranks hold the same KV. 0.30 does not say: there each writes."""
+    return int(getattr(kv_cache_config, "kv_tp_replicas", 1) or 1)
+
+
+def block_sizes(vllm_config: Any, kv_cache_config: Any) -> tuple[int, int]:
+    """Tokens of a scheduler's block (over all groups), and of a hash."""
+    from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+
+    block_tokens, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
+    return int(block_tokens), int(hash_tokens)
+
+
+def group_tokens(spec: Any, vllm_config: Any) -> int:
+    """Tokens of one engine block of a group: context parallel ranks share a block's tokens."""
+    context_ranks = vllm_config.parallel_config.decode_context_parallel_size
+    sharded = getattr(spec, "dcp_sharded", True)
+    return int(spec.block_size) * (context_ranks if sharded else 1)
+
+
+def hash_seed() -> bytes:
+    """What the first block's hash chains from. Set by the engine core after its connectors were built, so only
+    good from the first request on."""
+    from vllm.v1.core import kv_cache_utils
+
+    return bytes(kv_cache_utils.NONE_HASH)
+
+
+def layer_specs(spec: Any) -> dict[str, Any] | None:
+    """The layers' own specifications where a group's stands for several of one kind; None: it is theirs."""
+    inner = getattr(spec, "kv_cache_specs", None)
+    return dict(inner) if inner else None
+
+
+def unpadded_page_bytes(spec: Any) -> int | None:
+    """What one layer's page holds without padding, or None where this version does not say."""
+    for name in ("unpadded_page_size_bytes", "real_page_size_bytes"):
+        value = getattr(spec, name, None)
+        if isinstance(value, int):
+            return value
+    return None
