@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// cisternd: the node of a host. Serves until SIGTERM or SIGINT, then drains within five seconds. What it
-// holds stays in its memory directory and is there again at the next start.
+// cisternd: the node of a host. Serves until SIGTERM, SIGINT or, with --linger, until it has had no client for so
+// long; then drains within five seconds. What it holds stays in its memory directory and is there again at the next
+// start.
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <string>
@@ -55,6 +57,7 @@ int Run(int argc, const char* const* argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
+  options.on_lingered = [] { kill(getpid(), SIGTERM); };
   Result<std::unique_ptr<Node>> node = Node::Start(options);
   if (!node) return Complain("cisternd", node.error());
   int signal_number = 0;

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "arena/words.h"
 #include "base/assert.h"
@@ -99,6 +100,7 @@ class Node::Core {
   void Run();
   Task<Status> SetUp(Executor& executor);
   Task<void> Tick(Executor& executor);
+  void NoteLingering(Instant now);
   Task<void> TearDown(Executor& executor);
   std::string StatusText();
 
@@ -112,6 +114,7 @@ class Node::Core {
   std::unique_ptr<FaultIn> fault_in_;
   std::optional<Parts> parts_;
   std::int64_t warm_us_ = 0;
+  Instant alone_since_ = started_at_;  // when the last client was seen
   std::int64_t drain_us_ = 0;
   std::optional<CancelToken> stop_ticking_;  // while it serves
 
@@ -220,6 +223,17 @@ Task<void> Node::Core::Tick(Executor& executor) {
     Status slept = co_await SleepUntil(executor.Now().PlusUs(kTickUs), *stop_ticking_);
     if (!slept.ok()) co_return;
     while (parts_->store->Tick()) co_await Yield();
+    NoteLingering(executor.Now());
+  }
+}
+
+void Node::Core::NoteLingering(Instant now) {
+  if (options_.linger_us == 0 || !options_.on_lingered) return;
+  if (parts_->door->counters().sessions > 0) {
+    alone_since_ = now;
+  } else if (now.UsSince(alone_since_) >= static_cast<std::int64_t>(options_.linger_us)) {
+    log_->Log(LogLevel::kInfo, "node ends: no client for ", DurationText(options_.linger_us));
+    std::exchange(options_.on_lingered, nullptr)();
   }
 }
 

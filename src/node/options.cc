@@ -81,6 +81,10 @@ constexpr Setting kSettings[] = {
        }
        return Keep(us, o.poll_us);
      }},
+    {"linger", "DURATION", "ends this long after its last client left, or after its start; default: never",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       return Keep(ParseDurationUs(n, t), o.linger_us);
+     }},
     {"loop", "NAME", "auto, io_uring or epoll; default: auto",
      [](NodeOptions& o, std::string_view n, std::string_view t) { return OneOf(n, t, kLoops, o.loop); }},
     {"log_level", "LEVEL", "debug, info, warning or error; default: info",

@@ -11,6 +11,11 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cistern/cistern.h"
 
 namespace cistern {
 namespace {
@@ -38,6 +43,34 @@ TEST(Daemon, AMeasurementThatIsKilledLeavesNoNodeBehind) {
   EXPECT_EQ(poll(&ended, 1, 30'000), 1) << "cisternd " << node << " lives on";
   kill(node, SIGKILL);
   for (int fd : {process, told[0], told[1]}) close(fd);
+  std::filesystem::remove_all(directory);
+}
+
+// A node that the first engine of a host starts serves those that come later, and ends by itself.
+TEST(Daemon, ANodeThatLingersServesWhileItHasAClientAndThenEnds) {
+  std::string directory = "/dev/shm/cistern-test-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const std::vector<std::string> flags = {"--memory", "64MiB", "--linger", "300ms"};
+  Result<Daemon> used = Daemon::Start(DaemonBeside(), directory, flags);
+  ASSERT_TRUE(used.has_value()) << used.error().ToString();
+  ConnectOptions options;
+  options.socket = used->socket();
+  Result<Store> client = Store::Connect(options);
+  ASSERT_TRUE(client.has_value()) << client.error().ToString();
+  Result<Daemon> alone = Daemon::Start(DaemonBeside(), directory, flags);
+  ASSERT_TRUE(alone.has_value()) << alone.error().ToString();
+
+  pollfd with_client{.fd = static_cast<int>(syscall(SYS_pidfd_open, used->pid(), 0)), .events = POLLIN, .revents = 0};
+  pollfd without{.fd = static_cast<int>(syscall(SYS_pidfd_open, alone->pid(), 0)), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(poll(&without, 1, 30'000), 1) << "a node without a client lives on";
+  EXPECT_EQ(poll(&with_client, 1, 0), 0) << "a node ended that had a client";
+  EXPECT_TRUE(client->StatusJson().has_value());
+  {
+    Store leaves = std::move(*client);
+  }
+  EXPECT_EQ(poll(&with_client, 1, 30'000), 1) << "a node lives on after its last client left";
+  close(with_client.fd);
+  close(without.fd);
   std::filesystem::remove_all(directory);
 }
 

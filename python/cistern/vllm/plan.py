@@ -133,23 +133,25 @@ class Plan:
 
     # ------------------------------------------------------------------ loads
 
-    def load(self, request_id: str, first_token: int, tokens: int, pages: Pages) -> LoadOrder | None:
-        """The engine has made room: `pages` hold the request from token 0 on. None where the answer that led
-        here no longer stands; then the caller has to report the request as failed all the same."""
-        request = self.requests.get(request_id)
+    def load(self, request_id: str, first_token: int, tokens: int, pages: Pages) -> LoadOrder:
+        """The engine has made room: `pages` hold the request from token 0 on. Where that is not what was
+        answered the order is doomed: the engine waits for it, so it has to be reported, and nothing else."""
+        request = self.requests[request_id]
         size = self.limits.block_tokens
-        if request is None or tokens <= 0 or first_token % size or tokens % size:
-            return None
-        first, count = first_token // size, tokens // size
-        if first + count > len(request.keys):
-            return None
+        first, count = first_token // size, max(1, -(-tokens // size))
+        sound = first_token % size == 0 and tokens % size == 0 and first + count <= len(request.keys)
+        cut = self._cut(pages, first, count)
+        sound = sound and all(
+            len(group) == count * per for group, per in zip(cut, self.limits.pages_per_block, strict=True)
+        )
         order = LoadOrder(
             id=self._number(),
             request=request_id,
             namespace=request.namespace,
             first_block=first,
-            keys=request.keys[first : first + count],
-            pages=self._cut(pages, first, count),
+            keys=request.keys[first : first + count] if sound else [b""] * count,
+            pages=cut,
+            doomed=not sound,
         )
         self._loads[order.id] = LoadJob(order, request_id)
         request.load = order.id

@@ -48,6 +48,8 @@ class _Live:
     chain: Chain
     computing: bool = False
     """It was scheduled since it last asked for a match: what counts as computed is, or is being, computed."""
+    asked_at: int = 0
+    """Tokens that were computed when it last asked: where a load begins."""
     found: int = -1
     found_at: float = 0.0
     found_keys: int = 0
@@ -141,6 +143,7 @@ class Scheduler:
         if live is None:
             return 0, False
         live.computing = False
+        live.asked_at = computed_tokens
         if not live.tracked.may_load or getattr(request, "skip_reading_prefix_cache", False):
             return 0, False
         self._grow(live)
@@ -164,18 +167,7 @@ class Scheduler:
         live = self._live.get(request.request_id)
         if external_tokens == 0 or live is None:
             return
-        # With an asynchronous load the request holds exactly what is computed and what is to be loaded; but some
-        # of its pages may be null in front of a window. The end is told by the longest group.
-        total = max(
-            len(group) * (self._block_tokens // one.pages_per_block)
-            for group, one in zip(pages, self._groups, strict=True)
-        )
-        total -= total % self._block_tokens
-        order = self._plan.load(request.request_id, total - external_tokens, external_tokens, tuple(pages))
-        if order is None:
-            raise RuntimeError(
-                f"cistern: request {request.request_id} was given {external_tokens} tokens that were not answered"
-            )
+        order = self._plan.load(request.request_id, live.asked_at, external_tokens, tuple(pages))
         worth_s = self._pace.compute_s(external_tokens)
         order = replace(
             order,
@@ -183,7 +175,8 @@ class Scheduler:
             worth_us=int(worth_s * 1e6),
         )
         self._loads.append(order)
-        self._hold(live, order)
+        if not order.doomed:
+            self._hold(live, order)
 
     def ended(self, request: Any, pages: Sequence[Sequence[int]]) -> dict[str, Any] | None:
         """The engine is done with it; its pages may be reused when this returns, unless referenced."""

@@ -208,7 +208,9 @@ class Worker:
         for running, order in self._waiting:
             crew = self._crew()
             late = time.monotonic() - running.began > min(WAIT_FOR_SESSION_S, order.deadline_us / 1e6)
-            if running.session != self._session or self._link.refused or (late and crew is None):
+            if order.doomed:
+                self._end_load(running, 0, "the engine made other room than was asked for")
+            elif running.session != self._session or self._link.refused or (late and crew is None):
                 self._end_load(running, 0, "this rank has no session")
             elif crew is None or crew.number != running.session:
                 if late:
