@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options, keys, identity, versions, pace: the small pieces, without an engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cistern.vllm import identity, keys, options, versions
+from cistern.vllm.pace import Pace
+
+
+# ---------------------------------------------------------------------------- options
+
+
+def test_every_option_has_a_default_and_a_help() -> None:
+    assert options.read(None) == options.Options()
+    for one in options.fields(options.Options):
+        assert one.metadata["help"] and one.metadata["check"](one.name, one.default) == one.default
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ({"memori": "1GiB"}, "nearest: memory"),
+        ({"memory": "12"}, "memory: '12' is not a size"),
+        ({"memory": 12}, "is not a size"),
+        ({"required": "yes"}, "required: 'yes' is not true or false"),
+        ({"on_reset": "flush"}, "fork, ignore, drop"),
+        ({"load_timeout_s": 0}, "from 0.05 to 300"),
+        ({"linger_s": True}, "whole number"),
+        ({"max_pages_share": 2}, "max_pages_share"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_value(extra: dict[str, object], says: str) -> None:
+    with pytest.raises(options.WrongOption, match=says):
+        options.read(extra)
+
+
+def test_foreign_keys_are_ignored_and_a_wrong_wish_means_neither() -> None:
+    assert options.wishes({"do_remote_prefill": True, "ttl_s": 3}) == (options.Wishes(), [])
+    assert options.wishes({"cistern.ttl_s": 3, "cistern.no_load": True})[0] == options.Wishes(no_load=True, ttl_s=3)
+    wish, wrong = options.wishes({"cistern.no_svae": True})
+    assert wish.no_save and wish.no_load and "no_svae" in wrong[0]
+
+
+# ---------------------------------------------------------------------------- keys
+
+
+def test_a_blocks_key_is_the_hash_at_its_end() -> None:
+    hashes = [bytes([i]) * 32 for i in range(11)]
+    assert keys.new_keys(hashes, 0, 16, 16) == hashes
+    assert keys.new_keys(hashes, 0, 16, 64) == [hashes[3], hashes[7]]
+    assert keys.new_keys(hashes, 1, 16, 64) == [hashes[7]]
+    assert keys.new_keys(hashes, 2, 16, 64) == []
+
+
+@pytest.mark.parametrize(
+    ("identifier", "good"),
+    [("a" * 64, True), ("lora:" + "0" * 64, True), ("b" * 128, True), ("17-image-0", False), ("my-cat.png", False),
+     ("A" * 64, False), ("", False), (None, False)],
+)
+def test_only_a_digest_names_an_image(identifier: str | None, good: bool) -> None:
+    assert keys.content_hashed(identifier) is good
+
+
+# ---------------------------------------------------------------------------- identity
+
+
+def write_shard(path: Path, body: bytes) -> None:
+    header = json.dumps({"w": {"dtype": "U8", "shape": [len(body)], "data_offsets": [0, len(body)]}}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + body)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    write_shard(folder / "model.safetensors", bytes(300_000))
+    return folder
+
+
+def test_the_same_weights_elsewhere_are_the_same(model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "another name"
+    other.mkdir()
+    for file in model.iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    (other / "README.md").write_text("not content")
+    assert identity.weights_digest(model) == identity.weights_digest(other)
+
+
+@pytest.mark.parametrize("where", [0, 299_999])
+def test_other_weights_of_the_same_size_and_name_are_others(model: Path, where: int) -> None:
+    before = identity.weights_digest(model)
+    body = bytearray(300_000)
+    body[where] = 1
+    write_shard(model / "model.safetensors", bytes(body))
+    assert identity.weights_digest(model) != before
+
+
+def test_another_configuration_is_another_model(model: Path) -> None:
+    before = identity.weights_digest(model)
+    (model / "config.json").write_text('{"rope_theta": 2}')
+    assert identity.weights_digest(model) != before
+
+
+def test_files_that_changed_after_the_engine_began_are_in_doubt(model: Path) -> None:
+    changed = (model / "model.safetensors").stat().st_ctime
+    identity.weights_digest(model, changed)
+    with pytest.raises(identity.Doubt, match="changed after"):
+        identity.weights_digest(model, changed - 1)
+
+
+def test_no_weights_and_unknown_loaders_are_in_doubt(tmp_path: Path) -> None:
+    with pytest.raises(identity.Doubt, match="no weights"):
+        identity.weights_digest(tmp_path)
+    with pytest.raises(identity.Doubt, match="load_format"):
+        identity.weights(str(tmp_path), None, "tensorizer", 0)
+    assert identity.weights("anything", None, "dummy", 7) == "dummy, seed 7"
+
+
+def test_this_process_began_before_now(model: Path) -> None:
+    assert identity.process_began() < (model / "config.json").stat().st_ctime + 2
+
+
+def adapter(folder: Path, body: bytes) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_text("{}")
+    write_shard(folder / "adapter_model.safetensors", body)
+
+
+def test_an_adapter_replaced_in_place_is_in_doubt_until_reloaded(tmp_path: Path) -> None:
+    known = identity.Adapters()
+    adapter(tmp_path / "a", b"one")
+    first = known.digest("a", 1, str(tmp_path / "a"), reload=False)
+    assert known.digest("a", 1, str(tmp_path / "a"), reload=False) == first
+    adapter(tmp_path / "a", b"two")
+    with pytest.raises(identity.Doubt, match="changed since"):
+        known.digest("a", 1, str(tmp_path / "a"), reload=False)
+    second = known.digest("a", 1, str(tmp_path / "a"), reload=True)
+    assert second != first
+    assert known.digest("a", 1, str(tmp_path / "a"), reload=False) == second
+
+
+def test_a_configurations_name_and_place_are_not_content() -> None:
+    one = {"rope": {"b": 2, "a": 1}, "_name_or_path": "x", "transformers_version": "1"}
+    other = {"_name_or_path": "y", "rope": {"a": 1, "b": 2}, "transformers_version": "2"}
+    assert identity.digest_of(one) == identity.digest_of(other)
+    assert identity.digest_of(one) != identity.digest_of({"rope": {"a": 1, "b": 3}})
+
+
+def test_the_hash_seed_and_scheme_are_told() -> None:
+    def told(*given: object) -> dict[str, str]:
+        return dict(identity.hash_fields(*given))  # type: ignore[arg-type]
+
+    assert told("sha256", b"a", 16, 16, 32) != told("sha256", b"b", 16, 16, 32)
+    assert "pickle" in told("sha256", b"a", 16, 16, 32)["hash_scheme"]
+    assert "pickle" not in told("sha256_cbor", b"a", 16, 16, 32)["hash_scheme"]
+    assert told("xxhash_cbor", b"a", 16, 16, 16)["hash"] == "xxhash"
+
+
+# ---------------------------------------------------------------------------- versions, pace, node
+
+
+def test_an_unknown_version_is_refused_unless_allowed() -> None:
+    for version in ("0.30.0", "0.32.1", "0.31.0.post1"):
+        versions.check(version, False)
+    for version in ("0.33.0", "1.0", "0.3.2", "dev"):
+        with pytest.raises(versions.UntestedVersion, match="allow_untested"):
+            versions.check(version, False)
+        versions.check(version, True)
+
+
+def test_a_load_is_worth_it_where_it_is_sooner_than_computing() -> None:
+    pace = Pace()
+    assert pace.worth(128, 1 << 30)  # nothing measured yet
+    pace.step(1000, 1.0)
+    pace.load(10**9, 1.0)
+    assert pace.worth(1000, 500_000_000) and not pace.worth(1000, 2_000_000_000)
+    pace.step(1, 0.6)  # a short hit that costs two long steps
+    assert not pace.worth(1000, 1)
+
+
+def test_a_node_is_started_with_what_the_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cistern.vllm import node
+
+    monkeypatch.setattr(node, "cisternd_path", lambda: "/bin/cisternd")
+    chosen = options.read({"memory": "2GiB", "linger_s": 5, "socket": "/tmp/s"})
+    assert node.command(chosen, node.socket_path(chosen)) == [
+        "/bin/cisternd", "--socket", "/tmp/s", "--tenant", "default", "--memory", "2GiB", "--linger", "5s"
+    ]
+    assert str(os.geteuid()) in str(node.socket_path(options.Options()))
+
+
+def test_engine_fields_do_not_know_how_the_engine_schedules() -> None:
+    """Attributes that a schedule or a compiler is made of are not even read."""
+
+    class Fenced(SimpleNamespace):
+        def __getattr__(self, name: str) -> object:
+            assert name not in ("max_model_len", "enforce_eager", "max_num_seqs", "compilation_config", "served_model_name")
+            raise AttributeError(name)
+
+    model = Fenced(
+        model="m", revision=None, seed=1, hf_overrides={}, hf_config=SimpleNamespace(to_dict=lambda: {"a": 1}),
+        quantization=None, dtype="f", quantization_config=None,
+    )
+    config = Fenced(
+        model_config=model,
+        cache_config=Fenced(cache_dtype="auto", sliding_window=None),
+        parallel_config=Fenced(tensor_parallel_size=1, pipeline_parallel_size=1, decode_context_parallel_size=1),
+        load_config=Fenced(load_format="dummy"),
+        speculative_config=None,
+    )
+    groups = Fenced(kv_cache_groups=[], kv_cache_layout="LBHNC")
+    fields, doubt = identity.engine_fields(config, groups, "0.32.0")
+    assert doubt == "" and dict(fields.items)["weights"] == "dummy, seed 1"
+    model.seed = 2
+    assert identity.engine_fields(config, groups, "0.32.0")[0] != fields
