@@ -8,6 +8,7 @@
 #include "keys.h"
 #include "lease.h"
 #include "store.h"
+#include "transfers.h"
 
 namespace cistern::python {
 
@@ -34,4 +35,5 @@ NB_MODULE(_native, m) {
   BindKeys(m);
   BindLease(m);
   BindStore(m);
+  BindTransfers(m);
 }
