@@ -61,7 +61,7 @@ int RunBench(int argc, const char* const* argv) {
       "cistern bench",
       "Measure a node against memcpy and a futex round trip of the same run. Starts nodes of its own.",
       "  cistern bench\n  cistern bench --only get --rounds 21 --json");
-  line.Text("--only", "GROUP", "get, put, views, match or leases; default: all", &only);
+  line.Text("--only", "GROUP", "get, put, views, match, leases or pages; default: all", &only);
   line.Count("--rounds", "interleaved rounds; default: 9", &options.rounds, 1, 1000);
   line.Size("--working-set", "bytes of blocks for the get rows; default: 1GiB", &options.working_set_bytes);
   line.Count("--blocks", "blocks of the match and restart rows; default: 1000000", &options.million, 2000,

@@ -55,5 +55,6 @@ Status BenchPuts(BenchOptions& options);
 Status BenchViews(BenchOptions& options);
 Status BenchMatchAndRestart(BenchOptions& options);
 Status BenchLeases(BenchOptions& options);
+Status BenchPages(BenchOptions& options);
 
 }  // namespace cistern

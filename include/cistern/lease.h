@@ -20,7 +20,9 @@ class LeaseState {
  public:
   virtual ~LeaseState() = default;  // releases
   virtual bool StillGood() const = 0;
+  virtual bool StillGood(std::size_t view) const = 0;
   virtual std::span<const View> views() const = 0;
+  virtual std::shared_ptr<const void> mapping() const = 0;
 };
 }  // namespace internal
 
@@ -36,8 +38,13 @@ class Lease {
 
   explicit operator bool() const { return state_ != nullptr; }
   bool still_good() const { return state_ && state_->StillGood(); }
+  // The same of one view alone, in constant time. `view` < views().size().
+  bool still_good(std::size_t view) const { return state_ && state_->StillGood(view); }
   // One for each block asked for, in that order; empty for a hold.
   std::span<const View> views() const { return state_ ? state_->views() : std::span<const View>(); }
+  // While this is held, what the views point into stays mapped, beyond the lease and its store: reading there
+  // gives wrong bytes at worst. Null where there is no lease.
+  std::shared_ptr<const void> mapping() const { return state_ ? state_->mapping() : nullptr; }
   void Release() { state_.reset(); }
 
  private:

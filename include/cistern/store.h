@@ -48,12 +48,15 @@ struct BlockRef {
   std::uint16_t group = 0;
 };
 
-// `bytes` from `offset` of a part go to `to`. A range past the part's end is kInvalid.
+// `bytes` from `offset` of a part go to `to`, or where there are `pieces`, to these one after the other: their
+// sizes add up to `bytes`. Each segment (64 KiB) of a part that a range touches is checked once a range, so
+// one range in pieces is cheaper than a range a piece. A range past the part's end is kInvalid.
 struct ReadRange {
   std::uint16_t part = 0;
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
   void* to = nullptr;
+  std::span<const std::span<std::byte>> pieces{};
 };
 
 struct BlockRead {
@@ -99,7 +102,8 @@ class Staging {
 
 // One part of a block. `data` is either the caller's own memory, which is copied to staging before Write
 // returns (and its checksums travel along), or lies within a Staging, which must not change until the write
-// completed.
+// completed. Where there are `pieces`, they are the part instead, one after the other, from the caller's own
+// memory.
 struct BlockWrite {
   BlockKey key;
   std::optional<BlockKey> parent;  // none for the chain's first block
@@ -107,6 +111,7 @@ struct BlockWrite {
   std::uint16_t part = 0;
   PutId put_id;
   std::span<const std::byte> data;
+  std::span<const std::span<const std::byte>> pieces{};
 };
 
 struct WriteOutcome {

@@ -93,13 +93,13 @@ def open(
 ) -> Store: ...
 
 class Pages:
-    def __init__(
-        self,
+    @staticmethod
+    def make(
         fragments: Sequence[tuple[int, int, int]],
         pages: int,
         first_page: int,
         regions: Sequence[tuple[int, int]] | None,
-    ) -> None: ...
+    ) -> Pages: ...
     @staticmethod
     def over(
         buffers: Sequence[AnyBuffer], fragments: Sequence[tuple[int, int, int, int]], pages: int, first_page: int

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from . import _native
 from .store import DEADLINE_US, NO_WORTH_LIMIT, AnyBuffer, Keys, Namespace, Store, _plain
 
+
 class Fragment(NamedTuple):
     """Of page p, the bytes [address + p * stride, + bytes)."""
 
@@ -52,7 +53,8 @@ class Pages:
         Raises Invalid for a fragment that overlaps itself from page to page, wraps, or leaves the regions; it
         names the fragment.
         """
-        self._native = _native.Pages(list(fragments), pages, first_page, None if regions is None else list(regions))
+        kept = None if regions is None else list(regions)
+        self._native = _native.Pages.make(list(fragments), pages, first_page, kept)
         self._keep = keep
 
     @classmethod

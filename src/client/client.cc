@@ -20,6 +20,7 @@ using client::RequestFor;
 namespace {
 
 constexpr std::size_t kStatusBytes = 64u << 10;
+constexpr std::int64_t kStagingUs = 5'000'000;
 
 Status CheckCall(const Namespace& ns, std::int64_t deadline_us) {
   Status status = client::CheckNamespace(ns);
@@ -165,7 +166,7 @@ Result<std::string> Client::StatusJson(std::int64_t deadline_us) {
 }
 
 Result<Staging> Client::AllocateStaging(std::uint64_t bytes) {
-  Result<std::shared_ptr<client::StagingPiece>> piece = parts_->staging->Take(bytes);
+  Result<std::shared_ptr<client::StagingPiece>> piece = parts_->staging->Take(bytes, client::DeadlineNs(kStagingUs));
   if (!piece) return Error(std::move(piece.error()));
   std::byte* data = (*piece)->bytes().data();
   const std::uint64_t offset = std::uint64_t{(*piece)->area()} << 48 | (*piece)->offset();

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/held_lease.h"
 
-#include <algorithm>
-
 namespace cistern::client {
 
 void HeldLease::Add(const door::ViewItem& item) {
@@ -13,6 +11,7 @@ void HeldLease::Add(const door::ViewItem& item) {
                     item.bytes <= arena.geometry().slots_bytes() - offset;
   if (!here) {
     views_.push_back(View());
+    slots_.push_back(Slot());
     return;
   }
   views_.push_back(View{.data = arena.slot(item.place), .bytes = item.bytes});
@@ -22,10 +21,13 @@ void HeldLease::Add(const door::ViewItem& item) {
 // The slots are looked at last: a lease that ended after the first look has let go of none of them if they
 // are all unchanged.
 bool HeldLease::StillGood() const {
-  if (!channel_->Check().ok() || NowNs() >= deadline_ns_) return false;
-  const Reader<RealWords>& reader = channel_->reader();
-  return std::all_of(slots_.begin(), slots_.end(),
-                     [&](const Slot& slot) { return reader.CheckView(slot.place, slot.generation); });
+  if (!InForce()) return false;
+  for (std::size_t view = 0; view < views_.size(); ++view) {
+    if (!Unchanged(view)) return false;
+  }
+  return true;
 }
+
+bool HeldLease::StillGood(std::size_t view) const { return InForce() && Unchanged(view); }
 
 }  // namespace cistern::client

@@ -30,18 +30,26 @@ class HeldLease final : public internal::LeaseState {
   void Add(const door::ViewItem& item);
 
   bool StillGood() const override;
+  bool StillGood(std::size_t view) const override;
   std::span<const View> views() const override { return views_; }
+  std::shared_ptr<const void> mapping() const override { return channel_; }
 
  private:
   struct Slot {
-    Place place;
-    std::uint64_t generation;
+    Place place = 0;
+    std::uint64_t generation = 0;
   };
+  bool InForce() const { return channel_->Check().ok() && NowNs() < deadline_ns_; }
+  bool Unchanged(std::size_t view) const {
+    return views_[view].data == nullptr ||
+           channel_->reader().CheckView(slots_[view].place, slots_[view].generation);
+  }
+
   const std::shared_ptr<Channel> channel_;
   const std::uint64_t lease_;
   const std::int64_t deadline_ns_;
   std::vector<View> views_;
-  std::vector<Slot> slots_;  // of the views that are there
+  std::vector<Slot> slots_;  // one a view
 };
 
 }  // namespace cistern::client

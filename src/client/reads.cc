@@ -52,6 +52,12 @@ MatchResult MatchOf(std::uint32_t blocks) {
   return result;
 }
 
+std::uint64_t SizeOf(std::span<const std::span<std::byte>> pieces) {
+  std::uint64_t bytes = 0;
+  for (const std::span<std::byte>& piece : pieces) bytes += piece.size();
+  return bytes;
+}
+
 // Ranges of one read as the reader takes them, without an allocation for the usual few.
 class Ranges final {
  public:
@@ -65,11 +71,16 @@ class Ranges final {
     std::span<std::span<std::byte>> targets =
         ranges.size() > few_.size() ? std::span(many_targets_) : std::span(few_targets_);
     for (std::size_t i = 0; i < ranges.size(); ++i) {
-      if (ranges[i].bytes > kMaxBodyBytes || ranges[i].offset > kMaxBodyBytes) return false;
-      targets[i] = std::span(static_cast<std::byte*>(ranges[i].to), ranges[i].bytes);
-      copies[i] =
-          RangeCopy{.range = {.part = ranges[i].part, .offset = ranges[i].offset, .bytes = ranges[i].bytes},
-                    .pieces = targets.subspan(i, 1)};
+      const ReadRange& range = ranges[i];
+      if (range.bytes > kMaxBodyBytes || range.offset > kMaxBodyBytes) return false;
+      copies[i].range = {.part = range.part, .offset = range.offset, .bytes = range.bytes};
+      if (range.pieces.empty()) {
+        targets[i] = std::span(static_cast<std::byte*>(range.to), range.bytes);
+        copies[i].pieces = targets.subspan(i, 1);
+      } else {
+        if (SizeOf(range.pieces) != range.bytes) return false;
+        copies[i].pieces = range.pieces;
+      }
     }
     set_ = copies.first(ranges.size());
     return true;

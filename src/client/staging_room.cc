@@ -8,7 +8,6 @@
 namespace cistern::client {
 namespace {
 
-constexpr std::int64_t kGrowUs = 5'000'000;
 // Areas are few: each further one is at least this large.
 constexpr std::uint64_t kMinGrowthBytes = 4u << 20;
 
@@ -41,8 +40,7 @@ std::shared_ptr<StagingPiece> StagingRoom::TakeHere(std::uint64_t bytes) {
   return nullptr;
 }
 
-Status StagingRoom::Grow(std::uint64_t bytes) {
-  const std::int64_t deadline_ns = DeadlineNs(kGrowUs);
+Status StagingRoom::Grow(std::uint64_t bytes, std::int64_t deadline_ns) {
   std::uint64_t wanted = std::max(Extents::Rounded(bytes), kMinGrowthBytes);
   Result<Grant> grant = AskForStaging(channel_->connection(), wanted, deadline_ns);
   // A node with little left may still have what is needed.
@@ -55,7 +53,7 @@ Status StagingRoom::Grow(std::uint64_t bytes) {
   return Status();
 }
 
-Result<std::shared_ptr<StagingPiece>> StagingRoom::Take(std::uint64_t bytes) {
+Result<std::shared_ptr<StagingPiece>> StagingRoom::Take(std::uint64_t bytes, std::int64_t deadline_ns) {
   if (bytes == 0) return Error(Code::kInvalid, "staging of 0 bytes: a write has at least one");
   if (Status status = channel_->Check(); !status.ok()) return Error(std::move(status));
   if (std::shared_ptr<StagingPiece> piece = TakeHere(bytes)) return piece;
@@ -63,7 +61,7 @@ Result<std::shared_ptr<StagingPiece>> StagingRoom::Take(std::uint64_t bytes) {
   // Another thread may have grown it, and a late answer to an earlier request may be too small for this one.
   for (int attempt = 0; attempt < 3; ++attempt) {
     if (std::shared_ptr<StagingPiece> piece = TakeHere(bytes)) return piece;
-    if (Status status = Grow(bytes); !status.ok()) return Error(std::move(status));
+    if (Status status = Grow(bytes, deadline_ns); !status.ok()) return Error(std::move(status));
   }
   if (std::shared_ptr<StagingPiece> piece = TakeHere(bytes)) return piece;
   return Error(Code::kBusy, Text("staging of ", bytes, " bytes: all of the session's is in use"));

@@ -46,8 +46,8 @@ class StagingRoom final : public std::enable_shared_from_this<StagingRoom> {
   // The connection's first staging is area 0.
   explicit StagingRoom(std::shared_ptr<Channel> channel);
 
-  // kBusy: it is all in use and the node gives no more.
-  Result<std::shared_ptr<StagingPiece>> Take(std::uint64_t bytes);
+  // kBusy: it is all in use and the node gives no more. The node is asked until `deadline_ns` at most.
+  Result<std::shared_ptr<StagingPiece>> Take(std::uint64_t bytes, std::int64_t deadline_ns);
   // The piece that `bytes` lie in, kept; null if they lie in none.
   std::shared_ptr<StagingPiece> PieceOf(std::span<const std::byte> bytes);
 
@@ -60,7 +60,7 @@ class StagingRoom final : public std::enable_shared_from_this<StagingRoom> {
   };
   void Free(std::uint32_t area, const std::byte* data, std::uint64_t offset, std::uint64_t bytes);
   std::shared_ptr<StagingPiece> TakeHere(std::uint64_t bytes);
-  Status Grow(std::uint64_t bytes);
+  Status Grow(std::uint64_t bytes, std::int64_t deadline_ns);
 
   const std::shared_ptr<Channel> channel_;
   std::mutex grow_;  // held while the node is asked; before mutex_

@@ -31,11 +31,19 @@ constexpr std::uint64_t kAnnounceEveryBytes = 256u << 10;  // whole segments
 
 // Where one part's bytes are for the node.
 struct Placed {
+  std::uint64_t bytes = 0;
   std::uint32_t area = 0;
   std::uint64_t offset = 0;
   std::uint32_t first_checksum = 0;
   std::uint32_t checksums = 0;  // 0: the caller filled staging itself
 };
+
+std::uint64_t PartBytes(const BlockWrite& block) {
+  if (block.pieces.empty()) return block.data.size();
+  std::uint64_t bytes = 0;
+  for (std::span<const std::byte> piece : block.pieces) bytes += piece.size();
+  return bytes;
+}
 
 class Batch final {
  public:
@@ -56,20 +64,24 @@ class Batch final {
         return Status(Code::kInvalid,
                       Text("block ", block.key.ToHex(), " has ", parts,
                            " parts: they need one put id, which only their writers can agree on"));
-      if (block.data.empty() || block.data.size() > kMaxBodyBytes)
-        return Status(Code::kInvalid, Text("block ", block.key.ToHex(), ": part ", block.part, " has ",
-                                           block.data.size(), " bytes, a part has 1 to ", kMaxBodyBytes));
+      const std::uint64_t bytes = PartBytes(block);
+      if (bytes == 0 || bytes > kMaxBodyBytes)
+        return Status(Code::kInvalid, Text("block ", block.key.ToHex(), ": part ", block.part, " has ", bytes,
+                                           " bytes, a part has 1 to ", kMaxBodyBytes));
     }
     return Status();
   }
 
-  // Brings every part's bytes to staging.
-  Status Place() {
+  // Brings every part's bytes to staging; waits for room no longer than until `deadline_ns`.
+  Status Place(std::int64_t deadline_ns) {
     placed_.resize(blocks_.size());
     std::uint64_t to_copy = 0;
     std::uint32_t checksums = 0;
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
-      if (std::shared_ptr<StagingPiece> piece = room_.PieceOf(blocks_[i].data)) {
+      placed_[i].bytes = PartBytes(blocks_[i]);
+      std::shared_ptr<StagingPiece> piece;
+      if (blocks_[i].pieces.empty()) piece = room_.PieceOf(blocks_[i].data);
+      if (piece != nullptr) {
         placed_[i].area = piece->area();
         placed_[i].offset =
             piece->offset() + static_cast<std::uint64_t>(blocks_[i].data.data() - piece->bytes().data());
@@ -78,12 +90,12 @@ class Batch final {
       }
       placed_[i].offset = to_copy;  // within the piece, for now
       placed_[i].first_checksum = checksums;
-      placed_[i].checksums = SegmentsOfPart(blocks_[i].data.size());
+      placed_[i].checksums = SegmentsOfPart(placed_[i].bytes);
       checksums += placed_[i].checksums;
-      to_copy += client::Extents::Rounded(blocks_[i].data.size());
+      to_copy += client::Extents::Rounded(placed_[i].bytes);
     }
     checksums_.resize(checksums);
-    return to_copy > 0 ? CopyAll(to_copy) : Status();
+    return to_copy > 0 ? CopyAll(to_copy, deadline_ns) : Status();
   }
 
   std::uint64_t args_bytes() const {
@@ -102,7 +114,7 @@ class Batch final {
       item.part = block.part;
       item.staging_area = placed_[i].area;
       item.staging_offset = placed_[i].offset;
-      item.bytes = block.data.size();
+      item.bytes = placed_[i].bytes;
       PutId put = block.put_id;
       if (put == PutId{}) put = PutId{.high = base.high, .low = base.low + puts.fetch_add(1) + 1};
       item.put_high = put.high;
@@ -124,14 +136,18 @@ class Batch final {
   }
 
  private:
-  Status CopyAll(std::uint64_t bytes) {
-    Result<std::shared_ptr<StagingPiece>> piece = room_.Take(bytes);
+  Status CopyAll(std::uint64_t bytes, std::int64_t deadline_ns) {
+    Result<std::shared_ptr<StagingPiece>> piece = room_.Take(bytes, deadline_ns);
     if (!piece) return std::move(piece.error());
+    left_ = bytes;
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       if (placed_[i].checksums == 0) continue;
       std::span<std::uint32_t> crcs =
           std::span(checksums_).subspan(placed_[i].first_checksum, placed_[i].checksums);
-      CopyPart((*piece)->bytes().data() + placed_[i].offset, blocks_[i].data, crcs, &bytes);
+      std::byte* to = (*piece)->bytes().data() + placed_[i].offset;
+      const std::span<const std::byte> whole[] = {blocks_[i].data};
+      CopyPart(to, blocks_[i].pieces.empty() ? std::span(whole) : blocks_[i].pieces, crcs);
+      left_ -= std::min(left_, client::Extents::Rounded(placed_[i].bytes));
       placed_[i].area = (*piece)->area();
       placed_[i].offset += (*piece)->offset();
     }
@@ -140,22 +156,33 @@ class Batch final {
     return Status();
   }
 
-  // Cached stores: the core reads the bytes next, and staging is reused, so both stay out of memory. `left`
-  // is what is still to be copied with it.
-  void CopyPart(std::byte* to, std::span<const std::byte> from, std::span<std::uint32_t> crcs,
-                std::uint64_t* left) {
+  // Cached stores: the core reads the bytes next, and staging is reused, so both stay out of memory.
+  void CopyPart(std::byte* to, std::span<const std::span<const std::byte>> pieces,
+                std::span<std::uint32_t> crcs) {
     const CopyKernels& kernels = BestKernels();
-    for (std::size_t at = 0; at < from.size(); at += kSegmentBytes) {
-      if (copied_ % kAnnounceEveryBytes == 0 && *left - at <= kAnnouncedBytes) channel_.Announce();
-      const std::size_t bytes = std::min<std::size_t>(kSegmentBytes, from.size() - at);
-      crcs[at / kSegmentBytes] = kernels.copy_cached(to + at, from.data() + at, bytes, 0);
-      copied_ += kSegmentBytes;
+    std::uint64_t at = 0;
+    for (std::span<const std::byte> piece : pieces) {
+      while (!piece.empty()) {
+        const std::uint64_t in_segment = at % kSegmentBytes;
+        if (in_segment == 0) AnnounceNearTheEnd(at);
+        const std::size_t bytes = std::min<std::size_t>(kSegmentBytes - in_segment, piece.size());
+        std::uint32_t& crc = crcs[at / kSegmentBytes];
+        crc = kernels.copy_cached(to + at, piece.data(), bytes, in_segment == 0 ? 0 : crc);
+        at += bytes;
+        piece = piece.subspan(bytes);
+      }
     }
-    *left -= client::Extents::Rounded(from.size());
+  }
+
+  // At the begin of each segment; `at` bytes of the part are copied.
+  void AnnounceNearTheEnd(std::uint64_t at) {
+    if (copied_ % kAnnounceEveryBytes == 0 && left_ - at <= kAnnouncedBytes) channel_.Announce();
+    copied_ += kSegmentBytes;
   }
 
   client::Channel& channel_;
   std::uint64_t copied_ = 0;  // in whole segments
+  std::uint64_t left_ = 0;    // of the parts that are not copied yet
   StagingRoom& room_;
   const std::span<const BlockWrite> blocks_;
   std::vector<Placed> placed_;
@@ -194,7 +221,7 @@ Ticket<WriteResult> Client::Write(const Namespace& ns, std::span<const BlockWrit
   Request request = RequestFor(door::Op::kWrite, ns, options.deadline_us);
   request.a = blocks.size();
   request.grace_ns = kWriteGraceNs;
-  if (status = batch.Place(); !status.ok()) return Failed<WriteResult>(std::move(status));
+  if (status = batch.Place(request.deadline_ns); !status.ok()) return Failed<WriteResult>(std::move(status));
   const std::uint64_t reply_bytes = blocks.size() * sizeof(door::WriteReplyItem) + door::kMaxReplyMessage;
   Result<Call> call = parts_->channel->Reserve(std::max(batch.args_bytes(), reply_bytes));
   if (!call) return Failed<WriteResult>(std::move(call.error()));

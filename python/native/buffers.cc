@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "buffers.h"
+
+#include <utility>
+
+#include "errors.h"
+
+namespace cistern::python {
+namespace {
+
+std::string TypeName(nb::handle object) { return nb::type_name(object.type()).c_str(); }
+
+// The pending Python exception's text, which it clears.
+std::string TakePythonError() {
+  nb::python_error error;
+  return nb::str(error.value()).c_str();
+}
+
+}  // namespace
+
+bool HasMemory(nb::handle object) {
+  return PyObject_CheckBuffer(object.ptr()) || nb::hasattr(object, "__dlpack__");
+}
+
+HeldBuffer::HeldBuffer(nb::handle object, bool writable, const ArgumentName& name) {
+  if (PyObject_CheckBuffer(object.ptr())) {
+    HoldBuffer(object, writable, name);
+  } else if (nb::hasattr(object, "__dlpack__")) {
+    HoldTensor(object, writable, name);
+  } else {
+    Throw(Code::kInvalid, Text(name.text(), " is of type ", TypeName(object),
+                               ", which is no buffer: give bytes, a memoryview, an array or a CPU tensor"));
+  }
+}
+
+HeldBuffer::HeldBuffer(HeldBuffer&& other) noexcept
+    : view_(std::exchange(other.view_, Py_buffer{})), tensor_(std::move(other.tensor_)), bytes_(other.bytes_) {
+  other.tensor_.reset();
+  other.bytes_ = {};
+}
+
+HeldBuffer::~HeldBuffer() {
+  if (view_.obj != nullptr) PyBuffer_Release(&view_);
+}
+
+void HeldBuffer::HoldBuffer(nb::handle object, bool writable, const ArgumentName& name) {
+  const int flags = PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
+  if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) {
+    view_ = Py_buffer{};
+    // A lease that lapsed has an error of its own.
+    if (!PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_ValueError) &&
+        !PyErr_ExceptionMatches(PyExc_TypeError))
+      throw nb::python_error();
+    Throw(Code::kInvalid, Text(name.text(), " of type ", TypeName(object), ": ", TakePythonError(),
+                               writable ? "; writable contiguous memory is needed" : "; contiguous memory is needed"));
+  }
+  bytes_ = std::span(static_cast<std::byte*>(view_.buf), static_cast<std::size_t>(view_.len));
+}
+
+void HeldBuffer::HoldTensor(nb::handle object, bool writable, const ArgumentName& name) {
+  // Asked first: a device's export may synchronise, or give a pointer that this process must not follow.
+  const auto device = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
+  if (const int kind = nb::cast<int>(nb::int_(device[0])); kind != nb::device::cpu::value)
+    Throw(Code::kInvalid, Text(name.text(), " of type ", TypeName(object), " lies on a device of kind ", kind,
+                               " (as DLPack counts): only memory of this host can be moved, copy it there"));
+  try {
+    tensor_ = nb::cast<nb::ndarray<>>(object);
+  } catch (const nb::cast_error&) {
+    const std::string why = PyErr_Occurred() ? TakePythonError() : "it gives no DLPack tensor";
+    Throw(Code::kInvalid, Text(name.text(), " of type ", TypeName(object), ": ", why));
+  }
+  std::int64_t expected = 1;
+  for (std::size_t i = tensor_->ndim(); i-- > 0;) {
+    const auto extent = static_cast<std::int64_t>(tensor_->shape(i));
+    if (extent > 1 && tensor_->stride(i) != expected)
+      Throw(Code::kInvalid, Text(name.text(), " of type ", TypeName(object),
+                                 " is not contiguous: contiguous memory is needed"));
+    expected *= extent;
+  }
+  (void)writable;  // DLPack before 1.0 has no word for it
+  bytes_ = std::span(static_cast<std::byte*>(tensor_->data()), tensor_->nbytes());
+}
+
+}  // namespace cistern::python

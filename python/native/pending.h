@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call in flight as Python has it: begun without the GIL, waited for without it, converted with it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "cistern/ticket.h"
+#include "errors.h"
+
+namespace cistern::python {
+
+namespace nb = nanobind;
+
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  virtual std::uint64_t id() const = 0;
+  virtual bool Ready() = 0;
+  // Waits for the answer and gives it, or throws; once.
+  virtual nb::object Finish() = 0;
+};
+
+// `Convert` makes the answer of Result<T>; what it holds (buffers, keys) lives as long as the call.
+template <class T, class Convert>
+class PendingOf final : public Pending {
+ public:
+  PendingOf(Ticket<T> ticket, Convert convert) : ticket_(std::move(ticket)), convert_(std::move(convert)) {}
+  ~PendingOf() override {
+    // The ticket goes before the buffers that it may still be filling.
+    nb::gil_scoped_release without;
+    ticket_.reset();
+  }
+  std::uint64_t id() const override { return ticket_ ? ticket_->id() : 0; }
+  bool Ready() override { return !ticket_ || ticket_->ready(); }
+  nb::object Finish() override {
+    if (!ticket_) Throw(Code::kInvalid, "this call's answer was taken already");
+    std::optional<Result<T>> result;
+    {
+      nb::gil_scoped_release without;
+      result.emplace(ticket_->Wait());
+      ticket_.reset();
+    }
+    return convert_(std::move(*result));
+  }
+
+ private:
+  std::optional<Ticket<T>> ticket_;
+  Convert convert_;
+};
+
+using PendingCall = std::unique_ptr<Pending>;
+
+// Calls `begin` without the GIL.
+template <class T, class Begin, class Convert>
+PendingCall BeginCall(Begin begin, Convert convert) {
+  std::optional<Ticket<T>> ticket;
+  {
+    nb::gil_scoped_release without;
+    ticket.emplace(begin());
+  }
+  return std::make_unique<PendingOf<T, Convert>>(std::move(*ticket), std::move(convert));
+}
+
+}  // namespace cistern::python

@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0
+// The store's calls: arguments from Python, the call without the GIL, its answer to Python. Each has a begin_
+// of its own, which gives the call in flight, for asyncio.
+#include "store.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/format.h"
+#include "buffers.h"
+#include "cistern/options.h"
+#include "keys.h"
+#include "lease.h"
+#include "pending.h"
+#include "spec.h"
+
+namespace cistern::python {
+namespace {
+
+template <class T>
+T ValueOf(Result<T> result) {
+  if (!result) throw StatusError(std::move(result.error()));
+  return std::move(*result);
+}
+
+nb::bytes BytesOfCodes(std::span<const Code> codes) { return nb::bytes(codes.data(), codes.size()); }
+
+std::unique_ptr<StoreHandle> Connect(const std::string& socket, const std::string& tenant, nb::handle owner,
+                                     std::uint64_t staging_bytes, std::int64_t deadline_us) {
+  ConnectOptions options{.socket = socket, .tenant = tenant, .staging_bytes = staging_bytes, .deadline_us = deadline_us};
+  if (!owner.is_none()) {
+    HeldBuffer token(owner, false, {"owner"});
+    if (token.bytes().size() != options.owner.size())
+      Throw(Code::kInvalid, Text("owner has ", token.bytes().size(), " bytes, a token has ", options.owner.size()));
+    std::memcpy(options.owner.data(), token.bytes().data(), options.owner.size());
+  }
+  std::optional<Result<Store>> store;
+  {
+    nb::gil_scoped_release without;
+    store.emplace(Store::Connect(options));
+  }
+  return std::make_unique<StoreHandle>(ValueOf(std::move(*store)));
+}
+
+std::unique_ptr<StoreHandle> Open(std::uint64_t memory_bytes, const std::string& memory_dir, const std::string& tenant,
+                                  std::uint32_t alignment, std::uint64_t max_blocks, std::uint32_t movers,
+                                  std::uint32_t poll_us, const std::string& loop) {
+  OpenOptions options;
+  options.memory_bytes = memory_bytes;
+  options.memory_dir = memory_dir;
+  options.tenant = tenant;
+  options.alignment = alignment;
+  options.max_blocks = max_blocks;
+  options.movers = movers;
+  options.poll_us = poll_us;
+  options.loop = loop;
+  std::optional<Result<Store>> store;
+  {
+    nb::gil_scoped_release without;
+    store.emplace(Store::Open(options));
+  }
+  return std::make_unique<StoreHandle>(ValueOf(std::move(*store)));
+}
+
+NamespaceHandle Attach(const StoreHandle& handle, nb::handle spec, std::int64_t deadline_us) {
+  const NamespaceSpec asked = SpecFrom(spec);
+  std::shared_ptr<Store> store = handle.get();
+  std::optional<Result<Namespace>> ns;
+  {
+    nb::gil_scoped_release without;
+    ns.emplace(store->Attach(asked, deadline_us));
+  }
+  return NamespaceHandle{ValueOf(std::move(*ns))};
+}
+
+// ---- match and acquire ----------------------------------------------------------------------------------
+
+nb::object MatchAnswer(MatchResult result) {
+  nb::list runs;
+  for (const MatchRun& run : result.runs) {
+    const char* where = run.where == MatchRun::Where::kMemory ? "memory" : "flash";
+    runs.append(nb::make_tuple(run.blocks, where, run.ready_in_us));
+  }
+  nb::object hold = nb::none();
+  if (result.hold) hold = nb::cast(LeaseHandle{std::make_shared<HeldLease>(std::move(result.hold), 0)});
+  return nb::make_tuple(result.blocks, runs, hold);
+}
+
+PendingCall BeginMatch(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys, std::int64_t hold_us,
+                       std::int64_t deadline_us) {
+  KeyList chain = KeysFrom(keys);
+  std::shared_ptr<Store> store = handle.get();
+  auto begin = [&] { return store->Match(ns.ns, *chain, {.hold_us = hold_us, .deadline_us = deadline_us}); };
+  return BeginCall<MatchResult>(begin, [store](Result<MatchResult> result) {
+    return MatchAnswer(ValueOf(std::move(result)));
+  });
+}
+
+nb::object Match(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys, std::int64_t hold_us,
+                 std::int64_t max_age_us, std::int64_t deadline_us) {
+  Chain* chain = nullptr;
+  const bool is_chain = nb::try_cast<Chain*>(keys, chain) && chain != nullptr;
+  if (max_age_us != 0 && !is_chain) Throw(Code::kInvalid, "max_age_us goes with a Chain, which remembers");
+  if (max_age_us != 0 && hold_us != 0) Throw(Code::kInvalid, "max_age_us does not go with hold_us: a hold is fresh");
+  if (!is_chain || hold_us != 0) return BeginMatch(handle, ns, keys, hold_us, deadline_us)->Finish();
+  const void* store = handle.get().get();
+  const std::int64_t now_ns = SystemClock().Now().ns;
+  if (const auto& known = chain->remembered;
+      known && known->store == store && known->slot == ns.ns.slot() && known->incarnation == ns.ns.incarnation() &&
+      (now_ns - known->at_ns) / 1000 < max_age_us)
+    return known->answer;
+  nb::object answer = BeginMatch(handle, ns, keys, hold_us, deadline_us)->Finish();
+  const auto blocks = nb::cast<std::uint32_t>(nb::object(answer[0]));
+  chain->remembered = RememberedMatch{.slot = ns.ns.slot(), .incarnation = ns.ns.incarnation(), .store = store,
+                                      .at_ns = now_ns, .blocks = blocks, .answer = answer};
+  return answer;
+}
+
+PendingCall BeginAcquire(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys, std::uint16_t group,
+                         std::int64_t lease_us, std::int64_t deadline_us, std::int64_t worth_us) {
+  KeyList list = KeysFrom(keys);
+  std::shared_ptr<Store> store = handle.get();
+  std::vector<BlockRef> refs;
+  refs.reserve(list->size());
+  for (const BlockKey& key : *list) refs.push_back({key, group});
+  auto begin = [&] {
+    return store->Acquire(ns.ns, refs, {.lease_us = lease_us, .deadline_us = deadline_us, .worth_us = worth_us});
+  };
+  return BeginCall<Lease>(begin, [store, count = refs.size()](Result<Lease> result) -> nb::object {
+    if (!result && result.error().code() != Code::kMiss) throw StatusError(std::move(result.error()));
+    Lease lease = result ? std::move(*result) : Lease();
+    return nb::cast(LeaseHandle{std::make_shared<HeldLease>(std::move(lease), count)});
+  });
+}
+
+// ---- read -----------------------------------------------------------------------------------------------
+
+// The buffers and ranges of a batch of reads; the spans point into the lists, which do not grow any more.
+class ReadBatch final {
+ public:
+  ReadBatch(KeyList keys, nb::handle into, std::uint16_t group, std::uint16_t part) : keys_(std::move(keys)) {
+    nb::object items = nb::steal(PySequence_Fast(into.ptr(), "into: a sequence is needed, one destination a key"));
+    if (!items.is_valid()) throw nb::python_error();
+    const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
+    if (count != keys_->size())
+      Throw(Code::kInvalid, Text(count, " destinations for ", keys_->size(), " keys: one a key is needed"));
+    reads_.resize(count);
+    scatters_.reserve(count);
+    std::vector<std::size_t> range_count(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t before = ranges_.size();
+      Add(PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)), static_cast<std::ptrdiff_t>(i), part);
+      range_count[i] = ranges_.size() - before;
+    }
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      reads_[i] = BlockRead{.key = (*keys_)[i], .group = group, .ranges = std::span(ranges_).subspan(at, range_count[i])};
+      at += range_count[i];
+    }
+  }
+
+  std::span<const BlockRead> reads() const { return reads_; }
+
+ private:
+  void Add(nb::handle item, std::ptrdiff_t at, std::uint16_t part) {
+    if (HasMemory(item)) {
+      AddRange(HeldBuffer(item, true, {"into", at}), part, 0);
+      return;
+    }
+    nb::object several = nb::steal(PySequence_Fast(item.ptr(), "into: each is a buffer or a sequence of them"));
+    if (!several.is_valid()) throw nb::python_error();
+    const Py_ssize_t count = PySequence_Fast_GET_SIZE(several.ptr());
+    std::vector<std::span<std::byte>> pieces;
+    bool ranges = false;
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      nb::handle piece = PySequence_Fast_GET_ITEM(several.ptr(), i);
+      const ArgumentName name{"into", at, i};
+      const bool range = !HasMemory(piece) && nb::hasattr(piece, "into") && nb::hasattr(piece, "offset");
+      if (i > 0 && range != ranges)
+        Throw(Code::kInvalid, Text(name.text(), ": buffers and Ranges in one destination: give the one or the other"));
+      ranges = range;
+      if (range) {
+        AddRange(HeldBuffer(piece.attr("into"), true, name), nb::cast<std::uint16_t>(piece.attr("part")),
+                 nb::cast<std::uint64_t>(piece.attr("offset")));
+      } else {
+        buffers_.emplace_back(piece, true, name);
+        pieces.push_back(buffers_.back().bytes());
+      }
+    }
+    if (ranges) return;
+    std::uint64_t bytes = 0;
+    for (std::span<std::byte> piece : pieces) bytes += piece.size();
+    scatters_.push_back(std::move(pieces));
+    ranges_.push_back({.part = part, .bytes = bytes, .pieces = scatters_.back()});
+  }
+
+  void AddRange(HeldBuffer buffer, std::uint16_t part, std::uint64_t offset) {
+    ranges_.push_back(
+        {.part = part, .offset = offset, .bytes = buffer.bytes().size(), .to = buffer.bytes().data()});
+    buffers_.push_back(std::move(buffer));
+  }
+
+  KeyList keys_;
+  std::vector<HeldBuffer> buffers_;
+  std::vector<std::vector<std::span<std::byte>>> scatters_;
+  std::vector<ReadRange> ranges_;
+  std::vector<BlockRead> reads_;
+};
+
+PendingCall BeginRead(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys, nb::handle into,
+                      std::uint16_t group, std::uint16_t part, std::int64_t deadline_us, std::int64_t worth_us,
+                      bool touch) {
+  auto batch = std::make_shared<ReadBatch>(KeysFrom(keys), into, group, part);
+  std::shared_ptr<Store> store = handle.get();
+  auto begin = [&] {
+    return store->Read(ns.ns, batch->reads(), {.deadline_us = deadline_us, .worth_us = worth_us, .touch = touch});
+  };
+  return BeginCall<ReadResult>(begin, [store, batch](Result<ReadResult> result) -> nb::object {
+    const ReadResult read = ValueOf(std::move(result));
+    return nb::make_tuple(read.leading_hits, BytesOfCodes(read.outcomes));
+  });
+}
+
+// ---- write ----------------------------------------------------------------------------------------------
+
+class WriteBatch final {
+ public:
+  WriteBatch(KeyList keys, nb::handle data, nb::handle parent, nb::handle parents, std::uint16_t group,
+             std::uint16_t part, nb::handle put_ids, bool held)
+      : keys_(std::move(keys)) {
+    nb::object items = nb::steal(PySequence_Fast(data.ptr(), "data: a sequence is needed, one buffer a key"));
+    if (!items.is_valid()) throw nb::python_error();
+    const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
+    if (count != keys_->size())
+      Throw(Code::kInvalid, Text(count, " buffers of data for ", keys_->size(), " keys: one a key is needed"));
+    if (held && put_ids.is_none())
+      Throw(Code::kInvalid, "held without put_ids: publish() and abandon() name puts by them");
+    std::vector<std::optional<BlockKey>> all_parents = ParentsFrom(*keys_, parent, parents);
+    std::vector<PutId> ids(count);
+    if (!put_ids.is_none()) ids = PutIdsFrom(put_ids, count);
+    gathers_.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      BlockWrite write{.key = (*keys_)[i], .parent = all_parents[i], .group = group, .part = part, .put_id = ids[i]};
+      Set(write, PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)), static_cast<std::ptrdiff_t>(i));
+      writes_.push_back(write);
+    }
+  }
+
+  std::span<const BlockWrite> writes() const { return writes_; }
+
+ private:
+  void Set(BlockWrite& write, nb::handle item, std::ptrdiff_t at) {
+    if (HasMemory(item)) {
+      buffers_.emplace_back(item, false, ArgumentName{"data", at});
+      write.data = buffers_.back().bytes();
+      return;
+    }
+    nb::object several = nb::steal(PySequence_Fast(item.ptr(), "data: each is a buffer or a sequence of them"));
+    if (!several.is_valid()) throw nb::python_error();
+    std::vector<std::span<const std::byte>> pieces;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(several.ptr()); ++i) {
+      buffers_.emplace_back(PySequence_Fast_GET_ITEM(several.ptr(), i), false, ArgumentName{"data", at, i});
+      pieces.push_back(buffers_.back().bytes());
+    }
+    gathers_.push_back(std::move(pieces));
+    write.pieces = gathers_.back();
+  }
+
+  KeyList keys_;
+  std::vector<HeldBuffer> buffers_;
+  std::vector<std::vector<std::span<const std::byte>>> gathers_;
+  std::vector<BlockWrite> writes_;
+};
+
+PendingCall BeginWrite(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys, nb::handle data,
+                       nb::handle parent, nb::handle parents, std::uint16_t group, std::uint16_t part,
+                       nb::handle put_ids, bool held, std::uint32_t ttl_s, std::int64_t deadline_us) {
+  auto batch = std::make_shared<WriteBatch>(KeysFrom(keys), data, parent, parents, group, part, put_ids, held);
+  std::shared_ptr<Store> store = handle.get();
+  auto begin = [&] {
+    return store->Write(ns.ns, batch->writes(), {.ttl_s = ttl_s, .held = held, .deadline_us = deadline_us});
+  };
+  return BeginCall<WriteResult>(begin, [store, batch](Result<WriteResult> result) -> nb::object {
+    const WriteResult written = ValueOf(std::move(result));
+    std::string codes, states;
+    for (const WriteOutcome& outcome : written.outcomes) {
+      codes.push_back(static_cast<char>(outcome.code));
+      states.push_back(static_cast<char>(outcome.state));
+    }
+    return nb::make_tuple(nb::bytes(codes.data(), codes.size()), nb::bytes(states.data(), states.size()),
+                          written.message);
+  });
+}
+
+// ---- counts ---------------------------------------------------------------------------------------------
+
+using PutsCall = Ticket<std::uint32_t> (Store::*)(const Namespace&, std::span<const PutId>, std::int64_t);
+
+template <PutsCall call>
+PendingCall BeginPuts(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle put_ids,
+                      std::int64_t deadline_us) {
+  const std::vector<PutId> ids = PutIdsFrom(put_ids);
+  std::shared_ptr<Store> store = handle.get();
+  return BeginCall<std::uint32_t>([&] { return (store.get()->*call)(ns.ns, ids, deadline_us); },
+                                  [store](Result<std::uint32_t> result) -> nb::object {
+                                    return nb::int_(ValueOf(std::move(result)));
+                                  });
+}
+
+template <class Count>
+using KeysCall = Ticket<Count> (Store::*)(const Namespace&, std::span<const BlockKey>, std::int64_t);
+
+template <class Count, KeysCall<Count> call>
+PendingCall BeginKeys(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys,
+                      std::int64_t deadline_us) {
+  KeyList list = KeysFrom(keys);
+  std::shared_ptr<Store> store = handle.get();
+  return BeginCall<Count>([&] { return (store.get()->*call)(ns.ns, *list, deadline_us); },
+                          [store](Result<Count> result) -> nb::object {
+                            return nb::int_(ValueOf(std::move(result)));
+                          });
+}
+
+nb::object DropNamespace(const StoreHandle& handle, const NamespaceHandle& ns, std::int64_t deadline_us) {
+  std::shared_ptr<Store> store = handle.get();
+  NamespaceHandle next = ns;
+  auto begin = [&] { return store->DropNamespace(next.ns, deadline_us); };
+  PendingCall call = BeginCall<std::uint64_t>(begin, [](Result<std::uint64_t> result) -> nb::object {
+    return nb::int_(ValueOf(std::move(result)));
+  });
+  nb::object blocks = call->Finish();
+  return nb::make_tuple(std::move(next), blocks);
+}
+
+// ---- for people -----------------------------------------------------------------------------------------
+
+void Put(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle key, nb::handle data, nb::handle parent,
+         std::uint32_t ttl_s, std::int64_t deadline_us) {
+  const BlockKey block = KeyFrom(key, "key");
+  std::optional<BlockKey> below;
+  if (!parent.is_none()) below = KeyFrom(parent, "parent");
+  HeldBuffer bytes(data, false, {"data"});
+  std::shared_ptr<Store> store = handle.get();
+  Status status;
+  {
+    nb::gil_scoped_release without;
+    status = store->Put(ns.ns, block, below, bytes.bytes(), {.ttl_s = ttl_s, .deadline_us = deadline_us});
+  }
+  if (!status.ok()) throw StatusError(std::move(status));
+}
+
+nb::object Get(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle key, std::int64_t deadline_us) {
+  const BlockKey block = KeyFrom(key, "key");
+  std::shared_ptr<Store> store = handle.get();
+  std::optional<Result<std::vector<std::byte>>> bytes;
+  {
+    nb::gil_scoped_release without;
+    bytes.emplace(store->Get(ns.ns, block, {.deadline_us = deadline_us}));
+  }
+  if (!*bytes && bytes->error().code() == Code::kMiss) return nb::none();
+  const std::vector<std::byte> got = ValueOf(std::move(*bytes));
+  return nb::bytes(got.data(), got.size());
+}
+
+nb::object StatusText(const StoreHandle& handle, std::int64_t deadline_us) {
+  std::shared_ptr<Store> store = handle.get();
+  std::optional<Result<std::string>> json;
+  {
+    nb::gil_scoped_release without;
+    json.emplace(store->StatusJson(deadline_us));
+  }
+  return nb::cast(ValueOf(std::move(*json)));
+}
+
+nb::bytes Owner(const StoreHandle& handle) {
+  const OwnerToken token = handle.get()->owner();
+  return nb::bytes(token.data(), token.size());
+}
+
+std::vector<std::uint64_t> Poll(const StoreHandle& handle) {
+  std::vector<std::uint64_t> ready;
+  handle.get()->Poll(&ready);
+  return ready;
+}
+
+// A call in both its forms. None passes for every argument that is an object: the call judges it.
+template <auto begin>
+struct Call;
+template <class... Args, PendingCall (*begin)(const StoreHandle&, Args...)>
+struct Call<begin> {
+  static nb::object Wait(const StoreHandle& handle, Args... args) { return begin(handle, args...)->Finish(); }
+  static void Define(nb::class_<StoreHandle>& store, const std::string& name) {
+    store.def(name.c_str(), Wait, NoneFor<Args>()...);
+    store.def(("begin_" + name).c_str(), begin, NoneFor<Args>()...);
+  }
+  template <class>
+  static auto NoneFor() {
+    return nb::arg().none();
+  }
+};
+
+}  // namespace
+
+const std::shared_ptr<Store>& StoreHandle::get() const {
+  if (store_ == nullptr) Throw(Code::kGone, "this store was closed: connect again");
+  return store_;
+}
+
+void StoreHandle::Close() {
+  std::shared_ptr<Store> last = std::move(store_);
+  if (last == nullptr) return;
+  nb::gil_scoped_release without;
+  last.reset();
+}
+
+void BindStore(nb::module_& m) {
+  nb::class_<Pending>(m, "Pending")
+      .def_prop_ro("id", &Pending::id)
+      .def("ready", &Pending::Ready)
+      .def("finish", &Pending::Finish);
+  nb::class_<NamespaceHandle>(m, "Namespace").def_prop_ro("incarnation", [](const NamespaceHandle& handle) {
+    return handle.ns.incarnation();
+  });
+  nb::class_<StoreHandle> store(m, "Store");
+  store.def("close", &StoreHandle::Close)
+      .def("attach", Attach)
+      .def("match", Match)
+      .def("begin_match", BeginMatch)
+      .def("drop_namespace", DropNamespace)
+      .def("put", Put, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
+      .def("get", Get)
+      .def("status", StatusText)
+      .def("owner", Owner)
+      .def("poll", Poll)
+      .def("event_fd", [](const StoreHandle& handle) { return handle.get()->event_fd(); });
+  Call<BeginAcquire>::Define(store, "acquire");
+  Call<BeginRead>::Define(store, "read");
+  Call<BeginWrite>::Define(store, "write");
+  Call<BeginPuts<&Store::Publish>>::Define(store, "publish");
+  Call<BeginPuts<&Store::Abandon>>::Define(store, "abandon");
+  Call<BeginKeys<std::uint32_t, &Store::Touch>>::Define(store, "touch");
+  Call<BeginKeys<std::uint64_t, &Store::Drop>>::Define(store, "drop");
+  m.def("connect", Connect, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
+  m.def("open", Open);
+}
+
+}  // namespace cistern::python

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transfer/moves.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace cistern::transfer {
+namespace {
+
+// Blocks of a batch that begins at `next`: at least one.
+std::size_t BatchOf(const PageMove& move, std::size_t next) {
+  const std::uint64_t fit = std::max<std::uint64_t>(Transfers::kBatchBytes / move.pages->part_bytes(), 1);
+  // Small pages of many fragments would make long lists.
+  constexpr std::size_t kMaxBlocks = 256;
+  return std::min({move.keys->size() - next, static_cast<std::size_t>(fit), kMaxBlocks});
+}
+
+}  // namespace
+
+// ---- load -----------------------------------------------------------------------------------------------
+
+void LoadMove::Prepare(std::size_t count) {
+  const std::size_t fragments = load_.pages->fragments();
+  count_ = count;
+  pieces_.resize(count * fragments);
+  ranges_.resize(count);
+  reads_.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::span<std::span<std::byte>> pieces = std::span(pieces_).subspan(i * fragments, fragments);
+    load_.pages->PiecesOf(load_.page_ids[next_ + i], pieces);
+    ranges_[i] = ReadRange{.part = load_.part, .bytes = load_.pages->part_bytes(), .pieces = pieces};
+    reads_[i] = BlockRead{.key = (*load_.keys)[next_ + i], .group = load_.group, .ranges = std::span(&ranges_[i], 1)};
+  }
+}
+
+Step LoadMove::Go(const Leave& leave) {
+  if (ticket_) return ticket_->ready() ? Finish() : Step::kWaits;
+  if (next_ == load_.keys->size()) return Step::kDone;
+  if (!leave.may_begin) return Step::kWaits;
+  if (next_ == 0 && leave.worth_us < 0) {
+    done_.message = "it had not begun when worth_us had passed";
+    return Step::kDone;
+  }
+  Prepare(BatchOf(load_, next_));
+  const std::int64_t worth_us = std::max<std::int64_t>(leave.worth_us, 0);
+  ticket_.emplace(store_.Read(
+      load_.ns, reads_, {.deadline_us = leave.deadline_us, .worth_us = worth_us, .touch = load_.touch}));
+  return ticket_->ready() ? Finish() : Step::kWaits;
+}
+
+Step LoadMove::Finish() {
+  Result<ReadResult> result = ticket_->Wait();
+  ticket_.reset();
+  if (!result) {
+    done_.message = result.error().message();
+    std::fill(done_.outcomes.begin() + static_cast<std::ptrdiff_t>(next_), done_.outcomes.end(), result.error().code());
+    return Step::kDone;
+  }
+  for (std::size_t i = 0; i < count_; ++i) {
+    done_.outcomes[next_ + i] = result->outcomes[i];
+    if (result->outcomes[i] == Code::kOk) copied_ += load_.pages->part_bytes();
+  }
+  done_.moved_bytes += static_cast<std::uint64_t>(std::count(result->outcomes.begin(), result->outcomes.end(), Code::kOk)) *
+                       load_.pages->part_bytes();
+  next_ += count_;
+  return next_ == load_.keys->size() ? Step::kDone : Step::kMoved;
+}
+
+void LoadMove::Stop(Code code) {
+  ticket_.reset();
+  std::fill(done_.outcomes.begin() + static_cast<std::ptrdiff_t>(next_), done_.outcomes.end(), code);
+}
+
+// ---- save -----------------------------------------------------------------------------------------------
+
+Step SaveMove::Go(const Leave& leave) {
+  const bool answered = CollectAnswers();
+  if (next_ < save_.keys->size()) {
+    const std::size_t count = BatchOf(save_, next_);
+    if (leave.may_begin && budget_.Take(count * save_.pages->part_bytes()))
+      return WriteBatch(count, leave.deadline_us);
+    return answered ? Step::kMoved : Step::kWaits;
+  }
+  if (written_.empty()) return Step::kDone;
+  return answered ? Step::kMoved : Step::kWaits;
+}
+
+bool SaveMove::CollectAnswers() {
+  bool any = false;
+  while (!written_.empty() && written_.front().ticket.ready()) {
+    Written written = std::move(written_.front());
+    written_.pop_front();
+    Take(written.ticket.Wait(), written.first, written.count);
+    budget_.Give(written.bytes);
+    any = true;
+  }
+  return any;
+}
+
+void SaveMove::Take(const Result<WriteResult>& result, std::size_t first, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const WriteOutcome outcome = result ? result->outcomes[i] : WriteOutcome{.code = result.error().code()};
+    done_.outcomes[first + i] = outcome.code;
+    done_.states[first + i] = outcome.state;
+    if (outcome.code == Code::kOk) done_.moved_bytes += save_.pages->part_bytes();
+  }
+  if (done_.message.empty()) done_.message = result ? result->message : std::string(result.error().message());
+}
+
+Step SaveMove::WriteBatch(std::size_t count, std::int64_t deadline_us) {
+  const std::size_t fragments = save_.pages->fragments();
+  const std::uint64_t bytes = count * save_.pages->part_bytes();
+  std::vector<std::span<std::byte>> pieces(count * fragments);
+  std::vector<std::span<const std::byte>> sources(pieces.size());
+  std::vector<BlockWrite> writes(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t block = next_ + i;
+    save_.pages->PiecesOf(save_.page_ids[block], std::span(pieces).subspan(i * fragments, fragments));
+    writes[i] = BlockWrite{.key = (*save_.keys)[block],
+                           .parent = save_.parents[block],
+                           .group = save_.group,
+                           .part = save_.part,
+                           .pieces = std::span(sources).subspan(i * fragments, fragments)};
+    if (!save_.put_ids.empty()) writes[i].put_id = save_.put_ids[block];
+  }
+  std::copy(pieces.begin(), pieces.end(), sources.begin());
+  Ticket<WriteResult> ticket = store_.Write(
+      save_.ns, writes, {.ttl_s = save_.ttl_s, .held = save_.held, .deadline_us = deadline_us});
+  if (ticket.id() != 0) {  // the node has it, and the pages are copied
+    written_.push_back({std::move(ticket), next_, count, bytes});
+    next_ += count;
+    copied_ += bytes;
+    return Step::kMoved;
+  }
+  budget_.Give(bytes);
+  Result<WriteResult> refused = ticket.Wait();
+  // With writes under way there will be room again.
+  if (!refused && refused.error().code() == Code::kBusy && !written_.empty()) return Step::kWaits;
+  Take(refused, next_, count);
+  if (!refused) {
+    std::fill(done_.outcomes.begin() + static_cast<std::ptrdiff_t>(next_), done_.outcomes.end(), refused.error().code());
+    next_ = save_.keys->size();
+    return Step::kMoved;
+  }
+  next_ += count;
+  return Step::kMoved;
+}
+
+void SaveMove::Stop(Code code) {
+  CollectAnswers();
+  for (Written& written : written_) {
+    std::fill_n(done_.outcomes.begin() + static_cast<std::ptrdiff_t>(written.first), written.count, code);
+    budget_.Abandon(std::move(written.ticket), written.bytes);
+  }
+  written_.clear();
+  std::fill(done_.outcomes.begin() + static_cast<std::ptrdiff_t>(next_), done_.outcomes.end(), code);
+  next_ = save_.keys->size();
+}
+
+}  // namespace cistern::transfer
