@@ -178,10 +178,9 @@ def test_an_unknown_version_is_refused_unless_allowed() -> None:
 
 
 def test_a_load_is_worth_it_where_it_is_sooner_than_computing() -> None:
-    pace = Pace()
+    pace = Pace(load_bytes_per_s=1e9)
     assert pace.worth(128, 1 << 30)  # nothing measured yet
     pace.step(1000, 1.0)
-    pace.load(10**9, 1.0)
     assert pace.worth(1000, 500_000_000) and not pace.worth(1000, 2_000_000_000)
     pace.step(1, 0.6)  # a short hit that costs two long steps
     assert not pace.worth(1000, 1)

@@ -68,6 +68,8 @@ class Link:
         self.joined: Joined | None = None
         self.refused = ""
         """Why the node will not have us, where trying again is in vain until the target changes."""
+        self.failures = 0
+        """Attempts in vain since the target was last set or reached."""
         self._starter = starter
         self._target: Target | None = None
         self._work: deque[Callable[[Joined], object]] = deque()
@@ -85,7 +87,7 @@ class Link:
         with self._wake:
             if self._target is None or target.number > self._target.number:
                 self._target = target
-                self.refused = ""
+                self.refused, self.failures = "", 0
                 self._wake.notify_all()
 
     @property
@@ -160,6 +162,7 @@ class Link:
                 pause = LOOK_AGAIN_S
                 continue
             with self._wake:
+                self.failures += target is self._target
                 if not self._ending and target is self._target and not self.refused:
                     self._wake.wait(pause)
             pause = min(pause * 1.5, LOOK_AGAIN_MOST_S)
@@ -213,7 +216,7 @@ class Link:
         self._count += 1
         with self._wake:
             self.joined = Joined(target, store, namespaces, self._count)
-            self._warned = ""
+            self._warned, self.failures = "", 0
             self._wake.notify_all()
         return True
 

@@ -396,8 +396,8 @@ class Scheduler:
                 raise ConfigurationError(f"the node refuses this engine: {self._link.refused}")
             return 0, False
         fresh = self._session_number == 0 or self._generation_changed()
-        limit = self._options.start_timeout_s if fresh else 0.0
-        if now - live.first_asked < limit and (self._options.start_node or len(self._hellos) < self._ranks):
+        expected = len(self._hellos) < self._ranks or self._link.failures == 0 or self._options.start_node
+        if fresh and expected and now - live.first_asked < self._options.start_timeout_s:
             return None, False
         if self._options.required and self._session_number == 0:
             raise ConfigurationError(f"no node answers at {self._socket}, and \"required\" is set")

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from .. import Done, Error
 from . import identity, versions
 from .devices import Batch, Mover, check_device, make_mover
-from .layout import LayerCache, Layout, group_layout
+from .layout import Layout, group_layout
 from .link import Joined, Link, Target
 from .options import Options
 from .orders import Hello, LoadOrder, LoadReport, RankReport, SaveOrder, SaveReport, Session
 
 if TYPE_CHECKING:
     from .connector import StepOrders
+    from .layout import LayerCache
 
 logger = logging.getLogger("vllm.cistern")
 

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes and engines as processes of a test's own, and how to wait for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+WATCHDOG_S = 240
+
+
+def prompt(seed: int, tokens: int, vocabulary: int = 500) -> list[int]:
+    dice = random.Random(seed)
+    return [dice.randrange(3, vocabulary) for _ in range(tokens)]
+
+
+class Node:
+    """cisternd with a directory of its own."""
+
+    def __init__(self, memory: str = "512MiB") -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="cistern-test-", dir="/dev/shm"))
+        self.socket = self.folder / "socket"
+        self.memory = memory
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        from cistern import cisternd_path
+
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [cisternd_path(), "--memory", self.memory, "--memory-dir", str(self.folder / "memory"),
+                 "--socket", str(self.socket)],
+                stdout=log, stderr=subprocess.PIPE,
+            )
+        assert self.process.stderr is not None
+        line = b""
+        while b"node ready" not in line:
+            line = self.process.stderr.readline()
+            assert line, "the node did not start"
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait()
+            if self.process.stderr is not None:
+                self.process.stderr.close()
+            self.process = None
+
+    def status(self) -> dict[str, Any]:
+        from cistern import Store
+
+        with Store.connect(self.socket) as store:
+            return store.status()
+
+    def remove(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Node:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+
+def transfer_config(node: Node | None = None, **extra: Any) -> dict[str, Any]:
+    if node is not None:
+        extra = {"socket": str(node.socket), "start_node": False, **extra}
+    return {
+        "kv_connector": "CisternConnector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"min_load_tokens": 1, **extra},
+    }
+
+
+class Engine:
+    """A vLLM in a process of its own; see driver.py."""
+
+    def __init__(self, model: Path, connector: dict[str, Any] | None, environment: dict[str, str] | None = None,
+                 **more: Any) -> None:
+        asked = {"model": str(model), "connector": connector, **more}
+        self._log = tempfile.NamedTemporaryFile("w+", prefix="cistern-engine-", suffix=".log")
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "driver.py"), json.dumps(asked)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
+        )
+        self._asked = False
+
+    def ready(self) -> Engine:
+        self._answer()
+        return self
+
+    def ask(self, what: str, **more: Any) -> Any:
+        self.begin(what, **more)
+        return self.end()
+
+    def begin(self, what: str, **more: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"do": what, **more}) + "\n")
+        self._process.stdin.flush()
+
+    def end(self) -> Any:
+        answer = self._answer()
+        if "error" in answer:
+            raise RuntimeError(f"{answer['error']}\n{self.log()[-6000:]}")
+        return answer.get("answer")
+
+    def generate(self, prompts: list[list[int]], **more: Any) -> list[dict[str, Any]]:
+        answer = self.ask("generate", prompts=prompts, **more)
+        assert isinstance(answer, list)
+        return answer
+
+    def run(self, code: str, **more: Any) -> Any:
+        return self.ask("exec", code=code, **more)
+
+    def log(self) -> str:
+        with open(self._log.name) as file:
+            return file.read()
+
+    def kill(self) -> None:
+        """As if the host had lost it: the engine and all of its processes."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def __enter__(self) -> Engine:
+        return self.ready()
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(WATCHDOG_S):
+                self.kill()
+                raise TimeoutError(f"the engine does not answer\n{self.log()[-6000:]}")
+        line = self._process.stdout.readline()
+        if not line:
+            self._process.wait()
+            raise RuntimeError(f"the engine ended with {self._process.returncode}\n{self.log()[-6000:]}")
+        answer = json.loads(line)
+        assert isinstance(answer, dict)
+        return answer
