@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import struct
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,9 +103,8 @@ def process_began() -> float:
     """When this process began, in seconds since the epoch: before it loaded anything."""
     with open("/proc/self/stat", encoding="ascii") as file:
         ticks = int(file.read().rpartition(")")[2].split()[19])
-    with open("/proc/stat", encoding="ascii") as file:
-        boot = next(int(line.split()[1]) for line in file if line.startswith("btime"))
-    return boot + ticks / os.sysconf("SC_CLK_TCK")
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age
 
 
 # ---------------------------------------------------------------------------- weights
