@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, overload
@@ -183,7 +184,7 @@ class View:
         """A read-only memoryview of bytes. Raises LeaseLapsed once the lease ended; one that was taken before
         is released by Lease.release() (its further use raises ValueError), unless something exports it."""
         view = memoryview(self._native)
-        self.lease._given.append(view)
+        self.lease._given.append(weakref.ref(view))
         return view
 
     def numpy(self, dtype: npt.DTypeLike = "uint8", shape: tuple[int, ...] | None = None) -> LeasedArray:
@@ -214,18 +215,19 @@ class Lease:
 
     def __init__(self, native: _native.Lease) -> None:
         self._native = native
-        self._views: list[View | None] = [None if v is None else View(self, v) for v in native.views()]
-        self._given: list[memoryview] = []
+        self._views = native.views()
+        self._given: list[weakref.ref[memoryview]] = []
 
     def __len__(self) -> int:
         return len(self._views)
 
     def __getitem__(self, at: int) -> View | None:
         """The view of the block asked for at that place; None where it was not here."""
-        return self._views[at]
+        native = self._views[at]
+        return None if native is None else View(self, native)
 
     def __iter__(self) -> Iterator[View | None]:
-        return iter(self._views)
+        return (self[at] for at in range(len(self)))
 
     @property
     def good(self) -> bool:
@@ -240,9 +242,11 @@ class Lease:
     def release(self) -> None:
         """Ends it; again does nothing. Its memoryviews are released, as far as nothing exports them."""
         self._native.release()
-        for view in self._given:
+        for given in self._given:
+            view = given()
             try:
-                view.release()
+                if view is not None:
+                    view.release()
             except BufferError:  # an array stands on it: it keeps the memory, and sees that the lease ended
                 continue
         self._given.clear()
@@ -268,17 +272,47 @@ def _plain(keys: Keys) -> Sequence[bytes] | _native.Chain:
     return keys._native if isinstance(keys, Chain) else keys
 
 
-class Store:
+def _connect(
+    socket: str | os.PathLike[str] | None, tenant: str, owner: bytes | None, staging_bytes: int, deadline_us: int
+) -> _native.Store:
+    return _native.connect("" if socket is None else os.fspath(socket), tenant, owner, staging_bytes, deadline_us)
+
+
+def _match_result(answer: _native.MatchAnswer) -> MatchResult:
+    blocks, runs, hold = answer
+    return MatchResult(blocks, tuple(MatchRun(*run) for run in runs), None if hold is None else Lease(hold))
+
+
+def _state(text: str) -> dict[str, Any]:
+    state = json.loads(text)
+    assert isinstance(state, dict)
+    return state
+
+
+class Handle:
+    """What a Store and a cistern.aio.Store have in common."""
+
+    __slots__ = ("__weakref__", "_closed", "_native")
+
+    def __init__(self, native: _native.Store) -> None:
+        """Use connect() or open()."""
+        self._native = native
+        # At the latest when the interpreter ends, because threads of a node must not outlive it.
+        self._closed = weakref.finalize(self, native.close)
+
+    @property
+    def owner(self) -> bytes:
+        """This engine's token (16 bytes), for its other processes."""
+        return self._native.owner()
+
+
+class Store(Handle):
     """A node in this process (open) or the node of this host (connect): the same calls, the same guarantees.
 
     A context manager that closes itself. Leases, transfers and calls under way keep what they need.
     """
 
-    __slots__ = ("__weakref__", "_native")
-
-    def __init__(self, native: _native.Store) -> None:
-        """Use connect() or open()."""
-        self._native = native
+    __slots__ = ()
 
     @classmethod
     def connect(
@@ -297,8 +331,7 @@ class Store:
         connect, more on demand; 0: 1 MiB. Raises Gone (nobody listens), Mismatch (another protocol), Denied
         (another user, tenant or owner), Busy (no room for a further session), TooLate, Invalid.
         """
-        path = "" if socket is None else os.fspath(socket)
-        return cls(_native.connect(path, tenant, owner, staging_bytes, deadline_us))
+        return cls(_connect(socket, tenant, owner, staging_bytes, deadline_us))
 
     @classmethod
     def open(
@@ -329,7 +362,7 @@ class Store:
     def close(self) -> None:
         """Lets go of the store; every later call of it raises Gone. A node that open() started ends when
         nothing uses it any more; this waits for that."""
-        self._native.close()
+        self._closed()
 
     def __enter__(self) -> Store:
         return self
@@ -357,8 +390,9 @@ class Store:
         max_age_us: with a Chain, an answer that it remembers of this namespace and that is not older may be
         given again without looking; 0 looks. Not with hold_us.
         """
-        blocks, runs, hold = self._native.match(namespace._native, _plain(keys), hold_us, max_age_us, deadline_us)
-        return MatchResult(blocks, tuple(MatchRun(*run) for run in runs), None if hold is None else Lease(hold))
+        return _match_result(
+            self._native.match(namespace._native, _plain(keys), hold_us, max_age_us, deadline_us)
+        )
 
     def acquire(
         self,
@@ -471,14 +505,7 @@ class Store:
 
     def status(self, *, deadline_us: int = DEADLINE_US) -> dict[str, Any]:
         """The node's state; docs/status.md names its fields."""
-        state = json.loads(self._native.status(deadline_us))
-        assert isinstance(state, dict)
-        return state
-
-    @property
-    def owner(self) -> bytes:
-        """This engine's token (16 bytes), for its other processes."""
-        return self._native.owner()
+        return _state(self._native.status(deadline_us))
 
 
 def _shape_error(nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> Invalid:

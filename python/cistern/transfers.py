@@ -8,11 +8,12 @@ what is done. Only memory of this host: a device pointer must never be given as 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from . import _native
-from .store import DEADLINE_US, NO_WORTH_LIMIT, AnyBuffer, Keys, Namespace, Store, _plain
+from .store import DEADLINE_US, NO_WORTH_LIMIT, AnyBuffer, Handle, Keys, Namespace, _plain
 
 
 class Fragment(NamedTuple):
@@ -127,12 +128,14 @@ class Transfers:
     closes itself.
     """
 
-    __slots__ = ("__weakref__", "_native")
+    __slots__ = ("__weakref__", "_closed", "_native")
 
-    def __init__(self, store: Store, *, queue: int = 1024, max_bytes_per_s: int = 0) -> None:
+    def __init__(self, store: Handle, *, queue: int = 1024, max_bytes_per_s: int = 0) -> None:
         """queue: transfers of each kind that may be submitted and not yet reported, 1 to 65,536; past it
         submit raises Busy. max_bytes_per_s: of each kind; 0: no limit."""
         self._native = _native.Transfers(store._native, queue, max_bytes_per_s)
+        # At the latest when the interpreter ends: the pages go with it.
+        self._closed = weakref.finalize(self, self._native.close)
 
     def submit_load(
         self,
@@ -215,7 +218,7 @@ class Transfers:
     def close(self) -> None:
         """Cancels what is in flight, waits until nothing touches the pages any more, and ends the threads.
         What was not reported yet can still be polled; a submit raises Gone. Again does nothing."""
-        self._native.close()
+        self._closed()
 
     def __enter__(self) -> Transfers:
         return self

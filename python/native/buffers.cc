@@ -22,6 +22,14 @@ bool HasMemory(nb::handle object) {
   return PyObject_CheckBuffer(object.ptr()) || nb::hasattr(object, "__dlpack__");
 }
 
+nb::object SequenceOf(nb::handle object, const ArgumentName& name) {
+  if (PyUnicode_Check(object.ptr()) || PyBytes_Check(object.ptr()) || !PySequence_Check(object.ptr()))
+    Throw(Code::kInvalid, Text(name.text(), " is of type ", TypeName(object), ", a sequence is needed"));
+  nb::object items = nb::steal(PySequence_Fast(object.ptr(), "a sequence is needed"));
+  if (!items.is_valid()) throw nb::python_error();
+  return items;
+}
+
 HeldBuffer::HeldBuffer(nb::handle object, bool writable, const ArgumentName& name) {
   if (PyObject_CheckBuffer(object.ptr())) {
     HoldBuffer(object, writable, name);

@@ -34,6 +34,9 @@ struct ArgumentName {
 // Whether Hold could take it: it has the buffer protocol or __dlpack__.
 bool HasMemory(nb::handle object);
 
+// Its items, to be read with PySequence_Fast_*. Throws kInvalid where it is no sequence, or a text.
+nb::object SequenceOf(nb::handle object, const ArgumentName& name);
+
 // Holds the object's memory: it neither moves nor goes while this lives. Made and ended with the GIL.
 class HeldBuffer final {
  public:

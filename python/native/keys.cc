@@ -28,10 +28,7 @@ BlockKey KeyIn(nb::handle object, const ArgumentName& name) {
 // Calls `each(item, place)` for a list or tuple at once, for another sequence by the way of a list.
 template <class Each>
 std::size_t ForEach(nb::handle sequence, std::string_view name, Each each) {
-  if (PyBytes_Check(sequence.ptr()) || PyUnicode_Check(sequence.ptr()) || !PySequence_Check(sequence.ptr()))
-    Throw(Code::kInvalid, Text(name, " is of type ", nb::type_name(sequence.type()).c_str(), ", a sequence is needed"));
-  nb::object fast = nb::steal(PySequence_Fast(sequence.ptr(), "a sequence is needed"));
-  if (!fast.is_valid()) throw nb::python_error();
+  nb::object fast = SequenceOf(sequence, {name});
   const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(fast.ptr()));
   PyObject** items = PySequence_Fast_ITEMS(fast.ptr());
   for (std::size_t i = 0; i < count; ++i) each(nb::handle(items[i]), i, count);

@@ -147,8 +147,7 @@ PendingCall BeginAcquire(const StoreHandle& handle, const NamespaceHandle& ns, n
 class ReadBatch final {
  public:
   ReadBatch(KeyList keys, nb::handle into, std::uint16_t group, std::uint16_t part) : keys_(std::move(keys)) {
-    nb::object items = nb::steal(PySequence_Fast(into.ptr(), "into: a sequence is needed, one destination a key"));
-    if (!items.is_valid()) throw nb::python_error();
+    nb::object items = SequenceOf(into, {"into"});
     const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
     if (count != keys_->size())
       Throw(Code::kInvalid, Text(count, " destinations for ", keys_->size(), " keys: one a key is needed"));
@@ -175,8 +174,7 @@ class ReadBatch final {
       AddRange(HeldBuffer(item, true, {"into", at}), part, 0);
       return;
     }
-    nb::object several = nb::steal(PySequence_Fast(item.ptr(), "into: each is a buffer or a sequence of them"));
-    if (!several.is_valid()) throw nb::python_error();
+    nb::object several = SequenceOf(item, {"into", at});
     const Py_ssize_t count = PySequence_Fast_GET_SIZE(several.ptr());
     std::vector<std::span<std::byte>> pieces;
     bool ranges = false;
@@ -236,8 +234,7 @@ class WriteBatch final {
   WriteBatch(KeyList keys, nb::handle data, nb::handle parent, nb::handle parents, std::uint16_t group,
              std::uint16_t part, nb::handle put_ids, bool held)
       : keys_(std::move(keys)) {
-    nb::object items = nb::steal(PySequence_Fast(data.ptr(), "data: a sequence is needed, one buffer a key"));
-    if (!items.is_valid()) throw nb::python_error();
+    nb::object items = SequenceOf(data, {"data"});
     const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
     if (count != keys_->size())
       Throw(Code::kInvalid, Text(count, " buffers of data for ", keys_->size(), " keys: one a key is needed"));
@@ -263,8 +260,7 @@ class WriteBatch final {
       write.data = buffers_.back().bytes();
       return;
     }
-    nb::object several = nb::steal(PySequence_Fast(item.ptr(), "data: each is a buffer or a sequence of them"));
-    if (!several.is_valid()) throw nb::python_error();
+    nb::object several = SequenceOf(item, {"data", at});
     std::vector<std::span<const std::byte>> pieces;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(several.ptr()); ++i) {
       buffers_.emplace_back(PySequence_Fast_GET_ITEM(several.ptr(), i), false, ArgumentName{"data", at, i});

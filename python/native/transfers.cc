@@ -128,8 +128,7 @@ std::vector<std::uint32_t> PageIdsFrom(nb::handle page_ids) {
   }
   nb::object plain = nb::borrow(page_ids);
   if (nb::hasattr(page_ids, "__dlpack__")) plain = page_ids.attr("tolist")();
-  nb::object list = nb::steal(PySequence_Fast(plain.ptr(), "page_ids: a sequence of whole numbers is needed"));
-  if (!list.is_valid()) throw nb::python_error();
+  nb::object list = SequenceOf(plain, {"page_ids"});
   std::vector<std::uint32_t> ids(static_cast<std::size_t>(PySequence_Fast_GET_SIZE(list.ptr())));
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const long long id = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i)));

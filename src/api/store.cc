@@ -3,16 +3,23 @@
 // they are the same calls.
 #include "cistern/store.h"
 
+#include <optional>
 #include <utility>
 
 #include "base/format.h"
 #include "client/client.h"
+#include "client/fork_mark.h"
 #include "node/node.h"
 
 namespace cistern {
 
 struct Store::Parts {
-  std::unique_ptr<Node> node;  // ends after the client
+  // A forked child has none of the node's threads: the node stays the parent's and is not ended.
+  ~Parts() {
+    if (fork_mark && fork_mark->forked()) static_cast<void>(node.release());
+  }
+  std::optional<client::ForkMark> fork_mark;  // of the process that has the node
+  std::unique_ptr<Node> node;                 // ends after the client
   std::unique_ptr<Client> client;
 };
 
@@ -26,6 +33,9 @@ Result<Store> Store::Open(const OpenOptions& options) {
   static_cast<OpenOptions&>(node_options) = options;
   node_options.log_level = "warning";
   auto parts = std::make_unique<Parts>();
+  Result<client::ForkMark> fork_mark = client::ForkMark::Make();
+  if (!fork_mark) return Error(fork_mark.error());
+  parts->fork_mark.emplace(std::move(*fork_mark));
   Result<std::unique_ptr<Node>> node = Node::Start(std::move(node_options));
   if (!node) return Error(node.error());
   parts->node = std::move(*node);

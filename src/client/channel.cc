@@ -271,7 +271,8 @@ bool Channel::CallReady(std::uint32_t place) {
   std::lock_guard lock(mutex_);
   Collect(kept);
   if (slots_[place].state == State::kDone) return true;
-  if (!Check().ok()) MarkGone(kept);
+  // Whoever polls sees a killed node here: nobody of this client may ever wait.
+  if (!Check().ok() || HungUp()) MarkGone(kept);
   return slots_[place].state == State::kDone || NowNs() >= slots_[place].answer_by_ns;
 }
 

@@ -135,6 +135,11 @@ Status ResolveNodeOptions(NodeOptions& options) {
     return Status(Code::kInvalid, Text("alignment: ", static_cast<std::uint64_t>(options.alignment),
                                        " is not allowed; use 512B or 4096B"));
   }
+  if (options.movers < 1 || options.movers > 64)
+    return Status(Code::kInvalid, Text("movers: ", options.movers, " is not allowed; use 1 to 64"));
+  if (options.poll_us > 1'000'000)
+    return Status(Code::kInvalid, Text("poll_us: ", options.poll_us, " is over the limit of 1s"));
+  if (Status status = OneOf("loop", options.loop, kLoops, options.loop); !status.ok()) return status;
   if (options.memory_dir.empty()) {
     options.memory_dir = Text("/dev/shm/cistern-", static_cast<std::uint64_t>(geteuid()));
   }

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls as coroutines: the same answers, many at once, and none that blocks the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from conftest import TIMEOUT_S, Node
+
+import cistern
+from cistern import aio
+
+SPEC = cistern.NamespaceSpec({"model": "aio"})
+KEYS = [bytes([i]) * 32 for i in range(64)]
+
+
+def go(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, TIMEOUT_S))
+
+
+def test_every_call_answers_as_its_blocking_one(node: Node) -> None:
+    async def work() -> None:
+        async with await aio.connect(node.socket) as store:
+            namespace = await store.attach(SPEC)
+            assert (await store.match(namespace, KEYS)).blocks == 0
+            written = await store.write(namespace, KEYS[:4], [b"data"] * 4)
+            assert written.outcomes == bytes(4)
+            assert (await store.match(namespace, KEYS)).blocks == 4
+            into = bytearray(4)
+            assert (await store.read(namespace, KEYS[:1], [into])).leading_hits == 1 and into == b"data"
+            assert list((await store.read(namespace, KEYS[9:10], [into])).outcomes) == [cistern.Code.MISS]
+            with await store.acquire(namespace, KEYS[:5]) as lease:
+                assert [view and view.tobytes() for view in lease] == [b"data"] * 4 + [None]
+            puts = [cistern.new_put_id(), cistern.new_put_id()]
+            await store.write(namespace, KEYS[4:6], [b"held"] * 2, parents=[KEYS[3], KEYS[3]], put_ids=puts, held=True)
+            assert await store.publish(namespace, puts[:1]) == 1
+            assert await store.abandon(namespace, puts[1:]) == 1
+            assert await store.touch(namespace, KEYS) == 5
+            assert await store.drop(namespace, KEYS[3:4]) == 2
+            await store.put(namespace, KEYS[10], b"alone")
+            assert await store.get(namespace, KEYS[10]) == b"alone"
+            assert await store.get(namespace, KEYS[11]) is None
+            held = await store.match(namespace, KEYS, hold_us=1_000_000)
+            assert held.blocks == 3 and held.hold is not None
+            namespace, blocks = await store.drop_namespace(namespace)
+            assert blocks == 4 and (await store.match(namespace, KEYS)).blocks == 0
+            assert (await store.status())["node"]["pid"] == node.process.pid
+            with pytest.raises(cistern.Invalid):
+                await store.match(namespace, KEYS, deadline_us=0)
+
+    go(work())
+
+
+def test_many_calls_are_in_flight_at_once(node: Node) -> None:
+    async def work() -> None:
+        async with await aio.connect(node.socket) as store:
+            namespace = await store.attach(SPEC)
+            await store.write(namespace, KEYS, [key * 100 for key in KEYS])
+            for _ in range(20):
+                touches = [store.touch(namespace, [key]) for key in KEYS]
+                leases = [store.acquire(namespace, [key]) for key in KEYS]
+                buffers = [bytearray(3200) for _ in KEYS]
+                reads = [store.read(namespace, [key], [into]) for key, into in zip(KEYS, buffers, strict=True)]
+                assert await asyncio.gather(*touches) == [1] * 64
+                for lease, key in zip(await asyncio.gather(*leases), KEYS, strict=True):
+                    assert lease[0] is not None and lease[0].tobytes() == key * 100
+                    lease.release()
+                assert all(result.outcomes == b"\0" for result in await asyncio.gather(*reads))
+                assert [bytes(into) for into in buffers] == [key * 100 for key in KEYS]
+
+    go(work())
+
+
+def test_a_hung_node_holds_no_call_beyond_its_deadline_and_blocks_no_loop(node: Node) -> None:
+    async def work() -> None:
+        async with await aio.connect(node.socket) as store:
+            namespace = await store.attach(SPEC)
+            node.stop()
+            call = asyncio.ensure_future(store.touch(namespace, KEYS, deadline_us=300_000))
+            turns = 0
+            while not call.done():
+                turns += 1
+                await asyncio.sleep(0)
+            assert turns > 1000
+            with pytest.raises(cistern.TooLate):
+                await call
+            given_up = asyncio.ensure_future(store.touch(namespace, KEYS))
+            await asyncio.sleep(0)
+            given_up.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await given_up
+            node.go_on()
+            assert await store.touch(namespace, KEYS) == 0
+
+    go(work())
+
+
+def test_a_node_that_is_killed_ends_every_call(node: Node) -> None:
+    async def work() -> None:
+        async with await aio.connect(node.socket) as store:
+            namespace = await store.attach(SPEC)
+            node.stop()
+            calls = [asyncio.ensure_future(store.touch(namespace, KEYS)) for _ in range(10)]
+            await asyncio.sleep(0)
+            node.kill()
+            for result in await asyncio.gather(*calls, return_exceptions=True):
+                assert isinstance(result, cistern.Gone)
+            with pytest.raises(cistern.Gone):
+                await store.touch(namespace, KEYS)
+
+    go(work())
+
+
+def test_a_node_in_this_process_and_transfers_that_are_awaited(directory: pathlib.Path) -> None:
+    async def work() -> None:
+        async with await aio.open(memory_bytes=64 << 20, memory_dir=directory / "memory") as store:
+            namespace = await store.attach(SPEC)
+            pool = bytearray(b"page" * 1000)
+            pages = cistern.Pages.over([pool], [(0, 0, 400, 400)], 10)
+            reports = aio.Transfers(cistern.Transfers(store))
+            moving = reports.transfers
+            save = await reports.of(moving.submit_save(namespace, KEYS[:5], pages, range(5), held=False))
+            assert save.ok and save.kind == "save"
+            loads = [moving.submit_load(namespace, KEYS[:1], pages, [n]) for n in (7, 8, 9)]
+            assert all(done.ok for done in await asyncio.gather(*map(reports.of, loads)))
+            await reports.close()
+
+    go(work())

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the calls remember, share, refuse and say."""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+
+import pytest
+from conftest import Node
+
+import cistern
+
+KEYS = [bytes([i]) * 32 for i in range(100)]
+
+
+def test_a_chain_is_its_keys(store: cistern.Store, namespace: cistern.Namespace) -> None:
+    chain = cistern.Chain(KEYS[:3])
+    chain.extend(KEYS[3:5])
+    assert list(chain) == KEYS[:5] and len(chain) == 5
+    assert chain[1] == KEYS[1] and chain[-1] == KEYS[4] and chain[1:3] == KEYS[1:3]
+    with pytest.raises(IndexError):
+        chain[5]
+    assert list(cistern.Chain.from_buffer(b"".join(KEYS), 32)) == KEYS
+    assert list(cistern.Chain.from_buffer(bytearray(b"abcd"), 2)) == [b"ab", b"cd"]
+    with pytest.raises(cistern.Invalid, match="no multiple"):
+        cistern.Chain.from_buffer(b"abc", 2)
+    with pytest.raises(cistern.Invalid, match="key_bytes is 33"):
+        cistern.Chain.from_buffer(b"abc", 33)
+    with pytest.raises(cistern.Invalid, match=r"keys\[1\]: .*33 bytes"):
+        chain.extend([b"k", b"k" * 33])
+    assert len(chain) == 5, "a refused extend added nothing"
+
+
+def test_a_chain_remembers_for_as_long_as_is_asked(store: cistern.Store, namespace: cistern.Namespace) -> None:
+    chain = cistern.Chain(KEYS[:10])
+    forever = 3_600_000_000
+    assert store.match(namespace, chain, max_age_us=forever).blocks == 0
+    store.write(namespace, KEYS[:10], [b"data"] * 10)
+    assert store.match(namespace, chain, max_age_us=forever).blocks == 0, "remembered"
+    assert store.match(namespace, chain).blocks == 10, "looked"
+    chain.extend(KEYS[10:12])
+    store.write(namespace, KEYS[10:11], [b"data"], parent=KEYS[9])
+    assert store.match(namespace, chain, max_age_us=forever).blocks == 11, "it had ended at the old end"
+    chain.extend(KEYS[12:13])
+    store.drop(namespace, KEYS[:1])
+    assert store.match(namespace, chain, max_age_us=forever).blocks == 11, "it had ended before the old end"
+    other = store.attach(cistern.NamespaceSpec({"model": "other"}))
+    assert store.match(other, chain, max_age_us=forever).blocks == 0, "of this namespace"
+    with pytest.raises(cistern.Invalid, match="goes with a Chain"):
+        store.match(namespace, KEYS, max_age_us=1)
+    with pytest.raises(cistern.Invalid, match="does not go with hold_us"):
+        store.match(namespace, chain, max_age_us=1, hold_us=1)
+
+
+def test_processes_of_one_owner_publish_each_others_puts(node: Node) -> None:
+    spec = cistern.NamespaceSpec({"model": "ranks"}, groups=[cistern.Group("all", part_bytes=[4, 4])])
+    with node.connect() as scheduler, node.connect(scheduler.owner) as rank, node.connect() as stranger:
+        namespaces = [store.attach(spec) for store in (scheduler, rank, stranger)]
+        put = cistern.new_put_id()
+        scheduler.write(namespaces[0], KEYS[:1], [b"left"], put_ids=[put], part=0, held=True)
+        rank.write(namespaces[1], KEYS[:1], [b"rght"], put_ids=[put], part=1, held=True)
+        assert stranger.match(namespaces[2], KEYS[:1]).blocks == 0
+        with pytest.raises(cistern.Denied):
+            stranger.publish(namespaces[2], [put])
+        assert scheduler.publish(namespaces[0], [put]) == 1
+        into = [bytearray(4), bytearray(4)]
+        ranges = [cistern.Range(into[0], part=0), cistern.Range(into[1], part=1)]
+        assert stranger.read(namespaces[2], KEYS[:1], [ranges]).outcomes == b"\0"
+        assert into == [b"left", b"rght"]
+
+
+def test_a_node_in_this_process_is_warm_when_it_is_opened_again(directory: pathlib.Path) -> None:
+    spec = cistern.NamespaceSpec({"model": "embedded"})
+    for round in range(3):
+        with cistern.Store.open(memory_bytes=64 << 20, memory_dir=directory / "memory") as store:
+            namespace = store.attach(spec)
+            assert store.match(namespace, KEYS).blocks == round * 10
+            parent = KEYS[round * 10 - 1] if round else None
+            store.write(namespace, KEYS[round * 10 :][:10], [b"data"] * 10, parent=parent)
+            if round == 0:
+                with pytest.raises(cistern.Busy):
+                    cistern.Store.open(memory_bytes=64 << 20, memory_dir=directory / "memory")
+    with pytest.raises(cistern.Gone, match="was closed"):
+        store.status()
+
+
+def test_threads_share_a_store(store: cistern.Store, namespace: cistern.Namespace) -> None:
+    wrong: list[object] = []
+
+    def work(number: int) -> None:
+        try:
+            keys = [bytes([number, i]) * 16 for i in range(50)]
+            for i, key in enumerate(keys):
+                store.put(namespace, key, key * 1000, parent=keys[i - 1] if i else None)
+            chain = cistern.Chain(keys)
+            for _ in range(20):
+                if store.match(namespace, chain).blocks != 50:
+                    wrong.append("match")
+                into = [bytearray(32_000) for _ in keys]
+                if any(store.read(namespace, chain, into).outcomes):
+                    wrong.append("read")
+                if any(got != key * 1000 for got, key in zip(into, keys, strict=True)):
+                    wrong.append("bytes")
+        except Exception as error:  # noqa: BLE001
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_call_that_waits_lets_other_threads_run(node: Node, store: cistern.Store) -> None:
+    namespace = store.attach(cistern.NamespaceSpec({"model": "gil"}))
+    node.stop()
+    failed: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            store.touch(namespace, KEYS, deadline_us=2_000_000)
+        except cistern.TooLate as error:
+            failed.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    turns = 0
+    while waiting.is_alive():  # would be a handful, if the call held the GIL
+        turns += 1
+    assert len(failed) == 1 and turns > 1000
+    node.go_on()
+
+
+def test_a_node_that_is_gone_is_gone_and_one_that_comes_back_has_what_was_published(node: Node) -> None:
+    store = node.connect()
+    namespace = store.attach(cistern.NamespaceSpec({"model": "back"}))
+    store.write(namespace, KEYS[:10], [b"data"] * 10)
+    node.kill()
+    for call in (
+        lambda: store.status(), lambda: store.write(namespace, KEYS[:1], [b"data"]),
+        lambda: store.touch(namespace, KEYS), lambda: store.acquire(namespace, KEYS),
+    ):  # fmt: skip
+        with pytest.raises(cistern.Gone):
+            call()
+    node.start()
+    with pytest.raises(cistern.Gone):
+        store.match(namespace, KEYS)
+    with node.connect() as again:
+        assert again.match(again.attach(namespace.spec), KEYS).blocks == 10
+
+
+def test_bad_input_is_named(store: cistern.Store, namespace: cistern.Namespace, directory: pathlib.Path) -> None:
+    for call, kind, message in [
+        (lambda: cistern.Store.connect(directory / "nobody"), cistern.Gone, "no node listens at"),
+        (lambda: cistern.Store.connect(owner=b"short"), cistern.Invalid, "owner has 5 bytes"),
+        (lambda: cistern.Store.open(memory_bytes=1, memory_dir=directory / "m"), cistern.Invalid, "memory"),
+        (lambda: cistern.Store.open(loop="none", memory_dir=directory / "m"), cistern.Invalid, "none"),
+        (lambda: store.attach(cistern.NamespaceSpec({"a": 5})), cistern.Invalid, "field a is 5"),  # type: ignore[dict-item]
+        (lambda: store.attach(cistern.NamespaceSpec({}, groups=[])), cistern.Invalid, "group"),
+        (
+            lambda: store.attach(cistern.NamespaceSpec({}, groups=[cistern.Group("g", reach="some")])),  # type: ignore[arg-type]
+            cistern.Invalid,
+            r'groups\[0\].reach is "some"',
+        ),
+        (lambda: store.match(namespace, "text"), cistern.Invalid, "keys is of type str"),  # type: ignore[arg-type]
+        (lambda: store.match(namespace, [b"k" * 32, "k"]), cistern.Invalid, r"keys\[1\] is of type str"),  # type: ignore[list-item]
+        (lambda: store.match(namespace, KEYS, deadline_us=0), cistern.Invalid, "deadline_us is 0"),
+        (lambda: store.acquire(namespace, KEYS, lease_us=61_000_000), cistern.Invalid, "lease_us is 61000000"),
+        (lambda: store.read(namespace, KEYS[:2], [bytearray(1)]), cistern.Invalid, "1 destinations for 2 keys"),
+        (lambda: store.write(namespace, KEYS[:2], [b"1"]), cistern.Invalid, "1 buffers of data for 2 keys"),
+        (lambda: store.write(namespace, KEYS[:1], [b"1"], held=True), cistern.Invalid, "held without put_ids"),
+        (
+            lambda: store.write(namespace, KEYS[:1], [b"1"], put_ids=[b"1"]),
+            cistern.Invalid,
+            r"put_ids\[0\] has 1 bytes",
+        ),
+        (lambda: store.write(namespace, KEYS[:1], [b"1"], put_ids=[bytes(16)]), cistern.Invalid, "all zero"),
+        (lambda: store.write(namespace, KEYS[:1], [b"1"], parents=[]), cistern.Invalid, "0 parents for 1 keys"),
+        (
+            lambda: store.write(namespace, KEYS[:1], [b"1"], parents=[None], parent=KEYS[1]),
+            cistern.Invalid,
+            "both parent and parents",
+        ),
+        (lambda: store.write(namespace, KEYS[:1], [b"1"], group=1), cistern.Invalid, "group 1 of 1"),
+        (lambda: store.put(namespace, KEYS[1], b"1", parent=KEYS[0]), cistern.Missed, "waits for its parent"),
+    ]:
+        with pytest.raises(kind, match=message):
+            call()  # type: ignore[no-untyped-call]
+    short = store.write(namespace, [b"short"], [b"1"])
+    assert list(short.outcomes) == [cistern.Code.INVALID] and "under 16" in short.message
+
+
+def test_a_namespace_with_another_list_under_its_name_is_a_mismatch(store: cistern.Store) -> None:
+    store.attach(cistern.NamespaceSpec({"dtype": "bf16"}, name="model"))
+    with pytest.raises(cistern.Mismatch, match="dtype"):
+        store.attach(cistern.NamespaceSpec({"dtype": "fp8"}, name="model"))
+
+
+def test_codes_and_errors_are_each_others() -> None:
+    for code in cistern.Code:
+        if code is not cistern.Code.OK:
+            assert cistern.errors.ERROR_OF[code].code is code
+    assert issubclass(cistern.TooLate, TimeoutError) and issubclass(cistern.Gone, ConnectionError)
