@@ -77,19 +77,18 @@ def generate(llm: Any, asked: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def pages(llm: Any) -> dict[str, str]:
-    """Of every block in the engine's own prefix cache: its hash and group, and a digest of its page's bytes."""
+def page_bytes(llm: Any) -> dict[str, bytes]:
+    """Of every block in the engine's own prefix cache: its hash and group, and its page's bytes."""
+    import ctypes
+
     from cistern.vllm.layout import group_layout
     from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
 
-    import ctypes
-
     scheduler = core(llm).scheduler
-    groups = scheduler.kv_cache_config.kv_cache_groups
     runner = core(llm).model_executor.driver_worker.worker.model_runner
     context = runner.compilation_config.static_forward_context
     layouts = []
-    for group in groups:
+    for group in scheduler.kv_cache_config.kv_cache_groups:
         caches = {name: context[name].kv_cache for name in group.layer_names}
         caches = {name: one[0] if isinstance(one, list) else one for name, one in caches.items()}
         layouts.append(group_layout(group.layer_names, caches, scheduler.kv_cache_config.num_blocks, None))
@@ -98,17 +97,46 @@ def pages(llm: Any) -> dict[str, str]:
         if block.block_hash is None or block.is_null:
             continue
         group = get_group_id(block.block_hash)
-        digest = hashlib.sha256()
-        for one in layouts[group].fragments:
-            digest.update(ctypes.string_at(one.address + block.block_id * one.stride, one.bytes))
-        found[f"{get_block_hash(block.block_hash).hex()}/{group}"] = digest.hexdigest()
+        found[f"{get_block_hash(block.block_hash).hex()}/{group}"] = b"".join(
+            ctypes.string_at(one.address + block.block_id * one.stride, one.bytes)
+            for one in layouts[group].fragments
+        )
     return found
 
 
-def stats(llm: Any) -> dict[str, Any]:
-    """What the connector counted since the last call."""
-    taken = connector(llm)._scheduler.stats.take()
-    return {} if taken is None else dict(taken.data)
+def pages(llm: Any, asked: dict[str, Any]) -> dict[str, str]:
+    """A digest of each page; with "into" their bytes in a file as well (numpy's, by the same names)."""
+    found = page_bytes(llm)
+    if asked.get("into"):
+        import numpy as np
+
+        np.savez(asked["into"], **{name: np.frombuffer(body, dtype=np.uint8) for name, body in found.items()})
+    return {name: hashlib.sha256(body).hexdigest() for name, body in found.items()}
+
+
+def serve(llm: Any, asked: dict[str, Any]) -> dict[str, list[int]]:
+    """Requests all at once, stepped by hand; some are aborted after so many steps. What they answered."""
+    from vllm import SamplingParams
+
+    engine = llm.llm_engine
+    aborts = {int(step): names for step, names in asked.get("aborts", {}).items()}
+    for name, tokens in asked["requests"].items():
+        chosen = SamplingParams(max_tokens=asked["max_tokens"], temperature=0, detokenize=False, ignore_eos=True)
+        engine.add_request(name, {"prompt_token_ids": tokens}, chosen)
+    answers, step = {}, 0
+    while engine.has_unfinished_requests():
+        step += 1
+        if step in aborts:
+            engine.abort_request(aborts[step])
+        for output in engine.step():
+            if output.finished:
+                answers[output.request_id] = list(output.outputs[0].token_ids)
+    return answers
+
+
+def counted(llm: Any) -> dict[str, int]:
+    """What the connector has counted so far, whoever has taken it meanwhile."""
+    return dict(connector(llm)._scheduler.stats.total)
 
 
 def do(llm: Any, asked: dict[str, Any]) -> Any:
@@ -116,9 +144,11 @@ def do(llm: Any, asked: dict[str, Any]) -> Any:
     if what == "generate":
         return generate(llm, asked)
     if what == "pages":
-        return pages(llm)
-    if what == "stats":
-        return stats(llm)
+        return pages(llm, asked)
+    if what == "serve":
+        return serve(llm, asked)
+    if what == "counted":
+        return counted(llm)
     if what == "reset":
         return llm.reset_prefix_cache(reset_connector=asked.get("connector", False))
     if what == "exec":  # a test's own: lines of Python that leave their answer in `answer`

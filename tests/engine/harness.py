@@ -90,6 +90,34 @@ def transfer_config(node: Node | None = None, **extra: Any) -> dict[str, Any]:
     }
 
 
+def stored(node: Node, fields: list[list[list[str]]], shapes: list[dict[str, Any]], block_tokens: int,
+           keys: list[bytes], group: int = 0) -> dict[bytes, bytes]:
+    """What the store holds of these keys, all parts in order, read in a namespace with these fields and groups."""
+    from cistern import Group, NamespaceSpec, Store
+
+    with Store.connect(node.socket) as store:
+        spec = NamespaceSpec(
+            fields={name: value for name, value in fields[0]},
+            groups=tuple(Group(**{**shape, "part_bytes": tuple(shape["part_bytes"])}) for shape in shapes),
+            block_tokens=block_tokens,
+        )
+        namespace = store.attach(spec)
+        found = {}
+        for key in keys:
+            with store.acquire(namespace, [key], group=group) as lease:
+                if lease[0] is not None:
+                    found[key] = lease[0].tobytes()
+    return found
+
+
+TARGET = """
+target = connector(llm)._scheduler._link._target
+answer = dict(fields=target.fields, block_tokens=target.block_tokens, shapes=[
+    dict(name=g.name, reach=g.reach, window_tokens=g.window_tokens, part_bytes=g.part_bytes) for g in target.groups])
+"""
+"""Asks an engine for what its namespace is."""
+
+
 class Engine:
     """A vLLM in a process of its own; see driver.py."""
 

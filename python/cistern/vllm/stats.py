@@ -25,7 +25,13 @@ COUNTERS = {
 
 
 class CisternStats(KVConnectorStats):
-    """Counters of one interval."""
+    """Counters of one interval; `total` keeps those of the scheduler side's whole life."""
+
+    total: dict[str, int]
+
+    def __init__(self, data: dict[str, Any] | None = None) -> None:
+        super().__init__(data=data if data is not None else {})
+        self.total = {}
 
     def reset(self) -> None:
         self.data = {}
@@ -33,6 +39,7 @@ class CisternStats(KVConnectorStats):
     def add(self, name: str, count: int = 1) -> None:
         if count:
             self.data[name] = self.data.get(name, 0) + count
+            self.total[name] = self.total.get(name, 0) + count
 
     def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
         for name, count in other.data.items():

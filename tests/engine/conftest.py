@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import model as models  # noqa: E402
+from harness import Node  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.write(tmp_path_factory.mktemp("models") / "small", {**models.LLAMA, **models.SMALL})
+
+
+@pytest.fixture(scope="session")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.write(tmp_path_factory.mktemp("models") / "hybrid", models.GEMMA)
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with Node() as started:
+        yield started

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The copier is slower than the engine, whose few pages are used again and again: what is stored must still be what
+was computed under that key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import TARGET, Engine, Node, prompt, stored, transfer_config
+
+PAGE = 262_144
+BLOCKS = 10
+SLOW = 6_000_000
+"""Bytes a second: 23 pages, while the engine fills hundreds."""
+REQUESTS = {f"r{number}": [*prompt(7, 140), *prompt(number + 10, 80 + 60 * (number % 5))] for number in range(14)}
+ABORTS = {"5": ["r1"], "40": ["r4", "r5"], "90": ["r8"]}
+ANSWER = 140
+
+COUNT_PREEMPTIONS = """
+scheduler = core(llm).scheduler
+scheduler.noted, preempt = 0, scheduler._preempt_request
+def note(*given, **more):
+    scheduler.noted += 1
+    return preempt(*given, **more)
+scheduler._preempt_request = note
+"""
+UNREFERENCED = """
+class Careless:
+    def __init__(self, pool): self.pool = pool
+    def __getattr__(self, name): return getattr(self.pool, name)
+    def touch(self, blocks): pass
+    def free_blocks(self, blocks): pass
+side = connector(llm)._scheduler
+side._pool = Careless(side._pool)
+"""
+
+
+def differing(small: Path, tmp_path: Path, careless: bool) -> tuple[int, int, dict[str, int]]:
+    """How many stored blocks were compared, and how many differ from what an engine without a connector and with
+    room for all computes; and what the connector counted."""
+    import numpy as np
+
+    with Node() as node:
+        with Engine(
+            small, transfer_config(node, max_bytes_per_s=SLOW, max_pages_share=0.4, save_timeout_s=25),
+            kv_bytes=BLOCKS * PAGE + 1000, max_model_len=640, engine={"max_num_seqs": 5, "max_num_batched_tokens": 640},
+        ) as engine:
+            engine.run(COUNT_PREEMPTIONS)
+            if careless:
+                engine.run(UNREFERENCED)
+            answers = engine.ask("serve", requests=REQUESTS, aborts=ABORTS, max_tokens=ANSWER)
+            namespace = engine.run(TARGET)
+            counted = engine.ask("counted")
+            counted["preemptions"] = engine.run("answer = core(llm).scheduler.noted")
+            assert engine.run("answer = core(llm).scheduler.kv_cache_manager.block_pool.get_num_free_blocks()") > 0
+        with Engine(small, None, max_model_len=640, kv_bytes=200 * PAGE) as oracle:
+            full = [[*REQUESTS[name], *answer] for name, answer in answers.items()]
+            assert [oracle.generate([REQUESTS[n]], max_tokens=ANSWER)[0]["tokens"] for n in answers] == [*answers.values()]
+            for one in full:
+                oracle.generate([one], max_tokens=1)
+            oracle.ask("pages", into=str(tmp_path / "pages.npz"))
+        right = {name: body for name, body in np.load(tmp_path / "pages.npz").items()}
+        found = stored(node, keys=[bytes.fromhex(name.split("/")[0]) for name in right], **namespace)
+    wrong = 0
+    for key, body in found.items():
+        here = np.frombuffer(body, dtype=np.float32)
+        there = right[f"{key.hex()}/0"].view(np.float32)
+        wrong += not np.allclose(here, there, rtol=1e-3, atol=1e-3)
+    return len(found), wrong, counted
+
+
+def test_pages_reused_while_they_are_copied(small: Path, tmp_path: Path) -> None:
+    compared, wrong, counted = differing(small, tmp_path, careless=False)
+    assert wrong == 0
+    assert compared >= 10 and counted["left_out"] > 0 and counted["preemptions"] > 0
+
+
+def test_without_references_it_shows(small: Path, tmp_path: Path) -> None:
+    """The same with a planted bug: the test above can fail."""
+    _, wrong, _ = differing(small, tmp_path, careless=True)
+    assert wrong > 0
