@@ -241,6 +241,8 @@ class Scheduler:
                 ours.update(loaded.bad_pages)
             for saved in report.saves:
                 self.stats.add("saved_bytes", saved.moved_bytes)
+                if saved.message:
+                    self._say(f"blocks are not saved: {saved.message}")
         self._measure()
         self._apply(
             self._plan.report(
