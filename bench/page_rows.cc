@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks to and from an engine's pages, scattered over a tensor a layer, against libc memcpy of the same bytes
-// between the same places.
+// Blocks to and from an engine's pages, scattered over a tensor a layer, against libc memcpy of the same
+// bytes between the same places.
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -38,7 +38,8 @@ class PageBench {
   Status Begin() {
     std::vector<Fragment> fragments;
     for (std::size_t i = 0; i < kFragments; ++i)
-      fragments.push_back({pool_.data() + i * kFragmentBytes * order_.size(), kFragmentBytes, kFragmentBytes});
+      fragments.push_back(
+          {pool_.data() + i * kFragmentBytes * order_.size(), kFragmentBytes, kFragmentBytes});
     Result<Pages> pages = Pages::Make({.fragments = fragments, .pages = order_.size()});
     if (!pages) return pages.error();
     pages_ = std::make_shared<const Pages>(std::move(*pages));
@@ -72,7 +73,8 @@ class PageBench {
     Buffer to(order_.size() / 2 * kBlockBytes);
     for (std::uint64_t round = 0; round < options_.rounds + 1; ++round) {
       Shuffle(page_order_, random_);
-      if (Result<std::uint64_t> dropped = store_->DropNamespace(blocks_.ns).Wait(); !dropped) return dropped.error();
+      if (Result<std::uint64_t> dropped = store_->DropNamespace(blocks_.ns).Wait(); !dropped)
+        return dropped.error();
       Series dropped;
       if (round % 2 == 0) GatherAll(to.data(), round == 0 ? dropped : theirs);
       if (Status status = SaveAll(round == 0 ? dropped : ours); !status.ok()) return status;
@@ -108,7 +110,8 @@ class PageBench {
     Stopwatch round;
     for (std::size_t first = 0; first < blocks; first += kBlocksATransfer) {
       Stopwatch one;
-      if (Status status = call(first, std::min(kBlocksATransfer, blocks - first)); !status.ok()) return status;
+      if (Status status = call(first, std::min(kBlocksATransfer, blocks - first)); !status.ok())
+        return status;
       series.call_us.push_back(static_cast<double>(one.Ns()) / 1e3);
     }
     series.rounds.push_back(static_cast<double>(blocks * kBlockBytes) / static_cast<double>(round.Ns()));
@@ -159,13 +162,15 @@ class PageBench {
     if (!id) return id.error();
     std::vector<TransferDone> done = transfers_->Wait(kForeverUs);
     if (done.size() != 1 || done[0].moved_bytes != blocks * kBlockBytes)
-      return Status(Code::kMiss, Text("a transfer of the bench is not whole: ", done.empty() ? "" : done[0].message));
+      return Status(Code::kMiss,
+                    Text("a transfer of the bench is not whole: ", done.empty() ? "" : done[0].message));
     return Status();
   }
 
   Status LoadAll(Series& series) {
-    return Round(series, order_.size(),
-                 [&](std::size_t first, std::size_t count) { return Finish(MoveOf<PageLoad>(first, count)); });
+    return Round(series, order_.size(), [&](std::size_t first, std::size_t count) {
+      return Finish(MoveOf<PageLoad>(first, count));
+    });
   }
   Status SaveAll(Series& series) {
     return Round(series, order_.size() / 2, [&](std::size_t first, std::size_t count) {
@@ -188,8 +193,9 @@ class PageBench {
 }  // namespace
 
 Status BenchPages(BenchOptions& options) {
-  Result<Daemon> daemon = Daemon::Start(options.daemon, options.memory_dir,
-                                        {"--memory", SizeText(options.working_set_bytes / 4 * 5 + (256u << 20))});
+  Result<Daemon> daemon =
+      Daemon::Start(options.daemon, options.memory_dir,
+                    {"--memory", SizeText(options.working_set_bytes / 4 * 5 + (256u << 20))});
   if (!daemon) return daemon.error();
   Result<Store> store = daemon->Connect();
   if (!store) return store.error();

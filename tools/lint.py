@@ -22,7 +22,7 @@ import picture
 FILE_WARN, FILE_STOP = 600, 1500
 FUNCTION_WARN, FUNCTION_STOP = 70, 150
 SKIPPED_FOLDERS = {"build", "node_modules", "__pycache__"}
-ROOMS = ("src", "include", "apps", "tests", "bench", "lab", "examples", "plugins")
+ROOMS = ("src", "include", "apps", "python", "tests", "bench", "lab", "examples", "plugins")
 # Headers that cost seconds in every file that includes them: one .cc each.
 CONFINED = {"spdlog/": "spdlog", "CLI/": "CLI11", "prometheus/": "prometheus-cpp"}
 
@@ -239,7 +239,7 @@ def check_conditions(tree: Tree) -> Iterator[Finding]:
 def check_sleeps(tree: Tree) -> Iterator[Finding]:
     """A test that sleeps is a bug: it waits for the event, or moves the simulated clock."""
     for source in tree.sources:
-        tests = source.room == "tests" or source.path.endswith(("_test.cc", "_test.py"))
+        tests = source.path.startswith(("tests/", "python/tests/")) or source.path.endswith(("_test.cc", "_test.py"))
         if tests and source.path.endswith((".h", ".cc", ".py")) and not source.path.startswith("tools/"):
             code = source.code or source.text
             for m in SLEEP.finditer(code):

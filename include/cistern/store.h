@@ -48,9 +48,9 @@ struct BlockRef {
   std::uint16_t group = 0;
 };
 
-// `bytes` from `offset` of a part go to `to`, or where there are `pieces`, to these one after the other: their
-// sizes add up to `bytes`. Each segment (64 KiB) of a part that a range touches is checked once a range, so
-// one range in pieces is cheaper than a range a piece. A range past the part's end is kInvalid.
+// `bytes` from `offset` of a part go to `to`, or where there are `pieces`, to these one after the other:
+// their sizes add up to `bytes`. Each segment (64 KiB) of a part that a range touches is checked once a
+// range, so one range in pieces is cheaper than a range a piece. A range past the part's end is kInvalid.
 struct ReadRange {
   std::uint16_t part = 0;
   std::uint64_t offset = 0;

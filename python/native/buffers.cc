@@ -42,7 +42,9 @@ HeldBuffer::HeldBuffer(nb::handle object, bool writable, const ArgumentName& nam
 }
 
 HeldBuffer::HeldBuffer(HeldBuffer&& other) noexcept
-    : view_(std::exchange(other.view_, Py_buffer{})), tensor_(std::move(other.tensor_)), bytes_(other.bytes_) {
+    : view_(std::exchange(other.view_, Py_buffer{})),
+      tensor_(std::move(other.tensor_)),
+      bytes_(other.bytes_) {
   other.tensor_.reset();
   other.bytes_ = {};
 }
@@ -59,8 +61,9 @@ void HeldBuffer::HoldBuffer(nb::handle object, bool writable, const ArgumentName
     if (!PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_ValueError) &&
         !PyErr_ExceptionMatches(PyExc_TypeError))
       throw nb::python_error();
-    Throw(Code::kInvalid, Text(name.text(), " of type ", TypeName(object), ": ", TakePythonError(),
-                               writable ? "; writable contiguous memory is needed" : "; contiguous memory is needed"));
+    Throw(Code::kInvalid,
+          Text(name.text(), " of type ", TypeName(object), ": ", TakePythonError(),
+               writable ? "; writable contiguous memory is needed" : "; contiguous memory is needed"));
   }
   bytes_ = std::span(static_cast<std::byte*>(view_.buf), static_cast<std::size_t>(view_.len));
 }

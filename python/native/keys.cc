@@ -15,7 +15,8 @@ std::span<const std::byte> BytesIn(nb::handle object, const ArgumentName& name) 
   char* data = nullptr;
   Py_ssize_t size = 0;
   if (!PyBytes_Check(object.ptr()) || PyBytes_AsStringAndSize(object.ptr(), &data, &size) != 0)
-    Throw(Code::kInvalid, Text(name.text(), " is of type ", nb::type_name(object.type()).c_str(), ", bytes are needed"));
+    Throw(Code::kInvalid,
+          Text(name.text(), " is of type ", nb::type_name(object.type()).c_str(), ", bytes are needed"));
   return std::as_bytes(std::span(data, static_cast<std::size_t>(size)));
 }
 
@@ -66,10 +67,12 @@ void Chain::ExtendBuffer(nb::handle keys, std::size_t key_bytes) {
   HeldBuffer held(keys, false, {"keys"});
   std::span<const std::byte> bytes = held.bytes();
   if (bytes.size() % key_bytes != 0)
-    Throw(Code::kInvalid, Text("keys has ", bytes.size(), " bytes, which is no multiple of key_bytes ", key_bytes));
+    Throw(Code::kInvalid,
+          Text("keys has ", bytes.size(), " bytes, which is no multiple of key_bytes ", key_bytes));
   std::vector<BlockKey>& own = Own(bytes.size());
   own.reserve(own.size() + bytes.size() / key_bytes);
-  for (; !bytes.empty(); bytes = bytes.subspan(key_bytes)) own.push_back(*BlockKey::FromBytes(bytes.first(key_bytes)));
+  for (; !bytes.empty(); bytes = bytes.subspan(key_bytes))
+    own.push_back(*BlockKey::FromBytes(bytes.first(key_bytes)));
 }
 
 KeyList KeysFrom(nb::handle keys) {
@@ -95,7 +98,8 @@ std::vector<std::optional<BlockKey>> ParentsFrom(std::span<const BlockKey> keys,
     }
     return all;
   }
-  if (!parent.is_none()) Throw(Code::kInvalid, "both parent and parents are given: parent is of the first key of a chain");
+  if (!parent.is_none())
+    Throw(Code::kInvalid, "both parent and parents are given: parent is of the first key of a chain");
   ForEach(parents, "parents", [&](nb::handle item, std::size_t at, std::size_t) {
     all.push_back(item.is_none() ? std::nullopt
                                  : std::optional(KeyFrom(item, "parents", static_cast<std::ptrdiff_t>(at))));
@@ -127,10 +131,13 @@ void BindKeys(nb::module_& m) {
       .def(nb::init<>())
       .def("extend", &Chain::Extend, nb::arg("keys"))
       .def("extend_buffer", &Chain::ExtendBuffer, nb::arg("keys"), nb::arg("key_bytes"))
-      .def("key", [](const Chain& chain, std::size_t at) {
-        if (at >= chain.keys()->size()) throw nb::index_error();
-        return BytesOf((*chain.keys())[at]);
-      }, nb::arg("at"))
+      .def(
+          "key",
+          [](const Chain& chain, std::size_t at) {
+            if (at >= chain.keys()->size()) throw nb::index_error();
+            return BytesOf((*chain.keys())[at]);
+          },
+          nb::arg("at"))
       .def("__len__", [](const Chain& chain) { return chain.keys()->size(); });
 }
 

@@ -11,7 +11,8 @@ int GetBuffer(PyObject* object, Py_buffer* buffer, int flags) {
   const LeasedView* view = nb::inst_ptr<LeasedView>(object);
   buffer->obj = nullptr;
   if (!view->lease->good(view->at)) {
-    SetPythonError(Status(Code::kLapsed, Text("view ", view->at, " of a lease that has ended: acquire it again")));
+    SetPythonError(
+        Status(Code::kLapsed, Text("view ", view->at, " of a lease that has ended: acquire it again")));
     return -1;
   }
   return PyBuffer_FillInfo(buffer, object, const_cast<std::byte*>(view->view().data),
@@ -23,9 +24,8 @@ PyType_Slot view_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(GetBuffer)
 }  // namespace
 
 void BindLease(nb::module_& m) {
-  nb::class_<LeasedView>(m, "View", nb::type_slots(view_slots)).def_prop_ro("nbytes", [](const LeasedView& view) {
-    return view.view().bytes;
-  });
+  nb::class_<LeasedView>(m, "View", nb::type_slots(view_slots))
+      .def_prop_ro("nbytes", [](const LeasedView& view) { return view.view().bytes; });
   nb::class_<LeaseHandle>(m, "Lease")
       .def("views",
            [](const LeaseHandle& handle) {

@@ -19,7 +19,9 @@ class HeldLease final : public std::enable_shared_from_this<HeldLease> {
  public:
   // `views` counts what was asked for; an empty lease has that many misses.
   HeldLease(Lease lease, std::size_t views)
-      : mapping_(lease.mapping()), views_(lease.views().begin(), lease.views().end()), lease_(std::move(lease)) {
+      : mapping_(lease.mapping()),
+        views_(lease.views().begin(), lease.views().end()),
+        lease_(std::move(lease)) {
     views_.resize(views);
   }
 

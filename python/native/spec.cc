@@ -26,12 +26,13 @@ GroupSpec GroupFrom(nb::handle group, std::size_t at) {
   const std::string name = Text("groups[", at, "]");
   GroupSpec spec;
   spec.name = ValueOf<std::string>(group.attr("name"), name + ".name", "a text");
-  const std::string reach = ValueOf<std::string>(group.attr("reach"), name + ".reach", "\"full\" or \"window\"");
+  const std::string reach =
+      ValueOf<std::string>(group.attr("reach"), name + ".reach", "\"full\" or \"window\"");
   if (reach != "full" && reach != "window")
     Throw(Code::kInvalid, Text(name, ".reach is \"", reach, "\", \"full\" or \"window\" is needed"));
   spec.reach = reach == "window" ? Reach::kWindow : Reach::kFull;
-  spec.window_tokens =
-      ValueOf<std::uint32_t>(group.attr("window_tokens"), name + ".window_tokens", "a whole number of 32 bits");
+  spec.window_tokens = ValueOf<std::uint32_t>(group.attr("window_tokens"), name + ".window_tokens",
+                                              "a whole number of 32 bits");
   for (nb::handle bytes : group.attr("part_bytes"))
     spec.part_bytes.push_back(ValueOf<std::uint64_t>(bytes, name + ".part_bytes", "a list of whole numbers"));
   return spec;
@@ -42,7 +43,8 @@ GroupSpec GroupFrom(nb::handle group, std::size_t at) {
 NamespaceSpec SpecFrom(nb::handle spec) {
   NamespaceSpec out;
   out.name = ValueOf<std::string>(spec.attr("name"), "name", "a text");
-  out.block_tokens = ValueOf<std::uint32_t>(spec.attr("block_tokens"), "block_tokens", "a whole number of 32 bits");
+  out.block_tokens =
+      ValueOf<std::uint32_t>(spec.attr("block_tokens"), "block_tokens", "a whole number of 32 bits");
   out.trusted_keys = ValueOf<bool>(spec.attr("trusted_keys"), "trusted_keys", "a bool");
   for (nb::handle field : spec.attr("fields").attr("items")()) {
     const std::string name = ValueOf<std::string>(field[0], "the name of a field", "a text");

@@ -35,11 +35,13 @@ nb::bytes BytesOfCodes(std::span<const Code> codes) { return nb::bytes(codes.dat
 
 std::unique_ptr<StoreHandle> Connect(const std::string& socket, const std::string& tenant, nb::handle owner,
                                      std::uint64_t staging_bytes, std::int64_t deadline_us) {
-  ConnectOptions options{.socket = socket, .tenant = tenant, .staging_bytes = staging_bytes, .deadline_us = deadline_us};
+  ConnectOptions options{
+      .socket = socket, .tenant = tenant, .staging_bytes = staging_bytes, .deadline_us = deadline_us};
   if (!owner.is_none()) {
     HeldBuffer token(owner, false, {"owner"});
     if (token.bytes().size() != options.owner.size())
-      Throw(Code::kInvalid, Text("owner has ", token.bytes().size(), " bytes, a token has ", options.owner.size()));
+      Throw(Code::kInvalid,
+            Text("owner has ", token.bytes().size(), " bytes, a token has ", options.owner.size()));
     std::memcpy(options.owner.data(), token.bytes().data(), options.owner.size());
   }
   std::optional<Result<Store>> store;
@@ -50,9 +52,10 @@ std::unique_ptr<StoreHandle> Connect(const std::string& socket, const std::strin
   return std::make_unique<StoreHandle>(ValueOf(std::move(*store)));
 }
 
-std::unique_ptr<StoreHandle> Open(std::uint64_t memory_bytes, const std::string& memory_dir, const std::string& tenant,
-                                  std::uint32_t alignment, std::uint64_t max_blocks, std::uint32_t movers,
-                                  std::uint32_t poll_us, const std::string& loop) {
+std::unique_ptr<StoreHandle> Open(std::uint64_t memory_bytes, const std::string& memory_dir,
+                                  const std::string& tenant, std::uint32_t alignment,
+                                  std::uint64_t max_blocks, std::uint32_t movers, std::uint32_t poll_us,
+                                  const std::string& loop) {
   OpenOptions options;
   options.memory_bytes = memory_bytes;
   options.memory_dir = memory_dir;
@@ -94,14 +97,13 @@ nb::object MatchAnswer(MatchResult result) {
   return nb::make_tuple(result.blocks, runs, hold);
 }
 
-PendingCall BeginMatch(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys, std::int64_t hold_us,
-                       std::int64_t deadline_us) {
+PendingCall BeginMatch(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys,
+                       std::int64_t hold_us, std::int64_t deadline_us) {
   KeyList chain = KeysFrom(keys);
   std::shared_ptr<Store> store = handle.get();
   auto begin = [&] { return store->Match(ns.ns, *chain, {.hold_us = hold_us, .deadline_us = deadline_us}); };
-  return BeginCall<MatchResult>(begin, [store](Result<MatchResult> result) {
-    return MatchAnswer(ValueOf(std::move(result)));
-  });
+  return BeginCall<MatchResult>(
+      begin, [store](Result<MatchResult> result) { return MatchAnswer(ValueOf(std::move(result))); });
 }
 
 nb::object Match(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys, std::int64_t hold_us,
@@ -109,30 +111,37 @@ nb::object Match(const StoreHandle& handle, const NamespaceHandle& ns, nb::handl
   Chain* chain = nullptr;
   const bool is_chain = nb::try_cast<Chain*>(keys, chain) && chain != nullptr;
   if (max_age_us != 0 && !is_chain) Throw(Code::kInvalid, "max_age_us goes with a Chain, which remembers");
-  if (max_age_us != 0 && hold_us != 0) Throw(Code::kInvalid, "max_age_us does not go with hold_us: a hold is fresh");
+  if (max_age_us != 0 && hold_us != 0)
+    Throw(Code::kInvalid, "max_age_us does not go with hold_us: a hold is fresh");
   if (!is_chain || hold_us != 0) return BeginMatch(handle, ns, keys, hold_us, deadline_us)->Finish();
   const void* store = handle.get().get();
   const std::int64_t now_ns = SystemClock().Now().ns;
-  if (const auto& known = chain->remembered;
-      known && known->store == store && known->slot == ns.ns.slot() && known->incarnation == ns.ns.incarnation() &&
-      (now_ns - known->at_ns) / 1000 < max_age_us)
+  if (const auto& known = chain->remembered; known && known->store == store && known->slot == ns.ns.slot() &&
+                                             known->incarnation == ns.ns.incarnation() &&
+                                             (now_ns - known->at_ns) / 1000 < max_age_us)
     return known->answer;
   nb::object answer = BeginMatch(handle, ns, keys, hold_us, deadline_us)->Finish();
   const auto blocks = nb::cast<std::uint32_t>(nb::object(answer[0]));
-  chain->remembered = RememberedMatch{.slot = ns.ns.slot(), .incarnation = ns.ns.incarnation(), .store = store,
-                                      .at_ns = now_ns, .blocks = blocks, .answer = answer};
+  chain->remembered = RememberedMatch{.slot = ns.ns.slot(),
+                                      .incarnation = ns.ns.incarnation(),
+                                      .store = store,
+                                      .at_ns = now_ns,
+                                      .blocks = blocks,
+                                      .answer = answer};
   return answer;
 }
 
-PendingCall BeginAcquire(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys, std::uint16_t group,
-                         std::int64_t lease_us, std::int64_t deadline_us, std::int64_t worth_us) {
+PendingCall BeginAcquire(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys,
+                         std::uint16_t group, std::int64_t lease_us, std::int64_t deadline_us,
+                         std::int64_t worth_us) {
   KeyList list = KeysFrom(keys);
   std::shared_ptr<Store> store = handle.get();
   std::vector<BlockRef> refs;
   refs.reserve(list->size());
   for (const BlockKey& key : *list) refs.push_back({key, group});
   auto begin = [&] {
-    return store->Acquire(ns.ns, refs, {.lease_us = lease_us, .deadline_us = deadline_us, .worth_us = worth_us});
+    return store->Acquire(ns.ns, refs,
+                          {.lease_us = lease_us, .deadline_us = deadline_us, .worth_us = worth_us});
   };
   return BeginCall<Lease>(begin, [store, count = refs.size()](Result<Lease> result) -> nb::object {
     if (!result && result.error().code() != Code::kMiss) throw StatusError(std::move(result.error()));
@@ -156,12 +165,14 @@ class ReadBatch final {
     std::vector<std::size_t> range_count(count);
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t before = ranges_.size();
-      Add(PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)), static_cast<std::ptrdiff_t>(i), part);
+      Add(PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)), static_cast<std::ptrdiff_t>(i),
+          part);
       range_count[i] = ranges_.size() - before;
     }
     std::size_t at = 0;
     for (std::size_t i = 0; i < count; ++i) {
-      reads_[i] = BlockRead{.key = (*keys_)[i], .group = group, .ranges = std::span(ranges_).subspan(at, range_count[i])};
+      reads_[i] = BlockRead{
+          .key = (*keys_)[i], .group = group, .ranges = std::span(ranges_).subspan(at, range_count[i])};
       at += range_count[i];
     }
   }
@@ -183,7 +194,8 @@ class ReadBatch final {
       const ArgumentName name{"into", at, i};
       const bool range = !HasMemory(piece) && nb::hasattr(piece, "into") && nb::hasattr(piece, "offset");
       if (i > 0 && range != ranges)
-        Throw(Code::kInvalid, Text(name.text(), ": buffers and Ranges in one destination: give the one or the other"));
+        Throw(Code::kInvalid,
+              Text(name.text(), ": buffers and Ranges in one destination: give the one or the other"));
       ranges = range;
       if (range) {
         AddRange(HeldBuffer(piece.attr("into"), true, name), nb::cast<std::uint16_t>(piece.attr("part")),
@@ -214,12 +226,13 @@ class ReadBatch final {
 };
 
 PendingCall BeginRead(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys, nb::handle into,
-                      std::uint16_t group, std::uint16_t part, std::int64_t deadline_us, std::int64_t worth_us,
-                      bool touch) {
+                      std::uint16_t group, std::uint16_t part, std::int64_t deadline_us,
+                      std::int64_t worth_us, bool touch) {
   auto batch = std::make_shared<ReadBatch>(KeysFrom(keys), into, group, part);
   std::shared_ptr<Store> store = handle.get();
   auto begin = [&] {
-    return store->Read(ns.ns, batch->reads(), {.deadline_us = deadline_us, .worth_us = worth_us, .touch = touch});
+    return store->Read(ns.ns, batch->reads(),
+                       {.deadline_us = deadline_us, .worth_us = worth_us, .touch = touch});
   };
   return BeginCall<ReadResult>(begin, [store, batch](Result<ReadResult> result) -> nb::object {
     const ReadResult read = ValueOf(std::move(result));
@@ -237,7 +250,8 @@ class WriteBatch final {
     nb::object items = SequenceOf(data, {"data"});
     const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
     if (count != keys_->size())
-      Throw(Code::kInvalid, Text(count, " buffers of data for ", keys_->size(), " keys: one a key is needed"));
+      Throw(Code::kInvalid,
+            Text(count, " buffers of data for ", keys_->size(), " keys: one a key is needed"));
     if (held && put_ids.is_none())
       Throw(Code::kInvalid, "held without put_ids: publish() and abandon() name puts by them");
     std::vector<std::optional<BlockKey>> all_parents = ParentsFrom(*keys_, parent, parents);
@@ -245,8 +259,10 @@ class WriteBatch final {
     if (!put_ids.is_none()) ids = PutIdsFrom(put_ids, count);
     gathers_.reserve(count);
     for (std::size_t i = 0; i < count; ++i) {
-      BlockWrite write{.key = (*keys_)[i], .parent = all_parents[i], .group = group, .part = part, .put_id = ids[i]};
-      Set(write, PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)), static_cast<std::ptrdiff_t>(i));
+      BlockWrite write{
+          .key = (*keys_)[i], .parent = all_parents[i], .group = group, .part = part, .put_id = ids[i]};
+      Set(write, PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)),
+          static_cast<std::ptrdiff_t>(i));
       writes_.push_back(write);
     }
   }
@@ -279,7 +295,8 @@ class WriteBatch final {
 PendingCall BeginWrite(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys, nb::handle data,
                        nb::handle parent, nb::handle parents, std::uint16_t group, std::uint16_t part,
                        nb::handle put_ids, bool held, std::uint32_t ttl_s, std::int64_t deadline_us) {
-  auto batch = std::make_shared<WriteBatch>(KeysFrom(keys), data, parent, parents, group, part, put_ids, held);
+  auto batch =
+      std::make_shared<WriteBatch>(KeysFrom(keys), data, parent, parents, group, part, put_ids, held);
   std::shared_ptr<Store> store = handle.get();
   auto begin = [&] {
     return store->Write(ns.ns, batch->writes(), {.ttl_s = ttl_s, .held = held, .deadline_us = deadline_us});
@@ -305,10 +322,9 @@ PendingCall BeginPuts(const StoreHandle& handle, const NamespaceHandle& ns, nb::
                       std::int64_t deadline_us) {
   const std::vector<PutId> ids = PutIdsFrom(put_ids);
   std::shared_ptr<Store> store = handle.get();
-  return BeginCall<std::uint32_t>([&] { return (store.get()->*call)(ns.ns, ids, deadline_us); },
-                                  [store](Result<std::uint32_t> result) -> nb::object {
-                                    return nb::int_(ValueOf(std::move(result)));
-                                  });
+  return BeginCall<std::uint32_t>(
+      [&] { return (store.get()->*call)(ns.ns, ids, deadline_us); },
+      [store](Result<std::uint32_t> result) -> nb::object { return nb::int_(ValueOf(std::move(result))); });
 }
 
 template <class Count>
@@ -319,27 +335,25 @@ PendingCall BeginKeys(const StoreHandle& handle, const NamespaceHandle& ns, nb::
                       std::int64_t deadline_us) {
   KeyList list = KeysFrom(keys);
   std::shared_ptr<Store> store = handle.get();
-  return BeginCall<Count>([&] { return (store.get()->*call)(ns.ns, *list, deadline_us); },
-                          [store](Result<Count> result) -> nb::object {
-                            return nb::int_(ValueOf(std::move(result)));
-                          });
+  return BeginCall<Count>(
+      [&] { return (store.get()->*call)(ns.ns, *list, deadline_us); },
+      [store](Result<Count> result) -> nb::object { return nb::int_(ValueOf(std::move(result))); });
 }
 
 nb::object DropNamespace(const StoreHandle& handle, const NamespaceHandle& ns, std::int64_t deadline_us) {
   std::shared_ptr<Store> store = handle.get();
   NamespaceHandle next = ns;
   auto begin = [&] { return store->DropNamespace(next.ns, deadline_us); };
-  PendingCall call = BeginCall<std::uint64_t>(begin, [](Result<std::uint64_t> result) -> nb::object {
-    return nb::int_(ValueOf(std::move(result)));
-  });
+  PendingCall call = BeginCall<std::uint64_t>(
+      begin, [](Result<std::uint64_t> result) -> nb::object { return nb::int_(ValueOf(std::move(result))); });
   nb::object blocks = call->Finish();
   return nb::make_tuple(std::move(next), blocks);
 }
 
 // ---- for people -----------------------------------------------------------------------------------------
 
-void Put(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle key, nb::handle data, nb::handle parent,
-         std::uint32_t ttl_s, std::int64_t deadline_us) {
+void Put(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle key, nb::handle data,
+         nb::handle parent, std::uint32_t ttl_s, std::int64_t deadline_us) {
   const BlockKey block = KeyFrom(key, "key");
   std::optional<BlockKey> below;
   if (!parent.is_none()) below = KeyFrom(parent, "parent");
@@ -353,7 +367,8 @@ void Put(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle key, n
   if (!status.ok()) throw StatusError(std::move(status));
 }
 
-nb::object Get(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle key, std::int64_t deadline_us) {
+nb::object Get(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle key,
+               std::int64_t deadline_us) {
   const BlockKey block = KeyFrom(key, "key");
   std::shared_ptr<Store> store = handle.get();
   std::optional<Result<std::vector<std::byte>>> bytes;

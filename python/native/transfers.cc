@@ -48,8 +48,8 @@ std::byte* PointerTo(std::uint64_t address) {
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
 }
 
-PagesHandle MakePages(const std::vector<FragmentTuple>& fragments, std::uint64_t pages, std::uint64_t first_page,
-                      const std::optional<std::vector<RegionTuple>>& regions) {
+PagesHandle MakePages(const std::vector<FragmentTuple>& fragments, std::uint64_t pages,
+                      std::uint64_t first_page, const std::optional<std::vector<RegionTuple>>& regions) {
   std::vector<Fragment> list;
   for (const auto& [address, stride, bytes] : fragments) list.push_back({PointerTo(address), stride, bytes});
   std::vector<std::span<std::byte>> spans;
@@ -76,28 +76,31 @@ PagesHandle PagesOver(nb::list buffers, const std::vector<BufferFragment>& fragm
     // Within its own buffer, not within a neighbour that happens to lie behind it.
     Fragment fragment{regions[buffer].data() + offset, stride, bytes};
     const std::span<const std::span<std::byte>> own = std::span(regions).subspan(buffer, 1);
-    if (Result<Pages> alone = Pages::Make({.fragments = std::span(&fragment, 1), .pages = pages,
-                                           .first_page = first_page, .regions = own});
+    if (Result<Pages> alone = Pages::Make(
+            {.fragments = std::span(&fragment, 1), .pages = pages, .first_page = first_page, .regions = own});
         !alone)
       Throw(alone.error().code(), Text("of fragment ", list.size(), ": ", alone.error().message()));
     list.push_back(fragment);
   }
-  return {std::make_shared<const Pages>(
-      ValueOf(Pages::Make({.fragments = list, .pages = pages, .first_page = first_page, .regions = std::nullopt})))};
+  return {std::make_shared<const Pages>(ValueOf(
+      Pages::Make({.fragments = list, .pages = pages, .first_page = first_page, .regions = std::nullopt})))};
 }
 
 nb::bytes Gather(const PagesHandle& handle, std::uint32_t page) {
   const Pages& pages = *handle.pages;
-  if (Status status = pages.Check(std::span(&page, 1), false); !status.ok()) throw StatusError(std::move(status));
+  if (Status status = pages.Check(std::span(&page, 1), false); !status.ok())
+    throw StatusError(std::move(status));
   std::vector<std::span<std::byte>> pieces(pages.fragments());
   pages.PiecesOf(page, pieces);
   std::string part;
-  for (std::span<std::byte> piece : pieces) part.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  for (std::span<std::byte> piece : pieces)
+    part.append(reinterpret_cast<const char*>(piece.data()), piece.size());
   return nb::bytes(part.data(), part.size());
 }
 
 std::uint32_t PageId(std::int64_t id, std::size_t at) {
-  if (id < 0 || id > UINT32_MAX) Throw(Code::kInvalid, Text("page_ids[", at, "] is ", id, ", which is no page"));
+  if (id < 0 || id > UINT32_MAX)
+    Throw(Code::kInvalid, Text("page_ids[", at, "] is ", id, ", which is no page"));
   return static_cast<std::uint32_t>(id);
 }
 
@@ -116,7 +119,8 @@ std::vector<std::uint32_t> PageIdsIn(const Py_buffer& view) {
 std::vector<std::uint32_t> PageIdsFrom(nb::handle page_ids) {
   if (PyObject_CheckBuffer(page_ids.ptr()) && !PyBytes_Check(page_ids.ptr())) {
     Py_buffer view;
-    if (PyObject_GetBuffer(page_ids.ptr(), &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) throw nb::python_error();
+    if (PyObject_GetBuffer(page_ids.ptr(), &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0)
+      throw nb::python_error();
     struct Release {
       Py_buffer& view;
       ~Release() { PyBuffer_Release(&view); }
@@ -160,8 +164,8 @@ class TransfersHandle final {
   TransfersHandle& operator=(const TransfersHandle&) = delete;
 
   std::uint64_t SubmitLoad(const NamespaceHandle& ns, nb::handle keys, nb::handle pages, nb::handle page_ids,
-                           std::uint16_t group, std::uint16_t part, std::int64_t deadline_us, std::int64_t worth_us,
-                           bool touch) {
+                           std::uint16_t group, std::uint16_t part, std::int64_t deadline_us,
+                           std::int64_t worth_us, bool touch) {
     PageLoad load;
     SetMove(load, ns, keys, pages, page_ids, group, part, deadline_us);
     load.worth_us = worth_us;
@@ -214,11 +218,13 @@ class TransfersHandle final {
 
   // `pages` is the Python object, which has the handle in its field `_native`.
   static void SetMove(PageMove& move, const NamespaceHandle& ns, nb::handle keys, nb::handle pages,
-                      nb::handle page_ids, std::uint16_t group, std::uint16_t part, std::int64_t deadline_us) {
+                      nb::handle page_ids, std::uint16_t group, std::uint16_t part,
+                      std::int64_t deadline_us) {
     const PagesHandle* handle = nullptr;
     if (!nb::hasattr(pages, "_native") || !nb::try_cast<const PagesHandle*>(pages.attr("_native"), handle) ||
         handle == nullptr)
-      Throw(Code::kInvalid, Text("pages is of type ", nb::type_name(pages.type()).c_str(), ", Pages is needed"));
+      Throw(Code::kInvalid,
+            Text("pages is of type ", nb::type_name(pages.type()).c_str(), ", Pages is needed"));
     move.ns = ns.ns;
     move.keys = KeysFrom(keys);
     move.group = group;
@@ -240,8 +246,8 @@ class TransfersHandle final {
       static_assert(sizeof(Code) == 1 && sizeof(WriteOutcome::State) == 1);
       list.append(nb::make_tuple(done.id, done.kind == TransferKind::kLoad ? "load" : "save",
                                  nb::bytes(done.outcomes.data(), done.outcomes.size()),
-                                 nb::bytes(done.states.data(), done.states.size()), done.moved_bytes, done.took_us,
-                                 done.message));
+                                 nb::bytes(done.states.data(), done.states.size()), done.moved_bytes,
+                                 done.took_us, done.message));
       kept_.erase(done.id);
     }
     return list;
@@ -264,10 +270,10 @@ void BindTransfers(nb::module_& m) {
   const auto none = [] { return nb::arg().none(); };
   nb::class_<TransfersHandle>(m, "Transfers")
       .def(nb::init<const StoreHandle&, std::uint32_t, std::uint64_t>())
-      .def("submit_load", &TransfersHandle::SubmitLoad, none(), none(), none(), none(), none(), none(), none(), none(),
-           none())
-      .def("submit_save", &TransfersHandle::SubmitSave, none(), none(), none(), none(), none(), none(), none(), none(),
-           none(), none(), none(), none())
+      .def("submit_load", &TransfersHandle::SubmitLoad, none(), none(), none(), none(), none(), none(),
+           none(), none(), none())
+      .def("submit_save", &TransfersHandle::SubmitSave, none(), none(), none(), none(), none(), none(),
+           none(), none(), none(), none(), none(), none())
       .def("poll", &TransfersHandle::Poll)
       .def("wait", &TransfersHandle::Wait)
       .def("wait_pages", &TransfersHandle::WaitPages, none(), nb::arg())

@@ -166,7 +166,8 @@ Result<std::string> Client::StatusJson(std::int64_t deadline_us) {
 }
 
 Result<Staging> Client::AllocateStaging(std::uint64_t bytes) {
-  Result<std::shared_ptr<client::StagingPiece>> piece = parts_->staging->Take(bytes, client::DeadlineNs(kStagingUs));
+  Result<std::shared_ptr<client::StagingPiece>> piece =
+      parts_->staging->Take(bytes, client::DeadlineNs(kStagingUs));
   if (!piece) return Error(std::move(piece.error()));
   std::byte* data = (*piece)->bytes().data();
   const std::uint64_t offset = std::uint64_t{(*piece)->area()} << 48 | (*piece)->offset();

@@ -29,7 +29,8 @@ void LoadMove::Prepare(std::size_t count) {
     const std::span<std::span<std::byte>> pieces = std::span(pieces_).subspan(i * fragments, fragments);
     load_.pages->PiecesOf(load_.page_ids[next_ + i], pieces);
     ranges_[i] = ReadRange{.part = load_.part, .bytes = load_.pages->part_bytes(), .pieces = pieces};
-    reads_[i] = BlockRead{.key = (*load_.keys)[next_ + i], .group = load_.group, .ranges = std::span(&ranges_[i], 1)};
+    reads_[i] =
+        BlockRead{.key = (*load_.keys)[next_ + i], .group = load_.group, .ranges = std::span(&ranges_[i], 1)};
   }
 }
 
@@ -53,15 +54,17 @@ Step LoadMove::Finish() {
   ticket_.reset();
   if (!result) {
     done_.message = result.error().message();
-    std::fill(done_.outcomes.begin() + static_cast<std::ptrdiff_t>(next_), done_.outcomes.end(), result.error().code());
+    std::fill(done_.outcomes.begin() + static_cast<std::ptrdiff_t>(next_), done_.outcomes.end(),
+              result.error().code());
     return Step::kDone;
   }
   for (std::size_t i = 0; i < count_; ++i) {
     done_.outcomes[next_ + i] = result->outcomes[i];
     if (result->outcomes[i] == Code::kOk) copied_ += load_.pages->part_bytes();
   }
-  done_.moved_bytes += static_cast<std::uint64_t>(std::count(result->outcomes.begin(), result->outcomes.end(), Code::kOk)) *
-                       load_.pages->part_bytes();
+  done_.moved_bytes +=
+      static_cast<std::uint64_t>(std::count(result->outcomes.begin(), result->outcomes.end(), Code::kOk)) *
+      load_.pages->part_bytes();
   next_ += count_;
   return next_ == load_.keys->size() ? Step::kDone : Step::kMoved;
 }
@@ -124,8 +127,8 @@ Step SaveMove::WriteBatch(std::size_t count, std::int64_t deadline_us) {
     if (!save_.put_ids.empty()) writes[i].put_id = save_.put_ids[block];
   }
   std::copy(pieces.begin(), pieces.end(), sources.begin());
-  Ticket<WriteResult> ticket = store_.Write(
-      save_.ns, writes, {.ttl_s = save_.ttl_s, .held = save_.held, .deadline_us = deadline_us});
+  Ticket<WriteResult> ticket =
+      store_.Write(save_.ns, writes, {.ttl_s = save_.ttl_s, .held = save_.held, .deadline_us = deadline_us});
   if (ticket.id() != 0) {  // the node has it, and the pages are copied
     written_.push_back({std::move(ticket), next_, count, bytes});
     next_ += count;
@@ -138,7 +141,8 @@ Step SaveMove::WriteBatch(std::size_t count, std::int64_t deadline_us) {
   if (!refused && refused.error().code() == Code::kBusy && !written_.empty()) return Step::kWaits;
   Take(refused, next_, count);
   if (!refused) {
-    std::fill(done_.outcomes.begin() + static_cast<std::ptrdiff_t>(next_), done_.outcomes.end(), refused.error().code());
+    std::fill(done_.outcomes.begin() + static_cast<std::ptrdiff_t>(next_), done_.outcomes.end(),
+              refused.error().code());
     next_ = save_.keys->size();
     return Step::kMoved;
   }

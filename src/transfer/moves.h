@@ -82,7 +82,9 @@ class StagingBudget final {
   }
   void Give(std::uint64_t bytes) { used_ -= bytes; }
   // Keeps a write that nobody waits for until the node has answered it.
-  void Abandon(Ticket<WriteResult> ticket, std::uint64_t bytes) { given_up_.push_back({std::move(ticket), bytes}); }
+  void Abandon(Ticket<WriteResult> ticket, std::uint64_t bytes) {
+    given_up_.push_back({std::move(ticket), bytes});
+  }
 
  private:
   struct GivenUp {
@@ -102,7 +104,8 @@ class StagingBudget final {
 
 class SaveMove final : public Move {
  public:
-  SaveMove(Store& store, StagingBudget& budget, const PageSave& save) : store_(store), budget_(budget), save_(save) {
+  SaveMove(Store& store, StagingBudget& budget, const PageSave& save)
+      : store_(store), budget_(budget), save_(save) {
     done_.kind = TransferKind::kSave;
     done_.outcomes.resize(save.keys->size(), Code::kTooLate);
     done_.states.resize(save.keys->size(), WriteOutcome::State::kNone);

@@ -40,7 +40,8 @@ Status CheckFragment(const Pages::Spec& spec, std::size_t at) {
 
 Result<Pages> Pages::Make(const Spec& spec) {
   if (spec.fragments.empty() || spec.fragments.size() > kMaxFragments)
-    return Error(Code::kInvalid, Text(spec.fragments.size(), " fragments a page, it has 1 to ", kMaxFragments));
+    return Error(Code::kInvalid,
+                 Text(spec.fragments.size(), " fragments a page, it has 1 to ", kMaxFragments));
   if (spec.pages == 0 || spec.pages > kMaxPages)
     return Error(Code::kInvalid, Text("pages is ", spec.pages, ", there are 1 to ", kMaxPages));
   if (spec.first_page >= spec.pages)
@@ -60,8 +61,8 @@ Result<Pages> Pages::Make(const Spec& spec) {
 Status Pages::Check(std::span<const std::uint32_t> ids, bool distinct) const {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < first_page_ || ids[i] >= pages_)
-      return Status(Code::kInvalid, Text("page_ids[", i, "] is ", ids[i], ", pages are ", first_page_, " to ",
-                                         pages_ - 1));
+      return Status(Code::kInvalid,
+                    Text("page_ids[", i, "] is ", ids[i], ", pages are ", first_page_, " to ", pages_ - 1));
   }
   if (!distinct || std::is_sorted(ids.begin(), ids.end(), std::less_equal<>())) return Status();
   std::vector<std::uint32_t> sorted(ids.begin(), ids.end());

@@ -101,7 +101,8 @@ TEST(PagesTest, EveryPageOfEveryFragmentLiesInTheRegionsGiven) {
   Pool pool(640), other(640);
   const std::array<std::span<std::byte>, 2> regions = {std::span(pool.memory), std::span(other.memory)};
   const auto made = [&](Fragment fragment, std::uint64_t pages) {
-    return Pages::Make({.fragments = std::span(&fragment, 1), .pages = pages, .regions = regions}).has_value();
+    return Pages::Make({.fragments = std::span(&fragment, 1), .pages = pages, .regions = regions})
+        .has_value();
   };
   EXPECT_TRUE(made({pool.at(0), 64, 64}, 10));
   EXPECT_TRUE(made({other.at(576), 64, 64}, 1));

@@ -45,12 +45,15 @@ std::chrono::steady_clock::time_point TimePoint(std::int64_t ns) {
 }
 
 Status CheckMove(const PageMove& move, bool distinct) {
-  if (move.keys == nullptr || move.pages == nullptr) return Status(Code::kInvalid, "a transfer without keys or pages");
+  if (move.keys == nullptr || move.pages == nullptr)
+    return Status(Code::kInvalid, "a transfer without keys or pages");
   if (move.ns.incarnation() == 0) return Status(Code::kInvalid, "the namespace is none that Attach gave");
   if (move.keys->size() != move.page_ids.size())
-    return Status(Code::kInvalid, Text(move.page_ids.size(), " page_ids for ", move.keys->size(), " keys: one a key is needed"));
+    return Status(Code::kInvalid, Text(move.page_ids.size(), " page_ids for ", move.keys->size(),
+                                       " keys: one a key is needed"));
   if (move.deadline_us <= 0)
-    return Status(Code::kInvalid, Text("deadline_us is ", move.deadline_us, ": that is in the past, give one over 0"));
+    return Status(Code::kInvalid,
+                  Text("deadline_us is ", move.deadline_us, ": that is in the past, give one over 0"));
   const std::vector<GroupSpec>& groups = move.ns.spec().groups;
   if (move.group >= groups.size())
     return Status(Code::kInvalid, Text("group ", move.group, ", the namespace has ", groups.size()));
@@ -58,14 +61,15 @@ Status CheckMove(const PageMove& move, bool distinct) {
   const std::size_t count = std::max<std::size_t>(parts.size(), 1);
   if (move.part >= count) return Status(Code::kInvalid, Text("part ", move.part, ", its group has ", count));
   if (!parts.empty() && parts[move.part] != move.pages->part_bytes())
-    return Status(Code::kInvalid, Text("part ", move.part, " of group ", move.group, " has ", parts[move.part],
-                                       " bytes and a page ", move.pages->part_bytes()));
+    return Status(Code::kInvalid, Text("part ", move.part, " of group ", move.group, " has ",
+                                       parts[move.part], " bytes and a page ", move.pages->part_bytes()));
   return move.pages->Check(move.page_ids, distinct);
 }
 
 Status CheckLoad(const PageLoad& load) {
   if (load.worth_us < 0)
-    return Status(Code::kInvalid, Text("worth_us is ", load.worth_us, ": that is in the past, give 0 or more"));
+    return Status(Code::kInvalid,
+                  Text("worth_us is ", load.worth_us, ": that is in the past, give 0 or more"));
   return CheckMove(load, true);
 }
 
@@ -74,9 +78,11 @@ Status CheckSave(const PageSave& save) {
   if (!status.ok()) return status;
   const std::size_t keys = save.keys->size();
   if (save.parents.size() != keys)
-    return Status(Code::kInvalid, Text(save.parents.size(), " parents for ", keys, " keys: one a key is needed"));
+    return Status(Code::kInvalid,
+                  Text(save.parents.size(), " parents for ", keys, " keys: one a key is needed"));
   if (!save.put_ids.empty() && save.put_ids.size() != keys)
-    return Status(Code::kInvalid, Text(save.put_ids.size(), " put_ids for ", keys, " keys: one a key is needed"));
+    return Status(Code::kInvalid,
+                  Text(save.put_ids.size(), " put_ids for ", keys, " keys: one a key is needed"));
   if (save.put_ids.empty() && save.held && keys > 0)
     return Status(Code::kInvalid, "held without put_ids: publish and abandon name puts by them");
   return Status();
@@ -198,7 +204,8 @@ class Transfers::Shared final {
     found->second->cancelled = true;
     for (Lane& lane : lanes_) {
       // Behind others it ends here and now.
-      if (auto queued = std::find(lane.queue.begin(), lane.queue.end(), found->second); queued != lane.queue.end()) {
+      if (auto queued = std::find(lane.queue.begin(), lane.queue.end(), found->second);
+          queued != lane.queue.end()) {
         EntryPtr entry = *queued;
         lane.queue.erase(queued);
         ReportUnbegun(*entry);
@@ -391,16 +398,17 @@ class Transfers::Shared final {
 
   mutable std::mutex mutex_;
   std::condition_variable finished_;
-  std::array<Lane, 2> lanes_;                // by TransferKind
+  std::array<Lane, 2> lanes_;                  // by TransferKind
   std::map<std::uint64_t, EntryPtr> entries_;  // not reported
-  std::vector<TransferDone> done_;           // not given out
+  std::vector<TransferDone> done_;             // not given out
   std::uint64_t last_id_ = 0;
   bool closing_ = false;
   std::mutex close_mutex_;
   transfer::StagingBudget budget_;  // of the saving thread alone
 };
 
-Result<std::unique_ptr<Transfers>> Transfers::Make(std::shared_ptr<Store> store, const TransfersOptions& options) {
+Result<std::unique_ptr<Transfers>> Transfers::Make(std::shared_ptr<Store> store,
+                                                   const TransfersOptions& options) {
   if (options.queue == 0 || options.queue > kMaxQueue)
     return Error(Code::kInvalid, Text("queue is ", options.queue, ", it has 1 to ", kMaxQueue));
   Fd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

@@ -70,7 +70,8 @@ class Transfers final {
   static constexpr std::uint32_t kMaxQueue = 65'536;
   static constexpr std::uint64_t kBatchBytes = 4u << 20;
 
-  static Result<std::unique_ptr<Transfers>> Make(std::shared_ptr<Store> store, const TransfersOptions& options);
+  static Result<std::unique_ptr<Transfers>> Make(std::shared_ptr<Store> store,
+                                                 const TransfersOptions& options);
   ~Transfers();  // closes
   Transfers(const Transfers&) = delete;
   Transfers& operator=(const Transfers&) = delete;

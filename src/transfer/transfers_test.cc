@@ -34,7 +34,8 @@ struct Pool {
   Pool(std::size_t fragments, std::uint64_t bytes, std::uint64_t pages, std::uint64_t padding = 0)
       : stride(bytes + padding), memory(fragments * stride * pages) {
     std::vector<Fragment> list;
-    for (std::size_t i = 0; i < fragments; ++i) list.push_back({memory.data() + i * stride * pages, stride, bytes});
+    for (std::size_t i = 0; i < fragments; ++i)
+      list.push_back({memory.data() + i * stride * pages, stride, bytes});
     Result<Pages> made = Pages::Make({.fragments = list, .pages = pages, .first_page = 1});
     CISTERN_ASSERT(made.has_value());
     geometry = std::make_shared<const Pages>(std::move(*made));
@@ -244,7 +245,8 @@ TEST_F(TransfersTest, ASaveLeavesItsPagesWhenItHasItsCopy) {
 TEST_F(TransfersTest, CloseLeavesNothingOnThePagesAndEverythingReported) {
   Pool pool(1, 65536, 100);
   Begin(65536);
-  for (std::uint64_t i = 0; i < 50; ++i) ASSERT_TRUE(transfers->Submit(SaveOf(pool, i * 100, {1, 2, 3})).has_value());
+  for (std::uint64_t i = 0; i < 50; ++i)
+    ASSERT_TRUE(transfers->Submit(SaveOf(pool, i * 100, {1, 2, 3})).has_value());
   for (std::uint64_t i = 0; i < 50; ++i)
     ASSERT_TRUE(transfers->Submit(MoveOf<PageLoad>(pool, i * 100, {11, 12, 13})).has_value());
   transfers->Close();
@@ -262,7 +264,8 @@ TEST_F(TransfersTest, WhatIsWrongIsNamedAndNothingIsStarted) {
     Result<std::uint64_t> id = transfers->Submit(std::move(save));
     return id ? std::string() : id.error().ToString();
   };
-  EXPECT_EQ(refused([](PageSave& save) { save.page_ids[1] = 10; }), "invalid: page_ids[1] is 10, pages are 1 to 9");
+  EXPECT_EQ(refused([](PageSave& save) { save.page_ids[1] = 10; }),
+            "invalid: page_ids[1] is 10, pages are 1 to 9");
   EXPECT_EQ(refused([](PageSave& save) { save.page_ids.pop_back(); }),
             "invalid: 1 page_ids for 2 keys: one a key is needed");
   EXPECT_EQ(refused([](PageSave& save) { save.group = 1; }), "invalid: group 1, the namespace has 1");
