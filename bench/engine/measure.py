@@ -50,8 +50,8 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
 
 
 def row(name: str, **values: Any) -> dict[str, Any]:
-    shown = "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items())
-    print(f"{name:<40} {shown}", file=sys.stderr, flush=True)
+    words = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()]
+    print(f"{name:<40} {'  '.join(words)}", file=sys.stderr, flush=True)
     return {"name": name, **values}
 
 
@@ -60,6 +60,11 @@ def took(engine: Engine, prompts: list[list[int]], answer: int) -> float:
     seconds = first["took"]
     assert isinstance(seconds, float)
     return seconds
+
+
+def sooner(name: str, computed: list[float], known: list[float]) -> dict[str, Any]:
+    one, other = statistics.median(computed), statistics.median(known)
+    return row(name, computed_s=one, known_s=other, times_sooner=one / other)
 
 
 def forget(engine: Engine) -> None:
@@ -89,15 +94,13 @@ def first(model: Path, rounds: int, dtype: str) -> list[dict[str, Any]]:
         engine = Engine(model, transfer_config(node), **more).ready()
         cold = measured(engine, known=False)
         warm = measured(engine, known=True)
-        ratio = statistics.median(cold) / statistics.median(warm)
-        rows.append(row("first_token_4096", computed_s=statistics.median(cold), known_s=statistics.median(warm), times_sooner=ratio))
+        rows.append(sooner("first_token_4096", cold, warm))
         engine.kill()
         node.kill()
         node.start()
         with Engine(model, transfer_config(node), **more) as engine:
             again = measured(engine, known=True)
-        ratio = statistics.median(cold) / statistics.median(again)
-        rows.append(row("first_token_4096_after_kill_9", computed_s=statistics.median(cold), known_s=statistics.median(again), times_sooner=ratio))
+        rows.append(sooner("first_token_4096_after_kill_9", cold, again))
     return rows
 
 
@@ -154,12 +157,13 @@ def saving(model: Path, rounds: int, dtype: str) -> list[dict[str, Any]]:
             ratios = pairs(rounds, steps(on), steps(off))
             saved = on.ask("counted")["published_blocks"]
     median, low, high = interval(ratios)
-    return [row("step_time_while_saving_on_over_off", pairs=rounds, blocks=saved, median=median, low_95=low, high_95=high)]
+    name = "step_time_while_saving_on_over_off"
+    return [row(name, pairs=rounds, blocks=saved, median=median, low_95=low, high_95=high)]
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("what", nargs="*", default=["first", "miss", "saving"], help="of: first, miss, saving; default all")
+    ask.add_argument("what", nargs="*", default=["first", "miss", "saving"], help="default: all three")
     ask.add_argument("--rounds", type=int, default=0, help="of each; default 5 for first, 30 pairs for the others")
     ask.add_argument("--dtype", default="float32")
     ask.add_argument("--json", action="store_true", help="one object on standard output")

@@ -81,8 +81,9 @@ def page_bytes(llm: Any) -> dict[str, bytes]:
     """Of every block in the engine's own prefix cache: its hash and group, and its page's bytes."""
     import ctypes
 
-    from cistern.vllm.layout import group_layout
     from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
+
+    from cistern.vllm.layout import group_layout
 
     scheduler = core(llm).scheduler
     runner = core(llm).model_executor.driver_worker.worker.model_runner

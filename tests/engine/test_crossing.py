@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from harness import Engine, Node, prompt, transfer_config
 
 BLOCK = 128

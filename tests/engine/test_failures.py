@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from harness import Engine, Node, prompt, transfer_config
 
 BLOCK = 128

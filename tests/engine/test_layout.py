@@ -27,7 +27,7 @@ def scatter(layout: Layout, page: int, body: bytes) -> None:
         at += one.bytes
 
 
-def layers(order: str, blocks: int = B) -> list["torch.Tensor"]:
+def layers(order: str, blocks: int = B) -> list[torch.Tensor]:
     """One logical [B, H, N, C] view a layer, of one buffer whose physical order of axes is `order`."""
     sizes = {"L": L, "B": blocks, "H": H, "N": N, "C": C}
     whole = torch.arange(L * blocks * H * N * C, dtype=torch.float32).view([sizes[axis] for axis in order])
@@ -35,7 +35,7 @@ def layers(order: str, blocks: int = B) -> list["torch.Tensor"]:
     return [logical[layer] for layer in range(L)]
 
 
-def check_pages(layout: Layout, caches: Sequence["torch.Tensor"], of_page: list[list["torch.Tensor"]]) -> None:
+def check_pages(layout: Layout, caches: Sequence[torch.Tensor], of_page: list[list[torch.Tensor]]) -> None:
     """`of_page[p]`: views of exactly what page p is. Every byte of it is in the page's body and no other's, and
     writing the body elsewhere moves all of it."""
     for page, views in enumerate(of_page):

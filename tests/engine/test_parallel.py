@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 
 import pytest
-
 from harness import Engine, Node, prompt, transfer_config
 
 BLOCK = 128

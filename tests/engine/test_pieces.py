@@ -14,7 +14,6 @@ import pytest
 from cistern.vllm import identity, keys, options, versions
 from cistern.vllm.pace import Pace
 
-
 # ---------------------------------------------------------------------------- options
 
 
@@ -202,7 +201,7 @@ def test_engine_fields_do_not_know_how_the_engine_schedules() -> None:
 
     class Fenced(SimpleNamespace):
         def __getattr__(self, name: str) -> object:
-            assert name not in ("max_model_len", "enforce_eager", "max_num_seqs", "compilation_config", "served_model_name")
+            assert name not in ("max_model_len", "enforce_eager", "max_num_seqs", "compilation_config")
             raise AttributeError(name)
 
     model = Fenced(

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from harness import Engine, Node, prompt, transfer_config
 
 msgspec = pytest.importorskip("msgspec")

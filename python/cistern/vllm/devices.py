@@ -3,7 +3,8 @@
 
 Host memory: the native Transfers read and write the pages themselves. A device: pages pass through pinned staging
 memory; torch copies between the two, on a stream of its own: a call a fragment within the device, for all pages of an
-order together, and one call between device and host. An address of a device is never given to anything that would look at it.
+order together, and one call between device and host. An address of a device is never given to anything that would
+look at it.
 """
 
 from __future__ import annotations

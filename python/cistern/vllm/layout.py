@@ -144,13 +144,16 @@ def _runs(layer: str, tensor: torch.Tensor, pages: int) -> tuple[list[Fragment],
     if page_stride <= 0 or any(stride <= 0 for _, stride in rest):
         raise UnknownLayout(f"layer {layer}: strides {tuple(strides)} repeat or reverse bytes")
     rest.sort(key=lambda one: one[1])
-    run, outer = size, []
+    run = size
+    outer: list[tuple[int, int]] = []
     for count, stride in rest:
         if not outer and stride == run:
             run *= count
         else:
             if stride < run:
-                raise UnknownLayout(f"layer {layer}: shape {tuple(shape)} with strides {tuple(strides)} overlaps itself")
+                raise UnknownLayout(
+                    f"layer {layer}: shape {tuple(shape)} with strides {tuple(strides)} overlaps itself"
+                )
             outer.append((count, stride))
     if kernel > 1:
         # Kernel blocks of one page lie one after the other; the page's stride is theirs together.
@@ -194,4 +197,6 @@ def _refuse_overlap(layer: str, fragments: Sequence[Fragment]) -> None:
             raise UnknownLayout(f"layer {layer} and its group: two layers' pages overlap without being the same")
     for fragment in ordered:
         if fragment.bytes > fragment.stride:
-            raise UnknownLayout(f"layer {layer} and its group: a page of {fragment.bytes} bytes every {fragment.stride}")
+            raise UnknownLayout(
+                f"layer {layer} and its group: a page of {fragment.bytes} bytes every {fragment.stride}"
+            )

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import Chain, Error, Gone, Lease, TooLate
@@ -147,7 +148,8 @@ class Scheduler:
         if not live.tracked.may_load or getattr(request, "skip_reading_prefix_cache", False):
             return 0, False
         self._grow(live)
-        if self._plan.external_tokens(request.request_id, len(live.tracked.keys), computed_tokens, request.num_tokens) == 0:
+        most = len(live.tracked.keys)
+        if self._plan.external_tokens(request.request_id, most, computed_tokens, request.num_tokens) == 0:
             return 0, False
         joined = self._ready(live)
         if joined is None:
@@ -520,7 +522,7 @@ class Scheduler:
             self.stats.add("abandoned_blocks", len(ids))
             self._tell(namespace, ids, lambda store: store.abandon)
         for load in effects.loaded:
-            self._link.do(lambda _, number=load.order.id: self._release_hold(number))
+            self._link.do(partial(self._release_hold, load.order.id))
             reports = list(load.ranks.values())
             good = min(report.blocks for report in reports)
             took_us = max(report.took_us for report in reports)
@@ -531,7 +533,7 @@ class Scheduler:
             self.stats.add("load_us", took_us)
             self._pace.load(max(report.moved_bytes for report in reports), took_us / 1e6)
 
-    def _release_hold(self, number: int) -> None:
+    def _release_hold(self, number: int, _: Joined) -> None:
         hold = self._holds.pop(number, None)
         if hold is not None:
             hold.release()
@@ -579,14 +581,14 @@ def read_groups(vllm_config: Any, kv_cache_config: Any, block_tokens: int) -> li
             kind = type(one)
             if kind is SlidingWindowSpec:
                 windows.add(int(one.sliding_window))
-            elif kind in (FullAttentionSpec, MLAAttentionSpec) and not getattr(one, "attention_chunk_size", None):
+            elif kind in (FullAttentionSpec, MLAAttentionSpec) and getattr(one, "attention_chunk_size", None) is None:
                 windows.add(0)
             else:
                 raise ConfigurationError(
                     f"KV cache group {number} ({group.layer_names[0]} ...) is a {kind.__name__}: Cistern knows full "
                     "and sliding-window attention, so this model runs without it"
                 )
-        if not getattr(group, "enable_kv_transfer", True) or getattr(spec, "prefix_replay_tokens", 0):
+        if getattr(group, "enable_kv_transfer", True) is False or getattr(spec, "prefix_replay_tokens", None):
             raise ConfigurationError(f"KV cache group {number} is not kept in a way that Cistern knows")
         tokens = versions.group_tokens(spec, vllm_config)
         if block_tokens % tokens:

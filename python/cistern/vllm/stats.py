@@ -27,6 +27,7 @@ COUNTERS = {
 class CisternStats(KVConnectorStats):
     """Counters of one interval; `total` keeps those of the scheduler side's whole life."""
 
+    data: dict[str, Any]
     total: dict[str, int]
 
     def __init__(self, data: dict[str, Any] | None = None) -> None:

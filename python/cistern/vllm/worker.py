@@ -14,7 +14,7 @@ from .. import Done, Error
 from . import identity, versions
 from .devices import Batch, Mover, check_device, make_mover
 from .layout import Layout, group_layout
-from .link import Joined, Link, Target
+from .link import Link, Target
 from .options import Options
 from .orders import Hello, LoadOrder, LoadReport, RankReport, SaveOrder, SaveReport, Session
 
