@@ -23,6 +23,14 @@ def test_every_option_has_a_default_and_a_help() -> None:
         assert one.metadata["help"] and one.metadata["check"](one.name, one.default) == one.default
 
 
+def test_every_option_stands_in_the_manual_with_its_default_and_meaning() -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "vllm.md").read_text()
+    for one in options.fields(options.Options):
+        assert f"| `{one.name}` | `{json.dumps(one.default)}` | {one.metadata['help']} |" in manual
+    for one in options.fields(options.Wishes):
+        assert f"| `cistern.{one.name}` | `{json.dumps(one.default)}` | {one.metadata['help']} |" in manual
+
+
 @pytest.mark.parametrize(
     ("extra", "says"),
     [

@@ -19,8 +19,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from . import options, versions
+from .groups import read_groups
 from .orders import LoadOrder, RankReport, SaveOrder, Session
-from .scheduler import Scheduler, read_groups
+from .scheduler import Scheduler
 from .stats import CisternMetrics, CisternStats
 from .worker import Worker
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .. import Chain, Error, Gone, Lease, TooLate
 from . import identity, versions
 from .events import Stored
+from .groups import ConfigurationError, read_groups
 from .keys import content_hashed, new_keys
 from .link import Joined, Link, Target
 from .node import NodeStarter, socket_path
@@ -36,10 +37,6 @@ PUBLISH_US = 5_000_000
 PUBLISH_AT_ONCE = 1024
 
 
-class ConfigurationError(ValueError):
-    """The engine cannot run with this connector as configured; the message says what to change."""
-
-
 @dataclass
 class _Live:
     """A request, the engine's and ours."""
@@ -56,13 +53,6 @@ class _Live:
     found_keys: int = 0
     first_asked: float = 0.0
     counted: bool = False
-
-
-@dataclass(frozen=True)
-class Group:
-    name: str
-    window_tokens: int
-    pages_per_block: int
 
 
 class Scheduler:
@@ -563,40 +553,3 @@ class Scheduler:
         if text not in self._told and len(self._told) < 1000:
             self._told.add(text)
             logger.warning("cistern: %s", text)
-
-
-# ---------------------------------------------------------------------------- the groups
-
-
-def read_groups(vllm_config: Any, kv_cache_config: Any, block_tokens: int) -> list[Group]:
-    """Raises ConfigurationError for a kind of attention whose KV this connector does not know."""
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
-
-    groups = []
-    for number, group in enumerate(kv_cache_config.kv_cache_groups):
-        spec = group.kv_cache_spec
-        inner = versions.layer_specs(spec)
-        windows = set()
-        for one in (inner or {"": spec}).values():
-            kind = type(one)
-            if kind is SlidingWindowSpec:
-                windows.add(int(one.sliding_window))
-            elif kind in (FullAttentionSpec, MLAAttentionSpec) and getattr(one, "attention_chunk_size", None) is None:
-                windows.add(0)
-            else:
-                raise ConfigurationError(
-                    f"KV cache group {number} ({group.layer_names[0]} ...) is a {kind.__name__}: Cistern knows full "
-                    "and sliding-window attention, so this model runs without it"
-                )
-        if getattr(group, "enable_kv_transfer", True) is False or getattr(spec, "prefix_replay_tokens", None):
-            raise ConfigurationError(f"KV cache group {number} is not kept in a way that Cistern knows")
-        tokens = versions.group_tokens(spec, vllm_config)
-        if block_tokens % tokens:
-            raise ConfigurationError(f"KV cache group {number}: {tokens} tokens a block do not divide {block_tokens}")
-        window = 0 if 0 in windows else max(windows)
-        groups.append(Group(f"group{number}", window, block_tokens // tokens))
-    if not groups:
-        raise ConfigurationError("the model has no KV cache")
-    if all(group.window_tokens for group in groups):
-        raise ConfigurationError("all of the model's attention is sliding-window: Cistern needs one full group")
-    return groups
