@@ -21,11 +21,11 @@ def start(asked: dict[str, Any]) -> Any:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from vllm import LLM
 
-    more = dict(asked.get("engine", {}))
+    more = {"enforce_eager": True, **asked.get("engine", {})}
     if asked.get("connector") is not None:
         more["kv_transfer_config"] = asked["connector"]
     return LLM(
-        model=asked["model"], skip_tokenizer_init=True, dtype=asked.get("dtype", "float32"), enforce_eager=True,
+        model=asked["model"], skip_tokenizer_init=True, dtype=asked.get("dtype", "float32"),
         kv_cache_memory_bytes=asked.get("kv_bytes", 300_000_000), max_model_len=asked.get("max_model_len", 8448),
         disable_log_stats=False, **more,
     )

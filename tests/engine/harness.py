@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,21 @@ class Node:
 
         with Store.connect(self.socket) as store:
             return store.status()
+
+    def wait_blocks(self, least: int) -> int:
+        """Until so many blocks are to be seen: engines publish beside their answers."""
+        from cistern import Error, Store
+
+        end = time.monotonic() + WATCHDOG_S
+        while True:
+            try:
+                with Store.connect(self.socket) as store:
+                    while (blocks := store.status()["now"]["blocks"]) < least:
+                        assert time.monotonic() < end, f"{blocks} blocks of {least} are there"
+                    assert isinstance(blocks, int)
+                    return blocks
+            except Error:
+                assert time.monotonic() < end, "the node does not answer"
 
     def remove(self) -> None:
         self.kill()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import Engine, Node, prompt, transfer_config
@@ -24,7 +25,13 @@ def right(small: Path) -> list[list[int]]:
     return ORACLE["right"]
 
 
-def ranks(small: Path, node: Node, **parallel: int) -> Engine:
+# Without a warm-up the second stage of a vLLM on CPUs does not run, and an eager engine has none.
+STAGES = {
+    "pipeline_parallel_size": 2, "enforce_eager": False, "compilation_config": {"mode": 2, "backend": "eager"},
+}
+
+
+def ranks(small: Path, node: Node, **parallel: Any) -> Engine:
     return Engine(
         small, transfer_config(node, load_timeout_s=3.0, save_timeout_s=3.0), {"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
         processes=True, engine=parallel, kv_bytes=60_000_000, max_model_len=2048,
@@ -36,14 +43,13 @@ def answers(engine: Engine) -> tuple[list[list[int]], list[int]]:
     return [one["tokens"] for one in got], [one["cached"] for one in got]
 
 
-@pytest.mark.parametrize("parallel", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["TP2", "PP2"])
-def test_ranks_share_and_survive_their_node(small: Path, node: Node, parallel: dict[str, int]) -> None:
+@pytest.mark.parametrize("parallel", [{"tensor_parallel_size": 2}, STAGES], ids=["TP2", "PP2"])
+def test_ranks_share_and_survive_their_node(small: Path, node: Node, parallel: dict[str, Any]) -> None:
     want = right(small)
     with ranks(small, node, **parallel) as first:
         tokens, cached = answers(first)
         assert tokens == want and cached == [0] * 4
-    blocks = node.status()["now"]["blocks"]
-    assert blocks >= sum(FULL) // BLOCK
+        blocks = node.wait_blocks(sum(FULL) // BLOCK)
     with ranks(small, node, **parallel) as second:
         assert answers(second) == (want, FULL)
         assert second.ask("reset") is True
@@ -54,6 +60,6 @@ def test_ranks_share_and_survive_their_node(small: Path, node: Node, parallel: d
         node.kill()
         assert answers(second)[0] == want
         node.start()
-        assert node.status()["now"]["blocks"] == blocks
+        assert node.wait_blocks(blocks) == blocks  # what lay in memory is there again
         assert second.ask("reset") is True
         assert answers(second)[0] == want
