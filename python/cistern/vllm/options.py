@@ -92,7 +92,7 @@ class Options:
     start_timeout_s: float = _option(20.0, _between(0, 300), "how long the first request may wait for the node")
     min_load_tokens: int = _option(0, _whole(0, 1 << 30), "hits below this are computed; 0: by measurement")
     max_pages_share: float = _option(
-        0.25, _between(0.01, 0.9), "of the engine's KV blocks that saves on their way may keep from reuse"
+        0.5, _between(0.01, 0.9), "of the engine's KV blocks that saves on their way may keep from reuse"
     )
     max_bytes_per_s: int = _option(0, _whole(0, 1 << 50), "of loads and of saves, each rank; 0: no limit")
     kv_cache_layout: str = _option("", _text, "asks the engine for this KV cache layout; empty: whatever it takes")

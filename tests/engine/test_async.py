@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's own AsyncScheduler and block pool, with mock workers and a store in a dictionary: two steps in flight, drafts
+of which some are rejected, preemption and resumption in a tiny KV space, aborts, loads that fail in part. A page's
+content is, for each position, a hash over all that it was computed from, so that whatever ends up under a wrong key,
+or was read while being reused, shows."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from harness import transfer_config  # noqa: E402
+
+import cistern.vllm.scheduler as scheduler_module  # noqa: E402
+from cistern.vllm.connector import CisternConnector, Reports, StepOrders  # noqa: E402
+from cistern.vllm.link import Joined, Target  # noqa: E402
+from cistern.vllm.orders import Hello, LoadReport, RankReport, SaveReport  # noqa: E402
+
+BLOCK, PAGES, DRAFTS, ANSWER = 16, 26, 3, 40
+
+
+class DictionaryStore:
+    """Blocks by key; a put is its content until it is published."""
+
+    owner = bytes(16)
+
+    def __init__(self) -> None:
+        self.blocks: dict[bytes, tuple[int, ...]] = {}
+        self.puts: dict[bytes, tuple[bytes, tuple[int, ...]]] = {}
+
+    def match(self, namespace: object, chain: Any, **more: object) -> SimpleNamespace:
+        count = 0
+        for key in chain:
+            if key not in self.blocks:
+                break
+            count += 1
+        return SimpleNamespace(blocks=count, hold=None)
+
+    def publish(self, namespace: object, puts: list[bytes], **more: object) -> None:
+        for put in puts:
+            key, content = self.puts.pop(put)
+            self.blocks.setdefault(key, content)
+
+    def abandon(self, namespace: object, puts: list[bytes], **more: object) -> None:
+        for put in puts:
+            self.puts.pop(put, None)
+
+
+class StoreLink:
+    """A link whose node answers at once."""
+
+    def __init__(self, store: DictionaryStore) -> None:
+        self.store, self.joined, self.refused, self.failures = store, None, "", 0
+
+    def aim(self, target: Target) -> None:
+        self.joined = Joined(target, self.store, [None])  # type: ignore[arg-type,list-item,assignment]
+
+    def do(self, work: Any) -> None:
+        work(self.joined)
+
+    def lost(self, joined: object) -> None:
+        raise AssertionError
+
+    def flush(self, timeout_s: float) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+def mix(before: int, token: int) -> int:
+    return hash((before, token))
+
+
+class MockWorker:
+    """Executes steps in their order, copies slowly, and keeps each request's true tokens as a model runner would."""
+
+    def __init__(self, dice: random.Random, store: DictionaryStore) -> None:
+        self.dice, self.store = dice, store
+        self.pages: list[list[int]] = [[0] * BLOCK for _ in range(PAGES)]
+        self.tokens: dict[str, list[int]] = {}
+        self.computed: dict[str, int] = {}
+        self.copies: list[Any] = []
+        self.loads: list[Any] = []
+        self.said_hello = False
+
+    def sample(self, tokens: list[int]) -> int:
+        return 3 + abs(mix(len(tokens), tokens[-1])) % 400
+
+    def execute(self, step: Any) -> tuple[Any, Any]:
+        from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+
+        orders: StepOrders = step.orders
+        self.loads += orders.loads
+        ids, sampled = [], []
+        for name, count in step.scheduled.items():
+            if name in step.fresh:
+                self.tokens[name], self.computed[name] = list(step.fresh[name][0]), step.fresh[name][1]
+            sampled.append(self.forward(name, count, step.tables[name], len(step.drafts.get(name, ()))))
+            ids.append(name)
+        self.copies += [order for order in orders.saves]
+        report = RankReport(0, orders.step if orders.saves else 0, session=orders.session_number)
+        if not self.said_hello:
+            report.hello, self.said_hello = Hello(0, "here", "cpu", "", (1,), ("mock",)), True
+        output = KVConnectorOutput(kv_connector_worker_meta=Reports([report]))
+        self.copy_some(report)
+        self.load_some(report, output)
+        return ids, ModelRunnerOutput(
+            req_ids=ids, req_id_to_index={name: i for i, name in enumerate(ids)}, sampled_token_ids=sampled,
+            kv_connector_output=output,
+        )
+
+    def forward(self, name: str, count: int, table: list[int], drafts: int) -> list[int]:
+        tokens, at = self.tokens[name], self.computed[name]
+        true = list(tokens)
+        while len(true) < at + count:  # what will have been right, had each draft been
+            true.append(self.sample(true))
+        wrong_from = at + count - drafts + self.dice.randrange(drafts + 1) if drafts else at + count
+        for position in range(at, at + count):
+            token = true[position] if position < wrong_from or position < len(tokens) else 1
+            before = 0
+            if position:
+                before = self.pages[table[(position - 1) // BLOCK]][(position - 1) % BLOCK]
+            assert table[position // BLOCK] != 0
+            self.pages[table[position // BLOCK]][position % BLOCK] = mix(before, token)
+        good = min(at + count, max(wrong_from, len(tokens)))
+        self.computed[name] = good
+        if good < len(tokens):
+            return []  # a prompt's chunk
+        new = true[len(tokens) : good]
+        new.append(self.sample(true[:good]))
+        tokens += new
+        return new
+
+    def copy_some(self, report: RankReport) -> None:
+        """Reads the pages when it gets to it: later than the engine would like to use them again."""
+        while self.copies and self.dice.random() < 0.5:
+            order = self.copies.pop(0)
+            good = len(order.keys) if self.dice.random() < 0.9 else self.dice.randrange(len(order.keys))
+            for key, put, page in zip(order.keys[:good], order.put_ids[0], order.pages[0], strict=False):
+                self.store.puts[put] = (key, tuple(self.pages[page]))
+            report.saves.append(SaveReport(0, order.id, good))
+
+    def load_some(self, report: RankReport, output: Any) -> None:
+        while self.loads and self.dice.random() < 0.6:
+            order = self.loads.pop(0)
+            good = len(order.keys) if self.dice.random() < 0.7 else self.dice.randrange(len(order.keys))
+            for key, page in zip(order.keys[:good], order.pages[0], strict=False):
+                self.pages[page] = list(self.store.blocks[key])
+            bad = tuple(order.pages[0][good:])
+            report.loads.append(LoadReport(0, order.id, good, bad_pages=bad))
+            output.finished_recving = {*(output.finished_recving or ()), order.request}
+            output.invalid_block_ids |= set(bad)
+
+
+def make_scheduler(model: Path, monkeypatch: pytest.MonkeyPatch, store: DictionaryStore) -> tuple[Any, Any]:
+    import torch
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.utils.hashing import get_hash_fn_by_name
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+
+    monkeypatch.setattr(scheduler_module, "Link", lambda starter=None: StoreLink(store))
+    import cistern.vllm
+
+    cistern.vllm.register()
+    config = EngineArgs(
+        model=str(model), skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=256,
+        max_num_seqs=6, max_num_batched_tokens=64, kv_cache_memory_bytes=1 << 20,
+        kv_transfer_config=transfer_config(socket="/nowhere", start_node=False, max_pages_share=0.5),
+        speculative_config={"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 2},
+    ).create_engine_config()
+    config.scheduler_config.async_scheduling = True
+    config.cache_config.block_size = BLOCK
+    config.cache_config.num_gpu_blocks = PAGES
+    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    kv = KVCacheConfig(num_blocks=PAGES, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
+    made = AsyncScheduler(
+        vllm_config=config, kv_cache_config=kv, structured_output_manager=SimpleNamespace(accept_tokens=lambda *_: True),
+        block_size=BLOCK, hash_block_size=BLOCK, log_stats=False,
+    )
+    function = get_hash_fn_by_name("sha256")
+    init_none_hash(function)
+    return made, get_request_block_hasher(BLOCK, function)
+
+
+def content_of(tokens: list[int]) -> list[int]:
+    content, before = [], 0
+    for token in tokens:
+        before = mix(before, token)
+        content.append(before)
+    return content
+
+
+def run(small: Path, monkeypatch: pytest.MonkeyPatch, seed: int, plant: Any = None) -> tuple[int, int, int]:
+    """How many of the blocks that were published are wrong, how often a request was preempted, and loads."""
+    from vllm import SamplingParams
+    from vllm.v1.request import Request, RequestStatus
+
+    dice, store = random.Random(seed), DictionaryStore()
+    scheduler, hasher = make_scheduler(small, monkeypatch, store)
+    assert isinstance(scheduler.connector, CisternConnector)
+    if plant is not None:
+        plant(scheduler.connector._scheduler)
+    worker = MockWorker(dice, store)
+    requests: dict[str, Any] = {}
+    flight: deque[tuple[Any, Any]] = deque()
+    loads = 0
+    for turn in range(900):
+        if turn < 500 and len(requests) < 40 and dice.random() < 0.15:
+            name = f"r{len(requests)}"
+            tokens = [dice.randrange(3, 9) for _ in range(dice.randrange(5, 90))]
+            if requests and dice.random() < 0.5:  # goes on where an earlier one was, or ended
+                earlier = list(dice.choice(list(requests.values())).all_token_ids)
+                tokens = [*earlier[: dice.randrange(len(earlier) + 1)], *tokens][:150]
+            chosen = SamplingParams(max_tokens=ANSWER, temperature=0, ignore_eos=True, detokenize=False)
+            requests[name] = Request(
+                request_id=name, prompt_token_ids=tokens, sampling_params=chosen, pooling_params=None,
+                block_hasher=hasher,
+            )
+            scheduler.add_request(requests[name])
+        if dice.random() < 0.01 and scheduler.running:
+            scheduler.finish_requests(dice.choice(scheduler.running).request_id, RequestStatus.FINISHED_ABORTED)
+        if len(flight) < 2 and scheduler.has_requests():
+            out = scheduler.schedule()
+            fresh = {one.req_id: one for one in out.scheduled_new_reqs}
+            cached = out.scheduled_cached_reqs
+            starts = {name: one.num_computed_tokens for name, one in fresh.items()}
+            starts |= {n: c for n, c in zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+                       if n in cached.resumed_req_ids}
+            loads += len(out.kv_connector_metadata.loads)
+            step = SimpleNamespace(
+                orders=out.kv_connector_metadata, scheduled=dict(out.num_scheduled_tokens),
+                drafts=dict(out.scheduled_spec_decode_tokens),
+                fresh={n: (list(requests[n].all_token_ids), c) for n, c in starts.items()},
+                tables={n: list(scheduler.kv_cache_manager.get_block_ids(n)[0]) for n in out.num_scheduled_tokens},
+            )
+            _, output = worker.execute(step)
+            flight.append((out, output))
+        if flight and (len(flight) == 2 or dice.random() < 0.3 or not scheduler.has_requests()):
+            scheduler.update_from_output(*flight.popleft())
+        if turn >= 500 and not scheduler.has_requests() and not flight:
+            break
+    expected = {}
+    for request in requests.values():
+        content = content_of(list(request.all_token_ids))
+        for number, key in enumerate(request.block_hashes):
+            expected[bytes(key)] = tuple(content[number * BLOCK : (number + 1) * BLOCK])
+    assert len(store.blocks) > 20
+    wrong = sum(expected.get(key) != content for key, content in store.blocks.items())
+    if plant is None:
+        finished = [one for one in requests.values() if one.status == RequestStatus.FINISHED_LENGTH_CAPPED]
+        assert len(finished) > 10
+        assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == PAGES - 1
+    return wrong, sum(one.num_preemptions for one in requests.values()), loads
+
+
+def test_only_what_its_key_says_is_ever_seen(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [run(small, monkeypatch, seed) for seed in range(12)]
+    assert [wrong for wrong, _, _ in runs] == [0] * len(runs)
+    assert sum(preempted for _, preempted, _ in runs) > 10 and sum(loads for _, _, loads in runs) > 10
+
+
+def uncomputed(side: Any) -> None:
+    """What has a hash counts as computed."""
+    side._plan.frontier = lambda tokens, **more: tokens
+
+
+def unreferenced(side: Any) -> None:
+    """Pages that are being copied may be reused."""
+    pool = side._pool
+    side._pool = SimpleNamespace(blocks=pool.blocks, touch=lambda blocks: None, free_blocks=lambda blocks: None)
+
+
+@pytest.mark.parametrize("plant", [uncomputed, unreferenced])
+def test_a_planted_bug_shows(small: Path, monkeypatch: pytest.MonkeyPatch, plant: Any) -> None:
+    """The test above can fail."""
+    assert sum(run(small, monkeypatch, seed, plant)[0] for seed in range(4)) > 0
