@@ -184,8 +184,8 @@ def make_scheduler(model: Path, monkeypatch: pytest.MonkeyPatch, store: Dictiona
     spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
     kv = KVCacheConfig(num_blocks=PAGES, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
     made = AsyncScheduler(
-        vllm_config=config, kv_cache_config=kv, structured_output_manager=SimpleNamespace(accept_tokens=lambda *_: True),
-        block_size=BLOCK, hash_block_size=BLOCK, log_stats=False,
+        vllm_config=config, kv_cache_config=kv, block_size=BLOCK, hash_block_size=BLOCK, log_stats=False,
+        structured_output_manager=SimpleNamespace(accept_tokens=lambda *_: True),
     )
     function = get_hash_fn_by_name("sha256")
     init_none_hash(function)
