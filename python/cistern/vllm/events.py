@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .plan import Plan
 
 MEDIUM = "CISTERN"
+MOST_KNOWN = 4096
 
 
 class Stored:
@@ -32,6 +33,8 @@ class Stored:
                 continue
             first, last = order.first_block * size, (order.first_block + len(order.keys)) * size
             adapter = owner.request.lora_request
+            if len(self._known) >= MOST_KNOWN:  # those of saves that came to nothing
+                del self._known[next(iter(self._known))]
             self._known[order.id] = (
                 order, list(owner.request.all_token_ids[first:last]), size,
                 adapter.lora_name if adapter else None, adapter.lora_int_id if adapter else None,

@@ -171,8 +171,7 @@ def engine_fields(vllm_config: Any, kv_cache_config: Any, version: str) -> tuple
         if getattr(cache, "calculate_kv_scales", False):
             raise Doubt("calculate_kv_scales: the scales depend on what was computed first")
         held = weights(model.model, model.revision, str(load.load_format), model.seed)
-        scales = model.hf_overrides if callable(model.hf_overrides) else ""
-        if scales:
+        if callable(model.hf_overrides):
             raise Doubt("hf_overrides is a function")
     except Doubt as error:
         doubt = str(error)

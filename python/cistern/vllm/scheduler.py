@@ -33,6 +33,8 @@ ANSWER_GOOD_S = 1.0
 QUIET_S = 1.0
 """How long nothing is asked after the node did not answer in time."""
 HOLD_EXTRA_US = 1_000_000
+IDLE_S = 2.0
+"""How long an engine in this process, with nothing left to run, waits for its last saves."""
 PUBLISH_US = 5_000_000
 PUBLISH_AT_ONCE = 1024
 
@@ -211,9 +213,8 @@ class Scheduler:
         if due:
             saves += self._order(self._step, due)
         loads, self._loads = self._loads, []
-        total = sum(scheduled.values())
-        if total:
-            self._steps[self._step] = (time.monotonic(), total)
+        if saves:
+            self._steps[self._step] = (time.monotonic(), sum(scheduled.values()))
         session = self._session
         if session is not None and all(
             self._joined_ranks.get(rank, 0) >= session.number for rank in range(self._ranks)
@@ -235,7 +236,7 @@ class Scheduler:
                 self.stats.add("saved_bytes", saved.moved_bytes)
                 if saved.message:
                     self._say(f"blocks are not saved: {saved.message}")
-        self._measure()
+        self._measure(max((report.step for report in reports), default=0))
         self._apply(
             self._plan.report(
                 [report.step for report in reports if report.step],
@@ -257,7 +258,7 @@ class Scheduler:
             orders = StepOrders(self._step, None, self._session_number, [], late)
             worker.begin(orders)
             worker.save(orders)
-        worker.wait_idle(self._options.save_timeout_s)
+        worker.wait_idle(IDLE_S)
         report = worker.report()
         if report is not None:
             self.came_back([report], set())
@@ -277,9 +278,7 @@ class Scheduler:
             return True
         self.stats.add("resets")
         joined = self._joined
-        if self._options.on_reset == "drop" and joined is not None:
-            for namespace in joined.namespaces:
-                joined.store.drop_namespace(namespace)
+        dropped = self._options.on_reset != "drop" or (joined is not None and self._drop(joined))
         self._apply(self._plan.reset())
         self._late_saves = []
         self._generation = identity.fresh_generation()
@@ -288,7 +287,16 @@ class Scheduler:
         for live in self._live.values():
             live.found = -1
         self._aim()
-        return self._plan.loads == 0
+        return dropped and self._plan.loads == 0
+
+    def _drop(self, joined: Joined) -> bool:
+        try:
+            for namespace in joined.namespaces:
+                joined.store.drop_namespace(namespace)
+        except Error as error:
+            self._say(f"what is stored could not be dropped: {error}")
+            return False
+        return True
 
     def close(self) -> None:
         self._late_saves = []
@@ -539,14 +547,13 @@ class Scheduler:
 
             self._link.do(work)
 
-    def _measure(self) -> None:
-        """The oldest planned step has come back: how long it took beside the others in flight."""
-        if not self._steps:
-            return
-        number = min(self._steps)
-        planned, tokens = self._steps.pop(number)
+    def _measure(self, step: int) -> None:
+        """A step has come back: how long it took beside the others in flight. Only steps that saved something say
+        which they are; those are the ones that computed something."""
         now = time.monotonic()
-        self._pace.step(tokens, now - max(planned, self._last_update))
+        if step in self._steps:
+            planned, tokens = self._steps.pop(step)
+            self._pace.step(tokens, now - max(planned, self._last_update))
         self._last_update = now
 
     def _say(self, text: str) -> None:

@@ -58,7 +58,7 @@ class Worker:
     def __init__(self, options: Options, vllm_config: Any, kv_cache_config: Any, rank: int) -> None:
         self._options = options
         self._kv = kv_cache_config
-        self._rank = rank
+        self._rank = rank % int(vllm_config.parallel_config.world_size)
         self._replicas = versions.identical_ranks(vllm_config, kv_cache_config)
         block_tokens, _ = versions.block_sizes(vllm_config, kv_cache_config)
         self._per_block = tuple(
