@@ -33,7 +33,7 @@ STAGES = {
 
 def ranks(small: Path, node: Node, **parallel: Any) -> Engine:
     return Engine(
-        small, transfer_config(node, load_timeout_s=3.0, save_timeout_s=3.0), {"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
+        small, transfer_config(node, load_timeout_s=5.0, save_timeout_s=25.0), {"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
         processes=True, engine=parallel, kv_bytes=60_000_000, max_model_len=2048,
     )
 
