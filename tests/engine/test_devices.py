@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both bodies of the page mover move the same bytes. The one for devices runs here on host memory, with streams that
+are as late as a test likes: what it does to a device's memory it does through torch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from harness import Node  # noqa: E402
+
+from cistern import Code, Group, NamespaceSpec, Store, new_put_id  # noqa: E402
+from cistern.vllm.devices import Batch, HostMover, Mover, StagedMover, UnknownDevice, check_device  # noqa: E402
+from cistern.vllm.layout import Layout, group_layout  # noqa: E402
+
+LAYERS, PAGES, CONTENT = 3, 9, 4096
+
+
+class LateStreams:
+    """Queued work is done when somebody asks how far it is, not before."""
+
+    def __init__(self) -> None:
+        self.queue: list[Callable[[], object]] = []
+        self.done = 0
+
+    def staging(self, size_bytes: int) -> Any:
+        return torch.zeros(size_bytes, dtype=torch.uint8)
+
+    def after_compute(self, work: Callable[[], object]) -> int:
+        self.queue.append(work)
+        return len(self.queue)
+
+    def reached(self, event: int) -> bool:
+        if self.done < len(self.queue):
+            self.queue[self.done]()
+            self.done += 1
+        return self.done >= event
+
+    def wait(self, event: int) -> None:
+        while not self.reached(event):
+            pass
+
+
+def make(seed: int) -> tuple[list[Any], Layout]:
+    dice = torch.Generator().manual_seed(seed)
+    caches = [torch.randn(PAGES, 4, CONTENT // 4, generator=dice) for _ in range(LAYERS)]
+    names = [f"layer{i}" for i in range(LAYERS)]
+    return caches, group_layout(names, dict(zip(names, caches, strict=True)), PAGES, None)
+
+
+def drain(mover: Mover) -> list[Any]:
+    done = []
+    while mover.in_flight:
+        done += mover.wait(10)
+    return done
+
+
+@pytest.mark.parametrize("saver", ["host", "staged"])
+@pytest.mark.parametrize("loader", ["host", "staged"])
+def test_what_one_body_saves_the_other_loads(node: Node, saver: str, loader: str) -> None:
+    def mover(kind: str, layout: Layout, store: Store) -> Mover:
+        if kind == "host":
+            return HostMover(store, [layout], 0)
+        return StagedMover(store, [layout], LateStreams(), 0, staging_bytes=4 * layout.page_bytes)
+
+    (source, from_layout), (target, to_layout) = make(1), make(2)
+    before = [cache.clone() for cache in target]
+    with Store.connect(node.socket) as store:
+        namespace = store.attach(
+            NamespaceSpec({"test": saver + loader}, groups=(Group("g", part_bytes=(from_layout.page_bytes,)),))
+        )
+        keys, puts = [bytes([i]) * 32 for i in range(1, 4)], [new_put_id() for _ in range(3)]
+        out = mover(saver, from_layout, store)
+        number = out.save(Batch(namespace, 0, 0, keys, [7, 2, 5], 5_000_000, parents=[None, *keys[:2]], put_ids=puts))
+        (done,) = drain(out)
+        assert done.id == number and done.kind == "save" and not any(done.outcomes), done
+        assert store.publish(namespace, puts) == 3
+        back = mover(loader, to_layout, store)
+        number = back.load(Batch(namespace, 0, 0, keys, [1, 8, 3], 5_000_000))
+        (done,) = drain(back)
+        assert done.id == number and not any(done.outcomes), done
+        for cache, other, old in zip(target, source, before, strict=True):
+            assert torch.equal(cache[[1, 8, 3]], other[[7, 2, 5]])
+            assert torch.equal(cache[[0, 2, 4, 5, 6, 7]], old[[0, 2, 4, 5, 6, 7]])
+        # A block that is not there: reported, and of a staged load nothing reaches the device.
+        number = back.load(Batch(namespace, 0, 0, [keys[0], bytes(31) + b"x"], [4, 6], 5_000_000))
+        (done,) = drain(back)
+        assert done.id == number and done.outcomes[1] != Code.OK
+        if loader == "staged":
+            assert all(torch.equal(cache[[4, 6]], old[[4, 6]]) for cache, old in zip(target, before, strict=True))
+        out.close()
+        back.close()
+
+
+def test_an_unknown_device_is_refused_by_name() -> None:
+    check_device("cpu")
+    check_device("cuda")
+    with pytest.raises(UnknownDevice, match="tpu"):
+        check_device("tpu")
