@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a virtual environment in which a real vLLM runs on CPUs, and Cistern's package from the build beside it.
+"""Makes a virtual environment in which a real vLLM runs on CPUs, with Cistern's package from the build linked in.
 
-    python3 tests/engine/install.py VENV BUILD_PYTHON
+    python3 tests/engine/install.py VENV [BUILD_PYTHON]
 
-VENV is made, or made anew where requirements.txt changed. PyPI's torch is built for CUDA and links its libraries,
+VENV is made, or made anew where requirements.txt changed (what else was in it is gone then). Without BUILD_PYTHON it
+gets vLLM only. PyPI's torch is built for CUDA and links its libraries,
 which take gigabytes and do nothing here: small libraries of the same names take their place, which have every symbol
 that torch's own leave open and answer each call with "no device". Needs gcc and readelf.
 """
@@ -113,7 +114,7 @@ def link_package(site: Path, build: Path) -> None:
 
 
 def main() -> None:
-    venv, build = Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute()
+    venv = Path(sys.argv[1]).absolute()
     wanted, installed = (HERE / "requirements.txt").read_text() + Path(__file__).read_text(), venv / "installed.txt"
     python = venv / "bin" / "python"
     if not installed.exists() or installed.read_text() != wanted:
@@ -127,7 +128,8 @@ def main() -> None:
         stand_in_for_cuda(site_of(python))
         run(str(python), "-c", "import torch; assert not torch.cuda.is_available()")
         installed.write_text(wanted)
-    link_package(site_of(python), build)
+    if len(sys.argv) > 2:
+        link_package(site_of(python), Path(sys.argv[2]).absolute())
 
 
 def site_of(python: Path) -> Path:

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models with seeded random weights, written where a test wants them."""
+"""Small models with seeded random weights, written where a test wants them.
+
+    python tests/engine/model.py DIR
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +92,7 @@ def write(folder: Path, config: dict[str, Any], seed: int = 1234) -> Path:
             tensors[f"{at}{name}.weight"] = norm()
     save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
     return folder
+
+
+if __name__ == "__main__":
+    print(write(Path(sys.argv[1]), LLAMA))
