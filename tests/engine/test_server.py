@@ -133,9 +133,9 @@ def test_two_servers_on_one_node(servers: tuple[Server, Server, str, Path]) -> N
     while len(blocks) < FULL // 128:
         _, _, payload = listener.recv_multipart()
         for event in msgspec.msgpack.decode(payload)[1]:
-            if event[0] == "BlockStored" and "CISTERN" in event:
-                blocks.update(event[1])
-                assert len(event[3]) == len(event[1]) * 128
+            if event["type"] == "BlockStored" and event["medium"] == "CISTERN":
+                blocks.update(event["block_hashes"])
+                assert len(event["token_ids"]) == len(event["block_hashes"]) * event["block_size"]
     listener.close()
     second = two.complete(PROMPT)
     assert second["choices"][0]["token_ids"] == first["choices"][0]["token_ids"]
