@@ -175,6 +175,7 @@ class Transfers:
         part: int = 0,
         held: bool = True,
         ttl_s: int = 0,
+        conversation: str = "",
         deadline_us: int = DEADLINE_US,
     ) -> int:
         """Starts to copy each page to the store as part `part` of its block; returns the transfer's id, from
@@ -182,7 +183,7 @@ class Transfers:
         wait_pages()) or was reported. Raises as submit_load()."""
         return self._native.submit_save(
             namespace._native, _plain(keys), pages, page_ids, put_ids, parent, parents, group, part, held, ttl_s,
-            deadline_us,
+            conversation, deadline_us,
         )
 
     def poll(self) -> list[Done]:

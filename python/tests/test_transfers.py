@@ -164,6 +164,18 @@ def test_held_saves_are_published_or_abandoned(
     assert list(again.states) == [cistern.State.PRESENT] * 2
 
 
+def test_a_save_is_its_conversations(
+    store: cistern.Store, paged: cistern.Namespace, transfers: cistern.Transfers
+) -> None:
+    layout = LAYOUTS["BLHNC"]()
+    keys = keys_of(5, 4)
+    save = transfers.submit_save(paged, keys, layout.pages, [1, 2, 3, 4], held=False, conversation="ann")
+    assert one(transfers, save).ok
+    assert store.end_conversation(paged, "ann") == 4
+    with pytest.raises(cistern.Invalid, match="300 bytes"):
+        transfers.submit_save(paged, keys, layout.pages, [1, 2, 3, 4], held=False, conversation="x" * 300)
+
+
 def test_reports_wake_an_event_loop_and_cancelled_ones_come_too(
     paged: cistern.Namespace, transfers: cistern.Transfers, store: cistern.Store
 ) -> None:
