@@ -68,7 +68,7 @@ class Pages:
         native = _native.Pages.over(list(buffers), list(fragments), pages, first_page)
         made = cls.__new__(cls)
         made._native = native
-        made._keep = buffers
+        made._keep = [_held(buffer) for buffer in buffers]
         return made
 
     @property
@@ -87,6 +87,14 @@ class Pages:
     def gather(self, page: int) -> bytes:
         """A copy of one page's part bytes, as a save would write them; for tests and tools."""
         return self._native.gather(page)
+
+
+def _held(buffer: AnyBuffer) -> object:
+    """What keeps its memory where it is: a bytearray that is exported cannot be resized, nor a mmap closed."""
+    try:
+        return memoryview(buffer)  # type: ignore[arg-type]
+    except TypeError:
+        return buffer
 
 
 PageIds: TypeAlias = "Sequence[int] | AnyBuffer"

@@ -117,6 +117,11 @@ def test_pages_are_given_by_address_too_and_bounded_by_their_regions() -> None:
         cistern.Pages.over([pool], [(0, 0, 100, 100)], 33)
     with pytest.raises(cistern.Invalid, match="read-only|writable"):
         cistern.Pages.over([bytes(100)], [(0, 0, 100, 100)], 1)
+    growing = bytearray(100)
+    held = cistern.Pages.over([growing], [(0, 0, 10, 10)], 10)
+    with pytest.raises(BufferError):
+        growing.extend(b"more")
+    assert held.gather(9) == bytes(10)
     with pytest.raises(cistern.Invalid, match="buffer 1"):
         cistern.Pages.over([pool], [(1, 0, 100, 100)], 1)
 
