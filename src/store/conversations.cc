@@ -55,6 +55,12 @@ void Conversations::UnlinkAge(TalkId talk) {
   (t.older == kNoId ? oldest_ : talks_[t.older].newer) = t.newer;
 }
 
+void Conversations::Began(RealmId realm, const BlockKey& key, const BlockKey& parent,
+                          std::uint64_t conversation) {
+  if (const NoteId known = notes_.size() > 0 ? Find(realm, key) : kNoId; known != kNoId) Forget(known);
+  if (conversation != 0) Wrote(realm, key, parent, conversation);
+}
+
 void Conversations::Wrote(RealmId realm, const BlockKey& key, const BlockKey& parent,
                           std::uint64_t conversation) {
   if (const NoteId known = Find(realm, key); known != kNoId) {

@@ -21,8 +21,11 @@ class Conversations final {
  public:
   explicit Conversations(std::uint32_t max_notes);
 
-  // `conversation` (not 0) has written the block, which was not here. What another one is noted for stays
-  // its, and counts as used.
+  // The block is new and nothing is below it, though one of its name may have been noted: it is
+  // `conversation`'s, or nobody's where that is 0.
+  void Began(RealmId realm, const BlockKey& key, const BlockKey& parent, std::uint64_t conversation);
+  // `conversation` (not 0) has written of a block that may be noted already: what another one is noted for
+  // stays its, and counts as used.
   void Wrote(RealmId realm, const BlockKey& key, const BlockKey& parent, std::uint64_t conversation);
   // It uses a block that is here. One that another conversation wrote is shared from now on, and so are its
   // ancestors: ShareSome tells them.

@@ -83,6 +83,18 @@ TEST_F(ConversationsTest, WhatWasNobodysIsNobodys) {
   EXPECT_EQ(Match(1, 3), 3u);
 }
 
+TEST_F(ConversationsTest, ABlockThatCameAgainIsOfWhoBroughtIt) {
+  Make();
+  Say(kAnn, 1, 6);
+  ASSERT_TRUE(Drop(1).has_value());
+  PutChain(1, 2);
+  Say(kBob, 3, 4, 2);
+  EXPECT_EQ(End(kAnn), 0u);
+  EXPECT_EQ(Match(1, 4), 4u);
+  EXPECT_EQ(End(kBob), 2u);
+  EXPECT_EQ(Match(1, 4), 2u);
+}
+
 TEST_F(ConversationsTest, AConversationIsKnownAfterARestart) {
   Make();
   Say(kAnn, 1, 6);

@@ -232,10 +232,12 @@ void BlockStore::Impl::MakeVisible(PutSlot put, BlockId block, std::uint32_t ind
       words_, slots_.arena(), p.place, p.generation,
       {.seal = seal, .sequence = born, .born = born, .expiry = p.expiry, .conversation = p.conversation});
   Count(8);
-  if (p.conversation != 0) {
+  if (tree_.Empty(block)) {
+    conversations_.Began(p.name.realm, p.name.key, p.parent, p.conversation);
+  } else if (p.conversation != 0) {
     conversations_.Wrote(p.name.realm, p.name.key, p.parent, p.conversation);
-    Count(4);
   }
+  Count(p.conversation != 0 ? 4 : 1);
   const RecordId record = tree_.AddRecord(block, p.name.group);
   CISTERN_ASSERT(record <= max_records_);
   Record& r = tree_.record(record);
