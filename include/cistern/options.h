@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace cistern {
 
@@ -58,8 +59,9 @@ struct ReadOptions {
 };
 
 struct WriteOptions {
-  std::uint32_t ttl_s = 0;  // a hard limit from the put; 0: none
-  bool held = false;        // stays pending until Publish or Abandon by the same owner
+  std::uint32_t ttl_s = 0;          // a hard limit from the put; 0: none
+  bool held = false;                // stays pending until Publish or Abandon by the same owner
+  std::string_view conversation{};  // whose blocks these are, 1 to 256 bytes; empty: nobody's
   std::int64_t deadline_us = kDefaultDeadlineUs;
 };
 

@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cistern/key.h"
@@ -166,14 +167,23 @@ class Store {
   Ticket<std::uint32_t> Abandon(const Namespace& ns, std::span<const PutId> puts,
                                 std::int64_t deadline_us = kDefaultDeadlineUs);
 
-  // Counts as a use, in the order given; applied when the ticket completes.
+  // Counts as a use, in the order given; applied when the ticket completes. With a conversation it is that
+  // one's use: blocks that another conversation wrote stay when that one is ended.
   Ticket<std::uint32_t> Touch(const Namespace& ns, std::span<const BlockKey> keys,
-                              std::int64_t deadline_us = kDefaultDeadlineUs);
+                              std::int64_t deadline_us = kDefaultDeadlineUs,
+                              std::string_view conversation = {});
 
   // Removes blocks and all that descends from them; complete when durable and nothing of it can be read any
   // more. The count is of blocks removed.
   Ticket<std::uint64_t> Drop(const Namespace& ns, std::span<const BlockKey> keys,
                              std::int64_t deadline_us = kDefaultDeadlineUs);
+  // Removes, as Drop does, the blocks that this conversation wrote (WriteOptions) and that no other
+  // conversation wrote as well, built on or touched, and what descends from them. Who used what is known
+  // since the node's last start only, who wrote it for as long as the block is there; the node remembers
+  // 262,144 blocks of conversations and forgets those of the ones that are quiet for longest. The count is of
+  // blocks removed; 0 for a conversation that is not known. To be asked again after kBusy.
+  Ticket<std::uint64_t> EndConversation(const Namespace& ns, std::string_view conversation,
+                                        std::int64_t deadline_us = kDefaultDeadlineUs);
   // All of a namespace; it stays attached, under a new incarnation.
   Ticket<std::uint64_t> DropNamespace(Namespace& ns, std::int64_t deadline_us = kDefaultDeadlineUs);
 

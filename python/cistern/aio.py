@@ -179,12 +179,14 @@ class Store(Handle):
         put_ids: Sequence[bytes] | None = None,
         held: bool = False,
         ttl_s: int = 0,
+        conversation: str = "",
         deadline_us: int = DEADLINE_US,
     ) -> WriteResult:
         plain = blocking._plain(keys)
         answer = await self._move(
             lambda: self._native.begin_write(
-                namespace._native, plain, data, parent, parents, group, part, put_ids, held, ttl_s, deadline_us
+                namespace._native, plain, data, parent, parents, group, part, put_ids, held, ttl_s, conversation,
+                deadline_us,
             ),
             deadline_us,
         )
@@ -200,8 +202,16 @@ class Store(Handle):
     ) -> int:
         return await self._ask(self._native.begin_abandon(namespace._native, put_ids, deadline_us), deadline_us)
 
-    async def touch(self, namespace: Namespace, keys: Keys, *, deadline_us: int = DEADLINE_US) -> int:
-        pending = self._native.begin_touch(namespace._native, blocking._plain(keys), deadline_us)
+    async def touch(
+        self, namespace: Namespace, keys: Keys, *, conversation: str = "", deadline_us: int = DEADLINE_US
+    ) -> int:
+        pending = self._native.begin_touch(namespace._native, blocking._plain(keys), conversation, deadline_us)
+        return await self._ask(pending, deadline_us)
+
+    async def end_conversation(
+        self, namespace: Namespace, conversation: str, *, deadline_us: int = DEADLINE_US
+    ) -> int:
+        pending = self._native.begin_end_conversation(namespace._native, conversation, deadline_us)
         return await self._ask(pending, deadline_us)
 
     async def drop(self, namespace: Namespace, keys: Keys, *, deadline_us: int = DEADLINE_US) -> int:

@@ -445,6 +445,7 @@ class Store(Handle):
         put_ids: Sequence[bytes] | None = None,
         held: bool = False,
         ttl_s: int = 0,
+        conversation: str = "",
         deadline_us: int = DEADLINE_US,
     ) -> WriteResult:
         """Writes one part of each block, parents before children; returns when the node has let go of the
@@ -453,11 +454,13 @@ class Store(Handle):
         parent: of the first key (None: it is block 0), the others being each the next one's parent.
         parents: instead, each key's own. put_ids: 16 bytes a key, the same for all parts of a block; needed
         where a group has several parts, or with `held`. held: stays pending until publish() or abandon() by
-        this owner. ttl_s: a hard limit from the put; 0: none. At most 4,096 keys a call.
+        this owner. ttl_s: a hard limit from the put; 0: none. conversation: whose blocks these are, at most
+        256 bytes; see end_conversation(). At most 4,096 keys a call.
         """
         return WriteResult(
             *self._native.write(
-                namespace._native, _plain(keys), data, parent, parents, group, part, put_ids, held, ttl_s, deadline_us
+                namespace._native, _plain(keys), data, parent, parents, group, part, put_ids, held, ttl_s,
+                conversation, deadline_us,
             )
         )
 
@@ -470,9 +473,22 @@ class Store(Handle):
         """Drops what was written `held` and not published; returns how many puts."""
         return self._native.abandon(namespace._native, put_ids, deadline_us)
 
-    def touch(self, namespace: Namespace, keys: Keys, *, deadline_us: int = DEADLINE_US) -> int:
-        """Counts as a use of the blocks, in the order given, before it returns; returns how many were here."""
-        return self._native.touch(namespace._native, _plain(keys), deadline_us)
+    def touch(
+        self, namespace: Namespace, keys: Keys, *, conversation: str = "", deadline_us: int = DEADLINE_US
+    ) -> int:
+        """Counts as a use of the blocks, in the order given, before it returns; returns how many were here.
+        With a conversation it is that one's use: the blocks, and their ancestors, stay when another is ended."""
+        return self._native.touch(namespace._native, _plain(keys), conversation, deadline_us)
+
+    def end_conversation(
+        self, namespace: Namespace, conversation: str, *, deadline_us: int = DEADLINE_US
+    ) -> int:
+        """Removes, as drop() does, the blocks that this conversation wrote and that no other conversation wrote
+        as well, built on or touched, and what descends from them; returns how many blocks, 0 for a conversation
+        that is not known. Who touched what is known since the node's last start only. The node remembers
+        262,144 blocks of conversations, and forgets first those of the ones that are quiet for longest. To be
+        asked again after Busy."""
+        return self._native.end_conversation(namespace._native, conversation, deadline_us)
 
     def drop(self, namespace: Namespace, keys: Keys, *, deadline_us: int = DEADLINE_US) -> int:
         """Removes blocks and all that descends from them; returns, when that is durable and nothing of it can

@@ -68,7 +68,7 @@ class Pages:
         native = _native.Pages.over(list(buffers), list(fragments), pages, first_page)
         made = cls.__new__(cls)
         made._native = native
-        made._keep = buffers
+        made._keep = [_held(buffer) for buffer in buffers]
         return made
 
     @property
@@ -87,6 +87,14 @@ class Pages:
     def gather(self, page: int) -> bytes:
         """A copy of one page's part bytes, as a save would write them; for tests and tools."""
         return self._native.gather(page)
+
+
+def _held(buffer: AnyBuffer) -> object:
+    """What keeps its memory where it is: a bytearray that is exported cannot be resized, nor a mmap closed."""
+    try:
+        return memoryview(buffer)  # type: ignore[arg-type]
+    except TypeError:
+        return buffer
 
 
 PageIds: TypeAlias = "Sequence[int] | AnyBuffer"
@@ -175,6 +183,7 @@ class Transfers:
         part: int = 0,
         held: bool = True,
         ttl_s: int = 0,
+        conversation: str = "",
         deadline_us: int = DEADLINE_US,
     ) -> int:
         """Starts to copy each page to the store as part `part` of its block; returns the transfer's id, from
@@ -182,7 +191,7 @@ class Transfers:
         wait_pages()) or was reported. Raises as submit_load()."""
         return self._native.submit_save(
             namespace._native, _plain(keys), pages, page_ids, put_ids, parent, parents, group, part, held, ttl_s,
-            deadline_us,
+            conversation, deadline_us,
         )
 
     def poll(self) -> list[Done]:

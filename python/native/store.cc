@@ -294,12 +294,15 @@ class WriteBatch final {
 
 PendingCall BeginWrite(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys, nb::handle data,
                        nb::handle parent, nb::handle parents, std::uint16_t group, std::uint16_t part,
-                       nb::handle put_ids, bool held, std::uint32_t ttl_s, std::int64_t deadline_us) {
+                       nb::handle put_ids, bool held, std::uint32_t ttl_s, const std::string& conversation,
+                       std::int64_t deadline_us) {
   auto batch =
       std::make_shared<WriteBatch>(KeysFrom(keys), data, parent, parents, group, part, put_ids, held);
   std::shared_ptr<Store> store = handle.get();
   auto begin = [&] {
-    return store->Write(ns.ns, batch->writes(), {.ttl_s = ttl_s, .held = held, .deadline_us = deadline_us});
+    return store->Write(
+        ns.ns, batch->writes(),
+        {.ttl_s = ttl_s, .held = held, .conversation = conversation, .deadline_us = deadline_us});
   };
   return BeginCall<WriteResult>(begin, [store, batch](Result<WriteResult> result) -> nb::object {
     const WriteResult written = ValueOf(std::move(result));
@@ -327,17 +330,29 @@ PendingCall BeginPuts(const StoreHandle& handle, const NamespaceHandle& ns, nb::
       [store](Result<std::uint32_t> result) -> nb::object { return nb::int_(ValueOf(std::move(result))); });
 }
 
-template <class Count>
-using KeysCall = Ticket<Count> (Store::*)(const Namespace&, std::span<const BlockKey>, std::int64_t);
+nb::object CountAnswer(Result<std::uint32_t> result) { return nb::int_(ValueOf(std::move(result))); }
+nb::object BlocksAnswer(Result<std::uint64_t> result) { return nb::int_(ValueOf(std::move(result))); }
 
-template <class Count, KeysCall<Count> call>
-PendingCall BeginKeys(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys,
+PendingCall BeginTouch(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys,
+                       const std::string& conversation, std::int64_t deadline_us) {
+  KeyList list = KeysFrom(keys);
+  std::shared_ptr<Store> store = handle.get();
+  return BeginCall<std::uint32_t>([&] { return store->Touch(ns.ns, *list, deadline_us, conversation); },
+                                  CountAnswer);
+}
+
+PendingCall BeginDrop(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys,
                       std::int64_t deadline_us) {
   KeyList list = KeysFrom(keys);
   std::shared_ptr<Store> store = handle.get();
-  return BeginCall<Count>(
-      [&] { return (store.get()->*call)(ns.ns, *list, deadline_us); },
-      [store](Result<Count> result) -> nb::object { return nb::int_(ValueOf(std::move(result))); });
+  return BeginCall<std::uint64_t>([&] { return store->Drop(ns.ns, *list, deadline_us); }, BlocksAnswer);
+}
+
+PendingCall BeginEndConversation(const StoreHandle& handle, const NamespaceHandle& ns,
+                                 const std::string& conversation, std::int64_t deadline_us) {
+  std::shared_ptr<Store> store = handle.get();
+  return BeginCall<std::uint64_t>([&] { return store->EndConversation(ns.ns, conversation, deadline_us); },
+                                  BlocksAnswer);
 }
 
 nb::object DropNamespace(const StoreHandle& handle, const NamespaceHandle& ns, std::int64_t deadline_us) {
@@ -457,8 +472,9 @@ void BindStore(nb::module_& m) {
   Call<BeginWrite>::Define(store, "write");
   Call<BeginPuts<&Store::Publish>>::Define(store, "publish");
   Call<BeginPuts<&Store::Abandon>>::Define(store, "abandon");
-  Call<BeginKeys<std::uint32_t, &Store::Touch>>::Define(store, "touch");
-  Call<BeginKeys<std::uint64_t, &Store::Drop>>::Define(store, "drop");
+  Call<BeginTouch>::Define(store, "touch");
+  Call<BeginDrop>::Define(store, "drop");
+  Call<BeginEndConversation>::Define(store, "end_conversation");
   m.def("connect", Connect, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
   m.def("open", Open);
 }

@@ -175,13 +175,15 @@ class TransfersHandle final {
 
   std::uint64_t SubmitSave(const NamespaceHandle& ns, nb::handle keys, nb::handle pages, nb::handle page_ids,
                            nb::handle put_ids, nb::handle parent, nb::handle parents, std::uint16_t group,
-                           std::uint16_t part, bool held, std::uint32_t ttl_s, std::int64_t deadline_us) {
+                           std::uint16_t part, bool held, std::uint32_t ttl_s,
+                           const std::string& conversation, std::int64_t deadline_us) {
     PageSave save;
     SetMove(save, ns, keys, pages, page_ids, group, part, deadline_us);
     save.parents = ParentsFrom(*save.keys, parent, parents);
     if (!put_ids.is_none()) save.put_ids = PutIdsFrom(put_ids, save.keys->size());
     save.held = held;
     save.ttl_s = ttl_s;
+    save.conversation = conversation;
     return Keep(transfers_->Submit(std::move(save)), pages);
   }
 
@@ -273,7 +275,7 @@ void BindTransfers(nb::module_& m) {
       .def("submit_load", &TransfersHandle::SubmitLoad, none(), none(), none(), none(), none(), none(),
            none(), none(), none())
       .def("submit_save", &TransfersHandle::SubmitSave, none(), none(), none(), none(), none(), none(),
-           none(), none(), none(), none(), none(), none())
+           none(), none(), none(), none(), none(), none(), none())
       .def("poll", &TransfersHandle::Poll)
       .def("wait", &TransfersHandle::Wait)
       .def("wait_pages", &TransfersHandle::WaitPages, none(), nb::arg())

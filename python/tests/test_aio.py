@@ -41,6 +41,10 @@ def test_every_call_answers_as_its_blocking_one(node: Node) -> None:
             assert await store.abandon(namespace, puts[1:]) == 1
             assert await store.touch(namespace, KEYS) == 5
             assert await store.drop(namespace, KEYS[3:4]) == 2
+            await store.write(namespace, KEYS[20:22], [b"talk"] * 2, conversation="ann")
+            assert await store.touch(namespace, KEYS[20:21], conversation="bob") == 1
+            assert await store.end_conversation(namespace, "ann") == 1
+            assert await store.drop(namespace, KEYS[20:21]) == 1
             await store.put(namespace, KEYS[10], b"alone")
             assert await store.get(namespace, KEYS[10]) == b"alone"
             assert await store.get(namespace, KEYS[11]) is None

@@ -70,6 +70,27 @@ def test_processes_of_one_owner_publish_each_others_puts(node: Node) -> None:
         assert into == [b"left", b"rght"]
 
 
+def test_ending_a_conversation_removes_what_it_alone_used(store: cistern.Store, namespace: cistern.Namespace) -> None:
+    def say(conversation: str, keys: list[bytes], parent: bytes | None = None) -> None:
+        store.write(namespace, keys, [b"data"] * len(keys), parent=parent, conversation=conversation)
+
+    say("", KEYS[:2])
+    say("ann", KEYS[2:8], KEYS[1])
+    say("bob", KEYS[10:13], KEYS[3])
+    assert store.touch(namespace, KEYS[:5], conversation="carl") == 5
+    assert store.status()["now"]["conversations"] == 2
+    assert store.end_conversation(namespace, "carl") == 0
+    assert store.end_conversation(namespace, "ann") == 3
+    assert store.match(namespace, KEYS).blocks == 5
+    assert store.end_conversation(namespace, "ann") == 0
+    assert store.end_conversation(namespace, "bob") == 3
+    for wrong, message in [("", "without a name"), ("x" * 257, "257 bytes, the limit is 256")]:
+        with pytest.raises(cistern.Invalid, match=message):
+            store.end_conversation(namespace, wrong)
+    with pytest.raises(cistern.Invalid, match="257 bytes"):
+        store.write(namespace, KEYS[:1], [b"data"], conversation="x" * 257)
+
+
 def test_a_node_in_this_process_is_warm_when_it_is_opened_again(directory: pathlib.Path) -> None:
     spec = cistern.NamespaceSpec({"model": "embedded"})
     for round in range(3):

@@ -15,6 +15,7 @@ import cistern
 
 SEEDS = [int(seed) for seed in os.environ.get("CISTERN_TEST_SEEDS", "1 2 3").split()]
 STEPS = 1500
+SHARED = "shared"
 
 
 class Model:
@@ -23,12 +24,26 @@ class Model:
     def __init__(self) -> None:
         self.data: dict[bytes, bytes] = {}
         self.parent: dict[bytes, bytes | None] = {}
+        self.of: dict[bytes, str] = {}  # whose it is alone
 
-    def put(self, key: bytes, parent: bytes | None, data: bytes) -> bool:
-        if key in self.data:
-            return False
+    def put(self, key: bytes, parent: bytes | None, data: bytes, conversation: str = "") -> None:
         self.data[key], self.parent[key] = data, parent
-        return True
+        if conversation:
+            self.of[key] = conversation
+            if parent is not None:
+                self.use(parent, conversation)
+
+    def use(self, key: bytes, conversation: str) -> None:
+        """Another conversation's block is shared from now on, and so are the noted blocks above it."""
+        if not conversation or self.of.get(key, conversation) == conversation:
+            return
+        at: bytes | None = key
+        while at is not None and at in self.of:
+            self.of[at] = SHARED
+            at = self.parent[at]
+
+    def end(self, conversation: str) -> int:
+        return self.drop([key for key, of in self.of.items() if of == conversation])
 
     def chain(self, key: bytes) -> list[bytes]:
         keys: list[bytes] = []
@@ -44,6 +59,7 @@ class Model:
             del self.data[key]
         for key in gone:
             del self.parent[key]
+            self.of.pop(key, None)
         return len(gone)
 
 
@@ -55,7 +71,7 @@ class Run:
         self.spec = cistern.NamespaceSpec({"model": f"random {seed}"})
         self.attach()
         self.model = Model()
-        self.held: dict[bytes, tuple[bytes, bytes | None, bytes]] = {}
+        self.held: dict[bytes, tuple[bytes, bytes | None, bytes, str]] = {}
 
     def attach(self) -> None:
         self.namespaces = [store.attach(self.spec) for store in self.stores]
@@ -80,39 +96,50 @@ class Run:
         count = self.random.randint(1, 5)
         keys, data = [self.key() for _ in range(count)], [self.content() for _ in range(count)]
         store, namespace = self.any()
-        result = store.write(namespace, keys, data, parent=parent)
+        conversation = self.conversation()
+        result = store.write(namespace, keys, data, parent=parent, conversation=conversation)
         assert result.outcomes == bytes(count), result.message
         assert result.states == bytes([cistern.State.PUBLISHED]) * count
         for i, key in enumerate(keys):
-            self.model.put(key, parent if i == 0 else keys[i - 1], data[i])
+            self.model.put(key, parent if i == 0 else keys[i - 1], data[i], conversation)
+
+    def conversation(self) -> str:
+        return self.random.choice(["", "ann", "bob", "carl"])
 
     def write_again(self) -> None:
         if not self.model.data:
             return
         key = self.random.choice(list(self.model.data))
         store, namespace = self.any()
-        result = store.write(namespace, [key], [self.content()], parent=self.model.parent[key])
+        conversation = self.conversation()
+        result = store.write(
+            namespace, [key], [self.content()], parent=self.model.parent[key], conversation=conversation
+        )
         assert list(result.states) == [cistern.State.PRESENT], "the first published wins"
+        self.model.use(key, conversation)
 
     def hold(self) -> None:
         put, key, data = cistern.new_put_id(), self.key(), self.content()
         parent = self.random.choice([None, *self.model.data])
         store, namespace = self.any(owners=True)
-        result = store.write(namespace, [key], [data], parent=parent, put_ids=[put], held=True)
+        conversation = self.conversation()
+        result = store.write(
+            namespace, [key], [data], parent=parent, put_ids=[put], held=True, conversation=conversation
+        )
         assert list(result.states) == [cistern.State.PENDING]
-        self.held[put] = (key, parent, data)
+        self.held[put] = (key, parent, data, conversation)
 
     def settle(self) -> None:
         if not self.held:
             return
         put = self.random.choice(list(self.held))
-        key, parent, data = self.held.pop(put)
+        key, parent, data, conversation = self.held.pop(put)
         store, namespace = self.any(owners=True)
         alive = parent is None or parent in self.model.data
         if self.random.random() < 0.5:
             assert store.publish(namespace, [put]) == int(alive)
             if alive:
-                self.model.put(key, parent, data)
+                self.model.put(key, parent, data, conversation)
         else:
             assert store.abandon(namespace, [put]) == int(alive)
 
@@ -154,8 +181,18 @@ class Run:
 
     def touch(self) -> None:
         store, namespace = self.any()
-        keys = [self.known() for _ in range(4)]
-        assert store.touch(namespace, keys) == sum(key in self.model.data for key in keys)
+        keys, conversation = [self.known() for _ in range(4)], self.conversation()
+        touched = store.touch(namespace, keys, conversation=conversation)
+        assert touched == sum(key in self.model.data for key in keys)
+        for key in keys:
+            self.model.use(key, conversation)
+
+    def end(self) -> None:
+        if self.random.random() < 0.8:
+            return
+        store, namespace = self.any()
+        conversation = self.random.choice(["ann", "bob", "carl", "nobody"])
+        assert store.end_conversation(namespace, conversation) == self.model.end(conversation)
 
     def drop(self) -> None:
         if self.random.random() < 0.9:
@@ -177,7 +214,7 @@ class Run:
     def go(self) -> None:
         steps: list[Callable[[], None]] = [
             self.write, self.write_again, self.hold, self.settle, self.read, self.read, self.get, self.acquire,
-            self.match, self.match, self.touch, self.drop, self.drop_namespace,
+            self.match, self.match, self.touch, self.end, self.drop, self.drop_namespace,
         ]  # fmt: skip
         for _ in range(STEPS):
             self.random.choice(steps)()

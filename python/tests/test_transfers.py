@@ -117,6 +117,11 @@ def test_pages_are_given_by_address_too_and_bounded_by_their_regions() -> None:
         cistern.Pages.over([pool], [(0, 0, 100, 100)], 33)
     with pytest.raises(cistern.Invalid, match="read-only|writable"):
         cistern.Pages.over([bytes(100)], [(0, 0, 100, 100)], 1)
+    growing = bytearray(100)
+    held = cistern.Pages.over([growing], [(0, 0, 10, 10)], 10)
+    with pytest.raises(BufferError):
+        growing.extend(b"more")
+    assert held.gather(9) == bytes(10)
     with pytest.raises(cistern.Invalid, match="buffer 1"):
         cistern.Pages.over([pool], [(1, 0, 100, 100)], 1)
 
@@ -162,6 +167,18 @@ def test_held_saves_are_published_or_abandoned(
     assert store.match(paged, keys).blocks == 2
     again = one(transfers, transfers.submit_save(paged, keys[:2], layout.pages, [1, 2], held=False))
     assert list(again.states) == [cistern.State.PRESENT] * 2
+
+
+def test_a_save_is_its_conversations(
+    store: cistern.Store, paged: cistern.Namespace, transfers: cistern.Transfers
+) -> None:
+    layout = LAYOUTS["BLHNC"]()
+    keys = keys_of(5, 4)
+    save = transfers.submit_save(paged, keys, layout.pages, [1, 2, 3, 4], held=False, conversation="ann")
+    assert one(transfers, save).ok
+    assert store.end_conversation(paged, "ann") == 4
+    with pytest.raises(cistern.Invalid, match="300 bytes"):
+        transfers.submit_save(paged, keys, layout.pages, [1, 2, 3, 4], held=False, conversation="x" * 300)
 
 
 def test_reports_wake_an_event_loop_and_cancelled_ones_come_too(

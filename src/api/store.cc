@@ -86,8 +86,12 @@ Ticket<std::uint32_t> Store::Abandon(const Namespace& ns, std::span<const PutId>
   return parts_->client->Abandon(ns, puts, deadline_us);
 }
 Ticket<std::uint32_t> Store::Touch(const Namespace& ns, std::span<const BlockKey> keys,
-                                   std::int64_t deadline_us) {
-  return parts_->client->Touch(ns, keys, deadline_us);
+                                   std::int64_t deadline_us, std::string_view conversation) {
+  return parts_->client->Touch(ns, keys, deadline_us, conversation);
+}
+Ticket<std::uint64_t> Store::EndConversation(const Namespace& ns, std::string_view conversation,
+                                             std::int64_t deadline_us) {
+  return parts_->client->EndConversation(ns, conversation, deadline_us);
 }
 Ticket<std::uint64_t> Store::Drop(const Namespace& ns, std::span<const BlockKey> keys,
                                   std::int64_t deadline_us) {

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "client/conversation_number.h"
 #include "client/parts.h"
 #include "door/spec_wire.h"
 
@@ -30,7 +31,8 @@ Status CheckCall(const Namespace& ns, std::int64_t deadline_us) {
 // A call whose arguments are keys and whose answer is a count.
 template <class Count>
 Ticket<Count> AskForKeys(client::Channel& channel, door::Op op, const Namespace& ns,
-                         std::span<const BlockKey> keys, std::int64_t deadline_us) {
+                         std::span<const BlockKey> keys, std::int64_t deadline_us,
+                         std::uint64_t conversation = 0) {
   Status status = CheckCall(ns, deadline_us);
   if (status.ok()) status = client::CheckCount("keys", keys.size(), door::kMaxKeysPerCall);
   if (!status.ok()) return Failed<Count>(std::move(status));
@@ -38,7 +40,9 @@ Ticket<Count> AskForKeys(client::Channel& channel, door::Op op, const Namespace&
   if (!call) return Failed<Count>(std::move(call.error()));
   ItemWriter items(call->room());
   for (const BlockKey& key : keys) items.Put(client::ItemOf(key));
-  return Ask<Count>(std::move(*call), RequestFor(op, ns, deadline_us), items.used(),
+  Request request = RequestFor(op, ns, deadline_us);
+  request.b = conversation;
+  return Ask<Count>(std::move(*call), request, items.used(),
                     [](const Call&, const door::Completion& completion) -> Result<Count> {
                       return static_cast<Count>(completion.a);
                     });
@@ -118,8 +122,19 @@ Ticket<std::uint32_t> Client::Abandon(const Namespace& ns, std::span<const PutId
 }
 
 Ticket<std::uint32_t> Client::Touch(const Namespace& ns, std::span<const BlockKey> keys,
-                                    std::int64_t deadline_us) {
-  return AskForKeys<std::uint32_t>(*parts_->channel, door::Op::kTouch, ns, keys, deadline_us);
+                                    std::int64_t deadline_us, std::string_view conversation) {
+  Result<std::uint64_t> number = client::ConversationNumber(conversation);
+  if (!number) return Failed<std::uint32_t>(std::move(number.error()));
+  return AskForKeys<std::uint32_t>(*parts_->channel, door::Op::kTouch, ns, keys, deadline_us, *number);
+}
+
+Ticket<std::uint64_t> Client::EndConversation(const Namespace& ns, std::string_view conversation,
+                                              std::int64_t deadline_us) {
+  Result<std::uint64_t> number = client::ConversationNumber(conversation);
+  if (!number) return Failed<std::uint64_t>(std::move(number.error()));
+  if (*number == 0) return Failed<std::uint64_t>(Status(Code::kInvalid, "a conversation without a name"));
+  return AskForKeys<std::uint64_t>(*parts_->channel, door::Op::kEndConversation, ns, {}, deadline_us,
+                                   *number);
 }
 
 Ticket<std::uint64_t> Client::Drop(const Namespace& ns, std::span<const BlockKey> keys,

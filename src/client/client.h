@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cistern/key.h"
@@ -58,8 +59,11 @@ class Client final {
                             const WriteOptions& options);
   Ticket<std::uint32_t> Publish(const Namespace& ns, std::span<const PutId> puts, std::int64_t deadline_us);
   Ticket<std::uint32_t> Abandon(const Namespace& ns, std::span<const PutId> puts, std::int64_t deadline_us);
-  Ticket<std::uint32_t> Touch(const Namespace& ns, std::span<const BlockKey> keys, std::int64_t deadline_us);
+  Ticket<std::uint32_t> Touch(const Namespace& ns, std::span<const BlockKey> keys, std::int64_t deadline_us,
+                              std::string_view conversation);
   Ticket<std::uint64_t> Drop(const Namespace& ns, std::span<const BlockKey> keys, std::int64_t deadline_us);
+  Ticket<std::uint64_t> EndConversation(const Namespace& ns, std::string_view conversation,
+                                        std::int64_t deadline_us);
   Ticket<std::uint64_t> DropNamespace(Namespace& ns, std::int64_t deadline_us);
   Result<std::string> StatusJson(std::int64_t deadline_us);
 

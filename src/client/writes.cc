@@ -5,6 +5,7 @@
 
 #include "base/fence.h"
 #include "client/client.h"
+#include "client/conversation_number.h"
 #include "client/parts.h"
 #include "record/segments.h"
 
@@ -216,10 +217,13 @@ Ticket<WriteResult> Client::Write(const Namespace& ns, std::span<const BlockWrit
   if (status.ok()) status = client::CheckDeadline(options.deadline_us);
   if (status.ok()) status = client::CheckCount("parts", blocks.size(), door::kMaxWritesPerCall);
   if (status.ok()) status = batch.Check(ns);
+  const Result<std::uint64_t> conversation = client::ConversationNumber(options.conversation);
+  if (status.ok() && !conversation) status = conversation.error();
   if (!status.ok()) return Failed<WriteResult>(std::move(status));
   if (blocks.empty()) return Ticket<WriteResult>(Result<WriteResult>(WriteResult()));
   Request request = RequestFor(door::Op::kWrite, ns, options.deadline_us);
   request.a = blocks.size();
+  request.b = *conversation;
   request.grace_ns = kWriteGraceNs;
   if (status = batch.Place(request.deadline_ns); !status.ok()) return Failed<WriteResult>(std::move(status));
   const std::uint64_t reply_bytes = blocks.size() * sizeof(door::WriteReplyItem) + door::kMaxReplyMessage;

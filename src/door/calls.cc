@@ -82,6 +82,7 @@ Task<Answer> Calls::Do(Session& session, const Submission& call) {
     case Op::kTouch: co_return co_await Touch(session, call);
     case Op::kDrop: co_return co_await Drop(session, call);
     case Op::kDropNamespace: co_return co_await DropNamespace(session, call);
+    case Op::kEndConversation: co_return co_await EndConversation(session, call);
     case Op::kReportBad: co_return co_await ReportBad(session, call);
     case Op::kStatus: co_return ReportStatus(session, call);
     case Op::kNone: break;
@@ -187,6 +188,7 @@ Task<Status> Calls::TakeWrites(Session& session, const Submission& call, Argumen
       }
       Result<PartWrite> part = PartOf(session, item, arguments, item_bytes);
       if (!part) co_return std::move(part.error());
+      part->conversation = call.b;
       copied += sizeof(*part) + part->checksums.size() * sizeof(std::uint32_t);
       parts.push_back(std::move(*part));
     }
@@ -349,7 +351,7 @@ Task<Answer> Calls::Touch(Session& session, const Submission& call) {
   Status status = co_await TakeList<KeyItem>(executor_, arguments, "keys", keys);
   if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
-  std::uint32_t touched = co_await store_.Touch(call.namespace_slot, keys);
+  std::uint32_t touched = co_await store_.Touch(call.namespace_slot, keys, call.b);
   co_return Answer{.a = touched};
 }
 
@@ -371,6 +373,15 @@ Task<Answer> Calls::DropNamespace(Session& session, const Submission& call) {
       co_await store_.DropNamespace(call.namespace_slot);
   if (!dropped) co_return Fail(session, call, dropped.error());
   co_return Answer{.a = dropped->first, .b = dropped->second};
+}
+
+Task<Answer> Calls::EndConversation(Session& session, const Submission& call) {
+  Status status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (status.ok() && call.b == 0) status = Status(Code::kInvalid, "conversation 0: that stands for none");
+  if (!status.ok()) co_return Fail(session, call, status);
+  Result<std::uint64_t> dropped = co_await store_.EndConversation(call.namespace_slot, call.b);
+  if (!dropped) co_return Fail(session, call, dropped.error());
+  co_return Answer{.a = *dropped};
 }
 
 Task<Answer> Calls::ReportBad(Session& session, const Submission& call) {

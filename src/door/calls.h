@@ -50,6 +50,7 @@ class Calls final {
   Task<Answer> Touch(Session& session, const Submission& call);
   Task<Answer> Drop(Session& session, const Submission& call);
   Task<Answer> DropNamespace(Session& session, const Submission& call);
+  Task<Answer> EndConversation(Session& session, const Submission& call);
   Task<Answer> ReportBad(Session& session, const Submission& call);
   Answer ReportStatus(Session& session, const Submission& call);
 

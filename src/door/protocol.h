@@ -84,18 +84,19 @@ enum class Op : std::uint16_t {
                // result a = lease id (0: nothing was there), b = blocks that are held
   kAcquire,  // args: BlockItems; a = lease_us, b = worth_us; result a = lease id (0: none); reply: ViewItems
   kRelease,  // a = lease id
-  // args: as many WriteItems as a says, then segment checksums; reply: a WriteReplyItem each, then the
-  // message of the first that failed
+  // b = conversation, 0: none; args: as many WriteItems as a says, then segment checksums; reply: a
+  // WriteReplyItem each, then the message of the first that failed
   kWrite,
-  kPublish,        // args: PutIdItems; result a = how many
-  kAbandon,        // likewise
-  kTouch,          // args: keys in order
-  kDrop,           // args: keys; result a = blocks removed
-  kDropNamespace,  // result a = blocks removed, b = new incarnation
-  kReportBad,      // args: BlockItems whose body failed its seal under an even generation
-  kStatus,         // reply: JSON text; kInvalid with a = its bytes when it does not fit
+  kPublish,          // args: PutIdItems; result a = how many
+  kAbandon,          // likewise
+  kTouch,            // args: keys in order; b = conversation that uses them, 0: none
+  kDrop,             // args: keys; result a = blocks removed
+  kDropNamespace,    // result a = blocks removed, b = new incarnation
+  kReportBad,        // args: BlockItems whose body failed its seal under an even generation
+  kStatus,           // reply: JSON text; kInvalid with a = its bytes when it does not fit
+  kEndConversation,  // b = conversation; result a = blocks removed
 };
-inline constexpr std::uint16_t kLastOp = static_cast<std::uint16_t>(Op::kStatus);
+inline constexpr std::uint16_t kLastOp = static_cast<std::uint16_t>(Op::kEndConversation);
 
 // 64 bytes, client -> node. [args_offset, +args_bytes) and [reply_offset, +reply_bytes) lie in the session's
 // argument area and are the node's from submit to completion; they may be the same bytes.

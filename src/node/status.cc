@@ -24,10 +24,15 @@ std::string StatusJson(const NodeFacts& facts, const BlockStore::Occupancy& occu
                       {"slots", slots.slots},        {"used_slots", slots.used_slots},
                       {"chunks", slots.chunks},      {"free_heads", slots.free_heads},
                       {"carvings", slots.carvings}};
-  json::object now{{"blocks", occupancy.blocks},         {"records", occupancy.records},
-                   {"bytes", occupancy.bytes},           {"pending", occupancy.pending},
-                   {"leases", occupancy.leases},         {"leased_blocks", occupancy.leased_blocks},
-                   {"namespaces", occupancy.namespaces}, {"tombstones", occupancy.tombstones}};
+  json::object now{{"blocks", occupancy.blocks},
+                   {"records", occupancy.records},
+                   {"bytes", occupancy.bytes},
+                   {"pending", occupancy.pending},
+                   {"leases", occupancy.leases},
+                   {"leased_blocks", occupancy.leased_blocks},
+                   {"namespaces", occupancy.namespaces},
+                   {"tombstones", occupancy.tombstones},
+                   {"conversations", occupancy.conversations}};
   auto value = [](const Counter& counter) { return counter.value(); };
   json::object store{{"published", value(counters.published)},
                      {"present", value(counters.present)},

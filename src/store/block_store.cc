@@ -30,7 +30,8 @@ BlockStore::Impl::Impl(const Parts& parts, const BlockStoreOptions& options)
       tree_(max_records_ + max_records_ / 4 + 2 * kMaxNamespaces, parts.slots.arena().geometry()),
       pending_(options.max_pending),
       leases_(options.max_leases, options.max_leased_blocks),
-      expiry_(max_records_ + 1) {
+      expiry_(max_records_ + 1),
+      conversations_(options.max_noted_blocks) {
   order_.Reserve(max_records_ + 1);
 }
 
@@ -46,6 +47,7 @@ BlockStore::Occupancy BlockStore::Impl::occupancy() const {
   o.namespaces = names_.size();
   o.tombstones = journal_.tombstones();
   o.blocks = tree_.blocks() - tree_.realms();
+  o.conversations = conversations_.talks();
   return o;
 }
 
@@ -102,14 +104,18 @@ Task<Result<std::uint32_t>> BlockStore::Abandon(const Caller& caller, std::uint3
                                                 std::span<const PutId> puts) {
   return impl_->EndHeld(caller, slot, puts, false);
 }
-Task<std::uint32_t> BlockStore::Touch(std::uint32_t slot, std::span<const BlockKey> keys) {
-  return impl_->Touch(slot, keys);
+Task<std::uint32_t> BlockStore::Touch(std::uint32_t slot, std::span<const BlockKey> keys,
+                                      std::uint64_t conversation) {
+  return impl_->Touch(slot, keys, conversation);
 }
 void BlockStore::TouchPlace(std::uint32_t place, std::uint32_t generation_low) {
   impl_->TouchPlace(place, generation_low);
 }
 Task<Result<std::uint64_t>> BlockStore::Drop(std::uint32_t slot, std::span<const BlockKey> keys) {
   return impl_->Drop(slot, keys);
+}
+Task<Result<std::uint64_t>> BlockStore::EndConversation(std::uint32_t slot, std::uint64_t conversation) {
+  return impl_->EndConversation(slot, conversation);
 }
 Task<Result<std::pair<std::uint64_t, std::uint64_t>>> BlockStore::DropNamespace(std::uint32_t slot) {
   return impl_->DropNamespace(slot);

@@ -50,6 +50,7 @@ struct BlockStoreOptions {
   std::uint32_t max_leases = 65'536;
   std::uint32_t max_leased_blocks = 1u << 20;
   std::uint32_t max_tombstones = 65'536;
+  std::uint32_t max_noted_blocks = 262'144;  // of conversations; see conversations.h
   // A batch of more goes to movers; the core copies the rest itself, in steps of kStepBytes
   // (docs/decisions/0003-who-copies-a-put.md).
   std::uint64_t core_copy_bytes = 4u << 20;
@@ -79,6 +80,7 @@ struct PartWrite {
   std::vector<std::uint32_t> checksums;
   std::uint32_t ttl_s = 0;
   bool held = false;
+  std::uint64_t conversation = 0;  // 0: none
 };
 
 struct PartOutcome {
@@ -156,12 +158,15 @@ class BlockStore {
   Task<Result<std::uint32_t>> Publish(const Caller& caller, std::uint32_t slot, std::span<const PutId> puts);
   Task<Result<std::uint32_t>> Abandon(const Caller& caller, std::uint32_t slot, std::span<const PutId> puts);
 
-  // In order; the last becomes the most recently used.
-  Task<std::uint32_t> Touch(std::uint32_t slot, std::span<const BlockKey> keys);
+  // In order; the last becomes the most recently used. `conversation`, if not 0, uses the blocks.
+  Task<std::uint32_t> Touch(std::uint32_t slot, std::span<const BlockKey> keys,
+                            std::uint64_t conversation = 0);
   // From a reader's lossy ring: range-checked, ignored unless the generation matches.
   void TouchPlace(std::uint32_t place, std::uint32_t generation_low);
 
   Task<Result<std::uint64_t>> Drop(std::uint32_t slot, std::span<const BlockKey> keys);
+  // Drops what the conversation wrote and no other has used; blocks removed.
+  Task<Result<std::uint64_t>> EndConversation(std::uint32_t slot, std::uint64_t conversation);
   Task<Result<std::pair<std::uint64_t, std::uint64_t>>> DropNamespace(
       std::uint32_t slot);  // blocks, incarnation
 
@@ -177,7 +182,7 @@ class BlockStore {
 
   struct Occupancy {
     std::uint64_t records = 0, bytes = 0, pending = 0, leases = 0, leased_blocks = 0, namespaces = 0,
-                  tombstones = 0, blocks = 0;
+                  tombstones = 0, blocks = 0, conversations = 0;
   };
   Occupancy occupancy() const;
   const StoreCounters& counters() const;

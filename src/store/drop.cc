@@ -188,6 +188,47 @@ Task<Result<std::uint64_t>> BlockStore::Impl::Drop(std::uint32_t slot, std::span
   co_return blocks;
 }
 
+Task<void> BlockStore::Impl::ShareAll() {
+  for (;;) {
+    std::uint32_t budget = kSpentTouches / 2;
+    const bool more = conversations_.ShareSome(&budget);
+    Count(kSpentTouches / 2 - budget);
+    if (!more) co_return;
+    co_await Yield();
+  }
+}
+
+Task<Result<std::uint64_t>> BlockStore::Impl::EndConversation(std::uint32_t slot,
+                                                              std::uint64_t conversation) {
+  constexpr std::size_t kTopsAtOnce = 256;
+  const RealmId realm = RealmOf(slot);
+  std::uint64_t blocks = 0;
+  for (bool more = true; more;) {
+    co_await ShareAll();
+    std::vector<Conversations::Named> tops;
+    while (tops.size() < kTopsAtOnce) {
+      if (Spent()) co_await Yield();
+      Count(4);
+      std::optional<Conversations::Named> last = conversations_.TakeLast(realm, conversation);
+      more = last.has_value();
+      if (!more) break;
+      if (!last->shared && !last->below_own) tops.push_back(*last);
+    }
+    std::vector<BlockKey> keys;
+    for (const Conversations::Named& top : tops) keys.push_back(top.key);
+    if (keys.empty()) continue;
+    Result<std::uint64_t> dropped = co_await Drop(slot, keys);
+    if (!dropped) {
+      // To be asked again: what is below these goes with them.
+      for (const Conversations::Named& top : tops)
+        conversations_.Wrote(realm, top.key, top.parent, conversation);
+      co_return std::unexpected(std::move(dropped.error()));
+    }
+    blocks += *dropped;
+  }
+  co_return blocks;
+}
+
 Task<Result<std::pair<std::uint64_t, std::uint64_t>>> BlockStore::Impl::DropNamespace(std::uint32_t slot) {
   while (naming_) co_await named_.Wait();
   const RealmId realm = RealmOf(slot);

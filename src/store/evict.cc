@@ -322,7 +322,11 @@ void BlockStore::Impl::Relocate(RecordId record, const SealView& seal, Place to,
                    .part_bytes = part_bytes,
                    .segment_crcs = crcs};
   cistern::Publish(words_, arena, to, generation,
-                   {.seal = moved, .sequence = sequence_++, .born = r.born, .expiry = r.expiry});
+                   {.seal = moved,
+                    .sequence = sequence_++,
+                    .born = r.born,
+                    .expiry = r.expiry,
+                    .conversation = conversations_.Of(tree_.block(r.block).realm, key)});
   Count(8);
   // The old entry's place in the bucket serves the new one; between them the block is missed, not wrong.
   index_.Clear(r.entry);

@@ -23,6 +23,7 @@
 #include "memory/slots.h"
 #include "policy/evict.h"
 #include "store/block_store.h"
+#include "store/conversations.h"
 #include "store/due.h"
 #include "store/journal.h"
 #include "store/leases.h"
@@ -61,9 +62,10 @@ class BlockStore::Impl {
                                        Instant deadline);
   Task<Result<std::uint32_t>> EndHeld(Caller caller, std::uint32_t slot, std::span<const PutId> puts,
                                       bool publish);
-  Task<std::uint32_t> Touch(std::uint32_t slot, std::span<const BlockKey> keys);
+  Task<std::uint32_t> Touch(std::uint32_t slot, std::span<const BlockKey> keys, std::uint64_t conversation);
   void TouchPlace(std::uint32_t place, std::uint32_t generation_low);
   Task<Result<std::uint64_t>> Drop(std::uint32_t slot, std::span<const BlockKey> keys);
+  Task<Result<std::uint64_t>> EndConversation(std::uint32_t slot, std::uint64_t conversation);
   Task<Result<std::pair<std::uint64_t, std::uint64_t>>> DropNamespace(std::uint32_t slot);
   Task<Status> ReportBad(std::uint32_t slot, std::span<const BlockName> blocks);
   Task<void> SessionEnded(Caller caller, bool last_of_owner);
@@ -234,6 +236,8 @@ class BlockStore::Impl {
   void CollectNode(Grave& grave);
   void EndGrave(Grave& grave);
   Task<void> Collected(std::shared_ptr<Grave> grave);
+  // Tells all ancestors of what is shared.
+  Task<void> ShareAll();
   // Takes a block that was cut with an ancestor out of the way of a new one with its key.
   void Disown(BlockId block);
 
@@ -268,6 +272,7 @@ class BlockStore::Impl {
   Leases leases_;
   Lru order_;
   Due expiry_;
+  Conversations conversations_;
   std::uint64_t bytes_ = 0;  // of bodies of records
 
   std::uint64_t sequence_ = 1;         // the next

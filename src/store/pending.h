@@ -42,6 +42,7 @@ struct Put {
   std::uint64_t generation = 0;
   Place place = 0;
   std::uint32_t expiry = 0;
+  std::uint64_t conversation = 0;
   std::uint32_t users = 0;  // who still looks at it
   bool has_slot = false;
   bool held = false;

@@ -61,6 +61,7 @@ BlockStore::Impl::Step BlockStore::Impl::FindPresent(PutSlot put, BlockId parent
   const RecordId record = tree_.FindRecord(*block, p.name.group);
   if (record != kNoId) {
     if (!Expired(tree_.record(record), NowS())) {
+      if (p.conversation != 0) conversations_.Uses(p.name.realm, p.name.key, p.conversation);
       EndPut(put, Code::kOk);
       return Step::kWaits;
     }
@@ -227,9 +228,16 @@ void BlockStore::Impl::MakeVisible(PutSlot put, BlockId block, std::uint32_t ind
                   .put_id = p.name.id,
                   .part_bytes = p.part_bytes,
                   .segment_crcs = p.crcs};
-  cistern::Publish(words_, slots_.arena(), p.place, p.generation,
-                   {.seal = seal, .sequence = born, .born = born, .expiry = p.expiry});
+  cistern::Publish(
+      words_, slots_.arena(), p.place, p.generation,
+      {.seal = seal, .sequence = born, .born = born, .expiry = p.expiry, .conversation = p.conversation});
   Count(8);
+  if (tree_.Empty(block)) {
+    conversations_.Began(p.name.realm, p.name.key, p.parent, p.conversation);
+  } else if (p.conversation != 0) {
+    conversations_.Wrote(p.name.realm, p.name.key, p.parent, p.conversation);
+  }
+  Count(p.conversation != 0 ? 4 : 1);
   const RecordId record = tree_.AddRecord(block, p.name.group);
   CISTERN_ASSERT(record <= max_records_);
   Record& r = tree_.record(record);

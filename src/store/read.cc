@@ -313,7 +313,8 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
   co_return grant;
 }
 
-Task<std::uint32_t> BlockStore::Impl::Touch(std::uint32_t slot, std::span<const BlockKey> keys) {
+Task<std::uint32_t> BlockStore::Impl::Touch(std::uint32_t slot, std::span<const BlockKey> keys,
+                                            std::uint64_t conversation) {
   const RealmId realm = RealmOf(slot);
   std::uint32_t applied = 0;
   for (const BlockKey& key : keys) {
@@ -325,8 +326,10 @@ Task<std::uint32_t> BlockStore::Impl::Touch(std::uint32_t slot, std::span<const 
       order_.Touch(r);
       Count();
     }
+    if (conversation != 0) conversations_.Uses(realm, key, conversation);
     ++applied;
   }
+  if (conversation != 0) co_await ShareAll();
   counters_.touches_applied.Add(applied);
   co_return applied;
 }

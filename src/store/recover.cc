@@ -54,6 +54,13 @@ Task<Status> BlockStore::Impl::Recover() {
     names_.Put(entry);
   }
   co_await Scan(revival);
+  for (NoteId from = 0;;) {
+    std::uint32_t budget = kSpentTouches / 2;
+    const bool more = conversations_.RelateSome(&from, &budget);
+    Count(kSpentTouches / 2 - budget);
+    if (!more) break;
+    co_await Yield();
+  }
   const Recovery::Counts& counts = revival.recovery.counts();
   sequence_ = std::max(
       {revival.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1, std::uint64_t{1}});
@@ -143,6 +150,7 @@ void BlockStore::Impl::Admit(Revival& revival, const RecoveredBlock& found) {
   r.born = found.born;
   r.generation = found.generation;
   bytes_ += found.body_bytes;
+  if (found.conversation != 0) conversations_.Wrote(realm, found.key, found.parent, found.conversation);
 }
 
 Task<void> BlockStore::Impl::LinkParents(Revival& revival) {

@@ -79,6 +79,7 @@ BlockStore::Impl::Step BlockStore::Impl::JoinPut(const Caller& caller, RealmId r
       Cut(block, Reason::kExpired);
     } else if (record != kNoId) {
       counters_.present.Add();
+      if (part.conversation != 0) conversations_.Uses(realm, part.key, part.conversation);
       job.outcome.state = PartOutcome::State::kPresent;
       return Step::kDone;
     }
@@ -104,6 +105,7 @@ BlockStore::Impl::Step BlockStore::Impl::JoinPut(const Caller& caller, RealmId r
                    ? 0
                    : static_cast<std::uint32_t>(std::min<std::uint64_t>(now_s + part.ttl_s, UINT32_MAX));
     p.held = part.held;
+    p.conversation = part.conversation;
     p.made = ++last_made_;
     p.after_drop = tree_.realm(realm)->last_drop;
     Count(2);

@@ -127,8 +127,11 @@ Step SaveMove::WriteBatch(std::size_t count, std::int64_t deadline_us) {
     if (!save_.put_ids.empty()) writes[i].put_id = save_.put_ids[block];
   }
   std::copy(pieces.begin(), pieces.end(), sources.begin());
-  Ticket<WriteResult> ticket =
-      store_.Write(save_.ns, writes, {.ttl_s = save_.ttl_s, .held = save_.held, .deadline_us = deadline_us});
+  Ticket<WriteResult> ticket = store_.Write(save_.ns, writes,
+                                            {.ttl_s = save_.ttl_s,
+                                             .held = save_.held,
+                                             .conversation = save_.conversation,
+                                             .deadline_us = deadline_us});
   if (ticket.id() != 0) {  // the node has it, and the pages are copied
     written_.push_back({std::move(ticket), next_, count, bytes});
     next_ += count;

@@ -80,6 +80,9 @@ Status CheckSave(const PageSave& save) {
   if (save.parents.size() != keys)
     return Status(Code::kInvalid,
                   Text(save.parents.size(), " parents for ", keys, " keys: one a key is needed"));
+  if (save.conversation.size() > 256)
+    return Status(Code::kInvalid,
+                  Text("a conversation's name of ", save.conversation.size(), " bytes, the limit is 256"));
   if (!save.put_ids.empty() && save.put_ids.size() != keys)
     return Status(Code::kInvalid,
                   Text(save.put_ids.size(), " put_ids for ", keys, " keys: one a key is needed"));

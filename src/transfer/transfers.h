@@ -51,6 +51,7 @@ struct PageSave : PageMove {
   std::vector<PutId> put_ids;                    // one a key, or none: the library's own
   std::uint32_t ttl_s = 0;
   bool held = false;
+  std::string conversation;  // empty: nobody's
 };
 
 struct TransferDone {

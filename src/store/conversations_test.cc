@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/conversations.h"
+
+#include <gtest/gtest.h>
+
+#include "store/block_store_fixture.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::uint64_t kAnn = 11, kBob = 22;
+
+class ConversationsTest : public BlockStoreTest {
+ protected:
+  // Blocks first to last, each below the one before, the first below `parent`.
+  void Say(std::uint64_t conversation, std::uint64_t first, std::uint64_t last,
+           std::optional<std::uint64_t> parent = std::nullopt) {
+    for (std::uint64_t n = first; n <= last; ++n) {
+      PartWrite part = Part(n, n == first ? parent : std::optional(n - 1));
+      part.conversation = conversation;
+      ASSERT_TRUE(WriteOne(std::move(part)).status.ok());
+    }
+  }
+  void Hit(std::uint64_t conversation, std::uint64_t n) {
+    const BlockKey key = Key(n);
+    t->Run(t->store->Touch(ns.slot, std::span(&key, 1), conversation));
+  }
+  std::uint64_t End(std::uint64_t conversation) {
+    Result<std::uint64_t> ended = t->Run(t->store->EndConversation(ns.slot, conversation));
+    EXPECT_TRUE(ended.has_value());
+    return *ended;
+  }
+};
+
+TEST_F(ConversationsTest, R10EndingOneDropsWhatItAloneWroteAndItStaysGone) {
+  Make();
+  PutChain(1, 3);
+  Say(kAnn, 4, 8, 3);
+  Say(kBob, 14, 16, 3);
+  EXPECT_EQ(Occupied().conversations, 2u);
+  EXPECT_EQ(End(kAnn), 5u);
+  EXPECT_EQ(Match(1, 8), 3u);
+  EXPECT_TRUE(Exact(14) && Exact(16));
+  EXPECT_EQ(End(kAnn), 0u);
+  EXPECT_EQ(Occupied().conversations, 1u);
+  EXPECT_EQ(Occupied().tombstones, 0u);
+  Restart();
+  EXPECT_EQ(Match(1, 8), 3u);
+  EXPECT_TRUE(Exact(16));
+}
+
+TEST_F(ConversationsTest, WhatAnotherConversationHitStaysWithItsAncestors) {
+  Make();
+  Say(kAnn, 1, 10);
+  Hit(kBob, 6);
+  Hit(0, 9);  // nobody's use keeps nothing
+  Hit(kAnn, 10);
+  EXPECT_EQ(End(kAnn), 4u);
+  EXPECT_EQ(Match(1, 10), 6u);
+  EXPECT_EQ(End(kBob), 0u) << "a hit makes nothing its own";
+  EXPECT_EQ(Match(1, 10), 6u);
+}
+
+TEST_F(ConversationsTest, WhatAnotherConversationWroteAgainOrBuiltOnStays) {
+  Make();
+  Say(kAnn, 1, 4);
+  Say(kBob, 1, 2);
+  EXPECT_EQ(End(kAnn), 2u);
+  EXPECT_EQ(Match(1, 4), 2u);
+  Say(kAnn, 21, 24);
+  Say(kBob, 31, 32, 23);
+  EXPECT_EQ(End(kAnn), 1u);
+  EXPECT_EQ(Match(21, 24), 3u);
+  EXPECT_EQ(End(kBob), 2u);
+  EXPECT_FALSE(Here(31));
+}
+
+TEST_F(ConversationsTest, WhatWasNobodysIsNobodys) {
+  Make();
+  PutChain(1, 3);
+  Say(kAnn, 1, 3);
+  EXPECT_EQ(End(kAnn), 0u);
+  EXPECT_EQ(Match(1, 3), 3u);
+}
+
+TEST_F(ConversationsTest, ABlockThatCameAgainIsOfWhoBroughtIt) {
+  Make();
+  Say(kAnn, 1, 6);
+  ASSERT_TRUE(Drop(1).has_value());
+  PutChain(1, 2);
+  Say(kBob, 3, 4, 2);
+  EXPECT_EQ(End(kAnn), 0u);
+  EXPECT_EQ(Match(1, 4), 4u);
+  EXPECT_EQ(End(kBob), 2u);
+  EXPECT_EQ(Match(1, 4), 2u);
+}
+
+TEST_F(ConversationsTest, AConversationIsKnownAfterARestart) {
+  Make();
+  Say(kAnn, 1, 6);
+  Say(kBob, 11, 12, 2);
+  Say(kAnn, 13, 14, 12);
+  Restart();
+  EXPECT_EQ(Occupied().conversations, 2u);
+  EXPECT_EQ(End(kAnn), 6u) << "3 to 6, 13 and 14; 1 and 2 bear what Bob wrote";
+  EXPECT_EQ(Match(1, 6), 2u);
+  EXPECT_TRUE(Exact(12));
+  EXPECT_FALSE(Here(13));
+}
+
+TEST_F(ConversationsTest, AHeldPutIsItsConversationsWhenItIsPublished) {
+  Make();
+  PartWrite part = Part(1, std::nullopt);
+  part.conversation = kAnn;
+  part.held = true;
+  const PutId put = part.put_id;
+  ASSERT_EQ(WriteOne(std::move(part)).state, State::kPending);
+  EXPECT_EQ(Occupied().conversations, 0u);
+  ASSERT_TRUE(t->Run(t->store->Publish(Me(), ns.slot, std::span(&put, 1))).has_value());
+  EXPECT_EQ(End(kAnn), 1u);
+}
+
+TEST_F(ConversationsTest, Promise5ALongConversationEndsInSteps) {
+  Make({.heads = 4});
+  Say(kAnn, 1, 1500);
+  Say(kBob, 2001, 2001, 700);
+  t->store->TakeLongestStep();
+  EXPECT_EQ(End(kAnn), 800u);
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+  EXPECT_EQ(Match(1, 1500), 700u);
+}
+
+TEST(ConversationNotes, Promise5PastTheBoundTheQuietestIsForgotten) {
+  Conversations notes(10);
+  for (std::uint64_t n = 0; n < 6; ++n) notes.Wrote(0, Key(n), BlockKey(), kAnn);
+  for (std::uint64_t n = 10; n < 16; ++n) notes.Wrote(0, Key(n), BlockKey(), kBob);
+  EXPECT_EQ(notes.notes(), 10u);
+  EXPECT_EQ(notes.forgotten(), 2u);
+  EXPECT_EQ(notes.Of(0, Key(0)), 0u);
+  EXPECT_EQ(notes.Of(0, Key(2)), kAnn);
+  for (std::uint64_t n = 20; n < 30; ++n) notes.Wrote(0, Key(n), BlockKey(), kBob);
+  EXPECT_EQ(notes.talks(), 1u);
+  for (std::uint64_t n = 30; n < 50; ++n) notes.Wrote(0, Key(n), BlockKey(), n);
+  EXPECT_EQ(notes.talks(), 10u);
+  EXPECT_FALSE(notes.TakeLast(0, kBob).has_value());
+  EXPECT_EQ(notes.TakeLast(0, 49)->key, Key(49));
+  EXPECT_EQ(notes.notes(), 9u);
+}
+
+TEST(ConversationNotes, RealmsAndConversationsDoNotMix) {
+  Conversations notes(100);
+  notes.Wrote(1, Key(1), BlockKey(), kAnn);
+  notes.Wrote(2, Key(1), BlockKey(), kBob);
+  EXPECT_EQ(notes.Of(1, Key(1)), kAnn);
+  EXPECT_EQ(notes.Of(2, Key(1)), kBob);
+  EXPECT_FALSE(notes.TakeLast(2, kAnn).has_value());
+}
+
+}  // namespace
+}  // namespace cistern
