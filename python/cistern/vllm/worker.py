@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .. import Done, Error
+from .. import Done
 from . import identity, versions
 from .devices import Batch, Mover, check_device, make_mover
 from .layout import Layout, group_layout
@@ -266,7 +266,7 @@ class Worker:
     def _submit(self, crew: _Crew, running: _Running, blocks: list[int], batch: Batch, load: bool) -> None:
         try:
             number = crew.mover.load(batch) if load else crew.mover.save(batch)
-        except (Error, RuntimeError) as error:
+        except Exception as error:  # whatever it is: the engine computes, the order is reported
             running.good = min(running.good, blocks[0])
             running.message = running.message or str(error)
             return
