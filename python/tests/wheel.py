@@ -4,6 +4,7 @@ SOURCE SCRATCH. Nothing of SOURCE is on the new interpreter's path."""
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -32,9 +33,12 @@ def main(source: pathlib.Path, scratch: pathlib.Path) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    # Without isolation: what builds it here is pinned and installed already.
+    # Without isolation: what builds it here is pinned and installed already. The compilers by the names that
+    # CMake finds, not those that this Python was built with: so the compiler's cache knows what is built.
     subprocess.run(
-        [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", scratch / "wheels", source], check=True
+        [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", scratch / "wheels", source],
+        check=True,
+        env={**os.environ, "CC": "cc", "CXX": "c++"},
     )
     (wheel,) = (scratch / "wheels").iterdir()
     assert wheel.name.startswith("cistern_kv-"), wheel
