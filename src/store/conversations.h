@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which conversation wrote a block, and whether another one has used it since (docs/decisions/
-// 0004-conversations.md). A note a block that a conversation wrote, by the block's full name, so that it
+// 0006-conversations.md). A note a block that a conversation wrote, by the block's full name, so that it
 // knows nothing of where blocks are or whether they still are. Bounded: past it the oldest notes of the
 // conversation that has been quiet for longest are forgotten, whose blocks then go as any others do.
 #pragma once
