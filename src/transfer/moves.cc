@@ -79,7 +79,7 @@ void LoadMove::Stop(Code code) {
 Step SaveMove::Go(const Leave& leave) {
   const bool answered = CollectAnswers();
   if (next_ < save_.keys->size()) {
-    const std::size_t count = BatchOf(save_, next_);
+    const std::size_t count = std::min(BatchOf(save_, next_), most_at_once_);
     if (leave.may_begin && budget_.Take(count * save_.pages->part_bytes()))
       return WriteBatch(count, leave.deadline_us);
     return answered ? Step::kMoved : Step::kWaits;
@@ -141,7 +141,13 @@ Step SaveMove::WriteBatch(std::size_t count, std::int64_t deadline_us) {
   budget_.Give(bytes);
   Result<WriteResult> refused = ticket.Wait();
   // With writes under way there will be room again.
-  if (!refused && refused.error().code() == Code::kBusy && !written_.empty()) return Step::kWaits;
+  const bool busy = !refused && refused.error().code() == Code::kBusy;
+  if (busy && !written_.empty()) return Step::kWaits;
+  // A small node has less staging than a batch takes.
+  if (busy && count > 1) {
+    most_at_once_ = count / 2;
+    return Step::kMoved;
+  }
   Take(refused, next_, count);
   if (!refused) {
     std::fill(done_.outcomes.begin() + static_cast<std::ptrdiff_t>(next_), done_.outcomes.end(),

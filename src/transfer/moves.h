@@ -129,7 +129,8 @@ class SaveMove final : public Move {
   StagingBudget& budget_;
   const PageSave& save_;
   std::size_t next_ = 0;
-  std::deque<Written> written_;  // not answered yet
+  std::size_t most_at_once_ = SIZE_MAX;  // blocks of a batch
+  std::deque<Written> written_;          // not answered yet
 };
 
 }  // namespace cistern::transfer

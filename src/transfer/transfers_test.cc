@@ -242,6 +242,23 @@ TEST_F(TransfersTest, ASaveLeavesItsPagesWhenItHasItsCopy) {
   EXPECT_TRUE(transfers->WaitPages(std::nullopt, 0));
 }
 
+TEST_F(TransfersTest, WhereThereIsLittleStagingASaveGoesInSmallerBatches) {
+  constexpr std::uint64_t kPart = 512u << 10;
+  Pool pool(4, kPart / 4, 20);
+  // All of the node's but what two parts take.
+  std::vector<Staging> taken;
+  for (std::uint64_t bytes = 16u << 20; bytes >= 1u << 20; bytes /= 2) {
+    while (auto staging = store->AllocateStaging(bytes)) taken.push_back(std::move(*staging));
+  }
+  Begin(kPart);
+  taken.pop_back();
+  pool.Fill(5);
+  const std::vector<std::uint32_t> ids{1, 2, 3, 4, 5, 6, 7, 8};
+  ExpectAll(Finish(transfers->Submit(SaveOf(pool, 1, ids))), Code::kOk);
+  ExpectAll(Finish(transfers->Submit(MoveOf<PageLoad>(pool, 1, {11, 12, 13, 14, 15, 16, 17, 18}))), Code::kOk);
+  for (std::uint32_t id : ids) EXPECT_EQ(pool.Part(id), pool.Part(id + 10)) << id;
+}
+
 TEST_F(TransfersTest, CloseLeavesNothingOnThePagesAndEverythingReported) {
   Pool pool(1, 65536, 100);
   Begin(65536);

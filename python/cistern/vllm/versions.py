@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-TESTED = ("0.30", "0.31", "0.32")
+TESTED = ("0.32",)
 
 
 class UntestedVersion(RuntimeError):
