@@ -20,7 +20,8 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from . import options, versions
 from .groups import read_groups
-from .orders import LoadOrder, RankReport, SaveOrder, Session
+from .link import Target
+from .orders import LoadOrder, RankReport, SaveOrder
 from .scheduler import Scheduler
 from .stats import CisternMetrics, CisternStats
 from .worker import Worker
@@ -36,7 +37,7 @@ class StepOrders(KVConnectorMetadata):
     """What the scheduler side tells every rank with one step."""
 
     step: int
-    session: Session | None
+    session: Target | None
     session_number: int
     loads: list[LoadOrder]
     saves: list[SaveOrder]

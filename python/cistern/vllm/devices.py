@@ -81,6 +81,21 @@ def host_pages(layout: Layout) -> Pages:
     )
 
 
+def _submit_load(transfers: Transfers, batch: Batch, pages: Pages, page_ids: Sequence[int]) -> int:
+    more: dict[str, Any] = {"worth_us": batch.worth_us} if batch.worth_us else {}
+    return transfers.submit_load(
+        batch.namespace, batch.keys, pages, page_ids, group=batch.group, part=batch.part,
+        deadline_us=batch.deadline_us, **more,
+    )
+
+
+def _submit_save(transfers: Transfers, batch: Batch, pages: Pages, page_ids: Sequence[int]) -> int:
+    return transfers.submit_save(
+        batch.namespace, batch.keys, pages, page_ids, put_ids=batch.put_ids, parents=batch.parents,
+        group=batch.group, part=batch.part, held=True, ttl_s=batch.ttl_s, deadline_us=batch.deadline_us,
+    )
+
+
 class HostMover:
     """Pages in this host's memory: C++ moves them, without the GIL."""
 
@@ -89,18 +104,10 @@ class HostMover:
         self._transfers = Transfers(store, max_bytes_per_s=max_bytes_per_s)
 
     def load(self, batch: Batch) -> int:
-        more: dict[str, Any] = {"worth_us": batch.worth_us} if batch.worth_us else {}
-        return self._transfers.submit_load(
-            batch.namespace, batch.keys, self._pages[batch.group], batch.pages,
-            group=batch.group, part=batch.part, deadline_us=batch.deadline_us, **more,
-        )
+        return _submit_load(self._transfers, batch, self._pages[batch.group], batch.pages)
 
     def save(self, batch: Batch) -> int:
-        return self._transfers.submit_save(
-            batch.namespace, batch.keys, self._pages[batch.group], batch.pages,
-            put_ids=batch.put_ids, parents=batch.parents, group=batch.group, part=batch.part, held=True,
-            ttl_s=batch.ttl_s, deadline_us=batch.deadline_us,
-        )
+        return _submit_save(self._transfers, batch, self._pages[batch.group], batch.pages)
 
     def poll(self) -> list[Done]:
         return self._transfers.poll()
@@ -240,14 +247,8 @@ class StagedMover:
 
     def load(self, batch: Batch) -> int:
         staged = self._stage(batch)
-        more: dict[str, Any] = {"worth_us": batch.worth_us} if batch.worth_us else {}
-        self._inner_start(
-            staged,
-            lambda: self._transfers.submit_load(
-                batch.namespace, batch.keys, self._slot_pages[batch.group], list(staged.slots), group=batch.group,
-                part=batch.part, deadline_us=batch.deadline_us, **more,
-            ),
-        )
+        pages = self._slot_pages[batch.group]
+        self._inner_start(staged, lambda: _submit_load(self._transfers, batch, pages, list(staged.slots)))
         return staged.number
 
     def save(self, batch: Batch) -> int:
@@ -314,16 +315,9 @@ class StagedMover:
             raise
 
     def _save_from_slots(self, staged: _Staged) -> None:
-        batch = staged.batch
+        pages = self._slot_pages[staged.batch.group]
         try:
-            self._inner_start(
-                staged,
-                lambda: self._transfers.submit_save(
-                    batch.namespace, batch.keys, self._slot_pages[batch.group], list(staged.slots),
-                    put_ids=batch.put_ids, parents=batch.parents, group=batch.group, part=batch.part, held=True,
-                    ttl_s=batch.ttl_s, deadline_us=batch.deadline_us,
-                ),
-            )
+            self._inner_start(staged, lambda: _submit_save(self._transfers, staged.batch, pages, list(staged.slots)))
         except Exception as error:  # reported, like any other end
             self._done.append(_all_failed(staged, "save", str(error)))
 

@@ -28,7 +28,7 @@ ASK_ALIVE_S = 1.0
 
 @dataclass(frozen=True)
 class Target:
-    """What to be connected to. A higher number replaces a lower."""
+    """What to be connected to, and what a worker needs to take part. A higher number replaces a lower."""
 
     number: int
     socket: str
@@ -36,6 +36,7 @@ class Target:
     owner: bytes | None
     """None: become an owner."""
     fields: tuple[tuple[tuple[str, str], ...], ...]
+    """One list for each namespace, by its number: the base model first, then adapters."""
     groups: tuple[GroupShape, ...]
     block_tokens: int
     trusted_keys: bool

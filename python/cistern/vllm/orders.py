@@ -45,21 +45,6 @@ class GroupShape:
 
 
 @dataclass(frozen=True)
-class Session:
-    """What a worker needs to take part: another number, another owner or another list."""
-
-    number: int
-    socket: str
-    tenant: str
-    owner: bytes
-    fields: tuple[tuple[tuple[str, str], ...], ...]
-    """One list for each namespace, by its number: the base model first, then adapters."""
-    groups: tuple[GroupShape, ...]
-    block_tokens: int
-    trusted_keys: bool
-
-
-@dataclass(frozen=True)
 class Hello:
     """What only the worker knows."""
 
@@ -74,25 +59,25 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class SaveReport:
+class _Report:
     rank: int
     id: int
     blocks: int
-    """Leading blocks of the order that this rank has written."""
+    """Leading blocks of the order that are done: written by this rank, or checked and in the engine's pages."""
     message: str = ""
     moved_bytes: int = 0
     took_us: int = 0
 
 
 @dataclass(frozen=True)
-class LoadReport:
-    rank: int
-    id: int
-    blocks: int
-    """Leading blocks of the order that are in the engine's pages, checked."""
-    message: str = ""
-    moved_bytes: int = 0
-    took_us: int = 0
+class SaveReport(_Report):
+    """How far this rank has come with a save."""
+
+
+@dataclass(frozen=True)
+class LoadReport(_Report):
+    """How far this rank has come with a load."""
+
     bad_pages: tuple[int, ...] = ()
     """What this rank told the engine not to use."""
 

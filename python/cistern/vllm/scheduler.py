@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .. import Chain, Error, Gone, Lease, TooLate
+from .. import Chain, Error, Gone, Lease
 from . import identity, versions
 from .events import Stored
 from .groups import ConfigurationError, read_groups
@@ -18,7 +18,7 @@ from .keys import content_hashed, new_keys
 from .link import Joined, Link, Target
 from .node import NodeStarter, socket_path
 from .options import PREFIX, Options, wishes
-from .orders import GroupShape, Hello, LoadOrder, RankReport, SaveOrder, Session
+from .orders import GroupShape, Hello, LoadOrder, RankReport, SaveOrder
 from .pace import Pace
 from .plan import Effects, Limits, Plan, Tracked
 from .stats import CisternStats
@@ -77,7 +77,7 @@ class Scheduler:
         self._link = Link(NodeStarter(options) if options.start_node else None)
         self._target_number = 0
         self._joined: Joined | None = None
-        self._session: Session | None = None
+        self._session: Target | None = None
         self._session_number = 0
         self._joined_ranks: dict[int, int] = {}
         self._quiet_until = 0.0
@@ -194,7 +194,7 @@ class Scheduler:
 
     # ------------------------------------------------------------------ a step
 
-    def orders(self, scheduled: dict[str, int]) -> tuple[int, Session | None, int, list[LoadOrder], list[SaveOrder]]:
+    def orders(self, scheduled: dict[str, int]) -> tuple[int, Target | None, int, list[LoadOrder], list[SaveOrder]]:
         """For the step that vLLM has just planned: its number, the session where a rank has not joined it, the
         session's number, loads, saves."""
         self._step += 1
@@ -371,13 +371,8 @@ class Scheduler:
         if joined is None:
             self._session = None
             return
-        target = joined.target
         self._session_number += 1
-        self._session = Session(
-            number=self._session_number, socket=target.socket, tenant=target.tenant, owner=joined.store.owner,
-            fields=target.fields, groups=target.groups, block_tokens=target.block_tokens,
-            trusted_keys=target.trusted_keys,
-        )
+        self._session = replace(joined.target, number=self._session_number, owner=joined.store.owner)
 
     def _ready(self, live: _Live) -> Joined | None:
         if self._target_number == 0:
@@ -472,7 +467,7 @@ class Scheduler:
         except Gone:
             self._link.lost(joined)
             return 0
-        except (TooLate, Error) as error:
+        except Error as error:
             self._quiet_until = now + QUIET_S
             self._say(f"the node did not answer a match: {error}")
             return 0

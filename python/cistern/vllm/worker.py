@@ -14,9 +14,9 @@ from .. import Done
 from . import identity, versions
 from .devices import Batch, Mover, check_device, make_mover
 from .layout import Layout, group_layout
-from .link import Link, Target
+from .link import Link
 from .options import Options
-from .orders import Hello, LoadOrder, LoadReport, RankReport, SaveOrder, SaveReport, Session
+from .orders import Hello, LoadOrder, LoadReport, RankReport, SaveOrder, SaveReport
 
 if TYPE_CHECKING:
     from .connector import StepOrders
@@ -113,7 +113,7 @@ class Worker:
         self._step = orders.step if orders.saves else 0
         if orders.session is not None and orders.session.number > self._session:
             self._session = orders.session.number
-            self._link.aim(_target(orders.session))
+            self._link.aim(orders.session)
         for order in orders.loads:
             running = _Running(order, orders.session_number, time.monotonic(), good=len(order.keys))
             self._waiting.append((running, order))
@@ -211,15 +211,12 @@ class Worker:
             late = time.monotonic() - running.began > min(WAIT_FOR_SESSION_S, order.deadline_us / 1e6)
             if order.doomed:
                 self._end_load(running, 0, "the engine made other room than was asked for")
-            elif running.session != self._session or self._link.refused or (late and crew is None):
-                self._end_load(running, 0, "this rank has no session")
-            elif crew is None or crew.number != running.session:
-                if late:
-                    self._end_load(running, 0, "this rank has no session")
-                else:
-                    still.append((running, order))
-            else:
+            elif crew is not None and crew.number == running.session == self._session and not self._link.refused:
                 self._start_load(crew, running, order)
+            elif running.session != self._session or self._link.refused or late:
+                self._end_load(running, 0, "this rank has no session")
+            else:
+                still.append((running, order))
         self._waiting = still
 
     def _part(self, group: int, page: int) -> int:
@@ -316,14 +313,6 @@ class Worker:
                 self._rank, order.id, good, message, running.moved_bytes, running.took_us, tuple(bad)
             )
         )
-
-
-def _target(session: Session) -> Target:
-    return Target(
-        number=session.number, socket=session.socket, tenant=session.tenant, owner=session.owner,
-        fields=session.fields, groups=session.groups, block_tokens=session.block_tokens,
-        trusted_keys=session.trusted_keys,
-    )
 
 
 def _page_bytes(spec: Any, layers: Sequence[str]) -> int | None:
