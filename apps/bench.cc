@@ -54,13 +54,15 @@ void Print(const BenchRow& row) {
 }  // namespace
 
 int RunBench(int argc, const char* const* argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "serve") return RunBenchServe(argc - 1, argv + 1);
   BenchOptions options;
   std::string only;
   bool json = false;
   CommandLine line(
       "cistern bench",
-      "Measure a node against memcpy and a futex round trip of the same run. Starts nodes of its own.",
-      "  cistern bench\n  cistern bench --only get --rounds 21 --json");
+      "Measure a node against memcpy and a futex round trip of the same run. Starts nodes of its own. "
+      "`cistern bench serve` measures an OpenAI-compatible endpoint instead; it has its own --help.",
+      "  cistern bench\n  cistern bench --only get --rounds 21 --json\n  cistern bench serve --compare");
   line.Text("--only", "GROUP", "get, put, views, match, leases or pages; default: all", &only);
   line.Count("--rounds", "interleaved rounds; default: 9", &options.rounds, 1, 1000);
   line.Size("--working-set", "bytes of blocks for the get rows; default: 1GiB", &options.working_set_bytes);

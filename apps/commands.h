@@ -16,6 +16,7 @@ int RunDrop(int argc, const char* const* argv);
 int RunReplay(int argc, const char* const* argv);
 int RunSim(int argc, const char* const* argv);
 int RunBench(int argc, const char* const* argv);
+int RunBenchServe(int argc, const char* const* argv);  // "cistern bench serve", from RunBench
 int RunForget(int argc, const char* const* argv);
 
 struct Command {
@@ -32,7 +33,8 @@ inline constexpr Command kCommands[] = {
     {"drop", "remove blocks and all that descends from them", RunDrop},
     {"replay", "run a trace with real bytes through a real node and compare every byte", RunReplay},
     {"sim", "run a trace through the eviction policy alone", RunSim},
-    {"bench", "measure the node against memcpy and futex in the same run", RunBench},
+    {"bench", "measure the node against memcpy and futex in the same run, or an endpoint (bench serve)",
+     RunBench},
     {"forget", "free the memory of a node that is gone", RunForget},
 };
 

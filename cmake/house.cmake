@@ -54,6 +54,7 @@ set(CISTERN_LIBS_io PkgConfig::LIBURING)
 set(CISTERN_LIBS_store Boost::headers)
 set(CISTERN_LIBS_node Boost::json)
 set(CISTERN_LIBS_workload Boost::headers Boost::json)
+set(CISTERN_LIBS_endpoint CURL::libcurl Boost::json)
 
 function(cistern_folder folder)
   set(dir ${PROJECT_SOURCE_DIR}/src/${folder})

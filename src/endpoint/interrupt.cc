@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "endpoint/interrupt.h"
+
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/format.h"
+
+namespace cistern {
+
+Result<Interrupt> Interrupt::Open() {
+  Interrupt interrupt;
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, &interrupt.before_);
+  interrupt.fd_ = Fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!interrupt.fd_.valid()) {
+    const int error = errno;
+    pthread_sigmask(SIG_SETMASK, &interrupt.before_, nullptr);
+    return Error(Code::kIoError, Text("signalfd: ", ErrnoText(error)));
+  }
+  return interrupt;
+}
+
+Interrupt::~Interrupt() {
+  if (fd_.valid()) pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+bool Interrupt::Seen() {
+  signalfd_siginfo info;
+  if (!seen_ && read(fd_.get(), &info, sizeof(info)) == sizeof(info)) {
+    seen_ = true;
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  return seen_;
+}
+
+}  // namespace cistern

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ctrl-C (and SIGTERM) as something to look at instead of the end. Once it was seen, the next one ends the
+// process as ever.
+#pragma once
+
+#include <csignal>
+
+#include "base/fd.h"
+#include "cistern/status.h"
+
+namespace cistern {
+
+class Interrupt {
+ public:
+  // Blocks both signals in this thread and those that it starts, until it goes.
+  static Result<Interrupt> Open();
+  Interrupt(Interrupt&& other) noexcept = default;
+  Interrupt& operator=(Interrupt&&) = delete;
+  ~Interrupt();
+
+  // Readable from the signal on, until Seen() has seen it.
+  int fd() const { return fd_.get(); }
+  // Whether a signal has come.
+  bool Seen();
+
+ private:
+  Interrupt() = default;
+
+  Fd fd_;
+  sigset_t before_{};
+  bool seen_ = false;
+};
+
+}  // namespace cistern
