@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Two OpenAI servers on one node: what the first computed, the second loads. Ctrl-C ends both.
-#   ./two_engines.sh MODEL [vLLM's own flags ...]
+#   ./two_engines.sh MODEL [vLLM's own flags ...]      # a model without a tokenizer: --skip-tokenizer-init
 set -euo pipefail
 model=$1
 shift
@@ -24,3 +24,5 @@ echo "the first engine computes:"
 ask 8001
 echo "the second loads:"
 ask 8002
+echo "both serve on; chat.py can talk to them"
+wait

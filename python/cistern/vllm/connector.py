@@ -16,7 +16,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from . import options, versions
 from .groups import read_groups
@@ -41,6 +40,8 @@ class StepOrders(KVConnectorMetadata):
     session_number: int
     loads: list[LoadOrder]
     saves: list[SaveOrder]
+    computes: bool
+    """False: a step for the connectors alone."""
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Reports(KVConnectorWorkerMetadata):
 class CisternConnector(KVConnectorBase_V1, SupportsHMA):
     """A shared store for KV blocks: docs/vllm.md."""
 
-    _cache_hit_source = CacheHitSource.HOST
+    _cache_hit_source = versions.hit_source()
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -106,7 +107,8 @@ class CisternConnector(KVConnectorBase_V1, SupportsHMA):
         if self.worker is not None and self.has_connector_metadata():
             orders = self._get_connector_metadata()
             assert isinstance(orders, StepOrders)
-            self.worker.save(orders)
+            if orders.computes:
+                self.worker.save(orders)
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         assert self.worker is not None

@@ -42,6 +42,7 @@ class Batch:
     parents: Sequence[bytes | None] = ()
     put_ids: Sequence[bytes] = ()
     ttl_s: int = 0
+    conversation: str = ""
 
 
 class Mover(Protocol):
@@ -92,7 +93,8 @@ def _submit_load(transfers: Transfers, batch: Batch, pages: Pages, page_ids: Seq
 def _submit_save(transfers: Transfers, batch: Batch, pages: Pages, page_ids: Sequence[int]) -> int:
     return transfers.submit_save(
         batch.namespace, batch.keys, pages, page_ids, put_ids=batch.put_ids, parents=batch.parents,
-        group=batch.group, part=batch.part, held=True, ttl_s=batch.ttl_s, deadline_us=batch.deadline_us,
+        group=batch.group, part=batch.part, held=True, ttl_s=batch.ttl_s,
+        conversation=batch.conversation, deadline_us=batch.deadline_us,
     )
 
 

@@ -100,9 +100,10 @@ def folder_state(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
 
 
 def process_began() -> float:
-    """When this process began, in seconds since the epoch: before it loaded anything."""
+    """When this process began, in seconds since the epoch: before it loaded anything. The kernel rounds it down to a
+    tick; a tick later nothing is loaded yet either, and what was written just before is not taken for a change."""
     with open("/proc/self/stat", encoding="ascii") as file:
-        ticks = int(file.read().rpartition(")")[2].split()[19])
+        ticks = int(file.read().rpartition(")")[2].split()[19]) + 1
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age
 
@@ -277,24 +278,25 @@ def cpu_isa() -> str:
 
 
 class Adapters:
-    """What is known of the adapters' files. An adapter whose files changed since they were first seen, without
-    the engine having been told to load it again, is in doubt: which of the two the engine holds is unknown."""
+    """What is known of the adapters' files. The engine knows an adapter by its number alone, and loads it again
+    only when told to: one whose place or files changed meanwhile is in doubt, since which of the two the engine
+    holds is unknown."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int, str], tuple[str, object]] = {}
+        self._known: dict[int, tuple[str, object]] = {}
 
     def digest(self, name: str, number: int, path: str, reload: bool) -> str:
         """Raises Doubt. `reload`: this request makes the engine load the adapter again."""
         folder = Path(path)
         if not folder.exists():
             raise Doubt(f"adapter {name}: no files at {path}")
-        state = folder_state(folder)
-        known = self._known.get((name, number, path))
+        state = (path, folder_state(folder))
+        known = self._known.get(number)
         if known is None or (reload and known[1] != state):
             known = (weights_digest(folder), state)
-            if folder_state(folder) != state:
+            if folder_state(folder) != state[1]:
                 raise Doubt(f"adapter {name}: its files change")
-            self._known[(name, number, path)] = known
+            self._known[number] = known
         if known[1] != state:
-            raise Doubt(f"adapter {name}: its files changed since the engine first used it")
+            raise Doubt(f"adapter {name}: its place or its files changed since the engine first used number {number}")
         return known[0]

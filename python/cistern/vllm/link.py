@@ -13,17 +13,20 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .. import Error, Gone, Group, Invalid, Mismatch, Namespace, NamespaceSpec, Store
+from .. import Error, Gone, Group, Invalid, Mismatch, Namespace, NamespaceSpec, Store, TooLate
+from .cpus import unbound
 from .node import NodeStarter
 from .orders import GroupShape
 
 logger = logging.getLogger("vllm.cistern")
 
-CONNECT_US = 2_000_000
-CALL_US = 5_000_000
+CALL_US = 30_000_000
+"""Long, since only the link's thread waits: a node that is gone is noticed at once, one on a loaded host is slow."""
 LOOK_AGAIN_S = 0.05
 LOOK_AGAIN_MOST_S = 5.0
 ASK_ALIVE_S = 1.0
+LATE_MOST = 3
+"""How many calls in a row may go unanswered before what they were about is given up."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Link:
         self.refused = ""
         """Why the node will not have us, where trying again is in vain until the target changes."""
         self.failures = 0
-        """Attempts in vain since the target was last set or reached."""
+        """Attempts since the target was last set or reached that found no node. One that is slow is there."""
         self._starter = starter
         self._target: Target | None = None
         self._work: deque[Callable[[Joined], object]] = deque()
@@ -78,9 +81,11 @@ class Link:
         self._busy = False
         self._ending = False
         self._count = 0
+        self._late = 0
         self._warned = ""
         self._thread = threading.Thread(target=self._run, name="cistern-link", daemon=True)
-        self._thread.start()
+        with unbound():  # and so is a node that it starts
+            self._thread.start()
 
     # ------------------------------------------------------------------ any thread
 
@@ -98,7 +103,7 @@ class Link:
 
     def do(self, work: Callable[[Joined], object]) -> None:
         """Has the link's thread do it, in the order given, with the session that stands then. Dropped where
-        none does: what it was about is gone with the session."""
+        none does: what it was about is gone with the session. Done again where the node did not answer in time."""
         with self._wake:
             self._work.append(work)
             self._wake.notify_all()
@@ -163,7 +168,6 @@ class Link:
                 pause = LOOK_AGAIN_S
                 continue
             with self._wake:
-                self.failures += target is self._target
                 if not self._ending and target is self._target and not self.refused:
                     self._wake.wait(pause)
             pause = min(pause * 1.5, LOOK_AGAIN_MOST_S)
@@ -178,8 +182,15 @@ class Link:
                 joined.store.status(deadline_us=CALL_US)
             else:
                 work(joined)
+            self._late = 0
         except Gone:
             self.lost(joined)
+        except TooLate as error:
+            self._say(f"the node answered: {error}")
+            self._late += 1
+            if work is not None and self._late < LATE_MOST and not self._ending:
+                with self._wake:
+                    self._work.appendleft(work)
         except Error as error:
             self._say(f"the node answered: {error}")
         finally:
@@ -195,13 +206,14 @@ class Link:
                 store = before.store
             else:
                 store = Store.connect(
-                    target.socket, tenant=target.tenant, owner=target.owner, deadline_us=CONNECT_US
+                    target.socket, tenant=target.tenant, owner=target.owner, deadline_us=CALL_US
                 )
             namespaces = [
                 store.attach(target.spec(number), deadline_us=CALL_US) for number in range(len(target.fields))
             ]
         except Gone as error:
             self.joined = None
+            self.failures += 1
             self._start_node(target, error)
             return False
         except (Invalid, Mismatch) as error:
@@ -210,6 +222,7 @@ class Link:
             return False
         except Error as error:
             self.joined = None
+            self.failures += not isinstance(error, TooLate)
             self._say(f"the node at {target.socket} answered: {error}")
             return False
         if self._starter is not None:

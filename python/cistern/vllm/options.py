@@ -46,6 +46,12 @@ def _between(low: float, high: float) -> Callable[[str, Any], float]:
     return check
 
 
+def _name(name: str, value: Any) -> str:
+    if isinstance(value, str) and 1 <= len(value.encode("utf-8", "surrogatepass")) <= 256:
+        return value
+    raise WrongOption(f"{name}: {value!r} is not a name of 1 to 256 bytes")
+
+
 def _whole(low: int, high: int) -> Callable[[str, Any], int]:
     def check(name: str, value: Any) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
@@ -125,6 +131,14 @@ class Wishes:
     no_save: bool = _option(False, _flag, "nothing of this request is saved")
     no_load: bool = _option(False, _flag, "nothing is loaded for this request")
     ttl_s: int | None = _option(None, _whole(0, 315_360_000), "how long its blocks may live, in seconds")
+    conversation: str | None = _option(None, _name, "a name of 1 to 256 bytes for what is to be ended together")
+    end_conversation: bool = _option(
+        False, _flag, "with `cistern.conversation`: nothing of this request is saved, and when it has ended, what that "
+        "conversation alone wrote and used is removed",
+    )
+    priority: int = _option(
+        0, _whole(-1000, 1000), "where not all that is computed can be saved in time, blocks of the highest go first"
+    )
 
 
 def wishes(params: Mapping[str, Any] | None) -> tuple[Wishes, list[str]]:
@@ -146,6 +160,8 @@ def wishes(params: Mapping[str, Any] | None) -> tuple[Wishes, list[str]]:
             values[name] = known[name].metadata["check"](key, value)
         except WrongOption as error:
             wrong.append(str(error))
+    if values.get("end_conversation") and "conversation" not in values:
+        wrong.append(f"{PREFIX}end_conversation: there is no {PREFIX}conversation, which names it")
     if wrong:
         return Wishes(no_save=True, no_load=True), wrong
     return Wishes(**values), wrong

@@ -34,6 +34,7 @@ class SaveOrder:
     """For each group one a block; None: the group has no such block (its window is past it)."""
     pages: list[list[int]]
     ttl_s: int = 0
+    conversation: str = ""
 
 
 @dataclass(frozen=True)

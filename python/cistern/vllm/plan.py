@@ -45,6 +45,9 @@ class Tracked:
     save_limit_tokens: int | None = None
     """Only blocks that end within so many tokens are saved: None is all."""
     ttl_s: int = 0
+    conversation: str = ""
+    priority: int = 0
+    """Of two requests whose blocks are not both to be saved now, the one with more goes first."""
     keys: list[bytes] = field(default_factory=list)
     saved: int = 0
     """Blocks from 0 on that need no order: in the store, on their way there, or given up."""
@@ -176,15 +179,15 @@ class Plan:
         return request is not None and self._due(request, frontier_tokens) > request.saved
 
     def save(self, step: int, due: Iterable[tuple[str, int, Pages]]) -> list[SaveOrder]:
-        """Orders for what may be saved: (request, frontier in tokens, its pages). Root-most blocks first, so
-        that what a bound leaves out is leaf-most, and the same on every rank. What is left out is asked for
-        again with the next step, as long as the request lives."""
+        """Orders for what may be saved: (request, frontier in tokens, its pages). The highest priority first, of
+        one priority root-most blocks first, so that what a bound leaves out is leaf-most, and the same on every
+        rank. What is left out is asked for again with the next step, as long as the request lives."""
         wanted: list[tuple[int, Tracked, Pages, int]] = []
         for request_id, frontier, pages in due:
             request = self.requests.get(request_id)
             if request is not None and (end := self._due(request, frontier)) > request.saved:
                 wanted.append((request.saved, request, pages, end))
-        wanted.sort(key=lambda one: one[0])
+        wanted.sort(key=lambda one: (-one[1].priority, one[0]))
         orders = []
         for _, request, pages, end in wanted:
             order = self._save(step, request, pages, end)
@@ -204,6 +207,12 @@ class Plan:
         """The engine pages that an order which save() just gave reads: to be referenced before anything else
         happens, and until an Effects releases them."""
         return self._saves[order_id].pages
+
+    def saving(self, namespace: int, conversation: str) -> bool:
+        """Whether blocks of this conversation are on their way."""
+        return any(
+            job.order.namespace == namespace and job.order.conversation == conversation for job in self._saves.values()
+        )
 
     def request_of(self, order_id: int) -> str:
         return self._saves[order_id].request
@@ -328,6 +337,7 @@ class Plan:
             put_ids=put_ids,
             pages=taken,
             ttl_s=request.ttl_s,
+            conversation=request.conversation,
         )
         self._saves[order.id] = SaveJob(order, request.id, first, held)
         for key in keys:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import Chain, Error, Gone, Lease
 from . import identity, versions
+from .conversations import Conversations
 from .events import Stored
 from .groups import ConfigurationError, read_groups
 from .keys import content_hashed, new_keys
-from .link import Joined, Link, Target
+from .link import CALL_US, Joined, Link, Target
 from .node import NodeStarter, socket_path
 from .options import PREFIX, Options, wishes
 from .orders import GroupShape, Hello, LoadOrder, RankReport, SaveOrder
@@ -33,9 +34,10 @@ ANSWER_GOOD_S = 1.0
 QUIET_S = 1.0
 """How long nothing is asked after the node did not answer in time."""
 HOLD_EXTRA_US = 1_000_000
+JOIN_S = 2.0
+"""How long a request waits for the ranks to follow into a new session."""
 IDLE_S = 2.0
 """How long an engine in this process, with nothing left to run, waits for its last saves."""
-PUBLISH_US = 5_000_000
 PUBLISH_AT_ONCE = 1024
 
 
@@ -54,6 +56,9 @@ class _Live:
     found_at: float = 0.0
     found_keys: int = 0
     first_asked: float = 0.0
+    used: int = 0
+    """Leading blocks that the store knows its conversation to use."""
+    ends_conversation: bool = False
     counted: bool = False
 
 
@@ -80,6 +85,9 @@ class Scheduler:
         self._session: Target | None = None
         self._session_number = 0
         self._joined_ranks: dict[int, int] = {}
+        self._stood = 0
+        """The number of the last target that all ranks have joined."""
+        self._session_at = 0.0
         self._quiet_until = 0.0
         self._plan = Plan(
             Limits(
@@ -90,6 +98,7 @@ class Scheduler:
                 drop_last=vllm_config.speculative_config is not None,
             )
         )
+        self._conversations = Conversations(self._link, self._plan)
         self._live: dict[str, _Live] = {}
         self._manager: Any = None
         self._pool: Any = None
@@ -122,13 +131,15 @@ class Scheduler:
         tracked = Tracked(
             id=request.request_id,
             namespace=max(0, namespace),
-            may_save=may and namespace >= 0 and save != "none" and not wish.no_save,
+            may_save=may and namespace >= 0 and save != "none" and not (wish.no_save or wish.end_conversation),
             may_load=may and namespace >= 0 and self._options.load and not wish.no_load,
             save_limit_tokens=request.num_prompt_tokens if save == "prompt" else None,
             ttl_s=self._options.ttl_s if wish.ttl_s is None else wish.ttl_s,
+            conversation=wish.conversation or "",
+            priority=wish.priority,
         )
         self._plan.begin(tracked)
-        self._live[request.request_id] = _Live(request, tracked, Chain())
+        self._live[request.request_id] = _Live(request, tracked, Chain(), ends_conversation=wish.end_conversation)
         self._settle_session(request)
 
     def match(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
@@ -184,6 +195,8 @@ class Scheduler:
                 self._late_saves += self._order(self._step + 1, [(request.request_id, frontier, tuple(pages))])
         self._plan.end(request.request_id)
         tracked = live.tracked
+        if live.ends_conversation and (joined := self._link.joined) is not None:
+            self._conversations.end(joined, tracked.namespace, tracked.conversation)
         if not tracked.loaded_tokens:
             return None
         return {
@@ -194,9 +207,11 @@ class Scheduler:
 
     # ------------------------------------------------------------------ a step
 
-    def orders(self, scheduled: dict[str, int]) -> tuple[int, Target | None, int, list[LoadOrder], list[SaveOrder]]:
+    def orders(
+        self, scheduled: dict[str, int]
+    ) -> tuple[int, Target | None, int, list[LoadOrder], list[SaveOrder], bool]:
         """For the step that vLLM has just planned: its number, the session where a rank has not joined it, the
-        session's number, loads, saves."""
+        session's number, loads, saves, whether the step computes."""
         self._step += 1
         self._notice_joined()
         due = []
@@ -215,12 +230,8 @@ class Scheduler:
         loads, self._loads = self._loads, []
         if saves:
             self._steps[self._step] = (time.monotonic(), sum(scheduled.values()))
-        session = self._session
-        if session is not None and all(
-            self._joined_ranks.get(rank, 0) >= session.number for rank in range(self._ranks)
-        ):
-            session = None
-        return self._step, session, self._session_number, loads, saves
+        session = None if self._all_ranks_joined() else self._session
+        return self._step, session, self._session_number, loads, saves, bool(scheduled)
 
     def came_back(self, reports: Iterable[RankReport], invalid_pages: set[int]) -> None:
         """A step's output, of all ranks together."""
@@ -232,6 +243,8 @@ class Scheduler:
             self._joined_ranks[report.rank] = max(self._joined_ranks.get(report.rank, 0), report.session)
             for loaded in report.loads:
                 ours.update(loaded.bad_pages)
+                if loaded.message:
+                    self._say(f"blocks are not loaded: {loaded.message}")
             for saved in report.saves:
                 self.stats.add("saved_bytes", saved.moved_bytes)
                 if saved.message:
@@ -255,9 +268,7 @@ class Scheduler:
         if self._late_saves:
             self._step += 1
             late, self._late_saves = self._late_saves, []
-            orders = StepOrders(self._step, None, self._session_number, [], late)
-            worker.begin(orders)
-            worker.save(orders)
+            worker.begin(StepOrders(self._step, None, self._session_number, [], late, computes=False))
         worker.wait_idle(IDLE_S)
         report = worker.report()
         if report is not None:
@@ -372,39 +383,45 @@ class Scheduler:
             self._session = None
             return
         self._session_number += 1
+        self._session_at = time.monotonic()
         self._session = replace(joined.target, number=self._session_number, owner=joined.store.owner)
 
+    def _all_ranks_joined(self) -> bool:
+        session = self._session
+        return session is not None and all(
+            self._joined_ranks.get(rank, 0) >= session.number for rank in range(self._ranks)
+        )
+
     def _ready(self, live: _Live) -> Joined | None:
+        """The session, once every rank has joined it: what is answered earlier could not be carried out."""
         if self._target_number == 0:
             self._settle_session(live.request)
         self._notice_joined()
         joined = self._joined
-        if joined is None or live.tracked.namespace >= len(joined.namespaces):
+        if joined is None or live.tracked.namespace >= len(joined.namespaces) or not self._all_ranks_joined():
             return None
+        self._stood = joined.target.number
         return joined
 
     def _not_ready(self, live: _Live) -> tuple[int | None, bool]:
-        """None (ask again with the next step) while a session can be expected, at start and for a new adapter;
-        afterwards the engine computes."""
+        """None (ask again with the next step) while a session can be expected, at start and for a new adapter, or
+        the ranks are joining a new one; afterwards the engine computes."""
         now = time.monotonic()
         live.first_asked = live.first_asked or now
         if self._link.refused:
             if self._options.required:
                 raise ConfigurationError(f"the node refuses this engine: {self._link.refused}")
             return 0, False
-        fresh = self._session_number == 0 or self._generation_changed()
+        there = self._link.joined is not None
+        fresh = self._stood == 0 or (there and self._stood < self._target_number)
         expected = len(self._hellos) < self._ranks or self._link.failures == 0 or self._options.start_node
-        if fresh and expected and now - live.first_asked < self._options.start_timeout_s:
+        joining = self._session is not None and not self._all_ranks_joined() and now - self._session_at < JOIN_S
+        if joining or (fresh and expected and now - live.first_asked < self._options.start_timeout_s):
             return None, False
         if self._options.required and self._session_number == 0:
             raise ConfigurationError(f"no node answers at {self._socket}, and \"required\" is set")
         self.stats.add("without_node")
         return 0, False
-
-    def _generation_changed(self) -> bool:
-        """A session stands, for what was asked before; what is asked now is being attached."""
-        joined = self._link.joined
-        return joined is not None and joined.target.number != self._target_number
 
     # ------------------------------------------------------------------ inside
 
@@ -441,11 +458,9 @@ class Scheduler:
         )
 
     def _may_save(self, live: _Live) -> bool:
-        """Whether every rank can take a save of it now; asks the store once how far it is there already."""
+        """Whether it can be saved now; asks the store once how far it is there already."""
         joined = self._ready(live)
-        if joined is None or self._session is None or any(
-            self._joined_ranks.get(rank, 0) < self._session.number for rank in range(self._ranks)
-        ):
+        if joined is None:
             return False
         if not live.tracked.looked:
             self._plan.found(live.request.request_id, max(0, self._found(live, joined, look=True)))
@@ -472,6 +487,10 @@ class Scheduler:
             self._say(f"the node did not answer a match: {error}")
             return 0
         live.found, live.found_at, live.found_keys = answer.blocks, now, known
+        name = live.tracked.conversation
+        if name and live.found > live.used:
+            live.used = live.found
+            self._conversations.uses(joined, live.tracked.namespace, name, live.tracked.keys[live.found - 1])
         return answer.blocks
 
     def _bytes_of(self, tokens: int) -> int:
@@ -525,6 +544,7 @@ class Scheduler:
             self.stats.add("loaded_bytes", sum(report.moved_bytes for report in reports))
             self.stats.add("load_us", took_us)
             self._pace.load(max(report.moved_bytes for report in reports), took_us / 1e6)
+        self._conversations.settle()
 
     def _release_hold(self, number: int, _: Joined) -> None:
         hold = self._holds.pop(number, None)
@@ -538,7 +558,7 @@ class Scheduler:
 
             def work(joined: Joined, some: list[bytes] = some) -> None:
                 if session is not None and joined.store is session.store:
-                    call(joined.store)(session.namespaces[namespace], some, deadline_us=PUBLISH_US)
+                    call(joined.store)(session.namespaces[namespace], some, deadline_us=CALL_US)
 
             self._link.do(work)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-TESTED = ("0.32",)
+TESTED = ("0.32", "0.31", "0.30")
 
 
 class UntestedVersion(RuntimeError):
@@ -22,6 +22,15 @@ def check(version: str, allow_untested: bool) -> None:
         f"vLLM {version} was not tested with this connector (tested: {', '.join(TESTED)}); "
         'set "allow_untested": true in kv_connector_extra_config to try it'
     )
+
+
+def hit_source() -> Any:
+    """What the engine's metrics call tokens that come from this host; before 0.32 they do not tell sources apart."""
+    try:
+        from vllm.v1.metrics.cache_hit_source import CacheHitSource
+    except ModuleNotFoundError:
+        return None
+    return CacheHitSource.HOST
 
 
 def identical_ranks(vllm_config: Any, kv_cache_config: Any) -> int:

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .. import Done
+from .. import Code, Done
 from . import identity, versions
+from .cpus import unbound
 from .devices import Batch, Mover, check_device, make_mover
 from .layout import Layout, group_layout
 from .link import Link
@@ -109,7 +110,7 @@ class Worker:
     # ------------------------------------------------------------------ a step
 
     def begin(self, orders: StepOrders) -> None:
-        """Before the forward pass."""
+        """Before the forward pass. A step that has none is saved from here: vLLM 0.30 says nothing more in it."""
         self._step = orders.step if orders.saves else 0
         if orders.session is not None and orders.session.number > self._session:
             self._session = orders.session.number
@@ -118,6 +119,8 @@ class Worker:
             running = _Running(order, orders.session_number, time.monotonic(), good=len(order.keys))
             self._waiting.append((running, order))
         self._start_waiting()
+        if not orders.computes:
+            self.save(orders)
 
     def save(self, orders: StepOrders) -> None:
         """After the forward pass was launched."""
@@ -199,7 +202,8 @@ class Worker:
         if joined is None or not self._layouts:
             return None
         if not self._crews or self._crews[-1].number != joined.target.number:
-            mover = make_mover(joined.store, self._device, self._layouts, self._options.max_bytes_per_s)
+            with unbound():
+                mover = make_mover(joined.store, self._device, self._layouts, self._options.max_bytes_per_s)
             self._crews.append(_Crew(mover, joined.target.number))
         self._joined = joined
         return self._crews[-1]
@@ -254,7 +258,7 @@ class Worker:
                     keys=[order.keys[b] for b in blocks], pages=[order.pages[group][b * per + i] for b in blocks],
                     deadline_us=int(self._options.save_timeout_s * 1e6), parents=[parents[b] for b in blocks],
                     put_ids=[put for b in blocks if (put := order.put_ids[group][b]) is not None],
-                    ttl_s=order.ttl_s,
+                    ttl_s=order.ttl_s, conversation=order.conversation,
                 )
                 self._submit(crew, running, blocks, batch, load=False)
         if running.open == 0:
@@ -276,8 +280,8 @@ class Worker:
         for block, code in zip(blocks, done.outcomes, strict=True):
             if code != 0:
                 running.good = min(running.good, block)
+                running.message = running.message or done.message or Code(code).name
                 break
-        running.message = running.message or done.message
         running.moved_bytes += done.moved_bytes
         running.took_us = max(running.took_us, done.took_us)
         if running.open:

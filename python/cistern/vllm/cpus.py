@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where threads beside the engine's own may run.
+
+vLLM on CPUs binds each worker to cores of its own before its first line runs (by OMP_PLACES), leaves others free for
+the scheduler and a connector, and a thread inherits what the one that starts it is bound to: a thread that copies
+would take turns with the one that computes, while a core that was kept for it stands idle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+from collections.abc import Iterator
+
+
+def given() -> set[int]:
+    """The CPUs that the engine was given: what this process or the one that started it as a worker may run on."""
+    cpus = os.sched_getaffinity(0)
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid is not None:
+        with contextlib.suppress(OSError):
+            cpus |= os.sched_getaffinity(parent.pid)
+    return cpus
+
+
+@contextlib.contextmanager
+def unbound() -> Iterator[None]:
+    """Threads that are started in here may run wherever the engine may."""
+    bound = os.sched_getaffinity(0)
+    # CPUs may be taken from the engine in between: then they stay where this thread is.
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, given())
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, bound)
