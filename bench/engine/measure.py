@@ -42,6 +42,11 @@ answer = taken[:-1]
 """
 
 
+ON_ONE_CORE = {"VLLM_CPU_OMP_THREADS_BIND": "0"}
+"""Where both engines of a comparison compute. Left alone, vLLM keeps one core free, with a connector two, and where
+there are no more than that none: with two cores the engine with a connector would compute on twice as many."""
+
+
 def interval(ratios: list[float]) -> tuple[float, float, float]:
     """The median and its 95 % interval by order statistics (no assumption about the distribution)."""
     ordered, count = sorted(ratios), len(ratios)
@@ -107,16 +112,21 @@ def first(model: Path, rounds: int, dtype: str) -> list[dict[str, Any]]:
 
 def pairs(engines: tuple[Engine, Engine], count: int, work: Callable[[Engine], Callable[[int], float]]) -> list[float]:
     """Ratios of the first engine to the second over work of the same size. Each runs once before and once after the
-    other, because who comes second is half as slow again, with or without a connector: an engine goes on polling
-    after its answer. Neither runs while the other is still saving."""
+    other. Who waits is stopped, once it has nothing left to save: an engine polls for a while after its answer, and
+    who came second would be half as slow again, with or without a connector."""
     ratios = []
+    engines[1].pause()
     for number in range(count):
         taken = [0.0, 0.0]
         for turn, which in enumerate((0, 1, 1, 0)):
-            for engine in engines:
-                forget(engine)
+            if turn in (1, 3):
+                forget(engines[1 - which])
+                engines[1 - which].pause()
+                engines[which].go_on()
+            forget(engines[which])
             taken[which] += work(engines[which])(2 * number + turn // 2)
         ratios.append(taken[0] / taken[1])
+    engines[1].go_on()
     return ratios
 
 
@@ -124,7 +134,10 @@ def miss(model: Path, rounds: int, dtype: str) -> list[dict[str, Any]]:
     more = {"processes": True, "dtype": dtype, "kv_bytes": 200_000_000, "max_model_len": 4096}
     rows = []
     with Node(memory="512MiB") as node:
-        with Engine(model, transfer_config(node, min_load_tokens=0), **more) as on, Engine(model, None, **more) as off:
+        with (
+            Engine(model, transfer_config(node, min_load_tokens=0), ON_ONE_CORE, **more) as on,
+            Engine(model, None, ON_ONE_CORE, **more) as off,
+        ):
             for engine in (on, off):
                 engine.generate([prompt(5000, 900, 2000)], max_tokens=8)
 
@@ -146,7 +159,10 @@ def miss(model: Path, rounds: int, dtype: str) -> list[dict[str, Any]]:
 def saving(model: Path, rounds: int, dtype: str) -> list[dict[str, Any]]:
     more = {"dtype": dtype, "kv_bytes": 200_000_000, "max_model_len": 4096, "engine": {"max_num_batched_tokens": 512}}
     with Node(memory="512MiB") as node:
-        with Engine(model, transfer_config(node, min_load_tokens=0), **more) as on, Engine(model, None, **more) as off:
+        with (
+            Engine(model, transfer_config(node, min_load_tokens=0), ON_ONE_CORE, **more) as on,
+            Engine(model, None, ON_ONE_CORE, **more) as off,
+        ):
             def steps(engine: Engine) -> Callable[[int], float]:
                 def work(number: int) -> float:
                     prompts = [prompt(20_000 + 10 * number + i, 1500, 2000) for i in range(2)]

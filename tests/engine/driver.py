@@ -17,6 +17,7 @@ def start(asked: dict[str, Any]) -> Any:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if asked.get("processes") else "0"
     os.environ["VLLM_NO_USAGE_STATS"] = "1"
+    os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # tests send functions to the ranks
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from vllm import LLM
@@ -62,7 +63,7 @@ def generate(llm: Any, asked: dict[str, Any]) -> list[dict[str, Any]]:
     if asked.get("adapter"):
         from vllm.lora.request import LoRARequest
 
-        more["lora_request"] = LoRARequest(*asked["adapter"])
+        more["lora_request"] = LoRARequest(**asked["adapter"])
     begun = time.perf_counter()
     outputs = llm.generate(prompts, chosen, use_tqdm=False, **more)
     took = time.perf_counter() - begun
@@ -140,6 +141,12 @@ def counted(llm: Any) -> dict[str, int]:
     return dict(connector(llm)._scheduler.stats.total)
 
 
+def on_rank(_: Any, code: str) -> Any:
+    names: dict[str, Any] = {"side": worker()}
+    exec(code, names)
+    return names.get("answer")
+
+
 def do(llm: Any, asked: dict[str, Any]) -> Any:
     what = asked["do"]
     if what == "generate":
@@ -152,6 +159,10 @@ def do(llm: Any, asked: dict[str, Any]) -> Any:
         return counted(llm)
     if what == "reset":
         return llm.reset_prefix_cache(reset_connector=asked.get("connector", False))
+    if what == "ranks":  # the same in each rank's process; an answer each
+        return llm.collective_rpc(on_rank, args=(asked["code"],))
+    if what == "metrics":
+        return {one.name: one.value for one in llm.get_metrics() if hasattr(one, "value")}
     if what == "exec":  # a test's own: lines of Python that leave their answer in `answer`
         names: dict[str, Any] = {"llm": llm, "core": core, "connector": connector, "worker": worker, "asked": asked}
         exec(asked["code"], names)

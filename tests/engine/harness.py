@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-WATCHDOG_S = 240
+WATCHDOG_S = 600
 
 
 def prompt(seed: int, tokens: int, vocabulary: int = 500) -> list[int]:
@@ -127,11 +127,11 @@ def stored(node: Node, fields: list[list[list[str]]], shapes: list[dict[str, Any
 
 
 TARGET = """
-target = connector(llm)._scheduler._link._target
+target = side._link._target
 answer = dict(fields=target.fields, block_tokens=target.block_tokens, shapes=[
     dict(name=g.name, reach=g.reach, window_tokens=g.window_tokens, part_bytes=g.part_bytes) for g in target.groups])
 """
-"""Asks an engine for what its namespace is."""
+"""Asks a side of the connector for what its namespace is."""
 
 
 class Engine:
@@ -175,9 +175,22 @@ class Engine:
     def run(self, code: str, **more: Any) -> Any:
         return self.ask("exec", code=code, **more)
 
+    def on_ranks(self, code: str) -> list[Any]:
+        """Lines of Python for each rank's process, which find its side of the connector as `side`."""
+        answers = self.ask("ranks", code=code)
+        assert isinstance(answers, list)
+        return answers
+
     def log(self) -> str:
         with open(self._log.name) as file:
             return file.read()
+
+    def pause(self) -> None:
+        """Stops all of its processes where they are, until `go_on`."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.killpg(self._process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """As if the host had lost it: the engine and all of its processes."""
@@ -196,7 +209,9 @@ class Engine:
     def __enter__(self) -> Engine:
         return self.ready()
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, error: object, *more: object) -> None:
+        if error is not None:
+            print(self.log()[-6000:])  # shown by pytest with the failure
         self.close()
 
     def _answer(self) -> dict[str, Any]:

@@ -94,5 +94,27 @@ def write(folder: Path, config: dict[str, Any], seed: int = 1234) -> Path:
     return folder
 
 
+def write_adapter(folder: Path, config: dict[str, Any], seed: int) -> Path:
+    """A LoRA adapter of rank 4 for such a model, with random weights that show in the tokens."""
+    import torch
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps({
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "bias": "none",
+        "target_modules": ["q_proj", "v_proj"], "base_model_name_or_path": "",
+    }))
+    dice = torch.Generator().manual_seed(seed)
+    out = {"q_proj": config["num_attention_heads"], "v_proj": config["num_key_value_heads"]}
+    tensors = {}
+    for layer in range(config["num_hidden_layers"]):
+        for name, heads in out.items():
+            at = f"base_model.model.model.layers.{layer}.self_attn.{name}."
+            tensors[at + "lora_A.weight"] = torch.randn(4, config["hidden_size"], generator=dice) * 0.1
+            tensors[at + "lora_B.weight"] = torch.randn(heads * config["head_dim"], 4, generator=dice)
+    save_file(tensors, str(folder / "adapter_model.safetensors"))
+    return folder
+
+
 if __name__ == "__main__":
     print(write(Path(sys.argv[1]), LLAMA))

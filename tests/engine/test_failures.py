@@ -174,6 +174,27 @@ def test_a_full_node(small: Path, right: dict[str, list[int]]) -> None:
         assert node.status()["store"]["evicted"] > 0
 
 
+SLOW_TO_ANSWER = """
+from cistern import Store, TooLate
+def late_once(name):
+    call = getattr(Store, name)
+    def late(*given, **more):
+        setattr(Store, name, call)
+        raise TooLate("the node did not answer within the deadline")
+    setattr(Store, name, late)
+late_once("connect")
+late_once("publish")
+"""
+"""As on a host that has other things to do: the first of these calls goes unanswered."""
+
+
+def test_a_node_that_is_slow_to_answer_is_waited_for(small: Path, right: dict[str, list[int]], node: Node) -> None:
+    with Engine(small, transfer_config(node)) as engine:
+        engine.run(SLOW_TO_ANSWER)
+        engine.generate([KNOWN[0]], max_tokens=1)  # over with its first step: saved only by a session that stood
+        assert Told(engine, node, right).right_afresh(KNOWN[0]) == FULL
+
+
 def test_no_node_at_all(small: Path, right: dict[str, list[int]], tmp_path: Path) -> None:
     """The engine starts and computes; a node that appears later is used without a restart."""
     node = Node()

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import struct
+import threading
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from cistern.vllm import identity, keys, options, versions
+from cistern.vllm import cpus, identity, keys, options, versions
 from cistern.vllm.pace import Pace
 
 # ---------------------------------------------------------------------------- options
@@ -54,6 +57,23 @@ def test_foreign_keys_are_ignored_and_a_wrong_wish_means_neither() -> None:
     assert options.wishes({"cistern.ttl_s": 3, "cistern.no_load": True})[0] == options.Wishes(no_load=True, ttl_s=3)
     wish, wrong = options.wishes({"cistern.no_svae": True})
     assert wish.no_save and wish.no_load and "no_svae" in wrong[0]
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"cistern.conversation": ""}, "1 to 256 bytes"),
+        ({"cistern.conversation": "x" * 257}, "1 to 256 bytes"),
+        ({"cistern.conversation": 7}, "7 is not a name"),
+        ({"cistern.end_conversation": True}, "no cistern.conversation"),
+        ({"cistern.end_conversation": "talk", "cistern.conversation": "talk"}, "not true or false"),
+        ({"cistern.priority": 1.5}, "whole number from -1000 to 1000"),
+        ({"cistern.priority": 1001}, "whole number from -1000 to 1000"),
+    ],
+)
+def test_a_wrong_wish_is_named_with_its_value(params: dict[str, object], says: str) -> None:
+    (text,) = options.wishes(params)[1]
+    assert says in text
 
 
 # ---------------------------------------------------------------------------- keys
@@ -155,6 +175,17 @@ def test_an_adapter_replaced_in_place_is_in_doubt_until_reloaded(tmp_path: Path)
     assert known.digest("a", 1, str(tmp_path / "a"), reload=False) == second
 
 
+def test_an_adapters_number_with_another_place_is_in_doubt_until_reloaded(tmp_path: Path) -> None:
+    known = identity.Adapters()
+    adapter(tmp_path / "a", b"one")
+    adapter(tmp_path / "b", b"two")
+    first = known.digest("a", 1, str(tmp_path / "a"), reload=False)
+    with pytest.raises(identity.Doubt, match="number 1"):
+        known.digest("a", 1, str(tmp_path / "b"), reload=False)
+    assert known.digest("a", 1, str(tmp_path / "a"), reload=False) == first
+    assert known.digest("a", 1, str(tmp_path / "b"), reload=True) != first
+
+
 def test_a_configurations_name_and_place_are_not_content() -> None:
     one = {"rope": {"b": 2, "a": 1}, "_name_or_path": "x", "transformers_version": "1"}
     other = {"_name_or_path": "y", "rope": {"a": 1, "b": 2}, "transformers_version": "2"}
@@ -176,7 +207,7 @@ def test_the_hash_seed_and_scheme_are_told() -> None:
 
 
 def test_an_unknown_version_is_refused_unless_allowed() -> None:
-    for version in ("0.32.0", "0.32.1", "0.32.0.post1"):
+    for version in ("0.30.0", "0.31.0", "0.32.0", "0.32.1", "0.32.0.post1"):
         versions.check(version, False)
     for version in ("0.33.0", "1.0", "0.3.2", "dev"):
         with pytest.raises(versions.UntestedVersion, match="allow_untested"):
@@ -228,3 +259,25 @@ def test_engine_fields_do_not_know_how_the_engine_schedules() -> None:
     assert doubt == "" and dict(fields.items)["weights"] == "dummy, seed 1"
     model.seed = 2
     assert identity.engine_fields(config, groups, "0.32.0")[0] != fields
+
+
+def _where_a_thread_runs(answer: Connection) -> None:
+    """In a process that was bound at its start, as vLLM's workers on CPUs are."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    seen: list[set[int]] = []
+    with cpus.unbound():
+        thread = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
+        thread.start()
+    thread.join()
+    answer.send((seen[0], os.sched_getaffinity(0)))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this process has one CPU")
+def test_a_thread_that_copies_is_not_bound_to_the_core_that_computes() -> None:
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_where_a_thread_runs, args=(there,))
+    process.start()
+    thread, main = here.recv()
+    process.join()
+    assert thread == os.sched_getaffinity(0)
+    assert main == {min(os.sched_getaffinity(0))}

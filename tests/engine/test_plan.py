@@ -112,6 +112,28 @@ def test_under_pressure_the_leaf_most_go_first() -> None:
     assert plan.save(2, [("a", 32, ([*range(1, 9)],))])[0].first_block == 3
 
 
+def test_under_pressure_a_higher_priority_goes_first() -> None:
+    plan = make(max_pages=5)
+    begin(plan, "low", first=0, priority=-1)
+    begin(plan, "usual", first=100)
+    begin(plan, "high", first=200, priority=7)
+    plan.found("high", 4)
+    pages = ([*range(1, 9)],)
+    orders = plan.save(1, [("low", 32, pages), ("usual", 32, pages), ("high", 32, pages)])
+    assert [(order.keys[0], len(order.keys)) for order in orders] == [(key(204), 4), (key(100), 1)]
+
+
+def test_a_conversation_is_on_its_way_until_its_last_save_ends() -> None:
+    plan = make()
+    begin(plan, conversation="talk")
+    (order,) = plan.save(1, [("r", 8, ([5, 6],))])
+    assert order.conversation == "talk" and plan.saving(0, "talk") and not plan.saving(0, "other")
+    plan.end("r")
+    assert plan.saving(0, "talk")
+    plan.report([1], all_ranks(plan, order), [])
+    assert not plan.saving(0, "talk")
+
+
 # ---------------------------------------------------------------------------- when it may be seen
 
 

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LoRA adapters: another one, or the same one with other weights, is other KV."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import model as models
+import pytest
+from harness import Engine, Node, prompt, transfer_config
+
+CONFIG = {**models.LLAMA, **models.SMALL}
+PROMPT = prompt(3, 1000)
+FULL = 896
+
+
+def with_adapters(small: Path, node: Node) -> Engine:
+    return Engine(small, transfer_config(node), engine={"enable_lora": True, "max_lora_rank": 8, "max_loras": 2})
+
+
+def asked(engine: Engine, name: str, path: Path | None = None, reload: bool = False) -> tuple[int, list[int]]:
+    """How many tokens another engine would have loaded as well, and the answer."""
+    assert engine.ask("reset") is True
+    adapter: dict[str, Any] | None = None
+    if path is not None:
+        adapter = {"lora_name": name, "lora_int_id": len(name), "lora_path": str(path), "load_inplace": reload}
+    (answer,) = engine.generate([PROMPT], adapter=adapter)
+    return answer["cached"], answer["tokens"]
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.write_adapter(tmp_path_factory.mktemp("adapters") / "one", CONFIG, seed=1)
+
+
+def test_another_adapter_shares_nothing(small: Path, node: Node, one: Path, tmp_path: Path) -> None:
+    other = models.write_adapter(tmp_path / "other", CONFIG, seed=2)
+    with with_adapters(small, node) as engine:
+        cached, base = asked(engine, "")
+        assert cached == 0
+        cached, first = asked(engine, "a", one)
+        assert cached == 0 and first != base
+        cached, second = asked(engine, "bb", other)
+        assert cached == 0 and second not in (first, base)
+        assert [asked(engine, "", None), asked(engine, "a", one), asked(engine, "bb", other)] == [
+            (FULL, base), (FULL, first), (FULL, second)
+        ]
+    with with_adapters(small, node) as engine:
+        assert asked(engine, "a", one) == (FULL, first)
+        assert asked(engine, "a", other) == (0, first)  # the engine goes on with what it holds under that number
+    with with_adapters(small, node) as engine:
+        cached, third = asked(engine, "a", other)
+        assert cached == 0 and third != first
+
+
+def test_an_adapter_reloaded_in_place(small: Path, node: Node, tmp_path: Path) -> None:
+    path = models.write_adapter(tmp_path / "adapter", CONFIG, seed=1)
+    with with_adapters(small, node) as engine:
+        _, old = asked(engine, "a", path)
+        assert asked(engine, "a", path) == (FULL, old)
+        models.write_adapter(path, CONFIG, seed=2)
+        assert asked(engine, "a", path) == (0, old)  # which weights the engine holds is in doubt: nothing is shared
+        cached, new = asked(engine, "a", path, reload=True)
+        assert cached == 0 and new != old
+        assert asked(engine, "a", path) == (FULL, new)
+        models.write_adapter(path, CONFIG, seed=1)
+        assert asked(engine, "a", path, reload=True) == (FULL, old)  # what it holds now was computed before
