@@ -76,7 +76,7 @@ class TestDoor {
     loop = std::move(*MakeLoop(clock, {.kind = LoopKind::kEpoll, .poll_us = 0}));
     movers.emplace(words, loop->executor());
     slots.emplace(words, *arena);
-    journal.emplace(*loop, directory_);
+    journal.emplace(*loop, directory_, 1);
     store.emplace(
         BlockStore::Parts{loop->executor(), clock, words, *slots,
                           IndexSpace(index_map_.data(), geometry.bucket_count()), *movers, *journal, *log},

@@ -49,6 +49,12 @@ void FillRandom(std::span<std::byte> bytes) {
   }
 }
 
+std::uint64_t RandomNumber() {
+  std::uint64_t number = 0;
+  FillRandom(std::as_writable_bytes(std::span(&number, 1)));
+  return number;
+}
+
 }  // namespace
 
 // Made by Start's thread as far as it blocks, then run by the core's thread, which makes and ends what
@@ -188,7 +194,7 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
   if (Status status = movers.Validate(); !status.ok()) co_return status;
   parts.movers =
       std::make_unique<ThreadMovers>(words_, clock_, movers, [this](Work& job) { loop_->PostRemote(job); });
-  parts.journal = std::make_unique<Journal>(*loop_, file_->directory());
+  parts.journal = std::make_unique<Journal>(*loop_, file_->directory(), RandomNumber());
 
   BlockStoreOptions store;
   store.max_blocks = options_.max_blocks;

@@ -235,7 +235,7 @@ Task<Result<std::pair<std::uint64_t, std::uint64_t>>> BlockStore::Impl::DropName
   if (EntryOf(realm) == nullptr) co_return Error(Code::kMiss, Text("namespace ", slot, ": is not attached"));
   naming_ = true;
   NamespaceEntry entry = *EntryOf(realm);
-  entry.incarnation = sequence_++;
+  entry.incarnation = journal_.IncarnationOf(sequence_++);
   Status status = co_await journal_.PutNamespace(entry);
   std::shared_ptr<Grave> buried;
   if (status.ok()) {

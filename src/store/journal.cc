@@ -37,6 +37,12 @@ T GetRaw(std::span<const std::byte> bytes, std::size_t at) {
 
 constexpr std::size_t kTombstoneBytes = 8 + 8 + 1 + BlockKey::kMaxBytes;
 
+std::vector<std::byte> NumbersOf(std::span<const std::uint64_t> numbers) {
+  std::vector<std::byte> payload;
+  for (const std::uint64_t number : numbers) PutRaw(payload, number);
+  return payload;
+}
+
 std::optional<Tombstone> DecodeTombstone(std::span<const std::byte> payload) {
   if (payload.size() != kTombstoneBytes) return std::nullopt;
   Tombstone tombstone;
@@ -94,7 +100,17 @@ struct Effort {
 
 }  // namespace
 
-Journal::Journal(Loop& loop, std::string directory) : loop_(loop), directory_(std::move(directory)) {}
+Journal::Journal(Loop& loop, std::string directory, std::uint64_t new_id)
+    : loop_(loop), directory_(std::move(directory)), id_(new_id) {}
+
+// SplitMix64's finalizer, a bijection: no two sequence numbers of one journal give the same.
+std::uint64_t Journal::IncarnationOf(std::uint64_t sequence) const {
+  std::uint64_t x = id_ + sequence;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  x ^= x >> 31;
+  return x != 0 ? x : 1;  // 0 is no incarnation
+}
 
 void Journal::Append(std::vector<std::byte>& batch, Kind kind, std::span<const std::byte> payload) {
   CISTERN_ASSERT(payload.size() <= kMaxPayloadBytes);
@@ -167,6 +183,15 @@ Task<bool> Journal::Apply(std::span<const std::byte> bytes, std::size_t* used, C
       case Kind::kTombstoneEnd:
         if (payload->size() == 8) tombstones.erase(GetRaw<std::uint64_t>(*payload, 0));
         break;
+      case Kind::kId:
+        if (payload->size() == 8) id_ = GetRaw<std::uint64_t>(*payload, 0);
+        break;
+      case Kind::kDevices:
+        contents->devices.clear();
+        for (std::size_t at = 0; at + 8 <= payload->size(); at += 8) {
+          contents->devices.push_back(GetRaw<std::uint64_t>(*payload, at));
+        }
+        break;
     }
     batch = batch.subspan(kRecordHeadBytes + payload->size());
   }
@@ -224,10 +249,16 @@ Task<Result<Journal::Contents>> Journal::Open() {
   co_return contents;
 }
 
-Task<Status> Journal::Start(std::vector<NamespaceEntry> namespaces, std::uint64_t sequences_below) {
+Task<Status> Journal::Start(std::vector<NamespaceEntry> namespaces, std::uint64_t sequences_below,
+                            std::vector<Tombstone> tombstones, std::vector<std::uint64_t> devices) {
   namespaces_.clear();
   tombstones_.clear();
+  devices_ = std::move(devices);
   Effort effort;
+  for (const Tombstone& tombstone : tombstones) {
+    tombstones_[tombstone.sequence] = tombstone;
+    if (effort.Add(sizeof(tombstone))) co_await Yield();
+  }
   for (const NamespaceEntry& entry : namespaces) {
     std::vector<std::byte>& bytes = namespaces_[entry.slot] = Names::Encode(entry);
     if (effort.Add(bytes.size())) co_await Yield();
@@ -262,6 +293,12 @@ Task<Status> Journal::AddTombstone(Tombstone tombstone) {
   co_return co_await Flush(std::make_shared<Asked>());
 }
 
+Task<Status> Journal::PutDevices(std::vector<std::uint64_t> devices) {
+  devices_ = std::move(devices);
+  Append(Kind::kDevices, NumbersOf(devices_));
+  co_return co_await Flush(std::make_shared<Asked>());
+}
+
 void Journal::EndTombstone(std::uint64_t sequence) {
   if (tombstones_.erase(sequence) == 0) return;
   std::vector<std::byte> payload;
@@ -281,6 +318,8 @@ Task<Result<std::uint64_t>> Journal::WriteAnew(File& file) {
   std::vector<std::byte> payload;
   PutRaw(payload, sequences_below_);
   Append(out, Kind::kSequences, payload);
+  Append(out, Kind::kId, NumbersOf({&id_, 1}));
+  Append(out, Kind::kDevices, NumbersOf(devices_));
   std::uint32_t slot = 0;
   std::uint64_t sequence = 0;
   for (bool more = true; more && status.ok();) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The small log of what must not come back (R10): which lists are namespaces and under which incarnation, the
-// tombstones of dropped keys, and up to where sequence numbers may have been used. docs/formats/journal.md
+// tombstones of dropped keys, up to where sequence numbers may have been used, and which devices of flash its
+// tombstones have waited for. docs/formats/journal.md
 // describes its file. It is bounded by what it says now: it keeps that in memory as well and rewrites the
 // file when history is more than half of it.
 //
@@ -42,8 +43,9 @@ struct Tombstone {
 
 class Journal final {
  public:
-  // The file is `<directory>/journal`; the directory exists. The loop is borrowed.
-  Journal(Loop& loop, std::string directory);
+  // The file is `<directory>/journal`; the directory exists. The loop is borrowed. `new_id` is random: who the
+  // journal is, should there be none yet.
+  Journal(Loop& loop, std::string directory, std::uint64_t new_id);
   // No task may be under way, or all of them were dropped.
   ~Journal() = default;
   Journal(const Journal&) = delete;
@@ -55,6 +57,7 @@ class Journal final {
     std::vector<NamespaceEntry> namespaces;
     std::vector<Tombstone> tombstones;
     std::uint64_t sequences_below = 0;  // no sequence number from here on was ever used
+    std::vector<std::uint64_t> devices;  // of flash, by id: the tombstones of what was dropped on them are here
     // The file is damaged before its end: tombstones may be lost, so nothing from before may be believed.
     bool damaged = false;
   };
@@ -63,13 +66,22 @@ class Journal final {
   Task<Result<Contents>> Open();
 
   // What of the contents still counts; replaces the file. Awaited once, after Open and before the others.
-  Task<Status> Start(std::vector<NamespaceEntry> namespaces, std::uint64_t sequences_below);
+  Task<Status> Start(std::vector<NamespaceEntry> namespaces, std::uint64_t sequences_below,
+                     std::vector<Tombstone> tombstones = {}, std::vector<std::uint64_t> devices = {});
+
+  // Which journal this is: what was written under another one knows nothing of its drops. From Open on.
+  std::uint64_t id() const { return id_; }
+  // Of a namespace, from a sequence number of its own: never that of another journal's.
+  std::uint64_t IncarnationOf(std::uint64_t sequence) const;
 
   // Numbers below `below` may be used once this is durable.
   Task<Status> ReserveSequences(std::uint64_t below);
   // A new namespace, or one with another name, window or incarnation.
   Task<Status> PutNamespace(const NamespaceEntry& entry);
   Task<Status> AddTombstone(Tombstone tombstone);
+  // The devices that tombstones wait for from now on. To be durable before one ends that a device would need
+  // which is not among them.
+  Task<Status> PutDevices(std::vector<std::uint64_t> devices);
   // Nothing older than the tombstone is left. Written with the next append: until then it does no harm.
   void EndTombstone(std::uint64_t sequence);
 
@@ -77,7 +89,7 @@ class Journal final {
   std::uint64_t file_bytes() const { return end_; }
 
  private:
-  enum class Kind : std::uint8_t { kSequences = 1, kNamespace = 2, kTombstone = 3, kTombstoneEnd = 4 };
+  enum class Kind : std::uint8_t { kSequences = 1, kNamespace = 2, kTombstone = 3, kTombstoneEnd = 4, kId = 5, kDevices = 6 };
 
   // Somebody who waits for an append.
   struct Asked {
@@ -122,6 +134,8 @@ class Journal final {
   std::map<std::uint32_t, std::vector<std::byte>> namespaces_;  // by slot
   std::map<std::uint64_t, Tombstone> tombstones_;               // by sequence
   std::uint64_t sequences_below_ = 0;
+  std::uint64_t id_;
+  std::vector<std::uint64_t> devices_;
 
   std::deque<Batch> pending_;  // not yet handed to the file
   bool flushing_ = false;

@@ -37,7 +37,7 @@ class JournalTest : public testing::Test {
   void Boot() {
     journal.reset();
     loop = std::move(*SimulatedLoop::Make(clock, disk, ++seed));
-    journal.emplace(*loop, "node");
+    journal.emplace(*loop, "node", ++new_id);
   }
   void PowerFails() {
     loop->Crash();
@@ -59,6 +59,7 @@ class JournalTest : public testing::Test {
   SimulatedClock clock;
   SimulatedDisk disk{3};
   std::uint64_t seed = 0;
+  std::uint64_t new_id = 100;
   std::unique_ptr<SimulatedLoop> loop;
   std::optional<Journal> journal;
 };
@@ -80,6 +81,37 @@ TEST_F(JournalTest, R10WhatWasAcknowledgedSurvivesAPowerFailure) {
   EXPECT_EQ(contents.namespaces[0].incarnation, 50u);
   EXPECT_EQ(contents.namespaces[1].names, std::vector<std::string>{"n1"});
   EXPECT_EQ(contents.tombstones, std::vector<Tombstone>{Stone(41)});
+}
+
+// Incarnations are made from it: those of another journal, in memory or on flash, are none of this one's.
+TEST_F(JournalTest, R10AJournalStaysTheSameAndItsIncarnationsAreNoOtherOnes) {
+  Open();
+  ASSERT_TRUE(Start({}, 100).ok());
+  const std::uint64_t id = journal->id(), incarnation = journal->IncarnationOf(7);
+  PowerFails();
+  Open();
+  EXPECT_EQ(journal->id(), id);
+  EXPECT_EQ(journal->IncarnationOf(7), incarnation);
+  ASSERT_TRUE(Start({}, 100).ok());
+  ASSERT_TRUE(loop->Remove("node/journal").ok());
+  PowerFails();
+  Open();
+  EXPECT_NE(journal->id(), id);
+  EXPECT_NE(journal->IncarnationOf(7), incarnation);
+}
+
+TEST_F(JournalTest, R10TombstonesThatFlashNeedsAndItsDevicesOutliveAStart) {
+  Open();
+  ASSERT_TRUE(Start({}, 100, {Stone(40), Stone(41)}, {7, 8}).ok());
+  journal->EndTombstone(41);
+  PowerFails();
+  auto contents = Open();
+  EXPECT_EQ(contents.tombstones, (std::vector<Tombstone>{Stone(40), Stone(41)}));
+  EXPECT_EQ(contents.devices, (std::vector<std::uint64_t>{7, 8}));
+  ASSERT_TRUE(Start({}, 200, contents.tombstones, contents.devices).ok());
+  ASSERT_TRUE(Run(journal->PutDevices({8})).ok());
+  PowerFails();
+  EXPECT_EQ(Open().devices, std::vector<std::uint64_t>{8});
 }
 
 TEST_F(JournalTest, ATornTailIsCutAndWhatWasBeforeItStays) {

@@ -33,7 +33,7 @@ Task<Result<Attached>> BlockStore::Impl::Attach(NamespaceSpec spec) {
   if (!found->changes) co_return Attached{found->entry->slot, found->entry->incarnation};
   naming_ = true;
   const bool is_new = found->entry == nullptr;
-  NamespaceEntry entry = names_.Merged(spec, sequence_);
+  NamespaceEntry entry = names_.Merged(spec, journal_.IncarnationOf(sequence_));
   if (is_new) ++sequence_;
   Status status = co_await journal_.PutNamespace(entry);
   const Attached attached{entry.slot, entry.incarnation};

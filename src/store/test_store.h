@@ -87,7 +87,7 @@ class TestStore {
     loop = std::move(*SimulatedLoop::Make(clock, disk, ++seed_));
     movers.emplace(words, loop->executor());
     slots.emplace(words, arena);
-    journal.emplace(*loop, "node");
+    journal.emplace(*loop, "node", 1);
     store.emplace(BlockStore::Parts{loop->executor(), clock, words, *slots, index, *movers, *journal, *log},
                   options.store);
     recovered = Run(store->Recover());
