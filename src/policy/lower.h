@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes to the tier below memory, when, and what stays there when a region of it is given up. Decisions on
+// plain values; who carries them out is the store.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "cistern/status.h"
+
+namespace cistern {
+
+// When a block that is wanted below is written.
+enum class WritePolicy : std::uint8_t {
+  kThrough,    // as soon as it is wanted: found again after a reboot, and memory can always let go of it
+  kBack,       // when it has become cold: less is written, and a reboot loses what was warm
+  kSelective,  // after the n-th use
+};
+// Which blocks are wanted below.
+enum class Admission : std::uint8_t {
+  kAll,
+  kSecondHit,  // those that were used after they were put: a prompt nobody asks again is never written
+};
+
+struct LowerPolicy {
+  WritePolicy write = WritePolicy::kThrough;
+  Admission admit = Admission::kAll;
+  std::uint32_t selective_uses = 2;  // of kSelective; 1 to 255
+};
+
+std::string_view WritePolicyName(WritePolicy policy);  // "through", "back", "selective"
+std::string_view AdmissionName(Admission admission);   // "all", "second-hit"
+// kInvalid names the known ones.
+Result<WritePolicy> ParseWritePolicy(std::string_view name);
+Result<Admission> ParseAdmission(std::string_view name);
+
+// Whether a block that was used so many times since it was put is worth being written.
+constexpr bool Wanted(const LowerPolicy& policy, std::uint32_t uses) {
+  if (policy.write == WritePolicy::kSelective && uses < policy.selective_uses) return false;
+  return policy.admit == Admission::kAll || uses > 0;
+}
+// Whether it is written now that it was put (uses 0) or used for the `uses`-th time.
+constexpr bool WrittenAtUse(const LowerPolicy& policy, std::uint32_t uses) {
+  return policy.write != WritePolicy::kBack && Wanted(policy, uses) && (uses == 0 || !Wanted(policy, uses - 1));
+}
+
+// A block whose only copy lies in a region that is given up.
+struct LastCopy {
+  bool used = false;         // since it was written there
+  bool has_below = false;    // blocks that descend from it are kept, or on their way: without it they are lost
+  bool held = false;         // somebody has a right to find it
+  std::uint64_t bytes = 0;
+};
+// Whether it is moved rather than let go. `moved_bytes` of the region's `live_bytes` are moved already: a
+// region that gives back too little is not worth giving up, so past three quarters what was merely used goes.
+constexpr bool KeptAtReclaim(const LastCopy& copy, std::uint64_t moved_bytes, std::uint64_t region_bytes) {
+  if (copy.held || copy.has_below) return moved_bytes + copy.bytes <= region_bytes / 8 * 7;
+  return copy.used && moved_bytes + copy.bytes <= region_bytes / 4 * 3;
+}
+
+}  // namespace cistern

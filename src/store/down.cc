@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// The way down: what is wanted on flash is gathered in batches and written from its slots, beside everything
+// else; no put waits for it. What is on flash may leave memory at any time.
+#include <algorithm>
+
+#include "record/seal.h"
+#include "store/impl.h"
+
+namespace cistern {
+
+namespace {
+constexpr std::size_t kMaxDown = 65'536;          // records that wait to be written
+constexpr std::uint32_t kWriters = 4;             // batches under way
+constexpr std::uint64_t kDownBatchBytes = 4u << 20;
+constexpr std::uint32_t kCleanLooks = 4096;       // of the coldest, at a tick
+constexpr std::uint32_t kAncestorLooks = 64;
+}  // namespace
+
+// One record of a batch, with what its seal borrows.
+struct BlockStore::Impl::DownItem {
+  Held held;
+  Place place = 0;
+  std::uint64_t record_bytes = 0;
+  std::vector<std::uint32_t> part_bytes, crcs;
+};
+
+std::uint64_t BlockStore::Impl::RecordBytesOf(const NamespaceEntry& entry, std::uint16_t group,
+                                              std::uint64_t body_bytes) const {
+  const std::uint32_t alignment = slots_.arena().geometry().alignment;
+  const std::vector<std::uint32_t>& parts = entry.groups[group].part_bytes;
+  if (parts.empty()) return RecordBytes(body_bytes, alignment);
+  return RecordBytes(body_bytes, SegmentCount(parts), static_cast<std::uint32_t>(parts.size()), alignment);
+}
+
+std::uint64_t BlockStore::Impl::RecordBytesOf(RealmId realm, std::uint16_t group,
+                                              std::uint64_t body_bytes) const {
+  // Of a namespace that was dropped the list is what it was.
+  const Realm* found = tree_.realm(realm);
+  const NamespaceEntry* entry = found == nullptr ? nullptr : names_.at(found->slot);
+  return entry == nullptr ? 0 : RecordBytesOf(*entry, group, body_bytes);
+}
+
+void BlockStore::Impl::ForgetFlash(RealmId realm, std::uint16_t group, std::uint32_t body_bytes,
+                                   FlashPlace place) {
+  if (tier_ == nullptr || place.none()) return;
+  tier_->Forget(place, RecordBytesOf(realm, group, body_bytes));
+}
+
+void BlockStore::Impl::NoteUse(RecordId record) {
+  Record& r = tree_.record(record);
+  if (r.uses < UINT8_MAX) ++r.uses;
+  if (tier_ != nullptr && WrittenAtUse(options_.lower, r.uses)) WantBelow(record);
+}
+
+void BlockStore::Impl::WantBelow(RecordId record) {
+  Record& r = tree_.record(record);
+  if (tier_ == nullptr || !r.in_memory() || r.on_flash() || r.is(Record::kQueued)) return;
+  if (down_.size() >= kMaxDown) {
+    counters_.down_overflow.Add();
+    return;
+  }
+  r.flags |= Record::kQueued;
+  down_.push_back({record, r.serial});
+  StartWriters();
+}
+
+void BlockStore::Impl::StartWriters() {
+  if (down_.empty() || writers_ >= kWriters || lower_.closed()) return;
+  ++writers_;
+  lower_.Spawn(WriteDown());
+}
+
+Task<void> BlockStore::Impl::WriteDown() {
+  // What else comes in this step goes along.
+  co_await Yield();
+  while (!down_.empty()) {
+    std::deque<DownItem> items;
+    std::vector<Outgoing> batch;
+    co_await GatherDown(items, batch);
+    if (batch.empty()) break;
+    auto places = co_await tier_->Append(batch);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (Spent()) co_await Yield();
+      WrittenDown(items[i], places ? (*places)[i] : FlashPlace{});
+    }
+    if (!places) {
+      counters_.down_failed.Add(items.size());
+      break;  // the next tick tries again
+    }
+    counters_.written_down.Add(items.size());
+  }
+  --writers_;
+  if (down_.empty()) drained_.Pulse();
+}
+
+Task<void> BlockStore::Impl::GatherDown(std::deque<DownItem>& items, std::vector<Outgoing>& batch) {
+  std::uint64_t bytes = 0;
+  while (!down_.empty() && batch.size() < kMaxBatchRecords && bytes < kDownBatchBytes) {
+    if (Spent()) co_await Yield();
+    if (down_.empty()) break;
+    const Held held = down_.front();
+    Count();
+    if (!Lives(held)) {
+      down_.pop_front();
+      continue;
+    }
+    Record& r = tree_.record(held.record);
+    const RealmId realm = tree_.block(r.block).realm;
+    const std::uint64_t record_bytes = RecordBytesOf(realm, r.group, r.body_bytes);
+    const bool wanted = r.in_memory() && !r.on_flash() && !Expired(r, NowS()) && EntryOf(realm) != nullptr;
+    const Tier::Room room = wanted ? tier_->RoomFor(bytes + record_bytes) : Tier::Room::kYes;
+    if (room == Tier::Room::kNoRegion) break;
+    down_.pop_front();
+    r.flags &= static_cast<std::uint8_t>(~Record::kQueued);
+    if (!wanted || room != Tier::Room::kYes) {
+      if (room == Tier::Room::kNoBudget) counters_.down_over_budget.Add();
+      if (order_.Parked(held.record) && r.holds == 0) order_.Unpark(held.record);
+      continue;
+    }
+    if (AddToBatch(held, record_bytes, items, batch)) bytes += record_bytes;
+  }
+}
+
+bool BlockStore::Impl::AddToBatch(Held held, std::uint64_t record_bytes, std::deque<DownItem>& items,
+                                  std::vector<Outgoing>& batch) {
+  const Record r = tree_.record(held.record);
+  const ArenaSpace& arena = slots_.arena();
+  const std::uint32_t alignment = arena.geometry().alignment;
+  std::vector<std::byte> trailer(RoundUp(TrailerBoundBytes(r.body_bytes, r.part_count()), 8));
+  LoadWords(words_, arena.slot(r.place) + TrailerOffset(r.body_bytes, alignment), trailer);
+  const auto seal = CheckSeal(trailer);
+  if (!seal || !seal->HasKey(r.key)) {
+    counters_.cut_bad.Add();
+    Cut(r.block, Reason::kBad);
+    return false;
+  }
+  DownItem& item = items.emplace_back();
+  item.held = held;
+  item.place = r.place;
+  item.record_bytes = record_bytes;
+  for (std::uint32_t i = 0; i < seal->part_count(); ++i) item.part_bytes.push_back(seal->part_bytes(i));
+  for (std::uint32_t i = 0; i < seal->segment_count(); ++i) item.crcs.push_back(seal->segment_crc(i));
+  AddHold(held.record);
+  BeginIo(r.place);
+  Count(2 + seal->segment_count() / 16);
+  batch.push_back({.body = arena.slot(r.place),
+                   .seal = {.incarnation = seal->incarnation(),
+                            .group = r.group,
+                            .key = r.key,
+                            .parent = seal->parent(),
+                            .put_id = seal->put_id(),
+                            .part_bytes = item.part_bytes,
+                            .segment_crcs = item.crcs},
+                   .sequence = sequence_++,
+                   .born = r.born,
+                   .expiry = r.expiry,
+                   .conversation = conversations_.Of(tree_.block(r.block).realm, r.key)});
+  return true;
+}
+
+void BlockStore::Impl::WrittenDown(const DownItem& item, FlashPlace flash) {
+  Count(2);
+  EndIo(item.place);
+  const bool lives = Lives(item.held);
+  if (!flash.none()) {
+    Record& r = tree_.record(item.held.record);
+    if (lives && r.in_memory() && !r.on_flash()) {
+      r.flash = flash;
+      r.flags &= static_cast<std::uint8_t>(~Record::kUsedBelow);
+    } else {
+      tier_->Forget(flash, item.record_bytes);
+    }
+  }
+  DropHold(item.held);
+  // It may go now, whatever descends from it.
+  if (lives && tree_.record(item.held.record).holds == 0 && order_.Parked(item.held.record)) {
+    order_.Unpark(item.held.record);
+  }
+}
+
+// The coldest are written before they have to go, what they descend from before them: else a reboot finds
+// blocks without their chain.
+void BlockStore::Impl::WantWithAncestors(RecordId record) {
+  std::array<RecordId, kAncestorLooks> above;
+  std::size_t count = 0;
+  const std::uint16_t group = tree_.record(record).group;
+  for (BlockId at = tree_.block(tree_.record(record).block).parent; at != kNoId && count < above.size();
+       at = tree_.block(at).parent) {
+    Count();
+    const RecordId parent = tree_.FindRecord(at, group);
+    if (parent == kNoId || tree_.record(parent).on_flash() || !tree_.record(parent).in_memory()) break;
+    above[count++] = parent;
+  }
+  while (count > 0) WantBelow(above[--count]);
+  WantBelow(record);
+}
+
+bool BlockStore::Impl::CleanSome() {
+  if (tier_ == nullptr || tier_->RoomFor(1) != Tier::Room::kYes || down_.size() >= kMaxDown / 2) {
+    cleaning_ = std::nullopt;
+    return false;
+  }
+  for (; clean_looks_ < kCleanLooks && !Spent(); ++clean_looks_) {
+    cleaning_ = cleaning_ && order_.Contains(*cleaning_) && !order_.Parked(*cleaning_) ? order_.Warmer(*cleaning_)
+                                                                                         : std::nullopt;
+    if (clean_looks_ == 0) cleaning_ = order_.Coldest();
+    if (!cleaning_) break;
+    Count();
+    const Record& r = tree_.record(*cleaning_);
+    if (!r.on_flash() && r.holds == 0 && Wanted(options_.lower, r.uses)) WantWithAncestors(*cleaning_);
+  }
+  const bool more = cleaning_ && clean_looks_ < kCleanLooks;
+  if (!more) clean_looks_ = 0;
+  return more;
+}
+
+// Out of memory, but still on flash.
+void BlockStore::Impl::Demote(RecordId record) {
+  counters_.demoted.Add();
+  LeaveMemory(record);
+  tree_.Fold(record);
+}
+
+// All that waits to be written may be lost instead: a put does not wait for a device.
+BlockStore::Impl::Step BlockStore::Impl::EvictUnwritten() {
+  for (std::size_t looks = 0; looks < down_.size(); ++looks) {
+    if (Spent()) return Step::kSpent;
+    const Held held = down_.front();
+    down_.pop_front();
+    Count();
+    if (!Lives(held)) continue;
+    Record& r = tree_.record(held.record);
+    if (!r.in_memory() || r.on_flash() || !MayGo(held.record)) {
+      down_.push_back(held);
+      continue;
+    }
+    counters_.evicted.Add();
+    counters_.evicted_unwritten.Add();
+    Remove(held.record);
+    return Step::kDone;
+  }
+  return Step::kWaits;
+}
+
+}  // namespace cistern

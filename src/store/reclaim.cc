@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// Regions are given up whole (R9): what policy keeps is moved first, leaves before what they descend from are
+// let go, and what cannot be kept is cut. Only then is the region free.
+#include <algorithm>
+
+#include "record/seal.h"
+#include "store/impl.h"
+
+namespace cistern {
+
+namespace {
+constexpr std::uint64_t kMoveBytes = 4u << 20;  // read and written again at a time
+
+struct FreeAligned {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+}  // namespace
+
+void BlockStore::Impl::StartReclaim() {
+  if (tier_ == nullptr || reclaiming_ || lower_.closed()) return;
+  const bool crowded = journal_.tombstones() > options_.max_tombstones / 4 * 3;
+  if (!tier_->WantsReclaim() && !crowded) return;
+  reclaiming_ = true;
+  lower_.Spawn(Reclaim());
+}
+
+Task<void> BlockStore::Impl::Reclaim() {
+  co_await Yield();
+  const auto victim = tier_->TakeVictim();
+  if (victim) {
+    counters_.reclaimed.Add();
+    Status status;
+    auto entries = co_await tier_->Entries(*victim);
+    if (entries) {
+      co_await Evacuate(*victim, *entries);
+    } else {
+      log_.Log(LogLevel::kWarning, "flash region ", *victim, ": ", entries.error().message(),
+               "; what it holds is given up");
+    }
+    // Who is not in the table, or did not fit elsewhere.
+    if (tier_->live_bytes(*victim) > 0) co_await ForgetRegions(*victim, *victim + 1);
+    status = co_await tier_->Release(*victim);
+    if (!status.ok()) log_.Log(LogLevel::kError, "flash region ", *victim, ": ", status.message());
+    if (status.ok()) co_await EndTombstones();
+  }
+  reclaiming_ = false;
+  StartReclaim();
+  StartWriters();
+}
+
+// Children come after their parents in a table; from its end on, what goes makes leaves of what is above it.
+Task<void> BlockStore::Impl::Evacuate(std::uint32_t region, const std::vector<FlashEntry>& entries) {
+  std::uint64_t moved = 0, gathered = 0;
+  std::vector<const FlashEntry*> keep;
+  for (std::size_t i = entries.size(); i-- > 0;) {
+    if (Spent()) co_await Yield();
+    const FlashEntry& entry = entries[i];
+    const auto [block, copy] = FindOnFlash(entry);
+    if (block == kNoId) continue;
+    Count(2);
+    if (copy.in_memory) {
+      // Still here: it is written again when its turn comes.
+      Record& r = tree_.record(copy.record);
+      ForgetFlash(tree_.block(block).realm, entry.group, r.body_bytes, r.flash);
+      r.flash = {};
+      if (options_.lower.write != WritePolicy::kBack && Wanted(options_.lower, r.uses)) WantBelow(copy.record);
+      continue;
+    }
+    const Block& b = tree_.block(block);
+    const bool below = b.first_child != kNoId || pending_.NextBelow(b.realm, entry.key, kNoId) != kNoId;
+    const bool held = copy.record != kNoId && tree_.record(copy.record).holds > 0;
+    const LastCopy last{.used = copy.used, .has_below = below, .held = held, .bytes = entry.record_bytes};
+    if (KeptAtReclaim(last, moved + gathered, tier_->region_bytes())) {
+      gathered += entry.record_bytes;
+      keep.push_back(&entry);
+    } else if (below || held) {
+      // There is no room for what many descend from: they go with it.
+      counters_.cut_at_reclaim.Add();
+      Cut(block, Reason::kEvicted);
+    } else {
+      counters_.evicted_below.Add();
+      Remove(tree_.Take(block, entry.group));
+    }
+    if (gathered < kMoveBytes) continue;
+    moved += gathered;
+    gathered = 0;
+    co_await MoveRecords(keep);
+    keep.clear();
+  }
+  // Parents first on the media as well, should that be all that a restart finds.
+  std::ranges::reverse(keep);
+  co_await MoveRecords(keep);
+  static_cast<void>(region);
+}
+
+std::pair<BlockId, Tree::Copy> BlockStore::Impl::FindOnFlash(const FlashEntry& entry) {
+  const RealmId realm = RealmOfIncarnation(entry.incarnation);
+  if (realm == kNoId) return {kNoId, {}};
+  const BlockId block = Find(realm, entry.key);
+  if (block == kNoId) return {kNoId, {}};
+  const auto copy = tree_.See(block, entry.group);
+  if (!copy || copy->flash != entry.place) return {kNoId, {}};
+  return {block, *copy};
+}
+
+Task<void> BlockStore::Impl::MoveRecords(const std::vector<const FlashEntry*>& keep) {
+  const std::uint32_t alignment = slots_.arena().geometry().alignment;
+  for (std::size_t first = 0; first < keep.size();) {
+    std::size_t count = 0;
+    std::uint64_t bytes = 0;
+    while (first + count < keep.size() && count < kMaxBatchRecords &&
+           (count == 0 || bytes + keep[first + count]->record_bytes <= kMoveBytes)) {
+      bytes += keep[first + count++]->record_bytes;
+      Count();
+    }
+    const std::unique_ptr<std::byte, FreeAligned> buffer(
+        static_cast<std::byte*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096)));
+    CISTERN_ASSERT(buffer != nullptr && alignment <= 4096);
+    std::deque<DownItem> items;
+    std::vector<Outgoing> batch;
+    std::vector<const FlashEntry*> from;
+    std::uint64_t at = 0;
+    for (std::size_t i = first; i < first + count; ++i) {
+      if (Spent()) co_await Yield();
+      const std::span<std::byte> into(buffer.get() + at, keep[i]->record_bytes);
+      at += keep[i]->record_bytes;
+      auto fetched = co_await tier_->Fetch(keep[i]->place, into);
+      if (!fetched || !fetched->seal.HasKey(keep[i]->key) ||
+          fetched->seal.incarnation() != keep[i]->incarnation || fetched->seal.group() != keep[i]->group) {
+        continue;  // it is forgotten with the region
+      }
+      DownItem& item = items.emplace_back();
+      item.record_bytes = keep[i]->record_bytes;
+      const SealView& seal = fetched->seal;
+      for (std::uint32_t p = 0; p < seal.part_count(); ++p) item.part_bytes.push_back(seal.part_bytes(p));
+      for (std::uint32_t s = 0; s < seal.segment_count(); ++s) item.crcs.push_back(seal.segment_crc(s));
+      batch.push_back({.body = into.data(),
+                       .seal = {.incarnation = seal.incarnation(),
+                                .group = seal.group(),
+                                .key = seal.key(),
+                                .parent = seal.parent(),
+                                .put_id = seal.put_id(),
+                                .part_bytes = item.part_bytes,
+                                .segment_crcs = item.crcs},
+                       .sequence = sequence_++,
+                       .born = fetched->stamp.born,
+                       .expiry = fetched->stamp.expiry,
+                       .conversation = conversations_.Of(RealmOfIncarnation(seal.incarnation()), seal.key())});
+      from.push_back(keep[i]);
+    }
+    first += count;
+    if (batch.empty()) continue;
+    auto places = co_await tier_->Append(batch);
+    if (!places) continue;
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      if (Spent()) co_await Yield();
+      Moved(*from[i], (*places)[i]);
+    }
+  }
+}
+
+void BlockStore::Impl::Moved(const FlashEntry& entry, FlashPlace to) {
+  Count(2);
+  const auto [block, copy] = FindOnFlash(entry);
+  if (block == kNoId) {
+    tier_->Forget(to, entry.record_bytes);  // it went, or was written anew, meanwhile
+    return;
+  }
+  counters_.moved_below.Add();
+  tier_->Forget(entry.place, entry.record_bytes);
+  tree_.SetFlash(block, entry.group, to);  // and not used there yet
+}
+
+// A device that went takes its blocks along: those that are nowhere else are cut. Looks at every block, in
+// steps; ids that are made meanwhile are not of a region that is not written to any more.
+Task<void> BlockStore::Impl::ForgetRegions(std::uint32_t first, std::uint32_t last) {
+  const auto there = [&](const FlashPlace& place) {
+    return !place.none() && place.region >= first && place.region < last;
+  };
+  for (BlockId id = 0; id < tree_.block_end(); ++id) {
+    if (Spent()) co_await Yield();
+    Count();
+    if (id >= tree_.block_end() || !tree_.InUse(id) || tree_.block(id).is(Block::kCut)) continue;
+    // A block's groups, each of which may be lost for itself.
+    for (bool again = true; again;) {
+      again = false;
+      for (const Tree::Copy& copy : tree_.CopiesOf(id)) {
+        Count();
+        if (!there(copy.flash)) continue;
+        const RealmId realm = tree_.block(id).realm;
+        if (copy.in_memory) {
+          ForgetFlash(realm, copy.group, copy.body_bytes, copy.flash);
+          tree_.record(copy.record).flash = {};
+          continue;
+        }
+        const bool below = tree_.block(id).first_child != kNoId;
+        const bool held = copy.record != kNoId && tree_.record(copy.record).holds > 0;
+        counters_.lost_below.Add();
+        if (below || held) {
+          Cut(id, Reason::kEvicted);
+        } else {
+          Remove(tree_.Take(id, copy.group));
+          again = tree_.InUse(id) && tree_.block(id).realm == realm;
+        }
+        break;
+      }
+    }
+  }
+  while (Collect()) co_await Yield();
+}
+
+// A tombstone is needed as long as something older may be found on the media; for a device that is gone it is
+// not kept, which the journal has to say first.
+Task<void> BlockStore::Impl::EndTombstones() {
+  if (ending_tombstones_) co_return;
+  ending_tombstones_ = true;
+  if (tier_ != nullptr) {
+    std::vector<std::uint64_t> ids = tier_->device_ids();
+    if (ids != journaled_devices_) {
+      const Status status = co_await journal_.PutDevices(ids);
+      if (!status.ok()) {
+        ending_tombstones_ = false;
+        co_return;
+      }
+      journaled_devices_ = std::move(ids);
+    }
+  }
+  const std::uint64_t oldest = tier_ == nullptr ? UINT64_MAX : tier_->oldest_sequence();
+  while (!collected_tombstones_.empty() && collected_tombstones_.front() < oldest) {
+    if (Spent()) co_await Yield();
+    Count();
+    journal_.EndTombstone(collected_tombstones_.front());
+    collected_tombstones_.pop_front();
+  }
+  ending_tombstones_ = false;
+}
+
+}  // namespace cistern
