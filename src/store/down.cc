@@ -60,7 +60,7 @@ void BlockStore::Impl::WantBelow(RecordId record) {
     return;
   }
   r.flags |= Record::kQueued;
-  down_.push_back({record, r.serial});
+  down_.push_back(HeldOf(record));
   StartWriters();
 }
 
@@ -166,7 +166,7 @@ void BlockStore::Impl::WrittenDown(const DownItem& item, FlashPlace flash) {
     Record& r = tree_.record(item.held.record);
     if (lives && r.in_memory() && !r.on_flash()) {
       r.flash = flash;
-      r.flags &= static_cast<std::uint8_t>(~Record::kUsedBelow);
+      r.flags &= static_cast<std::uint8_t>(~Record::kTouched);
     } else {
       tier_->Forget(flash, item.record_bytes);
     }

@@ -5,6 +5,7 @@
 
 #include "record/seal.h"
 #include "store/impl.h"
+#include "store/lower_bytes.h"
 
 namespace cistern {
 
@@ -12,30 +13,20 @@ namespace {
 // How long a fetch looks for room; who waits for it has a deadline of its own.
 constexpr std::int64_t kRoomUs = 5'000'000;
 
-// Whether a body that nobody else can change has the checksums of a seal that is a private copy.
-class BodyCheck final : public AwaitedJob {
- public:
-  BodyCheck(Movers& movers, const std::byte* body, const SealView& seal)
-      : AwaitedJob(movers), body_(body), seal_(seal) {}
-  void Move(Words& words) override {
-    for (std::uint32_t p = 0; p < seal_.part_count(); ++p) {
-      const SealView::PartPlace part = seal_.part(p);
-      std::uint32_t segment = part.first_segment;
-      for (std::uint64_t at = 0; at < part.bytes; at += kSegmentBytes, ++segment) {
-        const std::size_t bytes = std::min<std::uint64_t>(kSegmentBytes, part.bytes - at);
-        if (words.Checksum(body_ + part.offset + at, bytes, 0) != seal_.segment_crc(segment)) return;
-      }
-    }
-    sound_ = true;
-  }
-  bool sound() const { return sound_; }
-
- private:
-  const std::byte* body_;
-  const SealView& seal_;
-  bool sound_ = false;
-};
+constexpr std::size_t kMaxReadAhead = 256;  // fetches under way
 }  // namespace
+
+void BodyCheck::Move(Words& words) {
+  for (std::uint32_t p = 0; p < seal_.part_count(); ++p) {
+    const SealView::PartPlace part = seal_.part(p);
+    std::uint32_t segment = part.first_segment;
+    for (std::uint64_t at = 0; at < part.bytes; at += kSegmentBytes, ++segment) {
+      const std::size_t bytes = std::min<std::uint64_t>(kSegmentBytes, part.bytes - at);
+      if (words.Checksum(body_ + part.offset + at, bytes, 0) != seal_.segment_crc(segment)) return;
+    }
+  }
+  sound_ = true;
+}
 
 std::int64_t BlockStore::Impl::ReadyInUs(const FlashPlace& place, std::uint64_t bytes) const {
   return tier_ == nullptr ? Tier::kNever : tier_->EstimateUs(place, bytes);
@@ -134,7 +125,7 @@ Task<Status> BlockStore::Impl::Enter(Held held, FlashPlace from, Place place, st
   const std::uint64_t incarnation = entry->incarnation;
   if (!seal || seal->incarnation() != incarnation || seal->group() != r.group ||
       seal->body_bytes() != r.body_bytes || seal->part_count() != r.part_count() ||
-      !tree_.HasKey(block, seal->key()) || (!r.key.none() && !seal->HasKey(r.key))) {
+      TagOf(realm, seal->key()) != tree_.block(block).tag() || (!r.key.none() && !seal->HasKey(r.key))) {
     co_return not_it("holds another block than the one that was written there");
   }
   BodyCheck check(movers_, arena.slot(place), *seal);
@@ -174,7 +165,7 @@ Task<Status> BlockStore::Impl::Enter(Held held, FlashPlace from, Place place, st
   now.born = stamp.born;
   now.expiry = stamp.expiry;
   now.entry = number;
-  now.flags |= Record::kVerified | Record::kUsedBelow;
+  now.flags |= Record::kVerified | Record::kTouched;
   tree_.SetAt(place, held.record);
   order_.Insert(held.record, slots_.SizeNumber(place));
   if (now.expiry != 0) expiry_.Set(held.record, now.expiry);

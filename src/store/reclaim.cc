@@ -5,15 +5,13 @@
 
 #include "record/seal.h"
 #include "store/impl.h"
+#include "store/lower_bytes.h"
 
 namespace cistern {
 
 namespace {
 constexpr std::uint64_t kMoveBytes = 4u << 20;  // read and written again at a time
 
-struct FreeAligned {
-  void operator()(std::byte* memory) const { std::free(memory); }
-};
 }  // namespace
 
 void BlockStore::Impl::StartReclaim() {
@@ -69,7 +67,7 @@ Task<void> BlockStore::Impl::Evacuate(std::uint32_t region, const std::vector<Fl
     const Block& b = tree_.block(block);
     const bool below = b.first_child != kNoId || pending_.NextBelow(b.realm, entry.key, kNoId) != kNoId;
     const bool held = copy.record != kNoId && tree_.record(copy.record).holds > 0;
-    const LastCopy last{.used = copy.used, .has_below = below, .held = held, .bytes = entry.record_bytes};
+    const LastCopy last{.used = copy.touched, .has_below = below, .held = held, .bytes = entry.record_bytes};
     if (KeptAtReclaim(last, moved + gathered, tier_->region_bytes())) {
       gathered += entry.record_bytes;
       keep.push_back(&entry);
@@ -104,7 +102,6 @@ std::pair<BlockId, Tree::Copy> BlockStore::Impl::FindOnFlash(const FlashEntry& e
 }
 
 Task<void> BlockStore::Impl::MoveRecords(const std::vector<const FlashEntry*>& keep) {
-  const std::uint32_t alignment = slots_.arena().geometry().alignment;
   for (std::size_t first = 0; first < keep.size();) {
     std::size_t count = 0;
     std::uint64_t bytes = 0;
@@ -113,16 +110,14 @@ Task<void> BlockStore::Impl::MoveRecords(const std::vector<const FlashEntry*>& k
       bytes += keep[first + count++]->record_bytes;
       Count();
     }
-    const std::unique_ptr<std::byte, FreeAligned> buffer(
-        static_cast<std::byte*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096)));
-    CISTERN_ASSERT(buffer != nullptr && alignment <= 4096);
+    const AlignedBytes buffer(bytes);
     std::deque<DownItem> items;
     std::vector<Outgoing> batch;
     std::vector<const FlashEntry*> from;
     std::uint64_t at = 0;
     for (std::size_t i = first; i < first + count; ++i) {
       if (Spent()) co_await Yield();
-      const std::span<std::byte> into(buffer.get() + at, keep[i]->record_bytes);
+      const std::span<std::byte> into = buffer.span().subspan(at, keep[i]->record_bytes);
       at += keep[i]->record_bytes;
       auto fetched = co_await tier_->Fetch(keep[i]->place, into);
       if (!fetched || !fetched->seal.HasKey(keep[i]->key) ||
@@ -180,7 +175,7 @@ Task<void> BlockStore::Impl::ForgetRegions(std::uint32_t first, std::uint32_t la
   for (BlockId id = 0; id < tree_.block_end(); ++id) {
     if (Spent()) co_await Yield();
     Count();
-    if (id >= tree_.block_end() || !tree_.InUse(id) || tree_.block(id).is(Block::kCut)) continue;
+    if (id >= tree_.block_end() || !tree_.block(id).has_key() || tree_.block(id).is(Block::kCut)) continue;
     // A block's groups, each of which may be lost for itself.
     for (bool again = true; again;) {
       again = false;
@@ -200,7 +195,7 @@ Task<void> BlockStore::Impl::ForgetRegions(std::uint32_t first, std::uint32_t la
           Cut(id, Reason::kEvicted);
         } else {
           Remove(tree_.Take(id, copy.group));
-          again = tree_.InUse(id) && tree_.block(id).realm == realm;
+          again = tree_.block(id).has_key() && tree_.block(id).realm == realm;
         }
         break;
       }
