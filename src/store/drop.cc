@@ -16,14 +16,13 @@ std::shared_ptr<BlockStore::Impl::Grave> BlockStore::Impl::Bury(Grave grave) {
 
 std::shared_ptr<BlockStore::Impl::Grave> BlockStore::Impl::Cut(BlockId block, Reason reason) {
   Grave grave;
-  const BlockKey key = tree_.block(block).Key();
   grave.top = grave.at = block;
   grave.realm = tree_.block(block).realm;
   grave.reason = reason;
-  if (!key.none()) grave.keys.push_back(key);
+  if (tree_.block(block).has_key()) grave.tags.push_back(tree_.block(block).tag());
   // The top's index entries are the first to go: a match from block 0 stops there from now on.
   if (!tree_.block(block).ghost()) ++grave.blocks;
-  while (!tree_.block(block).ghost()) RemoveRecordOnly(tree_.block(block).first_record);
+  RemoveRecordsOf(block);
   const BlockId parent = tree_.Cut(block);
   // Where collecting stands may be below what was cut out just now.
   if (!graves_.empty()) graves_.front()->at = graves_.front()->top;
@@ -33,7 +32,7 @@ std::shared_ptr<BlockStore::Impl::Grave> BlockStore::Impl::Cut(BlockId block, Re
 }
 
 void BlockStore::Impl::Disown(BlockId block) {
-  while (!tree_.block(block).ghost()) RemoveRecordOnly(tree_.block(block).first_record);
+  RemoveRecordsOf(block);
   tree_.TakeAway(block);
   Count();
 }
@@ -55,7 +54,7 @@ bool BlockStore::Impl::Collect() {
 // Ends puts of and below what was cut, if they were made before; whether there may be more of them.
 bool BlockStore::Impl::EndPutsStep(Grave& grave) {
   if (pending_.size() == 0) {
-    grave.keys.clear();
+    grave.tags.clear();
     return false;
   }
   if (grave.whole_realm && grave.next_put < pending_.end()) {
@@ -65,19 +64,19 @@ bool BlockStore::Impl::EndPutsStep(Grave& grave) {
     if (p.name.realm == grave.realm && p.state == Put::State::kOpen) EndPut(put, Code::kMiss);
     return true;
   }
-  if (grave.keys.empty()) return false;
+  if (grave.tags.empty()) return false;
   // One at a time. The oldest comes first, so what was made later need not be looked at.
-  const BlockKey key = grave.keys.back();
+  const Tag tag = grave.tags.back();
   for (const PutSlot put :
-       {pending_.NextOf(grave.realm, key, kNoId), pending_.NextBelow(grave.realm, key, kNoId)}) {
+       {pending_.NextOf(grave.realm, tag, kNoId), pending_.NextBelow(grave.realm, tag, kNoId)}) {
     Count();
     if (put == kNoId || pending_[put].made >= grave.made) continue;
-    const BlockKey ended = pending_[put].name.key;
+    const Tag ended = TagOf(grave.realm, pending_[put].name.key);
     EndPut(put, Code::kMiss);
-    if (ended != key) grave.keys.push_back(ended);
+    if (ended != tag) grave.tags.push_back(ended);
     return true;
   }
-  grave.keys.pop_back();
+  grave.tags.pop_back();
   return true;
 }
 
@@ -90,11 +89,11 @@ void BlockStore::Impl::CollectNode(Grave& grave) {
     return;
   }
   if (!b.ghost()) ++grave.blocks;
-  while (!b.ghost()) RemoveRecordOnly(b.first_record);
-  if (b.key_bytes > 0) grave.keys.push_back(b.Key());
+  RemoveRecordsOf(block);
+  if (b.has_key()) grave.tags.push_back(b.tag());
   if (b.is(Block::kReaping)) std::erase(reap_, block);
   if (block != grave.top) {
-    b.flags &= static_cast<std::uint8_t>(~Block::kHome);
+    b.flags &= static_cast<std::uint16_t>(~Block::kHome);
     grave.at = tree_.Free(block);
     return;
   }
@@ -156,7 +155,7 @@ Task<Result<std::uint64_t>> BlockStore::Impl::Drop(std::uint32_t slot, std::span
       // Puts of it and below it end all the same, and what is still being collected is waited for.
       Grave grave;
       grave.realm = realm;
-      grave.keys.push_back(key);
+      grave.tags.push_back(TagOf(realm, key));
       graves.push_back(Bury(std::move(grave)));
       continue;
     }

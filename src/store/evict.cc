@@ -22,7 +22,7 @@ bool BlockStore::Impl::MayGo(RecordId record) const {
   const Block& b = tree_.block(r.block);
   if (b.first_child != kNoId) return false;
   // What waits to be published below a block keeps it, and with it its ancestors.
-  return pending_.size() == 0 || pending_.NextBelow(b.realm, b.Key(), kNoId) == kNoId;
+  return pending_.size() == 0 || pending_.NextBelow(b.realm, b.tag(), kNoId) == kNoId;
 }
 
 BlockStore::Impl::Step BlockStore::Impl::EvictOne(std::optional<Shelf> shelf) {
@@ -48,14 +48,24 @@ void BlockStore::Impl::RemoveRecordOnly(RecordId record) {
   const Record r = tree_.record(record);
   Count(4);
   if (r.entry != kNoId) index_.Clear(r.entry);
+  if (order_.Contains(record)) order_.Remove(record);
+  expiry_.Remove(record);
+  if (r.on_flash()) ForgetFlash(Tree::CopyOf(record, r));
+  tree_.RemoveRecord(record);
+  if (!r.in_memory()) return;
   Retire(words_, slots_.arena(), r.place);
   if (r.holds > 0) slots_.Unpin(r.place);
-  order_.Remove(record);
-  expiry_.Remove(record);
   tree_.ClearAt(r.place);
-  tree_.RemoveRecord(record);
   bytes_ -= r.body_bytes;
   FreeSlot(r.place);
+}
+
+void BlockStore::Impl::RemoveRecordsOf(BlockId block) {
+  if (tree_.block(block).folded()) {
+    Count();
+    ForgetFlash(tree_.ForgetFolded(block));
+  }
+  while (!tree_.block(block).ghost()) RemoveRecordOnly(tree_.block(block).first_record);
 }
 
 void BlockStore::Impl::Remove(RecordId record) {
@@ -65,6 +75,7 @@ void BlockStore::Impl::Remove(RecordId record) {
 }
 
 void BlockStore::Impl::Unpark(BlockId block) {
+  if (tree_.block(block).folded()) return;
   for (RecordId r = tree_.block(block).first_record; r != kNoId; r = tree_.record(r).next) {
     Count();
     if (order_.Parked(r)) order_.Unpark(r);
@@ -95,7 +106,7 @@ void BlockStore::Impl::Reap() {
   while (!reap_.empty() && !Spent()) {
     const BlockId block = reap_.back();
     reap_.pop_back();
-    tree_.block(block).flags &= static_cast<std::uint8_t>(~Block::kReaping);
+    tree_.block(block).flags &= static_cast<std::uint16_t>(~Block::kReaping);
     Settle(block);
   }
 }
@@ -259,7 +270,7 @@ Task<bool> BlockStore::Impl::EmptyRange(HeadRange range) {
 
 Task<bool> BlockStore::Impl::Move(RecordId record) {
   const Record r = tree_.record(record);
-  const Held held{record, r.born};
+  const Held held = HeldOf(record);
   const ArenaSpace& arena = slots_.arena();
   const std::uint32_t alignment = arena.geometry().alignment;
   std::vector<std::byte> trailer(RoundUp(TrailerBoundBytes(r.body_bytes, r.part_count()), 8));
@@ -290,7 +301,7 @@ Task<bool> BlockStore::Impl::Move(RecordId record) {
   bool sound = true;
   for (std::uint32_t i = 0; i < crcs.size(); ++i) sound = sound && crcs[i] == seal->segment_crc(i);
   const Record& now = tree_.record(record);
-  const bool same = now.born == r.born && now.block == r.block && now.place == r.place;
+  const bool same = Lives(held) && now.place == r.place;
   const bool wanted = same && sound && now.holds == 1;
   DropHold(held);
   if (!wanted) {
@@ -310,7 +321,7 @@ Task<bool> BlockStore::Impl::Move(RecordId record) {
 void BlockStore::Impl::Relocate(RecordId record, const SealView& seal, Place to, std::uint64_t generation) {
   const ArenaSpace& arena = slots_.arena();
   Record& r = tree_.record(record);
-  const BlockKey key = tree_.block(r.block).Key();
+  const BlockKey key = r.key;
   std::vector<std::uint32_t> part_bytes, crcs;
   for (std::uint32_t i = 0; i < seal.part_count(); ++i) part_bytes.push_back(seal.part(i).bytes);
   for (std::uint32_t i = 0; i < seal.segment_count(); ++i) crcs.push_back(seal.segment_crc(i));

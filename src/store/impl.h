@@ -4,7 +4,7 @@
 // drop.cc (what goes for good), recover.cc (what comes back).
 //
 // A step of the core counts what it touches (R16): whoever loops asks Spent() and yields. Ids of records and
-// puts may be reused across a yield, so who kept one over it compares born, or counts as a user of the put.
+// puts may be reused across a yield, so who kept one over it compares serials, or counts as a user of the put.
 #pragma once
 
 #include <algorithm>
@@ -36,6 +36,7 @@ namespace cistern {
 // Below kStepTouches by what the longest indivisible piece may touch.
 inline constexpr std::uint32_t kSpentTouches = 300;
 inline constexpr std::uint32_t kStandingLooks = 192;
+inline constexpr std::uint32_t kMovesATouch = 8;  // of the table of blocks: they are asked for in waves
 // Windows of more blocks are ordered like full groups: finding what fell behind costs a look a block.
 inline constexpr std::uint32_t kMaxWindowLooks = 64;
 inline constexpr std::uint64_t kStretchBytes = 4u << 20;         // of a part, for one mover
@@ -107,18 +108,17 @@ class BlockStore::Impl {
   void FindAhead(RealmId realm, std::span<const BlockName> names, std::span<BlockId, kFoundAhead> found);
   // Of how many blocks before a key the groups' records follow each other without a gap, `*run` one a group,
   // as far as the namespace's windows ask, and at most `most`.
-  Task<void> LookBack(RealmId realm, BlockKey key, std::uint32_t most, std::vector<std::uint64_t>* run);
-  // Its record of the group that may be read now, or kNoId.
-  RecordId Readable(BlockId block, std::uint16_t group, std::uint64_t now_s) const;
-  bool Expired(const Record& record, std::uint64_t now_s) const {
-    return record.expiry != 0 && now_s >= record.expiry;
-  }
+  Task<void> LookBack(RealmId realm, Tag tag, std::uint32_t most, std::vector<std::uint64_t>* run);
+  // The block of a tag that stands, after a yield: whoever had it found it by its key.
+  BlockId FindTag(RealmId realm, Tag tag) { return IfStanding(tree_.FindTag(realm, tag)); }
+  // Whether its record of the group may be read now, wherever it is; and that record, or kNoId.
+  bool Readable(BlockId block, std::uint16_t group, std::uint64_t now_s) const;
+  RecordId ReadableRecord(BlockId block, std::uint16_t group, std::uint64_t now_s) const;
+  static bool Expired(std::uint32_t expiry, std::uint64_t now_s) { return expiry != 0 && now_s >= expiry; }
   void AddHold(RecordId record);
   void DropHold(Held held);
-  bool Lives(Held held) const {
-    const Record& record = tree_.record(held.record);
-    return record.born == held.born && record.block != kNoId;
-  }
+  Held HeldOf(RecordId record) const { return {record, tree_.record(record).serial}; }
+  bool Lives(Held held) const { return tree_.record(held.record).serial == held.serial; }
   // Whether it is sound and was here when that was known: who awaits it goes on later and asks Lives.
   Task<bool> Verify(Held held);
   // What its index entry says.
@@ -158,6 +158,13 @@ class BlockStore::Impl {
   void LetGoOfSlot(PutSlot put);
 
   // ---- publishing (publish.cc) ----
+  // As Tree::Add.
+  BlockId AddBlock(RealmId realm, Tag tag, BlockId parent) {
+    const std::uint64_t moved = tree_.moved();
+    const BlockId block = tree_.Add(realm, tag, parent);
+    Count(static_cast<std::uint32_t>(tree_.moved() - moved) / kMovesATouch);
+    return block;
+  }
   // kDone: published, or ended. kWaits: not whole, held back, or its parent is not reachable.
   Step TryPublish(PutSlot put);
   Step TryPublishOpen(PutSlot put);
@@ -202,6 +209,10 @@ class BlockStore::Impl {
   // Ends a record: index entry, generation, slot. Its block may be freed with it.
   void Remove(RecordId record);
   void RemoveRecordOnly(RecordId record);
+  // The block becomes a ghost.
+  void RemoveRecordsOf(BlockId block);
+  // What lay on flash is not asked for any more: the tier's accounting.
+  void ForgetFlash([[maybe_unused]] const Tree::Copy& copy) {}
   // A block lost a record or a child: frees it if it is empty, lets it go first if it may go now.
   void Settle(BlockId block);
   void Unpark(BlockId block);
@@ -222,8 +233,8 @@ class BlockStore::Impl {
     RealmId realm = kNoId;  // the key's; all of it goes where `whole_realm`
     bool whole_realm = false;
     PutSlot next_put = 0;
-    std::vector<BlockKey> keys;  // whose puts, and the puts below them, end
-    std::uint64_t made = 0;      // puts made later stay
+    std::vector<Tag> tags;   // whose puts, and the puts below them, end
+    std::uint64_t made = 0;  // puts made later stay
     Reason reason = Reason::kDropped;
     std::uint64_t blocks = 0;
     bool done = false;
@@ -282,7 +293,7 @@ class BlockStore::Impl {
 
   struct Below {
     RealmId realm;
-    BlockKey key;
+    Tag tag;
     std::uint32_t groups;  // of what waits, a bit each
   };
   std::deque<Below> cascade_;  // published, and what waits below not looked at

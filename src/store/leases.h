@@ -16,12 +16,6 @@
 
 namespace cistern {
 
-// A record as a lease remembers it: the id alone may by then be another record's.
-struct Held {
-  RecordId record = kNoId;
-  std::uint64_t born = 0;
-};
-
 class Leases final {
  public:
   Leases(std::uint32_t max_leases, std::uint32_t max_leased_blocks);

@@ -27,7 +27,7 @@ std::uint64_t Pending::NumberHash(RealmId realm, const PutId& id) {
 template <class Is>
 PutSlot Pending::Next(Index index, std::uint64_t hash, PutSlot before, Is is) const {
   PutSlot at = before == kNoId ? ends_[index][hash & mask_].first : puts_[before].links[index].next;
-  while (at != kNoId && !is(puts_[at].put)) at = puts_[at].links[index].next;
+  while (at != kNoId && !(puts_[at].links[index].hash == hash && is(puts_[at].put))) at = puts_[at].links[index].next;
   return at;
 }
 
@@ -61,8 +61,8 @@ PutSlot Pending::Add(const PutName& name, const BlockKey& parent, Instant deadli
   item.put.parent = parent;
   item.open = true;
   LinkInto(kByName, slot, NumberHash(name.realm, name.id) ^ name.key.Hash());
-  LinkInto(kByKey, slot, name.key.Hash(name.realm));
-  LinkInto(kByParent, slot, parent.Hash(name.realm));
+  LinkInto(kByKey, slot, TagOf(name.realm, name.key));
+  LinkInto(kByParent, slot, TagOf(name.realm, parent));
   LinkInto(kByNumber, slot, NumberHash(name.realm, name.id));
   due_.Set(slot, deadline.ns);
   ++open_;
@@ -92,14 +92,12 @@ PutSlot Pending::FirstDue(Instant now) const {
   return due_.empty() || due_.first_when() > now.ns ? kNoId : due_.first();
 }
 
-PutSlot Pending::NextOf(RealmId realm, const BlockKey& key, PutSlot before) const {
-  return Next(kByKey, key.Hash(realm), before,
-              [&](const Put& put) { return put.name.realm == realm && put.name.key == key; });
+PutSlot Pending::NextOf(RealmId realm, Tag key, PutSlot before) const {
+  return Next(kByKey, key, before, [&](const Put& put) { return put.name.realm == realm; });
 }
 
-PutSlot Pending::NextBelow(RealmId realm, const BlockKey& parent, PutSlot before) const {
-  return Next(kByParent, parent.Hash(realm), before,
-              [&](const Put& put) { return put.name.realm == realm && put.parent == parent; });
+PutSlot Pending::NextBelow(RealmId realm, Tag parent, PutSlot before) const {
+  return Next(kByParent, parent, before, [&](const Put& put) { return put.name.realm == realm; });
 }
 
 PutSlot Pending::NextNumbered(RealmId realm, const PutId& id, PutSlot before) const {
@@ -107,9 +105,9 @@ PutSlot Pending::NextNumbered(RealmId realm, const PutId& id, PutSlot before) co
               [&](const Put& put) { return put.name.realm == realm && put.name.id == id; });
 }
 
-PutSlot Pending::ReadyBelow(RealmId realm, const BlockKey& parent, std::uint32_t groups) const {
-  return Next(kReadyByParent, parent.Hash(realm), kNoId, [&](const Put& put) {
-    return put.name.realm == realm && (groups >> put.name.group & 1) != 0 && put.parent == parent;
+PutSlot Pending::ReadyBelow(RealmId realm, Tag parent, std::uint32_t groups) const {
+  return Next(kReadyByParent, parent, kNoId, [&](const Put& put) {
+    return put.name.realm == realm && (groups >> put.name.group & 1) != 0;
   });
 }
 

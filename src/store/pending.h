@@ -83,16 +83,16 @@ class Pending final {
   // The open put whose time is over, kNoId when there is none.
   PutSlot FirstDue(Instant now) const;
 
-  // Open puts of a key, below a key, and of a number, in the order in which they were added: start with
-  // kNoId. The one before may have been closed only after asking for the next.
-  PutSlot NextOf(RealmId realm, const BlockKey& key, PutSlot before) const;
-  PutSlot NextBelow(RealmId realm, const BlockKey& parent, PutSlot before) const;
+  // Open puts of a key's tag, below a key's tag, and of a number, in the order in which they were added: start
+  // with kNoId. The one before may have been closed only after asking for the next.
+  PutSlot NextOf(RealmId realm, Tag key, PutSlot before) const;
+  PutSlot NextBelow(RealmId realm, Tag parent, PutSlot before) const;
   PutSlot NextNumbered(RealmId realm, const PutId& id, PutSlot before) const;
 
   // Whether nothing but its parent is missing any more.
   void SetReady(PutSlot slot, bool ready);
-  // Any ready put below a key of a group in `groups` (a bit each); kNoId when there is none.
-  PutSlot ReadyBelow(RealmId realm, const BlockKey& parent, std::uint32_t groups) const;
+  // Any ready put below a key's tag of a group in `groups` (a bit each); kNoId when there is none.
+  PutSlot ReadyBelow(RealmId realm, Tag parent, std::uint32_t groups) const;
 
  private:
   enum Index { kByName, kByKey, kByParent, kByNumber, kReadyByParent, kIndexes };
@@ -109,7 +109,7 @@ class Pending final {
     std::uint32_t next_free = kNoId;
   };
 
-  // The one after `before` in the chain of a hash, for which `is` holds.
+  // The one after `before` of those of just this hash, for which `is` holds.
   template <class Is>
   PutSlot Next(Index index, std::uint64_t hash, PutSlot before, Is is) const;
   void LinkInto(Index index, PutSlot slot, std::uint64_t hash);

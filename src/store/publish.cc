@@ -20,7 +20,7 @@ BlockStore::Impl::Step BlockStore::Impl::FindParent(PutSlot put, const Namespace
   if (unsure) return WaitUntilSure(put);
   const std::uint16_t needed = entry.ParentGroup(p.name.group);
   if (needed == kNoGroup) return Step::kDone;
-  if (*parent == kNoId || Readable(*parent, needed, NowS()) == kNoId) return Step::kWaits;
+  if (*parent == kNoId || !Readable(*parent, needed, NowS())) return Step::kWaits;
   return Step::kDone;
 }
 
@@ -38,8 +38,10 @@ BlockStore::Impl::Step BlockStore::Impl::WaitUntilSure(PutSlot put) {
 bool BlockStore::Impl::MayBeBelowDropped(const Put& put, BlockId parent, const NamespaceEntry& entry) const {
   if (put.parent.none()) return false;
   const std::uint16_t needed = entry.ParentGroup(put.name.group);
-  const std::uint64_t drop = needed == kNoGroup ? tree_.realm(put.name.realm)->last_drop
-                                                : tree_.record(tree_.FindRecord(parent, needed)).after_drop;
+  // What came from flash has forgotten which drop it came after.
+  const RecordId above = needed == kNoGroup ? kNoId : tree_.FindRecord(parent, needed);
+  std::uint64_t drop = above == kNoId ? Record::kDropUnknown : tree_.record(above).after_drop;
+  if (drop == Record::kDropUnknown) drop = tree_.realm(put.name.realm)->last_drop;
   return drop > put.made;
 }
 
@@ -58,9 +60,8 @@ BlockStore::Impl::Step BlockStore::Impl::FindPresent(PutSlot put, BlockId parent
   *block = Find(p.name.realm, p.name.key, &unsure);
   if (unsure) return WaitUntilSure(put);
   if (*block == kNoId) return Step::kDone;
-  const RecordId record = tree_.FindRecord(*block, p.name.group);
-  if (record != kNoId) {
-    if (!Expired(tree_.record(record), NowS())) {
+  if (const auto copy = tree_.See(*block, p.name.group)) {
+    if (!Expired(copy->expiry, NowS())) {
       if (p.conversation != 0) conversations_.Uses(p.name.realm, p.name.key, p.conversation);
       EndPut(put, Code::kOk);
       return Step::kWaits;
@@ -78,7 +79,8 @@ BlockStore::Impl::Step BlockStore::Impl::FindPresent(PutSlot put, BlockId parent
       EndPut(put, Code::kBusy);
       return Step::kWaits;
     }
-  } else if (parent != kNoId ? b.parent == parent : tree_.block(b.parent).Key() == p.parent) {
+  } else if (parent != kNoId ? b.parent == parent
+                             : tree_.block(b.parent).tag() == TagOf(p.name.realm, p.parent)) {
     return Step::kDone;
   }
   // A chained hash has one parent: this key is no block of the chain that it was put into.
@@ -126,7 +128,7 @@ BlockId BlockStore::Impl::BlockFor(PutSlot put) {
     if (parent == kNoId) {
       // Only where no group is full: the block may come before its parent.
       if (const BlockId old = tree_.Find(realm, p.parent); old != kNoId) Disown(old);
-      parent = tree_.Add(realm, p.parent, tree_.OrphansOf(realm));
+      parent = AddBlock(realm, TagOf(realm, p.parent), tree_.OrphansOf(realm));
       if (parent == kNoId) return kNoId;
       tree_.block(parent).flags |= Block::kOrphan;
     }
@@ -134,10 +136,10 @@ BlockId BlockStore::Impl::BlockFor(PutSlot put) {
   BlockId block = Find(realm, p.name.key);
   if (block == kNoId) {
     if (const BlockId old = tree_.Find(realm, p.name.key); old != kNoId) Disown(old);
-    block = tree_.Add(realm, p.name.key, parent);
+    block = AddBlock(realm, TagOf(realm, p.name.key), parent);
     if (block == kNoId) Settle(parent);
   } else if (tree_.block(block).is(Block::kOrphan)) {
-    tree_.block(block).flags &= static_cast<std::uint8_t>(~Block::kOrphan);
+    tree_.block(block).flags &= static_cast<std::uint16_t>(~Block::kOrphan);
     tree_.Adopt(parent, block);
   }
   return block;
@@ -241,6 +243,7 @@ void BlockStore::Impl::MakeVisible(PutSlot put, BlockId block, std::uint32_t ind
   const RecordId record = tree_.AddRecord(block, p.name.group);
   CISTERN_ASSERT(record <= max_records_);
   Record& r = tree_.record(record);
+  r.key = p.name.key;
   r.place = p.place;
   r.body_bytes = static_cast<std::uint32_t>(p.body_bytes);
   r.expiry = p.expiry;
@@ -264,7 +267,7 @@ void BlockStore::Impl::MakeVisible(PutSlot put, BlockId block, std::uint32_t ind
   for (std::uint16_t g = 0; g < entry.groups.size(); ++g) {
     if (entry.ParentGroup(g) == p.name.group) below |= 1u << g;
   }
-  if (pending_.size() > 0 && below != 0) cascade_.push_back({p.name.realm, p.name.key, below});
+  if (pending_.size() > 0 && below != 0) cascade_.push_back({p.name.realm, TagOf(p.name.realm, p.name.key), below});
 }
 
 // The record that fell a whole window behind this new one goes before others: no continuation of this chain
@@ -277,7 +280,9 @@ void BlockStore::Impl::MarkBehind(BlockId block, std::uint16_t group, const Name
     Count();
     at = tree_.block(at).parent;
   }
-  const RecordId record = at == kNoId ? kNoId : tree_.FindRecord(at, group);
+  if (at == kNoId) return;
+  if (Block& b = tree_.block(at); b.folded() && b.group == group) b.flags |= Block::kBehind;
+  const RecordId record = tree_.FindRecord(at, group);
   if (record == kNoId) return;
   tree_.record(record).flags |= Record::kBehind;
   if (order_.Parked(record)) {
@@ -305,7 +310,7 @@ bool BlockStore::Impl::CascadeSlice() {
     if (Spent()) return true;
     Below& below = cascade_.front();
     Count();
-    const PutSlot put = pending_.ReadyBelow(below.realm, below.key, below.groups);
+    const PutSlot put = pending_.ReadyBelow(below.realm, below.tag, below.groups);
     if (put == kNoId) {
       cascade_.pop_front();
       continue;
@@ -315,7 +320,7 @@ bool BlockStore::Impl::CascadeSlice() {
     if (step == Step::kSpent) return true;
     const NamespaceEntry* entry = EntryOf(below.realm);
     if (step == Step::kDone || entry == nullptr ||
-        pending_.ReadyBelow(below.realm, below.key, 1u << group) != put) {
+        pending_.ReadyBelow(below.realm, below.tag, 1u << group) != put) {
       continue;
     }
     // It waits for its parent in the group that it needs, and so do all that need the same.

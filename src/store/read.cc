@@ -76,19 +76,22 @@ BlockId BlockStore::Impl::IfStanding(BlockId block, bool* unsure) {
 // hardly longer than one.
 void BlockStore::Impl::FindAhead(RealmId realm, std::span<const BlockName> names,
                                  std::span<BlockId, kFoundAhead> found) {
-  std::array<std::uint32_t, kFoundAhead> tags;
+  std::array<Tag, kFoundAhead> tags;
   const std::size_t count = std::min(names.size(), kFoundAhead);
-  for (std::size_t i = 0; i < count; ++i) tags[i] = tree_.PrefetchBucket(realm, names[i].key);
+  for (std::size_t i = 0; i < count; ++i) tree_.PrefetchBucket(tags[i] = TagOf(realm, names[i].key));
   for (std::size_t i = 0; i < count; ++i) tree_.PrefetchBlock(tags[i]);
-  for (std::size_t i = 0; i < count; ++i) {
-    found[i] = IfStanding(tree_.Find(realm, names[i].key, tags[i]));
-    if (found[i] != kNoId) tree_.PrefetchFirstRecord(found[i]);
-  }
+  for (std::size_t i = 0; i < count; ++i) tree_.PrefetchRecord(realm, tags[i]);
+  for (std::size_t i = 0; i < count; ++i) found[i] = IfStanding(tree_.Find(realm, names[i].key, tags[i]));
 }
 
-RecordId BlockStore::Impl::Readable(BlockId block, std::uint16_t group, std::uint64_t now_s) const {
+bool BlockStore::Impl::Readable(BlockId block, std::uint16_t group, std::uint64_t now_s) const {
+  const auto copy = tree_.See(block, group);
+  return copy && !Expired(copy->expiry, now_s);
+}
+
+RecordId BlockStore::Impl::ReadableRecord(BlockId block, std::uint16_t group, std::uint64_t now_s) const {
   const RecordId record = tree_.FindRecord(block, group);
-  return record == kNoId || Expired(tree_.record(record), now_s) ? kNoId : record;
+  return record == kNoId || Expired(tree_.record(record).expiry, now_s) ? kNoId : record;
 }
 
 // For each block of `rest`: how far back from it every group's records follow each other without a gap. A
@@ -101,7 +104,7 @@ Task<Result<std::uint32_t>> BlockStore::Impl::MatchRest(std::uint32_t slot, std:
   std::vector<std::uint64_t> run(groups.size(), 0);
   std::uint32_t best = 0;
   // What the index had.
-  if (matched > 0 && !rest.empty()) co_await LookBack(realm, rest[0], matched, &run);
+  if (matched > 0 && !rest.empty()) co_await LookBack(realm, TagOf(realm, rest[0]), matched, &run);
   for (std::size_t i = 0; i < rest.size(); ++i) {
     if (Spent()) co_await Yield();
     if (EntryOf(realm) == nullptr) co_return 0u;
@@ -109,7 +112,7 @@ Task<Result<std::uint32_t>> BlockStore::Impl::MatchRest(std::uint32_t slot, std:
     const BlockId block = Find(realm, rest[i]);
     bool full = true, windows = true;
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      const bool here = block != kNoId && Readable(block, static_cast<std::uint16_t>(g), now_s) != kNoId;
+      const bool here = block != kNoId && Readable(block, static_cast<std::uint16_t>(g), now_s);
       run[g] = here ? run[g] + 1 : 0;
       if (groups[g].reach == Reach::kFull) {
         full = full && here;
@@ -124,24 +127,24 @@ Task<Result<std::uint32_t>> BlockStore::Impl::MatchRest(std::uint32_t slot, std:
   co_return best;
 }
 
-Task<void> BlockStore::Impl::LookBack(RealmId realm, BlockKey key, std::uint32_t most,
+Task<void> BlockStore::Impl::LookBack(RealmId realm, Tag tag, std::uint32_t most,
                                       std::vector<std::uint64_t>* run) {
   for (std::uint32_t back = 0; back <= most;) {
     if (Spent()) co_await Yield();
-    // From the key again after each step: what was a block's id may be another's by now.
+    // From the tag again after each step: what was a block's id may be another's by now.
     const NamespaceEntry* entry = EntryOf(realm);
-    BlockId at = entry == nullptr ? kNoId : Find(realm, key);
+    BlockId at = entry == nullptr ? kNoId : FindTag(realm, tag);
     const std::uint64_t now_s = NowS();
     for (; at != kNoId && !Spent(); at = tree_.block(at).parent) {
       const Block& b = tree_.block(at);
-      if (b.key_bytes == 0 || back > most) co_return;
-      key = b.Key();
+      if (!b.has_key() || back > most) co_return;
+      tag = b.tag();
       bool wanted = back == 0;
       for (std::size_t g = 0; back > 0 && g < run->size(); ++g) {
         Count();
         std::uint64_t& there = (*run)[g];
         if (there + 1 != back || back > entry->groups[g].window_blocks) continue;
-        if (Readable(at, static_cast<std::uint16_t>(g), now_s) == kNoId) continue;
+        if (!Readable(at, static_cast<std::uint16_t>(g), now_s)) continue;
         ++there;
         wanted = true;
       }
@@ -149,7 +152,7 @@ Task<void> BlockStore::Impl::LookBack(RealmId realm, BlockKey key, std::uint32_t
       ++back;
     }
     if (at == kNoId) co_return;
-    key = tree_.block(at).Key();
+    tag = tree_.block(at).tag();
   }
 }
 
@@ -162,7 +165,7 @@ void BlockStore::Impl::AddHold(RecordId record) {
 void BlockStore::Impl::DropHold(Held held) {
   Record& r = tree_.record(held.record);
   Count();
-  if (r.born != held.born || r.block == kNoId) return;  // dropped meanwhile
+  if (!Lives(held)) return;  // dropped meanwhile
   if (--r.holds > 0) return;
   slots_.Unpin(r.place);
   if (order_.Parked(held.record)) order_.Unpark(held.record);
@@ -204,13 +207,13 @@ Task<Result<LeaseId>> BlockStore::Impl::Hold(Caller caller, std::uint32_t slot,
       if (back >= (group.reach == Reach::kFull ? 1 : group.window_blocks)) continue;
       if (!wanted) block = Find(realm, chain[chain.size() - 1 - back]);
       wanted = true;
-      const RecordId record = block == kNoId ? kNoId : Readable(block, g, now_s);
+      const RecordId record = block == kNoId ? kNoId : ReadableRecord(block, g, now_s);
       if (record == kNoId) {
         whole = false;
         break;
       }
       AddHold(record);
-      holds.push_back({record, tree_.record(record).born});
+      holds.push_back(HeldOf(record));
     }
     if (!wanted) break;
   }
@@ -236,13 +239,13 @@ Task<bool> BlockStore::Impl::Verify(Held held) {
   co_await check;
   EndIo(r.place);
   Record& now = tree_.record(held.record);
-  if (now.born != held.born || now.block == kNoId) co_return false;
+  if (!Lives(held)) co_return false;
   if (check.sound()) {
     now.flags |= Record::kVerified;
     co_return true;
   }
   counters_.cut_bad.Add();
-  log_.Log(LogLevel::kWarning, "block ", tree_.block(now.block).Key().ToHex(), ": its record at place ",
+  log_.Log(LogLevel::kWarning, "block ", now.key.ToHex(), ": its record at place ",
            r.place, " fails its seal; it goes with what descends from it");
   Cut(now.block, Reason::kBad);
   co_return false;
@@ -276,9 +279,9 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
     }
     const BlockId block =
         executor_.steps() == found_in_step ? ahead[i % kFoundAhead] : Find(realm, blocks[i].key);
-    const RecordId record = block == kNoId ? kNoId : Readable(block, blocks[i].group, now_s);
+    const RecordId record = block == kNoId ? kNoId : ReadableRecord(block, blocks[i].group, now_s);
     if (record == kNoId) continue;
-    const Held held{record, tree_.record(record).born};
+    const Held held = HeldOf(record);
     if (!tree_.record(record).is(Record::kVerified)) {
       if (clock_.Now() >= deadline) {
         view.code = Code::kTooLate;
@@ -322,7 +325,9 @@ Task<std::uint32_t> BlockStore::Impl::Touch(std::uint32_t slot, std::span<const 
     if (EntryOf(realm) == nullptr) break;
     const BlockId block = Find(realm, key);
     if (block == kNoId || tree_.block(block).ghost()) continue;
-    for (RecordId r = tree_.block(block).first_record; r != kNoId; r = tree_.record(r).next) {
+    Block& b = tree_.block(block);
+    if (b.folded()) b.flags |= Block::kTouched;
+    for (RecordId r = b.folded() ? kNoId : b.first_record; r != kNoId; r = tree_.record(r).next) {
       order_.Touch(r);
       Count();
     }
@@ -351,7 +356,7 @@ void BlockStore::Impl::RepairEntry(RecordId record) {
   const Block& b = tree_.block(r.block);
   if (r.entry == kNoId) return;
   Count(2);
-  const Fingerprint fingerprint = FingerprintOf(tree_.realm(b.realm)->incarnation, r.group, b.Key());
+  const Fingerprint fingerprint = FingerprintOf(tree_.realm(b.realm)->incarnation, r.group, r.key);
   index_.Repair(r.entry, fingerprint, FoundOf(r));
 }
 
@@ -363,7 +368,7 @@ Task<Status> BlockStore::Impl::ReportBad(std::uint32_t slot, std::span<const Blo
     const BlockId block = Find(realm, name.key);
     const RecordId record = block == kNoId ? kNoId : tree_.FindRecord(block, name.group);
     if (record == kNoId) continue;
-    const Held held{record, tree_.record(record).born};
+    const Held held = HeldOf(record);
     AddHold(record);
     const bool sound = co_await Verify(held);
     (sound ? counters_.reported_good : counters_.reported_bad).Add();

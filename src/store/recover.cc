@@ -14,6 +14,9 @@
 namespace cistern {
 
 namespace {
+// As Revival::parents has it.
+Tag ParentTag(RealmId realm, const BlockKey& parent) { return parent.none() ? 0 : TagOf(realm, parent); }
+
 constexpr std::size_t kBatch = 128;
 constexpr std::size_t kWave = 16;
 constexpr BlockId kAhead = 8;
@@ -30,7 +33,7 @@ struct BlockStore::Impl::Revival {
   Recovery recovery;
   Journal::Contents journal;
   std::unordered_map<std::uint64_t, RealmId> realms;  // by incarnation
-  LazyArray<BlockKey> parents;                        // by block
+  LazyArray<Tag> parents;                             // by block; 0: none
   LazyArray<std::uint64_t> sequences;                 // by record
   std::vector<std::uint64_t> floors;                  // by block; empty without tombstones
   std::unordered_map<BlockId, std::uint64_t> dropped;
@@ -96,7 +99,7 @@ Task<void> BlockStore::Impl::Scan(Revival& revival) {
     const std::size_t n = revival.recovery.Next(batch);
     for (std::size_t i = 0; i < n; ++i) {
       const auto realm = revival.realms.find(batch[i].incarnation);
-      if (realm != revival.realms.end()) tree_.PrefetchBucket(realm->second, batch[i].key);
+      if (realm != revival.realms.end()) tree_.PrefetchBucket(TagOf(realm->second, batch[i].key));
     }
     for (std::size_t i = 0; i < n; ++i) Admit(revival, batch[i]);
     Count(static_cast<std::uint32_t>(2 * n));
@@ -122,12 +125,13 @@ void BlockStore::Impl::Admit(Revival& revival, const RecoveredBlock& found) {
        entry.groups[found.group].body_bytes != found.body_bytes)) {
     return refuse(found.place);
   }
-  BlockId block = tree_.Find(realm, found.key);
+  const Tag tag = TagOf(realm, found.key);
+  BlockId block = tree_.Find(realm, found.key, tag);
   if (block == kNoId) {
-    block = tree_.Add(realm, found.key, kNoId);
+    block = AddBlock(realm, tag, kNoId);
     if (block == kNoId) return refuse(found.place);
-    revival.parents[block] = found.parent;
-  } else if (revival.parents[block] != found.parent) {
+    revival.parents[block] = ParentTag(realm, found.parent);
+  } else if (revival.parents[block] != ParentTag(realm, found.parent)) {
     return refuse(found.place);
   }
   RecordId record = tree_.FindRecord(block, found.group);
@@ -141,6 +145,7 @@ void BlockStore::Impl::Admit(Revival& revival, const RecoveredBlock& found) {
   }
   revival.sequences[record] = found.sequence;
   Record& r = tree_.record(record);
+  r.key = found.key;
   r.place = found.place;
   r.body_bytes = found.body_bytes;
   r.expiry = found.expiry;
@@ -158,14 +163,15 @@ Task<void> BlockStore::Impl::LinkParents(Revival& revival) {
   for (BlockId id = 0; id < end; ++id) {
     if (Spent()) co_await Yield();
     Count();
-    if (id + kAhead < end) tree_.PrefetchBucket(tree_.block(id + kAhead).realm, revival.parents[id + kAhead]);
+    if (id + 2 * kAhead < end) tree_.PrefetchBucket(revival.parents[id + 2 * kAhead]);
+    if (id + kAhead < end) tree_.PrefetchBlock(revival.parents[id + kAhead]);
     if (tree_.block(id).is(Block::kRoot)) continue;
     const RealmId realm = tree_.block(id).realm;
     const BlockId root = tree_.realm(realm)->root;
-    const BlockKey& parent = revival.parents[id];
-    BlockId above = parent.none() ? root : tree_.Find(realm, parent);
+    const Tag parent = revival.parents[id];
+    BlockId above = parent == 0 ? root : tree_.FindTag(realm, parent);
     if (above == kNoId && EntryOf(realm)->first_full == kNoGroup) {
-      above = tree_.Add(realm, parent, tree_.OrphansOf(realm));
+      above = AddBlock(realm, parent, tree_.OrphansOf(realm));
       if (above != kNoId) tree_.block(above).flags |= Block::kOrphan;
     }
     if (above != kNoId) tree_.Adopt(above, id);
@@ -228,8 +234,8 @@ Task<void> BlockStore::Impl::Refuse(Revival& revival) {
     if (Spent()) co_await Yield();
     Count();
     Block& b = tree_.block(id);
-    const bool kept = b.is(Block::kKept) || b.key_bytes == 0;
-    b.flags &= static_cast<std::uint8_t>(~Block::kKept);
+    const bool kept = b.is(Block::kKept) || !b.has_key();
+    b.flags &= static_cast<std::uint16_t>(~Block::kKept);
     if (kept) continue;
     // Its parent is not here, nor will its children have one: no link of it leads to a block that stays.
     while (!b.ghost()) RefuseRecord(b.first_record);
@@ -273,7 +279,7 @@ Task<void> BlockStore::Impl::FillIndex(Revival& revival) {
       tree_.SetAt(r.place, id);
       order_.Insert(id, slots_.SizeNumber(r.place));
       if (r.expiry != 0) expiry_.Set(id, r.expiry);
-      wave[waiting] = {id, FingerprintOf(tree_.realm(b.realm)->incarnation, r.group, b.Key())};
+      wave[waiting] = {id, FingerprintOf(tree_.realm(b.realm)->incarnation, r.group, r.key)};
       index_.index().Prefetch(wave[waiting].second);
       if (++waiting == kWave) enter();
     }

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/tree.h"
 
-#include <bit>
-#include <cstring>
-
 #include "base/assert.h"
 
 namespace cistern {
@@ -11,7 +8,7 @@ namespace cistern {
 Tree::Tree(std::uint32_t max_blocks, const Geometry& geometry)
     : max_blocks_(max_blocks),
       geometry_(geometry),
-      table_(std::bit_ceil(std::uint64_t{max_blocks} * 3 / 2 + 16)),
+      table_(max_blocks),
       at_(geometry.slots_bytes() / kUnitBytes) {}
 
 RealmId Tree::AddRealm(std::uint32_t slot, std::uint64_t incarnation) {
@@ -41,49 +38,56 @@ BlockId Tree::OrphansOf(RealmId realm) {
   return r.orphans;
 }
 
-std::uint32_t Tree::TagOf(RealmId realm, const BlockKey& key) {
-  return static_cast<std::uint32_t>(key.Hash(realm) >> 32);
+BlockId Tree::Find(RealmId realm, const BlockKey& key, Tag tag) const {
+  return table_.Find(tag, [&](BlockId id) {
+    const Block& b = blocks_[id];
+    return b.tag() == tag && b.realm == realm && MayHaveKey(b, key);
+  });
 }
 
-BlockId Tree::Find(RealmId realm, const BlockKey& key, std::uint32_t tag) const {
-  for (std::size_t at = HomeOf(tag);; at = (at + 1) & (table_.size() - 1)) {
-    const Bucket& bucket = table_[at];
-    if (bucket.id_plus_1 == 0) return kNoId;
-    if (bucket.tag != tag) continue;
-    const Block& b = blocks_[bucket.id_plus_1 - 1];
-    if (b.realm == realm && b.key_bytes == key.length && b.key == key.bytes) return bucket.id_plus_1 - 1;
+BlockId Tree::FindTag(RealmId realm, Tag tag) const {
+  return table_.Find(tag, [&](BlockId id) {
+    const Block& b = blocks_[id];
+    return b.tag() == tag && b.realm == realm;
+  });
+}
+
+bool Tree::MayHaveKey(const Block& b, const BlockKey& key) const {
+  if (b.ghost() || b.folded()) return true;
+  for (RecordId id = b.first_record; id != kNoId; id = records_[id].next) {
+    if (!records_[id].key.none()) return records_[id].key == key;
   }
+  return true;
 }
 
-std::uint32_t Tree::PrefetchBucket(RealmId realm, const BlockKey& key) const {
-  const std::uint32_t tag = TagOf(realm, key);
-  __builtin_prefetch(&table_[HomeOf(tag)]);
-  return tag;
+void Tree::PrefetchBlock(Tag tag) const {
+  const BlockId likely = table_.Find(tag, [](BlockId) { return true; });
+  if (likely == kNoId) return;
+  const Block& b = blocks_[likely];
+  __builtin_prefetch(&b);
+  __builtin_prefetch(&b.first_child);  // it may lie in two lines
 }
 
-void Tree::PrefetchBlock(std::uint32_t tag) const {
-  for (std::size_t at = HomeOf(tag);; at = (at + 1) & (table_.size() - 1)) {
-    const Bucket& bucket = table_[at];
-    if (bucket.id_plus_1 == 0) return;
-    if (bucket.tag == tag) return __builtin_prefetch(&blocks_[bucket.id_plus_1 - 1]);
-  }
+void Tree::PrefetchRecord(RealmId realm, Tag tag) const {
+  const BlockId block = FindTag(realm, tag);
+  if (block == kNoId || blocks_[block].ghost() || blocks_[block].folded()) return;
+  const auto* record = reinterpret_cast<const std::byte*>(&records_[blocks_[block].first_record]);
+  __builtin_prefetch(record);
+  __builtin_prefetch(record + sizeof(Record) - 1);
 }
 
-BlockId Tree::Add(RealmId realm, const BlockKey& key, BlockId parent) {
+BlockId Tree::Add(RealmId realm, Tag tag, BlockId parent) {
   if (blocks_.size() >= max_blocks_) return kNoId;
   const BlockId id = blocks_.Add();
   Block& b = blocks_[id];
-  b.key = key.bytes;
-  b.key_bytes = key.length;
+  b.tag_low = static_cast<std::uint32_t>(tag);
+  b.tag_high = static_cast<std::uint32_t>(tag >> 32);
   b.realm = realm;
   if (parent != kNoId) {
     b.stood_at = blocks_[parent].stood_at;
     LinkChild(parent, id);
   }
-  const auto tag = TagOf(realm, key);
-  std::size_t at = HomeOf(tag);
-  while (table_[at].id_plus_1 != 0) at = (at + 1) & (table_.size() - 1);
-  table_[at] = {tag, id + 1};
+  table_.Add(id, tag, Tags{blocks_});
   return id;
 }
 
@@ -115,18 +119,7 @@ void Tree::TakeAway(BlockId block) {
   Block& b = blocks_[block];
   if (b.is(Block::kAway)) return;
   b.flags |= Block::kAway;
-  const auto tag = TagOf(b.realm, b.Key());
-  const std::size_t mask = table_.size() - 1;
-  std::size_t hole = HomeOf(tag);
-  while (table_[hole].id_plus_1 != block + 1) hole = (hole + 1) & mask;
-  // What follows moves up where that keeps it reachable from its home, so that no tombstones pile up.
-  for (std::size_t at = (hole + 1) & mask; table_[at].id_plus_1 != 0; at = (at + 1) & mask) {
-    const std::size_t home = HomeOf(table_[at].tag);
-    if (((at - home) & mask) < ((at - hole) & mask)) continue;
-    table_[hole] = table_[at];
-    hole = at;
-  }
-  table_[hole] = {};
+  table_.Remove(block, b.tag(), Tags{blocks_});
 }
 
 BlockId Tree::Cut(BlockId block) {
@@ -167,18 +160,34 @@ void Tree::Discard(BlockId block) {
   blocks_.Remove(block);
 }
 
+std::optional<Tree::Copy> Tree::See(BlockId block, std::uint16_t group) const {
+  const Block& b = blocks_[block];
+  if (b.folded()) return b.group == group ? std::optional(CopyOf(b)) : std::nullopt;
+  const RecordId id = FindRecord(block, group);
+  return id == kNoId ? std::nullopt : std::optional(CopyOf(id, records_[id]));
+}
+
 RecordId Tree::FindRecord(BlockId block, std::uint16_t group) const {
+  if (blocks_[block].folded()) return kNoId;
   for (RecordId id = blocks_[block].first_record; id != kNoId; id = records_[id].next) {
     if (records_[id].group == group) return id;
   }
   return kNoId;
 }
 
+RecordId Tree::Take(BlockId block, std::uint16_t group) {
+  const Block& b = blocks_[block];
+  if (b.folded()) return b.group == group ? Unfold(block) : kNoId;
+  return FindRecord(block, group);
+}
+
 RecordId Tree::AddRecord(BlockId block, std::uint16_t group) {
+  if (blocks_[block].folded()) Unfold(block);
   const RecordId id = records_.Add();
   Record& r = records_[id];
   r.block = block;
   r.group = group;
+  r.serial = ++serials_;
   r.next = blocks_[block].first_record;
   blocks_[block].first_record = id;
   return id;
@@ -189,6 +198,51 @@ void Tree::RemoveRecord(RecordId record) {
   while (*link != record) link = &records_[*link].next;
   *link = records_[record].next;
   records_.Remove(record);
+}
+
+bool Tree::Fold(RecordId record) {
+  const Record& r = records_[record];
+  Block& b = blocks_[r.block];
+  if (r.in_memory() || !r.on_flash() || r.holds > 0 || r.entry != kNoId) return false;
+  if (b.first_record != record || r.next != kNoId) return false;
+  b.flags |= Block::kFolded;
+  if (r.is(Record::kTouched)) b.flags |= Block::kTouched;
+  if (r.is(Record::kBehind)) b.flags |= Block::kBehind;
+  b.flash_region = r.flash.region;
+  b.flash_unit = r.flash.unit;
+  b.body_bytes = r.body_bytes;
+  b.expiry = r.expiry;
+  b.group = static_cast<std::uint8_t>(r.group);
+  b.parts = r.parts;
+  records_.Remove(record);
+  return true;
+}
+
+RecordId Tree::Unfold(BlockId block) {
+  const std::uint8_t parts = blocks_[block].parts;
+  const auto touched = static_cast<std::uint8_t>(blocks_[block].is(Block::kTouched) ? Record::kTouched : 0);
+  const auto behind = static_cast<std::uint8_t>(blocks_[block].is(Block::kBehind) ? Record::kBehind : 0);
+  const Copy copy = ForgetFolded(block);
+  const RecordId id = AddRecord(block, copy.group);
+  Record& r = records_[id];
+  r.body_bytes = copy.body_bytes;
+  r.expiry = copy.expiry;
+  r.parts = parts;
+  r.flags = static_cast<std::uint8_t>(touched | behind);
+  r.after_drop = Record::kDropUnknown;
+  r.flash = copy.flash;
+  return id;
+}
+
+Tree::Copy Tree::ForgetFolded(BlockId block) {
+  Block& b = blocks_[block];
+  CISTERN_ASSERT(b.folded());
+  const Copy copy = CopyOf(b);
+  b.flags &= static_cast<std::uint16_t>(~(Block::kFolded | Block::kTouched | Block::kBehind));
+  b.first_record = kNoId;
+  b.flash_unit = b.body_bytes = b.expiry = 0;
+  b.group = b.parts = 0;
+  return copy;
 }
 
 RecordId Tree::At(Place place) const {

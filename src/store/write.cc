@@ -74,10 +74,10 @@ BlockStore::Impl::Step BlockStore::Impl::JoinPut(const Caller& caller, RealmId r
   if (unsure) return Step::kWaits;
   const std::uint64_t now_s = NowS();
   if (block != kNoId) {
-    const RecordId record = tree_.FindRecord(block, part.group);
-    if (record != kNoId && Expired(tree_.record(record), now_s)) {
+    const auto copy = tree_.See(block, part.group);
+    if (copy && Expired(copy->expiry, now_s)) {
       Cut(block, Reason::kExpired);
-    } else if (record != kNoId) {
+    } else if (copy) {
       counters_.present.Add();
       if (part.conversation != 0) conversations_.Uses(realm, part.key, part.conversation);
       job.outcome.state = PartOutcome::State::kPresent;
