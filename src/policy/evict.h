@@ -72,6 +72,11 @@ class Lru final {
     }
     return coldest;
   }
+  // Of an id in the order: the next to go after it on its shelf, or nothing.
+  std::optional<EntryId> Warmer(EntryId id) const {
+    const EntryId warmer = links_[id].warmer;
+    return warmer == kEnd ? std::nullopt : std::optional(warmer);
+  }
   Shelf shelf(EntryId id) const { return static_cast<Shelf>(links_[id].when); }
   // Of an id in the order: how many ids became the most recent since it did. One that went to the cold end
   // counts as a little older than what was there.

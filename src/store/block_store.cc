@@ -25,13 +25,17 @@ BlockStore::Impl::Impl(const Parts& parts, const BlockStoreOptions& options)
       journal_(parts.journal),
       log_(parts.log),
       options_(options),
+      open_tier_(parts.open_tier),
       max_records_(MaxRecords(parts.slots.arena().geometry())),
+      max_record_ids_(std::min<std::uint32_t>(Lru::kMaxEntries - max_records_ - 2, options.max_lower_blocks) +
+                      max_records_ + 1),
       // Besides those with records: roots, and ghosts, for which a quarter is plenty.
-      tree_(max_records_ + max_records_ / 4 + 2 * kMaxNamespaces, parts.slots.arena().geometry()),
+      tree_(max_record_ids_ + max_records_ / 4 + 2 * kMaxNamespaces, parts.slots.arena().geometry()),
       pending_(options.max_pending),
       leases_(options.max_leases, options.max_leased_blocks),
-      expiry_(max_records_ + 1),
-      conversations_(options.max_noted_blocks) {
+      expiry_(max_record_ids_),
+      conversations_(options.max_noted_blocks),
+      lower_(parts.executor) {
   order_.Reserve(max_records_ + 1);
 }
 
@@ -39,7 +43,7 @@ std::uint32_t BlockStore::Impl::TakeLongestStep() { return std::exchange(longest
 
 BlockStore::Occupancy BlockStore::Impl::occupancy() const {
   Occupancy o;
-  o.records = tree_.records();
+  o.records = resident_;
   o.bytes = bytes_;
   o.pending = pending_.size();
   o.leases = leases_.size();
@@ -66,20 +70,43 @@ bool BlockStore::Impl::Tick() {
   while (!Spent() && LetGoOfEnded()) continue;
   if (!Spent()) Reap();
   const bool more = !Spent() ? Collect() : true;
-  return more || expired() || !reap_.empty() || pending_.FirstDue(now) != kNoId;
+  const bool to_clean = TendLower();
+  return more || to_clean || expired() || !reap_.empty() || pending_.FirstDue(now) != kNoId;
+}
+
+// Whether there is more to look at.
+bool BlockStore::Impl::TendLower() {
+  StartScrub();
+  if (tier_ == nullptr) return false;
+  tier_->Tick();
+  StartReclaim();
+  StartWriters();
+  if (!collected_tombstones_.empty() && !ending_tombstones_ && !lower_.closed() &&
+      *collected_tombstones_.begin() < tier_->oldest_sequence()) {
+    lower_.Spawn(EndTombstones());
+  }
+  return !Spent() && CleanSome();
+}
+
+Task<void> BlockStore::Impl::Close() {
+  down_.clear();
+  co_await lower_.Close();
 }
 
 BlockStore::BlockStore(const Parts& parts, const BlockStoreOptions& options)
     : impl_(std::make_unique<Impl>(parts, options)) {}
 BlockStore::~BlockStore() = default;
 
+Task<void> BlockStore::Close() { return impl_->Close(); }
+Tier* BlockStore::tier() { return impl_->tier(); }
+
 Task<Status> BlockStore::Recover() { return impl_->Recover(); }
 Task<Result<Attached>> BlockStore::Attach(const NamespaceSpec& spec) { return impl_->Attach(spec); }
 Status BlockStore::CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const {
   return impl_->CheckNamespace(slot, incarnation);
 }
-Task<Result<std::uint32_t>> BlockStore::MatchRest(std::uint32_t slot, std::uint32_t matched,
-                                                  std::span<const BlockKey> rest) {
+Task<Result<std::vector<MatchedRun>>> BlockStore::MatchRest(std::uint32_t slot, std::uint32_t matched,
+                                                            std::span<const BlockKey> rest) {
   return impl_->MatchRest(slot, matched, rest);
 }
 Task<Result<LeaseId>> BlockStore::Hold(const Caller& caller, std::uint32_t slot,
@@ -88,8 +115,8 @@ Task<Result<LeaseId>> BlockStore::Hold(const Caller& caller, std::uint32_t slot,
 }
 Task<Result<AcquireGrant>> BlockStore::Acquire(const Caller& caller, std::uint32_t slot,
                                                std::span<const BlockName> blocks, std::int64_t lease_us,
-                                               Instant deadline) {
-  return impl_->Acquire(caller, slot, blocks, lease_us, deadline);
+                                               Instant deadline, std::int64_t worth_us) {
+  return impl_->Acquire(caller, slot, blocks, lease_us, deadline, worth_us);
 }
 Status BlockStore::Release(const Caller& caller, LeaseId lease) { return impl_->Release(caller, lease); }
 Task<std::vector<PartOutcome>> BlockStore::Write(const Caller& caller, std::uint32_t slot,

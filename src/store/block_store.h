@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -26,12 +27,14 @@
 #include "cistern/namespace.h"
 #include "cistern/options.h"
 #include "cistern/status.h"
+#include "policy/lower.h"
 
 namespace cistern {
 
 class Slots;
 class Movers;
 class Journal;
+class Tier;
 
 inline constexpr std::uint32_t kStepTouches = 512;
 inline constexpr std::uint32_t kStepBytes = 64u << 10;
@@ -54,6 +57,25 @@ struct BlockStoreOptions {
   // A batch of more goes to movers; the core copies the rest itself, in steps of kStepBytes
   // (docs/decisions/0003-who-copies-a-put.md).
   std::uint64_t core_copy_bytes = 4u << 20;
+
+  // ---- with a tier below memory ----
+  LowerPolicy lower;
+  // Blocks that may be there, which the tree has room for: what the smallest records would make of its bytes.
+  std::uint32_t max_lower_blocks = 0;
+  std::uint64_t read_ahead_bytes = 16u << 20;  // of a chain that was matched; 0: none
+  std::uint64_t scrub_bytes_per_s = 0;         // read again in the background, in every tier; 0: none
+};
+
+// How a node opens what lies below its memory, told who the journal is and which devices its tombstones have
+// waited for (see flash/tier.h).
+using OpenTierCall = std::function<Task<Result<std::unique_ptr<Tier>>>(std::uint64_t journal_id,
+                                                                       std::vector<std::uint64_t> known)>;
+
+// Blocks of a match that follow each other in one tier.
+struct MatchedRun {
+  std::uint32_t blocks = 0;
+  bool below = false;            // on flash
+  std::int64_t ready_in_us = 0;  // what the device would take for them from now on
 };
 
 // A session as the store knows it: the process at the door, and the owner it belongs to.
@@ -93,6 +115,7 @@ struct ViewGrant {
   std::uint32_t place = 0;
   std::uint64_t bytes = 0;
   std::uint64_t generation = 0;
+  std::int64_t ready_in_us = 0;  // of one below memory, as it was estimated when it was asked for
 };
 
 struct AcquireGrant {
@@ -104,6 +127,11 @@ struct StoreCounters {
   Counter published, present, evicted, dropped, expired, cut_bad, pending_dropped, leases_granted,
       leases_ended, touches_applied, touches_refused, busy, writes_without_room, recovered, recovery_refused,
       reported_bad, reported_good;
+  // Below memory. Demoted: left memory and are still there. Evicted unwritten: were wanted below and had to
+  // go before they were written.
+  Counter written_down, down_failed, down_overflow, down_over_budget, demoted, evicted_unwritten, fetched,
+      fetch_failed, fetch_refused, read_ahead, reclaimed, moved_below, evicted_below, cut_at_reclaim,
+      lost_below, scrubbed_bytes, scrub_rounds;
 };
 
 class BlockStore {
@@ -117,6 +145,7 @@ class BlockStore {
     Movers& movers;
     Journal& journal;  // not opened yet
     Logger& log;
+    OpenTierCall open_tier = nullptr;  // none: memory is all there is
   };
 
   BlockStore(const Parts& parts, const BlockStoreOptions& options);
@@ -134,21 +163,24 @@ class BlockStore {
   // kMiss when the slot is unknown or has another incarnation by now.
   Status CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const;
 
-  // How many further blocks after the first `matched` of a chain can be read, from whatever tier.
-  Task<Result<std::uint32_t>> MatchRest(std::uint32_t slot, std::uint32_t matched,
-                                        std::span<const BlockKey> rest);
+  // Which further blocks after the first `matched` of a chain can be read, from whatever tier; what of them is
+  // below memory is on its way up as far as BlockStoreOptions::read_ahead_bytes goes.
+  Task<Result<std::vector<MatchedRun>>> MatchRest(std::uint32_t slot, std::uint32_t matched,
+                                                  std::span<const BlockKey> rest);
 
   // Keeps a matched chain (keys from block 0 on) until the deadline. kMiss if some of it is gone already.
   Task<Result<LeaseId>> Hold(const Caller& caller, std::uint32_t slot, std::span<const BlockKey> chain,
                              std::int64_t hold_us);
-  // Verifies what was not checked since the restart, leases what is here.
+  // Verifies what was not checked since the restart, fetches what lies below memory, all of it beside each
+  // other, leases what is here then. kTooLate for what would not be, or was not, here by the deadline or after
+  // `worth_us` from now on.
   struct BlockName {
     BlockKey key;
     std::uint16_t group = 0;
   };
   Task<Result<AcquireGrant>> Acquire(const Caller& caller, std::uint32_t slot,
                                      std::span<const BlockName> blocks, std::int64_t lease_us,
-                                     Instant deadline);
+                                     Instant deadline, std::int64_t worth_us = kNoWorthLimit);
   Status Release(const Caller& caller, LeaseId lease);
 
   // Completes when no mover holds the bytes any more; outcomes one a part. The deadline ends waiting for
@@ -179,6 +211,11 @@ class BlockStore {
 
   // Ends leases and pending puts past their time, cuts expired blocks, a slice a call; true: there is more.
   bool Tick();
+
+  // Ends what goes on between memory and flash; awaited before the store goes where there is a tier.
+  Task<void> Close();
+  // Null where memory is all there is. From Recover on.
+  Tier* tier();
 
   struct Occupancy {
     std::uint64_t records = 0, bytes = 0, pending = 0, leases = 0, leased_blocks = 0, namespaces = 0,

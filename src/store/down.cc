@@ -2,6 +2,7 @@
 // The way down: what is wanted on flash is gathered in batches and written from its slots, beside everything
 // else; no put waits for it. What is on flash may leave memory at any time.
 #include <algorithm>
+#include <array>
 
 #include "record/seal.h"
 #include "store/impl.h"
@@ -40,16 +41,9 @@ std::uint64_t BlockStore::Impl::RecordBytesOf(RealmId realm, std::uint16_t group
   return entry == nullptr ? 0 : RecordBytesOf(*entry, group, body_bytes);
 }
 
-void BlockStore::Impl::ForgetFlash(RealmId realm, std::uint16_t group, std::uint32_t body_bytes,
-                                   FlashPlace place) {
-  if (tier_ == nullptr || place.none()) return;
-  tier_->Forget(place, RecordBytesOf(realm, group, body_bytes));
-}
-
-void BlockStore::Impl::NoteUse(RecordId record) {
-  Record& r = tree_.record(record);
-  if (r.uses < UINT8_MAX) ++r.uses;
-  if (tier_ != nullptr && WrittenAtUse(options_.lower, r.uses)) WantBelow(record);
+void BlockStore::Impl::ForgetFlash(RealmId realm, const Tree::Copy& copy) {
+  if (tier_ == nullptr || copy.flash.none()) return;
+  tier_->Forget(copy.flash, RecordBytesOf(realm, copy.group, copy.body_bytes));
 }
 
 void BlockStore::Impl::WantBelow(RecordId record) {
@@ -114,7 +108,7 @@ Task<void> BlockStore::Impl::GatherDown(std::deque<DownItem>& items, std::vector
     r.flags &= static_cast<std::uint8_t>(~Record::kQueued);
     if (!wanted || room != Tier::Room::kYes) {
       if (room == Tier::Room::kNoBudget) counters_.down_over_budget.Add();
-      if (order_.Parked(held.record) && r.holds == 0) order_.Unpark(held.record);
+      if (r.holds == 0 && order_.Parked(held.record)) order_.Unpark(held.record);
       continue;
     }
     if (AddToBatch(held, record_bytes, items, batch)) bytes += record_bytes;
@@ -222,21 +216,20 @@ void BlockStore::Impl::Demote(RecordId record) {
 }
 
 // All that waits to be written may be lost instead: a put does not wait for a device.
-BlockStore::Impl::Step BlockStore::Impl::EvictUnwritten() {
-  for (std::size_t looks = 0; looks < down_.size(); ++looks) {
+BlockStore::Impl::Step BlockStore::Impl::EvictUnwritten(std::optional<Shelf> shelf) {
+  for (std::size_t left = down_.size(); left > 0; --left) {
     if (Spent()) return Step::kSpent;
     const Held held = down_.front();
     down_.pop_front();
     Count();
     if (!Lives(held)) continue;
-    Record& r = tree_.record(held.record);
-    if (!r.in_memory() || r.on_flash() || !MayGo(held.record)) {
+    const Record& r = tree_.record(held.record);
+    const bool right = r.in_memory() && (!shelf || slots_.SizeNumber(r.place) == *shelf);
+    if (!right || !MayGo(held.record)) {
       down_.push_back(held);
       continue;
     }
-    counters_.evicted.Add();
-    counters_.evicted_unwritten.Add();
-    Remove(held.record);
+    Evict(held.record);
     return Step::kDone;
   }
   return Step::kWaits;

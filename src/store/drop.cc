@@ -110,7 +110,8 @@ void BlockStore::Impl::EndGrave(Grave& grave) {
   switch (grave.reason) {
     case Reason::kDropped: counters_.dropped.Add(grave.blocks); break;
     case Reason::kExpired: counters_.expired.Add(grave.blocks); break;
-    case Reason::kBad: break;  // counted where it was found
+    case Reason::kBad:
+    case Reason::kNoRoom: break;  // counted where it was found
   }
   graves_.pop_front();
   tree_.CollectingEnded();
@@ -177,12 +178,13 @@ Task<Result<std::uint64_t>> BlockStore::Impl::Drop(std::uint32_t slot, std::span
     if (Spent()) co_await Yield();
     if (Status one = co_await task; !one.ok()) status = std::move(one);
   }
-  // Nothing older is left below them: every generation has changed.
+  // Nothing older is left below them in memory: every generation has changed.
   for (const std::uint64_t sequence : tombstones) {
     Count();
     if (Spent()) co_await Yield();
-    journal_.EndTombstone(sequence);
+    collected_tombstones_.insert(sequence);
   }
+  co_await EndTombstones();
   if (!status.ok()) co_return std::unexpected(std::move(status));
   co_return blocks;
 }

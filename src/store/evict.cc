@@ -18,6 +18,8 @@ constexpr int kLeasedMeanwhile = 16;
 bool BlockStore::Impl::MayGo(RecordId record) const {
   const Record& r = tree_.record(record);
   if (r.holds > 0) return false;
+  // Not the last copy.
+  if (r.on_flash()) return true;
   if (r.is(Record::kBehind)) return true;
   const Block& b = tree_.block(r.block);
   if (b.first_child != kNoId) return false;
@@ -31,39 +33,61 @@ BlockStore::Impl::Step BlockStore::Impl::EvictOne(std::optional<Shelf> shelf) {
     // What nobody holds any more is back in the order before its coldest is chosen.
     if (LetGoOfEnded()) continue;
     const auto coldest = shelf ? order_.Coldest(*shelf) : order_.Coldest();
-    if (!coldest) return Step::kWaits;
+    if (!coldest) return EvictUnwritten(shelf);
     Count();
-    if (!MayGo(*coldest)) {
+    // What waits to be written goes only where nothing else does.
+    if (!MayGo(*coldest) || tree_.record(*coldest).is(Record::kQueued)) {
       order_.Park(*coldest);
       continue;
     }
-    counters_.evicted.Add();
-    Remove(*coldest);
+    Evict(*coldest);
     return Step::kDone;
   }
 }
 
+void BlockStore::Impl::Evict(RecordId record) {
+  const Record& r = tree_.record(record);
+  if (r.on_flash()) {
+    Demote(record);
+    return;
+  }
+  counters_.evicted.Add();
+  if (tier_ != nullptr && Wanted(options_.lower, r.uses)) counters_.evicted_unwritten.Add();
+  Remove(record);
+}
+
 // The index entry first (R9), then the generation, then the slot.
-void BlockStore::Impl::RemoveRecordOnly(RecordId record) {
-  const Record r = tree_.record(record);
+void BlockStore::Impl::LeaveMemory(RecordId record) {
+  Record& r = tree_.record(record);
   Count(4);
-  if (r.entry != kNoId) index_.Clear(r.entry);
+  if (r.entry != kNoId) index_.Clear(std::exchange(r.entry, kNoId));
   if (order_.Contains(record)) order_.Remove(record);
   expiry_.Remove(record);
-  if (r.on_flash()) ForgetFlash(Tree::CopyOf(record, r));
-  tree_.RemoveRecord(record);
   if (!r.in_memory()) return;
   Retire(words_, slots_.arena(), r.place);
   if (r.holds > 0) slots_.Unpin(r.place);
   tree_.ClearAt(r.place);
   bytes_ -= r.body_bytes;
-  FreeSlot(r.place);
+  --resident_;
+  const Place place = std::exchange(r.place, kNowhere);
+  r.generation = 0;
+  r.uses = 0;
+  r.flags &= static_cast<std::uint8_t>(~(Record::kVerified | Record::kQueued));
+  FreeSlot(place);
+}
+
+void BlockStore::Impl::RemoveRecordOnly(RecordId record) {
+  LeaveMemory(record);
+  const Record& r = tree_.record(record);
+  if (r.on_flash()) ForgetFlash(tree_.block(r.block).realm, Tree::CopyOf(record, r));
+  tree_.RemoveRecord(record);
 }
 
 void BlockStore::Impl::RemoveRecordsOf(BlockId block) {
   if (tree_.block(block).folded()) {
     Count();
-    ForgetFlash(tree_.ForgetFolded(block));
+    const RealmId realm = tree_.block(block).realm;
+    ForgetFlash(realm, tree_.ForgetFolded(block));
   }
   while (!tree_.block(block).ghost()) RemoveRecordOnly(tree_.block(block).first_record);
 }
@@ -256,10 +280,7 @@ Task<bool> BlockStore::Impl::EmptyRange(HeadRange range) {
         if (slots_.emptying() != range) co_return true;
         // No slot for it elsewhere: it goes if it may, whatever its turn.
         const RecordId now = tree_.At(places[i]);
-        if (now != kNoId && MayGo(now)) {
-          counters_.evicted.Add();
-          Remove(now);
-        }
+        if (now != kNoId && MayGo(now)) Evict(now);
         left = slots_.used(places[i]);
       }
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inside of BlockStore, for the folder's .cc files alone, each of which holds one idea: read.cc (attach,
 // match, leases, touches), write.cc (puts on their way), publish.cc (what becomes visible), evict.cc (room),
-// drop.cc (what goes for good), recover.cc (what comes back).
+// drop.cc (what goes for good), recover.cc and recover_flash.cc (what comes back), down.cc, fetch.cc and
+// reclaim.cc (to flash, from there, and what there is given up), scrub.cc.
 //
 // A step of the core counts what it touches (R16): whoever loops asks Spent() and yields. Ids of records and
 // puts may be reused across a yield, so who kept one over it compares serials, or counts as a user of the put.
@@ -11,6 +12,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -18,15 +20,19 @@
 
 #include "arena/protocol.h"
 #include "base/event.h"
+#include "base/task_group.h"
+#include "flash/tier.h"
 #include "memory/movers.h"
 #include "memory/recovery.h"
 #include "memory/slots.h"
 #include "policy/evict.h"
+#include "policy/lower.h"
 #include "store/block_store.h"
 #include "store/conversations.h"
 #include "store/due.h"
 #include "store/journal.h"
 #include "store/leases.h"
+#include "store/matched_runs.h"
 #include "store/names.h"
 #include "store/pending.h"
 #include "store/tree.h"
@@ -45,6 +51,7 @@ inline constexpr std::uint64_t kSequencesReserved = 1ull << 32;  // at a time; s
 class BlockStore::Impl {
  public:
   Impl(const Parts& parts, const BlockStoreOptions& options);
+  ~Impl() { lower_.Drop(); }
 
   Executor& executor() { return executor_; }
 
@@ -52,12 +59,12 @@ class BlockStore::Impl {
   Task<Status> Recover();
   Task<Result<Attached>> Attach(NamespaceSpec spec);
   Status CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const;
-  Task<Result<std::uint32_t>> MatchRest(std::uint32_t slot, std::uint32_t matched,
-                                        std::span<const BlockKey> rest);
+  Task<Result<std::vector<MatchedRun>>> MatchRest(std::uint32_t slot, std::uint32_t matched,
+                                                  std::span<const BlockKey> rest);
   Task<Result<LeaseId>> Hold(Caller caller, std::uint32_t slot, std::span<const BlockKey> chain,
                              std::int64_t hold_us);
   Task<Result<AcquireGrant>> Acquire(Caller caller, std::uint32_t slot, std::span<const BlockName> blocks,
-                                     std::int64_t lease_us, Instant deadline);
+                                     std::int64_t lease_us, Instant deadline, std::int64_t worth_us);
   Status Release(const Caller& caller, LeaseId lease) { return leases_.End(caller, lease); }
   Task<std::vector<PartOutcome>> Write(Caller caller, std::uint32_t slot, std::vector<PartWrite> parts,
                                        Instant deadline);
@@ -71,6 +78,8 @@ class BlockStore::Impl {
   Task<Status> ReportBad(std::uint32_t slot, std::span<const BlockName> blocks);
   Task<void> SessionEnded(Caller caller, bool last_of_owner);
   bool Tick();
+  Task<void> Close();
+  Tier* tier() { return tier_.get(); }
   Occupancy occupancy() const;
   const StoreCounters& counters() const { return counters_; }
   std::uint32_t TakeLongestStep();
@@ -113,7 +122,7 @@ class BlockStore::Impl {
   BlockId FindTag(RealmId realm, Tag tag) { return IfStanding(tree_.FindTag(realm, tag)); }
   // Whether its record of the group may be read now, wherever it is; and that record, or kNoId.
   bool Readable(BlockId block, std::uint16_t group, std::uint64_t now_s) const;
-  RecordId ReadableRecord(BlockId block, std::uint16_t group, std::uint64_t now_s) const;
+  RecordId ReadableRecord(BlockId block, std::uint16_t group, std::uint64_t now_s);
   static bool Expired(std::uint32_t expiry, std::uint64_t now_s) { return expiry != 0 && now_s >= expiry; }
   void AddHold(RecordId record);
   void DropHold(Held held);
@@ -129,6 +138,10 @@ class BlockStore::Impl {
             .generation_low = static_cast<std::uint32_t>(record.generation) & kGenerationLowMask};
   }
   void RepairEntry(RecordId record);
+  void UseBlock(BlockId block);
+  void NoteUse(RecordId record);
+  struct Coming;
+  bool StartComing(RecordId record, Instant worth, ViewGrant* view);
 
   // ---- puts (write.cc) ----
   struct PartJob;  // one PartWrite on its way
@@ -181,7 +194,7 @@ class BlockStore::Impl {
   // kUnknown where the answer is further away than a step may look.
   Tree::Answer HangsBelow(BlockId block, BlockId top);
   // Where there is no room, a record goes that may, of another block.
-  bool EnterIndex(PutSlot put, BlockId block, std::uint64_t incarnation, std::uint32_t* number);
+  bool EnterIndex(const Fingerprint& fingerprint, const Found& found, BlockId block, std::uint32_t* number);
   BlockId BlockFor(PutSlot put);
   void MakeVisible(PutSlot put, BlockId block, std::uint32_t index_number, const NamespaceEntry& entry);
   void MarkBehind(BlockId block, std::uint16_t group, const NamespaceEntry& entry);
@@ -211,8 +224,10 @@ class BlockStore::Impl {
   void RemoveRecordOnly(RecordId record);
   // The block becomes a ghost.
   void RemoveRecordsOf(BlockId block);
-  // What lay on flash is not asked for any more: the tier's accounting.
-  void ForgetFlash([[maybe_unused]] const Tree::Copy& copy) {}
+  // Its part in memory alone.
+  void LeaveMemory(RecordId record);
+  // Makes room of one that may go: out of memory, or for good where that was its last copy.
+  void Evict(RecordId record);
   // A block lost a record or a child: frees it if it is empty, lets it go first if it may go now.
   void Settle(BlockId block);
   void Unpark(BlockId block);
@@ -225,8 +240,58 @@ class BlockStore::Impl {
   void EndIo(Place place);
   void FreeSlot(Place place);
 
+  // ---- down (down.cc) ----
+  struct DownItem;
+  std::uint64_t RecordBytesOf(const NamespaceEntry& entry, std::uint16_t group, std::uint64_t body_bytes) const;
+  std::uint64_t RecordBytesOf(RealmId realm, std::uint16_t group, std::uint64_t body_bytes) const;
+  // It is not looked for on flash any more: the tier's accounting.
+  void ForgetFlash(RealmId realm, const Tree::Copy& copy);
+  void WantBelow(RecordId record);
+  void WantWithAncestors(RecordId record);
+  void StartWriters();
+  Task<void> WriteDown();
+  Task<void> GatherDown(std::deque<DownItem>& items, std::vector<Outgoing>& batch);
+  bool AddToBatch(Held held, std::uint64_t record_bytes, std::deque<DownItem>& items,
+                  std::vector<Outgoing>& batch);
+  void WrittenDown(const DownItem& item, FlashPlace flash);
+  // The coldest are written before somebody needs their room; whether there is more to look at.
+  bool CleanSome();
+  bool TendLower();
+  void Demote(RecordId record);
+  Step EvictUnwritten(std::optional<Shelf> shelf);
+
+  // ---- up (fetch.cc) ----
+  struct Fetching {
+    Event done;
+    Status status;
+  };
+  std::int64_t ReadyInUs(const FlashPlace& place, std::uint64_t bytes) const;
+  // Of a record that is not in memory; all who ask meanwhile share it.
+  std::shared_ptr<Fetching> StartFetch(RecordId record);
+  Task<void> Fetch(Held held, std::shared_ptr<Fetching> fetching);
+  Task<Status> BringUp(Held held);
+  Task<Status> Enter(Held held, FlashPlace from, Place place, std::uint64_t generation, Fetched fetched);
+  void ReadAhead(RealmId realm, std::span<const BlockKey> chain);
+
+  // ---- giving up regions (reclaim.cc) ----
+  void StartReclaim();
+  Task<void> Reclaim();
+  Task<void> Evacuate(const std::vector<FlashEntry>& entries);
+  std::pair<BlockId, Tree::Copy> FindOnFlash(const FlashEntry& entry);
+  Task<void> MoveRecords(const std::vector<const FlashEntry*>& keep);
+  void Moved(const FlashEntry& entry, FlashPlace to);
+  Task<void> ForgetRegions(std::uint32_t first, std::uint32_t last);
+  Task<void> DeviceLost(std::uint32_t first, std::uint32_t last);
+  Task<void> EndTombstones();
+  RealmId RealmOfIncarnation(std::uint64_t incarnation) const;
+
+  // ---- looking again (scrub.cc) ----
+  void StartScrub();
+  Task<void> Scrub();
+  Task<void> ScrubBelow(BlockId block, Tree::Copy copy);
+
   // ---- dropping (drop.cc) ----
-  enum class Reason : std::uint8_t { kDropped, kExpired, kBad };
+  enum class Reason : std::uint8_t { kDropped, kExpired, kBad, kNoRoom };
   struct Grave {
     BlockId top = kNoId;  // kNoId: nothing of it is in the tree
     BlockId at = kNoId;
@@ -264,6 +329,14 @@ class BlockStore::Impl {
   Task<void> FillIndex(Revival& revival);
   Task<Status> SettleNames(Revival& revival);
   void RefuseRecord(RecordId record);
+  void RefuseFolded(BlockId block);
+  Task<void> WantAllBelow(const Revival& revival);
+  // recover_flash.cc
+  Task<Status> OpenTier(Revival& revival);
+  Task<void> ScanFlash(Revival& revival);
+  Task<void> AdmitAll(Revival& revival, std::span<const FlashEntry> found);
+  void AdmitFlash(Revival& revival, const FlashEntry& found);
+  void AdoptFlash(RealmId realm, const Tree::Copy& copy);
 
   Executor& executor_;
   const Clock& clock_;
@@ -274,7 +347,9 @@ class BlockStore::Impl {
   Journal& journal_;
   Logger& log_;
   const BlockStoreOptions options_;
-  const std::uint32_t max_records_;
+  const OpenTierCall open_tier_;
+  const std::uint32_t max_records_;     // in memory
+  const std::uint32_t max_record_ids_;  // wherever they are
 
   Names names_;
   std::vector<RealmId> realms_;  // by namespace slot
@@ -284,7 +359,8 @@ class BlockStore::Impl {
   Lru order_;
   Due expiry_;
   Conversations conversations_;
-  std::uint64_t bytes_ = 0;  // of bodies of records
+  std::uint64_t bytes_ = 0;     // of bodies of records in memory
+  std::uint64_t resident_ = 0;  // records in memory
 
   std::uint64_t sequence_ = 1;         // the next
   std::uint64_t sequences_below_ = 0;  // what the journal has set aside
@@ -316,11 +392,27 @@ class BlockStore::Impl {
   bool naming_ = false;
   Event named_;
 
+  std::unique_ptr<Tier> tier_;  // null: memory is all there is
+  std::deque<Held> down_;       // waits to be written
+  std::uint32_t writers_ = 0;
+  std::optional<RecordId> cleaning_;  // where CleanSome stands
+  std::uint32_t clean_looks_ = 0;
+  std::unordered_map<RecordId, std::shared_ptr<Fetching>> fetching_;
+  bool reclaiming_ = false;
+  std::set<std::uint64_t> collected_tombstones_;  // of what is gone from memory
+  std::vector<std::uint64_t> journaled_devices_;
+  bool ending_tombstones_ = false;
+  bool scrubbing_ = false;
+  BlockId scrub_at_ = 0;
+  std::int64_t scrub_bytes_ = 0;  // that may be looked at now
+  std::optional<Instant> scrubbed_at_;
+
   std::uint64_t step_ = 0;
   std::uint32_t touches_ = 0;
   std::uint32_t longest_step_ = 0;
   std::uint64_t copied_ = 0;  // in this step, by the core
   StoreCounters counters_;
+  TaskGroup lower_;  // what goes on between memory and flash; last, so that it ends first
 };
 
 }  // namespace cistern

@@ -88,14 +88,8 @@ BlockStore::Impl::Step BlockStore::Impl::FindPresent(PutSlot put, BlockId parent
   return Step::kWaits;
 }
 
-bool BlockStore::Impl::EnterIndex(PutSlot put, BlockId block, std::uint64_t incarnation,
+bool BlockStore::Impl::EnterIndex(const Fingerprint& fingerprint, const Found& found, BlockId block,
                                   std::uint32_t* number) {
-  const Put& p = pending_[put];
-  const Fingerprint fingerprint = FingerprintOf(incarnation, p.name.group, p.name.key);
-  const Found found{.place = p.place,
-                    .body_bytes = static_cast<std::uint32_t>(p.body_bytes),
-                    .expiry = p.expiry,
-                    .generation_low = static_cast<std::uint32_t>(p.generation) & kGenerationLowMask};
   auto entry = index_.Insert(fingerprint, found);
   Count(2);
   if (!entry) {
@@ -106,8 +100,7 @@ bool BlockStore::Impl::EnterIndex(PutSlot put, BlockId block, std::uint64_t inca
     for (std::size_t i = 0; i < count; ++i) {
       const RecordId record = tree_.At(places[i]);
       if (record == kNoId || tree_.record(record).block == block || !MayGo(record)) continue;
-      counters_.evicted.Add();
-      Remove(record);
+      Evict(record);
       entry = index_.Insert(fingerprint, found);
       break;
     }
@@ -187,7 +180,7 @@ BlockStore::Impl::Step BlockStore::Impl::TryPublishOpen(PutSlot put) {
       EndPut(put, Code::kBusy);
       return Step::kDone;
     }
-    if (options_.max_blocks > 0 && tree_.records() >= options_.max_blocks) {
+    if (options_.max_blocks > 0 && resident_ >= options_.max_blocks) {
       const Step step = EvictOne();
       if (step == Step::kDone) continue;
       if (step == Step::kSpent) return step;
@@ -201,7 +194,8 @@ BlockStore::Impl::Step BlockStore::Impl::TryPublishOpen(PutSlot put) {
         Reap();
         continue;
       }
-      const Step step = EvictOne();
+      // What leaves memory for flash leaves its block where it is.
+      const Step step = tier_ == nullptr ? EvictOne() : Step::kWaits;
       if (step == Step::kDone) continue;
       if (step == Step::kSpent) return step;
       EndPut(put, Code::kBusy);
@@ -209,7 +203,11 @@ BlockStore::Impl::Step BlockStore::Impl::TryPublishOpen(PutSlot put) {
     }
     // Last: nobody finds what then has no place in the tree.
     std::uint32_t number = 0;
-    if (!EnterIndex(put, block, entry->incarnation, &number)) {
+    const Found found{.place = p.place,
+                      .body_bytes = static_cast<std::uint32_t>(p.body_bytes),
+                      .expiry = p.expiry,
+                      .generation_low = static_cast<std::uint32_t>(p.generation) & kGenerationLowMask};
+    if (!EnterIndex(FingerprintOf(entry->incarnation, p.name.group, p.name.key), found, block, &number)) {
       Settle(block);
       EndPut(put, Code::kBusy);
       return Step::kDone;
@@ -241,7 +239,7 @@ void BlockStore::Impl::MakeVisible(PutSlot put, BlockId block, std::uint32_t ind
   }
   Count(p.conversation != 0 ? 4 : 1);
   const RecordId record = tree_.AddRecord(block, p.name.group);
-  CISTERN_ASSERT(record <= max_records_);
+  CISTERN_ASSERT(record < max_record_ids_);
   Record& r = tree_.record(record);
   r.key = p.name.key;
   r.place = p.place;
@@ -257,12 +255,14 @@ void BlockStore::Impl::MakeVisible(PutSlot put, BlockId block, std::uint32_t ind
   order_.Insert(record, slots_.SizeNumber(p.place));
   if (p.expiry != 0) expiry_.Set(record, p.expiry);
   bytes_ += p.body_bytes;
+  ++resident_;
   slots_.Unpin(p.place);
   p.has_slot = false;
   p.state = Put::State::kPublished;
   counters_.published.Add();
   pending_.Close(put);
   MarkBehind(block, p.name.group, entry);
+  if (tier_ != nullptr && WrittenAtUse(options_.lower, 0)) WantBelow(record);
   std::uint32_t below = 0;
   for (std::uint16_t g = 0; g < entry.groups.size(); ++g) {
     if (entry.ParentGroup(g) == p.name.group) below |= 1u << g;

@@ -89,30 +89,36 @@ bool BlockStore::Impl::Readable(BlockId block, std::uint16_t group, std::uint64_
   return copy && !Expired(copy->expiry, now_s);
 }
 
-RecordId BlockStore::Impl::ReadableRecord(BlockId block, std::uint16_t group, std::uint64_t now_s) const {
-  const RecordId record = tree_.FindRecord(block, group);
-  return record == kNoId || Expired(tree_.record(record).expiry, now_s) ? kNoId : record;
+RecordId BlockStore::Impl::ReadableRecord(BlockId block, std::uint16_t group, std::uint64_t now_s) {
+  return Readable(block, group, now_s) ? tree_.Take(block, group) : kNoId;
 }
 
 // For each block of `rest`: how far back from it every group's records follow each other without a gap. A
 // full group ends the match at its first gap; a window only has to reach back its length, or to block 0.
-Task<Result<std::uint32_t>> BlockStore::Impl::MatchRest(std::uint32_t slot, std::uint32_t matched,
-                                                        std::span<const BlockKey> rest) {
+Task<Result<std::vector<MatchedRun>>> BlockStore::Impl::MatchRest(std::uint32_t slot, std::uint32_t matched,
+                                                                  std::span<const BlockKey> rest) {
   const RealmId realm = RealmOf(slot);
   if (EntryOf(realm) == nullptr) co_return std::unexpected(Unknown(slot));
   const std::vector<Group> groups = EntryOf(realm)->groups;
   std::vector<std::uint64_t> run(groups.size(), 0);
-  std::uint32_t best = 0;
+  MatchedRuns runs;
   // What the index had.
   if (matched > 0 && !rest.empty()) co_await LookBack(realm, TagOf(realm, rest[0]), matched, &run);
   for (std::size_t i = 0; i < rest.size(); ++i) {
     if (Spent()) co_await Yield();
-    if (EntryOf(realm) == nullptr) co_return 0u;
+    if (EntryOf(realm) == nullptr) co_return std::vector<MatchedRun>();
     const std::uint64_t now_s = NowS();
     const BlockId block = Find(realm, rest[i]);
     bool full = true, windows = true;
+    std::uint64_t below_bytes = 0;
+    FlashPlace below;
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      const bool here = block != kNoId && Readable(block, static_cast<std::uint16_t>(g), now_s);
+      const auto copy = block == kNoId ? std::nullopt : tree_.See(block, static_cast<std::uint16_t>(g));
+      const bool here = copy && !Expired(copy->expiry, now_s);
+      if (here && !copy->in_memory) {
+        below_bytes += copy->body_bytes;
+        below = copy->flash;
+      }
       run[g] = here ? run[g] + 1 : 0;
       if (groups[g].reach == Reach::kFull) {
         full = full && here;
@@ -122,9 +128,14 @@ Task<Result<std::uint32_t>> BlockStore::Impl::MatchRest(std::uint32_t slot, std:
     }
     Count(static_cast<std::uint32_t>(groups.size()));
     if (!full) break;
-    if (windows) best = static_cast<std::uint32_t>(i + 1);
+    runs.Add(below_bytes, below, windows);
   }
-  co_return best;
+  const std::size_t first_below = runs.first_below();
+  std::vector<MatchedRun> found = runs.Take(tier_.get());
+  std::size_t blocks = 0;
+  for (const MatchedRun& one : found) blocks += one.blocks;
+  if (first_below < blocks) ReadAhead(realm, rest.subspan(first_below, blocks - first_below));
+  co_return found;
 }
 
 Task<void> BlockStore::Impl::LookBack(RealmId realm, Tag tag, std::uint32_t most,
@@ -158,7 +169,7 @@ Task<void> BlockStore::Impl::LookBack(RealmId realm, Tag tag, std::uint32_t most
 
 void BlockStore::Impl::AddHold(RecordId record) {
   Record& r = tree_.record(record);
-  if (r.holds++ == 0) slots_.Pin(r.place);
+  if (r.holds++ == 0 && r.in_memory()) slots_.Pin(r.place);
   Count();
 }
 
@@ -167,6 +178,10 @@ void BlockStore::Impl::DropHold(Held held) {
   Count();
   if (!Lives(held)) return;  // dropped meanwhile
   if (--r.holds > 0) return;
+  if (!r.in_memory()) {
+    tree_.Fold(held.record);
+    return;
+  }
   slots_.Unpin(r.place);
   if (order_.Parked(held.record)) order_.Unpark(held.record);
 }
@@ -245,15 +260,28 @@ Task<bool> BlockStore::Impl::Verify(Held held) {
     co_return true;
   }
   counters_.cut_bad.Add();
-  log_.Log(LogLevel::kWarning, "block ", now.key.ToHex(), ": its record at place ",
-           r.place, " fails its seal; it goes with what descends from it");
+  if (now.on_flash()) {
+    log_.Log(LogLevel::kWarning, "block ", now.key.ToHex(), ": its record at place ", r.place,
+             " fails its seal; the one on flash is left");
+    LeaveMemory(held.record);
+    co_return false;
+  }
+  log_.Log(LogLevel::kWarning, "block ", now.key.ToHex(), ": its record at place ", r.place,
+           " fails its seal; it goes with what descends from it");
   Cut(now.block, Reason::kBad);
   co_return false;
 }
 
+// One block of an Acquire: held where it is here, on its way where it lies on flash.
+struct BlockStore::Impl::Coming {
+  std::size_t index = 0;
+  Held held;
+  std::shared_ptr<Fetching> fetching;
+};
+
 Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_t slot,
                                                      std::span<const BlockName> blocks, std::int64_t lease_us,
-                                                     Instant deadline) {
+                                                     Instant deadline, std::int64_t worth_us) {
   const RealmId realm = RealmOf(slot);
   if (EntryOf(realm) == nullptr) co_return std::unexpected(Unknown(slot));
   if (lease_us <= 0)
@@ -267,6 +295,8 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
   grant.views.reserve(blocks.size());
   std::vector<Held> holds;
   holds.reserve(blocks.size());
+  std::vector<Coming> coming;
+  const Instant worth = worth_us == kNoWorthLimit ? deadline : std::min(deadline, clock_.Now().PlusUs(worth_us));
   const std::uint64_t now_s = NowS();
   std::array<BlockId, kFoundAhead> ahead;
   std::uint64_t found_in_step = 0;  // what was found ahead may have gone in a later one
@@ -282,6 +312,10 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
     const RecordId record = block == kNoId ? kNoId : ReadableRecord(block, blocks[i].group, now_s);
     if (record == kNoId) continue;
     const Held held = HeldOf(record);
+    if (!tree_.record(record).in_memory()) {
+      if (StartComing(record, worth, &view)) coming.push_back({i, held, StartFetch(record)});
+      continue;
+    }
     if (!tree_.record(record).is(Record::kVerified)) {
       if (clock_.Now() >= deadline) {
         view.code = Code::kTooLate;
@@ -289,7 +323,7 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
       }
       AddHold(record);
       const bool sound = co_await Verify(held);
-      if (!sound || !Lives(held)) {
+      if (!sound || !Lives(held) || !tree_.record(record).in_memory()) {
         DropHold(held);
         continue;
       }
@@ -299,6 +333,20 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
     holds.push_back(held);
     const Record& r = tree_.record(record);
     view = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
+  }
+  for (const Coming& one : coming) {
+    const Status came = co_await one.fetching->done.Wait(worth);
+    ViewGrant& view = grant.views[one.index];
+    if (came.ok() && one.fetching->status.ok() && Lives(one.held) && tree_.record(one.held.record).in_memory() &&
+        tree_.record(one.held.record).key == blocks[one.index].key) {
+      const Record& r = tree_.record(one.held.record);
+      view = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
+      holds.push_back(one.held);
+      continue;
+    }
+    view.code = came.ok() ? Code::kMiss : Code::kTooLate;
+    if (Spent()) co_await Yield();
+    DropHold(one.held);
   }
   // Others may have taken the room while this one verified.
   const Status room = leases_.CheckRoom(holds.size());
@@ -316,6 +364,25 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
   co_return grant;
 }
 
+// Holds a block that lies on flash, if it would be here in time.
+bool BlockStore::Impl::StartComing(RecordId record, Instant worth, ViewGrant* view) {
+  Record& r = tree_.record(record);
+  r.flags |= Record::kTouched;
+  if (r.uses < UINT8_MAX) ++r.uses;
+  view->ready_in_us = ReadyInUs(r.flash, r.body_bytes);
+  Count(2);
+  const bool on_its_way = fetching_.contains(record);
+  if (view->ready_in_us != Tier::kNever &&
+      (on_its_way || clock_.Now().PlusUs(view->ready_in_us) <= worth)) {
+    AddHold(record);
+    return true;
+  }
+  counters_.fetch_refused.Add();
+  view->code = Code::kTooLate;
+  tree_.Fold(record);
+  return false;
+}
+
 Task<std::uint32_t> BlockStore::Impl::Touch(std::uint32_t slot, std::span<const BlockKey> keys,
                                             std::uint64_t conversation) {
   const RealmId realm = RealmOf(slot);
@@ -325,12 +392,7 @@ Task<std::uint32_t> BlockStore::Impl::Touch(std::uint32_t slot, std::span<const 
     if (EntryOf(realm) == nullptr) break;
     const BlockId block = Find(realm, key);
     if (block == kNoId || tree_.block(block).ghost()) continue;
-    Block& b = tree_.block(block);
-    if (b.folded()) b.flags |= Block::kTouched;
-    for (RecordId r = b.folded() ? kNoId : b.first_record; r != kNoId; r = tree_.record(r).next) {
-      order_.Touch(r);
-      Count();
-    }
+    UseBlock(block);
     if (conversation != 0) conversations_.Uses(realm, key, conversation);
     ++applied;
   }
@@ -346,8 +408,27 @@ void BlockStore::Impl::TouchPlace(std::uint32_t place, std::uint32_t generation_
     counters_.touches_refused.Add();
     return;
   }
-  order_.Touch(record);
+  NoteUse(record);
   counters_.touches_applied.Add();
+}
+
+void BlockStore::Impl::UseBlock(BlockId block) {
+  Block& b = tree_.block(block);
+  if (b.folded()) {
+    b.flags |= Block::kTouched;
+    return;
+  }
+  for (RecordId r = b.first_record; r != kNoId; r = tree_.record(r).next) NoteUse(r);
+}
+
+void BlockStore::Impl::NoteUse(RecordId record) {
+  Record& r = tree_.record(record);
+  Count();
+  r.flags |= Record::kTouched;
+  if (r.uses < UINT8_MAX) ++r.uses;
+  if (!r.in_memory()) return;
+  order_.Touch(record);
+  if (tier_ != nullptr && WrittenAtUse(options_.lower, r.uses)) WantBelow(record);
 }
 
 // A record that is sound was reached by an entry that is not: what it says is said again.

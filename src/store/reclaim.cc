@@ -30,24 +30,28 @@ Task<void> BlockStore::Impl::Reclaim() {
     Status status;
     auto entries = co_await tier_->Entries(*victim);
     if (entries) {
-      co_await Evacuate(*victim, *entries);
+      co_await Evacuate(*entries);
     } else {
       log_.Log(LogLevel::kWarning, "flash region ", *victim, ": ", entries.error().message(),
                "; what it holds is given up");
     }
     // Who is not in the table, or did not fit elsewhere.
     if (tier_->live_bytes(*victim) > 0) co_await ForgetRegions(*victim, *victim + 1);
-    status = co_await tier_->Release(*victim);
-    if (!status.ok()) log_.Log(LogLevel::kError, "flash region ", *victim, ": ", status.message());
+    if (tier_->live_bytes(*victim) > 0) {
+      tier_->GiveBack(*victim);  // an append that has just ended is not known above yet
+    } else {
+      status = co_await tier_->Release(*victim);
+      if (!status.ok()) log_.Log(LogLevel::kError, "flash region ", *victim, ": ", status.message());
+    }
     if (status.ok()) co_await EndTombstones();
   }
   reclaiming_ = false;
-  StartReclaim();
+  if (victim) StartReclaim();
   StartWriters();
 }
 
 // Children come after their parents in a table; from its end on, what goes makes leaves of what is above it.
-Task<void> BlockStore::Impl::Evacuate(std::uint32_t region, const std::vector<FlashEntry>& entries) {
+Task<void> BlockStore::Impl::Evacuate(const std::vector<FlashEntry>& entries) {
   std::uint64_t moved = 0, gathered = 0;
   std::vector<const FlashEntry*> keep;
   for (std::size_t i = entries.size(); i-- > 0;) {
@@ -59,7 +63,7 @@ Task<void> BlockStore::Impl::Evacuate(std::uint32_t region, const std::vector<Fl
     if (copy.in_memory) {
       // Still here: it is written again when its turn comes.
       Record& r = tree_.record(copy.record);
-      ForgetFlash(tree_.block(block).realm, entry.group, r.body_bytes, r.flash);
+      ForgetFlash(tree_.block(block).realm, copy);
       r.flash = {};
       if (options_.lower.write != WritePolicy::kBack && Wanted(options_.lower, r.uses)) WantBelow(copy.record);
       continue;
@@ -68,13 +72,15 @@ Task<void> BlockStore::Impl::Evacuate(std::uint32_t region, const std::vector<Fl
     const bool below = b.first_child != kNoId || pending_.NextBelow(b.realm, entry.key, kNoId) != kNoId;
     const bool held = copy.record != kNoId && tree_.record(copy.record).holds > 0;
     const LastCopy last{.used = copy.touched, .has_below = below, .held = held, .bytes = entry.record_bytes};
-    if (KeptAtReclaim(last, moved + gathered, tier_->region_bytes())) {
+    if (Expired(copy.expiry, NowS())) {
+      Cut(block, Reason::kExpired);
+    } else if (KeptAtReclaim(last, moved + gathered, tier_->region_bytes())) {
       gathered += entry.record_bytes;
       keep.push_back(&entry);
     } else if (below || held) {
       // There is no room for what many descend from: they go with it.
       counters_.cut_at_reclaim.Add();
-      Cut(block, Reason::kEvicted);
+      Cut(block, Reason::kNoRoom);
     } else {
       counters_.evicted_below.Add();
       Remove(tree_.Take(block, entry.group));
@@ -88,7 +94,6 @@ Task<void> BlockStore::Impl::Evacuate(std::uint32_t region, const std::vector<Fl
   // Parents first on the media as well, should that be all that a restart finds.
   std::ranges::reverse(keep);
   co_await MoveRecords(keep);
-  static_cast<void>(region);
 }
 
 std::pair<BlockId, Tree::Copy> BlockStore::Impl::FindOnFlash(const FlashEntry& entry) {
@@ -175,33 +180,42 @@ Task<void> BlockStore::Impl::ForgetRegions(std::uint32_t first, std::uint32_t la
   for (BlockId id = 0; id < tree_.block_end(); ++id) {
     if (Spent()) co_await Yield();
     Count();
-    if (id >= tree_.block_end() || !tree_.block(id).has_key() || tree_.block(id).is(Block::kCut)) continue;
-    // A block's groups, each of which may be lost for itself.
-    for (bool again = true; again;) {
-      again = false;
-      for (const Tree::Copy& copy : tree_.CopiesOf(id)) {
-        Count();
-        if (!there(copy.flash)) continue;
-        const RealmId realm = tree_.block(id).realm;
-        if (copy.in_memory) {
-          ForgetFlash(realm, copy.group, copy.body_bytes, copy.flash);
-          tree_.record(copy.record).flash = {};
-          continue;
-        }
-        const bool below = tree_.block(id).first_child != kNoId;
-        const bool held = copy.record != kNoId && tree_.record(copy.record).holds > 0;
-        counters_.lost_below.Add();
-        if (below || held) {
-          Cut(id, Reason::kEvicted);
-        } else {
-          Remove(tree_.Take(id, copy.group));
-          again = tree_.block(id).has_key() && tree_.block(id).realm == realm;
-        }
-        break;
+    const Tag tag = tree_.block(id).tag();
+    for (std::uint16_t group = 0; group < kMaxGroups; ++group) {
+      // It may be gone with its last group.
+      if (!tree_.block(id).has_key() || tree_.block(id).is(Block::kCut) || tree_.block(id).tag() != tag) break;
+      const auto copy = tree_.See(id, group);
+      Count();
+      if (!copy || !there(copy->flash)) continue;
+      if (copy->in_memory) {
+        ForgetFlash(tree_.block(id).realm, *copy);
+        tree_.record(copy->record).flash = {};
+        continue;
+      }
+      counters_.lost_below.Add();
+      const bool held = copy->record != kNoId && tree_.record(copy->record).holds > 0;
+      if (held || tree_.block(id).first_child != kNoId) {
+        Cut(id, Reason::kNoRoom);
+      } else {
+        Remove(tree_.Take(id, group));
       }
     }
   }
   while (Collect()) co_await Yield();
+}
+
+Task<void> BlockStore::Impl::DeviceLost(std::uint32_t first, std::uint32_t last) {
+  co_await Yield();
+  co_await ForgetRegions(first, last);
+  co_await EndTombstones();
+}
+
+RealmId BlockStore::Impl::RealmOfIncarnation(std::uint64_t incarnation) const {
+  for (std::uint32_t slot = 0; slot < realms_.size(); ++slot) {
+    const NamespaceEntry* entry = realms_[slot] == kNoId ? nullptr : names_.at(slot);
+    if (entry != nullptr && entry->incarnation == incarnation) return realms_[slot];
+  }
+  return kNoId;
 }
 
 // A tombstone is needed as long as something older may be found on the media; for a device that is gone it is
@@ -221,11 +235,11 @@ Task<void> BlockStore::Impl::EndTombstones() {
     }
   }
   const std::uint64_t oldest = tier_ == nullptr ? UINT64_MAX : tier_->oldest_sequence();
-  while (!collected_tombstones_.empty() && collected_tombstones_.front() < oldest) {
+  while (!collected_tombstones_.empty() && *collected_tombstones_.begin() < oldest) {
     if (Spent()) co_await Yield();
     Count();
-    journal_.EndTombstone(collected_tombstones_.front());
-    collected_tombstones_.pop_front();
+    journal_.EndTombstone(*collected_tombstones_.begin());
+    collected_tombstones_.erase(collected_tombstones_.begin());
   }
   ending_tombstones_ = false;
 }

@@ -10,43 +10,25 @@
 #include <vector>
 
 #include "store/impl.h"
+#include "store/revival.h"
 
 namespace cistern {
 
 namespace {
-// As Revival::parents has it.
-Tag ParentTag(RealmId realm, const BlockKey& parent) { return parent.none() ? 0 : TagOf(realm, parent); }
-
 constexpr std::size_t kBatch = 128;
 constexpr std::size_t kWave = 16;
 constexpr BlockId kAhead = 8;
 constexpr std::uint64_t kClearAStep = 4096;  // entries, in order: each costs a fraction of a touch
 }  // namespace
 
-struct BlockStore::Impl::Revival {
-  Revival(Impl& impl, Journal::Contents contents)
-      : recovery(impl.words_, impl.slots_),
-        journal(std::move(contents)),
-        parents(impl.tree_.max_blocks() + 2 * kMaxNamespaces),
-        sequences(impl.max_records_ + 1) {}
-
-  Recovery recovery;
-  Journal::Contents journal;
-  std::unordered_map<std::uint64_t, RealmId> realms;  // by incarnation
-  LazyArray<Tag> parents;                             // by block; 0: none
-  LazyArray<std::uint64_t> sequences;                 // by record
-  std::vector<std::uint64_t> floors;                  // by block; empty without tombstones
-  std::unordered_map<BlockId, std::uint64_t> dropped;
-  std::vector<BlockId> order;  // parents before children
-};
-
 Task<Status> BlockStore::Impl::Recover() {
   auto contents = co_await journal_.Open();
   if (!contents) co_return std::move(contents.error());
   Revival revival(*this, std::move(*contents));
   if (revival.journal.damaged) {
-    log_.Log(LogLevel::kWarning, "journal: damaged before its end; what memory held is not believed");
+    log_.Log(LogLevel::kWarning, "journal: damaged before its end; what memory and flash held is not believed");
   }
+  if (Status status = co_await OpenTier(revival); !status.ok()) co_return status;
   co_await ClearIndex();
   for (NamespaceEntry& entry : revival.journal.namespaces) {
     // A list may have 64 KiB.
@@ -57,6 +39,9 @@ Task<Status> BlockStore::Impl::Recover() {
     names_.Put(entry);
   }
   co_await Scan(revival);
+  if (tier_ != nullptr) {
+    if (Status status = co_await ScanFlash(revival); !status.ok()) co_return status;
+  }
   for (NoteId from = 0;;) {
     std::uint32_t budget = kSpentTouches / 2;
     const bool more = conversations_.RelateSome(&from, &budget);
@@ -66,7 +51,7 @@ Task<Status> BlockStore::Impl::Recover() {
   }
   const Recovery::Counts& counts = revival.recovery.counts();
   sequence_ = std::max(
-      {revival.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1, std::uint64_t{1}});
+      {revival.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1, revival.last_below + 1});
   for (const Tombstone& tombstone : revival.journal.tombstones) {
     Count();
     if (Spent()) co_await Yield();
@@ -80,8 +65,21 @@ Task<Status> BlockStore::Impl::Recover() {
   co_await Refuse(revival);
   slots_.EndAdoption();
   co_await FillIndex(revival);
-  counters_.recovered.Add(tree_.records());
-  co_return co_await SettleNames(revival);
+  counters_.recovered.Add(resident_);
+  if (Status status = co_await SettleNames(revival); !status.ok()) co_return status;
+  if (tier_ != nullptr) co_await WantAllBelow(revival);
+  co_return Status();
+}
+
+// What a reboot would lose is written as if it had just been put, parents first.
+Task<void> BlockStore::Impl::WantAllBelow(const Revival& revival) {
+  if (!WrittenAtUse(options_.lower, 0)) co_return;
+  for (const BlockId block : revival.order) {
+    Count();
+    if (Spent()) co_await Yield();
+    if (block == kNoId || tree_.block(block).folded() || !tree_.block(block).has_key()) continue;
+    for (RecordId r = tree_.block(block).first_record; r != kNoId; r = tree_.record(r).next) WantBelow(r);
+  }
 }
 
 Task<void> BlockStore::Impl::ClearIndex() {
@@ -130,8 +128,8 @@ void BlockStore::Impl::Admit(Revival& revival, const RecoveredBlock& found) {
   if (block == kNoId) {
     block = AddBlock(realm, tag, kNoId);
     if (block == kNoId) return refuse(found.place);
-    revival.parents[block] = ParentTag(realm, found.parent);
-  } else if (revival.parents[block] != ParentTag(realm, found.parent)) {
+    revival.parents[block] = Revival::ParentTag(realm, found.parent);
+  } else if (revival.parents[block] != Revival::ParentTag(realm, found.parent)) {
     return refuse(found.place);
   }
   RecordId record = tree_.FindRecord(block, found.group);
@@ -142,6 +140,7 @@ void BlockStore::Impl::Admit(Revival& revival, const RecoveredBlock& found) {
   } else {
     refuse(tree_.record(record).place);
     bytes_ -= tree_.record(record).body_bytes;
+    --resident_;
   }
   revival.sequences[record] = found.sequence;
   Record& r = tree_.record(record);
@@ -155,6 +154,7 @@ void BlockStore::Impl::Admit(Revival& revival, const RecoveredBlock& found) {
   r.born = found.born;
   r.generation = found.generation;
   bytes_ += found.body_bytes;
+  ++resident_;
   if (found.conversation != 0) conversations_.Wrote(realm, found.key, found.parent, found.conversation);
 }
 
@@ -205,26 +205,40 @@ void BlockStore::Impl::Judge(Revival& revival, BlockId block) {
     floor = std::max(revival.floors[parent], dropped == revival.dropped.end() ? 0 : dropped->second);
     revival.floors[block] = floor;
   }
+  const auto counts = [&](std::uint16_t group, std::uint64_t born) {
+    Count();
+    if (born <= floor) return false;
+    const std::uint16_t needed = entry.ParentGroup(group);
+    if (needed == kNoGroup || tree_.block(parent).is(Block::kRoot)) return true;
+    const auto above = tree_.See(parent, needed);
+    return above && revival.BornOf(tree_, parent, *above) < born;
+  };
+  if (tree_.block(block).folded()) {
+    if (!counts(tree_.block(block).group, revival.born[block])) RefuseFolded(block);
+    return;
+  }
   for (RecordId id = tree_.block(block).first_record; id != kNoId;) {
     const Record& r = tree_.record(id);
     const RecordId next = r.next;
-    Count();
-    bool counts = r.born > floor;
-    const std::uint16_t needed = entry.ParentGroup(r.group);
-    if (counts && needed != kNoGroup && !tree_.block(parent).is(Block::kRoot)) {
-      const RecordId above = tree_.FindRecord(parent, needed);
-      counts = above != kNoId && tree_.record(above).born < r.born;
-    }
-    if (!counts) RefuseRecord(id);
+    if (!counts(r.group, r.born)) RefuseRecord(id);
     id = next;
   }
 }
 
+// What lies on flash counts as live from FillIndex on: until then there is nothing to take back there.
+void BlockStore::Impl::RefuseFolded(BlockId block) {
+  tree_.ForgetFolded(block);
+  counters_.recovery_refused.Add();
+}
+
 void BlockStore::Impl::RefuseRecord(RecordId record) {
   const Record r = tree_.record(record);
-  Retire(words_, slots_.arena(), r.place);
-  slots_.Free(r.place);
-  bytes_ -= r.body_bytes;
+  if (r.in_memory()) {
+    Retire(words_, slots_.arena(), r.place);
+    slots_.Free(r.place);
+    bytes_ -= r.body_bytes;
+    --resident_;
+  }
   tree_.RemoveRecord(record);
   counters_.recovery_refused.Add();
 }
@@ -238,6 +252,7 @@ Task<void> BlockStore::Impl::Refuse(Revival& revival) {
     b.flags &= static_cast<std::uint16_t>(~Block::kKept);
     if (kept) continue;
     // Its parent is not here, nor will its children have one: no link of it leads to a block that stays.
+    if (b.folded()) RefuseFolded(id);
     while (!b.ghost()) RefuseRecord(b.first_record);
     tree_.Discard(id);
   }
@@ -273,8 +288,12 @@ Task<void> BlockStore::Impl::FillIndex(Revival& revival) {
   for (std::size_t i = revival.order.size(); i-- > 0;) {
     if (revival.order[i] == kNoId) continue;
     const Block& b = tree_.block(revival.order[i]);
-    for (RecordId id = b.first_record; id != kNoId; id = tree_.record(id).next) {
+    Count();
+    if (b.folded()) AdoptFlash(b.realm, Tree::CopyOf(b));
+    for (RecordId id = b.folded() ? kNoId : b.first_record; id != kNoId; id = tree_.record(id).next) {
       const Record& r = tree_.record(id);
+      if (r.on_flash()) AdoptFlash(b.realm, Tree::CopyOf(id, r));
+      if (!r.in_memory()) continue;
       Count(2);
       tree_.SetAt(r.place, id);
       order_.Insert(id, slots_.SizeNumber(r.place));
@@ -311,7 +330,21 @@ Task<Status> BlockStore::Impl::SettleNames(Revival& revival) {
     }
   }
   sequences_below_ = sequence_ + kSequencesReserved;
-  if (Status status = co_await journal_.Start(kept, sequences_below_); !status.ok()) co_return status;
+  // What lies on flash is still there, whatever was retired here.
+  std::vector<Tombstone> tombstones;
+  if (tier_ != nullptr) {
+    tombstones = std::move(revival.journal.tombstones);
+    journaled_devices_ = tier_->device_ids();
+    for (const Tombstone& tombstone : tombstones) {
+      Count();
+      if (Spent()) co_await Yield();
+      collected_tombstones_.insert(tombstone.sequence);
+    }
+  }
+  if (Status status = co_await journal_.Start(kept, sequences_below_, std::move(tombstones), journaled_devices_);
+      !status.ok()) {
+    co_return status;
+  }
   for (const NamespaceEntry& entry : kept) {
     Count();
     if (Spent()) co_await Yield();

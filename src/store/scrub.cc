@@ -16,8 +16,7 @@ constexpr std::int64_t kMostSavedUs = 1'000'000;
 void BlockStore::Impl::StartScrub() {
   if (options_.scrub_bytes_per_s == 0 || scrubbing_ || lower_.closed()) return;
   const Instant now = clock_.Now();
-  if (scrubbed_at_ == Instant{}) scrubbed_at_ = now;
-  const std::int64_t us = std::min(now.UsSince(scrubbed_at_), kMostSavedUs);
+  const std::int64_t us = std::min(now.UsSince(scrubbed_at_.value_or(now)), kMostSavedUs);
   scrubbed_at_ = now;
   scrub_bytes_ += static_cast<std::int64_t>(options_.scrub_bytes_per_s) * us / 1'000'000;
   scrub_bytes_ = std::min(scrub_bytes_, static_cast<std::int64_t>(options_.scrub_bytes_per_s));

@@ -234,6 +234,37 @@ RecordId Tree::Unfold(BlockId block) {
   return id;
 }
 
+void Tree::PutOnFlash(BlockId block, std::uint16_t group, std::uint8_t parts, std::uint32_t body_bytes,
+                      std::uint32_t expiry, FlashPlace place) {
+  Record& r = records_[AddRecord(block, group)];
+  r.parts = parts;
+  r.body_bytes = body_bytes;
+  r.expiry = expiry;
+  r.flash = place;
+  r.after_drop = Record::kDropUnknown;
+  Fold(blocks_[block].first_record);
+}
+
+void Tree::SetFlash(BlockId block, std::uint16_t group, FlashPlace place) {
+  if (Block& b = blocks_[block]; b.folded()) {
+    b.flash_region = place.region;
+    b.flash_unit = place.unit;
+    b.flags &= static_cast<std::uint16_t>(~Block::kTouched);
+    return;
+  }
+  Record& r = records_[FindRecord(block, group)];
+  r.flash = place;
+  r.flags &= static_cast<std::uint8_t>(~Record::kTouched);
+}
+
+void Tree::NoteTouched(BlockId block, std::uint16_t group) {
+  if (Block& b = blocks_[block]; b.folded()) {
+    if (b.group == group) b.flags |= Block::kTouched;
+  } else if (const RecordId record = FindRecord(block, group); record != kNoId) {
+    records_[record].flags |= Record::kTouched;
+  }
+}
+
 Tree::Copy Tree::ForgetFolded(BlockId block) {
   Block& b = blocks_[block];
   CISTERN_ASSERT(b.folded());

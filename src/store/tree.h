@@ -85,7 +85,8 @@ struct Record {
   enum Flag : std::uint8_t {
     kVerified = 1,  // its body was checked since the start
     kBehind = 2,    // behind its window's reach: goes before others
-    kTouched = 4,   // was asked for while it lay on flash alone
+    kTouched = 4,   // was asked for since it was written to where it lies on flash
+    kQueued = 8,    // waits to be written there
   };
   static constexpr std::uint64_t kDropUnknown = ~std::uint64_t{0};
 
@@ -105,6 +106,7 @@ struct Record {
   std::uint64_t serial = 0;     // never another record's
   std::uint64_t generation = 0;
   BlockKey key;  // of one that is in memory, or was since it was unfolded
+  std::uint8_t uses = 0;  // since it came into memory, as far as they are counted
   std::uint64_t born = 0;
   std::uint64_t after_drop = 0;  // as its put's; 0: it was here at the start; or kDropUnknown
   FlashPlace flash;
@@ -211,6 +213,7 @@ class Tree final {
     std::uint32_t expiry = 0;
     std::uint16_t group = 0;
     RecordId record = kNoId;  // of a folded one
+    bool touched = false;
   };
   // The block's record of the group. At most as many looks as the block has groups.
   std::optional<Copy> See(BlockId block, std::uint16_t group) const;
@@ -228,14 +231,23 @@ class Tree final {
   RecordId Unfold(BlockId block);
   // A folded block becomes a ghost; what its record was.
   Copy ForgetFolded(BlockId block);
+  // A record that lies on flash alone, folded where that can be; the block has none of this group.
+  void PutOnFlash(BlockId block, std::uint16_t group, std::uint8_t parts, std::uint32_t body_bytes,
+                  std::uint32_t expiry, FlashPlace place);
+  // The block's record of the group lies elsewhere on flash from now on, and was not asked for there yet.
+  void SetFlash(BlockId block, std::uint16_t group, FlashPlace place);
+  // It was asked for.
+  void NoteTouched(BlockId block, std::uint16_t group);
   static Copy CopyOf(RecordId id, const Record& record) {
-    return {record.in_memory(), record.flash, record.body_bytes, record.expiry, record.group, id};
+    return {record.in_memory(), record.flash, record.body_bytes,           record.expiry,
+            record.group,       id,           record.is(Record::kTouched)};
   }
   static Copy CopyOf(const Block& folded) {
     return {.flash = {folded.flash_region, folded.flash_unit},
             .body_bytes = folded.body_bytes,
             .expiry = folded.expiry,
-            .group = folded.group};
+            .group = folded.group,
+            .touched = folded.is(Block::kTouched)};
   }
   Record& record(RecordId id) { return records_[id]; }
   const Record& record(RecordId id) const { return records_[id]; }

@@ -79,6 +79,7 @@ BlockStore::Impl::Step BlockStore::Impl::JoinPut(const Caller& caller, RealmId r
       Cut(block, Reason::kExpired);
     } else if (copy) {
       counters_.present.Add();
+      if (tier_ != nullptr) UseBlock(block);
       if (part.conversation != 0) conversations_.Uses(realm, part.key, part.conversation);
       job.outcome.state = PartOutcome::State::kPresent;
       return Step::kDone;
