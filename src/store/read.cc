@@ -80,8 +80,12 @@ void BlockStore::Impl::FindAhead(RealmId realm, std::span<const BlockName> names
   const std::size_t count = std::min(names.size(), kFoundAhead);
   for (std::size_t i = 0; i < count; ++i) tree_.PrefetchBucket(tags[i] = TagOf(realm, names[i].key));
   for (std::size_t i = 0; i < count; ++i) tree_.PrefetchBlock(tags[i]);
-  for (std::size_t i = 0; i < count; ++i) tree_.PrefetchRecord(realm, tags[i]);
-  for (std::size_t i = 0; i < count; ++i) found[i] = IfStanding(tree_.Find(realm, names[i].key, tags[i]));
+  for (std::size_t i = 0; i < count; ++i) found[i] = tree_.PrefetchRecord(realm, tags[i]);
+  for (std::size_t i = 0; i < count; ++i) {
+    const BlockKey& key = names[i].key;
+    if (found[i] != kNoId && !tree_.MayHaveKey(found[i], key)) found[i] = tree_.Find(realm, key, tags[i]);
+    found[i] = IfStanding(found[i]);
+  }
 }
 
 bool BlockStore::Impl::Readable(BlockId block, std::uint16_t group, std::uint64_t now_s) const {

@@ -41,7 +41,7 @@ BlockId Tree::OrphansOf(RealmId realm) {
 BlockId Tree::Find(RealmId realm, const BlockKey& key, Tag tag) const {
   return table_.Find(tag, [&](BlockId id) {
     const Block& b = blocks_[id];
-    return b.tag() == tag && b.realm == realm && MayHaveKey(b, key);
+    return b.tag() == tag && b.realm == realm && MayHaveKey(id, key);
   });
 }
 
@@ -52,7 +52,9 @@ BlockId Tree::FindTag(RealmId realm, Tag tag) const {
   });
 }
 
-bool Tree::MayHaveKey(const Block& b, const BlockKey& key) const {
+// Its records that know their key agree.
+bool Tree::MayHaveKey(BlockId block, const BlockKey& key) const {
+  const Block& b = blocks_[block];
   if (b.ghost() || b.folded()) return true;
   for (RecordId id = b.first_record; id != kNoId; id = records_[id].next) {
     if (!records_[id].key.none()) return records_[id].key == key;
@@ -68,12 +70,13 @@ void Tree::PrefetchBlock(Tag tag) const {
   __builtin_prefetch(&b.first_child);  // it may lie in two lines
 }
 
-void Tree::PrefetchRecord(RealmId realm, Tag tag) const {
+BlockId Tree::PrefetchRecord(RealmId realm, Tag tag) const {
   const BlockId block = FindTag(realm, tag);
-  if (block == kNoId || blocks_[block].ghost() || blocks_[block].folded()) return;
+  if (block == kNoId || blocks_[block].ghost() || blocks_[block].folded()) return block;
   const auto* record = reinterpret_cast<const std::byte*>(&records_[blocks_[block].first_record]);
   __builtin_prefetch(record);
   __builtin_prefetch(record + sizeof(Record) - 1);
+  return block;
 }
 
 BlockId Tree::Add(RealmId realm, Tag tag, BlockId parent) {

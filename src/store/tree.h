@@ -161,10 +161,13 @@ class Tree final {
   // Any of the realm with this tag.
   BlockId FindTag(RealmId realm, Tag tag) const;
   // What Find of several keys will look at, asked for ahead: first where each of them is in the table, then
-  // the blocks that are there, then their records.
+  // the blocks that are there, then their records. The last says what FindTag does: where MayHaveKey, that is
+  // what Find would say.
   void PrefetchBucket(Tag tag) const { table_.Prefetch(tag); }
   void PrefetchBlock(Tag tag) const;
-  void PrefetchRecord(RealmId realm, Tag tag) const;
+  BlockId PrefetchRecord(RealmId realm, Tag tag) const;
+  // Whether its records do not say that it has another key.
+  bool MayHaveKey(BlockId block, const BlockKey& key) const;
   // A new block. kNoId when max_blocks are there. Without a parent (kNoId) it is loose until it is adopted.
   BlockId Add(RealmId realm, Tag tag, BlockId parent);
   // Hangs a block (and all below it) below another one of its realm.
@@ -267,8 +270,6 @@ class Tree final {
   };
 
   std::size_t UnitOf(Place place) const { return geometry_.offset(place) / kUnitBytes; }
-  // Its records that know their key agree, or none does.
-  bool MayHaveKey(const Block& b, const BlockKey& key) const;
   void LinkChild(BlockId parent, BlockId block);
   void UnlinkChild(BlockId block);
 
