@@ -91,6 +91,7 @@ bool BlockStore::Impl::TendLower() {
 Task<void> BlockStore::Impl::Close() {
   down_.clear();
   co_await lower_.Close();
+  if (tier_ != nullptr) co_await tier_->Close();
 }
 
 BlockStore::BlockStore(const Parts& parts, const BlockStoreOptions& options)

@@ -17,14 +17,6 @@ constexpr std::uint32_t kCleanLooks = 4096;       // of the coldest, at a tick
 constexpr std::uint32_t kAncestorLooks = 64;
 }  // namespace
 
-// One record of a batch, with what its seal borrows.
-struct BlockStore::Impl::DownItem {
-  Held held;
-  Place place = 0;
-  std::uint64_t record_bytes = 0;
-  std::vector<std::uint32_t> part_bytes, crcs;
-};
-
 std::uint64_t BlockStore::Impl::RecordBytesOf(const NamespaceEntry& entry, std::uint16_t group,
                                               std::uint64_t body_bytes) const {
   const std::uint32_t alignment = slots_.arena().geometry().alignment;
@@ -84,7 +76,6 @@ Task<void> BlockStore::Impl::WriteDown() {
     counters_.written_down.Add(items.size());
   }
   --writers_;
-  if (down_.empty()) drained_.Pulse();
 }
 
 Task<void> BlockStore::Impl::GatherDown(std::deque<DownItem>& items, std::vector<Outgoing>& batch) {
@@ -101,9 +92,9 @@ Task<void> BlockStore::Impl::GatherDown(std::deque<DownItem>& items, std::vector
     Record& r = tree_.record(held.record);
     const RealmId realm = tree_.block(r.block).realm;
     const std::uint64_t record_bytes = RecordBytesOf(realm, r.group, r.body_bytes);
-    const bool wanted = r.in_memory() && !r.on_flash() && !Expired(r, NowS()) && EntryOf(realm) != nullptr;
+    const bool wanted = r.in_memory() && !r.on_flash() && !Expired(r.expiry, NowS()) && EntryOf(realm) != nullptr;
     const Tier::Room room = wanted ? tier_->RoomFor(bytes + record_bytes) : Tier::Room::kYes;
-    if (room == Tier::Room::kNoRegion) break;
+    if (room == Tier::Room::kNoFreeRegion) break;
     down_.pop_front();
     r.flags &= static_cast<std::uint8_t>(~Record::kQueued);
     if (!wanted || room != Tier::Room::kYes) {

@@ -241,7 +241,13 @@ class BlockStore::Impl {
   void FreeSlot(Place place);
 
   // ---- down (down.cc) ----
-  struct DownItem;
+  // One record of a batch, with what its seal borrows.
+  struct DownItem {
+    Held held;
+    Place place = 0;
+    std::uint64_t record_bytes = 0;
+    std::vector<std::uint32_t> part_bytes, crcs;
+  };
   std::uint64_t RecordBytesOf(const NamespaceEntry& entry, std::uint16_t group, std::uint64_t body_bytes) const;
   std::uint64_t RecordBytesOf(RealmId realm, std::uint16_t group, std::uint64_t body_bytes) const;
   // It is not looked for on flash any more: the tier's accounting.
@@ -333,7 +339,7 @@ class BlockStore::Impl {
   Task<void> WantAllBelow(const Revival& revival);
   // recover_flash.cc
   Task<Status> OpenTier(Revival& revival);
-  Task<void> ScanFlash(Revival& revival);
+  Task<Status> ScanFlash(Revival& revival);
   Task<void> AdmitAll(Revival& revival, std::span<const FlashEntry> found);
   void AdmitFlash(Revival& revival, const FlashEntry& found);
   void AdoptFlash(RealmId realm, const Tree::Copy& copy);

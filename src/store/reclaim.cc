@@ -69,7 +69,7 @@ Task<void> BlockStore::Impl::Evacuate(const std::vector<FlashEntry>& entries) {
       continue;
     }
     const Block& b = tree_.block(block);
-    const bool below = b.first_child != kNoId || pending_.NextBelow(b.realm, entry.key, kNoId) != kNoId;
+    const bool below = b.first_child != kNoId || pending_.NextBelow(b.realm, b.tag(), kNoId) != kNoId;
     const bool held = copy.record != kNoId && tree_.record(copy.record).holds > 0;
     const LastCopy last{.used = copy.touched, .has_below = below, .held = held, .bytes = entry.record_bytes};
     if (Expired(copy.expiry, NowS())) {

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "arena/reader.h"
+#include "base/random.h"
 #include "base/log.h"
+#include "flash/tier.h"
 #include "io/simulated_disk.h"
 #include "io/simulated_loop.h"
 #include "memory/movers.h"
@@ -55,6 +57,7 @@ struct TestStoreOptions {
   std::uint32_t heads = 2;
   std::uint32_t alignment = 4096;
   BlockStoreOptions store;
+  std::optional<FlashOptions> flash;
 };
 
 class TestStore {
@@ -88,11 +91,21 @@ class TestStore {
     movers.emplace(words, loop->executor());
     slots.emplace(words, arena);
     journal.emplace(*loop, "node", 1);
-    store.emplace(BlockStore::Parts{loop->executor(), clock, words, *slots, index, *movers, *journal, *log},
+    OpenTierCall open_tier;
+    if (options.flash) {
+      open_tier = [this](std::uint64_t id, std::vector<std::uint64_t> known) {
+        return Tier::Open({*loop, *log, [this] { return random_.Next(); }}, *options.flash, id, std::move(known));
+      };
+    }
+    store.emplace(BlockStore::Parts{loop->executor(), clock, words, *slots, index, *movers, *journal, *log,
+                                    open_tier},
                   options.store);
     recovered = Run(store->Recover());
   }
+  // In order: what is under way to and from flash ends first.
   void Stop() {
+    if (store && options.flash && !crashed_) Run(store->Close());
+    crashed_ = false;
     store.reset();
     journal.reset();
     slots.reset();
@@ -106,7 +119,30 @@ class TestStore {
   // kill -9 with power loss for the disk; memory stays.
   void Kill() {
     loop->Crash();
+    crashed_ = true;
     Restart();
+  }
+  // Memory is as new at the next start.
+  void ForgetMemory() {
+    std::memset(arena_memory_.get(), 0, geometry.file_bytes());
+    std::memset(index_memory_.get(), 0, geometry.index_bytes());
+  }
+  // A power cut: memory is gone, and of what was written what no flush made durable may be.
+  void LosePower() {
+    loop->Crash();
+    crashed_ = true;
+    Stop();
+    ForgetMemory();
+    Start();
+  }
+  // Ticks and lets time go by until nothing more is written or read.
+  void Settle() {
+    for (int quiet = 0; quiet < 3;) {
+      Tick();
+      loop->RunUntilIdle();
+      quiet = store->Tick() ? 0 : quiet + 1;
+      clock.AdvanceUs(1000);
+    }
   }
 
   template <class T>
@@ -153,6 +189,8 @@ class TestStore {
  private:
   std::unique_ptr<std::byte, Free> arena_memory_, index_memory_;
   std::uint64_t seed_ = 0;
+  Random random_{77};
+  bool crashed_ = false;
 
  public:
   ArenaSpace arena;
