@@ -25,6 +25,8 @@ namespace cistern {
 class LateIo {
  public:
   LateIo() = default;
+  LateIo(LateIo&&) = default;
+  LateIo& operator=(LateIo&&) = default;
   bool empty() const { return operations_.empty(); }
   std::size_t size() const { return operations_.size(); }
   // One operation or more, by chance.
