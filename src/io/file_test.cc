@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files past the page cache, vectored operations and file locks, alike in every body.
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

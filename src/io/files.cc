@@ -55,8 +55,8 @@ int OpenDirectCreate(const std::string& path, int flags) {
 
 Status NoDirect(const std::string& path) {
   return Status(Code::kIoError, Text("open ", path,
-                                    " past the page cache: its file system has no O_DIRECT; choose a "
-                                    "directory on another file system, or a block device"));
+                                     " past the page cache: its file system has no O_DIRECT; choose a "
+                                     "directory on another file system, or a block device"));
 }
 
 }  // namespace
@@ -116,7 +116,8 @@ Status Preallocate(int fd, const std::string& path, std::uint64_t size_bytes) {
     Result<std::uint64_t> capacity = FileSize(fd, path);
     if (!capacity) return std::move(capacity.error());
     if (size_bytes <= *capacity) return Status();
-    return Status(Code::kBusy, Text("reserve ", size_bytes, " bytes: block device ", path, " has ", *capacity));
+    return Status(Code::kBusy,
+                  Text("reserve ", size_bytes, " bytes: block device ", path, " has ", *capacity));
   }
   std::uint64_t has = static_cast<std::uint64_t>(info.st_blocks) * 512;
   std::uint64_t left = std::uint64_t{fs.f_bavail} * fs.f_frsize;

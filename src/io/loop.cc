@@ -112,14 +112,15 @@ Status File::CheckDirect(std::string_view what, std::span<const iovec> pieces, s
     memory |= std::bit_cast<std::uintptr_t>(piece.iov_base) | piece.iov_len;
   }
   if (((offset | size) & (direct_.offset_align - 1)) != 0) {
-    return Status(Code::kInvalid, Text(what, " ", path_, " (", size, " bytes at ", Hex(offset),
-                                       "): direct, so size and offset must be multiples of ",
-                                       direct_.offset_align));
+    return Status(Code::kInvalid,
+                  Text(what, " ", path_, " (", size, " bytes at ", Hex(offset),
+                       "): direct, so size and offset must be multiples of ", direct_.offset_align));
   }
   if ((memory & (direct_.memory_align - 1)) == 0) return Status();
-  return Status(Code::kInvalid, Text(what, " ", path_, " (", size, " bytes at ", Hex(offset),
-                                     "): direct, so each piece of memory must begin and end at a multiple of ",
-                                     direct_.memory_align));
+  return Status(
+      Code::kInvalid,
+      Text(what, " ", path_, " (", size, " bytes at ", Hex(offset),
+           "): direct, so each piece of memory must begin and end at a multiple of ", direct_.memory_align));
 }
 
 std::uint32_t File::Usable(std::uint32_t moved) const {

@@ -46,8 +46,8 @@ struct IoRequest {
 
 // A file opened by a loop; closes itself. It must stay until its operations have ended. Reads and writes
 // keep the caller's bytes until they end, and cannot be interrupted: a deadline cannot take a buffer from a
-// device (R6). Offsets and lengths are bytes. Of a file opened with kDirect they keep to its DirectLimits, and
-// kInvalid names what does not.
+// device (R6). Offsets and lengths are bytes. Of a file opened with kDirect they keep to its DirectLimits,
+// and kInvalid names what does not.
 class File {
  public:
   File() = default;

@@ -65,7 +65,8 @@ Result<SimulatedDisk::InodePtr> SimulatedDisk::Open(const std::string& path, Ope
     }
     return at->second;
   }
-  if (mode == OpenMode::kRead || mode == OpenMode::kReadWrite || mode == OpenMode::kDirect) return Error(NotThere("open", path));
+  if (mode == OpenMode::kRead || mode == OpenMode::kReadWrite || mode == OpenMode::kDirect)
+    return Error(NotThere("open", path));
   auto inode = std::make_shared<Inode>();
   inode->path = path;
   names_[path] = inode;

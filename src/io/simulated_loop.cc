@@ -103,8 +103,7 @@ bool SimulatedLoop::Harvest() {
     std::pop_heap(pending_.begin(), pending_.end(), std::greater());
     Pending pending = std::move(pending_.back());
     pending_.pop_back();
-    Ended(*pending.op,
-          disk_.Carry(*pending.inode, pending.op->request(), pending.fault, pending.writes));
+    Ended(*pending.op, disk_.Carry(*pending.inode, pending.op->request(), pending.fault, pending.writes));
     any = true;
   }
   if (watched_ == 0) return any;

@@ -19,9 +19,9 @@
 
 namespace cistern {
 
-// What a killed process left in the kernel. It may still reach the disk, and memory that outlived the process,
-// piece by piece and in any order, until it is empty. Dropped earlier, the rest never lands. Of no use after
-// a crash of the disk.
+// What a killed process left in the kernel. It may still reach the disk, and memory that outlived the
+// process, piece by piece and in any order, until it is empty. Dropped earlier, the rest never lands. Of no
+// use after a crash of the disk.
 class LateIo {
  public:
   LateIo() = default;
