@@ -31,6 +31,14 @@ TEST_F(FilesTest, ErrorsNameThePathAndTheReason) {
   EXPECT_TRUE(OpenFile(Path("there"), OpenMode::kCreate).has_value());
 }
 
+TEST_F(FilesTest, AFileSystemWithoutODirectIsNamedWithTheWayOut) {
+  Result<Fd> fd = OpenFile("/proc/self/comm", OpenMode::kDirect);
+  ASSERT_FALSE(fd.has_value());
+  EXPECT_EQ(fd.error().ToString(),
+            "io_error: open /proc/self/comm past the page cache: its file system has no O_DIRECT; choose a "
+            "directory on another file system, or a block device");
+}
+
 TEST_F(FilesTest, NoRoomIsAnErrorAtStartWithTheNumber) {
   Fd fd = std::move(*OpenFile(Path("huge"), OpenMode::kCreateNew));
   Status status = Preallocate(fd.get(), Path("huge"), std::uint64_t{1} << 42);
