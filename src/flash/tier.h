@@ -29,8 +29,8 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/task.h"
-#include "cistern/key.h"
 #include "cistern/status.h"
+#include "flash/entry.h"
 #include "flash/place.h"
 #include "io/loop.h"
 #include "record/seal.h"
@@ -75,22 +75,6 @@ struct Outgoing {
   std::uint64_t conversation = 0;
 };
 
-// What a region's table says of a record in it. A hint until the record's own seal and stamp were read.
-struct FlashEntry {
-  BlockKey key;
-  BlockKey parent;
-  std::uint64_t incarnation = 0;
-  std::uint64_t born = 0;
-  std::uint64_t sequence = 0;
-  std::uint64_t conversation = 0;
-  std::uint32_t expiry = 0;
-  std::uint32_t body_bytes = 0;
-  std::uint32_t record_bytes = 0;
-  std::uint16_t group = 0;
-  std::uint16_t parts = 1;
-  FlashPlace place;
-};
-
 // What a read found, checked: the seal and the stamp hold, and the stamp names the place and the region's
 // epoch. The body is not checked yet, nor whether the key is the one that was asked for. Borrows the bytes.
 struct Fetched {
@@ -105,6 +89,7 @@ class Tier final {
     Logger& log;
     // Random 64 bits: ids of devices and the first epochs of a new one.
     std::function<std::uint64_t()> random;
+    Executor& executor() const { return loop.executor(); }
   };
   // A device left service, or is about to: what lies in [first, last) of the regions is lost. Called once a
   // device; the store forgets these places in slices.
@@ -116,7 +101,11 @@ class Tier final {
   // kInvalid, kMismatch (foreign data, another version), kBusy (locked, no room), kIoError, each by name.
   static Task<Result<std::unique_ptr<Tier>>> Open(Parts parts, FlashOptions options, std::uint64_t journal_id,
                                                   std::vector<std::uint64_t> known);
-  // No task of it may be under way, or all were dropped (a simulated crash).
+  // Closes the open regions and waits for what is under way; nothing may be asked of it any more. Awaited
+  // before it goes, unless the loop crashed. A transfer that hangs keeps it waiting: its memory is the
+  // kernel's until then (R6).
+  Task<void> Close();
+  // Close was awaited, or the loop crashed and whoever waited for it was dropped.
   ~Tier();
   Tier(const Tier&) = delete;
   Tier& operator=(const Tier&) = delete;
