@@ -21,12 +21,27 @@ enum class OpenMode : std::uint8_t {
   kReadWrite,  // must exist
   kCreate,     // read and write, made with 0600 if it is missing
   kCreateNew,  // read and write, must not exist
+  // Read and write past the page cache (O_DIRECT), a file or a block device. Offsets, sizes and memory keep
+  // to its DirectLimits. A file system that cannot is kIoError and says so.
+  kDirect,        // must exist
+  kDirectCreate,  // made with 0600 if it is missing
+};
+
+// What operations past the page cache keep to: the memory of each piece begins and ends at a multiple of
+// memory_align, offset and size of an operation are multiples of offset_align. Powers of two.
+struct DirectLimits {
+  std::uint32_t memory_align = 0;
+  std::uint32_t offset_align = 0;
+  bool block_device = false;
 };
 
 Result<Fd> OpenFile(const std::string& path, OpenMode mode);
+// Of a block device, its capacity.
 Result<std::uint64_t> FileSize(int fd, const std::string& path);
+// As the kernel tells them, else from the device's sector or the file system's block.
+Result<DirectLimits> DirectLimitsOf(int fd, const std::string& path);
 // Makes [0, size_bytes) of the file real, so that writing there cannot fail for want of room. No room is
-// kBusy and names the size wanted and what the file system has left.
+// kBusy and names the size wanted and what the file system has left. A block device only has to be as large.
 Status Preallocate(int fd, const std::string& path, std::uint64_t size_bytes);
 // Takes the exclusive flock of an open file; kBusy when another open file description holds it.
 Status TryLock(int fd, const std::string& path);

@@ -6,6 +6,8 @@
 // flight when it goes.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -27,9 +29,13 @@ namespace cistern {
 
 class Loop;
 
+// Pieces that one vectored operation moves at most.
+inline constexpr std::size_t kMaxPieces = 1024;
+
 // A file opened by a loop; closes itself. It must stay until its operations have ended. Reads and writes
 // keep the caller's bytes until they end, and cannot be interrupted: a deadline cannot take a buffer from a
-// device (R6). Offsets and lengths are bytes.
+// device (R6). Offsets and lengths are bytes. Of a file opened with kDirect they keep to its DirectLimits, and
+// kInvalid names what does not.
 class File {
  public:
   File() = default;
@@ -48,17 +54,33 @@ class File {
   // All of it: goes on after a short operation; the end of the file is kIoError.
   Task<Status> ReadAll(std::span<std::byte> into, std::uint64_t offset);
   Task<Status> WriteAll(std::span<const std::byte> from, std::uint64_t offset);
+  // The same with one operation for bytes that lie in pieces, one after the other in the file. The caller
+  // keeps the pieces too. One operation moves at most kMaxPieces and 1 GiB and is short of more; the All
+  // ones go on, in the middle of a piece too.
+  Task<Result<std::uint32_t>> ReadV(std::span<const std::span<std::byte>> pieces, std::uint64_t offset);
+  Task<Result<std::uint32_t>> WriteV(std::span<const std::span<const std::byte>> pieces,
+                                     std::uint64_t offset);
+  Task<Status> ReadAllV(std::span<const std::span<std::byte>> pieces, std::uint64_t offset);
+  Task<Status> WriteAllV(std::span<const std::span<const std::byte>> pieces, std::uint64_t offset);
   // What was written before is durable (fdatasync). After a failure nothing is known of what was written.
   Task<Status> Sync();
-  // Blocks, briefly.
+  // Blocks, briefly. Of a block device, its capacity.
   Result<std::uint64_t> Size() const;
+  // What kDirect asks of offsets, sizes and memory here, however this file was opened.
+  Result<DirectLimits> Direct() const;
 
  private:
   friend class Loop;
-  File(Loop& loop, int fd, std::string path) : loop_(&loop), fd_(fd), path_(std::move(path)) {}
+  File(Loop& loop, int fd, std::string path, const DirectLimits& direct)
+      : loop_(&loop), fd_(fd), path_(std::move(path)), direct_(direct) {}
+  Status CheckDirect(std::string_view what, std::span<const iovec> pieces, std::uint64_t offset) const;
+  // Of what moved, that from which an operation may go on.
+  std::uint32_t Usable(std::uint32_t moved) const;
+
   Loop* loop_ = nullptr;
   int fd_ = -1;
   std::string path_;
+  DirectLimits direct_;  // zeros unless it was opened past the page cache
 };
 
 enum class WatchMode : std::uint8_t {
@@ -120,8 +142,10 @@ struct IoRequest {
   Kind kind;
   int fd;
   std::byte* data = nullptr;
-  std::uint32_t size = 0;
+  std::uint32_t size = 0;  // of all pieces, where there are some
   std::uint64_t offset = 0;
+  const iovec* pieces = nullptr;  // instead of data
+  std::uint32_t piece_count = 0;
 };
 
 // One file operation, in the frame of the task that waits for it: co_await gives the bytes moved, or a
@@ -156,7 +180,7 @@ class [[nodiscard]] IoOp final : public Work {
 
 class Loop {
  public:
-  // Descriptors for HoldLock.
+  // Descriptors for HoldLock and Lock.
   static constexpr std::size_t kMaxLocks = 16;
 
   virtual ~Loop();
@@ -196,6 +220,10 @@ class Loop {
   // R8: the lock that this open descriptor carries stays held until the last file operation of this loop has
   // ended in the kernel, even when the process is killed, whatever the caller closes. kBusy past kMaxLocks.
   virtual Status HoldLock(int fd) = 0;
+  // The exclusive flock of this open file, from now until it is closed; when the process is killed, until
+  // the last file operation of this loop has ended in the kernel. So the operations that it guards end before
+  // it is closed. kBusy when another open file holds it, or past kMaxLocks.
+  Status Lock(File& file);
 
   // Opening, renaming and removing block, briefly: for start, end and rare changes.
   Result<File> Open(const std::string& path, OpenMode mode);
@@ -225,6 +253,8 @@ class Loop {
   virtual Result<int> OpenFd(const std::string& path, OpenMode mode) = 0;
   virtual void CloseFd(int fd) = 0;
   virtual Result<std::uint64_t> SizeOf(int fd, const std::string& path) = 0;
+  virtual Result<DirectLimits> DirectOf(int fd, const std::string& path) = 0;
+  virtual Status LockFd(int fd, const std::string& path) = 0;
   virtual Status PreallocateFd(int fd, const std::string& path, std::uint64_t size_bytes) = 0;
   virtual Status StartWatch(WatchState& watch) = 0;
   // The base has marked it removed. The body calls Forget when the kernel no longer knows it.

@@ -22,15 +22,25 @@
 
 namespace cistern {
 
-enum class FaultKind : std::uint8_t { kNone, kIoError, kShort, kDelay };
-inline constexpr std::size_t kFaultKinds = 4;
+enum class FaultKind : std::uint8_t {
+  kNone,
+  kIoError,
+  kShort,
+  kDelay,
+  kLostFlush,  // a sync says that all is well and makes nothing durable; a later one may
+  kHang,       // it does not end before Unhang, or a crash or kill of its loop
+  kFlip,       // a read gives one bit wrong, once: the medium is right
+  kNoSpace,    // a write or sync is ENOSPC
+};
+inline constexpr std::size_t kFaultKinds = 8;
 
 struct Fault {
   FaultKind kind = FaultKind::kNone;
-  std::uint64_t value = 0;  // kShort: bytes that move; kDelay: microseconds on top
+  // kShort: bytes that move; kDelay: microseconds on top; kFlip: which bit, modulo those that were read
+  std::uint64_t value = 0;
 };
 
-// Asked once for each operation when it is submitted.
+// Asked once for each operation when it is submitted. A kind that its operation cannot suffer is none.
 using FaultHook = std::move_only_function<Fault(const IoRequest& request, const std::string& path)>;
 
 class SimulatedDisk {
@@ -43,6 +53,9 @@ class SimulatedDisk {
   void set_faults(FaultHook hook) { faults_ = std::move(hook); }
   // How many faults of a kind were injected.
   std::uint64_t injected(FaultKind kind) const { return injected_[static_cast<std::size_t>(kind)]; }
+
+  // What hangs on the file of this path, as the hook was told it, goes on.
+  void Unhang(const std::string& path) { ++unhangs_[path]; }
 
   // What a power failure leaves: the durable, and of the rest what chance keeps. SimulatedLoop::Crash calls
   // it; files still open go on being what they were and no longer reach the disk.
@@ -59,6 +72,7 @@ class SimulatedDisk {
 
  private:
   friend class SimulatedLoop;
+  friend class LateIo;
 
   struct Unsynced {
     std::uint64_t offset;
@@ -71,6 +85,7 @@ class SimulatedDisk {
     std::vector<std::byte> durable;
     std::vector<Unsynced> unsynced;
     std::uint64_t synced_writes = 0;  // writes that left `unsynced`
+    std::weak_ptr<int> lock;          // whoever holds it owns the object
     bool directory = false;
   };
   using InodePtr = std::shared_ptr<Inode>;
@@ -84,6 +99,8 @@ class SimulatedDisk {
   Status Remove(const std::string& path);
   Fault AskFault(const IoRequest& request, const Inode& inode);
 
+  // Does it, with its fault: bytes moved or a negative errno. `writes` as for Sync.
+  std::int64_t Carry(Inode& inode, const IoRequest& request, const Fault& fault, std::uint64_t writes);
   std::int64_t Read(const Inode& inode, const IoRequest& request, std::uint64_t size) const;
   std::int64_t Write(Inode& inode, const IoRequest& request, std::uint64_t size);
   // Of the writes so far, the first `writes` of the inode's life are durable, or after a failure doubtful.
@@ -91,11 +108,16 @@ class SimulatedDisk {
   static std::uint64_t WritesSoFar(const Inode& inode) { return inode.synced_writes + inode.unsynced.size(); }
   // A write that was in flight at the crash: chance decides over it as over the unsynced.
   void LeaveInDoubt(Inode& inode, const IoRequest& request);
+  std::uint64_t Unhangs(const Inode& inode) const {
+    auto at = unhangs_.find(inode.path);
+    return at == unhangs_.end() ? 0 : at->second;
+  }
   static void Apply(std::vector<std::byte>& to, std::uint64_t offset, std::span<const std::byte> bytes);
 
   Random random_;
   FaultHook faults_;
   std::array<std::uint64_t, kFaultKinds> injected_{};
+  std::map<std::string, std::uint64_t> unhangs_;
   std::map<std::string, InodePtr> names_;
   std::map<std::string, InodePtr> durable_names_;
   std::vector<std::vector<NameChange>> changes_;  // not durable; what one call changes is changed together

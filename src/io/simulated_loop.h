@@ -8,7 +8,9 @@
 // post, as a real loop would; RunUntilIdle returns instead.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "io/epoll_set.h"
@@ -16,6 +18,38 @@
 #include "io/simulated_disk.h"
 
 namespace cistern {
+
+// What a killed process left in the kernel. It may still reach the disk, and memory that outlived the process,
+// piece by piece and in any order, until it is empty. Dropped earlier, the rest never lands. Of no use after
+// a crash of the disk.
+class LateIo {
+ public:
+  LateIo() = default;
+  bool empty() const { return operations_.empty(); }
+  std::size_t size() const { return operations_.size(); }
+  // One operation or more, by chance.
+  void LandSome(Random& random);
+  void LandAll();
+
+ private:
+  friend class SimulatedLoop;
+  struct Operation {
+    IoRequest request;  // its pieces are `pieces`
+    std::vector<iovec> pieces;
+    std::vector<std::vector<std::byte>> own;  // memory in place of what went with the process
+    SimulatedDisk::InodePtr inode;
+    Fault fault;
+    std::uint64_t writes;
+  };
+  explicit LateIo(SimulatedDisk& disk) : disk_(&disk) {}
+  void Add(const IoRequest& request, const std::function<bool(const void*, std::size_t)>& outlives,
+           SimulatedDisk::InodePtr inode, const Fault& fault, std::uint64_t writes);
+  void Land(std::size_t which);
+
+  SimulatedDisk* disk_ = nullptr;
+  std::vector<Operation> operations_;
+  std::vector<std::shared_ptr<int>> locks_;
+};
 
 class SimulatedLoop final : public Loop {
  public:
@@ -38,6 +72,12 @@ class SimulatedLoop final : public Loop {
   // writes in flight and unsynced are kept, lost or torn by chance. The loop may then only be destroyed.
   void Crash();
 
+  // kill -9 without power loss: what was written is there, and operations in flight, whose tasks can be
+  // dropped, may still land. A write's bytes in memory that does not outlive the process are copied now, else
+  // read when it lands; a read lands only in memory that outlives it. Locks taken by Lock are free once the
+  // result is empty. The loop may then only be destroyed.
+  LateIo Kill(std::function<bool(const void* data, std::size_t bytes)> outlives);
+
  private:
   struct Pending {
     Instant when;
@@ -45,7 +85,8 @@ class SimulatedLoop final : public Loop {
     IoOp* op;
     SimulatedDisk::InodePtr inode;
     Fault fault;
-    std::uint64_t writes;  // of a sync: the writes that it makes durable
+    std::uint64_t writes;   // of a sync: the writes that it makes durable
+    std::uint64_t unhangs;  // of one that hangs: those so far
     friend bool operator>(const Pending& a, const Pending& b) {
       return a.when != b.when ? a.when > b.when : a.order > b.order;
     }
@@ -60,20 +101,31 @@ class SimulatedLoop final : public Loop {
   Result<int> OpenFd(const std::string& path, OpenMode mode) override;
   void CloseFd(int fd) override;
   Result<std::uint64_t> SizeOf(int fd, const std::string& path) override;
+  Result<DirectLimits> DirectOf(int fd, const std::string& path) override;
+  Status LockFd(int fd, const std::string& path) override;
   Status PreallocateFd(int fd, const std::string& path, std::uint64_t size_bytes) override;
   Status StartWatch(WatchState& watch) override;
   void EndWatch(WatchState& watch) override;
 
-  std::int64_t Carry(const Pending& pending);
+  void Queue(Pending pending);
+  // What hangs no more is queued; whether there was any.
+  bool TakeUnhung();
+  // All operations, in order of submission.
+  std::vector<Pending> TakeInFlight();
   bool MoveTime(Instant until);
 
   SimulatedClock& clock_;
   SimulatedDisk& disk_;
   Random random_;
   EpollSet set_;
-  std::map<int, SimulatedDisk::InodePtr> files_;
+  struct Opened {
+    SimulatedDisk::InodePtr inode;
+    std::shared_ptr<int> lock;  // held if not null
+  };
+  std::map<int, Opened> files_;
   int next_fd_;
   std::vector<Pending> pending_;  // a heap, the next to end first
+  std::vector<Pending> hung_;
   std::uint64_t order_ = 0;
   std::vector<Fd> locks_;
   std::uint32_t watched_ =
