@@ -31,7 +31,7 @@ Result<Tier::Impl::Layout> Tier::Impl::LayOut(std::span<const Outgoing> records)
   Layout layout;
   const auto count = static_cast<std::uint32_t>(records.size());
   layout.head_units = static_cast<std::uint32_t>(RoundUp(flash::BatchHeadBytes(count), unit) / unit);
-  std::uint64_t units = layout.head_units;
+  std::uint64_t total = layout.head_units;
   for (const Outgoing& record : records) {
     std::uint64_t body = 0;
     for (const std::uint32_t part : record.seal.part_bytes) body += part;
@@ -40,19 +40,20 @@ Result<Tier::Impl::Layout> Tier::Impl::LayOut(std::span<const Outgoing> records)
                              static_cast<std::uint32_t>(record.seal.part_bytes.size())),
                 unit));
     CISTERN_ASSERT(reinterpret_cast<std::uintptr_t>(record.body) % std::min<std::uint32_t>(unit, 4096) == 0);
-    layout.at.push_back(static_cast<std::uint32_t>(units));
+    layout.at.push_back(static_cast<std::uint32_t>(total));
     layout.trailer.push_back(trailer);
     layout.trailer_bytes += trailer;
     layout.record_bytes += RoundUp(body, unit) + trailer;
     layout.least_sequence = std::min(layout.least_sequence, record.sequence);
-    units += (RoundUp(body, unit) + trailer) / unit;
+    total += (RoundUp(body, unit) + trailer) / unit;
   }
   const std::uint64_t room = units() - 2 - TableUnits(count);
-  if (units > room) {
-    return Error(Code::kInvalid, Text("flash batch: takes ", units * unit, " bytes and a region has room for ",
-                                      room * unit, "; write fewer records at a time, or larger regions"));
+  if (total > room) {
+    return Error(Code::kInvalid,
+                 Text("flash batch: takes ", total * unit, " bytes and a region has room for ", room * unit,
+                      "; write fewer records at a time, or larger regions"));
   }
-  layout.units = static_cast<std::uint32_t>(units);
+  layout.units = static_cast<std::uint32_t>(total);
   return layout;
 }
 
@@ -72,7 +73,7 @@ Tier::Room Tier::Impl::RoomFor(std::uint64_t record_bytes) const {
     room |= !member->free.empty() || (member->open != kNoRegion && Fits(regions_[member->open], layout, 1));
   }
   if (!any) return Room::kNoDevice;
-  if (!room) return Room::kNoRegion;
+  if (!room) return Room::kNoFreeRegion;
   if (!budget_.Allows(record_bytes, parts_.loop.clock().Now())) return Room::kNoBudget;
   return Room::kYes;
 }
@@ -208,8 +209,9 @@ Task<Status> Tier::Impl::WriteBatch(Member& member, std::uint32_t number, std::u
   co_await batch.decided.Wait();
   if (!status.ok()) counters_.io_errors.Add();
   if (status.ok() && !batch.counted) {
-    status = Status(Code::kIoError, Text("flash device ", member.device.path(), ": an earlier batch of region ",
-                                         number - member.first, " was not written"));
+    status =
+        Status(Code::kIoError, Text("flash device ", member.device.path(), ": an earlier batch of region ",
+                                    number - member.first, " was not written"));
   }
   WriterLeft(member, number);
   co_return status;
@@ -367,7 +369,8 @@ Task<void> Tier::Impl::CloseRegion(Member& member, std::uint32_t number) {
   if (member.device.in_service()) {
     if (!status.ok()) {
       parts_.log.Log(LogLevel::kWarning, "flash device ", member.device.path(), ": the table of region ",
-                     number - member.first, " is not on it (", status.message(), "); a restart reads the region");
+                     number - member.first, " is not on it (", status.message(),
+                     "); a restart reads the region");
       region.pages = std::move(region.writing->pages);
     }
     region.state = State::kClosed;
@@ -398,7 +401,8 @@ Task<Status> Tier::Impl::WriteTable(Member& member, std::uint32_t number) {
   }
   Buffer buffer = pool_.Take(options_.unit);
   const auto last = buffer.bytes().first(options_.unit);
-  flash::EncodeLocator({region.epoch, region.least_sequence, region.used, region.entries, region.scanned}, last);
+  flash::EncodeLocator({region.epoch, region.least_sequence, region.used, region.entries, region.scanned},
+                       last);
   co_return co_await member.device.Write(std::span<const std::byte>(last),
                                          OffsetOf(member, number, units() - 1));
 }

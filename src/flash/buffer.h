@@ -19,7 +19,9 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Buffer&& other) noexcept
-      : pool_(other.pool_), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+      : pool_(other.pool_),
+        data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {
     Buffer old(std::move(*this));
     pool_ = other.pool_;

@@ -36,9 +36,7 @@ Device::Transfer::~Transfer() {
   }
 }
 
-Device::~Device() {
-  CISTERN_ASSERT(!busy());
-}
+Device::~Device() { CISTERN_ASSERT(!busy()); }
 
 void Device::Begin(File file) {
   CISTERN_ASSERT(!busy());
@@ -102,8 +100,8 @@ void Device::StartWaiting() {
 // Whoever waits was launched, or refused, by the one that woke it.
 Task<Status> Device::Admit(Transfer& transfer) {
   if (!in_service_) co_return OutStatus();
-  if (transfer.kind == Kind::kSync || (waiting_[static_cast<std::size_t>(transfer.kind)].empty() &&
-                                       MayGo(transfer.kind))) {
+  if (transfer.kind == Kind::kSync ||
+      (waiting_[static_cast<std::size_t>(transfer.kind)].empty() && MayGo(transfer.kind))) {
     Launch(transfer);
     co_return Status();
   }
@@ -186,8 +184,8 @@ void Device::Tick(Instant now) {
   const std::int64_t us = now.UsSince(oldest->began);
   if (us <= limits_.hang_us) return;
   const char* what[] = {"read", "write", "sync"};
-  GoOut(Text("a ", what[static_cast<std::size_t>(oldest->kind)], " of ", oldest->bytes, " bytes has hung for ",
-             us / 1000, " ms and the limit is ", limits_.hang_us / 1000));
+  GoOut(Text("a ", what[static_cast<std::size_t>(oldest->kind)], " of ", oldest->bytes,
+             " bytes has hung for ", us / 1000, " ms and the limit is ", limits_.hang_us / 1000));
 }
 
 }  // namespace cistern::flash

@@ -12,10 +12,10 @@ namespace {
 constexpr double kFirstRate = 1000;
 constexpr double kFirstBaseUs = 80;
 constexpr std::uint32_t kSampleReads = 8;
-constexpr double kRateShare = 0.2;      // of a new sample in the rate
+constexpr double kRateShare = 0.2;         // of a new sample in the rate
 constexpr double kFactorShare = 1.0 / 24;  // of a read in its cell
 constexpr double kMomentShare = 1.0 / 8;
-constexpr double kMostLog = 2.5;        // no factor beyond 12
+constexpr double kMostLog = 2.5;  // no factor beyond 12
 
 }  // namespace
 

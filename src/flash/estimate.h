@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long a read of a device will take, from what its reads took: pure, time comes in as values.
 //
-// Three things, each learnt from what the ones before leave unexplained. Work over rate: what is queued and the
-// read itself, over the rate that the device showed with as many reads in its queue, learnt apart for when it
-// writes and when not. A factor for reads of this size at this depth. A factor for the moment, which follows
-// the last few reads: a device that has just become slower (its own housekeeping, another user) is slower for
-// all.
+// Three things, each learnt from what the ones before leave unexplained. Work over rate: what is queued and
+// the read itself, over the rate that the device showed with as many reads in its queue, learnt apart for
+// when it writes and when not. A factor for reads of this size at this depth. A factor for the moment, which
+// follows the last few reads: a device that has just become slower (its own housekeeping, another user) is
+// slower for all.
 #pragma once
 
 #include <array>

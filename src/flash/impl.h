@@ -104,7 +104,8 @@ class Tier::Impl final {
 
   std::uint32_t units() const { return static_cast<std::uint32_t>(region_bytes_ / options_.unit); }
   std::uint32_t TableUnits(std::uint32_t entries) const {
-    return static_cast<std::uint32_t>(flash::RoundUp(flash::TableBytes(entries), options_.unit) / options_.unit);
+    return static_cast<std::uint32_t>(flash::RoundUp(flash::TableBytes(entries), options_.unit) /
+                                      options_.unit);
   }
   Member& MemberOf(std::uint32_t region) const;
   std::uint64_t OffsetOf(const Member& member, std::uint32_t region, std::uint32_t unit) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening devices: looking at all of them, then making, formatting and resizing them. Nothing is touched before
-// all were looked at.
+// Opening devices: looking at all of them, then making, formatting and resizing them. Nothing is touched
+// before all were looked at.
 #include <algorithm>
 #include <utility>
 
@@ -38,9 +38,10 @@ Task<Status> Tier::Impl::Lock(File& file, const std::string& path) {
     const Status status = parts_.loop.Lock(file);
     if (status.code() != Code::kBusy) co_return status.ok() ? Status() : Named(path, status);
     if (parts_.loop.clock().Now() >= until) {
-      co_return Status(Code::kBusy, Text("flash device ", path, ": another node uses it, or a request of one "
-                                         "that was killed has not ended in ", kLockWaitUs / 1000,
-                                         " ms: ", status.message()));
+      co_return Status(Code::kBusy, Text("flash device ", path,
+                                         ": another node uses it, or a request of one "
+                                         "that was killed has not ended in ",
+                                         kLockWaitUs / 1000, " ms: ", status.message()));
     }
     (void)co_await SleepUntil(parts_.loop.clock().Now().PlusUs(kLockTryUs));
   }
@@ -51,10 +52,9 @@ Status Tier::Impl::CheckLimits(const File& file, const std::string& path) const 
   if (!limits) return Named(path, limits.error());
   const std::uint32_t needs = std::max(limits->memory_align, limits->offset_align);
   if (needs != 0 && options_.unit % needs == 0) return Status();
-  return Status(Code::kInvalid,
-                Text("flash device ", path, ": needs transfers aligned to ", needs,
-                     " bytes and the arena's alignment is ", options_.unit, "; set it to ", needs,
-                     " (up to 4096) or take another device"));
+  return Status(Code::kInvalid, Text("flash device ", path, ": needs transfers aligned to ", needs,
+                                     " bytes and the arena's alignment is ", options_.unit, "; set it to ",
+                                     needs, " (up to 4096) or take another device"));
 }
 
 Task<Result<Tier::Impl::Look>> Tier::Impl::LookAt(std::size_t at) {
@@ -70,8 +70,8 @@ Task<Result<Tier::Impl::Look>> Tier::Impl::LookAt(std::size_t at) {
     }
     const auto limits = whole->Direct();
     if (!limits || !limits->block_device) {
-      co_return Error(Code::kInvalid, Text("flash device ", device.path,
-                                           ": is neither a directory nor a block device"));
+      co_return Error(Code::kInvalid,
+                      Text("flash device ", device.path, ": is neither a directory nor a block device"));
     }
     look.file_path = device.path;
     look.block_device = true;
@@ -85,7 +85,8 @@ Task<Result<Tier::Impl::Look>> Tier::Impl::LookAt(std::size_t at) {
   look.size_bytes = *size;
 
   Buffer buffer = pool_.Take(kLookBytes);
-  const auto bytes = buffer.bytes().first(std::min<std::uint64_t>(*size, kLookBytes) / options_.unit * options_.unit);
+  const auto bytes =
+      buffer.bytes().first(std::min<std::uint64_t>(*size, kLookBytes) / options_.unit * options_.unit);
   if (!bytes.empty()) status = co_await file->ReadAll(bytes, 0);
   if (!status.ok()) co_return Error(Named(device.path, status));
   const auto superblock = flash::DecodeSuperblock(bytes);
@@ -95,13 +96,14 @@ Task<Result<Tier::Impl::Look>> Tier::Impl::LookAt(std::size_t at) {
     look.foreign = true;
     if (!options_.discard_foreign) {
       const bool version = superblock.error() == flash::FlashFault::kVersion;
-      co_return Error(Code::kMismatch,
-                      Text("flash device ", device.path, ": ",
-                           version ? "its format is another version than this node's"
-                           : superblock.error() == flash::FlashFault::kCrc ? "its superblock is damaged"
-                                                                           : "holds data that is not Cistern's",
-                           "; nothing was touched. Take another place, or discard what it holds "
-                           "(--discard-foreign)"));
+      co_return Error(
+          Code::kMismatch,
+          Text("flash device ", device.path, ": ",
+               version ? "its format is another version than this node's"
+               : superblock.error() == flash::FlashFault::kCrc ? "its superblock is damaged"
+                                                               : "holds data that is not Cistern's",
+               "; nothing was touched. Take another place, or discard what it holds "
+               "(--discard-foreign)"));
     }
   }
   look.file = std::move(*file);
@@ -135,9 +137,9 @@ Status Tier::Impl::CheckLook(std::size_t at, const Look& look) const {
   const std::uint64_t wanted = WantedBytes(at, look);
   const std::uint64_t least = flash::kSuperBytes + kMinRegions * region_bytes_;
   if (wanted < least) {
-    return Status(Code::kInvalid, Text("flash device ", device.path, ": size is ", SizeText(wanted),
-                                       " and must be at least ", SizeText(least), " (", kMinRegions,
-                                       " regions of ", SizeText(region_bytes_), ")"));
+    return Status(Code::kInvalid,
+                  Text("flash device ", device.path, ": size is ", SizeText(wanted), " and must be at least ",
+                       SizeText(least), " (", kMinRegions, " regions of ", SizeText(region_bytes_), ")"));
   }
   if (look.block_device && wanted > look.size_bytes) {
     return Status(Code::kInvalid, Text("flash device ", device.path, ": size is ", SizeText(wanted),
@@ -154,7 +156,8 @@ bool Tier::Impl::Believed(const flash::Superblock& superblock, std::string* why)
   } else if (superblock.unit != options_.unit) {
     *why = Text("its unit is ", superblock.unit, " bytes and the arena's alignment is ", options_.unit);
   } else if (superblock.region_bytes != region_bytes_) {
-    *why = Text("its regions have ", superblock.region_bytes, " bytes and those of this tier ", region_bytes_);
+    *why =
+        Text("its regions have ", superblock.region_bytes, " bytes and those of this tier ", region_bytes_);
   } else {
     return true;
   }
@@ -204,8 +207,8 @@ Task<Status> Tier::Impl::EmptyNewRegions(Member& member, std::uint32_t from) {
   const auto unit = buffer.bytes().first(options_.unit);
   for (std::uint32_t i = from; i < member.count; ++i) {
     flash::EncodeRegionHeader({member.id, 0, 0, i}, unit);
-    Status status = co_await member.device.Write(std::span<const std::byte>(unit),
-                                                 OffsetOf(member, member.first + i, 0));
+    Status status =
+        co_await member.device.Write(std::span<const std::byte>(unit), OffsetOf(member, member.first + i, 0));
     if (!status.ok()) co_return status;
   }
   co_return co_await member.device.Sync();
@@ -272,9 +275,11 @@ Task<Status> Tier::Impl::Open() {
 Task<Status> Tier::Impl::BringBack(std::string path) {
   std::size_t at = 0;
   while (at < members_.size() && members_[at]->device.path() != path) ++at;
-  if (at == members_.size()) co_return Status(Code::kMiss, Text("flash device ", path, ": there is none of this path"));
+  if (at == members_.size())
+    co_return Status(Code::kMiss, Text("flash device ", path, ": there is none of this path"));
   Member& member = *members_[at];
-  if (member.device.in_service()) co_return Status(Code::kInvalid, Text("flash device ", path, ": is in service"));
+  if (member.device.in_service())
+    co_return Status(Code::kInvalid, Text("flash device ", path, ": is in service"));
   if (member.users > 0 || member.device.busy() || !member.writing.empty()) {
     co_return Status(Code::kBusy, Text("flash device ", path, ": ", member.device.in_flight(),
                                        " transfers from before have not ended; try again when they have"));

@@ -16,7 +16,7 @@ using flash::RoundUp;
 
 namespace {
 
-constexpr std::uint32_t kHeadReaders = 16;   // at a device
+constexpr std::uint32_t kHeadReaders = 16;  // at a device
 constexpr std::uint32_t kTableReaders = 8;
 constexpr std::uint32_t kPagesARead = 16;
 constexpr std::uint32_t kSliceEntries = 256;
@@ -104,7 +104,8 @@ Task<Status> Tier::Impl::ReadTable(Member& member, std::uint32_t number, Turns& 
   std::uint32_t bad = 0;
   for (std::uint32_t first = 0; first < pages; first += kPagesARead) {
     const std::uint32_t count = std::min(pages - first, kPagesARead);
-    const std::uint32_t entries = std::min(region.entries - first * flash::kPageEntries, count * flash::kPageEntries);
+    const std::uint32_t entries =
+        std::min(region.entries - first * flash::kPageEntries, count * flash::kPageEntries);
     const auto bytes = buffer.bytes().first(RoundUp(flash::TableBytes(entries), options_.unit));
     const Status status = co_await member.device.Read(
         bytes, OffsetOf(member, number, region.used) + std::uint64_t{first} * flash::kPageBytes);
@@ -116,15 +117,16 @@ Task<Status> Tier::Impl::ReadTable(Member& member, std::uint32_t number, Turns& 
     turns.taken = true;
     for (std::uint32_t i = 0; i < count; ++i) {
       const auto page = bytes.subspan(std::size_t{i} * flash::kPageBytes);
-      const auto head = flash::DecodePageHead(page.first(std::min<std::size_t>(page.size(), flash::kPageBytes)));
+      const auto head =
+          flash::DecodePageHead(page.first(std::min<std::size_t>(page.size(), flash::kPageBytes)));
       if (!head || head->epoch != region.epoch || head->page != first + i) {
         ++bad;
         continue;
       }
       for (std::uint32_t at = 0; at < head->entries; at += kSliceEntries) {
         slice.clear();
-        DecodeEntries(number, page.data() + flash::PageUsedBytes(at), std::min(head->entries - at, kSliceEntries),
-                      1, region.used, slice);
+        DecodeEntries(number, page.data() + flash::PageUsedBytes(at),
+                      std::min(head->entries - at, kSliceEntries), 1, region.used, slice);
         if (!slice.empty()) co_await found(slice);
         co_await Yield();
       }
@@ -133,8 +135,9 @@ Task<Status> Tier::Impl::ReadTable(Member& member, std::uint32_t number, Turns& 
     turns.free.Pulse();
   }
   if (bad == 0) co_return Status();
-  co_return Status(Code::kIoError, Text("flash device ", member.device.path(), ": region ", number - member.first,
-                                        ": ", bad, " of ", pages, " pages of its table cannot be read"));
+  co_return Status(Code::kIoError,
+                   Text("flash device ", member.device.path(), ": region ", number - member.first, ": ", bad,
+                        " of ", pages, " pages of its table cannot be read"));
 }
 
 Task<void> Tier::Impl::ReadTables(Reader& reader, Turns& turns, const Found& found) {
@@ -184,7 +187,8 @@ Task<Status> Tier::Impl::Scan(Member& member, std::uint32_t number, const Found&
       }
     }
     if (!head || head->epoch != region.epoch || head->unit != unit) break;
-    const auto head_units = static_cast<std::uint32_t>(RoundUp(flash::BatchHeadBytes(head->entries), unit_bytes) / unit_bytes);
+    const auto head_units =
+        static_cast<std::uint32_t>(RoundUp(flash::BatchHeadBytes(head->entries), unit_bytes) / unit_bytes);
     const std::uint64_t end = std::uint64_t{unit} + head->units;
     if (head->units <= head_units || end + TableUnits(region.entries + head->entries) + 1 > units()) break;
     const std::byte* entries = head_bytes.data() + flash::kBatchFixedBytes;
@@ -219,7 +223,8 @@ Task<Status> Tier::Impl::Recover(Found found) {
     std::vector<std::uint32_t> next(members_.size(), 0);
     Helpers heads(executor());
     for (std::size_t i = 0; i < members_.size(); ++i) {
-      for (std::uint32_t n = 0; n < kHeadReaders; ++n) heads.group.Spawn(ReadHeads(*members_[i], next[i], reader));
+      for (std::uint32_t n = 0; n < kHeadReaders; ++n)
+        heads.group.Spawn(ReadHeads(*members_[i], next[i], reader));
     }
     co_await heads.group.Close();
   }
@@ -272,7 +277,8 @@ Task<Result<std::vector<FlashEntry>>> Tier::Impl::Entries(std::uint32_t number) 
   Region& region = regions_[number];
   std::vector<FlashEntry> all;
   all.reserve(region.entries);
-  if (!member.device.in_service()) co_return Error(Code::kIoError, Text("flash device ", member.device.path(), ": is out of service"));
+  if (!member.device.in_service())
+    co_return Error(Code::kIoError, Text("flash device ", member.device.path(), ": is out of service"));
   if (!region.pages.empty()) {
     for (std::uint32_t at = 0, page = 0; at < region.entries; ++page) {
       const std::uint32_t count = std::min(region.entries - at, flash::kPageEntries);

@@ -42,16 +42,16 @@ struct Region {
   enum class State : std::uint8_t {
     kFree,
     kOpen,
-    kClosing,    // its last appends and its table are on their way
+    kClosing,  // its last appends and its table are on their way
     kClosed,
-    kTaken,      // the caller's, to be given up
+    kTaken,  // the caller's, to be given up
     kReleasing,
   };
   State state = State::kFree;
   bool scanned = false;  // power may have been lost under its records: a bad one tells nothing of the device
-  std::uint32_t used = 0;         // units, the header's too; then where the table lies
-  std::uint32_t reserved = 0;     // entries that the table must have room for
-  std::uint32_t entries = 0;      // in the table
+  std::uint32_t used = 0;      // units, the header's too; then where the table lies
+  std::uint32_t reserved = 0;  // entries that the table must have room for
+  std::uint32_t entries = 0;   // in the table
   std::uint32_t readers = 0;
   std::uint64_t epoch = 0;
   std::uint64_t first_sequence = 0;           // when it was opened: the order of regions
@@ -75,12 +75,12 @@ struct Member {
   std::uint32_t count = 0;
   std::uint64_t live_bytes = 0;
   std::uint32_t open = kNoRegion;
-  std::deque<std::uint32_t> free;                             // first in, first out: wear is levelled
-  std::vector<std::uint32_t> writing;                         // regions that have a Writing
-  std::set<std::pair<std::uint64_t, std::uint32_t>> closed;   // oldest first
-  std::set<std::uint32_t> empty;                              // of the closed, those in which nothing lives
-  std::multiset<std::uint64_t> sequences;                     // the least of each region that is not free
-  std::uint32_t users = 0;                                    // tasks that hold on to it
+  std::deque<std::uint32_t> free;                            // first in, first out: wear is levelled
+  std::vector<std::uint32_t> writing;                        // regions that have a Writing
+  std::set<std::pair<std::uint64_t, std::uint32_t>> closed;  // oldest first
+  std::set<std::uint32_t> empty;                             // of the closed, those in which nothing lives
+  std::multiset<std::uint64_t> sequences;                    // the least of each region that is not free
+  std::uint32_t users = 0;                                   // tasks that hold on to it
   Event readers_left;
 };
 

@@ -32,8 +32,9 @@ Status FlashOptions::Validate() const {
   }
   if (region_bytes != 0 && (region_bytes < kMinRegionBytes || region_bytes > kMaxRegionBytes ||
                             region_bytes % flash::kSuperBytes != 0)) {
-    return Status(Code::kInvalid, Text("flash region_bytes: is ", region_bytes, " and must be a multiple of ",
-                                       flash::kSuperBytes, " from ", kMinRegionBytes, " to ", kMaxRegionBytes));
+    return Status(Code::kInvalid,
+                  Text("flash region_bytes: is ", region_bytes, " and must be a multiple of ",
+                       flash::kSuperBytes, " from ", kMinRegionBytes, " to ", kMaxRegionBytes));
   }
   if (hang_us < 1000) return Status(Code::kInvalid, Text("flash hang_us: is ", hang_us, ", at least 1000"));
   if (read_depth < 1 || read_depth > 1024) {
@@ -51,7 +52,8 @@ std::uint64_t RegionBytesFor(std::uint64_t smallest_device_bytes) {
   return std::clamp(std::bit_floor(smallest_device_bytes / kRegions), kSmallest, kMaxRegionBytes);
 }
 
-Tier::Impl::Impl(Parts parts, FlashOptions options, std::uint64_t journal_id, std::vector<std::uint64_t> known)
+Tier::Impl::Impl(Parts parts, FlashOptions options, std::uint64_t journal_id,
+                 std::vector<std::uint64_t> known)
     : parts_(std::move(parts)),
       options_(std::move(options)),
       journal_id_(journal_id),
@@ -145,8 +147,8 @@ class Tier::Impl::Reading {
 namespace {
 
 // The trailer is at the record's end, in as many units as it takes; only one of these can hold it.
-std::optional<Fetched> CheckRecord(std::span<const std::byte> record, std::uint32_t unit, std::uint32_t region,
-                                   std::uint64_t epoch) {
+std::optional<Fetched> CheckRecord(std::span<const std::byte> record, std::uint32_t unit,
+                                   std::uint32_t region, std::uint64_t epoch) {
   const std::uint64_t most = RoundUp(kMaxTrailerBytes, unit);
   for (std::uint64_t bytes = unit; bytes <= most && bytes < record.size(); bytes += unit) {
     const auto trailer = record.last(bytes);
@@ -186,9 +188,9 @@ Task<Result<Fetched>> Tier::Impl::Fetch(FlashPlace place, std::span<std::byte> i
   const auto fetched = CheckRecord(into, unit, place.region - member.first, epoch);
   if (!fetched) {
     ReportBad(place);
-    co_return Error(Code::kMiss, Text("flash device ", member.device.path(), ": region ",
-                                      place.region - member.first, ", unit ", place.unit,
-                                      ": is not the record that was written there"));
+    co_return Error(Code::kMiss,
+                    Text("flash device ", member.device.path(), ": region ", place.region - member.first,
+                         ", unit ", place.unit, ": is not the record that was written there"));
   }
   member.device.Sound();
   counters_.fetched_records.Add();
@@ -354,7 +356,8 @@ std::vector<Tier::DeviceState> Tier::Impl::devices() const {
     state.errors = counts.errors;
     state.bad_records = counts.bad_records;
     state.in_flight = device.in_flight();
-    state.read_estimate_us = state.in_service ? static_cast<std::int64_t>(device.EstimateUs(64 << 10)) : kNever;
+    state.read_estimate_us =
+        state.in_service ? static_cast<std::int64_t>(device.EstimateUs(64 << 10)) : kNever;
     states.push_back(std::move(state));
   }
   return states;

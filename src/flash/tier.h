@@ -115,15 +115,15 @@ class Tier final {
   void set_on_device_out(DeviceOut hook);
 
   // ---- recovery ----
-  // All that the tables of closed regions and the batches of one that was open say, a batch at a time; regions
-  // that were open are closed. Awaited once, before any append. Damaged regions are noted and freed.
+  // All that the tables of closed regions and the batches of one that was open say, a batch at a time;
+  // regions that were open are closed. Awaited once, before any append. Damaged regions are noted and freed.
   // What the caller does not keep it need not forget: nothing counts as live before Adopt.
   Task<Status> Recover(std::function<Task<void>(std::span<const FlashEntry>)> found);
   void Adopt(const FlashPlace& place, std::uint64_t record_bytes);
 
   // ---- down ----
   // Whether an append of so many bytes would find room now, and the budget for it.
-  enum class Room : std::uint8_t { kYes, kNoRegion, kNoBudget, kNoDevice };
+  enum class Room : std::uint8_t { kYes, kNoFreeRegion, kNoBudget, kNoDevice };
   Room RoomFor(std::uint64_t record_bytes) const;
   // Appends the records, at most kMaxBatchRecords, together; places in their order. All or none is written.
   // kBusy: no region is free, or the day's budget is spent (counted). kIoError: after another device was
