@@ -21,13 +21,17 @@ namespace {
 
 std::int64_t Carry(const IoRequest& request) {
   ssize_t result = 0;
+  auto offset = static_cast<off_t>(request.offset);
+  auto count = static_cast<int>(request.piece_count);
   do {
     switch (request.kind) {
       case IoRequest::Kind::kRead:
-        result = ::pread(request.fd, request.data, request.size, static_cast<off_t>(request.offset));
+        result = request.pieces != nullptr ? ::preadv(request.fd, request.pieces, count, offset)
+                                           : ::pread(request.fd, request.data, request.size, offset);
         break;
       case IoRequest::Kind::kWrite:
-        result = ::pwrite(request.fd, request.data, request.size, static_cast<off_t>(request.offset));
+        result = request.pieces != nullptr ? ::pwritev(request.fd, request.pieces, count, offset)
+                                           : ::pwrite(request.fd, request.data, request.size, offset);
         break;
       case IoRequest::Kind::kSync: result = ::fdatasync(request.fd); break;
     }
@@ -46,18 +50,22 @@ class EpollLoop final : public SystemLoop {
 
   std::string_view name() const override { return "epoll"; }
 
+ private:
   // The kernel gives up a process's descriptors after its last thread, so after its threads' I/O.
-  Status HoldLock(int fd) override {
+  Status Hold(int fd, bool ours) override {
     if (locks_.size() == kMaxLocks) {
       return Status(Code::kBusy, Text("locks: ", kMaxLocks, " are held and that is the limit"));
     }
     Fd held(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (!held.valid()) return Status(Code::kIoError, Text("hold lock: ", ErrnoText(errno)));
-    locks_.push_back(std::move(held));
+    locks_.push_back({ours ? fd : -1, std::move(held)});
     return Status();
   }
 
- private:
+  void LetGo(int fd) override {
+    std::erase_if(locks_, [fd](const Held& held) { return held.of == fd; });
+  }
+
   void Submit(IoOp& op) override {
     {
       std::lock_guard lock(mutex_);
@@ -100,7 +108,11 @@ class EpollLoop final : public SystemLoop {
   }
 
   EpollSet set_;
-  std::vector<Fd> locks_;
+  struct Held {
+    int of;  // the open file of Lock, or -1
+    Fd fd;
+  };
+  std::vector<Held> locks_;
   std::mutex mutex_;
   std::condition_variable_any work_;
   List<Work> queue_;                   // under mutex_

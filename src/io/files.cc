@@ -3,8 +3,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -21,17 +23,48 @@ int OpenFlags(OpenMode mode) {
     case OpenMode::kReadWrite: return O_RDWR;
     case OpenMode::kCreate: return O_RDWR | O_CREAT;
     case OpenMode::kCreateNew: return O_RDWR | O_CREAT | O_EXCL;
+    case OpenMode::kDirect:
+    case OpenMode::kDirectCreate: return O_RDWR | O_DIRECT;
   }
   return O_RDONLY;
+}
+
+int OpenRetried(const std::string& path, int flags) {
+  int fd;
+  do {
+    fd = ::open(path.c_str(), flags | O_CLOEXEC, 0600);
+  } while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+// A creation that the file system refuses for O_DIRECT leaves the file: made here and only here, it is
+// removed again.
+int OpenDirectCreate(const std::string& path, int flags) {
+  for (;;) {
+    int fd = OpenRetried(path, flags);
+    if (fd >= 0 || errno != ENOENT) return fd;
+    fd = OpenRetried(path, flags | O_CREAT | O_EXCL);
+    if (fd >= 0 || (errno != EEXIST && errno != EINVAL)) return fd;
+    if (errno == EINVAL) {
+      ::unlink(path.c_str());
+      errno = EINVAL;
+      return -1;
+    }
+  }
+}
+
+Status NoDirect(const std::string& path) {
+  return Status(Code::kIoError, Text("open ", path,
+                                    " past the page cache: its file system has no O_DIRECT; choose a "
+                                    "directory on another file system, or a block device"));
 }
 
 }  // namespace
 
 Result<Fd> OpenFile(const std::string& path, OpenMode mode) {
-  int fd;
-  do {
-    fd = ::open(path.c_str(), OpenFlags(mode) | O_CLOEXEC, 0600);
-  } while (fd < 0 && errno == EINTR);
+  int flags = OpenFlags(mode);
+  int fd = mode == OpenMode::kDirectCreate ? OpenDirectCreate(path, flags) : OpenRetried(path, flags);
+  if (fd < 0 && errno == EINVAL && (flags & O_DIRECT) != 0) return Error(NoDirect(path));
   if (fd < 0) return Error(Code::kIoError, Text("open ", path, ": ", ErrnoText(errno)));
   return Fd(fd);
 }
@@ -39,7 +72,36 @@ Result<Fd> OpenFile(const std::string& path, OpenMode mode) {
 Result<std::uint64_t> FileSize(int fd, const std::string& path) {
   struct stat info;
   if (::fstat(fd, &info) != 0) return Error(Code::kIoError, Text("size of ", path, ": ", ErrnoText(errno)));
-  return static_cast<std::uint64_t>(info.st_size);
+  if (!S_ISBLK(info.st_mode)) return static_cast<std::uint64_t>(info.st_size);
+  std::uint64_t capacity = 0;
+  if (::ioctl(fd, BLKGETSIZE64, &capacity) != 0) {
+    return Error(Code::kIoError, Text("size of block device ", path, ": ", ErrnoText(errno)));
+  }
+  return capacity;
+}
+
+Result<DirectLimits> DirectLimitsOf(int fd, const std::string& path) {
+  struct statx info = {};
+  if (::statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_DIOALIGN, &info) != 0) {
+    return Error(Code::kIoError, Text("direct limits of ", path, ": ", ErrnoText(errno)));
+  }
+  bool block_device = S_ISBLK(info.stx_mode);
+  if ((info.stx_mask & STATX_DIOALIGN) != 0) {
+    if (info.stx_dio_offset_align == 0 || info.stx_dio_mem_align == 0) return Error(NoDirect(path));
+    return DirectLimits{info.stx_dio_mem_align, info.stx_dio_offset_align, block_device};
+  }
+  std::uint32_t align = info.stx_blksize;
+  if (block_device) {
+    int sector = 0;
+    if (::ioctl(fd, BLKSSZGET, &sector) != 0) {
+      return Error(Code::kIoError, Text("sector size of ", path, ": ", ErrnoText(errno)));
+    }
+    align = static_cast<std::uint32_t>(sector);
+  } else {
+    struct statvfs fs;
+    if (::fstatvfs(fd, &fs) == 0 && fs.f_bsize != 0) align = static_cast<std::uint32_t>(fs.f_bsize);
+  }
+  return DirectLimits{align, align, block_device};
 }
 
 Status Preallocate(int fd, const std::string& path, std::uint64_t size_bytes) {
@@ -49,6 +111,12 @@ Status Preallocate(int fd, const std::string& path, std::uint64_t size_bytes) {
   struct stat info;
   if (::fstatvfs(fd, &fs) != 0 || ::fstat(fd, &info) != 0) {
     return Status(Code::kIoError, Text("room for ", path, ": ", ErrnoText(errno)));
+  }
+  if (S_ISBLK(info.st_mode)) {
+    Result<std::uint64_t> capacity = FileSize(fd, path);
+    if (!capacity) return std::move(capacity.error());
+    if (size_bytes <= *capacity) return Status();
+    return Status(Code::kBusy, Text("reserve ", size_bytes, " bytes: block device ", path, " has ", *capacity));
   }
   std::uint64_t has = static_cast<std::uint64_t>(info.st_blocks) * 512;
   std::uint64_t left = std::uint64_t{fs.f_bavail} * fs.f_frsize;

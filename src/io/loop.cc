@@ -2,6 +2,8 @@
 #include "io/loop.h"
 
 #include <algorithm>
+#include <bit>
+#include <vector>
 
 #include "base/format.h"
 #include "base/spin.h"
@@ -24,6 +26,48 @@ Status Failed(std::string_view what, const std::string& path, std::int64_t resul
   return Status(Code::kIoError, thing + ": " + ErrnoText(static_cast<int>(-result)));
 }
 
+Status EndsEarly(const std::string& path, std::uint64_t offset, std::uint64_t left) {
+  return Status(Code::kIoError,
+                Text("read ", path, ": it ends at ", Hex(offset), ", ", left, " bytes early"));
+}
+
+Status NothingWritten(const std::string& path, std::uint64_t offset, std::uint64_t left) {
+  return Status(Code::kIoError, Text("write ", path, ": nothing written at ", Hex(offset), " of ", left));
+}
+
+// What one operation takes of the pieces from byte `skip` on.
+struct Gathered {
+  std::vector<iovec> pieces;
+  std::uint32_t size = 0;
+};
+
+template <class Byte>
+Gathered Gather(std::span<const std::span<Byte>> from, std::uint64_t skip) {
+  Gathered out;
+  std::size_t left = kMaxTransfer;
+  for (std::span<Byte> piece : from) {
+    if (skip >= piece.size()) {
+      skip -= piece.size();
+      continue;
+    }
+    if (left == 0 || out.pieces.size() == kMaxPieces) break;
+    piece = piece.subspan(skip, std::min<std::size_t>(piece.size() - skip, left));
+    skip = 0;
+    // Only a read stores through the pointer.
+    out.pieces.push_back({const_cast<std::byte*>(piece.data()), piece.size()});
+    out.size += static_cast<std::uint32_t>(piece.size());
+    left -= piece.size();
+  }
+  return out;
+}
+
+template <class Byte>
+std::uint64_t SizeOfAll(std::span<const std::span<Byte>> pieces) {
+  std::uint64_t size = 0;
+  for (std::span<Byte> piece : pieces) size += piece.size();
+  return size;
+}
+
 Status OutOfRange(std::string_view name, std::int64_t value, std::int64_t low, std::int64_t high) {
   return Status(Code::kInvalid, Text(name, " is ", value, " and must be from ", low, " to ", high));
 }
@@ -40,13 +84,15 @@ Status LoopOptions::Validate() const {
 File::File(File&& other) noexcept
     : loop_(std::exchange(other.loop_, nullptr)),
       fd_(std::exchange(other.fd_, -1)),
-      path_(std::move(other.path_)) {}
+      path_(std::move(other.path_)),
+      direct_(other.direct_) {}
 
 File& File::operator=(File&& other) noexcept {
   File old(std::move(*this));
   loop_ = std::exchange(other.loop_, nullptr);
   fd_ = std::exchange(other.fd_, -1);
   path_ = std::move(other.path_);
+  direct_ = other.direct_;
   return *this;
 }
 
@@ -56,8 +102,35 @@ File::~File() {
 
 Executor& File::executor() const { return loop_->executor(); }
 
+// Not left to the kernel, because some file systems then go through the page cache and say nothing.
+Status File::CheckDirect(std::string_view what, std::span<const iovec> pieces, std::uint64_t offset) const {
+  if (direct_.offset_align == 0) return Status();
+  std::uint64_t size = 0;
+  std::uint64_t memory = 0;
+  for (const iovec& piece : pieces) {
+    size += piece.iov_len;
+    memory |= std::bit_cast<std::uintptr_t>(piece.iov_base) | piece.iov_len;
+  }
+  if (((offset | size) & (direct_.offset_align - 1)) != 0) {
+    return Status(Code::kInvalid, Text(what, " ", path_, " (", size, " bytes at ", Hex(offset),
+                                       "): direct, so size and offset must be multiples of ",
+                                       direct_.offset_align));
+  }
+  if ((memory & (direct_.memory_align - 1)) == 0) return Status();
+  return Status(Code::kInvalid, Text(what, " ", path_, " (", size, " bytes at ", Hex(offset),
+                                     "): direct, so each piece of memory must begin and end at a multiple of ",
+                                     direct_.memory_align));
+}
+
+std::uint32_t File::Usable(std::uint32_t moved) const {
+  return direct_.offset_align == 0 ? moved : moved & ~(direct_.offset_align - 1);
+}
+
 Task<Result<std::uint32_t>> File::Read(std::span<std::byte> into, std::uint64_t offset) {
   auto size = static_cast<std::uint32_t>(std::min(into.size(), kMaxTransfer));
+  const iovec piece{into.data(), size};
+  Status fits = CheckDirect("read", std::span(&piece, 1), offset);
+  if (!fits.ok()) co_return Error(std::move(fits));
   std::int64_t moved =
       co_await IoOp(*loop_, IoRequest{IoRequest::Kind::kRead, fd_, into.data(), size, offset});
   if (moved < 0) co_return Error(Failed("read", path_, moved, size, offset));
@@ -68,6 +141,9 @@ Task<Result<std::uint32_t>> File::Write(std::span<const std::byte> from, std::ui
   auto size = static_cast<std::uint32_t>(std::min(from.size(), kMaxTransfer));
   // Only a read stores through the pointer.
   auto* data = const_cast<std::byte*>(from.data());
+  const iovec piece{data, size};
+  Status fits = CheckDirect("write", std::span(&piece, 1), offset);
+  if (!fits.ok()) co_return Error(std::move(fits));
   std::int64_t moved = co_await IoOp(*loop_, IoRequest{IoRequest::Kind::kWrite, fd_, data, size, offset});
   if (moved < 0) co_return Error(Failed("write", path_, moved, size, offset));
   co_return static_cast<std::uint32_t>(moved);
@@ -77,12 +153,10 @@ Task<Status> File::ReadAll(std::span<std::byte> into, std::uint64_t offset) {
   while (!into.empty()) {
     Result<std::uint32_t> moved = co_await Read(into, offset);
     if (!moved) co_return std::move(moved.error());
-    if (*moved == 0) {
-      co_return Status(Code::kIoError,
-                       Text("read ", path_, ": it ends at ", Hex(offset), ", ", into.size(), " bytes early"));
-    }
-    into = into.subspan(*moved);
-    offset += *moved;
+    std::uint32_t usable = Usable(*moved);
+    if (usable == 0) co_return EndsEarly(path_, offset, into.size());
+    into = into.subspan(usable);
+    offset += usable;
   }
   co_return Status();
 }
@@ -91,12 +165,63 @@ Task<Status> File::WriteAll(std::span<const std::byte> from, std::uint64_t offse
   while (!from.empty()) {
     Result<std::uint32_t> moved = co_await Write(from, offset);
     if (!moved) co_return std::move(moved.error());
-    if (*moved == 0) {
-      co_return Status(Code::kIoError,
-                       Text("write ", path_, ": nothing written at ", Hex(offset), " of ", from.size()));
-    }
-    from = from.subspan(*moved);
-    offset += *moved;
+    std::uint32_t usable = Usable(*moved);
+    if (usable == 0) co_return NothingWritten(path_, offset, from.size());
+    from = from.subspan(usable);
+    offset += usable;
+  }
+  co_return Status();
+}
+
+Task<Result<std::uint32_t>> File::MoveV(IoRequest::Kind kind, std::span<const iovec> pieces,
+                                        std::uint32_t size, std::uint64_t offset) {
+  const std::string_view what = kind == IoRequest::Kind::kRead ? "read" : "write";
+  Status fits = CheckDirect(what, pieces, offset);
+  if (!fits.ok()) co_return Error(std::move(fits));
+  if (size == 0) co_return 0u;
+  IoRequest request{kind, fd_, nullptr, size, offset};
+  request.pieces = pieces.data();
+  request.piece_count = static_cast<std::uint32_t>(pieces.size());
+  std::int64_t moved = co_await IoOp(*loop_, request);
+  if (moved < 0) co_return Error(Failed(what, path_, moved, size, offset));
+  co_return static_cast<std::uint32_t>(moved);
+}
+
+Task<Result<std::uint32_t>> File::ReadV(std::span<const std::span<std::byte>> pieces, std::uint64_t offset) {
+  Gathered gathered = Gather(pieces, 0);
+  co_return co_await MoveV(IoRequest::Kind::kRead, gathered.pieces, gathered.size, offset);
+}
+
+Task<Result<std::uint32_t>> File::WriteV(std::span<const std::span<const std::byte>> pieces,
+                                         std::uint64_t offset) {
+  Gathered gathered = Gather(pieces, 0);
+  co_return co_await MoveV(IoRequest::Kind::kWrite, gathered.pieces, gathered.size, offset);
+}
+
+Task<Status> File::ReadAllV(std::span<const std::span<std::byte>> pieces, std::uint64_t offset) {
+  const std::uint64_t size = SizeOfAll(pieces);
+  for (std::uint64_t done = 0; done < size;) {
+    Gathered gathered = Gather(pieces, done);
+    Result<std::uint32_t> moved =
+        co_await MoveV(IoRequest::Kind::kRead, gathered.pieces, gathered.size, offset + done);
+    if (!moved) co_return std::move(moved.error());
+    std::uint32_t usable = Usable(*moved);
+    if (usable == 0) co_return EndsEarly(path_, offset + done, size - done);
+    done += usable;
+  }
+  co_return Status();
+}
+
+Task<Status> File::WriteAllV(std::span<const std::span<const std::byte>> pieces, std::uint64_t offset) {
+  const std::uint64_t size = SizeOfAll(pieces);
+  for (std::uint64_t done = 0; done < size;) {
+    Gathered gathered = Gather(pieces, done);
+    Result<std::uint32_t> moved =
+        co_await MoveV(IoRequest::Kind::kWrite, gathered.pieces, gathered.size, offset + done);
+    if (!moved) co_return std::move(moved.error());
+    std::uint32_t usable = Usable(*moved);
+    if (usable == 0) co_return NothingWritten(path_, offset + done, size - done);
+    done += usable;
   }
   co_return Status();
 }
@@ -108,6 +233,7 @@ Task<Status> File::Sync() {
 }
 
 Result<std::uint64_t> File::Size() const { return loop_->SizeOf(fd_, path_); }
+Result<DirectLimits> File::Direct() const { return loop_->DirectOf(fd_, path_); }
 
 FdWatch& FdWatch::operator=(FdWatch&& other) noexcept {
   End();
@@ -276,8 +402,16 @@ void Loop::Abandon(IoOp& op) {
 Result<File> Loop::Open(const std::string& path, OpenMode mode) {
   Result<int> fd = OpenFd(path, mode);
   if (!fd) return Error(std::move(fd.error()));
-  return File(*this, *fd, path);
+  File file(*this, *fd, path, {});
+  if (mode == OpenMode::kDirect || mode == OpenMode::kDirectCreate) {
+    Result<DirectLimits> limits = file.Direct();
+    if (!limits) return Error(std::move(limits.error()));
+    file.direct_ = *limits;
+  }
+  return file;
 }
+
+Status Loop::Lock(File& file) { return LockFd(file.fd_, file.path_); }
 
 Status Loop::Preallocate(File& file, std::uint64_t size_bytes) {
   return PreallocateFd(file.fd_, file.path_, size_bytes);

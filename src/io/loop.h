@@ -32,6 +32,18 @@ class Loop;
 // Pieces that one vectored operation moves at most.
 inline constexpr std::size_t kMaxPieces = 1024;
 
+// What a file operation asks for.
+struct IoRequest {
+  enum class Kind : std::uint8_t { kRead, kWrite, kSync };
+  Kind kind;
+  int fd;
+  std::byte* data = nullptr;
+  std::uint32_t size = 0;  // of all pieces, where there are some
+  std::uint64_t offset = 0;
+  const iovec* pieces = nullptr;  // instead of data
+  std::uint32_t piece_count = 0;
+};
+
 // A file opened by a loop; closes itself. It must stay until its operations have ended. Reads and writes
 // keep the caller's bytes until they end, and cannot be interrupted: a deadline cannot take a buffer from a
 // device (R6). Offsets and lengths are bytes. Of a file opened with kDirect they keep to its DirectLimits, and
@@ -73,6 +85,8 @@ class File {
   friend class Loop;
   File(Loop& loop, int fd, std::string path, const DirectLimits& direct)
       : loop_(&loop), fd_(fd), path_(std::move(path)), direct_(direct) {}
+  Task<Result<std::uint32_t>> MoveV(IoRequest::Kind kind, std::span<const iovec> pieces, std::uint32_t size,
+                                    std::uint64_t offset);
   Status CheckDirect(std::string_view what, std::span<const iovec> pieces, std::uint64_t offset) const;
   // Of what moved, that from which an operation may go on.
   std::uint32_t Usable(std::uint32_t moved) const;
@@ -134,18 +148,6 @@ struct LoopOptions {
   std::uint32_t io_threads = 4;      // of the epoll body, for files; 1 to 64
 
   Status Validate() const;
-};
-
-// What a file operation asks for.
-struct IoRequest {
-  enum class Kind : std::uint8_t { kRead, kWrite, kSync };
-  Kind kind;
-  int fd;
-  std::byte* data = nullptr;
-  std::uint32_t size = 0;  // of all pieces, where there are some
-  std::uint64_t offset = 0;
-  const iovec* pieces = nullptr;  // instead of data
-  std::uint32_t piece_count = 0;
 };
 
 // One file operation, in the frame of the task that waits for it: co_await gives the bytes moved, or a

@@ -22,6 +22,38 @@ std::string ParentOf(const std::string& path) {
   return slash == std::string::npos || slash == 0 ? "/" : path.substr(0, slash);
 }
 
+// The memory of the first `size` bytes of it.
+std::vector<std::span<std::byte>> PiecesOf(const IoRequest& request, std::uint64_t size) {
+  if (request.pieces == nullptr) return {std::span(request.data, size)};
+  std::vector<std::span<std::byte>> pieces;
+  for (const iovec& piece : std::span(request.pieces, request.piece_count)) {
+    std::size_t n = std::min<std::uint64_t>(piece.iov_len, size);
+    if (n > 0) pieces.emplace_back(static_cast<std::byte*>(piece.iov_base), n);
+    size -= n;
+  }
+  return pieces;
+}
+
+std::vector<std::byte> BytesOf(const IoRequest& request, std::uint64_t size) {
+  std::vector<std::byte> bytes;
+  bytes.reserve(size);
+  for (std::span<std::byte> piece : PiecesOf(request, size)) {
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+  }
+  return bytes;
+}
+
+void FlipIn(const IoRequest& request, std::uint64_t bit) {
+  std::uint64_t at = bit / 8;
+  for (std::span<std::byte> piece : PiecesOf(request, request.size)) {
+    if (at < piece.size()) {
+      piece[at] ^= std::byte{1} << (bit % 8);
+      return;
+    }
+    at -= piece.size();
+  }
+}
+
 }  // namespace
 
 Result<SimulatedDisk::InodePtr> SimulatedDisk::Open(const std::string& path, OpenMode mode) {
@@ -33,7 +65,7 @@ Result<SimulatedDisk::InodePtr> SimulatedDisk::Open(const std::string& path, Ope
     }
     return at->second;
   }
-  if (mode == OpenMode::kRead || mode == OpenMode::kReadWrite) return Error(NotThere("open", path));
+  if (mode == OpenMode::kRead || mode == OpenMode::kReadWrite || mode == OpenMode::kDirect) return Error(NotThere("open", path));
   auto inode = std::make_shared<Inode>();
   inode->path = path;
   names_[path] = inode;
@@ -66,22 +98,51 @@ Status SimulatedDisk::Remove(const std::string& path) {
 
 Fault SimulatedDisk::AskFault(const IoRequest& request, const Inode& inode) {
   Fault fault = faults_ ? faults_(request, inode.path) : Fault{};
+  const bool read = request.kind == IoRequest::Kind::kRead;
+  const bool sync = request.kind == IoRequest::Kind::kSync;
+  if (fault.kind == FaultKind::kLostFlush && !sync) fault = {};
+  if (fault.kind == FaultKind::kFlip && !read) fault = {};
+  if (fault.kind == FaultKind::kNoSpace && read) fault = {};
   if (fault.kind != FaultKind::kNone) ++injected_[static_cast<std::size_t>(fault.kind)];
   return fault;
+}
+
+std::int64_t SimulatedDisk::Carry(Inode& inode, const IoRequest& request, const Fault& fault,
+                                  std::uint64_t writes) {
+  int error = 0;
+  if (fault.kind == FaultKind::kIoError) error = EIO;
+  if (fault.kind == FaultKind::kNoSpace) error = ENOSPC;
+  if (request.kind == IoRequest::Kind::kSync) {
+    if (fault.kind != FaultKind::kLostFlush) Sync(inode, writes, error != 0);
+    return -error;
+  }
+  if (error != 0) return -error;
+  std::uint64_t size = request.size;
+  if (fault.kind == FaultKind::kShort) size = std::min(size, fault.value);
+  if (request.kind == IoRequest::Kind::kWrite) return Write(inode, request, size);
+  std::int64_t moved = Read(inode, request, size);
+  if (fault.kind == FaultKind::kFlip && moved > 0) {
+    FlipIn(request, fault.value % (8 * static_cast<std::uint64_t>(moved)));
+  }
+  return moved;
 }
 
 std::int64_t SimulatedDisk::Read(const Inode& inode, const IoRequest& request, std::uint64_t size) const {
   if (inode.directory) return -EISDIR;
   if (request.offset >= inode.bytes.size()) return 0;
   size = std::min<std::uint64_t>(size, inode.bytes.size() - request.offset);
-  std::memcpy(request.data, inode.bytes.data() + request.offset, size);
+  const std::byte* from = inode.bytes.data() + request.offset;
+  for (std::span<std::byte> piece : PiecesOf(request, size)) {
+    std::memcpy(piece.data(), from, piece.size());
+    from += piece.size();
+  }
   return static_cast<std::int64_t>(size);
 }
 
 std::int64_t SimulatedDisk::Write(Inode& inode, const IoRequest& request, std::uint64_t size) {
-  std::span bytes(request.data, size);
+  std::vector<std::byte> bytes = BytesOf(request, size);
   Apply(inode.bytes, request.offset, bytes);
-  inode.unsynced.push_back({request.offset, std::vector(bytes.begin(), bytes.end()), false});
+  inode.unsynced.push_back({request.offset, std::move(bytes), false});
   return static_cast<std::int64_t>(size);
 }
 
@@ -123,8 +184,7 @@ void SimulatedDisk::Sync(Inode& inode, std::uint64_t writes, bool failed) {
 
 void SimulatedDisk::LeaveInDoubt(Inode& inode, const IoRequest& request) {
   if (inode.directory) return;
-  std::span bytes(request.data, request.size);
-  inode.unsynced.push_back({request.offset, std::vector(bytes.begin(), bytes.end()), false});
+  inode.unsynced.push_back({request.offset, BytesOf(request, request.size), false});
 }
 
 void SimulatedDisk::Crash() {
@@ -155,6 +215,7 @@ void SimulatedDisk::Crash() {
         at += n;
       }
     }
+    inode->lock.reset();
     inode->unsynced.clear();
     inode->synced_writes = 0;
     inode->bytes = inode->durable;

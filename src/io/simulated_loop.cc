@@ -5,7 +5,9 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <utility>
 
 #include "base/format.h"
 
@@ -58,9 +60,23 @@ Status SimulatedLoop::HoldLock(int fd) {
 void SimulatedLoop::Submit(IoOp& op) {
   auto file = files_.find(op.request().fd);
   CISTERN_ASSERT(file != files_.end());
-  Pending pending{clock_.Now(), order_++, &op, file->second, disk_.AskFault(op.request(), *file->second), 0};
-  pending.writes = SimulatedDisk::WritesSoFar(*pending.inode);
-  pending.when = pending.when.PlusNs(static_cast<std::int64_t>(random_.Between(kLeastNs, kMostNs)));
+  const SimulatedDisk::InodePtr& inode = file->second.inode;
+  Pending pending{.when = clock_.Now(),
+                  .order = order_++,
+                  .op = &op,
+                  .inode = inode,
+                  .fault = disk_.AskFault(op.request(), *inode),
+                  .writes = SimulatedDisk::WritesSoFar(*inode),
+                  .unhangs = disk_.Unhangs(*inode)};
+  if (pending.fault.kind == FaultKind::kHang) {
+    hung_.push_back(std::move(pending));
+  } else {
+    Queue(std::move(pending));
+  }
+}
+
+void SimulatedLoop::Queue(Pending pending) {
+  pending.when = clock_.Now().PlusNs(static_cast<std::int64_t>(random_.Between(kLeastNs, kMostNs)));
   if (pending.fault.kind == FaultKind::kDelay) {
     pending.when = pending.when.PlusUs(static_cast<std::int64_t>(pending.fault.value));
   }
@@ -68,27 +84,27 @@ void SimulatedLoop::Submit(IoOp& op) {
   std::push_heap(pending_.begin(), pending_.end(), std::greater());
 }
 
-std::int64_t SimulatedLoop::Carry(const Pending& pending) {
-  const IoRequest& request = pending.op->request();
-  bool failed = pending.fault.kind == FaultKind::kIoError;
-  if (request.kind == IoRequest::Kind::kSync) {
-    disk_.Sync(*pending.inode, pending.writes, failed);
-    return failed ? -EIO : 0;
+bool SimulatedLoop::TakeUnhung() {
+  std::vector<Pending> hung = std::exchange(hung_, {});
+  const std::size_t before = hung.size();
+  for (Pending& pending : hung) {
+    if (disk_.Unhangs(*pending.inode) == pending.unhangs) {
+      hung_.push_back(std::move(pending));
+    } else {
+      Queue(std::move(pending));
+    }
   }
-  if (failed) return -EIO;
-  std::uint64_t size = request.size;
-  if (pending.fault.kind == FaultKind::kShort) size = std::min(size, pending.fault.value);
-  return request.kind == IoRequest::Kind::kRead ? disk_.Read(*pending.inode, request, size)
-                                                : disk_.Write(*pending.inode, request, size);
+  return hung_.size() < before;
 }
 
 bool SimulatedLoop::Harvest() {
-  bool any = false;
+  bool any = !hung_.empty() && TakeUnhung();
   while (!pending_.empty() && pending_.front().when <= clock_.Now()) {
     std::pop_heap(pending_.begin(), pending_.end(), std::greater());
     Pending pending = std::move(pending_.back());
     pending_.pop_back();
-    Ended(*pending.op, Carry(pending));
+    Ended(*pending.op,
+          disk_.Carry(*pending.inode, pending.op->request(), pending.fault, pending.writes));
     any = true;
   }
   if (watched_ == 0) return any;
@@ -119,35 +135,110 @@ void SimulatedLoop::RunUntilIdle() {
   }
 }
 
+// In order of submission, because the heap's own order is not told to anyone.
+std::vector<SimulatedLoop::Pending> SimulatedLoop::TakeInFlight() {
+  std::vector<Pending> all = std::exchange(pending_, {});
+  std::ranges::move(hung_, std::back_inserter(all));
+  hung_.clear();
+  std::ranges::sort(all, {}, &Pending::order);
+  return all;
+}
+
 void SimulatedLoop::Crash() {
-  // In order of submission, because the heap's own order is not told to anyone.
-  std::sort(pending_.begin(), pending_.end(),
-            [](const Pending& a, const Pending& b) { return a.order < b.order; });
-  for (Pending& pending : pending_) {
+  for (Pending& pending : TakeInFlight()) {
     if (pending.op->request().kind == IoRequest::Kind::kWrite) {
       disk_.LeaveInDoubt(*pending.inode, pending.op->request());
     }
     Abandon(*pending.op);
   }
-  pending_.clear();
+  for (auto& [fd, opened] : files_) opened.lock.reset();
   disk_.Crash();
+}
+
+LateIo SimulatedLoop::Kill(std::function<bool(const void* data, std::size_t bytes)> outlives) {
+  LateIo late(disk_);
+  for (Pending& pending : TakeInFlight()) {
+    late.Add(pending.op->request(), outlives, pending.inode, pending.fault, pending.writes);
+    Abandon(*pending.op);
+  }
+  for (auto& [fd, opened] : files_) {
+    std::shared_ptr<int> lock = std::exchange(opened.lock, nullptr);
+    if (lock != nullptr && !late.empty()) late.locks_.push_back(std::move(lock));
+  }
+  return late;
+}
+
+void LateIo::Add(const IoRequest& request, const std::function<bool(const void*, std::size_t)>& outlives,
+                 SimulatedDisk::InodePtr inode, const Fault& fault, std::uint64_t writes) {
+  Operation operation{request, {}, {}, std::move(inode), fault, writes};
+  if (request.pieces != nullptr) {
+    operation.pieces.assign(request.pieces, request.pieces + request.piece_count);
+  } else if (request.size > 0) {
+    operation.pieces.push_back({request.data, request.size});
+  }
+  bool stays = false;
+  for (iovec& piece : operation.pieces) {
+    if (outlives(piece.iov_base, piece.iov_len)) {
+      stays = true;
+      continue;
+    }
+    const auto* bytes = static_cast<const std::byte*>(piece.iov_base);
+    operation.own.emplace_back(bytes, bytes + piece.iov_len);
+    piece.iov_base = operation.own.back().data();
+  }
+  // Nobody would see where it lands.
+  if (request.kind == IoRequest::Kind::kRead && !stays) return;
+  operations_.push_back(std::move(operation));
+}
+
+void LateIo::Land(std::size_t which) {
+  Operation operation = std::move(operations_[which]);
+  operations_.erase(operations_.begin() + static_cast<std::ptrdiff_t>(which));
+  operation.request.pieces = operation.pieces.data();
+  operation.request.piece_count = static_cast<std::uint32_t>(operation.pieces.size());
+  disk_->Carry(*operation.inode, operation.request, operation.fault, operation.writes);
+  if (operations_.empty()) locks_.clear();
+}
+
+void LateIo::LandSome(Random& random) {
+  if (empty()) return;
+  for (std::uint64_t n = random.Between(1, size()); n > 0; --n) Land(random.Below(size()));
+}
+
+void LateIo::LandAll() {
+  while (!empty()) Land(0);
 }
 
 Result<int> SimulatedLoop::OpenFd(const std::string& path, OpenMode mode) {
   Result<SimulatedDisk::InodePtr> inode = disk_.Open(path, mode);
   if (!inode) return Error(std::move(inode.error()));
-  files_[next_fd_] = std::move(*inode);
+  files_[next_fd_] = {std::move(*inode), nullptr};
   return next_fd_++;
 }
 
 void SimulatedLoop::CloseFd(int fd) { files_.erase(fd); }
 
 Result<std::uint64_t> SimulatedLoop::SizeOf(int fd, const std::string&) {
-  return files_.at(fd)->bytes.size();
+  return files_.at(fd).inode->bytes.size();
+}
+
+Result<DirectLimits> SimulatedLoop::DirectOf(int, const std::string&) {
+  return DirectLimits{.memory_align = 512, .offset_align = 512, .block_device = false};
+}
+
+Status SimulatedLoop::LockFd(int fd, const std::string& path) {
+  Opened& file = files_.at(fd);
+  if (file.lock != nullptr) return Status();
+  if (!file.inode->lock.expired()) {
+    return Status(Code::kBusy, Text("lock ", path, ": another process holds it"));
+  }
+  file.lock = std::make_shared<int>(fd);
+  file.inode->lock = file.lock;
+  return Status();
 }
 
 Status SimulatedLoop::PreallocateFd(int fd, const std::string&, std::uint64_t size_bytes) {
-  SimulatedDisk::Inode& inode = *files_.at(fd);
+  SimulatedDisk::Inode& inode = *files_.at(fd).inode;
   if (inode.bytes.size() < size_bytes) inode.bytes.resize(size_bytes);
   if (inode.durable.size() < size_bytes) inode.durable.resize(size_bytes);
   return Status();

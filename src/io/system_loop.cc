@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/format.h"
 
 namespace cistern {
@@ -25,7 +27,30 @@ Result<int> SystemLoop::OpenFd(const std::string& path, OpenMode mode) {
   return fd->Release();
 }
 
-void SystemLoop::CloseFd(int fd) { Fd closes(fd); }
+void SystemLoop::CloseFd(int fd) {
+  Fd closes(fd);
+  if (std::erase(locked_, fd) == 0) return;
+  // Now, because the kernel may give up the reference of LetGo a little later.
+  Unlock(fd);
+  LetGo(fd);
+}
+
+Result<DirectLimits> SystemLoop::DirectOf(int fd, const std::string& path) {
+  return DirectLimitsOf(fd, path);
+}
+
+Status SystemLoop::LockFd(int fd, const std::string& path) {
+  if (std::ranges::find(locked_, fd) != locked_.end()) return Status();
+  Status status = TryLock(fd, path);
+  if (!status.ok()) return status;
+  status = Hold(fd, true);
+  if (status.ok()) {
+    locked_.push_back(fd);
+  } else {
+    Unlock(fd);
+  }
+  return status;
+}
 
 Result<std::uint64_t> SystemLoop::SizeOf(int fd, const std::string& path) { return FileSize(fd, path); }
 

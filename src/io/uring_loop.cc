@@ -65,23 +65,38 @@ class UringLoop final : public SystemLoop {
  public:
   UringLoop(const Clock& clock, const LoopOptions& options, Fd wake, std::unique_ptr<Ring> ring)
       : SystemLoop(clock, options, std::move(wake)), owned_(std::move(ring)), ring_(owned_->get()) {
+    locks_.fill(kFree);
     ArmWake();
   }
 
   std::string_view name() const override { return "io_uring"; }
 
+ private:
+  static constexpr int kFree = -1;
+  static constexpr int kForGood = -2;
+
   // A fixed file of the ring, which the kernel gives up after the ring's last request.
-  Status HoldLock(int fd) override {
-    if (locks_ == kMaxLocks) {
+  Status Hold(int fd, bool ours) override {
+    auto slot = std::ranges::find(locks_, kFree);
+    if (slot == locks_.end()) {
       return Status(Code::kBusy, Text("locks: ", kMaxLocks, " are held and that is the limit"));
     }
-    int done = ::io_uring_register_files_update(ring_, locks_, &fd, 1);
+    int done = ::io_uring_register_files_update(ring_, SlotOf(slot), &fd, 1);
     if (done != 1) return Status(Code::kIoError, Text("hold lock in io_uring: ", ErrnoText(-done)));
-    ++locks_;
+    *slot = ours ? fd : kForGood;
     return Status();
   }
 
- private:
+  void LetGo(int fd) override {
+    auto slot = std::ranges::find(locks_, fd);
+    CISTERN_ASSERT(slot != locks_.end());
+    int none = -1;
+    CISTERN_ASSERT(::io_uring_register_files_update(ring_, SlotOf(slot), &none, 1) == 1);
+    *slot = kFree;
+  }
+
+  unsigned SlotOf(const int* slot) const { return static_cast<unsigned>(slot - locks_.data()); }
+
   void Enable() {
     if (enabled_) return;
     CISTERN_ASSERT(owned_->Enable().ok());
@@ -107,10 +122,18 @@ class UringLoop final : public SystemLoop {
     io_uring_sqe* sqe = Next();
     switch (request.kind) {
       case IoRequest::Kind::kRead:
-        ::io_uring_prep_read(sqe, request.fd, request.data, request.size, request.offset);
+        if (request.pieces != nullptr) {
+          ::io_uring_prep_readv(sqe, request.fd, request.pieces, request.piece_count, request.offset);
+        } else {
+          ::io_uring_prep_read(sqe, request.fd, request.data, request.size, request.offset);
+        }
         break;
       case IoRequest::Kind::kWrite:
-        ::io_uring_prep_write(sqe, request.fd, request.data, request.size, request.offset);
+        if (request.pieces != nullptr) {
+          ::io_uring_prep_writev(sqe, request.fd, request.pieces, request.piece_count, request.offset);
+        } else {
+          ::io_uring_prep_write(sqe, request.fd, request.data, request.size, request.offset);
+        }
         break;
       case IoRequest::Kind::kSync: ::io_uring_prep_fsync(sqe, request.fd, IORING_FSYNC_DATASYNC); break;
     }
@@ -203,7 +226,7 @@ class UringLoop final : public SystemLoop {
 
   std::unique_ptr<Ring> owned_;
   io_uring* ring_;
-  unsigned locks_ = 0;
+  std::array<int, kMaxLocks> locks_;  // what a fixed file is: an open file of Lock, kFree or kForGood
   bool enabled_ = false;
 };
 
