@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "flash/device.h"
+
+#include <utility>
+
+#include "base/assert.h"
+#include "base/format.h"
+
+namespace cistern::flash {
+namespace {
+
+std::uint64_t BytesOf(std::span<const std::span<const std::byte>> pieces) {
+  std::uint64_t bytes = 0;
+  for (const auto piece : pieces) bytes += piece.size();
+  return bytes;
+}
+
+}  // namespace
+
+Device::Transfer::Transfer(Device& device_in, Kind kind_in, std::uint64_t bytes_in)
+    : device(device_in), kind(kind_in), bytes(bytes_in) {
+  if (kind == Kind::kRead) expected = device.estimate_.Came(bytes, device.loop_.clock().Now());
+  if (kind == Kind::kWrite) device.queued_write_bytes_ += bytes;
+}
+
+// Here whether it has ended, was refused, or its task was dropped after a crash.
+Device::Transfer::~Transfer() {
+  if (kind == Kind::kWrite) device.queued_write_bytes_ -= bytes;
+  const Instant now = device.loop_.clock().Now();
+  if (flying) {
+    --device.at_[static_cast<std::size_t>(kind)];
+    if (kind == Kind::kWrite) device.estimate_.WriteEnded(now);
+    if (kind == Kind::kRead) device.estimate_.Left(bytes, now);
+  } else if (kind == Kind::kRead && expected.cell != Estimate::kEnded) {
+    device.estimate_.Left(bytes, now);
+  }
+}
+
+Device::~Device() { CISTERN_ASSERT(!busy()); }
+
+void Device::Begin(File file) {
+  CISTERN_ASSERT(!busy());
+  file_ = std::move(file);
+  in_service_ = true;
+  why_.clear();
+  for (std::uint32_t& errors : errors_in_row_) errors = 0;
+  bad_in_row_ = sound_in_row_ = 0;
+  estimate_ = Estimate();
+}
+
+void Device::GoOut(std::string why) {
+  if (!in_service_) return;
+  in_service_ = false;
+  why_ = std::move(why);
+  for (List<Transfer>& list : waiting_) {
+    while (Transfer* transfer = list.PopFront()) {
+      transfer->refused = true;
+      transfer->go.Set();
+    }
+  }
+  out_();
+}
+
+void Device::FailedFor(std::string_view what, const Status& status) {
+  GoOut(Text(what, ": ", status.message()));
+}
+
+Status Device::OutStatus() const {
+  return Status(Code::kIoError, Text("flash device ", path_, ": is out of service: ", why_));
+}
+
+bool Device::MayGo(Kind kind) const {
+  switch (kind) {
+    case Kind::kRead: return at_[0] < limits_.read_depth;
+    case Kind::kWrite: return at_[1] == 0 || (at_[1] < limits_.write_depth && waiting_[0].empty());
+    case Kind::kSync: return true;
+  }
+  return true;
+}
+
+void Device::Launch(Transfer& transfer) {
+  transfer.flying = true;
+  transfer.began = loop_.clock().Now();
+  ++at_[static_cast<std::size_t>(transfer.kind)];
+  if (transfer.kind == Kind::kWrite) estimate_.WriteBegan(transfer.began);
+  flying_.PushBack(transfer);
+}
+
+void Device::StartWaiting() {
+  for (const Kind kind : {Kind::kRead, Kind::kWrite}) {
+    List<Transfer>& list = waiting_[static_cast<std::size_t>(kind)];
+    while (!list.empty() && MayGo(kind)) {
+      Transfer* transfer = list.PopFront();
+      Launch(*transfer);
+      transfer->go.Set();
+    }
+  }
+}
+
+// Whoever waits was launched, or refused, by the one that woke it.
+Task<Status> Device::Admit(Transfer& transfer) {
+  if (!in_service_) co_return OutStatus();
+  if (transfer.kind == Kind::kSync ||
+      (waiting_[static_cast<std::size_t>(transfer.kind)].empty() && MayGo(transfer.kind))) {
+    Launch(transfer);
+    co_return Status();
+  }
+  waiting_[static_cast<std::size_t>(transfer.kind)].PushBack(transfer);
+  co_await transfer.go.Wait();
+  if (transfer.refused) co_return OutStatus();
+  co_return Status();
+}
+
+Status Device::Ended(Transfer& transfer, Status status) {
+  const Instant now = loop_.clock().Now();
+  const auto kind = static_cast<std::size_t>(transfer.kind);
+  transfer.Unlink();
+  transfer.flying = false;
+  --at_[kind];
+  if (transfer.kind == Kind::kRead) {
+    estimate_.Ended(transfer.expected, transfer.bytes, now, status.ok() && in_service_);
+    transfer.expected.cell = Estimate::kEnded;
+  } else if (transfer.kind == Kind::kWrite) {
+    estimate_.WriteEnded(now);
+  }
+  if (status.ok()) {
+    errors_in_row_[kind] = 0;
+    if (transfer.kind == Kind::kRead) ++counts_.reads, counts_.read_bytes += transfer.bytes;
+    if (transfer.kind == Kind::kWrite) ++counts_.writes, counts_.written_bytes += transfer.bytes;
+  } else if (status.code() != Code::kBusy) {
+    ++counts_.errors;
+    if (++errors_in_row_[kind] >= kMaxErrorsInRow) {
+      GoOut(Text(errors_in_row_[kind], " transfers in a row failed, the last one: ", status.message()));
+    }
+  }
+  StartWaiting();
+  if (status.ok() && !in_service_) return OutStatus();
+  return status;
+}
+
+Task<Status> Device::Read(std::span<std::byte> into, std::uint64_t offset) {
+  Transfer transfer(*this, Kind::kRead, into.size());
+  Status admitted = co_await Admit(transfer);
+  if (!admitted.ok()) co_return admitted;
+  Status status = co_await file_.ReadAll(into, offset);
+  co_return Ended(transfer, std::move(status));
+}
+
+Task<Status> Device::Write(std::span<const std::span<const std::byte>> pieces, std::uint64_t offset) {
+  Transfer transfer(*this, Kind::kWrite, BytesOf(pieces));
+  Status admitted = co_await Admit(transfer);
+  if (!admitted.ok()) co_return admitted;
+  Status status = co_await file_.WriteAllV(pieces, offset);
+  co_return Ended(transfer, std::move(status));
+}
+
+Task<Status> Device::Write(std::span<const std::byte> from, std::uint64_t offset) {
+  Transfer transfer(*this, Kind::kWrite, from.size());
+  Status admitted = co_await Admit(transfer);
+  if (!admitted.ok()) co_return admitted;
+  Status status = co_await file_.WriteAll(from, offset);
+  co_return Ended(transfer, std::move(status));
+}
+
+Task<Status> Device::Sync() {
+  Transfer transfer(*this, Kind::kSync, 0);
+  Status admitted = co_await Admit(transfer);
+  if (!admitted.ok()) co_return admitted;
+  Status status = co_await file_.Sync();
+  co_return Ended(transfer, std::move(status));
+}
+
+void Device::Bad() {
+  ++counts_.bad_records;
+  sound_in_row_ = 0;
+  if (++bad_in_row_ >= kMaxBadInRow) {
+    GoOut(Text("it gave ", bad_in_row_, " records that are not what was written there"));
+  }
+}
+
+void Device::Tick(Instant now) {
+  const Transfer* oldest = flying_.front();
+  if (oldest == nullptr || !in_service_) return;
+  const std::int64_t us = now.UsSince(oldest->began);
+  if (us <= limits_.hang_us) return;
+  const char* what[] = {"read", "write", "sync"};
+  GoOut(Text("a ", what[static_cast<std::size_t>(oldest->kind)], " of ", oldest->bytes,
+             " bytes has hung for ", us / 1000, " ms and the limit is ", limits_.hang_us / 1000));
+}
+
+}  // namespace cistern::flash

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file or block device of the tier: its transfers, in order and bounded in number, what they cost, and
+// whether it may be trusted. It knows offsets and bytes, nothing of regions.
+//
+// Reads go before writes: up to read_depth reads and write_depth writes are at the device, and as long as
+// reads wait one write at most. What waits is a task; a device that goes out of service refuses all that wait
+// at once, while what is at the device already ends when the device lets go of its memory (R6).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/event.h"
+#include "base/list.h"
+#include "base/task.h"
+#include "flash/estimate.h"
+#include "io/loop.h"
+
+namespace cistern::flash {
+
+// So many transfers of a kind in a row that fail take a device out; so do records that are not what was
+// written, with fewer than kTrustReads sound ones between them.
+inline constexpr std::uint32_t kMaxErrorsInRow = 8;
+inline constexpr std::uint32_t kMaxBadInRow = 16;
+inline constexpr std::uint32_t kTrustReads = 128;
+
+class Device final {
+ public:
+  struct Limits {
+    std::uint32_t read_depth;
+    std::uint32_t write_depth;
+    std::int64_t hang_us;
+  };
+  // `out` is told once, when it leaves service.
+  Device(Loop& loop, std::string path, Limits limits, std::function<void()> out)
+      : loop_(loop), path_(std::move(path)), limits_(limits), out_(std::move(out)) {}
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  Executor& executor() const { return loop_.executor(); }
+  const std::string& path() const { return path_; }
+
+  // A new life with this file: in service, nothing known of it. Nothing may be under way.
+  void Begin(File file);
+  // Lets go of the file. Nothing may be under way.
+  void CloseFile() { file_ = File(); }
+
+  bool in_service() const { return in_service_; }
+  const std::string& why() const { return why_; }
+  void GoOut(std::string why);
+  // One of the things that a device must not do twice.
+  void FailedFor(std::string_view what, const Status& status);
+
+  // The whole of it or an error: kIoError of the device or because it is out of service, kBusy of the loop.
+  // What is read or written is the device's until the task ends.
+  Task<Status> Read(std::span<std::byte> into, std::uint64_t offset);
+  Task<Status> Write(std::span<const std::span<const std::byte>> pieces, std::uint64_t offset);
+  Task<Status> Write(std::span<const std::byte> from, std::uint64_t offset);
+  Task<Status> Sync();
+
+  // A record was not what was written there, or it was.
+  void Bad();
+  void Sound() {
+    if (bad_in_row_ > 0 && ++sound_in_row_ >= kTrustReads) bad_in_row_ = 0;
+  }
+  // Takes it out when a transfer has been at it for longer than hang_us.
+  void Tick(Instant now);
+
+  double EstimateUs(std::uint64_t bytes) const { return estimate_.Us(bytes); }
+  // Of writes, waiting and at the device.
+  std::uint64_t queued_write_bytes() const { return queued_write_bytes_; }
+  std::uint32_t in_flight() const { return at_[0] + at_[1] + at_[2]; }
+  bool busy() const { return !flying_.empty() || waiting(); }
+
+  struct Counts {
+    std::uint64_t read_bytes = 0, written_bytes = 0, reads = 0, writes = 0, errors = 0, bad_records = 0;
+  };
+  const Counts& counts() const { return counts_; }
+
+ private:
+  enum class Kind : std::uint8_t { kRead, kWrite, kSync };
+  // A transfer, in the frame of its task: waiting, then at the device.
+  class Transfer final : public ListNode<Transfer> {
+   public:
+    Transfer(Device& device, Kind kind, std::uint64_t bytes);
+    ~Transfer();
+
+    Device& device;
+    const Kind kind;
+    const std::uint64_t bytes;
+    Event go;
+    bool flying = false;
+    bool refused = false;
+    Instant began;
+    Estimate::Expected expected;
+  };
+
+  bool waiting() const { return !waiting_[0].empty() || !waiting_[1].empty(); }
+  bool MayGo(Kind kind) const;
+  void StartWaiting();
+  void Launch(Transfer& transfer);
+  // The transfer is no longer at the device; what its caller is told.
+  Status Ended(Transfer& transfer, Status status);
+  Task<Status> Admit(Transfer& transfer);
+  Status OutStatus() const;
+
+  Loop& loop_;
+  const std::string path_;
+  const Limits limits_;
+  const std::function<void()> out_;
+  File file_;
+  bool in_service_ = false;
+  std::string why_ = "it was not opened";
+  List<Transfer> waiting_[2];  // reads, writes
+  List<Transfer> flying_;      // oldest first
+  std::uint32_t at_[3] = {};   // the device, by kind
+  std::uint64_t queued_write_bytes_ = 0;
+  std::uint32_t errors_in_row_[3] = {};
+  std::uint32_t bad_in_row_ = 0;
+  std::uint32_t sound_in_row_ = 0;
+  Estimate estimate_;
+  Counts counts_;
+};
+
+}  // namespace cistern::flash

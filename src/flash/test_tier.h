@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests of the tier: records whose bytes follow from their number, and a world of a simulated disk in which
+// a tier starts, dies and starts again.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "base/random.h"
+#include "base/task_group.h"
+#include "flash/buffer.h"
+#include "flash/format.h"
+#include "flash/tier.h"
+#include "io/simulated_loop.h"
+#include "record/seal.h"
+#include "record/verified_copy.h"
+
+namespace cistern {
+
+inline BlockKey KeyOf(std::uint64_t number) {
+  BlockKey key;
+  key.length = 32;
+  Random random(number);
+  for (std::size_t i = 0; i < 32; i += 8) {
+    const std::uint64_t word = i == 0 ? number : random.Next();
+    std::memcpy(key.bytes.data() + i, &word, 8);
+  }
+  return key;
+}
+
+// A record of a block: what it holds follows from its number, so that whoever finds it can tell whether it is
+// that one.
+struct Block {
+  std::uint64_t number = 0;
+  std::vector<std::uint32_t> parts;
+  std::vector<std::uint32_t> crcs;
+  flash::Buffer body;
+  std::uint64_t body_bytes = 0;
+
+  Block(flash::BufferPool& pool, std::uint64_t number_in, std::vector<std::uint32_t> parts_in)
+      : number(number_in), parts(std::move(parts_in)) {
+    for (const std::uint32_t part : parts) body_bytes += part;
+    body = pool.Take(flash::RoundUp(body_bytes, 4096));
+    Fill(number, body.bytes());
+    std::uint64_t at = 0;
+    for (const std::uint32_t part : parts) {
+      for (std::uint64_t in = 0; in < part; in += kSegmentBytes) {
+        crcs.push_back(Crc32c(body.data() + at + in, std::min<std::uint64_t>(part - in, kSegmentBytes)));
+      }
+      at += part;
+    }
+  }
+  static void Fill(std::uint64_t number, std::span<std::byte> bytes) {
+    std::uint64_t word = SplitMix(number);
+    for (std::size_t at = 0; at < bytes.size(); at += 8) {
+      word = word * 6364136223846793005u + 1442695040888963407u;
+      std::memcpy(bytes.data() + at, &word, std::min<std::size_t>(8, bytes.size() - at));
+    }
+  }
+  std::uint64_t record_bytes(std::uint32_t unit) const {
+    return RecordBytes(body_bytes, static_cast<std::uint32_t>(crcs.size()),
+                       static_cast<std::uint32_t>(parts.size()), unit);
+  }
+  Outgoing Out(std::uint64_t sequence) const {
+    Outgoing out;
+    out.body = body.data();
+    out.seal.incarnation = 7;
+    out.seal.group = 1;
+    out.seal.key = KeyOf(number);
+    if (number > 0) out.seal.parent = KeyOf(number - 1);
+    out.seal.part_bytes = parts;
+    out.seal.segment_crcs = crcs;
+    out.sequence = sequence;
+    out.born = sequence;
+    out.conversation = number % 3;
+    return out;
+  }
+};
+
+// Whether a fetched record is whole, by its own checksums: what the store does before it hands it out.
+inline bool BodyHolds(const Fetched& fetched, std::span<const std::byte> record) {
+  for (std::uint32_t part = 0; part < fetched.seal.part_count(); ++part) {
+    const SealView::PartPlace place = fetched.seal.part(part);
+    for (std::uint32_t i = 0; i < SegmentsOfPart(place.bytes); ++i) {
+      const std::uint64_t in = std::uint64_t{i} * kSegmentBytes;
+      const std::uint64_t bytes = std::min<std::uint64_t>(place.bytes - in, kSegmentBytes);
+      if (Crc32c(record.data() + place.offset + in, bytes) != fetched.seal.segment_crc(place.first_segment + i)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+// Whether it is, byte for byte, the block that its key names.
+inline bool IsItsBlock(const Fetched& fetched, std::span<const std::byte> record) {
+  std::uint64_t number = 0;
+  const BlockKey key = fetched.seal.key();
+  std::memcpy(&number, key.bytes.data(), 8);
+  if (!fetched.seal.HasKey(KeyOf(number))) return false;
+  std::vector<std::byte> expected(flash::RoundUp(fetched.seal.body_bytes(), 4096));
+  Block::Fill(number, expected);
+  return std::memcmp(expected.data(), record.data(), fetched.seal.body_bytes()) == 0;
+}
+
+// What a test keeps of a record that it appended or found.
+struct Kept {
+  std::uint64_t number = 0;
+  std::uint64_t sequence = 0;
+  FlashPlace place;
+  std::uint64_t bytes = 0;
+};
+
+// A tier over any loop.
+struct TierOn {
+  TierOn(Loop& loop_in, FlashOptions options_in, std::uint64_t seed)
+      : loop(loop_in), options(std::move(options_in)), random(seed) {
+    log = Logger::ToSink(LogLevel::kInfo, [this](LogLevel, std::string_view line) {
+      const std::scoped_lock lock(mutex);
+      lines += Text(line, "\n");
+    });
+  }
+  Status Open(std::vector<std::uint64_t> known = {}, std::uint64_t journal = 5) {
+    auto opened = loop.BlockOn(
+        Tier::Open(Tier::Parts{loop, *log, [this] { return random.Next(); }}, options, journal, std::move(known)));
+    if (!opened) return opened.error();
+    tier = std::move(*opened);
+    return Status();
+  }
+  Executor& executor() const { return loop.executor(); }
+
+  // Entries of Recover are adopted, all of them.
+  Task<void> Keep(std::span<const FlashEntry> entries) {
+    EXPECT_LE(entries.size(), 512u);
+    for (const FlashEntry& entry : entries) {
+      Kept kept;
+      std::memcpy(&kept.number, entry.key.bytes.data(), 8);
+      EXPECT_EQ(entry.key, KeyOf(kept.number));
+      kept.sequence = entry.sequence;
+      kept.place = entry.place;
+      kept.bytes = entry.record_bytes;
+      found.push_back(kept);
+      tier->Adopt(entry.place, entry.record_bytes);
+    }
+    co_await Yield();
+  }
+  Status Recover() {
+    found.clear();
+    return loop.BlockOn(tier->Recover([this](std::span<const FlashEntry> entries) { return Keep(entries); }));
+  }
+
+  Task<Result<std::vector<Kept>>> AppendTask(std::vector<std::uint64_t> numbers, std::vector<std::uint32_t> parts) {
+    std::vector<Block> blocks;
+    std::vector<Outgoing> out;
+    for (const std::uint64_t number : numbers) blocks.emplace_back(pool, number, parts);
+    for (const Block& block : blocks) out.push_back(block.Out(++sequence));
+    auto places = co_await tier->Append(out);
+    if (!places) co_return Error(places.error());
+    std::vector<Kept> kept;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      kept.push_back({blocks[i].number, out[i].sequence, (*places)[i], blocks[i].record_bytes(options.unit)});
+    }
+    co_return kept;
+  }
+  Result<std::vector<Kept>> Append(std::vector<std::uint64_t> numbers, std::vector<std::uint32_t> parts) {
+    return loop.BlockOn(AppendTask(std::move(numbers), std::move(parts)));
+  }
+
+  // ok: whole and exactly what its key names. kMiss also when the body fails.
+  Task<Status> FetchTask(Kept kept) {
+    flash::Buffer buffer = pool.Take(kept.bytes);
+    const auto record = buffer.bytes().first(kept.bytes);
+    auto fetched = co_await tier->Fetch(kept.place, record);
+    if (!fetched) co_return fetched.error();
+    if (!BodyHolds(*fetched, record)) {
+      tier->ReportBad(kept.place);
+      co_return Status(Code::kMiss, "body");
+    }
+    EXPECT_TRUE(IsItsBlock(*fetched, record)) << "wrong bytes under a right seal";
+    if (!fetched->seal.HasKey(KeyOf(kept.number)) || fetched->stamp.sequence != kept.sequence) {
+      co_return Status(Code::kMiss, "another record");
+    }
+    co_return Status();
+  }
+  Status Fetch(const Kept& kept) { return loop.BlockOn(FetchTask(kept)); }
+  void Forget(const Kept& kept) { tier->Forget(kept.place, kept.bytes); }
+  void Close() {
+    if (tier != nullptr) loop.BlockOn(tier->Close());
+    tier.reset();
+  }
+  bool Logged(std::string_view text) {
+    log.reset();  // what was logged is then written
+    const std::scoped_lock lock(mutex);
+    return lines.find(text) != std::string::npos;
+  }
+
+  Loop& loop;
+  FlashOptions options;
+  Random random;
+  std::mutex mutex;
+  std::string lines;
+  std::unique_ptr<Logger> log;
+  flash::BufferPool pool;
+  std::uint64_t sequence = 100;
+  std::unique_ptr<Tier> tier;
+  std::vector<Kept> found;
+};
+
+inline constexpr std::uint64_t kTestRegionBytes = 64u << 10;
+
+inline FlashOptions TestOptions(std::size_t devices = 1, std::uint32_t unit = 512, std::uint32_t regions = 8,
+                                std::uint64_t region_bytes = kTestRegionBytes) {
+  FlashOptions options;
+  options.unit = unit;
+  options.region_bytes = region_bytes;
+  for (std::size_t i = 0; i < devices; ++i) {
+    options.devices.push_back({Text("/flash", i), flash::kSuperBytes + regions * region_bytes});
+  }
+  return options;
+}
+
+// A simulated disk on which nodes live one after the other.
+struct World {
+  explicit World(std::uint64_t seed_in, FlashOptions options_in = TestOptions())
+      : seed(seed_in), disk(seed_in), options(std::move(options_in)) {}
+  ~World() {
+    node.reset();
+    loop.reset();
+  }
+
+  // A node starts; `journal` knows the devices of the last one that said so.
+  Status Start() {
+    node.reset();
+    loop = std::move(*SimulatedLoop::Make(clock, disk, seed * 1000 + ++lives));
+    node = std::make_unique<TierOn>(*loop, options, seed * 7919 + lives);
+    node->sequence = sequence;
+    Status status = node->Open(known);
+    if (!status.ok()) return status;
+    known = node->tier->device_ids();
+    return node->Recover();
+  }
+  void Stop() {
+    node->Close();
+    Ended();
+  }
+  // kill -9 with the power; tasks of the test must have been dropped... by whoever holds them, after.
+  void CutPower() { loop->Crash(); }
+  void Ended() {
+    if (node != nullptr) sequence = node->sequence;
+    node.reset();
+    loop.reset();
+  }
+  TierOn& operator*() { return *node; }
+  TierOn* operator->() { return node.get(); }
+
+  std::uint64_t seed;
+  std::uint64_t lives = 0;
+  std::uint64_t sequence = 100;
+  SimulatedClock clock;
+  SimulatedDisk disk;
+  FlashOptions options;
+  std::vector<std::uint64_t> known;
+  std::unique_ptr<SimulatedLoop> loop;
+  std::unique_ptr<TierOn> node;
+};
+
+}  // namespace cistern
