@@ -13,6 +13,8 @@ namespace {
 constexpr std::size_t kMaxDown = 65'536;          // records that wait to be written
 constexpr std::uint32_t kWriters = 4;             // batches under way
 constexpr std::uint64_t kDownBatchBytes = 4u << 20;
+// A batch is no more than this share of memory: what is being written cannot go.
+constexpr std::uint64_t kBatchShare = 16;
 constexpr std::uint32_t kCleanLooks = 4096;       // of the coldest, at a tick
 constexpr std::uint32_t kAncestorLooks = 64;
 }  // namespace
@@ -79,8 +81,11 @@ Task<void> BlockStore::Impl::WriteDown() {
 }
 
 Task<void> BlockStore::Impl::GatherDown(std::deque<DownItem>& items, std::vector<Outgoing>& batch) {
+  const std::uint64_t memory = slots_.arena().geometry().slots_bytes() / kBatchShare;
+  const std::uint64_t most = (options_.max_blocks > 0 ? options_.max_blocks : max_records_) / kBatchShare;
+  const std::size_t most_records = std::clamp<std::uint64_t>(most, 1, kMaxBatchRecords);
   std::uint64_t bytes = 0;
-  while (!down_.empty() && batch.size() < kMaxBatchRecords && bytes < kDownBatchBytes) {
+  while (!down_.empty() && batch.size() < most_records && bytes < std::min(kDownBatchBytes, memory)) {
     if (Spent()) co_await Yield();
     if (down_.empty()) break;
     const Held held = down_.front();

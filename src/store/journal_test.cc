@@ -48,8 +48,10 @@ class JournalTest : public testing::Test {
     EXPECT_TRUE(contents.has_value()) << contents.error().ToString();
     return contents ? *contents : Journal::Contents{};
   }
-  Status Start(std::vector<NamespaceEntry> entries, std::uint64_t below) {
-    return loop->BlockOn(journal->Start(std::move(entries), below));
+  Status Start(std::vector<NamespaceEntry> entries, std::uint64_t below, std::vector<Tombstone> tombstones = {},
+               std::vector<std::uint64_t> devices = {}) {
+    return loop->BlockOn(
+        journal->Start(std::move(entries), below, std::move(tombstones), std::move(devices)));
   }
   template <class T>
   T Run(Task<T> task) {
@@ -94,6 +96,7 @@ TEST_F(JournalTest, R10AJournalStaysTheSameAndItsIncarnationsAreNoOtherOnes) {
   EXPECT_EQ(journal->IncarnationOf(7), incarnation);
   ASSERT_TRUE(Start({}, 100).ok());
   ASSERT_TRUE(loop->Remove("node/journal").ok());
+  ASSERT_TRUE(Run(loop->SyncDirectory("node")).ok());
   PowerFails();
   Open();
   EXPECT_NE(journal->id(), id);
