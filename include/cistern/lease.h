@@ -6,13 +6,18 @@
 #include <memory>
 #include <span>
 
+#include "cistern/status.h"
+
 namespace cistern {
 
 // A block's bytes in the shared arena, read-only: body of one group, all parts in order. `data` is null
-// when the block was not here (a miss).
+// where there is none, and `code` says why: kMiss, or kTooLate for a block below memory that would not be, or
+// was not, here in time; `ready_in_us` is then when it would have been, as far as that was known (else 0).
 struct View {
   const std::byte* data = nullptr;
   std::uint64_t bytes = 0;
+  Code code = Code::kMiss;
+  std::int64_t ready_in_us = 0;
 };
 
 namespace internal {

@@ -49,12 +49,14 @@ struct MatchOptions {
 struct AcquireOptions {
   std::int64_t lease_us = 1'000'000;
   std::int64_t deadline_us = kDefaultDeadlineUs;
-  std::int64_t worth_us = kNoWorthLimit;
+  std::int64_t worth_us = kNoWorthLimit;  // as ReadOptions
 };
 
 struct ReadOptions {
   std::int64_t deadline_us = kDefaultDeadlineUs;
-  std::int64_t worth_us = kNoWorthLimit;  // refused with kTooLate where it would be ready later
+  // From submit: what lies below memory and would be ready later is not fetched but kTooLate. 0: only what is
+  // in memory.
+  std::int64_t worth_us = kNoWorthLimit;
   bool touch = true;                      // count as a use for eviction
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A call in flight. What can be answered from shared memory is answered before the call returns and its
-// ticket is ready at once; the rest is answered by the node.
+// ticket is ready at once; the rest is answered by the node. A read of blocks below memory is copied to where
+// it goes by the thread that waits for its ticket.
 #pragma once
 
 #include <cstdint>

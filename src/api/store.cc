@@ -128,6 +128,15 @@ Status Store::Put(const Namespace& ns, const BlockKey& key, const std::optional<
 Result<std::vector<std::byte>> Store::Get(const Namespace& ns, const BlockKey& key,
                                           const ReadOptions& options) {
   Result<std::uint64_t> size = parts_->client->FirstPartBytes(ns, key, 0);
+  Lease lease;  // of a block that was below memory: it stays up until it is read
+  if (!size && size.error().code() == Code::kMiss && parts_->client->has_lower()) {
+    const BlockRef ref{key};
+    const AcquireOptions fetch{.deadline_us = options.deadline_us, .worth_us = options.worth_us};
+    Result<Lease> fetched = Acquire(ns, std::span(&ref, 1), fetch).Wait();
+    if (!fetched) return Error(std::move(fetched.error()));
+    lease = std::move(*fetched);
+    size = parts_->client->FirstPartBytes(ns, key, 0);
+  }
   if (!size) return Error(size.error());
   std::vector<std::byte> bytes(*size);
   ReadRange range{.bytes = *size, .to = bytes.data()};
@@ -136,6 +145,8 @@ Result<std::vector<std::byte>> Store::Get(const Namespace& ns, const BlockKey& k
   if (!result) return Error(result.error());
   // Past the range's end: another record of this key came between the two looks, and this one's length is
   // gone.
+  if (result->outcomes.front() != Code::kOk && result->outcomes.front() != Code::kInvalid)
+    return Error(result->outcomes.front(), Text("block ", key.ToHex(), " is not here in time"));
   if (result->outcomes.front() != Code::kOk)
     return Error(Code::kMiss, Text("block ", key.ToHex(), " is not here"));
   return bytes;

@@ -169,6 +169,7 @@ std::uint32_t Channel::TakePlace(std::uint64_t bytes) {
   Slot& slot = slots_[place];
   slot.state = State::kReserved;
   slot.given_up = false;
+  slot.taken = false;
   slot.serial = ++serial_;
   slot.offset = *offset;
   slot.bytes = bytes;
@@ -245,10 +246,15 @@ void Channel::Done(std::uint32_t place, const door::Completion& completion, Kept
     unreported_.set(place);
     return;
   }
-  bool leased = completion.code == static_cast<std::uint16_t>(Code::kOk) && completion.a != 0 &&
-                (slot.op == door::Op::kAcquire || slot.op == door::Op::kHold);
-  if (leased) releases_.push_back(completion.a);
+  if (const std::uint64_t lease = LeaseOf(slot, completion); lease != 0) releases_.push_back(lease);
   FreePlace(place);
+}
+
+// The lease that an answer brings, 0: none.
+std::uint64_t Channel::LeaseOf(const Slot& slot, const door::Completion& completion) {
+  const bool leased = completion.code == static_cast<std::uint16_t>(Code::kOk) &&
+                      (slot.op == door::Op::kAcquire || slot.op == door::Op::kHold);
+  return leased ? completion.a : 0;
 }
 
 void Channel::MarkGone(Kept& kept) {
@@ -292,6 +298,7 @@ Result<door::Completion> Channel::WaitFor(std::uint32_t place) {
     }
   }
   unreported_.reset(place);
+  slot.taken = true;
   if (slot.completion.code == static_cast<std::uint16_t>(Code::kGone) && slot.completion.ticket == 0)
     return Error(Check());
   return slot.completion;
@@ -352,7 +359,12 @@ void Channel::GiveUp(std::uint32_t place) {
     return;
   }
   keep = std::move(slot.keep);
+  const std::uint64_t lease =
+      slot.state == State::kDone && !slot.taken && !gone_ ? LeaseOf(slot, slot.completion) : 0;
   FreePlace(place);
+  if (lease == 0 || releases_.size() >= kMaxDeferredReleases) return;
+  releases_.push_back(lease);
+  SendReleases();
 }
 
 // ---- without an answer ----------------------------------------------------------------------------------

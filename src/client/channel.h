@@ -88,6 +88,8 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   const Connection& connection() const { return connection_; }
   const Reader<RealWords>& reader() const { return reader_; }
   bool forked() const { return fork_mark_.forked(); }
+  // Whether the node has a tier below memory.
+  bool has_lower() const { return page().has_lower != 0; }
 
   // Ok while this is the process that connected and the node is the one that it connected to.
   Status Check() const;
@@ -116,6 +118,7 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   struct Slot {
     State state = State::kFree;
     bool given_up = false;
+    bool taken = false;  // its completion was given to who waits
     door::Op op = door::Op::kNone;
     std::uint64_t serial = 0;
     std::uint64_t offset = 0;  // of its room
@@ -141,6 +144,7 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   bool Collect(Kept& kept);
   void Done(std::uint32_t place, const door::Completion& completion, Kept& kept);
   void SendReleases();
+  static std::uint64_t LeaseOf(const Slot& slot, const door::Completion& completion);
   void MarkGone(Kept& kept);
   // For the first of the waiters: looks, then sleeps until something may have come or `until_ns`.
   void Lead(Lock& lock, Kept& kept, std::int64_t until_ns);

@@ -67,9 +67,12 @@ class Client final {
   Ticket<std::uint64_t> DropNamespace(Namespace& ns, std::int64_t deadline_us);
   Result<std::string> StatusJson(std::int64_t deadline_us);
 
-  // How many bytes part 0 of a resident block has, proved as a read's are, for Get at a prompt. kMiss as for
+  // How many bytes part 0 of a block in memory has, proved as a read's are, for Get at a prompt. kMiss as for
   // Read.
   Result<std::uint64_t> FirstPartBytes(const Namespace& ns, const BlockKey& key, std::uint16_t group);
+
+  // Whether the node has a tier below memory, so that what is not in memory may be there.
+  bool has_lower() const;
 
   OwnerToken owner() const;
   std::uint64_t node_pid() const;

@@ -10,11 +10,14 @@ void HeldLease::Add(const door::ViewItem& item) {
                     offset < arena.geometry().slots_bytes() &&
                     item.bytes <= arena.geometry().slots_bytes() - offset;
   if (!here) {
-    views_.push_back(View());
+    const bool late = item.code == static_cast<std::uint32_t>(Code::kTooLate);
+    const bool busy = item.code == static_cast<std::uint32_t>(Code::kBusy);
+    views_.push_back(View{.code = late ? Code::kTooLate : busy ? Code::kBusy : Code::kMiss,
+                          .ready_in_us = late ? static_cast<std::int64_t>(item.bytes) : 0});
     slots_.push_back(Slot());
     return;
   }
-  views_.push_back(View{.data = arena.slot(item.place), .bytes = item.bytes});
+  views_.push_back(View{.data = arena.slot(item.place), .bytes = item.bytes, .code = Code::kOk});
   slots_.push_back(Slot{item.place, item.generation});
 }
 

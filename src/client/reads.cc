@@ -2,19 +2,24 @@
 // What is read: from shared memory as far as it reaches, and the node for the rest.
 #include <algorithm>
 #include <array>
-#include <ctime>
 #include <memory>
 #include <vector>
 
 #include "arena/match.h"
 #include "base/spin.h"
+#include "client/below_reads.h"
+#include "client/block_reads.h"
 #include "client/client.h"
 #include "client/held_lease.h"
 #include "client/parts.h"
+#include "door/match_wire.h"
 
 namespace cistern {
 
 using client::Ask;
+using client::BeginRead;
+using client::BelowReads;
+using client::BlockReads;
 using client::Call;
 using client::Channel;
 using client::Failed;
@@ -38,119 +43,53 @@ Status CheckLease(std::string_view what, std::int64_t lease_us) {
   return Status(Code::kInvalid, Text(what, " is ", lease_us, ", a lease lasts 1 to ", kMaxLeaseUs, " us"));
 }
 
-// What of the namespace can be read now: nothing under another incarnation than the one that was attached.
-ReadCall BeginRead(const Channel& channel, const Namespace& ns) {
-  ReadCall call = channel.reader().Begin(ns.slot(), static_cast<std::uint64_t>(time(nullptr)));
-  if (call.incarnation != ns.incarnation()) call.incarnation = 0;
-  return call;
-}
-
-MatchResult MatchOf(std::uint32_t blocks) {
+// `matched` blocks of the index, then what the node says of the rest.
+MatchResult MatchOf(std::uint32_t matched, std::span<const door::MatchRunItem> rest = {}) {
   MatchResult result;
-  result.blocks = blocks;
-  if (blocks > 0) result.runs.push_back(MatchRun{.blocks = blocks});
+  std::vector<door::MatchRunItem> runs;
+  door::AddRun(runs, {.blocks = matched});
+  for (const door::MatchRunItem& run : rest) door::AddRun(runs, run);
+  result.runs.reserve(runs.size());
+  for (const door::MatchRunItem& run : runs) {
+    const bool memory = run.where == door::kInMemory;
+    result.blocks += run.blocks;
+    result.runs.push_back({.blocks = run.blocks,
+                           .where = memory ? MatchRun::Where::kMemory : MatchRun::Where::kFlash,
+                           .ready_in_us = memory ? 0 : run.ready_in_us});
+  }
   return result;
 }
 
-std::uint64_t SizeOf(std::span<const std::span<std::byte>> pieces) {
-  std::uint64_t bytes = 0;
-  for (const std::span<std::byte>& piece : pieces) bytes += piece.size();
-  return bytes;
+// Of a hold, whose blocks are all the node's to name: without runs, as of a node that knows no tiers, they are
+// in memory.
+Result<MatchResult> HeldOf(const Call& answered, const door::Completion& completion) {
+  if (completion.a == 0) return MatchOf(0);
+  const auto blocks = static_cast<std::uint32_t>(completion.b);
+  const std::span<const std::byte> reply = answered.reply(completion);
+  if (reply.empty()) return MatchOf(blocks);
+  Result<std::vector<door::MatchRunItem>> runs = door::ReadMatchReply(reply);
+  if (!runs) return Error(std::move(runs.error()));
+  MatchResult result = MatchOf(0, *runs);
+  if (result.blocks != blocks)
+    return Error(Code::kMismatch, Text("a hold of ", blocks, " blocks with runs of ", result.blocks));
+  return result;
 }
 
-// Ranges of one read as the reader takes them, without an allocation for the usual few.
-class Ranges final {
- public:
-  // False: a range that no part can have.
-  bool Set(std::span<const ReadRange> ranges) {
-    if (ranges.size() > few_.size()) {
-      many_.resize(ranges.size());
-      many_targets_.resize(ranges.size());
-    }
-    std::span<RangeCopy> copies = ranges.size() > few_.size() ? std::span(many_) : std::span(few_);
-    std::span<std::span<std::byte>> targets =
-        ranges.size() > few_.size() ? std::span(many_targets_) : std::span(few_targets_);
-    for (std::size_t i = 0; i < ranges.size(); ++i) {
-      const ReadRange& range = ranges[i];
-      if (range.bytes > kMaxBodyBytes || range.offset > kMaxBodyBytes) return false;
-      copies[i].range = {.part = range.part, .offset = range.offset, .bytes = range.bytes};
-      if (range.pieces.empty()) {
-        targets[i] = std::span(static_cast<std::byte*>(range.to), range.bytes);
-        copies[i].pieces = targets.subspan(i, 1);
-      } else {
-        if (SizeOf(range.pieces) != range.bytes) return false;
-        copies[i].pieces = range.pieces;
-      }
-    }
-    set_ = copies.first(ranges.size());
-    return true;
+// Of an acquire that leased nothing.
+Status WhyNone(std::span<const std::byte> views, std::size_t count) {
+  std::uint64_t late = 0, first_us = UINT64_MAX;
+  for (std::size_t at = 0; at + sizeof(door::ViewItem) <= views.size(); at += sizeof(door::ViewItem)) {
+    door::ViewItem item;
+    std::memcpy(&item, views.data() + at, sizeof(item));
+    if (item.code != static_cast<std::uint32_t>(Code::kTooLate)) continue;
+    ++late;
+    first_us = std::min(first_us, item.bytes);
   }
-  std::span<const RangeCopy> get() const { return set_; }
-
- private:
-  std::array<RangeCopy, 8> few_;
-  std::array<std::span<std::byte>, 8> few_targets_;
-  std::vector<RangeCopy> many_;
-  std::vector<std::span<std::byte>> many_targets_;
-  std::span<const RangeCopy> set_;
-};
-
-class BlockReads final {
- public:
-  BlockReads(Channel& channel, const Namespace& ns, std::span<const BlockRead> blocks, bool touch)
-      : channel_(channel), ns_(ns), blocks_(blocks), touch_(touch), call_(BeginRead(channel, ns)) {}
-
-  ReadResult All() {
-    ReadResult result;
-    result.outcomes.resize(blocks_.size());
-    bool leading = true;
-    std::optional<Found> found = Find(0);
-    for (std::size_t i = 0; i < blocks_.size(); ++i) {
-      // The next one's head and seal are on their way while this one is copied.
-      std::optional<Found> next = Find(i + 1);
-      if (next) channel_.reader().Prefetch(*next);
-      result.outcomes[i] = One(blocks_[i], found);
-      leading = leading && result.outcomes[i] == Code::kOk;
-      if (leading) result.leading_hits++;
-      found = next;
-    }
-    return result;
-  }
-
- private:
-  std::optional<Found> Find(std::size_t at) const {
-    if (at >= blocks_.size()) return std::nullopt;
-    return channel_.reader().Find(call_, blocks_[at].group, blocks_[at].key);
-  }
-
-  Code One(const BlockRead& block, const std::optional<Found>& found) {
-    const std::vector<GroupSpec>& groups = ns_.spec().groups;
-    if (block.group >= groups.size()) return Code::kInvalid;
-    if (!ranges_.Set(block.ranges)) return Code::kInvalid;
-    if (!found) return Code::kMiss;
-    const std::size_t parts = groups[block.group].part_bytes.size();
-    AskedBlock asked{block.key, block.group, static_cast<std::uint16_t>(parts > 0 ? parts : 1)};
-    switch (channel_.reader().Read(call_, asked, &*found, ranges_.get(), record_)) {
-      case ReadOutcome::kHit:
-        if (touch_) channel_.Touch(record_.place, record_.generation);
-        return Code::kOk;
-      case ReadOutcome::kMiss: return Code::kMiss;
-      case ReadOutcome::kOutOfRange: return Code::kInvalid;
-      case ReadOutcome::kBad:
-        channel_.ReportBad(ns_.slot(), ns_.incarnation(), block.key, block.group);
-        return Code::kMiss;
-    }
-    return Code::kMiss;
-  }
-
-  Channel& channel_;
-  const Namespace& ns_;
-  const std::span<const BlockRead> blocks_;
-  const bool touch_;
-  const ReadCall call_;
-  Ranges ranges_;
-  OpenRecord record_;
-};
+  if (late == 0) return Status(Code::kMiss, Text("none of ", count, " blocks is here"));
+  return Status(Code::kTooLate, Text("none of ", count, " blocks is in memory, ", late,
+                                     " lie below it and would not be ready in time: the first in ", first_us,
+                                     " us"));
+}
 
 Ticket<MatchResult> AskToHold(const std::shared_ptr<Channel>& channel, const Namespace& ns,
                               std::span<const BlockKey> chain, std::uint32_t matched,
@@ -166,9 +105,10 @@ Ticket<MatchResult> AskToHold(const std::shared_ptr<Channel>& channel, const Nam
   request.b = matched;
   const std::int64_t ends_ns = client::DeadlineNs(options.hold_us);
   auto decode = [ends_ns](const Call& answered, const door::Completion& completion) -> Result<MatchResult> {
-    MatchResult result = MatchOf(completion.a != 0 ? static_cast<std::uint32_t>(completion.b) : 0);
-    if (completion.a != 0)
-      result.hold = Lease(std::make_shared<HeldLease>(answered.channel(), completion.a, ends_ns));
+    std::shared_ptr<HeldLease> lease;
+    if (completion.a != 0) lease = std::make_shared<HeldLease>(answered.channel(), completion.a, ends_ns);
+    Result<MatchResult> result = HeldOf(answered, completion);
+    if (result && lease != nullptr) result->hold = Lease(std::move(lease));
     return result;
   };
   return Ask<MatchResult>(std::move(*call), request, items.used(), std::move(decode));
@@ -186,12 +126,9 @@ Ticket<MatchResult> AskForRest(const std::shared_ptr<Channel>& channel, const Na
   Request request = RequestFor(door::Op::kMatchRest, ns, options.deadline_us);
   request.a = matched;
   auto decode = [matched](const Call& answered, const door::Completion& completion) -> Result<MatchResult> {
-    door::MatchReply head;
-    std::span<const std::byte> bytes = answered.reply(completion);
-    if (bytes.size() < sizeof(head))
-      return Error(Code::kMismatch, Text("a match reply of ", bytes.size(), " bytes"));
-    std::memcpy(&head, bytes.data(), sizeof(head));
-    return MatchOf(matched + head.blocks);
+    Result<std::vector<door::MatchRunItem>> runs = door::ReadMatchReply(answered.reply(completion));
+    if (!runs) return Error(std::move(runs.error()));
+    return MatchOf(matched, *runs);
   };
   return Ask<MatchResult>(std::move(*call), request, items.used(), std::move(decode));
 }
@@ -220,15 +157,20 @@ Ticket<MatchResult> Client::Match(const Namespace& ns, std::span<const BlockKey>
   return AskForRest(parts_->channel, ns, chain.subspan(matched), matched, options);
 }
 
-// Memory is the only tier: what the index does not have is a miss, so every read ends here and now.
+// What the index does not have is a miss where memory is the only tier, so every read ends here and now there.
 Ticket<ReadResult> Client::Read(const Namespace& ns, std::span<const BlockRead> blocks,
                                 const ReadOptions& options) {
   Status status = parts_->channel->Check();
   if (status.ok()) status = CheckRead(ns, options.deadline_us, options.worth_us);
   if (!status.ok()) return Failed<ReadResult>(std::move(status));
-  return Ticket<ReadResult>(
-      Result<ReadResult>(BlockReads(*parts_->channel, ns, blocks, options.touch).All()));
+  ReadResult result = BlockReads(*parts_->channel, ns, options.touch).All(blocks);
+  if (result.leading_hits == blocks.size() || !parts_->channel->has_lower() ||
+      std::ranges::find(result.outcomes, Code::kMiss) == result.outcomes.end())
+    return Ticket<ReadResult>(Result<ReadResult>(std::move(result)));
+  return BelowReads::Begin(parts_->channel, ns, blocks, options, std::move(result));
 }
+
+bool Client::has_lower() const { return parts_->channel->has_lower(); }
 
 Result<std::uint64_t> Client::FirstPartBytes(const Namespace& ns, const BlockKey& key, std::uint16_t group) {
   Status status = parts_->channel->Check();
@@ -262,11 +204,12 @@ Ticket<Lease> Client::Acquire(const Namespace& ns, std::span<const BlockRef> blo
   Request request = RequestFor(door::Op::kAcquire, ns, options.deadline_us);
   request.a = static_cast<std::uint64_t>(options.lease_us);
   request.b = static_cast<std::uint64_t>(options.worth_us);
+  if (parts_->channel->has_lower()) request.grace_ns = client::kFetchGraceNs;
   const std::int64_t ends_ns = client::DeadlineNs(options.lease_us);
   auto decode = [ends_ns, count = blocks.size()](const Call& answered,
                                                  const door::Completion& completion) -> Result<Lease> {
-    if (completion.a == 0) return Error(Code::kMiss, Text("none of ", count, " blocks is here"));
     std::span<const std::byte> bytes = answered.reply(completion);
+    if (completion.a == 0) return Error(WhyNone(bytes, count));
     PrefetchLines(bytes.data(), bytes.size(), false);
     auto lease = std::make_shared<HeldLease>(answered.channel(), completion.a, ends_ns);
     if (bytes.size() != count * sizeof(door::ViewItem))

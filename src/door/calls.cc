@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "door/handshake.h"
+#include "door/match_wire.h"
 #include "door/spec_wire.h"
 #include "record/seal.h"
 
@@ -199,6 +200,31 @@ Task<Status> Calls::TakeWrites(Session& session, const Submission& call, Argumen
 
 // ---- operations -----------------------------------------------------------------------------------------
 
+namespace {
+
+// The store's runs after those before; their blocks.
+Task<std::uint32_t> AddRuns(Executor&, std::vector<MatchRunItem>& runs, std::span<const MatchedRun> more) {
+  std::uint32_t blocks = 0;
+  for (std::size_t i = 0; i < more.size(); ++i) {
+    if (i > 0 && i % kItemsPerStep == 0) co_await Yield();
+    AddRun(runs, {.blocks = more[i].blocks,
+                  .where = more[i].below ? kOnFlash : kInMemory,
+                  .ready_in_us = std::max<std::int64_t>(more[i].ready_in_us, 0)});
+    blocks += more[i].blocks;
+  }
+  co_return blocks;
+}
+
+ViewItem ItemOf(const ViewGrant& view) {
+  const bool late = view.code == Code::kTooLate;
+  return {.place = view.place,
+          .code = static_cast<std::uint32_t>(view.code),
+          .bytes = late ? static_cast<std::uint64_t>(std::max<std::int64_t>(view.ready_in_us, 0)) : view.bytes,
+          .generation = view.generation};
+}
+
+}  // namespace
+
 Task<Answer> Calls::Attach(Session& session, const Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   AttachArgs head;
@@ -234,13 +260,31 @@ Task<Answer> Calls::MatchRest(Session& session, const Submission& call) {
     co_return Fail(session, call, wrong);
   }
   const auto matched = static_cast<std::uint32_t>(call.a);
-  Result<std::uint32_t> further = co_await store_.MatchRest(call.namespace_slot, matched, rest);
+  Result<std::vector<MatchedRun>> further = co_await store_.MatchRest(call.namespace_slot, matched, rest);
   if (!further) co_return Fail(session, call, further.error());
-  struct {
-    MatchReply head;
-    MatchRunItem run;
-  } reply{.head = {.runs = 1, .blocks = *further}, .run = {.blocks = *further}};
-  co_return Reply(session, call, std::as_bytes(std::span(&reply, 1)), Answer());
+  std::vector<MatchRunItem> runs;
+  co_await AddRuns(executor_, runs, *further);
+  if (call.reply_bytes < sizeof(MatchReply) + sizeof(MatchRunItem)) {
+    Status wrong(Code::kInvalid, Text("a match's reply does not fit ", call.reply_bytes, " bytes"));
+    co_return Fail(session, call, wrong);
+  }
+  co_return co_await ReplyRuns(session, call, std::move(runs), Answer());
+}
+
+Task<Answer> Calls::ReplyRuns(Session& session, const Submission& call, std::vector<MatchRunItem> runs,
+                              Answer answer) {
+  if (call.reply_bytes < sizeof(MatchReply) + sizeof(MatchRunItem)) co_return answer;
+  FoldRuns(runs, (call.reply_bytes - sizeof(MatchReply)) / sizeof(MatchRunItem));
+  std::span<std::byte> room = ReplyRoom(session, call);
+  MatchReply head{.runs = static_cast<std::uint32_t>(runs.size())};
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (i > 0 && i % kItemsPerStep == 0) co_await Yield();
+    head.blocks += runs[i].blocks;
+    std::memcpy(room.data() + sizeof(head) + i * sizeof(runs[i]), &runs[i], sizeof(runs[i]));
+  }
+  std::memcpy(room.data(), &head, sizeof(head));
+  answer.reply_bytes = static_cast<std::uint32_t>(sizeof(head) + runs.size() * sizeof(MatchRunItem));
+  co_return answer;
 }
 
 Task<Answer> Calls::Hold(Session& session, const Submission& call) {
@@ -252,19 +296,22 @@ Task<Answer> Calls::Hold(Session& session, const Submission& call) {
   if (!status.ok()) co_return Fail(session, call, status);
   const auto hold_us = static_cast<std::int64_t>(call.a);
   // What the client saw in the index may be gone by now: then the whole chain is matched here and held.
-  std::uint64_t matched = std::min<std::uint64_t>(call.b, chain.size());
+  auto matched = static_cast<std::uint32_t>(std::min<std::uint64_t>(call.b, chain.size()));
   for (int attempt = 0; attempt < 3; ++attempt) {
+    std::vector<MatchRunItem> runs;
+    AddRun(runs, {.blocks = matched});
     if (matched < chain.size()) {
       std::span<const BlockKey> rest = std::span(chain).subspan(matched);
-      Result<std::uint32_t> further =
-          co_await store_.MatchRest(call.namespace_slot, static_cast<std::uint32_t>(matched), rest);
+      Result<std::vector<MatchedRun>> further =
+          co_await store_.MatchRest(call.namespace_slot, matched, rest);
       if (!further) co_return Fail(session, call, further.error());
-      matched += std::min<std::uint64_t>(*further, rest.size());
+      matched += co_await AddRuns(executor_, runs, *further);
     }
     if (matched == 0) co_return Answer();
     std::span<const BlockKey> held = std::span(chain).first(matched);
     Result<LeaseId> lease = co_await store_.Hold(session.caller, call.namespace_slot, held, hold_us);
-    if (lease) co_return Answer{.a = *lease, .b = matched};
+    if (lease)
+      co_return co_await ReplyRuns(session, call, std::move(runs), Answer{.a = *lease, .b = matched});
     if (lease.error().code() != Code::kMiss) co_return Fail(session, call, lease.error());
     matched = 0;
   }
@@ -282,18 +329,15 @@ Task<Answer> Calls::Acquire(Session& session, const Submission& call) {
                                          call.reply_bytes, " bytes"));
   if (!status.ok()) co_return Fail(session, call, status);
   const auto lease_us = static_cast<std::int64_t>(call.a);
+  const auto worth_us = static_cast<std::int64_t>(std::min<std::uint64_t>(call.b, kNoWorthLimit));
   Result<AcquireGrant> grant = co_await store_.Acquire(session.caller, call.namespace_slot, blocks, lease_us,
-                                                       DeadlineOf(executor_, call));
+                                                       DeadlineOf(executor_, call), worth_us);
   if (!grant) co_return Fail(session, call, grant.error());
   std::span<std::byte> room = ReplyRoom(session, call);
   const std::size_t reply_bytes = grant->views.size() * sizeof(ViewItem);
   for (std::size_t i = 0; i < grant->views.size(); ++i) {
     if (i > 0 && i % kItemsPerStep == 0) co_await Yield();
-    const ViewGrant& view = grant->views[i];
-    const ViewItem item{.place = view.place,
-                        .code = static_cast<std::uint32_t>(view.code),
-                        .bytes = view.bytes,
-                        .generation = view.generation};
+    const ViewItem item = ItemOf(grant->views[i]);
     std::memcpy(room.data() + i * sizeof(item), &item, sizeof(item));
   }
   co_return Answer{.reply_bytes = static_cast<std::uint32_t>(reply_bytes), .a = grant->lease};

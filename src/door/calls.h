@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/task.h"
 #include "door/arguments.h"
@@ -43,6 +44,9 @@ class Calls final {
   Task<Answer> Attach(Session& session, const Submission& call);
   Task<Answer> MatchRest(Session& session, const Submission& call);
   Task<Answer> Hold(Session& session, const Submission& call);
+  // A match's reply with `runs`, as far as there is room for them.
+  Task<Answer> ReplyRuns(Session& session, const Submission& call, std::vector<MatchRunItem> runs,
+                         Answer answer);
   Task<Answer> Acquire(Session& session, const Submission& call);
   Answer Release(Session& session, const Submission& call);
   Task<Answer> Write(Session& session, const Submission& call);

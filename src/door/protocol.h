@@ -79,10 +79,12 @@ enum class Op : std::uint16_t {
   kNone = 0,
   kAttach,     // args: AttachArgs + serialized spec; reply: AttachReply or message
   kMatchRest,  // args: keys after the last the index had; a = how many the client has matched; reply:
-               // MatchReply
+               // MatchReply, runs
   kHold,       // args: the chain's keys; a = hold_us, b = how many the client has matched in the index;
-               // result a = lease id (0: nothing was there), b = blocks that are held
-  kAcquire,  // args: BlockItems; a = lease_us, b = worth_us; result a = lease id (0: none); reply: ViewItems
+               // result a = lease id (0: nothing was there), b = blocks that are held; reply: MatchReply and
+               // the runs of all that is held, where there is room for it
+  kAcquire,    // args: BlockItems; a = lease_us, b = worth_us: what lies below memory and would be there later
+               // is not fetched; result a = lease id (0: none); reply: ViewItems
   kRelease,  // a = lease id
   // b = conversation, 0: none; args: as many WriteItems as a says, then segment checksums; reply: a
   // WriteReplyItem each, then the message of the first that failed
@@ -144,6 +146,9 @@ struct alignas(4096) SessionMemory {
   alignas(64) std::uint64_t core_sleeps;  // node writes; not 0: a submission must write the core's eventfd
   std::uint64_t
       ended;  // node writes; not 0: the session and its leases are over, before any of them is let go
+  // Node writes, before the welcome; not 0: what the index does not have may lie in a tier below memory, and
+  // an acquire brings it up. A node of before there was one leaves it 0.
+  std::uint64_t has_lower;
   alignas(64) std::uint64_t
       client_sleeps;  // client writes; not 0: a completion must write the client's eventfd
   alignas(64) Submission submissions[kRingEntries];
@@ -198,7 +203,7 @@ struct PutIdItem {
 struct ViewItem {
   std::uint32_t place = 0;  // alignment units from the start of the slots
   std::uint32_t code = 0;   // ok or why there is no view
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;  // where code is kTooLate: in how many us it would have been ready, 0: not known
   std::uint64_t generation = 0;  // the slot's; the same after use: the view was good
 };
 
@@ -218,9 +223,12 @@ struct MatchReply {
   std::uint32_t blocks = 0;
 };
 
+inline constexpr std::uint32_t kInMemory = 0;
+inline constexpr std::uint32_t kOnFlash = 1;
+
 struct MatchRunItem {
   std::uint32_t blocks = 0;
-  std::uint32_t where = 0;
+  std::uint32_t where = kInMemory;
   std::int64_t ready_in_us = 0;
 };
 

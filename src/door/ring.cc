@@ -77,4 +77,6 @@ void NodeRing::SetCoreSleeps(bool sleeps) { Store(memory_->core_sleeps, sleeps ?
 
 void NodeRing::SetEnded() { Store(memory_->ended, 1); }
 
+void NodeRing::SetHasLower(bool has) { Store(memory_->has_lower, has ? 1 : 0); }
+
 }  // namespace cistern::door

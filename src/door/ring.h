@@ -50,6 +50,8 @@ class NodeRing final {
   void SetCoreSleeps(bool sleeps);
   // What the client looks at to decide whether its leases still are.
   void SetEnded();
+  // Whether there is a tier below memory; before the client has the session.
+  void SetHasLower(bool has);
 
  private:
   SessionMemory* memory_;

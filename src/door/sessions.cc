@@ -119,6 +119,7 @@ Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hell
     *event = std::move(*made);
   }
   session->ring.SetCoreSleeps(true);
+  session->ring.SetHasLower(store_.tier() != nullptr);
   co_return std::move(session);
 }
 

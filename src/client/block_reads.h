@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading blocks out of shared memory, as Client::Read does: checked, reported where they are bad, touched.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "arena/reader.h"
+#include "cistern/store.h"
+#include "client/channel.h"
+
+namespace cistern::client {
+
+// What of the namespace can be read now: nothing under another incarnation than the one that was attached.
+ReadCall BeginRead(const Channel& channel, const Namespace& ns);
+
+// Ranges of one read as the reader takes them, without an allocation for the usual few.
+class Ranges final {
+ public:
+  // False: a range that no part can have.
+  bool Set(std::span<const ReadRange> ranges);
+  std::span<const RangeCopy> get() const { return set_; }
+
+ private:
+  std::array<RangeCopy, 8> few_;
+  std::array<std::span<std::byte>, 8> few_targets_;
+  std::vector<RangeCopy> many_;
+  std::vector<std::span<std::byte>> many_targets_;
+  std::span<const RangeCopy> set_;
+};
+
+// One call's reads; borrows the channel and the namespace. Large: it has the reader's scratch.
+class BlockReads final {
+ public:
+  BlockReads(Channel& channel, const Namespace& ns, bool touch)
+      : channel_(channel), ns_(ns), touch_(touch), call_(BeginRead(channel, ns)) {}
+
+  // What the index says; the head and seal of what it found are on their way then.
+  std::optional<Found> Find(const BlockRead& block) const;
+  // A hint about a block that did not come from the index.
+  void Expect(const Found& found) const { channel_.reader().Prefetch(found); }
+  // kOk, kMiss or kInvalid. `found` is tried first; what the index says after it.
+  Code Read(const BlockRead& block, const std::optional<Found>& found);
+  // All of them, the next one's head and seal on their way while one is copied.
+  ReadResult All(std::span<const BlockRead> blocks);
+
+ private:
+  Channel& channel_;
+  const Namespace& ns_;
+  const bool touch_;
+  const ReadCall call_;
+  Ranges ranges_;
+  OpenRecord record_;
+};
+
+// How many outcomes from the first on are kOk.
+std::uint32_t LeadingHits(std::span<const Code> outcomes);
+
+}  // namespace cistern::client
