@@ -143,13 +143,12 @@ Result<std::vector<std::byte>> Store::Get(const Namespace& ns, const BlockKey& k
   BlockRead read{.key = key, .ranges = std::span(&range, 1)};
   Result<ReadResult> result = Read(ns, std::span(&read, 1), options).Wait();
   if (!result) return Error(result.error());
+  const Code outcome = result->outcomes.front();
+  if (outcome == Code::kOk) return bytes;
   // Past the range's end: another record of this key came between the two looks, and this one's length is
   // gone.
-  if (result->outcomes.front() != Code::kOk && result->outcomes.front() != Code::kInvalid)
-    return Error(result->outcomes.front(), Text("block ", key.ToHex(), " is not here in time"));
-  if (result->outcomes.front() != Code::kOk)
-    return Error(Code::kMiss, Text("block ", key.ToHex(), " is not here"));
-  return bytes;
+  return Error(outcome == Code::kInvalid ? Code::kMiss : outcome,
+               Text("block ", key.ToHex(), outcome == Code::kTooLate ? " is not here in time" : " is not here"));
 }
 
 }  // namespace cistern

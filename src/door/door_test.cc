@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "door/match_wire.h"
 #include "door/test_door.h"
 
 // Read by ThreadSanitizer alone, which cannot see how the library behind the log synchronises.
@@ -201,10 +202,37 @@ TEST(Calls, AHoldMatchesTheRestItself) {
   ASSERT_EQ(CodeOf(answer), Code::kOk) << client.ReplyText();
   EXPECT_NE(answer.a, 0u);
   EXPECT_EQ(answer.b, 3u);
+  const auto reply_of = [&](const Completion& completion) {
+    return ReadMatchReply(
+        std::span(client.page().arguments).subspan(kArgumentBytes / 2, completion.reply_bytes));
+  };
+  const auto runs = reply_of(answer);
+  ASSERT_TRUE(runs.has_value()) << runs.error().ToString();
+  ASSERT_EQ(runs->size(), 1u);
+  EXPECT_EQ(runs->front().blocks, 3u);
+  EXPECT_EQ(runs->front().where, kInMemory);
+  // As of a client that expects no runs.
+  hold.reply_bytes = sizeof(MatchReply);
+  answer = client.Do(hold);
+  EXPECT_EQ(answer.b, 3u);
+  EXPECT_EQ(answer.reply_bytes, 0u);
   Submission rest = client.With(Op::kMatchRest, std::span<const KeyItem>(chain).subspan(1));
   rest.a = 1;
-  ASSERT_EQ(CodeOf(client.Do(rest)), Code::kOk) << client.ReplyText();
+  answer = client.Do(rest);
+  ASSERT_EQ(CodeOf(answer), Code::kOk) << client.ReplyText();
   EXPECT_EQ(client.Reply<MatchReply>().blocks, 2u);
+  EXPECT_EQ(reply_of(answer)->front().blocks, 2u);
+  rest = client.With(Op::kMatchRest, std::span<const KeyItem>(chain).subspan(3));
+  rest.a = 3;
+  EXPECT_TRUE(reply_of(client.Do(rest))->empty());
+  rest.reply_bytes = sizeof(MatchReply);
+  EXPECT_EQ(CodeOf(client.Do(rest)), Code::kInvalid);
+}
+
+TEST(Calls, ANodeOfMemoryAloneSaysThatNothingLiesBelow) {
+  TestDoor door;
+  RawClient client = RawClient::In(door);
+  EXPECT_EQ(client.page().has_lower, 0u);
 }
 
 TEST(Calls, WhatIsWrongWithACallIsItsAnswer) {

@@ -106,6 +106,8 @@ TEST_F(Whole, ViewsAreTheBlocksBytesAndADropEndsThem) {
   ASSERT_TRUE(lease.has_value()) << lease.error().ToString();
   ASSERT_EQ(lease->views().size(), 3u);
   EXPECT_EQ(lease->views()[1].data, nullptr);
+  EXPECT_EQ(lease->views()[1].code, Code::kMiss);
+  EXPECT_EQ(lease->views()[0].code, Code::kOk);
   for (std::size_t i : {0, 2}) {
     const View& view = lease->views()[i];
     const std::vector<std::byte> body = BodyOf(i == 0 ? 1 : 2, kBytes);
@@ -125,6 +127,32 @@ TEST_F(Whole, ATicketGivenUpReleasesTheLeaseThatItBrings) {
   for (int i = 0; i < 100; ++i) (void)store.Acquire(ns, std::span(&ref, 1));
   Until([&] { return StatusNumber(store, "leases") == 0; });
   EXPECT_GE(StatusNumber(store, "leases_granted"), 1u);
+}
+
+TEST_F(Whole, Promise4AnAnswerThatNobodyTakesReleasesItsLease) {
+  PutChain(1, 1);
+  const BlockRef ref{KeyOf(1)};
+  {
+    Ticket<Lease> answered = store.Acquire(ns, std::span(&ref, 1), {.lease_us = kMaxLeaseUs});
+    Until([&] { return answered.ready(); });
+    EXPECT_EQ(StatusNumber(store, "leases"), 1u);
+  }
+  Until([&] { return StatusNumber(store, "leases") == 0; });
+}
+
+TEST_F(Whole, AMatchSaysThatAllOfItIsInMemory) {
+  std::vector<BlockKey> chain = PutChain(1, 5);
+  const auto check = [](const MatchResult& match, std::size_t blocks) {
+    ASSERT_EQ(match.runs.size(), 1u);
+    EXPECT_EQ(match.runs[0].blocks, blocks);
+    EXPECT_EQ(match.runs[0].where, MatchRun::Where::kMemory);
+    EXPECT_EQ(match.runs[0].ready_in_us, 0);
+  };
+  check(*store.Match(ns, chain).Wait(), 5);
+  chain.push_back(KeyOf(999));  // the node is asked
+  check(*store.Match(ns, chain).Wait(), 5);
+  check(*store.Match(ns, chain, {.hold_us = 1'000}).Wait(), 5);
+  EXPECT_TRUE(store.Match(ns, std::span(chain).last(1)).Wait()->runs.empty());
 }
 
 TEST_F(Whole, APutFromStagingNeedsNoCopyAndStagingGrows) {
