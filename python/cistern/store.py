@@ -117,7 +117,7 @@ class MatchRun(NamedTuple):
     where: str
     """"memory", or the tier below that has it: "flash"."""
     ready_in_us: int
-    """About when they could be read, if asked for now."""
+    """About how long until all of them could be in memory, if asked for now; 0 for those that are."""
 
 
 class MatchResult(NamedTuple):
@@ -133,7 +133,8 @@ class ReadResult(NamedTuple):
     leading_hits: int
     """Blocks before the first that was not a hit."""
     outcomes: bytes
-    """A Code a block. Where it is not Code.OK the destination holds anything."""
+    """A Code a block: OK, MISS, INVALID; of blocks below memory also TOO_LATE, and BUSY where there was no room to
+    fetch them into. Where it is not Code.OK the destination holds anything."""
 
 
 class WriteResult(NamedTuple):
@@ -384,7 +385,8 @@ class Store(Handle):
         max_age_us: int = 0,
         deadline_us: int = DEADLINE_US,
     ) -> MatchResult:
-        """The longest prefix of the chain that can be read, over all groups together: a hint, read() proves.
+        """The longest prefix of the chain that can be read, over all groups together: a hint, read() proves. What
+        lies on flash counts; its runs say so, and it begins to come up as far as the node reads ahead.
 
         hold_us: over 0, what matched is leased that long (at most MAX_LEASE_US); the answer's `hold` has it.
         max_age_us: with a Chain, an answer that it remembers of this namespace and that is not older may be
@@ -405,7 +407,11 @@ class Store(Handle):
         worth_us: int = NO_WORTH_LIMIT,
     ) -> Lease:
         """Leases views of a group's blocks, without a copy; None in place of a block that is not here (all of
-        them, where none is: then there is no lease to end). At most 20,000 keys a call."""
+        them, where none is: then there is no lease to end). At most 20,000 keys a call.
+
+        Blocks that lie on flash are fetched into memory first, all beside each other. worth_us: one that would be
+        ready later is None, as is one that was not ready by then or by the deadline. Raises TooLate where that
+        leaves none."""
         return Lease(self._native.acquire(namespace._native, _plain(keys), group, lease_us, deadline_us, worth_us))
 
     def read(
@@ -424,9 +430,10 @@ class Store(Handle):
 
         into: a writable buffer (receives the part's first bytes, as many as it has), a sequence of writable
         buffers (one after the other from the part's begin: scatter), or a sequence of Range. A range past the
-        part's end is Code.INVALID for that block. worth_us: where it would be ready later, it is refused with
-        Code.TOO_LATE. touch: count as a use for eviction. Raises Invalid where the counts differ, or for a
-        buffer that is read-only, not contiguous, or not in this host's memory.
+        part's end is Code.INVALID for that block. What lies on flash is fetched into memory first, all beside each
+        other. worth_us: where that would be ready later, it is not fetched but Code.TOO_LATE (0: only what is in
+        memory). touch: count as a use for eviction. Raises Invalid where the counts differ, or for a buffer that is
+        read-only, not contiguous, or not in this host's memory.
         """
         return ReadResult(
             *self._native.read(namespace._native, _plain(keys), into, group, part, deadline_us, worth_us, touch)

@@ -14,7 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from cistern.vllm import cpus, identity, keys, options, versions
+from cistern import MatchRun
+from cistern.vllm import cpus, identity, keys, options, tiers, versions
 from cistern.vllm.pace import Pace
 
 # ---------------------------------------------------------------------------- options
@@ -220,8 +221,25 @@ def test_a_load_is_worth_it_where_it_is_sooner_than_computing() -> None:
     assert pace.worth(128, 1 << 30)  # nothing measured yet
     pace.step(1000, 1.0)
     assert pace.worth(1000, 500_000_000) and not pace.worth(1000, 2_000_000_000)
+    assert pace.worth(1000, 500_000_000, ready_s=0.4) and not pace.worth(1000, 500_000_000, ready_s=0.6)
     pace.step(1, 0.6)  # a short hit that costs two long steps
     assert not pace.worth(1000, 1)
+
+
+def test_a_load_reaches_to_the_ends_of_runs_and_waits_for_those_below_memory() -> None:
+    runs = [
+        MatchRun(4, "memory", 0), MatchRun(3, "flash", 200_000), MatchRun(2, "memory", 0), MatchRun(1, "flash", 100_000)
+    ]
+    assert tiers.reaches(runs, 0) == [(10, pytest.approx(0.3)), (9, 0.2), (7, 0.2), (4, 0.0)]
+    assert tiers.reaches(runs, 4) == [(10, pytest.approx(0.3)), (9, 0.2), (7, 0.2)]
+    assert tiers.reaches(runs, 7) == [(10, 0.1), (9, 0.0)]
+    assert tiers.reaches(runs, 10) == tiers.reaches([], 0) == []
+
+
+def test_a_load_is_said_to_come_from_the_lowest_tier_that_it_touches() -> None:
+    runs = [MatchRun(4, "memory", 0), MatchRun(3, "flash", 200_000), MatchRun(2, "memory", 0)]
+    assert tiers.lowest(runs, 0, 4) == tiers.lowest(runs, 7, 9) == tiers.lowest([], 0, 4) == "memory"
+    assert tiers.lowest(runs, 0, 5) == tiers.lowest(runs, 6, 9) == tiers.lowest(runs, 4, 7) == "flash"
 
 
 def test_a_node_is_started_with_what_the_options_say(monkeypatch: pytest.MonkeyPatch) -> None:

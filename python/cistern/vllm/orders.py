@@ -18,6 +18,8 @@ class LoadOrder:
     deadline_us: int = 0
     worth_us: int = 0
     """0: whenever it is ready."""
+    where: str = "memory"
+    """The lowest tier that any of it lay in when it was asked for."""
     doomed: bool = False
     """Not to be tried: reported as failed, so that the engine computes."""
 

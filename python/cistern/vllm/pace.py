@@ -20,6 +20,7 @@ class Pace:
     prefill_tokens_per_s: float = 0.0
     step_s: float = 0.0
     load_bytes_per_s: float = 5e9
+    """Out of the store's memory."""
 
     def step(self, tokens: int, seconds: float) -> None:
         """A step that computed `tokens` took so long."""
@@ -41,9 +42,10 @@ class Pace:
     def load_s(self, bytes_: int) -> float:
         return bytes_ / self.load_bytes_per_s + LOAD_STEPS * self.step_s
 
-    def worth(self, tokens: int, bytes_: int) -> bool:
+    def worth(self, tokens: int, bytes_: int, ready_s: float = 0.0) -> bool:
+        """`ready_s`: until all of it could be in memory."""
         computing = self.compute_s(tokens)
-        return computing == 0.0 or self.load_s(bytes_) < computing
+        return computing == 0.0 or ready_s + self.load_s(bytes_) < computing
 
 
 def _mix(known: float, new: float) -> float:

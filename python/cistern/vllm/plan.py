@@ -58,6 +58,8 @@ class Tracked:
     load_failed: bool = False
     loaded_tokens: int = 0
     load_us: int = 0
+    loaded_from: str = "memory"
+    """The lowest tier that anything of it was loaded from."""
     load: int = 0
     """The load under way, or 0."""
 
@@ -394,4 +396,6 @@ class Plan:
             request.load_failed = True
             request.saved = min(request.saved, load.order.first_block + good)
         request.loaded_tokens += good * self.limits.block_tokens
+        if good and load.order.where != "memory":
+            request.loaded_from = load.order.where
         request.load_us = max(report.took_us for report in load.ranks.values())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .. import Chain, Error, Gone, Lease
+from .. import Chain, Error, Gone, Lease, MatchRun
 from . import identity, versions
 from .conversations import Conversations
 from .events import Stored
@@ -23,6 +23,7 @@ from .orders import GroupShape, Hello, LoadOrder, RankReport, SaveOrder
 from .pace import Pace
 from .plan import Effects, Limits, Plan, Tracked
 from .stats import CisternStats
+from .tiers import lowest, reaches
 
 if TYPE_CHECKING:
     from .worker import Worker
@@ -55,6 +56,8 @@ class _Live:
     found: int = -1
     found_at: float = 0.0
     found_keys: int = 0
+    runs: tuple[MatchRun, ...] = ()
+    """Of what was found: where it lay."""
     first_asked: float = 0.0
     used: int = 0
     """Leading blocks that the store knows its conversation to use."""
@@ -158,15 +161,21 @@ class Scheduler:
         if joined is None:
             return self._not_ready(live)
         found = self._found(live, joined)
-        tokens = self._plan.external_tokens(request.request_id, found, computed_tokens, request.num_tokens)
         if not live.counted:
             live.counted = True
             self.stats.add("asked_tokens", request.num_tokens)
-        if tokens <= 0 or tokens < self._options.min_load_tokens:
-            return 0, False
-        if not self._options.min_load_tokens and not self._pace.worth(tokens, self._bytes_of(tokens)):
-            return 0, False
-        return tokens, True
+        # Not all of it where what lies below memory would come later than it is computed; but with windows a
+        # match may end only where it does.
+        ends = reaches(live.runs, computed_tokens // self._block_tokens) if found > 0 else []
+        if any(group.window_tokens for group in self._groups):
+            ends = ends[:1]
+        for blocks, ready_s in ends:
+            tokens = self._plan.external_tokens(request.request_id, blocks, computed_tokens, request.num_tokens)
+            if tokens <= 0 or tokens < self._options.min_load_tokens:
+                break
+            if self._options.min_load_tokens or self._pace.worth(tokens, self._bytes_of(tokens), ready_s):
+                return tokens, True
+        return 0, False
 
     def allocated(self, request: Any, pages: Sequence[Sequence[int]], external_tokens: int) -> None:
         live = self._live.get(request.request_id)
@@ -178,6 +187,7 @@ class Scheduler:
             order,
             deadline_us=int(self._options.load_timeout_s * 1e6),
             worth_us=int(worth_s * 1e6),
+            where=lowest(live.runs, order.first_block, order.first_block + len(order.keys)),
         )
         self._loads.append(order)
         if not order.doomed:
@@ -201,7 +211,7 @@ class Scheduler:
             return None
         return {
             f"{PREFIX}loaded_tokens": tracked.loaded_tokens,
-            f"{PREFIX}where": "memory",
+            f"{PREFIX}where": tracked.loaded_from,
             f"{PREFIX}load_ms": round(tracked.load_us / 1000, 3),
         }
 
@@ -487,6 +497,7 @@ class Scheduler:
             self._say(f"the node did not answer a match: {error}")
             return 0
         live.found, live.found_at, live.found_keys = answer.blocks, now, known
+        live.runs = answer.runs
         name = live.tracked.conversation
         if name and live.found > live.used:
             live.used = live.found
@@ -543,7 +554,8 @@ class Scheduler:
             self.stats.add("hit_tokens", good * self._block_tokens)
             self.stats.add("loaded_bytes", sum(report.moved_bytes for report in reports))
             self.stats.add("load_us", took_us)
-            self._pace.load(max(report.moved_bytes for report in reports), took_us / 1e6)
+            if load.order.where == "memory":
+                self._pace.load(max(report.moved_bytes for report in reports), took_us / 1e6)
         self._conversations.settle()
 
     def _release_hold(self, number: int, _: Joined) -> None:
