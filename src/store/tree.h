@@ -164,6 +164,9 @@ class Tree final {
   void PrefetchBucket(Tag tag) const { table_.Prefetch(tag); }
   void PrefetchBlock(Tag tag) const;
   BlockId PrefetchRecord(RealmId realm, Tag tag) const;
+  // Of a block whose id is known: what is asked of it most, and its first record when it is in the cache.
+  void PrefetchKnown(BlockId block) const;
+  void PrefetchRecordOf(BlockId block) const;
   // Whether its records do not say that it has another key.
   bool MayHaveKey(BlockId block, const BlockKey& key) const;
   // A new block. kNoId when max_blocks are there. Without a parent (kNoId) it is loose until it is adopted.
