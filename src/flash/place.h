@@ -8,9 +8,9 @@ namespace cistern {
 
 inline constexpr std::uint32_t kNoRegion = 0xffff'ffff;
 
-// Unit `unit` of region `region`; a unit is the arena's alignment, and regions are counted over all devices of
-// the tier in the order in which they were attached. Eight bytes with the alignment of four: an index of what
-// is on flash holds one a block.
+// Unit `unit` of region `region`; a unit is the arena's alignment, and regions are counted over all devices
+// of the tier in the order in which they were attached. Eight bytes with the alignment of four: an index of
+// what is on flash holds one a block.
 struct FlashPlace {
   std::uint32_t region = kNoRegion;
   std::uint32_t unit = 0;

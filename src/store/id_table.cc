@@ -75,7 +75,8 @@ void SpanPool::Free(void* memory, std::size_t bytes) {
 IdTable::IdTable(std::uint32_t most)
     // Roots are among the ids and not counted in `most`, so there are twice as many.
     : id_mask_(static_cast<std::uint32_t>(
-          std::min<std::uint64_t>(std::bit_ceil(std::uint64_t{most} * 2 + 0x1'0000), std::uint64_t{1} << 32) - 1)),
+          std::min<std::uint64_t>(std::bit_ceil(std::uint64_t{most} * 2 + 0x1'0000), std::uint64_t{1} << 32) -
+          1)),
       subtables_(std::max<std::uint64_t>(1, std::uint64_t{most} / kFullIds)) {}
 
 IdTable::~IdTable() {

@@ -4,7 +4,8 @@
 // drop.cc (what goes for good), recover.cc (what comes back).
 //
 // A step of the core counts what it touches (R16): whoever loops asks Spent() and yields. Ids of records and
-// puts may be reused across a yield, so who kept one over it compares serials, or counts as a user of the put.
+// puts may be reused across a yield, so who kept one over it compares serials, or counts as a user of the
+// put.
 #pragma once
 
 #include <algorithm>

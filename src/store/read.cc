@@ -249,8 +249,8 @@ Task<bool> BlockStore::Impl::Verify(Held held) {
     co_return true;
   }
   counters_.cut_bad.Add();
-  log_.Log(LogLevel::kWarning, "block ", now.key.ToHex(), ": its record at place ",
-           r.place, " fails its seal; it goes with what descends from it");
+  log_.Log(LogLevel::kWarning, "block ", now.key.ToHex(), ": its record at place ", r.place,
+           " fails its seal; it goes with what descends from it");
   Cut(now.block, Reason::kBad);
   co_return false;
 }
