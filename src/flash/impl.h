@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,7 @@ class Tier::Impl final {
     Member& member_;
   };
   class Reading;
+  class Appending;
 
   // What a look at a device found, before anything is touched.
   struct Look {
@@ -174,6 +176,7 @@ class Tier::Impl final {
   std::size_t turn_ = 0;  // of the members, for appends
   std::uint64_t next_epoch_ = 0;
   flash::Budget budget_;
+  std::multiset<std::uint64_t> appending_;  // the least sequence of each append that is under way
   Counters counters_;
   DeviceOut hook_;
   bool closing_ = false;

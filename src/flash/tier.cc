@@ -267,7 +267,8 @@ Task<Status> Tier::Impl::Release(std::uint32_t number) {
 }
 
 std::uint64_t Tier::Impl::oldest_sequence() const {
-  std::uint64_t oldest = UINT64_MAX;
+  // Appends may go to another device than the one on which they were begun.
+  std::uint64_t oldest = appending_.empty() ? UINT64_MAX : *appending_.begin();
   for (const auto& member : members_) {
     if (member->device.in_service() && !member->sequences.empty()) {
       oldest = std::min(oldest, *member->sequences.begin());

@@ -63,9 +63,11 @@ Task<void> BlockStore::Impl::WriteDown() {
   co_await Yield();
   while (!down_.empty()) {
     std::deque<DownItem> items;
-    std::vector<Outgoing> batch;
-    co_await GatherDown(items, batch);
-    if (batch.empty()) break;
+    co_await GatherDown(items);
+    if (items.empty()) break;
+    co_await Yield();
+    const std::vector<Outgoing> batch = LeaveOutTheDead(items);
+    if (batch.empty()) continue;
     auto places = co_await tier_->Append(batch);
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (Spent()) co_await Yield();
@@ -80,12 +82,36 @@ Task<void> BlockStore::Impl::WriteDown() {
   --writers_;
 }
 
-Task<void> BlockStore::Impl::GatherDown(std::deque<DownItem>& items, std::vector<Outgoing>& batch) {
+// In one step with the append that follows: a record that was dropped before it is on its way must not go, or
+// it would come with a number that its tombstone does not wait for (R10).
+std::vector<Outgoing> BlockStore::Impl::LeaveOutTheDead(std::deque<DownItem>& items) {
+  std::vector<Outgoing> batch;
+  std::deque<DownItem> living;
+  for (DownItem& item : items) {
+    Count();
+    if (!Lives(item.held) || tree_.record(item.held.record).place != item.place) {
+      EndIo(item.place);
+      DropHold(item.held);
+      continue;
+    }
+    living.push_back(std::move(item));
+  }
+  items = std::move(living);
+  for (DownItem& item : items) {
+    item.outgoing.sequence = sequence_++;
+    item.outgoing.seal.part_bytes = item.part_bytes;
+    item.outgoing.seal.segment_crcs = item.crcs;
+    batch.push_back(item.outgoing);
+  }
+  return batch;
+}
+
+Task<void> BlockStore::Impl::GatherDown(std::deque<DownItem>& items) {
   const std::uint64_t memory = slots_.arena().geometry().slots_bytes() / kBatchShare;
   const std::uint64_t most = (options_.max_blocks > 0 ? options_.max_blocks : max_records_) / kBatchShare;
-  const std::size_t most_records = std::clamp<std::uint64_t>(most, 1, kMaxBatchRecords);
+  const std::size_t most_records = std::clamp<std::uint64_t>(most, 1, kBatchRecords);
   std::uint64_t bytes = 0;
-  while (!down_.empty() && batch.size() < most_records && bytes < std::min(kDownBatchBytes, memory)) {
+  while (!down_.empty() && items.size() < most_records && bytes < std::min(kDownBatchBytes, memory)) {
     if (Spent()) co_await Yield();
     if (down_.empty()) break;
     const Held held = down_.front();
@@ -107,12 +133,11 @@ Task<void> BlockStore::Impl::GatherDown(std::deque<DownItem>& items, std::vector
       if (r.holds == 0 && order_.Parked(held.record)) order_.Unpark(held.record);
       continue;
     }
-    if (AddToBatch(held, record_bytes, items, batch)) bytes += record_bytes;
+    if (AddToBatch(held, record_bytes, items)) bytes += record_bytes;
   }
 }
 
-bool BlockStore::Impl::AddToBatch(Held held, std::uint64_t record_bytes, std::deque<DownItem>& items,
-                                  std::vector<Outgoing>& batch) {
+bool BlockStore::Impl::AddToBatch(Held held, std::uint64_t record_bytes, std::deque<DownItem>& items) {
   const Record r = tree_.record(held.record);
   const ArenaSpace& arena = slots_.arena();
   const std::uint32_t alignment = arena.geometry().alignment;
@@ -133,18 +158,15 @@ bool BlockStore::Impl::AddToBatch(Held held, std::uint64_t record_bytes, std::de
   AddHold(held.record);
   BeginIo(r.place);
   Count(2 + seal->segment_count() / 16);
-  batch.push_back({.body = arena.slot(r.place),
+  item.outgoing = {.body = arena.slot(r.place),
                    .seal = {.incarnation = seal->incarnation(),
                             .group = r.group,
                             .key = r.key,
                             .parent = seal->parent(),
-                            .put_id = seal->put_id(),
-                            .part_bytes = item.part_bytes,
-                            .segment_crcs = item.crcs},
-                   .sequence = sequence_++,
+                            .put_id = seal->put_id()},
                    .born = r.born,
                    .expiry = r.expiry,
-                   .conversation = conversations_.Of(tree_.block(r.block).realm, r.key)});
+                   .conversation = conversations_.Of(tree_.block(r.block).realm, r.key)};
   return true;
 }
 
