@@ -46,8 +46,9 @@ Result<std::string> OutputOf(const std::vector<std::string>& command) {
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    return Error(Code::kIoError, Text(command[0], " ended with ", WIFEXITED(status) ? WEXITSTATUS(status) : -1,
-                                      ": ", output.substr(0, 300)));
+    return Error(Code::kIoError,
+                 Text(command[0], " ended with ", WIFEXITED(status) ? WEXITSTATUS(status) : -1, ": ",
+                      output.substr(0, 300)));
   }
   return output;
 }
@@ -56,7 +57,8 @@ Result<std::string> OutputOf(const std::vector<std::string>& command) {
 
 Status FindFio() {
   if (OutputOf({"fio", "--version"})) return Status();
-  return Status(Code::kMiss, "the flash rows are measured against fio, which is not here: apt-get install fio");
+  return Status(Code::kMiss,
+                "the flash rows are measured against fio, which is not here: apt-get install fio");
 }
 
 std::vector<std::string> FioCommand(const FioJob& job) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a device can do, by fio: the limit of the flash rows. fio reads the tier's own file, never writes it; for
-// writes it has a file of its own beside it, written through once before.
+// What a device can do, by fio: the limit of the flash rows. fio reads the tier's own file, never writes it;
+// for writes it has a file of its own beside it, written through once before.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct FioJob {
   bool write = false;
   std::uint64_t block_bytes = 1u << 20;
   std::uint32_t depth = 32;
-  std::uint64_t bytes = 512u << 20;       // of transfers
-  std::uint64_t file_bytes = 0;           // of the file, from its start
+  std::uint64_t bytes = 512u << 20;  // of transfers
+  std::uint64_t file_bytes = 0;      // of the file, from its start
   std::string engine = "io_uring";
 };
 

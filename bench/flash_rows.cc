@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/fd.h"
 #include "base/format.h"
 #include "base/units.h"
 #include "daemon.h"
@@ -154,11 +155,12 @@ Status ReadRows(BenchOptions& options, Store& store, const FilledBlocks& blocks,
   const std::size_t count = depth == 1 ? 200 : 512;
   struct stat info;
   if (stat(file.c_str(), &info) != 0) return Status(Code::kIoError, Text(file, ": ", ErrnoText(errno)));
-  FioJob job{.file = file,
-             .block_bytes = blocks.block_bytes,
-             .depth = static_cast<std::uint32_t>(depth),
-             .bytes = count * blocks.block_bytes,
-             .file_bytes = static_cast<std::uint64_t>(info.st_size) / blocks.block_bytes * blocks.block_bytes};
+  FioJob job{
+      .file = file,
+      .block_bytes = blocks.block_bytes,
+      .depth = static_cast<std::uint32_t>(depth),
+      .bytes = count * blocks.block_bytes,
+      .file_bytes = static_cast<std::uint64_t>(info.st_size) / blocks.block_bytes * blocks.block_bytes};
   auto warm = ReadBlocks(options, store, blocks, round, count, depth, nullptr);
   if (!warm) return warm.error();
   std::vector<double> p50_ratios;
@@ -174,7 +176,8 @@ Status ReadRows(BenchOptions& options, Store& store, const FilledBlocks& blocks,
     limit.call_us.push_back(fio->p50_us);
     p50_ratios.push_back(Median(calls.call_us) / fio->p50_us);
   }
-  BenchRow row = RateRow(Text("flash_read_", SizeText(blocks.block_bytes), "_depth_", depth), "fio", ours, limit);
+  BenchRow row =
+      RateRow(Text("flash_read_", SizeText(blocks.block_bytes), "_depth_", depth), "fio", ours, limit);
   options.row(row);
   if (depth > 1) return Status();
   BenchRow p50{.name = Text("flash_read_", SizeText(blocks.block_bytes), "_depth_1_p50"),
@@ -295,7 +298,8 @@ Status WorthRows(BenchOptions& options, Store& store, Daemon& daemon, const Fill
   stop = true;
   for (std::thread& other : others) other.join();
   if (!failed.ok()) return failed;
-  BenchRow row{.name = Text("flash_worth_us_error_of_", errors.size()), .value = 100 * Median(errors), .unit = "%"};
+  BenchRow row{
+      .name = Text("flash_worth_us_error_of_", errors.size()), .value = 100 * Median(errors), .unit = "%"};
   row.ratio_low = 100 * Quantile(errors, 0.25);
   row.ratio_high = 100 * Quantile(errors, 0.75);
   options.row(row);
@@ -305,8 +309,8 @@ Status WorthRows(BenchOptions& options, Store& store, Daemon& daemon, const Fill
   return Status();
 }
 
-// From exec to a checked read of the deepest block by a client that connected after it. Of a reboot the memory
-// is gone.
+// From exec to a checked read of the deepest block by a client that connected after it. Of a reboot the
+// memory is gone.
 Status RestartRow(BenchOptions& options, Daemon& daemon, const FilledBlocks& blocks, bool reboot) {
   Series series;
   std::vector<std::byte> bytes(blocks.block_bytes);
@@ -329,7 +333,8 @@ Status RestartRow(BenchOptions& options, Daemon& daemon, const FilledBlocks& blo
     options.wrong_bytes += CountWrongBytes(deepest, bytes);
     options.bytes_verified += blocks.block_bytes;
   }
-  BenchRow row = TimeRow(Text(reboot ? "reboot_" : "restart_", blocks.keys.size(), "_blocks_on_flash"), "", series, {});
+  BenchRow row =
+      TimeRow(Text(reboot ? "reboot_" : "restart_", blocks.keys.size(), "_blocks_on_flash"), "", series, {});
   row.unit = "s";
   row.value = row.p50_us / 1e6;
   row.ratio_low = Quantile(series.call_us, 0) / 1e6;
@@ -344,9 +349,9 @@ Status Restarts(BenchOptions& options) {
   auto place = FlashPlaceForBench::Make(options.flash_dir);
   if (!place) return place.error();
   const std::uint64_t flash = options.million * (kBytes + 512) / 5 * 6 + (1ull << 30);
-  auto daemon = Daemon::Start(options.daemon, options.memory_dir,
-                              {"--memory", "512MiB", "--alignment", "512B", "--flash",
-                               Text(place->path(), ":", SizeText(flash))});
+  auto daemon = Daemon::Start(
+      options.daemon, options.memory_dir,
+      {"--memory", "512MiB", "--alignment", "512B", "--flash", Text(place->path(), ":", SizeText(flash))});
   if (!daemon) return daemon.error();
   Result<FilledBlocks> blocks = [&]() -> Result<FilledBlocks> {
     Result<Store> store = daemon->Connect();
@@ -387,7 +392,8 @@ Status PutRow(BenchOptions& options) {
     Stopwatch whole;
     // 8,000 puts are half a gigabyte: more than a device takes meanwhile, so its queue stays full.
     for (int i = 0; i < 8000; ++i) {
-      BlockWrite write{.key = WorkloadKey(++number, kBytes), .put_id = {3, number}, .data = {staging->data(), kBytes}};
+      BlockWrite write{
+          .key = WorkloadKey(++number, kBytes), .put_id = {3, number}, .data = {staging->data(), kBytes}};
       Stopwatch watch;
       auto result = store->Write(*ns, std::span(&write, 1)).Wait();
       calls.push_back(static_cast<double>(watch.Ns()) / 1e3);
@@ -421,9 +427,9 @@ Status ReadsAndWrites(BenchOptions& options) {
   for (const std::uint64_t block : {kMiB, 2 * kMiB}) {
     auto place = FlashPlaceForBench::Make(options.flash_dir);
     if (!place) return place.error();
-    auto daemon = Daemon::Start(options.daemon, options.memory_dir,
-                                {"--memory", "512MiB", "--flash-read-ahead", "0B", "--flash",
-                                 Text(place->path(), ":5GiB")});
+    auto daemon = Daemon::Start(
+        options.daemon, options.memory_dir,
+        {"--memory", "512MiB", "--flash-read-ahead", "0B", "--flash", Text(place->path(), ":5GiB")});
     if (!daemon) return daemon.error();
     auto store = daemon->Connect();
     if (!store) return store.error();

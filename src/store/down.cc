@@ -10,12 +10,12 @@
 namespace cistern {
 
 namespace {
-constexpr std::size_t kMaxDown = 65'536;          // records that wait to be written
-constexpr std::uint32_t kWriters = 4;             // batches under way
+constexpr std::size_t kMaxDown = 65'536;  // records that wait to be written
+constexpr std::uint32_t kWriters = 4;     // batches under way
 constexpr std::uint64_t kDownBatchBytes = 4u << 20;
 // A batch is no more than this share of memory: what is being written cannot go.
 constexpr std::uint64_t kBatchShare = 16;
-constexpr std::uint32_t kCleanLooks = 4096;       // of the coldest, at a tick
+constexpr std::uint32_t kCleanLooks = 4096;  // of the coldest, at a tick
 constexpr std::uint32_t kAncestorLooks = 64;
 }  // namespace
 
@@ -123,7 +123,8 @@ Task<void> BlockStore::Impl::GatherDown(std::deque<DownItem>& items) {
     Record& r = tree_.record(held.record);
     const RealmId realm = tree_.block(r.block).realm;
     const std::uint64_t record_bytes = RecordBytesOf(realm, r.group, r.body_bytes);
-    const bool wanted = r.in_memory() && !r.on_flash() && !Expired(r.expiry, NowS()) && EntryOf(realm) != nullptr;
+    const bool wanted =
+        r.in_memory() && !r.on_flash() && !Expired(r.expiry, NowS()) && EntryOf(realm) != nullptr;
     const Tier::Room room = wanted ? tier_->RoomFor(bytes + record_bytes) : Tier::Room::kYes;
     if (room == Tier::Room::kNoFreeRegion) break;
     down_.pop_front();
@@ -213,8 +214,9 @@ bool BlockStore::Impl::CleanSome() {
     return false;
   }
   for (; clean_looks_ < kCleanLooks && !Spent(); ++clean_looks_) {
-    cleaning_ = cleaning_ && order_.Contains(*cleaning_) && !order_.Parked(*cleaning_) ? order_.Warmer(*cleaning_)
-                                                                                         : std::nullopt;
+    cleaning_ = cleaning_ && order_.Contains(*cleaning_) && !order_.Parked(*cleaning_)
+                    ? order_.Warmer(*cleaning_)
+                    : std::nullopt;
     if (clean_looks_ == 0) cleaning_ = order_.Coldest();
     if (!cleaning_) break;
     Count();

@@ -251,7 +251,8 @@ class BlockStore::Impl {
     Outgoing outgoing;  // its sequence and what it borrows come last
   };
   static constexpr std::size_t kBatchRecords = 128;  // looked at once more in one step
-  std::uint64_t RecordBytesOf(const NamespaceEntry& entry, std::uint16_t group, std::uint64_t body_bytes) const;
+  std::uint64_t RecordBytesOf(const NamespaceEntry& entry, std::uint16_t group,
+                              std::uint64_t body_bytes) const;
   std::uint64_t RecordBytesOf(RealmId realm, std::uint16_t group, std::uint64_t body_bytes) const;
   // It is not looked for on flash any more: the tier's accounting.
   void ForgetFlash(RealmId realm, const Tree::Copy& copy);

@@ -65,7 +65,8 @@ Task<void> BlockStore::Impl::Evacuate(const std::vector<FlashEntry>& entries) {
       Record& r = tree_.record(copy.record);
       ForgetFlash(tree_.block(block).realm, copy);
       r.flash = {};
-      if (options_.lower.write != WritePolicy::kBack && Wanted(options_.lower, r.uses)) WantBelow(copy.record);
+      if (options_.lower.write != WritePolicy::kBack && Wanted(options_.lower, r.uses))
+        WantBelow(copy.record);
       continue;
     }
     const Block& b = tree_.block(block);
@@ -194,7 +195,8 @@ Task<void> BlockStore::Impl::ForgetRegions(std::uint32_t first, std::uint32_t la
     const Tag tag = tree_.block(id).tag();
     for (std::uint16_t group = 0; group < kMaxGroups; ++group) {
       // It may be gone with its last group.
-      if (!tree_.block(id).has_key() || tree_.block(id).is(Block::kCut) || tree_.block(id).tag() != tag) break;
+      if (!tree_.block(id).has_key() || tree_.block(id).is(Block::kCut) || tree_.block(id).tag() != tag)
+        break;
       const auto copy = tree_.See(id, group);
       Count();
       if (!copy || !there(copy->flash)) continue;

@@ -26,7 +26,8 @@ Task<Status> BlockStore::Impl::Recover() {
   if (!contents) co_return std::move(contents.error());
   Revival revival(*this, std::move(*contents));
   if (revival.journal.damaged) {
-    log_.Log(LogLevel::kWarning, "journal: damaged before its end; what memory and flash held is not believed");
+    log_.Log(LogLevel::kWarning,
+             "journal: damaged before its end; what memory and flash held is not believed");
   }
   if (Status status = co_await OpenTier(revival); !status.ok()) co_return status;
   co_await ClearIndex();
@@ -50,8 +51,8 @@ Task<Status> BlockStore::Impl::Recover() {
     co_await Yield();
   }
   const Recovery::Counts& counts = revival.recovery.counts();
-  sequence_ = std::max(
-      {revival.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1, revival.last_below + 1});
+  sequence_ = std::max({revival.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1,
+                        revival.last_below + 1});
   for (const Tombstone& tombstone : revival.journal.tombstones) {
     Count();
     if (Spent()) co_await Yield();
@@ -354,7 +355,8 @@ Task<Status> BlockStore::Impl::SettleNames(Revival& revival) {
       collected_tombstones_.insert(tombstone.sequence);
     }
   }
-  if (Status status = co_await journal_.Start(kept, sequences_below_, std::move(tombstones), journaled_devices_);
+  if (Status status =
+          co_await journal_.Start(kept, sequences_below_, std::move(tombstones), journaled_devices_);
       !status.ok()) {
     co_return status;
   }

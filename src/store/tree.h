@@ -105,7 +105,7 @@ struct Record {
   std::uint32_t entry = kNoId;  // its number in the index; kNoId: it is not there
   std::uint64_t serial = 0;     // never another record's
   std::uint64_t generation = 0;
-  BlockKey key;  // of one that is in memory, or was since it was unfolded
+  BlockKey key;           // of one that is in memory, or was since it was unfolded
   std::uint8_t uses = 0;  // since it came into memory, as far as they are counted
   std::uint64_t born = 0;
   std::uint64_t after_drop = 0;  // as its put's; 0: it was here at the start; or kDropUnknown
@@ -245,7 +245,7 @@ class Tree final {
   // It was asked for.
   void NoteTouched(BlockId block, std::uint16_t group);
   static Copy CopyOf(RecordId id, const Record& record) {
-    return {record.in_memory(), record.flash, record.body_bytes,           record.expiry,
+    return {record.in_memory(), record.flash, record.body_bytes,          record.expiry,
             record.group,       id,           record.is(Record::kTouched)};
   }
   static Copy CopyOf(const Block& folded) {
