@@ -127,8 +127,8 @@ class BelowNode {
     options.max_blocks = resident;
     options.max_lower_blocks = 4096;
     options.read_ahead_bytes = 0;
-    BlockStore::Parts borrowed{executor, clock_, words_, *parts.slots, file_->index(),
-                               *parts.movers, *parts.journal, *log_};
+    BlockStore::Parts borrowed{executor,       clock_,        words_,         *parts.slots,
+                               file_->index(), *parts.movers, *parts.journal, *log_};
     borrowed.open_tier = [this, flash](std::uint64_t id, std::vector<std::uint64_t> known) {
       return Tier::Open({*loop_, *log_, [this] { return ++random_; }}, flash, id, std::move(known));
     };

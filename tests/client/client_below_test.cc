@@ -40,7 +40,8 @@ class Below : public ::testing::TestWithParam<LoopKind> {
 
   // Reads of whole blocks, each to memory of its own.
   struct Reads {
-    explicit Reads(std::span<const std::uint64_t> numbers, std::size_t bytes = kBytes) : of(numbers.begin(), numbers.end()) {
+    explicit Reads(std::span<const std::uint64_t> numbers, std::size_t bytes = kBytes)
+        : of(numbers.begin(), numbers.end()) {
       got.resize(of.size());
       ranges.resize(of.size());
       for (std::size_t i = 0; i < of.size(); ++i) {
@@ -85,7 +86,9 @@ class Below : public ::testing::TestWithParam<LoopKind> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Bodies, Below, testing::Values(LoopKind::kUring, LoopKind::kEpoll),
-                         [](const auto& kind) { return kind.param == LoopKind::kUring ? "io_uring" : "epoll"; });
+                         [](const auto& kind) {
+                           return kind.param == LoopKind::kUring ? "io_uring" : "epoll";
+                         });
 
 TEST_P(Below, Promise1WhatLeftMemoryIsReadBitExact) {
   Reads reads(Numbers(0, kBlocks - 1));
@@ -243,7 +246,9 @@ TEST_P(Below, Promise4AReadThatIsGivenUpLeavesNoLeaseAndTouchesNothing) {
   node->Hold();
   Reads reads(number);
   const std::vector<std::byte> before = reads.got[0];
-  { Ticket<ReadResult> given_up = store->Read(ns, reads.blocks); }
+  {
+    Ticket<ReadResult> given_up = store->Read(ns, reads.blocks);
+  }
   Until([&] { return node->held() > 0; });
   node->LetGo();
   Until([&] { return fetched() > 0 && StatusNumber(*store, "leases") == 0; });
