@@ -5,6 +5,7 @@
 #include <array>
 
 #include "below_node.h"
+#include "load_pages.h"
 
 namespace cistern {
 namespace {
@@ -271,6 +272,40 @@ TEST_P(Below, AnAnswerIsPolledByItsTicketsId) {
   EXPECT_TRUE(ticket.ready());
   EXPECT_EQ(ticket.Wait()->outcomes[0], Code::kOk);
   EXPECT_TRUE(reads.Exact(0));
+}
+
+// Several batches, of which the later ones are on their way while the first is copied.
+TEST_P(Below, ALoadIntoPagesBringsUpWhatLeftMemory) {
+  constexpr std::uint64_t kLarge = 1u << 20;
+  constexpr std::uint32_t kCount = 40;
+  Make(kResident * 2);
+  PutChain(kCount, kLarge);
+  std::vector<std::byte> memory(kCount * kLarge);
+  std::vector<BlockKey> keys;
+  for (std::uint32_t n = 0; n < kCount; ++n) keys.push_back(KeyOf(n));
+  auto shared = std::make_shared<Store>(node->Connect());
+  const PagesLoaded loaded = LoadPages(shared, AttachTest(*shared), keys, memory);
+  EXPECT_EQ(loaded.outcomes, std::vector<Code>(kCount, Code::kOk)) << loaded.message;
+  EXPECT_EQ(loaded.moved_bytes, memory.size());
+  for (std::uint32_t n = 0; n < kCount; ++n) {
+    const std::vector<std::byte> body = BodyOf(n, kLarge);
+    EXPECT_EQ(std::memcmp(memory.data() + (kCount - 1 - n) * kLarge, body.data(), kLarge), 0) << n;
+  }
+  EXPECT_GE(fetched(), kCount - 2 * kResident);
+}
+
+TEST_P(Below, ALoadThatIsCancelledWhileItWaitsTouchesItsPagesNoMore) {
+  std::vector<std::byte> memory(kBlocks * kBytes);
+  auto shared = std::make_shared<Store>(node->Connect());
+  node->Hold();
+  const PagesLoaded cancelled =
+      LoadPages(shared, AttachTest(*shared), chain, memory, [&] { Until([&] { return node->held() > 0; }); });
+  ASSERT_EQ(cancelled.outcomes.size(), kBlocks);
+  EXPECT_GT(std::ranges::count(cancelled.outcomes, Code::kTooLate), 0);
+  const std::vector<std::byte> at_report = memory;
+  node->LetGo();
+  Until([&] { return fetched() > 0 && StatusNumber(*shared, "leases") == 0; });
+  EXPECT_EQ(memory, at_report);
 }
 
 // More at once than the memory holds, so that it goes through it in turns.
