@@ -57,7 +57,7 @@ struct ReadOptions {
   // From submit: what lies below memory and would be ready later is not fetched but kTooLate. 0: only what is
   // in memory.
   std::int64_t worth_us = kNoWorthLimit;
-  bool touch = true;                      // count as a use for eviction
+  bool touch = true;  // count as a use for eviction
 };
 
 struct WriteOptions {

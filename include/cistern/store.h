@@ -68,13 +68,13 @@ struct BlockRead {
 
 struct ReadResult {
   std::uint32_t leading_hits = 0;  // blocks before the first that was not a hit
-  // One a block: kOk, kMiss, kInvalid; of blocks below memory also kTooLate, and kBusy where there was no room
-  // to fetch them into. What is not kOk left anything where it should have gone.
+  // One a block: kOk, kMiss, kInvalid; of blocks below memory also kTooLate, and kBusy where there was no
+  // room to fetch them into. What is not kOk left anything where it should have gone.
   std::vector<Code> outcomes;
 };
 
-// Blocks that follow each other in one tier. On flash, `ready_in_us` is about how long from the match on all of
-// them could be in memory, if they were asked for then.
+// Blocks that follow each other in one tier. On flash, `ready_in_us` is about how long from the match on all
+// of them could be in memory, if they were asked for then.
 struct MatchRun {
   std::uint32_t blocks = 0;
   enum class Where : std::uint8_t { kMemory = 0, kFlash = 1 } where = Where::kMemory;
@@ -151,21 +151,22 @@ class Store {
   // unless it holds. What lies on flash begins to come up, as far as the node reads ahead.
   Ticket<MatchResult> Match(const Namespace& ns, std::span<const BlockKey> chain, const MatchOptions& = {});
 
-  // Copies ranges to the caller, checked. Blocks in memory are read before the call returns, without the node,
-  // and where that is all of them, or the node has memory alone, the ticket is ready then. Otherwise the node
-  // is asked for the rest: what lies on flash is fetched into memory, all of it beside each other, and Wait
-  // copies it from there. Of a read of more than 64 MiB that is in turns: the ticket is ready with the first,
-  // and Wait waits for the others. kTooLate for a block that would be ready after `worth_us` (its device is
-  // not bothered with it then), or was not ready by then or by the deadline; the others are not held up.
-  // The memory that the ranges go to must stay until the ticket was waited for or is gone, and is not touched
-  // any more then; the lists that describe it (blocks, ranges, pieces) only until the call returns.
+  // Copies ranges to the caller, checked. Blocks in memory are read before the call returns, without the
+  // node, and where that is all of them, or the node has memory alone, the ticket is ready then. Otherwise
+  // the node is asked for the rest: what lies on flash is fetched into memory, all of it beside each other,
+  // and Wait copies it from there. Of a read of more than 64 MiB that is in turns: the ticket is ready with
+  // the first, and Wait waits for the others. kTooLate for a block that would be ready after `worth_us` (its
+  // device is not bothered with it then), or was not ready by then or by the deadline; the others are not
+  // held up. The memory that the ranges go to must stay until the ticket was waited for or is gone, and is
+  // not touched any more then; the lists that describe it (blocks, ranges, pieces) only until the call
+  // returns.
   Ticket<ReadResult> Read(const Namespace& ns, std::span<const BlockRead> blocks, const ReadOptions& = {});
 
-  // Leases views. Blocks that lie on flash are fetched into memory first, all of them beside each other. A block
-  // that is not here has a null view, whose code says why: kMiss, or kTooLate for one that would be ready after
-  // `worth_us`, or was not ready by then or by the deadline. Where no block has a view, that is the answer:
-  // kTooLate where any of them is too late, otherwise kMiss. All that it leases is in memory at once: more than
-  // a part of it cannot be had, what is past that is kMiss.
+  // Leases views. Blocks that lie on flash are fetched into memory first, all of them beside each other. A
+  // block that is not here has a null view, whose code says why: kMiss, or kTooLate for one that would be
+  // ready after `worth_us`, or was not ready by then or by the deadline. Where no block has a view, that is
+  // the answer: kTooLate where any of them is too late, otherwise kMiss. All that it leases is in memory at
+  // once: more than a part of it cannot be had, what is past that is kMiss.
   Ticket<Lease> Acquire(const Namespace& ns, std::span<const BlockRef> blocks, const AcquireOptions& = {});
 
   // At most kBusy's limit: an eighth of the node's memory over all sessions.

@@ -147,8 +147,9 @@ Result<std::vector<std::byte>> Store::Get(const Namespace& ns, const BlockKey& k
   if (outcome == Code::kOk) return bytes;
   // Past the range's end: another record of this key came between the two looks, and this one's length is
   // gone.
-  return Error(outcome == Code::kInvalid ? Code::kMiss : outcome,
-               Text("block ", key.ToHex(), outcome == Code::kTooLate ? " is not here in time" : " is not here"));
+  return Error(
+      outcome == Code::kInvalid ? Code::kMiss : outcome,
+      Text("block ", key.ToHex(), outcome == Code::kTooLate ? " is not here in time" : " is not here"));
 }
 
 }  // namespace cistern

@@ -24,8 +24,8 @@ inline constexpr std::int64_t kFetchGraceNs = 50'000'000;
 
 class BelowReads final : public internal::PendingCall<ReadResult> {
  public:
-  // `so_far` is what memory gave for `blocks`; its misses are asked for. Copies the lists, not what they point
-  // into the caller's memory for.
+  // `so_far` is what memory gave for `blocks`; its misses are asked for. Copies the lists, not what they
+  // point into the caller's memory for.
   static Ticket<ReadResult> Begin(std::shared_ptr<Channel> channel, const Namespace& ns,
                                   std::span<const BlockRead> blocks, const ReadOptions& options,
                                   ReadResult so_far);
@@ -70,7 +70,7 @@ class BelowReads final : public internal::PendingCall<ReadResult> {
   std::vector<BlockRead> reads_;      // one each, over the lists below
   std::vector<ReadRange> ranges_;
   std::vector<std::span<std::byte>> pieces_;
-  std::size_t next_ = 0;  // of missing_: not asked for yet
+  std::size_t next_ = 0;     // of missing_: not asked for yet
   std::deque<Asked> asked_;  // not taken yet: some, until Wait
 };
 

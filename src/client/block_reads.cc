@@ -87,7 +87,8 @@ ReadResult BlockReads::All(std::span<const BlockRead> blocks) {
 }
 
 std::uint32_t LeadingHits(std::span<const Code> outcomes) {
-  const auto end = std::find_if(outcomes.begin(), outcomes.end(), [](Code code) { return code != Code::kOk; });
+  const auto end =
+      std::find_if(outcomes.begin(), outcomes.end(), [](Code code) { return code != Code::kOk; });
   return static_cast<std::uint32_t>(end - outcomes.begin());
 }
 

@@ -12,7 +12,9 @@ void HeldLease::Add(const door::ViewItem& item) {
   if (!here) {
     const bool late = item.code == static_cast<std::uint32_t>(Code::kTooLate);
     const bool busy = item.code == static_cast<std::uint32_t>(Code::kBusy);
-    views_.push_back(View{.code = late ? Code::kTooLate : busy ? Code::kBusy : Code::kMiss,
+    views_.push_back(View{.code = late   ? Code::kTooLate
+                                  : busy ? Code::kBusy
+                                         : Code::kMiss,
                           .ready_in_us = late ? static_cast<std::int64_t>(item.bytes) : 0});
     slots_.push_back(Slot());
     return;

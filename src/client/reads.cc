@@ -60,8 +60,8 @@ MatchResult MatchOf(std::uint32_t matched, std::span<const door::MatchRunItem> r
   return result;
 }
 
-// Of a hold, whose blocks are all the node's to name: without runs, as of a node that knows no tiers, they are
-// in memory.
+// Of a hold, whose blocks are all the node's to name: without runs, as of a node that knows no tiers, they
+// are in memory.
 Result<MatchResult> HeldOf(const Call& answered, const door::Completion& completion) {
   if (completion.a == 0) return MatchOf(0);
   const auto blocks = static_cast<std::uint32_t>(completion.b);
@@ -86,9 +86,9 @@ Status WhyNone(std::span<const std::byte> views, std::size_t count) {
     first_us = std::min(first_us, item.bytes);
   }
   if (late == 0) return Status(Code::kMiss, Text("none of ", count, " blocks is here"));
-  return Status(Code::kTooLate, Text("none of ", count, " blocks is in memory, ", late,
-                                     " lie below it and would not be ready in time: the first in ", first_us,
-                                     " us"));
+  return Status(Code::kTooLate,
+                Text("none of ", count, " blocks is in memory, ", late,
+                     " lie below it and would not be ready in time: the first in ", first_us, " us"));
 }
 
 Ticket<MatchResult> AskToHold(const std::shared_ptr<Channel>& channel, const Namespace& ns,
@@ -157,7 +157,8 @@ Ticket<MatchResult> Client::Match(const Namespace& ns, std::span<const BlockKey>
   return AskForRest(parts_->channel, ns, chain.subspan(matched), matched, options);
 }
 
-// What the index does not have is a miss where memory is the only tier, so every read ends here and now there.
+// What the index does not have is a miss where memory is the only tier, so every read ends here and now
+// there.
 Ticket<ReadResult> Client::Read(const Namespace& ns, std::span<const BlockRead> blocks,
                                 const ReadOptions& options) {
   Status status = parts_->channel->Check();

@@ -217,10 +217,11 @@ Task<std::uint32_t> AddRuns(Executor&, std::vector<MatchRunItem>& runs, std::spa
 
 ViewItem ItemOf(const ViewGrant& view) {
   const bool late = view.code == Code::kTooLate;
-  return {.place = view.place,
-          .code = static_cast<std::uint32_t>(view.code),
-          .bytes = late ? static_cast<std::uint64_t>(std::max<std::int64_t>(view.ready_in_us, 0)) : view.bytes,
-          .generation = view.generation};
+  return {
+      .place = view.place,
+      .code = static_cast<std::uint32_t>(view.code),
+      .bytes = late ? static_cast<std::uint64_t>(std::max<std::int64_t>(view.ready_in_us, 0)) : view.bytes,
+      .generation = view.generation};
 }
 
 }  // namespace
@@ -302,8 +303,7 @@ Task<Answer> Calls::Hold(Session& session, const Submission& call) {
     AddRun(runs, {.blocks = matched});
     if (matched < chain.size()) {
       std::span<const BlockKey> rest = std::span(chain).subspan(matched);
-      Result<std::vector<MatchedRun>> further =
-          co_await store_.MatchRest(call.namespace_slot, matched, rest);
+      Result<std::vector<MatchedRun>> further = co_await store_.MatchRest(call.namespace_slot, matched, rest);
       if (!further) co_return Fail(session, call, further.error());
       matched += co_await AddRuns(executor_, runs, *further);
     }

@@ -49,7 +49,8 @@ inline Result<std::vector<MatchRunItem>> ReadMatchReply(std::span<const std::byt
   std::memcpy(&head, reply.data(), sizeof(head));
   const std::span<const std::byte> items = reply.subspan(sizeof(head));
   if (head.runs != items.size() / sizeof(MatchRunItem) || items.size() % sizeof(MatchRunItem) != 0)
-    return Error(Code::kMismatch, Text("a match reply of ", reply.size(), " bytes with ", head.runs, " runs"));
+    return Error(Code::kMismatch,
+                 Text("a match reply of ", reply.size(), " bytes with ", head.runs, " runs"));
   std::vector<MatchRunItem> runs;
   std::uint64_t blocks = 0;  // so far, never over the head's
   for (std::size_t at = 0; at < items.size(); at += sizeof(MatchRunItem)) {

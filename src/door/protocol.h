@@ -83,8 +83,8 @@ enum class Op : std::uint16_t {
   kHold,       // args: the chain's keys; a = hold_us, b = how many the client has matched in the index;
                // result a = lease id (0: nothing was there), b = blocks that are held; reply: MatchReply and
                // the runs of all that is held, where there is room for it
-  kAcquire,    // args: BlockItems; a = lease_us, b = worth_us: what lies below memory and would be there later
-               // is not fetched; result a = lease id (0: none); reply: ViewItems
+  kAcquire,  // args: BlockItems; a = lease_us, b = worth_us: what lies below memory and would be there later
+             // is not fetched; result a = lease id (0: none); reply: ViewItems
   kRelease,  // a = lease id
   // b = conversation, 0: none; args: as many WriteItems as a says, then segment checksums; reply: a
   // WriteReplyItem each, then the message of the first that failed

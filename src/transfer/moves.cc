@@ -21,7 +21,6 @@ std::size_t BatchOf(const PageMove& move, std::size_t next) {
 
 void LoadMove::Prepare(std::size_t count) {
   const std::size_t fragments = load_.pages->fragments();
-  count_ = count;
   pieces_.resize(count * fragments);
   ranges_.resize(count);
   reads_.resize(count);
@@ -35,43 +34,52 @@ void LoadMove::Prepare(std::size_t count) {
 }
 
 Step LoadMove::Go(const Leave& leave) {
-  if (ticket_) return ticket_->ready() ? Finish() : Step::kWaits;
-  if (next_ == load_.keys->size()) return Step::kDone;
-  if (!leave.may_begin) return Step::kWaits;
+  if (!reading_.empty() && reading_.front().ticket.ready()) return Finish();
+  if (next_ < load_.keys->size() && reading_.size() < kBatchesAhead && leave.may_begin) return Begin(leave);
+  return finished_ == load_.keys->size() ? Step::kDone : Step::kWaits;
+}
+
+Step LoadMove::Begin(const Leave& leave) {
   if (next_ == 0 && leave.worth_us < 0) {
     done_.message = "it had not begun when worth_us had passed";
     return Step::kDone;
   }
-  Prepare(BatchOf(load_, next_));
+  const std::size_t count = BatchOf(load_, next_);
+  Prepare(count);
   const std::int64_t worth_us = std::max<std::int64_t>(leave.worth_us, 0);
-  ticket_.emplace(store_.Read(
-      load_.ns, reads_, {.deadline_us = leave.deadline_us, .worth_us = worth_us, .touch = load_.touch}));
-  return ticket_->ready() ? Finish() : Step::kWaits;
+  reading_.push_back(
+      {store_.Read(load_.ns, reads_,
+                   {.deadline_us = leave.deadline_us, .worth_us = worth_us, .touch = load_.touch}),
+       next_, count});
+  next_ += count;
+  return reading_.front().ticket.ready() ? Finish() : Step::kMoved;
 }
 
 Step LoadMove::Finish() {
-  Result<ReadResult> result = ticket_->Wait();
-  ticket_.reset();
+  Batch batch = std::move(reading_.front());
+  reading_.pop_front();
+  Result<ReadResult> result = batch.ticket.Wait();
   if (!result) {
+    reading_.clear();
     done_.message = result.error().message();
-    std::fill(done_.outcomes.begin() + static_cast<std::ptrdiff_t>(next_), done_.outcomes.end(),
+    std::fill(done_.outcomes.begin() + static_cast<std::ptrdiff_t>(batch.first), done_.outcomes.end(),
               result.error().code());
     return Step::kDone;
   }
-  for (std::size_t i = 0; i < count_; ++i) {
-    done_.outcomes[next_ + i] = result->outcomes[i];
+  for (std::size_t i = 0; i < batch.count; ++i) {
+    done_.outcomes[batch.first + i] = result->outcomes[i];
     if (result->outcomes[i] == Code::kOk) copied_ += load_.pages->part_bytes();
   }
   done_.moved_bytes +=
       static_cast<std::uint64_t>(std::count(result->outcomes.begin(), result->outcomes.end(), Code::kOk)) *
       load_.pages->part_bytes();
-  next_ += count_;
-  return next_ == load_.keys->size() ? Step::kDone : Step::kMoved;
+  finished_ += batch.count;
+  return finished_ == load_.keys->size() ? Step::kDone : Step::kMoved;
 }
 
 void LoadMove::Stop(Code code) {
-  ticket_.reset();
-  std::fill(done_.outcomes.begin() + static_cast<std::ptrdiff_t>(next_), done_.outcomes.end(), code);
+  reading_.clear();
+  std::fill(done_.outcomes.begin() + static_cast<std::ptrdiff_t>(finished_), done_.outcomes.end(), code);
 }
 
 // ---- save -----------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -55,18 +54,26 @@ class LoadMove final : public Move {
   void Stop(Code code) override;
 
  private:
+  // What is not in memory is on its way for so many batches at once: a device wants more than one.
+  static constexpr std::size_t kBatchesAhead = 4;
+  struct Batch {
+    Ticket<ReadResult> ticket;
+    std::size_t first;
+    std::size_t count;
+  };
   void Prepare(std::size_t count);
+  Step Begin(const Leave& leave);
   Step Finish();
 
   Store& store_;
   const PageLoad& load_;
-  std::size_t next_ = 0;   // the first block of the batch that is being read, or of the next one
-  std::size_t count_ = 0;  // blocks of it
-  // What the batch's ticket reads into.
+  std::size_t next_ = 0;       // the first block of the next batch
+  std::size_t finished_ = 0;   // blocks that have an outcome
+  std::deque<Batch> reading_;  // in order, from finished_ on
+  // What a batch reads, as it is said to the store.
   std::vector<std::span<std::byte>> pieces_;
   std::vector<ReadRange> ranges_;
   std::vector<BlockRead> reads_;
-  std::optional<Ticket<ReadResult>> ticket_;
 };
 
 // What saves may have in staging at once, and writes that were given up but not yet let go of by the node.

@@ -42,7 +42,9 @@ struct PageMove {
 };
 
 struct PageLoad : PageMove {
-  std::int64_t worth_us = kNoWorthLimit;  // from submit; one that has not begun by then is not begun
+  // From submit; one that has not begun by then is not begun, and what lies below memory and would be ready
+  // later is kTooLate.
+  std::int64_t worth_us = kNoWorthLimit;
   bool touch = true;
 };
 
@@ -69,7 +71,7 @@ struct TransferDone {
 class Transfers final {
  public:
   static constexpr std::uint32_t kMaxQueue = 65'536;
-  static constexpr std::uint64_t kBatchBytes = 4u << 20;
+  static constexpr std::uint64_t kBatchBytes = 4u << 20;  // of pages
 
   static Result<std::unique_ptr<Transfers>> Make(std::shared_ptr<Store> store,
                                                  const TransfersOptions& options);

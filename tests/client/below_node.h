@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// A door and a store over real flash (a preallocated file, read and written without the page cache), on a
+// thread of this process, whose memory holds only the blocks that it is told to; and what holds up a fetch
+// until a test lets it go on.
+#pragma once
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../real_node.h"
+#include "base/log.h"
+#include "base/task_group.h"
+#include "door/door.h"
+#include "flash/tier.h"
+#include "io/loop.h"
+#include "memory/arena_file.h"
+#include "memory/movers.h"
+#include "memory/slots.h"
+#include "store/block_store.h"
+#include "store/journal.h"
+
+namespace cistern {
+
+// Moves on the core. Jobs that are done stay unreported while they are held, as if a mover were slow; a fetch
+// ends with one, which checks what came.
+class HeldMovers final : public Movers {
+ public:
+  HeldMovers(Words& words, Executor& executor) : words_(words), executor_(executor) {}
+  void Submit(MoverJob& job) override {
+    job.Move(words_);
+    if (!hold) return executor_.Post(job);
+    held_.push_back(&job);
+    ++held_count;
+  }
+  void LetGo() {
+    hold = false;
+    for (MoverJob* job : held_) executor_.Post(*job);
+    held_.clear();
+  }
+  std::atomic<bool> hold{false};
+  std::atomic<int> held_count{0};  // ever
+
+ private:
+  Words& words_;
+  Executor& executor_;
+  std::vector<MoverJob*> held_;
+};
+
+class BelowNode {
+ public:
+  BelowNode(LoopKind kind, std::uint64_t resident, std::uint64_t memory_bytes = 64u << 20) {
+    // Not on tmpfs: what is on it is memory.
+    directory_ = (std::filesystem::current_path() / "below-XXXXXX").string();
+    CISTERN_ASSERT(mkdtemp(directory_.data()) != nullptr);
+    std::filesystem::create_directory(directory_ + "/device");
+    ArenaOptions arena;
+    arena.memory_dir = directory_ + "/memory";
+    arena.memory_bytes = memory_bytes;
+    file_.emplace(std::move(*ArenaFile::Open(arena, clock_)));
+    loop_ = std::move(*MakeLoop(clock_, {.kind = kind}));
+    CISTERN_ASSERT(loop_->HoldLock(file_->lock_fd()).ok());
+    std::atomic<bool> serves = false;
+    thread_ = std::thread([&, resident] {
+      Status status = loop_->BlockOn(SetUp(loop_->executor(), resident));
+      EXPECT_TRUE(status.ok()) << status.ToString();
+      file_->SetAlive(true);
+      serves = true;
+      loop_->Run();
+      loop_->BlockOn(TearDown(loop_->executor()));
+      file_->SetAlive(false);
+      parts_.reset();
+    });
+    Until([&] { return serves.load(); });
+  }
+  ~BelowNode() {
+    LetGo();
+    loop_->Stop();
+    thread_.join();
+    loop_.reset();
+    file_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  Store Connect() const {
+    ConnectOptions options;
+    options.socket = directory_ + "/socket";
+    Result<Store> store = Store::Connect(options);
+    CISTERN_ASSERT(store.has_value());
+    return std::move(*store);
+  }
+  const StoreCounters& counters() const { return parts_->store->counters(); }
+  // From now on no fetch ends.
+  void Hold() { parts_->movers->hold = true; }
+  void LetGo() {
+    loop_->PostRemote([this] { parts_->movers->LetGo(); });
+  }
+  // Jobs that were held so far.
+  int held() const { return parts_->movers->held_count; }
+
+ private:
+  struct Parts {
+    std::unique_ptr<Slots> slots;
+    std::unique_ptr<HeldMovers> movers;
+    std::unique_ptr<Journal> journal;
+    std::unique_ptr<BlockStore> store;
+    std::unique_ptr<Door> door;
+    std::unique_ptr<TaskGroup> tasks;
+  };
+
+  Task<Status> SetUp(Executor& executor, std::uint64_t resident) {
+    Parts& parts = parts_.emplace();
+    parts.tasks = std::make_unique<TaskGroup>(executor);
+    stop_ticking_.emplace(executor);
+    parts.slots = std::make_unique<Slots>(words_, file_->arena());
+    parts.movers = std::make_unique<HeldMovers>(words_, executor);
+    parts.journal = std::make_unique<Journal>(*loop_, file_->directory(), 1);
+    FlashOptions flash;
+    flash.devices.push_back({directory_ + "/device", 512u << 20});
+    flash.region_bytes = 16u << 20;
+    BlockStoreOptions options;
+    options.max_blocks = resident;
+    options.max_lower_blocks = 4096;
+    options.read_ahead_bytes = 0;
+    BlockStore::Parts borrowed{executor,       clock_,        words_,         *parts.slots,
+                               file_->index(), *parts.movers, *parts.journal, *log_};
+    borrowed.open_tier = [this, flash](std::uint64_t id, std::vector<std::uint64_t> known) {
+      return Tier::Open({*loop_, *log_, [this] { return ++random_; }}, flash, id, std::move(known));
+    };
+    parts.store = std::make_unique<BlockStore>(borrowed, options);
+    Status recovered = co_await parts.store->Recover();
+    if (!recovered.ok()) co_return recovered;
+    DoorOptions door;
+    door.socket = directory_ + "/socket";
+    door.staging_budget_bytes = 16u << 20;
+    Result<std::unique_ptr<Door>> opened =
+        Door::Open({*loop_, *parts.store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(),
+                    [this](std::span<std::byte> bytes) {
+                      for (std::byte& byte : bytes) byte = static_cast<std::byte>(++random_);
+                    },
+                    [this] { return Text("{\"leases\":", parts_->store->occupancy().leases, "}"); }},
+                   door);
+    if (!opened) co_return std::move(opened.error());
+    parts.door = std::move(*opened);
+    parts.tasks->Spawn(Tick(executor));
+    co_return Status();
+  }
+  Task<void> Tick(Executor& executor) {
+    while (true) {
+      Status slept = co_await SleepUntil(executor.Now().PlusUs(10'000), *stop_ticking_);
+      if (!slept.ok()) co_return;
+      while (parts_->store->Tick()) co_await Yield();
+    }
+  }
+  Task<void> TearDown(Executor& executor) {
+    stop_ticking_->Cancel(Status(Code::kGone, "the node ends"));
+    co_await parts_->door->Drain(executor.Now());
+    co_await parts_->tasks->Close();
+    co_await parts_->store->Close();
+    stop_ticking_.reset();
+  }
+
+  std::string directory_;
+  SystemClock clock_;
+  RealWords words_;
+  std::unique_ptr<Logger> log_ = Logger::ToStderr(LogLevel::kError);
+  std::optional<ArenaFile> file_;
+  std::unique_ptr<Loop> loop_;
+  std::optional<Parts> parts_;
+  std::optional<CancelToken> stop_ticking_;
+  std::uint64_t random_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace cistern

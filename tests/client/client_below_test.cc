@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client of a node whose memory is small and that has flash below it: what left memory is matched, read and
+// leased as if it had not, or refused by name.
+#include <algorithm>
+#include <array>
+
+#include "below_node.h"
+#include "load_pages.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::size_t kBytes = 96u << 10;  // a segment and a half
+constexpr std::uint64_t kResident = 8;
+constexpr std::uint64_t kBlocks = 48;
+
+class Below : public ::testing::TestWithParam<LoopKind> {
+ protected:
+  // A chain of kBlocks of which most have left memory.
+  void SetUp() override {
+    Make(kResident);
+    chain = PutChain(kBlocks, kBytes);
+  }
+  void Make(std::uint64_t resident) {
+    store.reset();
+    node.emplace(GetParam(), resident);
+    store.emplace(node->Connect());
+    ns = AttachTest(*store);
+  }
+  // Each is on flash before the next comes, so that none is lost.
+  std::vector<BlockKey> PutChain(std::uint64_t count, std::size_t bytes) {
+    std::vector<BlockKey> keys;
+    for (std::uint64_t n = 0; n < count; ++n) {
+      const Status put = PutBlock(*store, ns, n, n == 0 ? std::nullopt : std::optional(n - 1), bytes);
+      EXPECT_TRUE(put.ok()) << n << ": " << put.ToString();
+      Until([&] { return node->counters().written_down.value() > n; });
+      keys.push_back(KeyOf(n));
+    }
+    return keys;
+  }
+
+  // Reads of whole blocks, each to memory of its own.
+  struct Reads {
+    explicit Reads(std::span<const std::uint64_t> numbers, std::size_t bytes = kBytes)
+        : of(numbers.begin(), numbers.end()) {
+      got.resize(of.size());
+      ranges.resize(of.size());
+      for (std::size_t i = 0; i < of.size(); ++i) {
+        got[i].resize(bytes);
+        ranges[i] = {.bytes = bytes, .to = got[i].data()};
+        blocks.push_back({.key = KeyOf(of[i]), .ranges = std::span(&ranges[i], 1)});
+      }
+    }
+    bool Exact(std::size_t at) const { return got[at] == BodyOf(of[at], got[at].size()); }
+    std::vector<std::uint64_t> of;
+    std::vector<std::vector<std::byte>> got;
+    std::vector<ReadRange> ranges;
+    std::vector<BlockRead> blocks;
+  };
+  static std::vector<std::uint64_t> Numbers(std::uint64_t first, std::uint64_t last) {
+    std::vector<std::uint64_t> numbers;
+    for (std::uint64_t n = first; n <= last; ++n) numbers.push_back(n);
+    return numbers;
+  }
+  // One that is in memory now, and one that is not.
+  std::uint64_t OneThatIs(bool in_memory) {
+    for (std::uint64_t n = 0; n < kBlocks; ++n) {
+      const std::uint64_t number[] = {n};
+      Reads one(number);
+      const Code code = Outcomes(one, {.worth_us = 0, .touch = false}).front();
+      if ((code == Code::kOk) == in_memory) return n;
+    }
+    ADD_FAILURE() << "none is";
+    return 0;
+  }
+  std::vector<Code> Outcomes(Reads& reads, const ReadOptions& options = {}) {
+    Result<ReadResult> result = store->Read(ns, reads.blocks, options).Wait();
+    EXPECT_TRUE(result.has_value()) << result.error().ToString();
+    return result ? result->outcomes : std::vector<Code>(reads.of.size(), result.error().code());
+  }
+  std::uint64_t fetched() const { return node->counters().fetched.value(); }
+
+  std::optional<BelowNode> node;
+  std::optional<Store> store;
+  Namespace ns;
+  std::vector<BlockKey> chain;
+};
+
+INSTANTIATE_TEST_SUITE_P(Bodies, Below, testing::Values(LoopKind::kUring, LoopKind::kEpoll),
+                         [](const auto& kind) {
+                           return kind.param == LoopKind::kUring ? "io_uring" : "epoll";
+                         });
+
+TEST_P(Below, Promise1WhatLeftMemoryIsReadBitExact) {
+  Reads reads(Numbers(0, kBlocks - 1));
+  for (std::size_t i = 0; i < reads.of.size(); ++i) {
+    Result<ReadResult> result = store->Read(ns, std::span(&reads.blocks[i], 1)).Wait();
+    ASSERT_TRUE(result.has_value()) << i << result.error().ToString();
+    ASSERT_EQ(result->outcomes[0], Code::kOk) << i;
+    EXPECT_EQ(result->leading_hits, 1u);
+    EXPECT_TRUE(reads.Exact(i)) << i;
+  }
+  EXPECT_GE(fetched(), kBlocks - 2 * kResident);
+  Until([&] { return StatusNumber(*store, "leases") == 0; });
+}
+
+TEST_P(Below, Promise1GetAndViewsAreTheBytesOfBlocksThatLeftMemory) {
+  for (std::uint64_t n = 0; n < kBlocks; n += 5) {
+    Result<std::vector<std::byte>> got = store->Get(ns, KeyOf(n));
+    ASSERT_TRUE(got.has_value()) << n << got.error().ToString();
+    EXPECT_EQ(*got, BodyOf(n, kBytes)) << n;
+  }
+  const std::array<BlockRef, 3> refs = {{{KeyOf(OneThatIs(false))}, {KeyOf(999)}, {KeyOf(OneThatIs(true))}}};
+  Result<Lease> lease = store->Acquire(ns, refs).Wait();
+  ASSERT_TRUE(lease.has_value()) << lease.error().ToString();
+  for (const std::size_t i : {0, 2}) {
+    const View& view = lease->views()[i];
+    EXPECT_EQ(view.code, Code::kOk) << i;
+    ASSERT_EQ(view.bytes, kBytes) << i;
+  }
+  EXPECT_EQ(lease->views()[1].data, nullptr);
+  EXPECT_EQ(lease->views()[1].code, Code::kMiss);
+  const std::vector<std::byte> seen(lease->views()[0].data, lease->views()[0].data + kBytes);
+  EXPECT_TRUE(lease->still_good());
+  std::uint64_t number = 0;
+  while (!(KeyOf(number) == refs[0].key)) ++number;
+  EXPECT_EQ(seen, BodyOf(number, kBytes));
+}
+
+TEST_P(Below, RangesInPiecesOfABlockThatLeftMemoryAreReadFromCopiedLists) {
+  const std::uint64_t number = OneThatIs(false);
+  const std::vector<std::byte> body = BodyOf(number, kBytes);
+  std::array<std::array<std::byte, 700>, 4> to{};
+  std::optional<Ticket<ReadResult>> ticket;
+  {
+    // All of this is gone when the read is answered.
+    std::vector<std::span<std::byte>> pieces = {to[0], to[1]};
+    std::vector<ReadRange> ranges = {{.offset = 70'000, .bytes = 1400, .pieces = pieces},
+                                     {.offset = 5, .bytes = 700, .to = to[2].data()}};
+    const std::vector<BlockRead> reads = {{.key = KeyOf(number), .ranges = ranges}, {.key = KeyOf(999)}};
+    ticket.emplace(store->Read(ns, reads));
+    std::ranges::fill(pieces, std::span<std::byte>());
+    std::ranges::fill(ranges, ReadRange{});
+  }
+  Result<ReadResult> result = ticket->Wait();
+  ASSERT_TRUE(result.has_value()) << result.error().ToString();
+  EXPECT_EQ(result->outcomes, (std::vector<Code>{Code::kOk, Code::kMiss}));
+  EXPECT_EQ(std::memcmp(to[0].data(), body.data() + 70'000, 700), 0);
+  EXPECT_EQ(std::memcmp(to[1].data(), body.data() + 70'700, 700), 0);
+  EXPECT_EQ(std::memcmp(to[2].data(), body.data() + 5, 700), 0);
+  ReadRange past{.offset = kBytes - 10, .bytes = 11, .to = to[3].data()};
+  const BlockRead wrong{.key = KeyOf(OneThatIs(false)), .ranges = std::span(&past, 1)};
+  EXPECT_EQ(store->Read(ns, std::span(&wrong, 1)).Wait()->outcomes[0], Code::kInvalid);
+}
+
+TEST_P(Below, Promise6AMatchCountsWhatLiesBelowAndSaysWhere) {
+  const auto check = [](const Result<MatchResult>& match) {
+    ASSERT_TRUE(match.has_value()) << match.error().ToString();
+    EXPECT_EQ(match->blocks, kBlocks);
+    std::uint64_t memory = 0, flash = 0;
+    for (std::size_t i = 0; i < match->runs.size(); ++i) {
+      const MatchRun& run = match->runs[i];
+      EXPECT_GT(run.blocks, 0u);
+      if (i > 0) {
+        EXPECT_NE(run.where, match->runs[i - 1].where);
+      }
+      const bool below = run.where == MatchRun::Where::kFlash;
+      EXPECT_EQ(run.ready_in_us > 0, below);
+      (below ? flash : memory) += run.blocks;
+    }
+    EXPECT_EQ(memory + flash, kBlocks);
+    EXPECT_GE(flash, kBlocks - 2 * kResident);
+    EXPECT_GT(memory, 0u);
+  };
+  check(store->Match(ns, chain).Wait());
+  Result<MatchResult> held = store->Match(ns, chain, {.hold_us = 1'000'000}).Wait();
+  check(held);
+  EXPECT_TRUE(held->hold.still_good());
+}
+
+TEST_P(Below, Promise3WhatIsNotWorthItsWaitIsRefusedAndNotFetched) {
+  const std::array<std::uint64_t, 2> numbers = {OneThatIs(true), OneThatIs(false)};
+  const std::uint64_t before = fetched();
+  Reads reads(numbers);
+  EXPECT_EQ(Outcomes(reads, {.worth_us = 0}), (std::vector<Code>{Code::kOk, Code::kTooLate}));
+  EXPECT_TRUE(reads.Exact(0));
+  const std::array<BlockRef, 2> refs = {{{KeyOf(numbers[0])}, {KeyOf(numbers[1])}}};
+  Result<Lease> both = store->Acquire(ns, refs, {.worth_us = 0}).Wait();
+  ASSERT_TRUE(both.has_value()) << both.error().ToString();
+  EXPECT_NE(both->views()[0].data, nullptr);
+  EXPECT_EQ(both->views()[1].data, nullptr);
+  EXPECT_EQ(both->views()[1].code, Code::kTooLate);
+  EXPECT_GT(both->views()[1].ready_in_us, 0);
+  Result<Lease> none = store->Acquire(ns, std::span(refs).last(1), {.worth_us = 0}).Wait();
+  ASSERT_FALSE(none.has_value());
+  EXPECT_EQ(none.error().code(), Code::kTooLate) << none.error().ToString();
+  EXPECT_EQ(store->Get(ns, refs[1].key, {.worth_us = 0}).error().code(), Code::kTooLate);
+  EXPECT_EQ(store->Get(ns, KeyOf(999), {.worth_us = 0}).error().code(), Code::kMiss);
+  EXPECT_EQ(fetched(), before);
+  EXPECT_EQ(Outcomes(reads), (std::vector<Code>{Code::kOk, Code::kOk}));
+  EXPECT_TRUE(reads.Exact(1));
+}
+
+TEST_P(Below, Promise3ADeadlineEndsTheWaitForAFetchAndNothingElse) {
+  const std::array<std::uint64_t, 2> numbers = {OneThatIs(true), OneThatIs(false)};
+  node->Hold();
+  Reads reads(numbers);
+  EXPECT_EQ(Outcomes(reads, {.deadline_us = 30'000}), (std::vector<Code>{Code::kOk, Code::kTooLate}));
+  EXPECT_TRUE(reads.Exact(0));
+  const std::vector<std::byte> untouched = reads.got[1];
+  // What comes later reaches nobody's memory, and the next who asks finds it on its way.
+  const std::uint64_t below[] = {numbers[1]};
+  Reads again(below);
+  Ticket<ReadResult> later = store->Read(ns, again.blocks);
+  EXPECT_FALSE(later.ready());
+  node->LetGo();
+  EXPECT_EQ(later.Wait()->outcomes, std::vector<Code>{Code::kOk});
+  EXPECT_TRUE(again.Exact(0));
+  EXPECT_EQ(reads.got[1], untouched);
+}
+
+TEST_P(Below, AHundredWaitersForABlockAreOneFetch) {
+  const std::uint64_t number[] = {OneThatIs(false)};
+  const std::uint64_t before = fetched();
+  node->Hold();
+  Store other = node->Connect();
+  Namespace others = AttachTest(other);
+  std::vector<Reads> reads;
+  reads.reserve(100);
+  std::vector<Ticket<ReadResult>> tickets;
+  for (std::size_t i = 0; i < 100; ++i) {
+    reads.emplace_back(number);
+    tickets.push_back(i % 2 == 0 ? store->Read(ns, reads[i].blocks) : other.Read(others, reads[i].blocks));
+  }
+  Until([&] { return node->held() > 0; });
+  node->LetGo();
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    EXPECT_EQ(tickets[i].Wait()->outcomes, std::vector<Code>{Code::kOk}) << i;
+    EXPECT_TRUE(reads[i].Exact(0)) << i;
+  }
+  EXPECT_EQ(fetched(), before + 1);
+  Until([&] { return StatusNumber(*store, "leases") == 0; });
+}
+
+TEST_P(Below, Promise4AReadThatIsGivenUpLeavesNoLeaseAndTouchesNothing) {
+  const std::uint64_t number[] = {OneThatIs(false)};
+  node->Hold();
+  Reads reads(number);
+  const std::vector<std::byte> before = reads.got[0];
+  {
+    Ticket<ReadResult> given_up = store->Read(ns, reads.blocks);
+  }
+  Until([&] { return node->held() > 0; });
+  node->LetGo();
+  Until([&] { return fetched() > 0 && StatusNumber(*store, "leases") == 0; });
+  EXPECT_EQ(reads.got[0], before);
+}
+
+TEST_P(Below, AnAnswerIsPolledByItsTicketsId) {
+  const std::uint64_t number[] = {OneThatIs(false)};
+  const int fd = store->event_fd();
+  EXPECT_GE(fd, 0);
+  Reads reads(number);
+  Ticket<ReadResult> ticket = store->Read(ns, reads.blocks);
+  const std::uint64_t id = ticket.id();
+  ASSERT_NE(id, 0u);
+  std::vector<std::uint64_t> ready;
+  Until([&] {
+    store->Poll(&ready);
+    return std::ranges::find(ready, id) != ready.end();
+  });
+  EXPECT_TRUE(ticket.ready());
+  EXPECT_EQ(ticket.Wait()->outcomes[0], Code::kOk);
+  EXPECT_TRUE(reads.Exact(0));
+}
+
+// Several batches, of which the later ones are on their way while the first is copied.
+TEST_P(Below, ALoadIntoPagesBringsUpWhatLeftMemory) {
+  constexpr std::uint64_t kLarge = 1u << 20;
+  constexpr std::uint32_t kCount = 40;
+  Make(kResident * 2);
+  PutChain(kCount, kLarge);
+  std::vector<std::byte> memory(kCount * kLarge);
+  std::vector<BlockKey> keys;
+  for (std::uint32_t n = 0; n < kCount; ++n) keys.push_back(KeyOf(n));
+  auto shared = std::make_shared<Store>(node->Connect());
+  const PagesLoaded loaded = LoadPages(shared, AttachTest(*shared), keys, memory);
+  EXPECT_EQ(loaded.outcomes, std::vector<Code>(kCount, Code::kOk)) << loaded.message;
+  EXPECT_EQ(loaded.moved_bytes, memory.size());
+  for (std::uint32_t n = 0; n < kCount; ++n) {
+    const std::vector<std::byte> body = BodyOf(n, kLarge);
+    EXPECT_EQ(std::memcmp(memory.data() + (kCount - 1 - n) * kLarge, body.data(), kLarge), 0) << n;
+  }
+  EXPECT_GE(fetched(), kCount - 2 * kResident);
+}
+
+TEST_P(Below, ALoadThatIsCancelledWhileItWaitsTouchesItsPagesNoMore) {
+  std::vector<std::byte> memory(kBlocks * kBytes);
+  auto shared = std::make_shared<Store>(node->Connect());
+  node->Hold();
+  const PagesLoaded cancelled =
+      LoadPages(shared, AttachTest(*shared), chain, memory, [&] { Until([&] { return node->held() > 0; }); });
+  ASSERT_EQ(cancelled.outcomes.size(), kBlocks);
+  EXPECT_GT(std::ranges::count(cancelled.outcomes, Code::kTooLate), 0);
+  const std::vector<std::byte> at_report = memory;
+  node->LetGo();
+  Until([&] { return fetched() > 0 && StatusNumber(*shared, "leases") == 0; });
+  EXPECT_EQ(memory, at_report);
+}
+
+// More at once than the memory holds, so that it goes through it in turns.
+TEST_P(Below, AReadOfMoreThanMemoryHoldsPassesThroughIt) {
+  constexpr std::size_t kLarge = 1u << 20;
+  constexpr std::uint64_t kCount = 96;
+  Make(0);
+  PutChain(kCount, kLarge);
+  Reads reads(Numbers(0, kCount - 1), kLarge);
+  const std::vector<Code> outcomes = Outcomes(reads, {.deadline_us = 60'000'000});
+  for (std::size_t i = 0; i < kCount; ++i) {
+    EXPECT_EQ(outcomes[i], Code::kOk) << i << ": " << CodeName(outcomes[i]);
+    EXPECT_TRUE(reads.Exact(i)) << i;
+  }
+  EXPECT_GE(fetched(), kCount / 3);
+}
+
+}  // namespace
+}  // namespace cistern
