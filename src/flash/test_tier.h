@@ -176,6 +176,13 @@ struct TierOn {
     return loop.BlockOn(AppendTask(std::move(numbers), std::move(parts)));
   }
 
+  // What the tier says of a place, without looking at whether it is the record that was meant.
+  Task<Status> AskTask(Kept kept) {
+    flash::Buffer buffer = pool.Take(kept.bytes);
+    auto fetched = co_await tier->Fetch(kept.place, buffer.bytes().first(kept.bytes));
+    co_return fetched ? Status() : fetched.error();
+  }
+  Status Ask(const Kept& kept) { return loop.BlockOn(AskTask(kept)); }
   // ok: whole and exactly what its key names. kMiss also when the body fails.
   Task<Status> FetchTask(Kept kept) {
     flash::Buffer buffer = pool.Take(kept.bytes);
