@@ -55,6 +55,7 @@ class Tier::Impl final {
   void GiveBack(std::uint32_t region);
   std::uint64_t oldest_sequence() const;
   void Tick();
+  void Forgotten(std::uint32_t first_region);
 
   std::uint32_t free_regions() const;
   std::uint64_t live_bytes() const;

@@ -81,6 +81,7 @@ struct Member {
   std::set<std::uint32_t> empty;                             // of the closed, those in which nothing lives
   std::multiset<std::uint64_t> sequences;                    // the least of each region that is not free
   std::uint32_t users = 0;                                   // tasks that hold on to it
+  bool forgotten = true;                                     // no place on it is known above any more
   Event readers_left;
 };
 

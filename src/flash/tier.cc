@@ -251,7 +251,10 @@ Task<Status> Tier::Impl::Release(std::uint32_t number) {
   User user(member);
   Region& region = regions_[number];
   if (member.device.in_service()) {
-    CISTERN_ASSERT(region.state == State::kTaken && region.live_bytes == 0);
+    if (region.state != State::kTaken) {
+      co_return Status(Code::kGone, Text("flash device ", member.device.path(), ": was formatted meanwhile"));
+    }
+    CISTERN_ASSERT(region.live_bytes == 0);
     region.state = State::kReleasing;
     while (region.readers > 0) co_await member.readers_left.Wait();
   }
@@ -292,8 +295,11 @@ void Tier::Impl::DeviceLeft(Member& member) {
     if (region.state == State::kOpen) BeginClosing(member, number);
   }
   member.readers_left.Pulse();
+  member.forgotten = !hook_;
   if (hook_) hook_(member.first, member.first + member.count);
 }
+
+void Tier::Impl::Forgotten(std::uint32_t first_region) { MemberOf(first_region).forgotten = true; }
 
 void Tier::Impl::Tick() {
   const Instant now = parts_.loop.clock().Now();
@@ -407,6 +413,7 @@ Task<Status> Tier::Release(std::uint32_t region) { return impl_->Release(region)
 void Tier::GiveBack(std::uint32_t region) { impl_->GiveBack(region); }
 std::uint64_t Tier::live_bytes(std::uint32_t region) const { return impl_->live_bytes(region); }
 std::uint64_t Tier::oldest_sequence() const { return impl_->oldest_sequence(); }
+void Tier::Forgotten(std::uint32_t first_region) { impl_->Forgotten(first_region); }
 void Tier::Tick() { impl_->Tick(); }
 Status Tier::TakeOut(const std::string& path) { return impl_->TakeOut(path); }
 Task<Status> Tier::BringBack(std::string path) { return impl_->BringBack(std::move(path)); }

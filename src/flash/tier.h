@@ -113,6 +113,8 @@ class Tier final {
   // Ids of the devices in service, for the journal.
   std::vector<std::uint64_t> device_ids() const;
   void set_on_device_out(DeviceOut hook);
+  // The store knows no place on the device that begins with this region any more. It is not brought back before.
+  void Forgotten(std::uint32_t first_region);
 
   // ---- recovery ----
   // All that the tables of closed regions and the batches of one that was open say, a batch at a time;

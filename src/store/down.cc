@@ -17,6 +17,7 @@ constexpr std::uint64_t kDownBatchBytes = 4u << 20;
 constexpr std::uint64_t kBatchShare = 16;
 constexpr std::uint32_t kCleanLooks = 4096;  // of the coldest, at a tick
 constexpr std::uint32_t kAncestorLooks = 64;
+constexpr std::uint64_t kRecordsARegion = 4;  // at least: a larger record is not written
 }  // namespace
 
 std::uint64_t BlockStore::Impl::RecordBytesOf(const NamespaceEntry& entry, std::uint16_t group,
@@ -43,6 +44,10 @@ void BlockStore::Impl::ForgetFlash(RealmId realm, const Tree::Copy& copy) {
 void BlockStore::Impl::WantBelow(RecordId record) {
   Record& r = tree_.record(record);
   if (tier_ == nullptr || !r.in_memory() || r.on_flash() || r.is(Record::kQueued)) return;
+  if (std::uint64_t{r.body_bytes} * kRecordsARegion > tier_->region_bytes()) {
+    counters_.down_too_large.Add();
+    return;
+  }
   if (down_.size() >= kMaxDown) {
     counters_.down_overflow.Add();
     return;
@@ -59,6 +64,7 @@ void BlockStore::Impl::StartWriters() {
 }
 
 Task<void> BlockStore::Impl::WriteDown() {
+  const std::uint64_t begun = devices_lost_;
   // What else comes in this step goes along.
   co_await Yield();
   while (!down_.empty()) {
@@ -75,11 +81,17 @@ Task<void> BlockStore::Impl::WriteDown() {
     }
     if (!places) {
       counters_.down_failed.Add(items.size());
-      break;  // the next tick tries again
+      // The next tick tries again.
+      for (const DownItem& item : items) {
+        if (Spent()) co_await Yield();
+        if (Lives(item.held)) WantBelow(item.held.record);
+      }
+      break;
     }
     counters_.written_down.Add(items.size());
   }
-  --writers_;
+  // Where a device went meanwhile, this one's place was given to another.
+  if (begun == devices_lost_) --writers_;
 }
 
 // In one step with the append that follows: a record that was dropped before it is on its way must not go, or
@@ -146,8 +158,7 @@ bool BlockStore::Impl::AddToBatch(Held held, std::uint64_t record_bytes, std::de
   LoadWords(words_, arena.slot(r.place) + TrailerOffset(r.body_bytes, alignment), trailer);
   const auto seal = CheckSeal(trailer);
   if (!seal || !seal->HasKey(r.key)) {
-    counters_.cut_bad.Add();
-    Cut(r.block, Reason::kBad);
+    LoseBad(held.record);
     return false;
   }
   DownItem& item = items.emplace_back();
@@ -177,7 +188,9 @@ void BlockStore::Impl::WrittenDown(const DownItem& item, FlashPlace flash) {
   const bool lives = Lives(item.held);
   if (!flash.none()) {
     Record& r = tree_.record(item.held.record);
-    if (lives && r.in_memory() && !r.on_flash()) {
+    // Its device may have gone in this very moment, and what was on it is forgotten already.
+    const bool there = tier_->EstimateUs(flash, 1) != Tier::kNever;
+    if (there && lives && r.in_memory() && !r.on_flash()) {
       r.flash = flash;
       r.flags &= static_cast<std::uint8_t>(~Record::kTouched);
     } else {
@@ -237,7 +250,7 @@ void BlockStore::Impl::Demote(RecordId record) {
 
 // All that waits to be written may be lost instead: a put does not wait for a device.
 BlockStore::Impl::Step BlockStore::Impl::EvictUnwritten(std::optional<Shelf> shelf) {
-  for (std::size_t left = down_.size(); left > 0; --left) {
+  for (; down_looked_ < down_.size(); ++down_looked_) {
     if (Spent()) return Step::kSpent;
     const Held held = down_.front();
     down_.pop_front();
@@ -249,9 +262,11 @@ BlockStore::Impl::Step BlockStore::Impl::EvictUnwritten(std::optional<Shelf> she
       down_.push_back(held);
       continue;
     }
+    down_looked_ = 0;
     Evict(held.record);
     return Step::kDone;
   }
+  down_looked_ = 0;
   return Step::kWaits;
 }
 

@@ -152,16 +152,19 @@ Task<Result<std::uint64_t>> BlockStore::Impl::Drop(std::uint32_t slot, std::span
       tree_.ForgetOrphans(realm);
       graves.push_back(Cut(orphans, Reason::kDropped));
     }
-    if (block == kNoId) {
+    const std::uint64_t incarnation = entry->incarnation;
+    if (block != kNoId) {
+      graves.push_back(Cut(block, Reason::kDropped));
+    } else {
       // Puts of it and below it end all the same, and what is still being collected is waited for.
       Grave grave;
       grave.realm = realm;
       grave.tags.push_back(TagOf(realm, key));
       graves.push_back(Bury(std::move(grave)));
-      continue;
+      // The media may hold what nobody here knows any more: a restart would find it.
+      if (tier_ == nullptr || tier_->oldest_sequence() == UINT64_MAX) continue;
     }
-    graves.push_back(Cut(block, Reason::kDropped));
-    const Tombstone tombstone{sequence_++, entry->incarnation, key};
+    const Tombstone tombstone{sequence_++, incarnation, key};
     tombstones.push_back(tombstone.sequence);
     logged.push_back(journal_.AddTombstone(tombstone));
   }
@@ -242,7 +245,9 @@ Task<Result<std::pair<std::uint64_t, std::uint64_t>>> BlockStore::Impl::DropName
   if (status.ok()) {
     names_.SetIncarnation(slot, entry.incarnation);
     SetIncarnation(words_, index_.index(), slot, entry.incarnation);
+    std::erase_if(realm_of_, [&](const auto& one) { return one.second == realm; });
     realms_[slot] = tree_.AddRealm(slot, entry.incarnation);
+    realm_of_[entry.incarnation] = realms_[slot];
     Grave grave;
     grave.top = grave.at = tree_.realm(realm)->root;
     grave.realm = realm;

@@ -289,6 +289,18 @@ Task<bool> BlockStore::Impl::EmptyRange(HeadRange range) {
   co_return !left;
 }
 
+// What is in memory is damaged: that goes, and where it was the last copy the block with what descends from it.
+void BlockStore::Impl::LoseBad(RecordId record) {
+  const Record& r = tree_.record(record);
+  counters_.cut_bad.Add();
+  if (r.on_flash()) {
+    LeaveMemory(record);
+    tree_.Fold(record);
+  } else {
+    Cut(r.block, Reason::kBad);
+  }
+}
+
 Task<bool> BlockStore::Impl::Move(RecordId record) {
   const Record r = tree_.record(record);
   const Held held = HeldOf(record);
@@ -298,8 +310,7 @@ Task<bool> BlockStore::Impl::Move(RecordId record) {
   LoadWords(words_, arena.slot(r.place) + TrailerOffset(r.body_bytes, alignment), trailer);
   const auto seal = CheckSeal(trailer);
   if (!seal) {
-    counters_.cut_bad.Add();
-    Cut(r.block, Reason::kBad);
+    LoseBad(record);
     co_return true;
   }
   const auto to =
@@ -327,10 +338,7 @@ Task<bool> BlockStore::Impl::Move(RecordId record) {
   DropHold(held);
   if (!wanted) {
     slots_.Free(*to);
-    if (same && !sound) {
-      counters_.cut_bad.Add();
-      Cut(r.block, Reason::kBad);
-    }
+    if (same && !sound) LoseBad(record);
     // Held by a lease since: it stays, and so does its chunk.
     co_return same&& sound ? false : true;
   }

@@ -108,6 +108,7 @@ Task<Status> BlockStore::Impl::BringUp(Held held) {
 // wanted: then it is published here as it is there.
 Task<Status> BlockStore::Impl::Enter(Held held, FlashPlace from, Place place, std::uint64_t generation,
                                      Fetched fetched) {
+  if (!Lives(held)) co_return Status(Code::kMiss, "fetch: the block went meanwhile");
   const Stamp stamp = fetched.stamp;
   const Record r = tree_.record(held.record);
   const ArenaSpace& arena = slots_.arena();
@@ -118,7 +119,6 @@ Task<Status> BlockStore::Impl::Enter(Held held, FlashPlace from, Place place, st
     tier_->ReportBad(from);
     return Status(Code::kMiss, Text("flash region ", from.region, ", unit ", from.unit, ": ", why));
   };
-  if (!Lives(held)) co_return Status(Code::kMiss, "fetch: the block went meanwhile");
   const BlockId block = r.block;
   const RealmId realm = tree_.block(block).realm;
   const NamespaceEntry* entry = EntryOf(realm);

@@ -216,6 +216,7 @@ class BlockStore::Impl {
   // `idle_only`: one look, for one whose records all fit elsewhere.
   Task<bool> EmptyAChunk(std::uint64_t record_bytes, Instant deadline, bool idle_only);
   Task<bool> EmptyRange(HeadRange range);
+  void LoseBad(RecordId record);
   // Moves a record to another slot of its size; false where it stays, or is gone.
   Task<bool> Move(RecordId record);
   // `to` has been filled with its body.
@@ -292,6 +293,7 @@ class BlockStore::Impl {
   Task<void> MoveBatch(std::span<const FlashEntry* const> keep, std::uint64_t bytes);
   void Moved(const FlashEntry& entry, FlashPlace to);
   Task<void> ForgetRegions(std::uint32_t first, std::uint32_t last);
+  void DeviceOut(std::uint32_t first, std::uint32_t last);
   Task<void> DeviceLost(std::uint32_t first, std::uint32_t last);
   Task<void> EndTombstones();
   RealmId RealmOfIncarnation(std::uint64_t incarnation) const;
@@ -341,9 +343,11 @@ class BlockStore::Impl {
   Task<Status> SettleNames(Revival& revival);
   void RefuseRecord(RecordId record);
   void RefuseFolded(BlockId block);
+  Task<void> FindDropped(Revival& revival);
   Task<void> WantAllBelow(const Revival& revival);
   // recover_flash.cc
   Task<Status> OpenTier(Revival& revival);
+  Task<void> TickTier();
   Task<Status> ScanFlash(Revival& revival);
   Task<void> AdmitAll(Revival& revival, std::span<const FlashEntry> found);
   void AdmitFlash(Revival& revival, const FlashEntry& found);
@@ -364,6 +368,7 @@ class BlockStore::Impl {
 
   Names names_;
   std::vector<RealmId> realms_;  // by namespace slot
+  std::unordered_map<std::uint64_t, RealmId> realm_of_;  // by incarnation, of those that are current
   Tree tree_;
   Pending pending_;
   Leases leases_;
@@ -404,8 +409,12 @@ class BlockStore::Impl {
   Event named_;
 
   std::unique_ptr<Tier> tier_;  // null: memory is all there is
-  std::deque<Held> down_;       // waits to be written
+  bool recovering_ = true;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> lost_;  // regions, while it recovers
+  std::deque<Held> down_;                                      // waits to be written
+  std::size_t down_looked_ = 0;                                // in vain, since the last that went
   std::uint32_t writers_ = 0;
+  std::uint64_t devices_lost_ = 0;  // who waits for one of these may wait forever
   std::optional<RecordId> cleaning_;  // where CleanSome stands
   std::uint32_t clean_looks_ = 0;
   std::unordered_map<RecordId, std::shared_ptr<Fetching>> fetching_;

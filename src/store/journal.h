@@ -61,6 +61,7 @@ class Journal final {
         devices;  // of flash, by id: the tombstones of what was dropped on them are here
     // The file is damaged before its end: tombstones may be lost, so nothing from before may be believed.
     bool damaged = false;
+    std::uint64_t time_s = 0;  // what the time was at least when it was last written
   };
   // Reads what is there, to be awaited first. A torn tail was never acknowledged and is left out. kMismatch:
   // another format version, or no journal at all.
@@ -85,6 +86,8 @@ class Journal final {
   Task<Status> PutDevices(std::vector<std::uint64_t> devices);
   // Nothing older than the tombstone is left. Written with the next append: until then it does no harm.
   void EndTombstone(std::uint64_t sequence);
+  // It is as late as that: what has expired by then stays so, should the clock go back (R10).
+  Task<Status> PutTime(std::uint64_t time_s);
 
   std::size_t tombstones() const { return tombstones_.size(); }
   std::uint64_t file_bytes() const { return end_; }

@@ -286,6 +286,7 @@ void BlockStore::Impl::MarkBehind(BlockId block, std::uint16_t group, const Name
   const RecordId record = tree_.FindRecord(at, group);
   if (record == kNoId) return;
   tree_.record(record).flags |= Record::kBehind;
+  if (!tree_.record(record).in_memory()) return;
   if (order_.Parked(record)) {
     order_.Unpark(record);
   } else {

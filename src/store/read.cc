@@ -41,6 +41,7 @@ Task<Result<Attached>> BlockStore::Impl::Attach(NamespaceSpec spec) {
     if (is_new) {
       if (realms_.size() <= entry.slot) realms_.resize(entry.slot + 1, kNoId);
       realms_[entry.slot] = tree_.AddRealm(entry.slot, entry.incarnation);
+      realm_of_[entry.incarnation] = realms_[entry.slot];
       SetIncarnation(words_, index_.index(), entry.slot, entry.incarnation);
     }
     names_.Put(std::move(entry));

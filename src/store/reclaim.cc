@@ -23,6 +23,7 @@ void BlockStore::Impl::StartReclaim() {
 }
 
 Task<void> BlockStore::Impl::Reclaim() {
+  const std::uint64_t begun = devices_lost_;
   co_await Yield();
   const auto victim = tier_->TakeVictim();
   if (victim) {
@@ -45,8 +46,9 @@ Task<void> BlockStore::Impl::Reclaim() {
     }
     if (status.ok()) co_await EndTombstones();
   }
-  reclaiming_ = false;
-  if (victim) StartReclaim();
+  // Where a device went meanwhile, another one has begun.
+  if (begun == devices_lost_) reclaiming_ = false;
+  if (victim && tier_->WantsReclaim()) StartReclaim();
   StartWriters();
 }
 
@@ -57,6 +59,11 @@ Task<void> BlockStore::Impl::Evacuate(const std::vector<FlashEntry>& entries) {
   for (std::size_t i = entries.size(); i-- > 0;) {
     if (Spent()) co_await Yield();
     const FlashEntry& entry = entries[i];
+    // Whether it is here cannot be told while much is being collected.
+    while (tree_.collecting()) {
+      Collect();
+      co_await Yield();
+    }
     const auto [block, copy] = FindOnFlash(entry);
     if (block == kNoId) continue;
     Count(2);
@@ -178,6 +185,7 @@ void BlockStore::Impl::Moved(const FlashEntry& entry, FlashPlace to) {
     tier_->Forget(to, entry.record_bytes);  // it went, or was written anew, meanwhile
     return;
   }
+  if (tier_->EstimateUs(to, 1) == Tier::kNever) return;  // it went in this very moment
   counters_.moved_below.Add();
   tier_->Forget(entry.place, entry.record_bytes);
   tree_.SetFlash(block, entry.group, to);  // and not used there yet
@@ -217,18 +225,28 @@ Task<void> BlockStore::Impl::ForgetRegions(std::uint32_t first, std::uint32_t la
   while (Collect()) co_await Yield();
 }
 
+// Whoever waits for a transfer there may wait forever: others take their places.
+void BlockStore::Impl::DeviceOut(std::uint32_t first, std::uint32_t last) {
+  ++devices_lost_;
+  writers_ = 0;
+  reclaiming_ = false;
+  if (recovering_) {
+    lost_.push_back({first, last});
+  } else if (!lower_.closed()) {
+    lower_.Spawn(DeviceLost(first, last));
+  }
+}
+
 Task<void> BlockStore::Impl::DeviceLost(std::uint32_t first, std::uint32_t last) {
   co_await Yield();
   co_await ForgetRegions(first, last);
+  tier_->Forgotten(first);
   co_await EndTombstones();
 }
 
 RealmId BlockStore::Impl::RealmOfIncarnation(std::uint64_t incarnation) const {
-  for (std::uint32_t slot = 0; slot < realms_.size(); ++slot) {
-    const NamespaceEntry* entry = realms_[slot] == kNoId ? nullptr : names_.at(slot);
-    if (entry != nullptr && entry->incarnation == incarnation) return realms_[slot];
-  }
-  return kNoId;
+  const auto found = realm_of_.find(incarnation);
+  return found == realm_of_.end() ? kNoId : found->second;
 }
 
 // A tombstone is needed as long as something older may be found on the media; for a device that is gone it is
@@ -236,16 +254,14 @@ RealmId BlockStore::Impl::RealmOfIncarnation(std::uint64_t incarnation) const {
 Task<void> BlockStore::Impl::EndTombstones() {
   if (ending_tombstones_) co_return;
   ending_tombstones_ = true;
-  if (tier_ != nullptr) {
+  while (tier_ != nullptr && tier_->device_ids() != journaled_devices_) {
     std::vector<std::uint64_t> ids = tier_->device_ids();
-    if (ids != journaled_devices_) {
-      const Status status = co_await journal_.PutDevices(ids);
-      if (!status.ok()) {
-        ending_tombstones_ = false;
-        co_return;
-      }
-      journaled_devices_ = std::move(ids);
+    const Status status = co_await journal_.PutDevices(ids);
+    if (!status.ok()) {
+      ending_tombstones_ = false;
+      co_return;
     }
+    journaled_devices_ = std::move(ids);
   }
   const std::uint64_t oldest = tier_ == nullptr ? UINT64_MAX : tier_->oldest_sequence();
   while (!collected_tombstones_.empty() && *collected_tombstones_.begin() < oldest) {

@@ -36,7 +36,7 @@ Task<Status> BlockStore::Impl::Recover() {
     co_await Yield();
     if (realms_.size() <= entry.slot) realms_.resize(entry.slot + 1, kNoId);
     realms_[entry.slot] = tree_.AddRealm(entry.slot, entry.incarnation);
-    revival.realms[entry.incarnation] = realms_[entry.slot];
+    revival.realms[entry.incarnation] = realm_of_[entry.incarnation] = realms_[entry.slot];
     names_.Put(entry);
   }
   co_await Scan(revival);
@@ -53,15 +53,8 @@ Task<Status> BlockStore::Impl::Recover() {
   const Recovery::Counts& counts = revival.recovery.counts();
   sequence_ = std::max({revival.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1,
                         revival.last_below + 1});
-  for (const Tombstone& tombstone : revival.journal.tombstones) {
-    Count();
-    if (Spent()) co_await Yield();
-    const auto realm = revival.realms.find(tombstone.incarnation);
-    if (realm == revival.realms.end()) continue;
-    const BlockId block = Find(realm->second, tombstone.key);
-    if (block != kNoId) revival.dropped[block] = std::max(revival.dropped[block], tombstone.sequence);
-  }
   co_await LinkParents(revival);
+  co_await FindDropped(revival);
   co_await KeepReachable(revival);
   co_await Refuse(revival);
   slots_.EndAdoption();
@@ -69,7 +62,27 @@ Task<Status> BlockStore::Impl::Recover() {
   counters_.recovered.Add(resident_);
   if (Status status = co_await SettleNames(revival); !status.ok()) co_return status;
   if (tier_ != nullptr) co_await WantAllBelow(revival);
+  recovering_ = false;
+  for (const auto& [first, last] : lost_) lower_.Spawn(DeviceLost(first, last));
+  lost_.clear();
   co_return Status();
+}
+
+// What was dropped, and below what: orphans may descend from anything that was.
+Task<void> BlockStore::Impl::FindDropped(Revival& revival) {
+  for (const Tombstone& tombstone : revival.journal.tombstones) {
+    Count();
+    if (Spent()) co_await Yield();
+    const auto realm = revival.realms.find(tombstone.incarnation);
+    if (realm == revival.realms.end()) continue;
+    const auto drop = [&](BlockId block) {
+      if (block == kNoId) return;
+      std::uint64_t& floor = revival.dropped[block];
+      floor = std::max(floor, tombstone.sequence);
+    };
+    drop(Find(realm->second, tombstone.key));
+    if (EntryOf(realm->second)->first_full == kNoGroup) drop(tree_.realm(realm->second)->orphans);
+  }
 }
 
 // What a reboot would lose is written as if it had just been put, parents first.
@@ -337,6 +350,7 @@ Task<Status> BlockStore::Impl::SettleNames(Revival& revival) {
     // All sessions ended with the restart, so nobody is attached to a list without name and blocks.
     if (entry.names.empty() && tree_.block(tree_.realm(realm)->root).first_child == kNoId) {
       names_.Forget(entry.slot);
+      realm_of_.erase(entry.incarnation);
       tree_.RemoveRealm(realm);
       realms_[entry.slot] = kNoId;
     } else {

@@ -16,10 +16,18 @@ Task<Status> BlockStore::Impl::OpenTier(Revival& revival) {
   auto tier = co_await open_tier_(journal_.id(), std::move(known));
   if (!tier) co_return std::move(tier.error());
   tier_ = std::move(*tier);
-  tier_->set_on_device_out([this](std::uint32_t first, std::uint32_t last) {
-    if (!lower_.closed()) lower_.Spawn(DeviceLost(first, last));
-  });
+  tier_->set_on_device_out([this](std::uint32_t first, std::uint32_t last) { DeviceOut(first, last); });
+  lower_.Spawn(TickTier());
   co_return Status();
+}
+
+// A device that hangs must not keep the start waiting.
+Task<void> BlockStore::Impl::TickTier() {
+  constexpr std::int64_t kTickUs = 100'000;
+  while (recovering_ && !lower_.closed()) {
+    co_await SleepUntil(clock_.Now().PlusUs(kTickUs));
+    if (recovering_) tier_->Tick();
+  }
 }
 
 Task<void> BlockStore::Impl::AdmitAll(Revival& revival, std::span<const FlashEntry> found) {

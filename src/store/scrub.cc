@@ -76,7 +76,7 @@ Task<void> BlockStore::Impl::ScrubBelow(BlockId block, Tree::Copy copy) {
     co_await check;
     sound = check.sound();
   }
-  if (sound) co_return;
+  if (sound || (!fetched && fetched.error().code() == Code::kBusy)) co_return;
   if (fetched) tier_->ReportBad(copy.flash);
   // It may be another's by now, or have been moved.
   if (block >= tree_.block_end() || tree_.block(block).is(Block::kCut)) co_return;
