@@ -26,13 +26,12 @@ Device::Transfer::Transfer(Device& device_in, Kind kind_in, std::uint64_t bytes_
 // Here whether it has ended, was refused, or its task was dropped after a crash.
 Device::Transfer::~Transfer() {
   if (kind == Kind::kWrite) device.queued_write_bytes_ -= bytes;
-  const Instant now = device.loop_.clock().Now();
   if (flying) {
     device.Land(*this);
-    if (kind == Kind::kWrite) device.estimate_.WriteEnded(now);
-    if (kind == Kind::kRead) device.estimate_.Left(bytes, now);
+    if (kind == Kind::kWrite) device.estimate_.WriteEnded();
+    if (kind == Kind::kRead) device.estimate_.Left(bytes);
   } else if (kind == Kind::kRead && expected.cell != Estimate::kEnded) {
-    device.estimate_.Left(bytes, now);
+    device.estimate_.Left(bytes);
   }
 }
 
@@ -85,7 +84,7 @@ void Device::Launch(Transfer& transfer) {
   transfer.began = loop_.clock().Now();
   ++at_[static_cast<std::size_t>(transfer.kind)];
   if (transfer.kind == Kind::kRead) read_bytes_at_ += transfer.bytes;
-  if (transfer.kind == Kind::kWrite) estimate_.WriteBegan(transfer.began);
+  if (transfer.kind == Kind::kWrite) estimate_.WriteBegan();
   flying_.PushBack(transfer);
 }
 
@@ -129,7 +128,7 @@ Status Device::Ended(Transfer& transfer, Status status) {
     estimate_.Ended(transfer.expected, transfer.bytes, now, status.ok() && in_service_);
     transfer.expected.cell = Estimate::kEnded;
   } else if (transfer.kind == Kind::kWrite) {
-    estimate_.WriteEnded(now);
+    estimate_.WriteEnded();
   }
   if (status.ok()) {
     errors_in_row_[kind] = 0;

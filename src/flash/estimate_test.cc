@@ -62,9 +62,9 @@ Outcome Drive(std::uint64_t seed, Synthetic device, std::vector<std::uint64_t> s
   for (std::uint64_t n = 0; count < reads; ++n) {
     if (n % 300 == 0) {  // the load changes
       depth = 1ull << random.Below(7);
-      for (; writes > 0; --writes) estimate.WriteEnded(At(now));
+      for (; writes > 0; --writes) estimate.WriteEnded();
       if (random.Chance(0.5)) writes = 1 + random.Below(4);
-      for (std::uint64_t i = 0; i < writes; ++i) estimate.WriteBegan(At(now));
+      for (std::uint64_t i = 0; i < writes; ++i) estimate.WriteBegan();
       device.bytes_per_us = speed / (1 + 0.4 * static_cast<double>(writes)) * (0.7 + 0.6 * random.Unit());
     }
     while (flying.size() >= depth) {
@@ -125,7 +125,7 @@ TEST(FlashEstimate, GrowsWithWhatIsQueuedAndFallsWhenItLeaves) {
   const double idle = estimate.Us(1 << 20);
   for (int i = 0; i < 50; ++i) (void)estimate.Came(1 << 20, At(0));
   EXPECT_GT(estimate.Us(1 << 20), 10 * idle);
-  for (int i = 0; i < 50; ++i) estimate.Left(1 << 20, At(1));
+  for (int i = 0; i < 50; ++i) estimate.Left(1 << 20);
   EXPECT_NEAR(estimate.Us(1 << 20), idle, idle / 100);
 }
 
