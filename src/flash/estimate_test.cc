@@ -108,6 +108,28 @@ TEST(FlashEstimate, IsNearAndRefusesRightlyUnderChangingLoad) {
   }
 }
 
+// Some devices end what they have all at once: then as many come at once, and the first of them takes as long
+// as the last.
+TEST(FlashEstimate, IsNearWhereReadsEndInBursts) {
+  Random random(1);
+  Estimate estimate;
+  std::vector<double> errors;
+  double now = 0;
+  for (int round = 0; round < 3000; ++round) {
+    const std::size_t depth = round / 200 % 2 == 0 ? 32 : 8;
+    std::vector<Estimate::Expected> burst;
+    for (std::size_t i = 0; i < depth; ++i) burst.push_back(estimate.Came(4096, At(now += 0.5)));
+    now += 20.0 * static_cast<double>(depth) * (0.9 + 0.2 * random.Unit());
+    for (const Estimate::Expected& expected : burst) {
+      const double took = now - static_cast<double>(expected.at.ns) / 1000;
+      if (round >= 20) errors.push_back(std::abs(expected.us - took) / took);
+      estimate.Ended(expected, 4096, At(now += 0.5), true);
+    }
+  }
+  std::ranges::sort(errors);
+  EXPECT_LT(errors[errors.size() / 2], 0.2);
+}
+
 TEST(FlashEstimate, OfAnIdleDeviceIsWhatItsReadsTook) {
   Estimate estimate;
   double now = 0;
