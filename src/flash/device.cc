@@ -9,6 +9,8 @@
 namespace cistern::flash {
 namespace {
 
+constexpr std::int64_t kPauseUs = 50;
+
 std::uint64_t BytesOf(std::span<const std::span<const std::byte>> pieces) {
   std::uint64_t bytes = 0;
   for (const auto piece : pieces) bytes += piece.size();
@@ -26,13 +28,12 @@ Device::Transfer::Transfer(Device& device_in, Kind kind_in, std::uint64_t bytes_
 // Here whether it has ended, was refused, or its task was dropped after a crash.
 Device::Transfer::~Transfer() {
   if (kind == Kind::kWrite) device.queued_write_bytes_ -= bytes;
-  const Instant now = device.loop_.clock().Now();
   if (flying) {
     device.Land(*this);
-    if (kind == Kind::kWrite) device.estimate_.WriteEnded(now);
-    if (kind == Kind::kRead) device.estimate_.Left(bytes, now);
+    if (kind == Kind::kWrite) device.estimate_.WriteEnded();
+    if (kind == Kind::kRead) device.estimate_.Left(bytes);
   } else if (kind == Kind::kRead && expected.cell != Estimate::kEnded) {
-    device.estimate_.Left(bytes, now);
+    device.estimate_.Left(bytes);
   }
 }
 
@@ -85,7 +86,7 @@ void Device::Launch(Transfer& transfer) {
   transfer.began = loop_.clock().Now();
   ++at_[static_cast<std::size_t>(transfer.kind)];
   if (transfer.kind == Kind::kRead) read_bytes_at_ += transfer.bytes;
-  if (transfer.kind == Kind::kWrite) estimate_.WriteBegan(transfer.began);
+  if (transfer.kind == Kind::kWrite) estimate_.WriteBegan();
   flying_.PushBack(transfer);
 }
 
@@ -129,13 +130,13 @@ Status Device::Ended(Transfer& transfer, Status status) {
     estimate_.Ended(transfer.expected, transfer.bytes, now, status.ok() && in_service_);
     transfer.expected.cell = Estimate::kEnded;
   } else if (transfer.kind == Kind::kWrite) {
-    estimate_.WriteEnded(now);
+    estimate_.WriteEnded();
   }
   if (status.ok()) {
     errors_in_row_[kind] = 0;
     if (transfer.kind == Kind::kRead) ++counts_.reads, counts_.read_bytes += transfer.bytes;
     if (transfer.kind == Kind::kWrite) ++counts_.writes, counts_.written_bytes += transfer.bytes;
-  } else if (status.code() != Code::kBusy) {
+  } else {
     ++counts_.errors;
     if (++errors_in_row_[kind] >= kMaxErrorsInRow) {
       GoOut(Text(errors_in_row_[kind], " transfers in a row failed, the last one: ", status.message()));
@@ -146,11 +147,18 @@ Status Device::Ended(Transfer& transfer, Status status) {
   return status;
 }
 
+// The loop's operations are at their limit, which is no fault of the device.
+Task<void> Device::Pause() { (void)co_await SleepUntil(loop_.clock().Now().PlusUs(kPauseUs)); }
+
 Task<Status> Device::Read(std::span<std::byte> into, std::uint64_t offset) {
   Transfer transfer(*this, Kind::kRead, into.size());
   Status admitted = co_await Admit(transfer);
   if (!admitted.ok()) co_return admitted;
   Status status = co_await file_.ReadAll(into, offset);
+  while (status.code() == Code::kBusy) {
+    co_await Pause();
+    status = co_await file_.ReadAll(into, offset);
+  }
   co_return Ended(transfer, std::move(status));
 }
 
@@ -159,6 +167,10 @@ Task<Status> Device::Write(std::span<const std::span<const std::byte>> pieces, s
   Status admitted = co_await Admit(transfer);
   if (!admitted.ok()) co_return admitted;
   Status status = co_await file_.WriteAllV(pieces, offset);
+  while (status.code() == Code::kBusy) {
+    co_await Pause();
+    status = co_await file_.WriteAllV(pieces, offset);
+  }
   co_return Ended(transfer, std::move(status));
 }
 
@@ -167,6 +179,10 @@ Task<Status> Device::Write(std::span<const std::byte> from, std::uint64_t offset
   Status admitted = co_await Admit(transfer);
   if (!admitted.ok()) co_return admitted;
   Status status = co_await file_.WriteAll(from, offset);
+  while (status.code() == Code::kBusy) {
+    co_await Pause();
+    status = co_await file_.WriteAll(from, offset);
+  }
   co_return Ended(transfer, std::move(status));
 }
 
@@ -175,6 +191,10 @@ Task<Status> Device::Sync() {
   Status admitted = co_await Admit(transfer);
   if (!admitted.ok()) co_return admitted;
   Status status = co_await file_.Sync();
+  while (status.code() == Code::kBusy) {
+    co_await Pause();
+    status = co_await file_.Sync();
+  }
   co_return Ended(transfer, std::move(status));
 }
 

@@ -61,7 +61,7 @@ class Device final {
   // One of the things that a device must not do twice.
   void FailedFor(std::string_view what, const Status& status);
 
-  // The whole of it or an error: kIoError of the device or because it is out of service, kBusy of the loop.
+  // The whole of it, or kIoError: of the device, or because it is out of service.
   // What is read or written is the device's until the task ends.
   Task<Status> Read(std::span<std::byte> into, std::uint64_t offset);
   Task<Status> Write(std::span<const std::span<const std::byte>> pieces, std::uint64_t offset);
@@ -113,6 +113,7 @@ class Device final {
   Status Ended(Transfer& transfer, Status status);
   void Land(Transfer& transfer);
   Task<Status> Admit(Transfer& transfer);
+  Task<void> Pause();
   Status OutStatus() const;
 
   Loop& loop_;

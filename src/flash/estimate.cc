@@ -8,99 +8,87 @@
 namespace cistern::flash {
 namespace {
 
-// A device that nobody has read yet: 100 us and 1 GB/s.
-constexpr double kFirstRate = 1000;
-constexpr double kFirstBaseUs = 80;
-constexpr std::uint32_t kSampleReads = 8;
-constexpr double kRateShare = 0.2;         // of a new sample in the rate
-constexpr double kFactorShare = 1.0 / 24;  // of a read in its cell
+// What a read costs beside its bytes, in bytes: small reads are limited by their number.
+constexpr double kReadWork = 16.0 * 1024;
+constexpr double kNominal = 1000;          // bytes in a microsecond
+constexpr double kFirstBaseUs = 80;        // of a device that nobody has read yet
+constexpr double kFactorShare = 1.0 / 16;  // of a read in its cell
 constexpr double kMomentShare = 1.0 / 8;
-constexpr double kMostLog = 2.5;  // no factor beyond 12
+constexpr double kMost = 6;           // no logarithm beyond
+constexpr double kFading = 1.0 / 32;  // of how busy it was, with each read that ends
+
+double Work(std::uint64_t bytes) { return static_cast<double>(bytes) + kReadWork; }
+
+std::uint32_t Octave(std::uint64_t value) { return static_cast<std::uint32_t>(std::bit_width(value) - 1); }
 
 }  // namespace
 
-std::size_t Estimate::Level(std::uint32_t reads) {
-  return std::min<std::size_t>(std::bit_width(std::max(reads, 1u)) - 1, kLevels - 1);
+std::uint32_t Estimate::QueueLevel(std::uint32_t reads) {
+  if (reads <= 8) return std::max(reads, 1u) - 1;
+  const std::uint32_t octave = Octave(reads);
+  const std::uint32_t quarter = (reads >> (octave - 2)) & 3;
+  return std::min(8 + (octave - 3) * 4 + quarter, kQueues - 1);
 }
 
-double Estimate::RateAt(std::size_t level) const {
-  // The nearest level that was seen, shorter queues first: what it gave is what a device gives at least.
-  for (const std::size_t writes : {std::size_t{writes_ > 0}, std::size_t{writes_ == 0}}) {
-    for (std::size_t i = level + 1; i-- > 0;) {
-      if (rates_[writes][i].bytes_per_us > 0) return rates_[writes][i].bytes_per_us;
-    }
-    for (std::size_t i = level + 1; i < kLevels; ++i) {
-      if (rates_[writes][i].bytes_per_us > 0) return rates_[writes][i].bytes_per_us;
+// The nearest queue length that was seen stands for one that was not, then the nearest busyness.
+double Estimate::LogAt(Where at) const {
+  const auto busy_levels = static_cast<int>(kBusy);
+  const auto queue_levels = static_cast<int>(kQueues);
+  for (int far = 0; far < busy_levels; ++far) {
+    for (const int busy : {static_cast<int>(at.busy) - far, static_cast<int>(at.busy) + far}) {
+      if (busy < 0 || busy >= busy_levels) continue;
+      for (int off = 0; off < queue_levels; ++off) {
+        for (const int queue : {static_cast<int>(at.queue) - off, static_cast<int>(at.queue) + off}) {
+          if (queue < 0 || queue >= queue_levels) continue;
+          const Factor& factor = factors_[Cell(
+              {at.writes, static_cast<std::uint32_t>(busy), static_cast<std::uint32_t>(queue), at.size})];
+          if (factor.seen > 0) return factor.log;
+        }
+      }
     }
   }
-  return 0;
+  return any_;
 }
 
 Estimate::Expected Estimate::Expect(std::uint64_t bytes) const {
   Expected expected;
-  const std::size_t level = Level(reads_ + 1);
-  const std::size_t size =
-      std::min<std::size_t>(std::bit_width(std::max<std::uint64_t>(bytes, 512) >> 9) - 1, kSizes - 1);
-  expected.cell = static_cast<std::uint16_t>(((writes_ > 0 ? kLevels : 0) + level) * kSizes + size);
-  const double rate = RateAt(level);
-  const double work = ahead_ + Work(bytes);
-  expected.work_us = rate > 0 ? work / rate : kFirstBaseUs + work / kFirstRate;
-  expected.us = expected.work_us * std::exp(factors_[expected.cell].log + moment_);
+  const Where at{
+      writes_ > 0, std::min(Octave(static_cast<std::uint64_t>(std::max(lately_, reads_ + 1.0))), kBusy - 1),
+      QueueLevel(reads_ + 1), std::min(Octave(std::max<std::uint64_t>(bytes, 4096) >> 12), kSizes - 1)};
+  expected.cell = static_cast<std::uint16_t>(Cell(at));
+  expected.work_us = (ahead_ + Work(bytes)) / kNominal;
+  expected.us = seen_ ? expected.work_us * std::exp(LogAt(at) + moment_) : kFirstBaseUs + expected.work_us;
   return expected;
 }
 
-void Estimate::Pass(Instant now) {
-  if (reads_ > 0) current().us += static_cast<double>(now.NsSince(at_)) / 1000;
-  at_ = now;
-}
-
 Estimate::Expected Estimate::Came(std::uint64_t bytes, Instant now) {
-  Pass(now);
   Expected expected = Expect(bytes);
   expected.at = now;
   ++reads_;
   ahead_ += Work(bytes);
+  lately_ = std::max(lately_, static_cast<double>(reads_));
   return expected;
 }
 
-void Estimate::Left(std::uint64_t bytes, Instant now) {
-  Pass(now);
+void Estimate::Left(std::uint64_t bytes) {
   --reads_;
   ahead_ = reads_ == 0 ? 0 : std::max(0.0, ahead_ - Work(bytes));
 }
 
 void Estimate::Ended(const Expected& expected, std::uint64_t bytes, Instant now, bool learn) {
-  Pass(now);
-  Rate& rate = current();
-  rate.work += Work(bytes);
-  if (++rate.reads >= kSampleReads && rate.us > 0) {
-    const double sample = rate.work / rate.us;
-    rate.bytes_per_us =
-        rate.bytes_per_us == 0 ? sample : rate.bytes_per_us + kRateShare * (sample - rate.bytes_per_us);
-    rate.work = rate.us = 0;
-    rate.reads = 0;
-  }
-  Left(bytes, now);
+  lately_ = std::max(1.0, lately_ - kFading * (lately_ - reads_));
+  Left(bytes);
   if (!learn) return;
   const double took = std::max(1.0, static_cast<double>(now.NsSince(expected.at)) / 1000);
+  const double off = std::clamp(std::log(took / expected.work_us), -kMost, kMost);
   Factor& factor = factors_[expected.cell];
-  const double off = std::clamp(std::log(took / expected.work_us), -kMostLog, kMostLog);
-  const double share = std::max(kFactorShare, 1.0 / (++factor.seen));
+  const bool known = factor.seen > 4;
   const double left = off - factor.log;
-  factor.log += share * left;
-  if (factor.seen > 4) {
+  factor.log += static_cast<float>(std::max(kFactorShare, 1.0 / (++factor.seen)) * left);
+  if (known)
     moment_ = std::clamp(moment_ + kMomentShare * (std::clamp(left, -1.0, 1.0) - moment_), -1.0, 1.0);
-  }
-}
-
-void Estimate::WriteBegan(Instant now) {
-  Pass(now);
-  ++writes_;
-}
-
-void Estimate::WriteEnded(Instant now) {
-  Pass(now);
-  --writes_;
+  any_ = seen_ ? any_ + kFactorShare * (off - any_) : off;
+  seen_ = true;
 }
 
 }  // namespace cistern::flash

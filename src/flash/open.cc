@@ -249,8 +249,16 @@ Task<Status> Tier::Impl::Open() {
   }
   Status status = ChooseRegionBytes(looks);
   for (std::size_t i = 0; i < looks.size() && status.ok(); ++i) status = CheckLook(i, looks[i]);
-  for (std::size_t i = 0; i < looks.size() && status.ok(); ++i) status = co_await Create(i, looks[i]);
   if (!status.ok()) co_return status;
+  for (std::size_t i = 0; i < looks.size() && status.ok(); ++i) status = co_await Create(i, looks[i]);
+  if (!status.ok()) {
+    for (Look& look : looks) {
+      if (!look.create || !look.file.valid()) continue;
+      look.file = File();
+      (void)parts_.loop.Remove(look.file_path);
+    }
+    co_return status;
+  }
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < looks.size(); ++i) {
     Member& member = *members_[i];

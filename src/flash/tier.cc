@@ -217,7 +217,7 @@ std::int64_t Tier::Impl::EstimateUs(const FlashPlace& place, std::uint64_t bytes
 bool Tier::Impl::WantsReclaim() const {
   for (const auto& member : members_) {
     if (!member->device.in_service() || member->closed.empty()) continue;
-    const std::size_t wanted = std::clamp<std::size_t>(member->count / 16, 1, 4);
+    const std::size_t wanted = std::clamp<std::size_t>(member->count / 16, member->count < 8 ? 1 : 2, 4);
     if (member->free.size() < wanted) return true;
   }
   return false;

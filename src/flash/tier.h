@@ -132,7 +132,7 @@ class Tier final {
   // tried as well.
   // Several appends may be under way; each has its own buffers.
   Task<Result<std::vector<FlashPlace>>> Append(std::span<const Outgoing> records);
-  // A record that was appended or adopted is not looked for any more.
+  // A record that was appended or adopted is not looked for any more. Does nothing when its device is out.
   void Forget(const FlashPlace& place, std::uint64_t record_bytes);
 
   // ---- up ----
@@ -154,7 +154,7 @@ class Tier final {
   // The next region to be given up: the oldest closed one, or one in which nothing lives. It is the caller's
   // until Release or GiveBack. None: no region is closed.
   std::optional<std::uint32_t> TakeVictim();
-  // Its table.
+  // Its table. kIoError: not all of it can be read; what the caller has there it then finds by itself.
   Task<Result<std::vector<FlashEntry>>> Entries(std::uint32_t region);
   // Nothing of it lives any more (asserted: live_bytes is 0), but reads may still be under way: ends when it
   // is free, durably.
@@ -168,7 +168,9 @@ class Tier final {
   // ---- trouble ----
   // Notices transfers that hang; to be called some ten times a second.
   void Tick();
-  // Takes a device out of service by hand, or brings one back, formatted anew. kMiss: no such path.
+  // Takes a device out of service by hand, or brings one back, formatted anew. kMiss: no such path. Not
+  // before the caller has forgotten all places of its old life: of a device that is out Forget and Adopt do
+  // nothing. kBusy: transfers of its old life have not ended; try again.
   Status TakeOut(const std::string& path);
   Task<Status> BringBack(std::string path);
 

@@ -206,6 +206,32 @@ TEST(FlashTrouble, OneLineSaysWhichWhyAndTheWayBack) {
   world.Ended();
 }
 
+// The loop's own limit is nobody's fault: what finds it reached waits.
+TEST(FlashTrouble, ALoopAtItsLimitOfOperationsCostsNoDevice) {
+  World world(10, TestOptions(1));
+  LoopOptions few;
+  few.max_io = 2;
+  world.loop = std::move(*SimulatedLoop::Make(world.clock, world.disk, 3, few));
+  world.node = std::make_unique<TierOn>(*world.loop, world.options, 4);
+  ASSERT_TRUE(world->Open().ok());
+  ASSERT_TRUE(world->Recover().ok());
+  std::vector<Task<Result<std::vector<Kept>>>> appends;
+  std::vector<std::uint32_t> parts(1, 3'000);
+  for (std::uint64_t n = 0; n < 12; ++n) {
+    appends.push_back(world->AppendTask(std::vector<std::uint64_t>(1, n), parts));
+  }
+  std::vector<Task<Status>> fetches;
+  for (auto& append : appends) {
+    const auto appended = world.loop->BlockOn(std::move(append));
+    ASSERT_TRUE(appended.has_value()) << appended.error().ToString();
+    fetches.push_back(world->FetchTask(appended->front()));
+  }
+  for (auto& fetch : fetches) EXPECT_TRUE(world.loop->BlockOn(std::move(fetch)).ok());
+  EXPECT_TRUE(world->tier->devices()[0].in_service);
+  EXPECT_EQ(world->tier->devices()[0].errors, 0u);
+  world.Stop();
+}
+
 // After a start in which the device is healthy again: its old bytes are not believed, the journal forgot it.
 TEST(FlashTrouble, ADeviceThatWasOutAndIsBackAfterARestartIsEmpty) {
   Two world(9);
