@@ -13,6 +13,8 @@ std::uint32_t MaxRecords(const Geometry& geometry) {
       std::min<std::uint64_t>(geometry.slots_bytes() / geometry.min_slot_bytes(), Lru::kMaxEntries - 1));
 }
 
+constexpr std::uint64_t kNoteTimeS = 60;
+
 }  // namespace
 
 BlockStore::Impl::Impl(const Parts& parts, const BlockStoreOptions& options)
@@ -85,7 +87,22 @@ bool BlockStore::Impl::TendLower() {
   if (!ending_tombstones_ && !lower_.closed() && (due || tier_->device_ids() != journaled_devices_)) {
     lower_.Spawn(EndTombstones());
   }
+  const std::uint64_t now_s = NowS();
+  if ((expired_something_ || now_s >= noted_time_s_ + kNoteTimeS) && now_s > noted_time_s_ && !noting_time_ &&
+      !lower_.closed()) {
+    lower_.Spawn(NoteTime());
+  }
   return !Spent() && CleanSome();
+}
+
+// The arena knows how late it was, but flash outlives it.
+Task<void> BlockStore::Impl::NoteTime() {
+  noting_time_ = true;
+  expired_something_ = false;
+  const std::uint64_t now_s = NowS();
+  const Status status = co_await journal_.PutTime(now_s);
+  if (status.ok()) noted_time_s_ = now_s;
+  noting_time_ = false;
 }
 
 Task<void> BlockStore::Impl::Close() {

@@ -19,6 +19,7 @@ std::shared_ptr<BlockStore::Impl::Grave> BlockStore::Impl::Cut(BlockId block, Re
   grave.top = grave.at = block;
   grave.realm = tree_.block(block).realm;
   grave.reason = reason;
+  expired_something_ = expired_something_ || reason == Reason::kExpired;
   if (tree_.block(block).has_key()) grave.tags.push_back(tree_.block(block).tag());
   // The top's index entries are the first to go: a match from block 0 stops there from now on.
   if (!tree_.block(block).ghost()) ++grave.blocks;

@@ -282,6 +282,92 @@ TEST_F(FlashStoreTest, APutNeverWaitsForADevice) {
   t->disk.set_faults({});
 }
 
+// The media may hold what nobody here knows any more.
+TEST_F(FlashStoreTest, R10ADropOfWhatTheTreeHasLostHoldsToo) {
+  Make(With(4));
+  PutChainSlowly(0, 15);
+  ASSERT_FALSE(Here(3));
+  bool once = true;
+  t->disk.set_faults([&](const IoRequest& request, const std::string& path) -> Fault {
+    const bool hit = request.kind == IoRequest::Kind::kRead && path.find("flash0/flash") != std::string::npos;
+    return hit && std::exchange(once, false) ? Fault{FaultKind::kIoError} : Fault{};
+  });
+  EXPECT_FALSE(Get(3).has_value());
+  t->disk.set_faults({});
+  t->Settle();
+  ASSERT_TRUE(Drop(5).has_value());
+  Restart();
+  EXPECT_FALSE(Get(5).has_value());
+  EXPECT_TRUE(Gets(4)) << "the device erred once";
+}
+
+TEST_F(FlashStoreTest, R10OrphansOfADroppedBlockStayAway) {
+  TestStoreOptions options = With(64);
+  options.store.lower.admit = Admission::kSecondHit;
+  Make(options, WindowOnly());
+  PutChain(0, 7);
+  std::vector<BlockKey> keys;
+  for (std::uint64_t n = 3; n <= 7; ++n) keys.push_back(Key(n));
+  t->Run(t->store->Touch(ns.slot, keys));
+  t->Settle();
+  ASSERT_TRUE(Drop(2).has_value());
+  ASSERT_FALSE(Get(5).has_value());
+  Restart(WindowOnly());
+  for (std::uint64_t n = 3; n <= 7; ++n) EXPECT_FALSE(Get(n).has_value()) << n;
+}
+
+TEST_F(FlashStoreTest, P7ADeviceThatGoesOutDuringAStartCostsItsBlocksOnly) {
+  Make(With(4));
+  for (std::uint64_t n = 0; n < 40; ++n) {
+    ASSERT_EQ(Put(n, std::nullopt), State::kPublished);
+    t->Settle();
+  }
+  t->disk.set_faults([](const IoRequest& request, const std::string& path) -> Fault {
+    const bool hit = request.kind == IoRequest::Kind::kSync && path.find("flash0/flash") != std::string::npos;
+    return hit ? Fault{FaultKind::kIoError} : Fault{};
+  });
+  t->Kill();
+  t->disk.set_faults({});
+  ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
+  Attach(OneGroup());
+  ASSERT_EQ(Put(100, std::nullopt), State::kPublished);
+}
+
+TEST_F(FlashStoreTest, WhatFallsBehindOnFlashCanStillBeFetched) {
+  Make(With(4), FullAndWindow());
+  const auto both = [&](std::uint64_t n, std::optional<std::uint64_t> parent) {
+    PartWrite full = Part(n, parent), local = Part(n, parent);
+    local.group = 1;
+    WriteOne(full);
+    WriteOne(local);
+    t->Settle();
+  };
+  for (std::uint64_t n = 0; n < 8; ++n) both(n, n == 0 ? std::nullopt : std::optional(n - 1));
+  ASSERT_FALSE(Here(4, 1));
+  both(100, 5);
+  const BlockStore::BlockName name{Key(4), 1};
+  auto grant = t->Run(t->store->Acquire(Me(), ns.slot, std::span(&name, 1), 1'000'000, Soon()));
+  ASSERT_TRUE(grant.has_value());
+  EXPECT_EQ(grant->views[0].code, Code::kOk);
+}
+
+TEST_F(FlashStoreTest, R10WhatExpiredStaysAwayThoughTheClockGoesBack) {
+  Make(With(4));
+  PartWrite part = Part(0, {});
+  part.ttl_s = 10;
+  WriteOne(part);
+  t->Settle();
+  t->clock.StepWall(100);
+  t->Settle();
+  EXPECT_FALSE(Get(0).has_value());
+  t->Stop();
+  t->ForgetMemory();
+  t->clock.StepWall(-100);
+  t->Start();
+  Attach(OneGroup());
+  EXPECT_FALSE(Get(0).has_value());
+}
+
 TEST_F(FlashStoreTest, TheScrubberFindsWhatRotted) {
   TestStoreOptions options = With(4);
   options.store.scrub_bytes_per_s = 1 * kMiB;

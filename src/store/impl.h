@@ -268,6 +268,7 @@ class BlockStore::Impl {
   // The coldest are written before somebody needs their room; whether there is more to look at.
   bool CleanSome();
   bool TendLower();
+  Task<void> NoteTime();
   void Demote(RecordId record);
   Step EvictUnwritten(std::optional<Shelf> shelf);
 
@@ -422,6 +423,9 @@ class BlockStore::Impl {
   std::set<std::uint64_t> collected_tombstones_;  // of what is gone from memory
   std::vector<std::uint64_t> journaled_devices_;
   bool ending_tombstones_ = false;
+  bool noting_time_ = false;
+  bool expired_something_ = false;  // since the journal was told the time
+  std::uint64_t noted_time_s_ = 0;
   bool scrubbing_ = false;
   BlockId scrub_at_ = 0;
   std::int64_t scrub_bytes_ = 0;  // that may be looked at now

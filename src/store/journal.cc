@@ -186,6 +186,10 @@ Task<bool> Journal::Apply(std::span<const std::byte> bytes, std::size_t* used, C
       case Kind::kId:
         if (payload->size() == 8) id_ = GetRaw<std::uint64_t>(*payload, 0);
         break;
+      case Kind::kTime:
+        if (payload->size() == 8) time_s_ = std::max(time_s_, GetRaw<std::uint64_t>(*payload, 0));
+        contents->time_s = time_s_;
+        break;
       case Kind::kDevices:
         contents->devices.clear();
         for (std::size_t at = 0; at + 8 <= payload->size(); at += 8) {
@@ -299,6 +303,12 @@ Task<Status> Journal::PutDevices(std::vector<std::uint64_t> devices) {
   co_return co_await Flush(std::make_shared<Asked>());
 }
 
+Task<Status> Journal::PutTime(std::uint64_t time_s) {
+  time_s_ = std::max(time_s_, time_s);
+  Append(Kind::kTime, NumbersOf({&time_s_, 1}));
+  co_return co_await Flush(std::make_shared<Asked>());
+}
+
 void Journal::EndTombstone(std::uint64_t sequence) {
   if (tombstones_.erase(sequence) == 0) return;
   std::vector<std::byte> payload;
@@ -320,6 +330,7 @@ Task<Result<std::uint64_t>> Journal::WriteAnew(File& file) {
   Append(out, Kind::kSequences, payload);
   Append(out, Kind::kId, NumbersOf({&id_, 1}));
   Append(out, Kind::kDevices, NumbersOf(devices_));
+  Append(out, Kind::kTime, NumbersOf({&time_s_, 1}));
   std::uint32_t slot = 0;
   std::uint64_t sequence = 0;
   for (bool more = true; more && status.ok();) {

@@ -99,7 +99,8 @@ class Journal final {
     kTombstone = 3,
     kTombstoneEnd = 4,
     kId = 5,
-    kDevices = 6
+    kDevices = 6,
+    kTime = 7,
   };
 
   // Somebody who waits for an append.
@@ -147,6 +148,7 @@ class Journal final {
   std::uint64_t sequences_below_ = 0;
   std::uint64_t id_;
   std::vector<std::uint64_t> devices_;
+  std::uint64_t time_s_ = 0;
 
   std::deque<Batch> pending_;  // not yet handed to the file
   bool flushing_ = false;

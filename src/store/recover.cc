@@ -29,6 +29,7 @@ Task<Status> BlockStore::Impl::Recover() {
     log_.Log(LogLevel::kWarning,
              "journal: damaged before its end; what memory and flash held is not believed");
   }
+  AdvanceTime(words_, slots_.arena(), revival.journal.time_s);
   if (Status status = co_await OpenTier(revival); !status.ok()) co_return status;
   co_await ClearIndex();
   for (NamespaceEntry& entry : revival.journal.namespaces) {

@@ -61,6 +61,8 @@ Task<void> BlockStore::Impl::Scrub() {
       }
     }
   }
+  // All was looked at: the next round begins when there is something to spend again.
+  scrub_bytes_ = std::min<std::int64_t>(scrub_bytes_, 0);
   scrubbing_ = false;
 }
 
