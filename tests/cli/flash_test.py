@@ -144,7 +144,9 @@ class WhatANodeDoes(FlashTest):
         self.assertGreater(flash["fetched_records"], 0)
         self.assertGreaterEqual(flash["live_bytes"], MANY * BODY_BYTES // 2)
         self.assertGreaterEqual(flash["write_amplification"], 1)
-        self.assertIn(b"flash.live_bytes", node.cistern("status").stdout)
+        said = node.cistern("status").stdout
+        self.assertIn(b"flash.live_bytes", said)
+        self.assertIn(b"flash.devices.0.in_service", said)
 
     def test_flash_is_there_after_a_kill_and_after_a_reboot(self) -> None:
         node = self.node("--flash", self.flash)
@@ -187,6 +189,17 @@ class WhatANodeDoes(FlashTest):
         self.assertIn("not believed", node.said)
         self.assertIsNone(node.get(0))
         self.assertIsNone(node.get(1), "dropped under the other journal")
+
+    def test_what_fits_is_kept_in_another_size(self) -> None:
+        node = self.node("--flash", self.flash)
+        for number in range(20):
+            node.put(number)
+        node.end()
+        shutil.rmtree(node.memory)
+        for size in ("2GiB", "1GiB"):  # what was written lies at the front
+            node.start("--flash", f"{self.disk}:{size}")
+            self.assertEqual([n for n in range(20) if node.get(n) != body(n)], [], size)
+            node.end()
 
     def test_a_device_is_taken_out_and_brought_back(self) -> None:
         second = tempfile.TemporaryDirectory(prefix="cistern-flash-", dir=BIN.parent)
@@ -286,6 +299,15 @@ class BadInput(FlashTest):
         self.tool("mount", device, mount)
         self.addCleanup(subprocess.run, ["umount", str(mount)], check=False)
         self.refused(1, device, flags=("--flash", device, "--journal-dir", self.disk, "--discard-foreign"))
+
+    def test_two_nodes_on_one_raw_device(self) -> None:
+        device = self.loop_device(256 << 20)
+        node = self.node("--flash", device, "--journal-dir", self.disk)
+        other = self.directory / "other"
+        other.mkdir()
+        self.refused(1, device, flags=("--flash", device, "--journal-dir", other, "--discard-foreign"))
+        node.put(0)
+        self.assertEqual(node.get(0), body(0))
 
     def test_raw_devices_need_a_place_for_the_journal(self) -> None:
         device = self.loop_device(256 << 20)
