@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from typing import Any
 
@@ -72,6 +73,14 @@ class Node:
     def get(self, number: int) -> bytes | None:
         result = self.cistern("get", "--namespace", "demo", key(number), "-")
         return result.stdout if result.returncode == 0 else None
+
+    def put_many(self, count: int) -> None:
+        """Returns when all of them are on flash."""
+        for number in range(count):
+            self.put(number)
+        until = time.monotonic() + TIMEOUT_S
+        while self.status()["store"]["written_down"] < count:
+            assert time.monotonic() < until, "flash does not take what was put"
 
     def status(self) -> dict[str, Any]:
         found = json.loads(self.cistern("status", "--json").stdout)
@@ -136,8 +145,7 @@ class FlashTest(unittest.TestCase):
 class WhatANodeDoes(FlashTest):
     def test_what_memory_has_no_room_for_is_found_on_flash(self) -> None:
         node = self.node("--flash", self.flash)
-        for number in range(MANY):
-            node.put(number)
+        node.put_many(MANY)
         wrong = [number for number in range(MANY) if node.get(number) != body(number)]
         self.assertEqual(wrong, [])
         flash = node.status()["flash"]
@@ -150,8 +158,7 @@ class WhatANodeDoes(FlashTest):
 
     def test_flash_is_there_after_a_kill_and_after_a_reboot(self) -> None:
         node = self.node("--flash", self.flash)
-        for number in range(MANY):
-            node.put(number)
+        node.put_many(MANY)
         node.end(signal.SIGKILL)
         node.start()
         self.assertEqual([n for n in range(MANY) if node.get(n) != body(n)], [])
@@ -162,8 +169,7 @@ class WhatANodeDoes(FlashTest):
 
     def test_dropped_stays_dropped_when_only_flash_is_left(self) -> None:
         node = self.node("--flash", self.flash)
-        for number in range(4):
-            node.put(number)
+        node.put_many(4)
         node.end()
         node.start()
         node.cistern("drop", "--namespace", "demo", key(1))
@@ -192,8 +198,7 @@ class WhatANodeDoes(FlashTest):
 
     def test_what_fits_is_kept_in_another_size(self) -> None:
         node = self.node("--flash", self.flash)
-        for number in range(20):
-            node.put(number)
+        node.put_many(20)
         node.end()
         shutil.rmtree(node.memory)
         for size in ("2GiB", "1GiB"):  # what was written lies at the front
@@ -238,8 +243,7 @@ class WhatANodeDoes(FlashTest):
     def test_a_raw_device_serves_and_comes_back(self) -> None:
         device = self.loop_device(512 << 20)
         node = self.node("--flash", device, "--journal-dir", self.disk)
-        for number in range(MANY):
-            node.put(number)
+        node.put_many(MANY)
         node.end(signal.SIGKILL)
         shutil.rmtree(node.memory)
         node.start()
