@@ -346,6 +346,14 @@ class Store(Handle):
         movers: int = 1,
         poll_us: int = 50,
         loop: str = "auto",
+        flash: Sequence[tuple[str | os.PathLike[str], int]] = (),
+        journal_dir: str | os.PathLike[str] = "",
+        flash_write: str = "through",
+        flash_admit: str = "all",
+        flash_budget_bytes_a_day: int = 0,
+        flash_read_ahead_bytes: int = 16 << 20,
+        discard_foreign: bool = False,
+        scrub_bytes_per_s: int = 8 << 20,
     ) -> Store:
         """Starts a node inside this process; the next open of the same directory is warm.
 
@@ -353,10 +361,28 @@ class Store(Handle):
         alignment: of records, 512 or 4096, fixed when the arena is created. max_blocks: 0 is what fits.
         poll_us: how long core and movers poll before they sleep. loop: auto, io_uring or epoll. A wrong value
         raises Invalid that names it; a directory that another node has, Busy.
+
+        flash: below memory, a directory and how many bytes of it, or a block device and 0 for all of it, each.
+        The other options are those of flash, as docs/flash.md has them: a budget or read-ahead of 0 is none.
         """
         return cls(
             _native.open(
-                memory_bytes, os.fspath(memory_dir), tenant, alignment, max_blocks, movers, poll_us, loop
+                memory_bytes,
+                os.fspath(memory_dir),
+                tenant,
+                alignment,
+                max_blocks,
+                movers,
+                poll_us,
+                loop,
+                [(os.fspath(path), size_bytes) for path, size_bytes in flash],
+                os.fspath(journal_dir),
+                flash_write,
+                flash_admit,
+                flash_budget_bytes_a_day,
+                flash_read_ahead_bytes,
+                discard_foreign,
+                scrub_bytes_per_s,
             )
         )
 

@@ -62,6 +62,7 @@ class Tier::Impl final {
   std::vector<DeviceState> devices() const;
   std::vector<std::uint64_t> device_ids() const;
   std::uint64_t capacity_bytes() const;
+  std::uint64_t budget_left_bytes() const { return budget_.Left(parts_.loop.clock().Now()); }
   std::uint32_t regions() const { return static_cast<std::uint32_t>(regions_.size()); }
   std::uint64_t region_bytes() const { return region_bytes_; }
   std::uint64_t live_bytes(std::uint32_t region) const { return regions_.at(region).live_bytes; }

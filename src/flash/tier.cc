@@ -422,5 +422,6 @@ const Tier::Counters& Tier::counters() const { return impl_->counters(); }
 std::uint64_t Tier::capacity_bytes() const { return impl_->capacity_bytes(); }
 std::uint64_t Tier::live_bytes() const { return impl_->live_bytes(); }
 std::uint64_t Tier::region_bytes() const { return impl_->region_bytes(); }
+std::uint64_t Tier::budget_left_bytes() const { return impl_->budget_left_bytes(); }
 
 }  // namespace cistern
