@@ -87,9 +87,10 @@ class BelowNode {
     std::filesystem::remove_all(directory_);
   }
 
+  std::string socket() const { return directory_ + "/socket"; }
   Store Connect() const {
     ConnectOptions options;
-    options.socket = directory_ + "/socket";
+    options.socket = socket();
     Result<Store> store = Store::Connect(options);
     CISTERN_ASSERT(store.has_value());
     return std::move(*store);
@@ -136,7 +137,7 @@ class BelowNode {
     Status recovered = co_await parts.store->Recover();
     if (!recovered.ok()) co_return recovered;
     DoorOptions door;
-    door.socket = directory_ + "/socket";
+    door.socket = socket();
     door.staging_budget_bytes = 16u << 20;
     Result<std::unique_ptr<Door>> opened =
         Door::Open({*loop_, *parts.store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(),
