@@ -96,6 +96,8 @@ class BelowNode {
     return std::move(*store);
   }
   const StoreCounters& counters() const { return parts_->store->counters(); }
+  // From now on a lease ends by its release alone.
+  void KeepLeases() { keeps_leases_ = true; }
   // From now on no fetch ends.
   void Hold() { parts_->movers->hold = true; }
   void LetGo() {
@@ -155,7 +157,7 @@ class BelowNode {
     while (true) {
       Status slept = co_await SleepUntil(executor.Now().PlusUs(10'000), *stop_ticking_);
       if (!slept.ok()) co_return;
-      while (parts_->store->Tick()) co_await Yield();
+      while (!keeps_leases_ && parts_->store->Tick()) co_await Yield();
     }
   }
   Task<void> TearDown(Executor& executor) {
@@ -175,6 +177,7 @@ class BelowNode {
   std::optional<Parts> parts_;
   std::optional<CancelToken> stop_ticking_;
   std::uint64_t random_ = 0;
+  std::atomic<bool> keeps_leases_{false};
   std::thread thread_;
 };
 
