@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// cisternd: the node of a host. Serves until SIGTERM, SIGINT or, with --linger, until it has had no client for so
-// long; then drains within five seconds. What it holds stays in its memory directory and is there again at the next
-// start.
+// cisternd: the node of a host. Serves until SIGTERM, SIGINT or, with --linger, until it has had no client
+// for so long; then drains within five seconds. What it holds stays in its memory directory and is there
+// again at the next start.
 #include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <deque>
 #include <string>
+#include <vector>
 
 #include "base/format.h"
 #include "base/log.h"
@@ -30,23 +32,42 @@ int Run(int argc, const char* const* argv) {
   NodeOptions options, flags;
   std::string config;
   std::vector<std::pair<std::string_view, std::string>> given;
-  CommandLine line("cisternd",
-                   "The node of a host: keeps KV blocks in shared memory for the engines of this host.",
-                   "  cisternd --memory 16GiB\n  cisternd --config /etc/cistern.toml");
+  CommandLine line(
+      "cisternd",
+      "The node of a host: keeps KV blocks in shared memory, and below it on flash, for the engines of\n"
+      "this host.",
+      "  cisternd --memory 16GiB\n"
+      "  cisternd --memory 16GiB --flash /mnt/nvme0:800GiB --flash /mnt/nvme1:800GiB\n"
+      "  cisternd --flash /dev/nvme1n1 --journal-dir /var/lib/cistern --flash-budget 2TiB/day\n"
+      "  cisternd --config /etc/cistern.toml");
   line.Text("--config", "FILE",
             "configuration file (TOML): the same names with _, as in memory_dir = \"/dev/shm/kv\"", &config);
+  std::deque<std::pair<std::string_view, bool>> switches;
   for (const Setting& setting : NodeSettings()) {
-    line.Flag(FlagOf(setting.name), setting.value, setting.help,
-              [&, name = setting.name](std::string_view text) {
-                given.emplace_back(name, text);
-                return SetNodeOption(flags, FlagOf(name), name, text);
-              });
+    const auto set = [&, name = setting.name](std::string_view text) {
+      given.emplace_back(name, text);
+      return SetNodeOption(flags, FlagOf(name), name, text);
+    };
+    if (setting.value.empty()) {
+      line.Switch(FlagOf(setting.name), setting.help, &switches.emplace_back(setting.name, false).second);
+    } else if (setting.clear != nullptr) {
+      line.Flags(FlagOf(setting.name), setting.value, setting.help, set);
+    } else {
+      line.Flag(FlagOf(setting.name), setting.value, setting.help, set);
+    }
   }
   if (auto exit = line.Parse(argc, argv)) return *exit;
+  for (const auto& [name, on] : switches) {
+    if (on) given.emplace_back(name, "true");
+  }
   if (!config.empty()) {
     if (Status status = ApplyConfigFile(options, config); !status.ok()) return Complain("cisternd", status);
   }
-  for (const auto& [name, text] : given) (void)SetNodeOption(options, name, name, text);  // checked above
+  // Checked above. A list on the command line takes the place of the file's.
+  for (const auto& [name, text] : given) {
+    if (const Setting* setting = FindNodeSetting(name); setting->clear != nullptr) setting->clear(options);
+  }
+  for (const auto& [name, text] : given) (void)SetNodeOption(options, name, name, text);
   if (options.socket.empty()) options.socket = DefaultSocketPath();
 
   // Taken by this thread alone: blocked before the node's threads start, so that they inherit it.

@@ -41,6 +41,21 @@ void CommandLine::Flag(std::string_view flag, std::string_view value, std::strin
   impl_->Add(flag, help, std::move(set))->option_text(std::string(value));
 }
 
+void CommandLine::Flags(std::string_view flag, std::string_view value, std::string_view help, Set set) {
+  impl_->flags.emplace_back(flag);
+  impl_->app
+      .add_option_function<std::vector<std::string>>(
+          std::string(flag),
+          [impl = impl_.get(), set = std::move(set)](const std::vector<std::string>& texts) {
+            for (const std::string& text : texts) {
+              if (Status status = set(text); !status.ok() && impl->error.ok()) impl->error = status;
+            }
+          },
+          std::string(help))
+      ->allow_extra_args(false)
+      ->option_text(std::string(value));
+}
+
 void CommandLine::Switch(std::string_view flag, std::string_view help, bool* on) {
   impl_->flags.emplace_back(flag);
   impl_->app.add_flag(std::string(flag), *on, std::string(help));

@@ -28,6 +28,8 @@ class CommandLine {
   // `flag` with its dashes. A value is kept through `set`, whose error becomes the message.
   using Set = std::function<Status(std::string_view text)>;
   void Flag(std::string_view flag, std::string_view value, std::string_view help, Set set);
+  // May be given several times: `set` gets each in turn.
+  void Flags(std::string_view flag, std::string_view value, std::string_view help, Set set);
   void Switch(std::string_view flag, std::string_view help, bool* on);
   void Text(std::string_view flag, std::string_view value, std::string_view help, std::string* text);
   void Count(std::string_view flag, std::string_view help, std::uint64_t* count, std::uint64_t least,

@@ -17,6 +17,7 @@ int RunReplay(int argc, const char* const* argv);
 int RunSim(int argc, const char* const* argv);
 int RunBench(int argc, const char* const* argv);
 int RunBenchServe(int argc, const char* const* argv);  // "cistern bench serve", from RunBench
+int RunDevice(int argc, const char* const* argv);
 int RunForget(int argc, const char* const* argv);
 
 struct Command {
@@ -35,6 +36,7 @@ inline constexpr Command kCommands[] = {
     {"sim", "run a trace through the eviction policy alone", RunSim},
     {"bench", "measure the node against memcpy and futex in the same run, or an endpoint (bench serve)",
      RunBench},
+    {"device", "the devices of the node's flash: list, take out of service, bring back", RunDevice},
     {"forget", "free the memory of a node that is gone", RunForget},
 };
 

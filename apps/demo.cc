@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// ./dev run: what Cistern does, to look at. A node and several client processes that work through a chat
-// workload with real bytes; half way the node is killed and started again. Every byte read is compared.
+// ./dev run: what Cistern does, to look at. A node with memory and flash and several client processes that
+// work through a chat workload with real bytes, of which memory holds a part; half way the node is killed and
+// started again. Every byte read is compared.
+#include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -9,14 +12,21 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <boost/json/object.hpp>
+#include <boost/json/parse.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <new>
+#include <utility>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/format.h"
 #include "base/units.h"
 #include "command_line.h"
 #include "daemon.h"
+#include "interrupt.h"
 #include "memory/host_memory.h"
 #include "workload/replay.h"
 
@@ -34,8 +44,9 @@ struct Board {
 };
 
 struct Totals {
-  std::uint64_t requests = 0, accesses = 0, hits = 0, hit_tokens = 0, input_tokens = 0, bytes_read = 0,
-                bytes_written = 0, bytes_verified = 0, wrong_bytes = 0, read_ns = 0, write_ns = 0;
+  std::uint64_t requests = 0, accesses = 0, hits = 0, hits_flash = 0, hit_tokens = 0, input_tokens = 0,
+                bytes_read = 0, bytes_written = 0, bytes_verified = 0, wrong_bytes = 0, read_ns = 0,
+                write_ns = 0;
 };
 
 struct DemoOptions {
@@ -44,8 +55,65 @@ struct DemoOptions {
   std::uint64_t turns = 8;
   std::uint64_t block_bytes = 512u << 10;
   std::uint64_t memory_bytes = 0;
+  std::uint64_t flash_bytes = 1536ull << 20;
+  std::string flash_dir;  // empty: the first of kFlashDirectories that will do
   std::string daemon;
 };
+
+// Where a temporary file on flash may lie: a file system on a disk, with O_DIRECT and room.
+constexpr std::string_view kFlashDirectories[] = {"/var/tmp", ".", "/tmp"};
+
+// A directory for flash, gone with the demo.
+class FlashScratch {
+ public:
+  FlashScratch() = default;
+  FlashScratch(FlashScratch&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  FlashScratch& operator=(FlashScratch&& other) noexcept {
+    std::swap(path_, other.path_);
+    return *this;
+  }
+  ~FlashScratch() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+  // In `parent`, if flash of so many bytes can lie there.
+  static Result<FlashScratch> Make(const std::string& parent, std::uint64_t bytes) {
+    FlashScratch scratch;
+    std::string path = parent + "/cistern-demo-XXXXXX";
+    if (mkdtemp(path.data()) == nullptr) {
+      return Error(Code::kInvalid, Text(parent, ": no directory can be made there: ", ErrnoText(errno)));
+    }
+    scratch.path_ = path;
+    const Fd direct(open((path + "/probe").c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
+    if (!direct.valid()) {
+      return Error(Code::kInvalid, Text(parent, ": its file system has no O_DIRECT: ", ErrnoText(errno)));
+    }
+    std::error_code error;
+    const std::filesystem::space_info space = std::filesystem::space(path, error);
+    if (error || space.available < bytes + bytes / 4) {
+      return Error(Code::kInvalid,
+                   Text(parent, ": there is no room for ", RoughSizeText(bytes), " and a quarter"));
+    }
+    unlink((path + "/probe").c_str());
+    return scratch;
+  }
+
+ private:
+  std::string path_;
+};
+
+Result<FlashScratch> MakeFlash(const DemoOptions& options) {
+  if (!options.flash_dir.empty()) return FlashScratch::Make(options.flash_dir, options.flash_bytes);
+  std::string why;
+  for (const std::string_view parent : kFlashDirectories) {
+    Result<FlashScratch> made = FlashScratch::Make(std::string(parent), options.flash_bytes);
+    if (made) return made;
+    why += Text(why.empty() ? "" : "; ", made.error().message());
+  }
+  return Error(Code::kInvalid, Text("no directory for flash: ", why, "; name one with --flash-dir"));
+}
 
 Totals Sum(const Board& board, std::uint64_t clients) {
   Totals t;
@@ -54,6 +122,7 @@ Totals Sum(const Board& board, std::uint64_t clients) {
     t.requests += r.requests.value();
     t.accesses += r.accesses.value();
     t.hits += r.hits.value();
+    t.hits_flash += r.hits_flash.value();
     t.hit_tokens += r.hit_tokens.value();
     t.input_tokens += r.input_tokens.value();
     t.bytes_read += r.bytes_read.value();
@@ -165,20 +234,32 @@ class Demo {
 
   Status Run() {
     if (Status status = CountRequests(); !status.ok()) return status;
-    std::printf("a node with %s, %llu client processes, %llu requests of %llu chats, blocks of %s\n",
-                RoughSizeText(options_.memory_bytes).c_str(),
-                static_cast<unsigned long long>(options_.clients), static_cast<unsigned long long>(requests_),
-                static_cast<unsigned long long>(options_.sessions),
-                RoughSizeText(options_.block_bytes).c_str());
+    std::vector<std::string> flags = {"--memory", SizeText(options_.memory_bytes)};
+    std::string flash = "no flash";
+    if (options_.flash_bytes > 0) {
+      Result<FlashScratch> made = MakeFlash(options_);
+      if (!made) return made.error();
+      flash_ = std::move(*made);
+      flags.insert(flags.end(), {"--flash", Text(flash_.path(), ":", SizeText(options_.flash_bytes))});
+      flash = Text(RoughSizeText(options_.flash_bytes), " of flash in ", flash_.path());
+    }
+    std::printf(
+        "a node with %s of memory and %s,\n%llu client processes, %llu requests of %llu chats, blocks of "
+        "%s\n",
+        RoughSizeText(options_.memory_bytes).c_str(), flash.c_str(),
+        static_cast<unsigned long long>(options_.clients), static_cast<unsigned long long>(requests_),
+        static_cast<unsigned long long>(options_.sessions), RoughSizeText(options_.block_bytes).c_str());
     std::fflush(stdout);
-    Result<Daemon> daemon =
-        Daemon::Start(options_.daemon, "/dev/shm", {"--memory", SizeText(options_.memory_bytes)});
+    Result<Daemon> daemon = Daemon::Start(options_.daemon, "/dev/shm", flags);
     if (!daemon) return daemon.error();
     started_ = clock_.Now();
     for (std::uint64_t i = 0; i < options_.clients; ++i) StartClient(*daemon, i);
-    if (Status status = Watch(*daemon); !status.ok()) return status;
-    PrintTable();
-    return Status();
+    Status status = Watch(*daemon);
+    if (status.ok()) {
+      PrintTable();
+      PrintFlash(*daemon);
+    }
+    return status;
   }
 
  private:
@@ -225,6 +306,7 @@ class Demo {
         next_line = clock_.Now().PlusUs(live_ ? kLineUs : 10 * kLineUs);
       }
       if (done == options_.clients) return Status();
+      if (interrupt_.Asked()) return Status(Code::kGone, "interrupted; nothing is left behind");
       usleep(20'000);
     }
   }
@@ -275,6 +357,12 @@ class Demo {
                 100.0 * static_cast<double>(t.hit_tokens) / static_cast<double>(t.input_tokens));
     std::printf("  hit rate               %.1f %% of %llu blocks\n",
                 100.0 * static_cast<double>(t.hits) / static_cast<double>(t.accesses), n(t.accesses));
+    std::printf(
+        "  served by memory       %llu blocks (%.1f %% of the hits)\n", n(t.hits - t.hits_flash),
+        t.hits ? 100.0 * static_cast<double>(t.hits - t.hits_flash) / static_cast<double>(t.hits) : 0.0);
+    std::printf("  served by flash        %llu blocks (%.1f %% of the hits), which memory had no room for\n",
+                n(t.hits_flash),
+                t.hits ? 100.0 * static_cast<double>(t.hits_flash) / static_cast<double>(t.hits) : 0.0);
     std::printf("  reading                %s at %.1f GB/s a client; 4 blocks: p50 %.0f us, p99 %.0f us\n",
                 RoughSizeText(t.bytes_read).c_str(), rate(t.bytes_read, t.read_ns), us(reads, 0.5),
                 us(reads, 0.99));
@@ -294,8 +382,29 @@ class Demo {
   bool wrong() const { return wrong_; }
 
  private:
+  // Of the node since its restart.
+  void PrintFlash(const Daemon& daemon) const {
+    Result<Store> store = daemon.Connect();
+    Result<std::string> text = store ? store->StatusJson() : Error(store.error());
+    boost::system::error_code error;
+    const boost::json::value status = text ? boost::json::parse(*text, error) : boost::json::value();
+    const boost::json::value* flash = status.is_object() ? status.find_pointer("/flash", error) : nullptr;
+    if (flash == nullptr || flash->as_object().if_contains("bytes") == nullptr) return;
+    const auto number = [&](std::string_view name) {
+      return flash->as_object().at(name).to_number<double>();
+    };
+    std::printf("  flash, since then      %s of %s live; %s written, amplification %.3f; %s read\n",
+                RoughSizeText(static_cast<std::uint64_t>(number("live_bytes"))).c_str(),
+                RoughSizeText(static_cast<std::uint64_t>(number("bytes"))).c_str(),
+                RoughSizeText(static_cast<std::uint64_t>(number("device_written_bytes"))).c_str(),
+                number("write_amplification"),
+                RoughSizeText(static_cast<std::uint64_t>(number("fetched_bytes"))).c_str());
+  }
+
   const DemoOptions options_;
   const bool live_;
+  Interrupt interrupt_;
+  FlashScratch flash_;
   SystemClock clock_;
   Instant started_;
   Board* board_ = nullptr;
@@ -308,19 +417,25 @@ class Demo {
 
 int Run(int argc, const char* const* argv) {
   DemoOptions options;
-  CommandLine line("cistern-demo",
-                   "A node, several client processes, a chat workload with real bytes, a SIGKILL half way.",
-                   "  cistern-demo\n  cistern-demo --clients 8 --sessions 2000 --memory 4GiB");
+  CommandLine line(
+      "cistern-demo",
+      "A node with memory and flash, several client processes, a chat workload with real bytes that is\n"
+      "larger than memory, a SIGKILL half way. What it makes on disk is removed at its end.",
+      "  cistern-demo\n  cistern-demo --clients 8 --sessions 2000 --memory 4GiB --flash 20GiB");
   line.Count("--clients", "client processes; default: 4", &options.clients, 1, kMaxClients);
   line.Count("--sessions", "chats; default: 600", &options.sessions, 1, 1'000'000);
   line.Count("--turns", "mean turns of a chat; default: 8", &options.turns, 1, 1000);
   line.Size("--block-bytes", "KV bytes of 512 tokens; default: 512KiB", &options.block_bytes);
-  line.Size("--memory", "of the node; default: an eighth of the host's, at most 2GiB", &options.memory_bytes);
+  line.Size("--memory", "of the node; default: an eighth of the host's, at most 512MiB",
+            &options.memory_bytes);
+  line.Size("--flash", "of the node, below memory; 0B: none; default: 1536MiB", &options.flash_bytes);
+  line.Text("--flash-dir", "DIR", "where it lies meanwhile; default: /var/tmp, else here, else /tmp",
+            &options.flash_dir);
   if (auto exit = line.Parse(argc, argv)) return *exit;
   if (options.memory_bytes == 0) {
     Result<HostMemory> host = ReadHostMemory();
     if (!host) return Complain("cistern-demo", host.error());
-    options.memory_bytes = std::min<std::uint64_t>(host->limit_bytes / 8, 2ull << 30);
+    options.memory_bytes = std::min<std::uint64_t>(host->limit_bytes / 8, 512ull << 20);
   }
   options.memory_bytes &= ~std::uint64_t{(1u << 20) - 1};
   options.daemon = DaemonBeside();

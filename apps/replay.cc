@@ -4,12 +4,22 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <boost/json/object.hpp>
+#include <boost/json/parse.hpp>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
+#include <utility>
+#include <vector>
 
+#include "base/fd.h"
 #include "base/format.h"
 #include "base/units.h"
 #include "commands.h"
+#include "interrupt.h"
+#include "node/options.h"
 #include "policy/evict.h"
 #include "prompt.h"
 
@@ -22,15 +32,14 @@ std::uint64_t ArenaBytesFor(std::uint64_t blocks, std::uint64_t block_bytes) {
   return blocks * (record + record / 4) + (256u << 20);
 }
 
-// A memory directory of this run's own, gone with it.
+// A directory of this run's own, gone with it.
 class ScratchDirectory {
  public:
-  static Result<ScratchDirectory> Make(const std::string& parent) {
-    std::string path = (parent.empty() ? "/dev/shm" : parent) + "/cistern-replay-XXXXXX";
+  static Result<ScratchDirectory> Make(std::string_view flag, const std::string& parent) {
+    std::string path = parent + "/cistern-replay-XXXXXX";
     if (mkdtemp(path.data()) == nullptr) {
-      return Error(Code::kInvalid,
-                   Text("--memory-dir ", parent.empty() ? "/dev/shm" : parent,
-                        ": no directory can be made there; name one that exists and is writable"));
+      return Error(Code::kInvalid, Text(flag, " ", parent, ": no directory can be made there (",
+                                        ErrnoText(errno), "); name one that exists and is writable"));
     }
     return ScratchDirectory(path);
   }
@@ -46,23 +55,73 @@ class ScratchDirectory {
   std::string path_;
 };
 
+struct ReplayFlags {
+  std::string trace, policy = "lru", memory_dir = "/dev/shm";
+  std::uint64_t blocks = 0;
+  OpenOptions open;
+  ReplayOptions replay;
+  bool json = false;
+};
+
+// What the node says of its flash at the end.
+struct FlashFigures {
+  bool there = false;
+  std::uint64_t written_bytes = 0, device_bytes = 0, fetched_records = 0;
+  double amplification = 0;
+};
+
+Result<FlashFigures> ReadFlashFigures(Store& store) {
+  Result<std::string> status = store.StatusJson();
+  if (!status) return Error(status.error());
+  boost::system::error_code error;
+  const boost::json::value value = boost::json::parse(*status, error);
+  const boost::json::value* flash = error ? nullptr : value.find_pointer("/flash", error);
+  FlashFigures figures;
+  if (flash == nullptr || flash->as_object().if_contains("bytes") == nullptr) return figures;
+  const auto number = [&](std::string_view name) {
+    return flash->as_object().at(name).to_number<std::uint64_t>();
+  };
+  figures.there = true;
+  figures.written_bytes = number("written_bytes");
+  figures.device_bytes = number("device_written_bytes");
+  figures.fetched_records = number("fetched_records");
+  figures.amplification = flash->as_object().at("write_amplification").to_number<double>();
+  return figures;
+}
+
 double GigabytesPerSecond(std::uint64_t bytes, std::uint64_t ns) {
   return ns == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(ns);
 }
 
 double Us(const Histogram& ns, double fraction) { return static_cast<double>(ns.Percentile(fraction)) / 1e3; }
 
-std::string ReportJson(const ReplayReport& r, std::string_view policy, std::uint64_t blocks) {
+// Hits for each GiB that a device was written: what admission is judged by.
+double HitsAGiB(const ReplayReport& r, const FlashFigures& flash) {
+  if (flash.device_bytes == 0) return 0;
+  return static_cast<double>(r.hits_flash.value()) * (1u << 30) / static_cast<double>(flash.device_bytes);
+}
+
+std::string FlashJson(const ReplayReport& r, const ReplayFlags& flags, const FlashFigures& flash) {
+  if (!flash.there) return "";
+  return Text(",\"flash\":{\"write\":\"", flags.open.flash_write, "\",\"admit\":\"", flags.open.flash_admit,
+              "\",\"written_bytes\":", flash.written_bytes, ",\"device_written_bytes\":", flash.device_bytes,
+              ",\"write_amplification\":", flash.amplification,
+              ",\"fetched_records\":", flash.fetched_records,
+              ",\"hits_per_written_GiB\":", HitsAGiB(r, flash), "}");
+}
+
+std::string ReportJson(const ReplayReport& r, const ReplayFlags& flags, const FlashFigures& flash) {
   auto percentiles = [](const Histogram& h) {
     return Text("{\"p50_us\":", Us(h, 0.5), ",\"p99_us\":", Us(h, 0.99), "}");
   };
   return Text(
-      "{\"policy\":\"", policy, "\",\"blocks\":", blocks, ",\"requests\":", r.requests.value(),
+      "{\"policy\":\"", flags.policy, "\",\"blocks\":", flags.blocks, ",\"requests\":", r.requests.value(),
       ",\"accesses\":", r.accesses.value(), ",\"hits\":", r.hits.value(), ",\"hit_rate\":", r.hit_rate(),
-      ",\"hits_by_tier\":{\"memory\":", r.hits.value(), "},\"input_tokens\":", r.input_tokens.value(),
-      ",\"hit_tokens\":", r.hit_tokens.value(), ",\"blocks_written\":", r.blocks_written.value(),
-      ",\"blocks_refused\":", r.blocks_refused.value(), ",\"bytes_read\":", r.bytes_read.value(),
-      ",\"bytes_written\":", r.bytes_written.value(),
+      ",\"hits_by_tier\":{\"memory\":", r.hits.value() - r.hits_flash.value(),
+      ",\"flash\":", r.hits_flash.value(), "}", FlashJson(r, flags, flash),
+      ",\"input_tokens\":", r.input_tokens.value(), ",\"hit_tokens\":", r.hit_tokens.value(),
+      ",\"blocks_written\":", r.blocks_written.value(), ",\"blocks_refused\":", r.blocks_refused.value(),
+      ",\"bytes_read\":", r.bytes_read.value(), ",\"bytes_written\":", r.bytes_written.value(),
       ",\"read_GBps\":", GigabytesPerSecond(r.bytes_read.value(), r.read_ns.value()),
       ",\"write_GBps\":", GigabytesPerSecond(r.bytes_written.value(), r.write_ns.value()),
       ",\"match\":", percentiles(r.match_ns), ",\"read_batch\":", percentiles(r.read_batch_ns),
@@ -70,11 +129,18 @@ std::string ReportJson(const ReplayReport& r, std::string_view policy, std::uint
       ",\"wrong_bytes\":", r.wrong_bytes.value(), "}\n");
 }
 
-void PrintReport(const ReplayReport& r) {
+void PrintReport(const ReplayReport& r, const FlashFigures& flash) {
   std::printf("requests        %llu\n", static_cast<unsigned long long>(r.requests.value()));
-  std::printf("hits            %llu of %llu accesses (%.2f %%), all from memory\n",
+  std::printf("hits            %llu of %llu accesses (%.2f %%): %llu in memory, %llu on flash\n",
               static_cast<unsigned long long>(r.hits.value()),
-              static_cast<unsigned long long>(r.accesses.value()), 100 * r.hit_rate());
+              static_cast<unsigned long long>(r.accesses.value()), 100 * r.hit_rate(),
+              static_cast<unsigned long long>(r.hits.value() - r.hits_flash.value()),
+              static_cast<unsigned long long>(r.hits_flash.value()));
+  if (flash.there) {
+    std::printf("flash           %s written for %s of blocks (amplification %.3f), %.0f hits a GiB written\n",
+                RoughSizeText(flash.device_bytes).c_str(), RoughSizeText(flash.written_bytes).c_str(),
+                flash.amplification, HitsAGiB(r, flash));
+  }
   std::printf("prefill saved   %llu of %llu tokens\n", static_cast<unsigned long long>(r.hit_tokens.value()),
               static_cast<unsigned long long>(r.input_tokens.value()));
   std::printf("read            %s at %.2f GB/s, a batch p50 %.0f us, p99 %.0f us\n",
@@ -92,59 +158,134 @@ void PrintReport(const ReplayReport& r) {
 
 }  // namespace
 
+namespace {
+
+void AddFlags(CommandLine& line, ReplayFlags& flags) {
+  line.Argument("TRACE", "a trace of JSON lines, or generated:KEY=VALUE,...", &flags.trace);
+  line.Count("--blocks", "blocks that fit; without it --memory says", &flags.blocks, 1, 1u << 30);
+  line.Text("--policy", "NAME", "eviction policy; default: lru", &flags.policy);
+  line.Size("--block-bytes", "bytes of a block; default: 64KiB", &flags.replay.block_bytes);
+  line.Text("--memory-dir", "DIR", "where the node's memory lies meanwhile; default: /dev/shm",
+            &flags.memory_dir);
+  line.Size("--memory", "of the node, instead of --blocks", &flags.open.memory_bytes);
+  const auto as_node = [&line, &flags](std::string_view flag, std::string_view name) {
+    const Setting* setting = FindNodeSetting(name);
+    const auto set = [&flags, flag, setting](std::string_view text) {
+      NodeOptions options;
+      static_cast<OpenOptions&>(options) = flags.open;
+      Status status = setting->set(options, flag, text);
+      flags.open = options;
+      return status;
+    };
+    if (setting->clear != nullptr) {
+      line.Flags(flag, setting->value, setting->help, set);
+    } else {
+      line.Flag(flag, setting->value, setting->help, set);
+    }
+  };
+  as_node("--flash", "flash");
+  as_node("--flash-write", "flash_write");
+  as_node("--flash-admit", "flash_admit");
+  as_node("--flash-read-ahead", "flash_read_ahead");
+  as_node("--loop", "loop");
+  line.Switch("--json", "one JSON object on stdout", &flags.json);
+}
+
+Status Check(const ReplayFlags& flags) {
+  if (flags.blocks == 0 && flags.open.memory_bytes == 0) {
+    return Status(Code::kInvalid,
+                  "--blocks is missing; say how many blocks fit, or give --memory, with or without --flash");
+  }
+  if (flags.blocks != 0 && flags.open.memory_bytes != 0) {
+    return Status(Code::kInvalid, "--blocks and --memory both say how much fits in memory; give one");
+  }
+  Result<EvictionPolicy> policy = ParseEvictionPolicy(flags.policy);
+  return policy ? Status() : policy.error();
+}
+
+// A node of the replay's own: its memory and what it makes on flash go with it.
+class ReplayNode {
+ public:
+  static Result<ReplayNode> Start(const ReplayFlags& flags) {
+    ReplayNode node;
+    OpenOptions open = flags.open;
+    Result<ScratchDirectory> memory = ScratchDirectory::Make("--memory-dir", flags.memory_dir);
+    if (!memory) return Error(memory.error());
+    open.memory_dir = memory->path();
+    node.scratch_.push_back(std::move(*memory));
+    if (flags.blocks != 0) {
+      open.memory_bytes = ArenaBytesFor(flags.blocks, flags.replay.block_bytes);
+      if (open.flash.empty()) open.max_blocks = flags.blocks;
+    }
+    for (FlashVolume& volume : open.flash) {
+      if (!std::filesystem::is_directory(volume.path)) continue;
+      Result<ScratchDirectory> flash = ScratchDirectory::Make("--flash", volume.path);
+      if (!flash) return Error(flash.error());
+      volume.path = flash->path();
+      node.scratch_.push_back(std::move(*flash));
+    }
+    // Only what is block devices needs one; with the memory it is gone at the end, and so is what they hold.
+    if (!open.flash.empty()) open.journal_dir = open.memory_dir;
+    Result<Store> store = Store::Open(open);
+    if (!store) return Error(store.error());
+    node.store_.emplace(std::move(*store));
+    return node;
+  }
+  Store& store() { return *store_; }
+
+ private:
+  std::vector<ScratchDirectory> scratch_;
+  std::optional<Store> store_;  // ends first
+};
+
+void ShowProgress(const ReplayReport& r) {
+  std::fprintf(stderr, "\r%llu requests, %.1f %% hits, %s verified, %llu wrong bytes ",
+               static_cast<unsigned long long>(r.requests.value()), 100 * r.hit_rate(),
+               RoughSizeText(r.bytes_verified.value()).c_str(),
+               static_cast<unsigned long long>(r.wrong_bytes.value()));
+}
+
+}  // namespace
+
 int RunReplay(int argc, const char* const* argv) {
-  std::string trace, policy_name = "lru", memory_dir;
-  std::uint64_t blocks = 0;
-  ReplayOptions options;
-  bool json = false;
+  ReplayFlags flags;
   CommandLine line(
       "cistern replay",
       "Run a trace with real bytes through a real node in this process, one request at a time, and\n"
-      "compare every byte read with what its key must hold. Hits equal those of cistern sim.",
+      "compare every byte read with what its key must hold. With --blocks and without --flash, hits equal\n"
+      "those of cistern sim. With --flash, blocks that leave memory are found there; what it makes in a\n"
+      "directory is removed at the end.",
       "  cistern replay conversation.jsonl --blocks 10000 --json\n"
-      "  cistern replay generated:sessions=50,turns=6,seed=1 --blocks 2000 --block-bytes 16KiB");
-  line.Argument("TRACE", "a trace of JSON lines, or generated:KEY=VALUE,...", &trace);
-  line.Count("--blocks", "blocks that fit (required)", &blocks, 1, 1u << 30);
-  line.Text("--policy", "NAME", "eviction policy; default: lru", &policy_name);
-  line.Size("--block-bytes", "bytes of a block; default: 64KiB", &options.block_bytes);
-  line.Text("--memory-dir", "DIR", "where the node's memory lies meanwhile; default: /dev/shm", &memory_dir);
-  line.Switch("--json", "one JSON object on stdout", &json);
+      "  cistern replay generated:sessions=50,turns=6,seed=1 --blocks 2000 --block-bytes 16KiB\n"
+      "  cistern replay conversation.jsonl --memory 1GiB --flash /mnt/nvme:10GiB --flash-admit second-hit");
+  AddFlags(line, flags);
   if (auto exit = line.Parse(argc, argv)) return *exit;
-  if (blocks == 0) {
-    return Complain("cistern replay", Status(Code::kInvalid, "--blocks is missing; say how many blocks fit"));
+  if (Status status = Check(flags); !status.ok()) return Complain("cistern replay", status);
+  if (flags.open.memory_bytes != 0) {  // staging is a small share of it
+    flags.replay.batch_blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+        flags.open.memory_bytes / 64 / flags.replay.block_bytes, 1, flags.replay.batch_blocks));
   }
-  Result<EvictionPolicy> policy = ParseEvictionPolicy(policy_name);
-  if (!policy) return Complain("cistern replay", policy.error());
-  Result<std::unique_ptr<RequestSource>> requests = OpenRequests(trace);
+  Result<std::unique_ptr<RequestSource>> requests = OpenRequests(flags.trace);
   if (!requests) return Complain("cistern replay", requests.error());
-  Result<ScratchDirectory> scratch = ScratchDirectory::Make(memory_dir);
-  if (!scratch) return Complain("cistern replay", scratch.error());
-
-  OpenOptions open;
-  open.memory_dir = scratch->path();
-  open.memory_bytes = ArenaBytesFor(blocks, options.block_bytes);
-  open.max_blocks = blocks;
-  Result<Store> store = Store::Open(open);
-  if (!store) return Complain("cistern replay", store.error());
-  Result<Namespace> ns = store->Attach(ReplayNamespace(options.block_bytes));
+  Interrupt interrupt;  // so that nothing is left on flash
+  Result<ReplayNode> node = ReplayNode::Start(flags);
+  if (!node) return Complain("cistern replay", node.error());
+  Store& store = node->store();
+  Result<Namespace> ns = store.Attach(ReplayNamespace(flags.replay.block_bytes));
   if (!ns) return Complain("cistern replay", ns.error());
-  if (isatty(STDERR_FILENO)) {
-    options.progress = [](const ReplayReport& r) {
-      std::fprintf(stderr, "\r%llu requests, %.1f %% hits, %s verified, %llu wrong bytes ",
-                   static_cast<unsigned long long>(r.requests.value()), 100 * r.hit_rate(),
-                   RoughSizeText(r.bytes_verified.value()).c_str(),
-                   static_cast<unsigned long long>(r.wrong_bytes.value()));
-    };
-  }
+  if (isatty(STDERR_FILENO)) flags.replay.progress = ShowProgress;
+
   ReplayReport report;
-  Replay replay(*store, *ns, options, report);
-  Status status = ReplayAll(**requests, replay);
-  if (options.progress) std::fputs("\r\033[K", stderr);
+  Replay replay(store, *ns, flags.replay, report);
+  Status status = ReplayAll(**requests, replay, [&interrupt] { return interrupt.Asked(); });
+  if (flags.replay.progress) std::fputs("\r\033[K", stderr);
   if (!status.ok()) return Complain("cistern replay", status);
-  if (json) {
-    std::fputs(ReportJson(report, EvictionPolicyName(*policy), blocks).c_str(), stdout);
+  Result<FlashFigures> flash = ReadFlashFigures(store);
+  if (!flash) return Complain("cistern replay", flash.error());
+  if (flags.json) {
+    std::fputs(ReportJson(report, flags, *flash).c_str(), stdout);
   } else {
-    PrintReport(report);
+    PrintReport(report, *flash);
   }
   return report.wrong_bytes.value() == 0 ? kExitOk : kExitFailed;
 }

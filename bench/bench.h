@@ -34,6 +34,7 @@ struct BenchOptions {
   std::uint64_t million = 1'000'000;  // blocks of the match and restart rows
   std::string daemon;                 // path of cisternd
   std::string memory_dir = "/dev/shm";
+  std::string flash_dir;  // for the flash rows; empty: they are left out
   // Called with what is being measured, and with each row as soon as it is there.
   std::function<void(const std::string& text)> progress;
   std::function<void(const BenchRow& row)> row;
@@ -56,5 +57,6 @@ Status BenchViews(BenchOptions& options);
 Status BenchMatchAndRestart(BenchOptions& options);
 Status BenchLeases(BenchOptions& options);
 Status BenchPages(BenchOptions& options);
+Status BenchFlash(BenchOptions& options);
 
 }  // namespace cistern

@@ -64,6 +64,11 @@ void Daemon::Kill() {
   pid_ = -1;
 }
 
+void Daemon::ForgetMemory() {
+  std::error_code ignored;
+  std::filesystem::remove_all(directory_ + "/memory", ignored);
+}
+
 Status Daemon::Exec() {
   std::vector<char*> argv;
   for (std::string& word : command_) argv.push_back(word.data());

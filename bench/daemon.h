@@ -26,6 +26,8 @@ class Daemon {
 
   // SIGKILL; its memory stays.
   void Kill();
+  // What a reboot takes: the memory of a killed one.
+  void ForgetMemory();
   // The same command again, on the same directory; returns at once.
   Status Exec();
   // Tries until it lets us in.

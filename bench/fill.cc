@@ -19,7 +19,7 @@ NamespaceSpec BenchNamespace(std::uint64_t block_bytes) {
 }
 
 Result<FilledBlocks> Fill(Store& store, std::size_t count, std::uint64_t block_bytes,
-                          std::size_t chain_blocks) {
+                          std::size_t chain_blocks, const std::function<Status(std::size_t)>& pace) {
   Result<Namespace> ns = store.Attach(BenchNamespace(block_bytes));
   if (!ns) return Error(ns.error());
   FilledBlocks filled{.ns = *ns, .block_bytes = block_bytes};
@@ -44,6 +44,8 @@ Result<FilledBlocks> Fill(Store& store, std::size_t count, std::uint64_t block_b
     for (const WriteOutcome& outcome : result->outcomes) {
       if (outcome.code != Code::kOk) return Error(outcome.code, Text("filling the bench: ", result->message));
     }
+    if (!pace) continue;
+    if (Status status = pace(first + writes.size()); !status.ok()) return Error(std::move(status));
   }
   return filled;
 }

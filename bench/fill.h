@@ -2,6 +2,7 @@
 // Blocks to measure with: keys and contents of the workload (workload/content.h).
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "cistern/cistern.h"
@@ -18,9 +19,10 @@ struct FilledBlocks {
 NamespaceSpec BenchNamespace(std::uint64_t block_bytes);
 
 // Writes `count` blocks. With chain_blocks over 1, keys [i * chain_blocks, (i + 1) * chain_blocks) are a
-// chain.
+// chain. `pace` is asked after every few MiB with how many there are, and may wait.
 Result<FilledBlocks> Fill(Store& store, std::size_t count, std::uint64_t block_bytes,
-                          std::size_t chain_blocks = 1);
+                          std::size_t chain_blocks = 1,
+                          const std::function<Status(std::size_t)>& pace = nullptr);
 
 // Views of all blocks, leased for as long as a lease can be.
 Result<Lease> LeaseAll(Store& store, const FilledBlocks& blocks);

@@ -10,6 +10,7 @@ std::span<const BenchGroup> BenchGroups() {
       {"views", "leased views: polling, after idle, embedded", BenchViews},
       {"match", "match and restart with a million blocks", BenchMatchAndRestart},
       {"leases", "leases of a killed client", BenchLeases},
+      {"flash", "flash below memory against fio; needs --flash-dir", BenchFlash},
       {"pages", "blocks to and from an engine's pages against memcpy", BenchPages},
   };
   return kGroups;

@@ -6,12 +6,20 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace cistern {
 
 // A random token from the node that stands for one engine. Its other processes present it at connect to use
 // the owner's leases and to publish what they wrote. All zero: become an owner.
 using OwnerToken = std::array<std::byte, 16>;
+
+// Flash below memory: a directory of a file system that has O_DIRECT, or a whole block device. In a directory
+// the node makes `<path>/<tenant>/flash`, real from the start; of a block device nothing else is left.
+struct FlashVolume {
+  std::string path;
+  std::uint64_t size_bytes = 0;  // a directory needs one; of a block device 0: all of it
+};
 
 // A node inside this process. Its memory lies in `memory_dir` and outlives the process: the next Open of the
 // same directory is warm. Validated at Open; a wrong field is kInvalid and named.
@@ -24,6 +32,20 @@ struct OpenOptions {
   std::uint32_t movers = 1;        // threads that move bytes
   std::uint32_t poll_us = 50;      // core and movers poll this long before they sleep
   std::string loop = "auto";       // auto, io_uring, epoll
+
+  // With flash memory is where blocks land and are read from, and flash keeps more of them, through a reboot
+  // as well. Striped over the volumes.
+  std::vector<FlashVolume> flash;
+  // Where the journal lies, in `<journal_dir>/<tenant>`: what must not come back and must not be forgotten.
+  // Flash is believed only together with it. Empty: the first directory of `flash`, without flash memory_dir;
+  // where all flash is block devices it must be named.
+  std::string journal_dir;
+  std::string flash_write = "through";         // through, back, selective, selective:N (after the N-th use)
+  std::string flash_admit = "all";             // all; second-hit: what was used after it was put
+  std::uint64_t flash_budget_bytes_a_day = 0;  // endurance: what is written a day; 0: without a limit
+  std::uint64_t flash_read_ahead_bytes = 16u << 20;  // of a chain that was matched; 0: none
+  bool discard_foreign = false;                      // format volumes that hold something else
+  std::uint64_t scrub_bytes_per_s = 8u << 20;        // read again and checked in the background; 0: never
 };
 
 struct ConnectOptions {

@@ -103,6 +103,12 @@ Ticket<std::uint64_t> Store::DropNamespace(Namespace& ns, std::int64_t deadline_
 Result<std::string> Store::StatusJson(std::int64_t deadline_us) {
   return parts_->client->StatusJson(deadline_us);
 }
+Status Store::TakeOutDevice(std::string_view path, std::int64_t deadline_us) {
+  return parts_->client->TakeOutDevice(path, deadline_us);
+}
+Status Store::BringBackDevice(std::string_view path, std::int64_t deadline_us) {
+  return parts_->client->BringBackDevice(path, deadline_us);
+}
 OwnerToken Store::owner() const { return parts_->client->owner(); }
 std::size_t Store::Poll(std::vector<std::uint64_t>* ready) { return parts_->client->Poll(ready); }
 int Store::event_fd() const { return parts_->client->event_fd(); }

@@ -3,6 +3,7 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "client/conversation_number.h"
@@ -178,6 +179,31 @@ Result<std::string> Client::StatusJson(std::int64_t deadline_us) {
       return Error(call->Why(*completion));
     room = completion->a + completion->a / 4;
   }
+}
+
+Status Client::ChangeDevice(std::string_view path, std::uint64_t what, std::int64_t deadline_us) {
+  if (Status status = client::CheckDeadline(deadline_us); !status.ok()) return status;
+  if (path.empty() || path.size() > door::kMaxPathBytes) {
+    return Status(Code::kInvalid,
+                  Text("device: a path of ", path.size(), " bytes: paths have 1 to ", door::kMaxPathBytes));
+  }
+  Result<Call> call = parts_->channel->Reserve(std::max<std::size_t>(path.size(), door::kMaxReplyMessage));
+  if (!call) return call.error();
+  ItemWriter items(call->room());
+  items.PutBytes(std::as_bytes(std::span(path)));
+  const Request request{.op = door::Op::kDevice, .a = what, .deadline_ns = client::DeadlineNs(deadline_us)};
+  if (Status submitted = call->Submit(request, items.used()); !submitted.ok()) return submitted;
+  Result<door::Completion> completion = call->Wait();
+  if (!completion) return completion.error();
+  return completion->code == static_cast<std::uint16_t>(Code::kOk) ? Status() : call->Why(*completion);
+}
+
+Status Client::TakeOutDevice(std::string_view path, std::int64_t deadline_us) {
+  return ChangeDevice(path, door::kTakeOut, deadline_us);
+}
+
+Status Client::BringBackDevice(std::string_view path, std::int64_t deadline_us) {
+  return ChangeDevice(path, door::kBringBack, deadline_us);
 }
 
 Result<Staging> Client::AllocateStaging(std::uint64_t bytes) {

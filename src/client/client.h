@@ -66,6 +66,8 @@ class Client final {
                                         std::int64_t deadline_us);
   Ticket<std::uint64_t> DropNamespace(Namespace& ns, std::int64_t deadline_us);
   Result<std::string> StatusJson(std::int64_t deadline_us);
+  Status TakeOutDevice(std::string_view path, std::int64_t deadline_us);
+  Status BringBackDevice(std::string_view path, std::int64_t deadline_us);
 
   // How many bytes part 0 of a block in memory has, proved as a read's are, for Get at a prompt. kMiss as for
   // Read.
@@ -81,6 +83,7 @@ class Client final {
 
  private:
   struct Parts;
+  Status ChangeDevice(std::string_view path, std::uint64_t what, std::int64_t deadline_us);
   explicit Client(std::unique_ptr<Parts> parts);
   static Result<std::unique_ptr<Client>> Over(Result<client::Connection> connection);
   std::unique_ptr<Parts> parts_;

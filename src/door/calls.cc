@@ -86,6 +86,7 @@ Task<Answer> Calls::Do(Session& session, const Submission& call) {
     case Op::kEndConversation: co_return co_await EndConversation(session, call);
     case Op::kReportBad: co_return co_await ReportBad(session, call);
     case Op::kStatus: co_return ReportStatus(session, call);
+    case Op::kDevice: co_return co_await ChangeDevice(session, call);
     case Op::kNone: break;
   }
   Status unknown(Code::kInvalid, Text("operation ", static_cast<std::uint16_t>(call.op),
@@ -441,6 +442,25 @@ Task<Answer> Calls::ReportBad(Session& session, const Submission& call) {
 Answer Calls::ReportStatus(Session& session, const Submission& call) {
   std::string text = status_();
   return Reply(session, call, std::as_bytes(std::span(text)), Answer());
+}
+
+Task<Answer> Calls::ChangeDevice(Session& session, const Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  Status status;
+  if (call.a != kTakeOut && call.a != kBringBack) {
+    status = Status(Code::kInvalid, Text("device: ", call.a, " asks for nothing that is known"));
+  } else if (arguments.left() < 1 || arguments.left() > kMaxPathBytes) {
+    status = Status(Code::kInvalid,
+                    Text("device: a path of ", arguments.left(), " bytes: paths have 1 to ", kMaxPathBytes));
+  } else if (device_ == nullptr) {
+    status = Status(Code::kMiss, "device: this node has no flash");
+  }
+  if (!status.ok()) co_return Fail(session, call, status);
+  std::string path(arguments.left(), '\0');
+  arguments.Take(std::as_writable_bytes(std::span(path)));
+  status = co_await device_(std::move(path), call.a == kBringBack);
+  if (!status.ok()) co_return Fail(session, call, status);
+  co_return Answer();
 }
 
 }  // namespace cistern::door

@@ -23,11 +23,14 @@ struct Answer {
   std::uint64_t b = 0;
 };
 
+// As Door::Parts::device.
+using DeviceCall = std::function<Task<Status>(std::string path, bool back)>;
+
 class Calls final {
  public:
   // Borrows the executor and the store.
-  Calls(Executor& executor, BlockStore& store, std::function<std::string()> status)
-      : executor_(executor), store_(store), status_(std::move(status)) {}
+  Calls(Executor& executor, BlockStore& store, std::function<std::string()> status, DeviceCall device)
+      : executor_(executor), store_(store), status_(std::move(status)), device_(std::move(device)) {}
   Executor& executor() const { return executor_; }
 
   // Whether the entry's argument and reply ranges lie in the argument area: an entry whose ranges do not is
@@ -57,6 +60,7 @@ class Calls final {
   Task<Answer> EndConversation(Session& session, const Submission& call);
   Task<Answer> ReportBad(Session& session, const Submission& call);
   Answer ReportStatus(Session& session, const Submission& call);
+  Task<Answer> ChangeDevice(Session& session, const Submission& call);
 
   // The parts of a write, a slice a step.
   Task<Status> TakeWrites(Session& session, const Submission& call, Arguments& arguments,
@@ -65,6 +69,7 @@ class Calls final {
   Executor& executor_;
   BlockStore& store_;
   std::function<std::string()> status_;
+  DeviceCall device_;
 };
 
 }  // namespace cistern::door

@@ -65,6 +65,8 @@ class Door final {
     std::function<void(std::span<std::byte>)> random;
     // The node's state as JSON, for StatusJson().
     std::function<std::string()> status;
+    // Takes a device of flash out of service, or brings it back; null: there are none. kMiss: no such path.
+    std::function<Task<Status>(std::string path, bool back)> device = nullptr;
   };
 
   // Binds the socket (mode 0660) and lets clients in from the loop's next turn on. A socket file that nobody

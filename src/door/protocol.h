@@ -97,8 +97,14 @@ enum class Op : std::uint16_t {
   kReportBad,        // args: BlockItems whose body failed its seal under an even generation
   kStatus,           // reply: JSON text; kInvalid with a = its bytes when it does not fit
   kEndConversation,  // b = conversation; result a = blocks removed
+  kDevice,           // args: path of a device of flash; a = kTakeOut or kBringBack
 };
-inline constexpr std::uint16_t kLastOp = static_cast<std::uint16_t>(Op::kEndConversation);
+inline constexpr std::uint16_t kLastOp = static_cast<std::uint16_t>(Op::kDevice);
+
+// What kDevice asks for.
+inline constexpr std::uint64_t kTakeOut = 1;    // out of service: what is on it is lost
+inline constexpr std::uint64_t kBringBack = 2;  // in service again, formatted anew
+inline constexpr std::uint32_t kMaxPathBytes = 4096;
 
 // 64 bytes, client -> node. [args_offset, +args_bytes) and [reply_offset, +reply_bytes) lie in the session's
 // argument area and are the node's from submit to completion; they may be the same bytes.

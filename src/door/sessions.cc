@@ -21,7 +21,7 @@ Sessions::Sessions(const Door::Parts& parts, const DoorOptions& options, DoorCou
       parts_(parts),
       options_(options),
       counters_(counters),
-      calls_(parts.loop.executor(), parts.store, parts.status),
+      calls_(parts.loop.executor(), parts.store, parts.status, parts.device),
       staging_(options.staging_budget_bytes),
       tasks_(parts.loop.executor()) {
   loop_.AddPoller(*this);

@@ -150,6 +150,19 @@ Task<void> Tier::Impl::OpenRegion(Member& member, std::uint32_t number) {
   WriterLeft(member, number);
 }
 
+// As long as an append is under way no tombstone may go that what it writes would need.
+class Tier::Impl::Appending final {
+ public:
+  Appending(std::multiset<std::uint64_t>& all, std::uint64_t least) : all_(all), at_(all.insert(least)) {}
+  ~Appending() { all_.erase(at_); }
+  Appending(const Appending&) = delete;
+  Appending& operator=(const Appending&) = delete;
+
+ private:
+  std::multiset<std::uint64_t>& all_;
+  const std::multiset<std::uint64_t>::iterator at_;
+};
+
 Task<Result<std::vector<FlashPlace>>> Tier::Impl::Append(std::span<const Outgoing> records) {
   if (closing_) co_return Error(Code::kGone, "flash: the tier is closing");
   Result<Layout> layout = LayOut(records);
@@ -160,6 +173,7 @@ Task<Result<std::vector<FlashPlace>>> Tier::Impl::Append(std::span<const Outgoin
     co_return Error(Code::kBusy, Text("flash: the endurance budget of ", options_.budget_bytes_a_day,
                                       " bytes a day is spent for now"));
   }
+  const Appending appending(appending_, layout->least_sequence);
   Status last;
   Member* member = nullptr;
   for (int attempt = 0; attempt < 2; ++attempt) {

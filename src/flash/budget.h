@@ -20,6 +20,10 @@ class Budget {
   bool Allows(std::uint64_t bytes, Instant now) const {
     return a_day_ == 0 || LevelAt(now) >= std::min(static_cast<double>(bytes), a_day_ / 24);
   }
+  // What may be written now; UINT64_MAX without a limit.
+  std::uint64_t Left(Instant now) const {
+    return a_day_ == 0 ? UINT64_MAX : static_cast<std::uint64_t>(std::max(0.0, LevelAt(now)));
+  }
   void Spend(std::uint64_t bytes, Instant now) {
     level_ = LevelAt(now) - static_cast<double>(bytes);
     at_ = now;

@@ -28,7 +28,7 @@ Device::Transfer::~Transfer() {
   if (kind == Kind::kWrite) device.queued_write_bytes_ -= bytes;
   const Instant now = device.loop_.clock().Now();
   if (flying) {
-    --device.at_[static_cast<std::size_t>(kind)];
+    device.Land(*this);
     if (kind == Kind::kWrite) device.estimate_.WriteEnded(now);
     if (kind == Kind::kRead) device.estimate_.Left(bytes, now);
   } else if (kind == Kind::kRead && expected.cell != Estimate::kEnded) {
@@ -69,9 +69,11 @@ Status Device::OutStatus() const {
   return Status(Code::kIoError, Text("flash device ", path_, ": is out of service: ", why_));
 }
 
-bool Device::MayGo(Kind kind) const {
-  switch (kind) {
-    case Kind::kRead: return at_[0] < limits_.read_depth;
+bool Device::MayGo(const Transfer& transfer) const {
+  switch (transfer.kind) {
+    case Kind::kRead:
+      return at_[0] == 0 ||
+             (at_[0] < limits_.read_depth && read_bytes_at_ + transfer.bytes <= kReadBytesAtDevice);
     case Kind::kWrite: return at_[1] == 0 || (at_[1] < limits_.write_depth && waiting_[0].empty());
     case Kind::kSync: return true;
   }
@@ -82,14 +84,21 @@ void Device::Launch(Transfer& transfer) {
   transfer.flying = true;
   transfer.began = loop_.clock().Now();
   ++at_[static_cast<std::size_t>(transfer.kind)];
+  if (transfer.kind == Kind::kRead) read_bytes_at_ += transfer.bytes;
   if (transfer.kind == Kind::kWrite) estimate_.WriteBegan(transfer.began);
   flying_.PushBack(transfer);
+}
+
+void Device::Land(Transfer& transfer) {
+  transfer.flying = false;
+  --at_[static_cast<std::size_t>(transfer.kind)];
+  if (transfer.kind == Kind::kRead) read_bytes_at_ -= transfer.bytes;
 }
 
 void Device::StartWaiting() {
   for (const Kind kind : {Kind::kRead, Kind::kWrite}) {
     List<Transfer>& list = waiting_[static_cast<std::size_t>(kind)];
-    while (!list.empty() && MayGo(kind)) {
+    while (!list.empty() && MayGo(*list.front())) {
       Transfer* transfer = list.PopFront();
       Launch(*transfer);
       transfer->go.Set();
@@ -101,7 +110,7 @@ void Device::StartWaiting() {
 Task<Status> Device::Admit(Transfer& transfer) {
   if (!in_service_) co_return OutStatus();
   if (transfer.kind == Kind::kSync ||
-      (waiting_[static_cast<std::size_t>(transfer.kind)].empty() && MayGo(transfer.kind))) {
+      (waiting_[static_cast<std::size_t>(transfer.kind)].empty() && MayGo(transfer))) {
     Launch(transfer);
     co_return Status();
   }
@@ -115,8 +124,7 @@ Status Device::Ended(Transfer& transfer, Status status) {
   const Instant now = loop_.clock().Now();
   const auto kind = static_cast<std::size_t>(transfer.kind);
   transfer.Unlink();
-  transfer.flying = false;
-  --at_[kind];
+  Land(transfer);
   if (transfer.kind == Kind::kRead) {
     estimate_.Ended(transfer.expected, transfer.bytes, now, status.ok() && in_service_);
     transfer.expected.cell = Estimate::kEnded;

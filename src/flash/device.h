@@ -28,6 +28,11 @@ inline constexpr std::uint32_t kMaxErrorsInRow = 8;
 inline constexpr std::uint32_t kMaxBadInRow = 16;
 inline constexpr std::uint32_t kTrustReads = 128;
 
+// As long as more than this many bytes of reads are at the device, others wait their turn here. It keeps any
+// device busy, and a device that serves what it has in an order of its own then cannot make the time that a
+// read takes unforeseeable.
+inline constexpr std::uint64_t kReadBytesAtDevice = 4u << 20;
+
 class Device final {
  public:
   struct Limits {
@@ -101,11 +106,12 @@ class Device final {
   };
 
   bool waiting() const { return !waiting_[0].empty() || !waiting_[1].empty(); }
-  bool MayGo(Kind kind) const;
+  bool MayGo(const Transfer& transfer) const;
   void StartWaiting();
   void Launch(Transfer& transfer);
   // The transfer is no longer at the device; what its caller is told.
   Status Ended(Transfer& transfer, Status status);
+  void Land(Transfer& transfer);
   Task<Status> Admit(Transfer& transfer);
   Status OutStatus() const;
 
@@ -116,9 +122,10 @@ class Device final {
   File file_;
   bool in_service_ = false;
   std::string why_ = "it was not opened";
-  List<Transfer> waiting_[2];  // reads, writes
-  List<Transfer> flying_;      // oldest first
-  std::uint32_t at_[3] = {};   // the device, by kind
+  List<Transfer> waiting_[2];        // reads, writes
+  List<Transfer> flying_;            // oldest first
+  std::uint32_t at_[3] = {};         // the device, by kind
+  std::uint64_t read_bytes_at_ = 0;  // the device
   std::uint64_t queued_write_bytes_ = 0;
   std::uint32_t errors_in_row_[3] = {};
   std::uint32_t bad_in_row_ = 0;

@@ -39,7 +39,7 @@ constexpr std::size_t kKey = 0, kParent = 32, kIncarnation = 64, kBorn = 72, kSe
                       kParts = 114, kKeyLength = 116, kParentLength = 117, kZeros = 118;
 }
 namespace batch_at {
-constexpr std::size_t kEpoch = 8, kUnit = 16, kEntries = 20, kUnits = 24, kZeros = 28;
+constexpr std::size_t kEpoch = 8, kUnit = 16, kEntries = 20, kUnits = 24;
 }
 namespace page_at {
 constexpr std::size_t kEpoch = 8, kPage = 16, kEntries = 20;

@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,7 @@ class Tier::Impl final {
   std::vector<DeviceState> devices() const;
   std::vector<std::uint64_t> device_ids() const;
   std::uint64_t capacity_bytes() const;
+  std::uint64_t budget_left_bytes() const { return budget_.Left(parts_.loop.clock().Now()); }
   std::uint32_t regions() const { return static_cast<std::uint32_t>(regions_.size()); }
   std::uint64_t region_bytes() const { return region_bytes_; }
   std::uint64_t live_bytes(std::uint32_t region) const { return regions_.at(region).live_bytes; }
@@ -79,6 +81,7 @@ class Tier::Impl final {
     Member& member_;
   };
   class Reading;
+  class Appending;
 
   // What a look at a device found, before anything is touched.
   struct Look {
@@ -174,6 +177,7 @@ class Tier::Impl final {
   std::size_t turn_ = 0;  // of the members, for appends
   std::uint64_t next_epoch_ = 0;
   flash::Budget budget_;
+  std::multiset<std::uint64_t> appending_;  // the least sequence of each append that is under way
   Counters counters_;
   DeviceOut hook_;
   bool closing_ = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of the tier: records whose bytes follow from their number, and a world of a simulated disk in which
-// a tier starts, dies and starts again.
+// For tests of the tier: records whose bytes follow from their number, and a world of a simulated disk in
+// which a tier starts, dies and starts again.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -92,7 +92,8 @@ inline bool BodyHolds(const Fetched& fetched, std::span<const std::byte> record)
     for (std::uint32_t i = 0; i < SegmentsOfPart(place.bytes); ++i) {
       const std::uint64_t in = std::uint64_t{i} * kSegmentBytes;
       const std::uint64_t bytes = std::min<std::uint64_t>(place.bytes - in, kSegmentBytes);
-      if (Crc32c(record.data() + place.offset + in, bytes) != fetched.seal.segment_crc(place.first_segment + i)) {
+      if (Crc32c(record.data() + place.offset + in, bytes) !=
+          fetched.seal.segment_crc(place.first_segment + i)) {
         return false;
       }
     }
@@ -129,8 +130,8 @@ struct TierOn {
     });
   }
   Status Open(std::vector<std::uint64_t> known = {}, std::uint64_t journal = 5) {
-    auto opened = loop.BlockOn(
-        Tier::Open(Tier::Parts{loop, *log, [this] { return random.Next(); }}, options, journal, std::move(known)));
+    auto opened = loop.BlockOn(Tier::Open(Tier::Parts{loop, *log, [this] { return random.Next(); }}, options,
+                                          journal, std::move(known)));
     if (!opened) return opened.error();
     tier = std::move(*opened);
     return Status();
@@ -157,7 +158,8 @@ struct TierOn {
     return loop.BlockOn(tier->Recover([this](std::span<const FlashEntry> entries) { return Keep(entries); }));
   }
 
-  Task<Result<std::vector<Kept>>> AppendTask(std::vector<std::uint64_t> numbers, std::vector<std::uint32_t> parts) {
+  Task<Result<std::vector<Kept>>> AppendTask(std::vector<std::uint64_t> numbers,
+                                             std::vector<std::uint32_t> parts) {
     std::vector<Block> blocks;
     std::vector<Outgoing> out;
     for (const std::uint64_t number : numbers) blocks.emplace_back(pool, number, parts);
@@ -174,6 +176,13 @@ struct TierOn {
     return loop.BlockOn(AppendTask(std::move(numbers), std::move(parts)));
   }
 
+  // What the tier says of a place, without looking at whether it is the record that was meant.
+  Task<Status> AskTask(Kept kept) {
+    flash::Buffer buffer = pool.Take(kept.bytes);
+    auto fetched = co_await tier->Fetch(kept.place, buffer.bytes().first(kept.bytes));
+    co_return fetched ? Status() : fetched.error();
+  }
+  Status Ask(const Kept& kept) { return loop.BlockOn(AskTask(kept)); }
   // ok: whole and exactly what its key names. kMiss also when the body fails.
   Task<Status> FetchTask(Kept kept) {
     flash::Buffer buffer = pool.Take(kept.bytes);

@@ -267,7 +267,8 @@ Task<Status> Tier::Impl::Release(std::uint32_t number) {
 }
 
 std::uint64_t Tier::Impl::oldest_sequence() const {
-  std::uint64_t oldest = UINT64_MAX;
+  // Appends may go to another device than the one on which they were begun.
+  std::uint64_t oldest = appending_.empty() ? UINT64_MAX : *appending_.begin();
   for (const auto& member : members_) {
     if (member->device.in_service() && !member->sequences.empty()) {
       oldest = std::min(oldest, *member->sequences.begin());
@@ -414,5 +415,6 @@ const Tier::Counters& Tier::counters() const { return impl_->counters(); }
 std::uint64_t Tier::capacity_bytes() const { return impl_->capacity_bytes(); }
 std::uint64_t Tier::live_bytes() const { return impl_->live_bytes(); }
 std::uint64_t Tier::region_bytes() const { return impl_->region_bytes(); }
+std::uint64_t Tier::budget_left_bytes() const { return impl_->budget_left_bytes(); }
 
 }  // namespace cistern

@@ -189,6 +189,8 @@ class Tier final {
   std::uint64_t capacity_bytes() const;
   std::uint64_t live_bytes() const;
   std::uint64_t region_bytes() const;
+  // What the budget lets be written now; UINT64_MAX without one.
+  std::uint64_t budget_left_bytes() const;
 
  private:
   class Impl;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The configuration file: flat TOML (key = "string", 'string' or a whole number; comments), read by hand
-// because the parser that the distribution has breaks on bytes that a broken file may hold.
+// The configuration file: flat TOML (key = "string", 'string', a whole number, true, false or, of a list, an
+// array of strings on one line; comments), read by hand because the parser that the distribution has breaks
+// on bytes that a broken file may hold.
 #include <algorithm>
 #include <charconv>
 #include <fstream>
@@ -16,7 +17,9 @@ namespace cistern {
 namespace {
 
 constexpr std::string_view kBlank = " \t\r";
-constexpr std::string_view kValueForms = "a value is a string (\"4GiB\") or a whole number";
+constexpr std::string_view kValueForms =
+    "a value is a string (\"4GiB\"), a whole number, true, false or, of a list, [\"...\", \"...\"] on one "
+    "line";
 
 bool IsKeyCharacter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
@@ -38,11 +41,35 @@ class Line {
     return true;
   }
 
+  bool AtArray() const { return rest_.starts_with('['); }
+
+  // [ VALUE, VALUE ]; a comma may follow the last.
+  Result<std::vector<std::string>> Array() {
+    std::vector<std::string> values;
+    Take(1);
+    while (!rest_.starts_with(']')) {
+      if (!rest_.starts_with('"') && !rest_.starts_with('\'')) {
+        return Error(Code::kInvalid, Text("a list holds strings and ends on its line: ", kValueForms));
+      }
+      Result<std::string> value = Value();
+      if (!value) return Error(value.error());
+      values.push_back(std::move(*value));
+      if (rest_.starts_with(',')) {
+        Take(1);
+      } else if (!rest_.starts_with(']')) {
+        return Error(Code::kInvalid, Text("a list has commas between its strings: ", kValueForms));
+      }
+    }
+    Take(1);
+    return values;
+  }
+
   Result<std::string> Value() {
     if (rest_.starts_with('"')) return Basic();
     if (rest_.starts_with('\'')) return Literal();
     std::int64_t number = 0;
     std::string_view word = Take(std::min(rest_.find_first_of(" \t\r#"), rest_.size()));
+    if (word == "true" || word == "false") return std::string(word);
     auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
     if (error != std::errc() || end != word.data() + word.size()) {
       return Error(Code::kInvalid, Text(Shown(word), " is no value: ", kValueForms));
@@ -92,6 +119,13 @@ class Line {
   std::string_view rest_;
 };
 
+template <class T>
+Status Keep(Result<T> read, T& value) {
+  if (!read) return read.error();
+  value = std::move(*read);
+  return Status();
+}
+
 Status ApplyLine(NodeOptions& options, std::vector<std::string>& seen, std::string_view text) {
   Line line(text);
   if (line.done()) return Status();
@@ -99,14 +133,25 @@ Status ApplyLine(NodeOptions& options, std::vector<std::string>& seen, std::stri
   if (key.empty() || !line.Equals()) {
     return Status(Code::kInvalid, Text(Shown(text), ": a line is key = value; ", kValueForms));
   }
-  Result<std::string> value = line.Value();
-  if (!value) return Status(Code::kInvalid, Text(Shown(key), ": ", value.error().message()));
+  const Setting* setting = FindNodeSetting(key);
+  const bool list = line.AtArray();
+  std::vector<std::string> values;
+  Status read = list ? Keep(line.Array(), values) : Keep(line.Value(), values.emplace_back());
+  if (!read.ok()) return Status(Code::kInvalid, Text(Shown(key), ": ", read.message()));
   if (!line.done()) return Status(Code::kInvalid, Text(Shown(key), ": something follows the value"));
   if (std::ranges::find(seen, key) != seen.end()) {
     return Status(Code::kInvalid, Text(Shown(key), " is set twice; keep one"));
   }
   seen.push_back(key);
-  return SetNodeOption(options, key, key, *value);
+  if (list && setting != nullptr && setting->clear == nullptr) {
+    return Status(Code::kInvalid, Text(key, ": is one value, not a list"));
+  }
+  if (setting != nullptr && setting->clear != nullptr) setting->clear(options);
+  for (const std::string& value : values) {
+    if (Status status = SetNodeOption(options, key, key, value); !status.ok()) return status;
+  }
+  // An empty list of an unknown name is a mistake all the same.
+  return setting != nullptr ? Status() : SetNodeOption(options, key, key, "");
 }
 
 }  // namespace

@@ -20,11 +20,16 @@
 #include "base/task_group.h"
 #include "base/units.h"
 #include "door/door.h"
+#include "flash/tier.h"
 #include "io/loop.h"
 #include "memory/arena_file.h"
+#include "memory/directory_lock.h"
 #include "memory/movers.h"
 #include "memory/slots.h"
 #include "memory/staging.h"
+#include "node/flash_options.h"
+#include "node/flash_places.h"
+#include "node/journal_place.h"
 #include "node/status.h"
 #include "store/block_store.h"
 #include "store/journal.h"
@@ -34,6 +39,8 @@ namespace {
 
 // Leases and expiries are noticed within this; promise 4 allows a second.
 constexpr std::int64_t kTickUs = 50'000;
+// R8: how long a dead node's last I/O is waited for.
+constexpr std::int64_t kLockWaitUs = 2'000'000;
 
 LoopKind KindOf(std::string_view name) {
   if (name == "io_uring") return LoopKind::kUring;
@@ -79,6 +86,8 @@ class Node::Core {
     thread_.join();
   }
 
+  Executor& executor() { return loop_->executor(); }  // for its tasks
+
   Result<Fd> ClientEnd() {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
@@ -102,15 +111,26 @@ class Node::Core {
   explicit Core(NodeOptions options) : options_(std::move(options)), started_at_(clock_.Now()) {}
 
   Status Open();
+  Status OpenArena();
   Status AwaitStart();
   void Run();
   Task<Status> SetUp(Executor& executor);
+  Task<Status> RecoverStore();
+  Task<Result<std::unique_ptr<Tier>>> OpenTier(std::uint64_t journal_id, std::vector<std::uint64_t> known);
+  Status OpenDoor();
   Task<void> Tick(Executor& executor);
   void NoteLingering(Instant now);
   Task<void> TearDown(Executor& executor);
   std::string StatusText();
+  std::string FlashText() const;
+  // Takes a device of flash out of service or brings it back.
+  Task<Status> ChangeDevice(std::string path, bool back);
 
   NodeOptions options_;
+  FlashPlaces places_;
+  std::vector<Fd> claims_;      // on devices, none on those that are files
+  DirectoryLock journal_lock_;  // where the journal has a directory of its own
+  JournalPlace journal_;
   SystemClock clock_;
   Instant started_at_;
   std::unique_ptr<Logger> log_;
@@ -135,6 +155,34 @@ Status Node::Core::Open() {
   if (!level) return level.error();
   log_ = Logger::ToStderr(*level);
 
+  // First of all: what is wrong with them is said before memory is reserved.
+  Result<FlashPlaces> places = FindFlashPlaces(options_);
+  if (!places) return places.error();
+  places_ = std::move(*places);
+  if (Status status = OpenArena(); !status.ok()) return status;
+  if (!places_.journal_directory.empty()) {
+    Result<DirectoryLock> lock = LockDirectory(places_.journal_directory, kLockWaitUs, clock_);
+    if (!lock) return lock.error();
+    journal_lock_ = std::move(*lock);
+  }
+  // After the locks: an earlier node of the same is gone by now.
+  for (const FlashDeviceOptions& device : places_.devices) {
+    Result<Fd> claim = ClaimDevice(device);
+    if (!claim) return claim.error();
+    claims_.push_back(std::move(*claim));
+  }
+
+  LoopOptions loop;
+  loop.kind = KindOf(options_.loop);
+  loop.poll_us = options_.poll_us;
+  Result<std::unique_ptr<Loop>> made = MakeLoop(clock_, loop);
+  if (!made) return made.error();
+  loop_ = std::move(*made);
+  if (Status status = loop_->HoldLock(file_->lock_fd()); !status.ok()) return status;
+  return journal_lock_.fd() < 0 ? Status() : loop_->HoldLock(journal_lock_.fd());
+}
+
+Status Node::Core::OpenArena() {
   ArenaOptions arena;
   arena.memory_dir = options_.memory_dir;
   arena.tenant = options_.tenant;
@@ -144,14 +192,7 @@ Status Node::Core::Open() {
   if (!file) return file.error();
   file_.emplace(std::move(*file));
   for (const std::string& note : file_->notes()) log_->Log(LogLevel::kWarning, note);
-
-  LoopOptions loop;
-  loop.kind = KindOf(options_.loop);
-  loop.poll_us = options_.poll_us;
-  Result<std::unique_ptr<Loop>> made = MakeLoop(clock_, loop);
-  if (!made) return made.error();
-  loop_ = std::move(*made);
-  return loop_->HoldLock(file_->lock_fd());
+  return Status();
 }
 
 Status Node::Core::AwaitStart() {
@@ -194,34 +235,110 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
   if (Status status = movers.Validate(); !status.ok()) co_return status;
   parts.movers =
       std::make_unique<ThreadMovers>(words_, clock_, movers, [this](Work& job) { loop_->PostRemote(job); });
-  parts.journal = std::make_unique<Journal>(*loop_, file_->directory(), RandomNumber());
-
-  BlockStoreOptions store;
-  store.max_blocks = options_.max_blocks;
-  parts.store =
-      std::make_unique<BlockStore>(BlockStore::Parts{executor, clock_, words_, *parts.slots, file_->index(),
-                                                     *parts.movers, *parts.journal, *log_},
-                                   store);
-  if (Status status = co_await parts.store->Recover(); !status.ok()) co_return status;
+  Status recovered = co_await RecoverStore();
+  if (!recovered.ok()) co_return recovered;
   warm_us_ = clock_.Now().UsSince(started_at_);
   // Only now: what is recovered is in memory already, the rest can be touched beside the first calls.
   fault_in_ = std::make_unique<FaultIn>(file_->arena());
+  if (Status status = OpenDoor(); !status.ok()) co_return status;
+  log_->Log(LogLevel::kInfo, "node ready: ", RoughSizeText(file_->arena().geometry().slots_bytes()), " in ",
+            file_->directory(), FlashText(), options_.socket.empty() ? "" : ", socket " + options_.socket,
+            ", ", loop_->name(), ", ", parts.store->occupancy().records, " records warm",
+            parts.store->tier() == nullptr ? "" : Text(" of ", parts.store->occupancy().blocks, " blocks"),
+            " after ", DurationText(static_cast<std::uint64_t>(warm_us_)));
+  co_return Status();
+}
 
+Task<Status> Node::Core::RecoverStore() {
+  Parts& parts = *parts_;
+  Result<JournalPlace> journal = co_await FindJournal(*loop_, file_->directory(), places_.journal_directory);
+  if (!journal) co_return journal.error();
+  journal_ = std::move(*journal);
+  if (!journal_.note.empty()) log_->Log(LogLevel::kWarning, journal_.note);
+  parts.journal = std::make_unique<Journal>(*loop_, journal_.directory, RandomNumber());
+
+  BlockStoreOptions store;
+  store.max_blocks = options_.max_blocks;
+  Result<LowerPolicy> lower = LowerPolicyOf(options_);
+  if (!lower) co_return lower.error();
+  store.lower = *lower;
+  store.max_lower_blocks = MaxLowerBlocks(options_, places_);
+  store.read_ahead_bytes = options_.flash_read_ahead_bytes;
+  store.scrub_bytes_per_s = options_.scrub_bytes_per_s;
+  BlockStore::Parts below{executor(),     clock_,        words_,         *parts.slots,
+                          file_->index(), *parts.movers, *parts.journal, *log_};
+  if (!places_.devices.empty()) {
+    below.open_tier = [this](std::uint64_t journal_id, std::vector<std::uint64_t> known) {
+      return OpenTier(journal_id, std::move(known));
+    };
+  } else if (Status status = LeaveObsoleteJournal(journal_); !status.ok()) {
+    co_return status;
+  }
+  parts.store = std::make_unique<BlockStore>(below, store);
+  Status recovered = co_await parts.store->Recover();
+  const std::uint64_t refused = parts.store->counters().recovery_refused.value();
+  if (recovered.ok() && journal_.fresh && refused > 0) {
+    log_->Log(
+        LogLevel::kWarning, "journal: there was none in ", journal_.directory, ", so ", refused,
+        " records that memory held were not believed; a node with flash keeps it there: start with the same "
+        "--flash or --journal-dir");
+  }
+  co_return recovered;
+}
+
+Task<Result<std::unique_ptr<Tier>>> Node::Core::OpenTier(std::uint64_t journal_id,
+                                                         std::vector<std::uint64_t> known) {
+  FlashOptions flash;
+  flash.devices = places_.devices;
+  flash.unit = options_.alignment;
+  flash.budget_bytes_a_day = options_.flash_budget_bytes_a_day;
+  flash.discard_foreign = options_.discard_foreign;
+  const Tier::Parts below{*loop_, *log_, RandomNumber};
+  Result<std::unique_ptr<Tier>> tier = co_await Tier::Open(below, flash, journal_id, std::move(known));
+  if (!tier) co_return tier;
+  // Flash is there, and the journal has not been written yet.
+  if (Status status = LeaveObsoleteJournal(journal_); !status.ok()) {
+    co_await (*tier)->Close();
+    co_return Error(std::move(status));
+  }
+  co_return tier;
+}
+
+Status Node::Core::OpenDoor() {
   DoorOptions door;
   door.socket = options_.socket;
   door.tenant = options_.tenant;
   door.staging_budget_bytes = file_->arena().geometry().slots_bytes() / kStagingFraction;
   Result<std::unique_ptr<Door>> opened =
-      Door::Open({*loop_, *parts.store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(),
-                  FillRandom, [this] { return StatusText(); }},
+      Door::Open({*loop_, *parts_->store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(),
+                  FillRandom, [this] { return StatusText(); },
+                  [this](std::string path, bool back) { return ChangeDevice(std::move(path), back); }},
                  door);
-  if (!opened) co_return opened.error();
-  parts.door = std::move(*opened);
-  log_->Log(LogLevel::kInfo, "node ready: ", RoughSizeText(file_->arena().geometry().slots_bytes()), " in ",
-            file_->directory(), options_.socket.empty() ? "" : ", socket " + options_.socket, ", ",
-            loop_->name(), ", ", parts.store->occupancy().records, " records warm after ",
-            DurationText(static_cast<std::uint64_t>(warm_us_)));
-  co_return Status();
+  if (!opened) return opened.error();
+  parts_->door = std::move(*opened);
+  return Status();
+}
+
+std::string Node::Core::FlashText() const {
+  const Tier* tier = parts_->store->tier();
+  return tier == nullptr ? std::string() : Text(", ", RoughSizeText(tier->capacity_bytes()), " of flash");
+}
+
+Task<Status> Node::Core::ChangeDevice(std::string path, bool back) {
+  Result<std::size_t> number = FindDevice(options_, places_, path);
+  if (!number) co_return number.error();
+  const FlashDeviceOptions& device = places_.devices[*number];
+  Tier& tier = *parts_->store->tier();
+  if (!back) co_return tier.TakeOut(device.path);
+  // Another one may be there by now.
+  claims_[*number] = Fd();
+  Result<Fd> claim = ClaimDevice(device);
+  if (!claim) co_return claim.error();
+  claims_[*number] = std::move(*claim);
+  Status brought = co_await tier.BringBack(device.path);
+  if (!brought.ok()) co_return brought;
+  // So that a restart believes what will be on it.
+  co_return co_await parts_->journal->PutDevices(tier.device_ids());
 }
 
 Task<void> Node::Core::Tick(Executor& executor) {
@@ -247,6 +364,7 @@ Task<void> Node::Core::TearDown(Executor& executor) {
   if (stop_ticking_) stop_ticking_->Cancel(Status(Code::kGone, "the node ends"));
   if (parts_->door) co_await parts_->door->Drain(executor.Now().PlusUs(drain_us_));
   co_await parts_->tasks->Close();
+  if (parts_->store) co_await parts_->store->Close();
   fault_in_.reset();
 }
 
@@ -263,8 +381,10 @@ std::string Node::Core::StatusText() {
   facts.uptime_us = clock_.Now().UsSince(started_at_);
   facts.warm_us = warm_us_;
   facts.loop_sleeps = loop_->sleeps();
+  facts.journal = journal_.directory;
+  facts.budget_bytes_a_day = options_.flash_budget_bytes_a_day;
   return StatusJson(facts, parts_->store->occupancy(), parts_->store->counters(), parts_->slots->counts(),
-                    parts_->door->counters());
+                    parts_->door->counters(), parts_->store->tier());
 }
 
 Node::Node(std::unique_ptr<Core> core) : core_(std::move(core)) {}

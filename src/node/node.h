@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A node: arena, movers, store and door put together, on a core thread of its own. Starts warm from what its
-// memory directory holds and leaves it there when it ends, in order or not.
+// A node: arena, movers, flash, store and door put together, on a core thread of its own. Starts warm from
+// what its memory directory and its flash hold and leaves it there when it ends, in order or not.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ namespace cistern {
 
 class Node final {
  public:
-  // Takes the directory's lock, opens or creates the arena, recovers, and serves when this returns. With a
-  // socket in the options it lets in the processes of the host; without, only who asks ClientEnd().
-  // kInvalid, kMismatch, kBusy (directory or socket held by another), kIoError: the message says the way out;
-  // then nothing was changed but a directory that may have been made.
+  // Takes the directories' locks, opens or creates arena and flash, recovers, and serves when this returns.
+  // With a socket in the options it lets in the processes of the host; without, only who asks ClientEnd().
+  // kInvalid, kMismatch, kBusy (directory, device or socket held by another), kIoError: the message says the
+  // way out; then nothing was changed but what may have been made anew: directories, an empty arena.
   static Result<std::unique_ptr<Node>> Start(NodeOptions options);
   // Stop(0), unless stopped.
   ~Node();

@@ -11,6 +11,7 @@
 #include "base/nearest.h"
 #include "base/units.h"
 #include "memory/host_memory.h"
+#include "node/flash_options.h"
 
 namespace cistern {
 namespace {
@@ -34,6 +35,13 @@ Status OneOf(std::string_view name, std::string_view text, std::span<const std::
     }
   }
   return Status(Code::kInvalid, UnknownName(Text("value of ", name), text, known));
+}
+
+Status ParseSwitch(std::string_view name, std::string_view text, bool& on) {
+  if (text != "true" && text != "false")
+    return Status(Code::kInvalid, Text(name, ": \"", Shown(text), "\" is neither true nor false"));
+  on = text == "true";
+  return Status();
 }
 
 constexpr std::array<std::string_view, 3> kLoops = {"auto", "io_uring", "epoll"};
@@ -85,6 +93,49 @@ constexpr Setting kSettings[] = {
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseDurationUs(n, t), o.linger_us);
      }},
+    {"flash", "PATH[:SIZE]",
+     "flash below memory: a directory and how much of it, or a block device; may be repeated",
+     [](NodeOptions& o, std::string_view n, std::string_view t) { return AddFlashVolume(n, t, o.flash); },
+     [](NodeOptions& o) { o.flash.clear(); }},
+    {"flash_write", "POLICY",
+     "when a block is written to flash: through (at once), back (when it is cold), selective:N (after its "
+     "N-th "
+     "use); default: through",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       LowerPolicy policy;
+       o.flash_write = t;
+       return ParseFlashWrite(n, t, policy);
+     }},
+    {"flash_admit", "POLICY", "which blocks: all, or second-hit (used after they were put); default: all",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       LowerPolicy policy;
+       o.flash_admit = t;
+       return ParseFlashAdmit(n, t, policy);
+     }},
+    {"flash_budget", "SIZE/day", "endurance: bytes written to flash a day at most; default: no limit",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       return Keep(ParseBudget(n, t), o.flash_budget_bytes_a_day);
+     }},
+    {"flash_read_ahead", "SIZE",
+     "what is read ahead of a chain that was matched; 0B: nothing; default: 16MiB",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       return Keep(ParseSize(n, t), o.flash_read_ahead_bytes);
+     }},
+    {"journal_dir", "DIR",
+     "where the journal lies, which flash needs: durable, and not shared; default: the first --flash "
+     "directory",
+     [](NodeOptions& o, std::string_view, std::string_view t) {
+       o.journal_dir = t;
+       return Status();
+     }},
+    {"discard_foreign", "", "overwrite what --flash names, whatever it holds",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       return ParseSwitch(n, t, o.discard_foreign);
+     }},
+    {"scrub", "SIZE/s", "read again and checked in the background; 0: never; default: 8MiB/s",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       return Keep(ParseScrubRate(n, t), o.scrub_bytes_per_s);
+     }},
     {"loop", "NAME", "auto, io_uring or epoll; default: auto",
      [](NodeOptions& o, std::string_view n, std::string_view t) { return OneOf(n, t, kLoops, o.loop); }},
     {"log_level", "LEVEL", "debug, info, warning or error; default: info",
@@ -107,13 +158,18 @@ Status CheckTenant(std::string_view tenant) {
 
 std::span<const Setting> NodeSettings() { return kSettings; }
 
+const Setting* FindNodeSetting(std::string_view name) {
+  for (const Setting& setting : kSettings) {
+    if (setting.name == name) return &setting;
+  }
+  return nullptr;
+}
+
 Status SetNodeOption(NodeOptions& options, std::string_view shown, std::string_view name,
                      std::string_view text) {
+  if (const Setting* setting = FindNodeSetting(name)) return setting->set(options, shown, text);
   std::vector<std::string_view> known;
-  for (const Setting& setting : kSettings) {
-    if (setting.name == name) return setting.set(options, shown, text);
-    known.push_back(setting.name);
-  }
+  for (const Setting& setting : kSettings) known.push_back(setting.name);
   return Status(Code::kInvalid, UnknownName("key", shown, known));
 }
 
@@ -143,7 +199,8 @@ Status ResolveNodeOptions(NodeOptions& options) {
   if (options.memory_dir.empty()) {
     options.memory_dir = Text("/dev/shm/cistern-", static_cast<std::uint64_t>(geteuid()));
   }
-  return CheckTenant(options.tenant);
+  if (Status status = CheckTenant(options.tenant); !status.ok()) return status;
+  return CheckFlashOptions(options);
 }
 
 }  // namespace cistern

@@ -22,14 +22,20 @@ struct NodeOptions : OpenOptions {
 };
 
 struct Setting {
-  std::string_view name;   // as a key of the file; the flag has "--" before it and '-' for '_'
-  std::string_view value;  // what to write there, for --help: "SIZE"
+  std::string_view name;  // as a key of the file; the flag has "--" before it and '-' for '_'
+  std::string_view
+      value;  // what to write there, for --help: "SIZE"; empty: a switch, whose text is true or false
   std::string_view help;
   Status (*set)(NodeOptions& options, std::string_view shown, std::string_view text);
+  // A list: `set` adds to it, and this empties it. The flag may be repeated, in the file stands an array.
+  void (*clear)(NodeOptions& options) = nullptr;
 };
 
 // In the order of --help.
 std::span<const Setting> NodeSettings();
+
+// Null where there is none of that name.
+const Setting* FindNodeSetting(std::string_view name);
 
 // kInvalid for an unknown name (with the nearest one) or a value that is not allowed. `shown` is how whoever
 // wrote it calls it (--memory-dir, memory_dir).

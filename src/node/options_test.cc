@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "memory/host_memory.h"
+#include "node/flash_options.h"
 
 namespace cistern {
 namespace {
@@ -82,6 +83,95 @@ TEST(NodeOptions, TenantNamesADirectory) {
   NodeOptions options;
   options.tenant = "../etc";
   EXPECT_THAT(Message(ResolveNodeOptions(options)), HasSubstr("../etc"));
+}
+
+TEST(FlashOptions, AVolumeIsAPathAndMayHaveASize) {
+  NodeOptions options;
+  for (const char* text : {"/mnt/a:100GiB", "/dev/nvme0n1", "/mnt/with:colon", "/mnt/with:colon:1GiB"}) {
+    ASSERT_TRUE(SetNodeOption(options, "--flash", "flash", text).ok()) << text;
+  }
+  ASSERT_EQ(options.flash.size(), 4u);
+  EXPECT_EQ(options.flash[0].path, "/mnt/a");
+  EXPECT_EQ(options.flash[0].size_bytes, 100ull << 30);
+  EXPECT_EQ(options.flash[1].path, "/dev/nvme0n1");
+  EXPECT_EQ(options.flash[1].size_bytes, 0u);
+  EXPECT_EQ(options.flash[2].path, "/mnt/with:colon");
+  EXPECT_EQ(options.flash[3].path, "/mnt/with:colon");
+  EXPECT_EQ(options.flash[3].size_bytes, 1ull << 30);
+}
+
+TEST(FlashOptions, InTheFileTheyAreAListAndNumbersAndSwitchesToo) {
+  NodeOptions options;
+  Status status = ApplyConfigText(options,
+                                  "flash = [ \"/mnt/a:1GiB\" , '/dev/b', ]  # two\n"
+                                  "flash_write = \"selective:3\"\nflash_admit = \"second-hit\"\n"
+                                  "flash_budget = \"2TiB/day\"\ndiscard_foreign = true\nscrub = 0\n"
+                                  "flash_read_ahead = \"0B\"\njournal_dir = \"/var/lib/cistern\"\n",
+                                  "c.toml");
+  ASSERT_TRUE(status.ok()) << Message(status);
+  ASSERT_EQ(options.flash.size(), 2u);
+  EXPECT_EQ(options.flash[1].path, "/dev/b");
+  EXPECT_EQ(options.flash_budget_bytes_a_day, 2ull << 40);
+  EXPECT_TRUE(options.discard_foreign);
+  EXPECT_EQ(options.scrub_bytes_per_s, 0u);
+  EXPECT_EQ(options.flash_read_ahead_bytes, 0u);
+  EXPECT_EQ(options.journal_dir, "/var/lib/cistern");
+  Result<LowerPolicy> policy = LowerPolicyOf(options);
+  ASSERT_TRUE(policy.has_value());
+  EXPECT_EQ(policy->write, WritePolicy::kSelective);
+  EXPECT_EQ(policy->selective_uses, 3u);
+  EXPECT_EQ(policy->admit, Admission::kSecondHit);
+  EXPECT_TRUE(ApplyConfigText(options, "flash = \"/mnt/only:1GiB\"\n", "d.toml").ok());
+  ASSERT_EQ(options.flash.size(), 1u) << "a file's list takes the place of what was there";
+  EXPECT_TRUE(ApplyConfigText(options, "flash = []\n", "e.toml").ok());
+  EXPECT_TRUE(options.flash.empty());
+}
+
+TEST(FlashOptions, ABrokenListIsNamedAndChangesNothing) {
+  for (const char* broken :
+       {"flash = [", "flash = [\"/a:1GiB\"", "flash = [\"/a:1GiB\" \"/b:1GiB\"]", "flash = [1]",
+        "flash = [\"/a:1GiB\"] x", "movers = [\"1\"]", "flahs = []", "flash = [\"/a:1GiB\", \"/b:1\"]"}) {
+    NodeOptions options;
+    Status status = ApplyConfigText(options, std::string("movers = 2\n") + broken, "c.toml");
+    EXPECT_EQ(status.code(), Code::kInvalid) << broken;
+    EXPECT_THAT(Message(status), HasSubstr("c.toml:2: ")) << broken;
+    EXPECT_EQ(options.movers, 1u) << broken;
+    EXPECT_TRUE(options.flash.empty()) << broken;
+  }
+}
+
+TEST(FlashOptions, BadInputNamesTheOptionAndTheWayOut) {
+  struct Bad {
+    const char* name;
+    const char* text;
+    const char* way_out;
+  };
+  for (const Bad& bad :
+       {Bad{"flash", "/mnt/a:100", "GiB"}, Bad{"flash", "/mnt/a:0GiB", "zero"}, Bad{"flash", "", "PATH:SIZE"},
+        Bad{"flash", ":1GiB", "PATH:SIZE"}, Bad{"flash_budget", "0", "leave it out"},
+        Bad{"flash_budget", "0B/day", "leave it out"}, Bad{"flash_budget", "2TiB", "/day"},
+        Bad{"flash_write", "trough", "through, back"}, Bad{"flash_write", "selective:0", "255"},
+        Bad{"flash_write", "back:2", "known"}, Bad{"flash_admit", "second", "second-hit"},
+        Bad{"scrub", "8MiB", "/s"}, Bad{"discard_foreign", "yes", "true"},
+        Bad{"flash_read_ahead", "64", "MiB"}}) {
+    NodeOptions options;
+    Status status = SetNodeOption(options, "the name", bad.name, bad.text);
+    EXPECT_EQ(status.code(), Code::kInvalid) << bad.name << " " << bad.text;
+    EXPECT_THAT(Message(status), ::testing::StartsWith("the name: ")) << bad.text;
+    EXPECT_THAT(Message(status), HasSubstr(bad.way_out)) << bad.text;
+  }
+}
+
+TEST(FlashOptions, WhatAProgramSaysIsCheckedAsWhatAPersonSays) {
+  NodeOptions twice;
+  twice.flash = {{"/mnt/a", 1u << 30}, {"/mnt/a", 1u << 30}};
+  EXPECT_THAT(Message(ResolveNodeOptions(twice)), HasSubstr("twice"));
+  NodeOptions many;
+  for (int i = 0; i < 17; ++i) many.flash.push_back({"/mnt/" + std::to_string(i), 1u << 30});
+  EXPECT_THAT(Message(ResolveNodeOptions(many)), HasSubstr("16"));
+  NodeOptions policy;
+  policy.flash_write = "sometimes";
+  EXPECT_THAT(Message(ResolveNodeOptions(policy)), HasSubstr("flash_write: "));
 }
 
 }  // namespace

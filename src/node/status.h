@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "door/door.h"
+#include "flash/tier.h"
 #include "memory/slots.h"
 #include "memory/staging.h"
 #include "store/block_store.h"
@@ -24,9 +25,13 @@ struct NodeFacts {
   std::int64_t uptime_us = 0;
   std::int64_t warm_us = 0;  // from start until what was there was found again
   std::uint64_t loop_sleeps = 0;
+  std::string_view journal;  // the directory in which it lies
+  std::uint64_t budget_bytes_a_day = 0;
 };
 
+// `tier` is null where memory is all.
 std::string StatusJson(const NodeFacts& facts, const BlockStore::Occupancy& occupancy,
-                       const StoreCounters& counters, const Slots::Counts& slots, const DoorCounters& door);
+                       const StoreCounters& counters, const Slots::Counts& slots, const DoorCounters& door,
+                       const Tier* tier);
 
 }  // namespace cistern

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes to the tier below memory, when, and what stays there when a region of it is given up. Decisions on
-// plain values; who carries them out is the store.
+// What goes to the tier below memory, when, and what stays there when a region of it is given up. Decisions
+// on plain values; who carries them out is the store.
 #pragma once
 
 #include <cstdint>
@@ -41,14 +41,15 @@ constexpr bool Wanted(const LowerPolicy& policy, std::uint32_t uses) {
 }
 // Whether it is written now that it was put (uses 0) or used for the `uses`-th time.
 constexpr bool WrittenAtUse(const LowerPolicy& policy, std::uint32_t uses) {
-  return policy.write != WritePolicy::kBack && Wanted(policy, uses) && (uses == 0 || !Wanted(policy, uses - 1));
+  return policy.write != WritePolicy::kBack && Wanted(policy, uses) &&
+         (uses == 0 || !Wanted(policy, uses - 1));
 }
 
 // A block whose only copy lies in a region that is given up.
 struct LastCopy {
-  bool used = false;         // since it was written there
-  bool has_below = false;    // blocks that descend from it are kept, or on their way: without it they are lost
-  bool held = false;         // somebody has a right to find it
+  bool used = false;       // since it was written there
+  bool has_below = false;  // blocks that descend from it are kept, or on their way: without it they are lost
+  bool held = false;       // somebody has a right to find it
   std::uint64_t bytes = 0;
 };
 // Whether it is moved rather than let go. `moved_bytes` of the region's `live_bytes` are moved already: a

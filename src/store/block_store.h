@@ -163,8 +163,8 @@ class BlockStore {
   // kMiss when the slot is unknown or has another incarnation by now.
   Status CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const;
 
-  // Which further blocks after the first `matched` of a chain can be read, from whatever tier; what of them is
-  // below memory is on its way up as far as BlockStoreOptions::read_ahead_bytes goes.
+  // Which further blocks after the first `matched` of a chain can be read, from whatever tier; what of them
+  // is below memory is on its way up as far as BlockStoreOptions::read_ahead_bytes goes.
   Task<Result<std::vector<MatchedRun>>> MatchRest(std::uint32_t slot, std::uint32_t matched,
                                                   std::span<const BlockKey> rest);
 
@@ -172,8 +172,8 @@ class BlockStore {
   Task<Result<LeaseId>> Hold(const Caller& caller, std::uint32_t slot, std::span<const BlockKey> chain,
                              std::int64_t hold_us);
   // Verifies what was not checked since the restart, fetches what lies below memory, all of it beside each
-  // other, leases what is here then. kTooLate for what would not be, or was not, here by the deadline or after
-  // `worth_us` from now on.
+  // other, leases what is here then. kTooLate for what would not be, or was not, here by the deadline or
+  // after `worth_us` from now on.
   struct BlockName {
     BlockKey key;
     std::uint16_t group = 0;

@@ -10,12 +10,12 @@
 namespace cistern {
 
 namespace {
-constexpr std::size_t kMaxDown = 65'536;          // records that wait to be written
-constexpr std::uint32_t kWriters = 4;             // batches under way
+constexpr std::size_t kMaxDown = 65'536;  // records that wait to be written
+constexpr std::uint32_t kWriters = 4;     // batches under way
 constexpr std::uint64_t kDownBatchBytes = 4u << 20;
 // A batch is no more than this share of memory: what is being written cannot go.
 constexpr std::uint64_t kBatchShare = 16;
-constexpr std::uint32_t kCleanLooks = 4096;       // of the coldest, at a tick
+constexpr std::uint32_t kCleanLooks = 4096;  // of the coldest, at a tick
 constexpr std::uint32_t kAncestorLooks = 64;
 }  // namespace
 
@@ -63,9 +63,11 @@ Task<void> BlockStore::Impl::WriteDown() {
   co_await Yield();
   while (!down_.empty()) {
     std::deque<DownItem> items;
-    std::vector<Outgoing> batch;
-    co_await GatherDown(items, batch);
-    if (batch.empty()) break;
+    co_await GatherDown(items);
+    if (items.empty()) break;
+    co_await Yield();
+    const std::vector<Outgoing> batch = LeaveOutTheDead(items);
+    if (batch.empty()) continue;
     auto places = co_await tier_->Append(batch);
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (Spent()) co_await Yield();
@@ -80,12 +82,36 @@ Task<void> BlockStore::Impl::WriteDown() {
   --writers_;
 }
 
-Task<void> BlockStore::Impl::GatherDown(std::deque<DownItem>& items, std::vector<Outgoing>& batch) {
+// In one step with the append that follows: a record that was dropped before it is on its way must not go, or
+// it would come with a number that its tombstone does not wait for (R10).
+std::vector<Outgoing> BlockStore::Impl::LeaveOutTheDead(std::deque<DownItem>& items) {
+  std::vector<Outgoing> batch;
+  std::deque<DownItem> living;
+  for (DownItem& item : items) {
+    Count();
+    if (!Lives(item.held) || tree_.record(item.held.record).place != item.place) {
+      EndIo(item.place);
+      DropHold(item.held);
+      continue;
+    }
+    living.push_back(std::move(item));
+  }
+  items = std::move(living);
+  for (DownItem& item : items) {
+    item.outgoing.sequence = sequence_++;
+    item.outgoing.seal.part_bytes = item.part_bytes;
+    item.outgoing.seal.segment_crcs = item.crcs;
+    batch.push_back(item.outgoing);
+  }
+  return batch;
+}
+
+Task<void> BlockStore::Impl::GatherDown(std::deque<DownItem>& items) {
   const std::uint64_t memory = slots_.arena().geometry().slots_bytes() / kBatchShare;
   const std::uint64_t most = (options_.max_blocks > 0 ? options_.max_blocks : max_records_) / kBatchShare;
-  const std::size_t most_records = std::clamp<std::uint64_t>(most, 1, kMaxBatchRecords);
+  const std::size_t most_records = std::clamp<std::uint64_t>(most, 1, kBatchRecords);
   std::uint64_t bytes = 0;
-  while (!down_.empty() && batch.size() < most_records && bytes < std::min(kDownBatchBytes, memory)) {
+  while (!down_.empty() && items.size() < most_records && bytes < std::min(kDownBatchBytes, memory)) {
     if (Spent()) co_await Yield();
     if (down_.empty()) break;
     const Held held = down_.front();
@@ -97,7 +123,8 @@ Task<void> BlockStore::Impl::GatherDown(std::deque<DownItem>& items, std::vector
     Record& r = tree_.record(held.record);
     const RealmId realm = tree_.block(r.block).realm;
     const std::uint64_t record_bytes = RecordBytesOf(realm, r.group, r.body_bytes);
-    const bool wanted = r.in_memory() && !r.on_flash() && !Expired(r.expiry, NowS()) && EntryOf(realm) != nullptr;
+    const bool wanted =
+        r.in_memory() && !r.on_flash() && !Expired(r.expiry, NowS()) && EntryOf(realm) != nullptr;
     const Tier::Room room = wanted ? tier_->RoomFor(bytes + record_bytes) : Tier::Room::kYes;
     if (room == Tier::Room::kNoFreeRegion) break;
     down_.pop_front();
@@ -107,12 +134,11 @@ Task<void> BlockStore::Impl::GatherDown(std::deque<DownItem>& items, std::vector
       if (r.holds == 0 && order_.Parked(held.record)) order_.Unpark(held.record);
       continue;
     }
-    if (AddToBatch(held, record_bytes, items, batch)) bytes += record_bytes;
+    if (AddToBatch(held, record_bytes, items)) bytes += record_bytes;
   }
 }
 
-bool BlockStore::Impl::AddToBatch(Held held, std::uint64_t record_bytes, std::deque<DownItem>& items,
-                                  std::vector<Outgoing>& batch) {
+bool BlockStore::Impl::AddToBatch(Held held, std::uint64_t record_bytes, std::deque<DownItem>& items) {
   const Record r = tree_.record(held.record);
   const ArenaSpace& arena = slots_.arena();
   const std::uint32_t alignment = arena.geometry().alignment;
@@ -133,18 +159,15 @@ bool BlockStore::Impl::AddToBatch(Held held, std::uint64_t record_bytes, std::de
   AddHold(held.record);
   BeginIo(r.place);
   Count(2 + seal->segment_count() / 16);
-  batch.push_back({.body = arena.slot(r.place),
+  item.outgoing = {.body = arena.slot(r.place),
                    .seal = {.incarnation = seal->incarnation(),
                             .group = r.group,
                             .key = r.key,
                             .parent = seal->parent(),
-                            .put_id = seal->put_id(),
-                            .part_bytes = item.part_bytes,
-                            .segment_crcs = item.crcs},
-                   .sequence = sequence_++,
+                            .put_id = seal->put_id()},
                    .born = r.born,
                    .expiry = r.expiry,
-                   .conversation = conversations_.Of(tree_.block(r.block).realm, r.key)});
+                   .conversation = conversations_.Of(tree_.block(r.block).realm, r.key)};
   return true;
 }
 
@@ -191,8 +214,9 @@ bool BlockStore::Impl::CleanSome() {
     return false;
   }
   for (; clean_looks_ < kCleanLooks && !Spent(); ++clean_looks_) {
-    cleaning_ = cleaning_ && order_.Contains(*cleaning_) && !order_.Parked(*cleaning_) ? order_.Warmer(*cleaning_)
-                                                                                         : std::nullopt;
+    cleaning_ = cleaning_ && order_.Contains(*cleaning_) && !order_.Parked(*cleaning_)
+                    ? order_.Warmer(*cleaning_)
+                    : std::nullopt;
     if (clean_looks_ == 0) cleaning_ = order_.Coldest();
     if (!cleaning_) break;
     Count();

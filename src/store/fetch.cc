@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way up: a block that lies on flash alone is read straight into a slot, checked, and published there. One
-// read serves all who wait for the block, and goes on without them.
+// The way up: a block that lies on flash alone is read straight into a slot, checked, and published there.
+// One read serves all who wait for the block, and goes on without them.
 #include <algorithm>
 
 #include "record/seal.h"
@@ -64,8 +64,8 @@ Task<void> BlockStore::Impl::Fetch(Held held, std::shared_ptr<Fetching> fetching
     // Only what was found bad goes; a device that is gone takes its blocks along in another way.
     counters_.cut_bad.Add();
     const BlockId block = tree_.record(held.record).block;
-    log_.Log(LogLevel::kWarning, "a block on flash cannot be read, it goes with what descends from it: ",
-             status.message());
+    log_.Log(LogLevel::kWarning,
+             "a block on flash cannot be read, it goes with what descends from it: ", status.message());
     Cut(block, Reason::kBad);
   }
   counters_.fetched.Add(status.ok() ? 1 : 0);
@@ -82,8 +82,9 @@ Task<Status> BlockStore::Impl::BringUp(Held held) {
   const RealmId realm = tree_.block(r.block).realm;
   const std::uint64_t record_bytes = RecordBytesOf(realm, r.group, r.body_bytes);
   auto place = co_await MakeRoom(record_bytes, clock_.Now().PlusUs(kRoomUs));
-  if (!place) co_return place.error().code() == Code::kTooLate ? Status(Code::kBusy, "fetch: no room in memory")
-                                                               : std::move(place.error());
+  if (!place)
+    co_return place.error().code() == Code::kTooLate ? Status(Code::kBusy, "fetch: no room in memory")
+                                                     : std::move(place.error());
   const ArenaSpace& arena = slots_.arena();
   slots_.Pin(*place);
   Status status(Code::kMiss, "fetch: the block went meanwhile");

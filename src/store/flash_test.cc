@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store with a tier below it, over the simulated disk: what left memory is still there and exact, what was
-// dropped stays away whatever the media hold, and trouble below costs cache only.
+// The store with a tier below it, over the simulated disk: what left memory is still there and exact, what
+// was dropped stays away whatever the media hold, and trouble below costs cache only.
 #include <gtest/gtest.h>
 
 #include "store/block_store_fixture.h"
@@ -95,8 +95,12 @@ TEST_F(FlashStoreTest, APowerCutLosesOnlyCache) {
   const std::uint32_t matched = Match(0, 31);
   for (std::uint64_t n = 0; n < 32; ++n) {
     const auto body = Get(n);
-    if (body) { EXPECT_EQ(*body, Body(n, 4096)) << n; }
-    if (n >= matched) { EXPECT_FALSE(body.has_value()) << n; }
+    if (body) {
+      EXPECT_EQ(*body, Body(n, 4096)) << n;
+    }
+    if (n >= matched) {
+      EXPECT_FALSE(body.has_value()) << n;
+    }
   }
 }
 
@@ -156,7 +160,9 @@ TEST_F(FlashStoreTest, R9ReclaimKeepsWhatIsUsedAndWhatOthersDescendFrom) {
   for (std::uint64_t n = 0; n < 8; ++n) EXPECT_TRUE(Gets(n)) << n;
   // What a match promises can be had.
   for (std::uint64_t n = 100; n < 700; ++n) {
-    if (Match(n, n) == 1) { EXPECT_TRUE(Gets(n)) << n; }
+    if (Match(n, n) == 1) {
+      EXPECT_TRUE(Gets(n)) << n;
+    }
   }
 }
 
@@ -239,7 +245,9 @@ TEST_F(FlashStoreTest, ADeviceTakenOutTakesOnlyItsBlocksAlong) {
   for (std::uint64_t n = 0; n < 64; ++n) {
     const auto body = Get(n);
     left += body.has_value();
-    if (body) { EXPECT_EQ(*body, Body(n, 4096)) << n; }
+    if (body) {
+      EXPECT_EQ(*body, Body(n, 4096)) << n;
+    }
     EXPECT_EQ(Match(n, n), body ? 1u : 0u) << n;
   }
   EXPECT_GT(left, 10u);
@@ -253,7 +261,9 @@ TEST_F(FlashStoreTest, ADeviceTakenOutTakesOnlyItsBlocksAlong) {
   Restart();
   for (std::uint64_t n = 0; n < 64; ++n) {
     const auto body = Get(n);
-    if (body) { EXPECT_EQ(*body, Body(n, 4096)) << n; }
+    if (body) {
+      EXPECT_EQ(*body, Body(n, 4096)) << n;
+    }
   }
 }
 
@@ -261,7 +271,8 @@ TEST_F(FlashStoreTest, APutNeverWaitsForADevice) {
   Make(With(8));
   PutChainSlowly(0, 7);
   t->disk.set_faults([](const IoRequest& request, const std::string& path) -> Fault {
-    const bool write = request.kind == IoRequest::Kind::kWrite && path.find("flash0/flash") != std::string::npos;
+    const bool write =
+        request.kind == IoRequest::Kind::kWrite && path.find("flash0/flash") != std::string::npos;
     return write ? Fault{FaultKind::kDelay, 60'000'000} : Fault{};
   });
   const Instant before = t->clock.Now();

@@ -2,8 +2,8 @@
 // Ids by 64-bit tags, four bytes each and no tag: whoever owns the ids knows the tags. Made for tens of
 // millions of ids that come and go one by one, so no call ever touches more than a few hundred of them: the
 // tag's high half chooses one of many subtables, whose number is fixed at the start so that a full one holds
-// about 256, and each doubles by itself from 16 when it is four fifths full. A full table takes 8 bytes an id
-// and never more than about 10, an empty one next to nothing.
+// about 256, and each doubles by itself from 16 when it is four fifths full. A full table takes about 8.5
+// bytes an id, none ever more than about 10 of those that are in it but for the first few a subtable.
 //
 // The bits of a slot that no id needs hold some of the tag's, so that a slot of another tag is rarely looked
 // into further. Tags that whoever chooses them makes equal make one subtable long and slow, nothing else.
@@ -22,9 +22,10 @@
 
 namespace cistern {
 
-// Memory of powers of two from 64 bytes to kMost, out of spans of 64 KiB that each serve one size and serve
-// any other, or go back to the system, once nothing in them is used: tables that double together leave all
-// that they had before behind them.
+// Memory of powers of two from 64 bytes to kMost, out of spans of 64 KiB that each serve one size. What is
+// used of a size always lies densely: where a piece is given back the last one of its size is moved into its
+// place. So tables that double together leave nothing behind them. A span of which nothing is used goes back
+// to the system, and serves any size later.
 class SpanPool final {
  public:
   static constexpr std::size_t kLeast = 64;
@@ -34,9 +35,10 @@ class SpanPool final {
   SpanPool(const SpanPool&) = delete;
   SpanPool& operator=(const SpanPool&) = delete;
 
-  // Not zeroed.
-  void* Allocate(std::size_t bytes);
-  void Free(void* memory, std::size_t bytes);
+  // Not zeroed. The owner's number is what Free says when the piece is moved.
+  void* Allocate(std::size_t bytes, std::uint32_t owner);
+  // The owner of what lies at `memory` from now on; kNoId when that is nobody.
+  std::uint32_t Free(void* memory, std::size_t bytes);
   // Of spans of which something is used.
   std::size_t bytes() const { return spans_ * kSpanBytes; }
 
@@ -45,29 +47,26 @@ class SpanPool final {
   static constexpr std::size_t kAreaSpans = 64;
   static constexpr std::size_t kSizes = 9;
 
-  struct Item {
-    Item* next;
-  };
-  // At the start of its 64 KiB; what follows are items.
-  struct alignas(kLeast) Span {
-    Span* prev;  // of those of its size that have room, or are free
-    Span* next;
-    Item* free;
-    std::uint32_t used;
-    std::uint32_t carved;  // items that were used at least once
+  // A span's pieces from its start, their owners from its end backwards.
+  struct Size {
+    std::vector<std::byte*> spans;
+    std::uint32_t pieces = 0;
   };
   struct FreeMemory {
     void operator()(void* memory) const { std::free(memory); }
   };
 
-  static std::size_t SizeNumber(std::size_t bytes);
-  static std::size_t ItemsOf(std::size_t bytes) { return (kSpanBytes - sizeof(Span)) / bytes; }
-  Span* NewSpan();
-  void Link(Span** list, Span* span);
-  void Unlink(Span** list, Span* span);
+  Size& SizeOf(std::size_t bytes);
+  static std::uint32_t PiecesOf(std::size_t bytes) {
+    return static_cast<std::uint32_t>(kSpanBytes / (bytes + sizeof(std::uint32_t)));
+  }
+  static std::uint32_t* Owner(std::byte* span, std::size_t piece) {
+    return reinterpret_cast<std::uint32_t*>(span + kSpanBytes) - 1 - piece;
+  }
+  std::byte* NewSpan();
 
-  std::array<Span*, kSizes> roomy_{};
-  std::vector<Span*> idle_;  // given back to the system, or never used
+  std::array<Size, kSizes> sizes_;
+  std::vector<std::byte*> idle_;  // given back to the system, or never used
   std::vector<std::unique_ptr<void, FreeMemory>> areas_;
   std::size_t next_area_spans_ = 1;
   std::size_t spans_ = 0;
@@ -143,7 +142,7 @@ class IdTable final {
     while (table.slots[at] != 0) at = (at + 1) & table.mask;
     table.slots[at] = slot;
   }
-  std::uint32_t* Allocate(std::size_t slots);
+  std::uint32_t* Allocate(std::size_t slots, const Subtable& owner);
   void Free(std::uint32_t* memory, std::size_t slots);
   template <class Tags>
   void Double(Subtable& table, const Tags& tags);
@@ -160,7 +159,7 @@ template <class Tags>
 void IdTable::Double(Subtable& table, const Tags& tags) {
   const Subtable old = table;
   const std::uint32_t slots = old.slots == nullptr ? kFirstSlots : 2 * (old.mask + 1);
-  table = {.slots = Allocate(slots), .mask = slots - 1, .used = old.used};
+  table = {.slots = Allocate(slots, table), .mask = slots - 1, .used = old.used};
   std::fill_n(table.slots, slots, 0u);
   if (old.slots == nullptr) return;
   // Every id's tag is a cache miss: a wave of them takes hardly longer than one.
@@ -175,7 +174,7 @@ void IdTable::Double(Subtable& table, const Tags& tags) {
     }
   }
   moved_ += old.used;
-  Free(old.slots, old.mask + 1);
+  Free(old.slots, old.mask + std::size_t{1});
 }
 
 template <class Tags>

@@ -5,7 +5,8 @@
 // reclaim.cc (to flash, from there, and what there is given up), scrub.cc.
 //
 // A step of the core counts what it touches (R16): whoever loops asks Spent() and yields. Ids of records and
-// puts may be reused across a yield, so who kept one over it compares serials, or counts as a user of the put.
+// puts may be reused across a yield, so who kept one over it compares serials, or counts as a user of the
+// put.
 #pragma once
 
 #include <algorithm>
@@ -247,8 +248,11 @@ class BlockStore::Impl {
     Place place = 0;
     std::uint64_t record_bytes = 0;
     std::vector<std::uint32_t> part_bytes, crcs;
+    Outgoing outgoing;  // its sequence and what it borrows come last
   };
-  std::uint64_t RecordBytesOf(const NamespaceEntry& entry, std::uint16_t group, std::uint64_t body_bytes) const;
+  static constexpr std::size_t kBatchRecords = 128;  // looked at once more in one step
+  std::uint64_t RecordBytesOf(const NamespaceEntry& entry, std::uint16_t group,
+                              std::uint64_t body_bytes) const;
   std::uint64_t RecordBytesOf(RealmId realm, std::uint16_t group, std::uint64_t body_bytes) const;
   // It is not looked for on flash any more: the tier's accounting.
   void ForgetFlash(RealmId realm, const Tree::Copy& copy);
@@ -256,9 +260,9 @@ class BlockStore::Impl {
   void WantWithAncestors(RecordId record);
   void StartWriters();
   Task<void> WriteDown();
-  Task<void> GatherDown(std::deque<DownItem>& items, std::vector<Outgoing>& batch);
-  bool AddToBatch(Held held, std::uint64_t record_bytes, std::deque<DownItem>& items,
-                  std::vector<Outgoing>& batch);
+  Task<void> GatherDown(std::deque<DownItem>& items);
+  bool AddToBatch(Held held, std::uint64_t record_bytes, std::deque<DownItem>& items);
+  std::vector<Outgoing> LeaveOutTheDead(std::deque<DownItem>& items);
   void WrittenDown(const DownItem& item, FlashPlace flash);
   // The coldest are written before somebody needs their room; whether there is more to look at.
   bool CleanSome();
@@ -285,6 +289,7 @@ class BlockStore::Impl {
   Task<void> Evacuate(const std::vector<FlashEntry>& entries);
   std::pair<BlockId, Tree::Copy> FindOnFlash(const FlashEntry& entry);
   Task<void> MoveRecords(const std::vector<const FlashEntry*>& keep);
+  Task<void> MoveBatch(std::span<const FlashEntry* const> keep, std::uint64_t bytes);
   void Moved(const FlashEntry& entry, FlashPlace to);
   Task<void> ForgetRegions(std::uint32_t first, std::uint32_t last);
   Task<void> DeviceLost(std::uint32_t first, std::uint32_t last);

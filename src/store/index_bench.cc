@@ -49,8 +49,8 @@ int Main(int argc, char** argv) {
   BlockId parent = kNoId;
   double began = Now();
   for (std::uint64_t n = 0; n < blocks; ++n) {
-    const BlockId block = tree.Add(realm, TagOf(realm, Key(n)),
-                                   n % kChainBlocks == 0 ? tree.realm(realm)->root : parent);
+    const BlockId block =
+        tree.Add(realm, TagOf(realm, Key(n)), n % kChainBlocks == 0 ? tree.realm(realm)->root : parent);
     const RecordId record = tree.AddRecord(block, 0);
     Record& r = tree.record(record);
     r.flash = {.region = static_cast<std::uint32_t>(n >> 16), .unit = static_cast<std::uint32_t>(n & 0xffff)};
@@ -62,8 +62,8 @@ int Main(int argc, char** argv) {
   const auto bytes = static_cast<double>(ResidentBytes() - before);
   const auto table = static_cast<double>(tree.table_bytes());
   const auto count = static_cast<double>(blocks);
-  std::printf("bytes a block: %.2f resident, of which %zu for the block and %.2f for the table\n", bytes / count,
-              sizeof(Block), table / count);
+  std::printf("bytes a block: %.2f resident, of which %zu for the block and %.2f for the table\n",
+              bytes / count, sizeof(Block), table / count);
   began = Now();
   Random random(1);
   constexpr std::uint64_t kFinds = 2'000'000;

@@ -43,8 +43,8 @@ struct Tombstone {
 
 class Journal final {
  public:
-  // The file is `<directory>/journal`; the directory exists. The loop is borrowed. `new_id` is random: who the
-  // journal is, should there be none yet.
+  // The file is `<directory>/journal`; the directory exists. The loop is borrowed. `new_id` is random: who
+  // the journal is, should there be none yet.
   Journal(Loop& loop, std::string directory, std::uint64_t new_id);
   // No task may be under way, or all of them were dropped.
   ~Journal() = default;
@@ -57,7 +57,8 @@ class Journal final {
     std::vector<NamespaceEntry> namespaces;
     std::vector<Tombstone> tombstones;
     std::uint64_t sequences_below = 0;  // no sequence number from here on was ever used
-    std::vector<std::uint64_t> devices;  // of flash, by id: the tombstones of what was dropped on them are here
+    std::vector<std::uint64_t>
+        devices;  // of flash, by id: the tombstones of what was dropped on them are here
     // The file is damaged before its end: tombstones may be lost, so nothing from before may be believed.
     bool damaged = false;
   };
@@ -89,7 +90,14 @@ class Journal final {
   std::uint64_t file_bytes() const { return end_; }
 
  private:
-  enum class Kind : std::uint8_t { kSequences = 1, kNamespace = 2, kTombstone = 3, kTombstoneEnd = 4, kId = 5, kDevices = 6 };
+  enum class Kind : std::uint8_t {
+    kSequences = 1,
+    kNamespace = 2,
+    kTombstone = 3,
+    kTombstoneEnd = 4,
+    kId = 5,
+    kDevices = 6
+  };
 
   // Somebody who waits for an append.
   struct Asked {

@@ -48,8 +48,8 @@ class JournalTest : public testing::Test {
     EXPECT_TRUE(contents.has_value()) << contents.error().ToString();
     return contents ? *contents : Journal::Contents{};
   }
-  Status Start(std::vector<NamespaceEntry> entries, std::uint64_t below, std::vector<Tombstone> tombstones = {},
-               std::vector<std::uint64_t> devices = {}) {
+  Status Start(std::vector<NamespaceEntry> entries, std::uint64_t below,
+               std::vector<Tombstone> tombstones = {}, std::vector<std::uint64_t> devices = {}) {
     return loop->BlockOn(
         journal->Start(std::move(entries), below, std::move(tombstones), std::move(devices)));
   }

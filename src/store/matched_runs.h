@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runs of a match while it walks a chain: what is in memory, and what lies on flash and when that could be
-// here.
+// The runs of a match while it walks a chain: what is in memory, and what lies on flash and when that could
+// be here.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace cistern {
 
 class MatchedRuns final {
  public:
-  // The next block, of which `below_bytes` lie on flash, the last of them at `below`. `whole`: a match may end
-  // with it.
+  // The next block, of which `below_bytes` lie on flash, the last of them at `below`. `whole`: a match may
+  // end with it.
   void Add(std::uint64_t below_bytes, const FlashPlace& below, bool whole) {
     const bool is_below = below_bytes > 0;
     if (is_below && blocks_ < first_below_) first_below_ = blocks_;

@@ -27,7 +27,8 @@ std::uint64_t Pending::NumberHash(RealmId realm, const PutId& id) {
 template <class Is>
 PutSlot Pending::Next(Index index, std::uint64_t hash, PutSlot before, Is is) const {
   PutSlot at = before == kNoId ? ends_[index][hash & mask_].first : puts_[before].links[index].next;
-  while (at != kNoId && !(puts_[at].links[index].hash == hash && is(puts_[at].put))) at = puts_[at].links[index].next;
+  while (at != kNoId && !(puts_[at].links[index].hash == hash && is(puts_[at].put)))
+    at = puts_[at].links[index].next;
   return at;
 }
 
@@ -106,9 +107,8 @@ PutSlot Pending::NextNumbered(RealmId realm, const PutId& id, PutSlot before) co
 }
 
 PutSlot Pending::ReadyBelow(RealmId realm, Tag parent, std::uint32_t groups) const {
-  return Next(kReadyByParent, parent, kNoId, [&](const Put& put) {
-    return put.name.realm == realm && (groups >> put.name.group & 1) != 0;
-  });
+  return Next(kReadyByParent, parent, kNoId,
+              [&](const Put& put) { return put.name.realm == realm && (groups >> put.name.group & 1) != 0; });
 }
 
 }  // namespace cistern

@@ -83,8 +83,8 @@ class Pending final {
   // The open put whose time is over, kNoId when there is none.
   PutSlot FirstDue(Instant now) const;
 
-  // Open puts of a key's tag, below a key's tag, and of a number, in the order in which they were added: start
-  // with kNoId. The one before may have been closed only after asking for the next.
+  // Open puts of a key's tag, below a key's tag, and of a number, in the order in which they were added:
+  // start with kNoId. The one before may have been closed only after asking for the next.
   PutSlot NextOf(RealmId realm, Tag key, PutSlot before) const;
   PutSlot NextBelow(RealmId realm, Tag parent, PutSlot before) const;
   PutSlot NextNumbered(RealmId realm, const PutId& id, PutSlot before) const;

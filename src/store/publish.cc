@@ -267,7 +267,8 @@ void BlockStore::Impl::MakeVisible(PutSlot put, BlockId block, std::uint32_t ind
   for (std::uint16_t g = 0; g < entry.groups.size(); ++g) {
     if (entry.ParentGroup(g) == p.name.group) below |= 1u << g;
   }
-  if (pending_.size() > 0 && below != 0) cascade_.push_back({p.name.realm, TagOf(p.name.realm, p.name.key), below});
+  if (pending_.size() > 0 && below != 0)
+    cascade_.push_back({p.name.realm, TagOf(p.name.realm, p.name.key), below});
 }
 
 // The record that fell a whole window behind this new one goes before others: no continuation of this chain

@@ -300,7 +300,8 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
   std::vector<Held> holds;
   holds.reserve(blocks.size());
   std::vector<Coming> coming;
-  const Instant worth = worth_us == kNoWorthLimit ? deadline : std::min(deadline, clock_.Now().PlusUs(worth_us));
+  const Instant worth =
+      worth_us == kNoWorthLimit ? deadline : std::min(deadline, clock_.Now().PlusUs(worth_us));
   const std::uint64_t now_s = NowS();
   std::array<BlockId, kFoundAhead> ahead;
   std::uint64_t found_in_step = 0;  // what was found ahead may have gone in a later one
@@ -341,7 +342,8 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
   for (const Coming& one : coming) {
     const Status came = co_await one.fetching->done.Wait(worth);
     ViewGrant& view = grant.views[one.index];
-    if (came.ok() && one.fetching->status.ok() && Lives(one.held) && tree_.record(one.held.record).in_memory() &&
+    if (came.ok() && one.fetching->status.ok() && Lives(one.held) &&
+        tree_.record(one.held.record).in_memory() &&
         tree_.record(one.held.record).key == blocks[one.index].key) {
       const Record& r = tree_.record(one.held.record);
       view = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
@@ -376,8 +378,7 @@ bool BlockStore::Impl::StartComing(RecordId record, Instant worth, ViewGrant* vi
   view->ready_in_us = ReadyInUs(r.flash, r.body_bytes);
   Count(2);
   const bool on_its_way = fetching_.contains(record);
-  if (view->ready_in_us != Tier::kNever &&
-      (on_its_way || clock_.Now().PlusUs(view->ready_in_us) <= worth)) {
+  if (view->ready_in_us != Tier::kNever && (on_its_way || clock_.Now().PlusUs(view->ready_in_us) <= worth)) {
     AddHold(record);
     return true;
   }

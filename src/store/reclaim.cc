@@ -65,7 +65,8 @@ Task<void> BlockStore::Impl::Evacuate(const std::vector<FlashEntry>& entries) {
       Record& r = tree_.record(copy.record);
       ForgetFlash(tree_.block(block).realm, copy);
       r.flash = {};
-      if (options_.lower.write != WritePolicy::kBack && Wanted(options_.lower, r.uses)) WantBelow(copy.record);
+      if (options_.lower.write != WritePolicy::kBack && Wanted(options_.lower, r.uses))
+        WantBelow(copy.record);
       continue;
     }
     const Block& b = tree_.block(block);
@@ -110,52 +111,63 @@ Task<void> BlockStore::Impl::MoveRecords(const std::vector<const FlashEntry*>& k
   for (std::size_t first = 0; first < keep.size();) {
     std::size_t count = 0;
     std::uint64_t bytes = 0;
-    while (first + count < keep.size() && count < kMaxBatchRecords &&
+    while (first + count < keep.size() && count < kBatchRecords &&
            (count == 0 || bytes + keep[first + count]->record_bytes <= kMoveBytes)) {
       bytes += keep[first + count++]->record_bytes;
       Count();
     }
-    const AlignedBytes buffer(bytes);
-    std::deque<DownItem> items;
-    std::vector<Outgoing> batch;
-    std::vector<const FlashEntry*> from;
-    std::uint64_t at = 0;
-    for (std::size_t i = first; i < first + count; ++i) {
-      if (Spent()) co_await Yield();
-      const std::span<std::byte> into = buffer.span().subspan(at, keep[i]->record_bytes);
-      at += keep[i]->record_bytes;
-      auto fetched = co_await tier_->Fetch(keep[i]->place, into);
-      if (!fetched || !fetched->seal.HasKey(keep[i]->key) ||
-          fetched->seal.incarnation() != keep[i]->incarnation || fetched->seal.group() != keep[i]->group) {
-        continue;  // it is forgotten with the region
-      }
-      DownItem& item = items.emplace_back();
-      item.record_bytes = keep[i]->record_bytes;
-      const SealView& seal = fetched->seal;
-      for (std::uint32_t p = 0; p < seal.part_count(); ++p) item.part_bytes.push_back(seal.part_bytes(p));
-      for (std::uint32_t s = 0; s < seal.segment_count(); ++s) item.crcs.push_back(seal.segment_crc(s));
-      batch.push_back({.body = into.data(),
-                       .seal = {.incarnation = seal.incarnation(),
-                                .group = seal.group(),
-                                .key = seal.key(),
-                                .parent = seal.parent(),
-                                .put_id = seal.put_id(),
-                                .part_bytes = item.part_bytes,
-                                .segment_crcs = item.crcs},
-                       .sequence = sequence_++,
-                       .born = fetched->stamp.born,
-                       .expiry = fetched->stamp.expiry,
-                       .conversation = conversations_.Of(RealmOfIncarnation(seal.incarnation()), seal.key())});
-      from.push_back(keep[i]);
-    }
+    co_await MoveBatch(std::span(keep).subspan(first, count), bytes);
     first += count;
-    if (batch.empty()) continue;
-    auto places = co_await tier_->Append(batch);
-    if (!places) continue;
-    for (std::size_t i = 0; i < from.size(); ++i) {
-      if (Spent()) co_await Yield();
-      Moved(*from[i], (*places)[i]);
+  }
+}
+
+Task<void> BlockStore::Impl::MoveBatch(std::span<const FlashEntry* const> keep, std::uint64_t bytes) {
+  const AlignedBytes buffer(bytes);
+  std::deque<DownItem> items;
+  std::vector<const FlashEntry*> from;
+  std::uint64_t at = 0;
+  for (const FlashEntry* entry : keep) {
+    if (Spent()) co_await Yield();
+    const std::span<std::byte> into = buffer.span().subspan(at, entry->record_bytes);
+    at += entry->record_bytes;
+    auto fetched = co_await tier_->Fetch(entry->place, into);
+    if (!fetched || !fetched->seal.HasKey(entry->key) || fetched->seal.incarnation() != entry->incarnation ||
+        fetched->seal.group() != entry->group) {
+      continue;  // it is forgotten with the region
     }
+    DownItem& item = items.emplace_back();
+    from.push_back(entry);
+    const SealView& seal = fetched->seal;
+    for (std::uint32_t p = 0; p < seal.part_count(); ++p) item.part_bytes.push_back(seal.part_bytes(p));
+    for (std::uint32_t s = 0; s < seal.segment_count(); ++s) item.crcs.push_back(seal.segment_crc(s));
+    item.outgoing = {.body = into.data(),
+                     .seal = {.incarnation = seal.incarnation(),
+                              .group = seal.group(),
+                              .key = seal.key(),
+                              .parent = seal.parent(),
+                              .put_id = seal.put_id(),
+                              .part_bytes = item.part_bytes,
+                              .segment_crcs = item.crcs},
+                     .born = fetched->stamp.born,
+                     .expiry = fetched->stamp.expiry,
+                     .conversation = conversations_.Of(RealmOfIncarnation(seal.incarnation()), seal.key())};
+  }
+  co_await Yield();
+  // In one step with the append: what was dropped meanwhile is not written with a number that its tombstone
+  // does not wait for (R10).
+  std::vector<Outgoing> batch;
+  std::vector<const FlashEntry*> moving;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (FindOnFlash(*from[i]).first == kNoId) continue;
+    items[i].outgoing.sequence = sequence_++;
+    batch.push_back(items[i].outgoing);
+    moving.push_back(from[i]);
+  }
+  if (batch.empty()) co_return;
+  auto places = co_await tier_->Append(batch);
+  for (std::size_t i = 0; places && i < moving.size(); ++i) {
+    if (Spent()) co_await Yield();
+    Moved(*moving[i], (*places)[i]);
   }
 }
 
@@ -183,7 +195,8 @@ Task<void> BlockStore::Impl::ForgetRegions(std::uint32_t first, std::uint32_t la
     const Tag tag = tree_.block(id).tag();
     for (std::uint16_t group = 0; group < kMaxGroups; ++group) {
       // It may be gone with its last group.
-      if (!tree_.block(id).has_key() || tree_.block(id).is(Block::kCut) || tree_.block(id).tag() != tag) break;
+      if (!tree_.block(id).has_key() || tree_.block(id).is(Block::kCut) || tree_.block(id).tag() != tag)
+        break;
       const auto copy = tree_.See(id, group);
       Count();
       if (!copy || !there(copy->flash)) continue;

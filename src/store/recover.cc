@@ -17,7 +17,7 @@ namespace cistern {
 namespace {
 constexpr std::size_t kBatch = 128;
 constexpr std::size_t kWave = 16;
-constexpr BlockId kAhead = 8;
+constexpr std::uint32_t kAhead = 8;
 constexpr std::uint64_t kClearAStep = 4096;  // entries, in order: each costs a fraction of a touch
 }  // namespace
 
@@ -26,7 +26,8 @@ Task<Status> BlockStore::Impl::Recover() {
   if (!contents) co_return std::move(contents.error());
   Revival revival(*this, std::move(*contents));
   if (revival.journal.damaged) {
-    log_.Log(LogLevel::kWarning, "journal: damaged before its end; what memory and flash held is not believed");
+    log_.Log(LogLevel::kWarning,
+             "journal: damaged before its end; what memory and flash held is not believed");
   }
   if (Status status = co_await OpenTier(revival); !status.ok()) co_return status;
   co_await ClearIndex();
@@ -50,8 +51,8 @@ Task<Status> BlockStore::Impl::Recover() {
     co_await Yield();
   }
   const Recovery::Counts& counts = revival.recovery.counts();
-  sequence_ = std::max(
-      {revival.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1, revival.last_below + 1});
+  sequence_ = std::max({revival.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1,
+                        revival.last_below + 1});
   for (const Tombstone& tombstone : revival.journal.tombstones) {
     Count();
     if (Spent()) co_await Yield();
@@ -186,6 +187,15 @@ Task<void> BlockStore::Impl::KeepReachable(Revival& revival) {
   std::ranges::sort(revival.order);
   for (std::size_t i = 0; i < revival.order.size(); ++i) {
     if (Spent()) co_await Yield();
+    // Who is judged soon: the children of those whose turn is soon.
+    if (i + 2 * kAhead < revival.order.size()) {
+      const BlockId child = tree_.block(revival.order[i + 2 * kAhead]).first_child;
+      if (child != kNoId) tree_.PrefetchKnown(child);
+    }
+    if (i + kAhead < revival.order.size()) {
+      const BlockId child = tree_.block(revival.order[i + kAhead]).first_child;
+      if (child != kNoId) tree_.PrefetchRecordOf(child);
+    }
     for (BlockId child = tree_.block(revival.order[i]).first_child; child != kNoId;
          child = tree_.block(child).next_sibling) {
       Judge(revival, child);
@@ -258,6 +268,7 @@ Task<void> BlockStore::Impl::Refuse(Revival& revival) {
   }
   // Children before parents: a chain of empty blocks goes link by link.
   for (std::size_t i = revival.order.size(); i-- > 0;) {
+    if (i >= kAhead) tree_.PrefetchKnown(revival.order[i - kAhead]);
     if (!tree_.Empty(revival.order[i])) continue;
     tree_.Free(revival.order[i]);
     revival.order[i] = kNoId;
@@ -285,9 +296,12 @@ Task<void> BlockStore::Impl::FillIndex(Revival& revival) {
     }
     waiting = 0;
   };
-  for (std::size_t i = revival.order.size(); i-- > 0;) {
-    if (revival.order[i] == kNoId) continue;
-    const Block& b = tree_.block(revival.order[i]);
+  const auto& order = revival.order;
+  for (std::size_t i = order.size(); i-- > 0;) {
+    if (i >= 2 * kAhead && order[i - 2 * kAhead] != kNoId) tree_.PrefetchKnown(order[i - 2 * kAhead]);
+    if (i >= kAhead && order[i - kAhead] != kNoId) tree_.PrefetchRecordOf(order[i - kAhead]);
+    if (order[i] == kNoId) continue;
+    const Block& b = tree_.block(order[i]);
     Count();
     if (b.folded()) AdoptFlash(b.realm, Tree::CopyOf(b));
     for (RecordId id = b.folded() ? kNoId : b.first_record; id != kNoId; id = tree_.record(id).next) {
@@ -341,7 +355,8 @@ Task<Status> BlockStore::Impl::SettleNames(Revival& revival) {
       collected_tombstones_.insert(tombstone.sequence);
     }
   }
-  if (Status status = co_await journal_.Start(kept, sequences_below_, std::move(tombstones), journaled_devices_);
+  if (Status status =
+          co_await journal_.Start(kept, sequences_below_, std::move(tombstones), journaled_devices_);
       !status.ok()) {
     co_return status;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What comes back from flash: what its tables say, as far as the journal knows its namespaces, beside what
-// memory still holds. Of two records of a block the one with the higher sequence counts (R11); the same one in
-// memory and on flash is one. Whether it is reachable and was not dropped is judged with the rest.
+// memory still holds. Of two records of a block the one with the higher sequence counts (R11); the same one
+// in memory and on flash is one. Whether it is reachable and was not dropped is judged with the rest.
 #include <algorithm>
 
 #include "store/impl.h"
@@ -45,7 +45,8 @@ void BlockStore::Impl::AdmitFlash(Revival& revival, const FlashEntry& found) {
   revival.last_below = std::max({revival.last_below, found.sequence, found.born});
   const auto known = revival.realms.find(found.incarnation);
   const auto refuse = [&] { counters_.recovery_refused.Add(); };
-  if (revival.journal.damaged || known == revival.realms.end() || Expired(found.expiry, NowS())) return refuse();
+  if (revival.journal.damaged || known == revival.realms.end() || Expired(found.expiry, NowS()))
+    return refuse();
   const RealmId realm = known->second;
   const NamespaceEntry& entry = *EntryOf(realm);
   if (found.group >= entry.groups.size() || entry.groups[found.group].parts() != found.parts ||
@@ -98,8 +99,8 @@ void BlockStore::Impl::AdmitFlash(Revival& revival, const FlashEntry& found) {
   const std::uint64_t other_born = was_folded ? revival.born[block] : 0;
   const std::uint64_t other_placed = was_folded ? revival.placed[block] : 0;
   const std::uint16_t other_group = tree_.block(block).group;
-  tree_.PutOnFlash(block, found.group, static_cast<std::uint8_t>(found.parts - 1), found.body_bytes, found.expiry,
-                   found.place);
+  tree_.PutOnFlash(block, found.group, static_cast<std::uint8_t>(found.parts - 1), found.body_bytes,
+                   found.expiry, found.place);
   if (was_folded) {
     const RecordId other = tree_.FindRecord(block, other_group);
     tree_.record(other).born = other_born;

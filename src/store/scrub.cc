@@ -29,7 +29,8 @@ void BlockStore::Impl::StartScrub() {
 Task<void> BlockStore::Impl::Scrub() {
   co_await Yield();
   const BlockId begun = scrub_at_;
-  for (bool first = true; scrub_bytes_ > 0 && !lower_.closed() && (first || scrub_at_ != begun); first = false) {
+  for (bool first = true; scrub_bytes_ > 0 && !lower_.closed() && (first || scrub_at_ != begun);
+       first = false) {
     if (Spent()) co_await Yield();
     Count();
     if (scrub_at_ >= tree_.block_end()) {
@@ -39,7 +40,8 @@ Task<void> BlockStore::Impl::Scrub() {
       continue;
     }
     const BlockId block = scrub_at_++;
-    if (!tree_.block(block).has_key() || tree_.block(block).is(Block::kCut) || tree_.block(block).ghost()) continue;
+    if (!tree_.block(block).has_key() || tree_.block(block).is(Block::kCut) || tree_.block(block).ghost())
+      continue;
     const Tag tag = tree_.block(block).tag();
     for (std::uint16_t group = 0; group < kMaxGroups; ++group) {
       // Its id may be another's after each of them.

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "arena/reader.h"
-#include "base/random.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "flash/tier.h"
 #include "io/simulated_disk.h"
 #include "io/simulated_loop.h"
@@ -94,12 +94,13 @@ class TestStore {
     OpenTierCall open_tier;
     if (options.flash) {
       open_tier = [this](std::uint64_t id, std::vector<std::uint64_t> known) {
-        return Tier::Open({*loop, *log, [this] { return random_.Next(); }}, *options.flash, id, std::move(known));
+        return Tier::Open({*loop, *log, [this] { return random_.Next(); }}, *options.flash, id,
+                          std::move(known));
       };
     }
-    store.emplace(BlockStore::Parts{loop->executor(), clock, words, *slots, index, *movers, *journal, *log,
-                                    open_tier},
-                  options.store);
+    store.emplace(
+        BlockStore::Parts{loop->executor(), clock, words, *slots, index, *movers, *journal, *log, open_tier},
+        options.store);
     recovered = Run(store->Recover());
   }
   // In order: what is under way to and from flash ends first.

@@ -64,18 +64,26 @@ bool Tree::MayHaveKey(BlockId block, const BlockKey& key) const {
 
 void Tree::PrefetchBlock(Tag tag) const {
   const BlockId likely = table_.Find(tag, [](BlockId) { return true; });
-  if (likely == kNoId) return;
-  const Block& b = blocks_[likely];
+  if (likely != kNoId) PrefetchKnown(likely);
+}
+
+void Tree::PrefetchKnown(BlockId block) const {
+  const Block& b = blocks_[block];
   __builtin_prefetch(&b);
   __builtin_prefetch(&b.first_child);  // it may lie in two lines
 }
 
-BlockId Tree::PrefetchRecord(RealmId realm, Tag tag) const {
-  const BlockId block = FindTag(realm, tag);
-  if (block == kNoId || blocks_[block].ghost() || blocks_[block].folded()) return block;
-  const auto* record = reinterpret_cast<const std::byte*>(&records_[blocks_[block].first_record]);
+void Tree::PrefetchRecordOf(BlockId block) const {
+  const Block& b = blocks_[block];
+  if (b.ghost() || b.folded()) return;
+  const auto* record = reinterpret_cast<const std::byte*>(&records_[b.first_record]);
   __builtin_prefetch(record);
   __builtin_prefetch(record + sizeof(Record) - 1);
+}
+
+BlockId Tree::PrefetchRecord(RealmId realm, Tag tag) const {
+  const BlockId block = FindTag(realm, tag);
+  if (block != kNoId) PrefetchRecordOf(block);
   return block;
 }
 

@@ -39,14 +39,14 @@ inline Tag TagOf(RealmId realm, const BlockKey& key) { return key.Hash(realm); }
 
 struct Block {
   enum Flag : std::uint16_t {
-    kRoot = 1,      // of a realm; has no key
-    kCut = 2,       // it and all below it are gone
-    kAway = 4,      // not in the table
-    kOrphan = 8,    // a ghost whose parent nobody has said yet
-    kReaping = 16,  // waits to be freed
-    kKept = 32,     // recovery has come to it
-    kHome = 64,     // of a realm's orphans; below its root, has no key
-    kFolded = 128,  // its one record is in here, and on flash
+    kRoot = 1,       // of a realm; has no key
+    kCut = 2,        // it and all below it are gone
+    kAway = 4,       // not in the table
+    kOrphan = 8,     // a ghost whose parent nobody has said yet
+    kReaping = 16,   // waits to be freed
+    kKept = 32,      // recovery has come to it
+    kHome = 64,      // of a realm's orphans; below its root, has no key
+    kFolded = 128,   // its one record is in here, and on flash
     kTouched = 256,  // of a folded one's record: as Record's
     kBehind = 512,
   };
@@ -105,7 +105,7 @@ struct Record {
   std::uint32_t entry = kNoId;  // its number in the index; kNoId: it is not there
   std::uint64_t serial = 0;     // never another record's
   std::uint64_t generation = 0;
-  BlockKey key;  // of one that is in memory, or was since it was unfolded
+  BlockKey key;           // of one that is in memory, or was since it was unfolded
   std::uint8_t uses = 0;  // since it came into memory, as far as they are counted
   std::uint64_t born = 0;
   std::uint64_t after_drop = 0;  // as its put's; 0: it was here at the start; or kDropUnknown
@@ -166,6 +166,9 @@ class Tree final {
   void PrefetchBucket(Tag tag) const { table_.Prefetch(tag); }
   void PrefetchBlock(Tag tag) const;
   BlockId PrefetchRecord(RealmId realm, Tag tag) const;
+  // Of a block whose id is known: what is asked of it most, and its first record when it is in the cache.
+  void PrefetchKnown(BlockId block) const;
+  void PrefetchRecordOf(BlockId block) const;
   // Whether its records do not say that it has another key.
   bool MayHaveKey(BlockId block, const BlockKey& key) const;
   // A new block. kNoId when max_blocks are there. Without a parent (kNoId) it is loose until it is adopted.
@@ -227,8 +230,8 @@ class Tree final {
   // The block has none of this group yet; it is unfolded.
   RecordId AddRecord(BlockId block, std::uint16_t group);
   void RemoveRecord(RecordId record);
-  // Makes a record part of its block, and ends the id. False, and nothing happens, where it is in memory or in
-  // the index or held, or not on flash, or not the block's only one.
+  // Makes a record part of its block, and ends the id. False, and nothing happens, where it is in memory or
+  // in the index or held, or not on flash, or not the block's only one.
   bool Fold(RecordId record);
   // Of a folded block: its record again, which knows its serial anew and neither key, born nor generation.
   RecordId Unfold(BlockId block);
@@ -242,7 +245,7 @@ class Tree final {
   // It was asked for.
   void NoteTouched(BlockId block, std::uint16_t group);
   static Copy CopyOf(RecordId id, const Record& record) {
-    return {record.in_memory(), record.flash, record.body_bytes,           record.expiry,
+    return {record.in_memory(), record.flash, record.body_bytes,          record.expiry,
             record.group,       id,           record.is(Record::kTouched)};
   }
   static Copy CopyOf(const Block& folded) {

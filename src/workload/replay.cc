@@ -51,7 +51,7 @@ Status Replay::Submit(const Request& request) {
   if (!match) return match.error();
 
   const std::uint64_t hits_before = report_.hits.value();
-  if (Status status = ReadHits(match->blocks); !status.ok()) return status;
+  if (Status status = ReadHits(*match); !status.ok()) return status;
   const std::uint64_t hit_blocks = report_.hits.value() - hits_before;
   report_.hit_tokens.Add(std::min<std::uint64_t>(request.input_tokens, hit_blocks * kTraceBlockTokens));
   if (Status status = WriteMissing(match->blocks); !status.ok()) return status;
@@ -64,8 +64,14 @@ Status Replay::Submit(const Request& request) {
   return Status();
 }
 
-Status Replay::ReadHits(std::uint32_t blocks) {
+Status Replay::ReadHits(const MatchResult& match) {
   SystemClock clock;
+  const std::uint32_t blocks = match.blocks;
+  below_.clear();
+  for (const MatchRun& run : match.runs) {
+    below_.insert(below_.end(), run.blocks, run.where != MatchRun::Where::kMemory);
+  }
+  below_.resize(blocks);
   ReadOptions options;
   options.touch = false;  // order is by the touches at the request's end
   for (std::uint32_t first = 0; first < blocks; first += options_.batch_blocks) {
@@ -85,6 +91,7 @@ Status Replay::ReadHits(std::uint32_t blocks) {
     for (std::uint32_t i = 0; i < result->leading_hits; ++i) {
       std::span<const std::byte> bytes(buffer_.data() + i * options_.block_bytes, options_.block_bytes);
       report_.wrong_bytes.Add(CountWrongBytes(chain_[first + i], bytes));
+      report_.hits_flash.Add(below_[first + i]);
     }
     const std::uint64_t bytes = result->leading_hits * options_.block_bytes;
     report_.hits.Add(result->leading_hits);
@@ -136,9 +143,10 @@ Status Replay::WriteMissing(std::uint32_t from) {
   return Status();
 }
 
-Status ReplayAll(RequestSource& requests, Replay& replay) {
+Status ReplayAll(RequestSource& requests, Replay& replay, const std::function<bool()>& stop) {
   Request request;
   while (true) {
+    if (stop != nullptr && stop()) return Status(Code::kGone, "the replay was interrupted");
     Result<bool> more = requests.Next(request);
     if (!more) return more.error();
     if (!*more) return Status();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A trace with real bytes through a store: match, read and compare what is there, write what is missing.
 // One request at a time. Hits then equal the simulator's exactly, when the store keeps at most as many
-// blocks and evicts by the same policy.
+// blocks, all in memory, and evicts by the same policy.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,7 @@ struct ReplayReport {
   Counter requests;
   Counter accesses;
   Counter hits;        // blocks that were read and compared
+  Counter hits_flash;  // of these, the ones that the match found below memory
   Counter hit_tokens;  // prefill that need not be computed
   Counter input_tokens;
   Counter blocks_written;
@@ -56,7 +57,7 @@ class Replay final {
   Status Submit(const Request& request);
 
  private:
-  Status ReadHits(std::uint32_t blocks);
+  Status ReadHits(const MatchResult& match);
   Status WriteMissing(std::uint32_t from);
 
   Store& store_;
@@ -64,6 +65,7 @@ class Replay final {
   const ReplayOptions options_;
   ReplayReport& report_;
   std::vector<BlockKey> chain_;
+  std::vector<bool> below_;  // for each block that matched: it was not in memory
   std::vector<std::byte> buffer_;
   Staging staging_;
 };
@@ -71,7 +73,7 @@ class Replay final {
 // The namespace that a replay of this block size uses.
 NamespaceSpec ReplayNamespace(std::uint64_t block_bytes);
 
-// All of `requests`.
-Status ReplayAll(RequestSource& requests, Replay& replay);
+// All of `requests`, or as many as come before `stop` says so: then it is kGone.
+Status ReplayAll(RequestSource& requests, Replay& replay, const std::function<bool()>& stop = nullptr);
 
 }  // namespace cistern

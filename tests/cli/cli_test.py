@@ -111,7 +111,7 @@ class WhatANodeDoes(CliTest):
         status = json.loads(node.cistern("status", "--json").stdout)
         self.assertEqual(status["now"]["records"], 1)
         self.assertIn(status["node"]["loop"], ("io_uring", "epoll"))
-        self.assertEqual(set(status), {"node", "memory", "now", "store", "door"})
+        self.assertEqual(set(status), {"node", "memory", "now", "flash", "store", "door"})
         self.assertIn(b"now.records", node.cistern("status").stdout)
 
     def test_forget_frees_what_a_node_left(self) -> None:

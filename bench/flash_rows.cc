@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flash below memory, through the store of a node: reads and writes against fio on the same file system, what
+// `worth_us` promises against what happened, the restart with a million blocks on flash, and what a put pays
+// while flash is saturated.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <boost/json.hpp>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <thread>
+
+#include "base/fd.h"
+#include "base/format.h"
+#include "base/units.h"
+#include "daemon.h"
+#include "fill.h"
+#include "fio.h"
+#include "measure.h"
+#include "workload/content.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::uint64_t kMiB = 1u << 20;
+constexpr std::size_t kDepth = 32;
+
+// A directory for the tier's file, removed with the object.
+class FlashPlaceForBench {
+ public:
+  static Result<FlashPlaceForBench> Make(const std::string& parent) {
+    std::string path = parent + "/cistern-bench-flash-XXXXXX";
+    if (mkdtemp(path.data()) == nullptr) return Error(Code::kIoError, Text(path, ": ", ErrnoText(errno)));
+    return FlashPlaceForBench(path);
+  }
+  FlashPlaceForBench(FlashPlaceForBench&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  FlashPlaceForBench& operator=(FlashPlaceForBench&&) = delete;
+  ~FlashPlaceForBench() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+  // The tier's file, wherever below the directory it lies.
+  std::string file() const {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(path_)) {
+      if (entry.is_regular_file() && entry.path().filename() == "flash") return entry.path().string();
+    }
+    return {};
+  }
+
+ private:
+  explicit FlashPlaceForBench(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+// A number of the node's status, by the names of the objects that lead there.
+Result<double> StatusNumber(Store& store, std::initializer_list<std::string_view> names) {
+  auto text = store.StatusJson();
+  if (!text) return Error(std::move(text.error()));
+  boost::json::value value = boost::json::parse(*text);
+  for (const std::string_view name : names) {
+    const auto* object = value.if_object();
+    const auto* found = object == nullptr ? nullptr : object->if_contains(name);
+    if (found == nullptr) return Error(Code::kMismatch, Text("status has no ", name));
+    boost::json::value next = *found;
+    value = std::move(next);
+  }
+  return value.to_number<double>();
+}
+
+// Until nothing more is written to flash.
+Status AwaitWritten(Store& store) {
+  for (double before = -1;;) {
+    const auto now = StatusNumber(store, {"flash", "written_bytes"});
+    if (!now) return now.error();
+    if (*now == before) return Status();
+    before = *now;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+}
+
+// Fills no faster than it is written down: nothing of it is lost on the way.
+Result<FilledBlocks> FillDown(Store& store, std::size_t count, std::uint64_t block_bytes,
+                              std::size_t chain_blocks) {
+  const std::size_t behind = (64u << 20) / block_bytes;
+  return Fill(store, count, block_bytes, chain_blocks, [&](std::size_t filled) -> Status {
+    for (;;) {
+      const auto written = StatusNumber(store, {"store", "written_down"});
+      if (!written) return written.error();
+      if (*written + static_cast<double>(behind) >= static_cast<double>(filled)) return Status();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+}
+
+// Blocks in an order in which each has long left memory when its turn comes again.
+class Round {
+ public:
+  explicit Round(std::size_t blocks) : order_(blocks) {
+    for (std::size_t i = 0; i < blocks; ++i) order_[i] = static_cast<std::uint32_t>(i);
+    Random random(5);
+    Shuffle(order_, random);
+  }
+  std::size_t Next() { return order_[at_++ % order_.size()]; }
+
+ private:
+  std::vector<std::uint32_t> order_;
+  std::size_t at_ = 0;
+};
+
+// Reads `count` blocks, `depth` at a time; GB/s.
+Result<double> ReadBlocks(BenchOptions& options, Store& store, const FilledBlocks& blocks, Round& round,
+                          std::size_t count, std::size_t depth, Series* series) {
+  struct Asked {
+    std::size_t number;
+    Ticket<Lease> ticket;
+    Stopwatch watch;
+  };
+  std::deque<Asked> asked;
+  Stopwatch watch;
+  std::size_t checked = 0;
+  for (std::size_t done = 0, begun = 0; done < count;) {
+    while (begun < count && asked.size() < depth) {
+      const std::size_t number = round.Next();
+      const BlockRef ref{.key = blocks.keys[number]};
+      AcquireOptions ask;
+      ask.deadline_us = 30'000'000;
+      asked.push_back({number, store.Acquire(blocks.ns, std::span(&ref, 1), ask), {}});
+      ++begun;
+    }
+    Asked one = std::move(asked.front());
+    asked.pop_front();
+    Result<Lease> lease = one.ticket.Wait();
+    if (!lease) return Error(std::move(lease.error()));
+    if (lease->views()[0].data == nullptr) return Error(Code::kMiss, "a block of the bench is not on flash");
+    if (series != nullptr) series->call_us.push_back(static_cast<double>(one.watch.Ns()) / 1e3);
+    if (++checked % 64 == 0) {
+      const View& view = lease->views()[0];
+      options.wrong_bytes += CountWrongBytes(blocks.keys[one.number], {view.data, view.bytes});
+      options.bytes_verified += view.bytes;
+    }
+    ++done;
+  }
+  return static_cast<double>(count * blocks.block_bytes) / static_cast<double>(watch.Ns());
+}
+
+Status ReadRows(BenchOptions& options, Store& store, const FilledBlocks& blocks, const std::string& file,
+                std::size_t depth) {
+  Round round(blocks.keys.size());
+  Series ours, limit;
+  const std::size_t count = depth == 1 ? 200 : 512;
+  struct stat info;
+  if (stat(file.c_str(), &info) != 0) return Status(Code::kIoError, Text(file, ": ", ErrnoText(errno)));
+  FioJob job{
+      .file = file,
+      .block_bytes = blocks.block_bytes,
+      .depth = static_cast<std::uint32_t>(depth),
+      .bytes = count * blocks.block_bytes,
+      .file_bytes = static_cast<std::uint64_t>(info.st_size) / blocks.block_bytes * blocks.block_bytes};
+  auto warm = ReadBlocks(options, store, blocks, round, count, depth, nullptr);
+  if (!warm) return warm.error();
+  std::vector<double> p50_ratios;
+  for (std::uint64_t i = 0; i < options.rounds; ++i) {
+    Series calls;
+    auto rate = ReadBlocks(options, store, blocks, round, count, depth, &calls);
+    if (!rate) return rate.error();
+    auto fio = RunFio(job);
+    if (!fio) return fio.error();
+    ours.rounds.push_back(*rate);
+    ours.call_us.insert(ours.call_us.end(), calls.call_us.begin(), calls.call_us.end());
+    limit.rounds.push_back(fio->bytes_per_s / 1e9);
+    limit.call_us.push_back(fio->p50_us);
+    p50_ratios.push_back(Median(calls.call_us) / fio->p50_us);
+  }
+  BenchRow row =
+      RateRow(Text("flash_read_", SizeText(blocks.block_bytes), "_depth_", depth), "fio", ours, limit);
+  options.row(row);
+  if (depth > 1) return Status();
+  BenchRow p50{.name = Text("flash_read_", SizeText(blocks.block_bytes), "_depth_1_p50"),
+               .value = Median(ours.call_us),
+               .unit = "us",
+               .limit = "fio p50",
+               .limit_value = Median(limit.call_us),
+               .ratio = Median(p50_ratios),
+               .ratio_low = Quantile(p50_ratios, 0),
+               .ratio_high = Quantile(p50_ratios, 1),
+               .p50_us = Median(ours.call_us),
+               .p99_us = Quantile(ours.call_us, 0.99)};
+  options.row(p50);
+  return Status();
+}
+
+// Puts of new blocks for as long as fio takes for as many bytes, and longer; what the device took of them.
+Status WriteRows(BenchOptions& options, Store& store, const std::string& beside) {
+  constexpr std::uint64_t kBytes = 1u << 30;
+  Series ours, limit;
+  FioJob job{.file = beside, .write = true, .bytes = kBytes, .file_bytes = kBytes};
+  if (auto through = RunFio(job); !through) return through.error();  // written through once before
+  Result<Namespace> ns = store.Attach(BenchNamespace(kMiB));
+  if (!ns) return ns.error();
+  Result<Staging> staging = store.AllocateStaging(8 * kMiB);
+  if (!staging) return staging.error();
+  std::uint64_t number = 1u << 30;
+  Random random(9);
+  for (std::size_t at = 0; at + 8 <= staging->bytes(); at += 8) {
+    const std::uint64_t word = random.Next();
+    std::memcpy(staging->data() + at, &word, 8);
+  }
+  for (std::uint64_t i = 0; i < options.rounds; ++i) {
+    const auto before = StatusNumber(store, {"flash", "written_bytes"});
+    if (!before) return before.error();
+    Stopwatch watch;
+    double written = 0;
+    while (written < static_cast<double>(kBytes)) {
+      std::vector<BlockWrite> writes(8);
+      for (std::size_t w = 0; w < writes.size(); ++w) {
+        writes[w].key = WorkloadKey(++number, kMiB);
+        writes[w].put_id = {7, number};
+        writes[w].data = {staging->data() + w * kMiB, kMiB};
+      }
+      auto result = store.Write(*ns, writes).Wait();
+      if (!result) return result.error();
+      const auto now = StatusNumber(store, {"flash", "written_bytes"});
+      if (!now) return now.error();
+      written = *now - *before;
+    }
+    ours.rounds.push_back(written / static_cast<double>(watch.Ns()));
+    if (Status status = AwaitWritten(store); !status.ok()) return status;
+    auto fio = RunFio(job);
+    if (!fio) return fio.error();
+    limit.rounds.push_back(fio->bytes_per_s / 1e9);
+  }
+  options.row(RateRow("flash_write_1MiB", "fio", ours, limit));
+  return Status();
+}
+
+// Ten thousand single reads while others come and go: what the match said against what it took.
+Status WorthRows(BenchOptions& options, Store& store, Daemon& daemon, const FilledBlocks& blocks) {
+  constexpr int kReads = 10'000;
+  Round round(blocks.keys.size());
+  std::atomic<int> load{0};
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> others;
+  for (int t = 0; t < 2; ++t) {
+    others.emplace_back([&, t] {
+      auto own = daemon.Connect();
+      if (!own) return;
+      auto ns = own->Attach(BenchNamespace(blocks.block_bytes));
+      if (!ns) return;
+      FilledBlocks mine{.ns = *ns, .keys = blocks.keys, .block_bytes = blocks.block_bytes};
+      Random random(100 + t);
+      std::deque<Ticket<Lease>> asked;
+      while (!stop) {
+        const auto depth = static_cast<std::size_t>(load.load());
+        while (asked.size() < depth) {
+          const BlockRef ref{.key = mine.keys[random.Below(mine.keys.size())]};
+          AcquireOptions ask;
+          ask.deadline_us = 30'000'000;
+          asked.push_back(own->Acquire(mine.ns, std::span(&ref, 1), ask));
+        }
+        if (asked.empty()) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          continue;
+        }
+        static_cast<void>(asked.front().Wait());
+        asked.pop_front();
+      }
+    });
+  }
+  std::vector<double> errors;
+  std::uint64_t refused = 0, right = 0;
+  Random random(3);
+  static constexpr int kLoads[] = {0, 4, 16, 1, 8};
+  Status failed;
+  for (int i = 0; i < kReads && failed.ok(); ++i) {
+    if (i % 200 == 0) load = kLoads[(i / 200) % std::size(kLoads)];
+    const BlockKey key = blocks.keys[round.Next()];
+    Result<MatchResult> match = store.Match(blocks.ns, std::span(&key, 1)).Wait();
+    if (!match) failed = match.error();
+    if (!match || match->runs.empty() || match->runs[0].where != MatchRun::Where::kFlash) continue;
+    const auto said = static_cast<double>(match->runs[0].ready_in_us);
+    const BlockRef ref{.key = key};
+    Stopwatch watch;
+    Result<Lease> lease = store.Acquire(blocks.ns, std::span(&ref, 1)).Wait();
+    const double took = static_cast<double>(watch.Ns()) / 1e3;
+    if (!lease) continue;
+    errors.push_back(std::abs(said - took) / took);
+    // Whoever would have waited so long, drawn around what it took: was it right to refuse?
+    const double worth = took * std::exp2(static_cast<double>(random.Below(4001)) / 1000.0 - 2.0);
+    if (said <= worth) continue;
+    ++refused;
+    right += took > worth;
+  }
+  stop = true;
+  for (std::thread& other : others) other.join();
+  if (!failed.ok()) return failed;
+  BenchRow row{
+      .name = Text("flash_worth_us_error_of_", errors.size()), .value = 100 * Median(errors), .unit = "%"};
+  row.ratio_low = 100 * Quantile(errors, 0.25);
+  row.ratio_high = 100 * Quantile(errors, 0.75);
+  options.row(row);
+  options.row({.name = Text("flash_refusals_right_of_", refused),
+               .value = refused == 0 ? 0 : 100.0 * static_cast<double>(right) / static_cast<double>(refused),
+               .unit = "%"});
+  return Status();
+}
+
+// From exec to a checked read of the deepest block by a client that connected after it. Of a reboot the
+// memory is gone.
+Status RestartRow(BenchOptions& options, Daemon& daemon, const FilledBlocks& blocks, bool reboot) {
+  Series series;
+  std::vector<std::byte> bytes(blocks.block_bytes);
+  for (int i = 0; i < 5; ++i) {
+    daemon.Kill();
+    if (reboot) daemon.ForgetMemory();
+    Stopwatch watch;
+    if (Status status = daemon.Exec(); !status.ok()) return status;
+    Result<Store> store = daemon.Connect();
+    if (!store) return store.error();
+    Result<Namespace> ns = store->Attach(BenchNamespace(blocks.block_bytes));
+    if (!ns) return ns.error();
+    const BlockKey& deepest = blocks.keys.back();
+    ReadRange range{.bytes = blocks.block_bytes, .to = bytes.data()};
+    BlockRead read{.key = deepest, .ranges = std::span(&range, 1)};
+    Result<ReadResult> result = store->Read(*ns, std::span(&read, 1)).Wait();
+    series.call_us.push_back(static_cast<double>(watch.Ns()) / 1e3);
+    if (!result) return result.error();
+    if (result->leading_hits != 1) return Status(Code::kMiss, "the deepest block is gone after the restart");
+    options.wrong_bytes += CountWrongBytes(deepest, bytes);
+    options.bytes_verified += blocks.block_bytes;
+  }
+  BenchRow row =
+      TimeRow(Text(reboot ? "reboot_" : "restart_", blocks.keys.size(), "_blocks_on_flash"), "", series, {});
+  row.unit = "s";
+  row.value = row.p50_us / 1e6;
+  row.ratio_low = Quantile(series.call_us, 0) / 1e6;
+  row.ratio_high = Quantile(series.call_us, 1) / 1e6;
+  options.row(row);
+  return Status();
+}
+
+Status Restarts(BenchOptions& options) {
+  constexpr std::uint64_t kBytes = 4096;
+  options.progress(Text("filling ", options.million, " blocks of ", SizeText(kBytes), " down to flash"));
+  auto place = FlashPlaceForBench::Make(options.flash_dir);
+  if (!place) return place.error();
+  const std::uint64_t flash = options.million * (kBytes + 512) / 5 * 6 + (1ull << 30);
+  auto daemon = Daemon::Start(
+      options.daemon, options.memory_dir,
+      {"--memory", "512MiB", "--alignment", "512B", "--flash", Text(place->path(), ":", SizeText(flash))});
+  if (!daemon) return daemon.error();
+  Result<FilledBlocks> blocks = [&]() -> Result<FilledBlocks> {
+    Result<Store> store = daemon->Connect();
+    if (!store) return Error(store.error());
+    auto filled = FillDown(*store, options.million, kBytes, 1000);
+    if (filled) {
+      if (Status status = AwaitWritten(*store); !status.ok()) return Error(status);
+    }
+    return filled;
+  }();
+  if (!blocks) return blocks.error();
+  options.progress("restart with flash");
+  if (Status status = RestartRow(options, *daemon, *blocks, false); !status.ok()) return status;
+  return RestartRow(options, *daemon, *blocks, true);
+}
+
+// Single puts of 64 KiB while as much more is put as flash can take, against the same without flash.
+Status PutRow(BenchOptions& options) {
+  constexpr std::uint64_t kBytes = 64u << 10;
+  auto place = FlashPlaceForBench::Make(options.flash_dir);
+  if (!place) return place.error();
+  Series with, without;
+  std::vector<double> ratios;
+  auto below = Daemon::Start(options.daemon, options.memory_dir,
+                             {"--memory", "512MiB", "--flash", Text(place->path(), ":4GiB")});
+  if (!below) return below.error();
+  auto alone = Daemon::Start(options.daemon, options.memory_dir, {"--memory", "512MiB"});
+  if (!alone) return alone.error();
+  std::uint64_t number = 0;
+  const auto puts = [&](Daemon& daemon, std::vector<double>& calls) -> Status {
+    auto store = daemon.Connect();
+    if (!store) return store.error();
+    auto ns = store->Attach(BenchNamespace(kBytes));
+    if (!ns) return ns.error();
+    auto staging = store->AllocateStaging(kBytes);
+    if (!staging) return staging.error();
+    std::memset(staging->data(), 7, kBytes);
+    Stopwatch whole;
+    // 8,000 puts are half a gigabyte: more than a device takes meanwhile, so its queue stays full.
+    for (int i = 0; i < 8000; ++i) {
+      BlockWrite write{
+          .key = WorkloadKey(++number, kBytes), .put_id = {3, number}, .data = {staging->data(), kBytes}};
+      Stopwatch watch;
+      auto result = store->Write(*ns, std::span(&write, 1)).Wait();
+      calls.push_back(static_cast<double>(watch.Ns()) / 1e3);
+      if (!result) return result.error();
+    }
+    return Status();
+  };
+  for (std::uint64_t i = 0; i < options.rounds; ++i) {
+    std::vector<double> mine, theirs;
+    if (Status status = puts(*below, mine); !status.ok()) return status;
+    if (Status status = puts(*alone, theirs); !status.ok()) return status;
+    ratios.push_back(Quantile(mine, 0.99) / Quantile(theirs, 0.99));
+    with.call_us.insert(with.call_us.end(), mine.begin(), mine.end());
+    without.call_us.insert(without.call_us.end(), theirs.begin(), theirs.end());
+  }
+  BenchRow row{.name = "put_64KiB_p99_while_flash_is_saturated",
+               .value = Quantile(with.call_us, 0.99),
+               .unit = "us",
+               .limit = "p99 without flash",
+               .limit_value = Quantile(without.call_us, 0.99),
+               .ratio = Median(ratios),
+               .ratio_low = Quantile(ratios, 0),
+               .ratio_high = Quantile(ratios, 1),
+               .p50_us = Median(with.call_us),
+               .p99_us = Quantile(with.call_us, 0.99)};
+  options.row(row);
+  return Status();
+}
+
+Status ReadsAndWrites(BenchOptions& options) {
+  for (const std::uint64_t block : {kMiB, 2 * kMiB}) {
+    auto place = FlashPlaceForBench::Make(options.flash_dir);
+    if (!place) return place.error();
+    auto daemon = Daemon::Start(
+        options.daemon, options.memory_dir,
+        {"--memory", "512MiB", "--flash-read-ahead", "0B", "--flash", Text(place->path(), ":5GiB")});
+    if (!daemon) return daemon.error();
+    auto store = daemon->Connect();
+    if (!store) return store.error();
+    options.progress(Text("filling flash with blocks of ", SizeText(block)));
+    auto blocks = FillDown(*store, (3ull << 30) / block, block, 1);
+    if (!blocks) return blocks.error();
+    if (Status status = AwaitWritten(*store); !status.ok()) return status;
+    options.progress(Text("flash, blocks of ", SizeText(block)));
+    const std::string file = place->file();
+    if (Status status = ReadRows(options, *store, *blocks, file, block == kMiB ? kDepth : 1); !status.ok())
+      return status;
+    if (block != kMiB) continue;
+    options.progress("worth_us");
+    if (Status status = WorthRows(options, *store, *daemon, *blocks); !status.ok()) return status;
+    options.progress("flash writes");
+    if (Status status = WriteRows(options, *store, place->path() + "/fio"); !status.ok()) return status;
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status BenchFlash(BenchOptions& options) {
+  if (options.flash_dir.empty()) return Status();  // not asked for: it takes gigabytes of a disk
+  if (Status status = FindFio(); !status.ok()) return status;
+  if (Status status = ReadsAndWrites(options); !status.ok()) return status;
+  if (Status status = PutRow(options); !status.ok()) return status;
+  return Restarts(options);
+}
+
+}  // namespace cistern

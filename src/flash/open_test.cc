@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bad devices are refused with a clear message and nothing is touched; a resize keeps what fits.
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "flash/test_tier.h"
+
+namespace cistern {
+namespace {
+
+constexpr const char* kFile = "/flash0/flash";
+
+std::string ContentOf(const SimulatedDisk& disk, const std::string& path) {
+  const auto bytes = disk.Bytes(path);
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+void PutFile(World& world, const std::string& path, std::size_t size, char with) {
+  auto loop = std::move(*SimulatedLoop::Make(world.clock, world.disk, 99));
+  File file = std::move(*loop->Open(path, OpenMode::kCreate));
+  const std::vector<std::byte> bytes(size, static_cast<std::byte>(with));
+  ASSERT_TRUE(loop->BlockOn(file.WriteAll(bytes, 0)).ok());
+}
+
+TEST(FlashOpen, ForeignDataIsRefusedUntouchedAndDiscardedWhenTold) {
+  World world(1);
+  PutFile(world, kFile, 300'000, 'x');
+  const Status refused = world.Start();
+  EXPECT_EQ(refused.code(), Code::kMismatch);
+  EXPECT_NE(refused.message().find("--discard-foreign"), std::string_view::npos) << refused.ToString();
+  EXPECT_NE(refused.message().find("/flash0"), std::string_view::npos);
+  world.Ended();
+  EXPECT_EQ(ContentOf(world.disk, kFile), std::string(300'000, 'x'));
+  world.options.discard_foreign = true;
+  const Status taken = world.Start();
+  ASSERT_TRUE(taken.ok()) << taken.ToString();
+  EXPECT_TRUE(world->Append({1}, {5000}).has_value());
+  world.Stop();
+}
+
+TEST(FlashOpen, NothingIsTouchedWhereAnotherDeviceIsBad) {
+  World world(2, TestOptions(3));
+  PutFile(world, "/flash2/flash", 300'000, 'x');
+  EXPECT_EQ(world.Start().code(), Code::kMismatch);
+  world.Ended();
+  EXPECT_FALSE(world.disk.Exists("/flash0/flash"));
+  EXPECT_FALSE(world.disk.Exists("/flash1/flash"));
+}
+
+TEST(FlashOpen, AnInterruptedFormatIsFormatted) {
+  World world(3);
+  PutFile(world, kFile, 100'000, '\0');
+  EXPECT_TRUE(world.Start().ok());
+  EXPECT_TRUE(world->Append({1}, {5000}).has_value());
+  world.Stop();
+}
+
+TEST(FlashOpen, AnotherVersionAndADamagedSuperblockAreRefusedByName) {
+  World world(4);
+  ASSERT_TRUE(world.Start().ok());
+  world.Stop();
+  world.disk.Flip(kFile, 30, std::byte{1});
+  const Status damaged = world.Start();
+  EXPECT_EQ(damaged.code(), Code::kMismatch);
+  EXPECT_NE(damaged.message().find("damaged"), std::string_view::npos);
+  world.Ended();
+  world.disk.Flip(kFile, 8, std::byte{2});
+  const Status version = world.Start();
+  EXPECT_EQ(version.code(), Code::kMismatch);
+  EXPECT_NE(version.message().find("version"), std::string_view::npos);
+  world.Ended();
+}
+
+TEST(FlashOpen, ADeviceThatIsTooSmallIsRefusedWithItsLimit) {
+  FlashOptions options = TestOptions();
+  options.devices[0].size_bytes = 200'000;
+  World world(5, options);
+  const Status status = world.Start();
+  EXPECT_EQ(
+      status.ToString(),
+      "invalid: flash device /flash0: size is 200000B and must be at least 320KiB (4 regions of 64KiB)");
+  world.Ended();
+  EXPECT_FALSE(world.disk.Exists(kFile));
+}
+
+TEST(FlashOpen, TwoNodesOnOneDeviceAreOneTooMany) {
+  World world(6);
+  ASSERT_TRUE(world.Start().ok());
+  auto other = std::move(*SimulatedLoop::Make(world.clock, world.disk, 77));
+  {
+    TierOn second(*other, world.options, 8);
+    const Status status = second.Open(world.known);
+    EXPECT_EQ(status.code(), Code::kBusy);
+    EXPECT_NE(status.message().find("another node uses it"), std::string_view::npos) << status.ToString();
+  }
+  EXPECT_TRUE(world->Append({1}, {5000}).has_value());
+  world.Stop();
+}
+
+// R8: what a killed node had in flight may land until its lock is free; a successor waits for that.
+TEST(FlashOpen, ASuccessorStartsOnceTheLastRequestOfAKilledNodeHasEnded) {
+  World world(7);
+  ASSERT_TRUE(world.Start().ok());
+  LateIo late;
+  {
+    std::vector<std::uint64_t> numbers(2, 1);
+    std::vector<std::uint32_t> parts(1, 20'000);
+    Task<Result<std::vector<Kept>>> append = world->AppendTask(numbers, parts);
+    late = world.loop->Kill([](const void*, std::size_t) { return false; });
+    ASSERT_FALSE(late.empty());
+  }
+  world.Ended();
+  EXPECT_EQ(world.Start().code(), Code::kBusy);
+  world.Ended();
+  late.LandAll();
+  EXPECT_TRUE(world.Start().ok());
+  world.Stop();
+}
+
+TEST(FlashOpen, AResizeKeepsWhatFitsAndNeverBringsBackTheRest) {
+  World world(8, TestOptions(1, 512, 8));
+  ASSERT_TRUE(world.Start().ok());
+  std::vector<Kept> kept;
+  for (std::uint64_t n = 0; n < 15; ++n) kept.push_back(world->Append({n}, {20'000})->front());
+  EXPECT_GE(kept.back().place.region, 6u);
+  world.Stop();
+  const auto expect = [&](std::uint32_t regions, std::uint32_t held) {
+    world.options = TestOptions(1, 512, regions);
+    const Status status = world.Start();
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    EXPECT_EQ(world->tier->regions(), regions);
+    std::size_t expected = 0;
+    for (const Kept& each : kept) expected += each.place.region < held;
+    EXPECT_EQ(world->found.size(), expected);
+    for (const Kept& each : world->found) EXPECT_TRUE(world->Fetch(each).ok());
+    world.Stop();
+  };
+  expect(12, 8);
+  expect(5, 5);
+  expect(12, 5);  // regions 5 to 7 are still on the media
+}
+
+TEST(FlashOpen, AnotherUnitOrRegionSizeOrJournalFormatsAnew) {
+  for (int which = 0; which < 3; ++which) {
+    World world(9);
+    ASSERT_TRUE(world.Start().ok());
+    ASSERT_TRUE(world->Append({1}, {5'000}).has_value());
+    world.Stop();
+    if (which == 0) world.options.unit = 1024;
+    if (which == 1) world.options.region_bytes = 2 * kTestRegionBytes;
+    world.loop = std::move(*SimulatedLoop::Make(world.clock, world.disk, 9));
+    world.node = std::make_unique<TierOn>(*world.loop, world.options, 10);
+    ASSERT_TRUE(world->Open(world.known, which == 2 ? 6 : 5).ok());
+    ASSERT_TRUE(world->Recover().ok());
+    EXPECT_TRUE(world->found.empty());
+    EXPECT_TRUE(world->Append({2}, {5'000}).has_value());
+    world->Close();
+    EXPECT_TRUE(world->Logged("formatted"));
+    world.Ended();
+  }
+}
+
+TEST(FlashOpen, OptionsSayWhichFieldIsWrong) {
+  FlashOptions options = TestOptions();
+  EXPECT_TRUE(options.Validate().ok());
+  options.unit = 1000;
+  EXPECT_EQ(options.Validate().ToString(),
+            "invalid: flash unit: is 1000 bytes and may be 512, 1024, 2048 or 4096");
+  options = TestOptions();
+  options.devices.push_back(options.devices[0]);
+  EXPECT_EQ(options.Validate().ToString(), "invalid: flash device /flash0: is named twice");
+  options.devices.clear();
+  EXPECT_EQ(options.Validate().code(), Code::kInvalid);
+  EXPECT_EQ(RegionBytesFor(4ull << 40), 1ull << 30);
+  EXPECT_EQ(RegionBytesFor(16ull << 30), 256ull << 20);
+  EXPECT_EQ(RegionBytesFor(100ull << 20), 16ull << 20);
+}
+
+// On a real file system: what the kernel says is passed on, and nothing is made.
+TEST(FlashOpen, ADirectoryThatIsMissingOrReadOnlyOrAFileIsRefusedByName) {
+  std::string name = (std::filesystem::current_path() / "flash-open-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(name.data()), nullptr);
+  SystemClock clock;
+  auto loop = std::move(*MakeLoop(clock));
+  const auto open = [&](const std::string& path) {
+    FlashOptions options = TestOptions(1, 4096);
+    options.devices[0].path = path;
+    TierOn node(*loop, options, 1);
+    return node.Open();
+  };
+  const Status missing = open(name + "/none");
+  EXPECT_EQ(missing.code(), Code::kIoError);
+  EXPECT_NE(missing.message().find("No such file or directory"), std::string_view::npos)
+      << missing.ToString();
+  EXPECT_NE(missing.message().find(name + "/none"), std::string_view::npos);
+  {
+    File file = std::move(*loop->Open(name + "/plain", OpenMode::kCreate));
+  }
+  const Status plain = open(name + "/plain");
+  EXPECT_EQ(plain.code(), Code::kInvalid);
+  EXPECT_NE(plain.message().find("neither a directory nor a block device"), std::string_view::npos);
+  const Status proc = open("/proc");
+  EXPECT_FALSE(proc.ok());
+  EXPECT_NE(proc.message().find("flash device /proc"), std::string_view::npos) << proc.ToString();
+  std::filesystem::remove_all(name);
+}
+
+}  // namespace
+}  // namespace cistern

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// A device that fails, hangs or lies goes out of service, it alone, with one message, and comes back.
+#include "flash/device.h"
+#include "flash/test_tier.h"
+
+namespace cistern {
+namespace {
+
+constexpr const char* kFirst = "/flash0/flash";
+
+// Two devices, some records on each.
+struct Two : World {
+  explicit Two(std::uint64_t seed_in, FlashOptions options_in = TestOptions(2)) : World(seed_in, options_in) {
+    EXPECT_TRUE(Start().ok());
+    node->tier->set_on_device_out(
+        [this](std::uint32_t first, std::uint32_t last) { outs.push_back({first, last}); });
+    for (std::uint64_t n = 0; n < 8; ++n) {
+      const Kept kept = node->Append({n}, {5'000})->front();
+      (kept.place.region < 8 ? on_first : on_second).push_back(kept);
+    }
+    EXPECT_FALSE(on_first.empty());
+    EXPECT_FALSE(on_second.empty());
+  }
+  bool InService(std::size_t device) { return node->tier->devices()[device].in_service; }
+  // The second device goes on; the first is what `out` says.
+  void ExpectFirstIsOut(std::string_view why) {
+    EXPECT_FALSE(InService(0));
+    EXPECT_TRUE(InService(1));
+    ASSERT_EQ(outs.size(), 1u);
+    EXPECT_EQ(outs[0], (std::pair<std::uint32_t, std::uint32_t>(0, 8)));
+    EXPECT_EQ(node->tier->device_ids().size(), 1u);
+    EXPECT_EQ(node->tier->EstimateUs(on_first[0].place, 4096), Tier::kNever);
+    for (const Kept& kept : on_first) EXPECT_EQ(node->Fetch(kept).code(), Code::kIoError);
+    for (const Kept& kept : on_second) EXPECT_TRUE(node->Fetch(kept).ok());
+    for (std::uint64_t n = 100; n < 104; ++n) {
+      const auto appended = node->Append({n}, {5'000});
+      ASSERT_TRUE(appended.has_value()) << appended.error().ToString();
+      EXPECT_GE(appended->front().place.region, 8u);
+    }
+    EXPECT_NE(node->tier->devices()[0].why.find(why), std::string::npos) << node->tier->devices()[0].why;
+  }
+  void ExpectItComesBack() {
+    const Status back = loop->BlockOn(node->tier->BringBack("/flash0"));
+    ASSERT_TRUE(back.ok()) << back.ToString();
+    EXPECT_TRUE(InService(0));
+    bool there = false;
+    for (std::uint64_t n = 200; n < 208; ++n) {
+      const auto appended = node->Append({n}, {5'000});
+      ASSERT_TRUE(appended.has_value()) << appended.error().ToString();
+      there |= appended->front().place.region < 8;
+      EXPECT_TRUE(node->Fetch(appended->front()).ok());
+    }
+    EXPECT_TRUE(there);
+    for (const Kept& kept : on_first) EXPECT_FALSE(node->Fetch(kept).ok()) << "what was lost is back";
+    known = node->tier->device_ids();
+    Stop();
+    ASSERT_TRUE(Start().ok());
+    for (const Kept& kept : node->found) EXPECT_TRUE(kept.number >= 100 || kept.place.region >= 8);
+    Stop();
+  }
+
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> outs;
+  std::vector<Kept> on_first, on_second;
+};
+
+TEST(FlashTrouble, OneErrorIsThatRecordsAlone) {
+  Two world(1);
+  bool once = true;
+  world.disk.set_faults([&](const IoRequest& request, const std::string& path) {
+    const bool fail = request.kind == IoRequest::Kind::kRead && path == kFirst && std::exchange(once, false);
+    return fail ? Fault{FaultKind::kIoError} : Fault{};
+  });
+  EXPECT_EQ(world->Fetch(world.on_first[0]).code(), Code::kIoError);
+  EXPECT_TRUE(world->Fetch(world.on_first[0]).ok());
+  EXPECT_TRUE(world.InService(0));
+  EXPECT_EQ(world->tier->devices()[0].errors, 1u);
+  world.Stop();
+}
+
+TEST(FlashTrouble, ADeviceWhoseReadsFailGoesOutAlone) {
+  Two world(2);
+  world.disk.set_faults([](const IoRequest& request, const std::string& path) {
+    return request.kind == IoRequest::Kind::kRead && path == kFirst ? Fault{FaultKind::kIoError} : Fault{};
+  });
+  for (std::uint32_t n = 0; n < flash::kMaxErrorsInRow; ++n) {
+    EXPECT_TRUE(world.InService(0));
+    EXPECT_EQ(world->Fetch(world.on_first[0]).code(), Code::kIoError);
+  }
+  world.ExpectFirstIsOut("8 transfers in a row failed");
+  world.disk.set_faults({});
+  world.ExpectItComesBack();
+}
+
+// A full disk under a file that was preallocated, or a write error: no append is lost, the other device has
+// it.
+TEST(FlashTrouble, ADeviceWhoseWritesFailGoesOutAndAppendsGoElsewhere) {
+  for (const FaultKind kind : {FaultKind::kIoError, FaultKind::kNoSpace}) {
+    Two world(3);
+    world.disk.set_faults([kind](const IoRequest& request, const std::string& path) {
+      return request.kind == IoRequest::Kind::kWrite && path == kFirst ? Fault{kind} : Fault{};
+    });
+    for (std::uint64_t n = 50; n < 60; ++n) {
+      const auto appended = world->Append({n}, {5'000});
+      ASSERT_TRUE(appended.has_value()) << appended.error().ToString();
+      EXPECT_TRUE(world->Fetch(appended->front()).ok());
+    }
+    world.ExpectFirstIsOut("could not be written");
+    world.disk.set_faults({});
+    world.ExpectItComesBack();
+  }
+}
+
+TEST(FlashTrouble, ADeviceThatCannotSyncGoesOut) {
+  Two world(4);
+  world.disk.set_faults([](const IoRequest& request, const std::string& path) {
+    return request.kind == IoRequest::Kind::kSync && path == kFirst ? Fault{FaultKind::kIoError} : Fault{};
+  });
+  for (std::uint64_t n = 50; n < 70 && world.InService(0); ++n) (void)world->Append({n}, {20'000});
+  world.ExpectFirstIsOut("sync /flash0/flash");
+  world.Stop();
+}
+
+TEST(FlashTrouble, ADeviceThatHangsGoesOutAndNobodyElseWaitsForIt) {
+  FlashOptions options = TestOptions(2);
+  options.hang_us = 1'000'000;
+  Two world(5, options);
+  world.disk.set_faults([](const IoRequest&, const std::string& path) {
+    return path == kFirst ? Fault{FaultKind::kHang} : Fault{};
+  });
+  Task<Status> hung = world->FetchTask(world.on_first[0]);
+  std::vector<std::uint64_t> numbers(1, 50);
+  std::vector<std::uint32_t> parts(1, 5'000);
+  std::vector<Task<Result<std::vector<Kept>>>> appends;
+  for (int i = 0; i < 4; ++i) appends.push_back(world->AppendTask(numbers, parts));
+  world.loop->RunUntilIdle();
+  EXPECT_FALSE(hung.done());
+  world->tier->Tick();
+  EXPECT_TRUE(world.InService(0));
+  world.clock.AdvanceUs(1'100'000);
+  world->tier->Tick();
+  world.ExpectFirstIsOut("has hung");
+  EXPECT_EQ(world.loop->BlockOn(world->tier->BringBack("/flash0")).code(), Code::kBusy);
+  world.disk.set_faults({});
+  world.disk.Unhang(kFirst);
+  EXPECT_EQ(world.loop->BlockOn(std::move(hung)).code(), Code::kIoError);
+  for (auto& append : appends) {
+    const auto appended = world.loop->BlockOn(std::move(append));
+    ASSERT_TRUE(appended.has_value()) << appended.error().ToString();
+    EXPECT_GE(appended->front().place.region, 8u);
+  }
+  world.ExpectItComesBack();
+}
+
+// It gives back other bytes than it was given, all of them read without an error.
+TEST(FlashTrouble, ADeviceThatLiesGoesOut) {
+  Two world(6);
+  Random random(6);
+  world.disk.set_faults([&](const IoRequest& request, const std::string& path) {
+    const bool lie = request.kind == IoRequest::Kind::kRead && path == kFirst;
+    return lie ? Fault{FaultKind::kFlip, random.Below(40'000)} : Fault{};
+  });
+  for (std::uint32_t n = 0; n < flash::kMaxBadInRow; ++n) {
+    EXPECT_TRUE(world.InService(0));
+    EXPECT_EQ(world->Fetch(world.on_first[n % world.on_first.size()]).code(), Code::kMiss);
+  }
+  world.ExpectFirstIsOut("not what was written");
+  world.disk.set_faults({});
+  world.ExpectItComesBack();
+}
+
+TEST(FlashTrouble, AFailedReleaseTakesTheDeviceOut) {
+  Two world(7);
+  std::optional<std::uint32_t> victim;
+  for (std::uint64_t n = 50; !victim; ++n) {
+    (void)world->Append({n}, {20'000});
+    victim = world->tier->TakeVictim();
+  }
+  const auto entries = world.loop->BlockOn(world->tier->Entries(*victim));
+  for (const FlashEntry& entry : *entries) world->tier->Forget(entry.place, entry.record_bytes);
+  const std::string path = *victim < 8 ? kFirst : "/flash1/flash";
+  world.disk.set_faults([&](const IoRequest& request, const std::string& at) {
+    return request.kind == IoRequest::Kind::kWrite && at == path ? Fault{FaultKind::kIoError} : Fault{};
+  });
+  EXPECT_EQ(world.loop->BlockOn(world->tier->Release(*victim)).code(), Code::kIoError);
+  EXPECT_EQ(world.outs.size(), 1u);
+  EXPECT_EQ(world->tier->device_ids().size(), 1u);
+  world.Stop();
+}
+
+TEST(FlashTrouble, OneLineSaysWhichWhyAndTheWayBack) {
+  Two world(8);
+  EXPECT_EQ(world->tier->TakeOut("/nowhere").code(), Code::kMiss);
+  EXPECT_EQ(world.loop->BlockOn(world->tier->BringBack("/flash0")).code(), Code::kInvalid);
+  EXPECT_TRUE(world->tier->TakeOut("/flash0").ok());
+  EXPECT_TRUE(world->tier->TakeOut("/flash0").ok());
+  world.ExpectFirstIsOut("by hand");
+  EXPECT_TRUE(world->tier->TakeOut("/flash1").ok());
+  EXPECT_EQ(world->tier->RoomFor(4096), Tier::Room::kNoDevice);
+  const auto appended = world->Append({300}, {5'000});
+  ASSERT_FALSE(appended.has_value());
+  EXPECT_EQ(appended.error().ToString(), "io_error: flash: no device is in service");
+  world->Close();
+  EXPECT_TRUE(
+      world->Logged("flash device /flash0: is out of service: it was taken out by hand; what was on it is "
+                    "lost, the rest goes on; `cistern device --bring-back /flash0`"));
+  world.Ended();
+}
+
+// After a start in which the device is healthy again: its old bytes are not believed, the journal forgot it.
+TEST(FlashTrouble, ADeviceThatWasOutAndIsBackAfterARestartIsEmpty) {
+  Two world(9);
+  EXPECT_TRUE(world->tier->TakeOut("/flash0").ok());
+  world.known = world->tier->device_ids();
+  world.Stop();
+  ASSERT_TRUE(world.Start().ok());
+  for (const Kept& kept : world->found) EXPECT_GE(kept.place.region, 8u);
+  EXPECT_EQ(world->found.size(), world.on_second.size());
+  world.Stop();
+}
+
+}  // namespace
+}  // namespace cistern

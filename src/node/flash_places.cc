@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/flash_places.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/format.h"
+#include "base/nearest.h"
+#include "memory/host_memory.h"
+
+namespace cistern {
+namespace {
+
+enum class What : std::uint8_t { kDirectory, kBlockDevice };
+
+// What tells a directory or a device from all others of this host.
+struct Identity {
+  What what = What::kDirectory;
+  std::uint64_t device = 0, inode = 0;
+  friend bool operator==(const Identity&, const Identity&) = default;
+};
+
+Result<Identity> Look(std::string_view field, const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) {
+    const int error = errno;
+    return Error(error == ENOENT || error == ENOTDIR ? Code::kInvalid : Code::kIoError,
+                 Text(field, ": ", Shown(path), ": ", ErrnoText(error), "; make it, or name another"));
+  }
+  if (S_ISDIR(info.st_mode)) return Identity{What::kDirectory, info.st_dev, info.st_ino};
+  if (S_ISBLK(info.st_mode)) return Identity{What::kBlockDevice, info.st_rdev, 0};
+  return Error(Code::kInvalid, Text(field, ": ", Shown(path), " is neither a directory nor a block device; ",
+                                    "name one of these"));
+}
+
+Status CheckWritable(std::string_view field, const std::string& path) {
+  if (::access(path.c_str(), R_OK | W_OK) == 0) return Status();
+  const int error = errno;
+  return Status(Code::kIoError,
+                Text(field, ": ", Shown(path), ": ", ErrnoText(error),
+                     error == EROFS ? "; mount it for writing, or name another"
+                                    : "; give this user the right to write there, or name another"));
+}
+
+Result<Identity> CheckVolume(const FlashVolume& volume) {
+  Result<Identity> found = Look("flash", volume.path);
+  if (!found) return found;
+  if (found->what == What::kDirectory && volume.size_bytes == 0) {
+    return Error(Code::kInvalid, Text("flash: ", volume.path,
+                                      " is a directory, of which a node takes only what "
+                                      "it is given; say how much, as in ",
+                                      volume.path, ":100GiB"));
+  }
+  if (Status status = CheckWritable("flash", volume.path); !status.ok()) return Error(std::move(status));
+  return found;
+}
+
+Status MakeDirectory(std::string_view field, const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return Status();
+  return Status(Code::kIoError, Text(field, ": ", path, ": ", ErrnoText(errno)));
+}
+
+// The directory, not yet the tenant's, in which the journal goes; empty: the one of memory.
+Result<std::string> JournalParent(const NodeOptions& options, const std::vector<Identity>& volumes) {
+  if (options.journal_dir.empty()) {
+    for (std::size_t i = 0; i < volumes.size(); ++i) {
+      if (volumes[i].what == What::kDirectory) return options.flash[i].path;
+    }
+    if (volumes.empty()) return std::string();
+    return Error(Code::kInvalid,
+                 "journal_dir: all flash is block devices, and the journal that they need is a file; name a "
+                 "durable directory for it with --journal-dir DIR");
+  }
+  Result<Identity> found = Look("journal_dir", options.journal_dir);
+  if (!found) return Error(found.error());
+  if (found->what != What::kDirectory) {
+    return Error(Code::kInvalid, Text("journal_dir: ", options.journal_dir, " is no directory; name one"));
+  }
+  if (Status status = CheckWritable("journal_dir", options.journal_dir); !status.ok()) {
+    return Error(std::move(status));
+  }
+  return options.journal_dir;
+}
+
+std::string TenantDirectory(const NodeOptions& options, const std::string& parent) {
+  return Text(parent, "/", options.tenant);
+}
+
+// 0 where it cannot be opened: the tier says why.
+std::uint64_t BlockDeviceBytes(const std::string& path) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const off_t end = fd.valid() ? ::lseek(fd.get(), 0, SEEK_END) : 0;
+  return end > 0 ? static_cast<std::uint64_t>(end) : 0;
+}
+
+bool Same(const std::string& a, const std::string& b) {
+  std::error_code ignored;
+  return a == b || std::filesystem::equivalent(a, b, ignored);
+}
+
+}  // namespace
+
+Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options) {
+  std::vector<Identity> found;
+  for (std::size_t i = 0; i < options.flash.size(); ++i) {
+    Result<Identity> one = CheckVolume(options.flash[i]);
+    if (!one) return Error(one.error());
+    for (std::size_t j = 0; j < i; ++j) {
+      if (found[j] != *one) continue;
+      return Error(Code::kInvalid, Text("flash: ", options.flash[j].path, " and ", options.flash[i].path,
+                                        " are the same; name it once"));
+    }
+    found.push_back(*one);
+  }
+  Result<std::string> parent = JournalParent(options, found);
+  if (!parent) return Error(parent.error());
+
+  FlashPlaces places;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    std::string path = options.flash[i].path;
+    if (found[i].what == What::kDirectory) {
+      path = TenantDirectory(options, path);
+      if (Status status = MakeDirectory("flash", path); !status.ok()) return Error(std::move(status));
+    }
+    places.bytes += options.flash[i].size_bytes > 0 ? options.flash[i].size_bytes : BlockDeviceBytes(path);
+    places.devices.push_back({.path = std::move(path), .size_bytes = options.flash[i].size_bytes});
+  }
+  if (parent->empty() || Same(*parent, options.memory_dir)) return places;
+  places.journal_directory = TenantDirectory(options, *parent);
+  if (Status status = MakeDirectory("journal_dir", places.journal_directory); !status.ok()) {
+    return Error(std::move(status));
+  }
+  return places;
+}
+
+Result<Fd> ClaimDevice(const FlashDeviceOptions& device) {
+  Result<Identity> what = Look("flash", device.path);
+  if (!what) return Error(what.error());
+  if (what->what != What::kBlockDevice) return Fd();
+  Fd claim(::open(device.path.c_str(), O_RDONLY | O_EXCL | O_CLOEXEC));
+  if (claim.valid()) return claim;
+  const int error = errno;
+  return Error(
+      error == EBUSY ? Code::kBusy : Code::kIoError,
+      Text("flash: ", device.path, ": ", ErrnoText(error),
+           error == EBUSY ? ": it is mounted, or another node or program has it; name another" : ""));
+}
+
+std::uint32_t MaxLowerBlocks(const NodeOptions& options, const FlashPlaces& places) {
+  constexpr std::uint64_t kEntryBytes = 64;  // of a block, at most
+  if (places.devices.empty()) return 0;
+  std::uint64_t blocks = places.bytes / (2 * options.alignment);  // a body and its seal
+  if (Result<HostMemory> memory = ReadHostMemory()) {
+    blocks = std::min(blocks, memory->limit_bytes / 8 / kEntryBytes);
+  }
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(blocks, UINT32_MAX / 2));
+}
+
+Result<std::size_t> FindDevice(const NodeOptions& options, const FlashPlaces& places,
+                               const std::string& path) {
+  std::string known;
+  for (std::size_t i = 0; i < places.devices.size(); ++i) {
+    const std::string& device = places.devices[i].path;
+    if (path == device || path == options.flash[i].path) return i;
+    known += Text(known.empty() ? "" : ", ", options.flash[i].path);
+  }
+  for (std::size_t i = 0; i < places.devices.size(); ++i) {
+    if (Same(path, options.flash[i].path) || Same(path, places.devices[i].path)) return i;
+  }
+  return Error(Code::kMiss,
+               Text("this node has no flash ", Shown(path), known.empty() ? "" : "; it has ", known));
+}
+
+}  // namespace cistern

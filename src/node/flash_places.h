@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where on this host lies what is below memory: the volumes of flash and the journal that goes with them,
+// each of one tenant. These calls block; they are for the start.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "cistern/status.h"
+#include "flash/tier.h"
+#include "node/options.h"
+
+namespace cistern {
+
+struct FlashPlaces {
+  std::vector<FlashDeviceOptions> devices;  // as the tier takes them, in the order of the options
+  std::uint64_t bytes = 0;                  // of all devices
+  std::string journal_directory;            // empty: it lies with memory
+};
+
+// Looks at every path before it touches one, then makes the tenant's directories. What a device holds is the
+// tier's to judge. kInvalid: no such directory or device, a directory without a size, one volume twice, no
+// directory for the journal; kIoError: read-only, or not this user's.
+Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options);
+
+// Nobody else on this host uses the device, mounted or otherwise, or begins to, as long as the descriptor is
+// open. None for a directory. kBusy: somebody does.
+Result<Fd> ClaimDevice(const FlashDeviceOptions& device);
+
+// How many blocks on flash the node keeps in its tables: as many as the smallest would be, as long as their
+// entries take no more than an eighth of what the host gives.
+std::uint32_t MaxLowerBlocks(const NodeOptions& options, const FlashPlaces& places);
+
+// Which of `places.devices` a person means by `path`: as in the options, as the tier has it, or another name
+// of the same. kMiss lists those that there are.
+Result<std::size_t> FindDevice(const NodeOptions& options, const FlashPlaces& places,
+                               const std::string& path);
+
+}  // namespace cistern

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/flash_places.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace cistern {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+class FlashPlacesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = ::testing::TempDir() + "cistern-places-XXXXXX";
+    ASSERT_NE(mkdtemp(path.data()), nullptr);
+    root_ = path;
+    for (const char* name : {"a", "b", "memory", "journal"}) fs::create_directory(root_ / name);
+    options_.memory_dir = root_ / "memory";
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  void Add(const char* name, std::uint64_t bytes = 1u << 30) {
+    options_.flash.push_back({root_ / name, bytes});
+  }
+  // Nothing was made.
+  void ExpectUntouched() const {
+    for (const char* name : {"a", "b", "journal"}) EXPECT_TRUE(fs::is_empty(root_ / name)) << name;
+  }
+  std::string Refusal() const {
+    Result<FlashPlaces> places = FindFlashPlaces(options_);
+    return places ? std::string() : std::string(places.error().message());
+  }
+
+  fs::path root_;
+  NodeOptions options_;
+};
+
+TEST_F(FlashPlacesTest, WithoutFlashTheJournalLiesWithMemory) {
+  Result<FlashPlaces> places = FindFlashPlaces(options_);
+  ASSERT_TRUE(places.has_value());
+  EXPECT_TRUE(places->devices.empty());
+  EXPECT_EQ(places->journal_directory, "");
+}
+
+TEST_F(FlashPlacesTest, WithFlashItLiesInTheFirstDirectory) {
+  Add("a");
+  Add("b", 2u << 20);
+  Result<FlashPlaces> places = FindFlashPlaces(options_);
+  ASSERT_TRUE(places.has_value());
+  ASSERT_EQ(places->devices.size(), 2u);
+  EXPECT_EQ(places->devices[0].path, root_ / "a/default");
+  EXPECT_EQ(places->devices[1].size_bytes, 2u << 20);
+  EXPECT_EQ(places->bytes, (1u << 30) + (2u << 20));
+  EXPECT_EQ(places->journal_directory, root_ / "a/default");
+  EXPECT_TRUE(fs::is_directory(root_ / "b/default"));
+}
+
+TEST_F(FlashPlacesTest, OrWhereItIsSaidTo) {
+  Add("a");
+  options_.journal_dir = root_ / "journal";
+  EXPECT_EQ(FindFlashPlaces(options_)->journal_directory, root_ / "journal/default");
+  options_.journal_dir = root_ / "memory";
+  EXPECT_EQ(FindFlashPlaces(options_)->journal_directory, "") << "it is with memory already, under its lock";
+}
+
+TEST_F(FlashPlacesTest, WhatIsWrongIsSaidBeforeAnythingIsMade) {
+  Add("a");
+  Add("none");
+  EXPECT_THAT(Refusal(), HasSubstr("none: No such file"));
+  options_.flash.back() = {root_ / "b", 0};
+  EXPECT_THAT(Refusal(), HasSubstr("is a directory, of which a node takes only what it is given"));
+  fs::create_directory_symlink(root_ / "a", root_ / "also-a");
+  options_.flash.back() = {root_ / "also-a", 1u << 30};
+  EXPECT_THAT(Refusal(), HasSubstr("are the same"));
+  std::ofstream(root_ / "file") << "x";
+  options_.flash.back() = {root_ / "file", 1u << 30};
+  EXPECT_THAT(Refusal(), HasSubstr("neither a directory nor a block device"));
+  options_.flash.pop_back();
+  options_.journal_dir = root_ / "file";
+  EXPECT_THAT(Refusal(), HasSubstr("journal_dir: "));
+  EXPECT_THAT(Refusal(), HasSubstr("neither a directory"));
+  options_.journal_dir = root_ / "none";
+  EXPECT_THAT(Refusal(), HasSubstr("journal_dir: "));
+  ExpectUntouched();
+}
+
+TEST_F(FlashPlacesTest, ADeviceIsFoundByEveryNameThatItHas) {
+  Add("a");
+  Add("b");
+  Result<FlashPlaces> places = FindFlashPlaces(options_);
+  ASSERT_TRUE(places.has_value());
+  for (const fs::path& name : {root_ / "b", root_ / "b/default", root_ / "a/../b", root_ / "b/"}) {
+    Result<std::size_t> device = FindDevice(options_, *places, name);
+    ASSERT_TRUE(device.has_value()) << name;
+    EXPECT_EQ(*device, 1u) << name;
+  }
+  Result<std::size_t> other = FindDevice(options_, *places, root_ / "journal");
+  ASSERT_FALSE(other.has_value());
+  EXPECT_EQ(other.error().code(), Code::kMiss);
+  EXPECT_THAT(std::string(other.error().message()), HasSubstr(root_ / "a"));
+}
+
+TEST_F(FlashPlacesTest, TablesHaveRoomForTheSmallestBlocks) {
+  EXPECT_EQ(MaxLowerBlocks(options_, {}), 0u);
+  FlashPlaces places;
+  places.devices.resize(1);
+  places.bytes = 64u << 20;
+  EXPECT_EQ(MaxLowerBlocks(options_, places), 8192u);
+}
+
+}  // namespace
+}  // namespace cistern

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node with flash as people and scripts meet it: what it finds again, what its devices do, bad input.
+
+Usage: flash_test.py BIN_DIR [unittest arguments]
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from typing import Any
+
+BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+TIMEOUT_S = 120
+BODY_BYTES = 2 << 20
+MANY = 100  # of these, more than the memory below
+
+
+def run(*words: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    command = [str(BIN / str(words[0])), *map(str, words[1:])]
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
+
+
+def key(number: int) -> str:
+    return f"{number + 1:032x}"
+
+
+def body(number: int) -> bytes:
+    return bytes([number % 251 + 1]) * BODY_BYTES
+
+
+class Node:
+    """A cisternd of a test's own; ready when the constructor returns, or ended."""
+
+    def __init__(self, directory: pathlib.Path, *flags: object) -> None:
+        self.socket = directory / "socket"
+        self.memory = directory / "memory"
+        self.flags = flags
+        self.start()
+
+    def start(self, *flags: object) -> None:
+        words = ("--memory", "128MiB", "--memory-dir", self.memory, "--socket", self.socket, *(flags or self.flags))
+        self.process = subprocess.Popen([str(BIN / "cisternd"), *map(str, words)], stderr=subprocess.PIPE)
+        assert self.process.stderr is not None
+        self.said = ""
+        while "node ready" not in self.said:
+            line = self.process.stderr.readline().decode()
+            if not line:
+                break
+            self.said += line
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(timeout=TIMEOUT_S)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+    def cistern(self, command: str, *words: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+        return run("cistern", command, "--socket", self.socket, *words, stdin=stdin)
+
+    def put(self, number: int) -> None:
+        result = self.cistern("put", "--namespace", "demo", key(number), "-", stdin=body(number))
+        assert result.returncode == 0, result.stderr.decode()
+
+    def get(self, number: int) -> bytes | None:
+        result = self.cistern("get", "--namespace", "demo", key(number), "-")
+        return result.stdout if result.returncode == 0 else None
+
+    def status(self) -> dict[str, Any]:
+        found = json.loads(self.cistern("status", "--json").stdout)
+        assert isinstance(found, dict)
+        return found
+
+
+class FlashTest(unittest.TestCase):
+    def setUp(self) -> None:
+        memory = tempfile.TemporaryDirectory(prefix="cistern-cli-", dir="/dev/shm")
+        self.addCleanup(memory.cleanup)
+        self.directory = pathlib.Path(memory.name)
+        # Beside the programs, on a disk.
+        disk = tempfile.TemporaryDirectory(prefix="cistern-flash-", dir=BIN.parent)
+        self.addCleanup(disk.cleanup)
+        self.disk = pathlib.Path(disk.name)
+        self.flash = f"{self.disk}:1GiB"
+
+    def node(self, *flags: object) -> Node:
+        node = Node(self.directory, *flags)
+        self.addCleanup(lambda: node.process.poll() is None and node.end(signal.SIGKILL))
+        self.assertIn("node ready", node.said)
+        return node
+
+    def assert_says(self, result: subprocess.CompletedProcess[bytes], code: int, *texts: str) -> None:
+        said = result.stderr.decode()
+        self.assertEqual(result.returncode, code, said)
+        for text in texts:
+            self.assertIn(text, said)
+
+    def refused(self, code: int, *texts: str, flags: tuple[object, ...]) -> None:
+        """Such a node does not start, and says why; what it was given on disk is as before."""
+        before = self.files()
+        where = ("--memory", "128MiB", "--memory-dir", self.directory / "m", "--socket", self.directory / "s")
+        self.assert_says(run("cisternd", *where, *flags), code, *texts)
+        self.assertEqual(self.files(), before)
+
+    def files(self) -> dict[str, int]:
+        """Of the flash directory, with their sizes; an empty journal and a lock hold nothing."""
+        found = (path for path in self.disk.rglob("*") if path.is_file() and path.name != "lock")
+        return {str(path): path.stat().st_size for path in found if path.stat().st_size > 0 or path.name != "journal"}
+
+    def tool(self, *words: object) -> str:
+        """A program of the system, as root; the test is skipped where it cannot run."""
+        if shutil.which(str(words[0])) is None:
+            self.skipTest(f"{words[0]} is not installed")
+        result = subprocess.run([str(w) for w in words], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        if result.returncode != 0:
+            self.skipTest(f"{words[0]} cannot run here: {result.stderr.strip()}")
+        return result.stdout.strip()
+
+    def loop_device(self, size_bytes: int, *flags: object) -> str:
+        """A block device over a file of zeroes beside the flash directory."""
+        image = self.directory / "image"
+        with open(image, "wb") as file:
+            file.truncate(size_bytes)
+        device = self.tool("losetup", "--find", "--show", *flags, image)
+        self.addCleanup(subprocess.run, ["losetup", "--detach", device], check=False)
+        return device
+
+
+class WhatANodeDoes(FlashTest):
+    def test_what_memory_has_no_room_for_is_found_on_flash(self) -> None:
+        node = self.node("--flash", self.flash)
+        for number in range(MANY):
+            node.put(number)
+        wrong = [number for number in range(MANY) if node.get(number) != body(number)]
+        self.assertEqual(wrong, [])
+        flash = node.status()["flash"]
+        self.assertGreater(flash["fetched_records"], 0)
+        self.assertGreaterEqual(flash["live_bytes"], MANY * BODY_BYTES // 2)
+        self.assertGreaterEqual(flash["write_amplification"], 1)
+        self.assertIn(b"flash.live_bytes", node.cistern("status").stdout)
+
+    def test_flash_is_there_after_a_kill_and_after_a_reboot(self) -> None:
+        node = self.node("--flash", self.flash)
+        for number in range(MANY):
+            node.put(number)
+        node.end(signal.SIGKILL)
+        node.start()
+        self.assertEqual([n for n in range(MANY) if node.get(n) != body(n)], [])
+        node.end(signal.SIGTERM)
+        shutil.rmtree(node.memory)  # what a reboot takes
+        node.start()
+        self.assertEqual([n for n in range(MANY) if node.get(n) != body(n)], [])
+
+    def test_dropped_stays_dropped_when_only_flash_is_left(self) -> None:
+        node = self.node("--flash", self.flash)
+        for number in range(4):
+            node.put(number)
+        node.end()
+        node.start()
+        node.cistern("drop", "--namespace", "demo", key(1))
+        node.end(signal.SIGKILL)
+        shutil.rmtree(node.memory)
+        node.start()
+        self.assertEqual([node.get(n) == body(n) for n in range(4)], [True, False, True, True])
+
+    def test_a_node_that_begins_to_have_flash_keeps_what_it_had(self) -> None:
+        node = self.node()
+        node.put(0)
+        node.put(1)
+        node.cistern("drop", "--namespace", "demo", key(1))
+        node.end()
+        node.start("--flash", self.flash)
+        self.assertIn("taken along", node.said)
+        self.assertEqual(node.get(0), body(0))
+        self.assertIsNone(node.get(1))
+        self.assertEqual(list(self.directory.rglob("journal")), [])
+        self.assertEqual(node.status()["node"]["journal"], str(self.disk / "default"))
+        node.end()
+        node.start("--loop", "epoll")
+        self.assertIn("not believed", node.said)
+        self.assertIsNone(node.get(0))
+        self.assertIsNone(node.get(1), "dropped under the other journal")
+
+    def test_a_device_is_taken_out_and_brought_back(self) -> None:
+        second = tempfile.TemporaryDirectory(prefix="cistern-flash-", dir=BIN.parent)
+        self.addCleanup(second.cleanup)
+        node = self.node("--flash", self.flash, "--flash", f"{second.name}:1GiB")
+        node.put(0)
+        listed = json.loads(node.cistern("device", "list", "--json").stdout)["devices"]
+        self.assertEqual([device["in_service"] for device in listed], [True, True])
+        out = json.loads(node.cistern("device", "take-out", second.name, "--json").stdout)["devices"]
+        self.assertEqual([device["in_service"] for device in out], [True, False])
+        self.assertNotEqual(out[1]["why"], "")
+        self.assertIn(b"out of service", node.cistern("device", "list").stdout)
+        node.put(1)
+        self.assert_says(node.cistern("device", "bring-back", second.name), 0)
+        back = json.loads(node.cistern("device", "list", "--json").stdout)["devices"]
+        self.assertEqual([device["in_service"] for device in back], [True, True])
+        self.assertNotEqual(back[1]["id"], listed[1]["id"])
+        self.assertEqual([node.get(0), node.get(1)], [body(0), body(1)])
+        self.assert_says(node.cistern("device", "take-out", "/no/such"), 1, "/no/such", second.name)
+
+    def test_replay_compares_every_byte_and_leaves_nothing(self) -> None:
+        trace = "generated:sessions=60,turns=5,seed=3"
+        for admit in ("all", "second-hit"):
+            words = ("--memory", "64MiB", "--flash", self.flash, "--block-bytes", "256KiB", "--flash-admit", admit)
+            result = run("cistern", "replay", trace, *words, "--json")
+            self.assert_says(result, 0)
+            found = json.loads(result.stdout)
+            self.assertEqual(found["wrong_bytes"], 0)
+            self.assertEqual(found["bytes_verified"], found["hits"] * (256 << 10))
+            self.assertGreater(found["hits_by_tier"]["memory"], 0)
+            self.assertGreater(found["hits_by_tier"]["flash"], 0)
+            self.assertEqual(sum(found["hits_by_tier"].values()), found["hits"])
+            self.assertGreaterEqual(found["flash"]["write_amplification"], 1)
+            self.assertEqual(list(self.disk.iterdir()), [])
+
+    def test_a_raw_device_serves_and_comes_back(self) -> None:
+        device = self.loop_device(512 << 20)
+        node = self.node("--flash", device, "--journal-dir", self.disk)
+        for number in range(MANY):
+            node.put(number)
+        node.end(signal.SIGKILL)
+        shutil.rmtree(node.memory)
+        node.start()
+        found = [number for number in range(MANY) if node.get(number) == body(number)]
+        self.assertGreater(len(found), MANY // 2)
+
+
+class BadInput(FlashTest):
+    """A message that names the thing, its value, its limit and the way out; nothing is touched."""
+
+    def test_what_is_not_there(self) -> None:
+        self.refused(2, f"{self.disk}/none", flags=("--flash", f"{self.disk}/none:1GiB"))
+        self.refused(2, "/dev/none", flags=("--flash", "/dev/none"))
+        self.refused(2, "journal_dir", flags=("--flash", self.flash, "--journal-dir", self.disk / "none"))
+        (self.disk / "file").write_text("mine")
+        self.refused(2, "neither a directory", flags=("--flash", f"{self.disk / 'file'}:1GiB"))
+
+    def test_sizes_and_policies(self) -> None:
+        self.refused(2, "100GiB", flags=("--flash", self.disk))
+        self.refused(2, "zero", flags=("--flash", f"{self.disk}:0GiB"))
+        self.refused(2, "1MiB", flags=("--flash", f"{self.disk}:1MiB"))
+        self.refused(2, "--flash-budget", "leave", flags=("--flash", self.flash, "--flash-budget", "0"))
+        self.refused(2, "--flash-write", "through", flags=("--flash", self.flash, "--flash-write", "trough"))
+        self.refused(2, "same", flags=("--flash", self.flash, "--flash", f"{self.disk}/:1GiB"))
+        self.refused(1, str(self.disk), "room", flags=("--flash", f"{self.disk}:400TiB"))
+
+    def test_two_nodes_on_one_flash(self) -> None:
+        node = self.node("--flash", self.flash)
+        self.refused(1, str(self.disk), str(node.process.pid), flags=("--flash", self.flash))
+        self.refused(1, str(self.disk), flags=("--flash", self.flash, "--journal-dir", self.directory))
+        self.assert_says(node.cistern("status"), 0)
+
+    def test_a_file_that_is_not_ours(self) -> None:
+        (self.disk / "default").mkdir()
+        precious = self.disk / "default" / "flash"
+        precious.write_bytes(b"precious " * 100_000)
+        self.refused(1, str(precious.parent), "--discard-foreign", flags=("--flash", self.flash))
+        self.assertEqual(precious.read_bytes(), b"precious " * 100_000)
+        node = self.node("--flash", self.flash, "--discard-foreign")
+        node.put(0)
+
+    def test_a_device_with_a_file_system(self) -> None:
+        device = self.loop_device(256 << 20)
+        self.tool("mkfs.ext4", "-q", device)
+        before = (self.directory / "image").read_bytes()
+        flags = ("--flash", device, "--journal-dir", self.disk)
+        self.refused(1, device, "--discard-foreign", flags=flags)
+        self.assertEqual((self.directory / "image").read_bytes(), before)
+        node = self.node(*flags, "--discard-foreign")
+        node.put(0)
+
+    def test_a_device_that_is_mounted(self) -> None:
+        device = self.loop_device(256 << 20)
+        self.tool("mkfs.ext4", "-q", device)
+        mount = self.directory / "mounted"
+        mount.mkdir()
+        self.tool("mount", device, mount)
+        self.addCleanup(subprocess.run, ["umount", str(mount)], check=False)
+        self.refused(1, device, flags=("--flash", device, "--journal-dir", self.disk, "--discard-foreign"))
+
+    def test_raw_devices_need_a_place_for_the_journal(self) -> None:
+        device = self.loop_device(256 << 20)
+        self.refused(2, "journal_dir", "--journal-dir", flags=("--flash", device))
+
+    def test_a_sector_larger_than_a_unit(self) -> None:
+        device = self.loop_device(256 << 20, "--sector-size", 4096)
+        flags = ("--flash", device, "--journal-dir", self.disk, "--alignment", "512B")
+        self.refused(2, device, "4096", "512", flags=flags)
+
+    def test_a_device_that_is_read_only(self) -> None:
+        device = self.loop_device(256 << 20, "--read-only")
+        self.refused(1, device, flags=("--flash", device, "--journal-dir", self.disk))
+
+    def test_a_directory_that_is_mounted_read_only(self) -> None:
+        mount = self.directory / "mounted"
+        mount.mkdir()
+        script = (
+            f"mount -t tmpfs -o ro,size=64m none {mount} && exec {BIN}/cisternd --memory 128MiB"
+            f" --memory-dir {self.directory}/m --socket {self.directory}/s --flash {mount}:32MiB"
+        )
+        result = subprocess.run(
+            ["unshare", "--mount", "--map-root-user", "sh", "-c", script],
+            capture_output=True, timeout=TIMEOUT_S, check=False,
+        )
+        if b"unshare" in result.stderr or b"mount:" in result.stderr:
+            self.skipTest("no mount namespace can be made here")
+        self.assert_says(result, 1, str(mount), "ead-only")
+
+    def test_device_command(self) -> None:
+        node = self.node()
+        self.assert_says(node.cistern("device", "lsit"), 2, "lsit", "list")
+        self.assert_says(node.cistern("device", "take-out"), 2, "path")
+        self.assert_says(node.cistern("device", "list", "/x"), 2, "/x")
+        self.assert_says(node.cistern("device", "bring-back", "/x"), 1, "no flash")
+        self.assertIn(b"--flash", node.cistern("device", "list").stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
