@@ -137,6 +137,14 @@ def open(
     movers: int,
     poll_us: int,
     loop: str,
+    flash: Sequence[tuple[str, int]],
+    journal_dir: str,
+    flash_write: str,
+    flash_admit: str,
+    flash_budget_bytes_a_day: int,
+    flash_read_ahead_bytes: int,
+    discard_foreign: bool,
+    scrub_bytes_per_s: int,
 ) -> Store: ...
 
 class Pages:

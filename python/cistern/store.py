@@ -346,6 +346,14 @@ class Store(Handle):
         movers: int = 1,
         poll_us: int = 50,
         loop: str = "auto",
+        flash: Sequence[tuple[str | os.PathLike[str], int]] = (),
+        journal_dir: str | os.PathLike[str] = "",
+        flash_write: str = "through",
+        flash_admit: str = "all",
+        flash_budget_bytes_a_day: int = 0,
+        flash_read_ahead_bytes: int = 16 << 20,
+        discard_foreign: bool = False,
+        scrub_bytes_per_s: int = 8 << 20,
     ) -> Store:
         """Starts a node inside this process; the next open of the same directory is warm.
 
@@ -353,10 +361,18 @@ class Store(Handle):
         alignment: of records, 512 or 4096, fixed when the arena is created. max_blocks: 0 is what fits.
         poll_us: how long core and movers poll before they sleep. loop: auto, io_uring or epoll. A wrong value
         raises Invalid that names it; a directory that another node has, Busy.
+
+        flash: directories with bytes to take of each, or block devices (0: all of it), which keep more than memory
+        holds, through a reboot as well. journal_dir: "" is the first directory of flash. flash_write: through, back
+        or selective:N (after the N-th use). flash_admit: all or second-hit. flash_budget_bytes_a_day: 0 is no
+        limit. flash_read_ahead_bytes: of a chain that was matched. discard_foreign: format what holds something
+        else; without it that raises Mismatch. scrub_bytes_per_s: read again and checked in the background; 0 never.
         """
         return cls(
             _native.open(
-                memory_bytes, os.fspath(memory_dir), tenant, alignment, max_blocks, movers, poll_us, loop
+                memory_bytes, os.fspath(memory_dir), tenant, alignment, max_blocks, movers, poll_us, loop,
+                [(os.fspath(path), size) for path, size in flash], os.fspath(journal_dir), flash_write, flash_admit,
+                flash_budget_bytes_a_day, flash_read_ahead_bytes, discard_foreign, scrub_bytes_per_s,
             )
         )
 

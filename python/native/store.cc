@@ -4,12 +4,14 @@
 #include "store.h"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -52,10 +54,16 @@ std::unique_ptr<StoreHandle> Connect(const std::string& socket, const std::strin
   return std::make_unique<StoreHandle>(ValueOf(std::move(*store)));
 }
 
+using Volume = std::tuple<std::string, std::uint64_t>;  // path, bytes
+
 std::unique_ptr<StoreHandle> Open(std::uint64_t memory_bytes, const std::string& memory_dir,
                                   const std::string& tenant, std::uint32_t alignment,
                                   std::uint64_t max_blocks, std::uint32_t movers, std::uint32_t poll_us,
-                                  const std::string& loop) {
+                                  const std::string& loop, const std::vector<Volume>& flash,
+                                  const std::string& journal_dir, const std::string& flash_write,
+                                  const std::string& flash_admit, std::uint64_t flash_budget_bytes_a_day,
+                                  std::uint64_t flash_read_ahead_bytes, bool discard_foreign,
+                                  std::uint64_t scrub_bytes_per_s) {
   OpenOptions options;
   options.memory_bytes = memory_bytes;
   options.memory_dir = memory_dir;
@@ -65,6 +73,14 @@ std::unique_ptr<StoreHandle> Open(std::uint64_t memory_bytes, const std::string&
   options.movers = movers;
   options.poll_us = poll_us;
   options.loop = loop;
+  for (const auto& [path, bytes] : flash) options.flash.push_back({path, bytes});
+  options.journal_dir = journal_dir;
+  options.flash_write = flash_write;
+  options.flash_admit = flash_admit;
+  options.flash_budget_bytes_a_day = flash_budget_bytes_a_day;
+  options.flash_read_ahead_bytes = flash_read_ahead_bytes;
+  options.discard_foreign = discard_foreign;
+  options.scrub_bytes_per_s = scrub_bytes_per_s;
   std::optional<Result<Store>> store;
   {
     nb::gil_scoped_release without;
