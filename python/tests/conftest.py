@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import signal
 import subprocess
@@ -42,6 +43,7 @@ class Node:
     def stop(self) -> None:
         """Hangs it: it neither answers nor goes."""
         self.process.send_signal(signal.SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)  # all of its threads
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)
