@@ -30,11 +30,30 @@ std::optional<std::uint64_t> ParentOf(std::uint64_t n) {
   return n % 7 == 0 ? n / 2 : n - 3;
 }
 
+TestStoreOptions OptionsOf(Random& random, bool flash) {
+  TestStoreOptions options;
+  options.heads = 2;
+  options.store.max_blocks = random.Chance(0.5) ? 40 : 0;
+  options.store.max_pending = 16;
+  if (!flash) return options;
+  // Little memory, so that blocks go down and come up; little flash, so that regions go round.
+  options.store.max_blocks = 8 + random.Below(20);
+  options.store.max_lower_blocks = 4096;
+  options.store.read_ahead_bytes = random.Chance(0.5) ? 0 : 100'000;
+  options.store.scrub_bytes_per_s = random.Chance(0.5) ? 0 : 1'000'000;
+  options.store.lower.write = static_cast<WritePolicy>(random.Below(3));
+  options.store.lower.admit = random.Chance(0.7) ? Admission::kAll : Admission::kSecondHit;
+  options.flash.emplace();
+  options.flash->region_bytes = 256u << 10;
+  for (std::uint64_t i = 0; i <= random.Below(2); ++i) {
+    options.flash->devices.push_back({"device" + std::to_string(i), (random.Chance(0.5) ? 2u : 6u) << 20});
+  }
+  return options;
+}
+
 struct World {
-  World(std::uint64_t seed, const NamespaceSpec& with)
-      : random(seed),
-        spec(with),
-        t({.heads = 2, .store = {.max_blocks = random.Chance(0.5) ? 40u : 0u, .max_pending = 16}}) {
+  World(std::uint64_t seed, const NamespaceSpec& with, bool flash)
+      : random(seed), spec(with), t(OptionsOf(random, flash)) {
     Begin();
   }
   ~World() { End(); }
@@ -50,6 +69,8 @@ struct World {
   void End() {
     Settle();
     tasks.reset();
+    t.movers->paused = false;
+    while (!t.movers->waiting.empty()) t.movers->MoveOne(0);
   }
   // Lets everything end.
   void Settle() {
@@ -60,7 +81,13 @@ struct World {
       t.loop->Turn();
     }
     t.Tick();
+    for (int quiet = 0; t.options.flash && quiet < 40; ++quiet) {
+      while (!t.movers->waiting.empty()) t.movers->MoveOne(0);
+      t.Tick();
+      t.loop->RunUntilIdle();
+    }
   }
+  // In one of three memory is gone as well, as after a reboot.
   void Crash() {
     // What movers have done is reported; what they have not is never done.
     t.loop->executor().RunReady(10'000);
@@ -70,7 +97,10 @@ struct World {
     tasks.reset();
     staging.clear();
     t.disk.set_faults({});
-    t.Restart();
+    t.NoteCrash();
+    t.Stop();
+    if (t.options.flash && random.Chance(0.3)) t.ForgetMemory();
+    t.Start();
     Begin();
   }
 
@@ -257,6 +287,23 @@ struct World {
     }
   }
 
+  // From the first block of its chain, wherever they lie.
+  bool Reachable(std::uint64_t n) {
+    std::vector<BlockKey> chain;
+    for (std::optional<std::uint64_t> at = n; at; at = ParentOf(*at)) chain.insert(chain.begin(), Key(*at));
+    t.movers->paused = false;
+    const auto runs = t.Run(t.store->MatchRest(ns.slot, 0, chain));
+    t.movers->paused = true;
+    std::size_t blocks = 0;
+    for (const MatchedRun& run : *runs) blocks += run.blocks;
+    if (spec.groups.size() == 1) return blocks == chain.size();
+    return t.options.flash || Found(*ParentOf(n), 0);
+  }
+  bool Found(std::uint64_t n, std::uint16_t group) {
+    Reader<RealWords> reader(t.words, t.arena, t.index);
+    return reader.Find(reader.Begin(ns.slot, 0), group, Key(n)).has_value();
+  }
+
   void CheckAtRest() {
     Settle();
     Check();
@@ -268,17 +315,20 @@ struct World {
         if (!found) continue;
         ++records;
         if (spec.groups[0].reach != Reach::kFull || !ParentOf(n)) continue;
-        ASSERT_TRUE(reader.Find(reader.Begin(ns.slot, 0), 0, Key(*ParentOf(n)))) << n << " is not reachable";
+        ASSERT_TRUE(Reachable(n)) << n << " is not reachable";
       }
     }
-    ASSERT_EQ(records, t.store->occupancy().records);
+    Settle();
+    if (!t.options.flash) { ASSERT_EQ(records, t.store->occupancy().records); }
+    records = t.store->occupancy().records;
     ASSERT_EQ(t.slots->counts().used_slots, records + t.store->occupancy().pending);
     t.clock.AdvanceUs(61'000'000);
     t.Tick();
     ASSERT_EQ(t.store->occupancy().pending, 0u);
     ASSERT_EQ(t.store->occupancy().leases, 0u);
     ASSERT_EQ(t.store->occupancy().leased_blocks, 0u);
-    ASSERT_EQ(t.store->occupancy().tombstones, 0u);
+    if (!t.options.flash) { ASSERT_EQ(t.store->occupancy().tombstones, 0u); }
+    Settle();
     ASSERT_EQ(t.slots->counts().used_slots, t.store->occupancy().records);
     // Everything may go again.
     t.movers->paused = false;
@@ -286,8 +336,10 @@ struct World {
     t.disk.set_faults({});
     if (!dropped) dropped = t.Run(t.store->DropNamespace(ns.slot));
     ASSERT_TRUE(dropped.has_value());
+    Settle();
     ASSERT_EQ(t.slots->counts().used_slots, 0u);
     ASSERT_EQ(t.store->occupancy().blocks, 0u);
+    if (t.options.flash) { ASSERT_EQ(t.store->tier()->live_bytes(), 0u); }
   }
 
   Random random;
@@ -302,10 +354,10 @@ struct World {
   std::map<std::uint64_t, std::uint64_t> floor;
 };
 
-void RunSeeds(const NamespaceSpec& spec, std::uint64_t first, std::uint64_t count) {
+void RunSeeds(const NamespaceSpec& spec, std::uint64_t first, std::uint64_t count, bool flash = false) {
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    World world(seed, spec);
+    World world(seed, spec, flash);
     for (int i = 0; i < 400 && !testing::Test::HasFatalFailure(); ++i) world.Step();
     if (!testing::Test::HasFatalFailure()) world.CheckAtRest();
     if (testing::Test::HasFatalFailure()) return;
@@ -336,6 +388,27 @@ TEST(BlockStoreRandomTest, P7AWindowAlone) {
   spec.name = "window";
   spec.groups = {{.name = "local", .reach = Reach::kWindow, .window_tokens = 3}};
   RunSeeds(spec, 3000, Seeds());
+}
+
+TEST(BlockStoreRandomTest, P7OneFullGroupOverFlash) {
+  NamespaceSpec spec;
+  spec.name = "full";
+  spec.groups = {{.name = "full"}};
+  RunSeeds(spec, 4000, Seeds(), true);
+}
+
+TEST(BlockStoreRandomTest, P7AFullGroupAndAWindowOverFlash) {
+  NamespaceSpec spec;
+  spec.name = "both";
+  spec.groups = {{.name = "full"}, {.name = "local", .reach = Reach::kWindow, .window_tokens = 3}};
+  RunSeeds(spec, 5000, Seeds(), true);
+}
+
+TEST(BlockStoreRandomTest, P7AWindowAloneOverFlash) {
+  NamespaceSpec spec;
+  spec.name = "window";
+  spec.groups = {{.name = "local", .reach = Reach::kWindow, .window_tokens = 3}};
+  RunSeeds(spec, 6000, Seeds(), true);
 }
 
 }  // namespace

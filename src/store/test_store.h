@@ -123,6 +123,8 @@ class TestStore {
     crashed_ = true;
     Restart();
   }
+  // The loop has crashed: nothing of what was under way is waited for.
+  void NoteCrash() { crashed_ = true; }
   // Memory is as new at the next start.
   void ForgetMemory() {
     std::memset(arena_memory_.get(), 0, geometry.file_bytes());
