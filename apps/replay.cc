@@ -216,6 +216,7 @@ class ReplayNode {
     if (flags.blocks != 0) {
       open.memory_bytes = ArenaBytesFor(flags.blocks, flags.replay.block_bytes);
       if (open.flash.empty()) open.max_blocks = flags.blocks;
+      open.scrub_bytes_per_s = 0;  // what it looks at cannot go meanwhile, and hits are to be the simulator's
     }
     for (FlashVolume& volume : open.flash) {
       if (!std::filesystem::is_directory(volume.path)) continue;

@@ -4,6 +4,7 @@
 #include <boost/json/value.hpp>
 #include <cstdio>
 
+#include "base/format.h"
 #include "commands.h"
 #include "prompt.h"
 
@@ -16,6 +17,10 @@ void PrintFlat(const boost::json::value& value, const std::string& name) {
     for (const auto& [key, member] : *object) {
       PrintFlat(member, name.empty() ? std::string(key) : name + "." + std::string(key));
     }
+    return;
+  }
+  if (const boost::json::array* array = value.if_array(); array != nullptr && !array->empty()) {
+    for (std::size_t i = 0; i < array->size(); ++i) PrintFlat(array->at(i), Text(name, ".", i));
     return;
   }
   std::string text = value.is_string() ? std::string(value.get_string()) : boost::json::serialize(value);

@@ -362,17 +362,27 @@ class Store(Handle):
         poll_us: how long core and movers poll before they sleep. loop: auto, io_uring or epoll. A wrong value
         raises Invalid that names it; a directory that another node has, Busy.
 
-        flash: directories with bytes to take of each, or block devices (0: all of it), which keep more than memory
-        holds, through a reboot as well. journal_dir: "" is the first directory of flash. flash_write: through, back
-        or selective:N (after the N-th use). flash_admit: all or second-hit. flash_budget_bytes_a_day: 0 is no
-        limit. flash_read_ahead_bytes: of a chain that was matched. discard_foreign: format what holds something
-        else; without it that raises Mismatch. scrub_bytes_per_s: read again and checked in the background; 0 never.
+        flash: below memory, a directory and how many bytes of it, or a block device and 0 for all of it, each.
+        The other options are those of flash, as docs/flash.md has them: a budget or read-ahead of 0 is none.
         """
         return cls(
             _native.open(
-                memory_bytes, os.fspath(memory_dir), tenant, alignment, max_blocks, movers, poll_us, loop,
-                [(os.fspath(path), size) for path, size in flash], os.fspath(journal_dir), flash_write, flash_admit,
-                flash_budget_bytes_a_day, flash_read_ahead_bytes, discard_foreign, scrub_bytes_per_s,
+                memory_bytes,
+                os.fspath(memory_dir),
+                tenant,
+                alignment,
+                max_blocks,
+                movers,
+                poll_us,
+                loop,
+                [(os.fspath(path), size_bytes) for path, size_bytes in flash],
+                os.fspath(journal_dir),
+                flash_write,
+                flash_admit,
+                flash_budget_bytes_a_day,
+                flash_read_ahead_bytes,
+                discard_foreign,
+                scrub_bytes_per_s,
             )
         )
 

@@ -3,6 +3,7 @@
 // of its own, which gives the call in flight, for asyncio.
 #include "store.h"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -59,7 +60,8 @@ using Volume = std::tuple<std::string, std::uint64_t>;  // path, bytes
 std::unique_ptr<StoreHandle> Open(std::uint64_t memory_bytes, const std::string& memory_dir,
                                   const std::string& tenant, std::uint32_t alignment,
                                   std::uint64_t max_blocks, std::uint32_t movers, std::uint32_t poll_us,
-                                  const std::string& loop, const std::vector<Volume>& flash,
+                                  const std::string& loop,
+                                  const std::vector<std::pair<std::string, std::uint64_t>>& flash,
                                   const std::string& journal_dir, const std::string& flash_write,
                                   const std::string& flash_admit, std::uint64_t flash_budget_bytes_a_day,
                                   std::uint64_t flash_read_ahead_bytes, bool discard_foreign,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pathlib
 import threading
+import time
 
 import pytest
 from conftest import Node
@@ -106,6 +107,38 @@ def test_a_node_in_this_process_is_warm_when_it_is_opened_again(directory: pathl
         store.status()
 
 
+def put_when_there_is_room(
+    store: cistern.Store, namespace: cistern.Namespace, key: bytes, data: bytes, parent: bytes | None
+) -> None:
+    """A chain that memory alone has no room for grows as fast as flash takes it."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return store.put(namespace, key, data, parent=parent)
+        except cistern.Busy:
+            assert time.monotonic() < until
+
+
+def test_what_a_node_in_this_process_has_on_flash_outlives_its_memory(
+    directory: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    body, count = b"kv" * (1 << 19), 100  # more than the memory
+    keys = [bytes([i]) * 32 for i in range(1, count + 1)]
+    for round in range(2):
+        memory = directory / f"memory{round}"
+        with cistern.Store.open(memory_bytes=64 << 20, memory_dir=memory, flash=[(tmp_path, 256 << 20)]) as store:
+            namespace = store.attach(cistern.NamespaceSpec({"model": "embedded"}))
+            if round == 0:
+                for i, key in enumerate(keys):
+                    put_when_there_is_room(store, namespace, key, body, keys[i - 1] if i else None)
+                until = time.monotonic() + 60
+                while store.status()["store"]["written_down"] < count:
+                    assert time.monotonic() < until
+            assert store.match(namespace, keys).blocks == count
+            assert all(store.get(namespace, key) == body for key in keys)
+            assert store.status()["flash"]["fetched_records"] > 0
+
+
 def test_threads_share_a_store(store: cistern.Store, namespace: cistern.Namespace) -> None:
     wrong: list[object] = []
 
@@ -178,6 +211,8 @@ def test_bad_input_is_named(store: cistern.Store, namespace: cistern.Namespace, 
         (lambda: cistern.Store.connect(owner=b"short"), cistern.Invalid, "owner has 5 bytes"),
         (lambda: cistern.Store.open(memory_bytes=1, memory_dir=directory / "m"), cistern.Invalid, "memory"),
         (lambda: cistern.Store.open(loop="none", memory_dir=directory / "m"), cistern.Invalid, "none"),
+        (lambda: cistern.Store.open(flash=[(directory / "none", 1 << 30)]), cistern.Invalid, "flash: .*none"),
+        (lambda: cistern.Store.open(flash_write="sometimes"), cistern.Invalid, "flash_write: .*sometimes"),
         (lambda: store.attach(cistern.NamespaceSpec({"a": 5})), cistern.Invalid, "field a is 5"),  # type: ignore[dict-item]
         (lambda: store.attach(cistern.NamespaceSpec({}, groups=[])), cistern.Invalid, "group"),
         (

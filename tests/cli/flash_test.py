@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from typing import Any
 
@@ -72,6 +73,14 @@ class Node:
     def get(self, number: int) -> bytes | None:
         result = self.cistern("get", "--namespace", "demo", key(number), "-")
         return result.stdout if result.returncode == 0 else None
+
+    def put_many(self, count: int) -> None:
+        """Returns when all of them are on flash."""
+        for number in range(count):
+            self.put(number)
+        until = time.monotonic() + TIMEOUT_S
+        while self.status()["store"]["written_down"] < count:
+            assert time.monotonic() < until, "flash does not take what was put"
 
     def status(self) -> dict[str, Any]:
         found = json.loads(self.cistern("status", "--json").stdout)
@@ -136,20 +145,20 @@ class FlashTest(unittest.TestCase):
 class WhatANodeDoes(FlashTest):
     def test_what_memory_has_no_room_for_is_found_on_flash(self) -> None:
         node = self.node("--flash", self.flash)
-        for number in range(MANY):
-            node.put(number)
+        node.put_many(MANY)
         wrong = [number for number in range(MANY) if node.get(number) != body(number)]
         self.assertEqual(wrong, [])
         flash = node.status()["flash"]
         self.assertGreater(flash["fetched_records"], 0)
         self.assertGreaterEqual(flash["live_bytes"], MANY * BODY_BYTES // 2)
         self.assertGreaterEqual(flash["write_amplification"], 1)
-        self.assertIn(b"flash.live_bytes", node.cistern("status").stdout)
+        said = node.cistern("status").stdout
+        self.assertIn(b"flash.live_bytes", said)
+        self.assertIn(b"flash.devices.0.in_service", said)
 
     def test_flash_is_there_after_a_kill_and_after_a_reboot(self) -> None:
         node = self.node("--flash", self.flash)
-        for number in range(MANY):
-            node.put(number)
+        node.put_many(MANY)
         node.end(signal.SIGKILL)
         node.start()
         self.assertEqual([n for n in range(MANY) if node.get(n) != body(n)], [])
@@ -160,8 +169,7 @@ class WhatANodeDoes(FlashTest):
 
     def test_dropped_stays_dropped_when_only_flash_is_left(self) -> None:
         node = self.node("--flash", self.flash)
-        for number in range(4):
-            node.put(number)
+        node.put_many(4)
         node.end()
         node.start()
         node.cistern("drop", "--namespace", "demo", key(1))
@@ -187,6 +195,16 @@ class WhatANodeDoes(FlashTest):
         self.assertIn("not believed", node.said)
         self.assertIsNone(node.get(0))
         self.assertIsNone(node.get(1), "dropped under the other journal")
+
+    def test_what_fits_is_kept_in_another_size(self) -> None:
+        node = self.node("--flash", self.flash)
+        node.put_many(20)
+        node.end()
+        shutil.rmtree(node.memory)
+        for size in ("2GiB", "1GiB"):  # what was written lies at the front
+            node.start("--flash", f"{self.disk}:{size}")
+            self.assertEqual([n for n in range(20) if node.get(n) != body(n)], [], size)
+            node.end()
 
     def test_a_device_is_taken_out_and_brought_back(self) -> None:
         second = tempfile.TemporaryDirectory(prefix="cistern-flash-", dir=BIN.parent)
@@ -225,8 +243,7 @@ class WhatANodeDoes(FlashTest):
     def test_a_raw_device_serves_and_comes_back(self) -> None:
         device = self.loop_device(512 << 20)
         node = self.node("--flash", device, "--journal-dir", self.disk)
-        for number in range(MANY):
-            node.put(number)
+        node.put_many(MANY)
         node.end(signal.SIGKILL)
         shutil.rmtree(node.memory)
         node.start()
@@ -286,6 +303,15 @@ class BadInput(FlashTest):
         self.tool("mount", device, mount)
         self.addCleanup(subprocess.run, ["umount", str(mount)], check=False)
         self.refused(1, device, flags=("--flash", device, "--journal-dir", self.disk, "--discard-foreign"))
+
+    def test_two_nodes_on_one_raw_device(self) -> None:
+        device = self.loop_device(256 << 20)
+        node = self.node("--flash", device, "--journal-dir", self.disk)
+        other = self.directory / "other"
+        other.mkdir()
+        self.refused(1, device, flags=("--flash", device, "--journal-dir", other, "--discard-foreign"))
+        node.put(0)
+        self.assertEqual(node.get(0), body(0))
 
     def test_raw_devices_need_a_place_for_the_journal(self) -> None:
         device = self.loop_device(256 << 20)
