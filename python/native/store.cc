@@ -5,14 +5,12 @@
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -54,8 +52,6 @@ std::unique_ptr<StoreHandle> Connect(const std::string& socket, const std::strin
   }
   return std::make_unique<StoreHandle>(ValueOf(std::move(*store)));
 }
-
-using Volume = std::tuple<std::string, std::uint64_t>;  // path, bytes
 
 std::unique_ptr<StoreHandle> Open(std::uint64_t memory_bytes, const std::string& memory_dir,
                                   const std::string& tenant, std::uint32_t alignment,
