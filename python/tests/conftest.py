@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import signal
 import subprocess
@@ -20,23 +21,29 @@ FOREVER_US = TIMEOUT_S * 1_000_000
 class Node:
     """A cisternd; ready when the constructor returns."""
 
-    def __init__(self, directory: pathlib.Path, memory: str = "128MiB") -> None:
+    def __init__(self, directory: pathlib.Path, memory: str = "128MiB", *more: str) -> None:
         self.socket = str(directory / "socket")
         self.command = [
             cistern.cisternd_path(),
             *("--memory", memory, "--memory-dir", str(directory / "memory"), "--socket", self.socket),
+            *more,
         ]
         self.start()
 
     def start(self) -> None:
         self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE)
         assert self.process.stderr is not None
-        first = self.process.stderr.readline().decode()
-        assert "node ready" in first, first
+        said = []
+        for line in self.process.stderr:
+            said.append(line.decode())
+            if "node ready" in said[-1]:
+                return
+        raise AssertionError("".join(said))
 
     def stop(self) -> None:
         """Hangs it: it neither answers nor goes."""
         self.process.send_signal(signal.SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)  # all of its threads
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)

@@ -87,14 +87,17 @@ class BelowNode {
     std::filesystem::remove_all(directory_);
   }
 
+  std::string socket() const { return directory_ + "/socket"; }
   Store Connect() const {
     ConnectOptions options;
-    options.socket = directory_ + "/socket";
+    options.socket = socket();
     Result<Store> store = Store::Connect(options);
     CISTERN_ASSERT(store.has_value());
     return std::move(*store);
   }
   const StoreCounters& counters() const { return parts_->store->counters(); }
+  // From now on a lease ends by its release alone.
+  void KeepLeases() { keeps_leases_ = true; }
   // From now on no fetch ends.
   void Hold() { parts_->movers->hold = true; }
   void LetGo() {
@@ -136,7 +139,7 @@ class BelowNode {
     Status recovered = co_await parts.store->Recover();
     if (!recovered.ok()) co_return recovered;
     DoorOptions door;
-    door.socket = directory_ + "/socket";
+    door.socket = socket();
     door.staging_budget_bytes = 16u << 20;
     Result<std::unique_ptr<Door>> opened =
         Door::Open({*loop_, *parts.store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(),
@@ -154,7 +157,7 @@ class BelowNode {
     while (true) {
       Status slept = co_await SleepUntil(executor.Now().PlusUs(10'000), *stop_ticking_);
       if (!slept.ok()) co_return;
-      while (parts_->store->Tick()) co_await Yield();
+      while (!keeps_leases_ && parts_->store->Tick()) co_await Yield();
     }
   }
   Task<void> TearDown(Executor& executor) {
@@ -174,6 +177,7 @@ class BelowNode {
   std::optional<Parts> parts_;
   std::optional<CancelToken> stop_ticking_;
   std::uint64_t random_ = 0;
+  std::atomic<bool> keeps_leases_{false};
   std::thread thread_;
 };
 

@@ -92,6 +92,7 @@ INSTANTIATE_TEST_SUITE_P(Bodies, Below, testing::Values(LoopKind::kUring, LoopKi
                          });
 
 TEST_P(Below, Promise1WhatLeftMemoryIsReadBitExact) {
+  node->KeepLeases();
   Reads reads(Numbers(0, kBlocks - 1));
   for (std::size_t i = 0; i < reads.of.size(); ++i) {
     Result<ReadResult> result = store->Read(ns, std::span(&reads.blocks[i], 1)).Wait();
@@ -101,6 +102,18 @@ TEST_P(Below, Promise1WhatLeftMemoryIsReadBitExact) {
     EXPECT_TRUE(reads.Exact(i)) << i;
   }
   EXPECT_GE(fetched(), kBlocks - 2 * kResident);
+  Until([&] { return StatusNumber(*store, "leases") == 0; });
+}
+
+TEST_P(Below, Promise4AReadThatIsAnsweredAndNotTakenLeavesNoLease) {
+  const std::uint64_t number[] = {OneThatIs(false)};
+  node->KeepLeases();
+  Reads reads(number);
+  {
+    Ticket<ReadResult> not_taken = store->Read(ns, reads.blocks);
+    Until([&] { return not_taken.ready(); });
+    EXPECT_EQ(StatusNumber(*store, "leases"), 1u);
+  }
   Until([&] { return StatusNumber(*store, "leases") == 0; });
 }
 
@@ -222,6 +235,7 @@ TEST_P(Below, Promise3ADeadlineEndsTheWaitForAFetchAndNothingElse) {
 TEST_P(Below, AHundredWaitersForABlockAreOneFetch) {
   const std::uint64_t number[] = {OneThatIs(false)};
   const std::uint64_t before = fetched();
+  node->KeepLeases();
   node->Hold();
   Store other = node->Connect();
   Namespace others = AttachTest(other);
@@ -244,6 +258,7 @@ TEST_P(Below, AHundredWaitersForABlockAreOneFetch) {
 
 TEST_P(Below, Promise4AReadThatIsGivenUpLeavesNoLeaseAndTouchesNothing) {
   const std::uint64_t number[] = {OneThatIs(false)};
+  node->KeepLeases();
   node->Hold();
   Reads reads(number);
   const std::vector<std::byte> before = reads.got[0];
@@ -297,6 +312,7 @@ TEST_P(Below, ALoadIntoPagesBringsUpWhatLeftMemory) {
 TEST_P(Below, ALoadThatIsCancelledWhileItWaitsTouchesItsPagesNoMore) {
   std::vector<std::byte> memory(kBlocks * kBytes);
   auto shared = std::make_shared<Store>(node->Connect());
+  node->KeepLeases();
   node->Hold();
   const PagesLoaded cancelled =
       LoadPages(shared, AttachTest(*shared), chain, memory, [&] { Until([&] { return node->held() > 0; }); });

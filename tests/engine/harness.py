@@ -28,10 +28,11 @@ def prompt(seed: int, tokens: int, vocabulary: int = 500) -> list[int]:
 class Node:
     """cisternd with a directory of its own."""
 
-    def __init__(self, memory: str = "512MiB") -> None:
+    def __init__(self, memory: str = "512MiB", *more: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="cistern-test-", dir="/dev/shm"))
         self.socket = self.folder / "socket"
         self.memory = memory
+        self.more = more
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -40,7 +41,7 @@ class Node:
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [cisternd_path(), "--memory", self.memory, "--memory-dir", str(self.folder / "memory"),
-                 "--socket", str(self.socket)],
+                 "--socket", str(self.socket), *self.more],
                 stdout=log, stderr=subprocess.PIPE,
             )
         assert self.process.stderr is not None

@@ -240,6 +240,17 @@ def test_a_load_counts_ranks_not_reports() -> None:
     assert ended.order is order and request.load == 0 and request.loaded_tokens == 8
 
 
+def test_a_request_says_where_anything_of_it_was_loaded_from() -> None:
+    plan = make()
+    request = begin(plan)
+    for first, where, good, said in (
+        (0, "memory", 2, "memory"), (8, "flash", 0, "memory"), (8, "flash", 1, "flash"), (12, "memory", 1, "flash")
+    ):
+        order = plan.load("r", first, 8, ([1, 2, 3, 4, 5, 6],), where)
+        plan.report([], [], [LoadReport(0, order.id, good)])
+        assert request.loaded_from == said
+
+
 def test_a_failed_load_is_not_tried_again_for_that_request() -> None:
     plan = make(ranks=2)
     request = begin(plan)

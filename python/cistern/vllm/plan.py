@@ -138,7 +138,9 @@ class Plan:
 
     # ------------------------------------------------------------------ loads
 
-    def load(self, request_id: str, first_token: int, tokens: int, pages: Pages) -> LoadOrder:
+    def load(
+        self, request_id: str, first_token: int, tokens: int, pages: Pages, where: str = "memory"
+    ) -> LoadOrder:
         """The engine has made room: `pages` hold the request from token 0 on. Where that is not what was
         answered the order is doomed: the engine waits for it, so it has to be reported, and nothing else."""
         request = self.requests[request_id]
@@ -156,6 +158,7 @@ class Plan:
             first_block=first,
             keys=request.keys[first : first + count] if sound else [b""] * count,
             pages=cut,
+            where=where,
             doomed=not sound,
         )
         self._loads[order.id] = LoadJob(order, request_id)

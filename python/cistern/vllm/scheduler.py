@@ -181,13 +181,14 @@ class Scheduler:
         live = self._live.get(request.request_id)
         if external_tokens == 0 or live is None:
             return
-        order = self._plan.load(request.request_id, live.asked_at, external_tokens, tuple(pages))
+        first, end = (tokens // self._block_tokens for tokens in (live.asked_at, live.asked_at + external_tokens))
+        where = lowest(live.runs, first, end)
+        order = self._plan.load(request.request_id, live.asked_at, external_tokens, tuple(pages), where)
         worth_s = self._pace.compute_s(external_tokens)
         order = replace(
             order,
             deadline_us=int(self._options.load_timeout_s * 1e6),
             worth_us=int(worth_s * 1e6),
-            where=lowest(live.runs, order.first_block, order.first_block + len(order.keys)),
         )
         self._loads.append(order)
         if not order.doomed:
