@@ -208,6 +208,16 @@ void LateIo::LandAll() {
   while (!empty()) Land(0);
 }
 
+void LateIo::LandAll(std::string_view path_prefix) {
+  for (std::size_t i = 0; i < operations_.size();) {
+    if (operations_[i].inode->path.starts_with(path_prefix)) {
+      Land(i);
+    } else {
+      ++i;
+    }
+  }
+}
+
 Result<int> SimulatedLoop::OpenFd(const std::string& path, OpenMode mode) {
   Result<SimulatedDisk::InodePtr> inode = disk_.Open(path, mode);
   if (!inode) return Error(std::move(inode.error()));

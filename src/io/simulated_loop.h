@@ -32,6 +32,8 @@ class LateIo {
   // One operation or more, by chance.
   void LandSome(Random& random);
   void LandAll();
+  // Those of files whose path begins so, in the order of their submission.
+  void LandAll(std::string_view path_prefix);
 
  private:
   friend class SimulatedLoop;

@@ -186,6 +186,7 @@ void Client::Operate() {
       }
     }
   }
+  if (world_.has_flash() && random.Below(4) == 0) return AcquireSome();
   std::uint64_t draw = random.Below(100);
   if (draw < 26) return PutChain();
   if (draw < 52) return ReadChain();
@@ -273,7 +274,7 @@ void Client::Revive() {
     auto full = world.realm(below.ns).first_full;
     if (!full || ParentOf(below.code) == 0) continue;
     below.group = *full;
-    found = world.LookAt(below, false).outcome == ReadOutcome::kHit;
+    found = world.LookAt(below, false).outcome == ReadOutcome::kHit || world.IsBelow(below);
   }
   if (!found) return PutChain();
   if (!Attach(below.ns)) return;
@@ -291,6 +292,7 @@ void Client::Revive() {
   world.faults().Seen(Fault::kRevive);
   ReadBlock(below, false);
   if (Up() && Attach(below.ns)) MatchChain(below.ns, chain);
+  if (world.has_flash() && Up() && Attach(below.ns)) AcquireChain(below.ns, chain);
 }
 
 }  // namespace cistern::storm

@@ -60,6 +60,7 @@ class Client {
 
   // ---- leases ----
   void AcquireSome();
+  void AcquireChain(std::uint32_t ns, const std::vector<BlockCode>& chain);
   void HoldChain();
   void UseView();
   void ReleaseOne();

@@ -38,6 +38,7 @@ void Client::MatchOnce() {
   if (!Attach(ns)) return;
   std::vector<BlockCode> chain = ChainOf(SomeCode());
   std::uint32_t there = MatchChain(ns, chain);
+  if (world_.has_flash() && world_.Chance(60)) there = 0;
   if (!Up() || there == chain.size() || !known_[ns].attached) return;
   // The rest is asked of the core.
   CallPtr call = MakeCall(Call::Kind::kMatchRest, ns);
@@ -225,13 +226,21 @@ void Client::ReadSlowly() {
 // ---- leases ----------------------------------------------------------------------------------------------
 
 void Client::AcquireSome() {
-  World& world = world_;
   std::uint32_t ns = SomeNamespace();
-  if (!Attach(ns)) return;
-  std::vector<BlockCode> chain = ChainOf(SomeCode());
+  if (Attach(ns)) AcquireChain(ns, ChainOf(SomeCode()));
+}
+
+void Client::AcquireChain(std::uint32_t ns, const std::vector<BlockCode>& chain) {
+  World& world = world_;
   std::uint32_t there = MatchChain(ns, chain);
+  // What is not in memory may lie below.
+  if (world.has_flash() && world.Chance(80)) there = static_cast<std::uint32_t>(chain.size());
   if (there == 0 || !Up() || !known_[ns].attached) return;
   CallPtr call = MakeCall(Call::Kind::kAcquire, ns);
+  if (world.has_flash()) {
+    if (world.Chance(80)) call->deadline = world.scheduler().clock().Now().PlusUs(1'000'000);
+    if (world.Chance(10)) call->worth_us = static_cast<std::int64_t>(world.random().Below(1000));
+  }
   std::vector<BlockId> blocks;
   for (std::uint32_t i = 0; i < there; ++i) {
     if (!world.Chance(60)) continue;
@@ -256,6 +265,10 @@ void Client::AcquireSome() {
   };
   if (!Ask(call)) return;
   if (lease->id != 0) leases_.push_back(lease);
+  for (std::size_t i = 0; world.has_flash() && i < lease->blocks.size(); ++i) {
+    if (!Up() || !known_[ns].attached) return;
+    if (world.Chance(30)) ReadBlock(lease->blocks[i].block, true);
+  }
 }
 
 void Client::HoldChain() {

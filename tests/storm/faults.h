@@ -13,7 +13,7 @@
 namespace cistern::storm {
 
 enum class Fault : std::uint8_t {
-  kCrash,         // SIGKILL of the node between any two words
+  kCrash,         // the node dies between any two words and the disk with it: memory is kept
   kClientDies,    // a session ends with calls in flight, leases, staging in use
   kClientStalls,  // it stops in the middle of a read or with a lease until long past every deadline
   kClientLies,    // garbage touches, wrong checksums, staging changed under the copy, foreign tokens and
@@ -29,8 +29,22 @@ enum class Fault : std::uint8_t {
   kRevive,        // a dropped key is put again under its living descendants
   kJournal,       // torn tail, lost unsynced writes, EIO
   kRecarve,       // memory changes slot size under readers and writers
+  // From here on in worlds with flash below memory.
+  kKill,        // SIGKILL of the node: the disk goes on, and what was on its way to and from it may land later
+  kReboot,      // memory is gone, and of the disk what was not durable
+  kTorn,        // power lost under writes to flash: torn, out of order, lost
+  kReadError,   // EIO
+  kWriteError,  // EIO of a write or a flush
+  kShortIo,
+  kHang,
+  kLostFlush,  // a flush that did nothing, and a power cut after it
+  kFlipMedia,  // of a record, a table, a header, the superblock
+  kFlipRead,   // on the way; the medium is right
+  kNoSpace,
+  kTakeOut,  // a device taken out by hand
 };
-inline constexpr std::size_t kFaultKinds = 15;
+inline constexpr std::size_t kMemoryFaultKinds = 15;
+inline constexpr std::size_t kFaultKinds = 27;
 
 std::string_view FaultName(Fault kind);
 
@@ -48,6 +62,8 @@ class Faults {
   const Count& operator[](Fault kind) const { return counts_[Index(kind)]; }
   std::uint64_t total() const { return total_; }
 
+  // With kinds that only flash can suffer, which then come more often than the others.
+  void set_flash(bool flash) { flash_ = flash; }
   // Whether this kind is due: kinds that are behind the others come more often, so that each gets its share.
   bool Wants(Fault kind) const;
   void Add(const Faults& other);
@@ -56,6 +72,7 @@ class Faults {
   static std::size_t Index(Fault kind) { return static_cast<std::size_t>(kind); }
   std::array<Count, kFaultKinds> counts_{};
   std::uint64_t total_ = 0;
+  bool flash_ = false;
 };
 
 // Bits that were changed in shared memory and have not been overwritten since.
@@ -70,6 +87,11 @@ class Damage {
   // Whether any of these bytes are damaged now.
   bool Standing(const void* from, std::size_t bytes);
   bool Standing(Fault kind);
+  // The memory is as new.
+  void Clear() {
+    marks_.clear();
+    filter_ = {};
+  }
 
  private:
   struct Mark {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The faults that come from outside of any client, at a moment that the seed decides.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/format.h"
@@ -17,6 +18,17 @@ void World::Inject() {
       Fault::kFlipSeal,      Fault::kFlipIndex,     Fault::kFlipIndex,    Fault::kFlipIndex,
       Fault::kFlipDirectory, Fault::kFlipDirectory, Fault::kFlipDirectory};
   if (node() != nullptr && random().Below(40) == 0) node()->WantIdle();
+  if (flash_) {
+    TendDevices();
+    static constexpr Fault kBelow[] = {Fault::kKill,     Fault::kReboot,    Fault::kTorn,      Fault::kReadError,
+                                       Fault::kWriteError, Fault::kShortIo, Fault::kHang,      Fault::kLostFlush,
+                                       Fault::kFlipMedia, Fault::kFlipMedia, Fault::kFlipRead, Fault::kNoSpace,
+                                       Fault::kTakeOut};
+    for (int tries = 0; tries < 3; ++tries) {
+      Fault kind = kBelow[random().Below(std::size(kBelow))];
+      if (faults_.Wants(kind) && InjectBelow(kind)) return;
+    }
+  }
   for (int tries = 0; tries < 6; ++tries) {
     Fault kind = kFromOutside[random().Below(std::size(kFromOutside))];
     if (faults_.Wants(kind) && InjectOne(kind)) return;
@@ -25,17 +37,7 @@ void World::Inject() {
 
 bool World::InjectOne(Fault kind) {
   switch (kind) {
-    case Fault::kCrash: {
-      if (nodes_.empty() || nodes_.back()->gone() || nodes_.back()->core()->ended()) return false;
-      SimNode& last = *nodes_.back();
-      // Mostly in the middle of something, also while it starts.
-      if (last.under_way() == 0 && !last.midway() && last.serving()) return false;
-      if (!last.midway() && random().Below(4) != 0) return false;
-      faults_.Injected(kind);
-      faults_.Seen(kind);
-      KillNode();
-      return true;
-    }
+    case Fault::kCrash: return KillSome(kind);
     case Fault::kClientDies: {
       Client& client = *clients_[random().Below(clients_.size())];
       if (!client.busy()) return false;
@@ -91,9 +93,53 @@ cistern::Fault World::AskDisk(const IoRequest&) {
   }
 }
 
-void World::KillNode() {
-  model_.Trace("node killed");
-  nodes_.back()->Kill();
+bool World::KillSome(Fault kind) {
+  if (nodes_.empty() || nodes_.back()->gone() || nodes_.back()->core()->ended()) return false;
+  SimNode& last = *nodes_.back();
+  if (!last.surveyed()) {
+    // Mostly in the middle of something, also while it starts.
+    if (last.under_way() == 0 && !last.midway() && last.serving()) return false;
+    if (!last.midway() && random().Below(4) != 0) return false;
+    if (flash_ && !last.serving() && random().Below(6) != 0) return false;
+  }
+  faults_.Injected(kind);
+  faults_.Seen(kind);
+  KillNode(kind == Fault::kKill ? Death::kKill : kind == Fault::kCrash ? Death::kPowerCut : Death::kReboot);
+  return true;
+}
+
+void World::KillNode(Death death) {
+  static constexpr std::string_view kNames[] = {"killed", "without power", "rebooted"};
+  model_.Trace("node ", kNames[static_cast<std::size_t>(death)]);
+  warm_below_.clear();
+  if (nodes_.back()->surveyed() && told_exact_) {
+    std::ranges::copy_if(told_, std::back_inserter(warm_below_),
+                         [](const Below& below) { return below.state == Below::State::kThere; });
+  }
+  LateIo late = nodes_.back()->Kill(death != Death::kKill);
+  if (death == Death::kKill) {
+    // The journal's descriptor holds the lock of its directory as the devices' do theirs.
+    late.LandAll("node/");
+    if (!late.empty()) late_.push_back(std::move(late));
+  } else {
+    late_.clear();
+    power_was_cut_ = true;
+    if (!unsynced_.empty()) {
+      faults_.Injected(Fault::kTorn);
+      faults_.Seen(Fault::kTorn);
+    }
+    unsynced_.clear();
+    if (std::exchange(lost_flush_, false)) faults_.Seen(Fault::kLostFlush);
+  }
+  if (death == Death::kReboot) {
+    // A host that has just started knows the time from its wall clock alone.
+    LatestTime();
+    ticked_wall_ = 0;
+    scheduler_.DropOrphans();
+    damage_.Clear();
+    harmed_.clear();
+    FormatMemory();
+  }
   for (PutNo put = 1; put < model_.puts(); ++put) model_.UnfinishedEnded(put, model_.Now());
   for (auto& engine : engines_) {
     NewToken(*engine);
@@ -101,6 +147,7 @@ void World::KillNode() {
   }
   for (LeasePtr& lease : leases_) lease->released = lease->lapsed = true;
   warm_known_ = false;
+  planned_.reset();
   // Damage done to a directory tells at a restart.
   for (int i = 0; i < 3; ++i) {
     if (faults_.Wants(Fault::kFlipDirectory)) FlipRecord(Fault::kFlipDirectory);

@@ -59,7 +59,8 @@ void SimMovers::Abandon() {
 
 // ---- node ------------------------------------------------------------------------------------------------
 
-SimNode::SimNode(const Surroundings& around) : around_(around), scheduler_(around.scheduler) {
+SimNode::SimNode(const Surroundings& around)
+    : around_(around), scheduler_(around.scheduler), random_(around.seed) {
   core_ = scheduler_.Spawn("core", [this] { Main(); });
 }
 
@@ -78,6 +79,12 @@ void SimNode::Main() {
   slots_ = std::make_unique<Slots>(around_.words, around_.arena);
   BlockStore::Parts parts{executor(),    scheduler_.clock(), around_.words, *slots_,
                           around_.index, *movers_,           *journal_,     around_.log};
+  if (around_.flash) {
+    parts.open_tier = [this](std::uint64_t journal, std::vector<std::uint64_t> known) {
+      return Tier::Open({*loop_, around_.log, [this] { return random_.Next(); }}, *around_.flash, journal,
+                        std::move(known));
+    };
+  }
   store_ = std::make_unique<BlockStore>(parts, around_.options);
   tasks_ = std::make_unique<TaskGroup>(executor());
   Serve();
@@ -91,16 +98,17 @@ void SimNode::Serve() {
       // It is the disk that it waits for.
       if (!Turn()) scheduler_.WaitFor(static_cast<std::int64_t>(1 + scheduler_.random().Below(60)));
       if (core_->dead()) {
-        loop_->Crash();
-        movers_->Abandon();
+        Abandon();
         return;
       }
     }
     start_ = recovery.Take();
   }
   if (!start_.ok()) {
+    if (!RunTask(store_->Close())) return;
     gone_ = true;
   } else {
+    if (around_.flash && !Survey()) return;
     core_->stores().DrainAll();
     if (!core_->dead()) around_.recovered(*this);
     serving_ = true;
@@ -109,6 +117,13 @@ void SimNode::Serve() {
   while (!core_->dead() && !gone_) {
     bool any = Turn();
     if (core_->dead()) break;
+    if (std::exchange(want_survey_, false) && !want_idle_ && !ending_) {
+      if (!Survey()) break;
+      surveyed_ = true;
+      scheduler_.WaitFor(1);
+      surveyed_ = false;
+      if (core_->dead()) break;
+    }
     if (!want_idle_ || ending_) TakeCalls();
     if (core_->dead()) break;
     if (tending && tending->done()) tending.reset();
@@ -122,9 +137,22 @@ void SimNode::Serve() {
         continue;
       }
       if (core_->dead()) break;
+      if (around_.flash && !Survey()) break;
       core_->stores().DrainAll();
-      around_.idle(*this);
+      if (!around_.idle(*this)) {
+        gone_ = false;
+        scheduler_.WaitFor(static_cast<std::int64_t>(20 + scheduler_.random().Below(500)));
+        continue;
+      }
       want_idle_ = false;
+      if (gone_ && around_.flash) {
+        // Nothing is under way any more when it ends in order: what is in use then is too much.
+        gone_ = false;
+        if (!RunTask(store_->Close())) break;
+        core_->stores().DrainAll();
+        gone_ = true;
+        (void)around_.idle(*this);
+      }
     }
     if (!any && (inbox_.empty() || want_idle_) && !more && !core_->dead()) {
       Instant until =
@@ -132,10 +160,59 @@ void SimNode::Serve() {
       scheduler_.WaitUntil(std::min(until, executor().next_timer()));
     }
   }
-  if (core_->dead()) {
-    loop_->Crash();
-    movers_->Abandon();
-    tasks_->Drop();
+  tending.reset();
+  if (core_->dead()) Abandon();
+}
+
+// What the dead process would still have asked for never reaches the disk.
+void SimNode::Abandon() {
+  (void)loop_->Kill([](const void*, std::size_t) { return false; });
+  movers_->Abandon();
+  tasks_->Drop();
+}
+
+bool SimNode::RunTask(Task<void> task) {
+  while (!task.done()) {
+    if (!Turn()) scheduler_.WaitFor(static_cast<std::int64_t>(1 + scheduler_.random().Below(60)));
+    if (core_->dead()) {
+      Abandon();
+      return false;
+    }
+  }
+  task.Take();
+  return true;
+}
+
+bool SimNode::Survey() {
+  std::vector<Below> blocks = around_.doubts(*this);
+  if (!RunTask(AskBelow(blocks))) return false;
+  around_.told(*this, std::move(blocks));
+  return true;
+}
+
+// By an offer that no device can keep: what lies below is refused as too late, what is nowhere is a miss.
+Task<void> SimNode::AskBelow(std::vector<Below>& blocks) {
+  constexpr std::size_t kAtOnce = 4;
+  for (std::size_t i = 0; i < blocks.size();) {
+    std::vector<BlockStore::BlockName> names;
+    std::size_t end = i;
+    while (end < blocks.size() && end - i < kAtOnce && blocks[end].slot == blocks[i].slot) {
+      names.push_back({blocks[end].key, blocks[end].group});
+      ++end;
+    }
+    const Caller nobody;
+    const Instant now = executor().Now();
+    Result<AcquireGrant> grant = co_await store_->Acquire(nobody, blocks[i].slot, names, 1, now, 0);
+    if (grant) {
+      for (std::size_t k = 0; k < grant->views.size(); ++k) {
+        const ViewGrant& view = grant->views[k];
+        const bool out = view.code == Code::kTooLate && view.ready_in_us == Tier::kNever;
+        blocks[i + k].state = view.code == Code::kMiss || out ? Below::State::kGone : Below::State::kThere;
+      }
+      if (grant->lease != 0) (void)store_->Release(nobody, grant->lease);
+    }
+    i = end;
+    co_await Yield();
   }
 }
 
@@ -183,8 +260,21 @@ void SimNode::TearDown() {
   gone_ = true;
 }
 
-void SimNode::Kill() {
+LateIo SimNode::Kill(bool power_cut) {
   gone_ = true;
+  LateIo late;
+  if (loop_ != nullptr && power_cut) {
+    loop_->Crash();
+  } else if (loop_ != nullptr) {
+    const std::byte* slots = around_.arena.slot(0);
+    const std::byte* end = slots + around_.arena.geometry().slots_bytes();
+    late = loop_->Kill([slots, end](const void* data, std::size_t bytes) {
+      const auto* from = static_cast<const std::byte*>(data);
+      return from >= slots && from + bytes <= end;
+    });
+  } else if (power_cut) {
+    around_.disk.Crash();
+  }
   for (Actor* mover : mover_actors_) scheduler_.Kill(mover);
   scheduler_.Kill(core_);
   for (CallPtr& call : std::exchange(open_, {})) {
@@ -192,6 +282,7 @@ void SimNode::Kill() {
     Answer(call);
   }
   inbox_.clear();
+  return late;
 }
 
 // ---- calls -----------------------------------------------------------------------------------------------
@@ -237,7 +328,7 @@ Task<void> SimNode::Do(Call& call) {
   BlockStore& store = *store_;
   using Kind = Call::Kind;
   if (call.kind != Kind::kAttach && call.kind != Kind::kRelease && call.kind != Kind::kTouchPlace &&
-      call.kind != Kind::kSessionEnded) {
+      call.kind != Kind::kSessionEnded && call.kind != Kind::kTakeOut && call.kind != Kind::kBringBack) {
     call.status = store.CheckNamespace(call.slot, call.incarnation);
     if (!call.status.ok()) co_return;
   }
@@ -259,13 +350,19 @@ Task<void> SimNode::Do(Call& call) {
       call.incarnation_now = attached->incarnation;
       break;
     }
-    case Kind::kMatchRest:
-      take(co_await store.MatchRest(call.slot, static_cast<std::uint32_t>(call.number), call.keys));
+    case Kind::kMatchRest: {
+      auto runs = co_await store.MatchRest(call.slot, static_cast<std::uint32_t>(call.number), call.keys);
+      if (!runs) {
+        call.status = runs.error();
+        break;
+      }
+      for (const MatchedRun& run : *runs) call.value += run.blocks;
       break;
+    }
     case Kind::kHold: take(co_await store.Hold(call.caller, call.slot, call.keys, call.duration_us)); break;
     case Kind::kAcquire: {
       Result<AcquireGrant> grant =
-          co_await store.Acquire(call.caller, call.slot, call.names, call.duration_us, call.deadline);
+          co_await store.Acquire(call.caller, call.slot, call.names, call.duration_us, call.deadline, call.worth_us);
       if (!grant) {
         call.status = grant.error();
         break;
@@ -296,6 +393,8 @@ Task<void> SimNode::Do(Call& call) {
       call.incarnation_now = dropped->second;
       break;
     }
+    case Kind::kTakeOut: call.status = store.tier()->TakeOut(call.spec.name); break;
+    case Kind::kBringBack: call.status = co_await store.tier()->BringBack(call.spec.name); break;
     case Kind::kReportBad: call.status = co_await store.ReportBad(call.slot, call.names); break;
     case Kind::kSessionEnded:
       // As the door does: at once, and again when what it had under way has ended.

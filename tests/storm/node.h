@@ -8,10 +8,13 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/log.h"
+#include "base/random.h"
 #include "base/task_group.h"
+#include "flash/tier.h"
 #include "io/simulated_loop.h"
 #include "memory/movers.h"
 #include "memory/slots.h"
@@ -43,6 +46,8 @@ struct Call {
     kDropNamespace,
     kReportBad,
     kSessionEnded,
+    kTakeOut,    // a device, by its path in `spec.name`
+    kBringBack,
   };
   Kind kind = Kind::kTouch;
   Caller caller;
@@ -55,6 +60,7 @@ struct Call {
   std::vector<PartWrite> parts;
   std::vector<PutId> puts;
   std::int64_t duration_us = 0;
+  std::int64_t worth_us = kNoWorthLimit;
   std::uint64_t number = 0;  // a lease; a place and generation; how many matched
   bool last_of_owner = false;
   std::shared_ptr<Staging> staging;
@@ -100,6 +106,16 @@ class SimMovers final : public Movers {
   Actor* core_ = nullptr;
 };
 
+// A block that may lie below memory.
+struct Below {
+  std::uint32_t ns = 0;
+  std::uint16_t group = 0;
+  std::uint16_t code = 0;
+  std::uint32_t slot = 0;
+  BlockKey key;
+  enum class State : std::uint8_t { kUnknown, kThere, kGone } state = State::kUnknown;
+};
+
 class SimNode {
  public:
   struct Surroundings {
@@ -110,11 +126,16 @@ class SimNode {
     ArenaSpace arena;
     IndexSpace index;
     BlockStoreOptions options;
+    std::optional<FlashOptions> flash;
     std::uint64_t seed;
     std::uint32_t movers;
     // Called on the core, between two steps.
     std::function<void(SimNode&)> recovered;  // before any call is taken
-    std::function<void(SimNode&)> idle;       // no call is under way
+    // No call is under way. False where what goes on below memory has to settle first: to be called again.
+    std::function<bool(SimNode&)> idle;
+    // Of blocks that are not in memory, to be asked for before the two above, and what came of it.
+    std::function<std::vector<Below>(SimNode&)> doubts;
+    std::function<void(SimNode&, std::vector<Below>)> told;
     std::function<void(SimNode&, std::uint64_t wall_s)> ticked;
   };
 
@@ -122,8 +143,12 @@ class SimNode {
 
   // The core's actor, from start to end.
   void Main();
-  // From outside of all actors: SIGKILL. Open calls are lost.
-  void Kill();
+  // From outside of all actors: the process ends, and with `power_cut` the disk's cache too. Open calls are
+  // lost. What was on its way to and from the disk, which may land later.
+  LateIo Kill(bool power_cut);
+  // Asks where blocks are that are not in memory, tells it, and stops; to be killed then.
+  void WantSurvey() { want_survey_ = true; }
+  bool surveyed() const { return surveyed_; }
   // Ends in order when it is idle.
   void End() { ending_ = true; }
 
@@ -150,6 +175,11 @@ class SimNode {
   void TakeCalls();
   void CheckSteps();
   void TearDown();
+  // False: killed meanwhile.
+  bool RunTask(Task<void> task);
+  void Abandon();
+  bool Survey();
+  Task<void> AskBelow(std::vector<Below>& blocks);
   Task<void> Handle(CallPtr call);
   Task<void> Do(Call& call);
   void Answer(CallPtr call);
@@ -168,6 +198,8 @@ class SimNode {
   std::vector<CallPtr> open_;  // sent and not answered
   Status start_;
   bool serving_ = false, gone_ = false, ending_ = false, want_idle_ = false;
+  bool want_survey_ = false, surveyed_ = false;
+  Random random_;
 };
 
 }  // namespace cistern::storm

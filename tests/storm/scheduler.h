@@ -68,6 +68,8 @@ class Scheduler {
   // itself.
   void Kill(Actor* actor);
   bool has_orphans() const { return !orphans_.empty(); }
+  // The memory that they are for is gone.
+  void DropOrphans() { orphans_.clear(); }
 
   // ---- from outside of all actors ----
   // One actor goes on, or time jumps to the next who waits for it. False: all have ended.

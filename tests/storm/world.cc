@@ -64,6 +64,7 @@ void SharedBytes::Clear() {
 
 World::World(std::uint64_t seed, SharedBytes& bytes, Logger& log, bool trace)
     : seed_(seed),
+      bytes_(bytes),
       clock_({1'700'000'000}),
       scheduler_(seed, clock_),
       damage_(faults_),
@@ -75,17 +76,13 @@ World::World(std::uint64_t seed, SharedBytes& bytes, Logger& log, bool trace)
       disk_(SplitMix(seed ^ 1)),
       log_(log),
       model_(3, trace) {
-  bytes.Clear();
-  arena_.header()->magic = kArenaMagic;
-  arena_.header()->version = kFormatVersion;
-  arena_.header()->alignment = geometry_.alignment;
-  arena_.header()->head_count = geometry_.head_count;
-  index_.header()->magic = kIndexMagic;
-  index_.header()->version = kFormatVersion;
-  index_.header()->bucket_count = geometry_.bucket_count();
-  disk_.set_faults([this](const IoRequest& request, const std::string&) { return AskDisk(request); });
+  FormatMemory();
+  disk_.set_faults([this](const IoRequest& request, const std::string& path) {
+    return path.starts_with("flash") ? AskDevice(request, path) : AskDisk(request);
+  });
   MakeRealms();
   MakeOptions();
+  if (SplitMix(seed ^ 0xf1a5) % 2 == 0) MakeFlash();
   std::uint32_t engines = 2 + static_cast<std::uint32_t>(random().Below(2));
   for (std::uint32_t i = 0; i < engines; ++i) {
     engines_.push_back(std::make_unique<Engine>());
@@ -96,6 +93,17 @@ World::World(std::uint64_t seed, SharedBytes& bytes, Logger& log, bool trace)
 }
 
 World::~World() = default;
+
+void World::FormatMemory() {
+  bytes_.Clear();
+  arena_.header()->magic = kArenaMagic;
+  arena_.header()->version = kFormatVersion;
+  arena_.header()->alignment = geometry_.alignment;
+  arena_.header()->head_count = geometry_.head_count;
+  index_.header()->magic = kIndexMagic;
+  index_.header()->version = kFormatVersion;
+  index_.header()->bucket_count = geometry_.bucket_count();
+}
 
 void World::NewToken(Engine& engine) {
   engine.number = ++tokens_;
@@ -195,6 +203,7 @@ void World::Boot() {
     if (!last.start().ok() && failed_node_ != &last) {
       failed_node_ = &last;
       disk_faulty_ = false;
+      NoteStart(last.start());
       model_.Trace("node did not start: ", last.start().ToString());
       if (++failed_starts_ > 40) Violation(Text("the node does not start: ", last.start().ToString()));
     }
@@ -204,6 +213,8 @@ void World::Boot() {
   if (!nodes_.empty() && !warm_known_) RememberWarm();
   nodes_.clear();
   failed_node_ = nullptr;
+  if (flash_) Resize();
+  device_faults_at_boot_ = device_faults_;
   arena_.header()->boot_count++;
   model_.Trace("node starts");
   SimNode::Surroundings around{scheduler_,
@@ -213,10 +224,13 @@ void World::Boot() {
                                arena_,
                                index_,
                                options_,
+                               flash_,
                                SplitMix(seed_ + ++node_seeds_),
                                1 + static_cast<std::uint32_t>(random().Below(2)),
                                [this](SimNode& node) { Recovered(node); },
-                               [this](SimNode& node) { Audit(node); },
+                               [this](SimNode& node) { return Audit(node); },
+                               [this](SimNode& node) { return Doubts(node); },
+                               [this](SimNode& node, std::vector<Below> blocks) { Told(node, std::move(blocks)); },
                                [this](SimNode& node, std::uint64_t wall_s) {
                                  Ticked(wall_s);
                                  NoteCounters(node);
@@ -230,13 +244,22 @@ void World::Recovered(SimNode& node) {
   boots_++;
   carvings_ = evicted_ = 0;
   CheckWarm(node);
+  if (flash_) CheckWarmBelow(node);
   warm_known_ = false;
+  planned_.reset();
+  power_was_cut_ = shrunk_ = false;
   dropping_.clear();
   reported_.clear();
 }
 
 // Faults that the load does by itself: memory that is full, chunks that change their size.
 void World::NoteCounters(SimNode& node) {
+  if (flash_) {
+    out_.clear();
+    for (const Tier::DeviceState& device : node.store().tier()->devices()) {
+      if (!device.in_service) out_.push_back(device.path);
+    }
+  }
   std::uint64_t carvings = node.slots().counts().carvings;
   std::uint64_t evicted = node.store().counters().evicted.value();
   for (; carvings > carvings_ && node.under_way() > 0 && faults_.Wants(Fault::kRecarve); ++carvings_) {
@@ -377,6 +400,8 @@ void World::Run() {
   while (!ending_) {
     if (!scheduler_.Step()) break;
     if (nodes_.empty() || nodes_.back()->gone()) Boot();
+    LandLate();
+    if (planned_ && node() != nullptr && node()->surveyed()) KillSome(planned_kind_);
     if (std::exchange(delicate_, false) && faults_.Wants(Fault::kCrash)) InjectOne(Fault::kCrash);
     if (scheduler_.switches() < next_fault) continue;
     if (faults_.total() != counted) {
@@ -387,7 +412,8 @@ void World::Run() {
       LatestTime();
       clock_.AdvanceUs(options_.pending_us + 1'000'000);
     }
-    next_fault = scheduler_.switches() + 5 + random().Below(60);
+    // What goes on below memory takes more time.
+    next_fault = scheduler_.switches() + (5 + random().Below(60)) * (flash_ ? 6 : 1);
     LatestTime();
     CheckLeases();
     Inject();
@@ -402,15 +428,21 @@ void World::Finish() {
   ending_ = true;
   disk_faulty_ = false;
   faults_wanted_ = 0;
+  due_ = {};
+  planned_.reset();
   std::uint64_t began = scheduler_.switches();
   for (auto& client : clients_) client->Die();
   while (node() == nullptr) {
     scheduler_.Step();
+    LandLate();
     if (nodes_.empty() || nodes_.back()->gone()) Boot();
     if (scheduler_.switches() - began > kMaxSwitches) Violation("the node does not come back");
   }
   node()->End();
   while (scheduler_.Step()) {
+    if (flash_) {
+      for (const FlashDeviceOptions& device : flash_->devices) disk_.Unhang(device.path + "/flash");
+    }
     if (scheduler_.switches() - began > kMaxSwitches) {
       Violation(Text("calls do not end: ", nodes_.back()->under_way(), " are under way"));
     }

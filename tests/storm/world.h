@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -77,11 +78,16 @@ struct LeaseNote {
   Instant latest_deadline;  // surely then
   bool lapsed = false, released = false;
   std::uint64_t least_expiry = 0;  // of what it covers and hangs below, 0: none
+  std::uint64_t cuts = 0;          // as World::Cuts, when it was granted
+  std::uint64_t boot = 0;
   std::vector<LeasedBlock> blocks;
 };
 using LeasePtr = std::shared_ptr<LeaseNote>;
 
 PutId PutIdOf(PutNo number);
+
+// How a node ends that does not end in order.
+enum class Death : std::uint8_t { kKill, kPowerCut, kReboot };
 
 class Client;
 
@@ -115,6 +121,11 @@ class World {
   // Wall clock or what the store has surely persisted, whichever is later.
   std::uint64_t SureTime() const;
   std::uint64_t LeastTime() const { return ticked_wall_; }
+  // By the last survey.
+  bool IsBelow(const BlockId& block) const;
+  bool has_flash() const { return flash_.has_value(); }
+  // How much was cut, for reasons that no client is told of. With what is on flash a lease may go too.
+  std::uint64_t Cuts();
   std::uint64_t LatestTime();
 
   std::uint64_t NewSession() { return ++sessions_; }
@@ -142,7 +153,8 @@ class World {
   };
   Look LookAt(const BlockId& block, bool with_body);
   // Whether it and all that it hangs below are found, each born after its parent.
-  bool Reachable(const BlockId& block);
+  // `by_flash`, when not null, is set where that takes something that lies below memory.
+  bool Reachable(const BlockId& block, bool* by_flash = nullptr);
   Sighting SightingOf(const BlockId& block, const OpenRecord& record) const;
   // Whether damage stands in the record at a place, or in the index entry that led there; in its body alone.
   bool DamagedRecord(Place place, std::uint64_t body_bytes);
@@ -195,9 +207,10 @@ class World {
   void ReadBack();
 
   // ---- checks (checks.cc) ----
-  void Audit(SimNode& node);
-  std::uint64_t AuditIndex();
-  void AuditParent(const BlockId& block, const Look& look);
+  bool Audit(SimNode& node);
+  std::uint64_t AuditIndex(bool* settled);
+  // False: its parent is nowhere, which is a breach unless what goes on below memory is about to end it.
+  bool AuditParent(const BlockId& block, const Look& look);
   void RememberWarm();
   void CheckWarm(SimNode& node);
   bool Doubtful(const BlockId& block);  // a drop of it may be under way
@@ -208,15 +221,35 @@ class World {
   // ---- faults (inject.cc) ----
   void Inject();
   bool InjectOne(Fault kind);
-  void KillNode();
+  void KillNode(Death death);
+  bool KillSome(Fault kind);
+  void FormatMemory();
   bool FlipRecord(Fault kind);
   std::optional<Somewhere> SomeRecord();
   bool FlipEntry();
   std::optional<std::uint64_t> EntryOf(const BlockId& block);
   void CheckSource(const std::byte* from, std::size_t bytes);
+
+  // ---- below memory (below.cc) ----
+  void MakeFlash();
+  void Resize();
+  bool InjectBelow(Fault kind);
+  bool FlipMedia();
+  cistern::Fault AskDevice(const IoRequest& request, const std::string& path);
+  std::optional<Fault> DueAt(const IoRequest& request) const;
+  void NoteMediaRead(const IoRequest& request, const std::string& path);
+  bool MediaDamaged();
+  void LandLate();
+  void TendDevices();
+  std::vector<Below> Doubts(SimNode& node);
+  void Told(SimNode& node, std::vector<Below> blocks);
+  std::uint64_t Changes(SimNode& node);
+  void CheckWarmBelow(SimNode& node);
+  void NoteStart(const Status& status);
   cistern::Fault AskDisk(const IoRequest& request);
 
   std::uint64_t seed_;
+  SharedBytes& bytes_;
   SimulatedClock clock_;
   Scheduler scheduler_;
   Faults faults_;
@@ -244,7 +277,8 @@ class World {
     Place place;
     std::uint64_t body_bytes;
     std::uint32_t expiry;
-    bool damaged;  // its directory entry, at that time or since; a recovery that refuses it overwrites that
+    bool by_flash;  // it, or something that it hangs below, lies on flash alone
+    bool damaged;   // its directory entry, at that time or since; a recovery that refuses it overwrites that
   };
   std::vector<Warm> warm_;
   // Drops without an answer, or whose answer leaves open whether the journal has them; code 0: the namespace.
@@ -259,6 +293,29 @@ class World {
   std::uint32_t failed_starts_ = 0, clocks_back_ = 0, audits_ = 0;
   std::uint64_t carvings_ = 0, evicted_ = 0, faults_wanted_ = 0;
   bool ending_ = false, disk_faulty_ = false, warm_known_ = false, delicate_ = false;
+  // ---- below memory ----
+  std::optional<FlashOptions> flash_;
+  std::vector<LateIo> late_;
+  std::array<std::uint32_t, kFaultKinds> due_{};  // faults of the device that the next operations suffer
+  struct MediaMark {
+    std::string path;
+    std::uint64_t offset;
+    std::byte value;
+    bool seen;
+  };
+  std::vector<MediaMark> media_marks_;
+  std::uint64_t super_flipped_at_ = 0;  // which start
+  std::vector<std::string> out_;  // devices out of service, by what the node says
+  std::set<std::string> unsynced_;
+  std::vector<Below> told_;        // of the last survey
+  std::vector<Below> warm_below_;  // lay on flash alone when the node died
+  std::optional<Death> planned_;   // of the node that makes a survey for it
+  Fault planned_kind_ = Fault::kKill;
+  std::uint64_t survey_changes_ = 0;
+  bool told_exact_ = false, lost_flush_ = false, power_was_cut_ = false, shrunk_ = false;
+  std::uint32_t unsettled_ = 0;
+  std::uint64_t device_faults_ = 0, device_faults_at_boot_ = 0;
+  std::uint64_t known_changes_ = 0;
   OpenRecord record_;
   std::vector<std::byte> body_;
   friend class Client;
