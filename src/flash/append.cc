@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::uint64_t kStepBytes = 64u << 10;
 constexpr std::uint32_t kPagesAWrite = 16;
+constexpr std::size_t kRegionsToSpareOne = 4;
 
 }  // namespace
 
@@ -70,7 +71,7 @@ Tier::Room Tier::Impl::RoomFor(std::uint64_t record_bytes) const {
   for (const auto& member : members_) {
     if (!member->device.in_service()) continue;
     any = true;
-    room |= !member->free.empty() || (member->open != kNoRegion && Fits(regions_[member->open], layout, 1));
+    room |= (!member->free.empty() && MayOpen(Purpose::kNew)) || (member->open != kNoRegion && Fits(regions_[member->open], layout, 1));
   }
   if (!any) return Room::kNoDevice;
   if (!room) return Room::kNoFreeRegion;
@@ -78,13 +79,19 @@ Tier::Room Tier::Impl::RoomFor(std::uint64_t record_bytes) const {
   return Room::kYes;
 }
 
-Tier::Impl::Member* Tier::Impl::Choose(const Layout& layout, std::size_t records, const Member* avoid) {
+// The last free region is kept for what reclaim moves, where there are enough to spare one.
+bool Tier::Impl::MayOpen(Purpose purpose) const {
+  return purpose == Purpose::kMove || regions_.size() < kRegionsToSpareOne || free_regions() > 1;
+}
+
+Tier::Impl::Member* Tier::Impl::Choose(const Layout& layout, std::size_t records, const Member* avoid,
+                                       Purpose purpose) {
   Member* best = nullptr;
   for (std::size_t i = 0; i < members_.size(); ++i) {
     Member* member = members_[(turn_ + i) % members_.size()].get();
     if (!member->device.in_service()) continue;
     const bool fits = member->open != kNoRegion && Fits(regions_[member->open], layout, records);
-    if (!fits && member->free.empty()) continue;
+    if (!fits && (member->free.empty() || !MayOpen(purpose))) continue;
     if (best == nullptr || best == avoid ||
         (member != avoid && member->device.queued_write_bytes() < best->device.queued_write_bytes())) {
       best = member;
@@ -163,12 +170,12 @@ class Tier::Impl::Appending final {
   const std::multiset<std::uint64_t>::iterator at_;
 };
 
-Task<Result<std::vector<FlashPlace>>> Tier::Impl::Append(std::span<const Outgoing> records) {
+Task<Result<std::vector<FlashPlace>>> Tier::Impl::Append(std::span<const Outgoing> records, Purpose purpose) {
   if (closing_) co_return Error(Code::kGone, "flash: the tier is closing");
   Result<Layout> layout = LayOut(records);
   if (!layout) co_return std::unexpected(std::move(layout.error()));
   const std::uint64_t bytes = std::uint64_t{layout->units} * options_.unit;
-  if (!budget_.Allows(bytes, parts_.loop.clock().Now())) {
+  if (purpose == Purpose::kNew && !budget_.Allows(bytes, parts_.loop.clock().Now())) {
     counters_.refused_by_budget.Add(bytes);
     co_return Error(Code::kBusy, Text("flash: the endurance budget of ", options_.budget_bytes_a_day,
                                       " bytes a day is spent for now"));
@@ -177,7 +184,7 @@ Task<Result<std::vector<FlashPlace>>> Tier::Impl::Append(std::span<const Outgoin
   Status last;
   Member* member = nullptr;
   for (int attempt = 0; attempt < 2; ++attempt) {
-    member = Choose(*layout, records.size(), member);
+    member = Choose(*layout, records.size(), member, purpose);
     if (member == nullptr || closing_) break;
     budget_.Spend(bytes, parts_.loop.clock().Now());
     std::uint32_t unit = 0;

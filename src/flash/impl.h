@@ -40,7 +40,7 @@ class Tier::Impl final {
 
   // append.cc
   Room RoomFor(std::uint64_t record_bytes) const;
-  Task<Result<std::vector<FlashPlace>>> Append(std::span<const Outgoing> records);
+  Task<Result<std::vector<FlashPlace>>> Append(std::span<const Outgoing> records, Purpose purpose);
   Task<void> Close();
 
   // tier.cc
@@ -139,7 +139,9 @@ class Tier::Impl final {
   // append.cc
   Result<Layout> LayOut(std::span<const Outgoing> records) const;
   bool Fits(const Region& region, const Layout& layout, std::size_t records) const;
-  Member* Choose(const Layout& layout, std::size_t records, const Member* avoid);
+  Member* Choose(const Layout& layout, std::size_t records, const Member* avoid, Purpose purpose);
+  // Whether a region may be opened for that.
+  bool MayOpen(Purpose purpose) const;
   std::uint32_t Reserve(Member& member, const Layout& layout, std::size_t records, std::uint32_t* unit);
   Task<void> OpenRegion(Member& member, std::uint32_t region);
   Task<Status> WriteBatch(Member& member, std::uint32_t region, std::uint32_t unit, const Layout& layout,

@@ -217,7 +217,7 @@ std::int64_t Tier::Impl::EstimateUs(const FlashPlace& place, std::uint64_t bytes
 bool Tier::Impl::WantsReclaim() const {
   for (const auto& member : members_) {
     if (!member->device.in_service() || member->closed.empty()) continue;
-    const std::size_t wanted = std::clamp<std::size_t>(member->count / 16, member->count < 8 ? 1 : 2, 4);
+    const std::size_t wanted = std::clamp<std::size_t>(member->count / 16, member->count < 4 ? 1 : 2, 4);
     if (member->free.size() < wanted) return true;
   }
   return false;
@@ -393,8 +393,8 @@ Task<Status> Tier::Recover(std::function<Task<void>(std::span<const FlashEntry>)
 }
 void Tier::Adopt(const FlashPlace& place, std::uint64_t record_bytes) { impl_->Adopt(place, record_bytes); }
 Tier::Room Tier::RoomFor(std::uint64_t record_bytes) const { return impl_->RoomFor(record_bytes); }
-Task<Result<std::vector<FlashPlace>>> Tier::Append(std::span<const Outgoing> records) {
-  return impl_->Append(records);
+Task<Result<std::vector<FlashPlace>>> Tier::Append(std::span<const Outgoing> records, Purpose purpose) {
+  return impl_->Append(records, purpose);
 }
 void Tier::Forget(const FlashPlace& place, std::uint64_t record_bytes) { impl_->Forget(place, record_bytes); }
 std::int64_t Tier::EstimateUs(const FlashPlace& place, std::uint64_t bytes) const {

@@ -131,7 +131,10 @@ class Tier final {
   // kBusy: no region is free, or the day's budget is spent (counted). kIoError: after another device was
   // tried as well.
   // Several appends may be under way; each has its own buffers.
-  Task<Result<std::vector<FlashPlace>>> Append(std::span<const Outgoing> records);
+  // What reclaim moves is not refused for the budget, and has a region that nothing new is written to: without
+  // that, giving up a region would lose what was to be kept.
+  enum class Purpose : std::uint8_t { kNew, kMove };
+  Task<Result<std::vector<FlashPlace>>> Append(std::span<const Outgoing> records, Purpose purpose = Purpose::kNew);
   // A record that was appended or adopted is not looked for any more. Does nothing when its device is out.
   void Forget(const FlashPlace& place, std::uint64_t record_bytes);
 

@@ -171,7 +171,7 @@ Task<void> BlockStore::Impl::MoveBatch(std::span<const FlashEntry* const> keep, 
     moving.push_back(from[i]);
   }
   if (batch.empty()) co_return;
-  auto places = co_await tier_->Append(batch);
+  auto places = co_await tier_->Append(batch, Tier::Purpose::kMove);
   for (std::size_t i = 0; places && i < moving.size(); ++i) {
     if (Spent()) co_await Yield();
     Moved(*moving[i], (*places)[i]);
