@@ -162,12 +162,12 @@ namespace {
 
 void AddFlags(CommandLine& line, ReplayFlags& flags) {
   line.Argument("TRACE", "a trace of JSON lines, or generated:KEY=VALUE,...", &flags.trace);
-  line.Count("--blocks", "blocks that fit; without it --memory says", &flags.blocks, 1, 1u << 30);
+  line.Count("--blocks", "blocks that fit into memory; without it --memory says", &flags.blocks, 1, 1u << 30);
   line.Text("--policy", "NAME", "eviction policy; default: lru", &flags.policy);
   line.Size("--block-bytes", "bytes of a block; default: 64KiB", &flags.replay.block_bytes);
   line.Text("--memory-dir", "DIR", "where the node's memory lies meanwhile; default: /dev/shm",
             &flags.memory_dir);
-  line.Size("--memory", "of the node, instead of --blocks", &flags.open.memory_bytes);
+  line.Size("--memory", "of the node; default: what --blocks take", &flags.open.memory_bytes);
   const auto as_node = [&line, &flags](std::string_view flag, std::string_view name) {
     const Setting* setting = FindNodeSetting(name);
     const auto set = [&flags, flag, setting](std::string_view text) {
@@ -196,9 +196,6 @@ Status Check(const ReplayFlags& flags) {
     return Status(Code::kInvalid,
                   "--blocks is missing; say how many blocks fit, or give --memory, with or without --flash");
   }
-  if (flags.blocks != 0 && flags.open.memory_bytes != 0) {
-    return Status(Code::kInvalid, "--blocks and --memory both say how much fits in memory; give one");
-  }
   Result<EvictionPolicy> policy = ParseEvictionPolicy(flags.policy);
   return policy ? Status() : policy.error();
 }
@@ -213,11 +210,10 @@ class ReplayNode {
     if (!memory) return Error(memory.error());
     open.memory_dir = memory->path();
     node.scratch_.push_back(std::move(*memory));
-    if (flags.blocks != 0) {
-      open.memory_bytes = ArenaBytesFor(flags.blocks, flags.replay.block_bytes);
-      if (open.flash.empty()) open.max_blocks = flags.blocks;
-      open.scrub_bytes_per_s = 0;  // what it looks at cannot go meanwhile, and hits are to be the simulator's
-    }
+    open.max_blocks = flags.blocks;
+    if (open.memory_bytes == 0) open.memory_bytes = ArenaBytesFor(flags.blocks, flags.replay.block_bytes);
+    // What is looked at cannot go meanwhile, and hits are to be the simulator's.
+    if (open.flash.empty()) open.scrub_bytes_per_s = 0;
     for (FlashVolume& volume : open.flash) {
       if (!std::filesystem::is_directory(volume.path)) continue;
       Result<ScratchDirectory> flash = ScratchDirectory::Make("--flash", volume.path);

@@ -28,7 +28,7 @@ struct OpenOptions {
   std::string memory_dir;          // empty: /dev/shm/cistern-UID; created if its parent exists
   std::string tenant = "default";
   std::uint32_t alignment = 4096;  // of records: 512 or 4096; fixed when the arena is created
-  std::uint64_t max_blocks = 0;    // published blocks at most; 0: what fits
+  std::uint64_t max_blocks = 0;    // blocks in memory at most; 0: what fits
   std::uint32_t movers = 1;        // threads that move bytes
   std::uint32_t poll_us = 50;      // core and movers poll this long before they sleep
   std::string loop = "auto";       // auto, io_uring, epoll

@@ -73,7 +73,7 @@ constexpr Setting kSettings[] = {
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseSize(n, t), o.alignment);
      }},
-    {"max_blocks", "N", "published blocks at most; default: what fits",
+    {"max_blocks", "N", "blocks in memory at most; default: what fits",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseCount(n, t, 1, UINT32_MAX), o.max_blocks);
      }},

@@ -240,6 +240,15 @@ class WhatANodeDoes(FlashTest):
             self.assertGreaterEqual(found["flash"]["write_amplification"], 1)
             self.assertEqual(list(self.disk.iterdir()), [])
 
+    def test_replay_with_so_many_blocks_in_memory(self) -> None:
+        trace = "generated:sessions=40,turns=4,seed=3"
+        words = ("--blocks", 40, "--flash", self.flash, "--flash-write", "back", "--block-bytes", "64KiB", "--json")
+        found = json.loads(run("cistern", "replay", trace, *words).stdout)
+        self.assertEqual(found["wrong_bytes"], 0)
+        self.assertGreater(found["hits_by_tier"]["flash"], 0)
+        memory_alone = json.loads(run("cistern", "sim", trace, "--blocks", 40, "--json").stdout)
+        self.assertGreater(found["hits"], memory_alone["hits"])
+
     def test_a_raw_device_serves_and_comes_back(self) -> None:
         device = self.loop_device(512 << 20)
         node = self.node("--flash", device, "--journal-dir", self.disk)
@@ -284,6 +293,30 @@ class BadInput(FlashTest):
         self.assertEqual(precious.read_bytes(), b"precious " * 100_000)
         node = self.node("--flash", self.flash, "--discard-foreign")
         node.put(0)
+
+    def test_a_refused_start_costs_memory_nothing(self) -> None:
+        (self.disk / "default").mkdir()
+        (self.disk / "default" / "flash").write_bytes(b"precious " * 100_000)
+        node = self.node()
+        node.put(0)
+        node.put(1)
+        node.end()
+        node.start("--flash", self.flash)
+        self.assertIn("--discard-foreign", node.said)
+        self.assertEqual(node.end(), 1)
+        node.start("--loop", "epoll")
+        self.assertEqual(node.get(0), body(0))
+        node.cistern("drop", "--namespace", "demo", key(1))  # which the copy of the journal knows nothing of
+        node.end()
+        node.start("--flash", self.flash, "--discard-foreign")
+        self.assertEqual([node.get(0), node.get(1)], [body(0), None])
+
+    def test_a_socket_that_another_node_has(self) -> None:
+        node = self.node("--flash", self.flash)
+        second = tempfile.TemporaryDirectory(prefix="cistern-flash-", dir=BIN.parent)
+        self.addCleanup(second.cleanup)
+        where = ("--memory", "128MiB", "--memory-dir", self.directory / "other", "--flash", f"{second.name}:256MiB")
+        self.assert_says(run("cisternd", *where, "--socket", node.socket), 1, str(node.socket))
 
     def test_a_device_with_a_file_system(self) -> None:
         device = self.loop_device(256 << 20)
