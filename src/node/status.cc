@@ -83,6 +83,7 @@ json::object StoreJson(const StoreCounters& counters) {
           {"recovery_refused", value(counters.recovery_refused)},
           {"written_down", value(counters.written_down)},
           {"down_failed", value(counters.down_failed)},
+          {"down_too_large", value(counters.down_too_large)},
           {"down_overflow", value(counters.down_overflow)},
           {"down_over_budget", value(counters.down_over_budget)},
           {"demoted", value(counters.demoted)},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 
 BIN = pathlib.Path(sys.argv.pop(1)).resolve()
 TIMEOUT_S = 120
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 BODY_BYTES = 2 << 20
 MANY = 100  # of these, more than the memory below
 
@@ -195,6 +197,24 @@ class WhatANodeDoes(FlashTest):
         self.assertIn("not believed", node.said)
         self.assertIsNone(node.get(0))
         self.assertIsNone(node.get(1), "dropped under the other journal")
+
+    def test_the_pages_name_every_field_and_every_flag(self) -> None:
+        node = self.node("--flash", self.flash)
+        page = (DOCS / "status.md").read_text()
+        named = set(re.findall(r"`([a-z_]+)`", page))
+        status = node.status()
+        for member, fields in status.items():
+            self.assertIn(member, named)
+            self.assertLessEqual(set(fields), named, member)
+        device = status["flash"]["devices"][0]
+        self.assertLessEqual(set(device), named)
+        known = {field for fields in status.values() for field in fields} | set(device) | set(status)
+        shown_alike = {"io_uring", "epoll", "avx512", "avx2", "portable", "flash_budget"}
+        self.assertLessEqual({name for name in named if "_" in name} - shown_alike, known)
+        flags = set(re.findall(r"--[a-z][a-z-]+", run("cisternd", "--help").stdout.decode()))
+        used = set(re.findall(r"--[a-z][a-z-]+", (DOCS / "flash.md").read_text()))
+        self.assertLessEqual(used, flags)
+        self.assertLessEqual({flag for flag in flags if "flash" in flag} | {"--scrub", "--discard-foreign"}, used)
 
     def test_what_fits_is_kept_in_another_size(self) -> None:
         node = self.node("--flash", self.flash)
