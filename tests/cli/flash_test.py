@@ -280,6 +280,29 @@ class WhatANodeDoes(FlashTest):
         self.assertGreater(len(found), MANY // 2)
 
 
+    def test_a_device_whose_bytes_are_gone_goes_out_and_the_node_goes_on(self) -> None:
+        device = self.loop_device(512 << 20)
+        node = self.node("--flash", device, "--journal-dir", self.disk, "--scrub", "0")
+        node.put_many(MANY)
+        with open(self.directory / "image", "r+b") as image:
+            image.truncate(0)
+            image.truncate(512 << 20)
+        for number in range(MANY):
+            self.assertIn(node.get(number), (None, body(number)), "a wrong byte")
+        (state,) = node.status()["flash"]["devices"]
+        self.assertFalse(state["in_service"])
+        self.assertNotEqual(state["why"], "")
+        node.put(MANY)
+        self.assertEqual(node.get(MANY), body(MANY))
+        self.assert_says(node.cistern("device", "bring-back", device), 0)
+        self.assertTrue(node.status()["flash"]["devices"][0]["in_service"])
+        before = node.status()["store"]["written_down"]
+        node.put(MANY + 1)
+        until = time.monotonic() + TIMEOUT_S
+        while node.status()["store"]["written_down"] <= before:
+            self.assertLess(time.monotonic(), until)
+
+
 class BadInput(FlashTest):
     """A message that names the thing, its value, its limit and the way out; nothing is touched."""
 
