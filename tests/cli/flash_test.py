@@ -262,7 +262,7 @@ class WhatANodeDoes(FlashTest):
 
     def test_replay_with_so_many_blocks_in_memory(self) -> None:
         trace = "generated:sessions=40,turns=4,seed=3"
-        words = ("--blocks", 40, "--flash", self.flash, "--flash-write", "back", "--block-bytes", "64KiB", "--json")
+        words = ("--blocks", 40, "--flash", self.flash, "--block-bytes", "64KiB", "--json")
         found = json.loads(run("cistern", "replay", trace, *words).stdout)
         self.assertEqual(found["wrong_bytes"], 0)
         self.assertGreater(found["hits_by_tier"]["flash"], 0)
