@@ -404,6 +404,8 @@ class BlockStore::Impl {
   std::optional<RecordId> cleaning_;  // where CleanSome stands
   std::uint32_t clean_looks_ = 0;
   std::unordered_map<RecordId, std::shared_ptr<Fetching>> fetching_;
+  bool recovered_ = false;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> lost_early_;  // regions, before that
   bool reclaiming_ = false;
   std::set<std::uint64_t> collected_tombstones_;  // of what is gone from memory
   std::vector<std::uint64_t> journaled_devices_;

@@ -67,6 +67,8 @@ Task<Status> BlockStore::Impl::Recover() {
   co_await FillIndex(revival);
   counters_.recovered.Add(resident_);
   if (Status status = co_await SettleNames(revival); !status.ok()) co_return status;
+  recovered_ = true;
+  for (const auto& [first, last] : lost_early_) lower_.Spawn(DeviceLost(first, last));
   if (tier_ != nullptr) co_await WantAllBelow(revival);
   co_return Status();
 }

@@ -17,7 +17,12 @@ Task<Status> BlockStore::Impl::OpenTier(Revival& revival) {
   if (!tier) co_return std::move(tier.error());
   tier_ = std::move(*tier);
   tier_->set_on_device_out([this](std::uint32_t first, std::uint32_t last) {
-    if (!lower_.closed()) lower_.Spawn(DeviceLost(first, last));
+    // Until the tree is whole and the journal written anew nothing is cut, and nothing appended.
+    if (!recovered_) {
+      lost_early_.emplace_back(first, last);
+    } else if (!lower_.closed()) {
+      lower_.Spawn(DeviceLost(first, last));
+    }
   });
   co_return Status();
 }
