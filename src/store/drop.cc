@@ -158,9 +158,12 @@ Task<Result<std::uint64_t>> BlockStore::Impl::Drop(std::uint32_t slot, std::span
       grave.realm = realm;
       grave.tags.push_back(TagOf(realm, key));
       graves.push_back(Bury(std::move(grave)));
-      continue;
+      if (tier_ == nullptr) continue;
+      // The media may hold what the tree does not: what was let go and lies in a region that is not free yet, or
+      // what another drop has just cut whose tombstone is not durable.
+    } else {
+      graves.push_back(Cut(block, Reason::kDropped));
     }
-    graves.push_back(Cut(block, Reason::kDropped));
     const Tombstone tombstone{sequence_++, entry->incarnation, key};
     tombstones.push_back(tombstone.sequence);
     logged.push_back(journal_.AddTombstone(tombstone));
