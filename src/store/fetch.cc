@@ -168,6 +168,7 @@ Task<Status> BlockStore::Impl::Enter(Held held, FlashPlace from, Place place, st
   now.flags |= Record::kVerified | Record::kTouched;
   tree_.SetAt(place, held.record);
   order_.Insert(held.record, slots_.SizeNumber(place));
+  if (now.is(Record::kBehind)) order_.InsertCold(held.record);
   if (now.expiry != 0) expiry_.Set(held.record, now.expiry);
   bytes_ += now.body_bytes;
   ++resident_;

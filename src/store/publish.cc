@@ -285,6 +285,8 @@ void BlockStore::Impl::MarkBehind(BlockId block, std::uint16_t group, const Name
   const RecordId record = tree_.FindRecord(at, group);
   if (record == kNoId) return;
   tree_.record(record).flags |= Record::kBehind;
+  // One that is on its way up has its turn when it is here.
+  if (!tree_.record(record).in_memory()) return;
   if (order_.Parked(record)) {
     order_.Unpark(record);
   } else {
