@@ -133,6 +133,14 @@ Task<Status> BlockStore::Impl::Enter(Held held, FlashPlace from, Place place, st
   if (!check.sound()) co_return not_it("its record fails its seal");
   if (!Lives(held)) co_return Status(Code::kMiss, "fetch: the block went meanwhile");
   if (tree_.record(held.record).in_memory()) co_return Status(Code::kBusy, "fetch: it is here already");
+  while (options_.max_blocks > 0 && resident_ >= options_.max_blocks) {
+    const Step step = EvictOne();
+    if (step == Step::kWaits) co_return Status(Code::kBusy, "fetch: no room in memory");
+    if (step == Step::kDone) continue;
+    co_await Yield();
+    if (!Lives(held)) co_return Status(Code::kMiss, "fetch: the block went meanwhile");
+    if (tree_.record(held.record).in_memory()) co_return Status(Code::kBusy, "fetch: it is here already");
+  }
   std::uint32_t number = 0;
   const BlockKey key = seal->key();
   const Found found{.place = place,
