@@ -136,8 +136,6 @@ void World::Granted(LeaseNote& lease, const std::vector<BlockId>& blocks, const 
     }
     model_.CheckSighting(look.seen, since, 0);
     lease.blocks.push_back({blocks[i], look.place, look.generation, look.seen.put});
-    lease.cuts = Cuts();
-    lease.boot = boots_;
     std::uint64_t expiry = LeastExpiry(blocks[i].ns, blocks[i].code);
     if (expiry != 0 && (lease.least_expiry == 0 || expiry < lease.least_expiry)) lease.least_expiry = expiry;
   }
@@ -146,8 +144,6 @@ void World::Granted(LeaseNote& lease, const std::vector<BlockId>& blocks, const 
 void World::Held(LeaseNote& lease, std::uint32_t ns, const std::vector<BlockCode>& chain) {
   auto group = realms_[ns].first_full;
   if (!group) return;
-  lease.cuts = Cuts();
-  lease.boot = boots_;
   for (BlockCode code : chain) {
     // What the chain's end hangs below stays, but where it has a copy on flash it need not stay in memory; nor
     // need the end itself be in memory when it is held.

@@ -18,7 +18,9 @@ std::uint32_t Client::MatchChain(std::uint32_t ns, std::span<const BlockCode> ch
     return 0;
   }
   std::vector<BlockKey> keys = KeysOf(ns, chain);
+  const std::uint64_t reboots = world.reboots();
   std::uint32_t there = MatchPrefix(reader_, call, keys, realm.match);
+  if (world.reboots() != reboots) return 0;
   world.model().Trace("client ", number_, " matched ", there, " of namespace ", ns, " block ", chain.back(),
                       " since ", since);
   for (const MatchGroup& group : realm.match) {
@@ -87,6 +89,7 @@ void Client::ReadBlock(const BlockId& block, bool whole) {
   Random& random = world.random();
   world.reads++;
   world.NoteRead(block);
+  const std::uint64_t reboots = world.reboots();
   const Realm& realm = world.realm(block.ns);
   Moment since = world.model().Now();
   std::uint64_t time_s = world.SureTime();
@@ -128,7 +131,7 @@ void Client::ReadBlock(const BlockId& block, bool whole) {
   reading_ = true;
   ReadOutcome outcome = reader_.Read(call, {key, block.group, parts}, &*found, ranges, *record_);
   reading_ = false;
-  if (outcome == ReadOutcome::kMiss) return;
+  if (outcome == ReadOutcome::kMiss || world.reboots() != reboots) return;
   if (outcome == ReadOutcome::kBad) {
     if (!world.DamagedRecord(record_->place, found->body_bytes)) {
       Violation(Text(TextOf(block), " is bad under generation ", record_->generation, " at place ",
@@ -184,6 +187,7 @@ void Client::ReadSlowly() {
   BlockId block = SomeBlock();
   if (!Attach(block.ns)) return;
   const Realm& realm = world.realm(block.ns);
+  const std::uint64_t reboots = world.reboots();
   Moment since = world.model().Now();
   std::uint64_t time_s = world.SureTime();
   ReadCall call = reader_.Begin(known_[block.ns].slot, world.scheduler().clock().Wall().seconds);
@@ -192,7 +196,7 @@ void Client::ReadSlowly() {
   const auto& lengths = realm.spec.groups[block.group].part_bytes;
   auto parts = static_cast<std::uint16_t>(lengths.empty() ? 1 : lengths.size());
   ReadOutcome opened = reader_.Open(call, {key, block.group, parts}, nullptr, *record_);
-  if (opened != ReadOutcome::kHit) return;
+  if (opened != ReadOutcome::kHit || world.reboots() != reboots) return;
   CheckHit(block, *record_, since, time_s);
   PutNo put = static_cast<PutNo>(record_->seal.put_id().low);
   reading_ = true;
@@ -211,7 +215,7 @@ void Client::ReadSlowly() {
     whole = reader_.CopyRange(*record_, {{0, at, n}, piece}) == ReadOutcome::kHit;
   }
   reading_ = false;
-  if (dying_ || !reader_.StillGood(*record_)) return;
+  if (dying_ || !reader_.StillGood(*record_) || world.reboots() != reboots) return;
   if (!whole) {
     if (!world.DamagedRecord(record_->place, record_->seal.body_bytes())) {
       Violation(Text(TextOf(block), " is bad in a slow read and nobody damaged it"));
@@ -255,6 +259,8 @@ void Client::AcquireChain(std::uint32_t ns, const std::vector<BlockCode>& chain)
   lease->caller = caller_;
   lease->ns = ns;
   lease->deadline = world.scheduler().clock().Now().PlusUs(call->duration_us);
+  lease->cuts = world.Cuts();
+  lease->boot = world.boots();
   Moment since = world.model().Now();
   call->answered = [&world, lease, blocks, since](Call& answer) {
     if (answer.lost || !answer.status.ok() || answer.value == 0) return;
@@ -287,6 +293,8 @@ void Client::HoldChain() {
   lease->caller = caller_;
   lease->ns = ns;
   lease->deadline = world.scheduler().clock().Now().PlusUs(call->duration_us);
+  lease->cuts = world.Cuts();
+  lease->boot = world.boots();
   call->answered = [&world, lease, chain, ns](Call& answer) {
     if (answer.lost || !answer.status.ok()) return;
     lease->id = answer.value;
@@ -311,6 +319,7 @@ void Client::UseView() {
   std::uint64_t bytes = put.parts[0].bytes;
   std::span<std::byte> room = Room(bytes);
   const std::byte* from = world.arena().slot(view.place);
+  const std::uint64_t reboots = world.reboots();
   std::uint64_t half = random.Below(bytes + 1);
   reading_ = true;
   world.sim().CopyOut(room.data(), from, half, 0);
@@ -323,7 +332,7 @@ void Client::UseView() {
   reading_ = false;
   bool good = reader_.CheckView(view.place, view.generation);
   bool damaged = world.DamagedRecord(view.place, bytes);
-  if (good && !damaged && !put.any_bytes && !IsPart(view.put, 0, 0, room)) {
+  if (good && !damaged && world.reboots() == reboots && !put.any_bytes && !IsPart(view.put, 0, 0, room)) {
     Violation(Text(TextOf(view.block), " put ", view.put, ": wrong bytes through a view that is still good"));
   }
 }

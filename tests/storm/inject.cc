@@ -134,6 +134,7 @@ void World::KillNode(Death death) {
   if (death == Death::kReboot) {
     // A host that has just started knows the time from its wall clock alone.
     LatestTime();
+    ++reboots_;
     ticked_wall_ = 0;
     scheduler_.DropOrphans();
     damage_.Clear();

@@ -75,7 +75,7 @@ void SimNode::Main() {
   for (std::uint32_t i = 0; i < around_.movers; ++i) {
     mover_actors_.push_back(scheduler_.Spawn("mover", [movers = movers_.get()] { movers->Main(); }));
   }
-  journal_ = std::make_unique<Journal>(*loop_, "node", 1);
+  journal_ = std::make_unique<Journal>(*loop_, "node", random_.Next());
   slots_ = std::make_unique<Slots>(around_.words, around_.arena);
   BlockStore::Parts parts{executor(),    scheduler_.clock(), around_.words, *slots_,
                           around_.index, *movers_,           *journal_,     around_.log};

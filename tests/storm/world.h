@@ -78,7 +78,7 @@ struct LeaseNote {
   Instant latest_deadline;  // surely then
   bool lapsed = false, released = false;
   std::uint64_t least_expiry = 0;  // of what it covers and hangs below, 0: none
-  std::uint64_t cuts = 0;          // as World::Cuts, when it was granted
+  std::uint64_t cuts = 0;          // as World::Cuts, when it was asked for
   std::uint64_t boot = 0;
   std::vector<LeasedBlock> blocks;
 };
@@ -118,6 +118,8 @@ class World {
   // Null while none serves.
   SimNode* node();
   std::uint64_t boots() const { return boots_; }
+  // No process outlives one, nor does what it read.
+  std::uint64_t reboots() const { return reboots_; }
   // Wall clock or what the store has surely persisted, whichever is later.
   std::uint64_t SureTime() const;
   std::uint64_t LeastTime() const { return ticked_wall_; }
@@ -291,7 +293,7 @@ class World {
   std::uint64_t ticked_wall_ = 0, latest_wall_ = 0;
   const SimNode* failed_node_ = nullptr;
   std::uint32_t failed_starts_ = 0, clocks_back_ = 0, audits_ = 0;
-  std::uint64_t carvings_ = 0, evicted_ = 0, faults_wanted_ = 0;
+  std::uint64_t reboots_ = 0, carvings_ = 0, evicted_ = 0, faults_wanted_ = 0;
   bool ending_ = false, disk_faulty_ = false, warm_known_ = false, delicate_ = false;
   // ---- below memory ----
   std::optional<FlashOptions> flash_;
