@@ -73,19 +73,44 @@ Status Client::Run(std::uint64_t rounds) {
   return Status();
 }
 
+Status Client::AwaitRound(const std::atomic<std::uint64_t>& number, std::uint64_t round,
+                          const char* what) const {
+  SystemClock clock;
+  const Instant until = clock.Now().PlusUs(kWaitUs);
+  while (number.load() < round) {
+    if (clock.Now() > until) return Status(Code::kTooLate, what);
+    poll(nullptr, 0, 1);
+  }
+  return Status();
+}
+
 Status Client::LoadUntilKilled(std::uint64_t round) {
-  while (board_.killing.load() < round) {
+  while (board_.killing.load() < round && board_.counting.load() < round) {
     Status status = DoRequest(*session_);
     if (status.ok()) continue;
     if (status.code() == Code::kGone && board_.killing.load() >= round) break;
     return Status(status.code(), Text("with the node alive: ", status.message()));
   }
-  SystemClock clock;
-  const Instant until = clock.Now().PlusUs(kWaitUs);
-  while (board_.killed.load() < round) {
-    if (clock.Now() > until) return Status(Code::kTooLate, "the node was to be killed and was not");
-    poll(nullptr, 0, 1);
+  if (board_.counting.load() >= round) {
+    if (Status status = TakeCensus(round); !status.ok()) return status;
   }
+  return AwaitRound(board_.killed, round, "the node was to be killed and was not");
+}
+
+// What a match reports is reachable, whatever happens to the node from now on.
+Status Client::TakeCensus(std::uint64_t round) {
+  const auto owner = static_cast<std::uint32_t>((number_ + round) % kClients);
+  ChainName name{.owner = owner};
+  for (name.space = 0; name.space < kSpaces.size(); ++name.space) {
+    for (name.chain = 0; name.chain < board_.chains(name.space); ++name.chain) {
+      const std::array<BlockKey, kChainBlocks> keys = KeysOf(name, seed_);
+      Result<MatchResult> match = session_->store.Match(session_->spaces[name.space], keys).Wait();
+      if (!match) return Status(match.error().code(), Text("at a census: ", match.error().message()));
+      board_.resident(name).store(match->blocks);
+      counts_.resident += match->blocks;
+    }
+  }
+  board_.counted[number_].store(round);
   return Status();
 }
 
@@ -93,9 +118,10 @@ Status Client::LoadUntilKilled(std::uint64_t round) {
 Status Client::CompareAll(std::uint64_t round) {
   const auto owner = static_cast<std::uint32_t>((number_ + round) % kClients);
   // The old mapping is read while the successor recovers, or when it has already gone on with the same
-  // memory.
+  // memory. A reboot leaves none.
   const bool old_first = random_.Chance(0.5);
   auto compare_old = [&] {
+    if (board_.reboot) return Status();
     CompareStandingViews(round);
     return CompareOwner(*session_, owner, true, counts_.with_old);
   };
@@ -107,6 +133,14 @@ Status Client::CompareAll(std::uint64_t round) {
   board_.restarted.store(round);
   if (Status status = CompareOwner(**fresh, owner, false, counts_.with_new); !status.ok()) {
     return Status(status.code(), Text("comparing after a restart: ", status.message()));
+  }
+  board_.found[number_].store(round);
+  // Where puts may evict, nobody puts before all have seen what is there.
+  if (board_.flash) {
+    if (Status status = AwaitRound(board_.going_on, round, "the others do not come to their end");
+        !status.ok()) {
+      return status;
+    }
   }
   if (!old_first) {
     std::vector<Standing> before = std::move(standing_);
@@ -124,31 +158,62 @@ Status Client::CompareAll(std::uint64_t round) {
   return Status();
 }
 
+Status Client::FindByReads(Session& session, const ChainName& name, Findings& findings) {
+  const std::array<BlockKey, kChainBlocks> keys = KeysOf(name, seed_);
+  for (std::uint32_t i = 0; i < kChainBlocks; ++i) {
+    if (BlockWord::KnownOf(board_.word(name, i).Load()) == Known::kUnknown) continue;
+    Finding& finding = findings[i];
+    finding.status = ReadAndCompare(session, name.space, keys[i], buffer_, &finding.wrong);
+  }
+  return Status();
+}
+
+Status Client::FindByLease(Session& session, const ChainName& name, Findings& findings) {
+  const std::array<BlockKey, kChainBlocks> keys = KeysOf(name, seed_);
+  std::array<BlockRef, kChainBlocks> refs;
+  for (std::uint32_t i = 0; i < kChainBlocks; ++i) refs[i].key = keys[i];
+  Result<Lease> lease = session.store.Acquire(session.spaces[name.space], refs).Wait();
+  if (!lease) return lease.error();
+  for (std::uint32_t i = 0; i < kChainBlocks; ++i) {
+    const View& view = lease->views()[i];
+    findings[i].status = Status(view.code);
+    if (view.data == nullptr) continue;
+    findings[i].wrong = CountWrongBytes(keys[i], {view.data, view.bytes});
+  }
+  if (!lease->still_good()) return Status(Code::kMiss, "the lease ended before its time");
+  return Status();
+}
+
 Status Client::CompareOwner(Session& session, std::uint32_t owner, bool old, Compared& compared) {
   ChainName name{.owner = owner};
   for (name.space = 0; name.space < kSpaces.size(); ++name.space) {
-    for (name.chain = 0; name.chain < kSpaces[name.space].chains; ++name.chain) {
-      const std::array<BlockKey, kChainBlocks> keys = KeysOf(name, seed_);
+    for (name.chain = 0; name.chain < board_.chains(name.space); ++name.chain) {
+      std::array<std::uint32_t, kChainBlocks> before;
+      for (std::uint32_t i = 0; i < kChainBlocks; ++i) before[i] = board_.word(name, i).Load();
+      Findings findings;
+      const bool lease = board_.flash && !old && random_.Chance(0.5);
+      Status all = lease ? FindByLease(session, name, findings) : FindByReads(session, name, findings);
       for (std::uint32_t i = 0; i < kChainBlocks; ++i) {
-        const BlockWord& word = board_.word(name, i);
-        const std::uint32_t before = word.Load();
-        if (BlockWord::KnownOf(before) == Known::kUnknown) continue;
-        std::uint64_t wrong = 0;
-        Status status = ReadAndCompare(session, name.space, keys[i], buffer_, &wrong);
+        if (BlockWord::KnownOf(before[i]) == Known::kUnknown) continue;
+        const Finding& finding = findings[i];
+        const Status& status = all.ok() ? finding.status : all;
         const bool gone = old && status.code() == Code::kGone;
         if (!status.ok() && !gone && !GoesWithout(status.code())) return status;
         ++compared.blocks;
         if (!status.ok()) {
-          const bool dropped = BlockWord::KnownOf(before) >= Known::kDropping;
+          const bool dropped = BlockWord::KnownOf(before[i]) >= Known::kDropping;
           ++(dropped ? compared.dropped : compared.misses);
-          compared.lost += word.StillPublished(before);
+          compared.lost += board_.word(name, i).StillPublished(before[i]);
+          // Nobody drops while all compare.
+          compared.missed_resident += !old && !dropped && i < board_.resident(name).load();
           continue;
         }
         ++compared.hits;
         compared.bytes += kSpaces[name.space].block_bytes;
-        counts_.wrong_bytes += wrong;
-        counts_.revived_drops += word.StillDropped(before);
+        counts_.wrong_bytes += finding.wrong;
+        counts_.revived_drops += board_.word(name, i).StillDropped(before[i]);
       }
+      if (!old) board_.resident(name).store(0);
     }
   }
   return Status();
@@ -173,7 +238,7 @@ void Client::CompareStandingViews(std::uint64_t round) {
 ChainName Client::AnyChain(std::uint32_t owner) {
   ChainName name{.owner = owner};
   name.space = static_cast<std::uint32_t>(random_.Below(kSpaces.size()));
-  name.chain = static_cast<std::uint32_t>(random_.Below(kSpaces[name.space].chains));
+  name.chain = static_cast<std::uint32_t>(random_.Below(board_.chains(name.space)));
   return name;
 }
 

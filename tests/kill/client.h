@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client process of the kill loop: loads the node until it is killed, then compares every block of one
-// owner, with the mapping of its new session and with that of the session that died.
+// owner, with the mapping of its new session and with that of the session that died. In a round with a census
+// the load ends before the kill, and what is there then is noted.
 #pragma once
 
 #include <memory>
@@ -39,8 +40,19 @@ class Client {
   };
 
   Status LoadUntilKilled(std::uint64_t round);
+  Status TakeCensus(std::uint64_t round);
   Status CompareAll(std::uint64_t round);
+  // Until the board's number has come to `round`.
+  Status AwaitRound(const std::atomic<std::uint64_t>& number, std::uint64_t round, const char* what) const;
   Status CompareOwner(Session& session, std::uint32_t owner, bool old, Compared& compared);
+  // Whether each block of a chain is there, and its wrong bytes, by reads or by a lease of all of it.
+  struct Finding {
+    Status status{Code::kMiss};
+    std::uint64_t wrong = 0;
+  };
+  using Findings = std::array<Finding, kChainBlocks>;
+  Status FindByReads(Session& session, const ChainName& name, Findings& findings);
+  Status FindByLease(Session& session, const ChainName& name, Findings& findings);
   void CompareStandingViews(std::uint64_t round);
 
   Status DoRequest(Session& session);

@@ -2,7 +2,9 @@
 // Promises 1 and 7 against a real cisternd that is killed with SIGKILL under load, again and again: after
 // each restart every block that anyone ever wrote is a bit-exact hit or a miss, through new mappings and old
 // ones; what was dropped does not come back; no lease outlives a restart; the node is warm; and where there
-// is room for all, nothing is lost.
+// is room for all, nothing is lost. With flash most of the blocks lie below memory, and what a census found
+// just before a kill is found after it. With --reboot the memory goes with each kill, and what lay on flash
+// has to be found.
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -12,6 +14,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <new>
 
 #include "base/clock.h"
@@ -26,12 +30,54 @@ namespace {
 
 constexpr std::int64_t kWatchdogUs = 60'000'000;
 constexpr double kKillTheSuccessorToo = 0.25;  // of the rounds: at a random moment of its recovery
+constexpr double kCensus = 0.5;                // of the rounds with flash
+constexpr double kFairShare = 0.5;             // of what lay on flash, to be found after reboots
+constexpr std::uint64_t kFreeRegions = 4;      // with more of them none is given up
+
+struct KillOptions {
+  std::uint64_t rounds = 50, seed = 1, memory_bytes = 0;
+  std::string flash_dir;  // empty, and flash_bytes over 0: one of its own
+  std::uint64_t flash_bytes = 0;
+  bool reboot = false, json = false;
+  std::string loop = "auto";
+};
 
 struct KillReport {
   std::uint64_t rounds = 0, kills = 0, cold_restarts = 0;
   std::vector<double> warm_ms;
+  // Where the node evicted nothing from a census on, up to the end of the comparison, all of it is there.
+  std::uint64_t censuses = 0, strict_censuses = 0, lost_residents = 0;
+  // Of all lives, as seen last before each kill.
+  std::uint64_t written_down = 0, fetched = 0, evicted = 0, cut_bad = 0, bad_records = 0;
+  std::uint64_t on_flash_bytes = 0, found_bytes = 0;  // before the reboots and after them
   Counts counts;
 };
+
+// What a node's status says of what it holds and gave up.
+struct Life {
+  std::uint64_t evicted = 0, written_down = 0, fetched = 0, cut_bad = 0, bad_records = 0;
+  std::uint64_t live_bytes = 0, free_regions = 0;
+};
+
+std::uint64_t NumberIn(const std::string& json, const std::string& name) {
+  const std::size_t at = json.find("\"" + name + "\":");
+  return at == std::string::npos ? 0 : std::strtoull(json.c_str() + at + name.size() + 3, nullptr, 10);
+}
+
+Result<Life> LifeOf(const Daemon& daemon) {
+  Result<Store> store = daemon.Connect();
+  if (!store) return Error(store.error());
+  Result<std::string> json = store->StatusJson();
+  if (!json) return Error(json.error());
+  auto number = [&](const char* name) { return NumberIn(*json, name); };
+  return Life{.evicted = number("evicted") + number("evicted_below") + number("cut_at_reclaim"),
+              .written_down = number("written_down"),
+              .fetched = number("fetched"),
+              .cut_bad = number("cut_bad"),
+              .bad_records = number("bad_records"),
+              .live_bytes = number("live_bytes"),
+              .free_regions = number("free_regions")};
+}
 
 void Add(const Compared& from, Compared& to) {
   to.blocks += from.blocks;
@@ -39,6 +85,7 @@ void Add(const Compared& from, Compared& to) {
   to.misses += from.misses;
   to.lost += from.lost;
   to.dropped += from.dropped;
+  to.missed_resident += from.missed_resident;
   to.bytes += from.bytes;
 }
 
@@ -49,6 +96,7 @@ void Add(const Counts& from, Counts& to) {
   to.drops += from.drops;
   to.acquires += from.acquires;
   to.load_hits += from.load_hits;
+  to.resident += from.resident;
   Add(from.with_new, to.with_new);
   Add(from.with_old, to.with_old);
   to.views_after_kill += from.views_after_kill;
@@ -61,10 +109,14 @@ void Add(const Counts& from, Counts& to) {
 
 class KillLoop {
  public:
-  KillLoop(std::uint64_t seed, std::uint64_t memory_bytes)
-      : seed_(seed), memory_bytes_(memory_bytes), random_(seed), buffer_(kMaxBlockBytes) {
+  explicit KillLoop(const KillOptions& options)
+      : options_(options), random_(options.seed), buffer_(kMaxBlockBytes) {
     void* memory = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory != MAP_FAILED) board_ = new (memory) Board();
+    if (memory == MAP_FAILED) return;
+    board_ = new (memory) Board();
+    board_->flash = options.flash_bytes > 0;
+    board_->reboot = options.reboot;
+    board_->scale = board_->flash ? kBelowScale : 1;
   }
   ~KillLoop() {
     for (pid_t pid : clients_) {
@@ -72,23 +124,20 @@ class KillLoop {
       waitpid(pid, nullptr, 0);
     }
     if (board_ != nullptr) munmap(board_, sizeof(Board));
+    std::error_code ignored;
+    if (!own_flash_.empty()) std::filesystem::remove_all(own_flash_, ignored);
   }
 
-  Status Run(std::uint64_t rounds) {
+  Status Run() {
     if (board_ == nullptr) return Status(Code::kIoError, "no shared memory for the board");
-    Result<Daemon> daemon = Daemon::Start(DaemonBeside(), "/dev/shm", {"--memory", SizeText(memory_bytes_)});
+    std::vector<std::string> flags = {"--memory", SizeText(options_.memory_bytes), "--loop", options_.loop};
+    if (Status status = MakeFlash(flags); !status.ok()) return status;
+    Result<Daemon> daemon = Daemon::Start(DaemonBeside(), "/dev/shm", std::move(flags));
     if (!daemon) return daemon.error();
-    for (std::uint32_t i = 0; i < kClients; ++i) StartClient(*daemon, i, rounds);
-    if (Status status = WaitForClients([&] { return board_->connected.load() == kClients; }); !status.ok()) {
-      return status;
-    }
-    for (std::uint64_t round = 1; round <= rounds; ++round) {
-      if (Status status = Round(*daemon, round); !status.ok()) {
-        return Status(status.code(), Text("round ", round, ": ", status.message()));
-      }
-      ++report_.rounds;
-    }
-    return Status();
+    const Status status = Rounds(*daemon);
+    // Nobody writes to the flash that is removed next.
+    daemon->Kill();
+    return status;
   }
 
   const KillReport& Report() {
@@ -98,12 +147,39 @@ class KillLoop {
   }
 
  private:
+  Status MakeFlash(std::vector<std::string>& flags) {
+    if (options_.flash_bytes == 0) return Status();
+    std::string directory = options_.flash_dir;
+    if (directory.empty()) {
+      const std::string program = DaemonBeside();
+      directory = own_flash_ = program.substr(0, program.rfind('/')) + "/kill-flash-XXXXXX";
+      if (mkdtemp(own_flash_.data()) == nullptr) {
+        own_flash_.clear();
+        return Status(Code::kIoError, Text(directory, ": no directory can be made there"));
+      }
+      directory = own_flash_;
+    }
+    flags.insert(flags.end(), {"--flash", Text(directory, ":", SizeText(options_.flash_bytes))});
+    return Status();
+  }
+
+  Status Rounds(Daemon& daemon) {
+    for (std::uint32_t i = 0; i < kClients; ++i) StartClient(daemon, i, options_.rounds);
+    Status status = WaitForClients([&] { return board_->connected.load() == kClients; });
+    for (std::uint64_t round = 1; status.ok() && round <= options_.rounds; ++round) {
+      status = Round(daemon, round);
+      if (!status.ok()) return Status(status.code(), Text("round ", round, ": ", status.message()));
+      ++report_.rounds;
+    }
+    return status;
+  }
+
   void StartClient(const Daemon& daemon, std::uint32_t number, std::uint64_t rounds) {
     std::fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      Status status = Client(daemon, *board_, number, seed_).Run(rounds);
+      Status status = Client(daemon, *board_, number, options_.seed).Run(rounds);
       if (!status.ok()) std::fprintf(stderr, "client %u: %s\n", number, status.ToString().c_str());
       _exit(status.ok() ? 0 : 1);
     }
@@ -111,13 +187,23 @@ class KillLoop {
   }
 
   Status Round(Daemon& daemon, std::uint64_t round) {
-    if (Status status = WaitUs(random_.Between(5'000, 150'000)); !status.ok()) return status;
-    const bool must_be_warm = board_->published.load() > 0;
+    // Flash fills less quickly.
+    const std::uint64_t load_us = random_.Between(5'000, 150'000) * (board_->flash ? 4 : 1);
+    if (Status status = WaitUs(load_us); !status.ok()) return status;
+    const bool must_be_warm = board_->published.load() > 0 && !options_.reboot;
+    Life last;
+    bool strict = false;
+    if (board_->flash) {
+      Result<bool> census = BeforeKill(daemon, round, last);
+      if (!census) return census.error();
+      strict = *census;
+    }
+    const std::uint64_t missed = MissedResidents(), found = FoundBytes();
     board_->killing.store(round);
     daemon.Kill();
     ++report_.kills;
     if (random_.Chance(kKillTheSuccessorToo)) {
-      if (Status status = daemon.Exec(); !status.ok()) return status;
+      if (Status status = Restart(daemon); !status.ok()) return status;
       if (Status status = WaitUs(random_.Between(0, 40'000)); !status.ok()) return status;
       daemon.Kill();
       ++report_.kills;
@@ -125,15 +211,69 @@ class KillLoop {
     board_->killed.store(round);
     SystemClock clock;
     const Instant start = clock.Now();
-    if (Status status = daemon.Exec(); !status.ok()) return status;
+    if (Status status = Restart(daemon); !status.ok()) return status;
     Result<bool> warm = FindAnything(daemon);
     if (!warm) return warm.error();
     board_->restarted.store(round);
     if (*warm) report_.warm_ms.push_back(static_cast<double>(clock.Now().UsSince(start)) / 1e3);
     report_.cold_restarts += must_be_warm && !*warm;
+    if (Status status = WaitForAll(board_->found, round); !status.ok()) return status;
+    if (board_->flash) {
+      Result<Life> next = LifeOf(daemon);
+      if (!next) return next.error();
+      strict = strict && next->evicted == 0 && !options_.reboot;
+      report_.strict_censuses += strict;
+      if (strict) report_.lost_residents += MissedResidents() - missed;
+      report_.on_flash_bytes += last.live_bytes;
+      report_.found_bytes += FoundBytes() - found;
+    }
+    board_->going_on.store(round);
+    return WaitForAll(board_->compared, round);
+  }
+
+  // What the node holds and did is noted; in some rounds the load ends and all that is there is counted.
+  // Returns whether it must be there after the kill.
+  Result<bool> BeforeKill(const Daemon& daemon, std::uint64_t round, Life& last) {
+    const bool census = random_.Chance(kCensus);
+    Life first;
+    if (census) {
+      Result<Life> life = LifeOf(daemon);
+      if (!life) return Error(life.error());
+      first = *life;
+      board_->counting.store(round);
+      if (Status status = WaitForAll(board_->counted, round); !status.ok()) return Error(status);
+      ++report_.censuses;
+    }
+    Result<Life> life = LifeOf(daemon);
+    if (!life) return Error(life.error());
+    last = *life;
+    report_.written_down += last.written_down;
+    report_.fetched += last.fetched;
+    report_.evicted += last.evicted;
+    report_.cut_bad += last.cut_bad;
+    report_.bad_records += last.bad_records;
+    return census && first.evicted == last.evicted && last.free_regions > kFreeRegions;
+  }
+
+  Status Restart(Daemon& daemon) {
+    if (options_.reboot) daemon.ForgetMemory();
+    return daemon.Exec();
+  }
+
+  std::uint64_t MissedResidents() const {
+    std::uint64_t missed = 0;
+    for (const Counts& counts : board_->counts) missed += counts.with_new.missed_resident;
+    return missed;
+  }
+  std::uint64_t FoundBytes() const {
+    std::uint64_t bytes = 0;
+    for (const Counts& counts : board_->counts) bytes += counts.with_new.bytes;
+    return bytes;
+  }
+
+  Status WaitForAll(const std::atomic<std::uint64_t> (&numbers)[kClients], std::uint64_t round) const {
     return WaitForClients([&] {
-      return std::ranges::all_of(board_->compared,
-                                 [&](const auto& compared) { return compared.load() >= round; });
+      return std::ranges::all_of(numbers, [&](const auto& number) { return number.load() >= round; });
     });
   }
 
@@ -175,21 +315,23 @@ class KillLoop {
     if (!session) return Error(session.error());
     ChainName name;
     for (name.space = 0; name.space < kSpaces.size(); ++name.space) {
-      for (name.chain = 0; name.chain < kSpaces[name.space].chains; ++name.chain) {
+      for (name.chain = 0; name.chain < board_->chains(name.space); ++name.chain) {
         for (name.owner = 0; name.owner < kClients; ++name.owner) {
           if (BlockWord::KnownOf(board_->word(name, 0).Load()) != Known::kPublished) continue;
           std::uint64_t wrong = 0;
-          Status status = ReadAndCompare(**session, name.space, KeysOf(name, seed_)[0], buffer_, &wrong);
+          Status status =
+              ReadAndCompare(**session, name.space, KeysOf(name, options_.seed)[0], buffer_, &wrong);
           if (status.ok() && wrong == 0) return true;
-          if (!status.ok() && status.code() != Code::kMiss) return Error(status);
+          if (status.ok() || status.code() == Code::kMiss || status.code() == Code::kBusy) continue;
+          return Error(status);
         }
       }
     }
     return false;
   }
 
-  const std::uint64_t seed_;
-  const std::uint64_t memory_bytes_;
+  const KillOptions options_;
+  std::string own_flash_;
   Random random_;
   std::vector<std::byte> buffer_;
   Board* board_ = nullptr;
@@ -202,6 +344,14 @@ std::string JsonOf(const Compared& c) {
               ",\"dropped\":", c.dropped, ",\"bytes\":", c.bytes, "}");
 }
 
+std::string BelowJson(const KillReport& r) {
+  return Text("{\"written_down\":", r.written_down, ",\"fetched\":", r.fetched, ",\"evicted\":", r.evicted,
+              ",\"cut_bad\":", r.cut_bad, ",\"bad_records\":", r.bad_records, ",\"censuses\":", r.censuses,
+              ",\"strict_censuses\":", r.strict_censuses, ",\"residents\":", r.counts.resident,
+              ",\"lost_residents\":", r.lost_residents, ",\"on_flash_bytes\":", r.on_flash_bytes,
+              ",\"found_bytes\":", r.found_bytes, "}");
+}
+
 void PrintJson(const KillReport& r, std::uint64_t seed) {
   const Counts& c = r.counts;
   std::string json = Text(
@@ -212,11 +362,12 @@ void PrintJson(const KillReport& r, std::uint64_t seed) {
       ",\"views_still_good\":", c.views_still_good, ",\"views_after_restart\":", c.views_after_restart,
       ",\"good_after_restart\":", c.good_after_restart, ",\"wrong_bytes\":", c.wrong_bytes,
       ",\"revived_drops\":", c.revived_drops, ",\"cold_restarts\":", r.cold_restarts,
-      ",\"warm_ms_p50\":", Median(r.warm_ms), ",\"warm_ms_max\":", Quantile(r.warm_ms, 1), "}");
+      ",\"below\":", BelowJson(r), ",\"warm_ms_p50\":", Median(r.warm_ms),
+      ",\"warm_ms_max\":", Quantile(r.warm_ms, 1), "}");
   std::printf("%s\n", json.c_str());
 }
 
-void PrintTable(const KillReport& r, std::uint64_t seed) {
+void PrintTable(const KillReport& r, const KillOptions& options) {
   const Counts& c = r.counts;
   auto line = [](const std::string& name, const std::string& value) {
     std::printf("  %-22s %s\n", name.c_str(), value.c_str());
@@ -225,7 +376,7 @@ void PrintTable(const KillReport& r, std::uint64_t seed) {
     return Text(of.blocks, " blocks: ", of.hits, " hits (", RoughSizeText(of.bytes), "), ", of.misses,
                 " misses (", of.lost, " of published ones), ", of.dropped, " dropped");
   };
-  std::printf("%s\n", Text(r.rounds, " rounds, ", r.kills, " kills, seed ", seed).c_str());
+  std::printf("%s\n", Text(r.rounds, " rounds, ", r.kills, " kills, seed ", options.seed).c_str());
   line("load", Text(c.requests, " requests, ", c.published, " blocks published, ", c.refused, " refused, ",
                     c.load_hits, " hits, ", c.acquires, " acquires, ", c.drops, " drops"));
   line("with the new mapping", compared(c.with_new));
@@ -234,32 +385,70 @@ void PrintTable(const KillReport& r, std::uint64_t seed) {
   line("views after a restart", Text(c.views_after_restart, ", of them still good: ", c.good_after_restart));
   std::printf("  %-22s p50 %.0f ms, max %.0f ms; cold restarts: %llu\n", "until warm", Median(r.warm_ms),
               Quantile(r.warm_ms, 1), static_cast<unsigned long long>(r.cold_restarts));
+  if (options.flash_bytes > 0) {
+    line("below memory", Text(r.written_down, " records written down, ", r.fetched, " fetched, ", r.evicted,
+                              " evicted, ", r.cut_bad + r.bad_records, " bad"));
+    line("censuses", Text(r.censuses, " of ", c.resident, " blocks; ", r.strict_censuses,
+                          " of them without an eviction, lost of these: ", r.lost_residents));
+  }
+  if (options.reboot) {
+    line("after reboots", Text(RoughSizeText(r.found_bytes), " found of ", RoughSizeText(r.on_flash_bytes),
+                               " that lay on flash"));
+  }
   line("revived drops", Text(c.revived_drops));
   line("wrong bytes", Text(c.wrong_bytes));
 }
 
+// SIZE, or DIR:SIZE.
+Status SetFlash(KillOptions& options, std::string_view text) {
+  const std::size_t colon = text.rfind(':');
+  const std::string_view size = colon == std::string_view::npos ? text : text.substr(colon + 1);
+  Result<std::uint64_t> bytes = ParseSize("--flash", size);
+  if (!bytes) return bytes.error();
+  options.flash_bytes = *bytes;
+  if (colon != std::string_view::npos) options.flash_dir = text.substr(0, colon);
+  return Status();
+}
+
+bool Good(const KillReport& report, const KillOptions& options) {
+  const bool below = options.flash_bytes > 0;
+  if (!below && options.memory_bytes >= kRoomyBytes && report.counts.with_new.lost != 0) return false;
+  const bool fair = !options.reboot || static_cast<double>(report.found_bytes) >=
+                                           kFairShare * static_cast<double>(report.on_flash_bytes);
+  return fair && report.lost_residents == 0 && report.bad_records == 0 && report.counts.wrong_bytes == 0 &&
+         report.counts.revived_drops == 0 && report.counts.good_after_restart == 0 &&
+         report.cold_restarts == 0;
+}
+
 int Run(int argc, const char* const* argv) {
-  std::uint64_t rounds = 50, seed = 1, memory_bytes = kMemoryBytes;
-  bool json = false;
+  KillOptions options;
   CommandLine line("kill_loop",
                    "A node under load is killed with SIGKILL and started again; every block is compared.",
-                   "  kill_loop --rounds 1000 --seed 7\n  kill_loop --memory 1GiB");
-  line.Count("--rounds", "kills under load; default: 50", &rounds, 1, 1'000'000);
-  line.Count("--seed", "of requests and moments; default: 1", &seed, 0, UINT64_MAX);
+                   "  kill_loop --rounds 1000 --seed 7\n  kill_loop --memory 1GiB\n"
+                   "  kill_loop --flash 1GiB --reboot --loop epoll");
+  line.Count("--rounds", "kills under load; default: 50", &options.rounds, 1, 1'000'000);
+  line.Count("--seed", "of requests and moments; default: 1", &options.seed, 0, UINT64_MAX);
   line.Size("--memory",
-            "of the node; default: 256MiB; from 1GiB on nothing that was published may be missing",
-            &memory_bytes);
-  line.Switch("--json", "one JSON object on stdout", &json);
+            "of the node; default: 256MiB, with flash 192MiB; from 1GiB on, without flash, nothing that was "
+            "published may be missing",
+            &options.memory_bytes);
+  line.Flag("--flash", "[DIR:]SIZE", "below memory; in a directory of its own beside this program, or in DIR",
+            [&](std::string_view text) { return SetFlash(options, text); });
+  line.Switch("--reboot", "the memory goes with each kill", &options.reboot);
+  line.Text("--loop", "NAME", "of the node: auto, io_uring, epoll; default: auto", &options.loop);
+  line.Switch("--json", "one JSON object on stdout", &options.json);
   if (auto exit = line.Parse(argc, argv)) return *exit;
-  KillLoop loop(seed, memory_bytes);
-  Status status = loop.Run(rounds);
+  if (options.reboot && options.flash_bytes == 0) {
+    return Complain("kill_loop", Status(Code::kInvalid, "--reboot leaves nothing without --flash"));
+  }
+  const bool below = options.flash_bytes > 0;
+  if (options.memory_bytes == 0) options.memory_bytes = below ? kMemoryBytesAboveFlash : kMemoryBytes;
+  KillLoop loop(options);
+  Status status = loop.Run();
   const KillReport& report = loop.Report();
-  json ? PrintJson(report, seed) : PrintTable(report, seed);
+  options.json ? PrintJson(report, options.seed) : PrintTable(report, options);
   if (!status.ok()) return Complain("kill_loop", status);
-  const bool lost = memory_bytes >= kRoomyBytes && report.counts.with_new.lost != 0;
-  const bool good = !lost && report.counts.wrong_bytes == 0 && report.counts.revived_drops == 0 &&
-                    report.counts.good_after_restart == 0 && report.cold_restarts == 0;
-  return good ? kExitOk : kExitFailed;
+  return Good(report, options) ? kExitOk : kExitFailed;
 }
 
 }  // namespace
