@@ -62,7 +62,8 @@ int RunBench(int argc, const char* const* argv) {
       "cistern bench",
       "Measure a node against memcpy and a futex round trip of the same run. Starts nodes of its own. "
       "`cistern bench serve` measures an OpenAI-compatible endpoint instead; it has its own --help.",
-      "  cistern bench\n  cistern bench --only get --rounds 21 --json\n  cistern bench --only flash --flash-dir /var/tmp\n  cistern bench serve --compare");
+      "  cistern bench\n  cistern bench --only get --rounds 21 --json\n  cistern bench --only flash "
+      "--flash-dir /var/tmp\n  cistern bench serve --compare");
   line.Text("--only", "GROUP", "get, put, views, match, leases, flash or pages; default: all", &only);
   line.Count("--rounds", "interleaved rounds; default: 9", &options.rounds, 1, 1000);
   line.Size("--working-set", "bytes of blocks for the get rows; default: 1GiB", &options.working_set_bytes);
@@ -70,8 +71,10 @@ int RunBench(int argc, const char* const* argv) {
              100'000'000);
   line.Text("--memory-dir", "DIR", "where the nodes' memory lies meanwhile; default: /dev/shm",
             &options.memory_dir);
-  line.Text("--flash-dir", "DIR", "a directory on the disk that the flash rows measure (10 GiB of it); without it "
-            "they are left out", &options.flash_dir);
+  line.Text("--flash-dir", "DIR",
+            "a directory on the disk that the flash rows measure (10 GiB of it); without it "
+            "they are left out",
+            &options.flash_dir);
   line.Switch("--json", "one JSON object on stdout", &json);
   if (auto exit = line.Parse(argc, argv)) return *exit;
 

@@ -213,9 +213,9 @@ class Store {
   // The node's state as one JSON object; docs/status.md names its fields.
   Result<std::string> StatusJson(std::int64_t deadline_us = kDefaultDeadlineUs);
 
-  // Takes a device of the node's flash out of service at once, whatever it is doing: what only it had is lost.
-  // Or brings one back that was taken out or that failed, formatted anew. `path` is as the node was given it.
-  // kMiss: the node has no such device; kBusy: something is still under way there; kIoError.
+  // Takes a device of the node's flash out of service at once, whatever it is doing: what only it had is
+  // lost. Or brings one back that was taken out or that failed, formatted anew. `path` is as the node was
+  // given it. kMiss: the node has no such device; kBusy: something is still under way there; kIoError.
   Status TakeOutDevice(std::string_view path, std::int64_t deadline_us = kDefaultDeadlineUs);
   Status BringBackDevice(std::string_view path, std::int64_t deadline_us = kDefaultDeadlineUs);
 

@@ -71,7 +71,8 @@ Tier::Room Tier::Impl::RoomFor(std::uint64_t record_bytes) const {
   for (const auto& member : members_) {
     if (!member->device.in_service()) continue;
     any = true;
-    room |= (!member->free.empty() && MayOpen(Purpose::kNew)) || (member->open != kNoRegion && Fits(regions_[member->open], layout, 1));
+    room |= (!member->free.empty() && MayOpen(Purpose::kNew)) ||
+            (member->open != kNoRegion && Fits(regions_[member->open], layout, 1));
   }
   if (!any) return Room::kNoDevice;
   if (!room) return Room::kNoFreeRegion;

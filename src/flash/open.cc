@@ -289,7 +289,8 @@ Task<Status> Tier::Impl::BringBack(std::string path) {
   if (member.device.in_service())
     co_return Status(Code::kInvalid, Text("flash device ", path, ": is in service"));
   if (!member.forgotten) {
-    co_return Status(Code::kBusy, Text("flash device ", path, ": what was on it is being forgotten; try again"));
+    co_return Status(Code::kBusy,
+                     Text("flash device ", path, ": what was on it is being forgotten; try again"));
   }
   if (member.users > 0 || member.device.busy() || !member.writing.empty()) {
     co_return Status(Code::kBusy, Text("flash device ", path, ": ", member.device.in_flight(),

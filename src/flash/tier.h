@@ -113,7 +113,8 @@ class Tier final {
   // Ids of the devices in service, for the journal.
   std::vector<std::uint64_t> device_ids() const;
   void set_on_device_out(DeviceOut hook);
-  // The store knows no place on the device that begins with this region any more. It is not brought back before.
+  // The store knows no place on the device that begins with this region any more. It is not brought back
+  // before.
   void Forgotten(std::uint32_t first_region);
 
   // ---- recovery ----
@@ -131,10 +132,11 @@ class Tier final {
   // kBusy: no region is free, or the day's budget is spent (counted). kIoError: after another device was
   // tried as well.
   // Several appends may be under way; each has its own buffers.
-  // What reclaim moves is not refused for the budget, and has a region that nothing new is written to: without
-  // that, giving up a region would lose what was to be kept.
+  // What reclaim moves is not refused for the budget, and has a region that nothing new is written to:
+  // without that, giving up a region would lose what was to be kept.
   enum class Purpose : std::uint8_t { kNew, kMove };
-  Task<Result<std::vector<FlashPlace>>> Append(std::span<const Outgoing> records, Purpose purpose = Purpose::kNew);
+  Task<Result<std::vector<FlashPlace>>> Append(std::span<const Outgoing> records,
+                                               Purpose purpose = Purpose::kNew);
   // A record that was appended or adopted is not looked for any more. Does nothing when its device is out.
   void Forget(const FlashPlace& place, std::uint64_t record_bytes);
 

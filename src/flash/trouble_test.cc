@@ -12,11 +12,10 @@ constexpr const char* kFirst = "/flash0/flash";
 struct Two : World {
   explicit Two(std::uint64_t seed_in, FlashOptions options_in = TestOptions(2)) : World(seed_in, options_in) {
     EXPECT_TRUE(Start().ok());
-    node->tier->set_on_device_out(
-        [this](std::uint32_t first, std::uint32_t last) {
-          outs.push_back({first, last});
-          node->tier->Forgotten(first);
-        });
+    node->tier->set_on_device_out([this](std::uint32_t first, std::uint32_t last) {
+      outs.push_back({first, last});
+      node->tier->Forgotten(first);
+    });
     for (std::uint64_t n = 0; n < 8; ++n) {
       const Kept kept = node->Append({n}, {5'000})->front();
       (kept.place.region < 8 ? on_first : on_second).push_back(kept);

@@ -22,7 +22,8 @@ Result<WritePolicy> ParseWritePolicy(std::string_view name) {
   for (const WritePolicy policy : {WritePolicy::kThrough, WritePolicy::kBack, WritePolicy::kSelective}) {
     if (name == WritePolicyName(policy)) return policy;
   }
-  return Error(Code::kInvalid, Text("there is no write policy '", name, "'; known: through, back, selective"));
+  return Error(Code::kInvalid,
+               Text("there is no write policy '", name, "'; known: through, back, selective"));
 }
 
 Result<Admission> ParseAdmission(std::string_view name) {

@@ -319,7 +319,9 @@ struct World {
       }
     }
     Settle();
-    if (!t.options.flash) { ASSERT_EQ(records, t.store->occupancy().records); }
+    if (!t.options.flash) {
+      ASSERT_EQ(records, t.store->occupancy().records);
+    }
     records = t.store->occupancy().records;
     ASSERT_EQ(t.slots->counts().used_slots, records + t.store->occupancy().pending);
     t.clock.AdvanceUs(61'000'000);
@@ -327,7 +329,9 @@ struct World {
     ASSERT_EQ(t.store->occupancy().pending, 0u);
     ASSERT_EQ(t.store->occupancy().leases, 0u);
     ASSERT_EQ(t.store->occupancy().leased_blocks, 0u);
-    if (!t.options.flash) { ASSERT_EQ(t.store->occupancy().tombstones, 0u); }
+    if (!t.options.flash) {
+      ASSERT_EQ(t.store->occupancy().tombstones, 0u);
+    }
     Settle();
     ASSERT_EQ(t.slots->counts().used_slots, t.store->occupancy().records);
     // Everything may go again.
@@ -339,7 +343,9 @@ struct World {
     Settle();
     ASSERT_EQ(t.slots->counts().used_slots, 0u);
     ASSERT_EQ(t.store->occupancy().blocks, 0u);
-    if (t.options.flash) { ASSERT_EQ(t.store->tier()->live_bytes(), 0u); }
+    if (t.options.flash) {
+      ASSERT_EQ(t.store->tier()->live_bytes(), 0u);
+    }
   }
 
   Random random;

@@ -162,8 +162,8 @@ Task<Result<std::uint64_t>> BlockStore::Impl::Drop(std::uint32_t slot, std::span
       grave.realm = realm;
       grave.tags.push_back(TagOf(realm, key));
       graves.push_back(Bury(std::move(grave)));
-      // The media may hold what nobody here knows any more, or what another drop has just cut whose tombstone is
-      // not durable yet: a restart would find it.
+      // The media may hold what nobody here knows any more, or what another drop has just cut whose tombstone
+      // is not durable yet: a restart would find it.
       if (tier_ == nullptr) continue;
     }
     const Tombstone tombstone{sequence_++, incarnation, key};

@@ -289,7 +289,8 @@ Task<bool> BlockStore::Impl::EmptyRange(HeadRange range) {
   co_return !left;
 }
 
-// What is in memory is damaged: that goes, and where it was the last copy the block with what descends from it.
+// What is in memory is damaged: that goes, and where it was the last copy the block with what descends from
+// it.
 void BlockStore::Impl::LoseBad(RecordId record) {
   const Record& r = tree_.record(record);
   counters_.cut_bad.Add();

@@ -368,7 +368,7 @@ class BlockStore::Impl {
   const std::uint32_t max_record_ids_;  // wherever they are
 
   Names names_;
-  std::vector<RealmId> realms_;  // by namespace slot
+  std::vector<RealmId> realms_;                          // by namespace slot
   std::unordered_map<std::uint64_t, RealmId> realm_of_;  // by incarnation, of those that are current
   Tree tree_;
   Pending pending_;
@@ -415,7 +415,7 @@ class BlockStore::Impl {
   std::deque<Held> down_;                                      // waits to be written
   std::size_t down_looked_ = 0;                                // in vain, since the last that went
   std::uint32_t writers_ = 0;
-  std::uint64_t devices_lost_ = 0;  // who waits for one of these may wait forever
+  std::uint64_t devices_lost_ = 0;    // who waits for one of these may wait forever
   std::optional<RecordId> cleaning_;  // where CleanSome stands
   std::uint32_t clean_looks_ = 0;
   std::unordered_map<RecordId, std::shared_ptr<Fetching>> fetching_;

@@ -255,7 +255,8 @@ TEST_F(TransfersTest, WhereThereIsLittleStagingASaveGoesInSmallerBatches) {
   pool.Fill(5);
   const std::vector<std::uint32_t> ids{1, 2, 3, 4, 5, 6, 7, 8};
   ExpectAll(Finish(transfers->Submit(SaveOf(pool, 1, ids))), Code::kOk);
-  ExpectAll(Finish(transfers->Submit(MoveOf<PageLoad>(pool, 1, {11, 12, 13, 14, 15, 16, 17, 18}))), Code::kOk);
+  ExpectAll(Finish(transfers->Submit(MoveOf<PageLoad>(pool, 1, {11, 12, 13, 14, 15, 16, 17, 18}))),
+            Code::kOk);
   for (std::uint32_t id : ids) EXPECT_EQ(pool.Part(id), pool.Part(id + 10)) << id;
 }
 

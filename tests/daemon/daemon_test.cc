@@ -60,8 +60,10 @@ TEST(Daemon, ANodeThatLingersServesWhileItHasAClientAndThenEnds) {
   Result<Daemon> alone = Daemon::Start(DaemonBeside(), directory, flags);
   ASSERT_TRUE(alone.has_value()) << alone.error().ToString();
 
-  pollfd with_client{.fd = static_cast<int>(syscall(SYS_pidfd_open, used->pid(), 0)), .events = POLLIN, .revents = 0};
-  pollfd without{.fd = static_cast<int>(syscall(SYS_pidfd_open, alone->pid(), 0)), .events = POLLIN, .revents = 0};
+  pollfd with_client{
+      .fd = static_cast<int>(syscall(SYS_pidfd_open, used->pid(), 0)), .events = POLLIN, .revents = 0};
+  pollfd without{
+      .fd = static_cast<int>(syscall(SYS_pidfd_open, alone->pid(), 0)), .events = POLLIN, .revents = 0};
   EXPECT_EQ(poll(&without, 1, 30'000), 1) << "a node without a client lives on";
   EXPECT_EQ(poll(&with_client, 1, 0), 0) << "a node ended that had a client";
   EXPECT_TRUE(client->StatusJson().has_value());

@@ -26,7 +26,8 @@ void World::MakeFlash() {
   flash.region_bytes = kMinRegionBytes << random.Below(3);
   const std::uint64_t devices = 1 + random.Below(2);
   for (std::uint64_t i = 0; i < devices; ++i) {
-    flash.devices.push_back({Text("flash", i), flash::kSuperBytes + flash.region_bytes * (6 + random.Below(16))});
+    flash.devices.push_back(
+        {Text("flash", i), flash::kSuperBytes + flash.region_bytes * (6 + random.Below(16))});
   }
   flash.hang_us = static_cast<std::int64_t>(20'000 + random.Below(500'000));
   if (random.Below(8) == 0) flash.budget_bytes_a_day = 500u << 20;
@@ -123,7 +124,7 @@ bool World::InjectBelow(Fault kind) {
       // Now and then so many in a row that the device goes out for it.
       due = kind == Fault::kHang || kind == Fault::kLostFlush ? 1
             : random().Below(12) == 0                         ? 9
-                                                              : 1 + static_cast<std::uint32_t>(random().Below(3));
+                                      : 1 + static_cast<std::uint32_t>(random().Below(3));
       return true;
     }
   }
@@ -133,9 +134,10 @@ std::optional<Fault> World::DueAt(const IoRequest& request) const {
   static constexpr Fault kReads[] = {Fault::kFlipRead, Fault::kReadError, Fault::kShortIo, Fault::kHang};
   static constexpr Fault kWrites[] = {Fault::kNoSpace, Fault::kWriteError, Fault::kShortIo, Fault::kHang};
   static constexpr Fault kSyncs[] = {Fault::kLostFlush, Fault::kWriteError, Fault::kHang};
-  const std::span<const Fault> kinds = request.kind == IoRequest::Kind::kRead    ? std::span<const Fault>(kReads)
-                                       : request.kind == IoRequest::Kind::kWrite ? std::span<const Fault>(kWrites)
-                                                                                 : std::span<const Fault>(kSyncs);
+  const std::span<const Fault> kinds = request.kind == IoRequest::Kind::kRead ? std::span<const Fault>(kReads)
+                                       : request.kind == IoRequest::Kind::kWrite
+                                           ? std::span<const Fault>(kWrites)
+                                           : std::span<const Fault>(kSyncs);
   for (Fault kind : kinds) {
     // A node that starts waits for a device that hangs as long as it takes.
     if (kind == Fault::kHang && (nodes_.empty() || !nodes_.back()->serving())) continue;
@@ -200,7 +202,8 @@ bool World::FlipMedia() {
     if (!live) return false;
     const std::uint64_t last = start + flash_->region_bytes - geometry_.alignment;
     const auto locator = flash::DecodeLocator(bytes.subspan(last, flash::kSectorBytes));
-    const std::uint64_t table = locator ? start + std::uint64_t{locator->table_unit} * geometry_.alignment : last;
+    const std::uint64_t table =
+        locator ? start + std::uint64_t{locator->table_unit} * geometry_.alignment : last;
     switch (random().Below(10)) {
       case 0: at = start + random().Below(64); break;
       case 1: at = last + random().Below(64); break;
@@ -237,10 +240,11 @@ bool World::MediaDamaged() {
   return !media_marks_.empty();
 }
 
-// As whoever runs the node: what went out is brought back when it can be, and a power cut comes soon where one
-// has to show what a flush did not do.
+// As whoever runs the node: what went out is brought back when it can be, and a power cut comes soon where
+// one has to show what a flush did not do.
 void World::TendDevices() {
-  if (lost_flush_ && random().Below(4) == 0) KillSome(random().Below(2) == 0 ? Fault::kCrash : Fault::kReboot);
+  if (lost_flush_ && random().Below(4) == 0)
+    KillSome(random().Below(2) == 0 ? Fault::kCrash : Fault::kReboot);
   if (out_.empty() || node() == nullptr || random().Below(6) != 0) return;
   const std::string path = out_[random().Below(out_.size())];
   disk_.Unhang(path + "/flash");
@@ -277,7 +281,8 @@ std::vector<Below> World::Doubts(SimNode& node) {
 std::uint64_t World::Changes(SimNode& node) {
   const StoreCounters& c = node.store().counters();
   return Cuts() + c.evicted.value() + c.demoted.value() + c.evicted_below.value() + c.dropped.value() +
-         c.moved_below.value() + c.reclaimed.value() + c.published.value() + c.fetched.value() + device_faults_;
+         c.moved_below.value() + c.reclaimed.value() + c.published.value() + c.fetched.value() +
+         device_faults_;
 }
 
 void World::Told(SimNode& node, std::vector<Below> blocks) {

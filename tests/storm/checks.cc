@@ -145,9 +145,10 @@ void World::Held(LeaseNote& lease, std::uint32_t ns, const std::vector<BlockCode
   auto group = realms_[ns].first_full;
   if (!group) return;
   for (BlockCode code : chain) {
-    // What the chain's end hangs below stays, but where it has a copy on flash it need not stay in memory; nor
-    // need the end itself be in memory when it is held.
-    if (flash_ && (code != chain.back() || LookAt({ns, *group, code}, false).outcome == ReadOutcome::kMiss)) continue;
+    // What the chain's end hangs below stays, but where it has a copy on flash it need not stay in memory;
+    // nor need the end itself be in memory when it is held.
+    if (flash_ && (code != chain.back() || LookAt({ns, *group, code}, false).outcome == ReadOutcome::kMiss))
+      continue;
     BlockId block{ns, *group, code};
     Look look = LookAt(block, false);
     if (Doubtful(block) || Harmed(block)) {
@@ -195,7 +196,8 @@ void World::CheckLease(LeaseNote& lease) {
   for (const LeasedBlock& block : lease.blocks) {
     std::uint64_t generation = *arena_.generation(block.place);
     if (generation == block.generation) continue;
-    // What it hangs below was lost with a device, found bad there, or had no room when its region was given up.
+    // What it hangs below was lost with a device, found bad there, or had no room when its region was given
+    // up.
     if (flash_ && (lease.boot != boots_ || lease.cuts != Cuts())) {
       lease.lapsed = true;
       return;

@@ -30,10 +30,10 @@ enum class Fault : std::uint8_t {
   kJournal,       // torn tail, lost unsynced writes, EIO
   kRecarve,       // memory changes slot size under readers and writers
   // From here on in worlds with flash below memory.
-  kKill,        // SIGKILL of the node: the disk goes on, and what was on its way to and from it may land later
-  kReboot,      // memory is gone, and of the disk what was not durable
-  kTorn,        // power lost under writes to flash: torn, out of order, lost
-  kReadError,   // EIO
+  kKill,       // SIGKILL of the node: the disk goes on, and what was on its way to and from it may land later
+  kReboot,     // memory is gone, and of the disk what was not durable
+  kTorn,       // power lost under writes to flash: torn, out of order, lost
+  kReadError,  // EIO
   kWriteError,  // EIO of a write or a flush
   kShortIo,
   kHang,

@@ -20,10 +20,10 @@ void World::Inject() {
   if (node() != nullptr && random().Below(40) == 0) node()->WantIdle();
   if (flash_) {
     TendDevices();
-    static constexpr Fault kBelow[] = {Fault::kKill,     Fault::kReboot,    Fault::kTorn,      Fault::kReadError,
-                                       Fault::kWriteError, Fault::kShortIo, Fault::kHang,      Fault::kLostFlush,
-                                       Fault::kFlipMedia, Fault::kFlipMedia, Fault::kFlipRead, Fault::kNoSpace,
-                                       Fault::kTakeOut};
+    static constexpr Fault kBelow[] = {
+        Fault::kKill,     Fault::kReboot,  Fault::kTorn,      Fault::kReadError, Fault::kWriteError,
+        Fault::kShortIo,  Fault::kHang,    Fault::kLostFlush, Fault::kFlipMedia, Fault::kFlipMedia,
+        Fault::kFlipRead, Fault::kNoSpace, Fault::kTakeOut};
     for (int tries = 0; tries < 3; ++tries) {
       Fault kind = kBelow[random().Below(std::size(kBelow))];
       if (faults_.Wants(kind) && InjectBelow(kind)) return;

@@ -361,8 +361,8 @@ Task<void> SimNode::Do(Call& call) {
     }
     case Kind::kHold: take(co_await store.Hold(call.caller, call.slot, call.keys, call.duration_us)); break;
     case Kind::kAcquire: {
-      Result<AcquireGrant> grant =
-          co_await store.Acquire(call.caller, call.slot, call.names, call.duration_us, call.deadline, call.worth_us);
+      Result<AcquireGrant> grant = co_await store.Acquire(call.caller, call.slot, call.names,
+                                                          call.duration_us, call.deadline, call.worth_us);
       if (!grant) {
         call.status = grant.error();
         break;

@@ -46,7 +46,7 @@ struct Call {
     kDropNamespace,
     kReportBad,
     kSessionEnded,
-    kTakeOut,    // a device, by its path in `spec.name`
+    kTakeOut,  // a device, by its path in `spec.name`
     kBringBack,
   };
   Kind kind = Kind::kTouch;

@@ -217,24 +217,25 @@ void World::Boot() {
   device_faults_at_boot_ = device_faults_;
   arena_.header()->boot_count++;
   model_.Trace("node starts");
-  SimNode::Surroundings around{scheduler_,
-                               words_,
-                               disk_,
-                               log_,
-                               arena_,
-                               index_,
-                               options_,
-                               flash_,
-                               SplitMix(seed_ + ++node_seeds_),
-                               1 + static_cast<std::uint32_t>(random().Below(2)),
-                               [this](SimNode& node) { Recovered(node); },
-                               [this](SimNode& node) { return Audit(node); },
-                               [this](SimNode& node) { return Doubts(node); },
-                               [this](SimNode& node, std::vector<Below> blocks) { Told(node, std::move(blocks)); },
-                               [this](SimNode& node, std::uint64_t wall_s) {
-                                 Ticked(wall_s);
-                                 NoteCounters(node);
-                               }};
+  SimNode::Surroundings around{
+      scheduler_,
+      words_,
+      disk_,
+      log_,
+      arena_,
+      index_,
+      options_,
+      flash_,
+      SplitMix(seed_ + ++node_seeds_),
+      1 + static_cast<std::uint32_t>(random().Below(2)),
+      [this](SimNode& node) { Recovered(node); },
+      [this](SimNode& node) { return Audit(node); },
+      [this](SimNode& node) { return Doubts(node); },
+      [this](SimNode& node, std::vector<Below> blocks) { Told(node, std::move(blocks)); },
+      [this](SimNode& node, std::uint64_t wall_s) {
+        Ticked(wall_s);
+        NoteCounters(node);
+      }};
   nodes_.push_back(std::make_unique<SimNode>(around));
 }
 

@@ -307,7 +307,7 @@ class World {
   };
   std::vector<MediaMark> media_marks_;
   std::uint64_t super_flipped_at_ = 0;  // which start
-  std::vector<std::string> out_;  // devices out of service, by what the node says
+  std::vector<std::string> out_;        // devices out of service, by what the node says
   std::set<std::string> unsynced_;
   std::vector<Below> told_;        // of the last survey
   std::vector<Below> warm_below_;  // lay on flash alone when the node died
