@@ -52,7 +52,9 @@ inline void Until(const std::function<bool()>& so) {
 
 class RealNode {
  public:
-  explicit RealNode(std::uint64_t memory_bytes = 128u << 20) {
+  // `change` has the last word on the options.
+  explicit RealNode(std::uint64_t memory_bytes = 128u << 20,
+                    const std::function<void(NodeOptions&)>& change = {}) {
     std::filesystem::path parent = "/dev/shm";
     if (!std::filesystem::is_directory(parent)) parent = std::filesystem::temp_directory_path();
     directory_ = (parent / "cistern-test-XXXXXX").string();
@@ -61,6 +63,7 @@ class RealNode {
     options_.memory_bytes = memory_bytes;
     options_.socket = directory_ + "/socket";
     options_.log_level = "error";
+    if (change) change(options_);
     Start();
   }
   ~RealNode() {
@@ -74,6 +77,8 @@ class RealNode {
     node_ = std::move(*node);
   }
   void Stop() { node_.reset(); }
+  const std::string& directory() const { return directory_; }
+  const std::string& socket() const { return options_.socket; }
 
   ConnectOptions options(const OwnerToken& owner = {}) const {
     ConnectOptions options;

@@ -285,7 +285,7 @@ std::uint64_t Tier::Impl::oldest_sequence() const {
 void Tier::Impl::DeviceLeft(Member& member) {
   parts_.log.Log(LogLevel::kError, "flash device ", member.device.path(),
                  ": is out of service: ", member.device.why(),
-                 "; what was on it is lost, the rest goes on; `cistern device --bring-back ",
+                 "; what was on it is lost, the rest goes on; `cistern device bring-back ",
                  member.device.path(), "` takes it in again, formatted anew");
   const std::vector<std::uint32_t> writing = member.writing;
   for (const std::uint32_t number : writing) {

@@ -204,7 +204,7 @@ TEST(FlashTrouble, OneLineSaysWhichWhyAndTheWayBack) {
   world->Close();
   EXPECT_TRUE(
       world->Logged("flash device /flash0: is out of service: it was taken out by hand; what was on it is "
-                    "lost, the rest goes on; `cistern device --bring-back /flash0`"));
+                    "lost, the rest goes on; `cistern device bring-back /flash0`"));
   world.Ended();
 }
 

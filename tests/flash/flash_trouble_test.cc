@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// Real trouble below a real node (promises 1 and 7): a disk without room, one that fills up beside it, a file
+// system that becomes read-only, a device that goes, a device that cannot write. The node lives on, says so
+// once, serves from memory and what else it has, and takes the device in again without a restart.
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "host.h"
+#include "load.h"
+
+namespace cistern {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMemory = 128u << 20;
+constexpr std::uint64_t kFlash = 256u << 20;
+constexpr std::uint64_t kMore = 200;  // puts: with them memory is more than full
+
+std::uint64_t CountOf(const std::string& text, const std::string& what) {
+  std::uint64_t count = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
+class FlashTrouble : public ::testing::TestWithParam<std::string> {
+ protected:
+  void TearDown() override {
+    load_.reset();
+    node_.reset();
+    if (capturing_) (void)Said();
+  }
+
+  void StartNode(std::vector<FlashVolume> flash, const std::string& journal_dir = {}) {
+    capturing_ = true;
+    testing::internal::CaptureStderr();
+    node_.emplace(kMemory, [&](NodeOptions& options) {
+      options.loop = GetParam();
+      options.log_level = "warning";
+      options.flash = std::move(flash);
+      options.journal_dir = journal_dir;
+    });
+  }
+  // All that the node logged; to be asked once.
+  std::string Said() {
+    capturing_ = false;
+    return testing::internal::GetCapturedStderr();
+  }
+  void StartLoad() { load_.emplace(*node_, 1'000'000 * ++loads_); }
+  void EndLoad() {
+    EXPECT_EQ(load_->failure(), "");
+    EXPECT_EQ(load_->wrong(), 0u);
+    load_.reset();
+  }
+
+  std::string Status() {
+    Store store = node_->Connect();
+    return store.StatusJson().value_or("");
+  }
+  void AwaitOut() {
+    Until([&] { return Status().find("\"in_service\":false") != std::string::npos; });
+  }
+  // As a person does it.
+  Ran BringBack(const std::string& path) {
+    const std::string program = fs::read_symlink("/proc/self/exe").parent_path() / "cistern";
+    return RunCommand(program + " device --socket " + node_->socket() + " bring-back " + path);
+  }
+  // What the device had has to be forgotten and its transfers have to end first; it says so.
+  void AwaitBack(const std::string& path) {
+    Ran ran;
+    Until([&] {
+      ran = BringBack(path);
+      return ran.code == 0 || ran.said.find("try again") == std::string::npos;
+    });
+    EXPECT_EQ(ran.code, 0) << ran.said;
+    EXPECT_EQ(Status().find("\"in_service\":false"), std::string::npos);
+  }
+  // New blocks go down to flash, more of them than memory has room for, and are read back from there.
+  void ExpectFlashServes() {
+    Store store = node_->Connect();
+    const Namespace ns = AttachTest(store);
+    const std::uint64_t first = 900'000'000, count = kMemory / kLoadBytes + 100;
+    const std::uint64_t fetched = StatusNumber(store, "fetched_records");
+    for (std::uint64_t number = first; number < first + count; ++number) {
+      const std::uint64_t written = StatusNumber(store, "written_down");
+      ASSERT_TRUE(PutBlock(store, ns, number, std::nullopt, kLoadBytes).ok()) << number;
+      Until([&] { return StatusNumber(store, "written_down") > written; });
+    }
+    std::uint64_t found = 0;
+    for (std::uint64_t number = first; number < first + count; ++number) {
+      const auto body = store.Get(ns, KeyOf(number));
+      if (!body) continue;
+      ++found;
+      EXPECT_EQ(*body, BodyOf(number, kLoadBytes)) << number;
+    }
+    // A device may have given up a region of what nobody used.
+    EXPECT_GE(found, count * 3 / 4);
+    EXPECT_GT(StatusNumber(store, "fetched_records"), fetched);
+  }
+  // One put and read while there is no flash.
+  void ExpectMemoryServes(std::uint64_t number) {
+    Store store = node_->Connect();
+    const Namespace ns = AttachTest(store);
+    const auto put = PutBlock(store, ns, number, std::nullopt, kLoadBytes);
+    EXPECT_TRUE(put.ok()) << put.ToString();
+    const auto body = store.Get(ns, KeyOf(number));
+    ASSERT_TRUE(body.has_value()) << body.error().ToString();
+    EXPECT_EQ(*body, BodyOf(number, kLoadBytes));
+  }
+  void ExpectSaidOnce(const std::string& path) {
+    const std::string said = Said();
+    EXPECT_EQ(CountOf(said, "is out of service"), 1u) << said;
+    EXPECT_NE(said.find(path), std::string::npos) << said;
+    EXPECT_NE(said.find("bring-back " + path), std::string::npos) << said;
+    EXPECT_LE(CountOf(said, "\n"), 3u) << said;
+  }
+
+  DiskDirectory disk_;
+  std::optional<RealNode> node_;
+  std::optional<Load> load_;
+  bool capturing_ = false;
+  std::uint64_t loads_ = 0;
+};
+
+TEST_P(FlashTrouble, NoRoomAtStartIsSaidAndNothingIsLeft) {
+  LoopDevice device(disk_.path() + "/image", 128u << 20);
+  if (!device.why().empty()) GTEST_SKIP() << device.why();
+  RunCommand("mkfs.ext4 -q " + device.path());
+  Mount mount(disk_.path() + "/mounted", device.path());
+  if (!mount.why().empty()) GTEST_SKIP() << mount.why();
+  NodeOptions options;
+  options.loop = GetParam();
+  options.memory_dir = disk_.path() + "/memory";
+  options.memory_bytes = kMemory;
+  options.log_level = "error";
+  options.flash = {{mount.path(), kFlash}};
+  const auto node = Node::Start(options);
+  ASSERT_FALSE(node.has_value());
+  EXPECT_NE(node.error().ToString().find(mount.path()), std::string::npos) << node.error().ToString();
+  EXPECT_NE(node.error().ToString().find("room"), std::string::npos) << node.error().ToString();
+  EXPECT_FALSE(fs::exists(mount.path() + "/default/flash"));
+}
+
+// The file is real from the start. What alone takes room is the journal: a drop that cannot be made durable
+// is not acknowledged, and works again when there is room.
+TEST_P(FlashTrouble, AFileSystemThatFillsUpBesideItChangesNothing) {
+  LoopDevice device(disk_.path() + "/image", 512u << 20);
+  if (!device.why().empty()) GTEST_SKIP() << device.why();
+  RunCommand("mkfs.ext4 -q " + device.path());
+  Mount mount(disk_.path() + "/mounted", device.path());
+  if (!mount.why().empty()) GTEST_SKIP() << mount.why();
+  StartNode({{mount.path(), kFlash}});
+  StartLoad();
+  load_->Await(kMore);
+  EXPECT_GT(FillUp(mount.path() + "/filled"), 10u << 20);
+  load_->Await(4 * kMore);  // through all of flash, and around
+  Store store = node_->Connect();
+  const Namespace ns = AttachTest(store);
+  ExpectMemoryServes(500'000'000);
+  const BlockKey key = KeyOf(500'000'000);
+  const auto full = store.Drop(ns, std::span(&key, 1)).Wait();
+  EXPECT_EQ(store.Get(ns, key).has_value(), !full.has_value());
+  EXPECT_EQ(Status().find("\"in_service\":false"), std::string::npos);
+  EXPECT_EQ(StatusNumber(store, "errors"), 0u);
+  // A node finds all of it again on the disk that has no room.
+  EndLoad();
+  ExpectFlashServes();
+  fs::remove(mount.path() + "/filled");
+  const auto roomy = store.Drop(ns, std::span(&key, 1)).Wait();
+  EXPECT_TRUE(roomy.has_value()) << roomy.error().ToString();
+  EXPECT_FALSE(store.Get(ns, key).has_value());
+  node_.reset();
+  EXPECT_EQ(Said(), "");
+}
+
+TEST_P(FlashTrouble, AReadOnlyFileSystemCostsItsDeviceOnly) {
+  LoopDevice device(disk_.path() + "/image", 512u << 20);
+  if (!device.why().empty()) GTEST_SKIP() << device.why();
+  RunCommand("mkfs.ext4 -q " + device.path());
+  Mount mount(disk_.path() + "/mounted", device.path());
+  if (!mount.why().empty()) GTEST_SKIP() << mount.why();
+  StartNode({{mount.path(), kFlash}}, disk_.path());
+  StartLoad();
+  load_->Await(kMore);
+  // As it does by itself on an error (errors=remount-ro).
+  ASSERT_TRUE(mount.Change("abort"));
+  AwaitOut();
+  load_->Await(kMore);
+  ExpectMemoryServes(500'000'000);
+  EXPECT_NE(BringBack(mount.path()).code, 0);
+  ExpectMemoryServes(500'000'001);
+  // The node lets go of it, so that it can be mounted anew.
+  Until([&] { return mount.Unmount(); });
+  ASSERT_TRUE(mount.Again());
+  AwaitBack(mount.path());
+  EndLoad();
+  ExpectFlashServes();
+  node_.reset();
+  ExpectSaidOnce(mount.path());
+}
+
+TEST_P(FlashTrouble, ADeviceThatIsTakenAwayCostsWhatWasOnItOnly) {
+  LoopDevice device(disk_.path() + "/image", kFlash);
+  if (!device.why().empty()) GTEST_SKIP() << device.why();
+  fs::create_directory(disk_.path() + "/other");
+  StartNode({{device.path(), 0}, {disk_.path() + "/other", kFlash}}, disk_.path());
+  StartLoad();
+  load_->Await(kMore);
+  ASSERT_TRUE(device.Resize(0));
+  AwaitOut();
+  load_->Await(kMore);  // to the other, and from there
+  const Ran gone = BringBack(device.path());
+  EXPECT_NE(gone.code, 0);
+  EXPECT_NE(gone.said.find(device.path()), std::string::npos) << gone.said;
+  load_->Await(kMore);
+  ASSERT_TRUE(device.Resize(kFlash));
+  AwaitBack(device.path());
+  load_->Await(kMore);
+  EXPECT_GT(load_->hits(), 0u);
+  EndLoad();
+  ExpectFlashServes();
+  node_.reset();
+  ExpectSaidOnce(device.path());
+}
+
+TEST_P(FlashTrouble, ADeviceThatCannotWriteLeavesMemoryAlone) {
+  Mount small(disk_.path() + "/small", "-t tmpfs -o size=64m none");
+  if (!small.why().empty()) GTEST_SKIP() << small.why();
+  LoopDevice device(small.path() + "/image", kFlash);
+  if (!device.why().empty()) GTEST_SKIP() << device.why();
+  StartNode({{device.path(), 0}}, disk_.path());
+  StartLoad();
+  AwaitOut();
+  load_->Await(2 * kMore);
+  ExpectMemoryServes(500'000'000);
+  EXPECT_NE(Status().find("\"why\":\""), std::string::npos);
+  ASSERT_TRUE(small.Change("size=400m"));
+  AwaitBack(device.path());
+  load_->Await(kMore);
+  EndLoad();
+  ExpectFlashServes();
+  node_.reset();
+  ExpectSaidOnce(device.path());
+}
+
+INSTANTIATE_TEST_SUITE_P(Bodies, FlashTrouble, ::testing::Values("io_uring", "epoll"),
+                         [](const auto& loop) { return loop.param; });
+
+}  // namespace
+}  // namespace cistern
