@@ -237,11 +237,9 @@ bool World::MediaDamaged() {
   return !media_marks_.empty();
 }
 
-// As whoever runs the node: what went out is brought back when it can be, and a power cut comes soon where one
-// has to show what a flush did not do.
+// As whoever runs the node: what went out is brought back when it can be.
 void World::TendDevices() {
-  if (lost_flush_ && random().Below(4) == 0) KillSome(random().Below(2) == 0 ? Fault::kCrash : Fault::kReboot);
-  if (out_.empty() || node() == nullptr || random().Below(6) != 0) return;
+  if (out_.empty() || node() == nullptr || random().Below(2) != 0) return;
   const std::string path = out_[random().Below(out_.size())];
   disk_.Unhang(path + "/flash");
   auto call = std::make_shared<Call>();
@@ -290,6 +288,18 @@ bool World::IsBelow(const BlockId& block) const {
     return below.ns == block.ns && below.group == block.group && below.code == block.code &&
            below.state != Below::State::kGone;
   });
+}
+
+// Whether some record of it, or of what it may hang below, is not in memory, whatever its group: a block that
+// is lost in one of them is cut, and with it all that descends from it.
+bool World::PartlyBelow(const BlockId& block) {
+  if (model_.odd_parents(block.ns)) return true;
+  for (BlockCode code : ChainOf(block.code)) {
+    for (std::uint16_t group = 0; group < realms_[block.ns].groups(); ++group) {
+      if (LookAt({block.ns, group, code}, false).outcome == ReadOutcome::kMiss) return true;
+    }
+  }
+  return false;
 }
 
 // Promise 7: after SIGKILL what flash had acknowledged and could be reached is found again.

@@ -20,11 +20,13 @@ void World::Inject() {
   if (node() != nullptr && random().Below(40) == 0) node()->WantIdle();
   if (flash_) {
     TendDevices();
-    static constexpr Fault kBelow[] = {Fault::kKill,     Fault::kReboot,    Fault::kTorn,      Fault::kReadError,
-                                       Fault::kWriteError, Fault::kShortIo, Fault::kHang,      Fault::kLostFlush,
-                                       Fault::kFlipMedia, Fault::kFlipMedia, Fault::kFlipRead, Fault::kNoSpace,
-                                       Fault::kTakeOut};
-    for (int tries = 0; tries < 3; ++tries) {
+    // The rarer ones have more to wait for.
+    static constexpr Fault kBelow[] = {
+        Fault::kKill,      Fault::kKill,       Fault::kReboot,  Fault::kReboot,   Fault::kTorn,
+        Fault::kTorn,      Fault::kReadError,  Fault::kHang,    Fault::kHang,     Fault::kHang,
+        Fault::kLostFlush, Fault::kLostFlush,  Fault::kNoSpace, Fault::kFlipRead, Fault::kFlipMedia,
+        Fault::kFlipMedia, Fault::kWriteError, Fault::kTakeOut, Fault::kTakeOut,  Fault::kShortIo};
+    for (int tries = 0; tries < 8; ++tries) {
       Fault kind = kBelow[random().Below(std::size(kBelow))];
       if (faults_.Wants(kind) && InjectBelow(kind)) return;
     }
@@ -93,10 +95,10 @@ cistern::Fault World::AskDisk(const IoRequest&) {
   }
 }
 
-bool World::KillSome(Fault kind) {
+bool World::KillSome(Fault kind, bool anyhow) {
   if (nodes_.empty() || nodes_.back()->gone() || nodes_.back()->core()->ended()) return false;
   SimNode& last = *nodes_.back();
-  if (!last.surveyed()) {
+  if (!last.surveyed() && !anyhow) {
     // Mostly in the middle of something, also while it starts.
     if (last.under_way() == 0 && !last.midway() && last.serving()) return false;
     if (!last.midway() && random().Below(4) != 0) return false;

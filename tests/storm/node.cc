@@ -150,7 +150,7 @@ void SimNode::Serve() {
         gone_ = false;
         if (!RunTask(store_->Close())) break;
         core_->stores().DrainAll();
-        gone_ = true;
+        gone_ = closed_ = true;
         (void)around_.idle(*this);
       }
     }
