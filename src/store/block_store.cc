@@ -81,8 +81,10 @@ bool BlockStore::Impl::TendLower() {
   tier_->Tick();
   StartReclaim();
   StartWriters();
-  if (!collected_tombstones_.empty() && !ending_tombstones_ && !lower_.closed() &&
-      *collected_tombstones_.begin() < tier_->oldest_sequence()) {
+  const bool to_end =
+      !collected_tombstones_.empty() && *collected_tombstones_.begin() < tier_->oldest_sequence();
+  // What lies on a device that came back is believed only when the journal names it.
+  if (!ending_tombstones_ && !lower_.closed() && (to_end || tier_->device_ids() != journaled_devices_)) {
     lower_.Spawn(EndTombstones());
   }
   return !Spent() && CleanSome();
