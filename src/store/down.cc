@@ -64,9 +64,14 @@ Task<void> BlockStore::Impl::WriteDown() {
   while (!down_.empty()) {
     std::deque<DownItem> items;
     std::vector<Outgoing> batch;
+    const auto placing = placing_.insert(sequence_);
     co_await GatherDown(items, batch);
-    if (batch.empty()) break;
+    if (batch.empty()) {
+      placing_.erase(placing);
+      break;
+    }
     auto places = co_await tier_->Append(batch);
+    placing_.erase(placing);
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (Spent()) co_await Yield();
       WrittenDown(items[i], places ? (*places)[i] : FlashPlace{});

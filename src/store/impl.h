@@ -408,6 +408,7 @@ class BlockStore::Impl {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> lost_early_;  // regions, before that
   bool reclaiming_ = false;
   std::set<std::uint64_t> collected_tombstones_;  // of what is gone from memory
+  std::multiset<std::uint64_t> placing_;  // the least sequence of each batch that is not on the media yet
   std::vector<std::uint64_t> journaled_devices_;
   bool ending_tombstones_ = false;
   bool scrubbing_ = false;

@@ -120,6 +120,7 @@ Task<void> BlockStore::Impl::MoveRecords(const std::vector<const FlashEntry*>& k
     std::vector<Outgoing> batch;
     std::vector<const FlashEntry*> from;
     std::uint64_t at = 0;
+    const auto placing = placing_.insert(sequence_);
     for (std::size_t i = first; i < first + count; ++i) {
       if (Spent()) co_await Yield();
       const std::span<std::byte> into = buffer.span().subspan(at, keep[i]->record_bytes);
@@ -129,6 +130,8 @@ Task<void> BlockStore::Impl::MoveRecords(const std::vector<const FlashEntry*>& k
           fetched->seal.incarnation() != keep[i]->incarnation || fetched->seal.group() != keep[i]->group) {
         continue;  // it is forgotten with the region
       }
+      // What was dropped meanwhile must not get a sequence above its tombstone's, which would not wait for it.
+      if (FindOnFlash(*keep[i]).first == kNoId) continue;
       DownItem& item = items.emplace_back();
       item.record_bytes = keep[i]->record_bytes;
       const SealView& seal = fetched->seal;
@@ -149,8 +152,12 @@ Task<void> BlockStore::Impl::MoveRecords(const std::vector<const FlashEntry*>& k
       from.push_back(keep[i]);
     }
     first += count;
-    if (batch.empty()) continue;
+    if (batch.empty()) {
+      placing_.erase(placing);
+      continue;
+    }
     auto places = co_await tier_->Append(batch);
+    placing_.erase(placing);
     if (!places) continue;
     for (std::size_t i = 0; i < from.size(); ++i) {
       if (Spent()) co_await Yield();
@@ -234,7 +241,8 @@ Task<void> BlockStore::Impl::EndTombstones() {
       journaled_devices_ = std::move(ids);
     }
   }
-  const std::uint64_t oldest = tier_ == nullptr ? UINT64_MAX : tier_->oldest_sequence();
+  std::uint64_t oldest = tier_ == nullptr ? UINT64_MAX : tier_->oldest_sequence();
+  if (!placing_.empty()) oldest = std::min(oldest, *placing_.begin());
   while (!collected_tombstones_.empty() && *collected_tombstones_.begin() < oldest) {
     if (Spent()) co_await Yield();
     Count();
