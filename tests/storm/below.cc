@@ -104,8 +104,9 @@ bool World::InjectBelow(Fault kind) {
       if (node() == nullptr || out_.size() == flash_->devices.size()) return false;
       auto call = std::make_shared<Call>();
       call->kind = Call::Kind::kTakeOut;
-      call->spec.name = flash_->devices[random().Below(flash_->devices.size())].path;
-      if (std::ranges::find(out_, call->spec.name) != out_.end()) return false;
+      std::size_t which = random().Below(flash_->devices.size());
+      if (std::ranges::find(out_, flash_->devices[which].path) != out_.end()) which ^= 1;
+      call->spec.name = flash_->devices[which].path;
       faults_.Injected(kind);
       call->answered = [this](Call& answer) {
         if (!answer.lost && answer.status.ok()) faults_.Seen(Fault::kTakeOut);
@@ -130,9 +131,9 @@ bool World::InjectBelow(Fault kind) {
 }
 
 std::optional<Fault> World::DueAt(const IoRequest& request) const {
-  static constexpr Fault kReads[] = {Fault::kFlipRead, Fault::kReadError, Fault::kShortIo, Fault::kHang};
-  static constexpr Fault kWrites[] = {Fault::kNoSpace, Fault::kWriteError, Fault::kShortIo, Fault::kHang};
-  static constexpr Fault kSyncs[] = {Fault::kLostFlush, Fault::kWriteError, Fault::kHang};
+  static constexpr Fault kReads[] = {Fault::kHang, Fault::kFlipRead, Fault::kReadError, Fault::kShortIo};
+  static constexpr Fault kWrites[] = {Fault::kHang, Fault::kNoSpace, Fault::kWriteError, Fault::kShortIo};
+  static constexpr Fault kSyncs[] = {Fault::kLostFlush, Fault::kHang, Fault::kWriteError};
   const std::span<const Fault> kinds = request.kind == IoRequest::Kind::kRead    ? std::span<const Fault>(kReads)
                                        : request.kind == IoRequest::Kind::kWrite ? std::span<const Fault>(kWrites)
                                                                                  : std::span<const Fault>(kSyncs);

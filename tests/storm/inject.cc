@@ -25,7 +25,8 @@ void World::Inject() {
         Fault::kKill,      Fault::kKill,       Fault::kReboot,  Fault::kReboot,   Fault::kTorn,
         Fault::kTorn,      Fault::kReadError,  Fault::kHang,    Fault::kHang,     Fault::kHang,
         Fault::kLostFlush, Fault::kLostFlush,  Fault::kNoSpace, Fault::kFlipRead, Fault::kFlipMedia,
-        Fault::kFlipMedia, Fault::kWriteError, Fault::kTakeOut, Fault::kTakeOut,  Fault::kShortIo};
+        Fault::kFlipMedia, Fault::kWriteError, Fault::kTakeOut, Fault::kTakeOut,  Fault::kTakeOut,
+        Fault::kShortIo};
     for (int tries = 0; tries < 8; ++tries) {
       Fault kind = kBelow[random().Below(std::size(kBelow))];
       if (faults_.Wants(kind) && InjectBelow(kind)) return;
@@ -104,8 +105,10 @@ bool World::KillSome(Fault kind, bool anyhow) {
     if (!last.midway() && random().Below(4) != 0) return false;
     if (flash_ && !last.serving() && random().Below(6) != 0) return false;
   }
-  faults_.Injected(kind);
-  faults_.Seen(kind);
+  if (faults_.Wants(kind)) {
+    faults_.Injected(kind);
+    faults_.Seen(kind);
+  }
   KillNode(kind == Fault::kKill ? Death::kKill : kind == Fault::kCrash ? Death::kPowerCut : Death::kReboot);
   return true;
 }
@@ -126,7 +129,7 @@ void World::KillNode(Death death) {
   } else {
     late_.clear();
     power_was_cut_ = true;
-    if (!unsynced_.empty()) {
+    if (!unsynced_.empty() && faults_.Wants(Fault::kTorn)) {
       faults_.Injected(Fault::kTorn);
       faults_.Seen(Fault::kTorn);
     }

@@ -402,7 +402,7 @@ void World::Run() {
     if (nodes_.empty() || nodes_.back()->gone()) Boot();
     LandLate();
     // A power cut shows what a flush did not do, before the next one does it.
-    if (lost_flush_ && random().Below(30) == 0) {
+    if (lost_flush_ && random().Below(8) == 0) {
       KillSome(random().Below(2) == 0 ? Fault::kCrash : Fault::kReboot, true);
     }
     if (planned_ && node() != nullptr && node()->surveyed()) KillSome(planned_kind_);
