@@ -310,9 +310,10 @@ Task<Status> Tier::Impl::BringBack(std::string path) {
   member.empty.clear();
   member.sequences.clear();
   member.live_bytes = 0;
+  // Until it is formatted it has no name that the journal could be told, and nothing is written to it.
+  member.id = 0;
   for (std::uint32_t i = 0; i < member.count; ++i) {
     regions_[member.first + i] = Region();
-    member.free.push_back(member.first + i);
     if (i % 256 == 255) co_await Yield();
   }
   member.file_path = look->file_path;
@@ -321,6 +322,10 @@ Task<Status> Tier::Impl::BringBack(std::string path) {
   if (!status.ok()) {
     member.device.FailedFor("it could not be formatted", status);
     co_return Named(path, status);
+  }
+  for (std::uint32_t i = 0; i < member.count; ++i) {
+    member.free.push_back(member.first + i);
+    if (i % 256 == 255) co_await Yield();
   }
   parts_.log.Log(LogLevel::kInfo, "flash device ", path, ": is back in service, formatted anew");
   co_return Status();

@@ -340,7 +340,7 @@ std::uint64_t Tier::Impl::capacity_bytes() const {
 std::vector<std::uint64_t> Tier::Impl::device_ids() const {
   std::vector<std::uint64_t> ids;
   for (const auto& member : members_) {
-    if (member->device.in_service()) ids.push_back(member->id);
+    if (member->device.in_service() && member->id != 0) ids.push_back(member->id);
   }
   return ids;
 }

@@ -25,7 +25,8 @@ Task<Status> BlockStore::Impl::OpenTier(Revival& revival) {
 Task<void> BlockStore::Impl::TickTier() {
   constexpr std::int64_t kTickUs = 100'000;
   while (recovering_ && !lower_.closed()) {
-    co_await SleepUntil(clock_.Now().PlusUs(kTickUs));
+    const Status slept = co_await SleepUntil(clock_.Now().PlusUs(kTickUs));
+    CISTERN_ASSERT(slept.ok());
     if (recovering_) tier_->Tick();
   }
 }

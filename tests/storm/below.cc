@@ -26,8 +26,7 @@ void World::MakeFlash() {
   flash.region_bytes = kMinRegionBytes << random.Below(3);
   const std::uint64_t devices = 1 + random.Below(2);
   for (std::uint64_t i = 0; i < devices; ++i) {
-    flash.devices.push_back(
-        {Text("flash", i), flash::kSuperBytes + flash.region_bytes * (6 + random.Below(16))});
+    flash.devices.push_back({Text("flash", i), flash::kSuperBytes + flash.region_bytes * (6 + random.Below(16))});
   }
   flash.hang_us = static_cast<std::int64_t>(20'000 + random.Below(500'000));
   if (random.Below(8) == 0) flash.budget_bytes_a_day = 500u << 20;
@@ -105,8 +104,9 @@ bool World::InjectBelow(Fault kind) {
       if (node() == nullptr || out_.size() == flash_->devices.size()) return false;
       auto call = std::make_shared<Call>();
       call->kind = Call::Kind::kTakeOut;
-      call->spec.name = flash_->devices[random().Below(flash_->devices.size())].path;
-      if (std::ranges::find(out_, call->spec.name) != out_.end()) return false;
+      std::size_t which = random().Below(flash_->devices.size());
+      if (std::ranges::find(out_, flash_->devices[which].path) != out_.end()) which ^= 1;
+      call->spec.name = flash_->devices[which].path;
       faults_.Injected(kind);
       call->answered = [this](Call& answer) {
         if (!answer.lost && answer.status.ok()) faults_.Seen(Fault::kTakeOut);
@@ -124,20 +124,19 @@ bool World::InjectBelow(Fault kind) {
       // Now and then so many in a row that the device goes out for it.
       due = kind == Fault::kHang || kind == Fault::kLostFlush ? 1
             : random().Below(12) == 0                         ? 9
-                                      : 1 + static_cast<std::uint32_t>(random().Below(3));
+                                                              : 1 + static_cast<std::uint32_t>(random().Below(3));
       return true;
     }
   }
 }
 
 std::optional<Fault> World::DueAt(const IoRequest& request) const {
-  static constexpr Fault kReads[] = {Fault::kFlipRead, Fault::kReadError, Fault::kShortIo, Fault::kHang};
-  static constexpr Fault kWrites[] = {Fault::kNoSpace, Fault::kWriteError, Fault::kShortIo, Fault::kHang};
-  static constexpr Fault kSyncs[] = {Fault::kLostFlush, Fault::kWriteError, Fault::kHang};
-  const std::span<const Fault> kinds = request.kind == IoRequest::Kind::kRead ? std::span<const Fault>(kReads)
-                                       : request.kind == IoRequest::Kind::kWrite
-                                           ? std::span<const Fault>(kWrites)
-                                           : std::span<const Fault>(kSyncs);
+  static constexpr Fault kReads[] = {Fault::kHang, Fault::kFlipRead, Fault::kReadError, Fault::kShortIo};
+  static constexpr Fault kWrites[] = {Fault::kHang, Fault::kNoSpace, Fault::kWriteError, Fault::kShortIo};
+  static constexpr Fault kSyncs[] = {Fault::kLostFlush, Fault::kHang, Fault::kWriteError};
+  const std::span<const Fault> kinds = request.kind == IoRequest::Kind::kRead    ? std::span<const Fault>(kReads)
+                                       : request.kind == IoRequest::Kind::kWrite ? std::span<const Fault>(kWrites)
+                                                                                 : std::span<const Fault>(kSyncs);
   for (Fault kind : kinds) {
     // A node that starts waits for a device that hangs as long as it takes.
     if (kind == Fault::kHang && (nodes_.empty() || !nodes_.back()->serving())) continue;
@@ -202,8 +201,7 @@ bool World::FlipMedia() {
     if (!live) return false;
     const std::uint64_t last = start + flash_->region_bytes - geometry_.alignment;
     const auto locator = flash::DecodeLocator(bytes.subspan(last, flash::kSectorBytes));
-    const std::uint64_t table =
-        locator ? start + std::uint64_t{locator->table_unit} * geometry_.alignment : last;
+    const std::uint64_t table = locator ? start + std::uint64_t{locator->table_unit} * geometry_.alignment : last;
     switch (random().Below(10)) {
       case 0: at = start + random().Below(64); break;
       case 1: at = last + random().Below(64); break;
@@ -240,12 +238,9 @@ bool World::MediaDamaged() {
   return !media_marks_.empty();
 }
 
-// As whoever runs the node: what went out is brought back when it can be, and a power cut comes soon where
-// one has to show what a flush did not do.
+// As whoever runs the node: what went out is brought back when it can be.
 void World::TendDevices() {
-  if (lost_flush_ && random().Below(4) == 0)
-    KillSome(random().Below(2) == 0 ? Fault::kCrash : Fault::kReboot);
-  if (out_.empty() || node() == nullptr || random().Below(6) != 0) return;
+  if (out_.empty() || node() == nullptr || random().Below(2) != 0) return;
   const std::string path = out_[random().Below(out_.size())];
   disk_.Unhang(path + "/flash");
   auto call = std::make_shared<Call>();
@@ -281,8 +276,7 @@ std::vector<Below> World::Doubts(SimNode& node) {
 std::uint64_t World::Changes(SimNode& node) {
   const StoreCounters& c = node.store().counters();
   return Cuts() + c.evicted.value() + c.demoted.value() + c.evicted_below.value() + c.dropped.value() +
-         c.moved_below.value() + c.reclaimed.value() + c.published.value() + c.fetched.value() +
-         device_faults_;
+         c.moved_below.value() + c.reclaimed.value() + c.published.value() + c.fetched.value() + device_faults_;
 }
 
 void World::Told(SimNode& node, std::vector<Below> blocks) {
@@ -295,6 +289,18 @@ bool World::IsBelow(const BlockId& block) const {
     return below.ns == block.ns && below.group == block.group && below.code == block.code &&
            below.state != Below::State::kGone;
   });
+}
+
+// Whether some record of it, or of what it may hang below, is not in memory, whatever its group: a block that
+// is lost in one of them is cut, and with it all that descends from it.
+bool World::PartlyBelow(const BlockId& block) {
+  if (model_.odd_parents(block.ns)) return true;
+  for (BlockCode code : ChainOf(block.code)) {
+    for (std::uint16_t group = 0; group < realms_[block.ns].groups(); ++group) {
+      if (LookAt({block.ns, group, code}, false).outcome == ReadOutcome::kMiss) return true;
+    }
+  }
+  return false;
 }
 
 // Promise 7: after SIGKILL what flash had acknowledged and could be reached is found again.

@@ -20,11 +20,14 @@ void World::Inject() {
   if (node() != nullptr && random().Below(40) == 0) node()->WantIdle();
   if (flash_) {
     TendDevices();
+    // The rarer ones have more to wait for.
     static constexpr Fault kBelow[] = {
-        Fault::kKill,     Fault::kReboot,  Fault::kTorn,      Fault::kReadError, Fault::kWriteError,
-        Fault::kShortIo,  Fault::kHang,    Fault::kLostFlush, Fault::kFlipMedia, Fault::kFlipMedia,
-        Fault::kFlipRead, Fault::kNoSpace, Fault::kTakeOut};
-    for (int tries = 0; tries < 3; ++tries) {
+        Fault::kKill,      Fault::kKill,       Fault::kReboot,  Fault::kReboot,   Fault::kTorn,
+        Fault::kTorn,      Fault::kReadError,  Fault::kHang,    Fault::kHang,     Fault::kHang,
+        Fault::kLostFlush, Fault::kLostFlush,  Fault::kNoSpace, Fault::kFlipRead, Fault::kFlipMedia,
+        Fault::kFlipMedia, Fault::kWriteError, Fault::kTakeOut, Fault::kTakeOut,  Fault::kTakeOut,
+        Fault::kShortIo};
+    for (int tries = 0; tries < 8; ++tries) {
       Fault kind = kBelow[random().Below(std::size(kBelow))];
       if (faults_.Wants(kind) && InjectBelow(kind)) return;
     }
@@ -93,17 +96,19 @@ cistern::Fault World::AskDisk(const IoRequest&) {
   }
 }
 
-bool World::KillSome(Fault kind) {
+bool World::KillSome(Fault kind, bool anyhow) {
   if (nodes_.empty() || nodes_.back()->gone() || nodes_.back()->core()->ended()) return false;
   SimNode& last = *nodes_.back();
-  if (!last.surveyed()) {
+  if (!last.surveyed() && !anyhow) {
     // Mostly in the middle of something, also while it starts.
     if (last.under_way() == 0 && !last.midway() && last.serving()) return false;
     if (!last.midway() && random().Below(4) != 0) return false;
     if (flash_ && !last.serving() && random().Below(6) != 0) return false;
   }
-  faults_.Injected(kind);
-  faults_.Seen(kind);
+  if (faults_.Wants(kind)) {
+    faults_.Injected(kind);
+    faults_.Seen(kind);
+  }
   KillNode(kind == Fault::kKill ? Death::kKill : kind == Fault::kCrash ? Death::kPowerCut : Death::kReboot);
   return true;
 }
@@ -124,7 +129,7 @@ void World::KillNode(Death death) {
   } else {
     late_.clear();
     power_was_cut_ = true;
-    if (!unsynced_.empty()) {
+    if (!unsynced_.empty() && faults_.Wants(Fault::kTorn)) {
       faults_.Injected(Fault::kTorn);
       faults_.Seen(Fault::kTorn);
     }

@@ -138,8 +138,11 @@ void SimNode::Serve() {
       }
       if (core_->dead()) break;
       if (around_.flash && !Survey()) break;
+      // That took its time, in which something may have come to an end.
+      const bool more_now = around_.flash && store_->Tick();
+      if (core_->dead()) break;
       core_->stores().DrainAll();
-      if (!around_.idle(*this)) {
+      if (more_now || !around_.idle(*this)) {
         gone_ = false;
         scheduler_.WaitFor(static_cast<std::int64_t>(20 + scheduler_.random().Below(500)));
         continue;
@@ -150,7 +153,8 @@ void SimNode::Serve() {
         gone_ = false;
         if (!RunTask(store_->Close())) break;
         core_->stores().DrainAll();
-        gone_ = true;
+        while (store_->Tick()) Turn();
+        gone_ = closed_ = true;
         (void)around_.idle(*this);
       }
     }

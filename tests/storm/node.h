@@ -149,6 +149,8 @@ class SimNode {
   // Asks where blocks are that are not in memory, tells it, and stops; to be killed then.
   void WantSurvey() { want_survey_ = true; }
   bool surveyed() const { return surveyed_; }
+  // Nothing goes on any more between memory and flash.
+  bool closed() const { return closed_; }
   // Ends in order when it is idle.
   void End() { ending_ = true; }
 
@@ -198,7 +200,7 @@ class SimNode {
   std::vector<CallPtr> open_;  // sent and not answered
   Status start_;
   bool serving_ = false, gone_ = false, ending_ = false, want_idle_ = false;
-  bool want_survey_ = false, surveyed_ = false;
+  bool closed_ = false, want_survey_ = false, surveyed_ = false;
   Random random_;
 };
 

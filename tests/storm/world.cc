@@ -402,6 +402,10 @@ void World::Run() {
     if (!scheduler_.Step()) break;
     if (nodes_.empty() || nodes_.back()->gone()) Boot();
     LandLate();
+    // A power cut shows what a flush did not do, before the next one does it.
+    if (lost_flush_ && random().Below(8) == 0) {
+      KillSome(random().Below(2) == 0 ? Fault::kCrash : Fault::kReboot, true);
+    }
     if (planned_ && node() != nullptr && node()->surveyed()) KillSome(planned_kind_);
     if (std::exchange(delicate_, false) && faults_.Wants(Fault::kCrash)) InjectOne(Fault::kCrash);
     if (scheduler_.switches() < next_fault) continue;

@@ -224,7 +224,8 @@ class World {
   void Inject();
   bool InjectOne(Fault kind);
   void KillNode(Death death);
-  bool KillSome(Fault kind);
+  // Where `anyhow`, also when nothing is under way.
+  bool KillSome(Fault kind, bool anyhow = false);
   void FormatMemory();
   bool FlipRecord(Fault kind);
   std::optional<Somewhere> SomeRecord();
@@ -247,6 +248,7 @@ class World {
   void Told(SimNode& node, std::vector<Below> blocks);
   std::uint64_t Changes(SimNode& node);
   void CheckWarmBelow(SimNode& node);
+  bool PartlyBelow(const BlockId& block);
   void NoteStart(const Status& status);
   cistern::Fault AskDisk(const IoRequest& request);
 
