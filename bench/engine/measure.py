@@ -4,14 +4,15 @@ installed one: `PYTHONPATH=build/release/python .cache/venv-engine/bin/python be
 
     first    first token of 4,096 tokens that are known against computing them, median of 5; the same after kill -9
              and restart of node and engine
-    miss     a workload in which nothing is known, connector on against off, interleaved pairs: first token and
-             throughput, median of the ratios with its 95 % interval
-    saving   step time while blocks are being saved, against no connector, interleaved
+    miss     a workload in which nothing is known, connector on against off, interleaved pairs in several starts of
+             both engines: first token and time for a batch (throughput), median of the ratios with its 95 % interval
+    saving   step time while blocks are being saved, against no connector, in the same way
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
@@ -24,6 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "engine"))
 
 import model as models  # noqa: E402
 from harness import Engine, Node, prompt, transfer_config  # noqa: E402
+
+Work = Callable[[Engine, int], float]
+"""The seconds that an engine took for the work of this number; the same number is the same prompts."""
 
 KNOWN_TOKENS = 4096
 
@@ -42,17 +46,27 @@ answer = taken[:-1]
 """
 
 
-ON_ONE_CORE = {"VLLM_CPU_OMP_THREADS_BIND": "0"}
-"""Where both engines of a comparison compute. Left alone, vLLM keeps one core free, with a connector two, and where
-there are no more than that none: with two cores the engine with a connector would compute on twice as many."""
+STEADY = {"VLLM_CPU_OMP_THREADS_BIND": "0", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""Of both engines of a comparison. They compute on one core: left alone, vLLM keeps one core free, with a connector
+two, and where there are no more than that none, so that with two cores the engine with a connector would compute on
+twice as many. And they ask for huge pages, so that it matters less where an engine's memory happens to lie."""
+
+STUDENT_95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""Student's t for 2 to 10 values; what is between that and the normal distribution's 1.96 is not worth a table."""
 
 
-def interval(ratios: list[float]) -> tuple[float, float, float]:
-    """The median and its 95 % interval by order statistics (no assumption about the distribution)."""
-    ordered, count = sorted(ratios), len(ratios)
-    spread = 0.98 * count**0.5
-    low, high = max(0, int(count / 2 - spread)), min(count - 1, int(count / 2 + spread))
-    return statistics.median(ordered), ordered[low], ordered[high]
+def interval(by_start: list[list[float]]) -> tuple[float, float, float]:
+    """The median, and its 95 % interval. Engines differ for as long as they live: on small pages, of two the one that
+    was started first was seen to be up to a quarter faster, whichever it was. So the ratios of one start agree with
+    each other and not with the next start's, in which the other engine comes first. What is drawn at random is two
+    such starts, and their value is the geometric mean of the two medians, in which the order cancels. The median is
+    of these values; the interval is Student's about their mean."""
+    medians = [statistics.median(ratios) for ratios in by_start]
+    values = [(one * other) ** 0.5 for one, other in zip(medians[::2], medians[1::2], strict=True)]
+    student = STUDENT_95[min(len(values), len(STUDENT_95) + 1) - 2]
+    half = student * statistics.stdev(values) / len(values) ** 0.5
+    mean = statistics.mean(values)
+    return statistics.median(values), mean - half, mean + half
 
 
 def row(name: str, **values: Any) -> dict[str, Any]:
@@ -62,8 +76,10 @@ def row(name: str, **values: Any) -> dict[str, Any]:
 
 
 def took(engine: Engine, prompts: list[list[int]], answer: int) -> float:
-    (first, *_) = engine.generate(prompts, max_tokens=answer)
-    seconds = first["took"]
+    """Of prompts that are not known."""
+    outputs = engine.generate(prompts, max_tokens=answer)
+    assert not any((one["params"] or {}).get("cistern.loaded_tokens") for one in outputs), outputs
+    seconds = outputs[0]["took"]
     assert isinstance(seconds, float)
     return seconds
 
@@ -110,93 +126,103 @@ def first(model: Path, rounds: int, dtype: str) -> list[dict[str, Any]]:
     return rows
 
 
-def pairs(engines: tuple[Engine, Engine], count: int, work: Callable[[Engine], Callable[[int], float]]) -> list[float]:
-    """Ratios of the first engine to the second over work of the same size. Each runs once before and once after the
-    other. Who waits is stopped, once it has nothing left to save: an engine polls for a while after its answer, and
-    who came second would be half as slow again, with or without a connector."""
-    ratios = []
-    engines[1].pause()
+def pairs(on: Engine, off: Engine, count: int, work: Work, begins: int) -> list[float]:
+    """Ratios of an engine with the connector to one without over work of the same size. Each runs once before and
+    once after the other. Who waits is stopped, once it has nothing left to save: an engine polls for a while after
+    its answer, and who came second would be half as slow again, with or without a connector."""
+    engines, ratios = (on, off), []
+    engines[1 - begins].pause()
     for number in range(count):
         taken = [0.0, 0.0]
-        for turn, which in enumerate((0, 1, 1, 0)):
+        for turn, which in enumerate((begins, 1 - begins, 1 - begins, begins)):
             if turn in (1, 3):
                 forget(engines[1 - which])
                 engines[1 - which].pause()
                 engines[which].go_on()
             forget(engines[which])
-            taken[which] += work(engines[which])(2 * number + turn // 2)
+            taken[which] += work(engines[which], 2 * number + turn // 2)
         ratios.append(taken[0] / taken[1])
-    engines[1].go_on()
+    engines[1 - begins].go_on()
     return ratios
 
 
-def miss(model: Path, rounds: int, dtype: str) -> list[dict[str, Any]]:
-    more = {"processes": True, "dtype": dtype, "kv_bytes": 200_000_000, "max_model_len": 4096}
+def compared(model: Path, starts: int, count: int, works: dict[str, Work], **more: Any) -> list[dict[str, Any]]:
+    """A row for each work: the ratios of `count` pairs in each of so many starts of both engines and their node; now
+    the one is started first and runs first, now the other."""
+    found: dict[str, list[list[float]]] = {name: [] for name in works}
+    for start in range(starts):
+        begins = start % 2
+        with contextlib.ExitStack() as stack:
+            node = stack.enter_context(Node(memory="512MiB"))
+            connectors = [transfer_config(node, min_load_tokens=0), None]
+            engines: dict[int, Engine] = {}
+            for which in (begins, 1 - begins):
+                engines[which] = stack.enter_context(Engine(model, connectors[which], STEADY, **more))
+            for name, work in works.items():
+                for engine in engines.values():
+                    work(engine, -1)
+                ratios = pairs(engines[0], engines[1], count, work, begins)
+                found[name].append(ratios)
+                row(f"{name}, start {start + 1}", median=statistics.median(ratios), least=min(ratios),
+                    most=max(ratios))
+            assert node.status()["now"]["blocks"] > 0, "nothing was saved"
     rows = []
-    with Node(memory="512MiB") as node:
-        with (
-            Engine(model, transfer_config(node, min_load_tokens=0), ON_ONE_CORE, **more) as on,
-            Engine(model, None, ON_ONE_CORE, **more) as off,
-        ):
-            for engine in (on, off):
-                engine.generate([prompt(5000, 900, 2000)], max_tokens=8)
-
-            def one(engine: Engine) -> Callable[[int], float]:
-                return lambda number: took(engine, [prompt(number, 1000, 2000)], 1)
-
-            def batch(engine: Engine) -> Callable[[int], float]:
-                return lambda number: took(
-                    engine, [prompt(10_000 + 10 * number + i, 500, 2000) for i in range(4)], 32
-                )
-
-            for name, work in (("first_token", one), ("throughput", batch)):
-                ratios = pairs((on, off), rounds, work)
-                median, low, high = interval(ratios)
-                rows.append(row(f"all_miss_{name}_on_over_off", pairs=rounds, median=median, low_95=low, high_95=high))
+    for name, by_start in found.items():
+        median, low, high = interval(by_start)
+        rows.append(row(name, starts=starts, pairs=starts * count, median=median, low_95=low, high_95=high))
     return rows
 
 
-def saving(model: Path, rounds: int, dtype: str) -> list[dict[str, Any]]:
-    more = {"dtype": dtype, "kv_bytes": 200_000_000, "max_model_len": 4096, "engine": {"max_num_batched_tokens": 512}}
-    with Node(memory="512MiB") as node:
-        with (
-            Engine(model, transfer_config(node, min_load_tokens=0), ON_ONE_CORE, **more) as on,
-            Engine(model, None, ON_ONE_CORE, **more) as off,
-        ):
-            def steps(engine: Engine) -> Callable[[int], float]:
-                def work(number: int) -> float:
-                    prompts = [prompt(20_000 + 10 * number + i, 1500, 2000) for i in range(2)]
-                    taken = engine.run(STEPS, prompts=prompts, answer=24, round=number)
-                    return sum(taken) / len(taken)
+def miss(model: Path, starts: int, count: int, dtype: str) -> list[dict[str, Any]]:
+    def first_token(engine: Engine, number: int) -> float:
+        return took(engine, [prompt(5_000 + number, 1000, 2000)], 1)
 
-                return work
+    def throughput(engine: Engine, number: int) -> float:
+        return took(engine, [prompt(10_000 + 10 * number + i, 500, 2000) for i in range(4)], 32)
 
-            for engine in (on, off):
-                steps(engine)(-1)
-            ratios = pairs((on, off), rounds, steps)
-            saved = on.ask("counted")["published_blocks"]
-    median, low, high = interval(ratios)
-    name = "step_time_while_saving_on_over_off"
-    return [row(name, pairs=rounds, blocks=saved, median=median, low_95=low, high_95=high)]
+    works = {
+        "all_miss_first_token_on_over_off": first_token,
+        "all_miss_throughput_on_over_off": throughput,
+    }
+    return compared(model, starts, count, works, processes=True, dtype=dtype, kv_bytes=200_000_000, max_model_len=4096)
+
+
+def saving(model: Path, starts: int, count: int, dtype: str) -> list[dict[str, Any]]:
+    def steps(engine: Engine, number: int) -> float:
+        prompts = [prompt(20_000 + 10 * number + i, 1500, 2000) for i in range(2)]
+        taken = engine.run(STEPS, prompts=prompts, answer=24, round=number)
+        return sum(taken) / len(taken)
+
+    return compared(
+        model, starts, count, {"step_time_while_saving_on_over_off": steps}, dtype=dtype, kv_bytes=200_000_000,
+        max_model_len=4096, engine={"max_num_batched_tokens": 512},
+    )
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("what", nargs="*", default=["first", "miss", "saving"], help="default: all three")
-    ask.add_argument("--rounds", type=int, default=0, help="of each; default 5 for first, 30 pairs for the others")
+    ask.add_argument("--rounds", type=int, default=5, help="of first; default 5")
+    ask.add_argument("--starts", type=int, default=6, help="of both engines, for miss and saving: 4, 6, ..; default 6")
+    ask.add_argument("--pairs", type=int, default=5, help="of each start; default 5")
     ask.add_argument("--dtype", default="float32")
     ask.add_argument("--json", action="store_true", help="one object on standard output")
     given = ask.parse_args()
-    work = {"first": (first, 5), "miss": (miss, 30), "saving": (saving, 30)}
+    measurements: dict[str, Callable[[Path], list[dict[str, Any]]]] = {
+        "first": lambda model: first(model, given.rounds, given.dtype),
+        "miss": lambda model: miss(model, given.starts, given.pairs, given.dtype),
+        "saving": lambda model: saving(model, given.starts, given.pairs, given.dtype),
+    }
     for name in given.what:
-        if name not in work:
-            ask.error(f"there is no measurement {name!r}; there are: {', '.join(work)}")
+        if name not in measurements:
+            ask.error(f"there is no measurement {name!r}; there are: {', '.join(measurements)}")
+    if given.starts < 4 or given.starts % 2:
+        ask.error("--starts: each engine comes first in half of them, and an interval takes 4 or more")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         model = models.write(Path(folder) / "model", models.LLAMA)
         for name in given.what:
-            measure, rounds = work[name]
-            rows += measure(model, given.rounds or rounds, given.dtype)
+            rows += measurements[name](model)
     if given.json:
         print(json.dumps({"rows": rows}))
 

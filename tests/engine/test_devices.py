@@ -86,12 +86,47 @@ def test_what_one_body_saves_the_other_loads(node: Node, saver: str, loader: str
         for cache, other, old in zip(target, source, before, strict=True):
             assert torch.equal(cache[[1, 8, 3]], other[[7, 2, 5]])
             assert torch.equal(cache[[0, 2, 4, 5, 6, 7]], old[[0, 2, 4, 5, 6, 7]])
-        # A block that is not there: reported, and of a staged load nothing reaches the device.
+        # A block that is not there: reported, and its page stays what it was.
         number = back.load(Batch(namespace, 0, 0, [keys[0], bytes(31) + b"x"], [4, 6], 5_000_000))
         (done,) = drain(back)
         assert done.id == number and done.outcomes[1] != Code.OK
         if loader == "staged":
-            assert all(torch.equal(cache[[4, 6]], old[[4, 6]]) for cache, old in zip(target, before, strict=True))
+            assert all(torch.equal(cache[6], old[6]) for cache, old in zip(target, before, strict=True))
+        out.close()
+        back.close()
+
+
+@pytest.mark.parametrize("slots", [1, 3, 8])
+def test_what_staging_has_no_room_for_goes_in_pieces(node: Node, slots: int) -> None:
+    (source, from_layout), (target, to_layout) = make(1), make(2)
+    with Store.connect(node.socket) as store:
+        namespace = store.attach(
+            NamespaceSpec({"test": f"pieces {slots}"}, groups=(Group("g", part_bytes=(from_layout.page_bytes,)),))
+        )
+        keys, puts = [bytes([i]) * 32 for i in range(1, 9)], [new_put_id() for _ in range(8)]
+        parents = [None, *keys[:-1]]
+        out = StagedMover(store, [from_layout], LateStreams(), 0, staging_bytes=slots * from_layout.page_bytes)
+        saves = [
+            out.save(Batch(namespace, 0, 0, keys[a:b], range(a + 1, b + 1), 5_000_000, 0, parents[a:b], puts[a:b]))
+            for a, b in ((0, 5), (5, 8))
+        ]
+        done = drain(out)
+        assert sorted(one.id for one in done) == saves and not any(any(one.outcomes) for one in done), done
+        assert store.publish(namespace, puts) == 8
+        back = StagedMover(store, [to_layout], LateStreams(), 0, staging_bytes=slots * to_layout.page_bytes)
+        # Both at once: the second waits for room. Page 8 - i takes block i.
+        loads = [
+            back.load(Batch(namespace, 0, 0, keys[a:b], range(8 - a, 8 - b, -1), 5_000_000))
+            for a, b in ((0, 5), (5, 8))
+        ]
+        done = drain(back)
+        assert sorted(one.id for one in done) == loads and not any(any(one.outcomes) for one in done), done
+        for cache, other in zip(target, source, strict=True):
+            assert torch.equal(cache[1:].flip(0), other[1:])
+        # No room until the deadline: reported as such, and nothing else.
+        late = back.load(Batch(namespace, 0, 0, keys, range(1, 9), 0))
+        (one,) = drain(back)
+        assert one.id == late and set(one.outcomes) == {Code.TOO_LATE}, one
         out.close()
         back.close()
 

@@ -108,13 +108,14 @@ def test_ranks_share_and_survive_their_node(small: Path, node: Node, parallel: d
 
 @PARALLEL
 def test_pages_reused_while_ranks_copy_them(small: Path, parallel: dict[str, Any]) -> None:
-    """As test_races.py has it for one rank. Compared with what the same ranks save with time and room for all."""
+    """As test_races.py has it for one rank. Compared with what the same ranks save with time and room for all. One page
+    is on its way at a time, for long: ranks that share two cores compute hardly faster than they copy."""
     import numpy as np
 
     found = []
     for slow in (True, False):
         tight: dict[str, Any] = {
-            "kv_bytes": BLOCKS * PAGE // 2 + 1000, "max_bytes_per_s": SLOW // 2, "max_pages_share": 0.4,
+            "kv_bytes": BLOCKS * PAGE // 2 + 1000, "max_bytes_per_s": SLOW // 8, "max_pages_share": 0.1,
         }
         with Node() as node, ranks(
             small, node, parallel, model_len=640, engine={"max_num_seqs": 5, "max_num_batched_tokens": 640},

@@ -9,12 +9,13 @@ look at it.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from .. import Busy, Code, Done, Namespace, Pages, Store, Transfers
+from .. import Code, Done, Namespace, Pages, Store, Transfers
 from .layout import Fragment, Layout
 
 if TYPE_CHECKING:
@@ -175,10 +176,33 @@ class TorchStreams:
 
 
 @dataclass
-class _Staged:
+class _Whole:
+    """What was asked for, and how far it is."""
+
     number: int
+    kind: Literal["load", "save"]
     batch: Batch
-    first_slot: int
+    began: float
+    pieces: int
+    """Not done yet."""
+    outcomes: bytearray
+    states: bytearray
+    moved_bytes: int = 0
+    message: str = ""
+
+    @property
+    def passed_us(self) -> int:
+        return int((time.monotonic() - self.began) * 1e6)
+
+
+@dataclass
+class _Piece:
+    """Some neighbouring blocks of it, which go through staging together."""
+
+    whole: _Whole
+    first: int
+    batch: Batch
+    first_slot: int = 0
     event: Any = None
     done: Done | None = None
 
@@ -211,12 +235,15 @@ class _Slots:
 
 
 STAGING_BYTES = 256 << 20
+PIECES = 4
+"""That staging has room for: one is copied by the device while the store has another, and a third waits."""
 
 
 class StagedMover:
     """Pages on a device, moved through slots of pinned host memory: save = device to slots, then slots to the
-    store; load = the store to slots, then slots to the device. A load of which not every block came is reported
-    as none: nothing of it was copied to the device."""
+    store; load = the store to slots, then slots to the device. What is more than staging has room for goes in
+    pieces, one after the other; what waits for room, waits until its deadline. A piece of a load of which not every
+    block came is reported as none: nothing of it was copied to the device."""
 
     def __init__(
         self, store: Store, layouts: Sequence[Layout], streams: Streams, max_bytes_per_s: int,
@@ -237,35 +264,25 @@ class StagedMover:
             Pages([(base, slot_bytes, layout.page_bytes)], slots, keep=self._staging) for layout in layouts
         ]
         self._slots = _Slots(slots)
-        self._to_host: deque[_Staged] = deque()
-        self._to_device: deque[_Staged] = deque()
-        self._inner: dict[int, _Staged] = {}
+        self._piece_blocks = max(1, slots // PIECES)
+        self._loads: deque[_Piece] = deque()
+        self._saves: deque[_Piece] = deque()
+        self._to_host: deque[_Piece] = deque()
+        self._to_device: deque[_Piece] = deque()
+        self._inner: dict[int, _Piece] = {}
         self._done: list[Done] = []
         self._next = 1
 
     @property
     def in_flight(self) -> int:
-        return len(self._to_host) + len(self._to_device) + len(self._inner) + len(self._done)
+        moving = len(self._to_host) + len(self._to_device) + len(self._inner)
+        return len(self._loads) + len(self._saves) + moving + len(self._done)
 
     def load(self, batch: Batch) -> int:
-        staged = self._stage(batch)
-        pages = self._slot_pages[batch.group]
-        self._inner_start(staged, lambda: _submit_load(self._transfers, batch, pages, list(staged.slots)))
-        return staged.number
+        return self._ask("load", batch, self._loads)
 
     def save(self, batch: Batch) -> int:
-        staged = self._stage(batch)
-        host = self._host_rows(staged)
-        views = self._views[batch.group]
-
-        def gather() -> None:
-            rows = self._torch.tensor(list(batch.pages), dtype=self._torch.int64).to(views[0].device)
-            taken = [view.index_select(0, rows) for view in views]
-            host.copy_(taken[0] if len(taken) == 1 else self._torch.cat(taken, dim=1), non_blocking=True)
-
-        staged.event = self._streams.after_compute(gather)
-        self._to_host.append(staged)
-        return staged.number
+        return self._ask("save", batch, self._saves)
 
     def poll(self) -> list[Done]:
         while self._to_host and self._streams.reached(self._to_host[0].event):
@@ -274,6 +291,7 @@ class StagedMover:
             self._inner_done(done)
         while self._to_device and self._streams.reached(self._to_device[0].event):
             self._finish(self._to_device.popleft())
+        self._begin()
         done_now, self._done = self._done, []
         return done_now
 
@@ -291,49 +309,83 @@ class StagedMover:
         return self.poll()
 
     def close(self) -> None:
-        for staged in (*self._to_host, *self._to_device):
-            self._streams.wait(staged.event)
+        for piece in (*self._to_host, *self._to_device):
+            self._streams.wait(piece.event)
         self._transfers.close()
 
     # -- inside
 
-    def _stage(self, batch: Batch) -> _Staged:
-        first = self._slots.take(len(batch.keys))
-        if first is None:
-            raise Busy(f"staging: no {len(batch.keys)} pages in a row are free")
-        staged = _Staged(self._next, batch, first)
+    def _ask(self, kind: Literal["load", "save"], batch: Batch, waiting: deque[_Piece]) -> int:
+        count, size = len(batch.keys), self._piece_blocks
+        whole = _Whole(
+            self._next, kind, batch, time.monotonic(), pieces=-(-count // size),
+            outcomes=bytearray([Code.TOO_LATE]) * count, states=bytearray(count if kind == "save" else 0),
+        )
         self._next += 1
-        return staged
+        waiting.extend(_Piece(whole, first, _part(batch, first, first + size)) for first in range(0, count, size))
+        self._begin()
+        return whole.number
 
-    def _host_rows(self, staged: _Staged) -> torch.Tensor:
-        size = self._layouts[staged.batch.group].page_bytes
-        return self._staging[staged.first_slot : staged.first_slot + len(staged.batch.keys), :size]
+    def _begin(self) -> None:
+        """Starts what there is room for. Loads go first: requests wait for them."""
+        for waiting in (self._loads, self._saves):
+            for piece in [one for one in waiting if one.whole.passed_us >= one.batch.deadline_us]:
+                waiting.remove(piece)
+                self._report(piece, "staging had no room until the deadline")
+        for waiting, start in ((self._loads, self._start_load), (self._saves, self._start_save)):
+            while waiting:
+                first = self._slots.take(len(waiting[0].batch.keys))
+                if first is None:
+                    return
+                piece = waiting.popleft()
+                piece.first_slot = first
+                start(piece)
 
-    def _inner_start(self, staged: _Staged, start: Callable[[], int]) -> None:
+    def _start_load(self, piece: _Piece) -> None:
+        self._start_inner(piece, _submit_load)
+
+    def _start_save(self, piece: _Piece) -> None:
+        host, batch = self._host_rows(piece), piece.batch
+        views = self._views[batch.group]
+
+        def gather() -> None:
+            rows = self._torch.tensor(list(batch.pages), dtype=self._torch.int64).to(views[0].device)
+            taken = [view.index_select(0, rows) for view in views]
+            host.copy_(taken[0] if len(taken) == 1 else self._torch.cat(taken, dim=1), non_blocking=True)
+
+        piece.event = self._streams.after_compute(gather)
+        self._to_host.append(piece)
+
+    def _save_from_slots(self, piece: _Piece) -> None:
+        self._start_inner(piece, _submit_save)
+
+    def _start_inner(self, piece: _Piece, submit: Callable[[Transfers, Batch, Pages, Sequence[int]], int]) -> None:
+        passed_us, batch = piece.whole.passed_us, piece.batch
+        left = replace(
+            batch, deadline_us=max(1, batch.deadline_us - passed_us),
+            worth_us=max(1, batch.worth_us - passed_us) if batch.worth_us else 0,
+        )
         try:
-            self._inner[start()] = staged
-        except BaseException:
-            self._slots.give(staged.first_slot, len(staged.batch.keys))
-            raise
-
-    def _save_from_slots(self, staged: _Staged) -> None:
-        pages = self._slot_pages[staged.batch.group]
-        try:
-            self._inner_start(staged, lambda: _submit_save(self._transfers, staged.batch, pages, list(staged.slots)))
+            number = submit(self._transfers, left, self._slot_pages[batch.group], list(piece.slots))
         except Exception as error:  # reported, like any other end
-            self._done.append(_all_failed(staged, "save", str(error)))
+            self._finish(piece, str(error))
+            return
+        self._inner[number] = piece
+
+    def _host_rows(self, piece: _Piece) -> torch.Tensor:
+        size = self._layouts[piece.batch.group].page_bytes
+        return self._staging[piece.first_slot : piece.first_slot + len(piece.batch.keys), :size]
 
     def _inner_done(self, done: Done) -> None:
-        staged = self._inner.pop(done.id)
-        staged.done = done._replace(id=staged.number)
+        piece = self._inner.pop(done.id)
+        if done.kind == "load" and any(done.outcomes):
+            self._finish(piece, done.message)
+            return
+        piece.done = done
         if done.kind == "save":
-            self._finish(staged)
+            self._finish(piece)
             return
-        if any(done.outcomes):
-            staged.done = _all_failed(staged, "load", done.message)
-            self._finish(staged)
-            return
-        host, batch = self._host_rows(staged), staged.batch
+        host, batch = self._host_rows(piece), piece.batch
         layout, views = self._layouts[batch.group], self._views[batch.group]
 
         def scatter() -> None:
@@ -343,18 +395,40 @@ class StagedMover:
                 view.index_copy_(0, rows, taken[:, first : first + fragment.bytes])
                 first += fragment.bytes
 
-        staged.event = self._streams.after_compute(scatter)
-        self._to_device.append(staged)
+        piece.event = self._streams.after_compute(scatter)
+        self._to_device.append(piece)
 
-    def _finish(self, staged: _Staged) -> None:
-        assert staged.done is not None
-        self._slots.give(staged.first_slot, len(staged.batch.keys))
-        self._done.append(staged.done)
+    def _finish(self, piece: _Piece, message: str = "") -> None:
+        self._slots.give(piece.first_slot, len(piece.batch.keys))
+        self._report(piece, message)
+
+    def _report(self, piece: _Piece, message: str = "") -> None:
+        """A piece has ended, with or without its transfer's answer; the last one's end is the whole's."""
+        whole, done = piece.whole, piece.done
+        if done is not None:
+            end = piece.first + len(piece.batch.keys)
+            whole.outcomes[piece.first : end] = done.outcomes
+            whole.moved_bytes += done.moved_bytes
+            message = done.message
+            if whole.kind == "save":
+                whole.states[piece.first : end] = done.states
+        whole.message = whole.message or message
+        whole.pieces -= 1
+        if whole.pieces == 0:
+            self._done.append(
+                Done(
+                    whole.number, whole.kind, bytes(whole.outcomes), bytes(whole.states), whole.moved_bytes,
+                    whole.passed_us, whole.message,
+                )
+            )
 
 
-def _all_failed(staged: _Staged, kind: Any, message: str) -> Done:
-    outcomes = bytes([Code.TOO_LATE]) * len(staged.batch.keys)
-    return Done(staged.number, kind, outcomes, bytes(len(outcomes)) if kind == "save" else b"", 0, 0, message)
+def _part(batch: Batch, first: int, end: int) -> Batch:
+    """These blocks of it."""
+    return replace(
+        batch, keys=batch.keys[first:end], pages=batch.pages[first:end], parents=batch.parents[first:end],
+        put_ids=batch.put_ids[first:end],
+    )
 
 
 def _rows_of(layout: Layout, fragment: Fragment) -> torch.Tensor:
