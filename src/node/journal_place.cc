@@ -91,6 +91,7 @@ Status LeaveObsoleteJournal(const JournalPlace& place) {
   if (::unlink(FileIn(place.obsolete).c_str()) != 0 && errno != ENOENT) {
     return Status(Code::kIoError, Text("remove ", FileIn(place.obsolete), ": ", ErrnoText(errno)));
   }
+  (void)::unlink((FileIn(place.obsolete) + ".spare").c_str());
   return Synced(place.obsolete, true);
 }
 

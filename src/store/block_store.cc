@@ -83,6 +83,8 @@ bool BlockStore::Impl::TendLower() {
   tier_->Tick();
   StartReclaim();
   StartWriters();
+  // What is fetched and written down takes numbers without any put.
+  if (LowOnSequences() && !reserving_ && !lower_.closed()) lower_.Spawn(ReserveSequences());
   const bool due =
       !collected_tombstones_.empty() && *collected_tombstones_.begin() < tier_->oldest_sequence();
   if (!ending_tombstones_ && !lower_.closed() && (due || tier_->device_ids() != journaled_devices_)) {

@@ -18,6 +18,7 @@ constexpr std::size_t kMaxPayloadBytes = 256u << 10;
 constexpr std::uint64_t kMaxFileBytes = 256ull
                                         << 20;  // far above what kMaxNamespaces and the tombstones take
 constexpr std::uint64_t kSlackBytes = 1u << 20;
+constexpr std::uint64_t kSpareBytes = 64u << 10;
 constexpr std::size_t kStepBytes = 64u << 10;
 constexpr std::size_t kStepRecords = 256;
 
@@ -214,6 +215,9 @@ Task<bool> Journal::Apply(std::span<const std::byte> bytes, std::size_t* used, C
 
 Task<Result<Journal::Contents>> Journal::Open() {
   const std::string path = directory_ + "/journal";
+  if (auto spare = loop_.Open(path + ".spare", OpenMode::kRead)) {
+    spare_ = spare->Size().value_or(0) >= kSpareBytes;
+  }
   auto opened = loop_.Open(path, OpenMode::kCreate);
   if (!opened) co_return std::unexpected(opened.error());
   File file = std::move(*opened);
@@ -382,6 +386,22 @@ Task<Status> Journal::Rewrite() {
   co_return Status();
 }
 
+// Where there is no room for it either, all goes on without.
+void Journal::KeepSpare() {
+  if (spare_) return;
+  const std::string path = directory_ + "/journal.spare";
+  auto file = loop_.Open(path, OpenMode::kCreate);
+  if (!file) return;
+  spare_ = loop_.Preallocate(*file, std::max(kSpareBytes, 2 * live_bytes_)).ok();
+  if (!spare_) (void)loop_.Remove(path);
+}
+
+bool Journal::GiveUpSpare() {
+  if (!spare_) return false;
+  spare_ = false;
+  return loop_.Remove(directory_ + "/journal.spare").ok();
+}
+
 Task<Status> Journal::WriteOut(std::vector<AskedPtr>* asked) {
   // After a failed write nothing is known of the file's end, and appending there could bury records behind a
   // torn one.
@@ -389,7 +409,11 @@ Task<Status> Journal::WriteOut(std::vector<AskedPtr>* asked) {
     broken_ = true;
     for (Batch& batch : pending_) asked->insert(asked->end(), batch.asked.begin(), batch.asked.end());
     pending_.clear();
-    co_return co_await Rewrite();
+    Status status = co_await Rewrite();
+    // What is half written goes first, with the room it took.
+    if (!status.ok() && GiveUpSpare()) status = co_await Rewrite();
+    if (status.ok()) KeepSpare();
+    co_return status;
   }
   Batch batch = std::move(pending_.front());
   pending_.pop_front();

@@ -130,6 +130,9 @@ class Journal final {
   // Writes all that counts to a new file; returns where it ends.
   Task<Result<std::uint64_t>> WriteAnew(File& file);
   Task<Status> Rewrite();
+  // Room for writing it anew once where the file system has none left, kept by a file beside it.
+  void KeepSpare();
+  bool GiveUpSpare();
   // Ends when the last record of what was appended so far is durable, or is not.
   Task<Status> Flush(AskedPtr asked);
   // Writes a batch, or everything anew; and for whom.
@@ -141,6 +144,7 @@ class Journal final {
   File file_;
   std::uint64_t end_ = 0;         // of the file
   std::uint64_t live_bytes_ = 0;  // of the file when it was last rewritten
+  bool spare_ = false;            // room is kept for writing it anew
   bool broken_ = true;            // an append failed: the file's end is unknown, so it is written anew
 
   std::map<std::uint32_t, std::vector<std::byte>> namespaces_;  // by slot

@@ -289,5 +289,25 @@ TEST_F(JournalTest, AnotherVersionIsRefusedByName) {
   EXPECT_NE(contents.error().message().find("version 3"), std::string::npos);
 }
 
+// Nothing else has room as long as the spare takes its own.
+TEST_F(JournalTest, AFullDiskLeavesRoomToStartOnceMore) {
+  (void)Open();
+  ASSERT_TRUE(Start({Entry(0, 5)}, 100, {Stone(40)}).ok());
+  const auto spare = [&] { return loop->Open("node/journal.spare", OpenMode::kRead).has_value(); };
+  EXPECT_TRUE(spare());
+  Boot();
+  disk.set_faults([&](const IoRequest& request, const std::string&) {
+    return request.kind == IoRequest::Kind::kWrite && spare() ? Fault{FaultKind::kNoSpace} : Fault{};
+  });
+  const auto found = Open();
+  const Status started = Start(found.namespaces, found.sequences_below, found.tombstones);
+  EXPECT_TRUE(started.ok()) << started.ToString();
+  disk.set_faults({});
+  PowerFails();
+  const auto again = Open();
+  EXPECT_EQ(again.namespaces.size(), 1u);
+  EXPECT_EQ(again.tombstones, std::vector{Stone(40)});
+}
+
 }  // namespace
 }  // namespace cistern

@@ -165,7 +165,6 @@ TEST_P(FlashTrouble, AFileSystemThatFillsUpBesideItChangesNothing) {
   EXPECT_EQ(store.Get(ns, key).has_value(), !full.has_value());
   EXPECT_EQ(Status().find("\"in_service\":false"), std::string::npos);
   EXPECT_EQ(StatusNumber(store, "errors"), 0u);
-  // A node finds all of it again on the disk that has no room.
   EndLoad();
   ExpectFlashServes();
   fs::remove(mount.path() + "/filled");
@@ -174,6 +173,24 @@ TEST_P(FlashTrouble, AFileSystemThatFillsUpBesideItChangesNothing) {
   EXPECT_FALSE(store.Get(ns, key).has_value());
   node_.reset();
   EXPECT_EQ(Said(), "");
+}
+
+TEST_P(FlashTrouble, ANodeStartsAgainOnADiskThatIsFull) {
+  LoopDevice device(disk_.path() + "/image", 512u << 20);
+  if (!device.why().empty()) GTEST_SKIP() << device.why();
+  RunCommand("mkfs.ext4 -q " + device.path());
+  Mount mount(disk_.path() + "/mounted", device.path());
+  if (!mount.why().empty()) GTEST_SKIP() << mount.why();
+  StartNode({{mount.path(), kFlash}});
+  ExpectMemoryServes(500'000'000);
+  EXPECT_GT(FillUp(mount.path() + "/filled"), 10u << 20);
+  for (int again = 0; again < 3; ++again) {
+    node_->Stop();
+    ASSERT_NO_FATAL_FAILURE(node_->Start());
+  }
+  Store store = node_->Connect();
+  EXPECT_TRUE(store.Get(AttachTest(store), KeyOf(500'000'000)).has_value());
+  ExpectMemoryServes(500'000'001);
 }
 
 TEST_P(FlashTrouble, AReadOnlyFileSystemCostsItsDeviceOnly) {
@@ -196,6 +213,95 @@ TEST_P(FlashTrouble, AReadOnlyFileSystemCostsItsDeviceOnly) {
   Until([&] { return mount.Unmount(); });
   ASSERT_TRUE(mount.Again());
   AwaitBack(mount.path());
+  EndLoad();
+  ExpectFlashServes();
+  node_.reset();
+  ExpectSaidOnce(mount.path());
+}
+
+// A drop that cannot be made durable is not acknowledged; whether it holds is open until it is sent again.
+TEST_P(FlashTrouble, AReadOnlyJournalCostsDropsOnly) {
+  LoopDevice device(disk_.path() + "/image", 512u << 20);
+  if (!device.why().empty()) GTEST_SKIP() << device.why();
+  RunCommand("mkfs.ext4 -q " + device.path());
+  Mount mount(disk_.path() + "/mounted", device.path());
+  if (!mount.why().empty()) GTEST_SKIP() << mount.why();
+  StartNode({{mount.path(), kFlash}});
+  StartLoad();
+  load_->Await(kMore);
+  ASSERT_TRUE(mount.Change("abort"));
+  AwaitOut();
+  load_->Await(kMore);
+  ExpectMemoryServes(500'000'000);
+  Store store = node_->Connect();
+  const BlockKey key = KeyOf(500'000'000);
+  const auto dropped = store.Drop(AttachTest(store), std::span(&key, 1)).Wait();
+  ASSERT_FALSE(dropped.has_value());
+  EXPECT_EQ(dropped.error().code(), Code::kIoError) << dropped.error().ToString();
+  EXPECT_NE(dropped.error().ToString().find(mount.path()), std::string::npos) << dropped.error().ToString();
+  load_->Await(kMore);
+  EndLoad();
+  node_.reset();
+  ExpectSaidOnce(mount.path());
+}
+
+// The media still hold it all when the node starts again (R10).
+TEST_P(FlashTrouble, WhatWasDroppedWhileADeviceWasOutStaysAway) {
+  LoopDevice device(disk_.path() + "/image", 512u << 20);
+  if (!device.why().empty()) GTEST_SKIP() << device.why();
+  RunCommand("mkfs.ext4 -q " + device.path());
+  Mount mount(disk_.path() + "/mounted", device.path());
+  if (!mount.why().empty()) GTEST_SKIP() << mount.why();
+  StartNode({{mount.path(), kFlash}}, disk_.path());
+  std::vector<BlockKey> keys;
+  {
+    Store store = node_->Connect();
+    const Namespace ns = AttachTest(store);
+    for (std::uint64_t number = 0; number < kLoadChain; ++number) {
+      ASSERT_TRUE(PutBlock(store, ns, number, std::nullopt, kLoadBytes).ok());
+      keys.push_back(KeyOf(number));
+    }
+    Until([&] { return StatusNumber(store, "written_down") >= kLoadChain; });
+    ASSERT_TRUE(mount.Change("abort"));
+    StartLoad();
+    AwaitOut();
+    EndLoad();
+    const auto dropped = store.Drop(ns, keys).Wait();
+    ASSERT_TRUE(dropped.has_value()) << dropped.error().ToString();
+  }
+  node_->Stop();
+  ASSERT_TRUE(mount.Unmount());
+  ASSERT_TRUE(mount.Again());
+  fs::remove_all(node_->directory() + "/memory");
+  ASSERT_NO_FATAL_FAILURE(node_->Start());
+  Store store = node_->Connect();
+  const Namespace ns = AttachTest(store);
+  for (const BlockKey& key : keys) EXPECT_FALSE(store.Get(ns, key).has_value());
+  ExpectFlashServes();
+}
+
+// A file system that is frozen holds its writes and lets go of them when it thaws.
+TEST_P(FlashTrouble, ADeviceThatHangsCostsItselfOnly) {
+  LoopDevice device(disk_.path() + "/image", 512u << 20);
+  if (!device.why().empty()) GTEST_SKIP() << device.why();
+  RunCommand("mkfs.ext4 -q " + device.path());
+  Mount mount(disk_.path() + "/mounted", device.path());
+  if (!mount.why().empty()) GTEST_SKIP() << mount.why();
+  fs::create_directory(disk_.path() + "/other");
+  StartNode({{mount.path(), kFlash}, {disk_.path() + "/other", kFlash}}, disk_.path());
+  StartLoad();
+  load_->Await(kMore);
+  ASSERT_TRUE(mount.Freeze(true));
+  load_->Await(4 * kMore);  // puts do not wait for it
+  AwaitOut();
+  load_->Await(kMore);
+  EXPECT_EQ(CountOf(Status(), "\"in_service\":true"), 1u);
+  ExpectMemoryServes(500'000'000);
+  const Ran hangs = BringBack(mount.path());
+  EXPECT_NE(hangs.code, 0);
+  ASSERT_TRUE(mount.Freeze(false));
+  AwaitBack(mount.path());
+  load_->Await(kMore);
   EndLoad();
   ExpectFlashServes();
   node_.reset();

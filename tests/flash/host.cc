@@ -85,6 +85,14 @@ bool Mount::Change(const std::string& options) {
   return RunCommand("mount -o remount," + options + " '" + directory_ + "'").code == 0;
 }
 
+bool Mount::Freeze(bool frozen) {
+  if (frozen_ == frozen) return true;
+  if (RunCommand((frozen ? "fsfreeze --freeze '" : "fsfreeze --unfreeze '") + directory_ + "'").code != 0)
+    return false;
+  frozen_ = frozen;
+  return true;
+}
+
 bool Mount::Unmount() { return RunCommand("umount '" + directory_ + "'").code == 0; }
 
 bool Mount::Again() { return RunCommand("mount " + arguments_ + " '" + directory_ + "'").code == 0; }

@@ -59,12 +59,14 @@ class Mount {
   const std::string& path() const { return directory_; }
   const std::string& why() const { return why_; }
   bool Change(const std::string& options);  // mount -o remount
+  bool Freeze(bool frozen);                 // its writes hang
   bool Unmount();
   bool Again();
 
  private:
   const std::string directory_, arguments_;
   std::string why_;
+  bool frozen_ = false;
 };
 
 // Writes to a new file until the file system has no room left; returns how many bytes went in.
