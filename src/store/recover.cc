@@ -52,15 +52,18 @@ Task<Status> BlockStore::Impl::Recover() {
   const Recovery::Counts& counts = revival.recovery.counts();
   sequence_ = std::max(
       {revival.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1, revival.last_below + 1});
+  co_await LinkParents(revival);
+  // What was dropped may be a ghost by now, of which only descendants are left.
   for (const Tombstone& tombstone : revival.journal.tombstones) {
-    Count();
+    Count(2);
     if (Spent()) co_await Yield();
     const auto realm = revival.realms.find(tombstone.incarnation);
     if (realm == revival.realms.end()) continue;
-    const BlockId block = Find(realm->second, tombstone.key);
-    if (block != kNoId) revival.dropped[block] = std::max(revival.dropped[block], tombstone.sequence);
+    // As in Drop: orphans may descend from it.
+    for (const BlockId block : {Find(realm->second, tombstone.key), tree_.realm(realm->second)->orphans}) {
+      if (block != kNoId) revival.dropped[block] = std::max(revival.dropped[block], tombstone.sequence);
+    }
   }
-  co_await LinkParents(revival);
   co_await KeepReachable(revival);
   co_await Refuse(revival);
   slots_.EndAdoption();
