@@ -130,14 +130,17 @@ bool World::InjectBelow(Fault kind) {
   }
 }
 
-std::optional<Fault> World::DueAt(const IoRequest& request) const {
+std::optional<Fault> World::DueAt(const IoRequest& request) {
   static constexpr Fault kReads[] = {Fault::kHang, Fault::kFlipRead, Fault::kReadError, Fault::kShortIo};
   static constexpr Fault kWrites[] = {Fault::kHang, Fault::kNoSpace, Fault::kWriteError, Fault::kShortIo};
   static constexpr Fault kSyncs[] = {Fault::kLostFlush, Fault::kHang, Fault::kWriteError};
   const std::span<const Fault> kinds = request.kind == IoRequest::Kind::kRead    ? std::span<const Fault>(kReads)
                                        : request.kind == IoRequest::Kind::kWrite ? std::span<const Fault>(kWrites)
                                                                                  : std::span<const Fault>(kSyncs);
-  for (Fault kind : kinds) {
+  // From any of them on, so that none has to wait for the others.
+  const std::size_t first = random().Below(kinds.size());
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    const Fault kind = kinds[(first + i) % kinds.size()];
     // A node that starts waits for a device that hangs as long as it takes.
     if (kind == Fault::kHang && (nodes_.empty() || !nodes_.back()->serving())) continue;
     if (due_[static_cast<std::size_t>(kind)] > 0) return kind;

@@ -26,8 +26,8 @@ void World::Inject() {
         Fault::kTorn,      Fault::kReadError,  Fault::kHang,    Fault::kHang,     Fault::kHang,
         Fault::kLostFlush, Fault::kLostFlush,  Fault::kNoSpace, Fault::kFlipRead, Fault::kFlipMedia,
         Fault::kFlipMedia, Fault::kWriteError, Fault::kTakeOut, Fault::kTakeOut,  Fault::kTakeOut,
-        Fault::kShortIo};
-    for (int tries = 0; tries < 8; ++tries) {
+        Fault::kShortIo,   Fault::kWriteError, Fault::kWriteError, Fault::kLostFlush, Fault::kNoSpace};
+    for (int tries = 0; tries < 10; ++tries) {
       Fault kind = kBelow[random().Below(std::size(kBelow))];
       if (faults_.Wants(kind) && InjectBelow(kind)) return;
     }

@@ -239,7 +239,7 @@ class World {
   bool InjectBelow(Fault kind);
   bool FlipMedia();
   cistern::Fault AskDevice(const IoRequest& request, const std::string& path);
-  std::optional<Fault> DueAt(const IoRequest& request) const;
+  std::optional<Fault> DueAt(const IoRequest& request);
   void NoteMediaRead(const IoRequest& request, const std::string& path);
   bool MediaDamaged();
   void LandLate();
