@@ -31,7 +31,7 @@ namespace {
 
 constexpr std::int64_t kWatchdogUs = 60'000'000;
 constexpr double kKillTheSuccessorToo = 0.25;  // of the rounds: at a random moment of its recovery
-constexpr double kCensus = 0.5;                // of the rounds with flash
+constexpr double kCensus = 0.75;               // of the rounds with flash
 constexpr double kFairShare = 0.5;             // of what lay on flash, to be found after reboots
 constexpr std::uint64_t kFreeRegions = 4;      // with more of them none is given up
 
@@ -359,6 +359,7 @@ std::string BelowJson(const KillReport& r) {
   return Text("{\"written_down\":", r.written_down, ",\"fetched\":", r.fetched, ",\"evicted\":", r.evicted,
               ",\"cut_bad\":", r.cut_bad, ",\"bad_records\":", r.bad_records, ",\"censuses\":", r.censuses,
               ",\"judged_censuses\":", r.judged_censuses, ",\"residents\":", r.counts.resident,
+              ",\"missed_residents\":", r.counts.with_new.missed_resident,
               ",\"lost_residents\":", r.lost_residents, ",\"on_flash_bytes\":", r.on_flash_bytes,
               ",\"found_bytes\":", r.found_bytes, "}");
 }
@@ -399,8 +400,9 @@ void PrintTable(const KillReport& r, const KillOptions& options) {
   if (options.flash_bytes > 0) {
     line("below memory", Text(r.written_down, " records written down, ", r.fetched, " fetched, ", r.evicted,
                               " evicted, ", r.cut_bad + r.bad_records, " bad"));
-    line("censuses", Text(r.censuses, " of ", c.resident, " blocks; ", r.judged_censuses, " judged: ",
-                          r.judged_evictions, " evictions since, lost without one: ", r.lost_residents));
+    line("censuses", Text(r.censuses, " of ", c.resident, " blocks, ", c.with_new.missed_resident,
+                          " of them missed; ", r.judged_censuses, " judged: ", r.judged_evictions,
+                          " evictions since, lost without one: ", r.lost_residents));
   }
   if (options.reboot) {
     line("after reboots", Text(RoughSizeText(r.found_bytes), " found of ", RoughSizeText(r.on_flash_bytes),
