@@ -230,16 +230,16 @@ RealmId BlockStore::Impl::RealmOfIncarnation(std::uint64_t incarnation) const {
 Task<void> BlockStore::Impl::EndTombstones() {
   if (ending_tombstones_) co_return;
   ending_tombstones_ = true;
-  if (tier_ != nullptr) {
+  // Again where one went out meanwhile: the oldest is asked for in the step in which the journal is right.
+  while (tier_ != nullptr) {
     std::vector<std::uint64_t> ids = tier_->device_ids();
-    if (ids != journaled_devices_) {
-      const Status status = co_await journal_.PutDevices(ids);
-      if (!status.ok()) {
-        ending_tombstones_ = false;
-        co_return;
-      }
-      journaled_devices_ = std::move(ids);
+    if (ids == journaled_devices_) break;
+    const Status status = co_await journal_.PutDevices(ids);
+    if (!status.ok()) {
+      ending_tombstones_ = false;
+      co_return;
     }
+    journaled_devices_ = std::move(ids);
   }
   std::uint64_t oldest = tier_ == nullptr ? UINT64_MAX : tier_->oldest_sequence();
   if (!placing_.empty()) oldest = std::min(oldest, *placing_.begin());
