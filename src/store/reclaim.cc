@@ -254,6 +254,7 @@ RealmId BlockStore::Impl::RealmOfIncarnation(std::uint64_t incarnation) const {
 Task<void> BlockStore::Impl::EndTombstones() {
   if (ending_tombstones_) co_return;
   ending_tombstones_ = true;
+  // Again where one went out meanwhile: the oldest is asked for in the step in which the journal is right.
   while (tier_ != nullptr && tier_->device_ids() != journaled_devices_) {
     std::vector<std::uint64_t> ids = tier_->device_ids();
     const Status status = co_await journal_.PutDevices(ids);

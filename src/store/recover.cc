@@ -76,13 +76,11 @@ Task<void> BlockStore::Impl::FindDropped(Revival& revival) {
     if (Spent()) co_await Yield();
     const auto realm = revival.realms.find(tombstone.incarnation);
     if (realm == revival.realms.end()) continue;
-    const auto drop = [&](BlockId block) {
-      if (block == kNoId) return;
-      std::uint64_t& floor = revival.dropped[block];
-      floor = std::max(floor, tombstone.sequence);
+    const auto note = [&](std::unordered_map<BlockId, std::uint64_t>& drops, BlockId block) {
+      if (block != kNoId) drops[block] = std::max(drops[block], tombstone.sequence);
     };
-    drop(Find(realm->second, tombstone.key));
-    if (EntryOf(realm->second)->first_full == kNoGroup) drop(tree_.realm(realm->second)->orphans);
+    note(revival.dropped, Find(realm->second, tombstone.key));
+    note(revival.orphaned, tree_.realm(realm->second)->orphans);
   }
 }
 
@@ -194,7 +192,10 @@ Task<void> BlockStore::Impl::LinkParents(Revival& revival) {
 }
 
 Task<void> BlockStore::Impl::KeepReachable(Revival& revival) {
-  if (!revival.dropped.empty()) revival.floors.resize(tree_.block_end());
+  if (!revival.dropped.empty() || !revival.orphaned.empty()) {
+    revival.floors.resize(tree_.block_end());
+    revival.memory_floors.resize(tree_.block_end());
+  }
   revival.order.reserve(tree_.blocks());
   for (const auto& [incarnation, realm] : revival.realms) revival.order.push_back(tree_.realm(realm)->root);
   // The order of a hash map must not decide what a simulation does next.
@@ -223,28 +224,31 @@ Task<void> BlockStore::Impl::KeepReachable(Revival& revival) {
 void BlockStore::Impl::Judge(Revival& revival, BlockId block) {
   const BlockId parent = tree_.block(block).parent;
   const NamespaceEntry& entry = *EntryOf(tree_.block(block).realm);
-  std::uint64_t floor = 0;
+  std::uint64_t floor = 0, memory_floor = 0;
   if (!revival.floors.empty()) {
     const auto dropped = revival.dropped.find(block);
-    floor = std::max(revival.floors[parent], dropped == revival.dropped.end() ? 0 : dropped->second);
-    revival.floors[block] = floor;
+    const auto orphaned = revival.orphaned.find(block);
+    const std::uint64_t here = dropped == revival.dropped.end() ? 0 : dropped->second;
+    const std::uint64_t home = orphaned == revival.orphaned.end() ? 0 : orphaned->second;
+    floor = revival.floors[block] = std::max({revival.floors[parent], here, home});
+    memory_floor = revival.memory_floors[block] = std::max(revival.memory_floors[parent], here);
   }
-  const auto counts = [&](std::uint16_t group, std::uint64_t born) {
+  const auto counts = [&](std::uint16_t group, std::uint64_t born, bool in_memory) {
     Count();
-    if (born <= floor) return false;
+    if (born <= (in_memory ? memory_floor : floor)) return false;
     const std::uint16_t needed = entry.ParentGroup(group);
     if (needed == kNoGroup || tree_.block(parent).is(Block::kRoot)) return true;
     const auto above = tree_.See(parent, needed);
     return above && revival.BornOf(tree_, parent, *above) < born;
   };
   if (tree_.block(block).folded()) {
-    if (!counts(tree_.block(block).group, revival.born[block])) RefuseFolded(block);
+    if (!counts(tree_.block(block).group, revival.born[block], false)) RefuseFolded(block);
     return;
   }
   for (RecordId id = tree_.block(block).first_record; id != kNoId;) {
     const Record& r = tree_.record(id);
     const RecordId next = r.next;
-    if (!counts(r.group, r.born)) RefuseRecord(id);
+    if (!counts(r.group, r.born, r.in_memory())) RefuseRecord(id);
     id = next;
   }
 }

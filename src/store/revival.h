@@ -36,7 +36,9 @@ struct BlockStore::Impl::Revival {
   LazyArray<std::uint64_t> placed_records;            // by record, of its stamp on flash
   std::uint64_t last_below = 0;                       // the highest sequence or born on flash
   std::vector<std::uint64_t> floors;                  // by block; empty without tombstones
+  std::vector<std::uint64_t> memory_floors;           // the same for what is in memory, which drops reached
   std::unordered_map<BlockId, std::uint64_t> dropped;
+  std::unordered_map<BlockId, std::uint64_t> orphaned;  // homes of orphans: by any drop of their namespace
   std::vector<BlockId> order;  // parents before children
 };
 

@@ -43,7 +43,8 @@ void World::MakeFlash() {
   options_.lower.admit = random.Below(5) == 0 ? Admission::kSecondHit : Admission::kAll;
   options_.lower.selective_uses = 1 + static_cast<std::uint32_t>(random.Below(3));
   flash_ = std::move(flash);
-  faults_.set_flash(true);
+  // What a restart finds can be told exactly only where the media are sound.
+  faults_.set_flash(random.Below(2) == 0);
 }
 
 // Between two nodes: now and then a device has another size.
@@ -85,6 +86,7 @@ std::uint64_t World::Cuts() {
 // ---- what devices suffer ---------------------------------------------------------------------------------
 
 bool World::InjectBelow(Fault kind) {
+  if (clean_start_ && node() == nullptr) return false;
   switch (kind) {
     case Fault::kKill:
     case Fault::kReboot:
@@ -138,7 +140,8 @@ std::optional<Fault> World::DueAt(const IoRequest& request) {
                                        : request.kind == IoRequest::Kind::kWrite ? std::span<const Fault>(kWrites)
                                                                                  : std::span<const Fault>(kSyncs);
   // From any of them on, so that none has to wait for the others.
-  const std::size_t first = random().Below(kinds.size());
+  const std::size_t first =
+      due_[static_cast<std::size_t>(Fault::kLostFlush)] > 0 ? 0 : random().Below(kinds.size());
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     const Fault kind = kinds[(first + i) % kinds.size()];
     // A node that starts waits for a device that hangs as long as it takes.
@@ -275,16 +278,16 @@ std::vector<Below> World::Doubts(SimNode& node) {
   return blocks;
 }
 
-// Whatever may have changed where blocks are, since a survey began.
+// Whatever may have taken blocks away since a survey began; those of drops under way are doubtful by themselves.
 std::uint64_t World::Changes(SimNode& node) {
   const StoreCounters& c = node.store().counters();
-  return Cuts() + c.evicted.value() + c.demoted.value() + c.evicted_below.value() + c.dropped.value() +
-         c.moved_below.value() + c.reclaimed.value() + c.published.value() + c.fetched.value() + device_faults_;
+  return Cuts() + c.evicted.value() + c.evicted_below.value() + c.dropped.value() + device_faults_;
 }
 
 void World::Told(SimNode& node, std::vector<Below> blocks) {
   told_ = std::move(blocks);
-  told_exact_ = Changes(node) == known_changes_ && out_.empty() && dropping_.empty();
+  told_exact_ = Changes(node) == known_changes_;
+  model_.Trace("told exactly: ", told_exact_);
 }
 
 bool World::IsBelow(const BlockId& block) const {
@@ -292,6 +295,25 @@ bool World::IsBelow(const BlockId& block) const {
     return below.ns == block.ns && below.group == block.group && below.code == block.code &&
            below.state != Below::State::kGone;
   });
+}
+
+// Whether something in memory is damaged that it may hang below: it may be refused, or cut where it is found.
+bool World::HarmedAbove(const Below& below) {
+  for (const Somewhere& at : harmed_) {
+    const std::byte* slot = arena_.slot(at.place);
+    if (at.block.ns == below.ns && model_.Below(below.ns, below.code, at.block.code) &&
+        damage_.Standing(slot, TrailerOffset(at.body_bytes, geometry_.alignment) + geometry_.alignment)) {
+      return true;
+    }
+  }
+  for (BlockCode code : ChainOf(below.code)) {
+    for (std::uint16_t group = 0; group < realms_[below.ns].groups(); ++group) {
+      const Look look = LookAt({below.ns, group, code}, false);
+      if (look.outcome == ReadOutcome::kMiss) continue;
+      if (damage_.Standing(arena_.directory(look.place), sizeof(DirectoryEntry))) return true;
+    }
+  }
+  return false;
 }
 
 // Whether some record of it, or of what it may hang below, is not in memory, whatever its group: a block that
@@ -312,11 +334,7 @@ void World::CheckWarmBelow(SimNode& node) {
   // Power that was cut takes what was not durable. A device that fails while it is read in, or whose tables,
   // heads or headers are damaged, loses what they name; one that is smaller loses what lay behind its end.
   if (power_was_cut_ || shrunk_ || device_faults_ != device_faults_at_boot_ || MediaDamaged()) return;
-  // What is harmed in memory may have been what the others hang below.
-  if (damage_.Standing(Fault::kFlipIndex) || damage_.Standing(Fault::kFlipDirectory) ||
-      damage_.Standing(Fault::kFlipSeal)) {
-    return;
-  }
+  model_.Trace(before.size(), " blocks that lay on flash have to be there");
   for (const Below& was : before) {
     const BlockId block{was.ns, was.group, was.code};
     if (Doubtful(block) || IsBelow(block)) continue;

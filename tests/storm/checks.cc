@@ -224,6 +224,7 @@ void World::CheckLeases() {
 void World::RememberWarm() {
   warm_.clear();
   warm_known_ = true;
+  std::erase_if(warm_below_, [this](const Below& below) { return HarmedAbove(below); });
   for (std::uint32_t ns = 0; ns < realms_.size(); ++ns) {
     for (BlockCode code = 1; code < kCodes; ++code) {
       for (std::uint16_t group = 0; group < realms_[ns].groups(); ++group) {

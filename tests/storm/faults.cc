@@ -20,6 +20,7 @@ std::string_view FaultName(Fault kind) {
 bool Faults::Wants(Fault kind) const {
   // Up to its fair share and a little more, which is what the others lack where one kind does not come.
   if (!flash_) return Index(kind) < kMemoryFaultKinds && counts_[Index(kind)].seen <= 1 + total_ / (kMemoryFaultKinds - 1);
+  if (kind == Fault::kFlipMedia) return rots_ && counts_[Index(kind)].seen <= 1 + total_ / 8;
   return counts_[Index(kind)].seen <= 1 + total_ / (Index(kind) < kMemoryFaultKinds ? 36 : 17);
 }
 

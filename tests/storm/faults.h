@@ -62,8 +62,12 @@ class Faults {
   const Count& operator[](Fault kind) const { return counts_[Index(kind)]; }
   std::uint64_t total() const { return total_; }
 
-  // With kinds that only flash can suffer, which then come more often than the others.
-  void set_flash(bool flash) { flash_ = flash; }
+  // With kinds that only flash can suffer, which then come more often than the others. Where media rot they do
+  // so for those too where they do not.
+  void set_flash(bool rots) {
+    flash_ = true;
+    rots_ = rots;
+  }
   // Whether this kind is due: kinds that are behind the others come more often, so that each gets its share.
   bool Wants(Fault kind) const;
   void Add(const Faults& other);
@@ -72,7 +76,7 @@ class Faults {
   static std::size_t Index(Fault kind) { return static_cast<std::size_t>(kind); }
   std::array<Count, kFaultKinds> counts_{};
   std::uint64_t total_ = 0;
-  bool flash_ = false;
+  bool flash_ = false, rots_ = false;
 };
 
 // Bits that were changed in shared memory and have not been overwritten since.

@@ -26,6 +26,7 @@ void World::Inject() {
         Fault::kTorn,      Fault::kReadError,  Fault::kHang,    Fault::kHang,     Fault::kHang,
         Fault::kLostFlush, Fault::kLostFlush,  Fault::kNoSpace, Fault::kFlipRead, Fault::kFlipMedia,
         Fault::kFlipMedia, Fault::kWriteError, Fault::kTakeOut, Fault::kTakeOut,  Fault::kTakeOut,
+        Fault::kKill,      Fault::kTakeOut,
         Fault::kShortIo,   Fault::kWriteError, Fault::kWriteError, Fault::kLostFlush, Fault::kNoSpace};
     for (int tries = 0; tries < 10; ++tries) {
       Fault kind = kBelow[random().Below(std::size(kBelow))];
@@ -99,6 +100,7 @@ cistern::Fault World::AskDisk(const IoRequest&) {
 bool World::KillSome(Fault kind, bool anyhow) {
   if (nodes_.empty() || nodes_.back()->gone() || nodes_.back()->core()->ended()) return false;
   SimNode& last = *nodes_.back();
+  if (!last.serving() && clean_start_) return false;
   if (!last.surveyed() && !anyhow) {
     // Mostly in the middle of something, also while it starts.
     if (last.under_way() == 0 && !last.midway() && last.serving()) return false;
@@ -116,10 +118,14 @@ bool World::KillSome(Fault kind, bool anyhow) {
 void World::KillNode(Death death) {
   static constexpr std::string_view kNames[] = {"killed", "without power", "rebooted"};
   model_.Trace("node ", kNames[static_cast<std::size_t>(death)]);
-  warm_below_.clear();
+  // One that died while it started has taken nothing away.
+  if (nodes_.back()->serving()) warm_below_.clear();
   if (nodes_.back()->surveyed() && told_exact_) {
     std::ranges::copy_if(told_, std::back_inserter(warm_below_),
                          [](const Below& below) { return below.state == Below::State::kThere; });
+    clean_start_ = random().Below(4) != 0;
+    if (clean_start_) due_ = {};
+    model_.Trace("survey: ", warm_below_.size(), " of ", told_.size(), " lie on flash");
   }
   LateIo late = nodes_.back()->Kill(death != Death::kKill);
   if (death == Death::kKill) {

@@ -248,6 +248,7 @@ void World::Recovered(SimNode& node) {
   if (flash_) CheckWarmBelow(node);
   warm_known_ = false;
   planned_.reset();
+  clean_start_ = false;
   power_was_cut_ = shrunk_ = false;
   dropping_.clear();
   reported_.clear();
@@ -418,7 +419,7 @@ void World::Run() {
       clock_.AdvanceUs(options_.pending_us + 1'000'000);
     }
     // What goes on below memory takes more time.
-    next_fault = scheduler_.switches() + (5 + random().Below(60)) * (flash_ ? 6 : 1);
+    next_fault = scheduler_.switches() + (5 + random().Below(60)) * (flash_ ? 16 : 1);
     LatestTime();
     CheckLeases();
     Inject();

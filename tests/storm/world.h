@@ -249,6 +249,7 @@ class World {
   std::uint64_t Changes(SimNode& node);
   void CheckWarmBelow(SimNode& node);
   bool PartlyBelow(const BlockId& block);
+  bool HarmedAbove(const Below& below);
   void NoteStart(const Status& status);
   cistern::Fault AskDisk(const IoRequest& request);
 
@@ -316,6 +317,7 @@ class World {
   std::optional<Death> planned_;   // of the node that makes a survey for it
   Fault planned_kind_ = Fault::kKill;
   std::uint64_t survey_changes_ = 0;
+  bool clean_start_ = false;  // nothing befalls the next start, so that what it finds can be told
   bool told_exact_ = false, lost_flush_ = false, power_was_cut_ = false, shrunk_ = false;
   std::uint32_t unsettled_ = 0;
   std::uint64_t device_faults_ = 0, device_faults_at_boot_ = 0;
