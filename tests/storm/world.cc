@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::uint64_t kFaultsARun = 260;
 constexpr std::uint64_t kMaxSwitches = 3'000'000;
+// Many times what a run takes: one whose faults find nothing to do ends with that.
+constexpr std::uint64_t kOperationsARun = 60'000;
 // So many without a fault that counted: what fills the store up now ends with time alone.
 constexpr std::uint64_t kStuckSwitches = 20'000;
 constexpr Geometry kLargest{4096, SharedBytes::kMaxHeads};
@@ -423,7 +425,8 @@ void World::Run() {
     LatestTime();
     CheckLeases();
     Inject();
-    ending_ = faults_.total() >= kFaultsARun || scheduler_.switches() > kMaxSwitches;
+    ending_ = faults_.total() >= kFaultsARun || scheduler_.switches() > kMaxSwitches ||
+              operations > kOperationsARun;
   }
   Finish();
   words = words_.words();
