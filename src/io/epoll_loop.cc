@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The epoll body: descriptors through epoll, file operations by a few threads. It serves where io_uring is
-// forbidden, as default container filters do.
+// The epoll body: descriptors through epoll, file operations by a few threads, and more where these are all
+// busy: those that wait for a device that hangs must not keep what another device would do. It serves where
+// io_uring is forbidden, as default container filters do.
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -39,6 +40,9 @@ std::int64_t Carry(const IoRequest& request) {
   return result < 0 ? -errno : result;
 }
 
+// What several devices that hang may take, and then some.
+constexpr std::size_t kMostThreads = 256;
+
 class EpollLoop final : public SystemLoop {
  public:
   EpollLoop(const Clock& clock, const LoopOptions& options, Fd wake, EpollSet set)
@@ -67,9 +71,15 @@ class EpollLoop final : public SystemLoop {
   }
 
   void Submit(IoOp& op) override {
+    bool all_busy;
     {
       std::lock_guard lock(mutex_);
       queue_.PushBack(op);
+      ++queued_;
+      all_busy = queued_ > idle_;
+    }
+    if (all_busy && threads_.size() < kMostThreads) {
+      threads_.emplace_back([this](std::stop_token stop) { CarryOut(stop); });
     }
     work_.notify_one();
   }
@@ -98,8 +108,13 @@ class EpollLoop final : public SystemLoop {
 
   void CarryOut(std::stop_token stop) {
     std::unique_lock lock(mutex_);
-    while (work_.wait(lock, stop, [this] { return !queue_.empty(); })) {
+    for (;;) {
+      ++idle_;
+      const bool any = work_.wait(lock, stop, [this] { return !queue_.empty(); });
+      --idle_;
+      if (!any) return;
       IoOp& op = static_cast<IoOp&>(*queue_.PopFront());
+      --queued_;
       lock.unlock();
       op.set_result(Carry(op.request()));
       PostRemote(op);
@@ -116,6 +131,8 @@ class EpollLoop final : public SystemLoop {
   std::mutex mutex_;
   std::condition_variable_any work_;
   List<Work> queue_;                   // under mutex_
+  std::size_t queued_ = 0;             // of it, under mutex_
+  std::size_t idle_ = 0;               // threads that wait, under mutex_
   std::vector<std::jthread> threads_;  // last, so that they end before what they use
 };
 

@@ -145,7 +145,7 @@ struct LoopOptions {
   LoopKind kind = LoopKind::kProbe;  // kProbe: io_uring where it works, else epoll
   std::int64_t poll_us = 50;         // how long it polls after its last work before it sleeps; 0 to 1,000,000
   std::uint32_t max_io = 1024;       // file operations in flight, past it kBusy; 1 to 16,384
-  std::uint32_t io_threads = 4;      // of the epoll body, for files; 1 to 64
+  std::uint32_t io_threads = 4;      // of the epoll body, for files, more where all wait; 1 to 64
 
   Status Validate() const;
 };
