@@ -31,7 +31,7 @@ inline constexpr std::uint32_t kTrustReads = 128;
 // As long as more than this many bytes of reads are at the device, others wait their turn here. It keeps any
 // device busy, and a device that serves what it has in an order of its own then cannot make the time that a
 // read takes unforeseeable.
-inline constexpr std::uint64_t kReadBytesAtDevice = 4u << 20;
+inline constexpr std::uint64_t kReadBytesAtDevice = 16u << 20;
 
 class Device final {
  public:
