@@ -175,15 +175,8 @@ Task<Status> Device::Write(std::span<const std::span<const std::byte>> pieces, s
 }
 
 Task<Status> Device::Write(std::span<const std::byte> from, std::uint64_t offset) {
-  Transfer transfer(*this, Kind::kWrite, from.size());
-  Status admitted = co_await Admit(transfer);
-  if (!admitted.ok()) co_return admitted;
-  Status status = co_await file_.WriteAll(from, offset);
-  while (status.code() == Code::kBusy) {
-    co_await Pause();
-    status = co_await file_.WriteAll(from, offset);
-  }
-  co_return Ended(transfer, std::move(status));
+  const std::span<const std::byte> pieces[] = {from};
+  co_return co_await Write(pieces, offset);
 }
 
 Task<Status> Device::Sync() {

@@ -111,8 +111,6 @@ std::vector<Outgoing> BlockStore::Impl::LeaveOutTheDead(std::deque<DownItem>& it
   items = std::move(living);
   for (DownItem& item : items) {
     item.outgoing.sequence = sequence_++;
-    item.outgoing.seal.part_bytes = item.part_bytes;
-    item.outgoing.seal.segment_crcs = item.crcs;
     batch.push_back(item.outgoing);
   }
   return batch;
@@ -165,17 +163,12 @@ bool BlockStore::Impl::AddToBatch(Held held, std::uint64_t record_bytes, std::de
   item.held = held;
   item.place = r.place;
   item.record_bytes = record_bytes;
-  for (std::uint32_t i = 0; i < seal->part_count(); ++i) item.part_bytes.push_back(seal->part_bytes(i));
-  for (std::uint32_t i = 0; i < seal->segment_count(); ++i) item.crcs.push_back(seal->segment_crc(i));
+  item.seal.emplace(*seal);
   AddHold(held.record);
   BeginIo(r.place);
   Count(2 + seal->segment_count() / 16);
   item.outgoing = {.body = arena.slot(r.place),
-                   .seal = {.incarnation = seal->incarnation(),
-                            .group = r.group,
-                            .key = r.key,
-                            .parent = seal->parent(),
-                            .put_id = seal->put_id()},
+                   .seal = item.seal->seal(),
                    .born = r.born,
                    .expiry = r.expiry,
                    .conversation = conversations_.Of(tree_.block(r.block).realm, r.key)};

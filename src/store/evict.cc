@@ -352,18 +352,9 @@ void BlockStore::Impl::Relocate(RecordId record, const SealView& seal, Place to,
   const ArenaSpace& arena = slots_.arena();
   Record& r = tree_.record(record);
   const BlockKey key = r.key;
-  std::vector<std::uint32_t> part_bytes, crcs;
-  for (std::uint32_t i = 0; i < seal.part_count(); ++i) part_bytes.push_back(seal.part(i).bytes);
-  for (std::uint32_t i = 0; i < seal.segment_count(); ++i) crcs.push_back(seal.segment_crc(i));
-  const Seal moved{.incarnation = seal.incarnation(),
-                   .group = r.group,
-                   .key = key,
-                   .parent = seal.parent(),
-                   .put_id = seal.put_id(),
-                   .part_bytes = part_bytes,
-                   .segment_crcs = crcs};
+  const SealCopy copy(seal);
   cistern::Publish(words_, arena, to, generation,
-                   {.seal = moved,
+                   {.seal = copy.seal(),
                     .sequence = sequence_++,
                     .born = r.born,
                     .expiry = r.expiry,

@@ -151,17 +151,9 @@ Task<Status> BlockStore::Impl::Enter(Held held, FlashPlace from, Place place, st
   if (!EnterIndex(FingerprintOf(incarnation, r.group, key), found, block, &number)) {
     co_return Status(Code::kBusy, "fetch: the index has no room for it, and nothing there may go");
   }
-  std::vector<std::uint32_t> part_bytes, crcs;
-  for (std::uint32_t i = 0; i < seal->part_count(); ++i) part_bytes.push_back(seal->part_bytes(i));
-  for (std::uint32_t i = 0; i < seal->segment_count(); ++i) crcs.push_back(seal->segment_crc(i));
+  const SealCopy copy(*seal);
   cistern::Publish(words_, arena, place, generation,
-                   {.seal = {.incarnation = incarnation,
-                             .group = r.group,
-                             .key = key,
-                             .parent = seal->parent(),
-                             .put_id = seal->put_id(),
-                             .part_bytes = part_bytes,
-                             .segment_crcs = crcs},
+                   {.seal = copy.seal(),
                     .sequence = sequence_++,
                     .born = stamp.born,
                     .expiry = stamp.expiry,

@@ -28,6 +28,7 @@
 #include "memory/slots.h"
 #include "policy/evict.h"
 #include "policy/lower.h"
+#include "record/seal_copy.h"
 #include "store/block_store.h"
 #include "store/conversations.h"
 #include "store/due.h"
@@ -248,8 +249,8 @@ class BlockStore::Impl {
     Held held;
     Place place = 0;
     std::uint64_t record_bytes = 0;
-    std::vector<std::uint32_t> part_bytes, crcs;
-    Outgoing outgoing;  // its sequence and what it borrows come last
+    std::optional<SealCopy> seal;
+    Outgoing outgoing;  // borrows the seal; its sequence comes last
   };
   static constexpr std::size_t kBatchRecords = 128;  // looked at once more in one step
   std::uint64_t RecordBytesOf(const NamespaceEntry& entry, std::uint16_t group,

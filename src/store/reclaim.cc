@@ -145,16 +145,9 @@ Task<void> BlockStore::Impl::MoveBatch(std::span<const FlashEntry* const> keep, 
     DownItem& item = items.emplace_back();
     from.push_back(entry);
     const SealView& seal = fetched->seal;
-    for (std::uint32_t p = 0; p < seal.part_count(); ++p) item.part_bytes.push_back(seal.part_bytes(p));
-    for (std::uint32_t s = 0; s < seal.segment_count(); ++s) item.crcs.push_back(seal.segment_crc(s));
+    item.seal.emplace(seal);
     item.outgoing = {.body = into.data(),
-                     .seal = {.incarnation = seal.incarnation(),
-                              .group = seal.group(),
-                              .key = seal.key(),
-                              .parent = seal.parent(),
-                              .put_id = seal.put_id(),
-                              .part_bytes = item.part_bytes,
-                              .segment_crcs = item.crcs},
+                     .seal = item.seal->seal(),
                      .born = fetched->stamp.born,
                      .expiry = fetched->stamp.expiry,
                      .conversation = conversations_.Of(RealmOfIncarnation(seal.incarnation()), seal.key())};
