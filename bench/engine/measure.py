@@ -4,16 +4,16 @@ installed one: `PYTHONPATH=build/release/python .cache/venv-engine/bin/python be
 
     first    first token of 4,096 tokens that are known against computing them, median of 5; the same after kill -9
              and restart of node and engine
-    miss     a workload in which nothing is known, connector on against off, interleaved pairs in several starts of
-             both engines: first token and time for a batch (throughput), median of the ratios with its 95 % interval
+    miss     a workload in which nothing is known, connector on against off, interleaved pairs in one engine, several
+             starts of it: first token and time for a batch (throughput), median of the ratios with its 95 % interval
     saving   step time while blocks are being saved, against no connector, in the same way
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -46,27 +46,36 @@ answer = taken[:-1]
 """
 
 
-STEADY = {"VLLM_CPU_OMP_THREADS_BIND": "0", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Of both engines of a comparison. They compute on one core: left alone, vLLM keeps one core free, with a connector
-two, and where there are no more than that none, so that with two cores the engine with a connector would compute on
-twice as many. And they ask for huge pages, so that it matters less where an engine's memory happens to lie."""
+STEADY = {"VLLM_CPU_OMP_THREADS_BIND": "0"}
+"""It computes on one core. Left alone, vLLM keeps one core free, with a connector two, and where there are no more than
+that none: with two cores an engine with a connector would compute on twice as many."""
 
-STUDENT_95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""Student's t for 2 to 10 values; what is between that and the normal distribution's 1.96 is not worth a table."""
+SWITCH = """
+from vllm.distributed.kv_transfer import kv_transfer_state
+core = llm.llm_engine.engine_core.engine_core
+scheduler = core.scheduler
+while scheduler.has_requests():
+    core.step_fn()
+if not hasattr(scheduler, "sides"):
+    scheduler.sides = scheduler.connector, kv_transfer_state._KV_CONNECTOR_AGENT
+    scheduler.connector._stepped_by_caller = False
+scheduler.connector, kv_transfer_state._KV_CONNECTOR_AGENT = scheduler.sides if asked["on"] else (None, None)
+answer = None
+"""
+"""Takes both sides of the connector out of an engine or puts them back; vLLM's own profiling does the same. Two engines
+differ for as long as they live, by where their memory happens to lie: by up to a quarter was seen, whichever had the
+connector. One engine, asked with and without it in turn, differs by the connector alone. What is still to be saved
+after the last answer is stepped to its end here, as an engine core with a process of its own does."""
 
 
-def interval(by_start: list[list[float]]) -> tuple[float, float, float]:
-    """The median, and its 95 % interval. Engines differ for as long as they live: on small pages, of two the one that
-    was started first was seen to be up to a quarter faster, whichever it was. So the ratios of one start agree with
-    each other and not with the next start's, in which the other engine comes first. What is drawn at random is two
-    such starts, and their value is the geometric mean of the two medians, in which the order cancels. The median is
-    of these values; the interval is Student's about their mean."""
-    medians = [statistics.median(ratios) for ratios in by_start]
-    values = [(one * other) ** 0.5 for one, other in zip(medians[::2], medians[1::2], strict=True)]
-    student = STUDENT_95[min(len(values), len(STUDENT_95) + 1) - 2]
-    half = student * statistics.stdev(values) / len(values) ** 0.5
-    mean = statistics.mean(values)
-    return statistics.median(values), mean - half, mean + half
+def interval(ratios: list[float]) -> tuple[float, float, float]:
+    """The median, and its 95 % interval: the order statistics between which the median of what was drawn lies with that
+    probability, whatever its distribution (as many of n coin flips show heads)."""
+    ordered, below, outside = sorted(ratios), 0, 0.0
+    while outside + math.comb(len(ordered), below) / 2 ** len(ordered) <= 0.025:
+        outside += math.comb(len(ordered), below) / 2 ** len(ordered)
+        below += 1
+    return statistics.median(ordered), ordered[below - 1], ordered[-below]
 
 
 def row(name: str, **values: Any) -> dict[str, Any]:
@@ -126,50 +135,39 @@ def first(model: Path, rounds: int, dtype: str) -> list[dict[str, Any]]:
     return rows
 
 
-def pairs(on: Engine, off: Engine, count: int, work: Work, begins: int) -> list[float]:
-    """Ratios of an engine with the connector to one without over work of the same size. Each runs once before and
-    once after the other. Who waits is stopped, once it has nothing left to save: an engine polls for a while after
-    its answer, and who came second would be half as slow again, with or without a connector."""
-    engines, ratios = (on, off), []
-    engines[1 - begins].pause()
+def pairs(engine: Engine, count: int, work: Work) -> list[float]:
+    """Ratios of the engine with the connector to the same engine without over work of the same size: with, without,
+    without, with. Between them it has nothing left to save."""
+    ratios = []
     for number in range(count):
-        taken = [0.0, 0.0]
-        for turn, which in enumerate((begins, 1 - begins, 1 - begins, begins)):
-            if turn in (1, 3):
-                forget(engines[1 - which])
-                engines[1 - which].pause()
-                engines[which].go_on()
-            forget(engines[which])
-            taken[which] += work(engines[which], 2 * number + turn // 2)
-        ratios.append(taken[0] / taken[1])
-    engines[1 - begins].go_on()
+        taken = {True: 0.0, False: 0.0}
+        for turn, on in enumerate((True, False, False, True)):
+            engine.run(SWITCH, on=on)
+            forget(engine)
+            taken[on] += work(engine, 4 * number + turn)
+        ratios.append(taken[True] / taken[False])
     return ratios
 
 
 def compared(model: Path, starts: int, count: int, works: dict[str, Work], **more: Any) -> list[dict[str, Any]]:
-    """A row for each work: the ratios of `count` pairs in each of so many starts of both engines and their node; now
-    the one is started first and runs first, now the other."""
-    found: dict[str, list[list[float]]] = {name: [] for name in works}
+    """A row for each work: the ratios of `count` pairs in each of so many starts of an engine and its node."""
+    found: dict[str, list[float]] = {name: [] for name in works}
     for start in range(starts):
-        begins = start % 2
-        with contextlib.ExitStack() as stack:
-            node = stack.enter_context(Node(memory="512MiB"))
-            connectors = [transfer_config(node, min_load_tokens=0), None]
-            engines: dict[int, Engine] = {}
-            for which in (begins, 1 - begins):
-                engines[which] = stack.enter_context(Engine(model, connectors[which], STEADY, **more))
-            for name, work in works.items():
-                for engine in engines.values():
+        with Node(memory="512MiB") as node:
+            with Engine(model, transfer_config(node, min_load_tokens=0), STEADY, **more) as engine:
+                for name, work in works.items():
+                    engine.run(SWITCH, on=True)
                     work(engine, -1)
-                ratios = pairs(engines[0], engines[1], count, work, begins)
-                found[name].append(ratios)
-                row(f"{name}, start {start + 1}", median=statistics.median(ratios), least=min(ratios),
-                    most=max(ratios))
-            assert node.status()["now"]["blocks"] > 0, "nothing was saved"
+                    before = node.status()["store"]["published"]
+                    ratios = pairs(engine, count, work)
+                    found[name] += ratios
+                    row(f"{name}, start {start + 1}", median=statistics.median(ratios), least=min(ratios),
+                        most=max(ratios))
+                    assert node.status()["store"]["published"] > before, "nothing was saved"
     rows = []
-    for name, by_start in found.items():
-        median, low, high = interval(by_start)
-        rows.append(row(name, starts=starts, pairs=starts * count, median=median, low_95=low, high_95=high))
+    for name, ratios in found.items():
+        median, low, high = interval(ratios)
+        rows.append(row(name, starts=starts, pairs=len(ratios), median=median, low_95=low, high_95=high))
     return rows
 
 
@@ -184,7 +182,7 @@ def miss(model: Path, starts: int, count: int, dtype: str) -> list[dict[str, Any
         "all_miss_first_token_on_over_off": first_token,
         "all_miss_throughput_on_over_off": throughput,
     }
-    return compared(model, starts, count, works, processes=True, dtype=dtype, kv_bytes=200_000_000, max_model_len=4096)
+    return compared(model, starts, count, works, dtype=dtype, kv_bytes=200_000_000, max_model_len=4096)
 
 
 def saving(model: Path, starts: int, count: int, dtype: str) -> list[dict[str, Any]]:
@@ -203,8 +201,8 @@ def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("what", nargs="*", default=["first", "miss", "saving"], help="default: all three")
     ask.add_argument("--rounds", type=int, default=5, help="of first; default 5")
-    ask.add_argument("--starts", type=int, default=6, help="of both engines, for miss and saving: 4, 6, ..; default 6")
-    ask.add_argument("--pairs", type=int, default=5, help="of each start; default 5")
+    ask.add_argument("--starts", type=int, default=3, help="of the engine, for miss and saving; default 3")
+    ask.add_argument("--pairs", type=int, default=20, help="of each start; default 20")
     ask.add_argument("--dtype", default="float32")
     ask.add_argument("--json", action="store_true", help="one object on standard output")
     given = ask.parse_args()
@@ -216,8 +214,8 @@ def main() -> None:
     for name in given.what:
         if name not in measurements:
             ask.error(f"there is no measurement {name!r}; there are: {', '.join(measurements)}")
-    if given.starts < 4 or given.starts % 2:
-        ask.error("--starts: each engine comes first in half of them, and an interval takes 4 or more")
+    if given.starts * given.pairs < 6:
+        ask.error("--starts, --pairs: an interval takes 6 pairs or more")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         model = models.write(Path(folder) / "model", models.LLAMA)

@@ -11,6 +11,9 @@ def register() -> None:
     """Makes the connector known to vLLM by its name; again does nothing."""
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
+    from .cpus import remember
+
+    remember()
     try:
         KVConnectorFactory.register_connector(
             "CisternConnector", "cistern.vllm.connector", "CisternConnector"

@@ -66,6 +66,7 @@ class CisternConnector(KVConnectorBase_V1, SupportsHMA):
         versions.check(vllm.__version__, chosen.allow_untested)
         self._scheduler: Scheduler | None = None
         self.worker: Worker | None = None
+        self._stepped_by_caller: bool | None = None
         if role is KVConnectorRole.SCHEDULER:
             self._scheduler = Scheduler(chosen, vllm_config, kv_cache_config, vllm.__version__)
         else:
@@ -159,7 +160,9 @@ class CisternConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler.came_back(
             reports.ranks if isinstance(reports, Reports) else [], set(connector_output.invalid_block_ids or ())
         )
-        if (worker := _worker_of_this_process()) is not None:
+        if self._stepped_by_caller is None:
+            self._stepped_by_caller = versions.stepped_by_caller()
+        if self._stepped_by_caller and (worker := _worker_of_this_process()) is not None:
             self._scheduler.finish_in_process(worker)
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:

@@ -13,10 +13,17 @@ import multiprocessing
 import os
 from collections.abc import Iterator
 
+_at_start: set[int] = set()
+
+
+def remember() -> None:
+    """What this process may run on, before its engine binds the thread that computes."""
+    _at_start.update(os.sched_getaffinity(0))
+
 
 def given() -> set[int]:
     """The CPUs that the engine was given: what this process or the one that started it as a worker may run on."""
-    cpus = os.sched_getaffinity(0)
+    cpus = os.sched_getaffinity(0) | _at_start
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
         with contextlib.suppress(OSError):
@@ -26,11 +33,12 @@ def given() -> set[int]:
 
 @contextlib.contextmanager
 def unbound() -> Iterator[None]:
-    """Threads that are started in here may run wherever the engine may."""
+    """Threads that are started in here run beside the one that starts them, where the engine has CPUs that this one is
+    not bound to; else wherever it may."""
     bound = os.sched_getaffinity(0)
     # CPUs may be taken from the engine in between: then they stay where this thread is.
     with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, given())
+        os.sched_setaffinity(0, given() - bound or bound)
     try:
         yield
     finally:

@@ -38,7 +38,7 @@ HOLD_EXTRA_US = 1_000_000
 JOIN_S = 2.0
 """How long a request waits for the ranks to follow into a new session."""
 IDLE_S = 2.0
-"""How long an engine in this process, with nothing left to run, waits for its last saves."""
+"""How long an engine whose caller may not step it again waits for its last saves."""
 PUBLISH_AT_ONCE = 1024
 
 
@@ -271,7 +271,7 @@ class Scheduler:
         )
 
     def finish_in_process(self, worker: Worker) -> None:
-        """For an engine in this very process that has nothing left to run: it may not step again."""
+        """For an engine that has nothing left to run and that may not be stepped again: what it saved is seen."""
         from .connector import StepOrders
 
         if self._live or not (self._plan.saves or self._late_saves):

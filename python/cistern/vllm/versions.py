@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from types import FrameType
 from typing import Any
 
 TESTED = ("0.32", "0.31", "0.30")
@@ -74,3 +76,15 @@ def unpadded_page_bytes(spec: Any) -> int | None:
         if isinstance(value, int):
             return value
     return None
+
+
+def stepped_by_caller() -> bool:
+    """Whether the engine core that is calling is stepped by somebody in this very process, who stops when no request is
+    left: `LLM` without an engine process. An engine core with a process of its own goes on as long as its connector
+    says that work is pending."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "get_output" and type(frame.f_locals.get("self")).__name__ == "InprocClient":
+            return True
+        frame = frame.f_back
+    return False
