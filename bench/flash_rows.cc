@@ -194,41 +194,83 @@ Status ReadRows(BenchOptions& options, Store& store, const FilledBlocks& blocks,
   return Status();
 }
 
-// Puts of new blocks for as long as fio takes for as many bytes, and longer; what the device took of them.
+// Writes new blocks of 1 MiB until flash has taken `bytes`; GB/s. As many wait for the device as are there at
+// fio's depth and in the batches that are gathered meanwhile, so that the node copies nothing in vain.
+class Writer {
+ public:
+  static Result<Writer> Make(Store& store) {
+    auto ns = store.Attach(BenchNamespace(kMiB));
+    if (!ns) return Error(ns.error());
+    auto staging = store.AllocateStaging(kAtOnce * kMiB);
+    if (!staging) return Error(staging.error());
+    Random random(9);
+    for (std::size_t at = 0; at + 8 <= staging->bytes(); at += 8) {
+      const std::uint64_t word = random.Next();
+      std::memcpy(staging->data() + at, &word, 8);
+    }
+    return Writer(store, std::move(*ns), std::move(*staging));
+  }
+
+  Result<double> Write(std::uint64_t bytes) {
+    const auto before = Written();
+    if (!before) return Error(before.error());
+    Stopwatch watch;
+    for (double now = *before; now < *before + static_cast<double>(bytes);) {
+      if (static_cast<double>(put_) * kMiB < now - first_ + static_cast<double>(kWaiting * kMiB)) {
+        if (Status status = PutSome(); !status.ok()) return Error(status);
+      }
+      const auto written = Written();
+      if (!written) return Error(written.error());
+      now = *written;
+      last_ = now - *before;
+    }
+    return last_ / static_cast<double>(watch.Ns());
+  }
+
+ private:
+  static constexpr std::size_t kAtOnce = 8;
+  static constexpr std::uint64_t kWaiting = 64;
+
+  Writer(Store& store, Namespace ns, Staging staging)
+      : store_(&store), ns_(std::move(ns)), staging_(std::move(staging)) {
+    if (const auto now = Written()) first_ = *now;
+  }
+  Result<double> Written() { return StatusNumber(*store_, {"flash", "written_bytes"}); }
+  Status PutSome() {
+    std::vector<BlockWrite> writes(kAtOnce);
+    for (std::size_t w = 0; w < writes.size(); ++w) {
+      const std::uint64_t number = (1u << 30) + put_++;
+      writes[w].key = WorkloadKey(number, kMiB);
+      writes[w].put_id = {7, number};
+      writes[w].data = {staging_.data() + w * kMiB, kMiB};
+    }
+    auto result = store_->Write(ns_, writes).Wait();
+    return result ? Status() : result.error();
+  }
+
+  Store* store_;
+  Namespace ns_;
+  Staging staging_;
+  std::uint64_t put_ = 0;  // blocks
+  double first_ = 0;       // bytes on flash before any of them
+  double last_ = 0;
+};
+
+// Both files are written through once before.
 Status WriteRows(BenchOptions& options, Store& store, const std::string& beside) {
   constexpr std::uint64_t kBytes = 1u << 30;
   Series ours, limit;
-  FioJob job{.file = beside, .write = true, .bytes = kBytes, .file_bytes = kBytes};
-  if (auto through = RunFio(job); !through) return through.error();  // written through once before
-  Result<Namespace> ns = store.Attach(BenchNamespace(kMiB));
-  if (!ns) return ns.error();
-  Result<Staging> staging = store.AllocateStaging(8 * kMiB);
-  if (!staging) return staging.error();
-  std::uint64_t number = 1u << 30;
-  Random random(9);
-  for (std::size_t at = 0; at + 8 <= staging->bytes(); at += 8) {
-    const std::uint64_t word = random.Next();
-    std::memcpy(staging->data() + at, &word, 8);
-  }
+  const FioJob job{.file = beside, .write = true, .bytes = kBytes, .file_bytes = kBytes};
+  if (auto through = RunFio(job); !through) return through.error();
+  auto writer = Writer::Make(store);
+  if (!writer) return writer.error();
+  const auto capacity = StatusNumber(store, {"flash", "capacity_bytes"});
+  if (!capacity) return capacity.error();
+  if (auto through = writer->Write(static_cast<std::uint64_t>(*capacity)); !through) return through.error();
   for (std::uint64_t i = 0; i < options.rounds; ++i) {
-    const auto before = StatusNumber(store, {"flash", "written_bytes"});
-    if (!before) return before.error();
-    Stopwatch watch;
-    double written = 0;
-    while (written < static_cast<double>(kBytes)) {
-      std::vector<BlockWrite> writes(8);
-      for (std::size_t w = 0; w < writes.size(); ++w) {
-        writes[w].key = WorkloadKey(++number, kMiB);
-        writes[w].put_id = {7, number};
-        writes[w].data = {staging->data() + w * kMiB, kMiB};
-      }
-      auto result = store.Write(*ns, writes).Wait();
-      if (!result) return result.error();
-      const auto now = StatusNumber(store, {"flash", "written_bytes"});
-      if (!now) return now.error();
-      written = *now - *before;
-    }
-    ours.rounds.push_back(written / static_cast<double>(watch.Ns()));
+    auto rate = writer->Write(kBytes);
+    if (!rate) return rate.error();
+    ours.rounds.push_back(*rate);
     if (Status status = AwaitWritten(store); !status.ok()) return status;
     auto fio = RunFio(job);
     if (!fio) return fio.error();
