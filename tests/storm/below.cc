@@ -26,7 +26,8 @@ void World::MakeFlash() {
   flash.region_bytes = kMinRegionBytes << random.Below(3);
   const std::uint64_t devices = 1 + random.Below(2);
   for (std::uint64_t i = 0; i < devices; ++i) {
-    flash.devices.push_back({Text("flash", i), flash::kSuperBytes + flash.region_bytes * (6 + random.Below(16))});
+    flash.devices.push_back(
+        {Text("flash", i), flash::kSuperBytes + flash.region_bytes * (6 + random.Below(16))});
   }
   flash.hang_us = static_cast<std::int64_t>(20'000 + random.Below(500'000));
   if (random.Below(8) == 0) flash.budget_bytes_a_day = 500u << 20;
@@ -126,7 +127,7 @@ bool World::InjectBelow(Fault kind) {
       // Now and then so many in a row that the device goes out for it.
       due = kind == Fault::kHang || kind == Fault::kLostFlush ? 1
             : random().Below(12) == 0                         ? 9
-                                                              : 1 + static_cast<std::uint32_t>(random().Below(3));
+                                      : 1 + static_cast<std::uint32_t>(random().Below(3));
       return true;
     }
   }
@@ -136,9 +137,10 @@ std::optional<Fault> World::DueAt(const IoRequest& request) {
   static constexpr Fault kReads[] = {Fault::kHang, Fault::kFlipRead, Fault::kReadError, Fault::kShortIo};
   static constexpr Fault kWrites[] = {Fault::kHang, Fault::kNoSpace, Fault::kWriteError, Fault::kShortIo};
   static constexpr Fault kSyncs[] = {Fault::kLostFlush, Fault::kHang, Fault::kWriteError};
-  const std::span<const Fault> kinds = request.kind == IoRequest::Kind::kRead    ? std::span<const Fault>(kReads)
-                                       : request.kind == IoRequest::Kind::kWrite ? std::span<const Fault>(kWrites)
-                                                                                 : std::span<const Fault>(kSyncs);
+  const std::span<const Fault> kinds = request.kind == IoRequest::Kind::kRead ? std::span<const Fault>(kReads)
+                                       : request.kind == IoRequest::Kind::kWrite
+                                           ? std::span<const Fault>(kWrites)
+                                           : std::span<const Fault>(kSyncs);
   // From any of them on, so that none has to wait for the others.
   const std::size_t first =
       due_[static_cast<std::size_t>(Fault::kLostFlush)] > 0 ? 0 : random().Below(kinds.size());
@@ -207,7 +209,8 @@ bool World::FlipMedia() {
     if (!live) return false;
     const std::uint64_t last = start + flash_->region_bytes - geometry_.alignment;
     const auto locator = flash::DecodeLocator(bytes.subspan(last, flash::kSectorBytes));
-    const std::uint64_t table = locator ? start + std::uint64_t{locator->table_unit} * geometry_.alignment : last;
+    const std::uint64_t table =
+        locator ? start + std::uint64_t{locator->table_unit} * geometry_.alignment : last;
     switch (random().Below(10)) {
       case 0: at = start + random().Below(64); break;
       case 1: at = last + random().Below(64); break;
@@ -278,7 +281,8 @@ std::vector<Below> World::Doubts(SimNode& node) {
   return blocks;
 }
 
-// Whatever may have taken blocks away since a survey began; those of drops under way are doubtful by themselves.
+// Whatever may have taken blocks away since a survey began; those of drops under way are doubtful by
+// themselves.
 std::uint64_t World::Changes(SimNode& node) {
   const StoreCounters& c = node.store().counters();
   return Cuts() + c.evicted.value() + c.evicted_below.value() + c.dropped.value() + device_faults_;

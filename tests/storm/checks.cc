@@ -276,8 +276,8 @@ void World::CheckWarm(SimNode& node) {
         if (puts.empty()) continue;
         Look look = LookAt({ns, group, code}, false);
         if (look.outcome == ReadOutcome::kBad) continue;
-        // One whose parent is nowhere may just be collected, for its parent could not be written down: at rest it
-        // is looked at again.
+        // One whose parent is nowhere may just be collected, for its parent could not be written down: at
+        // rest it is looked at again.
         if (look.outcome == ReadOutcome::kHit) (void)AuditParent({ns, group, code}, look);
         // The media may hold what did not count this time, for a parent that was not found, say, and will.
         if (flash_) continue;

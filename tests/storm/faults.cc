@@ -8,18 +8,19 @@ namespace cistern::storm {
 
 std::string_view FaultName(Fault kind) {
   static constexpr std::array<std::string_view, kFaultKinds> kNames = {
-      "crash",      "client-dies",    "client-stalls", "client-lies",  "flip-body",
-      "flip-seal",  "flip-directory", "flip-index",    "lost-touches", "lease-expires",
-      "clock-back", "memory-full",    "revive",        "journal",      "recarve",
-      "kill",       "reboot",         "torn",          "read-error",   "write-error",
-      "short-io",   "hang",           "lost-flush",    "flip-media",   "flip-read",
-      "no-space",   "take-out"};
+      "crash",          "client-dies", "client-stalls", "client-lies",   "flip-body",  "flip-seal",
+      "flip-directory", "flip-index",  "lost-touches",  "lease-expires", "clock-back", "memory-full",
+      "revive",         "journal",     "recarve",       "kill",          "reboot",     "torn",
+      "read-error",     "write-error", "short-io",      "hang",          "lost-flush", "flip-media",
+      "flip-read",      "no-space",    "take-out"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
 bool Faults::Wants(Fault kind) const {
   // Up to its fair share and a little more, which is what the others lack where one kind does not come.
-  if (!flash_) return Index(kind) < kMemoryFaultKinds && counts_[Index(kind)].seen <= 1 + total_ / (kMemoryFaultKinds - 1);
+  if (!flash_)
+    return Index(kind) < kMemoryFaultKinds &&
+           counts_[Index(kind)].seen <= 1 + total_ / (kMemoryFaultKinds - 1);
   if (kind == Fault::kFlipMedia) return rots_ && counts_[Index(kind)].seen <= 1 + total_ / 8;
   return counts_[Index(kind)].seen <= 1 + total_ / (Index(kind) < kMemoryFaultKinds ? 36 : 17);
 }

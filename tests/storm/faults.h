@@ -62,8 +62,8 @@ class Faults {
   const Count& operator[](Fault kind) const { return counts_[Index(kind)]; }
   std::uint64_t total() const { return total_; }
 
-  // With kinds that only flash can suffer, which then come more often than the others. Where media rot they do
-  // so for those too where they do not.
+  // With kinds that only flash can suffer, which then come more often than the others. Where media rot they
+  // do so for those too where they do not.
   void set_flash(bool rots) {
     flash_ = true;
     rots_ = rots;

@@ -152,8 +152,8 @@ void SimNode::Serve() {
         // Nothing is under way any more when it ends in order: what is in use then is too much.
         gone_ = false;
         if (!RunTask(store_->Close())) break;
-        core_->stores().DrainAll();
         while (store_->Tick()) Turn();
+        core_->stores().DrainAll();
         gone_ = closed_ = true;
         (void)around_.idle(*this);
       }
