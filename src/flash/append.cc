@@ -110,6 +110,7 @@ std::uint32_t Tier::Impl::Reserve(Member& member, const Layout& layout, std::siz
   }
   std::uint32_t number = member.open;
   if (number == kNoRegion) {
+    Prepare(member, layout.least_sequence);
     number = member.free.front();
     member.free.pop_front();
     member.open = number;
@@ -119,20 +120,30 @@ std::uint32_t Tier::Impl::Reserve(Member& member, const Layout& layout, std::siz
     fresh.scanned = false;
     fresh.used = 1;
     fresh.reserved = fresh.entries = 0;
-    fresh.epoch = next_epoch_++;
-    fresh.first_sequence = layout.least_sequence;
-    fresh.writing = std::make_unique<Writing>();
-    ++fresh.writing->writers;
-    member.writing.push_back(number);
-    group_.Spawn(OpenRegion(member, number));
   }
   Region& region = regions_[number];
+  Prepare(member, region.first_sequence + 1);
   *unit = region.used;
   region.used += layout.units;
   region.reserved += static_cast<std::uint32_t>(records);
   ++region.writing->writers;
   SetLeast(member, region, std::min(region.least_sequence, layout.least_sequence));
   return number;
+}
+
+// The header of the next free region is on its way while the one before it is still written to: nobody waits
+// for a sync where a region ends.
+void Tier::Impl::Prepare(Member& member, std::uint64_t first_sequence) {
+  if (member.free.empty() || closing_) return;
+  const std::uint32_t number = member.free.front();
+  Region& next = regions_[number];
+  if (next.writing != nullptr) return;
+  next.epoch = next_epoch_++;
+  next.first_sequence = first_sequence;
+  next.writing = std::make_unique<Writing>();
+  ++next.writing->writers;
+  member.writing.push_back(number);
+  group_.Spawn(WriteFirst(member, number));
 }
 
 Task<Status> Tier::Impl::WriteHeader(Member& member, std::uint32_t region, std::uint64_t epoch,
@@ -149,7 +160,7 @@ Task<Status> Tier::Impl::WriteHeader(Member& member, std::uint32_t region, std::
   co_return status;
 }
 
-Task<void> Tier::Impl::OpenRegion(Member& member, std::uint32_t number) {
+Task<void> Tier::Impl::WriteFirst(Member& member, std::uint32_t number) {
   User user(member);
   Region& region = regions_[number];
   const Status status = co_await WriteHeader(member, number, region.epoch, region.first_sequence);
@@ -356,12 +367,27 @@ void Tier::Impl::BeginClosing(Member& member, std::uint32_t number) {
 
 void Tier::Impl::WriterLeft(Member& member, std::uint32_t number) {
   Region& region = regions_[number];
-  if (--region.writing->writers > 0 || region.state != State::kClosing) return;
-  if (member.device.in_service()) {
-    group_.Spawn(CloseRegion(member, number));
-  } else {
+  if (--region.writing->writers > 0 || region.state == State::kOpen) return;
+  if (!member.device.in_service()) {
     EndWriting(member, number);
+  } else if (region.state == State::kClosing) {
+    group_.Spawn(CloseRegion(member, number));
+  } else if (closing_) {
+    group_.Spawn(EmptyAgain(member, number));
   }
+}
+
+// A region that was made ready in vain.
+Task<void> Tier::Impl::EmptyAgain(Member& member, std::uint32_t number) {
+  User user(member);
+  (void)co_await WriteHeader(member, number, 0, 0);
+  EndWriting(member, number);
+}
+
+// Of one that is ready, or being made so, and will not be opened.
+void Tier::Impl::LetGoOfReady(Member& member, std::uint32_t number) {
+  ++regions_[number].writing->writers;
+  WriterLeft(member, number);
 }
 
 void Tier::Impl::EndWriting(Member& member, std::uint32_t number) {
@@ -432,7 +458,11 @@ Task<Status> Tier::Impl::WriteTable(Member& member, std::uint32_t number) {
 Task<void> Tier::Impl::Close() {
   closing_ = true;
   for (const auto& member : members_) {
-    if (member->open != kNoRegion) BeginClosing(*member, member->open);
+    const std::vector<std::uint32_t> writing = member->writing;
+    for (const std::uint32_t number : writing) {
+      if (regions_[number].state == State::kOpen) BeginClosing(*member, number);
+      if (regions_[number].state == State::kFree) LetGoOfReady(*member, number);
+    }
   }
   for (const auto& member : members_) {
     while (!member->writing.empty()) co_await writing_ended_.Wait();

@@ -143,7 +143,10 @@ class Tier::Impl final {
   // Whether a region may be opened for that.
   bool MayOpen(Purpose purpose) const;
   std::uint32_t Reserve(Member& member, const Layout& layout, std::size_t records, std::uint32_t* unit);
-  Task<void> OpenRegion(Member& member, std::uint32_t region);
+  void Prepare(Member& member, std::uint64_t first_sequence);
+  Task<void> WriteFirst(Member& member, std::uint32_t region);
+  Task<void> EmptyAgain(Member& member, std::uint32_t region);
+  void LetGoOfReady(Member& member, std::uint32_t region);
   Task<Status> WriteBatch(Member& member, std::uint32_t region, std::uint32_t unit, const Layout& layout,
                           std::span<const Outgoing> records);
   Task<Status> Transmit(Member& member, std::uint32_t region, std::uint32_t unit, const Layout& layout,

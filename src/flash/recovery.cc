@@ -242,6 +242,13 @@ Task<Status> Tier::Impl::Recover(Found found) {
     regions_[number].scanned = true;
     Status status = co_await Scan(member, number, found);
     if (!status.ok()) co_return status;
+    if (regions_[number].entries == 0) {
+      // It was ready and nothing had come: free, once nothing can be found in it later either.
+      (void)co_await WriteHeader(member, number, 0, 0);
+      EndWriting(member, number);
+      regions_[number].state = State::kFree;
+      continue;
+    }
     parts_.log.Log(LogLevel::kInfo, "flash device ", member.device.path(), ": region ", number - member.first,
                    " was open; ", regions_[number].entries, " records are found in it");
     co_await CloseScanned(member, number);

@@ -228,7 +228,7 @@ TEST(FlashRecovery, ARegionWhoseTableIsNotOnTheMediaStillGivesItsEntries) {
     return table ? Fault{FaultKind::kIoError} : Fault{};
   });
   for (std::uint64_t n = 0; n < 12; ++n) kept.push_back(world->Append({n}, {5'000})->front());
-  const auto victim = world->tier->TakeVictim();
+  const auto victim = world->AwaitVictim();
   ASSERT_TRUE(victim.has_value());
   ASSERT_EQ(*victim, 0u);
   const auto entries = world.loop->BlockOn(world->tier->Entries(*victim));

@@ -40,7 +40,7 @@ struct Writing {
 
 struct Region {
   enum class State : std::uint8_t {
-    kFree,
+    kFree,  // with a Writing: its header is on its way or there
     kOpen,
     kClosing,  // its last appends and its table are on their way
     kClosed,
@@ -54,7 +54,7 @@ struct Region {
   std::uint32_t entries = 0;   // in the table
   std::uint32_t readers = 0;
   std::uint64_t epoch = 0;
-  std::uint64_t first_sequence = 0;           // when it was opened: the order of regions
+  std::uint64_t first_sequence = 0;           // when its header was made: the order of regions
   std::uint64_t least_sequence = UINT64_MAX;  // of its records
   std::uint64_t live_bytes = 0;
   std::unique_ptr<Writing> writing;

@@ -176,6 +176,16 @@ struct TierOn {
     return loop.BlockOn(AppendTask(std::move(numbers), std::move(parts)));
   }
 
+  // A region closes beside the appends that follow it.
+  std::optional<std::uint32_t> AwaitVictim() {
+    auto victim = tier->TakeVictim();
+    for (int turns = 0; turns < 1000 && !victim; ++turns) {
+      loop.Turn();
+      victim = tier->TakeVictim();
+    }
+    return victim;
+  }
+
   // What the tier says of a place, without looking at whether it is the record that was meant.
   Task<Status> AskTask(Kept kept) {
     flash::Buffer buffer = pool.Take(kept.bytes);

@@ -292,7 +292,11 @@ void Tier::Impl::DeviceLeft(Member& member) {
     Region& region = regions_[number];
     FailWriting(*region.writing);
     region.writing->header.Set();
-    if (region.state == State::kOpen) BeginClosing(member, number);
+    if (region.state == State::kOpen) {
+      BeginClosing(member, number);
+    } else if (region.state == State::kFree) {
+      LetGoOfReady(member, number);
+    }
   }
   member.readers_left.Pulse();
   member.forgotten = !hook_;

@@ -198,7 +198,7 @@ TEST(Tier, AFullTierSaysSoAndTakesMoreOnceARegionWasReleased) {
   }
   EXPECT_EQ(world->tier->RoomFor(20'992), Tier::Room::kNoFreeRegion);
   EXPECT_EQ(world->tier->counters().refused_no_region.value(), 1u);
-  const auto victim = world->tier->TakeVictim();
+  const auto victim = world->AwaitVictim();
   ASSERT_TRUE(victim.has_value());
   std::erase_if(kept, [&](const Kept& each) {
     if (each.place.region == *victim) world->Forget(each);

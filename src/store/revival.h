@@ -39,7 +39,7 @@ struct BlockStore::Impl::Revival {
   std::vector<std::uint64_t> memory_floors;           // the same for what is in memory, which drops reached
   std::unordered_map<BlockId, std::uint64_t> dropped;
   std::unordered_map<BlockId, std::uint64_t> orphaned;  // homes of orphans: by any drop of their namespace
-  std::vector<BlockId> order;  // parents before children
+  std::vector<BlockId> order;                           // parents before children
 };
 
 }  // namespace cistern
