@@ -64,7 +64,11 @@ int RunBench(int argc, const char* const* argv) {
       "`cistern bench serve` measures an OpenAI-compatible endpoint instead; it has its own --help.",
       "  cistern bench\n  cistern bench --only get --rounds 21 --json\n  cistern bench --only flash "
       "--flash-dir /var/tmp\n  cistern bench serve --compare");
-  line.Text("--only", "GROUP", "get, put, views, match, leases, flash or pages; default: all", &only);
+  line.Text(
+      "--only", "GROUP",
+      "get, put, views, match, leases, flash (or of it flash-read, flash-worth, flash-write, flash-put, "
+      "flash-restart) or pages; default: all",
+      &only);
   line.Count("--rounds", "interleaved rounds; default: 9", &options.rounds, 1, 1000);
   line.Size("--working-set", "bytes of blocks for the get rows; default: 1GiB", &options.working_set_bytes);
   line.Count("--blocks", "blocks of the match and restart rows; default: 1000000", &options.million, 2000,
@@ -80,7 +84,12 @@ int RunBench(int argc, const char* const* argv) {
 
   std::vector<std::string_view> known;
   for (const BenchGroup& group : BenchGroups()) known.push_back(group.name);
-  if (!only.empty() && std::find(known.begin(), known.end(), only) == known.end()) {
+  // "flash" is all whose names begin with it and a hyphen.
+  const auto chosen = [&only](std::string_view name) {
+    return only.empty() || name == only ||
+           (name.starts_with(only) && name.substr(only.size()).starts_with('-'));
+  };
+  if (std::ranges::none_of(known, chosen)) {
     return Complain("cistern bench", Status(Code::kInvalid, UnknownName("group", only, known)));
   }
   options.daemon = DaemonBeside();
@@ -99,7 +108,7 @@ int RunBench(int argc, const char* const* argv) {
   };
   if (!json) PrintHeader();
   for (const BenchGroup& group : BenchGroups()) {
-    if (!only.empty() && only != group.name) continue;
+    if (!chosen(group.name)) continue;
     if (Status status = group.run(options); !status.ok()) return Complain("cistern bench", status);
   }
   BenchRow verified{.name = "wrong_bytes", .value = static_cast<double>(options.wrong_bytes), .unit = "B"};

@@ -57,6 +57,10 @@ Status BenchViews(BenchOptions& options);
 Status BenchMatchAndRestart(BenchOptions& options);
 Status BenchLeases(BenchOptions& options);
 Status BenchPages(BenchOptions& options);
-Status BenchFlash(BenchOptions& options);
+Status BenchFlashReads(BenchOptions& options);
+Status BenchFlashWorth(BenchOptions& options);
+Status BenchFlashWrites(BenchOptions& options);
+Status BenchFlashPuts(BenchOptions& options);
+Status BenchFlashRestart(BenchOptions& options);
 
 }  // namespace cistern

@@ -2,7 +2,6 @@
 // Flash below memory, through the store of a node: reads and writes against fio on the same file system, what
 // `worth_us` promises against what happened, the restart with a million blocks on flash, and what a put pays
 // while flash is saturated.
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -153,14 +152,13 @@ Status ReadRows(BenchOptions& options, Store& store, const FilledBlocks& blocks,
   Round round(blocks.keys.size());
   Series ours, limit;
   const std::size_t count = depth == 1 ? 200 : 512;
-  struct stat info;
-  if (stat(file.c_str(), &info) != 0) return Status(Code::kIoError, Text(file, ": ", ErrnoText(errno)));
-  FioJob job{
-      .file = file,
-      .block_bytes = blocks.block_bytes,
-      .depth = static_cast<std::uint32_t>(depth),
-      .bytes = count * blocks.block_bytes,
-      .file_bytes = static_cast<std::uint64_t>(info.st_size) / blocks.block_bytes * blocks.block_bytes};
+  // Regions are filled from the file's start on. What lies behind the blocks was never written, and a file
+  // system answers for that without its disk.
+  FioJob job{.file = file,
+             .block_bytes = blocks.block_bytes,
+             .depth = static_cast<std::uint32_t>(depth),
+             .bytes = count * blocks.block_bytes,
+             .file_bytes = blocks.keys.size() * blocks.block_bytes};
   auto warm = ReadBlocks(options, store, blocks, round, count, depth, nullptr);
   if (!warm) return warm.error();
   std::vector<double> p50_ratios;
@@ -198,7 +196,8 @@ Status ReadRows(BenchOptions& options, Store& store, const FilledBlocks& blocks,
 // fio's depth and in the batches that are gathered meanwhile, so that the node copies nothing in vain.
 class Writer {
  public:
-  static Result<Writer> Make(Store& store) {
+  // Its blocks are numbered from `first` on.
+  static Result<Writer> Make(Store& store, std::uint64_t first) {
     auto ns = store.Attach(BenchNamespace(kMiB));
     if (!ns) return Error(ns.error());
     auto staging = store.AllocateStaging(kAtOnce * kMiB);
@@ -208,7 +207,7 @@ class Writer {
       const std::uint64_t word = random.Next();
       std::memcpy(staging->data() + at, &word, 8);
     }
-    return Writer(store, std::move(*ns), std::move(*staging));
+    return Writer(store, std::move(*ns), std::move(*staging), first);
   }
 
   Result<double> Write(std::uint64_t bytes) {
@@ -216,7 +215,7 @@ class Writer {
     if (!before) return Error(before.error());
     Stopwatch watch;
     for (double now = *before; now < *before + static_cast<double>(bytes);) {
-      if (static_cast<double>(put_) * kMiB < now - first_ + static_cast<double>(kWaiting * kMiB)) {
+      if (static_cast<double>(put_) * kMiB < now - before_ + static_cast<double>(kWaiting * kMiB)) {
         if (Status status = PutSome(); !status.ok()) return Error(status);
       }
       const auto written = Written();
@@ -231,15 +230,15 @@ class Writer {
   static constexpr std::size_t kAtOnce = 8;
   static constexpr std::uint64_t kWaiting = 64;
 
-  Writer(Store& store, Namespace ns, Staging staging)
-      : store_(&store), ns_(std::move(ns)), staging_(std::move(staging)) {
-    if (const auto now = Written()) first_ = *now;
+  Writer(Store& store, Namespace ns, Staging staging, std::uint64_t first)
+      : store_(&store), ns_(std::move(ns)), staging_(std::move(staging)), first_(first) {
+    if (const auto now = Written()) before_ = *now;
   }
   Result<double> Written() { return StatusNumber(*store_, {"flash", "written_bytes"}); }
   Status PutSome() {
     std::vector<BlockWrite> writes(kAtOnce);
     for (std::size_t w = 0; w < writes.size(); ++w) {
-      const std::uint64_t number = (1u << 30) + put_++;
+      const std::uint64_t number = first_ + put_++;
       writes[w].key = WorkloadKey(number, kMiB);
       writes[w].put_id = {7, number};
       writes[w].data = {staging_.data() + w * kMiB, kMiB};
@@ -251,10 +250,21 @@ class Writer {
   Store* store_;
   Namespace ns_;
   Staging staging_;
+  std::uint64_t first_;
   std::uint64_t put_ = 0;  // blocks
-  double first_ = 0;       // bytes on flash before any of them
+  double before_ = 0;      // bytes on flash before any of them
   double last_ = 0;
 };
+
+// As it is after the first day: a file system converts what was preallocated when it is first written.
+Status WriteThrough(Store& store) {
+  auto writer = Writer::Make(store, 1u << 31);
+  if (!writer) return writer.error();
+  const auto capacity = StatusNumber(store, {"flash", "bytes"});
+  if (!capacity) return capacity.error();
+  auto through = writer->Write(static_cast<std::uint64_t>(*capacity));
+  return through ? Status() : through.error();
+}
 
 // Both files are written through once before.
 Status WriteRows(BenchOptions& options, Store& store, const std::string& beside) {
@@ -262,11 +272,9 @@ Status WriteRows(BenchOptions& options, Store& store, const std::string& beside)
   Series ours, limit;
   const FioJob job{.file = beside, .write = true, .bytes = kBytes, .file_bytes = kBytes};
   if (auto through = RunFio(job); !through) return through.error();
-  auto writer = Writer::Make(store);
+  if (Status status = WriteThrough(store); !status.ok()) return status;
+  auto writer = Writer::Make(store, 1u << 30);
   if (!writer) return writer.error();
-  const auto capacity = StatusNumber(store, {"flash", "capacity_bytes"});
-  if (!capacity) return capacity.error();
-  if (auto through = writer->Write(static_cast<std::uint64_t>(*capacity)); !through) return through.error();
   for (std::uint64_t i = 0; i < options.rounds; ++i) {
     auto rate = writer->Write(kBytes);
     if (!rate) return rate.error();
@@ -422,6 +430,11 @@ Status PutRow(BenchOptions& options) {
   if (!below) return below.error();
   auto alone = Daemon::Start(options.daemon, options.memory_dir, {"--memory", "512MiB"});
   if (!alone) return alone.error();
+  {
+    auto store = below->Connect();
+    if (!store) return store.error();
+    if (Status status = WriteThrough(*store); !status.ok()) return status;
+  }
   std::uint64_t number = 0;
   const auto puts = [&](Daemon& daemon, std::vector<double>& calls) -> Status {
     auto store = daemon.Connect();
@@ -443,9 +456,15 @@ Status PutRow(BenchOptions& options) {
     }
     return Status();
   };
+  // What the one still writes must not slow the other.
+  const auto quiet = [&]() -> Status {
+    auto store = below->Connect();
+    return store ? AwaitWritten(*store) : store.error();
+  };
   for (std::uint64_t i = 0; i < options.rounds; ++i) {
     std::vector<double> mine, theirs;
     if (Status status = puts(*below, mine); !status.ok()) return status;
+    if (Status status = quiet(); !status.ok()) return status;
     if (Status status = puts(*alone, theirs); !status.ok()) return status;
     ratios.push_back(Quantile(mine, 0.99) / Quantile(theirs, 0.99));
     with.call_us.insert(with.call_us.end(), mine.begin(), mine.end());
@@ -465,41 +484,66 @@ Status PutRow(BenchOptions& options) {
   return Status();
 }
 
-Status ReadsAndWrites(BenchOptions& options) {
+// A node with blocks of one size on flash, more of them than its memory holds.
+struct FilledNode {
+  FlashPlaceForBench place;
+  Daemon daemon;
+  Store store;
+  FilledBlocks blocks;
+};
+
+Result<FilledNode> FillNode(BenchOptions& options, std::uint64_t block_bytes) {
+  auto place = FlashPlaceForBench::Make(options.flash_dir);
+  if (!place) return Error(place.error());
+  auto daemon = Daemon::Start(
+      options.daemon, options.memory_dir,
+      {"--memory", "512MiB", "--flash-read-ahead", "0B", "--flash", Text(place->path(), ":5GiB")});
+  if (!daemon) return Error(daemon.error());
+  auto store = daemon->Connect();
+  if (!store) return Error(store.error());
+  options.progress(Text("filling flash with blocks of ", SizeText(block_bytes)));
+  auto blocks = FillDown(*store, (3ull << 30) / block_bytes, block_bytes, 1);
+  if (!blocks) return Error(blocks.error());
+  if (Status status = AwaitWritten(*store); !status.ok()) return Error(status);
+  options.progress(Text("flash, blocks of ", SizeText(block_bytes)));
+  return FilledNode{std::move(*place), std::move(*daemon), std::move(*store), std::move(*blocks)};
+}
+
+// Not asked for without a directory: it takes gigabytes of a disk.
+bool Asked(const BenchOptions& options) { return !options.flash_dir.empty(); }
+
+}  // namespace
+
+Status BenchFlashReads(BenchOptions& options) {
+  if (!Asked(options)) return Status();
+  if (Status status = FindFio(); !status.ok()) return status;
   for (const std::uint64_t block : {kMiB, 2 * kMiB}) {
-    auto place = FlashPlaceForBench::Make(options.flash_dir);
-    if (!place) return place.error();
-    auto daemon = Daemon::Start(
-        options.daemon, options.memory_dir,
-        {"--memory", "512MiB", "--flash-read-ahead", "0B", "--flash", Text(place->path(), ":5GiB")});
-    if (!daemon) return daemon.error();
-    auto store = daemon->Connect();
-    if (!store) return store.error();
-    options.progress(Text("filling flash with blocks of ", SizeText(block)));
-    auto blocks = FillDown(*store, (3ull << 30) / block, block, 1);
-    if (!blocks) return blocks.error();
-    if (Status status = AwaitWritten(*store); !status.ok()) return status;
-    options.progress(Text("flash, blocks of ", SizeText(block)));
-    const std::string file = place->file();
-    if (Status status = ReadRows(options, *store, *blocks, file, block == kMiB ? kDepth : 1); !status.ok())
-      return status;
-    if (block != kMiB) continue;
-    options.progress("worth_us");
-    if (Status status = WorthRows(options, *store, *daemon, *blocks); !status.ok()) return status;
-    options.progress("flash writes");
-    if (Status status = WriteRows(options, *store, place->path() + "/fio"); !status.ok()) return status;
+    auto node = FillNode(options, block);
+    if (!node) return node.error();
+    const std::size_t depth = block == kMiB ? kDepth : 1;
+    Status status = ReadRows(options, node->store, node->blocks, node->place.file(), depth);
+    if (!status.ok()) return status;
   }
   return Status();
 }
 
-}  // namespace
-
-Status BenchFlash(BenchOptions& options) {
-  if (options.flash_dir.empty()) return Status();  // not asked for: it takes gigabytes of a disk
-  if (Status status = FindFio(); !status.ok()) return status;
-  if (Status status = ReadsAndWrites(options); !status.ok()) return status;
-  if (Status status = PutRow(options); !status.ok()) return status;
-  return Restarts(options);
+Status BenchFlashWorth(BenchOptions& options) {
+  if (!Asked(options)) return Status();
+  auto node = FillNode(options, kMiB);
+  if (!node) return node.error();
+  return WorthRows(options, node->store, node->daemon, node->blocks);
 }
+
+Status BenchFlashWrites(BenchOptions& options) {
+  if (!Asked(options)) return Status();
+  if (Status status = FindFio(); !status.ok()) return status;
+  auto node = FillNode(options, kMiB);
+  if (!node) return node.error();
+  return WriteRows(options, node->store, node->place.path() + "/fio");
+}
+
+Status BenchFlashPuts(BenchOptions& options) { return Asked(options) ? PutRow(options) : Status(); }
+
+Status BenchFlashRestart(BenchOptions& options) { return Asked(options) ? Restarts(options) : Status(); }
 
 }  // namespace cistern

@@ -10,7 +10,11 @@ std::span<const BenchGroup> BenchGroups() {
       {"views", "leased views: polling, after idle, embedded", BenchViews},
       {"match", "match and restart with a million blocks", BenchMatchAndRestart},
       {"leases", "leases of a killed client", BenchLeases},
-      {"flash", "flash below memory against fio; needs --flash-dir", BenchFlash},
+      {"flash-read", "reads from flash against fio; these need --flash-dir", BenchFlashReads},
+      {"flash-worth", "what worth_us promises against what happened", BenchFlashWorth},
+      {"flash-write", "writes to flash against fio", BenchFlashWrites},
+      {"flash-put", "puts while flash is saturated against puts without flash", BenchFlashPuts},
+      {"flash-restart", "restart and reboot with a million blocks on flash", BenchFlashRestart},
       {"pages", "blocks to and from an engine's pages against memcpy", BenchPages},
   };
   return kGroups;
