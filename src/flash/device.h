@@ -52,6 +52,8 @@ class Device final {
 
   // A new life with this file: in service, nothing known of it. Nothing may be under way.
   void Begin(File file);
+  // Stays out of service for that, until Begin.
+  void NotOpened(std::string why) { why_ = std::move(why); }
   // Lets go of the file. Nothing may be under way.
   void CloseFile() { file_ = File(); }
 

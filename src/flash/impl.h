@@ -93,6 +93,7 @@ class Tier::Impl final {
     std::uint64_t size_bytes = 0;  // as it is
     std::optional<flash::Superblock> superblock;
     bool foreign = false;
+    Status taken;  // not ok: somebody has its lock, and nothing was read
   };
   // What a batch takes.
   struct Layout {

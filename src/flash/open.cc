@@ -77,12 +77,18 @@ Task<Result<Tier::Impl::Look>> Tier::Impl::LookAt(std::size_t at) {
     look.block_device = true;
     file = std::move(whole);
   }
-  Status status = co_await Lock(*file, device.path);
-  if (status.ok()) status = CheckLimits(*file, device.path);
-  if (!status.ok()) co_return std::unexpected(std::move(status));
   const auto size = file->Size();
   if (!size) co_return Error(Named(device.path, size.error()));
   look.size_bytes = *size;
+  Status status = co_await Lock(*file, device.path);
+  // Who has had devices before may be the successor of the one whose request has not ended (R8). Whoever
+  // starts for the first time has named another node's device.
+  if (status.code() == Code::kBusy && !known_.empty()) {
+    look.taken = std::move(status);
+    co_return look;
+  }
+  if (status.ok()) status = CheckLimits(*file, device.path);
+  if (!status.ok()) co_return std::unexpected(std::move(status));
 
   Buffer buffer = pool_.Take(kLookBytes);
   const auto bytes =
@@ -166,6 +172,7 @@ bool Tier::Impl::Believed(const flash::Superblock& superblock, std::string* why)
 
 // The file is there and real; where that fails it is gone again.
 Task<Status> Tier::Impl::Create(std::size_t at, Look& look) {
+  if (!look.taken.ok()) co_return Status();
   const std::string& path = options_.devices[at].path;
   const std::uint64_t wanted = WantedBytes(at, look);
   if (look.create) {
@@ -221,6 +228,13 @@ Task<Status> Tier::Impl::Start(std::size_t at, Look& look) {
   member.file_path = look.file_path;
   member.block_device = look.block_device;
   member.size_bytes = wanted;
+  if (!look.taken.ok()) {
+    member.device.NotOpened(std::string(look.taken.message()));
+    parts_.log.Log(LogLevel::kError, look.taken.message(),
+                   "; the node starts without it, what is on it is lost; `cistern device bring-back ", path,
+                   "` takes it in again, formatted anew");
+    co_return Status();
+  }
   member.device.Begin(std::move(look.file));
   std::string why = look.foreign ? "what it held is discarded" : "it is new";
   if (!look.superblock || !Believed(*look.superblock, &why)) {
@@ -300,6 +314,7 @@ Task<Status> Tier::Impl::BringBack(std::string path) {
   member.device.CloseFile();
   auto look = co_await LookAt(at);
   Status status = look ? CheckLook(at, *look) : look.error();
+  if (status.ok()) status = look->taken;
   if (status.ok()) status = co_await Create(at, *look);
   if (status.ok() && (WantedBytes(at, *look) - flash::kSuperBytes) / region_bytes_ < member.count) {
     status = Status(Code::kInvalid, Text("flash device ", path, ": is smaller than it was"));

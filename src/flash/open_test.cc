@@ -91,7 +91,7 @@ TEST(FlashOpen, TwoNodesOnOneDeviceAreOneTooMany) {
   auto other = std::move(*SimulatedLoop::Make(world.clock, world.disk, 77));
   {
     TierOn second(*other, world.options, 8);
-    const Status status = second.Open(world.known);
+    const Status status = second.Open({});
     EXPECT_EQ(status.code(), Code::kBusy);
     EXPECT_NE(status.message().find("another node uses it"), std::string_view::npos) << status.ToString();
   }
@@ -99,8 +99,9 @@ TEST(FlashOpen, TwoNodesOnOneDeviceAreOneTooMany) {
   world.Stop();
 }
 
-// R8: what a killed node had in flight may land until its lock is free; a successor waits for that.
-TEST(FlashOpen, ASuccessorStartsOnceTheLastRequestOfAKilledNodeHasEnded) {
+// R8: what a killed node had in flight may land until its lock is free; a successor waits for that, and
+// starts without the device where it waits in vain.
+TEST(FlashOpen, ASuccessorDoesWithoutADeviceUntilTheLastRequestOfAKilledNodeHasEnded) {
   World world(7);
   ASSERT_TRUE(world.Start().ok());
   LateIo late;
@@ -112,10 +113,45 @@ TEST(FlashOpen, ASuccessorStartsOnceTheLastRequestOfAKilledNodeHasEnded) {
     ASSERT_FALSE(late.empty());
   }
   world.Ended();
-  EXPECT_EQ(world.Start().code(), Code::kBusy);
-  world.Ended();
+  const std::string path = world.options.devices[0].path;
+  ASSERT_TRUE(world.Start().ok());
+  EXPECT_TRUE(world->found.empty());
+  EXPECT_FALSE(world->InService(0));
+  EXPECT_NE(world->tier->devices()[0].why.find("has not ended"), std::string::npos);
+  EXPECT_FALSE(world->Append({3}, {5000}).has_value());
+  EXPECT_EQ(world.loop->BlockOn(world->tier->BringBack(path)).code(), Code::kBusy);
   late.LandAll();
-  EXPECT_TRUE(world.Start().ok());
+  const Status back = world.loop->BlockOn(world->tier->BringBack(path));
+  EXPECT_TRUE(back.ok()) << back.ToString();
+  EXPECT_TRUE(world->Append({3}, {5000}).has_value());
+  world.Stop();
+}
+
+TEST(FlashOpen, ASuccessorThatDidWithoutADeviceBelievesNothingOfItLater) {
+  World world(9, TestOptions(2));
+  ASSERT_TRUE(world.Start().ok());
+  std::vector<Kept> kept;
+  for (std::uint64_t n = 0; n < 4; ++n) kept.push_back(world->Append({n}, {5000})->front());
+  LateIo late = world.loop->Kill([](const void*, std::size_t) { return false; });
+  world.Ended();
+  const std::uint32_t regions = 8;
+  {
+    auto other = std::move(*SimulatedLoop::Make(world.clock, world.disk, 78));
+    File file = std::move(*other->Open("/flash0/flash", OpenMode::kDirect));
+    ASSERT_TRUE(other->Lock(file).ok());
+    ASSERT_TRUE(world.Start().ok());
+    EXPECT_FALSE(world->InService(0));
+    EXPECT_TRUE(world->InService(1));
+    for (const Kept& each : world->found) EXPECT_GE(each.place.region, regions);
+    world.Stop();
+  }
+  ASSERT_TRUE(world.Start().ok());
+  EXPECT_TRUE(world->InService(0));
+  std::size_t second = 0;
+  for (const Kept& each : kept) second += each.place.region >= regions;
+  EXPECT_GT(second, 0u);
+  EXPECT_LT(second, kept.size());
+  EXPECT_EQ(world->found.size(), second);
   world.Stop();
 }
 

@@ -176,6 +176,7 @@ struct TierOn {
     return loop.BlockOn(AppendTask(std::move(numbers), std::move(parts)));
   }
 
+  bool InService(std::size_t device) const { return tier->devices()[device].in_service; }
   // A region closes beside the appends that follow it.
   std::optional<std::uint32_t> AwaitVictim() {
     auto victim = tier->TakeVictim();
