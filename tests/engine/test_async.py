@@ -19,6 +19,7 @@ pytest.importorskip("vllm")
 from harness import transfer_config  # noqa: E402
 
 import cistern.vllm.scheduler as scheduler_module  # noqa: E402
+from cistern.store import MatchResult, MatchRun  # noqa: E402
 from cistern.vllm.connector import CisternConnector, Reports, StepOrders  # noqa: E402
 from cistern.vllm.link import Joined, Target  # noqa: E402
 from cistern.vllm.orders import Hello, LoadReport, RankReport, SaveReport  # noqa: E402
@@ -35,13 +36,13 @@ class DictionaryStore:
         self.blocks: dict[bytes, tuple[int, ...]] = {}
         self.puts: dict[bytes, tuple[bytes, tuple[int, ...]]] = {}
 
-    def match(self, namespace: object, chain: Any, **more: object) -> SimpleNamespace:
+    def match(self, namespace: object, chain: Any, **more: object) -> MatchResult:
         count = 0
         for key in chain:
             if key not in self.blocks:
                 break
             count += 1
-        return SimpleNamespace(blocks=count, hold=None)
+        return MatchResult(count, (MatchRun(count, "memory", 0),) if count else (), None)
 
     def publish(self, namespace: object, puts: list[bytes], **more: object) -> None:
         for put in puts:
