@@ -283,11 +283,12 @@ def _where_a_thread_runs(answer: Connection) -> None:
     """In a process that was bound at its start, as vLLM's workers on CPUs are."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     seen: list[set[int]] = []
-    with cpus.unbound():
-        thread = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
-        thread.start()
-    thread.join()
-    answer.send((seen[0], os.sched_getaffinity(0)))
+    for beside in (False, True):
+        with cpus.unbound(beside):
+            thread = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
+            thread.start()
+        thread.join()
+    answer.send((*seen, os.sched_getaffinity(0)))
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this process has one CPU")
@@ -295,9 +296,10 @@ def test_a_thread_that_copies_is_not_bound_to_the_core_that_computes() -> None:
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_where_a_thread_runs, args=(there,))
     process.start()
-    thread, main = here.recv()
+    thread, beside, main = here.recv()
     process.join()
-    assert thread == os.sched_getaffinity(0) - main
+    assert thread == os.sched_getaffinity(0)
+    assert beside == thread - main
     assert main == {min(os.sched_getaffinity(0))}
 
 

@@ -32,13 +32,14 @@ def given() -> set[int]:
 
 
 @contextlib.contextmanager
-def unbound() -> Iterator[None]:
-    """Threads that are started in here run beside the one that starts them, where the engine has CPUs that this one is
-    not bound to; else wherever it may."""
+def unbound(beside: bool = False) -> Iterator[None]:
+    """Threads that are started in here may run wherever the engine may; with `beside`, only where the one that starts
+    them does not compute, if there are such CPUs: for an engine of one rank, whose other CPUs compute nothing."""
     bound = os.sched_getaffinity(0)
+    cpus = given()
     # CPUs may be taken from the engine in between: then they stay where this thread is.
     with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, given() - bound or bound)
+        os.sched_setaffinity(0, cpus - bound if beside and cpus > bound else cpus)
     try:
         yield
     finally:

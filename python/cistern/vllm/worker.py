@@ -59,7 +59,8 @@ class Worker:
     def __init__(self, options: Options, vllm_config: Any, kv_cache_config: Any, rank: int) -> None:
         self._options = options
         self._kv = kv_cache_config
-        self._rank = rank % int(vllm_config.parallel_config.world_size)
+        self._ranks = int(vllm_config.parallel_config.world_size)
+        self._rank = rank % self._ranks
         self._replicas = versions.identical_ranks(vllm_config, kv_cache_config)
         block_tokens, _ = versions.block_sizes(vllm_config, kv_cache_config)
         self._per_block = tuple(
@@ -202,7 +203,7 @@ class Worker:
         if joined is None or not self._layouts:
             return None
         if not self._crews or self._crews[-1].number != joined.target.number:
-            with unbound():
+            with unbound(beside=self._ranks == 1):
                 mover = make_mover(joined.store, self._device, self._layouts, self._options.max_bytes_per_s)
             self._crews.append(_Crew(mover, joined.target.number))
         self._joined = joined
