@@ -384,10 +384,15 @@ Task<void> Tier::Impl::EmptyAgain(Member& member, std::uint32_t number) {
   EndWriting(member, number);
 }
 
-// Of one that is ready, or being made so, and will not be opened.
-void Tier::Impl::LetGoOfReady(Member& member, std::uint32_t number) {
-  ++regions_[number].writing->writers;
-  WriterLeft(member, number);
+// Nothing more is written to it: it is open, or ready, or being made so.
+void Tier::Impl::LetGo(Member& member, std::uint32_t number) {
+  Region& region = regions_[number];
+  if (region.state == State::kOpen) {
+    BeginClosing(member, number);
+  } else if (region.state == State::kFree) {
+    ++region.writing->writers;
+    WriterLeft(member, number);
+  }
 }
 
 void Tier::Impl::EndWriting(Member& member, std::uint32_t number) {
@@ -460,8 +465,7 @@ Task<void> Tier::Impl::Close() {
   for (const auto& member : members_) {
     const std::vector<std::uint32_t> writing = member->writing;
     for (const std::uint32_t number : writing) {
-      if (regions_[number].state == State::kOpen) BeginClosing(*member, number);
-      if (regions_[number].state == State::kFree) LetGoOfReady(*member, number);
+      LetGo(*member, number);
     }
   }
   for (const auto& member : members_) {

@@ -147,7 +147,7 @@ class Tier::Impl final {
   void Prepare(Member& member, std::uint64_t first_sequence);
   Task<void> WriteFirst(Member& member, std::uint32_t region);
   Task<void> EmptyAgain(Member& member, std::uint32_t region);
-  void LetGoOfReady(Member& member, std::uint32_t region);
+  void LetGo(Member& member, std::uint32_t region);
   Task<Status> WriteBatch(Member& member, std::uint32_t region, std::uint32_t unit, const Layout& layout,
                           std::span<const Outgoing> records);
   Task<Status> Transmit(Member& member, std::uint32_t region, std::uint32_t unit, const Layout& layout,

@@ -292,11 +292,7 @@ void Tier::Impl::DeviceLeft(Member& member) {
     Region& region = regions_[number];
     FailWriting(*region.writing);
     region.writing->header.Set();
-    if (region.state == State::kOpen) {
-      BeginClosing(member, number);
-    } else if (region.state == State::kFree) {
-      LetGoOfReady(member, number);
-    }
+    LetGo(member, number);
   }
   member.readers_left.Pulse();
   member.forgotten = !hook_;

@@ -26,6 +26,23 @@ std::uint64_t CountOf(const std::string& text, const std::string& what) {
   return count;
 }
 
+// A file system of its own on a loop device, as long as it lives.
+class FileSystem {
+ public:
+  FileSystem(const std::string& directory, std::uint64_t bytes) : device_(directory + "/image", bytes) {
+    if (!device_.why().empty()) return;
+    RunCommand("mkfs.ext4 -q " + device_.path());
+    mount_.emplace(directory + "/mounted", device_.path());
+  }
+  // Why it is not there; empty: it is.
+  const std::string& why() const { return mount_ ? mount_->why() : device_.why(); }
+  Mount& mount() { return *mount_; }
+
+ private:
+  LoopDevice device_;
+  std::optional<Mount> mount_;
+};
+
 class FlashTrouble : public ::testing::TestWithParam<std::string> {
  protected:
   void TearDown() override {
@@ -126,11 +143,9 @@ class FlashTrouble : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(FlashTrouble, NoRoomAtStartIsSaidAndNothingIsLeft) {
-  LoopDevice device(disk_.path() + "/image", 128u << 20);
-  if (!device.why().empty()) GTEST_SKIP() << device.why();
-  RunCommand("mkfs.ext4 -q " + device.path());
-  Mount mount(disk_.path() + "/mounted", device.path());
-  if (!mount.why().empty()) GTEST_SKIP() << mount.why();
+  FileSystem files(disk_.path(), 128u << 20);
+  if (!files.why().empty()) GTEST_SKIP() << files.why();
+  Mount& mount = files.mount();
   NodeOptions options;
   options.loop = GetParam();
   options.memory_dir = disk_.path() + "/memory";
@@ -147,11 +162,9 @@ TEST_P(FlashTrouble, NoRoomAtStartIsSaidAndNothingIsLeft) {
 // The file is real from the start. What alone takes room is the journal: a drop that cannot be made durable
 // is not acknowledged, and works again when there is room.
 TEST_P(FlashTrouble, AFileSystemThatFillsUpBesideItChangesNothing) {
-  LoopDevice device(disk_.path() + "/image", 512u << 20);
-  if (!device.why().empty()) GTEST_SKIP() << device.why();
-  RunCommand("mkfs.ext4 -q " + device.path());
-  Mount mount(disk_.path() + "/mounted", device.path());
-  if (!mount.why().empty()) GTEST_SKIP() << mount.why();
+  FileSystem files(disk_.path(), 512u << 20);
+  if (!files.why().empty()) GTEST_SKIP() << files.why();
+  Mount& mount = files.mount();
   StartNode({{mount.path(), kFlash}});
   StartLoad();
   load_->Await(kMore);
@@ -175,11 +188,9 @@ TEST_P(FlashTrouble, AFileSystemThatFillsUpBesideItChangesNothing) {
 }
 
 TEST_P(FlashTrouble, ANodeStartsAgainOnADiskThatIsFull) {
-  LoopDevice device(disk_.path() + "/image", 512u << 20);
-  if (!device.why().empty()) GTEST_SKIP() << device.why();
-  RunCommand("mkfs.ext4 -q " + device.path());
-  Mount mount(disk_.path() + "/mounted", device.path());
-  if (!mount.why().empty()) GTEST_SKIP() << mount.why();
+  FileSystem files(disk_.path(), 512u << 20);
+  if (!files.why().empty()) GTEST_SKIP() << files.why();
+  Mount& mount = files.mount();
   StartNode({{mount.path(), kFlash}});
   ExpectMemoryServes(500'000'000);
   EXPECT_GT(FillUp(mount.path() + "/filled"), 10u << 20);
@@ -193,11 +204,9 @@ TEST_P(FlashTrouble, ANodeStartsAgainOnADiskThatIsFull) {
 }
 
 TEST_P(FlashTrouble, AReadOnlyFileSystemCostsItsDeviceOnly) {
-  LoopDevice device(disk_.path() + "/image", 512u << 20);
-  if (!device.why().empty()) GTEST_SKIP() << device.why();
-  RunCommand("mkfs.ext4 -q " + device.path());
-  Mount mount(disk_.path() + "/mounted", device.path());
-  if (!mount.why().empty()) GTEST_SKIP() << mount.why();
+  FileSystem files(disk_.path(), 512u << 20);
+  if (!files.why().empty()) GTEST_SKIP() << files.why();
+  Mount& mount = files.mount();
   StartNode({{mount.path(), kFlash}}, disk_.path());
   StartLoad();
   load_->Await(kMore);
@@ -220,11 +229,9 @@ TEST_P(FlashTrouble, AReadOnlyFileSystemCostsItsDeviceOnly) {
 
 // A drop that cannot be made durable is not acknowledged; whether it holds is open until it is sent again.
 TEST_P(FlashTrouble, AReadOnlyJournalCostsDropsOnly) {
-  LoopDevice device(disk_.path() + "/image", 512u << 20);
-  if (!device.why().empty()) GTEST_SKIP() << device.why();
-  RunCommand("mkfs.ext4 -q " + device.path());
-  Mount mount(disk_.path() + "/mounted", device.path());
-  if (!mount.why().empty()) GTEST_SKIP() << mount.why();
+  FileSystem files(disk_.path(), 512u << 20);
+  if (!files.why().empty()) GTEST_SKIP() << files.why();
+  Mount& mount = files.mount();
   StartNode({{mount.path(), kFlash}});
   StartLoad();
   load_->Await(kMore);
@@ -246,11 +253,9 @@ TEST_P(FlashTrouble, AReadOnlyJournalCostsDropsOnly) {
 
 // The media still hold it all when the node starts again (R10).
 TEST_P(FlashTrouble, WhatWasDroppedWhileADeviceWasOutStaysAway) {
-  LoopDevice device(disk_.path() + "/image", 512u << 20);
-  if (!device.why().empty()) GTEST_SKIP() << device.why();
-  RunCommand("mkfs.ext4 -q " + device.path());
-  Mount mount(disk_.path() + "/mounted", device.path());
-  if (!mount.why().empty()) GTEST_SKIP() << mount.why();
+  FileSystem files(disk_.path(), 512u << 20);
+  if (!files.why().empty()) GTEST_SKIP() << files.why();
+  Mount& mount = files.mount();
   StartNode({{mount.path(), kFlash}}, disk_.path());
   std::vector<BlockKey> keys;
   {
@@ -281,11 +286,9 @@ TEST_P(FlashTrouble, WhatWasDroppedWhileADeviceWasOutStaysAway) {
 
 // A file system that is frozen holds its writes and lets go of them when it thaws.
 TEST_P(FlashTrouble, ADeviceThatHangsCostsItselfOnly) {
-  LoopDevice device(disk_.path() + "/image", 512u << 20);
-  if (!device.why().empty()) GTEST_SKIP() << device.why();
-  RunCommand("mkfs.ext4 -q " + device.path());
-  Mount mount(disk_.path() + "/mounted", device.path());
-  if (!mount.why().empty()) GTEST_SKIP() << mount.why();
+  FileSystem files(disk_.path(), 512u << 20);
+  if (!files.why().empty()) GTEST_SKIP() << files.why();
+  Mount& mount = files.mount();
   fs::create_directory(disk_.path() + "/other");
   StartNode({{mount.path(), kFlash}, {disk_.path() + "/other", kFlash}}, disk_.path());
   StartLoad();
