@@ -214,16 +214,16 @@ class Writer {
     const auto before = Written();
     if (!before) return Error(before.error());
     Stopwatch watch;
-    for (double now = *before; now < *before + static_cast<double>(bytes);) {
+    double now = *before;
+    while (now < *before + static_cast<double>(bytes)) {
       if (static_cast<double>(put_) * kMiB < now - before_ + static_cast<double>(kWaiting * kMiB)) {
         if (Status status = PutSome(); !status.ok()) return Error(status);
       }
       const auto written = Written();
       if (!written) return Error(written.error());
       now = *written;
-      last_ = now - *before;
     }
-    return last_ / static_cast<double>(watch.Ns());
+    return (now - *before) / static_cast<double>(watch.Ns());
   }
 
  private:
@@ -253,7 +253,6 @@ class Writer {
   std::uint64_t first_;
   std::uint64_t put_ = 0;  // blocks
   double before_ = 0;      // bytes on flash before any of them
-  double last_ = 0;
 };
 
 // As it is after the first day: a file system converts what was preallocated when it is first written.

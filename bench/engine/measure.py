@@ -72,9 +72,8 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
     """The median, and its 95 % interval: the order statistics between which the median of what was drawn lies with that
     probability, whatever its distribution (as many of n coin flips show heads)."""
     ordered, below, outside = sorted(ratios), 0, 0.0
-    while outside + math.comb(len(ordered), below) / 2 ** len(ordered) <= 0.025:
-        outside += math.comb(len(ordered), below) / 2 ** len(ordered)
-        below += 1
+    while (more := outside + math.comb(len(ordered), below) / 2 ** len(ordered)) <= 0.025:
+        outside, below = more, below + 1
     return statistics.median(ordered), ordered[below - 1], ordered[-below]
 
 
