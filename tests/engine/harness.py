@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -71,18 +72,22 @@ class Node:
 
     def wait_blocks(self, least: int) -> int:
         """Until so many blocks are to be seen: engines publish beside their answers."""
-        from cistern import Error, Store
+        from cistern import Error
 
         end = time.monotonic() + WATCHDOG_S
-        while True:
-            try:
-                with Store.connect(self.socket) as store:
-                    while (blocks := store.status()["now"]["blocks"]) < least:
-                        assert time.monotonic() < end, f"{blocks} blocks of {least} are there"
-                    assert isinstance(blocks, int)
-                    return blocks
-            except Error:
-                assert time.monotonic() < end, "the node does not answer"
+        blocks = -1
+        while blocks < least:
+            assert time.monotonic() < end, f"{blocks} blocks of {least} are there"
+            assert not self.ends_within(0.02), "the node ended"
+            with contextlib.suppress(Error):
+                blocks = self.status()["now"]["blocks"]
+        return blocks
+
+    def ends_within(self, seconds: float) -> bool:
+        assert self.process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+        return self.process.returncode is not None
 
     def remove(self) -> None:
         self.kill()

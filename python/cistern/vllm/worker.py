@@ -27,6 +27,9 @@ logger = logging.getLogger("vllm.cistern")
 
 WAIT_FOR_SESSION_S = 2.0
 """How long a load may wait for this rank to connect before it counts as failed."""
+YIELD_S = 0.001
+"""How long a step that computes nothing leaves its core to those that copy, at most: vLLM plans the next such step at
+once, as long as anything is under way."""
 
 
 @dataclass
@@ -75,6 +78,7 @@ class Worker:
         self._crews: list[_Crew] = []
         self._waiting: list[tuple[_Running, LoadOrder]] = []
         self._step = 0
+        self._computes = True
         self._hello_due = True
         self._said_session = 0
         self._save_reports: list[SaveReport] = []
@@ -113,6 +117,7 @@ class Worker:
     def begin(self, orders: StepOrders) -> None:
         """Before the forward pass. A step that has none is saved from here: vLLM 0.30 says nothing more in it."""
         self._step = orders.step if orders.saves else 0
+        self._computes = orders.computes
         if orders.session is not None and orders.session.number > self._session:
             self._session = orders.session.number
             self._link.aim(orders.session)
@@ -136,6 +141,8 @@ class Worker:
     def finished(self) -> tuple[set[str], set[str]]:
         """Requests whose load ended on this rank since the last call, and those of them that failed."""
         self.poll()
+        if not (self._computes or self._finished or self._save_reports or self._load_reports):
+            self._yield_to_copies()
         finished, self._finished = self._finished, set()
         failed, self._failed = self._failed, set()
         return finished, failed
@@ -187,6 +194,12 @@ class Worker:
         self._link.close()
 
     # ------------------------------------------------------------------ inside
+
+    def _yield_to_copies(self) -> None:
+        """Ends with the first of them."""
+        for crew in self._crews[-1:]:
+            for done in crew.mover.wait(YIELD_S):
+                self._done(crew, done)
 
     def _busy(self) -> bool:
         return bool(self._waiting) or any(crew.transfers for crew in self._crews)
