@@ -4,11 +4,39 @@
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/fd.h"
 #include "base/format.h"
+#include "base/huge_pages.h"
 
 namespace cistern {
+namespace {
+
+// Reserves addresses that begin at a huge page where at least one fits, and maps the file over them: the
+// system gives huge pages only to what lies in memory as it lies in the file.
+void* MapAligned(std::uint64_t bytes, int protection, int flags, int fd, off_t offset) {
+  if (bytes < kHugePageBytes) return ::mmap(nullptr, bytes, protection, flags, fd, offset);
+  const std::uint64_t reserved = bytes + kHugePageBytes;
+  void* all = ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (all == MAP_FAILED) return all;
+  const auto first = reinterpret_cast<std::uintptr_t>(all);
+  const std::uintptr_t at = (first + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  void* mapped = ::mmap(reinterpret_cast<void*>(at), bytes, protection, flags | MAP_FIXED, fd, offset);
+  if (mapped == MAP_FAILED) {
+    const int why = errno;
+    ::munmap(all, reserved);
+    errno = why;
+    return MAP_FAILED;
+  }
+  const std::uintptr_t page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const std::uintptr_t end = (at + bytes + page - 1) / page * page;
+  if (at > first) ::munmap(all, at - first);
+  if (first + reserved > end) ::munmap(reinterpret_cast<void*>(end), first + reserved - end);
+  return mapped;
+}
+
+}  // namespace
 
 Mapping::~Mapping() {
   if (valid()) ::munmap(bytes_.data(), bytes_.size());
@@ -18,7 +46,7 @@ Result<Mapping> Mapping::Map(int fd, const std::string& path, std::uint64_t offs
                              Access access, Pages pages) {
   int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
   int flags = MAP_SHARED | (pages == Pages::kAtOnce ? MAP_POPULATE : 0);
-  void* at = ::mmap(nullptr, size_bytes, protection, flags, fd, static_cast<off_t>(offset));
+  void* at = MapAligned(size_bytes, protection, flags, fd, static_cast<off_t>(offset));
   if (at == MAP_FAILED) {
     return Error(Code::kIoError,
                  Text("map ", size_bytes, " bytes of ", path, " at ", Hex(offset), ": ", ErrnoText(errno)));

@@ -15,7 +15,7 @@ namespace cistern {
 enum class Access : std::uint8_t { kRead, kReadWrite };
 enum class Pages : std::uint8_t { kAtTouch, kAtOnce };  // when they are brought in
 
-// Owns a shared mapping of a file.
+// Owns a shared mapping of a file. One of a huge page or more begins at a huge page.
 class Mapping {
  public:
   Mapping() = default;

@@ -16,6 +16,7 @@
 
 #include "arena/protocol.h"
 #include "base/format.h"
+#include "base/huge_pages.h"
 #include "memory/directory_lock.h"
 #include "memory/host_memory.h"
 
@@ -328,8 +329,10 @@ void FaultIn::Work() {
     std::uint64_t before = address % kUnitBytes;
     for (std::uint64_t at = 0; at < bytes && !stop_.load(std::memory_order_relaxed); at += kStep) {
       // Makes pages present without changing them. That it failed costs a slower first copy and nothing else.
-      static_cast<void>(
-          ::madvise(from - before + at, std::min(kStep, bytes - at) + before, MADV_POPULATE_WRITE));
+      std::byte* step = from - before + at;
+      const std::uint64_t step_bytes = std::min(kStep, bytes - at) + before;
+      static_cast<void>(::madvise(step, step_bytes, MADV_POPULATE_WRITE));
+      MoveIntoHugePages(step, step_bytes);
     }
   };
   const Geometry& geometry = arena_.geometry();

@@ -86,8 +86,9 @@ class ArenaFile final {
 Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::string& tenant,
                                   const Clock& clock);
 
-// Touches an arena's memory in the order in which chunks are carved, on a thread of its own, so that no copy
-// into it pays for first touch. Ends with the object.
+// Touches an arena's memory in the order in which chunks are carved and moves it into huge pages, on a thread
+// of its own, so that no copy into it pays for first touch, and a transfer of a device is of a few long
+// pieces. Ends with the object.
 class FaultIn final {
  public:
   explicit FaultIn(ArenaSpace arena);

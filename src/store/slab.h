@@ -4,8 +4,6 @@
 // nodes takes most of its time for the faults of small ones.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -14,20 +12,11 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/huge_pages.h"
 
 namespace cistern {
 
 inline constexpr std::uint32_t kNoId = 0xffff'ffff;
-inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
-
-// Asks for huge pages for what of the memory is made of whole ones. Without them it is slower and nothing
-// else.
-inline void AskForHugePages(void* memory, std::size_t bytes) {
-  const auto at = reinterpret_cast<std::uintptr_t>(memory);
-  const std::uintptr_t first = (at + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  const std::uintptr_t end = (at + bytes) / kHugePageBytes * kHugePageBytes;
-  if (first < end) static_cast<void>(madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE));
-}
 
 // Items by dense ids; an id that was taken back is given out again. `T` has a `std::uint32_t next_free`,
 // which is the slab's while the item is not given out. Items keep their address.
