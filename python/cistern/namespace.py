@@ -39,3 +39,9 @@ class NamespaceSpec:
     trusted_keys: bool = False
     """Says that whoever writes is trusted not to make two contents with one key: allows keys under 16 bytes
     and hashes that are not cryptographic. Part of the identity."""
+    flash_write: str = ""
+    """When a block is written to flash: "through" (as soon as it is put), "back" (when it is cold), "selective" or
+    "selective:N" (after its N-th use). Empty: as the namespace's users said last, or else as the node has it. Not part
+    of the identity; it holds from then on for whoever uses the namespace, also after a restart."""
+    flash_admit: str = ""
+    """Which blocks: "all", or "second-hit" (used after they were put); otherwise as flash_write."""

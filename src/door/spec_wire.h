@@ -94,7 +94,9 @@ inline Result<std::string> EncodeSpec(const NamespaceSpec& spec) {
   for (Status status : {wire::CheckCount("fields", spec.fields.size(), kMaxSpecFields),
                         wire::CheckCount("bytes of fields", field_bytes, kMaxSpecFieldBytes),
                         wire::CheckCount("groups", spec.groups.size(), kMaxSpecGroups),
-                        wire::CheckCount("bytes of name", spec.name.size(), kMaxSpecNameBytes)}) {
+                        wire::CheckCount("bytes of name", spec.name.size(), kMaxSpecNameBytes),
+                        wire::CheckCount("bytes of flash_write", spec.flash_write.size(), kMaxSpecNameBytes),
+                        wire::CheckCount("bytes of flash_admit", spec.flash_admit.size(), kMaxSpecNameBytes)}) {
     if (!status.ok()) return Error(std::move(status));
   }
   std::string out;
@@ -117,6 +119,11 @@ inline Result<std::string> EncodeSpec(const NamespaceSpec& spec) {
     wire::Put32(out, group.window_tokens);
     wire::Put32(out, static_cast<std::uint32_t>(group.part_bytes.size()));
     for (std::uint64_t bytes : group.part_bytes) wire::Put64(out, bytes);
+  }
+  // Last, and only where something is said: an older node reads a list that says nothing of it.
+  if (!spec.flash_write.empty() || !spec.flash_admit.empty()) {
+    wire::PutString(out, spec.flash_write);
+    wire::PutString(out, spec.flash_admit);
   }
   if (out.size() > kMaxSpecBytes) return Error(wire::CheckCount("bytes", out.size(), kMaxSpecBytes));
   return out;
@@ -158,6 +165,10 @@ inline Result<NamespaceSpec> DecodeSpec(std::span<const std::byte> bytes) {
       return Error(std::move(status));
     for (std::uint32_t part = 0; part < parts; ++part) group.part_bytes.push_back(in.Take64());
     spec.groups.push_back(std::move(group));
+  }
+  if (!in.ended_early() && in.left() > 0) {
+    spec.flash_write = in.TakeString(kMaxSpecNameBytes);
+    spec.flash_admit = in.TakeString(kMaxSpecNameBytes);
   }
   if (in.ended_early())
     return Error(Code::kInvalid, Text("namespace list: ", bytes.size(), " bytes end early"));

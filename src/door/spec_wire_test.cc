@@ -41,6 +41,23 @@ TEST(SpecWire, BytesThatEndEarlyOrGoOnAreRefused) {
   EXPECT_FALSE(DecodeSpec(std::as_bytes(std::span(wire))).has_value());
 }
 
+TEST(SpecWire, WhatIsSaidOfFlashIsLastAndLeavesNoTraceWhereNothingIs) {
+  NamespaceSpec spec = Example();
+  const std::string without = *EncodeSpec(spec);
+  spec.flash_write = "selective:3";
+  std::string wire = *EncodeSpec(spec);
+  EXPECT_TRUE(wire.starts_with(without));
+  Result<NamespaceSpec> read = DecodeSpec(std::as_bytes(std::span(wire)));
+  ASSERT_TRUE(read.has_value()) << read.error().ToString();
+  EXPECT_EQ(read->flash_write, "selective:3");
+  EXPECT_EQ(read->flash_admit, "");
+  for (std::size_t length = without.size() + 1; length < wire.size(); ++length) {
+    EXPECT_FALSE(DecodeSpec(std::as_bytes(std::span(wire.data(), length))).has_value()) << length;
+  }
+  wire += 'x';
+  EXPECT_FALSE(DecodeSpec(std::as_bytes(std::span(wire))).has_value());
+}
+
 TEST(SpecWire, EveryLimitIsNamed) {
   NamespaceSpec spec = Example();
   for (int i = 0; i < 256; ++i) spec.fields.emplace_back("f", "v");

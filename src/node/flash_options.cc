@@ -12,8 +12,6 @@
 namespace cistern {
 namespace {
 
-constexpr std::uint64_t kMaxUses = 255;
-
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
 Result<std::uint64_t> ParseRate(std::string_view name, std::string_view text, std::string_view per,
@@ -62,32 +60,22 @@ Result<std::uint64_t> ParseScrubRate(std::string_view name, std::string_view tex
   return ParseRate(name, text, "/s", "8MiB/s, or 0 for never");
 }
 
-Status ParseFlashWrite(std::string_view name, std::string_view text, LowerPolicy& policy) {
-  constexpr std::string_view kCounted = "selective:";
-  const bool counted = text.starts_with(kCounted);
-  Result<WritePolicy> write = ParseWritePolicy(counted ? kCounted.substr(0, kCounted.size() - 1) : text);
-  if (!write) return Status(write.error().code(), Text(name, ": ", write.error().message()));
-  policy.write = *write;
-  if (!counted) return Status();
-  Result<std::uint64_t> uses = ParseCount(name, text.substr(kCounted.size()), 1, kMaxUses);
-  if (!uses) return uses.error();
-  policy.selective_uses = static_cast<std::uint32_t>(*uses);
-  return Status();
+Status ParseFlashWrite(std::string_view name, std::string_view text, LowerWish& wish) {
+  Status status = ReadWrite(text, wish);
+  return status.ok() ? status : Status(status.code(), Text(name, ": ", status.message()));
 }
 
-Status ParseFlashAdmit(std::string_view name, std::string_view text, LowerPolicy& policy) {
-  Result<Admission> admit = ParseAdmission(text);
-  if (!admit) return Status(admit.error().code(), Text(name, ": ", admit.error().message()));
-  policy.admit = *admit;
-  return Status();
+Status ParseFlashAdmit(std::string_view name, std::string_view text, LowerWish& wish) {
+  Status status = ReadAdmit(text, wish);
+  return status.ok() ? status : Status(status.code(), Text(name, ": ", status.message()));
 }
 
 Result<LowerPolicy> LowerPolicyOf(const OpenOptions& options) {
-  LowerPolicy policy;
-  Status status = ParseFlashWrite("flash_write", options.flash_write, policy);
-  if (status.ok()) status = ParseFlashAdmit("flash_admit", options.flash_admit, policy);
+  LowerWish wish;
+  Status status = ParseFlashWrite("flash_write", options.flash_write, wish);
+  if (status.ok()) status = ParseFlashAdmit("flash_admit", options.flash_admit, wish);
   if (!status.ok()) return Error(std::move(status));
-  return policy;
+  return wish.Over(LowerPolicy{});
 }
 
 Status CheckFlashOptions(const OpenOptions& options) {

@@ -23,10 +23,10 @@ Result<std::uint64_t> ParseBudget(std::string_view name, std::string_view text);
 Result<std::uint64_t> ParseScrubRate(std::string_view name, std::string_view text);
 
 // through, back, selective or selective:N.
-Status ParseFlashWrite(std::string_view name, std::string_view text, LowerPolicy& policy);
+Status ParseFlashWrite(std::string_view name, std::string_view text, LowerWish& wish);
 
 // all or second-hit.
-Status ParseFlashAdmit(std::string_view name, std::string_view text, LowerPolicy& policy);
+Status ParseFlashAdmit(std::string_view name, std::string_view text, LowerWish& wish);
 
 // What flash_write and flash_admit say together.
 Result<LowerPolicy> LowerPolicyOf(const OpenOptions& options);

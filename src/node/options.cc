@@ -98,19 +98,18 @@ constexpr Setting kSettings[] = {
      [](NodeOptions& o, std::string_view n, std::string_view t) { return AddFlashVolume(n, t, o.flash); },
      [](NodeOptions& o) { o.flash.clear(); }},
     {"flash_write", "POLICY",
-     "when a block is written to flash: through (at once), back (when it is cold), selective:N (after its "
-     "N-th "
-     "use); default: through",
+     "when a block is written to flash where its namespace does not say: through (at once), back (when it is "
+     "cold), selective:N (after its N-th use); default: through",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
-       LowerPolicy policy;
+       LowerWish wish;
        o.flash_write = t;
-       return ParseFlashWrite(n, t, policy);
+       return ParseFlashWrite(n, t, wish);
      }},
     {"flash_admit", "POLICY", "which blocks: all, or second-hit (used after they were put); default: all",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
-       LowerPolicy policy;
+       LowerWish wish;
        o.flash_admit = t;
-       return ParseFlashAdmit(n, t, policy);
+       return ParseFlashAdmit(n, t, wish);
      }},
     {"flash_budget", "SIZE/day", "endurance: bytes written to flash a day at most; default: no limit",
      [](NodeOptions& o, std::string_view n, std::string_view t) {

@@ -1,36 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "policy/lower.h"
 
+#include <charconv>
+
 #include "base/format.h"
 
 namespace cistern {
+namespace {
 
-std::string_view WritePolicyName(WritePolicy policy) {
-  switch (policy) {
-    case WritePolicy::kThrough: return "through";
-    case WritePolicy::kBack: return "back";
-    case WritePolicy::kSelective: return "selective";
-  }
-  return "";
+constexpr std::string_view kSelective = "selective";
+
+// The N of "selective:N", or none.
+std::optional<std::uint32_t> UsesOf(std::string_view text) {
+  if (!text.starts_with(kSelective) || text.size() < kSelective.size() + 2 || text[kSelective.size()] != ':')
+    return std::nullopt;
+  text.remove_prefix(kSelective.size() + 1);
+  std::uint32_t uses = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), uses);
+  if (error != std::errc() || end != text.data() + text.size() || uses == 0 || uses > kMaxSelectiveUses)
+    return std::nullopt;
+  return uses;
 }
 
-std::string_view AdmissionName(Admission admission) {
-  return admission == Admission::kAll ? "all" : "second-hit";
+}  // namespace
+
+Status ReadWrite(std::string_view text, LowerWish& wish) {
+  if (text == "through") {
+    wish.write = WritePolicy::kThrough;
+  } else if (text == "back") {
+    wish.write = WritePolicy::kBack;
+  } else if (text == kSelective) {
+    wish.write = WritePolicy::kSelective;
+    wish.selective_uses = LowerPolicy{}.selective_uses;
+  } else if (const std::optional<std::uint32_t> uses = UsesOf(text)) {
+    wish.write = WritePolicy::kSelective;
+    wish.selective_uses = *uses;
+  } else {
+    return Status(Code::kInvalid, Text("there is no write policy '", text,
+                                       "'; known: through, back, selective, selective:N with N from 1 to ",
+                                       kMaxSelectiveUses));
+  }
+  return Status();
 }
 
-Result<WritePolicy> ParseWritePolicy(std::string_view name) {
-  for (const WritePolicy policy : {WritePolicy::kThrough, WritePolicy::kBack, WritePolicy::kSelective}) {
-    if (name == WritePolicyName(policy)) return policy;
+Status ReadAdmit(std::string_view text, LowerWish& wish) {
+  if (text == "all") {
+    wish.admit = Admission::kAll;
+  } else if (text == "second-hit") {
+    wish.admit = Admission::kSecondHit;
+  } else {
+    return Status(Code::kInvalid, Text("there is no admission '", text, "'; known: all, second-hit"));
   }
-  return Error(Code::kInvalid,
-               Text("there is no write policy '", name, "'; known: through, back, selective"));
-}
-
-Result<Admission> ParseAdmission(std::string_view name) {
-  for (const Admission admission : {Admission::kAll, Admission::kSecondHit}) {
-    if (name == AdmissionName(admission)) return admission;
-  }
-  return Error(Code::kInvalid, Text("there is no admission '", name, "'; known: all, second-hit"));
+  return Status();
 }
 
 }  // namespace cistern

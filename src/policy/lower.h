@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "cistern/status.h"
@@ -25,14 +26,36 @@ enum class Admission : std::uint8_t {
 struct LowerPolicy {
   WritePolicy write = WritePolicy::kThrough;
   Admission admit = Admission::kAll;
-  std::uint32_t selective_uses = 2;  // of kSelective; 1 to 255
+  std::uint32_t selective_uses = 2;  // of kSelective; 1 to kMaxSelectiveUses
 };
 
-std::string_view WritePolicyName(WritePolicy policy);  // "through", "back", "selective"
-std::string_view AdmissionName(Admission admission);   // "all", "second-hit"
-// kInvalid names the known ones.
-Result<WritePolicy> ParseWritePolicy(std::string_view name);
-Result<Admission> ParseAdmission(std::string_view name);
+// What somebody says of it, the node's operator or a namespace's user; the rest is as it was.
+struct LowerWish {
+  std::optional<WritePolicy> write;
+  std::uint32_t selective_uses = LowerPolicy{}.selective_uses;
+  std::optional<Admission> admit;
+  bool operator==(const LowerWish&) const = default;
+
+  constexpr LowerPolicy Over(LowerPolicy policy) const {
+    if (write) policy.write = *write;
+    if (write) policy.selective_uses = selective_uses;
+    if (admit) policy.admit = *admit;
+    return policy;
+  }
+  // What `other` says goes before.
+  void Add(const LowerWish& other) {
+    if (other.write) write = other.write;
+    if (other.write) selective_uses = other.selective_uses;
+    if (other.admit) admit = other.admit;
+  }
+};
+
+inline constexpr std::uint32_t kMaxSelectiveUses = 255;
+
+// As people write it: "through", "back", "selective" or "selective:N"; "all" or "second-hit". kInvalid names the
+// known ones and changes nothing.
+Status ReadWrite(std::string_view text, LowerWish& wish);
+Status ReadAdmit(std::string_view text, LowerWish& wish);
 
 // Whether a block that was used so many times since it was put is worth being written.
 constexpr bool Wanted(const LowerPolicy& policy, std::uint32_t uses) {

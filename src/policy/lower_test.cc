@@ -42,11 +42,29 @@ TEST(Lower, R9AncestorsGoBeforeWhatWasUsedAndARegionAlwaysGivesBackSomething) {
   EXPECT_FALSE(KeptAtReclaim(ancestor, 870, kRegion));
 }
 
-TEST(Lower, NamesAreReadBackAndUnknownOnesName) {
-  EXPECT_EQ(*ParseWritePolicy("back"), WritePolicy::kBack);
-  EXPECT_EQ(*ParseAdmission("second-hit"), Admission::kSecondHit);
-  EXPECT_NE(ParseWritePolicy("off").error().message().find("selective"), std::string::npos);
-  EXPECT_NE(ParseAdmission("").error().message().find("second-hit"), std::string::npos);
+TEST(Lower, AWishIsReadBackAndAnUnknownOneNamesTheKnown) {
+  LowerWish wish;
+  ASSERT_TRUE(ReadWrite("selective:3", wish).ok());
+  EXPECT_EQ(wish, (LowerWish{.write = WritePolicy::kSelective, .selective_uses = 3}));
+  for (std::string_view wrong : {"off", "", "selective:", "selective:0", "selective:256", "selective:3x", "back:1"})
+    EXPECT_NE(ReadWrite(wrong, wish).message().find("selective:N"), std::string::npos) << wrong;
+  EXPECT_NE(ReadAdmit("", wish).message().find("second-hit"), std::string::npos);
+  EXPECT_EQ(wish, (LowerWish{.write = WritePolicy::kSelective, .selective_uses = 3}));
+  ASSERT_TRUE(ReadAdmit("second-hit", wish).ok());
+  EXPECT_EQ(wish.admit, Admission::kSecondHit);
+}
+
+TEST(Lower, AWishChangesWhatItNamesAndNothingElse) {
+  const LowerPolicy node{.write = WritePolicy::kSelective, .admit = Admission::kSecondHit, .selective_uses = 7};
+  EXPECT_EQ(LowerWish{}.Over(node).selective_uses, 7u);
+  const LowerPolicy all = LowerWish{.admit = Admission::kAll}.Over(node);
+  EXPECT_EQ(all.write, WritePolicy::kSelective);
+  EXPECT_EQ(all.selective_uses, 7u);
+  EXPECT_EQ(all.admit, Admission::kAll);
+  LowerWish wish{.write = WritePolicy::kBack};
+  wish.Add({.admit = Admission::kAll});
+  EXPECT_EQ(wish, (LowerWish{.write = WritePolicy::kBack, .admit = Admission::kAll}));
+  EXPECT_EQ(wish.Over(node).write, WritePolicy::kBack);
 }
 
 }  // namespace

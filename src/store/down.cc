@@ -227,7 +227,7 @@ bool BlockStore::Impl::CleanSome() {
     if (!cleaning_) break;
     Count();
     const Record& r = tree_.record(*cleaning_);
-    if (!r.on_flash() && r.holds == 0 && Wanted(options_.lower, r.uses)) WantWithAncestors(*cleaning_);
+    if (!r.on_flash() && r.holds == 0 && Wanted(LowerOf(r), r.uses)) WantWithAncestors(*cleaning_);
   }
   const bool more = cleaning_ && clean_looks_ < kCleanLooks;
   if (!more) clean_looks_ = 0;

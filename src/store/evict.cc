@@ -52,7 +52,7 @@ void BlockStore::Impl::Evict(RecordId record) {
     return;
   }
   counters_.evicted.Add();
-  if (tier_ != nullptr && Wanted(options_.lower, r.uses)) counters_.evicted_unwritten.Add();
+  if (tier_ != nullptr && Wanted(LowerOf(r), r.uses)) counters_.evicted_unwritten.Add();
   Remove(record);
 }
 

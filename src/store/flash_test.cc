@@ -282,6 +282,36 @@ TEST_F(FlashStoreTest, APutNeverWaitsForADevice) {
   t->disk.set_faults({});
 }
 
+TEST_F(FlashStoreTest, ANamespaceSaysWhatGoesToFlashAndItHoldsAfterARestart) {
+  Make(With(64));
+  PutChainSlowly(0, 7);
+  const NamespaceSpec says_nothing = OneGroup("another");
+  NamespaceSpec used_twice = says_nothing;
+  used_twice.flash_write = "selective:2";
+  Attach(used_twice);
+  PutChainSlowly(0, 7);
+  Restart();  // nobody has attached again when what memory holds is looked at
+  t->Settle();
+  t->Stop();
+  t->ForgetMemory();
+  t->Start();
+  ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
+  Attach(OneGroup());
+  EXPECT_EQ(Match(0, 7), 8u) << "the node writes through";
+  Attach(says_nothing);
+  EXPECT_EQ(Match(0, 7), 0u) << "and this namespace only what was used twice";
+  PutChainSlowly(0, 7);
+  used_twice.flash_write = "through";
+  Attach(used_twice);
+  Restart();
+  t->Settle();
+  t->Stop();
+  t->ForgetMemory();
+  t->Start();
+  Attach(says_nothing);
+  EXPECT_EQ(Match(0, 7), 8u) << "the last word holds";
+}
+
 // The media may hold what nobody here knows any more.
 TEST_F(FlashStoreTest, R10ADropOfWhatTheTreeHasLostHoldsToo) {
   Make(With(4));

@@ -109,6 +109,7 @@ class BlockStore::Impl {
   RealmId RealmOf(std::uint32_t slot) const { return slot < realms_.size() ? realms_[slot] : kNoId; }
   // The namespace of a realm that is current; null for one that was dropped.
   const NamespaceEntry* EntryOf(RealmId realm) const;
+  LowerPolicy LowerOf(const Record& record) const;
   // The block of a key that stands; kNoId for none. `unsure`, when not null, is set where that could not be
   // told within a step because something is being collected: then it is kNoId as well.
   BlockId Find(RealmId realm, const BlockKey& key, bool* unsure = nullptr) {

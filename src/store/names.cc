@@ -78,6 +78,15 @@ Status CheckFields(const NamespaceSpec& spec) {
   return Status();
 }
 
+Status CheckWish(const NamespaceSpec& spec) {
+  LowerWish wish;
+  Status write = spec.flash_write.empty() ? Status() : ReadWrite(spec.flash_write, wish);
+  if (!write.ok()) return Invalid(Text("flash_write: ", write.message()));
+  Status admit = spec.flash_admit.empty() ? Status() : ReadAdmit(spec.flash_admit, wish);
+  if (!admit.ok()) return Invalid(Text("flash_admit: ", admit.message()));
+  return Status();
+}
+
 Status CheckGroup(const GroupSpec& group) {
   const std::string what = Text("group ", group.name, ": ");
   if (group.name.empty() || group.name.size() > kMaxNameBytes || !Printable(group.name)) {
@@ -178,6 +187,29 @@ void PutFields(Out& out, const NamespaceEntry& entry) {
   }
 }
 
+// At the end and only where something was said: an entry without it is as nodes wrote it before there was one.
+// Each value is one more than the enumerator's, 0 where nothing was said.
+void PutWish(Out& out, const LowerWish& wish) {
+  if (wish == LowerWish{}) return;
+  out.U8(wish.write ? static_cast<std::uint8_t>(static_cast<std::uint8_t>(*wish.write) + 1) : std::uint8_t{0});
+  out.U8(static_cast<std::uint8_t>(wish.selective_uses));
+  out.U8(wish.admit ? static_cast<std::uint8_t>(static_cast<std::uint8_t>(*wish.admit) + 1) : std::uint8_t{0});
+}
+
+// False for what PutWish never writes.
+bool TakeWish(In& in, LowerWish& wish) {
+  if (in.done()) return true;
+  const std::uint8_t write = in.U8(), uses = in.U8(), admit = in.U8();
+  if (write > static_cast<std::uint8_t>(WritePolicy::kSelective) + 1 ||
+      admit > static_cast<std::uint8_t>(Admission::kSecondHit) + 1 || uses == 0) {
+    return false;
+  }
+  if (write != 0) wish.write = static_cast<WritePolicy>(write - 1);
+  wish.selective_uses = uses;
+  if (admit != 0) wish.admit = static_cast<Admission>(admit - 1);
+  return true;
+}
+
 // The list as one string: two entries are the same namespace when these are equal. Window lengths, block
 // lengths and names are not in it.
 std::string ListOf(const NamespaceEntry& entry) {
@@ -217,6 +249,9 @@ NamespaceEntry EntryOf(const NamespaceSpec& spec) {
   entry.fields = Sorted(spec);
   entry.block_tokens = spec.block_tokens;
   entry.trusted_keys = spec.trusted_keys;
+  // Validate has read both.
+  if (!spec.flash_write.empty()) static_cast<void>(ReadWrite(spec.flash_write, entry.lower));
+  if (!spec.flash_admit.empty()) static_cast<void>(ReadAdmit(spec.flash_admit, entry.lower));
   for (const GroupSpec& from : spec.groups) {
     Group& group = entry.groups.emplace_back();
     group.name = from.name;
@@ -277,6 +312,12 @@ std::string Difference(const NamespaceEntry& stored, const NamespaceEntry& asked
               " in this one");
 }
 
+bool Rewishes(const NamespaceEntry& stored, const NamespaceEntry& asked) {
+  LowerWish after = stored.lower;
+  after.Add(asked.lower);
+  return after != stored.lower;
+}
+
 // Whether a window of `asked` is wider than the stored one: the widest is kept, so that every user finds his.
 bool Widens(const NamespaceEntry& stored, const NamespaceEntry& asked) {
   for (std::size_t i = 0; i < stored.groups.size(); ++i) {
@@ -295,6 +336,7 @@ Status Names::Validate(const NamespaceSpec& spec) {
   if (spec.block_tokens == 0) return Invalid("block_tokens: is 0 and a block has at least 1");
   if (Status status = CheckFields(spec); !status.ok()) return status;
   if (Status status = CheckHash(spec); !status.ok()) return status;
+  if (Status status = CheckWish(spec); !status.ok()) return status;
   if (spec.groups.empty() || spec.groups.size() > kMaxGroups) {
     return Invalid(Text("groups: there are ", spec.groups.size(), " and a namespace has 1 to ", kMaxGroups));
   }
@@ -337,7 +379,7 @@ Result<Names::Lookup> Names::Find(const NamespaceSpec& spec) const {
     return Error(Code::kBusy, Text("namespace ", spec.name, ": its list has ", entry->names.size(),
                                    " names and the limit is ", kMaxNamesOfList, "; attach with one of them"));
   }
-  return Lookup{entry, !names_it || Widens(*entry, asked)};
+  return Lookup{entry, !names_it || Widens(*entry, asked) || Rewishes(*entry, asked)};
 }
 
 NamespaceEntry Names::Merged(const NamespaceSpec& spec, std::uint64_t incarnation) const {
@@ -352,6 +394,7 @@ NamespaceEntry Names::Merged(const NamespaceSpec& spec, std::uint64_t incarnatio
   if (!spec.name.empty() && std::ranges::find(merged.names, spec.name) == merged.names.end()) {
     merged.names.push_back(spec.name);
   }
+  merged.lower.Add(asked.lower);
   for (std::size_t i = 0; i < merged.groups.size(); ++i) {
     if (asked.groups[i].window_blocks <= merged.groups[i].window_blocks) continue;
     // In the stored block length, which is what windows are counted in.
@@ -406,6 +449,7 @@ std::vector<std::byte> Names::Encode(const NamespaceEntry& entry) {
     out.U32(static_cast<std::uint32_t>(group.part_bytes.size()));
     for (std::uint32_t bytes : group.part_bytes) out.U32(bytes);
   }
+  PutWish(out, entry.lower);
   return std::move(out.bytes);
 }
 
@@ -432,7 +476,8 @@ std::optional<NamespaceEntry> Names::Decode(std::span<const std::byte> bytes) {
     group.part_bytes.resize(in.Count(kMaxGroupParts));
     for (std::uint32_t& part : group.part_bytes) part = in.U32();
   }
-  if (!in.done() || entry.slot >= kMaxNamespaces || entry.incarnation == 0 || entry.block_tokens == 0 ||
+  const bool known_wish = TakeWish(in, entry.lower);
+  if (!known_wish || !in.done() || entry.slot >= kMaxNamespaces || entry.incarnation == 0 || entry.block_tokens == 0 ||
       entry.groups.empty()) {
     return std::nullopt;
   }

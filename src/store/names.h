@@ -15,6 +15,7 @@
 #include "arena/layout.h"
 #include "cistern/namespace.h"
 #include "cistern/status.h"
+#include "policy/lower.h"
 
 namespace cistern {
 
@@ -47,6 +48,7 @@ struct NamespaceEntry {
   std::vector<Group> groups;
   std::uint32_t block_tokens = 1;
   bool trusted_keys = false;
+  LowerWish lower;                      // what was said of flash
   std::uint16_t first_full = kNoGroup;  // the group whose chain carries reachability
 
   // The group in which a parent has to be reachable for a record of `group`; kNoGroup: none has to.
@@ -63,7 +65,7 @@ class Names final {
   // What attaching the spec (it passed Validate) means; nothing changes.
   struct Lookup {
     const NamespaceEntry* entry = nullptr;  // the list is known
-    bool changes = false;                   // it is new, or it gets a name or a wider window: to be journaled
+    bool changes = false;                   // it is new or gets a name, a wider window, another wish
   };
   // kMismatch: the spec's name stands for another list; the message has the first difference and both values.
   // kBusy: no slot is free, or the list has kMaxNamesOfList names.

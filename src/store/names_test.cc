@@ -98,6 +98,33 @@ TEST(NamesTest, TheWindowIsNotIdentityAndTheWidestIsKept) {
   EXPECT_EQ(names.at(slot)->ParentGroup(1), 0);
 }
 
+TEST(NamesTest, WhatIsSaidOfFlashIsNotIdentityAndTheLastWordHolds) {
+  Names names;
+  NamespaceSpec spec = Spec();
+  const std::uint32_t slot = Attach(names, spec, 5);
+  spec.flash_write = "selective:3";
+  EXPECT_EQ(Attach(names, spec, 6), slot);
+  EXPECT_EQ(names.at(slot)->lower, (LowerWish{.write = WritePolicy::kSelective, .selective_uses = 3}));
+  spec.flash_write.clear();
+  EXPECT_FALSE(names.Find(spec)->changes) << "who says nothing changes nothing";
+  spec.flash_admit = "second-hit";
+  EXPECT_EQ(Attach(names, spec, 7), slot);
+  spec.flash_write = "back";
+  EXPECT_EQ(Attach(names, spec, 8), slot);
+  const LowerWish last{.write = WritePolicy::kBack, .admit = Admission::kSecondHit};
+  EXPECT_EQ(names.at(slot)->lower, last);
+  const std::vector<std::byte> bytes = Names::Encode(*names.at(slot));
+  ASSERT_TRUE(Names::Decode(bytes).has_value());
+  EXPECT_EQ(Names::Decode(bytes)->lower, last);
+  for (std::uint8_t wrong : {3, 0xff}) {
+    std::vector<std::byte> other = bytes;
+    other.back() = std::byte{wrong};
+    EXPECT_FALSE(Names::Decode(other).has_value());
+  }
+  spec.flash_write = "of";
+  EXPECT_THAT(Refusal(spec), testing::AllOf(HasSubstr("flash_write"), HasSubstr("'of'"), HasSubstr("through")));
+}
+
 TEST(NamesTest, R5KeysThatMayCollideAreRefusedUnlessTrusted) {
   NamespaceSpec spec = Spec();
   spec.fields.push_back({"hash", "xxh64"});

@@ -262,7 +262,7 @@ void BlockStore::Impl::MakeVisible(PutSlot put, BlockId block, std::uint32_t ind
   counters_.published.Add();
   pending_.Close(put);
   MarkBehind(block, p.name.group, entry);
-  if (tier_ != nullptr && WrittenAtUse(options_.lower, 0)) WantBelow(record);
+  if (tier_ != nullptr && WrittenAtUse(entry.lower.Over(options_.lower), 0)) WantBelow(record);
   std::uint32_t below = 0;
   for (std::uint16_t g = 0; g < entry.groups.size(); ++g) {
     if (entry.ParentGroup(g) == p.name.group) below |= 1u << g;

@@ -63,6 +63,11 @@ const NamespaceEntry* BlockStore::Impl::EntryOf(RealmId realm) const {
   return found != nullptr && RealmOf(found->slot) == realm ? names_.at(found->slot) : nullptr;
 }
 
+LowerPolicy BlockStore::Impl::LowerOf(const Record& record) const {
+  const NamespaceEntry* entry = EntryOf(tree_.block(record.block).realm);
+  return entry == nullptr ? options_.lower : entry->lower.Over(options_.lower);
+}
+
 BlockId BlockStore::Impl::IfStanding(BlockId block, bool* unsure) {
   Count();
   if (block == kNoId || !tree_.collecting()) return block;
@@ -434,7 +439,7 @@ void BlockStore::Impl::NoteUse(RecordId record) {
   if (r.uses < UINT8_MAX) ++r.uses;
   if (!r.in_memory()) return;
   order_.Touch(record);
-  if (tier_ != nullptr && WrittenAtUse(options_.lower, r.uses)) WantBelow(record);
+  if (tier_ != nullptr && WrittenAtUse(LowerOf(r), r.uses)) WantBelow(record);
 }
 
 // A record that is sound was reached by an entry that is not: what it says is said again.

@@ -72,8 +72,8 @@ Task<void> BlockStore::Impl::Evacuate(const std::vector<FlashEntry>& entries) {
       Record& r = tree_.record(copy.record);
       ForgetFlash(tree_.block(block).realm, copy);
       r.flash = {};
-      if (options_.lower.write != WritePolicy::kBack && Wanted(options_.lower, r.uses))
-        WantBelow(copy.record);
+      const LowerPolicy lower = LowerOf(r);
+      if (lower.write != WritePolicy::kBack && Wanted(lower, r.uses)) WantBelow(copy.record);
       continue;
     }
     const Block& b = tree_.block(block);

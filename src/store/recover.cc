@@ -86,12 +86,12 @@ Task<void> BlockStore::Impl::FindDropped(Revival& revival) {
 
 // What a reboot would lose is written as if it had just been put, parents first.
 Task<void> BlockStore::Impl::WantAllBelow(const Revival& revival) {
-  if (!WrittenAtUse(options_.lower, 0)) co_return;
   for (const BlockId block : revival.order) {
     Count();
     if (Spent()) co_await Yield();
     if (block == kNoId || tree_.block(block).folded() || !tree_.block(block).has_key()) continue;
-    for (RecordId r = tree_.block(block).first_record; r != kNoId; r = tree_.record(r).next) WantBelow(r);
+    for (RecordId r = tree_.block(block).first_record; r != kNoId; r = tree_.record(r).next)
+      if (WrittenAtUse(LowerOf(tree_.record(r)), 0)) WantBelow(r);
   }
 }
 

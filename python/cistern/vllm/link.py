@@ -43,6 +43,8 @@ class Target:
     groups: tuple[GroupShape, ...]
     block_tokens: int
     trusted_keys: bool
+    flash_write: str
+    flash_admit: str
 
     def spec(self, number: int) -> NamespaceSpec:
         return NamespaceSpec(
@@ -53,6 +55,8 @@ class Target:
             ),
             block_tokens=self.block_tokens,
             trusted_keys=self.trusted_keys,
+            flash_write=self.flash_write,
+            flash_admit=self.flash_admit,
         )
 
 

@@ -37,6 +37,12 @@ def _size(name: str, value: Any) -> str:
     raise WrongOption(f"{name}: {value!r} is not a size such as 64GiB")
 
 
+def _flash_write(name: str, value: Any) -> str:
+    if isinstance(value, str) and re.fullmatch(r"|through|back|selective(:[0-9]{1,3})?", value):
+        return value
+    raise WrongOption(f"{name}: {value!r} is not one of through, back, selective, selective:N")
+
+
 def _between(low: float, high: float) -> Callable[[str, Any], float]:
     def check(name: str, value: Any) -> float:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high:
@@ -86,6 +92,15 @@ class Options:
     load: bool = _option(True, _flag, "whether KV is loaded")
     save: str = _option("all", _one_of("all", "prompt", "none"), "which KV is saved: prompt and output, prompt, none")
     ttl_s: int = _option(0, _whole(0, 315_360_000), "how long a saved block may live, in seconds; 0: until evicted")
+    flash_write: str = _option(
+        "", _flash_write,
+        "when this model's blocks are written to a node's flash: through (at once), back (when they are cold), "
+        "selective:N (after the N-th use); empty: as before, or else as the node has it",
+    )
+    flash_admit: str = _option(
+        "", _one_of("", "all", "second-hit"),
+        "which of them: all, or second-hit (used after they were saved); empty: as before, or else as the node has it",
+    )
     on_reset: str = _option(
         "fork",
         _one_of("fork", "ignore", "drop"),

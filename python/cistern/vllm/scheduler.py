@@ -376,6 +376,8 @@ class Scheduler:
                 ),
                 block_tokens=self._block_tokens,
                 trusted_keys=self._options.trusted_keys,
+                flash_write=self._options.flash_write,
+                flash_admit=self._options.flash_admit,
             )
         )
 
