@@ -91,12 +91,13 @@ inline Status CheckCount(std::string_view what, std::uint64_t count, std::uint64
 inline Result<std::string> EncodeSpec(const NamespaceSpec& spec) {
   std::uint64_t field_bytes = 0;
   for (const auto& [name, value] : spec.fields) field_bytes += name.size() + value.size();
-  for (Status status : {wire::CheckCount("fields", spec.fields.size(), kMaxSpecFields),
-                        wire::CheckCount("bytes of fields", field_bytes, kMaxSpecFieldBytes),
-                        wire::CheckCount("groups", spec.groups.size(), kMaxSpecGroups),
-                        wire::CheckCount("bytes of name", spec.name.size(), kMaxSpecNameBytes),
-                        wire::CheckCount("bytes of flash_write", spec.flash_write.size(), kMaxSpecNameBytes),
-                        wire::CheckCount("bytes of flash_admit", spec.flash_admit.size(), kMaxSpecNameBytes)}) {
+  for (Status status :
+       {wire::CheckCount("fields", spec.fields.size(), kMaxSpecFields),
+        wire::CheckCount("bytes of fields", field_bytes, kMaxSpecFieldBytes),
+        wire::CheckCount("groups", spec.groups.size(), kMaxSpecGroups),
+        wire::CheckCount("bytes of name", spec.name.size(), kMaxSpecNameBytes),
+        wire::CheckCount("bytes of flash_write", spec.flash_write.size(), kMaxSpecNameBytes),
+        wire::CheckCount("bytes of flash_admit", spec.flash_admit.size(), kMaxSpecNameBytes)}) {
     if (!status.ok()) return Error(std::move(status));
   }
   std::string out;

@@ -52,8 +52,8 @@ struct LowerWish {
 
 inline constexpr std::uint32_t kMaxSelectiveUses = 255;
 
-// As people write it: "through", "back", "selective" or "selective:N"; "all" or "second-hit". kInvalid names the
-// known ones and changes nothing.
+// As people write it: "through", "back", "selective" or "selective:N"; "all" or "second-hit". kInvalid names
+// the known ones and changes nothing.
 Status ReadWrite(std::string_view text, LowerWish& wish);
 Status ReadAdmit(std::string_view text, LowerWish& wish);
 

@@ -46,7 +46,8 @@ TEST(Lower, AWishIsReadBackAndAnUnknownOneNamesTheKnown) {
   LowerWish wish;
   ASSERT_TRUE(ReadWrite("selective:3", wish).ok());
   EXPECT_EQ(wish, (LowerWish{.write = WritePolicy::kSelective, .selective_uses = 3}));
-  for (std::string_view wrong : {"off", "", "selective:", "selective:0", "selective:256", "selective:3x", "back:1"})
+  for (std::string_view wrong :
+       {"off", "", "selective:", "selective:0", "selective:256", "selective:3x", "back:1"})
     EXPECT_NE(ReadWrite(wrong, wish).message().find("selective:N"), std::string::npos) << wrong;
   EXPECT_NE(ReadAdmit("", wish).message().find("second-hit"), std::string::npos);
   EXPECT_EQ(wish, (LowerWish{.write = WritePolicy::kSelective, .selective_uses = 3}));
@@ -55,7 +56,8 @@ TEST(Lower, AWishIsReadBackAndAnUnknownOneNamesTheKnown) {
 }
 
 TEST(Lower, AWishChangesWhatItNamesAndNothingElse) {
-  const LowerPolicy node{.write = WritePolicy::kSelective, .admit = Admission::kSecondHit, .selective_uses = 7};
+  const LowerPolicy node{
+      .write = WritePolicy::kSelective, .admit = Admission::kSecondHit, .selective_uses = 7};
   EXPECT_EQ(LowerWish{}.Over(node).selective_uses, 7u);
   const LowerPolicy all = LowerWish{.admit = Admission::kAll}.Over(node);
   EXPECT_EQ(all.write, WritePolicy::kSelective);

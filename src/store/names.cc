@@ -187,13 +187,15 @@ void PutFields(Out& out, const NamespaceEntry& entry) {
   }
 }
 
-// At the end and only where something was said: an entry without it is as nodes wrote it before there was one.
-// Each value is one more than the enumerator's, 0 where nothing was said.
+// At the end and only where something was said: an entry without it is as nodes wrote it before there was
+// one. Each value is one more than the enumerator's, 0 where nothing was said.
 void PutWish(Out& out, const LowerWish& wish) {
   if (wish == LowerWish{}) return;
-  out.U8(wish.write ? static_cast<std::uint8_t>(static_cast<std::uint8_t>(*wish.write) + 1) : std::uint8_t{0});
+  out.U8(wish.write ? static_cast<std::uint8_t>(static_cast<std::uint8_t>(*wish.write) + 1)
+                    : std::uint8_t{0});
   out.U8(static_cast<std::uint8_t>(wish.selective_uses));
-  out.U8(wish.admit ? static_cast<std::uint8_t>(static_cast<std::uint8_t>(*wish.admit) + 1) : std::uint8_t{0});
+  out.U8(wish.admit ? static_cast<std::uint8_t>(static_cast<std::uint8_t>(*wish.admit) + 1)
+                    : std::uint8_t{0});
 }
 
 // False for what PutWish never writes.
@@ -477,8 +479,8 @@ std::optional<NamespaceEntry> Names::Decode(std::span<const std::byte> bytes) {
     for (std::uint32_t& part : group.part_bytes) part = in.U32();
   }
   const bool known_wish = TakeWish(in, entry.lower);
-  if (!known_wish || !in.done() || entry.slot >= kMaxNamespaces || entry.incarnation == 0 || entry.block_tokens == 0 ||
-      entry.groups.empty()) {
+  if (!known_wish || !in.done() || entry.slot >= kMaxNamespaces || entry.incarnation == 0 ||
+      entry.block_tokens == 0 || entry.groups.empty()) {
     return std::nullopt;
   }
   for (const Group& group : entry.groups) {

@@ -122,7 +122,8 @@ TEST(NamesTest, WhatIsSaidOfFlashIsNotIdentityAndTheLastWordHolds) {
     EXPECT_FALSE(Names::Decode(other).has_value());
   }
   spec.flash_write = "of";
-  EXPECT_THAT(Refusal(spec), testing::AllOf(HasSubstr("flash_write"), HasSubstr("'of'"), HasSubstr("through")));
+  EXPECT_THAT(Refusal(spec),
+              testing::AllOf(HasSubstr("flash_write"), HasSubstr("'of'"), HasSubstr("through")));
 }
 
 TEST(NamesTest, R5KeysThatMayCollideAreRefusedUnlessTrusted) {
