@@ -205,12 +205,15 @@ void SimulatedDisk::Crash() {
   for (auto& [path, old] : durable_names_) {
     auto inode = std::make_shared<Inode>(*old);
     for (const Unsynced& write : inode->unsynced) {
-      std::uint64_t fate = random_.Below(3);  // lost, kept, torn
-      for (std::size_t at = 0; fate != 0 && at < write.bytes.size();) {
+      enum : std::uint64_t { kLost, kKept, kTorn, kBegun, kFates };
+      const std::uint64_t fate = random_.Below(kFates);
+      const std::size_t begun = fate == kBegun ? random_.Below(write.bytes.size() + 1) : 0;
+      for (std::size_t at = 0; fate != kLost && at < write.bytes.size();) {
         // Sectors are the disk's, so a write that begins within one tears where the disk's sector ends.
         std::uint64_t to_boundary = kSector - (write.offset + at) % kSector;
         std::size_t n = std::min<std::size_t>(to_boundary, write.bytes.size() - at);
-        if (fate == 1 || random_.Chance(0.5)) {
+        const bool here = fate == kBegun ? at < begun : fate == kKept || random_.Chance(0.5);
+        if (here) {
           Apply(inode->durable, write.offset + at, std::span(write.bytes).subspan(at, n));
         }
         at += n;

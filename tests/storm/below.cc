@@ -42,8 +42,16 @@ void World::MakeFlash() {
                                            WritePolicy::kSelective};
   options_.lower.write = kWrite[random.Below(4)];
   options_.lower.admit = random.Below(5) == 0 ? Admission::kSecondHit : Admission::kAll;
+  options_.lower.promote = random.Below(3) == 0 ? Promotion::kSecondHit : Promotion::kAll;
   options_.lower.selective_uses = 1 + static_cast<std::uint32_t>(random.Below(3));
   flash_ = std::move(flash);
+  if (narrow_) {
+    flash.region_bytes = kMinRegionBytes;
+    flash.devices = {{"flash0", flash::kSuperBytes + flash.region_bytes * 6}};
+    flash.budget_bytes_a_day = 0;
+    options_.max_blocks = 2;
+    options_.lower = {};
+  }
   // What a restart finds can be told exactly only where the media are sound.
   faults_.set_flash(random.Below(2) == 0);
 }
@@ -72,7 +80,7 @@ void World::NoteStart(const Status& status) {
 
 // The dead one's requests end by and by; the successor waits for them.
 void World::LandLate() {
-  if (late_.empty() || random().Below(12) != 0) return;
+  if (late_.empty() || random().Below(late_odds_) != 0) return;
   late_.front().LandSome(random());
   if (late_.front().empty()) late_.erase(late_.begin());
 }
@@ -332,12 +340,19 @@ bool World::PartlyBelow(const BlockId& block) {
   return false;
 }
 
+// Power that was cut takes what was not durable. A device that fails while it is read in, or whose tables,
+// heads or headers are damaged, loses what they name; one that is smaller loses what lay behind its end; one
+// that the dead node's requests still held is left out (R8).
+bool World::FlashMayHaveLost(SimNode& node) {
+  const auto devices = node.store().tier()->devices();
+  return power_was_cut_ || shrunk_ || device_faults_ != device_faults_at_boot_ || MediaDamaged() ||
+         std::ranges::any_of(devices, [](const Tier::DeviceState& device) { return !device.in_service; });
+}
+
 // Promise 7: after SIGKILL what flash had acknowledged and could be reached is found again.
 void World::CheckWarmBelow(SimNode& node) {
   const std::vector<Below> before = std::exchange(warm_below_, {});
-  // Power that was cut takes what was not durable. A device that fails while it is read in, or whose tables,
-  // heads or headers are damaged, loses what they name; one that is smaller loses what lay behind its end.
-  if (power_was_cut_ || shrunk_ || device_faults_ != device_faults_at_boot_ || MediaDamaged()) return;
+  if (FlashMayHaveLost(node)) return;
   model_.Trace(before.size(), " blocks that lay on flash have to be there");
   for (const Below& was : before) {
     const BlockId block{was.ns, was.group, was.code};

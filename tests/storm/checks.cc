@@ -252,9 +252,7 @@ void World::CheckWarm(SimNode& node) {
     if (look.outcome == ReadOutcome::kHit && look.seen.put == warm.put) continue;
     bool excused = Doubtful(warm.block);
     // As for what lies on flash alone (CheckWarmBelow).
-    if (warm.by_flash) {
-      excused |= power_was_cut_ || shrunk_ || device_faults_ != device_faults_at_boot_ || MediaDamaged();
-    }
+    if (warm.by_flash) excused |= FlashMayHaveLost(node);
     for (const Warm& other : warm_) {
       if (excused || other.block.ns != warm.block.ns) continue;
       if (!model_.Below(warm.block.ns, warm.block.code, other.block.code)) continue;

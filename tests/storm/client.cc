@@ -139,6 +139,7 @@ bool Client::Attach(std::uint32_t ns) {
 
 BlockCode Client::SomeCode() {
   Random& random = world_.random();
+  if (world_.narrow()) return MakeCode(0, 1 + static_cast<std::uint32_t>(random.Below(3)));
   // Small trees, and of them the first more often: clients are to meet.
   auto tree = static_cast<std::uint32_t>(random.Below(random.Below(kTrees) + 1));
   std::uint32_t place = 1;

@@ -132,6 +132,9 @@ void World::KillNode(Death death) {
     // The journal's descriptor holds the lock of its directory as the devices' do theirs.
     late.LandAll("node/");
     if (!late.empty()) late_.push_back(std::move(late));
+    // Soon, or not before the successor has long been at work, if it does not wait.
+    static constexpr std::uint64_t kOdds[] = {12, 12, 500, 10'000};
+    late_odds_ = kOdds[random().Below(std::size(kOdds))];
   } else {
     late_.clear();
     power_was_cut_ = true;

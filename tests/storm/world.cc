@@ -82,9 +82,11 @@ World::World(std::uint64_t seed, SharedBytes& bytes, Logger& log, bool trace)
   disk_.set_faults([this](const IoRequest& request, const std::string& path) {
     return path.starts_with("flash") ? AskDevice(request, path) : AskDisk(request);
   });
+  const bool flash = SplitMix(seed ^ 0xf1a5) % 2 == 0;
+  narrow_ = flash && SplitMix(seed ^ 0x0a44) % 6 == 0;
   MakeRealms();
   MakeOptions();
-  if (SplitMix(seed ^ 0xf1a5) % 2 == 0) MakeFlash();
+  if (flash) MakeFlash();
   std::uint32_t engines = 2 + static_cast<std::uint32_t>(random().Below(2));
   for (std::uint32_t i = 0; i < engines; ++i) {
     engines_.push_back(std::make_unique<Engine>());
@@ -129,7 +131,8 @@ void World::MakeRealms() {
     realm.spec.name = Text("storm-", ns);
     realm.spec.fields = {{"model", Text("m", ns)}, {"dtype", "bf16"}};
     realm.spec.block_tokens = 16;
-    switch (random.Below(6)) {
+    switch (narrow_ ? 6 : random.Below(6)) {
+      case 6: realm.spec.groups = {FullGroup({8192})}; break;
       case 0: realm.spec.groups = {FullGroup({small()})}; break;
       case 1: realm.spec.groups = {FullGroup({small(), large()})}; break;
       case 2: realm.spec.groups = {FullGroup({large()}), WindowGroup("window", 32, {small()})}; break;

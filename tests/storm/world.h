@@ -126,6 +126,8 @@ class World {
   // By the last survey.
   bool IsBelow(const BlockId& block) const;
   bool has_flash() const { return flash_.has_value(); }
+  // A few blocks of one size on few regions: what is written often lies where its own namesake lay before.
+  bool narrow() const { return narrow_; }
   // How much was cut, for reasons that no client is told of. With what is on flash a lease may go too.
   std::uint64_t Cuts();
   std::uint64_t LatestTime();
@@ -242,6 +244,7 @@ class World {
   std::optional<Fault> DueAt(const IoRequest& request);
   void NoteMediaRead(const IoRequest& request, const std::string& path);
   bool MediaDamaged();
+  bool FlashMayHaveLost(SimNode& node);
   void LandLate();
   void TendDevices();
   std::vector<Below> Doubts(SimNode& node);
@@ -318,6 +321,8 @@ class World {
   Fault planned_kind_ = Fault::kKill;
   std::uint64_t survey_changes_ = 0;
   bool clean_start_ = false;  // nothing befalls the next start, so that what it finds can be told
+  bool narrow_ = false;
+  std::uint64_t late_odds_ = 12;
   bool told_exact_ = false, lost_flush_ = false, power_was_cut_ = false, shrunk_ = false;
   std::uint32_t unsettled_ = 0;
   std::uint64_t device_faults_ = 0, device_faults_at_boot_ = 0;
