@@ -103,11 +103,11 @@ double HitsAGiB(const ReplayReport& r, const FlashFigures& flash) {
 
 std::string FlashJson(const ReplayReport& r, const ReplayFlags& flags, const FlashFigures& flash) {
   if (!flash.there) return "";
-  return Text(",\"flash\":{\"write\":\"", flags.open.flash_write, "\",\"admit\":\"", flags.open.flash_admit,
-              "\",\"written_bytes\":", flash.written_bytes, ",\"device_written_bytes\":", flash.device_bytes,
-              ",\"write_amplification\":", flash.amplification,
-              ",\"fetched_records\":", flash.fetched_records,
-              ",\"hits_per_written_GiB\":", HitsAGiB(r, flash), "}");
+  return Text(
+      ",\"flash\":{\"write\":\"", flags.open.flash_write, "\",\"admit\":\"", flags.open.flash_admit,
+      "\",\"promote\":\"", flags.open.flash_promote, "\",\"written_bytes\":", flash.written_bytes,
+      ",\"device_written_bytes\":", flash.device_bytes, ",\"write_amplification\":", flash.amplification,
+      ",\"fetched_records\":", flash.fetched_records, ",\"hits_per_written_GiB\":", HitsAGiB(r, flash), "}");
 }
 
 std::string ReportJson(const ReplayReport& r, const ReplayFlags& flags, const FlashFigures& flash) {
@@ -186,6 +186,7 @@ void AddFlags(CommandLine& line, ReplayFlags& flags) {
   as_node("--flash", "flash");
   as_node("--flash-write", "flash_write");
   as_node("--flash-admit", "flash_admit");
+  as_node("--flash-promote", "flash_promote");
   as_node("--flash-read-ahead", "flash_read_ahead");
   as_node("--loop", "loop");
   line.Switch("--json", "one JSON object on stdout", &flags.json);

@@ -42,6 +42,8 @@ struct OpenOptions {
   std::string journal_dir;
   std::string flash_write = "through";         // through, back, selective, selective:N (after the N-th use)
   std::string flash_admit = "all";             // all; second-hit: what was used after it was put
+  std::string flash_promote = "all";           // what stays in memory once it was read from flash: all;
+                                               // second-hit: what was asked for before
   std::uint64_t flash_budget_bytes_a_day = 0;  // endurance: what is written a day; 0: without a limit
   std::uint64_t flash_read_ahead_bytes = 16u << 20;  // of a chain that was matched; 0: none
   bool discard_foreign = false;                      // format volumes that hold something else

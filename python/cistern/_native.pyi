@@ -141,6 +141,7 @@ def open(
     journal_dir: str,
     flash_write: str,
     flash_admit: str,
+    flash_promote: str,
     flash_budget_bytes_a_day: int,
     flash_read_ahead_bytes: int,
     discard_foreign: bool,

@@ -53,15 +53,13 @@ std::unique_ptr<StoreHandle> Connect(const std::string& socket, const std::strin
   return std::make_unique<StoreHandle>(ValueOf(std::move(*store)));
 }
 
-std::unique_ptr<StoreHandle> Open(std::uint64_t memory_bytes, const std::string& memory_dir,
-                                  const std::string& tenant, std::uint32_t alignment,
-                                  std::uint64_t max_blocks, std::uint32_t movers, std::uint32_t poll_us,
-                                  const std::string& loop,
-                                  const std::vector<std::pair<std::string, std::uint64_t>>& flash,
-                                  const std::string& journal_dir, const std::string& flash_write,
-                                  const std::string& flash_admit, std::uint64_t flash_budget_bytes_a_day,
-                                  std::uint64_t flash_read_ahead_bytes, bool discard_foreign,
-                                  std::uint64_t scrub_bytes_per_s) {
+std::unique_ptr<StoreHandle> Open(
+    std::uint64_t memory_bytes, const std::string& memory_dir, const std::string& tenant,
+    std::uint32_t alignment, std::uint64_t max_blocks, std::uint32_t movers, std::uint32_t poll_us,
+    const std::string& loop, const std::vector<std::pair<std::string, std::uint64_t>>& flash,
+    const std::string& journal_dir, const std::string& flash_write, const std::string& flash_admit,
+    const std::string& flash_promote, std::uint64_t flash_budget_bytes_a_day,
+    std::uint64_t flash_read_ahead_bytes, bool discard_foreign, std::uint64_t scrub_bytes_per_s) {
   OpenOptions options;
   options.memory_bytes = memory_bytes;
   options.memory_dir = memory_dir;
@@ -75,6 +73,7 @@ std::unique_ptr<StoreHandle> Open(std::uint64_t memory_bytes, const std::string&
   options.journal_dir = journal_dir;
   options.flash_write = flash_write;
   options.flash_admit = flash_admit;
+  options.flash_promote = flash_promote;
   options.flash_budget_bytes_a_day = flash_budget_bytes_a_day;
   options.flash_read_ahead_bytes = flash_read_ahead_bytes;
   options.discard_foreign = discard_foreign;

@@ -70,12 +70,19 @@ Status ParseFlashAdmit(std::string_view name, std::string_view text, LowerWish& 
   return status.ok() ? status : Status(status.code(), Text(name, ": ", status.message()));
 }
 
+Result<Promotion> ParseFlashPromote(std::string_view name, std::string_view text) {
+  Result<Promotion> promote = ReadPromotion(text);
+  return promote ? promote : Error(promote.error().code(), Text(name, ": ", promote.error().message()));
+}
+
 Result<LowerPolicy> LowerPolicyOf(const OpenOptions& options) {
   LowerWish wish;
   Status status = ParseFlashWrite("flash_write", options.flash_write, wish);
   if (status.ok()) status = ParseFlashAdmit("flash_admit", options.flash_admit, wish);
   if (!status.ok()) return Error(std::move(status));
-  return wish.Over(LowerPolicy{});
+  Result<Promotion> promote = ParseFlashPromote("flash_promote", options.flash_promote);
+  if (!promote) return Error(std::move(promote.error()));
+  return wish.Over(LowerPolicy{.promote = *promote});
 }
 
 Status CheckFlashOptions(const OpenOptions& options) {

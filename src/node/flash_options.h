@@ -28,7 +28,10 @@ Status ParseFlashWrite(std::string_view name, std::string_view text, LowerWish& 
 // all or second-hit.
 Status ParseFlashAdmit(std::string_view name, std::string_view text, LowerWish& wish);
 
-// What flash_write and flash_admit say together.
+// all or second-hit.
+Result<Promotion> ParseFlashPromote(std::string_view name, std::string_view text);
+
+// What flash_write, flash_admit and flash_promote say together.
 Result<LowerPolicy> LowerPolicyOf(const OpenOptions& options);
 
 // That the fields fit each other; what they name on this host is not looked at.

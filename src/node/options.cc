@@ -111,6 +111,14 @@ constexpr Setting kSettings[] = {
        o.flash_admit = t;
        return ParseFlashAdmit(n, t, wish);
      }},
+    {"flash_promote", "POLICY",
+     "which blocks stay in memory once they were read from flash: all, or second-hit (asked for before); "
+     "default: all",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       o.flash_promote = t;
+       Result<Promotion> promote = ParseFlashPromote(n, t);
+       return promote ? Status() : std::move(promote.error());
+     }},
     {"flash_budget", "SIZE/day", "endurance: bytes written to flash a day at most; default: no limit",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseBudget(n, t), o.flash_budget_bytes_a_day);

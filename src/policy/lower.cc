@@ -43,6 +43,12 @@ Status ReadWrite(std::string_view text, LowerWish& wish) {
   return Status();
 }
 
+Result<Promotion> ReadPromotion(std::string_view text) {
+  if (text == "all") return Promotion::kAll;
+  if (text == "second-hit") return Promotion::kSecondHit;
+  return Error(Code::kInvalid, Text("there is no promotion '", text, "'; known: all, second-hit"));
+}
+
 Status ReadAdmit(std::string_view text, LowerWish& wish) {
   if (text == "all") {
     wish.admit = Admission::kAll;

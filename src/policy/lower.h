@@ -23,9 +23,17 @@ enum class Admission : std::uint8_t {
   kSecondHit,  // those that were used after they were put: a prompt nobody asks again is never written
 };
 
+// Which blocks stay in memory after they were read from below.
+enum class Promotion : std::uint8_t {
+  kAll,
+  kSecondHit,  // those that were asked for before; others pass through and are the first to go again, so that
+               // a long prompt that is asked for once takes no room from what is asked for often
+};
+
 struct LowerPolicy {
   WritePolicy write = WritePolicy::kThrough;
   Admission admit = Admission::kAll;
+  Promotion promote = Promotion::kAll;
   std::uint32_t selective_uses = 2;  // of kSelective; 1 to kMaxSelectiveUses
 };
 
@@ -56,6 +64,8 @@ inline constexpr std::uint32_t kMaxSelectiveUses = 255;
 // the known ones and changes nothing.
 Status ReadWrite(std::string_view text, LowerWish& wish);
 Status ReadAdmit(std::string_view text, LowerWish& wish);
+// "all" or "second-hit".
+Result<Promotion> ReadPromotion(std::string_view text);
 
 // Whether a block that was used so many times since it was put is worth being written.
 constexpr bool Wanted(const LowerPolicy& policy, std::uint32_t uses) {
@@ -66,6 +76,11 @@ constexpr bool Wanted(const LowerPolicy& policy, std::uint32_t uses) {
 constexpr bool WrittenAtUse(const LowerPolicy& policy, std::uint32_t uses) {
   return policy.write != WritePolicy::kBack && Wanted(policy, uses) &&
          (uses == 0 || !Wanted(policy, uses - 1));
+}
+
+// Whether a block that is read from below stays in memory; `asked_before`: since it was written there.
+constexpr bool Promoted(const LowerPolicy& policy, bool asked_before) {
+  return policy.promote == Promotion::kAll || asked_before;
 }
 
 // A block whose only copy lies in a region that is given up.

@@ -42,6 +42,15 @@ TEST(Lower, R9AncestorsGoBeforeWhatWasUsedAndARegionAlwaysGivesBackSomething) {
   EXPECT_FALSE(KeptAtReclaim(ancestor, 870, kRegion));
 }
 
+TEST(Lower, WhatWasAskedForBeforeIsPromotedAndTheRestByPolicy) {
+  const LowerPolicy all, careful{.promote = Promotion::kSecondHit};
+  EXPECT_TRUE(Promoted(all, false));
+  EXPECT_FALSE(Promoted(careful, false));
+  EXPECT_TRUE(Promoted(careful, true));
+  EXPECT_EQ(*ReadPromotion("second-hit"), Promotion::kSecondHit);
+  EXPECT_NE(ReadPromotion("none").error().message().find("second-hit"), std::string::npos);
+}
+
 TEST(Lower, AWishIsReadBackAndAnUnknownOneNamesTheKnown) {
   LowerWish wish;
   ASSERT_TRUE(ReadWrite("selective:3", wish).ok());

@@ -130,7 +130,7 @@ struct StoreCounters {
   // Below memory. Demoted: left memory and are still there. Evicted unwritten: were wanted below and had to
   // go before they were written.
   Counter written_down, down_failed, down_too_large, down_overflow, down_over_budget, demoted,
-      evicted_unwritten, fetched, fetch_failed, fetch_refused, read_ahead, reclaimed, moved_below,
+      evicted_unwritten, fetched, fetch_failed, fetch_refused, read_ahead, passing, reclaimed, moved_below,
       evicted_below, cut_at_reclaim, lost_below, scrubbed_bytes, scrub_rounds;
 };
 

@@ -72,7 +72,7 @@ void BlockStore::Impl::LeaveMemory(RecordId record) {
   const Place place = std::exchange(r.place, kNowhere);
   r.generation = 0;
   r.uses = 0;
-  r.flags &= static_cast<std::uint8_t>(~(Record::kVerified | Record::kQueued));
+  r.flags &= static_cast<std::uint8_t>(~(Record::kVerified | Record::kQueued | Record::kPassing));
   FreeSlot(place);
 }
 

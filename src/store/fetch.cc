@@ -32,6 +32,14 @@ std::int64_t BlockStore::Impl::ReadyInUs(const FlashPlace& place, std::uint64_t 
   return tier_ == nullptr ? Tier::kNever : tier_->EstimateUs(place, bytes);
 }
 
+// When a fetch is asked for that is not under way yet: it may be by several who read parts of one block.
+void BlockStore::Impl::DecidePassing(RecordId record) {
+  if (fetching_.contains(record)) return;
+  Record& r = tree_.record(record);
+  r.flags &= static_cast<std::uint8_t>(~Record::kPassing);
+  if (!Promoted(options_.lower, r.is(Record::kTouched))) r.flags |= Record::kPassing;
+}
+
 std::shared_ptr<BlockStore::Impl::Fetching> BlockStore::Impl::StartFetch(RecordId record) {
   if (const auto found = fetching_.find(record); found != fetching_.end()) return found->second;
   auto fetching = std::make_shared<Fetching>();
@@ -73,7 +81,7 @@ Task<void> BlockStore::Impl::Fetch(Held held, std::shared_ptr<Fetching> fetching
   fetching_.erase(held.record);
   fetching->status = std::move(status);
   fetching->done.Set();
-  DropHold(held);
+  DropHold(held, Used::kNo);
 }
 
 Task<Status> BlockStore::Impl::BringUp(Held held) {
@@ -169,6 +177,7 @@ Task<Status> BlockStore::Impl::Enter(Held held, FlashPlace from, Place place, st
   now.flags |= Record::kVerified | Record::kTouched;
   tree_.SetAt(place, held.record);
   order_.Insert(held.record, slots_.SizeNumber(place));
+  if (now.is(Record::kPassing)) counters_.passing.Add();
   if (now.expiry != 0) expiry_.Set(held.record, now.expiry);
   bytes_ += now.body_bytes;
   ++resident_;
@@ -192,7 +201,9 @@ void BlockStore::Impl::ReadAhead(RealmId realm, std::span<const BlockKey> chain)
       if (!copy || copy->in_memory) continue;
       bytes += copy->body_bytes;
       counters_.read_ahead.Add();
-      StartFetch(tree_.Take(block, g));
+      const RecordId record = tree_.Take(block, g);
+      DecidePassing(record);
+      StartFetch(record);
     }
   }
 }

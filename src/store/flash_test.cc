@@ -312,6 +312,33 @@ TEST_F(FlashStoreTest, ANamespaceSaysWhatGoesToFlashAndItHoldsAfterARestart) {
   EXPECT_EQ(Match(0, 7), 8u) << "the last word holds";
 }
 
+TEST_F(FlashStoreTest, WhatIsAskedForOnceTakesNoRoomFromWhatIsUsed) {
+  TestStoreOptions options = With(8);
+  options.store.lower.promote = Promotion::kSecondHit;
+  Make(options);
+  PutChainSlowly(0, 31);
+  const auto in_memory = [this](std::uint64_t first, std::uint64_t last) {
+    int here = 0;
+    for (std::uint64_t n = first; n <= last; ++n) here += Here(n) ? 1 : 0;
+    return here;
+  };
+  ASSERT_EQ(in_memory(24, 31), 8);
+  const auto scan = [this] {
+    for (std::uint64_t n = 0; n < 16; ++n) {
+      EXPECT_TRUE(Gets(n)) << n;
+      const BlockKey key = Key(n);
+      t->Run(t->store->Touch(ns.slot, std::span(&key, 1)));
+      t->Settle();
+    }
+  };
+  scan();
+  EXPECT_EQ(in_memory(24, 31), 7) << "one slot is enough for all that pass";
+  EXPECT_GE(Count(Counters().passing), 16u);
+  scan();
+  EXPECT_EQ(in_memory(24, 31), 0) << "asked for again it stays";
+  EXPECT_EQ(in_memory(8, 15), 8);
+}
+
 // The media may hold what nobody here knows any more.
 TEST_F(FlashStoreTest, R10ADropOfWhatTheTreeHasLostHoldsToo) {
   Make(With(4));

@@ -128,7 +128,8 @@ class BlockStore::Impl {
   RecordId ReadableRecord(BlockId block, std::uint16_t group, std::uint64_t now_s);
   static bool Expired(std::uint32_t expiry, std::uint64_t now_s) { return expiry != 0 && now_s >= expiry; }
   void AddHold(RecordId record);
-  void DropHold(Held held);
+  enum class Used : bool { kNo, kYes };
+  void DropHold(Held held, Used used = Used::kYes);
   Held HeldOf(RecordId record) const { return {record, tree_.record(record).serial}; }
   bool Lives(Held held) const { return tree_.record(held.record).serial == held.serial; }
   // Whether it is sound and was here when that was known: who awaits it goes on later and asks Lives.
@@ -280,6 +281,7 @@ class BlockStore::Impl {
     Status status;
   };
   std::int64_t ReadyInUs(const FlashPlace& place, std::uint64_t bytes) const;
+  void DecidePassing(RecordId record);
   // Of a record that is not in memory; all who ask meanwhile share it.
   std::shared_ptr<Fetching> StartFetch(RecordId record);
   Task<void> Fetch(Held held, std::shared_ptr<Fetching> fetching);

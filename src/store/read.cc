@@ -183,7 +183,7 @@ void BlockStore::Impl::AddHold(RecordId record) {
   Count();
 }
 
-void BlockStore::Impl::DropHold(Held held) {
+void BlockStore::Impl::DropHold(Held held, Used used) {
   Record& r = tree_.record(held.record);
   Count();
   if (!Lives(held)) return;  // dropped meanwhile
@@ -194,6 +194,7 @@ void BlockStore::Impl::DropHold(Held held) {
   }
   slots_.Unpin(r.place);
   if (order_.Parked(held.record)) order_.Unpark(held.record);
+  if (used == Used::kYes && r.is(Record::kPassing)) order_.InsertCold(held.record);
 }
 
 // A chain's end keeps its ancestors: the last copy of a full group's record does not go while something below
@@ -379,6 +380,7 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
 // Holds a block that lies on flash, if it would be here in time.
 bool BlockStore::Impl::StartComing(RecordId record, Instant worth, ViewGrant* view) {
   Record& r = tree_.record(record);
+  DecidePassing(record);
   r.flags |= Record::kTouched;
   if (r.uses < UINT8_MAX) ++r.uses;
   view->ready_in_us = ReadyInUs(r.flash, r.body_bytes);
@@ -438,7 +440,7 @@ void BlockStore::Impl::NoteUse(RecordId record) {
   r.flags |= Record::kTouched;
   if (r.uses < UINT8_MAX) ++r.uses;
   if (!r.in_memory()) return;
-  order_.Touch(record);
+  if (!r.is(Record::kPassing)) order_.Touch(record);
   if (tier_ != nullptr && WrittenAtUse(LowerOf(r), r.uses)) WantBelow(record);
 }
 

@@ -87,6 +87,7 @@ struct Record {
     kBehind = 2,    // behind its window's reach: goes before others
     kTouched = 4,   // was asked for since it was written to where it lies on flash
     kQueued = 8,    // waits to be written there
+    kPassing = 16,  // read from there and not promoted: goes first once it was used
   };
   static constexpr std::uint64_t kDropUnknown = ~std::uint64_t{0};
 
