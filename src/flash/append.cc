@@ -268,6 +268,7 @@ Task<Status> Tier::Impl::Transmit(Member& member, std::uint32_t number, std::uin
     Stamp stamp;
     stamp.region = number - member.first;
     stamp.region_epoch = region.epoch;
+    stamp.unit = unit + layout.at[i];
     stamp.sequence = record.sequence;
     stamp.born = record.born;
     stamp.expiry = record.expiry;

@@ -147,8 +147,8 @@ class Tier::Impl::Reading {
 namespace {
 
 // The trailer is at the record's end, in as many units as it takes; only one of these can hold it.
-std::optional<Fetched> CheckRecord(std::span<const std::byte> record, std::uint32_t unit,
-                                   std::uint32_t region, std::uint64_t epoch) {
+std::optional<Fetched> CheckRecord(std::span<const std::byte> record, std::uint32_t unit, FlashPlace place,
+                                   std::uint64_t epoch) {
   const std::uint64_t most = RoundUp(kMaxTrailerBytes, unit);
   for (std::uint64_t bytes = unit; bytes <= most && bytes < record.size(); bytes += unit) {
     const auto trailer = record.last(bytes);
@@ -159,7 +159,9 @@ std::optional<Fetched> CheckRecord(std::span<const std::byte> record, std::uint3
       continue;
     }
     const auto stamp = CheckStamp(trailer, *seal);
-    if (!stamp || stamp->region != region || stamp->region_epoch != epoch) return std::nullopt;
+    if (!stamp || stamp->region != place.region || stamp->region_epoch != epoch) return std::nullopt;
+    // A device may give another place's bytes, where this very block lay before it was dropped (R11).
+    if (stamp->unit != place.unit && stamp->unit != 0) return std::nullopt;
     return Fetched{*seal, *stamp};
   }
   return std::nullopt;
@@ -185,7 +187,7 @@ Task<Result<Fetched>> Tier::Impl::Fetch(FlashPlace place, std::span<std::byte> i
     counters_.io_errors.Add();
     co_return std::unexpected(std::move(status));
   }
-  const auto fetched = CheckRecord(into, unit, place.region - member.first, epoch);
+  const auto fetched = CheckRecord(into, unit, {place.region - member.first, place.unit}, epoch);
   if (!fetched) {
     ReportBad(place);
     co_return Error(Code::kMiss,

@@ -79,6 +79,25 @@ TEST(FlashTrouble, OneErrorIsThatRecordsAlone) {
   world.Stop();
 }
 
+// The same block twice in one region: only the place tells the two records apart.
+TEST(FlashTrouble, R11BytesOfAnotherPlaceAreNotBelieved) {
+  Two world(1);
+  const auto twice = world->Append({70, 70}, {5'000});
+  ASSERT_TRUE(twice.has_value()) << twice.error().ToString();
+  const Kept &older = twice->front(), &newer = twice->back();
+  ASSERT_EQ(older.place.region, newer.place.region);
+  ASSERT_EQ(older.bytes, newer.bytes);
+  world.disk.set_faults([bytes = newer.bytes](const IoRequest& request, const std::string&) {
+    return request.kind == IoRequest::Kind::kRead ? Fault{FaultKind::kElsewhere, request.offset - bytes}
+                                                  : Fault{};
+  });
+  EXPECT_EQ(world->Fetch(newer).code(), Code::kMiss);
+  world.disk.set_faults({});
+  EXPECT_TRUE(world->Fetch(newer).ok());
+  EXPECT_TRUE(world->Fetch(older).ok());
+  world.Stop();
+}
+
 TEST(FlashTrouble, ADeviceWhoseReadsFailGoesOutAlone) {
   Two world(2);
   world.disk.set_faults([](const IoRequest& request, const std::string& path) {

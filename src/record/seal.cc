@@ -22,7 +22,7 @@ constexpr std::size_t kCrcCovers = 8;
 
 namespace stamp_at {
 constexpr std::size_t kRegionEpoch = 8, kSequence = 16, kBorn = 24, kConversation = 32, kRegion = 40,
-                      kExpiry = 44, kZeros = 48;
+                      kExpiry = 44, kUnit = 48, kZeros = 52;
 }
 namespace seal_at {
 constexpr std::size_t kVersion = 8, kGroup = 10, kPartCount = 12, kKeyLength = 14, kParentLength = 15,
@@ -178,6 +178,7 @@ void EncodeStamp(const Stamp& stamp, std::uint32_t seal_crc, std::span<std::byte
   Store(to, stamp_at::kConversation, stamp.conversation);
   Store(to, stamp_at::kRegion, stamp.region);
   Store(to, stamp_at::kExpiry, stamp.expiry);
+  Store(to, stamp_at::kUnit, stamp.unit);
   Store(to, kCrcAt, StampCrc(to, seal_crc));
 }
 
@@ -234,6 +235,7 @@ std::expected<Stamp, RecordFault> CheckStamp(std::span<const std::byte> trailer,
   stamp.conversation = Load<std::uint64_t>(from, stamp_at::kConversation);
   stamp.region = Load<std::uint32_t>(from, stamp_at::kRegion);
   stamp.expiry = Load<std::uint32_t>(from, stamp_at::kExpiry);
+  stamp.unit = Load<std::uint32_t>(from, stamp_at::kUnit);
   return stamp;
 }
 

@@ -45,6 +45,7 @@ struct Stamp {
   std::uint64_t born = 0;
   std::uint32_t expiry = 0;  // seconds since 1970, 0: none
   std::uint64_t conversation = 0;
+  std::uint32_t unit = 0;  // on flash, where it begins in its region, in units; 0: not said
   friend bool operator==(const Stamp&, const Stamp&) = default;
 };
 

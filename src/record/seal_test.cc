@@ -20,7 +20,7 @@ BlockKey Key(unsigned seed, std::size_t length) {
 struct Made {
   std::vector<std::uint32_t> part_bytes;
   std::vector<std::uint32_t> crcs;
-  Stamp stamp{3, 17, 1ull << 40, 99, 1'800'000'000, 0xfeedfacecafe};
+  Stamp stamp{3, 17, 1ull << 40, 99, 1'800'000'000, 0xfeedfacecafe, 42};
   std::vector<std::byte> trailer;
   std::uint32_t crc = 0;
 
