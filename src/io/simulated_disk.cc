@@ -103,6 +103,7 @@ Fault SimulatedDisk::AskFault(const IoRequest& request, const Inode& inode) {
   const bool sync = request.kind == IoRequest::Kind::kSync;
   if (fault.kind == FaultKind::kLostFlush && !sync) fault = {};
   if (fault.kind == FaultKind::kFlip && !read) fault = {};
+  if (fault.kind == FaultKind::kElsewhere && !read) fault = {};
   if (fault.kind == FaultKind::kNoSpace && read) fault = {};
   if (fault.kind != FaultKind::kNone) ++injected_[static_cast<std::size_t>(fault.kind)];
   return fault;
@@ -121,7 +122,9 @@ std::int64_t SimulatedDisk::Carry(Inode& inode, const IoRequest& request, const 
   std::uint64_t size = request.size;
   if (fault.kind == FaultKind::kShort) size = std::min(size, fault.value);
   if (request.kind == IoRequest::Kind::kWrite) return Write(inode, request, size);
-  std::int64_t moved = Read(inode, request, size);
+  IoRequest read = request;
+  if (fault.kind == FaultKind::kElsewhere) read.offset = fault.value;
+  std::int64_t moved = Read(inode, read, size);
   if (fault.kind == FaultKind::kFlip && moved > 0) {
     FlipIn(request, fault.value % (8 * static_cast<std::uint64_t>(moved)));
   }
@@ -207,7 +210,11 @@ void SimulatedDisk::Crash() {
     for (const Unsynced& write : inode->unsynced) {
       enum : std::uint64_t { kLost, kKept, kTorn, kBegun, kFates };
       const std::uint64_t fate = random_.Below(kFates);
-      const std::size_t begun = fate == kBegun ? random_.Below(write.bytes.size() + 1) : 0;
+      // Where it ends: anywhere, or where a page of the device does.
+      constexpr std::size_t kPage = 4096;
+      const std::size_t begun = fate != kBegun        ? 0
+                                : random_.Chance(0.5) ? random_.Below(write.bytes.size() + 1)
+                                                      : random_.Below(write.bytes.size() / kPage + 1) * kPage;
       for (std::size_t at = 0; fate != kLost && at < write.bytes.size();) {
         // Sectors are the disk's, so a write that begins within one tears where the disk's sector ends.
         std::uint64_t to_boundary = kSector - (write.offset + at) % kSector;

@@ -31,12 +31,14 @@ enum class FaultKind : std::uint8_t {
   kHang,       // it does not end before Unhang, or a crash or kill of its loop
   kFlip,       // a read gives one bit wrong, once: the medium is right
   kNoSpace,    // a write or sync is ENOSPC
+  kElsewhere,  // a read gives what lies at another place
 };
-inline constexpr std::size_t kFaultKinds = 8;
+inline constexpr std::size_t kFaultKinds = 9;
 
 struct Fault {
   FaultKind kind = FaultKind::kNone;
-  // kShort: bytes that move; kDelay: microseconds on top; kFlip: which bit, modulo those that were read
+  // kShort: bytes that move; kDelay: microseconds on top; kFlip: which bit, modulo those that were read;
+  // kElsewhere: the offset that is read
   std::uint64_t value = 0;
 };
 

@@ -254,6 +254,30 @@ TEST(SimulatedKill, ASyncThatLandsLateMakesDurableWhatWasWrittenBeforeIt) {
   EXPECT_EQ(world.disk.Durable(kPath).size(), kSector);
 }
 
+TEST(SimulatedKill, WhatTheKernelHadNotBegunNeverHappens) {
+  World world;
+  LateIo late;
+  constexpr std::size_t kWrites = 64;
+  const std::vector<std::byte> bytes = Filled(kSector, 'a');
+  {
+    File file = world.Open();
+    std::vector<Task<Status>> writes;
+    for (std::size_t i = 0; i < kWrites; ++i) writes.push_back(file.WriteAll(bytes, i * kSector));
+    late = world.loop->Kill([](const void*, std::size_t) { return false; });
+  }
+  ASSERT_EQ(late.size(), kWrites);
+  Random random(1);
+  late.CancelSome(random);
+  const std::size_t begun = late.size();
+  EXPECT_GT(begun, 0u);
+  EXPECT_LT(begun, kWrites);
+  late.LandAll();
+  std::size_t there = 0;
+  const std::span<const std::byte> disk = world.disk.Bytes(kPath);
+  for (std::size_t at = 0; at < disk.size(); at += kSector) there += disk[at] == bytes[0] ? 1 : 0;
+  EXPECT_EQ(there, begun);
+}
+
 TEST(SimulatedKill, WhatHungMayStillLand) {
   World world;
   LateIo late;

@@ -199,6 +199,11 @@ void LateIo::Land(std::size_t which) {
   if (operations_.empty()) locks_.clear();
 }
 
+void LateIo::CancelSome(Random& random) {
+  std::erase_if(operations_, [&random](const Operation&) { return random.Below(4) == 0; });
+  if (operations_.empty()) locks_.clear();
+}
+
 void LateIo::LandSome(Random& random) {
   if (empty()) return;
   for (std::uint64_t n = random.Between(1, size()); n > 0; --n) Land(random.Below(size()));

@@ -29,6 +29,8 @@ class LateIo {
   LateIo& operator=(LateIo&&) = default;
   bool empty() const { return operations_.empty(); }
   std::size_t size() const { return operations_.size(); }
+  // What the kernel had not begun when the process went never happens: some, by chance.
+  void CancelSome(Random& random);
   // One operation or more, by chance.
   void LandSome(Random& random);
   void LandAll();

@@ -94,15 +94,20 @@ std::uint64_t World::Cuts() {
 
 // ---- what devices suffer ---------------------------------------------------------------------------------
 
+// Once it is known what lies below: the successor is to find just that.
+void World::PlanDeath(Fault kind) {
+  planned_ = kind == Fault::kKill ? Death::kKill : Death::kReboot;
+  planned_kind_ = kind;
+  node()->WantSurvey();
+}
+
 bool World::InjectBelow(Fault kind) {
   if (clean_start_ && node() == nullptr) return false;
   switch (kind) {
     case Fault::kKill:
     case Fault::kReboot:
       if (node() != nullptr && !planned_ && random().Below(2) == 0) {
-        planned_ = kind == Fault::kKill ? Death::kKill : Death::kReboot;
-        planned_kind_ = kind;
-        node()->WantSurvey();
+        PlanDeath(kind);
         return true;
       }
       return KillSome(kind);
@@ -142,7 +147,8 @@ bool World::InjectBelow(Fault kind) {
 }
 
 std::optional<Fault> World::DueAt(const IoRequest& request) {
-  static constexpr Fault kReads[] = {Fault::kHang, Fault::kFlipRead, Fault::kReadError, Fault::kShortIo};
+  static constexpr Fault kReads[] = {Fault::kHang, Fault::kFlipRead, Fault::kReadError, Fault::kShortIo,
+                                     Fault::kElsewhere};
   static constexpr Fault kWrites[] = {Fault::kHang, Fault::kNoSpace, Fault::kWriteError, Fault::kShortIo};
   static constexpr Fault kSyncs[] = {Fault::kLostFlush, Fault::kHang, Fault::kWriteError};
   const std::span<const Fault> kinds = request.kind == IoRequest::Kind::kRead ? std::span<const Fault>(kReads)
@@ -154,11 +160,26 @@ std::optional<Fault> World::DueAt(const IoRequest& request) {
       due_[static_cast<std::size_t>(Fault::kLostFlush)] > 0 ? 0 : random().Below(kinds.size());
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     const Fault kind = kinds[(first + i) % kinds.size()];
+    const bool serving = !nodes_.empty() && nodes_.back()->serving();
     // A node that starts waits for a device that hangs as long as it takes.
-    if (kind == Fault::kHang && (nodes_.empty() || !nodes_.back()->serving())) continue;
+    if (kind == Fault::kHang && !serving) continue;
+    if (kind == Fault::kElsewhere && (!serving || !NextTo(request))) continue;
     if (due_[static_cast<std::size_t>(kind)] > 0) return kind;
   }
   return std::nullopt;
+}
+
+// Where a device that lies takes the bytes of a read from: before or behind it in the same region, where
+// another record of the same length may lie, of the same batch or, with a head between them, of the next.
+std::optional<std::uint64_t> World::NextTo(const IoRequest& request) {
+  if (request.offset < flash::kSuperBytes) return std::nullopt;
+  const std::uint64_t dice = SplitMix(request.offset);
+  const std::uint64_t distance = request.size + (dice % 2 == 0 ? 0 : geometry_.alignment);
+  const std::uint64_t in_region = (request.offset - flash::kSuperBytes) % flash_->region_bytes;
+  const bool before = in_region >= distance;
+  const bool behind = in_region + distance + request.size <= flash_->region_bytes;
+  if (!before && !behind) return std::nullopt;
+  return before && (!behind || dice / 2 % 2 == 0) ? request.offset - distance : request.offset + distance;
 }
 
 cistern::Fault World::AskDevice(const IoRequest& request, const std::string& path) {
@@ -182,8 +203,15 @@ cistern::Fault World::AskDevice(const IoRequest& request, const std::string& pat
     case Fault::kReadError:
     case Fault::kWriteError: return {cistern::FaultKind::kIoError, 0};
     case Fault::kNoSpace: return {cistern::FaultKind::kNoSpace, 0};
-    case Fault::kHang: return {cistern::FaultKind::kHang, 0};
+    case Fault::kHang:
+      // What comes behind a write that hangs must not count, which a kill shows.
+      if (request.kind == IoRequest::Kind::kWrite && !planned_ && node() != nullptr &&
+          random().Below(4) != 0) {
+        PlanDeath(Fault::kKill);
+      }
+      return {cistern::FaultKind::kHang, 0};
     case Fault::kFlipRead: return {cistern::FaultKind::kFlip, random().Next()};
+    case Fault::kElsewhere: return {cistern::FaultKind::kElsewhere, *NextTo(request)};
     case Fault::kShortIo: return {cistern::FaultKind::kShort, random().Below(request.size + 1)};
     case Fault::kLostFlush:
       // Only a power cut shows it, so one comes.

@@ -12,7 +12,7 @@ std::string_view FaultName(Fault kind) {
       "flip-directory", "flip-index",  "lost-touches",  "lease-expires", "clock-back", "memory-full",
       "revive",         "journal",     "recarve",       "kill",          "reboot",     "torn",
       "read-error",     "write-error", "short-io",      "hang",          "lost-flush", "flip-media",
-      "flip-read",      "no-space",    "take-out"};
+      "flip-read",      "no-space",    "take-out",      "elsewhere"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

@@ -41,10 +41,11 @@ enum class Fault : std::uint8_t {
   kFlipMedia,  // of a record, a table, a header, the superblock
   kFlipRead,   // on the way; the medium is right
   kNoSpace,
-  kTakeOut,  // a device taken out by hand
+  kTakeOut,    // a device taken out by hand
+  kElsewhere,  // a read gives what lies at another place
 };
 inline constexpr std::size_t kMemoryFaultKinds = 15;
-inline constexpr std::size_t kFaultKinds = 27;
+inline constexpr std::size_t kFaultKinds = 28;
 
 std::string_view FaultName(Fault kind);
 

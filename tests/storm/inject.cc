@@ -22,12 +22,12 @@ void World::Inject() {
     TendDevices();
     // The rarer ones have more to wait for.
     static constexpr Fault kBelow[] = {
-        Fault::kKill,      Fault::kKill,       Fault::kReboot,  Fault::kReboot,     Fault::kTorn,
-        Fault::kTorn,      Fault::kReadError,  Fault::kHang,    Fault::kHang,       Fault::kHang,
-        Fault::kLostFlush, Fault::kLostFlush,  Fault::kNoSpace, Fault::kFlipRead,   Fault::kFlipMedia,
-        Fault::kFlipMedia, Fault::kWriteError, Fault::kTakeOut, Fault::kTakeOut,    Fault::kTakeOut,
-        Fault::kKill,      Fault::kTakeOut,    Fault::kShortIo, Fault::kWriteError, Fault::kWriteError,
-        Fault::kLostFlush, Fault::kNoSpace};
+        Fault::kKill,      Fault::kKill,       Fault::kReboot,   Fault::kReboot,     Fault::kTorn,
+        Fault::kTorn,      Fault::kReadError,  Fault::kHang,     Fault::kHang,       Fault::kHang,
+        Fault::kLostFlush, Fault::kLostFlush,  Fault::kNoSpace,  Fault::kFlipRead,   Fault::kFlipMedia,
+        Fault::kFlipMedia, Fault::kWriteError, Fault::kTakeOut,  Fault::kTakeOut,    Fault::kTakeOut,
+        Fault::kKill,      Fault::kTakeOut,    Fault::kShortIo,  Fault::kWriteError, Fault::kWriteError,
+        Fault::kLostFlush, Fault::kNoSpace,    Fault::kElsewhere};
     for (int tries = 0; tries < 10; ++tries) {
       Fault kind = kBelow[random().Below(std::size(kBelow))];
       if (faults_.Wants(kind) && InjectBelow(kind)) return;
@@ -130,6 +130,7 @@ void World::KillNode(Death death) {
   LateIo late = nodes_.back()->Kill(death != Death::kKill);
   if (death == Death::kKill) {
     // The journal's descriptor holds the lock of its directory as the devices' do theirs.
+    late.CancelSome(random());
     late.LandAll("node/");
     if (!late.empty()) late_.push_back(std::move(late));
     // Soon, or not before the successor has long been at work, if it does not wait.

@@ -83,7 +83,7 @@ World::World(std::uint64_t seed, SharedBytes& bytes, Logger& log, bool trace)
     return path.starts_with("flash") ? AskDevice(request, path) : AskDisk(request);
   });
   const bool flash = SplitMix(seed ^ 0xf1a5) % 2 == 0;
-  narrow_ = flash && SplitMix(seed ^ 0x0a44) % 6 == 0;
+  narrow_ = flash && SplitMix(seed ^ 0x0a44) % 4 == 0;
   MakeRealms();
   MakeOptions();
   if (flash) MakeFlash();

@@ -245,6 +245,8 @@ class World {
   void NoteMediaRead(const IoRequest& request, const std::string& path);
   bool MediaDamaged();
   bool FlashMayHaveLost(SimNode& node);
+  void PlanDeath(Fault kind);
+  std::optional<std::uint64_t> NextTo(const IoRequest& request);
   void LandLate();
   void TendDevices();
   std::vector<Below> Doubts(SimNode& node);
