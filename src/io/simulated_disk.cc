@@ -104,6 +104,7 @@ Fault SimulatedDisk::AskFault(const IoRequest& request, const Inode& inode) {
   if (fault.kind == FaultKind::kLostFlush && !sync) fault = {};
   if (fault.kind == FaultKind::kFlip && !read) fault = {};
   if (fault.kind == FaultKind::kElsewhere && !read) fault = {};
+  if (fault.kind == FaultKind::kLostTail && (read || sync)) fault = {};
   if (fault.kind == FaultKind::kNoSpace && read) fault = {};
   if (fault.kind != FaultKind::kNone) ++injected_[static_cast<std::size_t>(fault.kind)];
   return fault;
@@ -121,6 +122,10 @@ std::int64_t SimulatedDisk::Carry(Inode& inode, const IoRequest& request, const 
   if (error != 0) return -error;
   std::uint64_t size = request.size;
   if (fault.kind == FaultKind::kShort) size = std::min(size, fault.value);
+  if (fault.kind == FaultKind::kLostTail) {
+    Write(inode, request, std::min(size, fault.value));
+    return static_cast<std::int64_t>(size);
+  }
   if (request.kind == IoRequest::Kind::kWrite) return Write(inode, request, size);
   IoRequest read = request;
   if (fault.kind == FaultKind::kElsewhere) read.offset = fault.value;

@@ -32,13 +32,14 @@ enum class FaultKind : std::uint8_t {
   kFlip,       // a read gives one bit wrong, once: the medium is right
   kNoSpace,    // a write or sync is ENOSPC
   kElsewhere,  // a read gives what lies at another place
+  kLostTail,   // a write says that all is well, and only a beginning of it reached the medium
 };
-inline constexpr std::size_t kFaultKinds = 9;
+inline constexpr std::size_t kFaultKinds = 10;
 
 struct Fault {
   FaultKind kind = FaultKind::kNone;
   // kShort: bytes that move; kDelay: microseconds on top; kFlip: which bit, modulo those that were read;
-  // kElsewhere: the offset that is read
+  // kElsewhere: the offset that is read; kLostTail: bytes that reached it
   std::uint64_t value = 0;
 };
 

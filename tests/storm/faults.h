@@ -38,7 +38,7 @@ enum class Fault : std::uint8_t {
   kShortIo,
   kHang,
   kLostFlush,  // a flush that did nothing, and a power cut after it
-  kFlipMedia,  // of a record, a table, a header, the superblock
+  kFlipMedia,  // of a record, a table, a header, the superblock; or the end of a write never came to them
   kFlipRead,   // on the way; the medium is right
   kNoSpace,
   kTakeOut,    // a device taken out by hand
@@ -71,6 +71,7 @@ class Faults {
   }
   // Whether this kind is due: kinds that are behind the others come more often, so that each gets its share.
   bool Wants(Fault kind) const;
+  bool rots() const { return rots_; }
   void Add(const Faults& other);
 
  private:

@@ -246,6 +246,7 @@ class World {
   bool MediaDamaged();
   bool FlashMayHaveLost(SimNode& node);
   void PlanDeath(Fault kind);
+  bool LosesTail(const IoRequest& request, const std::string& path);
   std::optional<std::uint64_t> NextTo(const IoRequest& request);
   void LandLate();
   void TendDevices();
