@@ -1,25 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "policy/lower.h"
 
-#include <charconv>
-
 #include "base/format.h"
+#include "base/units.h"
 
 namespace cistern {
 namespace {
 
-constexpr std::string_view kSelective = "selective";
+constexpr std::string_view kSelective = "selective", kCounted = "selective:";
 
 // The N of "selective:N", or none.
 std::optional<std::uint32_t> UsesOf(std::string_view text) {
-  if (!text.starts_with(kSelective) || text.size() < kSelective.size() + 2 || text[kSelective.size()] != ':')
-    return std::nullopt;
-  text.remove_prefix(kSelective.size() + 1);
-  std::uint32_t uses = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), uses);
-  if (error != std::errc() || end != text.data() + text.size() || uses == 0 || uses > kMaxSelectiveUses)
-    return std::nullopt;
-  return uses;
+  if (!text.starts_with(kCounted)) return std::nullopt;
+  const auto uses = ParseCount(kSelective, text.substr(kCounted.size()), 1, kMaxSelectiveUses);
+  return uses ? std::optional(static_cast<std::uint32_t>(*uses)) : std::nullopt;
 }
 
 }  // namespace

@@ -78,8 +78,7 @@ Status CheckFields(const NamespaceSpec& spec) {
   return Status();
 }
 
-Status CheckWish(const NamespaceSpec& spec) {
-  LowerWish wish;
+Status ReadWish(const NamespaceSpec& spec, LowerWish& wish) {
   Status write = spec.flash_write.empty() ? Status() : ReadWrite(spec.flash_write, wish);
   if (!write.ok()) return Invalid(Text("flash_write: ", write.message()));
   Status admit = spec.flash_admit.empty() ? Status() : ReadAdmit(spec.flash_admit, wish);
@@ -251,9 +250,7 @@ NamespaceEntry EntryOf(const NamespaceSpec& spec) {
   entry.fields = Sorted(spec);
   entry.block_tokens = spec.block_tokens;
   entry.trusted_keys = spec.trusted_keys;
-  // Validate has read both.
-  if (!spec.flash_write.empty()) static_cast<void>(ReadWrite(spec.flash_write, entry.lower));
-  if (!spec.flash_admit.empty()) static_cast<void>(ReadAdmit(spec.flash_admit, entry.lower));
+  static_cast<void>(ReadWish(spec, entry.lower));  // it passed Validate
   for (const GroupSpec& from : spec.groups) {
     Group& group = entry.groups.emplace_back();
     group.name = from.name;
@@ -338,7 +335,8 @@ Status Names::Validate(const NamespaceSpec& spec) {
   if (spec.block_tokens == 0) return Invalid("block_tokens: is 0 and a block has at least 1");
   if (Status status = CheckFields(spec); !status.ok()) return status;
   if (Status status = CheckHash(spec); !status.ok()) return status;
-  if (Status status = CheckWish(spec); !status.ok()) return status;
+  LowerWish wish;
+  if (Status status = ReadWish(spec, wish); !status.ok()) return status;
   if (spec.groups.empty() || spec.groups.size() > kMaxGroups) {
     return Invalid(Text("groups: there are ", spec.groups.size(), " and a namespace has 1 to ", kMaxGroups));
   }
