@@ -86,6 +86,12 @@ Task<void> BlockStore::Impl::FindDropped(Revival& revival) {
 
 // What a reboot would lose is written as if it had just been put, parents first.
 Task<void> BlockStore::Impl::WantAllBelow(const Revival& revival) {
+  bool any = false;
+  for (std::uint32_t slot = 0; slot < names_.end() && !any; ++slot) {
+    const NamespaceEntry* entry = names_.at(slot);
+    any = entry != nullptr && WrittenAtUse(entry->lower.Over(options_.lower), 0);
+  }
+  if (!any) co_return;
   for (const BlockId block : revival.order) {
     Count();
     if (Spent()) co_await Yield();
