@@ -3,12 +3,12 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <utility>
 
-#include "base/fd.h"
 #include "base/format.h"
 #include "base/random.h"
 
@@ -23,18 +23,19 @@ Result<std::unique_ptr<DiskWriter>> DiskWriter::Start(const std::string& path, s
                                                       int depth) {
   Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
   if (!file.valid()) return Error(Code::kIoError, Text("open ", path, ": ", ErrnoText(errno)));
-  std::unique_ptr<DiskWriter> writer(new DiskWriter);
-  for (std::uint64_t at = 0; at < bytes; at += kWriteBytes) {
-    if (!writer->WriteAt(file.get(), at))
+  std::unique_ptr<DiskWriter> writer(new DiskWriter(std::move(file)));
+  struct stat info;
+  if (::fstat(writer->file_.get(), &info) != 0)
+    return Error(Code::kIoError, Text("size of ", path, ": ", ErrnoText(errno)));
+  for (auto at = static_cast<std::uint64_t>(info.st_size); at < bytes; at += kWriteBytes) {
+    if (!writer->WriteAt(at))
       return Error(Code::kIoError, Text("write ", path, " at ", at, ": ", ErrnoText(errno)));
   }
   for (int i = 0; i < depth; ++i) {
-    Fd own(::dup(file.get()));
-    if (!own.valid()) return Error(Code::kIoError, Text("dup: ", ErrnoText(errno)));
-    writer->threads_.emplace_back([writer = writer.get(), own = std::move(own), bytes, i] {
+    writer->threads_.emplace_back([writer = writer.get(), bytes, i] {
       Random random(static_cast<std::uint64_t>(i) + 1);
       while (!writer->stop_ && !writer->failed_) {
-        if (writer->WriteAt(own.get(), random.Below(bytes / kWriteBytes) * kWriteBytes))
+        if (writer->WriteAt(random.Below(bytes / kWriteBytes) * kWriteBytes))
           ++writer->writes_;
         else
           writer->failed_ = true;
@@ -51,8 +52,8 @@ DiskWriter::~DiskWriter() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-bool DiskWriter::WriteAt(int fd, std::uint64_t offset) const {
-  return ::pwrite(fd, from_.data(), kWriteBytes, static_cast<off_t>(offset)) ==
+bool DiskWriter::WriteAt(std::uint64_t offset) const {
+  return ::pwrite(file_.get(), from_.data(), kWriteBytes, static_cast<off_t>(offset)) ==
          static_cast<ssize_t>(kWriteBytes);
 }
 

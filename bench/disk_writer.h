@@ -8,8 +8,10 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "base/fd.h"
 #include "cistern/status.h"
 #include "measure.h"
 
@@ -17,15 +19,16 @@ namespace cistern {
 
 class DiskWriter final {
  public:
-  // Writes a file of `bytes` through once, then 1 MiB at a time anywhere in it, `depth` at once, past the
-  // page cache. Writing when this returns.
+  // Writes a file of `bytes` through where it is not that long yet, then 1 MiB at a time anywhere in it,
+  // `depth` at once, past the page cache. Writing when this returns.
   static Result<std::unique_ptr<DiskWriter>> Start(const std::string& path, std::uint64_t bytes, int depth);
   ~DiskWriter();
 
  private:
-  DiskWriter() = default;
-  bool WriteAt(int fd, std::uint64_t offset) const;
+  explicit DiskWriter(Fd file) : file_(std::move(file)) {}
+  bool WriteAt(std::uint64_t offset) const;
 
+  const Fd file_;
   Buffer from_{1u << 20};
   std::atomic<std::uint64_t> writes_{0};
   std::atomic<bool> stop_{false};

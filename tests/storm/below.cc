@@ -160,7 +160,7 @@ std::optional<Fault> World::DueAt(const IoRequest& request) {
       due_[static_cast<std::size_t>(Fault::kLostFlush)] > 0 ? 0 : random().Below(kinds.size());
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     const Fault kind = kinds[(first + i) % kinds.size()];
-    const bool serving = !nodes_.empty() && nodes_.back()->serving();
+    const bool serving = node() != nullptr;
     // A node that starts waits for a device that hangs as long as it takes.
     if (kind == Fault::kHang && !serving) continue;
     if (kind == Fault::kElsewhere && (!serving || !NextTo(request))) continue;
