@@ -15,6 +15,24 @@ namespace {
 
 std::string FileOf(const FlashDeviceOptions& device) { return device.path + "/flash"; }
 
+// Of the records that a restart finds in a region that was open: it follows the batches to the first that is
+// not whole.
+std::uint64_t BytesToBeFound(std::span<const std::byte> region, std::uint64_t unit_bytes) {
+  const auto header = flash::DecodeRegionHeader(region.first(flash::kSectorBytes));
+  std::uint64_t bytes = 0, unit = 1;
+  while (header && unit * unit_bytes < region.size()) {
+    const auto batch = region.subspan(unit * unit_bytes);
+    const auto head = flash::DecodeBatchHead(batch);
+    if (!head || head->epoch != header->epoch || head->unit != unit) break;
+    for (std::uint32_t i = 0; i < head->entries; ++i) {
+      const auto entry = flash::DecodeEntry(batch.data() + flash::BatchHeadBytes(i), 0);
+      bytes += entry ? entry->record_bytes : 0;
+    }
+    unit += head->units;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 // ---- the tier --------------------------------------------------------------------------------------------
@@ -392,6 +410,27 @@ bool World::FlashMayHaveLost(SimNode& node) {
   const auto devices = node.store().tier()->devices();
   return power_was_cut_ || shrunk_ || device_faults_ != device_faults_at_boot_ || MediaDamaged() ||
          std::ranges::any_of(devices, [](const Tier::DeviceState& device) { return !device.in_service; });
+}
+
+// R7, at any moment: all that is acknowledged is found if the node dies now, with what is still under way
+// lost.
+void World::CheckAcknowledged() {
+  if (MediaDamaged()) return;
+  const Tier& tier = *node()->store().tier();
+  std::uint32_t number = 0;
+  for (const Tier::DeviceState& device : tier.devices()) {
+    const std::span<const std::byte> bytes = disk_.Bytes(device.path + "/flash");
+    for (std::uint64_t at = flash::kSuperBytes; at + flash_->region_bytes <= device.size_bytes;
+         at += flash_->region_bytes, ++number) {
+      const std::uint64_t live = device.in_service ? tier.live_bytes(number) : 0;
+      if (live == 0) continue;
+      const std::uint64_t found =
+          BytesToBeFound(bytes.subspan(at, flash_->region_bytes), geometry_.alignment);
+      if (found >= live) continue;
+      Violation(Text(device.path, ": of ", live, " bytes that are acknowledged in the region at ", at,
+                     " only ", found, " would be found if the node died now"));
+    }
+  }
 }
 
 // Promise 7: after SIGKILL what flash had acknowledged and could be reached is found again.

@@ -75,7 +75,7 @@ bool World::Reachable(const BlockId& block, bool* by_flash) {
 }
 
 bool World::DamagedRecord(Place place, std::uint64_t body_bytes) {
-  if (damage_.Standing(Fault::kFlipIndex)) return true;  // it may have led to another record of that place
+  if (IndexDamaged()) return true;  // it may have led to another record of that place
   if (geometry_.offset(place) >= geometry_.slots_bytes()) return false;
   return damage_.Standing(arena_.slot(place),
                           TrailerOffset(body_bytes, geometry_.alignment) + geometry_.alignment);
@@ -88,7 +88,7 @@ bool World::Doubtful(const BlockId& block) {
 }
 
 bool World::Harmed(const BlockId& block) {
-  if (damage_.Standing(Fault::kFlipIndex)) return true;
+  if (IndexDamaged()) return true;
   std::erase_if(harmed_, [this](const Somewhere& at) { return !DamagedRecord(at.place, at.body_bytes); });
   return std::ranges::any_of(harmed_, [&](const Somewhere& at) {
     return at.block.ns == block.ns && model_.Below(block.ns, block.code, at.block.code);
@@ -372,7 +372,7 @@ bool World::Audit(SimNode& node) {
     Violation(
         Text(TextOf(at.block), " at place ", at.place, " was reported bad, is bad, and is still there"));
   }
-  if (damage_.Standing(Fault::kFlipIndex)) return true;
+  if (IndexDamaged()) return true;
   bool settled = true;
   std::uint64_t entries = AuditIndex(&settled);
   if (entries != occupancy.records)

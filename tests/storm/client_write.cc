@@ -142,7 +142,8 @@ bool Client::WriteParts(std::uint32_t ns, const std::vector<std::pair<PutNo, std
     if (change && !sums) world.model().BytesUnknown(number);
     if ((change && sums) || wrong_sums) world.model().SumsWrong(number);
   }
-  call->answered = [&world, parts, wrong_sums, staging](Call& answer) {
+  const Moment asked = world.model().Now();
+  call->answered = [&world, parts, wrong_sums, staging, asked](Call& answer) {
     for (std::size_t i = 0; i < parts.size(); ++i) {
       auto [put, part] = parts[i];
       if (answer.lost) {
@@ -174,7 +175,8 @@ bool Client::WriteParts(std::uint32_t ns, const std::vector<std::pair<PutNo, std
                        (answer.status.ok() ? answer.outcomes[i].status : answer.status).ToString()));
       }
       world.model().WriteAnswered(put, part, ok && state != PartOutcome::State::kPresent, world.LatestTime());
-      if (state == PartOutcome::State::kPublished && !world.model().Legal(put, world.model().Now())) {
+      // It may have been dropped again before the answer to the last part's write came.
+      if (state == PartOutcome::State::kPublished && !world.model().Legal(put, asked)) {
         Violation(
             Text(TextOf(world.model().put(put).block), " put ", put, " was published and is not whole"));
       }

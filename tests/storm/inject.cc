@@ -22,12 +22,13 @@ void World::Inject() {
     TendDevices();
     // The rarer ones have more to wait for.
     static constexpr Fault kBelow[] = {
-        Fault::kKill,      Fault::kKill,       Fault::kReboot,   Fault::kReboot,     Fault::kTorn,
-        Fault::kTorn,      Fault::kReadError,  Fault::kHang,     Fault::kHang,       Fault::kHang,
-        Fault::kLostFlush, Fault::kLostFlush,  Fault::kNoSpace,  Fault::kFlipRead,   Fault::kFlipMedia,
-        Fault::kFlipMedia, Fault::kWriteError, Fault::kTakeOut,  Fault::kTakeOut,    Fault::kTakeOut,
-        Fault::kKill,      Fault::kTakeOut,    Fault::kShortIo,  Fault::kWriteError, Fault::kWriteError,
-        Fault::kLostFlush, Fault::kNoSpace,    Fault::kElsewhere};
+        Fault::kKill,      Fault::kKill,       Fault::kReboot,    Fault::kReboot,     Fault::kTorn,
+        Fault::kTorn,      Fault::kReadError,  Fault::kHang,      Fault::kHang,       Fault::kHang,
+        Fault::kLostFlush, Fault::kLostFlush,  Fault::kNoSpace,   Fault::kFlipRead,   Fault::kFlipMedia,
+        Fault::kFlipMedia, Fault::kWriteError, Fault::kTakeOut,   Fault::kTakeOut,    Fault::kTakeOut,
+        Fault::kKill,      Fault::kTakeOut,    Fault::kShortIo,   Fault::kWriteError, Fault::kWriteError,
+        Fault::kLostFlush, Fault::kNoSpace,    Fault::kElsewhere, Fault::kElsewhere,  Fault::kElsewhere,
+        Fault::kReadError, Fault::kFlipRead};
     for (int tries = 0; tries < 10; ++tries) {
       Fault kind = kBelow[random().Below(std::size(kBelow))];
       if (faults_.Wants(kind) && InjectBelow(kind)) return;

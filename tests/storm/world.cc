@@ -427,6 +427,7 @@ void World::Run() {
     next_fault = scheduler_.switches() + (5 + random().Below(60)) * (flash_ ? 16 : 1);
     LatestTime();
     CheckLeases();
+    if (flash_ && node() != nullptr) CheckAcknowledged();
     Inject();
     ending_ = faults_.total() >= kFaultsARun || scheduler_.switches() > kMaxSwitches ||
               operations > kOperationsARun;

@@ -163,6 +163,7 @@ class World {
   // Whether damage stands in the record at a place, or in the index entry that led there; in its body alone.
   bool DamagedRecord(Place place, std::uint64_t body_bytes);
   bool DamagedEntry(const BlockId& block);
+  bool IndexDamaged() { return damage_.Standing(Fault::kFlipIndex); }
   bool BodyDamaged(Place place, std::uint64_t body_bytes) {
     return damage_.Standing(arena_.slot(place), body_bytes);
   }
@@ -253,6 +254,7 @@ class World {
   std::vector<Below> Doubts(SimNode& node);
   void Told(SimNode& node, std::vector<Below> blocks);
   std::uint64_t Changes(SimNode& node);
+  void CheckAcknowledged();
   void CheckWarmBelow(SimNode& node);
   bool PartlyBelow(const BlockId& block);
   bool HarmedAbove(const Below& below);
