@@ -21,6 +21,7 @@
 #include "fill.h"
 #include "fio.h"
 #include "measure.h"
+#include "policy/lower.h"
 #include "workload/content.h"
 
 namespace cistern {
@@ -341,7 +342,7 @@ Status WorthRows(BenchOptions& options, Store& store, Daemon& daemon, const Fill
     errors.push_back(std::abs(said - took) / took);
     // Whoever would have waited so long, drawn around what it took: was it right to refuse?
     const double worth = took * std::exp2(static_cast<double>(random.Below(4001)) / 1000.0 - 2.0);
-    if (said <= worth) continue;
+    if (!Refused(match->runs[0].ready_in_us, static_cast<std::int64_t>(worth))) continue;
     ++refused;
     right += took > worth;
   }

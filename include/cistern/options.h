@@ -78,8 +78,8 @@ struct AcquireOptions {
 
 struct ReadOptions {
   std::int64_t deadline_us = kDefaultDeadlineUs;
-  // From submit: what lies below memory and would be ready later is not fetched but kTooLate. 0: only what is
-  // in memory.
+  // From submit: what lies below memory and would be ready later, by an eighth as estimates err, is not
+  // fetched but kTooLate; what is fetched and is not ready by then is too. 0: only what is in memory.
   std::int64_t worth_us = kNoWorthLimit;
   bool touch = true;  // count as a use for eviction
 };

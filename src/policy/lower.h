@@ -83,6 +83,13 @@ constexpr bool Promoted(const LowerPolicy& policy, bool asked_before) {
   return policy.promote == Promotion::kAll || asked_before;
 }
 
+// Whether a read is not begun for who would wait `worth_us` for it. An estimate errs to both sides. What is
+// refused is computed, and the next one stands where this one stood; what is tried and is late ends at
+// `worth_us` too, and is there for the next. So it has to be an eighth beyond, and few refusals are wrong.
+constexpr bool Refused(std::int64_t expected_us, std::int64_t worth_us) {
+  return expected_us - expected_us / 8 > worth_us;
+}
+
 // A block whose only copy lies in a region that is given up.
 struct LastCopy {
   bool used = false;       // since it was written there

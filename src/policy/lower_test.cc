@@ -42,6 +42,15 @@ TEST(Lower, R9AncestorsGoBeforeWhatWasUsedAndARegionAlwaysGivesBackSomething) {
   EXPECT_FALSE(KeptAtReclaim(ancestor, 870, kRegion));
 }
 
+TEST(Lower, AReadIsRefusedOnlyWhereItIsClearlyTooLate) {
+  EXPECT_FALSE(Refused(1000, 1000));
+  EXPECT_FALSE(Refused(1000, 875));
+  EXPECT_TRUE(Refused(1000, 874));
+  EXPECT_TRUE(Refused(1, 0)) << "an offer that nothing can keep";
+  EXPECT_TRUE(Refused(1, -5)) << "the deadline is over";
+  EXPECT_FALSE(Refused(INT64_MAX / 2, INT64_MAX)) << "without a limit";
+}
+
 TEST(Lower, WhatWasAskedForBeforeIsPromotedAndTheRestByPolicy) {
   const LowerPolicy all, careful{.promote = Promotion::kSecondHit};
   EXPECT_TRUE(Promoted(all, false));

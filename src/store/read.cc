@@ -386,7 +386,8 @@ bool BlockStore::Impl::StartComing(RecordId record, Instant worth, ViewGrant* vi
   view->ready_in_us = ReadyInUs(r.flash, r.body_bytes);
   Count(2);
   const bool on_its_way = fetching_.contains(record);
-  if (view->ready_in_us != Tier::kNever && (on_its_way || clock_.Now().PlusUs(view->ready_in_us) <= worth)) {
+  const std::int64_t worth_us = worth.UsSince(clock_.Now());
+  if (view->ready_in_us != Tier::kNever && (on_its_way || !Refused(view->ready_in_us, worth_us))) {
     AddHold(record);
     return true;
   }

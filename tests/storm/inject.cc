@@ -28,7 +28,7 @@ void World::Inject() {
         Fault::kFlipMedia, Fault::kWriteError, Fault::kTakeOut,   Fault::kTakeOut,    Fault::kTakeOut,
         Fault::kKill,      Fault::kTakeOut,    Fault::kShortIo,   Fault::kWriteError, Fault::kWriteError,
         Fault::kLostFlush, Fault::kNoSpace,    Fault::kElsewhere, Fault::kElsewhere,  Fault::kElsewhere,
-        Fault::kReadError, Fault::kFlipRead};
+        Fault::kReadError, Fault::kFlipRead,   Fault::kShortIo,   Fault::kElsewhere,  Fault::kLostFlush};
     for (int tries = 0; tries < 10; ++tries) {
       Fault kind = kBelow[random().Below(std::size(kBelow))];
       if (faults_.Wants(kind) && InjectBelow(kind)) return;
