@@ -51,7 +51,7 @@ struct FlashOptions {
   bool discard_foreign = false;             // overwrite what is not this tier's
   std::int64_t hang_us = 10'000'000;        // a transfer that takes longer takes its device out of service
   std::uint32_t read_depth = 64;            // transfers at a device at a time; the rest waits in order
-  std::uint32_t write_depth = 4;
+  std::uint32_t write_depth = 8;
 
   // kInvalid names the field, its value and its limit.
   Status Validate() const;

@@ -251,6 +251,7 @@ class BlockStore::Impl {
     Held held;
     Place place = 0;
     std::uint64_t record_bytes = 0;
+    std::uint64_t devices_lost = 0;  // when it was taken
     std::optional<SealCopy> seal;
     Outgoing outgoing;  // borrows the seal; its sequence comes last
   };
@@ -262,11 +263,14 @@ class BlockStore::Impl {
   void ForgetFlash(RealmId realm, const Tree::Copy& copy);
   void WantBelow(RecordId record);
   void WantWithAncestors(RecordId record);
+  bool MayWriteMore() const;
   void StartWriters();
   Task<void> WriteDown();
   Task<void> GatherDown(std::deque<DownItem>& items);
   bool AddToBatch(Held held, std::uint64_t record_bytes, std::deque<DownItem>& items);
   std::vector<Outgoing> LeaveOutTheDead(std::deque<DownItem>& items);
+  void BeginWriting(const DownItem& item);
+  void EndWriting(const DownItem& item);
   void WrittenDown(const DownItem& item, FlashPlace flash);
   // The coldest are written before somebody needs their room; whether there is more to look at.
   bool CleanSome();
@@ -419,7 +423,9 @@ class BlockStore::Impl {
   std::deque<Held> down_;                                      // waits to be written
   std::size_t down_looked_ = 0;                                // in vain, since the last that went
   std::uint32_t writers_ = 0;
-  std::uint64_t devices_lost_ = 0;    // who waits for one of these may wait forever
+  std::uint64_t writing_ = 0;  // records that they write
+  std::uint64_t writing_bytes_ = 0;
+  std::uint64_t devices_lost_ = 0;    // who waits for one of these may wait forever, and does not count above
   std::optional<RecordId> cleaning_;  // where CleanSome stands
   std::uint32_t clean_looks_ = 0;
   std::unordered_map<RecordId, std::shared_ptr<Fetching>> fetching_;

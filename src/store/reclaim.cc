@@ -222,6 +222,7 @@ Task<void> BlockStore::Impl::ForgetRegions(std::uint32_t first, std::uint32_t la
 void BlockStore::Impl::DeviceOut(std::uint32_t first, std::uint32_t last) {
   ++devices_lost_;
   writers_ = 0;
+  writing_ = writing_bytes_ = 0;
   reclaiming_ = false;
   if (recovering_) {
     lost_.push_back({first, last});
