@@ -290,10 +290,11 @@ class RawClient {
     spec.fields = {{"model", "m"}};
     spec.groups.push_back({.name = "all"});
     std::string wire = *EncodeSpec(spec);
-    std::vector<std::byte> args(sizeof(AttachArgs) + wire.size());
+    std::vector<std::byte> args(sizeof(AttachArgs));
     AttachArgs head{.spec_bytes = static_cast<std::uint32_t>(wire.size())};
     std::memcpy(args.data(), &head, sizeof(head));
-    std::memcpy(args.data() + sizeof(head), wire.data(), wire.size());
+    const auto list = std::as_bytes(std::span(wire));
+    args.insert(args.end(), list.begin(), list.end());
     Completion answer = Do(With(Op::kAttach, std::span<const std::byte>(args)));
     CISTERN_ASSERT(static_cast<Code>(answer.code) == Code::kOk);
     ns = Reply<AttachReply>();
