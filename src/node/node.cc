@@ -30,6 +30,7 @@
 #include "node/flash_options.h"
 #include "node/flash_places.h"
 #include "node/journal_place.h"
+#include "node/start_watch.h"
 #include "node/status.h"
 #include "store/block_store.h"
 #include "store/journal.h"
@@ -62,6 +63,12 @@ std::uint64_t RandomNumber() {
   return number;
 }
 
+std::string PathsOf(const FlashPlaces& places) {
+  std::string paths;
+  for (const FlashDeviceOptions& device : places.devices) paths += (paths.empty() ? "" : ", ") + device.path;
+  return paths;
+}
+
 }  // namespace
 
 // Made by Start's thread as far as it blocks, then run by the core's thread, which makes and ends what
@@ -74,6 +81,7 @@ class Node::Core {
     if (Status status = core->Open(); !status.ok()) return Error(status);
     core->thread_ = std::thread([raw = core.get()] { raw->Run(); });
     if (Status status = core->AwaitStart(); !status.ok()) return Error(status);
+    core->watch_.reset();
     return core;
   }
 
@@ -134,6 +142,7 @@ class Node::Core {
   SystemClock clock_;
   Instant started_at_;
   std::unique_ptr<Logger> log_;
+  std::optional<StartWatch> watch_;  // until it serves
   RealWords words_;
   std::optional<ArenaFile> file_;
   std::unique_ptr<Loop> loop_;
@@ -154,6 +163,8 @@ Status Node::Core::Open() {
   Result<LogLevel> level = ParseLogLevel(options_.log_level);
   if (!level) return level.error();
   log_ = Logger::ToStderr(*level);
+  watch_.emplace(*log_);
+  watch_->NowDoing("opening what --memory-dir, --journal-dir and --flash name");
 
   // First of all: what is wrong with them is said before memory is reserved.
   Result<FlashPlaces> places = FindFlashPlaces(options_);
@@ -251,6 +262,7 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
 
 Task<Status> Node::Core::RecoverStore() {
   Parts& parts = *parts_;
+  watch_->NowDoing("looking for its journal");
   Result<JournalPlace> journal = co_await FindJournal(*loop_, file_->directory(), places_.journal_directory);
   if (!journal) co_return journal.error();
   journal_ = std::move(*journal);
@@ -275,6 +287,7 @@ Task<Status> Node::Core::RecoverStore() {
     co_return status;
   }
   parts.store = std::make_unique<BlockStore>(below, store);
+  watch_->NowDoing(Text("reading the journal in ", journal_.directory));
   Status recovered = co_await parts.store->Recover();
   const std::uint64_t refused = parts.store->counters().recovery_refused.value();
   if (recovered.ok() && journal_.fresh && refused > 0) {
@@ -294,6 +307,7 @@ Task<Result<std::unique_ptr<Tier>>> Node::Core::OpenTier(std::uint64_t journal_i
   flash.budget_bytes_a_day = options_.flash_budget_bytes_a_day;
   flash.discard_foreign = options_.discard_foreign;
   const Tier::Parts below{*loop_, *log_, RandomNumber};
+  watch_->NowDoing(Text("opening flash (", PathsOf(places_), ")"));
   Result<std::unique_ptr<Tier>> tier = co_await Tier::Open(below, flash, journal_id, std::move(known));
   if (!tier) co_return tier;
   // Flash is there, and the journal has not been written yet.
@@ -301,6 +315,7 @@ Task<Result<std::unique_ptr<Tier>>> Node::Core::OpenTier(std::uint64_t journal_i
     co_await (*tier)->Close();
     co_return Error(std::move(status));
   }
+  watch_->NowDoing(Text("reading what memory and flash hold (", PathsOf(places_), ")"));
   co_return tier;
 }
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import unittest
+from collections.abc import Callable
 from typing import Any
 
 BIN = pathlib.Path(sys.argv.pop(1)).resolve()
@@ -43,6 +44,7 @@ class Node:
         self.socket = directory / "socket"
         self.memory = directory / "memory"
         self.flags = flags
+        self.on_line: Callable[[str], None] = lambda line: None  # of what it says until it is ready
         self.start()
 
     def start(self, *flags: object) -> None:
@@ -55,6 +57,7 @@ class Node:
             if not line:
                 break
             self.said += line
+            self.on_line(line)
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -172,6 +175,30 @@ class WhatANodeDoes(FlashTest):
         shutil.rmtree(node.memory)  # what a reboot takes
         node.start()
         self.assertEqual([n for n in range(MANY) if node.get(n) != body(n)], [])
+
+    def test_a_start_that_a_file_system_keeps_waiting_says_so(self) -> None:
+        mounted = self.disk / "mounted"
+        device = self.loop_device(1 << 30)
+        self.tool("mkfs.ext4", "-q", device)
+        mounted.mkdir()
+        self.tool("mount", device, mounted)
+        self.addCleanup(lambda: subprocess.run(["umount", "--lazy", mounted], check=False))
+        node = self.node("--flash", f"{mounted}:512MiB")
+        node.put(0)
+        node.end()
+        self.tool("fsfreeze", "--freeze", mounted)
+
+        def thaw(line: str = "it is still") -> None:
+            if "it is still" in line:
+                subprocess.run(["fsfreeze", "--unfreeze", mounted], capture_output=True, check=False)
+
+        self.addCleanup(thaw)
+        node.on_line = thaw
+        node.start()
+        self.assertRegex(node.said, "after 3 s it is still .*; a file system that is frozen")
+        self.assertIn("node ready", node.said)
+        self.assertEqual(node.get(0), body(0))
+        node.end()
 
     def test_dropped_stays_dropped_when_only_flash_is_left(self) -> None:
         node = self.node("--flash", self.flash)
