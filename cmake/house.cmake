@@ -56,7 +56,8 @@ set(CISTERN_LIBS_node Boost::json)
 set(CISTERN_LIBS_workload Boost::headers Boost::json)
 set(CISTERN_LIBS_endpoint CURL::libcurl Boost::json)
 
-# Compiles in less than half the time; what is tested keeps its own.
+# Tests compile in less than half the time with -O0, and in three fifths to five sixths with -O1; what is tested keeps
+# its own.
 function(cistern_test_options target)
   if(CISTERN_SANITIZE MATCHES address)
     target_compile_options(${target} PRIVATE -O0)

@@ -22,7 +22,6 @@ void StartWatch::Look(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   std::chrono::seconds passed{}, patience = kPatience;
   while (!ended_.wait_for(lock, stop, patience, [&] { return stop.stop_requested(); })) {
-    if (stop.stop_requested()) return;
     passed += std::exchange(patience, patience * 2);
     log_.Log(LogLevel::kWarning, "node start: after ", passed.count(), " s it is still ", doing_,
              "; a file system that is frozen, or a device that hangs, keeps it waiting");

@@ -171,6 +171,7 @@ bool BlockStore::Impl::AddToBatch(Held held, std::uint64_t record_bytes, std::de
   item.record_bytes = record_bytes;
   item.devices_lost = devices_lost_;
   item.seal.emplace(*seal);
+  AddHold(held.record);
   BeginWriting(item);
   Count(2 + seal->segment_count() / 16);
   item.outgoing = {.body = arena.slot(r.place),
@@ -182,7 +183,6 @@ bool BlockStore::Impl::AddToBatch(Held held, std::uint64_t record_bytes, std::de
 }
 
 void BlockStore::Impl::BeginWriting(const DownItem& item) {
-  AddHold(item.held.record);
   BeginIo(item.place);
   ++writing_;
   writing_bytes_ += item.record_bytes;

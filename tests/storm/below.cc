@@ -13,7 +13,7 @@
 namespace cistern::storm {
 namespace {
 
-std::string FileOf(const FlashDeviceOptions& device) { return device.path + "/flash"; }
+std::string FileOf(const std::string& device) { return device + "/flash"; }
 
 // Of the records that a restart finds in a region that was open: it follows the batches to the first that is
 // not whole.
@@ -85,11 +85,15 @@ void World::Resize() {
   device.size_bytes = size;
 }
 
+void World::UnhangDevices() {
+  for (const FlashDeviceOptions& device : flash_->devices) disk_.Unhang(FileOf(device.path));
+}
+
 // What its owner does when a node does not start.
 void World::NoteStart(const Status& status) {
   if (!flash_) return;
   due_ = {};
-  for (const FlashDeviceOptions& device : flash_->devices) disk_.Unhang(FileOf(device));
+  UnhangDevices();
   if (status.code() == Code::kMismatch) {
     flash_->discard_foreign = true;
     power_was_cut_ = true;  // all of it may be gone
@@ -260,7 +264,7 @@ cistern::Fault World::AskDevice(const IoRequest& request, const std::string& pat
 // leads there, or its records.
 bool World::FlipMedia() {
   const FlashDeviceOptions& device = flash_->devices[random().Below(flash_->devices.size())];
-  const std::string path = FileOf(device);
+  const std::string path = FileOf(device.path);
   if (MediaDamaged() && media_marks_.size() > 12) return false;
   const std::span<const std::byte> bytes = disk_.Bytes(path);
   if (bytes.empty()) return false;
@@ -322,7 +326,7 @@ bool World::MediaDamaged() {
 void World::TendDevices() {
   if (out_.empty() || node() == nullptr || random().Below(2) != 0) return;
   const std::string path = out_[random().Below(out_.size())];
-  disk_.Unhang(path + "/flash");
+  disk_.Unhang(FileOf(path));
   auto call = std::make_shared<Call>();
   call->kind = Call::Kind::kBringBack;
   call->spec.name = path;
@@ -419,7 +423,7 @@ void World::CheckAcknowledged() {
   const Tier& tier = *node()->store().tier();
   std::uint32_t number = 0;
   for (const Tier::DeviceState& device : tier.devices()) {
-    const std::span<const std::byte> bytes = disk_.Bytes(device.path + "/flash");
+    const std::span<const std::byte> bytes = disk_.Bytes(FileOf(device.path));
     for (std::uint64_t at = flash::kSuperBytes; at + flash_->region_bytes <= device.size_bytes;
          at += flash_->region_bytes, ++number) {
       const std::uint64_t live = device.in_service ? tier.live_bytes(number) : 0;

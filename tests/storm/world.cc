@@ -453,9 +453,7 @@ void World::Finish() {
   }
   node()->End();
   while (scheduler_.Step()) {
-    if (flash_) {
-      for (const FlashDeviceOptions& device : flash_->devices) disk_.Unhang(device.path + "/flash");
-    }
+    if (flash_) UnhangDevices();
     if (scheduler_.switches() - began > kMaxSwitches) {
       Violation(Text("calls do not end: ", nodes_.back()->under_way(), " are under way"));
     }

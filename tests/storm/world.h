@@ -258,6 +258,7 @@ class World {
   void CheckWarmBelow(SimNode& node);
   bool PartlyBelow(const BlockId& block);
   bool HarmedAbove(const Below& below);
+  void UnhangDevices();
   void NoteStart(const Status& status);
   cistern::Fault AskDisk(const IoRequest& request);
 
