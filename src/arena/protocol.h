@@ -177,24 +177,47 @@ inline DirectoryEntry DirectoryOf(Place place, std::uint64_t generation, std::ui
   return entry;
 }
 
-// `generation` is what BeginFill returned; every mover that stored into the slot has fenced and reported
-// back. The record fits the slot. Writes only the trailer's own bytes, not the rest of its alignment unit.
+inline std::uint64_t BodyBytesOf(const Seal& seal) {
+  std::uint64_t bytes = 0;
+  for (const std::uint32_t part : seal.part_bytes) bytes += part;
+  return bytes;
+}
+
+// Seal and stamp behind the body; only the trailer's own bytes, not the rest of its alignment unit.
 template <class W>
-void Publish(W& words, const ArenaSpace& arena, Place place, std::uint64_t generation,
-             const NewRecord& record) {
-  CISTERN_ASSERT(words.LoadRelaxed(arena.generation(place)) == generation - 1);
-  std::uint64_t body_bytes = 0;
-  for (std::uint32_t part : record.seal.part_bytes) body_bytes += part;
+void StoreTrailer(W& words, const ArenaSpace& arena, Place place, std::uint64_t generation,
+                  std::uint64_t body_bytes, const NewRecord& record) {
   alignas(8) std::array<std::byte, RoundUp(kMaxTrailerBytes, 8)> buffer;
   auto parts = static_cast<std::uint32_t>(record.seal.part_bytes.size());
   auto segments = static_cast<std::uint32_t>(record.seal.segment_crcs.size());
   std::span trailer = std::span(buffer).first(RoundUp(TrailerBytes(segments, parts), 8));
   EncodeTrailer(record.seal, StampInMemory(place, generation, record), trailer);
   StoreWords(words, arena.slot(place) + TrailerOffset(body_bytes, arena.geometry().alignment), trailer);
+}
 
+// `generation` is what BeginFill returned; every mover that stored into the slot has fenced and reported
+// back. The record fits the slot.
+template <class W>
+void Publish(W& words, const ArenaSpace& arena, Place place, std::uint64_t generation,
+             const NewRecord& record) {
+  CISTERN_ASSERT(words.LoadRelaxed(arena.generation(place)) == generation - 1);
+  const std::uint64_t body_bytes = BodyBytesOf(record.seal);
+  StoreTrailer(words, arena, place, generation, body_bytes, record);
   DirectoryEntry entry = DirectoryOf(place, generation, body_bytes, record);
   StoreWords(words, reinterpret_cast<std::byte*>(arena.directory(place)),
              std::as_bytes(std::span(&entry, 1)));
+  words.StoreRelease(arena.generation(place), generation);
+}
+
+// As Publish, for those alone who are told of the place: some segments of the body are there, which nobody
+// stores to any more, and what else the seal speaks of may come by and by. The directory entry stays none,
+// as Retire left it, so that a restart finds no record here.
+template <class W>
+void PublishPassing(W& words, const ArenaSpace& arena, Place place, std::uint64_t generation,
+                    const NewRecord& record) {
+  CISTERN_ASSERT(words.LoadRelaxed(arena.generation(place)) == generation - 1);
+  CISTERN_ASSERT(words.LoadRelaxed(&arena.directory(place)->generation) != generation);
+  StoreTrailer(words, arena, place, generation, BodyBytesOf(record.seal), record);
   words.StoreRelease(arena.generation(place), generation);
 }
 

@@ -16,6 +16,26 @@ constexpr std::int64_t kWindowLeaseUs = 2'000'000;
 // Windows under way of one read have at most an eighth of the memory.
 constexpr std::uint64_t kMemoryShare = 16;
 
+// The block, and from the first to the last segment that its ranges touch.
+door::BlockItem AskedOf(const GroupSpec& group, const BlockRead& read) {
+  door::BlockItem item{.key = ItemOf(read.key), .group = read.group};
+  std::uint64_t first = UINT64_MAX, end = 0;
+  for (const ReadRange& range : read.ranges) {
+    if (range.bytes == 0) continue;
+    std::uint64_t before = 0;  // segments, of the parts before
+    for (std::size_t part = 0; part < range.part && part < group.part_bytes.size(); ++part) {
+      before += SegmentsOfPart(group.part_bytes[part]);
+    }
+    first = std::min(first, before + range.offset / kSegmentBytes);
+    end = std::max(end, before + (range.offset + range.bytes - 1) / kSegmentBytes + 1);
+  }
+  if (first < end && end <= UINT16_MAX) {
+    item.first_segment = static_cast<std::uint16_t>(first);
+    item.segments = static_cast<std::uint16_t>(end - first);
+  }
+  return item;
+}
+
 }  // namespace
 
 Ticket<ReadResult> BelowReads::Begin(std::shared_ptr<Channel> channel, const Namespace& ns,
@@ -100,7 +120,7 @@ Status BelowReads::Ask(std::size_t count) {
   if (!call) return std::move(call.error());
   ItemWriter items(call->room());
   for (const BlockRead& read : std::span(reads_).subspan(next_, count))
-    items.Put(door::BlockItem{.key = ItemOf(read.key), .group = read.group});
+    items.Put(AskedOf(ns_.spec().groups[read.group], read));
   const std::int64_t now_ns = NowNs();
   Request request{.op = door::Op::kAcquire,
                   .namespace_slot = ns_.slot(),

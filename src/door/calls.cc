@@ -103,7 +103,7 @@ Result<BlockKey> Taken(const KeyItem& item) { return KeyOf(item); }
 Result<BlockStore::BlockName> Taken(const BlockItem& item) {
   Result<BlockKey> key = KeyOf(item.key);
   if (!key) return Error(std::move(key.error()));
-  return BlockStore::BlockName{*key, item.group};
+  return BlockStore::BlockName{*key, item.group, {item.first_segment, item.segments}};
 }
 
 Result<PutId> Taken(const PutIdItem& item) { return PutId{.high = item.high, .low = item.low}; }

@@ -174,7 +174,10 @@ struct KeyItem {
 struct BlockItem {
   KeyItem key;
   std::uint16_t group = 0;
-  std::uint16_t reserved[3] = {};
+  // Of an acquire: the segments that are wanted of its record, counted over all parts; none: all of it.
+  std::uint16_t first_segment = 0;
+  std::uint16_t segments = 0;
+  std::uint16_t reserved = 0;
 };
 
 struct WriteItem {

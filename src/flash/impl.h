@@ -47,7 +47,11 @@ class Tier::Impl final {
   void Adopt(const FlashPlace& place, std::uint64_t record_bytes);
   void Forget(const FlashPlace& place, std::uint64_t record_bytes);
   std::int64_t EstimateUs(const FlashPlace& place, std::uint64_t bytes) const;
-  Task<Result<Fetched>> Fetch(FlashPlace place, std::span<std::byte> into);
+  Task<Result<Fetched>> Fetch(FlashPlace place, std::span<std::byte> into) {
+    return FetchSome(place, into.size(), into, 0, {});
+  }
+  Task<Result<Fetched>> FetchSome(FlashPlace place, std::uint64_t record_bytes, std::span<std::byte> trailer,
+                                  std::uint64_t offset, std::span<std::byte> body);
   void ReportBad(const FlashPlace& place);
   bool WantsReclaim() const;
   std::optional<std::uint32_t> TakeVictim();

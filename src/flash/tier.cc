@@ -146,16 +146,17 @@ class Tier::Impl::Reading {
 
 namespace {
 
-// The trailer is at the record's end, in as many units as it takes; only one of these can hold it.
-std::optional<Fetched> CheckRecord(std::span<const std::byte> record, std::uint32_t unit, FlashPlace place,
-                                   std::uint64_t epoch) {
-  const std::uint64_t most = RoundUp(kMaxTrailerBytes, unit);
-  for (std::uint64_t bytes = unit; bytes <= most && bytes < record.size(); bytes += unit) {
-    const auto trailer = record.last(bytes);
+// The trailer is at the record's end, of which `end` is there, in as many units as it takes; only one of
+// these can hold it.
+std::optional<Fetched> CheckRecord(std::span<const std::byte> end, std::uint64_t record_bytes,
+                                   std::uint32_t unit, FlashPlace place, std::uint64_t epoch) {
+  const std::uint64_t most = std::min<std::uint64_t>(RoundUp(kMaxTrailerBytes, unit), end.size());
+  for (std::uint64_t bytes = unit; bytes <= most && bytes < record_bytes; bytes += unit) {
+    const auto trailer = end.last(bytes);
     const auto seal = CheckSeal(trailer);
     if (!seal) continue;
-    if (RecordBytes(seal->body_bytes(), seal->segment_count(), seal->part_count(), unit) != record.size() ||
-        TrailerOffset(seal->body_bytes(), unit) != record.size() - bytes) {
+    if (RecordBytes(seal->body_bytes(), seal->segment_count(), seal->part_count(), unit) != record_bytes ||
+        TrailerOffset(seal->body_bytes(), unit) != record_bytes - bytes) {
       continue;
     }
     const auto stamp = CheckStamp(trailer, *seal);
@@ -169,25 +170,40 @@ std::optional<Fetched> CheckRecord(std::span<const std::byte> record, std::uint3
 
 }  // namespace
 
-Task<Result<Fetched>> Tier::Impl::Fetch(FlashPlace place, std::span<std::byte> into) {
+Task<Result<Fetched>> Tier::Impl::FetchSome(FlashPlace place, std::uint64_t record_bytes,
+                                            std::span<std::byte> trailer, std::uint64_t offset,
+                                            std::span<std::byte> body) {
   const std::uint32_t unit = options_.unit;
-  CISTERN_ASSERT(into.size() % unit == 0 && reinterpret_cast<std::uintptr_t>(into.data()) % unit == 0);
+  for (const std::span<std::byte> into : {trailer, body}) {
+    CISTERN_ASSERT(into.size() % unit == 0 && reinterpret_cast<std::uintptr_t>(into.data()) % unit == 0);
+  }
+  CISTERN_ASSERT(record_bytes % unit == 0 && trailer.size() <= record_bytes);
+  CISTERN_ASSERT(offset % unit == 0 && offset + body.size() <= record_bytes);
   if (place.region >= regions_.size()) co_return Error(Code::kMiss, "flash: no such region");
   Member& member = MemberOf(place.region);
   Region& region = regions_[place.region];
   if (member.device.in_service() &&
       (region.state == State::kFree || region.state == State::kReleasing || place.unit == 0 ||
-       into.size() < 2 * unit || place.unit + into.size() / unit > units() - 1)) {
+       record_bytes < 2 * unit || place.unit + record_bytes / unit > units() - 1)) {
     co_return Error(Code::kMiss, "flash: no record lies there");
   }
   Reading reading(member, region);
   const std::uint64_t epoch = region.epoch;
-  Status status = co_await member.device.Read(into, OffsetOf(member, place.region, place.unit));
+  const std::uint64_t begin = OffsetOf(member, place.region, place.unit);
+  // Both are under way before the first is awaited.
+  std::optional<Task<Status>> beside;
+  if (!body.empty()) beside.emplace(member.device.Read(body, begin + offset));
+  Status status = co_await member.device.Read(trailer, begin + record_bytes - trailer.size());
+  if (beside) {
+    Status other = co_await *beside;
+    if (status.ok()) status = std::move(other);
+  }
   if (!status.ok()) {
     counters_.io_errors.Add();
     co_return std::unexpected(std::move(status));
   }
-  const auto fetched = CheckRecord(into, unit, {place.region - member.first, place.unit}, epoch);
+  const auto fetched =
+      CheckRecord(trailer, record_bytes, unit, {place.region - member.first, place.unit}, epoch);
   if (!fetched) {
     ReportBad(place);
     co_return Error(Code::kMiss,
@@ -196,7 +212,7 @@ Task<Result<Fetched>> Tier::Impl::Fetch(FlashPlace place, std::span<std::byte> i
   }
   member.device.Sound();
   counters_.fetched_records.Add();
-  counters_.fetched_bytes.Add(into.size());
+  counters_.fetched_bytes.Add(trailer.size() + body.size());
   co_return *fetched;
 }
 
@@ -404,6 +420,11 @@ std::int64_t Tier::EstimateUs(const FlashPlace& place, std::uint64_t bytes) cons
 }
 Task<Result<Fetched>> Tier::Fetch(FlashPlace place, std::span<std::byte> into) {
   return impl_->Fetch(place, into);
+}
+Task<Result<Fetched>> Tier::FetchSome(FlashPlace place, std::uint64_t record_bytes,
+                                      std::span<std::byte> trailer, std::uint64_t offset,
+                                      std::span<std::byte> body) {
+  return impl_->FetchSome(place, record_bytes, trailer, offset, body);
 }
 void Tier::ReportBad(const FlashPlace& place) { impl_->ReportBad(place); }
 std::uint32_t Tier::free_regions() const { return impl_->free_regions(); }

@@ -149,6 +149,11 @@ class Tier final {
   // Reads the whole record: `into` is aligned to the unit and of record_bytes. kMiss: what lies there is no
   // such record (counted against the device). kIoError: the device.
   Task<Result<Fetched>> Fetch(FlashPlace place, std::span<std::byte> into);
+  // Reads of a record of `record_bytes` its last units, which hold seal and stamp, into `trailer`, and beside
+  // that what lies `offset` bytes into it, into `body`: all of them whole units, and aligned to one. As Fetch
+  // for the rest.
+  Task<Result<Fetched>> FetchSome(FlashPlace place, std::uint64_t record_bytes, std::span<std::byte> trailer,
+                                  std::uint64_t offset, std::span<std::byte> body);
   // A body that came from here failed its checks.
   void ReportBad(const FlashPlace& place);
 

@@ -90,6 +90,21 @@ constexpr bool Refused(std::int64_t expected_us, std::int64_t worth_us) {
   return expected_us - expected_us / 8 > worth_us;
 }
 
+// How a block that lies below memory comes to who asks for `asked_bytes` of its `bytes`.
+enum class WayUp : std::uint8_t {
+  kNone,      // it would come too late
+  kWhole,     // into memory, for others as well
+  kSegments,  // what was asked for alone, past memory
+};
+// A block that does not stay in memory is not read whole for half of it or less; nor is one that would, where
+// only what was asked for comes in time.
+constexpr WayUp ChooseWayUp(bool promoted, std::uint64_t asked_bytes, std::uint64_t bytes, bool whole_late,
+                            bool asked_late) {
+  const bool some = asked_bytes <= bytes / 2 && !asked_late;
+  if (some && (!promoted || whole_late)) return WayUp::kSegments;
+  return whole_late ? WayUp::kNone : WayUp::kWhole;
+}
+
 // A block whose only copy lies in a region that is given up.
 struct LastCopy {
   bool used = false;       // since it was written there

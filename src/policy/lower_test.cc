@@ -51,6 +51,16 @@ TEST(Lower, AReadIsRefusedOnlyWhereItIsClearlyTooLate) {
   EXPECT_FALSE(Refused(INT64_MAX / 2, INT64_MAX)) << "without a limit";
 }
 
+TEST(Lower, HalfOfWhatDoesNotStayIsReadAloneAndOfWhatStaysWhereTheRestWouldBeLate) {
+  constexpr std::uint64_t kBytes = 1000;
+  EXPECT_EQ(ChooseWayUp(false, 500, kBytes, false, false), WayUp::kSegments);
+  EXPECT_EQ(ChooseWayUp(false, 501, kBytes, false, false), WayUp::kWhole);
+  EXPECT_EQ(ChooseWayUp(true, 100, kBytes, false, false), WayUp::kWhole);
+  EXPECT_EQ(ChooseWayUp(true, 100, kBytes, true, false), WayUp::kSegments);
+  EXPECT_EQ(ChooseWayUp(true, 900, kBytes, true, false), WayUp::kNone);
+  EXPECT_EQ(ChooseWayUp(false, 100, kBytes, true, true), WayUp::kNone);
+}
+
 TEST(Lower, WhatWasAskedForBeforeIsPromotedAndTheRestByPolicy) {
   const LowerPolicy all, careful{.promote = Promotion::kSecondHit};
   EXPECT_TRUE(Promoted(all, false));

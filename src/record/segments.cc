@@ -52,6 +52,23 @@ SegmentSpan SegmentsOf(const SealView& seal, const PartRange& range) {
   return {base + first, last - first + 1};
 }
 
+BodySpan BytesOf(std::span<const std::uint32_t> part_bytes, const SegmentSpan& segments) {
+  std::uint64_t from = 0, to = 0, part_at = 0, before = 0;
+  for (const std::uint32_t bytes : part_bytes) {
+    const std::uint64_t here = SegmentsOfPart(bytes);
+    // Where in this part, if anywhere, a border between segments lies.
+    const auto border = [&](std::uint64_t segment) {
+      return part_at + std::min<std::uint64_t>((segment - before) * kSegmentBytes, bytes);
+    };
+    if (segments.first >= before && segments.first < before + here) from = border(segments.first);
+    if (segments.end() > before && segments.end() <= before + here) to = border(segments.end());
+    before += here;
+    part_at += bytes;
+  }
+  if (segments.count == 0 || std::uint64_t{segments.first} + segments.count > before) return {};
+  return {from, to - from};
+}
+
 RecordFault VerifySegmentsAndCopy(const CopyKernels& kernels, const std::byte* body, const SealView& seal,
                                   const PartRange& range, std::span<const std::span<std::byte>> pieces) {
   std::uint64_t room = 0;

@@ -23,12 +23,25 @@ struct PartRange {
 struct SegmentSpan {
   std::uint32_t first = 0;
   std::uint32_t count = 0;
+
+  std::uint32_t end() const { return first + count; }
+  bool operator==(const SegmentSpan&) const = default;
+};
+
+// Bytes [offset, offset + bytes) of a body.
+struct BodySpan {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  bool operator==(const BodySpan&) const = default;
 };
 
 // Whether the range lies in the part. Every call below asserts it.
 bool InPart(const SealView& seal, const PartRange& range);
 // The segments that the range touches; none for an empty range.
 SegmentSpan SegmentsOf(const SealView& seal, const PartRange& range);
+
+// Where segments lie in a body of these parts, one behind the other; nothing of it where it has not so many.
+BodySpan BytesOf(std::span<const std::uint32_t> part_bytes, const SegmentSpan& segments);
 
 // Copies the range to `pieces`, in order (their sizes sum up to range.bytes, asserted), and checks every
 // segment it touches. Each byte of these segments is loaded once. kBody: a segment differs and what was

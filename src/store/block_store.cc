@@ -14,6 +14,7 @@ std::uint32_t MaxRecords(const Geometry& geometry) {
 }
 
 constexpr std::uint64_t kNoteTimeS = 60;
+constexpr std::uint64_t kPassageShare = 8;  // of the slots
 
 }  // namespace
 
@@ -37,6 +38,7 @@ BlockStore::Impl::Impl(const Parts& parts, const BlockStoreOptions& options)
       leases_(options.max_leases, options.max_leased_blocks),
       expiry_(max_record_ids_),
       conversations_(options.max_noted_blocks),
+      passages_(parts.slots.arena().geometry().slots_bytes() / kPassageShare),
       lower_(parts.executor) {
   order_.Reserve(max_records_ + 1);
 }

@@ -28,6 +28,7 @@
 #include "cistern/options.h"
 #include "cistern/status.h"
 #include "policy/lower.h"
+#include "record/segments.h"
 
 namespace cistern {
 
@@ -130,8 +131,8 @@ struct StoreCounters {
   // Below memory. Demoted: left memory and are still there. Evicted unwritten: were wanted below and had to
   // go before they were written.
   Counter written_down, down_failed, down_too_large, down_overflow, down_over_budget, demoted,
-      evicted_unwritten, fetched, fetch_failed, fetch_refused, read_ahead, passing, reclaimed, moved_below,
-      evicted_below, cut_at_reclaim, lost_below, scrubbed_bytes, scrub_rounds;
+      evicted_unwritten, fetched, fetch_failed, fetch_refused, read_ahead, passing, passed_segments,
+      reclaimed, moved_below, evicted_below, cut_at_reclaim, lost_below, scrubbed_bytes, scrub_rounds;
 };
 
 class BlockStore {
@@ -174,9 +175,12 @@ class BlockStore {
   // Verifies what was not checked since the restart, fetches what lies below memory, all of it beside each
   // other, leases what is here then. kTooLate for what would not be, or was not, here by the deadline or
   // after `worth_us` from now on.
+  // Who needs only some segments of a block that lies below memory says which: then no more than these may be
+  // behind the view. None (count 0), or what its record has not: all of it.
   struct BlockName {
     BlockKey key;
     std::uint16_t group = 0;
+    SegmentSpan asked{};
   };
   Task<Result<AcquireGrant>> Acquire(const Caller& caller, std::uint32_t slot,
                                      std::span<const BlockName> blocks, std::int64_t lease_us,

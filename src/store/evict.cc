@@ -77,6 +77,7 @@ void BlockStore::Impl::LeaveMemory(RecordId record) {
 }
 
 void BlockStore::Impl::RemoveRecordOnly(RecordId record) {
+  EndPassage(record);
   LeaveMemory(record);
   const Record& r = tree_.record(record);
   if (r.on_flash()) ForgetFlash(tree_.block(r.block).realm, Tree::CopyOf(record, r));
@@ -205,6 +206,8 @@ Task<Result<Place>> BlockStore::Impl::MakeRoom(std::uint64_t record_bytes, Insta
     if (clock_.Now() >= deadline) {
       co_return Error(Code::kTooLate, "write: the deadline passed while it waited for room");
     }
+    // What passes through has no place that something else wants.
+    if (EndIdlePassage()) continue;
     if (std::exchange(idle, false)) {
       if (!emptying_) co_await EmptyAChunk(record_bytes, deadline, true);
       continue;

@@ -21,6 +21,7 @@ void BodyCheck::Move(Words& words) {
     const SealView::PartPlace part = seal_.part(p);
     std::uint32_t segment = part.first_segment;
     for (std::uint64_t at = 0; at < part.bytes; at += kSegmentBytes, ++segment) {
+      if (segment < segments_.first || segment >= segments_.end()) continue;
       const std::size_t bytes = std::min<std::uint64_t>(kSegmentBytes, part.bytes - at);
       if (words.Checksum(body_ + part.offset + at, bytes, 0) != seal_.segment_crc(segment)) return;
     }
@@ -67,21 +68,31 @@ Task<void> BlockStore::Impl::Fetch(Held held, std::shared_ptr<Fetching> fetching
     status = co_await BringUp(held);
     if (status.ok() || !Lives(held) || tree_.record(held.record).flash == from) break;
   }
-  const bool lost = status.code() == Code::kMiss || status.code() == Code::kIoError;
-  if (!status.ok() && lost && Lives(held) && !tree_.record(held.record).in_memory()) {
-    // Only what was found bad goes; a device that is gone takes its blocks along in another way.
-    counters_.cut_bad.Add();
-    const BlockId block = tree_.record(held.record).block;
-    log_.Log(LogLevel::kWarning,
-             "a block on flash cannot be read, it goes with what descends from it: ", status.message());
-    Cut(block, Reason::kBad);
-  }
+  if (!status.ok() && Lives(held)) LostBelow(held.record, status);
   counters_.fetched.Add(status.ok() ? 1 : 0);
   counters_.fetch_failed.Add(status.ok() ? 0 : 1);
   fetching_.erase(held.record);
   fetching->status = std::move(status);
   fetching->done.Set();
   DropHold(held, Used::kNo);
+}
+
+// Only what was found bad goes; a device that is gone takes its blocks along in another way.
+void BlockStore::Impl::LostBelow(RecordId record, const Status& status) {
+  const bool lost = status.code() == Code::kMiss || status.code() == Code::kIoError;
+  if (!lost || tree_.record(record).in_memory()) return;
+  counters_.cut_bad.Add();
+  log_.Log(LogLevel::kWarning,
+           "a block on flash cannot be read, it goes with what descends from it: ", status.message());
+  Cut(tree_.record(record).block, Reason::kBad);
+}
+
+bool BlockStore::Impl::IsSealOf(const Record& record, const SealView& seal) const {
+  const Block& block = tree_.block(record.block);
+  const NamespaceEntry* entry = EntryOf(block.realm);
+  return entry != nullptr && seal.incarnation() == entry->incarnation && seal.group() == record.group &&
+         seal.body_bytes() == record.body_bytes && seal.part_count() == record.part_count() &&
+         TagOf(block.realm, seal.key()) == block.tag() && (record.key.none() || seal.HasKey(record.key));
 }
 
 Task<Status> BlockStore::Impl::BringUp(Held held) {
@@ -132,9 +143,7 @@ Task<Status> BlockStore::Impl::Enter(Held held, FlashPlace from, Place place, st
   const NamespaceEntry* entry = EntryOf(realm);
   if (entry == nullptr) co_return Status(Code::kMiss, "fetch: the namespace was dropped meanwhile");
   const std::uint64_t incarnation = entry->incarnation;
-  if (!seal || seal->incarnation() != incarnation || seal->group() != r.group ||
-      seal->body_bytes() != r.body_bytes || seal->part_count() != r.part_count() ||
-      TagOf(realm, seal->key()) != tree_.block(block).tag() || (!r.key.none() && !seal->HasKey(r.key))) {
+  if (!seal || !IsSealOf(r, *seal)) {
     co_return not_it("holds another block than the one that was written there");
   }
   BodyCheck check(movers_, arena.slot(place), *seal);
@@ -181,6 +190,7 @@ Task<Status> BlockStore::Impl::Enter(Held held, FlashPlace from, Place place, st
   if (now.expiry != 0) expiry_.Set(held.record, now.expiry);
   bytes_ += now.body_bytes;
   ++resident_;
+  EndPassage(held.record);  // who has a view of that finds the block here
   // The pin that it was filled under is its hold's from now on.
   CISTERN_ASSERT(now.holds > 0);
   co_return Status();

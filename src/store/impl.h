@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inside of BlockStore, for the folder's .cc files alone, each of which holds one idea: read.cc (attach,
 // match, leases, touches), write.cc (puts on their way), publish.cc (what becomes visible), evict.cc (room),
-// drop.cc (what goes for good), recover.cc and recover_flash.cc (what comes back), down.cc, fetch.cc and
-// reclaim.cc (to flash, from there, and what there is given up), scrub.cc.
+// drop.cc (what goes for good), recover.cc and recover_flash.cc (what comes back), down.cc, fetch.cc,
+// pass.cc and reclaim.cc (to flash, from there, past memory, and what there is given up), scrub.cc.
 //
 // A step of the core counts what it touches (R16): whoever loops asks Spent() and yields. Ids of records and
 // puts may be reused across a yield, so who kept one over it compares serials, or counts as a user of the
@@ -36,6 +36,7 @@
 #include "store/leases.h"
 #include "store/matched_runs.h"
 #include "store/names.h"
+#include "store/passages.h"
 #include "store/pending.h"
 #include "store/tree.h"
 
@@ -145,7 +146,8 @@ class BlockStore::Impl {
   void UseBlock(BlockId block);
   void NoteUse(RecordId record);
   struct Coming;
-  bool StartComing(RecordId record, Instant worth, ViewGrant* view);
+  bool StartComing(const BlockName& asked, Instant worth, Coming* coming, ViewGrant* view);
+  Task<Status> Arrive(const Coming& coming, const BlockKey& key, Instant worth, ViewGrant* view);
 
   // ---- puts (write.cc) ----
   struct PartJob;  // one PartWrite on its way
@@ -291,7 +293,26 @@ class BlockStore::Impl {
   Task<void> Fetch(Held held, std::shared_ptr<Fetching> fetching);
   Task<Status> BringUp(Held held);
   Task<Status> Enter(Held held, FlashPlace from, Place place, std::uint64_t generation, Fetched fetched);
+  // Whether a seal that was read from below is that of the record's block.
+  bool IsSealOf(const Record& record, const SealView& seal) const;
+  void LostBelow(RecordId record, const Status& status);
   void ReadAhead(RealmId realm, std::span<const BlockKey> chain);
+
+  // ---- past memory (pass.cc) ----
+  // Where the segments lie in the record's body; all of it where they are none, or it has not so many.
+  BodySpan SpanOf(const Record& record, const SegmentSpan& segments) const;
+  // The record's passage, with a slot or without; null where there is no room for one.
+  PassagePtr OpenPassage(RecordId record);
+  // What of the segments is away is on its way then.
+  void AskFor(const PassagePtr& passage, const SegmentSpan& segments);
+  Task<void> Pass(PassagePtr passage, SegmentSpan segments);
+  Task<Status> PassOnce(PassagePtr passage, SegmentSpan segments, FlashPlace from);
+  Task<Status> PlacePassage(PassagePtr passage);
+  // Its views are good no more. The record's hold goes without more ado.
+  void EndPassage(RecordId record);
+  bool EndPassageIfIdle(RecordId record);
+  // The first that is; whether there was one. Its record may be folded.
+  bool EndIdlePassage();
 
   // ---- giving up regions (reclaim.cc) ----
   void StartReclaim();
@@ -429,6 +450,7 @@ class BlockStore::Impl {
   std::optional<RecordId> cleaning_;  // where CleanSome stands
   std::uint32_t clean_looks_ = 0;
   std::unordered_map<RecordId, std::shared_ptr<Fetching>> fetching_;
+  Passages passages_;
   bool reclaiming_ = false;
   std::set<std::uint64_t> collected_tombstones_;  // of what is gone from memory
   std::vector<std::uint64_t> journaled_devices_;

@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "memory/movers.h"
 #include "record/seal.h"
+#include "record/segments.h"
 
 namespace cistern {
 
@@ -36,18 +37,21 @@ class AlignedBytes final {
   std::size_t size_;
 };
 
-// Whether a body that nobody else changes has the checksums of its seal, found out by a mover. The seal
-// borrows bytes that stay until the await is over.
+// Whether a body, or some segments of it, that nobody else changes has the checksums of its seal, found out
+// by a mover. The seal borrows bytes that stay until the await is over.
 class BodyCheck final : public AwaitedJob {
  public:
   BodyCheck(Movers& movers, const std::byte* body, const SealView& seal)
-      : AwaitedJob(movers), body_(body), seal_(seal) {}
+      : BodyCheck(movers, body, seal, {0, seal.segment_count()}) {}
+  BodyCheck(Movers& movers, const std::byte* body, const SealView& seal, SegmentSpan segments)
+      : AwaitedJob(movers), body_(body), seal_(seal), segments_(segments) {}
   void Move(Words& words) override;
   bool sound() const { return sound_; }
 
  private:
   const std::byte* body_;
   const SealView& seal_;
+  const SegmentSpan segments_;
   bool sound_ = false;
 };
 

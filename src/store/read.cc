@@ -283,11 +283,13 @@ Task<bool> BlockStore::Impl::Verify(Held held) {
   co_return false;
 }
 
-// One block of an Acquire: held where it is here, on its way where it lies on flash.
+// One block of an Acquire that lies on flash, held: it comes whole, or some of it by a passage.
 struct BlockStore::Impl::Coming {
   std::size_t index = 0;
   Held held;
   std::shared_ptr<Fetching> fetching;
+  PassagePtr passage;
+  SegmentSpan asked;
 };
 
 Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_t slot,
@@ -325,7 +327,8 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
     if (record == kNoId) continue;
     const Held held = HeldOf(record);
     if (!tree_.record(record).in_memory()) {
-      if (StartComing(record, worth, &view)) coming.push_back({i, held, StartFetch(record)});
+      Coming one{.index = i, .held = held};
+      if (StartComing(blocks[i], worth, &one, &view)) coming.push_back(std::move(one));
       continue;
     }
     if (!tree_.record(record).is(Record::kVerified)) {
@@ -347,18 +350,14 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
     view = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
   }
   for (const Coming& one : coming) {
-    const Status came = co_await one.fetching->done.Wait(worth);
+    if (Spent()) co_await Yield();
     ViewGrant& view = grant.views[one.index];
-    if (came.ok() && one.fetching->status.ok() && Lives(one.held) &&
-        tree_.record(one.held.record).in_memory() &&
-        tree_.record(one.held.record).key == blocks[one.index].key) {
-      const Record& r = tree_.record(one.held.record);
-      view = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
+    const Status came = co_await Arrive(one, blocks[one.index].key, worth, &view);
+    if (came.ok()) {
       holds.push_back(one.held);
       continue;
     }
-    view.code = came.ok() ? Code::kMiss : Code::kTooLate;
-    if (Spent()) co_await Yield();
+    view.code = came.code();
     DropHold(one.held);
   }
   // Others may have taken the room while this one verified.
@@ -378,23 +377,77 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
 }
 
 // Holds a block that lies on flash, if it would be here in time.
-bool BlockStore::Impl::StartComing(RecordId record, Instant worth, ViewGrant* view) {
+bool BlockStore::Impl::StartComing(const BlockName& asked, Instant worth, Coming* coming, ViewGrant* view) {
+  const RecordId record = coming->held.record;
   Record& r = tree_.record(record);
+  const std::uint64_t asked_bytes = SpanOf(r, asked.asked).bytes;
+  const std::int64_t worth_us = worth.UsSince(clock_.Now());
+  const auto late = [&](std::int64_t us) { return us == Tier::kNever || Refused(us, worth_us); };
+  PassagePtr passage = passages_.Find(record);
+  const bool here =
+      passage != nullptr && asked_bytes < r.body_bytes && passage->All(asked.asked, Passage::State::kHere);
+  const std::int64_t whole_us = ReadyInUs(r.flash, r.body_bytes);
+  const std::int64_t asked_us = here ? 0 : ReadyInUs(r.flash, asked_bytes);
+  const bool on_its_way = fetching_.contains(record);
+  // Who asks for another share of what passes through asks for the same reason.
+  const bool promoted = passage == nullptr && Promoted(options_.lower, r.is(Record::kTouched));
   DecidePassing(record);
   r.flags |= Record::kTouched;
   if (r.uses < UINT8_MAX) ++r.uses;
-  view->ready_in_us = ReadyInUs(r.flash, r.body_bytes);
-  Count(2);
-  const bool on_its_way = fetching_.contains(record);
-  const std::int64_t worth_us = worth.UsSince(clock_.Now());
-  if (view->ready_in_us != Tier::kNever && (on_its_way || !Refused(view->ready_in_us, worth_us))) {
-    AddHold(record);
-    return true;
+  Count(3);
+  WayUp way = WayUp::kWhole;
+  if (!on_its_way || whole_us == Tier::kNever) {
+    way = ChooseWayUp(promoted, asked_bytes, r.body_bytes, late(whole_us), late(asked_us));
   }
-  counters_.fetch_refused.Add();
-  view->code = Code::kTooLate;
-  tree_.Fold(record);
-  return false;
+  if (way == WayUp::kSegments && passage == nullptr) passage = OpenPassage(record);
+  if (way == WayUp::kSegments && passage == nullptr) way = late(whole_us) ? WayUp::kNone : WayUp::kWhole;
+  view->ready_in_us = way == WayUp::kSegments ? asked_us : whole_us;
+  if (way == WayUp::kNone) {
+    counters_.fetch_refused.Add();
+    view->code = Code::kTooLate;
+    tree_.Fold(record);
+    return false;
+  }
+  AddHold(record);
+  if (way == WayUp::kWhole) {
+    coming->fetching = StartFetch(record);
+  } else {
+    passages_.Asked(record);
+    AskFor(passage, asked.asked);
+    coming->passage = std::move(passage);
+    coming->asked = asked.asked;
+  }
+  return true;
+}
+
+// kTooLate, or kMiss for what went or could not be read.
+Task<Status> BlockStore::Impl::Arrive(const Coming& coming, const BlockKey& key, Instant worth,
+                                      ViewGrant* view) {
+  Status came;
+  if (coming.passage != nullptr) {
+    Passage& passage = *coming.passage;
+    while (came.ok() && !passage.ended && passage.Any(coming.asked, Passage::State::kComing)) {
+      came = co_await passage.changed.Wait(worth);
+    }
+    Count(1 + coming.asked.count / 16);
+  } else {
+    came = co_await coming.fetching->done.Wait(worth);
+    if (came.ok() && !coming.fetching->status.ok()) came = Status(Code::kMiss, "acquire: it was not read");
+  }
+  if (!came.ok()) co_return Status(came.code() == Code::kMiss ? Code::kMiss : Code::kTooLate, "acquire");
+  const Record& r = tree_.record(coming.held.record);
+  if (!Lives(coming.held) || r.key != key) co_return Status(Code::kMiss, "acquire: it went meanwhile");
+  if (r.in_memory()) {
+    *view = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
+    co_return Status();
+  }
+  const Passage* passage = coming.passage.get();
+  if (passage == nullptr || passage->ended || !passage->All(coming.asked, Passage::State::kHere)) {
+    co_return Status(Code::kMiss, "acquire: it was not read");
+  }
+  *view = {
+      .code = Code::kOk, .place = passage->place, .bytes = r.body_bytes, .generation = passage->generation};
+  co_return Status();
 }
 
 Task<std::uint32_t> BlockStore::Impl::Touch(std::uint32_t slot, std::span<const BlockKey> keys,
@@ -418,6 +471,11 @@ Task<std::uint32_t> BlockStore::Impl::Touch(std::uint32_t slot, std::span<const 
 void BlockStore::Impl::TouchPlace(std::uint32_t place, std::uint32_t generation_low) {
   Count();
   const RecordId record = tree_.At(place);
+  const PassagePtr passage = record == kNoId ? nullptr : passages_.Find(record);
+  if (passage != nullptr && passage->place == place) {
+    passages_.Asked(record);  // its use was noted when it was asked for
+    return;
+  }
   if (record == kNoId || static_cast<std::uint32_t>(tree_.record(record).generation) != generation_low) {
     counters_.touches_refused.Add();
     return;
@@ -463,6 +521,12 @@ Task<Status> BlockStore::Impl::ReportBad(std::uint32_t slot, std::span<const Blo
     const BlockId block = Find(realm, name.key);
     const RecordId record = block == kNoId ? kNoId : tree_.FindRecord(block, name.group);
     if (record == kNoId) continue;
+    if (!tree_.record(record).in_memory()) {
+      // What passes through is read anew, and checked, for the next one.
+      EndPassage(record);
+      tree_.Fold(record);
+      continue;
+    }
     const Held held = HeldOf(record);
     AddHold(record);
     const bool sound = co_await Verify(held);

@@ -76,6 +76,7 @@ Task<void> BlockStore::Impl::Evacuate(const std::vector<FlashEntry>& entries) {
       if (lower.write != WritePolicy::kBack && Wanted(lower, r.uses)) WantBelow(copy.record);
       continue;
     }
+    if (copy.record != kNoId) EndPassageIfIdle(copy.record);
     const Block& b = tree_.block(block);
     const bool below = b.first_child != kNoId || pending_.NextBelow(b.realm, b.tag(), kNoId) != kNoId;
     const bool held = copy.record != kNoId && tree_.record(copy.record).holds > 0;
