@@ -93,6 +93,7 @@ json::object StoreJson(const StoreCounters& counters) {
           {"fetch_refused", value(counters.fetch_refused)},
           {"read_ahead", value(counters.read_ahead)},
           {"passing", value(counters.passing)},
+          {"passed_segments", value(counters.passed_segments)},
           {"reclaimed", value(counters.reclaimed)},
           {"moved_below", value(counters.moved_below)},
           {"evicted_below", value(counters.evicted_below)},

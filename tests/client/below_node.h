@@ -54,7 +54,8 @@ class HeldMovers final : public Movers {
 
 class BelowNode {
  public:
-  BelowNode(LoopKind kind, std::uint64_t resident, std::uint64_t memory_bytes = 64u << 20) {
+  BelowNode(LoopKind kind, std::uint64_t resident, std::uint64_t memory_bytes = 64u << 20,
+            Promotion promote = Promotion::kAll) {
     // Not on tmpfs: what is on it is memory.
     directory_ = (std::filesystem::current_path() / "below-XXXXXX").string();
     CISTERN_ASSERT(mkdtemp(directory_.data()) != nullptr);
@@ -66,8 +67,8 @@ class BelowNode {
     loop_ = std::move(*MakeLoop(clock_, {.kind = kind}));
     CISTERN_ASSERT(loop_->HoldLock(file_->lock_fd()).ok());
     std::atomic<bool> serves = false;
-    thread_ = std::thread([&, resident] {
-      Status status = loop_->BlockOn(SetUp(loop_->executor(), resident));
+    thread_ = std::thread([&, resident, promote] {
+      Status status = loop_->BlockOn(SetUp(loop_->executor(), resident, promote));
       EXPECT_TRUE(status.ok()) << status.ToString();
       file_->SetAlive(true);
       serves = true;
@@ -116,7 +117,7 @@ class BelowNode {
     std::unique_ptr<TaskGroup> tasks;
   };
 
-  Task<Status> SetUp(Executor& executor, std::uint64_t resident) {
+  Task<Status> SetUp(Executor& executor, std::uint64_t resident, Promotion promote) {
     Parts& parts = parts_.emplace();
     parts.tasks = std::make_unique<TaskGroup>(executor);
     stop_ticking_.emplace(executor);
@@ -130,6 +131,7 @@ class BelowNode {
     options.max_blocks = resident;
     options.max_lower_blocks = 4096;
     options.read_ahead_bytes = 0;
+    options.lower.promote = promote;
     BlockStore::Parts borrowed{executor,       clock_,        words_,         *parts.slots,
                                file_->index(), *parts.movers, *parts.journal, *log_};
     borrowed.open_tier = [this, flash](std::uint64_t id, std::vector<std::uint64_t> known) {

@@ -339,5 +339,45 @@ TEST_P(Below, AReadOfMoreThanMemoryHoldsPassesThroughIt) {
   EXPECT_GE(fetched(), kCount / 3);
 }
 
+TEST_P(Below, TheRanksOfAnEngineReadTheirPartsPastMemoryAndOnlyThese) {
+  constexpr std::uint64_t kRanks = 4, kPartBytes = 70'000;  // two segments, and no border at a unit's
+  store.reset();
+  node.emplace(GetParam(), kResident, 64u << 20, Promotion::kSecondHit);
+  store.emplace(node->Connect());
+  NamespaceSpec spec;
+  spec.fields = {{"name", "ranks"}};
+  spec.groups = {{.name = "all", .part_bytes = std::vector<std::uint64_t>(kRanks, kPartBytes)}};
+  ns = *store->Attach(spec);
+  std::vector<std::vector<std::byte>> bodies;
+  for (std::uint64_t n = 0; n < kBlocks; ++n) {
+    bodies.push_back(BodyOf(n, kRanks * kPartBytes));
+    std::vector<BlockWrite> writes;
+    for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+      BlockWrite write{.key = KeyOf(n), .part = rank, .put_id = {7, n + 1}};
+      if (n > 0) write.parent = KeyOf(n - 1);
+      write.data = std::span(bodies[n]).subspan(rank * kPartBytes, kPartBytes);
+      writes.push_back(write);
+    }
+    const auto written = store->Write(ns, writes).Wait();
+    ASSERT_TRUE(written.has_value()) << written.error().ToString();
+    Until([&] { return node->counters().written_down.value() > n; });
+  }
+  const std::uint64_t number = 3;
+  for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+    // The last of them a stretch that begins in its second segment.
+    const std::uint64_t offset = rank == kRanks - 1 ? 66'000 : 0;
+    std::vector<std::byte> got(kPartBytes - offset);
+    const ReadRange range{.part = rank, .offset = offset, .bytes = got.size(), .to = got.data()};
+    const BlockRead read{.key = KeyOf(number), .ranges = std::span(&range, 1)};
+    const auto result = store->Read(ns, std::span(&read, 1)).Wait();
+    ASSERT_TRUE(result.has_value()) << result.error().ToString();
+    ASSERT_EQ(result->outcomes[0], Code::kOk) << rank;
+    const auto wanted = std::span(bodies[number]).subspan(rank * kPartBytes + offset, got.size());
+    EXPECT_TRUE(std::ranges::equal(got, wanted)) << rank;
+  }
+  EXPECT_EQ(node->counters().passed_segments.value(), 7u);
+  EXPECT_EQ(fetched(), 0u);
+}
+
 }  // namespace
 }  // namespace cistern

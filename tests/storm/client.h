@@ -52,6 +52,9 @@ class Client {
   // ---- reading ----
   void ReadChain();
   void ReadBlock(const BlockId& block, bool whole);
+  ReadOutcome ReadRanges(const BlockId& block, const ReadCall& call, const Found& found,
+                         std::span<const PartRange> asked_ranges, Moment since, std::uint64_t time_s);
+  void ReadSegments();
   void CheckHit(const BlockId& block, const OpenRecord& record, Moment since, std::uint64_t time_s);
   void Report(const BlockId& block, std::uint64_t body_bytes);
   void ReadSlowly();

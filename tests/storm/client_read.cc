@@ -107,34 +107,15 @@ void Client::ReadBlock(const BlockId& block, bool whole) {
   const auto& lengths = realm.spec.groups[block.group].part_bytes;
   auto parts = static_cast<std::uint16_t>(lengths.empty() ? 1 : lengths.size());
   // All of some parts, or a stretch.
-  struct Asked {
-    std::uint64_t at;
-    RangeCopy copy;
-    std::span<std::byte> piece[2];
-  };
-  std::vector<Asked> asked(parts);
-  std::size_t total = 0;
+  std::vector<PartRange> ranges;
   for (std::uint16_t part = 0; part < parts; ++part) {
     std::uint64_t length = lengths.empty() ? found->body_bytes : lengths[part];
     std::uint64_t from = !whole && random.Below(3) == 0 ? random.Below(length) : 0;
     std::uint64_t bytes = !whole && random.Below(3) == 0 ? 1 + random.Below(length - from) : length - from;
-    asked[part].at = total;
-    asked[part].copy.range = {part, from, bytes};
-    total += bytes;
+    ranges.push_back({part, from, bytes});
   }
-  std::span<std::byte> room = Room(total);
-  std::vector<RangeCopy> ranges;
-  for (Asked& one : asked) {
-    std::uint64_t first = random.Below(one.copy.range.bytes + 1);
-    one.piece[0] = room.subspan(one.at, first);
-    one.piece[1] = room.subspan(one.at + first, one.copy.range.bytes - first);
-    one.copy.pieces = one.piece;
-    ranges.push_back(one.copy);
-  }
-  reading_ = true;
-  ReadOutcome outcome = reader_.Read(call, {key, block.group, parts}, &*found, ranges, *record_);
-  reading_ = false;
-  if (outcome == ReadOutcome::kMiss || world.reboots() != reboots) return;
+  const ReadOutcome outcome = ReadRanges(block, call, *found, ranges, since, time_s);
+  if (world.reboots() != reboots) return;
   if (outcome == ReadOutcome::kBad) {
     const bool misled = astray || entries_hit != world.faults()[Fault::kFlipIndex].injected;
     if (!misled && !world.DamagedRecord(record_->place, found->body_bytes)) {
@@ -143,25 +124,115 @@ void Client::ReadBlock(const BlockId& block, bool whole) {
     }
     return Report(block, found->body_bytes);
   }
-  if (outcome == ReadOutcome::kOutOfRange) {
-    if (!lengths.empty()) Violation(Text(TextOf(block), " is shorter than its namespace says"));
-    return;
+  if (outcome == ReadOutcome::kOutOfRange && !lengths.empty())
+    Violation(Text(TextOf(block), " is shorter than its namespace says"));
+  if (outcome != ReadOutcome::kHit) return;
+  std::uint64_t touch = std::uint64_t{record_->place} << 32 | (record_->generation & 0xffff'ffff);
+  touched_.emplace_back(block, touch);
+}
+
+// Reads them from one record, and checks what it is told and every byte.
+ReadOutcome Client::ReadRanges(const BlockId& block, const ReadCall& call, const Found& found,
+                               std::span<const PartRange> asked_ranges, Moment since, std::uint64_t time_s) {
+  World& world = world_;
+  const std::uint64_t reboots = world.reboots();
+  const auto& lengths = world.realm(block.ns).spec.groups[block.group].part_bytes;
+  const auto parts = static_cast<std::uint16_t>(lengths.empty() ? 1 : lengths.size());
+  struct Asked {
+    std::uint64_t at;
+    std::span<std::byte> piece[2];
+  };
+  std::vector<Asked> asked(asked_ranges.size());
+  std::size_t total = 0;
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    asked[i].at = total;
+    total += asked_ranges[i].bytes;
   }
+  std::span<std::byte> room = Room(total);
+  std::vector<RangeCopy> ranges;
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    const std::uint64_t bytes = asked_ranges[i].bytes, first = world.random().Below(bytes + 1);
+    asked[i].piece[0] = room.subspan(asked[i].at, first);
+    asked[i].piece[1] = room.subspan(asked[i].at + first, bytes - first);
+    ranges.push_back({asked_ranges[i], asked[i].piece});
+  }
+  reading_ = true;
+  ReadOutcome outcome =
+      reader_.Read(call, {KeyOf(block.ns, block.code), block.group, parts}, &found, ranges, *record_);
+  reading_ = false;
+  if (outcome != ReadOutcome::kHit || world.reboots() != reboots) return outcome;
   world.hits++;
   world.model().Trace("client ", number_, " hit ", TextOf(block), " put ", record_->seal.put_id().low,
                       " place ", record_->place, " generation ", record_->generation, " born ",
                       record_->stamp.born);
   CheckHit(block, *record_, since, time_s);
   PutNo put = static_cast<PutNo>(record_->seal.put_id().low);
-  for (const Asked& one : asked) {
+  for (std::size_t i = 0; i < asked.size(); ++i) {
     if (world.model().put(put).any_bytes) break;
-    if (IsPart(put, one.copy.range.part, one.copy.range.offset, room.subspan(one.at, one.copy.range.bytes)))
-      continue;
-    Violation(Text(TextOf(block), " put ", put, ": wrong bytes in part ", one.copy.range.part, " from ",
-                   one.copy.range.offset, ", ", one.copy.range.bytes, " bytes"));
+    const PartRange& range = asked_ranges[i];
+    if (IsPart(put, range.part, range.offset, room.subspan(asked[i].at, range.bytes))) continue;
+    Violation(Text(TextOf(block), " put ", put, ": wrong bytes in part ", range.part, " from ", range.offset,
+                   ", ", range.bytes, " bytes"));
   }
-  std::uint64_t touch = std::uint64_t{record_->place} << 32 | (record_->generation & 0xffff'ffff);
-  touched_.emplace_back(block, touch);
+  return outcome;
+}
+
+// A stretch of a part of a block that may lie below memory, for which not all of it need come up.
+void Client::ReadSegments() {
+  World& world = world_;
+  Random& random = world.random();
+  const BlockId block = SomeBlock();
+  if (!Attach(block.ns)) return;
+  const auto& lengths = world.realm(block.ns).spec.groups[block.group].part_bytes;
+  const auto part = static_cast<std::uint32_t>(lengths.empty() ? 0 : random.Below(lengths.size()));
+  const std::uint64_t length = lengths.empty() ? 300'000 : lengths[part];
+  const std::uint64_t from = random.Below(length);
+  const PartRange range{part, from, 1 + random.Below(std::min<std::uint64_t>(length - from, 80'000))};
+  SegmentSpan segments{static_cast<std::uint32_t>(range.offset / kSegmentBytes), 0};
+  segments.count =
+      static_cast<std::uint32_t>((range.offset + range.bytes - 1) / kSegmentBytes) + 1 - segments.first;
+  for (std::uint32_t i = 0; i < part; ++i) segments.first += SegmentsOfPart(lengths[i]);
+  CallPtr call = MakeCall(Call::Kind::kAcquire, block.ns);
+  if (world.Chance(80)) call->deadline = world.scheduler().clock().Now().PlusUs(1'000'000);
+  if (world.Chance(20)) call->worth_us = static_cast<std::int64_t>(random.Below(1000));
+  call->names.push_back({KeyOf(block.ns, block.code), block.group, segments});
+  static constexpr std::int64_t kUs[] = {50, 2'000, 100'000, 5'000'000};
+  call->duration_us = kUs[random.Below(std::size(kUs))];
+  auto lease = std::make_shared<LeaseNote>();
+  lease->caller = caller_;
+  lease->ns = block.ns;
+  lease->deadline = world.scheduler().clock().Now().PlusUs(call->duration_us);
+  lease->cuts = world.Cuts();
+  lease->boot = world.boots();
+  call->answered = [&world, lease](Call& answer) {
+    if (answer.lost || !answer.status.ok() || answer.value == 0) return;
+    lease->id = answer.value;
+    lease->latest_deadline = world.scheduler().clock().Now().PlusUs(answer.duration_us);
+    world.AddLease(lease);
+  };
+  const Moment since = world.model().Now();
+  if (!Ask(call) || lease->id == 0) return;
+  leases_.push_back(lease);
+  const ViewGrant& view = call->grant.views[0];
+  const ReadCall reading = reader_.Begin(known_[block.ns].slot, world.scheduler().clock().Wall().seconds);
+  if (reading.incarnation != known_[block.ns].incarnation) return;
+  world.NoteRead(block);
+  const std::uint64_t reboots = world.reboots();
+  const std::uint64_t entries_hit = world.faults()[Fault::kFlipIndex].injected;
+  const bool astray = world.IndexDamaged();
+  const Found found{.place = view.place,
+                    .body_bytes = static_cast<std::uint32_t>(view.bytes),
+                    .generation_low = static_cast<std::uint32_t>(view.generation) & kGenerationLowMask};
+  const ReadOutcome outcome =
+      ReadRanges(block, reading, found, std::span(&range, 1), since, world.SureTime());
+  if (outcome != ReadOutcome::kBad || world.reboots() != reboots) return;
+  const bool misled = astray || entries_hit != world.faults()[Fault::kFlipIndex].injected;
+  // Of what shares a unit with another segment a device may lie when that one is read.
+  if (!misled && !world.faults().rots() && !world.DamagedRecord(record_->place, view.bytes)) {
+    Violation(Text(TextOf(block), ": segments ", segments.first, " and ", segments.count,
+                   " in all, at place ", record_->place, ", are bad and nobody damaged them"));
+  }
+  Report(block, view.bytes);
 }
 
 void Client::Report(const BlockId& block, std::uint64_t body_bytes) {
