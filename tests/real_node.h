@@ -16,8 +16,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/format.h"
-#include "base/random.h"
+#include "base/random_bytes.h"
 #include "cistern/cistern.h"
 #include "node/node.h"
 
@@ -26,18 +27,13 @@ namespace cistern {
 inline BlockKey KeyOf(std::uint64_t number) {
   BlockKey key;
   key.length = 32;
-  Random random(number);
-  for (std::uint8_t& byte : key.bytes) byte = static_cast<std::uint8_t>(random.Next());
+  FillRandom(number, std::as_writable_bytes(std::span(key.bytes)));
   return key;
 }
 
 inline std::vector<std::byte> BodyOf(std::uint64_t number, std::size_t bytes) {
   std::vector<std::byte> body(bytes);
-  Random random(~number);
-  for (std::size_t i = 0; i + 8 <= bytes; i += 8) {
-    const std::uint64_t word = random.Next();
-    std::memcpy(body.data() + i, &word, 8);
-  }
+  FillRandom(~number, body);
   return body;
 }
 

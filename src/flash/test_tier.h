@@ -15,6 +15,7 @@
 
 #include "base/format.h"
 #include "base/random.h"
+#include "base/random_bytes.h"
 #include "base/task_group.h"
 #include "flash/buffer.h"
 #include "flash/format.h"
@@ -49,20 +50,13 @@ struct Block {
       : number(number_in), parts(std::move(parts_in)) {
     for (const std::uint32_t part : parts) body_bytes += part;
     body = pool.Take(flash::RoundUp(body_bytes, 4096));
-    Fill(number, body.bytes());
+    FillRandom(number, body.bytes());
     std::uint64_t at = 0;
     for (const std::uint32_t part : parts) {
       for (std::uint64_t in = 0; in < part; in += kSegmentBytes) {
         crcs.push_back(Crc32c(body.data() + at + in, std::min<std::uint64_t>(part - in, kSegmentBytes)));
       }
       at += part;
-    }
-  }
-  static void Fill(std::uint64_t number, std::span<std::byte> bytes) {
-    std::uint64_t word = SplitMix(number);
-    for (std::size_t at = 0; at < bytes.size(); at += 8) {
-      word = word * 6364136223846793005u + 1442695040888963407u;
-      std::memcpy(bytes.data() + at, &word, std::min<std::size_t>(8, bytes.size() - at));
     }
   }
   std::uint64_t record_bytes(std::uint32_t unit) const {
@@ -108,7 +102,7 @@ inline bool IsItsBlock(const Fetched& fetched, std::span<const std::byte> record
   std::memcpy(&number, key.bytes.data(), 8);
   if (!fetched.seal.HasKey(KeyOf(number))) return false;
   std::vector<std::byte> expected(flash::RoundUp(fetched.seal.body_bytes(), 4096));
-  Block::Fill(number, expected);
+  FillRandom(number, expected);
   return std::memcmp(expected.data(), record.data(), fetched.seal.body_bytes()) == 0;
 }
 

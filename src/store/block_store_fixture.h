@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "base/random.h"
+#include "base/random_bytes.h"
 #include "store/test_store.h"
 
 namespace cistern {
@@ -21,18 +21,13 @@ using State = PartOutcome::State;
 inline BlockKey Key(std::uint64_t n) {
   BlockKey key;
   key.length = 16;
-  Random random(n + 1);
-  for (int i = 0; i < 16; ++i) key.bytes[i] = static_cast<std::uint8_t>(random.Next());
+  FillRandom(n + 1, std::as_writable_bytes(std::span(key.bytes).first(key.length)));
   return key;
 }
 
 inline std::vector<std::byte> Body(std::uint64_t n, std::size_t bytes) {
   std::vector<std::byte> body(bytes);
-  Random random(n * 31 + 7);
-  for (std::size_t at = 0; at < bytes; at += sizeof(std::uint64_t)) {
-    const std::uint64_t word = random.Next();
-    std::memcpy(body.data() + at, &word, std::min(bytes - at, sizeof(word)));
-  }
+  FillRandom(n * 31 + 7, body);
   return body;
 }
 

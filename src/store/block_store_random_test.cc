@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/random.h"
+#include "base/random_bytes.h"
 #include "base/task_group.h"
 #include "store/test_store.h"
 
@@ -113,13 +114,8 @@ struct World {
 
   std::vector<std::byte> Bytes(std::uint64_t n, std::uint16_t group, std::uint64_t put) {
     std::vector<std::byte> bytes(1000 + 40 * (n % 5 == 0 ? 2000 : n));
-    Random content(SplitMix(n * 64 + group) ^ put);
+    FillRandom(SplitMix(n * 64 + group) ^ put, bytes);
     std::memcpy(bytes.data(), &put, 8);
-    static_assert(1000 % 8 == 0 && 40 % 8 == 0);
-    for (std::size_t at = 8; at < bytes.size(); at += 8) {
-      const std::uint64_t word = content.Next();
-      std::memcpy(&bytes[at], &word, 8);
-    }
     return bytes;
   }
 

@@ -14,7 +14,7 @@
 #include <map>
 
 #include "base/assert.h"
-#include "base/random.h"
+#include "base/random_bytes.h"
 
 namespace cistern {
 namespace {
@@ -24,8 +24,7 @@ constexpr std::uint64_t kForever = 60'000'000;
 BlockKey KeyOf(std::uint64_t number) {
   BlockKey key;
   key.length = 32;
-  Random random(number);
-  for (std::uint8_t& byte : key.bytes) byte = static_cast<std::uint8_t>(random.Next());
+  FillRandom(number, std::as_writable_bytes(std::span(key.bytes)));
   return key;
 }
 
@@ -47,10 +46,7 @@ struct Pool {
     for (std::span<std::byte> piece : pieces) part.insert(part.end(), piece.begin(), piece.end());
     return part;
   }
-  void Fill(std::uint64_t seed) {
-    Random random(seed);
-    for (std::byte& byte : memory) byte = static_cast<std::byte>(random.Next());
-  }
+  void Fill(std::uint64_t seed) { FillRandom(seed, memory); }
   std::uint64_t stride;
   std::vector<std::byte> memory;
   std::shared_ptr<const Pages> geometry;

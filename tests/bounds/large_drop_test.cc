@@ -6,6 +6,7 @@
 #include <atomic>
 #include <thread>
 
+#include "base/random.h"
 #include "store/test_store.h"
 
 namespace cistern {

@@ -14,6 +14,7 @@
 #include <fstream>
 
 #include "../real_node.h"
+#include "base/random.h"
 #include "door/protocol.h"
 #include "memory/arena_file.h"
 

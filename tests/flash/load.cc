@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "base/random.h"
+
 namespace cistern {
 
 namespace {

@@ -12,6 +12,7 @@
 #include <atomic>
 
 #include "../real_node.h"
+#include "base/random.h"
 #include "client/connection.h"
 #include "door/protocol.h"
 
