@@ -210,13 +210,13 @@ void Publish(W& words, const ArenaSpace& arena, Place place, std::uint64_t gener
 }
 
 // As Publish, for those alone who are told of the place: some segments of the body are there, which nobody
-// stores to any more, and what else the seal speaks of may come by and by. The directory entry stays none,
-// as Retire left it, so that a restart finds no record here.
+// stores to any more, and what else the seal speaks of may come by and by. The directory entry is none, so
+// that a restart finds no record here.
 template <class W>
 void PublishPassing(W& words, const ArenaSpace& arena, Place place, std::uint64_t generation,
                     const NewRecord& record) {
   CISTERN_ASSERT(words.LoadRelaxed(arena.generation(place)) == generation - 1);
-  CISTERN_ASSERT(words.LoadRelaxed(&arena.directory(place)->generation) != generation);
+  words.Store(&arena.directory(place)->generation, 0);  // a node may have been killed as it published here
   StoreTrailer(words, arena, place, generation, BodyBytesOf(record.seal), record);
   words.StoreRelease(arena.generation(place), generation);
 }

@@ -128,7 +128,8 @@ std::string StatusJson(const NodeFacts& facts, const BlockStore::Occupancy& occu
                    {"leased_blocks", occupancy.leased_blocks},
                    {"namespaces", occupancy.namespaces},
                    {"tombstones", occupancy.tombstones},
-                   {"conversations", occupancy.conversations}};
+                   {"conversations", occupancy.conversations},
+                   {"passages", occupancy.passages}};
   json::object at_door{{"sessions", door.sessions},
                        {"in_flight", door.in_flight},
                        {"staging_bytes", door.staging_bytes},

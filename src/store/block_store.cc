@@ -15,6 +15,9 @@ std::uint32_t MaxRecords(const Geometry& geometry) {
 
 constexpr std::uint64_t kNoteTimeS = 60;
 constexpr std::uint64_t kPassageShare = 8;  // of the slots
+// Of private memory for what is on its way to them.
+constexpr std::uint64_t kMaxPassingBytes = 64u << 20;
+constexpr std::uint64_t kPassingShare = 16;
 
 }  // namespace
 
@@ -39,6 +42,8 @@ BlockStore::Impl::Impl(const Parts& parts, const BlockStoreOptions& options)
       expiry_(max_record_ids_),
       conversations_(options.max_noted_blocks),
       passages_(parts.slots.arena().geometry().slots_bytes() / kPassageShare),
+      max_passing_bytes_(
+          std::min(kMaxPassingBytes, parts.slots.arena().geometry().slots_bytes() / kPassingShare)),
       lower_(parts.executor) {
   order_.Reserve(max_records_ + 1);
 }
@@ -56,6 +61,7 @@ BlockStore::Occupancy BlockStore::Impl::occupancy() const {
   o.tombstones = journal_.tombstones();
   o.blocks = tree_.blocks() - tree_.realms();
   o.conversations = conversations_.talks();
+  o.passages = passages_.size();
   return o;
 }
 
@@ -113,6 +119,7 @@ Task<void> BlockStore::Impl::NoteTime() {
 Task<void> BlockStore::Impl::Close() {
   down_.clear();
   co_await lower_.Close();
+  co_await EndPassages(false);
   if (tier_ != nullptr) co_await tier_->Close();
 }
 

@@ -223,7 +223,7 @@ class BlockStore {
 
   struct Occupancy {
     std::uint64_t records = 0, bytes = 0, pending = 0, leases = 0, leased_blocks = 0, namespaces = 0,
-                  tombstones = 0, blocks = 0, conversations = 0;
+                  tombstones = 0, blocks = 0, conversations = 0, passages = 0;
   };
   Occupancy occupancy() const;
   const StoreCounters& counters() const;

@@ -45,6 +45,11 @@ void BlockStore::Impl::ForgetFlash(RealmId realm, const Tree::Copy& copy) {
 }
 
 void BlockStore::Impl::WantBelow(RecordId record) {
+  QueueDown(record);
+  StartWriters();
+}
+
+void BlockStore::Impl::QueueDown(RecordId record) {
   Record& r = tree_.record(record);
   if (tier_ == nullptr || !r.in_memory() || r.on_flash() || r.is(Record::kQueued)) return;
   if (std::uint64_t{r.body_bytes} * kRecordsARegion > tier_->region_bytes()) {
@@ -57,7 +62,6 @@ void BlockStore::Impl::WantBelow(RecordId record) {
   }
   r.flags |= Record::kQueued;
   down_.push_back(HeldOf(record));
-  StartWriters();
 }
 
 bool BlockStore::Impl::MayWriteMore() const {
@@ -93,7 +97,7 @@ Task<void> BlockStore::Impl::WriteDown() {
       // The next tick tries again.
       for (const DownItem& item : items) {
         if (Spent()) co_await Yield();
-        if (Lives(item.held)) WantBelow(item.held.record);
+        if (Lives(item.held)) QueueDown(item.held.record);
       }
       break;
     }
@@ -127,7 +131,8 @@ std::vector<Outgoing> BlockStore::Impl::LeaveOutTheDead(std::deque<DownItem>& it
 
 Task<void> BlockStore::Impl::GatherDown(std::deque<DownItem>& items) {
   std::uint64_t bytes = 0;
-  while (!down_.empty() && MayWriteMore() && items.size() < kBatchRecords && bytes < kDownBatchBytes) {
+  const std::uint64_t most = std::min(kDownBatchBytes, tier_->region_bytes() / kRecordsARegion);
+  while (!down_.empty() && MayWriteMore() && items.size() < kBatchRecords && bytes < most) {
     if (Spent()) co_await Yield();
     if (down_.empty()) break;
     const Held held = down_.front();

@@ -15,6 +15,12 @@ std::shared_ptr<BlockStore::Impl::Grave> BlockStore::Impl::Bury(Grave grave) {
 }
 
 std::shared_ptr<BlockStore::Impl::Grave> BlockStore::Impl::Cut(BlockId block, Reason reason) {
+  // What was dropped with its namespace is collected with it, while it is known what its records take.
+  const Realm* realm = tree_.realm(tree_.block(block).realm);
+  if (realm == nullptr || tree_.block(realm->root).is(Block::kCut)) {
+    RemoveRecordsOf(block);
+    return nullptr;
+  }
   Grave grave;
   grave.top = grave.at = block;
   grave.realm = tree_.block(block).realm;
@@ -123,6 +129,12 @@ Task<void> BlockStore::Impl::Collected(std::shared_ptr<Grave> grave) {
   while (!grave->done) {
     Collect();
     if (!grave->done) co_await Yield();
+  }
+  // What was cut out of it meanwhile has a grave of its own.
+  const std::uint64_t last = last_made_;
+  while (!graves_.empty() && graves_.front()->made <= last) {
+    Collect();
+    co_await Yield();
   }
 }
 

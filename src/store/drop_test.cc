@@ -60,6 +60,22 @@ TEST_F(BlockStoreTest, R10AReputUnderADropInProgressStartsAfresh) {
 }
 
 // Its parents were not here when they were dropped, so that drop could not find it below them.
+TEST_F(BlockStoreTest, R10WhatExpiresBelowADropInProgressTakesNothingOutOfIt) {
+  Make({.heads = 4});
+  PutChain(1, 299);
+  PartWrite mortal = Part(300, 299);
+  mortal.ttl_s = 20;
+  ASSERT_TRUE(WriteOne(mortal).status.ok());
+  for (std::uint64_t n = 301; n <= 600; ++n) ASSERT_EQ(Put(n, n - 1), State::kPublished);
+  const BlockKey key = Key(2);
+  Task<Result<std::uint64_t>> drop = t->store->Drop(ns.slot, std::span(&key, 1));
+  ASSERT_FALSE(drop.done());
+  t->clock.AdvanceUs(21'000'000);
+  t->Run(t->TickOnce(t->loop->executor()));
+  ASSERT_TRUE(t->Run(std::move(drop)).has_value());
+  for (std::uint64_t n = 2; n <= 600; ++n) EXPECT_FALSE(Here(n)) << n;
+}
+
 TEST_F(BlockStoreTest, R10APutThatWasBelowADropStaysGoneWhateverIsDroppedLater) {
   Make();
   PutChain(11, 12);

@@ -78,6 +78,7 @@ void BlockStore::Impl::LeaveMemory(RecordId record) {
 
 void BlockStore::Impl::RemoveRecordOnly(RecordId record) {
   EndPassage(record);
+  if (!fetching_.empty()) fetching_.erase(record);  // its id may be another's before that ends
   LeaveMemory(record);
   const Record& r = tree_.record(record);
   if (r.on_flash()) ForgetFlash(tree_.block(r.block).realm, Tree::CopyOf(record, r));
@@ -207,7 +208,10 @@ Task<Result<Place>> BlockStore::Impl::MakeRoom(std::uint64_t record_bytes, Insta
       co_return Error(Code::kTooLate, "write: the deadline passed while it waited for room");
     }
     // What passes through has no place that something else wants.
-    if (EndIdlePassage()) continue;
+    if (EndIdlePassage(size)) {
+      if (Spent()) co_await Yield();
+      continue;
+    }
     if (std::exchange(idle, false)) {
       if (!emptying_) co_await EmptyAChunk(record_bytes, deadline, true);
       continue;
@@ -221,7 +225,8 @@ Task<Result<Place>> BlockStore::Impl::MakeRoom(std::uint64_t record_bytes, Insta
       // Nothing of that shelf may go; it has no coldest any more.
       if (step == Step::kWaits && giver) continue;
     }
-    if (step == Step::kSpent) co_await Yield();
+    if (step == Step::kWaits && EndIdlePassage()) step = Step::kDone;
+    if (step == Step::kSpent || Spent()) co_await Yield();
     if (step != Step::kWaits) continue;
     while (emptying_ && clock_.Now() < deadline) {
       if (Status waited = co_await emptied_.Wait(deadline); !waited.ok()) break;

@@ -71,7 +71,8 @@ Task<void> BlockStore::Impl::Fetch(Held held, std::shared_ptr<Fetching> fetching
   if (!status.ok() && Lives(held)) LostBelow(held.record, status);
   counters_.fetched.Add(status.ok() ? 1 : 0);
   counters_.fetch_failed.Add(status.ok() ? 0 : 1);
-  fetching_.erase(held.record);
+  if (const auto found = fetching_.find(held.record); found != fetching_.end() && found->second == fetching)
+    fetching_.erase(found);
   fetching->status = std::move(status);
   fetching->done.Set();
   DropHold(held, Used::kNo);
@@ -80,11 +81,12 @@ Task<void> BlockStore::Impl::Fetch(Held held, std::shared_ptr<Fetching> fetching
 // Only what was found bad goes; a device that is gone takes its blocks along in another way.
 void BlockStore::Impl::LostBelow(RecordId record, const Status& status) {
   const bool lost = status.code() == Code::kMiss || status.code() == Code::kIoError;
-  if (!lost || tree_.record(record).in_memory()) return;
+  const Record& r = tree_.record(record);
+  if (!lost || r.in_memory() || EntryOf(tree_.block(r.block).realm) == nullptr) return;
   counters_.cut_bad.Add();
   log_.Log(LogLevel::kWarning,
            "a block on flash cannot be read, it goes with what descends from it: ", status.message());
-  Cut(tree_.record(record).block, Reason::kBad);
+  Cut(r.block, Reason::kBad);
 }
 
 bool BlockStore::Impl::IsSealOf(const Record& record, const SealView& seal) const {

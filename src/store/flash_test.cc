@@ -43,6 +43,7 @@ class FlashStoreTest : public BlockStoreTest {
     return body;
   }
   bool Gets(std::uint64_t n) { return Get(n) == Body(n, 4096); }
+  Task<void> TickLaterOnceDropped(Executor&);
   std::uint64_t Count(const Counter& counter) { return counter.value(); }
   const StoreCounters& Counters() { return t->store->counters(); }
 };
@@ -356,6 +357,34 @@ TEST_F(FlashStoreTest, R10ADropOfWhatTheTreeHasLostHoldsToo) {
   Restart();
   EXPECT_FALSE(Get(5).has_value());
   EXPECT_TRUE(Gets(4)) << "the device erred once";
+}
+
+// In the middle of what follows.
+Task<void> FlashStoreTest::TickLaterOnceDropped(Executor&) {
+  while (t->store->CheckNamespace(ns.slot, ns.incarnation).ok()) {
+    t->clock.AdvanceUs(1);
+    co_await Yield();
+  }
+  EXPECT_GT(Occupied().records, 41u) << "it is being collected, from the other end";
+  t->clock.AdvanceUs(21'000'000);
+  t->store->Tick();
+}
+
+TEST_F(FlashStoreTest, WhatExpiresWhileItsNamespaceIsDroppedIsForgottenOnFlashAsWell) {
+  Make(With(2000, 64 * kMiB));
+  PutChain(0, 39);
+  PartWrite mortal = Part(40, 39);
+  mortal.ttl_s = 20;
+  ASSERT_TRUE(WriteOne(mortal).status.ok());
+  for (std::uint64_t n = 41; n < 2000; ++n) ASSERT_EQ(Put(n, n - 1), State::kPublished);
+  while (Count(Counters().written_down) < 2000) t->Advance(1000);
+  ASSERT_GT(t->store->tier()->live_bytes(), 0u);
+  auto dropped = t->store->DropNamespace(ns.slot);
+  t->Run(TickLaterOnceDropped(t->loop->executor()));
+  ASSERT_TRUE(t->Run(std::move(dropped)).has_value());
+  t->Settle();
+  EXPECT_EQ(Occupied().records, 0u);
+  EXPECT_EQ(t->store->tier()->live_bytes(), 0u);
 }
 
 TEST_F(FlashStoreTest, R10OrphansOfADroppedBlockStayAway) {

@@ -264,6 +264,7 @@ class BlockStore::Impl {
   // It is not looked for on flash any more: the tier's accounting.
   void ForgetFlash(RealmId realm, const Tree::Copy& copy);
   void WantBelow(RecordId record);
+  void QueueDown(RecordId record);
   void WantWithAncestors(RecordId record);
   bool MayWriteMore() const;
   void StartWriters();
@@ -301,18 +302,32 @@ class BlockStore::Impl {
   // ---- past memory (pass.cc) ----
   // Where the segments lie in the record's body; all of it where they are none, or it has not so many.
   BodySpan SpanOf(const Record& record, const SegmentSpan& segments) const;
-  // The record's passage, with a slot or without; null where there is no room for one.
-  PassagePtr OpenPassage(RecordId record);
+  // The record's passage, with a slot or without; null where there is no room for one, or for a read of so
+  // much beside those that are under way.
+  PassagePtr OpenPassage(RecordId record, std::uint64_t asked_bytes);
   // What of the segments is away is on its way then.
   void AskFor(const PassagePtr& passage, const SegmentSpan& segments);
-  Task<void> Pass(PassagePtr passage, SegmentSpan segments);
-  Task<Status> PassOnce(PassagePtr passage, SegmentSpan segments, FlashPlace from);
+  // A read for a passage: what lies between the first and the last of its own segments comes along.
+  struct PassRead {
+    SegmentSpan segments;
+    std::vector<bool> own;
+    std::uint64_t bytes = 0;
+  };
+  Task<void> Pass(PassagePtr passage, PassRead read);
+  Task<Status> PassOnce(PassagePtr passage, const PassRead& read, FlashPlace from);
   Task<Status> PlacePassage(PassagePtr passage);
+  // Copies the read's own segments to the slot; false where one is not what the seal says.
+  Task<bool> FillOwn(Place place, const PassRead& read, const SealView& seal, BodySpan span,
+                     const std::byte* from);
+  // Somebody has seen it fail its seal.
+  Task<void> VerifyPassage(PassagePtr passage);
   // Its views are good no more. The record's hold goes without more ado.
   void EndPassage(RecordId record);
   bool EndPassageIfIdle(RecordId record);
-  // The first that is; whether there was one. Its record may be folded.
-  bool EndIdlePassage();
+  // The first that is, of a record in a slot of this size; whether there was one. Its record may be folded.
+  bool EndIdlePassage(std::optional<SlotSize> size = std::nullopt);
+  // All of them, or those that something is read for.
+  Task<void> EndPassages(bool reading_only);
 
   // ---- giving up regions (reclaim.cc) ----
   void StartReclaim();
@@ -347,6 +362,7 @@ class BlockStore::Impl {
     std::uint64_t blocks = 0;
     bool done = false;
   };
+  // Null where its namespace was dropped.
   std::shared_ptr<Grave> Cut(BlockId block, Reason reason);
   std::shared_ptr<Grave> Bury(Grave grave);
   // One slice of what was cut; whether there is more.
@@ -451,6 +467,8 @@ class BlockStore::Impl {
   std::uint32_t clean_looks_ = 0;
   std::unordered_map<RecordId, std::shared_ptr<Fetching>> fetching_;
   Passages passages_;
+  const std::uint64_t max_passing_bytes_;
+  std::uint64_t passing_bytes_ = 0;  // that are being read for them
   bool reclaiming_ = false;
   std::set<std::uint64_t> collected_tombstones_;  // of what is gone from memory
   std::vector<std::uint64_t> journaled_devices_;

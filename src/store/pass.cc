@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The way past memory: of a block that is not to stay there only the segments that were asked for are read,
-// into a slot that nothing leads to but the views of who asked. The seal comes along, so that each segment is
-// checked here and once more by its reader.
+// and copied into a slot that nothing leads to but the views of who asked. The seal comes along, so that each
+// segment is checked by that copy and once more by its reader. A device never writes into such a slot: what
+// it reads are whole units, of which a neighbour that somebody was told of may have a share.
 #include <algorithm>
 
 #include "store/impl.h"
@@ -11,7 +12,11 @@ namespace cistern {
 
 namespace {
 constexpr std::int64_t kRoomUs = 5'000'000;  // as a fetch
-constexpr int kIdleLooks = 32;
+constexpr std::size_t kIdleLooks = 32;
+constexpr int kMostEnded = 16;  // for a new one
+
+Status Went() { return Status(Code::kMiss, "fetch: the block went meanwhile"); }
+Status Dropped() { return Status(Code::kGone, "fetch: the namespace was dropped meanwhile"); }
 }  // namespace
 
 BodySpan BlockStore::Impl::SpanOf(const Record& record, const SegmentSpan& segments) const {
@@ -24,14 +29,16 @@ BodySpan BlockStore::Impl::SpanOf(const Record& record, const SegmentSpan& segme
   return span.bytes == 0 ? all : span;
 }
 
-PassagePtr BlockStore::Impl::OpenPassage(RecordId record) {
+PassagePtr BlockStore::Impl::OpenPassage(RecordId record, std::uint64_t asked_bytes) {
   const Record& r = tree_.record(record);
   const RealmId realm = tree_.block(r.block).realm;
   const NamespaceEntry* entry = EntryOf(realm);
-  if (entry == nullptr || lower_.closed()) return nullptr;
+  if (entry == nullptr || lower_.closed() || passing_bytes_ + asked_bytes > max_passing_bytes_)
+    return nullptr;
+  if (PassagePtr there = passages_.Find(record)) return there;
   const std::uint64_t record_bytes = RecordBytesOf(*entry, r.group, r.body_bytes);
-  while (!passages_.RoomFor(record_bytes)) {
-    if (!EndIdlePassage()) return nullptr;
+  for (int ended = 0; !passages_.RoomFor(record_bytes); ++ended) {
+    if (ended == kMostEnded || !EndIdlePassage()) return nullptr;
   }
   const std::vector<std::uint32_t>& parts = entry->groups[r.group].part_bytes;
   auto passage = std::make_shared<Passage>();
@@ -44,31 +51,42 @@ PassagePtr BlockStore::Impl::OpenPassage(RecordId record) {
 }
 
 void BlockStore::Impl::AskFor(const PassagePtr& passage, const SegmentSpan& segments) {
-  Count(1 + segments.count / 16);
-  if (lower_.closed()) return;
-  for (;;) {
-    const SegmentSpan away = passage->Away(segments);
-    if (away.count == 0) return;
-    passage->Set(away, Passage::State::kComing);
-    ++passage->reads;
-    lower_.Spawn(Pass(passage, away));
+  Count(2 + segments.count / 16);
+  const SegmentSpan away = passage->Away(segments);
+  if (away.count == 0 || lower_.closed()) return;
+  PassRead read{.segments = away, .own = std::vector<bool>(away.count)};
+  for (std::uint32_t i = 0; i < away.count; ++i) {
+    Passage::State& state = passage->segments[away.first + i];
+    if (state != Passage::State::kAway) continue;
+    state = Passage::State::kComing;
+    read.own[i] = true;
   }
+  read.bytes = SpanOf(tree_.record(passage->held.record), away).bytes;
+  passing_bytes_ += read.bytes;
+  ++passage->reads;
+  lower_.Spawn(Pass(passage, std::move(read)));
 }
 
-Task<void> BlockStore::Impl::Pass(PassagePtr passage, SegmentSpan segments) {
+Task<void> BlockStore::Impl::Pass(PassagePtr passage, PassRead read) {
   co_await Yield();
   const RecordId record = passage->held.record;
-  Status status(Code::kMiss, "fetch: the block went meanwhile");
+  Status status = Went();
   // Once more where the block was moved to another region meanwhile.
   for (int tries = 0; tries < 2 && !passage->ended; ++tries) {
     const FlashPlace from = tree_.record(record).flash;
-    status = co_await PassOnce(passage, segments, from);
+    status = co_await PassOnce(passage, read, from);
     if (status.ok() || passage->ended || tree_.record(record).flash == from) break;
   }
   --passage->reads;
-  passage->Set(segments, status.ok() ? Passage::State::kHere : Passage::State::kAway);
-  Count(1 + segments.count / 16);
-  counters_.passed_segments.Add(status.ok() ? segments.count : 0);
+  passing_bytes_ -= read.bytes;
+  std::uint64_t passed = 0;
+  for (std::uint32_t i = 0; i < read.segments.count; ++i) {
+    if (!read.own[i]) continue;
+    passage->segments[read.segments.first + i] = status.ok() ? Passage::State::kHere : Passage::State::kAway;
+    ++passed;
+  }
+  Count(1 + read.segments.count / 16);
+  counters_.passed_segments.Add(status.ok() ? passed : 0);
   counters_.fetch_failed.Add(status.ok() ? 0 : 1);
   if (!status.ok() && !passage->ended) LostBelow(record, status);
   passage->changed.Pulse();
@@ -85,67 +103,122 @@ Task<Status> BlockStore::Impl::PlacePassage(PassagePtr passage) {
   if (!place) co_return Status(Code::kBusy, "fetch: no room in memory");
   if (passage->ended) {
     slots_.Free(*place);
-    co_return Status(Code::kMiss, "fetch: the block went meanwhile");
+    co_return Went();
   }
   slots_.Pin(*place);
   passage->place = *place;
   passage->generation = BeginFill(words_, slots_.arena(), *place);
-  tree_.SetAt(*place, passage->held.record);
+  passages_.Placed(*passage);
   co_return Status();
 }
 
-Task<Status> BlockStore::Impl::PassOnce(PassagePtr passage, SegmentSpan segments, FlashPlace from) {
+Task<Status> BlockStore::Impl::PassOnce(PassagePtr passage, const PassRead& read, FlashPlace from) {
   Status placed = co_await PlacePassage(passage);
   if (!placed.ok()) co_return placed;
-  const Status gone(Code::kMiss, "fetch: the block went meanwhile");
-  if (passage->ended) co_return gone;
+  if (passage->ended) co_return Went();
   const RecordId record = passage->held.record;
   const Place place = passage->place;
   const std::uint32_t unit = slots_.arena().geometry().alignment;
   const Record r = tree_.record(record);
-  const BodySpan span = SpanOf(r, segments);
+  const RealmId realm = tree_.block(r.block).realm;
+  if (EntryOf(realm) == nullptr) co_return Dropped();
+  const BodySpan span = SpanOf(r, read.segments);
   const std::uint64_t begin = span.offset / unit * unit, end = RoundUp(span.offset + span.bytes, unit);
   const AlignedBytes trailer(passage->record_bytes - TrailerOffset(r.body_bytes, unit));
-  std::byte* body = slots_.arena().slot(place);
+  const AlignedBytes body(end - begin);
+  const auto fetched =
+      co_await tier_->FetchSome(from, passage->record_bytes, trailer.span(), begin, body.span());
+  if (!fetched) co_return fetched.error();
+  if (passage->ended) co_return Went();
+  if (EntryOf(realm) == nullptr) co_return Dropped();
+  const SealView& seal = fetched->seal;
+  std::vector<std::uint32_t> parts(seal.part_count());
+  for (std::uint32_t i = 0; i < parts.size(); ++i) parts[i] = seal.part_bytes(i);
+  const auto not_it = [&](std::string_view why) {
+    tier_->ReportBad(from);
+    return Status(Code::kMiss, Text("flash region ", from.region, ", unit ", from.unit, ": ", why));
+  };
+  if (!IsSealOf(r, seal) || BytesOf(parts, read.segments) != span) {
+    co_return not_it("holds another block than the one that was written there");
+  }
   BeginIo(place);
-  const auto fetched = co_await tier_->FetchSome(from, passage->record_bytes, trailer.span(), begin,
-                                                 std::span(body + begin, end - begin));
-  bool sound = false, same = false;
-  if (fetched && !passage->ended) {
-    const SealView& seal = fetched->seal;
-    std::vector<std::uint32_t> parts(seal.part_count());
-    for (std::uint32_t i = 0; i < parts.size(); ++i) parts[i] = seal.part_bytes(i);
-    same = IsSealOf(r, seal) && BytesOf(parts, segments) == span;
-    if (same) {
-      BodyCheck check(movers_, body, seal, segments);
-      co_await check;
-      sound = check.sound();
+  const bool sound = co_await FillOwn(place, read, seal, span, body.span().data() + (span.offset - begin));
+  EndIo(place);
+  if (passage->ended) co_return Went();
+  if (!sound) co_return not_it("its record fails its seal");
+  Count(4);
+  if (passage->published) co_return Status();
+  const SealCopy copy(seal);
+  const BlockKey key = seal.key();
+  const Stamp& stamp = fetched->stamp;
+  PublishPassing(words_, slots_.arena(), place, passage->generation,
+                 {.seal = copy.seal(),
+                  .sequence = stamp.sequence,
+                  .born = stamp.born,
+                  .expiry = stamp.expiry,
+                  .conversation = stamp.conversation});
+  tree_.record(record).key = key;
+  passage->published = true;
+  co_return Status();
+}
+
+Task<bool> BlockStore::Impl::FillOwn(Place place, const PassRead& read, const SealView& seal, BodySpan span,
+                                     const std::byte* from) {
+  std::byte* slot = slots_.arena().slot(place);
+  const SegmentSpan& all = read.segments;
+  for (std::uint32_t p = 0; p < seal.part_count(); ++p) {
+    const SealView::PartPlace part = seal.part(p);
+    const std::uint32_t count = SegmentsOfPart(part.bytes);
+    std::uint32_t at = std::max(all.first, part.first_segment);
+    const std::uint32_t end = std::min(all.end(), part.first_segment + count);
+    while (at < end) {
+      // A stretch of its own segments in this part, for one copy.
+      const std::uint32_t first = at;
+      while (at < end && read.own[at - all.first]) ++at;
+      if (at == first) {
+        ++at;
+        continue;
+      }
+      const std::uint64_t in_part = std::uint64_t{first - part.first_segment} * kSegmentBytes;
+      const std::uint64_t to_part =
+          std::min<std::uint64_t>(std::uint64_t{at - part.first_segment} * kSegmentBytes, part.bytes);
+      const std::uint64_t offset = part.offset + in_part;
+      const std::span<const std::byte> piece[] = {{from + (offset - span.offset), to_part - in_part}};
+      std::vector<std::uint32_t> crcs(at - first);
+      FillTask fill(movers_, {slot + offset, piece, crcs});
+      co_await fill;
+      for (std::uint32_t i = 0; i < crcs.size(); ++i) {
+        if (crcs[i] != seal.segment_crc(first + i)) co_return false;
+      }
     }
   }
+  co_return true;
+}
+
+Task<void> BlockStore::Impl::VerifyPassage(PassagePtr passage) {
+  if (!passage->published || passage->ended) co_return;
+  const RecordId record = passage->held.record;
+  const Record r = tree_.record(record);
+  const ArenaSpace& arena = slots_.arena();
+  std::vector<std::byte> trailer(RoundUp(TrailerBoundBytes(r.body_bytes, r.part_count()), 8));
+  LoadWords(words_, arena.slot(passage->place) + TrailerOffset(r.body_bytes, arena.geometry().alignment),
+            trailer);
+  const auto seal = CheckSeal(trailer);
+  bool sound = seal && IsSealOf(r, *seal) && seal->segment_count() == passage->segments.size();
+  const Place place = passage->place;
+  BeginIo(place);
+  for (std::uint32_t i = 0; sound && i < passage->segments.size(); ++i) {
+    if (passage->segments[i] != Passage::State::kHere) continue;
+    BodyCheck check(movers_, arena.slot(place), *seal, {i, 1});
+    co_await check;
+    sound = check.sound();
+  }
   EndIo(place);
-  if (!fetched) co_return fetched.error();
-  if (passage->ended) co_return gone;
-  if (!sound) {
-    tier_->ReportBad(from);
-    co_return Status(Code::kMiss, Text("flash region ", from.region, ", unit ", from.unit, ": ",
-                                       same ? "its record fails its seal"
-                                            : "holds another block than the one that was written there"));
-  }
-  if (!passage->published) {
-    const SealCopy copy(fetched->seal);
-    const BlockKey key = fetched->seal.key();
-    const Stamp& stamp = fetched->stamp;
-    PublishPassing(words_, slots_.arena(), place, passage->generation,
-                   {.seal = copy.seal(),
-                    .sequence = stamp.sequence,
-                    .born = stamp.born,
-                    .expiry = stamp.expiry,
-                    .conversation = stamp.conversation});
-    tree_.record(record).key = key;
-    passage->published = true;
-  }
-  Count(4);
-  co_return Status();
+  if (passage->ended) co_return;
+  (sound ? counters_.reported_good : counters_.reported_bad).Add();
+  if (sound) co_return;
+  EndPassage(record);
+  tree_.Fold(record);
 }
 
 void BlockStore::Impl::EndPassage(RecordId record) {
@@ -156,7 +229,6 @@ void BlockStore::Impl::EndPassage(RecordId record) {
   passage->ended = true;
   if (passage->place != kNowhere) {
     Retire(words_, slots_.arena(), passage->place);
-    tree_.ClearAt(passage->place);
     slots_.Unpin(passage->place);
     FreeSlot(passage->place);
   }
@@ -171,17 +243,40 @@ bool BlockStore::Impl::EndPassageIfIdle(RecordId record) {
   return true;
 }
 
-bool BlockStore::Impl::EndIdlePassage() {
-  int looks = 0;
+bool BlockStore::Impl::EndIdlePassage(std::optional<SlotSize> size) {
+  const std::uint32_t alignment = slots_.arena().geometry().alignment;
+  std::vector<RecordId> busy;
+  RecordId idle = kNoId;
+  std::size_t looks = 0;
   for (const PassagePtr& passage : passages_.order()) {
-    if (++looks > kIdleLooks) return false;
+    if (++looks > kIdleLooks) break;
     Count();
     const RecordId record = passage->held.record;
-    if (!EndPassageIfIdle(record)) continue;
-    tree_.Fold(record);
-    return true;
+    if (size && SlotSize::For(passage->record_bytes, alignment).bytes != size->bytes) continue;
+    if (EndPassageIfIdle(record)) {
+      idle = record;
+      break;
+    }
+    busy.push_back(record);
   }
-  return false;
+  // Those are not in the way of the next look.
+  for (const RecordId record : busy) passages_.Asked(record);
+  if (idle == kNoId) return false;
+  tree_.Fold(idle);
+  return true;
+}
+
+Task<void> BlockStore::Impl::EndPassages(bool reading_only) {
+  std::vector<Held> ending;
+  for (const PassagePtr& passage : passages_.order()) {
+    if (passage->reads > 0 || !reading_only) ending.push_back(passage->held);
+  }
+  for (const Held& held : ending) {
+    if (Spent()) co_await Yield();
+    if (!Lives(held)) continue;
+    EndPassage(held.record);
+    tree_.Fold(held.record);
+  }
 }
 
 }  // namespace cistern

@@ -239,9 +239,82 @@ TEST_F(PassTest, AReportOfABlockThatIsNotInMemoryHarmsNobody) {
   const BlockStore::BlockName names[] = {{Key(0), 0}, {Key(1), 0}};
   ASSERT_TRUE(Hold(0, 1, kLeaseUs, Me()).has_value()) << "so that its record is known";
   EXPECT_TRUE(t->Run(t->store->ReportBad(ns.slot, names)).ok());
-  EXPECT_NE(t->Generation(grant.views[0].place), grant.views[0].generation) << "it is read anew";
+  EXPECT_EQ(t->Generation(grant.views[0].place), grant.views[0].generation) << "it is sound";
   EXPECT_EQ(Match(0, 11), 12u);
+  t->arena.slot(grant.views[0].place)[kSegment + 77] ^= std::byte{1};
+  EXPECT_TRUE(t->Run(t->store->ReportBad(ns.slot, names)).ok());
+  EXPECT_NE(t->Generation(grant.views[0].place), grant.views[0].generation) << "it is read anew";
   ExpectExact(Get(0, {}), 0, {0, 6});
+}
+
+// Parts whose borders lie inside of units: what is read for one of them has a share of its neighbours'.
+TEST_F(PassTest, P1WhatADeviceReadsWrongForOneRankHarmsNoOther) {
+  constexpr std::uint64_t kPartBytes = 70'000;
+  TestStoreOptions options;
+  options.store.max_blocks = 4;
+  options.store.max_lower_blocks = 4096;
+  options.store.read_ahead_bytes = 0;
+  options.store.lower.promote = Promotion::kSecondHit;
+  options.flash.emplace();
+  options.flash->region_bytes = 2u << 20;
+  options.flash->devices.push_back({"flash0", 32u << 20});
+  NamespaceSpec spec = OneGroup("ranks");
+  spec.groups[0].part_bytes = {kPartBytes, kPartBytes, kPartBytes, kPartBytes};
+  Make(options, spec);
+  for (std::uint64_t n = 0; n < 8; ++n) {
+    std::vector<PartWrite> parts;
+    for (std::uint16_t rank = 0; rank < 4; ++rank) {
+      parts.push_back(Part(n, n == 0 ? std::nullopt : std::optional(n - 1), kPartBytes));
+      parts.back().part = rank;
+      parts.back().put_id = {2, n + 1};
+    }
+    for (const PartOutcome& outcome : Write(std::move(parts), Me())) ASSERT_TRUE(outcome.status.ok());
+    t->Settle();
+  }
+  const AcquireGrant first = Get(0, {0, 2});
+  ASSERT_EQ(first.views[0].code, Code::kOk);
+  const std::byte* slot = t->arena.slot(first.views[0].place);
+  const std::vector<std::byte> body = Body(0, kPartBytes);
+  ASSERT_EQ(std::memcmp(slot, body.data(), kPartBytes), 0);
+  // The next rank's read begins in the unit where the first part ends, and every byte of it is wrong.
+  t->disk.set_faults([](const IoRequest& request, const std::string& path) -> Fault {
+    const bool read = request.kind == IoRequest::Kind::kRead && path == "flash0/flash";
+    return read ? Fault{FaultKind::kElsewhere, 16u << 20} : Fault{};
+  });
+  const AcquireGrant second = Get(0, {2, 2});
+  t->disk.set_faults({});
+  EXPECT_EQ(second.views[0].code, Code::kMiss);
+  EXPECT_EQ(std::memcmp(slot, body.data(), kPartBytes), 0);
+}
+
+TEST_F(PassTest, ANamespaceThatIsDroppedWhileItsSegmentsPassCostsNoDevice) {
+  Begin(Promotion::kSecondHit, 60);
+  std::uint64_t reads = 0;
+  t->disk.set_faults([&](const IoRequest& request, const std::string& path) -> Fault {
+    const bool read = request.kind == IoRequest::Kind::kRead && path == "flash0/flash";
+    return read ? Fault{FaultKind::kDelay, 20 * ++reads} : Fault{};
+  });
+  std::vector<Task<Result<AcquireGrant>>> asked;
+  for (std::uint64_t n = 0; n < 50; ++n) asked.push_back(Ask(n, {1, 1}));
+  auto dropped = t->store->DropNamespace(ns.slot);
+  for (auto& one : asked) {
+    auto grant = t->Run(std::move(one));
+    EXPECT_TRUE(grant.has_value());
+  }
+  ASSERT_TRUE(t->Run(std::move(dropped)).has_value());
+  t->Settle();
+  EXPECT_TRUE(t->store->tier()->devices()[0].in_service);
+  EXPECT_EQ(t->store->tier()->devices()[0].bad_records, 0u);
+  EXPECT_EQ(t->store->tier()->live_bytes(), 0u);
+  EXPECT_EQ(t->slots->counts().used_slots, 0u);
+}
+
+TEST_F(PassTest, WhoAsksForWhatIsOnItsWayIsNotRefused) {
+  Begin();
+  auto first = Ask(0, {1, 1});
+  const AcquireGrant second = Get(0, {1, 1}, 0);
+  EXPECT_EQ(second.views[0].ready_in_us, 0);
+  ExpectExact(*t->Run(std::move(first)), 0, {1, 1});
 }
 
 }  // namespace

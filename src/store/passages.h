@@ -46,16 +46,15 @@ struct Passage {
     }
     return false;
   }
-  // The first of these that are away, as far as they follow each other.
+  // From the first to the last of these that is away; count 0: none is.
   SegmentSpan Away(const SegmentSpan& span) const {
-    std::uint32_t first = span.first;
-    while (first < span.end() && segments[first] != State::kAway) ++first;
-    std::uint32_t end = first;
-    while (end < span.end() && segments[end] == State::kAway) ++end;
-    return {first, end - first};
-  }
-  void Set(const SegmentSpan& span, State state) {
-    for (std::uint32_t i = span.first; i < span.end(); ++i) segments[i] = state;
+    SegmentSpan away{span.first, 0};
+    for (std::uint32_t i = span.first; i < span.end(); ++i) {
+      if (segments[i] != State::kAway) continue;
+      if (away.count == 0) away.first = i;
+      away.count = i + 1 - away.first;
+    }
+    return away;
   }
 };
 
@@ -65,6 +64,7 @@ class Passages final {
  public:
   explicit Passages(std::uint64_t max_bytes) : max_bytes_(max_bytes) {}
 
+  std::size_t size() const { return of_.size(); }
   bool RoomFor(std::uint64_t record_bytes) const {
     return of_.size() < kMost && bytes_ + record_bytes <= max_bytes_;
   }
@@ -84,12 +84,18 @@ class Passages final {
   void Remove(RecordId record) {
     const auto found = of_.find(record);
     bytes_ -= (*found->second)->record_bytes;
+    at_.erase((*found->second)->place);
     order_.erase(found->second);
     of_.erase(found);
   }
+  // It has its slot from now on, by which it is found.
+  void Placed(const Passage& passage) { at_.emplace(passage.place, passage.held.record); }
+  PassagePtr At(Place place) const {
+    const auto found = at_.find(place);
+    return found == at_.end() ? nullptr : Find(found->second);
+  }
   // Asked for longest ago first.
   const std::list<PassagePtr>& order() const { return order_; }
-  std::uint64_t bytes() const { return bytes_; }
 
  private:
   static constexpr std::size_t kMost = 1024;
@@ -98,6 +104,7 @@ class Passages final {
   std::uint64_t bytes_ = 0;  // of their slots
   std::list<PassagePtr> order_;
   std::unordered_map<RecordId, std::list<PassagePtr>::iterator> of_;
+  std::unordered_map<Place, RecordId> at_;
 };
 
 }  // namespace cistern

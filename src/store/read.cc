@@ -384,10 +384,11 @@ bool BlockStore::Impl::StartComing(const BlockName& asked, Instant worth, Coming
   const std::int64_t worth_us = worth.UsSince(clock_.Now());
   const auto late = [&](std::int64_t us) { return us == Tier::kNever || Refused(us, worth_us); };
   PassagePtr passage = passages_.Find(record);
-  const bool here =
-      passage != nullptr && asked_bytes < r.body_bytes && passage->All(asked.asked, Passage::State::kHere);
+  // Of a passage all that is asked for is there or on its way.
+  const bool passes =
+      passage != nullptr && asked_bytes < r.body_bytes && !passage->Any(asked.asked, Passage::State::kAway);
   const std::int64_t whole_us = ReadyInUs(r.flash, r.body_bytes);
-  const std::int64_t asked_us = here ? 0 : ReadyInUs(r.flash, asked_bytes);
+  const std::int64_t asked_us = passes ? 0 : ReadyInUs(r.flash, asked_bytes);
   const bool on_its_way = fetching_.contains(record);
   // Who asks for another share of what passes through asks for the same reason.
   const bool promoted = passage == nullptr && Promoted(options_.lower, r.is(Record::kTouched));
@@ -395,12 +396,14 @@ bool BlockStore::Impl::StartComing(const BlockName& asked, Instant worth, Coming
   r.flags |= Record::kTouched;
   if (r.uses < UINT8_MAX) ++r.uses;
   Count(3);
-  WayUp way = WayUp::kWhole;
-  if (!on_its_way || whole_us == Tier::kNever) {
+  WayUp way = passes ? WayUp::kSegments : WayUp::kWhole;
+  if (!passes && (!on_its_way || whole_us == Tier::kNever)) {
     way = ChooseWayUp(promoted, asked_bytes, r.body_bytes, late(whole_us), late(asked_us));
+    if (way == WayUp::kSegments) {
+      passage = OpenPassage(record, asked_bytes);
+      if (passage == nullptr) way = late(whole_us) ? WayUp::kNone : WayUp::kWhole;
+    }
   }
-  if (way == WayUp::kSegments && passage == nullptr) passage = OpenPassage(record);
-  if (way == WayUp::kSegments && passage == nullptr) way = late(whole_us) ? WayUp::kNone : WayUp::kWhole;
   view->ready_in_us = way == WayUp::kSegments ? asked_us : whole_us;
   if (way == WayUp::kNone) {
     counters_.fetch_refused.Add();
@@ -470,12 +473,11 @@ Task<std::uint32_t> BlockStore::Impl::Touch(std::uint32_t slot, std::span<const 
 
 void BlockStore::Impl::TouchPlace(std::uint32_t place, std::uint32_t generation_low) {
   Count();
-  const RecordId record = tree_.At(place);
-  const PassagePtr passage = record == kNoId ? nullptr : passages_.Find(record);
-  if (passage != nullptr && passage->place == place) {
-    passages_.Asked(record);  // its use was noted when it was asked for
+  if (const PassagePtr passage = passages_.At(place); passage != nullptr) {
+    passages_.Asked(passage->held.record);  // its use was noted when it was asked for
     return;
   }
+  const RecordId record = tree_.At(place);
   if (record == kNoId || static_cast<std::uint32_t>(tree_.record(record).generation) != generation_low) {
     counters_.touches_refused.Add();
     return;
@@ -522,9 +524,7 @@ Task<Status> BlockStore::Impl::ReportBad(std::uint32_t slot, std::span<const Blo
     const RecordId record = block == kNoId ? kNoId : tree_.FindRecord(block, name.group);
     if (record == kNoId) continue;
     if (!tree_.record(record).in_memory()) {
-      // What passes through is read anew, and checked, for the next one.
-      EndPassage(record);
-      tree_.Fold(record);
+      if (const PassagePtr passage = passages_.Find(record)) co_await VerifyPassage(passage);
       continue;
     }
     const Held held = HeldOf(record);

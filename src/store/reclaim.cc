@@ -183,6 +183,7 @@ void BlockStore::Impl::Moved(const FlashEntry& entry, FlashPlace to) {
   counters_.moved_below.Add();
   tier_->Forget(entry.place, entry.record_bytes);
   tree_.SetFlash(block, entry.group, to);  // and not used there yet
+  if (copy.record != kNoId) tree_.Fold(copy.record);
 }
 
 // A device that went takes its blocks along: those that are nowhere else are cut. Looks at every block, in
@@ -208,6 +209,7 @@ Task<void> BlockStore::Impl::ForgetRegions(std::uint32_t first, std::uint32_t la
         continue;
       }
       counters_.lost_below.Add();
+      if (copy->record != kNoId) EndPassageIfIdle(copy->record);
       const bool held = copy->record != kNoId && tree_.record(copy->record).holds > 0;
       if (held || tree_.block(id).first_child != kNoId) {
         Cut(id, Reason::kNoRoom);
@@ -234,6 +236,7 @@ void BlockStore::Impl::DeviceOut(std::uint32_t first, std::uint32_t last) {
 
 Task<void> BlockStore::Impl::DeviceLost(std::uint32_t first, std::uint32_t last) {
   co_await Yield();
+  co_await EndPassages(true);  // who waits for one of these may wait forever
   co_await ForgetRegions(first, last);
   tier_->Forgotten(first);
   co_await EndTombstones();

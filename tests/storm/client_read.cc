@@ -227,8 +227,7 @@ void Client::ReadSegments() {
       ReadRanges(block, reading, found, std::span(&range, 1), since, world.SureTime());
   if (outcome != ReadOutcome::kBad || world.reboots() != reboots) return;
   const bool misled = astray || entries_hit != world.faults()[Fault::kFlipIndex].injected;
-  // Of what shares a unit with another segment a device may lie when that one is read.
-  if (!misled && !world.faults().rots() && !world.DamagedRecord(record_->place, view.bytes)) {
+  if (!misled && !world.DamagedRecord(record_->place, view.bytes)) {
     Violation(Text(TextOf(block), ": segments ", segments.first, " and ", segments.count,
                    " in all, at place ", record_->place, ", are bad and nobody damaged them"));
   }

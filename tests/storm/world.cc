@@ -385,19 +385,22 @@ std::optional<BlockId> World::Curious() {
   return std::nullopt;
 }
 
+void World::AddStaging(const std::shared_ptr<Staging>& staging) {
+  constexpr std::size_t kGone = 64;
+  stagings_.push_back(staging);
+  std::size_t gone = 0;
+  for (const auto& one : stagings_) gone += one.use_count() == 1;
+  std::erase_if(stagings_, [&](const auto& one) { return one.use_count() == 1 && gone-- > kGone; });
+}
+
+// What is copied lies in staging, in the arena (a move), or in memory of the node's own.
 void World::CheckSource(const std::byte* from, std::size_t bytes) {
-  std::erase_if(stagings_, [](const auto& staging) { return staging.expired(); });
-  for (const auto& weak : stagings_) {
-    std::shared_ptr<Staging> staging = weak.lock();
+  for (const auto& staging : stagings_) {
     const std::byte* begin = staging->bytes.data();
-    if (from < begin || from + bytes > begin + staging->bytes.size()) continue;
+    if (from + bytes <= begin || from >= begin + staging->bytes.size()) continue;
+    if (staging.use_count() == 1) Violation("a mover copies from staging that is gone");
     if (staging->writes == 0) Violation("a mover copies from staging that its session has back");
-    return;
   }
-  // A move inside the arena is a copy too; anything else is memory that nobody holds any more.
-  auto* slots = arena_.slot(0);
-  if (from >= slots && from + bytes <= slots + geometry_.slots_bytes()) return;
-  Violation("a mover copies from staging that is gone");
 }
 
 // ---- the run ---------------------------------------------------------------------------------------------

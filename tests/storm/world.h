@@ -176,7 +176,7 @@ class World {
   std::uint64_t PartBytes(PutNo put, std::uint32_t part) const { return model_.put(put).parts[part].bytes; }
 
   // ---- what clients tell ----
-  void AddStaging(const std::shared_ptr<Staging>& staging) { stagings_.push_back(staging); }
+  void AddStaging(const std::shared_ptr<Staging>& staging);
   // Fills in what the model has to know of a drop: of keys, or with none of the whole namespace.
   void Drop(Call& call, std::uint32_t ns, std::vector<BlockCode> codes);
   void CheckLogged(std::uint32_t ns, const std::vector<BlockCode>& codes, std::uint64_t incarnation,
@@ -300,7 +300,8 @@ class World {
   std::vector<Somewhere> harmed_;
   std::vector<std::pair<Somewhere, std::uint64_t>> reported_;  // with the generation that was bad
   std::vector<BlockId> lost_touches_, curious_;
-  std::vector<std::weak_ptr<Staging>> stagings_;
+  // In use, and the last that are gone: their memory is nobody else's so long.
+  std::deque<std::shared_ptr<Staging>> stagings_;
   std::uint64_t sessions_ = 0, boots_ = 0, tokens_ = 0, node_seeds_ = 0;
   std::uint64_t ticked_wall_ = 0, latest_wall_ = 0;
   const SimNode* failed_node_ = nullptr;
