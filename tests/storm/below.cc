@@ -60,7 +60,7 @@ void World::MakeFlash() {
                                            WritePolicy::kSelective};
   options_.lower.write = kWrite[random.Below(4)];
   options_.lower.admit = random.Below(5) == 0 ? Admission::kSecondHit : Admission::kAll;
-  options_.lower.promote = random.Below(3) == 0 ? Promotion::kSecondHit : Promotion::kAll;
+  options_.lower.promote = random.Below(3) != 0 ? Promotion::kSecondHit : Promotion::kAll;
   options_.lower.selective_uses = 1 + static_cast<std::uint32_t>(random.Below(3));
   if (narrow_) {
     flash.region_bytes = kMinRegionBytes;

@@ -187,8 +187,8 @@ void Client::Operate() {
       }
     }
   }
-  if (world_.has_flash() && random.Below(4) == 0) {
-    return random.Below(2) == 0 ? AcquireSome() : ReadSegments();
+  if (world_.has_flash() && random.Below(3) == 0) {
+    return random.Below(3) == 0 ? AcquireSome() : ReadSegments();
   }
   std::uint64_t draw = random.Below(100);
   if (draw < 26) return PutChain();

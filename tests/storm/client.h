@@ -55,6 +55,7 @@ class Client {
   ReadOutcome ReadRanges(const BlockId& block, const ReadCall& call, const Found& found,
                          std::span<const PartRange> asked_ranges, Moment since, std::uint64_t time_s);
   void ReadSegments();
+  void ReadView(const BlockId& block, const ViewGrant& view, const PartRange& range, Moment since);
   void CheckHit(const BlockId& block, const OpenRecord& record, Moment since, std::uint64_t time_s);
   void Report(const BlockId& block, std::uint64_t body_bytes);
   void ReadSlowly();

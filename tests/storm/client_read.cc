@@ -177,30 +177,35 @@ ReadOutcome Client::ReadRanges(const BlockId& block, const ReadCall& call, const
   return outcome;
 }
 
-// A stretch of a part of a block that may lie below memory, for which not all of it need come up.
+// A stretch of a part of blocks that may lie below memory, for which not all of them need come up.
 void Client::ReadSegments() {
   World& world = world_;
   Random& random = world.random();
-  const BlockId block = SomeBlock();
-  if (!Attach(block.ns)) return;
-  const auto& lengths = world.realm(block.ns).spec.groups[block.group].part_bytes;
-  const auto part = static_cast<std::uint32_t>(lengths.empty() ? 0 : random.Below(lengths.size()));
-  const std::uint64_t length = lengths.empty() ? 300'000 : lengths[part];
-  const std::uint64_t from = random.Below(length);
-  const PartRange range{part, from, 1 + random.Below(std::min<std::uint64_t>(length - from, 80'000))};
-  SegmentSpan segments{static_cast<std::uint32_t>(range.offset / kSegmentBytes), 0};
-  segments.count =
-      static_cast<std::uint32_t>((range.offset + range.bytes - 1) / kSegmentBytes) + 1 - segments.first;
-  for (std::uint32_t i = 0; i < part; ++i) segments.first += SegmentsOfPart(lengths[i]);
-  CallPtr call = MakeCall(Call::Kind::kAcquire, block.ns);
+  const std::uint32_t ns = SomeNamespace();
+  if (!Attach(ns)) return;
+  CallPtr call = MakeCall(Call::Kind::kAcquire, ns);
   if (world.Chance(80)) call->deadline = world.scheduler().clock().Now().PlusUs(1'000'000);
-  if (world.Chance(20)) call->worth_us = static_cast<std::int64_t>(random.Below(1000));
-  call->names.push_back({KeyOf(block.ns, block.code), block.group, segments});
+  if (world.Chance(10)) call->worth_us = static_cast<std::int64_t>(random.Below(1000));
   static constexpr std::int64_t kUs[] = {50, 2'000, 100'000, 5'000'000};
   call->duration_us = kUs[random.Below(std::size(kUs))];
+  std::vector<std::pair<BlockId, PartRange>> asked;
+  for (const BlockCode code : ChainOf(SomeCode())) {
+    const BlockId block{ns, static_cast<std::uint16_t>(random.Below(world.realm(ns).groups())), code};
+    const auto& lengths = world.realm(ns).spec.groups[block.group].part_bytes;
+    const auto part = static_cast<std::uint32_t>(lengths.empty() ? 0 : random.Below(lengths.size()));
+    const std::uint64_t length = lengths.empty() ? 300'000 : lengths[part];
+    const std::uint64_t from = random.Below(length);
+    const PartRange range{part, from, 1 + random.Below(std::min<std::uint64_t>(length - from, 80'000))};
+    SegmentSpan segments{static_cast<std::uint32_t>(range.offset / kSegmentBytes), 0};
+    segments.count =
+        static_cast<std::uint32_t>((range.offset + range.bytes - 1) / kSegmentBytes) + 1 - segments.first;
+    for (std::uint32_t i = 0; i < part; ++i) segments.first += SegmentsOfPart(lengths[i]);
+    asked.emplace_back(block, range);
+    call->names.push_back({KeyOf(ns, code), block.group, segments});
+  }
   auto lease = std::make_shared<LeaseNote>();
   lease->caller = caller_;
-  lease->ns = block.ns;
+  lease->ns = ns;
   lease->deadline = world.scheduler().clock().Now().PlusUs(call->duration_us);
   lease->cuts = world.Cuts();
   lease->boot = world.boots();
@@ -213,9 +218,17 @@ void Client::ReadSegments() {
   const Moment since = world.model().Now();
   if (!Ask(call) || lease->id == 0) return;
   leases_.push_back(lease);
-  const ViewGrant& view = call->grant.views[0];
-  const ReadCall reading = reader_.Begin(known_[block.ns].slot, world.scheduler().clock().Wall().seconds);
-  if (reading.incarnation != known_[block.ns].incarnation) return;
+  for (std::size_t i = 0; i < asked.size() && Up() && known_[ns].attached; ++i) {
+    if (call->grant.views[i].code == Code::kOk)
+      ReadView(asked[i].first, call->grant.views[i], asked[i].second, since);
+  }
+}
+
+// `since`: before the view was asked for.
+void Client::ReadView(const BlockId& block, const ViewGrant& view, const PartRange& range, Moment since) {
+  World& world = world_;
+  const ReadCall call = reader_.Begin(known_[block.ns].slot, world.scheduler().clock().Wall().seconds);
+  if (call.incarnation != known_[block.ns].incarnation) return;
   world.NoteRead(block);
   const std::uint64_t reboots = world.reboots();
   const std::uint64_t entries_hit = world.faults()[Fault::kFlipIndex].injected;
@@ -223,13 +236,12 @@ void Client::ReadSegments() {
   const Found found{.place = view.place,
                     .body_bytes = static_cast<std::uint32_t>(view.bytes),
                     .generation_low = static_cast<std::uint32_t>(view.generation) & kGenerationLowMask};
-  const ReadOutcome outcome =
-      ReadRanges(block, reading, found, std::span(&range, 1), since, world.SureTime());
+  const ReadOutcome outcome = ReadRanges(block, call, found, std::span(&range, 1), since, world.SureTime());
   if (outcome != ReadOutcome::kBad || world.reboots() != reboots) return;
   const bool misled = astray || entries_hit != world.faults()[Fault::kFlipIndex].injected;
   if (!misled && !world.DamagedRecord(record_->place, view.bytes)) {
-    Violation(Text(TextOf(block), ": segments ", segments.first, " and ", segments.count,
-                   " in all, at place ", record_->place, ", are bad and nobody damaged them"));
+    Violation(Text(TextOf(block), ": ", range.bytes, " bytes of part ", range.part, " from ", range.offset,
+                   " at place ", record_->place, " are bad and nobody damaged them"));
   }
   Report(block, view.bytes);
 }

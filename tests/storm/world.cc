@@ -84,7 +84,7 @@ World::World(std::uint64_t seed, SharedBytes& bytes, Logger& log, bool trace)
   });
   const bool flash = SplitMix(seed ^ 0xf1a5) % 2 == 0;
   narrow_ = flash && SplitMix(seed ^ 0x0a44) % 4 == 0;
-  MakeRealms();
+  MakeRealms(flash);
   MakeOptions();
   if (flash) MakeFlash();
   std::uint32_t engines = 2 + static_cast<std::uint32_t>(random().Below(2));
@@ -120,7 +120,7 @@ void World::NewToken(Engine& engine) {
   engine.unfinished.clear();
 }
 
-void World::MakeRealms() {
+void World::MakeRealms(bool flash) {
   Random& random = scheduler_.random();
   static constexpr std::uint64_t kSmall[] = {4096, 8192, 12288, 1000, 5000, 4096 * 7, 20'000};
   auto small = [&] { return kSmall[random.Below(std::size(kSmall))]; };
@@ -131,11 +131,15 @@ void World::MakeRealms() {
     realm.spec.name = Text("storm-", ns);
     realm.spec.fields = {{"model", Text("m", ns)}, {"dtype", "bf16"}};
     realm.spec.block_tokens = 16;
+    // Of parts of which one is less than half of the block, for who asks for that alone.
+    auto ranks = [&] { return FullGroup({small(), small(), small(), small()}); };
     switch (narrow_ ? 6 : random.Below(6)) {
       case 6: realm.spec.groups = {FullGroup({8192})}; break;
-      case 0: realm.spec.groups = {FullGroup({small()})}; break;
+      case 0: realm.spec.groups = {flash ? ranks() : FullGroup({small()})}; break;
       case 1: realm.spec.groups = {FullGroup({small(), large()})}; break;
-      case 2: realm.spec.groups = {FullGroup({large()}), WindowGroup("window", 32, {small()})}; break;
+      case 2:
+        realm.spec.groups = {flash ? ranks() : FullGroup({large()}), WindowGroup("window", 32, {small()})};
+        break;
       case 3: realm.spec.groups = {FullGroup({})}; break;
       case 4: realm.spec.groups = {WindowGroup("window", 48, {small(), small()})}; break;
       default: realm.spec.groups = {FullGroup({small(), small(), small()}), FullGroup({small()})}; break;

@@ -202,7 +202,7 @@ class World {
     Place place;
     std::uint64_t body_bytes;
   };
-  void MakeRealms();
+  void MakeRealms(bool flash);
   void MakeOptions();
   void Boot();
   void Recovered(SimNode& node);
