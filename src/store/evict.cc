@@ -225,9 +225,8 @@ Task<Result<Place>> BlockStore::Impl::MakeRoom(std::uint64_t record_bytes, Insta
       // Nothing of that shelf may go; it has no coldest any more.
       if (step == Step::kWaits && giver) continue;
     }
-    if (step == Step::kWaits && EndIdlePassage()) step = Step::kDone;
     if (step == Step::kSpent || Spent()) co_await Yield();
-    if (step != Step::kWaits) continue;
+    if (step != Step::kWaits || EndIdlePassage()) continue;
     while (emptying_ && clock_.Now() < deadline) {
       if (Status waited = co_await emptied_.Wait(deadline); !waited.ok()) break;
       emptied = 0;

@@ -249,7 +249,7 @@ bool BlockStore::Impl::EndIdlePassage(std::optional<SlotSize> size) {
   RecordId idle = kNoId;
   std::size_t looks = 0;
   for (const PassagePtr& passage : passages_.order()) {
-    if (++looks > kIdleLooks) break;
+    if (++looks > kIdleLooks || Spent()) break;
     Count();
     const RecordId record = passage->held.record;
     if (size && SlotSize::For(passage->record_bytes, alignment).bytes != size->bytes) continue;
