@@ -10,6 +10,8 @@ namespace cistern {
 
 std::shared_ptr<BlockStore::Impl::Grave> BlockStore::Impl::Bury(Grave grave) {
   grave.made = ++last_made_;
+  if (grave.since == 0) grave.since = grave.made;
+  since_.insert(grave.since);
   tree_.CollectingBegins();
   return graves_.emplace_back(std::make_shared<Grave>(std::move(grave)));
 }
@@ -27,6 +29,12 @@ std::shared_ptr<BlockStore::Impl::Grave> BlockStore::Impl::Cut(BlockId block, Re
   grave.reason = reason;
   expired_something_ = expired_something_ || reason == Reason::kExpired;
   if (tree_.block(block).has_key()) grave.tags.push_back(tree_.block(block).tag());
+  // What is cut out of something that is being collected belongs to that.
+  if (tree_.collecting()) {
+    std::uint32_t budget = kStandingLooks;
+    if (tree_.Standing(block, &budget) != Tree::Answer::kYes) grave.since = *since_.begin();
+    Count(kStandingLooks - budget);
+  }
   // The top's index entries are the first to go: a match from block 0 stops there from now on.
   if (!tree_.block(block).ghost()) ++grave.blocks;
   RemoveRecordsOf(block);
@@ -114,6 +122,7 @@ void BlockStore::Impl::CollectNode(Grave& grave) {
 
 void BlockStore::Impl::EndGrave(Grave& grave) {
   grave.done = true;
+  since_.erase(since_.find(grave.since));
   switch (grave.reason) {
     case Reason::kDropped: counters_.dropped.Add(grave.blocks); break;
     case Reason::kExpired: counters_.expired.Add(grave.blocks); break;
@@ -125,16 +134,11 @@ void BlockStore::Impl::EndGrave(Grave& grave) {
   collected_.Pulse();
 }
 
+// With all that was cut out of it meanwhile, which has graves of its own.
 Task<void> BlockStore::Impl::Collected(std::shared_ptr<Grave> grave) {
-  while (!grave->done) {
+  while (!since_.empty() && *since_.begin() <= grave->made) {
     Collect();
-    if (!grave->done) co_await Yield();
-  }
-  // What was cut out of it meanwhile has a grave of its own.
-  const std::uint64_t last = last_made_;
-  while (!graves_.empty() && graves_.front()->made <= last) {
-    Collect();
-    co_await Yield();
+    if (!grave->done || !since_.empty()) co_await Yield();
   }
 }
 

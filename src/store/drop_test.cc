@@ -59,23 +59,35 @@ TEST_F(BlockStoreTest, R10AReputUnderADropInProgressStartsAfresh) {
   EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
 }
 
-// Its parents were not here when they were dropped, so that drop could not find it below them.
+// While the chain is collected a block in it expires, and while what that took along is collected one in
+// that.
 TEST_F(BlockStoreTest, R10WhatExpiresBelowADropInProgressTakesNothingOutOfIt) {
   Make({.heads = 4});
-  PutChain(1, 299);
-  PartWrite mortal = Part(300, 299);
-  mortal.ttl_s = 20;
-  ASSERT_TRUE(WriteOne(mortal).status.ok());
-  for (std::uint64_t n = 301; n <= 600; ++n) ASSERT_EQ(Put(n, n - 1), State::kPublished);
+  for (std::uint64_t n = 1; n <= 900; ++n) {
+    PartWrite part = Part(n, n == 1 ? std::nullopt : std::optional(n - 1));
+    if (n == 300) part.ttl_s = 20;
+    if (n == 450) part.ttl_s = 30;
+    ASSERT_TRUE(WriteOne(std::move(part)).status.ok());
+  }
   const BlockKey key = Key(2);
   Task<Result<std::uint64_t>> drop = t->store->Drop(ns.slot, std::span(&key, 1));
+  const auto expire = [this](Executor&) -> Task<void> {
+    t->clock.AdvanceUs(21'000'000);
+    co_await Yield();
+    t->store->Tick();
+    while (Here(3)) co_await Yield();
+    EXPECT_TRUE(Here(500)) << "what was cut out is collected after what it was cut out of";
+    t->clock.AdvanceUs(10'000'000);
+    co_await Yield();
+    t->store->Tick();
+  };
   ASSERT_FALSE(drop.done());
-  t->clock.AdvanceUs(21'000'000);
-  t->Run(t->TickOnce(t->loop->executor()));
+  t->Run(expire(t->loop->executor()));
   ASSERT_TRUE(t->Run(std::move(drop)).has_value());
-  for (std::uint64_t n = 2; n <= 600; ++n) EXPECT_FALSE(Here(n)) << n;
+  for (std::uint64_t n = 2; n <= 900; ++n) EXPECT_FALSE(Here(n)) << n;
 }
 
+// Its parents were not here when they were dropped, so that drop could not find it below them.
 TEST_F(BlockStoreTest, R10APutThatWasBelowADropStaysGoneWhateverIsDroppedLater) {
   Make();
   PutChain(11, 12);

@@ -199,6 +199,7 @@ Task<Result<Place>> BlockStore::Impl::MakeRoom(std::uint64_t record_bytes, Insta
   std::uint64_t went = 0;
   std::optional<Shelf> giver;
   int emptied = 0, in_vain = 0;
+  bool first = true;
   bool idle = !emptying_ && slots_.OthersIdle(record_bytes);
   for (;;) {
     auto place = slots_.Allocate(record_bytes);
@@ -216,6 +217,8 @@ Task<Result<Place>> BlockStore::Impl::MakeRoom(std::uint64_t record_bytes, Insta
       if (!emptying_) co_await EmptyAChunk(record_bytes, deadline, true);
       continue;
     }
+    // Nor one that others are warmer than: of another size its chunk is given up by and by.
+    if (std::exchange(first, false) && EndIdlePassage()) continue;
     Step step = Step::kWaits;
     if (went < enough) {
       const std::uint64_t before = slots_.counts().used_bytes;

@@ -304,7 +304,8 @@ class BlockStore::Impl {
   BodySpan SpanOf(const Record& record, const SegmentSpan& segments) const;
   // The record's passage, with a slot or without; null where there is no room for one, or for a read of so
   // much beside those that are under way.
-  PassagePtr OpenPassage(RecordId record, std::uint64_t asked_bytes);
+  PassagePtr OpenPassage(RecordId record, BodySpan asked);
+  std::uint64_t PassingBytes(const Record& record, BodySpan span, std::uint64_t record_bytes) const;
   // What of the segments is away is on its way then.
   void AskFor(const PassagePtr& passage, const SegmentSpan& segments);
   // A read for a passage: what lies between the first and the last of its own segments comes along.
@@ -356,8 +357,9 @@ class BlockStore::Impl {
     RealmId realm = kNoId;  // the key's; all of it goes where `whole_realm`
     bool whole_realm = false;
     PutSlot next_put = 0;
-    std::vector<Tag> tags;   // whose puts, and the puts below them, end
-    std::uint64_t made = 0;  // puts made later stay
+    std::vector<Tag> tags;    // whose puts, and the puts below them, end
+    std::uint64_t made = 0;   // puts made later stay
+    std::uint64_t since = 0;  // as `made` of the first that it was cut out of, or may have been
     Reason reason = Reason::kDropped;
     std::uint64_t blocks = 0;
     bool done = false;
@@ -441,6 +443,7 @@ class BlockStore::Impl {
   };
   std::vector<Unsure> unsure_;  // puts to be looked at when all is collected; at most one each
   std::deque<std::shared_ptr<Grave>> graves_;
+  std::multiset<std::uint64_t> since_;  // of all of them
   Event collected_;
   std::vector<BlockId> reap_;
 

@@ -29,14 +29,22 @@ BodySpan BlockStore::Impl::SpanOf(const Record& record, const SegmentSpan& segme
   return span.bytes == 0 ? all : span;
 }
 
-PassagePtr BlockStore::Impl::OpenPassage(RecordId record, std::uint64_t asked_bytes) {
+// What a read takes of private memory.
+std::uint64_t BlockStore::Impl::PassingBytes(const Record& record, BodySpan span,
+                                             std::uint64_t record_bytes) const {
+  const std::uint32_t unit = slots_.arena().geometry().alignment;
+  const std::uint64_t body = RoundUp(span.offset + span.bytes, unit) - span.offset / unit * unit;
+  return body + record_bytes - TrailerOffset(record.body_bytes, unit);
+}
+
+PassagePtr BlockStore::Impl::OpenPassage(RecordId record, BodySpan asked) {
   const Record& r = tree_.record(record);
   const RealmId realm = tree_.block(r.block).realm;
   const NamespaceEntry* entry = EntryOf(realm);
-  if (entry == nullptr || lower_.closed() || passing_bytes_ + asked_bytes > max_passing_bytes_)
-    return nullptr;
-  if (PassagePtr there = passages_.Find(record)) return there;
+  if (entry == nullptr || lower_.closed()) return nullptr;
   const std::uint64_t record_bytes = RecordBytesOf(*entry, r.group, r.body_bytes);
+  if (passing_bytes_ + PassingBytes(r, asked, record_bytes) > max_passing_bytes_) return nullptr;
+  if (PassagePtr there = passages_.Find(record)) return there;
   for (int ended = 0; !passages_.RoomFor(record_bytes); ++ended) {
     if (ended == kMostEnded || !EndIdlePassage()) return nullptr;
   }
@@ -61,7 +69,8 @@ void BlockStore::Impl::AskFor(const PassagePtr& passage, const SegmentSpan& segm
     state = Passage::State::kComing;
     read.own[i] = true;
   }
-  read.bytes = SpanOf(tree_.record(passage->held.record), away).bytes;
+  const Record& r = tree_.record(passage->held.record);
+  read.bytes = PassingBytes(r, SpanOf(r, away), passage->record_bytes);
   passing_bytes_ += read.bytes;
   ++passage->reads;
   lower_.Spawn(Pass(passage, std::move(read)));
@@ -249,10 +258,11 @@ bool BlockStore::Impl::EndIdlePassage(std::optional<SlotSize> size) {
   RecordId idle = kNoId;
   std::size_t looks = 0;
   for (const PassagePtr& passage : passages_.order()) {
-    if (++looks > kIdleLooks || Spent()) break;
+    if (looks >= kIdleLooks || Spent()) break;
     Count();
     const RecordId record = passage->held.record;
     if (size && SlotSize::For(passage->record_bytes, alignment).bytes != size->bytes) continue;
+    ++looks;
     if (EndPassageIfIdle(record)) {
       idle = record;
       break;
@@ -267,15 +277,18 @@ bool BlockStore::Impl::EndIdlePassage(std::optional<SlotSize> size) {
 }
 
 Task<void> BlockStore::Impl::EndPassages(bool reading_only) {
-  std::vector<Held> ending;
-  for (const PassagePtr& passage : passages_.order()) {
-    if (passage->reads > 0 || !reading_only) ending.push_back(passage->held);
-  }
-  for (const Held& held : ending) {
+  for (std::size_t left = passages_.size(); left > 0; --left) {
     if (Spent()) co_await Yield();
-    if (!Lives(held)) continue;
-    EndPassage(held.record);
-    tree_.Fold(held.record);
+    if (passages_.order().empty()) co_return;
+    Count();
+    const PassagePtr passage = passages_.order().front();
+    const RecordId record = passage->held.record;
+    if (reading_only && passage->reads == 0) {
+      passages_.Asked(record);
+      continue;
+    }
+    EndPassage(record);
+    tree_.Fold(record);
   }
 }
 

@@ -302,6 +302,7 @@ TEST_F(PassTest, ANamespaceThatIsDroppedWhileItsSegmentsPassCostsNoDevice) {
     EXPECT_TRUE(grant.has_value());
   }
   ASSERT_TRUE(t->Run(std::move(dropped)).has_value());
+  t->disk.set_faults({});
   t->Settle();
   EXPECT_TRUE(t->store->tier()->devices()[0].in_service);
   EXPECT_EQ(t->store->tier()->devices()[0].bad_records, 0u);

@@ -380,7 +380,8 @@ Task<Result<AcquireGrant>> BlockStore::Impl::Acquire(Caller caller, std::uint32_
 bool BlockStore::Impl::StartComing(const BlockName& asked, Instant worth, Coming* coming, ViewGrant* view) {
   const RecordId record = coming->held.record;
   Record& r = tree_.record(record);
-  const std::uint64_t asked_bytes = SpanOf(r, asked.asked).bytes;
+  const BodySpan span = SpanOf(r, asked.asked);
+  const std::uint64_t asked_bytes = span.bytes;
   const std::int64_t worth_us = worth.UsSince(clock_.Now());
   const auto late = [&](std::int64_t us) { return us == Tier::kNever || Refused(us, worth_us); };
   PassagePtr passage = passages_.Find(record);
@@ -400,7 +401,7 @@ bool BlockStore::Impl::StartComing(const BlockName& asked, Instant worth, Coming
   if (!passes && (!on_its_way || whole_us == Tier::kNever)) {
     way = ChooseWayUp(promoted, asked_bytes, r.body_bytes, late(whole_us), late(asked_us));
     if (way == WayUp::kSegments) {
-      passage = OpenPassage(record, asked_bytes);
+      passage = OpenPassage(record, span);
       if (passage == nullptr) way = late(whole_us) ? WayUp::kNone : WayUp::kWhole;
     }
   }
