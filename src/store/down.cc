@@ -162,9 +162,7 @@ Task<void> BlockStore::Impl::GatherDown(std::deque<DownItem>& items) {
 bool BlockStore::Impl::AddToBatch(Held held, std::uint64_t record_bytes, std::deque<DownItem>& items) {
   const Record r = tree_.record(held.record);
   const ArenaSpace& arena = slots_.arena();
-  const std::uint32_t alignment = arena.geometry().alignment;
-  std::vector<std::byte> trailer(RoundUp(TrailerBoundBytes(r.body_bytes, r.part_count()), 8));
-  LoadWords(words_, arena.slot(r.place) + TrailerOffset(r.body_bytes, alignment), trailer);
+  const std::vector<std::byte> trailer = TrailerAt(r.place, r);
   const auto seal = CheckSeal(trailer);
   if (!seal || !seal->HasKey(r.key)) {
     LoseBad(held.record);

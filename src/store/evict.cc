@@ -317,8 +317,7 @@ Task<bool> BlockStore::Impl::Move(RecordId record) {
   const Held held = HeldOf(record);
   const ArenaSpace& arena = slots_.arena();
   const std::uint32_t alignment = arena.geometry().alignment;
-  std::vector<std::byte> trailer(RoundUp(TrailerBoundBytes(r.body_bytes, r.part_count()), 8));
-  LoadWords(words_, arena.slot(r.place) + TrailerOffset(r.body_bytes, alignment), trailer);
+  const std::vector<std::byte> trailer = TrailerAt(r.place, r);
   const auto seal = CheckSeal(trailer);
   if (!seal) {
     LoseBad(record);

@@ -10,9 +10,6 @@
 namespace cistern {
 
 namespace {
-// How long a fetch looks for room; who waits for it has a deadline of its own.
-constexpr std::int64_t kRoomUs = 5'000'000;
-
 constexpr std::size_t kMaxReadAhead = 256;  // fetches under way
 }  // namespace
 
@@ -89,6 +86,14 @@ void BlockStore::Impl::LostBelow(RecordId record, const Status& status) {
   Cut(r.block, Reason::kBad);
 }
 
+std::vector<std::byte> BlockStore::Impl::TrailerAt(Place place, const Record& record) const {
+  const ArenaSpace& arena = slots_.arena();
+  std::vector<std::byte> trailer(RoundUp(TrailerBoundBytes(record.body_bytes, record.part_count()), 8));
+  LoadWords(words_, arena.slot(place) + TrailerOffset(record.body_bytes, arena.geometry().alignment),
+            trailer);
+  return trailer;
+}
+
 bool BlockStore::Impl::IsSealOf(const Record& record, const SealView& seal) const {
   const Block& block = tree_.block(record.block);
   const NamespaceEntry* entry = EntryOf(block.realm);
@@ -133,8 +138,7 @@ Task<Status> BlockStore::Impl::Enter(Held held, FlashPlace from, Place place, st
   const Stamp stamp = fetched.stamp;
   const Record r = tree_.record(held.record);
   const ArenaSpace& arena = slots_.arena();
-  std::vector<std::byte> trailer(RoundUp(TrailerBoundBytes(r.body_bytes, r.part_count()), 8));
-  LoadWords(words_, arena.slot(place) + TrailerOffset(r.body_bytes, arena.geometry().alignment), trailer);
+  const std::vector<std::byte> trailer = TrailerAt(place, r);
   const auto seal = CheckSeal(trailer);
   const auto not_it = [&](std::string_view why) {
     tier_->ReportBad(from);

@@ -48,6 +48,8 @@ inline constexpr std::uint32_t kStandingLooks = 192;
 inline constexpr std::uint32_t kMovesATouch = 8;  // of the table of blocks: they are asked for in waves
 // Windows of more blocks are ordered like full groups: finding what fell behind costs a look a block.
 inline constexpr std::uint32_t kMaxWindowLooks = 64;
+// How long what comes up looks for room; who waits for it has a deadline of its own.
+inline constexpr std::int64_t kRoomUs = 5'000'000;
 inline constexpr std::uint64_t kStretchBytes = 4u << 20;         // of a part, for one mover
 inline constexpr std::uint64_t kSequencesReserved = 1ull << 32;  // at a time; see docs/formats/journal.md
 
@@ -294,6 +296,8 @@ class BlockStore::Impl {
   Task<void> Fetch(Held held, std::shared_ptr<Fetching> fetching);
   Task<Status> BringUp(Held held);
   Task<Status> Enter(Held held, FlashPlace from, Place place, std::uint64_t generation, Fetched fetched);
+  // Seal and stamp of what lies in a slot for the record.
+  std::vector<std::byte> TrailerAt(Place place, const Record& record) const;
   // Whether a seal that was read from below is that of the record's block.
   bool IsSealOf(const Record& record, const SealView& seal) const;
   void LostBelow(RecordId record, const Status& status);

@@ -11,9 +11,14 @@
 namespace cistern {
 
 namespace {
-constexpr std::int64_t kRoomUs = 5'000'000;  // as a fetch
 constexpr std::size_t kIdleLooks = 32;
 constexpr int kMostEnded = 16;  // for a new one
+
+// What a device reads for it.
+BodySpan UnitsOf(const BodySpan& span, std::uint32_t unit) {
+  const std::uint64_t begin = span.offset / unit * unit;
+  return {begin, RoundUp(span.offset + span.bytes, unit) - begin};
+}
 
 Status Went() { return Status(Code::kMiss, "fetch: the block went meanwhile"); }
 Status Dropped() { return Status(Code::kGone, "fetch: the namespace was dropped meanwhile"); }
@@ -33,8 +38,7 @@ BodySpan BlockStore::Impl::SpanOf(const Record& record, const SegmentSpan& segme
 std::uint64_t BlockStore::Impl::PassingBytes(const Record& record, BodySpan span,
                                              std::uint64_t record_bytes) const {
   const std::uint32_t unit = slots_.arena().geometry().alignment;
-  const std::uint64_t body = RoundUp(span.offset + span.bytes, unit) - span.offset / unit * unit;
-  return body + record_bytes - TrailerOffset(record.body_bytes, unit);
+  return UnitsOf(span, unit).bytes + record_bytes - TrailerOffset(record.body_bytes, unit);
 }
 
 PassagePtr BlockStore::Impl::OpenPassage(RecordId record, BodySpan asked) {
@@ -132,11 +136,11 @@ Task<Status> BlockStore::Impl::PassOnce(PassagePtr passage, const PassRead& read
   const RealmId realm = tree_.block(r.block).realm;
   if (EntryOf(realm) == nullptr) co_return Dropped();
   const BodySpan span = SpanOf(r, read.segments);
-  const std::uint64_t begin = span.offset / unit * unit, end = RoundUp(span.offset + span.bytes, unit);
+  const BodySpan units = UnitsOf(span, unit);
   const AlignedBytes trailer(passage->record_bytes - TrailerOffset(r.body_bytes, unit));
-  const AlignedBytes body(end - begin);
+  const AlignedBytes body(units.bytes);
   const auto fetched =
-      co_await tier_->FetchSome(from, passage->record_bytes, trailer.span(), begin, body.span());
+      co_await tier_->FetchSome(from, passage->record_bytes, trailer.span(), units.offset, body.span());
   if (!fetched) co_return fetched.error();
   if (passage->ended) co_return Went();
   if (EntryOf(realm) == nullptr) co_return Dropped();
@@ -151,7 +155,8 @@ Task<Status> BlockStore::Impl::PassOnce(PassagePtr passage, const PassRead& read
     co_return not_it("holds another block than the one that was written there");
   }
   BeginIo(place);
-  const bool sound = co_await FillOwn(place, read, seal, span, body.span().data() + (span.offset - begin));
+  const bool sound =
+      co_await FillOwn(place, read, seal, span, body.span().data() + (span.offset - units.offset));
   EndIo(place);
   if (passage->ended) co_return Went();
   if (!sound) co_return not_it("its record fails its seal");
@@ -209,9 +214,7 @@ Task<void> BlockStore::Impl::VerifyPassage(PassagePtr passage) {
   const RecordId record = passage->held.record;
   const Record r = tree_.record(record);
   const ArenaSpace& arena = slots_.arena();
-  std::vector<std::byte> trailer(RoundUp(TrailerBoundBytes(r.body_bytes, r.part_count()), 8));
-  LoadWords(words_, arena.slot(passage->place) + TrailerOffset(r.body_bytes, arena.geometry().alignment),
-            trailer);
+  const std::vector<std::byte> trailer = TrailerAt(passage->place, r);
   const auto seal = CheckSeal(trailer);
   bool sound = seal && IsSealOf(r, *seal) && seal->segment_count() == passage->segments.size();
   const Place place = passage->place;

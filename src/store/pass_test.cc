@@ -16,8 +16,7 @@ constexpr std::int64_t kLeaseUs = 60'000'000;
 
 class PassTest : public BlockStoreTest {
  protected:
-  // Blocks of six segments on flash, four at most in memory, and none read to stay there at the first asking.
-  void Begin(Promotion promote = Promotion::kSecondHit, std::uint64_t blocks = 12) {
+  static TestStoreOptions With(Promotion promote) {
     TestStoreOptions options;
     options.store.max_blocks = 4;
     options.store.max_lower_blocks = 4096;
@@ -26,7 +25,11 @@ class PassTest : public BlockStoreTest {
     options.flash.emplace();
     options.flash->region_bytes = 2u << 20;
     options.flash->devices.push_back({"flash0", 32u << 20});
-    Make(options);
+    return options;
+  }
+  // Blocks of six segments on flash, four at most in memory, and none read to stay there at the first asking.
+  void Begin(Promotion promote = Promotion::kSecondHit, std::uint64_t blocks = 12) {
+    Make(With(promote));
     for (std::uint64_t n = 0; n < blocks; ++n) {
       ASSERT_EQ(Put(n, n == 0 ? std::nullopt : std::optional(n - 1), kBlock), State::kPublished);
       t->Settle();
@@ -250,17 +253,9 @@ TEST_F(PassTest, AReportOfABlockThatIsNotInMemoryHarmsNobody) {
 // Parts whose borders lie inside of units: what is read for one of them has a share of its neighbours'.
 TEST_F(PassTest, P1WhatADeviceReadsWrongForOneRankHarmsNoOther) {
   constexpr std::uint64_t kPartBytes = 70'000;
-  TestStoreOptions options;
-  options.store.max_blocks = 4;
-  options.store.max_lower_blocks = 4096;
-  options.store.read_ahead_bytes = 0;
-  options.store.lower.promote = Promotion::kSecondHit;
-  options.flash.emplace();
-  options.flash->region_bytes = 2u << 20;
-  options.flash->devices.push_back({"flash0", 32u << 20});
   NamespaceSpec spec = OneGroup("ranks");
   spec.groups[0].part_bytes = {kPartBytes, kPartBytes, kPartBytes, kPartBytes};
-  Make(options, spec);
+  Make(With(Promotion::kSecondHit), spec);
   for (std::uint64_t n = 0; n < 8; ++n) {
     std::vector<PartWrite> parts;
     for (std::uint16_t rank = 0; rank < 4; ++rank) {

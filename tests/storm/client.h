@@ -63,6 +63,7 @@ class Client {
   std::uint32_t MatchChain(std::uint32_t ns, std::span<const BlockCode> chain);
 
   // ---- leases ----
+  LeasePtr NoteLease(const Call& call, std::uint32_t ns);
   void AcquireSome();
   void AcquireChain(std::uint32_t ns, const std::vector<BlockCode>& chain);
   void HoldChain();

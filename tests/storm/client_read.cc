@@ -203,12 +203,7 @@ void Client::ReadSegments() {
     asked.emplace_back(block, range);
     call->names.push_back({KeyOf(ns, code), block.group, segments});
   }
-  auto lease = std::make_shared<LeaseNote>();
-  lease->caller = caller_;
-  lease->ns = ns;
-  lease->deadline = world.scheduler().clock().Now().PlusUs(call->duration_us);
-  lease->cuts = world.Cuts();
-  lease->boot = world.boots();
+  const LeasePtr lease = NoteLease(*call, ns);
   call->answered = [&world, lease](Call& answer) {
     if (answer.lost || !answer.status.ok() || answer.value == 0) return;
     lease->id = answer.value;
@@ -315,6 +310,17 @@ void Client::ReadSlowly() {
 
 // ---- leases ----------------------------------------------------------------------------------------------
 
+// Of one that is about to be asked for.
+LeasePtr Client::NoteLease(const Call& call, std::uint32_t ns) {
+  auto lease = std::make_shared<LeaseNote>();
+  lease->caller = caller_;
+  lease->ns = ns;
+  lease->deadline = world_.scheduler().clock().Now().PlusUs(call.duration_us);
+  lease->cuts = world_.Cuts();
+  lease->boot = world_.boots();
+  return lease;
+}
+
 void Client::AcquireSome() {
   std::uint32_t ns = SomeNamespace();
   if (Attach(ns)) AcquireChain(ns, ChainOf(SomeCode()));
@@ -341,12 +347,7 @@ void Client::AcquireChain(std::uint32_t ns, const std::vector<BlockCode>& chain)
   if (blocks.empty()) return;
   static constexpr std::int64_t kUs[] = {50, 2'000, 100'000, 5'000'000, 60'000'000};
   call->duration_us = kUs[world.random().Below(5)];
-  auto lease = std::make_shared<LeaseNote>();
-  lease->caller = caller_;
-  lease->ns = ns;
-  lease->deadline = world.scheduler().clock().Now().PlusUs(call->duration_us);
-  lease->cuts = world.Cuts();
-  lease->boot = world.boots();
+  const LeasePtr lease = NoteLease(*call, ns);
   Moment since = world.model().Now();
   call->answered = [&world, lease, blocks, since](Call& answer) {
     if (answer.lost || !answer.status.ok() || answer.value == 0) return;
@@ -375,12 +376,7 @@ void Client::HoldChain() {
   call->keys = KeysOf(ns, chain);
   static constexpr std::int64_t kUs[] = {50, 2'000, 100'000, 5'000'000, 60'000'000};
   call->duration_us = kUs[world.random().Below(5)];
-  auto lease = std::make_shared<LeaseNote>();
-  lease->caller = caller_;
-  lease->ns = ns;
-  lease->deadline = world.scheduler().clock().Now().PlusUs(call->duration_us);
-  lease->cuts = world.Cuts();
-  lease->boot = world.boots();
+  const LeasePtr lease = NoteLease(*call, ns);
   call->answered = [&world, lease, chain, ns](Call& answer) {
     if (answer.lost || !answer.status.ok()) return;
     lease->id = answer.value;
