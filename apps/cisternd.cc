@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "command_line.h"
-#include "door/socket_path.h"
+#include "wire/socket_path.h"
 #include "node/node.h"
 
 namespace cistern {
@@ -68,7 +68,7 @@ int Run(int argc, const char* const* argv) {
     if (const Setting* setting = FindNodeSetting(name); setting->clear != nullptr) setting->clear(options);
   }
   for (const auto& [name, text] : given) (void)SetNodeOption(options, name, name, text);
-  if (options.socket.empty()) options.socket = DefaultSocketPath();
+  if (options.socket.empty()) options.socket = wire::DefaultSocketPath();
 
   // Taken by this thread alone: blocked before the node's threads start, so that they inherit it.
   sigset_t signals;

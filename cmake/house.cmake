@@ -12,9 +12,14 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
 
+# The compiler cache lies where the user's caches are and knows sources by their path within the tree: a fresh
+# clone, a worktree and a mutant's copy compile what differs and nothing else. What a source includes it learns from
+# the compiler (CCACHE_DEPEND), not from a preprocessor's run of its own; a precompiled header it knows by the sum
+# beside it (cmake/precompiled.cmake), and no source asks for the time of its compilation.
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
+    CCACHE_PCH_EXTSUM=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
 endif()
 
 add_compile_options(-Wall -Wextra -Wno-missing-field-initializers -Wshadow -Wnon-virtual-dtor -Werror)
@@ -26,20 +31,22 @@ endif()
 if(CISTERN_SANITIZE)
   add_compile_options(-fsanitize=${CISTERN_SANITIZE} -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${CISTERN_SANITIZE})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    add_compile_options(-fno-sanitize-recover=undefined)  # what is undefined fails its test
+    add_link_options(-fuse-ld=lld)
+  endif()
   if(CISTERN_SANITIZE MATCHES thread AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     add_compile_options(-Wno-tsan)  # it sees no fences: tests with threads use words that need none
   endif()
 endif()
-if(CISTERN_FUZZ)
-  add_compile_options(-fsanitize=fuzzer-no-link)
-endif()
+include(cmake/precompiled.cmake)
 
 # All unit tests and all fuzzers, for the builds that want no more than them.
 add_custom_target(unit_tests)
 add_custom_target(fuzzers)
 
 # cistern_arrows(FOLDER OUT): the folders that FOLDER may stand on, from src/ARROWS. An arrow to one
-# header of a folder (door/protocol.h) allows that include and links nothing.
+# header of a folder (wire/protocol.h) allows that include and links nothing.
 function(cistern_arrows folder out)
   file(STRINGS ${PROJECT_SOURCE_DIR}/src/ARROWS lines REGEX "^${folder}:")
   string(REGEX REPLACE "^${folder}: *" "" lines "${lines}")
@@ -51,10 +58,9 @@ endfunction()
 # What a folder needs from outside; everything else is Cistern's own.
 set(CISTERN_LIBS_base spdlog::spdlog Threads::Threads)
 set(CISTERN_LIBS_io PkgConfig::LIBURING)
-set(CISTERN_LIBS_store Boost::headers)
+set(CISTERN_LIBS_catalog Boost::headers)
 set(CISTERN_LIBS_node Boost::json)
 set(CISTERN_LIBS_workload Boost::headers Boost::json)
-set(CISTERN_LIBS_endpoint CURL::libcurl Boost::json)
 
 # Tests compile in less than half the time with -O0, and in three fifths to five sixths with -O1; what is tested keeps
 # its own.
@@ -64,10 +70,16 @@ function(cistern_test_options target)
   else()
     target_compile_options(${target} PRIVATE -O1)
   endif()
+  cistern_precompiled(${target} test)
 endfunction()
 
+# cistern_folder(FOLDER [PARENT LIBRARY...]): the folder of src/, or of PARENT, where LIBRARY... stand for its arrows.
 function(cistern_folder folder)
-  set(dir ${PROJECT_SOURCE_DIR}/src/${folder})
+  set(parent ${PROJECT_SOURCE_DIR}/src)
+  if(ARGC GREATER 1)
+    set(parent ${ARGV1})
+  endif()
+  set(dir ${parent}/${folder})
   file(GLOB all CONFIGURE_DEPENDS ${dir}/*.cc)
   set(tests ${all})
   set(fuzzers ${all})
@@ -103,8 +115,18 @@ function(cistern_folder folder)
     set(scope INTERFACE)
   endif()
   target_include_directories(cistern_${folder} ${scope}
-    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
-  target_link_libraries(cistern_${folder} ${scope} ${below} ${CISTERN_LIBS_${folder}})
+    $<BUILD_INTERFACE:${parent}> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
+  set(given ${ARGN})
+  list(POP_FRONT given)
+  target_link_libraries(cistern_${folder} ${scope} ${below} ${CISTERN_LIBS_${folder}} ${given})
+  if(all)
+    cistern_precompiled(cistern_${folder} standard)
+  endif()
+  # What -fsanitize=fuzzer-no-link instruments, in the folders that have a fuzzer and in what all stand on.
+  if(CISTERN_FUZZ AND all AND (fuzzers OR folder MATCHES "^(base|record)$"))
+    target_compile_options(cistern_${folder} PRIVATE
+      -fsanitize-coverage=inline-8bit-counters,indirect-calls,trace-cmp,pc-table)
+  endif()
   if(tests AND BUILD_TESTING)
     add_executable(${folder}_test ${tests})
     target_link_libraries(${folder}_test PRIVATE cistern_${folder} GTest::gmock GTest::gtest_main)
@@ -113,7 +135,7 @@ function(cistern_folder folder)
       string(APPEND environment "\\;CISTERN_TEST_SEEDS=1")
     endif()
     gtest_discover_tests(${folder}_test DISCOVERY_MODE PRE_TEST TEST_PREFIX ${folder}/
-      PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT ${environment})
+      PROPERTIES LABELS unit TIMEOUT 1200 ENVIRONMENT ${environment})
     add_dependencies(unit_tests ${folder}_test)
     cistern_test_options(${folder}_test)
   endif()
@@ -128,8 +150,11 @@ function(cistern_folder folder)
       add_executable(${name} ${source})
       target_link_libraries(${name} PRIVATE cistern_${folder} -fsanitize=fuzzer)
       add_dependencies(fuzzers ${name})
-      add_test(NAME fuzz/${name} COMMAND ${name} -runs=20000 -seed=1 -artifact_prefix=${CMAKE_BINARY_DIR}/${name}-)
-      set_tests_properties(fuzz/${name} PROPERTIES LABELS fuzz TIMEOUT 300)
+      set(artifacts -artifact_prefix=${CMAKE_BINARY_DIR}/${name}-)
+      add_test(NAME fuzz/${name} COMMAND ${name} -runs=5000 -seed=1 ${artifacts})
+      set_tests_properties(fuzz/${name} PROPERTIES LABELS fuzz TIMEOUT 1200)
+      add_test(NAME fuzz/${name}/long COMMAND ${name} -runs=20000 -seed=1 ${artifacts})
+      set_tests_properties(fuzz/${name}/long PROPERTIES LABELS fuzz-long TIMEOUT 1200)
     endforeach()
   endif()
 endfunction()

@@ -52,8 +52,8 @@ function(cistern_package)
   if(BUILD_TESTING AND NOT CISTERN_SANITIZE AND EXISTS ${PROJECT_SOURCE_DIR}/examples/CMakeLists.txt)
     add_test(NAME package/example COMMAND ${CMAKE_COMMAND}
       -D BUILD=${PROJECT_BINARY_DIR} -D EXAMPLES=${PROJECT_SOURCE_DIR}/examples
-      -D COMPILER=${CMAKE_CXX_COMPILER} -D LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}
+      -D COMPILER=${CMAKE_CXX_COMPILER}
       -P ${PROJECT_SOURCE_DIR}/cmake/package_test.cmake)
-    set_tests_properties(package/example PROPERTIES LABELS package TIMEOUT 300)
+    set_tests_properties(package/example PROPERTIES LABELS package TIMEOUT 1200)
   endif()
 endfunction()

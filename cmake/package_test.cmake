@@ -11,6 +11,6 @@ function(step)
 endfunction()
 step(${CMAKE_COMMAND} --install ${BUILD} --prefix ${prefix})
 step(${CMAKE_COMMAND} -G Ninja -S ${EXAMPLES} -B ${BUILD}/package/build -D CMAKE_PREFIX_PATH=${prefix}
-  -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER} -D CMAKE_BUILD_TYPE=Release)
+  -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_BUILD_TYPE=Release)
 step(${CMAKE_COMMAND} --build ${BUILD}/package/build)
 step(${CMAKE_CTEST_COMMAND} --test-dir ${BUILD}/package/build --output-on-failure --no-tests=error)

@@ -39,7 +39,7 @@ inline std::vector<std::byte> BodyOf(std::uint64_t number, std::size_t bytes) {
 
 // Waits for the event; a watchdog ends a test that waits in vain.
 inline void Until(const std::function<bool()>& so) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(5);
   while (!so()) {
     ASSERT_LT(std::chrono::steady_clock::now(), end) << "the watchdog barks";
     std::this_thread::yield();
@@ -80,6 +80,7 @@ class RealNode {
     ConnectOptions options;
     options.socket = options_.socket;
     options.owner = owner;
+    options.deadline_us = 60'000'000;
     return options;
   }
   Store Connect(const OwnerToken& owner = {}) const {

@@ -33,8 +33,9 @@ class DevTest(unittest.TestCase):
             self.assertIn(f"'{wrong}'; nearest: {right}", ran.stderr)
 
     def test_an_unknown_option_is_wrong_usage(self) -> None:
-        for arguments in (("test", "--slow"), ("fmt", "--chek"), ("clean", "--everything"), ("fuzz", "--minutes"),
-                          ("fuzz", "--seconds", "0"), ("storm", "--kill", "many"), ("test", "store/"), ()):
+        for arguments in (("test", "--slow"), ("test", "--quick", "--all"), ("test", "store/"), ("fmt", "--chek"),
+                          ("clean", "--everything"), ("fuzz", "--minutes"), ("fuzz", "--seconds", "0"),
+                          ("storm", "--kill", "many"), ()):
             ran = dev(*arguments)
             self.assertEqual(ran.returncode, 2, arguments)
             self.assertNotEqual(ran.stderr, "", arguments)

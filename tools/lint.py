@@ -268,21 +268,41 @@ def check_cycles(tree: Tree) -> Iterator[Finding]:
     for source in tree.cpp():
         ways = [f"src/{w}" for _, _, w in source.includes] + [f"include/{w}" for _, _, w in source.includes]
         graph[source.path] = [w for w in ways if w in paths]
-    done: set[str] = set()
+    for ring in rings(graph):
+        yield Finding(ring[0], 1, "include cycle: " + " -> ".join(ring))
 
-    def walk(at: str, trail: list[str]) -> Iterator[Finding]:
-        if at in trail:
-            ring = [*trail[trail.index(at) :], at]
-            yield Finding(at, 1, "include cycle: " + " -> ".join(ring))
-            return
-        if at in done:
-            return
-        for to in graph[at]:
-            yield from walk(to, [*trail, at])
-        done.add(at)
 
-    for path in sorted(graph):
-        yield from walk(path, [])
+def check_import_cycles(tree: Tree) -> Iterator[Finding]:
+    """No Python module imports itself, by whatever way round: imports at the top, in functions and under
+    TYPE_CHECKING count. Not covered: the package that an import of its module runs first, stubs (.pyi), names given
+    to importlib."""
+    graph: dict[str, list[str]] = {}
+    paths = {s.path for s in tree.sources if s.path.endswith(".py")}
+    for source in tree.sources:
+        if source.path in paths:
+            targets = [module_path(tree, source, name) for _, name in python_imports(source)]
+            graph[source.path] = sorted({path for path in targets if path in paths and path != source.path})
+    for ring in rings(graph):
+        yield Finding(ring[0], 1, "import cycle: " + " -> ".join(ring))
+
+
+def check_engine_imports(tree: Tree) -> Iterator[Finding]:
+    """python/cistern/ has three layers: its own modules; engine/, which is the same for all engines; and a package for
+    each engine, of the engine's name. None imports of a later one, or of the engine itself: cistern.engine imports
+    neither vllm nor cistern.vllm."""
+    room = "python/cistern/"
+    ours = [s for s in tree.sources if s.path.startswith(room) and s.path.endswith(".py")]
+    folders = {source.path.removeprefix(room).split("/")[0] for source in ours if source.path.count("/") > 2}
+    engines = folders - {"engine"}
+    for source in ours:
+        inside = source.path.removeprefix(room).split("/")
+        layer = inside[0] if len(inside) > 1 else ""
+        forbidden = engines - {layer} | ({"engine"} if layer == "" else set())
+        for line, name in python_imports(source):
+            words = name.split(".")
+            if (words[0] in engines and words[0] != layer) or (words[0] == "cistern" and words[1:2] and
+                                                               words[1] in forbidden):
+                yield Finding(source.path, line, f"{room}{layer or '*.py'} must not import {name}")
 
 
 def check_lengths(tree: Tree) -> Iterator[Finding]:
@@ -300,8 +320,115 @@ def check_lengths(tree: Tree) -> Iterator[Finding]:
                               lines > FUNCTION_STOP)
 
 
+def check_rules(tree: Tree) -> Iterator[Finding]:
+    """docs/rules.md lists the tests that attack each promise and rule, a bullet each, which begins with the test's name
+    in backquotes. Each one exists; a test that is named after a rule and not listed is a warning."""
+    path = "docs/rules.md"
+    if not (tree.root / path).is_file():
+        return
+    lines = (tree.root / path).read_text(encoding="utf-8").splitlines()
+    tests, patterns = tests_of(tree)
+    listed = set()
+    for number, line in enumerate(lines, 1):
+        if m := re.match(r"- `([^`]+)`", line):
+            listed.add(m[1])
+            if m[1] not in tests and not any(re.fullmatch(p, m[1]) for p in patterns):
+                yield Finding(path, number, f"there is no test {m[1]}")
+    for name, (source, line) in tests.items():
+        if re.search(r"\.(?:R\d+|P\d|Promise\d)[A-Z]", name) and name not in listed:
+            yield Finding(source, line, f"{name} is named after a rule and {path} does not list it", False)
+
+
 CHECKS = (check_arrows, check_public_headers, check_there, check_spdx, check_pragma_once, check_conditions,
-          check_sleeps, check_confined, check_cycles, check_lengths)
+          check_sleeps, check_confined, check_cycles, check_import_cycles, check_engine_imports, check_lengths,
+          check_rules)
+
+
+# ------------------------------------------------------------------------------------ includes and imports
+
+
+def rings(graph: dict[str, list[str]]) -> Iterator[list[str]]:
+    """Cycles of a graph, each with its first node again at the end."""
+    done: set[str] = set()
+
+    def walk(at: str, trail: list[str]) -> Iterator[list[str]]:
+        if at in trail:
+            yield [*trail[trail.index(at) :], at]
+            return
+        if at in done:
+            return
+        for to in graph[at]:
+            yield from walk(to, [*trail, at])
+        done.add(at)
+
+    for node in sorted(graph):
+        yield from walk(node, [])
+
+
+def python_imports(source: Source) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of each import, wherever it stands; of `from a import b` it is a.b. Relative ones are made
+    absolute from python/."""
+    try:
+        nodes = list(ast.walk(ast.parse(source.text)))
+    except SyntaxError:
+        return
+    here = source.path.removeprefix("python/").split("/")[:-1]
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, one.name) for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = here[: len(here) - node.level + 1] if node.level else []
+            words = [*package, *(node.module.split(".") if node.module else [])]
+            yield from ((node.lineno, ".".join([*words, one.name])) for one in node.names)
+
+
+def module_path(tree: Tree, source: Source, name: str) -> str | None:
+    """The file of a module, or of the module that has this name: under python/, or beside a file that is no part of
+    the package."""
+    beside = [] if source.path.startswith("python/cistern/") else [os.path.dirname(source.path)]
+    words = name.split(".")
+    for count in range(len(words), 0, -1):
+        for folder in ["python", *beside]:
+            path = "/".join([folder, *words[:count]]).lstrip("/")
+            for file in (f"{path}.py", f"{path}.pyi", f"{path}/__init__.py"):
+                if (tree.root / file).is_file():
+                    return file
+    return None
+
+
+# ------------------------------------------------------------------------------------ tests
+
+
+CPP_TEST = re.compile(r"^TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.MULTILINE)
+PYTHON_TEST = re.compile(r"^[ \t]*(?:async )?def (test_\w+)", re.MULTILINE)
+
+
+def tests_of(tree: Tree) -> tuple[dict[str, tuple[str, int]], list[str]]:
+    """Tests by name, each with its file and line, and patterns of the names that CMake gives to programs. Of a C++ test
+    it is ctest's name (without instance and parameter), of a Python test FILE::NAME, of a planted bug mutants/NAME, of
+    a fuzzer fuzz/NAME."""
+    tests: dict[str, tuple[str, int]] = {}
+    patterns: list[str] = []
+    prefixes: dict[str, str] = {}  # of the test programs outside src/
+    for source in tree.sources:
+        if source.path.endswith("CMakeLists.txt"):
+            if m := re.search(r"TEST_PREFIX ([^\s)]+)", source.text):
+                prefixes[os.path.dirname(source.path)] = m[1]
+            for name in re.findall(r"add_test\(NAME ([^\s)]+)", source.text):
+                patterns.append(re.sub(r"\\\$\\\{\w+\\\}", r"\\w+", re.escape(name)))
+    for source in tree.sources:
+        if source.path.endswith("_test.cc"):
+            prefix = f"{source.folder}/" if source.folder else prefixes.get(os.path.dirname(source.path), "")
+            for m in CPP_TEST.finditer(source.text):
+                tests[f"{prefix}{m[1]}.{m[2]}"] = source.path, line_of(source.text, m.start())
+        elif source.path.endswith(".py"):
+            for m in PYTHON_TEST.finditer(source.text):
+                tests[f"{source.path}::{m[1]}"] = source.path, line_of(source.text, m.start())
+        elif source.path.endswith("_fuzz.cc"):
+            tests[f"fuzz/{source.path.rsplit('/', 1)[-1].removesuffix('.cc')}"] = source.path, 1
+    for patch in (tree.root / "tests/storm/mutants").glob("*.patch"):
+        tests[f"mutants/{patch.stem}"] = patch.relative_to(tree.root).as_posix(), 1
+    return tests, patterns
 
 
 # ------------------------------------------------------------------------------------ lengths of functions

@@ -13,6 +13,7 @@ import picture
 
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 HEADER = SPDX + "#pragma once\n"
+PY = "# SPDX-License-Identifier: Apache-2.0\n"
 CLEAN = {
     "src/ARROWS": "# who may include whom\nbase:\nstore: base\ndoor: store\nclient: base door/protocol.h\n",
     "include/cistern/status.h": HEADER + "#include <string>\n",
@@ -105,6 +106,39 @@ class LintTest(unittest.TestCase):
         self.assertEqual(len(found), 1, found)
         self.assertIn("include cycle: src/store/a.h -> src/store/b.h -> src/store/a.h", found[0])
 
+    def test_import_cycle_through_functions_and_type_checking(self) -> None:
+        typed = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .plan import Plan\n"
+        self.plant({
+            "python/cistern/__init__.py": PY + "from .store import Store\n",
+            "python/cistern/store.py": PY + "from . import _native\nimport json\n",
+            "python/cistern/_native.pyi": PY + "from .store import Store\n",
+            "python/cistern/engine/plan.py": PY + "from .. import Store\nfrom . import orders\n",
+            "tests/engine/harness.py": PY + "from cistern.engine import plan\n",
+            "tests/engine/test_a.py": PY + "from harness import Node\n",
+        })
+        self.assertEqual(self.found("python/cistern/engine/orders.py", PY), [])
+        for text in (typed, "def f():\n    from cistern.engine.plan import Plan\n", "import cistern.engine.plan\n"):
+            found = self.found("python/cistern/engine/orders.py", PY + text)
+            self.assertEqual(len(found), 1, found)
+            self.assertIn("import cycle: python/cistern/engine/orders.py -> python/cistern/engine/plan.py", found[0])
+        self.plant({"python/cistern/engine/orders.py": PY})
+        found = self.found("tests/engine/harness.py", PY + "import test_a\n")
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("tests/engine/harness.py -> tests/engine/test_a.py", found[0])
+
+    def test_engine_importing_vllm_in_any_form(self) -> None:
+        self.plant({"python/cistern/vllm/__init__.py": PY, "python/cistern/sglang/__init__.py": PY,
+                    "python/cistern/engine/__init__.py": PY, "python/cistern/__init__.py": PY})
+        plan, scheduler = "python/cistern/engine/plan.py", "python/cistern/vllm/scheduler.py"
+        for text in ("import vllm\n", "from vllm.config import VllmConfig\n", "from ..vllm import versions\n",
+                     "from .. import vllm\n", "import cistern.vllm.versions\n", "def f():\n    import vllm.v1\n"):
+            self.expect(plan, PY + text, "python/cistern/engine must not import")
+        self.plant({plan: PY + "from .. import Store\nimport torch\n"})
+        self.assertEqual(self.found(scheduler, PY + "import vllm\nfrom ..engine.plan import Plan\n"), [])
+        self.expect(scheduler, PY + "from ..sglang import radix\n", "must not import cistern.sglang.radix")
+        self.plant({scheduler: PY})
+        self.expect("python/cistern/store.py", PY + "from .engine import plan\n", "must not import cistern.engine.plan")
+
     def test_a_long_file_is_said_and_a_longer_one_stops(self) -> None:
         self.expect("src/store/a.cc", SPDX + "int a;\n" * 700, "warning: 701 lines")
         self.expect("src/store/a.cc", SPDX + "int a;\n" * 1500, "a.cc:1: 1501 lines")
@@ -123,6 +157,30 @@ class LintTest(unittest.TestCase):
         self.assertEqual(list(lint.cpp_functions(code)),
                          [("A", 2, 4), ("ok", 7, 7), ("F", 9, 13), ("operator==", 16, 17),
                           ("Run", 18, 19), ("Other", 21, 22)])
+
+    def test_rules_naming_a_test_that_is_not_there(self) -> None:
+        test = "TEST_F(StoreTest, R1Torn) {\n}\nTEST(StoreTest,\n     Other) {\n}\n"
+        self.plant({
+            "src/store/store_test.cc": SPDX + test,
+            "src/store/ring_fuzz.cc": SPDX,
+            "tests/whole/CMakeLists.txt": PY + "gtest_discover_tests(a TEST_PREFIX whole/)\n"
+                                               "add_test(NAME kill/${loop} a)\n",
+            "tests/whole/a_test.cc": SPDX + "TEST_P(Whole, Sound) {\n}\n",
+            "tests/engine/test_a.py": PY + "def test_b():\n    pass\n",
+            "tests/storm/mutants/no-fence.patch": "a patch\n",
+        })
+        rules = "# Rules\n- a line of `no` test\n" + "".join(f"- `{name}`, why\n" for name in (
+            "store/StoreTest.R1Torn", "store/StoreTest.Other", "whole/Whole.Sound", "tests/engine/test_a.py::test_b",
+            "mutants/no-fence", "fuzz/ring_fuzz", "kill/epoll"))
+        self.assertEqual(self.found("docs/rules.md", rules), [])
+        for name in ("store/StoreTest.R1Gone", "whole/StoreTest.R1Torn", "mutants/gone", "fuzz/gone", "kill",
+                     "tests/engine/test_a.py::test_c"):
+            self.expect("docs/rules.md", rules + f"- `{name}`\n", f"rules.md:10: there is no test {name}")
+
+    def test_a_test_of_a_rule_that_rules_do_not_list(self) -> None:
+        self.plant({"docs/rules.md": "# Rules\n"})
+        self.expect("src/store/a_test.cc", SPDX + "TEST(A, R10Gone) {\n}\n", "a_test.cc:2: warning: store/A.R10Gone")
+        self.assertEqual(self.found("src/store/a_test.cc", SPDX + "TEST(A, Rest) {\n}\n"), [])
 
     def test_the_picture_is_svg_with_every_folder(self) -> None:
         tree = lint.read_tree(self.root)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the vLLM connector gives and costs, on a real vLLM with the model of the tests. Once `./dev test engine` has
-installed one: `PYTHONPATH=build/release/python .cache/venv-engine/bin/python bench/engine/measure.py --help`.
+installed one: `PYTHONPATH=build/release/python ~/.cache/cistern/engine-*/bin/python bench/engine/measure.py --help`.
 
     first    first token of 4,096 tokens that are known against computing them, median of 5; the same after kill -9
              and restart of node and engine

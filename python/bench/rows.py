@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the package's calls cost from Python, against a node of its own: rows.py [--json]
+"""Costs of the package's calls from Python, against a node of its own: rows.py [--json]
 
 Each row's limit is measured in the same run: an empty call for the calls, memcpy (NumPy) for the bytes. Nothing
 here asserts a time.

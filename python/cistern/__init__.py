@@ -5,7 +5,7 @@
 
     store = cistern.Store.connect()                       # or Store.open(): the node in this process
     namespace = store.attach(cistern.NamespaceSpec({"model": "m", "dtype": "bf16"}))
-    store.put(namespace, key, data, parent=None)          # a block of KV below its parent
+    store.put(namespace, key, data, parent=None)          # a block of KV; None: it is the first
     data = store.get(namespace, key)                      # its exact bytes, or None
 
 An engine uses match, acquire, read, write and publish, or `Transfers` to move whole pages in the background;

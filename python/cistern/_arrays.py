@@ -4,16 +4,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from .store import _shape_error
+from .errors import Invalid
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from .store import Lease, View
+    from . import _native
+
+
+class Lease(Protocol):
+    """The lease of an array's memory."""
+
+    def check(self) -> None:
+        """Raises LeaseLapsed once it has ended."""
 
 
 class LeasedArray(np.ndarray[Any, np.dtype[Any]]):
@@ -72,17 +79,22 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def leased(view: View, dtype: npt.DTypeLike, shape: tuple[int, ...] | None) -> LeasedArray:
+def leased(view: _native.View, lease: Lease, dtype: npt.DTypeLike, shape: tuple[int, ...] | None) -> LeasedArray:
     """As View.numpy()."""
     kind = np.dtype(dtype)
     if kind.itemsize == 0 or view.nbytes % kind.itemsize != 0:
         raise _shape_error(view.nbytes, kind, shape)
-    flat = np.frombuffer(memoryview(view._native), dtype=kind)
+    flat = np.frombuffer(memoryview(view), dtype=kind)
     if shape is not None:
         try:
             flat = flat.reshape(shape)
         except ValueError:
             raise _shape_error(view.nbytes, kind, shape) from None
     array = flat.view(LeasedArray)
-    array._lease = view.lease
+    array._lease = lease
     return array
+
+
+def _shape_error(nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> Invalid:
+    asked = "" if shape is None else f" in shape {shape}"
+    return Invalid(f"a view of {nbytes} bytes as {dtype}{asked}: the sizes differ")

@@ -40,7 +40,7 @@ from .transfers import Transfers as BlockingTransfers
 _T = TypeVar("_T")
 
 _LOOK_AGAIN_S = 0.05
-"""Of a call past its deadline that the node may still be letting go of."""
+"""Pause between looks at a call past its deadline, of whose buffers the node may still be letting go."""
 
 
 async def connect(
@@ -97,7 +97,7 @@ class Store(Handle):
             self._loop.remove_reader(self._fd)
 
     async def _wait(self, pending: _native.Pending[_T], deadline_us: int) -> None:
-        """Until the answer is there, or will not come."""
+        """Waits until the answer is there, or will not come."""
         self._loop.add_reader(self._fd, self._arrived)
         look_in_s = deadline_us / 1e6
         while not pending.ready():
@@ -114,7 +114,7 @@ class Store(Handle):
         return pending.finish()
 
     async def _move(self, begin: Callable[[], _native.Pending[_T]], deadline_us: int) -> _T:
-        """Of calls that copy bytes when they begin, and may when they finish."""
+        """The answer of a call that copies bytes when it begins, and may when it finishes."""
         pending = await asyncio.to_thread(begin)
         if pending.ready() and pending.id == 0:  # answered at once
             return pending.finish()

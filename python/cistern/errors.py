@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call says when it gives no answer: ten codes, each telling what the caller does next.
+"""Codes of a call that gives no answer: ten, each telling what the caller does next.
 
 A miss is no error: it stands in an answer as `Code.MISS`, `None` or a count. The exceptions here are for what
 the caller has to act on; their text names the thing, its value and its limit.
@@ -27,7 +27,7 @@ class Code(enum.IntEnum):
 
 
 class State(enum.IntEnum):
-    """What became of one part that was written; `states` of an answer hold one byte of this a part."""
+    """State of one written part; `states` of an answer hold one byte of this a part."""
 
     NONE = 0  # not written: its outcome says why
     PUBLISHED = 1  # visible now

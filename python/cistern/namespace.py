@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may share with whom."""
+"""Namespaces: who may share with whom."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Group:
     name: str
     """Printable, 1 to 64 bytes."""
     reach: Literal["full", "window"] = "full"
-    """Which tokens before a position its KV is needed for: all, or the last `window_tokens`."""
+    """Tokens before a position for which its KV is needed: all, or the last `window_tokens`."""
     window_tokens: int = 0
     """For reach="window": at least 1. Not part of the identity."""
     part_bytes: Sequence[int] = ()
@@ -44,4 +44,4 @@ class NamespaceSpec:
     "selective:N" (after its N-th use). Empty: as the namespace's users said last, or else as the node has it. Not part
     of the identity; it holds from then on for whoever uses the namespace, also after a restart."""
     flash_admit: str = ""
-    """Which blocks: "all", or "second-hit" (used after they were put); otherwise as flash_write."""
+    """Blocks that are written: "all", or "second-hit" (used after they were put); otherwise as flash_write."""

@@ -23,11 +23,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, overload
 
 from . import _native
-from .errors import Invalid, LeaseLapsed
+from .errors import LeaseLapsed
 from .namespace import NamespaceSpec
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
     from typing_extensions import Buffer
 
@@ -44,7 +43,7 @@ class SupportsDlpack(Protocol):
 AnyBuffer: TypeAlias = "Buffer | SupportsDlpack"
 
 DEADLINE_US = 10_000_000
-"""Of a call that gives none: serves people and batch jobs; an engine gives its own."""
+"""Deadline of a call that gives none, for people and batch jobs; an engine gives its own."""
 NO_WORTH_LIMIT = (1 << 63) - 1
 MAX_LEASE_US = 60_000_000
 
@@ -115,7 +114,7 @@ class Namespace:
 class MatchRun(NamedTuple):
     blocks: int
     where: str
-    """"memory", or the tier below that has it: "flash"."""
+    """"memory", or the lower tier that has it: "flash"."""
     ready_in_us: int
     """About how long until all of them could be in memory, if asked for now; 0 for those that are."""
 
@@ -126,14 +125,14 @@ class MatchResult(NamedTuple):
     runs: tuple[MatchRun, ...]
     """From block 0 on; their counts add up to `blocks`."""
     hold: Lease | None
-    """With hold_us: keeps what matched, and its ancestors, where they are. It has no views."""
+    """The lease of the matched blocks and their ancestors, with hold_us. It has no views."""
 
 
 class ReadResult(NamedTuple):
     leading_hits: int
     """Blocks before the first that was not a hit."""
     outcomes: bytes
-    """A Code a block: OK, MISS, INVALID; of blocks below memory also TOO_LATE, and BUSY where there was no room to
+    """A Code a block: OK, MISS, INVALID; of blocks in a lower tier also TOO_LATE, and BUSY where there was no room to
     fetch them into. Where it is not Code.OK the destination holds anything."""
 
 
@@ -143,7 +142,7 @@ class WriteResult(NamedTuple):
     states: bytes
     """A State a part."""
     message: str
-    """Of the first that is not ok; otherwise empty."""
+    """Message of the first part that is not ok; otherwise empty."""
 
 
 class Range:
@@ -194,7 +193,7 @@ class View:
         where the bytes are no whole number of items, or not the shape's."""
         from . import _arrays
 
-        return _arrays.leased(self, dtype, shape)
+        return _arrays.leased(self._native, self.lease, dtype, shape)
 
     def tobytes(self) -> bytes:
         """A copy. Raises LeaseLapsed where the lease ended before the copy was complete."""
@@ -291,7 +290,7 @@ def _state(text: str) -> dict[str, Any]:
 
 
 class Handle:
-    """What a Store and a cistern.aio.Store have in common."""
+    """The common part of a Store and a cistern.aio.Store."""
 
     __slots__ = ("__weakref__", "_closed", "_native")
 
@@ -363,7 +362,7 @@ class Store(Handle):
         poll_us: how long core and movers poll before they sleep. loop: auto, io_uring or epoll. A wrong value
         raises Invalid that names it; a directory that another node has, Busy.
 
-        flash: below memory, a directory and how many bytes of it, or a block device and 0 for all of it, each.
+        flash: as a lower tier, a directory and how many bytes of it, or a block device and 0 for all of it, each.
         The other options are those of flash, as docs/flash.md has them: a budget or read-ahead of 0 is none.
         """
         return cls(
@@ -557,8 +556,3 @@ class Store(Handle):
     def status(self, *, deadline_us: int = DEADLINE_US) -> dict[str, Any]:
         """The node's state; docs/status.md names its fields."""
         return _state(self._native.status(deadline_us))
-
-
-def _shape_error(nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> Invalid:
-    asked = "" if shape is None else f" in shape {shape}"
-    return Invalid(f"a view of {nbytes} bytes as {dtype}{asked}: the sizes differ")

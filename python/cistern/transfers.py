@@ -17,17 +17,17 @@ from .store import DEADLINE_US, NO_WORTH_LIMIT, AnyBuffer, Handle, Keys, Namespa
 
 
 class Fragment(NamedTuple):
-    """Of page p, the bytes [address + p * stride, + bytes)."""
+    """The bytes [address + p * stride, + bytes) of each page p."""
 
     address: int
-    """Of page 0, in this process."""
+    """Address of page 0 in this process."""
     stride: int
     """From one page to the next, in bytes; at least `bytes`."""
     bytes: int
 
 
 class Pages:
-    """Where an engine's KV pages lie. The part bytes of page p are its fragments, one after the other in the
+    """Places of an engine's KV pages. The part bytes of page p are its fragments, one after the other in the
     order given: one fragment a layer where each layer has a tensor of its own (LBHNC, or K and V apart: two a
     layer), one in all where a page is contiguous (BLHNC). An engine page made of k kernel blocks is k times as
     many fragments, each with k times the stride. Padding is what no fragment covers.
@@ -73,7 +73,7 @@ class Pages:
 
     @property
     def part_bytes(self) -> int:
-        """Of one page: the sum over the fragments; what the namespace's group says of this rank's part."""
+        """Bytes of one page, the sum over the fragments: as the namespace's group says of this rank's part."""
         return self._native.part_bytes
 
     @property
@@ -90,7 +90,7 @@ class Pages:
 
 
 def _held(buffer: AnyBuffer) -> object:
-    """What keeps its memory where it is: a bytearray that is exported cannot be resized, nor a mmap closed."""
+    """An owner that keeps the memory in place: an exported bytearray cannot be resized, nor an mmap closed."""
     try:
         return memoryview(buffer)  # type: ignore[arg-type]
     except TypeError:
@@ -98,7 +98,7 @@ def _held(buffer: AnyBuffer) -> object:
 
 
 PageIds: TypeAlias = "Sequence[int] | AnyBuffer"
-"""Of int32 or int64 where it is a buffer, for example a NumPy array."""
+"""Numbers; int32 or int64 in a buffer, for example a NumPy array."""
 
 
 class Done(NamedTuple):
@@ -114,11 +114,11 @@ class Done(NamedTuple):
     """Saves: a State a block (held: State.PENDING; State.PRESENT where the block was there already, which
     needs no publish()). Loads: empty."""
     moved_bytes: int
-    """Of the blocks that are ok."""
+    """Bytes of the blocks that are ok."""
     took_us: int
     """From submit to report."""
     message: str
-    """Of the first block that is not ok and has one; otherwise empty."""
+    """Message of the first block that is not ok and has one; otherwise empty."""
 
     @property
     def ok(self) -> bool:
@@ -195,7 +195,7 @@ class Transfers:
         )
 
     def poll(self) -> list[Done]:
-        """What is done since the last poll() or wait(), oldest first; does not block. Under a microsecond
+        """Reports since the last poll() or wait(), oldest first; does not block. Under a microsecond
         where nothing is."""
         return [Done(*done) for done in self._native.poll()]
 

@@ -16,9 +16,9 @@ namespace cistern::python {
 
 namespace nb = nanobind;
 
-class Pending {
+class PendingPuts {
  public:
-  virtual ~Pending() = default;
+  virtual ~PendingPuts() = default;
   virtual std::uint64_t id() const = 0;
   virtual bool Ready() = 0;
   // Waits for the answer and gives it, or throws; once.
@@ -27,7 +27,7 @@ class Pending {
 
 // `Convert` makes the answer of Result<T>; what it holds (buffers, keys) lives as long as the call.
 template <class T, class Convert>
-class PendingOf final : public Pending {
+class PendingOf final : public PendingPuts {
  public:
   PendingOf(Ticket<T> ticket, Convert convert) : ticket_(std::move(ticket)), convert_(std::move(convert)) {}
   ~PendingOf() override {
@@ -53,7 +53,7 @@ class PendingOf final : public Pending {
   Convert convert_;
 };
 
-using PendingCall = std::unique_ptr<Pending>;
+using PendingCall = std::unique_ptr<PendingPuts>;
 
 // Calls `begin` without the GIL.
 template <class T, class Begin, class Convert>

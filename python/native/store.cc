@@ -461,10 +461,10 @@ void StoreHandle::Close() {
 }
 
 void BindStore(nb::module_& m) {
-  nb::class_<Pending>(m, "Pending")
-      .def_prop_ro("id", &Pending::id)
-      .def("ready", &Pending::Ready)
-      .def("finish", &Pending::Finish);
+  nb::class_<PendingPuts>(m, "PendingPuts")
+      .def_prop_ro("id", &PendingPuts::id)
+      .def("ready", &PendingPuts::Ready)
+      .def("finish", &PendingPuts::Finish);
   nb::class_<NamespaceHandle>(m, "Namespace").def_prop_ro("incarnation", [](const NamespaceHandle& handle) {
     return handle.ns.incarnation();
   });

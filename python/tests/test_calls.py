@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the calls remember, share, refuse and say."""
+"""The calls: their memory, sharing, refusals and messages."""
 
 from __future__ import annotations
 

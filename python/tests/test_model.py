@@ -19,7 +19,7 @@ SHARED = "shared"
 
 
 class Model:
-    """What must be there: a tree of blocks, each with its bytes."""
+    """The expected content: a tree of blocks, each with its bytes."""
 
     def __init__(self) -> None:
         self.data: dict[bytes, bytes] = {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where things lie in an arena file: header, heads, then the slots from a 2 MiB boundary on. Offsets are pure
+// Where things lie in an arena file: header, headers, then the slots from a 2 MiB boundary on. Offsets are pure
 // arithmetic; an ArenaView adds the base address of a mapping. A place is a slot's offset from the start of
 // the slots in alignment units, which is how the index, leases and completions name a record.
 //
@@ -27,31 +27,31 @@ constexpr std::uint64_t RoundUp(std::uint64_t value, std::uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// A plain value. `alignment` is 512 or 4096 and `head_count` at least 1 and at most MaxHeads(alignment).
+// A plain value. `alignment` is 512 or 4096 and `header_count` at least 1 and at most MaxHeaders(alignment).
 struct Geometry {
   std::uint32_t alignment = 4096;
-  std::uint32_t head_count = 0;
+  std::uint32_t header_count = 0;
 
-  static constexpr std::uint32_t MaxHeads(std::uint32_t alignment) {
-    return static_cast<std::uint32_t>((std::uint64_t{alignment} << 32) / kHeadSpanBytes);
+  static constexpr std::uint32_t MaxHeaders(std::uint32_t alignment) {
+    return static_cast<std::uint32_t>((std::uint64_t{alignment} << 32) / kHeaderSpanBytes);
   }
-  // The largest arena whose file takes at most `bytes`; head_count 0 when none does.
+  // The largest arena whose file takes at most `bytes`; header_count 0 when none does.
   static constexpr Geometry Within(std::uint64_t bytes, std::uint32_t alignment) {
-    std::uint64_t heads = bytes / (kHeadSpanBytes + sizeof(ChunkHead));
-    if (heads > MaxHeads(alignment)) heads = MaxHeads(alignment);
-    Geometry geometry{alignment, static_cast<std::uint32_t>(heads)};
-    while (geometry.head_count > 0 && geometry.file_bytes() > bytes) geometry.head_count--;
+    std::uint64_t headers = bytes / (kHeaderSpanBytes + sizeof(ChunkHeader));
+    if (headers > MaxHeaders(alignment)) headers = MaxHeaders(alignment);
+    Geometry geometry{alignment, static_cast<std::uint32_t>(headers)};
+    while (geometry.header_count > 0 && geometry.file_bytes() > bytes) geometry.header_count--;
     return geometry;
   }
   constexpr bool valid() const {
-    return (alignment == 512 || alignment == 4096) && head_count > 0 && head_count <= MaxHeads(alignment);
+    return (alignment == 512 || alignment == 4096) && header_count > 0 && header_count <= MaxHeaders(alignment);
   }
 
-  constexpr std::uint64_t head_offset(std::uint32_t head) const {
-    return sizeof(ArenaHeader) + std::uint64_t{head} * sizeof(ChunkHead);
+  constexpr std::uint64_t header_offset(std::uint32_t header) const {
+    return sizeof(ArenaHeader) + std::uint64_t{header} * sizeof(ChunkHeader);
   }
-  constexpr std::uint64_t slots_offset() const { return RoundUp(head_offset(head_count), kSlotsBoundary); }
-  constexpr std::uint64_t slots_bytes() const { return std::uint64_t{head_count} * kHeadSpanBytes; }
+  constexpr std::uint64_t slots_offset() const { return RoundUp(header_offset(header_count), kSlotsBoundary); }
+  constexpr std::uint64_t slots_bytes() const { return std::uint64_t{header_count} * kHeaderSpanBytes; }
   constexpr std::uint64_t file_bytes() const { return slots_offset() + slots_bytes(); }
 
   // From places to bytes of the slots and back.
@@ -59,11 +59,11 @@ struct Geometry {
   constexpr Place place(std::uint64_t slots_offset_bytes) const {
     return static_cast<Place>(slots_offset_bytes / alignment);
   }
-  constexpr std::uint32_t head_of(Place place) const {
-    return static_cast<std::uint32_t>(offset(place) / kHeadSpanBytes);
+  constexpr std::uint32_t header_of(Place place) const {
+    return static_cast<std::uint32_t>(offset(place) / kHeaderSpanBytes);
   }
   constexpr std::uint32_t unit_of(Place place) const {
-    return static_cast<std::uint32_t>(offset(place) % kHeadSpanBytes / kUnitBytes);
+    return static_cast<std::uint32_t>(offset(place) % kHeaderSpanBytes / kUnitBytes);
   }
 
   // The smallest slot: one generation's unit, and a body unit with its trailer.
@@ -84,7 +84,7 @@ struct Geometry {
 
 // What CheckPlace proved. Offsets are from the slot's start.
 struct CheckedSlot {
-  std::uint32_t first_head = 0;  // of the chunk
+  std::uint32_t first_header = 0;  // of the chunk
   std::uint64_t carve = 0;       // even, loaded with acquire before anything that the rest is made from
   std::uint64_t slot_bytes = 0;
   std::uint64_t trailer_offset = 0;
@@ -100,17 +100,17 @@ class ArenaView {
 
   const Geometry& geometry() const { return geometry_; }
   const ArenaHeader* header() const { return At<ArenaHeader>(0); }
-  // head < head_count
-  const ChunkHead* head(std::uint32_t head) const {
-    CISTERN_ASSERT(head < geometry_.head_count);
-    return At<ChunkHead>(geometry_.head_offset(head));
+  // header < header_count
+  const ChunkHeader* header(std::uint32_t header) const {
+    CISTERN_ASSERT(header < geometry_.header_count);
+    return At<ChunkHeader>(geometry_.header_offset(header));
   }
   // The place is inside the slots.
   const std::uint64_t* generation(Place place) const {
-    return &head(geometry_.head_of(place))->generations[geometry_.unit_of(place)];
+    return &header(geometry_.header_of(place))->generations[geometry_.unit_of(place)];
   }
   const DirectoryEntry* directory(Place place) const {
-    return &head(geometry_.head_of(place))->directory[geometry_.unit_of(place)];
+    return &header(geometry_.header_of(place))->directory[geometry_.unit_of(place)];
   }
   const std::byte* slot(Place place) const {
     return base_ + geometry_.slots_offset() + geometry_.offset(place);
@@ -132,7 +132,7 @@ class ArenaSpace final : public ArenaView {
   ArenaSpace(std::byte* base, Geometry geometry) : ArenaView(base, geometry) {}
 
   ArenaHeader* header() const { return const_cast<ArenaHeader*>(ArenaView::header()); }
-  ChunkHead* head(std::uint32_t number) const { return const_cast<ChunkHead*>(ArenaView::head(number)); }
+  ChunkHeader* header(std::uint32_t number) const { return const_cast<ChunkHeader*>(ArenaView::header(number)); }
   std::uint64_t* generation(Place place) const {
     return const_cast<std::uint64_t*>(ArenaView::generation(place));
   }
@@ -143,9 +143,9 @@ class ArenaSpace final : public ArenaView {
 };
 
 // Whether `slot_bytes` is a size that slots of this geometry have.
-constexpr bool IsSlotSize(const Geometry& geometry, std::uint64_t slot_bytes, std::uint64_t chunk_heads) {
+constexpr bool IsSlotSize(const Geometry& geometry, std::uint64_t slot_bytes, std::uint64_t chunk_headers) {
   return slot_bytes >= geometry.min_slot_bytes() && slot_bytes % geometry.alignment == 0 &&
-         slot_bytes <= chunk_heads * kHeadSpanBytes;
+         slot_bytes <= chunk_headers * kHeaderSpanBytes;
 }
 
 // The slot of a record with `body_bytes` at `place`, or none: not in the arena, in no chunk, in a chunk that
@@ -156,21 +156,21 @@ std::optional<CheckedSlot> CheckPlace(W& words, const ArenaView& arena, Place pl
   const Geometry& geometry = arena.geometry();
   std::uint64_t offset = geometry.offset(place);
   if (offset >= geometry.slots_bytes() || body_bytes == 0) return std::nullopt;
-  std::uint32_t head = geometry.head_of(place);
-  std::uint64_t first = words.LoadRelaxed(&arena.head(head)->part_of);
-  if (first > head) return std::nullopt;
-  const ChunkHead* chunk = arena.head(static_cast<std::uint32_t>(first));
+  std::uint32_t header = geometry.header_of(place);
+  std::uint64_t first = words.LoadRelaxed(&arena.header(header)->part_of);
+  if (first > header) return std::nullopt;
+  const ChunkHeader* chunk = arena.header(static_cast<std::uint32_t>(first));
   CheckedSlot slot;
-  slot.first_head = static_cast<std::uint32_t>(first);
+  slot.first_header = static_cast<std::uint32_t>(first);
   slot.carve = words.Load(&chunk->carve);
   if (slot.carve == 0 || slot.carve % 2 != 0) return std::nullopt;
   slot.slot_bytes = words.LoadRelaxed(&chunk->slot_bytes);
-  std::uint64_t chunk_heads = words.LoadRelaxed(&chunk->chunk_heads);
-  if (chunk_heads > geometry.head_count - first || head - first >= chunk_heads) return std::nullopt;
-  if (!IsSlotSize(geometry, slot.slot_bytes, chunk_heads)) return std::nullopt;
-  std::uint64_t within = offset - first * kHeadSpanBytes;
+  std::uint64_t chunk_headers = words.LoadRelaxed(&chunk->chunk_headers);
+  if (chunk_headers > geometry.header_count - first || header - first >= chunk_headers) return std::nullopt;
+  if (!IsSlotSize(geometry, slot.slot_bytes, chunk_headers)) return std::nullopt;
+  std::uint64_t within = offset - first * kHeaderSpanBytes;
   if (within % slot.slot_bytes != 0) return std::nullopt;
-  if (within + slot.slot_bytes > chunk_heads * kHeadSpanBytes) return std::nullopt;
+  if (within + slot.slot_bytes > chunk_headers * kHeaderSpanBytes) return std::nullopt;
   if (body_bytes > slot.slot_bytes) return std::nullopt;
   slot.trailer_offset = TrailerOffset(body_bytes, geometry.alignment);
   if (slot.trailer_offset + geometry.alignment > slot.slot_bytes) return std::nullopt;

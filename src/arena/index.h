@@ -98,7 +98,7 @@ std::optional<Found> FindEntry(W& words, const IndexView& index, const Fingerpri
       std::uint64_t place_and_bytes = words.LoadRelaxed(&entry->place_and_bytes);
       std::uint64_t rest = words.LoadRelaxed(&entry->rest);
       words.LoadFence();
-      // Reused meanwhile: the words may be of two entries, so take it for gone.
+      // The entry was reused during the loads: the words may be of two entries, so it counts as absent.
       if (words.Load(&entry->fingerprint[0]) != fingerprint.words[0]) continue;
       Found found;
       found.place = static_cast<Place>(place_and_bytes >> 32);
@@ -167,8 +167,8 @@ class IndexWriter final {
     words_.StoreRelease(&index_.entry(number)->rest, Rest(found));
   }
 
-  // Says all of an entry again that stays where it is, where damage may have changed it. False, and nothing
-  // is written, where the entry is not the fingerprint's any more.
+  // Rewrites all of an entry that stays where it is, where damage may have changed it. False, and no write,
+  // where the entry is not the fingerprint's any more.
   bool Repair(std::uint64_t number, const Fingerprint& fingerprint, const Found& found) {
     IndexEntry* entry = index_.entry(number);
     if (words_.LoadRelaxed(&entry->fingerprint[0]) != fingerprint.words[0]) return false;
@@ -184,8 +184,8 @@ class IndexWriter final {
     for (std::uint64_t i = from; i < from + count; ++i) Clear(i);
   }
 
-  // The places of the entries in both buckets of a fingerprint, 64 at most: who wants in chooses whom to
-  // evict. Returns how many were written.
+  // The places of the entries in both buckets of a fingerprint, 64 at most, among which an insert chooses
+  // whom to evict. Returns how many were written.
   std::size_t OccupantsOf(const Fingerprint& fingerprint, std::span<Place, 2 * kEntriesPerBucket> places) {
     std::size_t count = 0;
     for (int which = 0; which < 2; ++which) {
@@ -200,7 +200,7 @@ class IndexWriter final {
   }
 
  private:
-  // Released each, so that who sees one of them sees word 0 of the entry that was here before gone.
+  // Released each, so that a reader of one of them sees word 0 of the former entry cleared.
   void Fill(IndexEntry* entry, const Fingerprint& fingerprint, const Found& found) {
     words_.StoreRelease(&entry->fingerprint[1], fingerprint.words[1]);
     words_.StoreRelease(&entry->place_and_bytes, std::uint64_t{found.place} << 32 | found.body_bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the processes of a host share: the arena file (header, chunk heads, slots) and the index file. One
+// What the processes of a host share: the arena file (header, chunk headers, slots) and the index file. One
 // writer, the node; any number of readers with read-only mappings. docs/formats/arena.md says why each field
 // is there. All words are little-endian and 8-byte aligned; all access goes through Words.
 #pragma once
@@ -16,8 +16,8 @@ inline constexpr std::uint64_t kArenaMagic = 0x414e4552'41534943;  // "CISARENA"
 inline constexpr std::uint64_t kIndexMagic = 0x58444e49'53494343;  // "CCISINDX" in memory
 inline constexpr std::uint64_t kFormatVersion = 1;
 inline constexpr std::uint64_t kUnitBytes = 4096;           // a generation stands for each
-inline constexpr std::uint64_t kHeadSpanBytes = 32u << 20;  // the bytes one head covers
-inline constexpr std::uint64_t kUnitsPerHead = kHeadSpanBytes / kUnitBytes;
+inline constexpr std::uint64_t kHeaderSpanBytes = 32u << 20;  // the bytes one header covers
+inline constexpr std::uint64_t kUnitsPerHeader = kHeaderSpanBytes / kUnitBytes;
 inline constexpr std::uint32_t kMinSlotsPerChunk = 8;
 
 // First page of the arena file. `magic` is written last, so a file without it was never an arena.
@@ -25,7 +25,7 @@ struct ArenaHeader {
   std::uint64_t magic;
   std::uint64_t version;
   std::uint64_t alignment;        // of records, bytes: 512 or 4096; fixed at creation
-  std::uint64_t head_count;       // 32 MiB spans; the file is header + heads + spans
+  std::uint64_t header_count;       // 32 MiB spans; the file is header + headers + spans
   std::uint64_t high_water_time;  // Unix seconds, never goes back (R10); readers load it once a call
   std::uint64_t boot_count;       // starts of a node on this file; a lease belongs to one
   std::uint64_t node_alive;       // boot_count while a node serves, 0 after an orderly end
@@ -55,21 +55,21 @@ struct DirectoryEntry {
 };
 static_assert(sizeof(DirectoryEntry) == 128);
 
-// One head for each 32 MiB. A chunk larger than that uses the first head it covers for carve and slot size;
-// the others name that head in part_of and keep their own carve odd. Generations and directory entries stand
-// at the unit in which a slot starts, in the head that covers the unit, whatever the chunk's size; a slot has
+// One header for each 32 MiB. A chunk larger than that uses the first header it covers for carve and slot size;
+// the others name that header in part_of and keep their own carve odd. Generations and directory entries stand
+// at the unit in which a slot starts, in the header that covers the unit, whatever the chunk's size; a slot has
 // at least one unit, so no two slots share one.
-struct ChunkHead {
-  std::uint64_t carve;        // even: the first head of a chunk; odd or 0: not, or being carved
+struct ChunkHeader {
+  std::uint64_t carve;        // even: the first header of a chunk; odd or 0: not, or being carved
   std::uint64_t slot_bytes;   // of the chunk that begins here
-  std::uint64_t chunk_heads;  // heads (32 MiB spans) that it covers
-  std::uint64_t part_of;      // index of the chunk's first head; its own index for the first
-  std::uint64_t check;  // CRC32C of first head, even carve, slot_bytes, chunk_heads: recovery believes those
+  std::uint64_t chunk_headers;  // headers (32 MiB spans) that it covers
+  std::uint64_t part_of;      // index of the chunk's first header; its own index for the first
+  std::uint64_t check;  // CRC32C of first header, even carve, slot_bytes, chunk_headers: recovery believes those
   std::uint64_t reserved[507];
-  std::uint64_t generations[kUnitsPerHead];  // 0: never filled; odd: free or being filled; even: whole
-  DirectoryEntry directory[kUnitsPerHead];
+  std::uint64_t generations[kUnitsPerHeader];  // 0: never filled; odd: free or being filled; even: whole
+  DirectoryEntry directory[kUnitsPerHeader];
 };
-static_assert(sizeof(ChunkHead) == 4096 + kUnitsPerHead * (8 + 128));
+static_assert(sizeof(ChunkHeader) == 4096 + kUnitsPerHeader * (8 + 128));
 
 // A hint of where a record is (R1). Four words; word 0 is zero in an empty entry and is written last and
 // cleared first. `place` counts alignment units from the start of the slots.

@@ -31,7 +31,7 @@ constexpr std::uint32_t WindowBlocks(std::uint32_t window_tokens, std::uint32_t 
   return (window_tokens + block_tokens - 1) / block_tokens;
 }
 
-// How many blocks of `chain`, from block 0 on, are enough to go on from by the index's word; 0: none.
+// Number of blocks of `chain`, from block 0 on, that suffice to go on from by the index's word; 0: none.
 // `groups` has 1 to kMaxMatchGroups entries and is all groups of the namespace.
 //
 // Full groups are walked from block 0 to their first miss; window groups then backwards from there, and each

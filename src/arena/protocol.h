@@ -40,7 +40,7 @@ void StoreWords(W& words, std::byte* shared, std::span<const std::byte> bytes) {
   }
 }
 
-// Loads shared words whose consistency something else guards.
+// Loads shared words whose consistency another word guards.
 template <class W>
 void LoadWords(W& words, const std::byte* shared, std::span<std::byte> bytes) {
   CISTERN_ASSERT(bytes.size() % 8 == 0);
@@ -52,35 +52,35 @@ void LoadWords(W& words, const std::byte* shared, std::span<std::byte> bytes) {
 
 // ---- chunks ----------------------------------------------------------------------------------------------
 
-// Takes heads [first, first + count) out of whatever chunk they belonged to, which must lie inside them
+// Takes headers [first, first + count) out of whatever chunk they belonged to, which must lie inside them
 // whole. No slot in it has an even generation and nobody holds one.
 template <class W>
 void Uncarve(W& words, const ArenaSpace& arena, std::uint32_t first, std::uint32_t count) {
   for (std::uint32_t i = first; i < first + count; ++i) {
-    std::uint64_t* carve = &arena.head(i)->carve;
+    std::uint64_t* carve = &arena.header(i)->carve;
     words.Store(carve, words.LoadRelaxed(carve) | 1);
   }
   words.StoreFence();
 }
 
-// What a head says of the chunk that begins there, for recovery to believe.
+// The chunk header's facts of the chunk that begins there, for recovery to believe.
 inline std::uint64_t ChunkCheck(std::uint64_t first, std::uint64_t carve, std::uint64_t slot_bytes,
-                                std::uint64_t chunk_heads) {
-  std::uint64_t words[4] = {first, carve, slot_bytes, chunk_heads};
+                                std::uint64_t chunk_headers) {
+  std::uint64_t words[4] = {first, carve, slot_bytes, chunk_headers};
   return Crc32c(words, sizeof(words));
 }
 
-// Makes one chunk of them, with slots of `slot_bytes` (IsSlotSize). At most 4 touches a head: the slots'
+// Makes one chunk of them, with slots of `slot_bytes` (IsSlotSize). At most 4 touches a header: the slots'
 // generations are left as they are, odd or never used.
 template <class W>
 void Carve(W& words, const ArenaSpace& arena, std::uint32_t first, std::uint32_t count,
            std::uint64_t slot_bytes) {
   CISTERN_ASSERT(IsSlotSize(arena.geometry(), slot_bytes, count));
   Uncarve(words, arena, first, count);
-  for (std::uint32_t i = first; i < first + count; ++i) words.Store(&arena.head(i)->part_of, first);
-  ChunkHead* chunk = arena.head(first);
+  for (std::uint32_t i = first; i < first + count; ++i) words.Store(&arena.header(i)->part_of, first);
+  ChunkHeader* chunk = arena.header(first);
   words.Store(&chunk->slot_bytes, slot_bytes);
-  words.Store(&chunk->chunk_heads, count);
+  words.Store(&chunk->chunk_headers, count);
   std::uint64_t carve = words.LoadRelaxed(&chunk->carve) + 1;
   words.Store(&chunk->check, ChunkCheck(first, carve, slot_bytes, count));
   words.StoreRelease(&chunk->carve, carve);
@@ -130,7 +130,7 @@ void RunFill(W& words, const FillJob& job) {
   words.StoreFence();
 }
 
-// All that a slot says about its record besides the bytes.
+// A slot's facts about its record besides the bytes.
 struct NewRecord {
   Seal seal;
   std::uint64_t sequence = 0;
@@ -209,9 +209,9 @@ void Publish(W& words, const ArenaSpace& arena, Place place, std::uint64_t gener
   words.StoreRelease(arena.generation(place), generation);
 }
 
-// As Publish, for those alone who are told of the place: some segments of the body are there, which nobody
-// stores to any more, and what else the seal speaks of may come by and by. The directory entry is none, so
-// that a restart finds no record here.
+// As Publish, for readers that are told of the place alone: some segments of the body are present and stored
+// to no more, and others that the seal names may follow. The directory entry is none, so that a restart
+// finds no record here.
 template <class W>
 void PublishPassing(W& words, const ArenaSpace& arena, Place place, std::uint64_t generation,
                     const NewRecord& record) {

@@ -165,24 +165,24 @@ TEST_F(ProtocolTest, R1CheckPlaceRefusesWhatIsNoSlot) {
   EXPECT_TRUE(CheckPlace(words_, node_.arena, slot, node_.slot_bytes - 4096));
   EXPECT_FALSE(CheckPlace(words_, node_.arena, slot, node_.slot_bytes - 4095));
   EXPECT_FALSE(CheckPlace(words_, node_.arena, ~Place{0}, 5000));
-  EXPECT_FALSE(CheckPlace(words_, node_.arena, geometry.place(kHeadSpanBytes), 5000)) << "never carved";
+  EXPECT_FALSE(CheckPlace(words_, node_.arena, geometry.place(kHeaderSpanBytes), 5000)) << "never carved";
   Uncarve(words_, node_.arena, 0, 1);
   EXPECT_FALSE(CheckPlace(words_, node_.arena, slot, 5000));
 }
 
-TEST_F(ProtocolTest, ALargeChunkHasItsSlotsInAllItsHeads) {
+TEST_F(ProtocolTest, ALargeChunkHasItsSlotsInAllItsHeaders) {
   std::uint64_t slot_bytes = 6u << 20;
   Carve(words_, node_.arena, 0, 2, slot_bytes);
   Geometry geometry = node_.arena.geometry();
   Place eighth = geometry.place(7 * slot_bytes);
-  EXPECT_EQ(geometry.head_of(eighth), 1u);
+  EXPECT_EQ(geometry.header_of(eighth), 1u);
   std::optional<CheckedSlot> slot = CheckPlace(words_, node_.arena, eighth, slot_bytes - 4096);
   ASSERT_TRUE(slot);
-  EXPECT_EQ(slot->first_head, 0u);
+  EXPECT_EQ(slot->first_header, 0u);
   EXPECT_FALSE(CheckPlace(words_, node_.arena, geometry.place(10 * slot_bytes), 4096))
       << "behind the last whole one";
   Carve(words_, node_.arena, 0, 1, 8192);
-  EXPECT_FALSE(CheckPlace(words_, node_.arena, eighth, 4096)) << "its head names a chunk that ends before";
+  EXPECT_FALSE(CheckPlace(words_, node_.arena, eighth, 4096)) << "its header names a chunk that ends before";
 }
 
 TEST_F(ProtocolTest, FillCutsSegmentsWhateverThePieces) {

@@ -114,7 +114,7 @@ bool BodySound(W& words, const ArenaView& arena, const OpenRecord& record) {
   return true;
 }
 
-// What a reader must not leave out. Tests name another policy to prove that leaving one out is found.
+// Steps of the protocol. Tests name another policy to prove that leaving one out is found.
 struct SoundReads {
   static constexpr bool kCheckBody = true;
   static constexpr bool kRecheck = true;
@@ -148,13 +148,13 @@ class Reader final {
     if (found && found->expiry != 0 && call.now_s >= found->expiry) return std::nullopt;
     return found;
   }
-  // How many keys from the first on have an entry; see index.h.
+  // Number of keys, from the first on, that have an entry; see index.h.
   std::size_t Run(const ReadCall& call, std::uint16_t group, std::span<const BlockKey> keys,
                   std::span<Found> found = {}) const {
     if (call.incarnation == 0) return 0;
     return LongestRun(*words_, index_, call.incarnation, group, keys, call.now_s, found);
   }
-  // Brings what Open will touch on its way; for the next block while this one is copied.
+  // Prefetches the lines that Open will touch; for the next block while this one is copied.
   void Prefetch(const Found& found) const {
     const Geometry& geometry = arena_.geometry();
     if (geometry.offset(found.place) >= geometry.slots_bytes()) return;
@@ -214,16 +214,16 @@ class Reader final {
     return ReadOutcome::kHit;
   }
 
-  // Whether the slot still is what Open found.
+  // True if the slot is still as Open found it.
   bool StillGood(const OpenRecord& record) const {
     if (!Policy::kRecheck) return true;
     words_->LoadFence();
-    return words_->Load(&arena_.head(record.slot.first_head)->carve) == record.slot.carve &&
+    return words_->Load(&arena_.header(record.slot.first_header)->carve) == record.slot.carve &&
            words_->Load(arena_.generation(record.place)) == record.generation;
   }
 
-  // Whether what was read through a view since it was granted counts (promise 1): to be asked after use.
-  // False for a place outside the arena.
+  // True if bytes read through a view since it was granted count (promise 1): to be asked after use. False
+  // for a place outside the arena.
   bool CheckView(Place place, std::uint64_t generation) const {
     if (arena_.geometry().offset(place) >= arena_.geometry().slots_bytes()) return false;
     words_->LoadFence();

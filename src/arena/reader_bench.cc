@@ -50,9 +50,9 @@ void Reads() {
   std::vector<std::byte> body = BodyOf(kBytes, 1);
   std::uint64_t slot_bytes = kBytes + 4096;
   for (std::uint32_t i = 0; i < kBlocks; ++i) {
-    std::uint32_t a_chunk = static_cast<std::uint32_t>(kHeadSpanBytes / slot_bytes);
+    std::uint32_t a_chunk = static_cast<std::uint32_t>(kHeaderSpanBytes / slot_bytes);
     if (i % a_chunk == 0) Carve(words, arena, i / a_chunk, 1, slot_bytes);
-    Place place = geometry.place(i / a_chunk * kHeadSpanBytes + i % a_chunk * slot_bytes);
+    Place place = geometry.place(i / a_chunk * kHeaderSpanBytes + i % a_chunk * slot_bytes);
     keys.push_back(TestKey(i));
     places.push_back(place);
     std::uint64_t generation = BeginFill(words, arena, place);

@@ -61,7 +61,7 @@ class TestArena {
         index(index_memory_.get(), kBuckets),
         writer(words, index),
         slot_bytes(first_slot_bytes) {
-    std::memset(arena_memory_.get(), 0, geometry.head_offset(geometry.head_count));
+    std::memset(arena_memory_.get(), 0, geometry.header_offset(geometry.header_count));
     std::memset(index_memory_.get(), 0,
                 kIndexBucketsOffset + kBuckets * kEntriesPerBucket * sizeof(IndexEntry));
     Carve(words, arena, 0, 1, slot_bytes);

@@ -12,7 +12,7 @@
 
 namespace cistern::client {
 
-// A ticket whose answer is `decode` of an ok completion: Result<T>(const Call&, const door::Completion&).
+// A ticket whose answer is `decode` of an ok completion: Result<T>(const Call&, const wire::Completion&).
 template <class T, class Decode>
 class Answered final : public internal::PendingCall<T> {
  public:
@@ -20,7 +20,7 @@ class Answered final : public internal::PendingCall<T> {
 
   bool Ready() override { return call_.Ready(); }
   Result<T> Wait() override {
-    Result<door::Completion> completion = call_.Wait();
+    Result<wire::Completion> completion = call_.Wait();
     if (!completion) return Error(std::move(completion.error()));
     if (completion->code != static_cast<std::uint16_t>(Code::kOk)) return Error(call_.Why(*completion));
     return decode_(call_, *completion);

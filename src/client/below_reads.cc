@@ -17,8 +17,8 @@ constexpr std::int64_t kWindowLeaseUs = 2'000'000;
 constexpr std::uint64_t kMemoryShare = 16;
 
 // The block, and from the first to the last segment that its ranges touch.
-door::BlockItem AskedOf(const GroupSpec& group, const BlockRead& read) {
-  door::BlockItem item{.key = ItemOf(read.key), .group = read.group};
+wire::BlockItem AskedOf(const GroupSpec& group, const BlockRead& read) {
+  wire::BlockItem item{.key = ItemOf(read.key), .group = read.group};
   std::uint64_t first = UINT64_MAX, end = 0;
   for (const ReadRange& range : read.ranges) {
     if (range.bytes == 0) continue;
@@ -116,13 +116,13 @@ Status BelowReads::AskAhead() {
 }
 
 Status BelowReads::Ask(std::size_t count) {
-  Result<Call> call = channel_->Reserve(count * std::max(sizeof(door::BlockItem), sizeof(door::ViewItem)));
+  Result<Call> call = channel_->Reserve(count * std::max(sizeof(wire::BlockItem), sizeof(wire::ViewItem)));
   if (!call) return std::move(call.error());
   ItemWriter items(call->room());
   for (const BlockRead& read : std::span(reads_).subspan(next_, count))
     items.Put(AskedOf(ns_.spec().groups[read.group], read));
   const std::int64_t now_ns = NowNs();
-  Request request{.op = door::Op::kAcquire,
+  Request request{.op = wire::Op::kAcquire,
                   .namespace_slot = ns_.slot(),
                   .incarnation = ns_.incarnation(),
                   .a = static_cast<std::uint64_t>(kWindowLeaseUs),
@@ -148,7 +148,7 @@ Result<ReadResult> BelowReads::Wait() {
 Status BelowReads::Take() {
   Asked asked = std::move(asked_.front());
   asked_.pop_front();
-  Result<door::Completion> completion = asked.call.Wait();
+  Result<wire::Completion> completion = asked.call.Wait();
   const Status answer = !completion ? completion.error()
                         : completion->code != static_cast<std::uint16_t>(Code::kOk)
                             ? asked.call.Why(*completion)
@@ -164,13 +164,13 @@ Status BelowReads::Take() {
   }
 }
 
-void BelowReads::CopyOut(const Asked& asked, const door::Completion& completion) {
+void BelowReads::CopyOut(const Asked& asked, const wire::Completion& completion) {
   std::optional<HeldLease> lease;
   if (completion.a != 0) lease.emplace(channel_, completion.a, asked.ends_ns);
   const std::span<const std::byte> bytes = asked.call.reply(completion);
   PrefetchLines(bytes.data(), bytes.size(), false);
-  std::vector<door::ViewItem> views(asked.count);
-  if (bytes.size() != asked.count * sizeof(door::ViewItem)) return;  // none has a view: they stay misses
+  std::vector<wire::ViewItem> views(asked.count);
+  if (bytes.size() != asked.count * sizeof(wire::ViewItem)) return;  // none has a view: they stay misses
   std::memcpy(views.data(), bytes.data(), bytes.size());
   BlockReads reads(*channel_, ns_, touch_);
   const auto found_of = [&](std::size_t i) -> std::optional<Found> {

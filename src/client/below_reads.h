@@ -56,7 +56,7 @@ class BelowReads final : public internal::PendingCall<ReadResult> {
   Status Ask(std::size_t count);
   // The first window's answer, which is there or is waited for. Not ok: the whole read ends with it.
   Status Take();
-  void CopyOut(const Asked& asked, const door::Completion& completion);
+  void CopyOut(const Asked& asked, const wire::Completion& completion);
   void Fill(std::size_t first, std::size_t count, Code code);
 
   const std::shared_ptr<Channel> channel_;

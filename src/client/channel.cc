@@ -88,15 +88,15 @@ Status Call::Submit(const Request& request, std::uint64_t args_bytes, std::share
 }
 
 bool Call::Ready() { return channel_->CallReady(place_); }
-Result<door::Completion> Call::Wait() { return channel_->WaitFor(place_); }
+Result<wire::Completion> Call::Wait() { return channel_->WaitFor(place_); }
 std::uint64_t Call::id() const { return channel_->IdOf(place_); }
 
-std::span<const std::byte> Call::reply(const door::Completion& completion) const {
+std::span<const std::byte> Call::reply(const wire::Completion& completion) const {
   std::span<std::byte> all = room();
   return all.first(std::min<std::size_t>(all.size(), completion.reply_bytes));
 }
 
-Status Call::Why(const door::Completion& completion) const {
+Status Call::Why(const wire::Completion& completion) const {
   std::span<const std::byte> text = reply(completion);
   const auto* begin = reinterpret_cast<const char*>(text.data());
   return Status(static_cast<Code>(completion.code),
@@ -119,7 +119,7 @@ Channel::Channel(Connection connection, ForkMark fork_mark, Fd epoll)
       epoll_(std::move(epoll)),
       reader_(words_, ArenaView(connection_.arena.data(), connection_.geometry),
               IndexView(connection_.index.data(), connection_.bucket_count)) {
-  for (std::uint32_t place = door::kRingEntries; place > 0; --place) free_places_.push_back(place - 1);
+  for (std::uint32_t place = wire::kRingEntries; place > 0; --place) free_places_.push_back(place - 1);
 }
 
 Channel::~Channel() = default;
@@ -147,7 +147,7 @@ void Channel::Close() {
 Result<Call> Channel::Reserve(std::uint64_t bytes) {
   if (Status status = Check(); !status.ok()) return Error(std::move(status));
   // A message of the node's always has room.
-  bytes = std::max<std::uint64_t>(bytes, door::kMaxReplyMessage);
+  bytes = std::max<std::uint64_t>(bytes, wire::kMaxReplyMessage);
   Kept kept;
   std::lock_guard lock(mutex_);
   std::uint32_t place = TakePlace(bytes);
@@ -155,9 +155,9 @@ Result<Call> Channel::Reserve(std::uint64_t bytes) {
   if (place != kNoPlace) return Call(shared_from_this(), place);
   if (free_places_.empty())
     return Error(Code::kBusy,
-                 Text(door::kRingEntries, " calls are in flight or not waited for, which is the limit"));
+                 Text(wire::kRingEntries, " calls are in flight or not waited for, which is the limit"));
   return Error(Code::kBusy, Text("a call with ", bytes, " bytes of arguments: ", arguments_.largest(), " of ",
-                                 door::kArgumentBytes, " are free while others are in flight"));
+                                 wire::kArgumentBytes, " are free while others are in flight"));
 }
 
 std::uint32_t Channel::TakePlace(std::uint64_t bytes) {
@@ -190,7 +190,7 @@ void Channel::Push(std::uint32_t place, const Request& request, std::uint64_t ar
   slot.op = request.op;
   slot.answer_by_ns =
       request.deadline_ns > INT64_MAX - request.grace_ns ? INT64_MAX : request.deadline_ns + request.grace_ns;
-  door::Submission entry;
+  wire::Submission entry;
   entry.op = request.op;
   entry.namespace_slot = request.namespace_slot;
   entry.ticket = IdOf(place);
@@ -201,8 +201,8 @@ void Channel::Push(std::uint32_t place, const Request& request, std::uint64_t ar
   entry.a = request.a;
   entry.b = request.b;
   entry.incarnation = request.incarnation;
-  door::SessionMemory& shared = page();
-  std::memcpy(&shared.submissions[submitted_ % door::kRingEntries], &entry, sizeof(entry));
+  wire::SessionMemory& shared = page();
+  std::memcpy(&shared.submissions[submitted_ % wire::kRingEntries], &entry, sizeof(entry));
   submitted_++;
   // What waits for events wants a signal for this answer, so the word stands before the node can answer.
   if (events_) Store(shared.client_sleeps, 1);
@@ -220,14 +220,14 @@ void Channel::Announce() {
 bool Channel::Collect(Kept& kept) {
   const std::uint64_t completed = Load(page().completed);
   if (completed == collected_count_) return false;
-  if (completed - collected_count_ > door::kRingEntries) {
+  if (completed - collected_count_ > wire::kRingEntries) {
     MarkGone(kept);
     return true;
   }
   for (; collected_count_ != completed; ++collected_count_) {
-    door::Completion completion;
-    std::memcpy(&completion, &page().completions[collected_count_ % door::kRingEntries], sizeof(completion));
-    auto place = static_cast<std::uint32_t>(completion.ticket % door::kRingEntries);
+    wire::Completion completion;
+    std::memcpy(&completion, &page().completions[collected_count_ % wire::kRingEntries], sizeof(completion));
+    auto place = static_cast<std::uint32_t>(completion.ticket % wire::kRingEntries);
     if (slots_[place].state == State::kSubmitted && IdOf(place) == completion.ticket)
       Done(place, completion, kept);
   }
@@ -237,7 +237,7 @@ bool Channel::Collect(Kept& kept) {
   return true;
 }
 
-void Channel::Done(std::uint32_t place, const door::Completion& completion, Kept& kept) {
+void Channel::Done(std::uint32_t place, const wire::Completion& completion, Kept& kept) {
   Slot& slot = slots_[place];
   if (slot.keep != nullptr) kept.push_back(std::move(slot.keep));
   if (!slot.given_up) {
@@ -251,9 +251,9 @@ void Channel::Done(std::uint32_t place, const door::Completion& completion, Kept
 }
 
 // The lease that an answer brings, 0: none.
-std::uint64_t Channel::LeaseOf(const Slot& slot, const door::Completion& completion) {
+std::uint64_t Channel::LeaseOf(const Slot& slot, const wire::Completion& completion) {
   const bool leased = completion.code == static_cast<std::uint16_t>(Code::kOk) &&
-                      (slot.op == door::Op::kAcquire || slot.op == door::Op::kHold);
+                      (slot.op == wire::Op::kAcquire || slot.op == wire::Op::kHold);
   return leased ? completion.a : 0;
 }
 
@@ -261,7 +261,7 @@ void Channel::MarkGone(Kept& kept) {
   gone_.store(true);
   for (std::uint32_t place = 0; place < slots_.size(); ++place) {
     if (slots_[place].state != State::kSubmitted) continue;
-    door::Completion completion;
+    wire::Completion completion;
     completion.code = static_cast<std::uint16_t>(Code::kGone);
     Done(place, completion, kept);
   }
@@ -282,7 +282,7 @@ bool Channel::CallReady(std::uint32_t place) {
   return slots_[place].state == State::kDone || NowNs() >= slots_[place].answer_by_ns;
 }
 
-Result<door::Completion> Channel::WaitFor(std::uint32_t place) {
+Result<wire::Completion> Channel::WaitFor(std::uint32_t place) {
   if (forked()) return Error(InChild());
   Kept kept;
   Lock lock(mutex_);
@@ -374,7 +374,7 @@ void Channel::SendReleases() {
     std::uint32_t place = TakePlace(0);
     if (place == kNoPlace) return;
     slots_[place].given_up = true;
-    Request request{.op = door::Op::kRelease, .a = releases_.back(), .deadline_ns = DeadlineNs(kReleaseUs)};
+    Request request{.op = wire::Op::kRelease, .a = releases_.back(), .deadline_ns = DeadlineNs(kReleaseUs)};
     releases_.pop_back();
     Push(place, request, 0);
   }
@@ -395,17 +395,17 @@ void Channel::ReportBad(std::uint32_t namespace_slot, std::uint64_t incarnation,
   Kept kept;
   std::lock_guard lock(mutex_);
   Collect(kept);
-  std::uint32_t place = TakePlace(sizeof(door::BlockItem));
+  std::uint32_t place = TakePlace(sizeof(wire::BlockItem));
   if (place == kNoPlace) return;
   Slot& slot = slots_[place];
   slot.given_up = true;
-  door::BlockItem item;
+  wire::BlockItem item;
   std::memcpy(item.key.bytes.data(), key.bytes.data(), key.bytes.size());
   item.key.size = key.length;
   item.group = group;
   std::memcpy(page().arguments + slot.offset, &item, sizeof(item));
   Push(place,
-       Request{.op = door::Op::kReportBad,
+       Request{.op = wire::Op::kReportBad,
                .namespace_slot = namespace_slot,
                .incarnation = incarnation,
                .deadline_ns = DeadlineNs(kReleaseUs)},
@@ -413,12 +413,12 @@ void Channel::ReportBad(std::uint32_t namespace_slot, std::uint64_t incarnation,
 }
 
 void Channel::Touch(Place place, std::uint64_t generation) {
-  door::SessionMemory& shared = page();
+  wire::SessionMemory& shared = page();
   const std::uint64_t number = std::atomic_ref(shared.touched).fetch_add(1, std::memory_order_acq_rel);
-  std::atomic_ref(shared.touches[number % door::kTouchEntries])
+  std::atomic_ref(shared.touches[number % wire::kTouchEntries])
       .store(std::uint64_t{place} << 32 | (generation & UINT32_MAX), std::memory_order_relaxed);
   // A core that sleeps does not see the ring fill: it is told twice a round.
-  if ((number + 1) % (door::kTouchEntries / 2) == 0 && Load(shared.core_sleeps) != 0)
+  if ((number + 1) % (wire::kTouchEntries / 2) == 0 && Load(shared.core_sleeps) != 0)
     Signal(connection_.core_event);
 }
 

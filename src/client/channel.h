@@ -22,7 +22,7 @@
 #include "client/connection.h"
 #include "client/extents.h"
 #include "client/fork_mark.h"
-#include "door/protocol.h"
+#include "wire/protocol.h"
 
 namespace cistern::client {
 
@@ -34,7 +34,7 @@ class Channel;
 
 // What a call submits besides its arguments.
 struct Request {
-  door::Op op = door::Op::kNone;
+  wire::Op op = wire::Op::kNone;
   std::uint32_t namespace_slot = 0;
   std::uint64_t incarnation = 0;
   std::uint64_t a = 0;
@@ -62,12 +62,12 @@ class Call final {
   // As a ticket has them. Wait gives the completion, whatever its code: kTooLate, kGone and kDenied come as
   // errors when there is none.
   bool Ready();
-  Result<door::Completion> Wait();
+  Result<wire::Completion> Wait();
   std::uint64_t id() const;
   // After Wait: the reply's bytes, as many as fit the room.
-  std::span<const std::byte> reply(const door::Completion& completion) const;
+  std::span<const std::byte> reply(const wire::Completion& completion) const;
   // What a completion that is not ok says.
-  Status Why(const door::Completion& completion) const;
+  Status Why(const wire::Completion& completion) const;
 
   const std::shared_ptr<Channel>& channel() const { return channel_; }
 
@@ -119,12 +119,12 @@ class Channel final : public std::enable_shared_from_this<Channel> {
     State state = State::kFree;
     bool given_up = false;
     bool taken = false;  // its completion was given to who waits
-    door::Op op = door::Op::kNone;
+    wire::Op op = wire::Op::kNone;
     std::uint64_t serial = 0;
     std::uint64_t offset = 0;  // of its room
     std::uint64_t bytes = 0;
     std::int64_t answer_by_ns = 0;
-    door::Completion completion;
+    wire::Completion completion;
     std::shared_ptr<void> keep;
   };
   using Lock = std::unique_lock<std::mutex>;
@@ -132,8 +132,8 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   using Kept = std::vector<std::shared_ptr<void>>;
 
   Channel(Connection connection, ForkMark fork_mark, Fd epoll);
-  door::SessionMemory& page() const {
-    return *reinterpret_cast<door::SessionMemory*>(connection_.session.data());
+  wire::SessionMemory& page() const {
+    return *reinterpret_cast<wire::SessionMemory*>(connection_.session.data());
   }
   std::uint64_t IdOf(std::uint32_t place) const { return slots_[place].serial << 8 | place; }
 
@@ -142,9 +142,9 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   void FreePlace(std::uint32_t place);
   void Push(std::uint32_t place, const Request& request, std::uint64_t args_bytes);
   bool Collect(Kept& kept);
-  void Done(std::uint32_t place, const door::Completion& completion, Kept& kept);
+  void Done(std::uint32_t place, const wire::Completion& completion, Kept& kept);
   void SendReleases();
-  static std::uint64_t LeaseOf(const Slot& slot, const door::Completion& completion);
+  static std::uint64_t LeaseOf(const Slot& slot, const wire::Completion& completion);
   void MarkGone(Kept& kept);
   // For the first of the waiters: looks, then sleeps until something may have come or `until_ns`.
   void Lead(Lock& lock, Kept& kept, std::int64_t until_ns);
@@ -152,7 +152,7 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   void SleepForCompletion(std::uint64_t seen, std::int64_t until_ns);
 
   bool CallReady(std::uint32_t place);
-  Result<door::Completion> WaitFor(std::uint32_t place);
+  Result<wire::Completion> WaitFor(std::uint32_t place);
   void GiveUp(std::uint32_t place);
 
   const Connection connection_;
@@ -163,10 +163,10 @@ class Channel final : public std::enable_shared_from_this<Channel> {
 
   std::mutex mutex_;
   std::condition_variable collected_;
-  std::array<Slot, door::kRingEntries> slots_;
+  std::array<Slot, wire::kRingEntries> slots_;
   std::vector<std::uint32_t> free_places_;
-  std::bitset<door::kRingEntries> unreported_;  // done, not yet given out by Poll
-  Extents arguments_{door::kArgumentBytes};
+  std::bitset<wire::kRingEntries> unreported_;  // done, not yet given out by Poll
+  Extents arguments_{wire::kArgumentBytes};
   std::uint64_t serial_ = 0;
   std::uint64_t submitted_ = 0;
   std::uint64_t collected_count_ = 0;

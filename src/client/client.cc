@@ -8,7 +8,7 @@
 
 #include "client/conversation_number.h"
 #include "client/parts.h"
-#include "door/spec_wire.h"
+#include "wire/spec_wire.h"
 
 namespace cistern {
 
@@ -31,35 +31,35 @@ Status CheckCall(const Namespace& ns, std::int64_t deadline_us) {
 
 // A call whose arguments are keys and whose answer is a count.
 template <class Count>
-Ticket<Count> AskForKeys(client::Channel& channel, door::Op op, const Namespace& ns,
+Ticket<Count> AskForKeys(client::Channel& channel, wire::Op op, const Namespace& ns,
                          std::span<const BlockKey> keys, std::int64_t deadline_us,
                          std::uint64_t conversation = 0) {
   Status status = CheckCall(ns, deadline_us);
-  if (status.ok()) status = client::CheckCount("keys", keys.size(), door::kMaxKeysPerCall);
+  if (status.ok()) status = client::CheckCount("keys", keys.size(), wire::kMaxKeysPerCall);
   if (!status.ok()) return Failed<Count>(std::move(status));
-  Result<Call> call = channel.Reserve(keys.size() * sizeof(door::KeyItem));
+  Result<Call> call = channel.Reserve(keys.size() * sizeof(wire::KeyItem));
   if (!call) return Failed<Count>(std::move(call.error()));
   ItemWriter items(call->room());
   for (const BlockKey& key : keys) items.Put(client::ItemOf(key));
   Request request = RequestFor(op, ns, deadline_us);
   request.b = conversation;
   return Ask<Count>(std::move(*call), request, items.used(),
-                    [](const Call&, const door::Completion& completion) -> Result<Count> {
+                    [](const Call&, const wire::Completion& completion) -> Result<Count> {
                       return static_cast<Count>(completion.a);
                     });
 }
 
-Ticket<std::uint32_t> AskForPuts(client::Channel& channel, door::Op op, const Namespace& ns,
+Ticket<std::uint32_t> AskForPuts(client::Channel& channel, wire::Op op, const Namespace& ns,
                                  std::span<const PutId> puts, std::int64_t deadline_us) {
   Status status = CheckCall(ns, deadline_us);
-  if (status.ok()) status = client::CheckCount("put ids", puts.size(), door::kMaxKeysPerCall);
+  if (status.ok()) status = client::CheckCount("put ids", puts.size(), wire::kMaxKeysPerCall);
   if (!status.ok()) return Failed<std::uint32_t>(std::move(status));
-  Result<Call> call = channel.Reserve(puts.size() * sizeof(door::PutIdItem));
+  Result<Call> call = channel.Reserve(puts.size() * sizeof(wire::PutIdItem));
   if (!call) return Failed<std::uint32_t>(std::move(call.error()));
   ItemWriter items(call->room());
-  for (const PutId& put : puts) items.Put(door::PutIdItem{.high = put.high, .low = put.low});
+  for (const PutId& put : puts) items.Put(wire::PutIdItem{.high = put.high, .low = put.low});
   return Ask<std::uint32_t>(std::move(*call), RequestFor(op, ns, deadline_us), items.used(),
-                            [](const Call&, const door::Completion& completion) -> Result<std::uint32_t> {
+                            [](const Call&, const wire::Completion& completion) -> Result<std::uint32_t> {
                               return static_cast<std::uint32_t>(completion.a);
                             });
 }
@@ -92,21 +92,20 @@ Result<std::unique_ptr<Client>> Client::Over(Result<client::Connection> connecti
 
 Result<Namespace> Client::Attach(const NamespaceSpec& spec, std::int64_t deadline_us) {
   if (Status status = client::CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
-  Result<std::string> wire = door::EncodeSpec(spec);
+  Result<std::vector<std::byte>> wire = wire::EncodeSpec(spec);
   if (!wire) return Error(std::move(wire.error()));
-  Result<Call> call = parts_->channel->Reserve(sizeof(door::AttachArgs) + wire->size());
+  Result<Call> call = parts_->channel->Reserve(sizeof(wire::AttachArgs) + wire->size());
   if (!call) return Error(std::move(call.error()));
   ItemWriter items(call->room());
-  items.Put(door::AttachArgs{.spec_bytes = static_cast<std::uint32_t>(wire->size())});
-  items.PutBytes(std::as_bytes(std::span(*wire)));
-  Request request{.op = door::Op::kAttach, .deadline_ns = client::DeadlineNs(deadline_us)};
+  items.Put(wire::AttachArgs{.spec_bytes = static_cast<std::uint32_t>(wire->size())});
+  items.PutBytes(*wire);
+  Request request{.op = wire::Op::kAttach, .deadline_ns = client::DeadlineNs(deadline_us)};
   auto kept = std::make_shared<const NamespaceSpec>(spec);
-  auto decode = [kept](const Call& answered, const door::Completion& completion) -> Result<Namespace> {
-    door::AttachReply reply;
+  auto decode = [kept](const Call& answered, const wire::Completion& completion) -> Result<Namespace> {
     std::span<const std::byte> bytes = answered.reply(completion);
-    if (bytes.size() != sizeof(reply))
+    if (bytes.size() != sizeof(wire::AttachReply))
       return Error(Code::kMismatch, Text("an attach reply of ", bytes.size(), " bytes"));
-    std::memcpy(&reply, bytes.data(), sizeof(reply));
+    const auto reply = LoadAt<wire::AttachReply>(bytes.data(), 0);
     return Namespace(reply.slot, reply.incarnation, kept);
   };
   return Ask<Namespace>(std::move(*call), request, items.used(), std::move(decode)).Wait();
@@ -114,19 +113,19 @@ Result<Namespace> Client::Attach(const NamespaceSpec& spec, std::int64_t deadlin
 
 Ticket<std::uint32_t> Client::Publish(const Namespace& ns, std::span<const PutId> puts,
                                       std::int64_t deadline_us) {
-  return AskForPuts(*parts_->channel, door::Op::kPublish, ns, puts, deadline_us);
+  return AskForPuts(*parts_->channel, wire::Op::kPublish, ns, puts, deadline_us);
 }
 
 Ticket<std::uint32_t> Client::Abandon(const Namespace& ns, std::span<const PutId> puts,
                                       std::int64_t deadline_us) {
-  return AskForPuts(*parts_->channel, door::Op::kAbandon, ns, puts, deadline_us);
+  return AskForPuts(*parts_->channel, wire::Op::kAbandon, ns, puts, deadline_us);
 }
 
 Ticket<std::uint32_t> Client::Touch(const Namespace& ns, std::span<const BlockKey> keys,
                                     std::int64_t deadline_us, std::string_view conversation) {
   Result<std::uint64_t> number = client::ConversationNumber(conversation);
   if (!number) return Failed<std::uint32_t>(std::move(number.error()));
-  return AskForKeys<std::uint32_t>(*parts_->channel, door::Op::kTouch, ns, keys, deadline_us, *number);
+  return AskForKeys<std::uint32_t>(*parts_->channel, wire::Op::kTouch, ns, keys, deadline_us, *number);
 }
 
 Ticket<std::uint64_t> Client::EndConversation(const Namespace& ns, std::string_view conversation,
@@ -134,13 +133,13 @@ Ticket<std::uint64_t> Client::EndConversation(const Namespace& ns, std::string_v
   Result<std::uint64_t> number = client::ConversationNumber(conversation);
   if (!number) return Failed<std::uint64_t>(std::move(number.error()));
   if (*number == 0) return Failed<std::uint64_t>(Status(Code::kInvalid, "a conversation without a name"));
-  return AskForKeys<std::uint64_t>(*parts_->channel, door::Op::kEndConversation, ns, {}, deadline_us,
+  return AskForKeys<std::uint64_t>(*parts_->channel, wire::Op::kEndConversation, ns, {}, deadline_us,
                                    *number);
 }
 
 Ticket<std::uint64_t> Client::Drop(const Namespace& ns, std::span<const BlockKey> keys,
                                    std::int64_t deadline_us) {
-  return AskForKeys<std::uint64_t>(*parts_->channel, door::Op::kDrop, ns, keys, deadline_us);
+  return AskForKeys<std::uint64_t>(*parts_->channel, wire::Op::kDrop, ns, keys, deadline_us);
 }
 
 // Waits, because `ns` has to be the new one when the ticket is used and may be gone by then.
@@ -149,9 +148,9 @@ Ticket<std::uint64_t> Client::DropNamespace(Namespace& ns, std::int64_t deadline
     return Failed<std::uint64_t>(std::move(status));
   Result<Call> call = parts_->channel->Reserve(0);
   if (!call) return Failed<std::uint64_t>(std::move(call.error()));
-  Status submitted = call->Submit(RequestFor(door::Op::kDropNamespace, ns, deadline_us), 0);
+  Status submitted = call->Submit(RequestFor(wire::Op::kDropNamespace, ns, deadline_us), 0);
   if (!submitted.ok()) return Failed<std::uint64_t>(std::move(submitted));
-  Result<door::Completion> completion = call->Wait();
+  Result<wire::Completion> completion = call->Wait();
   if (!completion) return Failed<std::uint64_t>(std::move(completion.error()));
   if (completion->code != static_cast<std::uint16_t>(Code::kOk))
     return Failed<std::uint64_t>(call->Why(*completion));
@@ -166,16 +165,16 @@ Result<std::string> Client::StatusJson(std::int64_t deadline_us) {
   for (;;) {
     Result<Call> call = parts_->channel->Reserve(room);
     if (!call) return Error(std::move(call.error()));
-    Status submitted = call->Submit(Request{.op = door::Op::kStatus, .deadline_ns = deadline_ns}, 0);
+    Status submitted = call->Submit(Request{.op = wire::Op::kStatus, .deadline_ns = deadline_ns}, 0);
     if (!submitted.ok()) return Error(std::move(submitted));
-    Result<door::Completion> completion = call->Wait();
+    Result<wire::Completion> completion = call->Wait();
     if (!completion) return Error(std::move(completion.error()));
     if (completion->code == static_cast<std::uint16_t>(Code::kOk)) {
       std::span<const std::byte> text = call->reply(*completion);
       return std::string(reinterpret_cast<const char*>(text.data()), text.size());
     }
     // It says how much room it wants; a state that grows meanwhile gets some more.
-    if (completion->a <= room || completion->a > door::kArgumentBytes / 2)
+    if (completion->a <= room || completion->a > wire::kArgumentBytes / 2)
       return Error(call->Why(*completion));
     room = completion->a + completion->a / 4;
   }
@@ -183,27 +182,27 @@ Result<std::string> Client::StatusJson(std::int64_t deadline_us) {
 
 Status Client::ChangeDevice(std::string_view path, std::uint64_t what, std::int64_t deadline_us) {
   if (Status status = client::CheckDeadline(deadline_us); !status.ok()) return status;
-  if (path.empty() || path.size() > door::kMaxPathBytes) {
+  if (path.empty() || path.size() > wire::kMaxPathBytes) {
     return Status(Code::kInvalid,
-                  Text("device: a path of ", path.size(), " bytes: paths have 1 to ", door::kMaxPathBytes));
+                  Text("device: a path of ", path.size(), " bytes: paths have 1 to ", wire::kMaxPathBytes));
   }
-  Result<Call> call = parts_->channel->Reserve(std::max<std::size_t>(path.size(), door::kMaxReplyMessage));
+  Result<Call> call = parts_->channel->Reserve(std::max<std::size_t>(path.size(), wire::kMaxReplyMessage));
   if (!call) return call.error();
   ItemWriter items(call->room());
   items.PutBytes(std::as_bytes(std::span(path)));
-  const Request request{.op = door::Op::kDevice, .a = what, .deadline_ns = client::DeadlineNs(deadline_us)};
+  const Request request{.op = wire::Op::kDevice, .a = what, .deadline_ns = client::DeadlineNs(deadline_us)};
   if (Status submitted = call->Submit(request, items.used()); !submitted.ok()) return submitted;
-  Result<door::Completion> completion = call->Wait();
+  Result<wire::Completion> completion = call->Wait();
   if (!completion) return completion.error();
   return completion->code == static_cast<std::uint16_t>(Code::kOk) ? Status() : call->Why(*completion);
 }
 
 Status Client::TakeOutDevice(std::string_view path, std::int64_t deadline_us) {
-  return ChangeDevice(path, door::kTakeOut, deadline_us);
+  return ChangeDevice(path, wire::kTakeOut, deadline_us);
 }
 
 Status Client::BringBackDevice(std::string_view path, std::int64_t deadline_us) {
-  return ChangeDevice(path, door::kBringBack, deadline_us);
+  return ChangeDevice(path, wire::kBringBack, deadline_us);
 }
 
 Result<Staging> Client::AllocateStaging(std::uint64_t bytes) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process's end of the door: the calls of cistern/store.h against the node of this host. What is resident
+// A process's end of the server: the calls of cistern/store.h against the node of this host. What is resident
 // is matched and read from shared memory by the calling thread, without the node and without a lock; all else
 // goes through the session's ring and is answered into a ticket.
 //
@@ -34,7 +34,7 @@ struct Connection;
 }
 
 // A call takes at most 20,000 keys, blocks or put ids, a Write 4,096 parts (kMaxKeysPerCall and
-// kMaxWritesPerCall of door/protocol.h); more is kInvalid. Read has no such limit, nor has Match as far as
+// kMaxWritesPerCall of wire/protocol.h); more is kInvalid. Read has no such limit, nor has Match as far as
 // the index answers it.
 class Client final {
  public:

@@ -15,7 +15,7 @@
 
 #include "arena/layout.h"
 #include "base/format.h"
-#include "door/socket_path.h"
+#include "wire/socket_path.h"
 
 namespace cistern::client {
 namespace {
@@ -124,14 +124,14 @@ std::string TextOf(const std::array<char, N>& field) {
   return std::string(field.begin(), std::find(field.begin(), field.end(), '\0'));
 }
 
-Status CheckWelcome(const door::Welcome& welcome, const Received& received, const std::string& path) {
-  if (received.bytes < 3 * sizeof(std::uint32_t) || welcome.magic != door::kProtocolMagic ||
-      welcome.kind != door::MessageKind::kWelcome)
+Status CheckWelcome(const wire::Welcome& welcome, const Received& received, const std::string& path) {
+  if (received.bytes < 3 * sizeof(std::uint32_t) || welcome.magic != wire::kProtocolMagic ||
+      welcome.kind != wire::MessageKind::kWelcome)
     return Status(Code::kMismatch, Text("what listens at ", path, " is no Cistern node"));
-  if (welcome.version != door::kProtocolVersion)
+  if (welcome.version != wire::kProtocolVersion)
     return Status(Code::kMismatch,
                   Text("the node at ", path, " speaks protocol version ", welcome.version, ", this client ",
-                       door::kProtocolVersion, ": bring the older of the two up to the other's release"));
+                       wire::kProtocolVersion, ": bring the older of the two up to the other's release"));
   if (received.bytes != sizeof(welcome))
     return Status(Code::kMismatch, Text("the node at ", path, " answered with ", received.bytes,
                                         " bytes, not ", sizeof(welcome)));
@@ -158,16 +158,16 @@ Status CheckFiles(Connection& connection) {
                   Text("the node's arena has format version ", arena->version, " and its index ",
                        index->version, ", this client reads ", kFormatVersion));
   connection.geometry = {static_cast<std::uint32_t>(arena->alignment),
-                         static_cast<std::uint32_t>(arena->head_count)};
+                         static_cast<std::uint32_t>(arena->header_count)};
   connection.bucket_count = index->bucket_count;
   const std::uint64_t index_entries = (connection.index.size() - kIndexBucketsOffset) / sizeof(IndexEntry);
   if (!connection.geometry.valid() || connection.geometry.file_bytes() > connection.arena.size() ||
       connection.bucket_count == 0 || connection.bucket_count > index_entries / kEntriesPerBucket)
-    return Status(Code::kMismatch, Text("the node's arena of ", arena->head_count, " heads and its index of ",
+    return Status(Code::kMismatch, Text("the node's arena of ", arena->header_count, " heads and its index of ",
                                         index->bucket_count, " buckets do not fit their files"));
-  if (connection.session.size() < sizeof(door::SessionMemory))
+  if (connection.session.size() < sizeof(wire::SessionMemory))
     return Status(Code::kMismatch, Text("the session's memory has ", connection.session.size(),
-                                        " bytes, not ", sizeof(door::SessionMemory)));
+                                        " bytes, not ", sizeof(wire::SessionMemory)));
   return Status();
 }
 
@@ -194,8 +194,8 @@ Status MapAll(Connection& connection, std::vector<Fd>& given) {
   return CheckFiles(connection);
 }
 
-Result<door::Hello> HelloFor(const ConnectOptions& options) {
-  door::Hello hello;
+Result<wire::Hello> HelloFor(const ConnectOptions& options) {
+  wire::Hello hello;
   if (options.tenant.empty() || options.tenant.size() >= hello.tenant.size() ||
       options.tenant.find('\0') != std::string::npos)
     return Error(Code::kInvalid, Text("tenant \"", options.tenant, "\" has ", options.tenant.size(),
@@ -223,8 +223,8 @@ std::int64_t DeadlineNs(std::int64_t us) {
 }
 
 Result<Connection> ConnectToNode(const ConnectOptions& options) {
-  std::string path = options.socket.empty() ? DefaultSocketPath() : options.socket;
-  if (Status status = CheckSocketPath(path); !status.ok()) return Error(std::move(status));
+  std::string path = options.socket.empty() ? wire::DefaultSocketPath() : options.socket;
+  if (Status status = wire::CheckSocketPath(path); !status.ok()) return Error(std::move(status));
   Result<Fd> socket = OpenSocket(path, DeadlineNs(options.deadline_us));
   if (!socket) return Error(std::move(socket.error()));
   return GreetNode(std::move(*socket), std::move(path), options);
@@ -234,7 +234,7 @@ Result<Connection> GreetNode(Fd socket, std::string path, const ConnectOptions& 
   Connection connection;
   connection.socket = std::move(socket);
   connection.path = std::move(path);
-  Result<door::Hello> hello = HelloFor(options);
+  Result<wire::Hello> hello = HelloFor(options);
   if (!hello) return Error(std::move(hello.error()));
   const std::int64_t deadline_ns = DeadlineNs(options.deadline_us);
   Status sent = Send(connection.socket.get(), *hello, connection.path);
@@ -250,15 +250,15 @@ Result<Connection> GreetNode(Fd socket, std::string path, const ConnectOptions& 
 
 Result<Grant> AskForStaging(const Connection& connection, std::uint64_t bytes, std::int64_t deadline_ns) {
   const int socket = connection.socket.get();
-  door::MoreStaging asked;
+  wire::MoreStaging asked;
   asked.bytes = bytes;
   if (Status sent = Send(socket, asked, connection.path); !sent.ok()) return Error(std::move(sent));
-  door::StagingGrant grant;
+  wire::StagingGrant grant;
   Result<Received> received =
       Receive(socket, std::as_writable_bytes(std::span(&grant, 1)), deadline_ns, connection.path);
   if (!received) return Error(std::move(received.error()));
-  if (received->bytes != sizeof(grant) || grant.magic != door::kProtocolMagic ||
-      grant.kind != door::MessageKind::kStaging)
+  if (received->bytes != sizeof(grant) || grant.magic != wire::kProtocolMagic ||
+      grant.kind != wire::MessageKind::kStaging)
     return Error(Code::kMismatch,
                  Text("the node at ", connection.path, " answered a request for staging with ",
                       received->bytes, " other bytes"));

@@ -10,11 +10,11 @@
 #include "base/mapping.h"
 #include "cistern/options.h"
 #include "cistern/status.h"
-#include "door/protocol.h"
+#include "wire/protocol.h"
 
 namespace cistern::client {
 
-// Nanoseconds of CLOCK_MONOTONIC, the clock of every deadline at the door.
+// Nanoseconds of CLOCK_MONOTONIC, the clock of every deadline at the server.
 std::int64_t NowNs();
 // `us` from now; saturates.
 std::int64_t DeadlineNs(std::int64_t us);
@@ -29,7 +29,7 @@ struct Connection {
   Mapping staging;  // area 0
   Geometry geometry;
   std::uint64_t bucket_count = 0;
-  door::Welcome welcome;
+  wire::Welcome welcome;
   std::string path;
 };
 

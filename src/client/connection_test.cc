@@ -19,7 +19,7 @@ Result<Connection> Greet(std::span<const std::byte> answer, std::int64_t deadlin
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   std::thread node([&] {
     std::array<std::byte, 1024> hello;
-    EXPECT_EQ(recv(ends[0], hello.data(), hello.size(), 0), static_cast<ssize_t>(sizeof(door::Hello)));
+    EXPECT_EQ(recv(ends[0], hello.data(), hello.size(), 0), static_cast<ssize_t>(sizeof(wire::Hello)));
     if (!answer.empty()) {
       EXPECT_EQ(send(ends[0], answer.data(), answer.size(), MSG_NOSIGNAL),
                 static_cast<ssize_t>(answer.size()));
@@ -34,7 +34,7 @@ Result<Connection> Greet(std::span<const std::byte> answer, std::int64_t deadlin
 }
 
 TEST(Handshake, AnotherVersionIsToldWithBothVersions) {
-  door::Welcome welcome;
+  wire::Welcome welcome;
   welcome.version = 9;
   Result<Connection> connection = Greet(std::as_bytes(std::span(&welcome, 1)));
   ASSERT_FALSE(connection.has_value());
@@ -44,7 +44,7 @@ TEST(Handshake, AnotherVersionIsToldWithBothVersions) {
 }
 
 TEST(Handshake, ARefusalIsItsCodeAndMessage) {
-  door::Welcome welcome;
+  wire::Welcome welcome;
   welcome.code = static_cast<std::uint32_t>(Code::kBusy);
   std::strcpy(welcome.message.data(), "too many");
   Result<Connection> connection = Greet(std::as_bytes(std::span(&welcome, 1)));
@@ -63,7 +63,7 @@ TEST(Handshake, OtherBytesAreNoNode) {
   EXPECT_EQ(Greet(few).error().code(), Code::kMismatch);
   const std::array<std::byte, 300> many{};
   EXPECT_EQ(Greet(many).error().code(), Code::kMismatch);
-  door::Welcome welcome;  // ok, without descriptors
+  wire::Welcome welcome;  // ok, without descriptors
   EXPECT_EQ(Greet(std::as_bytes(std::span(&welcome, 1))).error().code(), Code::kMismatch);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lease at the door, as its holder has it.
+// A lease at the server, as its holder has it.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 #include "cistern/lease.h"
 #include "client/channel.h"
-#include "door/protocol.h"
+#include "wire/protocol.h"
 
 namespace cistern::client {
 
@@ -27,7 +27,7 @@ class HeldLease final : public internal::LeaseState {
     slots_.reserve(views);
   }
   // In the order asked for. An item outside of the arena counts as a miss.
-  void Add(const door::ViewItem& item);
+  void Add(const wire::ViewItem& item);
 
   bool StillGood() const override;
   bool StillGood(std::size_t view) const override;

@@ -9,12 +9,13 @@
 #include <span>
 #include <string_view>
 
+#include "base/codec.h"
 #include "base/format.h"
 #include "client/answered.h"
 #include "client/channel.h"
 #include "client/client.h"
 #include "client/staging_room.h"
-#include "door/protocol.h"
+#include "wire/protocol.h"
 
 namespace cistern {
 
@@ -44,15 +45,15 @@ inline Status CheckNamespace(const Namespace& ns) {
   return Status(Code::kInvalid, "the namespace is none that Attach gave");
 }
 
-inline Request RequestFor(door::Op op, const Namespace& ns, std::int64_t deadline_us) {
+inline Request RequestFor(wire::Op op, const Namespace& ns, std::int64_t deadline_us) {
   return Request{.op = op,
                  .namespace_slot = ns.slot(),
                  .incarnation = ns.incarnation(),
                  .deadline_ns = DeadlineNs(deadline_us)};
 }
 
-inline door::KeyItem ItemOf(const BlockKey& key) {
-  door::KeyItem item;
+inline wire::KeyItem ItemOf(const BlockKey& key) {
+  wire::KeyItem item;
   std::memcpy(item.bytes.data(), key.bytes.data(), key.bytes.size());
   item.size = key.length;
   return item;
@@ -64,7 +65,7 @@ class ItemWriter final {
   explicit ItemWriter(std::span<std::byte> room) : room_(room) {}
   template <class Item>
   void Put(const Item& item) {
-    std::memcpy(room_.data() + used_, &item, sizeof(item));
+    StoreAt(room_.data(), used_, item);
     used_ += sizeof(item);
   }
   void PutBytes(std::span<const std::byte> bytes) {

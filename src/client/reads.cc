@@ -12,7 +12,7 @@
 #include "client/client.h"
 #include "client/held_lease.h"
 #include "client/parts.h"
-#include "door/match_wire.h"
+#include "wire/match_wire.h"
 
 namespace cistern {
 
@@ -44,14 +44,14 @@ Status CheckLease(std::string_view what, std::int64_t lease_us) {
 }
 
 // `matched` blocks of the index, then what the node says of the rest.
-MatchResult MatchOf(std::uint32_t matched, std::span<const door::MatchRunItem> rest = {}) {
+MatchResult MatchOf(std::uint32_t matched, std::span<const wire::MatchRunItem> rest = {}) {
   MatchResult result;
-  std::vector<door::MatchRunItem> runs;
-  door::AddRun(runs, {.blocks = matched});
-  for (const door::MatchRunItem& run : rest) door::AddRun(runs, run);
+  std::vector<wire::MatchRunItem> runs;
+  wire::AddRun(runs, {.blocks = matched});
+  for (const wire::MatchRunItem& run : rest) wire::AddRun(runs, run);
   result.runs.reserve(runs.size());
-  for (const door::MatchRunItem& run : runs) {
-    const bool memory = run.where == door::kInMemory;
+  for (const wire::MatchRunItem& run : runs) {
+    const bool memory = run.where == wire::kInMemory;
     result.blocks += run.blocks;
     result.runs.push_back({.blocks = run.blocks,
                            .where = memory ? MatchRun::Where::kMemory : MatchRun::Where::kFlash,
@@ -62,12 +62,12 @@ MatchResult MatchOf(std::uint32_t matched, std::span<const door::MatchRunItem> r
 
 // Of a hold, whose blocks are all the node's to name: without runs, as of a node that knows no tiers, they
 // are in memory.
-Result<MatchResult> HeldOf(const Call& answered, const door::Completion& completion) {
+Result<MatchResult> HeldOf(const Call& answered, const wire::Completion& completion) {
   if (completion.a == 0) return MatchOf(0);
   const auto blocks = static_cast<std::uint32_t>(completion.b);
   const std::span<const std::byte> reply = answered.reply(completion);
   if (reply.empty()) return MatchOf(blocks);
-  Result<std::vector<door::MatchRunItem>> runs = door::ReadMatchReply(reply);
+  Result<std::vector<wire::MatchRunItem>> runs = wire::ReadMatchReply(reply);
   if (!runs) return Error(std::move(runs.error()));
   MatchResult result = MatchOf(0, *runs);
   if (result.blocks != blocks)
@@ -78,9 +78,8 @@ Result<MatchResult> HeldOf(const Call& answered, const door::Completion& complet
 // Of an acquire that leased nothing.
 Status WhyNone(std::span<const std::byte> views, std::size_t count) {
   std::uint64_t late = 0, first_us = UINT64_MAX;
-  for (std::size_t at = 0; at + sizeof(door::ViewItem) <= views.size(); at += sizeof(door::ViewItem)) {
-    door::ViewItem item;
-    std::memcpy(&item, views.data() + at, sizeof(item));
+  for (std::size_t at = 0; at + sizeof(wire::ViewItem) <= views.size(); at += sizeof(wire::ViewItem)) {
+    const auto item = LoadAt<wire::ViewItem>(views.data(), at);
     if (item.code != static_cast<std::uint32_t>(Code::kTooLate)) continue;
     ++late;
     first_us = std::min(first_us, item.bytes);
@@ -94,17 +93,17 @@ Status WhyNone(std::span<const std::byte> views, std::size_t count) {
 Ticket<MatchResult> AskToHold(const std::shared_ptr<Channel>& channel, const Namespace& ns,
                               std::span<const BlockKey> chain, std::uint32_t matched,
                               const MatchOptions& options) {
-  if (Status status = client::CheckCount("keys to hold", chain.size(), door::kMaxKeysPerCall); !status.ok())
+  if (Status status = client::CheckCount("keys to hold", chain.size(), wire::kMaxKeysPerCall); !status.ok())
     return Failed<MatchResult>(std::move(status));
-  Result<Call> call = channel->Reserve(chain.size() * sizeof(door::KeyItem));
+  Result<Call> call = channel->Reserve(chain.size() * sizeof(wire::KeyItem));
   if (!call) return Failed<MatchResult>(std::move(call.error()));
   ItemWriter items(call->room());
   for (const BlockKey& key : chain) items.Put(client::ItemOf(key));
-  Request request = RequestFor(door::Op::kHold, ns, options.deadline_us);
+  Request request = RequestFor(wire::Op::kHold, ns, options.deadline_us);
   request.a = static_cast<std::uint64_t>(options.hold_us);
   request.b = matched;
   const std::int64_t ends_ns = client::DeadlineNs(options.hold_us);
-  auto decode = [ends_ns](const Call& answered, const door::Completion& completion) -> Result<MatchResult> {
+  auto decode = [ends_ns](const Call& answered, const wire::Completion& completion) -> Result<MatchResult> {
     std::shared_ptr<HeldLease> lease;
     if (completion.a != 0) lease = std::make_shared<HeldLease>(answered.channel(), completion.a, ends_ns);
     Result<MatchResult> result = HeldOf(answered, completion);
@@ -118,15 +117,15 @@ Ticket<MatchResult> AskForRest(const std::shared_ptr<Channel>& channel, const Na
                                std::span<const BlockKey> rest, std::uint32_t matched,
                                const MatchOptions& options) {
   // A hint may be cut short: a longer rest is matched as far as one call carries it.
-  rest = rest.first(std::min<std::size_t>(rest.size(), door::kMaxKeysPerCall));
-  Result<Call> call = channel->Reserve(rest.size() * sizeof(door::KeyItem));
+  rest = rest.first(std::min<std::size_t>(rest.size(), wire::kMaxKeysPerCall));
+  Result<Call> call = channel->Reserve(rest.size() * sizeof(wire::KeyItem));
   if (!call) return Failed<MatchResult>(std::move(call.error()));
   ItemWriter items(call->room());
   for (const BlockKey& key : rest) items.Put(client::ItemOf(key));
-  Request request = RequestFor(door::Op::kMatchRest, ns, options.deadline_us);
+  Request request = RequestFor(wire::Op::kMatchRest, ns, options.deadline_us);
   request.a = matched;
-  auto decode = [matched](const Call& answered, const door::Completion& completion) -> Result<MatchResult> {
-    Result<std::vector<door::MatchRunItem>> runs = door::ReadMatchReply(answered.reply(completion));
+  auto decode = [matched](const Call& answered, const wire::Completion& completion) -> Result<MatchResult> {
+    Result<std::vector<wire::MatchRunItem>> runs = wire::ReadMatchReply(answered.reply(completion));
     if (!runs) return Error(std::move(runs.error()));
     return MatchOf(matched, *runs);
   };
@@ -195,31 +194,29 @@ Ticket<Lease> Client::Acquire(const Namespace& ns, std::span<const BlockRef> blo
                               const AcquireOptions& options) {
   Status status = CheckRead(ns, options.deadline_us, options.worth_us);
   if (status.ok()) status = CheckLease("lease_us", options.lease_us);
-  if (status.ok()) status = client::CheckCount("blocks", blocks.size(), door::kMaxKeysPerCall);
+  if (status.ok()) status = client::CheckCount("blocks", blocks.size(), wire::kMaxKeysPerCall);
   if (!status.ok()) return Failed<Lease>(std::move(status));
-  Result<Call> call = parts_->channel->Reserve(blocks.size() * sizeof(door::BlockItem));
+  Result<Call> call = parts_->channel->Reserve(blocks.size() * sizeof(wire::BlockItem));
   if (!call) return Failed<Lease>(std::move(call.error()));
   ItemWriter items(call->room());
   for (const BlockRef& block : blocks)
-    items.Put(door::BlockItem{.key = client::ItemOf(block.key), .group = block.group});
-  Request request = RequestFor(door::Op::kAcquire, ns, options.deadline_us);
+    items.Put(wire::BlockItem{.key = client::ItemOf(block.key), .group = block.group});
+  Request request = RequestFor(wire::Op::kAcquire, ns, options.deadline_us);
   request.a = static_cast<std::uint64_t>(options.lease_us);
   request.b = static_cast<std::uint64_t>(options.worth_us);
   if (parts_->channel->has_lower()) request.grace_ns = client::kFetchGraceNs;
   const std::int64_t ends_ns = client::DeadlineNs(options.lease_us);
   auto decode = [ends_ns, count = blocks.size()](const Call& answered,
-                                                 const door::Completion& completion) -> Result<Lease> {
+                                                 const wire::Completion& completion) -> Result<Lease> {
     std::span<const std::byte> bytes = answered.reply(completion);
     if (completion.a == 0) return Error(WhyNone(bytes, count));
     PrefetchLines(bytes.data(), bytes.size(), false);
     auto lease = std::make_shared<HeldLease>(answered.channel(), completion.a, ends_ns);
-    if (bytes.size() != count * sizeof(door::ViewItem))
+    if (bytes.size() != count * sizeof(wire::ViewItem))
       return Error(Code::kMismatch, Text("a reply of ", bytes.size(), " bytes for ", count, " views"));
     lease->Reserve(count);
     for (std::size_t i = 0; i < count; ++i) {
-      door::ViewItem item;
-      std::memcpy(&item, bytes.data() + i * sizeof(item), sizeof(item));
-      lease->Add(item);
+      lease->Add(LoadAt<wire::ViewItem>(bytes.data(), i * sizeof(wire::ViewItem)));
     }
     return Lease(std::move(lease));
   };

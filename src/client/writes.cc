@@ -100,15 +100,15 @@ class Batch final {
   }
 
   std::uint64_t args_bytes() const {
-    return blocks_.size() * sizeof(door::WriteItem) + checksums_.size() * sizeof(std::uint32_t);
+    return blocks_.size() * sizeof(wire::WriteItem) + checksums_.size() * sizeof(std::uint32_t);
   }
 
   void PutItems(ItemWriter& items, const WriteOptions& options, PutId base,
                 std::atomic<std::uint64_t>& puts) const {
-    const std::size_t checksums_at = blocks_.size() * sizeof(door::WriteItem);
+    const std::size_t checksums_at = blocks_.size() * sizeof(wire::WriteItem);
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       const BlockWrite& block = blocks_[i];
-      door::WriteItem item;
+      wire::WriteItem item;
       item.key = client::ItemOf(block.key);
       if (block.parent) item.parent = client::ItemOf(*block.parent);
       item.group = block.group;
@@ -191,18 +191,17 @@ class Batch final {
   std::vector<std::shared_ptr<StagingPiece>> pieces_;
 };
 
-Result<WriteResult> DecodeWrite(const Call& call, const door::Completion& completion, std::size_t count) {
+Result<WriteResult> DecodeWrite(const Call& call, const wire::Completion& completion, std::size_t count) {
   std::span<const std::byte> bytes = call.reply(completion);
-  if (bytes.size() < count * sizeof(door::WriteReplyItem))
+  if (bytes.size() < count * sizeof(wire::WriteReplyItem))
     return Error(Code::kMismatch, Text("a reply of ", bytes.size(), " bytes for ", count, " writes"));
   WriteResult result;
   result.outcomes.resize(count);
   for (std::size_t i = 0; i < count; ++i) {
-    door::WriteReplyItem item;
-    std::memcpy(&item, bytes.data() + i * sizeof(item), sizeof(item));
+    const auto item = LoadAt<wire::WriteReplyItem>(bytes.data(), i * sizeof(wire::WriteReplyItem));
     result.outcomes[i] = {static_cast<Code>(item.code), static_cast<WriteOutcome::State>(item.state)};
   }
-  std::span<const std::byte> text = bytes.subspan(count * sizeof(door::WriteReplyItem));
+  std::span<const std::byte> text = bytes.subspan(count * sizeof(wire::WriteReplyItem));
   result.message.assign(reinterpret_cast<const char*>(text.data()), text.size());
   return result;
 }
@@ -215,23 +214,23 @@ Ticket<WriteResult> Client::Write(const Namespace& ns, std::span<const BlockWrit
   Status status = parts_->channel->Check();
   if (status.ok()) status = client::CheckNamespace(ns);
   if (status.ok()) status = client::CheckDeadline(options.deadline_us);
-  if (status.ok()) status = client::CheckCount("parts", blocks.size(), door::kMaxWritesPerCall);
+  if (status.ok()) status = client::CheckCount("parts", blocks.size(), wire::kMaxWritesPerCall);
   if (status.ok()) status = batch.Check(ns);
   const Result<std::uint64_t> conversation = client::ConversationNumber(options.conversation);
   if (status.ok() && !conversation) status = conversation.error();
   if (!status.ok()) return Failed<WriteResult>(std::move(status));
   if (blocks.empty()) return Ticket<WriteResult>(Result<WriteResult>(WriteResult()));
-  Request request = RequestFor(door::Op::kWrite, ns, options.deadline_us);
+  Request request = RequestFor(wire::Op::kWrite, ns, options.deadline_us);
   request.a = blocks.size();
   request.b = *conversation;
   request.grace_ns = kWriteGraceNs;
   if (status = batch.Place(request.deadline_ns); !status.ok()) return Failed<WriteResult>(std::move(status));
-  const std::uint64_t reply_bytes = blocks.size() * sizeof(door::WriteReplyItem) + door::kMaxReplyMessage;
+  const std::uint64_t reply_bytes = blocks.size() * sizeof(wire::WriteReplyItem) + wire::kMaxReplyMessage;
   Result<Call> call = parts_->channel->Reserve(std::max(batch.args_bytes(), reply_bytes));
   if (!call) return Failed<WriteResult>(std::move(call.error()));
   ItemWriter items(call->room());
   batch.PutItems(items, options, parts_->put_base, parts_->puts);
-  auto decode = [count = blocks.size()](const Call& answered, const door::Completion& completion) {
+  auto decode = [count = blocks.size()](const Call& answered, const wire::Completion& completion) {
     return DecodeWrite(answered, completion, count);
   };
   return Ask<WriteResult>(std::move(*call), request, items.used(), std::move(decode), batch.TakePieces());

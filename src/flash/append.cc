@@ -1,39 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// Down: batches into open regions, opening them and closing them.
+#include "flash/append.h"
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/format.h"
-#include "flash/impl.h"
 
-namespace cistern {
+namespace cistern::flash {
 
-using flash::Batch;
-using flash::Buffer;
-using flash::RoundUp;
-using flash::Writing;
+using State = Region::State;
 
 namespace {
 
 constexpr std::uint64_t kStepBytes = 64u << 10;
-constexpr std::uint32_t kPagesAWrite = 16;
 constexpr std::size_t kRegionsToSpareOne = 4;
 
 }  // namespace
 
-Result<Tier::Impl::Layout> Tier::Impl::LayOut(std::span<const Outgoing> records) const {
+Appender::Appender(Media& media, Tables& tables)
+    : media_(media),
+      tables_(tables),
+      budget_(media.options().budget_bytes_a_day, media.Now()),
+      next_epoch_(media.Random() | 1),  // 0 says that a region is empty
+      group_(media.executor()) {}
+
+Result<Appender::Layout> Appender::LayOut(std::span<const AppendRequest> records) const {
   if (records.empty() || records.size() > kMaxBatchRecords) {
     return Error(Code::kInvalid, Text("flash batch: has ", records.size(), " records and a batch has 1 to ",
                                       kMaxBatchRecords));
   }
-  const std::uint32_t unit = options_.unit;
+  const std::uint32_t unit = media_.unit();
   Layout layout;
-  const auto count = static_cast<std::uint32_t>(records.size());
-  layout.head_units = static_cast<std::uint32_t>(RoundUp(flash::BatchHeadBytes(count), unit) / unit);
+  layout.count = static_cast<std::uint32_t>(records.size());
+  layout.head_units = static_cast<std::uint32_t>(RoundUp(BatchHeadBytes(layout.count), unit) / unit);
   std::uint64_t total = layout.head_units;
-  for (const Outgoing& record : records) {
+  for (const AppendRequest& record : records) {
     std::uint64_t body = 0;
     for (const std::uint32_t part : record.seal.part_bytes) body += part;
     const auto trailer = static_cast<std::uint32_t>(
@@ -48,7 +51,8 @@ Result<Tier::Impl::Layout> Tier::Impl::LayOut(std::span<const Outgoing> records)
     layout.least_sequence = std::min(layout.least_sequence, record.sequence);
     total += (RoundUp(body, unit) + trailer) / unit;
   }
-  const std::uint64_t room = units() - 2 - TableUnits(count);
+  const Geometry& geometry = media_.geometry();
+  const std::uint64_t room = geometry.units() - 2 - geometry.TableUnits(layout.count);
   if (total > room) {
     return Error(Code::kInvalid,
                  Text("flash batch: takes ", total * unit, " bytes and a region has room for ", room * unit,
@@ -58,216 +62,176 @@ Result<Tier::Impl::Layout> Tier::Impl::LayOut(std::span<const Outgoing> records)
   return layout;
 }
 
-bool Tier::Impl::Fits(const Region& region, const Layout& layout, std::size_t records) const {
-  const std::uint64_t table = TableUnits(region.reserved + static_cast<std::uint32_t>(records));
-  return region.used + std::uint64_t{layout.units} + table + 1 <= units();
-}
-
-Tier::Room Tier::Impl::RoomFor(std::uint64_t record_bytes) const {
+Tier::Room Appender::RoomFor(std::uint64_t record_bytes) const {
   Layout layout;
-  layout.units = static_cast<std::uint32_t>(RoundUp(record_bytes, options_.unit) / options_.unit + 1);
-  bool any = false;
+  layout.count = 1;
+  layout.units = static_cast<std::uint32_t>(RoundUp(record_bytes, media_.unit()) / media_.unit() + 1);
   bool room = false;
-  for (const auto& member : members_) {
-    if (!member->device.in_service()) continue;
-    any = true;
-    room |= (!member->free.empty() && MayOpen(Purpose::kNew)) ||
-            (member->open != kNoRegion && Fits(regions_[member->open], layout, 1));
+  for (const auto& device : media_.devices()) {
+    if (!device->in_service()) continue;
+    room |= (device->free() > 0 && MayOpen(Purpose::kNew)) || OpenFits(*device, layout);
   }
-  if (!any) return Room::kNoDevice;
-  if (!room) return Room::kNoFreeRegion;
-  if (!budget_.Allows(record_bytes, parts_.loop.clock().Now())) return Room::kNoBudget;
-  return Room::kYes;
+  if (!media_.any_in_service()) return Tier::Room::kNoDevice;
+  if (!room) return Tier::Room::kNoRoom;
+  if (!budget_.Allows(record_bytes, media_.Now())) return Tier::Room::kNoBudget;
+  return Tier::Room::kYes;
 }
 
 // The last free region is kept for what reclaim moves, where there are enough to spare one.
-bool Tier::Impl::MayOpen(Purpose purpose) const {
-  return purpose == Purpose::kMove || regions_.size() < kRegionsToSpareOne || free_regions() > 1;
+bool Appender::MayOpen(Purpose purpose) const {
+  return purpose == Purpose::kMove || media_.regions() < kRegionsToSpareOne || media_.free_regions() > 1;
 }
 
-Tier::Impl::Member* Tier::Impl::Choose(const Layout& layout, std::size_t records, const Member* avoid,
-                                       Purpose purpose) {
-  Member* best = nullptr;
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    Member* member = members_[(turn_ + i) % members_.size()].get();
-    if (!member->device.in_service()) continue;
-    const bool fits = member->open != kNoRegion && Fits(regions_[member->open], layout, records);
-    if (!fits && (member->free.empty() || !MayOpen(purpose))) continue;
+DeviceRegions* Appender::Choose(const Layout& layout, const DeviceRegions* avoid, Purpose purpose) {
+  const auto devices = media_.devices();
+  DeviceRegions* best = nullptr;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    DeviceRegions* device = devices[(turn_ + i) % devices.size()].get();
+    if (!device->in_service()) continue;
+    if (!OpenFits(*device, layout) && (device->free() == 0 || !MayOpen(purpose))) continue;
     if (best == nullptr || best == avoid ||
-        (member != avoid && member->device.queued_write_bytes() < best->device.queued_write_bytes())) {
-      best = member;
+        (device != avoid && device->device().queued_write_bytes() < best->device().queued_write_bytes())) {
+      best = device;
     }
   }
   ++turn_;
   return best;
 }
 
-// In one step with the choice of the device: from here on the place is this batch's.
-std::uint32_t Tier::Impl::Reserve(Member& member, const Layout& layout, std::size_t records,
-                                  std::uint32_t* unit) {
-  if (member.open != kNoRegion && !Fits(regions_[member.open], layout, records)) {
-    BeginClosing(member, member.open);
+// In one step with the choice of the device: from here on the units are this batch's.
+std::uint32_t Appender::Reserve(DeviceRegions& device, const Layout& layout, std::uint32_t* unit) {
+  if (device.open() != kNoRegion && !OpenFits(device, layout)) BeginClosing(device);
+  if (device.open() == kNoRegion) {
+    Prepare(device, layout.least_sequence);
+    device.Open();
   }
-  std::uint32_t number = member.open;
-  if (number == kNoRegion) {
-    Prepare(member, layout.least_sequence);
-    number = member.free.front();
-    member.free.pop_front();
-    member.open = number;
-    Region& fresh = regions_[number];
-    CISTERN_ASSERT(fresh.state == State::kFree && fresh.readers == 0 && fresh.live_bytes == 0);
-    fresh.state = State::kOpen;
-    fresh.scanned = false;
-    fresh.used = 1;
-    fresh.reserved = fresh.entries = 0;
-  }
-  Region& region = regions_[number];
-  Prepare(member, region.first_sequence + 1);
-  *unit = region.used;
-  region.used += layout.units;
-  region.reserved += static_cast<std::uint32_t>(records);
-  ++region.writing->writers;
-  SetLeast(member, region, std::min(region.least_sequence, layout.least_sequence));
+  const std::uint32_t number = device.open();
+  Region& region = device.at(number);
+  Prepare(device, region.first_sequence() + 1);
+  *unit = region.Reserve(layout.units, layout.count);
+  ++region.writing()->writers;
+  device.SetLeast(number, std::min(region.least_sequence(), layout.least_sequence));
   return number;
 }
 
 // The header of the next free region is on its way while the one before it is still written to: nobody waits
 // for a sync where a region ends.
-void Tier::Impl::Prepare(Member& member, std::uint64_t first_sequence) {
-  if (member.free.empty() || closing_) return;
-  const std::uint32_t number = member.free.front();
-  Region& next = regions_[number];
-  if (next.writing != nullptr) return;
-  next.epoch = next_epoch_++;
-  next.first_sequence = first_sequence;
-  next.writing = std::make_unique<Writing>();
-  ++next.writing->writers;
-  member.writing.push_back(number);
-  group_.Spawn(WriteFirst(member, number));
+void Appender::Prepare(DeviceRegions& device, std::uint64_t first_sequence) {
+  const std::uint32_t next = device.next_free();
+  if (next == kNoRegion || closing_ || device.at(next).writing() != nullptr) return;
+  ++device.BeginHeader(next, next_epoch_++, first_sequence).writers;
+  group_.Spawn(WriteFirst(device, next));
 }
 
-Task<Status> Tier::Impl::WriteHeader(Member& member, std::uint32_t region, std::uint64_t epoch,
-                                     std::uint64_t first) {
-  Buffer buffer = pool_.Take(options_.unit);
-  const auto unit = buffer.bytes().first(options_.unit);
-  flash::EncodeRegionHeader({member.id, epoch, first, region - member.first}, unit);
-  Status status = co_await member.device.Write(std::span<const std::byte>(unit), OffsetOf(member, region, 0));
-  if (status.ok()) status = co_await member.device.Sync();
-  if (!status.ok()) {
-    member.device.FailedFor(Text("the header of region ", region - member.first, " could not be written"),
-                            status);
-  }
-  co_return status;
+Task<void> Appender::WriteFirst(DeviceRegions& device, std::uint32_t number) {
+  DeviceUse use(device);
+  Region& region = device.at(number);
+  const Status status = co_await device.WriteHeader(number, region.epoch(), region.first_sequence());
+  if (!status.ok()) FailWriting(*region.writing());
+  region.writing()->header.Set();
+  WriterLeft(device, number);
 }
 
-Task<void> Tier::Impl::WriteFirst(Member& member, std::uint32_t number) {
-  User user(member);
-  Region& region = regions_[number];
-  const Status status = co_await WriteHeader(member, number, region.epoch, region.first_sequence);
-  if (!status.ok()) FailWriting(*region.writing);
-  region.writing->header.Set();
-  WriterLeft(member, number);
-}
-
-// As long as an append is under way no tombstone may go that what it writes would need.
-class Tier::Impl::Appending final {
+// An append that is under way: no tombstone may go that what it writes would need.
+class Appender::Underway final {
  public:
-  Appending(std::multiset<std::uint64_t>& all, std::uint64_t least) : all_(all), at_(all.insert(least)) {}
-  ~Appending() { all_.erase(at_); }
-  Appending(const Appending&) = delete;
-  Appending& operator=(const Appending&) = delete;
+  Underway(std::multiset<std::uint64_t>& all, std::uint64_t least) : all_(all), at_(all.insert(least)) {}
+  ~Underway() { all_.erase(at_); }
+  Underway(const Underway&) = delete;
+  Underway& operator=(const Underway&) = delete;
 
  private:
   std::multiset<std::uint64_t>& all_;
   const std::multiset<std::uint64_t>::iterator at_;
 };
 
-Task<Result<std::vector<FlashPlace>>> Tier::Impl::Append(std::span<const Outgoing> records, Purpose purpose) {
+Task<Result<std::vector<Location>>> Appender::Append(std::span<const AppendRequest> records,
+                                                     Purpose purpose) {
   if (closing_) co_return Error(Code::kGone, "flash: the tier is closing");
   Result<Layout> layout = LayOut(records);
   if (!layout) co_return std::unexpected(std::move(layout.error()));
-  const std::uint64_t bytes = std::uint64_t{layout->units} * options_.unit;
-  if (purpose == Purpose::kNew && !budget_.Allows(bytes, parts_.loop.clock().Now())) {
-    counters_.refused_by_budget.Add(bytes);
-    co_return Error(Code::kBusy, Text("flash: the endurance budget of ", options_.budget_bytes_a_day,
+  FlashCounters& counters = media_.counters();
+  const std::uint64_t bytes = std::uint64_t{layout->units} * media_.unit();
+  if (purpose == Purpose::kNew && !budget_.Allows(bytes, media_.Now())) {
+    counters.refused_by_budget.Add(bytes);
+    co_return Error(Code::kBusy, Text("flash: the endurance budget of ", media_.options().budget_bytes_a_day,
                                       " bytes a day is spent for now"));
   }
-  const Appending appending(appending_, layout->least_sequence);
+  const Underway underway(appending_, layout->least_sequence);
   Status last;
-  Member* member = nullptr;
+  DeviceRegions* device = nullptr;
   for (int attempt = 0; attempt < 2; ++attempt) {
-    member = Choose(*layout, records.size(), member, purpose);
-    if (member == nullptr || closing_) break;
-    budget_.Spend(bytes, parts_.loop.clock().Now());
+    device = Choose(*layout, device, purpose);
+    if (device == nullptr || closing_) break;
+    budget_.Spend(bytes, media_.Now());
     std::uint32_t unit = 0;
-    const std::uint32_t region = Reserve(*member, *layout, records.size(), &unit);
-    last = co_await WriteBatch(*member, region, unit, *layout, records);
+    const std::uint32_t region = Reserve(*device, *layout, &unit);
+    last = co_await WriteBatch(*device, region, unit, *layout, records);
     if (!last.ok()) continue;
-    std::vector<FlashPlace> places;
-    places.reserve(records.size());
-    for (const std::uint32_t at : layout->at) places.push_back({region, unit + at});
-    counters_.appended_records.Add(records.size());
-    counters_.appended_bytes.Add(layout->record_bytes);
-    co_return places;
+    std::vector<Location> locations;
+    locations.reserve(records.size());
+    for (const std::uint32_t at : layout->at) locations.push_back(LocationOf({region, unit + at}));
+    counters.appended_records.Add(records.size());
+    counters.appended_bytes.Add(layout->record_bytes);
+    co_return locations;
   }
   if (!last.ok()) co_return std::unexpected(std::move(last));
-  counters_.refused_no_region.Add();
-  bool any = false;
-  for (const auto& each : members_) any |= each->device.in_service();
-  if (!any) co_return Error(Code::kIoError, "flash: no device is in service");
-  co_return Error(Code::kBusy, Text("flash: none of ", regions_.size(), " regions is free"));
+  counters.refused_no_region.Add();
+  if (!media_.any_in_service()) co_return Error(Code::kIoError, "flash: no device is in service");
+  co_return Error(Code::kBusy, Text("flash: none of ", media_.regions(), " regions is free"));
 }
 
-Task<Status> Tier::Impl::WriteBatch(Member& member, std::uint32_t number, std::uint32_t unit,
-                                    const Layout& layout, std::span<const Outgoing> records) {
-  User user(member);
-  Region& region = regions_[number];
+Task<Status> Appender::WriteBatch(DeviceRegions& device, std::uint32_t number, std::uint32_t unit,
+                                  const Layout& layout, std::span<const AppendRequest> records) {
+  DeviceUse use(device);
+  Writing& writing = *device.at(number).writing();
   Buffer buffer;
   Batch batch;
-  batch.count = static_cast<std::uint32_t>(records.size());
+  batch.count = layout.count;
   batch.record_bytes = layout.record_bytes;
-  region.writing->batches.PushBack(batch);
-  co_await region.writing->header.Wait();
+  writing.batches.PushBack(batch);
+  co_await writing.header.Wait();
   Status status;
-  if (region.writing->failed) {
-    status = Status(Code::kIoError, Text("flash device ", member.device.path(), ": region ",
-                                         number - member.first, " could not be written"));
+  if (writing.failed) {
+    status = Status(Code::kIoError, Text("flash device ", device.path(), ": region ", number - device.first(),
+                                         " could not be written"));
   } else {
-    buffer = pool_.Take(std::uint64_t{layout.head_units} * options_.unit + layout.trailer_bytes);
-    status = co_await Transmit(member, number, unit, layout, records, buffer);
+    buffer = media_.pool().Take(std::uint64_t{layout.head_units} * media_.unit() + layout.trailer_bytes);
+    status = co_await Transmit(device, number, unit, layout, records, buffer);
   }
-  batch.entries = buffer.valid() ? buffer.data() + flash::kBatchFixedBytes : nullptr;
+  batch.entries = buffer.valid() ? buffer.data() + kBatchFixedBytes : nullptr;
   batch.written = status.ok();
-  BatchEnded(member, number, batch);
+  BatchEnded(device, number, batch);
   co_await batch.decided.Wait();
-  if (!status.ok()) counters_.io_errors.Add();
+  if (!status.ok()) media_.counters().io_errors.Add();
   if (status.ok() && !batch.counted) {
-    status =
-        Status(Code::kIoError, Text("flash device ", member.device.path(), ": an earlier batch of region ",
-                                    number - member.first, " was not written"));
+    status = Status(Code::kIoError, Text("flash device ", device.path(), ": an earlier batch of region ",
+                                         number - device.first(), " was not written"));
   }
-  WriterLeft(member, number);
+  WriterLeft(device, number);
   co_return status;
 }
 
-// Head and trailers are made here, bodies go from where they are.
-Task<Status> Tier::Impl::Transmit(Member& member, std::uint32_t number, std::uint32_t unit,
-                                  const Layout& layout, std::span<const Outgoing> records, Buffer& buffer) {
-  const Region& region = regions_[number];
-  const std::size_t head_bytes = std::size_t{layout.head_units} * options_.unit;
+// The head and the trailers are made in the buffer, bodies go from where they are.
+Task<Status> Appender::Transmit(DeviceRegions& device, std::uint32_t number, std::uint32_t unit,
+                                const Layout& layout, std::span<const AppendRequest> records,
+                                Buffer& buffer) {
+  const std::uint32_t unit_bytes = media_.unit();
+  const std::uint64_t epoch = device.at(number).epoch();
+  const std::size_t head_bytes = std::size_t{layout.head_units} * unit_bytes;
   std::vector<std::span<const std::byte>> pieces;
   pieces.reserve(1 + 2 * records.size());
   pieces.push_back(buffer.bytes().first(head_bytes));
   std::size_t at = head_bytes;
   std::uint64_t spent = 0;
   for (std::size_t i = 0; i < records.size(); ++i) {
-    const Outgoing& record = records[i];
+    const AppendRequest& record = records[i];
     std::uint64_t body = 0;
     for (const std::uint32_t part : record.seal.part_bytes) body += part;
     const auto trailer = buffer.bytes().subspan(at, layout.trailer[i]);
     Stamp stamp;
-    stamp.region = number - member.first;
-    stamp.region_epoch = region.epoch;
+    stamp.region = number - device.first();
+    stamp.region_epoch = epoch;
     stamp.unit = unit + layout.at[i];
     stamp.sequence = record.sequence;
     stamp.born = record.born;
@@ -276,7 +240,7 @@ Task<Status> Tier::Impl::Transmit(Member& member, std::uint32_t number, std::uin
     EncodeTrailer(record.seal, stamp, trailer);
     at += trailer.size();
 
-    FlashEntry entry;
+    TierEntry entry;
     entry.key = record.seal.key;
     entry.parent = record.seal.parent;
     entry.incarnation = record.seal.incarnation;
@@ -285,31 +249,30 @@ Task<Status> Tier::Impl::Transmit(Member& member, std::uint32_t number, std::uin
     entry.conversation = record.conversation;
     entry.expiry = record.expiry;
     entry.body_bytes = static_cast<std::uint32_t>(body);
-    entry.record_bytes = static_cast<std::uint32_t>(RoundUp(body, options_.unit) + trailer.size());
+    entry.record_bytes = static_cast<std::uint32_t>(RoundUp(body, unit_bytes) + trailer.size());
     entry.group = record.seal.group;
     entry.parts = static_cast<std::uint16_t>(record.seal.part_bytes.size());
-    entry.place = {number, unit + layout.at[i]};
-    flash::EncodeEntry(entry, buffer.data() + flash::BatchHeadBytes(static_cast<std::uint32_t>(i)));
+    entry.location = LocationOf({number, stamp.unit});
+    EncodeEntry(entry, buffer.data() + BatchHeadBytes(static_cast<std::uint32_t>(i)));
 
-    pieces.push_back({record.body, RoundUp(body, options_.unit)});
+    pieces.push_back({record.body, RoundUp(body, unit_bytes)});
     pieces.push_back(trailer);
     if (spent += trailer.size(); spent >= kStepBytes) {
       spent = 0;
       co_await Yield();
     }
   }
-  flash::EncodeBatchHead({region.epoch, unit, static_cast<std::uint32_t>(records.size()), layout.units},
-                         buffer.bytes().first(head_bytes));
-  Status status = co_await member.device.Write(pieces, OffsetOf(member, number, unit));
-  if (status.ok()) counters_.device_written_bytes.Add(std::uint64_t{layout.units} * options_.unit);
+  EncodeBatchHead({epoch, unit, layout.count, layout.units}, buffer.bytes().first(head_bytes));
+  Status status = co_await device.device().Write(pieces, device.OffsetOf(number, unit));
+  if (status.ok()) media_.counters().device_written_bytes.Add(std::uint64_t{layout.units} * unit_bytes);
   co_return status;
 }
 
-// Recovery follows the batches of an open region and stops at the first that is not whole, so a batch counts
-// when all before it do; behind one that failed none ever will.
-void Tier::Impl::BatchEnded(Member& member, std::uint32_t number, Batch& batch) {
-  Region& region = regions_[number];
-  Writing& writing = *region.writing;
+// A batch counts when all before it in the region do, as recovery finds them; behind one that failed none
+// ever will.
+void Appender::BatchEnded(DeviceRegions& device, std::uint32_t number, Batch& batch) {
+  Region& region = device.at(number);
+  Writing& writing = *region.writing();
   batch.ended = true;
   while (!writing.failed) {
     Batch* front = writing.batches.front();
@@ -320,18 +283,17 @@ void Tier::Impl::BatchEnded(Member& member, std::uint32_t number, Batch& batch) 
     }
     writing.batches.PopFront();
     front->counted = true;
-    Accept(region, front->entries, front->count);
-    region.live_bytes += front->record_bytes;
-    member.live_bytes += front->record_bytes;
+    tables_.Add(region, front->entries, front->count);
+    device.Adopt(number, front->record_bytes);
     front->decided.Set();
   }
   if (batch.linked()) batch.Unlink();
   batch.decided.Set();
-  if (member.open == number) BeginClosing(member, number);
+  if (device.open() == number) BeginClosing(device);
 }
 
-// Their buffers are free, so those that have ended can be tried elsewhere at once.
-void Tier::Impl::FailWriting(Writing& writing) {
+// Batches that have ended can be tried elsewhere at once: their buffers are free.
+void Appender::FailWriting(Writing& writing) {
   writing.failed = true;
   List<Batch> waiting;
   while (Batch* batch = writing.batches.PopFront()) {
@@ -344,135 +306,91 @@ void Tier::Impl::FailWriting(Writing& writing) {
   while (Batch* batch = waiting.PopFront()) writing.batches.PushBack(*batch);
 }
 
-void Tier::Impl::Accept(Region& region, const std::byte* entries, std::uint32_t count) {
-  Writing& writing = *region.writing;
-  for (std::uint32_t i = 0; i < count;) {
-    const std::uint32_t in_page = region.entries % flash::kPageEntries;
-    if (in_page == 0) writing.pages.push_back(pool_.Take(flash::kPageBytes));
-    const std::uint32_t n = std::min(count - i, flash::kPageEntries - in_page);
-    std::memcpy(writing.pages.back().data() + flash::PageUsedBytes(in_page),
-                entries + std::size_t{i} * flash::kEntryBytes, std::size_t{n} * flash::kEntryBytes);
-    region.entries += n;
-    i += n;
-  }
+void Appender::BeginClosing(DeviceRegions& device) {
+  const std::uint32_t number = device.open();
+  device.BeginClosing();
+  ++device.at(number).writing()->writers;
+  WriterLeft(device, number);
 }
 
-void Tier::Impl::BeginClosing(Member& member, std::uint32_t number) {
-  Region& region = regions_[number];
-  CISTERN_ASSERT(member.open == number && region.state == State::kOpen);
-  member.open = kNoRegion;
-  region.state = State::kClosing;
-  ++region.writing->writers;
-  WriterLeft(member, number);
-}
-
-void Tier::Impl::WriterLeft(Member& member, std::uint32_t number) {
-  Region& region = regions_[number];
-  if (--region.writing->writers > 0 || region.state == State::kOpen) return;
-  if (!member.device.in_service()) {
-    EndWriting(member, number);
-  } else if (region.state == State::kClosing) {
-    group_.Spawn(CloseRegion(member, number));
+void Appender::WriterLeft(DeviceRegions& device, std::uint32_t number) {
+  const Region& region = device.at(number);
+  if (--region.writing()->writers > 0 || region.is(State::kOpen)) return;
+  if (!device.in_service()) {
+    device.EndWriting(number);
+  } else if (region.is(State::kClosing)) {
+    group_.Spawn(CloseRegion(device, number));
   } else if (closing_) {
-    group_.Spawn(EmptyAgain(member, number));
+    group_.Spawn(EmptyAgain(device, number));
   }
 }
 
-// A region that was made ready in vain.
-Task<void> Tier::Impl::EmptyAgain(Member& member, std::uint32_t number) {
-  User user(member);
-  (void)co_await WriteHeader(member, number, 0, 0);
-  EndWriting(member, number);
+// The header of a region that was made ready in vain is made empty again.
+Task<void> Appender::EmptyAgain(DeviceRegions& device, std::uint32_t number) {
+  DeviceUse use(device);
+  (void)co_await device.WriteHeader(number, 0, 0);
+  device.EndWriting(number);
 }
 
-// Nothing more is written to it: it is open, or ready, or being made so.
-void Tier::Impl::LetGo(Member& member, std::uint32_t number) {
-  Region& region = regions_[number];
-  if (region.state == State::kOpen) {
-    BeginClosing(member, number);
-  } else if (region.state == State::kFree) {
-    ++region.writing->writers;
-    WriterLeft(member, number);
+// Nothing more is written to the region: it is open, or ready, or being made so.
+void Appender::LetGo(DeviceRegions& device, std::uint32_t number) {
+  const Region& region = device.at(number);
+  if (region.is(State::kOpen)) {
+    BeginClosing(device);
+  } else if (region.is(State::kFree)) {
+    ++region.writing()->writers;
+    WriterLeft(device, number);
   }
 }
 
-void Tier::Impl::EndWriting(Member& member, std::uint32_t number) {
-  regions_[number].writing.reset();
-  std::erase(member.writing, number);
-  writing_ended_.Pulse();
-}
-
-// What the table names is durable before the table is: power lost between them must not leave a table of
+// Records are durable before the table that names them is: power lost between them must not leave a table of
 // records that are not there.
-Task<void> Tier::Impl::CloseRegion(Member& member, std::uint32_t number) {
-  User user(member);
-  Region& region = regions_[number];
-  Status status = co_await member.device.Sync();
+Task<void> Appender::CloseRegion(DeviceRegions& device, std::uint32_t number) {
+  DeviceUse use(device);
+  Status status = co_await device.device().Sync();
   bool durable = status.ok();
   if (durable) {
-    status = co_await WriteTable(member, number);
+    status = co_await tables_.Write(device, number);
     if (status.ok()) {
-      status = co_await member.device.Sync();
+      status = co_await device.device().Sync();
       durable = status.ok();
     }
   }
   if (!durable) {
-    member.device.FailedFor(Text("what was written to region ", number - member.first, " is not durable"),
-                            status);
+    device.device().FailedFor(Text("what was written to region ", number - device.first(), " is not durable"),
+                              status);
   }
-  if (member.device.in_service()) {
+  if (device.in_service()) {
     if (!status.ok()) {
-      parts_.log.Log(LogLevel::kWarning, "flash device ", member.device.path(), ": the table of region ",
-                     number - member.first, " is not on it (", status.message(),
-                     "); a restart reads the region");
-      region.pages = std::move(region.writing->pages);
+      media_.log().Log(LogLevel::kWarning, "flash device ", device.path(), ": the table of region ",
+                       number - device.first(), " is not on it (", status.message(),
+                       "); a restart reads the region");
+      device.at(number).KeepPages();
     }
-    region.state = State::kClosed;
-    IntoClosed(member, number);
+    device.Closed(number);
   }
-  EndWriting(member, number);
+  device.EndWriting(number);
 }
 
-Task<Status> Tier::Impl::WriteTable(Member& member, std::uint32_t number) {
-  Region& region = regions_[number];
-  std::vector<Buffer>& pages = region.writing->pages;
-  const auto count = static_cast<std::uint32_t>(pages.size());
-  std::vector<std::span<const std::byte>> pieces;
-  std::uint64_t at = OffsetOf(member, number, region.used);
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const std::uint32_t entries = std::min(region.entries - i * flash::kPageEntries, flash::kPageEntries);
-    const auto page = pages[i].bytes().first(RoundUp(flash::PageUsedBytes(entries), options_.unit));
-    flash::EncodePageHead({region.epoch, i, entries}, page);
-    pieces.push_back(page);
-    if (pieces.size() < kPagesAWrite && i + 1 < count) {
-      co_await Yield();
-      continue;
-    }
-    Status status = co_await member.device.Write(pieces, at);
-    if (!status.ok()) co_return status;
-    for (const auto piece : pieces) at += piece.size(), counters_.device_written_bytes.Add(piece.size());
-    pieces.clear();
+void Appender::DeviceOut(DeviceRegions& device) {
+  const std::vector<std::uint32_t> writing = device.writing();
+  for (const std::uint32_t number : writing) {
+    FailWriting(*device.at(number).writing());
+    device.at(number).writing()->header.Set();
+    LetGo(device, number);
   }
-  Buffer buffer = pool_.Take(options_.unit);
-  const auto last = buffer.bytes().first(options_.unit);
-  flash::EncodeLocator({region.epoch, region.least_sequence, region.used, region.entries, region.scanned},
-                       last);
-  co_return co_await member.device.Write(std::span<const std::byte>(last),
-                                         OffsetOf(member, number, units() - 1));
 }
 
-Task<void> Tier::Impl::Close() {
+Task<void> Appender::Close() {
   closing_ = true;
-  for (const auto& member : members_) {
-    const std::vector<std::uint32_t> writing = member->writing;
-    for (const std::uint32_t number : writing) {
-      LetGo(*member, number);
-    }
+  for (const auto& device : media_.devices()) {
+    const std::vector<std::uint32_t> writing = device->writing();
+    for (const std::uint32_t number : writing) LetGo(*device, number);
   }
-  for (const auto& member : members_) {
-    while (!member->writing.empty()) co_await writing_ended_.Wait();
+  for (const auto& device : media_.devices()) {
+    while (!device->writing().empty()) co_await device->writing_ended().Wait();
   }
   co_await group_.Close();
 }
 
-}  // namespace cistern
+}  // namespace cistern::flash

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flash/device.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/assert.h"
@@ -25,7 +26,7 @@ Device::Transfer::Transfer(Device& device_in, Kind kind_in, std::uint64_t bytes_
   if (kind == Kind::kWrite) device.queued_write_bytes_ += bytes;
 }
 
-// Here whether it has ended, was refused, or its task was dropped after a crash.
+// The transfer has ended, was refused, or its task was dropped after a crash.
 Device::Transfer::~Transfer() {
   if (kind == Kind::kWrite) device.queued_write_bytes_ -= bytes;
   if (flying) {
@@ -84,6 +85,7 @@ bool Device::MayGo(const Transfer& transfer) const {
 void Device::Launch(Transfer& transfer) {
   transfer.flying = true;
   transfer.began = loop_.clock().Now();
+  transfer.began_watched_us = watched_us_;
   ++at_[static_cast<std::size_t>(transfer.kind)];
   if (transfer.kind == Kind::kRead) read_bytes_at_ += transfer.bytes;
   if (transfer.kind == Kind::kWrite) estimate_.WriteBegan();
@@ -107,7 +109,7 @@ void Device::StartWaiting() {
   }
 }
 
-// Whoever waits was launched, or refused, by the one that woke it.
+// A transfer that waited was launched, or refused, by the one that woke it.
 Task<Status> Device::Admit(Transfer& transfer) {
   if (!in_service_) co_return OutStatus();
   if (transfer.kind == Kind::kSync ||
@@ -200,9 +202,10 @@ void Device::Bad() {
 }
 
 void Device::Tick(Instant now) {
+  watched_us_ += std::min(now.UsSince(std::exchange(ticked_, now)), kMaxTickGapUs);
   const Transfer* oldest = flying_.front();
   if (oldest == nullptr || !in_service_) return;
-  const std::int64_t us = now.UsSince(oldest->began);
+  const std::int64_t us = std::min(now.UsSince(oldest->began), watched_us_ - oldest->began_watched_us);
   if (us <= limits_.hang_us) return;
   const char* what[] = {"read", "write", "sync"};
   GoOut(Text("a ", what[static_cast<std::size_t>(oldest->kind)], " of ", oldest->bytes,

@@ -28,6 +28,10 @@ inline constexpr std::uint32_t kMaxErrorsInRow = 8;
 inline constexpr std::uint32_t kMaxBadInRow = 16;
 inline constexpr std::uint32_t kTrustReads = 128;
 
+// A node looks at its devices far more often than this. Where more time lies between two looks, the node
+// itself did not run, and no more than this of it counts as a transfer's.
+inline constexpr std::int64_t kMaxTickGapUs = 1'000'000;
+
 // As long as more than this many bytes of reads are at the device, others wait their turn here. It keeps any
 // device busy, and a device that serves what it has in an order of its own then cannot make the time that a
 // read takes unforeseeable.
@@ -75,7 +79,8 @@ class Device final {
   void Sound() {
     if (bad_in_row_ > 0 && ++sound_in_row_ >= kTrustReads) bad_in_row_ = 0;
   }
-  // Takes it out when a transfer has been at it for longer than hang_us.
+  // Takes it out when a transfer has been at it for longer than hang_us while the node ran: time in which
+  // nobody ticked, as of a process that was stopped, says nothing of the device.
   void Tick(Instant now);
 
   double EstimateUs(std::uint64_t bytes) const { return estimate_.Us(bytes); }
@@ -104,6 +109,7 @@ class Device final {
     bool flying = false;
     bool refused = false;
     Instant began;
+    std::int64_t began_watched_us = 0;  // of watched_us_
     Estimate::Expected expected;
   };
 
@@ -125,8 +131,10 @@ class Device final {
   File file_;
   bool in_service_ = false;
   std::string why_ = "it was not opened";
-  List<Transfer> waiting_[2];        // reads, writes
-  List<Transfer> flying_;            // oldest first
+  List<Transfer> waiting_[2];  // reads, writes
+  List<Transfer> flying_;      // oldest first
+  Instant ticked_;
+  std::int64_t watched_us_ = 0;      // that passed between ticks, each gap up to kMaxTickGapUs
   std::uint32_t at_[3] = {};         // the device, by kind
   std::uint64_t read_bytes_at_ = 0;  // the device
   std::uint64_t queued_write_bytes_ = 0;

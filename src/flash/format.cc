@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "flash/address.h"
 #include "record/seal.h"
 #include "record/verified_copy.h"
 
@@ -178,7 +179,7 @@ std::expected<Locator, FlashFault> DecodeLocator(std::span<const std::byte> byte
   return locator;
 }
 
-void EncodeEntry(const FlashEntry& entry, std::byte* out) {
+void EncodeEntry(const TierEntry& entry, std::byte* out) {
   std::memset(out + entry_at::kZeros, 0, kEntryBytes - entry_at::kZeros);
   std::memcpy(out + entry_at::kKey, entry.key.bytes.data(), BlockKey::kMaxBytes);
   std::memcpy(out + entry_at::kParent, entry.parent.bytes.data(), BlockKey::kMaxBytes);
@@ -189,15 +190,15 @@ void EncodeEntry(const FlashEntry& entry, std::byte* out) {
   Store(out, entry_at::kExpiry, entry.expiry);
   Store(out, entry_at::kBody, entry.body_bytes);
   Store(out, entry_at::kRecord, entry.record_bytes);
-  Store(out, entry_at::kUnit, entry.place.unit);
+  Store(out, entry_at::kUnit, AddressOf(entry.location).unit);
   Store(out, entry_at::kGroup, entry.group);
   Store(out, entry_at::kParts, entry.parts);
   Store(out, entry_at::kKeyLength, entry.key.length);
   Store(out, entry_at::kParentLength, entry.parent.length);
 }
 
-std::expected<FlashEntry, FlashFault> DecodeEntry(const std::byte* bytes, std::uint32_t region) {
-  FlashEntry entry;
+std::expected<TierEntry, FlashFault> DecodeEntry(const std::byte* bytes, std::uint32_t region) {
+  TierEntry entry;
   if (!KeyAt(bytes, entry_at::kKey, entry_at::kKeyLength, &entry.key) || entry.key.none() ||
       !KeyAt(bytes, entry_at::kParent, entry_at::kParentLength, &entry.parent)) {
     return std::unexpected(FlashFault::kShape);
@@ -211,7 +212,7 @@ std::expected<FlashEntry, FlashFault> DecodeEntry(const std::byte* bytes, std::u
   entry.record_bytes = Load<std::uint32_t>(bytes, entry_at::kRecord);
   entry.group = Load<std::uint16_t>(bytes, entry_at::kGroup);
   entry.parts = Load<std::uint16_t>(bytes, entry_at::kParts);
-  entry.place = {region, Load<std::uint32_t>(bytes, entry_at::kUnit)};
+  entry.location = LocationOf({region, Load<std::uint32_t>(bytes, entry_at::kUnit)});
   if (entry.body_bytes == 0 || entry.body_bytes > kMaxBodyBytes || entry.record_bytes <= entry.body_bytes ||
       entry.parts == 0 || entry.parts > kMaxParts) {
     return std::unexpected(FlashFault::kShape);
@@ -219,7 +220,7 @@ std::expected<FlashEntry, FlashFault> DecodeEntry(const std::byte* bytes, std::u
   return entry;
 }
 
-void EncodeBatchHead(const BatchHead& head, std::span<std::byte> out) {
+void EncodeBatchHead(const BatchHeader& head, std::span<std::byte> out) {
   const std::size_t end = BatchHeadBytes(head.entries);
   CISTERN_ASSERT(head.entries >= 1 && head.entries <= kMaxBatchEntries && out.size() >= end);
   std::byte* to = out.data();
@@ -232,10 +233,10 @@ void EncodeBatchHead(const BatchHead& head, std::span<std::byte> out) {
   Finish(to, kBatchMagic, end);
 }
 
-std::expected<BatchHead, FlashFault> PeekBatch(std::span<const std::byte> bytes) {
+std::expected<BatchHeader, FlashFault> PeekBatch(std::span<const std::byte> bytes) {
   if (bytes.size() < kBatchFixedBytes) return std::unexpected(FlashFault::kShort);
   if (Load<std::uint32_t>(bytes.data(), 0) != kBatchMagic) return std::unexpected(FlashFault::kMagic);
-  BatchHead head;
+  BatchHeader head;
   head.epoch = Load<std::uint64_t>(bytes.data(), batch_at::kEpoch);
   head.unit = Load<std::uint32_t>(bytes.data(), batch_at::kUnit);
   head.entries = Load<std::uint32_t>(bytes.data(), batch_at::kEntries);
@@ -246,7 +247,7 @@ std::expected<BatchHead, FlashFault> PeekBatch(std::span<const std::byte> bytes)
   return head;
 }
 
-std::expected<BatchHead, FlashFault> DecodeBatchHead(std::span<const std::byte> bytes) {
+std::expected<BatchHeader, FlashFault> DecodeBatchHead(std::span<const std::byte> bytes) {
   const auto head = PeekBatch(bytes);
   if (!head) return head;
   const FlashFault fault = Check(bytes, kBatchMagic, BatchHeadBytes(head->entries));
@@ -254,7 +255,7 @@ std::expected<BatchHead, FlashFault> DecodeBatchHead(std::span<const std::byte> 
   return head;
 }
 
-void EncodePageHead(const PageHead& head, std::span<std::byte> page) {
+void EncodePageHead(const PageHeader& head, std::span<std::byte> page) {
   const std::size_t end = PageUsedBytes(head.entries);
   CISTERN_ASSERT(head.entries >= 1 && head.entries <= kPageEntries && page.size() >= end);
   std::byte* to = page.data();
@@ -266,9 +267,9 @@ void EncodePageHead(const PageHead& head, std::span<std::byte> page) {
   Finish(to, kPageMagic, end);
 }
 
-std::expected<PageHead, FlashFault> DecodePageHead(std::span<const std::byte> page) {
+std::expected<PageHeader, FlashFault> DecodePageHead(std::span<const std::byte> page) {
   if (page.size() < kEntryBytes) return std::unexpected(FlashFault::kShort);
-  PageHead head;
+  PageHeader head;
   head.epoch = Load<std::uint64_t>(page.data(), page_at::kEpoch);
   head.page = Load<std::uint32_t>(page.data(), page_at::kPage);
   head.entries = Load<std::uint32_t>(page.data(), page_at::kEntries);

@@ -9,7 +9,7 @@
 #include <span>
 #include <string_view>
 
-#include "flash/entry.h"
+#include "tier/entry.h"
 
 namespace cistern::flash {
 
@@ -70,29 +70,29 @@ struct Locator {
 void EncodeLocator(const Locator& locator, std::span<std::byte> out);
 std::expected<Locator, FlashFault> DecodeLocator(std::span<const std::byte> bytes);
 
-// An entry, kEntryBytes. The region of its place is not written; the reader gives it.
-void EncodeEntry(const FlashEntry& entry, std::byte* out);
-std::expected<FlashEntry, FlashFault> DecodeEntry(const std::byte* bytes, std::uint32_t region);
+// An entry, kEntryBytes. The region of its location is not written; the reader gives it.
+void EncodeEntry(const TierEntry& entry, std::byte* out);
+std::expected<TierEntry, FlashFault> DecodeEntry(const std::byte* bytes, std::uint32_t region);
 
-struct BatchHead {
+struct BatchHeader {
   std::uint64_t epoch = 0;
   std::uint32_t unit = 0;     // where it is in the region
   std::uint32_t entries = 0;  // 1 to kMaxBatchEntries
   std::uint32_t units = 0;    // of head and records together
-  friend bool operator==(const BatchHead&, const BatchHead&) = default;
+  friend bool operator==(const BatchHeader&, const BatchHeader&) = default;
 };
 constexpr std::uint32_t BatchHeadBytes(std::uint32_t entries) {
   return kBatchFixedBytes + entries * kEntryBytes;
 }
 // The entries were encoded behind it already, at BatchHeadBytes(i).
-void EncodeBatchHead(const BatchHead& head, std::span<std::byte> out);
+void EncodeBatchHead(const BatchHeader& head, std::span<std::byte> out);
 // kShort with a shape that can be: `bytes` holds too little to check it; PeekBatch says how much it takes.
-std::expected<BatchHead, FlashFault> DecodeBatchHead(std::span<const std::byte> bytes);
+std::expected<BatchHeader, FlashFault> DecodeBatchHead(std::span<const std::byte> bytes);
 // The unchecked head; kBatchFixedBytes suffice.
-std::expected<BatchHead, FlashFault> PeekBatch(std::span<const std::byte> bytes);
+std::expected<BatchHeader, FlashFault> PeekBatch(std::span<const std::byte> bytes);
 
 // A table is pages of kPageBytes, the last one cut behind its entries and rounded up to the unit.
-struct PageHead {
+struct PageHeader {
   std::uint64_t epoch = 0;
   std::uint32_t page = 0;
   std::uint32_t entries = 0;  // 1 to kPageEntries
@@ -105,8 +105,8 @@ constexpr std::uint64_t TableBytes(std::uint32_t entries) {
 }
 constexpr std::uint32_t PageUsedBytes(std::uint32_t entries) { return kEntryBytes * (entries + 1); }
 // Its entries were encoded already, at PageUsedBytes(i).
-void EncodePageHead(const PageHead& head, std::span<std::byte> page);
-std::expected<PageHead, FlashFault> DecodePageHead(std::span<const std::byte> page);
+void EncodePageHead(const PageHeader& head, std::span<std::byte> page);
+std::expected<PageHeader, FlashFault> DecodePageHead(std::span<const std::byte> page);
 
 constexpr std::uint64_t RoundUp(std::uint64_t bytes, std::uint64_t to) { return (bytes + to - 1) / to * to; }
 

@@ -6,13 +6,13 @@
 
 #include <vector>
 
-#include "flash/test_tier.h"
+#include "flash/test_flash_tier.h"
 
 namespace cistern::flash {
 namespace {
 
-FlashEntry EntryOf(std::uint64_t number) {
-  FlashEntry entry;
+TierEntry EntryOf(std::uint64_t number) {
+  TierEntry entry;
   entry.key = KeyOf(number);
   if (number % 2 == 1) entry.parent = KeyOf(number - 1);
   entry.incarnation = number * 3;
@@ -24,7 +24,7 @@ FlashEntry EntryOf(std::uint64_t number) {
   entry.record_bytes = 8192;
   entry.group = 3;
   entry.parts = 2;
-  entry.place = {17, static_cast<std::uint32_t>(number)};
+  entry.location = LocationOf({17, static_cast<std::uint32_t>(number)});
   return entry;
 }
 
@@ -72,7 +72,7 @@ TEST(FlashFormat, ABatchHeadAndATablePageComeBackAndNoFlipPasses) {
   for (const std::uint32_t count : {1u, 3u, 256u}) {
     std::vector<std::byte> bytes(RoundUp(BatchHeadBytes(count), 512));
     for (std::uint32_t i = 0; i < count; ++i) EncodeEntry(EntryOf(i + 1), bytes.data() + BatchHeadBytes(i));
-    const BatchHead head{9, 8, count, 1000};
+    const BatchHeader head{9, 8, count, 1000};
     EncodeBatchHead(head, bytes);
     EXPECT_EQ(*DecodeBatchHead(bytes), head);
     for (std::uint32_t i = 0; i < count; ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening devices: looking at all of them, then making, formatting and resizing them. Nothing is touched
-// before all were looked at.
+#include "flash/open.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -8,15 +8,13 @@
 #include "base/event.h"
 #include "base/format.h"
 #include "base/units.h"
-#include "flash/impl.h"
+#include "flash/format.h"
 
-namespace cistern {
-
-using flash::Buffer;
+namespace cistern::flash {
 
 namespace {
 
-constexpr std::uint64_t kLookBytes = 1u << 20;
+constexpr std::uint64_t kProbeBytes = 1u << 20;
 constexpr std::uint32_t kMinRegions = 4;
 // A predecessor that was killed holds the lock until its last request has ended in the kernel (R8).
 constexpr std::int64_t kLockWaitUs = 2'000'000;
@@ -32,318 +30,316 @@ Status Named(const std::string& path, const Status& status) {
 
 }  // namespace
 
-Task<Status> Tier::Impl::Lock(File& file, const std::string& path) {
-  const Instant until = parts_.loop.clock().Now().PlusUs(kLockWaitUs);
+Task<Status> DeviceOpener::Lock(File& file, const std::string& path) {
+  const Instant until = media_.Now().PlusUs(kLockWaitUs);
   for (;;) {
-    const Status status = parts_.loop.Lock(file);
+    const Status status = media_.loop().Lock(file);
     if (status.code() != Code::kBusy) co_return status.ok() ? Status() : Named(path, status);
-    if (parts_.loop.clock().Now() >= until) {
+    if (media_.Now() >= until) {
       co_return Status(Code::kBusy, Text("flash device ", path,
                                          ": another node uses it, or a request of one "
                                          "that was killed has not ended in ",
                                          kLockWaitUs / 1000, " ms: ", status.message()));
     }
-    (void)co_await SleepUntil(parts_.loop.clock().Now().PlusUs(kLockTryUs));
+    (void)co_await SleepUntil(media_.Now().PlusUs(kLockTryUs));
   }
 }
 
-Status Tier::Impl::CheckLimits(const File& file, const std::string& path) const {
+Status DeviceOpener::CheckLimits(const File& file, const std::string& path) const {
   const auto limits = file.Direct();
   if (!limits) return Named(path, limits.error());
   const std::uint32_t needs = std::max(limits->memory_align, limits->offset_align);
-  if (needs != 0 && options_.unit % needs == 0) return Status();
+  if (needs != 0 && media_.unit() % needs == 0) return Status();
   return Status(Code::kInvalid, Text("flash device ", path, ": needs transfers aligned to ", needs,
-                                     " bytes and the arena's alignment is ", options_.unit, "; set it to ",
+                                     " bytes and the arena's alignment is ", media_.unit(), "; set it to ",
                                      needs, " (up to 4096) or take another device"));
 }
 
-Task<Result<Tier::Impl::Look>> Tier::Impl::LookAt(std::size_t at) {
-  const FlashDeviceOptions& device = options_.devices[at];
-  Look look;
-  look.file_path = device.path + "/flash";
-  auto file = parts_.loop.Open(look.file_path, OpenMode::kDirect);
+Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
+  const FlashDeviceOptions& device = media_.options().devices[at];
+  ProbeResult probe;
+  probe.file_path = device.path + "/flash";
+  auto file = media_.loop().Open(probe.file_path, OpenMode::kDirect);
   if (!file) {
-    auto whole = parts_.loop.Open(device.path, OpenMode::kDirect);
+    auto whole = media_.loop().Open(device.path, OpenMode::kDirect);
     if (!whole) {
-      look.create = true;  // if it cannot be made, making it says why
-      co_return look;
+      probe.create = true;  // if it cannot be made, making it says why
+      co_return probe;
     }
     const auto limits = whole->Direct();
     if (!limits || !limits->block_device) {
       co_return Error(Code::kInvalid,
                       Text("flash device ", device.path, ": is neither a directory nor a block device"));
     }
-    look.file_path = device.path;
-    look.block_device = true;
+    probe.file_path = device.path;
+    probe.block_device = true;
     file = std::move(whole);
   }
   const auto size = file->Size();
   if (!size) co_return Error(Named(device.path, size.error()));
-  look.size_bytes = *size;
+  probe.size_bytes = *size;
   Status status = co_await Lock(*file, device.path);
-  // Who has had devices before may be the successor of the one whose request has not ended (R8). Whoever
-  // starts for the first time has named another node's device.
+  // A node that has had devices before may be the successor of the one whose request has not ended (R8). One
+  // that starts for the first time has named another node's device.
   if (status.code() == Code::kBusy && !known_.empty()) {
-    look.taken = std::move(status);
-    co_return look;
+    probe.taken = std::move(status);
+    co_return probe;
   }
   if (status.ok()) status = CheckLimits(*file, device.path);
   if (!status.ok()) co_return std::unexpected(std::move(status));
 
-  Buffer buffer = pool_.Take(kLookBytes);
+  Buffer buffer = media_.pool().Take(kProbeBytes);
   const auto bytes =
-      buffer.bytes().first(std::min<std::uint64_t>(*size, kLookBytes) / options_.unit * options_.unit);
+      buffer.bytes().first(std::min<std::uint64_t>(*size, kProbeBytes) / media_.unit() * media_.unit());
   if (!bytes.empty()) status = co_await file->ReadAll(bytes, 0);
   if (!status.ok()) co_return Error(Named(device.path, status));
-  const auto superblock = flash::DecodeSuperblock(bytes);
+  const auto superblock = DecodeSuperblock(bytes);
   if (superblock) {
-    look.superblock = *superblock;
+    probe.superblock = *superblock;
   } else if (!AllZero(bytes)) {
-    look.foreign = true;
-    if (!options_.discard_foreign) {
-      const bool version = superblock.error() == flash::FlashFault::kVersion;
-      co_return Error(
-          Code::kMismatch,
-          Text("flash device ", device.path, ": ",
-               version ? "its format is another version than this node's"
-               : superblock.error() == flash::FlashFault::kCrc ? "its superblock is damaged"
-                                                               : "holds data that is not Cistern's",
-               "; nothing was touched. Take another place, or discard what it holds "
-               "(--discard-foreign)"));
+    probe.foreign = true;
+    if (!media_.options().discard_foreign) {
+      const bool version = superblock.error() == FlashFault::kVersion;
+      co_return Error(Code::kMismatch,
+                      Text("flash device ", device.path, ": ",
+                           version ? "its format is another version than this node's"
+                           : superblock.error() == FlashFault::kCrc ? "its superblock is damaged"
+                                                                    : "holds data that is not Cistern's",
+                           "; nothing was touched. Take another place, or discard what it holds "
+                           "(--discard-foreign)"));
     }
   }
-  look.file = std::move(*file);
-  co_return look;
+  probe.file = std::move(*file);
+  co_return probe;
 }
 
-std::uint64_t Tier::Impl::WantedBytes(std::size_t at, const Look& look) const {
-  const std::uint64_t option = options_.devices[at].size_bytes;
-  return option == 0 && look.block_device ? look.size_bytes : option;
+std::uint64_t DeviceOpener::WantedBytes(std::size_t at, const ProbeResult& probe) const {
+  const std::uint64_t option = media_.options().devices[at].size_bytes;
+  return option == 0 && probe.block_device ? probe.size_bytes : option;
 }
 
 // As the devices are formatted; else by their size.
-Status Tier::Impl::ChooseRegionBytes(const std::vector<Look>& looks) {
-  region_bytes_ = options_.region_bytes;
+void DeviceOpener::ChooseRegionBytes(const std::vector<ProbeResult>& probes) {
+  std::uint64_t bytes = media_.options().region_bytes;
   std::uint64_t smallest = UINT64_MAX;
-  for (std::size_t i = 0; i < looks.size(); ++i) {
-    smallest = std::min(smallest, WantedBytes(i, looks[i]));
-    std::string why;
-    const auto& superblock = looks[i].superblock;
-    if (region_bytes_ == 0 && superblock && superblock->region_bytes >= kMinRegionBytes &&
-        superblock->region_bytes <= kMaxRegionBytes && superblock->region_bytes % flash::kSuperBytes == 0) {
-      region_bytes_ = superblock->region_bytes;
+  for (std::size_t i = 0; i < probes.size(); ++i) {
+    smallest = std::min(smallest, WantedBytes(i, probes[i]));
+    const auto& superblock = probes[i].superblock;
+    if (bytes == 0 && superblock && superblock->region_bytes >= kMinRegionBytes &&
+        superblock->region_bytes <= kMaxRegionBytes && superblock->region_bytes % kSuperBytes == 0) {
+      bytes = superblock->region_bytes;
     }
   }
-  if (region_bytes_ == 0) region_bytes_ = RegionBytesFor(smallest);
-  return Status();
+  media_.SetRegionBytes(bytes != 0 ? bytes : RegionBytesFor(smallest));
 }
 
-Status Tier::Impl::CheckLook(std::size_t at, const Look& look) const {
-  const FlashDeviceOptions& device = options_.devices[at];
-  const std::uint64_t wanted = WantedBytes(at, look);
-  const std::uint64_t least = flash::kSuperBytes + kMinRegions * region_bytes_;
+Status DeviceOpener::CheckProbe(std::size_t at, const ProbeResult& probe) const {
+  const FlashDeviceOptions& device = media_.options().devices[at];
+  const std::uint64_t wanted = WantedBytes(at, probe);
+  const std::uint64_t least = kSuperBytes + kMinRegions * media_.geometry().region_bytes;
   if (wanted < least) {
-    return Status(Code::kInvalid,
-                  Text("flash device ", device.path, ": size is ", SizeText(wanted), " and must be at least ",
-                       SizeText(least), " (", kMinRegions, " regions of ", SizeText(region_bytes_), ")"));
-  }
-  if (look.block_device && wanted > look.size_bytes) {
     return Status(Code::kInvalid, Text("flash device ", device.path, ": size is ", SizeText(wanted),
-                                       " and the device has ", SizeText(look.size_bytes)));
+                                       " and must be at least ", SizeText(least), " (", kMinRegions,
+                                       " regions of ", SizeText(media_.geometry().region_bytes), ")"));
+  }
+  if (probe.block_device && wanted > probe.size_bytes) {
+    return Status(Code::kInvalid, Text("flash device ", device.path, ": size is ", SizeText(wanted),
+                                       " and the device has ", SizeText(probe.size_bytes)));
   }
   return Status();
 }
 
-bool Tier::Impl::Believed(const flash::Superblock& superblock, std::string* why) const {
+bool DeviceOpener::Believed(const Superblock& superblock, std::string* why) const {
   if (superblock.journal_id != journal_id_) {
     *why = "it belonged to another store";
   } else if (std::ranges::find(known_, superblock.device_id) == known_.end()) {
     *why = "the journal does not know it";
-  } else if (superblock.unit != options_.unit) {
-    *why = Text("its unit is ", superblock.unit, " bytes and the arena's alignment is ", options_.unit);
-  } else if (superblock.region_bytes != region_bytes_) {
-    *why =
-        Text("its regions have ", superblock.region_bytes, " bytes and those of this tier ", region_bytes_);
+  } else if (superblock.unit != media_.unit()) {
+    *why = Text("its unit is ", superblock.unit, " bytes and the arena's alignment is ", media_.unit());
+  } else if (superblock.region_bytes != media_.geometry().region_bytes) {
+    *why = Text("its regions have ", superblock.region_bytes, " bytes and those of this tier ",
+                media_.geometry().region_bytes);
   } else {
     return true;
   }
   return false;
 }
 
-// The file is there and real; where that fails it is gone again.
-Task<Status> Tier::Impl::Create(std::size_t at, Look& look) {
-  if (!look.taken.ok()) co_return Status();
-  const std::string& path = options_.devices[at].path;
-  const std::uint64_t wanted = WantedBytes(at, look);
-  if (look.create) {
-    auto made = parts_.loop.Open(look.file_path, OpenMode::kDirectCreate);
+// The file exists with all its bytes; where that fails it is removed again.
+Task<Status> DeviceOpener::Create(std::size_t at, ProbeResult& probe) {
+  if (!probe.taken.ok()) co_return Status();
+  const std::string& path = media_.options().devices[at].path;
+  const std::uint64_t wanted = WantedBytes(at, probe);
+  if (probe.create) {
+    auto made = media_.loop().Open(probe.file_path, OpenMode::kDirectCreate);
     if (!made) co_return Named(path, made.error());
-    look.file = std::move(*made);
-    Status status = co_await Lock(look.file, path);
-    if (status.ok()) status = CheckLimits(look.file, path);
-    if (status.ok()) status = parts_.loop.Preallocate(look.file, wanted);
+    probe.file = std::move(*made);
+    Status status = co_await Lock(probe.file, path);
+    if (status.ok()) status = CheckLimits(probe.file, path);
+    if (status.ok()) status = media_.loop().Preallocate(probe.file, wanted);
     if (!status.ok()) {
-      look.file = File();
-      (void)parts_.loop.Remove(look.file_path);
+      probe.file = File();
+      (void)media_.loop().Remove(probe.file_path);
       co_return Named(path, status);
     }
-    status = co_await parts_.loop.SyncDirectory(path);
+    status = co_await media_.loop().SyncDirectory(path);
     if (!status.ok()) co_return Named(path, status);
-    look.size_bytes = wanted;
-  } else if (!look.block_device && look.size_bytes < wanted) {
-    const Status status = parts_.loop.Preallocate(look.file, wanted);
+    probe.size_bytes = wanted;
+  } else if (!probe.block_device && probe.size_bytes < wanted) {
+    const Status status = media_.loop().Preallocate(probe.file, wanted);
     if (!status.ok()) co_return Named(path, status);
-    look.size_bytes = wanted;
+    probe.size_bytes = wanted;
   }
   co_return Status();
 }
 
-Task<Status> Tier::Impl::Format(Member& member, std::uint64_t id) {
-  Buffer buffer = pool_.Take(options_.unit);
-  const auto unit = buffer.bytes().first(options_.unit);
-  flash::EncodeSuperblock({id, journal_id_, options_.unit, region_bytes_, member.count}, unit);
-  Status status = co_await member.device.Write(std::span<const std::byte>(unit), 0);
-  if (status.ok()) status = co_await member.device.Sync();
-  if (status.ok()) member.id = id;
+Task<Status> DeviceOpener::Format(DeviceRegions& device, std::uint64_t id) {
+  Buffer buffer = media_.pool().Take(media_.unit());
+  const auto unit = buffer.bytes().first(media_.unit());
+  EncodeSuperblock({id, journal_id_, media_.unit(), media_.geometry().region_bytes, device.count()}, unit);
+  Status status = co_await device.device().Write(std::span<const std::byte>(unit), 0);
+  if (status.ok()) status = co_await device.device().Sync();
+  if (status.ok()) device.id = id;
   co_return status;
 }
 
-// What a device held beyond a smaller size that it had in between must not come back.
-Task<Status> Tier::Impl::EmptyNewRegions(Member& member, std::uint32_t from) {
-  Buffer buffer = pool_.Take(options_.unit);
-  const auto unit = buffer.bytes().first(options_.unit);
-  for (std::uint32_t i = from; i < member.count; ++i) {
-    flash::EncodeRegionHeader({member.id, 0, 0, i}, unit);
-    Status status =
-        co_await member.device.Write(std::span<const std::byte>(unit), OffsetOf(member, member.first + i, 0));
+// Regions beyond a smaller size that the device had in between must not come back.
+Task<Status> DeviceOpener::EmptyNewRegions(DeviceRegions& device, std::uint32_t from) {
+  Buffer buffer = media_.pool().Take(media_.unit());
+  const auto unit = buffer.bytes().first(media_.unit());
+  for (std::uint32_t i = from; i < device.count(); ++i) {
+    EncodeRegionHeader({device.id, 0, 0, i}, unit);
+    Status status = co_await device.device().Write(std::span<const std::byte>(unit),
+                                                   device.OffsetOf(device.first() + i, 0));
     if (!status.ok()) co_return status;
   }
-  co_return co_await member.device.Sync();
+  co_return co_await device.device().Sync();
 }
 
-Task<Status> Tier::Impl::Start(std::size_t at, Look& look) {
-  Member& member = *members_[at];
-  const std::string& path = member.device.path();
-  const std::uint64_t wanted = WantedBytes(at, look);
-  member.file_path = look.file_path;
-  member.block_device = look.block_device;
-  member.size_bytes = wanted;
-  if (!look.taken.ok()) {
-    member.device.NotOpened(std::string(look.taken.message()));
-    parts_.log.Log(LogLevel::kError, look.taken.message(),
-                   "; the node starts without it, what is on it is lost; `cistern device bring-back ", path,
-                   "` takes it in again, formatted anew");
+Task<Status> DeviceOpener::Start(std::size_t at, ProbeResult& probe) {
+  DeviceRegions& device = *media_.devices()[at];
+  const std::string& path = device.path();
+  const std::uint64_t wanted = WantedBytes(at, probe);
+  device.size_bytes = wanted;
+  if (!probe.taken.ok()) {
+    device.device().NotOpened(std::string(probe.taken.message()));
+    media_.log().Log(LogLevel::kError, probe.taken.message(),
+                     "; the node starts without it, what is on it is lost; `cistern device bring-back ", path,
+                     "` takes it in again, formatted anew");
     co_return Status();
   }
-  member.device.Begin(std::move(look.file));
-  std::string why = look.foreign ? "what it held is discarded" : "it is new";
-  if (!look.superblock || !Believed(*look.superblock, &why)) {
-    parts_.log.Log(LogLevel::kInfo, "flash device ", path, ": formatted, ", member.count, " regions of ",
-                   SizeText(region_bytes_), "; ", why);
-    co_return co_await Format(member, parts_.random());
+  device.device().Begin(std::move(probe.file));
+  std::string why = probe.foreign ? "what it held is discarded" : "it is new";
+  if (!probe.superblock || !Believed(*probe.superblock, &why)) {
+    media_.log().Log(LogLevel::kInfo, "flash device ", path, ": formatted, ", device.count(), " regions of ",
+                     SizeText(media_.geometry().region_bytes), "; ", why);
+    co_return co_await Format(device, media_.Random());
   }
-  member.id = look.superblock->device_id;
-  const std::uint32_t before = look.superblock->regions;
-  if (before == member.count) co_return Status();
-  parts_.log.Log(LogLevel::kInfo, "flash device ", path, ": has ", member.count, " regions and had ", before,
-                 before < member.count ? "" : "; what lay in the others is lost");
-  if (before < member.count) {
-    Status status = co_await EmptyNewRegions(member, before);
+  device.id = probe.superblock->device_id;
+  const std::uint32_t before = probe.superblock->regions;
+  if (before == device.count()) co_return Status();
+  media_.log().Log(LogLevel::kInfo, "flash device ", path, ": has ", device.count(), " regions and had ",
+                   before, before < device.count() ? "" : "; what lay in the others is lost");
+  if (before < device.count()) {
+    Status status = co_await EmptyNewRegions(device, before);
     if (!status.ok()) co_return status;
   }
-  co_return co_await Format(member, member.id);
+  co_return co_await Format(device, device.id);
 }
 
-Task<Status> Tier::Impl::Open() {
-  std::vector<Look> looks;
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    auto look = co_await LookAt(i);
-    if (!look) co_return std::move(look.error());
-    looks.push_back(std::move(*look));
+Task<Status> DeviceOpener::Open() {
+  std::vector<ProbeResult> probes;
+  for (std::size_t i = 0; i < media_.devices().size(); ++i) {
+    auto probe = co_await Probe(i);
+    if (!probe) co_return std::move(probe.error());
+    probes.push_back(std::move(*probe));
   }
-  Status status = ChooseRegionBytes(looks);
-  for (std::size_t i = 0; i < looks.size() && status.ok(); ++i) status = CheckLook(i, looks[i]);
+  ChooseRegionBytes(probes);
+  Status status;
+  for (std::size_t i = 0; i < probes.size() && status.ok(); ++i) status = CheckProbe(i, probes[i]);
   if (!status.ok()) co_return status;
-  for (std::size_t i = 0; i < looks.size() && status.ok(); ++i) status = co_await Create(i, looks[i]);
+  for (std::size_t i = 0; i < probes.size() && status.ok(); ++i) status = co_await Create(i, probes[i]);
   if (!status.ok()) {
-    for (Look& look : looks) {
-      if (!look.create || !look.file.valid()) continue;
-      look.file = File();
-      (void)parts_.loop.Remove(look.file_path);
+    for (ProbeResult& probe : probes) {
+      if (!probe.create || !probe.file.valid()) continue;
+      probe.file = File();
+      (void)media_.loop().Remove(probe.file_path);
     }
     co_return status;
   }
   std::uint64_t total = 0;
-  for (std::size_t i = 0; i < looks.size(); ++i) {
-    Member& member = *members_[i];
-    member.first = static_cast<std::uint32_t>(total);
-    member.count =
-        static_cast<std::uint32_t>((WantedBytes(i, looks[i]) - flash::kSuperBytes) / region_bytes_);
-    total += member.count;
-  }
+  for (std::size_t i = 0; i < probes.size(); ++i) total += RegionsIn(WantedBytes(i, probes[i]));
   if (total >= kNoRegion) {
     co_return Status(Code::kInvalid, Text("flash: has ", total, " regions and the limit is ", kNoRegion,
                                           "; take larger regions"));
   }
-  regions_ = std::vector<Region>(total);
-  for (std::size_t i = 0; i < looks.size() && status.ok(); ++i) {
-    status = co_await Start(i, looks[i]);
-    if (!status.ok()) status = Named(members_[i]->device.path(), status);
+  std::uint32_t first = 0;
+  for (std::size_t i = 0; i < probes.size(); ++i) {
+    DeviceRegions& device = *media_.devices()[i];
+    device.SetRegions(first, static_cast<std::uint32_t>(RegionsIn(WantedBytes(i, probes[i]))));
+    first = device.end();
+  }
+  for (std::size_t i = 0; i < probes.size() && status.ok(); ++i) {
+    status = co_await Start(i, probes[i]);
+    if (!status.ok()) status = Named(media_.devices()[i]->path(), status);
   }
   co_return status;
 }
 
-// Its regions are all free: the id is new, so nothing on it is believed.
-Task<Status> Tier::Impl::BringBack(std::string path) {
+Status DeviceOpener::MayComeBack(const DeviceRegions& device) const {
+  if (device.in_service()) {
+    return Status(Code::kInvalid, Text("flash device ", device.path(), ": is in service"));
+  }
+  if (!device.forgotten) {
+    return Status(Code::kBusy,
+                  Text("flash device ", device.path(), ": what was on it is being forgotten; try again"));
+  }
+  if (device.users > 0 || device.device().busy() || !device.writing().empty()) {
+    return Status(Code::kBusy, Text("flash device ", device.path(), ": ", device.device().in_flight(),
+                                    " transfers from before have not ended; try again when they have"));
+  }
+  return Status();
+}
+
+Task<Status> DeviceOpener::BringBack(std::string path) {
+  const auto devices = media_.devices();
   std::size_t at = 0;
-  while (at < members_.size() && members_[at]->device.path() != path) ++at;
-  if (at == members_.size())
+  while (at < devices.size() && devices[at]->path() != path) ++at;
+  if (at == devices.size()) {
     co_return Status(Code::kMiss, Text("flash device ", path, ": there is none of this path"));
-  Member& member = *members_[at];
-  if (member.device.in_service())
-    co_return Status(Code::kInvalid, Text("flash device ", path, ": is in service"));
-  if (!member.forgotten) {
-    co_return Status(Code::kBusy,
-                     Text("flash device ", path, ": what was on it is being forgotten; try again"));
   }
-  if (member.users > 0 || member.device.busy() || !member.writing.empty()) {
-    co_return Status(Code::kBusy, Text("flash device ", path, ": ", member.device.in_flight(),
-                                       " transfers from before have not ended; try again when they have"));
-  }
-  User user(member);  // once at a time
-  member.device.CloseFile();
-  auto look = co_await LookAt(at);
-  Status status = look ? CheckLook(at, *look) : look.error();
-  if (status.ok()) status = look->taken;
-  if (status.ok()) status = co_await Create(at, *look);
-  if (status.ok() && (WantedBytes(at, *look) - flash::kSuperBytes) / region_bytes_ < member.count) {
+  DeviceRegions& device = *devices[at];
+  Status status = MayComeBack(device);
+  if (!status.ok()) co_return status;
+  DeviceUse use(device);  // once at a time
+  device.device().CloseFile();
+  auto probe = co_await Probe(at);
+  status = probe ? CheckProbe(at, *probe) : probe.error();
+  if (status.ok()) status = probe->taken;
+  if (status.ok()) status = co_await Create(at, *probe);
+  if (status.ok() && RegionsIn(WantedBytes(at, *probe)) < device.count()) {
     status = Status(Code::kInvalid, Text("flash device ", path, ": is smaller than it was"));
   }
   if (!status.ok()) co_return status;
-  member.free.clear();
-  member.closed.clear();
-  member.empty.clear();
-  member.sequences.clear();
-  member.live_bytes = 0;
-  // Until it is formatted it has no name that the journal could be told, and nothing is written to it.
-  member.id = 0;
-  for (std::uint32_t i = 0; i < member.count; ++i) {
-    regions_[member.first + i] = Region();
+  device.Clear();
+  // The device has no id that the journal could be told until it is formatted, and nothing is written to it.
+  device.id = 0;
+  for (std::uint32_t i = 0; i < device.count(); ++i) {
+    device.Reset(device.first() + i);
     if (i % 256 == 255) co_await Yield();
   }
-  member.file_path = look->file_path;
-  member.device.Begin(std::move(look->file));
-  status = co_await Format(member, parts_.random());
+  device.device().Begin(std::move(probe->file));
+  status = co_await Format(device, media_.Random());
   if (!status.ok()) {
-    member.device.FailedFor("it could not be formatted", status);
+    device.device().FailedFor("it could not be formatted", status);
     co_return Named(path, status);
   }
-  for (std::uint32_t i = 0; i < member.count; ++i) {
-    member.free.push_back(member.first + i);
+  for (std::uint32_t i = 0; i < device.count(); ++i) {
+    device.Settle(device.first() + i);
     if (i % 256 == 255) co_await Yield();
   }
-  parts_.log.Log(LogLevel::kInfo, "flash device ", path, ": is back in service, formatted anew");
+  media_.log().Log(LogLevel::kInfo, "flash device ", path, ": is back in service, formatted anew");
   co_return Status();
 }
 
-}  // namespace cistern
+}  // namespace cistern::flash

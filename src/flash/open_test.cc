@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "flash/test_tier.h"
+#include "flash/test_flash_tier.h"
 
 namespace cistern {
 namespace {
@@ -142,13 +142,13 @@ TEST(FlashOpen, ASuccessorThatDidWithoutADeviceBelievesNothingOfItLater) {
     ASSERT_TRUE(world.Start().ok());
     EXPECT_FALSE(world->InService(0));
     EXPECT_TRUE(world->InService(1));
-    for (const Kept& each : world->found) EXPECT_GE(each.place.region, regions);
+    for (const Kept& each : world->found) EXPECT_GE(each.region(), regions);
     world.Stop();
   }
   ASSERT_TRUE(world.Start().ok());
   EXPECT_TRUE(world->InService(0));
   std::size_t second = 0;
-  for (const Kept& each : kept) second += each.place.region >= regions;
+  for (const Kept& each : kept) second += each.region() >= regions;
   EXPECT_GT(second, 0u);
   EXPECT_LT(second, kept.size());
   EXPECT_EQ(world->found.size(), second);
@@ -160,7 +160,7 @@ TEST(FlashOpen, AResizeKeepsWhatFitsAndNeverBringsBackTheRest) {
   ASSERT_TRUE(world.Start().ok());
   std::vector<Kept> kept;
   for (std::uint64_t n = 0; n < 14; ++n) kept.push_back(world->Append({n}, {20'000})->front());
-  EXPECT_GE(kept.back().place.region, 6u);
+  EXPECT_GE(kept.back().region(), 6u);
   world.Stop();
   const auto expect = [&](std::uint32_t regions, std::uint32_t held) {
     world.options = TestOptions(1, 512, regions);
@@ -168,7 +168,7 @@ TEST(FlashOpen, AResizeKeepsWhatFitsAndNeverBringsBackTheRest) {
     ASSERT_TRUE(status.ok()) << status.ToString();
     EXPECT_EQ(world->tier->regions(), regions);
     std::size_t expected = 0;
-    for (const Kept& each : kept) expected += each.place.region < held;
+    for (const Kept& each : kept) expected += each.region() < held;
     EXPECT_EQ(world->found.size(), expected);
     for (const Kept& each : world->found) EXPECT_TRUE(world->Fetch(each).ok());
     world.Stop();

@@ -4,7 +4,7 @@
 #include <deque>
 #include <set>
 
-#include "flash/test_tier.h"
+#include "flash/test_flash_tier.h"
 
 namespace cistern {
 namespace {
@@ -27,8 +27,34 @@ class Life {
   };
 
   Life(World& world, Memory& memory, std::uint64_t seed)
-      : world_(world), memory_(memory), random_(seed), group_(world.loop->executor()) {}
-  ~Life() { group_.Drop(); }
+      : world_(world), memory_(memory), random_(seed), group_(world.loop->executor()) {
+    TestOwner& owner = world->owner;
+    owner.keep = [this](const TierEntry&, std::uint64_t kept, std::uint64_t room) {
+      return kept < room / 2 && random_.Chance(0.3);
+    };
+    owner.stamped = [this](const TierEntry& entry, std::uint64_t sequence) {
+      memory_.numbers[sequence] = NumberOf(entry);
+    };
+    owner.went = [this](const Kept& kept) {
+      memory_.acknowledged.erase(kept.sequence);
+      leaving_[kept.region()].insert(kept.sequence);
+    };
+    owner.moved = [this](const Kept& kept) { memory_.acknowledged[kept.sequence] = kept; };
+    owner.freed = [this] {
+      // Where its table could not be read and nothing lived in it, nobody was asked.
+      if (!world_->owner.room) return;
+      memory_.gone.merge(leaving_[*world_->owner.room]);
+      leaving_[*world_->owner.room].clear();
+    };
+  }
+  ~Life() {
+    group_.Drop();
+    TestOwner& owner = world_->owner;
+    owner.keep = {};
+    owner.stamped = {};
+    owner.went = owner.moved = {};
+    owner.freed = {};
+  }
   Executor& executor() const { return world_.loop->executor(); }
 
   void Run(std::uint64_t steps) {
@@ -40,12 +66,15 @@ class Life {
         } else {
           group_.Spawn(Fetch());
         }
-        if (!reclaiming_ && world_->tier->WantsReclaim()) group_.Spawn(Reclaim());
+        world_->tier->Reclaim(random_.Chance(0.1));
       }
       for (std::uint64_t n = random_.Below(12); n > 0 && group_.size() > 0; --n) world_.loop->Turn();
     }
   }
-  void Finish() { world_.loop->BlockOn(group_.Close()); }
+  void Finish() {
+    world_.loop->BlockOn(group_.Close());
+    world_.loop->RunUntilIdle();
+  }
 
  private:
   Task<void> Append(std::size_t count, std::uint32_t bytes) {
@@ -60,7 +89,10 @@ class Life {
       EXPECT_EQ(appended.error().code(), Code::kBusy) << appended.error().ToString();
       co_return;
     }
-    for (const Kept& kept : *appended) memory_.acknowledged[kept.sequence] = kept;
+    for (const Kept& kept : *appended) {
+      // It may have been given up in this very moment.
+      if (world_->owner.live.contains(kept.location)) memory_.acknowledged[kept.sequence] = kept;
+    }
   }
   Task<void> Fetch() {
     if (memory_.acknowledged.empty()) co_return;
@@ -71,29 +103,11 @@ class Life {
     // It may have been given up meanwhile, and power may have been lost under it in an earlier life.
     EXPECT_TRUE(status.ok() || status.code() == Code::kMiss) << status.ToString();
   }
-  Task<void> Reclaim() {
-    reclaiming_ = true;
-    const auto victim = world_->tier->TakeVictim();
-    if (victim) {
-      std::vector<std::uint64_t> sequences;
-      for (const auto& [sequence, kept] : memory_.acknowledged) {
-        if (kept.place.region == *victim) sequences.push_back(sequence);
-      }
-      for (const std::uint64_t sequence : sequences) {
-        world_->Forget(memory_.acknowledged[sequence]);
-        memory_.acknowledged.erase(sequence);
-      }
-      const Status status = co_await world_->tier->Release(*victim);
-      EXPECT_TRUE(status.ok()) << status.ToString();
-      memory_.gone.insert(sequences.begin(), sequences.end());
-    }
-    reclaiming_ = false;
-  }
 
   World& world_;
   Memory& memory_;
   Random random_;
-  bool reclaiming_ = false;
+  std::map<std::uint32_t, std::set<std::uint64_t>> leaving_;  // sequences in a region that is given up
   TaskGroup group_;
 };
 
@@ -118,7 +132,7 @@ void CheckFound(World& world, Life::Memory& memory, bool all_whole) {
     }
   }
   // A device that does not lie is not taken for one that does: power lost under records is no lie.
-  for (const Tier::DeviceState& device : world->tier->devices()) EXPECT_EQ(device.bad_records, 0u);
+  for (const FlashTier::DeviceState& device : world->tier->devices()) EXPECT_EQ(device.bad_records, 0u);
   if (all_whole) {
     for (const auto& [sequence, kept] : memory.acknowledged) {
       EXPECT_TRUE(sequences.contains(sequence)) << "acknowledged and not found: " << sequence;
@@ -203,7 +217,7 @@ TEST(FlashRecovery, AStartThatIsCutOffIsFollowedByOneThatFindsTheSame) {
       ASSERT_TRUE(world->Open(world.known).ok());
       {
         Task<Status> recovering =
-            world->tier->Recover([&](std::span<const FlashEntry> e) { return world->Keep(e); });
+            world->tier->Recover([&](std::span<const TierEntry> e) { return world->Keep(e); });
         for (std::uint64_t n = random.Below(150); n > 0 && !recovering.done(); --n) world.loop->Turn();
         world.loop->Kill([](const void*, std::size_t) { return false; }).LandAll();
       }
@@ -228,16 +242,22 @@ TEST(FlashRecovery, ARegionWhoseTableIsNotOnTheMediaStillGivesItsEntries) {
     return table ? Fault{FaultKind::kIoError} : Fault{};
   });
   for (std::uint64_t n = 0; n < 12; ++n) kept.push_back(world->Append({n}, {5'000})->front());
-  const auto victim = world->AwaitVictim();
-  ASSERT_TRUE(victim.has_value());
-  ASSERT_EQ(*victim, 0u);
-  const auto entries = world.loop->BlockOn(world->tier->Entries(*victim));
-  ASSERT_TRUE(entries.has_value()) << entries.error().ToString();
+  world.loop->RunUntilIdle();
+  // As if its appends had just ended: the owner knows none of them yet, and the region stays.
+  world->owner.live.clear();
+  world->tier->Reclaim(true);
+  world.loop->RunUntilIdle();
   EXPECT_GT(world.disk.injected(FaultKind::kIoError), 0u);
-  std::size_t expected = 0;
-  for (const Kept& each : kept) expected += each.place.region == 0;
-  EXPECT_EQ(entries->size(), expected);
-  world->tier->GiveBack(*victim);
+  EXPECT_EQ(world->tier->counters().reclaimed.value(), 1u);
+  EXPECT_EQ(world->tier->counters().released_regions.value(), 0u);
+  EXPECT_EQ(world->owner.losses, 1u);
+  std::vector<Location> expected, asked;
+  for (const Kept& each : kept) {
+    if (each.region() == 0) expected.push_back(each.location);
+  }
+  for (const TierEntry& entry : world->owner.asked) asked.push_back(entry.location);
+  std::ranges::reverse(asked);
+  EXPECT_EQ(asked, expected);
   world.Stop();
   world.disk.set_faults({});
   ASSERT_TRUE(world.Start().ok());
@@ -252,10 +272,10 @@ TEST(FlashRecovery, AStampOfAnotherEpochOrPlaceIsRefused) {
   const Kept first = world->Append({1}, {20'000})->front();
   Kept second;
   do second = world->Append({2}, {20'000})->front();
-  while (second.place.region == first.place.region);
+  while (second.region() == first.region());
   const std::string path = "/flash0/flash";
   const auto at = [&](const Kept& kept) {
-    return flash::kSuperBytes + kept.place.region * kTestRegionBytes + kept.place.unit * 512ull;
+    return flash::kSuperBytes + kept.region() * kTestRegionBytes + kept.unit() * 512ull;
   };
   const auto bytes = world.disk.Bytes(path);
   const std::vector<std::byte> record(bytes.begin() + static_cast<std::ptrdiff_t>(at(first)),
@@ -269,20 +289,17 @@ TEST(FlashRecovery, AStampOfAnotherEpochOrPlaceIsRefused) {
   put(second);  // the same bytes, whole, in another region
   EXPECT_EQ(world->Ask(second).code(), Code::kMiss);
   // The region is given up and written again: then its first record is put back where it was.
-  std::set<std::uint32_t> given;
-  for (;;) {
-    const auto victim = world->tier->TakeVictim();
-    if (!victim) break;
-    for (const Kept& kept : world->found) {
-      if (kept.place.region == *victim) world->Forget(kept);
-    }
-    ASSERT_TRUE(world.loop->BlockOn(world->tier->Release(*victim)).ok());
+  for (std::uint64_t before = UINT64_MAX; before != world->owner.reclaimed;) {
+    before = world->owner.reclaimed;
+    world->tier->Reclaim(true);
+    world.loop->RunUntilIdle();
   }
+  EXPECT_EQ(world->tier->free_regions(), world->tier->regions());
   Kept again;
   std::uint64_t number = 10;
   do again = world->Append({number++}, {20'000})->front();
-  while (again.place != first.place && number < 100);
-  ASSERT_EQ(again.place, first.place);
+  while (again.location != first.location && number < 100);
+  ASSERT_EQ(again.location, first.location);
   ASSERT_TRUE(world->Fetch(again).ok());
   put(again);
   EXPECT_EQ(world->Ask(again).code(), Code::kMiss);

@@ -1,22 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tier keeps of a region and of a device's regions.
+// A region: what it is in the middle of, and how far it is used. Its state changes by the methods of
+// DeviceRegions alone, whose sets agree with it.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/event.h"
 #include "base/list.h"
 #include "flash/buffer.h"
-#include "flash/device.h"
 #include "flash/format.h"
 
 namespace cistern::flash {
+
+// The sizes of all regions of a tier.
+struct Geometry {
+  std::uint32_t unit = 0;
+  std::uint64_t region_bytes = 0;
+
+  std::uint32_t units() const { return static_cast<std::uint32_t>(region_bytes / unit); }
+  std::uint32_t TableUnits(std::uint32_t entries) const {
+    return static_cast<std::uint32_t>(RoundUp(TableBytes(entries), unit) / unit);
+  }
+};
 
 // An append in its region's order, in the frame of its task.
 struct Batch final : ListNode<Batch> {
@@ -32,57 +40,105 @@ struct Batch final : ListNode<Batch> {
 // What a region has besides until its table is on the media.
 struct Writing {
   Event header;               // it is durable, or the region has failed
-  List<Batch> batches;        // not yet decided, in the order of their places
+  List<Batch> batches;        // not yet decided, in the order of their units
   std::vector<Buffer> pages;  // of the table, what was acknowledged
   bool failed = false;        // nothing is acknowledged any more
   std::uint32_t writers = 0;  // tasks that will look at this
 };
 
-struct Region {
+class Region final {
+ public:
   enum class State : std::uint8_t {
     kFree,  // with a Writing: its header is on its way or there
     kOpen,
     kClosing,  // its last appends and its table are on their way
     kClosed,
-    kTaken,  // the caller's, to be given up
-    kReleasing,
+    kTaken,      // reclaim asks what stays of it
+    kReleasing,  // nothing lives in it; its empty header is on its way
   };
-  State state = State::kFree;
-  bool scanned = false;  // power may have been lost under its records: a bad one tells nothing of the device
-  std::uint32_t used = 0;      // units, the header's too; then where the table lies
-  std::uint32_t reserved = 0;  // entries that the table must have room for
-  std::uint32_t entries = 0;   // in the table
-  std::uint32_t readers = 0;
-  std::uint64_t epoch = 0;
-  std::uint64_t first_sequence = 0;           // when its header was made: the order of regions
-  std::uint64_t least_sequence = UINT64_MAX;  // of its records
-  std::uint64_t live_bytes = 0;
-  std::unique_ptr<Writing> writing;
-  std::vector<Buffer> pages;  // of a table that could not be written
-};
 
-// A device with its regions, which are [first, first + count) of the tier's.
-struct Member {
-  Member(Loop& loop, std::string path, Device::Limits limits, std::function<void()> out)
-      : device(loop, std::move(path), limits, std::move(out)) {}
+  State state() const { return state_; }
+  bool is(State state) const { return state_ == state; }
+  // Closed by a recovery: power may have been lost under its records, and a bad one tells nothing of the
+  // device.
+  bool scanned() const { return scanned_; }
+  std::uint32_t used() const { return used_; }        // units, the header's too; then where the table lies
+  std::uint32_t entries() const { return entries_; }  // in the table
+  std::uint64_t epoch() const { return epoch_; }
+  std::uint64_t first_sequence() const {
+    return first_sequence_;
+  }  // when its header was made: regions' order
+  std::uint64_t least_sequence() const { return least_sequence_; }  // of its records
+  std::uint64_t live_bytes() const { return live_bytes_; }
+  bool has_readers() const { return readers_ > 0; }
+  Writing* writing() const { return writing_.get(); }
+  const std::vector<Buffer>& pages() const { return pages_; }  // of a table that could not be written
 
-  Device device;
-  std::string file_path;  // what is opened; empty until it was found
-  bool block_device = false;
-  std::uint64_t size_bytes = 0;
-  std::uint64_t id = 0;
-  std::uint32_t first = 0;
-  std::uint32_t count = 0;
-  std::uint64_t live_bytes = 0;
-  std::uint32_t open = kNoRegion;
-  std::deque<std::uint32_t> free;                            // first in, first out: wear is levelled
-  std::vector<std::uint32_t> writing;                        // regions that have a Writing
-  std::set<std::pair<std::uint64_t, std::uint32_t>> closed;  // oldest first
-  std::set<std::uint32_t> empty;                             // of the closed, those in which nothing lives
-  std::multiset<std::uint64_t> sequences;                    // the least of each region that is not free
-  std::uint32_t users = 0;                                   // tasks that hold on to it
-  bool forgotten = true;                                     // no place on it is known above any more
-  Event readers_left;
+  // Whether a batch of so many units and records finds room, with the table that it makes larger.
+  bool Fits(const Geometry& geometry, std::uint32_t units, std::uint32_t records) const {
+    return used_ + std::uint64_t{units} + geometry.TableUnits(reserved_ + records) + 1 <= geometry.units();
+  }
+  // The next units are a batch's; where they begin.
+  std::uint32_t Reserve(std::uint32_t units, std::uint32_t records) {
+    reserved_ += records;
+    return std::exchange(used_, used_ + units);
+  }
+  void AddEntries(std::uint32_t count) { entries_ += count; }
+  // As a locator says, or as its batches were found to be.
+  void FoundTable(std::uint32_t used, std::uint32_t entries, bool scanned) {
+    used_ = used;
+    entries_ = reserved_ = entries;
+    scanned_ = scanned;
+  }
+  void KeepPages() { pages_ = std::move(writing_->pages); }
+
+ private:
+  friend class DeviceRegions;
+
+  void Pass(State from, State to) {
+    CISTERN_ASSERT(state_ == from);
+    state_ = to;
+  }
+  void Open() {
+    CISTERN_ASSERT(readers_ == 0 && live_bytes_ == 0 && writing_ != nullptr);
+    Pass(State::kFree, State::kOpen);
+    scanned_ = false;
+    used_ = 1;
+    reserved_ = entries_ = 0;
+  }
+  void BeginClosing() { Pass(State::kOpen, State::kClosing); }
+  void Closed() { Pass(State::kClosing, State::kClosed); }
+  void Take() { Pass(State::kClosed, State::kTaken); }
+  void GiveBack() { Pass(State::kTaken, State::kClosed); }
+  void BeginRelease() {
+    CISTERN_ASSERT(live_bytes_ == 0);
+    Pass(State::kTaken, State::kReleasing);
+  }
+  void Free() {
+    Pass(State::kReleasing, State::kFree);
+    pages_.clear();
+    entries_ = 0;
+  }
+  // After a start.
+  void Found(std::uint64_t epoch, std::uint64_t first_sequence) {
+    Pass(State::kFree, State::kClosed);
+    epoch_ = epoch;
+    first_sequence_ = first_sequence;
+  }
+  void FoundEmpty() { Pass(State::kClosed, State::kFree); }
+
+  State state_ = State::kFree;
+  bool scanned_ = false;
+  std::uint32_t used_ = 0;
+  std::uint32_t reserved_ = 0;  // entries that the table must have room for
+  std::uint32_t entries_ = 0;
+  std::uint32_t readers_ = 0;
+  std::uint64_t epoch_ = 0;
+  std::uint64_t first_sequence_ = 0;
+  std::uint64_t least_sequence_ = UINT64_MAX;
+  std::uint64_t live_bytes_ = 0;
+  std::unique_ptr<Writing> writing_;
+  std::vector<Buffer> pages_;
 };
 
 }  // namespace cistern::flash

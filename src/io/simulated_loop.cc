@@ -61,7 +61,7 @@ void SimulatedLoop::Submit(IoOp& op) {
   auto file = files_.find(op.request().fd);
   CISTERN_ASSERT(file != files_.end());
   const SimulatedDisk::InodePtr& inode = file->second.inode;
-  Pending pending{.when = clock_.Now(),
+  PendingPuts pending{.when = clock_.Now(),
                   .order = order_++,
                   .op = &op,
                   .inode = inode,
@@ -75,7 +75,7 @@ void SimulatedLoop::Submit(IoOp& op) {
   }
 }
 
-void SimulatedLoop::Queue(Pending pending) {
+void SimulatedLoop::Queue(PendingPuts pending) {
   pending.when = clock_.Now().PlusNs(static_cast<std::int64_t>(random_.Between(kLeastNs, kMostNs)));
   if (pending.fault.kind == FaultKind::kDelay) {
     pending.when = pending.when.PlusUs(static_cast<std::int64_t>(pending.fault.value));
@@ -85,9 +85,9 @@ void SimulatedLoop::Queue(Pending pending) {
 }
 
 bool SimulatedLoop::TakeUnhung() {
-  std::vector<Pending> hung = std::exchange(hung_, {});
+  std::vector<PendingPuts> hung = std::exchange(hung_, {});
   const std::size_t before = hung.size();
-  for (Pending& pending : hung) {
+  for (PendingPuts& pending : hung) {
     if (disk_.Unhangs(*pending.inode) == pending.unhangs) {
       hung_.push_back(std::move(pending));
     } else {
@@ -101,7 +101,7 @@ bool SimulatedLoop::Harvest() {
   bool any = !hung_.empty() && TakeUnhung();
   while (!pending_.empty() && pending_.front().when <= clock_.Now()) {
     std::pop_heap(pending_.begin(), pending_.end(), std::greater());
-    Pending pending = std::move(pending_.back());
+    PendingPuts pending = std::move(pending_.back());
     pending_.pop_back();
     Ended(*pending.op, disk_.Carry(*pending.inode, pending.op->request(), pending.fault, pending.writes));
     any = true;
@@ -135,16 +135,16 @@ void SimulatedLoop::RunUntilIdle() {
 }
 
 // In order of submission, because the heap's own order is not told to anyone.
-std::vector<SimulatedLoop::Pending> SimulatedLoop::TakeInFlight() {
-  std::vector<Pending> all = std::exchange(pending_, {});
+std::vector<SimulatedLoop::PendingPuts> SimulatedLoop::TakeInFlight() {
+  std::vector<PendingPuts> all = std::exchange(pending_, {});
   std::ranges::move(hung_, std::back_inserter(all));
   hung_.clear();
-  std::ranges::sort(all, {}, &Pending::order);
+  std::ranges::sort(all, {}, &PendingPuts::order);
   return all;
 }
 
 void SimulatedLoop::Crash() {
-  for (Pending& pending : TakeInFlight()) {
+  for (PendingPuts& pending : TakeInFlight()) {
     if (pending.op->request().kind == IoRequest::Kind::kWrite) {
       disk_.LeaveInDoubt(*pending.inode, pending.op->request());
     }
@@ -156,7 +156,7 @@ void SimulatedLoop::Crash() {
 
 LateIo SimulatedLoop::Kill(std::function<bool(const void* data, std::size_t bytes)> outlives) {
   LateIo late(disk_);
-  for (Pending& pending : TakeInFlight()) {
+  for (PendingPuts& pending : TakeInFlight()) {
     late.Add(pending.op->request(), outlives, pending.inode, pending.fault, pending.writes);
     Abandon(*pending.op);
   }

@@ -140,7 +140,7 @@ Status ArenaOptions::Validate() const {
   if (memory_bytes < least) {
     return Status(Code::kInvalid, Text("memory: ", memory_bytes, " bytes, and ", least, " is the least"));
   }
-  const std::uint64_t most = Geometry{alignment, Geometry::MaxHeads(alignment)}.file_bytes();
+  const std::uint64_t most = Geometry{alignment, Geometry::MaxHeaders(alignment)}.file_bytes();
   if (memory_bytes > most) {
     return Status(Code::kInvalid, Text("memory: ", memory_bytes, " bytes, and ", most,
                                        " is the most with alignment ", alignment));
@@ -185,12 +185,12 @@ Status ArenaFile::OpenArena(const ArenaOptions& options) {
                     Text(path, ": has format version ", header.version, " and this node reads ",
                          kFormatVersion, "; start the node that wrote it, or ", kWayOut));
     }
-    geometry_ = {static_cast<std::uint32_t>(header.alignment), static_cast<std::uint32_t>(header.head_count)};
+    geometry_ = {static_cast<std::uint32_t>(header.alignment), static_cast<std::uint32_t>(header.header_count)};
     Result<std::uint64_t> size = FileSize(fd.get(), path);
     if (!size) return std::move(size.error());
-    if (header.head_count > ~std::uint32_t{0} || !geometry_.valid() || *size != geometry_.file_bytes()) {
+    if (header.header_count > ~std::uint32_t{0} || !geometry_.valid() || *size != geometry_.file_bytes()) {
       return Status(Code::kMismatch,
-                    Text(path, ": has ", *size, " bytes and its header says ", header.head_count,
+                    Text(path, ": has ", *size, " bytes and its header says ", header.header_count,
                          " chunks with alignment ", header.alignment, ", so it was damaged; ", kWayOut));
     }
     if (Status whole = MakeWholeAgain(fd.get(), path, *size); !whole.ok()) return whole;
@@ -220,7 +220,7 @@ Status ArenaFile::MakeArena(const ArenaOptions& options, const std::string& path
     header->magic = kArenaMagic;
     header->version = kFormatVersion;
     header->alignment = geometry_.alignment;
-    header->head_count = geometry_.head_count;
+    header->header_count = geometry_.header_count;
   });
   if (!made) return std::move(made.error());
   arena_map_ = std::move(made->map);
@@ -336,12 +336,12 @@ void FaultIn::Work() {
     }
   };
   const Geometry& geometry = arena_.geometry();
-  // The short runs of free heads at the end are carved first (FreeHeads), each from its beginning.
-  for (std::uint32_t end = geometry.head_count; end > 0; end &= end - 1) {
-    for (std::uint32_t head = end & (end - 1); head < end; ++head) {
+  // The short runs of free headers at the end are carved first (FreeHeaders), each from its beginning.
+  for (std::uint32_t end = geometry.header_count; end > 0; end &= end - 1) {
+    for (std::uint32_t header = end & (end - 1); header < end; ++header) {
       if (stop_.load(std::memory_order_relaxed)) return;
-      touch(reinterpret_cast<std::byte*>(arena_.head(head)), sizeof(ChunkHead));
-      touch(arena_.slot(geometry.place(head * kHeadSpanBytes)), kHeadSpanBytes);
+      touch(reinterpret_cast<std::byte*>(arena_.header(header)), sizeof(ChunkHeader));
+      touch(arena_.slot(geometry.place(header * kHeaderSpanBytes)), kHeaderSpanBytes);
       done_.fetch_add(1, std::memory_order_relaxed);
     }
   }

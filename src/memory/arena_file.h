@@ -93,7 +93,7 @@ class FaultIn final {
  public:
   explicit FaultIn(ArenaSpace arena);
   ~FaultIn();
-  std::uint32_t heads_done() const { return done_.load(std::memory_order_relaxed); }
+  std::uint32_t headers_done() const { return done_.load(std::memory_order_relaxed); }
 
  private:
   void Work();

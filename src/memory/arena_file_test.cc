@@ -56,7 +56,7 @@ TEST_F(ArenaFileTest, R14AnArenaIsWholeFromTheStartAndKeepsItsInode) {
     EXPECT_TRUE(file->fresh());
     EXPECT_EQ(file->boot_count(), 1u);
     EXPECT_TRUE(file->notes().empty());
-    EXPECT_EQ(file->arena().geometry().head_count, 2u);
+    EXPECT_EQ(file->arena().geometry().header_count, 2u);
     struct stat info{};
     ASSERT_EQ(::stat(path("arena").c_str(), &info), 0);
     EXPECT_LE(static_cast<std::uint64_t>(info.st_size), kBytes);
@@ -114,7 +114,7 @@ TEST_F(ArenaFileTest, ADirectoryHeldByALivingNodeIsRefusedByItsPid) {
   EXPECT_EQ(forgotten.error().code(), Code::kBusy);
   // Killed, and not even waited for: the successor gets the lock as soon as the kernel lets go of it.
   ::kill(child, SIGKILL);
-  options_.lock_wait_us = 10'000'000;
+  options_.lock_wait_us = 300'000'000;
   file = Open();
   EXPECT_TRUE(file) << file.error().ToString();
   ::close(end[1]);
@@ -174,7 +174,7 @@ TEST_F(ArenaFileTest, WhatIsNoArenaIsNotOverwritten) {
   // A damaged header is no smaller arena either.
   std::filesystem::remove(path("arena"));
   ASSERT_TRUE(Open());
-  Open().value().arena().header()->head_count = 1;
+  Open().value().arena().header()->header_count = 1;
   EXPECT_EQ(Open().error().code(), Code::kMismatch);
 }
 
@@ -253,7 +253,7 @@ TEST_F(ArenaFileTest, FaultInTouchesEveryChunkAndChangesNothing) {
   file->arena().slot(100)[7] = std::byte{9};
   {
     FaultIn fault_in(file->arena());
-    while (fault_in.heads_done() < file->arena().geometry().head_count) ::sched_yield();
+    while (fault_in.headers_done() < file->arena().geometry().header_count) ::sched_yield();
   }
   EXPECT_EQ(file->arena().slot(100)[7], std::byte{9});
   unsigned char resident[1];

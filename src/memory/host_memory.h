@@ -10,7 +10,7 @@ namespace cistern {
 
 struct HostMemory {
   std::uint64_t limit_bytes = 0;      // all of it
-  std::uint64_t available_bytes = 0;  // what could be taken now without pushing anything out
+  std::uint64_t available_bytes = 0;  // free without pushing other memory out
 };
 
 Result<HostMemory> ReadHostMemory();

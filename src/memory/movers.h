@@ -4,8 +4,8 @@
 //   FillTask fill(movers, {to, pieces, crcs});
 //   co_await fill;                               // crcs hold the checksums, the fence of R2 was done
 //
-// The job, and all that it names, stays until the await is over; a task that waits for a mover cannot be
-// dropped (asserted), because nothing takes bytes from a mover that is copying them.
+// The job, and all memory that it names, stays until the await is over; a task that waits for a mover cannot
+// be dropped (asserted), because no call takes bytes from a mover that is copying them.
 #pragma once
 
 #include <atomic>
@@ -51,7 +51,7 @@ class AwaitedJob : public MoverJob {
   }
   void await_resume() const {}
   void Run() final { std::exchange(waiter_, nullptr)->Wake(); }
-  // For a simulated crash: the job will never be done, its task may be dropped.
+  // The job will never be done, and its task may be dropped: for a simulated crash.
   void Abandon() { waiter_ = nullptr; }
 
  private:
@@ -69,7 +69,7 @@ class FillTask final : public AwaitedJob {
   FillJob job_;
 };
 
-// Whether the record at a place, which does not change meanwhile, is sound: seal, stamp and body.
+// Check of the record at a place, which does not change meanwhile: seal, stamp and body.
 class VerifyTask final : public AwaitedJob {
  public:
   VerifyTask(Movers& movers, const ArenaView& arena, Place place, std::uint64_t body_bytes,

@@ -31,18 +31,18 @@ std::size_t Recovery::Next(std::span<RecoveredBlock> blocks) {
   while (!done() && looks > 0 && found < blocks.size()) {
     looks--;
     if (stage_ == Stage::kEnter) {
-      EnterHead();
+      EnterHeader();
       continue;
     }
     if (stage_ == Stage::kSweep) {
-      const std::uint64_t generation = words_.LoadRelaxed(&arena_.head(head_)->generations[next_]);
+      const std::uint64_t generation = words_.LoadRelaxed(&arena_.header(header_)->generations[next_]);
       if (generation != 0 && generation % 2 == 0) {
-        Retire(words_, arena_, geometry.place(head_ * kHeadSpanBytes + next_ * kUnitBytes));
+        Retire(words_, arena_, geometry.place(header_ * kHeaderSpanBytes + next_ * kUnitBytes));
       }
-      if (++next_ == kUnitsPerHead) LeaveHead(1);
+      if (++next_ == kUnitsPerHeader) LeaveHeader(1);
       continue;
     }
-    const Place place = geometry.place(head_ * kHeadSpanBytes + next_ * size_.bytes);
+    const Place place = geometry.place(header_ * kHeaderSpanBytes + next_ * size_.bytes);
     const std::uint64_t generation = words_.Load(arena_.generation(place));
     PrefetchSlot(next_ + kAhead);
     if (generation != 0 && generation % 2 == 0) {
@@ -56,55 +56,55 @@ std::size_t Recovery::Next(std::span<RecoveredBlock> blocks) {
         Retire(words_, arena_, place);
       }
     }
-    if (++next_ == size_.chunk_heads * kHeadSpanBytes / size_.bytes) LeaveHead(size_.chunk_heads);
+    if (++next_ == size_.chunk_headers * kHeaderSpanBytes / size_.bytes) LeaveHeader(size_.chunk_headers);
   }
   return found;
 }
 
 // Entries of slots that follow each other are too far apart for the processor to guess.
 void Recovery::PrefetchSlot(std::uint64_t slot) const {
-  const Place place = arena_.geometry().place(head_ * kHeadSpanBytes + slot * size_.bytes);
-  if ((slot + 1) * size_.bytes > size_.chunk_heads * kHeadSpanBytes) return;
+  const Place place = arena_.geometry().place(header_ * kHeaderSpanBytes + slot * size_.bytes);
+  if ((slot + 1) * size_.bytes > size_.chunk_headers * kHeaderSpanBytes) return;
   const DirectoryEntry* entry = arena_.directory(place);
   __builtin_prefetch(entry);
   __builtin_prefetch(reinterpret_cast<const std::byte*>(entry) + 64);
 }
 
-void Recovery::EnterHead() {
-  const ChunkHead* head = arena_.head(head_);
-  const std::uint64_t carve = words_.Load(&head->carve);
-  const std::uint64_t slot_bytes = words_.LoadRelaxed(&head->slot_bytes);
-  const std::uint64_t chunk_heads = words_.LoadRelaxed(&head->chunk_heads);
-  const std::uint64_t check = words_.LoadRelaxed(&head->check);
-  const std::uint64_t part_of = words_.LoadRelaxed(&head->part_of);
+void Recovery::EnterHeader() {
+  const ChunkHeader* header = arena_.header(header_);
+  const std::uint64_t carve = words_.Load(&header->carve);
+  const std::uint64_t slot_bytes = words_.LoadRelaxed(&header->slot_bytes);
+  const std::uint64_t chunk_headers = words_.LoadRelaxed(&header->chunk_headers);
+  const std::uint64_t check = words_.LoadRelaxed(&header->check);
+  const std::uint64_t part_of = words_.LoadRelaxed(&header->part_of);
   next_ = 0;
   if (carve != 0 && carve % 2 == 0) {
-    size_ = {slot_bytes, static_cast<std::uint32_t>(chunk_heads)};
-    bool believed = chunk_heads <= arena_.geometry().head_count - head_ &&
-                    check == ChunkCheck(head_, carve, slot_bytes, chunk_heads);
+    size_ = {slot_bytes, static_cast<std::uint32_t>(chunk_headers)};
+    bool believed = chunk_headers <= arena_.geometry().header_count - header_ &&
+                    check == ChunkCheck(header_, carve, slot_bytes, chunk_headers);
     // Readers find the chunk through these.
-    for (std::uint64_t i = 0; believed && i < chunk_heads; ++i) {
-      believed = words_.LoadRelaxed(&arena_.head(head_ + static_cast<std::uint32_t>(i))->part_of) == head_;
+    for (std::uint64_t i = 0; believed && i < chunk_headers; ++i) {
+      believed = words_.LoadRelaxed(&arena_.header(header_ + static_cast<std::uint32_t>(i))->part_of) == header_;
     }
-    if (believed && slots_.AdoptChunk(head_, size_)) {
+    if (believed && slots_.AdoptChunk(header_, size_)) {
       stage_ = Stage::kChunk;
       return;
     }
     counts_.damaged_chunks++;
-    Uncarve(words_, arena_, head_, 1);
+    Uncarve(words_, arena_, header_, 1);
   }
-  // A head that was used and has no chunk has odd generations alone, unless it was damaged: an even one that
-  // is left would make a dropped block readable when the head is carved like that again.
-  const bool never_used = (carve | slot_bytes | chunk_heads | check | part_of) == 0;
+  // A header that was used and has no chunk has odd generations alone, unless it was damaged: an even one that
+  // is left would make a dropped block readable when the header is carved like that again.
+  const bool never_used = (carve | slot_bytes | chunk_headers | check | part_of) == 0;
   if (never_used) {
-    LeaveHead(1);
+    LeaveHeader(1);
   } else {
     stage_ = Stage::kSweep;
   }
 }
 
-void Recovery::LeaveHead(std::uint32_t heads) {
-  head_ += heads;
+void Recovery::LeaveHeader(std::uint32_t headers) {
+  header_ += headers;
   next_ = 0;
   stage_ = Stage::kEnter;
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an arena still holds after a restart (R1, R11), from its heads alone: chunks whose head checks, and in
-// them slots with an even generation whose directory entry has a right CRC, lies where it says and was made
-// for that generation. All else is left, or made, free: its generation odd. Bodies are not read here.
+// Records that an arena still has after a restart (R1, R11), found from its headers alone: chunks whose
+// header checks, and in them slots with an even generation whose directory entry has a right CRC, lies where
+// it says and was made for that generation. All other slots are left, or made, free: their generation odd.
+// Bodies are not read here.
 //
-// Whatever the heads contain, nothing outside of them is touched.
+// Whatever the headers contain, no memory outside of them is touched.
 #pragma once
 
 #include <cstddef>
@@ -44,30 +45,30 @@ class Recovery final {
   // slots for each that fits, so it may find none before done(). The caller retires and frees those that it
   // does not keep; several may have one key, of which the highest sequence counts.
   std::size_t Next(std::span<RecoveredBlock> blocks);
-  bool done() const { return head_ == arena_.geometry().head_count; }
+  bool done() const { return header_ == arena_.geometry().header_count; }
 
   struct Counts {
     std::uint64_t believed = 0;
     std::uint64_t refused = 0;         // even generation, entry not believed
-    std::uint64_t damaged_chunks = 0;  // not carved by the word of their head
+    std::uint64_t damaged_chunks = 0;  // not carved by the word of their header
     std::uint64_t last_sequence = 0;   // the highest, refused ones not counted
     std::uint64_t last_born = 0;
   };
   const Counts& counts() const { return counts_; }
 
  private:
-  void EnterHead();
+  void EnterHeader();
   void PrefetchSlot(std::uint64_t slot) const;
-  void LeaveHead(std::uint32_t heads);
+  void LeaveHeader(std::uint32_t headers);
   bool Believe(Place place, std::uint64_t generation, RecoveredBlock* block);
 
   Words& words_;
   Slots& slots_;
   ArenaSpace arena_;
-  std::uint32_t head_ = 0;  // where it is: a chunk's first, or one without a chunk
+  std::uint32_t header_ = 0;  // the position: a chunk's first header, or one without a chunk
   enum class Stage { kEnter, kChunk, kSweep } stage_ = Stage::kEnter;
   SlotSize size_;
-  std::uint64_t next_ = 0;  // slot in the chunk, or unit in the head that is swept
+  std::uint64_t next_ = 0;  // slot in the chunk, or unit in the header that is swept
   Counts counts_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A million blocks of 4 KiB found again by the heads of their arena: the scan alone, in one mapping that has
+// A million blocks of 4 KiB found again by the headers of their arena: the scan alone, in one mapping that has
 // its pages and in a new one, as a restarted node sees them.
 #include <sys/mman.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ int Main() {
   constexpr std::uint64_t kBlocks = 1'000'000;
   Geometry geometry{4096, 256};
   RealWords words;
-  // Sparse, because only heads are touched: a memfd of 8 GiB would take that much.
+  // Sparse, because only headers are touched: a memfd of 8 GiB would take that much.
   Fd fd(::memfd_create("recovery_bench", 0));
   if (!fd.valid() || ::ftruncate(fd.get(), static_cast<off_t>(geometry.file_bytes())) != 0) return 1;
   auto map = [&] {
@@ -44,10 +44,10 @@ int Main() {
   Mapping first = map();
   ArenaSpace arena(first.data(), geometry);
   const std::uint64_t slot_bytes = SlotSize::For(RecordBytes(4096, 4096), 4096).bytes;
-  const std::uint64_t a_chunk = kHeadSpanBytes / slot_bytes;
+  const std::uint64_t a_chunk = kHeaderSpanBytes / slot_bytes;
   for (std::uint64_t i = 0; i < kBlocks; ++i) {
     if (i % a_chunk == 0) Carve(words, arena, static_cast<std::uint32_t>(i / a_chunk), 1, slot_bytes);
-    Place place = geometry.place(i / a_chunk * kHeadSpanBytes + i % a_chunk * slot_bytes);
+    Place place = geometry.place(i / a_chunk * kHeaderSpanBytes + i % a_chunk * slot_bytes);
     NewRecord record;
     std::uint32_t parts[] = {4096};
     record.seal = {.incarnation = 1, .key = TestKey(i), .part_bytes = parts};

@@ -70,7 +70,7 @@ TEST_F(RecoveryTest, R11HalfAPublishIsAFreeSlot) {
   Restart filling(words_, node_.arena);
   EXPECT_TRUE(filling.blocks.empty());
   EXPECT_EQ(filling.slots.counts().used_slots, 0u);
-  EXPECT_EQ(filling.slots.counts().free_heads, 6u) << "a chunk without a block is taken apart";
+  EXPECT_EQ(filling.slots.counts().free_headers, 6u) << "a chunk without a block is taken apart";
   EXPECT_EQ(words_.Load(node_.arena.generation(node_.place(1))) % 2, 1u);
   EXPECT_EQ(generation % 2, 0u);
 }
@@ -117,11 +117,11 @@ TEST_F(RecoveryTest, R10AFlippedBitDoesNotReviveWhatWasRetired) {
   EXPECT_EQ(*generation, was ^ 1);
 }
 
-TEST_F(RecoveryTest, R1ADamagedHeadLosesItsBlocksForGood) {
+TEST_F(RecoveryTest, R1ADamagedHeaderLosesItsBlocksForGood) {
   ASSERT_TRUE(node_.Put(TestKey(1), {}, BodyOf(6000, 1), 1));
   ASSERT_TRUE(node_.Put(TestKey(2), {}, BodyOf(6000, 2), 8));
   std::uint64_t slot_bytes = node_.slot_bytes;
-  words_.Store(&node_.arena.head(0)->slot_bytes, 2 * slot_bytes);
+  words_.Store(&node_.arena.header(0)->slot_bytes, 2 * slot_bytes);
   Restart restart(words_, node_.arena);
   EXPECT_TRUE(restart.blocks.empty());
   EXPECT_EQ(restart.counts.damaged_chunks, 1u);
@@ -172,7 +172,7 @@ TEST_F(RecoveryTest, ACallIsBounded) {
   std::size_t found = 0, calls = 0;
   for (; !recovery.done(); ++calls) found += recovery.Next(some);
   EXPECT_EQ(found, 500u);
-  EXPECT_GE(calls, (kHeadSpanBytes / node_.slot_bytes - 500) / 64) << "64 slots a call";
+  EXPECT_GE(calls, (kHeaderSpanBytes / node_.slot_bytes - 500) / 64) << "64 slots a call";
 }
 
 }  // namespace

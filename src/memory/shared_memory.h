@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of the node's making that a client maps too: a session's rings and its staging (R13).
+// Memory that the node makes and a client maps too: a session's rings and its staging (R13).
 #pragma once
 
 #include <cstdint>

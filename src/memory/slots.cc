@@ -6,14 +6,14 @@
 #include "arena/protocol.h"
 #include "base/assert.h"
 #include "base/format.h"
-#include "memory/free_heads.h"
+#include "memory/free_headers.h"
 
 namespace cistern {
 namespace {
 
-constexpr std::uint32_t kNoHead = ~std::uint32_t{0};
-// What one call of BestToEmpty looks at, in heads.
-constexpr std::uint32_t kLookHeads = 256;
+constexpr std::uint32_t kNoHeader = ~std::uint32_t{0};
+// What one call of BestToEmpty looks at, in headers.
+constexpr std::uint32_t kLookHeaders = 256;
 
 // Body units of the slot, a number m * 2^k with m from 8 to 15, or any below 8.
 std::uint64_t RoundUnits(std::uint64_t units) {
@@ -31,7 +31,7 @@ SlotSize SlotSize::For(std::uint64_t record_bytes, std::uint32_t alignment) {
   size.bytes = (RoundUnits(units > 1 ? units - 1 : 1) + 1) * alignment;
   const std::uint64_t least = Geometry{alignment, 1}.min_slot_bytes();
   if (size.bytes < least) size.bytes = least;
-  while (size.chunk_heads * kHeadSpanBytes < kMinSlotsPerChunk * size.bytes) size.chunk_heads *= 2;
+  while (size.chunk_headers * kHeaderSpanBytes < kMinSlotsPerChunk * size.bytes) size.chunk_headers *= 2;
   return size;
 }
 
@@ -50,16 +50,16 @@ struct Slots::Chunk {
   std::uint32_t used = 0;
   std::uint64_t pins = 0;
   bool linked = false;  // in the list of its class's chunks with free slots
-  std::uint32_t next = kNoHead, previous = kNoHead;
+  std::uint32_t next = kNoHeader, previous = kNoHeader;
   // A bit for each free slot, and one for each word of those that is not zero.
   std::vector<std::uint64_t> free;
   std::vector<std::uint64_t> words_with_free;
 
-  Chunk(std::uint32_t first_head, SlotSize slot_size, std::uint32_t alignment)
-      : first(first_head),
+  Chunk(std::uint32_t first_header, SlotSize slot_size, std::uint32_t alignment)
+      : first(first_header),
         size(slot_size),
         size_class(slot_size.Number(alignment)),
-        slots(static_cast<std::uint32_t>(slot_size.chunk_heads * kHeadSpanBytes / slot_size.bytes)),
+        slots(static_cast<std::uint32_t>(slot_size.chunk_headers * kHeaderSpanBytes / slot_size.bytes)),
         free((slots + 63) / 64),
         words_with_free((free.size() + 63) / 64) {
     for (std::uint32_t i = 0; i < slots; ++i) SetFree(i);
@@ -81,16 +81,16 @@ struct Slots::Chunk {
         high * 64 + static_cast<std::uint32_t>(std::countr_zero(words_with_free[high]));
     return word * 64 + static_cast<std::uint32_t>(std::countr_zero(free[word]));
   }
-  HeadRange range() const { return {first, size.chunk_heads}; }
+  HeaderRange range() const { return {first, size.chunk_headers}; }
 };
 
 Slots::Slots(Words& words, ArenaSpace arena)
     : words_(words),
       arena_(arena),
-      chunks_(arena.geometry().head_count),
-      first_of_(arena.geometry().head_count, kNoHead),
-      free_heads_(std::make_unique<FreeHeads>(arena.geometry().head_count)) {
-  counts_.heads = counts_.free_heads = arena.geometry().head_count;
+      chunks_(arena.geometry().header_count),
+      first_of_(arena.geometry().header_count, kNoHeader),
+      free_headers_(std::make_unique<FreeHeaders>(arena.geometry().header_count)) {
+  counts_.headers = counts_.free_headers = arena.geometry().header_count;
 }
 
 Slots::~Slots() = default;
@@ -113,19 +113,19 @@ Status Slots::CheckBody(std::uint64_t body_bytes) const {
 Slots::Chunk* Slots::ChunkOf(Place place) const {
   const Geometry& geometry = arena_.geometry();
   if (geometry.offset(place) >= geometry.slots_bytes()) return nullptr;
-  const std::uint32_t first = first_of_[geometry.head_of(place)];
-  return first == kNoHead ? nullptr : chunks_[first].get();
+  const std::uint32_t first = first_of_[geometry.header_of(place)];
+  return first == kNoHeader ? nullptr : chunks_[first].get();
 }
 
 // The slot's number, or chunk.slots where the place is not a slot's start.
 std::uint32_t Slots::SlotIn(const Chunk& chunk, Place place) const {
-  const std::uint64_t within = arena_.geometry().offset(place) - chunk.first * kHeadSpanBytes;
+  const std::uint64_t within = arena_.geometry().offset(place) - chunk.first * kHeaderSpanBytes;
   if (within % chunk.size.bytes != 0 || within / chunk.size.bytes >= chunk.slots) return chunk.slots;
   return static_cast<std::uint32_t>(within / chunk.size.bytes);
 }
 
 Place Slots::PlaceOf(const Chunk& chunk, std::uint32_t slot) const {
-  return arena_.geometry().place(chunk.first * kHeadSpanBytes + slot * chunk.size.bytes);
+  return arena_.geometry().place(chunk.first * kHeaderSpanBytes + slot * chunk.size.bytes);
 }
 
 bool Slots::used(Place place) const {
@@ -159,10 +159,10 @@ void Slots::Unpin(Place place) {
 Result<Place> Slots::Allocate(std::uint64_t record_bytes) {
   const SlotSize size = SlotSize::For(record_bytes, arena_.geometry().alignment);
   const std::uint32_t open = classes_[size.Number(arena_.geometry().alignment)].open;
-  if (open != kNoHead) return Take(*chunks_[open]);
-  const std::optional<std::uint32_t> first = free_heads_->Take(size.chunk_heads);
+  if (open != kNoHeader) return Take(*chunks_[open]);
+  const std::optional<std::uint32_t> first = free_headers_->Take(size.chunk_headers);
   if (!first) return Error(Status(Code::kBusy));
-  Carve(words_, arena_, *first, size.chunk_heads, size.bytes);
+  Carve(words_, arena_, *first, size.chunk_headers, size.bytes);
   counts_.carvings++;
   return Take(*NewChunk(*first, size));
 }
@@ -196,9 +196,9 @@ void Slots::Free(Place place) {
 
 Slots::Chunk* Slots::NewChunk(std::uint32_t first, SlotSize size) {
   chunks_[first] = std::make_unique<Chunk>(first, size, arena_.geometry().alignment);
-  for (std::uint32_t i = first; i < first + size.chunk_heads; ++i) first_of_[i] = first;
+  for (std::uint32_t i = first; i < first + size.chunk_headers; ++i) first_of_[i] = first;
   Chunk* chunk = chunks_[first].get();
-  counts_.free_heads -= size.chunk_heads;
+  counts_.free_headers -= size.chunk_headers;
   counts_.chunks++;
   counts_.slots += chunk->slots;
   Class& its = classes_[chunk->size_class];
@@ -211,40 +211,40 @@ Slots::Chunk* Slots::NewChunk(std::uint32_t first, SlotSize size) {
 
 void Slots::DissolveChunk(Chunk& chunk) {
   CISTERN_ASSERT(chunk.pins == 0);
-  const HeadRange range = chunk.range();
+  const HeaderRange range = chunk.range();
   Uncarve(words_, arena_, range.first, range.count);
   if (chunk.linked) Unlink(chunk);
   counts_.chunks--;
   counts_.slots -= chunk.slots;
   classes_[chunk.size_class].chunks--;
   classes_[chunk.size_class].free_slots -= chunk.slots;
-  counts_.free_heads += range.count;
-  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) first_of_[i] = kNoHead;
+  counts_.free_headers += range.count;
+  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) first_of_[i] = kNoHeader;
   chunks_[range.first].reset();
   if (!Emptying(range.first)) {
-    free_heads_->Give(range.first, range.count);
+    free_headers_->Give(range.first, range.count);
     return;
   }
   for (std::uint32_t i = emptying_->first; i < emptying_->first + emptying_->count; ++i) {
-    if (first_of_[i] != kNoHead) return;
+    if (first_of_[i] != kNoHeader) return;
   }
   StopEmptying();
 }
 
 void Slots::Link(Chunk& chunk) {
-  std::uint32_t& head = classes_[chunk.size_class].open;
+  std::uint32_t& header = classes_[chunk.size_class].open;
   chunk.linked = true;
-  chunk.previous = kNoHead;
-  chunk.next = head;
-  if (head != kNoHead) chunks_[head]->previous = chunk.first;
-  head = chunk.first;
+  chunk.previous = kNoHeader;
+  chunk.next = header;
+  if (header != kNoHeader) chunks_[header]->previous = chunk.first;
+  header = chunk.first;
 }
 
 void Slots::Unlink(Chunk& chunk) {
   CISTERN_ASSERT(chunk.linked);
   chunk.linked = false;
-  if (chunk.next != kNoHead) chunks_[chunk.next]->previous = chunk.previous;
-  if (chunk.previous != kNoHead) {
+  if (chunk.next != kNoHeader) chunks_[chunk.next]->previous = chunk.previous;
+  if (chunk.previous != kNoHeader) {
     chunks_[chunk.previous]->next = chunk.next;
   } else {
     classes_[chunk.size_class].open = chunk.next;
@@ -253,8 +253,8 @@ void Slots::Unlink(Chunk& chunk) {
 
 // ---- emptying --------------------------------------------------------------------------------------------
 
-bool Slots::Emptying(std::uint32_t head) const {
-  return emptying_ && head >= emptying_->first && head - emptying_->first < emptying_->count;
+bool Slots::Emptying(std::uint32_t header) const {
+  return emptying_ && header >= emptying_->first && header - emptying_->first < emptying_->count;
 }
 
 bool Slots::OthersIdle(std::uint64_t record_bytes) const {
@@ -268,11 +268,11 @@ bool Slots::OthersIdle(std::uint64_t record_bytes) const {
 
 // What a range has in use, which grows to the chunk that it lies in; none where something is pinned or where
 // a chunk has that size already, so that emptying it would gain nothing.
-std::optional<Slots::Cost> Slots::CostOfEmptying(HeadRange* range, SlotSize size) const {
+std::optional<Slots::Cost> Slots::CostOfEmptying(HeaderRange* range, SlotSize size) const {
   Cost cost;
   for (std::uint32_t i = range->first; i < range->first + range->count;) {
     if (Emptying(i)) return std::nullopt;
-    if (first_of_[i] == kNoHead) {
+    if (first_of_[i] == kNoHeader) {
       i++;
       continue;
     }
@@ -282,23 +282,23 @@ std::optional<Slots::Cost> Slots::CostOfEmptying(HeadRange* range, SlotSize size
     const std::uint64_t homes = classes_[chunk.size_class].free_slots - (chunk.slots - chunk.used);
     if (homes < chunk.used) cost.homeless_bytes += (chunk.used - homes) * chunk.size.bytes;
     // Chunks are aligned to their size, so one that begins before the range covers it.
-    if (chunk.size.chunk_heads > range->count) *range = chunk.range();
-    i = chunk.first + chunk.size.chunk_heads;
+    if (chunk.size.chunk_headers > range->count) *range = chunk.range();
+    i = chunk.first + chunk.size.chunk_headers;
   }
   return cost;
 }
 
-std::optional<HeadRange> Slots::BestToEmpty(std::uint64_t record_bytes, bool idle_only) {
+std::optional<HeaderRange> Slots::BestToEmpty(std::uint64_t record_bytes, bool idle_only) {
   const SlotSize size = SlotSize::For(record_bytes, arena_.geometry().alignment);
-  const std::uint32_t runs = arena_.geometry().head_count / size.chunk_heads;
+  const std::uint32_t runs = arena_.geometry().header_count / size.chunk_headers;
   if (runs == 0) return std::nullopt;
-  std::uint32_t looks = kLookHeads / size.chunk_heads;
+  std::uint32_t looks = kLookHeaders / size.chunk_headers;
   if (looks == 0) looks = 1;
   if (looks > runs) looks = runs;
-  std::optional<HeadRange> best;
+  std::optional<HeaderRange> best;
   Cost least;
   for (std::uint32_t i = 0; i < looks; ++i) {
-    HeadRange range{looked_ % runs * size.chunk_heads, size.chunk_heads};
+    HeaderRange range{looked_ % runs * size.chunk_headers, size.chunk_headers};
     looked_ = (looked_ + 1) % runs;
     const std::optional<Cost> cost = CostOfEmptying(&range, size);
     if (!cost || (idle_only && cost->homeless_bytes > 0) || (best && *cost >= least)) continue;
@@ -308,17 +308,17 @@ std::optional<HeadRange> Slots::BestToEmpty(std::uint64_t record_bytes, bool idl
   return best;
 }
 
-void Slots::StartEmptying(const HeadRange& range) {
+void Slots::StartEmptying(const HeaderRange& range) {
   StopEmptying();
   std::uint32_t in_use = 0;
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
-    if (first_of_[i] == kNoHead) {
-      free_heads_->TakeAt(i, 1);
+    if (first_of_[i] == kNoHeader) {
+      free_headers_->TakeAt(i, 1);
       continue;
     }
     in_use++;
     Chunk& chunk = *chunks_[first_of_[i]];
-    CISTERN_ASSERT(chunk.first >= range.first && chunk.size.chunk_heads <= range.count);
+    CISTERN_ASSERT(chunk.first >= range.first && chunk.size.chunk_headers <= range.count);
     if (chunk.linked) Unlink(chunk);
   }
   emptying_ = range;
@@ -327,32 +327,32 @@ void Slots::StartEmptying(const HeadRange& range) {
 
 void Slots::StopEmptying() {
   if (!emptying_) return;
-  const HeadRange range = *emptying_;
+  const HeaderRange range = *emptying_;
   emptying_.reset();
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
-    if (first_of_[i] == kNoHead) {
-      free_heads_->Give(i, 1);
+    if (first_of_[i] == kNoHeader) {
+      free_headers_->Give(i, 1);
     } else if (Chunk& chunk = *chunks_[first_of_[i]]; !chunk.linked && chunk.used < chunk.slots) {
       Link(chunk);
     }
   }
 }
 
-std::size_t Slots::UsedIn(const HeadRange& range, std::uint64_t* cursor, std::span<Place> places) const {
+std::size_t Slots::UsedIn(const HeaderRange& range, std::uint64_t* cursor, std::span<Place> places) const {
   std::size_t found = 0;
-  std::uint32_t head = static_cast<std::uint32_t>(*cursor >> 32);
+  std::uint32_t header = static_cast<std::uint32_t>(*cursor >> 32);
   auto slot = static_cast<std::uint32_t>(*cursor);
-  if (head < range.first) head = range.first;
-  while (found < places.size() && head < range.first + range.count) {
-    const Chunk* chunk = first_of_[head] == head ? chunks_[head].get() : nullptr;
+  if (header < range.first) header = range.first;
+  while (found < places.size() && header < range.first + range.count) {
+    const Chunk* chunk = first_of_[header] == header ? chunks_[header].get() : nullptr;
     for (; chunk != nullptr && slot < chunk->slots && found < places.size(); ++slot) {
       if (!chunk->IsFree(slot)) places[found++] = PlaceOf(*chunk, slot);
     }
     if (chunk != nullptr && slot < chunk->slots) break;
-    head++;
+    header++;
     slot = 0;
   }
-  *cursor = std::uint64_t{head} << 32 | slot;
+  *cursor = std::uint64_t{header} << 32 | slot;
   return found;
 }
 
@@ -362,7 +362,7 @@ bool Slots::AdoptChunk(std::uint32_t first, SlotSize size) {
   const std::uint32_t alignment = arena_.geometry().alignment;
   if (size.bytes == 0 || size.bytes > 2 * kMaxBlockBytes || size.bytes % alignment != 0) return false;
   if (SlotSize::For(size.bytes, alignment) != size) return false;
-  if (first % size.chunk_heads != 0 || !free_heads_->TakeAt(first, size.chunk_heads)) return false;
+  if (first % size.chunk_headers != 0 || !free_headers_->TakeAt(first, size.chunk_headers)) return false;
   NewChunk(first, size);
   adopting_ = true;
   return true;
@@ -370,8 +370,8 @@ bool Slots::AdoptChunk(std::uint32_t first, SlotSize size) {
 
 void Slots::EndAdoption() {
   adopting_ = false;
-  for (std::uint32_t head = 0; head < first_of_.size(); ++head) {
-    if (first_of_[head] == head && chunks_[head]->used == 0) DissolveChunk(*chunks_[head]);
+  for (std::uint32_t header = 0; header < first_of_.size(); ++header) {
+    if (first_of_[header] == header && chunks_[header]->used == 0) DissolveChunk(*chunks_[header]);
   }
 }
 
@@ -390,7 +390,7 @@ bool Slots::AdoptUsed(Place place) {
 
 std::uint64_t Slots::Capacity(const Geometry& geometry, std::uint64_t record_bytes) {
   const SlotSize size = SlotSize::For(record_bytes, geometry.alignment);
-  return geometry.head_count / size.chunk_heads * (size.chunk_heads * kHeadSpanBytes / size.bytes);
+  return geometry.header_count / size.chunk_headers * (size.chunk_headers * kHeaderSpanBytes / size.bytes);
 }
 
 }  // namespace cistern

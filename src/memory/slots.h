@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which slots of an arena are free, and how its heads are carved into chunks of slots (R14). The writer's own
-// book; what readers need of it goes to the shared heads through Words. Belongs to the core.
+// Which slots of an arena are free, and how its headers are carved into chunks of slots (R14). The writer's
+// own book; what readers need of it goes to the shared headers through Words. Belongs to the core.
 //
 // A slot has room for a body of m * 2^k alignment units, m from 8 to 15, and one alignment unit for the
 // trailer: what a body of a round size takes exactly, and at most a ninth too much for any other. A chunk is
 // 32 MiB, doubled until it holds 8 slots, and lies at a multiple of its size. A chunk whose last slot was
-// freed is taken apart at once, so its heads serve any size again.
+// freed is taken apart at once, so its headers serve any size again.
 //
 // Every call but EndAdoption does a bounded number of touches, fewer than a core step may (R16).
 #pragma once
@@ -25,14 +25,14 @@
 
 namespace cistern {
 
-class FreeHeads;
+class FreeHeaders;
 
 inline constexpr std::uint64_t kMaxBlockBytes = 64ull << 20;
 
 // The sizes that a slot can have. Pure arithmetic.
 struct SlotSize {
   std::uint64_t bytes = 0;
-  std::uint32_t chunk_heads = 1;  // a power of two
+  std::uint32_t chunk_headers = 1;  // a power of two
   // The smallest that holds a record of `record_bytes` (at least 1).
   static SlotSize For(std::uint64_t record_bytes, std::uint32_t alignment);
   // Sizes numbered from small to large, without a gap.
@@ -40,16 +40,16 @@ struct SlotSize {
   friend bool operator==(const SlotSize&, const SlotSize&) = default;
 };
 
-// Heads [first, first + count).
-struct HeadRange {
+// Headers [first, first + count).
+struct HeaderRange {
   std::uint32_t first = 0;
   std::uint32_t count = 0;
-  friend bool operator==(const HeadRange&, const HeadRange&) = default;
+  friend bool operator==(const HeaderRange&, const HeaderRange&) = default;
 };
 
 class Slots final {
  public:
-  // Every head is free. Words are borrowed.
+  // Every header is free. Words are borrowed.
   Slots(Words& words, ArenaSpace arena);
   ~Slots();
   Slots(const Slots&) = delete;
@@ -62,13 +62,13 @@ class Slots final {
   Status CheckBody(std::uint64_t body_bytes) const;
 
   // A free slot for a record of so many bytes (RecordBytes). It counts as used until Free; its generation is
-  // odd or 0. kBusy: nothing is free that could serve; something has to go, of the same size (SameSize) or
-  // all of BestToEmpty.
+  // odd or 0. kBusy: no free slot or header range could serve; a slot of the same size (SameSize) or all of
+  // BestToEmpty has to be freed first.
   Result<Place> Allocate(std::uint64_t record_bytes);
-  // The record there was retired (asserted) and nobody holds it.
+  // The slot's record was retired (asserted) and no lease or I/O uses the slot.
   void Free(Place place);
 
-  // A lease or an I/O holds the slot, or no longer: its chunk is not proposed for emptying meanwhile.
+  // A lease or an I/O begins (ends) to use the slot: its chunk is not proposed for emptying meanwhile.
   // Counted. The slot is in use.
   void Pin(Place place);
   void Unpin(Place place);
@@ -76,34 +76,34 @@ class Slots final {
   bool used(Place place) const;
   // The number of a used slot's size.
   std::uint8_t SizeNumber(Place place) const;
-  // Whether freeing the slot would serve a record of so many bytes at once.
+  // True if freeing the slot would at once serve a record of so many bytes.
   bool SameSize(Place place, std::uint64_t record_bytes) const;
 
   // ---- changing what a chunk is for ----
 
   // Chunks of slots of a size, by its number.
   std::uint32_t chunks(std::uint8_t size_number) const { return classes_[size_number].chunks; }
-  // Whether another size has as many free slots as make up a chunk: what is in one of its chunks fits
+  // True if another size has as many free slots as make up a chunk: the records of one of its chunks fit
   // elsewhere.
   bool OthersIdle(std::uint64_t record_bytes) const;
-  // Of some aligned runs of heads that would serve a record of so many bytes (looking goes on at the next
+  // Of some aligned runs of headers that would serve a record of so many bytes (looking goes on at the next
   // call where it stopped), the one that leaves the fewest bytes without a free slot of their size elsewhere,
   // and of these the one with the fewest bytes in use; without a pin in it. None when all it looked at are
   // pinned, or, for `idle_only`, leave any.
-  std::optional<HeadRange> BestToEmpty(std::uint64_t record_bytes, bool idle_only = false);
+  std::optional<HeaderRange> BestToEmpty(std::uint64_t record_bytes, bool idle_only = false);
   // No slot of the range is given out any more; when its last one is freed it becomes one free run. One range
   // at a time: an earlier one is let go first.
-  void StartEmptying(const HeadRange& range);
+  void StartEmptying(const HeaderRange& range);
   void StopEmptying();
-  const std::optional<HeadRange>& emptying() const { return emptying_; }
+  const std::optional<HeaderRange>& emptying() const { return emptying_; }
   // Places in use in the range, from `*cursor` (0 at first) on, at most as many as fit; 0: no more. Slots may
   // be freed between calls.
-  std::size_t UsedIn(const HeadRange& range, std::uint64_t* cursor, std::span<Place> places) const;
+  std::size_t UsedIn(const HeaderRange& range, std::uint64_t* cursor, std::span<Place> places) const;
 
   // ---- restart ----
 
-  // Takes over a chunk that the heads describe; its slots are free. False, and nothing is changed, where the
-  // range is not free or the size is not one of SlotSize's.
+  // Takes over a chunk that the headers describe; its slots are free. False, and nothing is changed, where
+  // the range is not free or the size is not one of SlotSize's.
   bool AdoptChunk(std::uint32_t first, SlotSize size);
   // Takes a slot of an adopted chunk as used. False where it is no slot or used already.
   bool AdoptUsed(Place place);
@@ -113,8 +113,8 @@ class Slots final {
   void EndAdoption();
 
   struct Counts {
-    std::uint64_t heads = 0;
-    std::uint64_t free_heads = 0;
+    std::uint64_t headers = 0;
+    std::uint64_t free_headers = 0;
     std::uint64_t chunks = 0;
     std::uint64_t slots = 0;  // of carved chunks
     std::uint64_t used_slots = 0;
@@ -134,29 +134,29 @@ class Slots final {
   Chunk* NewChunk(std::uint32_t first, SlotSize size);
   Place Take(Chunk& chunk);
   void DissolveChunk(Chunk& chunk);
-  bool Emptying(std::uint32_t head) const;
+  bool Emptying(std::uint32_t header) const;
   struct Cost {
     std::uint64_t homeless_bytes = 0;  // that have no free slot elsewhere
     std::uint64_t bytes = 0;
     auto operator<=>(const Cost&) const = default;
   };
-  std::optional<Cost> CostOfEmptying(HeadRange* range, SlotSize size) const;
+  std::optional<Cost> CostOfEmptying(HeaderRange* range, SlotSize size) const;
   void Link(Chunk& chunk);
   void Unlink(Chunk& chunk);
 
   Words& words_;
   ArenaSpace arena_;
-  std::vector<std::unique_ptr<Chunk>> chunks_;  // by first head
-  std::vector<std::uint32_t> first_of_;         // by head: its chunk's first head, kNoHead when free
-  std::unique_ptr<FreeHeads> free_heads_;
+  std::vector<std::unique_ptr<Chunk>> chunks_;  // by first header
+  std::vector<std::uint32_t> first_of_;         // by header: its chunk's first header, kNoHeader when free
+  std::unique_ptr<FreeHeaders> free_headers_;
   struct Class {
-    std::uint32_t open = ~std::uint32_t{0};  // a chunk with free slots, kNoHead when there is none
+    std::uint32_t open = ~std::uint32_t{0};  // a chunk with free slots, kNoHeader when there is none
     std::uint32_t chunks = 0;
     std::uint32_t chunk_slots = 0;
     std::uint64_t free_slots = 0;
   };
   std::array<Class, 256> classes_;  // by the number of the size
-  std::optional<HeadRange> emptying_;
+  std::optional<HeaderRange> emptying_;
   bool adopting_ = false;
   std::uint32_t looked_ = 0;  // where BestToEmpty goes on
   Counts counts_;

@@ -10,7 +10,7 @@
 
 #include "arena/protocol.h"
 #include "arena/test_arena.h"
-#include "memory/free_heads.h"
+#include "memory/free_headers.h"
 
 namespace cistern {
 namespace {
@@ -31,10 +31,10 @@ TEST(SlotSizeTest, R14WasteIsAtMostAnEighth) {
       if (size.bytes > Geometry{alignment, 1}.min_slot_bytes()) {
         EXPECT_LE((size.bytes - record) * 8, size.bytes) << record;
       }
-      std::uint64_t chunk = size.chunk_heads * kHeadSpanBytes;
+      std::uint64_t chunk = size.chunk_headers * kHeaderSpanBytes;
       EXPECT_GE(chunk / size.bytes, kMinSlotsPerChunk);
       EXPECT_LE(chunk % size.bytes * 8, chunk) << "the chunk's rest";
-      EXPECT_TRUE(IsSlotSize({alignment, 64}, size.bytes, size.chunk_heads));
+      EXPECT_TRUE(IsSlotSize({alignment, 64}, size.bytes, size.chunk_headers));
     }
     for (std::uint64_t body = 4096; body <= kMaxBlockBytes; body *= 2) {
       SlotSize size = SlotSize::For(RecordBytes(body, 4096), 4096);
@@ -47,10 +47,10 @@ TEST(SlotSizeTest, R14WasteIsAtMostAnEighth) {
   }
 }
 
-TEST(FreeHeadsTest, RunsAreAlignedDisjointAndJoinAgain) {
+TEST(FreeHeadersTest, RunsAreAlignedDisjointAndJoinAgain) {
   std::mt19937 random(3);
-  for (std::uint32_t heads : {1u, 7u, 64u, 237u}) {
-    FreeHeads free(heads);
+  for (std::uint32_t headers : {1u, 7u, 64u, 237u}) {
+    FreeHeaders free(headers);
     std::map<std::uint32_t, std::uint32_t> taken;
     std::uint32_t sum = 0;
     for (int i = 0; i < 5'000; ++i) {
@@ -62,10 +62,10 @@ TEST(FreeHeadsTest, RunsAreAlignedDisjointAndJoinAgain) {
         auto next = taken.lower_bound(*first);
         EXPECT_TRUE(next == taken.end() || next->first >= *first + count);
         EXPECT_TRUE(next == taken.begin() || std::prev(next)->first + std::prev(next)->second <= *first);
-        EXPECT_LE(*first + count, heads);
+        EXPECT_LE(*first + count, headers);
         taken[*first] = count;
         sum += count;
-        EXPECT_LE(sum, heads);
+        EXPECT_LE(sum, headers);
       } else if (!taken.empty()) {
         auto gone = std::next(taken.begin(), random() % taken.size());
         EXPECT_FALSE(free.TakeAt(gone->first, gone->second));
@@ -77,7 +77,7 @@ TEST(FreeHeadsTest, RunsAreAlignedDisjointAndJoinAgain) {
       }
     }
     for (auto [first, count] : taken) free.Give(first, count);
-    std::uint32_t longest = std::bit_floor(heads);
+    std::uint32_t longest = std::bit_floor(headers);
     EXPECT_TRUE(free.Take(longest)) << "all joined";
   }
 }
@@ -127,7 +127,7 @@ TEST_F(SlotsTest, SlotsAreDisjointAndReadersFindThem) {
   }
   EXPECT_GT(busy, 0) << "the arena was never full";
   for (Place place : places) slots_.Free(place);
-  EXPECT_EQ(slots_.counts().free_heads, slots_.counts().heads) << "empty chunks serve any size again";
+  EXPECT_EQ(slots_.counts().free_headers, slots_.counts().headers) << "empty chunks serve any size again";
   EXPECT_EQ(slots_.counts().used_bytes, 0u);
   EXPECT_TRUE(slots_.Allocate(RecordBytes(slots_.max_body_bytes(), 4096)));
 }
@@ -160,22 +160,22 @@ TEST_F(SlotsTest, R14AChunkChangesItsSizeWhenItsSlotsAreGone) {
   std::vector<Place> places;
   while (Result<Place> place = slots_.Allocate(small)) places.push_back(*place);
   EXPECT_FALSE(slots_.Allocate(large));
-  // One slot of the second pair of heads stays; the third is pinned.
+  // One slot of the second pair of headers stays; the third is pinned.
   const Geometry& geometry = node_.arena.geometry();
   std::vector<Place> kept;
   for (Place place : places) {
-    std::uint32_t head = geometry.head_of(place);
-    bool first = geometry.offset(place) % kHeadSpanBytes == 0;
-    if (head / 2 == 2 && first) slots_.Pin(place);
-    if (head / 2 == 2 || head / 2 != 1 || first) {
+    std::uint32_t header = geometry.header_of(place);
+    bool first = geometry.offset(place) % kHeaderSpanBytes == 0;
+    if (header / 2 == 2 && first) slots_.Pin(place);
+    if (header / 2 == 2 || header / 2 != 1 || first) {
       kept.push_back(place);
     } else {
       slots_.Free(place);
     }
   }
-  std::optional<HeadRange> range = slots_.BestToEmpty(large);
+  std::optional<HeaderRange> range = slots_.BestToEmpty(large);
   ASSERT_TRUE(range);
-  EXPECT_EQ(*range, (HeadRange{2, 2}));
+  EXPECT_EQ(*range, (HeaderRange{2, 2}));
   slots_.StartEmptying(*range);
   std::uint64_t cursor = 0;
   Place batch[1];
@@ -187,14 +187,14 @@ TEST_F(SlotsTest, R14AChunkChangesItsSizeWhenItsSlotsAreGone) {
   EXPECT_FALSE(slots_.emptying());
   Result<Place> place = slots_.Allocate(large);
   ASSERT_TRUE(place);
-  EXPECT_EQ(geometry.head_of(*place), 2u);
+  EXPECT_EQ(geometry.header_of(*place), 2u);
 }
 
 TEST_F(SlotsTest, StoppedEmptyingGivesTheSlotsBack) {
   const std::uint64_t small = RecordBytes(1 * kMiB, 4096), large = RecordBytes(7 * kMiB, 4096);
   std::vector<Place> places;
   while (Result<Place> place = slots_.Allocate(small)) places.push_back(*place);
-  std::optional<HeadRange> range = slots_.BestToEmpty(large);
+  std::optional<HeaderRange> range = slots_.BestToEmpty(large);
   ASSERT_TRUE(range);
   slots_.StartEmptying(*range);
   std::uint64_t cursor = 0;
@@ -209,11 +209,11 @@ TEST_F(SlotsTest, StoppedEmptyingGivesTheSlotsBack) {
 
 TEST_F(SlotsTest, P7AChunkStaysUntilTheEndOfAdoption) {
   const SlotSize size = SlotSize::For(RecordBytes(1 * kMiB, 4096), 4096);
-  Carve(words_, node_.arena, 2, size.chunk_heads, size.bytes);
+  Carve(words_, node_.arena, 2, size.chunk_headers, size.bytes);
   Slots slots(words_, node_.arena);
   ASSERT_TRUE(slots.AdoptChunk(2, size));
-  const Place first = node_.arena.geometry().place(2 * kHeadSpanBytes);
-  const Place second = node_.arena.geometry().place(2 * kHeadSpanBytes + size.bytes);
+  const Place first = node_.arena.geometry().place(2 * kHeaderSpanBytes);
+  const Place second = node_.arena.geometry().place(2 * kHeaderSpanBytes + size.bytes);
   ASSERT_TRUE(slots.AdoptUsed(first));
   slots.Free(first);
   EXPECT_TRUE(slots.AdoptUsed(second)) << "the one after a refused one";
@@ -221,7 +221,7 @@ TEST_F(SlotsTest, P7AChunkStaysUntilTheEndOfAdoption) {
   EXPECT_EQ(slots.counts().chunks, 1u);
   slots.EndAdoption();
   EXPECT_EQ(slots.counts().chunks, 0u);
-  EXPECT_EQ(slots.counts().free_heads, slots.counts().heads);
+  EXPECT_EQ(slots.counts().free_headers, slots.counts().headers);
 }
 
 TEST_F(SlotsTest, R14PinnedChunksAreNotProposed) {
@@ -233,9 +233,9 @@ TEST_F(SlotsTest, R14PinnedChunksAreNotProposed) {
   }
   EXPECT_FALSE(slots_.BestToEmpty(large));
   for (Place place : places) {
-    if (node_.arena.geometry().head_of(place) / 2 == 4) slots_.Unpin(place);
+    if (node_.arena.geometry().header_of(place) / 2 == 4) slots_.Unpin(place);
   }
-  EXPECT_EQ(slots_.BestToEmpty(large), (HeadRange{8, 2}));
+  EXPECT_EQ(slots_.BestToEmpty(large), (HeaderRange{8, 2}));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that sessions fill and writes start from: the node makes it, whole, sealed and inside a budget
-// (R13). Belongs to the core.
+// Staging: memory that sessions fill and that writes copy from. The node makes it, whole, sealed and inside
+// a budget (R13). Belongs to the core.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ inline constexpr std::uint64_t kStagingFraction = 8;  // of the memory
 
 class StagingPool;
 
-// One area of one session. Shared by the session and by every write that reads from it: when a session dies,
-// what movers or devices still use stays, and stays counted, until the last of them let go (R6).
+// One area of one session, shared by the session and by every write that reads from it: when a session dies,
+// memory that movers or devices still use stays, and stays counted, until the last of them ends (R6).
 class StagingArea final {
  public:
   ~StagingArea();

@@ -7,7 +7,7 @@
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/units.h"
-#include "flash/tier.h"
+#include "flash/flash_tier.h"
 
 namespace cistern {
 namespace {

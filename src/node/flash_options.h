@@ -9,7 +9,7 @@
 
 #include "cistern/options.h"
 #include "cistern/status.h"
-#include "policy/lower.h"
+#include "policy/lower_tier.h"
 
 namespace cistern {
 

@@ -8,7 +8,7 @@
 
 #include "base/fd.h"
 #include "cistern/status.h"
-#include "flash/tier.h"
+#include "flash/flash_tier.h"
 #include "node/options.h"
 
 namespace cistern {

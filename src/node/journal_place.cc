@@ -12,7 +12,7 @@
 
 #include "base/format.h"
 #include "io/files.h"
-#include "store/journal.h"
+#include "catalog/journal.h"
 
 namespace cistern {
 namespace {

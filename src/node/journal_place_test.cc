@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "base/clock.h"
-#include "store/journal.h"
+#include "catalog/journal.h"
 
 namespace cistern {
 namespace {

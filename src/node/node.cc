@@ -19,8 +19,8 @@
 #include "base/log.h"
 #include "base/task_group.h"
 #include "base/units.h"
-#include "door/door.h"
-#include "flash/tier.h"
+#include "server/server.h"
+#include "flash/flash_tier.h"
 #include "io/loop.h"
 #include "memory/arena_file.h"
 #include "memory/directory_lock.h"
@@ -33,7 +33,7 @@
 #include "node/start_watch.h"
 #include "node/status.h"
 #include "store/block_store.h"
-#include "store/journal.h"
+#include "catalog/journal.h"
 
 namespace cistern {
 namespace {
@@ -101,7 +101,7 @@ class Node::Core {
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
       return Error(Code::kIoError, Text("socketpair: ", ErrnoText(errno)));
     }
-    loop_->PostRemote([this, inside = Fd(ends[0])]() mutable { parts_->door->Adopt(std::move(inside)); });
+    loop_->PostRemote([this, inside = Fd(ends[0])]() mutable { parts_->server->Adopt(std::move(inside)); });
     return Fd(ends[1]);
   }
 
@@ -112,7 +112,7 @@ class Node::Core {
     std::unique_ptr<ThreadMovers> movers;
     std::unique_ptr<Journal> journal;
     std::unique_ptr<BlockStore> store;
-    std::unique_ptr<Door> door;
+    std::unique_ptr<Server> server;
     std::unique_ptr<TaskGroup> tasks;
   };
 
@@ -148,6 +148,7 @@ class Node::Core {
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<FaultIn> fault_in_;
   std::optional<Parts> parts_;
+  FlashTier* flash_ = nullptr;  // the store's lower tier, from its opening on; null: memory is all
   std::int64_t warm_us_ = 0;
   Instant alone_since_ = started_at_;  // when the last client was seen
   std::int64_t drain_us_ = 0;
@@ -233,6 +234,7 @@ void Node::Core::Run() {
   if (ok) file_->SetAlive(false);
   stop_ticking_.reset();
   parts_.reset();
+  flash_ = nullptr;
 }
 
 Task<Status> Node::Core::SetUp(Executor& executor) {
@@ -269,7 +271,7 @@ Task<Status> Node::Core::RecoverStore() {
   if (!journal_.note.empty()) log_->Log(LogLevel::kWarning, journal_.note);
   parts.journal = std::make_unique<Journal>(*loop_, journal_.directory, RandomNumber());
 
-  BlockStoreOptions store;
+  StoreOptions store;
   store.max_blocks = options_.max_blocks;
   Result<LowerPolicy> lower = LowerPolicyOf(options_);
   if (!lower) co_return lower.error();
@@ -306,54 +308,53 @@ Task<Result<std::unique_ptr<Tier>>> Node::Core::OpenTier(std::uint64_t journal_i
   flash.unit = options_.alignment;
   flash.budget_bytes_a_day = options_.flash_budget_bytes_a_day;
   flash.discard_foreign = options_.discard_foreign;
-  const Tier::Parts below{*loop_, *log_, RandomNumber};
+  const FlashTier::Parts parts{*loop_, *log_, RandomNumber};
   watch_->NowDoing(Text("opening flash (", PathsOf(places_), ")"));
-  Result<std::unique_ptr<Tier>> tier = co_await Tier::Open(below, flash, journal_id, std::move(known));
-  if (!tier) co_return tier;
+  Result<std::unique_ptr<FlashTier>> tier = co_await FlashTier::Open(parts, flash, journal_id, std::move(known));
+  if (!tier) co_return std::unexpected(std::move(tier.error()));
   // Flash is there, and the journal has not been written yet.
   if (Status status = LeaveObsoleteJournal(journal_); !status.ok()) {
     co_await (*tier)->Close();
     co_return Error(std::move(status));
   }
   watch_->NowDoing(Text("reading what memory and flash hold (", PathsOf(places_), ")"));
-  co_return tier;
+  flash_ = tier->get();
+  co_return std::unique_ptr<Tier>(std::move(*tier));
 }
 
 Status Node::Core::OpenDoor() {
-  DoorOptions door;
-  door.socket = options_.socket;
-  door.tenant = options_.tenant;
-  door.staging_budget_bytes = file_->arena().geometry().slots_bytes() / kStagingFraction;
-  Result<std::unique_ptr<Door>> opened =
-      Door::Open({*loop_, *parts_->store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(),
+  ServerOptions server;
+  server.socket = options_.socket;
+  server.tenant = options_.tenant;
+  server.staging_budget_bytes = file_->arena().geometry().slots_bytes() / kStagingFraction;
+  Result<std::unique_ptr<Server>> opened =
+      Server::Open({*loop_, *parts_->store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(),
                   FillRandom, [this] { return StatusText(); },
                   [this](std::string path, bool back) { return ChangeDevice(std::move(path), back); }},
-                 door);
+                 server);
   if (!opened) return opened.error();
-  parts_->door = std::move(*opened);
+  parts_->server = std::move(*opened);
   return Status();
 }
 
 std::string Node::Core::FlashText() const {
-  const Tier* tier = parts_->store->tier();
-  return tier == nullptr ? std::string() : Text(", ", RoughSizeText(tier->capacity_bytes()), " of flash");
+  return flash_ == nullptr ? std::string() : Text(", ", RoughSizeText(flash_->capacity_bytes()), " of flash");
 }
 
 Task<Status> Node::Core::ChangeDevice(std::string path, bool back) {
   Result<std::size_t> number = FindDevice(options_, places_, path);
   if (!number) co_return number.error();
   const FlashDeviceOptions& device = places_.devices[*number];
-  Tier& tier = *parts_->store->tier();
-  if (!back) co_return tier.TakeOut(device.path);
+  if (!back) co_return flash_->TakeOut(device.path);
   // Another one may be there by now.
   claims_[*number] = Fd();
   Result<Fd> claim = ClaimDevice(device);
   if (!claim) co_return claim.error();
   claims_[*number] = std::move(*claim);
-  Status brought = co_await tier.BringBack(device.path);
+  Status brought = co_await flash_->BringBack(device.path);
   if (!brought.ok()) co_return brought;
   // So that a restart believes what will be on it.
-  co_return co_await parts_->journal->PutDevices(tier.device_ids());
+  co_return co_await parts_->journal->PutDevices(flash_->media_ids());
 }
 
 Task<void> Node::Core::Tick(Executor& executor) {
@@ -367,7 +368,7 @@ Task<void> Node::Core::Tick(Executor& executor) {
 
 void Node::Core::NoteLingering(Instant now) {
   if (options_.linger_us == 0 || !options_.on_lingered) return;
-  if (parts_->door->counters().sessions > 0) {
+  if (parts_->server->counters().sessions > 0) {
     alone_since_ = now;
   } else if (now.UsSince(alone_since_) >= static_cast<std::int64_t>(options_.linger_us)) {
     log_->Log(LogLevel::kInfo, "node ends: no client for ", DurationText(options_.linger_us));
@@ -377,7 +378,7 @@ void Node::Core::NoteLingering(Instant now) {
 
 Task<void> Node::Core::TearDown(Executor& executor) {
   if (stop_ticking_) stop_ticking_->Cancel(Status(Code::kGone, "the node ends"));
-  if (parts_->door) co_await parts_->door->Drain(executor.Now().PlusUs(drain_us_));
+  if (parts_->server) co_await parts_->server->Drain(executor.Now().PlusUs(drain_us_));
   co_await parts_->tasks->Close();
   if (parts_->store) co_await parts_->store->Close();
   fault_in_.reset();
@@ -399,7 +400,7 @@ std::string Node::Core::StatusText() {
   facts.journal = journal_.directory;
   facts.budget_bytes_a_day = options_.flash_budget_bytes_a_day;
   return StatusJson(facts, parts_->store->occupancy(), parts_->store->counters(), parts_->slots->counts(),
-                    parts_->door->counters(), parts_->store->tier());
+                    parts_->server->counters(), flash_);
 }
 
 Node::Node(std::unique_ptr<Core> core) : core_(std::move(core)) {}

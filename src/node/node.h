@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A node: arena, movers, flash, store and door put together, on a core thread of its own. Starts warm from
+// A node: arena, movers, flash, store and server put together, on a core thread of its own. Starts warm from
 // what its memory directory and its flash hold and leaves it there when it ends, in order or not.
 #pragma once
 

@@ -15,7 +15,7 @@
 namespace cistern {
 
 struct NodeOptions : OpenOptions {
-  std::string socket;  // empty: no door for other processes (an embedded node)
+  std::string socket;  // empty: no server for other processes (an embedded node)
   std::string log_level = "info";
   std::uint64_t linger_us = 0;        // without a client for that long, counted from the start on; 0: never
   std::function<void()> on_lingered;  // called once, by the core's thread, which it must not keep

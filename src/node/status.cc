@@ -13,7 +13,7 @@ namespace json = boost::json;
 
 namespace {
 
-json::object DeviceJson(const Tier::DeviceState& device) {
+json::object DeviceJson(const FlashTier::DeviceState& device) {
   return {{"path", device.path},
           {"id", Hex(device.id)},
           {"in_service", device.in_service},
@@ -29,11 +29,11 @@ json::object DeviceJson(const Tier::DeviceState& device) {
           {"read_estimate_us", device.read_estimate_us}};
 }
 
-json::object FlashJson(const NodeFacts& facts, const StoreCounters& store, const Tier* tier) {
+json::object FlashJson(const NodeFacts& facts, const StoreCounters& store, const FlashTier* tier) {
   json::array devices;
   if (tier == nullptr) return {{"devices", std::move(devices)}};
-  for (const Tier::DeviceState& device : tier->devices()) devices.push_back(DeviceJson(device));
-  const Tier::Counters& counters = tier->counters();
+  for (const FlashTier::DeviceState& device : tier->devices()) devices.push_back(DeviceJson(device));
+  const FlashTier::Counters& counters = tier->counters();
   auto value = [](const Counter& counter) { return counter.value(); };
   // Per byte of a record that was written for the first time, not moved.
   const double records = static_cast<double>(store.written_down.value() + store.moved_below.value());
@@ -64,7 +64,7 @@ json::object FlashJson(const NodeFacts& facts, const StoreCounters& store, const
           {"errors", value(counters.io_errors)}};
 }
 
-json::object StoreJson(const StoreCounters& counters) {
+json::object StoreJson(const StoreCounters& counters, const FlashTier* tier) {
   auto value = [](const Counter& counter) { return counter.value(); };
   return {{"published", value(counters.published)},
           {"present", value(counters.present)},
@@ -94,7 +94,7 @@ json::object StoreJson(const StoreCounters& counters) {
           {"read_ahead", value(counters.read_ahead)},
           {"passing", value(counters.passing)},
           {"passed_segments", value(counters.passed_segments)},
-          {"reclaimed", value(counters.reclaimed)},
+          {"reclaimed", tier == nullptr ? 0 : tier->counters().reclaimed.value()},
           {"moved_below", value(counters.moved_below)},
           {"evicted_below", value(counters.evicted_below)},
           {"cut_at_reclaim", value(counters.cut_at_reclaim)},
@@ -108,8 +108,8 @@ json::object StoreJson(const StoreCounters& counters) {
 }  // namespace
 
 std::string StatusJson(const NodeFacts& facts, const BlockStore::Occupancy& occupancy,
-                       const StoreCounters& counters, const Slots::Counts& slots, const DoorCounters& door,
-                       const Tier* tier) {
+                       const StoreCounters& counters, const Slots::Counts& slots, const ServerCounters& server,
+                       const FlashTier* tier) {
   json::object node{{"tenant", facts.tenant},       {"pid", facts.pid},
                     {"directory", facts.directory}, {"journal", facts.journal},
                     {"socket", facts.socket},       {"loop", facts.loop},
@@ -118,7 +118,7 @@ std::string StatusJson(const NodeFacts& facts, const BlockStore::Occupancy& occu
                     {"sleeps", facts.loop_sleeps}};
   json::object memory{{"bytes", facts.memory_bytes}, {"used_bytes", slots.used_bytes},
                       {"slots", slots.slots},        {"used_slots", slots.used_slots},
-                      {"chunks", slots.chunks},      {"free_heads", slots.free_heads},
+                      {"chunks", slots.chunks},      {"free_heads", slots.free_headers},
                       {"carvings", slots.carvings}};
   json::object now{{"blocks", occupancy.blocks},
                    {"records", occupancy.records},
@@ -129,23 +129,24 @@ std::string StatusJson(const NodeFacts& facts, const BlockStore::Occupancy& occu
                    {"namespaces", occupancy.namespaces},
                    {"tombstones", occupancy.tombstones},
                    {"conversations", occupancy.conversations},
+                   {"fetches", occupancy.fetches},
                    {"passages", occupancy.passages}};
-  json::object at_door{{"sessions", door.sessions},
-                       {"in_flight", door.in_flight},
-                       {"staging_bytes", door.staging_bytes},
-                       {"accepted", door.accepted},
-                       {"refused", door.refused},
-                       {"ended_forged", door.ended_forged},
-                       {"calls", door.calls},
-                       {"calls_refused", door.calls_refused},
-                       {"completions_lost", door.completions_lost},
-                       {"touches", door.touches},
-                       {"touches_lost", door.touches_lost}};
+  json::object at_door{{"sessions", server.sessions},
+                       {"in_flight", server.in_flight},
+                       {"staging_bytes", server.staging_bytes},
+                       {"accepted", server.accepted},
+                       {"refused", server.refused},
+                       {"ended_forged", server.ended_forged},
+                       {"calls", server.calls},
+                       {"calls_refused", server.calls_refused},
+                       {"completions_lost", server.completions_lost},
+                       {"touches", server.touches},
+                       {"touches_lost", server.touches_lost}};
   return json::serialize(json::object{{"node", std::move(node)},
                                       {"memory", std::move(memory)},
                                       {"now", std::move(now)},
                                       {"flash", FlashJson(facts, counters, tier)},
-                                      {"store", StoreJson(counters)},
+                                      {"store", StoreJson(counters, tier)},
                                       {"door", std::move(at_door)}});
 }
 

@@ -98,15 +98,15 @@ TEST(Lru, EachShelfKnowsItsColdest) {
   for (std::uint32_t seed = 1; seed <= 20; ++seed) {
     std::mt19937 random(seed);
     Lru lru;
-    std::array<NaiveLru, 3> shelves;
+    std::array<NaiveLru, 3> size_classes;
     NaiveLru all;
-    const auto shelf = [](EntryId id) { return static_cast<Shelf>(id % 3 * 100); };
+    const auto size_class = [](EntryId id) { return static_cast<SizeClass>(id % 3 * 100); };
     for (int step = 0; step < 5'000; ++step) {
       const EntryId id = random() % (seed * 3);
-      NaiveLru& own = shelves[id % 3];
+      NaiveLru& own = size_classes[id % 3];
       const std::uint32_t operation = random() % 5;
       if (!all.Contains(id)) {
-        lru.Insert(id, shelf(id)), own.Insert(id), all.Insert(id);
+        lru.Insert(id, size_class(id)), own.Insert(id), all.Insert(id);
       } else if (operation == 0) {
         lru.Remove(id), own.Remove(id), all.Remove(id);
       } else if (operation == 1) {
@@ -120,10 +120,10 @@ TEST(Lru, EachShelfKnowsItsColdest) {
       }
       ASSERT_EQ(lru.Coldest(), all.Coldest()) << "seed " << seed << " step " << step;
       for (EntryId i = 0; i < 3; ++i) {
-        ASSERT_EQ(lru.Coldest(shelf(i)), shelves[i].Coldest()) << "seed " << seed << " step " << step;
-        ASSERT_EQ(lru.Warmest(shelf(i)), shelves[i].Warmest()) << "seed " << seed << " step " << step;
+        ASSERT_EQ(lru.Coldest(size_class(i)), size_classes[i].Coldest()) << "seed " << seed << " step " << step;
+        ASSERT_EQ(lru.Warmest(size_class(i)), size_classes[i].Warmest()) << "seed " << seed << " step " << step;
       }
-      const auto other = lru.ColdestOf([&](Shelf on) { return on != shelf(id); });
+      const auto other = lru.ColdestOf([&](SizeClass on) { return on != size_class(id); });
       if (const auto coldest = lru.Coldest(); coldest && *coldest % 3 != id % 3) {
         ASSERT_EQ(other, coldest);
       } else if (other) {

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "record/seal.h"
 
-#include <bit>
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/codec.h"
 #include "base/format.h"
-#include "record/verified_copy.h"
+#include "record/crc_field.h"
 
 namespace cistern {
 namespace {
-
-static_assert(std::endian::native == std::endian::little, "records are little-endian");
 
 constexpr std::uint32_t kStampMagic = 0x4d545343;  // "CSTM"
 constexpr std::uint32_t kSealMagic = 0x4c455343;   // "CSEL"
@@ -31,45 +29,8 @@ constexpr std::size_t kVersion = 8, kGroup = 10, kPartCount = 12, kKeyLength = 1
 static_assert(kArrays == kSealFixedBytes);
 }  // namespace seal_at
 
-template <class T>
-T Load(const std::byte* base, std::size_t at) {
-  T value;
-  std::memcpy(&value, base + at, sizeof(value));
-  return value;
-}
-
-template <class T>
-void Store(std::byte* base, std::size_t at, T value) {
-  std::memcpy(base + at, &value, sizeof(value));
-}
-
-BlockKey LoadKey(const std::byte* seal, std::size_t length_at, std::size_t key_at) {
-  BlockKey key;
-  key.length = Load<std::uint8_t>(seal, length_at);
-  std::memcpy(key.bytes.data(), seal + key_at, BlockKey::kMaxBytes);
-  return key;
-}
-
-void StoreKey(std::byte* seal, std::size_t length_at, std::size_t key_at, const BlockKey& key) {
-  Store(seal, length_at, key.length);
-  std::memcpy(seal + key_at, key.bytes.data(), BlockKey::kMaxBytes);
-}
-
-bool KeyLengthOk(std::uint8_t length, bool may_be_none) {
-  return (length >= BlockKey::kMinBytes && length <= BlockKey::kMaxBytes) || (may_be_none && length == 0);
-}
-
-// Zeros behind a key make equality of keys equality of bytes.
-bool ZerosBehindKey(const BlockKey& key) {
-  for (std::size_t i = key.length; i < BlockKey::kMaxBytes; ++i) {
-    if (key.bytes[i] != 0) return false;
-  }
-  return true;
-}
-
 std::uint32_t StampCrc(const std::byte* stamp, std::uint32_t seal_crc) {
-  const std::uint32_t crc = Crc32c(stamp + kCrcCovers, kStampBytes - kCrcCovers);
-  return Crc32c(&seal_crc, sizeof(seal_crc), crc);
+  return Crc32c(&seal_crc, sizeof(seal_crc), CrcOver({stamp, kStampBytes}, kCrcCovers));
 }
 
 // Whether part lengths, segment count and body agree. All of them lie within the seal's bytes.
@@ -77,7 +38,7 @@ bool PartsAgree(const std::byte* seal, std::uint32_t parts, std::uint32_t segmen
   if (parts == 1) return segments == SegmentsOfPart(body);
   std::uint64_t bytes = 0, count = 0;
   for (std::uint32_t i = 0; i < parts; ++i) {
-    const auto part = Load<std::uint32_t>(seal, seal_at::kArrays + 4 * i);
+    const auto part = LoadAt<std::uint32_t>(seal, seal_at::kArrays + 4 * i);
     if (part == 0) return false;
     bytes += part;
     count += SegmentsOfPart(part);
@@ -125,10 +86,10 @@ Status CheckShape(const Seal& seal) {
   }
   for (const BlockKey* key : {&seal.key, &seal.parent}) {
     const char* what = key == &seal.key ? "key" : "parent key";
-    if (!KeyLengthOk(key->length, key == &seal.parent)) {
+    if (key->length > BlockKey::kMaxBytes || (key->none() && key == &seal.key)) {
       return Status(Code::kInvalid, Text(what, ": has ", key->length, " bytes and a key has 1 to 32"));
     }
-    if (!ZerosBehindKey(*key)) return Status(Code::kInvalid, Text(what, ": has bytes behind its end"));
+    if (!IsKeyOrNone(*key)) return Status(Code::kInvalid, Text(what, ": has bytes behind its end"));
   }
   return Status();
 }
@@ -143,18 +104,18 @@ std::uint32_t EncodeTrailer(const Seal& seal, const Stamp& stamp, std::span<std:
   std::byte* out = trailer.data() + kStampBytes;
   std::uint64_t body = 0;
   for (const std::uint32_t bytes : seal.part_bytes) body += bytes;
-  Store(out, 0, kSealMagic);
-  Store(out, seal_at::kVersion, kRecordVersion);
-  Store(out, seal_at::kGroup, seal.group);
-  Store(out, seal_at::kPartCount, static_cast<std::uint16_t>(parts));
-  StoreKey(out, seal_at::kKeyLength, seal_at::kKey, seal.key);
-  StoreKey(out, seal_at::kParentLength, seal_at::kParent, seal.parent);
-  Store(out, seal_at::kIncarnation, seal.incarnation);
-  Store(out, seal_at::kBodyBytes, body);
-  Store(out, seal_at::kPutHigh, seal.put_id.high);
-  Store(out, seal_at::kPutLow, seal.put_id.low);
-  Store(out, seal_at::kSegmentCount, segments);
-  Store(out, seal_at::kSegmentSize, kSegmentBytes);
+  StoreAt(out, 0, kSealMagic);
+  StoreAt(out, seal_at::kVersion, kRecordVersion);
+  StoreAt(out, seal_at::kGroup, seal.group);
+  StoreAt(out, seal_at::kPartCount, static_cast<std::uint16_t>(parts));
+  StoreKeyAt(out, seal_at::kKey, seal_at::kKeyLength, seal.key);
+  StoreKeyAt(out, seal_at::kParent, seal_at::kParentLength, seal.parent);
+  StoreAt(out, seal_at::kIncarnation, seal.incarnation);
+  StoreAt(out, seal_at::kBodyBytes, body);
+  StoreAt(out, seal_at::kPutHigh, seal.put_id.high);
+  StoreAt(out, seal_at::kPutLow, seal.put_id.low);
+  StoreAt(out, seal_at::kSegmentCount, segments);
+  StoreAt(out, seal_at::kSegmentSize, kSegmentBytes);
   std::size_t at = seal_at::kArrays;
   if (parts > 1) {
     std::memcpy(out + at, seal.part_bytes.data(), 4 * parts);
@@ -162,8 +123,7 @@ std::uint32_t EncodeTrailer(const Seal& seal, const Stamp& stamp, std::span<std:
   }
   std::memcpy(out + at, seal.segment_crcs.data(), 4 * segments);
 
-  const std::uint32_t crc = Crc32c(out + kCrcCovers, SealBytes(segments, parts) - kCrcCovers);
-  Store(out, kCrcAt, crc);
+  const std::uint32_t crc = StoreCrcAt({out, SealBytes(segments, parts)}, kCrcAt, kCrcCovers);
   EncodeStamp(stamp, crc, trailer.first<kStampBytes>());
   return crc;
 }
@@ -171,43 +131,40 @@ std::uint32_t EncodeTrailer(const Seal& seal, const Stamp& stamp, std::span<std:
 void EncodeStamp(const Stamp& stamp, std::uint32_t seal_crc, std::span<std::byte, kStampBytes> out) {
   std::byte* to = out.data();
   std::memset(to, 0, kStampBytes);
-  Store(to, 0, kStampMagic);
-  Store(to, stamp_at::kRegionEpoch, stamp.region_epoch);
-  Store(to, stamp_at::kSequence, stamp.sequence);
-  Store(to, stamp_at::kBorn, stamp.born);
-  Store(to, stamp_at::kConversation, stamp.conversation);
-  Store(to, stamp_at::kRegion, stamp.region);
-  Store(to, stamp_at::kExpiry, stamp.expiry);
-  Store(to, stamp_at::kUnit, stamp.unit);
-  Store(to, kCrcAt, StampCrc(to, seal_crc));
+  StoreAt(to, 0, kStampMagic);
+  StoreAt(to, stamp_at::kRegionEpoch, stamp.region_epoch);
+  StoreAt(to, stamp_at::kSequence, stamp.sequence);
+  StoreAt(to, stamp_at::kBorn, stamp.born);
+  StoreAt(to, stamp_at::kConversation, stamp.conversation);
+  StoreAt(to, stamp_at::kRegion, stamp.region);
+  StoreAt(to, stamp_at::kExpiry, stamp.expiry);
+  StoreAt(to, stamp_at::kUnit, stamp.unit);
+  StoreAt(to, kCrcAt, StampCrc(to, seal_crc));
 }
 
 std::expected<SealView, RecordFault> CheckSeal(std::span<const std::byte> trailer) {
   if (trailer.size() < kStampBytes + kSealFixedBytes) return std::unexpected(RecordFault::kShort);
   const std::byte* seal = trailer.data() + kStampBytes;
-  if (Load<std::uint32_t>(seal, 0) != kSealMagic) return std::unexpected(RecordFault::kMagic);
-  if (Load<std::uint16_t>(seal, seal_at::kVersion) != kRecordVersion) {
+  if (LoadAt<std::uint32_t>(seal, 0) != kSealMagic) return std::unexpected(RecordFault::kMagic);
+  if (LoadAt<std::uint16_t>(seal, seal_at::kVersion) != kRecordVersion) {
     return std::unexpected(RecordFault::kVersion);
   }
-  const auto body = Load<std::uint64_t>(seal, seal_at::kBodyBytes);
-  const std::uint32_t parts = Load<std::uint16_t>(seal, seal_at::kPartCount);
-  const auto segments = Load<std::uint32_t>(seal, seal_at::kSegmentCount);
+  const auto body = LoadAt<std::uint64_t>(seal, seal_at::kBodyBytes);
+  const std::uint32_t parts = LoadAt<std::uint16_t>(seal, seal_at::kPartCount);
+  const auto segments = LoadAt<std::uint32_t>(seal, seal_at::kSegmentCount);
   // Bounds first: they make every later sum and offset small.
   if (body == 0 || body > kMaxBodyBytes || parts == 0 || parts > kMaxParts ||
       segments > SegmentsOfPart(kMaxBodyBytes) + kMaxParts ||
-      Load<std::uint32_t>(seal, seal_at::kSegmentSize) != kSegmentBytes) {
+      LoadAt<std::uint32_t>(seal, seal_at::kSegmentSize) != kSegmentBytes) {
     return std::unexpected(RecordFault::kShape);
   }
   const std::uint32_t bytes = SealBytes(segments, parts);
   if (trailer.size() - kStampBytes < bytes) return std::unexpected(RecordFault::kShort);
-  if (Crc32c(seal + kCrcCovers, bytes - kCrcCovers) != Load<std::uint32_t>(seal, kCrcAt)) {
-    return std::unexpected(RecordFault::kCrc);
-  }
+  if (!CrcHoldsAt({seal, bytes}, kCrcAt, kCrcCovers)) return std::unexpected(RecordFault::kCrc);
   // A CRC proves that nothing changed by accident, not that a sane hand wrote it.
-  const BlockKey key = LoadKey(seal, seal_at::kKeyLength, seal_at::kKey);
-  const BlockKey parent = LoadKey(seal, seal_at::kParentLength, seal_at::kParent);
-  if (!KeyLengthOk(key.length, false) || !KeyLengthOk(parent.length, true) || !ZerosBehindKey(key) ||
-      !ZerosBehindKey(parent) || !PartsAgree(seal, parts, segments, body)) {
+  const BlockKey key = LoadKeyAt(seal, seal_at::kKey, seal_at::kKeyLength);
+  const BlockKey parent = LoadKeyAt(seal, seal_at::kParent, seal_at::kParentLength);
+  if (key.none() || !IsKeyOrNone(key) || !IsKeyOrNone(parent) || !PartsAgree(seal, parts, segments, body)) {
     return std::unexpected(RecordFault::kShape);
   }
   SealView view;
@@ -221,43 +178,43 @@ std::expected<SealView, RecordFault> CheckSeal(std::span<const std::byte> traile
 std::expected<Stamp, RecordFault> CheckStamp(std::span<const std::byte> trailer, const SealView& seal) {
   if (trailer.size() < kStampBytes) return std::unexpected(RecordFault::kShort);
   const std::byte* from = trailer.data();
-  if (Load<std::uint32_t>(from, 0) != kStampMagic) return std::unexpected(RecordFault::kMagic);
-  if (Load<std::uint32_t>(from, kCrcAt) != StampCrc(from, seal.crc())) {
+  if (LoadAt<std::uint32_t>(from, 0) != kStampMagic) return std::unexpected(RecordFault::kMagic);
+  if (LoadAt<std::uint32_t>(from, kCrcAt) != StampCrc(from, seal.crc())) {
     return std::unexpected(RecordFault::kCrc);
   }
   for (std::size_t i = stamp_at::kZeros; i < kStampBytes; ++i) {
     if (from[i] != std::byte{0}) return std::unexpected(RecordFault::kShape);
   }
   Stamp stamp;
-  stamp.region_epoch = Load<std::uint64_t>(from, stamp_at::kRegionEpoch);
-  stamp.sequence = Load<std::uint64_t>(from, stamp_at::kSequence);
-  stamp.born = Load<std::uint64_t>(from, stamp_at::kBorn);
-  stamp.conversation = Load<std::uint64_t>(from, stamp_at::kConversation);
-  stamp.region = Load<std::uint32_t>(from, stamp_at::kRegion);
-  stamp.expiry = Load<std::uint32_t>(from, stamp_at::kExpiry);
-  stamp.unit = Load<std::uint32_t>(from, stamp_at::kUnit);
+  stamp.region_epoch = LoadAt<std::uint64_t>(from, stamp_at::kRegionEpoch);
+  stamp.sequence = LoadAt<std::uint64_t>(from, stamp_at::kSequence);
+  stamp.born = LoadAt<std::uint64_t>(from, stamp_at::kBorn);
+  stamp.conversation = LoadAt<std::uint64_t>(from, stamp_at::kConversation);
+  stamp.region = LoadAt<std::uint32_t>(from, stamp_at::kRegion);
+  stamp.expiry = LoadAt<std::uint32_t>(from, stamp_at::kExpiry);
+  stamp.unit = LoadAt<std::uint32_t>(from, stamp_at::kUnit);
   return stamp;
 }
 
-std::uint64_t SealView::incarnation() const { return Load<std::uint64_t>(seal_, seal_at::kIncarnation); }
-std::uint16_t SealView::group() const { return Load<std::uint16_t>(seal_, seal_at::kGroup); }
-BlockKey SealView::key() const { return LoadKey(seal_, seal_at::kKeyLength, seal_at::kKey); }
-BlockKey SealView::parent() const { return LoadKey(seal_, seal_at::kParentLength, seal_at::kParent); }
-std::uint32_t SealView::crc() const { return Load<std::uint32_t>(seal_, kCrcAt); }
+std::uint64_t SealView::incarnation() const { return LoadAt<std::uint64_t>(seal_, seal_at::kIncarnation); }
+std::uint16_t SealView::group() const { return LoadAt<std::uint16_t>(seal_, seal_at::kGroup); }
+BlockKey SealView::key() const { return LoadKeyAt(seal_, seal_at::kKey, seal_at::kKeyLength); }
+BlockKey SealView::parent() const { return LoadKeyAt(seal_, seal_at::kParent, seal_at::kParentLength); }
+std::uint32_t SealView::crc() const { return LoadAt<std::uint32_t>(seal_, kCrcAt); }
 
 bool SealView::HasKey(const BlockKey& key) const {
-  return Load<std::uint8_t>(seal_, seal_at::kKeyLength) == key.length &&
+  return LoadAt<std::uint8_t>(seal_, seal_at::kKeyLength) == key.length &&
          std::memcmp(seal_ + seal_at::kKey, key.bytes.data(), BlockKey::kMaxBytes) == 0;
 }
 
 PutId SealView::put_id() const {
-  return {Load<std::uint64_t>(seal_, seal_at::kPutHigh), Load<std::uint64_t>(seal_, seal_at::kPutLow)};
+  return {LoadAt<std::uint64_t>(seal_, seal_at::kPutHigh), LoadAt<std::uint64_t>(seal_, seal_at::kPutLow)};
 }
 
 std::uint32_t SealView::part_bytes(std::uint32_t part) const {
   CISTERN_ASSERT(part < part_count_);
   if (part_count_ == 1) return static_cast<std::uint32_t>(body_bytes_);
-  return Load<std::uint32_t>(seal_, seal_at::kArrays + 4 * part);
+  return LoadAt<std::uint32_t>(seal_, seal_at::kArrays + 4 * part);
 }
 
 SealView::PartPlace SealView::part(std::uint32_t part) const {
@@ -272,7 +229,7 @@ SealView::PartPlace SealView::part(std::uint32_t part) const {
 std::uint32_t SealView::segment_crc(std::uint32_t segment) const {
   CISTERN_ASSERT(segment < segment_count_);
   const std::size_t parts = part_count_ > 1 ? 4 * part_count_ : 0;
-  return Load<std::uint32_t>(seal_, seal_at::kArrays + parts + 4 * segment);
+  return LoadAt<std::uint32_t>(seal_, seal_at::kArrays + parts + 4 * segment);
 }
 
 }  // namespace cistern

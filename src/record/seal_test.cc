@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "base/test_hex.h"
+
 namespace cistern {
 namespace {
 
@@ -87,6 +89,17 @@ TEST(Seal, SaysWhatWasSealed) {
     ASSERT_TRUE(stamp.has_value()) << FaultText(stamp.error());
     EXPECT_EQ(*stamp, made.stamp);
   }
+}
+
+TEST(Seal, TrailerBytesStayThoseOfVersion1) {
+  Made made({100, 70'000});
+  made.trailer.resize(TrailerBytes(3, 2));
+  EXPECT_EQ(HexOf(made.trailer),
+            "4353544d4a7eb70e110000000000000000000000000100006300000000000000fecacefaedfe000003000000"
+            "00d2496b2a0000000000000000000000000000004353454ca7e0bb8901000700020020108967452301efcdab"
+            "d4110100000000000b000000000000000c000000000000000300000000000100020910171e252c333a41484f"
+            "565d646b727980878e959ca3aab1b8bfc6cdd4db030a11181f262d343b424950575e656c0000000000000000"
+            "00000000000000006400000070110100001000000110000002100000");
 }
 
 TEST(Seal, FirstBlockOfAChainHasNoParent) {

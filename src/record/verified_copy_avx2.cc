@@ -3,35 +3,19 @@
 // by halves into eight accumulators with PCLMULQDQ. The multiplier is the limit on AMD (14.8 GB/s on Zen 4).
 // Three runs of the crc32 instruction reach twice that from L1 and half of it from memory, because three
 // places in one page hide the stream from the prefetcher. When pages are asked for, and why:
-// verified_copy_avx512.cc.
+// copy_by_words.h.
 #include <immintrin.h>
 
+#include "record/copy_by_words.h"
 #include "record/crc32c_fold.h"
 #include "record/verified_copy_tables.h"
 
 namespace cistern {
 namespace {
 
-using Bytes = unsigned char;
-
-enum class To { kStream, kCached, kNowhere };
-
-constexpr std::size_t kLine = 64;
 constexpr std::size_t kHalf = 16;
 constexpr std::size_t kAccumulators = 8;
 constexpr std::size_t kStep = kAccumulators * kHalf;
-constexpr std::size_t kPage = 4096;
-constexpr std::size_t kLinesAhead = 4;
-
-template <To kTo>
-constexpr std::size_t kAskAt = kTo == To::kCached ? 1024 : 1536;
-
-// There is nothing to step over where nothing is stored.
-template <To kTo>
-[[gnu::always_inline]] inline Bytes* Ahead(Bytes* to, std::size_t n) {
-  if constexpr (kTo == To::kNowhere) return to;
-  return to + n;
-}
 
 // One load: behind the empty asm the compiler does not know where the value came from, so it cannot load it
 // a second time instead of keeping it.
@@ -58,31 +42,6 @@ template <To kTo>
 [[gnu::always_inline]] inline __m128i Fold(__m128i sum, __m128i factors, __m128i bytes) {
   return _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(sum, factors, 0x00), bytes),
                        _mm_clmulepi64_si128(sum, factors, 0x11));
-}
-
-// Words and bytes: for what is shorter than a step, and for the edges. `crc` is the bare register.
-template <To kTo, bool kSum>
-__attribute__((no_sanitize("thread"))) std::uint32_t ByWords(Bytes* to, const Bytes* from, std::size_t n,
-                                                             std::uint32_t crc) {
-  std::uint64_t sum = crc;
-  for (; n >= 8; n -= 8, from += 8) {
-    std::uint64_t word;
-    __builtin_memcpy(&word, from, 8);
-    asm("" : "+r"(word));
-    if constexpr (kSum) sum = _mm_crc32_u64(sum, word);
-    if constexpr (kTo != To::kNowhere) {
-      __builtin_memcpy(to, &word, 8);
-      to += 8;
-    }
-  }
-  crc = static_cast<std::uint32_t>(sum);
-  for (; n > 0; --n, ++from) {
-    Bytes byte = *from;
-    asm("" : "+r"(byte));
-    if constexpr (kSum) crc = _mm_crc32_u8(crc, byte);
-    if constexpr (kTo != To::kNowhere) *to++ = byte;
-  }
-  return crc;
 }
 
 // n is a multiple of a step and not zero; `to` lies on a line.

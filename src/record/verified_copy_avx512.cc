@@ -5,34 +5,14 @@
 // the next page are requested by hand.
 #include <immintrin.h>
 
+#include "record/copy_by_words.h"
 #include "record/crc32c_fold.h"
 #include "record/verified_copy_tables.h"
 
 namespace cistern {
 namespace {
 
-using Bytes = unsigned char;
-
-enum class To { kStream, kCached, kNowhere };
-
-constexpr std::size_t kLine = 64;
 constexpr std::size_t kStep = 4 * kLine;
-constexpr std::size_t kPage = 4096;
-// Four lines start the prefetcher. The page may lie behind the source's end, which a prefetch may: that is
-// 256 bytes in vain, and a body is read in segments as fast as in one piece.
-constexpr std::size_t kLinesAhead = 4;
-
-// How far into a page the next one is asked for. At its start the lines would compete with those that the
-// copy waits for; too late and it waits again.
-template <To kTo>
-constexpr std::size_t kAskAt = kTo == To::kCached ? 1024 : 1536;
-
-// There is nothing to step over where nothing is stored.
-template <To kTo>
-[[gnu::always_inline]] inline Bytes* Ahead(Bytes* to, std::size_t n) {
-  if constexpr (kTo == To::kNowhere) return to;
-  return to + n;
-}
 
 // One load: behind the empty asm the compiler does not know where the value came from, so it cannot load it
 // a second time instead of keeping it.
@@ -57,32 +37,6 @@ template <To kTo>
 [[gnu::always_inline]] inline __m512i Fold(__m512i sum, __m512i factors, __m512i line) {
   return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(sum, factors, 0x00),
                                    _mm512_clmulepi64_epi128(sum, factors, 0x11), line, 0x96);
-}
-
-// Words and bytes: for what is shorter than a step, and for the edges. `crc` is the bare register. That the
-// source may change meanwhile is the contract, no race.
-template <To kTo, bool kSum>
-__attribute__((no_sanitize("thread"))) std::uint32_t ByWords(Bytes* to, const Bytes* from, std::size_t n,
-                                                             std::uint32_t crc) {
-  std::uint64_t sum = crc;
-  for (; n >= 8; n -= 8, from += 8) {
-    std::uint64_t word;
-    __builtin_memcpy(&word, from, 8);
-    asm("" : "+r"(word));
-    if constexpr (kSum) sum = _mm_crc32_u64(sum, word);
-    if constexpr (kTo != To::kNowhere) {
-      __builtin_memcpy(to, &word, 8);
-      to += 8;
-    }
-  }
-  crc = static_cast<std::uint32_t>(sum);
-  for (; n > 0; --n, ++from) {
-    Bytes byte = *from;
-    asm("" : "+r"(byte));
-    if constexpr (kSum) crc = _mm_crc32_u8(crc, byte);
-    if constexpr (kTo != To::kNowhere) *to++ = byte;
-  }
-  return crc;
 }
 
 // n is a multiple of a line and at least a step; `to` lies on a line.

@@ -1,191 +1,312 @@
 // SPDX-License-Identifier: Apache-2.0
+// The store put together: its parts, each with those that it calls, and the work of a tick.
 #include "store/block_store.h"
 
-#include <algorithm>
+#include <utility>
 
-#include "store/impl.h"
+#include "residency/evictor.h"
+#include "residency/fetcher.h"
+#include "residency/lower_records.h"
+#include "residency/partial_copies.h"
+#include "residency/partial_fetch.h"
+#include "residency/removal.h"
+#include "residency/residents.h"
+#include "residency/room.h"
+#include "residency/scrubber.h"
+#include "residency/tombstones.h"
+#include "residency/uses.h"
+#include "residency/verifier.h"
+#include "residency/write_back.h"
+#include "residency/write_queue.h"
+#include "store/acquirer.h"
+#include "store/deletions.h"
+#include "store/drops.h"
+#include "store/matcher.h"
+#include "store/namespaces.h"
+#include "store/open_puts.h"
+#include "store/publisher.h"
+#include "store/recovery.h"
+#include "store/writer.h"
 
 namespace cistern {
 namespace {
 
-std::uint32_t MaxRecords(const Geometry& geometry) {
-  return static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(geometry.slots_bytes() / geometry.min_slot_bytes(), Lru::kMaxEntries - 1));
-}
-
 constexpr std::uint64_t kNoteTimeS = 60;
-constexpr std::uint64_t kPassageShare = 8;  // of the slots
-// Of private memory for what is on its way to them.
-constexpr std::uint64_t kMaxPassingBytes = 64u << 20;
-constexpr std::uint64_t kPassingShare = 16;
+
+// Residency is constructed before the deletions, its BlockOwner.
+class LateOwner final : public BlockOwner {
+ public:
+  void Set(BlockOwner& owner) { owner_ = &owner; }
+  void Lose(BlockId block, LossReason reason) override { owner_->Lose(block, reason); }
+  void Freed(BlockId block, BlockId parent) override { owner_->Freed(block, parent); }
+  bool Collect() override { return owner_->Collect(); }
+
+ private:
+  BlockOwner* owner_ = nullptr;
+};
 
 }  // namespace
 
-BlockStore::Impl::Impl(const Parts& parts, const BlockStoreOptions& options)
-    : executor_(parts.executor),
-      clock_(parts.clock),
-      words_(parts.words),
-      slots_(parts.slots),
-      index_(parts.words, parts.index),
-      movers_(parts.movers),
-      journal_(parts.journal),
-      log_(parts.log),
-      options_(options),
-      open_tier_(parts.open_tier),
-      max_records_(MaxRecords(parts.slots.arena().geometry())),
-      max_record_ids_(std::min<std::uint32_t>(Lru::kMaxEntries - max_records_ - 2, options.max_lower_blocks) +
-                      max_records_ + 1),
-      // Besides those with records: roots, and ghosts, for which a quarter is plenty.
-      tree_(max_record_ids_ + max_records_ / 4 + 2 * kMaxNamespaces, parts.slots.arena().geometry()),
-      pending_(options.max_pending),
-      leases_(options.max_leases, options.max_leased_blocks),
-      expiry_(max_record_ids_),
-      conversations_(options.max_noted_blocks),
-      passages_(parts.slots.arena().geometry().slots_bytes() / kPassageShare),
-      max_passing_bytes_(
-          std::min(kMaxPassingBytes, parts.slots.arena().geometry().slots_bytes() / kPassingShare)),
-      lower_(parts.executor) {
-  order_.Reserve(max_records_ + 1);
-}
-
-std::uint32_t BlockStore::Impl::TakeLongestStep() { return std::exchange(longest_step_, 0); }
-
-BlockStore::Occupancy BlockStore::Impl::occupancy() const {
-  Occupancy o;
-  o.records = resident_;
-  o.bytes = bytes_;
-  o.pending = pending_.size();
-  o.leases = leases_.size();
-  o.leased_blocks = leases_.leased_blocks();
-  o.namespaces = names_.size();
-  o.tombstones = journal_.tombstones();
-  o.blocks = tree_.blocks() - tree_.realms();
-  o.conversations = conversations_.talks();
-  o.passages = passages_.size();
-  return o;
-}
-
-bool BlockStore::Impl::Tick() {
-  const Instant now = clock_.Now();
-  while (!Spent() && EndOneLease(now)) continue;
-  for (PutSlot put; !Spent() && (put = pending_.FirstDue(now)) != kNoId;) {
-    counters_.pending_dropped.Add();
-    EndPut(put, Code::kTooLate);
+struct BlockStore::Rooms {
+  Rooms(const Parts& parts, const StoreOptions& store_options)
+      : options(store_options),
+        steps(parts.executor),
+        catalog({.clock = parts.clock,
+                 .words = parts.words,
+                 .arena = parts.slots.arena(),
+                 .journal = parts.journal,
+                 .steps = steps,
+                 .options = options}),
+        context{.executor = parts.executor,
+                .clock = parts.clock,
+                .words = parts.words,
+                .slots = parts.slots,
+                .movers = parts.movers,
+                .journal = parts.journal,
+                .log = parts.log,
+                .options = options,
+                .counters = counters,
+                .steps = steps,
+                .catalog = catalog},
+        residents(context, parts.index),
+        partial_copies(context, residents),
+        removal(context, owner, lower, residents, partial_copies),
+        evictor(context, owner, lower, residents, queue, removal),
+        room(context, residents, partial_copies, evictor),
+        verifier(context, owner, residents),
+        write_back(context, lower, residents, queue, evictor),
+        uses(context, lower, residents, partial_copies, write_back),
+        fetcher(context, owner, lower, residents, partial_copies, evictor, room),
+        partial_fetch(context, lower, residents, partial_copies, room, fetcher),
+        scrubber(context, owner, lower, residents, verifier, fetcher),
+        tombstones(context, lower),
+        lower_records(context, owner, lower, partial_copies, removal, write_back, tombstones),
+        puts(context, removal),
+        deletions(context, removal, puts),
+        publisher(context, lower, residents, removal, evictor, write_back, puts, deletions),
+        namespaces(context, residents, deletions),
+        writer(context, lower, room, uses, puts, deletions, publisher),
+        matcher(context, lower, residents, uses, fetcher),
+        acquirer(context, lower, residents, partial_copies, verifier, fetcher, partial_fetch),
+        drops(context, lower, tombstones, deletions),
+        recovery(context, lower, residents, write_back, tombstones, lower_records, deletions,
+                 parts.open_tier),
+        lower(parts.executor, catalog) {
+    owner.Set(deletions);
+    residents.order().Reserve(catalog.max_records_in_memory() + 1);
   }
-  const std::uint64_t now_s = NowS();
-  const auto expired = [&] {
-    return !expiry_.empty() && static_cast<std::uint64_t>(expiry_.first_when()) <= now_s;
-  };
-  while (!Spent() && expired()) Cut(tree_.record(expiry_.first()).block, Reason::kExpired);
-  while (!Spent() && LetGoOfEnded()) continue;
-  if (!Spent()) Reap();
-  const bool more = !Spent() ? Collect() : true;
-  const bool to_clean = TendLower();
-  return more || to_clean || expired() || !reap_.empty() || pending_.FirstDue(now) != kNoId;
-}
 
-// Whether there is more to look at.
-bool BlockStore::Impl::TendLower() {
-  StartScrub();
-  if (tier_ == nullptr) return false;
-  tier_->Tick();
-  StartReclaim();
-  StartWriters();
-  // What is fetched and written down takes numbers without any put.
-  if (LowOnSequences() && !reserving_ && !lower_.closed()) lower_.Spawn(ReserveSequences());
-  const bool due =
-      !collected_tombstones_.empty() && *collected_tombstones_.begin() < tier_->oldest_sequence();
-  if (!ending_tombstones_ && !lower_.closed() && (due || tier_->device_ids() != journaled_devices_)) {
-    lower_.Spawn(EndTombstones());
+  Executor& executor() { return context.executor; }
+  bool Tick();
+  bool TendLowerTier();
+  Task<void> NoteTime();
+  Task<void> SessionEnded(Caller caller, bool last_of_owner);
+  Task<void> Close();
+
+  const StoreOptions options;
+  StoreCounters counters;
+  StepBudget steps;
+  Catalog catalog;
+  const StoreContext context;
+
+  LateOwner owner;
+  Residents residents;
+  PartialCopies partial_copies;
+  Removal removal;
+  WriteQueue queue;
+  Evictor evictor;
+  Room room;
+  Verifier verifier;
+  WriteBack write_back;
+  Uses uses;
+  Fetcher fetcher;
+  PartialFetch partial_fetch;
+  Scrubber scrubber;
+  Tombstones tombstones;
+  LowerRecords lower_records;
+
+  OpenPuts puts;
+  Deletions deletions;
+  Publisher publisher;
+  Namespaces namespaces;
+  Writer writer;
+  Matcher matcher;
+  Acquirer acquirer;
+  Drops drops;
+  StoreRecovery recovery;
+
+  // The arena knows how late it was, but the lower tier outlives it.
+  bool noting_time = false;
+  bool expired = false;  // a block expired since the journal was told the time
+  std::uint64_t noted_time_s = 0;
+
+  LowerTier lower;  // last: its tasks end first
+};
+
+bool BlockStore::Rooms::Tick() {
+  const Instant now = context.clock.Now();
+  PendingPuts& pending = catalog.pending();
+  while (!steps.Spent() && residents.EndOneLease(now)) continue;
+  for (PutIndex put; !steps.Spent() && (put = pending.FirstDue(now)) != kNoId;) {
+    counters.pending_dropped.Add();
+    puts.End(put, Code::kTooLate);
   }
-  const std::uint64_t now_s = NowS();
-  if ((expired_something_ || now_s >= noted_time_s_ + kNoteTimeS) && now_s > noted_time_s_ && !noting_time_ &&
-      !lower_.closed()) {
-    lower_.Spawn(NoteTime());
+  const std::uint64_t now_s = catalog.NowS();
+  for (RecordId record; !steps.Spent() && (record = residents.FirstExpired(now_s)) != kNoId;) {
+    deletions.Cut(catalog.forest().record(record).block, LossReason::kExpired);
   }
-  return !Spent() && CleanSome();
+  while (!steps.Spent() && residents.DropOneEnded()) continue;
+  if (!steps.Spent()) removal.Reap();
+  bool more = steps.Spent() || deletions.Collect();
+  if (!steps.Spent() && deletions.empty()) publisher.CascadeSlice();
+  more = more || publisher.cascade_waits();
+  const bool to_clean = TendLowerTier();
+  return more || to_clean || residents.FirstExpired(now_s) != kNoId || removal.to_reap() ||
+         pending.FirstDue(now) != kNoId;
 }
 
-// The arena knows how late it was, but flash outlives it.
-Task<void> BlockStore::Impl::NoteTime() {
-  noting_time_ = true;
-  expired_something_ = false;
-  const std::uint64_t now_s = NowS();
-  const Status status = co_await journal_.PutTime(now_s);
-  if (status.ok()) noted_time_s_ = now_s;
-  noting_time_ = false;
+// True: there are more.
+bool BlockStore::Rooms::TendLowerTier() {
+  scrubber.Start();
+  if (!lower.present()) return false;
+  lower->Tick();
+  if (!lower.closed()) {
+    lower->Reclaim(context.journal.tombstones() > options.max_tombstones / 4 * 3);
+  }
+  write_back.Start();
+  // Fetches and write-backs take sequence numbers without any put.
+  Sequences& sequences = catalog.sequences();
+  if (sequences.low() && !sequences.reserving() && !lower.closed()) lower.Spawn(sequences.Reserve());
+  if (tombstones.due() && !lower.closed()) lower.Spawn(tombstones.End());
+  const std::uint64_t now_s = catalog.NowS();
+  expired = deletions.TakeExpired() || expired;
+  if ((expired || now_s >= noted_time_s + kNoteTimeS) && now_s > noted_time_s && !noting_time &&
+      !lower.closed()) {
+    lower.Spawn(NoteTime());
+  }
+  return !steps.Spent() && write_back.Clean();
 }
 
-Task<void> BlockStore::Impl::Close() {
-  down_.clear();
-  co_await lower_.Close();
-  co_await EndPassages(false);
-  if (tier_ != nullptr) co_await tier_->Close();
+Task<void> BlockStore::Rooms::NoteTime() {
+  noting_time = true;
+  expired = false;
+  const std::uint64_t now_s = catalog.NowS();
+  const Status status = co_await context.journal.PutTime(now_s);
+  if (status.ok()) noted_time_s = now_s;
+  noting_time = false;
 }
 
-BlockStore::BlockStore(const Parts& parts, const BlockStoreOptions& options)
-    : impl_(std::make_unique<Impl>(parts, options)) {}
+Task<void> BlockStore::Rooms::SessionEnded(Caller caller, bool last_of_owner) {
+  while (catalog.leases().EndOneOf(caller.session)) {
+    counters.leases_ended.Add();
+    steps.Count();
+    if (steps.Spent()) co_await Yield();
+  }
+  while (residents.DropOneEnded()) {
+    if (steps.Spent()) co_await Yield();
+  }
+  if (!last_of_owner) co_return;
+  PendingPuts& pending = catalog.pending();
+  for (PutIndex put = 0; put < pending.end(); ++put) {
+    steps.Count();
+    if (steps.Spent()) co_await Yield();
+    const Put& p = pending[put];
+    if (p.name.tree == kNoId || p.state != Put::State::kOpen || p.name.owner != caller.owner) continue;
+    counters.pending_dropped.Add();
+    puts.End(put, Code::kGone);
+  }
+}
+
+Task<void> BlockStore::Rooms::Close() {
+  write_back.Stop();
+  co_await lower.tasks().Close();
+  co_await partial_copies.EndAll(false);
+  if (lower.present()) co_await lower->Close();
+}
+
+BlockStore::BlockStore(const Parts& parts, const StoreOptions& options)
+    : rooms_(std::make_unique<Rooms>(parts, options)) {}
 BlockStore::~BlockStore() = default;
+void BlockStore::Abandon() { rooms_->residents.Abandon(); }
 
-Task<void> BlockStore::Close() { return impl_->Close(); }
-Tier* BlockStore::tier() { return impl_->tier(); }
+Task<void> BlockStore::Close() { return rooms_->Close(); }
+Tier* BlockStore::tier() { return rooms_->lower.get(); }
 
-Task<Status> BlockStore::Recover() { return impl_->Recover(); }
-Task<Result<Attached>> BlockStore::Attach(const NamespaceSpec& spec) { return impl_->Attach(spec); }
+Task<Status> BlockStore::Recover() { return rooms_->recovery.Recover(); }
+Task<Result<Attached>> BlockStore::Attach(const NamespaceSpec& spec) {
+  return rooms_->namespaces.Attach(spec);
+}
 Status BlockStore::CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const {
-  return impl_->CheckNamespace(slot, incarnation);
+  return rooms_->namespaces.Check(slot, incarnation);
 }
 Task<Result<std::vector<MatchedRun>>> BlockStore::MatchRest(std::uint32_t slot, std::uint32_t matched,
                                                             std::span<const BlockKey> rest) {
-  return impl_->MatchRest(slot, matched, rest);
+  return rooms_->matcher.MatchRest(slot, matched, rest);
 }
 Task<Result<LeaseId>> BlockStore::Hold(const Caller& caller, std::uint32_t slot,
                                        std::span<const BlockKey> chain, std::int64_t hold_us) {
-  return impl_->Hold(caller, slot, chain, hold_us);
+  return rooms_->matcher.Hold(caller, slot, chain, hold_us);
 }
 Task<Result<AcquireGrant>> BlockStore::Acquire(const Caller& caller, std::uint32_t slot,
                                                std::span<const BlockName> blocks, std::int64_t lease_us,
                                                Instant deadline, std::int64_t worth_us) {
-  return impl_->Acquire(caller, slot, blocks, lease_us, deadline, worth_us);
+  return rooms_->acquirer.Acquire(caller, slot, blocks, lease_us, deadline, worth_us);
 }
-Status BlockStore::Release(const Caller& caller, LeaseId lease) { return impl_->Release(caller, lease); }
+Status BlockStore::Release(const Caller& caller, LeaseId lease) {
+  return rooms_->catalog.leases().End(caller, lease);
+}
 Task<std::vector<PartOutcome>> BlockStore::Write(const Caller& caller, std::uint32_t slot,
                                                  std::vector<PartWrite> parts, Instant deadline) {
-  return impl_->Write(caller, slot, std::move(parts), deadline);
+  return rooms_->writer.Write(caller, slot, std::move(parts), deadline);
 }
 Task<Result<std::uint32_t>> BlockStore::Publish(const Caller& caller, std::uint32_t slot,
                                                 std::span<const PutId> puts) {
-  return impl_->EndHeld(caller, slot, puts, true);
+  return rooms_->writer.EndHeld(caller, slot, puts, true);
 }
 Task<Result<std::uint32_t>> BlockStore::Abandon(const Caller& caller, std::uint32_t slot,
                                                 std::span<const PutId> puts) {
-  return impl_->EndHeld(caller, slot, puts, false);
+  return rooms_->writer.EndHeld(caller, slot, puts, false);
 }
 Task<std::uint32_t> BlockStore::Touch(std::uint32_t slot, std::span<const BlockKey> keys,
                                       std::uint64_t conversation) {
-  return impl_->Touch(slot, keys, conversation);
+  return rooms_->matcher.Touch(slot, keys, conversation);
 }
 void BlockStore::TouchPlace(std::uint32_t place, std::uint32_t generation_low) {
-  impl_->TouchPlace(place, generation_low);
+  rooms_->uses.UseSlot(place, generation_low);
 }
 Task<Result<std::uint64_t>> BlockStore::Drop(std::uint32_t slot, std::span<const BlockKey> keys) {
-  return impl_->Drop(slot, keys);
+  return rooms_->drops.Drop(slot, keys);
 }
 Task<Result<std::uint64_t>> BlockStore::EndConversation(std::uint32_t slot, std::uint64_t conversation) {
-  return impl_->EndConversation(slot, conversation);
+  return rooms_->drops.EndConversation(slot, conversation);
 }
 Task<Result<std::pair<std::uint64_t, std::uint64_t>>> BlockStore::DropNamespace(std::uint32_t slot) {
-  return impl_->DropNamespace(slot);
+  return rooms_->namespaces.Drop(slot);
 }
 Task<Status> BlockStore::ReportBad(std::uint32_t slot, std::span<const BlockName> blocks) {
-  return impl_->ReportBad(slot, blocks);
+  return rooms_->acquirer.ReportBad(slot, blocks);
 }
 Task<void> BlockStore::SessionEnded(const Caller& caller, bool last_of_owner) {
-  return impl_->SessionEnded(caller, last_of_owner);
+  return rooms_->SessionEnded(caller, last_of_owner);
 }
-bool BlockStore::Tick() { return impl_->Tick(); }
-BlockStore::Occupancy BlockStore::occupancy() const { return impl_->occupancy(); }
-const StoreCounters& BlockStore::counters() const { return impl_->counters(); }
-std::uint32_t BlockStore::TakeLongestStep() { return impl_->TakeLongestStep(); }
+bool BlockStore::Tick() { return rooms_->Tick(); }
+BlockStore::Occupancy BlockStore::occupancy() const {
+  Catalog& catalog = rooms_->catalog;
+  Occupancy o;
+  o.records = rooms_->residents.count();
+  o.bytes = rooms_->residents.bytes();
+  o.pending = catalog.pending().size();
+  o.leases = catalog.leases().size();
+  o.leased_blocks = catalog.leases().leased_blocks();
+  o.namespaces = catalog.namespaces().size();
+  o.tombstones = rooms_->context.journal.tombstones();
+  o.blocks = catalog.forest().blocks() - catalog.forest().trees();
+  o.conversations = catalog.conversations().talks();
+  o.passages = rooms_->partial_copies.size();
+  o.fetches = rooms_->fetcher.under_way();
+  return o;
+}
+const StoreCounters& BlockStore::counters() const { return rooms_->counters; }
+std::uint32_t BlockStore::TakeLongestStep() { return rooms_->steps.TakeLongest(); }
 
 }  // namespace cistern

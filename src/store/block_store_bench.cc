@@ -55,10 +55,10 @@ std::uint32_t Attach(TestStore& t) {
 void AcquireAmong(TestStore& t, std::uint32_t slot, std::span<const BlockKey> keys) {
   constexpr int kCalls = 20'000;
   Random random(7);
-  std::vector<BlockStore::BlockName> names(64);
+  std::vector<BlockName> names(64);
   double acquiring = 0, releasing = 0;
   for (int call = 0; call < kCalls; ++call) {
-    for (BlockStore::BlockName& name : names) name = {keys[random.Below(keys.size())], 0};
+    for (BlockName& name : names) name = {keys[random.Below(keys.size())], 0};
     auto from = Now();
     const auto grant = t.Run(t.store->Acquire({1, {}}, slot, names, 1'000'000, Instant::Never()));
     acquiring += Seconds(from);
@@ -76,7 +76,7 @@ void AcquireAmong(TestStore& t, std::uint32_t slot, std::span<const BlockKey> ke
 
 int Main(std::uint64_t blocks) {
   {
-    TestStore t({.heads = 32, .alignment = 512, .store = {.max_blocks = 200'000}});
+    TestStore t({.headers = 32, .alignment = 512, .store = {.max_blocks = 200'000}});
     const std::uint32_t slot = Attach(t);
     Put(t, slot, 0, 400'000, 64);
     auto from = Now();
@@ -93,8 +93,8 @@ int Main(std::uint64_t blocks) {
     std::printf("drop of 200,000 blocks: %.0f ns a block, longest step %u touches\n",
                 Seconds(from) / 200'000 * 1e9, t.store->TakeLongestStep());
   }
-  const auto heads = static_cast<std::uint32_t>(blocks * 5120 / kHeadSpanBytes + 2);
-  TestStore t({.heads = heads, .alignment = 512});
+  const auto headers = static_cast<std::uint32_t>(blocks * 5120 / kHeaderSpanBytes + 2);
+  TestStore t({.headers = headers, .alignment = 512});
   std::uint32_t slot = Attach(t);
   auto from = Now();
   Put(t, slot, 0, blocks, 4096);

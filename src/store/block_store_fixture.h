@@ -124,7 +124,7 @@ class BlockStoreTest : public testing::Test {
     return t->Run(t->store->Hold(caller, ns.slot, chain, us));
   }
   AcquireGrant Acquire(std::vector<std::uint64_t> ns_keys, Caller caller) {
-    std::vector<BlockStore::BlockName> names;
+    std::vector<BlockName> names;
     for (std::uint64_t n : ns_keys) names.push_back({Key(n), 0});
     auto grant = t->Run(t->store->Acquire(caller, ns.slot, names, 1'000'000, Soon()));
     EXPECT_TRUE(grant.has_value());

@@ -170,7 +170,7 @@ TEST_F(BlockStoreTest, R7AWindowNeedsItsParentInTheFullGroupAlone) {
 
 // What was cut meanwhile hides a deep parent from one slice of the cascade to the next.
 TEST_F(BlockStoreTest, R7ACutElsewhereKeepsNoGroupWaitingForItsTime) {
-  Make({.heads = 4}, FullAndWindow());
+  Make({.headers = 4}, FullAndWindow());
   PutChain(1, 250);
   PutChain(1001, 1600);
   for (std::uint64_t n = 300; n < 400; ++n) ASSERT_EQ(Put(n, 251), State::kPending);
@@ -221,10 +221,10 @@ TEST_F(BlockStoreTest, AKeyWithTwoParentsIsRefused) {
 }
 
 TEST_F(BlockStoreTest, R16LongListsAreTakenInSteps) {
-  Make({.heads = 2});
+  Make({.headers = 2});
   std::vector<PartWrite> parts;
   std::vector<BlockKey> keys;
-  std::vector<BlockStore::BlockName> names;
+  std::vector<BlockName> names;
   const std::vector<std::byte> body = Body(1, 64);
   for (std::uint64_t n = 0; n < 4096; ++n) {
     PartWrite& part = parts.emplace_back();
@@ -242,7 +242,7 @@ TEST_F(BlockStoreTest, R16LongListsAreTakenInSteps) {
     EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
     return std::pair(t->loop->executor().steps() - before, result);
   };
-  // Besides what each of them touches in the tree, its lists are gone over.
+  // Besides what each of them touches in the forest, its lists are gone over.
   const auto again = parts;
   EXPECT_GT(steps_of(t->store->Write(Me(), ns.slot, std::move(parts), Soon())).first,
             3 * 4096 / kStepTouches);
@@ -259,7 +259,7 @@ TEST_F(BlockStoreTest, R16LongListsAreTakenInSteps) {
 }
 
 TEST_F(BlockStoreTest, P5ABlockThatComesAfterItsChildrenIsPlacedInAStepOrNotAtAll) {
-  Make({.heads = 4}, OneWindow(1000));
+  Make({.headers = 4}, OneWindow(1000));
   PutChain(1, 1000);
   Put(2001, 2000);
   EXPECT_EQ(Put(2000, 100), State::kPublished);
@@ -268,9 +268,9 @@ TEST_F(BlockStoreTest, P5ABlockThatComesAfterItsChildrenIsPlacedInAStepOrNotAtAl
   EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
 }
 
-// A chain of ghosts as deep as the tree has room.
+// A chain of placeholders as deep as the forest has room.
 TEST_F(BlockStoreTest, P2NobodyFindsWhatHasNoPlaceInTheTree) {
-  Make({.heads = 1, .store = {.max_blocks = 2}}, OneWindow(1));
+  Make({.headers = 1, .store = {.max_blocks = 2}}, OneWindow(1));
   const std::byte* from = reinterpret_cast<const std::byte*>(t->index.entry(0));
   const std::size_t bytes = t->index.entry_count() * sizeof(IndexEntry);
   std::uint64_t n = 1;
@@ -291,7 +291,7 @@ TEST_F(BlockStoreTest, P2NobodyFindsWhatHasNoPlaceInTheTree) {
 }
 
 TEST_F(BlockStoreTest, P5TicksOfATimerAreStepsOfTheirOwn) {
-  Make({.heads = 4});
+  Make({.headers = 4});
   for (std::uint64_t n = 1; n < 500; ++n) {
     PartWrite mortal = Part(n, {});
     mortal.ttl_s = 5;

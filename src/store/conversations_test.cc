@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/conversations.h"
+#include "catalog/conversations.h"
 
 #include <gtest/gtest.h>
 
@@ -121,7 +121,7 @@ TEST_F(ConversationsTest, AHeldPutIsItsConversationsWhenItIsPublished) {
 }
 
 TEST_F(ConversationsTest, Promise5ALongConversationEndsInSteps) {
-  Make({.heads = 4});
+  Make({.headers = 4});
   Say(kAnn, 1, 1500);
   Say(kBob, 2001, 2001, 700);
   t->store->TakeLongestStep();

@@ -42,7 +42,7 @@ TEST_F(BlockStoreTest, R10AFlippedGenerationDoesNotBringADroppedBlockBack) {
 }
 
 TEST_F(BlockStoreTest, R10AReputUnderADropInProgressStartsAfresh) {
-  Make({.heads = 4});
+  Make({.headers = 4});
   PutChain(1, 600);
   const BlockKey key = Key(2);
   Task<Result<std::uint64_t>> drop = t->store->Drop(ns.slot, std::span(&key, 1));
@@ -62,7 +62,7 @@ TEST_F(BlockStoreTest, R10AReputUnderADropInProgressStartsAfresh) {
 // While the chain is collected a block in it expires, and while what that took along is collected one in
 // that.
 TEST_F(BlockStoreTest, R10WhatExpiresBelowADropInProgressTakesNothingOutOfIt) {
-  Make({.heads = 4});
+  Make({.headers = 4});
   for (std::uint64_t n = 1; n <= 900; ++n) {
     PartWrite part = Part(n, n == 1 ? std::nullopt : std::optional(n - 1));
     if (n == 300) part.ttl_s = 20;
@@ -119,7 +119,7 @@ TEST_F(BlockStoreTest, ADropElsewhereEndsNoChainThatIsHeld) {
 }
 
 TEST_F(BlockStoreTest, R10ACrashWhileCollectingLeavesNothingOfWhatWasDropped) {
-  Make({.heads = 4});
+  Make({.headers = 4});
   PutChain(1, 600);
   const BlockKey key = Key(2);
   {
@@ -188,7 +188,7 @@ TEST_F(BlockStoreTest, R10ExpiredStaysGoneWhenTheClockStepsBack) {
 }
 
 TEST_F(BlockStoreTest, P5NoStepIsLongerThanItsBoundInADropOfMany) {
-  Make({.heads = 16});
+  Make({.headers = 16});
   constexpr std::uint64_t kBlocks = 20'000;
   const std::vector<std::byte> body = Body(1, 512);
   for (std::uint64_t n = 0; n < kBlocks; n += 100) {
@@ -211,7 +211,7 @@ TEST_F(BlockStoreTest, P5NoStepIsLongerThanItsBoundInADropOfMany) {
 }
 
 TEST_F(BlockStoreTest, P5ManyPutsOfOneParentEndInSteps) {
-  Make({.heads = 4});
+  Make({.headers = 4});
   Put(1, {});
   for (std::uint64_t n = 10; n < 2000; ++n) {
     PartWrite held = Part(n, 1);
@@ -224,7 +224,7 @@ TEST_F(BlockStoreTest, P5ManyPutsOfOneParentEndInSteps) {
 }
 
 TEST_F(BlockStoreTest, P5ManyPutsOfOneNumberEndInSteps) {
-  Make({.heads = 4});
+  Make({.headers = 4});
   for (std::uint64_t n = 10; n < 2000; ++n) {
     PartWrite held = Part(n, 1);
     held.held = true;

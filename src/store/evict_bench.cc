@@ -62,8 +62,8 @@ void Ask(TestStore& t, std::uint32_t slot, const Space& space, std::uint64_t num
   t.Run(t.store->Touch(slot, keys));
 }
 
-void Press(const char* what, std::uint32_t heads, std::uint64_t requests, std::span<const Space> spaces) {
-  TestStore t({.heads = heads});
+void Press(const char* what, std::uint32_t headers, std::uint64_t requests, std::span<const Space> spaces) {
+  TestStore t({.headers = headers});
   NamespaceSpec spec;
   spec.name = "bench";
   spec.groups = {{.name = "full"}};

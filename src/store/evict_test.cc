@@ -56,13 +56,13 @@ TEST_F(BlockStoreTest, WindowsBehindTheReachGoFirst) {
 }
 
 TEST_F(BlockStoreTest, R14AChunkIsEmptiedForAnotherSize) {
-  Make({.heads = 2});
-  // Fill both heads with 1 MiB blocks, then ask for small ones.
+  Make({.headers = 2});
+  // Fill both headers with 1 MiB blocks, then ask for small ones.
   std::uint64_t n = 100;
-  while (t->slots->counts().used_bytes + (1u << 20) <= 2 * kHeadSpanBytes - 2 * (1u << 20)) {
+  while (t->slots->counts().used_bytes + (1u << 20) <= 2 * kHeaderSpanBytes - 2 * (1u << 20)) {
     ASSERT_EQ(Put(n++, {}, 1u << 20), State::kPublished);
   }
-  EXPECT_EQ(t->slots->counts().free_heads, 0u);
+  EXPECT_EQ(t->slots->counts().free_headers, 0u);
   EXPECT_EQ(Put(1, {}, 4096), State::kPublished);
   EXPECT_TRUE(Exact(1));
   std::uint64_t left = 0;
@@ -76,10 +76,10 @@ TEST_F(BlockStoreTest, R14AChunkIsEmptiedForAnotherSize) {
 // Blocks 1 to 5 in the first chunk, the rest of their chain in the second, the last of it held: nothing may
 // go, and the first chunk is emptied by moving what is in it.
 TEST_F(BlockStoreTest, R14AChunkThatWasFreedMeanwhileIsOthers) {
-  Make({.heads = 2});
+  Make({.headers = 2});
   constexpr std::size_t kBytes = 1u << 20;
   PutChain(1, 5, kBytes);
-  for (std::uint64_t n = 100; t->slots->counts().free_heads > 0; ++n)
+  for (std::uint64_t n = 100; t->slots->counts().free_headers > 0; ++n)
     ASSERT_EQ(Put(n, {}, kBytes), State::kPublished);
   for (std::uint64_t n = 6; n <= 32; ++n) ASSERT_EQ(Put(n, n - 1, kBytes), State::kPublished);
   std::vector<BlockKey> others;
@@ -98,7 +98,7 @@ TEST_F(BlockStoreTest, R14AChunkThatWasFreedMeanwhileIsOthers) {
   auto dropping = t->store->Drop(ns.slot, std::span(&first, 1));
   while (!dropping.done()) t->loop->Turn();
   t->movers->MoveOne(0);
-  while (t->slots->counts().free_heads == 0) ASSERT_EQ(t->loop->executor().RunReady(1), 1u);
+  while (t->slots->counts().free_headers == 0) ASSERT_EQ(t->loop->executor().RunReady(1), 1u);
   // Before the one that emptied it goes on.
   std::vector<Task<std::vector<PartOutcome>>> thieves;
   for (std::uint64_t n = 40; n < 43; ++n) {
@@ -113,7 +113,7 @@ TEST_F(BlockStoreTest, R14AChunkThatWasFreedMeanwhileIsOthers) {
 
 // Under load somebody reads in every chunk: that one is left, and another one is emptied.
 TEST_F(BlockStoreTest, R14AReaderInAChunkDoesNotKeepAnotherSizeOut) {
-  Make({.heads = 6});
+  Make({.headers = 6});
   constexpr std::size_t kBytes = 1u << 20;
   std::map<Place, std::uint64_t> at;
   for (std::uint64_t n = 1; t->store->counters().evicted.value() == 0; ++n) {
@@ -132,7 +132,7 @@ TEST_F(BlockStoreTest, R14AReaderInAChunkDoesNotKeepAnotherSizeOut) {
     if (emptying && !t->movers->waiting.empty() && read_in.size() < 4 &&
         read_in.insert(emptying->first).second) {
       // The last one that is still there.
-      const Place end = t->geometry.place((emptying->first + emptying->count) * kHeadSpanBytes);
+      const Place end = t->geometry.place((emptying->first + emptying->count) * kHeaderSpanBytes);
       for (auto one = at.lower_bound(end); one != at.begin();) {
         if (Acquire({(--one)->second}, Me()).lease != 0) break;
       }
@@ -146,7 +146,7 @@ TEST_F(BlockStoreTest, R14AReaderInAChunkDoesNotKeepAnotherSizeOut) {
 }
 
 TEST_F(BlockStoreTest, P5APutThatHasASlotOutlivesThePartThatFoundNone) {
-  Make({.heads = 1});
+  Make({.headers = 1});
   std::vector<LeaseId> leases;
   for (std::uint64_t n = 1000; t->slots->counts().used_slots < t->slots->counts().slots || n == 1000; ++n) {
     ASSERT_EQ(Put(n, {}), State::kPublished);
@@ -179,25 +179,25 @@ TEST_F(BlockStoreTest, P5APutThatHasASlotOutlivesThePartThatFoundNone) {
 }
 
 TEST_F(BlockStoreTest, R14SizesThatPressInTogetherLeaveNoMemoryEmpty) {
-  Make({.heads = 8});
+  Make({.headers = 8});
   Random random(3);
   std::uint64_t full = 0, put = 0;
-  for (std::uint64_t n = 0; put < 3 * 8 * kHeadSpanBytes; ++n) {
+  for (std::uint64_t n = 0; put < 3 * 8 * kHeaderSpanBytes; ++n) {
     const std::size_t bytes = std::size_t{16384} << 2 * random.Below(4);
     ASSERT_EQ(Put(n, {}, bytes), State::kPublished);
     bodies_.clear();
     put += bytes;
     full = std::max(full, t->slots->counts().used_bytes);
-    if (put < 2 * 8 * kHeadSpanBytes) continue;
+    if (put < 2 * 8 * kHeaderSpanBytes) continue;
     // But for what is left of a chunk that changes its size.
-    ASSERT_GE(t->slots->counts().used_bytes + kHeadSpanBytes, full) << n;
+    ASSERT_GE(t->slots->counts().used_bytes + kHeaderSpanBytes, full) << n;
   }
   EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
 }
 
 TEST_F(BlockStoreTest, R14ASizeThatNobodyAsksForAnyMoreGivesUpAllItsChunks) {
-  Make({.heads = 4});
-  for (std::uint64_t n = 0; t->slots->counts().free_heads > 0 || n < 4000; ++n) {
+  Make({.headers = 4});
+  for (std::uint64_t n = 0; t->slots->counts().free_headers > 0 || n < 4000; ++n) {
     ASSERT_EQ(Put(n, {}, 16384), State::kPublished);
     bodies_.clear();
   }
@@ -209,7 +209,7 @@ TEST_F(BlockStoreTest, R14ASizeThatNobodyAsksForAnyMoreGivesUpAllItsChunks) {
 }
 
 TEST_F(BlockStoreTest, P5FullMemoryEvictsAndIsBusyAtOnceWhenAllIsHeld) {
-  Make({.heads = 1});
+  Make({.headers = 1});
   constexpr std::size_t kBytes = 1u << 20;
   std::uint64_t n = 0;
   while (t->store->counters().evicted.value() == 0) ASSERT_EQ(Put(n++, {}, kBytes), State::kPublished);
@@ -226,7 +226,7 @@ TEST_F(BlockStoreTest, P5FullMemoryEvictsAndIsBusyAtOnceWhenAllIsHeld) {
 }
 
 TEST_F(BlockStoreTest, P5BlocksBehindTheirWindowDoNotEndAllPuts) {
-  Make({.heads = 1}, OneWindow(1));
+  Make({.headers = 1}, OneWindow(1));
   for (std::uint64_t chain = 1; chain <= 60; ++chain) PutChain(chain * 1000, chain * 1000 + 299);
 }
 

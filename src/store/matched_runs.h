@@ -1,37 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runs of a match while it walks a chain: what is in memory, and what lies on flash and when that could
-// be here.
+// The runs of a match during its walk along a chain: blocks in memory, and blocks in the lower tier with the
+// time at which they could be in memory.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "flash/tier.h"
-#include "store/block_store.h"
+#include "store/requests.h"
+#include "tier/tier.h"
 
 namespace cistern {
 
 class MatchedRuns final {
  public:
-  // The next block, of which `below_bytes` lie on flash, the last of them at `below`. `whole`: a match may
-  // end with it.
-  void Add(std::uint64_t below_bytes, const FlashPlace& below, bool whole) {
-    const bool is_below = below_bytes > 0;
-    if (is_below && blocks_ < first_below_) first_below_ = blocks_;
-    if (runs_.empty() || runs_.back().run.below != is_below) runs_.push_back({{.below = is_below}, 0, {}});
+  // Adds the next block, of which `lower_bytes` lie in the lower tier, the last of them at `location`.
+  // `whole`: a match may end with it.
+  void Add(std::uint64_t lower_bytes, const Location& location, bool whole) {
+    const bool is_lower = lower_bytes > 0;
+    if (is_lower && blocks_ < first_lower_) first_lower_ = blocks_;
+    if (runs_.empty() || runs_.back().run.lower != is_lower) runs_.push_back({{.lower = is_lower}, 0, {}});
     Run& last = runs_.back();
     ++last.run.blocks;
-    last.bytes += below_bytes;
-    last.place = below;
+    last.bytes += lower_bytes;
+    last.location = location;
     ++blocks_;
     if (whole) whole_ = blocks_;
   }
 
-  // Of all blocks; past the end when there is none.
-  std::size_t first_below() const { return first_below_; }
+  // The largest over all blocks; past the end when there is none.
+  std::size_t first_lower() const { return first_lower_; }
 
-  // The runs as far as a match may reach.
+  // Runs up to the match's possible end.
   std::vector<MatchedRun> Take(const Tier* tier) const {
     std::vector<MatchedRun> taken;
     std::size_t left = whole_;
@@ -40,7 +40,7 @@ class MatchedRuns final {
       MatchedRun run = one.run;
       run.blocks = static_cast<std::uint32_t>(run.blocks < left ? run.blocks : left);
       left -= run.blocks;
-      if (run.below && tier != nullptr) run.ready_in_us = tier->EstimateUs(one.place, one.bytes);
+      if (run.lower && tier != nullptr) run.ready_in_us = tier->EstimateUs(one.location, one.bytes);
       taken.push_back(run);
     }
     return taken;
@@ -50,12 +50,12 @@ class MatchedRuns final {
   struct Run {
     MatchedRun run;
     std::uint64_t bytes;
-    FlashPlace place;
+    Location location;
   };
   std::vector<Run> runs_;
   std::size_t blocks_ = 0;
   std::size_t whole_ = 0;
-  std::size_t first_below_ = SIZE_MAX;
+  std::size_t first_lower_ = SIZE_MAX;
 };
 
 }  // namespace cistern

@@ -56,7 +56,7 @@ TEST_F(BlockStoreTest, P4ALeaseWhoseTimeIsOverTakesNoRoomFromTheNext) {
 TEST_F(BlockStoreTest, ABadBodyIsVerifiedAgainAndCutWithWhatIsBelow) {
   Make();
   PutChain(1, 3);
-  const BlockStore::BlockName name{Key(2), 0};
+  const BlockName name{Key(2), 0};
   ASSERT_TRUE(t->Run(t->store->ReportBad(ns.slot, std::span(&name, 1))).ok());
   EXPECT_EQ(t->store->counters().reported_good.value(), 1u);
   EXPECT_TRUE(Here(2));
@@ -83,7 +83,7 @@ TEST_F(BlockStoreTest, R1ADamagedEntryOfASoundRecordIsRepaired) {
   for (std::uint64_t* word : {&entry->fingerprint[1], &entry->place_and_bytes, &entry->rest}) {
     *word ^= 1u << 13;
     EXPECT_FALSE(Here(2));
-    const BlockStore::BlockName name{Key(2), 0};
+    const BlockName name{Key(2), 0};
     ASSERT_TRUE(t->Run(t->store->ReportBad(ns.slot, std::span(&name, 1))).ok());
     EXPECT_EQ(std::memcmp(entry, &was, sizeof(was)), 0);
     EXPECT_TRUE(Exact(2));
@@ -101,7 +101,7 @@ TEST_F(BlockStoreTest, P1WhatWentAfterItWasVerifiedIsNotGranted) {
     Restart();
     t->movers->paused = true;
     const BlockKey key = Key(1);
-    const BlockStore::BlockName name{key, 0};
+    const BlockName name{key, 0};
     auto acquiring = t->store->Acquire(Me(), ns.slot, std::span(&name, 1), 1'000'000, Soon());
     ASSERT_EQ(t->movers->waiting.size(), 1u);
     t->movers->MoveOne(0);
@@ -128,7 +128,7 @@ TEST_F(BlockStoreTest, R1WhatWentAfterItWasVerifiedHasNoEntryRepaired) {
     PutChain(1, 1);
     t->movers->paused = true;
     const BlockKey key = Key(1);
-    const BlockStore::BlockName name{key, 0};
+    const BlockName name{key, 0};
     auto reporting = t->store->ReportBad(ns.slot, std::span(&name, 1));
     ASSERT_EQ(t->movers->waiting.size(), 1u);
     t->movers->MoveOne(0);
@@ -149,7 +149,7 @@ TEST_F(BlockStoreTest, R1WhatWentAfterItWasVerifiedHasNoEntryRepaired) {
 TEST_F(BlockStoreTest, P6AWideWindowIsAskedForWhole) {
   NamespaceSpec spec = OneGroup();
   spec.groups.push_back({.name = "window", .reach = Reach::kWindow, .window_tokens = 128});
-  Make({.heads = 4}, spec);
+  Make({.headers = 4}, spec);
   PutChain(1, 200);
   for (std::uint64_t n = 101; n <= 200; ++n) {
     PartWrite part = Part(n, n - 1);
@@ -165,7 +165,7 @@ TEST_F(BlockStoreTest, P6AWideWindowThatIsHereIsFoundFromTheMiddleOn) {
   NamespaceSpec spec = OneGroup();
   spec.block_tokens = 16;
   spec.groups.push_back({.name = "window", .reach = Reach::kWindow, .window_tokens = 16 * 600 - 15});
-  Make({.heads = 4}, spec);
+  Make({.headers = 4}, spec);
   PutChain(1, 1000);
   for (std::uint64_t n = 301; n <= 1000; ++n) {
     PartWrite part = Part(n, n - 1);

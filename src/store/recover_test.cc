@@ -25,7 +25,7 @@ TEST_F(BlockStoreTest, P7ARestartBringsBackWhatIsReachable) {
 }
 
 TEST_F(BlockStoreTest, P7RecoveryGoesOverLongStretchesOfFreeSlots) {
-  Make({.heads = 4});
+  Make({.headers = 4});
   for (std::uint64_t n = 0; n < 9000; n += 100) {
     std::vector<PartWrite> parts;
     for (std::uint64_t i = n; i < n + 100; ++i) parts.push_back(Part(i, {}, 512));
@@ -56,7 +56,7 @@ TEST_F(BlockStoreTest, P7WhatRecoveryRefusesDoesNotTakeItsChunkAlong) {
 }
 
 TEST_F(BlockStoreTest, R3RecoveryCutsWhatTheIndexHasNoRoomFor) {
-  Make({.heads = 1});
+  Make({.headers = 1});
   const auto fingerprint = [&](std::uint64_t n) { return FingerprintOf(ns.incarnation, 0, Key(n)); };
   const std::uint64_t a = t->index.bucket(fingerprint(1), 0), b = t->index.bucket(fingerprint(1), 1);
   // By first and second bucket.
@@ -124,8 +124,8 @@ TEST_F(BlockStoreTest, NamespacesSurviveAndAnUnnamedEmptyOneGoes) {
   EXPECT_EQ(attached.error().code(), Code::kMismatch);
 }
 
-// A head that was emptied is looked over unit by unit, more than one call of the recovery looks at, and what
-// lies in the heads behind it comes back all the same.
+// A header that was emptied is looked over unit by unit, more than one call of the recovery looks at, and
+// what lies in the headers behind it comes back all the same.
 TEST_F(BlockStoreTest, P7WhatLiesBehindAnEmptiedHeadComesBack) {
   Make();
   ASSERT_EQ(Put(1, {}, 4096), State::kPublished);
@@ -140,11 +140,11 @@ TEST_F(BlockStoreTest, P7WhatLiesBehindAnEmptiedHeadComesBack) {
 TEST_F(BlockStoreTest, R14AChunkWithoutARecordIsTakenApartAtARestart) {
   Make();
   ASSERT_EQ(Put(1, {}), State::kPublished);
-  const std::uint64_t free_heads = t->slots->counts().free_heads;
+  const std::uint64_t free_headers = t->slots->counts().free_headers;
   t->arena.directory(0)->born ^= 1;  // not believed any more
   t->Kill();
   EXPECT_FALSE(Here(1));
-  EXPECT_EQ(t->slots->counts().free_heads, free_heads + 1);
+  EXPECT_EQ(t->slots->counts().free_headers, free_headers + 1);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,13 +15,12 @@
 #include "arena/reader.h"
 #include "base/log.h"
 #include "base/random.h"
-#include "flash/tier.h"
+#include "catalog/journal.h"
 #include "io/simulated_disk.h"
 #include "io/simulated_loop.h"
 #include "memory/movers.h"
 #include "memory/slots.h"
 #include "store/block_store.h"
-#include "store/journal.h"
 
 namespace cistern {
 
@@ -53,11 +53,17 @@ class InlineMovers final : public Movers {
   Executor& executor_;
 };
 
+class TestStore;
+
+// Opens the lower tier of a test's store; its media outlive the store, as the loop's disk does.
+using TestTier = std::function<Task<Result<std::unique_ptr<Tier>>>(TestStore& store, std::uint64_t journal_id,
+                                                                   std::vector<std::uint64_t> known)>;
+
 struct TestStoreOptions {
-  std::uint32_t heads = 2;
+  std::uint32_t headers = 2;
   std::uint32_t alignment = 4096;
-  BlockStoreOptions store;
-  std::optional<FlashOptions> flash;
+  StoreOptions store;
+  TestTier tier;  // none: memory is all there is
 };
 
 class TestStore {
@@ -74,7 +80,7 @@ class TestStore {
   explicit TestStore(const TestStoreOptions& with = {})
       : options(with),
         disk(1),
-        geometry{with.alignment, with.heads},
+        geometry{with.alignment, with.headers},
         arena_memory_(Zeroed(geometry.file_bytes())),
         index_memory_(Zeroed(geometry.index_bytes())),
         arena(arena_memory_.get(), geometry),
@@ -92,10 +98,9 @@ class TestStore {
     slots.emplace(words, arena);
     journal.emplace(*loop, "node", 1);
     OpenTierCall open_tier;
-    if (options.flash) {
+    if (options.tier) {
       open_tier = [this](std::uint64_t id, std::vector<std::uint64_t> known) {
-        return Tier::Open({*loop, *log, [this] { return random_.Next(); }}, *options.flash, id,
-                          std::move(known));
+        return options.tier(*this, id, std::move(known));
       };
     }
     store.emplace(
@@ -103,9 +108,9 @@ class TestStore {
         options.store);
     recovered = Run(store->Recover());
   }
-  // In order: what is under way to and from flash ends first.
+  // In order: what is under way to and from the lower tier ends first.
   void Stop() {
-    if (store && options.flash && !crashed_) Run(store->Close());
+    if (store && options.tier && !crashed_) Run(store->Close());
     crashed_ = false;
     store.reset();
     journal.reset();
@@ -120,11 +125,14 @@ class TestStore {
   // kill -9 with power loss for the disk; memory stays.
   void Kill() {
     loop->Crash();
-    crashed_ = true;
+    NoteCrash();
     Restart();
   }
   // The loop has crashed: nothing of what was under way is waited for.
-  void NoteCrash() { crashed_ = true; }
+  void NoteCrash() {
+    crashed_ = true;
+    store->Abandon();
+  }
   // Memory is as new at the next start.
   void ForgetMemory() {
     std::memset(arena_memory_.get(), 0, geometry.file_bytes());
@@ -133,7 +141,7 @@ class TestStore {
   // A power cut: memory is gone, and of what was written what no flush made durable may be.
   void LosePower() {
     loop->Crash();
-    crashed_ = true;
+    NoteCrash();
     Stop();
     ForgetMemory();
     Start();
@@ -188,11 +196,11 @@ class TestStore {
   SimulatedDisk disk;
   RealWords words;
   Geometry geometry;
+  Random random{77};
 
  private:
   std::unique_ptr<std::byte, Free> arena_memory_, index_memory_;
   std::uint64_t seed_ = 0;
-  Random random_{77};
   bool crashed_ = false;
 
  public:

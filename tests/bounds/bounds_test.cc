@@ -5,7 +5,7 @@
 
 #include "../real_node.h"
 #include "client/connection.h"
-#include "door/protocol.h"
+#include "wire/protocol.h"
 
 namespace cistern {
 namespace {
@@ -64,7 +64,7 @@ TEST_F(Bounds, TheQueueOfCallsIsBusyPastItsLimit) {
   ASSERT_TRUE(Put(1).ok());
   const BlockKey key = KeyOf(1);
   std::vector<Ticket<std::uint32_t>> tickets;
-  for (std::uint32_t i = 0; i < door::kRingEntries; ++i)
+  for (std::uint32_t i = 0; i < wire::kRingEntries; ++i)
     tickets.push_back(store.Touch(ns, std::span(&key, 1)));
   Result<std::uint32_t> past = store.Touch(ns, std::span(&key, 1)).Wait();
   ASSERT_FALSE(past.has_value());
@@ -157,7 +157,9 @@ TEST(Sessions, AThousandAreServedAndOneMoreIsBusy) {
   EXPECT_EQ(*store.Get(ns, KeyOf(1)), BodyOf(1, kBytes));
   sessions.clear();
   Until([&] { return StatusNumber(store, "sessions") == 1; });
-  EXPECT_TRUE(client::ConnectToNode(options).has_value());
+  Result<client::Connection> again = client::ConnectToNode(options);
+  EXPECT_TRUE(again.has_value()) << again.error().ToString() << "; "
+                                 << store.StatusJson().value_or("no status");
 }
 
 }  // namespace

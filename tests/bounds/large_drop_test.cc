@@ -91,7 +91,7 @@ struct ReaderThread {
 };
 
 TEST(LargeDrop, Promise5NoStepIsOverItsCountWhileAMillionBlocksGo) {
-  Target target{.store = TestStore({.heads = 126, .alignment = 512})};
+  Target target{.store = TestStore({.headers = 126, .alignment = 512})};
   target.Fill();
   ASSERT_EQ(target.store.store->occupancy().records, kChains * kChainBlocks + 1);
   ReaderThread reader(target);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A door and a store over real flash (a preallocated file, read and written without the page cache), on a
+// A server and a store over real flash (a preallocated file, read and written without the page cache), on a
 // thread of this process, whose memory holds only the blocks that it is told to; and what holds up a fetch
 // until a test lets it go on.
 #pragma once
@@ -16,14 +16,14 @@
 #include "../real_node.h"
 #include "base/log.h"
 #include "base/task_group.h"
-#include "door/door.h"
-#include "flash/tier.h"
+#include "server/server.h"
+#include "flash/flash_tier.h"
 #include "io/loop.h"
 #include "memory/arena_file.h"
 #include "memory/movers.h"
 #include "memory/slots.h"
 #include "store/block_store.h"
-#include "store/journal.h"
+#include "catalog/journal.h"
 
 namespace cistern {
 
@@ -92,6 +92,7 @@ class BelowNode {
   Store Connect() const {
     ConnectOptions options;
     options.socket = socket();
+    options.deadline_us = 60'000'000;
     Result<Store> store = Store::Connect(options);
     CISTERN_ASSERT(store.has_value());
     return std::move(*store);
@@ -113,7 +114,7 @@ class BelowNode {
     std::unique_ptr<HeldMovers> movers;
     std::unique_ptr<Journal> journal;
     std::unique_ptr<BlockStore> store;
-    std::unique_ptr<Door> door;
+    std::unique_ptr<Server> server;
     std::unique_ptr<TaskGroup> tasks;
   };
 
@@ -127,7 +128,7 @@ class BelowNode {
     FlashOptions flash;
     flash.devices.push_back({directory_ + "/device", 512u << 20});
     flash.region_bytes = 16u << 20;
-    BlockStoreOptions options;
+    StoreOptions options;
     options.max_blocks = resident;
     options.max_lower_blocks = 4096;
     options.read_ahead_bytes = 0;
@@ -135,23 +136,23 @@ class BelowNode {
     BlockStore::Parts borrowed{executor,       clock_,        words_,         *parts.slots,
                                file_->index(), *parts.movers, *parts.journal, *log_};
     borrowed.open_tier = [this, flash](std::uint64_t id, std::vector<std::uint64_t> known) {
-      return Tier::Open({*loop_, *log_, [this] { return ++random_; }}, flash, id, std::move(known));
+      return OpenFlash({*loop_, *log_, [this] { return ++random_; }}, flash, id, std::move(known));
     };
     parts.store = std::make_unique<BlockStore>(borrowed, options);
     Status recovered = co_await parts.store->Recover();
     if (!recovered.ok()) co_return recovered;
-    DoorOptions door;
-    door.socket = socket();
-    door.staging_budget_bytes = 16u << 20;
-    Result<std::unique_ptr<Door>> opened =
-        Door::Open({*loop_, *parts.store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(),
+    ServerOptions server;
+    server.socket = socket();
+    server.staging_budget_bytes = 16u << 20;
+    Result<std::unique_ptr<Server>> opened =
+        Server::Open({*loop_, *parts.store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(),
                     [this](std::span<std::byte> bytes) {
                       for (std::byte& byte : bytes) byte = static_cast<std::byte>(++random_);
                     },
                     [this] { return Text("{\"leases\":", parts_->store->occupancy().leases, "}"); }},
-                   door);
+                   server);
     if (!opened) co_return std::move(opened.error());
-    parts.door = std::move(*opened);
+    parts.server = std::move(*opened);
     parts.tasks->Spawn(Tick(executor));
     co_return Status();
   }
@@ -164,7 +165,7 @@ class BelowNode {
   }
   Task<void> TearDown(Executor& executor) {
     stop_ticking_->Cancel(Status(Code::kGone, "the node ends"));
-    co_await parts_->door->Drain(executor.Now());
+    co_await parts_->server->Drain(executor.Now());
     co_await parts_->tasks->Close();
     co_await parts_->store->Close();
     stop_ticking_.reset();

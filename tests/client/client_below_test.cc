@@ -124,7 +124,7 @@ TEST_P(Below, Promise1GetAndViewsAreTheBytesOfBlocksThatLeftMemory) {
     EXPECT_EQ(*got, BodyOf(n, kBytes)) << n;
   }
   const std::array<BlockRef, 3> refs = {{{KeyOf(OneThatIs(false))}, {KeyOf(999)}, {KeyOf(OneThatIs(true))}}};
-  Result<Lease> lease = store->Acquire(ns, refs).Wait();
+  Result<Lease> lease = store->Acquire(ns, refs, {.lease_us = kMaxLeaseUs}).Wait();
   ASSERT_TRUE(lease.has_value()) << lease.error().ToString();
   for (const std::size_t i : {0, 2}) {
     const View& view = lease->views()[i];
@@ -186,7 +186,7 @@ TEST_P(Below, Promise6AMatchCountsWhatLiesBelowAndSaysWhere) {
     EXPECT_GT(memory, 0u);
   };
   check(store->Match(ns, chain).Wait());
-  Result<MatchResult> held = store->Match(ns, chain, {.hold_us = 1'000'000}).Wait();
+  Result<MatchResult> held = store->Match(ns, chain, {.hold_us = kMaxLeaseUs}).Wait();
   check(held);
   EXPECT_TRUE(held->hold.still_good());
 }
@@ -331,7 +331,7 @@ TEST_P(Below, AReadOfMoreThanMemoryHoldsPassesThroughIt) {
   Make(0);
   PutChain(kCount, kLarge);
   Reads reads(Numbers(0, kCount - 1), kLarge);
-  const std::vector<Code> outcomes = Outcomes(reads, {.deadline_us = 60'000'000});
+  const std::vector<Code> outcomes = Outcomes(reads, {.deadline_us = 300'000'000});
   for (std::size_t i = 0; i < kCount; ++i) {
     EXPECT_EQ(outcomes[i], Code::kOk) << i << ": " << CodeName(outcomes[i]);
     EXPECT_TRUE(reads.Exact(i)) << i;

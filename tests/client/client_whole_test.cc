@@ -15,7 +15,7 @@
 
 #include "../real_node.h"
 #include "base/random.h"
-#include "door/protocol.h"
+#include "wire/protocol.h"
 #include "memory/arena_file.h"
 
 namespace cistern {
@@ -91,7 +91,7 @@ TEST_F(Whole, MatchGivesTheLongestPrefixAndStopsAtTheFirstGap) {
 TEST_F(Whole, AMatchThatHoldsKeepsWhatMatched) {
   std::vector<BlockKey> chain = PutChain(1, 5);
   chain.push_back(KeyOf(999));
-  Result<MatchResult> match = store.Match(ns, chain, {.hold_us = 1'000'000}).Wait();
+  Result<MatchResult> match = store.Match(ns, chain, {.hold_us = kMaxLeaseUs}).Wait();
   ASSERT_TRUE(match.has_value()) << match.error().ToString();
   EXPECT_EQ(match->blocks, 5u);
   EXPECT_TRUE(match->hold.still_good());
@@ -103,7 +103,7 @@ TEST_F(Whole, AMatchThatHoldsKeepsWhatMatched) {
 TEST_F(Whole, ViewsAreTheBlocksBytesAndADropEndsThem) {
   PutChain(1, 2);
   const std::array<BlockRef, 3> refs = {{{KeyOf(1)}, {KeyOf(999)}, {KeyOf(2)}}};
-  Result<Lease> lease = store.Acquire(ns, refs).Wait();
+  Result<Lease> lease = store.Acquire(ns, refs, {.lease_us = kMaxLeaseUs}).Wait();
   ASSERT_TRUE(lease.has_value()) << lease.error().ToString();
   ASSERT_EQ(lease->views().size(), 3u);
   EXPECT_EQ(lease->views()[1].data, nullptr);
@@ -242,7 +242,7 @@ TEST_F(Whole, AfterTheNodeWentEveryCallIsGoneAndAnotherConnectionIsWarm) {
   PutChain(1, 2);
   const BlockKey key = KeyOf(1);
   const BlockRef ref{key};
-  Lease lease = *store.Acquire(ns, std::span(&ref, 1)).Wait();
+  Lease lease = *store.Acquire(ns, std::span(&ref, 1), {.lease_us = kMaxLeaseUs}).Wait();
   const View view = lease.views()[0];
   node.Stop();
   auto all_gone = [&] {
@@ -268,7 +268,7 @@ TEST_F(Whole, AfterTheNodeWentEveryCallIsGoneAndAnotherConnectionIsWarm) {
 TEST_F(Whole, TheEventDescriptorIsReadableForAnswersAndForTheEnd) {
   PutChain(1, 1);
   pollfd events{.fd = store.event_fd(), .events = POLLIN, .revents = 0};
-  auto readable = [&] { return poll(&events, 1, 30'000) == 1; };
+  auto readable = [&] { return poll(&events, 1, 300'000) == 1; };
   std::vector<std::uint64_t> ready;
   store.Poll(&ready);
   const BlockKey key = KeyOf(1);
@@ -303,7 +303,7 @@ TEST_F(Whole, AHandleIsUsedByManyThreads) {
         if (!PutBlock(store, ns, n, i == 0 ? std::nullopt : std::optional(n - 1), 4096).ok()) failed++;
         if (Read(store, n, 4096) != Code::kOk) failed++;
         const BlockRef ref{KeyOf(n)};
-        Result<Lease> lease = store.Acquire(ns, std::span(&ref, 1)).Wait();
+        Result<Lease> lease = store.Acquire(ns, std::span(&ref, 1), {.lease_us = kMaxLeaseUs}).Wait();
         if (!lease || !lease->still_good()) failed++;
       }
     });
@@ -400,9 +400,9 @@ TEST_F(Whole, P4ALeaseEndsWithASessionThatTheNodeEnded) {
   PutChain(1, 1);
   const BlockKey key = KeyOf(1);
   const BlockRef ref{key};
-  Lease lease = *store.Acquire(ns, std::span(&ref, 1)).Wait();
+  Lease lease = *store.Acquire(ns, std::span(&ref, 1), {.lease_us = kMaxLeaseUs}).Wait();
   ASSERT_TRUE(lease.still_good());
-  auto* page = reinterpret_cast<door::SessionMemory*>(FindMapping("cistern-session"));
+  auto* page = reinterpret_cast<wire::SessionMemory*>(FindMapping("cistern-session"));
   ASSERT_NE(page, nullptr);
   std::atomic_ref(page->collected).store(1'000'000);  // forged: the node ends the session
   Result<std::uint32_t> touched = store.Touch(ns, std::span(&key, 1)).Wait();
@@ -440,15 +440,16 @@ class Killed : public ::testing::Test {
     close(ready[1]);
     ConnectOptions connect;
     connect.socket = options_.socket;
+    connect.deadline_us = 60'000'000;
     store_.emplace(*Store::Connect(connect));
     const Namespace ns = AttachTest(*store_);
     ASSERT_TRUE(PutBlock(*store_, ns, 1, std::nullopt, kBytes).ok());
     const BlockRef ref{KeyOf(1)};
-    lease_ = *store_->Acquire(ns, std::span(&ref, 1)).Wait();
+    lease_ = *store_->Acquire(ns, std::span(&ref, 1), {.lease_us = kMaxLeaseUs}).Wait();
     ASSERT_TRUE(lease_.still_good());
     arena_.memory_dir = options_.memory_dir;
     arena_.memory_bytes = options_.memory_bytes;
-    arena_.lock_wait_us = 30'000'000;
+    arena_.lock_wait_us = 300'000'000;
   }
   void TearDown() override {
     Kill();

@@ -26,7 +26,7 @@ PagesLoaded LoadPages(std::shared_ptr<Store> store, const Namespace& ns, const s
     before_cancel();
     (*transfers)->Cancel(*id);
   }
-  std::vector<TransferDone> done = (*transfers)->Wait(60'000'000);
+  std::vector<TransferDone> done = (*transfers)->Wait(300'000'000);
   if (done.size() != 1) return {};
   return {std::move(done[0].outcomes), std::move(done[0].message), done[0].moved_bytes};
 }

@@ -40,10 +40,10 @@ def connector(llm: Any) -> Any:
     return core(llm).scheduler.connector
 
 
-def worker() -> Any:
-    from cistern.vllm.connector import _worker_of_this_process
+def rank() -> Any:
+    from cistern.vllm.connector import rank_of_this_process
 
-    return _worker_of_this_process()
+    return rank_of_this_process()
 
 
 def generate(llm: Any, asked: dict[str, Any]) -> list[dict[str, Any]]:
@@ -79,12 +79,12 @@ def generate(llm: Any, asked: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def page_bytes(llm: Any) -> dict[str, bytes]:
-    """Of every block in the engine's own prefix cache: its hash and group, and its page's bytes."""
+    """Pages of the engine's own prefix cache: the bytes of each, by the block's hash and group."""
     import ctypes
 
     from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
 
-    from cistern.vllm.layout import group_layout
+    from cistern.engine.layout import group_layout
 
     scheduler = core(llm).scheduler
     runner = core(llm).model_executor.driver_worker.worker.model_runner
@@ -137,12 +137,12 @@ def serve(llm: Any, asked: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def counted(llm: Any) -> dict[str, int]:
-    """What the connector has counted so far, whoever has taken it meanwhile."""
-    return dict(connector(llm)._scheduler.stats.total)
+    """The connector's counters of its whole life."""
+    return dict(connector(llm).coordinator.stats.total)
 
 
 def on_rank(_: Any, code: str) -> Any:
-    names: dict[str, Any] = {"side": worker()}
+    names: dict[str, Any] = {"side": rank()}
     exec(code, names)
     return names.get("answer")
 
@@ -164,7 +164,7 @@ def do(llm: Any, asked: dict[str, Any]) -> Any:
     if what == "metrics":
         return {one.name: one.value for one in llm.get_metrics() if hasattr(one, "value")}
     if what == "exec":  # a test's own: lines of Python that leave their answer in `answer`
-        names: dict[str, Any] = {"llm": llm, "core": core, "connector": connector, "worker": worker, "asked": asked}
+        names: dict[str, Any] = {"llm": llm, "core": core, "connector": connector, "rank": rank, "asked": asked}
         exec(asked["code"], names)
         return names.get("answer")
     raise ValueError(what)

@@ -71,7 +71,7 @@ class Node:
             return store.status()
 
     def wait_blocks(self, least: int) -> int:
-        """Until so many blocks are to be seen: engines publish beside their answers."""
+        """Waits until so many blocks are visible: engines publish beside their answers."""
         from cistern import Error
 
         end = time.monotonic() + WATCHDOG_S
@@ -114,7 +114,7 @@ def transfer_config(node: Node | None = None, **extra: Any) -> dict[str, Any]:
 
 def stored(node: Node, fields: list[list[list[str]]], shapes: list[dict[str, Any]], block_tokens: int,
            keys: list[bytes], group: int = 0) -> dict[bytes, bytes]:
-    """What the store holds of these keys, all parts in order, read in a namespace with these fields and groups."""
+    """Content of the store for these keys, all parts in order, in a namespace with these fields and groups."""
     from cistern import Group, NamespaceSpec, Store
 
     with Store.connect(node.socket) as store:
@@ -132,12 +132,12 @@ def stored(node: Node, fields: list[list[list[str]]], shapes: list[dict[str, Any
     return found
 
 
-TARGET = """
-target = side._link._target
-answer = dict(fields=target.fields, block_tokens=target.block_tokens, shapes=[
-    dict(name=g.name, reach=g.reach, window_tokens=g.window_tokens, part_bytes=g.part_bytes) for g in target.groups])
+NAMESPACE = """
+spec = side.connection._spec
+answer = dict(fields=spec.fields, block_tokens=spec.block_tokens, shapes=[
+    dict(name=g.name, reach=g.reach, window_tokens=g.window_tokens, part_bytes=g.part_bytes) for g in spec.groups])
 """
-"""Asks a side of the connector for what its namespace is."""
+"""Asks the scheduler side or a rank for its namespace."""
 
 
 class Engine:
@@ -182,7 +182,7 @@ class Engine:
         return self.ask("exec", code=code, **more)
 
     def on_ranks(self, code: str) -> list[Any]:
-        """Lines of Python for each rank's process, which find its side of the connector as `side`."""
+        """Lines of Python for each rank's process, which find the rank as `side`."""
         answers = self.ask("ranks", code=code)
         assert isinstance(answers, list)
         return answers
@@ -199,7 +199,7 @@ class Engine:
         os.killpg(self._process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """As if the host had lost it: the engine and all of its processes."""
+        """Kills the engine and all of its processes."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

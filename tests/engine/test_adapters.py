@@ -20,7 +20,7 @@ def with_adapters(small: Path, node: Node) -> Engine:
 
 
 def asked(engine: Engine, name: str, path: Path | None = None, reload: bool = False) -> tuple[int, list[int]]:
-    """How many tokens another engine would have loaded as well, and the answer."""
+    """Number of tokens that another engine would have loaded as well, and the answer."""
     assert engine.ask("reset") is True
     adapter: dict[str, Any] | None = None
     if path is not None:
@@ -60,7 +60,7 @@ def test_an_adapter_reloaded_in_place(small: Path, node: Node, tmp_path: Path) -
         _, old = asked(engine, "a", path)
         assert asked(engine, "a", path) == (FULL, old)
         models.write_adapter(path, CONFIG, seed=2)
-        assert asked(engine, "a", path) == (0, old)  # which weights the engine holds is in doubt: nothing is shared
+        assert asked(engine, "a", path) == (0, old)  # unknown which weights the engine holds: nothing is shared
         cached, new = asked(engine, "a", path, reload=True)
         assert cached == 0 and new != old
         assert asked(engine, "a", path) == (FULL, new)

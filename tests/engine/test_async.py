@@ -18,11 +18,11 @@ pytest.importorskip("vllm")
 
 from harness import transfer_config  # noqa: E402
 
-import cistern.vllm.scheduler as scheduler_module  # noqa: E402
+import cistern.engine.coordinator as coordinator_module  # noqa: E402
+from cistern.engine.orders import LoadReport, RankFacts, RankReport, SaveReport, StepOrders  # noqa: E402
+from cistern.engine.session import Session, SessionSpec  # noqa: E402
 from cistern.store import MatchResult, MatchRun  # noqa: E402
-from cistern.vllm.connector import CisternConnector, Reports, StepOrders  # noqa: E402
-from cistern.vllm.link import Joined, Target  # noqa: E402
-from cistern.vllm.orders import Hello, LoadReport, RankReport, SaveReport  # noqa: E402
+from cistern.vllm.connector import CisternConnector, Reports  # noqa: E402
 
 BLOCK, PAGES, DRAFTS, ANSWER = 16, 26, 3, 40
 
@@ -54,19 +54,19 @@ class DictionaryStore:
             self.puts.pop(put, None)
 
 
-class StoreLink:
-    """A link whose node answers at once."""
+class StoreConnection:
+    """A connection whose node answers at once."""
 
     def __init__(self, store: DictionaryStore) -> None:
-        self.store, self.joined, self.refused, self.failures = store, None, "", 0
+        self.store, self.session, self.refusal, self.failures = store, None, "", 0
 
-    def aim(self, target: Target) -> None:
-        self.joined = Joined(target, self.store, [None])  # type: ignore[arg-type,list-item,assignment]
+    def open(self, spec: SessionSpec) -> None:
+        self.session = Session(spec, self.store, [None])  # type: ignore[arg-type,list-item,assignment]
 
-    def do(self, work: Any) -> None:
-        work(self.joined)
+    def submit(self, work: Any) -> None:
+        work(self.session)
 
-    def lost(self, joined: object) -> None:
+    def lose(self, session: object) -> None:
         raise AssertionError
 
     def flush(self, timeout_s: float) -> bool:
@@ -90,7 +90,7 @@ class MockWorker:
         self.computed: dict[str, int] = {}
         self.copies: list[Any] = []
         self.loads: list[Any] = []
-        self.said_hello = False
+        self.reported_facts = False
 
     def sample(self, tokens: list[int]) -> int:
         return 3 + abs(mix(len(tokens), tokens[-1])) % 400
@@ -108,8 +108,8 @@ class MockWorker:
             ids.append(name)
         self.copies += [order for order in orders.saves]
         report = RankReport(0, orders.step if orders.saves else 0, session=orders.session_number)
-        if not self.said_hello:
-            report.hello, self.said_hello = Hello(0, "here", "cpu", "", (1,), ("mock",)), True
+        if not self.reported_facts:
+            report.facts, self.reported_facts = RankFacts(0, "here", "cpu", "", (1,), ("mock",)), True
         output = KVConnectorOutput(kv_connector_worker_meta=Reports([report]))
         self.copy_some(report)
         self.load_some(report, output)
@@ -169,7 +169,7 @@ def make_scheduler(model: Path, monkeypatch: pytest.MonkeyPatch, store: Dictiona
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
-    monkeypatch.setattr(scheduler_module, "Link", lambda starter=None: StoreLink(store))
+    monkeypatch.setattr(coordinator_module, "Connection", lambda logger, starter=None: StoreConnection(store))
     import cistern.vllm
 
     cistern.vllm.register()
@@ -202,7 +202,7 @@ def content_of(tokens: list[int]) -> list[int]:
 
 
 def run(small: Path, monkeypatch: pytest.MonkeyPatch, seed: int, plant: Any = None) -> tuple[int, int, int]:
-    """How many of the blocks that were published are wrong, how often a request was preempted, and loads."""
+    """Counts of wrong blocks among the published, of preemptions, and of loads."""
     from vllm import SamplingParams
     from vllm.v1.request import Request, RequestStatus
 
@@ -210,7 +210,7 @@ def run(small: Path, monkeypatch: pytest.MonkeyPatch, seed: int, plant: Any = No
     scheduler, hasher = make_scheduler(small, monkeypatch, store)
     assert isinstance(scheduler.connector, CisternConnector)
     if plant is not None:
-        plant(scheduler.connector._scheduler)
+        plant(scheduler.connector.coordinator)
     worker = MockWorker(dice, store)
     requests: dict[str, Any] = {}
     flight: deque[tuple[Any, Any]] = deque()
@@ -237,9 +237,9 @@ def run(small: Path, monkeypatch: pytest.MonkeyPatch, seed: int, plant: Any = No
             starts = {name: one.num_computed_tokens for name, one in fresh.items()}
             starts |= {n: c for n, c in zip(cached.req_ids, cached.num_computed_tokens, strict=True)
                        if n in cached.resumed_req_ids}
-            loads += len(out.kv_connector_metadata.loads)
+            loads += len(out.kv_connector_metadata.orders.loads)
             step = SimpleNamespace(
-                orders=out.kv_connector_metadata, scheduled=dict(out.num_scheduled_tokens),
+                orders=out.kv_connector_metadata.orders, scheduled=dict(out.num_scheduled_tokens),
                 drafts=dict(out.scheduled_spec_decode_tokens),
                 fresh={n: (list(requests[n].all_token_ids), c) for n, c in starts.items()},
                 tables={n: list(scheduler.kv_cache_manager.get_block_ids(n)[0]) for n in out.num_scheduled_tokens},
@@ -264,24 +264,24 @@ def run(small: Path, monkeypatch: pytest.MonkeyPatch, seed: int, plant: Any = No
     return wrong, sum(one.num_preemptions for one in requests.values()), loads
 
 
-def test_only_what_its_key_says_is_ever_seen(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_blocks_hold_their_keys_content(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [run(small, monkeypatch, seed) for seed in range(12)]
     assert [wrong for wrong, _, _ in runs] == [0] * len(runs)
     assert sum(preempted for _, preempted, _ in runs) > 10 and sum(loads for _, _, loads in runs) > 10
 
 
 def uncomputed(side: Any) -> None:
-    """What has a hash counts as computed."""
+    """Planted bug: every hashed token counts as computed."""
     side._plan.frontier = lambda tokens, **more: tokens
 
 
 def unreferenced(side: Any) -> None:
-    """Pages that are being copied may be reused."""
+    """Planted bug: pages may be reused while they are copied."""
     pool = side._pool
-    side._pool = SimpleNamespace(blocks=pool.blocks, touch=lambda blocks: None, free_blocks=lambda blocks: None)
+    side._pool = SimpleNamespace(pages_of=pool.pages_of, reference=lambda pages: None, release=lambda pages: None)
 
 
 @pytest.mark.parametrize("plant", [uncomputed, unreferenced])
-def test_a_planted_bug_shows(small: Path, monkeypatch: pytest.MonkeyPatch, plant: Any) -> None:
+def test_planted_bug_found(small: Path, monkeypatch: pytest.MonkeyPatch, plant: Any) -> None:
     """The test above can fail."""
     assert sum(run(small, monkeypatch, seed, plant)[0] for seed in range(4)) > 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one engine computed, another loads: the same tokens, the same bytes."""
+"""Blocks that one engine computed and another loads: the same tokens, the same bytes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PROMPTS = [prompt(number, 1000 + 1000 * number - 30 * number) for number in rang
 
 
 NOTE_LOADED = """
-side = connector(llm)._scheduler
-side.noted, hold = [], side._hold
-def note(live, order):
+side = connector(llm).coordinator
+side.noted, lease = [], side._lease
+def note(tracked, order):
     side.noted += [key.hex() + "/0" for key in order.keys]
-    hold(live, order)
-side._hold = note
+    lease(tracked, order)
+side._lease = note
 """
 
 
@@ -35,7 +35,7 @@ def crossing(small: Path) -> dict[str, object]:
         with Engine(small, transfer_config(node)) as second:
             second.run(NOTE_LOADED)
             found["second"] = second.generate(PROMPTS)
-            found["loaded"] = second.run("answer = connector(llm)._scheduler.noted")
+            found["loaded"] = second.run("answer = connector(llm).coordinator.noted")
             found["second_pages"] = second.ask("pages")
             found["second_counted"] = second.ask("counted")
         # Other settings of scheduler and allocator, the same KV.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both bodies of the page mover move the same bytes. The one for devices runs here on host memory, with streams that
+"""Both page movers move the same bytes. The one for devices runs here on host memory, with streams that
 are as late as a test likes: what it does to a device's memory it does through torch alone."""
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ torch = pytest.importorskip("torch")
 from harness import Node  # noqa: E402
 
 from cistern import Code, Group, NamespaceSpec, Store, new_put_id  # noqa: E402
-from cistern.vllm.devices import Batch, HostMover, Mover, StagedMover, UnknownDevice, check_device  # noqa: E402
-from cistern.vllm.layout import Layout, group_layout  # noqa: E402
+from cistern.engine.devices import check_device  # noqa: E402
+from cistern.engine.layout import Layout, group_layout  # noqa: E402
+from cistern.engine.mover import Batch, HostMover, Mover, UnknownDevice  # noqa: E402
+from cistern.engine.staging import StagedMover  # noqa: E402
 
 LAYERS, PAGES, CONTENT = 3, 9, 4096
 
@@ -61,7 +63,7 @@ def drain(mover: Mover) -> list[Any]:
 
 @pytest.mark.parametrize("saver", ["host", "staged"])
 @pytest.mark.parametrize("loader", ["host", "staged"])
-def test_what_one_body_saves_the_other_loads(node: Node, saver: str, loader: str) -> None:
+def test_either_mover_loads_what_the_other_saved(node: Node, saver: str, loader: str) -> None:
     def mover(kind: str, layout: Layout, store: Store) -> Mover:
         if kind == "host":
             return HostMover(store, [layout], 0)
@@ -97,7 +99,7 @@ def test_what_one_body_saves_the_other_loads(node: Node, saver: str, loader: str
 
 
 @pytest.mark.parametrize("slots", [1, 3, 8])
-def test_what_staging_has_no_room_for_goes_in_pieces(node: Node, slots: int) -> None:
+def test_transfer_larger_than_staging_in_pieces(node: Node, slots: int) -> None:
     (source, from_layout), (target, to_layout) = make(1), make(2)
     with Store.connect(node.socket) as store:
         namespace = store.attach(
@@ -131,7 +133,7 @@ def test_what_staging_has_no_room_for_goes_in_pieces(node: Node, slots: int) -> 
         back.close()
 
 
-def test_an_unknown_device_is_refused_by_name() -> None:
+def test_unknown_device_refused_by_name() -> None:
     check_device("cpu")
     check_device("cuda")
     with pytest.raises(UnknownDevice, match="tpu"):

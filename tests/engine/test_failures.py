@@ -15,40 +15,40 @@ BLOCK = 128
 KNOWN = [prompt(number, 1500) for number in range(6)]
 NEW = [prompt(100 + number, 700) for number in range(8)]
 
-JOINED = """
-side = connector(llm)._scheduler
+CONNECTED = """
+side = connector(llm).coordinator
 before = asked["before"]
-joined = side._link.wait_joined(1, 30)
-while joined is None or joined.count <= before:
-    with side._link._wake:
-        side._link._wake.wait(1)
-    joined = side._link.joined
-answer = joined.count
+session = side.connection.wait_session(1, 30)
+while session is None or session.connects <= before:
+    with side.connection._wake:
+        side.connection._wake.wait(1)
+    session = side.connection.session
+answer = session.connects
 """
 """Waits until the engine's scheduler side has connected once more than `before`."""
 
 WHEN_LOADING = """
 import os, signal
-side = connector(llm)._scheduler
-hold = side._hold
-def strike(live, order):
-    side._hold = hold
-    hold(live, order)
-    side._link.flush(5)
+side = connector(llm).coordinator
+lease = side._lease
+def strike(tracked, order):
+    side._lease = lease
+    lease(tracked, order)
+    side.connection.flush(5)
     for pid, number in asked["signals"]:
         os.kill(pid, number)
-side._hold = strike
+side._lease = strike
 """
 """Sends signals the moment that the next load is ordered, before any rank has begun it."""
 
 DROP_WHEN_LOADING = """
-side = connector(llm)._scheduler
-hold = side._hold
-def drop(live, order):
-    side._hold = hold
-    joined = side._joined
-    joined.store.drop(joined.namespaces[0], [order.keys[asked["block"]]])
-side._hold = drop
+side = connector(llm).coordinator
+lease = side._lease
+def drop(tracked, order):
+    side._lease = lease
+    session = side._shared.session
+    session.store.drop(session.namespaces[0], [order.keys[asked["block"]]])
+side._lease = drop
 """
 """The moment that the next load is ordered, the store loses one of its blocks (and what descends from it)."""
 
@@ -74,7 +74,7 @@ class Told:
         return answer["cached"]
 
     def right_afresh(self, tokens: list[int]) -> int:
-        """The same without what the engine itself remembers."""
+        """As right(), with the engine's own cache emptied before."""
         assert self.engine.ask("reset") is True
         return self.right(tokens)
 
@@ -82,7 +82,7 @@ class Told:
         return self.right(next(self._new))
 
     def connections(self) -> int:
-        count = self.engine.run("j = connector(llm)._scheduler._link.joined; answer = j.count if j else 0")
+        count = self.engine.run("s = connector(llm).coordinator.connection.session; answer = s.connects if s else 0")
         assert isinstance(count, int)
         return count
 
@@ -125,7 +125,7 @@ def test_killed_before_a_load_and_restarted(told: Told) -> None:
     told.right_afresh(KNOWN[1])
     told.new()
     told.node.start()
-    told.engine.run(JOINED, before=before)
+    told.engine.run(CONNECTED, before=before)
     told.new()
     assert told.right_afresh(KNOWN[2]) == FULL  # what lay in memory is there again
 
@@ -138,7 +138,7 @@ def test_killed_while_loading(told: Told) -> None:
     told.new()
     told.node.kill()
     told.node.start()
-    told.engine.run(JOINED, before=before)
+    told.engine.run(CONNECTED, before=before)
     assert told.right_afresh(KNOWN[3]) == FULL
 
 
@@ -150,7 +150,7 @@ def test_hung_while_loading(told: Told) -> None:
     told.right_afresh(KNOWN[4])
     told.node.signal(signal.SIGCONT)
     told.new()
-    assert told.engine.run("answer = connector(llm)._scheduler._link.flush(20)")
+    assert told.engine.run("answer = connector(llm).coordinator.connection.flush(20)")
     assert told.right_afresh(KNOWN[5]) == FULL
 
 
@@ -185,7 +185,7 @@ def late_once(name):
 late_once("connect")
 late_once("publish")
 """
-"""As on a host that has other things to do: the first of these calls goes unanswered."""
+"""A busy host: the first of these calls goes unanswered."""
 
 
 def test_a_node_that_is_slow_to_answer_is_waited_for(small: Path, right: dict[str, list[int]], node: Node) -> None:
@@ -203,7 +203,7 @@ def test_no_node_at_all(small: Path, right: dict[str, list[int]], tmp_path: Path
             told = Told(engine, node, right)
             assert told.right(KNOWN[0]) == 0
             node.start()
-            engine.run(JOINED, before=0)
+            engine.run(CONNECTED, before=0)
             told.right_afresh(KNOWN[1])
             told.right_afresh(KNOWN[1])
             assert told.right_afresh(KNOWN[1]) == FULL

@@ -23,7 +23,7 @@ def test_a_hybrid_model_crosses(hybrid: Path, node: Node) -> None:
         again = second.generate(PROMPTS, max_tokens=16)
         assert [one["tokens"] for one in again] == [one["tokens"] for one in answers]
         assert [one["cached"] for one in again] == [(len(one) - 1) // BLOCK * BLOCK for one in PROMPTS]
-        loaded, mine = second.run("answer = connector(llm)._scheduler.noted"), second.ask("pages")
+        loaded, mine = second.run("answer = connector(llm).coordinator.noted"), second.ask("pages")
         assert {name[-2:] for name in loaded} == {"/0", "/1"}
         assert [name for name in loaded if name in mine and mine[name] != pages[name]] == []
         # A load that fails names the request, since pages of groups are not told apart by number.

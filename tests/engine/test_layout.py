@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cistern.vllm.layout import Layout, UnknownLayout, group_layout  # noqa: E402
+from cistern.engine.layout import Layout, UnknownLayout, group_layout  # noqa: E402
 
 L, B, H, N, C = 3, 7, 2, 4, 5  # layers, blocks, heads, tokens of a block, content of a token
 
@@ -66,7 +66,7 @@ def test_each_order_of_axes(order: str, fragments: int) -> None:
 
 
 @pytest.mark.parametrize("order", ["LBHNC", "LBNHC", "LHBNC", "BLHNC"])
-def test_how_many_pages_there_are_is_not_what_they_are(order: str) -> None:
+def test_page_count_not_part_of_the_text(order: str) -> None:
     names = [f"layer{i}" for i in range(L)]
     few, many = (
         group_layout(names, dict(zip(names, layers(order, blocks), strict=True)), blocks, None) for blocks in (B, 3 * B)
@@ -74,7 +74,7 @@ def test_how_many_pages_there_are_is_not_what_they_are(order: str) -> None:
     assert few.text == many.text
 
 
-def test_different_orders_are_different() -> None:
+def test_other_axis_order_other_text() -> None:
     names = [f"layer{i}" for i in range(L)]
     texts = {
         group_layout(names, dict(zip(names, layers(order), strict=True)), B, None).text
@@ -110,7 +110,7 @@ def test_kernel_blocks_of_k_and_v_apart() -> None:
     check_pages(layout, [cache], [[cache[kv, 2 * b + i] for kv in (0, 1) for i in (0, 1)] for b in range(B)])
 
 
-def test_padded_pages_move_without_their_padding() -> None:
+def test_padded_pages_without_their_padding() -> None:
     page = H * N * C
     raw = torch.arange(B * (page + 6), dtype=torch.float32)
     cache = torch.as_strided(raw, (B, H, N, C), (page + 6, N * C, C, 1))
@@ -135,7 +135,7 @@ def test_packed_layers_of_different_sizes_in_one_block() -> None:
     check_pages(layout, caches, [[cache[b] for cache in caches] for b in range(B)])
 
 
-def test_groups_that_alias_the_same_bytes_are_each_their_own() -> None:
+def test_groups_over_the_same_bytes_each_their_own() -> None:
     raw = torch.arange(B * H * N * C, dtype=torch.float32)
     one, other = raw.view(B, H, N, C), raw.view(B, N, H, C)
     first = group_layout(["a"], {"a": one}, B, None)
@@ -143,7 +143,7 @@ def test_groups_that_alias_the_same_bytes_are_each_their_own() -> None:
     assert first.fragments == second.fragments and first.text != second.text
 
 
-def test_a_layer_that_reads_anothers_kv_is_there_once() -> None:
+def test_layer_reading_anothers_kv_counted_once() -> None:
     cache = torch.arange(B * H * N * C, dtype=torch.float32).view(B, H, N, C)
     layout = group_layout(["a", "b"], {"a": cache, "b": cache}, B, None)
     assert layout.page_bytes == H * N * C * 4
@@ -173,7 +173,7 @@ def test_scales_in_a_tensor_of_their_own() -> None:
         ("no tensor", "neither"),
     ],
 )
-def test_what_is_not_known_is_refused(tensor: object, why: str) -> None:
+def test_unknown_tensor_refused(tensor: object, why: str) -> None:
     with pytest.raises(UnknownLayout, match=why):
         group_layout(["a"], {"a": tensor}, 7, None)  # type: ignore[dict-item]
 
@@ -183,7 +183,7 @@ def test_too_few_pages_to_tell_k_and_v_from_blocks() -> None:
         group_layout(["a"], {"a": torch.zeros(2, 2, 3)}, 2, None)
 
 
-def test_layers_that_overlap_without_being_the_same_are_refused() -> None:
+def test_partly_overlapping_layers_refused() -> None:
     raw = torch.zeros(B * 20)
     one = raw.as_strided((B, 12), (20, 1))
     other = raw.as_strided((B, 12), (20, 1), 8)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import TARGET, WATCHDOG_S, Engine, Node, prompt, stored, transfer_config
+from harness import NAMESPACE, WATCHDOG_S, Engine, Node, prompt, stored, transfer_config
 from test_races import ABORTS, ANSWER, BLOCKS, PAGE, REQUESTS, SLOW
 
 BLOCK = 128
@@ -44,11 +44,11 @@ side.save = note
 STRIKE_WHEN_LOADING = """
 import os, signal
 start = side._start_load
-def strike(crew, running, order):
+def strike(transfers, running, order):
     side._start_load = start
     if side._rank == 1:
         os.kill({pid}, signal.SIGKILL)
-    start(crew, running, order)
+    start(transfers, running, order)
 side._start_load = strike
 """
 """The second rank kills the node when it begins its next load; the first may have its part by then, or not."""
@@ -108,8 +108,8 @@ def test_ranks_share_and_survive_their_node(small: Path, node: Node, parallel: d
 
 @PARALLEL
 def test_pages_reused_while_ranks_copy_them(small: Path, parallel: dict[str, Any]) -> None:
-    """As test_races.py has it for one rank. Compared with what the same ranks save with time and room for all. One page
-    is on its way at a time, for long: ranks that share two cores compute hardly faster than they copy."""
+    """The test of test_races.py with two ranks: compared with blocks that the same ranks save with time and room for
+    all. One page is on its way at a time, for long: ranks that share two cores compute hardly faster than they copy."""
     import numpy as np
 
     found = []
@@ -132,7 +132,7 @@ def test_pages_reused_while_ranks_copy_them(small: Path, parallel: dict[str, Any
                     assert alone["tokens"] == tokens
                 node.wait_blocks(len(found[0]))
             keys = {bytes.fromhex(key) for key in engine.on_ranks("answer = side.noted")[0]}
-            namespace = engine.on_ranks(TARGET)[0]
+            namespace = engine.on_ranks(NAMESPACE)[0]
             engine.close()  # and all that it saves is published, or never
             found.append(stored(node, keys=sorted(keys), **namespace))
     there, right_ones = found

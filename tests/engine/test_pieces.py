@@ -15,23 +15,28 @@ from types import SimpleNamespace
 import pytest
 
 from cistern import MatchRun
-from cistern.vllm import cpus, identity, keys, options, tiers, versions
-from cistern.vllm.pace import Pace
+from cistern.engine import cpus, files, identity, keys, options, tiers
+from cistern.engine.adapters import Adapters
+from cistern.engine.files import UnknownIdentity
+from cistern.engine.pace import Pace
+from cistern.engine.request import Adapter
+from cistern.vllm import identity as vllm_identity
+from cistern.vllm import versions
 
 # ---------------------------------------------------------------------------- options
 
 
-def test_every_option_has_a_default_and_a_help() -> None:
+def test_options_have_default_and_help() -> None:
     assert options.read(None) == options.Options()
     for one in options.fields(options.Options):
         assert one.metadata["help"] and one.metadata["check"](one.name, one.default) == one.default
 
 
-def test_every_option_stands_in_the_manual_with_its_default_and_meaning() -> None:
+def test_options_and_parameters_in_the_manual() -> None:
     manual = (Path(__file__).parents[2] / "docs" / "vllm.md").read_text()
     for one in options.fields(options.Options):
         assert f"| `{one.name}` | `{json.dumps(one.default)}` | {one.metadata['help']} |" in manual
-    for one in options.fields(options.Wishes):
+    for one in options.fields(options.RequestParameters):
         assert f"| `cistern.{one.name}` | `{json.dumps(one.default)}` | {one.metadata['help']} |" in manual
 
 
@@ -48,16 +53,17 @@ def test_every_option_stands_in_the_manual_with_its_default_and_meaning() -> Non
         ({"max_pages_share": 2}, "max_pages_share"),
     ],
 )
-def test_a_wrong_option_is_named_with_its_value(extra: dict[str, object], says: str) -> None:
+def test_wrong_option_named_with_its_value(extra: dict[str, object], says: str) -> None:
     with pytest.raises(options.WrongOption, match=says):
         options.read(extra)
 
 
-def test_foreign_keys_are_ignored_and_a_wrong_wish_means_neither() -> None:
-    assert options.wishes({"do_remote_prefill": True, "ttl_s": 3}) == (options.Wishes(), [])
-    assert options.wishes({"cistern.ttl_s": 3, "cistern.no_load": True})[0] == options.Wishes(no_load=True, ttl_s=3)
-    wish, wrong = options.wishes({"cistern.no_svae": True})
-    assert wish.no_save and wish.no_load and "no_svae" in wrong[0]
+def test_parameters_foreign_ignored_wrong_means_neither() -> None:
+    assert options.read_parameters({"do_remote_prefill": True, "ttl_s": 3}) == (options.RequestParameters(), [])
+    parameters, _ = options.read_parameters({"cistern.ttl_s": 3, "cistern.no_load": True})
+    assert parameters == options.RequestParameters(no_load=True, ttl_s=3)
+    parameters, wrong = options.read_parameters({"cistern.no_svae": True})
+    assert parameters.no_save and parameters.no_load and "no_svae" in wrong[0]
 
 
 @pytest.mark.parametrize(
@@ -72,15 +78,15 @@ def test_foreign_keys_are_ignored_and_a_wrong_wish_means_neither() -> None:
         ({"cistern.priority": 1001}, "whole number from -1000 to 1000"),
     ],
 )
-def test_a_wrong_wish_is_named_with_its_value(params: dict[str, object], says: str) -> None:
-    (text,) = options.wishes(params)[1]
+def test_wrong_parameter_named_with_its_value(params: dict[str, object], says: str) -> None:
+    (text,) = options.read_parameters(params)[1]
     assert says in text
 
 
 # ---------------------------------------------------------------------------- keys
 
 
-def test_a_blocks_key_is_the_hash_at_its_end() -> None:
+def test_key_of_a_block_is_the_hash_at_its_end() -> None:
     hashes = [bytes([i]) * 32 for i in range(11)]
     assert keys.new_keys(hashes, 0, 16, 16) == hashes
     assert keys.new_keys(hashes, 0, 16, 64) == [hashes[3], hashes[7]]
@@ -93,7 +99,7 @@ def test_a_blocks_key_is_the_hash_at_its_end() -> None:
     [("a" * 64, True), ("lora:" + "0" * 64, True), ("b" * 128, True), ("17-image-0", False), ("my-cat.png", False),
      ("A" * 64, False), ("", False), (None, False)],
 )
-def test_only_a_digest_names_an_image(identifier: str | None, good: bool) -> None:
+def test_image_identifier_must_be_a_digest(identifier: str | None, good: bool) -> None:
     assert keys.content_hashed(identifier) is good
 
 
@@ -114,89 +120,89 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_same_weights_elsewhere_are_the_same(model: Path, tmp_path: Path) -> None:
+def test_weights_elsewhere_same_digest(model: Path, tmp_path: Path) -> None:
     other = tmp_path / "another name"
     other.mkdir()
     for file in model.iterdir():
         (other / file.name).write_bytes(file.read_bytes())
     (other / "README.md").write_text("not content")
-    assert identity.weights_digest(model) == identity.weights_digest(other)
+    assert files.weights_digest(model) == files.weights_digest(other)
 
 
 @pytest.mark.parametrize("where", [0, 299_999])
-def test_other_weights_of_the_same_size_and_name_are_others(model: Path, where: int) -> None:
-    before = identity.weights_digest(model)
+def test_other_weights_of_same_size_and_name_other_digest(model: Path, where: int) -> None:
+    before = files.weights_digest(model)
     body = bytearray(300_000)
     body[where] = 1
     write_shard(model / "model.safetensors", bytes(body))
-    assert identity.weights_digest(model) != before
+    assert files.weights_digest(model) != before
 
 
-def test_another_configuration_is_another_model(model: Path) -> None:
-    before = identity.weights_digest(model)
+def test_other_configuration_other_digest(model: Path) -> None:
+    before = files.weights_digest(model)
     (model / "config.json").write_text('{"rope_theta": 2}')
-    assert identity.weights_digest(model) != before
+    assert files.weights_digest(model) != before
 
 
-def test_files_that_changed_after_the_engine_began_are_in_doubt(model: Path) -> None:
+def test_files_changed_after_the_start_unknown(model: Path) -> None:
     changed = (model / "model.safetensors").stat().st_ctime
-    identity.weights_digest(model, changed)
-    with pytest.raises(identity.Doubt, match="changed after"):
-        identity.weights_digest(model, changed - 1)
+    files.weights_digest(model, changed)
+    with pytest.raises(UnknownIdentity, match="changed after"):
+        files.weights_digest(model, changed - 1)
 
 
-def test_no_weights_and_unknown_loaders_are_in_doubt(tmp_path: Path) -> None:
-    with pytest.raises(identity.Doubt, match="no weights"):
-        identity.weights_digest(tmp_path)
-    with pytest.raises(identity.Doubt, match="load_format"):
-        identity.weights(str(tmp_path), None, "tensorizer", 0)
-    assert identity.weights("anything", None, "dummy", 7) == "dummy, seed 7"
+def test_no_weights_and_unknown_loader_unknown(tmp_path: Path) -> None:
+    with pytest.raises(UnknownIdentity, match="no weights"):
+        files.weights_digest(tmp_path)
+    with pytest.raises(UnknownIdentity, match="load_format"):
+        vllm_identity.weights(str(tmp_path), None, "tensorizer", 0)
+    assert vllm_identity.weights("anything", None, "dummy", 7) == "dummy, seed 7"
 
 
 def test_this_process_began_before_now(model: Path) -> None:
-    assert identity.process_began() < (model / "config.json").stat().st_ctime + 2
+    assert files.process_began() < (model / "config.json").stat().st_ctime + 2
 
 
-def adapter(folder: Path, body: bytes) -> None:
+def write_adapter(folder: Path, body: bytes) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "adapter_config.json").write_text("{}")
     write_shard(folder / "adapter_model.safetensors", body)
 
 
-def test_an_adapter_replaced_in_place_is_in_doubt_until_reloaded(tmp_path: Path) -> None:
-    known = identity.Adapters()
-    adapter(tmp_path / "a", b"one")
-    first = known.digest("a", 1, str(tmp_path / "a"), reload=False)
-    assert known.digest("a", 1, str(tmp_path / "a"), reload=False) == first
-    adapter(tmp_path / "a", b"two")
-    with pytest.raises(identity.Doubt, match="changed since"):
-        known.digest("a", 1, str(tmp_path / "a"), reload=False)
-    second = known.digest("a", 1, str(tmp_path / "a"), reload=True)
+def test_adapter_replaced_in_place_unknown_until_reloaded(tmp_path: Path) -> None:
+    known = Adapters()
+    write_adapter(tmp_path / "a", b"one")
+    first = known.digest(Adapter("a", 1, str(tmp_path / "a"), False))
+    assert known.digest(Adapter("a", 1, str(tmp_path / "a"), False)) == first
+    write_adapter(tmp_path / "a", b"two")
+    with pytest.raises(UnknownIdentity, match="changed since"):
+        known.digest(Adapter("a", 1, str(tmp_path / "a"), False))
+    second = known.digest(Adapter("a", 1, str(tmp_path / "a"), True))
     assert second != first
-    assert known.digest("a", 1, str(tmp_path / "a"), reload=False) == second
+    assert known.digest(Adapter("a", 1, str(tmp_path / "a"), False)) == second
 
 
-def test_an_adapters_number_with_another_place_is_in_doubt_until_reloaded(tmp_path: Path) -> None:
-    known = identity.Adapters()
-    adapter(tmp_path / "a", b"one")
-    adapter(tmp_path / "b", b"two")
-    first = known.digest("a", 1, str(tmp_path / "a"), reload=False)
-    with pytest.raises(identity.Doubt, match="number 1"):
-        known.digest("a", 1, str(tmp_path / "b"), reload=False)
-    assert known.digest("a", 1, str(tmp_path / "a"), reload=False) == first
-    assert known.digest("a", 1, str(tmp_path / "b"), reload=True) != first
+def test_adapter_number_with_other_place_unknown_until_reloaded(tmp_path: Path) -> None:
+    known = Adapters()
+    write_adapter(tmp_path / "a", b"one")
+    write_adapter(tmp_path / "b", b"two")
+    first = known.digest(Adapter("a", 1, str(tmp_path / "a"), False))
+    with pytest.raises(UnknownIdentity, match="number 1"):
+        known.digest(Adapter("a", 1, str(tmp_path / "b"), False))
+    assert known.digest(Adapter("a", 1, str(tmp_path / "a"), False)) == first
+    assert known.digest(Adapter("a", 1, str(tmp_path / "b"), True)) != first
 
 
-def test_a_configurations_name_and_place_are_not_content() -> None:
+def test_configuration_digest_without_name_and_place() -> None:
     one = {"rope": {"b": 2, "a": 1}, "_name_or_path": "x", "transformers_version": "1"}
     other = {"_name_or_path": "y", "rope": {"a": 1, "b": 2}, "transformers_version": "2"}
     assert identity.digest_of(one) == identity.digest_of(other)
     assert identity.digest_of(one) != identity.digest_of({"rope": {"a": 1, "b": 3}})
 
 
-def test_the_hash_seed_and_scheme_are_told() -> None:
+def test_hash_fields_have_seed_and_scheme() -> None:
     def told(*given: object) -> dict[str, str]:
-        return dict(identity.hash_fields(*given))  # type: ignore[arg-type]
+        return dict(vllm_identity.hash_fields(*given))  # type: ignore[arg-type]
 
     assert told("sha256", b"a", 16, 16, 32) != told("sha256", b"b", 16, 16, 32)
     assert "pickle" in told("sha256", b"a", 16, 16, 32)["hash_scheme"]
@@ -207,7 +213,7 @@ def test_the_hash_seed_and_scheme_are_told() -> None:
 # ---------------------------------------------------------------------------- versions, pace, node
 
 
-def test_an_unknown_version_is_refused_unless_allowed() -> None:
+def test_unknown_version_refused_unless_allowed() -> None:
     for version in ("0.30.0", "0.31.0", "0.32.0", "0.32.1", "0.32.0.post1"):
         versions.check(version, False)
     for version in ("0.33.0", "1.0", "0.3.2", "dev"):
@@ -216,7 +222,7 @@ def test_an_unknown_version_is_refused_unless_allowed() -> None:
         versions.check(version, True)
 
 
-def test_a_load_is_worth_it_where_it_is_sooner_than_computing() -> None:
+def test_load_worth_it_when_sooner_than_computing() -> None:
     pace = Pace(load_bytes_per_s=1e9)
     assert pace.worth(128, 1 << 30)  # nothing measured yet
     pace.step(1000, 1.0)
@@ -226,24 +232,24 @@ def test_a_load_is_worth_it_where_it_is_sooner_than_computing() -> None:
     assert not pace.worth(1000, 1)
 
 
-def test_a_load_reaches_to_the_ends_of_runs_and_waits_for_those_below_memory() -> None:
+def test_load_ends_at_runs_with_wait_for_lower_tiers() -> None:
     runs = [
         MatchRun(4, "memory", 0), MatchRun(3, "flash", 200_000), MatchRun(2, "memory", 0), MatchRun(1, "flash", 100_000)
     ]
-    assert tiers.reaches(runs, 0) == [(10, pytest.approx(0.3)), (9, 0.2), (7, 0.2), (4, 0.0)]
-    assert tiers.reaches(runs, 4) == [(10, pytest.approx(0.3)), (9, 0.2), (7, 0.2)]
-    assert tiers.reaches(runs, 7) == [(10, 0.1), (9, 0.0)]
-    assert tiers.reaches(runs, 10) == tiers.reaches([], 0) == []
+    assert tiers.load_ends(runs, 0) == [(10, pytest.approx(0.3)), (9, 0.2), (7, 0.2), (4, 0.0)]
+    assert tiers.load_ends(runs, 4) == [(10, pytest.approx(0.3)), (9, 0.2), (7, 0.2)]
+    assert tiers.load_ends(runs, 7) == [(10, 0.1), (9, 0.0)]
+    assert tiers.load_ends(runs, 10) == tiers.load_ends([], 0) == []
 
 
-def test_a_load_is_said_to_come_from_the_lowest_tier_that_it_touches() -> None:
+def test_lowest_tier_of_a_load() -> None:
     runs = [MatchRun(4, "memory", 0), MatchRun(3, "flash", 200_000), MatchRun(2, "memory", 0)]
-    assert tiers.lowest(runs, 0, 4) == tiers.lowest(runs, 7, 9) == tiers.lowest([], 0, 4) == "memory"
-    assert tiers.lowest(runs, 0, 5) == tiers.lowest(runs, 6, 9) == tiers.lowest(runs, 4, 7) == "flash"
+    assert tiers.lowest_tier(runs, 0, 4) == tiers.lowest_tier(runs, 7, 9) == tiers.lowest_tier([], 0, 4) == "memory"
+    assert tiers.lowest_tier(runs, 0, 5) == tiers.lowest_tier(runs, 6, 9) == tiers.lowest_tier(runs, 4, 7) == "flash"
 
 
-def test_a_node_is_started_with_what_the_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cistern.vllm import node
+def test_node_command_of_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cistern.engine import node
 
     monkeypatch.setattr(node, "cisternd_path", lambda: "/bin/cisternd")
     chosen = options.read({"memory": "2GiB", "linger_s": 5, "socket": "/tmp/s"})
@@ -253,7 +259,7 @@ def test_a_node_is_started_with_what_the_options_say(monkeypatch: pytest.MonkeyP
     assert str(os.geteuid()) in str(node.socket_path(options.Options()))
 
 
-def test_engine_fields_do_not_know_how_the_engine_schedules() -> None:
+def test_engine_fields_without_scheduling() -> None:
     """Attributes that a schedule or a compiler is made of are not even read."""
 
     class Fenced(SimpleNamespace):
@@ -273,10 +279,10 @@ def test_engine_fields_do_not_know_how_the_engine_schedules() -> None:
         speculative_config=None,
     )
     groups = Fenced(kv_cache_groups=[], kv_cache_layout="LBHNC")
-    fields, doubt = identity.engine_fields(config, groups, "0.32.0")
-    assert doubt == "" and dict(fields.items)["weights"] == "dummy, seed 1"
+    fields, unknown = vllm_identity.engine_fields(config, groups, "0.32.0")
+    assert unknown == "" and dict(fields.items)["weights"] == "dummy, seed 1"
     model.seed = 2
-    assert identity.engine_fields(config, groups, "0.32.0")[0] != fields
+    assert vllm_identity.engine_fields(config, groups, "0.32.0")[0] != fields
 
 
 def _where_a_thread_runs(answer: Connection) -> None:
@@ -292,7 +298,7 @@ def _where_a_thread_runs(answer: Connection) -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this process has one CPU")
-def test_a_thread_that_copies_is_not_bound_to_the_core_that_computes() -> None:
+def test_copying_thread_not_bound_to_the_computing_core() -> None:
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_where_a_thread_runs, args=(there,))
     process.start()
@@ -303,7 +309,7 @@ def test_a_thread_that_copies_is_not_bound_to_the_core_that_computes() -> None:
     assert main == {min(os.sched_getaffinity(0))}
 
 
-def test_who_steps_an_engine_is_told_by_who_calls() -> None:
+def test_engine_stepped_by_its_caller_known_by_the_stack() -> None:
     class InprocClient:  # vLLM's, by its name
         def get_output(self) -> bool:
             return versions.stepped_by_caller()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan alone, on plain values: each test is one way in which a connector gives silent wrong output."""
+"""The plan alone, on plain values: each test is a way in which a connector could give silent wrong output."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from cistern.vllm.orders import LoadReport, SaveOrder, SaveReport
-from cistern.vllm.plan import Effects, Limits, Plan, Tracked
+from cistern.engine.orders import LoadReport, SaveOrder, SaveReport
+from cistern.engine.plan import Effects, Limits, Plan, PlannedRequest
 
 SIZE = 4
 
@@ -21,8 +21,8 @@ def make(ranks: int = 1, per: tuple[int, ...] = (1,), max_pages: int = 1000, **m
     return Plan(Limits(ranks=ranks, block_tokens=SIZE, pages_per_block=per, max_pages=max_pages, **more))  # type: ignore[arg-type]
 
 
-def begin(plan: Plan, name: str = "r", blocks: int = 8, first: int = 0, **more: object) -> Tracked:
-    request = Tracked(id=name, namespace=0, **more)  # type: ignore[arg-type]
+def begin(plan: Plan, name: str = "r", blocks: int = 8, first: int = 0, **more: object) -> PlannedRequest:
+    request = PlannedRequest(id=name, namespace=0, **more)  # type: ignore[arg-type]
     request.keys += [key(first + i) for i in range(blocks)]
     plan.begin(request)
     return request
@@ -48,7 +48,7 @@ def all_ranks(plan: Plan, order: SaveOrder, blocks: int | None = None) -> list[S
         (0, 0, 0, 16, 20, 0),  # preempted: nothing is computed any more
     ],
 )
-def test_only_confirmed_and_computed_tokens_count(
+def test_frontier_of_confirmed_and_computed_tokens(
     computed: int, scheduled: int, placeholders: int, prompt: int, tokens: int, frontier: int
 ) -> None:
     assert frontier == make().frontier(
@@ -56,7 +56,7 @@ def test_only_confirmed_and_computed_tokens_count(
     )
 
 
-def test_a_block_is_ordered_once_and_whole() -> None:
+def test_block_ordered_once_and_whole() -> None:
     plan = make()
     begin(plan)
     (order,) = plan.save(1, [("r", 11, ([5, 6, 7, 8],))])
@@ -74,14 +74,14 @@ def test_speculation_leaves_the_last_block_out() -> None:
     assert plan.external_tokens("r", found=4, computed_tokens=0, total_tokens=100) == 3 * SIZE
 
 
-def test_only_the_prompt_where_asked() -> None:
+def test_save_limit_orders_the_prompt_only() -> None:
     plan = make()
     begin(plan, save_limit_tokens=9)
     (order,) = plan.save(1, [("r", 32, ([*range(1, 9)],))])
     assert len(order.keys) == 2
 
 
-def test_the_null_page_is_never_read() -> None:
+def test_block_with_null_page_not_read() -> None:
     plan = make(per=(1, 2))
     begin(plan)
     (order,) = plan.save(1, [("r", 12, ([1, 2, 3], [0, 0, 0, 14, 15, 16]))])
@@ -90,7 +90,7 @@ def test_the_null_page_is_never_read() -> None:
     assert sorted(plan.referenced(order.id)) == [1, 2, 3, 15, 16]
 
 
-def test_another_request_does_not_save_what_is_on_its_way() -> None:
+def test_block_on_its_way_not_saved_by_another_request() -> None:
     plan = make()
     begin(plan, "a")
     begin(plan, "b")
@@ -99,7 +99,7 @@ def test_another_request_does_not_save_what_is_on_its_way() -> None:
     assert order.keys == [key(2)] and order.parent == key(1)
 
 
-def test_under_pressure_the_leaf_most_go_first() -> None:
+def test_page_bound_leaves_out_the_leaf_most() -> None:
     plan = make(max_pages=5)
     begin(plan, "a", first=0)
     begin(plan, "b", first=100)
@@ -112,7 +112,7 @@ def test_under_pressure_the_leaf_most_go_first() -> None:
     assert plan.save(2, [("a", 32, ([*range(1, 9)],))])[0].first_block == 3
 
 
-def test_under_pressure_a_higher_priority_goes_first() -> None:
+def test_page_bound_takes_higher_priority_first() -> None:
     plan = make(max_pages=5)
     begin(plan, "low", first=0, priority=-1)
     begin(plan, "usual", first=100)
@@ -123,7 +123,7 @@ def test_under_pressure_a_higher_priority_goes_first() -> None:
     assert [(order.keys[0], len(order.keys)) for order in orders] == [(key(204), 4), (key(100), 1)]
 
 
-def test_a_conversation_is_on_its_way_until_its_last_save_ends() -> None:
+def test_conversation_saving_until_its_last_save_ends() -> None:
     plan = make()
     begin(plan, conversation="talk")
     (order,) = plan.save(1, [("r", 8, ([5, 6],))])
@@ -137,7 +137,7 @@ def test_a_conversation_is_on_its_way_until_its_last_save_ends() -> None:
 # ---------------------------------------------------------------------------- when it may be seen
 
 
-def test_published_only_after_the_step_and_every_rank() -> None:
+def test_published_after_the_step_and_every_rank() -> None:
     plan = make(ranks=2)
     begin(plan)
     (order,) = plan.save(1, [("r", 8, ([1, 2],))])
@@ -148,10 +148,10 @@ def test_published_only_after_the_step_and_every_rank() -> None:
     effects = plan.report([2], [second], [])
     assert [(job.order.id, count) for job, count in effects.publish] == [(order.id, 2)]
     assert sorted(effects.release) == [1, 2] and not effects.abandon
-    assert plan.held_pages == 0
+    assert plan.referenced_pages == 0
 
 
-def test_what_one_rank_could_not_write_is_dropped_by_all() -> None:
+def test_block_one_rank_could_not_write_abandoned_by_all() -> None:
     plan = make(ranks=2)
     request = begin(plan)
     (order,) = plan.save(1, [("r", 16, ([1, 2, 3, 4],))])
@@ -161,7 +161,7 @@ def test_what_one_rank_could_not_write_is_dropped_by_all() -> None:
     assert request.stopped and not plan.wants("r", 32)  # its descendants would wait for a parent in vain
 
 
-def test_kv_computed_on_a_failed_load_is_not_seen() -> None:
+def test_save_computed_on_failed_load_abandoned() -> None:
     plan = make()
     request = begin(plan)
     (one,) = plan.save(1, [("r", 8, ([1, 2],))])
@@ -175,7 +175,7 @@ def test_kv_computed_on_a_failed_load_is_not_seen() -> None:
     assert [count for _, count in plan.report([3], all_ranks(plan, again), []).publish] == [2]
 
 
-def test_a_failed_load_elsewhere_leaves_confirmed_work_alone() -> None:
+def test_failed_load_elsewhere_keeps_confirmed_saves() -> None:
     plan = make()
     begin(plan)
     (one,) = plan.save(1, [("r", 8, ([1, 2],))])
@@ -184,12 +184,12 @@ def test_a_failed_load_elsewhere_leaves_confirmed_work_alone() -> None:
     assert [count for _, count in effects.publish] == [2]
 
 
-def test_pages_stay_referenced_when_the_request_is_gone() -> None:
+def test_pages_of_ended_request_stay_referenced() -> None:
     plan = make()
     begin(plan)
     (order,) = plan.save(1, [("r", 8, ([1, 2],))])
     plan.end("r")
-    assert plan.held_pages == 2
+    assert plan.referenced_pages == 2
     assert sorted(plan.report([1], all_ranks(plan, order), []).release) == [1, 2]
 
 
@@ -204,14 +204,14 @@ def test_reset_publishes_nothing_and_keeps_references() -> None:
     assert not effects.publish and effects.abandon and sorted(effects.release) == [1, 2]
 
 
-def test_at_the_end_only_confirmed_work_is_published() -> None:
+def test_finish_publishes_confirmed_saves_only() -> None:
     plan = make()
     begin(plan, "a")
     begin(plan, "b", first=50)
     plan.save(1, [("a", 4, ([1],))])
     plan.report([1], [], [])
     plan.save(2, [("b", 4, ([2],))])
-    effects = plan.give_up_lost()
+    effects = plan.finish()
     assert [job.request for job, _ in effects.publish] == ["a"]
     assert len(effects.abandon) == 1 and sorted(effects.release) == [1, 2]
 
@@ -219,7 +219,7 @@ def test_at_the_end_only_confirmed_work_is_published() -> None:
 # ---------------------------------------------------------------------------- loads
 
 
-def test_a_hit_leaves_a_token_to_compute() -> None:
+def test_hit_leaves_a_token_to_compute() -> None:
     plan = make()
     begin(plan)
     assert plan.external_tokens("r", found=4, computed_tokens=0, total_tokens=16) == 12
@@ -228,11 +228,11 @@ def test_a_hit_leaves_a_token_to_compute() -> None:
     assert plan.external_tokens("r", found=4, computed_tokens=3, total_tokens=17) == 0
 
 
-def test_a_load_counts_ranks_not_reports() -> None:
+def test_load_ends_with_every_rank_not_every_report() -> None:
     plan = make(ranks=2)
     request = begin(plan)
     order = plan.load("r", 4, 8, ([1, 2, 3],))
-    assert (order.keys, order.pages, order.doomed) == ([key(1), key(2)], [[2, 3]], False)
+    assert (order.keys, order.pages, order.invalid) == ([key(1), key(2)], [[2, 3]], False)
     report = LoadReport(0, order.id, 2)
     assert not plan.report([], [], [report, report]).loaded
     assert request.load == order.id
@@ -240,7 +240,7 @@ def test_a_load_counts_ranks_not_reports() -> None:
     assert ended.order is order and request.load == 0 and request.loaded_tokens == 8
 
 
-def test_a_request_says_where_anything_of_it_was_loaded_from() -> None:
+def test_request_loaded_from_its_lowest_tier() -> None:
     plan = make()
     request = begin(plan)
     for first, where, good, said in (
@@ -251,7 +251,7 @@ def test_a_request_says_where_anything_of_it_was_loaded_from() -> None:
         assert request.loaded_from == said
 
 
-def test_a_failed_load_is_not_tried_again_for_that_request() -> None:
+def test_failed_load_not_repeated_for_its_request() -> None:
     plan = make(ranks=2)
     request = begin(plan)
     plan.found("r", 4)
@@ -262,25 +262,25 @@ def test_a_failed_load_is_not_tried_again_for_that_request() -> None:
     assert plan.wants("r", 8)  # what was bad is computed, and written again
 
 
-def test_nothing_is_saved_of_a_request_that_is_loading() -> None:
+def test_loading_request_not_saved() -> None:
     plan = make()
     begin(plan)
     plan.load("r", 0, 8, ([1, 2],))
     assert not plan.wants("r", 8)
 
 
-def test_room_that_nobody_asked_for_dooms_the_load() -> None:
+def test_load_invalid_for_room_not_asked_for() -> None:
     plan = make()
     begin(plan, blocks=2)
     for first, tokens, pages in ((0, 16, [1, 2, 3, 4]), (2, 4, [1, 2]), (0, 8, [1])):
-        assert plan.load("r", first, tokens, (pages,)).doomed
+        assert plan.load("r", first, tokens, (pages,)).invalid
 
 
 # ---------------------------------------------------------------------------- at random
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_at_random_nothing_is_seen_that_should_not_be(seed: int) -> None:
+def test_random_steps_publish_confirmed_and_written_only(seed: int) -> None:
     """Requests come, grow, end and are preempted; steps come back late; ranks report in any order, twice, partly;
     foreign loads fail. Seen is only what was confirmed and written by all ranks, every reference comes back once,
     and none before all ranks have reported."""
@@ -369,4 +369,4 @@ def test_at_random_nothing_is_seen_that_should_not_be(seed: int) -> None:
     for (number, rank), order in unreported.items():
         written.setdefault(number, {})[rank] = len(order.keys)
         check(plan.report([], [SaveReport(rank, number, len(order.keys))], []))
-    assert plan.saves == 0 and plan.held_pages == 0 and not held
+    assert plan.saves == 0 and plan.referenced_pages == 0 and not held

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness import TARGET, Engine, Node, prompt, stored, transfer_config
+from harness import NAMESPACE, Engine, Node, prompt, stored, transfer_config
 
 PAGE = 262_144
 BLOCKS = 10
@@ -28,16 +28,16 @@ UNREFERENCED = """
 class Careless:
     def __init__(self, pool): self.pool = pool
     def __getattr__(self, name): return getattr(self.pool, name)
-    def touch(self, blocks): pass
-    def free_blocks(self, blocks): pass
-side = connector(llm)._scheduler
+    def reference(self, pages): pass
+    def release(self, pages): pass
+side = connector(llm).coordinator
 side._pool = Careless(side._pool)
 """
 
 
 def differing(small: Path, tmp_path: Path, careless: bool, rate: int = SLOW) -> tuple[int, int, dict[str, int]]:
-    """How many stored blocks were compared, and how many differ from what an engine without a connector and with
-    room for all computes; and what the connector counted."""
+    """Counts of stored blocks that were compared, and of those that differ from the blocks of an engine without a
+    connector and with room for all; and the connector's counters."""
     import numpy as np
 
     with Node() as node:
@@ -49,7 +49,7 @@ def differing(small: Path, tmp_path: Path, careless: bool, rate: int = SLOW) -> 
             if careless:
                 engine.run(UNREFERENCED)
             answers = engine.ask("serve", requests=REQUESTS, aborts=ABORTS, max_tokens=ANSWER)
-            namespace = engine.run("side = connector(llm)._scheduler" + TARGET)
+            namespace = engine.run("side = connector(llm).coordinator" + NAMESPACE)
             counted = engine.ask("counted")
             counted["preemptions"] = engine.run("answer = core(llm).scheduler.noted")
             assert engine.run("answer = core(llm).scheduler.kv_cache_manager.block_pool.get_num_free_blocks()") > 0
@@ -70,13 +70,13 @@ def differing(small: Path, tmp_path: Path, careless: bool, rate: int = SLOW) -> 
     return len(found), wrong, counted
 
 
-def test_pages_reused_while_they_are_copied(small: Path, tmp_path: Path) -> None:
+def test_pages_reused_during_copy_stored_right(small: Path, tmp_path: Path) -> None:
     compared, wrong, counted = differing(small, tmp_path, careless=False)
     assert wrong == 0
     assert compared >= 10 and counted["left_out"] > 0 and counted["preemptions"] > 0
 
 
-def test_without_references_it_shows(small: Path, tmp_path: Path) -> None:
+def test_pages_reused_without_references_found_wrong(small: Path, tmp_path: Path) -> None:
     """The same with a planted bug and a copier that is slower still: the test above can fail."""
     _, wrong, _ = differing(small, tmp_path, careless=True, rate=SLOW // 4)
     assert wrong > 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As users run it: the OpenAI server, two engines on one node that the first of them started, KV events decoded from
+"""The OpenAI server as users run it, two engines on one node that the first of them started, KV events decoded from
 the wire, Prometheus metrics, and MultiConnector with vLLM's example connector beside."""
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def servers(small: Path, tmp_path: Path) -> Iterator[tuple[Server, Server, str, 
 
 
 def wait_for_end(socket: Path) -> None:
-    """Until nobody listens there any more."""
+    """Waits until nobody listens there any more."""
     from cistern import Error, Store
 
     try:

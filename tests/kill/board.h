@@ -79,6 +79,7 @@ struct Compared {
   std::uint64_t lost = 0;             // of them published: evicted, or else a fault
   std::uint64_t dropped = 0;          // misses of what a drop was sent for
   std::uint64_t missed_resident = 0;  // misses of what the last census found and nobody dropped
+  std::uint64_t asked_again = 0;      // blocks that were late, busy or missing at first
 };
 
 // One client's; read by others when it has ended.

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kStandingLeases = 2;
 constexpr int kRequestsBeforeOldMapping = 4;
 constexpr std::uint64_t kBatchBytes = 2u << 20;
-constexpr std::int64_t kWaitUs = 60'000'000;
+constexpr std::int64_t kWaitUs = 300'000'000;
 
 // A bound or a deadline was met, as the API allows: the caller goes without.
 bool GoesWithout(Code code) { return code == Code::kBusy || code == Code::kTooLate || code == Code::kMiss; }
@@ -28,7 +28,7 @@ Result<std::unique_ptr<Session>> OpenSession(const Daemon& daemon) {
   if (!store) return Error(store.error());
   auto session = std::make_unique<Session>(Session{std::move(*store), {}});
   for (std::uint32_t i = 0; i < kSpaces.size(); ++i) {
-    Result<Namespace> ns = session->store.Attach(SpecOf(i));
+    Result<Namespace> ns = session->store.Attach(SpecOf(i), kWaitUs);
     if (!ns) return Error(ns.error());
     session->spaces.push_back(*ns);
   }
@@ -104,7 +104,9 @@ Status Client::TakeCensus(std::uint64_t round) {
   for (name.space = 0; name.space < kSpaces.size(); ++name.space) {
     for (name.chain = 0; name.chain < board_.chains(name.space); ++name.chain) {
       const std::array<BlockKey, kChainBlocks> keys = KeysOf(name, seed_);
-      Result<MatchResult> match = session_->store.Match(session_->spaces[name.space], keys).Wait();
+      MatchOptions options;
+      options.deadline_us = kWaitUs;
+      Result<MatchResult> match = session_->store.Match(session_->spaces[name.space], keys, options).Wait();
       if (!match) return Status(match.error().code(), Text("at a census: ", match.error().message()));
       board_.resident(name).store(match->blocks);
       counts_.resident += match->blocks;
@@ -172,7 +174,9 @@ Status Client::FindByLease(Session& session, const ChainName& name, Findings& fi
   const std::array<BlockKey, kChainBlocks> keys = KeysOf(name, seed_);
   std::array<BlockRef, kChainBlocks> refs;
   for (std::uint32_t i = 0; i < kChainBlocks; ++i) refs[i].key = keys[i];
-  Result<Lease> lease = session.store.Acquire(session.spaces[name.space], refs).Wait();
+  AcquireOptions options;
+  options.lease_us = kMaxLeaseUs;
+  Result<Lease> lease = session.store.Acquire(session.spaces[name.space], refs, options).Wait();
   if (!lease) return lease.error();
   for (std::uint32_t i = 0; i < kChainBlocks; ++i) {
     const View& view = lease->views()[i];
@@ -182,6 +186,18 @@ Status Client::FindByLease(Session& session, const ChainName& name, Findings& fi
   }
   if (!lease->still_good()) return Status(Code::kMiss, "the lease ended before its time");
   return Status();
+}
+
+Status Client::AskAgain(Session& session, const ChainName& name, std::uint32_t block, Finding& finding) {
+  const BlockKey key = KeysOf(name, seed_)[block];
+  SystemClock clock;
+  const Instant until = clock.Now().PlusUs(kWaitUs);
+  do {
+    finding.status = ReadAndCompare(session, name.space, key, buffer_, &finding.wrong);
+    const Code code = finding.status.code();
+    if (code != Code::kBusy && code != Code::kTooLate) return Status();
+  } while (clock.Now() < until);
+  return Status(finding.status.code(), Text("block ", key.ToHex(), " has no answer for ", kWaitUs, " us"));
 }
 
 Status Client::CompareOwner(Session& session, std::uint32_t owner, bool old, Compared& compared) {
@@ -195,13 +211,18 @@ Status Client::CompareOwner(Session& session, std::uint32_t owner, bool old, Com
       Status all = lease ? FindByLease(session, name, findings) : FindByReads(session, name, findings);
       for (std::uint32_t i = 0; i < kChainBlocks; ++i) {
         if (BlockWord::KnownOf(before[i]) == Known::kUnknown) continue;
-        const Finding& finding = findings[i];
-        const Status& status = all.ok() ? finding.status : all;
+        Finding& finding = findings[i];
+        if (!all.ok()) finding.status = all;
+        const bool dropped = BlockWord::KnownOf(before[i]) >= Known::kDropping;
+        if (!old && !dropped && !finding.status.ok() && GoesWithout(finding.status.code())) {
+          ++compared.asked_again;
+          if (Status status = AskAgain(session, name, i, finding); !status.ok()) return status;
+        }
+        const Status& status = finding.status;
         const bool gone = old && status.code() == Code::kGone;
         if (!status.ok() && !gone && !GoesWithout(status.code())) return status;
         ++compared.blocks;
         if (!status.ok()) {
-          const bool dropped = BlockWord::KnownOf(before[i]) >= Known::kDropping;
           ++(dropped ? compared.dropped : compared.misses);
           compared.lost += board_.word(name, i).StillPublished(before[i]);
           // Nobody drops while all compare.

@@ -53,6 +53,8 @@ class Client {
   using Findings = std::array<Finding, kChainBlocks>;
   Status FindByReads(Session& session, const ChainName& name, Findings& findings);
   Status FindByLease(Session& session, const ChainName& name, Findings& findings);
+  // Only a miss says that a block is not there; a late or busy node is asked until it answers.
+  Status AskAgain(Session& session, const ChainName& name, std::uint32_t block, Finding& finding);
   void CompareStandingViews(std::uint64_t round);
 
   Status DoRequest(Session& session);

@@ -27,7 +27,7 @@ Sighting World::SightingOf(const BlockId& block, const OpenRecord& record) const
 World::Look World::LookAt(const BlockId& block, bool with_body) {
   Look look;
   if (incarnations_[block.ns] == 0) return look;
-  const auto& lengths = realms_[block.ns].spec.groups[block.group].part_bytes;
+  const auto& lengths = trees_[block.ns].spec.groups[block.group].part_bytes;
   ReadCall call{.incarnation = index_.header()->incarnations[slots_[block.ns]], .now_s = 0};
   BlockKey key = KeyOf(block.ns, block.code);
   auto parts = static_cast<std::uint16_t>(lengths.empty() ? 1 : lengths.size());
@@ -51,15 +51,15 @@ World::Look World::LookAt(const BlockId& block, bool with_body) {
   return look;
 }
 
-bool World::Reachable(const BlockId& block, bool* by_flash) {
-  auto above = realms_[block.ns].ParentGroup(block.group);
+bool World::Reachable(const BlockId& block, bool* by_lower_tier) {
+  auto above = trees_[block.ns].ParentGroup(block.group);
   BlockId at = block;
   std::uint64_t born = UINT64_MAX;
-  // A chain that is longer than the tree is deep goes round.
+  // A chain that is longer than the forest is deep goes round.
   for (std::uint32_t depth = 0; depth <= 2 * kMaxDepth; ++depth) {
     Look look = LookAt(at, false);
-    if (look.outcome == ReadOutcome::kMiss && by_flash != nullptr && IsBelow(at)) {
-      *by_flash = true;
+    if (look.outcome == ReadOutcome::kMiss && by_lower_tier != nullptr && InLowerTier(at)) {
+      *by_lower_tier = true;
       if (!above || ParentOf(at.code) == 0) return true;
       at = {block.ns, *above, ParentOf(at.code)};
       continue;
@@ -100,7 +100,7 @@ std::uint64_t World::LeastExpiry(std::uint32_t ns, BlockCode code) {
   std::uint64_t least = 0;
   for (BlockCode other = 1; other < kCodes; ++other) {
     if (other % kTreeBlocks == 0 || !model_.Below(ns, code, other)) continue;
-    for (std::uint16_t group = 0; group < realms_[ns].groups(); ++group) {
+    for (std::uint16_t group = 0; group < trees_[ns].groups(); ++group) {
       if (model_.PutsOf({ns, group, other}).empty()) continue;
       Look look = LookAt({ns, group, other}, false);
       if (look.outcome == ReadOutcome::kHit && look.seen.expiry != 0 &&
@@ -141,13 +141,13 @@ void World::Granted(LeaseNote& lease, const std::vector<BlockId>& blocks, const 
   }
 }
 
-void World::Held(LeaseNote& lease, std::uint32_t ns, const std::vector<BlockCode>& chain) {
-  auto group = realms_[ns].first_full;
+void World::RecordHandle(LeaseNote& lease, std::uint32_t ns, const std::vector<BlockCode>& chain) {
+  auto group = trees_[ns].first_full;
   if (!group) return;
   for (BlockCode code : chain) {
     // What the chain's end hangs below stays, but where it has a copy on flash it need not stay in memory;
     // nor need the end itself be in memory when it is held.
-    if (flash_ && (code != chain.back() || LookAt({ns, *group, code}, false).outcome == ReadOutcome::kMiss))
+    if (has_lower_tier() && (code != chain.back() || LookAt({ns, *group, code}, false).outcome == ReadOutcome::kMiss))
       continue;
     BlockId block{ns, *group, code};
     Look look = LookAt(block, false);
@@ -169,7 +169,7 @@ void World::AddLease(LeasePtr lease) { leases_.push_back(std::move(lease)); }
 
 void World::Disturb(std::uint32_t ns, BlockCode code) {
   // Without a full group there may be blocks whose parent was never here, and a drop ends all of these.
-  if (!realms_[ns].first_full) return DisturbAll(ns);
+  if (!trees_[ns].first_full) return DisturbAll(ns);
   for (LeasePtr& lease : leases_) {
     if (lease->ns != ns || lease->lapsed) continue;
     lease->lapsed = std::ranges::any_of(
@@ -200,7 +200,7 @@ void World::CheckLease(LeaseNote& lease) {
     if (generation == block.generation) continue;
     // What it hangs below was lost with a device, found bad there, or had no room when its region was given
     // up.
-    if (flash_ && (lease.boot != boots_ || lease.cuts != Cuts())) {
+    if (has_lower_tier() && (lease.boot != boots_ || lease.cuts != Cuts())) {
       lease.lapsed = true;
       return;
     }
@@ -224,20 +224,20 @@ void World::CheckLeases() {
 void World::RememberWarm() {
   warm_.clear();
   warm_known_ = true;
-  std::erase_if(warm_below_, [this](const Below& below) { return HarmedAbove(below); });
-  for (std::uint32_t ns = 0; ns < realms_.size(); ++ns) {
+  std::erase_if(warm_lower_, [this](const LowerBlock& below) { return HarmedAbove(below); });
+  for (std::uint32_t ns = 0; ns < trees_.size(); ++ns) {
     for (BlockCode code = 1; code < kCodes; ++code) {
-      for (std::uint16_t group = 0; group < realms_[ns].groups(); ++group) {
+      for (std::uint16_t group = 0; group < trees_[ns].groups(); ++group) {
         BlockId block{ns, group, code};
         if (model_.PutsOf(block).empty()) continue;
         Look look = LookAt(block, false);
         if (look.outcome != ReadOutcome::kHit || look.seen.put == 0) continue;
-        bool by_flash = false;
-        if (!Reachable(block, warm_below_.empty() ? nullptr : &by_flash)) continue;
-        by_flash |= flash_ && PartlyBelow(block);
+        bool by_lower_tier = false;
+        if (!Reachable(block, warm_lower_.empty() ? nullptr : &by_lower_tier)) continue;
+        by_lower_tier |= has_lower_tier() && PartlyInLowerTier(block);
         bool damaged = damage_.Standing(arena_.directory(look.place), sizeof(DirectoryEntry));
         warm_.push_back(
-            {block, look.seen.put, look.place, look.seen.body_bytes, look.seen.expiry, by_flash, damaged});
+            {block, look.seen.put, look.place, look.seen.body_bytes, look.seen.expiry, by_lower_tier, damaged});
       }
     }
   }
@@ -251,8 +251,8 @@ void World::CheckWarm(SimNode& node) {
     Look look = LookAt(warm.block, false);
     if (look.outcome == ReadOutcome::kHit && look.seen.put == warm.put) continue;
     bool excused = Doubtful(warm.block);
-    // As for what lies on flash alone (CheckWarmBelow).
-    if (warm.by_flash) excused |= FlashMayHaveLost(node);
+    // As for what lies on flash alone (CheckWarmLower).
+    if (warm.by_lower_tier) excused |= TierMayHaveLost(node);
     for (const Warm& other : warm_) {
       if (excused || other.block.ns != warm.block.ns) continue;
       if (!model_.Below(warm.block.ns, warm.block.code, other.block.code)) continue;
@@ -267,9 +267,9 @@ void World::CheckWarm(SimNode& node) {
   }
   warm_.clear();
   // And nothing else may come any more of what was under way.
-  for (std::uint32_t ns = 0; ns < realms_.size(); ++ns) {
+  for (std::uint32_t ns = 0; ns < trees_.size(); ++ns) {
     for (BlockCode code = 1; code < kCodes; ++code) {
-      for (std::uint16_t group = 0; group < realms_[ns].groups(); ++group) {
+      for (std::uint16_t group = 0; group < trees_[ns].groups(); ++group) {
         const std::vector<PutNo>& puts = model_.PutsOf({ns, group, code});
         if (puts.empty()) continue;
         Look look = LookAt({ns, group, code}, false);
@@ -278,7 +278,7 @@ void World::CheckWarm(SimNode& node) {
         // rest it is looked at again.
         if (look.outcome == ReadOutcome::kHit) (void)AuditParent({ns, group, code}, look);
         // The media may hold what did not count this time, for a parent that was not found, say, and will.
-        if (flash_) continue;
+        if (has_lower_tier()) continue;
         for (PutNo put : puts) {
           if (look.outcome != ReadOutcome::kHit || look.seen.put != put) model_.Absent(put);
         }
@@ -290,9 +290,9 @@ void World::CheckWarm(SimNode& node) {
 // ---- at rest ---------------------------------------------------------------------------------------------
 
 std::optional<BlockId> World::BlockOf(const SealView& seal) {
-  for (std::uint32_t ns = 0; ns < realms_.size(); ++ns) {
+  for (std::uint32_t ns = 0; ns < trees_.size(); ++ns) {
     if (incarnations_[ns] == 0 || index_.header()->incarnations[slots_[ns]] != seal.incarnation()) continue;
-    if (seal.group() >= realms_[ns].groups()) continue;
+    if (seal.group() >= trees_[ns].groups()) continue;
     for (BlockCode code = 1; code < kCodes; ++code) {
       if (seal.HasKey(KeyOf(ns, code))) return BlockId{ns, seal.group(), code};
     }
@@ -301,13 +301,13 @@ std::optional<BlockId> World::BlockOf(const SealView& seal) {
 }
 
 bool World::AuditParent(const BlockId& block, const Look& look) {
-  auto group = realms_[block.ns].ParentGroup(block.group);
+  auto group = trees_[block.ns].ParentGroup(block.group);
   if (!group || look.seen.parent == 0) return true;
   BlockId parent{block.ns, *group, look.seen.parent};
   Look above = LookAt(parent, false);
   if (above.outcome == ReadOutcome::kMiss) {
-    if (IsBelow(parent)) return true;
-    if (flash_) return false;
+    if (InLowerTier(parent)) return true;
+    if (has_lower_tier()) return false;
     Violation(Text(TextOf(block), " is there at rest and its parent is not"));
   }
   if (above.outcome == ReadOutcome::kHit && above.born >= look.born) {
@@ -379,9 +379,9 @@ bool World::Audit(SimNode& node) {
     Violation(Text(entries, " entries in the index, ", occupancy.records, " records"));
   std::uint64_t whole = 0;
   std::string where;
-  for (std::uint32_t head = 0; head < geometry_.head_count; ++head) {
-    const ChunkHead& chunk = *arena_.head(head);
-    for (std::uint32_t unit = 0; unit < kUnitsPerHead; ++unit) {
+  for (std::uint32_t head = 0; head < geometry_.header_count; ++head) {
+    const ChunkHeader& chunk = *arena_.header(head);
+    for (std::uint32_t unit = 0; unit < kUnitsPerHeader; ++unit) {
       if (chunk.generations[unit] == 0 || chunk.generations[unit] % 2 != 0) continue;
       whole++;
       const DirectoryEntry& entry = chunk.directory[unit];
@@ -389,7 +389,7 @@ bool World::Audit(SimNode& node) {
           Text(" ", head, ":", unit, chunk.carve % 2 == 0 ? "" : "(not carved)", " slot_bytes ",
                chunk.slot_bytes, " part_of ", chunk.part_of, " gen ", chunk.generations[unit], " entry gen ",
                entry.generation, " crc ok ",
-               DirectoryCrc(entry, geometry_.place(head * kHeadSpanBytes + unit * kUnitBytes)) == entry.crc,
+               DirectoryCrc(entry, geometry_.place(head * kHeaderSpanBytes + unit * kUnitBytes)) == entry.crc,
                ", boots ", boots_, " seeds ", node_seeds_, ";");
     }
   }
@@ -399,7 +399,7 @@ bool World::Audit(SimNode& node) {
                    " blocks pass through:", where));
   std::uint64_t used = node.slots().counts().used_slots;
   // Slots that something is read into from below are in use too, until nothing is under way any more.
-  if (used > entries + occupancy.pending && (!flash_ || node.closed()))
+  if (used > entries + occupancy.pending && (!has_lower_tier() || node.closed()))
     Violation(Text(used, " slots are in use for ", entries, " records and ", occupancy.pending, " puts"));
   unsettled_ = settled ? 0 : unsettled_ + 1;
   if (unsettled_ > 200) Violation("blocks are there at rest whose parents are nowhere");

@@ -57,7 +57,7 @@ void Client::OpenSession() {
   engine.sessions++;
   caller_ = {world_.NewSession(), engine.token};
   open_ = 0;
-  known_.assign(world_.realms().size(), {});
+  known_.assign(world_.trees().size(), {});
   leases_.clear();
   touched_.clear();
 }
@@ -122,11 +122,11 @@ bool Client::Attach(std::uint32_t ns) {
   Known& known = known_[ns];
   if (known.attached) return true;
   CallPtr call = MakeCall(Call::Kind::kAttach, ns);
-  call->spec = world_.realm(ns).spec;
+  call->spec = world_.tree(ns).spec;
   World& world = world_;
   call->answered = [&world, ns](Call& answer) {
     if (answer.lost || !answer.status.ok()) return;
-    if (world.realm(ns).gone.contains(answer.incarnation_now)) {
+    if (world.tree(ns).gone.contains(answer.incarnation_now)) {
       Violation(Text("attach to namespace ", ns, " gave incarnation ", answer.incarnation_now,
                      ", which was dropped"));
     }
@@ -141,17 +141,17 @@ BlockCode Client::SomeCode() {
   Random& random = world_.random();
   if (world_.narrow()) return MakeCode(0, 1 + static_cast<std::uint32_t>(random.Below(3)));
   // Small trees, and of them the first more often: clients are to meet.
-  auto tree = static_cast<std::uint32_t>(random.Below(random.Below(kTrees) + 1));
+  auto forest = static_cast<std::uint32_t>(random.Below(random.Below(kTrees) + 1));
   std::uint32_t place = 1;
   auto depth = 1 + random.Below(kMaxDepth);
   for (std::uint64_t i = 1; i < depth; ++i) place = place * 2 + (random.Below(4) == 0 ? 1 : 0);
-  return MakeCode(tree, place);
+  return MakeCode(forest, place);
 }
 
 BlockId Client::SomeBlock() {
   BlockId block;
   block.ns = SomeNamespace();
-  block.group = static_cast<std::uint16_t>(world_.random().Below(world_.realm(block.ns).groups()));
+  block.group = static_cast<std::uint16_t>(world_.random().Below(world_.tree(block.ns).groups()));
   block.code = SomeCode();
   return block;
 }
@@ -187,7 +187,7 @@ void Client::Operate() {
       }
     }
   }
-  if (world_.has_flash() && random.Below(3) == 0) {
+  if (world_.has_lower_tier() && random.Below(3) == 0) {
     return random.Below(3) == 0 ? AcquireSome() : ReadSegments();
   }
   std::uint64_t draw = random.Below(100);
@@ -274,10 +274,10 @@ void Client::Revive() {
   bool found = false;
   for (int tries = 0; tries < 12 && !found; ++tries) {
     below = SomeBlock();
-    auto full = world.realm(below.ns).first_full;
+    auto full = world.tree(below.ns).first_full;
     if (!full || ParentOf(below.code) == 0) continue;
     below.group = *full;
-    found = world.LookAt(below, false).outcome == ReadOutcome::kHit || world.IsBelow(below);
+    found = world.LookAt(below, false).outcome == ReadOutcome::kHit || world.InLowerTier(below);
   }
   if (!found) return PutChain();
   if (!Attach(below.ns)) return;
@@ -295,7 +295,7 @@ void Client::Revive() {
   world.faults().Seen(Fault::kRevive);
   ReadBlock(below, false);
   if (Up() && Attach(below.ns)) MatchChain(below.ns, chain);
-  if (world.has_flash() && Up() && Attach(below.ns)) AcquireChain(below.ns, chain);
+  if (world.has_lower_tier() && Up() && Attach(below.ns)) AcquireChain(below.ns, chain);
 }
 
 }  // namespace cistern::storm

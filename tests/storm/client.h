@@ -82,7 +82,7 @@ class Client {
   BlockId SomeBlock();
   std::uint32_t SomeNamespace() {
     if (world_.narrow()) return 0;
-    return static_cast<std::uint32_t>(world_.random().Below(world_.realms().size()));
+    return static_cast<std::uint32_t>(world_.random().Below(world_.trees().size()));
   }
   Instant SomeDeadline();
   std::span<std::byte> Room(std::size_t bytes);

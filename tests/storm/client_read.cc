@@ -10,7 +10,7 @@ namespace cistern::storm {
 
 std::uint32_t Client::MatchChain(std::uint32_t ns, std::span<const BlockCode> chain) {
   World& world = world_;
-  const Realm& realm = world.realm(ns);
+  const IncarnationTree& tree = world.tree(ns);
   Moment since = world.model().Now();
   ReadCall call = reader_.Begin(known_[ns].slot, world.scheduler().clock().Wall().seconds);
   if (call.incarnation != known_[ns].incarnation) {
@@ -19,11 +19,11 @@ std::uint32_t Client::MatchChain(std::uint32_t ns, std::span<const BlockCode> ch
   }
   std::vector<BlockKey> keys = KeysOf(ns, chain);
   const std::uint64_t reboots = world.reboots();
-  std::uint32_t there = MatchPrefix(reader_, call, keys, realm.match);
+  std::uint32_t there = MatchPrefix(reader_, call, keys, tree.match);
   if (world.reboots() != reboots) return 0;
   world.model().Trace("client ", number_, " matched ", there, " of namespace ", ns, " block ", chain.back(),
                       " since ", since);
-  for (const MatchGroup& group : realm.match) {
+  for (const MatchGroup& group : tree.match) {
     std::uint32_t from =
         group.reach_blocks == 0 || group.reach_blocks > there ? 0 : there - group.reach_blocks;
     for (std::uint32_t i = from; i < there; ++i) {
@@ -40,7 +40,7 @@ void Client::MatchOnce() {
   if (!Attach(ns)) return;
   std::vector<BlockCode> chain = ChainOf(SomeCode());
   std::uint32_t there = MatchChain(ns, chain);
-  if (world_.has_flash() && world_.Chance(60)) there = 0;
+  if (world_.has_lower_tier() && world_.Chance(60)) there = 0;
   if (!Up() || there == chain.size() || !known_[ns].attached) return;
   // The rest is asked of the core.
   CallPtr call = MakeCall(Call::Kind::kMatchRest, ns);
@@ -50,7 +50,7 @@ void Client::MatchOnce() {
   if (!Ask(call) || !call->status.ok()) return;
   if (call->value > chain.size() - there)
     Violation(Text("the core matched ", call->value, " of ", chain.size() - there));
-  auto group = world_.realm(ns).first_full;
+  auto group = world_.tree(ns).first_full;
   for (std::uint64_t i = 0; group && i < call->value; ++i) {
     BlockId block{ns, *group, chain[there + i]};
     if (!world_.model().AnyLegal(block, since))
@@ -61,11 +61,11 @@ void Client::MatchOnce() {
 void Client::ReadChain() {
   std::uint32_t ns = SomeNamespace();
   if (!Attach(ns)) return;
-  const Realm& realm = world_.realm(ns);
+  const IncarnationTree& tree = world_.tree(ns);
   std::vector<BlockCode> chain = ChainOf(SomeCode());
   std::uint32_t there = world_.Chance(80) ? MatchChain(ns, chain) : static_cast<std::uint32_t>(chain.size());
   for (std::uint32_t i = 0; i < there && Up() && known_[ns].attached; ++i) {
-    auto group = static_cast<std::uint16_t>(world_.random().Below(realm.groups()));
+    auto group = static_cast<std::uint16_t>(world_.random().Below(tree.groups()));
     if (world_.Chance(60)) ReadBlock({ns, group, chain[i]}, false);
   }
 }
@@ -78,7 +78,7 @@ void Client::CheckHit(const BlockId& block, const OpenRecord& record, Moment sin
     Violation(Text(TextOf(block), " was read with the stamp of another place or generation"));
   }
   const Put& put = world.model().put(static_cast<PutNo>(seen.put));
-  auto group = world.realm(block.ns).ParentGroup(block.group);
+  auto group = world.tree(block.ns).ParentGroup(block.group);
   if (group && put.parent != 0 && !world.model().AnyLegal({block.ns, *group, put.parent}, put.first_asked)) {
     Violation(Text(TextOf(block), " put ", seen.put, " is visible and its parent never was"));
   }
@@ -90,7 +90,7 @@ void Client::ReadBlock(const BlockId& block, bool whole) {
   world.reads++;
   world.NoteRead(block);
   const std::uint64_t reboots = world.reboots();
-  const Realm& realm = world.realm(block.ns);
+  const IncarnationTree& tree = world.tree(block.ns);
   Moment since = world.model().Now();
   std::uint64_t time_s = world.SureTime();
   ReadCall call = reader_.Begin(known_[block.ns].slot, world.scheduler().clock().Wall().seconds);
@@ -104,7 +104,7 @@ void Client::ReadBlock(const BlockId& block, bool whole) {
   const bool astray = world.IndexDamaged();
   auto found = reader_.Find(call, block.group, key);
   if (!found) return;
-  const auto& lengths = realm.spec.groups[block.group].part_bytes;
+  const auto& lengths = tree.spec.groups[block.group].part_bytes;
   auto parts = static_cast<std::uint16_t>(lengths.empty() ? 1 : lengths.size());
   // All of some parts, or a stretch.
   std::vector<PartRange> ranges;
@@ -136,7 +136,7 @@ ReadOutcome Client::ReadRanges(const BlockId& block, const ReadCall& call, const
                                std::span<const PartRange> asked_ranges, Moment since, std::uint64_t time_s) {
   World& world = world_;
   const std::uint64_t reboots = world.reboots();
-  const auto& lengths = world.realm(block.ns).spec.groups[block.group].part_bytes;
+  const auto& lengths = world.tree(block.ns).spec.groups[block.group].part_bytes;
   const auto parts = static_cast<std::uint16_t>(lengths.empty() ? 1 : lengths.size());
   struct Asked {
     std::uint64_t at;
@@ -190,8 +190,8 @@ void Client::ReadSegments() {
   call->duration_us = kUs[random.Below(std::size(kUs))];
   std::vector<std::pair<BlockId, PartRange>> asked;
   for (const BlockCode code : ChainOf(SomeCode())) {
-    const BlockId block{ns, static_cast<std::uint16_t>(random.Below(world.realm(ns).groups())), code};
-    const auto& lengths = world.realm(ns).spec.groups[block.group].part_bytes;
+    const BlockId block{ns, static_cast<std::uint16_t>(random.Below(world.tree(ns).groups())), code};
+    const auto& lengths = world.tree(ns).spec.groups[block.group].part_bytes;
     const auto part = static_cast<std::uint32_t>(lengths.empty() ? 0 : random.Below(lengths.size()));
     const std::uint64_t length = lengths.empty() ? 300'000 : lengths[part];
     const std::uint64_t from = random.Below(length);
@@ -267,14 +267,14 @@ void Client::ReadSlowly() {
   Random& random = world.random();
   BlockId block = SomeBlock();
   if (!Attach(block.ns)) return;
-  const Realm& realm = world.realm(block.ns);
+  const IncarnationTree& tree = world.tree(block.ns);
   const std::uint64_t reboots = world.reboots();
   Moment since = world.model().Now();
   std::uint64_t time_s = world.SureTime();
   ReadCall call = reader_.Begin(known_[block.ns].slot, world.scheduler().clock().Wall().seconds);
   if (call.incarnation != known_[block.ns].incarnation) return;
   BlockKey key = KeyOf(block.ns, block.code);
-  const auto& lengths = realm.spec.groups[block.group].part_bytes;
+  const auto& lengths = tree.spec.groups[block.group].part_bytes;
   auto parts = static_cast<std::uint16_t>(lengths.empty() ? 1 : lengths.size());
   ReadOutcome opened = reader_.Open(call, {key, block.group, parts}, nullptr, *record_);
   if (opened != ReadOutcome::kHit || world.reboots() != reboots) return;
@@ -330,17 +330,17 @@ void Client::AcquireChain(std::uint32_t ns, const std::vector<BlockCode>& chain)
   World& world = world_;
   std::uint32_t there = MatchChain(ns, chain);
   // What is not in memory may lie below.
-  if (world.has_flash() && world.Chance(80)) there = static_cast<std::uint32_t>(chain.size());
+  if (world.has_lower_tier() && world.Chance(80)) there = static_cast<std::uint32_t>(chain.size());
   if (there == 0 || !Up() || !known_[ns].attached) return;
   CallPtr call = MakeCall(Call::Kind::kAcquire, ns);
-  if (world.has_flash()) {
+  if (world.has_lower_tier()) {
     if (world.Chance(80)) call->deadline = world.scheduler().clock().Now().PlusUs(1'000'000);
     if (world.Chance(10)) call->worth_us = static_cast<std::int64_t>(world.random().Below(1000));
   }
   std::vector<BlockId> blocks;
   for (std::uint32_t i = 0; i < there; ++i) {
     if (!world.Chance(60)) continue;
-    auto group = static_cast<std::uint16_t>(world.random().Below(world.realm(ns).groups()));
+    auto group = static_cast<std::uint16_t>(world.random().Below(world.tree(ns).groups()));
     blocks.push_back({ns, group, chain[i]});
     call->names.push_back({KeyOf(ns, chain[i]), group});
   }
@@ -358,7 +358,7 @@ void Client::AcquireChain(std::uint32_t ns, const std::vector<BlockCode>& chain)
   };
   if (!Ask(call)) return;
   if (lease->id != 0) leases_.push_back(lease);
-  for (std::size_t i = 0; world.has_flash() && i < lease->blocks.size(); ++i) {
+  for (std::size_t i = 0; world.has_lower_tier() && i < lease->blocks.size(); ++i) {
     if (!Up() || !known_[ns].attached) return;
     if (world.Chance(30)) ReadBlock(lease->blocks[i].block, true);
   }
@@ -381,7 +381,7 @@ void Client::HoldChain() {
     if (answer.lost || !answer.status.ok()) return;
     lease->id = answer.value;
     lease->latest_deadline = world.scheduler().clock().Now().PlusUs(answer.duration_us);
-    world.Held(*lease, ns, chain);
+    world.RecordHandle(*lease, ns, chain);
     world.AddLease(lease);
   };
   if (!Ask(call)) return;

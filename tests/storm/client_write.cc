@@ -15,7 +15,7 @@ void Client::PutChain() {
   Engine& engine = world.engine(engine_number_);
   std::uint32_t ns = SomeNamespace();
   if (!Attach(ns)) return;
-  const Realm& realm = world.realm(ns);
+  const IncarnationTree& tree = world.tree(ns);
   std::vector<BlockCode> chain = ChainOf(SomeCode());
   std::uint32_t there = MatchChain(ns, chain);
   if (!Up()) return;
@@ -28,7 +28,7 @@ void Client::PutChain() {
   bool share = random.Below(4) == 0;
   std::vector<std::pair<PutNo, std::uint32_t>> parts;
   for (std::uint32_t i = there; i < end; ++i) {
-    for (std::uint16_t group = 0; group < realm.groups(); ++group) {
+    for (std::uint16_t group = 0; group < tree.groups(); ++group) {
       PutNo put = world.MakePut({ns, group, chain[i]}, engine, ParentOf(chain[i]), ttl_s, held);
       for (std::uint32_t part = 0; part < world.model().put(put).parts.size(); ++part) {
         if (share && random.Below(3) == 0) {
@@ -49,9 +49,9 @@ void Client::PutChain() {
   }
 }
 
-// A block whose parent is none of its own chain: another tree's, its own child, itself.
+// A block whose parent is none of its own chain: another forest's, its own child, itself.
 void Client::PutOdd() {
-  auto ns = static_cast<std::uint32_t>(world_.realms().size() - 1);
+  auto ns = static_cast<std::uint32_t>(world_.trees().size() - 1);
   if (!Attach(ns)) return;
   BlockId block{ns, 0, SomeCode()};
   BlockCode parent = SomeCode();

@@ -19,8 +19,8 @@ inline constexpr std::uint32_t kTreeBlocks = 32;
 inline constexpr std::uint32_t kCodes = kTrees * kTreeBlocks;
 inline constexpr std::uint32_t kMaxDepth = 5;
 
-constexpr BlockCode MakeCode(std::uint32_t tree, std::uint32_t place) {
-  return static_cast<BlockCode>(tree * kTreeBlocks + place);
+constexpr BlockCode MakeCode(std::uint32_t forest, std::uint32_t place) {
+  return static_cast<BlockCode>(forest * kTreeBlocks + place);
 }
 // 0: none, a chain's first block.
 constexpr BlockCode ParentOf(BlockCode code) {

@@ -16,11 +16,18 @@ std::string_view FaultName(Fault kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
+bool Suffers(TierKind tier, Fault kind) {
+  if (static_cast<std::size_t>(kind) < kMemoryFaultKinds) return true;
+  if (tier != TierKind::kSimulated) return tier == TierKind::kFlash;
+  return kind != Fault::kShortIo && kind != Fault::kHang && kind != Fault::kLostFlush;
+}
+
 bool Faults::Wants(Fault kind) const {
+  if (!Suffers(tier_, kind)) return false;
   // Up to its fair share and a little more, which is what the others lack where one kind does not come.
-  if (!flash_)
-    return Index(kind) < kMemoryFaultKinds &&
-           counts_[Index(kind)].seen <= 1 + total_ / (kMemoryFaultKinds - 1);
+  if (tier_ == TierKind::kMemory) return counts_[Index(kind)].seen <= 1 + total_ / (kMemoryFaultKinds - 1);
+  if (tier_ == TierKind::kSimulated)
+    return counts_[Index(kind)].seen <= 1 + total_ / (Index(kind) < kMemoryFaultKinds ? 36 : 14);
   if (kind == Fault::kFlipMedia) return rots_ && counts_[Index(kind)].seen <= 1 + total_ / 8;
   return counts_[Index(kind)].seen <= 1 + total_ / (Index(kind) < kMemoryFaultKinds ? 36 : 17);
 }

@@ -29,10 +29,10 @@ enum class Fault : std::uint8_t {
   kRevive,        // a dropped key is put again under its living descendants
   kJournal,       // torn tail, lost unsynced writes, EIO
   kRecarve,       // memory changes slot size under readers and writers
-  // From here on in worlds with flash below memory.
+  // From here on in worlds with a lower tier.
   kKill,       // SIGKILL of the node: the disk goes on, and what was on its way to and from it may land later
   kReboot,     // memory is gone, and of the disk what was not durable
-  kTorn,       // power lost under writes to flash: torn, out of order, lost
+  kTorn,       // power lost under writes to the tier: torn, out of order, lost
   kReadError,  // EIO
   kWriteError,  // EIO of a write or a flush
   kShortIo,
@@ -40,7 +40,7 @@ enum class Fault : std::uint8_t {
   kLostFlush,  // a flush that did nothing, and a power cut after it
   kFlipMedia,  // of a record, a table, a header, the superblock; or the end of a write never came to them
   kFlipRead,   // on the way; the medium is right
-  kNoSpace,
+  kNoSpace,    // or no budget
   kTakeOut,    // a device taken out by hand
   kElsewhere,  // a read gives what lies at another place
 };
@@ -48,6 +48,13 @@ inline constexpr std::size_t kMemoryFaultKinds = 15;
 inline constexpr std::size_t kFaultKinds = 28;
 
 std::string_view FaultName(Fault kind);
+
+// What stands below memory.
+enum class TierKind : std::uint8_t { kMemory, kFlash, kSimulated };
+inline constexpr std::size_t kTierKinds = 3;
+
+// Whether a world with such a tier can suffer it.
+bool Suffers(TierKind tier, Fault kind);
 
 class Faults {
  public:
@@ -63,10 +70,10 @@ class Faults {
   const Count& operator[](Fault kind) const { return counts_[Index(kind)]; }
   std::uint64_t total() const { return total_; }
 
-  // With kinds that only flash can suffer, which then come more often than the others. Where media rot they
-  // do so for those too where they do not.
-  void set_flash(bool rots) {
-    flash_ = true;
+  // With kinds that only a lower tier can suffer, which then come more often than the others; flips of media
+  // where these rot.
+  void set_tier(TierKind tier, bool rots) {
+    tier_ = tier;
     rots_ = rots;
   }
   // Whether this kind is due: kinds that are behind the others come more often, so that each gets its share.
@@ -78,7 +85,8 @@ class Faults {
   static std::size_t Index(Fault kind) { return static_cast<std::size_t>(kind); }
   std::array<Count, kFaultKinds> counts_{};
   std::uint64_t total_ = 0;
-  bool flash_ = false, rots_ = false;
+  TierKind tier_ = TierKind::kMemory;
+  bool rots_ = false;
 };
 
 // Bits that were changed in shared memory and have not been overwritten since.

@@ -18,10 +18,10 @@ void World::Inject() {
       Fault::kFlipSeal,      Fault::kFlipIndex,     Fault::kFlipIndex,    Fault::kFlipIndex,
       Fault::kFlipDirectory, Fault::kFlipDirectory, Fault::kFlipDirectory};
   if (node() != nullptr && random().Below(40) == 0) node()->WantIdle();
-  if (flash_) {
+  if (has_lower_tier()) {
     TendDevices();
     // The rarer ones have more to wait for.
-    static constexpr Fault kBelow[] = {
+    static constexpr Fault kOfLowerTier[] = {
         Fault::kKill,      Fault::kKill,       Fault::kReboot,    Fault::kReboot,     Fault::kTorn,
         Fault::kTorn,      Fault::kReadError,  Fault::kHang,      Fault::kHang,       Fault::kHang,
         Fault::kLostFlush, Fault::kLostFlush,  Fault::kNoSpace,   Fault::kFlipRead,   Fault::kFlipMedia,
@@ -30,8 +30,8 @@ void World::Inject() {
         Fault::kLostFlush, Fault::kNoSpace,    Fault::kElsewhere, Fault::kElsewhere,  Fault::kElsewhere,
         Fault::kReadError, Fault::kFlipRead,   Fault::kShortIo,   Fault::kElsewhere,  Fault::kLostFlush};
     for (int tries = 0; tries < 10; ++tries) {
-      Fault kind = kBelow[random().Below(std::size(kBelow))];
-      if (faults_.Wants(kind) && InjectBelow(kind)) return;
+      Fault kind = kOfLowerTier[random().Below(std::size(kOfLowerTier))];
+      if (faults_.Wants(kind) && InjectLowerTier(kind)) return;
     }
   }
   for (int tries = 0; tries < 6; ++tries) {
@@ -106,7 +106,7 @@ bool World::KillSome(Fault kind, bool anyhow) {
     // Mostly in the middle of something, also while it starts.
     if (last.under_way() == 0 && !last.midway() && last.serving()) return false;
     if (!last.midway() && random().Below(4) != 0) return false;
-    if (flash_ && !last.serving() && random().Below(6) != 0) return false;
+    if (has_lower_tier() && !last.serving() && random().Below(6) != 0) return false;
   }
   if (faults_.Wants(kind)) {
     faults_.Injected(kind);
@@ -120,14 +120,20 @@ void World::KillNode(Death death) {
   static constexpr std::string_view kNames[] = {"killed", "without power", "rebooted"};
   model_.Trace("node ", kNames[static_cast<std::size_t>(death)]);
   // One that died while it started has taken nothing away.
-  if (nodes_.back()->serving()) warm_below_.clear();
+  if (nodes_.back()->serving()) warm_lower_.clear();
   if (nodes_.back()->surveyed() && told_exact_) {
-    std::ranges::copy_if(told_, std::back_inserter(warm_below_),
-                         [](const Below& below) { return below.state == Below::State::kThere; });
+    // Of flash a power cut may take what was acknowledged; of the simulated media it takes nothing, and where
+    // memory goes too, what hangs below nothing of it stays.
+    std::ranges::copy_if(told_, std::back_inserter(warm_lower_), [this, death](const LowerBlock& lower) {
+      return lower.state == LowerBlock::State::kThere && (death != Death::kReboot || OnlyInLowerTier(lower));
+    });
     clean_start_ = random().Below(4) != 0;
-    if (clean_start_) due_ = {};
-    model_.Trace("survey: ", warm_below_.size(), " of ", told_.size(), " lie on flash");
+    if (clean_start_) deadlines_ = {};
+    model_.Trace("survey: ", warm_lower_.size(), " of ", told_.size(), " lie in the lower tier");
   }
+  const bool torn = WritesUnderWay();
+  media_.Stop();
+  media_unknown_ = media_.id() != media_known_;
   LateIo late = nodes_.back()->Kill(death != Death::kKill);
   if (death == Death::kKill) {
     // The journal's descriptor holds the lock of its directory as the devices' do theirs.
@@ -140,7 +146,7 @@ void World::KillNode(Death death) {
   } else {
     late_.clear();
     power_was_cut_ = true;
-    if (!unsynced_.empty() && faults_.Wants(Fault::kTorn)) {
+    if (torn && faults_.Wants(Fault::kTorn)) {
       faults_.Injected(Fault::kTorn);
       faults_.Seen(Fault::kTorn);
     }
@@ -175,8 +181,8 @@ void World::KillNode(Death death) {
 std::optional<World::Somewhere> World::SomeRecord() {
   for (int tries = 0; tries < 40; ++tries) {
     BlockId block;
-    block.ns = static_cast<std::uint32_t>(random().Below(realms_.size()));
-    block.group = static_cast<std::uint16_t>(random().Below(realms_[block.ns].groups()));
+    block.ns = static_cast<std::uint32_t>(random().Below(trees_.size()));
+    block.group = static_cast<std::uint16_t>(random().Below(trees_[block.ns].groups()));
     block.code = MakeCode(static_cast<std::uint32_t>(random().Below(random().Below(kTrees) + 1)),
                           1 + static_cast<std::uint32_t>(random().Below(kTreeBlocks - 1)));
     if (model_.PutsOf(block).empty()) continue;

@@ -12,7 +12,7 @@ constexpr std::uint32_t kGroups = 8;
 }  // namespace
 
 std::string TextOf(const BlockId& block) {
-  return Text("namespace ", block.ns, " group ", block.group, " tree ", block.code / kTreeBlocks, " block ",
+  return Text("namespace ", block.ns, " group ", block.group, " forest ", block.code / kTreeBlocks, " block ",
               block.code % kTreeBlocks);
 }
 
@@ -98,7 +98,7 @@ void Model::Dropped(std::uint32_t ns, BlockCode code, Moment asked) {
   for (PutNo number = 1; number < puts_.size(); ++number) {
     const Put& put = puts_[number];
     if (put.block.ns != ns) continue;
-    // Certain only where nobody said otherwise: by the block itself, or all the way up by its tree.
+    // Certain only where nobody said otherwise: by the block itself, or all the way up by its forest.
     bool below = put.block.code == code;
     if (!below && put.parent == code) below = true;
     if (!below && !odd_parents_[ns]) below = Below(ns, put.block.code, code);

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import filecmp
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -120,13 +119,11 @@ def copy_sources() -> None:
 
 def build(jobs: int) -> Path:
     """The storm of the copy as it is now."""
-    environment = dict(os.environ)
-    environment.setdefault("CCACHE_DIR", str(ROOT / ".cache" / "ccache"))
     where = TREE / "build" / "release"
     steps = [["cmake", "--preset", "release"]] if not (where / "build.ninja").exists() else []
     steps.append(["ninja", "-C", str(where), f"-j{jobs}", "bin/storm"])
     for step in steps:
-        run = subprocess.run(step, cwd=TREE, env=environment, capture_output=True, text=True, check=False)
+        run = subprocess.run(step, cwd=TREE, capture_output=True, text=True, check=False)
         if run.returncode != 0:
             raise Trouble(f"{' '.join(step)} failed:\n{(run.stdout + run.stderr)[-4000:]}")
     return where / "bin" / "storm"

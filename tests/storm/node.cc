@@ -81,14 +81,25 @@ void SimNode::Main() {
                           around_.index, *movers_,           *journal_,     around_.log};
   if (around_.flash) {
     parts.open_tier = [this](std::uint64_t journal, std::vector<std::uint64_t> known) {
-      return Tier::Open({*loop_, around_.log, [this] { return random_.Next(); }}, *around_.flash, journal,
+      return OpenFlash({*loop_, around_.log, [this] { return random_.Next(); }}, *around_.flash, journal,
                         std::move(known));
+    };
+  }
+  if (around_.simulated) {
+    parts.open_tier = [this](std::uint64_t journal, std::vector<std::uint64_t> known) {
+      return OpenSimulated(journal, std::move(known));
     };
   }
   store_ = std::make_unique<BlockStore>(parts, around_.options);
   tasks_ = std::make_unique<TaskGroup>(executor());
   Serve();
   TearDown();
+}
+
+Task<Result<std::unique_ptr<Tier>>> SimNode::OpenSimulated(std::uint64_t journal,
+                                                           std::vector<std::uint64_t> known) {
+  co_return std::make_unique<SimulatedTier>(
+      SimulatedTier::Parts{executor(), around_.media, random_.Next()}, *around_.simulated, journal, known);
 }
 
 void SimNode::Serve() {
@@ -108,7 +119,7 @@ void SimNode::Serve() {
     if (!RunTask(store_->Close())) return;
     gone_ = true;
   } else {
-    if (around_.flash && !Survey()) return;
+    if (has_lower_tier() && !Survey()) return;
     core_->stores().DrainAll();
     if (!core_->dead()) around_.recovered(*this);
     serving_ = true;
@@ -137,9 +148,9 @@ void SimNode::Serve() {
         continue;
       }
       if (core_->dead()) break;
-      if (around_.flash && !Survey()) break;
+      if (has_lower_tier() && !Survey()) break;
       // That took its time, in which something may have come to an end.
-      const bool more_now = around_.flash && store_->Tick();
+      const bool more_now = has_lower_tier() && store_->Tick();
       if (core_->dead()) break;
       core_->stores().DrainAll();
       if (more_now || !around_.idle(*this)) {
@@ -148,7 +159,7 @@ void SimNode::Serve() {
         continue;
       }
       want_idle_ = false;
-      if (gone_ && around_.flash) {
+      if (gone_ && has_lower_tier()) {
         // Nothing is under way any more when it ends in order: what is in use then is too much.
         gone_ = false;
         if (!RunTask(store_->Close())) break;
@@ -170,6 +181,7 @@ void SimNode::Serve() {
 
 // What the dead process would still have asked for never reaches the disk.
 void SimNode::Abandon() {
+  if (store_ != nullptr) store_->Abandon();
   (void)loop_->Kill([](const void*, std::size_t) { return false; });
   movers_->Abandon();
   tasks_->Drop();
@@ -188,17 +200,17 @@ bool SimNode::RunTask(Task<void> task) {
 }
 
 bool SimNode::Survey() {
-  std::vector<Below> blocks = around_.doubts(*this);
-  if (!RunTask(AskBelow(blocks))) return false;
+  std::vector<LowerBlock> blocks = around_.doubts(*this);
+  if (!RunTask(AskLowerTier(blocks))) return false;
   around_.told(*this, std::move(blocks));
   return true;
 }
 
-// By an offer that no device can keep: what lies below is refused as too late, what is nowhere is a miss.
-Task<void> SimNode::AskBelow(std::vector<Below>& blocks) {
+// An offer that no tier can keep: what lies in the lower tier is refused as too late, what is nowhere is a miss.
+Task<void> SimNode::AskLowerTier(std::vector<LowerBlock>& blocks) {
   constexpr std::size_t kAtOnce = 4;
   for (std::size_t i = 0; i < blocks.size();) {
-    std::vector<BlockStore::BlockName> names;
+    std::vector<BlockName> names;
     std::size_t end = i;
     while (end < blocks.size() && end - i < kAtOnce && blocks[end].slot == blocks[i].slot) {
       names.push_back({blocks[end].key, blocks[end].group});
@@ -211,7 +223,7 @@ Task<void> SimNode::AskBelow(std::vector<Below>& blocks) {
       for (std::size_t k = 0; k < grant->views.size(); ++k) {
         const ViewGrant& view = grant->views[k];
         const bool out = view.code == Code::kTooLate && view.ready_in_us == Tier::kNever;
-        blocks[i + k].state = view.code == Code::kMiss || out ? Below::State::kGone : Below::State::kThere;
+        blocks[i + k].state = view.code == Code::kMiss || out ? LowerBlock::State::kGone : LowerBlock::State::kThere;
       }
       if (grant->lease != 0) (void)store_->Release(nobody, grant->lease);
     }
@@ -328,6 +340,16 @@ Task<void> SimNode::Handle(CallPtr call) {
   Answer(call);
 }
 
+Task<void> SimNode::BringBack(Call& call) {
+  if (around_.flash) {
+    call.status = co_await flash().BringBack(call.spec.name);
+    co_return;
+  }
+  call.status = simulated().BringBack();
+  // As the node does it, so that a restart believes what will be on it.
+  if (call.status.ok()) call.status = co_await journal_->PutDevices(simulated().media_ids());
+}
+
 Task<void> SimNode::Do(Call& call) {
   BlockStore& store = *store_;
   using Kind = Call::Kind;
@@ -397,11 +419,17 @@ Task<void> SimNode::Do(Call& call) {
       call.incarnation_now = dropped->second;
       break;
     }
-    case Kind::kTakeOut: call.status = store.tier()->TakeOut(call.spec.name); break;
-    case Kind::kBringBack: call.status = co_await store.tier()->BringBack(call.spec.name); break;
+    case Kind::kTakeOut:
+      if (around_.flash) {
+        call.status = flash().TakeOut(call.spec.name);
+      } else {
+        simulated().TakeOut();
+      }
+      break;
+    case Kind::kBringBack: co_await BringBack(call); break;
     case Kind::kReportBad: call.status = co_await store.ReportBad(call.slot, call.names); break;
     case Kind::kSessionEnded:
-      // As the door does: at once, and again when what it had under way has ended.
+      // As the server does: at once, and again when what it had under way has ended.
       co_await store.SessionEnded(call.caller, call.last_of_owner);
       while (std::ranges::any_of(open_, [&call](const CallPtr& other) {
         return other.get() != &call && other->caller.session == call.caller.session;

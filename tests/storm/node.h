@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A node of the storm: the product's journal, slots and block store on the simulated loop, in the same shared
-// memory as its predecessor, with movers that are actors. What the door does for real sessions, calls do
+// memory as its predecessor, with movers that are actors. What the server does for real sessions, calls do
 // here.
 #pragma once
 
@@ -14,13 +14,14 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/task_group.h"
-#include "flash/tier.h"
+#include "flash/flash_tier.h"
 #include "io/simulated_loop.h"
 #include "memory/movers.h"
 #include "memory/slots.h"
 #include "sim_words.h"
 #include "store/block_store.h"
-#include "store/journal.h"
+#include "tier/simulated_tier.h"
+#include "catalog/journal.h"
 
 namespace cistern::storm {
 
@@ -56,7 +57,7 @@ struct Call {
   Instant deadline = Instant::Never();
   NamespaceSpec spec;
   std::vector<BlockKey> keys;
-  std::vector<BlockStore::BlockName> names;
+  std::vector<BlockName> names;
   std::vector<PartWrite> parts;
   std::vector<PutId> puts;
   std::int64_t duration_us = 0;
@@ -106,8 +107,8 @@ class SimMovers final : public Movers {
   Actor* core_ = nullptr;
 };
 
-// A block that may lie below memory.
-struct Below {
+// A block that may lie in the lower tier.
+struct LowerBlock {
   std::uint32_t ns = 0;
   std::uint16_t group = 0;
   std::uint16_t code = 0;
@@ -125,17 +126,20 @@ class SimNode {
     Logger& log;
     ArenaSpace arena;
     IndexSpace index;
-    BlockStoreOptions options;
+    StoreOptions options;
+    // The lower tier: one of them, or none.
     std::optional<FlashOptions> flash;
+    std::optional<SimulatedTierOptions> simulated;
+    SimulatedMedia& media;
     std::uint64_t seed;
     std::uint32_t movers;
     // Called on the core, between two steps.
     std::function<void(SimNode&)> recovered;  // before any call is taken
-    // No call is under way. False where what goes on below memory has to settle first: to be called again.
+    // No call is under way. False where the lower tier's traffic has to settle first: to be called again.
     std::function<bool(SimNode&)> idle;
     // Of blocks that are not in memory, to be asked for before the two above, and what came of it.
-    std::function<std::vector<Below>(SimNode&)> doubts;
-    std::function<void(SimNode&, std::vector<Below>)> told;
+    std::function<std::vector<LowerBlock>(SimNode&)> doubts;
+    std::function<void(SimNode&, std::vector<LowerBlock>)> told;
     std::function<void(SimNode&, std::uint64_t wall_s)> ticked;
   };
 
@@ -149,7 +153,7 @@ class SimNode {
   // Asks where blocks are that are not in memory, tells it, and stops; to be killed then.
   void WantSurvey() { want_survey_ = true; }
   bool surveyed() const { return surveyed_; }
-  // Nothing goes on any more between memory and flash.
+  // Nothing goes on any more between memory and the lower tier.
   bool closed() const { return closed_; }
   // Ends in order when it is idle.
   void End() { ending_ = true; }
@@ -165,6 +169,8 @@ class SimNode {
 
   Executor& executor() { return loop_->executor(); }
   BlockStore& store() { return *store_; }
+  FlashTier& flash() { return static_cast<FlashTier&>(*store_->tier()); }
+  SimulatedTier& simulated() { return static_cast<SimulatedTier&>(*store_->tier()); }
   Slots& slots() { return *slots_; }
   Journal& journal() { return *journal_; }
   Actor* core() { return core_; }
@@ -180,8 +186,11 @@ class SimNode {
   // False: killed meanwhile.
   bool RunTask(Task<void> task);
   void Abandon();
+  bool has_lower_tier() const { return around_.flash || around_.simulated; }
+  Task<Result<std::unique_ptr<Tier>>> OpenSimulated(std::uint64_t journal, std::vector<std::uint64_t> known);
+  Task<void> BringBack(Call& call);
   bool Survey();
-  Task<void> AskBelow(std::vector<Below>& blocks);
+  Task<void> AskLowerTier(std::vector<LowerBlock>& blocks);
   Task<void> Handle(CallPtr call);
   Task<void> Do(Call& call);
   void Answer(CallPtr call);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// storm [--faults N] [--first S | --seed S] [--jobs J] [--json]: runs seeds one after the other, each a world
+// storm [--faults N] [--first S | --seed S] [--tier T] [--jobs J] [--json]: runs seeds one after the other, each a world
 // of its own, until N faults were seen; which seeds those are depends on N, S and J alone. A run that breaks
 // a promise prints the line that replays it alone.
 #include <poll.h>
@@ -8,12 +8,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/format.h"
@@ -28,7 +32,7 @@ struct Told {
   std::uint64_t seed = 0;  // the run under way
   std::uint64_t runs = 0, operations = 0, reads = 0, hits = 0, words = 0;
   Faults faults;
-  Faults below;  // those of worlds with flash, which are among the others too
+  std::array<Faults, kTierKinds> of_tier;  // the same, of worlds with each tier
   char violation[1000] = {};
 };
 
@@ -43,17 +47,32 @@ struct Arguments {
   std::uint64_t jobs = 2;
   std::uint64_t seconds = 0;
   bool json = false, trace = false;
+  std::optional<TierKind> tier;  // none: the seed's
 };
 
-void RunSeed(std::uint64_t seed, SharedBytes& bytes, Logger& log, bool trace, Told& told) {
+constexpr std::array<std::string_view, kTierKinds> kTierNames = {"memory", "flash", "simulated"};
+
+Status ReadTier(std::string_view text, std::optional<TierKind>* tier) {
+  tier->reset();
+  if (text == "mixed") return Status();
+  const auto found = std::ranges::find(kTierNames, text);
+  if (found == kTierNames.end())
+    return Status(Code::kInvalid, Text("--tier is memory, flash, simulated or mixed, not '", text, "'"));
+  *tier = static_cast<TierKind>(found - kTierNames.begin());
+  return Status();
+}
+
+const Faults& Of(const Told& told, TierKind tier) { return told.of_tier[static_cast<std::size_t>(tier)]; }
+
+void RunSeed(std::uint64_t seed, const Arguments& arguments, SharedBytes& bytes, Logger& log, Told& told) {
   told.seed = seed;
   // A run that does not end is killed (SIGPROF) after so much processor time.
   const itimerval limit = {{0, 0}, {kRunSeconds, 0}};
   setitimer(ITIMER_PROF, &limit, nullptr);
-  World world(seed, bytes, log, trace);
+  World world(seed, arguments.tier, bytes, log, arguments.trace);
   world.Run();
   told.faults.Add(world.faults());
-  if (world.has_flash()) told.below.Add(world.faults());
+  told.of_tier[static_cast<std::size_t>(world.tier_kind())].Add(world.faults());
   told.operations += world.operations;
   told.reads += world.reads;
   told.hits += world.hits;
@@ -66,12 +85,12 @@ void RunSeed(std::uint64_t seed, SharedBytes& bytes, Logger& log, bool trace, To
   auto log = Logger::ToStderr(arguments.trace ? LogLevel::kDebug : LogLevel::kOff);
   SharedBytes bytes;
   if (arguments.seed != 0) {
-    RunSeed(arguments.seed, bytes, *log, arguments.trace, told);
+    RunSeed(arguments.seed, arguments, bytes, *log, told);
   } else {
     std::uint64_t share =
         arguments.faults / arguments.jobs + (worker < arguments.faults % arguments.jobs ? 1 : 0);
     for (std::uint64_t seed = arguments.first + worker; told.faults.total() < share; seed += arguments.jobs) {
-      RunSeed(seed, bytes, *log, arguments.trace, told);
+      RunSeed(seed, arguments, bytes, *log, told);
     }
   }
   log.reset();
@@ -106,20 +125,22 @@ void Report(const Told& all, double seconds, bool json) {
     for (std::size_t i = 0; i < kFaultKinds; ++i) {
       auto kind = static_cast<Fault>(i);
       out += Text(i == 0 ? "\"" : ",\"", FaultName(kind), "\":{\"injected\":", all.faults[kind].injected,
-                  ",\"seen\":", all.faults[kind].seen, ",\"tolerated\":", all.faults[kind].seen, "}");
+                  ",\"seen\":", all.faults[kind].seen,
+                  ",\"simulated\":", Of(all, TierKind::kSimulated)[kind].seen, ",\"tolerated\":", all.faults[kind].seen, "}");
     }
     std::printf("%s}}\n", out.c_str());
     return;
   }
-  std::printf("%-16s %10s %10s %10s %8s\n", "fault", "injected", "seen", "tolerated", "share");
-  const std::uint64_t plain = all.faults.total() - all.below.total();
+  std::printf("%-16s %10s %10s %10s %8s %10s\n", "fault", "injected", "seen", "tolerated", "share",
+              "simulated");
+  const Faults& simulated = Of(all, TierKind::kSimulated);
   for (std::size_t i = 0; i < kFaultKinds; ++i) {
     auto kind = static_cast<Fault>(i);
-    std::printf("%-16s %10llu %10llu %10llu %7.1f%%\n", std::string(FaultName(kind)).c_str(),
+    const Faults& own = Of(all, i < kMemoryFaultKinds ? TierKind::kMemory : TierKind::kFlash);
+    std::printf("%-16s %10llu %10llu %10llu %7.1f%% %9.1f%%\n", std::string(FaultName(kind)).c_str(),
                 number(all.faults[kind].injected), number(all.faults[kind].seen),
-                number(all.faults[kind].seen),
-                i < kMemoryFaultKinds ? Share(all.faults[kind].seen - all.below[kind].seen, plain)
-                                      : Share(all.below[kind].seen, all.below.total()));
+                number(all.faults[kind].seen), Share(own[kind].seen, own.total()),
+                Share(simulated[kind].seen, simulated.total()));
   }
   std::printf(
       "%llu faults in %llu runs: %llu operations, %llu reads, %llu hits, all exact; %llu words; %.1f s\n",
@@ -128,20 +149,25 @@ void Report(const Told& all, double seconds, bool json) {
 }
 
 // What is hardly ever tried proves little: each kind has 4 % of what was seen in worlds of its own, those of
-// flash or those without, where there is enough to tell; half of that where there is little.
-bool EveryKindHasItsShare(const Faults& faults, const Faults& below) {
-  if (faults.total() < 10'000) return true;
+// flash or those without, where there is enough to tell; half of that where there is little. So has each kind
+// that only a lower tier suffers, of the worlds with the simulated one.
+bool EveryKindHasItsShare(const Told& all) {
+  if (all.faults.total() < 10'000) return true;
   bool good = true;
+  auto check = [&good](Fault kind, const Faults& faults, std::string_view where) {
+    const unsigned percent = faults.total() < 50'000 ? 2 : 4;
+    if (faults[kind].seen * 100 >= faults.total() * percent) return;
+    std::fprintf(stderr, "FAILED: %s has less than %u %% of the faults seen in worlds with %s\n",
+                 std::string(FaultName(kind)).c_str(), percent, std::string(where).c_str());
+    good = false;
+  };
   for (std::size_t i = 0; i < kFaultKinds; ++i) {
     const auto kind = static_cast<Fault>(i);
-    const bool of_flash = i >= kMemoryFaultKinds;
-    const std::uint64_t seen = of_flash ? below[kind].seen : faults[kind].seen - below[kind].seen;
-    const std::uint64_t all = of_flash ? below.total() : faults.total() - below.total();
-    const unsigned percent = all < 50'000 ? 2 : 4;
-    if (seen * 100 >= all * percent) continue;
-    std::fprintf(stderr, "FAILED: %s has less than %u %% of the faults seen\n",
-                 std::string(FaultName(kind)).c_str(), percent);
-    good = false;
+    const TierKind own = i < kMemoryFaultKinds ? TierKind::kMemory : TierKind::kFlash;
+    check(kind, Of(all, own), kTierNames[static_cast<std::size_t>(own)]);
+    const Faults& simulated = Of(all, TierKind::kSimulated);
+    if (i < kMemoryFaultKinds || !Suffers(TierKind::kSimulated, kind) || simulated.total() < 5'000) continue;
+    check(kind, simulated, kTierNames[static_cast<std::size_t>(TierKind::kSimulated)]);
   }
   return good;
 }
@@ -190,12 +216,14 @@ int Storm(const Arguments& arguments) {
     for (std::uint32_t i = 0; i < jobs; ++i) {
       if (pids[i] != ended || failed || late) continue;
       failed = true;
-      std::fprintf(stderr, "\nFAILED: seed %llu: %s\nreplay: storm --seed %llu\n",
+      const std::string tier =
+          arguments.tier ? Text(" --tier ", kTierNames[static_cast<std::size_t>(*arguments.tier)]) : "";
+      std::fprintf(stderr, "\nFAILED: seed %llu: %s\nreplay: storm --seed %llu%s\n",
                    static_cast<unsigned long long>(told[i].seed),
                    told[i].violation[0] != 0     ? told[i].violation
                    : WTERMSIG(status) == SIGPROF ? "it does not end"
                                                  : Text("signal ", WTERMSIG(status)).c_str(),
-                   static_cast<unsigned long long>(told[i].seed));
+                   static_cast<unsigned long long>(told[i].seed), tier.c_str());
       for (pid_t pid : pids) {
         if (pid != ended) kill(pid, SIGKILL);
       }
@@ -205,7 +233,7 @@ int Storm(const Arguments& arguments) {
   Told all;
   for (std::uint32_t i = 0; i < jobs; ++i) {
     all.faults.Add(told[i].faults);
-    all.below.Add(told[i].below);
+    for (std::size_t k = 0; k < kTierKinds; ++k) all.of_tier[k].Add(told[i].of_tier[k]);
     all.runs += told[i].runs;
     all.operations += told[i].operations;
     all.reads += told[i].reads;
@@ -213,7 +241,7 @@ int Storm(const Arguments& arguments) {
     all.words += told[i].words;
   }
   Report(all, passed(), arguments.json);
-  return late || EveryKindHasItsShare(all.faults, all.below) ? 0 : 1;
+  return late || EveryKindHasItsShare(all) ? 0 : 1;
 }
 
 }  // namespace
@@ -229,13 +257,19 @@ int main(int argc, char** argv) {
   cistern::storm::Arguments arguments;
   cistern::CommandLine line(
       "storm", "Real store, memory and reader code on simulated memory, loop and clock, under faults.",
-      "  storm --faults 10000\n  storm --faults 300000 --first 1000000\n  storm --seed 94");
+      "  storm --faults 10000\n  storm --faults 300000 --first 1000000\n  storm --seed 94\n"
+      "  storm --tier simulated --faults 100000");
   line.Count("--faults", "faults that must have been seen; default: 100000", &arguments.faults, 1,
              1ull << 40);
   line.Count("--seed", "replay one run alone", &arguments.seed, 1, UINT64_MAX);
   line.Count("--first", "the seed to begin with; default: 1", &arguments.first, 1, 1ull << 60);
   line.Count("--jobs", "processes; default: 2", &arguments.jobs, 1, 64);
   line.Count("--seconds", "stop after so long; default: never", &arguments.seconds, 1, 1u << 30);
+  line.Flag("--tier", "TIER",
+            "what stands below memory: memory (nothing), flash, simulated, or mixed (the seed's); default: mixed",
+            [&arguments](std::string_view text) {
+              return cistern::storm::ReadTier(text, &arguments.tier);
+            });
   line.Switch("--trace", "say what happens, on standard error: for --seed", &arguments.trace);
   line.Switch("--json", "the report as one JSON object", &arguments.json);
   if (auto exit = line.Parse(argc, argv)) return *exit;

@@ -23,8 +23,14 @@ constexpr Geometry kLargest{4096, SharedBytes::kMaxHeads};
 
 // Two chunks and more sizes than that: memory changes hands all the time.
 std::uint32_t HeadsOf(std::uint64_t seed) {
-  static constexpr std::uint32_t kHeads[] = {2, 2, 1, 2, 3, 2, 1, 2};
-  return kHeads[SplitMix(seed) % std::size(kHeads)];
+  static constexpr std::uint32_t kHeaders[] = {2, 2, 1, 2, 3, 2, 1, 2};
+  return kHeaders[SplitMix(seed) % std::size(kHeaders)];
+}
+
+// One world in eight has the simulated tier, of the others every second one flash.
+TierKind TierOf(std::uint64_t seed) {
+  if (SplitMix(seed ^ 0x51a7) % 8 == 0) return TierKind::kSimulated;
+  return SplitMix(seed ^ 0xf1a5) % 2 == 0 ? TierKind::kFlash : TierKind::kMemory;
 }
 
 std::byte* Map(std::size_t bytes) {
@@ -64,7 +70,7 @@ void SharedBytes::Clear() {
   madvise(index_, index_bytes_ + kSlotsBoundary, MADV_DONTNEED);
 }
 
-World::World(std::uint64_t seed, SharedBytes& bytes, Logger& log, bool trace)
+World::World(std::uint64_t seed, std::optional<TierKind> tier, SharedBytes& bytes, Logger& log, bool trace)
     : seed_(seed),
       bytes_(bytes),
       clock_({1'700'000'000}),
@@ -82,11 +88,12 @@ World::World(std::uint64_t seed, SharedBytes& bytes, Logger& log, bool trace)
   disk_.set_faults([this](const IoRequest& request, const std::string& path) {
     return path.starts_with("flash") ? AskDevice(request, path) : AskDisk(request);
   });
-  const bool flash = SplitMix(seed ^ 0xf1a5) % 2 == 0;
-  narrow_ = flash && SplitMix(seed ^ 0x0a44) % 4 == 0;
-  MakeRealms(flash);
+  tier_kind_ = tier ? *tier : TierOf(seed);
+  narrow_ = tier_kind_ == TierKind::kFlash && SplitMix(seed ^ 0x0a44) % 4 == 0;
+  MakeTrees();
   MakeOptions();
-  if (flash) MakeFlash();
+  if (tier_kind_ == TierKind::kFlash) MakeFlash();
+  if (tier_kind_ == TierKind::kSimulated) MakeSimulated();
   std::uint32_t engines = 2 + static_cast<std::uint32_t>(random().Below(2));
   for (std::uint32_t i = 0; i < engines; ++i) {
     engines_.push_back(std::make_unique<Engine>());
@@ -103,7 +110,7 @@ void World::FormatMemory() {
   arena_.header()->magic = kArenaMagic;
   arena_.header()->version = kFormatVersion;
   arena_.header()->alignment = geometry_.alignment;
-  arena_.header()->head_count = geometry_.head_count;
+  arena_.header()->header_count = geometry_.header_count;
   index_.header()->magic = kIndexMagic;
   index_.header()->version = kFormatVersion;
   index_.header()->bucket_count = geometry_.bucket_count();
@@ -120,41 +127,42 @@ void World::NewToken(Engine& engine) {
   engine.unfinished.clear();
 }
 
-void World::MakeRealms(bool flash) {
+void World::MakeTrees() {
   Random& random = scheduler_.random();
   static constexpr std::uint64_t kSmall[] = {4096, 8192, 12288, 1000, 5000, 4096 * 7, 20'000};
   auto small = [&] { return kSmall[random.Below(std::size(kSmall))]; };
   auto large = [&] { return random.Below(3) == 0 ? 66'000 + random.Below(100'000) : small(); };
-  realms_.resize(3);
-  for (std::uint32_t ns = 0; ns < realms_.size(); ++ns) {
-    Realm& realm = realms_[ns];
-    realm.spec.name = Text("storm-", ns);
-    realm.spec.fields = {{"model", Text("m", ns)}, {"dtype", "bf16"}};
-    realm.spec.block_tokens = 16;
+  trees_.resize(3);
+  for (std::uint32_t ns = 0; ns < trees_.size(); ++ns) {
+    IncarnationTree& tree = trees_[ns];
+    tree.spec.name = Text("storm-", ns);
+    tree.spec.fields = {{"model", Text("m", ns)}, {"dtype", "bf16"}};
+    tree.spec.block_tokens = 16;
     // Of parts of which one is less than half of the block, for who asks for that alone.
     auto ranks = [&] { return FullGroup({small(), small(), small(), small()}); };
     switch (narrow_ ? 6 : random.Below(6)) {
-      case 6: realm.spec.groups = {FullGroup({8192})}; break;
-      case 0: realm.spec.groups = {flash ? ranks() : FullGroup({small()})}; break;
-      case 1: realm.spec.groups = {FullGroup({small(), large()})}; break;
+      case 6: tree.spec.groups = {FullGroup({8192})}; break;
+      case 0: tree.spec.groups = {has_lower_tier() ? ranks() : FullGroup({small()})}; break;
+      case 1: tree.spec.groups = {FullGroup({small(), large()})}; break;
       case 2:
-        realm.spec.groups = {flash ? ranks() : FullGroup({large()}), WindowGroup("window", 32, {small()})};
+        tree.spec.groups = {has_lower_tier() ? ranks() : FullGroup({large()}),
+                            WindowGroup("window", 32, {small()})};
         break;
-      case 3: realm.spec.groups = {FullGroup({})}; break;
-      case 4: realm.spec.groups = {WindowGroup("window", 48, {small(), small()})}; break;
-      default: realm.spec.groups = {FullGroup({small(), small(), small()}), FullGroup({small()})}; break;
+      case 3: tree.spec.groups = {FullGroup({})}; break;
+      case 4: tree.spec.groups = {WindowGroup("window", 48, {small(), small()})}; break;
+      default: tree.spec.groups = {FullGroup({small(), small(), small()}), FullGroup({small()})}; break;
     }
-    if (realm.spec.groups.size() == 2) realm.spec.groups[1].name = "other";
-    realm.free_length = realm.spec.groups[0].part_bytes.empty();
-    for (std::uint16_t group = 0; group < realm.groups(); ++group) {
-      const GroupSpec& spec = realm.spec.groups[group];
+    if (tree.spec.groups.size() == 2) tree.spec.groups[1].name = "other";
+    tree.free_length = tree.spec.groups[0].part_bytes.empty();
+    for (std::uint16_t group = 0; group < tree.groups(); ++group) {
+      const GroupSpec& spec = tree.spec.groups[group];
       bool full = spec.reach == Reach::kFull;
-      if (full && !realm.first_full) realm.first_full = group;
-      realm.match.push_back({group, full ? 0 : WindowBlocks(spec.window_tokens, realm.spec.block_tokens)});
+      if (full && !tree.first_full) tree.first_full = group;
+      tree.match.push_back({group, full ? 0 : WindowBlocks(spec.window_tokens, tree.spec.block_tokens)});
     }
   }
-  slots_.resize(realms_.size());
-  incarnations_.resize(realms_.size());
+  slots_.resize(trees_.size());
+  incarnations_.resize(trees_.size());
 }
 
 void World::MakeOptions() {
@@ -172,14 +180,14 @@ void World::MakeOptions() {
 }
 
 PutNo World::MakePut(const BlockId& block, Engine& engine, BlockCode parent, std::uint32_t ttl_s, bool held) {
-  const Realm& realm_of = realms_[block.ns];
+  const IncarnationTree& tree = trees_[block.ns];
   Put put;
   put.block = block;
   put.parent = parent;
   put.owner = engine.number;
   put.ttl_s = ttl_s;
   put.held = held;
-  for (std::uint64_t bytes : realm_of.spec.groups[block.group].part_bytes)
+  for (std::uint64_t bytes : tree.spec.groups[block.group].part_bytes)
     put.parts.push_back({.bytes = bytes});
   if (put.parts.empty()) {
     static constexpr std::uint64_t kLengths[] = {4096, 9000, 40'000, 130'000, 400'000, 1'000'000};
@@ -235,12 +243,14 @@ void World::Boot() {
       index_,
       options_,
       flash_,
+      simulated_,
+      media_,
       SplitMix(seed_ + ++node_seeds_),
       1 + static_cast<std::uint32_t>(random().Below(2)),
       [this](SimNode& node) { Recovered(node); },
       [this](SimNode& node) { return Audit(node); },
       [this](SimNode& node) { return Doubts(node); },
-      [this](SimNode& node, std::vector<Below> blocks) { Told(node, std::move(blocks)); },
+      [this](SimNode& node, std::vector<LowerBlock> blocks) { Told(node, std::move(blocks)); },
       [this](SimNode& node, std::uint64_t wall_s) {
         Ticked(wall_s);
         NoteCounters(node);
@@ -254,8 +264,10 @@ void World::Recovered(SimNode& node) {
   boots_++;
   carvings_ = evicted_ = 0;
   CheckWarm(node);
-  if (flash_) CheckWarmBelow(node);
+  if (has_lower_tier()) CheckWarmLower(node);
   warm_known_ = false;
+  media_known_ = media_.id();
+  media_unknown_ = false;
   planned_.reset();
   clean_start_ = false;
   power_was_cut_ = shrunk_ = false;
@@ -265,12 +277,7 @@ void World::Recovered(SimNode& node) {
 
 // Faults that the load does by itself: memory that is full, chunks that change their size.
 void World::NoteCounters(SimNode& node) {
-  if (flash_) {
-    out_.clear();
-    for (const Tier::DeviceState& device : node.store().tier()->devices()) {
-      if (!device.in_service) out_.push_back(device.path);
-    }
-  }
+  if (has_lower_tier()) NoteDevices(node);
   std::uint64_t carvings = node.slots().counts().carvings;
   std::uint64_t evicted = node.store().counters().evicted.value();
   for (; carvings > carvings_ && node.under_way() > 0 && faults_.Wants(Fault::kRecarve); ++carvings_) {
@@ -311,7 +318,7 @@ void World::Drop(Call& call, std::uint32_t ns, std::vector<BlockCode> codes) {
       Disturb(ns, code);
     }
     dropping_.emplace_back(ns, code);
-    model_.Trace("drop of namespace ", ns, " tree ", code / kTreeBlocks, " block ", code % kTreeBlocks,
+    model_.Trace("drop of namespace ", ns, " forest ", code / kTreeBlocks, " block ", code % kTreeBlocks,
                  " asked");
   }
   std::uint64_t incarnation = call.incarnation;
@@ -323,7 +330,7 @@ void World::Drop(Call& call, std::uint32_t ns, std::vector<BlockCode> codes) {
       if (at != dropping_.end()) dropping_.erase(at);
       if (all) {
         model_.NamespaceDropped(ns, asked);
-        realms_[ns].gone.insert(incarnation);
+        trees_[ns].gone.insert(incarnation);
         if (answer.incarnation_now == incarnation) Violation(Text("namespace ", ns, " kept its incarnation"));
         DisturbAll(ns);
       } else {
@@ -339,7 +346,7 @@ void World::Drop(Call& call, std::uint32_t ns, std::vector<BlockCode> codes) {
 // is full, what it found may have been orphans.
 void World::CheckLogged(std::uint32_t ns, const std::vector<BlockCode>& codes, std::uint64_t incarnation,
                         std::uint64_t blocks) {
-  if (blocks == 0 || codes.front() == 0 || !realms_[ns].first_full) return;
+  if (blocks == 0 || codes.front() == 0 || !trees_[ns].first_full) return;
   std::span<const std::byte> journal = disk_.Durable("node/journal");
   bool logged = std::ranges::any_of(codes, [&](BlockCode code) {
     // As in a tombstone's payload: incarnation, length, key.
@@ -430,11 +437,11 @@ void World::Run() {
       LatestTime();
       clock_.AdvanceUs(options_.pending_us + 1'000'000);
     }
-    // What goes on below memory takes more time.
-    next_fault = scheduler_.switches() + (5 + random().Below(60)) * (flash_ ? 16 : 1);
+    // The lower tier's traffic takes more time.
+    next_fault = scheduler_.switches() + (5 + random().Below(60)) * (has_lower_tier() ? 16 : 1);
     LatestTime();
     CheckLeases();
-    if (flash_ && node() != nullptr) CheckAcknowledged();
+    if (has_lower_tier() && node() != nullptr) CheckAcknowledged();
     Inject();
     ending_ = faults_.total() >= kFaultsARun || scheduler_.switches() > kMaxSwitches ||
               operations > kOperationsARun;
@@ -448,7 +455,7 @@ void World::Finish() {
   ending_ = true;
   disk_faulty_ = false;
   faults_wanted_ = 0;
-  due_ = {};
+  deadlines_ = {};
   planned_.reset();
   std::uint64_t began = scheduler_.switches();
   for (auto& client : clients_) client->Die();

@@ -39,7 +39,7 @@ class SharedBytes {
 };
 
 // A namespace as this run has it.
-struct Realm {
+struct IncarnationTree {
   NamespaceSpec spec;
   bool free_length = false;  // the bytes of a block are its put's
   std::vector<MatchGroup> match;
@@ -93,7 +93,8 @@ class Client;
 
 class World {
  public:
-  World(std::uint64_t seed, SharedBytes& bytes, Logger& log, bool trace);
+  // The seed chooses the tier where none is given.
+  World(std::uint64_t seed, std::optional<TierKind> tier, SharedBytes& bytes, Logger& log, bool trace);
   ~World();
 
   // The whole run. Ends the process on a violation.
@@ -109,8 +110,8 @@ class World {
   Faults& faults() { return faults_; }
   Damage& damage() { return damage_; }
   SimWords& sim() { return words_; }
-  const std::vector<Realm>& realms() const { return realms_; }
-  Realm& realm(std::uint32_t ns) { return realms_[ns]; }
+  const std::vector<IncarnationTree>& trees() const { return trees_; }
+  IncarnationTree& tree(std::uint32_t ns) { return trees_[ns]; }
   ArenaView arena() const { return arena_; }
   IndexView index() const { return index_; }
   bool ending() const { return ending_; }
@@ -124,11 +125,12 @@ class World {
   std::uint64_t SureTime() const;
   std::uint64_t LeastTime() const { return ticked_wall_; }
   // By the last survey.
-  bool IsBelow(const BlockId& block) const;
-  bool has_flash() const { return flash_.has_value(); }
+  bool InLowerTier(const BlockId& block) const;
+  TierKind tier_kind() const { return tier_kind_; }
+  bool has_lower_tier() const { return tier_kind_ != TierKind::kMemory; }
   // A few blocks of one size on few regions: what is written often lies where its own namesake lay before.
   bool narrow() const { return narrow_; }
-  // How much was cut, for reasons that no client is told of. With what is on flash a lease may go too.
+  // How much was cut, for reasons that no client is told of. With what is in the lower tier a lease may go too.
   std::uint64_t Cuts();
   std::uint64_t LatestTime();
 
@@ -157,8 +159,8 @@ class World {
   };
   Look LookAt(const BlockId& block, bool with_body);
   // Whether it and all that it hangs below are found, each born after its parent.
-  // `by_flash`, when not null, is set where that takes something that lies below memory.
-  bool Reachable(const BlockId& block, bool* by_flash = nullptr);
+  // `by_lower_tier`, when not null, is set where that takes something that lies in the lower tier alone.
+  bool Reachable(const BlockId& block, bool* by_lower_tier = nullptr);
   Sighting SightingOf(const BlockId& block, const OpenRecord& record) const;
   // Whether damage stands in the record at a place, or in the index entry that led there; in its body alone.
   bool DamagedRecord(Place place, std::uint64_t body_bytes);
@@ -194,7 +196,7 @@ class World {
   }
   void Granted(LeaseNote& lease, const std::vector<BlockId>& blocks, const std::vector<ViewGrant>& views,
                Moment since);
-  void Held(LeaseNote& lease, std::uint32_t ns, const std::vector<BlockCode>& chain);
+  void RecordHandle(LeaseNote& lease, std::uint32_t ns, const std::vector<BlockCode>& chain);
 
  private:
   struct Somewhere {
@@ -202,7 +204,7 @@ class World {
     Place place;
     std::uint64_t body_bytes;
   };
-  void MakeRealms(bool flash);
+  void MakeTrees();
   void MakeOptions();
   void Boot();
   void Recovered(SimNode& node);
@@ -236,28 +238,44 @@ class World {
   std::optional<std::uint64_t> EntryOf(const BlockId& block);
   void CheckSource(const std::byte* from, std::size_t bytes);
 
-  // ---- below memory (below.cc) ----
+  // ---- the lower tier, whichever (lower_tier.cc) ----
+  void MakeLowerOptions();
+  std::vector<std::string> Devices() const;
+  bool InjectLowerTier(Fault kind);
+  bool TakeOutSome();
+  bool WritesUnderWay() const;
+  void NoteDevices(SimNode& node);
+  void CheckAcknowledged();
+  bool OnlyInLowerTier(const LowerBlock& lower);
+
+  // ---- the simulated tier (simulated_media.cc) ----
+  void MakeSimulated();
+  bool TierSuffers(TierFault fault, const Location& location);
+  bool FlipSimulated();
+  void CheckRooms();
+
+  // ---- flash (flash_devices.cc) ----
   void MakeFlash();
   void Resize();
-  bool InjectBelow(Fault kind);
   bool FlipMedia();
   cistern::Fault AskDevice(const IoRequest& request, const std::string& path);
   std::optional<Fault> DueAt(const IoRequest& request);
   void NoteMediaRead(const IoRequest& request, const std::string& path);
   bool MediaDamaged();
-  bool FlashMayHaveLost(SimNode& node);
+  bool TierMayHaveLost(SimNode& node);
   void PlanDeath(Fault kind);
   bool LosesTail(const IoRequest& request, const std::string& path);
   std::optional<std::uint64_t> NextTo(const IoRequest& request);
   void LandLate();
   void TendDevices();
-  std::vector<Below> Doubts(SimNode& node);
-  void Told(SimNode& node, std::vector<Below> blocks);
+  std::vector<LowerBlock> Doubts(SimNode& node);
+  void Told(SimNode& node, std::vector<LowerBlock> blocks);
   std::uint64_t Changes(SimNode& node);
-  void CheckAcknowledged();
-  void CheckWarmBelow(SimNode& node);
-  bool PartlyBelow(const BlockId& block);
-  bool HarmedAbove(const Below& below);
+  void CheckRegions();
+  void CheckWarmLower(SimNode& node);
+  bool PartlyInLowerTier(const BlockId& block);
+  bool HarmedAbove(const LowerBlock& lower);
+  void UnhangDevice(const std::string& path);
   void UnhangDevices();
   void NoteStart(const Status& status);
   cistern::Fault AskDisk(const IoRequest& request);
@@ -276,8 +294,8 @@ class World {
   Reader<PlainWords> reader_;
   SimulatedDisk disk_;
   Logger& log_;
-  BlockStoreOptions options_;
-  std::vector<Realm> realms_;
+  StoreOptions options_;
+  std::vector<IncarnationTree> trees_;
   Model model_;
   std::vector<std::uint32_t> slots_;
   std::vector<std::uint64_t> incarnations_;
@@ -291,8 +309,8 @@ class World {
     Place place;
     std::uint64_t body_bytes;
     std::uint32_t expiry;
-    bool by_flash;  // it, or something that it hangs below, lies on flash alone
-    bool damaged;   // its directory entry, at that time or since; a recovery that refuses it overwrites that
+    bool by_lower_tier;  // it, or something that it hangs below, lies in the lower tier alone
+    bool damaged;        // its directory entry, at that time or since; a recovery that refuses it overwrites that
   };
   std::vector<Warm> warm_;
   // Drops without an answer, or whose answer leaves open whether the journal has them; code 0: the namespace.
@@ -308,10 +326,16 @@ class World {
   std::uint32_t failed_starts_ = 0, clocks_back_ = 0, audits_ = 0;
   std::uint64_t reboots_ = 0, carvings_ = 0, evicted_ = 0, faults_wanted_ = 0;
   bool ending_ = false, disk_faulty_ = false, warm_known_ = false, delicate_ = false;
-  // ---- below memory ----
+  // ---- the lower tier ----
+  TierKind tier_kind_ = TierKind::kMemory;
   std::optional<FlashOptions> flash_;
+  std::optional<SimulatedTierOptions> simulated_;
+  SimulatedMedia media_;
+  std::vector<Location> flipped_records_;  // on the simulated media, and not read since
+  std::uint64_t media_known_ = 0;          // the id of the simulated media that the journal has for certain
+  bool media_unknown_ = false;             // the node died before the journal had it
   std::vector<LateIo> late_;
-  std::array<std::uint32_t, kFaultKinds> due_{};  // faults of the device that the next operations suffer
+  std::array<std::uint32_t, kFaultKinds> deadlines_{};  // faults of the device that the next operations suffer
   struct MediaMark {
     std::string path;
     std::uint64_t offset;
@@ -322,8 +346,8 @@ class World {
   std::uint64_t super_flipped_at_ = 0;  // which start
   std::vector<std::string> out_;        // devices out of service, by what the node says
   std::set<std::string> unsynced_;
-  std::vector<Below> told_;        // of the last survey
-  std::vector<Below> warm_below_;  // lay on flash alone when the node died
+  std::vector<LowerBlock> told_;        // of the last survey
+  std::vector<LowerBlock> warm_lower_;  // lay in the lower tier alone when the node died
   std::optional<Death> planned_;   // of the node that makes a survey for it
   Fault planned_kind_ = Fault::kKill;
   std::uint64_t survey_changes_ = 0;

@@ -14,7 +14,7 @@
 #include "../real_node.h"
 #include "base/random.h"
 #include "client/connection.h"
-#include "door/protocol.h"
+#include "wire/protocol.h"
 
 namespace cistern {
 namespace {
@@ -26,15 +26,15 @@ constexpr std::uint64_t kBlocks = 16;
 class Stranger {
  public:
   explicit Stranger(const ConnectOptions& options) : connection_(*client::ConnectToNode(options)) {}
-  door::SessionMemory& page() { return *reinterpret_cast<door::SessionMemory*>(connection_.session.data()); }
+  wire::SessionMemory& page() { return *reinterpret_cast<wire::SessionMemory*>(connection_.session.data()); }
   std::uint64_t Completed() { return std::atomic_ref(page().completed).load(); }
   std::uint64_t Taken() { return std::atomic_ref(page().taken).load(); }
   void Wake() {
     const std::uint64_t one = 1;
     [[maybe_unused]] ssize_t written = write(connection_.core_event.get(), &one, sizeof(one));
   }
-  void Push(const door::Submission& entry) {
-    page().submissions[page().submitted % door::kRingEntries] = entry;
+  void Push(const wire::Submission& entry) {
+    page().submissions[page().submitted % wire::kRingEntries] = entry;
     std::atomic_ref(page().submitted).fetch_add(1);
     Wake();
   }
@@ -68,17 +68,17 @@ class Strangers : public ::testing::Test {
     ASSERT_TRUE(lease.has_value()) << lease.error().ToString();
     next++;
   }
-  std::int64_t SoonNs() { return client::DeadlineNs(10'000'000); }
+  std::int64_t SoonNs() { return client::DeadlineNs(60'000'000); }
   // A write of one block that begins at the start of staging.
-  door::Submission WriteInto(Stranger& stranger) {
-    door::WriteItem item;
+  wire::Submission WriteInto(Stranger& stranger) {
+    wire::WriteItem item;
     item.key.size = 32;
     item.key.bytes.fill(std::byte{77});
     item.bytes = 4096;
     item.put_low = 1;
     std::memcpy(stranger.page().arguments, &item, sizeof(item));
-    door::Submission entry;
-    entry.op = door::Op::kWrite;
+    wire::Submission entry;
+    entry.op = wire::Op::kWrite;
     entry.namespace_slot = theirs.slot();
     entry.incarnation = theirs.incarnation();
     entry.deadline_ns = SoonNs();
@@ -100,12 +100,12 @@ TEST_F(Strangers, ForgedIndicesEndTheSessionAndNothingElse) {
   Random random(1);
   for (int round = 0; round < 60; ++round) {
     Stranger stranger(node.options());
-    door::SessionMemory& page = stranger.page();
+    wire::SessionMemory& page = stranger.page();
     std::atomic_ref(page.touched).store(random.Next());
     std::atomic_ref(page.collected).store(round % 3 == 0 ? random.Next() : 0);
     // A forged count comes in either way: far ahead, or just past the ring.
     std::atomic_ref(page.submitted)
-        .store(round % 2 == 0 ? random.Next() | (1 << 20) : door::kRingEntries + 1);
+        .store(round % 2 == 0 ? random.Next() | (1 << 20) : wire::kRingEntries + 1);
     stranger.Wake();
     Until([&] { return stranger.Ended(); });
     if (round % 10 == 0) Served();
@@ -121,11 +121,11 @@ TEST_F(Strangers, ForgedEntriesAreAnsweredOrEndTheSession) {
     std::span<std::byte> arguments = stranger.page().arguments;
     for (std::size_t i = 0; i < 4096; ++i) arguments[i] = static_cast<std::byte>(random.Next());
     for (int i = 0; i < 100; ++i) {
-      door::Submission entry;
+      wire::Submission entry;
       auto* words = reinterpret_cast<std::uint64_t*>(&entry);
       for (std::size_t w = 0; w < sizeof(entry) / 8; ++w) words[w] = random.Next();
       if (random.Below(4) != 0) {  // past the first gates
-        entry.op = static_cast<door::Op>(random.Below(door::kLastOp + 2));
+        entry.op = static_cast<wire::Op>(random.Below(wire::kLastOp + 2));
         entry.namespace_slot = theirs.slot();
         entry.incarnation = theirs.incarnation();
         entry.deadline_ns = SoonNs();
@@ -145,7 +145,7 @@ TEST_F(Strangers, ForgedEntriesAreAnsweredOrEndTheSession) {
 
 TEST_F(Strangers, R13EntriesAndArgumentsChangedWhileTheyAreReadAreOneThingOrTheOther) {
   Stranger stranger(node.options());
-  const door::Submission good = WriteInto(stranger);
+  const wire::Submission good = WriteInto(stranger);
   std::atomic<bool> stop = false;
   std::thread mutator([&] {
     Random random(3);
@@ -156,8 +156,8 @@ TEST_F(Strangers, R13EntriesAndArgumentsChangedWhileTheyAreReadAreOneThingOrTheO
     while (!stop) {
       // Keys, lengths, offsets of the item; op, flags, ticket and values of the entries. Not their ranges:
       // those would end the session.
-      flip(stranger.page().arguments, sizeof(door::WriteItem));
-      const std::uint64_t entry = random.Below(door::kRingEntries);
+      flip(stranger.page().arguments, sizeof(wire::WriteItem));
+      const std::uint64_t entry = random.Below(wire::kRingEntries);
       flip(&stranger.page().submissions[entry], 16);
       flip(&stranger.page().submissions[entry].a, 8);
     }
@@ -175,13 +175,13 @@ TEST_F(Strangers, R13EntriesAndArgumentsChangedWhileTheyAreReadAreOneThingOrTheO
 
 TEST_F(Strangers, ACompletionThatIsNeverCollectedHoldsNobodyUp) {
   Stranger stranger(node.options());
-  door::Submission entry = WriteInto(stranger);
-  for (std::uint32_t i = 0; i < 5 * door::kRingEntries; ++i) {
+  wire::Submission entry = WriteInto(stranger);
+  for (std::uint32_t i = 0; i < 5 * wire::kRingEntries; ++i) {
     stranger.Push(entry);
     Until([&] { return stranger.Taken() == stranger.page().submitted; });
   }
-  Until([&] { return StatusNumber(honest, "completions_lost") == 4 * door::kRingEntries; });
-  EXPECT_EQ(stranger.Completed(), door::kRingEntries);
+  Until([&] { return StatusNumber(honest, "completions_lost") == 4 * wire::kRingEntries; });
+  EXPECT_EQ(stranger.Completed(), wire::kRingEntries);
   EXPECT_FALSE(stranger.Ended());
   Served();
 }
@@ -189,7 +189,7 @@ TEST_F(Strangers, ACompletionThatIsNeverCollectedHoldsNobodyUp) {
 TEST_F(Strangers, R15AForkedChildIsDeniedAndHarmsNothing) {
   const BlockRef ref{KeyOf(0)};
   const BlockKey key = KeyOf(0);
-  std::optional<Lease> lease = *honest.Acquire(ns, std::span(&ref, 1)).Wait();
+  std::optional<Lease> lease = *honest.Acquire(ns, std::span(&ref, 1), {.lease_us = kMaxLeaseUs}).Wait();
   std::optional<Staging> staging = *honest.AllocateStaging(4096);
   const pid_t child = fork();
   if (child == 0) {
@@ -233,7 +233,7 @@ TEST_F(Strangers, R15AForkedChildIsDeniedAndHarmsNothing) {
 
 TEST_F(Strangers, R12WritingToTheArenaDiesInTheClient) {
   const BlockRef ref{KeyOf(0)};
-  Lease lease = *honest.Acquire(ns, std::span(&ref, 1)).Wait();
+  Lease lease = *honest.Acquire(ns, std::span(&ref, 1), {.lease_us = kMaxLeaseUs}).Wait();
   auto* data = const_cast<std::byte*>(lease.views()[0].data);
   const auto page = reinterpret_cast<std::uintptr_t>(data) & ~std::uintptr_t{4095};
   EXPECT_NE(mprotect(reinterpret_cast<void*>(page), 4096, PROT_READ | PROT_WRITE), 0);

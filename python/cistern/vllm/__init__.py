@@ -11,7 +11,7 @@ def register() -> None:
     """Makes the connector known to vLLM by its name; again does nothing."""
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
-    from .cpus import remember
+    from ..engine.cpus import remember
 
     remember()
     try:

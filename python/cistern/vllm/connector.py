@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connector as vLLM knows it: each call handed to the side that it belongs to."""
+"""vLLM's connector: each call passed on to the scheduler side, or to this process's rank."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,13 +18,15 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
-from . import options, versions
-from .groups import read_groups
-from .link import Target
-from .orders import LoadOrder, RankReport, SaveOrder
-from .scheduler import Scheduler
+from ..engine import options
+from ..engine.coordinator import Coordinator
+from ..engine.orders import RankReport, StepOrders
+from ..engine.rank import Rank
+from . import identity, versions
+from .events import StoredEvents
+from .facts import VllmFacts, read_facts
+from .request import VllmPages, VllmRequest
 from .stats import CisternMetrics, CisternStats
-from .worker import Worker
 
 if TYPE_CHECKING:
     import torch
@@ -32,21 +35,15 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class StepOrders(KVConnectorMetadata):
-    """What the scheduler side tells every rank with one step."""
+class StepMetadata(KVConnectorMetadata):
+    """The scheduler side's orders of one step, for every rank."""
 
-    step: int
-    session: Target | None
-    session_number: int
-    loads: list[LoadOrder]
-    saves: list[SaveOrder]
-    computes: bool
-    """False: a step for the connectors alone."""
+    orders: StepOrders
 
 
 @dataclass
 class Reports(KVConnectorWorkerMetadata):
-    """What the ranks tell the scheduler side with one step's output."""
+    """The ranks' reports to the scheduler side, with one step's output."""
 
     ranks: list[RankReport] = field(default_factory=list)
 
@@ -62,17 +59,25 @@ class CisternConnector(KVConnectorBase_V1, SupportsHMA):
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        chosen = options.read(self._kv_transfer_config.kv_connector_extra_config)
+        chosen = _options(self._kv_transfer_config)
         versions.check(vllm.__version__, chosen.allow_untested)
-        self._scheduler: Scheduler | None = None
-        self.worker: Worker | None = None
+        facts = read_facts(vllm_config, kv_cache_config)
+        self.coordinator: Coordinator | None = None
+        self.rank: Rank | None = None
+        self._events: StoredEvents | None = None
         self._stepped_by_caller: bool | None = None
         if role is KVConnectorRole.SCHEDULER:
-            self._scheduler = Scheduler(chosen, vllm_config, kv_cache_config, vllm.__version__)
+            self._events = StoredEvents(facts.engine.block_tokens) if facts.publishes_events else None
+            fields, unknown = identity.engine_fields(vllm_config, kv_cache_config, vllm.__version__)
+            if unknown:
+                logging.getLogger(facts.engine.logger).warning(
+                    "cistern: this engine shares its KV with no other: %s", unknown
+                )
+            self.coordinator = Coordinator(
+                chosen, facts.engine, fields, lambda: _hash_fields(facts), self._events
+            )
         else:
-            block_tokens, _ = versions.block_sizes(vllm_config, kv_cache_config)
-            read_groups(vllm_config, kv_cache_config, block_tokens)
-            self.worker = Worker(chosen, vllm_config, kv_cache_config, vllm_config.parallel_config.rank)
+            self.rank = Rank(chosen, facts.engine, facts.rank)
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -80,20 +85,18 @@ class CisternConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: VllmConfig) -> str | None:
-        transfer = vllm_config.kv_transfer_config
-        extra = transfer.kv_connector_extra_config if transfer is not None else None
-        return options.read(extra).kv_cache_layout or None
+        return _options(vllm_config.kv_transfer_config).kv_cache_layout or None
 
     # ------------------------------------------------------------------ the worker's side
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        assert self.worker is not None
-        self.worker.register(kv_caches)
+        assert self.rank is not None
+        self.rank.register(kv_caches)
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
-        assert self.worker is not None and isinstance(connector_metadata, StepOrders)
-        self.worker.begin(connector_metadata)
+        assert self.rank is not None and isinstance(connector_metadata, StepMetadata)
+        self.rank.begin(connector_metadata.orders)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Loads were started when the step's orders came: they fill pages that no running step touches."""
@@ -105,28 +108,28 @@ class CisternConnector(KVConnectorBase_V1, SupportsHMA):
         """Saves are of whole pages, after the step."""
 
     def wait_for_save(self) -> None:
-        if self.worker is not None and self.has_connector_metadata():
-            orders = self._get_connector_metadata()
-            assert isinstance(orders, StepOrders)
-            if orders.computes:
-                self.worker.save(orders)
+        if self.rank is not None and self.has_connector_metadata():
+            metadata = self._get_connector_metadata()
+            assert isinstance(metadata, StepMetadata)
+            if metadata.orders.computes:
+                self.rank.save(metadata.orders)
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        assert self.worker is not None
-        finished, _ = self.worker.finished()
+        assert self.rank is not None
+        finished, _ = self.rank.finished()
         return None, finished or None
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
-        assert self.worker is not None
-        finished, failed = self.worker.finished()
+        assert self.rank is not None
+        finished, failed = self.rank.finished()
         return KVConnectorTransferResults(finished_recving=finished, failed_recving=failed)
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        assert self.worker is not None
-        return self.worker.bad_pages()
+        assert self.rank is not None
+        return self.rank.bad_pages()
 
     def build_connector_worker_meta(self) -> Reports | None:
-        if self.worker is None or (report := self.worker.report()) is None:
+        if self.rank is None or (report := self.rank.report()) is None:
             return None
         return Reports([report])
 
@@ -134,36 +137,39 @@ class CisternConnector(KVConnectorBase_V1, SupportsHMA):
 
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
         super().bind_kv_cache_manager(kv_cache_manager)
-        if self._scheduler is not None:
-            self._scheduler.bind(kv_cache_manager)
+        if self.coordinator is not None:
+            self.coordinator.use_pages(VllmPages(kv_cache_manager))
 
     def on_new_request(self, request: Any) -> None:
-        assert self._scheduler is not None
-        self._scheduler.arrived(request)
+        assert self.coordinator is not None
+        parameters, wrong = options.read_parameters(request.kv_transfer_params)
+        for text in wrong:
+            self.coordinator.warn_once(f"kv_transfer_params: {text}; the request is neither saved nor loaded")
+        self.coordinator.add_request(VllmRequest(request), parameters)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        assert self._scheduler is not None
-        return self._scheduler.match(request, num_computed_tokens)
+        assert self.coordinator is not None
+        return self.coordinator.match(request.request_id, num_computed_tokens)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        assert self._scheduler is not None
+        assert self.coordinator is not None
         if num_external_tokens:
-            self._scheduler.allocated(request, blocks.get_block_ids(), num_external_tokens)
+            self.coordinator.begin_load(request.request_id, tuple(blocks.get_block_ids()), num_external_tokens)
 
-    def build_connector_meta(self, scheduler_output: Any) -> StepOrders:
-        assert self._scheduler is not None
-        return StepOrders(*self._scheduler.orders(scheduler_output.num_scheduled_tokens))
+    def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
+        assert self.coordinator is not None
+        return StepMetadata(self.coordinator.step_orders(scheduler_output.num_scheduled_tokens))
 
     def update_connector_output(self, connector_output: Any) -> None:
-        assert self._scheduler is not None
+        assert self.coordinator is not None
         reports = connector_output.kv_connector_worker_meta
-        self._scheduler.came_back(
+        self.coordinator.handle_reports(
             reports.ranks if isinstance(reports, Reports) else [], set(connector_output.invalid_block_ids or ())
         )
         if self._stepped_by_caller is None:
             self._stepped_by_caller = versions.stepped_by_caller()
-        if self._stepped_by_caller and (worker := _worker_of_this_process()) is not None:
-            self._scheduler.finish_in_process(worker)
+        if self._stepped_by_caller and (rank := rank_of_this_process()) is not None:
+            self.coordinator.finish_in_process(rank)
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         return self.request_finished_all_groups(request, (block_ids,))
@@ -171,22 +177,23 @@ class CisternConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        assert self._scheduler is not None
-        return False, self._scheduler.ended(request, block_ids)
+        assert self.coordinator is not None
+        return False, self.coordinator.end_request(request.request_id, tuple(block_ids))
 
     def has_pending_push_work(self) -> bool:
-        return self._scheduler is not None and self._scheduler.pending
+        return self.coordinator is not None and self.coordinator.pending
 
     def take_events(self) -> Iterable[Any]:
-        return self._scheduler.stored.take() if self._scheduler is not None else ()
+        return self._events.take() if self._events is not None else ()
 
     def reset_cache(self) -> bool | None:
-        return self._scheduler.reset() if self._scheduler is not None else None
+        return self.coordinator.reset() if self.coordinator is not None else None
 
     # ------------------------------------------------------------------ both
 
     def get_kv_connector_stats(self) -> CisternStats | None:
-        return self._scheduler.stats.take() if self._scheduler is not None else None
+        counted = self.coordinator.stats.take() if self.coordinator is not None else {}
+        return CisternStats(data=counted) if counted else None
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> CisternStats:
@@ -199,20 +206,30 @@ class CisternConnector(KVConnectorBase_V1, SupportsHMA):
         return CisternMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def shutdown(self) -> None:
-        if self._scheduler is not None:
-            self._scheduler.close()
-        if self.worker is not None:
-            self.worker.close()
+        if self.coordinator is not None:
+            self.coordinator.close()
+        if self.rank is not None:
+            self.rank.close()
 
 
-def _worker_of_this_process() -> Worker | None:
-    """The worker's side, where engine and worker are one process."""
+def _options(transfer_config: Any) -> options.Options:
+    extra = transfer_config.kv_connector_extra_config if transfer_config is not None else None
+    return options.read(extra, "kv_connector_extra_config")
+
+
+def _hash_fields(facts: VllmFacts) -> tuple[tuple[str, str], ...]:
+    seed, engine = versions.hash_seed(), facts.engine
+    return identity.hash_fields(facts.hash_algorithm, seed, engine.hash_tokens, engine.block_tokens, len(seed))
+
+
+def rank_of_this_process() -> Rank | None:
+    """The rank, where engine and worker are one process."""
     from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
     if not has_kv_transfer_group():
         return None
-    group = get_kv_transfer_group()
-    for one in getattr(group, "sub_connectors", None) or [group]:
-        if isinstance(one, CisternConnector) and one.worker is not None:
-            return one.worker
+    connectors = get_kv_transfer_group()
+    for one in getattr(connectors, "sub_connectors", None) or [connectors]:
+        if isinstance(one, CisternConnector) and one.rank is not None:
+            return one.rank
     return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between versions of vLLM, all of it."""
+"""Differences between versions of vLLM, all of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check(version: str, allow_untested: bool) -> None:
 
 
 def hit_source() -> Any:
-    """What the engine's metrics call tokens that come from this host; before 0.32 they do not tell sources apart."""
+    """The engine metrics' name for tokens that come from this host; before 0.32 they do not tell sources apart."""
     try:
         from vllm.v1.metrics.cache_hit_source import CacheHitSource
     except ModuleNotFoundError:
@@ -35,8 +35,8 @@ def hit_source() -> Any:
     return CacheHitSource.HOST
 
 
-def identical_ranks(vllm_config: Any, kv_cache_config: Any) -> int:
-    """How many consecutive tensor-parallel ranks hold the same KV. 0.30 does not say: there each writes."""
+def identical_ranks(kv_cache_config: Any) -> int:
+    """Number of consecutive tensor-parallel ranks that hold the same KV. 0.30 does not say: each writes there."""
     return int(getattr(kv_cache_config, "kv_tp_replicas", 1) or 1)
 
 
@@ -56,21 +56,21 @@ def group_tokens(spec: Any, vllm_config: Any) -> int:
 
 
 def hash_seed() -> bytes:
-    """What the first block's hash chains from. Set by the engine core after its connectors were built, so only
-    good from the first request on."""
+    """The value from which the first block's hash chains. The engine core sets it after its connectors were built, so
+    it is good from the first request on."""
     from vllm.v1.core import kv_cache_utils
 
     return bytes(kv_cache_utils.NONE_HASH)
 
 
 def layer_specs(spec: Any) -> dict[str, Any] | None:
-    """The layers' own specifications where a group's stands for several of one kind; None: it is theirs."""
+    """The layers' own specifications where a group's stands for several of one kind; None: the group's is theirs."""
     inner = getattr(spec, "kv_cache_specs", None)
     return dict(inner) if inner else None
 
 
 def unpadded_page_bytes(spec: Any) -> int | None:
-    """What one layer's page holds without padding, or None where this version does not say."""
+    """Bytes of one layer's page without padding, or None where this version does not say."""
     for name in ("unpadded_page_size_bytes", "real_page_size_bytes"):
         value = getattr(spec, name, None)
         if isinstance(value, int):
@@ -79,7 +79,7 @@ def unpadded_page_bytes(spec: Any) -> int | None:
 
 
 def stepped_by_caller() -> bool:
-    """Whether the engine core that is calling is stepped by somebody in this very process, who stops when no request is
+    """Whether the calling engine core is stepped from this very process, by a caller that stops when no request is
     left: `LLM` without an engine process. An engine core with a process of its own goes on as long as its connector
     says that work is pending."""
     frame: FrameType | None = sys._getframe()

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One process's connection to the node, kept up by a thread of its own.
+
+The engine's thread never waits for it: it reads `session` (None while there is none) and submits calls of the store.
+A node that went away is looked for until it is back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from .. import Error, Gone, Invalid, Mismatch, Store, TooLate
+from .cpus import unbound
+from .node import NodeStarter
+from .session import Session, SessionSpec
+
+CALL_US = 30_000_000
+"""Deadline of a call; long, since only this thread waits: a node that went away is noticed at once, and one on a loaded
+host is slow."""
+RETRY_S = 0.05
+MAX_RETRY_S = 5.0
+ALIVE_CHECK_S = 1.0
+MAX_LATE_CALLS = 3
+"""Calls in a row that may go unanswered before one of them is given up."""
+
+
+class Connection:
+    def __init__(self, logger: logging.Logger, starter: NodeStarter | None = None) -> None:
+        self.session: Session | None = None
+        self.refusal = ""
+        """Why the node refuses the specification: another attempt is in vain until that changes."""
+        self.failures = 0
+        """Attempts since the specification was last set or reached that found no node. A slow node is found."""
+        self._logger = logger
+        self._starter = starter
+        self._spec: SessionSpec | None = None
+        self._work: deque[Callable[[Session], object]] = deque()
+        self._wake = threading.Condition()
+        self._busy = False
+        self._ending = False
+        self._connects = 0
+        self._late_calls = 0
+        self._warned = ""
+        self._thread = threading.Thread(target=self._run, name="cistern-connection", daemon=True)
+        with unbound():  # a node that the thread starts is not bound either
+            self._thread.start()
+
+    # ------------------------------------------------------------------ any thread
+
+    def open(self, spec: SessionSpec) -> None:
+        """Has the thread open this session, in place of any with a lower number."""
+        with self._wake:
+            if self._spec is None or spec.number > self._spec.number:
+                self._spec = spec
+                self.refusal, self.failures = "", 0
+                self._wake.notify_all()
+
+    def submit(self, work: Callable[[Session], object]) -> None:
+        """Has the thread do this work, in the order submitted, with the session that stands then. Work is dropped
+        where none stands (its blocks went with the session), and repeated where the node did not answer in time."""
+        with self._wake:
+            self._work.append(work)
+            self._wake.notify_all()
+
+    def lose(self, session: Session) -> None:
+        """Says that a call found this session gone."""
+        with self._wake:
+            if self.session is session:
+                self.session = None
+                self._wake.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Waits until all submitted work is done; False after the time."""
+        with self._wake:
+            return self._wake.wait_for(lambda: not self._work and not self._busy, timeout_s)
+
+    def wait_session(self, number: int, timeout_s: float) -> Session | None:
+        """For tests: waits for a session of that number or a later one."""
+
+        def there() -> bool:
+            return self.refusal != "" or (self.session is not None and self.session.spec.number >= number)
+
+        with self._wake:
+            self._wake.wait_for(there, timeout_s)
+        return self.session
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        self.flush(timeout_s)
+        with self._wake:
+            self._ending = True
+            self._wake.notify_all()
+        self._thread.join(timeout_s)
+
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        pause, tried = RETRY_S, None
+        while True:
+            with self._wake:
+                if self._ending:
+                    break
+                session, spec = self.session, self._spec
+                if spec is not tried:
+                    pause, tried = RETRY_S, spec
+                current = session is not None and spec is not None and session.spec.number == spec.number
+                if spec is None or self.refusal or (current and not self._work):
+                    if not session:
+                        self._work.clear()
+                        self._wake.notify_all()
+                    told = self._wake.wait(ALIVE_CHECK_S if current else None)
+                    if told or not current:
+                        continue
+                work = self._work.popleft() if current and self._work else None
+                self._busy = work is not None
+            if current and session is not None:
+                self._call(session, work)
+                continue
+            with self._wake:
+                self._work.clear()
+                self._wake.notify_all()
+            if self._connect(spec):
+                pause = RETRY_S
+                continue
+            with self._wake:
+                if not self._ending and spec is self._spec and not self.refusal:
+                    self._wake.wait(pause)
+            pause = min(pause * 1.5, MAX_RETRY_S)
+        session = self.session
+        self.session = None
+        if session is not None:
+            session.store.close()
+
+    def _call(self, session: Session, work: Callable[[Session], object] | None) -> None:
+        """Does the work, or asks whether the node is alive."""
+        try:
+            if work is None:
+                session.store.status(deadline_us=CALL_US)
+            else:
+                work(session)
+            self._late_calls = 0
+        except Gone:
+            self.lose(session)
+        except TooLate as error:
+            self._warn(f"the node answered: {error}")
+            self._late_calls += 1
+            if work is not None and self._late_calls < MAX_LATE_CALLS and not self._ending:
+                with self._wake:
+                    self._work.appendleft(work)
+        except Error as error:
+            self._warn(f"the node answered: {error}")
+        finally:
+            with self._wake:
+                self._busy = False
+                self._wake.notify_all()
+
+    def _connect(self, spec: SessionSpec | None) -> bool:
+        assert spec is not None
+        before = self.session
+        try:
+            if before is not None and before.spec.socket == spec.socket and before.spec.owner == spec.owner:
+                store = before.store
+            else:
+                store = Store.connect(spec.socket, tenant=spec.tenant, owner=spec.owner, deadline_us=CALL_US)
+            namespaces = [
+                store.attach(spec.namespace_spec(number), deadline_us=CALL_US) for number in range(len(spec.fields))
+            ]
+        except Gone:
+            self.session = None
+            self.failures += 1
+            self._start_node(spec)
+            return False
+        except (Invalid, Mismatch) as error:
+            self.refusal = str(error)
+            self._warn(f"no KV is shared: {error}")
+            return False
+        except Error as error:
+            self.session = None
+            self.failures += not isinstance(error, TooLate)
+            self._warn(f"the node at {spec.socket} answered: {error}")
+            return False
+        if self._starter is not None:
+            self._starter.connected()
+        self._connects += 1
+        with self._wake:
+            self.session = Session(spec, store, namespaces, self._connects)
+            self._warned, self.failures = "", 0
+            self._wake.notify_all()
+        return True
+
+    def _start_node(self, spec: SessionSpec) -> None:
+        if self._starter is None or spec.owner is not None:
+            return
+        why = self._starter.failed()
+        try:
+            self._starter.start()
+        except OSError as failure:
+            why = f"no node answers at {spec.socket} and none can be started: {failure}"
+        if why:
+            self._warn(f"{why}; the engine computes until one is there")
+
+    def _warn(self, text: str) -> None:
+        if text != self._warned:
+            self._warned = text
+            self._logger.warning("cistern: %s", text)

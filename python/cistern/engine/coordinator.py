@@ -1,0 +1,500 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler side of any engine: its calls in, orders for the ranks out. The plan says what may be done."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .. import Chain, Error, Gone, Lease, MatchRun
+from .adapters import Adapters
+from .connection import CALL_US, Connection
+from .conversations import Conversations
+from .facts import EngineFacts
+from .files import UnknownIdentity
+from .identity import Fields
+from .keys import new_keys
+from .node import NodeStarter
+from .options import PREFIX, Options, RequestParameters
+from .orders import LoadOrder, RankReport, SaveOrder, StepOrders
+from .pace import Pace
+from .plan import Effects, Limits, Plan, PlannedRequest
+from .request import PagePool, Pages, Request
+from .session import Session
+from .shared_session import SharedSession
+from .stats import Counters
+from .tiers import load_ends, lowest_tier
+
+if TYPE_CHECKING:
+    from .rank import Rank
+
+ANSWER_GOOD_S = 1.0
+"""Time for which an answer of the store is given again without asking."""
+QUIET_S = 1.0
+"""Time without a question after the node did not answer in time."""
+LEASE_EXTRA_US = 1_000_000
+IDLE_S = 2.0
+"""Time that an engine waits for its last saves where its caller may not step it again."""
+PUBLISH_AT_ONCE = 1024
+
+
+class SaveListener(Protocol):
+    """A listener to saves, for the engine's own events."""
+
+    def ordered(self, order: SaveOrder, request: Request) -> None: ...
+    def published(self, order_id: int, blocks: int) -> None:
+        """`blocks`: leading ones of the order."""
+        ...
+
+
+@dataclass
+class TrackedRequest:
+    """A request of the engine, the plan's part of it, and the store's last answer."""
+
+    request: Request
+    planned: PlannedRequest
+    chain: Chain
+    computing: bool = False
+    """Scheduled since its last match: its computed tokens are computed, or being computed."""
+    matched_at: int = 0
+    """Tokens that were computed at its last match: where a load begins."""
+    found: int = -1
+    """Leading blocks that the store had; -1: not asked, or the answer is forgotten."""
+    found_at: float = 0.0
+    found_keys: int = 0
+    """Keys that were asked for."""
+    runs: tuple[MatchRun, ...] = ()
+    """Tiers of the blocks found."""
+    first_asked: float = 0.0
+    used: int = 0
+    """Leading blocks that count as used by its conversation."""
+    ends_conversation: bool = False
+    counted: bool = False
+
+
+class Coordinator:
+    def __init__(
+        self, options: Options, facts: EngineFacts, fields: Fields,
+        hash_fields: Callable[[], tuple[tuple[str, str], ...]], listener: SaveListener | None = None,
+    ) -> None:
+        """`fields`, `hash_fields`: the engine's part of a namespace's identity, at once and from the first request
+        with hashes on."""
+        self._options = options
+        self._facts = facts
+        self._listener = listener
+        self._logger = logging.getLogger(facts.logger)
+        self._adapters = Adapters()
+        self.connection = Connection(self._logger, NodeStarter(options) if options.start_node else None)
+        self._shared = SharedSession(options, facts, fields, hash_fields, self.connection, self._forget_answers)
+        self._quiet_until = 0.0
+        self._plan = Plan(
+            Limits(
+                ranks=facts.ranks,
+                block_tokens=facts.block_tokens,
+                pages_per_block=tuple(group.pages_per_block for group in facts.groups),
+                max_pages=max(1, int(facts.pages * options.max_pages_share)),
+                drop_last=facts.drafts,
+            )
+        )
+        self._conversations = Conversations(self.connection, self._plan)
+        self._requests: dict[str, TrackedRequest] = {}
+        self._pool: PagePool
+        self._step = 0
+        self._loads: list[LoadOrder] = []
+        self._late_saves: list[SaveOrder] = []
+        """Saves of requests that have ended, for the next step."""
+        self._leases: dict[int, Lease] = {}
+        self._pace = Pace()
+        self._saving_steps: dict[int, tuple[float, int]] = {}
+        """When each step that saves was planned, and its tokens."""
+        self._last_report = 0.0
+        self.stats = Counters()
+        self._warned: set[str] = set()
+
+    def use_pages(self, pool: PagePool) -> None:
+        self._pool = pool
+
+    # ------------------------------------------------------------------ a request
+
+    def add_request(self, request: Request, parameters: RequestParameters) -> None:
+        namespace = self._namespace_of(request)
+        shared = request.content_hashed and namespace >= 0
+        save = self._options.save
+        no_save = save == "none" or parameters.no_save or parameters.end_conversation
+        planned = PlannedRequest(
+            id=request.id,
+            namespace=max(0, namespace),
+            may_save=shared and not no_save,
+            may_load=shared and self._options.load and not parameters.no_load,
+            save_limit_tokens=request.prompt_tokens if save == "prompt" else None,
+            ttl_s=self._options.ttl_s if parameters.ttl_s is None else parameters.ttl_s,
+            conversation=parameters.conversation or "",
+            priority=parameters.priority,
+        )
+        self._plan.begin(planned)
+        tracked = TrackedRequest(request, planned, Chain(), ends_conversation=parameters.end_conversation)
+        self._requests[request.id] = tracked
+        self._specify_session(tracked)
+
+    def match(self, request_id: str, computed_tokens: int) -> tuple[int | None, bool]:
+        """Tokens past `computed_tokens` that a load would bring (None: ask again with the next step), and whether
+        they come beside the engine's steps."""
+        tracked = self._requests.get(request_id)
+        if tracked is None:
+            return 0, False
+        tracked.computing = False
+        tracked.matched_at = computed_tokens
+        request = tracked.request
+        if not tracked.planned.may_load or request.skips_cache:
+            return 0, False
+        self._add_keys(tracked)
+        most, tokens = len(tracked.planned.keys), request.tokens
+        if self._plan.external_tokens(request_id, most, computed_tokens, tokens) == 0:
+            return 0, False
+        session = self._ready(tracked)
+        if session is None:
+            return self._without_session(tracked)
+        found = self._found(tracked, session)
+        if not tracked.counted:
+            tracked.counted = True
+            self.stats.add("asked_tokens", tokens)
+        # A load ends before blocks of a lower tier that would come later than they are computed; but with windows a
+        # match may end only where it does.
+        ends = load_ends(tracked.runs, computed_tokens // self._facts.block_tokens) if found > 0 else []
+        if any(group.window_tokens for group in self._facts.groups):
+            ends = ends[:1]
+        for blocks, ready_s in ends:
+            more = self._plan.external_tokens(request_id, blocks, computed_tokens, tokens)
+            if more <= 0 or more < self._options.min_load_tokens:
+                break
+            if self._options.min_load_tokens or self._pace.worth(more, self._rank_bytes(more), ready_s):
+                return more, True
+        return 0, False
+
+    def begin_load(self, request_id: str, pages: Pages, external_tokens: int) -> None:
+        """The engine has made room for what match() answered."""
+        tracked = self._requests.get(request_id)
+        if external_tokens == 0 or tracked is None:
+            return
+        begin, size = tracked.matched_at, self._facts.block_tokens
+        where = lowest_tier(tracked.runs, begin // size, (begin + external_tokens) // size)
+        order = replace(
+            self._plan.load(request_id, begin, external_tokens, pages, where),
+            deadline_us=int(self._options.load_timeout_s * 1e6),
+            worth_us=int(self._pace.compute_s(external_tokens) * 1e6),
+        )
+        self._loads.append(order)
+        if not order.invalid:
+            self._lease(tracked, order)
+
+    def end_request(self, request_id: str, pages: Pages) -> dict[str, Any] | None:
+        """The engine is done with the request: its pages may be reused when this returns, unless referenced. Returns
+        what the client is told of its load."""
+        tracked = self._requests.pop(request_id, None)
+        if tracked is None:
+            return None
+        if tracked.computing:
+            self._add_keys(tracked)
+            frontier = self._frontier(tracked, 0)
+            if self._plan.wants(request_id, frontier) and self._may_save(tracked):
+                self._late_saves += self._order_saves(self._step + 1, [(request_id, frontier, pages)])
+        self._plan.end(request_id)
+        planned = tracked.planned
+        if tracked.ends_conversation and (session := self.connection.session) is not None:
+            self._conversations.end(session, planned.namespace, planned.conversation)
+        if not planned.loaded_tokens:
+            return None
+        return {
+            f"{PREFIX}loaded_tokens": planned.loaded_tokens,
+            f"{PREFIX}where": planned.loaded_from,
+            f"{PREFIX}load_ms": round(planned.load_us / 1000, 3),
+        }
+
+    # ------------------------------------------------------------------ a step
+
+    def step_orders(self, scheduled: Mapping[str, int]) -> StepOrders:
+        """Orders for the step that the engine has just planned, with so many tokens of each request."""
+        self._step += 1
+        self._shared.refresh()
+        due = []
+        for request_id, tokens in scheduled.items():
+            tracked = self._requests.get(request_id)
+            if tracked is None:
+                continue
+            tracked.computing = True
+            self._add_keys(tracked)
+            frontier = self._frontier(tracked, tokens)
+            if self._plan.wants(request_id, frontier) and self._may_save(tracked):
+                due.append((request_id, frontier, self._pool.pages_of(request_id)))
+        saves, self._late_saves = self._late_saves, []
+        if due:
+            saves += self._order_saves(self._step, due)
+        loads, self._loads = self._loads, []
+        if saves:
+            self._saving_steps[self._step] = (time.monotonic(), sum(scheduled.values()))
+        return StepOrders(
+            self._step, self._shared.spec_to_join, self._shared.number, loads, saves, computes=bool(scheduled)
+        )
+
+    def handle_reports(self, reports: Sequence[RankReport], invalid_pages: set[int]) -> None:
+        """A step's reports, of all ranks together, and the pages that the step's output names as not loaded."""
+        ours: set[int] = set()
+        for report in reports:
+            if report.facts is not None:
+                self._shared.add_rank(report.facts)
+            self._shared.rank_joined(report.rank, report.session)
+            for loaded in report.loads:
+                ours.update(loaded.bad_pages)
+                if loaded.message:
+                    self.warn_once(f"blocks are not loaded: {loaded.message}")
+            for saved in report.saves:
+                self.stats.add("saved_bytes", saved.moved_bytes)
+                if saved.message:
+                    self.warn_once(f"blocks are not saved: {saved.message}")
+        self._measure_step(max((report.step for report in reports), default=0))
+        self._apply(
+            self._plan.report(
+                [report.step for report in reports if report.step],
+                [saved for report in reports for saved in report.saves],
+                [loaded for report in reports for loaded in report.loads],
+                foreign_failure=bool(invalid_pages - ours),
+            )
+        )
+
+    def finish_in_process(self, rank: Rank) -> None:
+        """Publishes the saves of an engine of one process that has nothing left to run: it may not step again."""
+        if self._requests or not self.pending:
+            return
+        if self._late_saves:
+            self._step += 1
+            late, self._late_saves = self._late_saves, []
+            rank.begin(StepOrders(self._step, None, self._shared.number, [], late, computes=False))
+        rank.wait_idle(IDLE_S)
+        report = rank.report()
+        if report is not None:
+            self.handle_reports([report], set())
+        self.connection.flush(1.0)
+
+    @property
+    def pending(self) -> bool:
+        """Whether steps are needed although no request is left."""
+        return bool(self._plan.saves or self._late_saves)
+
+    # ------------------------------------------------------------------ reset and end
+
+    def reset(self) -> bool:
+        """The engine's weights may be others from now on. False while a load is under way: every rank refuses its
+        blocks, but the engine should ask again."""
+        if self._options.on_reset == "ignore":
+            return True
+        self.stats.add("resets")
+        session = self._shared.session
+        dropped = self._options.on_reset != "drop" or (session is not None and self._drop_namespaces(session))
+        self._apply(self._plan.reset())
+        self._late_saves = []
+        self._adapters = Adapters()
+        self._shared.reset()
+        return dropped and self._plan.loads == 0
+
+    def _drop_namespaces(self, session: Session) -> bool:
+        try:
+            for namespace in session.namespaces:
+                session.store.drop_namespace(namespace)
+        except Error as error:
+            self.warn_once(f"what is stored could not be dropped: {error}")
+            return False
+        return True
+
+    def close(self) -> None:
+        self._late_saves = []
+        self._apply(self._plan.finish())
+        self.connection.close()
+
+    def warn_once(self, text: str) -> None:
+        if text not in self._warned and len(self._warned) < 1000:
+            self._warned.add(text)
+            self._logger.warning("cistern: %s", text)
+
+    # ------------------------------------------------------------------ the session
+
+    def _specify_session(self, tracked: TrackedRequest) -> None:
+        """From the first request on the hash seed is set and keys are known; the ranks may not have reported yet."""
+        if tracked.request.hashes:
+            self._shared.specify_first()
+
+    def _ready(self, tracked: TrackedRequest) -> Session | None:
+        self._specify_session(tracked)
+        return self._shared.ready(tracked.planned.namespace)
+
+    def _without_session(self, tracked: TrackedRequest) -> tuple[int | None, bool]:
+        """The answer to a match: None while a session can be expected; afterwards the engine computes."""
+        now = time.monotonic()
+        tracked.first_asked = tracked.first_asked or now
+        if self._shared.refused:
+            return 0, False
+        if self._shared.expected(now - tracked.first_asked):
+            return None, False
+        self.stats.add("without_node")
+        return 0, False
+
+    def _forget_answers(self) -> None:
+        for tracked in self._requests.values():
+            tracked.found = -1
+
+    def _namespace_of(self, request: Request) -> int:
+        """-1: the adapter's identity is unknown, its KV is not shared."""
+        adapter = request.adapter
+        if adapter is None:
+            return 0
+        try:
+            return self._shared.namespace(self._adapters.digest(adapter))
+        except UnknownIdentity as error:
+            self.warn_once(f"requests of this adapter share no KV: {error}")
+            return -1
+
+    # ------------------------------------------------------------------ matches and saves
+
+    def _add_keys(self, tracked: TrackedRequest) -> None:
+        keys, facts = tracked.planned.keys, self._facts
+        more = new_keys(tracked.request.hashes, len(keys), facts.hash_tokens, facts.block_tokens)
+        if more:
+            keys += more
+            tracked.chain.extend(more)
+
+    def _frontier(self, tracked: TrackedRequest, scheduled: int) -> int:
+        request = tracked.request
+        return self._plan.frontier(
+            computed=request.computed_tokens, scheduled=scheduled, placeholders=request.placeholder_tokens,
+            prompt_tokens=request.prompt_tokens, tokens=request.tokens,
+        )
+
+    def _may_save(self, tracked: TrackedRequest) -> bool:
+        """Whether the request can be saved now; asks the store once for its leading blocks."""
+        session = self._ready(tracked)
+        if session is None:
+            return False
+        if not tracked.planned.matched:
+            self._plan.found(tracked.request.id, max(0, self._found(tracked, session, again=True)))
+        return True
+
+    def _found(self, tracked: TrackedRequest, session: Session, again: bool = False) -> int:
+        """Leading blocks that the store has; an answer is good for a while, unless asked `again`."""
+        now = time.monotonic()
+        known = len(tracked.planned.keys)
+        fresh = tracked.found >= 0 and tracked.found_keys == known and now - tracked.found_at < ANSWER_GOOD_S
+        if fresh and not again:
+            return tracked.found
+        if now < self._quiet_until:
+            return max(0, tracked.found)
+        try:
+            answer = session.store.match(
+                session.namespaces[tracked.planned.namespace], tracked.chain,
+                deadline_us=int(self._options.match_timeout_s * 1e6),
+            )
+        except Gone:
+            self.connection.lose(session)
+            return 0
+        except Error as error:
+            self._quiet_until = now + QUIET_S
+            self.warn_once(f"the node did not answer a match: {error}")
+            return 0
+        tracked.found, tracked.found_at, tracked.found_keys = answer.blocks, now, known
+        tracked.runs = answer.runs
+        name = tracked.planned.conversation
+        if name and tracked.found > tracked.used:
+            tracked.used = tracked.found
+            last = tracked.planned.keys[tracked.found - 1]
+            self._conversations.use(session, tracked.planned.namespace, name, last)
+        return answer.blocks
+
+    def _rank_bytes(self, tokens: int) -> int:
+        """Bytes of so many tokens on one rank."""
+        return tokens // self._facts.block_tokens * self._shared.block_bytes // self._facts.ranks
+
+    def _order_saves(self, step: int, due: list[tuple[str, int, Pages]]) -> list[SaveOrder]:
+        before = self._plan.blocks_left_out
+        orders = self._plan.save(step, due)
+        self.stats.add("left_out", self._plan.blocks_left_out - before)
+        for order in orders:
+            self._pool.reference(self._plan.referenced(order.id))
+        if self._listener is not None:
+            for order in orders:
+                tracked = self._requests.get(self._plan.request_of(order.id))
+                if tracked is not None:
+                    self._listener.ordered(order, tracked.request)
+        return orders
+
+    # ------------------------------------------------------------------ effects
+
+    def _lease(self, tracked: TrackedRequest, order: LoadOrder) -> None:
+        """Leases the chain being loaded, so that none of it is evicted before it is read."""
+        chain = Chain(tracked.planned.keys[: order.first_block + len(order.keys)])
+        namespace = tracked.planned.namespace
+        lease_us = min(order.deadline_us + LEASE_EXTRA_US, 60_000_000)
+
+        def take(session: Session) -> None:
+            answer = session.store.match(session.namespaces[namespace], chain, hold_us=lease_us)
+            if answer.hold is not None:
+                self._leases[order.id] = answer.hold
+
+        self.connection.submit(take)
+
+    def _release_lease(self, order_id: int, _: Session) -> None:
+        lease = self._leases.pop(order_id, None)
+        if lease is not None:
+            lease.release()
+
+    def _apply(self, effects: Effects) -> None:
+        if effects.release:
+            self._pool.release(effects.release[::-1])
+        puts: dict[int, list[bytes]] = {}
+        for job, count in effects.publish:
+            chosen = [put for block in range(count) for group in job.order.put_ids if (put := group[block]) is not None]
+            puts.setdefault(job.order.namespace, []).extend(chosen)
+            self.stats.add("saves")
+            self.stats.add("published_blocks", count)
+            if self._listener is not None:
+                self._listener.published(job.order.id, count)
+        for namespace, ids in puts.items():
+            self._submit_puts(namespace, ids, lambda store: store.publish)
+        for namespace, ids in effects.abandon:
+            self.stats.add("abandoned_blocks", len(ids))
+            self._submit_puts(namespace, ids, lambda store: store.abandon)
+        for load in effects.loaded:
+            self.connection.submit(partial(self._release_lease, load.order.id))
+            reports = list(load.ranks.values())
+            good = min(report.blocks for report in reports)
+            took_us = max(report.took_us for report in reports)
+            self.stats.add("loads")
+            self.stats.add("failed_loads", int(good < len(load.order.keys)))
+            self.stats.add("hit_tokens", good * self._facts.block_tokens)
+            self.stats.add("loaded_bytes", sum(report.moved_bytes for report in reports))
+            self.stats.add("load_us", took_us)
+            if load.order.where == "memory":
+                self._pace.load(max(report.moved_bytes for report in reports), took_us / 1e6)
+        self._conversations.settle()
+
+    def _submit_puts(self, namespace: int, ids: list[bytes], call: Callable[[Any], Callable[..., Any]]) -> None:
+        """Has puts published or abandoned, unless the session that they were written in is gone by then."""
+        written = self._shared.session
+        for first in range(0, len(ids), PUBLISH_AT_ONCE):
+            some = ids[first : first + PUBLISH_AT_ONCE]
+
+            def work(session: Session, some: list[bytes] = some) -> None:
+                if written is not None and session.store is written.store:
+                    call(session.store)(written.namespaces[namespace], some, deadline_us=CALL_US)
+
+            self.connection.submit(work)
+
+    def _measure_step(self, step: int) -> None:
+        """Measures how long a reported step took beside the others in flight. Only steps that save report their
+        number; those are the ones that computed something."""
+        now = time.monotonic()
+        if step in self._saving_steps:
+            planned, tokens = self._saving_steps.pop(step)
+            self._pace.step(tokens, now - max(planned, self._last_report))
+        self._last_report = now

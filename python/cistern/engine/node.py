@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node of this host, started by the first engine that finds none.
+
+It is a process of its own, in a session of its own: it outlives the engine that started it and ends by itself some
+time after its last client left. A file lock beside its socket makes sure that engines which start together start
+one node.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+from pathlib import Path
+
+from ..programs import cisternd_path
+from .options import Options
+
+
+def socket_path(options: Options) -> Path:
+    """The socket at which the node listens; empty in the options: cisternd's own default."""
+    if options.socket:
+        return Path(options.socket)
+    mine = Path(f"/run/user/{os.geteuid()}")
+    return mine / "cistern.sock" if mine.is_dir() else Path(f"/tmp/cistern-{os.geteuid()}.sock")
+
+
+def command(options: Options, socket: Path) -> list[str]:
+    words = [cisternd_path(), "--socket", str(socket), "--tenant", options.tenant]
+    if options.memory:
+        words += ["--memory", options.memory]
+    if options.memory_dir:
+        words += ["--memory-dir", options.memory_dir]
+    if options.linger_s:
+        words += ["--linger", f"{options.linger_s}s"]
+    return words
+
+
+class NodeStarter:
+    """Starts the node, unless another process of this host does."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._socket = socket_path(options)
+        self._log = self._socket.with_suffix(".log")
+        self._lock: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts a node after a refused connection, unless another process is about to, or the node that this process
+        started still runs. Returns at once; the next attempt to connect tells. Raises OSError."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._release()
+        lock = os.open(self._socket.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return
+        self._lock = lock
+        environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command(self._options, self._socket),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment,
+            )
+        # An engine binds its threads to cores; the node serves the whole host.
+        os.sched_setaffinity(self._process.pid, range(os.cpu_count() or 1))
+
+    def failed(self) -> str:
+        """Why the node that this process started has ended; empty while it runs, or where none was started."""
+        if self._process is None or self._process.poll() is None:
+            return ""
+        try:
+            last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
+        except OSError:
+            last = []
+        return f"the node ended with {self._process.returncode}: {' '.join(last)} (log: {self._log})"
+
+    def connected(self) -> None:
+        """Lets go of the lock once a node answers."""
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None

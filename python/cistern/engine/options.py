@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of a connector, and parameters of one request: each key once, with its default, its meaning and its check."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+class WrongOption(ValueError):
+    """A key or a value that is not allowed; the message names it and what is."""
+
+
+def _flag(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise WrongOption(f"{name}: {value!r} is not true or false")
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise WrongOption(f"{name}: {value!r} is not a text")
+
+
+def _size(name: str, value: Any) -> str:
+    if isinstance(value, str) and (value == "" or re.fullmatch(r"[0-9]+(B|KiB|MiB|GiB|TiB)", value)):
+        return value
+    raise WrongOption(f"{name}: {value!r} is not a size such as 64GiB")
+
+
+def _flash_write(name: str, value: Any) -> str:
+    if isinstance(value, str) and re.fullmatch(r"|through|back|selective(:[0-9]{1,3})?", value):
+        return value
+    raise WrongOption(f"{name}: {value!r} is not one of through, back, selective, selective:N")
+
+
+def _between(low: float, high: float) -> Callable[[str, Any], float]:
+    def check(name: str, value: Any) -> float:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high:
+            return float(value)
+        raise WrongOption(f"{name}: {value!r} is not a number from {low:g} to {high:g}")
+
+    return check
+
+
+def _name(name: str, value: Any) -> str:
+    if isinstance(value, str) and 1 <= len(value.encode("utf-8", "surrogatepass")) <= 256:
+        return value
+    raise WrongOption(f"{name}: {value!r} is not a name of 1 to 256 bytes")
+
+
+def _whole(low: int, high: int) -> Callable[[str, Any], int]:
+    def check(name: str, value: Any) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+            return value
+        raise WrongOption(f"{name}: {value!r} is not a whole number from {low} to {high}")
+
+    return check
+
+
+def _one_of(*known: str) -> Callable[[str, Any], str]:
+    def check(name: str, value: Any) -> str:
+        if value in known:
+            return str(value)
+        raise WrongOption(f"{name}: {value!r} is not one of {', '.join(known)}")
+
+    return check
+
+
+def _option(default: Any, check: Callable[[str, Any], Any], help: str) -> Any:
+    return field(default=default, metadata={"check": check, "help": help})
+
+
+@dataclass(frozen=True)
+class Options:
+    socket: str = _option("", _text, "unix socket of the node; empty: the one of this user")
+    tenant: str = _option("default", _text, "the trust boundary that the node serves")
+    start_node: bool = _option(True, _flag, "start a node as a process of its own where none answers")
+    memory: str = _option("", _size, "of a node that is started, for example 64GiB; empty: a quarter of the host's")
+    memory_dir: str = _option("", _text, "where a started node keeps its memory; empty: /dev/shm/cistern-UID")
+    linger_s: int = _option(600, _whole(0, 604_800), "a started node ends so long after its last client left; 0: never")
+    required: bool = _option(False, _flag, "whether an engine without a node stops at start instead of computing")
+    load: bool = _option(True, _flag, "whether KV is loaded")
+    save: str = _option("all", _one_of("all", "prompt", "none"), "which KV is saved: prompt and output, prompt, none")
+    ttl_s: int = _option(0, _whole(0, 315_360_000), "how long a saved block may live, in seconds; 0: until evicted")
+    flash_write: str = _option(
+        "", _flash_write,
+        "when this model's blocks are written to a node's flash: through (at once), back (when they are cold), "
+        "selective:N (after the N-th use); empty: as before, or else as the node has it",
+    )
+    flash_admit: str = _option(
+        "", _one_of("", "all", "second-hit"),
+        "which of them: all, or second-hit (used after they were saved); empty: as before, or else as the node has it",
+    )
+    on_reset: str = _option(
+        "fork",
+        _one_of("fork", "ignore", "drop"),
+        "when the engine resets its caches: go on under a fresh weights generation, do nothing, or delete what is "
+        "stored for this model (its neighbours' too) and go on under a fresh generation",
+    )
+    load_timeout_s: float = _option(10.0, _between(0.05, 300), "a load that is not complete by then is computed")
+    save_timeout_s: float = _option(10.0, _between(0.05, 25), "a save that is not complete by then is given up")
+    match_timeout_s: float = _option(0.05, _between(0.001, 5), "how long a question to the node may take")
+    start_timeout_s: float = _option(20.0, _between(0, 300), "how long the first request may wait for the node")
+    min_load_tokens: int = _option(0, _whole(0, 1 << 30), "hits below this are computed; 0: by measurement")
+    max_pages_share: float = _option(
+        0.5, _between(0.01, 0.9), "of the engine's KV blocks that saves on their way may keep from reuse"
+    )
+    max_bytes_per_s: int = _option(0, _whole(0, 1 << 50), "of loads and of saves, each rank; 0: no limit")
+    kv_cache_layout: str = _option("", _text, "asks the engine for this KV cache layout; empty: whatever it takes")
+    trusted_keys: bool = _option(
+        False, _flag, "whoever shares this model's blocks is trusted not to forge hashes: allows xxhash"
+    )
+    allow_untested: bool = _option(False, _flag, "run with a vLLM version that was not tested")
+
+
+def read(extra: Mapping[str, Any] | None, source: str = "options") -> Options:
+    """Checks all keys. Raises WrongOption for the first wrong one. `source`: the engine's name for this mapping."""
+    known = {one.name: one for one in fields(Options)}
+    values = {}
+    for name, value in (extra or {}).items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; nearest: {near[0]}" if near else ""
+            raise WrongOption(f"{source}: there is no key {name!r}{hint}; all: {', '.join(known)}")
+        values[name] = known[name].metadata["check"](f"{source}.{name}", value)
+    return Options(**values)
+
+
+PREFIX = "cistern."
+
+
+@dataclass(frozen=True)
+class RequestParameters:
+    """Parameters of one request, each key behind `cistern.`."""
+
+    no_save: bool = _option(False, _flag, "nothing of this request is saved")
+    no_load: bool = _option(False, _flag, "nothing is loaded for this request")
+    ttl_s: int | None = _option(None, _whole(0, 315_360_000), "how long its blocks may live, in seconds")
+    conversation: str | None = _option(None, _name, "a name of 1 to 256 bytes for what is to be ended together")
+    end_conversation: bool = _option(
+        False, _flag, "with `cistern.conversation`: nothing of this request is saved, and when it has ended, what that "
+        "conversation alone wrote and used is removed",
+    )
+    priority: int = _option(
+        0, _whole(-1000, 1000), "where not all that is computed can be saved in time, blocks of the highest go first"
+    )
+
+
+def read_parameters(params: Mapping[str, Any] | None) -> tuple[RequestParameters, list[str]]:
+    """A request's parameters, and a text for each wrong one. A request is not refused for a wrong one, but neither
+    saved nor loaded, since its meaning is not known. Keys without our prefix are another's."""
+    if not params:
+        return RequestParameters(), []
+    known = {one.name: one for one in fields(RequestParameters)}
+    values: dict[str, Any] = {}
+    wrong = []
+    for key, value in params.items():
+        if not isinstance(key, str) or not key.startswith(PREFIX):
+            continue
+        name = key[len(PREFIX) :]
+        if name not in known:
+            wrong.append(f"{key}: unknown; known: {', '.join(PREFIX + one for one in known)}")
+            continue
+        try:
+            values[name] = known[name].metadata["check"](key, value)
+        except WrongOption as error:
+            wrong.append(str(error))
+    if values.get("end_conversation") and "conversation" not in values:
+        wrong.append(f"{PREFIX}end_conversation: there is no {PREFIX}conversation, which names it")
+    if wrong:
+        return RequestParameters(no_save=True, no_load=True), wrong
+    return RequestParameters(**values), wrong

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orders of the scheduler side for the ranks, and their reports: plain values that pickle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .session import SessionSpec
+
+
+@dataclass(frozen=True)
+class LoadOrder:
+    id: int
+    request: str
+    namespace: int
+    first_block: int
+    keys: list[bytes]
+    pages: list[list[int]]
+    """For each group, its pages of all these blocks, in order; 0: the engine has no page there."""
+    deadline_us: int = 0
+    worth_us: int = 0
+    """0: whenever it is ready."""
+    where: str = "memory"
+    """The lowest tier that any of its blocks lay in at the match."""
+    invalid: bool = False
+    """Not carried out: reported as failed, so that the engine computes."""
+
+
+@dataclass(frozen=True)
+class SaveOrder:
+    id: int
+    step: int
+    namespace: int
+    first_block: int
+    parent: bytes | None
+    keys: list[bytes]
+    put_ids: list[list[bytes | None]]
+    """For each group one id a block; None: the group has no such block (its window is past it)."""
+    pages: list[list[int]]
+    ttl_s: int = 0
+    conversation: str = ""
+
+
+@dataclass
+class StepOrders:
+    """One step's orders for every rank."""
+
+    step: int
+    spec: SessionSpec | None
+    """None: every rank has joined the session."""
+    session_number: int
+    loads: list[LoadOrder]
+    saves: list[SaveOrder]
+    computes: bool
+    """False: a step for the connectors alone."""
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """Facts that only a rank knows of itself: part of its first report."""
+
+    rank: int
+    host: str
+    device: str
+    isa: str
+    page_bytes: tuple[int, ...]
+    """For each group, of one page on this rank."""
+    layout: tuple[str, ...]
+    """For each group, the text of its Layout."""
+
+
+@dataclass(frozen=True)
+class _Report:
+    rank: int
+    id: int
+    blocks: int
+    """Leading blocks of the order that are done: written by this rank, or checked and in the engine's pages."""
+    message: str = ""
+    moved_bytes: int = 0
+    took_us: int = 0
+
+
+@dataclass(frozen=True)
+class SaveReport(_Report):
+    """End of a save on this rank."""
+
+
+@dataclass(frozen=True)
+class LoadReport(_Report):
+    """End of a load on this rank."""
+
+    bad_pages: tuple[int, ...] = ()
+    """Pages that this rank told the engine not to use."""
+
+
+@dataclass
+class RankReport:
+    rank: int
+    step: int
+    facts: RankFacts | None = None
+    session: int = 0
+    """The number of the session that this rank has joined."""
+    saves: list[SaveReport] = field(default_factory=list)
+    loads: list[LoadReport] = field(default_factory=list)

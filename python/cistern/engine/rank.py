@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of any engine: carries out orders and reports each exactly once, whatever happens to the node."""
+
+from __future__ import annotations
+
+import logging
+import socket as sockets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .. import Code, Done
+from .connection import Connection
+from .cpus import unbound
+from .devices import HOST, check_device, cpu_isa, make_mover
+from .facts import EngineFacts
+from .layout import Layout, group_layout
+from .mover import Batch, Mover
+from .options import Options
+from .orders import LoadOrder, LoadReport, RankFacts, RankReport, SaveOrder, SaveReport, StepOrders
+from .session import Session
+
+if TYPE_CHECKING:
+    from .layout import LayerCache
+
+WAIT_FOR_SESSION_S = 2.0
+"""Time that a load may wait for this rank to connect before it counts as failed."""
+YIELD_S = 0.001
+"""Time for which a step that computes nothing leaves its core to the copying threads, at most: the engine plans the
+next such step at once, as long as anything is under way."""
+
+
+@dataclass
+class _RunningOrder:
+    """An order under way on this rank."""
+
+    order: LoadOrder | SaveOrder
+    session: int
+    """The number of the session that it was given in."""
+    began: float
+    open: int = 0
+    """Transfers that are not reported yet."""
+    good: int = 0
+    """Leading blocks that are still good."""
+    message: str = ""
+    moved_bytes: int = 0
+    took_us: int = 0
+
+
+@dataclass
+class _SessionTransfers:
+    """The transfers of one session and their mover, until each is reported."""
+
+    mover: Mover
+    number: int
+    """The session's."""
+    running: dict[int, tuple[_RunningOrder, list[int]]] = field(default_factory=dict)
+    """By the mover's number: the order, and the blocks of it that the transfer moves."""
+
+
+class Rank:
+    def __init__(self, options: Options, facts: EngineFacts, rank: int) -> None:
+        self._options = options
+        self._facts = facts
+        self._rank = rank % facts.ranks
+        self._per_block = tuple(group.pages_per_block for group in facts.groups)
+        self._logger = logging.getLogger(facts.logger)
+        self._layouts: list[Layout] = []
+        self._device = ""
+        self.connection = Connection(self._logger)
+        self._session: Session
+        """The session of the newest transfers."""
+        self._session_number = 0
+        """Number of the newest session that the scheduler side specified."""
+        self._transfers: list[_SessionTransfers] = []
+        """Oldest first."""
+        self._waiting: list[tuple[_RunningOrder, LoadOrder]] = []
+        """Loads that wait for this rank to join their session."""
+        self._step = 0
+        self._computes = True
+        self._facts_due = True
+        self._reported_session = 0
+        self._save_reports: list[SaveReport] = []
+        self._load_reports: list[LoadReport] = []
+        self._finished: set[str] = set()
+        self._failed: set[str] = set()
+        self._bad_pages: set[int] = set()
+
+    # ------------------------------------------------------------------ at start
+
+    def register(self, caches: Mapping[str, LayerCache]) -> None:
+        """Raises UnknownLayout or UnknownDevice."""
+        for group in self._facts.groups:
+            self._layouts.append(group_layout(group.layers, caches, self._facts.pages, group.page_bytes))
+        kinds = {tensor.device.type for layout in self._layouts for tensor in layout.tensors}
+        if len(kinds) != 1:
+            raise ValueError(f"the KV caches lie on several kinds of device: {sorted(kinds)}")
+        self._device = kinds.pop()
+        check_device(self._device)
+
+    def _rank_facts(self) -> RankFacts:
+        return RankFacts(
+            rank=self._rank,
+            host=_host(),
+            device=self._device,
+            isa=cpu_isa() if self._device == HOST else "",
+            page_bytes=tuple(layout.page_bytes for layout in self._layouts),
+            layout=tuple(layout.text for layout in self._layouts),
+        )
+
+    # ------------------------------------------------------------------ a step
+
+    def begin(self, orders: StepOrders) -> None:
+        """Before the forward pass. Saves of a step without one begin here: an engine may call nothing more in it."""
+        self._step = orders.step if orders.saves else 0
+        self._computes = orders.computes
+        if orders.spec is not None and orders.spec.number > self._session_number:
+            self._session_number = orders.spec.number
+            self.connection.open(orders.spec)
+        for order in orders.loads:
+            running = _RunningOrder(order, orders.session_number, time.monotonic(), good=len(order.keys))
+            self._waiting.append((running, order))
+        self._start_waiting()
+        if not orders.computes:
+            self.save(orders)
+
+    def save(self, orders: StepOrders) -> None:
+        """After the forward pass was launched."""
+        for order in orders.saves:
+            running = _RunningOrder(order, orders.session_number, time.monotonic(), good=len(order.keys))
+            transfers = self._current_transfers()
+            if transfers is None or transfers.number != orders.session_number:
+                self._end_save(running, 0, "this rank has no session")
+                continue
+            self._start_save(transfers, running, order)
+
+    def finished(self) -> tuple[set[str], set[str]]:
+        """Requests whose load ended on this rank since the last call, and the failed ones of them."""
+        self.poll()
+        if not (self._computes or self._finished or self._save_reports or self._load_reports):
+            self._yield_to_copies()
+        finished, self._finished = self._finished, set()
+        failed, self._failed = self._failed, set()
+        return finished, failed
+
+    def bad_pages(self) -> set[int]:
+        bad, self._bad_pages = self._bad_pages, set()
+        return bad
+
+    def report(self) -> RankReport | None:
+        session = self.connection.session
+        number = session.spec.number if session is not None else 0
+        if not (
+            self._facts_due or self._save_reports or self._load_reports or number != self._reported_session
+            or self._step
+        ):
+            return None
+        report = RankReport(self._rank, self._step, session=number, saves=self._save_reports, loads=self._load_reports)
+        if self._facts_due and self._layouts:
+            report.facts = self._rank_facts()
+            self._facts_due = False
+        self._reported_session = number
+        self._save_reports, self._load_reports, self._step = [], [], 0
+        return report
+
+    def poll(self) -> None:
+        self._start_waiting()
+        for transfers in self._transfers:
+            for done in transfers.mover.poll():
+                self._done(transfers, done)
+        for former in [one for one in self._transfers[:-1] if not one.running]:
+            former.mover.close()
+            self._transfers.remove(former)
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Waits until nothing is under way on this rank; for an engine that will not step again."""
+        end = time.monotonic() + timeout_s
+        while self._busy():
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
+            for transfers in self._transfers:
+                for done in transfers.mover.wait(min(left, 0.1)):
+                    self._done(transfers, done)
+            self.poll()
+        return True
+
+    def close(self) -> None:
+        self.wait_idle(2.0)
+        for transfers in self._transfers:
+            transfers.mover.close()
+        self.connection.close()
+
+    # ------------------------------------------------------------------ inside
+
+    def _yield_to_copies(self) -> None:
+        """Ends with the first copy's end."""
+        for transfers in self._transfers[-1:]:
+            for done in transfers.mover.wait(YIELD_S):
+                self._done(transfers, done)
+
+    def _busy(self) -> bool:
+        return bool(self._waiting) or any(transfers.running for transfers in self._transfers)
+
+    def _current_transfers(self) -> _SessionTransfers | None:
+        """The transfers of the session that stands now."""
+        session = self.connection.session
+        if session is None or not self._layouts:
+            return None
+        if not self._transfers or self._transfers[-1].number != session.spec.number:
+            with unbound(beside=self._facts.ranks == 1):
+                mover = make_mover(session.store, self._device, self._layouts, self._options.max_bytes_per_s)
+            self._transfers.append(_SessionTransfers(mover, session.spec.number))
+        self._session = session
+        return self._transfers[-1]
+
+    def _start_waiting(self) -> None:
+        still = []
+        for running, order in self._waiting:
+            transfers, refusal = self._current_transfers(), self.connection.refusal
+            late = time.monotonic() - running.began > min(WAIT_FOR_SESSION_S, order.deadline_us / 1e6)
+            current = running.session == self._session_number
+            if order.invalid:
+                self._end_load(running, 0, "the engine made other room than was asked for")
+            elif transfers is not None and transfers.number == running.session and current and not refusal:
+                self._start_load(transfers, running, order)
+            elif not current or refusal or late:
+                self._end_load(running, 0, "this rank has no session")
+            else:
+                still.append((running, order))
+        self._waiting = still
+
+    def _part(self, group: int, page: int) -> int:
+        return self._rank // self._facts.identical_ranks * self._per_block[group] + page
+
+    def _start_load(self, transfers: _SessionTransfers, running: _RunningOrder, order: LoadOrder) -> None:
+        for group, per in enumerate(self._per_block):
+            pages = order.pages[group]
+            for i in range(per):
+                blocks = [b for b in range(len(order.keys)) if pages[b * per + i] != 0]
+                if not blocks:
+                    continue
+                batch = Batch(
+                    namespace=self._session.namespaces[order.namespace], group=group, part=self._part(group, i),
+                    keys=[order.keys[b] for b in blocks], pages=[pages[b * per + i] for b in blocks],
+                    deadline_us=order.deadline_us, worth_us=order.worth_us,
+                )
+                self._submit(transfers, running, blocks, batch, load=True)
+        if running.open == 0:
+            self._end_load(running, running.good, running.message)
+
+    def _start_save(self, transfers: _SessionTransfers, running: _RunningOrder, order: SaveOrder) -> None:
+        parents = [order.parent, *order.keys[:-1]]
+        mine = self._rank % self._facts.identical_ranks
+        for group, per in enumerate(self._per_block):
+            blocks = [
+                b for b, put in enumerate(order.put_ids[group])
+                if put is not None and (order.first_block + b) % self._facts.identical_ranks == mine
+            ]
+            for i in range(per):
+                if not blocks:
+                    continue
+                batch = Batch(
+                    namespace=self._session.namespaces[order.namespace], group=group, part=self._part(group, i),
+                    keys=[order.keys[b] for b in blocks], pages=[order.pages[group][b * per + i] for b in blocks],
+                    deadline_us=int(self._options.save_timeout_s * 1e6), parents=[parents[b] for b in blocks],
+                    put_ids=[put for b in blocks if (put := order.put_ids[group][b]) is not None],
+                    ttl_s=order.ttl_s, conversation=order.conversation,
+                )
+                self._submit(transfers, running, blocks, batch, load=False)
+        if running.open == 0:
+            self._end_save(running, running.good, running.message)
+
+    def _submit(
+        self, transfers: _SessionTransfers, running: _RunningOrder, blocks: list[int], batch: Batch, load: bool
+    ) -> None:
+        try:
+            number = transfers.mover.load(batch) if load else transfers.mover.save(batch)
+        except Exception as error:  # of any kind: the order is reported as failed, and the engine computes
+            running.good = min(running.good, blocks[0])
+            running.message = running.message or str(error)
+            return
+        transfers.running[number] = (running, blocks)
+        running.open += 1
+
+    def _done(self, transfers: _SessionTransfers, done: Done) -> None:
+        running, blocks = transfers.running.pop(done.id)
+        running.open -= 1
+        for block, code in zip(blocks, done.outcomes, strict=True):
+            if code != 0:
+                running.good = min(running.good, block)
+                running.message = running.message or done.message or Code(code).name
+                break
+        running.moved_bytes += done.moved_bytes
+        running.took_us = max(running.took_us, done.took_us)
+        if running.open:
+            return
+        if isinstance(running.order, LoadOrder):
+            self._end_load(running, running.good, running.message)
+        else:
+            self._end_save(running, running.good, running.message)
+
+    def _end_save(self, running: _RunningOrder, good: int, message: str) -> None:
+        self._save_reports.append(
+            SaveReport(self._rank, running.order.id, good, message, running.moved_bytes, running.took_us)
+        )
+
+    def _end_load(self, running: _RunningOrder, good: int, message: str) -> None:
+        order = running.order
+        assert isinstance(order, LoadOrder)
+        if running.session != self._session_number:
+            # The engine was reset or the session is another one: these bytes may be of other weights.
+            good, message = 0, message or "the session has changed meanwhile"
+        bad: list[int] = []
+        if good < len(order.keys):
+            if len(self._per_block) == 1:
+                bad = [page for page in order.pages[0][good * self._per_block[0] :] if page != 0]
+                self._bad_pages.update(bad)
+            else:
+                self._failed.add(order.request)
+                good = 0
+            self._logger.debug(
+                "cistern: load %d of %s failed from block %d: %s", order.id, order.request, good, message
+            )
+        self._finished.add(order.request)
+        self._load_reports.append(
+            LoadReport(
+                self._rank, order.id, good, message, running.moved_bytes, running.took_us, tuple(bad)
+            )
+        )
+
+
+def _host() -> str:
+    """Identity of this boot of this host: processes with the same one can share memory, unless containers part them."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return sockets.gethostname()

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The session that the ranks of one engine share: specified and owned by the scheduler side, joined by every rank."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from .connection import Connection
+from .facts import ConfigurationError, EngineFacts
+from .identity import Fields, fresh_generation, rank_fields
+from .node import socket_path
+from .options import Options
+from .orders import RankFacts
+from .session import GroupShape, Session, SessionSpec
+
+JOIN_S = 2.0
+"""Time that a request waits for the ranks to follow into a new session."""
+
+
+class SharedSession:
+    def __init__(
+        self, options: Options, facts: EngineFacts, fields: Fields,
+        hash_fields: Callable[[], tuple[tuple[str, str], ...]], connection: Connection, forget: Callable[[], None],
+    ) -> None:
+        """`hash_fields`: the fields that are known with the first request's hashes. `forget`: called when the store is
+        another one, so that no answer of the former stands."""
+        self.session: Session | None = None
+        """The session as of the last refresh(), if it is of the newest specification."""
+        self.number = 0
+        """The session's number: one that came or changed has the next."""
+        self.block_bytes = 0
+        """Bytes of a block on all ranks, once they are known."""
+        self._options = options
+        self._facts = facts
+        self._fields = fields
+        self._hash_fields = hash_fields
+        self._connection = connection
+        self._forget = forget
+        self._socket = socket_path(options)
+        self._generation = "0"
+        self._namespaces: dict[str, int] = {"": 0}
+        """Numbers by an adapter's digest; empty: the base model's."""
+        self._ranks: dict[int, RankFacts] = {}
+        self._joined: dict[int, int] = {}
+        """The number of the session that each rank has joined."""
+        self._spec_number = 0
+        self._complete_number = 0
+        """The number of the last specification whose session every rank has joined."""
+        self._rank_spec: SessionSpec | None = None
+        self._began = 0.0
+
+    # ------------------------------------------------------------------ the specification
+
+    def add_rank(self, facts: RankFacts) -> None:
+        self._ranks[facts.rank] = facts
+        hosts = {one.host for one in self._ranks.values()}
+        devices = {one.device for one in self._ranks.values()}
+        if len(hosts) > 1 or len(devices) > 1:
+            raise ConfigurationError(
+                f"the engine's ranks are on {len(hosts)} hosts and {len(devices)} kinds of device: Cistern shares "
+                "KV among the ranks of one host; run all ranks of an engine on one"
+            )
+
+    def rank_joined(self, rank: int, number: int) -> None:
+        self._joined[rank] = max(self._joined.get(rank, 0), number)
+
+    def specify_first(self) -> None:
+        """Specifies the session, unless it is; to be called when a request has hashes. Nothing happens before every
+        rank is known."""
+        if self._spec_number == 0:
+            self._specify()
+
+    def namespace(self, adapter_digest: str) -> int:
+        """The number of an adapter's namespace; a new one extends the session."""
+        if adapter_digest not in self._namespaces:
+            self._namespaces[adapter_digest] = len(self._namespaces)
+            if self._spec_number:
+                self._specify()
+        return self._namespaces[adapter_digest]
+
+    def reset(self) -> None:
+        """Goes on under a fresh weights generation, in namespaces of its own."""
+        self._generation = fresh_generation()
+        self._namespaces = {"": 0}
+        self._forget()
+        self._specify()
+
+    def _specify(self) -> None:
+        facts, options = self._facts, self._options
+        if len(self._ranks) < facts.ranks:
+            return
+        ranks = [self._ranks[rank] for rank in range(facts.ranks)]
+        self.block_bytes = sum(
+            rank.page_bytes[group] * one.pages_per_block for rank in ranks for group, one in enumerate(facts.groups)
+        )
+        common = self._fields.with_(
+            *self._hash_fields(),
+            *rank_fields(
+                ranks[0].device, [one.isa for one in ranks], [one.layout for one in ranks], facts.identical_ranks
+            ),
+            ("generation", self._generation),
+        )
+        parts = ranks[:: facts.identical_ranks]
+        self._spec_number += 1
+        self._connection.open(
+            SessionSpec(
+                number=self._spec_number,
+                socket=str(self._socket),
+                tenant=options.tenant,
+                owner=None,
+                fields=tuple(common.with_(("adapter", digest)).items for digest in self._namespaces),
+                groups=tuple(
+                    GroupShape(
+                        one.name, "window" if one.window_tokens else "full", one.window_tokens,
+                        tuple(rank.page_bytes[group] for rank in parts for _ in range(one.pages_per_block)),
+                    )
+                    for group, one in enumerate(facts.groups)
+                ),
+                block_tokens=facts.block_tokens,
+                trusted_keys=options.trusted_keys,
+                flash_write=options.flash_write,
+                flash_admit=options.flash_admit,
+            )
+        )
+
+    # ------------------------------------------------------------------ the session
+
+    def refresh(self) -> None:
+        """Looks whether the session came, went or changed."""
+        session = self._connection.session
+        if session is not None and session.spec.number != self._spec_number:
+            session = None  # of before a reset, or without the newest adapter
+        if session is self.session:
+            return
+        if self.session is not None and (session is None or session.store is not self.session.store):
+            self._forget()
+        self.session = session
+        if session is None:
+            self._rank_spec = None
+            return
+        self.number += 1
+        self._began = time.monotonic()
+        self._rank_spec = replace(session.spec, number=self.number, owner=session.store.owner)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank has joined."""
+        spec = self._rank_spec
+        return spec is not None and all(self._joined.get(rank, 0) >= spec.number for rank in range(self._facts.ranks))
+
+    @property
+    def spec_to_join(self) -> SessionSpec | None:
+        """The specification for the ranks, as long as one of them has not joined."""
+        return None if self.complete else self._rank_spec
+
+    def ready(self, namespace: int) -> Session | None:
+        """The session with this namespace, once every rank has joined: an earlier answer could not be carried out."""
+        self.refresh()
+        session = self.session
+        if session is None or namespace >= len(session.namespaces) or not self.complete:
+            return None
+        self._complete_number = session.spec.number
+        return session
+
+    @property
+    def refused(self) -> bool:
+        """Whether the node refuses this engine. Raises ConfigurationError where it is required."""
+        if self._connection.refusal and self._options.required:
+            raise ConfigurationError(f"the node refuses this engine: {self._connection.refusal}")
+        return bool(self._connection.refusal)
+
+    def expected(self, waited_s: float) -> bool:
+        """Whether a request that has waited so long may wait on: at start and for a new adapter, or while the ranks
+        join a new session. Raises ConfigurationError where a node is required and none was ever reached."""
+        connected = self._connection.session is not None
+        fresh = self._complete_number == 0 or (connected and self._complete_number < self._spec_number)
+        possible = (
+            len(self._ranks) < self._facts.ranks or self._connection.failures == 0 or self._options.start_node
+        )
+        joining = self.session is not None and not self.complete and time.monotonic() - self._began < JOIN_S
+        if joining or (fresh and possible and waited_s < self._options.start_timeout_s):
+            return True
+        if self._options.required and self.number == 0:
+            raise ConfigurationError(f"no node answers at {self._socket}, and \"required\" is set")
+        return False

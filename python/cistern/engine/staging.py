@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page mover for a device: pages pass through pinned staging memory.
+
+torch copies between the two, on a stream of its own: a call a fragment within the device, for all pages of an order
+together, and one call between device and host. An address of a device is never given to anything that would look at it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from .. import Code, Done, Pages, Store, Transfers
+from .layout import Fragment, Layout
+from .mover import Batch, UnknownDevice, submit_load, submit_save
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Streams(Protocol):
+    """Streams of a device, as StagedMover needs them."""
+
+    def staging(self, size_bytes: int) -> torch.Tensor:
+        """Host memory that the device copies from and to without stopping."""
+        ...
+
+    def after_compute(self, work: Callable[[], object]) -> Any:
+        """Queues work behind everything that the engine has queued so far, beside its later work. Returns an event
+        behind the work."""
+        ...
+
+    def reached(self, event: Any) -> bool: ...
+    def wait(self, event: Any) -> None: ...
+
+
+class TorchStreams:
+    """torch's streams and events of one device type."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self._torch = torch
+        self._device = getattr(torch, device)
+        self._stream = self._device.Stream()
+
+    def staging(self, size_bytes: int) -> torch.Tensor:
+        return self._torch.empty(size_bytes, dtype=self._torch.uint8, pin_memory=True)
+
+    def after_compute(self, work: Callable[[], object]) -> Any:
+        computed = self._device.Event()
+        computed.record(self._device.current_stream())
+        self._stream.wait_event(computed)
+        with self._device.stream(self._stream):
+            work()
+            event = self._device.Event()
+            event.record(self._stream)
+        return event
+
+    def reached(self, event: Any) -> bool:
+        return bool(event.query())
+
+    def wait(self, event: Any) -> None:
+        event.synchronize()
+
+
+@dataclass
+class _Transfer:
+    """A load or save as asked for, and how far it is."""
+
+    number: int
+    kind: Literal["load", "save"]
+    batch: Batch
+    began: float
+    pieces: int
+    """Not done yet."""
+    outcomes: bytearray
+    states: bytearray
+    moved_bytes: int = 0
+    message: str = ""
+
+    @property
+    def passed_us(self) -> int:
+        return int((time.monotonic() - self.began) * 1e6)
+
+
+@dataclass
+class _Piece:
+    """Neighbouring blocks of a transfer, which go through staging together."""
+
+    transfer: _Transfer
+    first: int
+    batch: Batch
+    first_slot: int = 0
+    event: Any = None
+    done: Done | None = None
+
+    @property
+    def slots(self) -> range:
+        return range(self.first_slot, self.first_slot + len(self.batch.keys))
+
+
+class _Slots:
+    """Runs of neighbouring slots, first fit."""
+
+    def __init__(self, count: int) -> None:
+        self._free = [(0, count)]
+
+    def take(self, count: int) -> int | None:
+        for i, (first, size) in enumerate(self._free):
+            if size >= count:
+                self._free[i : i + 1] = [(first + count, size - count)] if size > count else []
+                return first
+        return None
+
+    def give(self, first: int, count: int) -> None:
+        runs: list[tuple[int, int]] = []
+        for begin, size in sorted([*self._free, (first, count)]):
+            if runs and runs[-1][0] + runs[-1][1] == begin:
+                runs[-1] = (runs[-1][0], runs[-1][1] + size)
+            else:
+                runs.append((begin, size))
+        self._free = runs
+
+
+STAGING_BYTES = 256 << 20
+PIECES = 4
+"""Pieces that staging has room for: the device copies one while the store has another, and a third waits."""
+
+
+class StagedMover:
+    """Pages on a device, moved through slots of pinned host memory: save = device to slots, then slots to the
+    store; load = the store to slots, then slots to the device. A transfer larger than staging goes in
+    pieces, one after the other; a piece waits for room until its deadline. A piece of a load of which not every block
+    came counts as none: nothing of it was copied to the device."""
+
+    def __init__(
+        self, store: Store, layouts: Sequence[Layout], streams: Streams, max_bytes_per_s: int,
+        staging_bytes: int = STAGING_BYTES,
+    ) -> None:
+        import torch
+
+        self._torch = torch
+        self._streams = streams
+        self._layouts = list(layouts)
+        self._transfers = Transfers(store, max_bytes_per_s=max_bytes_per_s)
+        self._views = [[_rows_of(layout, one) for one in layout.fragments] for layout in layouts]
+        slot_bytes = max(layout.page_bytes for layout in layouts)
+        slots = max(1, staging_bytes // slot_bytes)
+        self._staging = streams.staging(slots * slot_bytes).view(slots, slot_bytes)
+        base = self._staging.data_ptr()
+        self._slot_pages = [
+            Pages([(base, slot_bytes, layout.page_bytes)], slots, keep=self._staging) for layout in layouts
+        ]
+        self._slots = _Slots(slots)
+        self._piece_blocks = max(1, slots // PIECES)
+        self._loads: deque[_Piece] = deque()
+        self._saves: deque[_Piece] = deque()
+        self._to_host: deque[_Piece] = deque()
+        self._to_device: deque[_Piece] = deque()
+        self._inner: dict[int, _Piece] = {}
+        self._done: list[Done] = []
+        self._next = 1
+
+    @property
+    def in_flight(self) -> int:
+        moving = len(self._to_host) + len(self._to_device) + len(self._inner)
+        return len(self._loads) + len(self._saves) + moving + len(self._done)
+
+    def load(self, batch: Batch) -> int:
+        return self._ask("load", batch, self._loads)
+
+    def save(self, batch: Batch) -> int:
+        return self._ask("save", batch, self._saves)
+
+    def poll(self) -> list[Done]:
+        while self._to_host and self._streams.reached(self._to_host[0].event):
+            self._save_from_slots(self._to_host.popleft())
+        for done in self._transfers.poll():
+            self._inner_done(done)
+        while self._to_device and self._streams.reached(self._to_device[0].event):
+            self._finish(self._to_device.popleft())
+        self._begin()
+        done_now, self._done = self._done, []
+        return done_now
+
+    def wait(self, timeout_s: float) -> list[Done]:
+        done = self.poll()
+        if done or not self.in_flight:
+            return done
+        if self._to_host:
+            self._streams.wait(self._to_host[0].event)
+        elif self._to_device:
+            self._streams.wait(self._to_device[0].event)
+        else:
+            for inner in self._transfers.wait(timeout_s):
+                self._inner_done(inner)
+        return self.poll()
+
+    def close(self) -> None:
+        for piece in (*self._to_host, *self._to_device):
+            self._streams.wait(piece.event)
+        self._transfers.close()
+
+    # -- inside
+
+    def _ask(self, kind: Literal["load", "save"], batch: Batch, waiting: deque[_Piece]) -> int:
+        count, size = len(batch.keys), self._piece_blocks
+        transfer = _Transfer(
+            self._next, kind, batch, time.monotonic(), pieces=-(-count // size),
+            outcomes=bytearray([Code.TOO_LATE]) * count, states=bytearray(count if kind == "save" else 0),
+        )
+        self._next += 1
+        waiting.extend(_Piece(transfer, first, _part(batch, first, first + size)) for first in range(0, count, size))
+        self._begin()
+        return transfer.number
+
+    def _begin(self) -> None:
+        """Starts pieces while there is room. Loads go first: requests wait for them."""
+        for waiting in (self._loads, self._saves):
+            for piece in [one for one in waiting if one.transfer.passed_us >= one.batch.deadline_us]:
+                waiting.remove(piece)
+                self._report(piece, "staging had no room until the deadline")
+        for waiting, start in ((self._loads, self._start_load), (self._saves, self._start_save)):
+            while waiting:
+                first = self._slots.take(len(waiting[0].batch.keys))
+                if first is None:
+                    return
+                piece = waiting.popleft()
+                piece.first_slot = first
+                start(piece)
+
+    def _start_load(self, piece: _Piece) -> None:
+        self._start_inner(piece, submit_load)
+
+    def _start_save(self, piece: _Piece) -> None:
+        host, batch = self._host_rows(piece), piece.batch
+        views = self._views[batch.group]
+
+        def gather() -> None:
+            rows = self._torch.tensor(list(batch.pages), dtype=self._torch.int64).to(views[0].device)
+            taken = [view.index_select(0, rows) for view in views]
+            host.copy_(taken[0] if len(taken) == 1 else self._torch.cat(taken, dim=1), non_blocking=True)
+
+        piece.event = self._streams.after_compute(gather)
+        self._to_host.append(piece)
+
+    def _save_from_slots(self, piece: _Piece) -> None:
+        self._start_inner(piece, submit_save)
+
+    def _start_inner(self, piece: _Piece, submit: Callable[[Transfers, Batch, Pages, Sequence[int]], int]) -> None:
+        passed_us, batch = piece.transfer.passed_us, piece.batch
+        left = replace(
+            batch, deadline_us=max(1, batch.deadline_us - passed_us),
+            worth_us=max(1, batch.worth_us - passed_us) if batch.worth_us else 0,
+        )
+        try:
+            number = submit(self._transfers, left, self._slot_pages[batch.group], list(piece.slots))
+        except Exception as error:  # reported, like any other end
+            self._finish(piece, str(error))
+            return
+        self._inner[number] = piece
+
+    def _host_rows(self, piece: _Piece) -> torch.Tensor:
+        size = self._layouts[piece.batch.group].page_bytes
+        return self._staging[piece.first_slot : piece.first_slot + len(piece.batch.keys), :size]
+
+    def _inner_done(self, done: Done) -> None:
+        piece = self._inner.pop(done.id)
+        if done.kind == "load" and any(done.outcomes):
+            self._finish(piece, done.message)
+            return
+        piece.done = done
+        if done.kind == "save":
+            self._finish(piece)
+            return
+        host, batch = self._host_rows(piece), piece.batch
+        layout, views = self._layouts[batch.group], self._views[batch.group]
+
+        def scatter() -> None:
+            rows = self._torch.tensor(list(batch.pages), dtype=self._torch.int64).to(views[0].device)
+            taken, first = host.to(views[0].device, non_blocking=True), 0
+            for view, fragment in zip(views, layout.fragments, strict=True):
+                view.index_copy_(0, rows, taken[:, first : first + fragment.bytes])
+                first += fragment.bytes
+
+        piece.event = self._streams.after_compute(scatter)
+        self._to_device.append(piece)
+
+    def _finish(self, piece: _Piece, message: str = "") -> None:
+        self._slots.give(piece.first_slot, len(piece.batch.keys))
+        self._report(piece, message)
+
+    def _report(self, piece: _Piece, message: str = "") -> None:
+        """A piece has ended, with or without its transfer's answer; the last piece's end is the transfer's."""
+        transfer, done = piece.transfer, piece.done
+        if done is not None:
+            end = piece.first + len(piece.batch.keys)
+            transfer.outcomes[piece.first : end] = done.outcomes
+            transfer.moved_bytes += done.moved_bytes
+            message = done.message
+            if transfer.kind == "save":
+                transfer.states[piece.first : end] = done.states
+        transfer.message = transfer.message or message
+        transfer.pieces -= 1
+        if transfer.pieces == 0:
+            self._done.append(
+                Done(
+                    transfer.number, transfer.kind, bytes(transfer.outcomes), bytes(transfer.states),
+                    transfer.moved_bytes, transfer.passed_us, transfer.message,
+                )
+            )
+
+
+def _part(batch: Batch, first: int, end: int) -> Batch:
+    """These blocks of the batch."""
+    return replace(
+        batch, keys=batch.keys[first:end], pages=batch.pages[first:end], parents=batch.parents[first:end],
+        put_ids=batch.put_ids[first:end],
+    )
+
+
+def _rows_of(layout: Layout, fragment: Fragment) -> torch.Tensor:
+    """One fragment of all pages as rows of bytes, a view of the tensor that it lies in."""
+    import torch
+
+    last = fragment.address + (layout.pages - 1) * fragment.stride + fragment.bytes
+    for tensor, (begin, size) in zip(layout.tensors, layout.regions, strict=True):
+        if begin <= fragment.address and last <= begin + size:
+            whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+            return torch.as_strided(
+                whole, (layout.pages, fragment.bytes), (fragment.stride, 1), fragment.address - begin
+            )
+    raise UnknownDevice("a fragment lies in none of its tensors")

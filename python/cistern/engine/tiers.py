@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiers of a matched chain's blocks, and when they could be read: on plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Run(Protocol):
+    """Blocks that follow each other in one tier: cistern.MatchRun."""
+
+    @property
+    def blocks(self) -> int: ...
+    @property
+    def where(self) -> str: ...
+    @property
+    def ready_in_us(self) -> int: ...
+
+
+def load_ends(runs: Sequence[Run], first_block: int) -> list[tuple[int, float]]:
+    """Ends of runs up to which a load from `first_block` on may go, the furthest first; with each the seconds until its
+    blocks of lower tiers could be in memory, one run after the other."""
+    ends: list[tuple[int, float]] = []
+    blocks, ready_s = 0, 0.0
+    for run in runs:
+        blocks += run.blocks
+        if blocks <= first_block:
+            continue
+        if run.where != "memory":
+            ready_s += run.ready_in_us / 1e6
+        ends.append((blocks, ready_s))
+    return ends[::-1]
+
+
+def lowest_tier(runs: Sequence[Run], first_block: int, end_block: int) -> str:
+    """The lowest tier that any of these blocks lies in."""
+    begin = 0
+    for run in runs:
+        if run.where != "memory" and begin < end_block and begin + run.blocks > first_block:
+            return run.where
+        begin += run.blocks
+    return "memory"

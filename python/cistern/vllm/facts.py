@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's configuration as plain values: read once, when the connector is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..engine.facts import ConfigurationError, EngineFacts, GroupFacts
+from . import versions
+
+LOGGER = "vllm.cistern"
+
+
+@dataclass(frozen=True)
+class VllmFacts:
+    engine: EngineFacts
+    rank: int
+    """This process's own, where it is a worker."""
+    hash_algorithm: str
+    publishes_events: bool
+
+
+def read_facts(vllm_config: Any, kv_cache_config: Any) -> VllmFacts:
+    """Raises ConfigurationError for a kind of attention whose KV is not known."""
+    parallel, events = vllm_config.parallel_config, vllm_config.kv_events_config
+    block_tokens, hash_tokens = versions.block_sizes(vllm_config, kv_cache_config)
+    return VllmFacts(
+        engine=EngineFacts(
+            ranks=int(parallel.world_size),
+            identical_ranks=versions.identical_ranks(kv_cache_config),
+            block_tokens=block_tokens,
+            hash_tokens=hash_tokens,
+            pages=kv_cache_config.num_blocks,
+            groups=_groups(vllm_config, kv_cache_config, block_tokens),
+            drafts=vllm_config.speculative_config is not None,
+            logger=LOGGER,
+        ),
+        rank=parallel.rank,
+        hash_algorithm=str(vllm_config.cache_config.prefix_caching_hash_algo),
+        publishes_events=events is not None and bool(events.enable_kv_cache_events),
+    )
+
+
+def _groups(vllm_config: Any, kv_cache_config: Any, block_tokens: int) -> tuple[GroupFacts, ...]:
+    groups = []
+    for number, group in enumerate(kv_cache_config.kv_cache_groups):
+        spec, layers = group.kv_cache_spec, tuple(group.layer_names)
+        window = _window(number, layers, spec)
+        if getattr(group, "enable_kv_transfer", True) is False or getattr(spec, "prefix_replay_tokens", None):
+            raise ConfigurationError(f"KV cache group {number} is not kept in a way that Cistern knows")
+        tokens = versions.group_tokens(spec, vllm_config)
+        if block_tokens % tokens:
+            raise ConfigurationError(f"KV cache group {number}: {tokens} tokens a block do not divide {block_tokens}")
+        groups.append(
+            GroupFacts(f"group{number}", window, block_tokens // tokens, layers, _page_bytes(spec, layers))
+        )
+    if not groups:
+        raise ConfigurationError("the model has no KV cache")
+    if all(group.window_tokens for group in groups):
+        raise ConfigurationError("all of the model's attention is sliding-window: Cistern needs one full group")
+    return tuple(groups)
+
+
+def _window(number: int, layers: Sequence[str], spec: Any) -> int:
+    """The widest window of a group's layers; 0 where one of them needs everything."""
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
+
+    windows = set()
+    for one in (versions.layer_specs(spec) or {"": spec}).values():
+        kind = type(one)
+        if kind is SlidingWindowSpec:
+            windows.add(int(one.sliding_window))
+        elif kind in (FullAttentionSpec, MLAAttentionSpec) and getattr(one, "attention_chunk_size", None) is None:
+            windows.add(0)
+        else:
+            raise ConfigurationError(
+                f"KV cache group {number} ({layers[0]} ...) is a {kind.__name__}: Cistern knows full "
+                "and sliding-window attention, so this model runs without it"
+            )
+    return 0 if 0 in windows else max(windows)
+
+
+def _page_bytes(spec: Any, layers: Sequence[str]) -> int | None:
+    inner = versions.layer_specs(spec)
+    sizes = [versions.unpadded_page_bytes((inner or {}).get(layer, spec)) for layer in layers]
+    return None if any(size is None for size in sizes) else sum(size for size in sizes if size is not None)

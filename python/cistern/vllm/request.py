@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's requests and pages, as the scheduler side sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..engine.keys import content_hashed
+from ..engine.request import Adapter, Pages
+
+
+class VllmRequest:
+    """engine.Request over a vllm.v1.request.Request."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    @property
+    def id(self) -> str:
+        return str(self._request.request_id)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return int(self._request.num_prompt_tokens)
+
+    @property
+    def tokens(self) -> int:
+        return int(self._request.num_tokens)
+
+    @property
+    def computed_tokens(self) -> int:
+        return int(self._request.num_computed_tokens)
+
+    @property
+    def placeholder_tokens(self) -> int:
+        return int(self._request.num_output_placeholders)
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        ids: Sequence[int] = self._request.all_token_ids
+        return ids
+
+    @property
+    def hashes(self) -> Sequence[bytes]:
+        hashes: Sequence[bytes] = self._request.block_hashes
+        return hashes
+
+    @property
+    def adapter(self) -> Adapter | None:
+        lora = self._request.lora_request
+        if lora is None:
+            return None
+        return Adapter(lora.lora_name, lora.lora_int_id, lora.lora_path, bool(getattr(lora, "load_inplace", False)))
+
+    @property
+    def content_hashed(self) -> bool:
+        return all(content_hashed(one.identifier) for one in self._request.mm_features or ())
+
+    @property
+    def skips_cache(self) -> bool:
+        return bool(getattr(self._request, "skip_reading_prefix_cache", False))
+
+
+class VllmPages:
+    """engine.PagePool over vLLM's KV cache manager."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        self._pool = manager.block_pool
+
+    def pages_of(self, request_id: str) -> Pages:
+        pages: Pages = self._manager.get_block_ids(request_id)
+        return pages
+
+    def reference(self, pages: Sequence[int]) -> None:
+        self._pool.touch([self._pool.blocks[page] for page in pages])
+
+    def release(self, pages: Sequence[int]) -> None:
+        self._pool.free_blocks([self._pool.blocks[page] for page in pages])

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "catalog/catalog.h"
+
+#include <algorithm>
+
+#include "policy/evict.h"
+
+namespace cistern {
+namespace {
+
+std::uint32_t MaxRecords(const Geometry& geometry) {
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(geometry.slots_bytes() / geometry.min_slot_bytes(), Lru::kMaxEntries - 1));
+}
+
+}  // namespace
+
+Catalog::Catalog(const Parts& parts)
+    : clock_(parts.clock),
+      words_(parts.words),
+      arena_(parts.arena),
+      steps_(parts.steps),
+      options_(parts.options),
+      max_records_(MaxRecords(parts.arena.geometry())),
+      max_record_ids_(
+          std::min<std::uint32_t>(Lru::kMaxEntries - max_records_ - 2, parts.options.max_lower_blocks) +
+          max_records_ + 1),
+      // Besides blocks with records: roots, and placeholders, for which a quarter is plenty.
+      forest_(max_record_ids_ + max_records_ / 4 + 2 * kMaxNamespaces, parts.arena.geometry()),
+      pending_(parts.options.max_pending),
+      leases_(parts.options.max_leases, parts.options.max_leased_blocks),
+      conversations_(parts.options.max_noted_blocks),
+      sequences_(parts.journal) {}
+
+TreeId Catalog::TreeOfIncarnation(std::uint64_t incarnation) const {
+  const auto found = tree_of_.find(incarnation);
+  return found == tree_of_.end() ? kNoId : found->second;
+}
+
+TreeId Catalog::AddTree(std::uint32_t slot, std::uint64_t incarnation) {
+  if (trees_.size() <= slot) trees_.resize(slot + 1, kNoId);
+  if (const TreeId before = trees_[slot]; before != kNoId) {
+    tree_of_.erase(forest_.tree(before)->incarnation);
+  }
+  const TreeId tree = forest_.AddTree(slot, incarnation);
+  trees_[slot] = tree;
+  tree_of_[incarnation] = tree;
+  return tree;
+}
+
+void Catalog::RemoveTree(std::uint32_t slot) {
+  const TreeId tree = trees_[slot];
+  tree_of_.erase(forest_.tree(tree)->incarnation);
+  forest_.RemoveTree(tree);
+  trees_[slot] = kNoId;
+}
+
+const NamespaceEntry* Catalog::EntryOf(TreeId tree) const {
+  const IncarnationTree* found = forest_.tree(tree);
+  return found != nullptr && TreeOf(found->slot) == tree ? namespaces_.at(found->slot) : nullptr;
+}
+
+LowerPolicy Catalog::LowerPolicyOf(const Record& record) const {
+  const NamespaceEntry* entry = EntryOf(forest_.block(record.block).tree);
+  return entry == nullptr ? options_.lower : entry->lower.Over(options_.lower);
+}
+
+BlockId Catalog::IfStanding(BlockId block, bool* unsure) {
+  steps_.Count();
+  if (block == kNoId || !forest_.collecting()) return block;
+  std::uint32_t budget = kStandingLooks;
+  const Forest::Answer answer = forest_.Standing(block, &budget);
+  steps_.Count(kStandingLooks - budget);
+  if (answer == Forest::Answer::kUnknown && unsure != nullptr) *unsure = true;
+  return answer == Forest::Answer::kYes ? block : kNoId;
+}
+
+void Catalog::FindAhead(TreeId tree, std::span<const BlockName> names,
+                        std::span<BlockId, kFoundAhead> found) {
+  std::array<KeyHash, kFoundAhead> key_hashes;
+  const std::size_t count = std::min(names.size(), kFoundAhead);
+  for (std::size_t i = 0; i < count; ++i) {
+    key_hashes[i] = KeyHashOf(tree, names[i].key);
+    forest_.PrefetchBucket(key_hashes[i]);
+  }
+  for (std::size_t i = 0; i < count; ++i) forest_.PrefetchBlock(key_hashes[i]);
+  for (std::size_t i = 0; i < count; ++i) found[i] = forest_.PrefetchRecord(tree, key_hashes[i]);
+  for (std::size_t i = 0; i < count; ++i) {
+    const BlockKey& key = names[i].key;
+    if (found[i] != kNoId && !forest_.MayHaveKey(found[i], key)) {
+      found[i] = forest_.Find(tree, key, key_hashes[i]);
+    }
+    found[i] = IfStanding(found[i]);
+  }
+}
+
+BlockId Catalog::AddBlock(TreeId tree, KeyHash key_hash, BlockId parent) {
+  constexpr std::uint32_t kMovesATouch = 8;  // moves in the table of blocks: they are prefetched in waves
+  const std::uint64_t moved = forest_.moved();
+  const BlockId block = forest_.Add(tree, key_hash, parent);
+  steps_.Count(static_cast<std::uint32_t>(forest_.moved() - moved) / kMovesATouch);
+  return block;
+}
+
+bool Catalog::Readable(BlockId block, std::uint16_t group, std::uint64_t now_s) const {
+  const auto copy = forest_.See(block, group);
+  return copy && !Expired(copy->expiry, now_s);
+}
+
+RecordId Catalog::ReadableRecord(BlockId block, std::uint16_t group, std::uint64_t now_s) {
+  return Readable(block, group, now_s) ? forest_.Take(block, group) : kNoId;
+}
+
+std::uint64_t Catalog::RecordBytesOf(const NamespaceEntry& entry, std::uint16_t group,
+                                     std::uint64_t body_bytes) const {
+  const std::uint32_t alignment = arena_.geometry().alignment;
+  const std::vector<std::uint32_t>& parts = entry.groups[group].part_bytes;
+  if (parts.empty()) return RecordBytes(body_bytes, alignment);
+  return RecordBytes(body_bytes, SegmentCount(parts), static_cast<std::uint32_t>(parts.size()), alignment);
+}
+
+std::uint64_t Catalog::RecordBytesOf(TreeId tree, std::uint16_t group, std::uint64_t body_bytes) const {
+  const IncarnationTree* found = forest_.tree(tree);
+  const NamespaceEntry* entry = found == nullptr ? nullptr : namespaces_.at(found->slot);
+  return entry == nullptr ? 0 : RecordBytesOf(*entry, group, body_bytes);
+}
+
+bool Catalog::IsSealOf(const Record& record, const SealView& seal) const {
+  const Block& block = forest_.block(record.block);
+  const NamespaceEntry* entry = EntryOf(block.tree);
+  return entry != nullptr && seal.incarnation() == entry->incarnation && seal.group() == record.group &&
+         seal.body_bytes() == record.body_bytes && seal.part_count() == record.part_count() &&
+         KeyHashOf(block.tree, seal.key()) == block.key_hash() &&
+         (record.key.none() || seal.HasKey(record.key));
+}
+
+}  // namespace cistern

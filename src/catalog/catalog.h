@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Facts about blocks, without their bytes: namespaces and the tree of each incarnation, blocks and records,
+// pending puts, leases, conversations, sequence numbers. The catalog finds; residency decides where bytes
+// are and which leave, and the store what becomes visible or is dropped.
+//
+// Finding counts against the step's budget (base/step_budget.h).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "arena/protocol.h"
+#include "base/clock.h"
+#include "base/step_budget.h"
+#include "catalog/conversations.h"
+#include "catalog/forest.h"
+#include "catalog/leases.h"
+#include "catalog/namespace_table.h"
+#include "catalog/pending_puts.h"
+#include "catalog/sequences.h"
+#include "catalog/store_options.h"
+#include "policy/lower_tier.h"
+#include "record/seal.h"
+#include "record/segments.h"
+
+namespace cistern {
+
+// A block, or the segments of a block in the lower tier that its reader needs: none (count 0), or segments
+// that its record has not, stand for the whole block.
+struct BlockName {
+  BlockKey key;
+  std::uint16_t group = 0;
+  SegmentSpan asked{};
+};
+
+// Ancestors that a step looks at to tell whether a block stands.
+inline constexpr std::uint32_t kStandingLooks = 192;
+
+class Catalog final {
+ public:
+  struct Parts {  // borrowed
+    const Clock& clock;
+    Words& words;
+    const ArenaSpace& arena;
+    Journal& journal;
+    StepBudget& steps;
+    const StoreOptions& options;
+  };
+  explicit Catalog(const Parts& parts);
+  Catalog(const Catalog&) = delete;
+  Catalog& operator=(const Catalog&) = delete;
+
+  Forest& forest() { return forest_; }
+  PendingPuts& pending() { return pending_; }
+  Leases& leases() { return leases_; }
+  Conversations& conversations() { return conversations_; }
+  Sequences& sequences() { return sequences_; }
+  NamespaceTable& namespaces() { return namespaces_; }
+
+  std::uint32_t max_records_in_memory() const { return max_records_; }
+  std::uint32_t max_records() const { return max_record_ids_; }  // in any tier
+
+  // Seconds that never go back, over restarts too (R10).
+  std::uint64_t NowS() { return AdvanceTime(words_, arena_, clock_.Wall().seconds); }
+  // One count for puts, cuts and drops, which gives their order.
+  std::uint64_t NextEvent() { return ++last_event_; }
+
+  // ---- namespaces ----
+  // The tree of a namespace's current incarnation, kNoId for a slot number without one.
+  TreeId TreeOf(std::uint32_t slot) const { return slot < trees_.size() ? trees_[slot] : kNoId; }
+  // kNoId unless the incarnation is current.
+  TreeId TreeOfIncarnation(std::uint64_t incarnation) const;
+  // The tree of a new incarnation; the slot number's former tree, if any, is current no more.
+  TreeId AddTree(std::uint32_t slot, std::uint64_t incarnation);
+  // Removes the slot number's tree, which is empty.
+  void RemoveTree(std::uint32_t slot);
+  // The namespace of a current tree; null for a dropped one.
+  const NamespaceEntry* EntryOf(TreeId tree) const;
+  LowerPolicy LowerPolicyOf(const Record& record) const;
+
+  // ---- finding ----
+  // The block of a key that stands; kNoId for none. `unsure`, when not null, is set where a step cannot tell
+  // because blocks are being collected: the result is then kNoId as well.
+  BlockId Find(TreeId tree, const BlockKey& key, bool* unsure = nullptr) {
+    return IfStanding(forest_.Find(tree, key), unsure);
+  }
+  // The block of a key hash, after a yield: it was found by its key before.
+  BlockId FindKeyHash(TreeId tree, KeyHash key_hash) {
+    return IfStanding(forest_.FindKeyHash(tree, key_hash));
+  }
+  // Prefetches the first of the names together: each takes two or three cache misses in a row, all of them
+  // hardly longer than one.
+  static constexpr std::size_t kFoundAhead = 32;
+  void FindAhead(TreeId tree, std::span<const BlockName> names, std::span<BlockId, kFoundAhead> found);
+  // A new block, as Forest::Add.
+  BlockId AddBlock(TreeId tree, KeyHash key_hash, BlockId parent);
+
+  static bool Expired(std::uint32_t expiry, std::uint64_t now_s) { return expiry != 0 && now_s >= expiry; }
+  // True if the block's record of the group may be read now, in any tier; and that record, or kNoId.
+  bool Readable(BlockId block, std::uint16_t group, std::uint64_t now_s) const;
+  RecordId ReadableRecord(BlockId block, std::uint16_t group, std::uint64_t now_s);
+
+  RecordHandle HandleOf(RecordId record) const { return {record, forest_.record(record).serial}; }
+  bool Lives(RecordHandle handle) const { return forest_.record(handle.record).serial == handle.serial; }
+
+  // Bytes of a record of the group with a body of `body_bytes`, all units counted; 0 for an unknown tree. A
+  // dropped namespace keeps its list for this.
+  std::uint64_t RecordBytesOf(const NamespaceEntry& entry, std::uint16_t group,
+                              std::uint64_t body_bytes) const;
+  std::uint64_t RecordBytesOf(TreeId tree, std::uint16_t group, std::uint64_t body_bytes) const;
+  // True if a seal that was read is that of the record's block.
+  bool IsSealOf(const Record& record, const SealView& seal) const;
+
+ private:
+  BlockId IfStanding(BlockId block, bool* unsure = nullptr);
+
+  const Clock& clock_;
+  Words& words_;
+  const ArenaSpace& arena_;
+  StepBudget& steps_;
+  const StoreOptions& options_;
+  const std::uint32_t max_records_;
+  const std::uint32_t max_record_ids_;
+  NamespaceTable namespaces_;
+  std::vector<TreeId> trees_;                          // by namespace slot
+  std::unordered_map<std::uint64_t, TreeId> tree_of_;  // by incarnation, current ones only
+  Forest forest_;
+  PendingPuts pending_;
+  Leases leases_;
+  Conversations conversations_;
+  Sequences sequences_;
+  std::uint64_t last_event_ = 0;
+};
+
+}  // namespace cistern

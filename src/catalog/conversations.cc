@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "catalog/conversations.h"
+
+#include <bit>
+
+namespace cistern {
+
+Conversations::Conversations(std::uint32_t max_notes)
+    : max_notes_(max_notes),
+      mask_(std::bit_ceil(std::uint64_t{max_notes} + 1) - 1),
+      note_buckets_(mask_ + 1),
+      talk_buckets_(mask_ + 1) {}
+
+NoteId Conversations::Find(TreeId tree, const BlockKey& key) const {
+  NoteId note = note_buckets_[BucketOf(tree, key)] - 1;
+  while (note != kNoId && (notes_[note].tree != tree || notes_[note].key != key)) note = notes_[note].chained;
+  return note;
+}
+
+Conversations::TalkId Conversations::FindTalk(TreeId tree, std::uint64_t id) const {
+  TalkId talk = talk_buckets_[BucketOf(tree, id)] - 1;
+  while (talk != kNoId && (talks_[talk].tree != tree || talks_[talk].id != id)) talk = talks_[talk].chained;
+  return talk;
+}
+
+Conversations::TalkId Conversations::TalkFor(TreeId tree, std::uint64_t id) {
+  TalkId talk = FindTalk(tree, id);
+  if (talk != kNoId) {
+    UnlinkAge(talk);
+  } else {
+    talk = talks_.Add();
+    Talk& t = talks_[talk];
+    std::uint32_t& bucket = talk_buckets_[BucketOf(tree, id)];
+    t.tree = tree;
+    t.id = id;
+    t.chained = bucket - 1;
+    bucket = talk + 1;
+  }
+  MakeNewest(talk);
+  return talk;
+}
+
+void Conversations::MakeNewest(TalkId talk) {
+  talks_[talk].older = newest_;
+  talks_[talk].newer = kNoId;
+  if (newest_ != kNoId) talks_[newest_].newer = talk;
+  newest_ = talk;
+  if (oldest_ == kNoId) oldest_ = talk;
+}
+
+void Conversations::UnlinkAge(TalkId talk) {
+  const Talk& t = talks_[talk];
+  (t.newer == kNoId ? newest_ : talks_[t.newer].older) = t.older;
+  (t.older == kNoId ? oldest_ : talks_[t.older].newer) = t.newer;
+}
+
+void Conversations::Began(TreeId tree, const BlockKey& key, const BlockKey& parent,
+                          std::uint64_t conversation) {
+  if (const NoteId known = notes_.size() > 0 ? Find(tree, key) : kNoId; known != kNoId) Forget(known);
+  if (conversation != 0) Wrote(tree, key, parent, conversation);
+}
+
+void Conversations::Wrote(TreeId tree, const BlockKey& key, const BlockKey& parent,
+                          std::uint64_t conversation) {
+  if (const NoteId known = Find(tree, key); known != kNoId) {
+    Uses(tree, key, conversation);
+    return;
+  }
+  // A write to a child uses its parent.
+  if (!parent.none()) Uses(tree, parent, conversation);
+  if (notes_.size() == max_notes_) {
+    ++forgotten_;
+    Forget(talks_[oldest_].first);
+  }
+  const TalkId talk = TalkFor(tree, conversation);
+  const NoteId note = notes_.Add();
+  Note& n = notes_[note];
+  Talk& t = talks_[talk];
+  n.tree = tree;
+  n.key = key;
+  n.parent = parent;
+  n.talk = talk;
+  n.prev = t.last;
+  (t.last == kNoId ? t.first : notes_[t.last].next) = note;
+  t.last = note;
+  std::uint32_t& bucket = note_buckets_[BucketOf(tree, key)];
+  n.chained = bucket - 1;
+  bucket = note + 1;
+}
+
+void Conversations::Uses(TreeId tree, const BlockKey& key, std::uint64_t conversation) {
+  const NoteId note = Find(tree, key);
+  if (note != kNoId && talks_[notes_[note].talk].id != conversation) Share(note);
+}
+
+void Conversations::Share(NoteId note) {
+  if (notes_[note].shared) return;
+  notes_[note].shared = true;
+  sharing_.push_back(note);
+}
+
+bool Conversations::ShareSome(std::uint32_t* budget) {
+  for (; !sharing_.empty() && *budget > 0; --*budget) {
+    // The note may have been forgotten: then it is free, or a new one that has its own place here.
+    const Note& n = notes_[sharing_.back()];
+    sharing_.pop_back();
+    if (!n.shared || n.parent.none()) continue;
+    if (const NoteId parent = Find(n.tree, n.parent); parent != kNoId) Share(parent);
+  }
+  return !sharing_.empty();
+}
+
+std::uint64_t Conversations::Of(TreeId tree, const BlockKey& key) const {
+  const NoteId note = Find(tree, key);
+  return note == kNoId || notes_[note].shared ? 0 : talks_[notes_[note].talk].id;
+}
+
+std::optional<Conversations::Named> Conversations::TakeLast(TreeId tree, std::uint64_t conversation) {
+  const TalkId talk = FindTalk(tree, conversation);
+  if (talk == kNoId) return std::nullopt;
+  const NoteId note = talks_[talk].last;
+  const Note& n = notes_[note];
+  Named named{.key = n.key, .parent = n.parent, .shared = n.shared};
+  if (!n.parent.none()) {
+    const NoteId parent = Find(n.tree, n.parent);
+    named.under_own = parent != kNoId && !notes_[parent].shared && notes_[parent].talk == talk;
+  }
+  Forget(note);
+  return named;
+}
+
+void Conversations::Forget(NoteId note) {
+  const Note n = notes_[note];
+  std::uint32_t* link = &note_buckets_[BucketOf(n.tree, n.key)];
+  if (*link == note + 1) {
+    *link = n.chained + 1;
+  } else {
+    NoteId at = *link - 1;
+    while (notes_[at].chained != note) at = notes_[at].chained;
+    notes_[at].chained = n.chained;
+  }
+  Talk& t = talks_[n.talk];
+  (n.prev == kNoId ? t.first : notes_[n.prev].next) = n.next;
+  (n.next == kNoId ? t.last : notes_[n.next].prev) = n.prev;
+  notes_.Remove(note);
+  if (t.first == kNoId) ForgetTalk(n.talk);
+}
+
+void Conversations::ForgetTalk(TalkId talk) {
+  const Talk t = talks_[talk];
+  UnlinkAge(talk);
+  std::uint32_t* link = &talk_buckets_[BucketOf(t.tree, t.id)];
+  if (*link == talk + 1) {
+    *link = t.chained + 1;
+  } else {
+    TalkId at = *link - 1;
+    while (talks_[at].chained != talk) at = talks_[at].chained;
+    talks_[at].chained = t.chained;
+  }
+  talks_.Remove(talk);
+}
+
+bool Conversations::RelateSome(NoteId* from, std::uint32_t* budget) {
+  for (; *from < notes_.end() && *budget > 0; ++*from, --*budget) {
+    const Note& n = notes_[*from];
+    if (n.talk != kNoId && !n.parent.none()) Uses(n.tree, n.parent, talks_[n.talk].id);
+  }
+  return *from < notes_.end();
+}
+
+}  // namespace cistern

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// The small log of what must not come back (R10): which lists are namespaces and under which incarnation, the
+// tombstones of dropped keys, up to where sequence numbers may have been used, and which devices of flash its
+// tombstones have waited for. docs/formats/journal.md
+// describes its file. It is bounded by what it says now: it keeps that in memory as well and rewrites the
+// file when history is more than half of it.
+//
+// Nothing is durable before its task ends with ok. Appends that come together share one write and one sync,
+// as far as a batch goes (kJournalBatchBytes). A namespace whose append failed is not in the file when it is
+// written again: what was there before it is. Work on much of it goes on from step to step (R16).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/event.h"
+#include "base/task.h"
+#include "cistern/key.h"
+#include "cistern/status.h"
+#include "io/loop.h"
+#include "catalog/namespace_table.h"
+
+namespace cistern {
+
+inline constexpr std::uint64_t kJournalMagic = 0x4c4e5255'4f4a4943;  // "CIJOURNL" in memory
+inline constexpr std::uint64_t kJournalVersion = 1;
+// Of records in one batch, but for a single record that is longer.
+inline constexpr std::size_t kJournalBatchBytes = 16u << 10;
+
+// A key of an incarnation was dropped: no record of it or below it counts that was born before.
+struct Tombstone {
+  std::uint64_t sequence = 0;  // at the drop; also its number
+  std::uint64_t incarnation = 0;
+  BlockKey key;
+  friend bool operator==(const Tombstone&, const Tombstone&) = default;
+};
+
+class Journal final {
+ public:
+  // The file is `<directory>/journal`; the directory exists. The loop is borrowed. `new_id` is random: who
+  // the journal is, should there be none yet.
+  Journal(Loop& loop, std::string directory, std::uint64_t new_id);
+  // No task may be under way, or all of them were dropped.
+  ~Journal() = default;
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
+
+  Executor& executor() { return loop_.executor(); }
+
+  struct Contents {
+    std::vector<NamespaceEntry> namespaces;
+    std::vector<Tombstone> tombstones;
+    std::uint64_t sequences_below = 0;  // no sequence number from here on was ever used
+    std::vector<std::uint64_t>
+        devices;  // of flash, by id: the tombstones of what was dropped on them are here
+    // The file is damaged before its end: tombstones may be lost, so nothing from before may be believed.
+    bool damaged = false;
+    std::uint64_t time_s = 0;  // what the time was at least when it was last written
+  };
+  // Reads what is there, to be awaited first. A torn tail was never acknowledged and is left out. kMismatch:
+  // another format version, or no journal at all.
+  Task<Result<Contents>> Open();
+
+  // What of the contents still counts; replaces the file. Awaited once, after Open and before the others.
+  Task<Status> Start(std::vector<NamespaceEntry> namespaces, std::uint64_t sequences_below,
+                     std::vector<Tombstone> tombstones = {}, std::vector<std::uint64_t> devices = {});
+
+  // Which journal this is: what was written under another one knows nothing of its drops. From Open on.
+  std::uint64_t id() const { return id_; }
+  // Of a namespace, from a sequence number of its own: never that of another journal's.
+  std::uint64_t IncarnationOf(std::uint64_t sequence) const;
+
+  // Numbers below `below` may be used once this is durable.
+  Task<Status> ReserveSequences(std::uint64_t below);
+  // A new namespace, or one with another name, window or incarnation.
+  Task<Status> PutNamespace(const NamespaceEntry& entry);
+  Task<Status> AddTombstone(Tombstone tombstone);
+  // The devices that tombstones wait for from now on. To be durable before one ends that a device would need
+  // which is not among them.
+  Task<Status> PutDevices(std::vector<std::uint64_t> devices);
+  // Nothing older than the tombstone is left. Written with the next append: until then it does no harm.
+  void EndTombstone(std::uint64_t sequence);
+  // It is as late as that: what has expired by then stays so, should the clock go back (R10).
+  Task<Status> PutTime(std::uint64_t time_s);
+
+  std::size_t tombstones() const { return tombstones_.size(); }
+  std::uint64_t file_bytes() const { return end_; }
+
+ private:
+  enum class Kind : std::uint8_t {
+    kSequences = 1,
+    kNamespace = 2,
+    kTombstone = 3,
+    kTombstoneEnd = 4,
+    kId = 5,
+    kDevices = 6,
+    kTime = 7,
+  };
+
+  // Somebody who waits for an append.
+  struct Asked {
+    bool done = false;
+    Status status;
+    Event told;  // done, or its turn to flush
+    // What a namespace's slot held before, to go back to.
+    bool names = false;
+    std::uint32_t slot = 0;
+    std::vector<std::byte> before;  // empty: nothing
+  };
+  using AskedPtr = std::shared_ptr<Asked>;
+  struct Batch {
+    std::vector<std::byte> bytes;  // room for its header, then records
+    std::vector<AskedPtr> asked;
+  };
+
+  static void Append(std::vector<std::byte>& batch, Kind kind, std::span<const std::byte> payload);
+  static std::vector<std::byte> PayloadOf(const Tombstone& tombstone);
+  // Adds a record to what the next flushes write.
+  void Append(Kind kind, std::span<const std::byte> payload);
+  // Whether the batch of `size` bytes of records at `at` checks.
+  Task<bool> Checks(std::span<const std::byte> bytes, std::size_t at, std::size_t size);
+  // Takes batches off the front of `bytes` as long as they check; false where one does not.
+  Task<bool> Apply(std::span<const std::byte> bytes, std::size_t* used, Contents* contents);
+  // Writes all that counts to a new file; returns where it ends.
+  Task<Result<std::uint64_t>> WriteAnew(File& file);
+  Task<Status> Rewrite();
+  // Room for writing it anew once where the file system has none left, kept by a file beside it.
+  void KeepSpare();
+  bool GiveUpSpare();
+  // Ends when the last record of what was appended so far is durable, or is not.
+  Task<Status> Flush(AskedPtr asked);
+  // Writes a batch, or everything anew; and for whom.
+  Task<Status> WriteOut(std::vector<AskedPtr>* asked);
+  void GoBack(const std::vector<AskedPtr>& failed);
+
+  Loop& loop_;
+  const std::string directory_;
+  File file_;
+  std::uint64_t end_ = 0;         // of the file
+  std::uint64_t live_bytes_ = 0;  // of the file when it was last rewritten
+  bool spare_ = false;            // room is kept for writing it anew
+  bool broken_ = true;            // an append failed: the file's end is unknown, so it is written anew
+
+  std::map<std::uint32_t, std::vector<std::byte>> namespaces_;  // by slot
+  std::map<std::uint64_t, Tombstone> tombstones_;               // by sequence
+  std::uint64_t sequences_below_ = 0;
+  std::uint64_t id_;
+  std::vector<std::uint64_t> devices_;
+  std::uint64_t time_s_ = 0;
+
+  std::deque<Batch> pending_;  // not yet handed to the file
+  bool flushing_ = false;
+};
+
+}  // namespace cistern

@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "catalog/namespace_table.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "base/assert.h"
+#include "base/codec.h"
+#include "base/format.h"
+#include "record/seal.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::uint8_t kEntryVersion = 1;
+
+// NamespaceTable of hash functions that nobody can make collide, as the value of a field `hash` begins (R5).
+constexpr std::array<std::string_view, 5> kSafeHashes = {"sha256", "sha512", "sha3", "blake2", "blake3"};
+
+bool Printable(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; });
+}
+
+Status Invalid(std::string message) { return Status(Code::kInvalid, std::move(message)); }
+
+std::string_view ReachName(Reach reach) {
+  switch (reach) {
+    case Reach::kFull: return "full";
+    case Reach::kWindow: return "window";
+    case Reach::kLastState: return "last_state";
+  }
+  return "unknown";
+}
+
+Status CheckHash(const NamespaceSpec& spec) {
+  if (spec.trusted_keys) return Status();
+  for (const auto& [name, value] : spec.fields) {
+    const bool hash = name == "hash";
+    if (hash &&
+        std::ranges::none_of(kSafeHashes, [&](std::string_view safe) { return value.starts_with(safe); })) {
+      return Invalid(Text("field hash: '", value,
+                          "' is not a cryptographic hash (sha256, sha512, sha3, blake2, "
+                          "blake3), so two contents may get one key: use one, or say trusted_keys"));
+    }
+    std::uint32_t bytes = 0;
+    if (name == "key_bytes" &&
+        std::from_chars(value.data(), value.data() + value.size(), bytes).ec == std::errc() &&
+        bytes < BlockKey::kMinUntrustedBytes) {
+      return Invalid(Text("field key_bytes: ", bytes, " is under ", BlockKey::kMinUntrustedBytes,
+                          ", so two contents may get one key: use longer keys, or say trusted_keys"));
+    }
+  }
+  return Status();
+}
+
+Status CheckFields(const NamespaceSpec& spec) {
+  if (spec.fields.size() > kMaxFields) {
+    return Invalid(Text("fields: there are ", spec.fields.size(), " and the limit is ", kMaxFields));
+  }
+  std::size_t bytes = 0;
+  std::vector<std::string_view> names;
+  for (const auto& [name, value] : spec.fields) {
+    if (name.empty()) return Invalid("fields: one has no name");
+    if (!Printable(name) || !Printable(value)) {
+      return Invalid(Text("field ", name, ": has a byte that cannot be printed"));
+    }
+    bytes += name.size() + value.size();
+    names.push_back(name);
+  }
+  if (bytes > kMaxFieldBytes) {
+    return Invalid(Text("fields: have ", bytes, " bytes together and the limit is ", kMaxFieldBytes));
+  }
+  std::ranges::sort(names);
+  if (auto twice = std::ranges::adjacent_find(names); twice != names.end()) {
+    return Invalid(Text("field ", *twice, ": stands twice"));
+  }
+  return Status();
+}
+
+Status ReadWish(const NamespaceSpec& spec, LowerWish& wish) {
+  Status write = spec.flash_write.empty() ? Status() : ReadWrite(spec.flash_write, wish);
+  if (!write.ok()) return Invalid(Text("flash_write: ", write.message()));
+  Status admit = spec.flash_admit.empty() ? Status() : ReadAdmit(spec.flash_admit, wish);
+  if (!admit.ok()) return Invalid(Text("flash_admit: ", admit.message()));
+  return Status();
+}
+
+Status CheckGroup(const GroupSpec& group) {
+  const std::string what = Text("group ", group.name, ": ");
+  if (group.name.empty() || group.name.size() > kMaxNameBytes || !Printable(group.name)) {
+    return Invalid(
+        Text("groups: the name '", group.name, "' is not 1 to ", kMaxNameBytes, " printable bytes"));
+  }
+  if (group.reach == Reach::kLastState) {
+    return Invalid(what + "reach last_state is not served by this version; full and window are");
+  }
+  if (group.reach != Reach::kFull && group.reach != Reach::kWindow) return Invalid(what + "reach is unknown");
+  if (group.reach == Reach::kWindow && group.window_tokens == 0) {
+    return Invalid(what + "window_tokens: is 0 and a window has at least 1");
+  }
+  if (group.part_bytes.size() > kMaxGroupParts) {
+    return Invalid(Text(what, "part_bytes: there are ", group.part_bytes.size(), " parts and the limit is ",
+                        kMaxGroupParts));
+  }
+  std::uint64_t body = 0;
+  for (std::uint64_t bytes : group.part_bytes) {
+    if (bytes == 0) return Invalid(what + "part_bytes: a part has at least 1 byte");
+    if (bytes > kMaxBodyBytes || (body += bytes) > kMaxBodyBytes) {
+      return Invalid(Text(what, "part_bytes: a block has more than ", kMaxBodyBytes, " bytes"));
+    }
+  }
+  return Status();
+}
+
+std::vector<std::pair<std::string, std::string>> Sorted(const NamespaceSpec& spec) {
+  auto fields = spec.fields;
+  std::ranges::sort(fields);
+  return fields;
+}
+
+void PutFields(Encoder& out, const NamespaceEntry& entry) {
+  out.List(entry.fields, [&](const auto& field) {
+    out.String(field.first);
+    out.String(field.second);
+  });
+}
+
+void PutParts(Encoder& out, const Group& group) {
+  out.List(group.part_bytes, [&](std::uint32_t bytes) { out.U32(bytes); });
+}
+
+// At the end and only where something was said: an entry without it is as nodes wrote it before there was
+// one. Each value is one more than the enumerator's, 0 where nothing was said.
+void PutWish(Encoder& out, const LowerWish& wish) {
+  if (wish == LowerWish{}) return;
+  out.U8(wish.write ? static_cast<std::uint8_t>(static_cast<std::uint8_t>(*wish.write) + 1)
+                    : std::uint8_t{0});
+  out.U8(static_cast<std::uint8_t>(wish.selective_uses));
+  out.U8(wish.admit ? static_cast<std::uint8_t>(static_cast<std::uint8_t>(*wish.admit) + 1)
+                    : std::uint8_t{0});
+}
+
+// False for what PutWish never writes.
+bool TakeWish(Decoder& in, LowerWish& wish) {
+  if (in.done()) return true;
+  const std::uint8_t write = in.U8(), uses = in.U8(), admit = in.U8();
+  if (write > static_cast<std::uint8_t>(WritePolicy::kSelective) + 1 ||
+      admit > static_cast<std::uint8_t>(Admission::kSecondHit) + 1 || uses == 0) {
+    return false;
+  }
+  if (write != 0) wish.write = static_cast<WritePolicy>(write - 1);
+  wish.selective_uses = uses;
+  if (admit != 0) wish.admit = static_cast<Admission>(admit - 1);
+  return true;
+}
+
+// The list as one string: two entries are the same namespace when these are equal. Window lengths, block
+// lengths and names are not in it.
+std::string ListOf(const NamespaceEntry& entry) {
+  std::vector<std::byte> bytes;
+  Encoder out(bytes);
+  out.U8(entry.trusted_keys ? 1 : 0);
+  PutFields(out, entry);
+  out.List(entry.groups, [&](const Group& group) {
+    out.String(group.name);
+    out.U8(static_cast<std::uint8_t>(group.reach));
+    PutParts(out, group);
+  });
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+void Settle(NamespaceEntry& entry) {
+  entry.first_full = kNoGroup;
+  for (std::size_t i = 0; i < entry.groups.size(); ++i) {
+    Group& group = entry.groups[i];
+    if (group.reach == Reach::kFull && entry.first_full == kNoGroup)
+      entry.first_full = static_cast<std::uint16_t>(i);
+    group.body_bytes = 0;
+    for (std::uint32_t bytes : group.part_bytes) group.body_bytes += bytes;
+    // Tokens round up: a window that ends inside a block needs the block.
+    group.window_blocks =
+        group.reach == Reach::kFull
+            ? 0
+            : static_cast<std::uint32_t>((std::uint64_t{group.window_tokens} + entry.block_tokens - 1) /
+                                         entry.block_tokens);
+  }
+}
+
+NamespaceEntry EntryOf(const NamespaceSpec& spec) {
+  NamespaceEntry entry;
+  if (!spec.name.empty()) entry.names.push_back(spec.name);
+  entry.fields = Sorted(spec);
+  entry.block_tokens = spec.block_tokens;
+  entry.trusted_keys = spec.trusted_keys;
+  static_cast<void>(ReadWish(spec, entry.lower));  // it passed Validate
+  for (const GroupSpec& from : spec.groups) {
+    Group& group = entry.groups.emplace_back();
+    group.name = from.name;
+    group.reach = from.reach;
+    group.window_tokens = from.window_tokens;
+    for (std::uint64_t bytes : from.part_bytes) group.part_bytes.push_back(static_cast<std::uint32_t>(bytes));
+  }
+  Settle(entry);
+  return entry;
+}
+
+std::string PartsText(const Group& group) {
+  if (group.part_bytes.empty()) return "one part of any length";
+  std::string text = Text(group.part_bytes.size(), " parts of");
+  for (std::uint32_t bytes : group.part_bytes) text += Text(' ', bytes);
+  return text;
+}
+
+// The first difference of two lists, both values named. They differ.
+std::string Difference(const NamespaceEntry& stored, const NamespaceEntry& asked) {
+  std::size_t a = 0, b = 0;
+  while (a < stored.fields.size() || b < asked.fields.size()) {
+    if (b == asked.fields.size() ||
+        (a < stored.fields.size() && stored.fields[a].first < asked.fields[b].first)) {
+      return Text("field ", stored.fields[a].first, " is '", stored.fields[a].second,
+                  "' in the stored list and missing in this one");
+    }
+    if (a == stored.fields.size() || asked.fields[b].first < stored.fields[a].first) {
+      return Text("field ", asked.fields[b].first, " is missing in the stored list and '",
+                  asked.fields[b].second, "' in this one");
+    }
+    if (stored.fields[a].second != asked.fields[b].second) {
+      return Text("field ", stored.fields[a].first, " is '", stored.fields[a].second,
+                  "' in the stored list and '", asked.fields[b].second, "' in this one");
+    }
+    ++a;
+    ++b;
+  }
+  if (stored.groups.size() != asked.groups.size()) {
+    return Text("the stored list has ", stored.groups.size(), " groups and this one ", asked.groups.size());
+  }
+  for (std::size_t i = 0; i < stored.groups.size(); ++i) {
+    const Group& was = stored.groups[i];
+    const Group& is = asked.groups[i];
+    if (was.name != is.name) {
+      return Text("group ", i, " is '", was.name, "' in the stored list and '", is.name, "' in this one");
+    }
+    if (was.reach != is.reach) {
+      return Text("group ", was.name, " has reach ", ReachName(was.reach), " in the stored list and ",
+                  ReachName(is.reach), " in this one");
+    }
+    if (was.part_bytes != is.part_bytes) {
+      return Text("group ", was.name, " has ", PartsText(was), " in the stored list and ", PartsText(is),
+                  " in this one");
+    }
+  }
+  return Text("trusted_keys is ", stored.trusted_keys, " in the stored list and ", asked.trusted_keys,
+              " in this one");
+}
+
+bool Rewishes(const NamespaceEntry& stored, const NamespaceEntry& asked) {
+  LowerWish after = stored.lower;
+  after.Add(asked.lower);
+  return after != stored.lower;
+}
+
+// Whether a window of `asked` is wider than the stored one: the widest is kept, so that every user finds his.
+bool Widens(const NamespaceEntry& stored, const NamespaceEntry& asked) {
+  for (std::size_t i = 0; i < stored.groups.size(); ++i) {
+    if (asked.groups[i].window_blocks > stored.groups[i].window_blocks) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Status NamespaceTable::Validate(const NamespaceSpec& spec) {
+  if (spec.name.size() > 2 * kMaxNameBytes || !Printable(spec.name)) {
+    return Invalid(Text("name: has ", spec.name.size(), " bytes, and a name has at most ", 2 * kMaxNameBytes,
+                        ", all printable"));
+  }
+  if (spec.block_tokens == 0) return Invalid("block_tokens: is 0 and a block has at least 1");
+  if (Status status = CheckFields(spec); !status.ok()) return status;
+  if (Status status = CheckHash(spec); !status.ok()) return status;
+  LowerWish wish;
+  if (Status status = ReadWish(spec, wish); !status.ok()) return status;
+  if (spec.groups.empty() || spec.groups.size() > kMaxGroups) {
+    return Invalid(Text("groups: there are ", spec.groups.size(), " and a namespace has 1 to ", kMaxGroups));
+  }
+  for (std::size_t i = 0; i < spec.groups.size(); ++i) {
+    if (Status status = CheckGroup(spec.groups[i]); !status.ok()) return status;
+    for (std::size_t j = 0; j < i; ++j) {
+      if (spec.groups[j].name == spec.groups[i].name) {
+        return Invalid(Text("group ", spec.groups[i].name, ": stands twice"));
+      }
+    }
+  }
+  return Status();
+}
+
+Result<NamespaceTable::Lookup> NamespaceTable::Find(const NamespaceSpec& spec) const {
+  const NamespaceEntry asked = EntryOf(spec);
+  const auto listed = by_list_.find(ListOf(asked));
+  const NamespaceEntry* entry = listed != by_list_.end() ? at(listed->second) : nullptr;
+  bool names_it = true;
+  if (!spec.name.empty()) {
+    const auto named = by_name_.find(spec.name);
+    if (named != by_name_.end()) {
+      const NamespaceEntry* other = at(named->second);
+      if (other != entry) {
+        return Error(Code::kMismatch, Text("namespace ", spec.name, " stands for another list: ",
+                                           Difference(*other, asked), "; use another name or the same list"));
+      }
+    } else {
+      names_it = false;
+    }
+  }
+  if (entry == nullptr) {
+    if (size_ >= kMaxNamespaces) {
+      return Error(Code::kBusy, Text("namespaces: ", size_, " are known and the limit is ", kMaxNamespaces,
+                                     "; those without a name and without blocks go with a restart"));
+    }
+    return Lookup{nullptr, true};
+  }
+  if (!names_it && entry->names.size() >= kMaxNamesOfList) {
+    return Error(Code::kBusy, Text("namespace ", spec.name, ": its list has ", entry->names.size(),
+                                   " names and the limit is ", kMaxNamesOfList, "; attach with one of them"));
+  }
+  return Lookup{entry, !names_it || Widens(*entry, asked) || Rewishes(*entry, asked)};
+}
+
+NamespaceEntry NamespaceTable::Merged(const NamespaceSpec& spec, std::uint64_t incarnation) const {
+  NamespaceEntry asked = EntryOf(spec);
+  const auto listed = by_list_.find(ListOf(asked));
+  if (listed == by_list_.end()) {
+    while (asked.slot < slots_.size() && slots_[asked.slot]) ++asked.slot;
+    asked.incarnation = incarnation;
+    return asked;
+  }
+  NamespaceEntry merged = *slots_[listed->second];
+  if (!spec.name.empty() && std::ranges::find(merged.names, spec.name) == merged.names.end()) {
+    merged.names.push_back(spec.name);
+  }
+  merged.lower.Add(asked.lower);
+  for (std::size_t i = 0; i < merged.groups.size(); ++i) {
+    if (asked.groups[i].window_blocks <= merged.groups[i].window_blocks) continue;
+    // In the stored block length, which is what windows are counted in.
+    merged.groups[i].window_tokens = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(std::uint64_t{asked.groups[i].window_blocks} * merged.block_tokens,
+                                std::numeric_limits<std::uint32_t>::max()));
+  }
+  Settle(merged);
+  return merged;
+}
+
+void NamespaceTable::Put(NamespaceEntry entry) {
+  CISTERN_ASSERT(entry.slot < kMaxNamespaces);
+  Settle(entry);
+  if (entry.slot >= slots_.size()) slots_.resize(entry.slot + 1);
+  Forget(entry.slot);
+  by_list_[ListOf(entry)] = entry.slot;
+  for (const std::string& name : entry.names) by_name_[name] = entry.slot;
+  const std::uint32_t slot = entry.slot;
+  slots_[slot] = std::move(entry);
+  ++size_;
+}
+
+void NamespaceTable::Forget(std::uint32_t slot) {
+  if (at(slot) == nullptr) return;
+  by_list_.erase(ListOf(*slots_[slot]));
+  for (const std::string& name : slots_[slot]->names) by_name_.erase(name);
+  slots_[slot].reset();
+  --size_;
+}
+
+void NamespaceTable::SetIncarnation(std::uint32_t slot, std::uint64_t incarnation) {
+  CISTERN_ASSERT(at(slot) != nullptr);
+  slots_[slot]->incarnation = incarnation;
+}
+
+std::vector<std::byte> NamespaceTable::Encode(const NamespaceEntry& entry) {
+  std::vector<std::byte> bytes;
+  Encoder out(bytes);
+  out.U8(kEntryVersion);
+  out.U8(entry.trusted_keys ? 1 : 0);
+  out.U32(entry.slot);
+  out.U64(entry.incarnation);
+  out.U32(entry.block_tokens);
+  out.List(entry.names, [&](const std::string& name) { out.String(name); });
+  PutFields(out, entry);
+  out.List(entry.groups, [&](const Group& group) {
+    out.String(group.name);
+    out.U8(static_cast<std::uint8_t>(group.reach));
+    out.U32(group.window_tokens);
+    PutParts(out, group);
+  });
+  PutWish(out, entry.lower);
+  return bytes;
+}
+
+std::optional<NamespaceEntry> NamespaceTable::Decode(std::span<const std::byte> bytes) {
+  Decoder in(bytes);
+  NamespaceEntry entry;
+  if (in.U8() != kEntryVersion) return std::nullopt;
+  entry.trusted_keys = in.U8() != 0;
+  entry.slot = in.U32();
+  entry.incarnation = in.U64();
+  entry.block_tokens = in.U32();
+  in.List(entry.names, kMaxNamesOfList, [&](std::string& name) { name = in.String(2 * kMaxNameBytes); });
+  in.List(entry.fields, kMaxFields, [&](auto& field) {
+    field.first = in.String(kMaxFieldBytes);
+    field.second = in.String(kMaxFieldBytes);
+  });
+  in.List(entry.groups, kMaxGroups, [&](Group& group) {
+    group.name = in.String(kMaxNameBytes);
+    group.reach = static_cast<Reach>(in.U8());
+    group.window_tokens = in.U32();
+    in.List(group.part_bytes, kMaxGroupParts, [&](std::uint32_t& part) { part = in.U32(); });
+  });
+  const bool known_wish = TakeWish(in, entry.lower);
+  if (!known_wish || !in.done() || entry.slot >= kMaxNamespaces || entry.incarnation == 0 ||
+      entry.block_tokens == 0 || entry.groups.empty()) {
+    return std::nullopt;
+  }
+  for (const Group& group : entry.groups) {
+    if (group.reach != Reach::kFull && group.reach != Reach::kWindow) return std::nullopt;
+    if (group.reach == Reach::kWindow && group.window_tokens == 0) return std::nullopt;
+    std::uint64_t body = 0;
+    for (std::uint32_t part : group.part_bytes) {
+      if (part == 0 || (body += part) > kMaxBodyBytes) return std::nullopt;
+    }
+  }
+  Settle(entry);
+  return entry;
+}
+
+}  // namespace cistern

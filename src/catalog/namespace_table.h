@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The namespaces of a node: which list of fields, groups and part sizes has which slot, and under which
+// incarnation. The list is the identity: the same list is the same namespace, whatever names it was given;
+// a name stands for one list. What is here is what the journal keeps; nothing here knows a block.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "arena/layout.h"
+#include "cistern/namespace.h"
+#include "cistern/status.h"
+#include "policy/lower_tier.h"
+
+namespace cistern {
+
+inline constexpr std::size_t kMaxFields = 256;
+inline constexpr std::size_t kMaxFieldBytes = 64u << 10;  // names and values of a list together
+inline constexpr std::size_t kMaxGroups = 8;
+inline constexpr std::size_t kMaxNameBytes = 64;  // of a group; of a namespace twice that
+inline constexpr std::size_t kMaxGroupParts = 64;
+inline constexpr std::size_t kMaxNamesOfList = 16;
+inline constexpr std::uint16_t kNoGroup = 0xffff;
+
+// A group as the forest needs it.
+struct Group {
+  std::string name;
+  Reach reach = Reach::kFull;
+  std::uint32_t window_tokens = 0;
+  std::uint32_t window_blocks = 0;        // of kWindow: at least 1
+  std::vector<std::uint32_t> part_bytes;  // empty: one part of any length
+  std::uint64_t body_bytes = 0;           // 0 where part_bytes is empty
+  std::uint16_t parts() const {
+    return part_bytes.empty() ? 1 : static_cast<std::uint16_t>(part_bytes.size());
+  }
+};
+
+struct NamespaceEntry {
+  std::uint32_t slot = 0;
+  std::uint64_t incarnation = 0;
+  std::vector<std::string> names;                           // that stand for this list
+  std::vector<std::pair<std::string, std::string>> fields;  // sorted by name
+  std::vector<Group> groups;
+  std::uint32_t block_tokens = 1;
+  bool trusted_keys = false;
+  LowerWish lower;                      // what was said of flash
+  std::uint16_t first_full = kNoGroup;  // the group whose chain carries reachability
+
+  // The group in which a parent has to be reachable for a record of `group`; kNoGroup: none has to.
+  std::uint16_t ParentGroup(std::uint16_t group) const {
+    return groups[group].reach == Reach::kFull ? group : first_full;
+  }
+};
+
+class NamespaceTable final {
+ public:
+  // kInvalid names the field, its value and its limit. What passes is what the rest may rely on.
+  static Status Validate(const NamespaceSpec& spec);
+
+  // What attaching the spec (it passed Validate) means; nothing changes.
+  struct Lookup {
+    const NamespaceEntry* entry = nullptr;  // the list is known
+    bool changes = false;                   // it is new or gets a name, a wider window, another wish
+  };
+  // kMismatch: the spec's name stands for another list; the message has the first difference and both values.
+  // kBusy: no slot is free, or the list has kMaxNamesOfList names.
+  Result<Lookup> Find(const NamespaceSpec& spec) const;
+  // The entry as it will be when the spec is attached; a new one has a free slot and `incarnation`.
+  NamespaceEntry Merged(const NamespaceSpec& spec, std::uint64_t incarnation) const;
+  // Puts an entry into its slot, replacing what was there under the same list. What Merged gave or the
+  // journal holds.
+  void Put(NamespaceEntry entry);
+  void Forget(std::uint32_t slot);
+  void SetIncarnation(std::uint32_t slot, std::uint64_t incarnation);
+
+  // Null when the slot is free or out of range.
+  const NamespaceEntry* at(std::uint32_t slot) const {
+    return slot < slots_.size() && slots_[slot] ? &*slots_[slot] : nullptr;
+  }
+  std::uint32_t end() const { return static_cast<std::uint32_t>(slots_.size()); }
+  std::uint32_t size() const { return size_; }
+
+  // The bytes that a journal keeps, and back; none for bytes that no entry encodes to.
+  static std::vector<std::byte> Encode(const NamespaceEntry& entry);
+  static std::optional<NamespaceEntry> Decode(std::span<const std::byte> bytes);
+
+ private:
+  std::vector<std::optional<NamespaceEntry>> slots_;
+  std::unordered_map<std::string, std::uint32_t> by_list_;  // the list's canonical bytes
+  std::unordered_map<std::string, std::uint32_t> by_name_;
+  std::uint32_t size_ = 0;
+};
+
+}  // namespace cistern

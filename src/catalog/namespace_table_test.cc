@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "catalog/namespace_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/test_hex.h"
+
+namespace cistern {
+namespace {
+
+using testing::HasSubstr;
+
+NamespaceSpec Spec() {
+  NamespaceSpec spec;
+  spec.fields = {{"dtype", "bf16"}, {"model", "llama"}};
+  spec.groups = {
+      {.name = "full", .part_bytes = {65536, 65536}},
+      {.name = "local", .reach = Reach::kWindow, .window_tokens = 1000, .part_bytes = {65536, 65536}}};
+  spec.block_tokens = 16;
+  return spec;
+}
+
+std::uint32_t Attach(NamespaceTable& names, const NamespaceSpec& spec, std::uint64_t incarnation) {
+  EXPECT_TRUE(NamespaceTable::Validate(spec).ok()) << NamespaceTable::Validate(spec).ToString();
+  auto found = names.Find(spec);
+  EXPECT_TRUE(found.has_value()) << found.error().ToString();
+  NamespaceEntry entry = names.Merged(spec, incarnation);
+  if (found->changes) names.Put(entry);
+  return entry.slot;
+}
+
+std::string Refusal(const NamespaceSpec& spec) {
+  const Status status = NamespaceTable::Validate(spec);
+  EXPECT_EQ(status.code(), Code::kInvalid);
+  return std::string(status.message());
+}
+
+TEST(NamesTest, TheSameListIsTheSameNamespaceWhateverItsNameAndOrder) {
+  NamespaceTable names;
+  const std::uint32_t slot = Attach(names, Spec(), 5);
+  NamespaceSpec named = Spec();
+  named.name = "production";
+  std::swap(named.fields[0], named.fields[1]);
+  EXPECT_EQ(Attach(names, named, 6), slot);
+  EXPECT_EQ(names.at(slot)->incarnation, 5u);
+  named.name = "staging";
+  EXPECT_EQ(Attach(names, named, 7), slot);
+  EXPECT_EQ(names.size(), 1u);
+}
+
+TEST(NamesTest, AnotherListIsAnotherNamespace) {
+  NamespaceTable names;
+  const std::uint32_t slot = Attach(names, Spec(), 5);
+  NamespaceSpec other = Spec();
+  other.fields[0].second = "fp8";
+  EXPECT_NE(Attach(names, other, 6), slot);
+  other = Spec();
+  other.groups[0].part_bytes = {131072};
+  EXPECT_NE(Attach(names, other, 7), slot);
+  other = Spec();
+  other.trusted_keys = true;
+  EXPECT_NE(Attach(names, other, 8), slot);
+}
+
+TEST(NamesTest, ANameWithAnotherListIsAMismatchThatNamesFieldAndBothValues) {
+  NamespaceTable names;
+  NamespaceSpec spec = Spec();
+  spec.name = "production";
+  Attach(names, spec, 5);
+  spec.fields[0].second = "fp8";
+  auto found = names.Find(spec);
+  ASSERT_FALSE(found.has_value());
+  EXPECT_EQ(found.error().code(), Code::kMismatch);
+  EXPECT_THAT(found.error().message(),
+              HasSubstr("field dtype is 'bf16' in the stored list and 'fp8' in this one"));
+
+  spec = Spec();
+  spec.name = "production";
+  spec.fields.pop_back();
+  EXPECT_THAT(names.Find(spec).error().message(),
+              HasSubstr("field model is 'llama' in the stored list and missing"));
+  spec = Spec();
+  spec.name = "production";
+  spec.groups[1].part_bytes = {1};
+  EXPECT_THAT(names.Find(spec).error().message(), HasSubstr("group local has 2 parts of 65536 65536"));
+}
+
+TEST(NamesTest, TheWindowIsNotIdentityAndTheWidestIsKept) {
+  NamespaceTable names;
+  const std::uint32_t slot = Attach(names, Spec(), 5);
+  EXPECT_EQ(names.at(slot)->groups[1].window_blocks, 63u);
+  NamespaceSpec wide = Spec();
+  wide.groups[1].window_tokens = 4096;
+  EXPECT_EQ(Attach(names, wide, 6), slot);
+  EXPECT_EQ(names.at(slot)->groups[1].window_blocks, 256u);
+  EXPECT_EQ(Attach(names, Spec(), 7), slot);
+  EXPECT_EQ(names.at(slot)->groups[1].window_blocks, 256u);
+  EXPECT_EQ(names.at(slot)->first_full, 0);
+  EXPECT_EQ(names.at(slot)->ParentGroup(1), 0);
+}
+
+TEST(NamesTest, WhatIsSaidOfFlashIsNotIdentityAndTheLastWordHolds) {
+  NamespaceTable names;
+  NamespaceSpec spec = Spec();
+  const std::uint32_t slot = Attach(names, spec, 5);
+  spec.flash_write = "selective:3";
+  EXPECT_EQ(Attach(names, spec, 6), slot);
+  EXPECT_EQ(names.at(slot)->lower, (LowerWish{.write = WritePolicy::kSelective, .selective_uses = 3}));
+  spec.flash_write.clear();
+  EXPECT_FALSE(names.Find(spec)->changes) << "who says nothing changes nothing";
+  spec.flash_admit = "second-hit";
+  EXPECT_EQ(Attach(names, spec, 7), slot);
+  spec.flash_write = "back";
+  EXPECT_EQ(Attach(names, spec, 8), slot);
+  const LowerWish last{.write = WritePolicy::kBack, .admit = Admission::kSecondHit};
+  EXPECT_EQ(names.at(slot)->lower, last);
+  const std::vector<std::byte> bytes = NamespaceTable::Encode(*names.at(slot));
+  ASSERT_TRUE(NamespaceTable::Decode(bytes).has_value());
+  EXPECT_EQ(NamespaceTable::Decode(bytes)->lower, last);
+  for (std::uint8_t wrong : {3, 0xff}) {
+    std::vector<std::byte> other = bytes;
+    other.back() = std::byte{wrong};
+    EXPECT_FALSE(NamespaceTable::Decode(other).has_value());
+  }
+  spec.flash_write = "of";
+  EXPECT_THAT(Refusal(spec),
+              testing::AllOf(HasSubstr("flash_write"), HasSubstr("'of'"), HasSubstr("through")));
+}
+
+TEST(NamesTest, R5KeysThatMayCollideAreRefusedUnlessTrusted) {
+  NamespaceSpec spec = Spec();
+  spec.fields.push_back({"hash", "xxh64"});
+  EXPECT_THAT(Refusal(spec), HasSubstr("xxh64"));
+  spec.trusted_keys = true;
+  EXPECT_TRUE(NamespaceTable::Validate(spec).ok());
+  spec = Spec();
+  spec.fields.push_back({"hash", "sha256_cbor"});
+  EXPECT_TRUE(NamespaceTable::Validate(spec).ok());
+  spec.fields.push_back({"key_bytes", "8"});
+  EXPECT_THAT(Refusal(spec), HasSubstr("key_bytes: 8 is under 16"));
+}
+
+TEST(NamesTest, WhatIsWrongIsNamedWithItsValueAndLimit) {
+  NamespaceSpec spec = Spec();
+  spec.groups[0].reach = Reach::kLastState;
+  EXPECT_THAT(Refusal(spec), HasSubstr("group full: reach last_state is not served"));
+  spec = Spec();
+  spec.groups.clear();
+  EXPECT_THAT(Refusal(spec), HasSubstr("groups: there are 0"));
+  spec = Spec();
+  spec.groups[1].name = "full";
+  EXPECT_THAT(Refusal(spec), HasSubstr("group full: stands twice"));
+  spec = Spec();
+  spec.fields.push_back({"dtype", "x"});
+  EXPECT_THAT(Refusal(spec), HasSubstr("field dtype: stands twice"));
+  spec = Spec();
+  spec.fields.push_back({"long", std::string(70'000, 'x')});
+  EXPECT_THAT(Refusal(spec), HasSubstr("limit is 65536"));
+  spec = Spec();
+  spec.groups[0].part_bytes = {0};
+  EXPECT_THAT(Refusal(spec), HasSubstr("a part has at least 1 byte"));
+  spec = Spec();
+  spec.block_tokens = 0;
+  EXPECT_THAT(Refusal(spec), HasSubstr("block_tokens"));
+}
+
+TEST(NamesTest, NamespacesAreBounded) {
+  NamespaceTable names;
+  for (std::uint32_t i = 0; i < kMaxNamespaces; ++i) {
+    NamespaceSpec spec = Spec();
+    spec.fields[0].second = std::to_string(i);
+    Attach(names, spec, i + 1);
+  }
+  auto found = names.Find(Spec());
+  ASSERT_FALSE(found.has_value());
+  EXPECT_EQ(found.error().code(), Code::kBusy);
+}
+
+TEST(NamesTest, EntryBytesStayThoseOfVersion1) {
+  NamespaceTable names;
+  NamespaceSpec spec = Spec();
+  spec.name = "production";
+  spec.flash_write = "selective:3";
+  const std::uint32_t slot = Attach(names, spec, 0x1122334455667788);
+  EXPECT_EQ(HexOf(NamespaceTable::Encode(*names.at(slot))),
+            "010000000000887766554433221110000000010000000a00000070726f64756374696f6e0200000005000000"
+            "64747970650400000062663136050000006d6f64656c050000006c6c616d61020000000400000066756c6c00"
+            "00000000020000000000010000000100050000006c6f63616c01e80300000200000000000100000001000303"
+            "00");
+}
+
+TEST(NamesTest, AnEntryComesBackFromItsBytesAndNothingElseDoes) {
+  NamespaceTable names;
+  NamespaceSpec spec = Spec();
+  spec.name = "production";
+  const std::uint32_t slot = Attach(names, spec, 5);
+  const std::vector<std::byte> bytes = NamespaceTable::Encode(*names.at(slot));
+  auto entry = NamespaceTable::Decode(bytes);
+  ASSERT_TRUE(entry);
+  NamespaceTable again;
+  again.Put(*entry);
+  auto found = again.Find(spec);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_NE(found->entry, nullptr);
+  EXPECT_FALSE(found->changes);
+  for (std::size_t n = 0; n < bytes.size(); ++n)
+    EXPECT_FALSE(NamespaceTable::Decode(std::span(bytes).first(n)));
+}
+
+}  // namespace
+}  // namespace cistern

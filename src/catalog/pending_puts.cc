@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "catalog/pending_puts.h"
+
+#include <bit>
+
+#include "base/assert.h"
+#include "base/random.h"
+#include "record/seal.h"
+
+namespace cistern {
+
+std::uint32_t Put::first_segment(std::uint32_t part) const {
+  std::uint32_t segments = 0;
+  for (std::uint32_t i = 0; i < part; ++i) segments += SegmentsOfPart(part_bytes[i]);
+  return segments;
+}
+
+PendingPuts::PendingPuts(std::uint32_t max_puts)
+    : max_puts_(max_puts), mask_(std::bit_ceil(std::uint64_t{max_puts} * 2) - 1), deadlines_(max_puts) {
+  for (auto& ends : ends_) ends.assign(mask_ + 1, Ends{});
+}
+
+std::uint64_t PendingPuts::NumberHash(TreeId tree, const PutId& id) {
+  return SplitMix(id.high ^ SplitMix(id.low ^ tree));
+}
+
+template <class Is>
+PutIndex PendingPuts::Next(Index index, std::uint64_t hash, PutIndex before, Is is) const {
+  PutIndex at = before == kNoId ? ends_[index][hash & mask_].first : puts_[before].links[index].next;
+  while (at != kNoId && !(puts_[at].links[index].hash == hash && is(puts_[at].put)))
+    at = puts_[at].links[index].next;
+  return at;
+}
+
+void PendingPuts::LinkInto(Index index, PutIndex put, std::uint64_t hash) {
+  Link& link = puts_[put].links[index];
+  Ends& ends = ends_[index][hash & mask_];
+  link = {.next = kNoId, .prev = ends.last, .hash = hash, .linked = true};
+  (ends.last == kNoId ? ends.first : puts_[ends.last].links[index].next) = put;
+  ends.last = put;
+}
+
+void PendingPuts::Unlink(Index index, PutIndex put) {
+  const Link link = puts_[put].links[index];
+  if (!link.linked) return;
+  Ends& ends = ends_[index][link.hash & mask_];
+  (link.prev == kNoId ? ends.first : puts_[link.prev].links[index].next) = link.next;
+  (link.next == kNoId ? ends.last : puts_[link.next].links[index].prev) = link.prev;
+  puts_[put].links[index] = {};
+}
+
+PutIndex PendingPuts::Find(const PutName& name) const {
+  return Next(kByName, NumberHash(name.tree, name.id) ^ name.key.Hash(), kNoId,
+              [&](const Put& put) { return put.name == name; });
+}
+
+PutIndex PendingPuts::Add(const PutName& name, const BlockKey& parent, Instant deadline) {
+  CISTERN_ASSERT(!full());
+  const PutIndex put = puts_.Add();
+  Item& item = puts_[put];
+  item.put.name = name;
+  item.put.parent = parent;
+  item.open = true;
+  LinkInto(kByName, put, NumberHash(name.tree, name.id) ^ name.key.Hash());
+  LinkInto(kByKey, put, KeyHashOf(name.tree, name.key));
+  LinkInto(kByParent, put, KeyHashOf(name.tree, parent));
+  LinkInto(kByNumber, put, NumberHash(name.tree, name.id));
+  deadlines_.Set(put, deadline.ns);
+  ++open_;
+  return put;
+}
+
+void PendingPuts::SetReady(PutIndex put, bool ready) {
+  Item& item = puts_[put];
+  CISTERN_ASSERT(item.open);
+  if (!ready) {
+    Unlink(kReadyByParent, put);
+  } else if (!item.links[kReadyByParent].linked) {
+    LinkInto(kReadyByParent, put, item.links[kByParent].hash);
+  }
+}
+
+void PendingPuts::Close(PutIndex put) {
+  Item& item = puts_[put];
+  CISTERN_ASSERT(item.open);
+  item.open = false;
+  for (int index = 0; index < kIndexes; ++index) Unlink(static_cast<Index>(index), put);
+  deadlines_.Remove(put);
+  --open_;
+}
+
+PutIndex PendingPuts::FirstDue(Instant now) const {
+  return deadlines_.empty() || deadlines_.first_when() > now.ns ? kNoId : deadlines_.first();
+}
+
+PutIndex PendingPuts::NextOf(TreeId tree, KeyHash key, PutIndex before) const {
+  return Next(kByKey, key, before, [&](const Put& put) { return put.name.tree == tree; });
+}
+
+PutIndex PendingPuts::NextChildOf(TreeId tree, KeyHash parent, PutIndex before) const {
+  return Next(kByParent, parent, before, [&](const Put& put) { return put.name.tree == tree; });
+}
+
+PutIndex PendingPuts::NextNumbered(TreeId tree, const PutId& id, PutIndex before) const {
+  return Next(kByNumber, NumberHash(tree, id), before,
+              [&](const Put& put) { return put.name.tree == tree && put.name.id == id; });
+}
+
+PutIndex PendingPuts::ReadyChildOf(TreeId tree, KeyHash parent, std::uint32_t groups) const {
+  return Next(kReadyByParent, parent, kNoId,
+              [&](const Put& put) { return put.name.tree == tree && (groups >> put.name.group & 1) != 0; });
+}
+
+}  // namespace cistern

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Puts that are not visible yet: parts are missing, the writer holds the put, or its parent is not
+// reachable. Bounded in count and time. A put is identified by owner, tree, group, key and put id, so puts
+// of other ids do not stand in its way, and no other owner can add a part to it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "base/clock.h"
+#include "catalog/deadline_heap.h"
+#include "catalog/forest.h"
+#include "cistern/key.h"
+#include "cistern/options.h"
+
+namespace cistern {
+
+using PutIndex = std::uint32_t;
+
+struct PutName {
+  OwnerToken owner{};
+  TreeId tree = kNoId;
+  std::uint16_t group = 0;
+  BlockKey key;
+  PutId id;
+  friend bool operator==(const PutName&, const PutName&) = default;
+};
+
+struct Put {
+  enum class State : std::uint8_t { kOpen, kPublished, kEnded };
+
+  PutName name;
+  BlockKey parent;
+  std::vector<std::uint32_t> part_bytes;
+  std::vector<std::uint32_t> crcs;  // of the segments of all parts
+  std::uint64_t body_bytes = 0;
+  std::uint64_t written = 0;     // parts whose bytes are in the slot, a bit each
+  std::uint64_t writing = 0;     // parts that are being copied
+  std::uint64_t made = 0;        // when, in the store's order of puts, cuts and drops
+  std::uint64_t after_drop = 0;  // when the last drop of a key before it was; 0: none since the start
+  std::uint64_t generation = 0;
+  Place place = 0;
+  std::uint32_t expiry = 0;
+  std::uint64_t conversation = 0;
+  std::uint32_t users = 0;  // calls that still look at it
+  bool has_slot = false;
+  bool held = false;
+  bool unsure = false;  // waits until all cut blocks are collected
+  State state = State::kOpen;
+  Code end = Code::kOk;  // why it ended; kOk: the block was there already
+  std::uint32_t next_free = kNoId;
+
+  bool whole() const { return written == ~std::uint64_t{0} >> (64 - part_bytes.size()); }
+  std::uint64_t part_offset(std::uint32_t part) const {
+    std::uint64_t offset = 0;
+    for (std::uint32_t i = 0; i < part; ++i) offset += part_bytes[i];
+    return offset;
+  }
+  std::uint32_t first_segment(std::uint32_t part) const;
+};
+
+class PendingPuts final {
+ public:
+  explicit PendingPuts(std::uint32_t max_puts);
+
+  // Number of open puts; ended ones with users do not count.
+  std::uint32_t size() const { return open_; }
+  bool full() const { return puts_.size() >= max_puts_; }
+
+  // kNoId when no such put is open.
+  PutIndex Find(const PutName& name) const;
+  // Adds an open put. Not full() before.
+  PutIndex Add(const PutName& name, const BlockKey& parent, Instant deadline);
+  // The put is not open any more: not found, without a deadline. Its index stays in use until Free.
+  void Close(PutIndex put);
+  // The put is closed and has no users.
+  void Free(PutIndex put) { puts_.Remove(put); }
+
+  Put& operator[](PutIndex put) { return puts_[put].put; }
+  // One past the largest index in use; free indexes have tree kNoId.
+  PutIndex end() const { return puts_.end(); }
+  // An open put past its deadline, kNoId when there is none.
+  PutIndex FirstDue(Instant now) const;
+
+  // Open puts of a key hash, with a parent of that key hash, and of a put id, in the order of their adding:
+  // start with kNoId. The previous one may be closed only after the next was asked for.
+  PutIndex NextOf(TreeId tree, KeyHash key, PutIndex before) const;
+  PutIndex NextChildOf(TreeId tree, KeyHash parent, PutIndex before) const;
+  PutIndex NextNumbered(TreeId tree, const PutId& id, PutIndex before) const;
+
+  // Ready: the put misses nothing but its parent.
+  void SetReady(PutIndex put, bool ready);
+  // Any ready put with a parent of this key hash and a group in `groups` (a bit each); kNoId when there is
+  // none.
+  PutIndex ReadyChildOf(TreeId tree, KeyHash parent, std::uint32_t groups) const;
+
+ private:
+  enum Index { kByName, kByKey, kByParent, kByNumber, kReadyByParent, kIndexes };
+  struct Link {
+    PutIndex next = kNoId;
+    PutIndex prev = kNoId;
+    std::uint64_t hash = 0;
+    bool linked = false;
+  };
+  struct Item {
+    Put put;
+    std::array<Link, kIndexes> links;
+    bool open = false;
+    std::uint32_t next_free = kNoId;
+  };
+
+  // The next put after `before` with exactly this hash for which `is` holds.
+  template <class Is>
+  PutIndex Next(Index index, std::uint64_t hash, PutIndex before, Is is) const;
+  void LinkInto(Index index, PutIndex put, std::uint64_t hash);
+  // No effect on a put that is not linked.
+  void Unlink(Index index, PutIndex put);
+  static std::uint64_t NumberHash(TreeId tree, const PutId& id);
+
+  const std::uint32_t max_puts_;
+  std::uint32_t open_ = 0;
+  Slab<Item> puts_;
+  std::uint64_t mask_;
+  struct Ends {
+    PutIndex first = kNoId;
+    PutIndex last = kNoId;
+  };
+  std::array<std::vector<Ends>, kIndexes> ends_;
+  DeadlineHeap deadlines_;
+};
+
+}  // namespace cistern

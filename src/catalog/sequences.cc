@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "catalog/sequences.h"
+
+namespace cistern {
+
+Task<void> Sequences::Reserve() {
+  if (reserving_) co_return;
+  reserving_ = true;
+  const std::uint64_t end = next_ + kReserved;
+  if ((co_await journal_.ReserveSequences(end)).ok()) end_ = end;
+  reserving_ = false;
+}
+
+}  // namespace cistern

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counters of a store, from the catalog up. Status shows them.
+#pragma once
+
+#include "base/metrics.h"
+
+namespace cistern {
+
+struct StoreCounters {
+  Counter published, present, evicted, dropped, expired, cut_bad, pending_dropped, leases_granted,
+      leases_ended, touches_applied, touches_refused, busy, writes_without_room, recovered, recovery_refused,
+      reported_bad, reported_good;
+  // The lower tier's. Demoted: left memory and are still in the lower tier. Evicted unwritten: were wanted
+  // in the lower tier and left memory before they were written.
+  Counter written_down, down_failed, down_too_large, down_overflow, down_over_budget, demoted,
+      evicted_unwritten, fetched, fetch_failed, fetch_refused, read_ahead, passing, passed_segments,
+      moved_below, evicted_below, cut_at_reclaim, lost_below, scrubbed_bytes, scrub_rounds;
+};
+
+}  // namespace cistern

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options of a store: each folder from the catalog up reads its part.
+#pragma once
+
+#include <cstdint>
+
+#include "policy/lower_tier.h"
+
+namespace cistern {
+
+// Placeholders (in namespaces without a full group, whose records behind the window leave first) are bounded
+// with the other blocks at 1.25 times the records that the arena could hold. Past the bound a put evicts
+// records whose removal frees some; a single chain longer than the bound has none, and its puts are kBusy.
+struct StoreOptions {
+  std::uint64_t max_blocks = 0;          // published records at most; 0: what fits
+  std::uint32_t max_pending = 4096;      // puts not visible yet, over all sessions
+  std::int64_t pending_us = 30'000'000;  // a pending put is dropped after this and counted
+  std::uint32_t max_leases = 65'536;
+  std::uint32_t max_leased_blocks = 1u << 20;
+  std::uint32_t max_tombstones = 65'536;
+  std::uint32_t max_noted_blocks = 262'144;  // of conversations; see conversations.h
+  // A batch of more goes to movers; the core copies the rest itself, in steps of kStepBytes
+  // (docs/decisions/0003-who-copies-a-put.md).
+  std::uint64_t core_copy_bytes = 4u << 20;
+
+  // ---- with a lower tier ----
+  LowerPolicy lower;
+  // Blocks that may be in the lower tier, for which the forest has room: its bytes divided by the smallest
+  // record.
+  std::uint32_t max_lower_blocks = 0;
+  std::uint64_t read_ahead_bytes = 16u << 20;  // of a matched chain; 0: none
+  std::uint64_t scrub_bytes_per_s = 0;         // rate of the scrubber, in every tier; 0: none
+};
+
+}  // namespace cistern

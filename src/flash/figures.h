@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the flash tier says of itself.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/metrics.h"
+
+namespace cistern {
+
+struct FlashCounters {
+  Counter appended_records, appended_bytes, device_written_bytes, fetched_records, fetched_bytes, reclaimed,
+      moved_records, moved_bytes, released_regions, refused_by_budget, refused_no_region, bad_records,
+      io_errors;
+};
+
+struct FlashDeviceState {
+  std::string path;
+  std::uint64_t id = 0;
+  bool in_service = true;
+  std::string why;  // it is out
+  std::uint64_t size_bytes = 0;
+  std::uint64_t read_bytes = 0, written_bytes = 0, reads = 0, writes = 0, errors = 0, bad_records = 0;
+  std::uint32_t in_flight = 0;
+  std::int64_t read_estimate_us = 0;  // of 64 KiB, now
+};
+
+}  // namespace cistern

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "flash/flash_tier.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "flash/append.h"
+#include "flash/media.h"
+#include "flash/open.h"
+#include "flash/read.h"
+#include "flash/reclaim.h"
+#include "flash/recovery.h"
+#include "flash/table.h"
+
+namespace cistern {
+
+using flash::AddressOf;
+using flash::DeviceRegions;
+
+static_assert(kMaxBatchRecords <= flash::kMaxBatchEntries);
+
+namespace {
+constexpr std::uint64_t kAppendsARegion = 4;
+}  // namespace
+
+Task<Result<std::unique_ptr<FlashTier>>> FlashTier::Open(Parts parts, FlashOptions options,
+                                                         std::uint64_t journal_id,
+                                                         std::vector<std::uint64_t> known) {
+  Status status = options.Validate();
+  if (!status.ok()) co_return std::unexpected(std::move(status));
+  std::unique_ptr<FlashTier> tier(
+      new FlashTier(std::move(parts), std::move(options), journal_id, std::move(known)));
+  status = co_await tier->opener_->Open();
+  if (!status.ok()) co_return std::unexpected(std::move(status));
+  co_return tier;
+}
+
+FlashTier::FlashTier(Parts parts, FlashOptions options, std::uint64_t journal_id,
+                     std::vector<std::uint64_t> known)
+    : parts_(std::move(parts)),
+      media_(std::make_unique<flash::Media>(parts_, std::move(options),
+                                            [this](DeviceRegions& device) { DeviceOut(device); })),
+      tables_(std::make_unique<flash::Tables>(*media_)),
+      opener_(std::make_unique<flash::DeviceOpener>(*media_, journal_id, std::move(known))),
+      reader_(std::make_unique<flash::RecordReader>(*media_)),
+      appender_(std::make_unique<flash::Appender>(*media_, *tables_)),
+      reclaim_(std::make_unique<flash::Reclaim>(*media_, *tables_, *reader_, *appender_)) {}
+
+FlashTier::~FlashTier() = default;
+
+void FlashTier::DeviceOut(DeviceRegions& device) {
+  parts_.log.Log(LogLevel::kError, "flash device ", device.path(),
+                 ": is out of service: ", device.device().why(),
+                 "; what was on it is lost, the rest goes on; `cistern device bring-back ", device.path(),
+                 "` takes it in again, formatted anew");
+  appender_->DeviceOut(device);
+  reclaim_->DeviceOut();
+  device.readers_left().Pulse();
+  device.forgotten = owner_ == nullptr;
+  if (owner_ != nullptr) owner_->DeviceOut(flash::RangeOf(device.first(), device.end()));
+}
+
+std::vector<std::uint64_t> FlashTier::media_ids() const { return media_->ids(); }
+
+Task<Status> FlashTier::Recover(Found found) {
+  flash::Recovery recovery(*media_, *tables_);
+  Status status = co_await recovery.Run(found);
+  recovered_ = status.ok();
+  co_return status;
+}
+
+// ---- taking in ----
+
+void FlashTier::Adopt(const Location& location, std::uint64_t record_bytes) {
+  const std::uint32_t region = AddressOf(location).region;
+  if (DeviceRegions* device = media_->InServiceOf(region)) device->Adopt(region, record_bytes);
+}
+
+void FlashTier::Forget(const Location& location, std::uint64_t record_bytes) {
+  const std::uint32_t region = AddressOf(location).region;
+  if (DeviceRegions* device = media_->InServiceOf(region)) device->Forget(region, record_bytes);
+}
+
+FlashTier::Room FlashTier::RoomFor(std::uint64_t record_bytes) const {
+  return appender_->RoomFor(record_bytes);
+}
+
+std::uint64_t FlashTier::max_append_bytes() const { return region_bytes() / kAppendsARegion; }
+
+Task<Result<std::vector<Location>>> FlashTier::Append(std::span<const AppendRequest> records) {
+  return appender_->Append(records, flash::Appender::Purpose::kNew);
+}
+
+// ---- giving back ----
+
+std::int64_t FlashTier::EstimateUs(const Location& location, std::uint64_t bytes) const {
+  return reader_->EstimateUs(location, bytes);
+}
+
+Task<Result<FetchedRecord>> FlashTier::Fetch(Location location, std::span<std::byte> into) {
+  return reader_->FetchSome(location, into.size(), into, 0, {});
+}
+
+Task<Result<FetchedRecord>> FlashTier::FetchSome(Location location, std::uint64_t record_bytes,
+                                                 std::span<std::byte> trailer, std::uint64_t offset,
+                                                 std::span<std::byte> body) {
+  return reader_->FetchSome(location, record_bytes, trailer, offset, body);
+}
+
+void FlashTier::ReportBad(const Location& location) { reader_->ReportBad(location); }
+
+std::string FlashTier::Describe(const Location& location) const {
+  const flash::FlashAddress address = AddressOf(location);
+  return Text("flash region ", address.region, ", unit ", address.unit);
+}
+
+// ---- room ----
+
+void FlashTier::Reclaim(bool wanted) {
+  if (recovered_ && owner_ != nullptr) reclaim_->Start(*owner_, wanted);
+}
+
+std::uint64_t FlashTier::oldest_sequence() const {
+  return std::min(appender_->oldest_sequence(), media_->oldest_sequence());
+}
+
+// ---- trouble ----
+
+void FlashTier::Tick() {
+  const Instant now = media_->Now();
+  for (const auto& device : media_->devices()) device->device().Tick(now);
+}
+
+void FlashTier::Forgotten(const LocationRange& range) {
+  for (const auto& device : media_->devices()) {
+    if (range.contains(flash::LocationOf({device->first(), 0}))) device->forgotten = true;
+  }
+}
+
+Task<void> FlashTier::Close() {
+  co_await reclaim_->Close();
+  co_await appender_->Close();
+}
+
+Status FlashTier::TakeOut(const std::string& path) {
+  DeviceRegions* device = media_->Find(path);
+  if (device == nullptr)
+    return Status(Code::kMiss, Text("flash device ", path, ": there is none of this path"));
+  device->device().GoOut("it was taken out by hand");
+  return Status();
+}
+
+Task<Status> FlashTier::BringBack(std::string path) { return opener_->BringBack(std::move(path)); }
+
+// ---- figures ----
+
+std::vector<FlashTier::DeviceState> FlashTier::devices() const {
+  std::vector<DeviceState> states;
+  for (const auto& device : media_->devices()) states.push_back(device->Figures());
+  return states;
+}
+
+const FlashTier::Counters& FlashTier::counters() const { return media_->counters(); }
+std::uint64_t FlashTier::capacity_bytes() const { return media_->capacity_bytes(); }
+std::uint64_t FlashTier::live_bytes() const { return media_->live_bytes(); }
+std::uint64_t FlashTier::live_bytes(std::uint32_t region) const { return media_->DeviceOf(region).at(region).live_bytes(); }
+std::uint32_t FlashTier::free_regions() const { return media_->free_regions(); }
+std::uint32_t FlashTier::regions() const { return media_->regions(); }
+std::uint64_t FlashTier::region_bytes() const { return media_->geometry().region_bytes; }
+std::uint64_t FlashTier::budget_left_bytes() const { return appender_->budget_left_bytes(); }
+
+Task<Result<std::unique_ptr<Tier>>> OpenFlash(FlashParts parts, FlashOptions options, std::uint64_t journal_id,
+                                              std::vector<std::uint64_t> known) {
+  auto tier = co_await FlashTier::Open(std::move(parts), std::move(options), journal_id, std::move(known));
+  if (!tier) co_return std::unexpected(std::move(tier.error()));
+  co_return std::unique_ptr<Tier>(std::move(*tier));
+}
+
+}  // namespace cistern

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flash as the lower tier: records appended to regions of preallocated files or raw devices, read back with
+// one transfer, given up by whole regions. docs/formats/flash.md has the format. Beside the promises of
+// tier/tier.h:
+//
+//   - A region is open, then closed and never appended to again until it was released; its header with a new
+//     epoch is durable before anything is written behind it (R11), and what a release gave up is durably gone
+//     before the region counts as free (R10).
+//   - A region that is being read or written is not opened again before that ended.
+//   - A device that is out of service is lost. It comes back formatted anew.
+//
+// Its parts, each standing on those before it: device.h (transfers), device_regions.h (a device's regions and
+// their states), media.h (all devices), table.h, then open.h, recovery.h, read.h and append.h, then
+// reclaim.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/task.h"
+#include "cistern/status.h"
+#include "flash/figures.h"
+#include "flash/options.h"
+#include "tier/tier.h"
+
+namespace cistern {
+
+namespace flash {
+class Appender;
+class DeviceOpener;
+class DeviceRegions;
+class Media;
+class Reclaim;
+class RecordReader;
+class Tables;
+}  // namespace flash
+
+class FlashTier final : public Tier {
+ public:
+  using Parts = FlashParts;
+  using DeviceState = FlashDeviceState;
+  using Counters = FlashCounters;
+
+  // Opens every device, takes its lock (kept by the loop until its last transfer has ended, R8), formats what
+  // is empty. `known` are the ids of devices that the journal `journal_id` has waited for (R10): only these
+  // are believed, any other of ours is formatted anew with a note. Nothing is touched before all was checked.
+  // Where devices are known, one whose lock is not free within 2 s is left out of service, untouched (R8).
+  // kInvalid, kMismatch (foreign data, another version), kBusy (locked, no room), kIoError, each by name.
+  static Task<Result<std::unique_ptr<FlashTier>>> Open(Parts parts, FlashOptions options,
+                                                       std::uint64_t journal_id,
+                                                       std::vector<std::uint64_t> known);
+  // Close was awaited, or the loop crashed and whoever waited for it was dropped.
+  ~FlashTier() override;
+  FlashTier(const FlashTier&) = delete;
+  FlashTier& operator=(const FlashTier&) = delete;
+
+  Executor& executor() const { return parts_.executor(); }
+
+  // ---- Tier ----
+  void SetOwner(TierOwner& owner) override { owner_ = &owner; }
+  std::vector<std::uint64_t> media_ids() const override;
+  Task<Status> Recover(Found found) override;
+  void Adopt(const Location& location, std::uint64_t record_bytes) override;
+  Room RoomFor(std::uint64_t record_bytes) const override;
+  // A quarter of a region.
+  std::uint64_t max_append_bytes() const override;
+  Task<Result<std::vector<Location>>> Append(std::span<const AppendRequest> records) override;
+  void Forget(const Location& location, std::uint64_t record_bytes) override;
+  std::int64_t EstimateUs(const Location& location, std::uint64_t bytes) const override;
+  Task<Result<FetchedRecord>> Fetch(Location location, std::span<std::byte> into) override;
+  Task<Result<FetchedRecord>> FetchSome(Location location, std::uint64_t record_bytes,
+                                        std::span<std::byte> trailer, std::uint64_t offset,
+                                        std::span<std::byte> body) override;
+  void ReportBad(const Location& location) override;
+  std::string Describe(const Location& location) const override;
+  void Reclaim(bool wanted) override;
+  std::uint64_t oldest_sequence() const override;
+  void Tick() override;
+  void Forgotten(const LocationRange& range) override;
+  Task<void> Close() override;
+
+  // ---- devices ----
+  // Takes a device out of service by hand, or brings one back, formatted anew. kMiss: no such path. Not
+  // before the owner has forgotten all locations of its old life: of a device that is out Forget and Adopt do
+  // nothing. kBusy: transfers of its old life have not ended; try again.
+  Status TakeOut(const std::string& path);
+  Task<Status> BringBack(std::string path);
+
+  // ---- figures ----
+  std::vector<DeviceState> devices() const;
+  const Counters& counters() const;
+  std::uint64_t capacity_bytes() const;
+  std::uint64_t live_bytes() const;
+  std::uint64_t live_bytes(std::uint32_t region) const;
+  std::uint32_t free_regions() const;
+  std::uint32_t regions() const;
+  std::uint64_t region_bytes() const;
+  // What the budget lets be written now; UINT64_MAX without one.
+  std::uint64_t budget_left_bytes() const;
+
+ private:
+  FlashTier(Parts parts, FlashOptions options, std::uint64_t journal_id, std::vector<std::uint64_t> known);
+  void DeviceOut(flash::DeviceRegions& device);
+
+  const Parts parts_;
+  TierOwner* owner_ = nullptr;
+  bool recovered_ = false;
+  // In the order of standing on each other.
+  std::unique_ptr<flash::Media> media_;
+  std::unique_ptr<flash::Tables> tables_;
+  std::unique_ptr<flash::DeviceOpener> opener_;
+  std::unique_ptr<flash::RecordReader> reader_;
+  std::unique_ptr<flash::Appender> appender_;
+  std::unique_ptr<flash::Reclaim> reclaim_;
+};
+
+// FlashTier::Open, for who knows lower tiers only.
+Task<Result<std::unique_ptr<Tier>>> OpenFlash(FlashParts parts, FlashOptions options, std::uint64_t journal_id,
+                                              std::vector<std::uint64_t> known);
+
+}  // namespace cistern

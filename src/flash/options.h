@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The settings of the flash tier and what it borrows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/executor.h"
+#include "base/log.h"
+#include "cistern/status.h"
+#include "io/loop.h"
+
+namespace cistern {
+
+// A file or block device of the tier.
+struct FlashDeviceOptions {
+  std::string path;              // a directory, in which the file `flash` is made; or a block device
+  std::uint64_t size_bytes = 0;  // of the file; for a block device 0: all of it
+};
+
+struct FlashOptions {
+  std::vector<FlashDeviceOptions> devices;  // 1 to kMaxFlashDevices
+  std::uint32_t unit = 4096;                // the arena's alignment: of locations and transfers
+  std::uint64_t region_bytes = 0;           // 0: chosen from the size of the devices (RegionBytesFor)
+  std::uint64_t budget_bytes_a_day = 0;     // endurance: of what is written, 0: without a limit
+  bool discard_foreign = false;             // overwrite what is not this tier's
+  // A transfer that takes longer takes its device out of service; time in which the node did not run does not
+  // count.
+  std::int64_t hang_us = 10'000'000;
+  std::uint32_t read_depth = 64;            // transfers at a device at a time; the rest waits in order
+  std::uint32_t write_depth = 8;
+
+  // kInvalid names the field, its value and its limit.
+  Status Validate() const;
+};
+
+// Borrowed; all of it outlives the tier.
+struct FlashParts {
+  Loop& loop;
+  Logger& log;
+  // Random 64 bits: ids of devices and the first epochs of a new one.
+  std::function<std::uint64_t()> random;
+  Executor& executor() const { return loop.executor(); }
+};
+
+inline constexpr std::size_t kMaxFlashDevices = 16;
+inline constexpr std::uint64_t kMinRegionBytes = 64u << 10;  // for simulation; a node takes 16 MiB and more
+inline constexpr std::uint64_t kMaxRegionBytes = 1ull << 30;
+
+// 256 MiB to 1 GiB where there are 64 of them, down to 16 MiB on a small device.
+std::uint64_t RegionBytesFor(std::uint64_t smallest_device_bytes);
+
+}  // namespace cistern

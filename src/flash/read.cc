@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "flash/read.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/format.h"
+#include "tier/check.h"
+
+namespace cistern::flash {
+
+using State = Region::State;
+
+// A read that is under way: its region is not opened again before the read has ended.
+class RecordReader::Reading final {
+ public:
+  Reading(DeviceRegions& device, std::uint32_t region) : use_(device), device_(device), region_(region) {
+    device_.BeginRead(region_);
+  }
+  ~Reading() { device_.EndRead(region_); }
+  Reading(const Reading&) = delete;
+  Reading& operator=(const Reading&) = delete;
+
+ private:
+  DeviceUse use_;
+  DeviceRegions& device_;
+  const std::uint32_t region_;
+};
+
+std::int64_t RecordReader::EstimateUs(const Location& location, std::uint64_t bytes) const {
+  const DeviceRegions* device = media_.InServiceOf(AddressOf(location).region);
+  if (device == nullptr) return Tier::kNever;
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(device->device().EstimateUs(bytes)));
+}
+
+Task<Result<FetchedRecord>> RecordReader::FetchSome(Location location, std::uint64_t record_bytes,
+                                                    std::span<std::byte> trailer, std::uint64_t offset,
+                                                    std::span<std::byte> body) {
+  const std::uint32_t unit = media_.unit();
+  for (const std::span<std::byte> into : {trailer, body}) {
+    CISTERN_ASSERT(into.size() % unit == 0 && reinterpret_cast<std::uintptr_t>(into.data()) % unit == 0);
+  }
+  CISTERN_ASSERT(record_bytes % unit == 0 && trailer.size() <= record_bytes);
+  CISTERN_ASSERT(offset % unit == 0 && offset + body.size() <= record_bytes);
+  const FlashAddress address = AddressOf(location);
+  if (address.region >= media_.regions()) co_return Error(Code::kMiss, "flash: no such region");
+  DeviceRegions& device = media_.DeviceOf(address.region);
+  const Region& region = device.at(address.region);
+  if (device.in_service() &&
+      (region.is(State::kFree) || region.is(State::kReleasing) || address.unit == 0 ||
+       record_bytes < 2 * unit || address.unit + record_bytes / unit > media_.geometry().units() - 1)) {
+    co_return Error(Code::kMiss, "flash: no record lies there");
+  }
+  const Reading reading(device, address.region);
+  const std::uint64_t epoch = region.epoch();
+  const std::uint64_t begin = device.OffsetOf(address.region, address.unit);
+  // Both are under way before the first is awaited.
+  std::optional<Task<Status>> beside;
+  if (!body.empty()) beside.emplace(device.device().Read(body, begin + offset));
+  Status status = co_await device.device().Read(trailer, begin + record_bytes - trailer.size());
+  if (beside) {
+    Status other = co_await *beside;
+    if (status.ok()) status = std::move(other);
+  }
+  if (!status.ok()) {
+    media_.counters().io_errors.Add();
+    co_return std::unexpected(std::move(status));
+  }
+  const FlashAddress on_device{address.region - device.first(), address.unit};
+  const auto fetched = CheckRecord(trailer, record_bytes, unit, {on_device.region, on_device.unit, epoch});
+  if (!fetched) {
+    ReportBad(location);
+    co_return Error(Code::kMiss,
+                    Text("flash device ", device.path(), ": region ", on_device.region, ", unit ",
+                         on_device.unit, ": is not the record that was written there"));
+  }
+  device.device().Sound();
+  media_.counters().fetched_records.Add();
+  media_.counters().fetched_bytes.Add(trailer.size() + body.size());
+  co_return *fetched;
+}
+
+void RecordReader::ReportBad(const Location& location) {
+  const std::uint32_t number = AddressOf(location).region;
+  DeviceRegions* device = media_.InServiceOf(number);
+  if (device == nullptr) return;
+  media_.counters().bad_records.Add();
+  if (!device->at(number).scanned()) device->device().Bad();
+}
+
+}  // namespace cistern::flash

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// A region is given up as its owner says: what it keeps moves, parents first, what it does not know is lost,
+// and what went on the way is not written again.
+#include "flash/device.h"
+#include "flash/test_flash_tier.h"
+
+namespace cistern {
+namespace {
+
+// Region 0 is closed and holds all records that are asked after.
+struct Filled : World {
+  explicit Filled(std::uint64_t seed_in, FlashOptions options_in = TestOptions(1, 512, 8))
+      : World(seed_in, options_in) {
+    EXPECT_TRUE(Start().ok());
+    for (std::uint64_t n = 1; kept.empty() || kept.back().region() == kept.front().region(); ++n) {
+      kept.push_back(node->Append({n}, {5'000})->front());
+    }
+    loop->RunUntilIdle();
+    kept.pop_back();
+  }
+  const FlashTier::Counters& Counters() { return node->tier->counters(); }
+  void Reclaim() {
+    node->tier->Reclaim(true);
+    loop->RunUntilIdle();
+  }
+  // Where the block lies now; none: it is gone.
+  std::optional<Kept> Find(std::uint64_t number) {
+    for (const auto& [location, each] : node->owner.live) {
+      if (each.number == number) return each;
+    }
+    return std::nullopt;
+  }
+
+  std::vector<Kept> kept;  // in the region
+};
+
+TEST(FlashReclaim, R9KeptRecordsMoveParentsFirstAndTheRestIsGone) {
+  Filled world(1);
+  world->owner.keep = [](const TierEntry& entry, std::uint64_t, std::uint64_t) {
+    return NumberOf(entry) % 3 != 0;
+  };
+  const std::uint32_t free = world->tier->free_regions();
+  world.Reclaim();
+  EXPECT_EQ(world.Counters().reclaimed.value(), 1u);
+  EXPECT_EQ(world.Counters().released_regions.value(), 1u);
+  EXPECT_EQ(world->owner.reclaimed, 1u);
+  EXPECT_EQ(world->owner.losses, 0u);
+  EXPECT_EQ(world->tier->free_regions(), free + 1);
+  std::optional<Kept> last;
+  for (const Kept& each : world.kept) {
+    const auto now = world.Find(each.number);
+    ASSERT_EQ(now.has_value(), each.number % 3 != 0) << each.number;
+    if (!now) continue;
+    EXPECT_NE(now->region(), each.region());
+    EXPECT_GT(now->sequence, each.sequence);
+    EXPECT_TRUE(world->Fetch(*now).ok());
+    if (last) {
+      EXPECT_GT(now->location, last->location);
+    }
+    last = now;
+  }
+  EXPECT_EQ(world->tier->oldest_sequence(), world->owner.live.begin()->second.sequence);
+  world.Stop();
+}
+
+TEST(FlashReclaim, TheOwnerIsToldHowMuchIsKeptAlready) {
+  Filled world(2);
+  std::vector<std::uint64_t> said;
+  world->owner.keep = [&](const TierEntry&, std::uint64_t kept_bytes, std::uint64_t room_bytes) {
+    EXPECT_EQ(room_bytes, kTestRegionBytes);
+    said.push_back(kept_bytes);
+    return said.size() % 2 == 0;
+  };
+  world.Reclaim();
+  ASSERT_EQ(said.size(), world.kept.size());
+  for (std::size_t i = 0; i < said.size(); ++i) EXPECT_EQ(said[i], i / 2 * world.kept.front().bytes);
+  world.Stop();
+}
+
+// R10: its tombstone waits for older numbers only.
+TEST(FlashReclaim, R10ARecordThatWentBeforeItIsAppendedIsNotWrittenAgain) {
+  Filled world(3);
+  world->owner.keep = [](const TierEntry&, std::uint64_t, std::uint64_t) { return true; };
+  world.disk.set_faults([&](const IoRequest& request, const std::string&) {
+    const bool record = request.kind == IoRequest::Kind::kRead && request.size == world.kept[0].bytes;
+    return record ? Fault{FaultKind::kDelay, 1'000} : Fault{};
+  });
+  world->tier->Reclaim(true);
+  while (world->tier->devices()[0].in_flight == 0 || world->owner.asked.size() < world.kept.size()) {
+    world.loop->Turn();
+  }
+  const std::uint64_t appended = world.Counters().appended_records.value();
+  world->Forget(world.kept[1]);
+  world.loop->RunUntilIdle();
+  EXPECT_EQ(world.Counters().appended_records.value() - appended, world.kept.size() - 1);
+  EXPECT_FALSE(world.Find(world.kept[1].number).has_value());
+  world.Stop();
+}
+
+TEST(FlashReclaim, ARecordThatWentWhileItMovedIsForgottenWhereItMovedTo) {
+  Filled world(4);
+  world->owner.keep = [](const TierEntry&, std::uint64_t, std::uint64_t) { return true; };
+  std::uint64_t stamped = 0;
+  world->owner.stamped = [&](const TierEntry&, std::uint64_t) { ++stamped; };
+  world->tier->Reclaim(true);
+  while (stamped < world.kept.size()) world.loop->Turn();
+  world->Forget(world.kept[0]);
+  world.loop->RunUntilIdle();
+  std::uint64_t bytes = 0;
+  for (const auto& [location, each] : world->owner.live) bytes += each.bytes;
+  EXPECT_EQ(world->tier->live_bytes(), bytes);
+  EXPECT_EQ(world.Counters().released_regions.value(), 1u);
+  world.Stop();
+}
+
+TEST(FlashReclaim, AnUnreadableTableCostsTheRegionsRecords) {
+  Filled world(5);
+  world->owner.keep = [](const TierEntry&, std::uint64_t, std::uint64_t) { return true; };
+  bool once = true;
+  world.disk.set_faults([&](const IoRequest& request, const std::string&) {
+    const bool fail = request.kind == IoRequest::Kind::kRead && std::exchange(once, false);
+    return fail ? Fault{FaultKind::kIoError} : Fault{};
+  });
+  world.Reclaim();
+  EXPECT_TRUE(world->owner.asked.empty());
+  EXPECT_EQ(world->owner.losses, 1u);
+  EXPECT_EQ(world->owner.reclaimed, 1u);
+  for (const Kept& each : world.kept) EXPECT_FALSE(world.Find(each.number).has_value());
+  world.Stop();
+}
+
+TEST(FlashReclaim, ACloseEndsAReclaimBetweenTwoRecordsAndARestartFindsThem) {
+  Filled world(6);
+  world->owner.hold = true;
+  world->tier->Reclaim(true);
+  world.loop->RunUntilIdle();
+  ASSERT_EQ(world->owner.asked.size(), 1u);
+  Task<void> closing = world->tier->Close();
+  world.loop->RunUntilIdle();
+  EXPECT_FALSE(closing.done());
+  world->owner.hold = false;
+  world->owner.go_on.Pulse();
+  world.loop->BlockOn(std::move(closing));
+  EXPECT_EQ(world->owner.asked.size(), 1u);
+  EXPECT_EQ(world->owner.losses, 0u);
+  const std::size_t live = world->owner.live.size();
+  world.Ended();
+  ASSERT_TRUE(world.Start().ok());
+  EXPECT_EQ(world->found.size(), live + 1) << "what the owner let go is in the region still";
+  world.Stop();
+}
+
+TEST(FlashReclaim, OneAtATimeAndAnotherOnceADeviceWentUnderIt) {
+  Filled world(7, TestOptions(2, 512, 8));
+  while (world->tier->free_regions() > 8) (void)world->Append({100}, {20'000});
+  world.loop->RunUntilIdle();
+  world->owner.hold = true;
+  world->tier->Reclaim(true);
+  world.loop->RunUntilIdle();
+  world->tier->Reclaim(true);
+  world.loop->RunUntilIdle();
+  ASSERT_EQ(world->owner.asked.size(), 1u);
+  const std::uint32_t region = flash::AddressOf(world->owner.asked[0].location).region;
+  ASSERT_TRUE(world->tier->TakeOut(region < 8 ? "/flash0" : "/flash1").ok());
+  world->owner.hold = false;  // the first one still waits
+  world->tier->Reclaim(true);
+  world.loop->RunUntilIdle();
+  EXPECT_EQ(world.Counters().reclaimed.value(), 2u);
+  EXPECT_EQ(world->owner.reclaimed, 1u);
+  world->owner.go_on.Pulse();
+  world.loop->RunUntilIdle();
+  EXPECT_EQ(world->owner.reclaimed, 1u);
+  world.Stop();
+}
+
+TEST(FlashReclaim, NoneBeginsBeforeRecoveryHasEnded) {
+  Filled world(8);
+  world.Stop();
+  world.loop = std::move(*SimulatedLoop::Make(world.clock, world.disk, 8));
+  world.node = std::make_unique<TierOn>(*world.loop, world.options, 9);
+  ASSERT_TRUE(world->Open(world.known).ok());
+  world.Reclaim();
+  EXPECT_EQ(world.Counters().reclaimed.value(), 0u);
+  ASSERT_TRUE(world->Recover().ok());
+  world.Reclaim();
+  EXPECT_EQ(world.Counters().reclaimed.value(), 1u);
+  world.Stop();
+}
+
+TEST(FlashReclaim, RangesAndDescriptionsOfLocations) {
+  const LocationRange range = flash::RangeOf(3, 5);
+  EXPECT_FALSE(range.contains(flash::LocationOf({2, 4000})));
+  EXPECT_TRUE(range.contains(flash::LocationOf({3, 0})));
+  EXPECT_TRUE(range.contains(flash::LocationOf({4, 4000})));
+  EXPECT_FALSE(range.contains(flash::LocationOf({5, 0})));
+  EXPECT_FALSE(range.contains(Location{}));
+  Filled world(9);
+  EXPECT_EQ(world->tier->Describe(flash::LocationOf({17, 208})), "flash region 17, unit 208");
+  EXPECT_EQ(world->tier->max_append_bytes(), kTestRegionBytes / 4);
+  world.Stop();
+}
+
+}  // namespace
+}  // namespace cistern

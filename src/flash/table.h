@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of a region: gathered page by page while the region is written, put behind its records when it is
+// closed, and read back.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/event.h"
+#include "base/task.h"
+#include "flash/media.h"
+#include "tier/entry.h"
+
+namespace cistern::flash {
+
+using Found = std::function<Task<void>(std::span<const TierEntry>)>;
+
+class Tables final {
+ public:
+  // Slices of several tables are given to the caller one after the other, in the order of asking.
+  struct Turn {
+    bool taken = false;
+    Event free;
+  };
+
+  explicit Tables(Media& media) : media_(media) {}
+
+  Executor& executor() const { return media_.executor(); }
+
+  // Encoded entries go to the table of a region that is being written.
+  void Add(Region& region, const std::byte* entries, std::uint32_t count);
+  // The table and its locator go to the device; not durable yet.
+  Task<Status> Write(DeviceRegions& device, std::uint32_t region);
+  // Pages as they are on the device, each checked for itself. kIoError: not all of them could be read.
+  Task<Status> Read(DeviceRegions& device, std::uint32_t region, Turn& turn, const Found& found);
+  // All entries, whether the table is on the device or could not be written. kIoError: as Read.
+  Task<Result<std::vector<TierEntry>>> Entries(DeviceRegions& device, std::uint32_t region);
+  // Entries that are sound and name records in units [from, to) of the region.
+  void Decode(std::uint32_t region, const std::byte* entries, std::uint32_t count, std::uint32_t from,
+              std::uint32_t to, std::vector<TierEntry>& out) const;
+
+ private:
+  Task<void> Collect(std::vector<TierEntry>& all, std::span<const TierEntry> slice);
+
+  Media& media_;
+};
+
+}  // namespace cistern::flash

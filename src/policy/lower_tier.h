@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decisions on the lower tier: which blocks are written, when, and which stay when the tier gives up room.
+// They work on plain values; the store carries them out.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "cistern/status.h"
+
+namespace cistern {
+
+// Time at which a wanted block is written to the lower tier.
+enum class WritePolicy : std::uint8_t {
+  kThrough,    // as soon as it is wanted: found again after a reboot, and memory can always evict it
+  kBack,       // when it has become cold: fewer writes, and a reboot loses the warm blocks
+  kSelective,  // after the n-th use
+};
+// Blocks that are wanted in the lower tier.
+enum class Admission : std::uint8_t {
+  kAll,
+  kSecondHit,  // blocks used after they were put: a prompt that is never repeated is never written
+};
+
+// Blocks that stay in memory after they were fetched.
+enum class Promotion : std::uint8_t {
+  kAll,
+  kSecondHit,  // those that were asked for before; others pass through and are the first to go again, so that
+               // a long prompt that is asked for once takes no room from what is asked for often
+};
+
+struct LowerPolicy {
+  WritePolicy write = WritePolicy::kThrough;
+  Admission admit = Admission::kAll;
+  Promotion promote = Promotion::kAll;
+  std::uint32_t selective_uses = 2;  // of kSelective; 1 to kMaxSelectiveUses
+};
+
+// Settings of the node's operator or of a namespace's user; fields without a value keep the policy's.
+struct LowerWish {
+  std::optional<WritePolicy> write;
+  std::uint32_t selective_uses = LowerPolicy{}.selective_uses;
+  std::optional<Admission> admit;
+  bool operator==(const LowerWish&) const = default;
+
+  constexpr LowerPolicy Over(LowerPolicy policy) const {
+    if (write) policy.write = *write;
+    if (write) policy.selective_uses = selective_uses;
+    if (admit) policy.admit = *admit;
+    return policy;
+  }
+  // Values of `other` replace these.
+  void Add(const LowerWish& other) {
+    if (other.write) write = other.write;
+    if (other.write) selective_uses = other.selective_uses;
+    if (other.admit) admit = other.admit;
+  }
+};
+
+inline constexpr std::uint32_t kMaxSelectiveUses = 255;
+
+// Parses "through", "back", "selective" or "selective:N"; "all" or "second-hit". kInvalid names the known
+// values and changes nothing.
+Status ReadWrite(std::string_view text, LowerWish& wish);
+Status ReadAdmit(std::string_view text, LowerWish& wish);
+// "all" or "second-hit".
+Result<Promotion> ReadPromotion(std::string_view text);
+
+// True if a block with so many uses since its put is worth writing.
+constexpr bool Wanted(const LowerPolicy& policy, std::uint32_t uses) {
+  if (policy.write == WritePolicy::kSelective && uses < policy.selective_uses) return false;
+  return policy.admit == Admission::kAll || uses > 0;
+}
+// True if the block is written now, at its put (uses 0) or at its `uses`-th use.
+constexpr bool WrittenAtUse(const LowerPolicy& policy, std::uint32_t uses) {
+  return policy.write != WritePolicy::kBack && Wanted(policy, uses) &&
+         (uses == 0 || !Wanted(policy, uses - 1));
+}
+
+// True if a fetched block stays in memory; `asked_before`: since it was written to the lower tier.
+constexpr bool Promoted(const LowerPolicy& policy, bool asked_before) {
+  return policy.promote == Promotion::kAll || asked_before;
+}
+
+// True if a read is not begun for a caller that would wait `worth_us`. Estimates err to both sides. A
+// refused block is recomputed, and the next caller faces the same choice; a read that is tried and late ends
+// at `worth_us` too, and its block is in memory for the next caller. So the estimate has to be an eighth
+// beyond, and few refusals are wrong.
+constexpr bool Refused(std::int64_t expected_us, std::int64_t worth_us) {
+  return expected_us - expected_us / 8 > worth_us;
+}
+
+// How a block in the lower tier is fetched for a caller that asks for `asked_bytes` of its `bytes`.
+enum class FetchChoice : std::uint8_t {
+  kNone,      // a fetch would be too late
+  kWhole,     // into memory, for other callers too
+  kSegments,  // the segments asked for alone, into a partial copy
+};
+// A block that does not stay in memory is not read whole for half of it or less; nor is a promoted one if
+// only the segments asked for can be read in time.
+constexpr FetchChoice ChooseFetch(bool promoted, std::uint64_t asked_bytes, std::uint64_t bytes,
+                                  bool whole_late, bool asked_late) {
+  const bool some = asked_bytes <= bytes / 2 && !asked_late;
+  if (some && (!promoted || whole_late)) return FetchChoice::kSegments;
+  return whole_late ? FetchChoice::kNone : FetchChoice::kWhole;
+}
+
+// A block whose only copy lies in room that the tier gives up.
+struct LastCopy {
+  bool used = false;             // since it was written to the lower tier
+  bool has_descendants = false;  // descendants are kept or being written: without this block they are lost
+  bool leased = false;           // a client has a right to find it
+  std::uint64_t bytes = 0;
+};
+// True if the copy is moved rather than lost. `moved_bytes` of the `region_bytes` are moved already: reclaim
+// that gives back too little is not worth its writes, so past three quarters copies that were merely used
+// are lost.
+constexpr bool KeptAtReclaim(const LastCopy& copy, std::uint64_t moved_bytes, std::uint64_t region_bytes) {
+  if (copy.leased || copy.has_descendants) return moved_bytes + copy.bytes <= region_bytes / 8 * 7;
+  return copy.used && moved_bytes + copy.bytes <= region_bytes / 4 * 3;
+}
+
+}  // namespace cistern

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// References that each part of a store works with. All are borrowed and outlive the parts.
+#pragma once
+
+#include "arena/words.h"
+#include "base/clock.h"
+#include "base/executor.h"
+#include "base/log.h"
+#include "base/step_budget.h"
+#include "catalog/catalog.h"
+#include "catalog/store_counters.h"
+#include "catalog/store_options.h"
+#include "memory/movers.h"
+#include "memory/slots.h"
+
+namespace cistern {
+
+struct StoreContext {
+  Executor& executor;
+  const Clock& clock;
+  Words& words;
+  Slots& slots;
+  Movers& movers;
+  Journal& journal;
+  Logger& log;
+  const StoreOptions& options;
+  StoreCounters& counters;
+  StepBudget& steps;
+  Catalog& catalog;
+};
+
+}  // namespace cistern

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Choice of the record that leaves memory: the forest says which may, the policy's order which is next. A
+// copy that is not the last may leave at any time; the last copy only as a leaf.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "arena/index.h"
+#include "policy/evict.h"
+#include "residency/block_owner.h"
+#include "residency/context.h"
+#include "residency/lower_tier.h"
+#include "residency/removal.h"
+#include "residency/residents.h"
+#include "residency/write_queue.h"
+
+namespace cistern {
+
+// Outcome of a piece of work; kSpent: it goes on in another step of the core.
+enum class Step : std::uint8_t { kDone, kWaits, kSpent };
+
+class Evictor final {
+ public:
+  Evictor(const StoreContext& context, BlockOwner& owner, LowerTier& lower, Residents& residents,
+          WriteQueue& queue, Removal& removal)
+      : slots_(context.slots),
+        counters_(context.counters),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        pending_(context.catalog.pending()),
+        owner_(owner),
+        lower_(lower),
+        residents_(residents),
+        queue_(queue),
+        removal_(removal) {}
+  Evictor(const Evictor&) = delete;
+  Evictor& operator=(const Evictor&) = delete;
+
+  bool MayGo(RecordId record) const;
+  // kDone: one record was evicted, the coldest of all or of a size class. kWaits: none may be evicted.
+  Step EvictOne(std::optional<SizeClass> size_class = std::nullopt);
+  // The size class to evict from, so that a slot of the wanted class becomes free; none when no record may
+  // leave.
+  std::optional<SizeClass> SizeClassToGo(SizeClass wanted) const;
+  // Evicts a record that may leave: to the lower tier alone, or for good if this was its last copy.
+  void Evict(RecordId record);
+  // Number of a new index entry. When both buckets are full, a record of another block is evicted from them;
+  // none when no occupant may leave.
+  std::optional<std::uint32_t> EnterIndex(const Fingerprint& fingerprint, const Found& found, BlockId block);
+  // The copy in memory is damaged: it is removed, and if it was the last copy the block is lost with its
+  // descendants.
+  void LoseBad(RecordId record);
+
+ private:
+  void Demote(RecordId record);
+  Step EvictUnwritten(std::optional<SizeClass> size_class);
+
+  Slots& slots_;
+  StoreCounters& counters_;
+  StepBudget& steps_;
+  Catalog& catalog_;
+  Forest& forest_;
+  PendingPuts& pending_;
+  BlockOwner& owner_;
+  LowerTier& lower_;
+  Residents& residents_;
+  WriteQueue& queue_;
+  Removal& removal_;
+};
+
+}  // namespace cistern

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "residency/fetcher.h"
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/format.h"
+#include "policy/lower_tier.h"
+#include "record/seal_copy.h"
+#include "residency/body_check.h"
+
+namespace cistern {
+
+namespace {
+constexpr std::size_t kMaxReadAhead = 256;  // fetches under way
+}  // namespace
+
+std::shared_ptr<PendingFetch> Fetcher::Start(RecordId record) {
+  const RecordHandle handle = catalog_.HandleOf(record);
+  if (const auto found = fetches_.find(handle.serial); found != fetches_.end()) return found->second;
+  auto fetch = std::make_shared<PendingFetch>();
+  if (lower_.closed()) {
+    fetch->status = Status(Code::kGone, "fetch: the node ends");
+    fetch->done.Set();
+    return fetch;
+  }
+  fetches_.emplace(handle.serial, fetch);
+  lower_.Spawn(Fetch(RecordReference(residents_, handle), fetch));
+  return fetch;
+}
+
+void Fetcher::DecidePromotion(RecordId record) {
+  if (fetching(record)) return;
+  Record& r = forest_.record(record);
+  r.flags &= static_cast<std::uint8_t>(~Record::kTransient);
+  if (!Promoted(options_.lower, r.is(Record::kTouched))) r.flags |= Record::kTransient;
+}
+
+// Only a record that was found bad is lost; the blocks of a device that left service are lost through
+// LowerRecords::DeviceOut.
+void Fetcher::Unreadable(RecordId record, const Status& status) {
+  const bool lost = status.code() == Code::kMiss || status.code() == Code::kIoError;
+  const Record& r = forest_.record(record);
+  if (!lost || r.in_memory() || catalog_.EntryOf(forest_.block(r.block).tree) == nullptr) return;
+  counters_.cut_bad.Add();
+  log_.Log(
+      LogLevel::kWarning,
+      "a block in the lower tier cannot be read, it goes with what descends from it: ", status.message());
+  owner_.Lose(r.block, LossReason::kBad);
+}
+
+// Records of a matched chain that lie in the lower tier are fetched before a client acquires them, as far as
+// their bytes are few beside memory's.
+void Fetcher::ReadAhead(TreeId tree, std::span<const BlockKey> chain) {
+  std::uint64_t bytes = 0;
+  const NamespaceEntry* entry = catalog_.EntryOf(tree);
+  for (std::size_t i = 0; i < chain.size() && bytes < options_.read_ahead_bytes; ++i) {
+    if (steps_.Spent() || fetches_.size() >= kMaxReadAhead) return;
+    const BlockId block = catalog_.Find(tree, chain[i]);
+    if (block == kNoId) return;
+    for (std::uint16_t g = 0; g < entry->groups.size(); ++g) {
+      const auto copy = forest_.See(block, g);
+      steps_.Count();
+      if (!copy || copy->in_memory) continue;
+      bytes += copy->body_bytes;
+      counters_.read_ahead.Add();
+      const RecordId record = forest_.Take(block, g);
+      DecidePromotion(record);
+      Start(record);
+    }
+  }
+}
+
+Task<void> Fetcher::Fetch(RecordReference reference, std::shared_ptr<PendingFetch> fetch) {
+  const RecordHandle handle = reference.handle();
+  co_await Yield();
+  Status status;
+  // A second try, for a block that moved to another location during the first.
+  for (int tries = 0; tries < 2; ++tries) {
+    if (!catalog_.Lives(handle)) {
+      status = Status(Code::kMiss, "fetch: the block went meanwhile");
+      break;
+    }
+    const Location from = forest_.record(handle.record).location;
+    status = co_await FetchOnce(handle);
+    if (status.ok() || !catalog_.Lives(handle) || forest_.record(handle.record).location == from) break;
+  }
+  if (!status.ok() && catalog_.Lives(handle)) Unreadable(handle.record, status);
+  counters_.fetched.Add(status.ok() ? 1 : 0);
+  counters_.fetch_failed.Add(status.ok() ? 0 : 1);
+  fetches_.erase(handle.serial);
+  fetch->status = std::move(status);
+  fetch->done.Set();
+  reference.Drop(Residents::Used::kNo);
+}
+
+Task<Status> Fetcher::FetchOnce(RecordHandle handle) {
+  const Record r = forest_.record(handle.record);
+  if (r.in_memory()) co_return Status();
+  const TreeId tree = forest_.block(r.block).tree;
+  const std::uint64_t record_bytes = catalog_.RecordBytesOf(tree, r.group, r.body_bytes);
+  auto place = co_await room_.Make(record_bytes, clock_.Now().PlusUs(kRoomUs));
+  if (!place)
+    co_return place.error().code() == Code::kTooLate ? Status(Code::kBusy, "fetch: no room in memory")
+                                                     : std::move(place.error());
+  const ArenaSpace& arena = slots_.arena();
+  slots_.Pin(*place);
+  Status status(Code::kMiss, "fetch: the block went meanwhile");
+  if (catalog_.Lives(handle) && !forest_.record(handle.record).in_memory()) {
+    const Location from = forest_.record(handle.record).location;
+    const std::uint64_t generation = BeginFill(words_, arena, *place);
+    auto fetched = co_await lower_->Fetch(from, std::span(arena.slot(*place), record_bytes));
+    if (fetched) {
+      status = co_await Publish(handle, from, *place, generation, *fetched);
+    } else {
+      status = std::move(fetched.error());
+    }
+  }
+  if (status.ok()) co_return status;
+  slots_.Unpin(*place);
+  slots_.Free(*place);
+  co_return status;
+}
+
+Task<Status> Fetcher::Publish(RecordHandle handle, Location from, Place place, std::uint64_t generation,
+                              FetchedRecord fetched) {
+  if (!catalog_.Lives(handle)) co_return Status(Code::kMiss, "fetch: the block went meanwhile");
+  const Stamp stamp = fetched.stamp;
+  const Record r = forest_.record(handle.record);
+  const ArenaSpace& arena = slots_.arena();
+  const std::vector<std::byte> trailer = residents_.TrailerAt(place, r);
+  const auto seal = CheckSeal(trailer);
+  const auto not_it = [&](std::string_view why) {
+    lower_->ReportBad(from);
+    return Status(Code::kMiss, Text(lower_->Describe(from), ": ", why));
+  };
+  const BlockId block = r.block;
+  const TreeId tree = forest_.block(block).tree;
+  const NamespaceEntry* entry = catalog_.EntryOf(tree);
+  if (entry == nullptr) co_return Status(Code::kMiss, "fetch: the namespace was dropped meanwhile");
+  const std::uint64_t incarnation = entry->incarnation;
+  if (!seal || !catalog_.IsSealOf(r, *seal)) {
+    co_return not_it("holds another block than the one that was written there");
+  }
+  BodyCheck check(movers_, arena.slot(place), *seal);
+  co_await check;
+  if (!check.sound()) co_return not_it("its record fails its seal");
+  if (!catalog_.Lives(handle)) co_return Status(Code::kMiss, "fetch: the block went meanwhile");
+  const Status already(Code::kBusy, "fetch: it is here already");
+  if (forest_.record(handle.record).in_memory()) co_return already;
+  while (options_.max_blocks > 0 && residents_.count() >= options_.max_blocks) {
+    const Step step = evictor_.EvictOne();
+    if (step == Step::kWaits) co_return Status(Code::kBusy, "fetch: memory is full and nothing may go");
+    if (step == Step::kDone) continue;
+    co_await Yield();
+    if (!catalog_.Lives(handle)) co_return Status(Code::kMiss, "fetch: the block went meanwhile");
+    if (forest_.record(handle.record).in_memory()) co_return already;
+  }
+  const BlockKey key = seal->key();
+  const Found found{.place = place,
+                    .body_bytes = r.body_bytes,
+                    .expiry = stamp.expiry,
+                    .generation_low = static_cast<std::uint32_t>(generation) & kGenerationLowMask};
+  const auto number = evictor_.EnterIndex(FingerprintOf(incarnation, r.group, key), found, block);
+  if (!number) co_return Status(Code::kBusy, "fetch: the index has no room for it, and nothing there may go");
+  const SealCopy copy(*seal);
+  cistern::Publish(words_, arena, place, generation,
+                   {.seal = copy.seal(),
+                    .sequence = sequences_.Next(),
+                    .born = stamp.born,
+                    .expiry = stamp.expiry,
+                    .conversation = conversations_.Of(tree, key)});
+  steps_.Count(8);
+  Record& now = forest_.record(handle.record);
+  now.key = key;
+  now.place = place;
+  now.generation = generation;
+  now.born = stamp.born;
+  now.expiry = stamp.expiry;
+  now.flags |= Record::kVerified | Record::kTouched;
+  residents_.Enter(handle.record, *number);
+  if (now.is(Record::kTransient)) counters_.passing.Add();
+  partial_copies_.End(handle.record);  // a reader with a view of the partial copy finds the block here
+  // The reference takes over the pin under which the slot was filled.
+  CISTERN_ASSERT(now.references > 0);
+  co_return Status();
+}
+
+}  // namespace cistern

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fetches of blocks that lie in the lower tier alone: each is read straight into a slot, checked, and
+// published there. One read serves all callers that wait for the block, and goes on without them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+
+#include "base/event.h"
+#include "base/task.h"
+#include "residency/block_owner.h"
+#include "residency/context.h"
+#include "residency/evictor.h"
+#include "residency/guards.h"
+#include "residency/lower_tier.h"
+#include "residency/partial_copies.h"
+#include "residency/residents.h"
+#include "residency/room.h"
+#include "tier/tier.h"
+
+namespace cistern {
+
+struct PendingFetch {
+  Event done;
+  Status status;
+};
+
+// Bound on a fetch's search for a slot; its callers have deadlines of their own.
+inline constexpr std::int64_t kRoomUs = 5'000'000;
+
+class Fetcher final {
+ public:
+  Fetcher(const StoreContext& context, BlockOwner& owner, LowerTier& lower, Residents& residents,
+          PartialCopies& partial_copies, Evictor& evictor, Room& room)
+      : executor_(context.executor),
+        clock_(context.clock),
+        words_(context.words),
+        slots_(context.slots),
+        movers_(context.movers),
+        log_(context.log),
+        options_(context.options),
+        counters_(context.counters),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        conversations_(context.catalog.conversations()),
+        sequences_(context.catalog.sequences()),
+        owner_(owner),
+        lower_(lower),
+        residents_(residents),
+        partial_copies_(partial_copies),
+        evictor_(evictor),
+        room_(room) {}
+  Fetcher(const Fetcher&) = delete;
+  Fetcher& operator=(const Fetcher&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // The fetch of a record that is not in memory; all callers that ask before it ends share it.
+  std::shared_ptr<PendingFetch> Start(RecordId record);
+  // Decides whether the record will stay in memory: when a fetch is asked for that is not under way yet,
+  // since several readers may fetch parts of one block.
+  void DecidePromotion(RecordId record);
+  // The error that a read at the record's location met. Only a record that was found bad is lost; the blocks
+  // of a device that left service are lost through LowerRecords::DeviceOut.
+  void Unreadable(RecordId record, const Status& status);
+  // Records of a matched chain that lie in the lower tier are fetched before a client acquires them, as far
+  // as their bytes are few beside memory's.
+  void ReadAhead(TreeId tree, std::span<const BlockKey> chain);
+  std::size_t under_way() const { return fetches_.size(); }
+  bool fetching(RecordId record) const { return fetches_.contains(forest_.record(record).serial); }
+
+ private:
+  Task<void> Fetch(RecordReference reference, std::shared_ptr<PendingFetch> fetch);
+  Task<Status> FetchOnce(RecordHandle handle);
+  // Publishes the record in the slot as it is, if the seal is that of the block that was asked for, the body
+  // is what the seal says, and the block is still wanted.
+  Task<Status> Publish(RecordHandle handle, Location from, Place place, std::uint64_t generation,
+                       FetchedRecord fetched);
+
+  Executor& executor_;
+  const Clock& clock_;
+  Words& words_;
+  Slots& slots_;
+  Movers& movers_;
+  Logger& log_;
+  const StoreOptions& options_;
+  StoreCounters& counters_;
+  StepBudget& steps_;
+  Catalog& catalog_;
+  Forest& forest_;
+  Conversations& conversations_;
+  Sequences& sequences_;
+  BlockOwner& owner_;
+  LowerTier& lower_;
+  Residents& residents_;
+  PartialCopies& partial_copies_;
+  Evictor& evictor_;
+  Room& room_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<PendingFetch>> fetches_;  // by the record's serial
+};
+
+}  // namespace cistern

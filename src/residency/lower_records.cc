@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "residency/lower_records.h"
+
+#include "policy/lower_tier.h"
+
+namespace cistern {
+
+Task<bool> LowerRecords::Keep(const TierEntry& entry, std::uint64_t kept_bytes, std::uint64_t room_bytes) {
+  if (steps_.Spent()) co_await Yield();
+  // A block's standing cannot be told while much is being collected.
+  while (forest_.collecting()) {
+    owner_.Collect();
+    co_await Yield();
+  }
+  const auto [block, copy] = FindThere(entry);
+  if (block == kNoId) co_return false;
+  steps_.Count(2);
+  if (copy.in_memory) {
+    // Still in memory: it is written again when its turn comes.
+    Record& r = forest_.record(copy.record);
+    lower_.Forget(forest_.block(block).tree, copy);
+    r.location = {};
+    const LowerPolicy policy = catalog_.LowerPolicyOf(r);
+    if (policy.write != WritePolicy::kBack && Wanted(policy, r.uses)) write_back_.Want(copy.record);
+    co_return false;
+  }
+  if (copy.record != kNoId) partial_copies_.EndIfIdle(copy.record);
+  const Block& b = forest_.block(block);
+  const bool descendants =
+      b.first_child != kNoId || pending_.NextChildOf(b.tree, b.key_hash(), kNoId) != kNoId;
+  const bool leased = copy.record != kNoId && forest_.record(copy.record).references > 0;
+  const LastCopy last{
+      .used = copy.touched, .has_descendants = descendants, .leased = leased, .bytes = entry.record_bytes};
+  if (Catalog::Expired(copy.expiry, catalog_.NowS())) {
+    owner_.Lose(block, LossReason::kExpired);
+  } else if (KeptAtReclaim(last, kept_bytes, room_bytes)) {
+    co_return true;
+  } else if (descendants || leased) {
+    // The tier has no room for a block with descendants: they are lost with it.
+    counters_.cut_at_reclaim.Add();
+    owner_.Lose(block, LossReason::kNoRoom);
+  } else {
+    counters_.evicted_below.Add();
+    removal_.Remove(forest_.Take(block, entry.group));
+  }
+  co_return false;
+}
+
+std::optional<MoveStamp> LowerRecords::StampOf(const TierEntry& entry) {
+  if (FindThere(entry).first == kNoId) return std::nullopt;
+  return MoveStamp{
+      .sequence = sequences_.Next(),
+      .conversation = conversations_.Of(catalog_.TreeOfIncarnation(entry.incarnation), entry.key)};
+}
+
+void LowerRecords::Moved(const TierEntry& entry, Location to) {
+  steps_.Count(2);
+  const auto [block, copy] = FindThere(entry);
+  if (block == kNoId) {
+    lower_->Forget(to, entry.record_bytes);  // the record was removed or written anew during the move
+    return;
+  }
+  if (lower_->EstimateUs(to, 1) == Tier::kNever) return;  // the device left service in this very step
+  counters_.moved_below.Add();
+  lower_->Forget(entry.location, entry.record_bytes);
+  forest_.SetLocation(block, entry.group, to);  // the record was not used at this location yet
+  if (copy.record != kNoId) forest_.Fold(copy.record);
+}
+
+// Every block is looked at, in steps. Blocks added during the walk have no record in the range: it takes no
+// writes any more.
+Task<void> LowerRecords::Lose(LocationRange range) {
+  for (BlockId id = 0; id < forest_.block_end(); ++id) {
+    if (steps_.Spent()) co_await Yield();
+    steps_.Count();
+    const KeyHash key_hash = forest_.block(id).key_hash();
+    for (std::uint16_t group = 0; group < kMaxGroups; ++group) {
+      // The block may have been freed with its last group's record.
+      if (!forest_.block(id).has_key() || forest_.block(id).is(Block::kCut) ||
+          forest_.block(id).key_hash() != key_hash) {
+        break;
+      }
+      const auto copy = forest_.See(id, group);
+      steps_.Count();
+      if (!copy || !range.contains(copy->location)) continue;
+      if (copy->in_memory) {
+        lower_.Forget(forest_.block(id).tree, *copy);
+        forest_.record(copy->record).location = {};
+        continue;
+      }
+      counters_.lost_below.Add();
+      if (copy->record != kNoId) partial_copies_.EndIfIdle(copy->record);
+      const bool leased = copy->record != kNoId && forest_.record(copy->record).references > 0;
+      if (leased || forest_.block(id).first_child != kNoId) {
+        owner_.Lose(id, LossReason::kNoRoom);
+      } else {
+        removal_.Remove(forest_.Take(id, group));
+      }
+    }
+  }
+  while (owner_.Collect()) co_await Yield();
+}
+
+Task<void> LowerRecords::Reclaimed() {
+  co_await tombstones_.End();
+  write_back_.Start();
+}
+
+// Writers that wait for a transfer of this device may wait for ever: others take their places.
+void LowerRecords::DeviceOut(LocationRange range) {
+  write_back_.DeviceOut();
+  if (recovering_) {
+    lost_.push_back(range);
+  } else if (!lower_.closed()) {
+    lower_.Spawn(MediumLost(range));
+  }
+}
+
+void LowerRecords::Recovered() {
+  recovering_ = false;
+  for (const LocationRange& range : lost_) lower_.Spawn(MediumLost(range));
+  lost_.clear();
+}
+
+std::pair<BlockId, Forest::Copy> LowerRecords::FindThere(const TierEntry& entry) {
+  const TreeId tree = catalog_.TreeOfIncarnation(entry.incarnation);
+  if (tree == kNoId) return {kNoId, {}};
+  const BlockId block = catalog_.Find(tree, entry.key);
+  if (block == kNoId) return {kNoId, {}};
+  const auto copy = forest_.See(block, entry.group);
+  if (!copy || copy->location != entry.location) return {kNoId, {}};
+  return {block, *copy};
+}
+
+Task<void> LowerRecords::MediumLost(LocationRange range) {
+  co_await Yield();
+  co_await partial_copies_.EndAll(true);  // their reads may wait for the device for ever
+  co_await Lose(range);
+  lower_->Forgotten(range);
+  co_await tombstones_.End();
+}
+
+}  // namespace cistern

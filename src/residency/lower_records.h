@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// The store's side of the lower tier's records: which of them stay when the tier gives up room, where they
+// moved, and which were lost with a device.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/task.h"
+#include "residency/block_owner.h"
+#include "residency/context.h"
+#include "residency/lower_tier.h"
+#include "residency/partial_copies.h"
+#include "residency/removal.h"
+#include "residency/tombstones.h"
+#include "residency/write_back.h"
+#include "tier/owner.h"
+
+namespace cistern {
+
+class LowerRecords final : public TierOwner {
+ public:
+  LowerRecords(const StoreContext& context, BlockOwner& owner, LowerTier& lower,
+               PartialCopies& partial_copies, Removal& removal, WriteBack& write_back, Tombstones& tombstones)
+      : executor_(context.executor),
+        counters_(context.counters),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        pending_(context.catalog.pending()),
+        conversations_(context.catalog.conversations()),
+        sequences_(context.catalog.sequences()),
+        owner_(owner),
+        lower_(lower),
+        partial_copies_(partial_copies),
+        removal_(removal),
+        write_back_(write_back),
+        tombstones_(tombstones) {}
+  LowerRecords(const LowerRecords&) = delete;
+  LowerRecords& operator=(const LowerRecords&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  Task<bool> Keep(const TierEntry& entry, std::uint64_t kept_bytes, std::uint64_t room_bytes) override;
+  std::optional<MoveStamp> StampOf(const TierEntry& entry) override;
+  void Moved(const TierEntry& entry, Location to) override;
+  Task<void> Lose(LocationRange range) override;
+  Task<void> Reclaimed() override;
+  void DeviceOut(LocationRange range) override;
+
+  // Recovery is over: blocks that a device took along during it are lost from now on.
+  void Recovered();
+
+ private:
+  // The block whose record lies at the entry's location, and the record's facts; kNoId for none.
+  std::pair<BlockId, Forest::Copy> FindThere(const TierEntry& entry);
+  Task<void> MediumLost(LocationRange range);
+
+  Executor& executor_;
+  StoreCounters& counters_;
+  StepBudget& steps_;
+  Catalog& catalog_;
+  Forest& forest_;
+  PendingPuts& pending_;
+  Conversations& conversations_;
+  Sequences& sequences_;
+  BlockOwner& owner_;
+  LowerTier& lower_;
+  PartialCopies& partial_copies_;
+  Removal& removal_;
+  WriteBack& write_back_;
+  Tombstones& tombstones_;
+  bool recovering_ = true;
+  std::vector<LocationRange> lost_;  // during recovery
+};
+
+}  // namespace cistern

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "residency/partial_copies.h"
+
+#include <iterator>
+#include <utility>
+
+#include "arena/protocol.h"
+#include "base/assert.h"
+
+namespace cistern {
+
+namespace {
+constexpr std::size_t kIdleLooks = 32;
+}  // namespace
+
+void PartialCopies::Add(PartialCopyPtr copy) {
+  bytes_ += copy->record_bytes;
+  const RecordId record = copy->handle.record;
+  order_.push_back(std::move(copy));
+  const bool added = of_.emplace(record, std::prev(order_.end())).second;
+  CISTERN_ASSERT(added);
+}
+
+void PartialCopies::Remove(RecordId record) {
+  const auto found = of_.find(record);
+  bytes_ -= (*found->second)->record_bytes;
+  at_.erase((*found->second)->place);
+  order_.erase(found->second);
+  of_.erase(found);
+}
+
+void PartialCopies::End(RecordId record) {
+  const PartialCopyPtr copy = Find(record);
+  if (copy == nullptr) return;
+  steps_.Count(2);
+  Remove(record);
+  copy->ended = true;
+  if (copy->place != kNowhere) {
+    Retire(words_, slots_.arena(), copy->place);
+    slots_.Unpin(copy->place);
+    residents_.FreeSlot(copy->place);
+  }
+  --forest_.record(record).references;
+  copy->changed.Pulse();
+}
+
+bool PartialCopies::EndIfIdle(RecordId record) {
+  const PartialCopyPtr copy = Find(record);
+  if (copy == nullptr || copy->reads > 0 || forest_.record(record).references > 1) return false;
+  End(record);
+  return true;
+}
+
+bool PartialCopies::EndIdle(std::optional<SlotSize> size) {
+  const std::uint32_t alignment = slots_.arena().geometry().alignment;
+  std::vector<RecordId> busy;
+  RecordId idle = kNoId;
+  std::size_t looks = 0;
+  for (const PartialCopyPtr& copy : order_) {
+    if (looks >= kIdleLooks || steps_.Spent()) break;
+    steps_.Count();
+    const RecordId record = copy->handle.record;
+    if (size && SlotSize::For(copy->record_bytes, alignment).bytes != size->bytes) continue;
+    ++looks;
+    if (EndIfIdle(record)) {
+      idle = record;
+      break;
+    }
+    busy.push_back(record);
+  }
+  // Busy copies move to the back, out of the way of the next look.
+  for (const RecordId record : busy) Asked(record);
+  if (idle == kNoId) return false;
+  forest_.Fold(idle);
+  return true;
+}
+
+Task<void> PartialCopies::EndAll(bool reading_only) {
+  for (std::size_t left = size(); left > 0; --left) {
+    if (steps_.Spent()) co_await Yield();
+    if (order_.empty()) co_return;
+    steps_.Count();
+    const PartialCopyPtr copy = order_.front();
+    const RecordId record = copy->handle.record;
+    if (reading_only && copy->reads == 0) {
+      Asked(record);
+      continue;
+    }
+    End(record);
+    forest_.Fold(record);
+  }
+}
+
+}  // namespace cistern

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "residency/partial_fetch.h"
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "base/format.h"
+#include "record/seal_copy.h"
+#include "residency/aligned_bytes.h"
+#include "residency/body_check.h"
+
+namespace cistern {
+
+namespace {
+constexpr int kMostEnded = 16;  // idle copies ended to make room for a new one
+// Bound on the private memory of reads under way.
+constexpr std::uint64_t kMaxReadingBytes = 64u << 20;
+constexpr std::uint64_t kReadingShare = 16;  // of the slots
+
+// The device's whole units that a span touches.
+BodySpan UnitsOf(const BodySpan& span, std::uint32_t unit) {
+  const std::uint64_t begin = span.offset / unit * unit;
+  return {begin, RoundUp(span.offset + span.bytes, unit) - begin};
+}
+
+Status Went() { return Status(Code::kMiss, "fetch: the block went meanwhile"); }
+Status Dropped() { return Status(Code::kGone, "fetch: the namespace was dropped meanwhile"); }
+}  // namespace
+
+PartialFetch::PartialFetch(const StoreContext& context, LowerTier& lower, Residents& residents,
+                           PartialCopies& partial_copies, Room& room, Fetcher& fetcher)
+    : executor_(context.executor),
+      clock_(context.clock),
+      words_(context.words),
+      slots_(context.slots),
+      movers_(context.movers),
+      counters_(context.counters),
+      steps_(context.steps),
+      catalog_(context.catalog),
+      forest_(context.catalog.forest()),
+      lower_(lower),
+      residents_(residents),
+      partial_copies_(partial_copies),
+      room_(room),
+      fetcher_(fetcher),
+      max_reading_bytes_(
+          std::min(kMaxReadingBytes, context.slots.arena().geometry().slots_bytes() / kReadingShare)) {}
+
+BodySpan PartialFetch::SpanOf(const Record& record, const SegmentSpan& segments) const {
+  const BodySpan all{0, record.body_bytes};
+  const NamespaceEntry* entry = catalog_.EntryOf(forest_.block(record.block).tree);
+  if (entry == nullptr || segments.count == 0) return all;
+  const std::vector<std::uint32_t>& parts = entry->groups[record.group].part_bytes;
+  const BodySpan span =
+      parts.empty() ? BytesOf(std::span(&record.body_bytes, 1), segments) : BytesOf(parts, segments);
+  return span.bytes == 0 ? all : span;
+}
+
+PartialCopyPtr PartialFetch::Open(RecordId record, BodySpan asked) {
+  const Record& r = forest_.record(record);
+  const TreeId tree = forest_.block(r.block).tree;
+  const NamespaceEntry* entry = catalog_.EntryOf(tree);
+  if (entry == nullptr || lower_.closed()) return nullptr;
+  const std::uint64_t record_bytes = catalog_.RecordBytesOf(*entry, r.group, r.body_bytes);
+  if (reading_bytes_ + BufferBytes(r, asked, record_bytes) > max_reading_bytes_) return nullptr;
+  if (PartialCopyPtr there = partial_copies_.Find(record)) return there;
+  for (int ended = 0; !partial_copies_.RoomFor(record_bytes); ++ended) {
+    if (ended == kMostEnded || !partial_copies_.EndIdle()) return nullptr;
+  }
+  const std::vector<std::uint32_t>& parts = entry->groups[r.group].part_bytes;
+  auto copy = std::make_shared<PartialCopy>();
+  copy->handle = catalog_.HandleOf(record);
+  copy->record_bytes = record_bytes;
+  copy->segments.resize(parts.empty() ? SegmentsOfPart(r.body_bytes) : SegmentCount(parts));
+  residents_.AddReference(record);
+  partial_copies_.Add(copy);
+  return copy;
+}
+
+void PartialFetch::Request(const PartialCopyPtr& copy, const SegmentSpan& segments) {
+  steps_.Count(2 + segments.count / 16);
+  const SegmentSpan absent = copy->Absent(segments);
+  if (absent.count == 0 || lower_.closed()) return;
+  SegmentRead read{.segments = absent, .own = std::vector<bool>(absent.count)};
+  for (std::uint32_t i = 0; i < absent.count; ++i) {
+    PartialCopy::State& state = copy->segments[absent.first + i];
+    if (state != PartialCopy::State::kAbsent) continue;
+    state = PartialCopy::State::kFetching;
+    read.own[i] = true;
+  }
+  const Record& r = forest_.record(copy->handle.record);
+  read.bytes = BufferBytes(r, SpanOf(r, absent), copy->record_bytes);
+  reading_bytes_ += read.bytes;
+  ++copy->reads;
+  lower_.Spawn(Read(copy, std::move(read)));
+}
+
+Task<void> PartialFetch::Verify(PartialCopyPtr copy) {
+  if (!copy->published || copy->ended) co_return;
+  const RecordId record = copy->handle.record;
+  const Record r = forest_.record(record);
+  const ArenaSpace& arena = slots_.arena();
+  const std::vector<std::byte> trailer = residents_.TrailerAt(copy->place, r);
+  const auto seal = CheckSeal(trailer);
+  bool sound = seal && catalog_.IsSealOf(r, *seal) && seal->segment_count() == copy->segments.size();
+  const Place place = copy->place;
+  SlotUse use(residents_, place);
+  for (std::uint32_t i = 0; sound && i < copy->segments.size(); ++i) {
+    if (copy->segments[i] != PartialCopy::State::kPresent) continue;
+    BodyCheck check(movers_, arena.slot(place), *seal, {i, 1});
+    co_await check;
+    sound = check.sound();
+  }
+  use.End();
+  if (copy->ended) co_return;
+  (sound ? counters_.reported_good : counters_.reported_bad).Add();
+  if (sound) co_return;
+  partial_copies_.End(record);
+  forest_.Fold(record);
+}
+
+// Private memory that a read takes.
+std::uint64_t PartialFetch::BufferBytes(const Record& record, BodySpan span,
+                                        std::uint64_t record_bytes) const {
+  const std::uint32_t unit = slots_.arena().geometry().alignment;
+  return UnitsOf(span, unit).bytes + record_bytes - TrailerOffset(record.body_bytes, unit);
+}
+
+Task<void> PartialFetch::Read(PartialCopyPtr copy, SegmentRead read) {
+  co_await Yield();
+  const RecordId record = copy->handle.record;
+  Status status = Went();
+  // A second try, for a block that moved to another location during the first.
+  for (int tries = 0; tries < 2 && !copy->ended; ++tries) {
+    const Location from = forest_.record(record).location;
+    status = co_await ReadOnce(copy, read, from);
+    if (status.ok() || copy->ended || forest_.record(record).location == from) break;
+  }
+  --copy->reads;
+  reading_bytes_ -= read.bytes;
+  std::uint64_t passed = 0;
+  for (std::uint32_t i = 0; i < read.segments.count; ++i) {
+    if (!read.own[i]) continue;
+    copy->segments[read.segments.first + i] =
+        status.ok() ? PartialCopy::State::kPresent : PartialCopy::State::kAbsent;
+    ++passed;
+  }
+  steps_.Count(1 + read.segments.count / 16);
+  counters_.passed_segments.Add(status.ok() ? passed : 0);
+  counters_.fetch_failed.Add(status.ok() ? 0 : 1);
+  if (!status.ok() && !copy->ended) fetcher_.Unreadable(record, status);
+  copy->changed.Pulse();
+}
+
+// One of several callers that ask for their first segments at a time finds the slot.
+Task<Status> PartialFetch::GetSlot(PartialCopyPtr copy) {
+  while (copy->placing) co_await copy->changed.Wait();
+  if (copy->place != kNowhere || copy->ended) co_return Status();
+  copy->placing = true;
+  auto place = co_await room_.Make(copy->record_bytes, clock_.Now().PlusUs(kRoomUs));
+  copy->placing = false;
+  copy->changed.Pulse();
+  if (!place) co_return Status(Code::kBusy, "fetch: no room in memory");
+  if (copy->ended) {
+    slots_.Free(*place);
+    co_return Went();
+  }
+  slots_.Pin(*place);
+  copy->place = *place;
+  copy->generation = BeginFill(words_, slots_.arena(), *place);
+  partial_copies_.Placed(*copy);
+  co_return Status();
+}
+
+Task<Status> PartialFetch::ReadOnce(PartialCopyPtr copy, const SegmentRead& read, Location from) {
+  Status placed = co_await GetSlot(copy);
+  if (!placed.ok()) co_return placed;
+  if (copy->ended) co_return Went();
+  const RecordId record = copy->handle.record;
+  const Place place = copy->place;
+  const std::uint32_t unit = slots_.arena().geometry().alignment;
+  const Record r = forest_.record(record);
+  const TreeId tree = forest_.block(r.block).tree;
+  if (catalog_.EntryOf(tree) == nullptr) co_return Dropped();
+  const BodySpan span = SpanOf(r, read.segments);
+  const BodySpan units = UnitsOf(span, unit);
+  const AlignedBytes trailer(copy->record_bytes - TrailerOffset(r.body_bytes, unit));
+  const AlignedBytes body(units.bytes);
+  const auto fetched =
+      co_await lower_->FetchSome(from, copy->record_bytes, trailer.span(), units.offset, body.span());
+  if (!fetched) co_return fetched.error();
+  if (copy->ended) co_return Went();
+  if (catalog_.EntryOf(tree) == nullptr) co_return Dropped();
+  const SealView& seal = fetched->seal;
+  std::vector<std::uint32_t> parts(seal.part_count());
+  for (std::uint32_t i = 0; i < parts.size(); ++i) parts[i] = seal.part_bytes(i);
+  const auto not_it = [&](std::string_view why) {
+    lower_->ReportBad(from);
+    return Status(Code::kMiss, Text(lower_->Describe(from), ": ", why));
+  };
+  if (!catalog_.IsSealOf(r, seal) || BytesOf(parts, read.segments) != span) {
+    co_return not_it("holds another block than the one that was written there");
+  }
+  SlotUse use(residents_, place);
+  const bool sound =
+      co_await FillOwn(place, read, seal, span, body.span().data() + (span.offset - units.offset));
+  use.End();
+  if (copy->ended) co_return Went();
+  if (!sound) co_return not_it("its record fails its seal");
+  steps_.Count(4);
+  if (copy->published) co_return Status();
+  const SealCopy seal_copy(seal);
+  const BlockKey key = seal.key();
+  const Stamp& stamp = fetched->stamp;
+  PublishPassing(words_, slots_.arena(), place, copy->generation,
+                 {.seal = seal_copy.seal(),
+                  .sequence = stamp.sequence,
+                  .born = stamp.born,
+                  .expiry = stamp.expiry,
+                  .conversation = stamp.conversation});
+  forest_.record(record).key = key;
+  copy->published = true;
+  co_return Status();
+}
+
+Task<bool> PartialFetch::FillOwn(Place place, const SegmentRead& read, const SealView& seal, BodySpan span,
+                                 const std::byte* from) {
+  std::byte* slot = slots_.arena().slot(place);
+  const SegmentSpan& all = read.segments;
+  for (std::uint32_t p = 0; p < seal.part_count(); ++p) {
+    const SealView::PartPlace part = seal.part(p);
+    const std::uint32_t count = SegmentsOfPart(part.bytes);
+    std::uint32_t at = std::max(all.first, part.first_segment);
+    const std::uint32_t end = std::min(all.end(), part.first_segment + count);
+    while (at < end) {
+      // A run of the read's own segments in this part, for one copy.
+      const std::uint32_t first = at;
+      while (at < end && read.own[at - all.first]) ++at;
+      if (at == first) {
+        ++at;
+        continue;
+      }
+      const std::uint64_t in_part = std::uint64_t{first - part.first_segment} * kSegmentBytes;
+      const std::uint64_t to_part =
+          std::min<std::uint64_t>(std::uint64_t{at - part.first_segment} * kSegmentBytes, part.bytes);
+      const std::uint64_t offset = part.offset + in_part;
+      const std::span<const std::byte> piece[] = {{from + (offset - span.offset), to_part - in_part}};
+      std::vector<std::uint32_t> crcs(at - first);
+      FillTask fill(movers_, {slot + offset, piece, crcs});
+      co_await fill;
+      for (std::uint32_t i = 0; i < crcs.size(); ++i) {
+        if (crcs[i] != seal.segment_crc(first + i)) co_return false;
+      }
+    }
+  }
+  co_return true;
+}
+
+}  // namespace cistern

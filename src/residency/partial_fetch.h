@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Partial fetches: of a block that is not to stay in memory only the segments that were asked for are read,
+// and copied into a partial copy's slot. The seal is read with them, so that each segment is checked by that
+// copy and once more by its reader. A device never writes into such a slot: it reads whole units, which may
+// share bytes with a neighbour segment that a reader was already told of.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/task.h"
+#include "record/segments.h"
+#include "residency/context.h"
+#include "residency/fetcher.h"
+#include "residency/guards.h"
+#include "residency/lower_tier.h"
+#include "residency/partial_copies.h"
+#include "residency/residents.h"
+#include "residency/room.h"
+#include "tier/tier.h"
+
+namespace cistern {
+
+class PartialFetch final {
+ public:
+  PartialFetch(const StoreContext& context, LowerTier& lower, Residents& residents,
+               PartialCopies& partial_copies, Room& room, Fetcher& fetcher);
+  PartialFetch(const PartialFetch&) = delete;
+  PartialFetch& operator=(const PartialFetch&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // Place of the segments in the record's body; the whole body where `segments` is empty or reaches past it.
+  BodySpan SpanOf(const Record& record, const SegmentSpan& segments) const;
+  // The record's partial copy, with a slot or without; null where there is no room for one, or for a read of
+  // that size beside those under way.
+  PartialCopyPtr Open(RecordId record, BodySpan asked);
+  // Starts to fetch the segments that are absent.
+  void Request(const PartialCopyPtr& copy, const SegmentSpan& segments);
+  // A reader saw the copy fail its seal.
+  Task<void> Verify(PartialCopyPtr copy);
+
+ private:
+  // A read for a partial copy: the bytes between the first and the last of its own segments are read with
+  // them.
+  struct SegmentRead {
+    SegmentSpan segments;
+    std::vector<bool> own;
+    std::uint64_t bytes = 0;
+  };
+
+  // Private memory that a read takes.
+  std::uint64_t BufferBytes(const Record& record, BodySpan span, std::uint64_t record_bytes) const;
+  Task<void> Read(PartialCopyPtr copy, SegmentRead read);
+  Task<Status> GetSlot(PartialCopyPtr copy);
+  Task<Status> ReadOnce(PartialCopyPtr copy, const SegmentRead& read, Location from);
+  // Copies the read's own segments to the slot; false where one fails its seal.
+  Task<bool> FillOwn(Place place, const SegmentRead& read, const SealView& seal, BodySpan span,
+                     const std::byte* from);
+
+  Executor& executor_;
+  const Clock& clock_;
+  Words& words_;
+  Slots& slots_;
+  Movers& movers_;
+  StoreCounters& counters_;
+  StepBudget& steps_;
+  Catalog& catalog_;
+  Forest& forest_;
+  LowerTier& lower_;
+  Residents& residents_;
+  PartialCopies& partial_copies_;
+  Room& room_;
+  Fetcher& fetcher_;
+  const std::uint64_t max_reading_bytes_;
+  std::uint64_t reading_bytes_ = 0;  // of private memory, for reads under way
+};
+
+}  // namespace cistern

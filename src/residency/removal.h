@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Removal of a record or a block from every tier. A block without records and without children is freed,
+// after which its parent may leave too.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "residency/block_owner.h"
+#include "residency/context.h"
+#include "residency/lower_tier.h"
+#include "residency/partial_copies.h"
+#include "residency/residents.h"
+
+namespace cistern {
+
+class Removal final {
+ public:
+  Removal(const StoreContext& context, BlockOwner& owner, LowerTier& lower, Residents& residents,
+          PartialCopies& partial_copies)
+      : steps_(context.steps),
+        forest_(context.catalog.forest()),
+        owner_(owner),
+        lower_(lower),
+        residents_(residents),
+        partial_copies_(partial_copies) {}
+  Removal(const Removal&) = delete;
+  Removal& operator=(const Removal&) = delete;
+
+  // Ends a record: index entry, generation, slot, and its room in the lower tier. Its block may be freed
+  // with it.
+  void Remove(RecordId record);
+  // The block becomes a placeholder.
+  void RemoveRecordsOf(BlockId block);
+  // The block lost a record or a child: it is freed if empty, or becomes evictable again if it may leave
+  // now.
+  void Settle(BlockId block);
+  void Unpark(BlockId block);
+  // Frees the blocks that Settle deferred: past 32 levels, a chain of empty blocks is freed in slices.
+  void Reap();
+  bool to_reap() const { return !reap_.empty(); }
+  // A block that waits to be freed is freed by another caller.
+  void LeaveToOther(BlockId block) { std::erase(reap_, block); }
+
+ private:
+  void EraseRecord(RecordId record);
+
+  StepBudget& steps_;
+  Forest& forest_;
+  BlockOwner& owner_;
+  LowerTier& lower_;
+  Residents& residents_;
+  PartialCopies& partial_copies_;
+  std::vector<BlockId> reap_;
+};
+
+}  // namespace cistern

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// The records that are in memory: their slots, index entries, order of eviction, expiry and byte counts, and
+// the references that keep them where they are. A record becomes resident by Enter, changes its slot by
+// Relocate and leaves by Leave; no other class writes an index entry or the directory entry of a published
+// record.
+//
+// A reference keeps a record in its slot (and, in the lower tier, from being folded): each lease has one,
+// and so has work under way with the record. A slot user keeps a slot whose record left from being given out
+// again before the last transfer or copy has ended.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "arena/index.h"
+#include "arena/protocol.h"
+#include "base/task.h"
+#include "catalog/deadline_heap.h"
+#include "policy/evict.h"
+#include "residency/context.h"
+
+namespace cistern {
+
+class Residents final {
+ public:
+  Residents(const StoreContext& context, const IndexSpace& index);
+  Residents(const Residents&) = delete;
+  Residents& operator=(const Residents&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  enum class Used : bool { kNo, kYes };
+
+  // The node died, in simulation: guards give nothing back from now on.
+  void Abandon() { abandoned_ = true; }
+  bool abandoned() const { return abandoned_; }
+
+  // ---- references: by RecordReference (guards.h), and by leases ----
+  void AddReference(RecordId record);
+  // Used::kNo: the record was not read under this reference, so a transient one is not yet evicted first.
+  void DropReference(RecordHandle handle, Used used = Used::kYes);
+  // The index entry is cleared first (R9), then the generation changes, then the slot is freed. No effect on
+  // a record that is not in memory.
+  void Leave(RecordId record);
+  // One step: a reader finds the record in its old slot or in `to`, which holds its body, or misses it.
+  void Relocate(RecordId record, const SealView& seal, Place to, std::uint64_t generation);
+  void EndUse(Place place);
+  // The slot is free now, or when its last user ends.
+  void FreeSlot(Place place);
+  // ---- leases: their references ----
+  // Drops one reference of an ended lease; true: there was one.
+  bool DropOneEnded();
+  // Ends one lease past its deadline; true: there was one.
+  bool EndOneLease(Instant now);
+  // Leases past their deadline end now, not at the next tick: for a caller that reached a bound of leases.
+  Task<void> DropAllEnded();
+  // ---- reading ----
+  // Rewrites the entry of a sound record that a reader reached by a damaged one.
+  void RepairEntry(RecordId record);
+  // Seal and stamp of the record in a slot.
+  std::vector<std::byte> TrailerAt(Place place, const Record& record) const;
+  // The index entry of the record.
+  static Found FoundOf(const Record& record) {
+    return {.place = record.place,
+            .body_bytes = record.body_bytes,
+            .expiry = record.expiry,
+            .generation_low = static_cast<std::uint32_t>(record.generation) & kGenerationLowMask};
+  }
+
+  // ---- slots: used through SlotUse (guards.h) ----
+  void BeginUse(Place place) { ++users_[place].count; }
+
+  // ---- entering ----
+  // A record, whose fields but its index entry are set, is found from now on: `entry` is its number in the
+  // index, kNoId as long as it has none.
+  void Enter(RecordId record, std::uint32_t entry);
+  // The index entry of a record that entered without one, after a start; false: the index has no room for
+  // it.
+  bool EnterIndex(RecordId record, const Fingerprint& fingerprint);
+
+  // ---- order ----
+  Lru& order() { return order_; }
+  const Lru& order() const { return order_; }
+  // The record may be evicted again, if it was coldest and could not be.
+  void Unpark(RecordId record) {
+    if (order_.Parked(record)) order_.Unpark(record);
+  }
+  // The record is evicted before others.
+  void MakeColdest(RecordId record) {
+    if (order_.Parked(record)) {
+      order_.Unpark(record);
+    } else {
+      order_.InsertCold(record);
+    }
+  }
+  // A record that has expired by `now_s`, kNoId when there is none.
+  RecordId FirstExpired(std::uint64_t now_s) const {
+    if (expiry_.empty() || static_cast<std::uint64_t>(expiry_.first_when()) > now_s) return kNoId;
+    return expiry_.first();
+  }
+
+  IndexWriter<Words>& index() { return index_; }
+  std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t count() const { return count_; }
+
+ private:
+  Executor& executor_;
+  const Clock& clock_;
+  Words& words_;
+  Slots& slots_;
+  StoreCounters& counters_;
+  StepBudget& steps_;
+  Catalog& catalog_;
+  Forest& forest_;
+  Leases& leases_;
+  Conversations& conversations_;
+  Sequences& sequences_;
+  IndexWriter<Words> index_;
+  Lru order_;
+  DeadlineHeap expiry_;
+  std::uint64_t bytes_ = 0;  // of bodies
+  std::uint64_t count_ = 0;
+  bool abandoned_ = false;
+  struct SlotUsers {
+    std::uint32_t count = 0;
+    bool orphaned = false;  // its record left: the slot is free when the last user ends
+  };
+  std::unordered_map<Place, SlotUsers> users_;
+};
+
+}  // namespace cistern

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "residency/room.h"
+
+#include <array>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/format.h"
+
+namespace cistern {
+
+namespace {
+// Chunks that a put without an evictable record empties for others before it gives up.
+constexpr int kEmptiedForOthers = 3;
+// Chunks left as they are because a lease was taken during the emptying, before the put gives up.
+constexpr int kLeasedMeanwhile = 16;
+}  // namespace
+
+Task<Result<Place>> Room::Make(std::uint64_t record_bytes, Instant deadline) {
+  const std::uint32_t alignment = slots_.arena().geometry().alignment;
+  const SlotSize size = SlotSize::For(record_bytes, alignment);
+  const SizeClass wanted = size.Number(alignment);
+  // Bytes of one other size class that make up a chunk: once that many are freed, one chunk's records fit
+  // into them.
+  const std::uint64_t enough = std::uint64_t{size.chunk_headers} * kHeaderSpanBytes;
+  std::uint64_t went = 0;
+  std::optional<SizeClass> giver;
+  int emptied = 0, in_vain = 0;
+  bool first = true;
+  bool idle = !emptying_ && slots_.OthersIdle(record_bytes);
+  for (;;) {
+    auto place = slots_.Allocate(record_bytes);
+    steps_.Count();
+    if (place || place.error().code() != Code::kBusy) co_return place;
+    if (clock_.Now() >= deadline) {
+      co_return Error(Code::kTooLate, "write: the deadline passed while it waited for room");
+    }
+    // Idle partial copies in slots of the wanted size are ended first.
+    if (partial_copies_.EndIdle(size)) {
+      if (steps_.Spent()) co_await Yield();
+      continue;
+    }
+    if (std::exchange(idle, false)) {
+      if (!emptying_) co_await EmptyAChunk(record_bytes, deadline, true);
+      continue;
+    }
+    // Then one idle copy of another size, which may be the coldest: its chunk is given up in time.
+    if (std::exchange(first, false) && partial_copies_.EndIdle()) continue;
+    Step step = Step::kWaits;
+    if (went < enough) {
+      const std::uint64_t before = slots_.counts().used_bytes;
+      if (!giver || *giver == wanted || !residents_.order().Coldest(*giver))
+        giver = evictor_.SizeClassToGo(wanted);
+      step = evictor_.EvictOne(giver);
+      went += before - slots_.counts().used_bytes;
+      // No record of that class may leave; the class has no coldest any more.
+      if (step == Step::kWaits && giver) continue;
+    }
+    if (step == Step::kSpent || steps_.Spent()) co_await Yield();
+    if (step != Step::kWaits || partial_copies_.EndIdle()) continue;
+    while (emptying_ && clock_.Now() < deadline) {
+      if (Status waited = co_await emptied_.Wait(deadline); !waited.ok()) break;
+      emptied = 0;
+    }
+    if (emptying_) continue;
+    // No record may leave, and others took every chunk that was emptied.
+    if (emptied == kEmptiedForOthers) break;
+    const bool served = co_await EmptyAChunk(record_bytes, deadline, false);
+    if (!served && (went == 0 || ++in_vain == 2)) break;
+    if (went < enough) ++emptied;
+    went = 0;
+    giver.reset();
+  }
+  counters_.writes_without_room.Add();
+  counters_.busy.Add();
+  co_return Error(Code::kBusy,
+                  "write: no room, and nothing may go: all that is here is leased, in use, or has "
+                  "something below it that is");
+}
+
+Task<bool> Room::EmptyAChunk(std::uint64_t record_bytes, Instant deadline, bool idle_only) {
+  emptying_ = true;
+  bool served = false;
+  int leased = 0;
+  // A single look covers part of the arena only.
+  for (int looks = idle_only ? 63 : 0; looks < 64 && !served && clock_.Now() < deadline; ++looks) {
+    const auto range = slots_.BestToEmpty(record_bytes, idle_only);
+    steps_.Count(16);
+    if (range) {
+      served = co_await EmptyRange(*range);
+      if (!served && ++leased == kLeasedMeanwhile) break;
+    }
+    if (steps_.Spent()) co_await Yield();
+  }
+  emptying_ = false;
+  emptied_.Pulse();
+  co_return served;
+}
+
+Task<bool> Room::EmptyRange(HeaderRange range) {
+  slots_.StartEmptying(range);
+  std::uint64_t cursor = 0;
+  std::array<Place, 32> places;
+  bool left = false;
+  for (std::size_t n; !left && (n = slots_.UsedIn(range, &cursor, places)) > 0;) {
+    for (std::size_t i = 0; i < n && !left; ++i) {
+      if (steps_.Spent()) co_await Yield();
+      steps_.Count();
+      // The range may be free as a whole, and another size's chunk by now.
+      if (slots_.emptying() != range) co_return true;
+      if (!slots_.used(places[i])) continue;
+      const RecordId record = forest_.At(places[i]);
+      if (record == kNoId || forest_.record(record).references > 0) {
+        left = true;
+      } else {
+        const bool moved = co_await Move(record);
+        if (moved) continue;
+        if (slots_.emptying() != range) co_return true;
+        // A record without a free slot elsewhere is evicted if it may leave, whatever its turn.
+        const RecordId now = forest_.At(places[i]);
+        if (now != kNoId && evictor_.MayGo(now)) evictor_.Evict(now);
+        left = slots_.used(places[i]);
+      }
+    }
+  }
+  slots_.StopEmptying();
+  co_return !left;
+}
+
+Task<bool> Room::Move(RecordId record) {
+  const Record r = forest_.record(record);
+  const RecordHandle handle = catalog_.HandleOf(record);
+  const ArenaSpace& arena = slots_.arena();
+  const std::uint32_t alignment = arena.geometry().alignment;
+  const std::vector<std::byte> trailer = residents_.TrailerAt(r.place, r);
+  const auto seal = CheckSeal(trailer);
+  if (!seal) {
+    evictor_.LoseBad(record);
+    co_return true;
+  }
+  const auto to =
+      slots_.Allocate(RecordBytes(r.body_bytes, seal->segment_count(), seal->part_count(), alignment));
+  if (!to) co_return false;
+  slots_.Pin(*to);
+  RecordReference reference(residents_, handle);
+  SlotUse use(residents_, r.place);
+  const std::uint64_t generation = BeginFill(words_, arena, *to);
+  std::vector<std::uint32_t> crcs(seal->segment_count());
+  for (std::uint32_t i = 0; i < seal->part_count(); ++i) {
+    const SealView::PartPlace part = seal->part(i);
+    const std::span<const std::byte> from[] = {{arena.slot(r.place) + part.offset, part.bytes}};
+    FillTask fill(movers_, {arena.slot(*to) + part.offset, from,
+                            std::span(crcs).subspan(part.first_segment, SegmentsOfPart(part.bytes))});
+    co_await fill;
+  }
+  use.End();
+  slots_.Unpin(*to);
+  bool sound = true;
+  for (std::uint32_t i = 0; i < crcs.size(); ++i) sound = sound && crcs[i] == seal->segment_crc(i);
+  const Record& now = forest_.record(record);
+  const bool same = catalog_.Lives(handle) && now.place == r.place;
+  const bool wanted = same && sound && now.references == 1;
+  reference.Drop();
+  if (!wanted) {
+    slots_.Free(*to);
+    if (same && !sound) evictor_.LoseBad(record);
+    // A lease took a reference during the copy: the record stays, and so does its chunk.
+    co_return !(same && sound);
+  }
+  residents_.Relocate(record, *seal, *to, generation);
+  co_return true;
+}
+
+}  // namespace cistern

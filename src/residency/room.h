@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Slots for records that have none: a free one, an idle partial copy's, an evicted record's, or one of a
+// chunk that was emptied by moving its records elsewhere (R14).
+#pragma once
+
+#include <cstdint>
+
+#include "base/event.h"
+#include "base/task.h"
+#include "residency/context.h"
+#include "residency/evictor.h"
+#include "residency/guards.h"
+#include "residency/partial_copies.h"
+#include "residency/residents.h"
+
+namespace cistern {
+
+class Room final {
+ public:
+  Room(const StoreContext& context, Residents& residents, PartialCopies& partial_copies, Evictor& evictor)
+      : executor_(context.executor),
+        clock_(context.clock),
+        words_(context.words),
+        slots_(context.slots),
+        movers_(context.movers),
+        counters_(context.counters),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        residents_(residents),
+        partial_copies_(partial_copies),
+        evictor_(evictor) {}
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // kBusy: no record may be evicted. kTooLate: no slot by the deadline.
+  Task<Result<Place>> Make(std::uint64_t record_bytes, Instant deadline);
+
+ private:
+  // `idle_only`: one look, for a chunk whose records all fit elsewhere.
+  Task<bool> EmptyAChunk(std::uint64_t record_bytes, Instant deadline, bool idle_only);
+  Task<bool> EmptyRange(HeaderRange range);
+  // Moves a record to another slot of its size; false where it stays.
+  Task<bool> Move(RecordId record);
+
+  Executor& executor_;
+  const Clock& clock_;
+  Words& words_;
+  Slots& slots_;
+  Movers& movers_;
+  StoreCounters& counters_;
+  StepBudget& steps_;
+  Catalog& catalog_;
+  Forest& forest_;
+  Residents& residents_;
+  PartialCopies& partial_copies_;
+  Evictor& evictor_;
+  bool emptying_ = false;
+  Event emptied_;
+};
+
+}  // namespace cistern

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "residency/scrubber.h"
+
+#include <algorithm>
+
+#include "residency/aligned_bytes.h"
+#include "residency/body_check.h"
+
+namespace cistern {
+
+namespace {
+// Longest idle time whose bytes may be spent at once.
+constexpr std::int64_t kMostSavedUs = 1'000'000;
+}  // namespace
+
+void Scrubber::Start() {
+  if (options_.scrub_bytes_per_s == 0 || running_ || lower_.closed()) return;
+  const Instant now = clock_.Now();
+  const std::int64_t us = std::min(now.UsSince(counted_at_.value_or(now)), kMostSavedUs);
+  counted_at_ = now;
+  bytes_ += static_cast<std::int64_t>(options_.scrub_bytes_per_s) * us / 1'000'000;
+  bytes_ = std::min(bytes_, static_cast<std::int64_t>(options_.scrub_bytes_per_s));
+  if (bytes_ <= 0 || forest_.blocks() == 0) return;
+  running_ = true;
+  lower_.Spawn(Scrub());
+}
+
+// A round goes from block to block by their ids.
+Task<void> Scrubber::Scrub() {
+  co_await Yield();
+  const BlockId begun = at_;
+  for (bool first = true; bytes_ > 0 && !lower_.closed() && (first || at_ != begun); first = false) {
+    if (steps_.Spent()) co_await Yield();
+    steps_.Count();
+    if (at_ >= forest_.block_end()) {
+      at_ = 0;
+      counters_.scrub_rounds.Add();
+      if (begun == 0) break;
+      continue;
+    }
+    const BlockId block = at_++;
+    if (!forest_.block(block).has_key() || forest_.block(block).is(Block::kCut) ||
+        forest_.block(block).placeholder())
+      continue;
+    const KeyHash key_hash = forest_.block(block).key_hash();
+    for (std::uint16_t group = 0; group < kMaxGroups; ++group) {
+      // The id may be another block's after each group.
+      if (block >= forest_.block_end() || forest_.block(block).key_hash() != key_hash) break;
+      const auto copy = forest_.See(block, group);
+      steps_.Count();
+      if (!copy || (copy->record != kNoId && fetcher_.fetching(copy->record))) continue;
+      bytes_ -= copy->body_bytes;
+      counters_.scrubbed_bytes.Add(copy->body_bytes);
+      if (!copy->in_memory) {
+        co_await ScrubLower(block, *copy);
+      } else if (forest_.record(copy->record).references == 0) {
+        const RecordReference reference(residents_, catalog_.HandleOf(copy->record));
+        co_await verifier_.Verify(reference.handle());
+      }
+    }
+  }
+  // The round is over: the next one begins when there are bytes to spend again.
+  bytes_ = std::min<std::int64_t>(bytes_, 0);
+  running_ = false;
+}
+
+Task<void> Scrubber::ScrubLower(BlockId block, Forest::Copy copy) {
+  const TreeId tree = forest_.block(block).tree;
+  const std::uint64_t bytes = catalog_.RecordBytesOf(tree, copy.group, copy.body_bytes);
+  if (bytes == 0) co_return;
+  const AlignedBytes buffer(bytes);
+  auto fetched = co_await lower_->Fetch(copy.location, buffer.span());
+  bool sound = false;
+  if (fetched && fetched->seal.body_bytes() == copy.body_bytes) {
+    BodyCheck check(movers_, buffer.span().data(), fetched->seal);
+    co_await check;
+    sound = check.sound();
+  }
+  if (sound || (!fetched && fetched.error().code() == Code::kBusy)) co_return;
+  if (fetched) lower_->ReportBad(copy.location);
+  // The id may be another block's by now, or the record may have moved.
+  if (block >= forest_.block_end() || forest_.block(block).is(Block::kCut)) co_return;
+  const auto now = forest_.See(block, copy.group);
+  if (!now || now->location != copy.location || now->in_memory) co_return;
+  counters_.cut_bad.Add();
+  log_.Log(LogLevel::kWarning, lower_->Describe(copy.location),
+           ": the scrubber found a record that fails its seal; it goes with what descends from it");
+  owner_.Lose(block, LossReason::kBad);
+}
+
+}  // namespace cistern

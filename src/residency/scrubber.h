@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scrubber reads every record again in the background, in each tier, at a low rate: a record that fails
+// its seal is lost before a client asks for it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/task.h"
+#include "residency/block_owner.h"
+#include "residency/context.h"
+#include "residency/fetcher.h"
+#include "residency/guards.h"
+#include "residency/lower_tier.h"
+#include "residency/residents.h"
+#include "residency/verifier.h"
+
+namespace cistern {
+
+class Scrubber final {
+ public:
+  Scrubber(const StoreContext& context, BlockOwner& owner, LowerTier& lower, Residents& residents,
+           Verifier& verifier, Fetcher& fetcher)
+      : executor_(context.executor),
+        clock_(context.clock),
+        movers_(context.movers),
+        log_(context.log),
+        options_(context.options),
+        counters_(context.counters),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        owner_(owner),
+        lower_(lower),
+        residents_(residents),
+        verifier_(verifier),
+        fetcher_(fetcher) {}
+  Scrubber(const Scrubber&) = delete;
+  Scrubber& operator=(const Scrubber&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // Goes on where the last slice ended, as far as the rate allows now.
+  void Start();
+
+ private:
+  Task<void> Scrub();
+  Task<void> ScrubLower(BlockId block, Forest::Copy copy);
+
+  Executor& executor_;
+  const Clock& clock_;
+  Movers& movers_;
+  Logger& log_;
+  const StoreOptions& options_;
+  StoreCounters& counters_;
+  StepBudget& steps_;
+  Catalog& catalog_;
+  Forest& forest_;
+  BlockOwner& owner_;
+  LowerTier& lower_;
+  Residents& residents_;
+  Verifier& verifier_;
+  Fetcher& fetcher_;
+  bool running_ = false;
+  BlockId at_ = 0;
+  std::int64_t bytes_ = 0;  // may be read now
+  std::optional<Instant> counted_at_;
+};
+
+}  // namespace cistern

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "residency/tombstones.h"
+
+namespace cistern {
+
+// A tombstone stays while the media may hold records older than its drop. None is kept for a device that
+// left service, which the journal has to say first.
+Task<void> Tombstones::End() {
+  if (ending_) co_return;
+  ending_ = true;
+  // Repeats if a device left service during the write: the oldest sequence is read in the same step in which
+  // the journal is right.
+  while (lower_.present() && lower_->media_ids() != journaled_media_) {
+    std::vector<std::uint64_t> ids = lower_->media_ids();
+    const Status status = co_await journal_.PutDevices(ids);
+    if (!status.ok()) {
+      ending_ = false;
+      co_return;
+    }
+    journaled_media_ = std::move(ids);
+  }
+  const std::uint64_t oldest = !lower_.present() ? UINT64_MAX : lower_->oldest_sequence();
+  while (!collected_.empty() && *collected_.begin() < oldest) {
+    if (steps_.Spent()) co_await Yield();
+    steps_.Count();
+    journal_.EndTombstone(*collected_.begin());
+    collected_.erase(collected_.begin());
+  }
+  ending_ = false;
+}
+
+}  // namespace cistern

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Uses of blocks: a used block moves to the warm end of the order, and its write-back may become due.
+#pragma once
+
+#include <cstdint>
+
+#include "residency/context.h"
+#include "residency/lower_tier.h"
+#include "residency/partial_copies.h"
+#include "residency/residents.h"
+#include "residency/write_back.h"
+
+namespace cistern {
+
+class Uses final {
+ public:
+  Uses(const StoreContext& context, LowerTier& lower, Residents& residents, PartialCopies& partial_copies,
+       WriteBack& write_back)
+      : counters_(context.counters),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        lower_(lower),
+        residents_(residents),
+        partial_copies_(partial_copies),
+        write_back_(write_back) {}
+  Uses(const Uses&) = delete;
+  Uses& operator=(const Uses&) = delete;
+
+  // Uses all records of the block.
+  void UseBlock(BlockId block);
+  void UseRecord(RecordId record);
+  // Slot used by a client, from a reader's lossy ring: range-checked, ignored unless the generation matches.
+  void UseSlot(Place place, std::uint32_t generation_low);
+
+ private:
+  StoreCounters& counters_;
+  StepBudget& steps_;
+  Catalog& catalog_;
+  Forest& forest_;
+  LowerTier& lower_;
+  Residents& residents_;
+  PartialCopies& partial_copies_;
+  WriteBack& write_back_;
+};
+
+}  // namespace cistern

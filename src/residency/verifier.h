@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Verification of a resident record's body against its seal: at its first use after a start, when a reader
+// reports it, and in the background.
+#pragma once
+
+#include <cstdint>
+
+#include "base/task.h"
+#include "residency/block_owner.h"
+#include "residency/context.h"
+#include "residency/guards.h"
+#include "residency/residents.h"
+
+namespace cistern {
+
+class Verifier final {
+ public:
+  Verifier(const StoreContext& context, BlockOwner& owner, Residents& residents)
+      : executor_(context.executor),
+        slots_(context.slots),
+        movers_(context.movers),
+        log_(context.log),
+        counters_(context.counters),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        owner_(owner),
+        residents_(residents) {}
+  Verifier(const Verifier&) = delete;
+  Verifier& operator=(const Verifier&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // True if a referenced record is sound and was in memory when the check ended; the caller resumes later
+  // and asks Catalog::Lives. A damaged record leaves memory, and is lost if that was its last copy.
+  Task<bool> Verify(RecordHandle handle);
+
+ private:
+  Executor& executor_;
+  Slots& slots_;
+  Movers& movers_;
+  Logger& log_;
+  StoreCounters& counters_;
+  Catalog& catalog_;
+  Forest& forest_;
+  BlockOwner& owner_;
+  Residents& residents_;
+};
+
+}  // namespace cistern

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "residency/write_back.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "policy/lower_tier.h"
+
+namespace cistern {
+
+namespace {
+constexpr std::uint32_t kWriters = 8;  // batches under way
+// Bytes of a batch. The core stands still while the kernel takes a transfer: 40 us for this much, 60 to 180
+// for 4 MiB, which delays every put in that moment. Much smaller batches are so many that they delay as
+// much. A device that takes 254 segments of 4 KiB in a request, as is common, takes it whole.
+constexpr std::uint64_t kBatchBytes = 896u << 10;
+// A record that is being written cannot be evicted, so their bytes are no more than this share of memory.
+constexpr std::uint64_t kWriteShare = 4;
+constexpr std::uint32_t kCleanLooks = 4096;  // records looked at in a tick, coldest first
+constexpr std::uint32_t kAncestorLooks = 64;
+}  // namespace
+
+void WriteBack::DeviceOut() {
+  ++devices_out_;
+  writers_ = 0;
+  writing_ = writing_bytes_ = 0;
+}
+
+void WriteBack::Want(RecordId record) {
+  Queue(record);
+  Start();
+}
+
+void WriteBack::Start() {
+  if (queue_.empty() || writers_ >= kWriters || !MayWriteMore() || lower_.closed()) return;
+  ++writers_;
+  lower_.Spawn(WriteBatches());
+}
+
+bool WriteBack::Clean() {
+  const Lru& order = residents_.order();
+  if (!lower_.present() || lower_->RoomFor(1) != Tier::Room::kYes ||
+      queue_.size() >= WriteQueue::kMostRecords / 2) {
+    cleaning_ = std::nullopt;
+    return false;
+  }
+  for (; clean_looks_ < kCleanLooks && !steps_.Spent(); ++clean_looks_) {
+    cleaning_ = cleaning_ && order.Contains(*cleaning_) && !order.Parked(*cleaning_)
+                    ? order.Warmer(*cleaning_)
+                    : std::nullopt;
+    if (clean_looks_ == 0) cleaning_ = order.Coldest();
+    if (!cleaning_) break;
+    steps_.Count();
+    const Record& r = forest_.record(*cleaning_);
+    if (!r.in_lower_tier() && r.references == 0 && Wanted(catalog_.LowerPolicyOf(r), r.uses))
+      WantWithAncestors(*cleaning_);
+  }
+  const bool more = cleaning_ && clean_looks_ < kCleanLooks;
+  if (!more) clean_looks_ = 0;
+  return more;
+}
+
+void WriteBack::Queue(RecordId record) {
+  Record& r = forest_.record(record);
+  if (!lower_.present() || !r.in_memory() || r.in_lower_tier() || r.is(Record::kQueued)) return;
+  if (r.body_bytes > lower_->max_append_bytes()) {
+    counters_.down_too_large.Add();
+    return;
+  }
+  if (queue_.full()) {
+    counters_.down_overflow.Add();
+    return;
+  }
+  r.flags |= Record::kQueued;
+  queue_.Push(catalog_.HandleOf(record));
+}
+
+bool WriteBack::MayWriteMore() const {
+  const std::uint64_t blocks =
+      options_.max_blocks > 0 ? options_.max_blocks : catalog_.max_records_in_memory();
+  const std::uint64_t bytes = slots_.arena().geometry().slots_bytes();
+  return writing_ == 0 || (writing_ < blocks / kWriteShare && writing_bytes_ < bytes / kWriteShare);
+}
+
+Task<void> WriteBack::WriteBatches() {
+  const std::uint64_t begun = devices_out_;
+  // Records queued later in this step join the batch.
+  co_await Yield();
+  while (!queue_.empty()) {
+    std::deque<BatchItem> items;
+    co_await Gather(items);
+    if (items.empty()) break;
+    co_await Yield();
+    const std::vector<AppendRequest> batch = WithoutDead(items);
+    if (batch.empty()) continue;
+    auto places = co_await lower_->Append(batch);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (steps_.Spent()) co_await Yield();
+      Written(items[i], places ? (*places)[i] : Location{});
+    }
+    if (!places) {
+      counters_.down_failed.Add(items.size());
+      // The next tick tries again.
+      for (const BatchItem& item : items) {
+        if (steps_.Spent()) co_await Yield();
+        const RecordHandle handle = item.reference.handle();
+        if (catalog_.Lives(handle)) Queue(handle.record);
+      }
+      break;
+    }
+    counters_.written_down.Add(items.size());
+  }
+  // After a device left service, this writer's place was given to another.
+  if (begun == devices_out_) --writers_;
+}
+
+Task<void> WriteBack::Gather(std::deque<BatchItem>& items) {
+  std::uint64_t bytes = 0;
+  const std::uint64_t most = std::min(kBatchBytes, lower_->max_append_bytes());
+  while (!queue_.empty() && MayWriteMore() && items.size() < kBatchRecords && bytes < most) {
+    if (steps_.Spent()) co_await Yield();
+    if (queue_.empty()) break;
+    const RecordHandle handle = queue_.front();
+    steps_.Count();
+    if (!catalog_.Lives(handle)) {
+      queue_.Pop();
+      continue;
+    }
+    Record& r = forest_.record(handle.record);
+    const TreeId tree = forest_.block(r.block).tree;
+    const std::uint64_t record_bytes = catalog_.RecordBytesOf(tree, r.group, r.body_bytes);
+    const bool wanted = r.in_memory() && !r.in_lower_tier() && !Catalog::Expired(r.expiry, catalog_.NowS()) &&
+                        catalog_.EntryOf(tree) != nullptr;
+    const Tier::Room room = wanted ? lower_->RoomFor(bytes + record_bytes) : Tier::Room::kYes;
+    if (room == Tier::Room::kNoRoom) break;
+    queue_.Pop();
+    r.flags &= static_cast<std::uint8_t>(~Record::kQueued);
+    if (!wanted || room != Tier::Room::kYes) {
+      if (room == Tier::Room::kNoBudget) counters_.down_over_budget.Add();
+      if (r.references == 0) residents_.Unpark(handle.record);
+      continue;
+    }
+    if (AddToBatch(handle, record_bytes, items)) bytes += record_bytes;
+  }
+}
+
+bool WriteBack::AddToBatch(RecordHandle handle, std::uint64_t record_bytes, std::deque<BatchItem>& items) {
+  const Record r = forest_.record(handle.record);
+  const ArenaSpace& arena = slots_.arena();
+  const std::vector<std::byte> trailer = residents_.TrailerAt(r.place, r);
+  const auto seal = CheckSeal(trailer);
+  if (!seal || !seal->HasKey(r.key)) {
+    evictor_.LoseBad(handle.record);
+    return false;
+  }
+  BatchItem& item = items.emplace_back(RecordReference(residents_, handle), SlotUse(residents_, r.place),
+                                       r.place, record_bytes, devices_out_);
+  item.seal.emplace(*seal);
+  ++writing_;
+  writing_bytes_ += record_bytes;
+  steps_.Count(2 + seal->segment_count() / 16);
+  item.request = {.body = arena.slot(r.place),
+                  .seal = item.seal->seal(),
+                  .born = r.born,
+                  .expiry = r.expiry,
+                  .conversation = conversations_.Of(forest_.block(r.block).tree, r.key)};
+  return true;
+}
+
+// One step with the append that follows: a record that was dropped before its append is left out, or it
+// would be written with a sequence that its tombstone does not wait for (R10).
+std::vector<AppendRequest> WriteBack::WithoutDead(std::deque<BatchItem>& items) {
+  std::vector<AppendRequest> batch;
+  std::deque<BatchItem> living;
+  for (BatchItem& item : items) {
+    steps_.Count();
+    const RecordHandle handle = item.reference.handle();
+    if (!catalog_.Lives(handle) || forest_.record(handle.record).place != item.place) {
+      EndWriting(item);
+      item.reference.Drop();
+      continue;
+    }
+    living.push_back(std::move(item));
+  }
+  items = std::move(living);
+  for (BatchItem& item : items) {
+    item.request.sequence = sequences_.Next();
+    batch.push_back(item.request);
+  }
+  return batch;
+}
+
+void WriteBack::EndWriting(BatchItem& item) {
+  item.use.End();
+  if (item.devices_out != devices_out_) return;
+  --writing_;
+  writing_bytes_ -= item.record_bytes;
+}
+
+void WriteBack::Written(BatchItem& item, Location location) {
+  steps_.Count(2);
+  const RecordHandle handle = item.reference.handle();
+  EndWriting(item);
+  const bool lives = catalog_.Lives(handle);
+  if (!location.none()) {
+    Record& r = forest_.record(handle.record);
+    // The device may have left service in this very step, and its records are forgotten already.
+    const bool there = lower_->EstimateUs(location, 1) != Tier::kNever;
+    if (there && lives && r.in_memory() && !r.in_lower_tier()) {
+      r.location = location;
+      r.flags &= static_cast<std::uint8_t>(~Record::kTouched);
+    } else {
+      lower_->Forget(location, item.record_bytes);
+    }
+  }
+  item.reference.Drop();
+  // The record may be evicted now, whatever descends from it.
+  if (lives && forest_.record(handle.record).references == 0) residents_.Unpark(handle.record);
+}
+
+// The coldest records are written before they have to leave, their ancestors before them: else a reboot
+// finds blocks without their chain.
+void WriteBack::WantWithAncestors(RecordId record) {
+  std::array<RecordId, kAncestorLooks> above;
+  std::size_t count = 0;
+  const std::uint16_t group = forest_.record(record).group;
+  for (BlockId at = forest_.block(forest_.record(record).block).parent; at != kNoId && count < above.size();
+       at = forest_.block(at).parent) {
+    steps_.Count();
+    const RecordId parent = forest_.FindRecord(at, group);
+    if (parent == kNoId || forest_.record(parent).in_lower_tier() || !forest_.record(parent).in_memory())
+      break;
+    above[count++] = parent;
+  }
+  while (count > 0) Want(above[--count]);
+  Want(record);
+}
+
+}  // namespace cistern

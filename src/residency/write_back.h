@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Write-back of records to the lower tier: gathered in batches and written from their slots in the
+// background; no put waits for it. The cleaner writes the coldest records before their room is needed. A
+// record in the lower tier may leave memory at any time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "base/task.h"
+#include "record/seal_copy.h"
+#include "residency/context.h"
+#include "residency/evictor.h"
+#include "residency/guards.h"
+#include "residency/lower_tier.h"
+#include "residency/residents.h"
+#include "residency/write_queue.h"
+#include "tier/tier.h"
+
+namespace cistern {
+
+class WriteBack final {
+ public:
+  WriteBack(const StoreContext& context, LowerTier& lower, Residents& residents, WriteQueue& queue,
+            Evictor& evictor)
+      : executor_(context.executor),
+        slots_(context.slots),
+        options_(context.options),
+        counters_(context.counters),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        conversations_(context.catalog.conversations()),
+        sequences_(context.catalog.sequences()),
+        lower_(lower),
+        residents_(residents),
+        queue_(queue),
+        evictor_(evictor) {}
+  WriteBack(const WriteBack&) = delete;
+  WriteBack& operator=(const WriteBack&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // Queues the record for the lower tier.
+  void Want(RecordId record);
+  // Writes queued records, in as many batches at a time as allowed.
+  void Start();
+  // A slice of the cleaner's look at the coldest records; true: there are more.
+  bool Clean();
+  // A device left service: writers that wait for it may wait for ever, and do not count any more.
+  void DeviceOut();
+  // Empties the queue.
+  void Stop() { queue_.Clear(); }
+
+ private:
+  // One record of a batch, with what its seal borrows.
+  struct BatchItem {
+    RecordReference reference;
+    SlotUse use;
+    Place place = 0;
+    std::uint64_t record_bytes = 0;
+    std::uint64_t devices_out = 0;  // the count when the record joined the batch
+    std::optional<SealCopy> seal;
+    AppendRequest request;  // borrows the seal; its sequence is set last
+  };
+  static constexpr std::size_t kBatchRecords = 128;  // checked once more in one step
+
+  void Queue(RecordId record);
+  bool MayWriteMore() const;
+  Task<void> WriteBatches();
+  Task<void> Gather(std::deque<BatchItem>& items);
+  bool AddToBatch(RecordHandle handle, std::uint64_t record_bytes, std::deque<BatchItem>& items);
+  std::vector<AppendRequest> WithoutDead(std::deque<BatchItem>& items);
+  void EndWriting(BatchItem& item);
+  void Written(BatchItem& item, Location location);
+  void WantWithAncestors(RecordId record);
+
+  Executor& executor_;
+  Slots& slots_;
+  const StoreOptions& options_;
+  StoreCounters& counters_;
+  StepBudget& steps_;
+  Catalog& catalog_;
+  Forest& forest_;
+  Conversations& conversations_;
+  Sequences& sequences_;
+  LowerTier& lower_;
+  Residents& residents_;
+  WriteQueue& queue_;
+  Evictor& evictor_;
+  std::uint32_t writers_ = 0;
+  std::uint64_t writing_ = 0;  // records in the batches under way
+  std::uint64_t writing_bytes_ = 0;
+  std::uint64_t devices_out_ = 0;
+  std::optional<RecordId> cleaning_;  // the cleaner's position
+  std::uint32_t clean_looks_ = 0;
+};
+
+}  // namespace cistern

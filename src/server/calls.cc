@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/calls.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/format.h"
+#include "server/handshake.h"
+#include "wire/match_wire.h"
+#include "wire/spec_wire.h"
+#include "record/seal.h"
+
+namespace cistern::server {
+namespace {
+
+// A client may ask for any deadline; none is further away than this.
+constexpr std::int64_t kMaxDeadlineUs = 3'600'000'000;
+
+std::span<const std::byte> ArgumentBytes(const Session& session, const wire::Submission& call) {
+  return session.arguments().subspan(call.args_offset, call.args_bytes);
+}
+
+std::span<std::byte> ReplyRoom(Session& session, const wire::Submission& call) {
+  return session.arguments().subspan(call.reply_offset, call.reply_bytes);
+}
+
+// The reply in the area, or why it does not go there.
+Answer Reply(Session& session, const wire::Submission& call, std::span<const std::byte> reply, Answer answer) {
+  std::span<std::byte> room = ReplyRoom(session, call);
+  if (reply.size() > room.size()) {
+    Answer failed = Calls::Fail(session, call,
+                                Status(Code::kInvalid, Text("the reply has ", reply.size(),
+                                                            " bytes, the call left room for ", room.size())));
+    failed.a = reply.size();
+    return failed;
+  }
+  if (!reply.empty()) std::memcpy(room.data(), reply.data(), reply.size());
+  answer.reply_bytes = static_cast<std::uint32_t>(reply.size());
+  return answer;
+}
+
+Status CheckLease(std::uint64_t lease_us) {
+  if (lease_us >= 1 && lease_us <= static_cast<std::uint64_t>(kMaxLeaseUs)) return Status();
+  return Status(Code::kInvalid, Text("a lease of ", lease_us, " us: leases last 1 to ", kMaxLeaseUs, " us"));
+}
+
+Instant DeadlineOf(const Executor& executor, const wire::Submission& call) {
+  return std::min(Instant{call.deadline_ns}, executor.Now().PlusUs(kMaxDeadlineUs));
+}
+
+}  // namespace
+
+bool Calls::InArea(const wire::Submission& call) {
+  auto inside = [](std::uint64_t offset, std::uint64_t bytes) { return offset + bytes <= wire::kArgumentBytes; };
+  return inside(call.args_offset, call.args_bytes) && inside(call.reply_offset, call.reply_bytes);
+}
+
+Answer Calls::Fail(Session& session, const wire::Submission& call, const Status& why) {
+  std::span<std::byte> room = ReplyRoom(session, call);
+  Answer answer{.code = why.code()};
+  if (room.empty()) return answer;
+  std::span text(reinterpret_cast<char*>(room.data()), std::min<std::size_t>(room.size(), wire::kMaxReplyMessage));
+  SetText(text, why.message());
+  answer.reply_bytes = static_cast<std::uint32_t>(std::min(why.message().size() + 1, text.size()));
+  return answer;
+}
+
+Task<Answer> Calls::Do(Session& session, const wire::Submission& call) {
+  const std::int64_t late_us = executor_.Now().UsSince(Instant{call.deadline_ns});
+  if (call.deadline_ns <= 0 || late_us >= 0) {
+    Status late(Code::kTooLate, Text("the node took the call ", late_us, " us after its deadline"));
+    co_return Fail(session, call, late);
+  }
+  switch (call.op) {
+    case wire::Op::kAttach: co_return co_await Attach(session, call);
+    case wire::Op::kMatchRest: co_return co_await MatchRest(session, call);
+    case wire::Op::kHold: co_return co_await Hold(session, call);
+    case wire::Op::kAcquire: co_return co_await Acquire(session, call);
+    case wire::Op::kRelease: co_return Release(session, call);
+    case wire::Op::kWrite: co_return co_await Write(session, call);
+    case wire::Op::kPublish:
+    case wire::Op::kAbandon: co_return co_await EndPuts(session, call);
+    case wire::Op::kTouch: co_return co_await Touch(session, call);
+    case wire::Op::kDrop: co_return co_await Drop(session, call);
+    case wire::Op::kDropNamespace: co_return co_await DropNamespace(session, call);
+    case wire::Op::kEndConversation: co_return co_await EndConversation(session, call);
+    case wire::Op::kReportBad: co_return co_await ReportBad(session, call);
+    case wire::Op::kStatus: co_return ReportStatus(session, call);
+    case wire::Op::kDevice: co_return co_await ChangeDevice(session, call);
+    case wire::Op::kNone: break;
+  }
+  Status unknown(Code::kInvalid, Text("operation ", static_cast<std::uint16_t>(call.op),
+                                      " is not known, the last one is ", wire::kLastOp));
+  co_return Fail(session, call, unknown);
+}
+
+// ---- lists of arguments ---------------------------------------------------------------------------------
+
+namespace {
+
+Result<BlockKey> Taken(const wire::KeyItem& item) { return KeyOf(item); }
+
+Result<BlockName> Taken(const wire::BlockItem& item) {
+  Result<BlockKey> key = KeyOf(item.key);
+  if (!key) return Error(std::move(key.error()));
+  return BlockName{*key, item.group, {item.first_segment, item.segments}};
+}
+
+Result<PutId> Taken(const wire::PutIdItem& item) { return PutId{.high = item.high, .low = item.low}; }
+
+// The rest of a call's arguments, which is a list of `what`, a slice a step.
+template <class Item, class T>
+Task<Status> TakeList(Executor&, Arguments& arguments, std::string_view what, std::vector<T>& list) {
+  Result<std::size_t> count = arguments.Count<Item>(what, wire::kMaxKeysPerCall);
+  if (!count) co_return std::move(count.error());
+  list.reserve(*count);
+  std::vector<Item> slice;
+  while (arguments.left() > 0) {
+    arguments.TakeSlice(slice);
+    for (const Item& item : slice) {
+      Result<T> taken = Taken(item);
+      if (!taken) co_return std::move(taken.error());
+      list.push_back(*taken);
+    }
+    if (arguments.left() > 0) co_await Yield();
+  }
+  co_return Status();
+}
+
+Status CheckWriteCount(const wire::Submission& call) {
+  if (call.a >= 1 && call.a <= wire::kMaxWritesPerCall && call.a * sizeof(wire::WriteItem) <= call.args_bytes)
+    return Status();
+  return Status(Code::kInvalid, Text("a write of ", call.a, " parts in ", call.args_bytes,
+                                     " bytes of arguments: a part takes ", sizeof(wire::WriteItem),
+                                     " and a call at most ", wire::kMaxWritesPerCall, " parts"));
+}
+
+// One part as the store takes it: its bytes in the session's staging, its checksums out of the arguments.
+// `rest` is what follows `taken` bytes of the arguments.
+Result<PartWrite> PartOf(const Session& session, const wire::WriteItem& item, const Arguments& rest,
+                         std::size_t taken) {
+  PartWrite part;
+  Result<BlockKey> key = KeyOf(item.key);
+  if (!key) return Error(std::move(key.error()));
+  Result<BlockKey> parent = KeyOf(item.parent, /*none_allowed=*/true);
+  if (!parent) return Error(std::move(parent.error()));
+  part.key = *key;
+  part.parent = *parent;
+  part.group = item.group;
+  part.part = item.part;
+  part.put_id = PutId{.high = item.put_high, .low = item.put_low};
+  part.ttl_s = item.ttl_s;
+  part.held = item.held != 0;
+  if (item.staging_area < session.staging.size())
+    part.from = session.staging[item.staging_area]->Range(item.staging_offset, item.bytes);
+  if (part.from.empty())
+    return Error(Code::kInvalid, Text(item.bytes, " bytes at ", item.staging_offset, " of staging area ",
+                                      item.staging_area, " are not in this session's staging"));
+  if (item.checksums_offset == 0) return part;
+  std::uint64_t segments = (item.bytes + kSegmentBytes - 1) / kSegmentBytes;
+  std::uint64_t end = item.checksums_offset + segments * sizeof(std::uint32_t);
+  if (item.checksums_offset < taken || end > taken + rest.left())
+    return Error(Code::kInvalid, Text("checksums of ", segments, " segments at ", item.checksums_offset,
+                                      " are not in the call's arguments"));
+  part.checksums.resize(segments);
+  rest.CopyAt(item.checksums_offset - taken, std::as_writable_bytes(std::span(part.checksums)));
+  return part;
+}
+
+}  // namespace
+
+Task<Status> Calls::TakeWrites(Session& session, const wire::Submission& call, Arguments& arguments,
+                               std::vector<PartWrite>& parts) {
+  Status fits = CheckWriteCount(call);
+  if (!fits.ok()) co_return fits;
+  const std::size_t item_bytes = call.a * sizeof(wire::WriteItem);
+  std::span<const std::byte> all = ArgumentBytes(session, call);
+  Arguments items(all.first(item_bytes));
+  arguments = Arguments(all.subspan(item_bytes));
+  parts.reserve(call.a);
+  std::vector<wire::WriteItem> slice;
+  while (items.left() > 0) {
+    items.TakeSlice(slice);
+    std::size_t copied = 0;
+    for (const wire::WriteItem& item : slice) {
+      // The checksums of many parts may be the same bytes: the area does not bound them.
+      if (copied > kSliceBytes) {
+        co_await Yield();
+        copied = 0;
+      }
+      Result<PartWrite> part = PartOf(session, item, arguments, item_bytes);
+      if (!part) co_return std::move(part.error());
+      part->conversation = call.b;
+      copied += sizeof(*part) + part->checksums.size() * sizeof(std::uint32_t);
+      parts.push_back(std::move(*part));
+    }
+    if (items.left() > 0) co_await Yield();
+  }
+  co_return Status();
+}
+
+// ---- operations -----------------------------------------------------------------------------------------
+
+namespace {
+
+// The store's runs after those before; their blocks.
+Task<std::uint32_t> AddRuns(Executor&, std::vector<wire::MatchRunItem>& runs, std::span<const MatchedRun> more) {
+  std::uint32_t blocks = 0;
+  for (std::size_t i = 0; i < more.size(); ++i) {
+    if (i > 0 && i % kItemsPerStep == 0) co_await Yield();
+    wire::AddRun(runs, {.blocks = more[i].blocks,
+                  .where = more[i].lower ? wire::kOnFlash : wire::kInMemory,
+                  .ready_in_us = std::max<std::int64_t>(more[i].ready_in_us, 0)});
+    blocks += more[i].blocks;
+  }
+  co_return blocks;
+}
+
+wire::ViewItem ItemOf(const ViewGrant& view) {
+  const bool late = view.code == Code::kTooLate;
+  return {
+      .place = view.place,
+      .code = static_cast<std::uint32_t>(view.code),
+      .bytes = late ? static_cast<std::uint64_t>(std::max<std::int64_t>(view.ready_in_us, 0)) : view.bytes,
+      .generation = view.generation};
+}
+
+}  // namespace
+
+Task<Answer> Calls::Attach(Session& session, const wire::Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  wire::AttachArgs head;
+  if (arguments.left() < sizeof(head) || arguments.left() > sizeof(head) + wire::kMaxSpecBytes) {
+    Status wrong(Code::kInvalid,
+                 Text("a namespace list of ", arguments.left(), " bytes, the limit is ", wire::kMaxSpecBytes));
+    co_return Fail(session, call, wrong);
+  }
+  arguments.Take(std::as_writable_bytes(std::span(&head, 1)));
+  std::vector<std::byte> bytes(arguments.left());
+  arguments.Take(bytes);
+  if (head.spec_bytes != bytes.size()) {
+    Status wrong(Code::kInvalid,
+                 Text("a namespace list of ", head.spec_bytes, " bytes comes with ", bytes.size()));
+    co_return Fail(session, call, wrong);
+  }
+  Result<NamespaceSpec> spec = wire::DecodeSpec(bytes);
+  if (!spec) co_return Fail(session, call, spec.error());
+  Result<Attached> attached = co_await store_.Attach(*spec);
+  if (!attached) co_return Fail(session, call, attached.error());
+  wire::AttachReply reply{.slot = attached->slot, .incarnation = attached->incarnation};
+  co_return Reply(session, call, std::as_bytes(std::span(&reply, 1)), Answer());
+}
+
+Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  std::vector<BlockKey> rest;
+  Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", rest);
+  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (!status.ok()) co_return Fail(session, call, status);
+  if (call.a > UINT32_MAX - rest.size()) {
+    Status wrong(Code::kInvalid, Text("a chain of more than ", UINT32_MAX, " blocks"));
+    co_return Fail(session, call, wrong);
+  }
+  const auto matched = static_cast<std::uint32_t>(call.a);
+  Result<std::vector<MatchedRun>> further = co_await store_.MatchRest(call.namespace_slot, matched, rest);
+  if (!further) co_return Fail(session, call, further.error());
+  std::vector<wire::MatchRunItem> runs;
+  co_await AddRuns(executor_, runs, *further);
+  if (call.reply_bytes < sizeof(wire::MatchReply) + sizeof(wire::MatchRunItem)) {
+    Status wrong(Code::kInvalid, Text("a match's reply does not fit ", call.reply_bytes, " bytes"));
+    co_return Fail(session, call, wrong);
+  }
+  co_return co_await ReplyRuns(session, call, std::move(runs), Answer());
+}
+
+Task<Answer> Calls::ReplyRuns(Session& session, const wire::Submission& call, std::vector<wire::MatchRunItem> runs,
+                              Answer answer) {
+  if (call.reply_bytes < sizeof(wire::MatchReply) + sizeof(wire::MatchRunItem)) co_return answer;
+  wire::FoldRuns(runs, (call.reply_bytes - sizeof(wire::MatchReply)) / sizeof(wire::MatchRunItem));
+  std::span<std::byte> room = ReplyRoom(session, call);
+  wire::MatchReply head{.runs = static_cast<std::uint32_t>(runs.size())};
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (i > 0 && i % kItemsPerStep == 0) co_await Yield();
+    head.blocks += runs[i].blocks;
+    std::memcpy(room.data() + sizeof(head) + i * sizeof(runs[i]), &runs[i], sizeof(runs[i]));
+  }
+  std::memcpy(room.data(), &head, sizeof(head));
+  answer.reply_bytes = static_cast<std::uint32_t>(sizeof(head) + runs.size() * sizeof(wire::MatchRunItem));
+  co_return answer;
+}
+
+Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  std::vector<BlockKey> chain;
+  Status status = CheckLease(call.a);
+  if (status.ok()) status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", chain);
+  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (!status.ok()) co_return Fail(session, call, status);
+  const auto hold_us = static_cast<std::int64_t>(call.a);
+  // What the client saw in the index may be gone by now: then the whole chain is matched here and held.
+  auto matched = static_cast<std::uint32_t>(std::min<std::uint64_t>(call.b, chain.size()));
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    std::vector<wire::MatchRunItem> runs;
+    wire::AddRun(runs, {.blocks = matched});
+    if (matched < chain.size()) {
+      std::span<const BlockKey> rest = std::span(chain).subspan(matched);
+      Result<std::vector<MatchedRun>> further = co_await store_.MatchRest(call.namespace_slot, matched, rest);
+      if (!further) co_return Fail(session, call, further.error());
+      matched += co_await AddRuns(executor_, runs, *further);
+    }
+    if (matched == 0) co_return Answer();
+    std::span<const BlockKey> held = std::span(chain).first(matched);
+    Result<LeaseId> lease = co_await store_.Hold(session.caller, call.namespace_slot, held, hold_us);
+    if (lease)
+      co_return co_await ReplyRuns(session, call, std::move(runs), Answer{.a = *lease, .b = matched});
+    if (lease.error().code() != Code::kMiss) co_return Fail(session, call, lease.error());
+    matched = 0;
+  }
+  co_return Answer();
+}
+
+Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  std::vector<BlockName> blocks;
+  Status status = CheckLease(call.a);
+  if (status.ok()) status = co_await TakeList<wire::BlockItem>(executor_, arguments, "blocks", blocks);
+  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (status.ok() && blocks.size() * sizeof(wire::ViewItem) > call.reply_bytes)
+    status = Status(Code::kInvalid, Text("views of ", blocks.size(), " blocks do not fit the reply's ",
+                                         call.reply_bytes, " bytes"));
+  if (!status.ok()) co_return Fail(session, call, status);
+  const auto lease_us = static_cast<std::int64_t>(call.a);
+  const auto worth_us = static_cast<std::int64_t>(std::min<std::uint64_t>(call.b, kNoWorthLimit));
+  Result<AcquireGrant> grant = co_await store_.Acquire(session.caller, call.namespace_slot, blocks, lease_us,
+                                                       DeadlineOf(executor_, call), worth_us);
+  if (!grant) co_return Fail(session, call, grant.error());
+  std::span<std::byte> room = ReplyRoom(session, call);
+  const std::size_t reply_bytes = grant->views.size() * sizeof(wire::ViewItem);
+  for (std::size_t i = 0; i < grant->views.size(); ++i) {
+    if (i > 0 && i % kItemsPerStep == 0) co_await Yield();
+    const wire::ViewItem item = ItemOf(grant->views[i]);
+    std::memcpy(room.data() + i * sizeof(item), &item, sizeof(item));
+  }
+  co_return Answer{.reply_bytes = static_cast<std::uint32_t>(reply_bytes), .a = grant->lease};
+}
+
+Answer Calls::Release(Session& session, const wire::Submission& call) {
+  Status status = store_.Release(session.caller, call.a);
+  return status.ok() ? Answer() : Fail(session, call, status);
+}
+
+Task<Answer> Calls::Write(Session& session, const wire::Submission& call) {
+  Arguments checksums{{}};
+  std::vector<PartWrite> parts;
+  Status status = co_await TakeWrites(session, call, checksums, parts);
+  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (!status.ok()) co_return Fail(session, call, status);
+  std::vector<PartOutcome> outcomes = co_await store_.Write(session.caller, call.namespace_slot,
+                                                            std::move(parts), DeadlineOf(executor_, call));
+  std::string message;
+  std::vector<std::byte> reply(outcomes.size() * sizeof(wire::WriteReplyItem));
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    wire::WriteReplyItem item{.code = static_cast<std::uint16_t>(outcomes[i].status.code()),
+                        .state = static_cast<std::uint16_t>(outcomes[i].state)};
+    std::memcpy(reply.data() + i * sizeof(item), &item, sizeof(item));
+    if (!outcomes[i].status.ok() && message.empty()) message = outcomes[i].status.message();
+  }
+  message.resize(std::min<std::size_t>(message.size(), wire::kMaxReplyMessage));
+  // What does not fit of the message is left out; the outcomes have to fit.
+  if (call.reply_bytes > reply.size())
+    message.resize(std::min(message.size(), call.reply_bytes - reply.size()));
+  else
+    message.clear();
+  const auto* text = reinterpret_cast<const std::byte*>(message.data());
+  reply.insert(reply.end(), text, text + message.size());
+  co_return Reply(session, call, reply, Answer{.a = outcomes.size()});
+}
+
+Task<Answer> Calls::EndPuts(Session& session, const wire::Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  std::vector<PutId> puts;
+  Status status = co_await TakeList<wire::PutIdItem>(executor_, arguments, "put ids", puts);
+  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (!status.ok()) co_return Fail(session, call, status);
+  Task<Result<std::uint32_t>> ending = call.op == wire::Op::kPublish
+                                           ? store_.Publish(session.caller, call.namespace_slot, puts)
+                                           : store_.Abandon(session.caller, call.namespace_slot, puts);
+  Result<std::uint32_t> count = co_await ending;
+  if (!count) co_return Fail(session, call, count.error());
+  co_return Answer{.a = *count};
+}
+
+Task<Answer> Calls::Touch(Session& session, const wire::Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  std::vector<BlockKey> keys;
+  Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
+  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (!status.ok()) co_return Fail(session, call, status);
+  std::uint32_t touched = co_await store_.Touch(call.namespace_slot, keys, call.b);
+  co_return Answer{.a = touched};
+}
+
+Task<Answer> Calls::Drop(Session& session, const wire::Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  std::vector<BlockKey> keys;
+  Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
+  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (!status.ok()) co_return Fail(session, call, status);
+  Result<std::uint64_t> dropped = co_await store_.Drop(call.namespace_slot, keys);
+  if (!dropped) co_return Fail(session, call, dropped.error());
+  co_return Answer{.a = *dropped};
+}
+
+Task<Answer> Calls::DropNamespace(Session& session, const wire::Submission& call) {
+  Status status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (!status.ok()) co_return Fail(session, call, status);
+  Result<std::pair<std::uint64_t, std::uint64_t>> dropped =
+      co_await store_.DropNamespace(call.namespace_slot);
+  if (!dropped) co_return Fail(session, call, dropped.error());
+  co_return Answer{.a = dropped->first, .b = dropped->second};
+}
+
+Task<Answer> Calls::EndConversation(Session& session, const wire::Submission& call) {
+  Status status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (status.ok() && call.b == 0) status = Status(Code::kInvalid, "conversation 0: that stands for none");
+  if (!status.ok()) co_return Fail(session, call, status);
+  Result<std::uint64_t> dropped = co_await store_.EndConversation(call.namespace_slot, call.b);
+  if (!dropped) co_return Fail(session, call, dropped.error());
+  co_return Answer{.a = *dropped};
+}
+
+Task<Answer> Calls::ReportBad(Session& session, const wire::Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  std::vector<BlockName> blocks;
+  Status status = co_await TakeList<wire::BlockItem>(executor_, arguments, "blocks", blocks);
+  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (status.ok()) status = co_await store_.ReportBad(call.namespace_slot, blocks);
+  if (!status.ok()) co_return Fail(session, call, status);
+  co_return Answer();
+}
+
+Answer Calls::ReportStatus(Session& session, const wire::Submission& call) {
+  std::string text = status_();
+  return Reply(session, call, std::as_bytes(std::span(text)), Answer());
+}
+
+Task<Answer> Calls::ChangeDevice(Session& session, const wire::Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  Status status;
+  if (call.a != wire::kTakeOut && call.a != wire::kBringBack) {
+    status = Status(Code::kInvalid, Text("device: ", call.a, " asks for nothing that is known"));
+  } else if (arguments.left() < 1 || arguments.left() > wire::kMaxPathBytes) {
+    status = Status(Code::kInvalid,
+                    Text("device: a path of ", arguments.left(), " bytes: paths have 1 to ", wire::kMaxPathBytes));
+  } else if (device_ == nullptr) {
+    status = Status(Code::kMiss, "device: this node has no flash");
+  }
+  if (!status.ok()) co_return Fail(session, call, status);
+  std::string path(arguments.left(), '\0');
+  arguments.Take(std::as_writable_bytes(std::span(path)));
+  status = co_await device_(std::move(path), call.a == wire::kBringBack);
+  if (!status.ok()) co_return Fail(session, call, status);
+  co_return Answer();
+}
+
+}  // namespace cistern::server

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each operation of the protocol does: its arguments out of the session's area, checked; the store
+// asked; the reply into the session's area.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/task.h"
+#include "server/arguments.h"
+#include "wire/protocol.h"
+#include "server/session.h"
+#include "store/block_store.h"
+
+namespace cistern::server {
+
+struct Answer {
+  Code code = Code::kOk;
+  std::uint32_t reply_bytes = 0;
+  std::uint64_t a = 0;
+  std::uint64_t b = 0;
+};
+
+// As Server::Parts::device.
+using DeviceCall = std::function<Task<Status>(std::string path, bool back)>;
+
+class Calls final {
+ public:
+  // Borrows the executor and the store.
+  Calls(Executor& executor, BlockStore& store, std::function<std::string()> status, DeviceCall device)
+      : executor_(executor), store_(store), status_(std::move(status)), device_(std::move(device)) {}
+  Executor& executor() const { return executor_; }
+
+  // Whether the entry's argument and reply ranges lie in the argument area: an entry whose ranges do not is
+  // forged. The first thing to be asked.
+  static bool InArea(const wire::Submission& call);
+
+  // Does the call. The session stays until the task has ended. Whatever is wrong with the call is its answer.
+  Task<Answer> Do(Session& session, const wire::Submission& call);
+
+  // An answer that says why not, with the message in the reply area as far as it has room.
+  static Answer Fail(Session& session, const wire::Submission& call, const Status& why);
+
+ private:
+  Task<Answer> Attach(Session& session, const wire::Submission& call);
+  Task<Answer> MatchRest(Session& session, const wire::Submission& call);
+  Task<Answer> Hold(Session& session, const wire::Submission& call);
+  // A match's reply with `runs`, as far as there is room for them.
+  Task<Answer> ReplyRuns(Session& session, const wire::Submission& call, std::vector<wire::MatchRunItem> runs,
+                         Answer answer);
+  Task<Answer> Acquire(Session& session, const wire::Submission& call);
+  Answer Release(Session& session, const wire::Submission& call);
+  Task<Answer> Write(Session& session, const wire::Submission& call);
+  Task<Answer> EndPuts(Session& session, const wire::Submission& call);
+  Task<Answer> Touch(Session& session, const wire::Submission& call);
+  Task<Answer> Drop(Session& session, const wire::Submission& call);
+  Task<Answer> DropNamespace(Session& session, const wire::Submission& call);
+  Task<Answer> EndConversation(Session& session, const wire::Submission& call);
+  Task<Answer> ReportBad(Session& session, const wire::Submission& call);
+  Answer ReportStatus(Session& session, const wire::Submission& call);
+  Task<Answer> ChangeDevice(Session& session, const wire::Submission& call);
+
+  // The parts of a write, a slice a step.
+  Task<Status> TakeWrites(Session& session, const wire::Submission& call, Arguments& arguments,
+                          std::vector<PartWrite>& parts);
+
+  Executor& executor_;
+  BlockStore& store_;
+  std::function<std::string()> status_;
+  DeviceCall device_;
+};
+
+}  // namespace cistern::server

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The messages over the socket: reading what a stranger sent, and answering with descriptors.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "cistern/options.h"
+#include "cistern/status.h"
+#include "wire/protocol.h"
+
+namespace cistern::server {
+
+struct HelloText {
+  std::string tenant;
+  OwnerToken owner{};
+  std::uint64_t staging_bytes = 0;
+};
+
+// What a hello says. kMismatch: another program, or a version that this node does not work with (both are
+// named); kInvalid: a broken hello. Reads inside `message` only.
+Result<HelloText> ReadHello(std::span<const std::byte> message);
+Result<wire::MoreStaging> ReadMoreStaging(std::span<const std::byte> message);
+
+// Sends one message with descriptors; false when the other side is gone or does not take it. Never waits.
+bool SendMessage(int socket, std::span<const std::byte> message, std::span<const int> descriptors = {});
+
+// Copies `text` into a zero-terminated field, cut where it ends.
+void SetText(std::span<char> field, std::string_view text);
+
+// Tells a client why it may not come in.
+void Refuse(int socket, const Status& why);
+
+}  // namespace cistern::server

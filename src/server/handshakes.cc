@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/handshakes.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <optional>
+
+#include "server/handshake.h"
+
+namespace cistern::server {
+namespace {
+
+constexpr std::int64_t kNoDescriptorsRetryUs = 100'000;
+
+}  // namespace
+
+Handshakes::Handshakes(Loop& loop, std::optional<Listener> listener, Sessions& sessions, std::int64_t hello_us,
+               ServerCounters& counters)
+    : loop_(loop),
+      listener_(std::move(listener)),
+      sessions_(sessions),
+      hello_us_(hello_us),
+      counters_(counters),
+      retry_(loop.executor(), [this] { AcceptSome(); }) {}
+
+Handshakes::Handshake::Handshake(Handshakes& handshakes, Fd connection, const Peer& who)
+    : socket(std::move(connection)),
+      peer(who),
+      timer(handshakes.loop_.executor(), [&handshakes, this] { handshakes.Leave(*this); }) {}
+
+Status Handshakes::Start() {
+  if (!listener_) return Status();
+  Result<FdWatch> watch =
+      loop_.Watch(listener_->fd(), WatchMode::kEdge, [this](std::uint32_t) { AcceptSome(); });
+  if (!watch) return std::move(watch.error());
+  watch_ = std::move(*watch);
+  retry_.Arm(loop_.executor().Now());
+  return Status();
+}
+
+void Handshakes::Close() {
+  retry_.Disarm();
+  watch_.End();
+  handshakes_.clear();
+  if (listener_) listener_->Close();
+}
+
+void Handshakes::AcceptSome() {
+  if (!listener_) return;
+  for (int i = 0; i < kAcceptsPerStep; ++i) {
+    if (handshakes_.size() >= kMaxHandshakes) return;  // Leave goes on
+    Result<std::optional<Fd>> accepted = listener_->Accept();
+    if (!accepted) {
+      retry_.Arm(loop_.executor().Now().PlusUs(kNoDescriptorsRetryUs));
+      return;
+    }
+    if (!*accepted) return;
+    Greet(std::move(**accepted));
+  }
+  retry_.Arm(loop_.executor().Now());
+}
+
+void Handshakes::Greet(Fd socket) {
+  Result<Peer> peer = CredentialsOf(socket.get());
+  Status allowed = peer ? CheckCredentials(*peer) : peer.error();
+  if (!allowed.ok()) {
+    counters_.refused++;
+    // Read first: a socket that is closed with something unread takes the answer with it.
+    std::array<std::byte, sizeof(wire::Hello)> hello;
+    [[maybe_unused]] ssize_t ignored = recv(socket.get(), hello.data(), hello.size(), MSG_DONTWAIT);
+    Refuse(socket.get(), allowed);
+    return;
+  }
+  Handshake& handshake = handshakes_.emplace_back(*this, std::move(socket), *peer);
+  handshake.self = std::prev(handshakes_.end());
+  Result<FdWatch> watch =
+      loop_.Watch(handshake.socket.get(), WatchMode::kEdge, [this, &handshake](std::uint32_t) { OnHello(handshake); });
+  if (!watch) return Leave(handshake);
+  handshake.watch = std::move(*watch);
+  handshake.timer.Arm(loop_.executor().Now().PlusUs(hello_us_));
+}
+
+void Handshakes::OnHello(Handshake& handshake) {
+  std::array<std::byte, 2 * sizeof(wire::Hello)> message;
+  ssize_t got = recv(handshake.socket.get(), message.data(), message.size(), MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+  if (got <= 0) return Leave(handshake);
+  Result<HelloText> hello = ReadHello(std::span(message).first(static_cast<std::size_t>(got)));
+  if (hello) {
+    handshake.watch.End();
+    sessions_.Admit(std::move(handshake.socket), handshake.peer, std::move(*hello));
+  } else {
+    counters_.refused++;
+    Refuse(handshake.socket.get(), hello.error());
+  }
+  Leave(handshake);
+}
+
+void Handshakes::Leave(Handshake& handshake) {
+  bool was_full = handshakes_.size() >= kMaxHandshakes;
+  handshakes_.erase(handshake.self);
+  if (was_full) retry_.Arm(loop_.executor().Now());
+}
+
+}  // namespace cistern::server

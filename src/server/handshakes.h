@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections that have not said hello yet. Few may wait at once and none for long; further ones stay in the
+// kernel's queue.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <utility>
+
+#include "base/executor.h"
+#include "server/listener.h"
+#include "server/peer_credentials.h"
+#include "server/sessions.h"
+#include "io/loop.h"
+
+namespace cistern::server {
+
+class Handshakes final {
+ public:
+  // Borrows the loop, the sessions and the counters. Without a listener only who is let in by Adopt comes.
+  Handshakes(Loop& loop, std::optional<Listener> listener, Sessions& sessions, std::int64_t hello_us,
+         ServerCounters& counters);
+
+  // Starts to accept.
+  Status Start();
+  // Nobody can connect any more; who waits is sent away.
+  void Close();
+  // A connection that was made elsewhere, as if it had just been accepted.
+  void Adopt(Fd socket) { Greet(std::move(socket)); }
+
+ private:
+  static constexpr std::size_t kMaxHandshakes = 64;
+  static constexpr int kAcceptsPerStep = 8;
+
+  struct Handshake {
+    Handshake(Handshakes& handshakes, Fd connection, const Peer& who);
+    Fd socket;
+    Peer peer;
+    Timer timer;
+    FdWatch watch;
+    std::list<Handshake>::iterator self;
+  };
+
+  void AcceptSome();
+  void Greet(Fd socket);
+  void OnHello(Handshake& handshake);
+  void Leave(Handshake& handshake);
+
+  Loop& loop_;
+  std::optional<Listener> listener_;
+  Sessions& sessions_;
+  const std::int64_t hello_us_;
+  ServerCounters& counters_;
+  std::list<Handshake> handshakes_;
+  FdWatch watch_;
+  Timer retry_;  // accepts again: more are waiting, or there was no descriptor
+};
+
+}  // namespace cistern::server

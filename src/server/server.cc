@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/server.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/format.h"
+#include "base/log.h"
+#include "server/handshakes.h"
+#include "server/listener.h"
+#include "wire/protocol.h"
+#include "server/sessions.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::uint64_t kFdsPerSession = 5;
+constexpr std::uint64_t kOtherFds = 256;
+constexpr std::uint32_t kMaxSessions = 10'000;
+
+Status OutOfRange(std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) {
+  return Status(Code::kInvalid,
+                Text("server: ", field, " is ", value, " and must be from ", low, " to ", high));
+}
+
+Status Validate(const ServerOptions& options) {
+  constexpr std::size_t kMaxTenantBytes = sizeof(wire::Hello::tenant) - 1;
+  if (options.tenant.empty() || options.tenant.size() > kMaxTenantBytes ||
+      options.tenant.find('\0') != std::string::npos)
+    return Status(Code::kInvalid, Text("tenant \"", options.tenant, "\" has ", options.tenant.size(),
+                                       " bytes, a tenant's name has 1 to ", kMaxTenantBytes));
+  if (options.max_sessions < 1 || options.max_sessions > kMaxSessions)
+    return OutOfRange("max_sessions", options.max_sessions, 1, kMaxSessions);
+  if (options.session_staging_bytes < 4096 || options.session_staging_bytes > (1u << 30))
+    return OutOfRange("session_staging_bytes", static_cast<std::int64_t>(options.session_staging_bytes), 4096,
+                      1 << 30);
+  if (options.hello_us < 1'000 || options.hello_us > 60'000'000)
+    return OutOfRange("hello_us", options.hello_us, 1'000, 60'000'000);
+  return Status();
+}
+
+Status CheckReadOnly(int fd, std::string_view what) {
+  int flags = fcntl(fd, F_GETFL);
+  if (flags >= 0 && (flags & O_ACCMODE) == O_RDONLY) return Status();
+  return Status(Code::kInvalid, Text("server: descriptor ", fd, " of the ", what,
+                                     " is not opened read-only: a client could make it writable"));
+}
+
+Status BindTo(const std::string& socket, std::optional<server::Listener>& listener) {
+  if (socket.empty()) return Status();
+  Result<server::Listener> bound = server::Listener::Bind(socket);
+  if (!bound) return std::move(bound.error());
+  listener.emplace(std::move(*bound));
+  return Status();
+}
+
+// A session takes a few descriptors; the usual soft limit of 1,024 would end at 200 of them.
+void RaiseDescriptorLimit(std::uint32_t sessions, Logger& log) {
+  rlimit limit{};
+  std::uint64_t wanted = sessions * kFdsPerSession + kOtherFds;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min<rlim_t>(wanted, limit.rlim_max);
+  if (setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= wanted) return;
+  log.Log(LogLevel::kWarning, sessions, " sessions take ", wanted,
+          " descriptors, the limit of this process is ", limit.rlim_cur,
+          ": clients past it are refused; raise it with ulimit -n");
+}
+
+}  // namespace
+
+class Server::Impl {
+ public:
+  Impl(const Parts& parts, const ServerOptions& options, std::optional<server::Listener> listener)
+      : path_(options.socket),
+        sessions_(parts, options, counters_),
+        handshakes_(parts.loop, std::move(listener), sessions_, options.hello_us, counters_) {}
+
+  Status Start() { return handshakes_.Start(); }
+  void Adopt(Fd socket) { handshakes_.Adopt(std::move(socket)); }
+  Executor& executor() const { return sessions_.executor(); }
+  Task<void> Drain(Instant deadline) {
+    handshakes_.Close();
+    co_await sessions_.Drain(deadline);
+  }
+  const ServerCounters& counters() const { return counters_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  ServerCounters counters_;
+  std::string path_;
+  server::Sessions sessions_;
+  server::Handshakes handshakes_;
+};
+
+Result<std::unique_ptr<Server>> Server::Open(const Parts& parts, const ServerOptions& options) {
+  for (Status status :
+       {Validate(options), CheckReadOnly(parts.arena_fd, "arena"), CheckReadOnly(parts.index_fd, "index")}) {
+    if (!status.ok()) return Error(std::move(status));
+  }
+  std::optional<server::Listener> listener;
+  if (Status status = BindTo(options.socket, listener); !status.ok()) return Error(std::move(status));
+  RaiseDescriptorLimit(options.max_sessions, parts.log);
+  auto impl = std::make_unique<Impl>(parts, options, std::move(listener));
+  if (Status status = impl->Start(); !status.ok()) return Error(std::move(status));
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::~Server() = default;
+
+void Server::Adopt(Fd socket) { impl_->Adopt(std::move(socket)); }
+Task<void> Server::Drain(Instant deadline) { return impl_->Drain(deadline); }
+const ServerCounters& Server::counters() const { return impl_->counters(); }
+const std::string& Server::socket() const { return impl_->path(); }
+
+}  // namespace cistern

@@ -1,0 +1,539 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who comes in, who stays out, and what a session may do, against a real store (R12, R13, R15).
+#include "server/server.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+
+#include "wire/match_wire.h"
+#include "server/test_server.h"
+
+// Read by ThreadSanitizer alone, which cannot see how the library behind the log synchronises.
+extern "C" const char* __tsan_default_suppressions() { return "race:spdlog\n"; }
+
+namespace cistern::server {
+namespace {
+
+constexpr std::uint64_t kBlock = 8192;
+constexpr std::uint64_t kMovedBlock = 3u << 19;  // too large for the core to copy by itself
+
+Code CodeOf(const wire::Completion& completion) { return static_cast<Code>(completion.code); }
+
+// A hello of another version, tenant or owner.
+Code Greet(TestServer& server, const wire::Hello& hello, std::string* message = nullptr) {
+  RawClient client(server);
+  client.Send(hello);
+  client.Receive(client.welcome);
+  if (message != nullptr) *message = client.message();
+  return client.code();
+}
+
+// ---- coming in ------------------------------------------------------------------------------------------
+
+TEST(Hello, R12TheArenaCannotBeMadeWritable) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  ASSERT_EQ(client.code(), Code::kOk) << client.message();
+  void* arena = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, client.arena.get(), 0);
+  ASSERT_NE(arena, MAP_FAILED);
+  EXPECT_NE(mprotect(arena, 4096, PROT_READ | PROT_WRITE), 0);
+  EXPECT_EQ(errno, EACCES);
+  EXPECT_EQ(mmap(nullptr, 4096, PROT_WRITE, MAP_SHARED, client.arena.get(), 0), MAP_FAILED);
+  munmap(arena, 4096);
+}
+
+TEST(Hello, R13TheSessionsMemoryCannotBePulledAway) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  EXPECT_NE(ftruncate(client.session.get(), 0), 0);
+  EXPECT_NE(ftruncate(client.staging.get(), 1 << 30), 0);
+  EXPECT_EQ(fcntl(client.staging.get(), F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL),
+            F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+}
+
+TEST(Hello, AnotherVersionIsToldBothVersions) {
+  TestServer server;
+  wire::Hello hello = RawClient::NewHello();
+  hello.version = 7;
+  std::string message;
+  EXPECT_EQ(Greet(server, hello, &message), Code::kMismatch);
+  EXPECT_NE(message.find("version 7"), std::string::npos) << message;
+  EXPECT_NE(message.find("this node 1"), std::string::npos) << message;
+}
+
+TEST(Hello, AnotherTenantIsDenied) {
+  TestServer server;
+  std::string message;
+  EXPECT_EQ(Greet(server, RawClient::NewHello("other"), &message), Code::kDenied);
+  EXPECT_NE(message.find("tenant other"), std::string::npos) << message;
+}
+
+TEST(Hello, AForeignOwnerTokenIsDeniedAndAnOpenOneJoins) {
+  TestServer server;
+  RawClient first = RawClient::In(server);
+  wire::Hello hello = RawClient::NewHello();
+  hello.owner = first.welcome.owner;
+  RawClient second = RawClient::In(server, hello);
+  EXPECT_EQ(second.code(), Code::kOk);
+  EXPECT_EQ(second.welcome.owner, first.welcome.owner);
+  hello.owner[3] ^= std::byte{1};
+  EXPECT_EQ(Greet(server, hello), Code::kDenied);
+  // A token ends with its last session.
+  hello.owner = first.welcome.owner;
+  first.HangUp();
+  second.HangUp();
+  server.Until([&] { return server.counters().sessions == 0; });
+  EXPECT_EQ(Greet(server, hello), Code::kDenied);
+}
+
+TEST(Hello, BytesThatAreNoHelloGetAnAnswerAndNoSession) {
+  TestServer server;
+  RawClient client(server);
+  client.Send(std::array<char, 20>{"GET / HTTP/1.1\r\n"});
+  client.Receive(client.welcome);
+  EXPECT_EQ(client.code(), Code::kMismatch);
+  EXPECT_EQ(server.counters().accepted, 0u);
+}
+
+TEST(Hello, WhoSaysNothingIsSentAway) {
+  TestServer server({.hello_us = 1'000});
+  RawClient client(server);
+  server.Until([&] { return client.HungUp(); });
+}
+
+TEST(Hello, PastTheLimitOfSessionsTheAnswerIsBusy) {
+  TestServer server({.max_sessions = 2});
+  RawClient first = RawClient::In(server), second = RawClient::In(server);
+  std::string message;
+  EXPECT_EQ(Greet(server, RawClient::NewHello(), &message), Code::kBusy);
+  EXPECT_NE(message.find("the limit is 2"), std::string::npos) << message;
+  second.HangUp();
+  server.Until([&] { return server.counters().sessions == 1; });
+  EXPECT_EQ(RawClient::In(server).code(), Code::kOk);
+}
+
+// ---- staging --------------------------------------------------------------------------------------------
+
+TEST(StagingAreas, ComeFromABudgetAndGoBackWithTheSession) {
+  TestServer server({.staging_budget_bytes = 4u << 20});
+  RawClient client = RawClient::In(server);
+  EXPECT_EQ(client.welcome.staging_bytes, 1u << 20);
+  wire::StagingGrant grant;
+  client.Send(wire::MoreStaging{.bytes = 3u << 20});
+  EXPECT_EQ(client.Receive(grant).size(), 1u);
+  EXPECT_EQ(grant.code, 0u) << grant.message.data();
+  EXPECT_EQ(grant.area, 1u);
+  client.Send(wire::MoreStaging{.bytes = 2u << 20});
+  EXPECT_EQ(client.Receive(grant).size(), 0u);
+  EXPECT_EQ(static_cast<Code>(grant.code), Code::kBusy);
+  client.Send(wire::MoreStaging{.bytes = UINT64_MAX});
+  client.Receive(grant);
+  EXPECT_EQ(static_cast<Code>(grant.code), Code::kBusy);
+  EXPECT_EQ(server.counters().staging_bytes, 4u << 20);
+  client.HangUp();
+  server.Until([&] { return server.counters().staging_bytes == 0; });
+}
+
+TEST(StagingAreas, WhatIsWishedAtHelloCountsToo) {
+  TestServer server({.staging_budget_bytes = 4u << 20});
+  wire::Hello hello = RawClient::NewHello();
+  hello.staging_bytes = 4u << 20;
+  RawClient client = RawClient::In(server, hello);
+  EXPECT_EQ(client.welcome.staging_bytes, 4u << 20);
+  EXPECT_EQ(Greet(server, hello), Code::kBusy);
+}
+
+TEST(StagingAreas, R13WhatASessionStartsWithIsOutOfTheBudget) {
+  TestServer server({.staging_budget_bytes = (2u << 20) + 4096});
+  RawClient first = RawClient::In(server);
+  RawClient second = RawClient::In(server);
+  EXPECT_EQ(server.counters().staging_bytes, 2u << 20);
+  std::string message;
+  EXPECT_EQ(Greet(server, RawClient::NewHello(), &message), Code::kBusy);
+  EXPECT_NE(message.find("1048576 bytes asked for, 4096 of 2101248 are left"), std::string::npos) << message;
+  // Who asks for less finds room, and what a session had is the next one's.
+  wire::Hello small = RawClient::NewHello();
+  small.staging_bytes = 1;
+  EXPECT_EQ(RawClient::In(server, small).welcome.staging_bytes, 4096u);
+  first.HangUp();
+  server.Until([&] { return server.counters().sessions < 2; });
+  EXPECT_EQ(RawClient::In(server).code(), Code::kOk);
+}
+
+// ---- calls ----------------------------------------------------------------------------------------------
+
+TEST(Calls, APutIsAcquiredByAnotherSession) {
+  TestServer server;
+  RawClient writer = RawClient::In(server), reader = RawClient::In(server);
+  writer.Attach();
+  reader.Attach();
+  EXPECT_EQ(writer.ns.slot, reader.ns.slot);
+  std::fill_n(writer.staging_bytes().begin(), kBlock, std::byte{7});
+  wire::Completion answer = writer.Do(writer.Put(1, 0, kBlock));
+  ASSERT_EQ(CodeOf(answer), Code::kOk) << writer.ReplyText();
+  EXPECT_EQ(writer.Reply<wire::WriteReplyItem>().state, static_cast<std::uint16_t>(PartOutcome::State::kPublished));
+  answer = reader.Do(reader.AcquireOf(1));
+  ASSERT_EQ(CodeOf(answer), Code::kOk) << reader.ReplyText();
+  EXPECT_NE(answer.a, 0u);
+  wire::ViewItem view = reader.Reply<wire::ViewItem>();
+  EXPECT_EQ(view.bytes, kBlock);
+  EXPECT_EQ(*server.arena->slot(view.place), std::byte{7});
+  // Only who took the lease may give it back.
+  wire::Submission release{.op = wire::Op::kRelease, .a = answer.a};
+  EXPECT_NE(CodeOf(writer.Do(release)), Code::kOk);
+  EXPECT_EQ(CodeOf(reader.Do(release)), Code::kOk);
+  EXPECT_EQ(server.store->occupancy().leases, 0u);
+}
+
+TEST(Calls, AHoldMatchesTheRestItself) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  for (std::uint8_t name : {1, 2, 3})
+    client.Do(client.Put(name, static_cast<std::uint8_t>(name - 1), kBlock));
+  std::vector<wire::KeyItem> chain = {RawClient::Key(1), RawClient::Key(2), RawClient::Key(3), RawClient::Key(4)};
+  wire::Submission hold = client.With(wire::Op::kHold, std::span<const wire::KeyItem>(chain));
+  hold.a = 1'000'000;
+  hold.b = 1;
+  wire::Completion answer = client.Do(hold);
+  ASSERT_EQ(CodeOf(answer), Code::kOk) << client.ReplyText();
+  EXPECT_NE(answer.a, 0u);
+  EXPECT_EQ(answer.b, 3u);
+  const auto reply_of = [&](const wire::Completion& completion) {
+    return wire::ReadMatchReply(
+        std::span(client.page().arguments).subspan(wire::kArgumentBytes / 2, completion.reply_bytes));
+  };
+  const auto runs = reply_of(answer);
+  ASSERT_TRUE(runs.has_value()) << runs.error().ToString();
+  ASSERT_EQ(runs->size(), 1u);
+  EXPECT_EQ(runs->front().blocks, 3u);
+  EXPECT_EQ(runs->front().where, wire::kInMemory);
+  // As of a client that expects no runs.
+  hold.reply_bytes = sizeof(wire::MatchReply);
+  answer = client.Do(hold);
+  EXPECT_EQ(answer.b, 3u);
+  EXPECT_EQ(answer.reply_bytes, 0u);
+  wire::Submission rest = client.With(wire::Op::kMatchRest, std::span<const wire::KeyItem>(chain).subspan(1));
+  rest.a = 1;
+  answer = client.Do(rest);
+  ASSERT_EQ(CodeOf(answer), Code::kOk) << client.ReplyText();
+  EXPECT_EQ(client.Reply<wire::MatchReply>().blocks, 2u);
+  EXPECT_EQ(reply_of(answer)->front().blocks, 2u);
+  rest = client.With(wire::Op::kMatchRest, std::span<const wire::KeyItem>(chain).subspan(3));
+  rest.a = 3;
+  EXPECT_TRUE(reply_of(client.Do(rest))->empty());
+  rest.reply_bytes = sizeof(wire::MatchReply);
+  EXPECT_EQ(CodeOf(client.Do(rest)), Code::kInvalid);
+}
+
+TEST(Calls, ANodeOfMemoryAloneSaysThatNothingLiesBelow) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  EXPECT_EQ(client.page().has_lower, 0u);
+}
+
+TEST(Calls, WhatIsWrongWithACallIsItsAnswer) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  const wire::Submission good = client.Put(1, 0, kBlock);
+  auto refused = [&](const wire::Submission& entry, Code code, std::string_view text) {
+    wire::Completion answer = client.Do(entry);
+    EXPECT_EQ(CodeOf(answer), code) << text;
+    EXPECT_NE(client.ReplyText().find(text), std::string::npos) << client.ReplyText();
+  };
+  wire::Submission wrong = good;
+  wrong.op = static_cast<wire::Op>(99);
+  refused(wrong, Code::kInvalid, "operation 99");
+  wrong = good;
+  wrong.deadline_ns = 1;
+  refused(wrong, Code::kTooLate, "after its deadline");
+  wrong = good;
+  wrong.a = 100'000;
+  refused(wrong, Code::kInvalid, "100000 parts");
+  wrong = good;
+  wrong.incarnation += 1;
+  EXPECT_EQ(CodeOf(client.Do(wrong)), Code::kMiss);
+  wrong = client.Put(1, 0, 2u << 20);
+  refused(wrong, Code::kInvalid, "not in this session's staging");
+  wire::WriteItem item{.key = RawClient::Key(1), .staging_area = 9, .bytes = 1};
+  wrong = client.With(wire::Op::kWrite, std::span<const wire::WriteItem>(&item, 1));
+  wrong.a = 1;
+  refused(wrong, Code::kInvalid, "staging area 9");
+  item = {.key = RawClient::Key(1), .staging_offset = UINT64_MAX, .bytes = 2};
+  wrong = client.With(wire::Op::kWrite, std::span<const wire::WriteItem>(&item, 1));
+  wrong.a = 1;
+  refused(wrong, Code::kInvalid, "not in this session's staging");
+  item = {.key = RawClient::Key(1), .bytes = 1, .checksums_offset = UINT32_MAX};
+  wrong = client.With(wire::Op::kWrite, std::span<const wire::WriteItem>(&item, 1));
+  wrong.a = 1;
+  refused(wrong, Code::kInvalid, "checksums");
+  wire::KeyItem key{.size = 33};
+  refused(client.With(wire::Op::kTouch, std::span<const wire::KeyItem>(&key, 1)), Code::kInvalid,
+          "a key of 33 bytes: keys have 1 to 32");
+  std::array<std::byte, 39> odd{};
+  refused(client.With(wire::Op::kDrop, std::span<const std::byte>(odd)), Code::kInvalid, "39 bytes");
+  wrong = client.AcquireOf(1);
+  wrong.a = 61'000'000;
+  refused(wrong, Code::kInvalid, "61000000 us");
+  wrong = client.AcquireOf(1);
+  wrong.reply_bytes = 0;
+  EXPECT_EQ(CodeOf(client.Do(wrong)), Code::kInvalid);
+  EXPECT_EQ(server.counters().sessions, 1u);
+  EXPECT_EQ(server.store->occupancy().records, 0u);
+}
+
+TEST(Calls, ChecksumsThatDifferPublishNothing) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  struct {
+    wire::WriteItem item;
+    std::uint32_t crc = 12345;
+  } args{.item = {
+             .key = RawClient::Key(1), .bytes = kBlock, .put_low = 1, .checksums_offset = sizeof(wire::WriteItem)}};
+  wire::Submission entry = client.With(wire::Op::kWrite, std::as_bytes(std::span(&args, 1)));
+  entry.args_bytes = sizeof(wire::WriteItem) + 4;
+  entry.a = 1;
+  wire::Completion answer = client.Do(entry);
+  ASSERT_EQ(CodeOf(answer), Code::kOk);
+  EXPECT_NE(client.Reply<wire::WriteReplyItem>().code, 0u);
+  EXPECT_EQ(server.store->occupancy().records, 0u);
+}
+
+TEST(Calls, ManyKeysAreTakenInSteps) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  std::vector<wire::KeyItem> keys(wire::kMaxKeysPerCall / 2, RawClient::Key(9));
+  server.store->TakeLongestStep();
+  ASSERT_EQ(CodeOf(client.Do(client.With(wire::Op::kTouch, std::span<const wire::KeyItem>(keys)))), Code::kOk);
+  EXPECT_LE(server.store->TakeLongestStep(), kStepTouches);
+}
+
+TEST(Calls, TouchesOfTheRingAreRangeChecked) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  client.Do(client.Put(1, 0, kBlock));
+  for (std::uint32_t i = 0; i < wire::kTouchEntries; ++i) client.page().touches[i] = ~std::uint64_t{0} - i;
+  client.page().touched = wire::kTouchEntries;
+  client.Do(client.AcquireOf(1));
+  server.Until([&] { return server.counters().touches == wire::kTouchEntries; });
+  EXPECT_EQ(server.store->counters().touches_applied.value(), 0u);
+}
+
+// ---- bounds ---------------------------------------------------------------------------------------------
+
+TEST(Bounds, WhoNeverCollectsLosesCompletionsAndOthersAreServed) {
+  TestServer server;
+  RawClient deaf = RawClient::In(server), other = RawClient::In(server);
+  deaf.Attach();
+  other.Attach();
+  wire::Submission call = deaf.AcquireOf(1);
+  for (std::uint32_t i = 0; i < 3 * wire::kRingEntries; ++i) {
+    deaf.Push(call);
+    server.Until([&] { return deaf.page().taken == deaf.page().submitted && server.counters().in_flight == 0; });
+  }
+  EXPECT_EQ(server.counters().completions_lost, 2 * wire::kRingEntries + 1 - 1);
+  EXPECT_EQ(CodeOf(other.Do(other.Put(1, 0, kBlock))), Code::kOk);
+}
+
+TEST(Bounds, ASessionThatSubmitsALotDoesNotStarveAnother) {
+  TestServer server;
+  RawClient greedy = RawClient::In(server), other = RawClient::In(server);
+  greedy.Attach();
+  other.Attach();
+  for (std::uint32_t i = 0; i < wire::kRingEntries; ++i) greedy.Push(greedy.AcquireOf(1));
+  other.Push(other.AcquireOf(1));
+  server.Until([&] { return other.page().completed == 2; });
+  EXPECT_LT(greedy.page().completed, 64u);
+}
+
+// ---- forged ---------------------------------------------------------------------------------------------
+
+class Forged : public ::testing::Test {
+ protected:
+  void EndsFor(RawClient& client, std::string_view text) {
+    client.Wake();
+    server.Until([&] { return client.HungUp(); });
+    EXPECT_EQ(server.counters().ended_forged, 1u);
+    server.UntilLogged(text);
+    // The others do not notice.
+    RawClient other = RawClient::In(server);
+    other.Attach();
+    EXPECT_EQ(CodeOf(other.Do(other.Put(1, 0, kBlock))), Code::kOk);
+  }
+  TestServer server;
+};
+
+TEST_F(Forged, R13AStepLargerThanTheRingEndsTheSession) {
+  RawClient client = RawClient::In(server);
+  client.page().submitted = wire::kRingEntries + 1;
+  EndsFor(client, "submissions ahead");
+}
+
+TEST_F(Forged, ArgumentsOutsideTheAreaEndTheSession) {
+  RawClient client = RawClient::In(server);
+  wire::Submission entry{.op = wire::Op::kTouch, .args_offset = UINT32_MAX, .args_bytes = UINT32_MAX};
+  client.Push(entry);
+  EndsFor(client, "the area has");
+}
+
+TEST_F(Forged, MoreArgumentsInFlightThanTheAreaHoldsEndTheSession) {
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  wire::Submission entry = client.With(wire::Op::kTouch, std::span<const wire::KeyItem>());
+  entry.args_bytes = wire::kArgumentBytes;
+  client.Push(entry);
+  client.Push(entry);
+  EndsFor(client, "bytes in flight");
+}
+
+TEST_F(Forged, CollectingWhatWasNeverMadeEndsTheSession) {
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  client.page().collected = 1000;
+  client.Push(client.AcquireOf(1));
+  EndsFor(client, "never made");
+}
+
+TEST_F(Forged, AMessageThatIsNoneEndsTheSession) {
+  RawClient client = RawClient::In(server);
+  client.Send(std::uint64_t{42});
+  EndsFor(client, "a message of 8 bytes");
+}
+
+// ---- going ----------------------------------------------------------------------------------------------
+
+TEST(Going, LeasesEndWithTheSession) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  client.Do(client.Put(1, 0, kBlock));
+  client.Do(client.AcquireOf(1));
+  EXPECT_EQ(server.store->occupancy().leases, 1u);
+  client.HangUp();
+  server.Until([&] { return server.counters().sessions == 0; });
+  EXPECT_EQ(server.store->occupancy().leases, 0u);
+}
+
+// R15: hang-up does not come while a forked child holds the socket; the pidfd tells.
+TEST(Going, LeasesOfAKilledProcessEndThoughItsChildLives) {
+  TestServer server;
+  int told[2], live[2];
+  ASSERT_EQ(pipe(told), 0);
+  ASSERT_EQ(pipe(live), 0);
+  pid_t client = fork();
+  if (client == 0) {
+    // Neither ends tidily: the server's threads and files are the parent's.
+    Fd connection(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, server.socket().data(), server.socket().size());
+    if (connect(connection.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) _exit(1);
+    wire::Hello hello = RawClient::NewHello();
+    if (send(connection.get(), &hello, sizeof(hello), 0) < 0) _exit(1);
+    if (fork() == 0) {
+      // Lives, with the socket open, until the test has seen what it wants.
+      char byte;
+      close(live[1]);
+      [[maybe_unused]] ssize_t end = read(live[0], &byte, 1);
+      _exit(0);
+    }
+    [[maybe_unused]] ssize_t said = write(told[1], "x", 1);
+    pause();
+    _exit(0);
+  }
+  char byte;
+  ASSERT_EQ(read(told[0], &byte, 1), 1);
+  server.Until([&] { return server.counters().sessions == 1; });
+  kill(client, SIGKILL);
+  server.Until([&] { return server.counters().sessions == 0; });
+  waitpid(client, nullptr, 0);
+  for (int fd : {told[0], told[1], live[0], live[1]}) close(fd);
+}
+
+// With it, what was ready before a turn gets one step in it.
+class Crowd final : public Poller {
+ public:
+  explicit Crowd(Loop& loop) : loop_(loop) { loop.AddPoller(*this); }
+  bool Poll() override {
+    for (int i = 0; i < 256; ++i) loop_.executor().Post([] {});
+    return true;
+  }
+
+ private:
+  Loop& loop_;
+};
+
+TEST(Going, P4WhatASessionPutsAfterTheLastOfItsOwnerWentEndsWithIt) {
+  TestServer server;
+  RawClient first = RawClient::In(server);
+  wire::Hello hello = RawClient::NewHello();
+  hello.owner = first.welcome.owner;
+  RawClient last = RawClient::In(server, hello);
+  first.Attach();
+  std::vector<wire::WriteItem> items(16);  // one after the other, a step each
+  for (std::uint8_t i = 0; i < items.size(); ++i)
+    items[i] = {
+        .key = RawClient::Key(i + 1), .parent = RawClient::Key(100), .bytes = 64u << 10, .put_low = i + 1u};
+  wire::Submission write = first.With(wire::Op::kWrite, std::span<const wire::WriteItem>(items));
+  write.a = items.size();
+  server.Settle();
+  {
+    Crowd crowd(*server.loop);
+    first.Push(write);
+    server.Until([&] { return server.store->occupancy().pending > 0; });
+    first.HangUp();
+    server.Until([&] { return first.page().ended != 0; });
+    last.HangUp();
+    server.Until([&] { return server.counters().sessions == 1; });
+    EXPECT_EQ(server.counters().in_flight, 1u)
+        << "the write ended before the last of its owner: nothing was tried";
+  }
+  server.Until([&] { return server.counters().sessions == 0; });
+  EXPECT_EQ(server.store->occupancy().pending, 0u);
+  EXPECT_EQ(server.slots->counts().used_slots, 0u);
+}
+
+TEST(Going, R6StagingOfADeadSessionStaysUntilItsMoverLetGo) {
+  TestServer server({.session_staging_bytes = 4u << 20});
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  server.movers->hold = true;
+  client.Push(client.Put(1, 0, kMovedBlock));
+  server.Until([&] { return !server.movers->held.empty(); });
+  client.HangUp();
+  server.Settle();
+  EXPECT_EQ(server.counters().sessions, 1u);
+  server.movers->LetGo();
+  server.Until([&] { return server.counters().sessions == 0; });
+}
+
+TEST(Going, DrainFinishesWhatIsInFlightAndRefusesTheRest) {
+  TestServer server({.session_staging_bytes = 4u << 20});
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  server.movers->hold = true;
+  client.Push(client.Put(1, 0, kMovedBlock));
+  server.Until([&] { return !server.movers->held.empty(); });
+  Task<void> drained = server.server->Drain(server.clock.Now().PlusUs(300'000'000));
+  client.Push(client.AcquireOf(1));
+  server.Until([&] { return client.page().completed == 2; });  // attach, and the acquire that is refused
+  client.page().collected = 1;
+  EXPECT_EQ(CodeOf(client.Answer()), Code::kGone);
+  EXPECT_FALSE(std::filesystem::exists(server.socket()));
+  server.movers->LetGo();
+  server.Until([&] { return client.page().completed == 3; });
+  server.Until([&] { return drained.done(); });
+  EXPECT_TRUE(client.HungUp());
+  EXPECT_EQ(server.store->occupancy().records, 1u);
+  server.server.reset();
+}
+
+}  // namespace
+}  // namespace cistern::server

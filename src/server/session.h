@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// One client process at the server: its descriptors, its memory, what it has in flight.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/event.h"
+#include "base/executor.h"
+#include "wire/protocol.h"
+#include "server/ring.h"
+#include "io/files.h"
+#include "io/loop.h"
+#include "memory/shared_memory.h"
+#include "memory/staging.h"
+#include "store/block_store.h"
+
+namespace cistern::server {
+
+// Sessions owns it and ends it. It stays, its memory mapped, until the last task that uses it has ended, so
+// nothing that a mover still holds goes away (R6).
+struct Session {
+  Session(Caller who, std::int32_t process_id, SharedMemory shared)
+      : caller(who), pid(process_id), memory(std::move(shared)), ring(page()) {}
+
+  wire::SessionMemory& page() const { return *reinterpret_cast<wire::SessionMemory*>(memory.mapping.data()); }
+  std::span<std::byte> arguments() const { return page().arguments; }
+
+  const Caller caller;
+  const std::int32_t pid;
+  SharedMemory memory;
+  NodeRing ring;
+  std::vector<std::shared_ptr<StagingArea>> staging;  // by number of the area
+
+  Fd socket, process, core_event, client_event;
+  FdWatch socket_watch, process_watch, event_watch;
+
+  std::uint32_t tasks = 0;           // that use it
+  Event idle;                        // pulsed when there are none
+  std::uint32_t argument_bytes = 0;  // of calls in flight
+  bool ended = false;                // answers nobody any more
+  bool active = false;               // looked at by polling; else a signal brings it back
+  bool granting = false;             // an answer to MoreStaging is being made
+  Instant last_used;
+};
+
+}  // namespace cistern::server

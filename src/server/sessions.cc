@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/sessions.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/format.h"
+#include "base/nearest.h"
+#include "base/spin.h"
+
+namespace cistern::server {
+
+Sessions::Sessions(const Server::Parts& parts, const ServerOptions& options, ServerCounters& counters)
+    : loop_(parts.loop),
+      store_(parts.store),
+      log_(parts.log),
+      parts_(parts),
+      options_(options),
+      counters_(counters),
+      calls_(parts.loop.executor(), parts.store, parts.status, parts.device),
+      staging_(options.staging_budget_bytes),
+      tasks_(parts.loop.executor()) {
+  loop_.AddPoller(*this);
+}
+
+Sessions::~Sessions() { CISTERN_ASSERT(sessions_.empty()); }
+
+// ---- coming in ------------------------------------------------------------------------------------------
+
+void Sessions::Admit(Fd socket, const Peer& peer, HelloText hello) {
+  if (draining_) {
+    Refuse(socket.get(), Status(Code::kGone, "the node is going down"));
+    return;
+  }
+  tasks_.Spawn(MakeSession(std::move(socket), peer, std::move(hello)));
+}
+
+Status Sessions::CheckHello(const HelloText& hello) const {
+  if (hello.tenant != options_.tenant)
+    return Status(Code::kDenied, Text("tenant ", Shown(hello.tenant),
+                                      " has no server here: this socket is tenant ", options_.tenant, "'s"));
+  if (sessions_.size() + making_ >= options_.max_sessions)
+    return Status(Code::kBusy,
+                  Text(sessions_.size() + making_, " sessions are open, the limit is ", options_.max_sessions,
+                       ": close one, or share a session between threads"));
+  if (hello.owner != OwnerToken{} && !owners_.contains(hello.owner))
+    return Status(Code::kDenied,
+                  "the owner token is of no open session of this node: connect without one, or take the "
+                  "token from a process that is connected");
+  return Status();
+}
+
+OwnerToken Sessions::NewOwner() {
+  OwnerToken token{};
+  while (token == OwnerToken{} || owners_.contains(token)) parts_.random(token);
+  return token;
+}
+
+Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
+  Status status = CheckHello(hello);
+  Result<Fd> process = Error(Code::kGone, "");
+  if (status.ok()) {
+    process = ProcessOf(socket.get(), peer);
+    if (!process) status = process.error();
+  }
+  if (!status.ok()) {
+    counters_.refused++;
+    Refuse(socket.get(), status);
+    co_return;
+  }
+  making_++;
+  Result<std::unique_ptr<Session>> built = co_await Build(peer, hello);
+  making_--;
+  // While it was made, the last session of the owner may have gone, and the node may be going.
+  if (built) {
+    if (hello.owner != OwnerToken{} && !owners_.contains(hello.owner)) status = CheckHello(hello);
+    if (draining_) status = Status(Code::kGone, "the node is going down");
+  } else {
+    status = built.error();
+  }
+  if (status.ok()) {
+    const int fd = socket.get();
+    Session& session = **built;
+    sessions_.emplace(session.caller.session, std::move(*built));
+    owners_[session.caller.owner]++;
+    counters_.sessions = sessions_.size();
+    status = Open(session, std::move(socket), std::move(*process));
+    if (!status.ok()) Refuse(fd, status);
+    if (!status.ok() || !Welcomed(session))
+      End(session, LogLevel::kInfo, "it could not be welcomed");
+    else
+      counters_.accepted++;
+    co_return;
+  }
+  counters_.refused++;
+  Refuse(socket.get(), status);
+}
+
+Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hello) {
+  Result<SharedMemory> memory =
+      co_await MakeSharedMemory(executor(), "cistern-session", sizeof(wire::SessionMemory), Access::kReadWrite);
+  if (!memory) co_return Error(std::move(memory.error()));
+  Caller caller;
+  caller.session = ++last_id_;
+  caller.owner = hello.owner != OwnerToken{} ? hello.owner : NewOwner();
+  auto session = std::make_unique<Session>(caller, peer.pid, std::move(*memory));
+  const std::uint64_t bytes = hello.staging_bytes != 0 ? hello.staging_bytes : options_.session_staging_bytes;
+  Result<std::shared_ptr<StagingArea>> staging = co_await staging_.Make(executor(), bytes);
+  counters_.staging_bytes = staging_.used_bytes();
+  if (!staging) co_return Error(std::move(staging.error()));
+  session->staging.push_back(std::move(*staging));
+  for (Fd* event : {&session->core_event, &session->client_event}) {
+    Result<Fd> made = MakeEventFd();
+    if (!made) co_return Error(Code::kBusy, std::string(made.error().message()));
+    *event = std::move(*made);
+  }
+  session->ring.SetCoreSleeps(true);
+  session->ring.SetHasLower(store_.tier() != nullptr);
+  co_return std::move(session);
+}
+
+Status Sessions::Open(Session& session, Fd socket, Fd process) {
+  session.socket = std::move(socket);
+  session.process = std::move(process);
+  Result<FdWatch> watch = loop_.Watch(session.socket.get(), WatchMode::kEdge,
+                                      [this, &session](std::uint32_t events) { OnSocket(session, events); });
+  if (!watch) return std::move(watch.error());
+  session.socket_watch = std::move(*watch);
+  watch = loop_.Watch(session.process.get(), WatchMode::kEdge, [this, &session](std::uint32_t) {
+    End(session, LogLevel::kDebug, "its process ended");
+  });
+  if (!watch) return std::move(watch.error());
+  session.process_watch = std::move(*watch);
+  // Edge: the eventfd need not be read, so whatever the client did to it cannot hold the core.
+  watch = loop_.Watch(session.core_event.get(), WatchMode::kEdge,
+                      [this, &session](std::uint32_t) { Activate(session); });
+  if (!watch) return std::move(watch.error());
+  session.event_watch = std::move(*watch);
+  return Status();
+}
+
+bool Sessions::Welcomed(Session& session) {
+  wire::Welcome welcome;
+  welcome.owner = session.caller.owner;
+  welcome.session = session.caller.session;
+  welcome.node_pid = static_cast<std::uint64_t>(getpid());
+  welcome.boot_count = parts_.boot_count;
+  welcome.staging_bytes = session.staging[0]->bytes();
+  const std::array<int, 6> descriptors = {parts_.arena_fd,          parts_.index_fd,
+                                          session.memory.fd.get(),  session.staging[0]->fd(),
+                                          session.core_event.get(), session.client_event.get()};
+  bool sent = SendMessage(session.socket.get(), std::as_bytes(std::span(&welcome, 1)), descriptors);
+  session.memory.fd.Close();
+  return sent;
+}
+
+void Sessions::OnSocket(Session& session, std::uint32_t events) {
+  while (!session.ended && !session.granting) {
+    std::array<std::byte, 512> message;
+    ssize_t got = recv(session.socket.get(), message.data(), message.size(), MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && (events & POLLHUP) == 0) return;
+    if (got <= 0) return End(session, LogLevel::kDebug, "it hung up");
+    Result<wire::MoreStaging> asked = ReadMoreStaging(std::span(message).first(static_cast<std::size_t>(got)));
+    if (!asked) return Forged(session, std::string(asked.error().message()));
+    session.granting = true;
+    session.tasks++;
+    tasks_.Spawn(GrantStaging(session, asked->bytes));
+  }
+}
+
+Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
+  co_await Yield();
+  wire::StagingGrant grant;
+  int fd = -1;
+  Result<std::shared_ptr<StagingArea>> area = Error(
+      Code::kBusy,
+      Text("the session has ", wire::kMaxStagingAreas, " staging areas, which is the limit: ask for larger ones"));
+  if (session.staging.size() < wire::kMaxStagingAreas) area = co_await staging_.Make(executor(), bytes);
+  counters_.staging_bytes = staging_.used_bytes();
+  if (area) {
+    grant.area = static_cast<std::uint32_t>(session.staging.size());
+    grant.bytes = (*area)->bytes();
+    fd = (*area)->fd();
+    session.staging.push_back(std::move(*area));
+  } else {
+    grant.code = static_cast<std::uint32_t>(area.error().code());
+    SetText(grant.message, area.error().message());
+  }
+  session.granting = false;
+  if (!session.ended) {
+    std::span<const int> descriptors = fd >= 0 ? std::span<const int>(&fd, 1) : std::span<const int>();
+    if (!SendMessage(session.socket.get(), std::as_bytes(std::span(&grant, 1)), descriptors))
+      End(session, LogLevel::kWarning, "it does not take messages");
+    else
+      OnSocket(session, 0);
+  }
+  if (--session.tasks == 0) session.idle.Pulse();
+}
+
+// ---- calls ----------------------------------------------------------------------------------------------
+
+Task<void> Sessions::Serve(Session& session, wire::Submission call) {
+  co_await Yield();  // a step of its own
+  Answer answer;
+  if (draining_) {
+    counters_.calls_refused++;
+    answer = Calls::Fail(session, call, Status(Code::kGone, "the node is going down"));
+  } else {
+    answer = co_await calls_.Do(session, call);
+    if (answer.code == Code::kInvalid) counters_.calls_refused++;
+  }
+  Finish(session, call, answer);
+}
+
+void Sessions::Finish(Session& session, const wire::Submission& call, const Answer& answer) {
+  session.argument_bytes -= call.args_bytes;
+  counters_.in_flight--;
+  if (!session.ended) {
+    wire::Completion completion{.ticket = call.ticket,
+                          .op = call.op,
+                          .code = static_cast<std::uint16_t>(answer.code),
+                          .reply_bytes = answer.reply_bytes,
+                          .a = answer.a,
+                          .b = answer.b};
+    NodeRing::Put put = session.ring.Complete(completion);
+    if (put == NodeRing::Put::kForged) {
+      Forged(session, "it collected completions that were never made");
+    } else {
+      if (put == NodeRing::Put::kLost) counters_.completions_lost++;
+      if (session.ring.ClientSleeps()) SignalEventFd(session.client_event.get());
+    }
+  }
+  if (--session.tasks == 0) session.idle.Pulse();
+  if (counters_.in_flight == 0) quiet_.Pulse();
+}
+
+// ---- going ----------------------------------------------------------------------------------------------
+
+void Sessions::Forged(Session& session, std::string what) {
+  counters_.ended_forged++;
+  End(session, LogLevel::kWarning, std::move(what));
+}
+
+void Sessions::End(Session& session, LogLevel level, std::string why) {
+  if (session.ended) return;
+  session.ended = true;
+  session.ring.SetEnded();
+  log_.Log(level, "session ", session.caller.session, " of process ", session.pid, " ends: ", why);
+  session.socket_watch.End();
+  session.process_watch.End();
+  session.event_watch.End();
+  session.socket.Close();  // the client sees a hang-up: kGone
+  auto owner = owners_.find(session.caller.owner);
+  if (--owner->second == 0) owners_.erase(owner);
+  tasks_.Spawn(Bury(session));
+}
+
+Task<void> Sessions::Bury(Session& session) {
+  co_await Yield();  // whoever ended it may still be using it
+  // Asked each time: the others of the owner may end while this one's calls do.
+  const auto last_of_owner = [&] { return !owners_.contains(session.caller.owner); };
+  co_await store_.SessionEnded(session.caller, last_of_owner());
+  if (session.tasks > 0) {
+    while (session.tasks > 0) co_await session.idle.Wait();
+    // A call that was in flight may have taken a lease or left a put since.
+    co_await store_.SessionEnded(session.caller, last_of_owner());
+  }
+  std::erase(active_, &session);
+  std::erase(touched_, session.caller.session);
+  sessions_.erase(session.caller.session);
+  counters_.sessions = sessions_.size();
+  counters_.staging_bytes = staging_.used_bytes();
+  empty_.Pulse();
+}
+
+Task<void> Sessions::Drain(Instant deadline) {
+  draining_ = true;
+  while (counters_.in_flight > 0) {
+    Status waited = co_await quiet_.Wait(deadline);
+    if (!waited.ok()) break;
+  }
+  for (auto& [id, session] : sessions_) End(*session, LogLevel::kDebug, "the node goes down");
+  while (!sessions_.empty()) co_await empty_.Wait();
+  co_await tasks_.Close();
+}
+
+// ---- polling --------------------------------------------------------------------------------------------
+
+void Sessions::Activate(Session& session) {
+  session.last_used = executor().Now();
+  if (session.active || session.ended) return;
+  session.active = true;
+  if (!falling_asleep_) session.ring.SetCoreSleeps(false);
+  active_.push_back(&session);
+}
+
+void Sessions::Deactivate(std::size_t at) {
+  active_[at]->active = false;
+  active_[at] = active_.back();
+  active_.pop_back();
+}
+
+bool Sessions::Poll() {
+  if (falling_asleep_) {
+    return std::any_of(active_.begin(), active_.end(), [](const Session* session) {
+      return !session->ended && session->ring.HasSubmission();
+    });
+  }
+  bool any = false;
+  std::size_t count = std::min(active_.size(), kSessionsPerPoll);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (next_active_ >= active_.size()) next_active_ = 0;
+    any |= PollOne(*active_[next_active_++]);
+  }
+  if (++polls_ % kPollsPerGlance == 0 && !active_.empty()) Glance(executor().Now());
+  return any;
+}
+
+bool Sessions::PollOne(Session& session) {
+  bool any = session.ring.TakeAnnounced();
+  for (std::uint32_t i = 0; i < kCallsPerSession && !session.ended; ++i) {
+    wire::Submission call;
+    NodeRing::Took took = session.ring.Take(call);
+    if (took == NodeRing::Took::kNothing) break;
+    any = true;
+    if (took == NodeRing::Took::kForged) {
+      Forged(session, Text("its ring is more than ", wire::kRingEntries, " submissions ahead"));
+      break;
+    }
+    if (!Calls::InArea(call) || call.args_bytes > wire::kArgumentBytes - session.argument_bytes) {
+      Forged(session, Text("a submission has arguments at ", call.args_offset, " +", call.args_bytes,
+                           ", reply at ", call.reply_offset, " +", call.reply_bytes, " with ",
+                           session.argument_bytes, " bytes in flight: the area has ", wire::kArgumentBytes));
+      break;
+    }
+    // They come from the client's cache, and most go back there with the reply in them.
+    PrefetchLines(session.arguments().data() + call.args_offset, std::min(call.args_bytes, kPrefetchedBytes),
+                  true);
+    session.argument_bytes += call.args_bytes;
+    session.tasks++;
+    counters_.in_flight++;
+    counters_.calls++;
+    tasks_.Spawn(Serve(session, call));
+  }
+  if (any) session.last_used = executor().Now();
+  return any;
+}
+
+// What need not be seen at once: touches, and who has become idle.
+void Sessions::Glance(Instant now) {
+  for (std::size_t at = 0; at < active_.size();) {
+    Session& session = *active_[at];
+    if (session.ended) {
+      Deactivate(at);
+      continue;
+    }
+    if (session.ring.HasTouches() &&
+        std::find(touched_.begin(), touched_.end(), session.caller.session) == touched_.end()) {
+      touched_.push_back(session.caller.session);
+      if (!Work::linked()) executor().Post(*this);
+    }
+    if (now.UsSince(session.last_used) > kActiveUs) {
+      session.ring.SetCoreSleeps(true);
+      // As before a sleep: either this sees the submission or the client sees the word.
+      FullFence();
+      if (!session.ring.HasSubmission()) {
+        Deactivate(at);
+        continue;
+      }
+      session.ring.SetCoreSleeps(false);
+      session.last_used = now;
+    }
+    at++;
+  }
+}
+
+void Sessions::Run() {
+  if (touched_.empty()) return;  // the session ended meanwhile
+  std::array<std::uint64_t, kTouchesPerStep> touches;
+  auto found = sessions_.find(touched_.front());
+  std::size_t count = found->second->ring.TakeTouches(touches, counters_.touches_lost);
+  for (std::size_t i = 0; i < count; ++i) {
+    store_.TouchPlace(static_cast<std::uint32_t>(touches[i] >> 32), static_cast<std::uint32_t>(touches[i]));
+  }
+  counters_.touches += count;
+  if (count < touches.size()) touched_.erase(touched_.begin());
+  if (!touched_.empty()) executor().Post(*this);
+}
+
+void Sessions::AboutToSleep() {
+  falling_asleep_ = true;
+  for (Session* session : active_) session->ring.SetCoreSleeps(true);
+}
+
+void Sessions::Awake() {
+  falling_asleep_ = false;
+  for (std::size_t at = 0; at < active_.size();) {
+    Session& session = *active_[at];
+    // Touches keep nobody awake; a client that signalled for them is looked at before the next sleep.
+    if (!session.ended && session.ring.HasTouches()) polls_ = kPollsPerGlance - 1;
+    if (!session.ended && (session.ring.HasSubmission() || session.ring.HasTouches())) {
+      session.ring.SetCoreSleeps(false);
+      at++;
+    } else {
+      Deactivate(at);
+    }
+  }
+}
+
+}  // namespace cistern::server

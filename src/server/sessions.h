@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// All sessions of a node: who is in, whose they are (owners), which are polled, and their end.
+//
+// A session is polled while it is active: it submitted something a moment ago. Another one has its
+// core_sleeps word set, so that its next submission signals and makes it active; a thousand idle sessions
+// cost nothing.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/event.h"
+#include "base/log.h"
+#include "base/task_group.h"
+#include "server/calls.h"
+#include "server/server.h"
+#include "server/handshake.h"
+#include "server/peer_credentials.h"
+#include "server/session.h"
+#include "io/loop.h"
+#include "memory/staging.h"
+
+namespace cistern::server {
+
+class Sessions final : private Poller, private Work {
+ public:
+  Sessions(const Server::Parts& parts, const ServerOptions& options, ServerCounters& counters);
+  // None may be left.
+  ~Sessions();
+
+  // Lets the process at the other end in, or tells it why not. Ends when it was told.
+  void Admit(Fd socket, const Peer& peer, HelloText hello);
+
+  // Answers new calls kGone, waits for those in flight until the deadline, then ends all sessions and waits
+  // for them.
+  Task<void> Drain(Instant deadline);
+
+  std::size_t size() const { return sessions_.size(); }
+  Executor& executor() const { return loop_.executor(); }
+
+ private:
+  // Of one poll, so that it stays within a core step and nobody waits for one who submits a lot.
+  static constexpr std::size_t kSessionsPerPoll = 32;
+  static constexpr std::uint32_t kCallsPerSession = 4;
+  static constexpr std::uint32_t kPrefetchedBytes = 4096;  // of a call's arguments
+  static constexpr std::uint32_t kPollsPerGlance = 64;     // how seldom touches and idleness are looked at
+  static constexpr std::int64_t kActiveUs = 1'000;
+  static constexpr std::size_t kTouchesPerStep = 128;
+
+  Task<void> MakeSession(Fd socket, Peer peer, HelloText hello);
+  Status CheckHello(const HelloText& hello) const;
+  Task<Result<std::unique_ptr<Session>>> Build(Peer peer, HelloText hello);
+  Status Open(Session& session, Fd socket, Fd process);
+  bool Welcomed(Session& session);
+  OwnerToken NewOwner();
+
+  Task<void> Serve(Session& session, wire::Submission call);
+  void Finish(Session& session, const wire::Submission& call, const Answer& answer);
+  void OnSocket(Session& session, std::uint32_t events);
+  Task<void> GrantStaging(Session& session, std::uint64_t bytes);
+  void End(Session& session, LogLevel level, std::string why);
+  Task<void> Bury(Session& session);
+  void Forged(Session& session, std::string what);
+
+  void Activate(Session& session);
+  bool Poll() override;
+  void AboutToSleep() override;
+  void Awake() override;
+  bool PollOne(Session& session);
+  void Glance(Instant now);
+  void Deactivate(std::size_t at);
+  void Run() override;  // takes touches, as a step of its own
+
+  Loop& loop_;
+  BlockStore& store_;
+  Logger& log_;
+  const Server::Parts parts_;
+  const ServerOptions options_;
+  ServerCounters& counters_;
+  Calls calls_;
+  StagingPool staging_;
+  TaskGroup tasks_;
+
+  std::map<SessionId, std::unique_ptr<Session>> sessions_;
+  std::map<OwnerToken, std::uint32_t> owners_;  // sessions of each
+  std::uint32_t making_ = 0;
+  SessionId last_id_ = 0;
+  bool draining_ = false;
+  Event quiet_;  // pulsed when nothing is in flight
+  Event empty_;  // pulsed when a session is gone
+
+  std::vector<Session*> active_;
+  std::size_t next_active_ = 0;
+  std::uint32_t polls_ = 0;
+  bool falling_asleep_ = false;
+  std::vector<SessionId> touched_;  // whose touches are taken next
+};
+
+}  // namespace cistern::server

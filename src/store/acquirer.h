@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Leases of views: resident blocks are verified, the others fetched first, side by side.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/task.h"
+#include "residency/context.h"
+#include "residency/fetcher.h"
+#include "residency/guards.h"
+#include "residency/lower_tier.h"
+#include "residency/partial_copies.h"
+#include "residency/partial_fetch.h"
+#include "residency/residents.h"
+#include "residency/verifier.h"
+#include "store/requests.h"
+
+namespace cistern {
+
+class Acquirer final {
+ public:
+  Acquirer(const StoreContext& context, LowerTier& lower, Residents& residents, PartialCopies& partial_copies,
+           Verifier& verifier, Fetcher& fetcher, PartialFetch& partial_fetch)
+      : executor_(context.executor),
+        clock_(context.clock),
+        options_(context.options),
+        counters_(context.counters),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        leases_(context.catalog.leases()),
+        lower_(lower),
+        residents_(residents),
+        partial_copies_(partial_copies),
+        verifier_(verifier),
+        fetcher_(fetcher),
+        partial_fetch_(partial_fetch) {}
+  Acquirer(const Acquirer&) = delete;
+  Acquirer& operator=(const Acquirer&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // Verifies blocks that were not checked since the restart, fetches those in the lower tier, and leases the
+  // blocks that are then in memory. kTooLate for a block that would not be, or was not, in memory by the
+  // deadline or after `worth_us` from now on.
+  Task<Result<AcquireGrant>> Acquire(Caller caller, std::uint32_t slot, std::span<const BlockName> blocks,
+                                     std::int64_t lease_us, Instant deadline, std::int64_t worth_us);
+  // A reader saw a body fail its seal: the body is verified again, then the block is lost with its
+  // descendants. A sound one has its index entry written again, which may be the damaged part.
+  Task<Status> ReportBad(std::uint32_t slot, std::span<const BlockName> blocks);
+
+ private:
+  // One block of an Acquire that lies in the lower tier, referenced: it is fetched whole, or some of it into
+  // a partial copy.
+  struct PendingView {
+    std::size_t index = 0;
+    RecordReference reference;
+    std::shared_ptr<PendingFetch> fetch;
+    PartialCopyPtr copy;
+    SegmentSpan asked;
+  };
+
+  // References a block in the lower tier, if its bytes would be in memory in time.
+  bool StartFetch(const BlockName& asked, RecordId record, Instant worth, PendingView* pending,
+                  ViewGrant* view);
+  // kTooLate, or kMiss for a block that was lost or could not be read.
+  Task<Status> Await(const PendingView& pending, const BlockKey& key, Instant worth, ViewGrant* view);
+
+  Executor& executor_;
+  const Clock& clock_;
+  const StoreOptions& options_;
+  StoreCounters& counters_;
+  StepBudget& steps_;
+  Catalog& catalog_;
+  Forest& forest_;
+  Leases& leases_;
+  LowerTier& lower_;
+  Residents& residents_;
+  PartialCopies& partial_copies_;
+  Verifier& verifier_;
+  Fetcher& fetcher_;
+  PartialFetch& partial_fetch_;
+};
+
+}  // namespace cistern

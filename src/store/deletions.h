@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Deletions of dropped, expired and bad blocks (R9, R10). One flag at the top block ends its whole subtree
+// at once; the blocks are then collected in slices, deepest first.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/event.h"
+#include "base/task.h"
+#include "residency/block_owner.h"
+#include "residency/context.h"
+#include "residency/removal.h"
+#include "store/open_puts.h"
+
+namespace cistern {
+
+struct Deletion {
+  BlockId top = kNoId;  // kNoId: the forest has no block of it
+  BlockId at = kNoId;
+  TreeId tree = kNoId;  // of the key; the whole tree is deleted where `whole_tree`
+  bool whole_tree = false;
+  PutIndex next_put = 0;
+  std::vector<KeyHash> key_hashes;  // keys whose puts end, with the puts of their descendants
+  std::uint64_t made = 0;           // puts made later stay
+  std::uint64_t since = 0;  // `made` of the first deletion that this one was, or may have been, cut out of
+  LossReason reason = LossReason::kDropped;
+  std::uint64_t blocks = 0;
+  bool done = false;
+};
+
+class Deletions final : public BlockOwner {
+ public:
+  Deletions(const StoreContext& context, Removal& removal, OpenPuts& puts)
+      : executor_(context.executor),
+        counters_(context.counters),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        pending_(context.catalog.pending()),
+        removal_(removal),
+        puts_(puts) {}
+  Deletions(const Deletions&) = delete;
+  Deletions& operator=(const Deletions&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // Null where the block's namespace was dropped: the block is then collected with it.
+  std::shared_ptr<Deletion> Cut(BlockId block, LossReason reason);
+  std::shared_ptr<Deletion> Start(Deletion deletion);
+  // Removes a block that was cut with an ancestor from the table, so that a new block can have its key.
+  void Detach(BlockId block);
+  // ---- BlockOwner ----
+  void Lose(BlockId block, LossReason reason) override { Cut(block, reason); }
+  void Freed(BlockId block, BlockId parent) override {
+    if (!deletions_.empty() && deletions_.front()->at == block) deletions_.front()->at = parent;
+  }
+  bool Collect() override;
+
+  bool empty() const { return deletions_.empty(); }
+  // Completes when the deletion is collected, and so are all deletions that were cut out of it meanwhile.
+  Task<void> Collected(std::shared_ptr<Deletion> deletion);
+  // Completes when the next deletion is collected.
+  Event::Waiting NextCollected() { return collected_.Wait(); }
+  Event::WaitingUntil NextCollected(Instant deadline) { return collected_.Wait(deadline); }
+  // True if a block expired since the last call.
+  bool TakeExpired() { return std::exchange(expired_, false); }
+
+ private:
+  bool EndPutsStep(Deletion& deletion);
+  void CollectNode(Deletion& deletion);
+  void End(Deletion& deletion);
+
+  Executor& executor_;
+  StoreCounters& counters_;
+  StepBudget& steps_;
+  Catalog& catalog_;
+  Forest& forest_;
+  PendingPuts& pending_;
+  Removal& removal_;
+  OpenPuts& puts_;
+  std::deque<std::shared_ptr<Deletion>> deletions_;
+  std::multiset<std::uint64_t> since_;  // `since` of every deletion under way
+  Event collected_;
+  bool expired_ = false;
+};
+
+}  // namespace cistern

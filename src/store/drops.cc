@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/drops.h"
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/format.h"
+#include "store/shared_uses.h"
+
+namespace cistern {
+
+Task<Result<std::uint64_t>> Drops::Drop(std::uint32_t slot, std::span<const BlockKey> keys) {
+  const TreeId tree = catalog_.TreeOf(slot);
+  if (catalog_.EntryOf(tree) == nullptr)
+    co_return Error(Code::kMiss, Text("namespace ", slot, ": is not attached"));
+  if (journal_.tombstones() + keys.size() > options_.max_tombstones) {
+    counters_.busy.Add();
+    co_return Error(Code::kBusy, Text("drop: ", journal_.tombstones(), " drops are under way, ", keys.size(),
+                                      " more are asked for and the limit is ", options_.max_tombstones));
+  }
+  std::vector<std::shared_ptr<Deletion>> deletions;
+  std::vector<std::uint64_t> tombstones;
+  std::vector<Task<Status>> logged;
+  for (const BlockKey& key : keys) {
+    BlockId block = kNoId;
+    for (bool unsure = true; unsure;) {
+      if (steps_.Spent()) co_await Yield();
+      unsure = false;
+      block = catalog_.Find(tree, key, &unsure);
+      if (unsure) co_await deletions_.NextCollected();
+    }
+    const NamespaceEntry* entry = catalog_.EntryOf(tree);
+    if (entry == nullptr) break;  // the namespace was dropped
+    forest_.NoteDrop(tree, catalog_.NextEvent());
+    // Orphans may descend from any block, so also from this one: they are cut too, since the links between
+    // are lost.
+    if (const BlockId orphans = forest_.tree(tree)->orphans; orphans != kNoId) {
+      forest_.ForgetOrphans(tree);
+      deletions.push_back(deletions_.Cut(orphans, LossReason::kDropped));
+    }
+    const std::uint64_t incarnation = entry->incarnation;
+    if (block != kNoId) {
+      deletions.push_back(deletions_.Cut(block, LossReason::kDropped));
+    } else {
+      // Puts of the key and of its descendants end nevertheless, and blocks still being collected are waited
+      // for.
+      Deletion deletion;
+      deletion.tree = tree;
+      deletion.key_hashes.push_back(KeyHashOf(tree, key));
+      deletions.push_back(deletions_.Start(std::move(deletion)));
+      // A tombstone is needed all the same: the media may hold records that the forest does not know, or
+      // that another drop has just cut whose tombstone is not durable yet. A restart would find them.
+      if (!lower_.present()) continue;
+    }
+    const Tombstone tombstone{sequences_.Next(), incarnation, key};
+    tombstones.push_back(tombstone.sequence);
+    logged.push_back(journal_.AddTombstone(tombstone));
+  }
+  std::uint64_t blocks = 0;
+  for (const auto& deletion : deletions) {
+    steps_.Count();
+    if (steps_.Spent()) co_await Yield();
+    co_await deletions_.Collected(deletion);
+    blocks += deletion->blocks;
+  }
+  Status status;
+  for (Task<Status>& task : logged) {
+    steps_.Count();
+    if (steps_.Spent()) co_await Yield();
+    if (Status one = co_await task; !one.ok()) status = std::move(one);
+  }
+  // Records older than the drops have left memory: every generation has changed.
+  for (const std::uint64_t sequence : tombstones) {
+    steps_.Count();
+    if (steps_.Spent()) co_await Yield();
+    tombstones_.Collected(sequence);
+  }
+  co_await tombstones_.End();
+  if (!status.ok()) co_return std::unexpected(std::move(status));
+  co_return blocks;
+}
+
+Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint64_t conversation) {
+  constexpr std::size_t kTopsAtOnce = 256;
+  const TreeId tree = catalog_.TreeOf(slot);
+  std::uint64_t blocks = 0;
+  for (bool more = true; more;) {
+    co_await ShareUses(executor_, catalog_, steps_);
+    std::vector<Conversations::Named> tops;
+    while (tops.size() < kTopsAtOnce) {
+      if (steps_.Spent()) co_await Yield();
+      steps_.Count(4);
+      std::optional<Conversations::Named> last = conversations_.TakeLast(tree, conversation);
+      more = last.has_value();
+      if (!more) break;
+      if (!last->shared && !last->under_own) tops.push_back(*last);
+    }
+    std::vector<BlockKey> keys;
+    for (const Conversations::Named& top : tops) keys.push_back(top.key);
+    if (keys.empty()) continue;
+    Result<std::uint64_t> dropped = co_await Drop(slot, keys);
+    if (!dropped) {
+      // The notes are restored for another call. Those of descendants stay forgotten, but a drop of these
+      // blocks covers them.
+      for (const Conversations::Named& top : tops)
+        conversations_.Wrote(tree, top.key, top.parent, conversation);
+      co_return std::unexpected(std::move(dropped.error()));
+    }
+    blocks += *dropped;
+  }
+  co_return blocks;
+}
+
+}  // namespace cistern

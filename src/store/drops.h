@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Drops of blocks and ends of conversations. A drop is acknowledged when it is in the journal and every
+// descendant's generation has changed (R10).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/task.h"
+#include "residency/context.h"
+#include "residency/lower_tier.h"
+#include "residency/tombstones.h"
+#include "store/deletions.h"
+
+namespace cistern {
+
+class Drops final {
+ public:
+  Drops(const StoreContext& context, LowerTier& lower, Tombstones& tombstones, Deletions& deletions)
+      : executor_(context.executor),
+        journal_(context.journal),
+        options_(context.options),
+        counters_(context.counters),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        conversations_(context.catalog.conversations()),
+        sequences_(context.catalog.sequences()),
+        lower_(lower),
+        tombstones_(tombstones),
+        deletions_(deletions) {}
+  Drops(const Drops&) = delete;
+  Drops& operator=(const Drops&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // Blocks removed, of the keys and of their descendants.
+  Task<Result<std::uint64_t>> Drop(std::uint32_t slot, std::span<const BlockKey> keys);
+  // Drops the blocks that the conversation wrote and no other has used; their number.
+  Task<Result<std::uint64_t>> EndConversation(std::uint32_t slot, std::uint64_t conversation);
+
+ private:
+  Executor& executor_;
+  Journal& journal_;
+  const StoreOptions& options_;
+  StoreCounters& counters_;
+  StepBudget& steps_;
+  Catalog& catalog_;
+  Forest& forest_;
+  Conversations& conversations_;
+  Sequences& sequences_;
+  LowerTier& lower_;
+  Tombstones& tombstones_;
+  Deletions& deletions_;
+};
+
+}  // namespace cistern

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matches beyond the index: the readable rest of a chain, leases of a matched chain, and uses of its blocks.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/task.h"
+#include "residency/context.h"
+#include "residency/fetcher.h"
+#include "residency/guards.h"
+#include "residency/lower_tier.h"
+#include "residency/residents.h"
+#include "residency/uses.h"
+#include "store/matched_runs.h"
+#include "store/requests.h"
+
+namespace cistern {
+
+class Matcher final {
+ public:
+  Matcher(const StoreContext& context, LowerTier& lower, Residents& residents, Uses& uses, Fetcher& fetcher)
+      : executor_(context.executor),
+        clock_(context.clock),
+        counters_(context.counters),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        leases_(context.catalog.leases()),
+        conversations_(context.catalog.conversations()),
+        lower_(lower),
+        residents_(residents),
+        uses_(uses),
+        fetcher_(fetcher) {}
+  Matcher(const Matcher&) = delete;
+  Matcher& operator=(const Matcher&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // Readable blocks after the first `matched` of a chain, in any tier; those in the lower tier are fetched
+  // ahead.
+  Task<Result<std::vector<MatchedRun>>> MatchRest(std::uint32_t slot, std::uint32_t matched,
+                                                  std::span<const BlockKey> rest);
+  // Leases a matched chain (keys from block 0 on) until the deadline. kMiss if some of its blocks are lost
+  // already.
+  Task<Result<LeaseId>> Hold(Caller caller, std::uint32_t slot, std::span<const BlockKey> chain,
+                             std::int64_t hold_us);
+  // In order; the last becomes the most recently used. `conversation`, if not 0, uses the blocks.
+  Task<std::uint32_t> Touch(std::uint32_t slot, std::span<const BlockKey> keys, std::uint64_t conversation);
+
+ private:
+  // Number of blocks before a key that each group has without a gap, `*run` one a group, as far as the
+  // namespace's windows ask, and at most `most`.
+  Task<void> LookBack(TreeId tree, KeyHash key_hash, std::uint32_t most, std::vector<std::uint64_t>* run);
+
+  Executor& executor_;
+  const Clock& clock_;
+  StoreCounters& counters_;
+  StepBudget& steps_;
+  Catalog& catalog_;
+  Forest& forest_;
+  Leases& leases_;
+  Conversations& conversations_;
+  LowerTier& lower_;
+  Residents& residents_;
+  Uses& uses_;
+  Fetcher& fetcher_;
+};
+
+}  // namespace cistern

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/namespaces.h"
+
+#include <memory>
+
+#include "arena/protocol.h"
+#include "base/format.h"
+
+namespace cistern {
+
+Status UnknownNamespace(std::uint32_t slot) {
+  return Status(Code::kMiss, Text("namespace ", slot, ": is not attached, or was dropped; attach again"));
+}
+
+Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec) {
+  if (Status status = NamespaceTable::Validate(spec); !status.ok())
+    co_return std::unexpected(std::move(status));
+  for (const GroupSpec& group : spec.groups) {
+    std::uint64_t body = 0;
+    for (std::uint64_t bytes : group.part_bytes) body += bytes;
+    if (body == 0) continue;
+    if (Status status = slots_.CheckBody(body); !status.ok()) {
+      co_return Error(status.code(), Text("group ", group.name, ": ", status.message()));
+    }
+  }
+  // One change of the names at a time: two that attach the same new list get one namespace.
+  while (changing_) co_await changed_.Wait();
+  const auto found = namespaces_.Find(spec);
+  if (!found) co_return std::unexpected(found.error());
+  if (!found->changes) co_return Attached{found->entry->slot, found->entry->incarnation};
+  changing_ = true;
+  const bool is_new = found->entry == nullptr;
+  NamespaceEntry entry = namespaces_.Merged(spec, journal_.IncarnationOf(sequences_.next()));
+  if (is_new) sequences_.Next();
+  Status status = co_await journal_.PutNamespace(entry);
+  const Attached attached{entry.slot, entry.incarnation};
+  if (status.ok()) {
+    if (is_new) {
+      catalog_.AddTree(entry.slot, entry.incarnation);
+      SetIncarnation(words_, residents_.index().index(), entry.slot, entry.incarnation);
+    }
+    namespaces_.Put(std::move(entry));
+  }
+  changing_ = false;
+  changed_.Pulse();
+  if (!status.ok()) co_return std::unexpected(std::move(status));
+  co_return attached;
+}
+
+Status Namespaces::Check(std::uint32_t slot, std::uint64_t incarnation) const {
+  const NamespaceEntry* entry = namespaces_.at(slot);
+  if (entry != nullptr && entry->incarnation == incarnation) return Status();
+  return UnknownNamespace(slot);
+}
+
+Task<Result<std::pair<std::uint64_t, std::uint64_t>>> Namespaces::Drop(std::uint32_t slot) {
+  while (changing_) co_await changed_.Wait();
+  const TreeId tree = catalog_.TreeOf(slot);
+  if (catalog_.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
+  changing_ = true;
+  NamespaceEntry entry = *catalog_.EntryOf(tree);
+  entry.incarnation = journal_.IncarnationOf(sequences_.Next());
+  Status status = co_await journal_.PutNamespace(entry);
+  std::shared_ptr<Deletion> deletion_started;
+  if (status.ok()) {
+    namespaces_.SetIncarnation(slot, entry.incarnation);
+    SetIncarnation(words_, residents_.index().index(), slot, entry.incarnation);
+    catalog_.AddTree(slot, entry.incarnation);
+    Deletion deletion;
+    deletion.top = deletion.at = forest_.tree(tree)->root;
+    deletion.tree = tree;
+    deletion.whole_tree = true;
+    forest_.Cut(deletion.top);
+    deletion_started = deletions_.Start(std::move(deletion));
+  }
+  changing_ = false;
+  changed_.Pulse();
+  if (!status.ok()) co_return std::unexpected(std::move(status));
+  co_await deletions_.Collected(deletion_started);
+  co_return std::pair(deletion_started->blocks, entry.incarnation);
+}
+
+}  // namespace cistern

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Slots of pending puts, and the end of a put that does not become visible.
+#pragma once
+
+#include <cstdint>
+
+#include "residency/context.h"
+#include "residency/removal.h"
+
+namespace cistern {
+
+class OpenPuts final {
+ public:
+  OpenPuts(const StoreContext& context, Removal& removal)
+      : words_(context.words),
+        slots_(context.slots),
+        counters_(context.counters),
+        steps_(context.steps),
+        forest_(context.catalog.forest()),
+        pending_(context.catalog.pending()),
+        removal_(removal) {}
+  OpenPuts(const OpenPuts&) = delete;
+  OpenPuts& operator=(const OpenPuts&) = delete;
+
+  // The put has the slot from now on; the slot is freed where the put ended meanwhile.
+  void GiveSlot(PutIndex put, Place place);
+  // Frees the slot once no copy into it is under way.
+  void FreeSlot(PutIndex put);
+  // Ends an open put that does not become visible; kOk: its block is present already.
+  void End(PutIndex put, Code why);
+  // One user of the put ends.
+  void Leave(PutIndex put);
+  // Bytes of the put's future record.
+  std::uint64_t RecordBytesOf(const Put& put) const {
+    return RecordBytes(put.body_bytes, static_cast<std::uint32_t>(put.crcs.size()),
+                       static_cast<std::uint32_t>(put.part_bytes.size()),
+                       slots_.arena().geometry().alignment);
+  }
+
+ private:
+  Words& words_;
+  Slots& slots_;
+  StoreCounters& counters_;
+  StepBudget& steps_;
+  Forest& forest_;
+  PendingPuts& pending_;
+  Removal& removal_;
+};
+
+}  // namespace cistern

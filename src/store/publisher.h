@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Publication of puts: a put is visible once it is whole, its parent is reachable, and there is room for it
+// (R7).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "base/task.h"
+#include "residency/context.h"
+#include "residency/evictor.h"
+#include "residency/lower_tier.h"
+#include "residency/removal.h"
+#include "residency/residents.h"
+#include "residency/write_back.h"
+#include "store/deletions.h"
+#include "store/open_puts.h"
+
+namespace cistern {
+
+class Publisher final {
+ public:
+  Publisher(const StoreContext& context, LowerTier& lower, Residents& residents, Removal& removal,
+            Evictor& evictor, WriteBack& write_back, OpenPuts& puts, Deletions& deletions)
+      : executor_(context.executor),
+        words_(context.words),
+        slots_(context.slots),
+        options_(context.options),
+        counters_(context.counters),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        pending_(context.catalog.pending()),
+        conversations_(context.catalog.conversations()),
+        sequences_(context.catalog.sequences()),
+        lower_(lower),
+        residents_(residents),
+        removal_(removal),
+        evictor_(evictor),
+        write_back_(write_back),
+        puts_(puts),
+        deletions_(deletions) {}
+  Publisher(const Publisher&) = delete;
+  Publisher& operator=(const Publisher&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // kDone: published, or ended. kWaits: not whole, held, or its parent is not reachable.
+  Step TryPublish(PutIndex put);
+  // Publishes puts that wait for a published block as their parent, and then their children.
+  Task<void> Cascade();
+  // A slice of Cascade; true: there is more.
+  bool CascadeSlice();
+  // True if CascadeSlice has work.
+  bool cascade_waits() const { return !cascade_.empty() || (!unsure_.empty() && !forest_.collecting()); }
+
+ private:
+  Step TryPublishOpen(PutIndex put);
+  // kDone and a parent of kNoId: the parent is absent and not needed.
+  Step FindParent(PutIndex put, const NamespaceEntry& entry, BlockId* parent);
+  // kDone: the put may be published; `*block` is its block, if the forest has it as a placeholder or with
+  // other groups.
+  Step FindPresent(PutIndex put, BlockId parent, BlockId* block);
+  // Blocks being collected hide the put's parent or block: the put is looked at again after the collection.
+  Step WaitUntilSure(PutIndex put);
+  bool MayDescendFromDropped(const Put& put, BlockId parent, const NamespaceEntry& entry) const;
+  // kUnknown where a step may not look far enough.
+  Forest::Answer DescendsFrom(BlockId block, BlockId top);
+  BlockId BlockFor(PutIndex put);
+  void MakeVisible(PutIndex put, BlockId block, std::uint32_t index_number, const NamespaceEntry& entry);
+  void MarkBehind(BlockId block, std::uint16_t group, const NamespaceEntry& entry);
+
+  Executor& executor_;
+  Words& words_;
+  Slots& slots_;
+  const StoreOptions& options_;
+  StoreCounters& counters_;
+  StepBudget& steps_;
+  Catalog& catalog_;
+  Forest& forest_;
+  PendingPuts& pending_;
+  Conversations& conversations_;
+  Sequences& sequences_;
+  LowerTier& lower_;
+  Residents& residents_;
+  Removal& removal_;
+  Evictor& evictor_;
+  WriteBack& write_back_;
+  OpenPuts& puts_;
+  Deletions& deletions_;
+  struct WaitingChildren {
+    TreeId tree;
+    KeyHash key_hash;
+    std::uint32_t groups;  // groups of the waiting puts, a bit each
+  };
+  std::deque<WaitingChildren> cascade_;  // published blocks whose waiting children were not looked at yet
+  struct Unsure {
+    PutIndex put;
+    std::uint64_t made;
+  };
+  std::vector<Unsure> unsure_;  // puts to look at after the collection; at most one each
+};
+
+}  // namespace cistern

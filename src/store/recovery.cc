@@ -1,0 +1,497 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/recovery.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <ranges>
+#include <unordered_map>
+
+#include "arena/protocol.h"
+#include "base/assert.h"
+#include "policy/lower_tier.h"
+#include "record/seal.h"
+
+namespace cistern {
+
+namespace {
+constexpr std::size_t kBatch = 128;
+constexpr std::size_t kWave = 16;
+constexpr std::uint32_t kAhead = 8;
+constexpr std::uint64_t kClearAStep = 4096;  // entries, in order: each costs a fraction of a touch
+}  // namespace
+
+Task<Status> StoreRecovery::Recover() {
+  auto contents = co_await journal_.Open();
+  if (!contents) co_return std::move(contents.error());
+  RecoveryState state(words_, slots_, catalog_, forest_, options_.max_lower_blocks > 0, std::move(*contents));
+  if (state.journal.damaged) {
+    log_.Log(LogLevel::kWarning,
+             "journal: damaged before its end; what memory and flash held is not believed");
+  }
+  AdvanceTime(words_, slots_.arena(), state.journal.time_s);
+  if (Status status = co_await OpenTier(state); !status.ok()) co_return status;
+  co_await ClearIndex();
+  for (NamespaceEntry& entry : state.journal.namespaces) {
+    // A list may have 64 KiB.
+    co_await Yield();
+    state.trees[entry.incarnation] = catalog_.AddTree(entry.slot, entry.incarnation);
+    namespaces_.Put(entry);
+  }
+  co_await Scan(state);
+  if (lower_.present()) {
+    if (Status status = co_await ScanLowerTier(state); !status.ok()) co_return status;
+  }
+  for (NoteId from = 0;;) {
+    std::uint32_t budget = kSpentTouches / 2;
+    const bool more = conversations_.RelateSome(&from, &budget);
+    steps_.Count(kSpentTouches / 2 - budget);
+    if (!more) break;
+    co_await Yield();
+  }
+  const Recovery::Counts& counts = state.recovery.counts();
+  sequences_.Start(std::max(
+      {state.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1, state.last_lower + 1}));
+  co_await LinkParents(state);
+  co_await FindDropped(state);
+  co_await KeepReachable(state);
+  co_await Refuse(state);
+  slots_.EndAdoption();
+  co_await FillIndex(state);
+  counters_.recovered.Add(residents_.count());
+  if (Status status = co_await SettleNamespaces(state); !status.ok()) co_return status;
+  if (lower_.present()) co_await WriteAllBack(state);
+  recovering_ = false;
+  lower_records_.Recovered();
+  co_return Status();
+}
+
+// Dropped blocks, and homes of orphans: these may descend from any dropped block.
+Task<void> StoreRecovery::FindDropped(RecoveryState& state) {
+  for (const Tombstone& tombstone : state.journal.tombstones) {
+    steps_.Count();
+    if (steps_.Spent()) co_await Yield();
+    const auto tree = state.trees.find(tombstone.incarnation);
+    if (tree == state.trees.end()) continue;
+    const auto note = [&](std::unordered_map<BlockId, std::uint64_t>& drops, BlockId block) {
+      if (block != kNoId) drops[block] = std::max(drops[block], tombstone.sequence);
+    };
+    note(state.dropped, catalog_.Find(tree->second, tombstone.key));
+    note(state.orphaned, forest_.tree(tree->second)->orphans);
+  }
+}
+
+// Writes back the records that a reboot would lose, as if they had just been put, parents first.
+Task<void> StoreRecovery::WriteAllBack(const RecoveryState& state) {
+  bool any = false;
+  for (std::uint32_t slot = 0; slot < namespaces_.end() && !any; ++slot) {
+    const NamespaceEntry* entry = namespaces_.at(slot);
+    any = entry != nullptr && WrittenAtUse(entry->lower.Over(options_.lower), 0);
+  }
+  if (!any) co_return;
+  for (const BlockId block : state.order) {
+    steps_.Count();
+    if (steps_.Spent()) co_await Yield();
+    if (block == kNoId || forest_.block(block).folded() || !forest_.block(block).has_key()) continue;
+    for (RecordId r = forest_.block(block).first_record; r != kNoId; r = forest_.record(r).next)
+      if (WrittenAtUse(catalog_.LowerPolicyOf(forest_.record(r)), 0)) write_back_.Want(r);
+  }
+}
+
+Task<void> StoreRecovery::ClearIndex() {
+  for (std::uint32_t slot = 0; slot < kMaxNamespaces; ++slot)
+    SetIncarnation(words_, residents_.index().index(), slot, 0);
+  const std::uint64_t entries = residents_.index().index().entry_count();
+  for (std::uint64_t at = 0; at < entries; at += kClearAStep) {
+    residents_.index().ClearRange(at, std::min(kClearAStep, entries - at));
+    co_await Yield();
+  }
+}
+
+Task<void> StoreRecovery::Scan(RecoveryState& state) {
+  std::vector<RecoveredBlock> batch(kBatch);
+  while (!state.recovery.done()) {
+    const std::size_t n = state.recovery.Next(batch);
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto tree = state.trees.find(batch[i].incarnation);
+      if (tree != state.trees.end()) forest_.PrefetchBucket(KeyHashOf(tree->second, batch[i].key));
+    }
+    for (std::size_t i = 0; i < n; ++i) Admit(state, batch[i]);
+    steps_.Count(static_cast<std::uint32_t>(2 * n));
+    co_await Yield();
+  }
+}
+
+void StoreRecovery::Admit(RecoveryState& state, const RecoveredBlock& found) {
+  const auto refuse = [&](Place place) {
+    Retire(words_, slots_.arena(), place);
+    slots_.Free(place);
+    counters_.recovery_refused.Add();
+  };
+  const auto known = state.trees.find(found.incarnation);
+  if (state.journal.damaged || known == state.trees.end() ||
+      (found.expiry != 0 && catalog_.NowS() >= found.expiry)) {
+    return refuse(found.place);
+  }
+  const TreeId tree = known->second;
+  const NamespaceEntry& entry = *catalog_.EntryOf(tree);
+  if (found.group >= entry.groups.size() || entry.groups[found.group].parts() != found.parts ||
+      (entry.groups[found.group].body_bytes != 0 &&
+       entry.groups[found.group].body_bytes != found.body_bytes)) {
+    return refuse(found.place);
+  }
+  const KeyHash key_hash = KeyHashOf(tree, found.key);
+  BlockId block = forest_.Find(tree, found.key, key_hash);
+  if (block == kNoId) {
+    block = catalog_.AddBlock(tree, key_hash, kNoId);
+    if (block == kNoId) return refuse(found.place);
+    state.parents[block] = RecoveryState::ParentKeyHash(tree, found.parent);
+  } else if (state.parents[block] != RecoveryState::ParentKeyHash(tree, found.parent)) {
+    return refuse(found.place);
+  }
+  RecordId record = forest_.FindRecord(block, found.group);
+  if (record == kNoId) {
+    record = forest_.AddRecord(block, found.group);
+  } else if (state.sequences[record] > found.sequence) {
+    return refuse(found.place);
+  } else {
+    refuse(forest_.record(record).place);
+  }
+  state.sequences[record] = found.sequence;
+  Record& r = forest_.record(record);
+  r.key = found.key;
+  r.place = found.place;
+  r.body_bytes = found.body_bytes;
+  r.expiry = found.expiry;
+  r.parts = static_cast<std::uint8_t>(found.parts - 1);
+  r.flags = 0;
+  r.entry = kNoId;
+  r.born = found.born;
+  r.generation = found.generation;
+  if (found.conversation != 0) conversations_.Wrote(tree, found.key, found.parent, found.conversation);
+}
+
+Task<void> StoreRecovery::LinkParents(RecoveryState& state) {
+  const BlockId end = forest_.block_end();
+  for (BlockId id = 0; id < end; ++id) {
+    if (steps_.Spent()) co_await Yield();
+    steps_.Count();
+    if (id + 2 * kAhead < end) forest_.PrefetchBucket(state.parents[id + 2 * kAhead]);
+    if (id + kAhead < end) forest_.PrefetchBlock(state.parents[id + kAhead]);
+    if (forest_.block(id).is(Block::kRoot)) continue;
+    const TreeId tree = forest_.block(id).tree;
+    const BlockId root = forest_.tree(tree)->root;
+    const KeyHash parent = state.parents[id];
+    BlockId above = parent == 0 ? root : forest_.FindKeyHash(tree, parent);
+    if (above == kNoId && catalog_.EntryOf(tree)->first_full == kNoGroup) {
+      above = catalog_.AddBlock(tree, parent, forest_.OrphansOf(tree));
+      if (above != kNoId) forest_.block(above).flags |= Block::kOrphan;
+    }
+    if (above != kNoId) forest_.Adopt(above, id);
+  }
+}
+
+Task<void> StoreRecovery::KeepReachable(RecoveryState& state) {
+  if (!state.dropped.empty() || !state.orphaned.empty()) {
+    state.floors.resize(forest_.block_end());
+    state.memory_floors.resize(forest_.block_end());
+  }
+  state.order.reserve(forest_.blocks());
+  for (const auto& [incarnation, tree] : state.trees) state.order.push_back(forest_.tree(tree)->root);
+  // The order of a hash map must not decide what a simulation does next.
+  std::ranges::sort(state.order);
+  for (std::size_t i = 0; i < state.order.size(); ++i) {
+    if (steps_.Spent()) co_await Yield();
+    // The blocks judged soon: the children of those whose turn is soon.
+    if (i + 2 * kAhead < state.order.size()) {
+      const BlockId child = forest_.block(state.order[i + 2 * kAhead]).first_child;
+      if (child != kNoId) forest_.PrefetchKnown(child);
+    }
+    if (i + kAhead < state.order.size()) {
+      const BlockId child = forest_.block(state.order[i + kAhead]).first_child;
+      if (child != kNoId) forest_.PrefetchRecordOf(child);
+    }
+    for (BlockId child = forest_.block(state.order[i]).first_child; child != kNoId;
+         child = forest_.block(child).next_sibling) {
+      Judge(state, child);
+      forest_.block(child).flags |= Block::kKept;
+      state.order.push_back(child);
+      if (steps_.Spent()) co_await Yield();
+    }
+  }
+}
+
+void StoreRecovery::Judge(RecoveryState& state, BlockId block) {
+  const BlockId parent = forest_.block(block).parent;
+  const NamespaceEntry& entry = *catalog_.EntryOf(forest_.block(block).tree);
+  std::uint64_t floor = 0, memory_floor = 0;
+  if (!state.floors.empty()) {
+    const auto dropped = state.dropped.find(block);
+    const auto orphaned = state.orphaned.find(block);
+    const std::uint64_t here = dropped == state.dropped.end() ? 0 : dropped->second;
+    const std::uint64_t home = orphaned == state.orphaned.end() ? 0 : orphaned->second;
+    floor = state.floors[block] = std::max({state.floors[parent], here, home});
+    memory_floor = state.memory_floors[block] = std::max(state.memory_floors[parent], here);
+  }
+  const auto counts = [&](std::uint16_t group, std::uint64_t born, bool in_memory) {
+    steps_.Count();
+    if (born <= (in_memory ? memory_floor : floor)) return false;
+    const std::uint16_t needed = entry.ParentGroup(group);
+    if (needed == kNoGroup || forest_.block(parent).is(Block::kRoot)) return true;
+    const auto above = forest_.See(parent, needed);
+    return above && state.BornOf(forest_, parent, *above) < born;
+  };
+  if (forest_.block(block).folded()) {
+    if (!counts(forest_.block(block).group, state.born[block], false)) RefuseFolded(block);
+    return;
+  }
+  for (RecordId id = forest_.block(block).first_record; id != kNoId;) {
+    const Record& r = forest_.record(id);
+    const RecordId next = r.next;
+    if (!counts(r.group, r.born, r.in_memory())) RefuseRecord(id);
+    id = next;
+  }
+}
+
+// Records in the lower tier count as live from FillIndex on: a folded one that is refused before needs no
+// Forget.
+void StoreRecovery::RefuseFolded(BlockId block) {
+  forest_.ForgetFolded(block);
+  counters_.recovery_refused.Add();
+}
+
+void StoreRecovery::RefuseRecord(RecordId record) {
+  const Record r = forest_.record(record);
+  if (r.in_memory()) {
+    Retire(words_, slots_.arena(), r.place);
+    slots_.Free(r.place);
+  }
+  forest_.RemoveRecord(record);
+  counters_.recovery_refused.Add();
+}
+
+Task<void> StoreRecovery::Refuse(RecoveryState& state) {
+  for (BlockId id = 0; id < forest_.block_end(); ++id) {
+    if (steps_.Spent()) co_await Yield();
+    steps_.Count();
+    Block& b = forest_.block(id);
+    const bool kept = b.is(Block::kKept) || !b.has_key();
+    b.flags &= static_cast<std::uint16_t>(~Block::kKept);
+    if (kept) continue;
+    // Neither its parent nor its children stay: no link leads from it to a block that stays.
+    if (b.folded()) RefuseFolded(id);
+    while (!b.placeholder()) RefuseRecord(b.first_record);
+    forest_.Discard(id);
+  }
+  // Children before parents: a chain of empty blocks is freed link by link.
+  for (std::size_t i = state.order.size(); i-- > 0;) {
+    if (i >= kAhead) forest_.PrefetchKnown(state.order[i - kAhead]);
+    if (!forest_.Empty(state.order[i])) continue;
+    forest_.Free(state.order[i]);
+    state.order[i] = kNoId;
+    steps_.Count();
+    if (steps_.Spent()) co_await Yield();
+  }
+}
+
+// Leaves are entered first, so they are the coldest: the order of uses before the restart is not known, and
+// a leaf is the first record that may be evicted.
+Task<void> StoreRecovery::FillIndex(RecoveryState& state) {
+  std::array<std::pair<RecordId, Fingerprint>, kWave> wave;
+  std::size_t waiting = 0;
+  std::vector<BlockId> left_out;
+  const auto enter = [&] {
+    for (std::size_t i = 0; i < waiting; ++i) {
+      const auto& [id, fingerprint] = wave[i];
+      if (!residents_.EnterIndex(id, fingerprint)) left_out.push_back(forest_.record(id).block);
+    }
+    waiting = 0;
+  };
+  const auto& order = state.order;
+  for (std::size_t i = order.size(); i-- > 0;) {
+    if (i >= 2 * kAhead && order[i - 2 * kAhead] != kNoId) forest_.PrefetchKnown(order[i - 2 * kAhead]);
+    if (i >= kAhead && order[i - kAhead] != kNoId) forest_.PrefetchRecordOf(order[i - kAhead]);
+    if (order[i] == kNoId) continue;
+    const Block& b = forest_.block(order[i]);
+    steps_.Count();
+    if (b.folded()) Adopt(b.tree, Forest::CopyOf(b));
+    for (RecordId id = b.folded() ? kNoId : b.first_record; id != kNoId; id = forest_.record(id).next) {
+      const Record& r = forest_.record(id);
+      if (r.in_lower_tier()) Adopt(b.tree, Forest::CopyOf(id, r));
+      if (!r.in_memory()) continue;
+      steps_.Count(2);
+      residents_.Enter(id, kNoId);
+      wave[waiting] = {id, FingerprintOf(forest_.tree(b.tree)->incarnation, r.group, r.key)};
+      residents_.index().index().Prefetch(wave[waiting].second);
+      if (++waiting == kWave) enter();
+    }
+    if (steps_.Spent()) {
+      enter();
+      co_await Yield();
+    }
+  }
+  enter();
+  for (const BlockId block : left_out) {
+    // A block cut with an ancestor may be freed, or without records, by its turn.
+    if (!forest_.block(block).placeholder()) deletions_.Cut(block, LossReason::kBad);
+    while (deletions_.Collect()) co_await Yield();
+  }
+}
+
+Task<Status> StoreRecovery::SettleNamespaces(RecoveryState& state) {
+  std::vector<NamespaceEntry> kept;
+  for (const NamespaceEntry& entry : state.journal.namespaces) {
+    co_await Yield();
+    const TreeId tree = catalog_.TreeOf(entry.slot);
+    // Sessions ended with the restart, so none is attached to a list without name and blocks.
+    if (entry.names.empty() && forest_.block(forest_.tree(tree)->root).first_child == kNoId) {
+      namespaces_.Forget(entry.slot);
+      catalog_.RemoveTree(entry.slot);
+    } else {
+      kept.push_back(entry);
+    }
+  }
+  sequences_.SetAside();
+  // Records retired here may still lie in the lower tier.
+  std::vector<Tombstone> tombstones;
+  if (lower_.present()) {
+    tombstones = std::move(state.journal.tombstones);
+    tombstones_.Start(lower_->media_ids());
+    for (const Tombstone& tombstone : tombstones) {
+      steps_.Count();
+      if (steps_.Spent()) co_await Yield();
+      tombstones_.Collected(tombstone.sequence);
+    }
+  }
+  if (Status status = co_await journal_.Start(kept, sequences_.end(), std::move(tombstones),
+                                              tombstones_.journaled_media());
+      !status.ok()) {
+    co_return status;
+  }
+  for (const NamespaceEntry& entry : kept) {
+    steps_.Count();
+    if (steps_.Spent()) co_await Yield();
+    SetIncarnation(words_, residents_.index().index(), entry.slot, entry.incarnation);
+  }
+  co_return Status();
+}
+
+Task<Status> StoreRecovery::OpenTier(RecoveryState& state) {
+  if (!open_tier_) co_return Status();
+  std::vector<std::uint64_t> known = state.journal.devices;
+  if (state.journal.damaged) known.clear();
+  auto tier = co_await open_tier_(journal_.id(), std::move(known));
+  if (!tier) co_return std::move(tier.error());
+  lower_.Open(std::move(*tier));
+  lower_->SetOwner(lower_records_);
+  lower_.Spawn(TickTier());
+  co_return Status();
+}
+
+// A device that hangs must not hold up the start.
+Task<void> StoreRecovery::TickTier() {
+  constexpr std::int64_t kTickUs = 100'000;
+  while (recovering_ && !lower_.closed()) {
+    const Status slept = co_await SleepUntil(clock_.Now().PlusUs(kTickUs));
+    CISTERN_ASSERT(slept.ok());
+    if (recovering_) lower_->Tick();
+  }
+}
+
+Task<void> StoreRecovery::AdmitAll(RecoveryState& state, std::span<const TierEntry> found) {
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (steps_.Spent()) co_await Yield();
+    if (i + kAhead < found.size()) {
+      const TierEntry& later = found[i + kAhead];
+      const auto tree = state.trees.find(later.incarnation);
+      if (tree != state.trees.end()) forest_.PrefetchBucket(KeyHashOf(tree->second, later.key));
+    }
+    steps_.Count(2);
+    AdmitLower(state, found[i]);
+  }
+}
+
+Task<Status> StoreRecovery::ScanLowerTier(RecoveryState& state) {
+  co_return co_await lower_->Recover(
+      [this, &state](std::span<const TierEntry> found) { return AdmitAll(state, found); });
+}
+
+void StoreRecovery::AdmitLower(RecoveryState& state, const TierEntry& found) {
+  state.last_lower = std::max({state.last_lower, found.sequence, found.born});
+  const auto known = state.trees.find(found.incarnation);
+  const auto refuse = [&] { counters_.recovery_refused.Add(); };
+  if (state.journal.damaged || known == state.trees.end() || Catalog::Expired(found.expiry, catalog_.NowS()))
+    return refuse();
+  const TreeId tree = known->second;
+  const NamespaceEntry& entry = *catalog_.EntryOf(tree);
+  if (found.group >= entry.groups.size() || entry.groups[found.group].parts() != found.parts ||
+      (entry.groups[found.group].body_bytes != 0 &&
+       entry.groups[found.group].body_bytes != found.body_bytes) ||
+      catalog_.RecordBytesOf(entry, found.group, found.body_bytes) != found.record_bytes) {
+    return refuse();
+  }
+  const KeyHash key_hash = KeyHashOf(tree, found.key);
+  BlockId block = forest_.Find(tree, found.key, key_hash);
+  if (block == kNoId) {
+    block = catalog_.AddBlock(tree, key_hash, kNoId);
+    if (block == kNoId) return refuse();
+    state.parents[block] = RecoveryState::ParentKeyHash(tree, found.parent);
+  } else if (state.parents[block] != RecoveryState::ParentKeyHash(tree, found.parent)) {
+    return refuse();
+  }
+  const auto copy = forest_.See(block, found.group);
+  if (copy && copy->in_memory) {
+    Record& r = forest_.record(copy->record);
+    // A record of the same key from another put: their sequences say which of the two was dropped or lost.
+    if (r.born != found.born && state.sequences[copy->record] > found.sequence) return refuse();
+    if (r.born == found.born && r.in_lower_tier() && state.placed_records[copy->record] > found.sequence) {
+      return refuse();
+    }
+    if (r.born != found.born) {
+      Retire(words_, slots_.arena(), r.place);
+      slots_.Free(r.place);
+      r.place = kNowhere;
+      r.born = found.born;
+      r.body_bytes = found.body_bytes;
+      r.expiry = found.expiry;
+      r.after_drop = Record::kDropUnknown;
+    }
+    r.location = found.location;
+    state.placed_records[copy->record] = found.sequence;
+    return;
+  }
+  if (copy && copy->record == kNoId) {
+    if (state.placed[block] > found.sequence) return refuse();
+    forest_.ForgetFolded(block);
+  } else if (copy) {
+    if (state.placed_records[copy->record] > found.sequence) return refuse();
+    forest_.RemoveRecord(copy->record);
+  }
+  // A block of several groups is not folded: then each of its records knows when it was born.
+  const bool was_folded = forest_.block(block).folded();
+  const std::uint64_t other_born = was_folded ? state.born[block] : 0;
+  const std::uint64_t other_placed = was_folded ? state.placed[block] : 0;
+  const std::uint16_t other_group = forest_.block(block).group;
+  forest_.PutInLowerTier(block, found.group, static_cast<std::uint8_t>(found.parts - 1), found.body_bytes,
+                         found.expiry, found.location);
+  if (was_folded) {
+    const RecordId other = forest_.FindRecord(block, other_group);
+    forest_.record(other).born = other_born;
+    state.placed_records[other] = other_placed;
+  }
+  if (forest_.block(block).folded()) {
+    state.born[block] = found.born;
+    state.placed[block] = found.sequence;
+  } else {
+    const RecordId record = forest_.FindRecord(block, found.group);
+    forest_.record(record).born = found.born;
+    state.placed_records[record] = found.sequence;
+  }
+  if (found.conversation != 0) conversations_.Wrote(tree, found.key, found.parent, found.conversation);
+}
+
+void StoreRecovery::Adopt(TreeId tree, const Forest::Copy& copy) {
+  lower_->Adopt(copy.location, catalog_.RecordBytesOf(tree, copy.group, copy.body_bytes));
+}
+
+}  // namespace cistern

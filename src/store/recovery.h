@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recovery of blocks after a start. A block stays if the chunk headers or the lower tier name it, its
+// incarnation is current, it has not expired, its parent stays and was born before it, and no tombstone of
+// an ancestor is younger (R10, R11). All others are retired here, before the first call. Each pass goes over
+// all blocks in order and fetches ahead, because a million blocks are a million cache misses a pass
+// otherwise.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/task.h"
+#include "memory/recovery.h"
+#include "residency/context.h"
+#include "residency/lower_records.h"
+#include "residency/lower_tier.h"
+#include "residency/residents.h"
+#include "residency/tombstones.h"
+#include "residency/write_back.h"
+#include "store/deletions.h"
+#include "store/recovery_state.h"
+#include "tier/tier.h"
+
+namespace cistern {
+
+class StoreRecovery final {
+ public:
+  StoreRecovery(const StoreContext& context, LowerTier& lower, Residents& residents, WriteBack& write_back,
+                Tombstones& tombstones, LowerRecords& lower_records, Deletions& deletions,
+                OpenTierCall open_tier)
+      : executor_(context.executor),
+        clock_(context.clock),
+        words_(context.words),
+        slots_(context.slots),
+        journal_(context.journal),
+        log_(context.log),
+        options_(context.options),
+        counters_(context.counters),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        conversations_(context.catalog.conversations()),
+        namespaces_(context.catalog.namespaces()),
+        sequences_(context.catalog.sequences()),
+        lower_(lower),
+        residents_(residents),
+        write_back_(write_back),
+        tombstones_(tombstones),
+        lower_records_(lower_records),
+        deletions_(deletions),
+        open_tier_(std::move(open_tier)) {}
+  StoreRecovery(const StoreRecovery&) = delete;
+  StoreRecovery& operator=(const StoreRecovery&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // Awaited once, before any other call to the store.
+  Task<Status> Recover();
+
+ private:
+  // Dropped blocks, and homes of orphans: these may descend from any dropped block.
+  Task<void> FindDropped(RecoveryState& state);
+  Task<void> WriteAllBack(const RecoveryState& state);
+  Task<void> ClearIndex();
+  Task<void> Scan(RecoveryState& state);
+  void Admit(RecoveryState& state, const RecoveredBlock& found);
+  Task<void> LinkParents(RecoveryState& state);
+  Task<void> KeepReachable(RecoveryState& state);
+  void Judge(RecoveryState& state, BlockId block);
+  void RefuseFolded(BlockId block);
+  void RefuseRecord(RecordId record);
+  Task<void> Refuse(RecoveryState& state);
+  Task<void> FillIndex(RecoveryState& state);
+  Task<Status> SettleNamespaces(RecoveryState& state);
+  // ---- the lower tier ----
+  Task<Status> OpenTier(RecoveryState& state);
+  Task<void> TickTier();
+  Task<void> AdmitAll(RecoveryState& state, std::span<const TierEntry> found);
+  Task<Status> ScanLowerTier(RecoveryState& state);
+  void AdmitLower(RecoveryState& state, const TierEntry& found);
+  void Adopt(TreeId tree, const Forest::Copy& copy);
+
+  Executor& executor_;
+  const Clock& clock_;
+  Words& words_;
+  Slots& slots_;
+  Journal& journal_;
+  Logger& log_;
+  const StoreOptions& options_;
+  StoreCounters& counters_;
+  StepBudget& steps_;
+  Catalog& catalog_;
+  Forest& forest_;
+  Conversations& conversations_;
+  NamespaceTable& namespaces_;
+  Sequences& sequences_;
+  LowerTier& lower_;
+  Residents& residents_;
+  WriteBack& write_back_;
+  Tombstones& tombstones_;
+  LowerRecords& lower_records_;
+  Deletions& deletions_;
+  const OpenTierCall open_tier_;
+  bool recovering_ = true;
+};
+
+}  // namespace cistern

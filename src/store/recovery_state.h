@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Facts that a recovery needs besides the forest that it makes.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "catalog/catalog.h"
+#include "catalog/journal.h"
+#include "catalog/slab.h"
+#include "memory/recovery.h"
+
+namespace cistern {
+
+struct RecoveryState {
+  RecoveryState(Words& words, Slots& slots, const Catalog& catalog, const Forest& forest, bool lower_tier,
+                Journal::Contents contents)
+      : recovery(words, slots),
+        journal(std::move(contents)),
+        parents(forest.max_blocks() + 2 * kMaxNamespaces),
+        sequences(catalog.max_records()),
+        born(lower_tier ? forest.max_blocks() + 2 * kMaxNamespaces : 0),
+        placed(born.size()),
+        placed_records(lower_tier ? catalog.max_records() : 0) {}
+
+  static KeyHash ParentKeyHash(TreeId tree, const BlockKey& parent) {
+    return parent.none() ? 0 : KeyHashOf(tree, parent);
+  }
+  std::uint64_t BornOf(const Forest& forest, BlockId block, const Forest::Copy& copy) const {
+    return copy.record == kNoId ? born[block] : forest.record(copy.record).born;
+  }
+
+  Recovery recovery;
+  Journal::Contents journal;
+  std::unordered_map<std::uint64_t, TreeId> trees;  // by incarnation
+  LazyArray<KeyHash> parents;                       // by block; 0: none
+  LazyArray<std::uint64_t> sequences;               // by record, of its stamp in memory
+  LazyArray<std::uint64_t> born, placed;            // by folded block: born, and the sequence of its stamp
+  LazyArray<std::uint64_t> placed_records;          // by record, of its stamp in the lower tier
+  std::uint64_t last_lower = 0;                     // the highest sequence or born in the lower tier
+  std::vector<std::uint64_t> floors;                // by block; empty without tombstones
+  std::vector<std::uint64_t> memory_floors;         // the same for records in memory, which drops reached
+  std::unordered_map<BlockId, std::uint64_t> dropped;
+  std::unordered_map<BlockId, std::uint64_t> orphaned;  // homes of orphans: by any drop of their namespace
+  std::vector<BlockId> order;                           // parents before children
+};
+
+}  // namespace cistern

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests of clients to the store, and its answers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "arena/geometry.h"
+#include "catalog/leases.h"
+#include "cistern/key.h"
+#include "cistern/options.h"
+#include "cistern/status.h"
+
+namespace cistern {
+
+// Blocks of a match that follow each other in one tier.
+struct MatchedRun {
+  std::uint32_t blocks = 0;
+  bool lower = false;            // in the lower tier
+  std::int64_t ready_in_us = 0;  // estimate of the device's time for them, from now on
+};
+
+// One part of one block, its bytes in staging. The store is done with `from` when the write's task ends.
+struct PartWrite {
+  BlockKey key;
+  BlockKey parent;  // none(): the chain's first block
+  std::uint16_t group = 0;
+  std::uint16_t part = 0;
+  PutId put_id;
+  std::span<const std::byte> from;
+  // CRC32C of each segment of the part as the client computed it while it filled `from` (R6); empty: not
+  // known.
+  std::vector<std::uint32_t> checksums;
+  std::uint32_t ttl_s = 0;
+  bool held = false;
+  std::uint64_t conversation = 0;  // 0: none
+};
+
+struct PartOutcome {
+  Status status;
+  enum class State : std::uint8_t { kNone = 0, kPublished, kPresent, kPending } state = State::kNone;
+};
+
+struct ViewGrant {
+  Code code = Code::kMiss;
+  std::uint32_t place = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t generation = 0;
+  std::int64_t ready_in_us = 0;  // of a block in the lower tier: the estimate when it was asked for
+};
+
+struct AcquireGrant {
+  LeaseId lease = 0;  // 0: no block was leased
+  std::vector<ViewGrant> views;
+};
+
+}  // namespace cistern

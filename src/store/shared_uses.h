@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/task.h"
+#include "catalog/catalog.h"
+
+namespace cistern {
+
+// Marks all ancestors of the blocks that several conversations use as shared.
+Task<void> ShareUses(Executor& executor, Catalog& catalog, StepBudget& steps);
+
+}  // namespace cistern

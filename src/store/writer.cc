@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/writer.h"
+
+#include <algorithm>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include "base/format.h"
+#include "memory/movers.h"
+
+namespace cistern {
+
+namespace {
+constexpr std::uint64_t kStretchBytes = 4u << 20;  // bytes of a part that one mover copies
+}  // namespace
+
+struct Writer::PartJob {
+  PartWrite part;
+  PutIndex put = kNoId;  // the job counts as its user
+  bool copies = false;   // its bytes are being copied, or wait to be committed
+  Task<void> copying;
+  PartOutcome outcome;
+
+  bool failed() const { return !outcome.status.ok(); }
+};
+
+// Facts that one call's parts share.
+struct Writer::WriteCall {
+  TreeId tree;
+  Instant deadline;
+  // Puts that this call could not write: a child of one would not be reachable, so it is refused too, not
+  // kept waiting.
+  std::unordered_set<BlockKey> refused;
+};
+
+Task<std::vector<PartOutcome>> Writer::Write(Caller caller, std::uint32_t slot, std::vector<PartWrite> parts,
+                                             Instant deadline) {
+  std::vector<PartJob> jobs;
+  jobs.reserve(parts.size());  // the task that copies a part keeps its job's address
+  WriteCall call{catalog_.TreeOf(slot), deadline, {}};
+  std::uint64_t bytes = 0;
+  for (const PartWrite& part : parts) {
+    steps_.Count();
+    if (steps_.Spent()) co_await Yield();
+    bytes += part.from.size();
+  }
+  const bool by_core = bytes <= options_.core_copy_bytes;
+  if (sequences_.low()) co_await sequences_.Reserve();
+  for (PartWrite& part : parts) {
+    PartJob& job = jobs.emplace_back();
+    job.part = std::move(part);
+    if (steps_.Spent()) co_await Yield();
+    if (MayJoin(call, job) && JoinPut(caller, call.tree, job) == Step::kWaits) {
+      co_await JoinWhenSure(caller, call.tree, job, deadline);
+    }
+    if (job.put != kNoId && !pending_[job.put].has_slot && pending_[job.put].state == Put::State::kOpen) {
+      const auto place = slots_.Allocate(puts_.RecordBytesOf(pending_[job.put]));
+      if (place) {
+        puts_.GiveSlot(job.put, *place);
+      } else {
+        co_await FindSlot(job, deadline);
+      }
+    }
+    if (job.put == kNoId || !BeginCopy(job)) {
+      NoteRefused(call, job);
+    } else if (by_core) {
+      co_await CopyByCore(job);
+      co_await Finish(call, job);
+    } else {
+      job.copying = CopyByMover(job);
+    }
+  }
+  for (PartJob& job : jobs) {
+    if (by_core) break;
+    steps_.Count();
+    if (steps_.Spent()) co_await Yield();
+    if (!job.copies) continue;
+    co_await job.copying;
+    co_await Finish(call, job);
+  }
+  if (publisher_.cascade_waits()) co_await publisher_.Cascade();
+  std::vector<PartOutcome> outcomes;
+  outcomes.reserve(jobs.size());
+  for (PartJob& job : jobs) {
+    steps_.Count();
+    if (steps_.Spent()) co_await Yield();
+    Outcome(job);
+    outcomes.push_back(std::move(job.outcome));
+  }
+  co_return outcomes;
+}
+
+Task<Result<std::uint32_t>> Writer::EndHeld(Caller caller, std::uint32_t slot, std::span<const PutId> puts,
+                                            bool publish) {
+  const TreeId tree = catalog_.TreeOf(slot);
+  std::uint32_t ended = 0;
+  bool mine = false, foreign = false;
+  std::vector<PutIndex> found;
+  for (const PutId& id : puts) {
+    found.clear();
+    for (;;) {
+      if (steps_.Spent()) co_await Yield();
+      steps_.Count();
+      // The search goes on from the last put found that is still in the order.
+      std::size_t last = found.size();
+      while (last > 0 && pending_[found[last - 1]].state != Put::State::kOpen) --last;
+      const PutIndex put = pending_.NextNumbered(tree, id, last > 0 ? found[last - 1] : kNoId);
+      if (put == kNoId) break;
+      ++pending_[put].users;
+      found.push_back(put);
+    }
+    for (PutIndex put : found) {
+      if (steps_.Spent()) co_await Yield();
+      const bool open = pending_[put].state == Put::State::kOpen;
+      if (pending_[put].name.owner != caller.owner) {
+        foreign = true;
+      } else if (mine = true; open && !publish) {
+        puts_.End(put, Code::kGone);
+        ++ended;
+      } else if (open) {
+        pending_[put].held = false;
+        while (pending_[put].state == Put::State::kOpen && publisher_.TryPublish(put) == Step::kSpent)
+          co_await Yield();
+        const Put& p = pending_[put];
+        ended += p.state != Put::State::kEnded || p.end == Code::kOk;
+      }
+      puts_.Leave(put);
+    }
+  }
+  if (publisher_.cascade_waits()) co_await publisher_.Cascade();
+  if (!mine && foreign) {
+    co_return Error(Code::kDenied,
+                    "put: is another owner's; only sessions of its owner publish or abandon it");
+  }
+  co_return ended;
+}
+
+Status Writer::CheckPart(const NamespaceEntry& entry, const PartWrite& part) const {
+  const auto invalid = [&](std::string message) {
+    return Status(Code::kInvalid, Text("block ", part.key.ToHex(), ": ", message));
+  };
+  if (part.key.none() || part.key.length > BlockKey::kMaxBytes || part.parent.length > BlockKey::kMaxBytes) {
+    return invalid(Text("its key has ", part.key.length, " bytes and its parent's ", part.parent.length,
+                        ", a key has 1 to ", BlockKey::kMaxBytes));
+  }
+  const std::size_t shorter =
+      part.parent.none() ? part.key.length : std::min(part.key.length, part.parent.length);
+  if (shorter < BlockKey::kMinUntrustedBytes && !entry.trusted_keys) {
+    return invalid(Text("its key or its parent's has ", shorter, " bytes, under ",
+                        BlockKey::kMinUntrustedBytes,
+                        " two contents may get one key: use longer keys, or attach with trusted_keys"));
+  }
+  if (part.key == part.parent) return invalid("is its own parent");
+  if (part.group >= entry.groups.size()) {
+    return invalid(Text("group ", part.group, " is not in the namespace, which has ", entry.groups.size()));
+  }
+  const Group& group = entry.groups[part.group];
+  if (part.part >= group.parts()) {
+    return invalid(Text("part ", part.part, " is not in group ", group.name, ", which has ", group.parts()));
+  }
+  if (part.from.empty()) return invalid(Text("part ", part.part, " has no bytes"));
+  if (!group.part_bytes.empty() && part.from.size() != group.part_bytes[part.part]) {
+    return invalid(Text("part ", part.part, " has ", part.from.size(), " bytes and in group ", group.name,
+                        " it has ", group.part_bytes[part.part]));
+  }
+  if (!part.checksums.empty() && part.checksums.size() != SegmentsOfPart(part.from.size())) {
+    return invalid(Text("part ", part.part, " comes with ", part.checksums.size(), " checksums and has ",
+                        SegmentsOfPart(part.from.size()), " segments"));
+  }
+  return slots_.CheckBody(group.part_bytes.empty() ? part.from.size() : group.body_bytes);
+}
+
+Step Writer::JoinPut(const Caller& caller, TreeId tree, PartJob& job) {
+  const PartWrite& part = job.part;
+  const NamespaceEntry* entry = catalog_.EntryOf(tree);
+  if (entry == nullptr) {
+    job.outcome.status = Status(Code::kMiss, "write: the namespace was dropped meanwhile");
+    return Step::kDone;
+  }
+  bool unsure = false;
+  const BlockId block = catalog_.Find(tree, part.key, &unsure);
+  if (unsure) return Step::kWaits;
+  const std::uint64_t now_s = catalog_.NowS();
+  if (block != kNoId) {
+    const auto copy = forest_.See(block, part.group);
+    if (copy && Catalog::Expired(copy->expiry, now_s)) {
+      deletions_.Cut(block, LossReason::kExpired);
+    } else if (copy) {
+      counters_.present.Add();
+      if (lower_.present()) uses_.UseBlock(block);
+      if (part.conversation != 0) conversations_.Uses(tree, part.key, part.conversation);
+      job.outcome.state = PartOutcome::State::kPresent;
+      return Step::kDone;
+    }
+  }
+  const PutName name{caller.owner, tree, part.group, part.key, part.put_id};
+  steps_.Count();
+  PutIndex put = pending_.Find(name);
+  const Group& group = entry->groups[part.group];
+  if (put == kNoId) {
+    if (pending_.full()) {
+      counters_.busy.Add();
+      job.outcome.status =
+          Status(Code::kBusy, Text("write: ", options_.max_pending, " puts are pending, which is the limit"));
+      return Step::kDone;
+    }
+    put = pending_.Add(name, part.parent, clock_.Now().PlusUs(options_.pending_us));
+    Put& p = pending_[put];
+    p.part_bytes = group.part_bytes;
+    if (p.part_bytes.empty()) p.part_bytes = {static_cast<std::uint32_t>(part.from.size())};
+    p.body_bytes = group.part_bytes.empty() ? part.from.size() : group.body_bytes;
+    p.crcs.resize(SegmentCount(p.part_bytes));
+    p.expiry = part.ttl_s == 0
+                   ? 0
+                   : static_cast<std::uint32_t>(std::min<std::uint64_t>(now_s + part.ttl_s, UINT32_MAX));
+    p.held = part.held;
+    p.conversation = part.conversation;
+    p.made = catalog_.NextEvent();
+    p.after_drop = forest_.tree(tree)->last_drop;
+    steps_.Count(2);
+  }
+  Put& p = pending_[put];
+  if (p.parent != part.parent || p.part_bytes[part.part] != part.from.size()) {
+    job.outcome.status =
+        Status(Code::kInvalid, Text("block ", part.key.ToHex(), ": part ", part.part,
+                                    " has another parent or length than the parts before it"));
+    return Step::kDone;
+  }
+  job.put = put;
+  ++p.users;
+  return Step::kDone;
+}
+
+Task<void> Writer::JoinWhenSure(Caller caller, TreeId tree, PartJob& job, Instant deadline) {
+  do {
+    if (Status waited = co_await deletions_.NextCollected(deadline); !waited.ok()) {
+      job.outcome.status = std::move(waited);
+      co_return;
+    }
+  } while (JoinPut(caller, tree, job) == Step::kWaits);
+}
+
+Task<void> Writer::FindSlot(PartJob& job, Instant deadline) {
+  const auto place = co_await room_.Make(puts_.RecordBytesOf(pending_[job.put]), deadline);
+  if (place) {
+    puts_.GiveSlot(job.put, *place);
+    co_return;
+  }
+  // Another call's part may have found a slot meanwhile, or ended the put.
+  const Put& p = pending_[job.put];
+  if (p.state != Put::State::kOpen || p.has_slot) co_return;
+  job.outcome.status = place.error();
+  puts_.End(job.put, place.error().code());
+}
+
+bool Writer::BeginCopy(PartJob& job) {
+  Put& p = pending_[job.put];
+  const std::uint64_t bit = 1ull << job.part.part;
+  if (p.state != Put::State::kOpen || !p.has_slot || ((p.written | p.writing) & bit) != 0) return false;
+  p.writing |= bit;
+  job.copies = true;
+  return true;
+}
+
+Task<void> Writer::CopyByCore(PartJob& job) {
+  const std::span<const std::byte> from = job.part.from;
+  for (std::size_t at = 0; at < from.size(); at += kSegmentBytes) {
+    const auto piece = from.subspan(at, std::min<std::size_t>(kSegmentBytes, from.size() - at));
+    if (steps_.CopySpent(piece.size())) co_await Yield();
+    steps_.CountCopy(piece.size());
+    Put& p = pending_[job.put];
+    const std::span<const std::byte> pieces[] = {piece};
+    RunFill(words_, {slots_.arena().slot(p.place) + p.part_offset(job.part.part) + at, pieces,
+                     std::span(p.crcs).subspan(p.first_segment(job.part.part) + at / kSegmentBytes, 1)});
+  }
+}
+
+Task<void> Writer::CopyByMover(PartJob& job) {
+  const std::span<const std::byte> from = job.part.from;
+  for (std::size_t at = 0; at < from.size(); at += kStretchBytes) {
+    const std::span<const std::byte> pieces[] = {
+        from.subspan(at, std::min<std::size_t>(kStretchBytes, from.size() - at))};
+    Put& p = pending_[job.put];
+    FillTask fill(movers_, {slots_.arena().slot(p.place) + p.part_offset(job.part.part) + at, pieces,
+                            std::span(p.crcs).subspan(p.first_segment(job.part.part) + at / kSegmentBytes,
+                                                      SegmentsOfPart(pieces[0].size()))});
+    co_await fill;
+  }
+}
+
+// R6: the bytes copied are the bytes that the writer filled in, or no part of the put becomes visible.
+void Writer::Commit(PartJob& job) {
+  Put& p = pending_[job.put];
+  const std::uint64_t bit = 1ull << job.part.part;
+  p.writing &= ~bit;
+  if (p.state != Put::State::kOpen) {
+    puts_.FreeSlot(job.put);
+    return;
+  }
+  const std::uint32_t first = p.first_segment(job.part.part);
+  for (std::size_t i = 0; i < job.part.checksums.size(); ++i) {
+    if (p.crcs[first + i] == job.part.checksums[i]) continue;
+    job.outcome.status = Status(
+        Code::kInvalid, Text("block ", job.part.key.ToHex(), ": segment ", i, " of part ", job.part.part,
+                             " has crc ", Hex(p.crcs[first + i]), " and was filled in with ",
+                             Hex(job.part.checksums[i]), "; the bytes changed before they were copied"));
+    puts_.End(job.put, Code::kInvalid);
+    return;
+  }
+  p.written |= bit;
+}
+
+void Writer::Outcome(PartJob& job) {
+  if (job.put == kNoId) return;
+  const Put& p = pending_[job.put];
+  if (!job.failed()) {
+    switch (p.state) {
+      case Put::State::kOpen: job.outcome.state = PartOutcome::State::kPending; break;
+      case Put::State::kPublished: job.outcome.state = PartOutcome::State::kPublished; break;
+      case Put::State::kEnded:
+        if (p.end == Code::kOk) {
+          job.outcome.state = PartOutcome::State::kPresent;
+        } else {
+          job.outcome.status = Status(
+              p.end, Text("block ", job.part.key.ToHex(), ": its put ended: ",
+                          p.end == Code::kBusy      ? "there is no room and nothing may go"
+                          : p.end == Code::kInvalid ? "its parent or its bytes are not those it was put with"
+                                                    : "it was dropped or given up"));
+        }
+        break;
+    }
+  }
+  puts_.Leave(job.put);
+}
+
+bool Writer::MayJoin(const WriteCall& call, PartJob& job) const {
+  const NamespaceEntry* entry = catalog_.EntryOf(call.tree);
+  Status& status = job.outcome.status;
+  if (entry == nullptr) {
+    status = Status(Code::kMiss, "write: the namespace is not attached, or was dropped");
+  } else if (status = CheckPart(*entry, job.part); !status.ok()) {
+    return false;
+  } else if (call.refused.contains(job.part.parent)) {
+    status = Status(Code::kBusy, Text("block ", job.part.key.ToHex(), ": its parent was refused"));
+  } else if (clock_.Now() >= call.deadline) {
+    status = Status(Code::kTooLate, "write: the deadline passed before it was begun");
+  }
+  return status.ok();
+}
+
+Task<void> Writer::Finish(WriteCall& call, PartJob& job) {
+  Commit(job);
+  if (pending_[job.put].state == Put::State::kOpen && call.refused.contains(job.part.parent)) {
+    puts_.End(job.put, Code::kBusy);
+  }
+  while (pending_[job.put].state == Put::State::kOpen && publisher_.TryPublish(job.put) == Step::kSpent)
+    co_await Yield();
+  NoteRefused(call, job);
+}
+
+void Writer::NoteRefused(WriteCall& call, const PartJob& job) {
+  const bool ended = job.put != kNoId && pending_[job.put].state == Put::State::kEnded;
+  if (job.failed() || (ended && pending_[job.put].end != Code::kOk)) call.refused.insert(job.part.key);
+}
+
+}  // namespace cistern

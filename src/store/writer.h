@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes of puts: parts join a put, get a slot, are copied with checksums, and are committed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/task.h"
+#include "residency/context.h"
+#include "residency/lower_tier.h"
+#include "residency/room.h"
+#include "residency/uses.h"
+#include "store/deletions.h"
+#include "store/open_puts.h"
+#include "store/publisher.h"
+#include "store/requests.h"
+
+namespace cistern {
+
+class Writer final {
+ public:
+  Writer(const StoreContext& context, LowerTier& lower, Room& room, Uses& uses, OpenPuts& puts,
+         Deletions& deletions, Publisher& publisher)
+      : executor_(context.executor),
+        clock_(context.clock),
+        words_(context.words),
+        slots_(context.slots),
+        movers_(context.movers),
+        options_(context.options),
+        counters_(context.counters),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        pending_(context.catalog.pending()),
+        conversations_(context.catalog.conversations()),
+        sequences_(context.catalog.sequences()),
+        lower_(lower),
+        room_(room),
+        uses_(uses),
+        puts_(puts),
+        deletions_(deletions),
+        publisher_(publisher) {}
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // Completes when no mover uses the bytes any more; one outcome a part. The deadline ends a wait for room,
+  // never a copy under way.
+  Task<std::vector<PartOutcome>> Write(Caller caller, std::uint32_t slot, std::vector<PartWrite> parts,
+                                       Instant deadline);
+  // Publishes held puts, or drops them; their number.
+  Task<Result<std::uint32_t>> EndHeld(Caller caller, std::uint32_t slot, std::span<const PutId> puts,
+                                      bool publish);
+
+ private:
+  struct PartJob;  // one PartWrite and its state
+  struct WriteCall;
+
+  Status CheckPart(const NamespaceEntry& entry, const PartWrite& part) const;
+  // Finds or makes the put; kWaits where a collection hides whether the block is present.
+  Step JoinPut(const Caller& caller, TreeId tree, PartJob& job);
+  Task<void> JoinWhenSure(Caller caller, TreeId tree, PartJob& job, Instant deadline);
+  Task<void> FindSlot(PartJob& job, Instant deadline);
+  // True if the part is to be copied: its put is open and has a slot, and the part is not written yet.
+  bool BeginCopy(PartJob& job);
+  Task<void> CopyByCore(PartJob& job);
+  Task<void> CopyByMover(PartJob& job);
+  void Commit(PartJob& job);
+  // Sets the part's outcome from its put's; the job is no user of the put any more.
+  void Outcome(PartJob& job);
+  // True if the part may join a put; else its outcome says why not.
+  bool MayJoin(const WriteCall& call, PartJob& job) const;
+  // Commits the copied bytes, and publishes the put if this was the last part.
+  Task<void> Finish(WriteCall& call, PartJob& job);
+  void NoteRefused(WriteCall& call, const PartJob& job);
+
+  Executor& executor_;
+  const Clock& clock_;
+  Words& words_;
+  Slots& slots_;
+  Movers& movers_;
+  const StoreOptions& options_;
+  StoreCounters& counters_;
+  StepBudget& steps_;
+  Catalog& catalog_;
+  Forest& forest_;
+  PendingPuts& pending_;
+  Conversations& conversations_;
+  Sequences& sequences_;
+  LowerTier& lower_;
+  Room& room_;
+  Uses& uses_;
+  OpenPuts& puts_;
+  Deletions& deletions_;
+  Publisher& publisher_;
+};
+
+}  // namespace cistern

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// A namespace's specification as bytes (base/codec.h): what kAttach carries. docs/formats/session.md has the
+// order. Decoding stays inside the bytes it is given and inside the limits below whatever the bytes say;
+// whether the list means anything is the store's to judge.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/codec.h"
+#include "base/format.h"
+#include "cistern/namespace.h"
+#include "cistern/status.h"
+
+namespace cistern::wire {
+
+inline constexpr std::uint32_t kSpecWireVersion = 1;
+inline constexpr std::uint32_t kMaxSpecBytes = 80u << 10;
+inline constexpr std::uint32_t kMaxSpecFields = 256;
+inline constexpr std::uint32_t kMaxSpecFieldBytes = 64u << 10;  // names and values of all fields
+inline constexpr std::uint32_t kMaxSpecNameBytes = 4096;        // of the namespace or of a group
+inline constexpr std::uint32_t kMaxSpecGroups = 8;
+inline constexpr std::uint32_t kMaxSpecParts = 64;
+
+// kInvalid when `count` of `what` is above its limit.
+inline Status CheckCount(std::string_view what, std::uint64_t count, std::uint64_t limit) {
+  if (count <= limit) return Status();
+  return Status(Code::kInvalid, Text("the namespace has ", count, " ", what, ", the limit is ", limit));
+}
+
+// kInvalid names what is above its limit.
+inline Result<std::vector<std::byte>> EncodeSpec(const NamespaceSpec& spec) {
+  std::uint64_t field_bytes = 0;
+  for (const auto& [name, value] : spec.fields) field_bytes += name.size() + value.size();
+  for (Status status : {CheckCount("fields", spec.fields.size(), kMaxSpecFields),
+                        CheckCount("bytes of fields", field_bytes, kMaxSpecFieldBytes),
+                        CheckCount("groups", spec.groups.size(), kMaxSpecGroups),
+                        CheckCount("bytes of name", spec.name.size(), kMaxSpecNameBytes),
+                        CheckCount("bytes of flash_write", spec.flash_write.size(), kMaxSpecNameBytes),
+                        CheckCount("bytes of flash_admit", spec.flash_admit.size(), kMaxSpecNameBytes)}) {
+    if (!status.ok()) return Error(std::move(status));
+  }
+  std::vector<std::byte> bytes;
+  Encoder out(bytes);
+  out.U32(kSpecWireVersion);
+  out.String(spec.name);
+  out.U32(spec.block_tokens);
+  out.U32(spec.trusted_keys ? 1 : 0);
+  out.List(spec.fields, [&](const auto& field) {
+    out.String(field.first);
+    out.String(field.second);
+  });
+  out.U32(static_cast<std::uint32_t>(spec.groups.size()));
+  for (const GroupSpec& group : spec.groups) {
+    Status status = CheckCount("bytes of a group's name", group.name.size(), kMaxSpecNameBytes);
+    if (status.ok()) status = CheckCount("parts in a group", group.part_bytes.size(), kMaxSpecParts);
+    if (!status.ok()) return Error(std::move(status));
+    out.String(group.name);
+    out.U32(static_cast<std::uint32_t>(group.reach));
+    out.U32(group.window_tokens);
+    out.List(group.part_bytes, [&](std::uint64_t part) { out.U64(part); });
+  }
+  // Last, and only where something is said: an older node reads a list that says nothing of it.
+  if (!spec.flash_write.empty() || !spec.flash_admit.empty()) {
+    out.String(spec.flash_write);
+    out.String(spec.flash_admit);
+  }
+  if (bytes.size() > kMaxSpecBytes) return Error(CheckCount("bytes", bytes.size(), kMaxSpecBytes));
+  return bytes;
+}
+
+// kMismatch for another version, kInvalid for bytes that are no specification. `bytes` is a private copy.
+inline Result<NamespaceSpec> DecodeSpec(std::span<const std::byte> bytes) {
+  if (bytes.size() > kMaxSpecBytes) return Error(CheckCount("bytes", bytes.size(), kMaxSpecBytes));
+  Decoder in(bytes);
+  std::uint32_t version = in.U32();
+  if (version != kSpecWireVersion)
+    return Error(Code::kMismatch,
+                 Text("namespace list of version ", version, ", this node reads ", kSpecWireVersion));
+  NamespaceSpec spec;
+  spec.name = in.String(kMaxSpecNameBytes);
+  spec.block_tokens = in.U32();
+  spec.trusted_keys = in.U32() != 0;
+  std::uint32_t fields = in.U32();
+  if (Status status = CheckCount("fields", fields, kMaxSpecFields); !status.ok())
+    return Error(std::move(status));
+  for (std::uint32_t i = 0; i < fields && in.ok(); ++i) {
+    std::string name = in.String(kMaxSpecFieldBytes);
+    spec.fields.emplace_back(std::move(name), in.String(kMaxSpecFieldBytes));
+  }
+  std::uint32_t groups = in.U32();
+  if (Status status = CheckCount("groups", groups, kMaxSpecGroups); !status.ok())
+    return Error(std::move(status));
+  for (std::uint32_t i = 0; i < groups && in.ok(); ++i) {
+    GroupSpec group;
+    group.name = in.String(kMaxSpecNameBytes);
+    std::uint32_t reach = in.U32();
+    if (reach > static_cast<std::uint32_t>(Reach::kLastState))
+      return Error(Code::kInvalid, Text("group ", i, " has reach ", reach, ", the last one known is ",
+                                        static_cast<std::uint32_t>(Reach::kLastState)));
+    group.reach = static_cast<Reach>(reach);
+    group.window_tokens = in.U32();
+    std::uint32_t parts = in.U32();
+    if (Status status = CheckCount("parts in a group", parts, kMaxSpecParts); !status.ok())
+      return Error(std::move(status));
+    for (std::uint32_t part = 0; part < parts; ++part) group.part_bytes.push_back(in.U64());
+    spec.groups.push_back(std::move(group));
+  }
+  if (in.ok() && in.left() > 0) {
+    spec.flash_write = in.String(kMaxSpecNameBytes);
+    spec.flash_admit = in.String(kMaxSpecNameBytes);
+  }
+  if (!in.ok()) return Error(Code::kInvalid, Text("namespace list: ", bytes.size(), " bytes end early"));
+  if (in.left() > 0) return Error(Code::kInvalid, Text("namespace list: ", in.left(), " bytes too many"));
+  return spec;
+}
+
+}  // namespace cistern::wire

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks that left the node's memory for its flash, loaded from there: the same tokens, and the client is told."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from harness import Engine, Node, prompt, transfer_config
+
+BLOCK = 128
+PROMPTS = [prompt(number, 900 + 300 * number) for number in range(3)]
+
+
+def written_down(node: Node) -> int:
+    count = node.status()["store"]["written_down"]
+    assert isinstance(count, int)
+    return count
+
+
+def test_blocks_on_flash_survive_a_reboot(small: Path) -> None:
+    blocks = sum((len(one) - 1) // BLOCK for one in PROMPTS)
+    with (
+        tempfile.TemporaryDirectory(prefix="cistern-flash-", dir=Path.cwd()) as disk,
+        Node("64MiB", "--flash", f"{disk}:256MiB", "--flash-read-ahead", "0B") as node,
+    ):
+        with Engine(small, transfer_config(node)) as first:
+            computed = first.generate(PROMPTS)
+        node.wait_blocks(blocks)
+        while written_down(node) < blocks:
+            pass
+        node.kill()
+        shutil.rmtree(node.folder / "memory")
+        node.start()
+        with Engine(small, transfer_config(node)) as second:
+            loaded = second.generate(PROMPTS)
+    for was, now, asked in zip(computed, loaded, PROMPTS, strict=True):
+        assert now["tokens"] == was["tokens"]
+        assert now["cached"] == (len(asked) - 1) // BLOCK * BLOCK
+        assert now["params"]["cistern.where"] == "flash"
