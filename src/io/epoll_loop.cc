@@ -40,9 +40,6 @@ std::int64_t Carry(const IoRequest& request) {
   return result < 0 ? -errno : result;
 }
 
-// What several devices that hang may take, and then some.
-constexpr std::size_t kMostThreads = 256;
-
 class EpollLoop final : public SystemLoop {
  public:
   EpollLoop(const Clock& clock, const LoopOptions& options, Fd wake, EpollSet set)
@@ -78,7 +75,7 @@ class EpollLoop final : public SystemLoop {
       ++queued_;
       all_busy = queued_ > idle_;
     }
-    if (all_busy && threads_.size() < kMostThreads) {
+    if (all_busy && threads_.size() < kMaxWaitingIo) {
       threads_.emplace_back([this](std::stop_token stop) { CarryOut(stop); });
     }
     work_.notify_one();

@@ -8,6 +8,10 @@
 
 namespace cistern {
 
+// File operations that wait in the kernel at a time, each of which takes a thread (ours or io_uring's): those
+// at several devices that hang, and then some for what another device would do.
+inline constexpr unsigned kMaxWaitingIo = 256;
+
 class SystemLoop : public Loop {
  public:
   Status Rename(const std::string& from, const std::string& to) final;

@@ -49,10 +49,15 @@ class Ring {
   // Makes this thread the ring's. The system call itself, because liburing 2.3 declares io_uring_enable_rings
   // and does not export it.
   Status Enable() {
-    if (::syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0) == 0) {
-      return Status();
+    if (::syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0) != 0) {
+      return Status(Code::kIoError, Text("io_uring enable: ", ErrnoText(errno)));
     }
-    return Status(Code::kIoError, Text("io_uring enable: ", ErrnoText(errno)));
+    // The kernel's own limit is four a CPU: on two CPUs the eight writes of one device that hangs would hold
+    // up every sync of another.
+    unsigned workers[] = {kMaxWaitingIo, 0};  // at files, at anything else (0: as it is)
+    int error = ::io_uring_register_iowq_max_workers(&ring_, workers);
+    if (error < 0) return Status(Code::kIoError, Text("io_uring workers: ", ErrnoText(-error)));
+    return Status();
   }
   io_uring* get() { return &ring_; }
 

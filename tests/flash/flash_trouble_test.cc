@@ -5,10 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <optional>
+#include <vector>
 
+#include "base/task.h"
 #include "host.h"
+#include "io/loop.h"
 #include "load.h"
 
 namespace cistern {
@@ -309,6 +313,40 @@ TEST_P(FlashTrouble, ADeviceThatHangsCostsItselfOnly) {
   ExpectFlashServes();
   node_.reset();
   ExpectSaidOnce(mount.path());
+}
+
+// Each write that hangs keeps a thread of the kernel or of the loop waiting.
+TEST_P(FlashTrouble, WritesThatHangDoNotHoldUpTheSyncsOfAnotherDevice) {
+  constexpr std::size_t kWrites = 64, kBytes = 4096;
+  FileSystem files(disk_.path(), 512u << 20);
+  if (!files.why().empty()) GTEST_SKIP() << files.why();
+  Mount& mount = files.mount();
+  const SystemClock clock;
+  LoopOptions options;
+  options.kind = GetParam() == "epoll" ? LoopKind::kEpoll : LoopKind::kUring;
+  auto loop = MakeLoop(clock, options);
+  ASSERT_TRUE(loop.has_value()) << loop.error().ToString();
+  Loop& turned = **loop;
+  auto hangs = turned.Open(mount.path() + "/file", OpenMode::kDirectCreate);
+  auto other = turned.Open(disk_.path() + "/file", OpenMode::kCreateNew);
+  ASSERT_TRUE(hangs.has_value() && other.has_value());
+  ASSERT_TRUE(turned.Preallocate(*hangs, kWrites * kBytes).ok());
+  alignas(kBytes) const std::array<std::byte, kBytes> bytes{};
+  ASSERT_TRUE(mount.Freeze(true));
+  std::vector<Task<cistern::Status>> hung;
+  for (std::size_t i = 0; i < kWrites; ++i) hung.push_back(hangs->WriteAll(bytes, i * kBytes));
+  bool thawed = false;
+  Timer patience(turned.executor(), [&] {  // so that the test ends either way
+    thawed = true;
+    EXPECT_TRUE(mount.Freeze(false));
+  });
+  patience.Arm(turned.clock().Now().PlusUs(60'000'000));
+  EXPECT_TRUE(turned.BlockOn(other->WriteAll(bytes, 0)).ok());
+  EXPECT_TRUE(turned.BlockOn(other->Sync()).ok());
+  EXPECT_FALSE(thawed) << "the other device waited for the one that hangs";
+  EXPECT_TRUE(std::ranges::none_of(hung, [](const Task<cistern::Status>& write) { return write.done(); }));
+  EXPECT_TRUE(mount.Freeze(false));
+  for (Task<cistern::Status>& write : hung) EXPECT_TRUE(turned.BlockOn(std::move(write)).ok());
 }
 
 TEST_P(FlashTrouble, ADeviceThatIsTakenAwayCostsWhatWasOnItOnly) {
