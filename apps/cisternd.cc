@@ -14,8 +14,8 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "command_line.h"
-#include "wire/socket_path.h"
 #include "node/node.h"
+#include "wire/socket_path.h"
 
 namespace cistern {
 namespace {

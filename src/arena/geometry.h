@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where things lie in an arena file: header, headers, then the slots from a 2 MiB boundary on. Offsets are pure
-// arithmetic; an ArenaView adds the base address of a mapping. A place is a slot's offset from the start of
-// the slots in alignment units, which is how the index, leases and completions name a record.
+// Where things lie in an arena file: header, headers, then the slots from a 2 MiB boundary on. Offsets are
+// pure arithmetic; an ArenaView adds the base address of a mapping. A place is a slot's offset from the start
+// of the slots in alignment units, which is how the index, leases and completions name a record.
 //
 // Places come from shared words, so whoever reads through one goes through CheckPlace first: it proves with
 // the chunk's carve and slot size that the place is a slot's start and that the record lies inside the slot.
@@ -44,13 +44,16 @@ struct Geometry {
     return geometry;
   }
   constexpr bool valid() const {
-    return (alignment == 512 || alignment == 4096) && header_count > 0 && header_count <= MaxHeaders(alignment);
+    return (alignment == 512 || alignment == 4096) && header_count > 0 &&
+           header_count <= MaxHeaders(alignment);
   }
 
   constexpr std::uint64_t header_offset(std::uint32_t header) const {
     return sizeof(ArenaHeader) + std::uint64_t{header} * sizeof(ChunkHeader);
   }
-  constexpr std::uint64_t slots_offset() const { return RoundUp(header_offset(header_count), kSlotsBoundary); }
+  constexpr std::uint64_t slots_offset() const {
+    return RoundUp(header_offset(header_count), kSlotsBoundary);
+  }
   constexpr std::uint64_t slots_bytes() const { return std::uint64_t{header_count} * kHeaderSpanBytes; }
   constexpr std::uint64_t file_bytes() const { return slots_offset() + slots_bytes(); }
 
@@ -85,7 +88,7 @@ struct Geometry {
 // What CheckPlace proved. Offsets are from the slot's start.
 struct CheckedSlot {
   std::uint32_t first_header = 0;  // of the chunk
-  std::uint64_t carve = 0;       // even, loaded with acquire before anything that the rest is made from
+  std::uint64_t carve = 0;         // even, loaded with acquire before anything that the rest is made from
   std::uint64_t slot_bytes = 0;
   std::uint64_t trailer_offset = 0;
   std::uint64_t trailer_room =
@@ -132,7 +135,9 @@ class ArenaSpace final : public ArenaView {
   ArenaSpace(std::byte* base, Geometry geometry) : ArenaView(base, geometry) {}
 
   ArenaHeader* header() const { return const_cast<ArenaHeader*>(ArenaView::header()); }
-  ChunkHeader* header(std::uint32_t number) const { return const_cast<ChunkHeader*>(ArenaView::header(number)); }
+  ChunkHeader* header(std::uint32_t number) const {
+    return const_cast<ChunkHeader*>(ArenaView::header(number));
+  }
   std::uint64_t* generation(Place place) const {
     return const_cast<std::uint64_t*>(ArenaView::generation(place));
   }

@@ -15,7 +15,7 @@ namespace cistern {
 inline constexpr std::uint64_t kArenaMagic = 0x414e4552'41534943;  // "CISARENA" in memory
 inline constexpr std::uint64_t kIndexMagic = 0x58444e49'53494343;  // "CCISINDX" in memory
 inline constexpr std::uint64_t kFormatVersion = 1;
-inline constexpr std::uint64_t kUnitBytes = 4096;           // a generation stands for each
+inline constexpr std::uint64_t kUnitBytes = 4096;             // a generation stands for each
 inline constexpr std::uint64_t kHeaderSpanBytes = 32u << 20;  // the bytes one header covers
 inline constexpr std::uint64_t kUnitsPerHeader = kHeaderSpanBytes / kUnitBytes;
 inline constexpr std::uint32_t kMinSlotsPerChunk = 8;
@@ -25,7 +25,7 @@ struct ArenaHeader {
   std::uint64_t magic;
   std::uint64_t version;
   std::uint64_t alignment;        // of records, bytes: 512 or 4096; fixed at creation
-  std::uint64_t header_count;       // 32 MiB spans; the file is header + headers + spans
+  std::uint64_t header_count;     // 32 MiB spans; the file is header + headers + spans
   std::uint64_t high_water_time;  // Unix seconds, never goes back (R10); readers load it once a call
   std::uint64_t boot_count;       // starts of a node on this file; a lease belongs to one
   std::uint64_t node_alive;       // boot_count while a node serves, 0 after an orderly end
@@ -55,16 +55,17 @@ struct DirectoryEntry {
 };
 static_assert(sizeof(DirectoryEntry) == 128);
 
-// One header for each 32 MiB. A chunk larger than that uses the first header it covers for carve and slot size;
-// the others name that header in part_of and keep their own carve odd. Generations and directory entries stand
-// at the unit in which a slot starts, in the header that covers the unit, whatever the chunk's size; a slot has
-// at least one unit, so no two slots share one.
+// One header for each 32 MiB. A chunk larger than that uses the first header it covers for carve and slot
+// size; the others name that header in part_of and keep their own carve odd. Generations and directory
+// entries stand at the unit in which a slot starts, in the header that covers the unit, whatever the chunk's
+// size; a slot has at least one unit, so no two slots share one.
 struct ChunkHeader {
-  std::uint64_t carve;        // even: the first header of a chunk; odd or 0: not, or being carved
-  std::uint64_t slot_bytes;   // of the chunk that begins here
+  std::uint64_t carve;          // even: the first header of a chunk; odd or 0: not, or being carved
+  std::uint64_t slot_bytes;     // of the chunk that begins here
   std::uint64_t chunk_headers;  // headers (32 MiB spans) that it covers
-  std::uint64_t part_of;      // index of the chunk's first header; its own index for the first
-  std::uint64_t check;  // CRC32C of first header, even carve, slot_bytes, chunk_headers: recovery believes those
+  std::uint64_t part_of;        // index of the chunk's first header; its own index for the first
+  std::uint64_t
+      check;  // CRC32C of first header, even carve, slot_bytes, chunk_headers: recovery believes those
   std::uint64_t reserved[507];
   std::uint64_t generations[kUnitsPerHeader];  // 0: never filled; odd: free or being filled; even: whole
   DirectoryEntry directory[kUnitsPerHeader];

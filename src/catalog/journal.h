@@ -21,10 +21,10 @@
 
 #include "base/event.h"
 #include "base/task.h"
+#include "catalog/namespace_table.h"
 #include "cistern/key.h"
 #include "cistern/status.h"
 #include "io/loop.h"
-#include "catalog/namespace_table.h"
 
 namespace cistern {
 

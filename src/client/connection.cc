@@ -163,8 +163,9 @@ Status CheckFiles(Connection& connection) {
   const std::uint64_t index_entries = (connection.index.size() - kIndexBucketsOffset) / sizeof(IndexEntry);
   if (!connection.geometry.valid() || connection.geometry.file_bytes() > connection.arena.size() ||
       connection.bucket_count == 0 || connection.bucket_count > index_entries / kEntriesPerBucket)
-    return Status(Code::kMismatch, Text("the node's arena of ", arena->header_count, " heads and its index of ",
-                                        index->bucket_count, " buckets do not fit their files"));
+    return Status(Code::kMismatch,
+                  Text("the node's arena of ", arena->header_count, " heads and its index of ",
+                       index->bucket_count, " buckets do not fit their files"));
   if (connection.session.size() < sizeof(wire::SessionMemory))
     return Status(Code::kMismatch, Text("the session's memory has ", connection.session.size(),
                                         " bytes, not ", sizeof(wire::SessionMemory)));

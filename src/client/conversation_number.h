@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a conversation is called at the server and in stamps: 64 bits of its name. Two names with one number are
-// one conversation, which among a million is one chance in 10^7.
+// What a conversation is called at the server and in stamps: 64 bits of its name. Two names with one number
+// are one conversation, which among a million is one chance in 10^7.
 #pragma once
 
 #include <cstdint>

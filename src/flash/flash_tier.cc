@@ -164,14 +164,16 @@ std::vector<FlashTier::DeviceState> FlashTier::devices() const {
 const FlashTier::Counters& FlashTier::counters() const { return media_->counters(); }
 std::uint64_t FlashTier::capacity_bytes() const { return media_->capacity_bytes(); }
 std::uint64_t FlashTier::live_bytes() const { return media_->live_bytes(); }
-std::uint64_t FlashTier::live_bytes(std::uint32_t region) const { return media_->DeviceOf(region).at(region).live_bytes(); }
+std::uint64_t FlashTier::live_bytes(std::uint32_t region) const {
+  return media_->DeviceOf(region).at(region).live_bytes();
+}
 std::uint32_t FlashTier::free_regions() const { return media_->free_regions(); }
 std::uint32_t FlashTier::regions() const { return media_->regions(); }
 std::uint64_t FlashTier::region_bytes() const { return media_->geometry().region_bytes; }
 std::uint64_t FlashTier::budget_left_bytes() const { return appender_->budget_left_bytes(); }
 
-Task<Result<std::unique_ptr<Tier>>> OpenFlash(FlashParts parts, FlashOptions options, std::uint64_t journal_id,
-                                              std::vector<std::uint64_t> known) {
+Task<Result<std::unique_ptr<Tier>>> OpenFlash(FlashParts parts, FlashOptions options,
+                                              std::uint64_t journal_id, std::vector<std::uint64_t> known) {
   auto tier = co_await FlashTier::Open(std::move(parts), std::move(options), journal_id, std::move(known));
   if (!tier) co_return std::unexpected(std::move(tier.error()));
   co_return std::unique_ptr<Tier>(std::move(*tier));

@@ -118,7 +118,7 @@ class FlashTier final : public Tier {
 };
 
 // FlashTier::Open, for who knows lower tiers only.
-Task<Result<std::unique_ptr<Tier>>> OpenFlash(FlashParts parts, FlashOptions options, std::uint64_t journal_id,
-                                              std::vector<std::uint64_t> known);
+Task<Result<std::unique_ptr<Tier>>> OpenFlash(FlashParts parts, FlashOptions options,
+                                              std::uint64_t journal_id, std::vector<std::uint64_t> known);
 
 }  // namespace cistern

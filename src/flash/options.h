@@ -30,7 +30,7 @@ struct FlashOptions {
   // A transfer that takes longer takes its device out of service; time in which the node did not run does not
   // count.
   std::int64_t hang_us = 10'000'000;
-  std::uint32_t read_depth = 64;            // transfers at a device at a time; the rest waits in order
+  std::uint32_t read_depth = 64;  // transfers at a device at a time; the rest waits in order
   std::uint32_t write_depth = 8;
 
   // kInvalid names the field, its value and its limit.

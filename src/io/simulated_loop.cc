@@ -62,12 +62,12 @@ void SimulatedLoop::Submit(IoOp& op) {
   CISTERN_ASSERT(file != files_.end());
   const SimulatedDisk::InodePtr& inode = file->second.inode;
   PendingPuts pending{.when = clock_.Now(),
-                  .order = order_++,
-                  .op = &op,
-                  .inode = inode,
-                  .fault = disk_.AskFault(op.request(), *inode),
-                  .writes = SimulatedDisk::WritesSoFar(*inode),
-                  .unhangs = disk_.Unhangs(*inode)};
+                      .order = order_++,
+                      .op = &op,
+                      .inode = inode,
+                      .fault = disk_.AskFault(op.request(), *inode),
+                      .writes = SimulatedDisk::WritesSoFar(*inode),
+                      .unhangs = disk_.Unhangs(*inode)};
   if (pending.fault.kind == FaultKind::kHang) {
     hung_.push_back(std::move(pending));
   } else {

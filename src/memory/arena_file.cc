@@ -185,7 +185,8 @@ Status ArenaFile::OpenArena(const ArenaOptions& options) {
                     Text(path, ": has format version ", header.version, " and this node reads ",
                          kFormatVersion, "; start the node that wrote it, or ", kWayOut));
     }
-    geometry_ = {static_cast<std::uint32_t>(header.alignment), static_cast<std::uint32_t>(header.header_count)};
+    geometry_ = {static_cast<std::uint32_t>(header.alignment),
+                 static_cast<std::uint32_t>(header.header_count)};
     Result<std::uint64_t> size = FileSize(fd.get(), path);
     if (!size) return std::move(size.error());
     if (header.header_count > ~std::uint32_t{0} || !geometry_.valid() || *size != geometry_.file_bytes()) {

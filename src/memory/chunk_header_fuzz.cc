@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Headers, generations, directory, index and trailers that hold anything: recovery and reader must stay inside
-// the arena, and what they accept must have checked. The input is a list of writes of words, some of which
-// are made to fit so that the fuzzer gets past the checksums.
+// Headers, generations, directory, index and trailers that hold anything: recovery and reader must stay
+// inside the arena, and what they accept must have checked. The input is a list of writes of words, some of
+// which are made to fit so that the fuzzer gets past the checksums.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -40,7 +40,8 @@ class Arena {
     // What recovery and slots change by themselves: each run begins alike.
     for (std::uint32_t i = 0; i < kHeaders; ++i) {
       ChunkHeader* header = node_.arena.header(i);
-      for (auto* word : {&header->carve, &header->slot_bytes, &header->chunk_headers, &header->part_of, &header->check}) {
+      for (auto* word :
+           {&header->carve, &header->slot_bytes, &header->chunk_headers, &header->part_of, &header->check}) {
         Set(word, *word);
       }
     }

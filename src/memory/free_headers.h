@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The headers that belong to no chunk, as runs of a power of two that lie at a multiple of their length: a run
-// that is given back joins its neighbour, one that is too long is halved. All calls cost at most a few steps
-// for each power of two.
+// The headers that belong to no chunk, as runs of a power of two that lie at a multiple of their length: a
+// run that is given back joins its neighbour, one that is too long is halved. All calls cost at most a few
+// steps for each power of two.
 #pragma once
 
 #include <cstdint>

@@ -84,7 +84,8 @@ void Recovery::EnterHeader() {
                     check == ChunkCheck(header_, carve, slot_bytes, chunk_headers);
     // Readers find the chunk through these.
     for (std::uint64_t i = 0; believed && i < chunk_headers; ++i) {
-      believed = words_.LoadRelaxed(&arena_.header(header_ + static_cast<std::uint32_t>(i))->part_of) == header_;
+      believed =
+          words_.LoadRelaxed(&arena_.header(header_ + static_cast<std::uint32_t>(i))->part_of) == header_;
     }
     if (believed && slots_.AdoptChunk(header_, size_)) {
       stage_ = Stage::kChunk;
@@ -93,8 +94,8 @@ void Recovery::EnterHeader() {
     counts_.damaged_chunks++;
     Uncarve(words_, arena_, header_, 1);
   }
-  // A header that was used and has no chunk has odd generations alone, unless it was damaged: an even one that
-  // is left would make a dropped block readable when the header is carved like that again.
+  // A header that was used and has no chunk has odd generations alone, unless it was damaged: an even one
+  // that is left would make a dropped block readable when the header is carved like that again.
   const bool never_used = (carve | slot_bytes | chunk_headers | check | part_of) == 0;
   if (never_used) {
     LeaveHeader(1);

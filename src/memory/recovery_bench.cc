@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A million blocks of 4 KiB found again by the headers of their arena: the scan alone, in one mapping that has
-// its pages and in a new one, as a restarted node sees them.
+// A million blocks of 4 KiB found again by the headers of their arena: the scan alone, in one mapping that
+// has its pages and in a new one, as a restarted node sees them.
 #include <sys/mman.h>
 #include <unistd.h>
 

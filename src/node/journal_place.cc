@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "base/format.h"
-#include "io/files.h"
 #include "catalog/journal.h"
+#include "io/files.h"
 
 namespace cistern {
 namespace {

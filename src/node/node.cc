@@ -19,7 +19,7 @@
 #include "base/log.h"
 #include "base/task_group.h"
 #include "base/units.h"
-#include "server/server.h"
+#include "catalog/journal.h"
 #include "flash/flash_tier.h"
 #include "io/loop.h"
 #include "memory/arena_file.h"
@@ -32,8 +32,8 @@
 #include "node/journal_place.h"
 #include "node/start_watch.h"
 #include "node/status.h"
+#include "server/server.h"
 #include "store/block_store.h"
-#include "catalog/journal.h"
 
 namespace cistern {
 namespace {
@@ -310,7 +310,8 @@ Task<Result<std::unique_ptr<Tier>>> Node::Core::OpenTier(std::uint64_t journal_i
   flash.discard_foreign = options_.discard_foreign;
   const FlashTier::Parts parts{*loop_, *log_, RandomNumber};
   watch_->NowDoing(Text("opening flash (", PathsOf(places_), ")"));
-  Result<std::unique_ptr<FlashTier>> tier = co_await FlashTier::Open(parts, flash, journal_id, std::move(known));
+  Result<std::unique_ptr<FlashTier>> tier =
+      co_await FlashTier::Open(parts, flash, journal_id, std::move(known));
   if (!tier) co_return std::unexpected(std::move(tier.error()));
   // Flash is there, and the journal has not been written yet.
   if (Status status = LeaveObsoleteJournal(journal_); !status.ok()) {
@@ -329,9 +330,9 @@ Status Node::Core::OpenDoor() {
   server.staging_budget_bytes = file_->arena().geometry().slots_bytes() / kStagingFraction;
   Result<std::unique_ptr<Server>> opened =
       Server::Open({*loop_, *parts_->store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(),
-                  FillRandom, [this] { return StatusText(); },
-                  [this](std::string path, bool back) { return ChangeDevice(std::move(path), back); }},
-                 server);
+                    FillRandom, [this] { return StatusText(); },
+                    [this](std::string path, bool back) { return ChangeDevice(std::move(path), back); }},
+                   server);
   if (!opened) return opened.error();
   parts_->server = std::move(*opened);
   return Status();

@@ -108,8 +108,8 @@ json::object StoreJson(const StoreCounters& counters, const FlashTier* tier) {
 }  // namespace
 
 std::string StatusJson(const NodeFacts& facts, const BlockStore::Occupancy& occupancy,
-                       const StoreCounters& counters, const Slots::Counts& slots, const ServerCounters& server,
-                       const FlashTier* tier) {
+                       const StoreCounters& counters, const Slots::Counts& slots,
+                       const ServerCounters& server, const FlashTier* tier) {
   json::object node{{"tenant", facts.tenant},       {"pid", facts.pid},
                     {"directory", facts.directory}, {"journal", facts.journal},
                     {"socket", facts.socket},       {"loop", facts.loop},

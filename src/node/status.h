@@ -5,10 +5,10 @@
 #include <string>
 #include <string_view>
 
-#include "server/server.h"
 #include "flash/flash_tier.h"
 #include "memory/slots.h"
 #include "memory/staging.h"
+#include "server/server.h"
 #include "store/block_store.h"
 
 namespace cistern {
@@ -31,7 +31,7 @@ struct NodeFacts {
 
 // `tier` is null where memory is all.
 std::string StatusJson(const NodeFacts& facts, const BlockStore::Occupancy& occupancy,
-                       const StoreCounters& counters, const Slots::Counts& slots, const ServerCounters& server,
-                       const FlashTier* tier);
+                       const StoreCounters& counters, const Slots::Counts& slots,
+                       const ServerCounters& server, const FlashTier* tier);
 
 }  // namespace cistern

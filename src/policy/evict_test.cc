@@ -120,8 +120,10 @@ TEST(Lru, EachShelfKnowsItsColdest) {
       }
       ASSERT_EQ(lru.Coldest(), all.Coldest()) << "seed " << seed << " step " << step;
       for (EntryId i = 0; i < 3; ++i) {
-        ASSERT_EQ(lru.Coldest(size_class(i)), size_classes[i].Coldest()) << "seed " << seed << " step " << step;
-        ASSERT_EQ(lru.Warmest(size_class(i)), size_classes[i].Warmest()) << "seed " << seed << " step " << step;
+        ASSERT_EQ(lru.Coldest(size_class(i)), size_classes[i].Coldest())
+            << "seed " << seed << " step " << step;
+        ASSERT_EQ(lru.Warmest(size_class(i)), size_classes[i].Warmest())
+            << "seed " << seed << " step " << step;
       }
       const auto other = lru.ColdestOf([&](SizeClass on) { return on != size_class(id); });
       if (const auto coldest = lru.Coldest(); coldest && *coldest % 3 != id % 3) {

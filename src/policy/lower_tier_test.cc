@@ -34,7 +34,8 @@ TEST(Lower, BackWritesOnlyWhatIsColdAndWanted) {
 
 TEST(Lower, R9AncestorsGoBeforeWhatWasUsedAndARegionAlwaysGivesBackSomething) {
   constexpr std::uint64_t kRegion = 1000;
-  const LastCopy leaf{.bytes = 10}, used{.used = true, .bytes = 10}, ancestor{.has_descendants = true, .bytes = 10};
+  const LastCopy leaf{.bytes = 10}, used{.used = true, .bytes = 10},
+      ancestor{.has_descendants = true, .bytes = 10};
   EXPECT_FALSE(KeptAtReclaim(leaf, 0, kRegion));
   EXPECT_TRUE(KeptAtReclaim(used, 0, kRegion));
   EXPECT_FALSE(KeptAtReclaim(used, 750, kRegion));

@@ -5,10 +5,10 @@
 #include <cstring>
 
 #include "base/format.h"
+#include "record/seal.h"
 #include "server/handshake.h"
 #include "wire/match_wire.h"
 #include "wire/spec_wire.h"
-#include "record/seal.h"
 
 namespace cistern::server {
 namespace {
@@ -25,7 +25,8 @@ std::span<std::byte> ReplyRoom(Session& session, const wire::Submission& call) {
 }
 
 // The reply in the area, or why it does not go there.
-Answer Reply(Session& session, const wire::Submission& call, std::span<const std::byte> reply, Answer answer) {
+Answer Reply(Session& session, const wire::Submission& call, std::span<const std::byte> reply,
+             Answer answer) {
   std::span<std::byte> room = ReplyRoom(session, call);
   if (reply.size() > room.size()) {
     Answer failed = Calls::Fail(session, call,
@@ -51,7 +52,9 @@ Instant DeadlineOf(const Executor& executor, const wire::Submission& call) {
 }  // namespace
 
 bool Calls::InArea(const wire::Submission& call) {
-  auto inside = [](std::uint64_t offset, std::uint64_t bytes) { return offset + bytes <= wire::kArgumentBytes; };
+  auto inside = [](std::uint64_t offset, std::uint64_t bytes) {
+    return offset + bytes <= wire::kArgumentBytes;
+  };
   return inside(call.args_offset, call.args_bytes) && inside(call.reply_offset, call.reply_bytes);
 }
 
@@ -59,7 +62,8 @@ Answer Calls::Fail(Session& session, const wire::Submission& call, const Status&
   std::span<std::byte> room = ReplyRoom(session, call);
   Answer answer{.code = why.code()};
   if (room.empty()) return answer;
-  std::span text(reinterpret_cast<char*>(room.data()), std::min<std::size_t>(room.size(), wire::kMaxReplyMessage));
+  std::span text(reinterpret_cast<char*>(room.data()),
+                 std::min<std::size_t>(room.size(), wire::kMaxReplyMessage));
   SetText(text, why.message());
   answer.reply_bytes = static_cast<std::uint32_t>(std::min(why.message().size() + 1, text.size()));
   return answer;
@@ -204,13 +208,14 @@ Task<Status> Calls::TakeWrites(Session& session, const wire::Submission& call, A
 namespace {
 
 // The store's runs after those before; their blocks.
-Task<std::uint32_t> AddRuns(Executor&, std::vector<wire::MatchRunItem>& runs, std::span<const MatchedRun> more) {
+Task<std::uint32_t> AddRuns(Executor&, std::vector<wire::MatchRunItem>& runs,
+                            std::span<const MatchedRun> more) {
   std::uint32_t blocks = 0;
   for (std::size_t i = 0; i < more.size(); ++i) {
     if (i > 0 && i % kItemsPerStep == 0) co_await Yield();
     wire::AddRun(runs, {.blocks = more[i].blocks,
-                  .where = more[i].lower ? wire::kOnFlash : wire::kInMemory,
-                  .ready_in_us = std::max<std::int64_t>(more[i].ready_in_us, 0)});
+                        .where = more[i].lower ? wire::kOnFlash : wire::kInMemory,
+                        .ready_in_us = std::max<std::int64_t>(more[i].ready_in_us, 0)});
     blocks += more[i].blocks;
   }
   co_return blocks;
@@ -231,8 +236,8 @@ Task<Answer> Calls::Attach(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   wire::AttachArgs head;
   if (arguments.left() < sizeof(head) || arguments.left() > sizeof(head) + wire::kMaxSpecBytes) {
-    Status wrong(Code::kInvalid,
-                 Text("a namespace list of ", arguments.left(), " bytes, the limit is ", wire::kMaxSpecBytes));
+    Status wrong(Code::kInvalid, Text("a namespace list of ", arguments.left(), " bytes, the limit is ",
+                                      wire::kMaxSpecBytes));
     co_return Fail(session, call, wrong);
   }
   arguments.Take(std::as_writable_bytes(std::span(&head, 1)));
@@ -273,8 +278,8 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call) {
   co_return co_await ReplyRuns(session, call, std::move(runs), Answer());
 }
 
-Task<Answer> Calls::ReplyRuns(Session& session, const wire::Submission& call, std::vector<wire::MatchRunItem> runs,
-                              Answer answer) {
+Task<Answer> Calls::ReplyRuns(Session& session, const wire::Submission& call,
+                              std::vector<wire::MatchRunItem> runs, Answer answer) {
   if (call.reply_bytes < sizeof(wire::MatchReply) + sizeof(wire::MatchRunItem)) co_return answer;
   wire::FoldRuns(runs, (call.reply_bytes - sizeof(wire::MatchReply)) / sizeof(wire::MatchRunItem));
   std::span<std::byte> room = ReplyRoom(session, call);
@@ -361,7 +366,7 @@ Task<Answer> Calls::Write(Session& session, const wire::Submission& call) {
   std::vector<std::byte> reply(outcomes.size() * sizeof(wire::WriteReplyItem));
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     wire::WriteReplyItem item{.code = static_cast<std::uint16_t>(outcomes[i].status.code()),
-                        .state = static_cast<std::uint16_t>(outcomes[i].state)};
+                              .state = static_cast<std::uint16_t>(outcomes[i].state)};
     std::memcpy(reply.data() + i * sizeof(item), &item, sizeof(item));
     if (!outcomes[i].status.ok() && message.empty()) message = outcomes[i].status.message();
   }
@@ -450,8 +455,8 @@ Task<Answer> Calls::ChangeDevice(Session& session, const wire::Submission& call)
   if (call.a != wire::kTakeOut && call.a != wire::kBringBack) {
     status = Status(Code::kInvalid, Text("device: ", call.a, " asks for nothing that is known"));
   } else if (arguments.left() < 1 || arguments.left() > wire::kMaxPathBytes) {
-    status = Status(Code::kInvalid,
-                    Text("device: a path of ", arguments.left(), " bytes: paths have 1 to ", wire::kMaxPathBytes));
+    status = Status(Code::kInvalid, Text("device: a path of ", arguments.left(), " bytes: paths have 1 to ",
+                                         wire::kMaxPathBytes));
   } else if (device_ == nullptr) {
     status = Status(Code::kMiss, "device: this node has no flash");
   }

@@ -10,9 +10,9 @@
 
 #include "base/task.h"
 #include "server/arguments.h"
-#include "wire/protocol.h"
 #include "server/session.h"
 #include "store/block_store.h"
+#include "wire/protocol.h"
 
 namespace cistern::server {
 

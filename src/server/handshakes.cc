@@ -16,8 +16,8 @@ constexpr std::int64_t kNoDescriptorsRetryUs = 100'000;
 
 }  // namespace
 
-Handshakes::Handshakes(Loop& loop, std::optional<Listener> listener, Sessions& sessions, std::int64_t hello_us,
-               ServerCounters& counters)
+Handshakes::Handshakes(Loop& loop, std::optional<Listener> listener, Sessions& sessions,
+                       std::int64_t hello_us, ServerCounters& counters)
     : loop_(loop),
       listener_(std::move(listener)),
       sessions_(sessions),
@@ -75,8 +75,8 @@ void Handshakes::Greet(Fd socket) {
   }
   Handshake& handshake = handshakes_.emplace_back(*this, std::move(socket), *peer);
   handshake.self = std::prev(handshakes_.end());
-  Result<FdWatch> watch =
-      loop_.Watch(handshake.socket.get(), WatchMode::kEdge, [this, &handshake](std::uint32_t) { OnHello(handshake); });
+  Result<FdWatch> watch = loop_.Watch(handshake.socket.get(), WatchMode::kEdge,
+                                      [this, &handshake](std::uint32_t) { OnHello(handshake); });
   if (!watch) return Leave(handshake);
   handshake.watch = std::move(*watch);
   handshake.timer.Arm(loop_.executor().Now().PlusUs(hello_us_));

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "base/executor.h"
+#include "io/loop.h"
 #include "server/listener.h"
 #include "server/peer_credentials.h"
 #include "server/sessions.h"
-#include "io/loop.h"
 
 namespace cistern::server {
 
@@ -20,7 +20,7 @@ class Handshakes final {
  public:
   // Borrows the loop, the sessions and the counters. Without a listener only who is let in by Adopt comes.
   Handshakes(Loop& loop, std::optional<Listener> listener, Sessions& sessions, std::int64_t hello_us,
-         ServerCounters& counters);
+             ServerCounters& counters);
 
   // Starts to accept.
   Status Start();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Entries and arguments as a stranger writes them, against a real server and store: every call is answered, or
-// the session ends; the node goes on serving the next one.
+// Entries and arguments as a stranger writes them, against a real server and store: every call is answered,
+// or the session ends; the node goes on serving the next one.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

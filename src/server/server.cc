@@ -12,8 +12,8 @@
 #include "base/log.h"
 #include "server/handshakes.h"
 #include "server/listener.h"
-#include "wire/protocol.h"
 #include "server/sessions.h"
+#include "wire/protocol.h"
 
 namespace cistern {
 namespace {

@@ -8,8 +8,8 @@
 
 #include <algorithm>
 
-#include "wire/match_wire.h"
 #include "server/test_server.h"
+#include "wire/match_wire.h"
 
 // Read by ThreadSanitizer alone, which cannot see how the library behind the log synchronises.
 extern "C" const char* __tsan_default_suppressions() { return "race:spdlog\n"; }
@@ -174,7 +174,8 @@ TEST(Calls, APutIsAcquiredByAnotherSession) {
   std::fill_n(writer.staging_bytes().begin(), kBlock, std::byte{7});
   wire::Completion answer = writer.Do(writer.Put(1, 0, kBlock));
   ASSERT_EQ(CodeOf(answer), Code::kOk) << writer.ReplyText();
-  EXPECT_EQ(writer.Reply<wire::WriteReplyItem>().state, static_cast<std::uint16_t>(PartOutcome::State::kPublished));
+  EXPECT_EQ(writer.Reply<wire::WriteReplyItem>().state,
+            static_cast<std::uint16_t>(PartOutcome::State::kPublished));
   answer = reader.Do(reader.AcquireOf(1));
   ASSERT_EQ(CodeOf(answer), Code::kOk) << reader.ReplyText();
   EXPECT_NE(answer.a, 0u);
@@ -194,7 +195,8 @@ TEST(Calls, AHoldMatchesTheRestItself) {
   client.Attach();
   for (std::uint8_t name : {1, 2, 3})
     client.Do(client.Put(name, static_cast<std::uint8_t>(name - 1), kBlock));
-  std::vector<wire::KeyItem> chain = {RawClient::Key(1), RawClient::Key(2), RawClient::Key(3), RawClient::Key(4)};
+  std::vector<wire::KeyItem> chain = {RawClient::Key(1), RawClient::Key(2), RawClient::Key(3),
+                                      RawClient::Key(4)};
   wire::Submission hold = client.With(wire::Op::kHold, std::span<const wire::KeyItem>(chain));
   hold.a = 1'000'000;
   hold.b = 1;
@@ -293,8 +295,10 @@ TEST(Calls, ChecksumsThatDifferPublishNothing) {
   struct {
     wire::WriteItem item;
     std::uint32_t crc = 12345;
-  } args{.item = {
-             .key = RawClient::Key(1), .bytes = kBlock, .put_low = 1, .checksums_offset = sizeof(wire::WriteItem)}};
+  } args{.item = {.key = RawClient::Key(1),
+                  .bytes = kBlock,
+                  .put_low = 1,
+                  .checksums_offset = sizeof(wire::WriteItem)}};
   wire::Submission entry = client.With(wire::Op::kWrite, std::as_bytes(std::span(&args, 1)));
   entry.args_bytes = sizeof(wire::WriteItem) + 4;
   entry.a = 1;
@@ -310,7 +314,8 @@ TEST(Calls, ManyKeysAreTakenInSteps) {
   client.Attach();
   std::vector<wire::KeyItem> keys(wire::kMaxKeysPerCall / 2, RawClient::Key(9));
   server.store->TakeLongestStep();
-  ASSERT_EQ(CodeOf(client.Do(client.With(wire::Op::kTouch, std::span<const wire::KeyItem>(keys)))), Code::kOk);
+  ASSERT_EQ(CodeOf(client.Do(client.With(wire::Op::kTouch, std::span<const wire::KeyItem>(keys)))),
+            Code::kOk);
   EXPECT_LE(server.store->TakeLongestStep(), kStepTouches);
 }
 
@@ -336,7 +341,8 @@ TEST(Bounds, WhoNeverCollectsLosesCompletionsAndOthersAreServed) {
   wire::Submission call = deaf.AcquireOf(1);
   for (std::uint32_t i = 0; i < 3 * wire::kRingEntries; ++i) {
     deaf.Push(call);
-    server.Until([&] { return deaf.page().taken == deaf.page().submitted && server.counters().in_flight == 0; });
+    server.Until(
+        [&] { return deaf.page().taken == deaf.page().submitted && server.counters().in_flight == 0; });
   }
   EXPECT_EQ(server.counters().completions_lost, 2 * wire::kRingEntries + 1 - 1);
   EXPECT_EQ(CodeOf(other.Do(other.Put(1, 0, kBlock))), Code::kOk);

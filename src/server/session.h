@@ -8,13 +8,13 @@
 
 #include "base/event.h"
 #include "base/executor.h"
-#include "wire/protocol.h"
-#include "server/ring.h"
 #include "io/files.h"
 #include "io/loop.h"
 #include "memory/shared_memory.h"
 #include "memory/staging.h"
+#include "server/ring.h"
 #include "store/block_store.h"
+#include "wire/protocol.h"
 
 namespace cistern::server {
 

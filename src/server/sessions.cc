@@ -101,8 +101,8 @@ Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
 }
 
 Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hello) {
-  Result<SharedMemory> memory =
-      co_await MakeSharedMemory(executor(), "cistern-session", sizeof(wire::SessionMemory), Access::kReadWrite);
+  Result<SharedMemory> memory = co_await MakeSharedMemory(executor(), "cistern-session",
+                                                          sizeof(wire::SessionMemory), Access::kReadWrite);
   if (!memory) co_return Error(std::move(memory.error()));
   Caller caller;
   caller.session = ++last_id_;
@@ -165,7 +165,8 @@ void Sessions::OnSocket(Session& session, std::uint32_t events) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && (events & POLLHUP) == 0) return;
     if (got <= 0) return End(session, LogLevel::kDebug, "it hung up");
-    Result<wire::MoreStaging> asked = ReadMoreStaging(std::span(message).first(static_cast<std::size_t>(got)));
+    Result<wire::MoreStaging> asked =
+        ReadMoreStaging(std::span(message).first(static_cast<std::size_t>(got)));
     if (!asked) return Forged(session, std::string(asked.error().message()));
     session.granting = true;
     session.tasks++;
@@ -177,9 +178,9 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
   co_await Yield();
   wire::StagingGrant grant;
   int fd = -1;
-  Result<std::shared_ptr<StagingArea>> area = Error(
-      Code::kBusy,
-      Text("the session has ", wire::kMaxStagingAreas, " staging areas, which is the limit: ask for larger ones"));
+  Result<std::shared_ptr<StagingArea>> area =
+      Error(Code::kBusy, Text("the session has ", wire::kMaxStagingAreas,
+                              " staging areas, which is the limit: ask for larger ones"));
   if (session.staging.size() < wire::kMaxStagingAreas) area = co_await staging_.Make(executor(), bytes);
   counters_.staging_bytes = staging_.used_bytes();
   if (area) {
@@ -222,11 +223,11 @@ void Sessions::Finish(Session& session, const wire::Submission& call, const Answ
   counters_.in_flight--;
   if (!session.ended) {
     wire::Completion completion{.ticket = call.ticket,
-                          .op = call.op,
-                          .code = static_cast<std::uint16_t>(answer.code),
-                          .reply_bytes = answer.reply_bytes,
-                          .a = answer.a,
-                          .b = answer.b};
+                                .op = call.op,
+                                .code = static_cast<std::uint16_t>(answer.code),
+                                .reply_bytes = answer.reply_bytes,
+                                .a = answer.a,
+                                .b = answer.b};
     NodeRing::Put put = session.ring.Complete(completion);
     if (put == NodeRing::Put::kForged) {
       Forged(session, "it collected completions that were never made");

@@ -16,13 +16,13 @@
 #include "base/event.h"
 #include "base/log.h"
 #include "base/task_group.h"
-#include "server/calls.h"
-#include "server/server.h"
-#include "server/handshake.h"
-#include "server/peer_credentials.h"
-#include "server/session.h"
 #include "io/loop.h"
 #include "memory/staging.h"
+#include "server/calls.h"
+#include "server/handshake.h"
+#include "server/peer_credentials.h"
+#include "server/server.h"
+#include "server/session.h"
 
 namespace cistern::server {
 

@@ -26,14 +26,14 @@
 #include "base/assert.h"
 #include "base/format.h"
 #include "base/log.h"
-#include "server/server.h"
-#include "wire/protocol.h"
-#include "wire/spec_wire.h"
+#include "catalog/journal.h"
 #include "io/loop.h"
 #include "memory/movers.h"
 #include "memory/slots.h"
+#include "server/server.h"
 #include "store/block_store.h"
-#include "catalog/journal.h"
+#include "wire/protocol.h"
+#include "wire/spec_wire.h"
 
 namespace cistern::server {
 
@@ -95,11 +95,11 @@ class TestServer {
 
   Result<std::unique_ptr<Server>> Open() {
     return Server::Open({*loop, *store, *log, arena_fd_.get(), index_fd_.get(), 1,
-                       [this](std::span<std::byte> bytes) {
-                         for (std::byte& b : bytes) b = static_cast<std::byte>(++random_);
-                       },
-                       [] { return std::string("{}"); }},
-                      options);
+                         [this](std::span<std::byte> bytes) {
+                           for (std::byte& b : bytes) b = static_cast<std::byte>(++random_);
+                         },
+                         [] { return std::string("{}"); }},
+                        options);
   }
 
   // Turns the loop until it is so; a watchdog ends a test that waits in vain.
@@ -201,8 +201,8 @@ class RawClient {
     session = std::move(given[2]);
     staging = std::move(given[3]);
     core_event = std::move(given[4]);
-    memory_ =
-        std::move(*Mapping::Map(session.get(), "session", 0, sizeof(wire::SessionMemory), Access::kReadWrite));
+    memory_ = std::move(
+        *Mapping::Map(session.get(), "session", 0, sizeof(wire::SessionMemory), Access::kReadWrite));
     staging_map_ =
         std::move(*Mapping::Map(staging.get(), "staging", 0, welcome.staging_bytes, Access::kReadWrite));
   }
@@ -276,7 +276,9 @@ class RawClient {
     Push(entry);
     return Answer();
   }
-  std::string ReplyText() { return reinterpret_cast<const char*>(page().arguments + wire::kArgumentBytes / 2); }
+  std::string ReplyText() {
+    return reinterpret_cast<const char*>(page().arguments + wire::kArgumentBytes / 2);
+  }
   template <class Item>
   Item Reply(std::size_t at = 0) {
     Item item;

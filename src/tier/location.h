@@ -7,8 +7,8 @@
 
 namespace cistern {
 
-// Two words that only the tier that gave them reads; everybody else compares and orders them. Eight bytes with
-// the alignment of four: the index of what is in a lower tier holds one a block.
+// Two words that only the tier that gave them reads; everybody else compares and orders them. Eight bytes
+// with the alignment of four: the index of what is in a lower tier holds one a block.
 struct Location {
   static constexpr std::uint32_t kNone = 0xffff'ffff;  // of `high`: no location at all
 

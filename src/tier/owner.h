@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a lower tier asks and tells the one who knows which block is where. A tier has room for what it takes
-// in by giving up room as a whole (flash: a region); which of the records in there stay is its owner's to say.
+// in by giving up room as a whole (flash: a region); which of the records in there stay is its owner's to
+// say.
 #pragma once
 
 #include <cstdint>

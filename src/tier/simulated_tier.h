@@ -39,7 +39,8 @@ class SimulatedMedia final {
   bool writing() const { return !unacknowledged_.empty(); }
   // Any of the records; none where there are none.
   std::optional<Location> Pick(std::uint64_t dice) const;
-  // The process that writes is dead: what is left of its last step changes nothing. Until a tier is made anew.
+  // The process that writes is dead: what is left of its last step changes nothing. Until a tier is made
+  // anew.
   void Stop() { stopped_ = true; }
   // Changes a bit of a record; false where there is none.
   bool Flip(const Location& location, std::uint64_t bit);

@@ -68,9 +68,9 @@ class Tier {
   virtual Room RoomFor(std::uint64_t record_bytes) const = 0;
   // A record, or the records of an append, of more bytes are better not written.
   virtual std::uint64_t max_append_bytes() const = 0;
-  // Appends the records, at most kMaxBatchRecords, together; locations in their order. All or none is written.
-  // kBusy: no room, or the day's budget is spent. kIoError: after another device was tried as well. Several
-  // appends may be under way; each has its own buffers.
+  // Appends the records, at most kMaxBatchRecords, together; locations in their order. All or none is
+  // written. kBusy: no room, or the day's budget is spent. kIoError: after another device was tried as well.
+  // Several appends may be under way; each has its own buffers.
   virtual Task<Result<std::vector<Location>>> Append(std::span<const AppendRequest> records) = 0;
   // A record that was appended or adopted is not looked for any more. Does nothing when its device is out.
   virtual void Forget(const Location& location, std::uint64_t record_bytes) = 0;
@@ -108,8 +108,8 @@ class Tier {
   // The owner knows no place any more in the range that DeviceOut told it. The device is not brought back
   // before.
   virtual void Forgotten(const LocationRange& range) = 0;
-  // Ends reclaim, makes durable what was acknowledged and waits for what is under way; nothing may be asked of
-  // the tier any more. Awaited before it goes, unless the loop crashed. A transfer that hangs keeps it
+  // Ends reclaim, makes durable what was acknowledged and waits for what is under way; nothing may be asked
+  // of the tier any more. Awaited before it goes, unless the loop crashed. A transfer that hangs keeps it
   // waiting: its memory is the kernel's until then (R6).
   virtual Task<void> Close() = 0;
 };

@@ -16,14 +16,14 @@
 #include "../real_node.h"
 #include "base/log.h"
 #include "base/task_group.h"
-#include "server/server.h"
+#include "catalog/journal.h"
 #include "flash/flash_tier.h"
 #include "io/loop.h"
 #include "memory/arena_file.h"
 #include "memory/movers.h"
 #include "memory/slots.h"
+#include "server/server.h"
 #include "store/block_store.h"
-#include "catalog/journal.h"
 
 namespace cistern {
 
@@ -146,11 +146,11 @@ class BelowNode {
     server.staging_budget_bytes = 16u << 20;
     Result<std::unique_ptr<Server>> opened =
         Server::Open({*loop_, *parts.store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(),
-                    [this](std::span<std::byte> bytes) {
-                      for (std::byte& byte : bytes) byte = static_cast<std::byte>(++random_);
-                    },
-                    [this] { return Text("{\"leases\":", parts_->store->occupancy().leases, "}"); }},
-                   server);
+                      [this](std::span<std::byte> bytes) {
+                        for (std::byte& byte : bytes) byte = static_cast<std::byte>(++random_);
+                      },
+                      [this] { return Text("{\"leases\":", parts_->store->occupancy().leases, "}"); }},
+                     server);
     if (!opened) co_return std::move(opened.error());
     parts.server = std::move(*opened);
     parts.tasks->Spawn(Tick(executor));

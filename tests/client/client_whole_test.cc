@@ -15,8 +15,8 @@
 
 #include "../real_node.h"
 #include "base/random.h"
-#include "wire/protocol.h"
 #include "memory/arena_file.h"
+#include "wire/protocol.h"
 
 namespace cistern {
 namespace {

@@ -147,7 +147,8 @@ void World::RecordHandle(LeaseNote& lease, std::uint32_t ns, const std::vector<B
   for (BlockCode code : chain) {
     // What the chain's end hangs below stays, but where it has a copy on flash it need not stay in memory;
     // nor need the end itself be in memory when it is held.
-    if (has_lower_tier() && (code != chain.back() || LookAt({ns, *group, code}, false).outcome == ReadOutcome::kMiss))
+    if (has_lower_tier() &&
+        (code != chain.back() || LookAt({ns, *group, code}, false).outcome == ReadOutcome::kMiss))
       continue;
     BlockId block{ns, *group, code};
     Look look = LookAt(block, false);
@@ -236,8 +237,8 @@ void World::RememberWarm() {
         if (!Reachable(block, warm_lower_.empty() ? nullptr : &by_lower_tier)) continue;
         by_lower_tier |= has_lower_tier() && PartlyInLowerTier(block);
         bool damaged = damage_.Standing(arena_.directory(look.place), sizeof(DirectoryEntry));
-        warm_.push_back(
-            {block, look.seen.put, look.place, look.seen.body_bytes, look.seen.expiry, by_lower_tier, damaged});
+        warm_.push_back({block, look.seen.put, look.place, look.seen.body_bytes, look.seen.expiry,
+                         by_lower_tier, damaged});
       }
     }
   }

@@ -209,7 +209,8 @@ bool World::TierMayHaveLost(SimNode& node) {
   if (simulated_) return !node.simulated().in_service() || media_unknown_;
   const auto devices = node.flash().devices();
   return power_was_cut_ || shrunk_ || device_faults_ != device_faults_at_boot_ || MediaDamaged() ||
-         std::ranges::any_of(devices, [](const FlashTier::DeviceState& device) { return !device.in_service; });
+         std::ranges::any_of(devices,
+                             [](const FlashTier::DeviceState& device) { return !device.in_service; });
 }
 
 // R7, at any moment: all that is acknowledged is found if the node dies now, with what is still under way

@@ -82,7 +82,7 @@ void SimNode::Main() {
   if (around_.flash) {
     parts.open_tier = [this](std::uint64_t journal, std::vector<std::uint64_t> known) {
       return OpenFlash({*loop_, around_.log, [this] { return random_.Next(); }}, *around_.flash, journal,
-                        std::move(known));
+                       std::move(known));
     };
   }
   if (around_.simulated) {
@@ -98,8 +98,8 @@ void SimNode::Main() {
 
 Task<Result<std::unique_ptr<Tier>>> SimNode::OpenSimulated(std::uint64_t journal,
                                                            std::vector<std::uint64_t> known) {
-  co_return std::make_unique<SimulatedTier>(
-      SimulatedTier::Parts{executor(), around_.media, random_.Next()}, *around_.simulated, journal, known);
+  co_return std::make_unique<SimulatedTier>(SimulatedTier::Parts{executor(), around_.media, random_.Next()},
+                                            *around_.simulated, journal, known);
 }
 
 void SimNode::Serve() {
@@ -206,7 +206,8 @@ bool SimNode::Survey() {
   return true;
 }
 
-// An offer that no tier can keep: what lies in the lower tier is refused as too late, what is nowhere is a miss.
+// An offer that no tier can keep: what lies in the lower tier is refused as too late, what is nowhere is a
+// miss.
 Task<void> SimNode::AskLowerTier(std::vector<LowerBlock>& blocks) {
   constexpr std::size_t kAtOnce = 4;
   for (std::size_t i = 0; i < blocks.size();) {
@@ -223,7 +224,8 @@ Task<void> SimNode::AskLowerTier(std::vector<LowerBlock>& blocks) {
       for (std::size_t k = 0; k < grant->views.size(); ++k) {
         const ViewGrant& view = grant->views[k];
         const bool out = view.code == Code::kTooLate && view.ready_in_us == Tier::kNever;
-        blocks[i + k].state = view.code == Code::kMiss || out ? LowerBlock::State::kGone : LowerBlock::State::kThere;
+        blocks[i + k].state =
+            view.code == Code::kMiss || out ? LowerBlock::State::kGone : LowerBlock::State::kThere;
       }
       if (grant->lease != 0) (void)store_->Release(nobody, grant->lease);
     }

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/task_group.h"
+#include "catalog/journal.h"
 #include "flash/flash_tier.h"
 #include "io/simulated_loop.h"
 #include "memory/movers.h"
@@ -21,7 +22,6 @@
 #include "sim_words.h"
 #include "store/block_store.h"
 #include "tier/simulated_tier.h"
-#include "catalog/journal.h"
 
 namespace cistern::storm {
 

@@ -33,7 +33,8 @@ bool World::TierSuffers(TierFault fault, const Location& location) {
   static constexpr Fault kKinds[] = {Fault::kReadError, Fault::kWriteError, Fault::kFlipRead,
                                      Fault::kElsewhere, Fault::kNoSpace,    Fault::kNoSpace};
   const Fault kind = kKinds[static_cast<std::size_t>(fault)];
-  if (fault == TierFault::kFlip && std::erase(flipped_records_, location) > 0) faults_.Seen(Fault::kFlipMedia);
+  if (fault == TierFault::kFlip && std::erase(flipped_records_, location) > 0)
+    faults_.Seen(Fault::kFlipMedia);
   std::uint32_t& due = deadlines_[static_cast<std::size_t>(kind)];
   if (due == 0 || random().Below(2) == 0) return false;
   --due;

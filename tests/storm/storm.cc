@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// storm [--faults N] [--first S | --seed S] [--tier T] [--jobs J] [--json]: runs seeds one after the other, each a world
-// of its own, until N faults were seen; which seeds those are depends on N, S and J alone. A run that breaks
-// a promise prints the line that replays it alone.
+// storm [--faults N] [--first S | --seed S] [--tier T] [--jobs J] [--json]: runs seeds one after the other,
+// each a world of its own, until N faults were seen; which seeds those are depends on N, S and J alone. A run
+// that breaks a promise prints the line that replays it alone.
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/time.h>
@@ -126,7 +126,8 @@ void Report(const Told& all, double seconds, bool json) {
       auto kind = static_cast<Fault>(i);
       out += Text(i == 0 ? "\"" : ",\"", FaultName(kind), "\":{\"injected\":", all.faults[kind].injected,
                   ",\"seen\":", all.faults[kind].seen,
-                  ",\"simulated\":", Of(all, TierKind::kSimulated)[kind].seen, ",\"tolerated\":", all.faults[kind].seen, "}");
+                  ",\"simulated\":", Of(all, TierKind::kSimulated)[kind].seen,
+                  ",\"tolerated\":", all.faults[kind].seen, "}");
     }
     std::printf("%s}}\n", out.c_str());
     return;
@@ -265,11 +266,10 @@ int main(int argc, char** argv) {
   line.Count("--first", "the seed to begin with; default: 1", &arguments.first, 1, 1ull << 60);
   line.Count("--jobs", "processes; default: 2", &arguments.jobs, 1, 64);
   line.Count("--seconds", "stop after so long; default: never", &arguments.seconds, 1, 1u << 30);
-  line.Flag("--tier", "TIER",
-            "what stands below memory: memory (nothing), flash, simulated, or mixed (the seed's); default: mixed",
-            [&arguments](std::string_view text) {
-              return cistern::storm::ReadTier(text, &arguments.tier);
-            });
+  line.Flag(
+      "--tier", "TIER",
+      "what stands below memory: memory (nothing), flash, simulated, or mixed (the seed's); default: mixed",
+      [&arguments](std::string_view text) { return cistern::storm::ReadTier(text, &arguments.tier); });
   line.Switch("--trace", "say what happens, on standard error: for --seed", &arguments.trace);
   line.Switch("--json", "the report as one JSON object", &arguments.json);
   if (auto exit = line.Parse(argc, argv)) return *exit;

@@ -187,8 +187,7 @@ PutNo World::MakePut(const BlockId& block, Engine& engine, BlockCode parent, std
   put.owner = engine.number;
   put.ttl_s = ttl_s;
   put.held = held;
-  for (std::uint64_t bytes : tree.spec.groups[block.group].part_bytes)
-    put.parts.push_back({.bytes = bytes});
+  for (std::uint64_t bytes : tree.spec.groups[block.group].part_bytes) put.parts.push_back({.bytes = bytes});
   if (put.parts.empty()) {
     static constexpr std::uint64_t kLengths[] = {4096, 9000, 40'000, 130'000, 400'000, 1'000'000};
     std::uint64_t bytes = 1 + random().Below(kLengths[random().Below(random().Below(6) + 1)]);

@@ -130,7 +130,8 @@ class World {
   bool has_lower_tier() const { return tier_kind_ != TierKind::kMemory; }
   // A few blocks of one size on few regions: what is written often lies where its own namesake lay before.
   bool narrow() const { return narrow_; }
-  // How much was cut, for reasons that no client is told of. With what is in the lower tier a lease may go too.
+  // How much was cut, for reasons that no client is told of. With what is in the lower tier a lease may go
+  // too.
   std::uint64_t Cuts();
   std::uint64_t LatestTime();
 
@@ -310,7 +311,7 @@ class World {
     std::uint64_t body_bytes;
     std::uint32_t expiry;
     bool by_lower_tier;  // it, or something that it hangs below, lies in the lower tier alone
-    bool damaged;        // its directory entry, at that time or since; a recovery that refuses it overwrites that
+    bool damaged;  // its directory entry, at that time or since; a recovery that refuses it overwrites that
   };
   std::vector<Warm> warm_;
   // Drops without an answer, or whose answer leaves open whether the journal has them; code 0: the namespace.
@@ -335,7 +336,8 @@ class World {
   std::uint64_t media_known_ = 0;          // the id of the simulated media that the journal has for certain
   bool media_unknown_ = false;             // the node died before the journal had it
   std::vector<LateIo> late_;
-  std::array<std::uint32_t, kFaultKinds> deadlines_{};  // faults of the device that the next operations suffer
+  std::array<std::uint32_t, kFaultKinds>
+      deadlines_{};  // faults of the device that the next operations suffer
   struct MediaMark {
     std::string path;
     std::uint64_t offset;
@@ -348,7 +350,7 @@ class World {
   std::set<std::string> unsynced_;
   std::vector<LowerBlock> told_;        // of the last survey
   std::vector<LowerBlock> warm_lower_;  // lay in the lower tier alone when the node died
-  std::optional<Death> planned_;   // of the node that makes a survey for it
+  std::optional<Death> planned_;        // of the node that makes a survey for it
   Fault planned_kind_ = Fault::kKill;
   std::uint64_t survey_changes_ = 0;
   bool clean_start_ = false;  // nothing befalls the next start, so that what it finds can be told
