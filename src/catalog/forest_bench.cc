@@ -53,7 +53,7 @@ int Main(int argc, char** argv) {
         forest.Add(tree, KeyHashOf(tree, Key(n)), n % kChainBlocks == 0 ? forest.tree(tree)->root : parent);
     const RecordId record = forest.AddRecord(block, 0);
     Record& r = forest.record(record);
-    r.flash = {.region = static_cast<std::uint32_t>(n >> 16), .unit = static_cast<std::uint32_t>(n & 0xffff)};
+    r.location = {.high = static_cast<std::uint32_t>(n >> 16), .low = static_cast<std::uint32_t>(n & 0xffff)};
     r.body_bytes = 65536;
     if (!forest.Fold(record)) std::abort();
     parent = block;
@@ -71,7 +71,7 @@ int Main(int argc, char** argv) {
   for (std::uint64_t i = 0; i < kFinds; ++i) {
     const std::uint64_t n = random.Below(blocks);
     const BlockId found = forest.Find(tree, Key(n));
-    wrong += found == kNoId || forest.block(found).flash_unit != (n & 0xffff);
+    wrong += found == kNoId || forest.block(found).location_low != (n & 0xffff);
   }
   std::printf("ns a block: %.0f to add and fold, %.0f to find; %llu found wrong\n", filled / count * 1e9,
               (Now() - began) / static_cast<double>(kFinds) * 1e9, static_cast<unsigned long long>(wrong));
