@@ -23,7 +23,7 @@ struct Answer {
   std::uint64_t b = 0;
 };
 
-// As Server::Parts::device.
+// As ServerParts::device.
 using DeviceCall = std::function<Task<Status>(std::string path, bool back)>;
 
 class Calls final {

@@ -72,30 +72,6 @@ void RaiseDescriptorLimit(std::uint32_t sessions, Logger& log) {
 
 }  // namespace
 
-class Server::Impl {
- public:
-  Impl(const Parts& parts, const ServerOptions& options, std::optional<server::Listener> listener)
-      : path_(options.socket),
-        sessions_(parts, options, counters_),
-        handshakes_(parts.loop, std::move(listener), sessions_, options.hello_us, counters_) {}
-
-  Status Start() { return handshakes_.Start(); }
-  void Adopt(Fd socket) { handshakes_.Adopt(std::move(socket)); }
-  Executor& executor() const { return sessions_.executor(); }
-  Task<void> Drain(Instant deadline) {
-    handshakes_.Close();
-    co_await sessions_.Drain(deadline);
-  }
-  const ServerCounters& counters() const { return counters_; }
-  const std::string& path() const { return path_; }
-
- private:
-  ServerCounters counters_;
-  std::string path_;
-  server::Sessions sessions_;
-  server::Handshakes handshakes_;
-};
-
 Result<std::unique_ptr<Server>> Server::Open(const Parts& parts, const ServerOptions& options) {
   for (Status status :
        {Validate(options), CheckReadOnly(parts.arena_fd, "arena"), CheckReadOnly(parts.index_fd, "index")}) {
@@ -104,17 +80,26 @@ Result<std::unique_ptr<Server>> Server::Open(const Parts& parts, const ServerOpt
   std::optional<server::Listener> listener;
   if (Status status = BindTo(options.socket, listener); !status.ok()) return Error(std::move(status));
   RaiseDescriptorLimit(options.max_sessions, parts.log);
-  auto impl = std::make_unique<Impl>(parts, options, std::move(listener));
-  if (Status status = impl->Start(); !status.ok()) return Error(std::move(status));
-  return std::unique_ptr<Server>(new Server(std::move(impl)));
+  std::unique_ptr<Server> server(new Server(parts, options, std::move(listener)));
+  if (Status status = server->handshakes_->Start(); !status.ok()) return Error(std::move(status));
+  return server;
 }
 
-Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::Server(const Parts& parts, const ServerOptions& options, std::optional<server::Listener> listener)
+    : socket_(options.socket),
+      sessions_(std::make_unique<server::Sessions>(parts, options, counters_)),
+      handshakes_(std::make_unique<server::Handshakes>(parts.loop, std::move(listener), *sessions_,
+                                                       options.hello_us, counters_)) {}
+
 Server::~Server() = default;
 
-void Server::Adopt(Fd socket) { impl_->Adopt(std::move(socket)); }
-Task<void> Server::Drain(Instant deadline) { return impl_->Drain(deadline); }
-const ServerCounters& Server::counters() const { return impl_->counters(); }
-const std::string& Server::socket() const { return impl_->path(); }
+void Server::Adopt(Fd socket) { handshakes_->Adopt(std::move(socket)); }
+
+Executor& Server::executor() const { return sessions_->executor(); }
+
+Task<void> Server::Drain(Instant deadline) {
+  handshakes_->Close();
+  co_await sessions_->Drain(deadline);
+}
 
 }  // namespace cistern

@@ -9,65 +9,27 @@
 // R15) or a forged ring; its leases end with it, its memory stays until the store let go of the last byte.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <memory>
-#include <span>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
 #include "base/task.h"
 #include "cistern/status.h"
 #include "io/files.h"
+#include "server/parts.h"
 
 namespace cistern {
 
-class BlockStore;
-class Logger;
-class Loop;
-
-struct ServerOptions {
-  std::string socket;              // path; empty: no listening, only who is adopted comes in
-  std::string tenant = "default";  // 1 to 63 bytes; a hello that names another one is kDenied
-  std::uint32_t max_sessions = 1000;
-  std::uint64_t session_staging_bytes = 1u << 20;  // what a session starts with that wishes nothing else
-  std::uint64_t staging_budget_bytes = 0;          // of all sessions together; past it none comes in (R13)
-  std::int64_t hello_us = 5'000'000;               // a connection that says nothing that long is closed
-};
-
-// Only grow, but for `sessions` and `in_flight`.
-struct ServerCounters {
-  std::uint64_t sessions = 0;
-  std::uint64_t in_flight = 0;
-  std::uint64_t staging_bytes = 0;  // of all sessions
-  std::uint64_t accepted = 0;
-  std::uint64_t refused = 0;       // hellos answered with an error
-  std::uint64_t ended_forged = 0;  // sessions ended for what stood in their ring
-  std::uint64_t calls = 0;
-  std::uint64_t calls_refused = 0;     // answered kInvalid, kGone or kBusy by the server itself
-  std::uint64_t completions_lost = 0;  // a client did not drain its ring
-  std::uint64_t touches = 0;
-  std::uint64_t touches_lost = 0;  // overwritten in the ring before they were read
-};
+namespace server {
+class Handshakes;
+class Listener;
+class Sessions;
+}  // namespace server
 
 class Server final {
  public:
-  struct Parts {  // borrowed; outlive the server
-    Loop& loop;
-    BlockStore& store;
-    Logger& log;
-    // The tenant's arena and index, opened O_RDONLY: a session is handed these very descriptors (R12).
-    int arena_fd;
-    int index_fd;
-    std::uint64_t boot_count;  // as in the arena's header
-    // Fills with unpredictable bytes: owner tokens come from here.
-    std::function<void(std::span<std::byte>)> random;
-    // The node's state as JSON, for StatusJson().
-    std::function<std::string()> status;
-    // Takes a device of flash out of service, or brings it back; null: there are none. kMiss: no such path.
-    std::function<Task<Status>(std::string path, bool back)> device = nullptr;
-  };
+  using Parts = ServerParts;
 
   // Binds the socket (mode 0660) and lets clients in from the loop's next turn on. A socket file that nobody
   // listens on is replaced. kInvalid: the path is longer than a socket's may be, or an option is out of
@@ -89,13 +51,18 @@ class Server final {
   // waited for in any case: they end when no mover holds a session's bytes.
   Task<void> Drain(Instant deadline);
 
-  const ServerCounters& counters() const;
-  const std::string& socket() const;
+  // For its tasks.
+  Executor& executor() const;
+  const ServerCounters& counters() const { return counters_; }
+  const std::string& socket() const { return socket_; }
 
  private:
-  class Impl;
-  explicit Server(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  Server(const Parts& parts, const ServerOptions& options, std::optional<server::Listener> listener);
+
+  ServerCounters counters_;
+  const std::string socket_;
+  std::unique_ptr<server::Sessions> sessions_;
+  std::unique_ptr<server::Handshakes> handshakes_;
 };
 
 }  // namespace cistern

@@ -14,7 +14,7 @@
 
 namespace cistern::server {
 
-Sessions::Sessions(const Server::Parts& parts, const ServerOptions& options, ServerCounters& counters)
+Sessions::Sessions(const ServerParts& parts, const ServerOptions& options, ServerCounters& counters)
     : loop_(parts.loop),
       store_(parts.store),
       log_(parts.log),
@@ -258,10 +258,10 @@ void Sessions::End(Session& session, LogLevel level, std::string why) {
   session.socket.Close();  // the client sees a hang-up: kGone
   auto owner = owners_.find(session.caller.owner);
   if (--owner->second == 0) owners_.erase(owner);
-  tasks_.Spawn(Bury(session));
+  tasks_.Spawn(Remove(session));
 }
 
-Task<void> Sessions::Bury(Session& session) {
+Task<void> Sessions::Remove(Session& session) {
   co_await Yield();  // whoever ended it may still be using it
   // Asked each time: the others of the owner may end while this one's calls do.
   const auto last_of_owner = [&] { return !owners_.contains(session.caller.owner); };

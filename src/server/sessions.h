@@ -20,15 +20,15 @@
 #include "memory/staging.h"
 #include "server/calls.h"
 #include "server/handshake.h"
+#include "server/parts.h"
 #include "server/peer_credentials.h"
-#include "server/server.h"
 #include "server/session.h"
 
 namespace cistern::server {
 
 class Sessions final : private Poller, private Work {
  public:
-  Sessions(const Server::Parts& parts, const ServerOptions& options, ServerCounters& counters);
+  Sessions(const ServerParts& parts, const ServerOptions& options, ServerCounters& counters);
   // None may be left.
   ~Sessions();
 
@@ -63,7 +63,7 @@ class Sessions final : private Poller, private Work {
   void OnSocket(Session& session, std::uint32_t events);
   Task<void> GrantStaging(Session& session, std::uint64_t bytes);
   void End(Session& session, LogLevel level, std::string why);
-  Task<void> Bury(Session& session);
+  Task<void> Remove(Session& session);
   void Forged(Session& session, std::string what);
 
   void Activate(Session& session);
@@ -78,7 +78,7 @@ class Sessions final : private Poller, private Work {
   Loop& loop_;
   BlockStore& store_;
   Logger& log_;
-  const Server::Parts parts_;
+  const ServerParts parts_;
   const ServerOptions options_;
   ServerCounters& counters_;
   Calls calls_;

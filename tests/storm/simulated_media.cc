@@ -47,10 +47,10 @@ bool World::TierSuffers(TierFault fault, const Location& location) {
 
 // A bit of each of some records, which stays so: most of them are given up before anybody reads them.
 bool World::FlipSimulated() {
-  constexpr std::size_t kMostFlipped = 48;
+  constexpr std::size_t kMostFlipped = 128;
   std::erase_if(flipped_records_, [this](const Location& at) { return !media_.holds(at); });
   bool any = false;
-  for (int i = 0; i < 4 && flipped_records_.size() < kMostFlipped; ++i) {
+  for (int i = 0; i < 8 && flipped_records_.size() < kMostFlipped; ++i) {
     const auto location = media_.Pick(random().Next());
     if (!location || !media_.Flip(*location, random().Next())) break;
     any = true;
