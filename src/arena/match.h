@@ -11,11 +11,10 @@
 #include <span>
 
 #include "arena/reader.h"
+#include "base/limits.h"
 #include "cistern/key.h"
 
 namespace cistern {
-
-inline constexpr std::size_t kMaxMatchGroups = 8;
 
 // A group as match sees it.
 struct MatchGroup {
@@ -32,7 +31,7 @@ constexpr std::uint32_t WindowBlocks(std::uint32_t window_tokens, std::uint32_t 
 }
 
 // Number of blocks of `chain`, from block 0 on, that suffice to go on from by the index's word; 0: none.
-// `groups` has 1 to kMaxMatchGroups entries and is all groups of the namespace.
+// `groups` has 1 to kMaxGroups entries and is all groups of the namespace.
 //
 // Full groups are walked from block 0 to their first miss; window groups then backwards from there, and each
 // miss at block b lowers the end to b, since every longer prefix that ends within the window needs b. A
@@ -40,13 +39,13 @@ constexpr std::uint32_t WindowBlocks(std::uint32_t window_tokens, std::uint32_t 
 template <class W, class Policy>
 std::uint32_t MatchPrefix(const Reader<W, Policy>& reader, const ReadCall& call,
                           std::span<const BlockKey> chain, std::span<const MatchGroup> groups) {
-  CISTERN_ASSERT(groups.size() <= kMaxMatchGroups);
+  CISTERN_ASSERT(groups.size() <= kMaxGroups);
   std::size_t end = chain.size();
   for (const MatchGroup& group : groups) {
     if (group.reach_blocks == 0) end = reader.Run(call, group.group, chain.first(end));
   }
   // Of each window group: the blocks [known, end) are there.
-  std::array<std::size_t, kMaxMatchGroups> known;
+  std::array<std::size_t, kMaxGroups> known;
   known.fill(end);
   for (std::size_t i = 0; i < groups.size() && end > 0;) {
     const MatchGroup& group = groups[i];

@@ -8,11 +8,10 @@
 #include <utility>
 
 #include "base/executor.h"
+#include "base/limits.h"
 
 namespace cistern {
 
-inline constexpr std::uint32_t kStepTouches = 512;      // of the forest, the index, a table
-inline constexpr std::uint32_t kStepBytes = 64u << 10;  // copied by the core
 // Below kStepTouches by what the longest indivisible piece may touch.
 inline constexpr std::uint32_t kSpentTouches = 300;
 

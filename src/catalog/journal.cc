@@ -6,6 +6,7 @@
 
 #include "base/codec.h"
 #include "base/format.h"
+#include "base/limits.h"
 #include "record/crc_field.h"
 
 namespace cistern {
@@ -19,7 +20,6 @@ constexpr std::uint64_t kMaxFileBytes = 256ull
                                         << 20;  // far above what kMaxNamespaces and the tombstones take
 constexpr std::uint64_t kSlackBytes = 1u << 20;
 constexpr std::uint64_t kSpareBytes = 64u << 10;
-constexpr std::size_t kStepBytes = 64u << 10;
 constexpr std::size_t kStepRecords = 256;
 
 constexpr std::size_t kTombstoneBytes = 8 + 8 + 1 + BlockKey::kMaxBytes;
@@ -124,7 +124,7 @@ Task<bool> Journal::Checks(std::span<const std::byte> bytes, std::size_t at, std
   std::uint32_t crc = 0;
   for (std::size_t from = 0; from < summed.size(); from += kStepBytes) {
     if (from > 0) co_await Yield();
-    crc = Crc32c(summed.data() + from, std::min(kStepBytes, summed.size() - from), crc);
+    crc = Crc32c(summed.data() + from, std::min<std::size_t>(kStepBytes, summed.size() - from), crc);
   }
   co_return crc == LoadAt<std::uint32_t>(bytes.data(), at);
 }

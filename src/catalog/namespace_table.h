@@ -13,17 +13,14 @@
 #include <vector>
 
 #include "arena/layout.h"
+#include "base/limits.h"
 #include "cistern/namespace.h"
 #include "cistern/status.h"
 #include "policy/lower_tier.h"
 
 namespace cistern {
 
-inline constexpr std::size_t kMaxFields = 256;
-inline constexpr std::size_t kMaxFieldBytes = 64u << 10;  // names and values of a list together
-inline constexpr std::size_t kMaxGroups = 8;
 inline constexpr std::size_t kMaxNameBytes = 64;  // of a group; of a namespace twice that
-inline constexpr std::size_t kMaxGroupParts = 64;
 inline constexpr std::size_t kMaxNamesOfList = 16;
 inline constexpr std::uint16_t kNoGroup = 0xffff;
 

@@ -20,7 +20,6 @@
 namespace cistern::client {
 namespace {
 
-constexpr std::size_t kMaxDescriptors = 8;
 constexpr const char* kStagingName = "the session's staging";
 
 struct Received {
@@ -78,7 +77,7 @@ Result<Fd> OpenSocket(const std::string& path, std::int64_t deadline_ns) {
 Result<Received> Receive(int socket, std::span<std::byte> message, std::int64_t deadline_ns,
                          const std::string& path) {
   iovec bytes{.iov_base = message.data(), .iov_len = message.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(wire::kMaxDescriptors * sizeof(int))> control;
   for (;;) {
     if (Status status = WaitFor(socket, POLLIN, deadline_ns, path); !status.ok())
       return Error(std::move(status));

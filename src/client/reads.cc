@@ -142,7 +142,7 @@ Ticket<MatchResult> Client::Match(const Namespace& ns, std::span<const BlockKey>
   if (status.ok() && options.hold_us != 0) status = CheckLease("hold_us", options.hold_us);
   if (!status.ok()) return Failed<MatchResult>(std::move(status));
   const std::vector<GroupSpec>& groups = ns.spec().groups;
-  std::array<MatchGroup, kMaxMatchGroups> asked;
+  std::array<MatchGroup, kMaxGroups> asked;
   const std::size_t count = std::min(groups.size(), asked.size());
   for (std::size_t i = 0; i < count; ++i) {
     asked[i].group = static_cast<std::uint16_t>(i);

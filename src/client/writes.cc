@@ -7,6 +7,7 @@
 #include "client/client.h"
 #include "client/conversation_number.h"
 #include "client/parts.h"
+#include "client/write_check.h"
 #include "record/segments.h"
 
 namespace cistern {
@@ -15,6 +16,7 @@ using client::Ask;
 using client::Call;
 using client::Failed;
 using client::ItemWriter;
+using client::PartBytes;
 using client::Request;
 using client::RequestFor;
 using client::StagingPiece;
@@ -39,39 +41,10 @@ struct Placed {
   std::uint32_t checksums = 0;  // 0: the caller filled staging itself
 };
 
-std::uint64_t PartBytes(const BlockWrite& block) {
-  if (block.pieces.empty()) return block.data.size();
-  std::uint64_t bytes = 0;
-  for (std::span<const std::byte> piece : block.pieces) bytes += piece.size();
-  return bytes;
-}
-
 class Batch final {
  public:
   Batch(client::Channel& channel, StagingRoom& room, std::span<const BlockWrite> blocks)
       : channel_(channel), room_(room), blocks_(blocks) {}
-
-  Status Check(const Namespace& ns) const {
-    const std::vector<GroupSpec>& groups = ns.spec().groups;
-    for (const BlockWrite& block : blocks_) {
-      if (block.group >= groups.size())
-        return Status(Code::kInvalid,
-                      Text("block ", block.key.ToHex(), ": group ", block.group, " of ", groups.size()));
-      const std::size_t parts = std::max<std::size_t>(groups[block.group].part_bytes.size(), 1);
-      if (block.part >= parts)
-        return Status(Code::kInvalid,
-                      Text("block ", block.key.ToHex(), ": part ", block.part, ", its group has ", parts));
-      if (parts > 1 && block.put_id == PutId{})
-        return Status(Code::kInvalid,
-                      Text("block ", block.key.ToHex(), " has ", parts,
-                           " parts: they need one put id, which only their writers can agree on"));
-      const std::uint64_t bytes = PartBytes(block);
-      if (bytes == 0 || bytes > kMaxBodyBytes)
-        return Status(Code::kInvalid, Text("block ", block.key.ToHex(), ": part ", block.part, " has ", bytes,
-                                           " bytes, a part has 1 to ", kMaxBodyBytes));
-    }
-    return Status();
-  }
 
   // Brings every part's bytes to staging; waits for room no longer than until `deadline_ns`.
   Status Place(std::int64_t deadline_ns) {
@@ -215,7 +188,7 @@ Ticket<WriteResult> Client::Write(const Namespace& ns, std::span<const BlockWrit
   if (status.ok()) status = client::CheckNamespace(ns);
   if (status.ok()) status = client::CheckDeadline(options.deadline_us);
   if (status.ok()) status = client::CheckCount("parts", blocks.size(), wire::kMaxWritesPerCall);
-  if (status.ok()) status = batch.Check(ns);
+  if (status.ok()) status = client::CheckWrites(ns.spec(), blocks);
   const Result<std::uint64_t> conversation = client::ConversationNumber(options.conversation);
   if (status.ok() && !conversation) status = conversation.error();
   if (!status.ok()) return Failed<WriteResult>(std::move(status));

@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "base/format.h"
+#include "base/limits.h"
 
 namespace cistern::flash {
 
@@ -14,7 +15,6 @@ using State = Region::State;
 
 namespace {
 
-constexpr std::uint64_t kStepBytes = 64u << 10;
 constexpr std::size_t kRegionsToSpareOne = 4;
 
 }  // namespace
@@ -43,7 +43,7 @@ Result<Appender::Layout> Appender::LayOut(std::span<const AppendRequest> records
         RoundUp(TrailerBytes(static_cast<std::uint32_t>(record.seal.segment_crcs.size()),
                              static_cast<std::uint32_t>(record.seal.part_bytes.size())),
                 unit));
-    CISTERN_ASSERT(reinterpret_cast<std::uintptr_t>(record.body) % std::min<std::uint32_t>(unit, 4096) == 0);
+    CISTERN_ASSERT(reinterpret_cast<std::uintptr_t>(record.body) % std::min(unit, kMaxAlignment) == 0);
     layout.at.push_back(static_cast<std::uint32_t>(total));
     layout.trailer.push_back(trailer);
     layout.trailer_bytes += trailer;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/limits.h"
 
 namespace cistern::flash {
 
@@ -45,7 +46,6 @@ class Buffer {
 
 class BufferPool {
  public:
-  static constexpr std::size_t kAlignment = 4096;
   static constexpr std::size_t kKeep = 16;
   static constexpr std::size_t kKeepBytes = 1u << 20;
 
@@ -68,8 +68,8 @@ class BufferPool {
       kept_.pop_back();
       return buffer;
     }
-    buffer.size_ = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    buffer.data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, buffer.size_));
+    buffer.size_ = (bytes + kMaxAlignment - 1) / kMaxAlignment * kMaxAlignment;
+    buffer.data_ = static_cast<std::byte*>(std::aligned_alloc(kMaxAlignment, buffer.size_));
     CISTERN_ASSERT(buffer.data_ != nullptr);
     return buffer;
   }

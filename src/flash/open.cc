@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "base/event.h"
 #include "base/format.h"
+#include "base/limits.h"
 #include "base/units.h"
 #include "flash/format.h"
 
@@ -16,8 +17,6 @@ namespace {
 
 constexpr std::uint64_t kProbeBytes = 1u << 20;
 constexpr std::uint32_t kMinRegions = 4;
-// A predecessor that was killed holds the lock until its last request has ended in the kernel (R8).
-constexpr std::int64_t kLockWaitUs = 2'000'000;
 constexpr std::int64_t kLockTryUs = 10'000;
 
 bool AllZero(std::span<const std::byte> bytes) {

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "base/format.h"
+#include "base/limits.h"
 #include "flash/format.h"
 
 namespace cistern {
@@ -22,7 +23,7 @@ Status FlashOptions::Validate() const {
       }
     }
   }
-  if (!std::has_single_bit(unit) || unit < 512 || unit > 4096) {
+  if (!std::has_single_bit(unit) || unit < 512 || unit > kMaxAlignment) {
     return Status(Code::kInvalid, Text("flash unit: is ", unit, " bytes and may be 512, 1024, 2048 or 4096"));
   }
   if (region_bytes != 0 && (region_bytes < kMinRegionBytes || region_bytes > kMaxRegionBytes ||

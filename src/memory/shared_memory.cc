@@ -13,7 +13,7 @@
 namespace cistern {
 namespace {
 
-constexpr std::uint64_t kStepBytes = 256u << 10;
+constexpr std::uint64_t kPieceBytes = 256u << 10;
 // Since Linux 5.14; the absence of both costs a page fault at first touch.
 constexpr int kPopulateRead = 22;
 constexpr int kPopulateWrite = 23;
@@ -31,8 +31,8 @@ Task<Result<SharedMemory>> MakeSharedMemory([[maybe_unused]] Executor& executor,
   memory.fd = Fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory.fd.valid()) co_return Error(NoRoom(name, bytes));
   if (ftruncate(memory.fd.get(), static_cast<off_t>(bytes)) != 0) co_return Error(NoRoom(name, bytes));
-  for (std::uint64_t at = 0; at < bytes; at += kStepBytes) {
-    std::uint64_t step = std::min(kStepBytes, bytes - at);
+  for (std::uint64_t at = 0; at < bytes; at += kPieceBytes) {
+    std::uint64_t step = std::min(kPieceBytes, bytes - at);
     while (fallocate(memory.fd.get(), 0, static_cast<off_t>(at), static_cast<off_t>(step)) != 0) {
       if (errno != EINTR) co_return Error(NoRoom(name, bytes));
     }
@@ -44,8 +44,8 @@ Task<Result<SharedMemory>> MakeSharedMemory([[maybe_unused]] Executor& executor,
   if (!mapping) co_return Error(std::move(mapping.error()));
   memory.mapping = std::move(*mapping);
   const int populate = access == Access::kRead ? kPopulateRead : kPopulateWrite;
-  for (std::uint64_t at = 0; at < bytes; at += kStepBytes) {
-    if (madvise(memory.mapping.data() + at, std::min(kStepBytes, bytes - at), populate) != 0) break;
+  for (std::uint64_t at = 0; at < bytes; at += kPieceBytes) {
+    if (madvise(memory.mapping.data() + at, std::min(kPieceBytes, bytes - at), populate) != 0) break;
     co_await Yield();
   }
   co_return std::move(memory);

@@ -97,7 +97,7 @@ Slots::~Slots() = default;
 
 std::uint64_t Slots::max_body_bytes() const {
   const std::uint64_t share = arena_.geometry().slots_bytes() / 32;
-  return share < kMaxBlockBytes ? share : kMaxBlockBytes;
+  return share < kMaxBodyBytes ? share : kMaxBodyBytes;
 }
 
 Status Slots::CheckBody(std::uint64_t body_bytes) const {
@@ -105,7 +105,7 @@ Status Slots::CheckBody(std::uint64_t body_bytes) const {
   if (body_bytes <= max_body_bytes()) return Status();
   return Status(Code::kInvalid,
                 Text("block: has ", body_bytes, " bytes and the limit is ", max_body_bytes(),
-                     max_body_bytes() < kMaxBlockBytes ? ", 1/32 of the memory: give the node more" : ""));
+                     max_body_bytes() < kMaxBodyBytes ? ", 1/32 of the memory: give the node more" : ""));
 }
 
 // ---- places ----------------------------------------------------------------------------------------------
@@ -360,7 +360,7 @@ std::size_t Slots::UsedIn(const HeaderRange& range, std::uint64_t* cursor, std::
 
 bool Slots::AdoptChunk(std::uint32_t first, SlotSize size) {
   const std::uint32_t alignment = arena_.geometry().alignment;
-  if (size.bytes == 0 || size.bytes > 2 * kMaxBlockBytes || size.bytes % alignment != 0) return false;
+  if (size.bytes == 0 || size.bytes > 2 * kMaxBodyBytes || size.bytes % alignment != 0) return false;
   if (SlotSize::For(size.bytes, alignment) != size) return false;
   if (first % size.chunk_headers != 0 || !free_headers_->TakeAt(first, size.chunk_headers)) return false;
   NewChunk(first, size);

@@ -21,13 +21,12 @@
 
 #include "arena/geometry.h"
 #include "arena/words.h"
+#include "base/limits.h"
 #include "cistern/status.h"
 
 namespace cistern {
 
 class FreeHeaders;
-
-inline constexpr std::uint64_t kMaxBlockBytes = 64ull << 20;
 
 // The sizes that a slot can have. Pure arithmetic.
 struct SlotSize {
@@ -56,7 +55,7 @@ class Slots final {
   Slots& operator=(const Slots&) = delete;
 
   const ArenaSpace& arena() const { return arena_; }
-  // The longest body that a block may have: 64 MiB, or 1/32 of the arena if that is less.
+  // The longest body that a block may have: kMaxBodyBytes, or 1/32 of the arena if that is less.
   std::uint64_t max_body_bytes() const;
   // kInvalid names value and limit.
   Status CheckBody(std::uint64_t body_bytes) const;

@@ -22,7 +22,7 @@ TEST(SlotSizeTest, R14WasteIsAtMostAnEighth) {
     std::uint64_t before = 0;
     std::mt19937_64 random(1);
     for (int i = 0; i < 20'000; ++i) {
-      std::uint64_t body = 1 + random() % (kMaxBlockBytes >> random() % 16);
+      std::uint64_t body = 1 + random() % (kMaxBodyBytes >> random() % 16);
       std::uint64_t record = RecordBytes(body, alignment);
       SlotSize size = SlotSize::For(record, alignment);
       EXPECT_GE(size.bytes, record);
@@ -36,7 +36,7 @@ TEST(SlotSizeTest, R14WasteIsAtMostAnEighth) {
       EXPECT_LE(chunk % size.bytes * 8, chunk) << "the chunk's rest";
       EXPECT_TRUE(IsSlotSize({alignment, 64}, size.bytes, size.chunk_headers));
     }
-    for (std::uint64_t body = 4096; body <= kMaxBlockBytes; body *= 2) {
+    for (std::uint64_t body = 4096; body <= kMaxBodyBytes; body *= 2) {
       SlotSize size = SlotSize::For(RecordBytes(body, 4096), 4096);
       if (body <= 32 * kMiB) {
         EXPECT_EQ(size.bytes, body + 4096) << "round bodies waste nothing";

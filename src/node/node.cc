@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/format.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/task_group.h"
 #include "base/units.h"
@@ -40,8 +41,6 @@ namespace {
 
 // Leases and expiries are noticed within this; promise 4 allows a second.
 constexpr std::int64_t kTickUs = 50'000;
-// R8: how long a dead node's last I/O is waited for.
-constexpr std::int64_t kLockWaitUs = 2'000'000;
 
 LoopKind KindOf(std::string_view name) {
   if (name == "io_uring") return LoopKind::kUring;

@@ -16,13 +16,13 @@
 #include <span>
 #include <string_view>
 
+#include "base/limits.h"
 #include "cistern/key.h"
 
 namespace cistern {
 
 inline constexpr std::uint16_t kRecordVersion = 1;
 inline constexpr std::uint32_t kSegmentBytes = 64 * 1024;
-inline constexpr std::uint64_t kMaxBodyBytes = 256ull << 20;
 inline constexpr std::uint32_t kMaxParts = 256;
 inline constexpr std::uint32_t kStampBytes = 64;
 inline constexpr std::uint32_t kSealFixedBytes = 120;

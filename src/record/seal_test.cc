@@ -45,14 +45,15 @@ struct Made {
 
 std::vector<Made> Shapes() {
   std::vector<Made> shapes;
-  for (std::vector<std::uint32_t> parts : {std::vector<std::uint32_t>{1},
-                                           {65536},
-                                           {65537},
-                                           {2u << 20},
-                                           {256u << 20},
-                                           {100, 65536, 200'000},
-                                           std::vector<std::uint32_t>(8, 256 * 1024),
-                                           std::vector<std::uint32_t>(kMaxParts, 1u << 20)}) {
+  for (std::vector<std::uint32_t> parts :
+       {std::vector<std::uint32_t>{1},
+        {65536},
+        {65537},
+        {2u << 20},
+        {kMaxBodyBytes},
+        {100, 65536, 200'000},
+        std::vector<std::uint32_t>(8, 256 * 1024),
+        std::vector<std::uint32_t>(kMaxParts, kMaxBodyBytes / kMaxParts)}) {
     shapes.emplace_back(parts);
   }
   return shapes;
@@ -169,13 +170,13 @@ TEST(Seal, ErrorsNameTheThingItsValueAndItsLimit) {
     change(seal);
     return CheckShape(seal).ToString();
   };
-  const std::vector<std::uint32_t> none, empty = {65536, 0}, large = {256u << 20, 1};
+  const std::vector<std::uint32_t> none, empty = {65536, 0}, large = {kMaxBodyBytes, 1};
   EXPECT_EQ(error([](Seal&) {}), "ok");
   EXPECT_EQ(error([&](Seal& s) { s.part_bytes = none; }),
             "invalid: block: has 0 parts and a block has 1 to 256");
   EXPECT_EQ(error([&](Seal& s) { s.part_bytes = empty; }), "invalid: part 1: is empty");
   EXPECT_EQ(error([&](Seal& s) { s.part_bytes = large; }),
-            "invalid: block: has 268435457 bytes and the limit is 268435456");
+            "invalid: block: has 67108865 bytes and the limit is 67108864");
   EXPECT_EQ(error([&](Seal& s) { s.segment_crcs = s.segment_crcs.first(1); }),
             "invalid: block: has 2 segments and 1 checksums");
   EXPECT_EQ(error([](Seal& s) { s.key = BlockKey(); }), "invalid: key: has 0 bytes and a key has 1 to 32");

@@ -8,16 +8,15 @@
 #include <span>
 
 #include "base/assert.h"
+#include "base/limits.h"
 
 namespace cistern {
 
 class AlignedBytes final {
  public:
-  static constexpr std::size_t kAlignment = 4096;
-
   explicit AlignedBytes(std::size_t bytes)
       : bytes_(static_cast<std::byte*>(
-            std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment))),
+            std::aligned_alloc(kMaxAlignment, (bytes + kMaxAlignment - 1) / kMaxAlignment * kMaxAlignment))),
         size_(bytes) {
     CISTERN_ASSERT(bytes_ != nullptr);
   }

@@ -14,8 +14,6 @@
 namespace cistern::server {
 namespace {
 
-constexpr std::size_t kMaxDescriptors = 8;
-
 // What stands first in the hello of every version.
 struct Prologue {
   std::uint32_t magic = 0;
@@ -66,9 +64,9 @@ Result<wire::MoreStaging> ReadMoreStaging(std::span<const std::byte> message) {
 }
 
 bool SendMessage(int socket, std::span<const std::byte> message, std::span<const int> descriptors) {
-  CISTERN_ASSERT(descriptors.size() <= kMaxDescriptors);
+  CISTERN_ASSERT(descriptors.size() <= wire::kMaxDescriptors);
   iovec bytes{.iov_base = const_cast<std::byte*>(message.data()), .iov_len = message.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(wire::kMaxDescriptors * sizeof(int))> control{};
   msghdr header{};
   header.msg_iov = &bytes;
   header.msg_iovlen = 1;

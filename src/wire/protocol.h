@@ -19,6 +19,8 @@ inline constexpr std::uint32_t kOldestProtocolVersion = 1;  // a node works with
 
 // ---- over the socket -------------------------------------------------------------------------------------
 
+inline constexpr std::size_t kMaxDescriptors = 8;  // that a message carries
+
 enum class MessageKind : std::uint32_t { kHello = 1, kWelcome = 2, kMoreStaging = 3, kStaging = 4 };
 
 // Magic, kind and version stand first in every version's hello and welcome.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A namespace's specification as bytes (base/codec.h): what kAttach carries. docs/formats/session.md has the
-// order. Decoding stays inside the bytes it is given and inside the limits below whatever the bytes say;
-// whether the list means anything is the store's to judge.
+// order. Decoding stays inside the bytes it is given and inside the limits below and of base/limits.h
+// whatever the bytes say; whether the list means anything is the store's to judge.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 
 #include "base/codec.h"
 #include "base/format.h"
+#include "base/limits.h"
 #include "cistern/namespace.h"
 #include "cistern/status.h"
 
@@ -20,11 +21,7 @@ namespace cistern::wire {
 
 inline constexpr std::uint32_t kSpecWireVersion = 1;
 inline constexpr std::uint32_t kMaxSpecBytes = 80u << 10;
-inline constexpr std::uint32_t kMaxSpecFields = 256;
-inline constexpr std::uint32_t kMaxSpecFieldBytes = 64u << 10;  // names and values of all fields
-inline constexpr std::uint32_t kMaxSpecNameBytes = 4096;        // of the namespace or of a group
-inline constexpr std::uint32_t kMaxSpecGroups = 8;
-inline constexpr std::uint32_t kMaxSpecParts = 64;
+inline constexpr std::uint32_t kMaxSpecNameBytes = 4096;  // of the namespace or of a group
 
 // kInvalid when `count` of `what` is above its limit.
 inline Status CheckCount(std::string_view what, std::uint64_t count, std::uint64_t limit) {
@@ -36,9 +33,9 @@ inline Status CheckCount(std::string_view what, std::uint64_t count, std::uint64
 inline Result<std::vector<std::byte>> EncodeSpec(const NamespaceSpec& spec) {
   std::uint64_t field_bytes = 0;
   for (const auto& [name, value] : spec.fields) field_bytes += name.size() + value.size();
-  for (Status status : {CheckCount("fields", spec.fields.size(), kMaxSpecFields),
-                        CheckCount("bytes of fields", field_bytes, kMaxSpecFieldBytes),
-                        CheckCount("groups", spec.groups.size(), kMaxSpecGroups),
+  for (Status status : {CheckCount("fields", spec.fields.size(), kMaxFields),
+                        CheckCount("bytes of fields", field_bytes, kMaxFieldBytes),
+                        CheckCount("groups", spec.groups.size(), kMaxGroups),
                         CheckCount("bytes of name", spec.name.size(), kMaxSpecNameBytes),
                         CheckCount("bytes of flash_write", spec.flash_write.size(), kMaxSpecNameBytes),
                         CheckCount("bytes of flash_admit", spec.flash_admit.size(), kMaxSpecNameBytes)}) {
@@ -57,7 +54,7 @@ inline Result<std::vector<std::byte>> EncodeSpec(const NamespaceSpec& spec) {
   out.U32(static_cast<std::uint32_t>(spec.groups.size()));
   for (const GroupSpec& group : spec.groups) {
     Status status = CheckCount("bytes of a group's name", group.name.size(), kMaxSpecNameBytes);
-    if (status.ok()) status = CheckCount("parts in a group", group.part_bytes.size(), kMaxSpecParts);
+    if (status.ok()) status = CheckCount("parts in a group", group.part_bytes.size(), kMaxGroupParts);
     if (!status.ok()) return Error(std::move(status));
     out.String(group.name);
     out.U32(static_cast<std::uint32_t>(group.reach));
@@ -86,15 +83,13 @@ inline Result<NamespaceSpec> DecodeSpec(std::span<const std::byte> bytes) {
   spec.block_tokens = in.U32();
   spec.trusted_keys = in.U32() != 0;
   std::uint32_t fields = in.U32();
-  if (Status status = CheckCount("fields", fields, kMaxSpecFields); !status.ok())
-    return Error(std::move(status));
+  if (Status status = CheckCount("fields", fields, kMaxFields); !status.ok()) return Error(std::move(status));
   for (std::uint32_t i = 0; i < fields && in.ok(); ++i) {
-    std::string name = in.String(kMaxSpecFieldBytes);
-    spec.fields.emplace_back(std::move(name), in.String(kMaxSpecFieldBytes));
+    std::string name = in.String(kMaxFieldBytes);
+    spec.fields.emplace_back(std::move(name), in.String(kMaxFieldBytes));
   }
   std::uint32_t groups = in.U32();
-  if (Status status = CheckCount("groups", groups, kMaxSpecGroups); !status.ok())
-    return Error(std::move(status));
+  if (Status status = CheckCount("groups", groups, kMaxGroups); !status.ok()) return Error(std::move(status));
   for (std::uint32_t i = 0; i < groups && in.ok(); ++i) {
     GroupSpec group;
     group.name = in.String(kMaxSpecNameBytes);
@@ -105,7 +100,7 @@ inline Result<NamespaceSpec> DecodeSpec(std::span<const std::byte> bytes) {
     group.reach = static_cast<Reach>(reach);
     group.window_tokens = in.U32();
     std::uint32_t parts = in.U32();
-    if (Status status = CheckCount("parts in a group", parts, kMaxSpecParts); !status.ok())
+    if (Status status = CheckCount("parts in a group", parts, kMaxGroupParts); !status.ok())
       return Error(std::move(status));
     for (std::uint32_t part = 0; part < parts; ++part) group.part_bytes.push_back(in.U64());
     spec.groups.push_back(std::move(group));

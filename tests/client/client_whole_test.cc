@@ -14,6 +14,7 @@
 #include <fstream>
 
 #include "../real_node.h"
+#include "base/limits.h"
 #include "base/random.h"
 #include "memory/arena_file.h"
 #include "wire/protocol.h"
@@ -218,6 +219,11 @@ TEST_F(Whole, BadArgumentsAreNamedWithTheirLimit) {
   says(store.Write(ns, std::span(&write, 1)).Wait(), "group 1 of 1");
   write = {.key = key, .part = 1, .data = std::as_bytes(one)};
   says(store.Write(ns, std::span(&write, 1)).Wait(), "part 1");
+  const std::vector<std::byte> piece(1 << 20);
+  std::vector<std::span<const std::byte>> pieces(kMaxBodyBytes >> 20, piece);
+  pieces.push_back(std::span(piece).first(1));
+  write = {.key = key, .pieces = pieces};  // more than the session's staging and the node's memory
+  says(store.Write(ns, std::span(&write, 1)).Wait(), "67108865 bytes and the limit of a block is 67108864");
   NamespaceSpec spec;
   spec.groups.resize(9);
   says(store.Attach(spec), "9 groups, the limit is 8");
