@@ -102,16 +102,9 @@ ReadOutcome OpenAt(W& words, const ArenaView& arena, Place place, std::uint64_t 
 template <class W>
 bool BodySound(W& words, const ArenaView& arena, const OpenRecord& record) {
   const std::byte* body = arena.slot(record.place);
-  std::uint32_t segment = 0;
-  for (std::uint32_t part = 0; part < record.seal.part_count(); ++part) {
-    for (std::uint32_t left = record.seal.part_bytes(part); left > 0; ++segment) {
-      std::uint32_t bytes = left < kSegmentBytes ? left : kSegmentBytes;
-      if (words.Checksum(body, bytes, 0) != record.seal.segment_crc(segment)) return false;
-      body += bytes;
-      left -= bytes;
-    }
-  }
-  return true;
+  return SegmentsSound(record.seal, Segments(record.seal), [&](std::uint64_t offset, std::uint64_t bytes) {
+    return words.Checksum(body + offset, bytes, 0);
+  });
 }
 
 // Steps of the protocol. Tests name another policy to prove that leaving one out is found.
@@ -195,23 +188,9 @@ class Reader final {
   // kHit, kOutOfRange or kBad; kBad means something only if StillGood afterwards. Streaming stores, no fence.
   ReadOutcome CopyRange(const OpenRecord& record, const RangeCopy& read) const {
     if (!InPart(record.seal, read.range)) return ReadOutcome::kOutOfRange;
-    const SealView::PartPlace part = record.seal.part(read.range.part);
-    const std::byte* body = arena_.slot(record.place) + part.offset;
-    const SegmentSpan segments = SegmentsOf(record.seal, read.range);
-    const std::uint64_t end = read.range.offset + read.range.bytes;
-    Pieces pieces{read.pieces, 0};
-    for (std::uint32_t i = segments.first; i < segments.first + segments.count; ++i) {
-      std::uint64_t from = std::uint64_t{i - part.first_segment} * kSegmentBytes;
-      std::uint64_t to = from + kSegmentBytes < part.bytes ? from + kSegmentBytes : part.bytes;
-      std::uint64_t copy_from = from > read.range.offset ? from : read.range.offset;
-      std::uint64_t copy_to = to < end ? to : end;
-      std::uint32_t crc = 0;
-      if (copy_from > from) crc = words_->Checksum(body + from, copy_from - from, crc);
-      crc = pieces.Copy(*words_, body + copy_from, copy_to - copy_from, crc);
-      if (to > copy_to) crc = words_->Checksum(body + copy_to, to - copy_to, crc);
-      if (Policy::kCheckBody && crc != record.seal.segment_crc(i)) return ReadOutcome::kBad;
-    }
-    return ReadOutcome::kHit;
+    const bool sound = CopySegments<Policy::kCheckBody>(*words_, arena_.slot(record.place), record.seal,
+                                                        read.range, read.pieces);
+    return sound ? ReadOutcome::kHit : ReadOutcome::kBad;
   }
 
   // True if the slot is still as Open found it.
@@ -231,28 +210,6 @@ class Reader final {
   }
 
  private:
-  // The destinations of a range, used up in order.
-  struct Pieces {
-    std::span<const std::span<std::byte>> pieces;
-    std::size_t used;
-
-    std::uint32_t Copy(W& words, const std::byte* from, std::uint64_t bytes, std::uint32_t crc) {
-      while (bytes > 0) {
-        CISTERN_ASSERT(!pieces.empty());
-        std::span<std::byte> room = pieces.front().subspan(used);
-        std::size_t step = bytes < room.size() ? bytes : room.size();
-        if (step > 0) crc = words.CopyOut(room.data(), from, step, crc);
-        from += step;
-        bytes -= step;
-        used += step;
-        if (step < room.size()) return crc;
-        pieces = pieces.subspan(1);
-        used = 0;
-      }
-      return crc;
-    }
-  };
-
   // Steps (2) and (3) for the block that is asked for. kBad only where the entry and the slot agree about the
   // generation: then nothing but damage explains a trailer that does not check. The caller still has to see
   // the slot unchanged.

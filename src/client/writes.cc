@@ -8,7 +8,8 @@
 #include "client/conversation_number.h"
 #include "client/parts.h"
 #include "client/write_check.h"
-#include "record/segments.h"
+#include "record/seal.h"
+#include "record/verified_copy.h"
 
 namespace cistern {
 

@@ -56,7 +56,6 @@ std::string_view FaultText(RecordFault fault) {
     case RecordFault::kVersion: return "another format version";
     case RecordFault::kShape: return "impossible lengths";
     case RecordFault::kCrc: return "seal or stamp damaged";
-    case RecordFault::kBody: return "body damaged";
   }
   return "unknown";
 }

@@ -57,7 +57,6 @@ enum class RecordFault : std::uint8_t {
   kVersion,  // a seal of another format version
   kShape,    // lengths and counts that no seal has
   kCrc,      // seal or stamp was changed or torn
-  kBody,     // a segment of the body differs from its CRC
 };
 std::string_view FaultText(RecordFault fault);
 

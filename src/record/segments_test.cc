@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "record/verified_copy.h"
+
 namespace cistern {
 namespace {
 
@@ -21,8 +23,11 @@ class Record {
       for (auto& byte : part) byte = static_cast<std::byte>(random());
       std::vector<std::uint32_t> crcs(SegmentsOfPart(bytes));
       body.resize(body.size() + bytes);
-      CopyPartAndSum(kernels, body.data() + body.size() - bytes, part, crcs);
-      EXPECT_TRUE(std::equal(part.begin(), part.end(), body.end() - bytes));
+      for (std::size_t i = 0; i < crcs.size(); ++i) {
+        const auto piece = std::span(part).subspan(i * kSegmentBytes);
+        crcs[i] = kernels.crc(piece.data(), std::min<std::size_t>(piece.size(), kSegmentBytes), 0);
+      }
+      std::copy(part.begin(), part.end(), body.end() - bytes);
       segment_crcs.insert(segment_crcs.end(), crcs.begin(), crcs.end());
     }
     Seal sealed;
@@ -41,8 +46,26 @@ class Record {
   SealView seal;
 };
 
+// Real memory through some kernels.
+struct KernelMemory {
+  const CopyKernels& kernels;
+
+  std::uint32_t Checksum(const std::byte* from, std::size_t bytes, std::uint32_t crc) const {
+    return kernels.crc(from, bytes, crc);
+  }
+  std::uint32_t CopyOut(std::byte* to, const std::byte* from, std::size_t bytes, std::uint32_t crc) const {
+    return kernels.copy_stream(to, from, bytes, crc);
+  }
+};
+
+bool BodySound(const CopyKernels& kernels, const Record& record) {
+  return SegmentsSound(record.seal, Segments(record.seal), [&](std::uint64_t offset, std::uint64_t bytes) {
+    return kernels.crc(record.body.data() + offset, bytes, 0);
+  });
+}
+
 // Destinations that cut `out` in up to `cuts` places.
-std::vector<std::span<std::byte>> Pieces(std::span<std::byte> out, int cuts, std::mt19937_64& random) {
+std::vector<std::span<std::byte>> CutUp(std::span<std::byte> out, int cuts, std::mt19937_64& random) {
   std::vector<std::span<std::byte>> pieces;
   for (; cuts > 0; --cuts) {
     const std::size_t n = random() % (out.size() + 1);
@@ -59,7 +82,7 @@ TEST_P(Ranges, DeliverWhatThePartHolds) {
   std::mt19937_64 random(1);
   for (const auto& parts : {std::vector<std::uint32_t>{300'000}, {100, 65536, 200'001, 131072}}) {
     const Record record(parts, *GetParam());
-    EXPECT_EQ(VerifyBody(*GetParam(), record.body.data(), record.seal), RecordFault::kNone);
+    EXPECT_TRUE(BodySound(*GetParam(), record));
     for (int i = 0; i < 200; ++i) {
       PartRange range;
       range.part = static_cast<std::uint32_t>(random() % parts.size());
@@ -67,9 +90,9 @@ TEST_P(Ranges, DeliverWhatThePartHolds) {
       range.bytes = random() % (parts[range.part] - range.offset + 1);
       if (i % 4 == 0) range.offset -= range.offset % kSegmentBytes;  // whole segments and ends on borders
       std::vector<std::byte> out(range.bytes);
-      const auto pieces = Pieces(out, i % 5, random);
-      ASSERT_EQ(VerifySegmentsAndCopy(*GetParam(), record.body.data(), record.seal, range, pieces),
-                RecordFault::kNone);
+      const auto pieces = CutUp(out, i % 5, random);
+      const KernelMemory memory{*GetParam()};
+      ASSERT_TRUE(CopySegments(memory, record.body.data(), record.seal, range, pieces));
       const std::byte* want = record.body.data() + record.seal.part(range.part).offset + range.offset;
       ASSERT_TRUE(std::equal(out.begin(), out.end(), want))
           << "part " << range.part << " at " << range.offset;
@@ -95,10 +118,9 @@ TEST_P(Ranges, RefuseADamagedSegmentAndOnlyThat) {
                          in_part / kSegmentBytes <= (range.offset + range.bytes - 1) / kSegmentBytes;
     record.body[hurt] ^= std::byte{1} << i % 8;
     std::vector<std::byte> out(range.bytes);
-    EXPECT_EQ(
-        VerifySegmentsAndCopy(*GetParam(), record.body.data(), record.seal, range, Pieces(out, 1, random)),
-        touched ? RecordFault::kBody : RecordFault::kNone);
-    EXPECT_EQ(VerifyBody(*GetParam(), record.body.data(), record.seal), RecordFault::kBody);
+    const KernelMemory memory{*GetParam()};
+    EXPECT_EQ(CopySegments(memory, record.body.data(), record.seal, range, CutUp(out, 1, random)), !touched);
+    EXPECT_FALSE(BodySound(*GetParam(), record));
     record.body[hurt] ^= std::byte{1} << i % 8;
   }
 }
@@ -106,10 +128,35 @@ TEST_P(Ranges, RefuseADamagedSegmentAndOnlyThat) {
 INSTANTIATE_TEST_SUITE_P(Segments, Ranges, testing::ValuesIn(AllKernels().begin(), AllKernels().end()),
                          [](const auto& kernels) { return std::string(kernels.param->name); });
 
+TEST(Segments, AreWalkedInTheirOrderFromAnyToAny) {
+  const std::vector<std::uint32_t> parts = {65536, 70'000, 1, 200'001};
+  const Record record(parts, BestKernels());
+  std::vector<Segment> all;
+  std::uint64_t at = 0;
+  for (std::uint32_t part = 0; part < parts.size(); ++part) {
+    for (std::uint64_t left = parts[part]; left > 0; left -= all.back().bytes, at += all.back().bytes) {
+      const auto number = static_cast<std::uint32_t>(all.size());
+      all.push_back({number, part, at, std::min<std::uint64_t>(left, kSegmentBytes)});
+    }
+  }
+  ASSERT_EQ(all.size(), record.seal.segment_count());
+  for (std::uint32_t first = 0; first <= all.size(); ++first) {
+    for (std::uint32_t count = 0; count <= all.size() - first; ++count) {
+      std::uint32_t next = first;
+      for (const Segment& segment : Segments(record.seal, SegmentSpan{first, count})) {
+        EXPECT_EQ(segment, all[next++]);
+      }
+      EXPECT_EQ(next, first + count);
+    }
+  }
+  EXPECT_TRUE(CrcsMatch(record.seal, 2, std::span(record.segment_crcs).subspan(2)));
+  EXPECT_FALSE(CrcsMatch(record.seal, 1, std::span(record.segment_crcs).subspan(2)));
+}
+
 TEST(Segments, AreCountedOverThePartsAndOnlyWhereTouched) {
   const Record record({70'000, 200'001}, BestKernels());
   auto of = [&](std::uint32_t part, std::uint64_t offset, std::uint64_t bytes) {
-    const SegmentSpan span = SegmentsOf(record.seal, {part, offset, bytes});
+    const SegmentSpan span = Segments(record.seal, PartRange{part, offset, bytes}).span();
     return std::pair(span.first, span.count);
   };
   EXPECT_EQ(of(0, 0, 70'000), std::pair(0u, 2u));

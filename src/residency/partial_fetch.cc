@@ -229,31 +229,27 @@ Task<bool> PartialFetch::FillOwn(Place place, const SegmentRead& read, const Sea
                                  const std::byte* from) {
   std::byte* slot = slots_.arena().slot(place);
   const SegmentSpan& all = read.segments;
-  for (std::uint32_t p = 0; p < seal.part_count(); ++p) {
-    const SealView::PartPlace part = seal.part(p);
-    const std::uint32_t count = SegmentsOfPart(part.bytes);
-    std::uint32_t at = std::max(all.first, part.first_segment);
-    const std::uint32_t end = std::min(all.end(), part.first_segment + count);
-    while (at < end) {
-      // A run of the read's own segments in this part, for one copy.
-      const std::uint32_t first = at;
-      while (at < end && read.own[at - all.first]) ++at;
-      if (at == first) {
-        ++at;
-        continue;
-      }
-      const std::uint64_t in_part = std::uint64_t{first - part.first_segment} * kSegmentBytes;
-      const std::uint64_t to_part =
-          std::min<std::uint64_t>(std::uint64_t{at - part.first_segment} * kSegmentBytes, part.bytes);
-      const std::uint64_t offset = part.offset + in_part;
-      const std::span<const std::byte> piece[] = {{from + (offset - span.offset), to_part - in_part}};
-      std::vector<std::uint32_t> crcs(at - first);
-      FillTask fill(movers_, {slot + offset, piece, crcs});
-      co_await fill;
-      for (std::uint32_t i = 0; i < crcs.size(); ++i) {
-        if (crcs[i] != seal.segment_crc(first + i)) co_return false;
-      }
+  for (std::uint32_t at = all.first; at < all.end();) {
+    if (!read.own[at - all.first]) {
+      ++at;
+      continue;
     }
+    // A run of the read's own segments in a part, for one copy.
+    const Segments rest(seal, SegmentSpan{at, all.end() - at});
+    const Segment first = *rest.begin();
+    std::uint32_t end = at;
+    std::uint64_t bytes = 0;
+    for (const Segment& segment : rest) {
+      if (segment.part != first.part || !read.own[end - all.first]) break;
+      bytes += segment.bytes;
+      ++end;
+    }
+    const std::span<const std::byte> piece[] = {{from + (first.offset - span.offset), bytes}};
+    std::vector<std::uint32_t> crcs(end - at);
+    FillTask fill(movers_, {slot + first.offset, piece, crcs});
+    co_await fill;
+    if (!CrcsMatch(seal, at, crcs)) co_return false;
+    at = end;
   }
   co_return true;
 }

@@ -156,8 +156,7 @@ Task<bool> Room::Move(RecordId record) {
   }
   use.End();
   slots_.Unpin(*to);
-  bool sound = true;
-  for (std::uint32_t i = 0; i < crcs.size(); ++i) sound = sound && crcs[i] == seal->segment_crc(i);
+  const bool sound = CrcsMatch(*seal, 0, crcs);
   const Record& now = forest_.record(record);
   const bool same = catalog_.Lives(handle) && now.place == r.place;
   const bool wanted = same && sound && now.references == 1;
