@@ -4,8 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/test_hex.h"
 #include "flash/test_flash_tier.h"
 
 namespace cistern::flash {
@@ -26,6 +29,71 @@ TierEntry EntryOf(std::uint64_t number) {
   entry.parts = 2;
   entry.location = LocationOf({17, static_cast<std::uint32_t>(number)});
   return entry;
+}
+
+// Fixed values, of which every byte differs.
+TierEntry FixedEntry() {
+  TierEntry entry;
+  entry.key = BlockKey::FromHex("a0a1a2a3a4a5a6a7a8a9aaabacadaeaf").value();
+  entry.parent =
+      BlockKey::FromHex("b0b1b2b3b4b5b6b7b8b9babbbcbdbebfc0c1c2c3c4c5c6c7c8c9cacbcccdcecf").value();
+  entry.incarnation = 0x0807060504030201;
+  entry.born = 0x100f0e0d0c0b0a09;
+  entry.sequence = 0x1817161514131211;
+  entry.conversation = 0x201f1e1d1c1b1a19;
+  entry.expiry = 0x24232221;
+  entry.body_bytes = 0x00272625;
+  entry.record_bytes = 0x002a2928;
+  entry.location = LocationOf({17, 0x2e2d2c2b});
+  entry.group = 0x302f;
+  entry.parts = 0x0031;
+  return entry;
+}
+
+constexpr std::string_view kFixedEntryHex =
+    "a0a1a2a3a4a5a6a7a8a9aaabacadaeaf00000000000000000000000000000000"
+    "b0b1b2b3b4b5b6b7b8b9babbbcbdbebfc0c1c2c3c4c5c6c7c8c9cacbcccdcecf"
+    "0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20"
+    "212223242526270028292a002b2c2d2e2f303100102000000000000000000000";
+
+// The bytes from `from` to `to` as text; what stands behind `end` is zeros.
+std::string HexOf(std::span<const std::byte> bytes, std::size_t from, std::size_t to, std::size_t end) {
+  for (const std::byte byte : bytes.subspan(end)) EXPECT_EQ(byte, std::byte{0});
+  return cistern::HexOf(bytes.subspan(from, to - from));
+}
+
+// Media of every release of this format version hold these bytes.
+TEST(FlashFormat, EveryStructureHasItsBytes) {
+  std::vector<std::byte> bytes(512, std::byte{0xff});
+  EncodeSuperblock({0x0807060504030201, 0x100f0e0d0c0b0a09, 0x14131211, 0x1c1b1a1918171615, 0x201f1e1d},
+                   bytes);
+  EXPECT_EQ(HexOf(bytes, 0, 64, 64),
+            "435354524e464c3101000000e05dbe340102030405060708090a0b0c0d0e0f10"
+            "15161718191a1b1c111213141d1e1f2000000000000000000000000000000000");
+  EncodeRegionHeader({0x0807060504030201, 0x100f0e0d0c0b0a09, 0x1817161514131211, 0x1c1b1a19}, bytes);
+  EXPECT_EQ(HexOf(bytes, 0, 64, 64),
+            "5245474ebd518ed40102030405060708090a0b0c0d0e0f101112131415161718"
+            "191a1b1c00000000000000000000000000000000000000000000000000000000");
+  EncodeLocator({0x0807060504030201, 0x100f0e0d0c0b0a09, 0x14131211, 0x18171615, true}, bytes);
+  EXPECT_EQ(HexOf(bytes, 0, 64, 64),
+            "54424c429466aab10102030405060708090a0b0c0d0e0f101112131415161718"
+            "0100000000000000000000000000000000000000000000000000000000000000");
+  bytes.assign(512, std::byte{0xff});
+  EncodeEntry(FixedEntry(), bytes.data() + 64);
+  EncodeBatchHead({0x0807060504030201, 0x0c0b0a09, 1, 0x100f0e0d}, bytes);
+  EXPECT_EQ(HexOf(bytes, 0, 64, 192),
+            "42544348777238560102030405060708090a0b0c010000000d0e0f1000000000"
+            "0000000000000000000000000000000000000000000000000000000000000000");
+  EXPECT_EQ(HexOf(bytes, 64, 192, 192), kFixedEntryHex);
+  bytes.assign(512, std::byte{0xff});
+  EncodeEntry(FixedEntry(), bytes.data() + 128);
+  EncodePageHead({0x0807060504030201, 0x0c0b0a09, 1}, bytes);
+  EXPECT_EQ(HexOf(bytes, 0, 128, 256),
+            "504147450bea41410102030405060708090a0b0c010000000000000000000000"
+            "0000000000000000000000000000000000000000000000000000000000000000"
+            "0000000000000000000000000000000000000000000000000000000000000000"
+            "0000000000000000000000000000000000000000000000000000000000000000");
+  EXPECT_EQ(HexOf(bytes, 128, 256, 256), kFixedEntryHex);
 }
 
 // Each bit of the first `covered` bytes, flipped, is noticed.
@@ -55,6 +123,64 @@ TEST(FlashFormat, SuperblockHeaderAndLocatorComeBackAndNoFlipPasses) {
   EncodeLocator(locator, bytes);
   EXPECT_EQ(*DecodeLocator(bytes), locator);
   EveryFlipIsNoticed(bytes, 64, [](const auto& b) { return DecodeLocator(b).has_value(); });
+}
+
+TEST(FlashFormat, EveryDamageHasItsFault) {
+  std::vector<std::byte> bytes(512);
+  const auto changed = [&](std::size_t at) {
+    std::vector<std::byte> other = bytes;
+    other[at] ^= std::byte{0x40};
+    return other;
+  };
+  EncodeSuperblock({11, 12, 4096, 1 << 30, 77}, bytes);
+  EXPECT_EQ(DecodeSuperblock(std::span(bytes).first(63)).error(), FlashFault::kShort);
+  EXPECT_EQ(DecodeSuperblock(changed(7)).error(), FlashFault::kMagic);
+  EXPECT_EQ(DecodeSuperblock(changed(8)).error(), FlashFault::kVersion);
+  EXPECT_EQ(DecodeSuperblock(changed(12)).error(), FlashFault::kCrc);
+  EXPECT_EQ(DecodeSuperblock(changed(63)).error(), FlashFault::kCrc);
+  EncodeRegionHeader({1, 2, 3, 4}, bytes);
+  EXPECT_EQ(DecodeRegionHeader(std::span(bytes).first(63)).error(), FlashFault::kShort);
+  EXPECT_EQ(DecodeRegionHeader(changed(0)).error(), FlashFault::kMagic);
+  EXPECT_EQ(DecodeRegionHeader(changed(63)).error(), FlashFault::kCrc);
+  EncodeLocator({1, 2, 3, 4, true}, bytes);
+  EXPECT_EQ(DecodeLocator(std::span(bytes).first(63)).error(), FlashFault::kShort);
+  EXPECT_EQ(DecodeLocator(changed(0)).error(), FlashFault::kMagic);
+  EXPECT_EQ(DecodeLocator(changed(32)).error(), FlashFault::kCrc);
+  EncodeEntry(EntryOf(1), bytes.data() + BatchHeadBytes(0));
+  EncodeBatchHead({9, 8, 1, 1000}, bytes);
+  EXPECT_EQ(DecodeBatchHead(std::span(bytes).first(63)).error(), FlashFault::kShort);
+  EXPECT_EQ(DecodeBatchHead(std::span(bytes).first(191)).error(), FlashFault::kShort);
+  EXPECT_EQ(DecodeBatchHead(changed(0)).error(), FlashFault::kMagic);
+  EXPECT_EQ(DecodeBatchHead(changed(23)).error(), FlashFault::kShape);
+  EXPECT_EQ(DecodeBatchHead(changed(191)).error(), FlashFault::kCrc);
+  EncodeEntry(EntryOf(1), bytes.data() + PageUsedBytes(0));
+  EncodePageHead({5, 6, 1}, bytes);
+  EXPECT_EQ(DecodePageHead(std::span(bytes).first(127)).error(), FlashFault::kShort);
+  EXPECT_EQ(DecodePageHead(std::span(bytes).first(255)).error(), FlashFault::kShort);
+  EXPECT_EQ(DecodePageHead(changed(0)).error(), FlashFault::kMagic);
+  EXPECT_EQ(DecodePageHead(changed(23)).error(), FlashFault::kShape);
+  EXPECT_EQ(DecodePageHead(changed(255)).error(), FlashFault::kCrc);
+}
+
+// What an entry alone can say is wrong: its CRC is its batch's or its page's.
+TEST(FlashFormat, AnEntryThatCannotBeIsNone) {
+  const auto decodes = [](auto change) {
+    std::byte bytes[kEntryBytes];
+    TierEntry entry = FixedEntry();
+    entry.parts = 1;
+    change(entry);
+    EncodeEntry(entry, bytes);
+    return DecodeEntry(bytes, 17).has_value();
+  };
+  EXPECT_TRUE(decodes([](TierEntry&) {}));
+  EXPECT_TRUE(decodes([](TierEntry& entry) { entry.parent = BlockKey(); }));
+  EXPECT_FALSE(decodes([](TierEntry& entry) { entry.key = BlockKey(); }));
+  EXPECT_FALSE(decodes([](TierEntry& entry) { entry.key.length = 15; }));  // a byte behind its end
+  EXPECT_FALSE(decodes([](TierEntry& entry) { entry.parent.length = 33; }));
+  EXPECT_FALSE(decodes([](TierEntry& entry) { entry.body_bytes = 0; }));
+  EXPECT_FALSE(decodes([](TierEntry& entry) { entry.record_bytes = entry.body_bytes; }));
+  EXPECT_FALSE(decodes([](TierEntry& entry) { entry.parts = 0; }));
+  EXPECT_FALSE(decodes([](TierEntry& entry) { entry.parts = 257; }));
 }
 
 // A structure that a device writes whole or not at all lies in one sector.
