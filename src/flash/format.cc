@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flash/format.h"
 
-#include <bit>
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/codec.h"
 #include "flash/address.h"
+#include "record/crc_field.h"
 #include "record/seal.h"
-#include "record/verified_copy.h"
 
 namespace cistern::flash {
 namespace {
-
-static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 constexpr std::uint64_t kSuperMagic = 0x314c464e52545343;  // "CSTRNFL1"
 constexpr std::uint32_t kHeaderMagic = 0x4e474552;         // "REGN"
@@ -46,41 +44,16 @@ namespace page_at {
 constexpr std::size_t kEpoch = 8, kPage = 16, kEntries = 20;
 }
 
-template <class T>
-T Load(const std::byte* base, std::size_t at) {
-  T value;
-  std::memcpy(&value, base + at, sizeof(value));
-  return value;
-}
-
-template <class T>
-void Store(std::byte* base, std::size_t at, T value) {
-  std::memcpy(base + at, &value, sizeof(value));
-}
-
-void Finish(std::byte* out, std::uint32_t magic, std::size_t end) {
-  Store(out, 0, magic);
-  Store(out, kCrcAt, Crc32c(out + kCovers, end - kCovers));
+// Magic and CRC, last: they stand before what they cover.
+void Finish(std::span<std::byte> bytes, std::uint32_t magic) {
+  StoreAt(bytes.data(), 0, magic);
+  StoreCrcAt(bytes, kCrcAt, kCovers);
 }
 
 FlashFault Check(std::span<const std::byte> bytes, std::uint32_t magic, std::size_t end) {
   if (bytes.size() < end) return FlashFault::kShort;
-  if (Load<std::uint32_t>(bytes.data(), 0) != magic) return FlashFault::kMagic;
-  if (Load<std::uint32_t>(bytes.data(), kCrcAt) != Crc32c(bytes.data() + kCovers, end - kCovers)) {
-    return FlashFault::kCrc;
-  }
-  return FlashFault::kNone;
-}
-
-// Zeros behind a key make equality of keys equality of bytes.
-bool KeyAt(const std::byte* entry, std::size_t at, std::size_t length_at, BlockKey* key) {
-  key->length = Load<std::uint8_t>(entry, length_at);
-  if (key->length > BlockKey::kMaxBytes) return false;
-  std::memcpy(key->bytes.data(), entry + at, BlockKey::kMaxBytes);
-  for (std::size_t i = key->length; i < BlockKey::kMaxBytes; ++i) {
-    if (key->bytes[i] != 0) return false;
-  }
-  return true;
+  if (LoadAt<std::uint32_t>(bytes.data(), 0) != magic) return FlashFault::kMagic;
+  return CrcHoldsAt(bytes.first(end), kCrcAt, kCovers) ? FlashFault::kNone : FlashFault::kCrc;
 }
 
 }  // namespace
@@ -101,33 +74,32 @@ void EncodeSuperblock(const Superblock& superblock, std::span<std::byte> out) {
   CISTERN_ASSERT(out.size() >= kSectorBytes);
   std::memset(out.data(), 0, out.size());
   std::byte* to = out.data();
-  Store(to, 0, kSuperMagic);
-  Store(to, super_at::kVersion, kFlashVersion);
-  Store(to, super_at::kDevice, superblock.device_id);
-  Store(to, super_at::kJournal, superblock.journal_id);
-  Store(to, super_at::kRegionBytes, superblock.region_bytes);
-  Store(to, super_at::kUnit, superblock.unit);
-  Store(to, super_at::kRegions, superblock.regions);
-  Store(to, super_at::kCrc, Crc32c(to + super_at::kCovered, super_at::kEnd - super_at::kCovered));
+  StoreAt(to, 0, kSuperMagic);
+  StoreAt(to, super_at::kVersion, kFlashVersion);
+  StoreAt(to, super_at::kDevice, superblock.device_id);
+  StoreAt(to, super_at::kJournal, superblock.journal_id);
+  StoreAt(to, super_at::kRegionBytes, superblock.region_bytes);
+  StoreAt(to, super_at::kUnit, superblock.unit);
+  StoreAt(to, super_at::kRegions, superblock.regions);
+  StoreCrcAt(out.first(super_at::kEnd), super_at::kCrc, super_at::kCovered);
 }
 
 std::expected<Superblock, FlashFault> DecodeSuperblock(std::span<const std::byte> bytes) {
   if (bytes.size() < super_at::kEnd) return std::unexpected(FlashFault::kShort);
   const std::byte* from = bytes.data();
-  if (Load<std::uint64_t>(from, 0) != kSuperMagic) return std::unexpected(FlashFault::kMagic);
-  if (Load<std::uint32_t>(from, super_at::kVersion) != kFlashVersion) {
+  if (LoadAt<std::uint64_t>(from, 0) != kSuperMagic) return std::unexpected(FlashFault::kMagic);
+  if (LoadAt<std::uint32_t>(from, super_at::kVersion) != kFlashVersion) {
     return std::unexpected(FlashFault::kVersion);
   }
-  if (Load<std::uint32_t>(from, super_at::kCrc) !=
-      Crc32c(from + super_at::kCovered, super_at::kEnd - super_at::kCovered)) {
+  if (!CrcHoldsAt(bytes.first(super_at::kEnd), super_at::kCrc, super_at::kCovered)) {
     return std::unexpected(FlashFault::kCrc);
   }
   Superblock superblock;
-  superblock.device_id = Load<std::uint64_t>(from, super_at::kDevice);
-  superblock.journal_id = Load<std::uint64_t>(from, super_at::kJournal);
-  superblock.region_bytes = Load<std::uint64_t>(from, super_at::kRegionBytes);
-  superblock.unit = Load<std::uint32_t>(from, super_at::kUnit);
-  superblock.regions = Load<std::uint32_t>(from, super_at::kRegions);
+  superblock.device_id = LoadAt<std::uint64_t>(from, super_at::kDevice);
+  superblock.journal_id = LoadAt<std::uint64_t>(from, super_at::kJournal);
+  superblock.region_bytes = LoadAt<std::uint64_t>(from, super_at::kRegionBytes);
+  superblock.unit = LoadAt<std::uint32_t>(from, super_at::kUnit);
+  superblock.regions = LoadAt<std::uint32_t>(from, super_at::kRegions);
   return superblock;
 }
 
@@ -135,21 +107,21 @@ void EncodeRegionHeader(const RegionHeader& header, std::span<std::byte> out) {
   CISTERN_ASSERT(out.size() >= kSectorBytes);
   std::memset(out.data(), 0, out.size());
   std::byte* to = out.data();
-  Store(to, header_at::kDevice, header.device_id);
-  Store(to, header_at::kEpoch, header.epoch);
-  Store(to, header_at::kFirst, header.first_sequence);
-  Store(to, header_at::kRegion, header.region);
-  Finish(to, kHeaderMagic, header_at::kEnd);
+  StoreAt(to, header_at::kDevice, header.device_id);
+  StoreAt(to, header_at::kEpoch, header.epoch);
+  StoreAt(to, header_at::kFirst, header.first_sequence);
+  StoreAt(to, header_at::kRegion, header.region);
+  Finish(out.first(header_at::kEnd), kHeaderMagic);
 }
 
 std::expected<RegionHeader, FlashFault> DecodeRegionHeader(std::span<const std::byte> bytes) {
   const FlashFault fault = Check(bytes, kHeaderMagic, header_at::kEnd);
   if (fault != FlashFault::kNone) return std::unexpected(fault);
   RegionHeader header;
-  header.device_id = Load<std::uint64_t>(bytes.data(), header_at::kDevice);
-  header.epoch = Load<std::uint64_t>(bytes.data(), header_at::kEpoch);
-  header.first_sequence = Load<std::uint64_t>(bytes.data(), header_at::kFirst);
-  header.region = Load<std::uint32_t>(bytes.data(), header_at::kRegion);
+  header.device_id = LoadAt<std::uint64_t>(bytes.data(), header_at::kDevice);
+  header.epoch = LoadAt<std::uint64_t>(bytes.data(), header_at::kEpoch);
+  header.first_sequence = LoadAt<std::uint64_t>(bytes.data(), header_at::kFirst);
+  header.region = LoadAt<std::uint32_t>(bytes.data(), header_at::kRegion);
   return header;
 }
 
@@ -157,23 +129,23 @@ void EncodeLocator(const Locator& locator, std::span<std::byte> out) {
   CISTERN_ASSERT(out.size() >= kSectorBytes);
   std::memset(out.data(), 0, out.size());
   std::byte* to = out.data();
-  Store(to, locator_at::kEpoch, locator.epoch);
-  Store(to, locator_at::kLeast, locator.least_sequence);
-  Store(to, locator_at::kTable, locator.table_unit);
-  Store(to, locator_at::kEntries, locator.entries);
-  Store(to, locator_at::kScanned, static_cast<std::uint32_t>(locator.scanned));
-  Finish(to, kLocatorMagic, locator_at::kEnd);
+  StoreAt(to, locator_at::kEpoch, locator.epoch);
+  StoreAt(to, locator_at::kLeast, locator.least_sequence);
+  StoreAt(to, locator_at::kTable, locator.table_unit);
+  StoreAt(to, locator_at::kEntries, locator.entries);
+  StoreAt(to, locator_at::kScanned, static_cast<std::uint32_t>(locator.scanned));
+  Finish(out.first(locator_at::kEnd), kLocatorMagic);
 }
 
 std::expected<Locator, FlashFault> DecodeLocator(std::span<const std::byte> bytes) {
   const FlashFault fault = Check(bytes, kLocatorMagic, locator_at::kEnd);
   if (fault != FlashFault::kNone) return std::unexpected(fault);
   Locator locator;
-  locator.epoch = Load<std::uint64_t>(bytes.data(), locator_at::kEpoch);
-  locator.least_sequence = Load<std::uint64_t>(bytes.data(), locator_at::kLeast);
-  locator.table_unit = Load<std::uint32_t>(bytes.data(), locator_at::kTable);
-  locator.entries = Load<std::uint32_t>(bytes.data(), locator_at::kEntries);
-  const auto scanned = Load<std::uint32_t>(bytes.data(), locator_at::kScanned);
+  locator.epoch = LoadAt<std::uint64_t>(bytes.data(), locator_at::kEpoch);
+  locator.least_sequence = LoadAt<std::uint64_t>(bytes.data(), locator_at::kLeast);
+  locator.table_unit = LoadAt<std::uint32_t>(bytes.data(), locator_at::kTable);
+  locator.entries = LoadAt<std::uint32_t>(bytes.data(), locator_at::kEntries);
+  const auto scanned = LoadAt<std::uint32_t>(bytes.data(), locator_at::kScanned);
   if (scanned > 1) return std::unexpected(FlashFault::kShape);
   locator.scanned = scanned == 1;
   return locator;
@@ -181,38 +153,37 @@ std::expected<Locator, FlashFault> DecodeLocator(std::span<const std::byte> byte
 
 void EncodeEntry(const TierEntry& entry, std::byte* out) {
   std::memset(out + entry_at::kZeros, 0, kEntryBytes - entry_at::kZeros);
-  std::memcpy(out + entry_at::kKey, entry.key.bytes.data(), BlockKey::kMaxBytes);
-  std::memcpy(out + entry_at::kParent, entry.parent.bytes.data(), BlockKey::kMaxBytes);
-  Store(out, entry_at::kIncarnation, entry.incarnation);
-  Store(out, entry_at::kBorn, entry.born);
-  Store(out, entry_at::kSequence, entry.sequence);
-  Store(out, entry_at::kConversation, entry.conversation);
-  Store(out, entry_at::kExpiry, entry.expiry);
-  Store(out, entry_at::kBody, entry.body_bytes);
-  Store(out, entry_at::kRecord, entry.record_bytes);
-  Store(out, entry_at::kUnit, AddressOf(entry.location).unit);
-  Store(out, entry_at::kGroup, entry.group);
-  Store(out, entry_at::kParts, entry.parts);
-  Store(out, entry_at::kKeyLength, entry.key.length);
-  Store(out, entry_at::kParentLength, entry.parent.length);
+  StoreKeyAt(out, entry_at::kKey, entry_at::kKeyLength, entry.key);
+  StoreKeyAt(out, entry_at::kParent, entry_at::kParentLength, entry.parent);
+  StoreAt(out, entry_at::kIncarnation, entry.incarnation);
+  StoreAt(out, entry_at::kBorn, entry.born);
+  StoreAt(out, entry_at::kSequence, entry.sequence);
+  StoreAt(out, entry_at::kConversation, entry.conversation);
+  StoreAt(out, entry_at::kExpiry, entry.expiry);
+  StoreAt(out, entry_at::kBody, entry.body_bytes);
+  StoreAt(out, entry_at::kRecord, entry.record_bytes);
+  StoreAt(out, entry_at::kUnit, AddressOf(entry.location).unit);
+  StoreAt(out, entry_at::kGroup, entry.group);
+  StoreAt(out, entry_at::kParts, entry.parts);
 }
 
 std::expected<TierEntry, FlashFault> DecodeEntry(const std::byte* bytes, std::uint32_t region) {
   TierEntry entry;
-  if (!KeyAt(bytes, entry_at::kKey, entry_at::kKeyLength, &entry.key) || entry.key.none() ||
-      !KeyAt(bytes, entry_at::kParent, entry_at::kParentLength, &entry.parent)) {
+  entry.key = LoadKeyAt(bytes, entry_at::kKey, entry_at::kKeyLength);
+  entry.parent = LoadKeyAt(bytes, entry_at::kParent, entry_at::kParentLength);
+  if (!IsKeyOrNone(entry.key) || entry.key.none() || !IsKeyOrNone(entry.parent)) {
     return std::unexpected(FlashFault::kShape);
   }
-  entry.incarnation = Load<std::uint64_t>(bytes, entry_at::kIncarnation);
-  entry.born = Load<std::uint64_t>(bytes, entry_at::kBorn);
-  entry.sequence = Load<std::uint64_t>(bytes, entry_at::kSequence);
-  entry.conversation = Load<std::uint64_t>(bytes, entry_at::kConversation);
-  entry.expiry = Load<std::uint32_t>(bytes, entry_at::kExpiry);
-  entry.body_bytes = Load<std::uint32_t>(bytes, entry_at::kBody);
-  entry.record_bytes = Load<std::uint32_t>(bytes, entry_at::kRecord);
-  entry.group = Load<std::uint16_t>(bytes, entry_at::kGroup);
-  entry.parts = Load<std::uint16_t>(bytes, entry_at::kParts);
-  entry.location = LocationOf({region, Load<std::uint32_t>(bytes, entry_at::kUnit)});
+  entry.incarnation = LoadAt<std::uint64_t>(bytes, entry_at::kIncarnation);
+  entry.born = LoadAt<std::uint64_t>(bytes, entry_at::kBorn);
+  entry.sequence = LoadAt<std::uint64_t>(bytes, entry_at::kSequence);
+  entry.conversation = LoadAt<std::uint64_t>(bytes, entry_at::kConversation);
+  entry.expiry = LoadAt<std::uint32_t>(bytes, entry_at::kExpiry);
+  entry.body_bytes = LoadAt<std::uint32_t>(bytes, entry_at::kBody);
+  entry.record_bytes = LoadAt<std::uint32_t>(bytes, entry_at::kRecord);
+  entry.group = LoadAt<std::uint16_t>(bytes, entry_at::kGroup);
+  entry.parts = LoadAt<std::uint16_t>(bytes, entry_at::kParts);
+  entry.location = LocationOf({region, LoadAt<std::uint32_t>(bytes, entry_at::kUnit)});
   if (entry.body_bytes == 0 || entry.body_bytes > kMaxBodyBytes || entry.record_bytes <= entry.body_bytes ||
       entry.parts == 0 || entry.parts > kMaxParts) {
     return std::unexpected(FlashFault::kShape);
@@ -225,22 +196,22 @@ void EncodeBatchHead(const BatchHeader& head, std::span<std::byte> out) {
   CISTERN_ASSERT(head.entries >= 1 && head.entries <= kMaxBatchEntries && out.size() >= end);
   std::byte* to = out.data();
   std::memset(to, 0, kBatchFixedBytes);
-  Store(to, batch_at::kEpoch, head.epoch);
-  Store(to, batch_at::kUnit, head.unit);
-  Store(to, batch_at::kEntries, head.entries);
-  Store(to, batch_at::kUnits, head.units);
+  StoreAt(to, batch_at::kEpoch, head.epoch);
+  StoreAt(to, batch_at::kUnit, head.unit);
+  StoreAt(to, batch_at::kEntries, head.entries);
+  StoreAt(to, batch_at::kUnits, head.units);
   std::memset(to + end, 0, out.size() - end);
-  Finish(to, kBatchMagic, end);
+  Finish(out.first(end), kBatchMagic);
 }
 
 std::expected<BatchHeader, FlashFault> PeekBatch(std::span<const std::byte> bytes) {
   if (bytes.size() < kBatchFixedBytes) return std::unexpected(FlashFault::kShort);
-  if (Load<std::uint32_t>(bytes.data(), 0) != kBatchMagic) return std::unexpected(FlashFault::kMagic);
+  if (LoadAt<std::uint32_t>(bytes.data(), 0) != kBatchMagic) return std::unexpected(FlashFault::kMagic);
   BatchHeader head;
-  head.epoch = Load<std::uint64_t>(bytes.data(), batch_at::kEpoch);
-  head.unit = Load<std::uint32_t>(bytes.data(), batch_at::kUnit);
-  head.entries = Load<std::uint32_t>(bytes.data(), batch_at::kEntries);
-  head.units = Load<std::uint32_t>(bytes.data(), batch_at::kUnits);
+  head.epoch = LoadAt<std::uint64_t>(bytes.data(), batch_at::kEpoch);
+  head.unit = LoadAt<std::uint32_t>(bytes.data(), batch_at::kUnit);
+  head.entries = LoadAt<std::uint32_t>(bytes.data(), batch_at::kEntries);
+  head.units = LoadAt<std::uint32_t>(bytes.data(), batch_at::kUnits);
   if (head.entries < 1 || head.entries > kMaxBatchEntries || head.units < 2) {
     return std::unexpected(FlashFault::kShape);
   }
@@ -260,20 +231,20 @@ void EncodePageHead(const PageHeader& head, std::span<std::byte> page) {
   CISTERN_ASSERT(head.entries >= 1 && head.entries <= kPageEntries && page.size() >= end);
   std::byte* to = page.data();
   std::memset(to, 0, kEntryBytes);
-  Store(to, page_at::kEpoch, head.epoch);
-  Store(to, page_at::kPage, head.page);
-  Store(to, page_at::kEntries, head.entries);
+  StoreAt(to, page_at::kEpoch, head.epoch);
+  StoreAt(to, page_at::kPage, head.page);
+  StoreAt(to, page_at::kEntries, head.entries);
   std::memset(to + end, 0, page.size() - end);
-  Finish(to, kPageMagic, end);
+  Finish(page.first(end), kPageMagic);
 }
 
 std::expected<PageHeader, FlashFault> DecodePageHead(std::span<const std::byte> page) {
   if (page.size() < kEntryBytes) return std::unexpected(FlashFault::kShort);
   PageHeader head;
-  head.epoch = Load<std::uint64_t>(page.data(), page_at::kEpoch);
-  head.page = Load<std::uint32_t>(page.data(), page_at::kPage);
-  head.entries = Load<std::uint32_t>(page.data(), page_at::kEntries);
-  if (Load<std::uint32_t>(page.data(), 0) != kPageMagic) return std::unexpected(FlashFault::kMagic);
+  head.epoch = LoadAt<std::uint64_t>(page.data(), page_at::kEpoch);
+  head.page = LoadAt<std::uint32_t>(page.data(), page_at::kPage);
+  head.entries = LoadAt<std::uint32_t>(page.data(), page_at::kEntries);
+  if (LoadAt<std::uint32_t>(page.data(), 0) != kPageMagic) return std::unexpected(FlashFault::kMagic);
   if (head.entries < 1 || head.entries > kPageEntries) return std::unexpected(FlashFault::kShape);
   const FlashFault fault = Check(page, kPageMagic, PageUsedBytes(head.entries));
   if (fault != FlashFault::kNone) return std::unexpected(fault);
