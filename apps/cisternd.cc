@@ -49,11 +49,11 @@ int Run(int argc, const char* const* argv) {
       return SetNodeOption(flags, FlagOf(name), name, text);
     };
     if (setting.value.empty()) {
-      line.Switch(FlagOf(setting.name), setting.help, &switches.emplace_back(setting.name, false).second);
+      line.Switch(FlagOf(setting.name), HelpOf(setting), &switches.emplace_back(setting.name, false).second);
     } else if (setting.clear != nullptr) {
-      line.Flags(FlagOf(setting.name), setting.value, setting.help, set);
+      line.Flags(FlagOf(setting.name), setting.value, HelpOf(setting), set);
     } else {
-      line.Flag(FlagOf(setting.name), setting.value, setting.help, set);
+      line.Flag(FlagOf(setting.name), setting.value, HelpOf(setting), set);
     }
   }
   if (auto exit = line.Parse(argc, argv)) return *exit;

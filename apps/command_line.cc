@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "base/nearest.h"
+#include "base/policy.h"
 #include "base/units.h"
 
 namespace cistern {
@@ -90,6 +91,14 @@ void CommandLine::Duration(std::string_view flag, std::string_view help, std::ui
   Flag(flag, "DURATION", help, [name = std::string(flag), duration_us](std::string_view text) {
     Result<std::uint64_t> value = ParseDurationUs(name, text);
     if (value) *duration_us = *value;
+    return value ? Status() : value.error();
+  });
+}
+
+void CommandLine::Policy(std::string_view flag, std::string_view help, EvictionPolicy* policy) {
+  Flag(flag, "NAME", cistern::Text(help, ": ", PolicyHelp(*policy)), [policy](std::string_view text) {
+    Result<EvictionPolicy> value = ParseEvictionPolicy(text);
+    if (value) *policy = *value;
     return value ? Status() : value.error();
   });
 }

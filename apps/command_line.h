@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cistern/policy.h"
 #include "cistern/status.h"
 
 namespace cistern {
@@ -36,6 +37,7 @@ class CommandLine {
              std::uint64_t most);
   void Size(std::string_view flag, std::string_view help, std::uint64_t* bytes);
   void Duration(std::string_view flag, std::string_view help, std::uint64_t* duration_us);
+  void Policy(std::string_view flag, std::string_view help, EvictionPolicy* policy);
   void Argument(std::string_view name, std::string_view help, std::string* text, bool required = true);
   void Arguments(std::string_view name, std::string_view help, std::vector<std::string>* texts,
                  bool required = true);

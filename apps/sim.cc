@@ -9,7 +9,8 @@
 namespace cistern {
 
 int RunSim(int argc, const char* const* argv) {
-  std::string trace, policy_name = "lru";
+  std::string trace;
+  EvictionPolicy policy = EvictionPolicy::kLru;
   std::uint64_t blocks = 0;
   bool json = false;
   CommandLine line(
@@ -20,25 +21,22 @@ int RunSim(int argc, const char* const* argv) {
       "  cistern sim generated:sessions=200,turns=8,seed=1 --blocks 1000");
   line.Argument("TRACE", "a trace of JSON lines, or generated:KEY=VALUE,...", &trace);
   line.Count("--blocks", "blocks that fit (required)", &blocks, 1, 1u << 30);
-  line.Text("--policy", "NAME", "eviction policy; default: lru", &policy_name);
+  line.Policy("--policy", "eviction policy", &policy);
   line.Switch("--json", "one JSON object on stdout", &json);
   if (auto exit = line.Parse(argc, argv)) return *exit;
   if (blocks == 0) {
     return Complain("cistern sim", Status(Code::kInvalid, "--blocks is missing; say how many blocks fit"));
   }
-  Result<EvictionPolicy> policy = ParseEvictionPolicy(policy_name);
-  if (!policy) return Complain("cistern sim", policy.error());
   Result<std::unique_ptr<RequestSource>> requests = OpenRequests(trace);
   if (!requests) return Complain("cistern sim", requests.error());
-  Result<SimResult> result = Simulate(**requests, *policy, blocks);
+  Result<SimResult> result = Simulate(**requests, policy, blocks);
   if (!result) return Complain("cistern sim", result.error());
   std::string text =
-      json ? Text("{\"policy\":\"", EvictionPolicyName(result->policy), "\",\"blocks\":", result->blocks,
+      json ? Text("{\"policy\":\"", ToString(result->policy), "\",\"blocks\":", result->blocks,
                   ",\"requests\":", result->requests, ",\"accesses\":", result->accesses,
                   ",\"hits\":", result->hits, ",\"hit_rate\":", result->hit_rate(), "}\n")
-           : Text("policy ", EvictionPolicyName(result->policy), ", ", result->blocks,
-                  " blocks: ", result->hits, " of ", result->accesses, " accesses hit (",
-                  100 * result->hit_rate(), " %)\n");
+           : Text("policy ", ToString(result->policy), ", ", result->blocks, " blocks: ", result->hits,
+                  " of ", result->accesses, " accesses hit (", 100 * result->hit_rate(), " %)\n");
   std::fputs(text.c_str(), stdout);
   return kExitOk;
 }

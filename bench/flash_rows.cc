@@ -332,7 +332,7 @@ Status WorthRows(BenchOptions& options, Store& store, Daemon& daemon, const Fill
     const BlockKey key = blocks.keys[round.Next()];
     Result<MatchResult> match = store.Match(blocks.ns, std::span(&key, 1)).Wait();
     if (!match) failed = match.error();
-    if (!match || match->runs.empty() || match->runs[0].where != MatchRun::Where::kFlash) continue;
+    if (!match || match->runs.empty() || match->runs[0].where != Where::kFlash) continue;
     const auto said = static_cast<double>(match->runs[0].ready_in_us);
     const BlockRef ref{.key = key};
     Stopwatch watch;

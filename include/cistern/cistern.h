@@ -6,6 +6,8 @@
 #include "cistern/lease.h"
 #include "cistern/namespace.h"
 #include "cistern/options.h"
+#include "cistern/policy.h"
 #include "cistern/status.h"
 #include "cistern/store.h"
 #include "cistern/ticket.h"
+#include "cistern/where.h"

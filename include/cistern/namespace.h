@@ -5,9 +5,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "cistern/policy.h"
 
 namespace cistern {
 
@@ -40,12 +43,10 @@ struct NamespaceSpec {
   // of a block whose key or parent's key is under 16 bytes is kInvalid, and so is a list whose field `hash`
   // names no cryptographic hash or whose field `key_bytes` is under 16. Part of the identity.
   bool trusted_keys = false;
-  // What goes to flash, and when; not part of the identity. flash_write: "through" (as soon as it is put),
-  // "back" (when it is cold), "selective" or "selective:N" (after its N-th use); flash_admit: "all", or
-  // "second-hit" (what was used after it was put). Empty: as the namespace's users said last, or else as the
-  // node has it. It holds from then on, also after a restart, for whoever uses the namespace.
-  std::string flash_write;
-  std::string flash_admit;
+  // What goes to flash, and when; not part of the identity. None: as the namespace's users said last, or else
+  // as the node has it. It holds from then on, also after a restart, for whoever uses the namespace.
+  std::optional<WriteRule> flash_write;
+  std::optional<Admission> flash_admit;
 };
 
 }  // namespace cistern

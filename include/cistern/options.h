@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cistern/policy.h"
+
 namespace cistern {
 
 // A random token from the node that stands for one engine. Its other processes present it at connect to use
@@ -40,11 +42,10 @@ struct OpenOptions {
   // Flash is believed only together with it. Empty: the first directory of `flash`, without flash memory_dir;
   // where all flash is block devices it must be named.
   std::string journal_dir;
-  std::string flash_write = "through";         // through, back, selective, selective:N (after the N-th use)
-  std::string flash_admit = "all";             // all; second-hit: what was used after it was put
-  std::string flash_promote = "all";           // what stays in memory once it was read from flash: all;
-                                               // second-hit: what was asked for before
-  std::uint64_t flash_budget_bytes_a_day = 0;  // endurance: what is written a day; 0: without a limit
+  WriteRule flash_write;  // this and flash_admit: where a namespace does not say
+  Admission flash_admit = Admission::kAll;
+  Promotion flash_promote = Promotion::kAll;
+  std::uint64_t flash_budget_bytes_a_day = 0;        // endurance: what is written a day; 0: without a limit
   std::uint64_t flash_read_ahead_bytes = 16u << 20;  // of a chain that was matched; 0: none
   bool discard_foreign = false;                      // format volumes that hold something else
   std::uint64_t scrub_bytes_per_s = 8u << 20;        // read again and checked in the background; 0: never

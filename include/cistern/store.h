@@ -25,6 +25,7 @@
 #include "cistern/options.h"
 #include "cistern/status.h"
 #include "cistern/ticket.h"
+#include "cistern/where.h"
 
 namespace cistern {
 
@@ -71,14 +72,6 @@ struct ReadResult {
   // One a block: kOk, kMiss, kInvalid; of blocks below memory also kTooLate, and kBusy where there was no
   // room to fetch them into. What is not kOk left anything where it should have gone.
   std::vector<Code> outcomes;
-};
-
-// Blocks that follow each other in one tier. On flash, `ready_in_us` is about how long from the match on all
-// of them could be in memory, if they were asked for then.
-struct MatchRun {
-  std::uint32_t blocks = 0;
-  enum class Where : std::uint8_t { kMemory = 0, kFlash = 1 } where = Where::kMemory;
-  std::int64_t ready_in_us = 0;
 };
 
 struct MatchResult {

@@ -114,7 +114,7 @@ class Namespace:
 class MatchRun(NamedTuple):
     blocks: int
     where: str
-    """"memory", or the lower tier that has it: "flash"."""
+    """"memory", or where else they lie, from near to far: "flash", "peer", "object" (the last two: no node yet)."""
     ready_in_us: int
     """About how long until all of them could be in memory, if asked for now; 0 for those that are."""
 

@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "base/format.h"
-#include "errors.h"
 
 namespace cistern::python {
 namespace {
@@ -46,8 +45,10 @@ NamespaceSpec SpecFrom(nb::handle spec) {
   out.block_tokens =
       ValueOf<std::uint32_t>(spec.attr("block_tokens"), "block_tokens", "a whole number of 32 bits");
   out.trusted_keys = ValueOf<bool>(spec.attr("trusted_keys"), "trusted_keys", "a bool");
-  out.flash_write = ValueOf<std::string>(spec.attr("flash_write"), "flash_write", "a text");
-  out.flash_admit = ValueOf<std::string>(spec.attr("flash_admit"), "flash_admit", "a text");
+  const auto write = ValueOf<std::string>(spec.attr("flash_write"), "flash_write", "a text");
+  if (!write.empty()) out.flash_write = PolicyFrom("flash_write", ParseWriteRule(write));
+  const auto admit = ValueOf<std::string>(spec.attr("flash_admit"), "flash_admit", "a text");
+  if (!admit.empty()) out.flash_admit = PolicyFrom("flash_admit", ParseAdmission(admit));
   for (nb::handle field : spec.attr("fields").attr("items")()) {
     const std::string name = ValueOf<std::string>(field[0], "the name of a field", "a text");
     out.fields.emplace_back(name, ValueOf<std::string>(field[1], Text("field ", name), "a text"));

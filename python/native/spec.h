@@ -4,11 +4,23 @@
 
 #include <nanobind/nanobind.h>
 
+#include <string_view>
+#include <utility>
+
+#include "base/format.h"
 #include "cistern/namespace.h"
+#include "errors.h"
 
 namespace cistern::python {
 
-// Throws kInvalid for a value of a wrong type; Attach judges the rest.
+// Throws kInvalid for a value of a wrong type or an unknown policy; Attach judges the rest.
 NamespaceSpec SpecFrom(nanobind::handle spec);
+
+// A policy that a text named; throws its error, which names the argument.
+template <class T>
+T PolicyFrom(std::string_view name, Result<T> policy) {
+  if (!policy) Throw(policy.error().code(), Text(name, ": ", policy.error().message()));
+  return *policy;
+}
 
 }  // namespace cistern::python

@@ -71,9 +71,9 @@ std::unique_ptr<StoreHandle> Open(
   options.loop = loop;
   for (const auto& [path, bytes] : flash) options.flash.push_back({path, bytes});
   options.journal_dir = journal_dir;
-  options.flash_write = flash_write;
-  options.flash_admit = flash_admit;
-  options.flash_promote = flash_promote;
+  options.flash_write = PolicyFrom("flash_write", ParseWriteRule(flash_write));
+  options.flash_admit = PolicyFrom("flash_admit", ParseAdmission(flash_admit));
+  options.flash_promote = PolicyFrom("flash_promote", ParsePromotion(flash_promote));
   options.flash_budget_bytes_a_day = flash_budget_bytes_a_day;
   options.flash_read_ahead_bytes = flash_read_ahead_bytes;
   options.discard_foreign = discard_foreign;
@@ -102,8 +102,8 @@ NamespaceHandle Attach(const StoreHandle& handle, nb::handle spec, std::int64_t 
 nb::object MatchAnswer(MatchResult result) {
   nb::list runs;
   for (const MatchRun& run : result.runs) {
-    const char* where = run.where == MatchRun::Where::kMemory ? "memory" : "flash";
-    runs.append(nb::make_tuple(run.blocks, where, run.ready_in_us));
+    const std::string_view where = ToString(run.where);
+    runs.append(nb::make_tuple(run.blocks, nb::str(where.data(), where.size()), run.ready_in_us));
   }
   nb::object hold = nb::none();
   if (result.hold) hold = nb::cast(LeaseHandle{std::make_shared<HeldLease>(std::move(result.hold), 0)});

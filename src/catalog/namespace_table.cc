@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/codec.h"
 #include "base/format.h"
+#include "base/policy.h"
 #include "record/seal.h"
 
 namespace cistern {
@@ -78,10 +79,12 @@ Status CheckFields(const NamespaceSpec& spec) {
   return Status();
 }
 
-Status ReadWish(const NamespaceSpec& spec, LowerWish& wish) {
-  Status write = spec.flash_write.empty() ? Status() : ReadWrite(spec.flash_write, wish);
+LowerWish WishOf(const NamespaceSpec& spec) { return {.write = spec.flash_write, .admit = spec.flash_admit}; }
+
+Status CheckWish(const LowerWish& wish) {
+  const Status write = wish.write ? CheckPolicy(*wish.write) : Status();
   if (!write.ok()) return Invalid(Text("flash_write: ", write.message()));
-  Status admit = spec.flash_admit.empty() ? Status() : ReadAdmit(spec.flash_admit, wish);
+  const Status admit = wish.admit ? CheckPolicy(*wish.admit) : Status();
   if (!admit.ok()) return Invalid(Text("flash_admit: ", admit.message()));
   return Status();
 }
@@ -134,25 +137,19 @@ void PutParts(Encoder& out, const Group& group) {
 // one. Each value is one more than the enumerator's, 0 where nothing was said.
 void PutWish(Encoder& out, const LowerWish& wish) {
   if (wish == LowerWish{}) return;
-  out.U8(wish.write ? static_cast<std::uint8_t>(static_cast<std::uint8_t>(*wish.write) + 1)
-                    : std::uint8_t{0});
-  out.U8(static_cast<std::uint8_t>(wish.selective_uses));
-  out.U8(wish.admit ? static_cast<std::uint8_t>(static_cast<std::uint8_t>(*wish.admit) + 1)
-                    : std::uint8_t{0});
+  const WriteRule rule = wish.write.value_or(WriteRule());
+  out.U8(static_cast<std::uint8_t>(wish.write ? static_cast<int>(rule.policy) + 1 : 0));
+  out.U8(static_cast<std::uint8_t>(rule.uses));
+  out.U8(static_cast<std::uint8_t>(wish.admit ? static_cast<int>(*wish.admit) + 1 : 0));
 }
 
 // False for what PutWish never writes.
 bool TakeWish(Decoder& in, LowerWish& wish) {
   if (in.done()) return true;
   const std::uint8_t write = in.U8(), uses = in.U8(), admit = in.U8();
-  if (write > static_cast<std::uint8_t>(WritePolicy::kSelective) + 1 ||
-      admit > static_cast<std::uint8_t>(Admission::kSecondHit) + 1 || uses == 0) {
-    return false;
-  }
-  if (write != 0) wish.write = static_cast<WritePolicy>(write - 1);
-  wish.selective_uses = uses;
+  if (write != 0) wish.write = WriteRule{static_cast<WritePolicy>(write - 1), uses};
   if (admit != 0) wish.admit = static_cast<Admission>(admit - 1);
-  return true;
+  return uses != 0 && CheckWish(wish).ok();
 }
 
 // The list as one string: two entries are the same namespace when these are equal. Window lengths, block
@@ -193,7 +190,7 @@ NamespaceEntry EntryOf(const NamespaceSpec& spec) {
   entry.fields = Sorted(spec);
   entry.block_tokens = spec.block_tokens;
   entry.trusted_keys = spec.trusted_keys;
-  static_cast<void>(ReadWish(spec, entry.lower));  // it passed Validate
+  entry.lower = WishOf(spec);
   for (const GroupSpec& from : spec.groups) {
     Group& group = entry.groups.emplace_back();
     group.name = from.name;
@@ -278,8 +275,7 @@ Status NamespaceTable::Validate(const NamespaceSpec& spec) {
   if (spec.block_tokens == 0) return Invalid("block_tokens: is 0 and a block has at least 1");
   if (Status status = CheckFields(spec); !status.ok()) return status;
   if (Status status = CheckHash(spec); !status.ok()) return status;
-  LowerWish wish;
-  if (Status status = ReadWish(spec, wish); !status.ok()) return status;
+  if (Status status = CheckWish(WishOf(spec)); !status.ok()) return status;
   if (spec.groups.empty() || spec.groups.size() > kMaxGroups) {
     return Invalid(Text("groups: there are ", spec.groups.size(), " and a namespace has 1 to ", kMaxGroups));
   }

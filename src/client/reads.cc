@@ -44,19 +44,11 @@ Status CheckLease(std::string_view what, std::int64_t lease_us) {
 }
 
 // `matched` blocks of the index, then what the node says of the rest.
-MatchResult MatchOf(std::uint32_t matched, std::span<const wire::MatchRunItem> rest = {}) {
+MatchResult MatchOf(std::uint32_t matched, std::span<const MatchRun> rest = {}) {
   MatchResult result;
-  std::vector<wire::MatchRunItem> runs;
-  wire::AddRun(runs, {.blocks = matched});
-  for (const wire::MatchRunItem& run : rest) wire::AddRun(runs, run);
-  result.runs.reserve(runs.size());
-  for (const wire::MatchRunItem& run : runs) {
-    const bool memory = run.where == wire::kInMemory;
-    result.blocks += run.blocks;
-    result.runs.push_back({.blocks = run.blocks,
-                           .where = memory ? MatchRun::Where::kMemory : MatchRun::Where::kFlash,
-                           .ready_in_us = memory ? 0 : run.ready_in_us});
-  }
+  wire::AddRun(result.runs, {.blocks = matched});
+  for (const MatchRun& run : rest) wire::AddRun(result.runs, run);
+  for (const MatchRun& run : result.runs) result.blocks += run.blocks;
   return result;
 }
 
@@ -67,7 +59,7 @@ Result<MatchResult> HeldOf(const Call& answered, const wire::Completion& complet
   const auto blocks = static_cast<std::uint32_t>(completion.b);
   const std::span<const std::byte> reply = answered.reply(completion);
   if (reply.empty()) return MatchOf(blocks);
-  Result<std::vector<wire::MatchRunItem>> runs = wire::ReadMatchReply(reply);
+  Result<std::vector<MatchRun>> runs = wire::ReadMatchReply(reply);
   if (!runs) return Error(std::move(runs.error()));
   MatchResult result = MatchOf(0, *runs);
   if (result.blocks != blocks)
@@ -125,7 +117,7 @@ Ticket<MatchResult> AskForRest(const std::shared_ptr<Channel>& channel, const Na
   Request request = RequestFor(wire::Op::kMatchRest, ns, options.deadline_us);
   request.a = matched;
   auto decode = [matched](const Call& answered, const wire::Completion& completion) -> Result<MatchResult> {
-    Result<std::vector<wire::MatchRunItem>> runs = wire::ReadMatchReply(answered.reply(completion));
+    Result<std::vector<MatchRun>> runs = wire::ReadMatchReply(answered.reply(completion));
     if (!runs) return Error(std::move(runs.error()));
     return MatchOf(matched, *runs);
   };

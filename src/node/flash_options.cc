@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "base/nearest.h"
+#include "base/policy.h"
 #include "base/units.h"
 #include "flash/flash_tier.h"
 
@@ -19,6 +20,17 @@ Result<std::uint64_t> ParseRate(std::string_view name, std::string_view text, st
   if (text.ends_with(per)) return ParseSize(name, text.substr(0, text.size() - per.size()));
   return Error(Code::kInvalid,
                Text(name, ": \"", Shown(text), "\" is not a size and ", per, "; write it as in ", example));
+}
+
+Status CheckPolicies(const OpenOptions& options) {
+  const std::pair<std::string_view, Status> checked[] = {
+      {"flash_write", CheckPolicy(options.flash_write)},
+      {"flash_admit", CheckPolicy(options.flash_admit)},
+      {"flash_promote", CheckPolicy(options.flash_promote)}};
+  for (const auto& [name, status] : checked) {
+    if (!status.ok()) return Status(status.code(), Text(name, ": ", status.message()));
+  }
+  return Status();
 }
 
 }  // namespace
@@ -60,33 +72,8 @@ Result<std::uint64_t> ParseScrubRate(std::string_view name, std::string_view tex
   return ParseRate(name, text, "/s", "8MiB/s, or 0 for never");
 }
 
-Status ParseFlashWrite(std::string_view name, std::string_view text, LowerWish& wish) {
-  Status status = ReadWrite(text, wish);
-  return status.ok() ? status : Status(status.code(), Text(name, ": ", status.message()));
-}
-
-Status ParseFlashAdmit(std::string_view name, std::string_view text, LowerWish& wish) {
-  Status status = ReadAdmit(text, wish);
-  return status.ok() ? status : Status(status.code(), Text(name, ": ", status.message()));
-}
-
-Result<Promotion> ParseFlashPromote(std::string_view name, std::string_view text) {
-  Result<Promotion> promote = ReadPromotion(text);
-  return promote ? promote : Error(promote.error().code(), Text(name, ": ", promote.error().message()));
-}
-
-Result<LowerPolicy> LowerPolicyOf(const OpenOptions& options) {
-  LowerWish wish;
-  Status status = ParseFlashWrite("flash_write", options.flash_write, wish);
-  if (status.ok()) status = ParseFlashAdmit("flash_admit", options.flash_admit, wish);
-  if (!status.ok()) return Error(std::move(status));
-  Result<Promotion> promote = ParseFlashPromote("flash_promote", options.flash_promote);
-  if (!promote) return Error(std::move(promote.error()));
-  return wish.Over(LowerPolicy{.promote = *promote});
-}
-
 Status CheckFlashOptions(const OpenOptions& options) {
-  if (Result<LowerPolicy> policy = LowerPolicyOf(options); !policy) return policy.error();
+  if (Status status = CheckPolicies(options); !status.ok()) return status;
   if (options.flash.size() > kMaxFlashDevices) {
     return Status(Code::kInvalid, Text("flash: ", options.flash.size(), " volumes, the limit is ",
                                        kMaxFlashDevices, "; join some of them below the file system"));

@@ -272,9 +272,8 @@ Task<Status> Node::Core::RecoverStore() {
 
   StoreOptions store;
   store.max_blocks = options_.max_blocks;
-  Result<LowerPolicy> lower = LowerPolicyOf(options_);
-  if (!lower) co_return lower.error();
-  store.lower = *lower;
+  store.lower = {
+      .write = options_.flash_write, .admit = options_.flash_admit, .promote = options_.flash_promote};
   store.max_lower_blocks = MaxLowerBlocks(options_, places_);
   store.read_ahead_bytes = options_.flash_read_ahead_bytes;
   store.scrub_bytes_per_s = options_.scrub_bytes_per_s;

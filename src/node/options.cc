@@ -9,6 +9,7 @@
 
 #include "base/format.h"
 #include "base/nearest.h"
+#include "base/policy.h"
 #include "base/units.h"
 #include "memory/host_memory.h"
 #include "node/flash_options.h"
@@ -23,6 +24,13 @@ template <class T>
 Status Keep(Result<std::uint64_t> value, T& field) {
   if (!value) return value.error();
   field = static_cast<T>(*value);
+  return Status();
+}
+
+template <class T>
+Status KeepPolicy(std::string_view name, Result<T> policy, T& field) {
+  if (!policy) return Status(policy.error().code(), Text(name, ": ", policy.error().message()));
+  field = *policy;
   return Status();
 }
 
@@ -97,28 +105,21 @@ constexpr Setting kSettings[] = {
      "flash below memory: a directory and how much of it, or a block device; may be repeated",
      [](NodeOptions& o, std::string_view n, std::string_view t) { return AddFlashVolume(n, t, o.flash); },
      [](NodeOptions& o) { o.flash.clear(); }},
-    {"flash_write", "POLICY",
-     "when a block is written to flash where its namespace does not say: through (at once), back (when it is "
-     "cold), selective:N (after its N-th use); default: through",
+    {"flash_write", "POLICY", "when a block is written to flash where its namespace does not say",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
-       LowerWish wish;
-       o.flash_write = t;
-       return ParseFlashWrite(n, t, wish);
-     }},
-    {"flash_admit", "POLICY", "which blocks: all, or second-hit (used after they were put); default: all",
+       return KeepPolicy(n, ParseWriteRule(t), o.flash_write);
+     },
+     nullptr, [] { return PolicyHelp(OpenOptions().flash_write); }},
+    {"flash_admit", "POLICY", "which blocks, where their namespace does not say",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
-       LowerWish wish;
-       o.flash_admit = t;
-       return ParseFlashAdmit(n, t, wish);
-     }},
-    {"flash_promote", "POLICY",
-     "which blocks stay in memory once they were read from flash: all, or second-hit (asked for before); "
-     "default: all",
+       return KeepPolicy(n, ParseAdmission(t), o.flash_admit);
+     },
+     nullptr, [] { return PolicyHelp(OpenOptions().flash_admit); }},
+    {"flash_promote", "POLICY", "which blocks stay in memory once they were read from flash",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
-       o.flash_promote = t;
-       Result<Promotion> promote = ParseFlashPromote(n, t);
-       return promote ? Status() : std::move(promote.error());
-     }},
+       return KeepPolicy(n, ParsePromotion(t), o.flash_promote);
+     },
+     nullptr, [] { return PolicyHelp(OpenOptions().flash_promote); }},
     {"flash_budget", "SIZE/day", "endurance: bytes written to flash a day at most; default: no limit",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseBudget(n, t), o.flash_budget_bytes_a_day);
@@ -162,6 +163,10 @@ Status CheckTenant(std::string_view tenant) {
 }
 
 }  // namespace
+
+std::string HelpOf(const Setting& setting) {
+  return setting.values == nullptr ? std::string(setting.help) : Text(setting.help, ": ", setting.values());
+}
 
 std::span<const Setting> NodeSettings() { return kSettings; }
 

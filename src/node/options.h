@@ -29,7 +29,12 @@ struct Setting {
   Status (*set)(NodeOptions& options, std::string_view shown, std::string_view text);
   // A list: `set` adds to it, and this empties it. The flag may be repeated, in the file stands an array.
   void (*clear)(NodeOptions& options) = nullptr;
+  // What may be written there, for --help after `help`.
+  std::string (*values)() = nullptr;
 };
+
+// What --help says of it.
+std::string HelpOf(const Setting& setting);
 
 // In the order of --help.
 std::span<const Setting> NodeSettings();

@@ -116,11 +116,8 @@ TEST(FlashOptions, InTheFileTheyAreAListAndNumbersAndSwitchesToo) {
   EXPECT_EQ(options.scrub_bytes_per_s, 0u);
   EXPECT_EQ(options.flash_read_ahead_bytes, 0u);
   EXPECT_EQ(options.journal_dir, "/var/lib/cistern");
-  Result<LowerPolicy> policy = LowerPolicyOf(options);
-  ASSERT_TRUE(policy.has_value());
-  EXPECT_EQ(policy->write, WritePolicy::kSelective);
-  EXPECT_EQ(policy->selective_uses, 3u);
-  EXPECT_EQ(policy->admit, Admission::kSecondHit);
+  EXPECT_EQ(options.flash_write, (WriteRule{WritePolicy::kSelective, 3}));
+  EXPECT_EQ(options.flash_admit, Admission::kSecondHit);
   EXPECT_TRUE(ApplyConfigText(options, "flash = \"/mnt/only:1GiB\"\n", "d.toml").ok());
   ASSERT_EQ(options.flash.size(), 1u) << "a file's list takes the place of what was there";
   EXPECT_TRUE(ApplyConfigText(options, "flash = []\n", "e.toml").ok());
@@ -170,8 +167,11 @@ TEST(FlashOptions, WhatAProgramSaysIsCheckedAsWhatAPersonSays) {
   for (int i = 0; i < 17; ++i) many.flash.push_back({"/mnt/" + std::to_string(i), 1u << 30});
   EXPECT_THAT(Message(ResolveNodeOptions(many)), HasSubstr("16"));
   NodeOptions policy;
-  policy.flash_write = "sometimes";
+  policy.flash_write = {WritePolicy::kSelective, 0};
   EXPECT_THAT(Message(ResolveNodeOptions(policy)), HasSubstr("flash_write: "));
+  NodeOptions number;
+  number.flash_promote = Promotion{2};
+  EXPECT_THAT(Message(ResolveNodeOptions(number)), HasSubstr("flash_promote: "));
 }
 
 }  // namespace

@@ -1,28 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "policy/evict.h"
 
-#include <array>
-
 #include "base/assert.h"
-#include "base/nearest.h"
 
 namespace cistern {
-namespace {
-
-constexpr std::array<std::string_view, 1> kPolicyNames = {"lru"};
-
-}  // namespace
-
-std::string_view EvictionPolicyName(EvictionPolicy policy) {
-  return kPolicyNames[static_cast<std::size_t>(policy)];
-}
-
-Result<EvictionPolicy> ParseEvictionPolicy(std::string_view name) {
-  for (std::size_t i = 0; i < kPolicyNames.size(); ++i) {
-    if (name == kPolicyNames[i]) return static_cast<EvictionPolicy>(i);
-  }
-  return Error(Code::kInvalid, UnknownName("eviction policy", name, kPolicyNames));
-}
 
 void Lru::Reserve(EntryId entries) {
   CISTERN_ASSERT(entries <= kMaxEntries);

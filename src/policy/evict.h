@@ -8,20 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string_view>
 #include <vector>
-
-#include "cistern/status.h"
 
 namespace cistern {
 
 using EntryId = std::uint32_t;  // dense: memory is 16 bytes for each id up to the largest ever inserted
 using SizeClass = std::uint8_t;
-
-enum class EvictionPolicy : std::uint8_t { kLru };
-
-std::string_view EvictionPolicyName(EvictionPolicy policy);         // "lru"
-Result<EvictionPolicy> ParseEvictionPolicy(std::string_view name);  // kInvalid names the known ones
 
 // Least recently touched first. Every call is O(1), or looks at each size class in use; only an id larger
 // than any before allocates.

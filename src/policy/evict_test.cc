@@ -171,13 +171,5 @@ TEST(LruDeathTest, IdsThatTheOwnerDoesNotHoldAreWrongDecisions) {
   EXPECT_DEATH(lru.Insert(Lru::kMaxEntries), "assertion");
 }
 
-TEST(BadInput, UnknownPolicyNamesTheKnownOnes) {
-  EXPECT_EQ(ParseEvictionPolicy("lru").value(), EvictionPolicy::kLru);
-  EXPECT_EQ(EvictionPolicyName(EvictionPolicy::kLru), "lru");
-  EXPECT_EQ(ParseEvictionPolicy("lur").error().message(), "unknown eviction policy lur: did you mean lru?");
-  EXPECT_EQ(ParseEvictionPolicy("arc2").error().message(),
-            "unknown eviction policy arc2: the only known one is lru");
-}
-
 }  // namespace
 }  // namespace cistern

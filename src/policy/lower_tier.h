@@ -5,76 +5,43 @@
 
 #include <cstdint>
 #include <optional>
-#include <string_view>
 
-#include "cistern/status.h"
+#include "cistern/policy.h"
 
 namespace cistern {
 
-// Time at which a wanted block is written to the lower tier.
-enum class WritePolicy : std::uint8_t {
-  kThrough,    // as soon as it is wanted: found again after a reboot, and memory can always evict it
-  kBack,       // when it has become cold: fewer writes, and a reboot loses the warm blocks
-  kSelective,  // after the n-th use
-};
-// Blocks that are wanted in the lower tier.
-enum class Admission : std::uint8_t {
-  kAll,
-  kSecondHit,  // blocks used after they were put: a prompt that is never repeated is never written
-};
-
-// Blocks that stay in memory after they were fetched.
-enum class Promotion : std::uint8_t {
-  kAll,
-  kSecondHit,  // those that were asked for before; others pass through and are the first to go again, so that
-               // a long prompt that is asked for once takes no room from what is asked for often
-};
-
 struct LowerPolicy {
-  WritePolicy write = WritePolicy::kThrough;
+  WriteRule write;
   Admission admit = Admission::kAll;
   Promotion promote = Promotion::kAll;
-  std::uint32_t selective_uses = 2;  // of kSelective; 1 to kMaxSelectiveUses
 };
 
 // Settings of the node's operator or of a namespace's user; fields without a value keep the policy's.
 struct LowerWish {
-  std::optional<WritePolicy> write;
-  std::uint32_t selective_uses = LowerPolicy{}.selective_uses;
+  std::optional<WriteRule> write;
   std::optional<Admission> admit;
   bool operator==(const LowerWish&) const = default;
 
   constexpr LowerPolicy Over(LowerPolicy policy) const {
     if (write) policy.write = *write;
-    if (write) policy.selective_uses = selective_uses;
     if (admit) policy.admit = *admit;
     return policy;
   }
   // Values of `other` replace these.
   void Add(const LowerWish& other) {
     if (other.write) write = other.write;
-    if (other.write) selective_uses = other.selective_uses;
     if (other.admit) admit = other.admit;
   }
 };
 
-inline constexpr std::uint32_t kMaxSelectiveUses = 255;
-
-// Parses "through", "back", "selective" or "selective:N"; "all" or "second-hit". kInvalid names the known
-// values and changes nothing.
-Status ReadWrite(std::string_view text, LowerWish& wish);
-Status ReadAdmit(std::string_view text, LowerWish& wish);
-// "all" or "second-hit".
-Result<Promotion> ReadPromotion(std::string_view text);
-
 // True if a block with so many uses since its put is worth writing.
 constexpr bool Wanted(const LowerPolicy& policy, std::uint32_t uses) {
-  if (policy.write == WritePolicy::kSelective && uses < policy.selective_uses) return false;
+  if (policy.write.policy == WritePolicy::kSelective && uses < policy.write.uses) return false;
   return policy.admit == Admission::kAll || uses > 0;
 }
 // True if the block is written now, at its put (uses 0) or at its `uses`-th use.
 constexpr bool WrittenAtUse(const LowerPolicy& policy, std::uint32_t uses) {
-  return policy.write != WritePolicy::kBack && Wanted(policy, uses) &&
+  return policy.write.policy != WritePolicy::kBack && Wanted(policy, uses) &&
          (uses == 0 || !Wanted(policy, uses - 1));
 }
 

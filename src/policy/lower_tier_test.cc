@@ -7,13 +7,13 @@ namespace cistern {
 namespace {
 
 TEST(Lower, ThroughWritesAtThePutAndOnce) {
-  const LowerPolicy policy{.write = WritePolicy::kThrough};
+  const LowerPolicy policy{.write = {WritePolicy::kThrough}};
   EXPECT_TRUE(WrittenAtUse(policy, 0));
   for (std::uint32_t uses = 1; uses < 5; ++uses) EXPECT_FALSE(WrittenAtUse(policy, uses)) << uses;
 }
 
 TEST(Lower, SecondHitWritesAtTheFirstUseAndNotBefore) {
-  const LowerPolicy policy{.write = WritePolicy::kThrough, .admit = Admission::kSecondHit};
+  const LowerPolicy policy{.write = {WritePolicy::kThrough}, .admit = Admission::kSecondHit};
   EXPECT_FALSE(WrittenAtUse(policy, 0));
   EXPECT_TRUE(WrittenAtUse(policy, 1));
   EXPECT_FALSE(WrittenAtUse(policy, 2));
@@ -21,13 +21,13 @@ TEST(Lower, SecondHitWritesAtTheFirstUseAndNotBefore) {
 }
 
 TEST(Lower, SelectiveWritesAtTheNthUse) {
-  const LowerPolicy policy{.write = WritePolicy::kSelective, .selective_uses = 3};
+  const LowerPolicy policy{.write = {WritePolicy::kSelective, 3}};
   for (std::uint32_t uses = 0; uses < 6; ++uses) EXPECT_EQ(WrittenAtUse(policy, uses), uses == 3) << uses;
   EXPECT_FALSE(Wanted(policy, 2));
 }
 
 TEST(Lower, BackWritesOnlyWhatIsColdAndWanted) {
-  const LowerPolicy policy{.write = WritePolicy::kBack};
+  const LowerPolicy policy{.write = {WritePolicy::kBack}};
   for (std::uint32_t uses = 0; uses < 4; ++uses) EXPECT_FALSE(WrittenAtUse(policy, uses)) << uses;
   EXPECT_TRUE(Wanted(policy, 0));
 }
@@ -67,35 +67,19 @@ TEST(Lower, WhatWasAskedForBeforeIsPromotedAndTheRestByPolicy) {
   EXPECT_TRUE(Promoted(all, false));
   EXPECT_FALSE(Promoted(careful, false));
   EXPECT_TRUE(Promoted(careful, true));
-  EXPECT_EQ(*ReadPromotion("second-hit"), Promotion::kSecondHit);
-  EXPECT_NE(ReadPromotion("none").error().message().find("second-hit"), std::string::npos);
-}
-
-TEST(Lower, AWishIsReadBackAndAnUnknownOneNamesTheKnown) {
-  LowerWish wish;
-  ASSERT_TRUE(ReadWrite("selective:3", wish).ok());
-  EXPECT_EQ(wish, (LowerWish{.write = WritePolicy::kSelective, .selective_uses = 3}));
-  for (std::string_view wrong :
-       {"off", "", "selective:", "selective:0", "selective:256", "selective:3x", "back:1"})
-    EXPECT_NE(ReadWrite(wrong, wish).message().find("selective:N"), std::string::npos) << wrong;
-  EXPECT_NE(ReadAdmit("", wish).message().find("second-hit"), std::string::npos);
-  EXPECT_EQ(wish, (LowerWish{.write = WritePolicy::kSelective, .selective_uses = 3}));
-  ASSERT_TRUE(ReadAdmit("second-hit", wish).ok());
-  EXPECT_EQ(wish.admit, Admission::kSecondHit);
 }
 
 TEST(Lower, AWishChangesWhatItNamesAndNothingElse) {
-  const LowerPolicy node{
-      .write = WritePolicy::kSelective, .admit = Admission::kSecondHit, .selective_uses = 7};
-  EXPECT_EQ(LowerWish{}.Over(node).selective_uses, 7u);
+  const LowerPolicy node{.write = {WritePolicy::kSelective, 7}, .admit = Admission::kSecondHit};
+  EXPECT_EQ(LowerWish{}.Over(node).write, node.write);
   const LowerPolicy all = LowerWish{.admit = Admission::kAll}.Over(node);
-  EXPECT_EQ(all.write, WritePolicy::kSelective);
-  EXPECT_EQ(all.selective_uses, 7u);
+  EXPECT_EQ(all.write, node.write);
   EXPECT_EQ(all.admit, Admission::kAll);
-  LowerWish wish{.write = WritePolicy::kBack};
+  constexpr WriteRule kBack{.policy = WritePolicy::kBack};
+  LowerWish wish{.write = kBack};
   wish.Add({.admit = Admission::kAll});
-  EXPECT_EQ(wish, (LowerWish{.write = WritePolicy::kBack, .admit = Admission::kAll}));
-  EXPECT_EQ(wish.Over(node).write, WritePolicy::kBack);
+  EXPECT_EQ(wish, (LowerWish{.write = kBack, .admit = Admission::kAll}));
+  EXPECT_EQ(wish.Over(node).write, kBack);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ Task<bool> LowerRecords::Keep(const TierEntry& entry, std::uint64_t kept_bytes, 
     lower_.Forget(forest_.block(block).tree, copy);
     r.location = {};
     const LowerPolicy policy = catalog_.LowerPolicyOf(r);
-    if (policy.write != WritePolicy::kBack && Wanted(policy, r.uses)) write_back_.Want(copy.record);
+    if (policy.write.policy != WritePolicy::kBack && Wanted(policy, r.uses)) write_back_.Want(copy.record);
     co_return false;
   }
   if (copy.record != kNoId) partial_copies_.EndIfIdle(copy.record);

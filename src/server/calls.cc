@@ -208,14 +208,11 @@ Task<Status> Calls::TakeWrites(Session& session, const wire::Submission& call, A
 namespace {
 
 // The store's runs after those before; their blocks.
-Task<std::uint32_t> AddRuns(Executor&, std::vector<wire::MatchRunItem>& runs,
-                            std::span<const MatchedRun> more) {
+Task<std::uint32_t> AddRuns(Executor&, std::vector<MatchRun>& runs, std::span<const MatchRun> more) {
   std::uint32_t blocks = 0;
   for (std::size_t i = 0; i < more.size(); ++i) {
     if (i > 0 && i % kItemsPerStep == 0) co_await Yield();
-    wire::AddRun(runs, {.blocks = more[i].blocks,
-                        .where = more[i].lower ? wire::kOnFlash : wire::kInMemory,
-                        .ready_in_us = std::max<std::int64_t>(more[i].ready_in_us, 0)});
+    wire::AddRun(runs, more[i]);
     blocks += more[i].blocks;
   }
   co_return blocks;
@@ -267,9 +264,9 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call) {
     co_return Fail(session, call, wrong);
   }
   const auto matched = static_cast<std::uint32_t>(call.a);
-  Result<std::vector<MatchedRun>> further = co_await store_.MatchRest(call.namespace_slot, matched, rest);
+  Result<std::vector<MatchRun>> further = co_await store_.MatchRest(call.namespace_slot, matched, rest);
   if (!further) co_return Fail(session, call, further.error());
-  std::vector<wire::MatchRunItem> runs;
+  std::vector<MatchRun> runs;
   co_await AddRuns(executor_, runs, *further);
   if (call.reply_bytes < sizeof(wire::MatchReply) + sizeof(wire::MatchRunItem)) {
     Status wrong(Code::kInvalid, Text("a match's reply does not fit ", call.reply_bytes, " bytes"));
@@ -278,8 +275,8 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call) {
   co_return co_await ReplyRuns(session, call, std::move(runs), Answer());
 }
 
-Task<Answer> Calls::ReplyRuns(Session& session, const wire::Submission& call,
-                              std::vector<wire::MatchRunItem> runs, Answer answer) {
+Task<Answer> Calls::ReplyRuns(Session& session, const wire::Submission& call, std::vector<MatchRun> runs,
+                              Answer answer) {
   if (call.reply_bytes < sizeof(wire::MatchReply) + sizeof(wire::MatchRunItem)) co_return answer;
   wire::FoldRuns(runs, (call.reply_bytes - sizeof(wire::MatchReply)) / sizeof(wire::MatchRunItem));
   std::span<std::byte> room = ReplyRoom(session, call);
@@ -287,7 +284,8 @@ Task<Answer> Calls::ReplyRuns(Session& session, const wire::Submission& call,
   for (std::size_t i = 0; i < runs.size(); ++i) {
     if (i > 0 && i % kItemsPerStep == 0) co_await Yield();
     head.blocks += runs[i].blocks;
-    std::memcpy(room.data() + sizeof(head) + i * sizeof(runs[i]), &runs[i], sizeof(runs[i]));
+    const wire::MatchRunItem item = wire::ItemOf(runs[i]);
+    std::memcpy(room.data() + sizeof(head) + i * sizeof(item), &item, sizeof(item));
   }
   std::memcpy(room.data(), &head, sizeof(head));
   answer.reply_bytes = static_cast<std::uint32_t>(sizeof(head) + runs.size() * sizeof(wire::MatchRunItem));
@@ -305,11 +303,11 @@ Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
   // What the client saw in the index may be gone by now: then the whole chain is matched here and held.
   auto matched = static_cast<std::uint32_t>(std::min<std::uint64_t>(call.b, chain.size()));
   for (int attempt = 0; attempt < 3; ++attempt) {
-    std::vector<wire::MatchRunItem> runs;
+    std::vector<MatchRun> runs;
     wire::AddRun(runs, {.blocks = matched});
     if (matched < chain.size()) {
       std::span<const BlockKey> rest = std::span(chain).subspan(matched);
-      Result<std::vector<MatchedRun>> further = co_await store_.MatchRest(call.namespace_slot, matched, rest);
+      Result<std::vector<MatchRun>> further = co_await store_.MatchRest(call.namespace_slot, matched, rest);
       if (!further) co_return Fail(session, call, further.error());
       matched += co_await AddRuns(executor_, runs, *further);
     }

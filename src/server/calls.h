@@ -48,7 +48,7 @@ class Calls final {
   Task<Answer> MatchRest(Session& session, const wire::Submission& call);
   Task<Answer> Hold(Session& session, const wire::Submission& call);
   // A match's reply with `runs`, as far as there is room for them.
-  Task<Answer> ReplyRuns(Session& session, const wire::Submission& call, std::vector<wire::MatchRunItem> runs,
+  Task<Answer> ReplyRuns(Session& session, const wire::Submission& call, std::vector<MatchRun> runs,
                          Answer answer);
   Task<Answer> Acquire(Session& session, const wire::Submission& call);
   Answer Release(Session& session, const wire::Submission& call);

@@ -212,7 +212,7 @@ TEST(Calls, AHoldMatchesTheRestItself) {
   ASSERT_TRUE(runs.has_value()) << runs.error().ToString();
   ASSERT_EQ(runs->size(), 1u);
   EXPECT_EQ(runs->front().blocks, 3u);
-  EXPECT_EQ(runs->front().where, wire::kInMemory);
+  EXPECT_EQ(runs->front().where, Where::kMemory);
   // As of a client that expects no runs.
   hold.reply_bytes = sizeof(wire::MatchReply);
   answer = client.Do(hold);

@@ -239,8 +239,8 @@ Task<Result<Attached>> BlockStore::Attach(const NamespaceSpec& spec) {
 Status BlockStore::CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const {
   return rooms_->namespaces.Check(slot, incarnation);
 }
-Task<Result<std::vector<MatchedRun>>> BlockStore::MatchRest(std::uint32_t slot, std::uint32_t matched,
-                                                            std::span<const BlockKey> rest) {
+Task<Result<std::vector<MatchRun>>> BlockStore::MatchRest(std::uint32_t slot, std::uint32_t matched,
+                                                          std::span<const BlockKey> rest) {
   return rooms_->matcher.MatchRest(slot, matched, rest);
 }
 Task<Result<LeaseId>> BlockStore::Hold(const Caller& caller, std::uint32_t slot,

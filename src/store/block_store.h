@@ -74,8 +74,8 @@ class BlockStore final {
 
   // Readable blocks after the first `matched` of a chain, in any tier; those in the lower tier are fetched
   // ahead as far as StoreOptions::read_ahead_bytes goes.
-  Task<Result<std::vector<MatchedRun>>> MatchRest(std::uint32_t slot, std::uint32_t matched,
-                                                  std::span<const BlockKey> rest);
+  Task<Result<std::vector<MatchRun>>> MatchRest(std::uint32_t slot, std::uint32_t matched,
+                                                std::span<const BlockKey> rest);
 
   // Leases a matched chain (keys from block 0 on) until the deadline. kMiss if some of its blocks are lost
   // already.

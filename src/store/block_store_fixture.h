@@ -114,7 +114,7 @@ class BlockStoreTest : public testing::Test {
     auto runs = t->Run(t->store->MatchRest(ns.slot, matched, chain));
     EXPECT_TRUE(runs.has_value());
     std::uint32_t blocks = 0;
-    for (const MatchedRun& run : *runs) blocks += run.blocks;
+    for (const MatchRun& run : *runs) blocks += run.blocks;
     return blocks;
   }
   Result<LeaseId> Hold(std::uint64_t first, std::uint64_t last, std::int64_t us = 1'000'000,

@@ -3,11 +3,12 @@
 // time at which they could be in memory.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "store/requests.h"
+#include "cistern/where.h"
 #include "tier/tier.h"
 
 namespace cistern {
@@ -19,7 +20,8 @@ class MatchedRuns final {
   void Add(std::uint64_t lower_bytes, const Location& location, bool whole) {
     const bool is_lower = lower_bytes > 0;
     if (is_lower && blocks_ < first_lower_) first_lower_ = blocks_;
-    if (runs_.empty() || runs_.back().run.lower != is_lower) runs_.push_back({{.lower = is_lower}, 0, {}});
+    const Where where = is_lower ? Where::kFlash : Where::kMemory;
+    if (runs_.empty() || runs_.back().run.where != where) runs_.push_back({{.where = where}, 0, {}});
     Run& last = runs_.back();
     ++last.run.blocks;
     last.bytes += lower_bytes;
@@ -32,15 +34,16 @@ class MatchedRuns final {
   std::size_t first_lower() const { return first_lower_; }
 
   // Runs up to the match's possible end.
-  std::vector<MatchedRun> Take(const Tier* tier) const {
-    std::vector<MatchedRun> taken;
+  std::vector<MatchRun> Take(const Tier* tier) const {
+    std::vector<MatchRun> taken;
     std::size_t left = whole_;
     for (const Run& one : runs_) {
       if (left == 0) break;
-      MatchedRun run = one.run;
+      MatchRun run = one.run;
       run.blocks = static_cast<std::uint32_t>(run.blocks < left ? run.blocks : left);
       left -= run.blocks;
-      if (run.lower && tier != nullptr) run.ready_in_us = tier->EstimateUs(one.location, one.bytes);
+      if (run.where != Where::kMemory && tier != nullptr)
+        run.ready_in_us = std::max<std::int64_t>(tier->EstimateUs(one.location, one.bytes), 0);
       taken.push_back(run);
     }
     return taken;
@@ -48,7 +51,7 @@ class MatchedRuns final {
 
  private:
   struct Run {
-    MatchedRun run;
+    MatchRun run;
     std::uint64_t bytes;
     Location location;
   };

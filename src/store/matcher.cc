@@ -12,8 +12,8 @@ namespace cistern {
 
 // For each block of `rest`: how many blocks back from it each group has without a gap. A full group ends the
 // match at its first gap; a window only has to reach back its length, or to block 0.
-Task<Result<std::vector<MatchedRun>>> Matcher::MatchRest(std::uint32_t slot, std::uint32_t matched,
-                                                         std::span<const BlockKey> rest) {
+Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::uint32_t matched,
+                                                       std::span<const BlockKey> rest) {
   const TreeId tree = catalog_.TreeOf(slot);
   if (catalog_.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
   const std::vector<Group> groups = catalog_.EntryOf(tree)->groups;
@@ -23,7 +23,7 @@ Task<Result<std::vector<MatchedRun>>> Matcher::MatchRest(std::uint32_t slot, std
   if (matched > 0 && !rest.empty()) co_await LookBack(tree, KeyHashOf(tree, rest[0]), matched, &run);
   for (std::size_t i = 0; i < rest.size(); ++i) {
     if (steps_.Spent()) co_await Yield();
-    if (catalog_.EntryOf(tree) == nullptr) co_return std::vector<MatchedRun>();
+    if (catalog_.EntryOf(tree) == nullptr) co_return std::vector<MatchRun>();
     const std::uint64_t now_s = catalog_.NowS();
     const BlockId block = catalog_.Find(tree, rest[i]);
     bool full = true, windows = true;
@@ -48,9 +48,9 @@ Task<Result<std::vector<MatchedRun>>> Matcher::MatchRest(std::uint32_t slot, std
     runs.Add(lower_bytes, lower_location, windows);
   }
   const std::size_t first_lower = runs.first_lower();
-  std::vector<MatchedRun> found = runs.Take(lower_.get());
+  std::vector<MatchRun> found = runs.Take(lower_.get());
   std::size_t blocks = 0;
-  for (const MatchedRun& one : found) blocks += one.blocks;
+  for (const MatchRun& one : found) blocks += one.blocks;
   if (first_lower < blocks) fetcher_.ReadAhead(tree, rest.subspan(first_lower, blocks - first_lower));
   co_return found;
 }

@@ -40,8 +40,8 @@ class Matcher final {
 
   // Readable blocks after the first `matched` of a chain, in any tier; those in the lower tier are fetched
   // ahead.
-  Task<Result<std::vector<MatchedRun>>> MatchRest(std::uint32_t slot, std::uint32_t matched,
-                                                  std::span<const BlockKey> rest);
+  Task<Result<std::vector<MatchRun>>> MatchRest(std::uint32_t slot, std::uint32_t matched,
+                                                std::span<const BlockKey> rest);
   // Leases a matched chain (keys from block 0 on) until the deadline. kMiss if some of its blocks are lost
   // already.
   Task<Result<LeaseId>> Hold(Caller caller, std::uint32_t slot, std::span<const BlockKey> chain,

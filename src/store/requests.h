@@ -12,15 +12,9 @@
 #include "cistern/key.h"
 #include "cistern/options.h"
 #include "cistern/status.h"
+#include "cistern/where.h"
 
 namespace cistern {
-
-// Blocks of a match that follow each other in one tier.
-struct MatchedRun {
-  std::uint32_t blocks = 0;
-  bool lower = false;            // in the lower tier
-  std::int64_t ready_in_us = 0;  // estimate of the device's time for them, from now on
-};
 
 // One part of one block, its bytes in staging. The store is done with `from` when the write's task ends.
 struct PartWrite {

@@ -6,20 +6,26 @@
 namespace cistern::wire {
 namespace {
 
-std::vector<std::byte> ReplyOf(const MatchReply& head, std::span<const MatchRunItem> runs) {
-  std::vector<std::byte> reply(sizeof(head) + runs.size_bytes());
+std::vector<std::byte> ReplyOf(const MatchReply& head, std::span<const MatchRunItem> items) {
+  std::vector<std::byte> reply(sizeof(head) + items.size_bytes());
   std::memcpy(reply.data(), &head, sizeof(head));
-  if (!runs.empty()) std::memcpy(reply.data() + sizeof(head), runs.data(), runs.size_bytes());
+  if (!items.empty()) std::memcpy(reply.data() + sizeof(head), items.data(), items.size_bytes());
   return reply;
 }
 
-constexpr MatchRunItem Memory(std::uint32_t blocks) { return {.blocks = blocks, .where = kInMemory}; }
-constexpr MatchRunItem Flash(std::uint32_t blocks, std::int64_t us) {
-  return {.blocks = blocks, .where = kOnFlash, .ready_in_us = us};
+std::vector<std::byte> ReplyOf(const MatchReply& head, std::span<const MatchRun> runs) {
+  std::vector<MatchRunItem> items;
+  for (const MatchRun& run : runs) items.push_back(ItemOf(run));
+  return ReplyOf(head, std::span<const MatchRunItem>(items));
+}
+
+constexpr MatchRun Memory(std::uint32_t blocks) { return {.blocks = blocks}; }
+constexpr MatchRun Flash(std::uint32_t blocks, std::int64_t us) {
+  return {.blocks = blocks, .where = Where::kFlash, .ready_in_us = us};
 }
 
 TEST(MatchWire, RunsAreReadAsTheyWereWritten) {
-  const std::vector<MatchRunItem> runs = {Memory(3), Flash(2, 700), Memory(1), Flash(9, 1'200)};
+  const std::vector<MatchRun> runs = {Memory(3), Flash(2, 700), Memory(1), Flash(9, 1'200)};
   const auto read = ReadMatchReply(ReplyOf({.runs = 4, .blocks = 15}, runs));
   ASSERT_TRUE(read.has_value()) << read.error().ToString();
   ASSERT_EQ(read->size(), 4u);
@@ -31,16 +37,17 @@ TEST(MatchWire, RunsAreReadAsTheyWereWritten) {
 }
 
 TEST(MatchWire, ANodeThatKnowsNoTiersIsUnderstood) {
-  const MatchRunItem none = Memory(0), some = Memory(7);
-  EXPECT_TRUE(ReadMatchReply(ReplyOf({.runs = 1, .blocks = 0}, std::span(&none, 1)))->empty());
-  const auto read = ReadMatchReply(ReplyOf({.runs = 1, .blocks = 7}, std::span(&some, 1)));
+  const MatchRun none = Memory(0), some = Memory(7);
+  EXPECT_TRUE(
+      ReadMatchReply(ReplyOf({.runs = 1, .blocks = 0}, std::span<const MatchRun>(&none, 1)))->empty());
+  const auto read = ReadMatchReply(ReplyOf({.runs = 1, .blocks = 7}, std::span<const MatchRun>(&some, 1)));
   ASSERT_EQ(read->size(), 1u);
   EXPECT_EQ((*read)[0].blocks, 7u);
 }
 
 TEST(MatchWire, ARunBesideItsLikeIsOneRunReadyWithTheLater) {
-  std::vector<MatchRunItem> runs;
-  for (const MatchRunItem& run : {Memory(2), Memory(3), Flash(1, 50), Flash(0, 9), Flash(4, 40), Memory(1)})
+  std::vector<MatchRun> runs;
+  for (const MatchRun& run : {Memory(2), Memory(3), Flash(1, 50), Flash(0, 9), Flash(4, 40), Memory(1)})
     AddRun(runs, run);
   ASSERT_EQ(runs.size(), 3u);
   EXPECT_EQ(runs[0].blocks, 5u);
@@ -49,18 +56,37 @@ TEST(MatchWire, ARunBesideItsLikeIsOneRunReadyWithTheLater) {
 }
 
 TEST(MatchWire, WhatDoesNotFitIsSaidToBeReadyWithItsLast) {
-  std::vector<MatchRunItem> runs = {Memory(3), Flash(2, 700), Memory(1), Flash(9, 1'200)};
+  std::vector<MatchRun> runs = {Memory(3), Flash(2, 700), Memory(1), Flash(9, 1'200)};
   FoldRuns(runs, 4);
   EXPECT_EQ(runs.size(), 4u);
   FoldRuns(runs, 1);
   ASSERT_EQ(runs.size(), 1u);
   EXPECT_EQ(runs[0].blocks, 15u);
-  EXPECT_EQ(runs[0].where, kOnFlash);
+  EXPECT_EQ(runs[0].where, Where::kFlash);
   EXPECT_EQ(runs[0].ready_in_us, 1'200);
 }
 
+TEST(MatchWire, EveryPlaceIsReadAndAnUnknownOneIsAMismatch) {
+  for (std::uint32_t number = 0; number < 5; ++number) {
+    const MatchRunItem item{.blocks = 1, .where = number};
+    const auto read = ReadMatchReply(ReplyOf({.runs = 1, .blocks = 1}, std::span(&item, 1)));
+    ASSERT_EQ(read.has_value(), number <= static_cast<std::uint32_t>(Where::kObject)) << number;
+    if (read) {
+      EXPECT_EQ(static_cast<std::uint32_t>(read->front().where), number);
+      continue;
+    }
+    EXPECT_EQ(read.error().code(), Code::kMismatch);
+    EXPECT_NE(read.error().message().find("tier 4: the node speaks of a tier that this client does not know"),
+              std::string::npos);
+  }
+  // 8 bits do not make a known one of it.
+  const MatchRunItem wide{.blocks = 1, .where = 256};
+  EXPECT_EQ(ReadMatchReply(ReplyOf({.runs = 1, .blocks = 1}, std::span(&wide, 1))).error().code(),
+            Code::kMismatch);
+}
+
 TEST(MatchWire, RepliesThatAreNoneAreRefused) {
-  const std::vector<MatchRunItem> runs = {Memory(3), Flash(2, 700)};
+  const std::vector<MatchRun> runs = {Memory(3), Flash(2, 700)};
   const std::vector<std::byte> good = ReplyOf({.runs = 2, .blocks = 5}, runs);
   for (std::size_t bytes = 0; bytes < good.size(); ++bytes)
     EXPECT_FALSE(ReadMatchReply(std::span(good).first(bytes)).has_value()) << bytes;
@@ -68,10 +94,11 @@ TEST(MatchWire, RepliesThatAreNoneAreRefused) {
   EXPECT_FALSE(ReadMatchReply(ReplyOf({.runs = 2, .blocks = 4}, runs)).has_value());
   EXPECT_FALSE(ReadMatchReply(ReplyOf({.runs = 2, .blocks = 6}, runs)).has_value());
   // 32 bits do not wrap around to what would be right.
-  const std::vector<MatchRunItem> many = {Memory(UINT32_MAX), Memory(6)};
+  const std::vector<MatchRun> many = {Memory(UINT32_MAX), Memory(6)};
   EXPECT_FALSE(ReadMatchReply(ReplyOf({.runs = 2, .blocks = 5}, many)).has_value());
-  const MatchRunItem past = Flash(5, -1);
-  EXPECT_FALSE(ReadMatchReply(ReplyOf({.runs = 1, .blocks = 5}, std::span(&past, 1))).has_value());
+  const MatchRun past = Flash(5, -1);
+  EXPECT_FALSE(
+      ReadMatchReply(ReplyOf({.runs = 1, .blocks = 5}, std::span<const MatchRun>(&past, 1))).has_value());
 }
 
 }  // namespace

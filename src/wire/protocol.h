@@ -234,12 +234,9 @@ struct MatchReply {
   std::uint32_t blocks = 0;
 };
 
-inline constexpr std::uint32_t kInMemory = 0;
-inline constexpr std::uint32_t kOnFlash = 1;
-
 struct MatchRunItem {
   std::uint32_t blocks = 0;
-  std::uint32_t where = kInMemory;
+  std::uint32_t where = 0;  // a Where (cistern/where.h)
   std::int64_t ready_in_us = 0;
 };
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "base/format.h"
 #include "base/limits.h"
 #include "cistern/namespace.h"
+#include "cistern/policy.h"
 #include "cistern/status.h"
 
 namespace cistern::wire {
@@ -36,9 +38,7 @@ inline Result<std::vector<std::byte>> EncodeSpec(const NamespaceSpec& spec) {
   for (Status status : {CheckCount("fields", spec.fields.size(), kMaxFields),
                         CheckCount("bytes of fields", field_bytes, kMaxFieldBytes),
                         CheckCount("groups", spec.groups.size(), kMaxGroups),
-                        CheckCount("bytes of name", spec.name.size(), kMaxSpecNameBytes),
-                        CheckCount("bytes of flash_write", spec.flash_write.size(), kMaxSpecNameBytes),
-                        CheckCount("bytes of flash_admit", spec.flash_admit.size(), kMaxSpecNameBytes)}) {
+                        CheckCount("bytes of name", spec.name.size(), kMaxSpecNameBytes)}) {
     if (!status.ok()) return Error(std::move(status));
   }
   std::vector<std::byte> bytes;
@@ -62,12 +62,23 @@ inline Result<std::vector<std::byte>> EncodeSpec(const NamespaceSpec& spec) {
     out.List(group.part_bytes, [&](std::uint64_t part) { out.U64(part); });
   }
   // Last, and only where something is said: an older node reads a list that says nothing of it.
-  if (!spec.flash_write.empty() || !spec.flash_admit.empty()) {
-    out.String(spec.flash_write);
-    out.String(spec.flash_admit);
+  if (spec.flash_write || spec.flash_admit) {
+    out.String(spec.flash_write ? ToString(*spec.flash_write) : "");
+    out.String(spec.flash_admit ? ToString(*spec.flash_admit) : "");
   }
   if (bytes.size() > kMaxSpecBytes) return Error(CheckCount("bytes", bytes.size(), kMaxSpecBytes));
   return bytes;
+}
+
+// A policy's text, empty where nothing is said. kInvalid for an unknown one, and names the field.
+template <class T>
+Status ReadWish(std::string_view field, Result<T> (*parse)(std::string_view), std::string_view text,
+                std::optional<T>& wish) {
+  if (text.empty()) return Status();
+  Result<T> said = parse(text);
+  if (!said) return Status(said.error().code(), Text(field, ": ", said.error().message()));
+  wish = *said;
+  return Status();
 }
 
 // kMismatch for another version, kInvalid for bytes that are no specification. `bytes` is a private copy.
@@ -105,12 +116,16 @@ inline Result<NamespaceSpec> DecodeSpec(std::span<const std::byte> bytes) {
     for (std::uint32_t part = 0; part < parts; ++part) group.part_bytes.push_back(in.U64());
     spec.groups.push_back(std::move(group));
   }
+  std::string flash_write, flash_admit;
   if (in.ok() && in.left() > 0) {
-    spec.flash_write = in.String(kMaxSpecNameBytes);
-    spec.flash_admit = in.String(kMaxSpecNameBytes);
+    flash_write = in.String(kMaxSpecNameBytes);
+    flash_admit = in.String(kMaxSpecNameBytes);
   }
   if (!in.ok()) return Error(Code::kInvalid, Text("namespace list: ", bytes.size(), " bytes end early"));
   if (in.left() > 0) return Error(Code::kInvalid, Text("namespace list: ", in.left(), " bytes too many"));
+  Status status = ReadWish("flash_write", ParseWriteRule, flash_write, spec.flash_write);
+  if (status.ok()) status = ReadWish("flash_admit", ParseAdmission, flash_admit, spec.flash_admit);
+  if (!status.ok()) return Error(std::move(status));
   return spec;
 }
 

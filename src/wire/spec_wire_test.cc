@@ -38,7 +38,7 @@ TEST(SpecWire, WhatWasWrittenIsRead) {
 
 TEST(SpecWire, BytesStayThoseOfVersion1) {
   NamespaceSpec spec = Example();
-  spec.flash_write = "back";
+  spec.flash_write = WriteRule{WritePolicy::kBack};
   EXPECT_EQ(HexOf(*EncodeSpec(spec)),
             "01000000050000006c6c616d6110000000010000000200000007000000776569676874730900000073686132"
             "35363a303005000000647479706500000000020000000400000066756c6c0000000000000000020000000100"
@@ -58,18 +58,32 @@ TEST(SpecWire, BytesThatEndEarlyOrGoOnAreRefused) {
 TEST(SpecWire, WhatIsSaidOfFlashIsLastAndLeavesNoTraceWhereNothingIs) {
   NamespaceSpec spec = Example();
   const std::vector<std::byte> without = *EncodeSpec(spec);
-  spec.flash_write = "selective:3";
+  spec.flash_write = WriteRule{WritePolicy::kSelective, 3};
   std::vector<std::byte> wire = *EncodeSpec(spec);
   EXPECT_TRUE(std::ranges::equal(std::span(wire).first(without.size()), without));
   Result<NamespaceSpec> read = DecodeSpec(wire);
   ASSERT_TRUE(read.has_value()) << read.error().ToString();
-  EXPECT_EQ(read->flash_write, "selective:3");
-  EXPECT_EQ(read->flash_admit, "");
+  EXPECT_EQ(read->flash_write, spec.flash_write);
+  EXPECT_FALSE(read->flash_admit.has_value());
   for (std::size_t length = without.size() + 1; length < wire.size(); ++length) {
     EXPECT_FALSE(DecodeSpec(std::span(wire).first(length)).has_value()) << length;
   }
   wire.push_back(std::byte{'x'});
   EXPECT_FALSE(DecodeSpec(wire).has_value());
+}
+
+TEST(SpecWire, APolicyThatIsNotKnownIsNamedWithThoseThatAre) {
+  NamespaceSpec spec = Example();
+  std::vector<std::byte> wire = *EncodeSpec(spec);
+  Encoder out(wire);
+  out.String("of");
+  out.String("");
+  const Status refused = DecodeSpec(wire).error();
+  EXPECT_EQ(refused.code(), Code::kInvalid);
+  for (std::string_view said : {"flash_write: ", "'of'", "through, back"})
+    EXPECT_NE(refused.message().find(said), std::string::npos) << refused.message();
+  spec.flash_admit = Admission{9};
+  EXPECT_EQ(DecodeSpec(*EncodeSpec(spec)).error().code(), Code::kInvalid);
 }
 
 TEST(SpecWire, EveryLimitIsNamed) {

@@ -69,7 +69,7 @@ Status Replay::ReadHits(const MatchResult& match) {
   const std::uint32_t blocks = match.blocks;
   below_.clear();
   for (const MatchRun& run : match.runs) {
-    below_.insert(below_.end(), run.blocks, run.where != MatchRun::Where::kMemory);
+    below_.insert(below_.end(), run.blocks, run.where != Where::kMemory);
   }
   below_.resize(blocks);
   ReadOptions options;

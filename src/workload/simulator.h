@@ -5,6 +5,7 @@
 #include <boost/unordered/unordered_flat_map.hpp>
 #include <cstdint>
 
+#include "cistern/policy.h"
 #include "cistern/status.h"
 #include "policy/evict.h"
 #include "workload/request.h"

@@ -177,7 +177,7 @@ TEST_P(Below, Promise6AMatchCountsWhatLiesBelowAndSaysWhere) {
       if (i > 0) {
         EXPECT_NE(run.where, match->runs[i - 1].where);
       }
-      const bool below = run.where == MatchRun::Where::kFlash;
+      const bool below = run.where == Where::kFlash;
       EXPECT_EQ(run.ready_in_us > 0, below);
       (below ? flash : memory) += run.blocks;
     }

@@ -147,7 +147,7 @@ TEST_F(Whole, AMatchSaysThatAllOfItIsInMemory) {
   const auto check = [](const MatchResult& match, std::size_t blocks) {
     ASSERT_EQ(match.runs.size(), 1u);
     EXPECT_EQ(match.runs[0].blocks, blocks);
-    EXPECT_EQ(match.runs[0].where, MatchRun::Where::kMemory);
+    EXPECT_EQ(match.runs[0].where, Where::kMemory);
     EXPECT_EQ(match.runs[0].ready_in_us, 0);
   };
   check(*store.Match(ns, chain).Wait(), 5);

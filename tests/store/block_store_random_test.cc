@@ -43,7 +43,7 @@ TestStoreOptions OptionsOf(Random& random, bool with_flash) {
   options.store.max_lower_blocks = 4096;
   options.store.read_ahead_bytes = random.Chance(0.5) ? 0 : 100'000;
   options.store.scrub_bytes_per_s = random.Chance(0.5) ? 0 : 1'000'000;
-  options.store.lower.write = static_cast<WritePolicy>(random.Below(3));
+  options.store.lower.write.policy = static_cast<WritePolicy>(random.Below(3));
   options.store.lower.admit = random.Chance(0.7) ? Admission::kAll : Admission::kSecondHit;
   FlashOptions flash;
   flash.region_bytes = 256u << 10;
@@ -293,7 +293,7 @@ struct World {
     const auto runs = t.Run(t.store->MatchRest(ns.slot, 0, chain));
     t.movers->paused = true;
     std::size_t blocks = 0;
-    for (const MatchedRun& run : *runs) blocks += run.blocks;
+    for (const MatchRun& run : *runs) blocks += run.blocks;
     if (spec.groups.size() == 1) return blocks == chain.size();
     return t.options.tier || Found(*ParentOf(n), 0);
   }

@@ -208,7 +208,7 @@ TEST_F(FlashStoreTest, AMatchSaysWhatIsBelowAndReadsAhead) {
   const auto runs = t->Run(t->store->MatchRest(ns.slot, 0, chain));
   ASSERT_TRUE(runs.has_value());
   ASSERT_FALSE(runs->empty());
-  EXPECT_TRUE(runs->front().lower);
+  EXPECT_EQ(runs->front().where, Where::kFlash);
   EXPECT_GT(runs->front().ready_in_us, 0);
   t->Settle();
   EXPECT_EQ(Count(Counters().read_ahead), 3u);
@@ -290,7 +290,7 @@ TEST_F(FlashStoreTest, ANamespaceSaysWhatGoesToFlashAndItHoldsAfterARestart) {
   PutChainSlowly(0, 7);
   const NamespaceSpec says_nothing = OneGroup("another");
   NamespaceSpec used_twice = says_nothing;
-  used_twice.flash_write = "selective:2";
+  used_twice.flash_write = WriteRule{WritePolicy::kSelective, 2};
   Attach(used_twice);
   PutChainSlowly(0, 7);
   Restart();  // nobody has attached again when what memory holds is looked at
@@ -304,7 +304,7 @@ TEST_F(FlashStoreTest, ANamespaceSaysWhatGoesToFlashAndItHoldsAfterARestart) {
   Attach(says_nothing);
   EXPECT_EQ(Match(0, 7), 0u) << "and this namespace only what was used twice";
   PutChainSlowly(0, 7);
-  used_twice.flash_write = "through";
+  used_twice.flash_write = WriteRule{WritePolicy::kThrough};
   Attach(used_twice);
   Restart();
   t->Settle();

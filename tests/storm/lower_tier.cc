@@ -22,10 +22,10 @@ void World::MakeLowerOptions() {
   options_.scrub_bytes_per_s = kScrub[random.Below(3)];
   static constexpr WritePolicy kWrite[] = {WritePolicy::kThrough, WritePolicy::kThrough, WritePolicy::kBack,
                                            WritePolicy::kSelective};
-  options_.lower.write = kWrite[random.Below(4)];
+  options_.lower.write.policy = kWrite[random.Below(4)];
   options_.lower.admit = random.Below(5) == 0 ? Admission::kSecondHit : Admission::kAll;
   options_.lower.promote = random.Below(3) != 0 ? Promotion::kSecondHit : Promotion::kAll;
-  options_.lower.selective_uses = 1 + static_cast<std::uint32_t>(random.Below(3));
+  options_.lower.write.uses = 1 + static_cast<std::uint32_t>(random.Below(3));
 }
 
 std::vector<std::string> World::Devices() const {

@@ -384,7 +384,7 @@ Task<void> SimNode::Do(Call& call) {
         call.status = runs.error();
         break;
       }
-      for (const MatchedRun& run : *runs) call.value += run.blocks;
+      for (const MatchRun& run : *runs) call.value += run.blocks;
       break;
     }
     case Kind::kHold: take(co_await store.Hold(call.caller, call.slot, call.keys, call.duration_us)); break;

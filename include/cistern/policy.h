@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Policies: what leaves memory, what is written to flash and when, what stays in memory once it was read from
+// there. Programs name them by enumerators. The texts here are those of the command line, configuration
+// files, status and Python. A text that is none of them is kInvalid, and the message has it and those that
+// there are.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "cistern/status.h"
+
+namespace cistern {
+
+// The order in which blocks leave memory.
+enum class EvictionPolicy : std::uint8_t {
+  kLru = 0,  // "lru": the least recently used first
+};
+
+// When a block that is wanted on flash is written there.
+enum class WritePolicy : std::uint8_t {
+  kThrough = 0,    // "through": at once; found again after a reboot, and memory can always evict it
+  kBack = 1,       // "back": when it has become cold; fewer writes, and a reboot loses the warm blocks
+  kSelective = 2,  // "selective:N": after its N-th use
+};
+inline constexpr std::uint32_t kMaxSelectiveUses = 255;
+
+// A WritePolicy with its parameter.
+struct WriteRule {
+  WritePolicy policy = WritePolicy::kThrough;
+  std::uint32_t uses = 2;  // the N of kSelective, 1 to kMaxSelectiveUses
+  friend bool operator==(const WriteRule&, const WriteRule&) = default;
+};
+
+// Which blocks are wanted on flash.
+enum class Admission : std::uint8_t {
+  kAll = 0,        // "all"
+  kSecondHit = 1,  // "second-hit": those used after they were put; a prompt never repeated is never written
+};
+
+// Which blocks stay in memory once they were read from flash.
+enum class Promotion : std::uint8_t {
+  kAll = 0,        // "all"
+  kSecondHit = 1,  // "second-hit": those asked for before; others pass through and are the first to go again,
+                   // so that a long prompt asked for once takes no room from what is asked for often
+};
+
+std::string_view ToString(EvictionPolicy policy);
+std::string ToString(const WriteRule& rule);
+std::string_view ToString(Admission admission);
+std::string_view ToString(Promotion promotion);
+
+Result<EvictionPolicy> ParseEvictionPolicy(std::string_view text);
+Result<WriteRule> ParseWriteRule(std::string_view text);  // "selective" alone is "selective:2"
+Result<Admission> ParseAdmission(std::string_view text);
+Result<Promotion> ParsePromotion(std::string_view text);
+
+}  // namespace cistern
