@@ -29,7 +29,7 @@ std::string FlagOf(std::string_view setting) {
 }
 
 int Run(int argc, const char* const* argv) {
-  NodeOptions options, flags;
+  node::NodeOptions options, flags;
   std::string config;
   std::vector<std::pair<std::string_view, std::string>> given;
   CommandLine line(
@@ -43,17 +43,18 @@ int Run(int argc, const char* const* argv) {
   line.Text("--config", "FILE",
             "configuration file (TOML): the same names with _, as in memory_dir = \"/dev/shm/kv\"", &config);
   std::deque<std::pair<std::string_view, bool>> switches;
-  for (const Setting& setting : NodeSettings()) {
+  for (const node::Setting& setting : node::NodeSettings()) {
     const auto set = [&, name = setting.name](std::string_view text) {
       given.emplace_back(name, text);
-      return SetNodeOption(flags, FlagOf(name), name, text);
+      return node::SetNodeOption(flags, FlagOf(name), name, text);
     };
     if (setting.value.empty()) {
-      line.Switch(FlagOf(setting.name), HelpOf(setting), &switches.emplace_back(setting.name, false).second);
+      line.Switch(FlagOf(setting.name), node::HelpOf(setting),
+                  &switches.emplace_back(setting.name, false).second);
     } else if (setting.clear != nullptr) {
-      line.Flags(FlagOf(setting.name), setting.value, HelpOf(setting), set);
+      line.Flags(FlagOf(setting.name), setting.value, node::HelpOf(setting), set);
     } else {
-      line.Flag(FlagOf(setting.name), setting.value, HelpOf(setting), set);
+      line.Flag(FlagOf(setting.name), setting.value, node::HelpOf(setting), set);
     }
   }
   if (auto exit = line.Parse(argc, argv)) return *exit;
@@ -61,13 +62,15 @@ int Run(int argc, const char* const* argv) {
     if (on) given.emplace_back(name, "true");
   }
   if (!config.empty()) {
-    if (Status status = ApplyConfigFile(options, config); !status.ok()) return Complain("cisternd", status);
+    if (Status status = node::ApplyConfigFile(options, config); !status.ok())
+      return Complain("cisternd", status);
   }
   // Checked above. A list on the command line takes the place of the file's.
   for (const auto& [name, text] : given) {
-    if (const Setting* setting = FindNodeSetting(name); setting->clear != nullptr) setting->clear(options);
+    if (const node::Setting* setting = node::FindNodeSetting(name); setting->clear != nullptr)
+      setting->clear(options);
   }
-  for (const auto& [name, text] : given) (void)SetNodeOption(options, name, name, text);
+  for (const auto& [name, text] : given) (void)node::SetNodeOption(options, name, name, text);
   if (options.socket.empty()) options.socket = wire::DefaultSocketPath();
 
   // Taken by this thread alone: blocked before the node's threads start, so that they inherit it.
@@ -79,7 +82,7 @@ int Run(int argc, const char* const* argv) {
   signal(SIGPIPE, SIG_IGN);
 
   options.on_lingered = [] { kill(getpid(), SIGTERM); };
-  Result<std::unique_ptr<Node>> node = Node::Start(options);
+  Result<std::unique_ptr<node::Node>> node = node::Node::Start(options);
   if (!node) return Complain("cisternd", node.error());
   int signal_number = 0;
   sigwait(&signals, &signal_number);

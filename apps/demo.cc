@@ -38,7 +38,7 @@ constexpr std::int64_t kLineUs = 200'000;
 
 // What the processes of the demo share: each client's report, and whether it is done.
 struct Board {
-  ReplayReport reports[kMaxClients];
+  workload::ReplayReport reports[kMaxClients];
   std::atomic<std::uint32_t> done[kMaxClients];  // 1: well, 2: failed
   std::atomic<std::uint32_t> reconnects;
 };
@@ -118,7 +118,7 @@ Result<FlashScratch> MakeFlash(const DemoOptions& options) {
 Totals Sum(const Board& board, std::uint64_t clients) {
   Totals t;
   for (std::uint64_t i = 0; i < clients; ++i) {
-    const ReplayReport& r = board.reports[i];
+    const workload::ReplayReport& r = board.reports[i];
     t.requests += r.requests.value();
     t.accesses += r.accesses.value();
     t.hits += r.hits.value();
@@ -142,21 +142,21 @@ std::string Workload(const DemoOptions& options) {
 // One client's share: every `clients`-th request, whoever's session it is, so that turns of one chat come
 // from different processes. When the node goes away it connects again and goes on with the same request.
 Status RunClient(const DemoOptions& options, const Daemon& daemon, Board& board, std::uint64_t number) {
-  Result<std::unique_ptr<RequestSource>> source = OpenRequests(Workload(options));
+  Result<std::unique_ptr<workload::RequestSource>> source = workload::OpenRequests(Workload(options));
   if (!source) return source.error();
-  ReplayOptions replay_options;
+  workload::ReplayOptions replay_options;
   replay_options.block_bytes = options.block_bytes;
   replay_options.batch_blocks = 4;
-  Request request;
+  workload::Request request;
   bool pending = false;
   std::uint64_t index = 0;
   while (true) {
     Result<Store> store = daemon.Connect();
     if (!store) return store.error();
-    Result<Namespace> ns = store->Attach(ReplayNamespace(options.block_bytes));
+    Result<Namespace> ns = store->Attach(workload::ReplayNamespace(options.block_bytes));
     if (!ns && ns.error().code() == Code::kGone) continue;
     if (!ns) return ns.error();
-    Replay replay(*store, *ns, replay_options, board.reports[number]);
+    workload::Replay replay(*store, *ns, replay_options, board.reports[number]);
     Status status;
     while (status.ok()) {
       if (!pending) {
@@ -264,9 +264,9 @@ class Demo {
 
  private:
   Status CountRequests() {
-    Result<std::unique_ptr<RequestSource>> source = OpenRequests(Workload(options_));
+    Result<std::unique_ptr<workload::RequestSource>> source = workload::OpenRequests(Workload(options_));
     if (!source) return source.error();
-    Request request;
+    workload::Request request;
     Result<bool> more = (*source)->Next(request);
     for (; more && *more; more = (*source)->Next(request)) ++requests_;
     return more ? Status() : more.error();
@@ -433,7 +433,7 @@ int Run(int argc, const char* const* argv) {
             &options.flash_dir);
   if (auto exit = line.Parse(argc, argv)) return *exit;
   if (options.memory_bytes == 0) {
-    Result<HostMemory> host = ReadHostMemory();
+    Result<memory::HostMemory> host = memory::ReadHostMemory();
     if (!host) return Complain("cistern-demo", host.error());
     options.memory_bytes = std::min<std::uint64_t>(host->limit_bytes / 8, 512ull << 20);
   }

@@ -11,7 +11,7 @@
 namespace cistern {
 
 int RunForget(int argc, const char* const* argv) {
-  NodeOptions options;
+  node::NodeOptions options;
   bool json = false;
   CommandLine line(
       "cistern forget",
@@ -22,8 +22,9 @@ int RunForget(int argc, const char* const* argv) {
   line.Text("--tenant", "NAME", "tenant; default: default", &options.tenant);
   line.Switch("--json", "one JSON object on stdout", &json);
   if (auto exit = line.Parse(argc, argv)) return *exit;
-  if (Status status = ResolveNodeOptions(options); !status.ok()) return Complain("cistern forget", status);
-  Result<std::uint64_t> freed = ForgetArena(options.memory_dir, options.tenant, SystemClock());
+  if (Status status = node::ResolveNodeOptions(options); !status.ok())
+    return Complain("cistern forget", status);
+  Result<std::uint64_t> freed = memory::ForgetArena(options.memory_dir, options.tenant, SystemClock());
   if (!freed) return Complain("cistern forget", freed.error());
   if (json) {
     std::printf("{\"freed_bytes\":%llu}\n", static_cast<unsigned long long>(*freed));

@@ -59,7 +59,7 @@ struct ReplayFlags {
   EvictionPolicy policy = EvictionPolicy::kLru;
   std::uint64_t blocks = 0;
   OpenOptions open;
-  ReplayOptions replay;
+  workload::ReplayOptions replay;
   bool json = false;
 };
 
@@ -96,12 +96,12 @@ double GigabytesPerSecond(std::uint64_t bytes, std::uint64_t ns) {
 double Us(const Histogram& ns, double fraction) { return static_cast<double>(ns.Percentile(fraction)) / 1e3; }
 
 // Hits for each GiB that a device was written: what admission is judged by.
-double HitsAGiB(const ReplayReport& r, const FlashFigures& flash) {
+double HitsAGiB(const workload::ReplayReport& r, const FlashFigures& flash) {
   if (flash.device_bytes == 0) return 0;
   return static_cast<double>(r.hits_flash.value()) * (1u << 30) / static_cast<double>(flash.device_bytes);
 }
 
-std::string FlashJson(const ReplayReport& r, const ReplayFlags& flags, const FlashFigures& flash) {
+std::string FlashJson(const workload::ReplayReport& r, const ReplayFlags& flags, const FlashFigures& flash) {
   if (!flash.there) return "";
   return Text(",\"flash\":{\"write\":\"", ToString(flags.open.flash_write), "\",\"admit\":\"",
               ToString(flags.open.flash_admit), "\",\"promote\":\"", ToString(flags.open.flash_promote),
@@ -111,7 +111,7 @@ std::string FlashJson(const ReplayReport& r, const ReplayFlags& flags, const Fla
               ",\"hits_per_written_GiB\":", HitsAGiB(r, flash), "}");
 }
 
-std::string ReportJson(const ReplayReport& r, const ReplayFlags& flags, const FlashFigures& flash) {
+std::string ReportJson(const workload::ReplayReport& r, const ReplayFlags& flags, const FlashFigures& flash) {
   auto percentiles = [](const Histogram& h) {
     return Text("{\"p50_us\":", Us(h, 0.5), ",\"p99_us\":", Us(h, 0.99), "}");
   };
@@ -131,7 +131,7 @@ std::string ReportJson(const ReplayReport& r, const ReplayFlags& flags, const Fl
       ",\"wrong_bytes\":", r.wrong_bytes.value(), "}\n");
 }
 
-void PrintReport(const ReplayReport& r, const FlashFigures& flash) {
+void PrintReport(const workload::ReplayReport& r, const FlashFigures& flash) {
   std::printf("requests        %llu\n", static_cast<unsigned long long>(r.requests.value()));
   std::printf("hits            %llu of %llu accesses (%.2f %%): %llu in memory, %llu on flash\n",
               static_cast<unsigned long long>(r.hits.value()),
@@ -171,18 +171,18 @@ void AddFlags(CommandLine& line, ReplayFlags& flags) {
             &flags.memory_dir);
   line.Size("--memory", "of the node; default: what --blocks take", &flags.open.memory_bytes);
   const auto as_node = [&line, &flags](std::string_view flag, std::string_view name) {
-    const Setting* setting = FindNodeSetting(name);
+    const node::Setting* setting = node::FindNodeSetting(name);
     const auto set = [&flags, flag, setting](std::string_view text) {
-      NodeOptions options;
+      node::NodeOptions options;
       static_cast<OpenOptions&>(options) = flags.open;
       Status status = setting->set(options, flag, text);
       flags.open = options;
       return status;
     };
     if (setting->clear != nullptr) {
-      line.Flags(flag, setting->value, HelpOf(*setting), set);
+      line.Flags(flag, setting->value, node::HelpOf(*setting), set);
     } else {
-      line.Flag(flag, setting->value, HelpOf(*setting), set);
+      line.Flag(flag, setting->value, node::HelpOf(*setting), set);
     }
   };
   as_node("--flash", "flash");
@@ -237,7 +237,7 @@ class ReplayNode {
   std::optional<Store> store_;  // ends first
 };
 
-void ShowProgress(const ReplayReport& r) {
+void ShowProgress(const workload::ReplayReport& r) {
   std::fprintf(stderr, "\r%llu requests, %.1f %% hits, %s verified, %llu wrong bytes ",
                static_cast<unsigned long long>(r.requests.value()), 100 * r.hit_rate(),
                RoughSizeText(r.bytes_verified.value()).c_str(),
@@ -264,19 +264,19 @@ int RunReplay(int argc, const char* const* argv) {
     flags.replay.batch_blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
         flags.open.memory_bytes / 64 / flags.replay.block_bytes, 1, flags.replay.batch_blocks));
   }
-  Result<std::unique_ptr<RequestSource>> requests = OpenRequests(flags.trace);
+  Result<std::unique_ptr<workload::RequestSource>> requests = workload::OpenRequests(flags.trace);
   if (!requests) return Complain("cistern replay", requests.error());
   Interrupt interrupt;  // so that nothing is left on flash
   Result<ReplayNode> node = ReplayNode::Start(flags);
   if (!node) return Complain("cistern replay", node.error());
   Store& store = node->store();
-  Result<Namespace> ns = store.Attach(ReplayNamespace(flags.replay.block_bytes));
+  Result<Namespace> ns = store.Attach(workload::ReplayNamespace(flags.replay.block_bytes));
   if (!ns) return Complain("cistern replay", ns.error());
   if (isatty(STDERR_FILENO)) flags.replay.progress = ShowProgress;
 
-  ReplayReport report;
-  Replay replay(store, *ns, flags.replay, report);
-  Status status = ReplayAll(**requests, replay, [&interrupt] { return interrupt.Asked(); });
+  workload::ReplayReport report;
+  workload::Replay replay(store, *ns, flags.replay, report);
+  Status status = workload::ReplayAll(**requests, replay, [&interrupt] { return interrupt.Asked(); });
   if (flags.replay.progress) std::fputs("\r\033[K", stderr);
   if (!status.ok()) return Complain("cistern replay", status);
   Result<FlashFigures> flash = ReadFlashFigures(store);

@@ -27,9 +27,9 @@ int RunSim(int argc, const char* const* argv) {
   if (blocks == 0) {
     return Complain("cistern sim", Status(Code::kInvalid, "--blocks is missing; say how many blocks fit"));
   }
-  Result<std::unique_ptr<RequestSource>> requests = OpenRequests(trace);
+  Result<std::unique_ptr<workload::RequestSource>> requests = workload::OpenRequests(trace);
   if (!requests) return Complain("cistern sim", requests.error());
-  Result<SimResult> result = Simulate(**requests, policy, blocks);
+  Result<workload::SimResult> result = workload::Simulate(**requests, policy, blocks);
   if (!result) return Complain("cistern sim", result.error());
   std::string text =
       json ? Text("{\"policy\":\"", ToString(result->policy), "\",\"blocks\":", result->blocks,

@@ -24,7 +24,7 @@ Result<FilledBlocks> Fill(Store& store, std::size_t count, std::uint64_t block_b
   if (!ns) return Error(ns.error());
   FilledBlocks filled{.ns = *ns, .block_bytes = block_bytes};
   filled.keys.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) filled.keys.push_back(WorkloadKey(i, block_bytes));
+  for (std::size_t i = 0; i < count; ++i) filled.keys.push_back(workload::WorkloadKey(i, block_bytes));
 
   const std::size_t batch = std::clamp<std::size_t>((8u << 20) / block_bytes, 1, 1024);
   Result<Staging> staging = store.AllocateStaging(batch * block_bytes);
@@ -34,7 +34,7 @@ Result<FilledBlocks> Fill(Store& store, std::size_t count, std::uint64_t block_b
     for (std::size_t i = 0; i < writes.size(); ++i) {
       const std::size_t number = first + i;
       std::span<std::byte> bytes(staging->data() + i * block_bytes, block_bytes);
-      FillContent(filled.keys[number], bytes);
+      workload::FillContent(filled.keys[number], bytes);
       writes[i].key = filled.keys[number];
       if (number % chain_blocks != 0) writes[i].parent = filled.keys[number - 1];
       writes[i].data = bytes;

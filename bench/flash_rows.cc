@@ -141,7 +141,7 @@ Result<double> ReadBlocks(BenchOptions& options, Store& store, const FilledBlock
     if (series != nullptr) series->call_us.push_back(static_cast<double>(one.watch.Ns()) / 1e3);
     if (++checked % 64 == 0) {
       const View& view = lease->views()[0];
-      options.wrong_bytes += CountWrongBytes(blocks.keys[one.number], {view.data, view.bytes});
+      options.wrong_bytes += workload::CountWrongBytes(blocks.keys[one.number], {view.data, view.bytes});
       options.bytes_verified += view.bytes;
     }
     ++done;
@@ -241,7 +241,7 @@ class Writer {
     std::vector<BlockWrite> writes(kAtOnce);
     for (std::size_t w = 0; w < writes.size(); ++w) {
       const std::uint64_t number = first_ + put_++;
-      writes[w].key = WorkloadKey(number, kMiB);
+      writes[w].key = workload::WorkloadKey(number, kMiB);
       writes[w].put_id = {7, number};
       writes[w].data = {staging_.data() + w * kMiB, kMiB};
     }
@@ -342,7 +342,7 @@ Status WorthRows(BenchOptions& options, Store& store, Daemon& daemon, const Fill
     errors.push_back(std::abs(said - took) / took);
     // Whoever would have waited so long, drawn around what it took: was it right to refuse?
     const double worth = took * std::exp2(static_cast<double>(random.Below(4001)) / 1000.0 - 2.0);
-    if (!Refused(match->runs[0].ready_in_us, static_cast<std::int64_t>(worth))) continue;
+    if (!policy::Refused(match->runs[0].ready_in_us, static_cast<std::int64_t>(worth))) continue;
     ++refused;
     right += took > worth;
   }
@@ -381,7 +381,7 @@ Status RestartRow(BenchOptions& options, Daemon& daemon, const FilledBlocks& blo
     series.call_us.push_back(static_cast<double>(watch.Ns()) / 1e3);
     if (!result) return result.error();
     if (result->leading_hits != 1) return Status(Code::kMiss, "the deepest block is gone after the restart");
-    options.wrong_bytes += CountWrongBytes(deepest, bytes);
+    options.wrong_bytes += workload::CountWrongBytes(deepest, bytes);
     options.bytes_verified += blocks.block_bytes;
   }
   BenchRow row =
@@ -465,8 +465,9 @@ Status PutRow(BenchOptions& options) {
     std::memset(staging->data(), 7, kBytes);
     // 8,000 puts are half a gigabyte: more than a device takes meanwhile, so its queue stays full.
     for (int i = 0; i < 8000; ++i) {
-      BlockWrite write{
-          .key = WorkloadKey(++number, kBytes), .put_id = {3, number}, .data = {staging->data(), kBytes}};
+      BlockWrite write{.key = workload::WorkloadKey(++number, kBytes),
+                       .put_id = {3, number},
+                       .data = {staging->data(), kBytes}};
       Stopwatch watch;
       auto result = store->Write(*ns, std::span(&write, 1)).Wait();
       calls.push_back(static_cast<double>(watch.Ns()) / 1e3);

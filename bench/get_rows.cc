@@ -63,7 +63,7 @@ class GetBench {
   Status Verify() {
     for (std::size_t i = 0; i < blocks_.keys.size(); ++i) {
       if (Status status = Get(i, to_.data()); !status.ok()) return status;
-      options_.wrong_bytes += CountWrongBytes(blocks_.keys[i], {to_.data(), blocks_.block_bytes});
+      options_.wrong_bytes += workload::CountWrongBytes(blocks_.keys[i], {to_.data(), blocks_.block_bytes});
       options_.bytes_verified += blocks_.block_bytes;
     }
     return Status();

@@ -23,7 +23,7 @@ Status Match(Store& store, const FilledBlocks& blocks, std::size_t absent, Serie
     std::size_t first = random.Below(blocks.keys.size() / kChain) * kChain;
     for (std::size_t i = 0; i < kChain; ++i) {
       bool there = i < kChain - absent;
-      chain[i] = there ? blocks.keys[first + i] : WorkloadKey(random.Next(), 19);
+      chain[i] = there ? blocks.keys[first + i] : workload::WorkloadKey(random.Next(), 19);
     }
     Stopwatch watch;
     Result<MatchResult> match = store.Match(blocks.ns, chain).Wait();
@@ -55,7 +55,7 @@ Status Restart(BenchOptions& options, Daemon& daemon, const FilledBlocks& blocks
     series.call_us.push_back(static_cast<double>(watch.Ns()) / 1e3);
     if (!result) return result.error();
     if (result->leading_hits != 1) return Status(Code::kMiss, "the deepest block is gone after the restart");
-    options.wrong_bytes += CountWrongBytes(deepest, bytes);
+    options.wrong_bytes += workload::CountWrongBytes(deepest, bytes);
     options.bytes_verified += kBlockBytes;
   }
   BenchRow row = TimeRow(Text("restart_", blocks.keys.size(), "_blocks"), "", series, {});

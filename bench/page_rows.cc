@@ -36,14 +36,14 @@ class PageBench {
   }
 
   Status Begin() {
-    std::vector<Fragment> fragments;
+    std::vector<transfer::Fragment> fragments;
     for (std::size_t i = 0; i < kFragments; ++i)
       fragments.push_back(
           {pool_.data() + i * kFragmentBytes * order_.size(), kFragmentBytes, kFragmentBytes});
-    Result<Pages> pages = Pages::Make({.fragments = fragments, .pages = order_.size()});
+    Result<transfer::Pages> pages = transfer::Pages::Make({.fragments = fragments, .pages = order_.size()});
     if (!pages) return pages.error();
-    pages_ = std::make_shared<const Pages>(std::move(*pages));
-    Result<std::unique_ptr<Transfers>> transfers = Transfers::Make(store_, {});
+    pages_ = std::make_shared<const transfer::Pages>(std::move(*pages));
+    Result<std::unique_ptr<transfer::Transfers>> transfers = transfer::Transfers::Make(store_, {});
     if (!transfers) return transfers.error();
     transfers_ = std::move(*transfers);
     return Status();
@@ -91,7 +91,7 @@ class PageBench {
       Each(page_order_[i], [&](std::byte* page, std::size_t offset) {
         std::memcpy(body.data() + offset, page, kFragmentBytes);
       });
-      options_.wrong_bytes += CountWrongBytes(blocks_.keys[order_[i]], body);
+      options_.wrong_bytes += workload::CountWrongBytes(blocks_.keys[order_[i]], body);
       options_.bytes_verified += kBlockBytes;
     }
   }
@@ -160,7 +160,7 @@ class PageBench {
     const std::size_t blocks = move.keys->size();
     Result<std::uint64_t> id = transfers_->Submit(std::move(move));
     if (!id) return id.error();
-    std::vector<TransferDone> done = transfers_->Wait(kForeverUs);
+    std::vector<transfer::TransferDone> done = transfers_->Wait(kForeverUs);
     if (done.size() != 1 || done[0].moved_bytes != blocks * kBlockBytes)
       return Status(Code::kMiss,
                     Text("a transfer of the bench is not whole: ", done.empty() ? "" : done[0].message));
@@ -169,12 +169,12 @@ class PageBench {
 
   Status LoadAll(Series& series) {
     return Round(series, order_.size(), [&](std::size_t first, std::size_t count) {
-      return Finish(MoveOf<PageLoad>(first, count));
+      return Finish(MoveOf<transfer::PageLoad>(first, count));
     });
   }
   Status SaveAll(Series& series) {
     return Round(series, order_.size() / 2, [&](std::size_t first, std::size_t count) {
-      PageSave save = MoveOf<PageSave>(first, count);
+      transfer::PageSave save = MoveOf<transfer::PageSave>(first, count);
       save.parents.resize(count);
       return Finish(std::move(save));
     });
@@ -185,8 +185,8 @@ class PageBench {
   FilledBlocks blocks_;
   Buffer pool_;
   std::vector<std::uint32_t> order_, page_order_;
-  std::shared_ptr<const Pages> pages_;
-  std::unique_ptr<Transfers> transfers_;
+  std::shared_ptr<const transfer::Pages> pages_;
+  std::unique_ptr<transfer::Transfers> transfers_;
   Random random_{11};
 };
 

@@ -76,7 +76,7 @@ class PutBench {
     std::vector<BlockWrite> writes(batch_);
     Round(series, [&](std::size_t place) {
       for (std::size_t i = 0; i < batch_; ++i) {
-        writes[i] = BlockWrite{.key = WorkloadKey(next_key_++, ~block_bytes_)};
+        writes[i] = BlockWrite{.key = workload::WorkloadKey(next_key_++, ~block_bytes_)};
         writes[i].data = {from_.data() + place * call_bytes() + i * block_bytes_, block_bytes_};
       }
       Result<WriteResult> result = store_.Write(ns_, writes).Wait();
@@ -97,7 +97,7 @@ class PutBench {
     std::vector<std::byte> back(block_bytes_);
     for (std::size_t i = 0; i < batch_; ++i) {
       ReadRange range{.bytes = block_bytes_, .to = back.data()};
-      BlockRead read{.key = WorkloadKey(next_key_ - batch_ + i, ~block_bytes_),
+      BlockRead read{.key = workload::WorkloadKey(next_key_ - batch_ + i, ~block_bytes_),
                      .ranges = std::span(&range, 1)};
       Result<ReadResult> result = store_.Read(ns_, std::span(&read, 1)).Wait();
       if (!result) return result.error();

@@ -50,7 +50,7 @@ class RealNode {
  public:
   // `change` has the last word on the options.
   explicit RealNode(std::uint64_t memory_bytes = 128u << 20,
-                    const std::function<void(NodeOptions&)>& change = {}) {
+                    const std::function<void(node::NodeOptions&)>& change = {}) {
     std::filesystem::path parent = "/dev/shm";
     if (!std::filesystem::is_directory(parent)) parent = std::filesystem::temp_directory_path();
     directory_ = (parent / "cistern-test-XXXXXX").string();
@@ -68,7 +68,7 @@ class RealNode {
   }
 
   void Start() {
-    Result<std::unique_ptr<Node>> node = Node::Start(options_);
+    Result<std::unique_ptr<node::Node>> node = node::Node::Start(options_);
     ASSERT_TRUE(node.has_value()) << node.error().ToString();
     node_ = std::move(*node);
   }
@@ -91,8 +91,8 @@ class RealNode {
 
  private:
   std::string directory_;
-  NodeOptions options_;
-  std::unique_ptr<Node> node_;
+  node::NodeOptions options_;
+  std::unique_ptr<node::Node> node_;
 };
 
 inline Namespace AttachTest(Store& store, const std::string& name = "test") {

@@ -23,6 +23,8 @@ FILE_WARN, FILE_STOP = 600, 1500
 FUNCTION_WARN, FUNCTION_STOP = 70, 150
 SKIPPED_FOLDERS = {"build", "node_modules", "__pycache__"}
 ROOMS = ("src", "include", "apps", "python", "tests", "bench", "lab", "examples", "plugins")
+# Folders whose entities are in namespace cistern itself: the words that all others speak, and what users call.
+WHOLE_NAMESPACE = ("base", "api")
 # Headers that cost seconds in every file that includes them: one .cc each.
 CONFINED = {"spdlog/": "spdlog", "CLI/": "CLI11", "prometheus/": "prometheus-cpp"}
 
@@ -320,6 +322,18 @@ def check_lengths(tree: Tree) -> Iterator[Finding]:
                               lines > FUNCTION_STOP)
 
 
+def check_namespaces(tree: Tree) -> Iterator[Finding]:
+    """What src/FOLDER defines is in cistern::FOLDER, so that two folders cannot each have an entity of one name; base
+    and api, as the public headers, are cistern itself. Other namespaces of ours only declare: `class Name;`."""
+    for source in tree.cpp("src"):
+        own = "cistern" if source.folder in WHOLE_NAMESPACE else f"cistern::{source.folder}"
+        for m in re.finditer(r"^namespace (cistern[\w:]*) \{\n(.*?)^\}", source.code, re.MULTILINE | re.DOTALL):
+            if m[1] == own or re.fullmatch(r"(?:\s*(?:class|struct|enum class) [^;{}]+;)*\s*", m[2]):
+                continue
+            yield Finding(source.path, line_of(source.code, m.start()),
+                          f"namespace {m[1]}: {source.folder} defines what is in {own}")
+
+
 def check_rules(tree: Tree) -> Iterator[Finding]:
     """docs/rules.md lists the tests that attack each promise and rule, a bullet each, which begins with the test's name
     in backquotes. Each one exists; a test that is named after a rule and not listed is a warning."""
@@ -341,7 +355,7 @@ def check_rules(tree: Tree) -> Iterator[Finding]:
 
 CHECKS = (check_arrows, check_public_headers, check_there, check_spdx, check_pragma_once, check_conditions,
           check_sleeps, check_confined, check_cycles, check_import_cycles, check_engine_imports, check_lengths,
-          check_rules)
+          check_namespaces, check_rules)
 
 
 # ------------------------------------------------------------------------------------ includes and imports

@@ -158,6 +158,15 @@ class LintTest(unittest.TestCase):
                          [("A", 2, 4), ("ok", 7, 7), ("F", 9, 13), ("operator==", 16, 17),
                           ("Run", 18, 19), ("Other", 21, 22)])
 
+    def test_a_namespace_of_another_folder(self) -> None:
+        self.expect("src/store/trees.cc", SPDX + "namespace cistern {\nint Count() {\n}\n}\n",
+                    "trees.cc:2: namespace cistern: store defines what is in cistern::store")
+
+    def test_a_namespace_of_another_folder_may_declare(self) -> None:
+        declared = "namespace cistern::base {\nclass Clock;\nstruct Time;\n}\n"
+        own = "namespace cistern::store {\nint Count() {\n}\n}\n"
+        self.assertEqual(self.found("src/store/trees.cc", SPDX + declared + own), [])
+
     def test_rules_naming_a_test_that_is_not_there(self) -> None:
         test = "TEST_F(StoreTest, R1Torn) {\n}\nTEST(StoreTest,\n     Other) {\n}\n"
         self.plant({

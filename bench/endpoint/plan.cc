@@ -24,7 +24,7 @@ class Arrivals {
   std::uint64_t Next() { return now_us_ += mean_us_ ? draws_.Exponential(mean_us_) : 0; }
 
  private:
-  Draws draws_;
+  workload::Draws draws_;
   std::uint64_t mean_us_;
   std::uint64_t now_us_ = 0;
 };
@@ -57,7 +57,7 @@ Result<Plan> PlanChat(const ChatShape& shape, std::uint64_t seed) {
     places[i] = {i, shape.rounds - begun, std::nullopt};
   }
   std::uint64_t users = shape.users;
-  Draws turns(SourceOf(seed, "turns", 0));
+  workload::Draws turns(SourceOf(seed, "turns", 0));
   Arrivals arrivals(shape.rate, seed);
   Plan plan{.in_flight = shape.users};
   plan.requests.reserve(total);
@@ -98,9 +98,9 @@ Result<Plan> PlanLong(const LongShape& shape, std::uint64_t seed) {
   return plan;
 }
 
-Result<Plan> PlanTrace(const TraceShape& shape, RequestSource& source, std::uint64_t seed) {
+Result<Plan> PlanTrace(const TraceShape& shape, workload::RequestSource& source, std::uint64_t seed) {
   Plan plan{.in_flight = shape.in_flight};
-  Request read;
+  workload::Request read;
   std::optional<std::uint64_t> begin_ms;
   while (shape.requests == 0 || plan.requests.size() < shape.requests) {
     const Result<bool> more = source.Next(read);
@@ -116,7 +116,7 @@ Result<Plan> PlanTrace(const TraceShape& shape, RequestSource& source, std::uint
         .answer_tokens = std::max<std::uint32_t>(1, read.output_tokens)};
     std::uint32_t left = read.input_tokens;
     for (const std::uint64_t id : read.hash_ids) {
-      const std::uint32_t tokens = std::min(left, kTraceBlockTokens);
+      const std::uint32_t tokens = std::min(left, workload::kTraceBlockTokens);
       request.user.push_back({SourceOf(seed, "block", id), tokens});
       left -= tokens;
     }

@@ -66,7 +66,7 @@ struct Plan {
 Result<Plan> PlanChat(const ChatShape& shape, std::uint64_t seed);
 Result<Plan> PlanLong(const LongShape& shape, std::uint64_t seed);
 // Reads `source` to its end or to shape.requests. Errors are its own; kInvalid also where it has no request.
-Result<Plan> PlanTrace(const TraceShape& shape, RequestSource& source, std::uint64_t seed);
+Result<Plan> PlanTrace(const TraceShape& shape, workload::RequestSource& source, std::uint64_t seed);
 
 struct Message {
   std::string_view role;  // "system", "user", "assistant"

@@ -32,7 +32,7 @@ Result<Plan> PlanOf(std::string_view lines, const TraceShape& shape) {
   std::FILE* file = std::tmpfile();
   std::fwrite(lines.data(), 1, lines.size(), file);
   std::rewind(file);
-  TraceReader reader(file, "t.jsonl");
+  workload::TraceReader reader(file, "t.jsonl");
   return PlanTrace(shape, reader, 1);
 }
 

@@ -45,7 +45,7 @@ constexpr std::array<std::string_view, 256> kWords = {
 std::span<const std::string_view> Vocabulary() { return kWords; }
 
 void AppendWords(const Passage& passage, std::string& out) {
-  Draws draws(passage.source);
+  workload::Draws draws(passage.source);
   out.reserve(out.size() + std::size_t{passage.tokens} * 6);
   std::uint64_t bits = 0;
   for (std::uint32_t i = 0; i < passage.tokens; ++i) {

@@ -92,7 +92,7 @@ Status RunSize(std::uint64_t block_bytes, std::uint64_t rounds, const std::strin
   if (!redis.ok()) return Status(Code::kGone, "redis-server does not start; is it installed?");
   std::vector<std::byte> value(block_bytes);
   for (const BlockKey& key : blocks->keys) {
-    FillContent(key, value);
+    workload::FillContent(key, value);
     if (!redis.Set(key, value)) return Status(Code::kIoError, "redis refused a SET");
   }
   std::vector<std::uint32_t> order(blocks->keys.size());
@@ -124,7 +124,8 @@ Status RunSize(std::uint64_t block_bytes, std::uint64_t rounds, const std::strin
     }
     ours.rounds.push_back(bytes / static_cast<double>(ours_round.Ns()));
     for (std::size_t at = 0; at < order.size(); ++at) {
-      *wrong += CountWrongBytes(blocks->keys[order[at]], {to.data() + at * block_bytes, block_bytes});
+      *wrong +=
+          workload::CountWrongBytes(blocks->keys[order[at]], {to.data() + at * block_bytes, block_bytes});
     }
   }
   *row =

@@ -28,7 +28,7 @@
 namespace cistern::python {
 namespace {
 
-using PagesPtr = std::shared_ptr<const Pages>;
+using PagesPtr = std::shared_ptr<const transfer::Pages>;
 
 template <class T>
 T ValueOf(Result<T> result) {
@@ -50,15 +50,16 @@ std::byte* PointerTo(std::uint64_t address) {
 
 PagesHandle MakePages(const std::vector<FragmentTuple>& fragments, std::uint64_t pages,
                       std::uint64_t first_page, const std::optional<std::vector<RegionTuple>>& regions) {
-  std::vector<Fragment> list;
+  std::vector<transfer::Fragment> list;
   for (const auto& [address, stride, bytes] : fragments) list.push_back({PointerTo(address), stride, bytes});
   std::vector<std::span<std::byte>> spans;
-  Pages::Spec spec{.fragments = list, .pages = pages, .first_page = first_page, .regions = std::nullopt};
+  transfer::Pages::Spec spec{
+      .fragments = list, .pages = pages, .first_page = first_page, .regions = std::nullopt};
   if (regions) {
     for (const auto& [address, bytes] : *regions) spans.emplace_back(PointerTo(address), bytes);
     spec.regions = spans;
   }
-  return {std::make_shared<const Pages>(ValueOf(Pages::Make(spec)))};
+  return {std::make_shared<const transfer::Pages>(ValueOf(transfer::Pages::Make(spec)))};
 }
 
 // The caller keeps the buffers: what they export may be held for longer than a Py_buffer should be, so only
@@ -68,26 +69,26 @@ PagesHandle PagesOver(nb::list buffers, const std::vector<BufferFragment>& fragm
   std::vector<std::span<std::byte>> regions;
   for (std::size_t i = 0; i < buffers.size(); ++i)
     regions.push_back(HeldBuffer(buffers[i], true, {"buffers", static_cast<std::ptrdiff_t>(i)}).bytes());
-  std::vector<Fragment> list;
+  std::vector<transfer::Fragment> list;
   for (const auto& [buffer, offset, stride, bytes] : fragments) {
     if (buffer >= regions.size() || offset > regions[buffer].size())
       Throw(Code::kInvalid, Text("fragment ", list.size(), " begins at ", offset, " of buffer ", buffer,
                                  ", which is not there: there are ", regions.size(), " buffers"));
     // Within its own buffer, not within a neighbour that happens to lie behind it.
-    Fragment fragment{regions[buffer].data() + offset, stride, bytes};
+    transfer::Fragment fragment{regions[buffer].data() + offset, stride, bytes};
     const std::span<const std::span<std::byte>> own = std::span(regions).subspan(buffer, 1);
-    if (Result<Pages> alone = Pages::Make(
+    if (Result<transfer::Pages> alone = transfer::Pages::Make(
             {.fragments = std::span(&fragment, 1), .pages = pages, .first_page = first_page, .regions = own});
         !alone)
       Throw(alone.error().code(), Text("of fragment ", list.size(), ": ", alone.error().message()));
     list.push_back(fragment);
   }
-  return {std::make_shared<const Pages>(ValueOf(
-      Pages::Make({.fragments = list, .pages = pages, .first_page = first_page, .regions = std::nullopt})))};
+  return {std::make_shared<const transfer::Pages>(ValueOf(transfer::Pages::Make(
+      {.fragments = list, .pages = pages, .first_page = first_page, .regions = std::nullopt})))};
 }
 
 nb::bytes Gather(const PagesHandle& handle, std::uint32_t page) {
-  const Pages& pages = *handle.pages;
+  const transfer::Pages& pages = *handle.pages;
   if (Status status = pages.Check(std::span(&page, 1), false); !status.ok())
     throw StatusError(std::move(status));
   std::vector<std::span<std::byte>> pieces(pages.fragments());
@@ -149,10 +150,11 @@ class TransfersHandle final {
  public:
   TransfersHandle(const StoreHandle& store, std::uint32_t queue, std::uint64_t max_bytes_per_s) {
     std::shared_ptr<Store> held = store.get();
-    std::optional<Result<std::unique_ptr<Transfers>>> made;
+    std::optional<Result<std::unique_ptr<transfer::Transfers>>> made;
     {
       nb::gil_scoped_release without;
-      made.emplace(Transfers::Make(std::move(held), {.queue = queue, .max_bytes_per_s = max_bytes_per_s}));
+      made.emplace(
+          transfer::Transfers::Make(std::move(held), {.queue = queue, .max_bytes_per_s = max_bytes_per_s}));
     }
     transfers_ = ValueOf(std::move(*made));
   }
@@ -166,7 +168,7 @@ class TransfersHandle final {
   std::uint64_t SubmitLoad(const NamespaceHandle& ns, nb::handle keys, nb::handle pages, nb::handle page_ids,
                            std::uint16_t group, std::uint16_t part, std::int64_t deadline_us,
                            std::int64_t worth_us, bool touch) {
-    PageLoad load;
+    transfer::PageLoad load;
     SetMove(load, ns, keys, pages, page_ids, group, part, deadline_us);
     load.worth_us = worth_us;
     load.touch = touch;
@@ -177,7 +179,7 @@ class TransfersHandle final {
                            nb::handle put_ids, nb::handle parent, nb::handle parents, std::uint16_t group,
                            std::uint16_t part, bool held, std::uint32_t ttl_s,
                            const std::string& conversation, std::int64_t deadline_us) {
-    PageSave save;
+    transfer::PageSave save;
     SetMove(save, ns, keys, pages, page_ids, group, part, deadline_us);
     save.parents = ParentsFrom(*save.keys, parent, parents);
     if (!put_ids.is_none()) save.put_ids = PutIdsFrom(put_ids, save.keys->size());
@@ -190,7 +192,7 @@ class TransfersHandle final {
   nb::list Poll() { return Give(transfers_->Poll()); }
   nb::list Wait(double timeout_s) {
     const std::int64_t timeout_us = Microseconds(timeout_s);
-    std::vector<TransferDone> done;
+    std::vector<transfer::TransferDone> done;
     {
       nb::gil_scoped_release without;
       done = transfers_->Wait(timeout_us);
@@ -219,7 +221,7 @@ class TransfersHandle final {
   }
 
   // `pages` is the Python object, which has the handle in its field `_native`.
-  static void SetMove(PageMove& move, const NamespaceHandle& ns, nb::handle keys, nb::handle pages,
+  static void SetMove(transfer::PageMove& move, const NamespaceHandle& ns, nb::handle keys, nb::handle pages,
                       nb::handle page_ids, std::uint16_t group, std::uint16_t part,
                       std::int64_t deadline_us) {
     const PagesHandle* handle = nullptr;
@@ -242,11 +244,11 @@ class TransfersHandle final {
     return started;
   }
 
-  nb::list Give(std::vector<TransferDone> all) {
+  nb::list Give(std::vector<transfer::TransferDone> all) {
     nb::list list;
-    for (const TransferDone& done : all) {
+    for (const transfer::TransferDone& done : all) {
       static_assert(sizeof(Code) == 1 && sizeof(WriteOutcome::State) == 1);
-      list.append(nb::make_tuple(done.id, done.kind == TransferKind::kLoad ? "load" : "save",
+      list.append(nb::make_tuple(done.id, done.kind == transfer::TransferKind::kLoad ? "load" : "save",
                                  nb::bytes(done.outcomes.data(), done.outcomes.size()),
                                  nb::bytes(done.states.data(), done.states.size()), done.moved_bytes,
                                  done.took_us, done.message));
@@ -256,7 +258,7 @@ class TransfersHandle final {
   }
 
   std::unordered_map<std::uint64_t, nb::object> kept_;  // the pages of what is in flight
-  std::unique_ptr<Transfers> transfers_;                // ends first
+  std::unique_ptr<transfer::Transfers> transfers_;      // ends first
 };
 
 }  // namespace

@@ -19,8 +19,8 @@ struct Store::Parts {
     if (fork_mark && fork_mark->forked()) static_cast<void>(node.release());
   }
   std::optional<client::ForkMark> fork_mark;  // of the process that has the node
-  std::unique_ptr<Node> node;                 // ends after the client
-  std::unique_ptr<Client> client;
+  std::unique_ptr<node::Node> node;           // ends after the client
+  std::unique_ptr<client::Client> client;
 };
 
 Store::Store(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -29,21 +29,21 @@ Store& Store::operator=(Store&&) noexcept = default;
 Store::~Store() = default;
 
 Result<Store> Store::Open(const OpenOptions& options) {
-  NodeOptions node_options;
+  node::NodeOptions node_options;
   static_cast<OpenOptions&>(node_options) = options;
   node_options.log_level = "warning";
   auto parts = std::make_unique<Parts>();
   Result<client::ForkMark> fork_mark = client::ForkMark::Make();
   if (!fork_mark) return Error(fork_mark.error());
   parts->fork_mark.emplace(std::move(*fork_mark));
-  Result<std::unique_ptr<Node>> node = Node::Start(std::move(node_options));
+  Result<std::unique_ptr<node::Node>> node = node::Node::Start(std::move(node_options));
   if (!node) return Error(node.error());
   parts->node = std::move(*node);
   Result<Fd> end = parts->node->ClientEnd();
   if (!end) return Error(end.error());
   ConnectOptions connect;
   connect.tenant = options.tenant;
-  Result<std::unique_ptr<Client>> client = Client::Connect(end->Release(), connect);
+  Result<std::unique_ptr<client::Client>> client = client::Client::Connect(end->Release(), connect);
   if (!client) return Error(client.error());
   parts->client = std::move(*client);
   return Store(std::move(parts));
@@ -51,7 +51,7 @@ Result<Store> Store::Open(const OpenOptions& options) {
 
 Result<Store> Store::Connect(const ConnectOptions& options) {
   auto parts = std::make_unique<Parts>();
-  Result<std::unique_ptr<Client>> client = Client::Connect(options);
+  Result<std::unique_ptr<client::Client>> client = client::Client::Connect(options);
   if (!client) return Error(client.error());
   parts->client = std::move(*client);
   return Store(std::move(parts));

@@ -17,7 +17,7 @@
 #include "base/assert.h"
 #include "record/seal.h"
 
-namespace cistern {
+namespace cistern::arena {
 
 using Place = std::uint32_t;
 
@@ -177,10 +177,10 @@ std::optional<CheckedSlot> CheckPlace(W& words, const ArenaView& arena, Place pl
   if (within % slot.slot_bytes != 0) return std::nullopt;
   if (within + slot.slot_bytes > chunk_headers * kHeaderSpanBytes) return std::nullopt;
   if (body_bytes > slot.slot_bytes) return std::nullopt;
-  slot.trailer_offset = TrailerOffset(body_bytes, geometry.alignment);
+  slot.trailer_offset = record::TrailerOffset(body_bytes, geometry.alignment);
   if (slot.trailer_offset + geometry.alignment > slot.slot_bytes) return std::nullopt;
   slot.trailer_room = slot.slot_bytes - slot.trailer_offset;
   return slot;
 }
 
-}  // namespace cistern
+}  // namespace cistern::arena

@@ -5,7 +5,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-namespace cistern {
+namespace cistern::arena {
 namespace {
 
 std::uint64_t SeedOf(std::uint64_t incarnation, std::uint16_t group) {
@@ -33,4 +33,4 @@ void FingerprintsOf(std::uint64_t incarnation, std::uint16_t group, std::span<co
   for (std::size_t i = 0; i < keys.size(); ++i) out[i] = Of(seed, keys[i]);
 }
 
-}  // namespace cistern
+}  // namespace cistern::arena

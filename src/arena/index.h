@@ -16,7 +16,7 @@
 #include "base/assert.h"
 #include "cistern/key.h"
 
-namespace cistern {
+namespace cistern::arena {
 
 struct Fingerprint {
   std::uint64_t words[2] = {0, 0};  // words[0] is never 0 in a fingerprint of a block
@@ -216,4 +216,4 @@ class IndexWriter final {
   IndexSpace index_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::arena

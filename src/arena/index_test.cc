@@ -10,7 +10,7 @@
 
 #include "arena/test_arena.h"
 
-namespace cistern {
+namespace cistern::arena {
 namespace {
 
 struct TestIndex {
@@ -142,4 +142,4 @@ TEST(IndexTest, ARunEndsAtTheFirstMissAndAtTheFirstExpired) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::arena

@@ -10,7 +10,7 @@
 
 #include "cistern/key.h"
 
-namespace cistern {
+namespace cistern::arena {
 
 inline constexpr std::uint64_t kArenaMagic = 0x414e4552'41534943;  // "CISARENA" in memory
 inline constexpr std::uint64_t kIndexMagic = 0x58444e49'53494343;  // "CCISINDX" in memory
@@ -96,4 +96,4 @@ struct IndexHeader {
 inline constexpr std::uint64_t kIndexBucketsOffset = 16384;
 static_assert(sizeof(IndexHeader) <= kIndexBucketsOffset);
 
-}  // namespace cistern
+}  // namespace cistern::arena

@@ -14,7 +14,7 @@
 #include "base/limits.h"
 #include "cistern/key.h"
 
-namespace cistern {
+namespace cistern::arena {
 
 // A group as match sees it.
 struct MatchGroup {
@@ -63,4 +63,4 @@ std::uint32_t MatchPrefix(const Reader<W, Policy>& reader, const ReadCall& call,
   return static_cast<std::uint32_t>(end);
 }
 
-}  // namespace cistern
+}  // namespace cistern::arena

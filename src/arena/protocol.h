@@ -27,7 +27,7 @@
 #include "record/seal.h"
 #include "record/verified_copy.h"
 
-namespace cistern {
+namespace cistern::arena {
 
 // Stores `bytes` as shared words; its length is a multiple of 8, as is the target's address.
 template <class W>
@@ -67,7 +67,7 @@ void Uncarve(W& words, const ArenaSpace& arena, std::uint32_t first, std::uint32
 inline std::uint64_t ChunkCheck(std::uint64_t first, std::uint64_t carve, std::uint64_t slot_bytes,
                                 std::uint64_t chunk_headers) {
   std::uint64_t words[4] = {first, carve, slot_bytes, chunk_headers};
-  return Crc32c(words, sizeof(words));
+  return record::Crc32c(words, sizeof(words));
 }
 
 // Makes one chunk of them, with slots of `slot_bytes` (IsSlotSize). At most 4 touches a header: the slots'
@@ -114,12 +114,13 @@ void RunFill(W& words, const FillJob& job) {
   std::uint32_t crc = 0;
   for (std::span<const std::byte> piece : job.from) {
     while (!piece.empty()) {
-      std::size_t bytes = kSegmentBytes - filled < piece.size() ? kSegmentBytes - filled : piece.size();
+      std::size_t bytes =
+          record::kSegmentBytes - filled < piece.size() ? record::kSegmentBytes - filled : piece.size();
       crc = words.CopyIn(to, piece.data(), bytes, crc);
       piece = piece.subspan(bytes);
       to += bytes;
       filled += bytes;
-      if (filled < kSegmentBytes) continue;
+      if (filled < record::kSegmentBytes) continue;
       job.crcs[segment++] = crc;
       filled = 0;
       crc = 0;
@@ -132,7 +133,7 @@ void RunFill(W& words, const FillJob& job) {
 
 // A slot's facts about its record besides the bytes.
 struct NewRecord {
-  Seal seal;
+  record::Seal seal;
   std::uint64_t sequence = 0;
   std::uint64_t born = 0;
   std::uint32_t expiry = 0;
@@ -142,7 +143,7 @@ struct NewRecord {
 
 // The stamp of a record in memory names the place and, as epoch, the generation: a record that lies elsewhere
 // or was made for an earlier use of the slot is not this one, whatever its seal says.
-inline Stamp StampInMemory(Place place, std::uint64_t generation, const NewRecord& record) {
+inline record::Stamp StampInMemory(Place place, std::uint64_t generation, const NewRecord& record) {
   return {.region = place,
           .region_epoch = generation,
           .sequence = record.sequence,
@@ -153,7 +154,7 @@ inline Stamp StampInMemory(Place place, std::uint64_t generation, const NewRecor
 
 // The CRC of an entry that lies at `place`.
 inline std::uint32_t DirectoryCrc(const DirectoryEntry& entry, Place place) {
-  return Crc32c(&entry, offsetof(DirectoryEntry, crc), place);
+  return record::Crc32c(&entry, offsetof(DirectoryEntry, crc), place);
 }
 
 inline DirectoryEntry DirectoryOf(Place place, std::uint64_t generation, std::uint64_t body_bytes,
@@ -177,7 +178,7 @@ inline DirectoryEntry DirectoryOf(Place place, std::uint64_t generation, std::ui
   return entry;
 }
 
-inline std::uint64_t BodyBytesOf(const Seal& seal) {
+inline std::uint64_t BodyBytesOf(const record::Seal& seal) {
   std::uint64_t bytes = 0;
   for (const std::uint32_t part : seal.part_bytes) bytes += part;
   return bytes;
@@ -187,12 +188,13 @@ inline std::uint64_t BodyBytesOf(const Seal& seal) {
 template <class W>
 void StoreTrailer(W& words, const ArenaSpace& arena, Place place, std::uint64_t generation,
                   std::uint64_t body_bytes, const NewRecord& record) {
-  alignas(8) std::array<std::byte, RoundUp(kMaxTrailerBytes, 8)> buffer;
+  alignas(8) std::array<std::byte, RoundUp(record::kMaxTrailerBytes, 8)> buffer;
   auto parts = static_cast<std::uint32_t>(record.seal.part_bytes.size());
   auto segments = static_cast<std::uint32_t>(record.seal.segment_crcs.size());
-  std::span trailer = std::span(buffer).first(RoundUp(TrailerBytes(segments, parts), 8));
-  EncodeTrailer(record.seal, StampInMemory(place, generation, record), trailer);
-  StoreWords(words, arena.slot(place) + TrailerOffset(body_bytes, arena.geometry().alignment), trailer);
+  std::span trailer = std::span(buffer).first(RoundUp(record::TrailerBytes(segments, parts), 8));
+  record::EncodeTrailer(record.seal, StampInMemory(place, generation, record), trailer);
+  StoreWords(words, arena.slot(place) + record::TrailerOffset(body_bytes, arena.geometry().alignment),
+             trailer);
 }
 
 // `generation` is what BeginFill returned; every mover that stored into the slot has fenced and reported
@@ -249,4 +251,4 @@ void SetIncarnation(W& words, const IndexSpace& index, std::uint32_t namespace_s
   words.StoreRelease(&index.header()->incarnations[namespace_slot], incarnation);
 }
 
-}  // namespace cistern
+}  // namespace cistern::arena

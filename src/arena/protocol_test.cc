@@ -10,7 +10,7 @@
 #include "arena/reader.h"
 #include "arena/test_arena.h"
 
-namespace cistern {
+namespace cistern::arena {
 namespace {
 
 class ProtocolTest : public testing::Test {
@@ -94,8 +94,9 @@ TEST_F(ProtocolTest, Promise1DamageIsBadNotAHit) {
   std::vector<std::byte> body = BodyOf(100'000, 1), got(body.size());
   ASSERT_TRUE(node_.Put(TestKey(1), {}, body, 0));
   std::byte* slot = node_.arena.slot(node_.place(0));
-  for (std::uint64_t at : {std::uint64_t{0}, std::uint64_t{70'000}, TrailerOffset(body.size(), 4096) + 10,
-                           TrailerOffset(body.size(), 4096) + 100}) {
+  for (std::uint64_t at :
+       {std::uint64_t{0}, std::uint64_t{70'000}, record::TrailerOffset(body.size(), 4096) + 10,
+        record::TrailerOffset(body.size(), 4096) + 100}) {
     slot[at] ^= std::byte{4};
     EXPECT_EQ(Read(TestKey(1), got), ReadOutcome::kBad) << at;
     slot[at] ^= std::byte{4};
@@ -189,7 +190,8 @@ TEST_F(ProtocolTest, FillCutsSegmentsWhateverThePieces) {
   std::vector<std::byte> body = BodyOf(150'000, 3);
   std::uint32_t expected[3], crcs[3];
   for (int i = 0; i < 3; ++i) {
-    expected[i] = Crc32c(body.data() + i * 65536, std::min<std::size_t>(65536, body.size() - i * 65536));
+    expected[i] =
+        record::Crc32c(body.data() + i * 65536, std::min<std::size_t>(65536, body.size() - i * 65536));
   }
   std::span<const std::byte> all(body);
   std::span<const std::byte> pieces[] = {all.first(1), all.subspan(1, 65'535), all.subspan(65'536, 30'000),
@@ -258,4 +260,4 @@ TEST_F(ProtocolTest, MatchAgreesWithTheDefinition) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::arena

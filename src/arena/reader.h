@@ -25,7 +25,7 @@
 #include "record/seal.h"
 #include "record/segments.h"
 
-namespace cistern {
+namespace cistern::arena {
 
 enum class ReadOutcome : std::uint8_t {
   kHit,
@@ -48,7 +48,7 @@ struct AskedBlock {
 
 // A range of a part and where it goes: the pieces' sizes sum up to range.bytes.
 struct RangeCopy {
-  PartRange range;
+  record::PartRange range;
   std::span<const std::span<std::byte>> pieces;
 };
 
@@ -62,9 +62,9 @@ struct OpenRecord {
   Place place = 0;
   std::uint64_t generation = 0;
   CheckedSlot slot;
-  SealView seal;
-  Stamp stamp;
-  alignas(64) std::array<std::byte, RoundUp(kMaxTrailerBytes, 64)> trailer;
+  record::SealView seal;
+  record::Stamp stamp;
+  alignas(64) std::array<std::byte, RoundUp(record::kMaxTrailerBytes, 64)> trailer;
 };
 
 // Steps (2) and (3) for the record of `body_bytes` that is said to lie at `place`, made of `parts` parts,
@@ -82,14 +82,14 @@ ReadOutcome OpenAt(W& words, const ArenaView& arena, Place place, std::uint64_t 
   record.generation = words.Load(arena.generation(place));
   if (record.generation == 0 || record.generation % 2 != 0) return ReadOutcome::kMiss;
 
-  std::uint64_t bytes = RoundUp(TrailerBoundBytes(body_bytes, parts), 8);
+  std::uint64_t bytes = RoundUp(record::TrailerBoundBytes(body_bytes, parts), 8);
   if (bytes > slot->trailer_room) bytes = slot->trailer_room;
   if (bytes > record.trailer.size()) return ReadOutcome::kMiss;
   std::span trailer = std::span(record.trailer).first(bytes);
   LoadWords(words, arena.slot(place) + slot->trailer_offset, trailer);
-  auto seal = CheckSeal(trailer);
+  auto seal = record::CheckSeal(trailer);
   if (!seal) return ReadOutcome::kBad;
-  auto stamp = CheckStamp(trailer, *seal);
+  auto stamp = record::CheckStamp(trailer, *seal);
   if (!stamp) return ReadOutcome::kBad;
   if (stamp->region != place || stamp->region_epoch != record.generation) return ReadOutcome::kMiss;
   if (seal->body_bytes() != body_bytes) return ReadOutcome::kMiss;
@@ -102,9 +102,9 @@ ReadOutcome OpenAt(W& words, const ArenaView& arena, Place place, std::uint64_t 
 template <class W>
 bool BodySound(W& words, const ArenaView& arena, const OpenRecord& record) {
   const std::byte* body = arena.slot(record.place);
-  return SegmentsSound(record.seal, Segments(record.seal), [&](std::uint64_t offset, std::uint64_t bytes) {
-    return words.Checksum(body + offset, bytes, 0);
-  });
+  return record::SegmentsSound(
+      record.seal, record::Segments(record.seal),
+      [&](std::uint64_t offset, std::uint64_t bytes) { return words.Checksum(body + offset, bytes, 0); });
 }
 
 // Steps of the protocol. Tests name another policy to prove that leaving one out is found.
@@ -152,7 +152,8 @@ class Reader final {
     const Geometry& geometry = arena_.geometry();
     if (geometry.offset(found.place) >= geometry.slots_bytes()) return;
     __builtin_prefetch(arena_.generation(found.place));
-    const std::byte* trailer = arena_.slot(found.place) + TrailerOffset(found.body_bytes, geometry.alignment);
+    const std::byte* trailer =
+        arena_.slot(found.place) + record::TrailerOffset(found.body_bytes, geometry.alignment);
     for (int line = 0; line < 4; ++line) __builtin_prefetch(trailer + line * 64);
     // The copy asks ahead for all pages but its first.
     const std::byte* body = arena_.slot(found.place);
@@ -187,9 +188,9 @@ class Reader final {
 
   // kHit, kOutOfRange or kBad; kBad means something only if StillGood afterwards. Streaming stores, no fence.
   ReadOutcome CopyRange(const OpenRecord& record, const RangeCopy& read) const {
-    if (!InPart(record.seal, read.range)) return ReadOutcome::kOutOfRange;
-    const bool sound = CopySegments<Policy::kCheckBody>(*words_, arena_.slot(record.place), record.seal,
-                                                        read.range, read.pieces);
+    if (!record::InPart(record.seal, read.range)) return ReadOutcome::kOutOfRange;
+    const bool sound = record::CopySegments<Policy::kCheckBody>(*words_, arena_.slot(record.place),
+                                                                record.seal, read.range, read.pieces);
     return sound ? ReadOutcome::kHit : ReadOutcome::kBad;
   }
 
@@ -219,9 +220,9 @@ class Reader final {
     ReadOutcome outcome = OpenAt(*words_, arena_, found.place, found.body_bytes, block.parts, record);
     if ((record.generation & kGenerationLowMask) != found.generation_low) return ReadOutcome::kMiss;
     if (outcome != ReadOutcome::kHit) return outcome;
-    const SealView& seal = record.seal;
+    const record::SealView& seal = record.seal;
     if (seal.incarnation() != call.incarnation || seal.group() != block.group || !seal.HasKey(block.key) ||
-        Expired(record.stamp, call.now_s)) {
+        record::Expired(record.stamp, call.now_s)) {
       return ReadOutcome::kMiss;
     }
     return ReadOutcome::kHit;
@@ -232,4 +233,4 @@ class Reader final {
   IndexView index_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::arena

@@ -16,7 +16,7 @@
 #include "arena/reader.h"
 #include "arena/test_arena.h"
 
-namespace cistern {
+namespace cistern::arena {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -155,9 +155,9 @@ void Lookups() {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::arena
 
 int main() {
-  cistern::Reads();
-  cistern::Lookups();
+  cistern::arena::Reads();
+  cistern::arena::Lookups();
 }

@@ -12,7 +12,7 @@
 #include "arena/words.h"
 #include "record/verified_copy.h"
 
-namespace cistern {
+namespace cistern::arena {
 
 class RelaxedWords final : public Words {
  public:
@@ -27,19 +27,19 @@ class RelaxedWords final : public Words {
     auto* target = static_cast<std::byte*>(to);
     auto* source = static_cast<const std::byte*>(from);
     for (std::size_t at = 0; at < bytes; ++at) target[at] = GetByte(source + at);
-    return Crc32c(to, bytes, crc);
+    return record::Crc32c(to, bytes, crc);
   }
   std::uint32_t CopyIn(void* to, const void* from, std::size_t bytes, std::uint32_t crc) override {
     auto* target = static_cast<std::byte*>(to);
     auto* source = static_cast<const std::byte*>(from);
     for (std::size_t at = 0; at < bytes; ++at) SetByte(target + at, source[at]);
-    return Crc32c(from, bytes, crc);
+    return record::Crc32c(from, bytes, crc);
   }
   std::uint32_t Checksum(const void* from, std::size_t bytes, std::uint32_t crc) override {
     auto* source = static_cast<const std::byte*>(from);
     for (std::size_t at = 0; at < bytes; ++at) {
       std::byte byte = GetByte(source + at);
-      crc = Crc32c(&byte, 1, crc);
+      crc = record::Crc32c(&byte, 1, crc);
     }
     return crc;
   }
@@ -59,4 +59,4 @@ class RelaxedWords final : public Words {
   }
 };
 
-}  // namespace cistern
+}  // namespace cistern::arena

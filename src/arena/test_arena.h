@@ -13,7 +13,7 @@
 #include "arena/index.h"
 #include "arena/protocol.h"
 
-namespace cistern {
+namespace cistern::arena {
 
 inline constexpr std::uint64_t kTestIncarnation = 42;
 
@@ -74,7 +74,7 @@ class TestArena {
   bool Put(const BlockKey& key, const BlockKey& parent, std::span<const std::byte> body, std::uint32_t slot,
            std::uint16_t group = 0, std::uint32_t expiry = 0) {
     std::uint64_t generation = BeginFill(words_, arena, place(slot));
-    std::vector<std::uint32_t> crcs(SegmentsOfPart(body.size()));
+    std::vector<std::uint32_t> crcs(record::SegmentsOfPart(body.size()));
     std::span<const std::byte> pieces[] = {body};
     RunFill(words_, {arena.slot(place(slot)), pieces, crcs});
     std::uint32_t part_bytes[] = {static_cast<std::uint32_t>(body.size())};
@@ -130,4 +130,4 @@ class TestArena {
   std::uint64_t sequence_ = 0;
 };
 
-}  // namespace cistern
+}  // namespace cistern::arena

@@ -14,7 +14,7 @@
 #include "arena/relaxed_words.h"
 #include "arena/test_arena.h"
 
-namespace cistern {
+namespace cistern::arena {
 namespace {
 
 constexpr std::uint64_t kKeys = 12, kBodyBytes = 3000, kSlots = 6;
@@ -94,4 +94,4 @@ TEST(ArenaThreadsTest, Promise1ReadersBesideAWriterGetExactBytesOrAMiss) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::arena

@@ -13,7 +13,7 @@
 #include "base/fence.h"
 #include "record/verified_copy.h"
 
-namespace cistern {
+namespace cistern::arena {
 
 class Words {
  public:
@@ -44,7 +44,7 @@ class Words {
 
 class RealWords final : public Words {
  public:
-  explicit RealWords(const CopyKernels& kernels = BestKernels()) : kernels_(&kernels) {}
+  explicit RealWords(const record::CopyKernels& kernels = record::BestKernels()) : kernels_(&kernels) {}
 
   std::uint64_t Load(const std::uint64_t* word) override {
     return Atomic(word).load(std::memory_order_acquire);
@@ -77,7 +77,7 @@ class RealWords final : public Words {
   }
   static_assert(std::atomic_ref<std::uint64_t>::is_always_lock_free);
 
-  const CopyKernels* kernels_;
+  const record::CopyKernels* kernels_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::arena

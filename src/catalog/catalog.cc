@@ -5,12 +5,12 @@
 
 #include "policy/evict.h"
 
-namespace cistern {
+namespace cistern::catalog {
 namespace {
 
-std::uint32_t MaxRecords(const Geometry& geometry) {
-  return static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(geometry.slots_bytes() / geometry.min_slot_bytes(), Lru::kMaxEntries - 1));
+std::uint32_t MaxRecords(const arena::Geometry& geometry) {
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(
+      geometry.slots_bytes() / geometry.min_slot_bytes(), policy::Lru::kMaxEntries - 1));
 }
 
 }  // namespace
@@ -22,11 +22,11 @@ Catalog::Catalog(const Parts& parts)
       steps_(parts.steps),
       options_(parts.options),
       max_records_(MaxRecords(parts.arena.geometry())),
-      max_record_ids_(
-          std::min<std::uint32_t>(Lru::kMaxEntries - max_records_ - 2, parts.options.max_lower_blocks) +
-          max_records_ + 1),
+      max_record_ids_(std::min<std::uint32_t>(policy::Lru::kMaxEntries - max_records_ - 2,
+                                              parts.options.max_lower_blocks) +
+                      max_records_ + 1),
       // Besides blocks with records: roots, and placeholders, for which a quarter is plenty.
-      forest_(max_record_ids_ + max_records_ / 4 + 2 * kMaxNamespaces, parts.arena.geometry()),
+      forest_(max_record_ids_ + max_records_ / 4 + 2 * arena::kMaxNamespaces, parts.arena.geometry()),
       pending_(parts.options.max_pending),
       leases_(parts.options.max_leases, parts.options.max_leased_blocks),
       conversations_(parts.options.max_noted_blocks),
@@ -60,7 +60,7 @@ const NamespaceEntry* Catalog::EntryOf(TreeId tree) const {
   return found != nullptr && TreeOf(found->slot) == tree ? namespaces_.at(found->slot) : nullptr;
 }
 
-LowerPolicy Catalog::LowerPolicyOf(const Record& record) const {
+policy::LowerPolicy Catalog::LowerPolicyOf(const Record& record) const {
   const NamespaceEntry* entry = EntryOf(forest_.block(record.block).tree);
   return entry == nullptr ? options_.lower : entry->lower.Over(options_.lower);
 }
@@ -115,8 +115,9 @@ std::uint64_t Catalog::RecordBytesOf(const NamespaceEntry& entry, std::uint16_t 
                                      std::uint64_t body_bytes) const {
   const std::uint32_t alignment = arena_.geometry().alignment;
   const std::vector<std::uint32_t>& parts = entry.groups[group].part_bytes;
-  if (parts.empty()) return RecordBytes(body_bytes, alignment);
-  return RecordBytes(body_bytes, SegmentCount(parts), static_cast<std::uint32_t>(parts.size()), alignment);
+  if (parts.empty()) return record::RecordBytes(body_bytes, alignment);
+  return record::RecordBytes(body_bytes, record::SegmentCount(parts),
+                             static_cast<std::uint32_t>(parts.size()), alignment);
 }
 
 std::uint64_t Catalog::RecordBytesOf(TreeId tree, std::uint16_t group, std::uint64_t body_bytes) const {
@@ -125,7 +126,7 @@ std::uint64_t Catalog::RecordBytesOf(TreeId tree, std::uint16_t group, std::uint
   return entry == nullptr ? 0 : RecordBytesOf(*entry, group, body_bytes);
 }
 
-bool Catalog::IsSealOf(const Record& record, const SealView& seal) const {
+bool Catalog::IsSealOf(const Record& record, const record::SealView& seal) const {
   const Block& block = forest_.block(record.block);
   const NamespaceEntry* entry = EntryOf(block.tree);
   return entry != nullptr && seal.incarnation() == entry->incarnation && seal.group() == record.group &&
@@ -134,4 +135,4 @@ bool Catalog::IsSealOf(const Record& record, const SealView& seal) const {
          (record.key.none() || seal.HasKey(record.key));
 }
 
-}  // namespace cistern
+}  // namespace cistern::catalog

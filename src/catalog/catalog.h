@@ -26,14 +26,14 @@
 #include "record/seal.h"
 #include "record/segments.h"
 
-namespace cistern {
+namespace cistern::catalog {
 
 // A block, or the segments of a block in the lower tier that its reader needs: none (count 0), or segments
 // that its record has not, stand for the whole block.
 struct BlockName {
   BlockKey key;
   std::uint16_t group = 0;
-  SegmentSpan asked{};
+  record::SegmentSpan asked{};
 };
 
 // Ancestors that a step looks at to tell whether a block stands.
@@ -43,8 +43,8 @@ class Catalog final {
  public:
   struct Parts {  // borrowed
     const Clock& clock;
-    Words& words;
-    const ArenaSpace& arena;
+    arena::Words& words;
+    const arena::ArenaSpace& arena;
     Journal& journal;
     StepBudget& steps;
     const StoreOptions& options;
@@ -64,7 +64,7 @@ class Catalog final {
   std::uint32_t max_records() const { return max_record_ids_; }  // in any tier
 
   // Seconds that never go back, over restarts too (R10).
-  std::uint64_t NowS() { return AdvanceTime(words_, arena_, clock_.Wall().seconds); }
+  std::uint64_t NowS() { return arena::AdvanceTime(words_, arena_, clock_.Wall().seconds); }
   // One count for puts, cuts and drops, which gives their order.
   std::uint64_t NextEvent() { return ++last_event_; }
 
@@ -79,7 +79,7 @@ class Catalog final {
   void RemoveTree(std::uint32_t slot);
   // The namespace of a current tree; null for a dropped one.
   const NamespaceEntry* EntryOf(TreeId tree) const;
-  LowerPolicy LowerPolicyOf(const Record& record) const;
+  policy::LowerPolicy LowerPolicyOf(const Record& record) const;
 
   // ---- finding ----
   // The block of a key that stands; kNoId for none. `unsure`, when not null, is set where a step cannot tell
@@ -112,14 +112,14 @@ class Catalog final {
                               std::uint64_t body_bytes) const;
   std::uint64_t RecordBytesOf(TreeId tree, std::uint16_t group, std::uint64_t body_bytes) const;
   // True if a seal that was read is that of the record's block.
-  bool IsSealOf(const Record& record, const SealView& seal) const;
+  bool IsSealOf(const Record& record, const record::SealView& seal) const;
 
  private:
   BlockId IfStanding(BlockId block, bool* unsure = nullptr);
 
   const Clock& clock_;
-  Words& words_;
-  const ArenaSpace& arena_;
+  arena::Words& words_;
+  const arena::ArenaSpace& arena_;
   StepBudget& steps_;
   const StoreOptions& options_;
   const std::uint32_t max_records_;
@@ -135,4 +135,4 @@ class Catalog final {
   std::uint64_t last_event_ = 0;
 };
 
-}  // namespace cistern
+}  // namespace cistern::catalog

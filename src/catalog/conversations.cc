@@ -3,7 +3,7 @@
 
 #include <bit>
 
-namespace cistern {
+namespace cistern::catalog {
 
 Conversations::Conversations(std::uint32_t max_notes)
     : max_notes_(max_notes),
@@ -168,4 +168,4 @@ bool Conversations::RelateSome(NoteId* from, std::uint32_t* budget) {
   return *from < notes_.end();
 }
 
-}  // namespace cistern
+}  // namespace cistern::catalog

@@ -14,7 +14,7 @@
 #include "catalog/slab.h"
 #include "cistern/key.h"
 
-namespace cistern {
+namespace cistern::catalog {
 
 using NoteId = std::uint32_t;
 
@@ -106,4 +106,4 @@ class Conversations final {
   std::uint64_t forgotten_ = 0;
 };
 
-}  // namespace cistern
+}  // namespace cistern::catalog

@@ -3,7 +3,7 @@
 
 #include "base/assert.h"
 
-namespace cistern {
+namespace cistern::catalog {
 
 void DeadlineHeap::Set(std::uint32_t id, std::int64_t when) {
   CISTERN_ASSERT(id < at_.size());
@@ -55,4 +55,4 @@ void DeadlineHeap::Down(std::size_t at) {
   Place(at, entry);
 }
 
-}  // namespace cistern
+}  // namespace cistern::catalog

@@ -7,7 +7,7 @@
 
 #include "catalog/slab.h"
 
-namespace cistern {
+namespace cistern::catalog {
 
 class DeadlineHeap final {
  public:
@@ -40,4 +40,4 @@ class DeadlineHeap final {
   LazyArray<std::uint32_t> at_;  // where in the heap, plus one
 };
 
-}  // namespace cistern
+}  // namespace cistern::catalog

@@ -7,7 +7,7 @@
 
 #include "base/random.h"
 
-namespace cistern {
+namespace cistern::catalog {
 namespace {
 
 TEST(DueTest, TheEarliestIsFirstWhateverWasMovedOrRemoved) {
@@ -36,4 +36,4 @@ TEST(DueTest, TheEarliestIsFirstWhateverWasMovedOrRemoved) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::catalog

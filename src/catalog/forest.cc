@@ -3,13 +3,13 @@
 
 #include "base/assert.h"
 
-namespace cistern {
+namespace cistern::catalog {
 
-Forest::Forest(std::uint32_t max_blocks, const Geometry& geometry)
+Forest::Forest(std::uint32_t max_blocks, const arena::Geometry& geometry)
     : max_blocks_(max_blocks),
       geometry_(geometry),
       table_(max_blocks),
-      at_(geometry.slots_bytes() / kUnitBytes) {}
+      at_(geometry.slots_bytes() / arena::kUnitBytes) {}
 
 TreeId Forest::AddTree(std::uint32_t slot, std::uint64_t incarnation) {
   const TreeId id = next_tree_++;
@@ -246,7 +246,7 @@ RecordId Forest::Unfold(BlockId block) {
 }
 
 void Forest::PutInLowerTier(BlockId block, std::uint16_t group, std::uint8_t parts, std::uint32_t body_bytes,
-                            std::uint32_t expiry, Location location) {
+                            std::uint32_t expiry, tier::Location location) {
   Record& r = records_[AddRecord(block, group)];
   r.parts = parts;
   r.body_bytes = body_bytes;
@@ -256,7 +256,7 @@ void Forest::PutInLowerTier(BlockId block, std::uint16_t group, std::uint8_t par
   Fold(blocks_[block].first_record);
 }
 
-void Forest::SetLocation(BlockId block, std::uint16_t group, Location location) {
+void Forest::SetLocation(BlockId block, std::uint16_t group, tier::Location location) {
   if (Block& b = blocks_[block]; b.folded()) {
     b.location_high = location.high;
     b.location_low = location.low;
@@ -287,11 +287,11 @@ Forest::Copy Forest::ForgetFolded(BlockId block) {
   return copy;
 }
 
-RecordId Forest::At(Place place) const {
+RecordId Forest::At(arena::Place place) const {
   const std::size_t unit = UnitOf(place);
   if (unit >= at_.size() || at_[unit] == 0) return kNoId;
   const RecordId id = at_[unit] - 1;
   return records_[id].place == place ? id : kNoId;
 }
 
-}  // namespace cistern
+}  // namespace cistern::catalog

@@ -27,14 +27,14 @@
 #include "cistern/key.h"
 #include "tier/location.h"
 
-namespace cistern {
+namespace cistern::catalog {
 
 using BlockId = std::uint32_t;
 using RecordId = std::uint32_t;
 using TreeId = std::uint32_t;
 using KeyHash = std::uint64_t;
 
-inline constexpr Place kNowhere = 0xffff'ffff;  // of a record that is not in memory
+inline constexpr arena::Place kNowhere = 0xffff'ffff;  // of a record that is not in memory
 
 inline KeyHash KeyHashOf(TreeId tree, const BlockKey& key) { return key.Hash(tree); }
 
@@ -80,7 +80,7 @@ struct Block {
   bool has_key() const { return tree != kNoId && (flags & (kRoot | kHome)) == 0; }
   KeyHash key_hash() const { return KeyHash{key_hash_high} << 32 | key_hash_low; }
 };
-static_assert(Location::kNone == kNoId && sizeof(Block) == 52 && alignof(Block) == 4);
+static_assert(tier::Location::kNone == kNoId && sizeof(Block) == 52 && alignof(Block) == 4);
 
 struct Record {
   enum Flag : std::uint8_t {
@@ -97,7 +97,7 @@ struct Record {
     RecordId next = kNoId;  // of the same block
     std::uint32_t next_free;
   };
-  Place place = kNowhere;
+  arena::Place place = kNowhere;
   std::uint32_t body_bytes = 0;
   std::uint32_t expiry = 0;
   std::uint16_t group = 0;
@@ -111,7 +111,7 @@ struct Record {
   std::uint8_t uses = 0;  // since it entered memory, as far as they are counted
   std::uint64_t born = 0;
   std::uint64_t after_drop = 0;  // as its put's; 0: present at the start; or kDropUnknown
-  Location location;             // in the lower tier
+  tier::Location location;       // in the lower tier
 
   bool is(Flag flag) const { return (flags & flag) != 0; }
   bool in_memory() const { return place != kNowhere; }
@@ -138,7 +138,7 @@ class Forest final {
  public:
   // At most so many blocks, roots and placeholders included, for which the table is made; places are those
   // of the geometry.
-  Forest(std::uint32_t max_blocks, const Geometry& geometry);
+  Forest(std::uint32_t max_blocks, const arena::Geometry& geometry);
 
   // ---- trees ----
   // The id is never given out again.
@@ -217,7 +217,7 @@ class Forest final {
   // Facts of a block's record, read without unfolding it.
   struct Copy {
     bool in_memory = false;
-    Location location;  // in the lower tier
+    tier::Location location;  // in the lower tier
     std::uint32_t body_bytes = 0;
     std::uint32_t expiry = 0;
     std::uint16_t group = 0;
@@ -243,9 +243,9 @@ class Forest final {
   // Adds a record that lies in the lower tier alone, folded where possible; the block has no record of this
   // group.
   void PutInLowerTier(BlockId block, std::uint16_t group, std::uint8_t parts, std::uint32_t body_bytes,
-                      std::uint32_t expiry, Location location);
+                      std::uint32_t expiry, tier::Location location);
   // The block's record of the group has a new location in the lower tier, and was not used there yet.
-  void SetLocation(BlockId block, std::uint16_t group, Location location);
+  void SetLocation(BlockId block, std::uint16_t group, tier::Location location);
   // The record was used.
   void NoteTouched(BlockId block, std::uint16_t group);
   static Copy CopyOf(RecordId id, const Record& record) {
@@ -264,9 +264,9 @@ class Forest final {
   std::uint32_t records() const { return records_.size(); }
 
   // The record in the slot at a place; kNoId for none, and for an invalid place.
-  RecordId At(Place place) const;
-  void SetAt(Place place, RecordId record) { at_[UnitOf(place)] = record + 1; }
-  void ClearAt(Place place) { at_[UnitOf(place)] = 0; }
+  RecordId At(arena::Place place) const;
+  void SetAt(arena::Place place, RecordId record) { at_[UnitOf(place)] = record + 1; }
+  void ClearAt(arena::Place place) { at_[UnitOf(place)] = 0; }
 
  private:
   // The table's view of the blocks.
@@ -276,12 +276,12 @@ class Forest final {
     void Prefetch(BlockId id) const { __builtin_prefetch(&blocks[id]); }
   };
 
-  std::size_t UnitOf(Place place) const { return geometry_.offset(place) / kUnitBytes; }
+  std::size_t UnitOf(arena::Place place) const { return geometry_.offset(place) / arena::kUnitBytes; }
   void LinkChild(BlockId parent, BlockId block);
   void UnlinkChild(BlockId block);
 
   const std::uint32_t max_blocks_;
-  const Geometry geometry_;
+  const arena::Geometry geometry_;
   Slab<Block> blocks_;
   Slab<Record> records_;
   std::unordered_map<TreeId, IncarnationTree> trees_;
@@ -293,4 +293,4 @@ class Forest final {
   std::uint32_t collecting_ = 0;
 };
 
-}  // namespace cistern
+}  // namespace cistern::catalog

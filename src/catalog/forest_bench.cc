@@ -11,7 +11,7 @@
 #include "base/random.h"
 #include "catalog/forest.h"
 
-namespace cistern {
+namespace cistern::catalog {
 namespace {
 
 constexpr std::uint64_t kChainBlocks = 8;
@@ -44,7 +44,8 @@ int Main(int argc, char** argv) {
     return 2;
   }
   const std::uint64_t before = ResidentBytes();
-  Forest forest(static_cast<std::uint32_t>(blocks + 1), Geometry{.alignment = 4096, .header_count = 1});
+  Forest forest(static_cast<std::uint32_t>(blocks + 1),
+                arena::Geometry{.alignment = 4096, .header_count = 1});
   const TreeId tree = forest.AddTree(0, 1);
   BlockId parent = kNoId;
   double began = Now();
@@ -79,6 +80,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::catalog
 
-int main(int argc, char** argv) { return cistern::Main(argc, argv); }
+int main(int argc, char** argv) { return cistern::catalog::Main(argc, argv); }

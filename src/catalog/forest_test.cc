@@ -5,10 +5,10 @@
 
 #include <cstring>
 
-namespace cistern {
+namespace cistern::catalog {
 namespace {
 
-constexpr Location kThere{.high = 3, .low = 40};
+constexpr tier::Location kThere{.high = 3, .low = 40};
 
 class ForestTest : public testing::Test {
  protected:
@@ -32,7 +32,7 @@ class ForestTest : public testing::Test {
     return id;
   }
 
-  Forest forest{100, Geometry{.alignment = 4096, .header_count = 1}};
+  Forest forest{100, arena::Geometry{.alignment = 4096, .header_count = 1}};
   const TreeId tree = forest.AddTree(0, 1);
   const BlockId root = forest.tree(tree)->root;
 };
@@ -154,4 +154,4 @@ TEST_F(ForestTest, ATagIsItsRealms) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::catalog

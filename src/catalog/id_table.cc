@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstring>
 
-namespace cistern {
+namespace cistern::catalog {
 
 SpanPool::Size& SpanPool::SizeOf(std::size_t bytes) {
   CISTERN_ASSERT(std::has_single_bit(bytes) && bytes >= kLeast && bytes <= kMost);
@@ -100,4 +100,4 @@ void IdTable::Free(std::uint32_t* memory, std::size_t slots) {
   std::free(memory);
 }
 
-}  // namespace cistern
+}  // namespace cistern::catalog

@@ -22,7 +22,7 @@
 #include "base/assert.h"
 #include "catalog/slab.h"
 
-namespace cistern {
+namespace cistern::catalog {
 
 // Memory of powers of two from 64 bytes to kMost, out of spans of 64 KiB that each serve one size. The
 // pieces in use of a size always lie densely: when a piece is freed, the last one of its size moves into its
@@ -202,4 +202,4 @@ void IdTable::Remove(std::uint32_t id, std::uint64_t key_hash, const KeyHashes& 
   --size_;
 }
 
-}  // namespace cistern
+}  // namespace cistern::catalog

@@ -7,7 +7,7 @@
 
 #include "base/random.h"
 
-namespace cistern {
+namespace cistern::catalog {
 namespace {
 
 struct TagList {
@@ -124,4 +124,4 @@ TEST(IdTableTest, TakesTenBytesAnIdAtMostAndNoMoreWhileItGrows) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::catalog

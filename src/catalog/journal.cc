@@ -9,7 +9,7 @@
 #include "base/limits.h"
 #include "record/crc_field.h"
 
-namespace cistern {
+namespace cistern::catalog {
 namespace {
 
 constexpr std::size_t kFileHeadBytes = 16;
@@ -60,7 +60,7 @@ std::optional<std::span<const std::byte>> PayloadAt(std::span<const std::byte> r
 // Fills in the header of a batch, for which there is room before its records.
 void Seal(std::vector<std::byte>& batch) {
   StoreAt(batch.data(), 4, static_cast<std::uint32_t>(batch.size() - kBatchHeadBytes));
-  StoreCrcAt(batch, 0, 4);
+  record::StoreCrcAt(batch, 0, 4);
 }
 
 // Whether another record of so many bytes goes into the batch.
@@ -83,7 +83,7 @@ struct Effort {
 
 }  // namespace
 
-Journal::Journal(Loop& loop, std::string directory, std::uint64_t new_id)
+Journal::Journal(io::Loop& loop, std::string directory, std::uint64_t new_id)
     : loop_(loop), directory_(std::move(directory)), id_(new_id) {}
 
 // SplitMix64's finalizer, a bijection: no two sequence numbers of one journal give the same.
@@ -124,7 +124,7 @@ Task<bool> Journal::Checks(std::span<const std::byte> bytes, std::size_t at, std
   std::uint32_t crc = 0;
   for (std::size_t from = 0; from < summed.size(); from += kStepBytes) {
     if (from > 0) co_await Yield();
-    crc = Crc32c(summed.data() + from, std::min<std::size_t>(kStepBytes, summed.size() - from), crc);
+    crc = record::Crc32c(summed.data() + from, std::min<std::size_t>(kStepBytes, summed.size() - from), crc);
   }
   co_return crc == LoadAt<std::uint32_t>(bytes.data(), at);
 }
@@ -199,12 +199,12 @@ Task<bool> Journal::Apply(std::span<const std::byte> bytes, std::size_t* used, C
 
 Task<Result<Journal::Contents>> Journal::Open() {
   const std::string path = directory_ + "/journal";
-  if (auto spare = loop_.Open(path + ".spare", OpenMode::kRead)) {
+  if (auto spare = loop_.Open(path + ".spare", io::OpenMode::kRead)) {
     spare_ = spare->Size().value_or(0) >= kSpareBytes;
   }
-  auto opened = loop_.Open(path, OpenMode::kCreate);
+  auto opened = loop_.Open(path, io::OpenMode::kCreate);
   if (!opened) co_return std::unexpected(opened.error());
-  File file = std::move(*opened);
+  io::File file = std::move(*opened);
   const auto size = file.Size();
   if (!size) co_return std::unexpected(size.error());
   if (*size > kMaxFileBytes) {
@@ -301,7 +301,7 @@ void Journal::EndTombstone(std::uint64_t sequence) {
 }
 
 // A batch a step. What changes meanwhile is appended behind, whether or not it came in here as well.
-Task<Result<std::uint64_t>> Journal::WriteAnew(File& file) {
+Task<Result<std::uint64_t>> Journal::WriteAnew(io::File& file) {
   std::vector<std::byte> out;
   Encoder(out).U64(kJournalMagic);
   Encoder(out).U64(kJournalVersion);
@@ -345,14 +345,14 @@ Task<Result<std::uint64_t>> Journal::WriteAnew(File& file) {
 Task<Status> Journal::Rewrite() {
   const std::string path = directory_ + "/journal";
   const std::string next = path + ".new";
-  auto opened = loop_.Open(next, OpenMode::kCreateNew);
+  auto opened = loop_.Open(next, io::OpenMode::kCreateNew);
   if (!opened) {
     // Left behind by a crash in the middle of this.
     if (Status status = loop_.Remove(next); !status.ok()) co_return std::move(opened.error());
-    opened = loop_.Open(next, OpenMode::kCreateNew);
+    opened = loop_.Open(next, io::OpenMode::kCreateNew);
     if (!opened) co_return std::move(opened.error());
   }
-  File file = std::move(*opened);
+  io::File file = std::move(*opened);
   const auto bytes = co_await WriteAnew(file);
   if (!bytes) co_return bytes.error();
   if (Status status = co_await file.Sync(); !status.ok()) co_return status;
@@ -368,7 +368,7 @@ Task<Status> Journal::Rewrite() {
 void Journal::KeepSpare() {
   if (spare_) return;
   const std::string path = directory_ + "/journal.spare";
-  auto file = loop_.Open(path, OpenMode::kCreate);
+  auto file = loop_.Open(path, io::OpenMode::kCreate);
   if (!file) return;
   spare_ = loop_.Preallocate(*file, std::max(kSpareBytes, 2 * live_bytes_)).ok();
   if (!spare_) (void)loop_.Remove(path);
@@ -458,4 +458,4 @@ Task<Status> Journal::Flush(AskedPtr asked) {
   co_return asked->status;
 }
 
-}  // namespace cistern
+}  // namespace cistern::catalog

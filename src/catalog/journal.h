@@ -26,7 +26,7 @@
 #include "cistern/status.h"
 #include "io/loop.h"
 
-namespace cistern {
+namespace cistern::catalog {
 
 inline constexpr std::uint64_t kJournalMagic = 0x4c4e5255'4f4a4943;  // "CIJOURNL" in memory
 inline constexpr std::uint64_t kJournalVersion = 1;
@@ -45,7 +45,7 @@ class Journal final {
  public:
   // The file is `<directory>/journal`; the directory exists. The loop is borrowed. `new_id` is random: who
   // the journal is, should there be none yet.
-  Journal(Loop& loop, std::string directory, std::uint64_t new_id);
+  Journal(io::Loop& loop, std::string directory, std::uint64_t new_id);
   // No task may be under way, or all of them were dropped.
   ~Journal() = default;
   Journal(const Journal&) = delete;
@@ -128,7 +128,7 @@ class Journal final {
   // Takes batches off the front of `bytes` as long as they check; false where one does not.
   Task<bool> Apply(std::span<const std::byte> bytes, std::size_t* used, Contents* contents);
   // Writes all that counts to a new file; returns where it ends.
-  Task<Result<std::uint64_t>> WriteAnew(File& file);
+  Task<Result<std::uint64_t>> WriteAnew(io::File& file);
   Task<Status> Rewrite();
   // Room for writing it anew once where the file system has none left, kept by a file beside it.
   void KeepSpare();
@@ -139,9 +139,9 @@ class Journal final {
   Task<Status> WriteOut(std::vector<AskedPtr>* asked);
   void GoBack(const std::vector<AskedPtr>& failed);
 
-  Loop& loop_;
+  io::Loop& loop_;
   const std::string directory_;
-  File file_;
+  io::File file_;
   std::uint64_t end_ = 0;         // of the file
   std::uint64_t live_bytes_ = 0;  // of the file when it was last rewritten
   bool spare_ = false;            // room is kept for writing it anew
@@ -158,4 +158,4 @@ class Journal final {
   bool flushing_ = false;
 };
 
-}  // namespace cistern
+}  // namespace cistern::catalog

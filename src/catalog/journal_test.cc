@@ -8,7 +8,7 @@
 #include "io/simulated_disk.h"
 #include "io/simulated_loop.h"
 
-namespace cistern {
+namespace cistern::catalog {
 namespace {
 
 NamespaceEntry Entry(std::uint32_t slot, std::uint64_t incarnation) {
@@ -37,7 +37,7 @@ class JournalTest : public testing::Test {
   }
   void Boot() {
     journal.reset();
-    loop = std::move(*SimulatedLoop::Make(clock, disk, ++seed));
+    loop = std::move(*io::SimulatedLoop::Make(clock, disk, ++seed));
     journal.emplace(*loop, "node", ++new_id);
   }
   void PowerFails() {
@@ -60,10 +60,10 @@ class JournalTest : public testing::Test {
   }
 
   SimulatedClock clock;
-  SimulatedDisk disk{3};
+  io::SimulatedDisk disk{3};
   std::uint64_t seed = 0;
   std::uint64_t new_id = 100;
-  std::unique_ptr<SimulatedLoop> loop;
+  std::unique_ptr<io::SimulatedLoop> loop;
   std::optional<Journal> journal;
 };
 
@@ -92,7 +92,7 @@ TEST_F(JournalTest, FileBytesStayThoseOfVersion1) {
   ASSERT_TRUE(Run(journal->PutTime(1'700'000'000)).ok());
   journal->EndTombstone(40);
   ASSERT_TRUE(Run(journal->ReserveSequences(200)).ok());
-  auto file = loop->Open("node/journal", OpenMode::kRead);
+  auto file = loop->Open("node/journal", io::OpenMode::kRead);
   ASSERT_TRUE(file.has_value());
   std::vector<std::byte> bytes(journal->file_bytes());
   ASSERT_TRUE(Run(file->ReadAll(bytes, 0)).ok());
@@ -188,8 +188,8 @@ TEST_F(JournalTest, AFailedAppendIsReportedAndTheNextWritesTheFileAnew) {
   Open();
   ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
   int left = 1;
-  disk.set_faults([&](const IoRequest&, const std::string&) {
-    return left-- > 0 ? Fault{FaultKind::kIoError, 0} : Fault{};
+  disk.set_faults([&](const io::IoRequest&, const std::string&) {
+    return left-- > 0 ? io::Fault{io::FaultKind::kIoError, 0} : io::Fault{};
   });
   EXPECT_EQ(Run(journal->AddTombstone(Stone(40))).code(), Code::kIoError);
   EXPECT_TRUE(Run(journal->AddTombstone(Stone(41))).ok());
@@ -203,9 +203,9 @@ TEST_F(JournalTest, ANamespaceWhoseAppendFailedIsNotWrittenLater) {
   Open();
   ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
   for (const bool at_sync : {false, true}) {
-    disk.set_faults([&](const IoRequest& request, const std::string&) {
-      const bool sync = request.kind == IoRequest::Kind::kSync;
-      return sync == at_sync ? Fault{FaultKind::kIoError, 0} : Fault{};
+    disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+      const bool sync = request.kind == io::IoRequest::Kind::kSync;
+      return sync == at_sync ? io::Fault{io::FaultKind::kIoError, 0} : io::Fault{};
     });
     // One of a new slot, and two that would change the old one, together.
     auto added = journal->PutNamespace(Entry(1, 6));
@@ -232,9 +232,9 @@ TEST_F(JournalTest, R16MuchIsReadAndWrittenInSteps) {
     entries.back().fields[0].second = std::string(60'000, 'x') + Text(slot);
   }
   std::uint64_t longest = 0;
-  disk.set_faults([&](const IoRequest& request, const std::string&) {
+  disk.set_faults([&](const io::IoRequest& request, const std::string&) {
     longest = std::max<std::uint64_t>(longest, request.size);
-    return Fault{};
+    return io::Fault{};
   });
   ASSERT_TRUE(Start(entries, 100).ok());
   std::vector<Task<Status>> tasks;
@@ -287,9 +287,9 @@ TEST_F(JournalTest, AppendsThatComeTogetherShareOneSync) {
   Open();
   ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
   int syncs = 0;
-  disk.set_faults([&](const IoRequest& request, const std::string&) {
-    syncs += request.kind == IoRequest::Kind::kSync;
-    return Fault{};
+  disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+    syncs += request.kind == io::IoRequest::Kind::kSync;
+    return io::Fault{};
   });
   std::vector<Task<Status>> tasks;
   for (std::uint64_t n = 1; n <= 100; ++n) tasks.push_back(journal->AddTombstone(Stone(n)));
@@ -312,11 +312,12 @@ TEST_F(JournalTest, AnotherVersionIsRefusedByName) {
 TEST_F(JournalTest, AFullDiskLeavesRoomToStartOnceMore) {
   (void)Open();
   ASSERT_TRUE(Start({Entry(0, 5)}, 100, {Stone(40)}).ok());
-  const auto spare = [&] { return loop->Open("node/journal.spare", OpenMode::kRead).has_value(); };
+  const auto spare = [&] { return loop->Open("node/journal.spare", io::OpenMode::kRead).has_value(); };
   EXPECT_TRUE(spare());
   Boot();
-  disk.set_faults([&](const IoRequest& request, const std::string&) {
-    return request.kind == IoRequest::Kind::kWrite && spare() ? Fault{FaultKind::kNoSpace} : Fault{};
+  disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+    return request.kind == io::IoRequest::Kind::kWrite && spare() ? io::Fault{io::FaultKind::kNoSpace}
+                                                                  : io::Fault{};
   });
   const auto found = Open();
   const Status started = Start(found.namespaces, found.sequences_below, found.tombstones);
@@ -329,4 +330,4 @@ TEST_F(JournalTest, AFullDiskLeavesRoomToStartOnceMore) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::catalog

@@ -4,7 +4,7 @@
 #include "base/assert.h"
 #include "base/format.h"
 
-namespace cistern {
+namespace cistern::catalog {
 namespace {
 
 constexpr std::uint32_t kIndexBits = 24;
@@ -94,4 +94,4 @@ std::optional<RecordHandle> Leases::NextEnded() {
   return held;
 }
 
-}  // namespace cistern
+}  // namespace cistern::catalog

@@ -14,7 +14,7 @@
 #include "cistern/options.h"
 #include "cistern/status.h"
 
-namespace cistern {
+namespace cistern::catalog {
 
 using SessionId = std::uint64_t;
 using LeaseId = std::uint64_t;
@@ -68,4 +68,4 @@ class Leases final {
   std::uint64_t serial_ = 0;
 };
 
-}  // namespace cistern
+}  // namespace cistern::catalog

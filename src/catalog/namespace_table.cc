@@ -11,7 +11,7 @@
 #include "base/policy.h"
 #include "record/seal.h"
 
-namespace cistern {
+namespace cistern::catalog {
 namespace {
 
 constexpr std::uint8_t kEntryVersion = 1;
@@ -79,9 +79,11 @@ Status CheckFields(const NamespaceSpec& spec) {
   return Status();
 }
 
-LowerWish WishOf(const NamespaceSpec& spec) { return {.write = spec.flash_write, .admit = spec.flash_admit}; }
+policy::LowerWish WishOf(const NamespaceSpec& spec) {
+  return {.write = spec.flash_write, .admit = spec.flash_admit};
+}
 
-Status CheckWish(const LowerWish& wish) {
+Status CheckWish(const policy::LowerWish& wish) {
   const Status write = wish.write ? CheckPolicy(*wish.write) : Status();
   if (!write.ok()) return Invalid(Text("flash_write: ", write.message()));
   const Status admit = wish.admit ? CheckPolicy(*wish.admit) : Status();
@@ -135,8 +137,8 @@ void PutParts(Encoder& out, const Group& group) {
 
 // At the end and only where something was said: an entry without it is as nodes wrote it before there was
 // one. Each value is one more than the enumerator's, 0 where nothing was said.
-void PutWish(Encoder& out, const LowerWish& wish) {
-  if (wish == LowerWish{}) return;
+void PutWish(Encoder& out, const policy::LowerWish& wish) {
+  if (wish == policy::LowerWish{}) return;
   const WriteRule rule = wish.write.value_or(WriteRule());
   out.U8(static_cast<std::uint8_t>(wish.write ? static_cast<int>(rule.policy) + 1 : 0));
   out.U8(static_cast<std::uint8_t>(rule.uses));
@@ -144,7 +146,7 @@ void PutWish(Encoder& out, const LowerWish& wish) {
 }
 
 // False for what PutWish never writes.
-bool TakeWish(Decoder& in, LowerWish& wish) {
+bool TakeWish(Decoder& in, policy::LowerWish& wish) {
   if (in.done()) return true;
   const std::uint8_t write = in.U8(), uses = in.U8(), admit = in.U8();
   if (write != 0) wish.write = WriteRule{static_cast<WritePolicy>(write - 1), uses};
@@ -252,7 +254,7 @@ std::string Difference(const NamespaceEntry& stored, const NamespaceEntry& asked
 }
 
 bool Rewishes(const NamespaceEntry& stored, const NamespaceEntry& asked) {
-  LowerWish after = stored.lower;
+  policy::LowerWish after = stored.lower;
   after.Add(asked.lower);
   return after != stored.lower;
 }
@@ -308,9 +310,10 @@ Result<NamespaceTable::Lookup> NamespaceTable::Find(const NamespaceSpec& spec) c
     }
   }
   if (entry == nullptr) {
-    if (size_ >= kMaxNamespaces) {
-      return Error(Code::kBusy, Text("namespaces: ", size_, " are known and the limit is ", kMaxNamespaces,
-                                     "; those without a name and without blocks go with a restart"));
+    if (size_ >= arena::kMaxNamespaces) {
+      return Error(Code::kBusy,
+                   Text("namespaces: ", size_, " are known and the limit is ", arena::kMaxNamespaces,
+                        "; those without a name and without blocks go with a restart"));
     }
     return Lookup{nullptr, true};
   }
@@ -346,7 +349,7 @@ NamespaceEntry NamespaceTable::Merged(const NamespaceSpec& spec, std::uint64_t i
 }
 
 void NamespaceTable::Put(NamespaceEntry entry) {
-  CISTERN_ASSERT(entry.slot < kMaxNamespaces);
+  CISTERN_ASSERT(entry.slot < arena::kMaxNamespaces);
   Settle(entry);
   if (entry.slot >= slots_.size()) slots_.resize(entry.slot + 1);
   Forget(entry.slot);
@@ -410,7 +413,7 @@ std::optional<NamespaceEntry> NamespaceTable::Decode(std::span<const std::byte> 
     in.List(group.part_bytes, kMaxGroupParts, [&](std::uint32_t& part) { part = in.U32(); });
   });
   const bool known_wish = TakeWish(in, entry.lower);
-  if (!known_wish || !in.done() || entry.slot >= kMaxNamespaces || entry.incarnation == 0 ||
+  if (!known_wish || !in.done() || entry.slot >= arena::kMaxNamespaces || entry.incarnation == 0 ||
       entry.block_tokens == 0 || entry.groups.empty()) {
     return std::nullopt;
   }
@@ -426,4 +429,4 @@ std::optional<NamespaceEntry> NamespaceTable::Decode(std::span<const std::byte> 
   return entry;
 }
 
-}  // namespace cistern
+}  // namespace cistern::catalog

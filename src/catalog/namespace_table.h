@@ -18,7 +18,7 @@
 #include "cistern/status.h"
 #include "policy/lower_tier.h"
 
-namespace cistern {
+namespace cistern::catalog {
 
 inline constexpr std::size_t kMaxNameBytes = 64;  // of a group; of a namespace twice that
 inline constexpr std::size_t kMaxNamesOfList = 16;
@@ -45,7 +45,7 @@ struct NamespaceEntry {
   std::vector<Group> groups;
   std::uint32_t block_tokens = 1;
   bool trusted_keys = false;
-  LowerWish lower;                      // what was said of flash
+  policy::LowerWish lower;              // what was said of flash
   std::uint16_t first_full = kNoGroup;  // the group whose chain carries reachability
 
   // The group in which a parent has to be reachable for a record of `group`; kNoGroup: none has to.
@@ -93,4 +93,4 @@ class NamespaceTable final {
   std::uint32_t size_ = 0;
 };
 
-}  // namespace cistern
+}  // namespace cistern::catalog

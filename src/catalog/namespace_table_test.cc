@@ -6,7 +6,7 @@
 
 #include "base/test_hex.h"
 
-namespace cistern {
+namespace cistern::catalog {
 namespace {
 
 using testing::HasSubstr;
@@ -106,14 +106,14 @@ TEST(NamesTest, WhatIsSaidOfFlashIsNotIdentityAndTheLastWordHolds) {
   const std::uint32_t slot = Attach(names, spec, 5);
   spec.flash_write = WriteRule{WritePolicy::kSelective, 3};
   EXPECT_EQ(Attach(names, spec, 6), slot);
-  EXPECT_EQ(names.at(slot)->lower, (LowerWish{.write = WriteRule{WritePolicy::kSelective, 3}}));
+  EXPECT_EQ(names.at(slot)->lower, (policy::LowerWish{.write = WriteRule{WritePolicy::kSelective, 3}}));
   spec.flash_write.reset();
   EXPECT_FALSE(names.Find(spec)->changes) << "who says nothing changes nothing";
   spec.flash_admit = Admission::kSecondHit;
   EXPECT_EQ(Attach(names, spec, 7), slot);
   spec.flash_write = WriteRule{WritePolicy::kBack};
   EXPECT_EQ(Attach(names, spec, 8), slot);
-  const LowerWish last{.write = WriteRule{WritePolicy::kBack}, .admit = Admission::kSecondHit};
+  const policy::LowerWish last{.write = WriteRule{WritePolicy::kBack}, .admit = Admission::kSecondHit};
   EXPECT_EQ(names.at(slot)->lower, last);
   const std::vector<std::byte> bytes = NamespaceTable::Encode(*names.at(slot));
   ASSERT_TRUE(NamespaceTable::Decode(bytes).has_value());
@@ -167,7 +167,7 @@ TEST(NamesTest, WhatIsWrongIsNamedWithItsValueAndLimit) {
 
 TEST(NamesTest, NamespacesAreBounded) {
   NamespaceTable names;
-  for (std::uint32_t i = 0; i < kMaxNamespaces; ++i) {
+  for (std::uint32_t i = 0; i < arena::kMaxNamespaces; ++i) {
     NamespaceSpec spec = Spec();
     spec.fields[0].second = std::to_string(i);
     Attach(names, spec, i + 1);
@@ -209,4 +209,4 @@ TEST(NamesTest, AnEntryComesBackFromItsBytesAndNothingElseDoes) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::catalog

@@ -7,11 +7,11 @@
 #include "base/random.h"
 #include "record/seal.h"
 
-namespace cistern {
+namespace cistern::catalog {
 
 std::uint32_t Put::first_segment(std::uint32_t part) const {
   std::uint32_t segments = 0;
-  for (std::uint32_t i = 0; i < part; ++i) segments += SegmentsOfPart(part_bytes[i]);
+  for (std::uint32_t i = 0; i < part; ++i) segments += record::SegmentsOfPart(part_bytes[i]);
   return segments;
 }
 
@@ -111,4 +111,4 @@ PutIndex PendingPuts::ReadyChildOf(TreeId tree, KeyHash parent, std::uint32_t gr
               [&](const Put& put) { return put.name.tree == tree && (groups >> put.name.group & 1) != 0; });
 }
 
-}  // namespace cistern
+}  // namespace cistern::catalog

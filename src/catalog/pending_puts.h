@@ -14,7 +14,7 @@
 #include "cistern/key.h"
 #include "cistern/options.h"
 
-namespace cistern {
+namespace cistern::catalog {
 
 using PutIndex = std::uint32_t;
 
@@ -40,7 +40,7 @@ struct Put {
   std::uint64_t made = 0;        // when, in the store's order of puts, cuts and drops
   std::uint64_t after_drop = 0;  // when the last drop of a key before it was; 0: none since the start
   std::uint64_t generation = 0;
-  Place place = 0;
+  arena::Place place = 0;
   std::uint32_t expiry = 0;
   std::uint64_t conversation = 0;
   std::uint32_t users = 0;  // calls that still look at it
@@ -130,4 +130,4 @@ class PendingPuts final {
   DeadlineHeap deadlines_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::catalog

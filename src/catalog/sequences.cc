@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "catalog/sequences.h"
 
-namespace cistern {
+namespace cistern::catalog {
 
 Task<void> Sequences::Reserve() {
   if (reserving_) co_return;
@@ -11,4 +11,4 @@ Task<void> Sequences::Reserve() {
   reserving_ = false;
 }
 
-}  // namespace cistern
+}  // namespace cistern::catalog

@@ -8,7 +8,7 @@
 #include "base/task.h"
 #include "catalog/journal.h"
 
-namespace cistern {
+namespace cistern::catalog {
 
 class Sequences final {
  public:
@@ -40,4 +40,4 @@ class Sequences final {
   bool reserving_ = false;
 };
 
-}  // namespace cistern
+}  // namespace cistern::catalog

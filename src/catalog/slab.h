@@ -14,7 +14,7 @@
 #include "base/assert.h"
 #include "base/huge_pages.h"
 
-namespace cistern {
+namespace cistern::catalog {
 
 inline constexpr std::uint32_t kNoId = 0xffff'ffff;
 
@@ -112,4 +112,4 @@ class LazyArray final {
   std::size_t size_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::catalog

@@ -4,7 +4,7 @@
 
 #include "base/metrics.h"
 
-namespace cistern {
+namespace cistern::catalog {
 
 struct StoreCounters {
   Counter published, present, evicted, dropped, expired, cut_bad, pending_dropped, leases_granted,
@@ -17,4 +17,4 @@ struct StoreCounters {
       moved_below, evicted_below, cut_at_reclaim, lost_below, scrubbed_bytes, scrub_rounds;
 };
 
-}  // namespace cistern
+}  // namespace cistern::catalog

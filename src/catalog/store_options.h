@@ -6,7 +6,7 @@
 
 #include "policy/lower_tier.h"
 
-namespace cistern {
+namespace cistern::catalog {
 
 // Placeholders (in namespaces without a full group, whose records behind the window leave first) are bounded
 // with the other blocks at 1.25 times the records that the arena could hold. Past the bound a put evicts
@@ -24,7 +24,7 @@ struct StoreOptions {
   std::uint64_t core_copy_bytes = 4u << 20;
 
   // ---- with a lower tier ----
-  LowerPolicy lower;
+  policy::LowerPolicy lower;
   // Blocks that may be in the lower tier, for which the forest has room: its bytes divided by the smallest
   // record.
   std::uint32_t max_lower_blocks = 0;
@@ -32,4 +32,4 @@ struct StoreOptions {
   std::uint64_t scrub_bytes_per_s = 0;         // rate of the scrubber, in every tier; 0: none
 };
 
-}  // namespace cistern
+}  // namespace cistern::catalog

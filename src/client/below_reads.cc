@@ -24,10 +24,10 @@ wire::BlockItem AskedOf(const GroupSpec& group, const BlockRead& read) {
     if (range.bytes == 0) continue;
     std::uint64_t before = 0;  // segments, of the parts before
     for (std::size_t part = 0; part < range.part && part < group.part_bytes.size(); ++part) {
-      before += SegmentsOfPart(group.part_bytes[part]);
+      before += record::SegmentsOfPart(group.part_bytes[part]);
     }
-    first = std::min(first, before + range.offset / kSegmentBytes);
-    end = std::max(end, before + (range.offset + range.bytes - 1) / kSegmentBytes + 1);
+    first = std::min(first, before + range.offset / record::kSegmentBytes);
+    end = std::max(end, before + (range.offset + range.bytes - 1) / record::kSegmentBytes + 1);
   }
   if (first < end && end <= UINT16_MAX) {
     item.first_segment = static_cast<std::uint16_t>(first);
@@ -173,17 +173,18 @@ void BelowReads::CopyOut(const Asked& asked, const wire::Completion& completion)
   if (bytes.size() != asked.count * sizeof(wire::ViewItem)) return;  // none has a view: they stay misses
   std::memcpy(views.data(), bytes.data(), bytes.size());
   BlockReads reads(*channel_, ns_, touch_);
-  const auto found_of = [&](std::size_t i) -> std::optional<Found> {
+  const auto found_of = [&](std::size_t i) -> std::optional<arena::Found> {
     if (i >= views.size() || views[i].code != static_cast<std::uint32_t>(Code::kOk)) return std::nullopt;
-    const Found found{.place = views[i].place,
-                      .body_bytes = static_cast<std::uint32_t>(views[i].bytes),
-                      .generation_low = static_cast<std::uint32_t>(views[i].generation) & kGenerationLowMask};
+    const arena::Found found{
+        .place = views[i].place,
+        .body_bytes = static_cast<std::uint32_t>(views[i].bytes),
+        .generation_low = static_cast<std::uint32_t>(views[i].generation) & arena::kGenerationLowMask};
     reads.Expect(found);
     return found;
   };
-  std::optional<Found> found = found_of(0);
+  std::optional<arena::Found> found = found_of(0);
   for (std::size_t i = 0; i < views.size(); ++i) {
-    const std::optional<Found> next = found_of(i + 1);
+    const std::optional<arena::Found> next = found_of(i + 1);
     Code& outcome = result_.outcomes[missing_[asked.first + i]];
     if (found) {
       outcome = reads.Read(reads_[asked.first + i], found);

@@ -15,8 +15,8 @@ std::uint64_t SizeOf(std::span<const std::span<std::byte>> pieces) {
 
 }  // namespace
 
-ReadCall BeginRead(const Channel& channel, const Namespace& ns) {
-  ReadCall call = channel.reader().Begin(ns.slot(), static_cast<std::uint64_t>(time(nullptr)));
+arena::ReadCall BeginRead(const Channel& channel, const Namespace& ns) {
+  arena::ReadCall call = channel.reader().Begin(ns.slot(), static_cast<std::uint64_t>(time(nullptr)));
   if (call.incarnation != ns.incarnation()) call.incarnation = 0;
   return call;
 }
@@ -26,7 +26,7 @@ bool Ranges::Set(std::span<const ReadRange> ranges) {
     many_.resize(ranges.size());
     many_targets_.resize(ranges.size());
   }
-  std::span<RangeCopy> copies = ranges.size() > few_.size() ? std::span(many_) : std::span(few_);
+  std::span<arena::RangeCopy> copies = ranges.size() > few_.size() ? std::span(many_) : std::span(few_);
   std::span<std::span<std::byte>> targets =
       ranges.size() > few_.size() ? std::span(many_targets_) : std::span(few_targets_);
   for (std::size_t i = 0; i < ranges.size(); ++i) {
@@ -45,26 +45,26 @@ bool Ranges::Set(std::span<const ReadRange> ranges) {
   return true;
 }
 
-std::optional<Found> BlockReads::Find(const BlockRead& block) const {
-  std::optional<Found> found = channel_.reader().Find(call_, block.group, block.key);
+std::optional<arena::Found> BlockReads::Find(const BlockRead& block) const {
+  std::optional<arena::Found> found = channel_.reader().Find(call_, block.group, block.key);
   if (found) Expect(*found);
   return found;
 }
 
-Code BlockReads::Read(const BlockRead& block, const std::optional<Found>& found) {
+Code BlockReads::Read(const BlockRead& block, const std::optional<arena::Found>& found) {
   const std::vector<GroupSpec>& groups = ns_.spec().groups;
   if (block.group >= groups.size()) return Code::kInvalid;
   if (!ranges_.Set(block.ranges)) return Code::kInvalid;
   if (!found) return Code::kMiss;
   const std::size_t parts = groups[block.group].part_bytes.size();
-  AskedBlock asked{block.key, block.group, static_cast<std::uint16_t>(parts > 0 ? parts : 1)};
+  arena::AskedBlock asked{block.key, block.group, static_cast<std::uint16_t>(parts > 0 ? parts : 1)};
   switch (channel_.reader().Read(call_, asked, &*found, ranges_.get(), record_)) {
-    case ReadOutcome::kHit:
+    case arena::ReadOutcome::kHit:
       if (touch_) channel_.Touch(record_.place, record_.generation);
       return Code::kOk;
-    case ReadOutcome::kMiss: return Code::kMiss;
-    case ReadOutcome::kOutOfRange: return Code::kInvalid;
-    case ReadOutcome::kBad:
+    case arena::ReadOutcome::kMiss: return Code::kMiss;
+    case arena::ReadOutcome::kOutOfRange: return Code::kInvalid;
+    case arena::ReadOutcome::kBad:
       channel_.ReportBad(ns_.slot(), ns_.incarnation(), block.key, block.group);
       return Code::kMiss;
   }
@@ -74,10 +74,10 @@ Code BlockReads::Read(const BlockRead& block, const std::optional<Found>& found)
 ReadResult BlockReads::All(std::span<const BlockRead> blocks) {
   ReadResult result;
   result.outcomes.resize(blocks.size());
-  std::optional<Found> found;
+  std::optional<arena::Found> found;
   if (!blocks.empty()) found = Find(blocks[0]);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    std::optional<Found> next;
+    std::optional<arena::Found> next;
     if (i + 1 < blocks.size()) next = Find(blocks[i + 1]);
     result.outcomes[i] = Read(blocks[i], found);
     found = next;

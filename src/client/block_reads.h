@@ -17,21 +17,21 @@
 namespace cistern::client {
 
 // What of the namespace can be read now: nothing under another incarnation than the one that was attached.
-ReadCall BeginRead(const Channel& channel, const Namespace& ns);
+arena::ReadCall BeginRead(const Channel& channel, const Namespace& ns);
 
 // Ranges of one read as the reader takes them, without an allocation for the usual few.
 class Ranges final {
  public:
   // False: a range that no part can have.
   bool Set(std::span<const ReadRange> ranges);
-  std::span<const RangeCopy> get() const { return set_; }
+  std::span<const arena::RangeCopy> get() const { return set_; }
 
  private:
-  std::array<RangeCopy, 8> few_;
+  std::array<arena::RangeCopy, 8> few_;
   std::array<std::span<std::byte>, 8> few_targets_;
-  std::vector<RangeCopy> many_;
+  std::vector<arena::RangeCopy> many_;
   std::vector<std::span<std::byte>> many_targets_;
-  std::span<const RangeCopy> set_;
+  std::span<const arena::RangeCopy> set_;
 };
 
 // One call's reads; borrows the channel and the namespace. Large: it has the reader's scratch.
@@ -41,11 +41,11 @@ class BlockReads final {
       : channel_(channel), ns_(ns), touch_(touch), call_(BeginRead(channel, ns)) {}
 
   // What the index says; the head and seal of what it found are on their way then.
-  std::optional<Found> Find(const BlockRead& block) const;
+  std::optional<arena::Found> Find(const BlockRead& block) const;
   // A hint about a block that did not come from the index.
-  void Expect(const Found& found) const { channel_.reader().Prefetch(found); }
+  void Expect(const arena::Found& found) const { channel_.reader().Prefetch(found); }
   // kOk, kMiss or kInvalid. `found` is tried first; what the index says after it.
-  Code Read(const BlockRead& block, const std::optional<Found>& found);
+  Code Read(const BlockRead& block, const std::optional<arena::Found>& found);
   // All of them, the next one's head and seal on their way while one is copied.
   ReadResult All(std::span<const BlockRead> blocks);
 
@@ -53,9 +53,9 @@ class BlockReads final {
   Channel& channel_;
   const Namespace& ns_;
   const bool touch_;
-  const ReadCall call_;
+  const arena::ReadCall call_;
   Ranges ranges_;
-  OpenRecord record_;
+  arena::OpenRecord record_;
 };
 
 // How many outcomes from the first on are kOk.

@@ -117,8 +117,8 @@ Channel::Channel(Connection connection, ForkMark fork_mark, Fd epoll)
     : connection_(std::move(connection)),
       fork_mark_(std::move(fork_mark)),
       epoll_(std::move(epoll)),
-      reader_(words_, ArenaView(connection_.arena.data(), connection_.geometry),
-              IndexView(connection_.index.data(), connection_.bucket_count)) {
+      reader_(words_, arena::ArenaView(connection_.arena.data(), connection_.geometry),
+              arena::IndexView(connection_.index.data(), connection_.bucket_count)) {
   for (std::uint32_t place = wire::kRingEntries; place > 0; --place) free_places_.push_back(place - 1);
 }
 
@@ -128,7 +128,8 @@ Status Channel::Check() const {
   if (forked()) return InChild();
   // A node that ended in order says so; one that was killed is seen when its successor starts, which changes
   // the word before anything else, or by hang-up. A session that the node ended has a word of its own.
-  const std::uint64_t alive = const_cast<RealWords&>(words_).Load(&reader_.arena().header()->node_alive);
+  const std::uint64_t alive =
+      const_cast<arena::RealWords&>(words_).Load(&reader_.arena().header()->node_alive);
   const bool node_here = alive == connection_.welcome.boot_count;
   const bool ended = Load(page().ended) != 0;
   if (!node_here || ended) gone_.store(true, std::memory_order_relaxed);
@@ -412,7 +413,7 @@ void Channel::ReportBad(std::uint32_t namespace_slot, std::uint64_t incarnation,
        sizeof(item));
 }
 
-void Channel::Touch(Place place, std::uint64_t generation) {
+void Channel::Touch(arena::Place place, std::uint64_t generation) {
   wire::SessionMemory& shared = page();
   const std::uint64_t number = std::atomic_ref(shared.touched).fetch_add(1, std::memory_order_acq_rel);
   std::atomic_ref(shared.touches[number % wire::kTouchEntries])

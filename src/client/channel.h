@@ -86,7 +86,7 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   Channel& operator=(const Channel&) = delete;
 
   const Connection& connection() const { return connection_; }
-  const Reader<RealWords>& reader() const { return reader_; }
+  const arena::Reader<arena::RealWords>& reader() const { return reader_; }
   bool forked() const { return fork_mark_.forked(); }
   // Whether the node has a tier below memory.
   bool has_lower() const { return page().has_lower != 0; }
@@ -100,7 +100,7 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   Result<Call> Reserve(std::uint64_t bytes);
 
   // A use of the record at `place`, for the eviction order. May be lost.
-  void Touch(Place place, std::uint64_t generation);
+  void Touch(arena::Place place, std::uint64_t generation);
   void Release(std::uint64_t lease);
   // Tells the node of bodies that fail their seal, if there is room to.
   void ReportBad(std::uint32_t namespace_slot, std::uint64_t incarnation, const BlockKey& key,
@@ -158,8 +158,8 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   const Connection connection_;
   const ForkMark fork_mark_;
   const Fd epoll_;  // client_event and hang-up together
-  RealWords words_;
-  const Reader<RealWords> reader_;
+  arena::RealWords words_;
+  const arena::Reader<arena::RealWords> reader_;
 
   std::mutex mutex_;
   std::condition_variable collected_;

@@ -10,14 +10,7 @@
 #include "client/parts.h"
 #include "wire/spec_wire.h"
 
-namespace cistern {
-
-using client::Ask;
-using client::Call;
-using client::Failed;
-using client::ItemWriter;
-using client::Request;
-using client::RequestFor;
+namespace cistern::client {
 
 namespace {
 
@@ -25,22 +18,21 @@ constexpr std::size_t kStatusBytes = 64u << 10;
 constexpr std::int64_t kStagingUs = 5'000'000;
 
 Status CheckCall(const Namespace& ns, std::int64_t deadline_us) {
-  Status status = client::CheckNamespace(ns);
-  return status.ok() ? client::CheckDeadline(deadline_us) : status;
+  Status status = CheckNamespace(ns);
+  return status.ok() ? CheckDeadline(deadline_us) : status;
 }
 
 // A call whose arguments are keys and whose answer is a count.
 template <class Count>
-Ticket<Count> AskForKeys(client::Channel& channel, wire::Op op, const Namespace& ns,
-                         std::span<const BlockKey> keys, std::int64_t deadline_us,
-                         std::uint64_t conversation = 0) {
+Ticket<Count> AskForKeys(Channel& channel, wire::Op op, const Namespace& ns, std::span<const BlockKey> keys,
+                         std::int64_t deadline_us, std::uint64_t conversation = 0) {
   Status status = CheckCall(ns, deadline_us);
-  if (status.ok()) status = client::CheckCount("keys", keys.size(), wire::kMaxKeysPerCall);
+  if (status.ok()) status = CheckCount("keys", keys.size(), wire::kMaxKeysPerCall);
   if (!status.ok()) return Failed<Count>(std::move(status));
   Result<Call> call = channel.Reserve(keys.size() * sizeof(wire::KeyItem));
   if (!call) return Failed<Count>(std::move(call.error()));
   ItemWriter items(call->room());
-  for (const BlockKey& key : keys) items.Put(client::ItemOf(key));
+  for (const BlockKey& key : keys) items.Put(ItemOf(key));
   Request request = RequestFor(op, ns, deadline_us);
   request.b = conversation;
   return Ask<Count>(std::move(*call), request, items.used(),
@@ -49,10 +41,10 @@ Ticket<Count> AskForKeys(client::Channel& channel, wire::Op op, const Namespace&
                     });
 }
 
-Ticket<std::uint32_t> AskForPuts(client::Channel& channel, wire::Op op, const Namespace& ns,
+Ticket<std::uint32_t> AskForPuts(Channel& channel, wire::Op op, const Namespace& ns,
                                  std::span<const PutId> puts, std::int64_t deadline_us) {
   Status status = CheckCall(ns, deadline_us);
-  if (status.ok()) status = client::CheckCount("put ids", puts.size(), wire::kMaxKeysPerCall);
+  if (status.ok()) status = CheckCount("put ids", puts.size(), wire::kMaxKeysPerCall);
   if (!status.ok()) return Failed<std::uint32_t>(std::move(status));
   Result<Call> call = channel.Reserve(puts.size() * sizeof(wire::PutIdItem));
   if (!call) return Failed<std::uint32_t>(std::move(call.error()));
@@ -71,27 +63,27 @@ Client::Client(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Client::~Client() { parts_->channel->Close(); }
 
 Result<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& options) {
-  return Over(client::ConnectToNode(options));
+  return Over(ConnectToNode(options));
 }
 
 Result<std::unique_ptr<Client>> Client::Connect(int socket, const ConnectOptions& options) {
-  return Over(client::GreetNode(Fd(socket), "the node of this process", options));
+  return Over(GreetNode(Fd(socket), "the node of this process", options));
 }
 
-Result<std::unique_ptr<Client>> Client::Over(Result<client::Connection> connection) {
+Result<std::unique_ptr<Client>> Client::Over(Result<Connection> connection) {
   if (!connection) return Error(std::move(connection.error()));
-  Result<std::shared_ptr<client::Channel>> channel = client::Channel::Open(std::move(*connection));
+  Result<std::shared_ptr<Channel>> channel = Channel::Open(std::move(*connection));
   if (!channel) return Error(std::move(channel.error()));
   auto parts = std::make_unique<Parts>();
   parts->channel = std::move(*channel);
-  parts->staging = std::make_shared<client::StagingRoom>(parts->channel);
+  parts->staging = std::make_shared<StagingRoom>(parts->channel);
   if (getrandom(&parts->put_base, sizeof(parts->put_base), 0) != sizeof(parts->put_base))
     return Error(Code::kIoError, Text("getrandom: ", ErrnoText(errno)));
   return std::unique_ptr<Client>(new Client(std::move(parts)));
 }
 
 Result<Namespace> Client::Attach(const NamespaceSpec& spec, std::int64_t deadline_us) {
-  if (Status status = client::CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
+  if (Status status = CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
   Result<std::vector<std::byte>> wire = wire::EncodeSpec(spec);
   if (!wire) return Error(std::move(wire.error()));
   Result<Call> call = parts_->channel->Reserve(sizeof(wire::AttachArgs) + wire->size());
@@ -99,7 +91,7 @@ Result<Namespace> Client::Attach(const NamespaceSpec& spec, std::int64_t deadlin
   ItemWriter items(call->room());
   items.Put(wire::AttachArgs{.spec_bytes = static_cast<std::uint32_t>(wire->size())});
   items.PutBytes(*wire);
-  Request request{.op = wire::Op::kAttach, .deadline_ns = client::DeadlineNs(deadline_us)};
+  Request request{.op = wire::Op::kAttach, .deadline_ns = DeadlineNs(deadline_us)};
   auto kept = std::make_shared<const NamespaceSpec>(spec);
   auto decode = [kept](const Call& answered, const wire::Completion& completion) -> Result<Namespace> {
     std::span<const std::byte> bytes = answered.reply(completion);
@@ -123,14 +115,14 @@ Ticket<std::uint32_t> Client::Abandon(const Namespace& ns, std::span<const PutId
 
 Ticket<std::uint32_t> Client::Touch(const Namespace& ns, std::span<const BlockKey> keys,
                                     std::int64_t deadline_us, std::string_view conversation) {
-  Result<std::uint64_t> number = client::ConversationNumber(conversation);
+  Result<std::uint64_t> number = ConversationNumber(conversation);
   if (!number) return Failed<std::uint32_t>(std::move(number.error()));
   return AskForKeys<std::uint32_t>(*parts_->channel, wire::Op::kTouch, ns, keys, deadline_us, *number);
 }
 
 Ticket<std::uint64_t> Client::EndConversation(const Namespace& ns, std::string_view conversation,
                                               std::int64_t deadline_us) {
-  Result<std::uint64_t> number = client::ConversationNumber(conversation);
+  Result<std::uint64_t> number = ConversationNumber(conversation);
   if (!number) return Failed<std::uint64_t>(std::move(number.error()));
   if (*number == 0) return Failed<std::uint64_t>(Status(Code::kInvalid, "a conversation without a name"));
   return AskForKeys<std::uint64_t>(*parts_->channel, wire::Op::kEndConversation, ns, {}, deadline_us,
@@ -159,8 +151,8 @@ Ticket<std::uint64_t> Client::DropNamespace(Namespace& ns, std::int64_t deadline
 }
 
 Result<std::string> Client::StatusJson(std::int64_t deadline_us) {
-  if (Status status = client::CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
-  const std::int64_t deadline_ns = client::DeadlineNs(deadline_us);
+  if (Status status = CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
+  const std::int64_t deadline_ns = DeadlineNs(deadline_us);
   std::size_t room = kStatusBytes;
   for (;;) {
     Result<Call> call = parts_->channel->Reserve(room);
@@ -181,7 +173,7 @@ Result<std::string> Client::StatusJson(std::int64_t deadline_us) {
 }
 
 Status Client::ChangeDevice(std::string_view path, std::uint64_t what, std::int64_t deadline_us) {
-  if (Status status = client::CheckDeadline(deadline_us); !status.ok()) return status;
+  if (Status status = CheckDeadline(deadline_us); !status.ok()) return status;
   if (path.empty() || path.size() > wire::kMaxPathBytes) {
     return Status(Code::kInvalid,
                   Text("device: a path of ", path.size(), " bytes: paths have 1 to ", wire::kMaxPathBytes));
@@ -190,7 +182,7 @@ Status Client::ChangeDevice(std::string_view path, std::uint64_t what, std::int6
   if (!call) return call.error();
   ItemWriter items(call->room());
   items.PutBytes(std::as_bytes(std::span(path)));
-  const Request request{.op = wire::Op::kDevice, .a = what, .deadline_ns = client::DeadlineNs(deadline_us)};
+  const Request request{.op = wire::Op::kDevice, .a = what, .deadline_ns = DeadlineNs(deadline_us)};
   if (Status submitted = call->Submit(request, items.used()); !submitted.ok()) return submitted;
   Result<wire::Completion> completion = call->Wait();
   if (!completion) return completion.error();
@@ -206,8 +198,7 @@ Status Client::BringBackDevice(std::string_view path, std::int64_t deadline_us) 
 }
 
 Result<Staging> Client::AllocateStaging(std::uint64_t bytes) {
-  Result<std::shared_ptr<client::StagingPiece>> piece =
-      parts_->staging->Take(bytes, client::DeadlineNs(kStagingUs));
+  Result<std::shared_ptr<StagingPiece>> piece = parts_->staging->Take(bytes, DeadlineNs(kStagingUs));
   if (!piece) return Error(std::move(piece.error()));
   std::byte* data = (*piece)->bytes().data();
   const std::uint64_t offset = std::uint64_t{(*piece)->area()} << 48 | (*piece)->offset();
@@ -219,4 +210,4 @@ std::uint64_t Client::node_pid() const { return parts_->channel->connection().we
 std::size_t Client::Poll(std::vector<std::uint64_t>* ready) { return parts_->channel->Poll(ready); }
 int Client::event_fd() const { return parts_->channel->event_fd(); }
 
-}  // namespace cistern
+}  // namespace cistern::client

@@ -27,11 +27,9 @@
 #include "cistern/store.h"
 #include "cistern/ticket.h"
 
-namespace cistern {
+namespace cistern::client {
 
-namespace client {
 struct Connection;
-}
 
 // A call takes at most 20,000 keys, blocks or put ids, a Write 4,096 parts (kMaxKeysPerCall and
 // kMaxWritesPerCall of wire/protocol.h); more is kInvalid. Read has no such limit, nor has Match as far as
@@ -85,8 +83,8 @@ class Client final {
   struct Parts;
   Status ChangeDevice(std::string_view path, std::uint64_t what, std::int64_t deadline_us);
   explicit Client(std::unique_ptr<Parts> parts);
-  static Result<std::unique_ptr<Client>> Over(Result<client::Connection> connection);
+  static Result<std::unique_ptr<Client>> Over(Result<Connection> connection);
   std::unique_ptr<Parts> parts_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::client

@@ -147,21 +147,23 @@ Status CheckWelcome(const wire::Welcome& welcome, const Received& received, cons
 
 // The shared files are what this release reads.
 Status CheckFiles(Connection& connection) {
-  const auto* arena = reinterpret_cast<const ArenaHeader*>(connection.arena.data());
-  const auto* index = reinterpret_cast<const IndexHeader*>(connection.index.data());
-  if (connection.arena.size() < sizeof(ArenaHeader) || connection.index.size() < kIndexBucketsOffset ||
-      arena->magic != kArenaMagic || index->magic != kIndexMagic)
+  const auto* arena = reinterpret_cast<const arena::ArenaHeader*>(connection.arena.data());
+  const auto* index = reinterpret_cast<const arena::IndexHeader*>(connection.index.data());
+  if (connection.arena.size() < sizeof(arena::ArenaHeader) ||
+      connection.index.size() < arena::kIndexBucketsOffset || arena->magic != arena::kArenaMagic ||
+      index->magic != arena::kIndexMagic)
     return Status(Code::kMismatch, "what the node gave is no arena with an index");
-  if (arena->version != kFormatVersion || index->version != kFormatVersion)
+  if (arena->version != arena::kFormatVersion || index->version != arena::kFormatVersion)
     return Status(Code::kMismatch,
                   Text("the node's arena has format version ", arena->version, " and its index ",
-                       index->version, ", this client reads ", kFormatVersion));
+                       index->version, ", this client reads ", arena::kFormatVersion));
   connection.geometry = {static_cast<std::uint32_t>(arena->alignment),
                          static_cast<std::uint32_t>(arena->header_count)};
   connection.bucket_count = index->bucket_count;
-  const std::uint64_t index_entries = (connection.index.size() - kIndexBucketsOffset) / sizeof(IndexEntry);
+  const std::uint64_t index_entries =
+      (connection.index.size() - arena::kIndexBucketsOffset) / sizeof(arena::IndexEntry);
   if (!connection.geometry.valid() || connection.geometry.file_bytes() > connection.arena.size() ||
-      connection.bucket_count == 0 || connection.bucket_count > index_entries / kEntriesPerBucket)
+      connection.bucket_count == 0 || connection.bucket_count > index_entries / arena::kEntriesPerBucket)
     return Status(Code::kMismatch,
                   Text("the node's arena of ", arena->header_count, " heads and its index of ",
                        index->bucket_count, " buckets do not fit their files"));

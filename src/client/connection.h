@@ -27,7 +27,7 @@ struct Connection {
   Mapping index;
   Mapping session;
   Mapping staging;  // area 0
-  Geometry geometry;
+  arena::Geometry geometry;
   std::uint64_t bucket_count = 0;
   wire::Welcome welcome;
   std::string path;

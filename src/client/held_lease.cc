@@ -4,7 +4,7 @@
 namespace cistern::client {
 
 void HeldLease::Add(const wire::ViewItem& item) {
-  const ArenaView& arena = channel_->reader().arena();
+  const arena::ArenaView& arena = channel_->reader().arena();
   const std::uint64_t offset = arena.geometry().offset(item.place);
   const bool here = item.code == static_cast<std::uint32_t>(Code::kOk) &&
                     offset < arena.geometry().slots_bytes() &&

@@ -36,7 +36,7 @@ class HeldLease final : public internal::LeaseState {
 
  private:
   struct Slot {
-    Place place = 0;
+    arena::Place place = 0;
     std::uint64_t generation = 0;
   };
   bool InForce() const { return channel_->Check().ok() && NowNs() < deadline_ns_; }

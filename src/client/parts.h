@@ -17,16 +17,14 @@
 #include "client/staging_room.h"
 #include "wire/protocol.h"
 
-namespace cistern {
+namespace cistern::client {
 
 struct Client::Parts {
-  std::shared_ptr<client::Channel> channel;
-  std::shared_ptr<client::StagingRoom> staging;
+  std::shared_ptr<Channel> channel;
+  std::shared_ptr<StagingRoom> staging;
   PutId put_base;  // random; the library's own put ids count on from it
   std::atomic<std::uint64_t> puts{0};
 };
-
-namespace client {
 
 // Arguments are checked where they are given, so that an error names the caller's value.
 inline Status CheckDeadline(std::int64_t deadline_us) {
@@ -41,7 +39,7 @@ inline Status CheckCount(std::string_view what, std::size_t count, std::size_t l
 }
 
 inline Status CheckNamespace(const Namespace& ns) {
-  if (ns.incarnation() != 0 && ns.slot() < kMaxNamespaces) return Status();
+  if (ns.incarnation() != 0 && ns.slot() < arena::kMaxNamespaces) return Status();
   return Status(Code::kInvalid, "the namespace is none that Attach gave");
 }
 
@@ -80,5 +78,4 @@ class ItemWriter final {
   std::size_t used_ = 0;
 };
 
-}  // namespace client
-}  // namespace cistern
+}  // namespace cistern::client

@@ -14,25 +14,13 @@
 #include "client/parts.h"
 #include "wire/match_wire.h"
 
-namespace cistern {
-
-using client::Ask;
-using client::BeginRead;
-using client::BelowReads;
-using client::BlockReads;
-using client::Call;
-using client::Channel;
-using client::Failed;
-using client::HeldLease;
-using client::ItemWriter;
-using client::Request;
-using client::RequestFor;
+namespace cistern::client {
 
 namespace {
 
 Status CheckRead(const Namespace& ns, std::int64_t deadline_us, std::int64_t worth_us) {
-  Status status = client::CheckNamespace(ns);
-  if (status.ok()) status = client::CheckDeadline(deadline_us);
+  Status status = CheckNamespace(ns);
+  if (status.ok()) status = CheckDeadline(deadline_us);
   if (status.ok() && worth_us < 0)
     status = Status(Code::kInvalid, Text("worth_us is ", worth_us, ": that is in the past, give 0 or more"));
   return status;
@@ -85,16 +73,16 @@ Status WhyNone(std::span<const std::byte> views, std::size_t count) {
 Ticket<MatchResult> AskToHold(const std::shared_ptr<Channel>& channel, const Namespace& ns,
                               std::span<const BlockKey> chain, std::uint32_t matched,
                               const MatchOptions& options) {
-  if (Status status = client::CheckCount("keys to hold", chain.size(), wire::kMaxKeysPerCall); !status.ok())
+  if (Status status = CheckCount("keys to hold", chain.size(), wire::kMaxKeysPerCall); !status.ok())
     return Failed<MatchResult>(std::move(status));
   Result<Call> call = channel->Reserve(chain.size() * sizeof(wire::KeyItem));
   if (!call) return Failed<MatchResult>(std::move(call.error()));
   ItemWriter items(call->room());
-  for (const BlockKey& key : chain) items.Put(client::ItemOf(key));
+  for (const BlockKey& key : chain) items.Put(ItemOf(key));
   Request request = RequestFor(wire::Op::kHold, ns, options.deadline_us);
   request.a = static_cast<std::uint64_t>(options.hold_us);
   request.b = matched;
-  const std::int64_t ends_ns = client::DeadlineNs(options.hold_us);
+  const std::int64_t ends_ns = DeadlineNs(options.hold_us);
   auto decode = [ends_ns](const Call& answered, const wire::Completion& completion) -> Result<MatchResult> {
     std::shared_ptr<HeldLease> lease;
     if (completion.a != 0) lease = std::make_shared<HeldLease>(answered.channel(), completion.a, ends_ns);
@@ -113,7 +101,7 @@ Ticket<MatchResult> AskForRest(const std::shared_ptr<Channel>& channel, const Na
   Result<Call> call = channel->Reserve(rest.size() * sizeof(wire::KeyItem));
   if (!call) return Failed<MatchResult>(std::move(call.error()));
   ItemWriter items(call->room());
-  for (const BlockKey& key : rest) items.Put(client::ItemOf(key));
+  for (const BlockKey& key : rest) items.Put(ItemOf(key));
   Request request = RequestFor(wire::Op::kMatchRest, ns, options.deadline_us);
   request.a = matched;
   auto decode = [matched](const Call& answered, const wire::Completion& completion) -> Result<MatchResult> {
@@ -134,15 +122,15 @@ Ticket<MatchResult> Client::Match(const Namespace& ns, std::span<const BlockKey>
   if (status.ok() && options.hold_us != 0) status = CheckLease("hold_us", options.hold_us);
   if (!status.ok()) return Failed<MatchResult>(std::move(status));
   const std::vector<GroupSpec>& groups = ns.spec().groups;
-  std::array<MatchGroup, kMaxGroups> asked;
+  std::array<arena::MatchGroup, kMaxGroups> asked;
   const std::size_t count = std::min(groups.size(), asked.size());
   for (std::size_t i = 0; i < count; ++i) {
     asked[i].group = static_cast<std::uint16_t>(i);
     if (groups[i].reach == Reach::kWindow)
-      asked[i].reach_blocks = WindowBlocks(groups[i].window_tokens, ns.spec().block_tokens);
+      asked[i].reach_blocks = arena::WindowBlocks(groups[i].window_tokens, ns.spec().block_tokens);
   }
   const std::uint32_t matched =
-      MatchPrefix(channel.reader(), BeginRead(channel, ns), chain, std::span(asked).first(count));
+      arena::MatchPrefix(channel.reader(), BeginRead(channel, ns), chain, std::span(asked).first(count));
   if (options.hold_us > 0 && !chain.empty()) return AskToHold(parts_->channel, ns, chain, matched, options);
   if (matched == chain.size()) return Ticket<MatchResult>(Result<MatchResult>(MatchOf(matched)));
   return AskForRest(parts_->channel, ns, chain.subspan(matched), matched, options);
@@ -166,7 +154,7 @@ bool Client::has_lower() const { return parts_->channel->has_lower(); }
 
 Result<std::uint64_t> Client::FirstPartBytes(const Namespace& ns, const BlockKey& key, std::uint16_t group) {
   Status status = parts_->channel->Check();
-  if (status.ok()) status = client::CheckNamespace(ns);
+  if (status.ok()) status = CheckNamespace(ns);
   if (!status.ok()) return Error(std::move(status));
   const std::vector<GroupSpec>& groups = ns.spec().groups;
   if (group >= groups.size())
@@ -174,11 +162,12 @@ Result<std::uint64_t> Client::FirstPartBytes(const Namespace& ns, const BlockKey
   // The index is a hint; the length that counts is the seal's.
   const Channel& channel = *parts_->channel;
   const std::size_t parts = std::max<std::size_t>(groups[group].part_bytes.size(), 1);
-  const AskedBlock asked{key, group, static_cast<std::uint16_t>(parts)};
-  auto record = std::make_unique<OpenRecord>();
-  const ReadOutcome outcome = channel.reader().Open(BeginRead(channel, ns), asked, nullptr, *record);
-  if (outcome == ReadOutcome::kHit) return record->seal.part_bytes(0);
-  if (outcome == ReadOutcome::kBad) parts_->channel->ReportBad(ns.slot(), ns.incarnation(), key, group);
+  const arena::AskedBlock asked{key, group, static_cast<std::uint16_t>(parts)};
+  auto record = std::make_unique<arena::OpenRecord>();
+  const arena::ReadOutcome outcome = channel.reader().Open(BeginRead(channel, ns), asked, nullptr, *record);
+  if (outcome == arena::ReadOutcome::kHit) return record->seal.part_bytes(0);
+  if (outcome == arena::ReadOutcome::kBad)
+    parts_->channel->ReportBad(ns.slot(), ns.incarnation(), key, group);
   return Error(Code::kMiss, Text("block ", key.ToHex(), " of group ", group, " is not here"));
 }
 
@@ -186,18 +175,18 @@ Ticket<Lease> Client::Acquire(const Namespace& ns, std::span<const BlockRef> blo
                               const AcquireOptions& options) {
   Status status = CheckRead(ns, options.deadline_us, options.worth_us);
   if (status.ok()) status = CheckLease("lease_us", options.lease_us);
-  if (status.ok()) status = client::CheckCount("blocks", blocks.size(), wire::kMaxKeysPerCall);
+  if (status.ok()) status = CheckCount("blocks", blocks.size(), wire::kMaxKeysPerCall);
   if (!status.ok()) return Failed<Lease>(std::move(status));
   Result<Call> call = parts_->channel->Reserve(blocks.size() * sizeof(wire::BlockItem));
   if (!call) return Failed<Lease>(std::move(call.error()));
   ItemWriter items(call->room());
   for (const BlockRef& block : blocks)
-    items.Put(wire::BlockItem{.key = client::ItemOf(block.key), .group = block.group});
+    items.Put(wire::BlockItem{.key = ItemOf(block.key), .group = block.group});
   Request request = RequestFor(wire::Op::kAcquire, ns, options.deadline_us);
   request.a = static_cast<std::uint64_t>(options.lease_us);
   request.b = static_cast<std::uint64_t>(options.worth_us);
-  if (parts_->channel->has_lower()) request.grace_ns = client::kFetchGraceNs;
-  const std::int64_t ends_ns = client::DeadlineNs(options.lease_us);
+  if (parts_->channel->has_lower()) request.grace_ns = kFetchGraceNs;
+  const std::int64_t ends_ns = DeadlineNs(options.lease_us);
   auto decode = [ends_ns, count = blocks.size()](const Call& answered,
                                                  const wire::Completion& completion) -> Result<Lease> {
     std::span<const std::byte> bytes = answered.reply(completion);
@@ -215,4 +204,4 @@ Ticket<Lease> Client::Acquire(const Namespace& ns, std::span<const BlockRef> blo
   return Ask<Lease>(std::move(*call), request, items.used(), std::move(decode));
 }
 
-}  // namespace cistern
+}  // namespace cistern::client

@@ -11,17 +11,7 @@
 #include "record/seal.h"
 #include "record/verified_copy.h"
 
-namespace cistern {
-
-using client::Ask;
-using client::Call;
-using client::Failed;
-using client::ItemWriter;
-using client::PartBytes;
-using client::Request;
-using client::RequestFor;
-using client::StagingPiece;
-using client::StagingRoom;
+namespace cistern::client {
 
 namespace {
 
@@ -44,7 +34,7 @@ struct Placed {
 
 class Batch final {
  public:
-  Batch(client::Channel& channel, StagingRoom& room, std::span<const BlockWrite> blocks)
+  Batch(Channel& channel, StagingRoom& room, std::span<const BlockWrite> blocks)
       : channel_(channel), room_(room), blocks_(blocks) {}
 
   // Brings every part's bytes to staging; waits for room no longer than until `deadline_ns`.
@@ -65,9 +55,9 @@ class Batch final {
       }
       placed_[i].offset = to_copy;  // within the piece, for now
       placed_[i].first_checksum = checksums;
-      placed_[i].checksums = SegmentsOfPart(placed_[i].bytes);
+      placed_[i].checksums = record::SegmentsOfPart(placed_[i].bytes);
       checksums += placed_[i].checksums;
-      to_copy += client::Extents::Rounded(placed_[i].bytes);
+      to_copy += Extents::Rounded(placed_[i].bytes);
     }
     checksums_.resize(checksums);
     return to_copy > 0 ? CopyAll(to_copy, deadline_ns) : Status();
@@ -83,8 +73,8 @@ class Batch final {
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       const BlockWrite& block = blocks_[i];
       wire::WriteItem item;
-      item.key = client::ItemOf(block.key);
-      if (block.parent) item.parent = client::ItemOf(*block.parent);
+      item.key = ItemOf(block.key);
+      if (block.parent) item.parent = ItemOf(*block.parent);
       item.group = block.group;
       item.part = block.part;
       item.staging_area = placed_[i].area;
@@ -122,7 +112,7 @@ class Batch final {
       std::byte* to = (*piece)->bytes().data() + placed_[i].offset;
       const std::span<const std::byte> whole[] = {blocks_[i].data};
       CopyPart(to, blocks_[i].pieces.empty() ? std::span(whole) : blocks_[i].pieces, crcs);
-      left_ -= std::min(left_, client::Extents::Rounded(placed_[i].bytes));
+      left_ -= std::min(left_, Extents::Rounded(placed_[i].bytes));
       placed_[i].area = (*piece)->area();
       placed_[i].offset += (*piece)->offset();
     }
@@ -134,14 +124,14 @@ class Batch final {
   // Cached stores: the core reads the bytes next, and staging is reused, so both stay out of memory.
   void CopyPart(std::byte* to, std::span<const std::span<const std::byte>> pieces,
                 std::span<std::uint32_t> crcs) {
-    const CopyKernels& kernels = BestKernels();
+    const record::CopyKernels& kernels = record::BestKernels();
     std::uint64_t at = 0;
     for (std::span<const std::byte> piece : pieces) {
       while (!piece.empty()) {
-        const std::uint64_t in_segment = at % kSegmentBytes;
+        const std::uint64_t in_segment = at % record::kSegmentBytes;
         if (in_segment == 0) AnnounceNearTheEnd(at);
-        const std::size_t bytes = std::min<std::size_t>(kSegmentBytes - in_segment, piece.size());
-        std::uint32_t& crc = crcs[at / kSegmentBytes];
+        const std::size_t bytes = std::min<std::size_t>(record::kSegmentBytes - in_segment, piece.size());
+        std::uint32_t& crc = crcs[at / record::kSegmentBytes];
         crc = kernels.copy_cached(to + at, piece.data(), bytes, in_segment == 0 ? 0 : crc);
         at += bytes;
         piece = piece.subspan(bytes);
@@ -152,10 +142,10 @@ class Batch final {
   // At the begin of each segment; `at` bytes of the part are copied.
   void AnnounceNearTheEnd(std::uint64_t at) {
     if (copied_ % kAnnounceEveryBytes == 0 && left_ - at <= kAnnouncedBytes) channel_.Announce();
-    copied_ += kSegmentBytes;
+    copied_ += record::kSegmentBytes;
   }
 
-  client::Channel& channel_;
+  Channel& channel_;
   std::uint64_t copied_ = 0;  // in whole segments
   std::uint64_t left_ = 0;    // of the parts that are not copied yet
   StagingRoom& room_;
@@ -186,11 +176,11 @@ Ticket<WriteResult> Client::Write(const Namespace& ns, std::span<const BlockWrit
                                   const WriteOptions& options) {
   Batch batch(*parts_->channel, *parts_->staging, blocks);
   Status status = parts_->channel->Check();
-  if (status.ok()) status = client::CheckNamespace(ns);
-  if (status.ok()) status = client::CheckDeadline(options.deadline_us);
-  if (status.ok()) status = client::CheckCount("parts", blocks.size(), wire::kMaxWritesPerCall);
-  if (status.ok()) status = client::CheckWrites(ns.spec(), blocks);
-  const Result<std::uint64_t> conversation = client::ConversationNumber(options.conversation);
+  if (status.ok()) status = CheckNamespace(ns);
+  if (status.ok()) status = CheckDeadline(options.deadline_us);
+  if (status.ok()) status = CheckCount("parts", blocks.size(), wire::kMaxWritesPerCall);
+  if (status.ok()) status = CheckWrites(ns.spec(), blocks);
+  const Result<std::uint64_t> conversation = ConversationNumber(options.conversation);
   if (status.ok() && !conversation) status = conversation.error();
   if (!status.ok()) return Failed<WriteResult>(std::move(status));
   if (blocks.empty()) return Ticket<WriteResult>(Result<WriteResult>(WriteResult()));
@@ -210,4 +200,4 @@ Ticket<WriteResult> Client::Write(const Namespace& ns, std::span<const BlockWrit
   return Ask<WriteResult>(std::move(*call), request, items.used(), std::move(decode), batch.TakePieces());
 }
 
-}  // namespace cistern
+}  // namespace cistern::client

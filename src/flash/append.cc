@@ -26,22 +26,22 @@ Appender::Appender(Media& media, Tables& tables)
       next_epoch_(media.Random() | 1),  // 0 says that a region is empty
       group_(media.executor()) {}
 
-Result<Appender::Layout> Appender::LayOut(std::span<const AppendRequest> records) const {
-  if (records.empty() || records.size() > kMaxBatchRecords) {
+Result<Appender::Layout> Appender::LayOut(std::span<const tier::AppendRequest> records) const {
+  if (records.empty() || records.size() > tier::kMaxBatchRecords) {
     return Error(Code::kInvalid, Text("flash batch: has ", records.size(), " records and a batch has 1 to ",
-                                      kMaxBatchRecords));
+                                      tier::kMaxBatchRecords));
   }
   const std::uint32_t unit = media_.unit();
   Layout layout;
   layout.count = static_cast<std::uint32_t>(records.size());
   layout.head_units = static_cast<std::uint32_t>(RoundUp(BatchHeadBytes(layout.count), unit) / unit);
   std::uint64_t total = layout.head_units;
-  for (const AppendRequest& record : records) {
+  for (const tier::AppendRequest& record : records) {
     std::uint64_t body = 0;
     for (const std::uint32_t part : record.seal.part_bytes) body += part;
     const auto trailer = static_cast<std::uint32_t>(
-        RoundUp(TrailerBytes(static_cast<std::uint32_t>(record.seal.segment_crcs.size()),
-                             static_cast<std::uint32_t>(record.seal.part_bytes.size())),
+        RoundUp(record::TrailerBytes(static_cast<std::uint32_t>(record.seal.segment_crcs.size()),
+                                     static_cast<std::uint32_t>(record.seal.part_bytes.size())),
                 unit));
     CISTERN_ASSERT(reinterpret_cast<std::uintptr_t>(record.body) % std::min(unit, kMaxAlignment) == 0);
     layout.at.push_back(static_cast<std::uint32_t>(total));
@@ -62,7 +62,7 @@ Result<Appender::Layout> Appender::LayOut(std::span<const AppendRequest> records
   return layout;
 }
 
-Tier::Room Appender::RoomFor(std::uint64_t record_bytes) const {
+tier::Tier::Room Appender::RoomFor(std::uint64_t record_bytes) const {
   Layout layout;
   layout.count = 1;
   layout.units = static_cast<std::uint32_t>(RoundUp(record_bytes, media_.unit()) / media_.unit() + 1);
@@ -71,10 +71,10 @@ Tier::Room Appender::RoomFor(std::uint64_t record_bytes) const {
     if (!device->in_service()) continue;
     room |= (device->free() > 0 && MayOpen(Purpose::kNew)) || OpenFits(*device, layout);
   }
-  if (!media_.any_in_service()) return Tier::Room::kNoDevice;
-  if (!room) return Tier::Room::kNoRoom;
-  if (!budget_.Allows(record_bytes, media_.Now())) return Tier::Room::kNoBudget;
-  return Tier::Room::kYes;
+  if (!media_.any_in_service()) return tier::Tier::Room::kNoDevice;
+  if (!room) return tier::Tier::Room::kNoRoom;
+  if (!budget_.Allows(record_bytes, media_.Now())) return tier::Tier::Room::kNoBudget;
+  return tier::Tier::Room::kYes;
 }
 
 // The last free region is kept for what reclaim moves, where there are enough to spare one.
@@ -145,8 +145,8 @@ class Appender::Underway final {
   const std::multiset<std::uint64_t>::iterator at_;
 };
 
-Task<Result<std::vector<Location>>> Appender::Append(std::span<const AppendRequest> records,
-                                                     Purpose purpose) {
+Task<Result<std::vector<tier::Location>>> Appender::Append(std::span<const tier::AppendRequest> records,
+                                                           Purpose purpose) {
   if (closing_) co_return Error(Code::kGone, "flash: the tier is closing");
   Result<Layout> layout = LayOut(records);
   if (!layout) co_return std::unexpected(std::move(layout.error()));
@@ -168,7 +168,7 @@ Task<Result<std::vector<Location>>> Appender::Append(std::span<const AppendReque
     const std::uint32_t region = Reserve(*device, *layout, &unit);
     last = co_await WriteBatch(*device, region, unit, *layout, records);
     if (!last.ok()) continue;
-    std::vector<Location> locations;
+    std::vector<tier::Location> locations;
     locations.reserve(records.size());
     for (const std::uint32_t at : layout->at) locations.push_back(LocationOf({region, unit + at}));
     counters.appended_records.Add(records.size());
@@ -182,7 +182,7 @@ Task<Result<std::vector<Location>>> Appender::Append(std::span<const AppendReque
 }
 
 Task<Status> Appender::WriteBatch(DeviceRegions& device, std::uint32_t number, std::uint32_t unit,
-                                  const Layout& layout, std::span<const AppendRequest> records) {
+                                  const Layout& layout, std::span<const tier::AppendRequest> records) {
   DeviceUse use(device);
   Writing& writing = *device.at(number).writing();
   Buffer buffer;
@@ -214,7 +214,7 @@ Task<Status> Appender::WriteBatch(DeviceRegions& device, std::uint32_t number, s
 
 // The head and the trailers are made in the buffer, bodies go from where they are.
 Task<Status> Appender::Transmit(DeviceRegions& device, std::uint32_t number, std::uint32_t unit,
-                                const Layout& layout, std::span<const AppendRequest> records,
+                                const Layout& layout, std::span<const tier::AppendRequest> records,
                                 Buffer& buffer) {
   const std::uint32_t unit_bytes = media_.unit();
   const std::uint64_t epoch = device.at(number).epoch();
@@ -225,11 +225,11 @@ Task<Status> Appender::Transmit(DeviceRegions& device, std::uint32_t number, std
   std::size_t at = head_bytes;
   std::uint64_t spent = 0;
   for (std::size_t i = 0; i < records.size(); ++i) {
-    const AppendRequest& record = records[i];
+    const tier::AppendRequest& record = records[i];
     std::uint64_t body = 0;
     for (const std::uint32_t part : record.seal.part_bytes) body += part;
     const auto trailer = buffer.bytes().subspan(at, layout.trailer[i]);
-    Stamp stamp;
+    record::Stamp stamp;
     stamp.region = number - device.first();
     stamp.region_epoch = epoch;
     stamp.unit = unit + layout.at[i];
@@ -237,10 +237,10 @@ Task<Status> Appender::Transmit(DeviceRegions& device, std::uint32_t number, std
     stamp.born = record.born;
     stamp.expiry = record.expiry;
     stamp.conversation = record.conversation;
-    EncodeTrailer(record.seal, stamp, trailer);
+    record::EncodeTrailer(record.seal, stamp, trailer);
     at += trailer.size();
 
-    TierEntry entry;
+    tier::TierEntry entry;
     entry.key = record.seal.key;
     entry.parent = record.seal.parent;
     entry.incarnation = record.seal.incarnation;

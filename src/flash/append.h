@@ -32,8 +32,9 @@ class Appender final {
   // Records that reclaim moves are not refused for the budget, and have a region that nothing new is written
   // to: without that, giving up a region would lose what was to be kept.
   enum class Purpose : std::uint8_t { kNew, kMove };
-  Task<Result<std::vector<Location>>> Append(std::span<const AppendRequest> records, Purpose purpose);
-  Tier::Room RoomFor(std::uint64_t record_bytes) const;
+  Task<Result<std::vector<tier::Location>>> Append(std::span<const tier::AppendRequest> records,
+                                                   Purpose purpose);
+  tier::Tier::Room RoomFor(std::uint64_t record_bytes) const;
   std::uint64_t budget_left_bytes() const { return budget_.Left(media_.Now()); }
   // Of the appends that are under way; UINT64_MAX when there is none. They may go to another device than the
   // one on which they were begun.
@@ -58,7 +59,7 @@ class Appender final {
   };
   class Underway;
 
-  Result<Layout> LayOut(std::span<const AppendRequest> records) const;
+  Result<Layout> LayOut(std::span<const tier::AppendRequest> records) const;
   bool OpenFits(const DeviceRegions& device, const Layout& layout) const {
     return device.open() != kNoRegion &&
            device.at(device.open()).Fits(media_.geometry(), layout.units, layout.count);
@@ -70,9 +71,9 @@ class Appender final {
   void Prepare(DeviceRegions& device, std::uint64_t first_sequence);
   Task<void> WriteFirst(DeviceRegions& device, std::uint32_t region);
   Task<Status> WriteBatch(DeviceRegions& device, std::uint32_t region, std::uint32_t unit,
-                          const Layout& layout, std::span<const AppendRequest> records);
+                          const Layout& layout, std::span<const tier::AppendRequest> records);
   Task<Status> Transmit(DeviceRegions& device, std::uint32_t region, std::uint32_t unit, const Layout& layout,
-                        std::span<const AppendRequest> records, Buffer& buffer);
+                        std::span<const tier::AppendRequest> records, Buffer& buffer);
   void BatchEnded(DeviceRegions& device, std::uint32_t region, Batch& batch);
   void FailWriting(Writing& writing);
 

@@ -40,7 +40,7 @@ Device::Transfer::~Transfer() {
 
 Device::~Device() { CISTERN_ASSERT(!busy()); }
 
-void Device::Begin(File file) {
+void Device::Begin(io::File file) {
   CISTERN_ASSERT(!busy());
   file_ = std::move(file);
   in_service_ = true;

@@ -45,7 +45,7 @@ class Device final {
     std::int64_t hang_us;
   };
   // `out` is told once, when it leaves service.
-  Device(Loop& loop, std::string path, Limits limits, std::function<void()> out)
+  Device(io::Loop& loop, std::string path, Limits limits, std::function<void()> out)
       : loop_(loop), path_(std::move(path)), limits_(limits), out_(std::move(out)) {}
   ~Device();
   Device(const Device&) = delete;
@@ -55,11 +55,11 @@ class Device final {
   const std::string& path() const { return path_; }
 
   // A new life with this file: in service, nothing known of it. Nothing may be under way.
-  void Begin(File file);
+  void Begin(io::File file);
   // Stays out of service for that, until Begin.
   void NotOpened(std::string why) { why_ = std::move(why); }
   // Lets go of the file. Nothing may be under way.
-  void CloseFile() { file_ = File(); }
+  void CloseFile() { file_ = io::File(); }
 
   bool in_service() const { return in_service_; }
   const std::string& why() const { return why_; }
@@ -124,11 +124,11 @@ class Device final {
   Task<void> Pause();
   Status OutStatus() const;
 
-  Loop& loop_;
+  io::Loop& loop_;
   const std::string path_;
   const Limits limits_;
   const std::function<void()> out_;
-  File file_;
+  io::File file_;
   bool in_service_ = false;
   std::string why_ = "it was not opened";
   List<Transfer> waiting_[2];  // reads, writes

@@ -148,7 +148,7 @@ FlashDeviceState DeviceRegions::Figures() const {
   state.bad_records = counts.bad_records;
   state.in_flight = device_.in_flight();
   state.read_estimate_us =
-      in_service() ? static_cast<std::int64_t>(device_.EstimateUs(64 << 10)) : Tier::kNever;
+      in_service() ? static_cast<std::int64_t>(device_.EstimateUs(64 << 10)) : tier::Tier::kNever;
   return state;
 }
 

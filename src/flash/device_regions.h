@@ -27,7 +27,7 @@ namespace cistern::flash {
 class DeviceRegions final {
  public:
   // `geometry` and `pool` are borrowed. `out` is told once, when the device leaves service.
-  DeviceRegions(Loop& loop, std::string path, Device::Limits limits, const Geometry& geometry,
+  DeviceRegions(io::Loop& loop, std::string path, Device::Limits limits, const Geometry& geometry,
                 BufferPool& pool, std::function<void(DeviceRegions&)> out)
       : device_(loop, std::move(path), limits, [this, out = std::move(out)] { out(*this); }),
         geometry_(geometry),

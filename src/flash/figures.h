@@ -7,7 +7,7 @@
 
 #include "base/metrics.h"
 
-namespace cistern {
+namespace cistern::flash {
 
 struct FlashCounters {
   Counter appended_records, appended_bytes, device_written_bytes, fetched_records, fetched_bytes, reclaimed,
@@ -26,4 +26,4 @@ struct FlashDeviceState {
   std::int64_t read_estimate_us = 0;  // of 64 KiB, now
 };
 
-}  // namespace cistern
+}  // namespace cistern::flash

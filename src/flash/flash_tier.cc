@@ -13,12 +13,9 @@
 #include "flash/recovery.h"
 #include "flash/table.h"
 
-namespace cistern {
+namespace cistern::flash {
 
-using flash::AddressOf;
-using flash::DeviceRegions;
-
-static_assert(kMaxBatchRecords <= flash::kMaxBatchEntries);
+static_assert(tier::kMaxBatchRecords <= kMaxBatchEntries);
 
 namespace {
 constexpr std::uint64_t kAppendsARegion = 4;
@@ -39,12 +36,12 @@ Task<Result<std::unique_ptr<FlashTier>>> FlashTier::Open(Parts parts, FlashOptio
 FlashTier::FlashTier(Parts parts, FlashOptions options, std::uint64_t journal_id,
                      std::vector<std::uint64_t> known)
     : parts_(std::move(parts)),
-      media_(std::make_unique<flash::Media>(parts_, std::move(options),
-                                            [this](DeviceRegions& device) { DeviceOut(device); })),
-      tables_(std::make_unique<flash::Tables>(*media_)),
-      opener_(std::make_unique<flash::DeviceOpener>(*media_, journal_id, std::move(known))),
-      reader_(std::make_unique<flash::RecordReader>(*media_)),
-      appender_(std::make_unique<flash::Appender>(*media_, *tables_)),
+      media_(std::make_unique<Media>(parts_, std::move(options),
+                                     [this](DeviceRegions& device) { DeviceOut(device); })),
+      tables_(std::make_unique<Tables>(*media_)),
+      opener_(std::make_unique<DeviceOpener>(*media_, journal_id, std::move(known))),
+      reader_(std::make_unique<RecordReader>(*media_)),
+      appender_(std::make_unique<Appender>(*media_, *tables_)),
       reclaim_(std::make_unique<flash::Reclaim>(*media_, *tables_, *reader_, *appender_)) {}
 
 FlashTier::~FlashTier() = default;
@@ -58,13 +55,13 @@ void FlashTier::DeviceOut(DeviceRegions& device) {
   reclaim_->DeviceOut();
   device.readers_left().Pulse();
   device.forgotten = owner_ == nullptr;
-  if (owner_ != nullptr) owner_->DeviceOut(flash::RangeOf(device.first(), device.end()));
+  if (owner_ != nullptr) owner_->DeviceOut(RangeOf(device.first(), device.end()));
 }
 
 std::vector<std::uint64_t> FlashTier::media_ids() const { return media_->ids(); }
 
 Task<Status> FlashTier::Recover(Found found) {
-  flash::Recovery recovery(*media_, *tables_);
+  Recovery recovery(*media_, *tables_);
   Status status = co_await recovery.Run(found);
   recovered_ = status.ok();
   co_return status;
@@ -72,12 +69,12 @@ Task<Status> FlashTier::Recover(Found found) {
 
 // ---- taking in ----
 
-void FlashTier::Adopt(const Location& location, std::uint64_t record_bytes) {
+void FlashTier::Adopt(const tier::Location& location, std::uint64_t record_bytes) {
   const std::uint32_t region = AddressOf(location).region;
   if (DeviceRegions* device = media_->InServiceOf(region)) device->Adopt(region, record_bytes);
 }
 
-void FlashTier::Forget(const Location& location, std::uint64_t record_bytes) {
+void FlashTier::Forget(const tier::Location& location, std::uint64_t record_bytes) {
   const std::uint32_t region = AddressOf(location).region;
   if (DeviceRegions* device = media_->InServiceOf(region)) device->Forget(region, record_bytes);
 }
@@ -88,30 +85,30 @@ FlashTier::Room FlashTier::RoomFor(std::uint64_t record_bytes) const {
 
 std::uint64_t FlashTier::max_append_bytes() const { return region_bytes() / kAppendsARegion; }
 
-Task<Result<std::vector<Location>>> FlashTier::Append(std::span<const AppendRequest> records) {
-  return appender_->Append(records, flash::Appender::Purpose::kNew);
+Task<Result<std::vector<tier::Location>>> FlashTier::Append(std::span<const tier::AppendRequest> records) {
+  return appender_->Append(records, Appender::Purpose::kNew);
 }
 
 // ---- giving back ----
 
-std::int64_t FlashTier::EstimateUs(const Location& location, std::uint64_t bytes) const {
+std::int64_t FlashTier::EstimateUs(const tier::Location& location, std::uint64_t bytes) const {
   return reader_->EstimateUs(location, bytes);
 }
 
-Task<Result<FetchedRecord>> FlashTier::Fetch(Location location, std::span<std::byte> into) {
+Task<Result<tier::FetchedRecord>> FlashTier::Fetch(tier::Location location, std::span<std::byte> into) {
   return reader_->FetchSome(location, into.size(), into, 0, {});
 }
 
-Task<Result<FetchedRecord>> FlashTier::FetchSome(Location location, std::uint64_t record_bytes,
-                                                 std::span<std::byte> trailer, std::uint64_t offset,
-                                                 std::span<std::byte> body) {
+Task<Result<tier::FetchedRecord>> FlashTier::FetchSome(tier::Location location, std::uint64_t record_bytes,
+                                                       std::span<std::byte> trailer, std::uint64_t offset,
+                                                       std::span<std::byte> body) {
   return reader_->FetchSome(location, record_bytes, trailer, offset, body);
 }
 
-void FlashTier::ReportBad(const Location& location) { reader_->ReportBad(location); }
+void FlashTier::ReportBad(const tier::Location& location) { reader_->ReportBad(location); }
 
-std::string FlashTier::Describe(const Location& location) const {
-  const flash::FlashAddress address = AddressOf(location);
+std::string FlashTier::Describe(const tier::Location& location) const {
+  const FlashAddress address = AddressOf(location);
   return Text("flash region ", address.region, ", unit ", address.unit);
 }
 
@@ -132,9 +129,9 @@ void FlashTier::Tick() {
   for (const auto& device : media_->devices()) device->device().Tick(now);
 }
 
-void FlashTier::Forgotten(const LocationRange& range) {
+void FlashTier::Forgotten(const tier::LocationRange& range) {
   for (const auto& device : media_->devices()) {
-    if (range.contains(flash::LocationOf({device->first(), 0}))) device->forgotten = true;
+    if (range.contains(LocationOf({device->first(), 0}))) device->forgotten = true;
   }
 }
 
@@ -172,11 +169,12 @@ std::uint32_t FlashTier::regions() const { return media_->regions(); }
 std::uint64_t FlashTier::region_bytes() const { return media_->geometry().region_bytes; }
 std::uint64_t FlashTier::budget_left_bytes() const { return appender_->budget_left_bytes(); }
 
-Task<Result<std::unique_ptr<Tier>>> OpenFlash(FlashParts parts, FlashOptions options,
-                                              std::uint64_t journal_id, std::vector<std::uint64_t> known) {
+Task<Result<std::unique_ptr<tier::Tier>>> OpenFlash(FlashParts parts, FlashOptions options,
+                                                    std::uint64_t journal_id,
+                                                    std::vector<std::uint64_t> known) {
   auto tier = co_await FlashTier::Open(std::move(parts), std::move(options), journal_id, std::move(known));
   if (!tier) co_return std::unexpected(std::move(tier.error()));
-  co_return std::unique_ptr<Tier>(std::move(*tier));
+  co_return std::unique_ptr<tier::Tier>(std::move(*tier));
 }
 
-}  // namespace cistern
+}  // namespace cistern::flash

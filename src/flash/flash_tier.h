@@ -26,9 +26,8 @@
 #include "flash/options.h"
 #include "tier/tier.h"
 
-namespace cistern {
+namespace cistern::flash {
 
-namespace flash {
 class Appender;
 class DeviceOpener;
 class DeviceRegions;
@@ -36,9 +35,8 @@ class Media;
 class Reclaim;
 class RecordReader;
 class Tables;
-}  // namespace flash
 
-class FlashTier final : public Tier {
+class FlashTier final : public tier::Tier {
  public:
   using Parts = FlashParts;
   using DeviceState = FlashDeviceState;
@@ -60,26 +58,26 @@ class FlashTier final : public Tier {
   Executor& executor() const { return parts_.executor(); }
 
   // ---- Tier ----
-  void SetOwner(TierOwner& owner) override { owner_ = &owner; }
+  void SetOwner(tier::TierOwner& owner) override { owner_ = &owner; }
   std::vector<std::uint64_t> media_ids() const override;
   Task<Status> Recover(Found found) override;
-  void Adopt(const Location& location, std::uint64_t record_bytes) override;
+  void Adopt(const tier::Location& location, std::uint64_t record_bytes) override;
   Room RoomFor(std::uint64_t record_bytes) const override;
   // A quarter of a region.
   std::uint64_t max_append_bytes() const override;
-  Task<Result<std::vector<Location>>> Append(std::span<const AppendRequest> records) override;
-  void Forget(const Location& location, std::uint64_t record_bytes) override;
-  std::int64_t EstimateUs(const Location& location, std::uint64_t bytes) const override;
-  Task<Result<FetchedRecord>> Fetch(Location location, std::span<std::byte> into) override;
-  Task<Result<FetchedRecord>> FetchSome(Location location, std::uint64_t record_bytes,
-                                        std::span<std::byte> trailer, std::uint64_t offset,
-                                        std::span<std::byte> body) override;
-  void ReportBad(const Location& location) override;
-  std::string Describe(const Location& location) const override;
+  Task<Result<std::vector<tier::Location>>> Append(std::span<const tier::AppendRequest> records) override;
+  void Forget(const tier::Location& location, std::uint64_t record_bytes) override;
+  std::int64_t EstimateUs(const tier::Location& location, std::uint64_t bytes) const override;
+  Task<Result<tier::FetchedRecord>> Fetch(tier::Location location, std::span<std::byte> into) override;
+  Task<Result<tier::FetchedRecord>> FetchSome(tier::Location location, std::uint64_t record_bytes,
+                                              std::span<std::byte> trailer, std::uint64_t offset,
+                                              std::span<std::byte> body) override;
+  void ReportBad(const tier::Location& location) override;
+  std::string Describe(const tier::Location& location) const override;
   void Reclaim(bool wanted) override;
   std::uint64_t oldest_sequence() const override;
   void Tick() override;
-  void Forgotten(const LocationRange& range) override;
+  void Forgotten(const tier::LocationRange& range) override;
   Task<void> Close() override;
 
   // ---- devices ----
@@ -103,22 +101,23 @@ class FlashTier final : public Tier {
 
  private:
   FlashTier(Parts parts, FlashOptions options, std::uint64_t journal_id, std::vector<std::uint64_t> known);
-  void DeviceOut(flash::DeviceRegions& device);
+  void DeviceOut(DeviceRegions& device);
 
   const Parts parts_;
-  TierOwner* owner_ = nullptr;
+  tier::TierOwner* owner_ = nullptr;
   bool recovered_ = false;
   // In the order of standing on each other.
-  std::unique_ptr<flash::Media> media_;
-  std::unique_ptr<flash::Tables> tables_;
-  std::unique_ptr<flash::DeviceOpener> opener_;
-  std::unique_ptr<flash::RecordReader> reader_;
-  std::unique_ptr<flash::Appender> appender_;
+  std::unique_ptr<Media> media_;
+  std::unique_ptr<Tables> tables_;
+  std::unique_ptr<DeviceOpener> opener_;
+  std::unique_ptr<RecordReader> reader_;
+  std::unique_ptr<Appender> appender_;
   std::unique_ptr<flash::Reclaim> reclaim_;
 };
 
 // FlashTier::Open, for who knows lower tiers only.
-Task<Result<std::unique_ptr<Tier>>> OpenFlash(FlashParts parts, FlashOptions options,
-                                              std::uint64_t journal_id, std::vector<std::uint64_t> known);
+Task<Result<std::unique_ptr<tier::Tier>>> OpenFlash(FlashParts parts, FlashOptions options,
+                                                    std::uint64_t journal_id,
+                                                    std::vector<std::uint64_t> known);
 
-}  // namespace cistern
+}  // namespace cistern::flash

@@ -13,6 +13,7 @@
 namespace {
 
 using namespace cistern;
+using namespace cistern::flash;
 
 double Cpu() {
   rusage usage;
@@ -35,10 +36,10 @@ struct Timed {
 };
 
 struct Bench {
-  Loop& loop;
+  io::Loop& loop;
   FlashTier& tier;
   Executor& executor() const { return loop.executor(); }
-  flash::BufferPool pool;
+  BufferPool pool;
   std::vector<Kept> kept;
   std::uint64_t sequence = 1;
   std::uint64_t next = 0;
@@ -48,7 +49,7 @@ struct Bench {
   Task<void> Fill(std::uint64_t records, std::uint32_t body_bytes, std::size_t batch) {
     std::vector<std::uint32_t> parts(1, body_bytes);
     Block block(pool, 1, parts);
-    std::vector<AppendRequest> out;
+    std::vector<tier::AppendRequest> out;
     while (next < records) {
       out.clear();
       for (std::size_t i = 0; i < batch && next < records; ++i) {
@@ -60,12 +61,12 @@ struct Bench {
         std::printf("append: %s\n", locations.error().ToString().c_str());
         co_return;
       }
-      for (const Location& at : *locations) kept.push_back({0, 0, at, block.record_bytes(unit)});
+      for (const tier::Location& at : *locations) kept.push_back({0, 0, at, block.record_bytes(unit)});
     }
   }
   Task<void> Read(std::uint64_t reads, std::uint64_t seed) {
     Random random(seed);
-    flash::Buffer buffer = pool.Take(kept[0].bytes);
+    Buffer buffer = pool.Take(kept[0].bytes);
     for (std::uint64_t i = 0; i < reads; ++i) {
       const Kept& each = kept[random.Below(kept.size())];
       const Instant began = loop.clock().Now();
@@ -77,8 +78,8 @@ struct Bench {
       errors.push_back(std::abs(static_cast<double>(said - us)) / static_cast<double>(us));
     }
   }
-  Task<void> Found(std::span<const TierEntry> entries) {
-    for (const TierEntry& entry : entries) tier.Adopt(entry.location, entry.record_bytes);
+  Task<void> Found(std::span<const tier::TierEntry> entries) {
+    for (const tier::TierEntry& entry : entries) tier.Adopt(entry.location, entry.record_bytes);
     found += entries.size();
     co_return;
   }
@@ -99,15 +100,15 @@ int main(int argc, char** argv) {
   FlashOptions options;
   options.unit = unit;
   options.region_bytes = 256u << 20;
-  const std::uint64_t bytes = records * RecordBytes(body, unit);
+  const std::uint64_t bytes = records * record::RecordBytes(body, unit);
   options.devices.push_back({argv[1], bytes + bytes / 16 + (2ull << 30)});
   SystemClock clock;
   const double total = static_cast<double>(bytes);
-  const std::size_t batch = std::clamp<std::size_t>((4u << 20) / body, 1, kMaxBatchRecords);
+  const std::size_t batch = std::clamp<std::size_t>((4u << 20) / body, 1, tier::kMaxBatchRecords);
   std::vector<std::uint64_t> known;
   std::vector<Kept> kept;
   for (int life = 0; life < 2; ++life) {
-    auto loop = std::move(*MakeLoop(clock));
+    auto loop = std::move(*io::MakeLoop(clock));
     TierOn node(*loop, options, 1);
     const Timed opening(clock);
     const Status opened = node.Open(known);
@@ -119,7 +120,8 @@ int main(int argc, char** argv) {
     Bench bench{*loop, *node.tier};
     bench.unit = unit;
     bench.kept = std::move(kept);
-    if (!loop->BlockOn(node.tier->Recover([&](std::span<const TierEntry> e) { return bench.Found(e); })).ok())
+    if (!loop->BlockOn(node.tier->Recover([&](std::span<const tier::TierEntry> e) { return bench.Found(e); }))
+             .ok())
       return 1;
     if (life == 1) opening.Say("open and recover", 0, static_cast<double>(bench.found));
     const auto fill = [&](const char* what) {

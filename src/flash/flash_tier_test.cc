@@ -9,14 +9,14 @@
 
 #include "flash/test_flash_tier.h"
 
-namespace cistern {
+namespace cistern::flash {
 namespace {
 
 class FlashTierTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (GetParam() == "io_uring") {
-      const Status works = ProbeUring();
+      const Status works = io::ProbeUring();
       if (!works.ok()) GTEST_SKIP() << works.ToString();
     }
     if (GetParam() == "simulated") return;
@@ -38,11 +38,11 @@ class FlashTierTest : public testing::TestWithParam<std::string> {
     node_.reset();
     loop_.reset();
     if (GetParam() == "simulated") {
-      loop_ = std::move(*SimulatedLoop::Make(simulated_clock_, disk_, ++lives_));
+      loop_ = std::move(*io::SimulatedLoop::Make(simulated_clock_, disk_, ++lives_));
     } else {
-      LoopOptions body;
-      body.kind = GetParam() == "epoll" ? LoopKind::kEpoll : LoopKind::kUring;
-      loop_ = std::move(*MakeLoop(system_clock_, body));
+      io::LoopOptions body;
+      body.kind = GetParam() == "epoll" ? io::LoopKind::kEpoll : io::LoopKind::kUring;
+      loop_ = std::move(*io::MakeLoop(system_clock_, body));
       for (FlashDeviceOptions& device : options.devices) {
         device.path = directory_ + device.path;
         std::filesystem::create_directories(device.path);
@@ -59,19 +59,19 @@ class FlashTierTest : public testing::TestWithParam<std::string> {
   // The unit that the file system here can do, at least the one asked for.
   std::uint32_t UnitFor(std::uint32_t unit) {
     if (GetParam() == "simulated") return unit;
-    LoopOptions body;
-    body.kind = LoopKind::kEpoll;
-    auto loop = std::move(*MakeLoop(system_clock_, body));
-    auto file = loop->Open(directory_ + "/probe", OpenMode::kCreate);
+    io::LoopOptions body;
+    body.kind = io::LoopKind::kEpoll;
+    auto loop = std::move(*io::MakeLoop(system_clock_, body));
+    auto file = loop->Open(directory_ + "/probe", io::OpenMode::kCreate);
     const auto limits = file->Direct();
     return limits ? std::max({unit, limits->memory_align, limits->offset_align}) : unit;
   }
 
   SystemClock system_clock_;
   SimulatedClock simulated_clock_;
-  SimulatedDisk disk_{1};
+  io::SimulatedDisk disk_{1};
   std::string directory_;
-  std::unique_ptr<Loop> loop_;
+  std::unique_ptr<io::Loop> loop_;
   std::unique_ptr<TierOn> node_;
   std::vector<std::uint64_t> known_;
   std::uint64_t sequence_ = 100;
@@ -160,7 +160,7 @@ TEST_P(FlashTierTest, RegionsGoRoundAndHoldWhatTheyWereGivenLast) {
     // From the end of each table to its beginning.
     std::size_t at = 0;
     while (at < node_->owner.asked.size()) {
-      const std::uint32_t region = flash::AddressOf(node_->owner.asked[at].location).region;
+      const std::uint32_t region = AddressOf(node_->owner.asked[at].location).region;
       std::vector<Kept> all = std::exchange(by_region[region], {});
       ASSERT_LE(at + all.size(), node_->owner.asked.size());
       ASSERT_FALSE(all.empty());
@@ -207,7 +207,7 @@ TEST(FlashTier, AFullTierSaysSoAndTakesMoreOnceARegionWasReleased) {
   EXPECT_EQ(world->tier->RoomFor(20'992), FlashTier::Room::kYes);
   EXPECT_TRUE(world->Append({1000}, {20'000}).has_value());
   world.loop->RunUntilIdle();
-  const std::map<Location, Kept> left = world->owner.live;
+  const std::map<tier::Location, Kept> left = world->owner.live;
   EXPECT_GE(left.size(), 2u);
   EXPECT_LT(left.size(), kept.size());
   for (const auto& [location, each] : left) EXPECT_TRUE(world->Fetch(each).ok());
@@ -232,9 +232,9 @@ TEST(FlashTier, AReleaseWaitsForWhoReadsTheRegion) {
   std::uint32_t last = kept.region();
   for (std::uint64_t n = 2; last == kept.region(); ++n) last = world->Append({n}, {20'000})->front().region();
   world.loop->RunUntilIdle();
-  world.disk.set_faults([&](const IoRequest& request, const std::string&) {
-    const bool record = request.kind == IoRequest::Kind::kRead && request.size == kept.bytes;
-    return record ? Fault{FaultKind::kDelay, 50'000} : Fault{};
+  world.disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+    const bool record = request.kind == io::IoRequest::Kind::kRead && request.size == kept.bytes;
+    return record ? io::Fault{io::FaultKind::kDelay, 50'000} : io::Fault{};
   });
   Task<Status> reading = world->FetchTask(kept);
   world->tier->Reclaim(true);
@@ -269,4 +269,4 @@ TEST(FlashTier, TheEnduranceBudgetRefusesAndCountsAndFillsWithTime) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::flash

@@ -47,13 +47,13 @@ constexpr std::size_t kEpoch = 8, kPage = 16, kEntries = 20;
 // Magic and CRC, last: they stand before what they cover.
 void Finish(std::span<std::byte> bytes, std::uint32_t magic) {
   StoreAt(bytes.data(), 0, magic);
-  StoreCrcAt(bytes, kCrcAt, kCovers);
+  record::StoreCrcAt(bytes, kCrcAt, kCovers);
 }
 
 FlashFault Check(std::span<const std::byte> bytes, std::uint32_t magic, std::size_t end) {
   if (bytes.size() < end) return FlashFault::kShort;
   if (LoadAt<std::uint32_t>(bytes.data(), 0) != magic) return FlashFault::kMagic;
-  return CrcHoldsAt(bytes.first(end), kCrcAt, kCovers) ? FlashFault::kNone : FlashFault::kCrc;
+  return record::CrcHoldsAt(bytes.first(end), kCrcAt, kCovers) ? FlashFault::kNone : FlashFault::kCrc;
 }
 
 }  // namespace
@@ -81,7 +81,7 @@ void EncodeSuperblock(const Superblock& superblock, std::span<std::byte> out) {
   StoreAt(to, super_at::kRegionBytes, superblock.region_bytes);
   StoreAt(to, super_at::kUnit, superblock.unit);
   StoreAt(to, super_at::kRegions, superblock.regions);
-  StoreCrcAt(out.first(super_at::kEnd), super_at::kCrc, super_at::kCovered);
+  record::StoreCrcAt(out.first(super_at::kEnd), super_at::kCrc, super_at::kCovered);
 }
 
 std::expected<Superblock, FlashFault> DecodeSuperblock(std::span<const std::byte> bytes) {
@@ -91,7 +91,7 @@ std::expected<Superblock, FlashFault> DecodeSuperblock(std::span<const std::byte
   if (LoadAt<std::uint32_t>(from, super_at::kVersion) != kFlashVersion) {
     return std::unexpected(FlashFault::kVersion);
   }
-  if (!CrcHoldsAt(bytes.first(super_at::kEnd), super_at::kCrc, super_at::kCovered)) {
+  if (!record::CrcHoldsAt(bytes.first(super_at::kEnd), super_at::kCrc, super_at::kCovered)) {
     return std::unexpected(FlashFault::kCrc);
   }
   Superblock superblock;
@@ -151,7 +151,7 @@ std::expected<Locator, FlashFault> DecodeLocator(std::span<const std::byte> byte
   return locator;
 }
 
-void EncodeEntry(const TierEntry& entry, std::byte* out) {
+void EncodeEntry(const tier::TierEntry& entry, std::byte* out) {
   std::memset(out + entry_at::kZeros, 0, kEntryBytes - entry_at::kZeros);
   StoreKeyAt(out, entry_at::kKey, entry_at::kKeyLength, entry.key);
   StoreKeyAt(out, entry_at::kParent, entry_at::kParentLength, entry.parent);
@@ -167,8 +167,8 @@ void EncodeEntry(const TierEntry& entry, std::byte* out) {
   StoreAt(out, entry_at::kParts, entry.parts);
 }
 
-std::expected<TierEntry, FlashFault> DecodeEntry(const std::byte* bytes, std::uint32_t region) {
-  TierEntry entry;
+std::expected<tier::TierEntry, FlashFault> DecodeEntry(const std::byte* bytes, std::uint32_t region) {
+  tier::TierEntry entry;
   entry.key = LoadKeyAt(bytes, entry_at::kKey, entry_at::kKeyLength);
   entry.parent = LoadKeyAt(bytes, entry_at::kParent, entry_at::kParentLength);
   if (!IsKeyOrNone(entry.key) || entry.key.none() || !IsKeyOrNone(entry.parent)) {
@@ -185,7 +185,7 @@ std::expected<TierEntry, FlashFault> DecodeEntry(const std::byte* bytes, std::ui
   entry.parts = LoadAt<std::uint16_t>(bytes, entry_at::kParts);
   entry.location = LocationOf({region, LoadAt<std::uint32_t>(bytes, entry_at::kUnit)});
   if (entry.body_bytes == 0 || entry.body_bytes > kMaxBodyBytes || entry.record_bytes <= entry.body_bytes ||
-      entry.parts == 0 || entry.parts > kMaxParts) {
+      entry.parts == 0 || entry.parts > record::kMaxParts) {
     return std::unexpected(FlashFault::kShape);
   }
   return entry;

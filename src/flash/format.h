@@ -71,8 +71,8 @@ void EncodeLocator(const Locator& locator, std::span<std::byte> out);
 std::expected<Locator, FlashFault> DecodeLocator(std::span<const std::byte> bytes);
 
 // An entry, kEntryBytes. The region of its location is not written; the reader gives it.
-void EncodeEntry(const TierEntry& entry, std::byte* out);
-std::expected<TierEntry, FlashFault> DecodeEntry(const std::byte* bytes, std::uint32_t region);
+void EncodeEntry(const tier::TierEntry& entry, std::byte* out);
+std::expected<tier::TierEntry, FlashFault> DecodeEntry(const std::byte* bytes, std::uint32_t region);
 
 struct BatchHeader {
   std::uint64_t epoch = 0;

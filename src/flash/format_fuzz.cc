@@ -17,7 +17,7 @@ using namespace cistern::flash;
 
 void Mend(std::vector<std::byte>& bytes, std::uint32_t magic, std::size_t end) {
   if (bytes.size() < end || end < 8) return;
-  const std::uint32_t crc = Crc32c(bytes.data() + 8, end - 8);
+  const std::uint32_t crc = record::Crc32c(bytes.data() + 8, end - 8);
   std::memcpy(bytes.data(), &magic, 4);
   std::memcpy(bytes.data() + 4, &crc, 4);
 }

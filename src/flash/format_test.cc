@@ -14,8 +14,8 @@
 namespace cistern::flash {
 namespace {
 
-TierEntry EntryOf(std::uint64_t number) {
-  TierEntry entry;
+tier::TierEntry EntryOf(std::uint64_t number) {
+  tier::TierEntry entry;
   entry.key = KeyOf(number);
   if (number % 2 == 1) entry.parent = KeyOf(number - 1);
   entry.incarnation = number * 3;
@@ -32,8 +32,8 @@ TierEntry EntryOf(std::uint64_t number) {
 }
 
 // Fixed values, of which every byte differs.
-TierEntry FixedEntry() {
-  TierEntry entry;
+tier::TierEntry FixedEntry() {
+  tier::TierEntry entry;
   entry.key = BlockKey::FromHex("a0a1a2a3a4a5a6a7a8a9aaabacadaeaf").value();
   entry.parent =
       BlockKey::FromHex("b0b1b2b3b4b5b6b7b8b9babbbcbdbebfc0c1c2c3c4c5c6c7c8c9cacbcccdcecf").value();
@@ -166,21 +166,21 @@ TEST(FlashFormat, EveryDamageHasItsFault) {
 TEST(FlashFormat, AnEntryThatCannotBeIsNone) {
   const auto decodes = [](auto change) {
     std::byte bytes[kEntryBytes];
-    TierEntry entry = FixedEntry();
+    tier::TierEntry entry = FixedEntry();
     entry.parts = 1;
     change(entry);
     EncodeEntry(entry, bytes);
     return DecodeEntry(bytes, 17).has_value();
   };
-  EXPECT_TRUE(decodes([](TierEntry&) {}));
-  EXPECT_TRUE(decodes([](TierEntry& entry) { entry.parent = BlockKey(); }));
-  EXPECT_FALSE(decodes([](TierEntry& entry) { entry.key = BlockKey(); }));
-  EXPECT_FALSE(decodes([](TierEntry& entry) { entry.key.length = 15; }));  // a byte behind its end
-  EXPECT_FALSE(decodes([](TierEntry& entry) { entry.parent.length = 33; }));
-  EXPECT_FALSE(decodes([](TierEntry& entry) { entry.body_bytes = 0; }));
-  EXPECT_FALSE(decodes([](TierEntry& entry) { entry.record_bytes = entry.body_bytes; }));
-  EXPECT_FALSE(decodes([](TierEntry& entry) { entry.parts = 0; }));
-  EXPECT_FALSE(decodes([](TierEntry& entry) { entry.parts = 257; }));
+  EXPECT_TRUE(decodes([](tier::TierEntry&) {}));
+  EXPECT_TRUE(decodes([](tier::TierEntry& entry) { entry.parent = BlockKey(); }));
+  EXPECT_FALSE(decodes([](tier::TierEntry& entry) { entry.key = BlockKey(); }));
+  EXPECT_FALSE(decodes([](tier::TierEntry& entry) { entry.key.length = 15; }));  // a byte behind its end
+  EXPECT_FALSE(decodes([](tier::TierEntry& entry) { entry.parent.length = 33; }));
+  EXPECT_FALSE(decodes([](tier::TierEntry& entry) { entry.body_bytes = 0; }));
+  EXPECT_FALSE(decodes([](tier::TierEntry& entry) { entry.record_bytes = entry.body_bytes; }));
+  EXPECT_FALSE(decodes([](tier::TierEntry& entry) { entry.parts = 0; }));
+  EXPECT_FALSE(decodes([](tier::TierEntry& entry) { entry.parts = 257; }));
 }
 
 // A structure that a device writes whole or not at all lies in one sector.

@@ -29,7 +29,7 @@ Status Named(const std::string& path, const Status& status) {
 
 }  // namespace
 
-Task<Status> DeviceOpener::Lock(File& file, const std::string& path) {
+Task<Status> DeviceOpener::Lock(io::File& file, const std::string& path) {
   const Instant until = media_.Now().PlusUs(kLockWaitUs);
   for (;;) {
     const Status status = media_.loop().Lock(file);
@@ -44,7 +44,7 @@ Task<Status> DeviceOpener::Lock(File& file, const std::string& path) {
   }
 }
 
-Status DeviceOpener::CheckLimits(const File& file, const std::string& path) const {
+Status DeviceOpener::CheckLimits(const io::File& file, const std::string& path) const {
   const auto limits = file.Direct();
   if (!limits) return Named(path, limits.error());
   const std::uint32_t needs = std::max(limits->memory_align, limits->offset_align);
@@ -58,9 +58,9 @@ Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
   const FlashDeviceOptions& device = media_.options().devices[at];
   ProbeResult probe;
   probe.file_path = device.path + "/flash";
-  auto file = media_.loop().Open(probe.file_path, OpenMode::kDirect);
+  auto file = media_.loop().Open(probe.file_path, io::OpenMode::kDirect);
   if (!file) {
-    auto whole = media_.loop().Open(device.path, OpenMode::kDirect);
+    auto whole = media_.loop().Open(device.path, io::OpenMode::kDirect);
     if (!whole) {
       probe.create = true;  // if it cannot be made, making it says why
       co_return probe;
@@ -170,14 +170,14 @@ Task<Status> DeviceOpener::Create(std::size_t at, ProbeResult& probe) {
   const std::string& path = media_.options().devices[at].path;
   const std::uint64_t wanted = WantedBytes(at, probe);
   if (probe.create) {
-    auto made = media_.loop().Open(probe.file_path, OpenMode::kDirectCreate);
+    auto made = media_.loop().Open(probe.file_path, io::OpenMode::kDirectCreate);
     if (!made) co_return Named(path, made.error());
     probe.file = std::move(*made);
     Status status = co_await Lock(probe.file, path);
     if (status.ok()) status = CheckLimits(probe.file, path);
     if (status.ok()) status = media_.loop().Preallocate(probe.file, wanted);
     if (!status.ok()) {
-      probe.file = File();
+      probe.file = io::File();
       (void)media_.loop().Remove(probe.file_path);
       co_return Named(path, status);
     }
@@ -261,7 +261,7 @@ Task<Status> DeviceOpener::Open() {
   if (!status.ok()) {
     for (ProbeResult& probe : probes) {
       if (!probe.create || !probe.file.valid()) continue;
-      probe.file = File();
+      probe.file = io::File();
       (void)media_.loop().Remove(probe.file_path);
     }
     co_return status;

@@ -29,7 +29,7 @@ class DeviceOpener final {
  private:
   // What a device is, before anything is touched.
   struct ProbeResult {
-    File file;
+    io::File file;
     std::string file_path;
     bool create = false;
     bool block_device = false;
@@ -40,8 +40,8 @@ class DeviceOpener final {
   };
 
   Task<Result<ProbeResult>> Probe(std::size_t at);
-  Task<Status> Lock(File& file, const std::string& path);
-  Status CheckLimits(const File& file, const std::string& path) const;
+  Task<Status> Lock(io::File& file, const std::string& path);
+  Status CheckLimits(const io::File& file, const std::string& path) const;
   void ChooseRegionBytes(const std::vector<ProbeResult>& probes);
   Status CheckProbe(std::size_t at, const ProbeResult& probe) const;
   std::uint64_t WantedBytes(std::size_t at, const ProbeResult& probe) const;

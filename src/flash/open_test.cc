@@ -7,19 +7,19 @@
 
 #include "flash/test_flash_tier.h"
 
-namespace cistern {
+namespace cistern::flash {
 namespace {
 
 constexpr const char* kFile = "/flash0/flash";
 
-std::string ContentOf(const SimulatedDisk& disk, const std::string& path) {
+std::string ContentOf(const io::SimulatedDisk& disk, const std::string& path) {
   const auto bytes = disk.Bytes(path);
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
 void PutFile(World& world, const std::string& path, std::size_t size, char with) {
-  auto loop = std::move(*SimulatedLoop::Make(world.clock, world.disk, 99));
-  File file = std::move(*loop->Open(path, OpenMode::kCreate));
+  auto loop = std::move(*io::SimulatedLoop::Make(world.clock, world.disk, 99));
+  io::File file = std::move(*loop->Open(path, io::OpenMode::kCreate));
   const std::vector<std::byte> bytes(size, static_cast<std::byte>(with));
   ASSERT_TRUE(loop->BlockOn(file.WriteAll(bytes, 0)).ok());
 }
@@ -88,7 +88,7 @@ TEST(FlashOpen, ADeviceThatIsTooSmallIsRefusedWithItsLimit) {
 TEST(FlashOpen, TwoNodesOnOneDeviceAreOneTooMany) {
   World world(6);
   ASSERT_TRUE(world.Start().ok());
-  auto other = std::move(*SimulatedLoop::Make(world.clock, world.disk, 77));
+  auto other = std::move(*io::SimulatedLoop::Make(world.clock, world.disk, 77));
   {
     TierOn second(*other, world.options, 8);
     const Status status = second.Open({});
@@ -104,7 +104,7 @@ TEST(FlashOpen, TwoNodesOnOneDeviceAreOneTooMany) {
 TEST(FlashOpen, ASuccessorDoesWithoutADeviceUntilTheLastRequestOfAKilledNodeHasEnded) {
   World world(7);
   ASSERT_TRUE(world.Start().ok());
-  LateIo late;
+  io::LateIo late;
   {
     std::vector<std::uint64_t> numbers(2, 1);
     std::vector<std::uint32_t> parts(1, 20'000);
@@ -132,12 +132,12 @@ TEST(FlashOpen, ASuccessorThatDidWithoutADeviceBelievesNothingOfItLater) {
   ASSERT_TRUE(world.Start().ok());
   std::vector<Kept> kept;
   for (std::uint64_t n = 0; n < 4; ++n) kept.push_back(world->Append({n}, {5000})->front());
-  LateIo late = world.loop->Kill([](const void*, std::size_t) { return false; });
+  io::LateIo late = world.loop->Kill([](const void*, std::size_t) { return false; });
   world.Ended();
   const std::uint32_t regions = 8;
   {
-    auto other = std::move(*SimulatedLoop::Make(world.clock, world.disk, 78));
-    File file = std::move(*other->Open("/flash0/flash", OpenMode::kDirect));
+    auto other = std::move(*io::SimulatedLoop::Make(world.clock, world.disk, 78));
+    io::File file = std::move(*other->Open("/flash0/flash", io::OpenMode::kDirect));
     ASSERT_TRUE(other->Lock(file).ok());
     ASSERT_TRUE(world.Start().ok());
     EXPECT_FALSE(world->InService(0));
@@ -186,7 +186,7 @@ TEST(FlashOpen, AnotherUnitOrRegionSizeOrJournalFormatsAnew) {
     world.Stop();
     if (which == 0) world.options.unit = 1024;
     if (which == 1) world.options.region_bytes = 2 * kTestRegionBytes;
-    world.loop = std::move(*SimulatedLoop::Make(world.clock, world.disk, 9));
+    world.loop = std::move(*io::SimulatedLoop::Make(world.clock, world.disk, 9));
     world.node = std::make_unique<TierOn>(*world.loop, world.options, 10);
     ASSERT_TRUE(world->Open(world.known, which == 2 ? 6 : 5).ok());
     ASSERT_TRUE(world->Recover().ok());
@@ -219,7 +219,7 @@ TEST(FlashOpen, ADirectoryThatIsMissingOrReadOnlyOrAFileIsRefusedByName) {
   std::string name = (std::filesystem::current_path() / "flash-open-XXXXXX").string();
   ASSERT_NE(::mkdtemp(name.data()), nullptr);
   SystemClock clock;
-  auto loop = std::move(*MakeLoop(clock));
+  auto loop = std::move(*io::MakeLoop(clock));
   const auto open = [&](const std::string& path) {
     FlashOptions options = TestOptions(1, 4096);
     options.devices[0].path = path;
@@ -232,7 +232,7 @@ TEST(FlashOpen, ADirectoryThatIsMissingOrReadOnlyOrAFileIsRefusedByName) {
       << missing.ToString();
   EXPECT_NE(missing.message().find(name + "/none"), std::string_view::npos);
   {
-    File file = std::move(*loop->Open(name + "/plain", OpenMode::kCreate));
+    io::File file = std::move(*loop->Open(name + "/plain", io::OpenMode::kCreate));
   }
   const Status plain = open(name + "/plain");
   EXPECT_EQ(plain.code(), Code::kInvalid);
@@ -244,4 +244,4 @@ TEST(FlashOpen, ADirectoryThatIsMissingOrReadOnlyOrAFileIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::flash

@@ -8,7 +8,7 @@
 #include "base/limits.h"
 #include "flash/format.h"
 
-namespace cistern {
+namespace cistern::flash {
 
 Status FlashOptions::Validate() const {
   if (devices.empty() || devices.size() > kMaxFlashDevices) {
@@ -26,11 +26,10 @@ Status FlashOptions::Validate() const {
   if (!std::has_single_bit(unit) || unit < 512 || unit > kMaxAlignment) {
     return Status(Code::kInvalid, Text("flash unit: is ", unit, " bytes and may be 512, 1024, 2048 or 4096"));
   }
-  if (region_bytes != 0 && (region_bytes < kMinRegionBytes || region_bytes > kMaxRegionBytes ||
-                            region_bytes % flash::kSuperBytes != 0)) {
-    return Status(Code::kInvalid,
-                  Text("flash region_bytes: is ", region_bytes, " and must be a multiple of ",
-                       flash::kSuperBytes, " from ", kMinRegionBytes, " to ", kMaxRegionBytes));
+  if (region_bytes != 0 &&
+      (region_bytes < kMinRegionBytes || region_bytes > kMaxRegionBytes || region_bytes % kSuperBytes != 0)) {
+    return Status(Code::kInvalid, Text("flash region_bytes: is ", region_bytes, " and must be a multiple of ",
+                                       kSuperBytes, " from ", kMinRegionBytes, " to ", kMaxRegionBytes));
   }
   if (hang_us < 1000) return Status(Code::kInvalid, Text("flash hang_us: is ", hang_us, ", at least 1000"));
   if (read_depth < 1 || read_depth > 1024) {
@@ -48,4 +47,4 @@ std::uint64_t RegionBytesFor(std::uint64_t smallest_device_bytes) {
   return std::clamp(std::bit_floor(smallest_device_bytes / kRegions), kSmallest, kMaxRegionBytes);
 }
 
-}  // namespace cistern
+}  // namespace cistern::flash

@@ -13,7 +13,7 @@
 #include "cistern/status.h"
 #include "io/loop.h"
 
-namespace cistern {
+namespace cistern::flash {
 
 // A file or block device of the tier.
 struct FlashDeviceOptions {
@@ -39,7 +39,7 @@ struct FlashOptions {
 
 // Borrowed; all of it outlives the tier.
 struct FlashParts {
-  Loop& loop;
+  io::Loop& loop;
   Logger& log;
   // Random 64 bits: ids of devices and the first epochs of a new one.
   std::function<std::uint64_t()> random;
@@ -53,4 +53,4 @@ inline constexpr std::uint64_t kMaxRegionBytes = 1ull << 30;
 // 256 MiB to 1 GiB where there are 64 of them, down to 16 MiB on a small device.
 std::uint64_t RegionBytesFor(std::uint64_t smallest_device_bytes);
 
-}  // namespace cistern
+}  // namespace cistern::flash

@@ -29,15 +29,15 @@ class RecordReader::Reading final {
   const std::uint32_t region_;
 };
 
-std::int64_t RecordReader::EstimateUs(const Location& location, std::uint64_t bytes) const {
+std::int64_t RecordReader::EstimateUs(const tier::Location& location, std::uint64_t bytes) const {
   const DeviceRegions* device = media_.InServiceOf(AddressOf(location).region);
-  if (device == nullptr) return Tier::kNever;
+  if (device == nullptr) return tier::Tier::kNever;
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(device->device().EstimateUs(bytes)));
 }
 
-Task<Result<FetchedRecord>> RecordReader::FetchSome(Location location, std::uint64_t record_bytes,
-                                                    std::span<std::byte> trailer, std::uint64_t offset,
-                                                    std::span<std::byte> body) {
+Task<Result<tier::FetchedRecord>> RecordReader::FetchSome(tier::Location location, std::uint64_t record_bytes,
+                                                          std::span<std::byte> trailer, std::uint64_t offset,
+                                                          std::span<std::byte> body) {
   const std::uint32_t unit = media_.unit();
   for (const std::span<std::byte> into : {trailer, body}) {
     CISTERN_ASSERT(into.size() % unit == 0 && reinterpret_cast<std::uintptr_t>(into.data()) % unit == 0);
@@ -69,7 +69,8 @@ Task<Result<FetchedRecord>> RecordReader::FetchSome(Location location, std::uint
     co_return std::unexpected(std::move(status));
   }
   const FlashAddress on_device{address.region - device.first(), address.unit};
-  const auto fetched = CheckRecord(trailer, record_bytes, unit, {on_device.region, on_device.unit, epoch});
+  const auto fetched =
+      tier::CheckRecord(trailer, record_bytes, unit, {on_device.region, on_device.unit, epoch});
   if (!fetched) {
     ReportBad(location);
     co_return Error(Code::kMiss,
@@ -82,7 +83,7 @@ Task<Result<FetchedRecord>> RecordReader::FetchSome(Location location, std::uint
   co_return *fetched;
 }
 
-void RecordReader::ReportBad(const Location& location) {
+void RecordReader::ReportBad(const tier::Location& location) {
   const std::uint32_t number = AddressOf(location).region;
   DeviceRegions* device = media_.InServiceOf(number);
   if (device == nullptr) return;

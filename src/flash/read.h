@@ -17,11 +17,11 @@ class RecordReader final {
 
   Executor& executor() const { return media_.executor(); }
 
-  std::int64_t EstimateUs(const Location& location, std::uint64_t bytes) const;
-  Task<Result<FetchedRecord>> FetchSome(Location location, std::uint64_t record_bytes,
-                                        std::span<std::byte> trailer, std::uint64_t offset,
-                                        std::span<std::byte> body);
-  void ReportBad(const Location& location);
+  std::int64_t EstimateUs(const tier::Location& location, std::uint64_t bytes) const;
+  Task<Result<tier::FetchedRecord>> FetchSome(tier::Location location, std::uint64_t record_bytes,
+                                              std::span<std::byte> trailer, std::uint64_t offset,
+                                              std::span<std::byte> body);
+  void ReportBad(const tier::Location& location);
 
  private:
   class Reading;

@@ -67,13 +67,13 @@ Task<Status> Reclaim::Release(std::uint32_t number) {
   co_return Status();
 }
 
-void Reclaim::Start(TierOwner& owner, bool wanted) {
+void Reclaim::Start(tier::TierOwner& owner, bool wanted) {
   if (running_ || closing_ || (!wanted && !Wanted())) return;
   running_ = true;
   group_.Spawn(Run(owner));
 }
 
-Task<void> Reclaim::Run(TierOwner& owner) {
+Task<void> Reclaim::Run(tier::TierOwner& owner) {
   const std::uint64_t begun = devices_out_;
   co_await Yield();
   const auto victim = closing_ ? std::nullopt : TakeVictim();
@@ -86,7 +86,7 @@ Task<void> Reclaim::Run(TierOwner& owner) {
   if (victim) Start(owner, false);
 }
 
-Task<bool> Reclaim::GiveUp(TierOwner& owner, std::uint32_t number) {
+Task<bool> Reclaim::GiveUp(tier::TierOwner& owner, std::uint32_t number) {
   DeviceRegions& device = media_.DeviceOf(number);
   const Region& region = device.at(number);
   auto entries = co_await tables_.Entries(device, number);
@@ -107,10 +107,10 @@ Task<bool> Reclaim::GiveUp(TierOwner& owner, std::uint32_t number) {
   co_return status.ok();
 }
 
-Task<void> Reclaim::Evacuate(TierOwner& owner, std::span<const TierEntry> entries) {
+Task<void> Reclaim::Evacuate(tier::TierOwner& owner, std::span<const tier::TierEntry> entries) {
   const std::uint64_t region_bytes = media_.geometry().region_bytes;
   std::uint64_t moved = 0, gathered = 0;
-  std::vector<const TierEntry*> keep;
+  std::vector<const tier::TierEntry*> keep;
   for (std::size_t i = entries.size(); i-- > 0 && !closing_;) {
     if (i % kRecordsAStep == 0) co_await Yield();
     if (!co_await owner.Keep(entries[i], moved + gathered, region_bytes)) continue;
@@ -126,7 +126,7 @@ Task<void> Reclaim::Evacuate(TierOwner& owner, std::span<const TierEntry> entrie
   co_await MoveAll(owner, keep);
 }
 
-Task<void> Reclaim::MoveAll(TierOwner& owner, std::span<const TierEntry* const> entries) {
+Task<void> Reclaim::MoveAll(tier::TierOwner& owner, std::span<const tier::TierEntry* const> entries) {
   while (!entries.empty() && !closing_) {
     std::size_t count = 0;
     std::uint64_t bytes = 0;
@@ -141,24 +141,24 @@ Task<void> Reclaim::MoveAll(TierOwner& owner, std::span<const TierEntry* const> 
 
 // A record that was read back, to be appended again.
 struct Reclaim::Move {
-  Move(const TierEntry& entry_in, const FetchedRecord& fetched, const std::byte* body)
+  Move(const tier::TierEntry& entry_in, const tier::FetchedRecord& fetched, const std::byte* body)
       : entry(entry_in), seal(fetched.seal) {
     request.body = body;
     request.born = fetched.stamp.born;
     request.expiry = fetched.stamp.expiry;
   }
 
-  const TierEntry& entry;
-  const SealCopy seal;
-  AppendRequest request;
+  const tier::TierEntry& entry;
+  const record::SealCopy seal;
+  tier::AppendRequest request;
 };
 
-Task<void> Reclaim::MoveBatch(TierOwner& owner, std::span<const TierEntry* const> entries,
+Task<void> Reclaim::MoveBatch(tier::TierOwner& owner, std::span<const tier::TierEntry* const> entries,
                               std::uint64_t bytes) {
   const Buffer buffer = media_.pool().Take(bytes);
   std::deque<Move> read;
   std::uint64_t at = 0;
-  for (const TierEntry* entry : entries) {
+  for (const tier::TierEntry* entry : entries) {
     const std::span<std::byte> into = buffer.bytes().subspan(at, entry->record_bytes);
     at += entry->record_bytes;
     auto fetched = co_await reader_.FetchSome(entry->location, into.size(), into, 0, {});
@@ -172,8 +172,8 @@ Task<void> Reclaim::MoveBatch(TierOwner& owner, std::span<const TierEntry* const
   co_await Yield();
   // In one step with the append: a record that was dropped meanwhile is not written with a number that its
   // tombstone does not wait for (R10).
-  std::vector<AppendRequest> requests;
-  std::vector<const TierEntry*> moving;
+  std::vector<tier::AppendRequest> requests;
+  std::vector<const tier::TierEntry*> moving;
   for (Move& move : read) {
     const auto stamp = owner.StampOf(move.entry);
     if (!stamp) continue;

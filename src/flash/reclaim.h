@@ -31,7 +31,7 @@ class Reclaim final {
   Executor& executor() const { return media_.executor(); }
 
   // Begins to give up a region where appends need one soon, or where it is `wanted`; one at a time.
-  void Start(TierOwner& owner, bool wanted);
+  void Start(tier::TierOwner& owner, bool wanted);
   // A region on a device that went may never be given up: another may be meanwhile.
   void DeviceOut() {
     ++devices_out_;
@@ -46,12 +46,13 @@ class Reclaim final {
   // Whether there are fewer free regions than appends need soon.
   bool Wanted() const;
   std::optional<std::uint32_t> TakeVictim();
-  Task<void> Run(TierOwner& owner);
+  Task<void> Run(tier::TierOwner& owner);
   // Whether the region is free, durably.
-  Task<bool> GiveUp(TierOwner& owner, std::uint32_t region);
-  Task<void> Evacuate(TierOwner& owner, std::span<const TierEntry> entries);
-  Task<void> MoveAll(TierOwner& owner, std::span<const TierEntry* const> entries);
-  Task<void> MoveBatch(TierOwner& owner, std::span<const TierEntry* const> entries, std::uint64_t bytes);
+  Task<bool> GiveUp(tier::TierOwner& owner, std::uint32_t region);
+  Task<void> Evacuate(tier::TierOwner& owner, std::span<const tier::TierEntry> entries);
+  Task<void> MoveAll(tier::TierOwner& owner, std::span<const tier::TierEntry* const> entries);
+  Task<void> MoveBatch(tier::TierOwner& owner, std::span<const tier::TierEntry* const> entries,
+                       std::uint64_t bytes);
   // The region stays as it is.
   void GiveBack(std::uint32_t region);
   Task<Status> Release(std::uint32_t region);

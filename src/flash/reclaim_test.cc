@@ -4,7 +4,7 @@
 #include "flash/device.h"
 #include "flash/test_flash_tier.h"
 
-namespace cistern {
+namespace cistern::flash {
 namespace {
 
 // Region 0 is closed and holds all records that are asked after.
@@ -36,7 +36,7 @@ struct Filled : World {
 
 TEST(FlashReclaim, R9KeptRecordsMoveParentsFirstAndTheRestIsGone) {
   Filled world(1);
-  world->owner.keep = [](const TierEntry& entry, std::uint64_t, std::uint64_t) {
+  world->owner.keep = [](const tier::TierEntry& entry, std::uint64_t, std::uint64_t) {
     return NumberOf(entry) % 3 != 0;
   };
   const std::uint32_t free = world->tier->free_regions();
@@ -66,7 +66,7 @@ TEST(FlashReclaim, R9KeptRecordsMoveParentsFirstAndTheRestIsGone) {
 TEST(FlashReclaim, TheOwnerIsToldHowMuchIsKeptAlready) {
   Filled world(2);
   std::vector<std::uint64_t> said;
-  world->owner.keep = [&](const TierEntry&, std::uint64_t kept_bytes, std::uint64_t room_bytes) {
+  world->owner.keep = [&](const tier::TierEntry&, std::uint64_t kept_bytes, std::uint64_t room_bytes) {
     EXPECT_EQ(room_bytes, kTestRegionBytes);
     said.push_back(kept_bytes);
     return said.size() % 2 == 0;
@@ -80,10 +80,10 @@ TEST(FlashReclaim, TheOwnerIsToldHowMuchIsKeptAlready) {
 // R10: its tombstone waits for older numbers only.
 TEST(FlashReclaim, R10ARecordThatWentBeforeItIsAppendedIsNotWrittenAgain) {
   Filled world(3);
-  world->owner.keep = [](const TierEntry&, std::uint64_t, std::uint64_t) { return true; };
-  world.disk.set_faults([&](const IoRequest& request, const std::string&) {
-    const bool record = request.kind == IoRequest::Kind::kRead && request.size == world.kept[0].bytes;
-    return record ? Fault{FaultKind::kDelay, 1'000} : Fault{};
+  world->owner.keep = [](const tier::TierEntry&, std::uint64_t, std::uint64_t) { return true; };
+  world.disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+    const bool record = request.kind == io::IoRequest::Kind::kRead && request.size == world.kept[0].bytes;
+    return record ? io::Fault{io::FaultKind::kDelay, 1'000} : io::Fault{};
   });
   world->tier->Reclaim(true);
   while (world->tier->devices()[0].in_flight == 0 || world->owner.asked.size() < world.kept.size()) {
@@ -99,9 +99,9 @@ TEST(FlashReclaim, R10ARecordThatWentBeforeItIsAppendedIsNotWrittenAgain) {
 
 TEST(FlashReclaim, ARecordThatWentWhileItMovedIsForgottenWhereItMovedTo) {
   Filled world(4);
-  world->owner.keep = [](const TierEntry&, std::uint64_t, std::uint64_t) { return true; };
+  world->owner.keep = [](const tier::TierEntry&, std::uint64_t, std::uint64_t) { return true; };
   std::uint64_t stamped = 0;
-  world->owner.stamped = [&](const TierEntry&, std::uint64_t) { ++stamped; };
+  world->owner.stamped = [&](const tier::TierEntry&, std::uint64_t) { ++stamped; };
   world->tier->Reclaim(true);
   while (stamped < world.kept.size()) world.loop->Turn();
   world->Forget(world.kept[0]);
@@ -115,11 +115,11 @@ TEST(FlashReclaim, ARecordThatWentWhileItMovedIsForgottenWhereItMovedTo) {
 
 TEST(FlashReclaim, AnUnreadableTableCostsTheRegionsRecords) {
   Filled world(5);
-  world->owner.keep = [](const TierEntry&, std::uint64_t, std::uint64_t) { return true; };
+  world->owner.keep = [](const tier::TierEntry&, std::uint64_t, std::uint64_t) { return true; };
   bool once = true;
-  world.disk.set_faults([&](const IoRequest& request, const std::string&) {
-    const bool fail = request.kind == IoRequest::Kind::kRead && std::exchange(once, false);
-    return fail ? Fault{FaultKind::kIoError} : Fault{};
+  world.disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+    const bool fail = request.kind == io::IoRequest::Kind::kRead && std::exchange(once, false);
+    return fail ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
   });
   world.Reclaim();
   EXPECT_TRUE(world->owner.asked.empty());
@@ -160,7 +160,7 @@ TEST(FlashReclaim, OneAtATimeAndAnotherOnceADeviceWentUnderIt) {
   world->tier->Reclaim(true);
   world.loop->RunUntilIdle();
   ASSERT_EQ(world->owner.asked.size(), 1u);
-  const std::uint32_t region = flash::AddressOf(world->owner.asked[0].location).region;
+  const std::uint32_t region = AddressOf(world->owner.asked[0].location).region;
   ASSERT_TRUE(world->tier->TakeOut(region < 8 ? "/flash0" : "/flash1").ok());
   world->owner.hold = false;  // the first one still waits
   world->tier->Reclaim(true);
@@ -176,7 +176,7 @@ TEST(FlashReclaim, OneAtATimeAndAnotherOnceADeviceWentUnderIt) {
 TEST(FlashReclaim, NoneBeginsBeforeRecoveryHasEnded) {
   Filled world(8);
   world.Stop();
-  world.loop = std::move(*SimulatedLoop::Make(world.clock, world.disk, 8));
+  world.loop = std::move(*io::SimulatedLoop::Make(world.clock, world.disk, 8));
   world.node = std::make_unique<TierOn>(*world.loop, world.options, 9);
   ASSERT_TRUE(world->Open(world.known).ok());
   world.Reclaim();
@@ -188,17 +188,17 @@ TEST(FlashReclaim, NoneBeginsBeforeRecoveryHasEnded) {
 }
 
 TEST(FlashReclaim, RangesAndDescriptionsOfLocations) {
-  const LocationRange range = flash::RangeOf(3, 5);
-  EXPECT_FALSE(range.contains(flash::LocationOf({2, 4000})));
-  EXPECT_TRUE(range.contains(flash::LocationOf({3, 0})));
-  EXPECT_TRUE(range.contains(flash::LocationOf({4, 4000})));
-  EXPECT_FALSE(range.contains(flash::LocationOf({5, 0})));
-  EXPECT_FALSE(range.contains(Location{}));
+  const tier::LocationRange range = RangeOf(3, 5);
+  EXPECT_FALSE(range.contains(LocationOf({2, 4000})));
+  EXPECT_TRUE(range.contains(LocationOf({3, 0})));
+  EXPECT_TRUE(range.contains(LocationOf({4, 4000})));
+  EXPECT_FALSE(range.contains(LocationOf({5, 0})));
+  EXPECT_FALSE(range.contains(tier::Location{}));
   Filled world(9);
-  EXPECT_EQ(world->tier->Describe(flash::LocationOf({17, 208})), "flash region 17, unit 208");
+  EXPECT_EQ(world->tier->Describe(LocationOf({17, 208})), "flash region 17, unit 208");
   EXPECT_EQ(world->tier->max_append_bytes(), kTestRegionBytes / 4);
   world.Stop();
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::flash

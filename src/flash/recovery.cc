@@ -82,7 +82,7 @@ Task<void> Recovery::Scan(DeviceRegions& device, std::uint32_t number, const Fou
   std::uint32_t in_buffer = 0, in_buffer_units = 0;  // which units it holds
   std::uint32_t unit = 1;
   std::uint64_t least = UINT64_MAX;
-  std::vector<TierEntry> slice;
+  std::vector<tier::TierEntry> slice;
   for (;;) {
     std::span<const std::byte> head_bytes;
     std::expected<BatchHeader, FlashFault> head = std::unexpected(FlashFault::kShort);
@@ -114,7 +114,7 @@ Task<void> Recovery::Scan(DeviceRegions& device, std::uint32_t number, const Fou
     tables_.Add(region, entries, head->entries);
     slice.clear();
     tables_.Decode(number, entries, head->entries, unit + head_units, static_cast<std::uint32_t>(end), slice);
-    for (const TierEntry& entry : slice) least = std::min(least, entry.sequence);
+    for (const tier::TierEntry& entry : slice) least = std::min(least, entry.sequence);
     unit = static_cast<std::uint32_t>(end);
     if (!slice.empty()) co_await found(slice);
     co_await Yield();

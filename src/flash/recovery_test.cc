@@ -6,7 +6,7 @@
 
 #include "flash/test_flash_tier.h"
 
-namespace cistern {
+namespace cistern::flash {
 namespace {
 
 std::uint64_t Seeds(std::uint64_t many) {
@@ -29,10 +29,10 @@ class Life {
   Life(World& world, Memory& memory, std::uint64_t seed)
       : world_(world), memory_(memory), random_(seed), group_(world.loop->executor()) {
     TestOwner& owner = world->owner;
-    owner.keep = [this](const TierEntry&, std::uint64_t kept, std::uint64_t room) {
+    owner.keep = [this](const tier::TierEntry&, std::uint64_t kept, std::uint64_t room) {
       return kept < room / 2 && random_.Chance(0.3);
     };
-    owner.stamped = [this](const TierEntry& entry, std::uint64_t sequence) {
+    owner.stamped = [this](const tier::TierEntry& entry, std::uint64_t sequence) {
       memory_.numbers[sequence] = NumberOf(entry);
     };
     owner.went = [this](const Kept& kept) {
@@ -150,15 +150,15 @@ TEST(FlashRecovery, AfterAKillAllThatWasAcknowledgedIsFoundAndNothingThatWasGive
     Random random(seed);
     // A write may go on in pieces, and the kill come between them, in the middle of a batch's head, while
     // later ones have ended.
-    world.disk.set_faults([chance = random.Fork()](const IoRequest& request, const std::string&) mutable {
+    world.disk.set_faults([chance = random.Fork()](const io::IoRequest& request, const std::string&) mutable {
       const bool is_short =
-          request.kind == IoRequest::Kind::kWrite && request.size > 512 && chance.Chance(0.3);
-      return is_short ? Fault{FaultKind::kShort, 512} : Fault{};
+          request.kind == io::IoRequest::Kind::kWrite && request.size > 512 && chance.Chance(0.3);
+      return is_short ? io::Fault{io::FaultKind::kShort, 512} : io::Fault{};
     });
     for (int life = 0; life < 4; ++life) {
       ASSERT_TRUE(world.Start().ok());
       CheckFound(world, memory, true);
-      LateIo late;
+      io::LateIo late;
       {
         Life living(world, memory, random.Next());
         living.Run(1 + random.Below(150));
@@ -211,13 +211,13 @@ TEST(FlashRecovery, AStartThatIsCutOffIsFollowedByOneThatFindsTheSame) {
     }
     world.Ended();
     for (int tries = 0; tries < 3; ++tries) {
-      world.loop =
-          std::move(*SimulatedLoop::Make(world.clock, world.disk, seed + static_cast<std::uint64_t>(tries)));
+      world.loop = std::move(
+          *io::SimulatedLoop::Make(world.clock, world.disk, seed + static_cast<std::uint64_t>(tries)));
       world.node = std::make_unique<TierOn>(*world.loop, world.options, random.Next());
       ASSERT_TRUE(world->Open(world.known).ok());
       {
         Task<Status> recovering =
-            world->tier->Recover([&](std::span<const TierEntry> e) { return world->Keep(e); });
+            world->tier->Recover([&](std::span<const tier::TierEntry> e) { return world->Keep(e); });
         for (std::uint64_t n = random.Below(150); n > 0 && !recovering.done(); --n) world.loop->Turn();
         world.loop->Kill([](const void*, std::size_t) { return false; }).LandAll();
       }
@@ -235,11 +235,11 @@ TEST(FlashRecovery, ARegionWhoseTableIsNotOnTheMediaStillGivesItsEntries) {
   World world(2, TestOptions(1, 512, 6));
   ASSERT_TRUE(world.Start().ok());
   std::vector<Kept> kept;
-  const std::uint64_t table_from = flash::kSuperBytes + kTestRegionBytes - 8192;
-  world.disk.set_faults([&](const IoRequest& request, const std::string&) {
-    const bool table = request.kind == IoRequest::Kind::kWrite && request.offset >= table_from &&
-                       request.offset < flash::kSuperBytes + kTestRegionBytes;
-    return table ? Fault{FaultKind::kIoError} : Fault{};
+  const std::uint64_t table_from = kSuperBytes + kTestRegionBytes - 8192;
+  world.disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+    const bool table = request.kind == io::IoRequest::Kind::kWrite && request.offset >= table_from &&
+                       request.offset < kSuperBytes + kTestRegionBytes;
+    return table ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
   });
   for (std::uint64_t n = 0; n < 12; ++n) kept.push_back(world->Append({n}, {5'000})->front());
   world.loop->RunUntilIdle();
@@ -247,15 +247,15 @@ TEST(FlashRecovery, ARegionWhoseTableIsNotOnTheMediaStillGivesItsEntries) {
   world->owner.live.clear();
   world->tier->Reclaim(true);
   world.loop->RunUntilIdle();
-  EXPECT_GT(world.disk.injected(FaultKind::kIoError), 0u);
+  EXPECT_GT(world.disk.injected(io::FaultKind::kIoError), 0u);
   EXPECT_EQ(world->tier->counters().reclaimed.value(), 1u);
   EXPECT_EQ(world->tier->counters().released_regions.value(), 0u);
   EXPECT_EQ(world->owner.losses, 1u);
-  std::vector<Location> expected, asked;
+  std::vector<tier::Location> expected, asked;
   for (const Kept& each : kept) {
     if (each.region() == 0) expected.push_back(each.location);
   }
-  for (const TierEntry& entry : world->owner.asked) asked.push_back(entry.location);
+  for (const tier::TierEntry& entry : world->owner.asked) asked.push_back(entry.location);
   std::ranges::reverse(asked);
   EXPECT_EQ(asked, expected);
   world.Stop();
@@ -275,7 +275,7 @@ TEST(FlashRecovery, AStampOfAnotherEpochOrPlaceIsRefused) {
   while (second.region() == first.region());
   const std::string path = "/flash0/flash";
   const auto at = [&](const Kept& kept) {
-    return flash::kSuperBytes + kept.region() * kTestRegionBytes + kept.unit() * 512ull;
+    return kSuperBytes + kept.region() * kTestRegionBytes + kept.unit() * 512ull;
   };
   const auto bytes = world.disk.Bytes(path);
   const std::vector<std::byte> record(bytes.begin() + static_cast<std::ptrdiff_t>(at(first)),
@@ -283,7 +283,7 @@ TEST(FlashRecovery, AStampOfAnotherEpochOrPlaceIsRefused) {
   world.Stop();
   ASSERT_TRUE(world.Start().ok());
   const auto put = [&](const Kept& to) {
-    File file = std::move(*world.loop->Open(path, OpenMode::kReadWrite));
+    io::File file = std::move(*world.loop->Open(path, io::OpenMode::kReadWrite));
     ASSERT_TRUE(world.loop->BlockOn(file.WriteAll(record, at(to))).ok());
   };
   put(second);  // the same bytes, whole, in another region
@@ -329,13 +329,13 @@ TEST(FlashRecovery, AFlippedBitAnywhereNeverGivesAWrongRecord) {
     const std::uint64_t size = world.disk.Bytes("/flash0/flash").size();
     for (int flips = 0; flips < 20; ++flips) {
       // Headers and tables more often than chance would.
-      std::uint64_t at = flash::kSuperBytes + random.Below(6) * kTestRegionBytes;
+      std::uint64_t at = kSuperBytes + random.Below(6) * kTestRegionBytes;
       if (random.Chance(0.3))
         at += random.Below(512);
       else if (random.Chance(0.3))
         at += kTestRegionBytes - 1 - random.Below(4096);
       else
-        at = flash::kSuperBytes + random.Below(size - flash::kSuperBytes);
+        at = kSuperBytes + random.Below(size - kSuperBytes);
       world.disk.Flip("/flash0/flash", at, static_cast<std::byte>(1u << random.Below(8)));
     }
     ASSERT_TRUE(world.Start().ok());
@@ -366,4 +366,4 @@ TEST(FlashRecovery, ADeviceThatTheJournalDoesNotKnowIsFormattedAnew) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::flash

@@ -60,7 +60,7 @@ Task<Status> Tables::Write(DeviceRegions& device, std::uint32_t number) {
 }
 
 void Tables::Decode(std::uint32_t region, const std::byte* entries, std::uint32_t count, std::uint32_t from,
-                    std::uint32_t to, std::vector<TierEntry>& out) const {
+                    std::uint32_t to, std::vector<tier::TierEntry>& out) const {
   for (std::uint32_t i = 0; i < count; ++i) {
     const auto entry = DecodeEntry(entries + std::size_t{i} * kEntryBytes, region);
     if (!entry || entry->record_bytes % media_.unit() != 0) continue;
@@ -75,7 +75,7 @@ Task<Status> Tables::Read(DeviceRegions& device, std::uint32_t number, Turn& tur
   const Region& region = device.at(number);
   const std::uint32_t pages = PagesFor(region.entries());
   Buffer buffer = media_.pool().Take(std::uint64_t{std::min(pages, kPagesARead)} * kPageBytes);
-  std::vector<TierEntry> slice;
+  std::vector<tier::TierEntry> slice;
   std::uint32_t bad = 0;
   for (std::uint32_t first = 0; first < pages; first += kPagesARead) {
     const std::uint32_t count = std::min(pages - first, kPagesARead);
@@ -112,10 +112,10 @@ Task<Status> Tables::Read(DeviceRegions& device, std::uint32_t number, Turn& tur
                                         ": ", bad, " of ", pages, " pages of its table cannot be read"));
 }
 
-Task<Result<std::vector<TierEntry>>> Tables::Entries(DeviceRegions& device, std::uint32_t number) {
+Task<Result<std::vector<tier::TierEntry>>> Tables::Entries(DeviceRegions& device, std::uint32_t number) {
   DeviceUse use(device);
   const Region& region = device.at(number);
-  std::vector<TierEntry> all;
+  std::vector<tier::TierEntry> all;
   all.reserve(region.entries());
   if (!device.in_service()) {
     co_return Error(Code::kIoError, Text("flash device ", device.path(), ": is out of service"));
@@ -130,13 +130,13 @@ Task<Result<std::vector<TierEntry>>> Tables::Entries(DeviceRegions& device, std:
     co_return all;
   }
   Turn turn;
-  const Found collect = [this, &all](std::span<const TierEntry> slice) { return Collect(all, slice); };
+  const Found collect = [this, &all](std::span<const tier::TierEntry> slice) { return Collect(all, slice); };
   const Status status = co_await Read(device, number, turn, collect);
   if (!status.ok()) co_return Error(status);
   co_return all;
 }
 
-Task<void> Tables::Collect(std::vector<TierEntry>& all, std::span<const TierEntry> slice) {
+Task<void> Tables::Collect(std::vector<tier::TierEntry>& all, std::span<const tier::TierEntry> slice) {
   all.insert(all.end(), slice.begin(), slice.end());
   co_return;
 }

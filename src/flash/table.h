@@ -15,7 +15,7 @@
 
 namespace cistern::flash {
 
-using Found = std::function<Task<void>(std::span<const TierEntry>)>;
+using Found = std::function<Task<void>(std::span<const tier::TierEntry>)>;
 
 class Tables final {
  public:
@@ -36,13 +36,13 @@ class Tables final {
   // Pages as they are on the device, each checked for itself. kIoError: not all of them could be read.
   Task<Status> Read(DeviceRegions& device, std::uint32_t region, Turn& turn, const Found& found);
   // All entries, whether the table is on the device or could not be written. kIoError: as Read.
-  Task<Result<std::vector<TierEntry>>> Entries(DeviceRegions& device, std::uint32_t region);
+  Task<Result<std::vector<tier::TierEntry>>> Entries(DeviceRegions& device, std::uint32_t region);
   // Entries that are sound and name records in units [from, to) of the region.
   void Decode(std::uint32_t region, const std::byte* entries, std::uint32_t count, std::uint32_t from,
-              std::uint32_t to, std::vector<TierEntry>& out) const;
+              std::uint32_t to, std::vector<tier::TierEntry>& out) const;
 
  private:
-  Task<void> Collect(std::vector<TierEntry>& all, std::span<const TierEntry> slice);
+  Task<void> Collect(std::vector<tier::TierEntry>& all, std::span<const tier::TierEntry> slice);
 
   Media& media_;
 };

@@ -26,7 +26,7 @@
 #include "record/seal.h"
 #include "record/verified_copy.h"
 
-namespace cistern {
+namespace cistern::flash {
 
 inline BlockKey KeyOf(std::uint64_t number) {
   BlockKey key;
@@ -45,28 +45,29 @@ struct Block {
   std::uint64_t number = 0;
   std::vector<std::uint32_t> parts;
   std::vector<std::uint32_t> crcs;
-  flash::Buffer body;
+  Buffer body;
   std::uint64_t body_bytes = 0;
 
-  Block(flash::BufferPool& pool, std::uint64_t number_in, std::vector<std::uint32_t> parts_in)
+  Block(BufferPool& pool, std::uint64_t number_in, std::vector<std::uint32_t> parts_in)
       : number(number_in), parts(std::move(parts_in)) {
     for (const std::uint32_t part : parts) body_bytes += part;
-    body = pool.Take(flash::RoundUp(body_bytes, 4096));
+    body = pool.Take(RoundUp(body_bytes, 4096));
     FillRandom(number, body.bytes());
     std::uint64_t at = 0;
     for (const std::uint32_t part : parts) {
-      for (std::uint64_t in = 0; in < part; in += kSegmentBytes) {
-        crcs.push_back(Crc32c(body.data() + at + in, std::min<std::uint64_t>(part - in, kSegmentBytes)));
+      for (std::uint64_t in = 0; in < part; in += record::kSegmentBytes) {
+        crcs.push_back(
+            record::Crc32c(body.data() + at + in, std::min<std::uint64_t>(part - in, record::kSegmentBytes)));
       }
       at += part;
     }
   }
   std::uint64_t record_bytes(std::uint32_t unit) const {
-    return RecordBytes(body_bytes, static_cast<std::uint32_t>(crcs.size()),
-                       static_cast<std::uint32_t>(parts.size()), unit);
+    return record::RecordBytes(body_bytes, static_cast<std::uint32_t>(crcs.size()),
+                               static_cast<std::uint32_t>(parts.size()), unit);
   }
-  AppendRequest Out(std::uint64_t sequence) const {
-    AppendRequest out;
+  tier::AppendRequest Out(std::uint64_t sequence) const {
+    tier::AppendRequest out;
     out.body = body.data();
     out.seal.incarnation = 7;
     out.seal.group = 1;
@@ -82,13 +83,13 @@ struct Block {
 };
 
 // Whether a fetched record is whole, by its own checksums: what the store does before it hands it out.
-inline bool BodyHolds(const FetchedRecord& fetched, std::span<const std::byte> record) {
+inline bool BodyHolds(const tier::FetchedRecord& fetched, std::span<const std::byte> record) {
   for (std::uint32_t part = 0; part < fetched.seal.part_count(); ++part) {
-    const SealView::PartPlace place = fetched.seal.part(part);
-    for (std::uint32_t i = 0; i < SegmentsOfPart(place.bytes); ++i) {
-      const std::uint64_t in = std::uint64_t{i} * kSegmentBytes;
-      const std::uint64_t bytes = std::min<std::uint64_t>(place.bytes - in, kSegmentBytes);
-      if (Crc32c(record.data() + place.offset + in, bytes) !=
+    const record::SealView::PartPlace place = fetched.seal.part(part);
+    for (std::uint32_t i = 0; i < record::SegmentsOfPart(place.bytes); ++i) {
+      const std::uint64_t in = std::uint64_t{i} * record::kSegmentBytes;
+      const std::uint64_t bytes = std::min<std::uint64_t>(place.bytes - in, record::kSegmentBytes);
+      if (record::Crc32c(record.data() + place.offset + in, bytes) !=
           fetched.seal.segment_crc(place.first_segment + i)) {
         return false;
       }
@@ -98,12 +99,12 @@ inline bool BodyHolds(const FetchedRecord& fetched, std::span<const std::byte> r
 }
 
 // Whether it is, byte for byte, the block that its key names.
-inline bool IsItsBlock(const FetchedRecord& fetched, std::span<const std::byte> record) {
+inline bool IsItsBlock(const tier::FetchedRecord& fetched, std::span<const std::byte> record) {
   std::uint64_t number = 0;
   const BlockKey key = fetched.seal.key();
   std::memcpy(&number, key.bytes.data(), 8);
   if (!fetched.seal.HasKey(KeyOf(number))) return false;
-  std::vector<std::byte> expected(flash::RoundUp(fetched.seal.body_bytes(), 4096));
+  std::vector<std::byte> expected(RoundUp(fetched.seal.body_bytes(), 4096));
   FillRandom(number, expected);
   return std::memcmp(expected.data(), record.data(), fetched.seal.body_bytes()) == 0;
 }
@@ -112,14 +113,14 @@ inline bool IsItsBlock(const FetchedRecord& fetched, std::span<const std::byte> 
 struct Kept {
   std::uint64_t number = 0;
   std::uint64_t sequence = 0;
-  Location location;
+  tier::Location location;
   std::uint64_t bytes = 0;
 
-  std::uint32_t region() const { return flash::AddressOf(location).region; }
-  std::uint32_t unit() const { return flash::AddressOf(location).unit; }
+  std::uint32_t region() const { return AddressOf(location).region; }
+  std::uint32_t unit() const { return AddressOf(location).unit; }
 };
 
-inline std::uint64_t NumberOf(const TierEntry& entry) {
+inline std::uint64_t NumberOf(const tier::TierEntry& entry) {
   std::uint64_t number = 0;
   std::memcpy(&number, entry.key.bytes.data(), 8);
   EXPECT_EQ(entry.key, KeyOf(number));
@@ -128,13 +129,13 @@ inline std::uint64_t NumberOf(const TierEntry& entry) {
 
 // An owner that knows what lives, and keeps at a reclaim what the test wants kept: nothing, where it does not
 // say.
-class TestOwner final : public TierOwner {
+class TestOwner final : public tier::TierOwner {
  public:
   TestOwner(Executor& executor, std::uint64_t& sequence) : executor_(executor), sequence_(sequence) {}
   Executor& executor() const { return executor_; }
 
   void Add(const Kept& kept) { live[kept.location] = kept; }
-  void Forget(const Location& location) {
+  void Forget(const tier::Location& location) {
     const auto found = live.find(location);
     if (found == live.end()) return;
     const Kept kept = found->second;
@@ -143,7 +144,7 @@ class TestOwner final : public TierOwner {
     if (went) went(kept);
   }
 
-  Task<bool> Keep(const TierEntry& entry, std::uint64_t kept_bytes, std::uint64_t room_bytes) override {
+  Task<bool> Keep(const tier::TierEntry& entry, std::uint64_t kept_bytes, std::uint64_t room_bytes) override {
     asked.push_back(entry);
     room = entry.location.high;
     while (hold) co_await go_on.Wait();
@@ -151,14 +152,14 @@ class TestOwner final : public TierOwner {
     Forget(entry.location);
     co_return false;
   }
-  std::optional<MoveStamp> StampOf(const TierEntry& entry) override {
+  std::optional<tier::MoveStamp> StampOf(const tier::TierEntry& entry) override {
     if (!live.contains(entry.location)) return std::nullopt;
-    const MoveStamp stamp{++sequence_, entry.conversation};
+    const tier::MoveStamp stamp{++sequence_, entry.conversation};
     stamps[entry.location] = stamp.sequence;
     if (stamped) stamped(entry, stamp.sequence);
     return stamp;
   }
-  void Moved(const TierEntry& entry, Location to) override {
+  void Moved(const tier::TierEntry& entry, tier::Location to) override {
     const auto found = live.find(entry.location);
     if (found == live.end()) return tier->Forget(to, entry.record_bytes);
     Kept kept = found->second;
@@ -168,14 +169,14 @@ class TestOwner final : public TierOwner {
     Add(kept);
     if (moved) moved(kept);
   }
-  Task<void> Lose(LocationRange range) override {
+  Task<void> Lose(tier::LocationRange range) override {
     ++losses;
     room = range.first.high;
-    std::vector<Location> lost;
+    std::vector<tier::Location> lost;
     for (const auto& [location, kept] : live) {
       if (range.contains(location)) lost.push_back(location);
     }
-    for (const Location& location : lost) Forget(location);
+    for (const tier::Location& location : lost) Forget(location);
     co_return;
   }
   Task<void> Reclaimed() override {
@@ -184,19 +185,19 @@ class TestOwner final : public TierOwner {
     room.reset();
     co_return;
   }
-  void DeviceOut(LocationRange range) override {
+  void DeviceOut(tier::LocationRange range) override {
     outs.push_back({range.first.high, range.last.high});
     std::erase_if(live, [&](const auto& each) { return range.contains(each.first); });
     tier->Forgotten(range);
   }
 
-  Tier* tier = nullptr;
-  std::map<Location, Kept> live;
-  std::function<bool(const TierEntry&, std::uint64_t kept_bytes, std::uint64_t room_bytes)> keep;
+  tier::Tier* tier = nullptr;
+  std::map<tier::Location, Kept> live;
+  std::function<bool(const tier::TierEntry&, std::uint64_t kept_bytes, std::uint64_t room_bytes)> keep;
   std::function<void(const Kept&)> went, moved;  // `moved` says where it lies now
-  std::function<void(const TierEntry&, std::uint64_t sequence)> stamped;
+  std::function<void(const tier::TierEntry&, std::uint64_t sequence)> stamped;
   std::function<void()> freed;
-  std::vector<TierEntry> asked;
+  std::vector<tier::TierEntry> asked;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> outs;  // regions
   std::optional<std::uint32_t> room;  // the region that is given up, as far as the owner knows
   std::uint64_t reclaimed = 0;
@@ -207,12 +208,12 @@ class TestOwner final : public TierOwner {
  private:
   Executor& executor_;
   std::uint64_t& sequence_;
-  std::map<Location, std::uint64_t> stamps;
+  std::map<tier::Location, std::uint64_t> stamps;
 };
 
 // A tier over any loop.
 struct TierOn {
-  TierOn(Loop& loop_in, FlashOptions options_in, std::uint64_t seed)
+  TierOn(io::Loop& loop_in, FlashOptions options_in, std::uint64_t seed)
       : loop(loop_in), options(std::move(options_in)), random(seed), owner(loop.executor(), sequence) {
     log = Logger::ToSink(LogLevel::kInfo, [this](LogLevel, std::string_view line) {
       const std::scoped_lock lock(mutex);
@@ -231,9 +232,9 @@ struct TierOn {
   Executor& executor() const { return loop.executor(); }
 
   // Entries of Recover are adopted, all of them.
-  Task<void> Keep(std::span<const TierEntry> entries) {
+  Task<void> Keep(std::span<const tier::TierEntry> entries) {
     EXPECT_LE(entries.size(), 512u);
-    for (const TierEntry& entry : entries) {
+    for (const tier::TierEntry& entry : entries) {
       Kept kept;
       kept.number = NumberOf(entry);
       kept.sequence = entry.sequence;
@@ -247,13 +248,14 @@ struct TierOn {
   }
   Status Recover() {
     found.clear();
-    return loop.BlockOn(tier->Recover([this](std::span<const TierEntry> entries) { return Keep(entries); }));
+    return loop.BlockOn(
+        tier->Recover([this](std::span<const tier::TierEntry> entries) { return Keep(entries); }));
   }
 
   Task<Result<std::vector<Kept>>> AppendTask(std::vector<std::uint64_t> numbers,
                                              std::vector<std::uint32_t> parts) {
     std::vector<Block> blocks;
-    std::vector<AppendRequest> out;
+    std::vector<tier::AppendRequest> out;
     for (const std::uint64_t number : numbers) blocks.emplace_back(pool, number, parts);
     for (const Block& block : blocks) out.push_back(block.Out(++sequence));
     auto locations = co_await tier->Append(out);
@@ -288,14 +290,14 @@ struct TierOn {
 
   // What the tier says of a location, without looking at whether it is the record that was meant.
   Task<Status> AskTask(Kept kept) {
-    flash::Buffer buffer = pool.Take(kept.bytes);
+    Buffer buffer = pool.Take(kept.bytes);
     auto fetched = co_await tier->Fetch(kept.location, buffer.bytes().first(kept.bytes));
     co_return fetched ? Status() : fetched.error();
   }
   Status Ask(const Kept& kept) { return loop.BlockOn(AskTask(kept)); }
   // ok: whole and exactly what its key names. kMiss also when the body fails.
   Task<Status> FetchTask(Kept kept) {
-    flash::Buffer buffer = pool.Take(kept.bytes);
+    Buffer buffer = pool.Take(kept.bytes);
     const auto record = buffer.bytes().first(kept.bytes);
     auto fetched = co_await tier->Fetch(kept.location, record);
     if (!fetched) co_return fetched.error();
@@ -321,13 +323,13 @@ struct TierOn {
     return lines.find(text) != std::string::npos;
   }
 
-  Loop& loop;
+  io::Loop& loop;
   FlashOptions options;
   Random random;
   std::mutex mutex;
   std::string lines;
   std::unique_ptr<Logger> log;
-  flash::BufferPool pool;
+  BufferPool pool;
   std::uint64_t sequence = 100;
   TestOwner owner;
   std::unique_ptr<FlashTier> tier;
@@ -342,7 +344,7 @@ inline FlashOptions TestOptions(std::size_t devices = 1, std::uint32_t unit = 51
   options.unit = unit;
   options.region_bytes = region_bytes;
   for (std::size_t i = 0; i < devices; ++i) {
-    options.devices.push_back({Text("/flash", i), flash::kSuperBytes + regions * region_bytes});
+    options.devices.push_back({Text("/flash", i), kSuperBytes + regions * region_bytes});
   }
   return options;
 }
@@ -359,7 +361,7 @@ struct World {
   // A node starts; `journal` knows the devices of the last one that said so.
   Status Start() {
     node.reset();
-    loop = std::move(*SimulatedLoop::Make(clock, disk, seed * 1000 + ++lives));
+    loop = std::move(*io::SimulatedLoop::Make(clock, disk, seed * 1000 + ++lives));
     node = std::make_unique<TierOn>(*loop, options, seed * 7919 + lives);
     node->sequence = sequence;
     Status status = node->Open(known);
@@ -385,11 +387,11 @@ struct World {
   std::uint64_t lives = 0;
   std::uint64_t sequence = 100;
   SimulatedClock clock;
-  SimulatedDisk disk;
+  io::SimulatedDisk disk;
   FlashOptions options;
   std::vector<std::uint64_t> known;
-  std::unique_ptr<SimulatedLoop> loop;
+  std::unique_ptr<io::SimulatedLoop> loop;
   std::unique_ptr<TierOn> node;
 };
 
-}  // namespace cistern
+}  // namespace cistern::flash

@@ -3,7 +3,7 @@
 #include "flash/device.h"
 #include "flash/test_flash_tier.h"
 
-namespace cistern {
+namespace cistern::flash {
 namespace {
 
 constexpr const char* kFirst = "/flash0/flash";
@@ -70,9 +70,10 @@ struct Two : World {
 TEST(FlashTrouble, OneErrorIsThatRecordsAlone) {
   Two world(1);
   bool once = true;
-  world.disk.set_faults([&](const IoRequest& request, const std::string& path) {
-    const bool fail = request.kind == IoRequest::Kind::kRead && path == kFirst && std::exchange(once, false);
-    return fail ? Fault{FaultKind::kIoError} : Fault{};
+  world.disk.set_faults([&](const io::IoRequest& request, const std::string& path) {
+    const bool fail =
+        request.kind == io::IoRequest::Kind::kRead && path == kFirst && std::exchange(once, false);
+    return fail ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
   });
   EXPECT_EQ(world->Fetch(world.on_first[0]).code(), Code::kIoError);
   EXPECT_TRUE(world->Fetch(world.on_first[0]).ok());
@@ -89,9 +90,10 @@ TEST(FlashTrouble, R11BytesOfAnotherPlaceAreNotBelieved) {
   const Kept &older = twice->front(), &newer = twice->back();
   ASSERT_EQ(older.region(), newer.region());
   ASSERT_EQ(older.bytes, newer.bytes);
-  world.disk.set_faults([bytes = newer.bytes](const IoRequest& request, const std::string&) {
-    return request.kind == IoRequest::Kind::kRead ? Fault{FaultKind::kElsewhere, request.offset - bytes}
-                                                  : Fault{};
+  world.disk.set_faults([bytes = newer.bytes](const io::IoRequest& request, const std::string&) {
+    return request.kind == io::IoRequest::Kind::kRead
+               ? io::Fault{io::FaultKind::kElsewhere, request.offset - bytes}
+               : io::Fault{};
   });
   EXPECT_EQ(world->Fetch(newer).code(), Code::kMiss);
   world.disk.set_faults({});
@@ -102,10 +104,11 @@ TEST(FlashTrouble, R11BytesOfAnotherPlaceAreNotBelieved) {
 
 TEST(FlashTrouble, ADeviceWhoseReadsFailGoesOutAlone) {
   Two world(2);
-  world.disk.set_faults([](const IoRequest& request, const std::string& path) {
-    return request.kind == IoRequest::Kind::kRead && path == kFirst ? Fault{FaultKind::kIoError} : Fault{};
+  world.disk.set_faults([](const io::IoRequest& request, const std::string& path) {
+    return request.kind == io::IoRequest::Kind::kRead && path == kFirst ? io::Fault{io::FaultKind::kIoError}
+                                                                        : io::Fault{};
   });
-  for (std::uint32_t n = 0; n < flash::kMaxErrorsInRow; ++n) {
+  for (std::uint32_t n = 0; n < kMaxErrorsInRow; ++n) {
     EXPECT_TRUE(world.InService(0));
     EXPECT_EQ(world->Fetch(world.on_first[0]).code(), Code::kIoError);
   }
@@ -117,10 +120,10 @@ TEST(FlashTrouble, ADeviceWhoseReadsFailGoesOutAlone) {
 // A full disk under a file that was preallocated, or a write error: no append is lost, the other device has
 // it.
 TEST(FlashTrouble, ADeviceWhoseWritesFailGoesOutAndAppendsGoElsewhere) {
-  for (const FaultKind kind : {FaultKind::kIoError, FaultKind::kNoSpace}) {
+  for (const io::FaultKind kind : {io::FaultKind::kIoError, io::FaultKind::kNoSpace}) {
     Two world(3);
-    world.disk.set_faults([kind](const IoRequest& request, const std::string& path) {
-      return request.kind == IoRequest::Kind::kWrite && path == kFirst ? Fault{kind} : Fault{};
+    world.disk.set_faults([kind](const io::IoRequest& request, const std::string& path) {
+      return request.kind == io::IoRequest::Kind::kWrite && path == kFirst ? io::Fault{kind} : io::Fault{};
     });
     for (std::uint64_t n = 50; n < 60; ++n) {
       const auto appended = world->Append({n}, {5'000});
@@ -135,8 +138,9 @@ TEST(FlashTrouble, ADeviceWhoseWritesFailGoesOutAndAppendsGoElsewhere) {
 
 TEST(FlashTrouble, ADeviceThatCannotSyncGoesOut) {
   Two world(4);
-  world.disk.set_faults([](const IoRequest& request, const std::string& path) {
-    return request.kind == IoRequest::Kind::kSync && path == kFirst ? Fault{FaultKind::kIoError} : Fault{};
+  world.disk.set_faults([](const io::IoRequest& request, const std::string& path) {
+    return request.kind == io::IoRequest::Kind::kSync && path == kFirst ? io::Fault{io::FaultKind::kIoError}
+                                                                        : io::Fault{};
   });
   for (std::uint64_t n = 50; n < 70 && world.InService(0); ++n) (void)world->Append({n}, {20'000});
   world.ExpectFirstIsOut("sync /flash0/flash");
@@ -147,8 +151,8 @@ TEST(FlashTrouble, ADeviceThatHangsGoesOutAndNobodyElseWaitsForIt) {
   FlashOptions options = TestOptions(2);
   options.hang_us = 1'000'000;
   Two world(5, options);
-  world.disk.set_faults([](const IoRequest&, const std::string& path) {
-    return path == kFirst ? Fault{FaultKind::kHang} : Fault{};
+  world.disk.set_faults([](const io::IoRequest&, const std::string& path) {
+    return path == kFirst ? io::Fault{io::FaultKind::kHang} : io::Fault{};
   });
   Task<Status> hung = world->FetchTask(world.on_first[0]);
   std::vector<std::uint64_t> numbers(1, 50);
@@ -179,8 +183,8 @@ TEST(FlashTrouble, ANodeThatStoodStillBlamesNoDevice) {
   FlashOptions options = TestOptions(2);
   options.hang_us = 5'000'000;
   Two world(11, options);
-  world.disk.set_faults([](const IoRequest&, const std::string& path) {
-    return path == kFirst ? Fault{FaultKind::kHang} : Fault{};
+  world.disk.set_faults([](const io::IoRequest&, const std::string& path) {
+    return path == kFirst ? io::Fault{io::FaultKind::kHang} : io::Fault{};
   });
   Task<Status> fetch = world->FetchTask(world.on_first[0]);
   world.loop->RunUntilIdle();
@@ -192,8 +196,8 @@ TEST(FlashTrouble, ANodeThatStoodStillBlamesNoDevice) {
   world.disk.Unhang(kFirst);
   EXPECT_TRUE(world.loop->BlockOn(std::move(fetch)).ok());
   // A transfer that hangs on while the node runs again is the device's fault all the same.
-  world.disk.set_faults([](const IoRequest&, const std::string& path) {
-    return path == kFirst ? Fault{FaultKind::kHang} : Fault{};
+  world.disk.set_faults([](const io::IoRequest&, const std::string& path) {
+    return path == kFirst ? io::Fault{io::FaultKind::kHang} : io::Fault{};
   });
   Task<Status> hung = world->FetchTask(world.on_first[0]);
   world.loop->RunUntilIdle();
@@ -210,11 +214,11 @@ TEST(FlashTrouble, ANodeThatStoodStillBlamesNoDevice) {
 TEST(FlashTrouble, ADeviceThatLiesGoesOut) {
   Two world(6);
   Random random(6);
-  world.disk.set_faults([&](const IoRequest& request, const std::string& path) {
-    const bool lie = request.kind == IoRequest::Kind::kRead && path == kFirst;
-    return lie ? Fault{FaultKind::kFlip, random.Below(40'000)} : Fault{};
+  world.disk.set_faults([&](const io::IoRequest& request, const std::string& path) {
+    const bool lie = request.kind == io::IoRequest::Kind::kRead && path == kFirst;
+    return lie ? io::Fault{io::FaultKind::kFlip, random.Below(40'000)} : io::Fault{};
   });
-  for (std::uint32_t n = 0; n < flash::kMaxBadInRow; ++n) {
+  for (std::uint32_t n = 0; n < kMaxBadInRow; ++n) {
     EXPECT_TRUE(world.InService(0));
     EXPECT_EQ(world->Fetch(world.on_first[n % world.on_first.size()]).code(), Code::kMiss);
   }
@@ -226,10 +230,10 @@ TEST(FlashTrouble, ADeviceThatLiesGoesOut) {
 TEST(FlashTrouble, AFailedReleaseTakesTheDeviceOut) {
   Two world(7);
   // Headers alone; what was let go before is gone in any case.
-  world.disk.set_faults([&](const IoRequest& request, const std::string&) {
-    const bool header = request.kind == IoRequest::Kind::kWrite && request.size == 512 &&
-                        (request.offset - flash::kSuperBytes) % kTestRegionBytes == 0;
-    return header && !world->owner.asked.empty() ? Fault{FaultKind::kIoError} : Fault{};
+  world.disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+    const bool header = request.kind == io::IoRequest::Kind::kWrite && request.size == 512 &&
+                        (request.offset - kSuperBytes) % kTestRegionBytes == 0;
+    return header && !world->owner.asked.empty() ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
   });
   for (std::uint64_t n = 50; world->tier->counters().reclaimed.value() == 0; ++n) {
     (void)world->Append({n}, {20'000});
@@ -265,9 +269,9 @@ TEST(FlashTrouble, OneLineSaysWhichWhyAndTheWayBack) {
 // The loop's own limit is nobody's fault: what finds it reached waits.
 TEST(FlashTrouble, ALoopAtItsLimitOfOperationsCostsNoDevice) {
   World world(10, TestOptions(1));
-  LoopOptions few;
+  io::LoopOptions few;
   few.max_io = 2;
-  world.loop = std::move(*SimulatedLoop::Make(world.clock, world.disk, 3, few));
+  world.loop = std::move(*io::SimulatedLoop::Make(world.clock, world.disk, 3, few));
   world.node = std::make_unique<TierOn>(*world.loop, world.options, 4);
   ASSERT_TRUE(world->Open().ok());
   ASSERT_TRUE(world->Recover().ok());
@@ -301,4 +305,4 @@ TEST(FlashTrouble, ADeviceThatWasOutAndIsBackAfterARestartIsEmpty) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::flash

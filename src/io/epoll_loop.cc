@@ -17,7 +17,7 @@
 #include "io/epoll_set.h"
 #include "io/system_loop.h"
 
-namespace cistern {
+namespace cistern::io {
 namespace {
 
 std::int64_t Carry(const IoRequest& request) {
@@ -143,4 +143,4 @@ Result<std::unique_ptr<Loop>> MakeEpollLoop(const Clock& clock, const LoopOption
   return std::make_unique<EpollLoop>(clock, options, std::move(*wake), std::move(*set));
 }
 
-}  // namespace cistern
+}  // namespace cistern::io

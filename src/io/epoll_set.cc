@@ -10,7 +10,7 @@
 
 #include "base/format.h"
 
-namespace cistern {
+namespace cistern::io {
 
 Result<EpollSet> EpollSet::Make(int wake_fd) {
   Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
@@ -61,4 +61,4 @@ void EpollSet::Wait(std::int64_t at_most_ns) {
   ::ppoll(&ready, 1, for_ever ? nullptr : &time, nullptr);
 }
 
-}  // namespace cistern
+}  // namespace cistern::io

@@ -13,7 +13,7 @@
 
 struct epoll_event;
 
-namespace cistern {
+namespace cistern::io {
 
 class EpollSet {
  public:
@@ -42,4 +42,4 @@ class EpollSet {
   std::size_t size_ = 0;
 };
 
-}  // namespace cistern
+}  // namespace cistern::io

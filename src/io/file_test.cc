@@ -15,7 +15,7 @@
 #include "io/loop.h"
 #include "io/simulated_loop.h"
 
-namespace cistern {
+namespace cistern::io {
 namespace {
 
 struct FreeBytes {
@@ -189,4 +189,4 @@ TEST_P(FileTest, AKilledProcessKeepsTheLockOfAFileNoLongerThanItsOperations) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::io

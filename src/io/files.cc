@@ -14,7 +14,7 @@
 
 #include "base/format.h"
 
-namespace cistern {
+namespace cistern::io {
 namespace {
 
 int OpenFlags(OpenMode mode) {
@@ -181,4 +181,4 @@ bool DrainEventFd(int fd) {
   return n == sizeof(count);
 }
 
-}  // namespace cistern
+}  // namespace cistern::io

@@ -14,7 +14,7 @@
 #include "base/mapping.h"
 #include "cistern/status.h"
 
-namespace cistern {
+namespace cistern::io {
 
 enum class OpenMode : std::uint8_t {
   kRead,       // must exist; a descriptor that cannot be made writable (R12)
@@ -60,4 +60,4 @@ void SignalEventFd(int fd);
 // Sets an eventfd back to zero; whether it was above.
 bool DrainEventFd(int fd);
 
-}  // namespace cistern
+}  // namespace cistern::io

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
-namespace cistern {
+namespace cistern::io {
 namespace {
 
 class FilesTest : public testing::Test {
@@ -91,4 +91,4 @@ TEST_F(FilesTest, AnEventFdCounts) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::io

@@ -9,7 +9,7 @@
 #include "base/spin.h"
 #include "io/watch_state.h"
 
-namespace cistern {
+namespace cistern::io {
 namespace {
 
 // No errno reaches this: the operation was refused for LoopOptions::max_io.
@@ -424,4 +424,4 @@ Task<Status> Loop::SyncDirectory(std::string path) {
   co_return co_await directory->Sync();
 }
 
-}  // namespace cistern
+}  // namespace cistern::io

@@ -25,7 +25,7 @@
 #include "cistern/status.h"
 #include "io/files.h"
 
-namespace cistern {
+namespace cistern::io {
 
 class Loop;
 
@@ -307,4 +307,4 @@ Result<std::unique_ptr<Loop>> MakeLoop(const Clock& clock, const LoopOptions& op
 // Whether io_uring works for this process, and if not why (a container's filter, a sysctl, an old kernel).
 Status ProbeUring();
 
-}  // namespace cistern
+}  // namespace cistern::io

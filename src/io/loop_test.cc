@@ -23,7 +23,7 @@
 #include "base/task_group.h"
 #include "io/simulated_loop.h"
 
-namespace cistern {
+namespace cistern::io {
 namespace {
 
 std::vector<std::byte> Pattern(std::size_t size, int seed) {
@@ -433,4 +433,4 @@ TEST(LoopOptions, NameTheFieldTheValueAndTheLimit) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::io

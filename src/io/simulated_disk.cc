@@ -8,7 +8,7 @@
 
 #include "base/format.h"
 
-namespace cistern {
+namespace cistern::io {
 namespace {
 
 constexpr std::size_t kSector = 512;
@@ -256,4 +256,4 @@ void SimulatedDisk::Flip(const std::string& path, std::uint64_t offset, std::byt
   if (offset < inode.durable.size()) inode.durable[offset] ^= mask;
 }
 
-}  // namespace cistern
+}  // namespace cistern::io

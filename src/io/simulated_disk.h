@@ -20,7 +20,7 @@
 #include "io/files.h"
 #include "io/loop.h"
 
-namespace cistern {
+namespace cistern::io {
 
 enum class FaultKind : std::uint8_t {
   kNone,
@@ -126,4 +126,4 @@ class SimulatedDisk {
   std::vector<std::vector<NameChange>> changes_;  // not durable; what one call changes is changed together
 };
 
-}  // namespace cistern
+}  // namespace cistern::io

@@ -8,7 +8,7 @@
 
 #include "io/simulated_loop.h"
 
-namespace cistern {
+namespace cistern::io {
 namespace {
 
 constexpr const char* kPath = "/disk/file";
@@ -295,4 +295,4 @@ TEST(SimulatedKill, WhatHungMayStillLand) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::io

@@ -11,7 +11,7 @@
 
 #include "base/format.h"
 
-namespace cistern {
+namespace cistern::io {
 namespace {
 
 // Above any real descriptor, so that one taken for the other is an error and not a wrong file.
@@ -270,4 +270,4 @@ void SimulatedLoop::EndWatch(WatchState& watch) {
   Forget(watch);
 }
 
-}  // namespace cistern
+}  // namespace cistern::io

@@ -17,7 +17,7 @@
 #include "io/loop.h"
 #include "io/simulated_disk.h"
 
-namespace cistern {
+namespace cistern::io {
 
 // What a killed process left in the kernel. It may still reach the disk, and memory that outlived the
 // process, piece by piece and in any order, until it is empty. Dropped earlier, the rest never lands. Of no
@@ -138,4 +138,4 @@ class SimulatedLoop final : public Loop {
       0;  // descriptors other than the wake-up: without any there is nothing to ask the kernel
 };
 
-}  // namespace cistern
+}  // namespace cistern::io

@@ -10,7 +10,7 @@
 #include "base/format.h"
 #include "base/task_group.h"
 
-namespace cistern {
+namespace cistern::io {
 namespace {
 
 constexpr std::uint64_t kSector = 512;
@@ -214,4 +214,4 @@ TEST(SimulatedLoopDeathTest, ATaskWithAnOperationInFlightIsNotDropped) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::io

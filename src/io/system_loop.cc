@@ -9,7 +9,7 @@
 
 #include "base/format.h"
 
-namespace cistern {
+namespace cistern::io {
 
 Status SystemLoop::Rename(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return Status();
@@ -55,7 +55,7 @@ Status SystemLoop::LockFd(int fd, const std::string& path) {
 Result<std::uint64_t> SystemLoop::SizeOf(int fd, const std::string& path) { return FileSize(fd, path); }
 
 Status SystemLoop::PreallocateFd(int fd, const std::string& path, std::uint64_t size_bytes) {
-  return cistern::Preallocate(fd, path, size_bytes);
+  return cistern::io::Preallocate(fd, path, size_bytes);
 }
 
 Result<std::unique_ptr<Loop>> MakeLoop(const Clock& clock, const LoopOptions& options) {
@@ -69,4 +69,4 @@ Result<std::unique_ptr<Loop>> MakeLoop(const Clock& clock, const LoopOptions& op
   return ProbeUring().ok() ? MakeUringLoop(clock, options) : MakeEpollLoop(clock, options);
 }
 
-}  // namespace cistern
+}  // namespace cistern::io

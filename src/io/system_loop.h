@@ -6,7 +6,7 @@
 
 #include "io/loop.h"
 
-namespace cistern {
+namespace cistern::io {
 
 // File operations that wait in the kernel at a time, each of which takes a thread (ours or io_uring's): those
 // at several devices that hang, and then some for what another device would do.
@@ -39,4 +39,4 @@ class SystemLoop : public Loop {
 Result<std::unique_ptr<Loop>> MakeUringLoop(const Clock& clock, const LoopOptions& options);
 Result<std::unique_ptr<Loop>> MakeEpollLoop(const Clock& clock, const LoopOptions& options);
 
-}  // namespace cistern
+}  // namespace cistern::io

@@ -15,7 +15,7 @@
 #include "io/system_loop.h"
 #include "io/watch_state.h"
 
-namespace cistern {
+namespace cistern::io {
 namespace {
 
 constexpr unsigned kQueued = 1024;  // submissions between two looks; a full queue is submitted at once
@@ -263,4 +263,4 @@ Result<std::unique_ptr<Loop>> MakeUringLoop(const Clock& clock, const LoopOption
   return std::make_unique<UringLoop>(clock, options, std::move(*wake), std::move(ring));
 }
 
-}  // namespace cistern
+}  // namespace cistern::io

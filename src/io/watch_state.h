@@ -4,7 +4,7 @@
 
 #include "io/loop.h"
 
-namespace cistern {
+namespace cistern::io {
 
 // Lives until its owner removed it, the body forgot it, and its callback has returned.
 struct WatchState final : ListNode<WatchState> {
@@ -20,4 +20,4 @@ struct WatchState final : ListNode<WatchState> {
   bool armed = false;      // the body's: a poll request is in the ring
 };
 
-}  // namespace cistern
+}  // namespace cistern::io

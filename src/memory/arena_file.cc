@@ -20,7 +20,7 @@
 #include "memory/directory_lock.h"
 #include "memory/host_memory.h"
 
-namespace cistern {
+namespace cistern::memory {
 namespace {
 
 std::string TenantDirectory(const std::string& memory_dir, const std::string& tenant) {
@@ -90,9 +90,9 @@ template <class Fill>
 Result<OpenedFile> MakeFile(const std::string& path, std::uint64_t bytes, Fill fill) {
   const std::string unfinished = path + ".new";
   ::unlink(unfinished.c_str());
-  Result<Fd> fd = OpenFile(unfinished, OpenMode::kCreateNew);
+  Result<Fd> fd = io::OpenFile(unfinished, io::OpenMode::kCreateNew);
   if (!fd) return Error(std::move(fd.error()));
-  Status reserved = Preallocate(fd->get(), unfinished, bytes);
+  Status reserved = io::Preallocate(fd->get(), unfinished, bytes);
   Result<OpenedFile> file =
       reserved.ok() ? MapWhole(std::move(*fd), path, bytes) : Error(std::move(reserved));
   if (!file) {
@@ -113,13 +113,13 @@ Status MakeWholeAgain(int fd, const std::string& path, std::uint64_t bytes) {
   struct stat info;
   if (::fstat(fd, &info) != 0) return Status(Code::kIoError, Text(path, ": ", ErrnoText(errno)));
   if (static_cast<std::uint64_t>(info.st_blocks) * 512 >= bytes) return Status();
-  return Preallocate(fd, path, bytes);
+  return io::Preallocate(fd, path, bytes);
 }
 
 // The header of a file that is there; none where there is no file.
 template <class Header>
 Result<std::optional<std::pair<Fd, Header>>> ReadHeader(const std::string& path) {
-  Result<Fd> fd = OpenFile(path, OpenMode::kReadWrite);
+  Result<Fd> fd = io::OpenFile(path, io::OpenMode::kReadWrite);
   if (!fd && ::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return std::nullopt;
   if (!fd) return Error(std::move(fd.error()));
   Header header{};
@@ -136,11 +136,11 @@ Status ArenaOptions::Validate() const {
   if (alignment != 512 && alignment != 4096) {
     return Status(Code::kInvalid, Text("alignment: ", alignment, ", and 512 or 4096 can be"));
   }
-  const std::uint64_t least = Geometry{alignment, 1}.file_bytes();
+  const std::uint64_t least = arena::Geometry{alignment, 1}.file_bytes();
   if (memory_bytes < least) {
     return Status(Code::kInvalid, Text("memory: ", memory_bytes, " bytes, and ", least, " is the least"));
   }
-  const std::uint64_t most = Geometry{alignment, Geometry::MaxHeaders(alignment)}.file_bytes();
+  const std::uint64_t most = arena::Geometry{alignment, arena::Geometry::MaxHeaders(alignment)}.file_bytes();
   if (memory_bytes > most) {
     return Status(Code::kInvalid, Text("memory: ", memory_bytes, " bytes, and ", most,
                                        " is the most with alignment ", alignment));
@@ -160,8 +160,8 @@ Result<ArenaFile> ArenaFile::Open(const ArenaOptions& options, const Clock& cloc
   file.lock_ = std::move(*lock);
   if (Status opened = file.OpenArena(options); !opened.ok()) return Error(std::move(opened));
   if (Status opened = file.OpenIndex(); !opened.ok()) return Error(std::move(opened));
-  RealWords words;
-  ArenaHeader* header = file.arena().header();
+  arena::RealWords words;
+  arena::ArenaHeader* header = file.arena().header();
   // First of all: the leases of a node that was killed are over, and clients that still map the file see it.
   words.StoreRelease(&header->node_alive, 0);
   file.boot_count_ = words.Load(&header->boot_count) + 1;
@@ -171,23 +171,23 @@ Result<ArenaFile> ArenaFile::Open(const ArenaOptions& options, const Clock& cloc
 
 Status ArenaFile::OpenArena(const ArenaOptions& options) {
   const std::string path = directory_ + "/arena";
-  auto found = ReadHeader<ArenaHeader>(path);
+  auto found = ReadHeader<arena::ArenaHeader>(path);
   if (!found) return std::move(found.error());
   if (!*found) {
     if (Status made = MakeArena(options, path); !made.ok()) return made;
   } else {
     auto& [fd, header] = **found;
-    if (header.magic != kArenaMagic) {
+    if (header.magic != arena::kArenaMagic) {
       return Status(Code::kMismatch, Text(path, ": is no arena of Cistern; ", kWayOut));
     }
-    if (header.version != kFormatVersion) {
+    if (header.version != arena::kFormatVersion) {
       return Status(Code::kMismatch,
                     Text(path, ": has format version ", header.version, " and this node reads ",
-                         kFormatVersion, "; start the node that wrote it, or ", kWayOut));
+                         arena::kFormatVersion, "; start the node that wrote it, or ", kWayOut));
     }
     geometry_ = {static_cast<std::uint32_t>(header.alignment),
                  static_cast<std::uint32_t>(header.header_count)};
-    Result<std::uint64_t> size = FileSize(fd.get(), path);
+    Result<std::uint64_t> size = io::FileSize(fd.get(), path);
     if (!size) return std::move(size.error());
     if (header.header_count > ~std::uint32_t{0} || !geometry_.valid() || *size != geometry_.file_bytes()) {
       return Status(Code::kMismatch,
@@ -198,7 +198,7 @@ Status ArenaFile::OpenArena(const ArenaOptions& options) {
     Result<OpenedFile> opened = MapWhole(std::move(fd), path, *size);
     if (!opened) return std::move(opened.error());
     arena_map_ = std::move(opened->map);
-    const Geometry asked = Geometry::Within(options.memory_bytes, options.alignment);
+    const arena::Geometry asked = arena::Geometry::Within(options.memory_bytes, options.alignment);
     if (asked != geometry_) {
       notes_.push_back(Text(path, " keeps the ", geometry_.file_bytes(), " bytes with alignment ",
                             geometry_.alignment, " that it was made with, and not the ", asked.file_bytes(),
@@ -206,20 +206,20 @@ Status ArenaFile::OpenArena(const ArenaOptions& options) {
                             " that were asked for; to change that, end the node and ", kWayOut));
     }
   }
-  Result<Fd> read = OpenFile(path, OpenMode::kRead);
+  Result<Fd> read = io::OpenFile(path, io::OpenMode::kRead);
   if (!read) return std::move(read.error());
   arena_read_fd_ = std::move(*read);
   return Status();
 }
 
 Status ArenaFile::MakeArena(const ArenaOptions& options, const std::string& path) {
-  geometry_ = Geometry::Within(options.memory_bytes, options.alignment);
+  geometry_ = arena::Geometry::Within(options.memory_bytes, options.alignment);
   Status room = CheckRoom(directory_, geometry_.file_bytes() + geometry_.index_bytes());
   if (!room.ok()) return room;
   Result<OpenedFile> made = MakeFile(path, geometry_.file_bytes(), [this](std::byte* base) {
-    ArenaHeader* header = ArenaSpace(base, geometry_).header();
-    header->magic = kArenaMagic;
-    header->version = kFormatVersion;
+    arena::ArenaHeader* header = arena::ArenaSpace(base, geometry_).header();
+    header->magic = arena::kArenaMagic;
+    header->version = arena::kFormatVersion;
     header->alignment = geometry_.alignment;
     header->header_count = geometry_.header_count;
   });
@@ -231,31 +231,31 @@ Status ArenaFile::MakeArena(const ArenaOptions& options, const std::string& path
 
 Status ArenaFile::OpenIndex() {
   const std::string path = directory_ + "/index";
-  auto found = ReadHeader<IndexHeader>(path);
+  auto found = ReadHeader<arena::IndexHeader>(path);
   if (!found) return std::move(found.error());
   const std::uint64_t bytes = geometry_.index_bytes();
   bool fits = false;
   if (*found) {
     auto& [fd, header] = **found;
-    Result<std::uint64_t> size = FileSize(fd.get(), path);
+    Result<std::uint64_t> size = io::FileSize(fd.get(), path);
     if (!size) return std::move(size.error());
-    fits = header.magic == kIndexMagic && header.version == kFormatVersion &&
+    fits = header.magic == arena::kIndexMagic && header.version == arena::kFormatVersion &&
            header.bucket_count == geometry_.bucket_count() && *size == bytes;
   }
   // It is made from the arena at each start, so another one is made where it does not fit.
   // All of it is written at the start.
   Result<OpenedFile> opened = fits ? MapWhole(std::move((*found)->first), path, bytes, Pages::kAtOnce)
                                    : MakeFile(path, bytes, [this](std::byte* base) {
-                                       IndexHeader* header =
-                                           IndexSpace(base, geometry_.bucket_count()).header();
-                                       header->magic = kIndexMagic;
-                                       header->version = kFormatVersion;
+                                       arena::IndexHeader* header =
+                                           arena::IndexSpace(base, geometry_.bucket_count()).header();
+                                       header->magic = arena::kIndexMagic;
+                                       header->version = arena::kFormatVersion;
                                        header->bucket_count = geometry_.bucket_count();
                                      });
   if (!opened) return std::move(opened.error());
   if (Status whole = MakeWholeAgain(opened->fd.get(), path, bytes); !whole.ok()) return whole;
   index_map_ = std::move(opened->map);
-  Result<Fd> read = OpenFile(path, OpenMode::kRead);
+  Result<Fd> read = io::OpenFile(path, io::OpenMode::kRead);
   if (!read) return std::move(read.error());
   index_read_fd_ = std::move(*read);
   return Status();
@@ -265,11 +265,11 @@ ArenaFile::ArenaFile(ArenaFile&&) noexcept = default;
 ArenaFile& ArenaFile::operator=(ArenaFile&&) noexcept = default;
 ArenaFile::~ArenaFile() = default;
 
-ArenaSpace ArenaFile::arena() const { return {arena_map_.data(), geometry_}; }
-IndexSpace ArenaFile::index() const { return {index_map_.data(), geometry_.bucket_count()}; }
+arena::ArenaSpace ArenaFile::arena() const { return {arena_map_.data(), geometry_}; }
+arena::IndexSpace ArenaFile::index() const { return {index_map_.data(), geometry_.bucket_count()}; }
 
 void ArenaFile::SetAlive(bool alive) {
-  RealWords words;
+  arena::RealWords words;
   words.StoreRelease(&arena().header()->node_alive, alive ? boot_count_ : 0);
 }
 
@@ -287,19 +287,21 @@ Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::stri
   if (!lock) return Error(std::move(lock.error()));
   // Clients that still map the files must find nothing any more: what lives on there is past any drop. Leases
   // of a node that was killed end as they do when its successor starts.
-  auto arena = ReadHeader<ArenaHeader>(directory + "/arena");
-  if (arena && *arena && (*arena)->second.magic == kArenaMagic) {
-    Result<OpenedFile> map = MapWhole(std::move((*arena)->first), directory + "/arena", sizeof(ArenaHeader));
+  auto arena = ReadHeader<arena::ArenaHeader>(directory + "/arena");
+  if (arena && *arena && (*arena)->second.magic == arena::kArenaMagic) {
+    Result<OpenedFile> map =
+        MapWhole(std::move((*arena)->first), directory + "/arena", sizeof(arena::ArenaHeader));
     if (!map) return Error(std::move(map.error()));
-    RealWords().StoreRelease(&reinterpret_cast<ArenaHeader*>(map->map.data())->node_alive, 0);
+    arena::RealWords().StoreRelease(&reinterpret_cast<arena::ArenaHeader*>(map->map.data())->node_alive, 0);
   }
-  auto index = ReadHeader<IndexHeader>(directory + "/index");
-  if (index && *index && (*index)->second.magic == kIndexMagic) {
-    Result<OpenedFile> map = MapWhole(std::move((*index)->first), directory + "/index", sizeof(IndexHeader));
+  auto index = ReadHeader<arena::IndexHeader>(directory + "/index");
+  if (index && *index && (*index)->second.magic == arena::kIndexMagic) {
+    Result<OpenedFile> map =
+        MapWhole(std::move((*index)->first), directory + "/index", sizeof(arena::IndexHeader));
     if (!map) return Error(std::move(map.error()));
-    RealWords words;
-    for (std::uint32_t i = 0; i < kMaxNamespaces; ++i)
-      SetIncarnation(words, IndexSpace(map->map.data(), 1), i, 0);
+    arena::RealWords words;
+    for (std::uint32_t i = 0; i < arena::kMaxNamespaces; ++i)
+      arena::SetIncarnation(words, arena::IndexSpace(map->map.data(), 1), i, 0);
   }
   std::uint64_t freed = 0;
   for (const char* name : {"/arena", "/index", "/arena.new", "/index.new"}) {
@@ -315,7 +317,7 @@ Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::stri
 
 // ---- fault-in --------------------------------------------------------------------------------------------
 
-FaultIn::FaultIn(ArenaSpace arena) : arena_(arena), thread_([this] { Work(); }) {}
+FaultIn::FaultIn(arena::ArenaSpace arena) : arena_(arena), thread_([this] { Work(); }) {}
 
 FaultIn::~FaultIn() {
   stop_.store(true, std::memory_order_relaxed);
@@ -327,7 +329,7 @@ void FaultIn::Work() {
   static constexpr std::uint64_t kStep = 4u << 20;
   auto touch = [this](std::byte* from, std::uint64_t bytes) {
     auto address = reinterpret_cast<std::uintptr_t>(from);
-    std::uint64_t before = address % kUnitBytes;
+    std::uint64_t before = address % arena::kUnitBytes;
     for (std::uint64_t at = 0; at < bytes && !stop_.load(std::memory_order_relaxed); at += kStep) {
       // Makes pages present without changing them. That it failed costs a slower first copy and nothing else.
       std::byte* step = from - before + at;
@@ -336,16 +338,16 @@ void FaultIn::Work() {
       MoveIntoHugePages(step, step_bytes);
     }
   };
-  const Geometry& geometry = arena_.geometry();
+  const arena::Geometry& geometry = arena_.geometry();
   // The short runs of free headers at the end are carved first (FreeHeaders), each from its beginning.
   for (std::uint32_t end = geometry.header_count; end > 0; end &= end - 1) {
     for (std::uint32_t header = end & (end - 1); header < end; ++header) {
       if (stop_.load(std::memory_order_relaxed)) return;
-      touch(reinterpret_cast<std::byte*>(arena_.header(header)), sizeof(ChunkHeader));
-      touch(arena_.slot(geometry.place(header * kHeaderSpanBytes)), kHeaderSpanBytes);
+      touch(reinterpret_cast<std::byte*>(arena_.header(header)), sizeof(arena::ChunkHeader));
+      touch(arena_.slot(geometry.place(header * arena::kHeaderSpanBytes)), arena::kHeaderSpanBytes);
       done_.fetch_add(1, std::memory_order_relaxed);
     }
   }
 }
 
-}  // namespace cistern
+}  // namespace cistern::memory

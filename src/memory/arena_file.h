@@ -23,7 +23,7 @@
 #include "io/files.h"
 #include "memory/directory_lock.h"
 
-namespace cistern {
+namespace cistern::memory {
 
 struct ArenaOptions {
   std::string memory_dir;                 // made if its parent exists
@@ -46,8 +46,8 @@ class ArenaFile final {
   ArenaFile& operator=(ArenaFile&&) noexcept;
   ~ArenaFile();  // gives the lock back
 
-  ArenaSpace arena() const;
-  IndexSpace index() const;
+  arena::ArenaSpace arena() const;
+  arena::IndexSpace index() const;
   // For sessions: opened O_RDONLY, so no client can make them writable (R12).
   int arena_fd() const { return arena_read_fd_.get(); }
   int index_fd() const { return index_read_fd_.get(); }
@@ -74,7 +74,7 @@ class ArenaFile final {
   DirectoryLock lock_;
   Fd arena_read_fd_, index_read_fd_;
   Mapping arena_map_, index_map_;
-  Geometry geometry_;
+  arena::Geometry geometry_;
   bool fresh_ = false;
   std::uint64_t boot_count_ = 0;
   std::vector<std::string> notes_;
@@ -91,16 +91,16 @@ Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::stri
 // pieces. Ends with the object.
 class FaultIn final {
  public:
-  explicit FaultIn(ArenaSpace arena);
+  explicit FaultIn(arena::ArenaSpace arena);
   ~FaultIn();
   std::uint32_t headers_done() const { return done_.load(std::memory_order_relaxed); }
 
  private:
   void Work();
-  ArenaSpace arena_;
+  arena::ArenaSpace arena_;
   std::atomic<std::uint32_t> done_{0};
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::memory

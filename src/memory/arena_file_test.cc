@@ -17,7 +17,7 @@
 #include "base/format.h"
 #include "memory/host_memory.h"
 
-namespace cistern {
+namespace cistern::memory {
 namespace {
 
 constexpr std::uint64_t kBytes = 70u << 20;  // two chunks
@@ -138,9 +138,9 @@ TEST_F(ArenaFileTest, R8AnOrderlyEndGivesTheLockBackThoughTheKernelStillHoldsIts
 TEST_F(ArenaFileTest, R8ALockThatADeadNodeLeftIsWaitedForAndThenNamed) {
   ASSERT_TRUE(Open());
   // Held by an open file that outlives the process whose name is in it, as unfinished I/O does.
-  Result<Fd> held = OpenFile(path("lock"), OpenMode::kReadWrite);
+  Result<Fd> held = io::OpenFile(path("lock"), io::OpenMode::kReadWrite);
   ASSERT_TRUE(held);
-  ASSERT_TRUE(TryLock(held->get(), path("lock")).ok());
+  ASSERT_TRUE(io::TryLock(held->get(), path("lock")).ok());
   pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   ::waitpid(child, nullptr, 0);
@@ -184,7 +184,7 @@ TEST_F(ArenaFileTest, AnArenaKeepsItsSizeAndSaysSo) {
   options_.alignment = 512;
   Result<ArenaFile> file = Open();
   ASSERT_TRUE(file) << file.error().ToString();
-  EXPECT_EQ(file->arena().geometry(), Geometry::Within(kBytes, 4096));
+  EXPECT_EQ(file->arena().geometry(), arena::Geometry::Within(kBytes, 4096));
   ASSERT_EQ(file->notes().size(), 1u);
   EXPECT_NE(file->notes()[0].find("cistern forget"), std::string::npos);
 }
@@ -194,7 +194,7 @@ TEST_F(ArenaFileTest, NoRoomIsAStartErrorWithTheNumbers) {
   Result<ArenaFile> file = Open();
   ASSERT_FALSE(file);
   EXPECT_EQ(file.error().code(), Code::kBusy);
-  Geometry geometry = Geometry::Within(options_.memory_bytes, 4096);
+  arena::Geometry geometry = arena::Geometry::Within(options_.memory_bytes, 4096);
   EXPECT_NE(file.error().message().find(Text(geometry.file_bytes() + geometry.index_bytes())),
             std::string::npos)
       << file.error().ToString();
@@ -222,20 +222,20 @@ TEST_F(ArenaFileTest, OptionsAreRefusedByName) {
 
 TEST_F(ArenaFileTest, ForgottenMeansFoundByNobody) {
   EXPECT_EQ(ForgetArena(options_.memory_dir, "default", clock_).error().code(), Code::kMiss);
-  RealWords words;
+  arena::RealWords words;
   Fd index_fd;
   std::uint64_t buckets;
   {
     Result<ArenaFile> file = Open();
     ASSERT_TRUE(file);
-    SetIncarnation(words, file->index(), 3, 42);
+    arena::SetIncarnation(words, file->index(), 3, 42);
     index_fd = Fd(::dup(file->index_fd()));
     buckets = file->index().bucket_count();
   }
   // A client that was not told still maps it.
-  Result<Mapping> map = Mapping::Map(index_fd.get(), "index", 0, kIndexBucketsOffset, Access::kRead);
+  Result<Mapping> map = Mapping::Map(index_fd.get(), "index", 0, arena::kIndexBucketsOffset, Access::kRead);
   ASSERT_TRUE(map);
-  IndexView index(map->data(), buckets);
+  arena::IndexView index(map->data(), buckets);
   EXPECT_EQ(words.Load(&index.header()->incarnations[3]), 42u);
   Result<std::uint64_t> freed = ForgetArena(options_.memory_dir, "default", clock_);
   ASSERT_TRUE(freed) << freed.error().ToString();
@@ -270,4 +270,4 @@ TEST(HostMemoryTest, TheLimitIsNoLessThanWhatIsAvailable) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::memory

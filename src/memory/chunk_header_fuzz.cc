@@ -13,7 +13,7 @@
 #include "arena/test_arena.h"
 #include "memory/recovery.h"
 
-namespace cistern {
+namespace cistern::memory {
 namespace {
 
 class Input {
@@ -39,7 +39,7 @@ class Arena {
   void Run(Input input) {
     // What recovery and slots change by themselves: each run begins alike.
     for (std::uint32_t i = 0; i < kHeaders; ++i) {
-      ChunkHeader* header = node_.arena.header(i);
+      arena::ChunkHeader* header = node_.arena.header(i);
       for (auto* word :
            {&header->carve, &header->slot_bytes, &header->chunk_headers, &header->part_of, &header->check}) {
         Set(word, *word);
@@ -63,9 +63,9 @@ class Arena {
 
   void Write(Input& input) {
     std::uint64_t what = input.Take(1);
-    ChunkHeader* header = node_.arena.header(static_cast<std::uint32_t>(what >> 4) % kHeaders);
-    std::uint64_t unit = input.Take(2) % kUnitsPerHeader;
-    if (what & 8) unit = unit % 32 * (node_.slot_bytes / kUnitBytes);
+    arena::ChunkHeader* header = node_.arena.header(static_cast<std::uint32_t>(what >> 4) % kHeaders);
+    std::uint64_t unit = input.Take(2) % arena::kUnitsPerHeader;
+    if (what & 8) unit = unit % 32 * (node_.slot_bytes / arena::kUnitBytes);
     switch (what & 7) {
       case 0: Set(&header->carve, input.Take(2)); break;
       case 1: Set(&header->slot_bytes, input.Take(3) * 512); break;
@@ -74,13 +74,15 @@ class Arena {
       case 4: Set(&header->generations[unit], input.Take(what & 8 ? 1 : 8)); break;
       case 5: {  // a check that fits
         std::uint64_t first = static_cast<std::uint64_t>(what >> 4) % kHeaders;
-        Set(&header->check, ChunkCheck(first, header->carve, header->slot_bytes, header->chunk_headers));
+        Set(&header->check,
+            arena::ChunkCheck(first, header->carve, header->slot_bytes, header->chunk_headers));
         break;
       }
       case 6: WriteEntry(input, header, static_cast<std::uint32_t>(what >> 4) % kHeaders, unit); break;
       case 7: {
-        IndexEntry* entry = node_.index.entry(input.Take(2) % node_.index.entry_count());
-        Fingerprint fingerprint = FingerprintOf(kTestIncarnation, 0, TestKey(input.Take(1) % 4));
+        arena::IndexEntry* entry = node_.index.entry(input.Take(2) % node_.index.entry_count());
+        arena::Fingerprint fingerprint =
+            arena::FingerprintOf(arena::kTestIncarnation, 0, arena::TestKey(input.Take(1) % 4));
         if (what & 8) entry = node_.index.entry(node_.index.bucket(fingerprint, 0) + input.Take(1) % 32);
         Set(&entry->fingerprint[0], fingerprint.words[0]);
         Set(&entry->fingerprint[1], fingerprint.words[1]);
@@ -92,15 +94,15 @@ class Arena {
   }
 
   // A directory entry of anything, with a CRC that fits.
-  void WriteEntry(Input& input, ChunkHeader* header, std::uint32_t number, std::uint64_t unit) {
-    DirectoryEntry entry{};
+  void WriteEntry(Input& input, arena::ChunkHeader* header, std::uint32_t number, std::uint64_t unit) {
+    arena::DirectoryEntry entry{};
     entry.key_bytes = static_cast<std::uint8_t>(input.Take(1));
     entry.parent_bytes = static_cast<std::uint8_t>(input.Take(1));
     entry.body_bytes = static_cast<std::uint32_t>(input.Take(4));
     entry.parts = static_cast<std::uint32_t>(input.Take(2));
     entry.generation = input.Take(1);
-    entry.crc =
-        DirectoryCrc(entry, node_.arena.geometry().place(number * kHeaderSpanBytes + unit * kUnitBytes));
+    entry.crc = arena::DirectoryCrc(
+        entry, node_.arena.geometry().place(number * arena::kHeaderSpanBytes + unit * arena::kUnitBytes));
     std::uint64_t words[sizeof(entry) / 8];
     std::memcpy(words, &entry, sizeof(entry));
     auto* shared = reinterpret_cast<std::uint64_t*>(&header->directory[unit]);
@@ -109,19 +111,19 @@ class Arena {
   }
 
   void Look() {
-    Reader<RealWords> reader(words_, node_.arena, node_.index);
-    ReadCall call = reader.Begin(0, 0);
-    static OpenRecord record;
+    arena::Reader<arena::RealWords> reader(words_, node_.arena, node_.index);
+    arena::ReadCall call = reader.Begin(0, 0);
+    static arena::OpenRecord record;
     std::byte to[64];
     std::vector<BlockKey> keys;
     for (std::uint64_t i = 0; i < 4; ++i) {
       std::span<std::byte> pieces[] = {to};
-      RangeCopy ranges[] = {{{0, 0, sizeof(to)}, pieces}};
-      keys.push_back(TestKey(i));
+      arena::RangeCopy ranges[] = {{{0, 0, sizeof(to)}, pieces}};
+      keys.push_back(arena::TestKey(i));
       reader.Read(call, {keys.back()}, nullptr, ranges, record);
     }
-    MatchGroup groups[] = {{0, 0}, {1, 2}};
-    MatchPrefix(reader, call, keys, groups);
+    arena::MatchGroup groups[] = {{0, 0}, {1, 2}};
+    arena::MatchPrefix(reader, call, keys, groups);
 
     Slots slots(words_, node_.arena);
     Recovery recovery(words_, slots);
@@ -130,28 +132,28 @@ class Arena {
       std::size_t count = recovery.Next(blocks);
       for (std::size_t i = 0; i < count; ++i) {
         if (!slots.used(blocks[i].place)) std::abort();
-        if (!CheckPlace(words_, node_.arena, blocks[i].place, blocks[i].body_bytes)) std::abort();
-        OpenAt(words_, node_.arena, blocks[i].place, blocks[i].body_bytes, blocks[i].parts, record);
-        Retire(words_, node_.arena, blocks[i].place);
+        if (!arena::CheckPlace(words_, node_.arena, blocks[i].place, blocks[i].body_bytes)) std::abort();
+        arena::OpenAt(words_, node_.arena, blocks[i].place, blocks[i].body_bytes, blocks[i].parts, record);
+        arena::Retire(words_, node_.arena, blocks[i].place);
         slots.Free(blocks[i].place);
       }
     }
     slots.EndAdoption();
     if (slots.counts().free_headers != slots.counts().headers) std::abort();
-    while (slots.Allocate(RecordBytes(1 << 20, 4096))) {
+    while (slots.Allocate(record::RecordBytes(1 << 20, 4096))) {
     }
   }
 
-  RealWords words_;
-  TestArena<RealWords> node_{words_, 8192, {4096, kHeaders}};
+  arena::RealWords words_;
+  arena::TestArena<arena::RealWords> node_{words_, 8192, {4096, kHeaders}};
   std::vector<std::pair<std::uint64_t*, std::uint64_t>> before_;
 };
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::memory
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static cistern::Arena arena;
+  static cistern::memory::Arena arena;
   arena.Run({data, size});
   return 0;
 }

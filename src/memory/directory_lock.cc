@@ -12,7 +12,7 @@
 
 #include "base/format.h"
 
-namespace cistern {
+namespace cistern::memory {
 namespace {
 
 // A process that is on its way out looks alive for a moment, and a supervisor may start the next one in it.
@@ -84,12 +84,12 @@ bool Lives(const std::optional<Process>& holder) {
 
 Result<DirectoryLock> LockDirectory(const std::string& directory, std::int64_t wait_us, const Clock& clock) {
   const std::string path = directory + "/lock";
-  Result<Fd> fd = OpenFile(path, OpenMode::kCreate);
+  Result<Fd> fd = io::OpenFile(path, io::OpenMode::kCreate);
   if (!fd) return Error(std::move(fd.error()));
   const Instant start = clock.Now();
   Instant seen_ending = start;
   for (;;) {
-    Status locked = TryLock(fd->get(), path);
+    Status locked = io::TryLock(fd->get(), path);
     if (locked.ok()) break;
     if (locked.code() != Code::kBusy) return Error(std::move(locked));
     const std::optional<Process> holder = ReadHolder(fd->get());
@@ -113,4 +113,4 @@ Result<DirectoryLock> LockDirectory(const std::string& directory, std::int64_t w
   return DirectoryLock(std::move(*fd));
 }
 
-}  // namespace cistern
+}  // namespace cistern::memory

@@ -12,7 +12,7 @@
 #include "cistern/status.h"
 #include "io/files.h"
 
-namespace cistern {
+namespace cistern::memory {
 
 // The lock, held. Its end gives it back at once, though a ring that held it too is still on its way out in
 // the kernel: every loop that did I/O into the directory has ended by then, and so has its I/O.
@@ -26,7 +26,7 @@ class DirectoryLock {
     return *this;
   }
   ~DirectoryLock() {
-    if (fd_.valid()) Unlock(fd_.get());
+    if (fd_.valid()) io::Unlock(fd_.get());
   }
 
   int fd() const { return fd_.get(); }
@@ -41,4 +41,4 @@ class DirectoryLock {
 // holds it, at once; kBusy after `wait_us` when none does and it is not free yet.
 Result<DirectoryLock> LockDirectory(const std::string& directory, std::int64_t wait_us, const Clock& clock);
 
-}  // namespace cistern
+}  // namespace cistern::memory

@@ -5,7 +5,7 @@
 
 #include "base/assert.h"
 
-namespace cistern {
+namespace cistern::memory {
 
 FreeHeaders::FreeHeaders(std::uint32_t header_count) : nodes_(header_count) {
   for (std::uint32_t& list : lists_) list = kNone;
@@ -89,4 +89,4 @@ void FreeHeaders::Remove(std::uint32_t first) {
   node = {};
 }
 
-}  // namespace cistern
+}  // namespace cistern::memory

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-namespace cistern {
+namespace cistern::memory {
 
 class FreeHeaders final {
  public:
@@ -40,4 +40,4 @@ class FreeHeaders final {
   std::uint32_t lists_[kOrders];
 };
 
-}  // namespace cistern
+}  // namespace cistern::memory

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace cistern {
+namespace cistern::memory {
 namespace {
 
 std::optional<std::uint64_t> Number(std::string_view text) {
@@ -76,4 +76,4 @@ Result<HostMemory> ReadHostMemory() {
   return memory;
 }
 
-}  // namespace cistern
+}  // namespace cistern::memory

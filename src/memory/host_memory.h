@@ -6,7 +6,7 @@
 
 #include "cistern/status.h"
 
-namespace cistern {
+namespace cistern::memory {
 
 struct HostMemory {
   std::uint64_t limit_bytes = 0;      // all of it
@@ -15,4 +15,4 @@ struct HostMemory {
 
 Result<HostMemory> ReadHostMemory();
 
-}  // namespace cistern
+}  // namespace cistern::memory

@@ -9,12 +9,12 @@
 #include "base/format.h"
 #include "base/spin.h"
 
-namespace cistern {
+namespace cistern::memory {
 
-void VerifyTask::Move(Words& words) {
-  OpenRecord record;
-  sound_ = OpenAt(words, arena_, place_, body_bytes_, parts_, record) == ReadOutcome::kHit &&
-           BodySound(words, arena_, record);
+void VerifyTask::Move(arena::Words& words) {
+  arena::OpenRecord record;
+  sound_ = arena::OpenAt(words, arena_, place_, body_bytes_, parts_, record) == arena::ReadOutcome::kHit &&
+           arena::BodySound(words, arena_, record);
 }
 
 Status ThreadMoversOptions::Validate() const {
@@ -29,7 +29,7 @@ Status ThreadMoversOptions::Validate() const {
 
 class ThreadMovers::Body {
  public:
-  Body(Words& words, const Clock& clock, const ThreadMoversOptions& options, Done done)
+  Body(arena::Words& words, const Clock& clock, const ThreadMoversOptions& options, Done done)
       : words_(words), clock_(clock), poll_us_(options.poll_us), done_(std::move(done)) {
     for (std::uint32_t i = 0; i < options.threads; ++i) threads_.emplace_back([this] { Serve(); });
   }
@@ -89,7 +89,7 @@ class ThreadMovers::Body {
     return job;
   }
 
-  Words& words_;
+  arena::Words& words_;
   const Clock& clock_;
   const std::int64_t poll_us_;
   Done done_;
@@ -102,11 +102,12 @@ class ThreadMovers::Body {
   std::vector<std::thread> threads_;
 };
 
-ThreadMovers::ThreadMovers(Words& words, const Clock& clock, const ThreadMoversOptions& options, Done done)
+ThreadMovers::ThreadMovers(arena::Words& words, const Clock& clock, const ThreadMoversOptions& options,
+                           Done done)
     : body_(std::make_unique<Body>(words, clock, options, std::move(done))) {}
 
 ThreadMovers::~ThreadMovers() = default;
 
 void ThreadMovers::Submit(MoverJob& job) { body_->Submit(job); }
 
-}  // namespace cistern
+}  // namespace cistern::memory

@@ -21,13 +21,13 @@
 #include "base/task.h"
 #include "cistern/status.h"
 
-namespace cistern {
+namespace cistern::memory {
 
 // One piece of work for a mover: Move on the mover, then Run on the core.
 class MoverJob : public Work {
  public:
   // Touches shared memory through `words` alone, and only what the job names.
-  virtual void Move(Words& words) = 0;
+  virtual void Move(arena::Words& words) = 0;
 };
 
 class Movers {
@@ -62,25 +62,25 @@ class AwaitedJob : public MoverJob {
 // The verified copy into a slot.
 class FillTask final : public AwaitedJob {
  public:
-  FillTask(Movers& movers, const FillJob& job) : AwaitedJob(movers), job_(job) {}
-  void Move(Words& words) override { RunFill(words, job_); }
+  FillTask(Movers& movers, const arena::FillJob& job) : AwaitedJob(movers), job_(job) {}
+  void Move(arena::Words& words) override { arena::RunFill(words, job_); }
 
  private:
-  FillJob job_;
+  arena::FillJob job_;
 };
 
 // Check of the record at a place, which does not change meanwhile: seal, stamp and body.
 class VerifyTask final : public AwaitedJob {
  public:
-  VerifyTask(Movers& movers, const ArenaView& arena, Place place, std::uint64_t body_bytes,
+  VerifyTask(Movers& movers, const arena::ArenaView& arena, arena::Place place, std::uint64_t body_bytes,
              std::uint16_t parts)
       : AwaitedJob(movers), arena_(arena), place_(place), body_bytes_(body_bytes), parts_(parts) {}
-  void Move(Words& words) override;
+  void Move(arena::Words& words) override;
   bool sound() const { return sound_; }
 
  private:
-  ArenaView arena_;
-  Place place_;
+  arena::ArenaView arena_;
+  arena::Place place_;
   std::uint64_t body_bytes_;
   std::uint16_t parts_;
   bool sound_ = false;
@@ -97,7 +97,7 @@ class ThreadMovers final : public Movers {
  public:
   using Done = std::move_only_function<void(Work& job)>;
   // `words`, `clock` and what `done` uses are borrowed and used from all mover threads.
-  ThreadMovers(Words& words, const Clock& clock, const ThreadMoversOptions& options, Done done);
+  ThreadMovers(arena::Words& words, const Clock& clock, const ThreadMoversOptions& options, Done done);
   // No job may be under way.
   ~ThreadMovers() override;
 
@@ -108,4 +108,4 @@ class ThreadMovers final : public Movers {
   std::unique_ptr<Body> body_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::memory

@@ -12,13 +12,13 @@
 #include "io/loop.h"
 #include "memory/staging.h"
 
-namespace cistern {
+namespace cistern::memory {
 namespace {
 
 class MoversTest : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    Result<std::unique_ptr<Loop>> loop = MakeLoop(clock_, {.kind = LoopKind::kEpoll});
+    Result<std::unique_ptr<io::Loop>> loop = io::MakeLoop(clock_, {.kind = io::LoopKind::kEpoll});
     ASSERT_TRUE(loop) << loop.error().ToString();
     loop_ = std::move(*loop);
     ThreadMoversOptions options{.threads = static_cast<std::uint32_t>(GetParam()),
@@ -29,17 +29,17 @@ class MoversTest : public testing::TestWithParam<int> {
   }
 
   Task<bool> Put(Executor&, std::uint32_t slot) {
-    Place place = node_.place(slot);
-    std::vector<std::byte> body = BodyOf(150'000, slot);
+    arena::Place place = node_.place(slot);
+    std::vector<std::byte> body = arena::BodyOf(150'000, slot);
     std::span<const std::byte> pieces[] = {std::span(body).first(70'000), std::span(body).subspan(70'000)};
     std::vector<std::uint32_t> crcs(3);
-    std::uint64_t generation = BeginFill(words_, node_.arena, place);
+    std::uint64_t generation = arena::BeginFill(words_, node_.arena, place);
     FillTask fill(*movers_, {node_.arena.slot(place), pieces, crcs});
     co_await fill;
     std::uint32_t parts[] = {150'000};
-    NewRecord record;
-    record.seal = {.incarnation = 1, .key = TestKey(slot), .part_bytes = parts, .segment_crcs = crcs};
-    Publish(words_, node_.arena, place, generation, record);
+    arena::NewRecord record;
+    record.seal = {.incarnation = 1, .key = arena::TestKey(slot), .part_bytes = parts, .segment_crcs = crcs};
+    arena::Publish(words_, node_.arena, place, generation, record);
     VerifyTask verify(*movers_, node_.arena, place, 150'000, 1);
     co_await verify;
     if (!verify.sound()) co_return false;
@@ -50,9 +50,9 @@ class MoversTest : public testing::TestWithParam<int> {
   }
 
   SystemClock clock_;
-  RealWords words_;
-  TestArena<RealWords> node_{words_};
-  std::unique_ptr<Loop> loop_;
+  arena::RealWords words_;
+  arena::TestArena<arena::RealWords> node_{words_};
+  std::unique_ptr<io::Loop> loop_;
   std::unique_ptr<ThreadMovers> movers_;
 };
 
@@ -98,4 +98,4 @@ TEST(StagingTest, R6AnAreaStaysAndCountsUntilTheLastWriteLetGo) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::memory

@@ -7,7 +7,7 @@
 #include "arena/protocol.h"
 #include "record/seal.h"
 
-namespace cistern {
+namespace cistern::memory {
 namespace {
 
 constexpr std::uint64_t kAhead = 8;
@@ -22,10 +22,10 @@ bool ReadKey(const std::array<std::byte, 32>& bytes, std::uint8_t length, bool m
 
 }  // namespace
 
-Recovery::Recovery(Words& words, Slots& slots) : words_(words), slots_(slots), arena_(slots.arena()) {}
+Recovery::Recovery(arena::Words& words, Slots& slots) : words_(words), slots_(slots), arena_(slots.arena()) {}
 
 std::size_t Recovery::Next(std::span<RecoveredBlock> blocks) {
-  const Geometry& geometry = arena_.geometry();
+  const arena::Geometry& geometry = arena_.geometry();
   std::size_t found = 0;
   std::uint64_t looks = 16 * blocks.size();
   while (!done() && looks > 0 && found < blocks.size()) {
@@ -37,12 +37,13 @@ std::size_t Recovery::Next(std::span<RecoveredBlock> blocks) {
     if (stage_ == Stage::kSweep) {
       const std::uint64_t generation = words_.LoadRelaxed(&arena_.header(header_)->generations[next_]);
       if (generation != 0 && generation % 2 == 0) {
-        Retire(words_, arena_, geometry.place(header_ * kHeaderSpanBytes + next_ * kUnitBytes));
+        arena::Retire(words_, arena_,
+                      geometry.place(header_ * arena::kHeaderSpanBytes + next_ * arena::kUnitBytes));
       }
-      if (++next_ == kUnitsPerHeader) LeaveHeader(1);
+      if (++next_ == arena::kUnitsPerHeader) LeaveHeader(1);
       continue;
     }
-    const Place place = geometry.place(header_ * kHeaderSpanBytes + next_ * size_.bytes);
+    const arena::Place place = geometry.place(header_ * arena::kHeaderSpanBytes + next_ * size_.bytes);
     const std::uint64_t generation = words_.Load(arena_.generation(place));
     PrefetchSlot(next_ + kAhead);
     if (generation != 0 && generation % 2 == 0) {
@@ -53,25 +54,26 @@ std::size_t Recovery::Next(std::span<RecoveredBlock> blocks) {
         found++;
       } else {
         counts_.refused++;
-        Retire(words_, arena_, place);
+        arena::Retire(words_, arena_, place);
       }
     }
-    if (++next_ == size_.chunk_headers * kHeaderSpanBytes / size_.bytes) LeaveHeader(size_.chunk_headers);
+    if (++next_ == size_.chunk_headers * arena::kHeaderSpanBytes / size_.bytes)
+      LeaveHeader(size_.chunk_headers);
   }
   return found;
 }
 
 // Entries of slots that follow each other are too far apart for the processor to guess.
 void Recovery::PrefetchSlot(std::uint64_t slot) const {
-  const Place place = arena_.geometry().place(header_ * kHeaderSpanBytes + slot * size_.bytes);
-  if ((slot + 1) * size_.bytes > size_.chunk_headers * kHeaderSpanBytes) return;
-  const DirectoryEntry* entry = arena_.directory(place);
+  const arena::Place place = arena_.geometry().place(header_ * arena::kHeaderSpanBytes + slot * size_.bytes);
+  if ((slot + 1) * size_.bytes > size_.chunk_headers * arena::kHeaderSpanBytes) return;
+  const arena::DirectoryEntry* entry = arena_.directory(place);
   __builtin_prefetch(entry);
   __builtin_prefetch(reinterpret_cast<const std::byte*>(entry) + 64);
 }
 
 void Recovery::EnterHeader() {
-  const ChunkHeader* header = arena_.header(header_);
+  const arena::ChunkHeader* header = arena_.header(header_);
   const std::uint64_t carve = words_.Load(&header->carve);
   const std::uint64_t slot_bytes = words_.LoadRelaxed(&header->slot_bytes);
   const std::uint64_t chunk_headers = words_.LoadRelaxed(&header->chunk_headers);
@@ -81,7 +83,7 @@ void Recovery::EnterHeader() {
   if (carve != 0 && carve % 2 == 0) {
     size_ = {slot_bytes, static_cast<std::uint32_t>(chunk_headers)};
     bool believed = chunk_headers <= arena_.geometry().header_count - header_ &&
-                    check == ChunkCheck(header_, carve, slot_bytes, chunk_headers);
+                    check == arena::ChunkCheck(header_, carve, slot_bytes, chunk_headers);
     // Readers find the chunk through these.
     for (std::uint64_t i = 0; believed && i < chunk_headers; ++i) {
       believed =
@@ -92,7 +94,7 @@ void Recovery::EnterHeader() {
       return;
     }
     counts_.damaged_chunks++;
-    Uncarve(words_, arena_, header_, 1);
+    arena::Uncarve(words_, arena_, header_, 1);
   }
   // A header that was used and has no chunk has odd generations alone, unless it was damaged: an even one
   // that is left would make a dropped block readable when the header is carved like that again.
@@ -110,16 +112,16 @@ void Recovery::LeaveHeader(std::uint32_t headers) {
   stage_ = Stage::kEnter;
 }
 
-bool Recovery::Believe(Place place, std::uint64_t generation, RecoveredBlock* block) {
-  DirectoryEntry entry;
-  LoadWords(words_, reinterpret_cast<const std::byte*>(arena_.directory(place)),
-            std::as_writable_bytes(std::span(&entry, 1)));
-  if (entry.crc != DirectoryCrc(entry, place) || entry.generation != generation) return false;
+bool Recovery::Believe(arena::Place place, std::uint64_t generation, RecoveredBlock* block) {
+  arena::DirectoryEntry entry;
+  arena::LoadWords(words_, reinterpret_cast<const std::byte*>(arena_.directory(place)),
+                   std::as_writable_bytes(std::span(&entry, 1)));
+  if (entry.crc != arena::DirectoryCrc(entry, place) || entry.generation != generation) return false;
   *block = {};
   if (!ReadKey(entry.key, entry.key_bytes, false, &block->key)) return false;
   if (!ReadKey(entry.parent, entry.parent_bytes, true, &block->parent)) return false;
-  if (entry.parts == 0 || entry.parts > kMaxParts) return false;
-  if (!CheckPlace(words_, arena_, place, entry.body_bytes)) return false;
+  if (entry.parts == 0 || entry.parts > record::kMaxParts) return false;
+  if (!arena::CheckPlace(words_, arena_, place, entry.body_bytes)) return false;
   block->place = place;
   block->generation = generation;
   block->group = entry.group;
@@ -134,4 +136,4 @@ bool Recovery::Believe(Place place, std::uint64_t generation, RecoveredBlock* bl
   return true;
 }
 
-}  // namespace cistern
+}  // namespace cistern::memory

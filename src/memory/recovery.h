@@ -17,10 +17,10 @@
 #include "cistern/key.h"
 #include "memory/slots.h"
 
-namespace cistern {
+namespace cistern::memory {
 
 struct RecoveredBlock {
-  Place place = 0;
+  arena::Place place = 0;
   std::uint64_t generation = 0;
   BlockKey key;
   BlockKey parent;  // none(): the chain's first block
@@ -39,7 +39,7 @@ class Recovery final {
  public:
   // `slots` knows no chunk yet; it gets those that are found, with the slots of believed blocks as used, and
   // EndAdoption from the caller once it has freed what it does not keep.
-  Recovery(Words& words, Slots& slots);
+  Recovery(arena::Words& words, Slots& slots);
 
   // The next believed blocks, in the order of places, at most as many as fit; a call looks at no more than 16
   // slots for each that fits, so it may find none before done(). The caller retires and frees those that it
@@ -60,11 +60,11 @@ class Recovery final {
   void EnterHeader();
   void PrefetchSlot(std::uint64_t slot) const;
   void LeaveHeader(std::uint32_t headers);
-  bool Believe(Place place, std::uint64_t generation, RecoveredBlock* block);
+  bool Believe(arena::Place place, std::uint64_t generation, RecoveredBlock* block);
 
-  Words& words_;
+  arena::Words& words_;
   Slots& slots_;
-  ArenaSpace arena_;
+  arena::ArenaSpace arena_;
   std::uint32_t header_ = 0;  // the position: a chunk's first header, or one without a chunk
   enum class Stage { kEnter, kChunk, kSweep } stage_ = Stage::kEnter;
   SlotSize size_;
@@ -72,4 +72,4 @@ class Recovery final {
   Counts counts_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::memory

@@ -14,12 +14,12 @@
 #include "io/files.h"
 #include "memory/recovery.h"
 
-namespace cistern {
+namespace cistern::memory {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::uint64_t Recover(RealWords& words, const ArenaSpace& arena, const char* what) {
+std::uint64_t Recover(arena::RealWords& words, const arena::ArenaSpace& arena, const char* what) {
   auto start = Clock::now();
   Slots slots(words, arena);
   Recovery recovery(words, slots);
@@ -33,8 +33,8 @@ std::uint64_t Recover(RealWords& words, const ArenaSpace& arena, const char* wha
 
 int Main() {
   constexpr std::uint64_t kBlocks = 1'000'000;
-  Geometry geometry{4096, 256};
-  RealWords words;
+  arena::Geometry geometry{4096, 256};
+  arena::RealWords words;
   // Sparse, because only headers are touched: a memfd of 8 GiB would take that much.
   Fd fd(::memfd_create("recovery_bench", 0));
   if (!fd.valid() || ::ftruncate(fd.get(), static_cast<off_t>(geometry.file_bytes())) != 0) return 1;
@@ -42,30 +42,30 @@ int Main() {
     return Mapping::Map(fd.get(), "arena", 0, geometry.file_bytes(), Access::kReadWrite).value();
   };
   Mapping first = map();
-  ArenaSpace arena(first.data(), geometry);
-  const std::uint64_t slot_bytes = SlotSize::For(RecordBytes(4096, 4096), 4096).bytes;
-  const std::uint64_t a_chunk = kHeaderSpanBytes / slot_bytes;
+  arena::ArenaSpace arena(first.data(), geometry);
+  const std::uint64_t slot_bytes = SlotSize::For(record::RecordBytes(4096, 4096), 4096).bytes;
+  const std::uint64_t a_chunk = arena::kHeaderSpanBytes / slot_bytes;
   for (std::uint64_t i = 0; i < kBlocks; ++i) {
-    if (i % a_chunk == 0) Carve(words, arena, static_cast<std::uint32_t>(i / a_chunk), 1, slot_bytes);
-    Place place = geometry.place(i / a_chunk * kHeaderSpanBytes + i % a_chunk * slot_bytes);
-    NewRecord record;
+    if (i % a_chunk == 0) arena::Carve(words, arena, static_cast<std::uint32_t>(i / a_chunk), 1, slot_bytes);
+    arena::Place place = geometry.place(i / a_chunk * arena::kHeaderSpanBytes + i % a_chunk * slot_bytes);
+    arena::NewRecord record;
     std::uint32_t parts[] = {4096};
-    record.seal = {.incarnation = 1, .key = TestKey(i), .part_bytes = parts};
+    record.seal = {.incarnation = 1, .key = arena::TestKey(i), .part_bytes = parts};
     record.sequence = i;
-    DirectoryEntry entry = DirectoryOf(place, 2, 4096, record);
-    StoreWords(words, reinterpret_cast<std::byte*>(arena.directory(place)),
-               std::as_bytes(std::span(&entry, 1)));
+    arena::DirectoryEntry entry = arena::DirectoryOf(place, 2, 4096, record);
+    arena::StoreWords(words, reinterpret_cast<std::byte*>(arena.directory(place)),
+                      std::as_bytes(std::span(&entry, 1)));
     words.Store(arena.generation(place), 2);
   }
   Recover(words, arena, "the same mapping");
   Mapping second = map();
-  Recover(words, ArenaSpace(second.data(), geometry), "a new mapping");
+  Recover(words, arena::ArenaSpace(second.data(), geometry), "a new mapping");
 
-  Mapping index = Mapping::Map(MakeMemfd("index", geometry.index_bytes()).value().get(), "index", 0,
+  Mapping index = Mapping::Map(io::MakeMemfd("index", geometry.index_bytes()).value().get(), "index", 0,
                                geometry.index_bytes(), Access::kReadWrite)
                       .value();
-  IndexSpace space(index.data(), geometry.bucket_count());
-  IndexWriter<Words> writer(words, space);
+  arena::IndexSpace space(index.data(), geometry.bucket_count());
+  arena::IndexWriter<arena::Words> writer(words, space);
   auto start = Clock::now();
   writer.ClearRange(0, space.entry_count());
   std::printf("index of %lu MiB cleared, first touch included: %.0f ms\n", geometry.index_bytes() >> 20,
@@ -74,6 +74,6 @@ int Main() {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::memory
 
-int main() { return cistern::Main(); }
+int main() { return cistern::memory::Main(); }

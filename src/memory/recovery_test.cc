@@ -11,12 +11,12 @@
 #include "arena/reader.h"
 #include "arena/test_arena.h"
 
-namespace cistern {
+namespace cistern::memory {
 namespace {
 
 // Everything that a restart finds, in slices of `batch`.
 struct Restart {
-  Restart(Words& words, const ArenaSpace& arena, std::size_t batch = 7) : slots(words, arena) {
+  Restart(arena::Words& words, const arena::ArenaSpace& arena, std::size_t batch = 7) : slots(words, arena) {
     Recovery recovery(words, slots);
     std::vector<RecoveredBlock> some(batch);
     while (!recovery.done()) {
@@ -33,14 +33,15 @@ struct Restart {
 
 class RecoveryTest : public testing::Test {
  protected:
-  RealWords words_;
-  TestArena<RealWords> node_{words_, SlotSize::For(RecordBytes(6000, 4096), 4096).bytes, {4096, 6}};
+  arena::RealWords words_;
+  arena::TestArena<arena::RealWords> node_{
+      words_, SlotSize::For(record::RecordBytes(6000, 4096), 4096).bytes, {4096, 6}};
 };
 
 TEST_F(RecoveryTest, Promise7WhatWasPublishedIsFoundAgain) {
   for (std::uint32_t i = 0; i < 100; ++i) {
-    ASSERT_TRUE(
-        node_.Put(TestKey(i), i == 0 ? BlockKey() : TestKey(i - 1), BodyOf(6000, i), 3 * i, 2, 1000 + i));
+    ASSERT_TRUE(node_.Put(arena::TestKey(i), i == 0 ? BlockKey() : arena::TestKey(i - 1),
+                          arena::BodyOf(6000, i), 3 * i, 2, 1000 + i));
   }
   Restart restart(words_, node_.arena);
   ASSERT_EQ(restart.blocks.size(), 100u);
@@ -51,11 +52,11 @@ TEST_F(RecoveryTest, Promise7WhatWasPublishedIsFoundAgain) {
   for (std::uint32_t i = 0; i < 100; ++i) {
     const RecoveredBlock& block = restart.blocks[i];
     EXPECT_EQ(block.place, node_.place(3 * i));
-    EXPECT_EQ(block.key, TestKey(i));
-    EXPECT_EQ(block.parent, i == 0 ? BlockKey() : TestKey(i - 1));
+    EXPECT_EQ(block.key, arena::TestKey(i));
+    EXPECT_EQ(block.parent, i == 0 ? BlockKey() : arena::TestKey(i - 1));
     EXPECT_EQ(block.group, 2);
     EXPECT_EQ(block.parts, 1);
-    EXPECT_EQ(block.incarnation, kTestIncarnation);
+    EXPECT_EQ(block.incarnation, arena::kTestIncarnation);
     EXPECT_EQ(block.body_bytes, 6000u);
     EXPECT_EQ(block.expiry, 1000 + i);
     EXPECT_EQ(block.born, 7u);
@@ -66,7 +67,7 @@ TEST_F(RecoveryTest, Promise7WhatWasPublishedIsFoundAgain) {
 }
 
 TEST_F(RecoveryTest, R11HalfAPublishIsAFreeSlot) {
-  std::uint64_t generation = BeginFill(words_, node_.arena, node_.place(1));
+  std::uint64_t generation = arena::BeginFill(words_, node_.arena, node_.place(1));
   Restart filling(words_, node_.arena);
   EXPECT_TRUE(filling.blocks.empty());
   EXPECT_EQ(filling.slots.counts().used_slots, 0u);
@@ -76,7 +77,8 @@ TEST_F(RecoveryTest, R11HalfAPublishIsAFreeSlot) {
 }
 
 TEST_F(RecoveryTest, R11ADamagedEntryIsNotBelieved) {
-  for (std::uint32_t i = 0; i < 64; ++i) ASSERT_TRUE(node_.Put(TestKey(i), {}, BodyOf(6000, i), i));
+  for (std::uint32_t i = 0; i < 64; ++i)
+    ASSERT_TRUE(node_.Put(arena::TestKey(i), {}, arena::BodyOf(6000, i), i));
   // Each bit of the entry matters.
   std::mt19937 random(1);
   for (std::uint32_t i = 0; i < 32; ++i) {
@@ -92,63 +94,64 @@ TEST_F(RecoveryTest, R11ADamagedEntryIsNotBelieved) {
 }
 
 TEST_F(RecoveryTest, R11AnEntryCountsOnlyWhereItLiesAndForItsGeneration) {
-  ASSERT_TRUE(node_.Put(TestKey(1), {}, BodyOf(6000, 1), 1));
-  ASSERT_TRUE(node_.Put(TestKey(2), {}, BodyOf(6000, 2), 2));
+  ASSERT_TRUE(node_.Put(arena::TestKey(1), {}, arena::BodyOf(6000, 1), 1));
+  ASSERT_TRUE(node_.Put(arena::TestKey(2), {}, arena::BodyOf(6000, 2), 2));
   *node_.arena.directory(node_.place(2)) = *node_.arena.directory(node_.place(1));
-  ASSERT_TRUE(node_.Put(TestKey(3), {}, BodyOf(6000, 3), 3));
+  ASSERT_TRUE(node_.Put(arena::TestKey(3), {}, arena::BodyOf(6000, 3), 3));
   words_.Store(node_.arena.generation(node_.place(3)), 4);
   Restart restart(words_, node_.arena);
   ASSERT_EQ(restart.blocks.size(), 1u);
-  EXPECT_EQ(restart.blocks[0].key, TestKey(1));
+  EXPECT_EQ(restart.blocks[0].key, arena::TestKey(1));
 }
 
 TEST_F(RecoveryTest, R10AFlippedBitDoesNotReviveWhatWasRetired) {
-  ASSERT_TRUE(node_.Put(TestKey(1), {}, BodyOf(6000, 1), 1));
-  ASSERT_TRUE(node_.Put(TestKey(2), TestKey(1), BodyOf(6000, 2), 2));
+  ASSERT_TRUE(node_.Put(arena::TestKey(1), {}, arena::BodyOf(6000, 1), 1));
+  ASSERT_TRUE(node_.Put(arena::TestKey(2), arena::TestKey(1), arena::BodyOf(6000, 2), 2));
   std::uint64_t* generation = node_.arena.generation(node_.place(1));
   const std::uint64_t was = *generation;
-  node_.Remove(TestKey(1), 1);
+  node_.Remove(arena::TestKey(1), 1);
   ASSERT_EQ(*generation, was ^ 1) << "one bit is all that tells them apart";
   *generation = was;
   Restart restart(words_, node_.arena);
   ASSERT_EQ(restart.blocks.size(), 1u);
-  EXPECT_EQ(restart.blocks[0].key, TestKey(2));
+  EXPECT_EQ(restart.blocks[0].key, arena::TestKey(2));
   EXPECT_EQ(restart.counts.refused, 1u);
   EXPECT_EQ(*generation, was ^ 1);
 }
 
 TEST_F(RecoveryTest, R1ADamagedHeaderLosesItsBlocksForGood) {
-  ASSERT_TRUE(node_.Put(TestKey(1), {}, BodyOf(6000, 1), 1));
-  ASSERT_TRUE(node_.Put(TestKey(2), {}, BodyOf(6000, 2), 8));
+  ASSERT_TRUE(node_.Put(arena::TestKey(1), {}, arena::BodyOf(6000, 1), 1));
+  ASSERT_TRUE(node_.Put(arena::TestKey(2), {}, arena::BodyOf(6000, 2), 8));
   std::uint64_t slot_bytes = node_.slot_bytes;
   words_.Store(&node_.arena.header(0)->slot_bytes, 2 * slot_bytes);
   Restart restart(words_, node_.arena);
   EXPECT_TRUE(restart.blocks.empty());
   EXPECT_EQ(restart.counts.damaged_chunks, 1u);
   // Carved the same way again, nothing of what lay there is readable or recovered.
-  Carve(words_, node_.arena, 0, 1, slot_bytes);
+  arena::Carve(words_, node_.arena, 0, 1, slot_bytes);
   Restart again(words_, node_.arena);
   EXPECT_TRUE(again.blocks.empty());
   EXPECT_EQ(again.counts.refused, 0u);
-  Reader<RealWords> reader(words_, node_.arena, node_.index);
-  OpenRecord record;
-  EXPECT_EQ(reader.Open(reader.Begin(0, 0), {TestKey(1)}, nullptr, record), ReadOutcome::kMiss);
+  arena::Reader<arena::RealWords> reader(words_, node_.arena, node_.index);
+  arena::OpenRecord record;
+  EXPECT_EQ(reader.Open(reader.Begin(0, 0), {arena::TestKey(1)}, nullptr, record), arena::ReadOutcome::kMiss);
 }
 
 TEST_F(RecoveryTest, ChunksOfAllSizesComeBack) {
-  std::map<Place, std::uint64_t> placed;
-  Uncarve(words_, node_.arena, 0, 1);
+  std::map<arena::Place, std::uint64_t> placed;
+  arena::Uncarve(words_, node_.arena, 0, 1);
   {
     Slots slots(words_, node_.arena);
     for (std::uint64_t body : {6'000, 100'000, 1'000'000, 6'000'000}) {
       for (int i = 0; i < 3; ++i) {
-        Result<Place> place = slots.Allocate(RecordBytes(body, 4096));
+        Result<arena::Place> place = slots.Allocate(record::RecordBytes(body, 4096));
         ASSERT_TRUE(place);
         std::uint32_t parts[] = {static_cast<std::uint32_t>(body)};
-        std::vector<std::uint32_t> crcs(SegmentsOfPart(body));
-        NewRecord record;
-        record.seal = {.incarnation = 1, .key = TestKey(*place), .part_bytes = parts, .segment_crcs = crcs};
-        Publish(words_, node_.arena, *place, BeginFill(words_, node_.arena, *place), record);
+        std::vector<std::uint32_t> crcs(record::SegmentsOfPart(body));
+        arena::NewRecord record;
+        record.seal = {
+            .incarnation = 1, .key = arena::TestKey(*place), .part_bytes = parts, .segment_crcs = crcs};
+        arena::Publish(words_, node_.arena, *place, arena::BeginFill(words_, node_.arena, *place), record);
         placed[*place] = body;
       }
     }
@@ -158,22 +161,23 @@ TEST_F(RecoveryTest, ChunksOfAllSizesComeBack) {
     EXPECT_EQ(restart.blocks.size(), placed.size());
     for (const RecoveredBlock& block : restart.blocks) {
       EXPECT_EQ(block.body_bytes, placed.at(block.place));
-      EXPECT_TRUE(restart.slots.SameSize(block.place, RecordBytes(block.body_bytes, 4096)));
+      EXPECT_TRUE(restart.slots.SameSize(block.place, record::RecordBytes(block.body_bytes, 4096)));
     }
     EXPECT_EQ(restart.slots.counts().chunks, 4u);
   }
 }
 
 TEST_F(RecoveryTest, ACallIsBounded) {
-  for (std::uint32_t i = 0; i < 500; ++i) ASSERT_TRUE(node_.Put(TestKey(i), {}, BodyOf(6000, i % 3), i));
+  for (std::uint32_t i = 0; i < 500; ++i)
+    ASSERT_TRUE(node_.Put(arena::TestKey(i), {}, arena::BodyOf(6000, i % 3), i));
   Slots slots(words_, node_.arena);
   Recovery recovery(words_, slots);
   RecoveredBlock some[4];
   std::size_t found = 0, calls = 0;
   for (; !recovery.done(); ++calls) found += recovery.Next(some);
   EXPECT_EQ(found, 500u);
-  EXPECT_GE(calls, (kHeaderSpanBytes / node_.slot_bytes - 500) / 64) << "64 slots a call";
+  EXPECT_GE(calls, (arena::kHeaderSpanBytes / node_.slot_bytes - 500) / 64) << "64 slots a call";
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::memory

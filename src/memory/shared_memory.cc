@@ -10,7 +10,7 @@
 
 #include "base/format.h"
 
-namespace cistern {
+namespace cistern::memory {
 namespace {
 
 constexpr std::uint64_t kPieceBytes = 256u << 10;
@@ -51,4 +51,4 @@ Task<Result<SharedMemory>> MakeSharedMemory([[maybe_unused]] Executor& executor,
   co_return std::move(memory);
 }
 
-}  // namespace cistern
+}  // namespace cistern::memory

@@ -9,7 +9,7 @@
 #include "cistern/status.h"
 #include "io/files.h"
 
-namespace cistern {
+namespace cistern::memory {
 
 struct SharedMemory {
   Fd fd;            // to be passed to the client
@@ -22,4 +22,4 @@ struct SharedMemory {
 Task<Result<SharedMemory>> MakeSharedMemory(Executor& executor, std::string name, std::uint64_t bytes,
                                             Access access);
 
-}  // namespace cistern
+}  // namespace cistern::memory

@@ -8,7 +8,7 @@
 #include "base/format.h"
 #include "memory/free_headers.h"
 
-namespace cistern {
+namespace cistern::memory {
 namespace {
 
 constexpr std::uint32_t kNoHeader = ~std::uint32_t{0};
@@ -19,19 +19,20 @@ constexpr std::uint32_t kLookHeaders = 256;
 std::uint64_t RoundUnits(std::uint64_t units) {
   if (units < 16) return units;
   const int shift = std::bit_width(units) - 4;
-  return RoundUp(units, std::uint64_t{1} << shift);
+  return arena::RoundUp(units, std::uint64_t{1} << shift);
 }
 
 }  // namespace
 
 SlotSize SlotSize::For(std::uint64_t record_bytes, std::uint32_t alignment) {
   CISTERN_ASSERT(record_bytes > 0);
-  const std::uint64_t units = RoundUp(record_bytes, alignment) / alignment;
+  const std::uint64_t units = arena::RoundUp(record_bytes, alignment) / alignment;
   SlotSize size;
   size.bytes = (RoundUnits(units > 1 ? units - 1 : 1) + 1) * alignment;
-  const std::uint64_t least = Geometry{alignment, 1}.min_slot_bytes();
+  const std::uint64_t least = arena::Geometry{alignment, 1}.min_slot_bytes();
   if (size.bytes < least) size.bytes = least;
-  while (size.chunk_headers * kHeaderSpanBytes < kMinSlotsPerChunk * size.bytes) size.chunk_headers *= 2;
+  while (size.chunk_headers * arena::kHeaderSpanBytes < arena::kMinSlotsPerChunk * size.bytes)
+    size.chunk_headers *= 2;
   return size;
 }
 
@@ -59,7 +60,8 @@ struct Slots::Chunk {
       : first(first_header),
         size(slot_size),
         size_class(slot_size.Number(alignment)),
-        slots(static_cast<std::uint32_t>(slot_size.chunk_headers * kHeaderSpanBytes / slot_size.bytes)),
+        slots(
+            static_cast<std::uint32_t>(slot_size.chunk_headers * arena::kHeaderSpanBytes / slot_size.bytes)),
         free((slots + 63) / 64),
         words_with_free((free.size() + 63) / 64) {
     for (std::uint32_t i = 0; i < slots; ++i) SetFree(i);
@@ -84,7 +86,7 @@ struct Slots::Chunk {
   HeaderRange range() const { return {first, size.chunk_headers}; }
 };
 
-Slots::Slots(Words& words, ArenaSpace arena)
+Slots::Slots(arena::Words& words, arena::ArenaSpace arena)
     : words_(words),
       arena_(arena),
       chunks_(arena.geometry().header_count),
@@ -110,45 +112,45 @@ Status Slots::CheckBody(std::uint64_t body_bytes) const {
 
 // ---- places ----------------------------------------------------------------------------------------------
 
-Slots::Chunk* Slots::ChunkOf(Place place) const {
-  const Geometry& geometry = arena_.geometry();
+Slots::Chunk* Slots::ChunkOf(arena::Place place) const {
+  const arena::Geometry& geometry = arena_.geometry();
   if (geometry.offset(place) >= geometry.slots_bytes()) return nullptr;
   const std::uint32_t first = first_of_[geometry.header_of(place)];
   return first == kNoHeader ? nullptr : chunks_[first].get();
 }
 
 // The slot's number, or chunk.slots where the place is not a slot's start.
-std::uint32_t Slots::SlotIn(const Chunk& chunk, Place place) const {
-  const std::uint64_t within = arena_.geometry().offset(place) - chunk.first * kHeaderSpanBytes;
+std::uint32_t Slots::SlotIn(const Chunk& chunk, arena::Place place) const {
+  const std::uint64_t within = arena_.geometry().offset(place) - chunk.first * arena::kHeaderSpanBytes;
   if (within % chunk.size.bytes != 0 || within / chunk.size.bytes >= chunk.slots) return chunk.slots;
   return static_cast<std::uint32_t>(within / chunk.size.bytes);
 }
 
-Place Slots::PlaceOf(const Chunk& chunk, std::uint32_t slot) const {
-  return arena_.geometry().place(chunk.first * kHeaderSpanBytes + slot * chunk.size.bytes);
+arena::Place Slots::PlaceOf(const Chunk& chunk, std::uint32_t slot) const {
+  return arena_.geometry().place(chunk.first * arena::kHeaderSpanBytes + slot * chunk.size.bytes);
 }
 
-bool Slots::used(Place place) const {
+bool Slots::used(arena::Place place) const {
   const Chunk* chunk = ChunkOf(place);
   if (chunk == nullptr) return false;
   const std::uint32_t slot = SlotIn(*chunk, place);
   return slot < chunk->slots && !chunk->IsFree(slot);
 }
 
-std::uint8_t Slots::SizeNumber(Place place) const {
+std::uint8_t Slots::SizeNumber(arena::Place place) const {
   CISTERN_ASSERT(used(place));
   return static_cast<std::uint8_t>(ChunkOf(place)->size_class);
 }
 
-bool Slots::SameSize(Place place, std::uint64_t record_bytes) const {
+bool Slots::SameSize(arena::Place place, std::uint64_t record_bytes) const {
   const Chunk* chunk = ChunkOf(place);
   return chunk != nullptr && chunk->size == SlotSize::For(record_bytes, arena_.geometry().alignment) &&
          !Emptying(chunk->first);
 }
 
-void Slots::Pin(Place place) { ChunkOf(place)->pins++; }
+void Slots::Pin(arena::Place place) { ChunkOf(place)->pins++; }
 
-void Slots::Unpin(Place place) {
+void Slots::Unpin(arena::Place place) {
   Chunk* chunk = ChunkOf(place);
   CISTERN_ASSERT(chunk->pins > 0);
   chunk->pins--;
@@ -156,18 +158,18 @@ void Slots::Unpin(Place place) {
 
 // ---- slots -----------------------------------------------------------------------------------------------
 
-Result<Place> Slots::Allocate(std::uint64_t record_bytes) {
+Result<arena::Place> Slots::Allocate(std::uint64_t record_bytes) {
   const SlotSize size = SlotSize::For(record_bytes, arena_.geometry().alignment);
   const std::uint32_t open = classes_[size.Number(arena_.geometry().alignment)].open;
   if (open != kNoHeader) return Take(*chunks_[open]);
   const std::optional<std::uint32_t> first = free_headers_->Take(size.chunk_headers);
   if (!first) return Error(Status(Code::kBusy));
-  Carve(words_, arena_, *first, size.chunk_headers, size.bytes);
+  arena::Carve(words_, arena_, *first, size.chunk_headers, size.bytes);
   counts_.carvings++;
   return Take(*NewChunk(*first, size));
 }
 
-Place Slots::Take(Chunk& chunk) {
+arena::Place Slots::Take(Chunk& chunk) {
   const std::uint32_t slot = chunk.FirstFree();
   chunk.SetUsed(slot);
   if (++chunk.used == chunk.slots) Unlink(chunk);
@@ -177,7 +179,7 @@ Place Slots::Take(Chunk& chunk) {
   return PlaceOf(chunk, slot);
 }
 
-void Slots::Free(Place place) {
+void Slots::Free(arena::Place place) {
   CISTERN_ASSERT(used(place));
   const std::uint64_t generation = words_.LoadRelaxed(arena_.generation(place));
   CISTERN_ASSERT(generation == 0 || generation % 2 != 0);
@@ -212,7 +214,7 @@ Slots::Chunk* Slots::NewChunk(std::uint32_t first, SlotSize size) {
 void Slots::DissolveChunk(Chunk& chunk) {
   CISTERN_ASSERT(chunk.pins == 0);
   const HeaderRange range = chunk.range();
-  Uncarve(words_, arena_, range.first, range.count);
+  arena::Uncarve(words_, arena_, range.first, range.count);
   if (chunk.linked) Unlink(chunk);
   counts_.chunks--;
   counts_.slots -= chunk.slots;
@@ -338,7 +340,8 @@ void Slots::StopEmptying() {
   }
 }
 
-std::size_t Slots::UsedIn(const HeaderRange& range, std::uint64_t* cursor, std::span<Place> places) const {
+std::size_t Slots::UsedIn(const HeaderRange& range, std::uint64_t* cursor,
+                          std::span<arena::Place> places) const {
   std::size_t found = 0;
   std::uint32_t header = static_cast<std::uint32_t>(*cursor >> 32);
   auto slot = static_cast<std::uint32_t>(*cursor);
@@ -375,7 +378,7 @@ void Slots::EndAdoption() {
   }
 }
 
-bool Slots::AdoptUsed(Place place) {
+bool Slots::AdoptUsed(arena::Place place) {
   Chunk* chunk = ChunkOf(place);
   if (chunk == nullptr) return false;
   const std::uint32_t slot = SlotIn(*chunk, place);
@@ -388,9 +391,10 @@ bool Slots::AdoptUsed(Place place) {
   return true;
 }
 
-std::uint64_t Slots::Capacity(const Geometry& geometry, std::uint64_t record_bytes) {
+std::uint64_t Slots::Capacity(const arena::Geometry& geometry, std::uint64_t record_bytes) {
   const SlotSize size = SlotSize::For(record_bytes, geometry.alignment);
-  return geometry.header_count / size.chunk_headers * (size.chunk_headers * kHeaderSpanBytes / size.bytes);
+  return geometry.header_count / size.chunk_headers *
+         (size.chunk_headers * arena::kHeaderSpanBytes / size.bytes);
 }
 
-}  // namespace cistern
+}  // namespace cistern::memory

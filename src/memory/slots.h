@@ -24,7 +24,7 @@
 #include "base/limits.h"
 #include "cistern/status.h"
 
-namespace cistern {
+namespace cistern::memory {
 
 class FreeHeaders;
 
@@ -49,12 +49,12 @@ struct HeaderRange {
 class Slots final {
  public:
   // Every header is free. Words are borrowed.
-  Slots(Words& words, ArenaSpace arena);
+  Slots(arena::Words& words, arena::ArenaSpace arena);
   ~Slots();
   Slots(const Slots&) = delete;
   Slots& operator=(const Slots&) = delete;
 
-  const ArenaSpace& arena() const { return arena_; }
+  const arena::ArenaSpace& arena() const { return arena_; }
   // The longest body that a block may have: kMaxBodyBytes, or 1/32 of the arena if that is less.
   std::uint64_t max_body_bytes() const;
   // kInvalid names value and limit.
@@ -63,20 +63,20 @@ class Slots final {
   // A free slot for a record of so many bytes (RecordBytes). It counts as used until Free; its generation is
   // odd or 0. kBusy: no free slot or header range could serve; a slot of the same size (SameSize) or all of
   // BestToEmpty has to be freed first.
-  Result<Place> Allocate(std::uint64_t record_bytes);
+  Result<arena::Place> Allocate(std::uint64_t record_bytes);
   // The slot's record was retired (asserted) and no lease or I/O uses the slot.
-  void Free(Place place);
+  void Free(arena::Place place);
 
   // A lease or an I/O begins (ends) to use the slot: its chunk is not proposed for emptying meanwhile.
   // Counted. The slot is in use.
-  void Pin(Place place);
-  void Unpin(Place place);
+  void Pin(arena::Place place);
+  void Unpin(arena::Place place);
 
-  bool used(Place place) const;
+  bool used(arena::Place place) const;
   // The number of a used slot's size.
-  std::uint8_t SizeNumber(Place place) const;
+  std::uint8_t SizeNumber(arena::Place place) const;
   // True if freeing the slot would at once serve a record of so many bytes.
-  bool SameSize(Place place, std::uint64_t record_bytes) const;
+  bool SameSize(arena::Place place, std::uint64_t record_bytes) const;
 
   // ---- changing what a chunk is for ----
 
@@ -97,7 +97,7 @@ class Slots final {
   const std::optional<HeaderRange>& emptying() const { return emptying_; }
   // Places in use in the range, from `*cursor` (0 at first) on, at most as many as fit; 0: no more. Slots may
   // be freed between calls.
-  std::size_t UsedIn(const HeaderRange& range, std::uint64_t* cursor, std::span<Place> places) const;
+  std::size_t UsedIn(const HeaderRange& range, std::uint64_t* cursor, std::span<arena::Place> places) const;
 
   // ---- restart ----
 
@@ -105,7 +105,7 @@ class Slots final {
   // the range is not free or the size is not one of SlotSize's.
   bool AdoptChunk(std::uint32_t first, SlotSize size);
   // Takes a slot of an adopted chunk as used. False where it is no slot or used already.
-  bool AdoptUsed(Place place);
+  bool AdoptUsed(arena::Place place);
   // From the first adopted chunk on, chunks stay also when their last slot is freed, since others of their
   // slots may be adopted still. Ends that: takes apart the chunks of which no slot is used. Looks at all
   // chunks.
@@ -122,16 +122,16 @@ class Slots final {
   };
   const Counts& counts() const { return counts_; }
   // How many records of so many bytes an empty arena holds.
-  static std::uint64_t Capacity(const Geometry& geometry, std::uint64_t record_bytes);
+  static std::uint64_t Capacity(const arena::Geometry& geometry, std::uint64_t record_bytes);
 
  private:
   struct Chunk;
 
-  Chunk* ChunkOf(Place place) const;
-  std::uint32_t SlotIn(const Chunk& chunk, Place place) const;
-  Place PlaceOf(const Chunk& chunk, std::uint32_t slot) const;
+  Chunk* ChunkOf(arena::Place place) const;
+  std::uint32_t SlotIn(const Chunk& chunk, arena::Place place) const;
+  arena::Place PlaceOf(const Chunk& chunk, std::uint32_t slot) const;
   Chunk* NewChunk(std::uint32_t first, SlotSize size);
-  Place Take(Chunk& chunk);
+  arena::Place Take(Chunk& chunk);
   void DissolveChunk(Chunk& chunk);
   bool Emptying(std::uint32_t header) const;
   struct Cost {
@@ -143,8 +143,8 @@ class Slots final {
   void Link(Chunk& chunk);
   void Unlink(Chunk& chunk);
 
-  Words& words_;
-  ArenaSpace arena_;
+  arena::Words& words_;
+  arena::ArenaSpace arena_;
   std::vector<std::unique_ptr<Chunk>> chunks_;  // by first header
   std::vector<std::uint32_t> first_of_;         // by header: its chunk's first header, kNoHeader when free
   std::unique_ptr<FreeHeaders> free_headers_;
@@ -161,4 +161,4 @@ class Slots final {
   Counts counts_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::memory

@@ -12,7 +12,7 @@
 #include "arena/test_arena.h"
 #include "memory/free_headers.h"
 
-namespace cistern {
+namespace cistern::memory {
 namespace {
 
 constexpr std::uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
@@ -23,21 +23,21 @@ TEST(SlotSizeTest, R14WasteIsAtMostAnEighth) {
     std::mt19937_64 random(1);
     for (int i = 0; i < 20'000; ++i) {
       std::uint64_t body = 1 + random() % (kMaxBodyBytes >> random() % 16);
-      std::uint64_t record = RecordBytes(body, alignment);
+      std::uint64_t record = record::RecordBytes(body, alignment);
       SlotSize size = SlotSize::For(record, alignment);
       EXPECT_GE(size.bytes, record);
       EXPECT_EQ(size.bytes % alignment, 0u);
       EXPECT_EQ(SlotSize::For(size.bytes, alignment), size) << "a slot is of its own size";
-      if (size.bytes > Geometry{alignment, 1}.min_slot_bytes()) {
+      if (size.bytes > arena::Geometry{alignment, 1}.min_slot_bytes()) {
         EXPECT_LE((size.bytes - record) * 8, size.bytes) << record;
       }
-      std::uint64_t chunk = size.chunk_headers * kHeaderSpanBytes;
-      EXPECT_GE(chunk / size.bytes, kMinSlotsPerChunk);
+      std::uint64_t chunk = size.chunk_headers * arena::kHeaderSpanBytes;
+      EXPECT_GE(chunk / size.bytes, arena::kMinSlotsPerChunk);
       EXPECT_LE(chunk % size.bytes * 8, chunk) << "the chunk's rest";
-      EXPECT_TRUE(IsSlotSize({alignment, 64}, size.bytes, size.chunk_headers));
+      EXPECT_TRUE(arena::IsSlotSize({alignment, 64}, size.bytes, size.chunk_headers));
     }
     for (std::uint64_t body = 4096; body <= kMaxBodyBytes; body *= 2) {
-      SlotSize size = SlotSize::For(RecordBytes(body, 4096), 4096);
+      SlotSize size = SlotSize::For(record::RecordBytes(body, 4096), 4096);
       if (body <= 32 * kMiB) {
         EXPECT_EQ(size.bytes, body + 4096) << "round bodies waste nothing";
       }
@@ -84,29 +84,29 @@ TEST(FreeHeadersTest, RunsAreAlignedDisjointAndJoinAgain) {
 
 class SlotsTest : public testing::Test {
  protected:
-  SlotsTest() { Uncarve(words_, node_.arena, 0, 1); }
+  SlotsTest() { arena::Uncarve(words_, node_.arena, 0, 1); }
 
-  RealWords words_;
-  TestArena<RealWords> node_{words_, 8192, {4096, 12}};
+  arena::RealWords words_;
+  arena::TestArena<arena::RealWords> node_{words_, 8192, {4096, 12}};
   Slots slots_{words_, node_.arena};
 };
 
 TEST_F(SlotsTest, SlotsAreDisjointAndReadersFindThem) {
   std::mt19937_64 random(7);
   std::map<std::uint64_t, std::uint64_t> used;  // offset -> bytes
-  std::vector<Place> places;
+  std::vector<arena::Place> places;
   int busy = 0;
   for (int i = 0; i < 60'000; ++i) {
     if (places.empty() || random() % 100 < (i / 10'000 % 2 == 0 ? 70 : 30)) {
       std::uint64_t body = 1 + random() % (slots_.max_body_bytes() >> random() % 12);
-      Result<Place> place = slots_.Allocate(RecordBytes(body, 4096));
+      Result<arena::Place> place = slots_.Allocate(record::RecordBytes(body, 4096));
       if (!place) {
         EXPECT_EQ(place.error().code(), Code::kBusy);
         busy++;
         continue;
       }
       std::uint64_t offset = node_.arena.geometry().offset(*place);
-      std::optional<CheckedSlot> slot = CheckPlace(words_, node_.arena, *place, body);
+      std::optional<arena::CheckedSlot> slot = arena::CheckPlace(words_, node_.arena, *place, body);
       ASSERT_TRUE(slot);
       auto next = used.lower_bound(offset);
       ASSERT_TRUE(next == used.end() || next->first >= offset + slot->slot_bytes);
@@ -114,7 +114,7 @@ TEST_F(SlotsTest, SlotsAreDisjointAndReadersFindThem) {
       used[offset] = slot->slot_bytes;
       places.push_back(*place);
       EXPECT_TRUE(slots_.used(*place));
-      EXPECT_TRUE(slots_.SameSize(*place, RecordBytes(body, 4096)));
+      EXPECT_TRUE(slots_.SameSize(*place, record::RecordBytes(body, 4096)));
     } else {
       std::size_t at = random() % places.size();
       slots_.Free(places[at]);
@@ -126,22 +126,22 @@ TEST_F(SlotsTest, SlotsAreDisjointAndReadersFindThem) {
     EXPECT_EQ(slots_.counts().used_slots, places.size());
   }
   EXPECT_GT(busy, 0) << "the arena was never full";
-  for (Place place : places) slots_.Free(place);
+  for (arena::Place place : places) slots_.Free(place);
   EXPECT_EQ(slots_.counts().free_headers, slots_.counts().headers) << "empty chunks serve any size again";
   EXPECT_EQ(slots_.counts().used_bytes, 0u);
-  EXPECT_TRUE(slots_.Allocate(RecordBytes(slots_.max_body_bytes(), 4096)));
+  EXPECT_TRUE(slots_.Allocate(record::RecordBytes(slots_.max_body_bytes(), 4096)));
 }
 
 TEST_F(SlotsTest, CapacityIsWhatAnEmptyArenaTakes) {
   for (std::uint64_t body : {64 * kKiB, 2 * kMiB, 5 * kMiB}) {
     std::uint64_t count = 0;
-    std::vector<Place> places;
-    while (Result<Place> place = slots_.Allocate(RecordBytes(body, 4096))) {
+    std::vector<arena::Place> places;
+    while (Result<arena::Place> place = slots_.Allocate(record::RecordBytes(body, 4096))) {
       places.push_back(*place);
       count++;
     }
-    EXPECT_EQ(count, Slots::Capacity(node_.arena.geometry(), RecordBytes(body, 4096)));
-    for (Place place : places) slots_.Free(place);
+    EXPECT_EQ(count, Slots::Capacity(node_.arena.geometry(), record::RecordBytes(body, 4096)));
+    for (arena::Place place : places) slots_.Free(place);
   }
 }
 
@@ -156,16 +156,17 @@ TEST_F(SlotsTest, BlocksPastTheLimitAreRefusedWithNumbers) {
 }
 
 TEST_F(SlotsTest, R14AChunkChangesItsSizeWhenItsSlotsAreGone) {
-  const std::uint64_t small = RecordBytes(1 * kMiB, 4096), large = RecordBytes(7 * kMiB, 4096);
-  std::vector<Place> places;
-  while (Result<Place> place = slots_.Allocate(small)) places.push_back(*place);
+  const std::uint64_t small = record::RecordBytes(1 * kMiB, 4096),
+                      large = record::RecordBytes(7 * kMiB, 4096);
+  std::vector<arena::Place> places;
+  while (Result<arena::Place> place = slots_.Allocate(small)) places.push_back(*place);
   EXPECT_FALSE(slots_.Allocate(large));
   // One slot of the second pair of headers stays; the third is pinned.
-  const Geometry& geometry = node_.arena.geometry();
-  std::vector<Place> kept;
-  for (Place place : places) {
+  const arena::Geometry& geometry = node_.arena.geometry();
+  std::vector<arena::Place> kept;
+  for (arena::Place place : places) {
     std::uint32_t header = geometry.header_of(place);
-    bool first = geometry.offset(place) % kHeaderSpanBytes == 0;
+    bool first = geometry.offset(place) % arena::kHeaderSpanBytes == 0;
     if (header / 2 == 2 && first) slots_.Pin(place);
     if (header / 2 == 2 || header / 2 != 1 || first) {
       kept.push_back(place);
@@ -178,42 +179,43 @@ TEST_F(SlotsTest, R14AChunkChangesItsSizeWhenItsSlotsAreGone) {
   EXPECT_EQ(*range, (HeaderRange{2, 2}));
   slots_.StartEmptying(*range);
   std::uint64_t cursor = 0;
-  Place batch[1];
-  std::vector<Place> victims;
+  arena::Place batch[1];
+  std::vector<arena::Place> victims;
   while (slots_.UsedIn(*range, &cursor, batch) == 1) victims.push_back(batch[0]);
   EXPECT_EQ(victims.size(), 2u);
   EXPECT_FALSE(slots_.Allocate(small)) << "what is being emptied is not filled again";
-  for (Place place : victims) slots_.Free(place);
+  for (arena::Place place : victims) slots_.Free(place);
   EXPECT_FALSE(slots_.emptying());
-  Result<Place> place = slots_.Allocate(large);
+  Result<arena::Place> place = slots_.Allocate(large);
   ASSERT_TRUE(place);
   EXPECT_EQ(geometry.header_of(*place), 2u);
 }
 
 TEST_F(SlotsTest, StoppedEmptyingGivesTheSlotsBack) {
-  const std::uint64_t small = RecordBytes(1 * kMiB, 4096), large = RecordBytes(7 * kMiB, 4096);
-  std::vector<Place> places;
-  while (Result<Place> place = slots_.Allocate(small)) places.push_back(*place);
+  const std::uint64_t small = record::RecordBytes(1 * kMiB, 4096),
+                      large = record::RecordBytes(7 * kMiB, 4096);
+  std::vector<arena::Place> places;
+  while (Result<arena::Place> place = slots_.Allocate(small)) places.push_back(*place);
   std::optional<HeaderRange> range = slots_.BestToEmpty(large);
   ASSERT_TRUE(range);
   slots_.StartEmptying(*range);
   std::uint64_t cursor = 0;
-  Place batch[40];
+  arena::Place batch[40];
   std::size_t count = slots_.UsedIn(*range, &cursor, batch);
   ASSERT_EQ(count, 40u);
-  for (Place place : batch) slots_.Free(place);
+  for (arena::Place place : batch) slots_.Free(place);
   slots_.StopEmptying();
   for (int i = 0; i < 40; ++i) EXPECT_TRUE(slots_.Allocate(small)) << i;
   EXPECT_FALSE(slots_.Allocate(small));
 }
 
 TEST_F(SlotsTest, P7AChunkStaysUntilTheEndOfAdoption) {
-  const SlotSize size = SlotSize::For(RecordBytes(1 * kMiB, 4096), 4096);
-  Carve(words_, node_.arena, 2, size.chunk_headers, size.bytes);
+  const SlotSize size = SlotSize::For(record::RecordBytes(1 * kMiB, 4096), 4096);
+  arena::Carve(words_, node_.arena, 2, size.chunk_headers, size.bytes);
   Slots slots(words_, node_.arena);
   ASSERT_TRUE(slots.AdoptChunk(2, size));
-  const Place first = node_.arena.geometry().place(2 * kHeaderSpanBytes);
-  const Place second = node_.arena.geometry().place(2 * kHeaderSpanBytes + size.bytes);
+  const arena::Place first = node_.arena.geometry().place(2 * arena::kHeaderSpanBytes);
+  const arena::Place second = node_.arena.geometry().place(2 * arena::kHeaderSpanBytes + size.bytes);
   ASSERT_TRUE(slots.AdoptUsed(first));
   slots.Free(first);
   EXPECT_TRUE(slots.AdoptUsed(second)) << "the one after a refused one";
@@ -225,18 +227,19 @@ TEST_F(SlotsTest, P7AChunkStaysUntilTheEndOfAdoption) {
 }
 
 TEST_F(SlotsTest, R14PinnedChunksAreNotProposed) {
-  const std::uint64_t small = RecordBytes(1 * kMiB, 4096), large = RecordBytes(7 * kMiB, 4096);
-  std::vector<Place> places;
-  while (Result<Place> place = slots_.Allocate(small)) {
+  const std::uint64_t small = record::RecordBytes(1 * kMiB, 4096),
+                      large = record::RecordBytes(7 * kMiB, 4096);
+  std::vector<arena::Place> places;
+  while (Result<arena::Place> place = slots_.Allocate(small)) {
     places.push_back(*place);
     slots_.Pin(*place);
   }
   EXPECT_FALSE(slots_.BestToEmpty(large));
-  for (Place place : places) {
+  for (arena::Place place : places) {
     if (node_.arena.geometry().header_of(place) / 2 == 4) slots_.Unpin(place);
   }
   EXPECT_EQ(slots_.BestToEmpty(large), (HeaderRange{8, 2}));
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::memory

@@ -5,7 +5,7 @@
 #include "base/assert.h"
 #include "base/format.h"
 
-namespace cistern {
+namespace cistern::memory {
 StagingArea::~StagingArea() { pool_.used_bytes_ -= bytes_; }
 
 std::span<const std::byte> StagingArea::Range(std::uint64_t offset, std::uint64_t bytes) const {
@@ -18,10 +18,10 @@ StagingPool::~StagingPool() { CISTERN_ASSERT(used_bytes_ == 0); }
 Task<Result<std::shared_ptr<StagingArea>>> StagingPool::Make(Executor& executor, std::uint64_t bytes) {
   if (bytes == 0) co_return Error(Code::kInvalid, "staging: 0 bytes asked for");
   const std::uint64_t left = budget_bytes_ - used_bytes_;
-  if (bytes > left || RoundUp(bytes, kUnitBytes) > left)
+  if (bytes > left || arena::RoundUp(bytes, arena::kUnitBytes) > left)
     co_return Error(Code::kBusy, Text("staging: ", bytes, " bytes asked for, ", left, " of ", budget_bytes_,
                                       " are left; end idle sessions or give the node more memory"));
-  const std::uint64_t whole = RoundUp(bytes, kUnitBytes);
+  const std::uint64_t whole = arena::RoundUp(bytes, arena::kUnitBytes);
   used_bytes_ += whole;
   std::shared_ptr<StagingArea> area(new StagingArea(*this, whole));
   Result<SharedMemory> memory = co_await MakeSharedMemory(executor, "cistern-staging", whole, Access::kRead);
@@ -30,4 +30,4 @@ Task<Result<std::shared_ptr<StagingArea>>> StagingPool::Make(Executor& executor,
   co_return area;
 }
 
-}  // namespace cistern
+}  // namespace cistern::memory

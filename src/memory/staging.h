@@ -12,7 +12,7 @@
 #include "cistern/status.h"
 #include "memory/shared_memory.h"
 
-namespace cistern {
+namespace cistern::memory {
 
 inline constexpr std::uint64_t kStagingFraction = 8;  // of the memory
 
@@ -62,4 +62,4 @@ class StagingPool final {
   std::uint64_t used_bytes_ = 0;
 };
 
-}  // namespace cistern
+}  // namespace cistern::memory

@@ -13,7 +13,7 @@
 #include "base/nearest.h"
 #include "node/options.h"
 
-namespace cistern {
+namespace cistern::node {
 namespace {
 
 constexpr std::string_view kBlank = " \t\r";
@@ -180,4 +180,4 @@ Status ApplyConfigFile(NodeOptions& options, const std::string& path) {
   return ApplyConfigText(options, text, path);
 }
 
-}  // namespace cistern
+}  // namespace cistern::node

@@ -6,9 +6,9 @@
 #include "node/options.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  cistern::NodeOptions options;
-  (void)cistern::ApplyConfigText(options, std::string_view(reinterpret_cast<const char*>(data), size),
-                                 "fuzz");
-  (void)cistern::ResolveNodeOptions(options);
+  cistern::node::NodeOptions options;
+  (void)cistern::node::ApplyConfigText(options, std::string_view(reinterpret_cast<const char*>(data), size),
+                                       "fuzz");
+  (void)cistern::node::ResolveNodeOptions(options);
   return 0;
 }

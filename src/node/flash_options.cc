@@ -10,7 +10,7 @@
 #include "base/units.h"
 #include "flash/flash_tier.h"
 
-namespace cistern {
+namespace cistern::node {
 namespace {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
@@ -74,9 +74,9 @@ Result<std::uint64_t> ParseScrubRate(std::string_view name, std::string_view tex
 
 Status CheckFlashOptions(const OpenOptions& options) {
   if (Status status = CheckPolicies(options); !status.ok()) return status;
-  if (options.flash.size() > kMaxFlashDevices) {
+  if (options.flash.size() > flash::kMaxFlashDevices) {
     return Status(Code::kInvalid, Text("flash: ", options.flash.size(), " volumes, the limit is ",
-                                       kMaxFlashDevices, "; join some of them below the file system"));
+                                       flash::kMaxFlashDevices, "; join some of them below the file system"));
   }
   for (std::size_t i = 0; i < options.flash.size(); ++i) {
     const std::string& path = options.flash[i].path;
@@ -93,4 +93,4 @@ Status CheckFlashOptions(const OpenOptions& options) {
   return Status();
 }
 
-}  // namespace cistern
+}  // namespace cistern::node

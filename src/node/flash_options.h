@@ -10,7 +10,7 @@
 #include "cistern/options.h"
 #include "cistern/status.h"
 
-namespace cistern {
+namespace cistern::node {
 
 // PATH or PATH:SIZE, added to the list. A path may have colons; a size begins with a digit.
 Status AddFlashVolume(std::string_view name, std::string_view text, std::vector<FlashVolume>& volumes);
@@ -24,4 +24,4 @@ Result<std::uint64_t> ParseScrubRate(std::string_view name, std::string_view tex
 // That the fields fit each other; what they name on this host is not looked at.
 Status CheckFlashOptions(const OpenOptions& options);
 
-}  // namespace cistern
+}  // namespace cistern::node

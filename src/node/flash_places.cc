@@ -13,7 +13,7 @@
 #include "base/nearest.h"
 #include "memory/host_memory.h"
 
-namespace cistern {
+namespace cistern::node {
 namespace {
 
 enum class What : std::uint8_t { kDirectory, kBlockDevice };
@@ -138,7 +138,7 @@ Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options) {
   return places;
 }
 
-Result<Fd> ClaimDevice(const FlashDeviceOptions& device) {
+Result<Fd> ClaimDevice(const flash::FlashDeviceOptions& device) {
   Result<Identity> what = Look("flash", device.path);
   if (!what) return Error(what.error());
   if (what->what != What::kBlockDevice) return Fd();
@@ -155,7 +155,7 @@ std::uint32_t MaxLowerBlocks(const NodeOptions& options, const FlashPlaces& plac
   constexpr std::uint64_t kEntryBytes = 64;  // of a block, at most
   if (places.devices.empty()) return 0;
   std::uint64_t blocks = places.bytes / (2 * options.alignment);  // a body and its seal
-  if (Result<HostMemory> memory = ReadHostMemory()) {
+  if (Result<memory::HostMemory> memory = memory::ReadHostMemory()) {
     blocks = std::min(blocks, memory->limit_bytes / 8 / kEntryBytes);
   }
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(blocks, UINT32_MAX / 2));
@@ -176,4 +176,4 @@ Result<std::size_t> FindDevice(const NodeOptions& options, const FlashPlaces& pl
                Text("this node has no flash ", Shown(path), known.empty() ? "" : "; it has ", known));
 }
 
-}  // namespace cistern
+}  // namespace cistern::node

@@ -11,12 +11,12 @@
 #include "flash/flash_tier.h"
 #include "node/options.h"
 
-namespace cistern {
+namespace cistern::node {
 
 struct FlashPlaces {
-  std::vector<FlashDeviceOptions> devices;  // as the tier takes them, in the order of the options
-  std::uint64_t bytes = 0;                  // of all devices
-  std::string journal_directory;            // empty: it lies with memory
+  std::vector<flash::FlashDeviceOptions> devices;  // as the tier takes them, in the order of the options
+  std::uint64_t bytes = 0;                         // of all devices
+  std::string journal_directory;                   // empty: it lies with memory
 };
 
 // Looks at every path before it touches one, then makes the tenant's directories. What a device holds is the
@@ -26,7 +26,7 @@ Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options);
 
 // Nobody else on this host uses the device, mounted or otherwise, or begins to, as long as the descriptor is
 // open. None for a directory. kBusy: somebody does.
-Result<Fd> ClaimDevice(const FlashDeviceOptions& device);
+Result<Fd> ClaimDevice(const flash::FlashDeviceOptions& device);
 
 // How many blocks on flash the node keeps in its tables: as many as the smallest would be, as long as their
 // entries take no more than an eighth of what the host gives.
@@ -37,4 +37,4 @@ std::uint32_t MaxLowerBlocks(const NodeOptions& options, const FlashPlaces& plac
 Result<std::size_t> FindDevice(const NodeOptions& options, const FlashPlaces& places,
                                const std::string& path);
 
-}  // namespace cistern
+}  // namespace cistern::node

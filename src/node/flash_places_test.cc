@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace cistern {
+namespace cistern::node {
 namespace {
 
 using ::testing::HasSubstr;
@@ -115,4 +115,4 @@ TEST_F(FlashPlacesTest, TablesHaveRoomForTheSmallestBlocks) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::node

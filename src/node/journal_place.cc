@@ -14,7 +14,7 @@
 #include "catalog/journal.h"
 #include "io/files.h"
 
-namespace cistern {
+namespace cistern::node {
 namespace {
 
 std::string FileIn(const std::string& directory) { return directory + "/journal"; }
@@ -49,8 +49,8 @@ Status CopyJournal(const std::string& from, const std::string& to) {
 }
 
 // Which journal lies there; 0 where it does not say.
-Task<Result<std::uint64_t>> IdIn(Loop& loop, std::string directory) {
-  Journal journal(loop, std::move(directory), 0);
+Task<Result<std::uint64_t>> IdIn(io::Loop& loop, std::string directory) {
+  catalog::Journal journal(loop, std::move(directory), 0);
   auto contents = co_await journal.Open();
   if (!contents) co_return Error(std::move(contents.error()));
   co_return journal.id();
@@ -58,7 +58,7 @@ Task<Result<std::uint64_t>> IdIn(Loop& loop, std::string directory) {
 
 }  // namespace
 
-Task<Result<JournalPlace>> FindJournal(Loop& loop, std::string memory, std::string durable) {
+Task<Result<JournalPlace>> FindJournal(io::Loop& loop, std::string memory, std::string durable) {
   JournalPlace place;
   place.directory = durable.empty() ? memory : durable;
   const bool here = Exists(FileIn(place.directory));
@@ -95,4 +95,4 @@ Status LeaveObsoleteJournal(const JournalPlace& place) {
   return Synced(place.obsolete, true);
 }
 
-}  // namespace cistern
+}  // namespace cistern::node

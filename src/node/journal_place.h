@@ -19,7 +19,7 @@
 #include "cistern/status.h"
 #include "io/loop.h"
 
-namespace cistern {
+namespace cistern::node {
 
 struct JournalPlace {
   std::string directory;  // of the journal to go on with
@@ -30,9 +30,9 @@ struct JournalPlace {
 
 // `memory` is the arena's directory, `durable` the journal's own, empty where there is none; both are locked
 // by this node. Does step 1.
-Task<Result<JournalPlace>> FindJournal(Loop& loop, std::string memory, std::string durable);
+Task<Result<JournalPlace>> FindJournal(io::Loop& loop, std::string memory, std::string durable);
 
 // Step 3.
 Status LeaveObsoleteJournal(const JournalPlace& place);
 
-}  // namespace cistern
+}  // namespace cistern::node

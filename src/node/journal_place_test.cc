@@ -11,13 +11,13 @@
 #include "base/clock.h"
 #include "catalog/journal.h"
 
-namespace cistern {
+namespace cistern::node {
 namespace {
 
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-class JournalPlaceTest : public ::testing::TestWithParam<LoopKind> {
+class JournalPlaceTest : public ::testing::TestWithParam<io::LoopKind> {
  protected:
   void SetUp() override {
     std::string path = ::testing::TempDir() + "cistern-journal-XXXXXX";
@@ -25,9 +25,9 @@ class JournalPlaceTest : public ::testing::TestWithParam<LoopKind> {
     root_ = path;
     fs::create_directory(root_ / "memory");
     fs::create_directory(root_ / "flash");
-    LoopOptions options;
+    io::LoopOptions options;
     options.kind = GetParam();
-    Result<std::unique_ptr<Loop>> loop = MakeLoop(clock_, options);
+    Result<std::unique_ptr<io::Loop>> loop = io::MakeLoop(clock_, options);
     if (!loop) GTEST_SKIP() << loop.error().message();
     loop_ = std::move(*loop);
   }
@@ -35,21 +35,22 @@ class JournalPlaceTest : public ::testing::TestWithParam<LoopKind> {
 
   // A life of a node with the journal there: it drops one key.
   void Live(const char* directory, std::uint64_t new_id, std::uint64_t sequence) {
-    Journal journal(*loop_, root_ / directory, new_id);
+    catalog::Journal journal(*loop_, root_ / directory, new_id);
     auto contents = loop_->BlockOn(journal.Open());
     ASSERT_TRUE(contents.has_value());
     ASSERT_TRUE(loop_->BlockOn(journal.Start({}, 1000, contents->tombstones)).ok());
-    Tombstone tombstone{.sequence = sequence, .incarnation = 1};
+    catalog::Tombstone tombstone{.sequence = sequence, .incarnation = 1};
     tombstone.key = *BlockKey::FromHex("00112233445566778899aabbccddeeff");
     ASSERT_TRUE(loop_->BlockOn(journal.AddTombstone(tombstone)).ok());
   }
   // The tombstones that a journal there has.
   std::vector<std::uint64_t> Dropped(const std::string& directory) {
-    Journal journal(*loop_, directory, 99);
+    catalog::Journal journal(*loop_, directory, 99);
     auto contents = loop_->BlockOn(journal.Open());
     std::vector<std::uint64_t> sequences;
     if (contents) {
-      for (const Tombstone& tombstone : contents->tombstones) sequences.push_back(tombstone.sequence);
+      for (const catalog::Tombstone& tombstone : contents->tombstones)
+        sequences.push_back(tombstone.sequence);
     }
     return sequences;
   }
@@ -66,7 +67,7 @@ class JournalPlaceTest : public ::testing::TestWithParam<LoopKind> {
 
   SystemClock clock_;
   fs::path root_;
-  std::unique_ptr<Loop> loop_;
+  std::unique_ptr<io::Loop> loop_;
 };
 
 TEST_P(JournalPlaceTest, WithoutFlashItStaysWithMemory) {
@@ -124,10 +125,10 @@ TEST_P(JournalPlaceTest, ANewOneIsSaidToBeNew) {
   EXPECT_TRUE(Find(false).fresh) << "memory alone does not know of it";
 }
 
-INSTANTIATE_TEST_SUITE_P(Loops, JournalPlaceTest, ::testing::Values(LoopKind::kUring, LoopKind::kEpoll),
-                         [](const auto& loop) {
-                           return loop.param == LoopKind::kUring ? "io_uring" : "epoll";
+INSTANTIATE_TEST_SUITE_P(Loops, JournalPlaceTest,
+                         ::testing::Values(io::LoopKind::kUring, io::LoopKind::kEpoll), [](const auto& loop) {
+                           return loop.param == io::LoopKind::kUring ? "io_uring" : "epoll";
                          });
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::node

@@ -36,16 +36,16 @@
 #include "server/server.h"
 #include "store/block_store.h"
 
-namespace cistern {
+namespace cistern::node {
 namespace {
 
 // Leases and expiries are noticed within this; promise 4 allows a second.
 constexpr std::int64_t kTickUs = 50'000;
 
-LoopKind KindOf(std::string_view name) {
-  if (name == "io_uring") return LoopKind::kUring;
-  if (name == "epoll") return LoopKind::kEpoll;
-  return LoopKind::kProbe;
+io::LoopKind KindOf(std::string_view name) {
+  if (name == "io_uring") return io::LoopKind::kUring;
+  if (name == "epoll") return io::LoopKind::kEpoll;
+  return io::LoopKind::kProbe;
 }
 
 void FillRandom(std::span<std::byte> bytes) {
@@ -64,7 +64,8 @@ std::uint64_t RandomNumber() {
 
 std::string PathsOf(const FlashPlaces& places) {
   std::string paths;
-  for (const FlashDeviceOptions& device : places.devices) paths += (paths.empty() ? "" : ", ") + device.path;
+  for (const flash::FlashDeviceOptions& device : places.devices)
+    paths += (paths.empty() ? "" : ", ") + device.path;
   return paths;
 }
 
@@ -107,11 +108,11 @@ class Node::Core {
  private:
   // What lives on the core's thread.
   struct Parts {
-    std::unique_ptr<Slots> slots;
-    std::unique_ptr<ThreadMovers> movers;
-    std::unique_ptr<Journal> journal;
-    std::unique_ptr<BlockStore> store;
-    std::unique_ptr<Server> server;
+    std::unique_ptr<memory::Slots> slots;
+    std::unique_ptr<memory::ThreadMovers> movers;
+    std::unique_ptr<catalog::Journal> journal;
+    std::unique_ptr<store::BlockStore> store;
+    std::unique_ptr<server::Server> server;
     std::unique_ptr<TaskGroup> tasks;
   };
 
@@ -123,7 +124,8 @@ class Node::Core {
   void Run();
   Task<Status> SetUp(Executor& executor);
   Task<Status> RecoverStore();
-  Task<Result<std::unique_ptr<Tier>>> OpenTier(std::uint64_t journal_id, std::vector<std::uint64_t> known);
+  Task<Result<std::unique_ptr<tier::Tier>>> OpenTier(std::uint64_t journal_id,
+                                                     std::vector<std::uint64_t> known);
   Status OpenDoor();
   Task<void> Tick(Executor& executor);
   void NoteLingering(Instant now);
@@ -135,19 +137,19 @@ class Node::Core {
 
   NodeOptions options_;
   FlashPlaces places_;
-  std::vector<Fd> claims_;      // on devices, none on those that are files
-  DirectoryLock journal_lock_;  // where the journal has a directory of its own
+  std::vector<Fd> claims_;              // on devices, none on those that are files
+  memory::DirectoryLock journal_lock_;  // where the journal has a directory of its own
   JournalPlace journal_;
   SystemClock clock_;
   Instant started_at_;
   std::unique_ptr<Logger> log_;
   std::optional<StartWatch> watch_;  // until it serves
-  RealWords words_;
-  std::optional<ArenaFile> file_;
-  std::unique_ptr<Loop> loop_;
-  std::unique_ptr<FaultIn> fault_in_;
+  arena::RealWords words_;
+  std::optional<memory::ArenaFile> file_;
+  std::unique_ptr<io::Loop> loop_;
+  std::unique_ptr<memory::FaultIn> fault_in_;
   std::optional<Parts> parts_;
-  FlashTier* flash_ = nullptr;  // the store's lower tier, from its opening on; null: memory is all
+  flash::FlashTier* flash_ = nullptr;  // the store's lower tier, from its opening on; null: memory is all
   std::int64_t warm_us_ = 0;
   Instant alone_since_ = started_at_;  // when the last client was seen
   std::int64_t drain_us_ = 0;
@@ -172,21 +174,22 @@ Status Node::Core::Open() {
   places_ = std::move(*places);
   if (Status status = OpenArena(); !status.ok()) return status;
   if (!places_.journal_directory.empty()) {
-    Result<DirectoryLock> lock = LockDirectory(places_.journal_directory, kLockWaitUs, clock_);
+    Result<memory::DirectoryLock> lock =
+        memory::LockDirectory(places_.journal_directory, kLockWaitUs, clock_);
     if (!lock) return lock.error();
     journal_lock_ = std::move(*lock);
   }
   // After the locks: an earlier node of the same is gone by now.
-  for (const FlashDeviceOptions& device : places_.devices) {
+  for (const flash::FlashDeviceOptions& device : places_.devices) {
     Result<Fd> claim = ClaimDevice(device);
     if (!claim) return claim.error();
     claims_.push_back(std::move(*claim));
   }
 
-  LoopOptions loop;
+  io::LoopOptions loop;
   loop.kind = KindOf(options_.loop);
   loop.poll_us = options_.poll_us;
-  Result<std::unique_ptr<Loop>> made = MakeLoop(clock_, loop);
+  Result<std::unique_ptr<io::Loop>> made = io::MakeLoop(clock_, loop);
   if (!made) return made.error();
   loop_ = std::move(*made);
   if (Status status = loop_->HoldLock(file_->lock_fd()); !status.ok()) return status;
@@ -194,12 +197,12 @@ Status Node::Core::Open() {
 }
 
 Status Node::Core::OpenArena() {
-  ArenaOptions arena;
+  memory::ArenaOptions arena;
   arena.memory_dir = options_.memory_dir;
   arena.tenant = options_.tenant;
   arena.memory_bytes = options_.memory_bytes;
   arena.alignment = options_.alignment;
-  Result<ArenaFile> file = ArenaFile::Open(arena, clock_);
+  Result<memory::ArenaFile> file = memory::ArenaFile::Open(arena, clock_);
   if (!file) return file.error();
   file_.emplace(std::move(*file));
   for (const std::string& note : file_->notes()) log_->Log(LogLevel::kWarning, note);
@@ -240,18 +243,18 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
   Parts& parts = *parts_;
   parts.tasks = std::make_unique<TaskGroup>(executor);
   stop_ticking_.emplace(executor);
-  parts.slots = std::make_unique<Slots>(words_, file_->arena());
-  ThreadMoversOptions movers;
+  parts.slots = std::make_unique<memory::Slots>(words_, file_->arena());
+  memory::ThreadMoversOptions movers;
   movers.threads = options_.movers;
   movers.poll_us = options_.poll_us;
   if (Status status = movers.Validate(); !status.ok()) co_return status;
-  parts.movers =
-      std::make_unique<ThreadMovers>(words_, clock_, movers, [this](Work& job) { loop_->PostRemote(job); });
+  parts.movers = std::make_unique<memory::ThreadMovers>(words_, clock_, movers,
+                                                        [this](Work& job) { loop_->PostRemote(job); });
   Status recovered = co_await RecoverStore();
   if (!recovered.ok()) co_return recovered;
   warm_us_ = clock_.Now().UsSince(started_at_);
   // Only now: what is recovered is in memory already, the rest can be touched beside the first calls.
-  fault_in_ = std::make_unique<FaultIn>(file_->arena());
+  fault_in_ = std::make_unique<memory::FaultIn>(file_->arena());
   if (Status status = OpenDoor(); !status.ok()) co_return status;
   log_->Log(LogLevel::kInfo, "node ready: ", RoughSizeText(file_->arena().geometry().slots_bytes()), " in ",
             file_->directory(), FlashText(), options_.socket.empty() ? "" : ", socket " + options_.socket,
@@ -268,17 +271,17 @@ Task<Status> Node::Core::RecoverStore() {
   if (!journal) co_return journal.error();
   journal_ = std::move(*journal);
   if (!journal_.note.empty()) log_->Log(LogLevel::kWarning, journal_.note);
-  parts.journal = std::make_unique<Journal>(*loop_, journal_.directory, RandomNumber());
+  parts.journal = std::make_unique<catalog::Journal>(*loop_, journal_.directory, RandomNumber());
 
-  StoreOptions store;
+  catalog::StoreOptions store;
   store.max_blocks = options_.max_blocks;
   store.lower = {
       .write = options_.flash_write, .admit = options_.flash_admit, .promote = options_.flash_promote};
   store.max_lower_blocks = MaxLowerBlocks(options_, places_);
   store.read_ahead_bytes = options_.flash_read_ahead_bytes;
   store.scrub_bytes_per_s = options_.scrub_bytes_per_s;
-  BlockStore::Parts below{executor(),     clock_,        words_,         *parts.slots,
-                          file_->index(), *parts.movers, *parts.journal, *log_};
+  store::BlockStore::Parts below{executor(),     clock_,        words_,         *parts.slots,
+                                 file_->index(), *parts.movers, *parts.journal, *log_};
   if (!places_.devices.empty()) {
     below.open_tier = [this](std::uint64_t journal_id, std::vector<std::uint64_t> known) {
       return OpenTier(journal_id, std::move(known));
@@ -286,7 +289,7 @@ Task<Status> Node::Core::RecoverStore() {
   } else if (Status status = LeaveObsoleteJournal(journal_); !status.ok()) {
     co_return status;
   }
-  parts.store = std::make_unique<BlockStore>(below, store);
+  parts.store = std::make_unique<store::BlockStore>(below, store);
   watch_->NowDoing(Text("reading the journal in ", journal_.directory));
   Status recovered = co_await parts.store->Recover();
   const std::uint64_t refused = parts.store->counters().recovery_refused.value();
@@ -299,17 +302,17 @@ Task<Status> Node::Core::RecoverStore() {
   co_return recovered;
 }
 
-Task<Result<std::unique_ptr<Tier>>> Node::Core::OpenTier(std::uint64_t journal_id,
-                                                         std::vector<std::uint64_t> known) {
-  FlashOptions flash;
+Task<Result<std::unique_ptr<tier::Tier>>> Node::Core::OpenTier(std::uint64_t journal_id,
+                                                               std::vector<std::uint64_t> known) {
+  flash::FlashOptions flash;
   flash.devices = places_.devices;
   flash.unit = options_.alignment;
   flash.budget_bytes_a_day = options_.flash_budget_bytes_a_day;
   flash.discard_foreign = options_.discard_foreign;
-  const FlashTier::Parts parts{*loop_, *log_, RandomNumber};
+  const flash::FlashTier::Parts parts{*loop_, *log_, RandomNumber};
   watch_->NowDoing(Text("opening flash (", PathsOf(places_), ")"));
-  Result<std::unique_ptr<FlashTier>> tier =
-      co_await FlashTier::Open(parts, flash, journal_id, std::move(known));
+  Result<std::unique_ptr<flash::FlashTier>> tier =
+      co_await flash::FlashTier::Open(parts, flash, journal_id, std::move(known));
   if (!tier) co_return std::unexpected(std::move(tier.error()));
   // Flash is there, and the journal has not been written yet.
   if (Status status = LeaveObsoleteJournal(journal_); !status.ok()) {
@@ -318,19 +321,19 @@ Task<Result<std::unique_ptr<Tier>>> Node::Core::OpenTier(std::uint64_t journal_i
   }
   watch_->NowDoing(Text("reading what memory and flash hold (", PathsOf(places_), ")"));
   flash_ = tier->get();
-  co_return std::unique_ptr<Tier>(std::move(*tier));
+  co_return std::unique_ptr<tier::Tier>(std::move(*tier));
 }
 
 Status Node::Core::OpenDoor() {
-  ServerOptions server;
+  server::ServerOptions server;
   server.socket = options_.socket;
   server.tenant = options_.tenant;
-  server.staging_budget_bytes = file_->arena().geometry().slots_bytes() / kStagingFraction;
-  Result<std::unique_ptr<Server>> opened =
-      Server::Open({*loop_, *parts_->store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(),
-                    FillRandom, [this] { return StatusText(); },
-                    [this](std::string path, bool back) { return ChangeDevice(std::move(path), back); }},
-                   server);
+  server.staging_budget_bytes = file_->arena().geometry().slots_bytes() / memory::kStagingFraction;
+  Result<std::unique_ptr<server::Server>> opened = server::Server::Open(
+      {*loop_, *parts_->store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(), FillRandom,
+       [this] { return StatusText(); },
+       [this](std::string path, bool back) { return ChangeDevice(std::move(path), back); }},
+      server);
   if (!opened) return opened.error();
   parts_->server = std::move(*opened);
   return Status();
@@ -343,7 +346,7 @@ std::string Node::Core::FlashText() const {
 Task<Status> Node::Core::ChangeDevice(std::string path, bool back) {
   Result<std::size_t> number = FindDevice(options_, places_, path);
   if (!number) co_return number.error();
-  const FlashDeviceOptions& device = places_.devices[*number];
+  const flash::FlashDeviceOptions& device = places_.devices[*number];
   if (!back) co_return flash_->TakeOut(device.path);
   // Another one may be there by now.
   claims_[*number] = Fd();
@@ -389,7 +392,7 @@ std::string Node::Core::StatusText() {
   facts.directory = file_->directory();
   facts.socket = options_.socket;
   facts.loop = loop_->name();
-  facts.copy = BestKernels().name;
+  facts.copy = record::BestKernels().name;
   facts.pid = static_cast<std::uint64_t>(getpid());
   facts.boot_count = file_->boot_count();
   facts.memory_bytes = file_->arena().geometry().slots_bytes();
@@ -414,4 +417,4 @@ Result<std::unique_ptr<Node>> Node::Start(NodeOptions options) {
 void Node::Stop(std::int64_t drain_us) { core_->Stop(drain_us); }
 Result<Fd> Node::ClientEnd() { return core_->ClientEnd(); }
 
-}  // namespace cistern
+}  // namespace cistern::node

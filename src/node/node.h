@@ -11,7 +11,7 @@
 #include "io/files.h"
 #include "node/options.h"
 
-namespace cistern {
+namespace cistern::node {
 
 class Node final {
  public:
@@ -37,4 +37,4 @@ class Node final {
   std::unique_ptr<Core> core_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::node

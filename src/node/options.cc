@@ -14,7 +14,7 @@
 #include "memory/host_memory.h"
 #include "node/flash_options.h"
 
-namespace cistern {
+namespace cistern::node {
 namespace {
 
 constexpr std::uint64_t kMinMemoryBytes = 64u << 20;
@@ -186,7 +186,7 @@ Status SetNodeOption(NodeOptions& options, std::string_view shown, std::string_v
 }
 
 Status ResolveNodeOptions(NodeOptions& options) {
-  Result<HostMemory> memory = ReadHostMemory();
+  Result<memory::HostMemory> memory = memory::ReadHostMemory();
   if (!memory) return memory.error();
   const std::uint64_t host = memory->limit_bytes;
   if (options.memory_bytes == 0) options.memory_bytes = host / 4;
@@ -215,4 +215,4 @@ Status ResolveNodeOptions(NodeOptions& options) {
   return CheckFlashOptions(options);
 }
 
-}  // namespace cistern
+}  // namespace cistern::node

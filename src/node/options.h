@@ -12,7 +12,7 @@
 #include "cistern/options.h"
 #include "cistern/status.h"
 
-namespace cistern {
+namespace cistern::node {
 
 struct NodeOptions : OpenOptions {
   std::string socket;  // empty: no server for other processes (an embedded node)
@@ -56,4 +56,4 @@ Status ApplyConfigText(NodeOptions& options, std::string_view text, const std::s
 // the host. kInvalid names the field, its value, its limit and the way out.
 Status ResolveNodeOptions(NodeOptions& options);
 
-}  // namespace cistern
+}  // namespace cistern::node

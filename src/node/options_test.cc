@@ -7,7 +7,7 @@
 #include "memory/host_memory.h"
 #include "node/flash_options.h"
 
-namespace cistern {
+namespace cistern::node {
 namespace {
 
 using ::testing::HasSubstr;
@@ -76,7 +76,7 @@ TEST(NodeOptions, MemoryAboveTheHostNamesBoth) {
 TEST(NodeOptions, DefaultIsAQuarter) {
   NodeOptions options;
   ASSERT_TRUE(ResolveNodeOptions(options).ok());
-  EXPECT_EQ(options.memory_bytes, ReadHostMemory()->limit_bytes / 4);
+  EXPECT_EQ(options.memory_bytes, memory::ReadHostMemory()->limit_bytes / 4);
 }
 
 TEST(NodeOptions, TenantNamesADirectory) {
@@ -175,4 +175,4 @@ TEST(FlashOptions, WhatAProgramSaysIsCheckedAsWhatAPersonSays) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::node

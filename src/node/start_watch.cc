@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-namespace cistern {
+namespace cistern::node {
 
 namespace {
 constexpr std::chrono::seconds kPatience(3);  // then twice as long, and so on
@@ -28,4 +28,4 @@ void StartWatch::Look(const std::stop_token& stop) {
   }
 }
 
-}  // namespace cistern
+}  // namespace cistern::node

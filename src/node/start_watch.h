@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 
-namespace cistern {
+namespace cistern::node {
 
 class StartWatch final {
  public:
@@ -35,4 +35,4 @@ class StartWatch final {
   std::jthread thread_;  // last: it stands on the others
 };
 
-}  // namespace cistern
+}  // namespace cistern::node

@@ -7,13 +7,13 @@
 
 #include "base/format.h"
 
-namespace cistern {
+namespace cistern::node {
 
 namespace json = boost::json;
 
 namespace {
 
-json::object DeviceJson(const FlashTier::DeviceState& device) {
+json::object DeviceJson(const flash::FlashTier::DeviceState& device) {
   return {{"path", device.path},
           {"id", Hex(device.id)},
           {"in_service", device.in_service},
@@ -29,11 +29,12 @@ json::object DeviceJson(const FlashTier::DeviceState& device) {
           {"read_estimate_us", device.read_estimate_us}};
 }
 
-json::object FlashJson(const NodeFacts& facts, const StoreCounters& store, const FlashTier* tier) {
+json::object FlashJson(const NodeFacts& facts, const catalog::StoreCounters& store,
+                       const flash::FlashTier* tier) {
   json::array devices;
   if (tier == nullptr) return {{"devices", std::move(devices)}};
-  for (const FlashTier::DeviceState& device : tier->devices()) devices.push_back(DeviceJson(device));
-  const FlashTier::Counters& counters = tier->counters();
+  for (const flash::FlashTier::DeviceState& device : tier->devices()) devices.push_back(DeviceJson(device));
+  const flash::FlashTier::Counters& counters = tier->counters();
   auto value = [](const Counter& counter) { return counter.value(); };
   // Per byte of a record that was written for the first time, not moved.
   const double records = static_cast<double>(store.written_down.value() + store.moved_below.value());
@@ -64,7 +65,7 @@ json::object FlashJson(const NodeFacts& facts, const StoreCounters& store, const
           {"errors", value(counters.io_errors)}};
 }
 
-json::object StoreJson(const StoreCounters& counters, const FlashTier* tier) {
+json::object StoreJson(const catalog::StoreCounters& counters, const flash::FlashTier* tier) {
   auto value = [](const Counter& counter) { return counter.value(); };
   return {{"published", value(counters.published)},
           {"present", value(counters.present)},
@@ -107,9 +108,9 @@ json::object StoreJson(const StoreCounters& counters, const FlashTier* tier) {
 
 }  // namespace
 
-std::string StatusJson(const NodeFacts& facts, const BlockStore::Occupancy& occupancy,
-                       const StoreCounters& counters, const Slots::Counts& slots,
-                       const ServerCounters& server, const FlashTier* tier) {
+std::string StatusJson(const NodeFacts& facts, const store::BlockStore::Occupancy& occupancy,
+                       const catalog::StoreCounters& counters, const memory::Slots::Counts& slots,
+                       const server::ServerCounters& server, const flash::FlashTier* tier) {
   json::object node{{"tenant", facts.tenant},       {"pid", facts.pid},
                     {"directory", facts.directory}, {"journal", facts.journal},
                     {"socket", facts.socket},       {"loop", facts.loop},
@@ -150,4 +151,4 @@ std::string StatusJson(const NodeFacts& facts, const BlockStore::Occupancy& occu
                                       {"door", std::move(at_door)}});
 }
 
-}  // namespace cistern
+}  // namespace cistern::node

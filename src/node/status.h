@@ -11,7 +11,7 @@
 #include "server/server.h"
 #include "store/block_store.h"
 
-namespace cistern {
+namespace cistern::node {
 
 struct NodeFacts {
   std::string_view tenant;
@@ -30,8 +30,8 @@ struct NodeFacts {
 };
 
 // `tier` is null where memory is all.
-std::string StatusJson(const NodeFacts& facts, const BlockStore::Occupancy& occupancy,
-                       const StoreCounters& counters, const Slots::Counts& slots,
-                       const ServerCounters& server, const FlashTier* tier);
+std::string StatusJson(const NodeFacts& facts, const store::BlockStore::Occupancy& occupancy,
+                       const catalog::StoreCounters& counters, const memory::Slots::Counts& slots,
+                       const server::ServerCounters& server, const flash::FlashTier* tier);
 
-}  // namespace cistern
+}  // namespace cistern::node

@@ -3,7 +3,7 @@
 
 #include "base/assert.h"
 
-namespace cistern {
+namespace cistern::policy {
 
 void Lru::Reserve(EntryId entries) {
   CISTERN_ASSERT(entries <= kMaxEntries);
@@ -117,4 +117,4 @@ void Lru::NoteSizeClass(SizeClass size_class) {
   }
 }
 
-}  // namespace cistern
+}  // namespace cistern::policy

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-namespace cistern {
+namespace cistern::policy {
 
 using EntryId = std::uint32_t;  // dense: memory is 16 bytes for each id up to the largest ever inserted
 using SizeClass = std::uint8_t;
@@ -114,4 +114,4 @@ class Lru final {
   std::size_t parked_ = 0;
 };
 
-}  // namespace cistern
+}  // namespace cistern::policy

@@ -9,7 +9,7 @@
 #include <random>
 #include <set>
 
-namespace cistern {
+namespace cistern::policy {
 namespace {
 
 // The order as its header describes it, by searching: coldest in front.
@@ -172,4 +172,4 @@ TEST(LruDeathTest, IdsThatTheOwnerDoesNotHoldAreWrongDecisions) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::policy

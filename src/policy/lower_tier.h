@@ -8,7 +8,7 @@
 
 #include "cistern/policy.h"
 
-namespace cistern {
+namespace cistern::policy {
 
 struct LowerPolicy {
   WriteRule write;
@@ -88,4 +88,4 @@ constexpr bool KeptAtReclaim(const LastCopy& copy, std::uint64_t moved_bytes, st
   return copy.used && moved_bytes + copy.bytes <= region_bytes / 4 * 3;
 }
 
-}  // namespace cistern
+}  // namespace cistern::policy

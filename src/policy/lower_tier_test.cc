@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cistern {
+namespace cistern::policy {
 namespace {
 
 TEST(Lower, ThroughWritesAtThePutAndOnce) {
@@ -83,4 +83,4 @@ TEST(Lower, AWishChangesWhatItNamesAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::policy

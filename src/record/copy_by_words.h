@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace cistern {
+namespace cistern::record {
 namespace {
 
 using Bytes = unsigned char;
@@ -62,4 +62,4 @@ __attribute__((no_sanitize("thread"))) std::uint32_t ByWords(Bytes* to, const By
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::record

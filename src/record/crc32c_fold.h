@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace cistern {
+namespace cistern::record {
 
 // x^n modulo the Castagnoli polynomial, bits reflected: bit 31 is x^0.
 consteval std::uint32_t PowerOfX(std::uint64_t n) {
@@ -39,4 +39,4 @@ consteval std::uint64_t FoldSecond(std::uint64_t bytes) {
   return std::uint64_t{PowerOfX(8 * bytes - 32)} << 1;
 }
 
-}  // namespace cistern
+}  // namespace cistern::record

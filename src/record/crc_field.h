@@ -9,7 +9,7 @@
 #include "base/codec.h"
 #include "record/verified_copy.h"
 
-namespace cistern {
+namespace cistern::record {
 
 inline std::uint32_t CrcOver(std::span<const std::byte> bytes, std::size_t from) {
   return Crc32c(bytes.data() + from, bytes.size() - from);
@@ -24,4 +24,4 @@ inline bool CrcHoldsAt(std::span<const std::byte> bytes, std::size_t at, std::si
   return LoadAt<std::uint32_t>(bytes.data(), at) == CrcOver(bytes, from);
 }
 
-}  // namespace cistern
+}  // namespace cistern::record

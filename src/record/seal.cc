@@ -8,7 +8,7 @@
 #include "base/format.h"
 #include "record/crc_field.h"
 
-namespace cistern {
+namespace cistern::record {
 namespace {
 
 constexpr std::uint32_t kStampMagic = 0x4d545343;  // "CSTM"
@@ -231,4 +231,4 @@ std::uint32_t SealView::segment_crc(std::uint32_t segment) const {
   return LoadAt<std::uint32_t>(seal_, seal_at::kArrays + parts + 4 * segment);
 }
 
-}  // namespace cistern
+}  // namespace cistern::record

@@ -19,7 +19,7 @@
 #include "base/limits.h"
 #include "cistern/key.h"
 
-namespace cistern {
+namespace cistern::record {
 
 inline constexpr std::uint16_t kRecordVersion = 1;
 inline constexpr std::uint32_t kSegmentBytes = 64 * 1024;
@@ -148,4 +148,4 @@ constexpr bool Expired(const Stamp& stamp, std::uint64_t now_unix_s) {
   return stamp.expiry != 0 && now_unix_s >= stamp.expiry;
 }
 
-}  // namespace cistern
+}  // namespace cistern::record

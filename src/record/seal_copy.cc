@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "record/seal_copy.h"
 
-namespace cistern {
+namespace cistern::record {
 
 SealCopy::SealCopy(const SealView& seal)
     : fields_{.incarnation = seal.incarnation(),
@@ -20,4 +20,4 @@ Seal SealCopy::seal() const {
   return seal;
 }
 
-}  // namespace cistern
+}  // namespace cistern::record

@@ -7,7 +7,7 @@
 
 #include "record/seal.h"
 
-namespace cistern {
+namespace cistern::record {
 
 class SealCopy final {
  public:
@@ -20,4 +20,4 @@ class SealCopy final {
   std::vector<std::uint32_t> part_bytes_, segment_crcs_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::record

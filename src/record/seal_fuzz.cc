@@ -13,6 +13,7 @@
 namespace {
 
 using namespace cistern;
+using namespace cistern::record;
 
 std::vector<std::byte> SoundTrailer() {
   const std::uint32_t parts[] = {100, 65536, 200'000};

@@ -9,7 +9,7 @@
 
 #include "base/test_hex.h"
 
-namespace cistern {
+namespace cistern::record {
 namespace {
 
 BlockKey Key(unsigned seed, std::size_t length) {
@@ -220,4 +220,4 @@ TEST(Seal, GarbageIsRefusedWithoutReadingPastIt) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::record

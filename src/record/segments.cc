@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace cistern {
+namespace cistern::record {
 
 bool InPart(const SealView& seal, const PartRange& range) {
   if (range.part >= seal.part_count()) return false;
@@ -56,4 +56,4 @@ BodySpan BytesOf(std::span<const std::uint32_t> part_bytes, const SegmentSpan& s
   return {from, to - from};
 }
 
-}  // namespace cistern
+}  // namespace cistern::record

@@ -12,7 +12,7 @@
 #include "base/assert.h"
 #include "record/seal.h"
 
-namespace cistern {
+namespace cistern::record {
 
 // Bytes [offset, offset + bytes) of a part.
 struct PartRange {
@@ -168,4 +168,4 @@ bool CopySegments(Memory& memory, const std::byte* body, const SealView& seal, c
   return true;
 }
 
-}  // namespace cistern
+}  // namespace cistern::record

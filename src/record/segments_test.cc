@@ -10,7 +10,7 @@
 
 #include "record/verified_copy.h"
 
-namespace cistern {
+namespace cistern::record {
 namespace {
 
 // A whole record in memory: parts copied and summed as a writer does, sealed, checked as a reader does.
@@ -172,4 +172,4 @@ TEST(Segments, AreCountedOverThePartsAndOnlyWhereTouched) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::record

@@ -12,6 +12,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace cistern;
+  using namespace cistern::record;
   if (size == 0) return 0;
   const std::uint32_t part_bytes = 1, segment_crc = 0;
   Seal sealed;

@@ -5,7 +5,7 @@
 
 #include "base/cpu.h"
 
-namespace cistern {
+namespace cistern::record {
 namespace {
 
 struct Runnable {
@@ -33,4 +33,4 @@ std::span<const CopyKernels* const> AllKernels() {
 
 const CopyKernels& BestKernels() { return *AllKernels().front(); }
 
-}  // namespace cistern
+}  // namespace cistern::record

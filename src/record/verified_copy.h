@@ -23,7 +23,7 @@
 #include "base/cpu.h"
 #include "record/verified_copy_tables.h"
 
-namespace cistern {
+namespace cistern::record {
 
 // The fastest that this processor runs; chosen once.
 const CopyKernels& BestKernels();
@@ -36,4 +36,4 @@ inline std::uint32_t Crc32c(const void* data, std::size_t n, std::uint32_t crc =
   return BestKernels().crc(data, n, crc);
 }
 
-}  // namespace cistern
+}  // namespace cistern::record

@@ -10,7 +10,7 @@
 #include "record/crc32c_fold.h"
 #include "record/verified_copy_tables.h"
 
-namespace cistern {
+namespace cistern::record {
 namespace {
 
 constexpr std::size_t kHalf = 16;
@@ -120,4 +120,4 @@ void PlainCopy(void* dst, const void* src, std::size_t n) { Run<To::kStream, fal
 
 const CopyKernels kAvx2Kernels = {"avx2", Run<To::kStream, true>, Run<To::kCached, true>, Sum, PlainCopy};
 
-}  // namespace cistern
+}  // namespace cistern::record

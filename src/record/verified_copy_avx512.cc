@@ -9,7 +9,7 @@
 #include "record/crc32c_fold.h"
 #include "record/verified_copy_tables.h"
 
-namespace cistern {
+namespace cistern::record {
 namespace {
 
 constexpr std::size_t kStep = 4 * kLine;
@@ -116,4 +116,4 @@ void PlainCopy(void* dst, const void* src, std::size_t n) { Run<To::kStream, fal
 
 const CopyKernels kAvx512Kernels = {"avx512", Run<To::kStream, true>, Run<To::kCached, true>, Sum, PlainCopy};
 
-}  // namespace cistern
+}  // namespace cistern::record

@@ -21,7 +21,7 @@
 #include "record/seal.h"
 #include "record/verified_copy.h"
 
-namespace cistern {
+namespace cistern::record {
 namespace {
 
 constexpr std::size_t kGap = 4096;  // between blocks, as records have their trailers there
@@ -143,6 +143,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::record
 
-int main(int argc, char** argv) { return cistern::Main(argc, argv); }
+int main(int argc, char** argv) { return cistern::record::Main(argc, argv); }

@@ -7,7 +7,7 @@
 
 #include "record/verified_copy_tables.h"
 
-namespace cistern {
+namespace cistern::record {
 namespace {
 
 constexpr std::uint32_t kPolynomial = 0x82f63b78;  // Castagnoli, reflected
@@ -87,4 +87,4 @@ void PlainCopy(void* dst, const void* src, std::size_t n) {
 
 const CopyKernels kPortableKernels = {"portable", Copy, Copy, Sum, PlainCopy};
 
-}  // namespace cistern
+}  // namespace cistern::record

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace cistern {
+namespace cistern::record {
 
 struct CopyKernels {
   const char* name;
@@ -26,4 +26,4 @@ extern const CopyKernels kPortableKernels;
 extern const CopyKernels kAvx2Kernels;
 extern const CopyKernels kAvx512Kernels;
 
-}  // namespace cistern
+}  // namespace cistern::record

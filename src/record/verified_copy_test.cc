@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace cistern {
+namespace cistern::record {
 namespace {
 
 // The definition, a bit at a time: what every kernel is held against.
@@ -134,4 +134,4 @@ TEST(VerifiedCopy, PortableKernelsAreAlwaysThere) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::record

@@ -10,7 +10,7 @@
 #include "base/assert.h"
 #include "base/limits.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 class AlignedBytes final {
  public:
@@ -30,4 +30,4 @@ class AlignedBytes final {
   std::size_t size_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

@@ -7,7 +7,7 @@
 
 #include "catalog/forest.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 enum class LossReason : std::uint8_t {
   kDropped,
@@ -19,9 +19,9 @@ enum class LossReason : std::uint8_t {
 class BlockOwner {
  public:
   // The block is lost with its descendants: no match or lookup finds them from now on.
-  virtual void Lose(BlockId block, LossReason reason) = 0;
+  virtual void Lose(catalog::BlockId block, LossReason reason) = 0;
   // An empty block was freed; its id may soon be another block's.
-  virtual void Freed(BlockId block, BlockId parent) = 0;
+  virtual void Freed(catalog::BlockId block, catalog::BlockId parent) = 0;
   // Collects a slice of the lost blocks; true: there are more.
   virtual bool Collect() = 0;
 
@@ -29,4 +29,4 @@ class BlockOwner {
   ~BlockOwner() = default;
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "residency/body_check.h"
 
-namespace cistern {
+namespace cistern::residency {
 
-void BodyCheck::Move(Words& words) {
-  sound_ = SegmentsSound(seal_, Segments(seal_, segments_), [&](std::uint64_t offset, std::uint64_t bytes) {
-    return words.Checksum(body_ + offset, bytes, 0);
-  });
+void BodyCheck::Move(arena::Words& words) {
+  sound_ = record::SegmentsSound(
+      seal_, record::Segments(seal_, segments_),
+      [&](std::uint64_t offset, std::uint64_t bytes) { return words.Checksum(body_ + offset, bytes, 0); });
 }
 
-}  // namespace cistern
+}  // namespace cistern::residency

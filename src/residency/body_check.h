@@ -8,24 +8,25 @@
 #include "record/seal.h"
 #include "record/segments.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 // True if a body, or some segments of it, has the checksums of its seal; a mover computes them. The bytes do
 // not change meanwhile. The seal borrows bytes that stay until the await is over.
-class BodyCheck final : public AwaitedJob {
+class BodyCheck final : public memory::AwaitedJob {
  public:
-  BodyCheck(Movers& movers, const std::byte* body, const SealView& seal)
+  BodyCheck(memory::Movers& movers, const std::byte* body, const record::SealView& seal)
       : BodyCheck(movers, body, seal, {0, seal.segment_count()}) {}
-  BodyCheck(Movers& movers, const std::byte* body, const SealView& seal, SegmentSpan segments)
-      : AwaitedJob(movers), body_(body), seal_(seal), segments_(segments) {}
-  void Move(Words& words) override;
+  BodyCheck(memory::Movers& movers, const std::byte* body, const record::SealView& seal,
+            record::SegmentSpan segments)
+      : memory::AwaitedJob(movers), body_(body), seal_(seal), segments_(segments) {}
+  void Move(arena::Words& words) override;
   bool sound() const { return sound_; }
 
  private:
   const std::byte* body_;
-  const SealView& seal_;
-  const SegmentSpan segments_;
+  const record::SealView& seal_;
+  const record::SegmentSpan segments_;
   bool sound_ = false;
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

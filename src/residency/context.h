@@ -13,20 +13,20 @@
 #include "memory/movers.h"
 #include "memory/slots.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 struct StoreContext {
   Executor& executor;
   const Clock& clock;
-  Words& words;
-  Slots& slots;
-  Movers& movers;
-  Journal& journal;
+  arena::Words& words;
+  memory::Slots& slots;
+  memory::Movers& movers;
+  catalog::Journal& journal;
   Logger& log;
-  const StoreOptions& options;
-  StoreCounters& counters;
+  const catalog::StoreOptions& options;
+  catalog::StoreCounters& counters;
   StepBudget& steps;
-  Catalog& catalog;
+  catalog::Catalog& catalog;
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

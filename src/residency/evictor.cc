@@ -3,22 +3,22 @@
 
 #include "policy/lower_tier.h"
 
-namespace cistern {
+namespace cistern::residency {
 
-bool Evictor::MayGo(RecordId record) const {
-  const Record& r = forest_.record(record);
+bool Evictor::MayGo(catalog::RecordId record) const {
+  const catalog::Record& r = forest_.record(record);
   if (r.references > 0) return false;
   // A record in the lower tier too: memory's is not the last copy.
   if (r.in_lower_tier()) return true;
-  if (r.is(Record::kBehind)) return true;
-  const Block& b = forest_.block(r.block);
-  if (b.first_child != kNoId) return false;
+  if (r.is(catalog::Record::kBehind)) return true;
+  const catalog::Block& b = forest_.block(r.block);
+  if (b.first_child != catalog::kNoId) return false;
   // A put that waits for this block as its parent keeps the block, and with it its ancestors.
-  return pending_.size() == 0 || pending_.NextChildOf(b.tree, b.key_hash(), kNoId) == kNoId;
+  return pending_.size() == 0 || pending_.NextChildOf(b.tree, b.key_hash(), catalog::kNoId) == catalog::kNoId;
 }
 
-Step Evictor::EvictOne(std::optional<SizeClass> size_class) {
-  Lru& order = residents_.order();
+Step Evictor::EvictOne(std::optional<policy::SizeClass> size_class) {
+  policy::Lru& order = residents_.order();
   for (;;) {
     if (steps_.Spent()) return Step::kSpent;
     // Records of ended leases return to the order before its coldest is chosen.
@@ -27,7 +27,7 @@ Step Evictor::EvictOne(std::optional<SizeClass> size_class) {
     if (!coldest) return EvictUnwritten(size_class);
     steps_.Count();
     // Records that wait to be written are evicted only when no other can be.
-    if (!MayGo(*coldest) || forest_.record(*coldest).is(Record::kQueued)) {
+    if (!MayGo(*coldest) || forest_.record(*coldest).is(catalog::Record::kQueued)) {
       order.Park(*coldest);
       continue;
     }
@@ -40,11 +40,11 @@ Step Evictor::EvictOne(std::optional<SizeClass> size_class) {
 // wanted size class is evicted, unless another class keeps one untouched for twice as long: then that class
 // gives up a chunk. A class's only chunk also holds its warm records, so it is given up only if all of them
 // are that old, or if no other record may leave.
-std::optional<SizeClass> Evictor::SizeClassToGo(SizeClass wanted) const {
-  const Lru& order = residents_.order();
+std::optional<policy::SizeClass> Evictor::SizeClassToGo(policy::SizeClass wanted) const {
+  const policy::Lru& order = residents_.order();
   const auto own = order.Coldest(wanted);
   const std::uint64_t old = own ? 2 * order.Age(*own) : 0;
-  auto other = order.ColdestOf([&](SizeClass size_class) {
+  auto other = order.ColdestOf([&](policy::SizeClass size_class) {
     return size_class != wanted &&
            (slots_.chunks(size_class) > 1 || (own && order.Age(*order.Warmest(size_class)) > old));
   });
@@ -53,30 +53,31 @@ std::optional<SizeClass> Evictor::SizeClassToGo(SizeClass wanted) const {
   return other ? std::optional(order.size_class(*other)) : std::nullopt;
 }
 
-void Evictor::Evict(RecordId record) {
-  const Record& r = forest_.record(record);
+void Evictor::Evict(catalog::RecordId record) {
+  const catalog::Record& r = forest_.record(record);
   if (r.in_lower_tier()) {
     Demote(record);
     return;
   }
   counters_.evicted.Add();
-  if (lower_.present() && Wanted(catalog_.LowerPolicyOf(r), r.uses)) counters_.evicted_unwritten.Add();
+  if (lower_.present() && policy::Wanted(catalog_.LowerPolicyOf(r), r.uses))
+    counters_.evicted_unwritten.Add();
   removal_.Remove(record);
 }
 
-std::optional<std::uint32_t> Evictor::EnterIndex(const Fingerprint& fingerprint, const Found& found,
-                                                 BlockId block) {
-  IndexWriter<Words>& index = residents_.index();
+std::optional<std::uint32_t> Evictor::EnterIndex(const arena::Fingerprint& fingerprint,
+                                                 const arena::Found& found, catalog::BlockId block) {
+  arena::IndexWriter<arena::Words>& index = residents_.index();
   auto entry = index.Insert(fingerprint, found);
   steps_.Count(2);
   if (!entry) {
     // R3: an insert into two full buckets evicts an occupant.
-    std::array<Place, 2 * kEntriesPerBucket> places;
+    std::array<arena::Place, 2 * arena::kEntriesPerBucket> places;
     const std::size_t count = index.OccupantsOf(fingerprint, places);
     steps_.Count(static_cast<std::uint32_t>(count));
     for (std::size_t i = 0; i < count; ++i) {
-      const RecordId record = forest_.At(places[i]);
-      if (record == kNoId || forest_.record(record).block == block || !MayGo(record)) continue;
+      const catalog::RecordId record = forest_.At(places[i]);
+      if (record == catalog::kNoId || forest_.record(record).block == block || !MayGo(record)) continue;
       Evict(record);
       entry = index.Insert(fingerprint, found);
       break;
@@ -88,8 +89,8 @@ std::optional<std::uint32_t> Evictor::EnterIndex(const Fingerprint& fingerprint,
 
 // The copy in memory is damaged: it is removed, and if it was the last copy the block is lost with its
 // descendants.
-void Evictor::LoseBad(RecordId record) {
-  const Record& r = forest_.record(record);
+void Evictor::LoseBad(catalog::RecordId record) {
+  const catalog::Record& r = forest_.record(record);
   counters_.cut_bad.Add();
   if (r.in_lower_tier()) {
     residents_.Leave(record);
@@ -100,24 +101,24 @@ void Evictor::LoseBad(RecordId record) {
 }
 
 // The record leaves memory and stays in the lower tier.
-void Evictor::Demote(RecordId record) {
+void Evictor::Demote(catalog::RecordId record) {
   counters_.demoted.Add();
   residents_.Leave(record);
   forest_.Fold(record);
 }
 
 // Any record that waits to be written may be lost instead: a put does not wait for a device.
-Step Evictor::EvictUnwritten(std::optional<SizeClass> size_class) {
+Step Evictor::EvictUnwritten(std::optional<policy::SizeClass> size_class) {
   while (queue_.refused() < queue_.size()) {
     if (steps_.Spent()) return Step::kSpent;
-    const RecordHandle handle = queue_.front();
+    const catalog::RecordHandle handle = queue_.front();
     queue_.Pop();
     steps_.Count();
     if (!catalog_.Lives(handle)) {
       queue_.Skip();
       continue;
     }
-    const Record& r = forest_.record(handle.record);
+    const catalog::Record& r = forest_.record(handle.record);
     const bool right = r.in_memory() && (!size_class || slots_.SizeNumber(r.place) == *size_class);
     if (!right || !MayGo(handle.record)) {
       queue_.Refuse(handle);
@@ -131,4 +132,4 @@ Step Evictor::EvictUnwritten(std::optional<SizeClass> size_class) {
   return Step::kWaits;
 }
 
-}  // namespace cistern
+}  // namespace cistern::residency

@@ -16,7 +16,7 @@
 #include "residency/residents.h"
 #include "residency/write_queue.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 // Outcome of a piece of work; kSpent: it goes on in another step of the core.
 enum class Step : std::uint8_t { kDone, kWaits, kSpent };
@@ -39,31 +39,32 @@ class Evictor final {
   Evictor(const Evictor&) = delete;
   Evictor& operator=(const Evictor&) = delete;
 
-  bool MayGo(RecordId record) const;
+  bool MayGo(catalog::RecordId record) const;
   // kDone: one record was evicted, the coldest of all or of a size class. kWaits: none may be evicted.
-  Step EvictOne(std::optional<SizeClass> size_class = std::nullopt);
+  Step EvictOne(std::optional<policy::SizeClass> size_class = std::nullopt);
   // The size class to evict from, so that a slot of the wanted class becomes free; none when no record may
   // leave.
-  std::optional<SizeClass> SizeClassToGo(SizeClass wanted) const;
+  std::optional<policy::SizeClass> SizeClassToGo(policy::SizeClass wanted) const;
   // Evicts a record that may leave: to the lower tier alone, or for good if this was its last copy.
-  void Evict(RecordId record);
+  void Evict(catalog::RecordId record);
   // Number of a new index entry. When both buckets are full, a record of another block is evicted from them;
   // none when no occupant may leave.
-  std::optional<std::uint32_t> EnterIndex(const Fingerprint& fingerprint, const Found& found, BlockId block);
+  std::optional<std::uint32_t> EnterIndex(const arena::Fingerprint& fingerprint, const arena::Found& found,
+                                          catalog::BlockId block);
   // The copy in memory is damaged: it is removed, and if it was the last copy the block is lost with its
   // descendants.
-  void LoseBad(RecordId record);
+  void LoseBad(catalog::RecordId record);
 
  private:
-  void Demote(RecordId record);
-  Step EvictUnwritten(std::optional<SizeClass> size_class);
+  void Demote(catalog::RecordId record);
+  Step EvictUnwritten(std::optional<policy::SizeClass> size_class);
 
-  Slots& slots_;
-  StoreCounters& counters_;
+  memory::Slots& slots_;
+  catalog::StoreCounters& counters_;
   StepBudget& steps_;
-  Catalog& catalog_;
-  Forest& forest_;
-  PendingPuts& pending_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
+  catalog::PendingPuts& pending_;
   BlockOwner& owner_;
   LowerTier& lower_;
   Residents& residents_;
@@ -71,4 +72,4 @@ class Evictor final {
   Removal& removal_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

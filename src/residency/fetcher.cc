@@ -11,14 +11,14 @@
 #include "record/seal_copy.h"
 #include "residency/body_check.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 namespace {
 constexpr std::size_t kMaxReadAhead = 256;  // fetches under way
 }  // namespace
 
-std::shared_ptr<PendingFetch> Fetcher::Start(RecordId record) {
-  const RecordHandle handle = catalog_.HandleOf(record);
+std::shared_ptr<PendingFetch> Fetcher::Start(catalog::RecordId record) {
+  const catalog::RecordHandle handle = catalog_.HandleOf(record);
   if (const auto found = fetches_.find(handle.serial); found != fetches_.end()) return found->second;
   auto fetch = std::make_shared<PendingFetch>();
   if (lower_.closed()) {
@@ -31,18 +31,19 @@ std::shared_ptr<PendingFetch> Fetcher::Start(RecordId record) {
   return fetch;
 }
 
-void Fetcher::DecidePromotion(RecordId record) {
+void Fetcher::DecidePromotion(catalog::RecordId record) {
   if (fetching(record)) return;
-  Record& r = forest_.record(record);
-  r.flags &= static_cast<std::uint8_t>(~Record::kTransient);
-  if (!Promoted(options_.lower, r.is(Record::kTouched))) r.flags |= Record::kTransient;
+  catalog::Record& r = forest_.record(record);
+  r.flags &= static_cast<std::uint8_t>(~catalog::Record::kTransient);
+  if (!policy::Promoted(options_.lower, r.is(catalog::Record::kTouched)))
+    r.flags |= catalog::Record::kTransient;
 }
 
 // Only a record that was found bad is lost; the blocks of a device that left service are lost through
 // LowerRecords::DeviceOut.
-void Fetcher::Unreadable(RecordId record, const Status& status) {
+void Fetcher::Unreadable(catalog::RecordId record, const Status& status) {
   const bool lost = status.code() == Code::kMiss || status.code() == Code::kIoError;
-  const Record& r = forest_.record(record);
+  const catalog::Record& r = forest_.record(record);
   if (!lost || r.in_memory() || catalog_.EntryOf(forest_.block(r.block).tree) == nullptr) return;
   counters_.cut_bad.Add();
   log_.Log(
@@ -53,20 +54,20 @@ void Fetcher::Unreadable(RecordId record, const Status& status) {
 
 // Records of a matched chain that lie in the lower tier are fetched before a client acquires them, as far as
 // their bytes are few beside memory's.
-void Fetcher::ReadAhead(TreeId tree, std::span<const BlockKey> chain) {
+void Fetcher::ReadAhead(catalog::TreeId tree, std::span<const BlockKey> chain) {
   std::uint64_t bytes = 0;
-  const NamespaceEntry* entry = catalog_.EntryOf(tree);
+  const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
   for (std::size_t i = 0; i < chain.size() && bytes < options_.read_ahead_bytes; ++i) {
     if (steps_.Spent() || fetches_.size() >= kMaxReadAhead) return;
-    const BlockId block = catalog_.Find(tree, chain[i]);
-    if (block == kNoId) return;
+    const catalog::BlockId block = catalog_.Find(tree, chain[i]);
+    if (block == catalog::kNoId) return;
     for (std::uint16_t g = 0; g < entry->groups.size(); ++g) {
       const auto copy = forest_.See(block, g);
       steps_.Count();
       if (!copy || copy->in_memory) continue;
       bytes += copy->body_bytes;
       counters_.read_ahead.Add();
-      const RecordId record = forest_.Take(block, g);
+      const catalog::RecordId record = forest_.Take(block, g);
       DecidePromotion(record);
       Start(record);
     }
@@ -74,7 +75,7 @@ void Fetcher::ReadAhead(TreeId tree, std::span<const BlockKey> chain) {
 }
 
 Task<void> Fetcher::Fetch(RecordReference reference, std::shared_ptr<PendingFetch> fetch) {
-  const RecordHandle handle = reference.handle();
+  const catalog::RecordHandle handle = reference.handle();
   co_await Yield();
   Status status;
   // A second try, for a block that moved to another location during the first.
@@ -83,7 +84,7 @@ Task<void> Fetcher::Fetch(RecordReference reference, std::shared_ptr<PendingFetc
       status = Status(Code::kMiss, "fetch: the block went meanwhile");
       break;
     }
-    const Location from = forest_.record(handle.record).location;
+    const tier::Location from = forest_.record(handle.record).location;
     status = co_await FetchOnce(handle);
     if (status.ok() || !catalog_.Lives(handle) || forest_.record(handle.record).location == from) break;
   }
@@ -96,21 +97,21 @@ Task<void> Fetcher::Fetch(RecordReference reference, std::shared_ptr<PendingFetc
   reference.Drop(Residents::Used::kNo);
 }
 
-Task<Status> Fetcher::FetchOnce(RecordHandle handle) {
-  const Record r = forest_.record(handle.record);
+Task<Status> Fetcher::FetchOnce(catalog::RecordHandle handle) {
+  const catalog::Record r = forest_.record(handle.record);
   if (r.in_memory()) co_return Status();
-  const TreeId tree = forest_.block(r.block).tree;
+  const catalog::TreeId tree = forest_.block(r.block).tree;
   const std::uint64_t record_bytes = catalog_.RecordBytesOf(tree, r.group, r.body_bytes);
   auto place = co_await room_.Make(record_bytes, clock_.Now().PlusUs(kRoomUs));
   if (!place)
     co_return place.error().code() == Code::kTooLate ? Status(Code::kBusy, "fetch: no room in memory")
                                                      : std::move(place.error());
-  const ArenaSpace& arena = slots_.arena();
+  const arena::ArenaSpace& arena = slots_.arena();
   slots_.Pin(*place);
   Status status(Code::kMiss, "fetch: the block went meanwhile");
   if (catalog_.Lives(handle) && !forest_.record(handle.record).in_memory()) {
-    const Location from = forest_.record(handle.record).location;
-    const std::uint64_t generation = BeginFill(words_, arena, *place);
+    const tier::Location from = forest_.record(handle.record).location;
+    const std::uint64_t generation = arena::BeginFill(words_, arena, *place);
     auto fetched = co_await lower_->Fetch(from, std::span(arena.slot(*place), record_bytes));
     if (fetched) {
       status = co_await Publish(handle, from, *place, generation, *fetched);
@@ -124,21 +125,21 @@ Task<Status> Fetcher::FetchOnce(RecordHandle handle) {
   co_return status;
 }
 
-Task<Status> Fetcher::Publish(RecordHandle handle, Location from, Place place, std::uint64_t generation,
-                              FetchedRecord fetched) {
+Task<Status> Fetcher::Publish(catalog::RecordHandle handle, tier::Location from, arena::Place place,
+                              std::uint64_t generation, tier::FetchedRecord fetched) {
   if (!catalog_.Lives(handle)) co_return Status(Code::kMiss, "fetch: the block went meanwhile");
-  const Stamp stamp = fetched.stamp;
-  const Record r = forest_.record(handle.record);
-  const ArenaSpace& arena = slots_.arena();
+  const record::Stamp stamp = fetched.stamp;
+  const catalog::Record r = forest_.record(handle.record);
+  const arena::ArenaSpace& arena = slots_.arena();
   const std::vector<std::byte> trailer = residents_.TrailerAt(place, r);
-  const auto seal = CheckSeal(trailer);
+  const auto seal = record::CheckSeal(trailer);
   const auto not_it = [&](std::string_view why) {
     lower_->ReportBad(from);
     return Status(Code::kMiss, Text(lower_->Describe(from), ": ", why));
   };
-  const BlockId block = r.block;
-  const TreeId tree = forest_.block(block).tree;
-  const NamespaceEntry* entry = catalog_.EntryOf(tree);
+  const catalog::BlockId block = r.block;
+  const catalog::TreeId tree = forest_.block(block).tree;
+  const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
   if (entry == nullptr) co_return Status(Code::kMiss, "fetch: the namespace was dropped meanwhile");
   const std::uint64_t incarnation = entry->incarnation;
   if (!seal || !catalog_.IsSealOf(r, *seal)) {
@@ -159,33 +160,34 @@ Task<Status> Fetcher::Publish(RecordHandle handle, Location from, Place place, s
     if (forest_.record(handle.record).in_memory()) co_return already;
   }
   const BlockKey key = seal->key();
-  const Found found{.place = place,
-                    .body_bytes = r.body_bytes,
-                    .expiry = stamp.expiry,
-                    .generation_low = static_cast<std::uint32_t>(generation) & kGenerationLowMask};
-  const auto number = evictor_.EnterIndex(FingerprintOf(incarnation, r.group, key), found, block);
+  const arena::Found found{
+      .place = place,
+      .body_bytes = r.body_bytes,
+      .expiry = stamp.expiry,
+      .generation_low = static_cast<std::uint32_t>(generation) & arena::kGenerationLowMask};
+  const auto number = evictor_.EnterIndex(arena::FingerprintOf(incarnation, r.group, key), found, block);
   if (!number) co_return Status(Code::kBusy, "fetch: the index has no room for it, and nothing there may go");
-  const SealCopy copy(*seal);
-  cistern::Publish(words_, arena, place, generation,
-                   {.seal = copy.seal(),
-                    .sequence = sequences_.Next(),
-                    .born = stamp.born,
-                    .expiry = stamp.expiry,
-                    .conversation = conversations_.Of(tree, key)});
+  const record::SealCopy copy(*seal);
+  cistern::arena::Publish(words_, arena, place, generation,
+                          {.seal = copy.seal(),
+                           .sequence = sequences_.Next(),
+                           .born = stamp.born,
+                           .expiry = stamp.expiry,
+                           .conversation = conversations_.Of(tree, key)});
   steps_.Count(8);
-  Record& now = forest_.record(handle.record);
+  catalog::Record& now = forest_.record(handle.record);
   now.key = key;
   now.place = place;
   now.generation = generation;
   now.born = stamp.born;
   now.expiry = stamp.expiry;
-  now.flags |= Record::kVerified | Record::kTouched;
+  now.flags |= catalog::Record::kVerified | catalog::Record::kTouched;
   residents_.Enter(handle.record, *number);
-  if (now.is(Record::kTransient)) counters_.passing.Add();
+  if (now.is(catalog::Record::kTransient)) counters_.passing.Add();
   partial_copies_.End(handle.record);  // a reader with a view of the partial copy finds the block here
   // The reference takes over the pin under which the slot was filled.
   CISTERN_ASSERT(now.references > 0);
   co_return Status();
 }
 
-}  // namespace cistern
+}  // namespace cistern::residency

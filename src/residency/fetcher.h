@@ -20,7 +20,7 @@
 #include "residency/room.h"
 #include "tier/tier.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 struct PendingFetch {
   Event done;
@@ -59,40 +59,40 @@ class Fetcher final {
   Executor& executor() { return executor_; }
 
   // The fetch of a record that is not in memory; all callers that ask before it ends share it.
-  std::shared_ptr<PendingFetch> Start(RecordId record);
+  std::shared_ptr<PendingFetch> Start(catalog::RecordId record);
   // Decides whether the record will stay in memory: when a fetch is asked for that is not under way yet,
   // since several readers may fetch parts of one block.
-  void DecidePromotion(RecordId record);
+  void DecidePromotion(catalog::RecordId record);
   // The error that a read at the record's location met. Only a record that was found bad is lost; the blocks
   // of a device that left service are lost through LowerRecords::DeviceOut.
-  void Unreadable(RecordId record, const Status& status);
+  void Unreadable(catalog::RecordId record, const Status& status);
   // Records of a matched chain that lie in the lower tier are fetched before a client acquires them, as far
   // as their bytes are few beside memory's.
-  void ReadAhead(TreeId tree, std::span<const BlockKey> chain);
+  void ReadAhead(catalog::TreeId tree, std::span<const BlockKey> chain);
   std::size_t under_way() const { return fetches_.size(); }
-  bool fetching(RecordId record) const { return fetches_.contains(forest_.record(record).serial); }
+  bool fetching(catalog::RecordId record) const { return fetches_.contains(forest_.record(record).serial); }
 
  private:
   Task<void> Fetch(RecordReference reference, std::shared_ptr<PendingFetch> fetch);
-  Task<Status> FetchOnce(RecordHandle handle);
+  Task<Status> FetchOnce(catalog::RecordHandle handle);
   // Publishes the record in the slot as it is, if the seal is that of the block that was asked for, the body
   // is what the seal says, and the block is still wanted.
-  Task<Status> Publish(RecordHandle handle, Location from, Place place, std::uint64_t generation,
-                       FetchedRecord fetched);
+  Task<Status> Publish(catalog::RecordHandle handle, tier::Location from, arena::Place place,
+                       std::uint64_t generation, tier::FetchedRecord fetched);
 
   Executor& executor_;
   const Clock& clock_;
-  Words& words_;
-  Slots& slots_;
-  Movers& movers_;
+  arena::Words& words_;
+  memory::Slots& slots_;
+  memory::Movers& movers_;
   Logger& log_;
-  const StoreOptions& options_;
-  StoreCounters& counters_;
+  const catalog::StoreOptions& options_;
+  catalog::StoreCounters& counters_;
   StepBudget& steps_;
-  Catalog& catalog_;
-  Forest& forest_;
-  Conversations& conversations_;
-  Sequences& sequences_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
+  catalog::Conversations& conversations_;
+  catalog::Sequences& sequences_;
   BlockOwner& owner_;
   LowerTier& lower_;
   Residents& residents_;
@@ -102,4 +102,4 @@ class Fetcher final {
   std::unordered_map<std::uint64_t, std::shared_ptr<PendingFetch>> fetches_;  // by the record's serial
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

@@ -8,13 +8,14 @@
 
 #include "residency/residents.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 // A reference on a record: the record stays in its slot, and is not folded in the lower tier.
 class RecordReference final {
  public:
   RecordReference() = default;
-  RecordReference(Residents& residents, RecordHandle handle) : residents_(&residents), handle_(handle) {
+  RecordReference(Residents& residents, catalog::RecordHandle handle)
+      : residents_(&residents), handle_(handle) {
     residents.AddReference(handle.record);
   }
   RecordReference(RecordReference&& other) noexcept
@@ -28,25 +29,25 @@ class RecordReference final {
   ~RecordReference() { Drop(); }
 
   bool holds() const { return residents_ != nullptr; }
-  const RecordHandle& handle() const { return handle_; }
+  const catalog::RecordHandle& handle() const { return handle_; }
   void Drop(Residents::Used used = Residents::Used::kYes) {
     Residents* const residents = std::exchange(residents_, nullptr);
     if (residents != nullptr && !residents->abandoned()) residents->DropReference(handle_, used);
   }
   // The reference goes on without a guard: it is a lease's, and Residents::DropReference ends it.
-  RecordHandle Detach() {
+  catalog::RecordHandle Detach() {
     residents_ = nullptr;
     return handle_;
   }
 
  private:
   Residents* residents_ = nullptr;  // null: no reference
-  RecordHandle handle_;
+  catalog::RecordHandle handle_;
 };
 
 // The references of a lease, which ends them one by one.
-inline std::vector<RecordHandle> DetachAll(std::vector<RecordReference>& references) {
-  std::vector<RecordHandle> handles;
+inline std::vector<catalog::RecordHandle> DetachAll(std::vector<RecordReference>& references) {
+  std::vector<catalog::RecordHandle> handles;
   handles.reserve(references.size());
   for (RecordReference& reference : references) handles.push_back(reference.Detach());
   return handles;
@@ -56,7 +57,7 @@ inline std::vector<RecordHandle> DetachAll(std::vector<RecordReference>& referen
 // use ends.
 class SlotUse final {
  public:
-  SlotUse(Residents& residents, Place place) : residents_(&residents), place_(place) {
+  SlotUse(Residents& residents, arena::Place place) : residents_(&residents), place_(place) {
     residents.BeginUse(place);
   }
   SlotUse(SlotUse&& other) noexcept
@@ -75,7 +76,7 @@ class SlotUse final {
 
  private:
   Residents* residents_;
-  Place place_;
+  arena::Place place_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

@@ -3,9 +3,10 @@
 
 #include "policy/lower_tier.h"
 
-namespace cistern {
+namespace cistern::residency {
 
-Task<bool> LowerRecords::Keep(const TierEntry& entry, std::uint64_t kept_bytes, std::uint64_t room_bytes) {
+Task<bool> LowerRecords::Keep(const tier::TierEntry& entry, std::uint64_t kept_bytes,
+                              std::uint64_t room_bytes) {
   if (steps_.Spent()) co_await Yield();
   // A block's standing cannot be told while much is being collected.
   while (forest_.collecting()) {
@@ -13,27 +14,28 @@ Task<bool> LowerRecords::Keep(const TierEntry& entry, std::uint64_t kept_bytes, 
     co_await Yield();
   }
   const auto [block, copy] = FindThere(entry);
-  if (block == kNoId) co_return false;
+  if (block == catalog::kNoId) co_return false;
   steps_.Count(2);
   if (copy.in_memory) {
     // Still in memory: it is written again when its turn comes.
-    Record& r = forest_.record(copy.record);
+    catalog::Record& r = forest_.record(copy.record);
     lower_.Forget(forest_.block(block).tree, copy);
     r.location = {};
-    const LowerPolicy policy = catalog_.LowerPolicyOf(r);
-    if (policy.write.policy != WritePolicy::kBack && Wanted(policy, r.uses)) write_back_.Want(copy.record);
+    const policy::LowerPolicy policy = catalog_.LowerPolicyOf(r);
+    if (policy.write.policy != WritePolicy::kBack && policy::Wanted(policy, r.uses))
+      write_back_.Want(copy.record);
     co_return false;
   }
-  if (copy.record != kNoId) partial_copies_.EndIfIdle(copy.record);
-  const Block& b = forest_.block(block);
-  const bool descendants =
-      b.first_child != kNoId || pending_.NextChildOf(b.tree, b.key_hash(), kNoId) != kNoId;
-  const bool leased = copy.record != kNoId && forest_.record(copy.record).references > 0;
-  const LastCopy last{
+  if (copy.record != catalog::kNoId) partial_copies_.EndIfIdle(copy.record);
+  const catalog::Block& b = forest_.block(block);
+  const bool descendants = b.first_child != catalog::kNoId ||
+                           pending_.NextChildOf(b.tree, b.key_hash(), catalog::kNoId) != catalog::kNoId;
+  const bool leased = copy.record != catalog::kNoId && forest_.record(copy.record).references > 0;
+  const policy::LastCopy last{
       .used = copy.touched, .has_descendants = descendants, .leased = leased, .bytes = entry.record_bytes};
-  if (Catalog::Expired(copy.expiry, catalog_.NowS())) {
+  if (catalog::Catalog::Expired(copy.expiry, catalog_.NowS())) {
     owner_.Lose(block, LossReason::kExpired);
-  } else if (KeptAtReclaim(last, kept_bytes, room_bytes)) {
+  } else if (policy::KeptAtReclaim(last, kept_bytes, room_bytes)) {
     co_return true;
   } else if (descendants || leased) {
     // The tier has no room for a block with descendants: they are lost with it.
@@ -46,37 +48,37 @@ Task<bool> LowerRecords::Keep(const TierEntry& entry, std::uint64_t kept_bytes, 
   co_return false;
 }
 
-std::optional<MoveStamp> LowerRecords::StampOf(const TierEntry& entry) {
-  if (FindThere(entry).first == kNoId) return std::nullopt;
-  return MoveStamp{
+std::optional<tier::MoveStamp> LowerRecords::StampOf(const tier::TierEntry& entry) {
+  if (FindThere(entry).first == catalog::kNoId) return std::nullopt;
+  return tier::MoveStamp{
       .sequence = sequences_.Next(),
       .conversation = conversations_.Of(catalog_.TreeOfIncarnation(entry.incarnation), entry.key)};
 }
 
-void LowerRecords::Moved(const TierEntry& entry, Location to) {
+void LowerRecords::Moved(const tier::TierEntry& entry, tier::Location to) {
   steps_.Count(2);
   const auto [block, copy] = FindThere(entry);
-  if (block == kNoId) {
+  if (block == catalog::kNoId) {
     lower_->Forget(to, entry.record_bytes);  // the record was removed or written anew during the move
     return;
   }
-  if (lower_->EstimateUs(to, 1) == Tier::kNever) return;  // the device left service in this very step
+  if (lower_->EstimateUs(to, 1) == tier::Tier::kNever) return;  // the device left service in this very step
   counters_.moved_below.Add();
   lower_->Forget(entry.location, entry.record_bytes);
   forest_.SetLocation(block, entry.group, to);  // the record was not used at this location yet
-  if (copy.record != kNoId) forest_.Fold(copy.record);
+  if (copy.record != catalog::kNoId) forest_.Fold(copy.record);
 }
 
 // Every block is looked at, in steps. Blocks added during the walk have no record in the range: it takes no
 // writes any more.
-Task<void> LowerRecords::Lose(LocationRange range) {
-  for (BlockId id = 0; id < forest_.block_end(); ++id) {
+Task<void> LowerRecords::Lose(tier::LocationRange range) {
+  for (catalog::BlockId id = 0; id < forest_.block_end(); ++id) {
     if (steps_.Spent()) co_await Yield();
     steps_.Count();
-    const KeyHash key_hash = forest_.block(id).key_hash();
+    const catalog::KeyHash key_hash = forest_.block(id).key_hash();
     for (std::uint16_t group = 0; group < kMaxGroups; ++group) {
       // The block may have been freed with its last group's record.
-      if (!forest_.block(id).has_key() || forest_.block(id).is(Block::kCut) ||
+      if (!forest_.block(id).has_key() || forest_.block(id).is(catalog::Block::kCut) ||
           forest_.block(id).key_hash() != key_hash) {
         break;
       }
@@ -89,9 +91,9 @@ Task<void> LowerRecords::Lose(LocationRange range) {
         continue;
       }
       counters_.lost_below.Add();
-      if (copy->record != kNoId) partial_copies_.EndIfIdle(copy->record);
-      const bool leased = copy->record != kNoId && forest_.record(copy->record).references > 0;
-      if (leased || forest_.block(id).first_child != kNoId) {
+      if (copy->record != catalog::kNoId) partial_copies_.EndIfIdle(copy->record);
+      const bool leased = copy->record != catalog::kNoId && forest_.record(copy->record).references > 0;
+      if (leased || forest_.block(id).first_child != catalog::kNoId) {
         owner_.Lose(id, LossReason::kNoRoom);
       } else {
         removal_.Remove(forest_.Take(id, group));
@@ -107,7 +109,7 @@ Task<void> LowerRecords::Reclaimed() {
 }
 
 // Writers that wait for a transfer of this device may wait for ever: others take their places.
-void LowerRecords::DeviceOut(LocationRange range) {
+void LowerRecords::DeviceOut(tier::LocationRange range) {
   write_back_.DeviceOut();
   if (recovering_) {
     lost_.push_back(range);
@@ -118,21 +120,21 @@ void LowerRecords::DeviceOut(LocationRange range) {
 
 void LowerRecords::Recovered() {
   recovering_ = false;
-  for (const LocationRange& range : lost_) lower_.Spawn(MediumLost(range));
+  for (const tier::LocationRange& range : lost_) lower_.Spawn(MediumLost(range));
   lost_.clear();
 }
 
-std::pair<BlockId, Forest::Copy> LowerRecords::FindThere(const TierEntry& entry) {
-  const TreeId tree = catalog_.TreeOfIncarnation(entry.incarnation);
-  if (tree == kNoId) return {kNoId, {}};
-  const BlockId block = catalog_.Find(tree, entry.key);
-  if (block == kNoId) return {kNoId, {}};
+std::pair<catalog::BlockId, catalog::Forest::Copy> LowerRecords::FindThere(const tier::TierEntry& entry) {
+  const catalog::TreeId tree = catalog_.TreeOfIncarnation(entry.incarnation);
+  if (tree == catalog::kNoId) return {catalog::kNoId, {}};
+  const catalog::BlockId block = catalog_.Find(tree, entry.key);
+  if (block == catalog::kNoId) return {catalog::kNoId, {}};
   const auto copy = forest_.See(block, entry.group);
-  if (!copy || copy->location != entry.location) return {kNoId, {}};
+  if (!copy || copy->location != entry.location) return {catalog::kNoId, {}};
   return {block, *copy};
 }
 
-Task<void> LowerRecords::MediumLost(LocationRange range) {
+Task<void> LowerRecords::MediumLost(tier::LocationRange range) {
   co_await Yield();
   co_await partial_copies_.EndAll(true);  // their reads may wait for the device for ever
   co_await Lose(range);
@@ -140,4 +142,4 @@ Task<void> LowerRecords::MediumLost(LocationRange range) {
   co_await tombstones_.End();
 }
 
-}  // namespace cistern
+}  // namespace cistern::residency

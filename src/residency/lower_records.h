@@ -18,9 +18,9 @@
 #include "residency/write_back.h"
 #include "tier/owner.h"
 
-namespace cistern {
+namespace cistern::residency {
 
-class LowerRecords final : public TierOwner {
+class LowerRecords final : public tier::TierOwner {
  public:
   LowerRecords(const StoreContext& context, BlockOwner& owner, LowerTier& lower,
                PartialCopies& partial_copies, Removal& removal, WriteBack& write_back, Tombstones& tombstones)
@@ -43,29 +43,29 @@ class LowerRecords final : public TierOwner {
 
   Executor& executor() { return executor_; }
 
-  Task<bool> Keep(const TierEntry& entry, std::uint64_t kept_bytes, std::uint64_t room_bytes) override;
-  std::optional<MoveStamp> StampOf(const TierEntry& entry) override;
-  void Moved(const TierEntry& entry, Location to) override;
-  Task<void> Lose(LocationRange range) override;
+  Task<bool> Keep(const tier::TierEntry& entry, std::uint64_t kept_bytes, std::uint64_t room_bytes) override;
+  std::optional<tier::MoveStamp> StampOf(const tier::TierEntry& entry) override;
+  void Moved(const tier::TierEntry& entry, tier::Location to) override;
+  Task<void> Lose(tier::LocationRange range) override;
   Task<void> Reclaimed() override;
-  void DeviceOut(LocationRange range) override;
+  void DeviceOut(tier::LocationRange range) override;
 
   // Recovery is over: blocks that a device took along during it are lost from now on.
   void Recovered();
 
  private:
   // The block whose record lies at the entry's location, and the record's facts; kNoId for none.
-  std::pair<BlockId, Forest::Copy> FindThere(const TierEntry& entry);
-  Task<void> MediumLost(LocationRange range);
+  std::pair<catalog::BlockId, catalog::Forest::Copy> FindThere(const tier::TierEntry& entry);
+  Task<void> MediumLost(tier::LocationRange range);
 
   Executor& executor_;
-  StoreCounters& counters_;
+  catalog::StoreCounters& counters_;
   StepBudget& steps_;
-  Catalog& catalog_;
-  Forest& forest_;
-  PendingPuts& pending_;
-  Conversations& conversations_;
-  Sequences& sequences_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
+  catalog::PendingPuts& pending_;
+  catalog::Conversations& conversations_;
+  catalog::Sequences& sequences_;
   BlockOwner& owner_;
   LowerTier& lower_;
   PartialCopies& partial_copies_;
@@ -73,7 +73,7 @@ class LowerRecords final : public TierOwner {
   WriteBack& write_back_;
   Tombstones& tombstones_;
   bool recovering_ = true;
-  std::vector<LocationRange> lost_;  // during recovery
+  std::vector<tier::LocationRange> lost_;  // during recovery
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

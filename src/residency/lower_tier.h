@@ -13,33 +13,33 @@
 #include "catalog/catalog.h"
 #include "tier/tier.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 // How a node opens its lower tier: told the journal's id and the media that its tombstones have waited for.
-using OpenTierCall = std::function<Task<Result<std::unique_ptr<Tier>>>(std::uint64_t journal_id,
-                                                                       std::vector<std::uint64_t> known)>;
+using OpenTierCall = std::function<Task<Result<std::unique_ptr<tier::Tier>>>(
+    std::uint64_t journal_id, std::vector<std::uint64_t> known)>;
 
 class LowerTier final {
  public:
-  LowerTier(Executor& executor, Catalog& catalog) : catalog_(catalog), tasks_(executor) {}
+  LowerTier(Executor& executor, catalog::Catalog& catalog) : catalog_(catalog), tasks_(executor) {}
   // Close was awaited, or the node crashed.
   ~LowerTier() { tasks_.Drop(); }
 
-  void Open(std::unique_ptr<Tier> tier) { tier_ = std::move(tier); }
+  void Open(std::unique_ptr<tier::Tier> tier) { tier_ = std::move(tier); }
   // False: the node has memory alone.
   bool present() const { return tier_ != nullptr; }
-  Tier* get() const { return tier_.get(); }
-  Tier* operator->() const { return tier_.get(); }
+  tier::Tier* get() const { return tier_.get(); }
+  tier::Tier* operator->() const { return tier_.get(); }
 
   // The tier forgets the location of a tree's record.
-  void Forget(TreeId tree, const Forest::Copy& copy) {
+  void Forget(catalog::TreeId tree, const catalog::Forest::Copy& copy) {
     if (tier_ == nullptr || copy.location.none()) return;
     tier_->Forget(copy.location, catalog_.RecordBytesOf(tree, copy.group, copy.body_bytes));
   }
   // Estimated time of a read of so many bytes, from now on; Tier::kNever where there is no tier to read
   // from.
-  std::int64_t ReadyInUs(const Location& location, std::uint64_t bytes) const {
-    return tier_ == nullptr ? Tier::kNever : tier_->EstimateUs(location, bytes);
+  std::int64_t ReadyInUs(const tier::Location& location, std::uint64_t bytes) const {
+    return tier_ == nullptr ? tier::Tier::kNever : tier_->EstimateUs(location, bytes);
   }
 
   // The tasks between memory and the tier; none is spawned once they are closed.
@@ -48,9 +48,9 @@ class LowerTier final {
   void Spawn(Task<void> task) { tasks_.Spawn(std::move(task)); }
 
  private:
-  Catalog& catalog_;
-  std::unique_ptr<Tier> tier_;
+  catalog::Catalog& catalog_;
+  std::unique_ptr<tier::Tier> tier_;
   TaskGroup tasks_;  // last, so that it ends first
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

@@ -7,7 +7,7 @@
 #include "arena/protocol.h"
 #include "base/assert.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 namespace {
 constexpr std::size_t kIdleLooks = 32;
@@ -15,13 +15,13 @@ constexpr std::size_t kIdleLooks = 32;
 
 void PartialCopies::Add(PartialCopyPtr copy) {
   bytes_ += copy->record_bytes;
-  const RecordId record = copy->handle.record;
+  const catalog::RecordId record = copy->handle.record;
   order_.push_back(std::move(copy));
   const bool added = of_.emplace(record, std::prev(order_.end())).second;
   CISTERN_ASSERT(added);
 }
 
-void PartialCopies::Remove(RecordId record) {
+void PartialCopies::Remove(catalog::RecordId record) {
   const auto found = of_.find(record);
   bytes_ -= (*found->second)->record_bytes;
   at_.erase((*found->second)->place);
@@ -29,14 +29,14 @@ void PartialCopies::Remove(RecordId record) {
   of_.erase(found);
 }
 
-void PartialCopies::End(RecordId record) {
+void PartialCopies::End(catalog::RecordId record) {
   const PartialCopyPtr copy = Find(record);
   if (copy == nullptr) return;
   steps_.Count(2);
   Remove(record);
   copy->ended = true;
-  if (copy->place != kNowhere) {
-    Retire(words_, slots_.arena(), copy->place);
+  if (copy->place != catalog::kNowhere) {
+    arena::Retire(words_, slots_.arena(), copy->place);
     slots_.Unpin(copy->place);
     residents_.FreeSlot(copy->place);
   }
@@ -44,23 +44,23 @@ void PartialCopies::End(RecordId record) {
   copy->changed.Pulse();
 }
 
-bool PartialCopies::EndIfIdle(RecordId record) {
+bool PartialCopies::EndIfIdle(catalog::RecordId record) {
   const PartialCopyPtr copy = Find(record);
   if (copy == nullptr || copy->reads > 0 || forest_.record(record).references > 1) return false;
   End(record);
   return true;
 }
 
-bool PartialCopies::EndIdle(std::optional<SlotSize> size) {
+bool PartialCopies::EndIdle(std::optional<memory::SlotSize> size) {
   const std::uint32_t alignment = slots_.arena().geometry().alignment;
-  std::vector<RecordId> busy;
-  RecordId idle = kNoId;
+  std::vector<catalog::RecordId> busy;
+  catalog::RecordId idle = catalog::kNoId;
   std::size_t looks = 0;
   for (const PartialCopyPtr& copy : order_) {
     if (looks >= kIdleLooks || steps_.Spent()) break;
     steps_.Count();
-    const RecordId record = copy->handle.record;
-    if (size && SlotSize::For(copy->record_bytes, alignment).bytes != size->bytes) continue;
+    const catalog::RecordId record = copy->handle.record;
+    if (size && memory::SlotSize::For(copy->record_bytes, alignment).bytes != size->bytes) continue;
     ++looks;
     if (EndIfIdle(record)) {
       idle = record;
@@ -69,8 +69,8 @@ bool PartialCopies::EndIdle(std::optional<SlotSize> size) {
     busy.push_back(record);
   }
   // Busy copies move to the back, out of the way of the next look.
-  for (const RecordId record : busy) Asked(record);
-  if (idle == kNoId) return false;
+  for (const catalog::RecordId record : busy) Asked(record);
+  if (idle == catalog::kNoId) return false;
   forest_.Fold(idle);
   return true;
 }
@@ -81,7 +81,7 @@ Task<void> PartialCopies::EndAll(bool reading_only) {
     if (order_.empty()) co_return;
     steps_.Count();
     const PartialCopyPtr copy = order_.front();
-    const RecordId record = copy->handle.record;
+    const catalog::RecordId record = copy->handle.record;
     if (reading_only && copy->reads == 0) {
       Asked(record);
       continue;
@@ -91,4 +91,4 @@ Task<void> PartialCopies::EndAll(bool reading_only) {
   }
 }
 
-}  // namespace cistern
+}  // namespace cistern::residency

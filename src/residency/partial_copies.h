@@ -21,37 +21,37 @@
 #include "residency/context.h"
 #include "residency/residents.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 struct PartialCopy {
   enum class State : std::uint8_t { kAbsent, kFetching, kPresent };
 
-  RecordHandle handle;
+  catalog::RecordHandle handle;
   std::uint64_t record_bytes = 0;
-  Place place = kNowhere;        // none while it has no slot yet
-  std::uint64_t generation = 0;  // of its slot, or what it will be when the first segments are here
-  bool placing = false;          // a search for its slot is under way
+  arena::Place place = catalog::kNowhere;  // none while it has no slot yet
+  std::uint64_t generation = 0;            // of its slot, or what it will be when the first segments are here
+  bool placing = false;                    // a search for its slot is under way
   bool published = false;
   bool ended = false;       // none of its bytes may be believed any more
   std::uint32_t reads = 0;  // reads under way
   std::vector<State> segments;
   Event changed;  // pulsed at each change
 
-  bool All(const SegmentSpan& span, State state) const {
+  bool All(const record::SegmentSpan& span, State state) const {
     for (std::uint32_t i = span.first; i < span.end(); ++i) {
       if (segments[i] != state) return false;
     }
     return true;
   }
-  bool Any(const SegmentSpan& span, State state) const {
+  bool Any(const record::SegmentSpan& span, State state) const {
     for (std::uint32_t i = span.first; i < span.end(); ++i) {
       if (segments[i] == state) return true;
     }
     return false;
   }
   // The span from the first to the last absent segment of `span`; count 0: none is absent.
-  SegmentSpan Absent(const SegmentSpan& span) const {
-    SegmentSpan absent{span.first, 0};
+  record::SegmentSpan Absent(const record::SegmentSpan& span) const {
+    record::SegmentSpan absent{span.first, 0};
     for (std::uint32_t i = span.first; i < span.end(); ++i) {
       if (segments[i] != State::kAbsent) continue;
       if (absent.count == 0) absent.first = i;
@@ -79,10 +79,10 @@ class PartialCopies final {
   Executor& executor() { return executor_; }
 
   // The copy's views end, and its slot is free when its last transfer has ended.
-  void End(RecordId record);
-  bool EndIfIdle(RecordId record);
+  void End(catalog::RecordId record);
+  bool EndIfIdle(catalog::RecordId record);
   // Ends the first idle copy, in a slot of this size; true: there was one. Its record may be folded.
-  bool EndIdle(std::optional<SlotSize> size = std::nullopt);
+  bool EndIdle(std::optional<memory::SlotSize> size = std::nullopt);
   // Ends all copies, or those with a read under way.
   Task<void> EndAll(bool reading_only);
   // Bounds: records, and bytes of slots.
@@ -93,35 +93,35 @@ class PartialCopies final {
     return of_.size() < kMost && bytes_ + record_bytes <= max_bytes_;
   }
   // The record's copy; null when it has none.
-  PartialCopyPtr Find(RecordId record) const {
+  PartialCopyPtr Find(catalog::RecordId record) const {
     const auto found = of_.find(record);
     return found == of_.end() ? nullptr : *found->second;
   }
   // The copy in a slot; null where the slot has none.
-  PartialCopyPtr At(Place place) const {
+  PartialCopyPtr At(arena::Place place) const {
     const auto found = at_.find(place);
     return found == at_.end() ? nullptr : Find(found->second);
   }
   // The copy becomes the one asked for last.
-  void Asked(RecordId record) { order_.splice(order_.end(), order_, of_.at(record)); }
+  void Asked(catalog::RecordId record) { order_.splice(order_.end(), order_, of_.at(record)); }
   void Add(PartialCopyPtr copy);
   // The copy has its slot from now on and is found by it.
   void Placed(const PartialCopy& copy) { at_.emplace(copy.place, copy.handle.record); }
 
  private:
-  void Remove(RecordId record);
+  void Remove(catalog::RecordId record);
 
   Executor& executor_;
-  Words& words_;
-  Slots& slots_;
+  arena::Words& words_;
+  memory::Slots& slots_;
   StepBudget& steps_;
-  Forest& forest_;
+  catalog::Forest& forest_;
   Residents& residents_;
   const std::uint64_t max_bytes_;
   std::uint64_t bytes_ = 0;          // of the copies' slots
   std::list<PartialCopyPtr> order_;  // asked for longest ago first
-  std::unordered_map<RecordId, std::list<PartialCopyPtr>::iterator> of_;
-  std::unordered_map<Place, RecordId> at_;
+  std::unordered_map<catalog::RecordId, std::list<PartialCopyPtr>::iterator> of_;
+  std::unordered_map<arena::Place, catalog::RecordId> at_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

@@ -11,7 +11,7 @@
 #include "residency/aligned_bytes.h"
 #include "residency/body_check.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 namespace {
 constexpr int kMostEnded = 16;  // idle copies ended to make room for a new one
@@ -20,9 +20,9 @@ constexpr std::uint64_t kMaxReadingBytes = 64u << 20;
 constexpr std::uint64_t kReadingShare = 16;  // of the slots
 
 // The device's whole units that a span touches.
-BodySpan UnitsOf(const BodySpan& span, std::uint32_t unit) {
+record::BodySpan UnitsOf(const record::BodySpan& span, std::uint32_t unit) {
   const std::uint64_t begin = span.offset / unit * unit;
-  return {begin, RoundUp(span.offset + span.bytes, unit) - begin};
+  return {begin, arena::RoundUp(span.offset + span.bytes, unit) - begin};
 }
 
 Status Went() { return Status(Code::kMiss, "fetch: the block went meanwhile"); }
@@ -48,20 +48,21 @@ PartialFetch::PartialFetch(const StoreContext& context, LowerTier& lower, Reside
       max_reading_bytes_(
           std::min(kMaxReadingBytes, context.slots.arena().geometry().slots_bytes() / kReadingShare)) {}
 
-BodySpan PartialFetch::SpanOf(const Record& record, const SegmentSpan& segments) const {
-  const BodySpan all{0, record.body_bytes};
-  const NamespaceEntry* entry = catalog_.EntryOf(forest_.block(record.block).tree);
+record::BodySpan PartialFetch::SpanOf(const catalog::Record& record,
+                                      const record::SegmentSpan& segments) const {
+  const record::BodySpan all{0, record.body_bytes};
+  const catalog::NamespaceEntry* entry = catalog_.EntryOf(forest_.block(record.block).tree);
   if (entry == nullptr || segments.count == 0) return all;
   const std::vector<std::uint32_t>& parts = entry->groups[record.group].part_bytes;
-  const BodySpan span =
-      parts.empty() ? BytesOf(std::span(&record.body_bytes, 1), segments) : BytesOf(parts, segments);
+  const record::BodySpan span = parts.empty() ? record::BytesOf(std::span(&record.body_bytes, 1), segments)
+                                              : record::BytesOf(parts, segments);
   return span.bytes == 0 ? all : span;
 }
 
-PartialCopyPtr PartialFetch::Open(RecordId record, BodySpan asked) {
-  const Record& r = forest_.record(record);
-  const TreeId tree = forest_.block(r.block).tree;
-  const NamespaceEntry* entry = catalog_.EntryOf(tree);
+PartialCopyPtr PartialFetch::Open(catalog::RecordId record, record::BodySpan asked) {
+  const catalog::Record& r = forest_.record(record);
+  const catalog::TreeId tree = forest_.block(r.block).tree;
+  const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
   if (entry == nullptr || lower_.closed()) return nullptr;
   const std::uint64_t record_bytes = catalog_.RecordBytesOf(*entry, r.group, r.body_bytes);
   if (reading_bytes_ + BufferBytes(r, asked, record_bytes) > max_reading_bytes_) return nullptr;
@@ -73,15 +74,15 @@ PartialCopyPtr PartialFetch::Open(RecordId record, BodySpan asked) {
   auto copy = std::make_shared<PartialCopy>();
   copy->handle = catalog_.HandleOf(record);
   copy->record_bytes = record_bytes;
-  copy->segments.resize(parts.empty() ? SegmentsOfPart(r.body_bytes) : SegmentCount(parts));
+  copy->segments.resize(parts.empty() ? record::SegmentsOfPart(r.body_bytes) : record::SegmentCount(parts));
   residents_.AddReference(record);
   partial_copies_.Add(copy);
   return copy;
 }
 
-void PartialFetch::Request(const PartialCopyPtr& copy, const SegmentSpan& segments) {
+void PartialFetch::Request(const PartialCopyPtr& copy, const record::SegmentSpan& segments) {
   steps_.Count(2 + segments.count / 16);
-  const SegmentSpan absent = copy->Absent(segments);
+  const record::SegmentSpan absent = copy->Absent(segments);
   if (absent.count == 0 || lower_.closed()) return;
   SegmentRead read{.segments = absent, .own = std::vector<bool>(absent.count)};
   for (std::uint32_t i = 0; i < absent.count; ++i) {
@@ -90,7 +91,7 @@ void PartialFetch::Request(const PartialCopyPtr& copy, const SegmentSpan& segmen
     state = PartialCopy::State::kFetching;
     read.own[i] = true;
   }
-  const Record& r = forest_.record(copy->handle.record);
+  const catalog::Record& r = forest_.record(copy->handle.record);
   read.bytes = BufferBytes(r, SpanOf(r, absent), copy->record_bytes);
   reading_bytes_ += read.bytes;
   ++copy->reads;
@@ -99,13 +100,13 @@ void PartialFetch::Request(const PartialCopyPtr& copy, const SegmentSpan& segmen
 
 Task<void> PartialFetch::Verify(PartialCopyPtr copy) {
   if (!copy->published || copy->ended) co_return;
-  const RecordId record = copy->handle.record;
-  const Record r = forest_.record(record);
-  const ArenaSpace& arena = slots_.arena();
+  const catalog::RecordId record = copy->handle.record;
+  const catalog::Record r = forest_.record(record);
+  const arena::ArenaSpace& arena = slots_.arena();
   const std::vector<std::byte> trailer = residents_.TrailerAt(copy->place, r);
-  const auto seal = CheckSeal(trailer);
+  const auto seal = record::CheckSeal(trailer);
   bool sound = seal && catalog_.IsSealOf(r, *seal) && seal->segment_count() == copy->segments.size();
-  const Place place = copy->place;
+  const arena::Place place = copy->place;
   SlotUse use(residents_, place);
   for (std::uint32_t i = 0; sound && i < copy->segments.size(); ++i) {
     if (copy->segments[i] != PartialCopy::State::kPresent) continue;
@@ -122,19 +123,19 @@ Task<void> PartialFetch::Verify(PartialCopyPtr copy) {
 }
 
 // Private memory that a read takes.
-std::uint64_t PartialFetch::BufferBytes(const Record& record, BodySpan span,
+std::uint64_t PartialFetch::BufferBytes(const catalog::Record& record, record::BodySpan span,
                                         std::uint64_t record_bytes) const {
   const std::uint32_t unit = slots_.arena().geometry().alignment;
-  return UnitsOf(span, unit).bytes + record_bytes - TrailerOffset(record.body_bytes, unit);
+  return UnitsOf(span, unit).bytes + record_bytes - record::TrailerOffset(record.body_bytes, unit);
 }
 
 Task<void> PartialFetch::Read(PartialCopyPtr copy, SegmentRead read) {
   co_await Yield();
-  const RecordId record = copy->handle.record;
+  const catalog::RecordId record = copy->handle.record;
   Status status = Went();
   // A second try, for a block that moved to another location during the first.
   for (int tries = 0; tries < 2 && !copy->ended; ++tries) {
-    const Location from = forest_.record(record).location;
+    const tier::Location from = forest_.record(record).location;
     status = co_await ReadOnce(copy, read, from);
     if (status.ok() || copy->ended || forest_.record(record).location == from) break;
   }
@@ -157,7 +158,7 @@ Task<void> PartialFetch::Read(PartialCopyPtr copy, SegmentRead read) {
 // One of several callers that ask for their first segments at a time finds the slot.
 Task<Status> PartialFetch::GetSlot(PartialCopyPtr copy) {
   while (copy->placing) co_await copy->changed.Wait();
-  if (copy->place != kNowhere || copy->ended) co_return Status();
+  if (copy->place != catalog::kNowhere || copy->ended) co_return Status();
   copy->placing = true;
   auto place = co_await room_.Make(copy->record_bytes, clock_.Now().PlusUs(kRoomUs));
   copy->placing = false;
@@ -169,38 +170,38 @@ Task<Status> PartialFetch::GetSlot(PartialCopyPtr copy) {
   }
   slots_.Pin(*place);
   copy->place = *place;
-  copy->generation = BeginFill(words_, slots_.arena(), *place);
+  copy->generation = arena::BeginFill(words_, slots_.arena(), *place);
   partial_copies_.Placed(*copy);
   co_return Status();
 }
 
-Task<Status> PartialFetch::ReadOnce(PartialCopyPtr copy, const SegmentRead& read, Location from) {
+Task<Status> PartialFetch::ReadOnce(PartialCopyPtr copy, const SegmentRead& read, tier::Location from) {
   Status placed = co_await GetSlot(copy);
   if (!placed.ok()) co_return placed;
   if (copy->ended) co_return Went();
-  const RecordId record = copy->handle.record;
-  const Place place = copy->place;
+  const catalog::RecordId record = copy->handle.record;
+  const arena::Place place = copy->place;
   const std::uint32_t unit = slots_.arena().geometry().alignment;
-  const Record r = forest_.record(record);
-  const TreeId tree = forest_.block(r.block).tree;
+  const catalog::Record r = forest_.record(record);
+  const catalog::TreeId tree = forest_.block(r.block).tree;
   if (catalog_.EntryOf(tree) == nullptr) co_return Dropped();
-  const BodySpan span = SpanOf(r, read.segments);
-  const BodySpan units = UnitsOf(span, unit);
-  const AlignedBytes trailer(copy->record_bytes - TrailerOffset(r.body_bytes, unit));
+  const record::BodySpan span = SpanOf(r, read.segments);
+  const record::BodySpan units = UnitsOf(span, unit);
+  const AlignedBytes trailer(copy->record_bytes - record::TrailerOffset(r.body_bytes, unit));
   const AlignedBytes body(units.bytes);
   const auto fetched =
       co_await lower_->FetchSome(from, copy->record_bytes, trailer.span(), units.offset, body.span());
   if (!fetched) co_return fetched.error();
   if (copy->ended) co_return Went();
   if (catalog_.EntryOf(tree) == nullptr) co_return Dropped();
-  const SealView& seal = fetched->seal;
+  const record::SealView& seal = fetched->seal;
   std::vector<std::uint32_t> parts(seal.part_count());
   for (std::uint32_t i = 0; i < parts.size(); ++i) parts[i] = seal.part_bytes(i);
   const auto not_it = [&](std::string_view why) {
     lower_->ReportBad(from);
     return Status(Code::kMiss, Text(lower_->Describe(from), ": ", why));
   };
-  if (!catalog_.IsSealOf(r, seal) || BytesOf(parts, read.segments) != span) {
+  if (!catalog_.IsSealOf(r, seal) || record::BytesOf(parts, read.segments) != span) {
     co_return not_it("holds another block than the one that was written there");
   }
   SlotUse use(residents_, place);
@@ -211,47 +212,47 @@ Task<Status> PartialFetch::ReadOnce(PartialCopyPtr copy, const SegmentRead& read
   if (!sound) co_return not_it("its record fails its seal");
   steps_.Count(4);
   if (copy->published) co_return Status();
-  const SealCopy seal_copy(seal);
+  const record::SealCopy seal_copy(seal);
   const BlockKey key = seal.key();
-  const Stamp& stamp = fetched->stamp;
-  PublishPassing(words_, slots_.arena(), place, copy->generation,
-                 {.seal = seal_copy.seal(),
-                  .sequence = stamp.sequence,
-                  .born = stamp.born,
-                  .expiry = stamp.expiry,
-                  .conversation = stamp.conversation});
+  const record::Stamp& stamp = fetched->stamp;
+  arena::PublishPassing(words_, slots_.arena(), place, copy->generation,
+                        {.seal = seal_copy.seal(),
+                         .sequence = stamp.sequence,
+                         .born = stamp.born,
+                         .expiry = stamp.expiry,
+                         .conversation = stamp.conversation});
   forest_.record(record).key = key;
   copy->published = true;
   co_return Status();
 }
 
-Task<bool> PartialFetch::FillOwn(Place place, const SegmentRead& read, const SealView& seal, BodySpan span,
-                                 const std::byte* from) {
+Task<bool> PartialFetch::FillOwn(arena::Place place, const SegmentRead& read, const record::SealView& seal,
+                                 record::BodySpan span, const std::byte* from) {
   std::byte* slot = slots_.arena().slot(place);
-  const SegmentSpan& all = read.segments;
+  const record::SegmentSpan& all = read.segments;
   for (std::uint32_t at = all.first; at < all.end();) {
     if (!read.own[at - all.first]) {
       ++at;
       continue;
     }
     // A run of the read's own segments in a part, for one copy.
-    const Segments rest(seal, SegmentSpan{at, all.end() - at});
-    const Segment first = *rest.begin();
+    const record::Segments rest(seal, record::SegmentSpan{at, all.end() - at});
+    const record::Segment first = *rest.begin();
     std::uint32_t end = at;
     std::uint64_t bytes = 0;
-    for (const Segment& segment : rest) {
+    for (const record::Segment& segment : rest) {
       if (segment.part != first.part || !read.own[end - all.first]) break;
       bytes += segment.bytes;
       ++end;
     }
     const std::span<const std::byte> piece[] = {{from + (first.offset - span.offset), bytes}};
     std::vector<std::uint32_t> crcs(end - at);
-    FillTask fill(movers_, {slot + first.offset, piece, crcs});
+    memory::FillTask fill(movers_, {slot + first.offset, piece, crcs});
     co_await fill;
-    if (!CrcsMatch(seal, at, crcs)) co_return false;
+    if (!record::CrcsMatch(seal, at, crcs)) co_return false;
     at = end;
   }
   co_return true;
 }
 
-}  // namespace cistern
+}  // namespace cistern::residency

@@ -20,7 +20,7 @@
 #include "residency/room.h"
 #include "tier/tier.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 class PartialFetch final {
  public:
@@ -32,12 +32,12 @@ class PartialFetch final {
   Executor& executor() { return executor_; }
 
   // Place of the segments in the record's body; the whole body where `segments` is empty or reaches past it.
-  BodySpan SpanOf(const Record& record, const SegmentSpan& segments) const;
+  record::BodySpan SpanOf(const catalog::Record& record, const record::SegmentSpan& segments) const;
   // The record's partial copy, with a slot or without; null where there is no room for one, or for a read of
   // that size beside those under way.
-  PartialCopyPtr Open(RecordId record, BodySpan asked);
+  PartialCopyPtr Open(catalog::RecordId record, record::BodySpan asked);
   // Starts to fetch the segments that are absent.
-  void Request(const PartialCopyPtr& copy, const SegmentSpan& segments);
+  void Request(const PartialCopyPtr& copy, const record::SegmentSpan& segments);
   // A reader saw the copy fail its seal.
   Task<void> Verify(PartialCopyPtr copy);
 
@@ -45,29 +45,30 @@ class PartialFetch final {
   // A read for a partial copy: the bytes between the first and the last of its own segments are read with
   // them.
   struct SegmentRead {
-    SegmentSpan segments;
+    record::SegmentSpan segments;
     std::vector<bool> own;
     std::uint64_t bytes = 0;
   };
 
   // Private memory that a read takes.
-  std::uint64_t BufferBytes(const Record& record, BodySpan span, std::uint64_t record_bytes) const;
+  std::uint64_t BufferBytes(const catalog::Record& record, record::BodySpan span,
+                            std::uint64_t record_bytes) const;
   Task<void> Read(PartialCopyPtr copy, SegmentRead read);
   Task<Status> GetSlot(PartialCopyPtr copy);
-  Task<Status> ReadOnce(PartialCopyPtr copy, const SegmentRead& read, Location from);
+  Task<Status> ReadOnce(PartialCopyPtr copy, const SegmentRead& read, tier::Location from);
   // Copies the read's own segments to the slot; false where one fails its seal.
-  Task<bool> FillOwn(Place place, const SegmentRead& read, const SealView& seal, BodySpan span,
-                     const std::byte* from);
+  Task<bool> FillOwn(arena::Place place, const SegmentRead& read, const record::SealView& seal,
+                     record::BodySpan span, const std::byte* from);
 
   Executor& executor_;
   const Clock& clock_;
-  Words& words_;
-  Slots& slots_;
-  Movers& movers_;
-  StoreCounters& counters_;
+  arena::Words& words_;
+  memory::Slots& slots_;
+  memory::Movers& movers_;
+  catalog::StoreCounters& counters_;
   StepBudget& steps_;
-  Catalog& catalog_;
-  Forest& forest_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
   LowerTier& lower_;
   Residents& residents_;
   PartialCopies& partial_copies_;
@@ -77,4 +78,4 @@ class PartialFetch final {
   std::uint64_t reading_bytes_ = 0;  // of private memory, for reads under way
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

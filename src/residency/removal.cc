@@ -1,45 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "residency/removal.h"
 
-namespace cistern {
+namespace cistern::residency {
 
-void Removal::Remove(RecordId record) {
-  const BlockId block = forest_.record(record).block;
+void Removal::Remove(catalog::RecordId record) {
+  const catalog::BlockId block = forest_.record(record).block;
   EraseRecord(record);
   Settle(block);
 }
 
-void Removal::RemoveRecordsOf(BlockId block) {
+void Removal::RemoveRecordsOf(catalog::BlockId block) {
   if (forest_.block(block).folded()) {
     steps_.Count();
-    const TreeId tree = forest_.block(block).tree;
+    const catalog::TreeId tree = forest_.block(block).tree;
     lower_.Forget(tree, forest_.ForgetFolded(block));
   }
   while (!forest_.block(block).placeholder()) EraseRecord(forest_.block(block).first_record);
 }
 
-void Removal::Settle(BlockId block) {
-  for (int levels = 0; block != kNoId; ++levels) {
-    if (!forest_.Empty(block) || forest_.block(block).is(Block::kCut)) {
-      if (forest_.block(block).first_child == kNoId) Unpark(block);
+void Removal::Settle(catalog::BlockId block) {
+  for (int levels = 0; block != catalog::kNoId; ++levels) {
+    if (!forest_.Empty(block) || forest_.block(block).is(catalog::Block::kCut)) {
+      if (forest_.block(block).first_child == catalog::kNoId) Unpark(block);
       return;
     }
     if (levels == 32) {
-      if (!forest_.block(block).is(Block::kReaping)) reap_.push_back(block);
-      forest_.block(block).flags |= Block::kReaping;
+      if (!forest_.block(block).is(catalog::Block::kReaping)) reap_.push_back(block);
+      forest_.block(block).flags |= catalog::Block::kReaping;
       return;
     }
-    if (forest_.block(block).is(Block::kReaping)) return;
+    if (forest_.block(block).is(catalog::Block::kReaping)) return;
     steps_.Count();
-    const BlockId parent = forest_.Free(block);
+    const catalog::BlockId parent = forest_.Free(block);
     owner_.Freed(block, parent);
     block = parent;
   }
 }
 
-void Removal::Unpark(BlockId block) {
+void Removal::Unpark(catalog::BlockId block) {
   if (forest_.block(block).folded()) return;
-  for (RecordId r = forest_.block(block).first_record; r != kNoId; r = forest_.record(r).next) {
+  for (catalog::RecordId r = forest_.block(block).first_record; r != catalog::kNoId;
+       r = forest_.record(r).next) {
     steps_.Count();
     residents_.Unpark(r);
   }
@@ -47,19 +48,19 @@ void Removal::Unpark(BlockId block) {
 
 void Removal::Reap() {
   while (!reap_.empty() && !steps_.Spent()) {
-    const BlockId block = reap_.back();
+    const catalog::BlockId block = reap_.back();
     reap_.pop_back();
-    forest_.block(block).flags &= static_cast<std::uint16_t>(~Block::kReaping);
+    forest_.block(block).flags &= static_cast<std::uint16_t>(~catalog::Block::kReaping);
     Settle(block);
   }
 }
 
-void Removal::EraseRecord(RecordId record) {
+void Removal::EraseRecord(catalog::RecordId record) {
   partial_copies_.End(record);
   residents_.Leave(record);
-  const Record& r = forest_.record(record);
-  if (r.in_lower_tier()) lower_.Forget(forest_.block(r.block).tree, Forest::CopyOf(record, r));
+  const catalog::Record& r = forest_.record(record);
+  if (r.in_lower_tier()) lower_.Forget(forest_.block(r.block).tree, catalog::Forest::CopyOf(record, r));
   forest_.RemoveRecord(record);
 }
 
-}  // namespace cistern
+}  // namespace cistern::residency

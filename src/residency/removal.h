@@ -12,7 +12,7 @@
 #include "residency/partial_copies.h"
 #include "residency/residents.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 class Removal final {
  public:
@@ -29,29 +29,29 @@ class Removal final {
 
   // Ends a record: index entry, generation, slot, and its room in the lower tier. Its block may be freed
   // with it.
-  void Remove(RecordId record);
+  void Remove(catalog::RecordId record);
   // The block becomes a placeholder.
-  void RemoveRecordsOf(BlockId block);
+  void RemoveRecordsOf(catalog::BlockId block);
   // The block lost a record or a child: it is freed if empty, or becomes evictable again if it may leave
   // now.
-  void Settle(BlockId block);
-  void Unpark(BlockId block);
+  void Settle(catalog::BlockId block);
+  void Unpark(catalog::BlockId block);
   // Frees the blocks that Settle deferred: past 32 levels, a chain of empty blocks is freed in slices.
   void Reap();
   bool to_reap() const { return !reap_.empty(); }
   // A block that waits to be freed is freed by another caller.
-  void LeaveToOther(BlockId block) { std::erase(reap_, block); }
+  void LeaveToOther(catalog::BlockId block) { std::erase(reap_, block); }
 
  private:
-  void EraseRecord(RecordId record);
+  void EraseRecord(catalog::RecordId record);
 
   StepBudget& steps_;
-  Forest& forest_;
+  catalog::Forest& forest_;
   BlockOwner& owner_;
   LowerTier& lower_;
   Residents& residents_;
   PartialCopies& partial_copies_;
-  std::vector<BlockId> reap_;
+  std::vector<catalog::BlockId> reap_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

@@ -6,9 +6,9 @@
 #include "base/assert.h"
 #include "record/seal_copy.h"
 
-namespace cistern {
+namespace cistern::residency {
 
-Residents::Residents(const StoreContext& context, const IndexSpace& index)
+Residents::Residents(const StoreContext& context, const arena::IndexSpace& index)
     : executor_(context.executor),
       clock_(context.clock),
       words_(context.words),
@@ -23,8 +23,8 @@ Residents::Residents(const StoreContext& context, const IndexSpace& index)
       index_(context.words, index),
       expiry_(context.catalog.max_records()) {}
 
-void Residents::Enter(RecordId record, std::uint32_t entry) {
-  Record& r = forest_.record(record);
+void Residents::Enter(catalog::RecordId record, std::uint32_t entry) {
+  catalog::Record& r = forest_.record(record);
   r.entry = entry;
   forest_.SetAt(r.place, record);
   order_.Insert(record, slots_.SizeNumber(r.place));
@@ -33,22 +33,22 @@ void Residents::Enter(RecordId record, std::uint32_t entry) {
   ++count_;
 }
 
-bool Residents::EnterIndex(RecordId record, const Fingerprint& fingerprint) {
-  Record& r = forest_.record(record);
+bool Residents::EnterIndex(catalog::RecordId record, const arena::Fingerprint& fingerprint) {
+  catalog::Record& r = forest_.record(record);
   const auto entry = index_.Insert(fingerprint, FoundOf(r));
   if (!entry) return false;
   r.entry = static_cast<std::uint32_t>(*entry);
   return true;
 }
 
-void Residents::AddReference(RecordId record) {
-  Record& r = forest_.record(record);
+void Residents::AddReference(catalog::RecordId record) {
+  catalog::Record& r = forest_.record(record);
   if (r.references++ == 0 && r.in_memory()) slots_.Pin(r.place);
   steps_.Count();
 }
 
-void Residents::DropReference(RecordHandle handle, Used used) {
-  Record& r = forest_.record(handle.record);
+void Residents::DropReference(catalog::RecordHandle handle, Used used) {
+  catalog::Record& r = forest_.record(handle.record);
   steps_.Count();
   if (!catalog_.Lives(handle)) return;  // dropped before the reference ended
   if (--r.references > 0) return;
@@ -58,56 +58,58 @@ void Residents::DropReference(RecordHandle handle, Used used) {
   }
   slots_.Unpin(r.place);
   if (order_.Parked(handle.record)) order_.Unpark(handle.record);
-  if (used == Used::kYes && r.is(Record::kTransient)) order_.InsertCold(handle.record);
+  if (used == Used::kYes && r.is(catalog::Record::kTransient)) order_.InsertCold(handle.record);
 }
 
 // The index entry first (R9), then the generation, then the slot.
-void Residents::Leave(RecordId record) {
-  Record& r = forest_.record(record);
+void Residents::Leave(catalog::RecordId record) {
+  catalog::Record& r = forest_.record(record);
   steps_.Count(4);
-  if (r.entry != kNoId) index_.Clear(std::exchange(r.entry, kNoId));
+  if (r.entry != catalog::kNoId) index_.Clear(std::exchange(r.entry, catalog::kNoId));
   if (order_.Contains(record)) order_.Remove(record);
   expiry_.Remove(record);
   if (!r.in_memory()) return;
-  Retire(words_, slots_.arena(), r.place);
+  arena::Retire(words_, slots_.arena(), r.place);
   if (r.references > 0) slots_.Unpin(r.place);
   forest_.ClearAt(r.place);
   bytes_ -= r.body_bytes;
   --count_;
-  const Place place = std::exchange(r.place, kNowhere);
+  const arena::Place place = std::exchange(r.place, catalog::kNowhere);
   r.generation = 0;
   r.uses = 0;
-  r.flags &= static_cast<std::uint8_t>(~(Record::kVerified | Record::kQueued | Record::kTransient));
+  r.flags &= static_cast<std::uint8_t>(
+      ~(catalog::Record::kVerified | catalog::Record::kQueued | catalog::Record::kTransient));
   FreeSlot(place);
 }
 
-void Residents::Relocate(RecordId record, const SealView& seal, Place to, std::uint64_t generation) {
-  const ArenaSpace& arena = slots_.arena();
-  Record& r = forest_.record(record);
+void Residents::Relocate(catalog::RecordId record, const record::SealView& seal, arena::Place to,
+                         std::uint64_t generation) {
+  const arena::ArenaSpace& arena = slots_.arena();
+  catalog::Record& r = forest_.record(record);
   const BlockKey key = r.key;
-  const SealCopy copy(seal);
-  cistern::Publish(words_, arena, to, generation,
-                   {.seal = copy.seal(),
-                    .sequence = sequences_.Next(),
-                    .born = r.born,
-                    .expiry = r.expiry,
-                    .conversation = conversations_.Of(forest_.block(r.block).tree, key)});
+  const record::SealCopy copy(seal);
+  cistern::arena::Publish(words_, arena, to, generation,
+                          {.seal = copy.seal(),
+                           .sequence = sequences_.Next(),
+                           .born = r.born,
+                           .expiry = r.expiry,
+                           .conversation = conversations_.Of(forest_.block(r.block).tree, key)});
   steps_.Count(8);
   // The old entry's place in the bucket serves the new one; between them the block is missed, not wrong.
   index_.Clear(r.entry);
-  const Place from = std::exchange(r.place, to);
+  const arena::Place from = std::exchange(r.place, to);
   r.generation = generation;
-  const auto entry = index_.Insert(FingerprintOf(seal.incarnation(), r.group, key), FoundOf(r));
+  const auto entry = index_.Insert(arena::FingerprintOf(seal.incarnation(), r.group, key), FoundOf(r));
   CISTERN_ASSERT(entry);
-  Retire(words_, arena, from);
+  arena::Retire(words_, arena, from);
   forest_.ClearAt(from);
   r.entry = static_cast<std::uint32_t>(*entry);
-  r.flags |= Record::kVerified;
+  r.flags |= catalog::Record::kVerified;
   forest_.SetAt(to, record);
   FreeSlot(from);
 }
 
-void Residents::EndUse(Place place) {
+void Residents::EndUse(arena::Place place) {
   const auto user = users_.find(place);
   if (--user->second.count > 0) return;
   const bool orphaned = user->second.orphaned;
@@ -115,7 +117,7 @@ void Residents::EndUse(Place place) {
   if (orphaned) slots_.Free(place);
 }
 
-void Residents::FreeSlot(Place place) {
+void Residents::FreeSlot(arena::Place place) {
   if (!users_.empty()) {
     if (const auto user = users_.find(place); user != users_.end()) {
       user->second.orphaned = true;
@@ -146,21 +148,24 @@ Task<void> Residents::DropAllEnded() {
 }
 
 // Rewrites the entry of a sound record that readers reached by a damaged one.
-void Residents::RepairEntry(RecordId record) {
-  const Record& r = forest_.record(record);
-  const Block& b = forest_.block(r.block);
-  if (r.entry == kNoId) return;
+void Residents::RepairEntry(catalog::RecordId record) {
+  const catalog::Record& r = forest_.record(record);
+  const catalog::Block& b = forest_.block(r.block);
+  if (r.entry == catalog::kNoId) return;
   steps_.Count(2);
-  const Fingerprint fingerprint = FingerprintOf(forest_.tree(b.tree)->incarnation, r.group, r.key);
+  const arena::Fingerprint fingerprint =
+      arena::FingerprintOf(forest_.tree(b.tree)->incarnation, r.group, r.key);
   index_.Repair(r.entry, fingerprint, FoundOf(r));
 }
 
-std::vector<std::byte> Residents::TrailerAt(Place place, const Record& record) const {
-  const ArenaSpace& arena = slots_.arena();
-  std::vector<std::byte> trailer(RoundUp(TrailerBoundBytes(record.body_bytes, record.part_count()), 8));
-  LoadWords(words_, arena.slot(place) + TrailerOffset(record.body_bytes, arena.geometry().alignment),
-            trailer);
+std::vector<std::byte> Residents::TrailerAt(arena::Place place, const catalog::Record& record) const {
+  const arena::ArenaSpace& arena = slots_.arena();
+  std::vector<std::byte> trailer(
+      arena::RoundUp(record::TrailerBoundBytes(record.body_bytes, record.part_count()), 8));
+  arena::LoadWords(words_,
+                   arena.slot(place) + record::TrailerOffset(record.body_bytes, arena.geometry().alignment),
+                   trailer);
   return trailer;
 }
 
-}  // namespace cistern
+}  // namespace cistern::residency

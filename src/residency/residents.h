@@ -21,11 +21,11 @@
 #include "policy/evict.h"
 #include "residency/context.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 class Residents final {
  public:
-  Residents(const StoreContext& context, const IndexSpace& index);
+  Residents(const StoreContext& context, const arena::IndexSpace& index);
   Residents(const Residents&) = delete;
   Residents& operator=(const Residents&) = delete;
 
@@ -38,17 +38,18 @@ class Residents final {
   bool abandoned() const { return abandoned_; }
 
   // ---- references: by RecordReference (guards.h), and by leases ----
-  void AddReference(RecordId record);
+  void AddReference(catalog::RecordId record);
   // Used::kNo: the record was not read under this reference, so a transient one is not yet evicted first.
-  void DropReference(RecordHandle handle, Used used = Used::kYes);
+  void DropReference(catalog::RecordHandle handle, Used used = Used::kYes);
   // The index entry is cleared first (R9), then the generation changes, then the slot is freed. No effect on
   // a record that is not in memory.
-  void Leave(RecordId record);
+  void Leave(catalog::RecordId record);
   // One step: a reader finds the record in its old slot or in `to`, which holds its body, or misses it.
-  void Relocate(RecordId record, const SealView& seal, Place to, std::uint64_t generation);
-  void EndUse(Place place);
+  void Relocate(catalog::RecordId record, const record::SealView& seal, arena::Place to,
+                std::uint64_t generation);
+  void EndUse(arena::Place place);
   // The slot is free now, or when its last user ends.
-  void FreeSlot(Place place);
+  void FreeSlot(arena::Place place);
   // ---- leases: their references ----
   // Drops one reference of an ended lease; true: there was one.
   bool DropOneEnded();
@@ -58,37 +59,37 @@ class Residents final {
   Task<void> DropAllEnded();
   // ---- reading ----
   // Rewrites the entry of a sound record that a reader reached by a damaged one.
-  void RepairEntry(RecordId record);
+  void RepairEntry(catalog::RecordId record);
   // Seal and stamp of the record in a slot.
-  std::vector<std::byte> TrailerAt(Place place, const Record& record) const;
+  std::vector<std::byte> TrailerAt(arena::Place place, const catalog::Record& record) const;
   // The index entry of the record.
-  static Found FoundOf(const Record& record) {
+  static arena::Found FoundOf(const catalog::Record& record) {
     return {.place = record.place,
             .body_bytes = record.body_bytes,
             .expiry = record.expiry,
-            .generation_low = static_cast<std::uint32_t>(record.generation) & kGenerationLowMask};
+            .generation_low = static_cast<std::uint32_t>(record.generation) & arena::kGenerationLowMask};
   }
 
   // ---- slots: used through SlotUse (guards.h) ----
-  void BeginUse(Place place) { ++users_[place].count; }
+  void BeginUse(arena::Place place) { ++users_[place].count; }
 
   // ---- entering ----
   // A record, whose fields but its index entry are set, is found from now on: `entry` is its number in the
   // index, kNoId as long as it has none.
-  void Enter(RecordId record, std::uint32_t entry);
+  void Enter(catalog::RecordId record, std::uint32_t entry);
   // The index entry of a record that entered without one, after a start; false: the index has no room for
   // it.
-  bool EnterIndex(RecordId record, const Fingerprint& fingerprint);
+  bool EnterIndex(catalog::RecordId record, const arena::Fingerprint& fingerprint);
 
   // ---- order ----
-  Lru& order() { return order_; }
-  const Lru& order() const { return order_; }
+  policy::Lru& order() { return order_; }
+  const policy::Lru& order() const { return order_; }
   // The record may be evicted again, if it was coldest and could not be.
-  void Unpark(RecordId record) {
+  void Unpark(catalog::RecordId record) {
     if (order_.Parked(record)) order_.Unpark(record);
   }
   // The record is evicted before others.
-  void MakeColdest(RecordId record) {
+  void MakeColdest(catalog::RecordId record) {
     if (order_.Parked(record)) {
       order_.Unpark(record);
     } else {
@@ -96,30 +97,30 @@ class Residents final {
     }
   }
   // A record that has expired by `now_s`, kNoId when there is none.
-  RecordId FirstExpired(std::uint64_t now_s) const {
-    if (expiry_.empty() || static_cast<std::uint64_t>(expiry_.first_when()) > now_s) return kNoId;
+  catalog::RecordId FirstExpired(std::uint64_t now_s) const {
+    if (expiry_.empty() || static_cast<std::uint64_t>(expiry_.first_when()) > now_s) return catalog::kNoId;
     return expiry_.first();
   }
 
-  IndexWriter<Words>& index() { return index_; }
+  arena::IndexWriter<arena::Words>& index() { return index_; }
   std::uint64_t bytes() const { return bytes_; }
   std::uint64_t count() const { return count_; }
 
  private:
   Executor& executor_;
   const Clock& clock_;
-  Words& words_;
-  Slots& slots_;
-  StoreCounters& counters_;
+  arena::Words& words_;
+  memory::Slots& slots_;
+  catalog::StoreCounters& counters_;
   StepBudget& steps_;
-  Catalog& catalog_;
-  Forest& forest_;
-  Leases& leases_;
-  Conversations& conversations_;
-  Sequences& sequences_;
-  IndexWriter<Words> index_;
-  Lru order_;
-  DeadlineHeap expiry_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
+  catalog::Leases& leases_;
+  catalog::Conversations& conversations_;
+  catalog::Sequences& sequences_;
+  arena::IndexWriter<arena::Words> index_;
+  policy::Lru order_;
+  catalog::DeadlineHeap expiry_;
   std::uint64_t bytes_ = 0;  // of bodies
   std::uint64_t count_ = 0;
   bool abandoned_ = false;
@@ -127,7 +128,7 @@ class Residents final {
     std::uint32_t count = 0;
     bool orphaned = false;  // its record left: the slot is free when the last user ends
   };
-  std::unordered_map<Place, SlotUsers> users_;
+  std::unordered_map<arena::Place, SlotUsers> users_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

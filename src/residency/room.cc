@@ -8,7 +8,7 @@
 
 #include "base/format.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 namespace {
 // Chunks that a put without an evictable record empties for others before it gives up.
@@ -17,15 +17,15 @@ constexpr int kEmptiedForOthers = 3;
 constexpr int kLeasedMeanwhile = 16;
 }  // namespace
 
-Task<Result<Place>> Room::Make(std::uint64_t record_bytes, Instant deadline) {
+Task<Result<arena::Place>> Room::Make(std::uint64_t record_bytes, Instant deadline) {
   const std::uint32_t alignment = slots_.arena().geometry().alignment;
-  const SlotSize size = SlotSize::For(record_bytes, alignment);
-  const SizeClass wanted = size.Number(alignment);
+  const memory::SlotSize size = memory::SlotSize::For(record_bytes, alignment);
+  const policy::SizeClass wanted = size.Number(alignment);
   // Bytes of one other size class that make up a chunk: once that many are freed, one chunk's records fit
   // into them.
-  const std::uint64_t enough = std::uint64_t{size.chunk_headers} * kHeaderSpanBytes;
+  const std::uint64_t enough = std::uint64_t{size.chunk_headers} * arena::kHeaderSpanBytes;
   std::uint64_t went = 0;
-  std::optional<SizeClass> giver;
+  std::optional<policy::SizeClass> giver;
   int emptied = 0, in_vain = 0;
   bool first = true;
   bool idle = !emptying_ && slots_.OthersIdle(record_bytes);
@@ -98,10 +98,10 @@ Task<bool> Room::EmptyAChunk(std::uint64_t record_bytes, Instant deadline, bool 
   co_return served;
 }
 
-Task<bool> Room::EmptyRange(HeaderRange range) {
+Task<bool> Room::EmptyRange(memory::HeaderRange range) {
   slots_.StartEmptying(range);
   std::uint64_t cursor = 0;
-  std::array<Place, 32> places;
+  std::array<arena::Place, 32> places;
   bool left = false;
   for (std::size_t n; !left && (n = slots_.UsedIn(range, &cursor, places)) > 0;) {
     for (std::size_t i = 0; i < n && !left; ++i) {
@@ -110,16 +110,16 @@ Task<bool> Room::EmptyRange(HeaderRange range) {
       // The range may be free as a whole, and another size's chunk by now.
       if (slots_.emptying() != range) co_return true;
       if (!slots_.used(places[i])) continue;
-      const RecordId record = forest_.At(places[i]);
-      if (record == kNoId || forest_.record(record).references > 0) {
+      const catalog::RecordId record = forest_.At(places[i]);
+      if (record == catalog::kNoId || forest_.record(record).references > 0) {
         left = true;
       } else {
         const bool moved = co_await Move(record);
         if (moved) continue;
         if (slots_.emptying() != range) co_return true;
         // A record without a free slot elsewhere is evicted if it may leave, whatever its turn.
-        const RecordId now = forest_.At(places[i]);
-        if (now != kNoId && evictor_.MayGo(now)) evictor_.Evict(now);
+        const catalog::RecordId now = forest_.At(places[i]);
+        if (now != catalog::kNoId && evictor_.MayGo(now)) evictor_.Evict(now);
         left = slots_.used(places[i]);
       }
     }
@@ -128,36 +128,37 @@ Task<bool> Room::EmptyRange(HeaderRange range) {
   co_return !left;
 }
 
-Task<bool> Room::Move(RecordId record) {
-  const Record r = forest_.record(record);
-  const RecordHandle handle = catalog_.HandleOf(record);
-  const ArenaSpace& arena = slots_.arena();
+Task<bool> Room::Move(catalog::RecordId record) {
+  const catalog::Record r = forest_.record(record);
+  const catalog::RecordHandle handle = catalog_.HandleOf(record);
+  const arena::ArenaSpace& arena = slots_.arena();
   const std::uint32_t alignment = arena.geometry().alignment;
   const std::vector<std::byte> trailer = residents_.TrailerAt(r.place, r);
-  const auto seal = CheckSeal(trailer);
+  const auto seal = record::CheckSeal(trailer);
   if (!seal) {
     evictor_.LoseBad(record);
     co_return true;
   }
-  const auto to =
-      slots_.Allocate(RecordBytes(r.body_bytes, seal->segment_count(), seal->part_count(), alignment));
+  const auto to = slots_.Allocate(
+      record::RecordBytes(r.body_bytes, seal->segment_count(), seal->part_count(), alignment));
   if (!to) co_return false;
   slots_.Pin(*to);
   RecordReference reference(residents_, handle);
   SlotUse use(residents_, r.place);
-  const std::uint64_t generation = BeginFill(words_, arena, *to);
+  const std::uint64_t generation = arena::BeginFill(words_, arena, *to);
   std::vector<std::uint32_t> crcs(seal->segment_count());
   for (std::uint32_t i = 0; i < seal->part_count(); ++i) {
-    const SealView::PartPlace part = seal->part(i);
+    const record::SealView::PartPlace part = seal->part(i);
     const std::span<const std::byte> from[] = {{arena.slot(r.place) + part.offset, part.bytes}};
-    FillTask fill(movers_, {arena.slot(*to) + part.offset, from,
-                            std::span(crcs).subspan(part.first_segment, SegmentsOfPart(part.bytes))});
+    memory::FillTask fill(movers_,
+                          {arena.slot(*to) + part.offset, from,
+                           std::span(crcs).subspan(part.first_segment, record::SegmentsOfPart(part.bytes))});
     co_await fill;
   }
   use.End();
   slots_.Unpin(*to);
-  const bool sound = CrcsMatch(*seal, 0, crcs);
-  const Record& now = forest_.record(record);
+  const bool sound = record::CrcsMatch(*seal, 0, crcs);
+  const catalog::Record& now = forest_.record(record);
   const bool same = catalog_.Lives(handle) && now.place == r.place;
   const bool wanted = same && sound && now.references == 1;
   reference.Drop();
@@ -171,4 +172,4 @@ Task<bool> Room::Move(RecordId record) {
   co_return true;
 }
 
-}  // namespace cistern
+}  // namespace cistern::residency

@@ -13,7 +13,7 @@
 #include "residency/partial_copies.h"
 #include "residency/residents.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 class Room final {
  public:
@@ -36,24 +36,24 @@ class Room final {
   Executor& executor() { return executor_; }
 
   // kBusy: no record may be evicted. kTooLate: no slot by the deadline.
-  Task<Result<Place>> Make(std::uint64_t record_bytes, Instant deadline);
+  Task<Result<arena::Place>> Make(std::uint64_t record_bytes, Instant deadline);
 
  private:
   // `idle_only`: one look, for a chunk whose records all fit elsewhere.
   Task<bool> EmptyAChunk(std::uint64_t record_bytes, Instant deadline, bool idle_only);
-  Task<bool> EmptyRange(HeaderRange range);
+  Task<bool> EmptyRange(memory::HeaderRange range);
   // Moves a record to another slot of its size; false where it stays.
-  Task<bool> Move(RecordId record);
+  Task<bool> Move(catalog::RecordId record);
 
   Executor& executor_;
   const Clock& clock_;
-  Words& words_;
-  Slots& slots_;
-  Movers& movers_;
-  StoreCounters& counters_;
+  arena::Words& words_;
+  memory::Slots& slots_;
+  memory::Movers& movers_;
+  catalog::StoreCounters& counters_;
   StepBudget& steps_;
-  Catalog& catalog_;
-  Forest& forest_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
   Residents& residents_;
   PartialCopies& partial_copies_;
   Evictor& evictor_;
@@ -61,4 +61,4 @@ class Room final {
   Event emptied_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

@@ -6,7 +6,7 @@
 #include "residency/aligned_bytes.h"
 #include "residency/body_check.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 namespace {
 // Longest idle time whose bytes may be spent at once.
@@ -28,7 +28,7 @@ void Scrubber::Start() {
 // A round goes from block to block by their ids.
 Task<void> Scrubber::Scrub() {
   co_await Yield();
-  const BlockId begun = at_;
+  const catalog::BlockId begun = at_;
   for (bool first = true; bytes_ > 0 && !lower_.closed() && (first || at_ != begun); first = false) {
     if (steps_.Spent()) co_await Yield();
     steps_.Count();
@@ -38,17 +38,17 @@ Task<void> Scrubber::Scrub() {
       if (begun == 0) break;
       continue;
     }
-    const BlockId block = at_++;
-    if (!forest_.block(block).has_key() || forest_.block(block).is(Block::kCut) ||
+    const catalog::BlockId block = at_++;
+    if (!forest_.block(block).has_key() || forest_.block(block).is(catalog::Block::kCut) ||
         forest_.block(block).placeholder())
       continue;
-    const KeyHash key_hash = forest_.block(block).key_hash();
+    const catalog::KeyHash key_hash = forest_.block(block).key_hash();
     for (std::uint16_t group = 0; group < kMaxGroups; ++group) {
       // The id may be another block's after each group.
       if (block >= forest_.block_end() || forest_.block(block).key_hash() != key_hash) break;
       const auto copy = forest_.See(block, group);
       steps_.Count();
-      if (!copy || (copy->record != kNoId && fetcher_.fetching(copy->record))) continue;
+      if (!copy || (copy->record != catalog::kNoId && fetcher_.fetching(copy->record))) continue;
       bytes_ -= copy->body_bytes;
       counters_.scrubbed_bytes.Add(copy->body_bytes);
       if (!copy->in_memory) {
@@ -64,8 +64,8 @@ Task<void> Scrubber::Scrub() {
   running_ = false;
 }
 
-Task<void> Scrubber::ScrubLower(BlockId block, Forest::Copy copy) {
-  const TreeId tree = forest_.block(block).tree;
+Task<void> Scrubber::ScrubLower(catalog::BlockId block, catalog::Forest::Copy copy) {
+  const catalog::TreeId tree = forest_.block(block).tree;
   const std::uint64_t bytes = catalog_.RecordBytesOf(tree, copy.group, copy.body_bytes);
   if (bytes == 0) co_return;
   const AlignedBytes buffer(bytes);
@@ -79,7 +79,7 @@ Task<void> Scrubber::ScrubLower(BlockId block, Forest::Copy copy) {
   if (sound || (!fetched && fetched.error().code() == Code::kBusy)) co_return;
   if (fetched) lower_->ReportBad(copy.location);
   // The id may be another block's by now, or the record may have moved.
-  if (block >= forest_.block_end() || forest_.block(block).is(Block::kCut)) co_return;
+  if (block >= forest_.block_end() || forest_.block(block).is(catalog::Block::kCut)) co_return;
   const auto now = forest_.See(block, copy.group);
   if (!now || now->location != copy.location || now->in_memory) co_return;
   counters_.cut_bad.Add();
@@ -88,4 +88,4 @@ Task<void> Scrubber::ScrubLower(BlockId block, Forest::Copy copy) {
   owner_.Lose(block, LossReason::kBad);
 }
 
-}  // namespace cistern
+}  // namespace cistern::residency

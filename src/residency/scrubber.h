@@ -15,7 +15,7 @@
 #include "residency/residents.h"
 #include "residency/verifier.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 class Scrubber final {
  public:
@@ -45,26 +45,26 @@ class Scrubber final {
 
  private:
   Task<void> Scrub();
-  Task<void> ScrubLower(BlockId block, Forest::Copy copy);
+  Task<void> ScrubLower(catalog::BlockId block, catalog::Forest::Copy copy);
 
   Executor& executor_;
   const Clock& clock_;
-  Movers& movers_;
+  memory::Movers& movers_;
   Logger& log_;
-  const StoreOptions& options_;
-  StoreCounters& counters_;
+  const catalog::StoreOptions& options_;
+  catalog::StoreCounters& counters_;
   StepBudget& steps_;
-  Catalog& catalog_;
-  Forest& forest_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
   BlockOwner& owner_;
   LowerTier& lower_;
   Residents& residents_;
   Verifier& verifier_;
   Fetcher& fetcher_;
   bool running_ = false;
-  BlockId at_ = 0;
+  catalog::BlockId at_ = 0;
   std::int64_t bytes_ = 0;  // may be read now
   std::optional<Instant> counted_at_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "residency/tombstones.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 // A tombstone stays while the media may hold records older than its drop. None is kept for a device that
 // left service, which the journal has to say first.
@@ -29,4 +29,4 @@ Task<void> Tombstones::End() {
   ending_ = false;
 }
 
-}  // namespace cistern
+}  // namespace cistern::residency

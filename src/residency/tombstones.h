@@ -12,7 +12,7 @@
 #include "residency/context.h"
 #include "residency/lower_tier.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 class Tombstones final {
  public:
@@ -39,7 +39,7 @@ class Tombstones final {
 
  private:
   Executor& executor_;
-  Journal& journal_;
+  catalog::Journal& journal_;
   StepBudget& steps_;
   LowerTier& lower_;
   std::set<std::uint64_t> collected_;  // sequences of drops that are collected from memory
@@ -47,4 +47,4 @@ class Tombstones final {
   bool ending_ = false;
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

@@ -3,35 +3,36 @@
 
 #include "policy/lower_tier.h"
 
-namespace cistern {
+namespace cistern::residency {
 
-void Uses::UseBlock(BlockId block) {
-  Block& b = forest_.block(block);
+void Uses::UseBlock(catalog::BlockId block) {
+  catalog::Block& b = forest_.block(block);
   if (b.folded()) {
-    b.flags |= Block::kTouched;
+    b.flags |= catalog::Block::kTouched;
     return;
   }
-  for (RecordId r = b.first_record; r != kNoId; r = forest_.record(r).next) UseRecord(r);
+  for (catalog::RecordId r = b.first_record; r != catalog::kNoId; r = forest_.record(r).next) UseRecord(r);
 }
 
-void Uses::UseRecord(RecordId record) {
-  Record& r = forest_.record(record);
+void Uses::UseRecord(catalog::RecordId record) {
+  catalog::Record& r = forest_.record(record);
   steps_.Count();
-  r.flags |= Record::kTouched;
+  r.flags |= catalog::Record::kTouched;
   if (r.uses < UINT8_MAX) ++r.uses;
   if (!r.in_memory()) return;
-  if (!r.is(Record::kTransient)) residents_.order().Touch(record);
-  if (lower_.present() && WrittenAtUse(catalog_.LowerPolicyOf(r), r.uses)) write_back_.Want(record);
+  if (!r.is(catalog::Record::kTransient)) residents_.order().Touch(record);
+  if (lower_.present() && policy::WrittenAtUse(catalog_.LowerPolicyOf(r), r.uses)) write_back_.Want(record);
 }
 
-void Uses::UseSlot(Place place, std::uint32_t generation_low) {
+void Uses::UseSlot(arena::Place place, std::uint32_t generation_low) {
   steps_.Count();
   if (const PartialCopyPtr copy = partial_copies_.At(place); copy != nullptr) {
     partial_copies_.Asked(copy->handle.record);  // its use was counted when it was acquired
     return;
   }
-  const RecordId record = forest_.At(place);
-  if (record == kNoId || static_cast<std::uint32_t>(forest_.record(record).generation) != generation_low) {
+  const catalog::RecordId record = forest_.At(place);
+  if (record == catalog::kNoId ||
+      static_cast<std::uint32_t>(forest_.record(record).generation) != generation_low) {
     counters_.touches_refused.Add();
     return;
   }
@@ -39,4 +40,4 @@ void Uses::UseSlot(Place place, std::uint32_t generation_low) {
   counters_.touches_applied.Add();
 }
 
-}  // namespace cistern
+}  // namespace cistern::residency

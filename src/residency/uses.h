@@ -10,7 +10,7 @@
 #include "residency/residents.h"
 #include "residency/write_back.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 class Uses final {
  public:
@@ -28,20 +28,20 @@ class Uses final {
   Uses& operator=(const Uses&) = delete;
 
   // Uses all records of the block.
-  void UseBlock(BlockId block);
-  void UseRecord(RecordId record);
+  void UseBlock(catalog::BlockId block);
+  void UseRecord(catalog::RecordId record);
   // Slot used by a client, from a reader's lossy ring: range-checked, ignored unless the generation matches.
-  void UseSlot(Place place, std::uint32_t generation_low);
+  void UseSlot(arena::Place place, std::uint32_t generation_low);
 
  private:
-  StoreCounters& counters_;
+  catalog::StoreCounters& counters_;
   StepBudget& steps_;
-  Catalog& catalog_;
-  Forest& forest_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
   LowerTier& lower_;
   Residents& residents_;
   PartialCopies& partial_copies_;
   WriteBack& write_back_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

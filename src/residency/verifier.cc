@@ -3,18 +3,18 @@
 
 #include "memory/movers.h"
 
-namespace cistern {
+namespace cistern::residency {
 
-Task<bool> Verifier::Verify(RecordHandle handle) {
-  const Record r = forest_.record(handle.record);
+Task<bool> Verifier::Verify(catalog::RecordHandle handle) {
+  const catalog::Record r = forest_.record(handle.record);
   SlotUse use(residents_, r.place);
-  VerifyTask check(movers_, slots_.arena(), r.place, r.body_bytes, r.part_count());
+  memory::VerifyTask check(movers_, slots_.arena(), r.place, r.body_bytes, r.part_count());
   co_await check;
   use.End();
-  Record& now = forest_.record(handle.record);
+  catalog::Record& now = forest_.record(handle.record);
   if (!catalog_.Lives(handle)) co_return false;
   if (check.sound()) {
-    now.flags |= Record::kVerified;
+    now.flags |= catalog::Record::kVerified;
     co_return true;
   }
   counters_.cut_bad.Add();
@@ -30,4 +30,4 @@ Task<bool> Verifier::Verify(RecordHandle handle) {
   co_return false;
 }
 
-}  // namespace cistern
+}  // namespace cistern::residency

@@ -11,7 +11,7 @@
 #include "residency/guards.h"
 #include "residency/residents.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 class Verifier final {
  public:
@@ -32,18 +32,18 @@ class Verifier final {
 
   // True if a referenced record is sound and was in memory when the check ended; the caller resumes later
   // and asks Catalog::Lives. A damaged record leaves memory, and is lost if that was its last copy.
-  Task<bool> Verify(RecordHandle handle);
+  Task<bool> Verify(catalog::RecordHandle handle);
 
  private:
   Executor& executor_;
-  Slots& slots_;
-  Movers& movers_;
+  memory::Slots& slots_;
+  memory::Movers& movers_;
   Logger& log_;
-  StoreCounters& counters_;
-  Catalog& catalog_;
-  Forest& forest_;
+  catalog::StoreCounters& counters_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
   BlockOwner& owner_;
   Residents& residents_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

@@ -7,7 +7,7 @@
 
 #include "policy/lower_tier.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 namespace {
 constexpr std::uint32_t kWriters = 8;  // batches under way
@@ -27,7 +27,7 @@ void WriteBack::DeviceOut() {
   writing_ = writing_bytes_ = 0;
 }
 
-void WriteBack::Want(RecordId record) {
+void WriteBack::Want(catalog::RecordId record) {
   Queue(record);
   Start();
 }
@@ -39,8 +39,8 @@ void WriteBack::Start() {
 }
 
 bool WriteBack::Clean() {
-  const Lru& order = residents_.order();
-  if (!lower_.present() || lower_->RoomFor(1) != Tier::Room::kYes ||
+  const policy::Lru& order = residents_.order();
+  if (!lower_.present() || lower_->RoomFor(1) != tier::Tier::Room::kYes ||
       queue_.size() >= WriteQueue::kMostRecords / 2) {
     cleaning_ = std::nullopt;
     return false;
@@ -52,8 +52,8 @@ bool WriteBack::Clean() {
     if (clean_looks_ == 0) cleaning_ = order.Coldest();
     if (!cleaning_) break;
     steps_.Count();
-    const Record& r = forest_.record(*cleaning_);
-    if (!r.in_lower_tier() && r.references == 0 && Wanted(catalog_.LowerPolicyOf(r), r.uses))
+    const catalog::Record& r = forest_.record(*cleaning_);
+    if (!r.in_lower_tier() && r.references == 0 && policy::Wanted(catalog_.LowerPolicyOf(r), r.uses))
       WantWithAncestors(*cleaning_);
   }
   const bool more = cleaning_ && clean_looks_ < kCleanLooks;
@@ -61,9 +61,9 @@ bool WriteBack::Clean() {
   return more;
 }
 
-void WriteBack::Queue(RecordId record) {
-  Record& r = forest_.record(record);
-  if (!lower_.present() || !r.in_memory() || r.in_lower_tier() || r.is(Record::kQueued)) return;
+void WriteBack::Queue(catalog::RecordId record) {
+  catalog::Record& r = forest_.record(record);
+  if (!lower_.present() || !r.in_memory() || r.in_lower_tier() || r.is(catalog::Record::kQueued)) return;
   if (r.body_bytes > lower_->max_append_bytes()) {
     counters_.down_too_large.Add();
     return;
@@ -72,7 +72,7 @@ void WriteBack::Queue(RecordId record) {
     counters_.down_overflow.Add();
     return;
   }
-  r.flags |= Record::kQueued;
+  r.flags |= catalog::Record::kQueued;
   queue_.Push(catalog_.HandleOf(record));
 }
 
@@ -92,19 +92,19 @@ Task<void> WriteBack::WriteBatches() {
     co_await Gather(items);
     if (items.empty()) break;
     co_await Yield();
-    const std::vector<AppendRequest> batch = WithoutDead(items);
+    const std::vector<tier::AppendRequest> batch = WithoutDead(items);
     if (batch.empty()) continue;
     auto places = co_await lower_->Append(batch);
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (steps_.Spent()) co_await Yield();
-      Written(items[i], places ? (*places)[i] : Location{});
+      Written(items[i], places ? (*places)[i] : tier::Location{});
     }
     if (!places) {
       counters_.down_failed.Add(items.size());
       // The next tick tries again.
       for (const BatchItem& item : items) {
         if (steps_.Spent()) co_await Yield();
-        const RecordHandle handle = item.reference.handle();
+        const catalog::RecordHandle handle = item.reference.handle();
         if (catalog_.Lives(handle)) Queue(handle.record);
       }
       break;
@@ -121,23 +121,24 @@ Task<void> WriteBack::Gather(std::deque<BatchItem>& items) {
   while (!queue_.empty() && MayWriteMore() && items.size() < kBatchRecords && bytes < most) {
     if (steps_.Spent()) co_await Yield();
     if (queue_.empty()) break;
-    const RecordHandle handle = queue_.front();
+    const catalog::RecordHandle handle = queue_.front();
     steps_.Count();
     if (!catalog_.Lives(handle)) {
       queue_.Pop();
       continue;
     }
-    Record& r = forest_.record(handle.record);
-    const TreeId tree = forest_.block(r.block).tree;
+    catalog::Record& r = forest_.record(handle.record);
+    const catalog::TreeId tree = forest_.block(r.block).tree;
     const std::uint64_t record_bytes = catalog_.RecordBytesOf(tree, r.group, r.body_bytes);
-    const bool wanted = r.in_memory() && !r.in_lower_tier() && !Catalog::Expired(r.expiry, catalog_.NowS()) &&
+    const bool wanted = r.in_memory() && !r.in_lower_tier() &&
+                        !catalog::Catalog::Expired(r.expiry, catalog_.NowS()) &&
                         catalog_.EntryOf(tree) != nullptr;
-    const Tier::Room room = wanted ? lower_->RoomFor(bytes + record_bytes) : Tier::Room::kYes;
-    if (room == Tier::Room::kNoRoom) break;
+    const tier::Tier::Room room = wanted ? lower_->RoomFor(bytes + record_bytes) : tier::Tier::Room::kYes;
+    if (room == tier::Tier::Room::kNoRoom) break;
     queue_.Pop();
-    r.flags &= static_cast<std::uint8_t>(~Record::kQueued);
-    if (!wanted || room != Tier::Room::kYes) {
-      if (room == Tier::Room::kNoBudget) counters_.down_over_budget.Add();
+    r.flags &= static_cast<std::uint8_t>(~catalog::Record::kQueued);
+    if (!wanted || room != tier::Tier::Room::kYes) {
+      if (room == tier::Tier::Room::kNoBudget) counters_.down_over_budget.Add();
       if (r.references == 0) residents_.Unpark(handle.record);
       continue;
     }
@@ -145,11 +146,12 @@ Task<void> WriteBack::Gather(std::deque<BatchItem>& items) {
   }
 }
 
-bool WriteBack::AddToBatch(RecordHandle handle, std::uint64_t record_bytes, std::deque<BatchItem>& items) {
-  const Record r = forest_.record(handle.record);
-  const ArenaSpace& arena = slots_.arena();
+bool WriteBack::AddToBatch(catalog::RecordHandle handle, std::uint64_t record_bytes,
+                           std::deque<BatchItem>& items) {
+  const catalog::Record r = forest_.record(handle.record);
+  const arena::ArenaSpace& arena = slots_.arena();
   const std::vector<std::byte> trailer = residents_.TrailerAt(r.place, r);
-  const auto seal = CheckSeal(trailer);
+  const auto seal = record::CheckSeal(trailer);
   if (!seal || !seal->HasKey(r.key)) {
     evictor_.LoseBad(handle.record);
     return false;
@@ -170,12 +172,12 @@ bool WriteBack::AddToBatch(RecordHandle handle, std::uint64_t record_bytes, std:
 
 // One step with the append that follows: a record that was dropped before its append is left out, or it
 // would be written with a sequence that its tombstone does not wait for (R10).
-std::vector<AppendRequest> WriteBack::WithoutDead(std::deque<BatchItem>& items) {
-  std::vector<AppendRequest> batch;
+std::vector<tier::AppendRequest> WriteBack::WithoutDead(std::deque<BatchItem>& items) {
+  std::vector<tier::AppendRequest> batch;
   std::deque<BatchItem> living;
   for (BatchItem& item : items) {
     steps_.Count();
-    const RecordHandle handle = item.reference.handle();
+    const catalog::RecordHandle handle = item.reference.handle();
     if (!catalog_.Lives(handle) || forest_.record(handle.record).place != item.place) {
       EndWriting(item);
       item.reference.Drop();
@@ -198,18 +200,18 @@ void WriteBack::EndWriting(BatchItem& item) {
   writing_bytes_ -= item.record_bytes;
 }
 
-void WriteBack::Written(BatchItem& item, Location location) {
+void WriteBack::Written(BatchItem& item, tier::Location location) {
   steps_.Count(2);
-  const RecordHandle handle = item.reference.handle();
+  const catalog::RecordHandle handle = item.reference.handle();
   EndWriting(item);
   const bool lives = catalog_.Lives(handle);
   if (!location.none()) {
-    Record& r = forest_.record(handle.record);
+    catalog::Record& r = forest_.record(handle.record);
     // The device may have left service in this very step, and its records are forgotten already.
-    const bool there = lower_->EstimateUs(location, 1) != Tier::kNever;
+    const bool there = lower_->EstimateUs(location, 1) != tier::Tier::kNever;
     if (there && lives && r.in_memory() && !r.in_lower_tier()) {
       r.location = location;
-      r.flags &= static_cast<std::uint8_t>(~Record::kTouched);
+      r.flags &= static_cast<std::uint8_t>(~catalog::Record::kTouched);
     } else {
       lower_->Forget(location, item.record_bytes);
     }
@@ -221,15 +223,16 @@ void WriteBack::Written(BatchItem& item, Location location) {
 
 // The coldest records are written before they have to leave, their ancestors before them: else a reboot
 // finds blocks without their chain.
-void WriteBack::WantWithAncestors(RecordId record) {
-  std::array<RecordId, kAncestorLooks> above;
+void WriteBack::WantWithAncestors(catalog::RecordId record) {
+  std::array<catalog::RecordId, kAncestorLooks> above;
   std::size_t count = 0;
   const std::uint16_t group = forest_.record(record).group;
-  for (BlockId at = forest_.block(forest_.record(record).block).parent; at != kNoId && count < above.size();
-       at = forest_.block(at).parent) {
+  for (catalog::BlockId at = forest_.block(forest_.record(record).block).parent;
+       at != catalog::kNoId && count < above.size(); at = forest_.block(at).parent) {
     steps_.Count();
-    const RecordId parent = forest_.FindRecord(at, group);
-    if (parent == kNoId || forest_.record(parent).in_lower_tier() || !forest_.record(parent).in_memory())
+    const catalog::RecordId parent = forest_.FindRecord(at, group);
+    if (parent == catalog::kNoId || forest_.record(parent).in_lower_tier() ||
+        !forest_.record(parent).in_memory())
       break;
     above[count++] = parent;
   }
@@ -237,4 +240,4 @@ void WriteBack::WantWithAncestors(RecordId record) {
   Want(record);
 }
 
-}  // namespace cistern
+}  // namespace cistern::residency

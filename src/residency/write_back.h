@@ -20,7 +20,7 @@
 #include "residency/write_queue.h"
 #include "tier/tier.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 class WriteBack final {
  public:
@@ -45,7 +45,7 @@ class WriteBack final {
   Executor& executor() { return executor_; }
 
   // Queues the record for the lower tier.
-  void Want(RecordId record);
+  void Want(catalog::RecordId record);
   // Writes queued records, in as many batches at a time as allowed.
   void Start();
   // A slice of the cleaner's look at the coldest records; true: there are more.
@@ -60,33 +60,33 @@ class WriteBack final {
   struct BatchItem {
     RecordReference reference;
     SlotUse use;
-    Place place = 0;
+    arena::Place place = 0;
     std::uint64_t record_bytes = 0;
     std::uint64_t devices_out = 0;  // the count when the record joined the batch
-    std::optional<SealCopy> seal;
-    AppendRequest request;  // borrows the seal; its sequence is set last
+    std::optional<record::SealCopy> seal;
+    tier::AppendRequest request;  // borrows the seal; its sequence is set last
   };
   static constexpr std::size_t kBatchRecords = 128;  // checked once more in one step
 
-  void Queue(RecordId record);
+  void Queue(catalog::RecordId record);
   bool MayWriteMore() const;
   Task<void> WriteBatches();
   Task<void> Gather(std::deque<BatchItem>& items);
-  bool AddToBatch(RecordHandle handle, std::uint64_t record_bytes, std::deque<BatchItem>& items);
-  std::vector<AppendRequest> WithoutDead(std::deque<BatchItem>& items);
+  bool AddToBatch(catalog::RecordHandle handle, std::uint64_t record_bytes, std::deque<BatchItem>& items);
+  std::vector<tier::AppendRequest> WithoutDead(std::deque<BatchItem>& items);
   void EndWriting(BatchItem& item);
-  void Written(BatchItem& item, Location location);
-  void WantWithAncestors(RecordId record);
+  void Written(BatchItem& item, tier::Location location);
+  void WantWithAncestors(catalog::RecordId record);
 
   Executor& executor_;
-  Slots& slots_;
-  const StoreOptions& options_;
-  StoreCounters& counters_;
+  memory::Slots& slots_;
+  const catalog::StoreOptions& options_;
+  catalog::StoreCounters& counters_;
   StepBudget& steps_;
-  Catalog& catalog_;
-  Forest& forest_;
-  Conversations& conversations_;
-  Sequences& sequences_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
+  catalog::Conversations& conversations_;
+  catalog::Sequences& sequences_;
   LowerTier& lower_;
   Residents& residents_;
   WriteQueue& queue_;
@@ -95,8 +95,8 @@ class WriteBack final {
   std::uint64_t writing_ = 0;  // records in the batches under way
   std::uint64_t writing_bytes_ = 0;
   std::uint64_t devices_out_ = 0;
-  std::optional<RecordId> cleaning_;  // the cleaner's position
+  std::optional<catalog::RecordId> cleaning_;  // the cleaner's position
   std::uint32_t clean_looks_ = 0;
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

@@ -7,7 +7,7 @@
 
 #include "catalog/forest.h"
 
-namespace cistern {
+namespace cistern::residency {
 
 class WriteQueue final {
  public:
@@ -16,15 +16,15 @@ class WriteQueue final {
   bool empty() const { return records_.empty(); }
   std::size_t size() const { return records_.size(); }
   bool full() const { return records_.size() >= kMostRecords; }
-  void Push(RecordHandle record) { records_.push_back(record); }
-  RecordHandle front() const { return records_.front(); }
+  void Push(catalog::RecordHandle record) { records_.push_back(record); }
+  catalog::RecordHandle front() const { return records_.front(); }
   void Pop() { records_.pop_front(); }
   void Clear() { records_.clear(); }
 
   // Refusals of a search for a record that may be lost unwritten. The search starts at the front, puts each
   // record that it refuses to the back, and may take several steps; the count restarts after each one found.
   std::size_t refused() const { return refused_; }
-  void Refuse(RecordHandle record) {
+  void Refuse(catalog::RecordHandle record) {
     records_.push_back(record);
     ++refused_;
   }
@@ -32,8 +32,8 @@ class WriteQueue final {
   void EndLook() { refused_ = 0; }
 
  private:
-  std::deque<RecordHandle> records_;
+  std::deque<catalog::RecordHandle> records_;
   std::size_t refused_ = 0;
 };
 
-}  // namespace cistern
+}  // namespace cistern::residency

@@ -104,10 +104,10 @@ namespace {
 
 Result<BlockKey> Taken(const wire::KeyItem& item) { return KeyOf(item); }
 
-Result<BlockName> Taken(const wire::BlockItem& item) {
+Result<catalog::BlockName> Taken(const wire::BlockItem& item) {
   Result<BlockKey> key = KeyOf(item.key);
   if (!key) return Error(std::move(key.error()));
-  return BlockName{*key, item.group, {item.first_segment, item.segments}};
+  return catalog::BlockName{*key, item.group, {item.first_segment, item.segments}};
 }
 
 Result<PutId> Taken(const wire::PutIdItem& item) { return PutId{.high = item.high, .low = item.low}; }
@@ -141,9 +141,9 @@ Status CheckWriteCount(const wire::Submission& call) {
 
 // One part as the store takes it: its bytes in the session's staging, its checksums out of the arguments.
 // `rest` is what follows `taken` bytes of the arguments.
-Result<PartWrite> PartOf(const Session& session, const wire::WriteItem& item, const Arguments& rest,
-                         std::size_t taken) {
-  PartWrite part;
+Result<store::PartWrite> PartOf(const Session& session, const wire::WriteItem& item, const Arguments& rest,
+                                std::size_t taken) {
+  store::PartWrite part;
   Result<BlockKey> key = KeyOf(item.key);
   if (!key) return Error(std::move(key.error()));
   Result<BlockKey> parent = KeyOf(item.parent, /*none_allowed=*/true);
@@ -161,7 +161,7 @@ Result<PartWrite> PartOf(const Session& session, const wire::WriteItem& item, co
     return Error(Code::kInvalid, Text(item.bytes, " bytes at ", item.staging_offset, " of staging area ",
                                       item.staging_area, " are not in this session's staging"));
   if (item.checksums_offset == 0) return part;
-  std::uint64_t segments = (item.bytes + kSegmentBytes - 1) / kSegmentBytes;
+  std::uint64_t segments = (item.bytes + record::kSegmentBytes - 1) / record::kSegmentBytes;
   std::uint64_t end = item.checksums_offset + segments * sizeof(std::uint32_t);
   if (item.checksums_offset < taken || end > taken + rest.left())
     return Error(Code::kInvalid, Text("checksums of ", segments, " segments at ", item.checksums_offset,
@@ -174,7 +174,7 @@ Result<PartWrite> PartOf(const Session& session, const wire::WriteItem& item, co
 }  // namespace
 
 Task<Status> Calls::TakeWrites(Session& session, const wire::Submission& call, Arguments& arguments,
-                               std::vector<PartWrite>& parts) {
+                               std::vector<store::PartWrite>& parts) {
   Status fits = CheckWriteCount(call);
   if (!fits.ok()) co_return fits;
   const std::size_t item_bytes = call.a * sizeof(wire::WriteItem);
@@ -192,7 +192,7 @@ Task<Status> Calls::TakeWrites(Session& session, const wire::Submission& call, A
         co_await Yield();
         copied = 0;
       }
-      Result<PartWrite> part = PartOf(session, item, arguments, item_bytes);
+      Result<store::PartWrite> part = PartOf(session, item, arguments, item_bytes);
       if (!part) co_return std::move(part.error());
       part->conversation = call.b;
       copied += sizeof(*part) + part->checksums.size() * sizeof(std::uint32_t);
@@ -218,7 +218,7 @@ Task<std::uint32_t> AddRuns(Executor&, std::vector<MatchRun>& runs, std::span<co
   co_return blocks;
 }
 
-wire::ViewItem ItemOf(const ViewGrant& view) {
+wire::ViewItem ItemOf(const store::ViewGrant& view) {
   const bool late = view.code == Code::kTooLate;
   return {
       .place = view.place,
@@ -247,7 +247,7 @@ Task<Answer> Calls::Attach(Session& session, const wire::Submission& call) {
   }
   Result<NamespaceSpec> spec = wire::DecodeSpec(bytes);
   if (!spec) co_return Fail(session, call, spec.error());
-  Result<Attached> attached = co_await store_.Attach(*spec);
+  Result<store::Attached> attached = co_await store_.Attach(*spec);
   if (!attached) co_return Fail(session, call, attached.error());
   wire::AttachReply reply{.slot = attached->slot, .incarnation = attached->incarnation};
   co_return Reply(session, call, std::as_bytes(std::span(&reply, 1)), Answer());
@@ -313,7 +313,7 @@ Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
     }
     if (matched == 0) co_return Answer();
     std::span<const BlockKey> held = std::span(chain).first(matched);
-    Result<LeaseId> lease = co_await store_.Hold(session.caller, call.namespace_slot, held, hold_us);
+    Result<catalog::LeaseId> lease = co_await store_.Hold(session.caller, call.namespace_slot, held, hold_us);
     if (lease)
       co_return co_await ReplyRuns(session, call, std::move(runs), Answer{.a = *lease, .b = matched});
     if (lease.error().code() != Code::kMiss) co_return Fail(session, call, lease.error());
@@ -324,7 +324,7 @@ Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
 
 Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
-  std::vector<BlockName> blocks;
+  std::vector<catalog::BlockName> blocks;
   Status status = CheckLease(call.a);
   if (status.ok()) status = co_await TakeList<wire::BlockItem>(executor_, arguments, "blocks", blocks);
   if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
@@ -334,8 +334,8 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call) {
   if (!status.ok()) co_return Fail(session, call, status);
   const auto lease_us = static_cast<std::int64_t>(call.a);
   const auto worth_us = static_cast<std::int64_t>(std::min<std::uint64_t>(call.b, kNoWorthLimit));
-  Result<AcquireGrant> grant = co_await store_.Acquire(session.caller, call.namespace_slot, blocks, lease_us,
-                                                       DeadlineOf(executor_, call), worth_us);
+  Result<store::AcquireGrant> grant = co_await store_.Acquire(
+      session.caller, call.namespace_slot, blocks, lease_us, DeadlineOf(executor_, call), worth_us);
   if (!grant) co_return Fail(session, call, grant.error());
   std::span<std::byte> room = ReplyRoom(session, call);
   const std::size_t reply_bytes = grant->views.size() * sizeof(wire::ViewItem);
@@ -354,12 +354,12 @@ Answer Calls::Release(Session& session, const wire::Submission& call) {
 
 Task<Answer> Calls::Write(Session& session, const wire::Submission& call) {
   Arguments checksums{{}};
-  std::vector<PartWrite> parts;
+  std::vector<store::PartWrite> parts;
   Status status = co_await TakeWrites(session, call, checksums, parts);
   if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
-  std::vector<PartOutcome> outcomes = co_await store_.Write(session.caller, call.namespace_slot,
-                                                            std::move(parts), DeadlineOf(executor_, call));
+  std::vector<store::PartOutcome> outcomes = co_await store_.Write(
+      session.caller, call.namespace_slot, std::move(parts), DeadlineOf(executor_, call));
   std::string message;
   std::vector<std::byte> reply(outcomes.size() * sizeof(wire::WriteReplyItem));
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
@@ -434,7 +434,7 @@ Task<Answer> Calls::EndConversation(Session& session, const wire::Submission& ca
 
 Task<Answer> Calls::ReportBad(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
-  std::vector<BlockName> blocks;
+  std::vector<catalog::BlockName> blocks;
   Status status = co_await TakeList<wire::BlockItem>(executor_, arguments, "blocks", blocks);
   if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
   if (status.ok()) status = co_await store_.ReportBad(call.namespace_slot, blocks);

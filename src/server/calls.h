@@ -29,7 +29,7 @@ using DeviceCall = std::function<Task<Status>(std::string path, bool back)>;
 class Calls final {
  public:
   // Borrows the executor and the store.
-  Calls(Executor& executor, BlockStore& store, std::function<std::string()> status, DeviceCall device)
+  Calls(Executor& executor, store::BlockStore& store, std::function<std::string()> status, DeviceCall device)
       : executor_(executor), store_(store), status_(std::move(status)), device_(std::move(device)) {}
   Executor& executor() const { return executor_; }
 
@@ -64,10 +64,10 @@ class Calls final {
 
   // The parts of a write, a slice a step.
   Task<Status> TakeWrites(Session& session, const wire::Submission& call, Arguments& arguments,
-                          std::vector<PartWrite>& parts);
+                          std::vector<store::PartWrite>& parts);
 
   Executor& executor_;
-  BlockStore& store_;
+  store::BlockStore& store_;
   std::function<std::string()> status_;
   DeviceCall device_;
 };

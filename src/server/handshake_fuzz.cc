@@ -10,10 +10,11 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace cistern;
+  using namespace cistern::server;
   std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
-  Result<server::HelloText> hello = server::ReadHello(bytes);
+  Result<HelloText> hello = ReadHello(bytes);
   if (hello) CISTERN_ASSERT(hello->tenant.size() < sizeof(wire::Hello::tenant));
-  (void)server::ReadMoreStaging(bytes);
+  (void)ReadMoreStaging(bytes);
   Result<NamespaceSpec> spec = wire::DecodeSpec(bytes);
   if (!spec) return 0;
   // What was read is written and read again as the same.

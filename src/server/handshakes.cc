@@ -16,7 +16,7 @@ constexpr std::int64_t kNoDescriptorsRetryUs = 100'000;
 
 }  // namespace
 
-Handshakes::Handshakes(Loop& loop, std::optional<Listener> listener, Sessions& sessions,
+Handshakes::Handshakes(io::Loop& loop, std::optional<Listener> listener, Sessions& sessions,
                        std::int64_t hello_us, ServerCounters& counters)
     : loop_(loop),
       listener_(std::move(listener)),
@@ -32,8 +32,8 @@ Handshakes::Handshake::Handshake(Handshakes& handshakes, Fd connection, const Pe
 
 Status Handshakes::Start() {
   if (!listener_) return Status();
-  Result<FdWatch> watch =
-      loop_.Watch(listener_->fd(), WatchMode::kEdge, [this](std::uint32_t) { AcceptSome(); });
+  Result<io::FdWatch> watch =
+      loop_.Watch(listener_->fd(), io::WatchMode::kEdge, [this](std::uint32_t) { AcceptSome(); });
   if (!watch) return std::move(watch.error());
   watch_ = std::move(*watch);
   retry_.Arm(loop_.executor().Now());
@@ -75,8 +75,8 @@ void Handshakes::Greet(Fd socket) {
   }
   Handshake& handshake = handshakes_.emplace_back(*this, std::move(socket), *peer);
   handshake.self = std::prev(handshakes_.end());
-  Result<FdWatch> watch = loop_.Watch(handshake.socket.get(), WatchMode::kEdge,
-                                      [this, &handshake](std::uint32_t) { OnHello(handshake); });
+  Result<io::FdWatch> watch = loop_.Watch(handshake.socket.get(), io::WatchMode::kEdge,
+                                          [this, &handshake](std::uint32_t) { OnHello(handshake); });
   if (!watch) return Leave(handshake);
   handshake.watch = std::move(*watch);
   handshake.timer.Arm(loop_.executor().Now().PlusUs(hello_us_));

@@ -19,7 +19,7 @@ namespace cistern::server {
 class Handshakes final {
  public:
   // Borrows the loop, the sessions and the counters. Without a listener only who is let in by Adopt comes.
-  Handshakes(Loop& loop, std::optional<Listener> listener, Sessions& sessions, std::int64_t hello_us,
+  Handshakes(io::Loop& loop, std::optional<Listener> listener, Sessions& sessions, std::int64_t hello_us,
              ServerCounters& counters);
 
   // Starts to accept.
@@ -38,7 +38,7 @@ class Handshakes final {
     Fd socket;
     Peer peer;
     Timer timer;
-    FdWatch watch;
+    io::FdWatch watch;
     std::list<Handshake>::iterator self;
   };
 
@@ -47,13 +47,13 @@ class Handshakes final {
   void OnHello(Handshake& handshake);
   void Leave(Handshake& handshake);
 
-  Loop& loop_;
+  io::Loop& loop_;
   std::optional<Listener> listener_;
   Sessions& sessions_;
   const std::int64_t hello_us_;
   ServerCounters& counters_;
   std::list<Handshake> handshakes_;
-  FdWatch watch_;
+  io::FdWatch watch_;
   Timer retry_;  // accepts again: more are waiting, or there was no descriptor
 };
 

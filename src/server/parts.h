@@ -12,10 +12,18 @@
 #include "cistern/status.h"
 
 namespace cistern {
-
-class BlockStore;
 class Logger;
+}  // namespace cistern
+
+namespace cistern::io {
 class Loop;
+}  // namespace cistern::io
+
+namespace cistern::store {
+class BlockStore;
+}  // namespace cistern::store
+
+namespace cistern::server {
 
 struct ServerOptions {
   std::string socket;              // path; empty: no listening, only who is adopted comes in
@@ -42,8 +50,8 @@ struct ServerCounters {
 };
 
 struct ServerParts {  // borrowed; outlive the server
-  Loop& loop;
-  BlockStore& store;
+  io::Loop& loop;
+  store::BlockStore& store;
   Logger& log;
   // The tenant's arena and index, opened O_RDONLY: a session is handed these very descriptors (R12).
   int arena_fd;
@@ -57,4 +65,4 @@ struct ServerParts {  // borrowed; outlive the server
   std::function<Task<Status>(std::string path, bool back)> device = nullptr;
 };
 
-}  // namespace cistern
+}  // namespace cistern::server

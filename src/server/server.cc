@@ -15,7 +15,7 @@
 #include "server/sessions.h"
 #include "wire/protocol.h"
 
-namespace cistern {
+namespace cistern::server {
 namespace {
 
 constexpr std::uint64_t kFdsPerSession = 5;
@@ -50,9 +50,9 @@ Status CheckReadOnly(int fd, std::string_view what) {
                                      " is not opened read-only: a client could make it writable"));
 }
 
-Status BindTo(const std::string& socket, std::optional<server::Listener>& listener) {
+Status BindTo(const std::string& socket, std::optional<Listener>& listener) {
   if (socket.empty()) return Status();
-  Result<server::Listener> bound = server::Listener::Bind(socket);
+  Result<Listener> bound = Listener::Bind(socket);
   if (!bound) return std::move(bound.error());
   listener.emplace(std::move(*bound));
   return Status();
@@ -77,7 +77,7 @@ Result<std::unique_ptr<Server>> Server::Open(const Parts& parts, const ServerOpt
        {Validate(options), CheckReadOnly(parts.arena_fd, "arena"), CheckReadOnly(parts.index_fd, "index")}) {
     if (!status.ok()) return Error(std::move(status));
   }
-  std::optional<server::Listener> listener;
+  std::optional<Listener> listener;
   if (Status status = BindTo(options.socket, listener); !status.ok()) return Error(std::move(status));
   RaiseDescriptorLimit(options.max_sessions, parts.log);
   std::unique_ptr<Server> server(new Server(parts, options, std::move(listener)));
@@ -85,11 +85,11 @@ Result<std::unique_ptr<Server>> Server::Open(const Parts& parts, const ServerOpt
   return server;
 }
 
-Server::Server(const Parts& parts, const ServerOptions& options, std::optional<server::Listener> listener)
+Server::Server(const Parts& parts, const ServerOptions& options, std::optional<Listener> listener)
     : socket_(options.socket),
-      sessions_(std::make_unique<server::Sessions>(parts, options, counters_)),
-      handshakes_(std::make_unique<server::Handshakes>(parts.loop, std::move(listener), *sessions_,
-                                                       options.hello_us, counters_)) {}
+      sessions_(std::make_unique<Sessions>(parts, options, counters_)),
+      handshakes_(std::make_unique<Handshakes>(parts.loop, std::move(listener), *sessions_, options.hello_us,
+                                               counters_)) {}
 
 Server::~Server() = default;
 
@@ -102,4 +102,4 @@ Task<void> Server::Drain(Instant deadline) {
   co_await sessions_->Drain(deadline);
 }
 
-}  // namespace cistern
+}  // namespace cistern::server

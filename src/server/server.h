@@ -19,13 +19,11 @@
 #include "io/files.h"
 #include "server/parts.h"
 
-namespace cistern {
+namespace cistern::server {
 
-namespace server {
 class Handshakes;
 class Listener;
 class Sessions;
-}  // namespace server
 
 class Server final {
  public:
@@ -57,12 +55,12 @@ class Server final {
   const std::string& socket() const { return socket_; }
 
  private:
-  Server(const Parts& parts, const ServerOptions& options, std::optional<server::Listener> listener);
+  Server(const Parts& parts, const ServerOptions& options, std::optional<Listener> listener);
 
   ServerCounters counters_;
   const std::string socket_;
-  std::unique_ptr<server::Sessions> sessions_;
-  std::unique_ptr<server::Handshakes> handshakes_;
+  std::unique_ptr<Sessions> sessions_;
+  std::unique_ptr<Handshakes> handshakes_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::server

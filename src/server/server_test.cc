@@ -175,7 +175,7 @@ TEST(Calls, APutIsAcquiredByAnotherSession) {
   wire::Completion answer = writer.Do(writer.Put(1, 0, kBlock));
   ASSERT_EQ(CodeOf(answer), Code::kOk) << writer.ReplyText();
   EXPECT_EQ(writer.Reply<wire::WriteReplyItem>().state,
-            static_cast<std::uint16_t>(PartOutcome::State::kPublished));
+            static_cast<std::uint16_t>(store::PartOutcome::State::kPublished));
   answer = reader.Do(reader.AcquireOf(1));
   ASSERT_EQ(CodeOf(answer), Code::kOk) << reader.ReplyText();
   EXPECT_NE(answer.a, 0u);
@@ -464,16 +464,16 @@ TEST(Going, LeasesOfAKilledProcessEndThoughItsChildLives) {
 }
 
 // With it, what was ready before a turn gets one step in it.
-class Crowd final : public Poller {
+class Crowd final : public io::Poller {
  public:
-  explicit Crowd(Loop& loop) : loop_(loop) { loop.AddPoller(*this); }
+  explicit Crowd(io::Loop& loop) : loop_(loop) { loop.AddPoller(*this); }
   bool Poll() override {
     for (int i = 0; i < 256; ++i) loop_.executor().Post([] {});
     return true;
   }
 
  private:
-  Loop& loop_;
+  io::Loop& loop_;
 };
 
 TEST(Going, P4WhatASessionPutsAfterTheLastOfItsOwnerWentEndsWithIt) {

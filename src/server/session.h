@@ -21,20 +21,20 @@ namespace cistern::server {
 // Sessions owns it and ends it. It stays, its memory mapped, until the last task that uses it has ended, so
 // nothing that a mover still holds goes away (R6).
 struct Session {
-  Session(Caller who, std::int32_t process_id, SharedMemory shared)
+  Session(catalog::Caller who, std::int32_t process_id, memory::SharedMemory shared)
       : caller(who), pid(process_id), memory(std::move(shared)), ring(page()) {}
 
   wire::SessionMemory& page() const { return *reinterpret_cast<wire::SessionMemory*>(memory.mapping.data()); }
   std::span<std::byte> arguments() const { return page().arguments; }
 
-  const Caller caller;
+  const catalog::Caller caller;
   const std::int32_t pid;
-  SharedMemory memory;
+  memory::SharedMemory memory;
   NodeRing ring;
-  std::vector<std::shared_ptr<StagingArea>> staging;  // by number of the area
+  std::vector<std::shared_ptr<memory::StagingArea>> staging;  // by number of the area
 
   Fd socket, process, core_event, client_event;
-  FdWatch socket_watch, process_watch, event_watch;
+  io::FdWatch socket_watch, process_watch, event_watch;
 
   std::uint32_t tasks = 0;           // that use it
   Event idle;                        // pulsed when there are none

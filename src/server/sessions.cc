@@ -101,20 +101,20 @@ Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
 }
 
 Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hello) {
-  Result<SharedMemory> memory = co_await MakeSharedMemory(executor(), "cistern-session",
-                                                          sizeof(wire::SessionMemory), Access::kReadWrite);
+  Result<memory::SharedMemory> memory = co_await memory::MakeSharedMemory(
+      executor(), "cistern-session", sizeof(wire::SessionMemory), Access::kReadWrite);
   if (!memory) co_return Error(std::move(memory.error()));
-  Caller caller;
+  catalog::Caller caller;
   caller.session = ++last_id_;
   caller.owner = hello.owner != OwnerToken{} ? hello.owner : NewOwner();
   auto session = std::make_unique<Session>(caller, peer.pid, std::move(*memory));
   const std::uint64_t bytes = hello.staging_bytes != 0 ? hello.staging_bytes : options_.session_staging_bytes;
-  Result<std::shared_ptr<StagingArea>> staging = co_await staging_.Make(executor(), bytes);
+  Result<std::shared_ptr<memory::StagingArea>> staging = co_await staging_.Make(executor(), bytes);
   counters_.staging_bytes = staging_.used_bytes();
   if (!staging) co_return Error(std::move(staging.error()));
   session->staging.push_back(std::move(*staging));
   for (Fd* event : {&session->core_event, &session->client_event}) {
-    Result<Fd> made = MakeEventFd();
+    Result<Fd> made = io::MakeEventFd();
     if (!made) co_return Error(Code::kBusy, std::string(made.error().message()));
     *event = std::move(*made);
   }
@@ -126,17 +126,18 @@ Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hell
 Status Sessions::Open(Session& session, Fd socket, Fd process) {
   session.socket = std::move(socket);
   session.process = std::move(process);
-  Result<FdWatch> watch = loop_.Watch(session.socket.get(), WatchMode::kEdge,
-                                      [this, &session](std::uint32_t events) { OnSocket(session, events); });
+  Result<io::FdWatch> watch =
+      loop_.Watch(session.socket.get(), io::WatchMode::kEdge,
+                  [this, &session](std::uint32_t events) { OnSocket(session, events); });
   if (!watch) return std::move(watch.error());
   session.socket_watch = std::move(*watch);
-  watch = loop_.Watch(session.process.get(), WatchMode::kEdge, [this, &session](std::uint32_t) {
+  watch = loop_.Watch(session.process.get(), io::WatchMode::kEdge, [this, &session](std::uint32_t) {
     End(session, LogLevel::kDebug, "its process ended");
   });
   if (!watch) return std::move(watch.error());
   session.process_watch = std::move(*watch);
   // Edge: the eventfd need not be read, so whatever the client did to it cannot hold the core.
-  watch = loop_.Watch(session.core_event.get(), WatchMode::kEdge,
+  watch = loop_.Watch(session.core_event.get(), io::WatchMode::kEdge,
                       [this, &session](std::uint32_t) { Activate(session); });
   if (!watch) return std::move(watch.error());
   session.event_watch = std::move(*watch);
@@ -178,7 +179,7 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
   co_await Yield();
   wire::StagingGrant grant;
   int fd = -1;
-  Result<std::shared_ptr<StagingArea>> area =
+  Result<std::shared_ptr<memory::StagingArea>> area =
       Error(Code::kBusy, Text("the session has ", wire::kMaxStagingAreas,
                               " staging areas, which is the limit: ask for larger ones"));
   if (session.staging.size() < wire::kMaxStagingAreas) area = co_await staging_.Make(executor(), bytes);
@@ -233,7 +234,7 @@ void Sessions::Finish(Session& session, const wire::Submission& call, const Answ
       Forged(session, "it collected completions that were never made");
     } else {
       if (put == NodeRing::Put::kLost) counters_.completions_lost++;
-      if (session.ring.ClientSleeps()) SignalEventFd(session.client_event.get());
+      if (session.ring.ClientSleeps()) io::SignalEventFd(session.client_event.get());
     }
   }
   if (--session.tasks == 0) session.idle.Pulse();

@@ -26,7 +26,7 @@
 
 namespace cistern::server {
 
-class Sessions final : private Poller, private Work {
+class Sessions final : private io::Poller, private Work {
  public:
   Sessions(const ServerParts& parts, const ServerOptions& options, ServerCounters& counters);
   // None may be left.
@@ -75,20 +75,20 @@ class Sessions final : private Poller, private Work {
   void Deactivate(std::size_t at);
   void Run() override;  // takes touches, as a step of its own
 
-  Loop& loop_;
-  BlockStore& store_;
+  io::Loop& loop_;
+  store::BlockStore& store_;
   Logger& log_;
   const ServerParts parts_;
   const ServerOptions options_;
   ServerCounters& counters_;
   Calls calls_;
-  StagingPool staging_;
+  memory::StagingPool staging_;
   TaskGroup tasks_;
 
-  std::map<SessionId, std::unique_ptr<Session>> sessions_;
+  std::map<catalog::SessionId, std::unique_ptr<Session>> sessions_;
   std::map<OwnerToken, std::uint32_t> owners_;  // sessions of each
   std::uint32_t making_ = 0;
-  SessionId last_id_ = 0;
+  catalog::SessionId last_id_ = 0;
   bool draining_ = false;
   Event quiet_;  // pulsed when nothing is in flight
   Event empty_;  // pulsed when a session is gone
@@ -97,7 +97,7 @@ class Sessions final : private Poller, private Work {
   std::size_t next_active_ = 0;
   std::uint32_t polls_ = 0;
   bool falling_asleep_ = false;
-  std::vector<SessionId> touched_;  // whose touches are taken next
+  std::vector<catalog::SessionId> touched_;  // whose touches are taken next
 };
 
 }  // namespace cistern::server

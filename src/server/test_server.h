@@ -38,10 +38,10 @@
 namespace cistern::server {
 
 // Moves when it is told to, on the core.
-class CoreMovers final : public Movers {
+class CoreMovers final : public memory::Movers {
  public:
-  CoreMovers(Words& words, Executor& executor) : words_(words), executor_(executor) {}
-  void Submit(MoverJob& job) override {
+  CoreMovers(arena::Words& words, Executor& executor) : words_(words), executor_(executor) {}
+  void Submit(memory::MoverJob& job) override {
     job.Move(words_);
     if (hold)
       held.push_back(&job);
@@ -50,15 +50,15 @@ class CoreMovers final : public Movers {
   }
   // Jobs that are done stay unreported while `hold` is set, as if a mover were slow.
   bool hold = false;
-  std::vector<MoverJob*> held;
+  std::vector<memory::MoverJob*> held;
   void LetGo() {
     hold = false;
-    for (MoverJob* job : held) executor_.Post(*job);
+    for (memory::MoverJob* job : held) executor_.Post(*job);
     held.clear();
   }
 
  private:
-  Words& words_;
+  arena::Words& words_;
   Executor& executor_;
 };
 
@@ -73,14 +73,14 @@ class TestServer {
     arena_fd_ = MakeShared("arena", geometry.file_bytes(), arena_map_);
     index_fd_ = MakeShared("index", geometry.index_bytes(), index_map_);
     arena.emplace(arena_map_.data(), geometry);
-    loop = std::move(*MakeLoop(clock, {.kind = LoopKind::kEpoll, .poll_us = 0}));
+    loop = std::move(*io::MakeLoop(clock, {.kind = io::LoopKind::kEpoll, .poll_us = 0}));
     movers.emplace(words, loop->executor());
     slots.emplace(words, *arena);
     journal.emplace(*loop, directory_, 1);
-    store.emplace(
-        BlockStore::Parts{loop->executor(), clock, words, *slots,
-                          IndexSpace(index_map_.data(), geometry.bucket_count()), *movers, *journal, *log},
-        StoreOptions{.core_copy_bytes = 1u << 20});
+    store.emplace(store::BlockStore::Parts{loop->executor(), clock, words, *slots,
+                                           arena::IndexSpace(index_map_.data(), geometry.bucket_count()),
+                                           *movers, *journal, *log},
+                  catalog::StoreOptions{.core_copy_bytes = 1u << 20});
     CISTERN_ASSERT(loop->BlockOn(store->Recover()).ok());
     Result<std::unique_ptr<Server>> opened = Open();
     CISTERN_ASSERT(opened.has_value());
@@ -128,16 +128,16 @@ class TestServer {
   std::mutex lines_mutex_;
   std::string lines_;
   SystemClock clock;
-  RealWords words;
-  Geometry geometry{4096, 2};
+  arena::RealWords words;
+  arena::Geometry geometry{4096, 2};
   ServerOptions options;
-  std::optional<ArenaSpace> arena;
+  std::optional<arena::ArenaSpace> arena;
   std::unique_ptr<Logger> log = MakeLog();
-  std::unique_ptr<Loop> loop;
+  std::unique_ptr<io::Loop> loop;
   std::optional<CoreMovers> movers;
-  std::optional<Slots> slots;
-  std::optional<Journal> journal;
-  std::optional<BlockStore> store;
+  std::optional<memory::Slots> slots;
+  std::optional<catalog::Journal> journal;
+  std::optional<store::BlockStore> store;
   std::unique_ptr<Server> server;
 
  private:
@@ -251,7 +251,7 @@ class RawClient {
     std::atomic_ref(page().submitted).fetch_add(1);
     Wake();
   }
-  void Wake() { SignalEventFd(core_event.get()); }
+  void Wake() { io::SignalEventFd(core_event.get()); }
   // Puts arguments at the start of the area and leaves the second half for the reply.
   template <class Item>
   wire::Submission With(wire::Op op, std::span<const Item> items) {

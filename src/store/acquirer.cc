@@ -10,12 +10,12 @@
 #include "policy/lower_tier.h"
 #include "store/namespaces.h"
 
-namespace cistern {
+namespace cistern::store {
 
-Task<Result<AcquireGrant>> Acquirer::Acquire(Caller caller, std::uint32_t slot,
-                                             std::span<const BlockName> blocks, std::int64_t lease_us,
-                                             Instant deadline, std::int64_t worth_us) {
-  const TreeId tree = catalog_.TreeOf(slot);
+Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32_t slot,
+                                             std::span<const catalog::BlockName> blocks,
+                                             std::int64_t lease_us, Instant deadline, std::int64_t worth_us) {
+  const catalog::TreeId tree = catalog_.TreeOf(slot);
   if (catalog_.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
   if (lease_us <= 0)
     co_return Error(Code::kInvalid, Text("lease_us: is ", lease_us, " and has to be at least 1"));
@@ -26,45 +26,46 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(Caller caller, std::uint32_t slot,
   }
   AcquireGrant grant;
   grant.views.reserve(blocks.size());
-  std::vector<RecordReference> references;
+  std::vector<residency::RecordReference> references;
   references.reserve(blocks.size());
   std::vector<PendingView> pending;
   const Instant worth =
       worth_us == kNoWorthLimit ? deadline : std::min(deadline, clock_.Now().PlusUs(worth_us));
   const std::uint64_t now_s = catalog_.NowS();
-  std::array<BlockId, Catalog::kFoundAhead> ahead;
+  std::array<catalog::BlockId, catalog::Catalog::kFoundAhead> ahead;
   std::uint64_t found_in_step = 0;  // a record found in an earlier step may have left since
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (steps_.Spent()) co_await Yield();
     ViewGrant& view = grant.views.emplace_back();
-    if (i % Catalog::kFoundAhead == 0) {
+    if (i % catalog::Catalog::kFoundAhead == 0) {
       catalog_.FindAhead(tree, blocks.subspan(i), ahead);
       found_in_step = steps_.step();
     }
-    const BlockId block =
-        steps_.step() == found_in_step ? ahead[i % Catalog::kFoundAhead] : catalog_.Find(tree, blocks[i].key);
-    const RecordId record = block == kNoId ? kNoId : catalog_.ReadableRecord(block, blocks[i].group, now_s);
-    if (record == kNoId) continue;
+    const catalog::BlockId block = steps_.step() == found_in_step ? ahead[i % catalog::Catalog::kFoundAhead]
+                                                                  : catalog_.Find(tree, blocks[i].key);
+    const catalog::RecordId record =
+        block == catalog::kNoId ? catalog::kNoId : catalog_.ReadableRecord(block, blocks[i].group, now_s);
+    if (record == catalog::kNoId) continue;
     if (!forest_.record(record).in_memory()) {
       PendingView one{.index = i};
       if (StartFetch(blocks[i], record, worth, &one, &view)) pending.push_back(std::move(one));
       continue;
     }
-    const RecordHandle handle = catalog_.HandleOf(record);
-    RecordReference reference;
-    if (!forest_.record(record).is(Record::kVerified)) {
+    const catalog::RecordHandle handle = catalog_.HandleOf(record);
+    residency::RecordReference reference;
+    if (!forest_.record(record).is(catalog::Record::kVerified)) {
       if (clock_.Now() >= deadline) {
         view.code = Code::kTooLate;
         continue;
       }
-      reference = RecordReference(residents_, handle);
+      reference = residency::RecordReference(residents_, handle);
       const bool sound = co_await verifier_.Verify(handle);
       if (!sound || !catalog_.Lives(handle) || !forest_.record(record).in_memory()) continue;
     } else {
-      reference = RecordReference(residents_, handle);
+      reference = residency::RecordReference(residents_, handle);
     }
     references.push_back(std::move(reference));
-    const Record& r = forest_.record(record);
+    const catalog::Record& r = forest_.record(record);
     view = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
   }
   for (PendingView& one : pending) {
@@ -81,7 +82,7 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(Caller caller, std::uint32_t slot,
   // Other callers may have taken the room during the verification.
   const Status room = leases_.CheckRoom(references.size());
   if (!room.ok() || references.empty()) {
-    for (RecordReference& reference : references) {
+    for (residency::RecordReference& reference : references) {
       if (steps_.Spent()) co_await Yield();
       reference.Drop();
     }
@@ -90,24 +91,26 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(Caller caller, std::uint32_t slot,
     co_return std::unexpected(room);
   }
   counters_.leases_granted.Add();
-  grant.lease =
-      leases_.Add(caller, DetachAll(references), clock_.Now().PlusUs(std::min(lease_us, kMaxLeaseUs)));
+  grant.lease = leases_.Add(caller, residency::DetachAll(references),
+                            clock_.Now().PlusUs(std::min(lease_us, kMaxLeaseUs)));
   co_return grant;
 }
 
-Task<Status> Acquirer::ReportBad(std::uint32_t slot, std::span<const BlockName> blocks) {
-  const TreeId tree = catalog_.TreeOf(slot);
-  for (const BlockName& name : blocks) {
+Task<Status> Acquirer::ReportBad(std::uint32_t slot, std::span<const catalog::BlockName> blocks) {
+  const catalog::TreeId tree = catalog_.TreeOf(slot);
+  for (const catalog::BlockName& name : blocks) {
     if (steps_.Spent()) co_await Yield();
     if (catalog_.EntryOf(tree) == nullptr) co_return UnknownNamespace(slot);
-    const BlockId block = catalog_.Find(tree, name.key);
-    const RecordId record = block == kNoId ? kNoId : forest_.FindRecord(block, name.group);
-    if (record == kNoId) continue;
+    const catalog::BlockId block = catalog_.Find(tree, name.key);
+    const catalog::RecordId record =
+        block == catalog::kNoId ? catalog::kNoId : forest_.FindRecord(block, name.group);
+    if (record == catalog::kNoId) continue;
     if (!forest_.record(record).in_memory()) {
-      if (const PartialCopyPtr copy = partial_copies_.Find(record)) co_await partial_fetch_.Verify(copy);
+      if (const residency::PartialCopyPtr copy = partial_copies_.Find(record))
+        co_await partial_fetch_.Verify(copy);
       continue;
     }
-    const RecordReference reference(residents_, catalog_.HandleOf(record));
+    const residency::RecordReference reference(residents_, catalog_.HandleOf(record));
     const bool sound = co_await verifier_.Verify(reference.handle());
     (sound ? counters_.reported_good : counters_.reported_bad).Add();
     if (sound && catalog_.Lives(reference.handle())) residents_.RepairEntry(record);
@@ -115,43 +118,45 @@ Task<Status> Acquirer::ReportBad(std::uint32_t slot, std::span<const BlockName> 
   co_return Status();
 }
 
-bool Acquirer::StartFetch(const BlockName& asked, RecordId record, Instant worth, PendingView* pending,
-                          ViewGrant* view) {
-  Record& r = forest_.record(record);
-  const BodySpan span = partial_fetch_.SpanOf(r, asked.asked);
+bool Acquirer::StartFetch(const catalog::BlockName& asked, catalog::RecordId record, Instant worth,
+                          PendingView* pending, ViewGrant* view) {
+  catalog::Record& r = forest_.record(record);
+  const record::BodySpan span = partial_fetch_.SpanOf(r, asked.asked);
   const std::uint64_t asked_bytes = span.bytes;
   const std::int64_t worth_us = worth.UsSince(clock_.Now());
-  const auto late = [&](std::int64_t us) { return us == Tier::kNever || Refused(us, worth_us); };
-  PartialCopyPtr copy = partial_copies_.Find(record);
+  const auto late = [&](std::int64_t us) {
+    return us == tier::Tier::kNever || policy::Refused(us, worth_us);
+  };
+  residency::PartialCopyPtr copy = partial_copies_.Find(record);
   // The partial copy has every segment asked for, or fetches them.
-  const bool passes =
-      copy != nullptr && asked_bytes < r.body_bytes && !copy->Any(asked.asked, PartialCopy::State::kAbsent);
+  const bool passes = copy != nullptr && asked_bytes < r.body_bytes &&
+                      !copy->Any(asked.asked, residency::PartialCopy::State::kAbsent);
   const std::int64_t whole_us = lower_.ReadyInUs(r.location, r.body_bytes);
   const std::int64_t asked_us = passes ? 0 : lower_.ReadyInUs(r.location, asked_bytes);
   const bool on_its_way = fetcher_.fetching(record);
   // A reader of another share of a partial copy has the first reader's reason.
-  const bool promoted = copy == nullptr && Promoted(options_.lower, r.is(Record::kTouched));
+  const bool promoted = copy == nullptr && policy::Promoted(options_.lower, r.is(catalog::Record::kTouched));
   fetcher_.DecidePromotion(record);
-  r.flags |= Record::kTouched;
+  r.flags |= catalog::Record::kTouched;
   if (r.uses < UINT8_MAX) ++r.uses;
   steps_.Count(3);
-  FetchChoice way = passes ? FetchChoice::kSegments : FetchChoice::kWhole;
-  if (!passes && (!on_its_way || whole_us == Tier::kNever)) {
-    way = ChooseFetch(promoted, asked_bytes, r.body_bytes, late(whole_us), late(asked_us));
-    if (way == FetchChoice::kSegments) {
+  policy::FetchChoice way = passes ? policy::FetchChoice::kSegments : policy::FetchChoice::kWhole;
+  if (!passes && (!on_its_way || whole_us == tier::Tier::kNever)) {
+    way = policy::ChooseFetch(promoted, asked_bytes, r.body_bytes, late(whole_us), late(asked_us));
+    if (way == policy::FetchChoice::kSegments) {
       copy = partial_fetch_.Open(record, span);
-      if (copy == nullptr) way = late(whole_us) ? FetchChoice::kNone : FetchChoice::kWhole;
+      if (copy == nullptr) way = late(whole_us) ? policy::FetchChoice::kNone : policy::FetchChoice::kWhole;
     }
   }
-  view->ready_in_us = way == FetchChoice::kSegments ? asked_us : whole_us;
-  if (way == FetchChoice::kNone) {
+  view->ready_in_us = way == policy::FetchChoice::kSegments ? asked_us : whole_us;
+  if (way == policy::FetchChoice::kNone) {
     counters_.fetch_refused.Add();
     view->code = Code::kTooLate;
     forest_.Fold(record);
     return false;
   }
-  pending->reference = RecordReference(residents_, catalog_.HandleOf(record));
-  if (way == FetchChoice::kWhole) {
+  pending->reference = residency::RecordReference(residents_, catalog_.HandleOf(record));
+  if (way == policy::FetchChoice::kWhole) {
     pending->fetch = fetcher_.Start(record);
   } else {
     partial_copies_.Asked(record);
@@ -166,8 +171,8 @@ Task<Status> Acquirer::Await(const PendingView& pending, const BlockKey& key, In
                              ViewGrant* view) {
   Status status;
   if (pending.copy != nullptr) {
-    PartialCopy& copy = *pending.copy;
-    while (status.ok() && !copy.ended && copy.Any(pending.asked, PartialCopy::State::kFetching)) {
+    residency::PartialCopy& copy = *pending.copy;
+    while (status.ok() && !copy.ended && copy.Any(pending.asked, residency::PartialCopy::State::kFetching)) {
       status = co_await copy.changed.Wait(worth);
     }
     steps_.Count(1 + pending.asked.count / 16);
@@ -176,19 +181,19 @@ Task<Status> Acquirer::Await(const PendingView& pending, const BlockKey& key, In
     if (status.ok() && !pending.fetch->status.ok()) status = Status(Code::kMiss, "acquire: it was not read");
   }
   if (!status.ok()) co_return Status(status.code() == Code::kMiss ? Code::kMiss : Code::kTooLate, "acquire");
-  const Record& r = forest_.record(pending.reference.handle().record);
+  const catalog::Record& r = forest_.record(pending.reference.handle().record);
   if (!catalog_.Lives(pending.reference.handle()) || r.key != key)
     co_return Status(Code::kMiss, "acquire: it went meanwhile");
   if (r.in_memory()) {
     *view = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
     co_return Status();
   }
-  const PartialCopy* copy = pending.copy.get();
-  if (copy == nullptr || copy->ended || !copy->All(pending.asked, PartialCopy::State::kPresent)) {
+  const residency::PartialCopy* copy = pending.copy.get();
+  if (copy == nullptr || copy->ended || !copy->All(pending.asked, residency::PartialCopy::State::kPresent)) {
     co_return Status(Code::kMiss, "acquire: it was not read");
   }
   *view = {.code = Code::kOk, .place = copy->place, .bytes = r.body_bytes, .generation = copy->generation};
   co_return Status();
 }
 
-}  // namespace cistern
+}  // namespace cistern::store

@@ -18,12 +18,13 @@
 #include "residency/verifier.h"
 #include "store/requests.h"
 
-namespace cistern {
+namespace cistern::store {
 
 class Acquirer final {
  public:
-  Acquirer(const StoreContext& context, LowerTier& lower, Residents& residents, PartialCopies& partial_copies,
-           Verifier& verifier, Fetcher& fetcher, PartialFetch& partial_fetch)
+  Acquirer(const residency::StoreContext& context, residency::LowerTier& lower,
+           residency::Residents& residents, residency::PartialCopies& partial_copies,
+           residency::Verifier& verifier, residency::Fetcher& fetcher, residency::PartialFetch& partial_fetch)
       : executor_(context.executor),
         clock_(context.clock),
         options_(context.options),
@@ -46,43 +47,44 @@ class Acquirer final {
   // Verifies blocks that were not checked since the restart, fetches those in the lower tier, and leases the
   // blocks that are then in memory. kTooLate for a block that would not be, or was not, in memory by the
   // deadline or after `worth_us` from now on.
-  Task<Result<AcquireGrant>> Acquire(Caller caller, std::uint32_t slot, std::span<const BlockName> blocks,
-                                     std::int64_t lease_us, Instant deadline, std::int64_t worth_us);
+  Task<Result<AcquireGrant>> Acquire(catalog::Caller caller, std::uint32_t slot,
+                                     std::span<const catalog::BlockName> blocks, std::int64_t lease_us,
+                                     Instant deadline, std::int64_t worth_us);
   // A reader saw a body fail its seal: the body is verified again, then the block is lost with its
   // descendants. A sound one has its index entry written again, which may be the damaged part.
-  Task<Status> ReportBad(std::uint32_t slot, std::span<const BlockName> blocks);
+  Task<Status> ReportBad(std::uint32_t slot, std::span<const catalog::BlockName> blocks);
 
  private:
   // One block of an Acquire that lies in the lower tier, referenced: it is fetched whole, or some of it into
   // a partial copy.
   struct PendingView {
     std::size_t index = 0;
-    RecordReference reference;
-    std::shared_ptr<PendingFetch> fetch;
-    PartialCopyPtr copy;
-    SegmentSpan asked;
+    residency::RecordReference reference;
+    std::shared_ptr<residency::PendingFetch> fetch;
+    residency::PartialCopyPtr copy;
+    record::SegmentSpan asked;
   };
 
   // References a block in the lower tier, if its bytes would be in memory in time.
-  bool StartFetch(const BlockName& asked, RecordId record, Instant worth, PendingView* pending,
-                  ViewGrant* view);
+  bool StartFetch(const catalog::BlockName& asked, catalog::RecordId record, Instant worth,
+                  PendingView* pending, ViewGrant* view);
   // kTooLate, or kMiss for a block that was lost or could not be read.
   Task<Status> Await(const PendingView& pending, const BlockKey& key, Instant worth, ViewGrant* view);
 
   Executor& executor_;
   const Clock& clock_;
-  const StoreOptions& options_;
-  StoreCounters& counters_;
+  const catalog::StoreOptions& options_;
+  catalog::StoreCounters& counters_;
   StepBudget& steps_;
-  Catalog& catalog_;
-  Forest& forest_;
-  Leases& leases_;
-  LowerTier& lower_;
-  Residents& residents_;
-  PartialCopies& partial_copies_;
-  Verifier& verifier_;
-  Fetcher& fetcher_;
-  PartialFetch& partial_fetch_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
+  catalog::Leases& leases_;
+  residency::LowerTier& lower_;
+  residency::Residents& residents_;
+  residency::PartialCopies& partial_copies_;
+  residency::Verifier& verifier_;
+  residency::Fetcher& fetcher_;
+  residency::PartialFetch& partial_fetch_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::store

@@ -28,27 +28,27 @@
 #include "store/recovery.h"
 #include "store/writer.h"
 
-namespace cistern {
+namespace cistern::store {
 namespace {
 
 constexpr std::uint64_t kNoteTimeS = 60;
 
 // Residency is constructed before the deletions, its BlockOwner.
-class LateOwner final : public BlockOwner {
+class LateOwner final : public residency::BlockOwner {
  public:
-  void Set(BlockOwner& owner) { owner_ = &owner; }
-  void Lose(BlockId block, LossReason reason) override { owner_->Lose(block, reason); }
-  void Freed(BlockId block, BlockId parent) override { owner_->Freed(block, parent); }
+  void Set(residency::BlockOwner& owner) { owner_ = &owner; }
+  void Lose(catalog::BlockId block, residency::LossReason reason) override { owner_->Lose(block, reason); }
+  void Freed(catalog::BlockId block, catalog::BlockId parent) override { owner_->Freed(block, parent); }
   bool Collect() override { return owner_->Collect(); }
 
  private:
-  BlockOwner* owner_ = nullptr;
+  residency::BlockOwner* owner_ = nullptr;
 };
 
 }  // namespace
 
 struct BlockStore::Rooms {
-  Rooms(const Parts& parts, const StoreOptions& store_options)
+  Rooms(const Parts& parts, const catalog::StoreOptions& store_options)
       : options(store_options),
         steps(parts.executor),
         catalog({.clock = parts.clock,
@@ -100,30 +100,30 @@ struct BlockStore::Rooms {
   bool Tick();
   bool TendLowerTier();
   Task<void> NoteTime();
-  Task<void> SessionEnded(Caller caller, bool last_of_owner);
+  Task<void> SessionEnded(catalog::Caller caller, bool last_of_owner);
   Task<void> Close();
 
-  const StoreOptions options;
-  StoreCounters counters;
+  const catalog::StoreOptions options;
+  catalog::StoreCounters counters;
   StepBudget steps;
-  Catalog catalog;
-  const StoreContext context;
+  catalog::Catalog catalog;
+  const residency::StoreContext context;
 
   LateOwner owner;
-  Residents residents;
-  PartialCopies partial_copies;
-  Removal removal;
-  WriteQueue queue;
-  Evictor evictor;
-  Room room;
-  Verifier verifier;
-  WriteBack write_back;
-  Uses uses;
-  Fetcher fetcher;
-  PartialFetch partial_fetch;
-  Scrubber scrubber;
-  Tombstones tombstones;
-  LowerRecords lower_records;
+  residency::Residents residents;
+  residency::PartialCopies partial_copies;
+  residency::Removal removal;
+  residency::WriteQueue queue;
+  residency::Evictor evictor;
+  residency::Room room;
+  residency::Verifier verifier;
+  residency::WriteBack write_back;
+  residency::Uses uses;
+  residency::Fetcher fetcher;
+  residency::PartialFetch partial_fetch;
+  residency::Scrubber scrubber;
+  residency::Tombstones tombstones;
+  residency::LowerRecords lower_records;
 
   OpenPuts puts;
   Deletions deletions;
@@ -140,20 +140,21 @@ struct BlockStore::Rooms {
   bool expired = false;  // a block expired since the journal was told the time
   std::uint64_t noted_time_s = 0;
 
-  LowerTier lower;  // last: its tasks end first
+  residency::LowerTier lower;  // last: its tasks end first
 };
 
 bool BlockStore::Rooms::Tick() {
   const Instant now = context.clock.Now();
-  PendingPuts& pending = catalog.pending();
+  catalog::PendingPuts& pending = catalog.pending();
   while (!steps.Spent() && residents.EndOneLease(now)) continue;
-  for (PutIndex put; !steps.Spent() && (put = pending.FirstDue(now)) != kNoId;) {
+  for (catalog::PutIndex put; !steps.Spent() && (put = pending.FirstDue(now)) != catalog::kNoId;) {
     counters.pending_dropped.Add();
     puts.End(put, Code::kTooLate);
   }
   const std::uint64_t now_s = catalog.NowS();
-  for (RecordId record; !steps.Spent() && (record = residents.FirstExpired(now_s)) != kNoId;) {
-    deletions.Cut(catalog.forest().record(record).block, LossReason::kExpired);
+  for (catalog::RecordId record;
+       !steps.Spent() && (record = residents.FirstExpired(now_s)) != catalog::kNoId;) {
+    deletions.Cut(catalog.forest().record(record).block, residency::LossReason::kExpired);
   }
   while (!steps.Spent() && residents.DropOneEnded()) continue;
   if (!steps.Spent()) removal.Reap();
@@ -161,8 +162,8 @@ bool BlockStore::Rooms::Tick() {
   if (!steps.Spent() && deletions.empty()) publisher.CascadeSlice();
   more = more || publisher.cascade_waits();
   const bool to_clean = TendLowerTier();
-  return more || to_clean || residents.FirstExpired(now_s) != kNoId || removal.to_reap() ||
-         pending.FirstDue(now) != kNoId;
+  return more || to_clean || residents.FirstExpired(now_s) != catalog::kNoId || removal.to_reap() ||
+         pending.FirstDue(now) != catalog::kNoId;
 }
 
 // True: there are more.
@@ -175,7 +176,7 @@ bool BlockStore::Rooms::TendLowerTier() {
   }
   write_back.Start();
   // Fetches and write-backs take sequence numbers without any put.
-  Sequences& sequences = catalog.sequences();
+  catalog::Sequences& sequences = catalog.sequences();
   if (sequences.low() && !sequences.reserving() && !lower.closed()) lower.Spawn(sequences.Reserve());
   if (tombstones.due() && !lower.closed()) lower.Spawn(tombstones.End());
   const std::uint64_t now_s = catalog.NowS();
@@ -196,7 +197,7 @@ Task<void> BlockStore::Rooms::NoteTime() {
   noting_time = false;
 }
 
-Task<void> BlockStore::Rooms::SessionEnded(Caller caller, bool last_of_owner) {
+Task<void> BlockStore::Rooms::SessionEnded(catalog::Caller caller, bool last_of_owner) {
   while (catalog.leases().EndOneOf(caller.session)) {
     counters.leases_ended.Add();
     steps.Count();
@@ -206,12 +207,14 @@ Task<void> BlockStore::Rooms::SessionEnded(Caller caller, bool last_of_owner) {
     if (steps.Spent()) co_await Yield();
   }
   if (!last_of_owner) co_return;
-  PendingPuts& pending = catalog.pending();
-  for (PutIndex put = 0; put < pending.end(); ++put) {
+  catalog::PendingPuts& pending = catalog.pending();
+  for (catalog::PutIndex put = 0; put < pending.end(); ++put) {
     steps.Count();
     if (steps.Spent()) co_await Yield();
-    const Put& p = pending[put];
-    if (p.name.tree == kNoId || p.state != Put::State::kOpen || p.name.owner != caller.owner) continue;
+    const catalog::Put& p = pending[put];
+    if (p.name.tree == catalog::kNoId || p.state != catalog::Put::State::kOpen ||
+        p.name.owner != caller.owner)
+      continue;
     counters.pending_dropped.Add();
     puts.End(put, Code::kGone);
   }
@@ -224,13 +227,13 @@ Task<void> BlockStore::Rooms::Close() {
   if (lower.present()) co_await lower->Close();
 }
 
-BlockStore::BlockStore(const Parts& parts, const StoreOptions& options)
+BlockStore::BlockStore(const Parts& parts, const catalog::StoreOptions& options)
     : rooms_(std::make_unique<Rooms>(parts, options)) {}
 BlockStore::~BlockStore() = default;
 void BlockStore::Abandon() { rooms_->residents.Abandon(); }
 
 Task<void> BlockStore::Close() { return rooms_->Close(); }
-Tier* BlockStore::tier() { return rooms_->lower.get(); }
+tier::Tier* BlockStore::tier() { return rooms_->lower.get(); }
 
 Task<Status> BlockStore::Recover() { return rooms_->recovery.Recover(); }
 Task<Result<Attached>> BlockStore::Attach(const NamespaceSpec& spec) {
@@ -243,27 +246,28 @@ Task<Result<std::vector<MatchRun>>> BlockStore::MatchRest(std::uint32_t slot, st
                                                           std::span<const BlockKey> rest) {
   return rooms_->matcher.MatchRest(slot, matched, rest);
 }
-Task<Result<LeaseId>> BlockStore::Hold(const Caller& caller, std::uint32_t slot,
-                                       std::span<const BlockKey> chain, std::int64_t hold_us) {
+Task<Result<catalog::LeaseId>> BlockStore::Hold(const catalog::Caller& caller, std::uint32_t slot,
+                                                std::span<const BlockKey> chain, std::int64_t hold_us) {
   return rooms_->matcher.Hold(caller, slot, chain, hold_us);
 }
-Task<Result<AcquireGrant>> BlockStore::Acquire(const Caller& caller, std::uint32_t slot,
-                                               std::span<const BlockName> blocks, std::int64_t lease_us,
-                                               Instant deadline, std::int64_t worth_us) {
+Task<Result<AcquireGrant>> BlockStore::Acquire(const catalog::Caller& caller, std::uint32_t slot,
+                                               std::span<const catalog::BlockName> blocks,
+                                               std::int64_t lease_us, Instant deadline,
+                                               std::int64_t worth_us) {
   return rooms_->acquirer.Acquire(caller, slot, blocks, lease_us, deadline, worth_us);
 }
-Status BlockStore::Release(const Caller& caller, LeaseId lease) {
+Status BlockStore::Release(const catalog::Caller& caller, catalog::LeaseId lease) {
   return rooms_->catalog.leases().End(caller, lease);
 }
-Task<std::vector<PartOutcome>> BlockStore::Write(const Caller& caller, std::uint32_t slot,
+Task<std::vector<PartOutcome>> BlockStore::Write(const catalog::Caller& caller, std::uint32_t slot,
                                                  std::vector<PartWrite> parts, Instant deadline) {
   return rooms_->writer.Write(caller, slot, std::move(parts), deadline);
 }
-Task<Result<std::uint32_t>> BlockStore::Publish(const Caller& caller, std::uint32_t slot,
+Task<Result<std::uint32_t>> BlockStore::Publish(const catalog::Caller& caller, std::uint32_t slot,
                                                 std::span<const PutId> puts) {
   return rooms_->writer.EndHeld(caller, slot, puts, true);
 }
-Task<Result<std::uint32_t>> BlockStore::Abandon(const Caller& caller, std::uint32_t slot,
+Task<Result<std::uint32_t>> BlockStore::Abandon(const catalog::Caller& caller, std::uint32_t slot,
                                                 std::span<const PutId> puts) {
   return rooms_->writer.EndHeld(caller, slot, puts, false);
 }
@@ -283,15 +287,15 @@ Task<Result<std::uint64_t>> BlockStore::EndConversation(std::uint32_t slot, std:
 Task<Result<std::pair<std::uint64_t, std::uint64_t>>> BlockStore::DropNamespace(std::uint32_t slot) {
   return rooms_->namespaces.Drop(slot);
 }
-Task<Status> BlockStore::ReportBad(std::uint32_t slot, std::span<const BlockName> blocks) {
+Task<Status> BlockStore::ReportBad(std::uint32_t slot, std::span<const catalog::BlockName> blocks) {
   return rooms_->acquirer.ReportBad(slot, blocks);
 }
-Task<void> BlockStore::SessionEnded(const Caller& caller, bool last_of_owner) {
+Task<void> BlockStore::SessionEnded(const catalog::Caller& caller, bool last_of_owner) {
   return rooms_->SessionEnded(caller, last_of_owner);
 }
 bool BlockStore::Tick() { return rooms_->Tick(); }
 BlockStore::Occupancy BlockStore::occupancy() const {
-  Catalog& catalog = rooms_->catalog;
+  catalog::Catalog& catalog = rooms_->catalog;
   Occupancy o;
   o.records = rooms_->residents.count();
   o.bytes = rooms_->residents.bytes();
@@ -306,7 +310,7 @@ BlockStore::Occupancy BlockStore::occupancy() const {
   o.fetches = rooms_->fetcher.under_way();
   return o;
 }
-const StoreCounters& BlockStore::counters() const { return rooms_->counters; }
+const catalog::StoreCounters& BlockStore::counters() const { return rooms_->counters; }
 std::uint32_t BlockStore::TakeLongestStep() { return rooms_->steps.TakeLongest(); }
 
-}  // namespace cistern
+}  // namespace cistern::store

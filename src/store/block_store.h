@@ -35,27 +35,35 @@
 #include "store/requests.h"
 #include "tier/tier.h"
 
-namespace cistern {
-
+namespace cistern::memory {
 class Slots;
+}  // namespace cistern::memory
+
+namespace cistern::memory {
 class Movers;
+}  // namespace cistern::memory
+
+namespace cistern::catalog {
 class Journal;
+}  // namespace cistern::catalog
+
+namespace cistern::store {
 
 class BlockStore final {
  public:
   struct Parts {  // borrowed; outlive the store
     Executor& executor;
     const Clock& clock;
-    Words& words;
-    Slots& slots;      // knows no chunk yet: Recover() fills it
-    IndexSpace index;  // of that arena
-    Movers& movers;
-    Journal& journal;  // not opened yet
+    arena::Words& words;
+    memory::Slots& slots;     // knows no chunk yet: Recover() fills it
+    arena::IndexSpace index;  // of that arena
+    memory::Movers& movers;
+    catalog::Journal& journal;  // not opened yet
     Logger& log;
-    OpenTierCall open_tier = nullptr;  // null: the node has memory alone
+    residency::OpenTierCall open_tier = nullptr;  // null: the node has memory alone
   };
 
-  BlockStore(const Parts& parts, const StoreOptions& options);
+  BlockStore(const Parts& parts, const catalog::StoreOptions& options);
   // No call is under way, or all of its tasks were dropped (a simulated crash, after Abandon).
   ~BlockStore();
   // The node dies, in simulation: tasks that are dropped from now on give nothing back.
@@ -79,22 +87,24 @@ class BlockStore final {
 
   // Leases a matched chain (keys from block 0 on) until the deadline. kMiss if some of its blocks are lost
   // already.
-  Task<Result<LeaseId>> Hold(const Caller& caller, std::uint32_t slot, std::span<const BlockKey> chain,
-                             std::int64_t hold_us);
+  Task<Result<catalog::LeaseId>> Hold(const catalog::Caller& caller, std::uint32_t slot,
+                                      std::span<const BlockKey> chain, std::int64_t hold_us);
   // Verifies blocks that were not checked since the restart, fetches those in the lower tier, side by side,
   // and leases the blocks that are then in memory. kTooLate for a block that would not be, or was not, in
   // memory by the deadline or after `worth_us` from now on.
-  Task<Result<AcquireGrant>> Acquire(const Caller& caller, std::uint32_t slot,
-                                     std::span<const BlockName> blocks, std::int64_t lease_us,
+  Task<Result<AcquireGrant>> Acquire(const catalog::Caller& caller, std::uint32_t slot,
+                                     std::span<const catalog::BlockName> blocks, std::int64_t lease_us,
                                      Instant deadline, std::int64_t worth_us = kNoWorthLimit);
-  Status Release(const Caller& caller, LeaseId lease);
+  Status Release(const catalog::Caller& caller, catalog::LeaseId lease);
 
   // Completes when no mover holds the bytes any more; outcomes one a part. The deadline ends waiting for
   // room, never a copy under way.
-  Task<std::vector<PartOutcome>> Write(const Caller& caller, std::uint32_t slot, std::vector<PartWrite> parts,
-                                       Instant deadline);
-  Task<Result<std::uint32_t>> Publish(const Caller& caller, std::uint32_t slot, std::span<const PutId> puts);
-  Task<Result<std::uint32_t>> Abandon(const Caller& caller, std::uint32_t slot, std::span<const PutId> puts);
+  Task<std::vector<PartOutcome>> Write(const catalog::Caller& caller, std::uint32_t slot,
+                                       std::vector<PartWrite> parts, Instant deadline);
+  Task<Result<std::uint32_t>> Publish(const catalog::Caller& caller, std::uint32_t slot,
+                                      std::span<const PutId> puts);
+  Task<Result<std::uint32_t>> Abandon(const catalog::Caller& caller, std::uint32_t slot,
+                                      std::span<const PutId> puts);
 
   // In order; the last becomes the most recently used. `conversation`, if not 0, uses the blocks.
   Task<std::uint32_t> Touch(std::uint32_t slot, std::span<const BlockKey> keys,
@@ -110,10 +120,10 @@ class BlockStore final {
 
   // A reader saw a body fail its seal: a mover verifies it again, then the block is cut with its
   // descendants. A sound one has its index entry written again, which may be the damaged part.
-  Task<Status> ReportBad(std::uint32_t slot, std::span<const BlockName> blocks);
+  Task<Status> ReportBad(std::uint32_t slot, std::span<const catalog::BlockName> blocks);
 
   // Ends the session's leases; its pending puts end too when no other session of the owner is left.
-  Task<void> SessionEnded(const Caller& caller, bool last_of_owner);
+  Task<void> SessionEnded(const catalog::Caller& caller, bool last_of_owner);
 
   // Ends leases and pending puts past their time and cuts expired blocks, a slice a call; true: there are
   // more.
@@ -122,14 +132,14 @@ class BlockStore final {
   // Ends the tasks between memory and the lower tier; awaited before the store's end where there is a tier.
   Task<void> Close();
   // Null where the node has memory alone. From Recover on.
-  Tier* tier();
+  tier::Tier* tier();
 
   struct Occupancy {
     std::uint64_t records = 0, bytes = 0, pending = 0, leases = 0, leased_blocks = 0, namespaces = 0,
                   tombstones = 0, blocks = 0, conversations = 0, fetches = 0, passages = 0;
   };
   Occupancy occupancy() const;
-  const StoreCounters& counters() const;
+  const catalog::StoreCounters& counters() const;
   // The most touches that one step did since the last call; R16 asserts it in simulation.
   std::uint32_t TakeLongestStep();
 
@@ -138,4 +148,4 @@ class BlockStore final {
   std::unique_ptr<Rooms> rooms_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::store

@@ -8,7 +8,7 @@
 #include "base/random.h"
 #include "store/test_store.h"
 
-namespace cistern {
+namespace cistern::store {
 namespace {
 
 BlockKey Key(std::uint64_t n) {
@@ -55,10 +55,10 @@ std::uint32_t Attach(TestStore& t) {
 void AcquireAmong(TestStore& t, std::uint32_t slot, std::span<const BlockKey> keys) {
   constexpr int kCalls = 20'000;
   Random random(7);
-  std::vector<BlockName> names(64);
+  std::vector<catalog::BlockName> names(64);
   double acquiring = 0, releasing = 0;
   for (int call = 0; call < kCalls; ++call) {
-    for (BlockName& name : names) name = {keys[random.Below(keys.size())], 0};
+    for (catalog::BlockName& name : names) name = {keys[random.Below(keys.size())], 0};
     auto from = Now();
     const auto grant = t.Run(t.store->Acquire({1, {}}, slot, names, 1'000'000, Instant::Never()));
     acquiring += Seconds(from);
@@ -93,7 +93,7 @@ int Main(std::uint64_t blocks) {
     std::printf("drop of 200,000 blocks: %.0f ns a block, longest step %u touches\n",
                 Seconds(from) / 200'000 * 1e9, t.store->TakeLongestStep());
   }
-  const auto headers = static_cast<std::uint32_t>(blocks * 5120 / kHeaderSpanBytes + 2);
+  const auto headers = static_cast<std::uint32_t>(blocks * 5120 / arena::kHeaderSpanBytes + 2);
   TestStore t({.headers = headers, .alignment = 512});
   std::uint32_t slot = Attach(t);
   auto from = Now();
@@ -118,8 +118,8 @@ int Main(std::uint64_t blocks) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::store
 
 int main(int argc, char** argv) {
-  return cistern::Main(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1'000'000);
+  return cistern::store::Main(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1'000'000);
 }

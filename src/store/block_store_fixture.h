@@ -14,7 +14,7 @@
 #include "base/random_bytes.h"
 #include "store/test_store.h"
 
-namespace cistern {
+namespace cistern::store {
 
 using State = PartOutcome::State;
 
@@ -76,8 +76,8 @@ class BlockStoreTest : public testing::Test {
     ns = *attached;
   }
   Instant Soon() { return t->clock.Now().PlusUs(1'000'000); }
-  Caller Me(std::uint8_t owner = 1, SessionId session = 1) {
-    Caller caller{session, {}};
+  catalog::Caller Me(std::uint8_t owner = 1, catalog::SessionId session = 1) {
+    catalog::Caller caller{session, {}};
     caller.owner[0] = std::byte{owner};
     return caller;
   }
@@ -91,7 +91,7 @@ class BlockStoreTest : public testing::Test {
     part.from = bodies_.back();
     return part;
   }
-  std::vector<PartOutcome> Write(std::vector<PartWrite> parts, Caller caller) {
+  std::vector<PartOutcome> Write(std::vector<PartWrite> parts, catalog::Caller caller) {
     return t->Run(t->store->Write(caller, ns.slot, std::move(parts), Soon()));
   }
   PartOutcome WriteOne(PartWrite part) { return Write({std::move(part)}, Me())[0]; }
@@ -117,14 +117,14 @@ class BlockStoreTest : public testing::Test {
     for (const MatchRun& run : *runs) blocks += run.blocks;
     return blocks;
   }
-  Result<LeaseId> Hold(std::uint64_t first, std::uint64_t last, std::int64_t us = 1'000'000,
-                       Caller caller = {1, {}}) {
+  Result<catalog::LeaseId> Hold(std::uint64_t first, std::uint64_t last, std::int64_t us = 1'000'000,
+                                catalog::Caller caller = {1, {}}) {
     std::vector<BlockKey> chain;
     for (std::uint64_t n = first; n <= last; ++n) chain.push_back(Key(n));
     return t->Run(t->store->Hold(caller, ns.slot, chain, us));
   }
-  AcquireGrant Acquire(std::vector<std::uint64_t> ns_keys, Caller caller) {
-    std::vector<BlockName> names;
+  AcquireGrant Acquire(std::vector<std::uint64_t> ns_keys, catalog::Caller caller) {
+    std::vector<catalog::BlockName> names;
     for (std::uint64_t n : ns_keys) names.push_back({Key(n), 0});
     auto grant = t->Run(t->store->Acquire(caller, ns.slot, names, 1'000'000, Soon()));
     EXPECT_TRUE(grant.has_value());
@@ -147,4 +147,4 @@ class BlockStoreTest : public testing::Test {
   std::uint64_t puts_ = 0;
 };
 
-}  // namespace cistern
+}  // namespace cistern::store

@@ -4,7 +4,7 @@
 #include "record/verified_copy.h"
 #include "store/block_store_fixture.h"
 
-namespace cistern {
+namespace cistern::store {
 namespace {
 
 TEST_F(BlockStoreTest, P1AHitIsBitExact) {
@@ -121,7 +121,8 @@ TEST_F(BlockStoreTest, HeldPutsArePublishedOrAbandonedByTheirOwnerAlone) {
 TEST_F(BlockStoreTest, R6ADifferenceToTheWritersChecksumsPublishesNothing) {
   Make();
   PartWrite part = Part(1, {}, 70'000);
-  part.checksums = {Crc32c(part.from.data(), 65536), Crc32c(part.from.data() + 65536, 70'000 - 65536) ^ 1};
+  part.checksums = {record::Crc32c(part.from.data(), 65536),
+                    record::Crc32c(part.from.data() + 65536, 70'000 - 65536) ^ 1};
   const PartOutcome outcome = WriteOne(part);
   EXPECT_EQ(outcome.status.code(), Code::kInvalid);
   EXPECT_FALSE(Here(1));
@@ -224,7 +225,7 @@ TEST_F(BlockStoreTest, R16LongListsAreTakenInSteps) {
   Make({.headers = 2});
   std::vector<PartWrite> parts;
   std::vector<BlockKey> keys;
-  std::vector<BlockName> names;
+  std::vector<catalog::BlockName> names;
   const std::vector<std::byte> body = Body(1, 64);
   for (std::uint64_t n = 0; n < 4096; ++n) {
     PartWrite& part = parts.emplace_back();
@@ -272,7 +273,7 @@ TEST_F(BlockStoreTest, P5ABlockThatComesAfterItsChildrenIsPlacedInAStepOrNotAtAl
 TEST_F(BlockStoreTest, P2NobodyFindsWhatHasNoPlaceInTheTree) {
   Make({.headers = 1, .store = {.max_blocks = 2}}, OneWindow(1));
   const std::byte* from = reinterpret_cast<const std::byte*>(t->index.entry(0));
-  const std::size_t bytes = t->index.entry_count() * sizeof(IndexEntry);
+  const std::size_t bytes = t->index.entry_count() * sizeof(arena::IndexEntry);
   std::uint64_t n = 1;
   std::vector<std::byte> before;
   PartOutcome outcome;
@@ -284,8 +285,8 @@ TEST_F(BlockStoreTest, P2NobodyFindsWhatHasNoPlaceInTheTree) {
   } while (outcome.status.ok());
   EXPECT_EQ(outcome.status.code(), Code::kBusy);
   std::size_t changed = 0;
-  for (std::size_t at = 0; at < bytes; at += sizeof(IndexEntry)) {
-    changed += std::memcmp(from + at + 8, before.data() + at + 8, sizeof(IndexEntry) - 8) != 0;
+  for (std::size_t at = 0; at < bytes; at += sizeof(arena::IndexEntry)) {
+    changed += std::memcmp(from + at + 8, before.data() + at + 8, sizeof(arena::IndexEntry) - 8) != 0;
   }
   EXPECT_EQ(changed, 0u) << "not even for a moment";
 }
@@ -333,4 +334,4 @@ TEST_F(BlockStoreTest, WhatIsWrongWithAWriteIsNamed) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::store

@@ -5,7 +5,7 @@
 
 #include "store/block_store_fixture.h"
 
-namespace cistern {
+namespace cistern::store {
 namespace {
 
 constexpr std::uint64_t kAnn = 11, kBob = 22;
@@ -131,7 +131,7 @@ TEST_F(ConversationsTest, Promise5ALongConversationEndsInSteps) {
 }
 
 TEST(ConversationNotes, Promise5PastTheBoundTheQuietestIsForgotten) {
-  Conversations notes(10);
+  catalog::Conversations notes(10);
   for (std::uint64_t n = 0; n < 6; ++n) notes.Wrote(0, Key(n), BlockKey(), kAnn);
   for (std::uint64_t n = 10; n < 16; ++n) notes.Wrote(0, Key(n), BlockKey(), kBob);
   EXPECT_EQ(notes.notes(), 10u);
@@ -148,7 +148,7 @@ TEST(ConversationNotes, Promise5PastTheBoundTheQuietestIsForgotten) {
 }
 
 TEST(ConversationNotes, RealmsAndConversationsDoNotMix) {
-  Conversations notes(100);
+  catalog::Conversations notes(100);
   notes.Wrote(1, Key(1), BlockKey(), kAnn);
   notes.Wrote(2, Key(1), BlockKey(), kBob);
   EXPECT_EQ(notes.Of(1, Key(1)), kAnn);
@@ -157,4 +157,4 @@ TEST(ConversationNotes, RealmsAndConversationsDoNotMix) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::store

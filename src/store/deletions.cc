@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/deletions.h"
 
-namespace cistern {
+namespace cistern::store {
 
-std::shared_ptr<Deletion> Deletions::Cut(BlockId block, LossReason reason) {
+std::shared_ptr<Deletion> Deletions::Cut(catalog::BlockId block, residency::LossReason reason) {
   // A block of a dropped namespace is collected with it, while the sizes of its records are known.
-  const IncarnationTree* tree = forest_.tree(forest_.block(block).tree);
-  if (tree == nullptr || forest_.block(tree->root).is(Block::kCut)) {
+  const catalog::IncarnationTree* tree = forest_.tree(forest_.block(block).tree);
+  if (tree == nullptr || forest_.block(tree->root).is(catalog::Block::kCut)) {
     removal_.RemoveRecordsOf(block);
     return nullptr;
   }
@@ -14,18 +14,18 @@ std::shared_ptr<Deletion> Deletions::Cut(BlockId block, LossReason reason) {
   deletion.top = deletion.at = block;
   deletion.tree = forest_.block(block).tree;
   deletion.reason = reason;
-  expired_ = expired_ || reason == LossReason::kExpired;
+  expired_ = expired_ || reason == residency::LossReason::kExpired;
   if (forest_.block(block).has_key()) deletion.key_hashes.push_back(forest_.block(block).key_hash());
   // A cut inside a subtree that is being collected belongs to that deletion.
   if (forest_.collecting()) {
-    std::uint32_t budget = kStandingLooks;
-    if (forest_.Standing(block, &budget) != Forest::Answer::kYes) deletion.since = *since_.begin();
-    steps_.Count(kStandingLooks - budget);
+    std::uint32_t budget = catalog::kStandingLooks;
+    if (forest_.Standing(block, &budget) != catalog::Forest::Answer::kYes) deletion.since = *since_.begin();
+    steps_.Count(catalog::kStandingLooks - budget);
   }
   // The top's index entries are cleared first: a match from block 0 stops there from now on.
   if (!forest_.block(block).placeholder()) ++deletion.blocks;
   removal_.RemoveRecordsOf(block);
-  const BlockId parent = forest_.Cut(block);
+  const catalog::BlockId parent = forest_.Cut(block);
   // The collector's position may be a descendant of the new cut.
   if (!deletions_.empty()) deletions_.front()->at = deletions_.front()->top;
   auto started = Start(std::move(deletion));
@@ -41,7 +41,7 @@ std::shared_ptr<Deletion> Deletions::Start(Deletion deletion) {
   return deletions_.emplace_back(std::make_shared<Deletion>(std::move(deletion)));
 }
 
-void Deletions::Detach(BlockId block) {
+void Deletions::Detach(catalog::BlockId block) {
   removal_.RemoveRecordsOf(block);
   forest_.TakeAway(block);
   steps_.Count();
@@ -55,20 +55,20 @@ bool Deletions::EndPutsStep(Deletion& deletion) {
     return false;
   }
   if (deletion.whole_tree && deletion.next_put < pending_.end()) {
-    const PutIndex put = deletion.next_put++;
+    const catalog::PutIndex put = deletion.next_put++;
     steps_.Count();
-    const Put& p = pending_[put];
-    if (p.name.tree == deletion.tree && p.state == Put::State::kOpen) puts_.End(put, Code::kMiss);
+    const catalog::Put& p = pending_[put];
+    if (p.name.tree == deletion.tree && p.state == catalog::Put::State::kOpen) puts_.End(put, Code::kMiss);
     return true;
   }
   if (deletion.key_hashes.empty()) return false;
   // One put a call. The oldest is first in the list, so puts made after the cut need no look.
-  const KeyHash key_hash = deletion.key_hashes.back();
-  for (const PutIndex put : {pending_.NextOf(deletion.tree, key_hash, kNoId),
-                             pending_.NextChildOf(deletion.tree, key_hash, kNoId)}) {
+  const catalog::KeyHash key_hash = deletion.key_hashes.back();
+  for (const catalog::PutIndex put : {pending_.NextOf(deletion.tree, key_hash, catalog::kNoId),
+                                      pending_.NextChildOf(deletion.tree, key_hash, catalog::kNoId)}) {
     steps_.Count();
-    if (put == kNoId || pending_[put].made >= deletion.made) continue;
-    const KeyHash ended = KeyHashOf(deletion.tree, pending_[put].name.key);
+    if (put == catalog::kNoId || pending_[put].made >= deletion.made) continue;
+    const catalog::KeyHash ended = catalog::KeyHashOf(deletion.tree, pending_[put].name.key);
     puts_.End(put, Code::kMiss);
     if (ended != key_hash) deletion.key_hashes.push_back(ended);
     return true;
@@ -78,23 +78,23 @@ bool Deletions::EndPutsStep(Deletion& deletion) {
 }
 
 void Deletions::CollectNode(Deletion& deletion) {
-  const BlockId block = deletion.at;
+  const catalog::BlockId block = deletion.at;
   steps_.Count();
-  Block& b = forest_.block(block);
-  if (b.first_child != kNoId) {
+  catalog::Block& b = forest_.block(block);
+  if (b.first_child != catalog::kNoId) {
     deletion.at = b.first_child;
     return;
   }
   if (!b.placeholder()) ++deletion.blocks;
   removal_.RemoveRecordsOf(block);
   if (b.has_key()) deletion.key_hashes.push_back(b.key_hash());
-  if (b.is(Block::kReaping)) removal_.LeaveToOther(block);
+  if (b.is(catalog::Block::kReaping)) removal_.LeaveToOther(block);
   if (block != deletion.top) {
-    b.flags &= static_cast<std::uint16_t>(~Block::kHome);
+    b.flags &= static_cast<std::uint16_t>(~catalog::Block::kHome);
     deletion.at = forest_.Free(block);
     return;
   }
-  deletion.top = deletion.at = kNoId;
+  deletion.top = deletion.at = catalog::kNoId;
   if (deletion.whole_tree) {
     forest_.RemoveTree(deletion.tree);
   } else {
@@ -106,10 +106,10 @@ void Deletions::End(Deletion& deletion) {
   deletion.done = true;
   since_.erase(since_.find(deletion.since));
   switch (deletion.reason) {
-    case LossReason::kDropped: counters_.dropped.Add(deletion.blocks); break;
-    case LossReason::kExpired: counters_.expired.Add(deletion.blocks); break;
-    case LossReason::kBad:
-    case LossReason::kNoRoom: break;  // counted where it was found
+    case residency::LossReason::kDropped: counters_.dropped.Add(deletion.blocks); break;
+    case residency::LossReason::kExpired: counters_.expired.Add(deletion.blocks); break;
+    case residency::LossReason::kBad:
+    case residency::LossReason::kNoRoom: break;  // counted where it was found
   }
   deletions_.pop_front();
   forest_.CollectingEnded();
@@ -120,7 +120,7 @@ bool Deletions::Collect() {
   while (!deletions_.empty() && !steps_.Spent()) {
     Deletion& deletion = *deletions_.front();
     if (EndPutsStep(deletion)) continue;
-    if (deletion.top != kNoId) {
+    if (deletion.top != catalog::kNoId) {
       CollectNode(deletion);
     } else {
       End(deletion);
@@ -137,4 +137,4 @@ Task<void> Deletions::Collected(std::shared_ptr<Deletion> deletion) {
   }
 }
 
-}  // namespace cistern
+}  // namespace cistern::store

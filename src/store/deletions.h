@@ -17,25 +17,25 @@
 #include "residency/removal.h"
 #include "store/open_puts.h"
 
-namespace cistern {
+namespace cistern::store {
 
 struct Deletion {
-  BlockId top = kNoId;  // kNoId: the forest has no block of it
-  BlockId at = kNoId;
-  TreeId tree = kNoId;  // of the key; the whole tree is deleted where `whole_tree`
+  catalog::BlockId top = catalog::kNoId;  // kNoId: the forest has no block of it
+  catalog::BlockId at = catalog::kNoId;
+  catalog::TreeId tree = catalog::kNoId;  // of the key; the whole tree is deleted where `whole_tree`
   bool whole_tree = false;
-  PutIndex next_put = 0;
-  std::vector<KeyHash> key_hashes;  // keys whose puts end, with the puts of their descendants
-  std::uint64_t made = 0;           // puts made later stay
+  catalog::PutIndex next_put = 0;
+  std::vector<catalog::KeyHash> key_hashes;  // keys whose puts end, with the puts of their descendants
+  std::uint64_t made = 0;                    // puts made later stay
   std::uint64_t since = 0;  // `made` of the first deletion that this one was, or may have been, cut out of
-  LossReason reason = LossReason::kDropped;
+  residency::LossReason reason = residency::LossReason::kDropped;
   std::uint64_t blocks = 0;
   bool done = false;
 };
 
-class Deletions final : public BlockOwner {
+class Deletions final : public residency::BlockOwner {
  public:
-  Deletions(const StoreContext& context, Removal& removal, OpenPuts& puts)
+  Deletions(const residency::StoreContext& context, residency::Removal& removal, OpenPuts& puts)
       : executor_(context.executor),
         counters_(context.counters),
         steps_(context.steps),
@@ -50,13 +50,13 @@ class Deletions final : public BlockOwner {
   Executor& executor() { return executor_; }
 
   // Null where the block's namespace was dropped: the block is then collected with it.
-  std::shared_ptr<Deletion> Cut(BlockId block, LossReason reason);
+  std::shared_ptr<Deletion> Cut(catalog::BlockId block, residency::LossReason reason);
   std::shared_ptr<Deletion> Start(Deletion deletion);
   // Removes a block that was cut with an ancestor from the table, so that a new block can have its key.
-  void Detach(BlockId block);
+  void Detach(catalog::BlockId block);
   // ---- BlockOwner ----
-  void Lose(BlockId block, LossReason reason) override { Cut(block, reason); }
-  void Freed(BlockId block, BlockId parent) override {
+  void Lose(catalog::BlockId block, residency::LossReason reason) override { Cut(block, reason); }
+  void Freed(catalog::BlockId block, catalog::BlockId parent) override {
     if (!deletions_.empty() && deletions_.front()->at == block) deletions_.front()->at = parent;
   }
   bool Collect() override;
@@ -76,12 +76,12 @@ class Deletions final : public BlockOwner {
   void End(Deletion& deletion);
 
   Executor& executor_;
-  StoreCounters& counters_;
+  catalog::StoreCounters& counters_;
   StepBudget& steps_;
-  Catalog& catalog_;
-  Forest& forest_;
-  PendingPuts& pending_;
-  Removal& removal_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
+  catalog::PendingPuts& pending_;
+  residency::Removal& removal_;
   OpenPuts& puts_;
   std::deque<std::shared_ptr<Deletion>> deletions_;
   std::multiset<std::uint64_t> since_;  // `since` of every deletion under way
@@ -89,4 +89,4 @@ class Deletions final : public BlockOwner {
   bool expired_ = false;
 };
 
-}  // namespace cistern
+}  // namespace cistern::store

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/block_store_fixture.h"
 
-namespace cistern {
+namespace cistern::store {
 namespace {
 
 TEST_F(BlockStoreTest, R10DroppedNeverComesBack) {
@@ -237,4 +237,4 @@ TEST_F(BlockStoreTest, P5ManyPutsOfOneNumberEndInSteps) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::store

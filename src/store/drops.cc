@@ -9,10 +9,10 @@
 #include "base/format.h"
 #include "store/shared_uses.h"
 
-namespace cistern {
+namespace cistern::store {
 
 Task<Result<std::uint64_t>> Drops::Drop(std::uint32_t slot, std::span<const BlockKey> keys) {
-  const TreeId tree = catalog_.TreeOf(slot);
+  const catalog::TreeId tree = catalog_.TreeOf(slot);
   if (catalog_.EntryOf(tree) == nullptr)
     co_return Error(Code::kMiss, Text("namespace ", slot, ": is not attached"));
   if (journal_.tombstones() + keys.size() > options_.max_tombstones) {
@@ -24,37 +24,37 @@ Task<Result<std::uint64_t>> Drops::Drop(std::uint32_t slot, std::span<const Bloc
   std::vector<std::uint64_t> tombstones;
   std::vector<Task<Status>> logged;
   for (const BlockKey& key : keys) {
-    BlockId block = kNoId;
+    catalog::BlockId block = catalog::kNoId;
     for (bool unsure = true; unsure;) {
       if (steps_.Spent()) co_await Yield();
       unsure = false;
       block = catalog_.Find(tree, key, &unsure);
       if (unsure) co_await deletions_.NextCollected();
     }
-    const NamespaceEntry* entry = catalog_.EntryOf(tree);
+    const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
     if (entry == nullptr) break;  // the namespace was dropped
     forest_.NoteDrop(tree, catalog_.NextEvent());
     // Orphans may descend from any block, so also from this one: they are cut too, since the links between
     // are lost.
-    if (const BlockId orphans = forest_.tree(tree)->orphans; orphans != kNoId) {
+    if (const catalog::BlockId orphans = forest_.tree(tree)->orphans; orphans != catalog::kNoId) {
       forest_.ForgetOrphans(tree);
-      deletions.push_back(deletions_.Cut(orphans, LossReason::kDropped));
+      deletions.push_back(deletions_.Cut(orphans, residency::LossReason::kDropped));
     }
     const std::uint64_t incarnation = entry->incarnation;
-    if (block != kNoId) {
-      deletions.push_back(deletions_.Cut(block, LossReason::kDropped));
+    if (block != catalog::kNoId) {
+      deletions.push_back(deletions_.Cut(block, residency::LossReason::kDropped));
     } else {
       // Puts of the key and of its descendants end nevertheless, and blocks still being collected are waited
       // for.
       Deletion deletion;
       deletion.tree = tree;
-      deletion.key_hashes.push_back(KeyHashOf(tree, key));
+      deletion.key_hashes.push_back(catalog::KeyHashOf(tree, key));
       deletions.push_back(deletions_.Start(std::move(deletion)));
       // A tombstone is needed all the same: the media may hold records that the forest does not know, or
       // that another drop has just cut whose tombstone is not durable yet. A restart would find them.
       if (!lower_.present()) continue;
     }
-    const Tombstone tombstone{sequences_.Next(), incarnation, key};
+    const catalog::Tombstone tombstone{sequences_.Next(), incarnation, key};
     tombstones.push_back(tombstone.sequence);
     logged.push_back(journal_.AddTombstone(tombstone));
   }
@@ -84,27 +84,27 @@ Task<Result<std::uint64_t>> Drops::Drop(std::uint32_t slot, std::span<const Bloc
 
 Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint64_t conversation) {
   constexpr std::size_t kTopsAtOnce = 256;
-  const TreeId tree = catalog_.TreeOf(slot);
+  const catalog::TreeId tree = catalog_.TreeOf(slot);
   std::uint64_t blocks = 0;
   for (bool more = true; more;) {
     co_await ShareUses(executor_, catalog_, steps_);
-    std::vector<Conversations::Named> tops;
+    std::vector<catalog::Conversations::Named> tops;
     while (tops.size() < kTopsAtOnce) {
       if (steps_.Spent()) co_await Yield();
       steps_.Count(4);
-      std::optional<Conversations::Named> last = conversations_.TakeLast(tree, conversation);
+      std::optional<catalog::Conversations::Named> last = conversations_.TakeLast(tree, conversation);
       more = last.has_value();
       if (!more) break;
       if (!last->shared && !last->under_own) tops.push_back(*last);
     }
     std::vector<BlockKey> keys;
-    for (const Conversations::Named& top : tops) keys.push_back(top.key);
+    for (const catalog::Conversations::Named& top : tops) keys.push_back(top.key);
     if (keys.empty()) continue;
     Result<std::uint64_t> dropped = co_await Drop(slot, keys);
     if (!dropped) {
       // The notes are restored for another call. Those of descendants stay forgotten, but a drop of these
       // blocks covers them.
-      for (const Conversations::Named& top : tops)
+      for (const catalog::Conversations::Named& top : tops)
         conversations_.Wrote(tree, top.key, top.parent, conversation);
       co_return std::unexpected(std::move(dropped.error()));
     }
@@ -113,4 +113,4 @@ Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint
   co_return blocks;
 }
 
-}  // namespace cistern
+}  // namespace cistern::store

@@ -12,11 +12,12 @@
 #include "residency/tombstones.h"
 #include "store/deletions.h"
 
-namespace cistern {
+namespace cistern::store {
 
 class Drops final {
  public:
-  Drops(const StoreContext& context, LowerTier& lower, Tombstones& tombstones, Deletions& deletions)
+  Drops(const residency::StoreContext& context, residency::LowerTier& lower,
+        residency::Tombstones& tombstones, Deletions& deletions)
       : executor_(context.executor),
         journal_(context.journal),
         options_(context.options),
@@ -41,17 +42,17 @@ class Drops final {
 
  private:
   Executor& executor_;
-  Journal& journal_;
-  const StoreOptions& options_;
-  StoreCounters& counters_;
+  catalog::Journal& journal_;
+  const catalog::StoreOptions& options_;
+  catalog::StoreCounters& counters_;
   StepBudget& steps_;
-  Catalog& catalog_;
-  Forest& forest_;
-  Conversations& conversations_;
-  Sequences& sequences_;
-  LowerTier& lower_;
-  Tombstones& tombstones_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
+  catalog::Conversations& conversations_;
+  catalog::Sequences& sequences_;
+  residency::LowerTier& lower_;
+  residency::Tombstones& tombstones_;
   Deletions& deletions_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::store

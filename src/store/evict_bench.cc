@@ -9,7 +9,7 @@
 #include "base/random.h"
 #include "store/test_store.h"
 
-namespace cistern {
+namespace cistern::store {
 namespace {
 
 constexpr std::uint64_t kChainBlocks = 8;
@@ -40,8 +40,8 @@ void Ask(TestStore& t, std::uint32_t slot, const Space& space, std::uint64_t num
   std::vector<BlockKey> keys;
   for (std::uint64_t i = kChainBlocks; i-- > 0;) keys.push_back(Key(number, chain, i));
   std::uint64_t here = 0;
-  Reader<RealWords> reader(t.words, t.arena, t.index);
-  const ReadCall call = reader.Begin(slot, 0);
+  arena::Reader<arena::RealWords> reader(t.words, t.arena, t.index);
+  const arena::ReadCall call = reader.Begin(slot, 0);
   while (here < kChainBlocks && reader.Find(call, 0, keys[kChainBlocks - 1 - here])) ++here;
   tally.asked += kChainBlocks;
   tally.hits += here;
@@ -111,8 +111,8 @@ int Main(std::uint64_t requests) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::store
 
 int main(int argc, char** argv) {
-  return cistern::Main(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 3'000);
+  return cistern::store::Main(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 3'000);
 }

@@ -4,7 +4,7 @@
 
 #include "store/block_store_fixture.h"
 
-namespace cistern {
+namespace cistern::store {
 namespace {
 
 TEST_F(BlockStoreTest, EvictionTakesTheColdestLeafAndCountsRecordsExactly) {
@@ -59,7 +59,7 @@ TEST_F(BlockStoreTest, R14AChunkIsEmptiedForAnotherSize) {
   Make({.headers = 2});
   // Fill both headers with 1 MiB blocks, then ask for small ones.
   std::uint64_t n = 100;
-  while (t->slots->counts().used_bytes + (1u << 20) <= 2 * kHeaderSpanBytes - 2 * (1u << 20)) {
+  while (t->slots->counts().used_bytes + (1u << 20) <= 2 * arena::kHeaderSpanBytes - 2 * (1u << 20)) {
     ASSERT_EQ(Put(n++, {}, 1u << 20), State::kPublished);
   }
   EXPECT_EQ(t->slots->counts().free_headers, 0u);
@@ -115,7 +115,7 @@ TEST_F(BlockStoreTest, R14AChunkThatWasFreedMeanwhileIsOthers) {
 TEST_F(BlockStoreTest, R14AReaderInAChunkDoesNotKeepAnotherSizeOut) {
   Make({.headers = 6});
   constexpr std::size_t kBytes = 1u << 20;
-  std::map<Place, std::uint64_t> at;
+  std::map<arena::Place, std::uint64_t> at;
   for (std::uint64_t n = 1; t->store->counters().evicted.value() == 0; ++n) {
     ASSERT_EQ(Put(n, {}, kBytes), State::kPublished);
     const AcquireGrant grant = Acquire({n}, Me());
@@ -132,7 +132,8 @@ TEST_F(BlockStoreTest, R14AReaderInAChunkDoesNotKeepAnotherSizeOut) {
     if (emptying && !t->movers->waiting.empty() && read_in.size() < 4 &&
         read_in.insert(emptying->first).second) {
       // The last one that is still there.
-      const Place end = t->geometry.place((emptying->first + emptying->count) * kHeaderSpanBytes);
+      const arena::Place end =
+          t->geometry.place((emptying->first + emptying->count) * arena::kHeaderSpanBytes);
       for (auto one = at.lower_bound(end); one != at.begin();) {
         if (Acquire({(--one)->second}, Me()).lease != 0) break;
       }
@@ -147,7 +148,7 @@ TEST_F(BlockStoreTest, R14AReaderInAChunkDoesNotKeepAnotherSizeOut) {
 
 TEST_F(BlockStoreTest, P5APutThatHasASlotOutlivesThePartThatFoundNone) {
   Make({.headers = 1});
-  std::vector<LeaseId> leases;
+  std::vector<catalog::LeaseId> leases;
   for (std::uint64_t n = 1000; t->slots->counts().used_slots < t->slots->counts().slots || n == 1000; ++n) {
     ASSERT_EQ(Put(n, {}), State::kPublished);
     leases.push_back(*Hold(n, n, kMaxLeaseUs));
@@ -182,15 +183,15 @@ TEST_F(BlockStoreTest, R14SizesThatPressInTogetherLeaveNoMemoryEmpty) {
   Make({.headers = 8});
   Random random(3);
   std::uint64_t full = 0, put = 0;
-  for (std::uint64_t n = 0; put < 3 * 8 * kHeaderSpanBytes; ++n) {
+  for (std::uint64_t n = 0; put < 3 * 8 * arena::kHeaderSpanBytes; ++n) {
     const std::size_t bytes = std::size_t{16384} << 2 * random.Below(4);
     ASSERT_EQ(Put(n, {}, bytes), State::kPublished);
     bodies_.clear();
     put += bytes;
     full = std::max(full, t->slots->counts().used_bytes);
-    if (put < 2 * 8 * kHeaderSpanBytes) continue;
+    if (put < 2 * 8 * arena::kHeaderSpanBytes) continue;
     // But for what is left of a chunk that changes its size.
-    ASSERT_GE(t->slots->counts().used_bytes + kHeaderSpanBytes, full) << n;
+    ASSERT_GE(t->slots->counts().used_bytes + arena::kHeaderSpanBytes, full) << n;
   }
   EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
 }
@@ -205,7 +206,7 @@ TEST_F(BlockStoreTest, R14ASizeThatNobodyAsksForAnyMoreGivesUpAllItsChunks) {
     ASSERT_EQ(Put(n, {}, 1u << 20), State::kPublished);
     bodies_.clear();
   }
-  EXPECT_EQ(Occupied().records, Slots::Capacity(t->geometry, (1u << 20) + 4096));
+  EXPECT_EQ(Occupied().records, memory::Slots::Capacity(t->geometry, (1u << 20) + 4096));
 }
 
 TEST_F(BlockStoreTest, P5FullMemoryEvictsAndIsBusyAtOnceWhenAllIsHeld) {
@@ -231,4 +232,4 @@ TEST_F(BlockStoreTest, P5BlocksBehindTheirWindowDoNotEndAllPuts) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::store

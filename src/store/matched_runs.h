@@ -11,13 +11,13 @@
 #include "cistern/where.h"
 #include "tier/tier.h"
 
-namespace cistern {
+namespace cistern::store {
 
 class MatchedRuns final {
  public:
   // Adds the next block, of which `lower_bytes` lie in the lower tier, the last of them at `location`.
   // `whole`: a match may end with it.
-  void Add(std::uint64_t lower_bytes, const Location& location, bool whole) {
+  void Add(std::uint64_t lower_bytes, const tier::Location& location, bool whole) {
     const bool is_lower = lower_bytes > 0;
     if (is_lower && blocks_ < first_lower_) first_lower_ = blocks_;
     const Where where = is_lower ? Where::kFlash : Where::kMemory;
@@ -34,7 +34,7 @@ class MatchedRuns final {
   std::size_t first_lower() const { return first_lower_; }
 
   // Runs up to the match's possible end.
-  std::vector<MatchRun> Take(const Tier* tier) const {
+  std::vector<MatchRun> Take(const tier::Tier* tier) const {
     std::vector<MatchRun> taken;
     std::size_t left = whole_;
     for (const Run& one : runs_) {
@@ -53,7 +53,7 @@ class MatchedRuns final {
   struct Run {
     MatchRun run;
     std::uint64_t bytes;
-    Location location;
+    tier::Location location;
   };
   std::vector<Run> runs_;
   std::size_t blocks_ = 0;
@@ -61,4 +61,4 @@ class MatchedRuns final {
   std::size_t first_lower_ = SIZE_MAX;
 };
 
-}  // namespace cistern
+}  // namespace cistern::store

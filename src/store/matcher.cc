@@ -8,30 +8,31 @@
 #include "store/namespaces.h"
 #include "store/shared_uses.h"
 
-namespace cistern {
+namespace cistern::store {
 
 // For each block of `rest`: how many blocks back from it each group has without a gap. A full group ends the
 // match at its first gap; a window only has to reach back its length, or to block 0.
 Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::uint32_t matched,
                                                        std::span<const BlockKey> rest) {
-  const TreeId tree = catalog_.TreeOf(slot);
+  const catalog::TreeId tree = catalog_.TreeOf(slot);
   if (catalog_.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
-  const std::vector<Group> groups = catalog_.EntryOf(tree)->groups;
+  const std::vector<catalog::Group> groups = catalog_.EntryOf(tree)->groups;
   std::vector<std::uint64_t> run(groups.size(), 0);
   MatchedRuns runs;
   // Blocks that the index matched.
-  if (matched > 0 && !rest.empty()) co_await LookBack(tree, KeyHashOf(tree, rest[0]), matched, &run);
+  if (matched > 0 && !rest.empty()) co_await LookBack(tree, catalog::KeyHashOf(tree, rest[0]), matched, &run);
   for (std::size_t i = 0; i < rest.size(); ++i) {
     if (steps_.Spent()) co_await Yield();
     if (catalog_.EntryOf(tree) == nullptr) co_return std::vector<MatchRun>();
     const std::uint64_t now_s = catalog_.NowS();
-    const BlockId block = catalog_.Find(tree, rest[i]);
+    const catalog::BlockId block = catalog_.Find(tree, rest[i]);
     bool full = true, windows = true;
     std::uint64_t lower_bytes = 0;
-    Location lower_location;
+    tier::Location lower_location;
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      const auto copy = block == kNoId ? std::nullopt : forest_.See(block, static_cast<std::uint16_t>(g));
-      const bool here = copy && !Catalog::Expired(copy->expiry, now_s);
+      const auto copy =
+          block == catalog::kNoId ? std::nullopt : forest_.See(block, static_cast<std::uint16_t>(g));
+      const bool here = copy && !catalog::Catalog::Expired(copy->expiry, now_s);
       if (here && !copy->in_memory) {
         lower_bytes += copy->body_bytes;
         lower_location = copy->location;
@@ -57,9 +58,9 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
 
 // The end of a chain keeps its ancestors: the last copy of a full group's record stays while the block has a
 // child. Records that a window needs may leave one by one, so each is leased.
-Task<Result<LeaseId>> Matcher::Hold(Caller caller, std::uint32_t slot, std::span<const BlockKey> chain,
-                                    std::int64_t hold_us) {
-  const TreeId tree = catalog_.TreeOf(slot);
+Task<Result<catalog::LeaseId>> Matcher::Hold(catalog::Caller caller, std::uint32_t slot,
+                                             std::span<const BlockKey> chain, std::int64_t hold_us) {
+  const catalog::TreeId tree = catalog_.TreeOf(slot);
   if (catalog_.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
   if (hold_us <= 0 || chain.empty()) {
     co_return Error(Code::kInvalid, Text("hold_us: is ", hold_us, " for ", chain.size(),
@@ -69,12 +70,12 @@ Task<Result<LeaseId>> Matcher::Hold(Caller caller, std::uint32_t slot, std::span
   // During a collection each block is found after its parent: then its standing costs one look.
   for (std::size_t i = 0; forest_.collecting() && i + 1 < chain.size(); ++i) {
     if (steps_.Spent()) co_await Yield();
-    if (catalog_.Find(tree, chain[i]) == kNoId) break;
+    if (catalog_.Find(tree, chain[i]) == catalog::kNoId) break;
   }
   if (!leases_.CheckRoom(chain.size()).ok()) co_await residents_.DropAllEnded();
   if (steps_.Spent()) co_await Yield();
-  const NamespaceEntry* entry = catalog_.EntryOf(tree);
-  std::vector<RecordReference> references;
+  const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
+  std::vector<residency::RecordReference> references;
   bool whole = entry != nullptr;
   const std::uint64_t now_s = catalog_.NowS();
   for (std::size_t back = 0; whole && back < chain.size(); ++back) {
@@ -85,14 +86,15 @@ Task<Result<LeaseId>> Matcher::Hold(Caller caller, std::uint32_t slot, std::span
       if (entry == nullptr) break;
     }
     bool wanted = false;
-    BlockId block = kNoId;
+    catalog::BlockId block = catalog::kNoId;
     for (std::uint16_t g = 0; g < entry->groups.size(); ++g) {
-      const Group& group = entry->groups[g];
+      const catalog::Group& group = entry->groups[g];
       if (back >= (group.reach == Reach::kFull ? 1 : group.window_blocks)) continue;
       if (!wanted) block = catalog_.Find(tree, chain[chain.size() - 1 - back]);
       wanted = true;
-      const RecordId record = block == kNoId ? kNoId : catalog_.ReadableRecord(block, g, now_s);
-      if (record == kNoId) {
+      const catalog::RecordId record =
+          block == catalog::kNoId ? catalog::kNoId : catalog_.ReadableRecord(block, g, now_s);
+      if (record == catalog::kNoId) {
         whole = false;
         break;
       }
@@ -104,9 +106,9 @@ Task<Result<LeaseId>> Matcher::Hold(Caller caller, std::uint32_t slot, std::span
   if (entry == nullptr) whole = false;
   if (whole && room.ok()) {
     counters_.leases_granted.Add();
-    co_return leases_.Add(caller, DetachAll(references), deadline);
+    co_return leases_.Add(caller, residency::DetachAll(references), deadline);
   }
-  for (RecordReference& reference : references) {
+  for (residency::RecordReference& reference : references) {
     if (steps_.Spent()) co_await Yield();
     reference.Drop();
   }
@@ -117,13 +119,13 @@ Task<Result<LeaseId>> Matcher::Hold(Caller caller, std::uint32_t slot, std::span
 
 Task<std::uint32_t> Matcher::Touch(std::uint32_t slot, std::span<const BlockKey> keys,
                                    std::uint64_t conversation) {
-  const TreeId tree = catalog_.TreeOf(slot);
+  const catalog::TreeId tree = catalog_.TreeOf(slot);
   std::uint32_t applied = 0;
   for (const BlockKey& key : keys) {
     if (steps_.Spent()) co_await Yield();
     if (catalog_.EntryOf(tree) == nullptr) break;
-    const BlockId block = catalog_.Find(tree, key);
-    if (block == kNoId || forest_.block(block).placeholder()) continue;
+    const catalog::BlockId block = catalog_.Find(tree, key);
+    if (block == catalog::kNoId || forest_.block(block).placeholder()) continue;
     uses_.UseBlock(block);
     if (conversation != 0) conversations_.Uses(tree, key, conversation);
     ++applied;
@@ -133,16 +135,16 @@ Task<std::uint32_t> Matcher::Touch(std::uint32_t slot, std::span<const BlockKey>
   co_return applied;
 }
 
-Task<void> Matcher::LookBack(TreeId tree, KeyHash key_hash, std::uint32_t most,
+Task<void> Matcher::LookBack(catalog::TreeId tree, catalog::KeyHash key_hash, std::uint32_t most,
                              std::vector<std::uint64_t>* run) {
   for (std::uint32_t back = 0; back <= most;) {
     if (steps_.Spent()) co_await Yield();
     // Each step finds the block by its key hash again: the id may be another block's by now.
-    const NamespaceEntry* entry = catalog_.EntryOf(tree);
-    BlockId at = entry == nullptr ? kNoId : catalog_.FindKeyHash(tree, key_hash);
+    const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
+    catalog::BlockId at = entry == nullptr ? catalog::kNoId : catalog_.FindKeyHash(tree, key_hash);
     const std::uint64_t now_s = catalog_.NowS();
-    for (; at != kNoId && !steps_.Spent(); at = forest_.block(at).parent) {
-      const Block& b = forest_.block(at);
+    for (; at != catalog::kNoId && !steps_.Spent(); at = forest_.block(at).parent) {
+      const catalog::Block& b = forest_.block(at);
       if (!b.has_key() || back > most) co_return;
       key_hash = b.key_hash();
       bool wanted = back == 0;
@@ -157,9 +159,9 @@ Task<void> Matcher::LookBack(TreeId tree, KeyHash key_hash, std::uint32_t most,
       if (!wanted) co_return;
       ++back;
     }
-    if (at == kNoId) co_return;
+    if (at == catalog::kNoId) co_return;
     key_hash = forest_.block(at).key_hash();
   }
 }
 
-}  // namespace cistern
+}  // namespace cistern::store

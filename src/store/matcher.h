@@ -16,11 +16,12 @@
 #include "store/matched_runs.h"
 #include "store/requests.h"
 
-namespace cistern {
+namespace cistern::store {
 
 class Matcher final {
  public:
-  Matcher(const StoreContext& context, LowerTier& lower, Residents& residents, Uses& uses, Fetcher& fetcher)
+  Matcher(const residency::StoreContext& context, residency::LowerTier& lower,
+          residency::Residents& residents, residency::Uses& uses, residency::Fetcher& fetcher)
       : executor_(context.executor),
         clock_(context.clock),
         counters_(context.counters),
@@ -44,28 +45,29 @@ class Matcher final {
                                                 std::span<const BlockKey> rest);
   // Leases a matched chain (keys from block 0 on) until the deadline. kMiss if some of its blocks are lost
   // already.
-  Task<Result<LeaseId>> Hold(Caller caller, std::uint32_t slot, std::span<const BlockKey> chain,
-                             std::int64_t hold_us);
+  Task<Result<catalog::LeaseId>> Hold(catalog::Caller caller, std::uint32_t slot,
+                                      std::span<const BlockKey> chain, std::int64_t hold_us);
   // In order; the last becomes the most recently used. `conversation`, if not 0, uses the blocks.
   Task<std::uint32_t> Touch(std::uint32_t slot, std::span<const BlockKey> keys, std::uint64_t conversation);
 
  private:
   // Number of blocks before a key that each group has without a gap, `*run` one a group, as far as the
   // namespace's windows ask, and at most `most`.
-  Task<void> LookBack(TreeId tree, KeyHash key_hash, std::uint32_t most, std::vector<std::uint64_t>* run);
+  Task<void> LookBack(catalog::TreeId tree, catalog::KeyHash key_hash, std::uint32_t most,
+                      std::vector<std::uint64_t>* run);
 
   Executor& executor_;
   const Clock& clock_;
-  StoreCounters& counters_;
+  catalog::StoreCounters& counters_;
   StepBudget& steps_;
-  Catalog& catalog_;
-  Forest& forest_;
-  Leases& leases_;
-  Conversations& conversations_;
-  LowerTier& lower_;
-  Residents& residents_;
-  Uses& uses_;
-  Fetcher& fetcher_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
+  catalog::Leases& leases_;
+  catalog::Conversations& conversations_;
+  residency::LowerTier& lower_;
+  residency::Residents& residents_;
+  residency::Uses& uses_;
+  residency::Fetcher& fetcher_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::store

@@ -6,14 +6,14 @@
 #include "arena/protocol.h"
 #include "base/format.h"
 
-namespace cistern {
+namespace cistern::store {
 
 Status UnknownNamespace(std::uint32_t slot) {
   return Status(Code::kMiss, Text("namespace ", slot, ": is not attached, or was dropped; attach again"));
 }
 
 Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec) {
-  if (Status status = NamespaceTable::Validate(spec); !status.ok())
+  if (Status status = catalog::NamespaceTable::Validate(spec); !status.ok())
     co_return std::unexpected(std::move(status));
   for (const GroupSpec& group : spec.groups) {
     std::uint64_t body = 0;
@@ -30,14 +30,14 @@ Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec) {
   if (!found->changes) co_return Attached{found->entry->slot, found->entry->incarnation};
   changing_ = true;
   const bool is_new = found->entry == nullptr;
-  NamespaceEntry entry = namespaces_.Merged(spec, journal_.IncarnationOf(sequences_.next()));
+  catalog::NamespaceEntry entry = namespaces_.Merged(spec, journal_.IncarnationOf(sequences_.next()));
   if (is_new) sequences_.Next();
   Status status = co_await journal_.PutNamespace(entry);
   const Attached attached{entry.slot, entry.incarnation};
   if (status.ok()) {
     if (is_new) {
       catalog_.AddTree(entry.slot, entry.incarnation);
-      SetIncarnation(words_, residents_.index().index(), entry.slot, entry.incarnation);
+      arena::SetIncarnation(words_, residents_.index().index(), entry.slot, entry.incarnation);
     }
     namespaces_.Put(std::move(entry));
   }
@@ -48,23 +48,23 @@ Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec) {
 }
 
 Status Namespaces::Check(std::uint32_t slot, std::uint64_t incarnation) const {
-  const NamespaceEntry* entry = namespaces_.at(slot);
+  const catalog::NamespaceEntry* entry = namespaces_.at(slot);
   if (entry != nullptr && entry->incarnation == incarnation) return Status();
   return UnknownNamespace(slot);
 }
 
 Task<Result<std::pair<std::uint64_t, std::uint64_t>>> Namespaces::Drop(std::uint32_t slot) {
   while (changing_) co_await changed_.Wait();
-  const TreeId tree = catalog_.TreeOf(slot);
+  const catalog::TreeId tree = catalog_.TreeOf(slot);
   if (catalog_.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
   changing_ = true;
-  NamespaceEntry entry = *catalog_.EntryOf(tree);
+  catalog::NamespaceEntry entry = *catalog_.EntryOf(tree);
   entry.incarnation = journal_.IncarnationOf(sequences_.Next());
   Status status = co_await journal_.PutNamespace(entry);
   std::shared_ptr<Deletion> deletion_started;
   if (status.ok()) {
     namespaces_.SetIncarnation(slot, entry.incarnation);
-    SetIncarnation(words_, residents_.index().index(), slot, entry.incarnation);
+    arena::SetIncarnation(words_, residents_.index().index(), slot, entry.incarnation);
     catalog_.AddTree(slot, entry.incarnation);
     Deletion deletion;
     deletion.top = deletion.at = forest_.tree(tree)->root;
@@ -80,4 +80,4 @@ Task<Result<std::pair<std::uint64_t, std::uint64_t>>> Namespaces::Drop(std::uint
   co_return std::pair(deletion_started->blocks, entry.incarnation);
 }
 
-}  // namespace cistern
+}  // namespace cistern::store

@@ -12,7 +12,7 @@
 #include "residency/residents.h"
 #include "store/deletions.h"
 
-namespace cistern {
+namespace cistern::store {
 
 struct Attached {
   std::uint32_t slot = 0;
@@ -24,7 +24,7 @@ Status UnknownNamespace(std::uint32_t slot);
 
 class Namespaces final {
  public:
-  Namespaces(const StoreContext& context, Residents& residents, Deletions& deletions)
+  Namespaces(const residency::StoreContext& context, residency::Residents& residents, Deletions& deletions)
       : executor_(context.executor),
         words_(context.words),
         slots_(context.slots),
@@ -49,17 +49,17 @@ class Namespaces final {
 
  private:
   Executor& executor_;
-  Words& words_;
-  Slots& slots_;
-  Journal& journal_;
-  Catalog& catalog_;
-  Forest& forest_;
-  Sequences& sequences_;
-  NamespaceTable& namespaces_;
-  Residents& residents_;
+  arena::Words& words_;
+  memory::Slots& slots_;
+  catalog::Journal& journal_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
+  catalog::Sequences& sequences_;
+  catalog::NamespaceTable& namespaces_;
+  residency::Residents& residents_;
   Deletions& deletions_;
   bool changing_ = false;  // one change at a time: two that attach the same new list get one namespace
   Event changed_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::store

@@ -7,11 +7,11 @@
 #include "residency/context.h"
 #include "residency/removal.h"
 
-namespace cistern {
+namespace cistern::store {
 
 class OpenPuts final {
  public:
-  OpenPuts(const StoreContext& context, Removal& removal)
+  OpenPuts(const residency::StoreContext& context, residency::Removal& removal)
       : words_(context.words),
         slots_(context.slots),
         counters_(context.counters),
@@ -23,28 +23,28 @@ class OpenPuts final {
   OpenPuts& operator=(const OpenPuts&) = delete;
 
   // The put has the slot from now on; the slot is freed where the put ended meanwhile.
-  void GiveSlot(PutIndex put, Place place);
+  void GiveSlot(catalog::PutIndex put, arena::Place place);
   // Frees the slot once no copy into it is under way.
-  void FreeSlot(PutIndex put);
+  void FreeSlot(catalog::PutIndex put);
   // Ends an open put that does not become visible; kOk: its block is present already.
-  void End(PutIndex put, Code why);
+  void End(catalog::PutIndex put, Code why);
   // One user of the put ends.
-  void Leave(PutIndex put);
+  void Leave(catalog::PutIndex put);
   // Bytes of the put's future record.
-  std::uint64_t RecordBytesOf(const Put& put) const {
-    return RecordBytes(put.body_bytes, static_cast<std::uint32_t>(put.crcs.size()),
-                       static_cast<std::uint32_t>(put.part_bytes.size()),
-                       slots_.arena().geometry().alignment);
+  std::uint64_t RecordBytesOf(const catalog::Put& put) const {
+    return record::RecordBytes(put.body_bytes, static_cast<std::uint32_t>(put.crcs.size()),
+                               static_cast<std::uint32_t>(put.part_bytes.size()),
+                               slots_.arena().geometry().alignment);
   }
 
  private:
-  Words& words_;
-  Slots& slots_;
-  StoreCounters& counters_;
+  arena::Words& words_;
+  memory::Slots& slots_;
+  catalog::StoreCounters& counters_;
   StepBudget& steps_;
-  Forest& forest_;
-  PendingPuts& pending_;
-  Removal& removal_;
+  catalog::Forest& forest_;
+  catalog::PendingPuts& pending_;
+  residency::Removal& removal_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::store

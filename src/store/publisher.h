@@ -17,12 +17,13 @@
 #include "store/deletions.h"
 #include "store/open_puts.h"
 
-namespace cistern {
+namespace cistern::store {
 
 class Publisher final {
  public:
-  Publisher(const StoreContext& context, LowerTier& lower, Residents& residents, Removal& removal,
-            Evictor& evictor, WriteBack& write_back, OpenPuts& puts, Deletions& deletions)
+  Publisher(const residency::StoreContext& context, residency::LowerTier& lower,
+            residency::Residents& residents, residency::Removal& removal, residency::Evictor& evictor,
+            residency::WriteBack& write_back, OpenPuts& puts, Deletions& deletions)
       : executor_(context.executor),
         words_(context.words),
         slots_(context.slots),
@@ -47,7 +48,7 @@ class Publisher final {
   Executor& executor() { return executor_; }
 
   // kDone: published, or ended. kWaits: not whole, held, or its parent is not reachable.
-  Step TryPublish(PutIndex put);
+  residency::Step TryPublish(catalog::PutIndex put);
   // Publishes puts that wait for a published block as their parent, and then their children.
   Task<void> Cascade();
   // A slice of Cascade; true: there is more.
@@ -56,50 +57,53 @@ class Publisher final {
   bool cascade_waits() const { return !cascade_.empty() || (!unsure_.empty() && !forest_.collecting()); }
 
  private:
-  Step TryPublishOpen(PutIndex put);
+  residency::Step TryPublishOpen(catalog::PutIndex put);
   // kDone and a parent of kNoId: the parent is absent and not needed.
-  Step FindParent(PutIndex put, const NamespaceEntry& entry, BlockId* parent);
+  residency::Step FindParent(catalog::PutIndex put, const catalog::NamespaceEntry& entry,
+                             catalog::BlockId* parent);
   // kDone: the put may be published; `*block` is its block, if the forest has it as a placeholder or with
   // other groups.
-  Step FindPresent(PutIndex put, BlockId parent, BlockId* block);
+  residency::Step FindPresent(catalog::PutIndex put, catalog::BlockId parent, catalog::BlockId* block);
   // Blocks being collected hide the put's parent or block: the put is looked at again after the collection.
-  Step WaitUntilSure(PutIndex put);
-  bool MayDescendFromDropped(const Put& put, BlockId parent, const NamespaceEntry& entry) const;
+  residency::Step WaitUntilSure(catalog::PutIndex put);
+  bool MayDescendFromDropped(const catalog::Put& put, catalog::BlockId parent,
+                             const catalog::NamespaceEntry& entry) const;
   // kUnknown where a step may not look far enough.
-  Forest::Answer DescendsFrom(BlockId block, BlockId top);
-  BlockId BlockFor(PutIndex put);
-  void MakeVisible(PutIndex put, BlockId block, std::uint32_t index_number, const NamespaceEntry& entry);
-  void MarkBehind(BlockId block, std::uint16_t group, const NamespaceEntry& entry);
+  catalog::Forest::Answer DescendsFrom(catalog::BlockId block, catalog::BlockId top);
+  catalog::BlockId BlockFor(catalog::PutIndex put);
+  void MakeVisible(catalog::PutIndex put, catalog::BlockId block, std::uint32_t index_number,
+                   const catalog::NamespaceEntry& entry);
+  void MarkBehind(catalog::BlockId block, std::uint16_t group, const catalog::NamespaceEntry& entry);
 
   Executor& executor_;
-  Words& words_;
-  Slots& slots_;
-  const StoreOptions& options_;
-  StoreCounters& counters_;
+  arena::Words& words_;
+  memory::Slots& slots_;
+  const catalog::StoreOptions& options_;
+  catalog::StoreCounters& counters_;
   StepBudget& steps_;
-  Catalog& catalog_;
-  Forest& forest_;
-  PendingPuts& pending_;
-  Conversations& conversations_;
-  Sequences& sequences_;
-  LowerTier& lower_;
-  Residents& residents_;
-  Removal& removal_;
-  Evictor& evictor_;
-  WriteBack& write_back_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
+  catalog::PendingPuts& pending_;
+  catalog::Conversations& conversations_;
+  catalog::Sequences& sequences_;
+  residency::LowerTier& lower_;
+  residency::Residents& residents_;
+  residency::Removal& removal_;
+  residency::Evictor& evictor_;
+  residency::WriteBack& write_back_;
   OpenPuts& puts_;
   Deletions& deletions_;
   struct WaitingChildren {
-    TreeId tree;
-    KeyHash key_hash;
+    catalog::TreeId tree;
+    catalog::KeyHash key_hash;
     std::uint32_t groups;  // groups of the waiting puts, a bit each
   };
   std::deque<WaitingChildren> cascade_;  // published blocks whose waiting children were not looked at yet
   struct Unsure {
-    PutIndex put;
+    catalog::PutIndex put;
     std::uint64_t made;
   };
   std::vector<Unsure> unsure_;  // puts to look at after the collection; at most one each
 };
 
-}  // namespace cistern
+}  // namespace cistern::store

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/block_store_fixture.h"
 
-namespace cistern {
+namespace cistern::store {
 namespace {
 
 TEST_F(BlockStoreTest, P4AHoldKeepsItsChainUntilItsDeadline) {
@@ -56,7 +56,7 @@ TEST_F(BlockStoreTest, P4ALeaseWhoseTimeIsOverTakesNoRoomFromTheNext) {
 TEST_F(BlockStoreTest, ABadBodyIsVerifiedAgainAndCutWithWhatIsBelow) {
   Make();
   PutChain(1, 3);
-  const BlockName name{Key(2), 0};
+  const catalog::BlockName name{Key(2), 0};
   ASSERT_TRUE(t->Run(t->store->ReportBad(ns.slot, std::span(&name, 1))).ok());
   EXPECT_EQ(t->store->counters().reported_good.value(), 1u);
   EXPECT_TRUE(Here(2));
@@ -75,15 +75,15 @@ TEST_F(BlockStoreTest, ABadBodyIsVerifiedAgainAndCutWithWhatIsBelow) {
 TEST_F(BlockStoreTest, R1ADamagedEntryOfASoundRecordIsRepaired) {
   Make();
   PutChain(1, 2);
-  const Fingerprint fingerprint = FingerprintOf(ns.incarnation, 0, Key(2));
+  const arena::Fingerprint fingerprint = arena::FingerprintOf(ns.incarnation, 0, Key(2));
   std::uint64_t number = 0;
   while (t->index.entry(number)->fingerprint[0] != fingerprint.words[0]) ++number;
-  IndexEntry* entry = t->index.entry(number);
-  const IndexEntry was = *entry;
+  arena::IndexEntry* entry = t->index.entry(number);
+  const arena::IndexEntry was = *entry;
   for (std::uint64_t* word : {&entry->fingerprint[1], &entry->place_and_bytes, &entry->rest}) {
     *word ^= 1u << 13;
     EXPECT_FALSE(Here(2));
-    const BlockName name{Key(2), 0};
+    const catalog::BlockName name{Key(2), 0};
     ASSERT_TRUE(t->Run(t->store->ReportBad(ns.slot, std::span(&name, 1))).ok());
     EXPECT_EQ(std::memcmp(entry, &was, sizeof(was)), 0);
     EXPECT_TRUE(Exact(2));
@@ -101,7 +101,7 @@ TEST_F(BlockStoreTest, P1WhatWentAfterItWasVerifiedIsNotGranted) {
     Restart();
     t->movers->paused = true;
     const BlockKey key = Key(1);
-    const BlockName name{key, 0};
+    const catalog::BlockName name{key, 0};
     auto acquiring = t->store->Acquire(Me(), ns.slot, std::span(&name, 1), 1'000'000, Soon());
     ASSERT_EQ(t->movers->waiting.size(), 1u);
     t->movers->MoveOne(0);
@@ -128,7 +128,7 @@ TEST_F(BlockStoreTest, R1WhatWentAfterItWasVerifiedHasNoEntryRepaired) {
     PutChain(1, 1);
     t->movers->paused = true;
     const BlockKey key = Key(1);
-    const BlockName name{key, 0};
+    const catalog::BlockName name{key, 0};
     auto reporting = t->store->ReportBad(ns.slot, std::span(&name, 1));
     ASSERT_EQ(t->movers->waiting.size(), 1u);
     t->movers->MoveOne(0);
@@ -198,4 +198,4 @@ TEST_F(BlockStoreTest, TouchesFromReadersAreCheckedAgainstPlaceAndGeneration) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::store

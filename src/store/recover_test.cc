@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/block_store_fixture.h"
 
-namespace cistern {
+namespace cistern::store {
 namespace {
 
 TEST_F(BlockStoreTest, P7ARestartBringsBackWhatIsReachable) {
@@ -57,7 +57,7 @@ TEST_F(BlockStoreTest, P7WhatRecoveryRefusesDoesNotTakeItsChunkAlong) {
 
 TEST_F(BlockStoreTest, R3RecoveryCutsWhatTheIndexHasNoRoomFor) {
   Make({.headers = 1});
-  const auto fingerprint = [&](std::uint64_t n) { return FingerprintOf(ns.incarnation, 0, Key(n)); };
+  const auto fingerprint = [&](std::uint64_t n) { return arena::FingerprintOf(ns.incarnation, 0, Key(n)); };
   const std::uint64_t a = t->index.bucket(fingerprint(1), 0), b = t->index.bucket(fingerprint(1), 1);
   // By first and second bucket.
   std::vector<std::uint64_t> ab, ba, ac;
@@ -85,7 +85,7 @@ TEST_F(BlockStoreTest, R11RecoveryBelievesAChildOnlyBelowAnOlderParent) {
   // As a crash in the middle of a drop leaves it: the parent's record is gone.
   auto grant = Acquire({2}, Me());
   t->Stop();
-  Retire(t->words, t->arena, grant.views[0].place);
+  arena::Retire(t->words, t->arena, grant.views[0].place);
   t->Start();
   Attach(OneGroup());
   EXPECT_TRUE(Here(1));
@@ -148,4 +148,4 @@ TEST_F(BlockStoreTest, R14AChunkWithoutARecordIsTakenApartAtARestart) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::store

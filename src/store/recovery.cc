@@ -12,7 +12,7 @@
 #include "policy/lower_tier.h"
 #include "record/seal.h"
 
-namespace cistern {
+namespace cistern::store {
 
 namespace {
 constexpr std::size_t kBatch = 128;
@@ -29,10 +29,10 @@ Task<Status> StoreRecovery::Recover() {
     log_.Log(LogLevel::kWarning,
              "journal: damaged before its end; what memory and flash held is not believed");
   }
-  AdvanceTime(words_, slots_.arena(), state.journal.time_s);
+  arena::AdvanceTime(words_, slots_.arena(), state.journal.time_s);
   if (Status status = co_await OpenTier(state); !status.ok()) co_return status;
   co_await ClearIndex();
-  for (NamespaceEntry& entry : state.journal.namespaces) {
+  for (catalog::NamespaceEntry& entry : state.journal.namespaces) {
     // A list may have 64 KiB.
     co_await Yield();
     state.trees[entry.incarnation] = catalog_.AddTree(entry.slot, entry.incarnation);
@@ -42,14 +42,14 @@ Task<Status> StoreRecovery::Recover() {
   if (lower_.present()) {
     if (Status status = co_await ScanLowerTier(state); !status.ok()) co_return status;
   }
-  for (NoteId from = 0;;) {
+  for (catalog::NoteId from = 0;;) {
     std::uint32_t budget = kSpentTouches / 2;
     const bool more = conversations_.RelateSome(&from, &budget);
     steps_.Count(kSpentTouches / 2 - budget);
     if (!more) break;
     co_await Yield();
   }
-  const Recovery::Counts& counts = state.recovery.counts();
+  const memory::Recovery::Counts& counts = state.recovery.counts();
   sequences_.Start(std::max(
       {state.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1, state.last_lower + 1}));
   co_await LinkParents(state);
@@ -68,13 +68,14 @@ Task<Status> StoreRecovery::Recover() {
 
 // Dropped blocks, and homes of orphans: these may descend from any dropped block.
 Task<void> StoreRecovery::FindDropped(RecoveryState& state) {
-  for (const Tombstone& tombstone : state.journal.tombstones) {
+  for (const catalog::Tombstone& tombstone : state.journal.tombstones) {
     steps_.Count();
     if (steps_.Spent()) co_await Yield();
     const auto tree = state.trees.find(tombstone.incarnation);
     if (tree == state.trees.end()) continue;
-    const auto note = [&](std::unordered_map<BlockId, std::uint64_t>& drops, BlockId block) {
-      if (block != kNoId) drops[block] = std::max(drops[block], tombstone.sequence);
+    const auto note = [&](std::unordered_map<catalog::BlockId, std::uint64_t>& drops,
+                          catalog::BlockId block) {
+      if (block != catalog::kNoId) drops[block] = std::max(drops[block], tombstone.sequence);
     };
     note(state.dropped, catalog_.Find(tree->second, tombstone.key));
     note(state.orphaned, forest_.tree(tree->second)->orphans);
@@ -85,22 +86,23 @@ Task<void> StoreRecovery::FindDropped(RecoveryState& state) {
 Task<void> StoreRecovery::WriteAllBack(const RecoveryState& state) {
   bool any = false;
   for (std::uint32_t slot = 0; slot < namespaces_.end() && !any; ++slot) {
-    const NamespaceEntry* entry = namespaces_.at(slot);
-    any = entry != nullptr && WrittenAtUse(entry->lower.Over(options_.lower), 0);
+    const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+    any = entry != nullptr && policy::WrittenAtUse(entry->lower.Over(options_.lower), 0);
   }
   if (!any) co_return;
-  for (const BlockId block : state.order) {
+  for (const catalog::BlockId block : state.order) {
     steps_.Count();
     if (steps_.Spent()) co_await Yield();
-    if (block == kNoId || forest_.block(block).folded() || !forest_.block(block).has_key()) continue;
-    for (RecordId r = forest_.block(block).first_record; r != kNoId; r = forest_.record(r).next)
-      if (WrittenAtUse(catalog_.LowerPolicyOf(forest_.record(r)), 0)) write_back_.Want(r);
+    if (block == catalog::kNoId || forest_.block(block).folded() || !forest_.block(block).has_key()) continue;
+    for (catalog::RecordId r = forest_.block(block).first_record; r != catalog::kNoId;
+         r = forest_.record(r).next)
+      if (policy::WrittenAtUse(catalog_.LowerPolicyOf(forest_.record(r)), 0)) write_back_.Want(r);
   }
 }
 
 Task<void> StoreRecovery::ClearIndex() {
-  for (std::uint32_t slot = 0; slot < kMaxNamespaces; ++slot)
-    SetIncarnation(words_, residents_.index().index(), slot, 0);
+  for (std::uint32_t slot = 0; slot < arena::kMaxNamespaces; ++slot)
+    arena::SetIncarnation(words_, residents_.index().index(), slot, 0);
   const std::uint64_t entries = residents_.index().index().entry_count();
   for (std::uint64_t at = 0; at < entries; at += kClearAStep) {
     residents_.index().ClearRange(at, std::min(kClearAStep, entries - at));
@@ -109,12 +111,12 @@ Task<void> StoreRecovery::ClearIndex() {
 }
 
 Task<void> StoreRecovery::Scan(RecoveryState& state) {
-  std::vector<RecoveredBlock> batch(kBatch);
+  std::vector<memory::RecoveredBlock> batch(kBatch);
   while (!state.recovery.done()) {
     const std::size_t n = state.recovery.Next(batch);
     for (std::size_t i = 0; i < n; ++i) {
       const auto tree = state.trees.find(batch[i].incarnation);
-      if (tree != state.trees.end()) forest_.PrefetchBucket(KeyHashOf(tree->second, batch[i].key));
+      if (tree != state.trees.end()) forest_.PrefetchBucket(catalog::KeyHashOf(tree->second, batch[i].key));
     }
     for (std::size_t i = 0; i < n; ++i) Admit(state, batch[i]);
     steps_.Count(static_cast<std::uint32_t>(2 * n));
@@ -122,9 +124,9 @@ Task<void> StoreRecovery::Scan(RecoveryState& state) {
   }
 }
 
-void StoreRecovery::Admit(RecoveryState& state, const RecoveredBlock& found) {
-  const auto refuse = [&](Place place) {
-    Retire(words_, slots_.arena(), place);
+void StoreRecovery::Admit(RecoveryState& state, const memory::RecoveredBlock& found) {
+  const auto refuse = [&](arena::Place place) {
+    arena::Retire(words_, slots_.arena(), place);
     slots_.Free(place);
     counters_.recovery_refused.Add();
   };
@@ -133,24 +135,24 @@ void StoreRecovery::Admit(RecoveryState& state, const RecoveredBlock& found) {
       (found.expiry != 0 && catalog_.NowS() >= found.expiry)) {
     return refuse(found.place);
   }
-  const TreeId tree = known->second;
-  const NamespaceEntry& entry = *catalog_.EntryOf(tree);
+  const catalog::TreeId tree = known->second;
+  const catalog::NamespaceEntry& entry = *catalog_.EntryOf(tree);
   if (found.group >= entry.groups.size() || entry.groups[found.group].parts() != found.parts ||
       (entry.groups[found.group].body_bytes != 0 &&
        entry.groups[found.group].body_bytes != found.body_bytes)) {
     return refuse(found.place);
   }
-  const KeyHash key_hash = KeyHashOf(tree, found.key);
-  BlockId block = forest_.Find(tree, found.key, key_hash);
-  if (block == kNoId) {
-    block = catalog_.AddBlock(tree, key_hash, kNoId);
-    if (block == kNoId) return refuse(found.place);
+  const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, found.key);
+  catalog::BlockId block = forest_.Find(tree, found.key, key_hash);
+  if (block == catalog::kNoId) {
+    block = catalog_.AddBlock(tree, key_hash, catalog::kNoId);
+    if (block == catalog::kNoId) return refuse(found.place);
     state.parents[block] = RecoveryState::ParentKeyHash(tree, found.parent);
   } else if (state.parents[block] != RecoveryState::ParentKeyHash(tree, found.parent)) {
     return refuse(found.place);
   }
-  RecordId record = forest_.FindRecord(block, found.group);
-  if (record == kNoId) {
+  catalog::RecordId record = forest_.FindRecord(block, found.group);
+  if (record == catalog::kNoId) {
     record = forest_.AddRecord(block, found.group);
   } else if (state.sequences[record] > found.sequence) {
     return refuse(found.place);
@@ -158,36 +160,36 @@ void StoreRecovery::Admit(RecoveryState& state, const RecoveredBlock& found) {
     refuse(forest_.record(record).place);
   }
   state.sequences[record] = found.sequence;
-  Record& r = forest_.record(record);
+  catalog::Record& r = forest_.record(record);
   r.key = found.key;
   r.place = found.place;
   r.body_bytes = found.body_bytes;
   r.expiry = found.expiry;
   r.parts = static_cast<std::uint8_t>(found.parts - 1);
   r.flags = 0;
-  r.entry = kNoId;
+  r.entry = catalog::kNoId;
   r.born = found.born;
   r.generation = found.generation;
   if (found.conversation != 0) conversations_.Wrote(tree, found.key, found.parent, found.conversation);
 }
 
 Task<void> StoreRecovery::LinkParents(RecoveryState& state) {
-  const BlockId end = forest_.block_end();
-  for (BlockId id = 0; id < end; ++id) {
+  const catalog::BlockId end = forest_.block_end();
+  for (catalog::BlockId id = 0; id < end; ++id) {
     if (steps_.Spent()) co_await Yield();
     steps_.Count();
     if (id + 2 * kAhead < end) forest_.PrefetchBucket(state.parents[id + 2 * kAhead]);
     if (id + kAhead < end) forest_.PrefetchBlock(state.parents[id + kAhead]);
-    if (forest_.block(id).is(Block::kRoot)) continue;
-    const TreeId tree = forest_.block(id).tree;
-    const BlockId root = forest_.tree(tree)->root;
-    const KeyHash parent = state.parents[id];
-    BlockId above = parent == 0 ? root : forest_.FindKeyHash(tree, parent);
-    if (above == kNoId && catalog_.EntryOf(tree)->first_full == kNoGroup) {
+    if (forest_.block(id).is(catalog::Block::kRoot)) continue;
+    const catalog::TreeId tree = forest_.block(id).tree;
+    const catalog::BlockId root = forest_.tree(tree)->root;
+    const catalog::KeyHash parent = state.parents[id];
+    catalog::BlockId above = parent == 0 ? root : forest_.FindKeyHash(tree, parent);
+    if (above == catalog::kNoId && catalog_.EntryOf(tree)->first_full == catalog::kNoGroup) {
       above = catalog_.AddBlock(tree, parent, forest_.OrphansOf(tree));
-      if (above != kNoId) forest_.block(above).flags |= Block::kOrphan;
+      if (above != catalog::kNoId) forest_.block(above).flags |= catalog::Block::kOrphan;
     }
-    if (above != kNoId) forest_.Adopt(above, id);
+    if (above != catalog::kNoId) forest_.Adopt(above, id);
   }
 }
 
@@ -204,26 +206,26 @@ Task<void> StoreRecovery::KeepReachable(RecoveryState& state) {
     if (steps_.Spent()) co_await Yield();
     // The blocks judged soon: the children of those whose turn is soon.
     if (i + 2 * kAhead < state.order.size()) {
-      const BlockId child = forest_.block(state.order[i + 2 * kAhead]).first_child;
-      if (child != kNoId) forest_.PrefetchKnown(child);
+      const catalog::BlockId child = forest_.block(state.order[i + 2 * kAhead]).first_child;
+      if (child != catalog::kNoId) forest_.PrefetchKnown(child);
     }
     if (i + kAhead < state.order.size()) {
-      const BlockId child = forest_.block(state.order[i + kAhead]).first_child;
-      if (child != kNoId) forest_.PrefetchRecordOf(child);
+      const catalog::BlockId child = forest_.block(state.order[i + kAhead]).first_child;
+      if (child != catalog::kNoId) forest_.PrefetchRecordOf(child);
     }
-    for (BlockId child = forest_.block(state.order[i]).first_child; child != kNoId;
+    for (catalog::BlockId child = forest_.block(state.order[i]).first_child; child != catalog::kNoId;
          child = forest_.block(child).next_sibling) {
       Judge(state, child);
-      forest_.block(child).flags |= Block::kKept;
+      forest_.block(child).flags |= catalog::Block::kKept;
       state.order.push_back(child);
       if (steps_.Spent()) co_await Yield();
     }
   }
 }
 
-void StoreRecovery::Judge(RecoveryState& state, BlockId block) {
-  const BlockId parent = forest_.block(block).parent;
-  const NamespaceEntry& entry = *catalog_.EntryOf(forest_.block(block).tree);
+void StoreRecovery::Judge(RecoveryState& state, catalog::BlockId block) {
+  const catalog::BlockId parent = forest_.block(block).parent;
+  const catalog::NamespaceEntry& entry = *catalog_.EntryOf(forest_.block(block).tree);
   std::uint64_t floor = 0, memory_floor = 0;
   if (!state.floors.empty()) {
     const auto dropped = state.dropped.find(block);
@@ -237,7 +239,7 @@ void StoreRecovery::Judge(RecoveryState& state, BlockId block) {
     steps_.Count();
     if (born <= (in_memory ? memory_floor : floor)) return false;
     const std::uint16_t needed = entry.ParentGroup(group);
-    if (needed == kNoGroup || forest_.block(parent).is(Block::kRoot)) return true;
+    if (needed == catalog::kNoGroup || forest_.block(parent).is(catalog::Block::kRoot)) return true;
     const auto above = forest_.See(parent, needed);
     return above && state.BornOf(forest_, parent, *above) < born;
   };
@@ -245,9 +247,9 @@ void StoreRecovery::Judge(RecoveryState& state, BlockId block) {
     if (!counts(forest_.block(block).group, state.born[block], false)) RefuseFolded(block);
     return;
   }
-  for (RecordId id = forest_.block(block).first_record; id != kNoId;) {
-    const Record& r = forest_.record(id);
-    const RecordId next = r.next;
+  for (catalog::RecordId id = forest_.block(block).first_record; id != catalog::kNoId;) {
+    const catalog::Record& r = forest_.record(id);
+    const catalog::RecordId next = r.next;
     if (!counts(r.group, r.born, r.in_memory())) RefuseRecord(id);
     id = next;
   }
@@ -255,15 +257,15 @@ void StoreRecovery::Judge(RecoveryState& state, BlockId block) {
 
 // Records in the lower tier count as live from FillIndex on: a folded one that is refused before needs no
 // Forget.
-void StoreRecovery::RefuseFolded(BlockId block) {
+void StoreRecovery::RefuseFolded(catalog::BlockId block) {
   forest_.ForgetFolded(block);
   counters_.recovery_refused.Add();
 }
 
-void StoreRecovery::RefuseRecord(RecordId record) {
-  const Record r = forest_.record(record);
+void StoreRecovery::RefuseRecord(catalog::RecordId record) {
+  const catalog::Record r = forest_.record(record);
   if (r.in_memory()) {
-    Retire(words_, slots_.arena(), r.place);
+    arena::Retire(words_, slots_.arena(), r.place);
     slots_.Free(r.place);
   }
   forest_.RemoveRecord(record);
@@ -271,12 +273,12 @@ void StoreRecovery::RefuseRecord(RecordId record) {
 }
 
 Task<void> StoreRecovery::Refuse(RecoveryState& state) {
-  for (BlockId id = 0; id < forest_.block_end(); ++id) {
+  for (catalog::BlockId id = 0; id < forest_.block_end(); ++id) {
     if (steps_.Spent()) co_await Yield();
     steps_.Count();
-    Block& b = forest_.block(id);
-    const bool kept = b.is(Block::kKept) || !b.has_key();
-    b.flags &= static_cast<std::uint16_t>(~Block::kKept);
+    catalog::Block& b = forest_.block(id);
+    const bool kept = b.is(catalog::Block::kKept) || !b.has_key();
+    b.flags &= static_cast<std::uint16_t>(~catalog::Block::kKept);
     if (kept) continue;
     // Neither its parent nor its children stay: no link leads from it to a block that stays.
     if (b.folded()) RefuseFolded(id);
@@ -288,7 +290,7 @@ Task<void> StoreRecovery::Refuse(RecoveryState& state) {
     if (i >= kAhead) forest_.PrefetchKnown(state.order[i - kAhead]);
     if (!forest_.Empty(state.order[i])) continue;
     forest_.Free(state.order[i]);
-    state.order[i] = kNoId;
+    state.order[i] = catalog::kNoId;
     steps_.Count();
     if (steps_.Spent()) co_await Yield();
   }
@@ -297,9 +299,9 @@ Task<void> StoreRecovery::Refuse(RecoveryState& state) {
 // Leaves are entered first, so they are the coldest: the order of uses before the restart is not known, and
 // a leaf is the first record that may be evicted.
 Task<void> StoreRecovery::FillIndex(RecoveryState& state) {
-  std::array<std::pair<RecordId, Fingerprint>, kWave> wave;
+  std::array<std::pair<catalog::RecordId, arena::Fingerprint>, kWave> wave;
   std::size_t waiting = 0;
-  std::vector<BlockId> left_out;
+  std::vector<catalog::BlockId> left_out;
   const auto enter = [&] {
     for (std::size_t i = 0; i < waiting; ++i) {
       const auto& [id, fingerprint] = wave[i];
@@ -309,19 +311,21 @@ Task<void> StoreRecovery::FillIndex(RecoveryState& state) {
   };
   const auto& order = state.order;
   for (std::size_t i = order.size(); i-- > 0;) {
-    if (i >= 2 * kAhead && order[i - 2 * kAhead] != kNoId) forest_.PrefetchKnown(order[i - 2 * kAhead]);
-    if (i >= kAhead && order[i - kAhead] != kNoId) forest_.PrefetchRecordOf(order[i - kAhead]);
-    if (order[i] == kNoId) continue;
-    const Block& b = forest_.block(order[i]);
+    if (i >= 2 * kAhead && order[i - 2 * kAhead] != catalog::kNoId)
+      forest_.PrefetchKnown(order[i - 2 * kAhead]);
+    if (i >= kAhead && order[i - kAhead] != catalog::kNoId) forest_.PrefetchRecordOf(order[i - kAhead]);
+    if (order[i] == catalog::kNoId) continue;
+    const catalog::Block& b = forest_.block(order[i]);
     steps_.Count();
-    if (b.folded()) Adopt(b.tree, Forest::CopyOf(b));
-    for (RecordId id = b.folded() ? kNoId : b.first_record; id != kNoId; id = forest_.record(id).next) {
-      const Record& r = forest_.record(id);
-      if (r.in_lower_tier()) Adopt(b.tree, Forest::CopyOf(id, r));
+    if (b.folded()) Adopt(b.tree, catalog::Forest::CopyOf(b));
+    for (catalog::RecordId id = b.folded() ? catalog::kNoId : b.first_record; id != catalog::kNoId;
+         id = forest_.record(id).next) {
+      const catalog::Record& r = forest_.record(id);
+      if (r.in_lower_tier()) Adopt(b.tree, catalog::Forest::CopyOf(id, r));
       if (!r.in_memory()) continue;
       steps_.Count(2);
-      residents_.Enter(id, kNoId);
-      wave[waiting] = {id, FingerprintOf(forest_.tree(b.tree)->incarnation, r.group, r.key)};
+      residents_.Enter(id, catalog::kNoId);
+      wave[waiting] = {id, arena::FingerprintOf(forest_.tree(b.tree)->incarnation, r.group, r.key)};
       residents_.index().index().Prefetch(wave[waiting].second);
       if (++waiting == kWave) enter();
     }
@@ -331,20 +335,20 @@ Task<void> StoreRecovery::FillIndex(RecoveryState& state) {
     }
   }
   enter();
-  for (const BlockId block : left_out) {
+  for (const catalog::BlockId block : left_out) {
     // A block cut with an ancestor may be freed, or without records, by its turn.
-    if (!forest_.block(block).placeholder()) deletions_.Cut(block, LossReason::kBad);
+    if (!forest_.block(block).placeholder()) deletions_.Cut(block, residency::LossReason::kBad);
     while (deletions_.Collect()) co_await Yield();
   }
 }
 
 Task<Status> StoreRecovery::SettleNamespaces(RecoveryState& state) {
-  std::vector<NamespaceEntry> kept;
-  for (const NamespaceEntry& entry : state.journal.namespaces) {
+  std::vector<catalog::NamespaceEntry> kept;
+  for (const catalog::NamespaceEntry& entry : state.journal.namespaces) {
     co_await Yield();
-    const TreeId tree = catalog_.TreeOf(entry.slot);
+    const catalog::TreeId tree = catalog_.TreeOf(entry.slot);
     // Sessions ended with the restart, so none is attached to a list without name and blocks.
-    if (entry.names.empty() && forest_.block(forest_.tree(tree)->root).first_child == kNoId) {
+    if (entry.names.empty() && forest_.block(forest_.tree(tree)->root).first_child == catalog::kNoId) {
       namespaces_.Forget(entry.slot);
       catalog_.RemoveTree(entry.slot);
     } else {
@@ -353,11 +357,11 @@ Task<Status> StoreRecovery::SettleNamespaces(RecoveryState& state) {
   }
   sequences_.SetAside();
   // Records retired here may still lie in the lower tier.
-  std::vector<Tombstone> tombstones;
+  std::vector<catalog::Tombstone> tombstones;
   if (lower_.present()) {
     tombstones = std::move(state.journal.tombstones);
     tombstones_.Start(lower_->media_ids());
-    for (const Tombstone& tombstone : tombstones) {
+    for (const catalog::Tombstone& tombstone : tombstones) {
       steps_.Count();
       if (steps_.Spent()) co_await Yield();
       tombstones_.Collected(tombstone.sequence);
@@ -368,10 +372,10 @@ Task<Status> StoreRecovery::SettleNamespaces(RecoveryState& state) {
       !status.ok()) {
     co_return status;
   }
-  for (const NamespaceEntry& entry : kept) {
+  for (const catalog::NamespaceEntry& entry : kept) {
     steps_.Count();
     if (steps_.Spent()) co_await Yield();
-    SetIncarnation(words_, residents_.index().index(), entry.slot, entry.incarnation);
+    arena::SetIncarnation(words_, residents_.index().index(), entry.slot, entry.incarnation);
   }
   co_return Status();
 }
@@ -398,13 +402,13 @@ Task<void> StoreRecovery::TickTier() {
   }
 }
 
-Task<void> StoreRecovery::AdmitAll(RecoveryState& state, std::span<const TierEntry> found) {
+Task<void> StoreRecovery::AdmitAll(RecoveryState& state, std::span<const tier::TierEntry> found) {
   for (std::size_t i = 0; i < found.size(); ++i) {
     if (steps_.Spent()) co_await Yield();
     if (i + kAhead < found.size()) {
-      const TierEntry& later = found[i + kAhead];
+      const tier::TierEntry& later = found[i + kAhead];
       const auto tree = state.trees.find(later.incarnation);
-      if (tree != state.trees.end()) forest_.PrefetchBucket(KeyHashOf(tree->second, later.key));
+      if (tree != state.trees.end()) forest_.PrefetchBucket(catalog::KeyHashOf(tree->second, later.key));
     }
     steps_.Count(2);
     AdmitLower(state, found[i]);
@@ -413,54 +417,55 @@ Task<void> StoreRecovery::AdmitAll(RecoveryState& state, std::span<const TierEnt
 
 Task<Status> StoreRecovery::ScanLowerTier(RecoveryState& state) {
   co_return co_await lower_->Recover(
-      [this, &state](std::span<const TierEntry> found) { return AdmitAll(state, found); });
+      [this, &state](std::span<const tier::TierEntry> found) { return AdmitAll(state, found); });
 }
 
-void StoreRecovery::AdmitLower(RecoveryState& state, const TierEntry& found) {
+void StoreRecovery::AdmitLower(RecoveryState& state, const tier::TierEntry& found) {
   state.last_lower = std::max({state.last_lower, found.sequence, found.born});
   const auto known = state.trees.find(found.incarnation);
   const auto refuse = [&] { counters_.recovery_refused.Add(); };
-  if (state.journal.damaged || known == state.trees.end() || Catalog::Expired(found.expiry, catalog_.NowS()))
+  if (state.journal.damaged || known == state.trees.end() ||
+      catalog::Catalog::Expired(found.expiry, catalog_.NowS()))
     return refuse();
-  const TreeId tree = known->second;
-  const NamespaceEntry& entry = *catalog_.EntryOf(tree);
+  const catalog::TreeId tree = known->second;
+  const catalog::NamespaceEntry& entry = *catalog_.EntryOf(tree);
   if (found.group >= entry.groups.size() || entry.groups[found.group].parts() != found.parts ||
       (entry.groups[found.group].body_bytes != 0 &&
        entry.groups[found.group].body_bytes != found.body_bytes) ||
       catalog_.RecordBytesOf(entry, found.group, found.body_bytes) != found.record_bytes) {
     return refuse();
   }
-  const KeyHash key_hash = KeyHashOf(tree, found.key);
-  BlockId block = forest_.Find(tree, found.key, key_hash);
-  if (block == kNoId) {
-    block = catalog_.AddBlock(tree, key_hash, kNoId);
-    if (block == kNoId) return refuse();
+  const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, found.key);
+  catalog::BlockId block = forest_.Find(tree, found.key, key_hash);
+  if (block == catalog::kNoId) {
+    block = catalog_.AddBlock(tree, key_hash, catalog::kNoId);
+    if (block == catalog::kNoId) return refuse();
     state.parents[block] = RecoveryState::ParentKeyHash(tree, found.parent);
   } else if (state.parents[block] != RecoveryState::ParentKeyHash(tree, found.parent)) {
     return refuse();
   }
   const auto copy = forest_.See(block, found.group);
   if (copy && copy->in_memory) {
-    Record& r = forest_.record(copy->record);
+    catalog::Record& r = forest_.record(copy->record);
     // A record of the same key from another put: their sequences say which of the two was dropped or lost.
     if (r.born != found.born && state.sequences[copy->record] > found.sequence) return refuse();
     if (r.born == found.born && r.in_lower_tier() && state.placed_records[copy->record] > found.sequence) {
       return refuse();
     }
     if (r.born != found.born) {
-      Retire(words_, slots_.arena(), r.place);
+      arena::Retire(words_, slots_.arena(), r.place);
       slots_.Free(r.place);
-      r.place = kNowhere;
+      r.place = catalog::kNowhere;
       r.born = found.born;
       r.body_bytes = found.body_bytes;
       r.expiry = found.expiry;
-      r.after_drop = Record::kDropUnknown;
+      r.after_drop = catalog::Record::kDropUnknown;
     }
     r.location = found.location;
     state.placed_records[copy->record] = found.sequence;
     return;
   }
-  if (copy && copy->record == kNoId) {
+  if (copy && copy->record == catalog::kNoId) {
     if (state.placed[block] > found.sequence) return refuse();
     forest_.ForgetFolded(block);
   } else if (copy) {
@@ -475,7 +480,7 @@ void StoreRecovery::AdmitLower(RecoveryState& state, const TierEntry& found) {
   forest_.PutInLowerTier(block, found.group, static_cast<std::uint8_t>(found.parts - 1), found.body_bytes,
                          found.expiry, found.location);
   if (was_folded) {
-    const RecordId other = forest_.FindRecord(block, other_group);
+    const catalog::RecordId other = forest_.FindRecord(block, other_group);
     forest_.record(other).born = other_born;
     state.placed_records[other] = other_placed;
   }
@@ -483,15 +488,15 @@ void StoreRecovery::AdmitLower(RecoveryState& state, const TierEntry& found) {
     state.born[block] = found.born;
     state.placed[block] = found.sequence;
   } else {
-    const RecordId record = forest_.FindRecord(block, found.group);
+    const catalog::RecordId record = forest_.FindRecord(block, found.group);
     forest_.record(record).born = found.born;
     state.placed_records[record] = found.sequence;
   }
   if (found.conversation != 0) conversations_.Wrote(tree, found.key, found.parent, found.conversation);
 }
 
-void StoreRecovery::Adopt(TreeId tree, const Forest::Copy& copy) {
+void StoreRecovery::Adopt(catalog::TreeId tree, const catalog::Forest::Copy& copy) {
   lower_->Adopt(copy.location, catalog_.RecordBytesOf(tree, copy.group, copy.body_bytes));
 }
 
-}  // namespace cistern
+}  // namespace cistern::store

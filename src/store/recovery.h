@@ -25,13 +25,14 @@
 #include "store/recovery_state.h"
 #include "tier/tier.h"
 
-namespace cistern {
+namespace cistern::store {
 
 class StoreRecovery final {
  public:
-  StoreRecovery(const StoreContext& context, LowerTier& lower, Residents& residents, WriteBack& write_back,
-                Tombstones& tombstones, LowerRecords& lower_records, Deletions& deletions,
-                OpenTierCall open_tier)
+  StoreRecovery(const residency::StoreContext& context, residency::LowerTier& lower,
+                residency::Residents& residents, residency::WriteBack& write_back,
+                residency::Tombstones& tombstones, residency::LowerRecords& lower_records,
+                Deletions& deletions, residency::OpenTierCall open_tier)
       : executor_(context.executor),
         clock_(context.clock),
         words_(context.words),
@@ -67,45 +68,45 @@ class StoreRecovery final {
   Task<void> WriteAllBack(const RecoveryState& state);
   Task<void> ClearIndex();
   Task<void> Scan(RecoveryState& state);
-  void Admit(RecoveryState& state, const RecoveredBlock& found);
+  void Admit(RecoveryState& state, const memory::RecoveredBlock& found);
   Task<void> LinkParents(RecoveryState& state);
   Task<void> KeepReachable(RecoveryState& state);
-  void Judge(RecoveryState& state, BlockId block);
-  void RefuseFolded(BlockId block);
-  void RefuseRecord(RecordId record);
+  void Judge(RecoveryState& state, catalog::BlockId block);
+  void RefuseFolded(catalog::BlockId block);
+  void RefuseRecord(catalog::RecordId record);
   Task<void> Refuse(RecoveryState& state);
   Task<void> FillIndex(RecoveryState& state);
   Task<Status> SettleNamespaces(RecoveryState& state);
   // ---- the lower tier ----
   Task<Status> OpenTier(RecoveryState& state);
   Task<void> TickTier();
-  Task<void> AdmitAll(RecoveryState& state, std::span<const TierEntry> found);
+  Task<void> AdmitAll(RecoveryState& state, std::span<const tier::TierEntry> found);
   Task<Status> ScanLowerTier(RecoveryState& state);
-  void AdmitLower(RecoveryState& state, const TierEntry& found);
-  void Adopt(TreeId tree, const Forest::Copy& copy);
+  void AdmitLower(RecoveryState& state, const tier::TierEntry& found);
+  void Adopt(catalog::TreeId tree, const catalog::Forest::Copy& copy);
 
   Executor& executor_;
   const Clock& clock_;
-  Words& words_;
-  Slots& slots_;
-  Journal& journal_;
+  arena::Words& words_;
+  memory::Slots& slots_;
+  catalog::Journal& journal_;
   Logger& log_;
-  const StoreOptions& options_;
-  StoreCounters& counters_;
+  const catalog::StoreOptions& options_;
+  catalog::StoreCounters& counters_;
   StepBudget& steps_;
-  Catalog& catalog_;
-  Forest& forest_;
-  Conversations& conversations_;
-  NamespaceTable& namespaces_;
-  Sequences& sequences_;
-  LowerTier& lower_;
-  Residents& residents_;
-  WriteBack& write_back_;
-  Tombstones& tombstones_;
-  LowerRecords& lower_records_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
+  catalog::Conversations& conversations_;
+  catalog::NamespaceTable& namespaces_;
+  catalog::Sequences& sequences_;
+  residency::LowerTier& lower_;
+  residency::Residents& residents_;
+  residency::WriteBack& write_back_;
+  residency::Tombstones& tombstones_;
+  residency::LowerRecords& lower_records_;
   Deletions& deletions_;
-  const OpenTierCall open_tier_;
+  const residency::OpenTierCall open_tier_;
   bool recovering_ = true;
 };
 
-}  // namespace cistern
+}  // namespace cistern::store

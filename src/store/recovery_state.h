@@ -12,39 +12,41 @@
 #include "catalog/slab.h"
 #include "memory/recovery.h"
 
-namespace cistern {
+namespace cistern::store {
 
 struct RecoveryState {
-  RecoveryState(Words& words, Slots& slots, const Catalog& catalog, const Forest& forest, bool lower_tier,
-                Journal::Contents contents)
+  RecoveryState(arena::Words& words, memory::Slots& slots, const catalog::Catalog& catalog,
+                const catalog::Forest& forest, bool lower_tier, catalog::Journal::Contents contents)
       : recovery(words, slots),
         journal(std::move(contents)),
-        parents(forest.max_blocks() + 2 * kMaxNamespaces),
+        parents(forest.max_blocks() + 2 * arena::kMaxNamespaces),
         sequences(catalog.max_records()),
-        born(lower_tier ? forest.max_blocks() + 2 * kMaxNamespaces : 0),
+        born(lower_tier ? forest.max_blocks() + 2 * arena::kMaxNamespaces : 0),
         placed(born.size()),
         placed_records(lower_tier ? catalog.max_records() : 0) {}
 
-  static KeyHash ParentKeyHash(TreeId tree, const BlockKey& parent) {
-    return parent.none() ? 0 : KeyHashOf(tree, parent);
+  static catalog::KeyHash ParentKeyHash(catalog::TreeId tree, const BlockKey& parent) {
+    return parent.none() ? 0 : catalog::KeyHashOf(tree, parent);
   }
-  std::uint64_t BornOf(const Forest& forest, BlockId block, const Forest::Copy& copy) const {
-    return copy.record == kNoId ? born[block] : forest.record(copy.record).born;
+  std::uint64_t BornOf(const catalog::Forest& forest, catalog::BlockId block,
+                       const catalog::Forest::Copy& copy) const {
+    return copy.record == catalog::kNoId ? born[block] : forest.record(copy.record).born;
   }
 
-  Recovery recovery;
-  Journal::Contents journal;
-  std::unordered_map<std::uint64_t, TreeId> trees;  // by incarnation
-  LazyArray<KeyHash> parents;                       // by block; 0: none
-  LazyArray<std::uint64_t> sequences;               // by record, of its stamp in memory
-  LazyArray<std::uint64_t> born, placed;            // by folded block: born, and the sequence of its stamp
-  LazyArray<std::uint64_t> placed_records;          // by record, of its stamp in the lower tier
-  std::uint64_t last_lower = 0;                     // the highest sequence or born in the lower tier
-  std::vector<std::uint64_t> floors;                // by block; empty without tombstones
-  std::vector<std::uint64_t> memory_floors;         // the same for records in memory, which drops reached
-  std::unordered_map<BlockId, std::uint64_t> dropped;
-  std::unordered_map<BlockId, std::uint64_t> orphaned;  // homes of orphans: by any drop of their namespace
-  std::vector<BlockId> order;                           // parents before children
+  memory::Recovery recovery;
+  catalog::Journal::Contents journal;
+  std::unordered_map<std::uint64_t, catalog::TreeId> trees;  // by incarnation
+  catalog::LazyArray<catalog::KeyHash> parents;              // by block; 0: none
+  catalog::LazyArray<std::uint64_t> sequences;               // by record, of its stamp in memory
+  catalog::LazyArray<std::uint64_t> born, placed;    // by folded block: born, and the sequence of its stamp
+  catalog::LazyArray<std::uint64_t> placed_records;  // by record, of its stamp in the lower tier
+  std::uint64_t last_lower = 0;                      // the highest sequence or born in the lower tier
+  std::vector<std::uint64_t> floors;                 // by block; empty without tombstones
+  std::vector<std::uint64_t> memory_floors;          // the same for records in memory, which drops reached
+  std::unordered_map<catalog::BlockId, std::uint64_t> dropped;
+  std::unordered_map<catalog::BlockId, std::uint64_t>
+      orphaned;                         // homes of orphans: by any drop of their namespace
+  std::vector<catalog::BlockId> order;  // parents before children
 };
 
-}  // namespace cistern
+}  // namespace cistern::store

@@ -14,7 +14,7 @@
 #include "cistern/status.h"
 #include "cistern/where.h"
 
-namespace cistern {
+namespace cistern::store {
 
 // One part of one block, its bytes in staging. The store is done with `from` when the write's task ends.
 struct PartWrite {
@@ -46,8 +46,8 @@ struct ViewGrant {
 };
 
 struct AcquireGrant {
-  LeaseId lease = 0;  // 0: no block was leased
+  catalog::LeaseId lease = 0;  // 0: no block was leased
   std::vector<ViewGrant> views;
 };
 
-}  // namespace cistern
+}  // namespace cistern::store

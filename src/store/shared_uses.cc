@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/shared_uses.h"
 
-namespace cistern {
+namespace cistern::store {
 
-Task<void> ShareUses(Executor&, Catalog& catalog, StepBudget& steps) {
+Task<void> ShareUses(Executor&, catalog::Catalog& catalog, StepBudget& steps) {
   for (;;) {
     std::uint32_t budget = kSpentTouches / 2;
     const bool more = catalog.conversations().ShareSome(&budget);
@@ -13,4 +13,4 @@ Task<void> ShareUses(Executor&, Catalog& catalog, StepBudget& steps) {
   }
 }
 
-}  // namespace cistern
+}  // namespace cistern::store

@@ -4,9 +4,9 @@
 #include "base/task.h"
 #include "catalog/catalog.h"
 
-namespace cistern {
+namespace cistern::store {
 
 // Marks all ancestors of the blocks that several conversations use as shared.
-Task<void> ShareUses(Executor& executor, Catalog& catalog, StepBudget& steps);
+Task<void> ShareUses(Executor& executor, catalog::Catalog& catalog, StepBudget& steps);
 
-}  // namespace cistern
+}  // namespace cistern::store

@@ -22,47 +22,47 @@
 #include "memory/slots.h"
 #include "store/block_store.h"
 
-namespace cistern {
+namespace cistern::store {
 
 // Moves at once, on the core; or, when paused, one job when it is told to.
-class InlineMovers final : public Movers {
+class InlineMovers final : public memory::Movers {
  public:
-  InlineMovers(Words& words, Executor& executor) : words_(words), executor_(executor) {}
-  void Submit(MoverJob& job) override {
+  InlineMovers(arena::Words& words, Executor& executor) : words_(words), executor_(executor) {}
+  void Submit(memory::MoverJob& job) override {
     ++jobs;
     waiting.push_back(&job);
     while (!paused && !waiting.empty()) MoveOne(0);
   }
   void MoveOne(std::size_t which) {
-    MoverJob* job = waiting[which];
+    memory::MoverJob* job = waiting[which];
     waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(which));
     job->Move(words_);
     executor_.Post(*job);
   }
   // Before a crash: nobody moves what waits. What moved has to be run first.
   void Abandon() {
-    for (MoverJob* job : waiting) static_cast<AwaitedJob*>(job)->Abandon();
+    for (memory::MoverJob* job : waiting) static_cast<memory::AwaitedJob*>(job)->Abandon();
     waiting.clear();
   }
   std::uint64_t jobs = 0;
   bool paused = false;
-  std::vector<MoverJob*> waiting;
+  std::vector<memory::MoverJob*> waiting;
 
  private:
-  Words& words_;
+  arena::Words& words_;
   Executor& executor_;
 };
 
 class TestStore;
 
 // Opens the lower tier of a test's store; its media outlive the store, as the loop's disk does.
-using TestTier = std::function<Task<Result<std::unique_ptr<Tier>>>(TestStore& store, std::uint64_t journal_id,
-                                                                   std::vector<std::uint64_t> known)>;
+using TestTier = std::function<Task<Result<std::unique_ptr<tier::Tier>>>(
+    TestStore& store, std::uint64_t journal_id, std::vector<std::uint64_t> known)>;
 
 struct TestStoreOptions {
   std::uint32_t headers = 2;
   std::uint32_t alignment = 4096;
-  StoreOptions store;
+  catalog::StoreOptions store;
   TestTier tier;  // none: memory is all there is
 };
 
@@ -71,7 +71,7 @@ class TestStore {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
   static std::unique_ptr<std::byte, Free> Zeroed(std::uint64_t bytes) {
-    void* memory = std::aligned_alloc(kSlotsBoundary, RoundUp(bytes, kSlotsBoundary));
+    void* memory = std::aligned_alloc(arena::kSlotsBoundary, arena::RoundUp(bytes, arena::kSlotsBoundary));
     CISTERN_ASSERT(memory != nullptr);
     return std::unique_ptr<std::byte, Free>(static_cast<std::byte*>(memory));
   }
@@ -93,11 +93,11 @@ class TestStore {
   ~TestStore() { Stop(); }
 
   void Start() {
-    loop = std::move(*SimulatedLoop::Make(clock, disk, ++seed_));
+    loop = std::move(*io::SimulatedLoop::Make(clock, disk, ++seed_));
     movers.emplace(words, loop->executor());
     slots.emplace(words, arena);
     journal.emplace(*loop, "node", 1);
-    OpenTierCall open_tier;
+    residency::OpenTierCall open_tier;
     if (options.tier) {
       open_tier = [this](std::uint64_t id, std::vector<std::uint64_t> known) {
         return options.tier(*this, id, std::move(known));
@@ -169,18 +169,18 @@ class TestStore {
     Tick();
   }
 
-  std::uint64_t Generation(Place place) { return words.Load(arena.generation(place)); }
+  std::uint64_t Generation(arena::Place place) { return words.Load(arena.generation(place)); }
   // As a client would read it: the first part, whole.
   std::optional<std::vector<std::byte>> Read(std::uint32_t slot, const BlockKey& key,
                                              std::uint16_t group = 0) {
-    Reader<RealWords> reader(words, arena, index);
-    const ReadCall call = reader.Begin(slot, clock.Wall().seconds);
+    arena::Reader<arena::RealWords> reader(words, arena, index);
+    const arena::ReadCall call = reader.Begin(slot, clock.Wall().seconds);
     const auto found = reader.Find(call, group, key);
     if (!found) return std::nullopt;
     std::vector<std::byte> body(found->body_bytes);
-    auto record = std::make_unique<OpenRecord>();
+    auto record = std::make_unique<arena::OpenRecord>();
     const std::span<std::byte> pieces[] = {body};
-    const RangeCopy range{{0, 0, body.size()}, pieces};
+    const arena::RangeCopy range{{0, 0, body.size()}, pieces};
     const auto outcome = reader.Read(call, {key, group}, &*found, std::span(&range, 1), *record);
     if (outcome != decltype(outcome)::kHit) return std::nullopt;
     return body;
@@ -193,9 +193,9 @@ class TestStore {
 
   const TestStoreOptions options;
   SimulatedClock clock;
-  SimulatedDisk disk;
-  RealWords words;
-  Geometry geometry;
+  io::SimulatedDisk disk;
+  arena::RealWords words;
+  arena::Geometry geometry;
   Random random{77};
 
  private:
@@ -204,15 +204,15 @@ class TestStore {
   bool crashed_ = false;
 
  public:
-  ArenaSpace arena;
-  IndexSpace index;
+  arena::ArenaSpace arena;
+  arena::IndexSpace index;
   std::unique_ptr<Logger> log;
-  std::unique_ptr<SimulatedLoop> loop;
+  std::unique_ptr<io::SimulatedLoop> loop;
   std::optional<InlineMovers> movers;
-  std::optional<Slots> slots;
-  std::optional<Journal> journal;
+  std::optional<memory::Slots> slots;
+  std::optional<catalog::Journal> journal;
   std::optional<BlockStore> store;
   Status recovered;  // what the last start said
 };
 
-}  // namespace cistern
+}  // namespace cistern::store

@@ -9,7 +9,7 @@
 #include "base/format.h"
 #include "memory/movers.h"
 
-namespace cistern {
+namespace cistern::store {
 
 namespace {
 constexpr std::uint64_t kStretchBytes = 4u << 20;  // bytes of a part that one mover copies
@@ -17,8 +17,8 @@ constexpr std::uint64_t kStretchBytes = 4u << 20;  // bytes of a part that one m
 
 struct Writer::PartJob {
   PartWrite part;
-  PutIndex put = kNoId;  // the job counts as its user
-  bool copies = false;   // its bytes are being copied, or wait to be committed
+  catalog::PutIndex put = catalog::kNoId;  // the job counts as its user
+  bool copies = false;                     // its bytes are being copied, or wait to be committed
   Task<void> copying;
   PartOutcome outcome;
 
@@ -27,15 +27,15 @@ struct Writer::PartJob {
 
 // Facts that one call's parts share.
 struct Writer::WriteCall {
-  TreeId tree;
+  catalog::TreeId tree;
   Instant deadline;
   // Puts that this call could not write: a child of one would not be reachable, so it is refused too, not
   // kept waiting.
   std::unordered_set<BlockKey> refused;
 };
 
-Task<std::vector<PartOutcome>> Writer::Write(Caller caller, std::uint32_t slot, std::vector<PartWrite> parts,
-                                             Instant deadline) {
+Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32_t slot,
+                                             std::vector<PartWrite> parts, Instant deadline) {
   std::vector<PartJob> jobs;
   jobs.reserve(parts.size());  // the task that copies a part keeps its job's address
   WriteCall call{catalog_.TreeOf(slot), deadline, {}};
@@ -51,10 +51,11 @@ Task<std::vector<PartOutcome>> Writer::Write(Caller caller, std::uint32_t slot, 
     PartJob& job = jobs.emplace_back();
     job.part = std::move(part);
     if (steps_.Spent()) co_await Yield();
-    if (MayJoin(call, job) && JoinPut(caller, call.tree, job) == Step::kWaits) {
+    if (MayJoin(call, job) && JoinPut(caller, call.tree, job) == residency::Step::kWaits) {
       co_await JoinWhenSure(caller, call.tree, job, deadline);
     }
-    if (job.put != kNoId && !pending_[job.put].has_slot && pending_[job.put].state == Put::State::kOpen) {
+    if (job.put != catalog::kNoId && !pending_[job.put].has_slot &&
+        pending_[job.put].state == catalog::Put::State::kOpen) {
       const auto place = slots_.Allocate(puts_.RecordBytesOf(pending_[job.put]));
       if (place) {
         puts_.GiveSlot(job.put, *place);
@@ -62,7 +63,7 @@ Task<std::vector<PartOutcome>> Writer::Write(Caller caller, std::uint32_t slot, 
         co_await FindSlot(job, deadline);
       }
     }
-    if (job.put == kNoId || !BeginCopy(job)) {
+    if (job.put == catalog::kNoId || !BeginCopy(job)) {
       NoteRefused(call, job);
     } else if (by_core) {
       co_await CopyByCore(job);
@@ -91,12 +92,12 @@ Task<std::vector<PartOutcome>> Writer::Write(Caller caller, std::uint32_t slot, 
   co_return outcomes;
 }
 
-Task<Result<std::uint32_t>> Writer::EndHeld(Caller caller, std::uint32_t slot, std::span<const PutId> puts,
-                                            bool publish) {
-  const TreeId tree = catalog_.TreeOf(slot);
+Task<Result<std::uint32_t>> Writer::EndHeld(catalog::Caller caller, std::uint32_t slot,
+                                            std::span<const PutId> puts, bool publish) {
+  const catalog::TreeId tree = catalog_.TreeOf(slot);
   std::uint32_t ended = 0;
   bool mine = false, foreign = false;
-  std::vector<PutIndex> found;
+  std::vector<catalog::PutIndex> found;
   for (const PutId& id : puts) {
     found.clear();
     for (;;) {
@@ -104,15 +105,16 @@ Task<Result<std::uint32_t>> Writer::EndHeld(Caller caller, std::uint32_t slot, s
       steps_.Count();
       // The search goes on from the last put found that is still in the order.
       std::size_t last = found.size();
-      while (last > 0 && pending_[found[last - 1]].state != Put::State::kOpen) --last;
-      const PutIndex put = pending_.NextNumbered(tree, id, last > 0 ? found[last - 1] : kNoId);
-      if (put == kNoId) break;
+      while (last > 0 && pending_[found[last - 1]].state != catalog::Put::State::kOpen) --last;
+      const catalog::PutIndex put =
+          pending_.NextNumbered(tree, id, last > 0 ? found[last - 1] : catalog::kNoId);
+      if (put == catalog::kNoId) break;
       ++pending_[put].users;
       found.push_back(put);
     }
-    for (PutIndex put : found) {
+    for (catalog::PutIndex put : found) {
       if (steps_.Spent()) co_await Yield();
-      const bool open = pending_[put].state == Put::State::kOpen;
+      const bool open = pending_[put].state == catalog::Put::State::kOpen;
       if (pending_[put].name.owner != caller.owner) {
         foreign = true;
       } else if (mine = true; open && !publish) {
@@ -120,10 +122,11 @@ Task<Result<std::uint32_t>> Writer::EndHeld(Caller caller, std::uint32_t slot, s
         ++ended;
       } else if (open) {
         pending_[put].held = false;
-        while (pending_[put].state == Put::State::kOpen && publisher_.TryPublish(put) == Step::kSpent)
+        while (pending_[put].state == catalog::Put::State::kOpen &&
+               publisher_.TryPublish(put) == residency::Step::kSpent)
           co_await Yield();
-        const Put& p = pending_[put];
-        ended += p.state != Put::State::kEnded || p.end == Code::kOk;
+        const catalog::Put& p = pending_[put];
+        ended += p.state != catalog::Put::State::kEnded || p.end == Code::kOk;
       }
       puts_.Leave(put);
     }
@@ -136,7 +139,7 @@ Task<Result<std::uint32_t>> Writer::EndHeld(Caller caller, std::uint32_t slot, s
   co_return ended;
 }
 
-Status Writer::CheckPart(const NamespaceEntry& entry, const PartWrite& part) const {
+Status Writer::CheckPart(const catalog::NamespaceEntry& entry, const PartWrite& part) const {
   const auto invalid = [&](std::string message) {
     return Status(Code::kInvalid, Text("block ", part.key.ToHex(), ": ", message));
   };
@@ -155,7 +158,7 @@ Status Writer::CheckPart(const NamespaceEntry& entry, const PartWrite& part) con
   if (part.group >= entry.groups.size()) {
     return invalid(Text("group ", part.group, " is not in the namespace, which has ", entry.groups.size()));
   }
-  const Group& group = entry.groups[part.group];
+  const catalog::Group& group = entry.groups[part.group];
   if (part.part >= group.parts()) {
     return invalid(Text("part ", part.part, " is not in group ", group.name, ", which has ", group.parts()));
   }
@@ -164,53 +167,53 @@ Status Writer::CheckPart(const NamespaceEntry& entry, const PartWrite& part) con
     return invalid(Text("part ", part.part, " has ", part.from.size(), " bytes and in group ", group.name,
                         " it has ", group.part_bytes[part.part]));
   }
-  if (!part.checksums.empty() && part.checksums.size() != SegmentsOfPart(part.from.size())) {
+  if (!part.checksums.empty() && part.checksums.size() != record::SegmentsOfPart(part.from.size())) {
     return invalid(Text("part ", part.part, " comes with ", part.checksums.size(), " checksums and has ",
-                        SegmentsOfPart(part.from.size()), " segments"));
+                        record::SegmentsOfPart(part.from.size()), " segments"));
   }
   return slots_.CheckBody(group.part_bytes.empty() ? part.from.size() : group.body_bytes);
 }
 
-Step Writer::JoinPut(const Caller& caller, TreeId tree, PartJob& job) {
+residency::Step Writer::JoinPut(const catalog::Caller& caller, catalog::TreeId tree, PartJob& job) {
   const PartWrite& part = job.part;
-  const NamespaceEntry* entry = catalog_.EntryOf(tree);
+  const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
   if (entry == nullptr) {
     job.outcome.status = Status(Code::kMiss, "write: the namespace was dropped meanwhile");
-    return Step::kDone;
+    return residency::Step::kDone;
   }
   bool unsure = false;
-  const BlockId block = catalog_.Find(tree, part.key, &unsure);
-  if (unsure) return Step::kWaits;
+  const catalog::BlockId block = catalog_.Find(tree, part.key, &unsure);
+  if (unsure) return residency::Step::kWaits;
   const std::uint64_t now_s = catalog_.NowS();
-  if (block != kNoId) {
+  if (block != catalog::kNoId) {
     const auto copy = forest_.See(block, part.group);
-    if (copy && Catalog::Expired(copy->expiry, now_s)) {
-      deletions_.Cut(block, LossReason::kExpired);
+    if (copy && catalog::Catalog::Expired(copy->expiry, now_s)) {
+      deletions_.Cut(block, residency::LossReason::kExpired);
     } else if (copy) {
       counters_.present.Add();
       if (lower_.present()) uses_.UseBlock(block);
       if (part.conversation != 0) conversations_.Uses(tree, part.key, part.conversation);
       job.outcome.state = PartOutcome::State::kPresent;
-      return Step::kDone;
+      return residency::Step::kDone;
     }
   }
-  const PutName name{caller.owner, tree, part.group, part.key, part.put_id};
+  const catalog::PutName name{caller.owner, tree, part.group, part.key, part.put_id};
   steps_.Count();
-  PutIndex put = pending_.Find(name);
-  const Group& group = entry->groups[part.group];
-  if (put == kNoId) {
+  catalog::PutIndex put = pending_.Find(name);
+  const catalog::Group& group = entry->groups[part.group];
+  if (put == catalog::kNoId) {
     if (pending_.full()) {
       counters_.busy.Add();
       job.outcome.status =
           Status(Code::kBusy, Text("write: ", options_.max_pending, " puts are pending, which is the limit"));
-      return Step::kDone;
+      return residency::Step::kDone;
     }
     put = pending_.Add(name, part.parent, clock_.Now().PlusUs(options_.pending_us));
-    Put& p = pending_[put];
+    catalog::Put& p = pending_[put];
     p.part_bytes = group.part_bytes;
     if (p.part_bytes.empty()) p.part_bytes = {static_cast<std::uint32_t>(part.from.size())};
     p.body_bytes = group.part_bytes.empty() ? part.from.size() : group.body_bytes;
-    p.crcs.resize(SegmentCount(p.part_bytes));
+    p.crcs.resize(record::SegmentCount(p.part_bytes));
     p.expiry = part.ttl_s == 0
                    ? 0
                    : static_cast<std::uint32_t>(std::min<std::uint64_t>(now_s + part.ttl_s, UINT32_MAX));
@@ -220,25 +223,26 @@ Step Writer::JoinPut(const Caller& caller, TreeId tree, PartJob& job) {
     p.after_drop = forest_.tree(tree)->last_drop;
     steps_.Count(2);
   }
-  Put& p = pending_[put];
+  catalog::Put& p = pending_[put];
   if (p.parent != part.parent || p.part_bytes[part.part] != part.from.size()) {
     job.outcome.status =
         Status(Code::kInvalid, Text("block ", part.key.ToHex(), ": part ", part.part,
                                     " has another parent or length than the parts before it"));
-    return Step::kDone;
+    return residency::Step::kDone;
   }
   job.put = put;
   ++p.users;
-  return Step::kDone;
+  return residency::Step::kDone;
 }
 
-Task<void> Writer::JoinWhenSure(Caller caller, TreeId tree, PartJob& job, Instant deadline) {
+Task<void> Writer::JoinWhenSure(catalog::Caller caller, catalog::TreeId tree, PartJob& job,
+                                Instant deadline) {
   do {
     if (Status waited = co_await deletions_.NextCollected(deadline); !waited.ok()) {
       job.outcome.status = std::move(waited);
       co_return;
     }
-  } while (JoinPut(caller, tree, job) == Step::kWaits);
+  } while (JoinPut(caller, tree, job) == residency::Step::kWaits);
 }
 
 Task<void> Writer::FindSlot(PartJob& job, Instant deadline) {
@@ -248,16 +252,17 @@ Task<void> Writer::FindSlot(PartJob& job, Instant deadline) {
     co_return;
   }
   // Another call's part may have found a slot meanwhile, or ended the put.
-  const Put& p = pending_[job.put];
-  if (p.state != Put::State::kOpen || p.has_slot) co_return;
+  const catalog::Put& p = pending_[job.put];
+  if (p.state != catalog::Put::State::kOpen || p.has_slot) co_return;
   job.outcome.status = place.error();
   puts_.End(job.put, place.error().code());
 }
 
 bool Writer::BeginCopy(PartJob& job) {
-  Put& p = pending_[job.put];
+  catalog::Put& p = pending_[job.put];
   const std::uint64_t bit = 1ull << job.part.part;
-  if (p.state != Put::State::kOpen || !p.has_slot || ((p.written | p.writing) & bit) != 0) return false;
+  if (p.state != catalog::Put::State::kOpen || !p.has_slot || ((p.written | p.writing) & bit) != 0)
+    return false;
   p.writing |= bit;
   job.copies = true;
   return true;
@@ -265,14 +270,15 @@ bool Writer::BeginCopy(PartJob& job) {
 
 Task<void> Writer::CopyByCore(PartJob& job) {
   const std::span<const std::byte> from = job.part.from;
-  for (std::size_t at = 0; at < from.size(); at += kSegmentBytes) {
-    const auto piece = from.subspan(at, std::min<std::size_t>(kSegmentBytes, from.size() - at));
+  for (std::size_t at = 0; at < from.size(); at += record::kSegmentBytes) {
+    const auto piece = from.subspan(at, std::min<std::size_t>(record::kSegmentBytes, from.size() - at));
     if (steps_.CopySpent(piece.size())) co_await Yield();
     steps_.CountCopy(piece.size());
-    Put& p = pending_[job.put];
+    catalog::Put& p = pending_[job.put];
     const std::span<const std::byte> pieces[] = {piece};
-    RunFill(words_, {slots_.arena().slot(p.place) + p.part_offset(job.part.part) + at, pieces,
-                     std::span(p.crcs).subspan(p.first_segment(job.part.part) + at / kSegmentBytes, 1)});
+    arena::RunFill(
+        words_, {slots_.arena().slot(p.place) + p.part_offset(job.part.part) + at, pieces,
+                 std::span(p.crcs).subspan(p.first_segment(job.part.part) + at / record::kSegmentBytes, 1)});
   }
 }
 
@@ -281,20 +287,21 @@ Task<void> Writer::CopyByMover(PartJob& job) {
   for (std::size_t at = 0; at < from.size(); at += kStretchBytes) {
     const std::span<const std::byte> pieces[] = {
         from.subspan(at, std::min<std::size_t>(kStretchBytes, from.size() - at))};
-    Put& p = pending_[job.put];
-    FillTask fill(movers_, {slots_.arena().slot(p.place) + p.part_offset(job.part.part) + at, pieces,
-                            std::span(p.crcs).subspan(p.first_segment(job.part.part) + at / kSegmentBytes,
-                                                      SegmentsOfPart(pieces[0].size()))});
+    catalog::Put& p = pending_[job.put];
+    memory::FillTask fill(
+        movers_, {slots_.arena().slot(p.place) + p.part_offset(job.part.part) + at, pieces,
+                  std::span(p.crcs).subspan(p.first_segment(job.part.part) + at / record::kSegmentBytes,
+                                            record::SegmentsOfPart(pieces[0].size()))});
     co_await fill;
   }
 }
 
 // R6: the bytes copied are the bytes that the writer filled in, or no part of the put becomes visible.
 void Writer::Commit(PartJob& job) {
-  Put& p = pending_[job.put];
+  catalog::Put& p = pending_[job.put];
   const std::uint64_t bit = 1ull << job.part.part;
   p.writing &= ~bit;
-  if (p.state != Put::State::kOpen) {
+  if (p.state != catalog::Put::State::kOpen) {
     puts_.FreeSlot(job.put);
     return;
   }
@@ -312,13 +319,13 @@ void Writer::Commit(PartJob& job) {
 }
 
 void Writer::Outcome(PartJob& job) {
-  if (job.put == kNoId) return;
-  const Put& p = pending_[job.put];
+  if (job.put == catalog::kNoId) return;
+  const catalog::Put& p = pending_[job.put];
   if (!job.failed()) {
     switch (p.state) {
-      case Put::State::kOpen: job.outcome.state = PartOutcome::State::kPending; break;
-      case Put::State::kPublished: job.outcome.state = PartOutcome::State::kPublished; break;
-      case Put::State::kEnded:
+      case catalog::Put::State::kOpen: job.outcome.state = PartOutcome::State::kPending; break;
+      case catalog::Put::State::kPublished: job.outcome.state = PartOutcome::State::kPublished; break;
+      case catalog::Put::State::kEnded:
         if (p.end == Code::kOk) {
           job.outcome.state = PartOutcome::State::kPresent;
         } else {
@@ -335,7 +342,7 @@ void Writer::Outcome(PartJob& job) {
 }
 
 bool Writer::MayJoin(const WriteCall& call, PartJob& job) const {
-  const NamespaceEntry* entry = catalog_.EntryOf(call.tree);
+  const catalog::NamespaceEntry* entry = catalog_.EntryOf(call.tree);
   Status& status = job.outcome.status;
   if (entry == nullptr) {
     status = Status(Code::kMiss, "write: the namespace is not attached, or was dropped");
@@ -351,17 +358,18 @@ bool Writer::MayJoin(const WriteCall& call, PartJob& job) const {
 
 Task<void> Writer::Finish(WriteCall& call, PartJob& job) {
   Commit(job);
-  if (pending_[job.put].state == Put::State::kOpen && call.refused.contains(job.part.parent)) {
+  if (pending_[job.put].state == catalog::Put::State::kOpen && call.refused.contains(job.part.parent)) {
     puts_.End(job.put, Code::kBusy);
   }
-  while (pending_[job.put].state == Put::State::kOpen && publisher_.TryPublish(job.put) == Step::kSpent)
+  while (pending_[job.put].state == catalog::Put::State::kOpen &&
+         publisher_.TryPublish(job.put) == residency::Step::kSpent)
     co_await Yield();
   NoteRefused(call, job);
 }
 
 void Writer::NoteRefused(WriteCall& call, const PartJob& job) {
-  const bool ended = job.put != kNoId && pending_[job.put].state == Put::State::kEnded;
+  const bool ended = job.put != catalog::kNoId && pending_[job.put].state == catalog::Put::State::kEnded;
   if (job.failed() || (ended && pending_[job.put].end != Code::kOk)) call.refused.insert(job.part.key);
 }
 
-}  // namespace cistern
+}  // namespace cistern::store

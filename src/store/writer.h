@@ -16,12 +16,12 @@
 #include "store/publisher.h"
 #include "store/requests.h"
 
-namespace cistern {
+namespace cistern::store {
 
 class Writer final {
  public:
-  Writer(const StoreContext& context, LowerTier& lower, Room& room, Uses& uses, OpenPuts& puts,
-         Deletions& deletions, Publisher& publisher)
+  Writer(const residency::StoreContext& context, residency::LowerTier& lower, residency::Room& room,
+         residency::Uses& uses, OpenPuts& puts, Deletions& deletions, Publisher& publisher)
       : executor_(context.executor),
         clock_(context.clock),
         words_(context.words),
@@ -48,20 +48,20 @@ class Writer final {
 
   // Completes when no mover uses the bytes any more; one outcome a part. The deadline ends a wait for room,
   // never a copy under way.
-  Task<std::vector<PartOutcome>> Write(Caller caller, std::uint32_t slot, std::vector<PartWrite> parts,
-                                       Instant deadline);
+  Task<std::vector<PartOutcome>> Write(catalog::Caller caller, std::uint32_t slot,
+                                       std::vector<PartWrite> parts, Instant deadline);
   // Publishes held puts, or drops them; their number.
-  Task<Result<std::uint32_t>> EndHeld(Caller caller, std::uint32_t slot, std::span<const PutId> puts,
+  Task<Result<std::uint32_t>> EndHeld(catalog::Caller caller, std::uint32_t slot, std::span<const PutId> puts,
                                       bool publish);
 
  private:
   struct PartJob;  // one PartWrite and its state
   struct WriteCall;
 
-  Status CheckPart(const NamespaceEntry& entry, const PartWrite& part) const;
+  Status CheckPart(const catalog::NamespaceEntry& entry, const PartWrite& part) const;
   // Finds or makes the put; kWaits where a collection hides whether the block is present.
-  Step JoinPut(const Caller& caller, TreeId tree, PartJob& job);
-  Task<void> JoinWhenSure(Caller caller, TreeId tree, PartJob& job, Instant deadline);
+  residency::Step JoinPut(const catalog::Caller& caller, catalog::TreeId tree, PartJob& job);
+  Task<void> JoinWhenSure(catalog::Caller caller, catalog::TreeId tree, PartJob& job, Instant deadline);
   Task<void> FindSlot(PartJob& job, Instant deadline);
   // True if the part is to be copied: its put is open and has a slot, and the part is not written yet.
   bool BeginCopy(PartJob& job);
@@ -78,23 +78,23 @@ class Writer final {
 
   Executor& executor_;
   const Clock& clock_;
-  Words& words_;
-  Slots& slots_;
-  Movers& movers_;
-  const StoreOptions& options_;
-  StoreCounters& counters_;
+  arena::Words& words_;
+  memory::Slots& slots_;
+  memory::Movers& movers_;
+  const catalog::StoreOptions& options_;
+  catalog::StoreCounters& counters_;
   StepBudget& steps_;
-  Catalog& catalog_;
-  Forest& forest_;
-  PendingPuts& pending_;
-  Conversations& conversations_;
-  Sequences& sequences_;
-  LowerTier& lower_;
-  Room& room_;
-  Uses& uses_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
+  catalog::PendingPuts& pending_;
+  catalog::Conversations& conversations_;
+  catalog::Sequences& sequences_;
+  residency::LowerTier& lower_;
+  residency::Room& room_;
+  residency::Uses& uses_;
   OpenPuts& puts_;
   Deletions& deletions_;
   Publisher& publisher_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::store

@@ -9,7 +9,7 @@
 
 #include "tier/tier.h"
 
-namespace cistern {
+namespace cistern::tier {
 
 // What a stamp must say of where its record lies.
 struct StampedPlace {
@@ -23,4 +23,4 @@ struct StampedPlace {
 std::optional<FetchedRecord> CheckRecord(std::span<const std::byte> end, std::uint64_t record_bytes,
                                          std::uint32_t unit, const StampedPlace& place);
 
-}  // namespace cistern
+}  // namespace cistern::tier

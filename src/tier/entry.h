@@ -7,7 +7,7 @@
 #include "cistern/key.h"
 #include "tier/location.h"
 
-namespace cistern {
+namespace cistern::tier {
 
 // A hint until the record's own seal and stamp were read.
 struct TierEntry {
@@ -26,4 +26,4 @@ struct TierEntry {
   friend bool operator==(const TierEntry&, const TierEntry&) = default;
 };
 
-}  // namespace cistern
+}  // namespace cistern::tier

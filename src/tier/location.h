@@ -5,7 +5,7 @@
 #include <compare>
 #include <cstdint>
 
-namespace cistern {
+namespace cistern::tier {
 
 // Two words that only the tier that gave them reads; everybody else compares and orders them. Eight bytes
 // with the alignment of four: the index of what is in a lower tier holds one a block.
@@ -29,4 +29,4 @@ struct LocationRange {
   }
 };
 
-}  // namespace cistern
+}  // namespace cistern::tier

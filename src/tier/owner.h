@@ -11,7 +11,7 @@
 #include "tier/entry.h"
 #include "tier/location.h"
 
-namespace cistern {
+namespace cistern::tier {
 
 // What of a stamp is written anew when a record moves within its tier.
 struct MoveStamp {
@@ -46,4 +46,4 @@ class TierOwner {
   ~TierOwner() = default;
 };
 
-}  // namespace cistern
+}  // namespace cistern::tier

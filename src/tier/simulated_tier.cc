@@ -11,7 +11,7 @@
 #include "record/seal_copy.h"
 #include "tier/check.h"
 
-namespace cistern {
+namespace cistern::tier {
 
 namespace {
 
@@ -19,15 +19,15 @@ constexpr std::size_t kRecordsAStep = 32;
 constexpr std::size_t kMoveRecords = 64;
 constexpr std::uint32_t kNoOpenRoom = Location::kNone;
 
-std::uint64_t BodyBytes(const Seal& seal) {
+std::uint64_t BodyBytes(const record::Seal& seal) {
   std::uint64_t bytes = 0;
   for (const std::uint32_t part : seal.part_bytes) bytes += part;
   return bytes;
 }
 
-std::uint64_t RecordBytesOf(const Seal& seal, std::uint32_t unit) {
-  return RecordBytes(BodyBytes(seal), static_cast<std::uint32_t>(seal.segment_crcs.size()),
-                     static_cast<std::uint32_t>(seal.part_bytes.size()), unit);
+std::uint64_t RecordBytesOf(const record::Seal& seal, std::uint32_t unit) {
+  return record::RecordBytes(BodyBytes(seal), static_cast<std::uint32_t>(seal.segment_crcs.size()),
+                             static_cast<std::uint32_t>(seal.part_bytes.size()), unit);
 }
 
 }  // namespace
@@ -182,12 +182,12 @@ Task<Result<std::vector<Location>>> SimulatedTier::Append(std::span<const Append
 
 SimulatedMedia::Record SimulatedTier::MakeRecord(const AppendRequest& request,
                                                  const Location& location) const {
-  const Seal& seal = request.seal;
+  const record::Seal& seal = request.seal;
   SimulatedMedia::Record record;
   record.bytes.resize(RecordBytesOf(seal, options_.unit));
   const std::uint64_t body = BodyBytes(seal);
   std::memcpy(record.bytes.data(), request.body, body);
-  Stamp stamp;
+  record::Stamp stamp;
   stamp.region = location.high;
   stamp.region_epoch = media_.id_;
   stamp.unit = location.low;
@@ -195,7 +195,8 @@ SimulatedMedia::Record SimulatedTier::MakeRecord(const AppendRequest& request,
   stamp.born = request.born;
   stamp.expiry = request.expiry;
   stamp.conversation = request.conversation;
-  EncodeTrailer(seal, stamp, std::span(record.bytes).subspan(TrailerOffset(body, options_.unit)));
+  record::EncodeTrailer(seal, stamp,
+                        std::span(record.bytes).subspan(record::TrailerOffset(body, options_.unit)));
   record.entry = {.key = seal.key,
                   .parent = seal.parent,
                   .incarnation = seal.incarnation,
@@ -392,7 +393,7 @@ Task<void> SimulatedTier::Move(std::span<const TierEntry> entries) {
   struct Read {
     const TierEntry* entry;
     std::vector<std::byte> bytes;
-    std::optional<SealCopy> seal;
+    std::optional<record::SealCopy> seal;
     AppendRequest request;
   };
   std::deque<Read> read;
@@ -490,4 +491,4 @@ Task<void> SimulatedTier::Close() {
   while (transfers_ > 0) co_await ended_.Wait();
 }
 
-}  // namespace cistern
+}  // namespace cistern::tier

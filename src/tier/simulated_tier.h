@@ -20,7 +20,7 @@
 #include "base/task_group.h"
 #include "tier/tier.h"
 
-namespace cistern {
+namespace cistern::tier {
 
 // What outlives a tier: the records. A tier that goes without Close has crashed: each append that was not
 // acknowledged is then there whole, or not at all, by chance.
@@ -192,4 +192,4 @@ class SimulatedTier final : public Tier {
   TaskGroup group_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::tier

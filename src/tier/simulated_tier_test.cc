@@ -10,7 +10,7 @@
 #include "record/segments.h"
 #include "record/verified_copy.h"
 
-namespace cistern {
+namespace cistern::tier {
 namespace {
 
 constexpr std::uint64_t kJournal = 5;
@@ -120,10 +120,10 @@ class SimulatedTierTest : public testing::Test {
   }
 
   Task<Result<Location>> AppendTask(Executor&, std::uint64_t number) {
-    std::vector<std::byte> body(TrailerOffset(kBodyBytes, options_.unit));
+    std::vector<std::byte> body(record::TrailerOffset(kBodyBytes, options_.unit));
     FillRandom(number, body);
     const std::vector<std::uint32_t> parts(1, kBodyBytes);
-    std::vector<std::uint32_t> crcs(1, Crc32c(body.data(), kBodyBytes));
+    std::vector<std::uint32_t> crcs(1, record::Crc32c(body.data(), kBodyBytes));
     AppendRequest request;
     request.body = body.data();
     request.seal.incarnation = 7;
@@ -133,24 +133,24 @@ class SimulatedTierTest : public testing::Test {
     request.sequence = ++owner_->sequence;
     auto locations = co_await tier_->Append(std::span(&request, 1));
     if (!locations) co_return Error(locations.error());
-    owner_->live[locations->front()] = RecordBytes(kBodyBytes, options_.unit);
+    owner_->live[locations->front()] = record::RecordBytes(kBodyBytes, options_.unit);
     owner_->numbers[locations->front()] = number;
     co_return locations->front();
   }
   Result<Location> Append(std::uint64_t number) { return Run(AppendTask(executor_, number)); }
   // kMiss also where the body fails.
   Task<Status> FetchTask(Executor&, Location location, std::uint64_t number) {
-    std::vector<std::byte> record(RecordBytes(kBodyBytes, options_.unit));
+    std::vector<std::byte> record(record::RecordBytes(kBodyBytes, options_.unit));
     const auto fetched = co_await tier_->Fetch(location, record);
     if (!fetched) co_return fetched.error();
     const auto crc = [&](std::uint64_t offset, std::uint64_t bytes) {
-      return Crc32c(record.data() + offset, bytes);
+      return record::Crc32c(record.data() + offset, bytes);
     };
-    if (!SegmentsSound(fetched->seal, Segments(fetched->seal), crc)) {
+    if (!record::SegmentsSound(fetched->seal, record::Segments(fetched->seal), crc)) {
       co_return Status(Code::kMiss, "body");
     }
     EXPECT_TRUE(fetched->seal.HasKey(KeyOf(number)));
-    std::vector<std::byte> expected(TrailerOffset(kBodyBytes, options_.unit));
+    std::vector<std::byte> expected(record::TrailerOffset(kBodyBytes, options_.unit));
     FillRandom(number, expected);
     EXPECT_EQ(std::memcmp(expected.data(), record.data(), kBodyBytes), 0);
     co_return Status();
@@ -179,7 +179,7 @@ TEST_F(SimulatedTierTest, AppendedRecordsAreFetchedExactAndFoundAfterAClose) {
   Start();
   EXPECT_EQ(owner_->numbers, before);
   for (const auto& [location, number] : owner_->numbers) EXPECT_TRUE(Fetch(location, number).ok());
-  EXPECT_EQ(tier_->live_bytes(), 10 * RecordBytes(kBodyBytes, options_.unit));
+  EXPECT_EQ(tier_->live_bytes(), 10 * record::RecordBytes(kBodyBytes, options_.unit));
 }
 
 TEST_F(SimulatedTierTest, R7ACrashKeepsWhatWasAcknowledgedAndTheRestWholeOrNotAtAll) {
@@ -253,7 +253,7 @@ TEST_F(SimulatedTierTest, R10WhatAReclaimGaveUpStaysAwayAfterACrash) {
 TEST_F(SimulatedTierTest, P1FlippedBitsAndOtherRecordsBytesAreAMiss) {
   Start();
   const Location first = *Append(1), second = *Append(2);
-  for (std::uint64_t bit = 0; bit < 8 * RecordBytes(kBodyBytes, options_.unit); bit += 97) {
+  for (std::uint64_t bit = 0; bit < 8 * record::RecordBytes(kBodyBytes, options_.unit); bit += 97) {
     ASSERT_TRUE(media_.Flip(first, bit));
     const Status status = Fetch(first, 1);
     EXPECT_TRUE(status.ok() || status.code() == Code::kMiss);
@@ -280,7 +280,7 @@ TEST_F(SimulatedTierTest, FailedTransfersAreIoErrorsAndNothingOfThemIsAcknowledg
   tier_->set_faults({.no_room = 1});
   EXPECT_EQ(tier_->RoomFor(4096), Tier::Room::kNoRoom);
   EXPECT_TRUE(Fetch(there, 1).ok());
-  EXPECT_EQ(tier_->live_bytes(), RecordBytes(kBodyBytes, options_.unit));
+  EXPECT_EQ(tier_->live_bytes(), record::RecordBytes(kBodyBytes, options_.unit));
 }
 
 TEST_F(SimulatedTierTest, ErrorsInARowTakeTheMediaOut) {
@@ -354,4 +354,4 @@ TEST_F(SimulatedTierTest, MediaThatTheJournalDoesNotKnowBeginAnew) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::tier

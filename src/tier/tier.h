@@ -25,12 +25,12 @@
 #include "tier/location.h"
 #include "tier/owner.h"
 
-namespace cistern {
+namespace cistern::tier {
 
 // A record to be appended. Borrowed until the append that it is given to has ended.
 struct AppendRequest {
   const std::byte* body = nullptr;  // aligned to the unit; readable up to the next unit after body_bytes
-  Seal seal;                        // its spans too are borrowed
+  record::Seal seal;                // its spans too are borrowed
   std::uint64_t sequence = 0;       // of this placement
   std::uint64_t born = 0;
   std::uint32_t expiry = 0;
@@ -40,8 +40,8 @@ struct AppendRequest {
 // What a read found, checked: the seal and the stamp hold, and the stamp names the place where it was found.
 // The body is not checked yet, nor whether the key is the one that was asked for. Borrows the bytes.
 struct FetchedRecord {
-  SealView seal;
-  Stamp stamp;
+  record::SealView seal;
+  record::Stamp stamp;
 };
 
 inline constexpr std::size_t kMaxBatchRecords = 256;
@@ -114,4 +114,4 @@ class Tier {
   virtual Task<void> Close() = 0;
 };
 
-}  // namespace cistern
+}  // namespace cistern::tier

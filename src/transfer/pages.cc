@@ -6,7 +6,7 @@
 #include "base/assert.h"
 #include "base/format.h"
 
-namespace cistern {
+namespace cistern::transfer {
 namespace {
 
 // Whether [address, +bytes) lies in one of the regions.
@@ -80,4 +80,4 @@ void Pages::PiecesOf(std::uint32_t page, std::span<std::span<std::byte>> pieces)
   }
 }
 
-}  // namespace cistern
+}  // namespace cistern::transfer

@@ -10,7 +10,7 @@
 
 #include "cistern/status.h"
 
-namespace cistern {
+namespace cistern::transfer {
 
 // Of page p, the bytes [base + p * stride, + bytes).
 struct Fragment {
@@ -58,4 +58,4 @@ class Pages final {
   std::uint64_t part_bytes_ = 0;
 };
 
-}  // namespace cistern
+}  // namespace cistern::transfer

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-namespace cistern {
+namespace cistern::transfer {
 namespace {
 
 // A pool of bytes that each say where they are.
@@ -112,4 +112,4 @@ TEST(PagesTest, EveryPageOfEveryFragmentLiesInTheRegionsGiven) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::transfer

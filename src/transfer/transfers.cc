@@ -23,11 +23,8 @@
 #include "client/fork_mark.h"
 #include "transfer/moves.h"
 
-namespace cistern {
+namespace cistern::transfer {
 namespace {
-
-using transfer::Move;
-using transfer::Step;
 
 // Transfers of one kind under way at once: the next begin while these wait for the node.
 constexpr std::size_t kUnderWay = 8;
@@ -286,9 +283,9 @@ class Transfers::Shared final {
 
   void Begin(Entry& entry) {
     if (entry.load.keys != nullptr) {
-      entry.move = std::make_unique<transfer::LoadMove>(*store_, entry.load);
+      entry.move = std::make_unique<LoadMove>(*store_, entry.load);
     } else {
-      entry.move = std::make_unique<transfer::SaveMove>(*store_, budget_, entry.save);
+      entry.move = std::make_unique<SaveMove>(*store_, budget_, entry.save);
     }
   }
 
@@ -407,7 +404,7 @@ class Transfers::Shared final {
   std::uint64_t last_id_ = 0;
   bool closing_ = false;
   std::mutex close_mutex_;
-  transfer::StagingBudget budget_;  // of the saving thread alone
+  StagingBudget budget_;  // of the saving thread alone
 };
 
 Result<std::unique_ptr<Transfers>> Transfers::Make(std::shared_ptr<Store> store,
@@ -469,4 +466,4 @@ void Transfers::Close() {
   if (!shared_->forked()) shared_->Close();
 }
 
-}  // namespace cistern
+}  // namespace cistern::transfer

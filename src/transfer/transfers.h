@@ -20,7 +20,7 @@
 #include "cistern/store.h"
 #include "transfer/pages.h"
 
-namespace cistern {
+namespace cistern::transfer {
 
 struct TransfersOptions {
   // Transfers of each kind that may be submitted and not yet reported, 1 to kMaxQueue; past it kBusy.
@@ -107,4 +107,4 @@ class Transfers final {
   std::unique_ptr<Shared> shared_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::transfer

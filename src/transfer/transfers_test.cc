@@ -16,7 +16,7 @@
 #include "base/assert.h"
 #include "base/random_bytes.h"
 
-namespace cistern {
+namespace cistern::transfer {
 namespace {
 
 constexpr std::uint64_t kForever = 60'000'000;
@@ -313,4 +313,4 @@ TEST_F(TransfersTest, AForkedChildTouchesNothingOfTheParents) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::transfer

@@ -5,7 +5,7 @@
 
 #include "base/random.h"
 
-namespace cistern {
+namespace cistern::workload {
 namespace {
 
 constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15;  // odd: no word repeats within a block
@@ -59,4 +59,4 @@ std::uint64_t CountWrongBytes(const BlockKey& key, std::span<const std::byte> by
   return wrong;
 }
 
-}  // namespace cistern
+}  // namespace cistern::workload

@@ -9,7 +9,7 @@
 
 #include "cistern/key.h"
 
-namespace cistern {
+namespace cistern::workload {
 
 // The key of a trace's block in a workload of this `seed`: 32 bytes.
 BlockKey WorkloadKey(std::uint64_t hash_id, std::uint64_t seed);
@@ -19,4 +19,4 @@ void FillContent(const BlockKey& key, std::span<std::byte> to);
 // How many bytes differ from what the key must hold.
 std::uint64_t CountWrongBytes(const BlockKey& key, std::span<const std::byte> bytes);
 
-}  // namespace cistern
+}  // namespace cistern::workload

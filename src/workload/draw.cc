@@ -7,7 +7,7 @@
 
 #include "base/assert.h"
 
-namespace cistern {
+namespace cistern::workload {
 namespace {
 
 using Wide = unsigned __int128;
@@ -93,4 +93,4 @@ std::uint64_t Zipf::Draw(Draws& random) const {
   return static_cast<std::uint64_t>(rank - upto_.begin());
 }
 
-}  // namespace cistern
+}  // namespace cistern::workload

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace cistern {
+namespace cistern::workload {
 
 // A 64-bit sequence from a seed (SplitMix64). Not base/random.h: a workload must stay the same workload.
 class Draws final {
@@ -41,4 +41,4 @@ class Zipf final {
 std::uint64_t Log2Q32(std::uint64_t x);
 std::uint64_t Exp2MinusQ40(std::uint64_t y_q32);
 
-}  // namespace cistern
+}  // namespace cistern::workload

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-namespace cistern {
+namespace cistern::workload {
 namespace {
 
 TEST(Draw, FixedPointLogarithmAndPowerAreRight) {
@@ -77,4 +77,4 @@ TEST(Draw, ZipfDrawsOnlyItsRanks) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::workload

@@ -10,7 +10,7 @@
 #include "base/nearest.h"
 #include "base/units.h"
 
-namespace cistern {
+namespace cistern::workload {
 namespace {
 
 constexpr std::uint64_t kMaxRequests = 10'000'000;
@@ -180,4 +180,4 @@ Result<bool> Generator::Next(Request& request) {
   return true;
 }
 
-}  // namespace cistern
+}  // namespace cistern::workload

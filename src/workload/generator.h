@@ -14,7 +14,7 @@
 #include "workload/draw.h"
 #include "workload/request.h"
 
-namespace cistern {
+namespace cistern::workload {
 
 // Lengths and think times are exponential around their means; a length is from 1 to 8 times its mean.
 struct GeneratorOptions {
@@ -65,4 +65,4 @@ class Generator final : public RequestSource {
   std::uint64_t next_hash_id_;
 };
 
-}  // namespace cistern
+}  // namespace cistern::workload

@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-namespace cistern {
+namespace cistern::workload {
 namespace {
 
 std::vector<Request> All(const GeneratorOptions& options) {
@@ -139,4 +139,4 @@ TEST(BadInput, GeneratorOptionsAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::workload

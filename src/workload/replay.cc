@@ -7,7 +7,7 @@
 #include "base/format.h"
 #include "workload/content.h"
 
-namespace cistern {
+namespace cistern::workload {
 
 namespace {
 
@@ -154,4 +154,4 @@ Status ReplayAll(RequestSource& requests, Replay& replay, const std::function<bo
   }
 }
 
-}  // namespace cistern
+}  // namespace cistern::workload

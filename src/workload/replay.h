@@ -11,7 +11,7 @@
 #include "cistern/store.h"
 #include "workload/request.h"
 
-namespace cistern {
+namespace cistern::workload {
 
 struct ReplayOptions {
   std::uint64_t block_bytes = 64u << 10;
@@ -76,4 +76,4 @@ NamespaceSpec ReplayNamespace(std::uint64_t block_bytes);
 // All of `requests`, or as many as come before `stop` says so: then it is kGone.
 Status ReplayAll(RequestSource& requests, Replay& replay, const std::function<bool()>& stop = nullptr);
 
-}  // namespace cistern
+}  // namespace cistern::workload

@@ -6,7 +6,7 @@
 #include "workload/generator.h"
 #include "workload/trace.h"
 
-namespace cistern {
+namespace cistern::workload {
 
 Result<std::unique_ptr<RequestSource>> OpenRequests(std::string_view trace) {
   constexpr std::string_view kGenerated = "generated:";
@@ -20,4 +20,4 @@ Result<std::unique_ptr<RequestSource>> OpenRequests(std::string_view trace) {
   return std::make_unique<TraceReader>(*std::move(reader));
 }
 
-}  // namespace cistern
+}  // namespace cistern::workload

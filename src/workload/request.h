@@ -10,7 +10,7 @@
 
 #include "cistern/status.h"
 
-namespace cistern {
+namespace cistern::workload {
 
 inline constexpr std::uint32_t kTraceBlockTokens = 512;
 
@@ -37,4 +37,4 @@ class RequestSource {
 // `trace` is the path of a trace file, or "generated:" and the generator's options.
 Result<std::unique_ptr<RequestSource>> OpenRequests(std::string_view trace);
 
-}  // namespace cistern
+}  // namespace cistern::workload

@@ -5,7 +5,7 @@
 
 #include "base/assert.h"
 
-namespace cistern {
+namespace cistern::workload {
 
 Simulator::Simulator(EvictionPolicy policy, std::uint64_t blocks) {
   CISTERN_ASSERT(blocks > 0);
@@ -13,14 +13,14 @@ Simulator::Simulator(EvictionPolicy policy, std::uint64_t blocks) {
   result_.blocks = blocks;
 }
 
-EntryId Simulator::Dense(std::uint64_t hash_id) {
-  return dense_.try_emplace(hash_id, static_cast<EntryId>(dense_.size())).first->second;
+policy::EntryId Simulator::Dense(std::uint64_t hash_id) {
+  return dense_.try_emplace(hash_id, static_cast<policy::EntryId>(dense_.size())).first->second;
 }
 
 void Simulator::Submit(const Request& request) {
   chain_.clear();
   for (const std::uint64_t hash_id : request.hash_ids) chain_.push_back(Dense(hash_id));
-  const auto miss = std::ranges::find_if(chain_, [&](EntryId id) { return !order_.Contains(id); });
+  const auto miss = std::ranges::find_if(chain_, [&](policy::EntryId id) { return !order_.Contains(id); });
   ++result_.requests;
   result_.accesses += chain_.size();
   result_.hits += static_cast<std::uint64_t>(miss - chain_.begin());
@@ -45,4 +45,4 @@ Result<SimResult> Simulate(RequestSource& requests, EvictionPolicy policy, std::
   }
 }
 
-}  // namespace cistern
+}  // namespace cistern::workload

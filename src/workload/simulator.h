@@ -10,7 +10,7 @@
 #include "policy/evict.h"
 #include "workload/request.h"
 
-namespace cistern {
+namespace cistern::workload {
 
 struct SimResult {
   EvictionPolicy policy = EvictionPolicy::kLru;
@@ -37,15 +37,15 @@ class Simulator final {
 
  private:
   // Ids of a trace may be any numbers; the order wants dense ones. They are numbered as they appear.
-  EntryId Dense(std::uint64_t hash_id);
+  policy::EntryId Dense(std::uint64_t hash_id);
 
   SimResult result_;
-  Lru order_;
-  boost::unordered_flat_map<std::uint64_t, EntryId> dense_;
-  std::vector<EntryId> chain_;
+  policy::Lru order_;
+  boost::unordered_flat_map<std::uint64_t, policy::EntryId> dense_;
+  std::vector<policy::EntryId> chain_;
 };
 
 // All of `requests` through a Simulator. `blocks` is at least 1. Fails as the source fails.
 Result<SimResult> Simulate(RequestSource& requests, EvictionPolicy policy, std::uint64_t blocks);
 
-}  // namespace cistern
+}  // namespace cistern::workload

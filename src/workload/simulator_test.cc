@@ -11,7 +11,7 @@
 
 #include "workload/generator.h"
 
-namespace cistern {
+namespace cistern::workload {
 namespace {
 
 Request Prompt(std::vector<std::uint64_t> hash_ids) {
@@ -105,4 +105,4 @@ TEST(Simulator, GivesTheKnownHitsOnTheConversationTrace) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::workload

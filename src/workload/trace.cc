@@ -10,7 +10,7 @@
 #include "base/nearest.h"
 #include "base/units.h"
 
-namespace cistern {
+namespace cistern::workload {
 namespace {
 
 namespace json = boost::json;
@@ -184,4 +184,4 @@ std::unexpected<Status> TraceReader::Fail(Code code, std::string_view why) {
   return Error(code, Text(Shown(name_), ":", line_, ": ", why));
 }
 
-}  // namespace cistern
+}  // namespace cistern::workload

@@ -14,7 +14,7 @@
 #include "cistern/status.h"
 #include "workload/request.h"
 
-namespace cistern {
+namespace cistern::workload {
 
 inline constexpr std::size_t kMaxTraceLineBytes = 4u << 20;
 inline constexpr std::uint64_t kMaxTraceTokens = 1u << 30;  // of an input or an output
@@ -50,4 +50,4 @@ class TraceReader final : public RequestSource {
   bool read_all_ = false;
 };
 
-}  // namespace cistern
+}  // namespace cistern::workload

@@ -5,7 +5,7 @@
 
 #include "base/format.h"
 
-namespace cistern {
+namespace cistern::workload {
 namespace {
 
 TraceReader ReaderOf(std::string text) {
@@ -118,4 +118,4 @@ TEST(BadInput, MissingTraceAndDirectoryAreNamed) {
 }
 
 }  // namespace
-}  // namespace cistern
+}  // namespace cistern::workload

@@ -25,28 +25,28 @@ BlockKey KeyAt(std::uint64_t chain, std::uint64_t depth) {
 }
 
 struct Target {
-  TestStore store;
+  store::TestStore store;
   std::uint32_t slot = 0;
   BlockKey root = KeyAt(kChains, 0);
   std::vector<std::byte> body = std::vector<std::byte>(kBytes, std::byte{0x5c});
 
-  PartWrite Part(const BlockKey& key, const BlockKey& parent, std::uint64_t put) {
-    PartWrite part;
+  store::PartWrite Part(const BlockKey& key, const BlockKey& parent, std::uint64_t put) {
+    store::PartWrite part;
     part.key = key;
     part.parent = parent;
     part.put_id = {1, put};
     part.from = body;
     return part;
   }
-  void Write(std::vector<PartWrite> parts) {
+  void Write(std::vector<store::PartWrite> parts) {
     const std::size_t count = parts.size();
     const Instant deadline = store.clock.Now().PlusUs(60'000'000);
-    const Caller caller{1, {}};
-    std::vector<PartOutcome> outcomes =
+    const catalog::Caller caller{1, {}};
+    std::vector<store::PartOutcome> outcomes =
         store.Run(store.store->Write(caller, slot, std::move(parts), deadline));
     ASSERT_EQ(outcomes.size(), count);
-    for (const PartOutcome& outcome : outcomes) {
-      ASSERT_EQ(outcome.state, PartOutcome::State::kPublished) << outcome.status.ToString();
+    for (const store::PartOutcome& outcome : outcomes) {
+      ASSERT_EQ(outcome.state, store::PartOutcome::State::kPublished) << outcome.status.ToString();
     }
   }
   void Fill() {
@@ -56,7 +56,7 @@ struct Target {
     slot = store.Run(store.store->Attach(spec))->slot;
     Write({Part(root, BlockKey(), 1)});
     for (std::uint64_t chain = 0; chain < kChains; ++chain) {
-      std::vector<PartWrite> parts;
+      std::vector<store::PartWrite> parts;
       for (std::uint64_t depth = 0; depth < kChainBlocks; ++depth) {
         const BlockKey parent = depth == 0 ? root : KeyAt(chain, depth - 1);
         parts.push_back(Part(KeyAt(chain, depth), parent, 2 + chain * kChainBlocks + depth));
@@ -91,7 +91,7 @@ struct ReaderThread {
 };
 
 TEST(LargeDrop, Promise5NoStepIsOverItsCountWhileAMillionBlocksGo) {
-  Target target{.store = TestStore({.headers = 126, .alignment = 512})};
+  Target target{.store = store::TestStore({.headers = 126, .alignment = 512})};
   target.Fill();
   ASSERT_EQ(target.store.store->occupancy().records, kChains * kChainBlocks + 1);
   ReaderThread reader(target);

@@ -29,10 +29,10 @@ namespace cistern {
 
 // Moves on the core. Jobs that are done stay unreported while they are held, as if a mover were slow; a fetch
 // ends with one, which checks what came.
-class HeldMovers final : public Movers {
+class HeldMovers final : public memory::Movers {
  public:
-  HeldMovers(Words& words, Executor& executor) : words_(words), executor_(executor) {}
-  void Submit(MoverJob& job) override {
+  HeldMovers(arena::Words& words, Executor& executor) : words_(words), executor_(executor) {}
+  void Submit(memory::MoverJob& job) override {
     job.Move(words_);
     if (!hold) return executor_.Post(job);
     held_.push_back(&job);
@@ -40,31 +40,31 @@ class HeldMovers final : public Movers {
   }
   void LetGo() {
     hold = false;
-    for (MoverJob* job : held_) executor_.Post(*job);
+    for (memory::MoverJob* job : held_) executor_.Post(*job);
     held_.clear();
   }
   std::atomic<bool> hold{false};
   std::atomic<int> held_count{0};  // ever
 
  private:
-  Words& words_;
+  arena::Words& words_;
   Executor& executor_;
-  std::vector<MoverJob*> held_;
+  std::vector<memory::MoverJob*> held_;
 };
 
 class BelowNode {
  public:
-  BelowNode(LoopKind kind, std::uint64_t resident, std::uint64_t memory_bytes = 64u << 20,
+  BelowNode(io::LoopKind kind, std::uint64_t resident, std::uint64_t memory_bytes = 64u << 20,
             Promotion promote = Promotion::kAll) {
     // Not on tmpfs: what is on it is memory.
     directory_ = (std::filesystem::current_path() / "below-XXXXXX").string();
     CISTERN_ASSERT(mkdtemp(directory_.data()) != nullptr);
     std::filesystem::create_directory(directory_ + "/device");
-    ArenaOptions arena;
+    memory::ArenaOptions arena;
     arena.memory_dir = directory_ + "/memory";
     arena.memory_bytes = memory_bytes;
-    file_.emplace(std::move(*ArenaFile::Open(arena, clock_)));
-    loop_ = std::move(*MakeLoop(clock_, {.kind = kind}));
+    file_.emplace(std::move(*memory::ArenaFile::Open(arena, clock_)));
+    loop_ = std::move(*io::MakeLoop(clock_, {.kind = kind}));
     CISTERN_ASSERT(loop_->HoldLock(file_->lock_fd()).ok());
     std::atomic<bool> serves = false;
     thread_ = std::thread([&, resident, promote] {
@@ -97,7 +97,7 @@ class BelowNode {
     CISTERN_ASSERT(store.has_value());
     return std::move(*store);
   }
-  const StoreCounters& counters() const { return parts_->store->counters(); }
+  const catalog::StoreCounters& counters() const { return parts_->store->counters(); }
   // From now on a lease ends by its release alone.
   void KeepLeases() { keeps_leases_ = true; }
   // From now on no fetch ends.
@@ -110,11 +110,11 @@ class BelowNode {
 
  private:
   struct Parts {
-    std::unique_ptr<Slots> slots;
+    std::unique_ptr<memory::Slots> slots;
     std::unique_ptr<HeldMovers> movers;
-    std::unique_ptr<Journal> journal;
-    std::unique_ptr<BlockStore> store;
-    std::unique_ptr<Server> server;
+    std::unique_ptr<catalog::Journal> journal;
+    std::unique_ptr<store::BlockStore> store;
+    std::unique_ptr<server::Server> server;
     std::unique_ptr<TaskGroup> tasks;
   };
 
@@ -122,35 +122,35 @@ class BelowNode {
     Parts& parts = parts_.emplace();
     parts.tasks = std::make_unique<TaskGroup>(executor);
     stop_ticking_.emplace(executor);
-    parts.slots = std::make_unique<Slots>(words_, file_->arena());
+    parts.slots = std::make_unique<memory::Slots>(words_, file_->arena());
     parts.movers = std::make_unique<HeldMovers>(words_, executor);
-    parts.journal = std::make_unique<Journal>(*loop_, file_->directory(), 1);
-    FlashOptions flash;
+    parts.journal = std::make_unique<catalog::Journal>(*loop_, file_->directory(), 1);
+    flash::FlashOptions flash;
     flash.devices.push_back({directory_ + "/device", 512u << 20});
     flash.region_bytes = 16u << 20;
-    StoreOptions options;
+    catalog::StoreOptions options;
     options.max_blocks = resident;
     options.max_lower_blocks = 4096;
     options.read_ahead_bytes = 0;
     options.lower.promote = promote;
-    BlockStore::Parts borrowed{executor,       clock_,        words_,         *parts.slots,
-                               file_->index(), *parts.movers, *parts.journal, *log_};
+    store::BlockStore::Parts borrowed{executor,       clock_,        words_,         *parts.slots,
+                                      file_->index(), *parts.movers, *parts.journal, *log_};
     borrowed.open_tier = [this, flash](std::uint64_t id, std::vector<std::uint64_t> known) {
-      return OpenFlash({*loop_, *log_, [this] { return ++random_; }}, flash, id, std::move(known));
+      return flash::OpenFlash({*loop_, *log_, [this] { return ++random_; }}, flash, id, std::move(known));
     };
-    parts.store = std::make_unique<BlockStore>(borrowed, options);
+    parts.store = std::make_unique<store::BlockStore>(borrowed, options);
     Status recovered = co_await parts.store->Recover();
     if (!recovered.ok()) co_return recovered;
-    ServerOptions server;
+    server::ServerOptions server;
     server.socket = socket();
     server.staging_budget_bytes = 16u << 20;
-    Result<std::unique_ptr<Server>> opened =
-        Server::Open({*loop_, *parts.store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(),
-                      [this](std::span<std::byte> bytes) {
-                        for (std::byte& byte : bytes) byte = static_cast<std::byte>(++random_);
-                      },
-                      [this] { return Text("{\"leases\":", parts_->store->occupancy().leases, "}"); }},
-                     server);
+    Result<std::unique_ptr<server::Server>> opened = server::Server::Open(
+        {*loop_, *parts.store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(),
+         [this](std::span<std::byte> bytes) {
+           for (std::byte& byte : bytes) byte = static_cast<std::byte>(++random_);
+         },
+         [this] { return Text("{\"leases\":", parts_->store->occupancy().leases, "}"); }},
+        server);
     if (!opened) co_return std::move(opened.error());
     parts.server = std::move(*opened);
     parts.tasks->Spawn(Tick(executor));
@@ -173,10 +173,10 @@ class BelowNode {
 
   std::string directory_;
   SystemClock clock_;
-  RealWords words_;
+  arena::RealWords words_;
   std::unique_ptr<Logger> log_ = Logger::ToStderr(LogLevel::kError);
-  std::optional<ArenaFile> file_;
-  std::unique_ptr<Loop> loop_;
+  std::optional<memory::ArenaFile> file_;
+  std::unique_ptr<io::Loop> loop_;
   std::optional<Parts> parts_;
   std::optional<CancelToken> stop_ticking_;
   std::uint64_t random_ = 0;

@@ -14,7 +14,7 @@ constexpr std::size_t kBytes = 96u << 10;  // a segment and a half
 constexpr std::uint64_t kResident = 8;
 constexpr std::uint64_t kBlocks = 48;
 
-class Below : public ::testing::TestWithParam<LoopKind> {
+class Below : public ::testing::TestWithParam<io::LoopKind> {
  protected:
   // A chain of kBlocks of which most have left memory.
   void SetUp() override {
@@ -86,9 +86,9 @@ class Below : public ::testing::TestWithParam<LoopKind> {
   std::vector<BlockKey> chain;
 };
 
-INSTANTIATE_TEST_SUITE_P(Bodies, Below, testing::Values(LoopKind::kUring, LoopKind::kEpoll),
+INSTANTIATE_TEST_SUITE_P(Bodies, Below, testing::Values(io::LoopKind::kUring, io::LoopKind::kEpoll),
                          [](const auto& kind) {
-                           return kind.param == LoopKind::kUring ? "io_uring" : "epoll";
+                           return kind.param == io::LoopKind::kUring ? "io_uring" : "epoll";
                          });
 
 TEST_P(Below, Promise1WhatLeftMemoryIsReadBitExact) {

@@ -374,14 +374,15 @@ TEST_F(Whole, R1AGetUnderATornIndexEntryIsExactOrAMiss) {
   PutChain(1, 1);
   const std::string path =
       std::filesystem::path(node.options().socket).parent_path().string() + "/memory/default/index";
-  Result<Fd> file = OpenFile(path, OpenMode::kReadWrite);
+  Result<Fd> file = io::OpenFile(path, io::OpenMode::kReadWrite);
   ASSERT_TRUE(file.has_value()) << file.error().ToString();
   const std::uint64_t bytes = std::filesystem::file_size(path);
   Result<Mapping> map = Mapping::Map(file->get(), path, 0, bytes, Access::kReadWrite);
   ASSERT_TRUE(map.has_value());
-  auto* entries = reinterpret_cast<IndexEntry*>(map->data() + kIndexBucketsOffset);
-  auto* entry = std::find_if(entries, entries + (bytes - kIndexBucketsOffset) / sizeof(IndexEntry),
-                             [](const IndexEntry& e) { return e.fingerprint[0] != 0; });
+  auto* entries = reinterpret_cast<arena::IndexEntry*>(map->data() + arena::kIndexBucketsOffset);
+  auto* entry =
+      std::find_if(entries, entries + (bytes - arena::kIndexBucketsOffset) / sizeof(arena::IndexEntry),
+                   [](const arena::IndexEntry& e) { return e.fingerprint[0] != 0; });
   std::atomic_ref word(entry->place_and_bytes);
   const std::uint64_t right = word.load();
   ASSERT_EQ(static_cast<std::uint32_t>(right), kBytes);
@@ -434,7 +435,7 @@ class Killed : public ::testing::Test {
     child_ = fork();
     if (child_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      Result<std::unique_ptr<Node>> node = Node::Start(options_);
+      Result<std::unique_ptr<node::Node>> node = node::Node::Start(options_);
       const char byte = node ? 'y' : 'n';
       if (write(ready[1], &byte, 1) != 1) _exit(1);
       for (;;) pause();
@@ -470,8 +471,8 @@ class Killed : public ::testing::Test {
 
   SystemClock clock_;
   std::string directory_;
-  NodeOptions options_;
-  ArenaOptions arena_;
+  node::NodeOptions options_;
+  memory::ArenaOptions arena_;
   pid_t child_ = -1;
   std::optional<Store> store_;
   Lease lease_;
@@ -480,7 +481,7 @@ class Killed : public ::testing::Test {
 TEST_F(Killed, P4NoLeaseIsGoodOnceASuccessorHasTheArena) {
   Kill();
   // As far as a successor comes before it recovers.
-  Result<ArenaFile> successor = ArenaFile::Open(arena_, clock_);
+  Result<memory::ArenaFile> successor = memory::ArenaFile::Open(arena_, clock_);
   ASSERT_TRUE(successor.has_value()) << successor.error().ToString();
   EXPECT_FALSE(lease_.still_good());
   successor->SetAlive(true);
@@ -492,7 +493,7 @@ TEST_F(Killed, P4NoLeaseIsGoodOnceTheArenaIsForgotten) {
   Result<std::uint64_t> forgotten = Error(Code::kBusy, "");
   // The kernel lets go of a dead node's lock some time after its end.
   Until([&] {
-    forgotten = ForgetArena(arena_.memory_dir, arena_.tenant, clock_);
+    forgotten = memory::ForgetArena(arena_.memory_dir, arena_.tenant, clock_);
     return forgotten.has_value() || forgotten.error().code() != Code::kBusy;
   });
   ASSERT_TRUE(forgotten.has_value()) << forgotten.error().ToString();

@@ -9,16 +9,17 @@ namespace cistern {
 PagesLoaded LoadPages(std::shared_ptr<Store> store, const Namespace& ns, const std::vector<BlockKey>& keys,
                       std::span<std::byte> memory, const std::function<void()>& before_cancel) {
   const std::uint64_t page_bytes = memory.size() / keys.size();
-  const Fragment fragment{memory.data(), page_bytes, page_bytes};
-  Result<Pages> pages = Pages::Make({.fragments = std::span(&fragment, 1), .pages = keys.size()});
+  const transfer::Fragment fragment{memory.data(), page_bytes, page_bytes};
+  Result<transfer::Pages> pages =
+      transfer::Pages::Make({.fragments = std::span(&fragment, 1), .pages = keys.size()});
   CISTERN_ASSERT(pages.has_value());
-  PageLoad load;
+  transfer::PageLoad load;
   load.ns = ns;
-  load.pages = std::make_shared<const Pages>(std::move(*pages));
+  load.pages = std::make_shared<const transfer::Pages>(std::move(*pages));
   load.keys = std::make_shared<const std::vector<BlockKey>>(keys);
   for (std::size_t i = 0; i < keys.size(); ++i)
     load.page_ids.push_back(static_cast<std::uint32_t>(keys.size() - 1 - i));
-  Result<std::unique_ptr<Transfers>> transfers = Transfers::Make(std::move(store), {});
+  Result<std::unique_ptr<transfer::Transfers>> transfers = transfer::Transfers::Make(std::move(store), {});
   CISTERN_ASSERT(transfers.has_value());
   Result<std::uint64_t> id = (*transfers)->Submit(std::move(load));
   CISTERN_ASSERT(id.has_value());
@@ -26,7 +27,7 @@ PagesLoaded LoadPages(std::shared_ptr<Store> store, const Namespace& ns, const s
     before_cancel();
     (*transfers)->Cancel(*id);
   }
-  std::vector<TransferDone> done = (*transfers)->Wait(300'000'000);
+  std::vector<transfer::TransferDone> done = (*transfers)->Wait(300'000'000);
   if (done.size() != 1) return {};
   return {std::move(done[0].outcomes), std::move(done[0].message), done[0].moved_bytes};
 }

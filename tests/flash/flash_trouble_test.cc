@@ -58,7 +58,7 @@ class FlashTrouble : public ::testing::TestWithParam<std::string> {
   void StartNode(std::vector<FlashVolume> flash, const std::string& journal_dir = {}) {
     capturing_ = true;
     testing::internal::CaptureStderr();
-    node_.emplace(kMemory, [&](NodeOptions& options) {
+    node_.emplace(kMemory, [&](node::NodeOptions& options) {
       options.loop = GetParam();
       options.log_level = "warning";
       options.flash = std::move(flash);
@@ -150,13 +150,13 @@ TEST_P(FlashTrouble, NoRoomAtStartIsSaidAndNothingIsLeft) {
   FileSystem files(disk_.path(), 128u << 20);
   if (!files.why().empty()) GTEST_SKIP() << files.why();
   Mount& mount = files.mount();
-  NodeOptions options;
+  node::NodeOptions options;
   options.loop = GetParam();
   options.memory_dir = disk_.path() + "/memory";
   options.memory_bytes = kMemory;
   options.log_level = "error";
   options.flash = {{mount.path(), kFlash}};
-  const auto node = Node::Start(options);
+  const auto node = node::Node::Start(options);
   ASSERT_FALSE(node.has_value());
   EXPECT_NE(node.error().ToString().find(mount.path()), std::string::npos) << node.error().ToString();
   EXPECT_NE(node.error().ToString().find("room"), std::string::npos) << node.error().ToString();
@@ -322,13 +322,13 @@ TEST_P(FlashTrouble, WritesThatHangDoNotHoldUpTheSyncsOfAnotherDevice) {
   if (!files.why().empty()) GTEST_SKIP() << files.why();
   Mount& mount = files.mount();
   const SystemClock clock;
-  LoopOptions options;
-  options.kind = GetParam() == "epoll" ? LoopKind::kEpoll : LoopKind::kUring;
-  auto loop = MakeLoop(clock, options);
+  io::LoopOptions options;
+  options.kind = GetParam() == "epoll" ? io::LoopKind::kEpoll : io::LoopKind::kUring;
+  auto loop = io::MakeLoop(clock, options);
   ASSERT_TRUE(loop.has_value()) << loop.error().ToString();
-  Loop& turned = **loop;
-  auto hangs = turned.Open(mount.path() + "/file", OpenMode::kDirectCreate);
-  auto other = turned.Open(disk_.path() + "/file", OpenMode::kCreateNew);
+  io::Loop& turned = **loop;
+  auto hangs = turned.Open(mount.path() + "/file", io::OpenMode::kDirectCreate);
+  auto other = turned.Open(disk_.path() + "/file", io::OpenMode::kCreateNew);
   ASSERT_TRUE(hangs.has_value() && other.has_value());
   ASSERT_TRUE(turned.Preallocate(*hangs, kWrites * kBytes).ok());
   alignas(kBytes) const std::array<std::byte, kBytes> bytes{};

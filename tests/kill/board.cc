@@ -20,7 +20,8 @@ std::array<BlockKey, kChainBlocks> KeysOf(const ChainName& name, std::uint64_t s
   std::array<BlockKey, kChainBlocks> keys;
   const std::uint64_t chain = (static_cast<std::uint64_t>(name.owner) << 40) |
                               (static_cast<std::uint64_t>(name.space) << 32) | name.chain;
-  for (std::uint32_t i = 0; i < kChainBlocks; ++i) keys[i] = WorkloadKey(chain * kChainBlocks + i, seed);
+  for (std::uint32_t i = 0; i < kChainBlocks; ++i)
+    keys[i] = workload::WorkloadKey(chain * kChainBlocks + i, seed);
   return keys;
 }
 

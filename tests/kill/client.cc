@@ -46,7 +46,7 @@ Status ReadAndCompare(Session& session, std::uint32_t space, const BlockKey& key
   Result<ReadResult> result = session.store.Read(session.spaces[space], std::span(&read, 1), options).Wait();
   if (!result) return result.error();
   if (result->outcomes[0] != Code::kOk) return Status(result->outcomes[0]);
-  *wrong = CountWrongBytes(key, {to.data(), bytes});
+  *wrong = workload::CountWrongBytes(key, {to.data(), bytes});
   return Status();
 }
 
@@ -182,7 +182,7 @@ Status Client::FindByLease(Session& session, const ChainName& name, Findings& fi
     const View& view = lease->views()[i];
     findings[i].status = Status(view.code);
     if (view.data == nullptr) continue;
-    findings[i].wrong = CountWrongBytes(keys[i], {view.data, view.bytes});
+    findings[i].wrong = workload::CountWrongBytes(keys[i], {view.data, view.bytes});
   }
   if (!lease->still_good()) return Status(Code::kMiss, "the lease ended before its time");
   return Status();
@@ -248,7 +248,7 @@ void Client::CompareStandingViews(std::uint64_t round) {
       if (view.data == nullptr) continue;
       const bool restarted = board_.restarted.load() >= round;
       ++(restarted ? counts_.views_after_restart : counts_.views_after_kill);
-      const std::uint64_t wrong = CountWrongBytes(standing.keys[i], {view.data, view.bytes});
+      const std::uint64_t wrong = workload::CountWrongBytes(standing.keys[i], {view.data, view.bytes});
       if (!standing.lease.still_good()) continue;  // what was read through it is discarded
       ++(restarted ? counts_.good_after_restart : counts_.views_still_good);
       counts_.wrong_bytes += wrong;
@@ -318,7 +318,7 @@ Status Client::WriteChain(Session& session, const ChainName& name, std::uint32_t
     std::vector<BlockWrite> writes(std::min(batch, kChainBlocks - first));
     for (std::uint32_t i = 0; i < writes.size(); ++i) {
       std::span<std::byte> bytes(from_bytes + i * block_bytes, block_bytes);
-      FillContent(keys[first + i], bytes);
+      workload::FillContent(keys[first + i], bytes);
       writes[i].key = keys[first + i];
       if (first + i > 0) writes[i].parent = keys[first + i - 1];
       writes[i].data = bytes;
@@ -375,7 +375,7 @@ Status Client::AcquireChain(Session& session, const ChainName& name) {
   for (std::uint32_t i = 0; i < lease->views().size(); ++i) {
     const View& view = lease->views()[i];
     if (view.data == nullptr) continue;
-    wrong += CountWrongBytes(standing.keys[i], {view.data, view.bytes});
+    wrong += workload::CountWrongBytes(standing.keys[i], {view.data, view.bytes});
     revived += board_.word(name, i).StillDropped(before[i]);
   }
   if (lease->still_good()) {

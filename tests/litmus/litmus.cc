@@ -34,7 +34,7 @@
 namespace cistern {
 namespace {
 
-constexpr Geometry kGeometry{4096, 1};
+constexpr arena::Geometry kGeometry{4096, 1};
 constexpr std::uint64_t kBuckets = 16;
 constexpr std::uint32_t kKeys = 4;
 constexpr std::uint32_t kSlots = 2;  // few, so that readers are nearly always in a slot that changes
@@ -42,8 +42,8 @@ constexpr std::uint64_t kIncarnation = 7;
 constexpr std::uint64_t kEnoughWrong = 10;
 // A short last segment: what was stored last is read first, as soon as the generation allows.
 constexpr std::uint32_t kLastBytes = 1024;
-constexpr std::uint32_t kBodyBytes[] = {8192, kSegmentBytes + kLastBytes, 20480};
-constexpr std::uint32_t kMostBytes = kSegmentBytes + kLastBytes;
+constexpr std::uint32_t kBodyBytes[] = {8192, record::kSegmentBytes + kLastBytes, 20480};
+constexpr std::uint32_t kMostBytes = record::kSegmentBytes + kLastBytes;
 
 struct Options {
   int seconds = 10;
@@ -63,8 +63,8 @@ struct Control {
 };
 
 struct Shared {
-  ArenaSpace arena;
-  IndexSpace index;
+  arena::ArenaSpace arena;
+  arena::IndexSpace index;
   Control* control;
 };
 
@@ -83,7 +83,7 @@ struct WithoutRecheck {
 // this the work between copy and release, half a microsecond, hides a missing fence nearly always.
 class LateWords final {
  public:
-  LateWords(RealWords& words, bool fence) : words_(words), fence_(fence) {}
+  LateWords(arena::RealWords& words, bool fence) : words_(words), fence_(fence) {}
 
   std::uint64_t LoadRelaxed(const std::uint64_t* word) { return words_.LoadRelaxed(word); }
   void Store(std::uint64_t* word, std::uint64_t value) { words_.Store(word, value); }
@@ -110,7 +110,7 @@ class LateWords final {
     bytes_ = 0;
   }
 
-  RealWords& words_;
+  arena::RealWords& words_;
   const bool fence_;
   void* to_ = nullptr;
   const void* from_ = nullptr;
@@ -139,18 +139,18 @@ class Writer {
   // What a node does at start: empties the index and makes free what it does not keep, here everything.
   void Recover() {
     index_.ClearRange(0, shared_.index.entry_count());
-    Slots slots(words_, shared_.arena);
-    Recovery recovery(words_, slots);
-    std::vector<RecoveredBlock> blocks(16);
+    memory::Slots slots(words_, shared_.arena);
+    memory::Recovery recovery(words_, slots);
+    std::vector<memory::RecoveredBlock> blocks(16);
     while (!recovery.done()) {
       std::size_t count = recovery.Next(blocks);
       for (std::size_t i = 0; i < count; ++i) {
-        Retire(words_, shared_.arena, blocks[i].place);
+        arena::Retire(words_, shared_.arena, blocks[i].place);
         slots.Free(blocks[i].place);
       }
     }
     Recarve();
-    SetIncarnation(words_, shared_.index, 0, kIncarnation);
+    arena::SetIncarnation(words_, shared_.index, 0, kIncarnation);
   }
 
   [[noreturn]] void Run() {
@@ -175,17 +175,18 @@ class Writer {
     std::uint64_t entry = 0;
   };
 
-  Place PlaceOf(std::uint32_t slot) const { return kGeometry.place(slot * slot_bytes_); }
+  arena::Place PlaceOf(std::uint32_t slot) const { return kGeometry.place(slot * slot_bytes_); }
 
   void Recarve() {
-    slot_bytes_ = SlotSize::For(RecordBytes(kMostBytes, 4096) + random_.Below(4) * 16384, 4096).bytes;
-    Carve(words_, shared_.arena, 0, 1, slot_bytes_);
+    slot_bytes_ =
+        memory::SlotSize::For(record::RecordBytes(kMostBytes, 4096) + random_.Below(4) * 16384, 4096).bytes;
+    arena::Carve(words_, shared_.arena, 0, 1, slot_bytes_);
   }
 
   void Remove(std::uint32_t slot) {
     if (!resident_[slot].there) return;
     index_.Clear(resident_[slot].entry);
-    Retire(words_, shared_.arena, PlaceOf(slot));
+    arena::Retire(words_, shared_.arena, PlaceOf(slot));
     resident_[slot].there = false;
   }
 
@@ -199,12 +200,12 @@ class Writer {
     std::span words = std::span(body_).first(bytes / 8);
     std::fill(words.begin(), words.end(), WordOf(key, put));
 
-    Place place = PlaceOf(slot);
-    std::uint64_t generation = BeginFill(words_, shared_.arena, place);
+    arena::Place place = PlaceOf(slot);
+    std::uint64_t generation = arena::BeginFill(words_, shared_.arena, place);
     // The index is a hint and may come early: then the reader waits at the generation for the record.
-    std::optional<std::uint64_t> entry =
-        index_.Insert(FingerprintOf(kIncarnation, 0, KeyOf(key)),
-                      {place, bytes, 0, static_cast<std::uint32_t>(generation) & kGenerationLowMask, 0});
+    std::optional<std::uint64_t> entry = index_.Insert(
+        arena::FingerprintOf(kIncarnation, 0, KeyOf(key)),
+        {place, bytes, 0, static_cast<std::uint32_t>(generation) & arena::kGenerationLowMask, 0});
     if (options_.second_fence && put % 2 == 0) {
       FillAndPublish(words_, place, generation, key, put, std::as_bytes(words));
     } else {
@@ -216,23 +217,23 @@ class Writer {
   }
 
   template <class W>
-  void FillAndPublish(W& words, Place place, std::uint64_t generation, std::uint32_t key, std::uint64_t put,
-                      std::span<const std::byte> body) {
+  void FillAndPublish(W& words, arena::Place place, std::uint64_t generation, std::uint32_t key,
+                      std::uint64_t put, std::span<const std::byte> body) {
     std::span<const std::byte> pieces[] = {body};
     std::uint32_t crcs[2];
-    std::span sums = std::span(crcs).first(SegmentsOfPart(body.size()));
-    RunFill(words, {shared_.arena.slot(place), pieces, sums});
+    std::span sums = std::span(crcs).first(record::SegmentsOfPart(body.size()));
+    arena::RunFill(words, {shared_.arena.slot(place), pieces, sums});
     std::uint32_t parts[] = {static_cast<std::uint32_t>(body.size())};
-    NewRecord record;
+    arena::NewRecord record;
     record.seal = {.incarnation = kIncarnation, .key = KeyOf(key), .part_bytes = parts, .segment_crcs = sums};
     record.sequence = record.born = put;
-    Publish(words, shared_.arena, place, generation, record);
+    arena::Publish(words, shared_.arena, place, generation, record);
   }
 
   Shared shared_;
   Options options_;
-  RealWords words_;
-  IndexWriter<RealWords> index_;
+  arena::RealWords words_;
+  arena::IndexWriter<arena::RealWords> index_;
   Random random_;
   std::uint64_t slot_bytes_ = 0;
   Resident resident_[kSlots];
@@ -240,11 +241,11 @@ class Writer {
 };
 
 template <class Policy>
-void ReadOnce(const Reader<RealWords, Policy>& reader, std::uint32_t key, OpenRecord& record,
-              std::span<std::uint64_t> to, Control& control) {
-  ReadCall call = reader.Begin(0, 0);
+void ReadOnce(const arena::Reader<arena::RealWords, Policy>& reader, std::uint32_t key,
+              arena::OpenRecord& record, std::span<std::uint64_t> to, Control& control) {
+  arena::ReadCall call = reader.Begin(0, 0);
   BlockKey name = KeyOf(key);
-  std::optional<Found> found = reader.Find(call, 0, name);
+  std::optional<arena::Found> found = reader.Find(call, 0, name);
   std::uint32_t bytes = found ? found->body_bytes : 0;
   if (bytes == 0 || bytes > to.size_bytes()) {
     control.misses++;
@@ -254,10 +255,10 @@ void ReadOnce(const Reader<RealWords, Policy>& reader, std::uint32_t key, OpenRe
   const std::uint32_t last = bytes - kLastBytes;
   std::span<std::byte> whole[] = {std::as_writable_bytes(words).first(last)};
   std::span<std::byte> end[] = {std::as_writable_bytes(words).subspan(last)};
-  RangeCopy ranges[] = {{{0, last, kLastBytes}, end}, {{0, 0, last}, whole}};
-  ReadOutcome outcome = reader.Read(call, {name}, &*found, ranges, record);
-  if (outcome == ReadOutcome::kBad) control.bad++;
-  if (outcome != ReadOutcome::kHit) {
+  arena::RangeCopy ranges[] = {{{0, last, kLastBytes}, end}, {{0, 0, last}, whole}};
+  arena::ReadOutcome outcome = reader.Read(call, {name}, &*found, ranges, record);
+  if (outcome == arena::ReadOutcome::kBad) control.bad++;
+  if (outcome != arena::ReadOutcome::kHit) {
     control.misses++;
     return;
   }
@@ -271,11 +272,11 @@ void ReadOnce(const Reader<RealWords, Policy>& reader, std::uint32_t key, OpenRe
 }
 
 int ReaderMain(const Shared& shared, const Options& options) {
-  RealWords words;
-  Reader<RealWords> product(words, shared.arena, shared.index);
-  Reader<RealWords, ByGenerations> by_generations(words, shared.arena, shared.index);
-  Reader<RealWords, WithoutRecheck> without_recheck(words, shared.arena, shared.index);
-  auto record = std::make_unique<OpenRecord>();
+  arena::RealWords words;
+  arena::Reader<arena::RealWords> product(words, shared.arena, shared.index);
+  arena::Reader<arena::RealWords, ByGenerations> by_generations(words, shared.arena, shared.index);
+  arena::Reader<arena::RealWords, WithoutRecheck> without_recheck(words, shared.arena, shared.index);
+  auto record = std::make_unique<arena::OpenRecord>();
   std::vector<std::uint64_t> to(kMostBytes / 8);
   Random random(99);
   for (std::uint64_t i = 0; !shared.control->stop.load(std::memory_order_relaxed); ++i) {
@@ -324,10 +325,11 @@ std::byte* MapShared(std::uint64_t bytes) {
 }
 
 int Main(const Options& options) {
-  Shared shared{
-      {MapShared(kGeometry.file_bytes()), kGeometry},
-      {MapShared(kIndexBucketsOffset + kBuckets * kEntriesPerBucket * sizeof(IndexEntry)), kBuckets},
-      new (MapShared(sizeof(Control))) Control};
+  Shared shared{{MapShared(kGeometry.file_bytes()), kGeometry},
+                {MapShared(arena::kIndexBucketsOffset +
+                           kBuckets * arena::kEntriesPerBucket * sizeof(arena::IndexEntry)),
+                 kBuckets},
+                new (MapShared(sizeof(Control))) Control};
   pid_t reader = Fork(1, [&] { return ReaderMain(shared, options); });
   if (reader < 0) {
     ::perror("litmus: fork");

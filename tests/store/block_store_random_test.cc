@@ -32,8 +32,8 @@ std::optional<std::uint64_t> ParentOf(std::uint64_t n) {
   return n % 7 == 0 ? n / 2 : n - 3;
 }
 
-TestStoreOptions OptionsOf(Random& random, bool with_flash) {
-  TestStoreOptions options;
+store::TestStoreOptions OptionsOf(Random& random, bool with_flash) {
+  store::TestStoreOptions options;
   options.headers = 2;
   options.store.max_blocks = random.Chance(0.5) ? 40 : 0;
   options.store.max_pending = 16;
@@ -45,7 +45,7 @@ TestStoreOptions OptionsOf(Random& random, bool with_flash) {
   options.store.scrub_bytes_per_s = random.Chance(0.5) ? 0 : 1'000'000;
   options.store.lower.write.policy = static_cast<WritePolicy>(random.Below(3));
   options.store.lower.admit = random.Chance(0.7) ? Admission::kAll : Admission::kSecondHit;
-  FlashOptions flash;
+  flash::FlashOptions flash;
   flash.region_bytes = 256u << 10;
   for (std::uint64_t i = 0; i <= random.Below(2); ++i) {
     flash.devices.push_back({"device" + std::to_string(i), (random.Chance(0.5) ? 2u : 6u) << 20});
@@ -107,9 +107,9 @@ struct World {
     Begin();
   }
 
-  Caller Client() {
+  catalog::Caller Client() {
     const auto n = static_cast<std::uint8_t>(1 + random.Below(3));
-    Caller caller{n, {}};
+    catalog::Caller caller{n, {}};
     caller.owner[0] = std::byte{static_cast<std::uint8_t>(n / 2 + 1)};
     return caller;
   }
@@ -121,13 +121,13 @@ struct World {
     return bytes;
   }
 
-  Task<void> Write(Executor&, Caller caller, std::vector<PartWrite> parts, Instant deadline) {
+  Task<void> Write(Executor&, catalog::Caller caller, std::vector<store::PartWrite> parts, Instant deadline) {
     std::vector<PutId> held;
-    for (const PartWrite& part : parts) {
+    for (const store::PartWrite& part : parts) {
       if (part.held) held.push_back(part.put_id);
     }
     std::vector<std::uint64_t> numbers;
-    for (const PartWrite& part : parts) numbers.push_back(part.put_id.low);
+    for (const store::PartWrite& part : parts) numbers.push_back(part.put_id.low);
     co_await t.store->Write(caller, ns.slot, std::move(parts), deadline);
     // What is still under way when a drop begins may come before it or after.
     for (const std::uint64_t put : numbers) answered[put] = ++events;
@@ -140,7 +140,7 @@ struct World {
     }
   }
   void StartWrite() {
-    std::vector<PartWrite> parts;
+    std::vector<store::PartWrite> parts;
     std::uint64_t n = random.Below(kBlocks);
     std::vector<std::uint64_t> chain{n};
     if (random.Chance(0.6)) {
@@ -151,7 +151,7 @@ struct World {
       const auto group = static_cast<std::uint16_t>(random.Below(spec.groups.size()));
       const std::uint64_t put = ++puts;
       staging.push_back(Bytes(chain[i], group, put));
-      PartWrite& part = parts.emplace_back();
+      store::PartWrite& part = parts.emplace_back();
       part.key = Key(chain[i]);
       if (const auto parent = ParentOf(chain[i])) part.parent = Key(*parent);
       part.group = group;
@@ -182,22 +182,22 @@ struct World {
     ns.incarnation = dropped->second;
     for (std::uint64_t block = 0; block < kBlocks; ++block) floor[block] = std::max(floor[block], before);
   }
-  Task<void> Lease(Executor&, Caller caller, std::vector<BlockName> names) {
+  Task<void> Lease(Executor&, catalog::Caller caller, std::vector<catalog::BlockName> names) {
     auto grant =
         co_await t.store->Acquire(caller, ns.slot, names, 3'000'000, t.clock.Now().PlusUs(1'000'000));
     if (grant && grant->lease != 0 && SplitMix(grant->lease) % 2 == 0)
       (void)t.store->Release(caller, grant->lease);
   }
-  Task<void> Hold(Executor&, Caller caller, std::vector<BlockKey> chain) {
+  Task<void> Hold(Executor&, catalog::Caller caller, std::vector<BlockKey> chain) {
     (void)co_await t.store->Hold(caller, ns.slot, chain, 2'000'000);
   }
-  Task<void> Report(Executor&, std::vector<BlockName> names) {
+  Task<void> Report(Executor&, std::vector<catalog::BlockName> names) {
     (void)co_await t.store->ReportBad(ns.slot, names);
   }
-  Task<void> Gone(Executor&, Caller caller) { co_await t.store->SessionEnded(caller, true); }
+  Task<void> Gone(Executor&, catalog::Caller caller) { co_await t.store->SessionEnded(caller, true); }
 
-  std::vector<BlockName> Some() {
-    std::vector<BlockName> names;
+  std::vector<catalog::BlockName> Some() {
+    std::vector<catalog::BlockName> names;
     for (int i = 0; i < 4; ++i) {
       names.push_back(
           {Key(random.Below(kBlocks)), static_cast<std::uint16_t>(random.Below(spec.groups.size()))});
@@ -236,12 +236,12 @@ struct World {
         t.clock.StepWall(-static_cast<std::int64_t>(random.Below(30)));
       } else if (dice < 80) {
         auto touched = t.store->Touch(ns.slot, {});
-        for (int i = 0; i < 3; ++i) t.store->TouchPlace(static_cast<Place>(random.Below(20'000)), 2);
+        for (int i = 0; i < 3; ++i) t.store->TouchPlace(static_cast<arena::Place>(random.Below(20'000)), 2);
       } else if (dice == 80) {
         Crash();
       } else if (dice == 81) {
-        t.disk.set_faults([n = random.Below(4)](const IoRequest&, const std::string&) mutable {
-          return n-- == 1 ? Fault{FaultKind::kIoError, 0} : Fault{};
+        t.disk.set_faults([n = random.Below(4)](const io::IoRequest&, const std::string&) mutable {
+          return n-- == 1 ? io::Fault{io::FaultKind::kIoError, 0} : io::Fault{};
         });
       } else if (dice == 82) {
         Damage();
@@ -258,7 +258,7 @@ struct World {
 
   void Damage() {
     const std::uint64_t n = random.Below(kBlocks);
-    Reader<RealWords> reader(t.words, t.arena, t.index);
+    arena::Reader<arena::RealWords> reader(t.words, t.arena, t.index);
     const auto found = reader.Find(reader.Begin(ns.slot, 0), 0, Key(n));
     if (found) t.arena.slot(found->place)[random.Below(found->body_bytes)] ^= std::byte{16};
   }
@@ -298,7 +298,7 @@ struct World {
     return t.options.tier || Found(*ParentOf(n), 0);
   }
   bool Found(std::uint64_t n, std::uint16_t group) {
-    Reader<RealWords> reader(t.words, t.arena, t.index);
+    arena::Reader<arena::RealWords> reader(t.words, t.arena, t.index);
     return reader.Find(reader.Begin(ns.slot, 0), group, Key(n)).has_value();
   }
 
@@ -308,7 +308,7 @@ struct World {
     std::uint64_t records = 0;
     for (std::uint64_t n = 0; n < kBlocks; ++n) {
       for (std::uint16_t g = 0; g < spec.groups.size(); ++g) {
-        Reader<RealWords> reader(t.words, t.arena, t.index);
+        arena::Reader<arena::RealWords> reader(t.words, t.arena, t.index);
         const auto found = reader.Find(reader.Begin(ns.slot, 0), g, Key(n));
         if (!found) continue;
         ++records;
@@ -348,8 +348,8 @@ struct World {
 
   Random random;
   const NamespaceSpec spec;
-  TestStore t;
-  Attached ns;
+  store::TestStore t;
+  store::Attached ns;
   std::optional<TaskGroup> tasks;
   std::deque<std::vector<std::byte>> staging;
   std::uint64_t puts = 0;

@@ -12,14 +12,16 @@
 
 namespace cistern {
 
-inline TestTier OnFlash(FlashOptions flash) {
-  return [flash = std::move(flash)](TestStore& store, std::uint64_t journal_id,
+inline store::TestTier OnFlash(flash::FlashOptions flash) {
+  return [flash = std::move(flash)](store::TestStore& store, std::uint64_t journal_id,
                                     std::vector<std::uint64_t> known) {
-    return OpenFlash({*store.loop, *store.log, [&store] { return store.random.Next(); }}, flash, journal_id,
-                     std::move(known));
+    return flash::OpenFlash({*store.loop, *store.log, [&store] { return store.random.Next(); }}, flash,
+                            journal_id, std::move(known));
   };
 }
 
-inline FlashTier& FlashOf(TestStore& store) { return static_cast<FlashTier&>(*store.store->tier()); }
+inline flash::FlashTier& FlashOf(store::TestStore& store) {
+  return static_cast<flash::FlashTier&>(*store.store->tier());
+}
 
 }  // namespace cistern

@@ -11,16 +11,16 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 
-class FlashStoreTest : public BlockStoreTest {
+class FlashStoreTest : public store::BlockStoreTest {
  protected:
   // Room for `resident` blocks in memory, and for `flash_bytes` in regions of 64 KiB on `devices` devices.
-  static TestStoreOptions With(std::uint64_t resident, std::uint64_t flash_bytes = 4 * kMiB,
-                               std::size_t devices = 1) {
-    TestStoreOptions options;
+  static store::TestStoreOptions With(std::uint64_t resident, std::uint64_t flash_bytes = 4 * kMiB,
+                                      std::size_t devices = 1) {
+    store::TestStoreOptions options;
     options.store.max_blocks = resident;
     options.store.max_lower_blocks = 4096;
     options.store.read_ahead_bytes = 0;
-    FlashOptions flash;
+    flash::FlashOptions flash;
     flash.region_bytes = 256u << 10;
     for (std::size_t i = 0; i < devices; ++i) {
       flash.devices.push_back({Text("flash", i), flash_bytes / devices});
@@ -31,23 +31,23 @@ class FlashStoreTest : public BlockStoreTest {
   // Puts one below the other, each written down before the next.
   void PutChainSlowly(std::uint64_t first, std::uint64_t last) {
     for (std::uint64_t n = first; n <= last; ++n) {
-      ASSERT_EQ(Put(n, n == first ? std::nullopt : std::optional(n - 1)), State::kPublished) << n;
+      ASSERT_EQ(Put(n, n == first ? std::nullopt : std::optional(n - 1)), store::State::kPublished) << n;
       t->Settle();
     }
   }
   // By way of a view, wherever it was; none: it could not be had.
   std::optional<std::vector<std::byte>> Get(std::uint64_t n) {
-    const AcquireGrant grant = Acquire({n}, Me());
+    const store::AcquireGrant grant = Acquire({n}, Me());
     if (grant.views[0].code != Code::kOk) return std::nullopt;
-    auto body = t->Read(ns.slot, Key(n));
+    auto body = t->Read(ns.slot, store::Key(n));
     EXPECT_TRUE(body.has_value()) << n;
     EXPECT_TRUE(t->store->Release(Me(), grant.lease).ok());
     return body;
   }
-  bool Gets(std::uint64_t n) { return Get(n) == Body(n, 4096); }
+  bool Gets(std::uint64_t n) { return Get(n) == store::Body(n, 4096); }
   Task<void> TickLaterOnceDropped(Executor&);
   std::uint64_t Count(const Counter& counter) { return counter.value(); }
-  const StoreCounters& Counters() { return t->store->counters(); }
+  const catalog::StoreCounters& Counters() { return t->store->counters(); }
 };
 
 TEST_F(FlashStoreTest, P1WhatLeftMemoryIsReadBackExactly) {
@@ -65,7 +65,7 @@ TEST_F(FlashStoreTest, R4WhatLiesOnFlashAloneIsPresent) {
   Make(With(4));
   PutChainSlowly(0, 15);
   ASSERT_FALSE(Here(0));
-  EXPECT_EQ(Put(0, std::nullopt), State::kPresent);
+  EXPECT_EQ(Put(0, std::nullopt), store::State::kPresent);
   EXPECT_TRUE(Gets(0));
 }
 
@@ -76,7 +76,7 @@ TEST_F(FlashStoreTest, P7ARebootFindsWhatWasWritten) {
   t->ForgetMemory();
   t->Start();
   ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
-  Attach(OneGroup());
+  Attach(store::OneGroup());
   EXPECT_EQ(Match(0, 63), 64u);
   for (std::uint64_t n = 0; n < 64; ++n) EXPECT_TRUE(Gets(n)) << n;
 }
@@ -94,12 +94,12 @@ TEST_F(FlashStoreTest, APowerCutLosesOnlyCache) {
   PutChainSlowly(0, 31);
   t->LosePower();
   ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
-  Attach(OneGroup());
+  Attach(store::OneGroup());
   const std::uint32_t matched = Match(0, 31);
   for (std::uint64_t n = 0; n < 32; ++n) {
     const auto body = Get(n);
     if (body) {
-      EXPECT_EQ(*body, Body(n, 4096)) << n;
+      EXPECT_EQ(*body, store::Body(n, 4096)) << n;
     }
     if (n >= matched) {
       EXPECT_FALSE(body.has_value()) << n;
@@ -118,17 +118,17 @@ TEST_F(FlashStoreTest, R10WhatWasDroppedStaysAwayThoughTheMediaHaveIt) {
     if (reboot > 0) t->ForgetMemory();
     t->Start();
     ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
-    Attach(OneGroup());
+    Attach(store::OneGroup());
     EXPECT_EQ(Match(0, 31), 10u) << reboot;
     for (std::uint64_t n = 10; n < 32; ++n) EXPECT_FALSE(Get(n).has_value()) << n;
   }
   // Nor with a parent that came again.
-  ASSERT_EQ(Put(10, 9), State::kPublished);
+  ASSERT_EQ(Put(10, 9), store::State::kPublished);
   t->Settle();
   t->Stop();
   t->ForgetMemory();
   t->Start();
-  Attach(OneGroup());
+  Attach(store::OneGroup());
   EXPECT_EQ(Match(0, 31), 11u);
 }
 
@@ -138,7 +138,7 @@ TEST_F(FlashStoreTest, R10ATombstoneGoesWithTheLastRegionThatIsOlder) {
   ASSERT_TRUE(Drop(0).has_value());
   ASSERT_EQ(Occupied().tombstones, 1u);
   for (std::uint64_t n = 100; n < 500 && Occupied().tombstones > 0; ++n) {
-    ASSERT_EQ(Put(n, std::nullopt), State::kPublished);
+    ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished);
     t->Settle();
   }
   EXPECT_EQ(Occupied().tombstones, 0u);
@@ -150,7 +150,7 @@ TEST_F(FlashStoreTest, R9ReclaimKeepsWhatIsUsedAndWhatOthersDescendFrom) {
   Make(With(4, 2 * kMiB));
   PutChainSlowly(0, 7);
   for (std::uint64_t n = 100; n < 700; ++n) {
-    ASSERT_EQ(Put(n, std::nullopt), State::kPublished) << n;
+    ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished) << n;
     t->Settle();
     if (n % 8 == 0) {
       ASSERT_TRUE(Gets(7)) << n;
@@ -173,8 +173,8 @@ TEST_F(FlashStoreTest, OneReadServesManyWaiters) {
   Make(With(4));
   PutChainSlowly(0, 15);
   const std::uint64_t before = Count(Counters().fetched);
-  const BlockName name{Key(0), 0};
-  std::vector<Task<Result<AcquireGrant>>> asked;
+  const catalog::BlockName name{store::Key(0), 0};
+  std::vector<Task<Result<store::AcquireGrant>>> asked;
   for (int i = 0; i < 5; ++i) {
     asked.push_back(t->store->Acquire(Me(), ns.slot, std::span(&name, 1), 1'000'000, Soon()));
   }
@@ -189,7 +189,7 @@ TEST_F(FlashStoreTest, OneReadServesManyWaiters) {
 TEST_F(FlashStoreTest, P3WhatWouldComeTooLateIsRefusedAtOnce) {
   Make(With(4));
   PutChainSlowly(0, 15);
-  const BlockName name{Key(0), 0};
+  const catalog::BlockName name{store::Key(0), 0};
   auto grant = t->Run(t->store->Acquire(Me(), ns.slot, std::span(&name, 1), 1'000'000, Soon(), 0));
   ASSERT_TRUE(grant.has_value());
   EXPECT_EQ(grant->views[0].code, Code::kTooLate);
@@ -198,13 +198,13 @@ TEST_F(FlashStoreTest, P3WhatWouldComeTooLateIsRefusedAtOnce) {
 }
 
 TEST_F(FlashStoreTest, AMatchSaysWhatIsBelowAndReadsAhead) {
-  TestStoreOptions options = With(4);
+  store::TestStoreOptions options = With(4);
   options.store.read_ahead_bytes = 3 * 4096;
   Make(options);
   PutChainSlowly(0, 15);
   ASSERT_FALSE(Here(0));
   std::vector<BlockKey> chain;
-  for (std::uint64_t n = 0; n < 16; ++n) chain.push_back(Key(n));
+  for (std::uint64_t n = 0; n < 16; ++n) chain.push_back(store::Key(n));
   const auto runs = t->Run(t->store->MatchRest(ns.slot, 0, chain));
   ASSERT_TRUE(runs.has_value());
   ASSERT_FALSE(runs->empty());
@@ -222,7 +222,7 @@ TEST_F(FlashStoreTest, P1BitsThatRottedOnTheMediaAreAMiss) {
   // Every byte of the first records, one after the other: some of it is in block 3.
   const std::string path = "flash0/flash";
   const std::uint64_t bytes = t->disk.Bytes(path).size();
-  const std::vector<std::byte> wanted = Body(3, 4096);
+  const std::vector<std::byte> wanted = store::Body(3, 4096);
   std::optional<std::uint64_t> at;
   for (std::uint64_t offset = 0; offset + 4096 <= bytes && !at; offset += 4096) {
     if (std::memcmp(t->disk.Bytes(path).data() + offset, wanted.data(), 4096) == 0) at = offset;
@@ -232,14 +232,14 @@ TEST_F(FlashStoreTest, P1BitsThatRottedOnTheMediaAreAMiss) {
   EXPECT_FALSE(Get(3).has_value());
   EXPECT_EQ(Match(0, 15), 3u) << "and what descends from it is gone";
   EXPECT_TRUE(Gets(2));
-  EXPECT_EQ(Put(3, 2), State::kPublished);
+  EXPECT_EQ(Put(3, 2), store::State::kPublished);
   EXPECT_TRUE(Gets(3));
 }
 
 TEST_F(FlashStoreTest, ADeviceTakenOutTakesOnlyItsBlocksAlong) {
   Make(With(4, 4 * kMiB, 2));
   for (std::uint64_t n = 0; n < 64; ++n) {
-    ASSERT_EQ(Put(n, std::nullopt), State::kPublished);
+    ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished);
     t->Settle();
   }
   ASSERT_TRUE(FlashOf(*t).TakeOut("flash0").ok());
@@ -249,7 +249,7 @@ TEST_F(FlashStoreTest, ADeviceTakenOutTakesOnlyItsBlocksAlong) {
     const auto body = Get(n);
     left += body.has_value();
     if (body) {
-      EXPECT_EQ(*body, Body(n, 4096)) << n;
+      EXPECT_EQ(*body, store::Body(n, 4096)) << n;
     }
     EXPECT_EQ(Match(n, n), body ? 1u : 0u) << n;
   }
@@ -257,7 +257,7 @@ TEST_F(FlashStoreTest, ADeviceTakenOutTakesOnlyItsBlocksAlong) {
   EXPECT_LT(left, 60u);
   ASSERT_TRUE(t->Run(FlashOf(*t).BringBack("flash0")).ok());
   t->Settle();
-  ASSERT_EQ(Put(100, std::nullopt), State::kPublished);
+  ASSERT_EQ(Put(100, std::nullopt), store::State::kPublished);
   t->Settle();
   EXPECT_TRUE(Gets(100));
   // What was on it before is not believed at the next start.
@@ -265,7 +265,7 @@ TEST_F(FlashStoreTest, ADeviceTakenOutTakesOnlyItsBlocksAlong) {
   for (std::uint64_t n = 0; n < 64; ++n) {
     const auto body = Get(n);
     if (body) {
-      EXPECT_EQ(*body, Body(n, 4096)) << n;
+      EXPECT_EQ(*body, store::Body(n, 4096)) << n;
     }
   }
 }
@@ -273,13 +273,13 @@ TEST_F(FlashStoreTest, ADeviceTakenOutTakesOnlyItsBlocksAlong) {
 TEST_F(FlashStoreTest, APutNeverWaitsForADevice) {
   Make(With(8));
   PutChainSlowly(0, 7);
-  t->disk.set_faults([](const IoRequest& request, const std::string& path) -> Fault {
+  t->disk.set_faults([](const io::IoRequest& request, const std::string& path) -> io::Fault {
     const bool write =
-        request.kind == IoRequest::Kind::kWrite && path.find("flash0/flash") != std::string::npos;
-    return write ? Fault{FaultKind::kDelay, 60'000'000} : Fault{};
+        request.kind == io::IoRequest::Kind::kWrite && path.find("flash0/flash") != std::string::npos;
+    return write ? io::Fault{io::FaultKind::kDelay, 60'000'000} : io::Fault{};
   });
   const Instant before = t->clock.Now();
-  for (std::uint64_t n = 100; n < 164; ++n) ASSERT_EQ(Put(n, std::nullopt), State::kPublished) << n;
+  for (std::uint64_t n = 100; n < 164; ++n) ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished) << n;
   EXPECT_LT(t->clock.Now().UsSince(before), 60'000'000);
   EXPECT_GT(Count(Counters().evicted_unwritten), 0u);
   t->disk.set_faults({});
@@ -288,7 +288,7 @@ TEST_F(FlashStoreTest, APutNeverWaitsForADevice) {
 TEST_F(FlashStoreTest, ANamespaceSaysWhatGoesToFlashAndItHoldsAfterARestart) {
   Make(With(64));
   PutChainSlowly(0, 7);
-  const NamespaceSpec says_nothing = OneGroup("another");
+  const NamespaceSpec says_nothing = store::OneGroup("another");
   NamespaceSpec used_twice = says_nothing;
   used_twice.flash_write = WriteRule{WritePolicy::kSelective, 2};
   Attach(used_twice);
@@ -299,7 +299,7 @@ TEST_F(FlashStoreTest, ANamespaceSaysWhatGoesToFlashAndItHoldsAfterARestart) {
   t->ForgetMemory();
   t->Start();
   ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
-  Attach(OneGroup());
+  Attach(store::OneGroup());
   EXPECT_EQ(Match(0, 7), 8u) << "the node writes through";
   Attach(says_nothing);
   EXPECT_EQ(Match(0, 7), 0u) << "and this namespace only what was used twice";
@@ -316,7 +316,7 @@ TEST_F(FlashStoreTest, ANamespaceSaysWhatGoesToFlashAndItHoldsAfterARestart) {
 }
 
 TEST_F(FlashStoreTest, WhatIsAskedForOnceTakesNoRoomFromWhatIsUsed) {
-  TestStoreOptions options = With(8);
+  store::TestStoreOptions options = With(8);
   options.store.lower.promote = Promotion::kSecondHit;
   Make(options);
   PutChainSlowly(0, 31);
@@ -329,7 +329,7 @@ TEST_F(FlashStoreTest, WhatIsAskedForOnceTakesNoRoomFromWhatIsUsed) {
   const auto scan = [this] {
     for (std::uint64_t n = 0; n < 16; ++n) {
       EXPECT_TRUE(Gets(n)) << n;
-      const BlockKey key = Key(n);
+      const BlockKey key = store::Key(n);
       t->Run(t->store->Touch(ns.slot, std::span(&key, 1)));
       t->Settle();
     }
@@ -348,9 +348,10 @@ TEST_F(FlashStoreTest, R10ADropOfWhatTheTreeHasLostHoldsToo) {
   PutChainSlowly(0, 15);
   ASSERT_FALSE(Here(3));
   bool once = true;
-  t->disk.set_faults([&](const IoRequest& request, const std::string& path) -> Fault {
-    const bool hit = request.kind == IoRequest::Kind::kRead && path.find("flash0/flash") != std::string::npos;
-    return hit && std::exchange(once, false) ? Fault{FaultKind::kIoError} : Fault{};
+  t->disk.set_faults([&](const io::IoRequest& request, const std::string& path) -> io::Fault {
+    const bool hit =
+        request.kind == io::IoRequest::Kind::kRead && path.find("flash0/flash") != std::string::npos;
+    return hit && std::exchange(once, false) ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
   });
   EXPECT_FALSE(Get(3).has_value());
   t->disk.set_faults({});
@@ -375,10 +376,10 @@ Task<void> FlashStoreTest::TickLaterOnceDropped(Executor&) {
 TEST_F(FlashStoreTest, WhatExpiresWhileItsNamespaceIsDroppedIsForgottenOnFlashAsWell) {
   Make(With(2000, 64 * kMiB));
   PutChain(0, 39);
-  PartWrite mortal = Part(40, 39);
+  store::PartWrite mortal = Part(40, 39);
   mortal.ttl_s = 20;
   ASSERT_TRUE(WriteOne(mortal).status.ok());
-  for (std::uint64_t n = 41; n < 2000; ++n) ASSERT_EQ(Put(n, n - 1), State::kPublished);
+  for (std::uint64_t n = 41; n < 2000; ++n) ASSERT_EQ(Put(n, n - 1), store::State::kPublished);
   while (Count(Counters().written_down) < 2000) t->Advance(1000);
   ASSERT_GT(FlashOf(*t).live_bytes(), 0u);
   auto dropped = t->store->DropNamespace(ns.slot);
@@ -390,41 +391,42 @@ TEST_F(FlashStoreTest, WhatExpiresWhileItsNamespaceIsDroppedIsForgottenOnFlashAs
 }
 
 TEST_F(FlashStoreTest, R10OrphansOfADroppedBlockStayAway) {
-  TestStoreOptions options = With(64);
+  store::TestStoreOptions options = With(64);
   options.store.lower.admit = Admission::kSecondHit;
-  Make(options, WindowOnly());
+  Make(options, store::WindowOnly());
   PutChain(0, 7);
   std::vector<BlockKey> keys;
-  for (std::uint64_t n = 3; n <= 7; ++n) keys.push_back(Key(n));
+  for (std::uint64_t n = 3; n <= 7; ++n) keys.push_back(store::Key(n));
   t->Run(t->store->Touch(ns.slot, keys));
   t->Settle();
   ASSERT_TRUE(Drop(2).has_value());
   ASSERT_FALSE(Get(5).has_value());
-  Restart(WindowOnly());
+  Restart(store::WindowOnly());
   for (std::uint64_t n = 3; n <= 7; ++n) EXPECT_FALSE(Get(n).has_value()) << n;
 }
 
 TEST_F(FlashStoreTest, P7ADeviceThatGoesOutDuringAStartCostsItsBlocksOnly) {
   Make(With(4));
   for (std::uint64_t n = 0; n < 40; ++n) {
-    ASSERT_EQ(Put(n, std::nullopt), State::kPublished);
+    ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished);
     t->Settle();
   }
-  t->disk.set_faults([](const IoRequest& request, const std::string& path) -> Fault {
-    const bool hit = request.kind == IoRequest::Kind::kSync && path.find("flash0/flash") != std::string::npos;
-    return hit ? Fault{FaultKind::kIoError} : Fault{};
+  t->disk.set_faults([](const io::IoRequest& request, const std::string& path) -> io::Fault {
+    const bool hit =
+        request.kind == io::IoRequest::Kind::kSync && path.find("flash0/flash") != std::string::npos;
+    return hit ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
   });
   t->Kill();
   t->disk.set_faults({});
   ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
-  Attach(OneGroup());
-  ASSERT_EQ(Put(100, std::nullopt), State::kPublished);
+  Attach(store::OneGroup());
+  ASSERT_EQ(Put(100, std::nullopt), store::State::kPublished);
 }
 
 TEST_F(FlashStoreTest, WhatFallsBehindOnFlashCanStillBeFetched) {
-  Make(With(4), FullAndWindow());
+  Make(With(4), store::FullAndWindow());
   const auto both = [&](std::uint64_t n, std::optional<std::uint64_t> parent) {
-    PartWrite full = Part(n, parent), local = Part(n, parent);
+    store::PartWrite full = Part(n, parent), local = Part(n, parent);
     local.group = 1;
     WriteOne(full);
     WriteOne(local);
@@ -433,7 +435,7 @@ TEST_F(FlashStoreTest, WhatFallsBehindOnFlashCanStillBeFetched) {
   for (std::uint64_t n = 0; n < 8; ++n) both(n, n == 0 ? std::nullopt : std::optional(n - 1));
   ASSERT_FALSE(Here(4, 1));
   both(100, 5);
-  const BlockName name{Key(4), 1};
+  const catalog::BlockName name{store::Key(4), 1};
   auto grant = t->Run(t->store->Acquire(Me(), ns.slot, std::span(&name, 1), 1'000'000, Soon()));
   ASSERT_TRUE(grant.has_value());
   EXPECT_EQ(grant->views[0].code, Code::kOk);
@@ -441,7 +443,7 @@ TEST_F(FlashStoreTest, WhatFallsBehindOnFlashCanStillBeFetched) {
 
 TEST_F(FlashStoreTest, R10WhatExpiredStaysAwayThoughTheClockGoesBack) {
   Make(With(4));
-  PartWrite part = Part(0, {});
+  store::PartWrite part = Part(0, {});
   part.ttl_s = 10;
   WriteOne(part);
   t->Settle();
@@ -452,16 +454,16 @@ TEST_F(FlashStoreTest, R10WhatExpiredStaysAwayThoughTheClockGoesBack) {
   t->ForgetMemory();
   t->clock.StepWall(-100);
   t->Start();
-  Attach(OneGroup());
+  Attach(store::OneGroup());
   EXPECT_FALSE(Get(0).has_value());
 }
 
 TEST_F(FlashStoreTest, TheScrubberFindsWhatRotted) {
-  TestStoreOptions options = With(4);
+  store::TestStoreOptions options = With(4);
   options.store.scrub_bytes_per_s = 1 * kMiB;
   Make(options);
   PutChainSlowly(0, 15);
-  const std::vector<std::byte> wanted = Body(5, 4096);
+  const std::vector<std::byte> wanted = store::Body(5, 4096);
   const std::string path = "flash0/flash";
   for (std::uint64_t offset = 0; offset + 4096 <= t->disk.Bytes(path).size(); offset += 4096) {
     if (std::memcmp(t->disk.Bytes(path).data() + offset, wanted.data(), 4096) == 0) {

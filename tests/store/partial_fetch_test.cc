@@ -15,15 +15,15 @@ constexpr std::uint64_t kSegment = 64 * kKiB;
 constexpr std::uint64_t kBlock = 6 * kSegment;
 constexpr std::int64_t kLeaseUs = 60'000'000;
 
-class PartialFetchTest : public BlockStoreTest {
+class PartialFetchTest : public store::BlockStoreTest {
  protected:
-  static TestStoreOptions With(Promotion promote) {
-    TestStoreOptions options;
+  static store::TestStoreOptions With(Promotion promote) {
+    store::TestStoreOptions options;
     options.store.max_blocks = 4;
     options.store.max_lower_blocks = 4096;
     options.store.read_ahead_bytes = 0;
     options.store.lower.promote = promote;
-    FlashOptions flash;
+    flash::FlashOptions flash;
     flash.region_bytes = 2u << 20;
     flash.devices.push_back({"flash0", 32u << 20});
     options.tier = OnFlash(flash);
@@ -33,47 +33,49 @@ class PartialFetchTest : public BlockStoreTest {
   void Begin(Promotion promote = Promotion::kSecondHit, std::uint64_t blocks = 12) {
     Make(With(promote));
     for (std::uint64_t n = 0; n < blocks; ++n) {
-      ASSERT_EQ(Put(n, n == 0 ? std::nullopt : std::optional(n - 1), kBlock), State::kPublished);
+      ASSERT_EQ(Put(n, n == 0 ? std::nullopt : std::optional(n - 1), kBlock), store::State::kPublished);
       t->Settle();
     }
     ASSERT_FALSE(Here(0));
   }
-  Task<Result<AcquireGrant>> Ask(std::uint64_t n, SegmentSpan segments,
-                                 std::int64_t worth_us = kNoWorthLimit) {
-    names_.push_back(std::make_unique<BlockName>(BlockName{Key(n), 0, segments}));
+  Task<Result<store::AcquireGrant>> Ask(std::uint64_t n, record::SegmentSpan segments,
+                                        std::int64_t worth_us = kNoWorthLimit) {
+    names_.push_back(std::make_unique<catalog::BlockName>(catalog::BlockName{store::Key(n), 0, segments}));
     return t->store->Acquire(Me(), ns.slot, std::span(names_.back().get(), 1), kLeaseUs, Soon(), worth_us);
   }
-  AcquireGrant Get(std::uint64_t n, SegmentSpan segments, std::int64_t worth_us = kNoWorthLimit) {
+  store::AcquireGrant Get(std::uint64_t n, record::SegmentSpan segments,
+                          std::int64_t worth_us = kNoWorthLimit) {
     auto grant = t->Run(Ask(n, segments, worth_us));
     EXPECT_TRUE(grant.has_value());
     return *grant;
   }
-  void Release(const AcquireGrant& grant) {
+  void Release(const store::AcquireGrant& grant) {
     EXPECT_TRUE(t->store->Release(Me(), grant.lease).ok());
     t->Tick();
   }
   // As a client reads what it has a view of, and as it finds out that this is no view of it any more.
-  std::optional<std::vector<std::byte>> Through(const ViewGrant& view, std::uint64_t n,
-                                                SegmentSpan segments) {
-    Reader<RealWords> reader(t->words, t->arena, t->index);
-    const ReadCall call = reader.Begin(ns.slot, t->clock.Wall().seconds);
-    const Found found{.place = view.place,
-                      .body_bytes = static_cast<std::uint32_t>(view.bytes),
-                      .generation_low = static_cast<std::uint32_t>(view.generation) & kGenerationLowMask};
+  std::optional<std::vector<std::byte>> Through(const store::ViewGrant& view, std::uint64_t n,
+                                                record::SegmentSpan segments) {
+    arena::Reader<arena::RealWords> reader(t->words, t->arena, t->index);
+    const arena::ReadCall call = reader.Begin(ns.slot, t->clock.Wall().seconds);
+    const arena::Found found{
+        .place = view.place,
+        .body_bytes = static_cast<std::uint32_t>(view.bytes),
+        .generation_low = static_cast<std::uint32_t>(view.generation) & arena::kGenerationLowMask};
     std::vector<std::byte> bytes(segments.count * kSegment);
-    auto record = std::make_unique<OpenRecord>();
+    auto record = std::make_unique<arena::OpenRecord>();
     const std::span<std::byte> pieces[] = {bytes};
-    const RangeCopy range{{0, segments.first * kSegment, bytes.size()}, pieces};
-    const auto outcome = reader.Read(call, {Key(n), 0}, &found, std::span(&range, 1), *record);
+    const arena::RangeCopy range{{0, segments.first * kSegment, bytes.size()}, pieces};
+    const auto outcome = reader.Read(call, {store::Key(n), 0}, &found, std::span(&range, 1), *record);
     if (outcome != decltype(outcome)::kHit) return std::nullopt;
     return bytes;
   }
-  std::vector<std::byte> Wanted(std::uint64_t n, SegmentSpan segments) {
-    const std::vector<std::byte> body = Body(n, kBlock);
+  std::vector<std::byte> Wanted(std::uint64_t n, record::SegmentSpan segments) {
+    const std::vector<std::byte> body = store::Body(n, kBlock);
     const auto from = body.begin() + static_cast<std::ptrdiff_t>(segments.first * kSegment);
     return {from, from + static_cast<std::ptrdiff_t>(segments.count * kSegment)};
   }
-  void ExpectExact(const AcquireGrant& grant, std::uint64_t n, SegmentSpan segments) {
+  void ExpectExact(const store::AcquireGrant& grant, std::uint64_t n, record::SegmentSpan segments) {
     ASSERT_EQ(grant.views[0].code, Code::kOk);
     EXPECT_TRUE(Through(grant.views[0], n, segments) == Wanted(n, segments));
   }
@@ -81,13 +83,13 @@ class PartialFetchTest : public BlockStoreTest {
   std::uint64_t Passed() { return t->store->counters().passed_segments.value(); }
 
  private:
-  std::vector<std::unique_ptr<BlockName>> names_;
+  std::vector<std::unique_ptr<catalog::BlockName>> names_;
 };
 
 TEST_F(PartialFetchTest, WhoAsksForASegmentOfABlockThatDoesNotStayReadsThatSegment) {
   Begin();
   const std::uint64_t before = DeviceReads();
-  const AcquireGrant grant = Get(0, {2, 1});
+  const store::AcquireGrant grant = Get(0, {2, 1});
   ExpectExact(grant, 0, {2, 1});
   EXPECT_EQ(DeviceReads() - before, kSegment + 4 * kKiB) << "and the seal";
   EXPECT_EQ(Passed(), 1u);
@@ -98,14 +100,14 @@ TEST_F(PartialFetchTest, WhoAsksForASegmentOfABlockThatDoesNotStayReadsThatSegme
 
 TEST_F(PartialFetchTest, SharesOfOneBlockMeetInOneSlot) {
   Begin();
-  const AcquireGrant first = Get(0, {0, 2});
+  const store::AcquireGrant first = Get(0, {0, 2});
   Release(first);
   const std::uint64_t before = DeviceReads();
-  const AcquireGrant second = Get(0, {1, 2});
+  const store::AcquireGrant second = Get(0, {1, 2});
   EXPECT_EQ(second.views[0].place, first.views[0].place);
   ExpectExact(second, 0, {0, 3});
   EXPECT_EQ(DeviceReads() - before, kSegment + 4 * kKiB) << "one of the two was there";
-  const AcquireGrant third = Get(0, {0, 3}, 0);
+  const store::AcquireGrant third = Get(0, {0, 3}, 0);
   ExpectExact(third, 0, {0, 3});
   EXPECT_EQ(DeviceReads() - before, kSegment + 4 * kKiB) << "all of it was there, and took no time";
   EXPECT_FALSE(Here(0));
@@ -114,10 +116,10 @@ TEST_F(PartialFetchTest, SharesOfOneBlockMeetInOneSlot) {
 TEST_F(PartialFetchTest, SharesAskedForAtOnceComeBesideEachOther) {
   Begin();
   const std::uint64_t before = DeviceReads();
-  std::vector<Task<Result<AcquireGrant>>> asked;
+  std::vector<Task<Result<store::AcquireGrant>>> asked;
   for (std::uint32_t rank = 0; rank < 6; ++rank) asked.push_back(Ask(3, {rank, 1}));
   asked.push_back(Ask(3, {1, 2}));
-  std::vector<AcquireGrant> grants;
+  std::vector<store::AcquireGrant> grants;
   for (auto& one : asked) {
     auto grant = t->Run(std::move(one));
     ASSERT_TRUE(grant.has_value());
@@ -130,7 +132,7 @@ TEST_F(PartialFetchTest, SharesAskedForAtOnceComeBesideEachOther) {
 
 TEST_F(PartialFetchTest, MoreThanHalfOfABlockBringsAllOfIt) {
   Begin();
-  const AcquireGrant grant = Get(0, {0, 4});
+  const store::AcquireGrant grant = Get(0, {0, 4});
   ExpectExact(grant, 0, {0, 6});
   EXPECT_EQ(Passed(), 0u);
   EXPECT_TRUE(Here(0));
@@ -138,19 +140,19 @@ TEST_F(PartialFetchTest, MoreThanHalfOfABlockBringsAllOfIt) {
 
 TEST_F(PartialFetchTest, WhatIsToStayComesWholeWhateverIsAskedFor) {
   Begin(Promotion::kAll);
-  const AcquireGrant grant = Get(0, {0, 1});
+  const store::AcquireGrant grant = Get(0, {0, 1});
   ExpectExact(grant, 0, {0, 6});
   EXPECT_EQ(Passed(), 0u);
 }
 
 TEST_F(PartialFetchTest, P3WhereTheWholeWouldBeLateTheSegmentsAreNot) {
   Begin(Promotion::kAll);
-  const FlashTier& tier = FlashOf(*t);
-  const Location somewhere{1, 1};
+  const flash::FlashTier& tier = FlashOf(*t);
+  const tier::Location somewhere{1, 1};
   const std::int64_t some = tier.EstimateUs(somewhere, kSegment), all = tier.EstimateUs(somewhere, kBlock);
   ASSERT_LT(some, all / 2);
   EXPECT_EQ(Get(0, {0, 6}, all / 2).views[0].code, Code::kTooLate);
-  const AcquireGrant grant = Get(0, {5, 1}, all / 2);
+  const store::AcquireGrant grant = Get(0, {5, 1}, all / 2);
   if (grant.views[0].code == Code::kOk) ExpectExact(grant, 0, {5, 1});
   t->Settle();
   EXPECT_EQ(Passed(), 1u) << "it was tried";
@@ -158,8 +160,8 @@ TEST_F(PartialFetchTest, P3WhereTheWholeWouldBeLateTheSegmentsAreNot) {
 
 TEST_F(PartialFetchTest, WhoComesAgainForAllOfItHasItInMemoryAndTheViewsOfThePassageEnd) {
   Begin();
-  const AcquireGrant some = Get(0, {2, 1});
-  const AcquireGrant all = Get(0, {});
+  const store::AcquireGrant some = Get(0, {2, 1});
+  const store::AcquireGrant all = Get(0, {});
   ExpectExact(all, 0, {0, 6});
   EXPECT_NE(all.views[0].place, some.views[0].place);
   EXPECT_NE(t->Generation(some.views[0].place), some.views[0].generation);
@@ -180,7 +182,7 @@ TEST_F(PartialFetchTest, P1ABitThatRottedInASegmentIsAMissAndInAnotherIsNobodysH
   }
   ASSERT_TRUE(at.has_value());
   t->disk.Flip(path, *at + 4321, std::byte{16});
-  const AcquireGrant other = Get(3, {0, 2});
+  const store::AcquireGrant other = Get(3, {0, 2});
   ExpectExact(other, 3, {0, 2});
   EXPECT_EQ(Get(3, {4, 1}).views[0].code, Code::kMiss);
   t->Tick();
@@ -190,7 +192,7 @@ TEST_F(PartialFetchTest, P1ABitThatRottedInASegmentIsAMissAndInAnotherIsNobodysH
 
 TEST_F(PartialFetchTest, R10WhatIsDroppedWhileItPassesIsGoneWhenTheDropReturns) {
   Begin();
-  const AcquireGrant grant = Get(5, {1, 1});
+  const store::AcquireGrant grant = Get(5, {1, 1});
   ASSERT_EQ(grant.views[0].code, Code::kOk);
   auto coming = Ask(5, {3, 1});
   EXPECT_EQ(*Drop(4), 8u);
@@ -198,24 +200,24 @@ TEST_F(PartialFetchTest, R10WhatIsDroppedWhileItPassesIsGoneWhenTheDropReturns) 
   EXPECT_FALSE(Through(grant.views[0], 5, {1, 1}).has_value());
   EXPECT_EQ(t->Run(std::move(coming))->views[0].code, Code::kMiss);
   t->Settle();
-  EXPECT_EQ(Put(4, 3, kBlock), State::kPublished);
-  EXPECT_EQ(Put(5, 4, kBlock), State::kPublished);
+  EXPECT_EQ(Put(4, 3, kBlock), store::State::kPublished);
+  EXPECT_EQ(Put(5, 4, kBlock), store::State::kPublished);
 }
 
 TEST_F(PartialFetchTest, P7AKillWhileSegmentsPassFindsTheBlocksOnFlashAlone) {
   Begin();
-  const AcquireGrant grant = Get(0, {1, 1});
+  const store::AcquireGrant grant = Get(0, {1, 1});
   ASSERT_EQ(grant.views[0].code, Code::kOk);
   {
     const auto dropped = Ask(0, {3, 2});  // its reads are under way
   }
   t->Kill();
   ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
-  Attach(OneGroup());
+  Attach(store::OneGroup());
   EXPECT_NE(t->Generation(grant.views[0].place), grant.views[0].generation);
   EXPECT_FALSE(Here(0));
   EXPECT_EQ(Match(0, 11), 12u);
-  const AcquireGrant again = Get(0, {});
+  const store::AcquireGrant again = Get(0, {});
   ExpectExact(again, 0, {0, 6});
 }
 
@@ -223,16 +225,16 @@ TEST_F(PartialFetchTest, P5WhatPassesTakesAnEighthOfMemoryAtMostAndLeavesItForAP
   Begin(Promotion::kSecondHit, 40);
   const std::uint64_t slots = t->geometry.slots_bytes();
   for (std::uint64_t n = 0; n < 40; ++n) {
-    const AcquireGrant grant = Get(n, {0, 1});
+    const store::AcquireGrant grant = Get(n, {0, 1});
     ASSERT_EQ(grant.views[0].code, Code::kOk) << n;
     Release(grant);
   }
   // Four blocks are resident at most, each in a slot of less than twice its size.
   EXPECT_LE(t->slots->counts().used_bytes, slots / 8 + 4 * 2 * kBlock);
   // What is leased does not go; what is idle does.
-  const AcquireGrant leased = Get(0, {3, 1});
+  const store::AcquireGrant leased = Get(0, {3, 1});
   for (std::uint64_t n = 100; n < 100 + 2 * slots / kBlock; ++n) {
-    ASSERT_EQ(Put(n, std::nullopt, kBlock), State::kPublished) << n;
+    ASSERT_EQ(Put(n, std::nullopt, kBlock), store::State::kPublished) << n;
     t->Settle();
   }
   ExpectExact(leased, 0, {3, 1});
@@ -240,8 +242,8 @@ TEST_F(PartialFetchTest, P5WhatPassesTakesAnEighthOfMemoryAtMostAndLeavesItForAP
 
 TEST_F(PartialFetchTest, AReportOfABlockThatIsNotInMemoryHarmsNobody) {
   Begin();
-  const AcquireGrant grant = Get(0, {1, 1});
-  const BlockName names[] = {{Key(0), 0}, {Key(1), 0}};
+  const store::AcquireGrant grant = Get(0, {1, 1});
+  const catalog::BlockName names[] = {{store::Key(0), 0}, {store::Key(1), 0}};
   ASSERT_TRUE(Hold(0, 1, kLeaseUs, Me()).has_value()) << "so that its record is known";
   EXPECT_TRUE(t->Run(t->store->ReportBad(ns.slot, names)).ok());
   EXPECT_EQ(t->Generation(grant.views[0].place), grant.views[0].generation) << "it is sound";
@@ -255,30 +257,30 @@ TEST_F(PartialFetchTest, AReportOfABlockThatIsNotInMemoryHarmsNobody) {
 // Parts whose borders lie inside of units: what is read for one of them has a share of its neighbours'.
 TEST_F(PartialFetchTest, P1WhatADeviceReadsWrongForOneRankHarmsNoOther) {
   constexpr std::uint64_t kPartBytes = 70'000;
-  NamespaceSpec spec = OneGroup("ranks");
+  NamespaceSpec spec = store::OneGroup("ranks");
   spec.groups[0].part_bytes = {kPartBytes, kPartBytes, kPartBytes, kPartBytes};
   Make(With(Promotion::kSecondHit), spec);
   for (std::uint64_t n = 0; n < 8; ++n) {
-    std::vector<PartWrite> parts;
+    std::vector<store::PartWrite> parts;
     for (std::uint16_t rank = 0; rank < 4; ++rank) {
       parts.push_back(Part(n, n == 0 ? std::nullopt : std::optional(n - 1), kPartBytes));
       parts.back().part = rank;
       parts.back().put_id = {2, n + 1};
     }
-    for (const PartOutcome& outcome : Write(std::move(parts), Me())) ASSERT_TRUE(outcome.status.ok());
+    for (const store::PartOutcome& outcome : Write(std::move(parts), Me())) ASSERT_TRUE(outcome.status.ok());
     t->Settle();
   }
-  const AcquireGrant first = Get(0, {0, 2});
+  const store::AcquireGrant first = Get(0, {0, 2});
   ASSERT_EQ(first.views[0].code, Code::kOk);
   const std::byte* slot = t->arena.slot(first.views[0].place);
-  const std::vector<std::byte> body = Body(0, kPartBytes);
+  const std::vector<std::byte> body = store::Body(0, kPartBytes);
   ASSERT_EQ(std::memcmp(slot, body.data(), kPartBytes), 0);
   // The next rank's read begins in the unit where the first part ends, and every byte of it is wrong.
-  t->disk.set_faults([](const IoRequest& request, const std::string& path) -> Fault {
-    const bool read = request.kind == IoRequest::Kind::kRead && path == "flash0/flash";
-    return read ? Fault{FaultKind::kElsewhere, 16u << 20} : Fault{};
+  t->disk.set_faults([](const io::IoRequest& request, const std::string& path) -> io::Fault {
+    const bool read = request.kind == io::IoRequest::Kind::kRead && path == "flash0/flash";
+    return read ? io::Fault{io::FaultKind::kElsewhere, 16u << 20} : io::Fault{};
   });
-  const AcquireGrant second = Get(0, {2, 2});
+  const store::AcquireGrant second = Get(0, {2, 2});
   t->disk.set_faults({});
   EXPECT_EQ(second.views[0].code, Code::kMiss);
   EXPECT_EQ(std::memcmp(slot, body.data(), kPartBytes), 0);
@@ -287,11 +289,11 @@ TEST_F(PartialFetchTest, P1WhatADeviceReadsWrongForOneRankHarmsNoOther) {
 TEST_F(PartialFetchTest, ANamespaceThatIsDroppedWhileItsSegmentsPassCostsNoDevice) {
   Begin(Promotion::kSecondHit, 60);
   std::uint64_t reads = 0;
-  t->disk.set_faults([&](const IoRequest& request, const std::string& path) -> Fault {
-    const bool read = request.kind == IoRequest::Kind::kRead && path == "flash0/flash";
-    return read ? Fault{FaultKind::kDelay, 20 * ++reads} : Fault{};
+  t->disk.set_faults([&](const io::IoRequest& request, const std::string& path) -> io::Fault {
+    const bool read = request.kind == io::IoRequest::Kind::kRead && path == "flash0/flash";
+    return read ? io::Fault{io::FaultKind::kDelay, 20 * ++reads} : io::Fault{};
   });
-  std::vector<Task<Result<AcquireGrant>>> asked;
+  std::vector<Task<Result<store::AcquireGrant>>> asked;
   for (std::uint64_t n = 0; n < 50; ++n) asked.push_back(Ask(n, {1, 1}));
   auto dropped = t->store->DropNamespace(ns.slot);
   for (auto& one : asked) {
@@ -310,7 +312,7 @@ TEST_F(PartialFetchTest, ANamespaceThatIsDroppedWhileItsSegmentsPassCostsNoDevic
 TEST_F(PartialFetchTest, WhoAsksForWhatIsOnItsWayIsNotRefused) {
   Begin();
   auto first = Ask(0, {1, 1});
-  const AcquireGrant second = Get(0, {1, 1}, 0);
+  const store::AcquireGrant second = Get(0, {1, 1}, 0);
   EXPECT_EQ(second.views[0].ready_in_us, 0);
   ExpectExact(*t->Run(std::move(first)), 0, {1, 1});
 }

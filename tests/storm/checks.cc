@@ -9,7 +9,7 @@
 
 namespace cistern::storm {
 
-Sighting World::SightingOf(const BlockId& block, const OpenRecord& record) const {
+Sighting World::SightingOf(const BlockId& block, const arena::OpenRecord& record) const {
   Sighting seen;
   seen.block = block;
   PutId id = record.seal.put_id();
@@ -28,13 +28,13 @@ World::Look World::LookAt(const BlockId& block, bool with_body) {
   Look look;
   if (incarnations_[block.ns] == 0) return look;
   const auto& lengths = trees_[block.ns].spec.groups[block.group].part_bytes;
-  ReadCall call{.incarnation = index_.header()->incarnations[slots_[block.ns]], .now_s = 0};
+  arena::ReadCall call{.incarnation = index_.header()->incarnations[slots_[block.ns]], .now_s = 0};
   BlockKey key = KeyOf(block.ns, block.code);
   auto parts = static_cast<std::uint16_t>(lengths.empty() ? 1 : lengths.size());
   look.outcome = reader_.Open(call, {key, block.group, parts}, nullptr, record_);
   look.place = record_.place;
   look.generation = record_.generation;
-  if (look.outcome != ReadOutcome::kHit) return look;
+  if (look.outcome != arena::ReadOutcome::kHit) return look;
   look.seen = SightingOf(block, record_);
   look.born = record_.stamp.born;
   if (with_body) {
@@ -43,7 +43,7 @@ World::Look World::LookAt(const BlockId& block, bool with_body) {
       std::uint32_t bytes = record_.seal.part_bytes(part);
       if (look.seen.put != 0 && !model_.put(static_cast<PutNo>(look.seen.put)).any_bytes &&
           !IsPart(look.seen.put, part, 0, {arena_.slot(look.place) + at, bytes})) {
-        look.outcome = ReadOutcome::kBad;
+        look.outcome = arena::ReadOutcome::kBad;
       }
       at += bytes;
     }
@@ -58,13 +58,13 @@ bool World::Reachable(const BlockId& block, bool* by_lower_tier) {
   // A chain that is longer than the forest is deep goes round.
   for (std::uint32_t depth = 0; depth <= 2 * kMaxDepth; ++depth) {
     Look look = LookAt(at, false);
-    if (look.outcome == ReadOutcome::kMiss && by_lower_tier != nullptr && InLowerTier(at)) {
+    if (look.outcome == arena::ReadOutcome::kMiss && by_lower_tier != nullptr && InLowerTier(at)) {
       *by_lower_tier = true;
       if (!above || ParentOf(at.code) == 0) return true;
       at = {block.ns, *above, ParentOf(at.code)};
       continue;
     }
-    if (look.outcome != ReadOutcome::kHit || look.seen.put == 0) return false;
+    if (look.outcome != arena::ReadOutcome::kHit || look.seen.put == 0) return false;
     // What hung below another one of this key is being collected (R10).
     if (look.born >= born) return false;
     born = look.born;
@@ -74,11 +74,11 @@ bool World::Reachable(const BlockId& block, bool* by_lower_tier) {
   return false;
 }
 
-bool World::DamagedRecord(Place place, std::uint64_t body_bytes) {
+bool World::DamagedRecord(arena::Place place, std::uint64_t body_bytes) {
   if (IndexDamaged()) return true;  // it may have led to another record of that place
   if (geometry_.offset(place) >= geometry_.slots_bytes()) return false;
   return damage_.Standing(arena_.slot(place),
-                          TrailerOffset(body_bytes, geometry_.alignment) + geometry_.alignment);
+                          record::TrailerOffset(body_bytes, geometry_.alignment) + geometry_.alignment);
 }
 
 bool World::Doubtful(const BlockId& block) {
@@ -103,7 +103,7 @@ std::uint64_t World::LeastExpiry(std::uint32_t ns, BlockCode code) {
     for (std::uint16_t group = 0; group < trees_[ns].groups(); ++group) {
       if (model_.PutsOf({ns, group, other}).empty()) continue;
       Look look = LookAt({ns, group, other}, false);
-      if (look.outcome == ReadOutcome::kHit && look.seen.expiry != 0 &&
+      if (look.outcome == arena::ReadOutcome::kHit && look.seen.expiry != 0 &&
           (least == 0 || look.seen.expiry < least)) {
         least = look.seen.expiry;
       }
@@ -114,8 +114,8 @@ std::uint64_t World::LeastExpiry(std::uint32_t ns, BlockCode code) {
 
 // ---- leases ----------------------------------------------------------------------------------------------
 
-void World::Granted(LeaseNote& lease, const std::vector<BlockId>& blocks, const std::vector<ViewGrant>& views,
-                    Moment since) {
+void World::Granted(LeaseNote& lease, const std::vector<BlockId>& blocks,
+                    const std::vector<store::ViewGrant>& views, Moment since) {
   if (views.size() != blocks.size()) Violation("acquire answered with another number of views");
   for (std::size_t i = 0; i < views.size(); ++i) {
     if (views[i].code != Code::kOk) continue;
@@ -124,7 +124,7 @@ void World::Granted(LeaseNote& lease, const std::vector<BlockId>& blocks, const 
       lease.lapsed = true;
       continue;
     }
-    if (look.outcome != ReadOutcome::kHit || look.place != views[i].place ||
+    if (look.outcome != arena::ReadOutcome::kHit || look.place != views[i].place ||
         look.generation != views[i].generation || look.seen.body_bytes != views[i].bytes) {
       // What expired meanwhile may have gone at once.
       if (*arena_.generation(views[i].place) != views[i].generation) {
@@ -148,7 +148,7 @@ void World::RecordHandle(LeaseNote& lease, std::uint32_t ns, const std::vector<B
     // What the chain's end hangs below stays, but where it has a copy on flash it need not stay in memory;
     // nor need the end itself be in memory when it is held.
     if (has_lower_tier() &&
-        (code != chain.back() || LookAt({ns, *group, code}, false).outcome == ReadOutcome::kMiss))
+        (code != chain.back() || LookAt({ns, *group, code}, false).outcome == arena::ReadOutcome::kMiss))
       continue;
     BlockId block{ns, *group, code};
     Look look = LookAt(block, false);
@@ -156,8 +156,9 @@ void World::RecordHandle(LeaseNote& lease, std::uint32_t ns, const std::vector<B
       lease.lapsed = true;
       return;
     }
-    if (look.outcome == ReadOutcome::kMiss) Violation(Text(TextOf(block), " was held and is not there"));
-    if (look.outcome != ReadOutcome::kHit) {
+    if (look.outcome == arena::ReadOutcome::kMiss)
+      Violation(Text(TextOf(block), " was held and is not there"));
+    if (look.outcome != arena::ReadOutcome::kHit) {
       lease.lapsed = true;
       return;
     }
@@ -184,7 +185,7 @@ void World::DisturbAll(std::uint32_t ns) {
   }
 }
 
-void World::EndLeasesOf(SessionId session) {
+void World::EndLeasesOf(catalog::SessionId session) {
   for (LeasePtr& lease : leases_) {
     if (lease->caller.session == session) lease->released = lease->lapsed = true;
   }
@@ -232,11 +233,11 @@ void World::RememberWarm() {
         BlockId block{ns, group, code};
         if (model_.PutsOf(block).empty()) continue;
         Look look = LookAt(block, false);
-        if (look.outcome != ReadOutcome::kHit || look.seen.put == 0) continue;
+        if (look.outcome != arena::ReadOutcome::kHit || look.seen.put == 0) continue;
         bool by_lower_tier = false;
         if (!Reachable(block, warm_lower_.empty() ? nullptr : &by_lower_tier)) continue;
         by_lower_tier |= has_lower_tier() && PartlyInLowerTier(block);
-        bool damaged = damage_.Standing(arena_.directory(look.place), sizeof(DirectoryEntry));
+        bool damaged = damage_.Standing(arena_.directory(look.place), sizeof(arena::DirectoryEntry));
         warm_.push_back({block, look.seen.put, look.place, look.seen.body_bytes, look.seen.expiry,
                          by_lower_tier, damaged});
       }
@@ -250,7 +251,7 @@ void World::CheckWarm(SimNode& node) {
   };
   for (const Warm& warm : warm_) {
     Look look = LookAt(warm.block, false);
-    if (look.outcome == ReadOutcome::kHit && look.seen.put == warm.put) continue;
+    if (look.outcome == arena::ReadOutcome::kHit && look.seen.put == warm.put) continue;
     bool excused = Doubtful(warm.block);
     // As for what lies on flash alone (CheckWarmLower).
     if (warm.by_lower_tier) excused |= TierMayHaveLost(node);
@@ -274,14 +275,14 @@ void World::CheckWarm(SimNode& node) {
         const std::vector<PutNo>& puts = model_.PutsOf({ns, group, code});
         if (puts.empty()) continue;
         Look look = LookAt({ns, group, code}, false);
-        if (look.outcome == ReadOutcome::kBad) continue;
+        if (look.outcome == arena::ReadOutcome::kBad) continue;
         // One whose parent is nowhere may just be collected, for its parent could not be written down: at
         // rest it is looked at again.
-        if (look.outcome == ReadOutcome::kHit) (void)AuditParent({ns, group, code}, look);
+        if (look.outcome == arena::ReadOutcome::kHit) (void)AuditParent({ns, group, code}, look);
         // The media may hold what did not count this time, for a parent that was not found, say, and will.
         if (has_lower_tier()) continue;
         for (PutNo put : puts) {
-          if (look.outcome != ReadOutcome::kHit || look.seen.put != put) model_.Absent(put);
+          if (look.outcome != arena::ReadOutcome::kHit || look.seen.put != put) model_.Absent(put);
         }
       }
     }
@@ -290,7 +291,7 @@ void World::CheckWarm(SimNode& node) {
 
 // ---- at rest ---------------------------------------------------------------------------------------------
 
-std::optional<BlockId> World::BlockOf(const SealView& seal) {
+std::optional<BlockId> World::BlockOf(const record::SealView& seal) {
   for (std::uint32_t ns = 0; ns < trees_.size(); ++ns) {
     if (incarnations_[ns] == 0 || index_.header()->incarnations[slots_[ns]] != seal.incarnation()) continue;
     if (seal.group() >= trees_[ns].groups()) continue;
@@ -306,12 +307,12 @@ bool World::AuditParent(const BlockId& block, const Look& look) {
   if (!group || look.seen.parent == 0) return true;
   BlockId parent{block.ns, *group, look.seen.parent};
   Look above = LookAt(parent, false);
-  if (above.outcome == ReadOutcome::kMiss) {
+  if (above.outcome == arena::ReadOutcome::kMiss) {
     if (InLowerTier(parent)) return true;
     if (has_lower_tier()) return false;
     Violation(Text(TextOf(block), " is there at rest and its parent is not"));
   }
-  if (above.outcome == ReadOutcome::kHit && above.born >= look.born) {
+  if (above.outcome == arena::ReadOutcome::kHit && above.born >= look.born) {
     Violation(Text(TextOf(block), " was born at ", look.born, " and its parent at ", above.born));
   }
   return true;
@@ -321,29 +322,30 @@ bool World::AuditParent(const BlockId& block, const Look& look) {
 std::uint64_t World::AuditIndex(bool* settled) {
   std::uint64_t entries = 0;
   for (std::uint64_t number = 0; number < index_.entry_count(); ++number) {
-    const IndexEntry* entry = index_.entry(number);
+    const arena::IndexEntry* entry = index_.entry(number);
     if (entry->fingerprint[0] == 0) continue;
     entries++;
-    auto place = static_cast<Place>(entry->place_and_bytes >> 32);
+    auto place = static_cast<arena::Place>(entry->place_and_bytes >> 32);
     auto bytes = static_cast<std::uint32_t>(entry->place_and_bytes);
-    auto slot = CheckPlace(plain_, arena_, place, bytes);
+    auto slot = arena::CheckPlace(plain_, arena_, place, bytes);
     if (!slot) Violation(Text("entry ", number, " leads to place ", place, ", which is no slot"));
     std::uint64_t generation = *arena_.generation(place);
     if (generation % 2 != 0 ||
-        (generation & kGenerationLowMask) != ((entry->rest >> 8) & kGenerationLowMask)) {
+        (generation & arena::kGenerationLowMask) != ((entry->rest >> 8) & arena::kGenerationLowMask)) {
       Violation(Text("entry ", number, " is of another generation than place ", place, " has, ", generation));
     }
     if (DamagedRecord(place, bytes)) continue;
-    auto seal = CheckSeal({arena_.slot(place) + slot->trailer_offset, slot->trailer_room});
-    if (!seal) Violation(Text("the record at place ", place, " has no seal: ", FaultText(seal.error())));
+    auto seal = record::CheckSeal({arena_.slot(place) + slot->trailer_offset, slot->trailer_room});
+    if (!seal)
+      Violation(Text("the record at place ", place, " has no seal: ", record::FaultText(seal.error())));
     auto block = BlockOf(*seal);
     if (!block) Violation(Text("the record at place ", place, " is of no block that is known"));
     Look look = LookAt(*block, true);
-    if (look.outcome != ReadOutcome::kHit || look.place != place) {
+    if (look.outcome != arena::ReadOutcome::kHit || look.place != place) {
       Violation(Text(TextOf(*block), " is in the index for place ", place, " and cannot be read from there"));
     }
-    if (DirectoryCrc(*arena_.directory(place), place) != arena_.directory(place)->crc &&
-        !damage_.Standing(arena_.directory(place), sizeof(DirectoryEntry))) {
+    if (arena::DirectoryCrc(*arena_.directory(place), place) != arena_.directory(place)->crc &&
+        !damage_.Standing(arena_.directory(place), sizeof(arena::DirectoryEntry))) {
       Violation(Text(TextOf(*block), " has no directory entry at place ", place));
     }
     model_.CheckSighting(look.seen, model_.Now(), ticked_wall_);
@@ -354,7 +356,7 @@ std::uint64_t World::AuditIndex(bool* settled) {
 
 bool World::Audit(SimNode& node) {
   audits_++;
-  BlockStore::Occupancy occupancy = node.store().occupancy();
+  store::BlockStore::Occupancy occupancy = node.store().occupancy();
   if (options_.max_blocks != 0 && occupancy.records > options_.max_blocks) {
     Violation(Text(occupancy.records, " records, the limit is ", options_.max_blocks));
   }
@@ -381,17 +383,17 @@ bool World::Audit(SimNode& node) {
   std::uint64_t whole = 0;
   std::string where;
   for (std::uint32_t head = 0; head < geometry_.header_count; ++head) {
-    const ChunkHeader& chunk = *arena_.header(head);
-    for (std::uint32_t unit = 0; unit < kUnitsPerHeader; ++unit) {
+    const arena::ChunkHeader& chunk = *arena_.header(head);
+    for (std::uint32_t unit = 0; unit < arena::kUnitsPerHeader; ++unit) {
       if (chunk.generations[unit] == 0 || chunk.generations[unit] % 2 != 0) continue;
       whole++;
-      const DirectoryEntry& entry = chunk.directory[unit];
-      where +=
-          Text(" ", head, ":", unit, chunk.carve % 2 == 0 ? "" : "(not carved)", " slot_bytes ",
-               chunk.slot_bytes, " part_of ", chunk.part_of, " gen ", chunk.generations[unit], " entry gen ",
-               entry.generation, " crc ok ",
-               DirectoryCrc(entry, geometry_.place(head * kHeaderSpanBytes + unit * kUnitBytes)) == entry.crc,
-               ", boots ", boots_, " seeds ", node_seeds_, ";");
+      const arena::DirectoryEntry& entry = chunk.directory[unit];
+      where += Text(" ", head, ":", unit, chunk.carve % 2 == 0 ? "" : "(not carved)", " slot_bytes ",
+                    chunk.slot_bytes, " part_of ", chunk.part_of, " gen ", chunk.generations[unit],
+                    " entry gen ", entry.generation, " crc ok ",
+                    arena::DirectoryCrc(entry, geometry_.place(head * arena::kHeaderSpanBytes +
+                                                               unit * arena::kUnitBytes)) == entry.crc,
+                    ", boots ", boots_, " seeds ", node_seeds_, ";");
     }
   }
   // Of what passes through, the first segments may be on their way still.

@@ -13,7 +13,7 @@ Client::Client(World& world, std::uint32_t number, std::uint32_t engine)
       number_(number),
       engine_number_(engine),
       reader_(world.sim(), world.arena(), world.index()),
-      record_(std::make_unique<OpenRecord>()) {
+      record_(std::make_unique<arena::OpenRecord>()) {
   actor_ = world_.scheduler().Spawn(Text("client ", number), [this] { Main(); });
 }
 
@@ -277,7 +277,7 @@ void Client::Revive() {
     auto full = world.tree(below.ns).first_full;
     if (!full || ParentOf(below.code) == 0) continue;
     below.group = *full;
-    found = world.LookAt(below, false).outcome == ReadOutcome::kHit || world.InLowerTier(below);
+    found = world.LookAt(below, false).outcome == arena::ReadOutcome::kHit || world.InLowerTier(below);
   }
   if (!found) return PutChain();
   if (!Attach(below.ns)) return;

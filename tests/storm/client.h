@@ -52,11 +52,13 @@ class Client {
   // ---- reading ----
   void ReadChain();
   void ReadBlock(const BlockId& block, bool whole);
-  ReadOutcome ReadRanges(const BlockId& block, const ReadCall& call, const Found& found,
-                         std::span<const PartRange> asked_ranges, Moment since, std::uint64_t time_s);
+  arena::ReadOutcome ReadRanges(const BlockId& block, const arena::ReadCall& call, const arena::Found& found,
+                                std::span<const record::PartRange> asked_ranges, Moment since,
+                                std::uint64_t time_s);
   void ReadSegments();
-  void ReadView(const BlockId& block, const ViewGrant& view, const PartRange& range, Moment since);
-  void CheckHit(const BlockId& block, const OpenRecord& record, Moment since, std::uint64_t time_s);
+  void ReadView(const BlockId& block, const store::ViewGrant& view, const record::PartRange& range,
+                Moment since);
+  void CheckHit(const BlockId& block, const arena::OpenRecord& record, Moment since, std::uint64_t time_s);
   void Report(const BlockId& block, std::uint64_t body_bytes);
   void ReadSlowly();
   void MatchOnce();
@@ -90,8 +92,8 @@ class Client {
   World& world_;
   std::uint32_t number_, engine_number_;
   Actor* actor_ = nullptr;
-  Reader<SimWords> reader_;
-  Caller caller_;
+  arena::Reader<SimWords> reader_;
+  catalog::Caller caller_;
   std::uint64_t boot_ = 0;  // of the node that the session is with
   bool dying_ = false;
   std::uint32_t open_ = 0;
@@ -104,7 +106,7 @@ class Client {
   std::vector<Known> known_;
   std::vector<LeasePtr> leases_;
   std::vector<std::pair<BlockId, std::uint64_t>> touched_;  // block, place and generation
-  std::unique_ptr<OpenRecord> record_;
+  std::unique_ptr<arena::OpenRecord> record_;
   std::vector<std::byte> buffer_;
 };
 

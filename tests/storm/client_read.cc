@@ -12,18 +12,18 @@ std::uint32_t Client::MatchChain(std::uint32_t ns, std::span<const BlockCode> ch
   World& world = world_;
   const IncarnationTree& tree = world.tree(ns);
   Moment since = world.model().Now();
-  ReadCall call = reader_.Begin(known_[ns].slot, world.scheduler().clock().Wall().seconds);
+  arena::ReadCall call = reader_.Begin(known_[ns].slot, world.scheduler().clock().Wall().seconds);
   if (call.incarnation != known_[ns].incarnation) {
     known_[ns].attached = false;
     return 0;
   }
   std::vector<BlockKey> keys = KeysOf(ns, chain);
   const std::uint64_t reboots = world.reboots();
-  std::uint32_t there = MatchPrefix(reader_, call, keys, tree.match);
+  std::uint32_t there = arena::MatchPrefix(reader_, call, keys, tree.match);
   if (world.reboots() != reboots) return 0;
   world.model().Trace("client ", number_, " matched ", there, " of namespace ", ns, " block ", chain.back(),
                       " since ", since);
-  for (const MatchGroup& group : tree.match) {
+  for (const arena::MatchGroup& group : tree.match) {
     std::uint32_t from =
         group.reach_blocks == 0 || group.reach_blocks > there ? 0 : there - group.reach_blocks;
     for (std::uint32_t i = from; i < there; ++i) {
@@ -70,7 +70,8 @@ void Client::ReadChain() {
   }
 }
 
-void Client::CheckHit(const BlockId& block, const OpenRecord& record, Moment since, std::uint64_t time_s) {
+void Client::CheckHit(const BlockId& block, const arena::OpenRecord& record, Moment since,
+                      std::uint64_t time_s) {
   World& world = world_;
   Sighting seen = world.SightingOf(block, record);
   world.model().CheckSighting(seen, since, time_s);
@@ -93,7 +94,7 @@ void Client::ReadBlock(const BlockId& block, bool whole) {
   const IncarnationTree& tree = world.tree(block.ns);
   Moment since = world.model().Now();
   std::uint64_t time_s = world.SureTime();
-  ReadCall call = reader_.Begin(known_[block.ns].slot, world.scheduler().clock().Wall().seconds);
+  arena::ReadCall call = reader_.Begin(known_[block.ns].slot, world.scheduler().clock().Wall().seconds);
   if (call.incarnation != known_[block.ns].incarnation) {
     known_[block.ns].attached = false;
     return;
@@ -107,16 +108,16 @@ void Client::ReadBlock(const BlockId& block, bool whole) {
   const auto& lengths = tree.spec.groups[block.group].part_bytes;
   auto parts = static_cast<std::uint16_t>(lengths.empty() ? 1 : lengths.size());
   // All of some parts, or a stretch.
-  std::vector<PartRange> ranges;
+  std::vector<record::PartRange> ranges;
   for (std::uint16_t part = 0; part < parts; ++part) {
     std::uint64_t length = lengths.empty() ? found->body_bytes : lengths[part];
     std::uint64_t from = !whole && random.Below(3) == 0 ? random.Below(length) : 0;
     std::uint64_t bytes = !whole && random.Below(3) == 0 ? 1 + random.Below(length - from) : length - from;
     ranges.push_back({part, from, bytes});
   }
-  const ReadOutcome outcome = ReadRanges(block, call, *found, ranges, since, time_s);
+  const arena::ReadOutcome outcome = ReadRanges(block, call, *found, ranges, since, time_s);
   if (world.reboots() != reboots) return;
-  if (outcome == ReadOutcome::kBad) {
+  if (outcome == arena::ReadOutcome::kBad) {
     const bool misled = astray || entries_hit != world.faults()[Fault::kFlipIndex].injected;
     if (!misled && !world.DamagedRecord(record_->place, found->body_bytes)) {
       Violation(Text(TextOf(block), " is bad under generation ", record_->generation, " at place ",
@@ -124,16 +125,18 @@ void Client::ReadBlock(const BlockId& block, bool whole) {
     }
     return Report(block, found->body_bytes);
   }
-  if (outcome == ReadOutcome::kOutOfRange && !lengths.empty())
+  if (outcome == arena::ReadOutcome::kOutOfRange && !lengths.empty())
     Violation(Text(TextOf(block), " is shorter than its namespace says"));
-  if (outcome != ReadOutcome::kHit) return;
+  if (outcome != arena::ReadOutcome::kHit) return;
   std::uint64_t touch = std::uint64_t{record_->place} << 32 | (record_->generation & 0xffff'ffff);
   touched_.emplace_back(block, touch);
 }
 
 // Reads them from one record, and checks what it is told and every byte.
-ReadOutcome Client::ReadRanges(const BlockId& block, const ReadCall& call, const Found& found,
-                               std::span<const PartRange> asked_ranges, Moment since, std::uint64_t time_s) {
+arena::ReadOutcome Client::ReadRanges(const BlockId& block, const arena::ReadCall& call,
+                                      const arena::Found& found,
+                                      std::span<const record::PartRange> asked_ranges, Moment since,
+                                      std::uint64_t time_s) {
   World& world = world_;
   const std::uint64_t reboots = world.reboots();
   const auto& lengths = world.tree(block.ns).spec.groups[block.group].part_bytes;
@@ -149,7 +152,7 @@ ReadOutcome Client::ReadRanges(const BlockId& block, const ReadCall& call, const
     total += asked_ranges[i].bytes;
   }
   std::span<std::byte> room = Room(total);
-  std::vector<RangeCopy> ranges;
+  std::vector<arena::RangeCopy> ranges;
   for (std::size_t i = 0; i < asked.size(); ++i) {
     const std::uint64_t bytes = asked_ranges[i].bytes, first = world.random().Below(bytes + 1);
     asked[i].piece[0] = room.subspan(asked[i].at, first);
@@ -157,10 +160,10 @@ ReadOutcome Client::ReadRanges(const BlockId& block, const ReadCall& call, const
     ranges.push_back({asked_ranges[i], asked[i].piece});
   }
   reading_ = true;
-  ReadOutcome outcome =
+  arena::ReadOutcome outcome =
       reader_.Read(call, {KeyOf(block.ns, block.code), block.group, parts}, &found, ranges, *record_);
   reading_ = false;
-  if (outcome != ReadOutcome::kHit || world.reboots() != reboots) return outcome;
+  if (outcome != arena::ReadOutcome::kHit || world.reboots() != reboots) return outcome;
   world.hits++;
   world.model().Trace("client ", number_, " hit ", TextOf(block), " put ", record_->seal.put_id().low,
                       " place ", record_->place, " generation ", record_->generation, " born ",
@@ -169,7 +172,7 @@ ReadOutcome Client::ReadRanges(const BlockId& block, const ReadCall& call, const
   PutNo put = static_cast<PutNo>(record_->seal.put_id().low);
   for (std::size_t i = 0; i < asked.size(); ++i) {
     if (world.model().put(put).any_bytes) break;
-    const PartRange& range = asked_ranges[i];
+    const record::PartRange& range = asked_ranges[i];
     if (IsPart(put, range.part, range.offset, room.subspan(asked[i].at, range.bytes))) continue;
     Violation(Text(TextOf(block), " put ", put, ": wrong bytes in part ", range.part, " from ", range.offset,
                    ", ", range.bytes, " bytes"));
@@ -188,18 +191,19 @@ void Client::ReadSegments() {
   if (world.Chance(10)) call->worth_us = static_cast<std::int64_t>(random.Below(1000));
   static constexpr std::int64_t kUs[] = {50, 2'000, 100'000, 5'000'000};
   call->duration_us = kUs[random.Below(std::size(kUs))];
-  std::vector<std::pair<BlockId, PartRange>> asked;
+  std::vector<std::pair<BlockId, record::PartRange>> asked;
   for (const BlockCode code : ChainOf(SomeCode())) {
     const BlockId block{ns, static_cast<std::uint16_t>(random.Below(world.tree(ns).groups())), code};
     const auto& lengths = world.tree(ns).spec.groups[block.group].part_bytes;
     const auto part = static_cast<std::uint32_t>(lengths.empty() ? 0 : random.Below(lengths.size()));
     const std::uint64_t length = lengths.empty() ? 300'000 : lengths[part];
     const std::uint64_t from = random.Below(length);
-    const PartRange range{part, from, 1 + random.Below(std::min<std::uint64_t>(length - from, 80'000))};
-    SegmentSpan segments{static_cast<std::uint32_t>(range.offset / kSegmentBytes), 0};
-    segments.count =
-        static_cast<std::uint32_t>((range.offset + range.bytes - 1) / kSegmentBytes) + 1 - segments.first;
-    for (std::uint32_t i = 0; i < part; ++i) segments.first += SegmentsOfPart(lengths[i]);
+    const record::PartRange range{part, from,
+                                  1 + random.Below(std::min<std::uint64_t>(length - from, 80'000))};
+    record::SegmentSpan segments{static_cast<std::uint32_t>(range.offset / record::kSegmentBytes), 0};
+    segments.count = static_cast<std::uint32_t>((range.offset + range.bytes - 1) / record::kSegmentBytes) +
+                     1 - segments.first;
+    for (std::uint32_t i = 0; i < part; ++i) segments.first += record::SegmentsOfPart(lengths[i]);
     asked.emplace_back(block, range);
     call->names.push_back({KeyOf(ns, code), block.group, segments});
   }
@@ -220,19 +224,22 @@ void Client::ReadSegments() {
 }
 
 // `since`: before the view was asked for.
-void Client::ReadView(const BlockId& block, const ViewGrant& view, const PartRange& range, Moment since) {
+void Client::ReadView(const BlockId& block, const store::ViewGrant& view, const record::PartRange& range,
+                      Moment since) {
   World& world = world_;
-  const ReadCall call = reader_.Begin(known_[block.ns].slot, world.scheduler().clock().Wall().seconds);
+  const arena::ReadCall call = reader_.Begin(known_[block.ns].slot, world.scheduler().clock().Wall().seconds);
   if (call.incarnation != known_[block.ns].incarnation) return;
   world.NoteRead(block);
   const std::uint64_t reboots = world.reboots();
   const std::uint64_t entries_hit = world.faults()[Fault::kFlipIndex].injected;
   const bool astray = world.IndexDamaged();
-  const Found found{.place = view.place,
-                    .body_bytes = static_cast<std::uint32_t>(view.bytes),
-                    .generation_low = static_cast<std::uint32_t>(view.generation) & kGenerationLowMask};
-  const ReadOutcome outcome = ReadRanges(block, call, found, std::span(&range, 1), since, world.SureTime());
-  if (outcome != ReadOutcome::kBad || world.reboots() != reboots) return;
+  const arena::Found found{
+      .place = view.place,
+      .body_bytes = static_cast<std::uint32_t>(view.bytes),
+      .generation_low = static_cast<std::uint32_t>(view.generation) & arena::kGenerationLowMask};
+  const arena::ReadOutcome outcome =
+      ReadRanges(block, call, found, std::span(&range, 1), since, world.SureTime());
+  if (outcome != arena::ReadOutcome::kBad || world.reboots() != reboots) return;
   const bool misled = astray || entries_hit != world.faults()[Fault::kFlipIndex].injected;
   if (!misled && !world.DamagedRecord(record_->place, view.bytes)) {
     Violation(Text(TextOf(block), ": ", range.bytes, " bytes of part ", range.part, " from ", range.offset,
@@ -249,7 +256,7 @@ void Client::Report(const BlockId& block, std::uint64_t body_bytes) {
   world_.Disturb(block.ns, block.code);
   // Unless it was damaged after the core had looked, it is cut, and at rest it is gone.
   std::uint64_t flips = world_.faults()[Fault::kFlipBody].injected;
-  Place place = record_->place;
+  arena::Place place = record_->place;
   std::uint64_t generation = record_->generation;
   // By its own entry: one that leads to another's record makes a report of what is sound.
   bool body = world_.BodyDamaged(place, body_bytes) && !world_.DamagedEntry(block);
@@ -271,13 +278,13 @@ void Client::ReadSlowly() {
   const std::uint64_t reboots = world.reboots();
   Moment since = world.model().Now();
   std::uint64_t time_s = world.SureTime();
-  ReadCall call = reader_.Begin(known_[block.ns].slot, world.scheduler().clock().Wall().seconds);
+  arena::ReadCall call = reader_.Begin(known_[block.ns].slot, world.scheduler().clock().Wall().seconds);
   if (call.incarnation != known_[block.ns].incarnation) return;
   BlockKey key = KeyOf(block.ns, block.code);
   const auto& lengths = tree.spec.groups[block.group].part_bytes;
   auto parts = static_cast<std::uint16_t>(lengths.empty() ? 1 : lengths.size());
-  ReadOutcome opened = reader_.Open(call, {key, block.group, parts}, nullptr, *record_);
-  if (opened != ReadOutcome::kHit || world.reboots() != reboots) return;
+  arena::ReadOutcome opened = reader_.Open(call, {key, block.group, parts}, nullptr, *record_);
+  if (opened != arena::ReadOutcome::kHit || world.reboots() != reboots) return;
   CheckHit(block, *record_, since, time_s);
   PutNo put = static_cast<PutNo>(record_->seal.put_id().low);
   reading_ = true;
@@ -293,7 +300,7 @@ void Client::ReadSlowly() {
   for (std::uint64_t at = 0; at < bytes && whole && !dying_; at += step) {
     std::uint64_t n = std::min(step, bytes - at);
     std::span<std::byte> piece[] = {room.subspan(at, n)};
-    whole = reader_.CopyRange(*record_, {{0, at, n}, piece}) == ReadOutcome::kHit;
+    whole = reader_.CopyRange(*record_, {{0, at, n}, piece}) == arena::ReadOutcome::kHit;
   }
   reading_ = false;
   if (dying_ || !reader_.StillGood(*record_) || world.reboots() != reboots) return;

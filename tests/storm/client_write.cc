@@ -123,7 +123,7 @@ bool Client::WriteParts(std::uint32_t ns, const std::vector<std::pair<PutNo, std
     std::span<std::byte> room = std::span(staging->bytes).subspan(at, world.PartBytes(number, part));
     at += room.size();
     FillPart(number, part, room);
-    PartWrite write;
+    store::PartWrite write;
     write.key = KeyOf(ns, put.block.code);
     write.parent = KeyOf(ns, put.parent);
     write.group = put.block.group;
@@ -132,9 +132,9 @@ bool Client::WriteParts(std::uint32_t ns, const std::vector<std::pair<PutNo, std
     write.from = room;
     write.ttl_s = put.ttl_s;
     write.held = put.held;
-    for (std::size_t from = 0; sums && from < room.size(); from += kSegmentBytes) {
-      write.checksums.push_back(
-          Crc32c(room.data() + from, std::min<std::size_t>(kSegmentBytes, room.size() - from)));
+    for (std::size_t from = 0; sums && from < room.size(); from += record::kSegmentBytes) {
+      write.checksums.push_back(record::Crc32c(
+          room.data() + from, std::min<std::size_t>(record::kSegmentBytes, room.size() - from)));
     }
     if (wrong_sums) write.checksums[random.Below(write.checksums.size())] ^= 1u << random.Below(32);
     call->parts.push_back(std::move(write));
@@ -156,11 +156,11 @@ bool Client::WriteParts(std::uint32_t ns, const std::vector<std::pair<PutNo, std
         continue;
       }
       bool ok = answer.status.ok() && answer.outcomes[i].status.ok();
-      PartOutcome::State state = ok ? answer.outcomes[i].state : PartOutcome::State::kNone;
+      store::PartOutcome::State state = ok ? answer.outcomes[i].state : store::PartOutcome::State::kNone;
       // Another write of the same part may have been what was taken.
       const PutPart& as_asked = world.model().put(put).parts[part];
       bool alone = as_asked.open == 1 && !as_asked.committed;
-      if (ok && wrong_sums && alone && state != PartOutcome::State::kPresent) {
+      if (ok && wrong_sums && alone && state != store::PartOutcome::State::kPresent) {
         Violation(
             Text(TextOf(world.model().put(put).block), " put ", put, " was taken with wrong checksums"));
       }
@@ -174,9 +174,10 @@ bool Client::WriteParts(std::uint32_t ns, const std::vector<std::pair<PutNo, std
         Violation(Text(TextOf(put_of.block), " put ", put, " was refused as wrong and is right: ",
                        (answer.status.ok() ? answer.outcomes[i].status : answer.status).ToString()));
       }
-      world.model().WriteAnswered(put, part, ok && state != PartOutcome::State::kPresent, world.LatestTime());
+      world.model().WriteAnswered(put, part, ok && state != store::PartOutcome::State::kPresent,
+                                  world.LatestTime());
       // It may have been dropped again before the answer to the last part's write came.
-      if (state == PartOutcome::State::kPublished && !world.model().Legal(put, asked)) {
+      if (state == store::PartOutcome::State::kPublished && !world.model().Legal(put, asked)) {
         Violation(
             Text(TextOf(world.model().put(put).block), " put ", put, " was published and is not whole"));
       }

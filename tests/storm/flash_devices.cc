@@ -36,9 +36,9 @@ std::uint64_t BytesToBeFound(std::span<const std::byte> region, std::uint64_t un
 
 void World::MakeFlash() {
   Random& random = scheduler_.random();
-  FlashOptions flash;
+  flash::FlashOptions flash;
   flash.unit = geometry_.alignment;
-  flash.region_bytes = kMinRegionBytes << random.Below(3);
+  flash.region_bytes = flash::kMinRegionBytes << random.Below(3);
   const std::uint64_t devices = 1 + random.Below(2);
   for (std::uint64_t i = 0; i < devices; ++i) {
     flash.devices.push_back(
@@ -49,7 +49,7 @@ void World::MakeFlash() {
   flash.read_depth = 1 + static_cast<std::uint32_t>(random.Below(32));
   MakeLowerOptions();
   if (narrow_) {
-    flash.region_bytes = kMinRegionBytes;
+    flash.region_bytes = flash::kMinRegionBytes;
     flash.devices = {{"flash0", flash::kSuperBytes + flash.region_bytes * 6}};
     flash.budget_bytes_a_day = 0;
     options_.max_blocks = 2;
@@ -63,7 +63,7 @@ void World::MakeFlash() {
 // Between two nodes: now and then a device has another size.
 void World::Resize() {
   if (boots_ == 0 || narrow_ || random().Below(8) != 0) return;
-  FlashDeviceOptions& device = flash_->devices[random().Below(flash_->devices.size())];
+  flash::FlashDeviceOptions& device = flash_->devices[random().Below(flash_->devices.size())];
   const std::uint64_t regions = 6 + random().Below(16);
   const std::uint64_t size = flash::kSuperBytes + flash_->region_bytes * regions;
   model_.Trace(device.path, " resized from ", device.size_bytes, " to ", size);
@@ -74,7 +74,7 @@ void World::Resize() {
 void World::UnhangDevice(const std::string& path) { disk_.Unhang(FileOf(path)); }
 
 void World::UnhangDevices() {
-  for (const FlashDeviceOptions& device : flash_->devices) disk_.Unhang(FileOf(device.path));
+  for (const flash::FlashDeviceOptions& device : flash_->devices) disk_.Unhang(FileOf(device.path));
 }
 
 // What its owner does when a node does not start.
@@ -88,15 +88,15 @@ void World::NoteStart(const Status& status) {
   }
 }
 
-std::optional<Fault> World::DueAt(const IoRequest& request) {
+std::optional<Fault> World::DueAt(const io::IoRequest& request) {
   static constexpr Fault kReads[] = {Fault::kHang, Fault::kFlipRead, Fault::kReadError, Fault::kShortIo,
                                      Fault::kElsewhere};
   static constexpr Fault kWrites[] = {Fault::kHang, Fault::kNoSpace, Fault::kWriteError, Fault::kShortIo};
   static constexpr Fault kSyncs[] = {Fault::kLostFlush, Fault::kHang, Fault::kWriteError};
-  const std::span<const Fault> kinds = request.kind == IoRequest::Kind::kRead ? std::span<const Fault>(kReads)
-                                       : request.kind == IoRequest::Kind::kWrite
-                                           ? std::span<const Fault>(kWrites)
-                                           : std::span<const Fault>(kSyncs);
+  const std::span<const Fault> kinds =
+      request.kind == io::IoRequest::Kind::kRead    ? std::span<const Fault>(kReads)
+      : request.kind == io::IoRequest::Kind::kWrite ? std::span<const Fault>(kWrites)
+                                                    : std::span<const Fault>(kSyncs);
   // From any of them on, so that none has to wait for the others.
   const std::size_t first =
       deadlines_[static_cast<std::size_t>(Fault::kLostFlush)] > 0 ? 0 : random().Below(kinds.size());
@@ -113,7 +113,7 @@ std::optional<Fault> World::DueAt(const IoRequest& request) {
 
 // Where a device that lies takes the bytes of a read from: before or behind it in the same region, where
 // another record of the same length may lie, of the same batch or, with a head between them, of the next.
-std::optional<std::uint64_t> World::NextTo(const IoRequest& request) {
+std::optional<std::uint64_t> World::NextTo(const io::IoRequest& request) {
   if (request.offset < flash::kSuperBytes) return std::nullopt;
   const std::uint64_t dice = SplitMix(request.offset);
   const std::uint64_t distance = request.size + (dice % 2 == 0 ? 0 : geometry_.alignment);
@@ -126,7 +126,7 @@ std::optional<std::uint64_t> World::NextTo(const IoRequest& request) {
 
 // In a narrow world a record's namesake of an earlier life of the region then often lies where it would:
 // behind a batch's head that is as it should be.
-bool World::LosesTail(const IoRequest& request, const std::string& path) {
+bool World::LosesTail(const io::IoRequest& request, const std::string& path) {
   if (!narrow_ || !faults_.rots() || node() == nullptr || request.offset < flash::kSuperBytes) return false;
   const bool header = (request.offset - flash::kSuperBytes) % flash_->region_bytes == 0;
   const std::uint64_t lost = request.offset + geometry_.alignment;
@@ -139,10 +139,10 @@ bool World::LosesTail(const IoRequest& request, const std::string& path) {
   return true;
 }
 
-cistern::Fault World::AskDevice(const IoRequest& request, const std::string& path) {
-  if (request.kind == IoRequest::Kind::kRead) NoteMediaRead(request, path);
-  if (request.kind == IoRequest::Kind::kWrite) unsynced_.insert(path);
-  const bool sync = request.kind == IoRequest::Kind::kSync;
+cistern::io::Fault World::AskDevice(const io::IoRequest& request, const std::string& path) {
+  if (request.kind == io::IoRequest::Kind::kRead) NoteMediaRead(request, path);
+  if (request.kind == io::IoRequest::Kind::kWrite) unsynced_.insert(path);
+  const bool sync = request.kind == io::IoRequest::Kind::kSync;
   const auto due = random().Below(2) == 0 ? DueAt(request) : std::nullopt;
   if (sync && (!due || *due == Fault::kLostFlush)) {
     if (!due) {
@@ -150,8 +150,8 @@ cistern::Fault World::AskDevice(const IoRequest& request, const std::string& pat
       lost_flush_ = false;
     }
   }
-  if (!due && request.kind == IoRequest::Kind::kWrite && LosesTail(request, path))
-    return {cistern::FaultKind::kLostTail, geometry_.alignment};
+  if (!due && request.kind == io::IoRequest::Kind::kWrite && LosesTail(request, path))
+    return {cistern::io::FaultKind::kLostTail, geometry_.alignment};
   if (!due) return {};
   --deadlines_[static_cast<std::size_t>(*due)];
   ++device_faults_;
@@ -160,22 +160,22 @@ cistern::Fault World::AskDevice(const IoRequest& request, const std::string& pat
   model_.Trace(FaultName(*due), " at ", path, ", offset ", request.offset, ", ", request.size, " bytes");
   switch (*due) {
     case Fault::kReadError:
-    case Fault::kWriteError: return {cistern::FaultKind::kIoError, 0};
-    case Fault::kNoSpace: return {cistern::FaultKind::kNoSpace, 0};
+    case Fault::kWriteError: return {cistern::io::FaultKind::kIoError, 0};
+    case Fault::kNoSpace: return {cistern::io::FaultKind::kNoSpace, 0};
     case Fault::kHang:
       // What comes behind a write that hangs must not count, which a kill shows.
-      if (request.kind == IoRequest::Kind::kWrite && !planned_ && node() != nullptr &&
+      if (request.kind == io::IoRequest::Kind::kWrite && !planned_ && node() != nullptr &&
           random().Below(4) != 0) {
         PlanDeath(Fault::kKill);
       }
-      return {cistern::FaultKind::kHang, 0};
-    case Fault::kFlipRead: return {cistern::FaultKind::kFlip, random().Next()};
-    case Fault::kElsewhere: return {cistern::FaultKind::kElsewhere, *NextTo(request)};
-    case Fault::kShortIo: return {cistern::FaultKind::kShort, random().Below(request.size + 1)};
+      return {cistern::io::FaultKind::kHang, 0};
+    case Fault::kFlipRead: return {cistern::io::FaultKind::kFlip, random().Next()};
+    case Fault::kElsewhere: return {cistern::io::FaultKind::kElsewhere, *NextTo(request)};
+    case Fault::kShortIo: return {cistern::io::FaultKind::kShort, random().Below(request.size + 1)};
     case Fault::kLostFlush:
       // Only a power cut shows it, so one comes.
       lost_flush_ = true;
-      return {cistern::FaultKind::kLostFlush, 0};
+      return {cistern::io::FaultKind::kLostFlush, 0};
     default: return {};
   }
 }
@@ -183,7 +183,7 @@ cistern::Fault World::AskDevice(const IoRequest& request, const std::string& pat
 // A byte of what the media hold: of the superblock, or in a region in use of its header, its table with what
 // leads there, or its records.
 bool World::FlipMedia() {
-  const FlashDeviceOptions& device = flash_->devices[random().Below(flash_->devices.size())];
+  const flash::FlashDeviceOptions& device = flash_->devices[random().Below(flash_->devices.size())];
   const std::string path = FileOf(device.path);
   if (MediaDamaged() && media_marks_.size() > 12) return false;
   const std::span<const std::byte> bytes = disk_.Bytes(path);
@@ -223,7 +223,7 @@ bool World::FlipMedia() {
   return true;
 }
 
-void World::NoteMediaRead(const IoRequest& request, const std::string& path) {
+void World::NoteMediaRead(const io::IoRequest& request, const std::string& path) {
   for (MediaMark& mark : media_marks_) {
     if (mark.seen || mark.path != path || mark.offset < request.offset ||
         mark.offset >= request.offset + request.size || disk_.Bytes(path)[mark.offset] != mark.value) {
@@ -244,9 +244,9 @@ bool World::MediaDamaged() {
 
 void World::CheckRegions() {
   if (MediaDamaged()) return;
-  const FlashTier& tier = node()->flash();
+  const flash::FlashTier& tier = node()->flash();
   std::uint32_t number = 0;
-  for (const FlashTier::DeviceState& device : tier.devices()) {
+  for (const flash::FlashTier::DeviceState& device : tier.devices()) {
     const std::span<const std::byte> bytes = disk_.Bytes(FileOf(device.path));
     for (std::uint64_t at = flash::kSuperBytes; at + flash_->region_bytes <= device.size_bytes;
          at += flash_->region_bytes, ++number) {

@@ -85,16 +85,16 @@ bool World::InjectOne(Fault kind) {
   }
 }
 
-cistern::Fault World::AskDisk(const IoRequest&) {
+cistern::io::Fault World::AskDisk(const io::IoRequest&) {
   if (!disk_faulty_ || faults_wanted_ == 0 || random().Below(2) == 0) return {};
   faults_wanted_--;
   faults_.Injected(Fault::kJournal);
   faults_.Seen(Fault::kJournal);
   switch (random().Below(4)) {
     case 0:
-    case 1: return {cistern::FaultKind::kIoError, 0};
-    case 2: return {cistern::FaultKind::kShort, random().Below(40)};
-    default: return {cistern::FaultKind::kDelay, 1 + random().Below(20'000)};
+    case 1: return {cistern::io::FaultKind::kIoError, 0};
+    case 2: return {cistern::io::FaultKind::kShort, random().Below(40)};
+    default: return {cistern::io::FaultKind::kDelay, 1 + random().Below(20'000)};
   }
 }
 
@@ -134,7 +134,7 @@ void World::KillNode(Death death) {
   const bool torn = WritesUnderWay();
   media_.Stop();
   media_unknown_ = media_.id() != media_known_;
-  LateIo late = nodes_.back()->Kill(death != Death::kKill);
+  io::LateIo late = nodes_.back()->Kill(death != Death::kKill);
   if (death == Death::kKill) {
     // The journal's descriptor holds the lock of its directory as the devices' do theirs.
     late.CancelSome(random());
@@ -187,7 +187,7 @@ std::optional<World::Somewhere> World::SomeRecord() {
                           1 + static_cast<std::uint32_t>(random().Below(kTreeBlocks - 1)));
     if (model_.PutsOf(block).empty()) continue;
     Look look = LookAt(block, false);
-    if (look.outcome == ReadOutcome::kHit) return Somewhere{block, look.place, look.seen.body_bytes};
+    if (look.outcome == arena::ReadOutcome::kHit) return Somewhere{block, look.place, look.seen.body_bytes};
   }
   return std::nullopt;
 }
@@ -196,20 +196,20 @@ bool World::FlipRecord(Fault kind) {
   auto found = SomeRecord();
   if (!found) return false;
   Somewhere at = *found;
-  auto slot = CheckPlace(plain_, arena_, at.place, at.body_bytes);
+  auto slot = arena::CheckPlace(plain_, arena_, at.place, at.body_bytes);
   if (!slot) return false;
-  auto seal = CheckSeal({arena_.slot(at.place) + slot->trailer_offset, slot->trailer_room});
+  auto seal = record::CheckSeal({arena_.slot(at.place) + slot->trailer_offset, slot->trailer_room});
   if (!seal) return false;
   auto bit = static_cast<unsigned>(random().Below(8));
   std::byte* base = arena_.slot(at.place);
   if (kind == Fault::kFlipBody) {
     damage_.FlipBit(kind, base + random().Below(at.body_bytes), bit);
   } else if (kind == Fault::kFlipSeal) {
-    std::uint32_t bytes = TrailerBytes(seal->segment_count(), seal->part_count());
+    std::uint32_t bytes = record::TrailerBytes(seal->segment_count(), seal->part_count());
     damage_.FlipBit(kind, base + slot->trailer_offset + random().Below(bytes), bit);
   } else {
     auto* entry = reinterpret_cast<std::byte*>(arena_.directory(at.place));
-    damage_.FlipBit(kind, entry + random().Below(offsetof(DirectoryEntry, crc) + 4), bit);
+    damage_.FlipBit(kind, entry + random().Below(offsetof(arena::DirectoryEntry, crc) + 4), bit);
     for (Warm& warm : warm_) warm.damaged |= warm.place == at.place;
   }
   model_.Trace(FaultName(kind), ": ", TextOf(at.block), " place ", at.place);
@@ -223,12 +223,12 @@ bool World::FlipRecord(Fault kind) {
 
 std::optional<std::uint64_t> World::EntryOf(const BlockId& block) {
   if (incarnations_[block.ns] == 0) return std::nullopt;
-  Fingerprint fingerprint = FingerprintOf(index_.header()->incarnations[slots_[block.ns]], block.group,
-                                          KeyOf(block.ns, block.code));
+  arena::Fingerprint fingerprint = arena::FingerprintOf(index_.header()->incarnations[slots_[block.ns]],
+                                                        block.group, KeyOf(block.ns, block.code));
   for (int which = 0; which < 2; ++which) {
-    for (std::uint32_t i = 0; i < kEntriesPerBucket; ++i) {
+    for (std::uint32_t i = 0; i < arena::kEntriesPerBucket; ++i) {
       std::uint64_t number = index_.bucket(fingerprint, which) + i;
-      const IndexEntry* entry = index_.entry(number);
+      const arena::IndexEntry* entry = index_.entry(number);
       if (entry->fingerprint[0] == fingerprint.words[0] && entry->fingerprint[1] == fingerprint.words[1])
         return number;
     }
@@ -238,7 +238,7 @@ std::optional<std::uint64_t> World::EntryOf(const BlockId& block) {
 
 bool World::DamagedEntry(const BlockId& block) {
   auto number = EntryOf(block);
-  return !number || damage_.Standing(index_.entry(*number), sizeof(IndexEntry));
+  return !number || damage_.Standing(index_.entry(*number), sizeof(arena::IndexEntry));
 }
 
 // A bit of an entry, or words that belong to another one: where it leads, what it says of the record.
@@ -250,7 +250,7 @@ bool World::FlipEntry() {
   if (!number) return false;
   curious_.push_back(block);
   model_.Trace("flip-index: ", TextOf(block));
-  IndexEntry* entry = index_.entry(*number);
+  arena::IndexEntry* entry = index_.entry(*number);
   if (random().Below(2) == 0) {
     auto second = SomeRecord();
     auto other = second ? EntryOf(second->block) : std::nullopt;

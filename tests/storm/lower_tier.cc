@@ -31,7 +31,8 @@ void World::MakeLowerOptions() {
 std::vector<std::string> World::Devices() const {
   std::vector<std::string> names;
   if (simulated_) names.push_back("simulated");
-  if (flash_) std::ranges::transform(flash_->devices, std::back_inserter(names), &FlashDeviceOptions::path);
+  if (flash_)
+    std::ranges::transform(flash_->devices, std::back_inserter(names), &flash::FlashDeviceOptions::path);
   return names;
 }
 
@@ -39,7 +40,7 @@ void World::NoteDevices(SimNode& node) {
   out_.clear();
   if (simulated_ && !node.simulated().in_service()) out_ = Devices();
   if (!flash_) return;
-  for (const FlashTier::DeviceState& device : node.flash().devices()) {
+  for (const flash::FlashTier::DeviceState& device : node.flash().devices()) {
     if (!device.in_service) out_.push_back(device.path);
   }
 }
@@ -55,7 +56,7 @@ void World::LandLate() {
 
 std::uint64_t World::Cuts() {
   if (node() == nullptr) return 0;
-  const StoreCounters& counters = node()->store().counters();
+  const catalog::StoreCounters& counters = node()->store().counters();
   return counters.cut_at_reclaim.value() + counters.lost_below.value() + counters.cut_bad.value() +
          counters.expired.value();
 }
@@ -141,7 +142,7 @@ std::vector<LowerBlock> World::Doubts(SimNode& node) {
     for (BlockCode code = 1; code < kCodes; ++code) {
       for (std::uint16_t group = 0; group < trees_[ns].groups(); ++group) {
         if (model_.PutsOf({ns, group, code}).empty()) continue;
-        if (LookAt({ns, group, code}, false).outcome == ReadOutcome::kHit) continue;
+        if (LookAt({ns, group, code}, false).outcome == arena::ReadOutcome::kHit) continue;
         blocks.push_back({ns, group, code, slots_[ns], KeyOf(ns, code)});
       }
     }
@@ -153,7 +154,7 @@ std::vector<LowerBlock> World::Doubts(SimNode& node) {
 // Whatever may have taken blocks away since a survey began; those of drops under way are doubtful by
 // themselves.
 std::uint64_t World::Changes(SimNode& node) {
-  const StoreCounters& c = node.store().counters();
+  const catalog::StoreCounters& c = node.store().counters();
   return Cuts() + c.evicted.value() + c.evicted_below.value() + c.dropped.value() + device_faults_;
 }
 
@@ -175,15 +176,16 @@ bool World::HarmedAbove(const LowerBlock& lower) {
   for (const Somewhere& at : harmed_) {
     const std::byte* slot = arena_.slot(at.place);
     if (at.block.ns == lower.ns && model_.Below(lower.ns, lower.code, at.block.code) &&
-        damage_.Standing(slot, TrailerOffset(at.body_bytes, geometry_.alignment) + geometry_.alignment)) {
+        damage_.Standing(slot,
+                         record::TrailerOffset(at.body_bytes, geometry_.alignment) + geometry_.alignment)) {
       return true;
     }
   }
   for (BlockCode code : ChainOf(lower.code)) {
     for (std::uint16_t group = 0; group < trees_[lower.ns].groups(); ++group) {
       const Look look = LookAt({lower.ns, group, code}, false);
-      if (look.outcome == ReadOutcome::kMiss) continue;
-      if (damage_.Standing(arena_.directory(look.place), sizeof(DirectoryEntry))) return true;
+      if (look.outcome == arena::ReadOutcome::kMiss) continue;
+      if (damage_.Standing(arena_.directory(look.place), sizeof(arena::DirectoryEntry))) return true;
     }
   }
   return false;
@@ -195,7 +197,7 @@ bool World::PartlyInLowerTier(const BlockId& block) {
   if (model_.odd_parents(block.ns)) return true;
   for (BlockCode code : ChainOf(block.code)) {
     for (std::uint16_t group = 0; group < trees_[block.ns].groups(); ++group) {
-      if (LookAt({block.ns, group, code}, false).outcome == ReadOutcome::kMiss) return true;
+      if (LookAt({block.ns, group, code}, false).outcome == arena::ReadOutcome::kMiss) return true;
     }
   }
   return false;
@@ -210,7 +212,7 @@ bool World::TierMayHaveLost(SimNode& node) {
   const auto devices = node.flash().devices();
   return power_was_cut_ || shrunk_ || device_faults_ != device_faults_at_boot_ || MediaDamaged() ||
          std::ranges::any_of(devices,
-                             [](const FlashTier::DeviceState& device) { return !device.in_service; });
+                             [](const flash::FlashTier::DeviceState& device) { return !device.in_service; });
 }
 
 // R7, at any moment: all that is acknowledged is found if the node dies now, with what is still under way
@@ -227,7 +229,7 @@ bool World::OnlyInLowerTier(const LowerBlock& lower) {
   for (BlockCode code : ChainOf(lower.code)) {
     for (std::uint16_t group = 0; group < trees_[lower.ns].groups(); ++group) {
       const BlockId block{lower.ns, group, code};
-      if (LookAt(block, false).outcome != ReadOutcome::kMiss) return false;
+      if (LookAt(block, false).outcome != arena::ReadOutcome::kMiss) return false;
       if (full && group == *full && !InLowerTier(block)) return false;
     }
   }
@@ -242,7 +244,7 @@ void World::CheckWarmLower(SimNode& node) {
   for (const LowerBlock& was : before) {
     const BlockId block{was.ns, was.group, was.code};
     if (Doubtful(block) || InLowerTier(block)) continue;
-    if (LookAt(block, false).outcome == ReadOutcome::kHit) continue;
+    if (LookAt(block, false).outcome == arena::ReadOutcome::kHit) continue;
     bool expires = false;
     for (BlockCode code : ChainOf(was.code)) {
       for (std::uint16_t group = 0; group < trees_[was.ns].groups(); ++group) {

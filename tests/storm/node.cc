@@ -12,7 +12,7 @@ namespace cistern::storm {
 
 // ---- movers ----------------------------------------------------------------------------------------------
 
-void SimMovers::Submit(MoverJob& job) {
+void SimMovers::Submit(memory::MoverJob& job) {
   // Handing over is a locked instruction: plain stores are seen by who takes the job. Streamed ones may not
   // be.
   scheduler_.current()->stores().DrainWords();
@@ -32,7 +32,7 @@ void SimMovers::Main() {
       std::erase(waiting_, self);
       continue;
     }
-    MoverJob* job = jobs_.front();
+    memory::MoverJob* job = jobs_.front();
     jobs_.pop_front();
     moving_++;
     abandoned_.push_back(job);
@@ -50,10 +50,10 @@ void SimMovers::Main() {
 
 void SimMovers::Abandon() {
   for (auto* jobs : {&moved_, &abandoned_}) {
-    for (MoverJob* job : *jobs) dynamic_cast<AwaitedJob&>(*job).Abandon();
+    for (memory::MoverJob* job : *jobs) dynamic_cast<memory::AwaitedJob&>(*job).Abandon();
     jobs->clear();
   }
-  for (MoverJob* job : jobs_) dynamic_cast<AwaitedJob&>(*job).Abandon();
+  for (memory::MoverJob* job : jobs_) dynamic_cast<memory::AwaitedJob&>(*job).Abandon();
   jobs_.clear();
 }
 
@@ -67,7 +67,7 @@ SimNode::SimNode(const Surroundings& around)
 void SimNode::Main() {
   // Killed before it did anything.
   if (core_->dead()) return;
-  auto loop = SimulatedLoop::Make(scheduler_.clock(), around_.disk, around_.seed);
+  auto loop = io::SimulatedLoop::Make(scheduler_.clock(), around_.disk, around_.seed);
   if (!loop) Violation(Text("no simulated loop: ", loop.error().ToString()));
   loop_ = std::move(*loop);
   movers_ = std::make_unique<SimMovers>(scheduler_, around_.words);
@@ -75,14 +75,14 @@ void SimNode::Main() {
   for (std::uint32_t i = 0; i < around_.movers; ++i) {
     mover_actors_.push_back(scheduler_.Spawn("mover", [movers = movers_.get()] { movers->Main(); }));
   }
-  journal_ = std::make_unique<Journal>(*loop_, "node", random_.Next());
-  slots_ = std::make_unique<Slots>(around_.words, around_.arena);
-  BlockStore::Parts parts{executor(),    scheduler_.clock(), around_.words, *slots_,
-                          around_.index, *movers_,           *journal_,     around_.log};
+  journal_ = std::make_unique<catalog::Journal>(*loop_, "node", random_.Next());
+  slots_ = std::make_unique<memory::Slots>(around_.words, around_.arena);
+  store::BlockStore::Parts parts{executor(),    scheduler_.clock(), around_.words, *slots_,
+                                 around_.index, *movers_,           *journal_,     around_.log};
   if (around_.flash) {
     parts.open_tier = [this](std::uint64_t journal, std::vector<std::uint64_t> known) {
-      return OpenFlash({*loop_, around_.log, [this] { return random_.Next(); }}, *around_.flash, journal,
-                       std::move(known));
+      return flash::OpenFlash({*loop_, around_.log, [this] { return random_.Next(); }}, *around_.flash,
+                              journal, std::move(known));
     };
   }
   if (around_.simulated) {
@@ -90,16 +90,17 @@ void SimNode::Main() {
       return OpenSimulated(journal, std::move(known));
     };
   }
-  store_ = std::make_unique<BlockStore>(parts, around_.options);
+  store_ = std::make_unique<store::BlockStore>(parts, around_.options);
   tasks_ = std::make_unique<TaskGroup>(executor());
   Serve();
   TearDown();
 }
 
-Task<Result<std::unique_ptr<Tier>>> SimNode::OpenSimulated(std::uint64_t journal,
-                                                           std::vector<std::uint64_t> known) {
-  co_return std::make_unique<SimulatedTier>(SimulatedTier::Parts{executor(), around_.media, random_.Next()},
-                                            *around_.simulated, journal, known);
+Task<Result<std::unique_ptr<tier::Tier>>> SimNode::OpenSimulated(std::uint64_t journal,
+                                                                 std::vector<std::uint64_t> known) {
+  co_return std::make_unique<tier::SimulatedTier>(
+      tier::SimulatedTier::Parts{executor(), around_.media, random_.Next()}, *around_.simulated, journal,
+      known);
 }
 
 void SimNode::Serve() {
@@ -211,19 +212,19 @@ bool SimNode::Survey() {
 Task<void> SimNode::AskLowerTier(std::vector<LowerBlock>& blocks) {
   constexpr std::size_t kAtOnce = 4;
   for (std::size_t i = 0; i < blocks.size();) {
-    std::vector<BlockName> names;
+    std::vector<catalog::BlockName> names;
     std::size_t end = i;
     while (end < blocks.size() && end - i < kAtOnce && blocks[end].slot == blocks[i].slot) {
       names.push_back({blocks[end].key, blocks[end].group});
       ++end;
     }
-    const Caller nobody;
+    const catalog::Caller nobody;
     const Instant now = executor().Now();
-    Result<AcquireGrant> grant = co_await store_->Acquire(nobody, blocks[i].slot, names, 1, now, 0);
+    Result<store::AcquireGrant> grant = co_await store_->Acquire(nobody, blocks[i].slot, names, 1, now, 0);
     if (grant) {
       for (std::size_t k = 0; k < grant->views.size(); ++k) {
-        const ViewGrant& view = grant->views[k];
-        const bool out = view.code == Code::kTooLate && view.ready_in_us == Tier::kNever;
+        const store::ViewGrant& view = grant->views[k];
+        const bool out = view.code == Code::kTooLate && view.ready_in_us == tier::Tier::kNever;
         blocks[i + k].state =
             view.code == Code::kMiss || out ? LowerBlock::State::kGone : LowerBlock::State::kThere;
       }
@@ -246,7 +247,7 @@ Task<void> SimNode::Tend() {
 }
 
 bool SimNode::Turn() {
-  for (MoverJob* job : movers_->TakeMoved()) executor().Post(*job);
+  for (memory::MoverJob* job : movers_->TakeMoved()) executor().Post(*job);
   bool any = loop_->PollOnce();
   CheckSteps();
   scheduler_.Pause();
@@ -278,9 +279,9 @@ void SimNode::TearDown() {
   gone_ = true;
 }
 
-LateIo SimNode::Kill(bool power_cut) {
+io::LateIo SimNode::Kill(bool power_cut) {
   gone_ = true;
-  LateIo late;
+  io::LateIo late;
   if (loop_ != nullptr && power_cut) {
     loop_->Crash();
   } else if (loop_ != nullptr) {
@@ -353,7 +354,7 @@ Task<void> SimNode::BringBack(Call& call) {
 }
 
 Task<void> SimNode::Do(Call& call) {
-  BlockStore& store = *store_;
+  store::BlockStore& store = *store_;
   using Kind = Call::Kind;
   if (call.kind != Kind::kAttach && call.kind != Kind::kRelease && call.kind != Kind::kTouchPlace &&
       call.kind != Kind::kSessionEnded && call.kind != Kind::kTakeOut && call.kind != Kind::kBringBack) {
@@ -369,7 +370,7 @@ Task<void> SimNode::Do(Call& call) {
   };
   switch (call.kind) {
     case Kind::kAttach: {
-      Result<Attached> attached = co_await store.Attach(call.spec);
+      Result<store::Attached> attached = co_await store.Attach(call.spec);
       if (!attached) {
         call.status = attached.error();
         break;
@@ -389,8 +390,8 @@ Task<void> SimNode::Do(Call& call) {
     }
     case Kind::kHold: take(co_await store.Hold(call.caller, call.slot, call.keys, call.duration_us)); break;
     case Kind::kAcquire: {
-      Result<AcquireGrant> grant = co_await store.Acquire(call.caller, call.slot, call.names,
-                                                          call.duration_us, call.deadline, call.worth_us);
+      Result<store::AcquireGrant> grant = co_await store.Acquire(
+          call.caller, call.slot, call.names, call.duration_us, call.deadline, call.worth_us);
       if (!grant) {
         call.status = grant.error();
         break;

@@ -51,14 +51,14 @@ struct Call {
     kBringBack,
   };
   Kind kind = Kind::kTouch;
-  Caller caller;
+  catalog::Caller caller;
   std::uint32_t slot = 0;
   std::uint64_t incarnation = 0;
   Instant deadline = Instant::Never();
   NamespaceSpec spec;
   std::vector<BlockKey> keys;
-  std::vector<BlockName> names;
-  std::vector<PartWrite> parts;
+  std::vector<catalog::BlockName> names;
+  std::vector<store::PartWrite> parts;
   std::vector<PutId> puts;
   std::int64_t duration_us = 0;
   std::int64_t worth_us = kNoWorthLimit;
@@ -69,8 +69,8 @@ struct Call {
   // The answer. Lost: the node died first.
   bool done = false, lost = false;
   Status status;
-  std::vector<PartOutcome> outcomes;
-  AcquireGrant grant;
+  std::vector<store::PartOutcome> outcomes;
+  store::AcquireGrant grant;
   std::uint64_t value = 0, incarnation_now = 0;
 
   // Called once, when it is answered or lost, before anybody else goes on.
@@ -79,15 +79,15 @@ struct Call {
 };
 using CallPtr = std::shared_ptr<Call>;
 
-class SimMovers final : public Movers {
+class SimMovers final : public memory::Movers {
  public:
-  SimMovers(Scheduler& scheduler, Words& words) : scheduler_(scheduler), words_(words) {}
+  SimMovers(Scheduler& scheduler, arena::Words& words) : scheduler_(scheduler), words_(words) {}
 
-  void Submit(MoverJob& job) override;
+  void Submit(memory::MoverJob& job) override;
   // What a mover actor does until it is killed or told to end.
   void Main();
   // From the core: what was moved, to be run there.
-  std::vector<MoverJob*> TakeMoved() { return std::move(moved_); }
+  std::vector<memory::MoverJob*> TakeMoved() { return std::move(moved_); }
   bool has_moved() const { return !moved_.empty(); }
   // Nothing will ever be moved: tasks that wait can be dropped. Every mover has ended.
   void Abandon();
@@ -96,10 +96,10 @@ class SimMovers final : public Movers {
 
  private:
   Scheduler& scheduler_;
-  Words& words_;
-  std::deque<MoverJob*> jobs_;
-  std::vector<MoverJob*> moved_;
-  std::vector<MoverJob*> abandoned_;
+  arena::Words& words_;
+  std::deque<memory::MoverJob*> jobs_;
+  std::vector<memory::MoverJob*> moved_;
+  std::vector<memory::MoverJob*> abandoned_;
   std::uint32_t moving_ = 0;
   bool ending_ = false;
   std::vector<Actor*> waiting_;
@@ -121,16 +121,16 @@ class SimNode {
  public:
   struct Surroundings {
     Scheduler& scheduler;
-    Words& words;
-    SimulatedDisk& disk;
+    arena::Words& words;
+    io::SimulatedDisk& disk;
     Logger& log;
-    ArenaSpace arena;
-    IndexSpace index;
-    StoreOptions options;
+    arena::ArenaSpace arena;
+    arena::IndexSpace index;
+    catalog::StoreOptions options;
     // The lower tier: one of them, or none.
-    std::optional<FlashOptions> flash;
-    std::optional<SimulatedTierOptions> simulated;
-    SimulatedMedia& media;
+    std::optional<flash::FlashOptions> flash;
+    std::optional<tier::SimulatedTierOptions> simulated;
+    tier::SimulatedMedia& media;
     std::uint64_t seed;
     std::uint32_t movers;
     // Called on the core, between two steps.
@@ -149,7 +149,7 @@ class SimNode {
   void Main();
   // From outside of all actors: the process ends, and with `power_cut` the disk's cache too. Open calls are
   // lost. What was on its way to and from the disk, which may land later.
-  LateIo Kill(bool power_cut);
+  io::LateIo Kill(bool power_cut);
   // Asks where blocks are that are not in memory, tells it, and stops; to be killed then.
   void WantSurvey() { want_survey_ = true; }
   bool surveyed() const { return surveyed_; }
@@ -168,11 +168,11 @@ class SimNode {
   void WantIdle() { want_idle_ = true; }
 
   Executor& executor() { return loop_->executor(); }
-  BlockStore& store() { return *store_; }
-  FlashTier& flash() { return static_cast<FlashTier&>(*store_->tier()); }
-  SimulatedTier& simulated() { return static_cast<SimulatedTier&>(*store_->tier()); }
-  Slots& slots() { return *slots_; }
-  Journal& journal() { return *journal_; }
+  store::BlockStore& store() { return *store_; }
+  flash::FlashTier& flash() { return static_cast<flash::FlashTier&>(*store_->tier()); }
+  tier::SimulatedTier& simulated() { return static_cast<tier::SimulatedTier&>(*store_->tier()); }
+  memory::Slots& slots() { return *slots_; }
+  catalog::Journal& journal() { return *journal_; }
   Actor* core() { return core_; }
   const Status& start() const { return start_; }
 
@@ -187,7 +187,8 @@ class SimNode {
   bool RunTask(Task<void> task);
   void Abandon();
   bool has_lower_tier() const { return around_.flash || around_.simulated; }
-  Task<Result<std::unique_ptr<Tier>>> OpenSimulated(std::uint64_t journal, std::vector<std::uint64_t> known);
+  Task<Result<std::unique_ptr<tier::Tier>>> OpenSimulated(std::uint64_t journal,
+                                                          std::vector<std::uint64_t> known);
   Task<void> BringBack(Call& call);
   bool Survey();
   Task<void> AskLowerTier(std::vector<LowerBlock>& blocks);
@@ -199,11 +200,11 @@ class SimNode {
   Scheduler& scheduler_;
   Actor* core_ = nullptr;
   std::vector<Actor*> mover_actors_;
-  std::unique_ptr<SimulatedLoop> loop_;
+  std::unique_ptr<io::SimulatedLoop> loop_;
   std::unique_ptr<SimMovers> movers_;
-  std::unique_ptr<Journal> journal_;
-  std::unique_ptr<Slots> slots_;
-  std::unique_ptr<BlockStore> store_;
+  std::unique_ptr<catalog::Journal> journal_;
+  std::unique_ptr<memory::Slots> slots_;
+  std::unique_ptr<store::BlockStore> store_;
   std::unique_ptr<TaskGroup> tasks_;
   std::deque<CallPtr> inbox_;
   std::vector<CallPtr> open_;  // sent and not answered

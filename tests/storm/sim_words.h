@@ -13,7 +13,7 @@
 
 namespace cistern::storm {
 
-class SimWords final : public Words {
+class SimWords final : public arena::Words {
  public:
   // `source` is told where each CopyIn reads: a copy from staging that its session has back is a violation.
   using SourceCheck = std::function<void(const std::byte* from, std::size_t bytes)>;
@@ -44,7 +44,7 @@ class SimWords final : public Words {
 };
 
 // Memory as it is, without stops: what a check between two steps looks through.
-class PlainWords final : public Words {
+class PlainWords final : public arena::Words {
  public:
   std::uint64_t Load(const std::uint64_t* word) override { return *word; }
   std::uint64_t LoadRelaxed(const std::uint64_t* word) override { return *word; }
@@ -53,13 +53,13 @@ class PlainWords final : public Words {
   void StoreFence() override {}
   void LoadFence() override {}
   std::uint32_t CopyOut(void* to, const void* from, std::size_t bytes, std::uint32_t crc) override {
-    return BestKernels().copy_cached(to, from, bytes, crc);
+    return record::BestKernels().copy_cached(to, from, bytes, crc);
   }
   std::uint32_t CopyIn(void* to, const void* from, std::size_t bytes, std::uint32_t crc) override {
-    return BestKernels().copy_cached(to, from, bytes, crc);
+    return record::BestKernels().copy_cached(to, from, bytes, crc);
   }
   std::uint32_t Checksum(const void* from, std::size_t bytes, std::uint32_t crc) override {
-    return Crc32c(from, bytes, crc);
+    return record::Crc32c(from, bytes, crc);
   }
 };
 

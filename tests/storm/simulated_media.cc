@@ -9,7 +9,7 @@ namespace cistern::storm {
 
 void World::MakeSimulated() {
   Random& random = scheduler_.random();
-  SimulatedTierOptions simulated;
+  tier::SimulatedTierOptions simulated;
   static constexpr std::uint32_t kUnits[] = {1, 1, 4};
   simulated.unit = geometry_.alignment;
   simulated.room_bytes = (256u << 10) * kUnits[random.Below(3)];
@@ -19,7 +19,7 @@ void World::MakeSimulated() {
   simulated.most_us = simulated.least_us + static_cast<std::int64_t>(random.Below(kMostUs[random.Below(3)]));
   static constexpr std::uint32_t kErrors[] = {0, 3, 8};
   simulated.most_errors = kErrors[random.Below(3)];
-  simulated.suffers = [this](TierFault fault, const Location& location) {
+  simulated.suffers = [this](tier::TierFault fault, const tier::Location& location) {
     return TierSuffers(fault, location);
   };
   MakeLowerOptions();
@@ -27,13 +27,13 @@ void World::MakeSimulated() {
   faults_.set_tier(TierKind::kSimulated, true);
 }
 
-bool World::TierSuffers(TierFault fault, const Location& location) {
+bool World::TierSuffers(tier::TierFault fault, const tier::Location& location) {
   // What is left of a dead node's step counts for nothing.
   if (nodes_.empty() || nodes_.back()->gone()) return false;
   static constexpr Fault kKinds[] = {Fault::kReadError, Fault::kWriteError, Fault::kFlipRead,
                                      Fault::kElsewhere, Fault::kNoSpace,    Fault::kNoSpace};
   const Fault kind = kKinds[static_cast<std::size_t>(fault)];
-  if (fault == TierFault::kFlip && std::erase(flipped_records_, location) > 0)
+  if (fault == tier::TierFault::kFlip && std::erase(flipped_records_, location) > 0)
     faults_.Seen(Fault::kFlipMedia);
   std::uint32_t& due = deadlines_[static_cast<std::size_t>(kind)];
   if (due == 0 || random().Below(2) == 0) return false;
@@ -48,7 +48,7 @@ bool World::TierSuffers(TierFault fault, const Location& location) {
 // A bit of each of some records, which stays so: most of them are given up before anybody reads them.
 bool World::FlipSimulated() {
   constexpr std::size_t kMostFlipped = 128;
-  std::erase_if(flipped_records_, [this](const Location& at) { return !media_.holds(at); });
+  std::erase_if(flipped_records_, [this](const tier::Location& at) { return !media_.holds(at); });
   bool any = false;
   for (int i = 0; i < 8 && flipped_records_.size() < kMostFlipped; ++i) {
     const auto location = media_.Pick(random().Next());
@@ -62,7 +62,7 @@ bool World::FlipSimulated() {
 }
 
 void World::CheckRooms() {
-  const SimulatedTier& tier = node()->simulated();
+  const tier::SimulatedTier& tier = node()->simulated();
   for (std::uint32_t room = 0; room < simulated_->rooms; ++room) {
     const std::uint64_t live = tier.live_bytes(room), found = media_.bytes(room);
     if (live > found) {

@@ -19,7 +19,7 @@ constexpr std::uint64_t kMaxSwitches = 3'000'000;
 constexpr std::uint64_t kOperationsARun = 60'000;
 // So many without a fault that counted: what fills the store up now ends with time alone.
 constexpr std::uint64_t kStuckSwitches = 20'000;
-constexpr Geometry kLargest{4096, SharedBytes::kMaxHeads};
+constexpr arena::Geometry kLargest{4096, SharedBytes::kMaxHeads};
 
 // Two chunks and more sizes than that: memory changes hands all the time.
 std::uint32_t HeadsOf(std::uint64_t seed) {
@@ -34,7 +34,7 @@ TierKind TierOf(std::uint64_t seed) {
 }
 
 std::byte* Map(std::size_t bytes) {
-  void* memory = mmap(nullptr, bytes + kSlotsBoundary, PROT_READ | PROT_WRITE,
+  void* memory = mmap(nullptr, bytes + arena::kSlotsBoundary, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   CISTERN_ASSERT(memory != MAP_FAILED);
   return static_cast<std::byte*>(memory);
@@ -56,18 +56,18 @@ PutId PutIdOf(PutNo number) { return {SplitMix(number), number}; }
 
 SharedBytes::SharedBytes()
     : arena_bytes_(kLargest.file_bytes()),
-      index_bytes_(Geometry{512, kMaxHeads}.index_bytes()),
+      index_bytes_(arena::Geometry{512, kMaxHeads}.index_bytes()),
       arena_(Map(arena_bytes_)),
       index_(Map(index_bytes_)) {}
 
 SharedBytes::~SharedBytes() {
-  munmap(arena_, arena_bytes_ + kSlotsBoundary);
-  munmap(index_, index_bytes_ + kSlotsBoundary);
+  munmap(arena_, arena_bytes_ + arena::kSlotsBoundary);
+  munmap(index_, index_bytes_ + arena::kSlotsBoundary);
 }
 
 void SharedBytes::Clear() {
-  madvise(arena_, arena_bytes_ + kSlotsBoundary, MADV_DONTNEED);
-  madvise(index_, index_bytes_ + kSlotsBoundary, MADV_DONTNEED);
+  madvise(arena_, arena_bytes_ + arena::kSlotsBoundary, MADV_DONTNEED);
+  madvise(index_, index_bytes_ + arena::kSlotsBoundary, MADV_DONTNEED);
 }
 
 World::World(std::uint64_t seed, std::optional<TierKind> tier, SharedBytes& bytes, Logger& log, bool trace)
@@ -85,7 +85,7 @@ World::World(std::uint64_t seed, std::optional<TierKind> tier, SharedBytes& byte
       log_(log),
       model_(3, trace) {
   FormatMemory();
-  disk_.set_faults([this](const IoRequest& request, const std::string& path) {
+  disk_.set_faults([this](const io::IoRequest& request, const std::string& path) {
     return path.starts_with("flash") ? AskDevice(request, path) : AskDisk(request);
   });
   tier_kind_ = tier ? *tier : TierOf(seed);
@@ -107,12 +107,12 @@ World::~World() = default;
 
 void World::FormatMemory() {
   bytes_.Clear();
-  arena_.header()->magic = kArenaMagic;
-  arena_.header()->version = kFormatVersion;
+  arena_.header()->magic = arena::kArenaMagic;
+  arena_.header()->version = arena::kFormatVersion;
   arena_.header()->alignment = geometry_.alignment;
   arena_.header()->header_count = geometry_.header_count;
-  index_.header()->magic = kIndexMagic;
-  index_.header()->version = kFormatVersion;
+  index_.header()->magic = arena::kIndexMagic;
+  index_.header()->version = arena::kFormatVersion;
   index_.header()->bucket_count = geometry_.bucket_count();
 }
 
@@ -158,7 +158,8 @@ void World::MakeTrees() {
       const GroupSpec& spec = tree.spec.groups[group];
       bool full = spec.reach == Reach::kFull;
       if (full && !tree.first_full) tree.first_full = group;
-      tree.match.push_back({group, full ? 0 : WindowBlocks(spec.window_tokens, tree.spec.block_tokens)});
+      tree.match.push_back(
+          {group, full ? 0 : arena::WindowBlocks(spec.window_tokens, tree.spec.block_tokens)});
     }
   }
   slots_.resize(trees_.size());

@@ -42,7 +42,7 @@ class SharedBytes {
 struct IncarnationTree {
   NamespaceSpec spec;
   bool free_length = false;  // the bytes of a block are its put's
-  std::vector<MatchGroup> match;
+  std::vector<arena::MatchGroup> match;
   std::optional<std::uint16_t> first_full;
   std::set<std::uint64_t> gone;  // incarnations that were dropped
 
@@ -64,15 +64,15 @@ struct Engine {
 
 struct LeasedBlock {
   BlockId block;
-  Place place = 0;
+  arena::Place place = 0;
   std::uint64_t generation = 0;
   std::uint64_t put = 0;
 };
 
 // A lease as its client knows it. Lapsed: something happened that may have ended it.
 struct LeaseNote {
-  LeaseId id = 0;
-  Caller caller;
+  catalog::LeaseId id = 0;
+  catalog::Caller caller;
   std::uint32_t ns = 0;
   Instant deadline;         // not before it
   Instant latest_deadline;  // surely then
@@ -112,8 +112,8 @@ class World {
   SimWords& sim() { return words_; }
   const std::vector<IncarnationTree>& trees() const { return trees_; }
   IncarnationTree& tree(std::uint32_t ns) { return trees_[ns]; }
-  ArenaView arena() const { return arena_; }
-  IndexView index() const { return index_; }
+  arena::ArenaView arena() const { return arena_; }
+  arena::IndexView index() const { return index_; }
   bool ending() const { return ending_; }
 
   // Null while none serves.
@@ -145,16 +145,16 @@ class World {
   // Something was asked for or done that may end leases on the block and below it.
   void Disturb(std::uint32_t ns, BlockCode code);
   void DisturbAll(std::uint32_t ns);
-  void EndLeasesOf(SessionId session);
+  void EndLeasesOf(catalog::SessionId session);
   std::vector<LeasePtr>& leases() { return leases_; }
   void CheckLease(LeaseNote& lease);
   void CheckLeases();
 
   // ---- looking at memory as it is ----
   struct Look {
-    ReadOutcome outcome = ReadOutcome::kMiss;
+    arena::ReadOutcome outcome = arena::ReadOutcome::kMiss;
     Sighting seen;
-    Place place = 0;
+    arena::Place place = 0;
     std::uint64_t generation = 0;
     std::uint64_t born = 0;
   };
@@ -162,12 +162,12 @@ class World {
   // Whether it and all that it hangs below are found, each born after its parent.
   // `by_lower_tier`, when not null, is set where that takes something that lies in the lower tier alone.
   bool Reachable(const BlockId& block, bool* by_lower_tier = nullptr);
-  Sighting SightingOf(const BlockId& block, const OpenRecord& record) const;
+  Sighting SightingOf(const BlockId& block, const arena::OpenRecord& record) const;
   // Whether damage stands in the record at a place, or in the index entry that led there; in its body alone.
-  bool DamagedRecord(Place place, std::uint64_t body_bytes);
+  bool DamagedRecord(arena::Place place, std::uint64_t body_bytes);
   bool DamagedEntry(const BlockId& block);
   bool IndexDamaged() { return damage_.Standing(Fault::kFlipIndex); }
-  bool BodyDamaged(Place place, std::uint64_t body_bytes) {
+  bool BodyDamaged(arena::Place place, std::uint64_t body_bytes) {
     return damage_.Standing(arena_.slot(place), body_bytes);
   }
   std::optional<std::uint64_t> IncarnationOf(std::uint32_t ns) const;
@@ -192,17 +192,18 @@ class World {
   void NoRoom();
   // A moment at which a crash would be worst.
   void Delicate() { delicate_ = Chance(40); }
-  void Reported(const BlockId& block, Place place, std::uint64_t generation, std::uint64_t body_bytes) {
+  void Reported(const BlockId& block, arena::Place place, std::uint64_t generation,
+                std::uint64_t body_bytes) {
     reported_.push_back({{block, place, body_bytes}, generation});
   }
-  void Granted(LeaseNote& lease, const std::vector<BlockId>& blocks, const std::vector<ViewGrant>& views,
-               Moment since);
+  void Granted(LeaseNote& lease, const std::vector<BlockId>& blocks,
+               const std::vector<store::ViewGrant>& views, Moment since);
   void RecordHandle(LeaseNote& lease, std::uint32_t ns, const std::vector<BlockCode>& chain);
 
  private:
   struct Somewhere {
     BlockId block;
-    Place place;
+    arena::Place place;
     std::uint64_t body_bytes;
   };
   void MakeTrees();
@@ -224,7 +225,7 @@ class World {
   bool Doubtful(const BlockId& block);  // a drop of it may be under way
   bool Harmed(const BlockId& block);    // it or what it hangs below is damaged, and may be cut for that
   std::uint64_t LeastExpiry(std::uint32_t ns, BlockCode code);
-  std::optional<BlockId> BlockOf(const SealView& seal);
+  std::optional<BlockId> BlockOf(const record::SealView& seal);
 
   // ---- faults (inject.cc) ----
   void Inject();
@@ -251,7 +252,7 @@ class World {
 
   // ---- the simulated tier (simulated_media.cc) ----
   void MakeSimulated();
-  bool TierSuffers(TierFault fault, const Location& location);
+  bool TierSuffers(tier::TierFault fault, const tier::Location& location);
   bool FlipSimulated();
   void CheckRooms();
 
@@ -259,14 +260,14 @@ class World {
   void MakeFlash();
   void Resize();
   bool FlipMedia();
-  cistern::Fault AskDevice(const IoRequest& request, const std::string& path);
-  std::optional<Fault> DueAt(const IoRequest& request);
-  void NoteMediaRead(const IoRequest& request, const std::string& path);
+  cistern::io::Fault AskDevice(const io::IoRequest& request, const std::string& path);
+  std::optional<Fault> DueAt(const io::IoRequest& request);
+  void NoteMediaRead(const io::IoRequest& request, const std::string& path);
   bool MediaDamaged();
   bool TierMayHaveLost(SimNode& node);
   void PlanDeath(Fault kind);
-  bool LosesTail(const IoRequest& request, const std::string& path);
-  std::optional<std::uint64_t> NextTo(const IoRequest& request);
+  bool LosesTail(const io::IoRequest& request, const std::string& path);
+  std::optional<std::uint64_t> NextTo(const io::IoRequest& request);
   void LandLate();
   void TendDevices();
   std::vector<LowerBlock> Doubts(SimNode& node);
@@ -279,7 +280,7 @@ class World {
   void UnhangDevice(const std::string& path);
   void UnhangDevices();
   void NoteStart(const Status& status);
-  cistern::Fault AskDisk(const IoRequest& request);
+  cistern::io::Fault AskDisk(const io::IoRequest& request);
 
   std::uint64_t seed_;
   SharedBytes& bytes_;
@@ -289,13 +290,13 @@ class World {
   Damage damage_;
   SimWords words_;
   PlainWords plain_;
-  Geometry geometry_;
-  ArenaSpace arena_;
-  IndexSpace index_;
-  Reader<PlainWords> reader_;
-  SimulatedDisk disk_;
+  arena::Geometry geometry_;
+  arena::ArenaSpace arena_;
+  arena::IndexSpace index_;
+  arena::Reader<PlainWords> reader_;
+  io::SimulatedDisk disk_;
   Logger& log_;
-  StoreOptions options_;
+  catalog::StoreOptions options_;
   std::vector<IncarnationTree> trees_;
   Model model_;
   std::vector<std::uint32_t> slots_;
@@ -307,7 +308,7 @@ class World {
   struct Warm {
     BlockId block;
     std::uint64_t put;
-    Place place;
+    arena::Place place;
     std::uint64_t body_bytes;
     std::uint32_t expiry;
     bool by_lower_tier;  // it, or something that it hangs below, lies in the lower tier alone
@@ -329,13 +330,13 @@ class World {
   bool ending_ = false, disk_faulty_ = false, warm_known_ = false, delicate_ = false;
   // ---- the lower tier ----
   TierKind tier_kind_ = TierKind::kMemory;
-  std::optional<FlashOptions> flash_;
-  std::optional<SimulatedTierOptions> simulated_;
-  SimulatedMedia media_;
-  std::vector<Location> flipped_records_;  // on the simulated media, and not read since
-  std::uint64_t media_known_ = 0;          // the id of the simulated media that the journal has for certain
-  bool media_unknown_ = false;             // the node died before the journal had it
-  std::vector<LateIo> late_;
+  std::optional<flash::FlashOptions> flash_;
+  std::optional<tier::SimulatedTierOptions> simulated_;
+  tier::SimulatedMedia media_;
+  std::vector<tier::Location> flipped_records_;  // on the simulated media, and not read since
+  std::uint64_t media_known_ = 0;  // the id of the simulated media that the journal has for certain
+  bool media_unknown_ = false;     // the node died before the journal had it
+  std::vector<io::LateIo> late_;
   std::array<std::uint32_t, kFaultKinds>
       deadlines_{};  // faults of the device that the next operations suffer
   struct MediaMark {
@@ -360,7 +361,7 @@ class World {
   std::uint32_t unsettled_ = 0;
   std::uint64_t device_faults_ = 0, device_faults_at_boot_ = 0;
   std::uint64_t known_changes_ = 0;
-  OpenRecord record_;
+  arena::OpenRecord record_;
   std::vector<std::byte> body_;
   friend class Client;
 };
