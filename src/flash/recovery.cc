@@ -131,6 +131,13 @@ Task<void> Recovery::WriteTable(DeviceRegions& device, std::uint32_t number) {
   device.at(number).KeepPages();
 }
 
+// A killed node's last writes may still be in a device's cache: a table must not outlive what it names.
+Task<void> Recovery::MakeDurable(DeviceRegions& device) {
+  if (!device.in_service()) co_return;
+  const Status status = co_await device.device().Sync();
+  if (!status.ok()) device.device().FailedFor("what a start found is not durable", status);
+}
+
 Task<void> Recovery::CloseOpen(std::uint32_t number, const Found& found) {
   DeviceRegions& device = media_.DeviceOf(number);
   if (!device.in_service()) co_return;
@@ -158,10 +165,7 @@ Task<void> Recovery::GiveUp(std::uint32_t number) {
 }
 
 Task<void> Recovery::Settle(DeviceRegions& device) {
-  if (!open_.empty() && device.in_service()) {
-    const Status status = co_await device.device().Sync();
-    if (!status.ok()) device.device().FailedFor("a table is not durable", status);
-  }
+  if (!open_.empty()) co_await MakeDurable(device);
   for (std::uint32_t i = 0; i < device.count(); ++i) {
     device.Settle(device.first() + i);
     if (i % 256 == 255) co_await Yield();
@@ -183,6 +187,9 @@ Task<Status> Recovery::Run(const Found& found) {
     Helpers tables(executor());
     for (std::uint32_t n = 0; n < kTableReaders; ++n) tables.group.Spawn(ReadTables(turn, found));
     co_await tables.group.Close();
+  }
+  if (!open_.empty()) {
+    for (const auto& device : devices) co_await MakeDurable(*device);
   }
   for (const std::uint32_t number : open_) co_await CloseOpen(number, found);
   for (const std::uint32_t number : damaged_) co_await GiveUp(number);

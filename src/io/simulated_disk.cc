@@ -116,7 +116,11 @@ std::int64_t SimulatedDisk::Carry(Inode& inode, const IoRequest& request, const 
   if (fault.kind == FaultKind::kIoError) error = EIO;
   if (fault.kind == FaultKind::kNoSpace) error = ENOSPC;
   if (request.kind == IoRequest::Kind::kSync) {
-    if (fault.kind != FaultKind::kLostFlush) Sync(inode, writes, error != 0);
+    if (fault.kind == FaultKind::kLostFlush) {
+      PretendSync(inode, writes);
+    } else {
+      Sync(inode, writes, error != 0);
+    }
     return -error;
   }
   if (error != 0) return -error;
@@ -170,8 +174,7 @@ void SimulatedDisk::Sync(Inode& inode, std::uint64_t writes, bool failed) {
     durable_names_ = names_;
     return;
   }
-  std::uint64_t covered = writes > inode.synced_writes ? writes - inode.synced_writes : 0;
-  covered = std::min<std::uint64_t>(covered, inode.unsynced.size());
+  const std::size_t covered = Covered(inode, writes);
   std::vector<Unsynced> rest;
   for (std::size_t i = 0; i < inode.unsynced.size(); ++i) {
     Unsynced& write = inode.unsynced[i];
@@ -189,6 +192,16 @@ void SimulatedDisk::Sync(Inode& inode, std::uint64_t writes, bool failed) {
     });
   }
   inode.unsynced = std::move(rest);
+}
+
+void SimulatedDisk::PretendSync(Inode& inode, std::uint64_t writes) {
+  const std::size_t covered = Covered(inode, writes);
+  for (std::size_t i = 0; i < covered; ++i) inode.unsynced[i].believed = true;
+}
+
+std::size_t SimulatedDisk::Covered(const Inode& inode, std::uint64_t writes) {
+  const std::uint64_t covered = writes > inode.synced_writes ? writes - inode.synced_writes : 0;
+  return static_cast<std::size_t>(std::min<std::uint64_t>(covered, inode.unsynced.size()));
 }
 
 void SimulatedDisk::LeaveInDoubt(Inode& inode, const IoRequest& request) {
@@ -210,11 +223,15 @@ void SimulatedDisk::Crash() {
   }
   changes_.clear();
   names_.clear();
+  lost_.clear();
   for (auto& [path, old] : durable_names_) {
     auto inode = std::make_shared<Inode>(*old);
     for (const Unsynced& write : inode->unsynced) {
       enum : std::uint64_t { kLost, kKept, kTorn, kBegun, kFates };
       const std::uint64_t fate = random_.Below(kFates);
+      if ((write.doubtful || write.believed) && fate != kKept) {
+        lost_.push_back({path, write.offset, write.bytes.size()});
+      }
       // Where it ends: anywhere, or where a page of the device does.
       constexpr std::size_t kPage = 4096;
       const std::size_t begun = fate != kBegun        ? 0

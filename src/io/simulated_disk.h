@@ -70,6 +70,14 @@ class SimulatedDisk {
   std::span<const std::byte> Bytes(const std::string& path) const;
   // What of a file a power failure could not take; empty when its name is not durable.
   std::span<const std::byte> Durable(const std::string& path) const;
+  // What the last Crash took at least a part of though its writer could not know that it might: the disk had
+  // lied about a sync of it, or a sync of it had failed, perhaps unseen.
+  struct Lost {
+    std::string path;
+    std::uint64_t offset;
+    std::uint64_t size;
+  };
+  const std::vector<Lost>& lost() const { return lost_; }
   // Bit rot: flips the bits of `mask` in one byte, for good. The byte must exist.
   void Flip(const std::string& path, std::uint64_t offset, std::byte mask);
 
@@ -80,7 +88,8 @@ class SimulatedDisk {
   struct Unsynced {
     std::uint64_t offset;
     std::vector<std::byte> bytes;
-    bool doubtful;  // a sync of it failed, and no later one makes it durable
+    bool doubtful;          // a sync of it failed, and no later one makes it durable
+    bool believed = false;  // the disk said that it is durable, and lied
   };
   struct Inode {
     std::string path;  // where it was made, for the fault hook
@@ -108,6 +117,10 @@ class SimulatedDisk {
   std::int64_t Write(Inode& inode, const IoRequest& request, std::uint64_t size);
   // Of the writes so far, the first `writes` of the inode's life are durable, or after a failure doubtful.
   void Sync(Inode& inode, std::uint64_t writes, bool failed);
+  // Of a sync that did nothing and says that it did.
+  static void PretendSync(Inode& inode, std::uint64_t writes);
+  // Unsynced writes that a sync of the first `writes` of the inode's life is for.
+  static std::size_t Covered(const Inode& inode, std::uint64_t writes);
   static std::uint64_t WritesSoFar(const Inode& inode) { return inode.synced_writes + inode.unsynced.size(); }
   // A write that was in flight at the crash: chance decides over it as over the unsynced.
   void LeaveInDoubt(Inode& inode, const IoRequest& request);
@@ -123,6 +136,7 @@ class SimulatedDisk {
   std::map<std::string, std::uint64_t> unhangs_;
   std::map<std::string, InodePtr> names_;
   std::map<std::string, InodePtr> durable_names_;
+  std::vector<Lost> lost_;
   std::vector<std::vector<NameChange>> changes_;  // not durable; what one call changes is changed together
 };
 

@@ -239,7 +239,23 @@ bool World::MediaDamaged() {
     const auto bytes = disk_.Bytes(mark.path);
     return mark.offset >= bytes.size() || bytes[mark.offset] != mark.value;
   });
-  return !media_marks_.empty();
+  std::erase_if(lost_writes_, [this](const LostWrite& lost) {
+    const auto bytes = disk_.Bytes(lost.path);
+    return lost.offset + lost.left.size() > bytes.size() ||
+           !std::ranges::equal(lost.left, bytes.subspan(lost.offset, lost.left.size()));
+  });
+  return !media_marks_.empty() || !lost_writes_.empty();
+}
+
+// A sync that failed after its node was killed, or that the device lied about: no node can know.
+void World::NoteLostWrites() {
+  constexpr std::uint64_t kLeft = 64;
+  for (const io::SimulatedDisk::Lost& lost : disk_.lost()) {
+    const auto bytes = disk_.Bytes(lost.path);
+    if (lost.offset >= bytes.size()) continue;
+    const auto left = bytes.subspan(lost.offset, std::min({lost.size, kLeft, bytes.size() - lost.offset}));
+    lost_writes_.push_back({lost.path, lost.offset, {left.begin(), left.end()}});
+  }
 }
 
 void World::CheckRegions() {

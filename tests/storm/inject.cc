@@ -151,6 +151,7 @@ void World::KillNode(Death death) {
       faults_.Seen(Fault::kTorn);
     }
     unsynced_.clear();
+    NoteLostWrites();
     if (std::exchange(lost_flush_, false)) faults_.Seen(Fault::kLostFlush);
   }
   if (death == Death::kReboot) {

@@ -264,6 +264,7 @@ class World {
   std::optional<Fault> DueAt(const io::IoRequest& request);
   void NoteMediaRead(const io::IoRequest& request, const std::string& path);
   bool MediaDamaged();
+  void NoteLostWrites();
   bool TierMayHaveLost(SimNode& node);
   void PlanDeath(Fault kind);
   bool LosesTail(const io::IoRequest& request, const std::string& path);
@@ -346,6 +347,12 @@ class World {
     bool seen;
   };
   std::vector<MediaMark> media_marks_;
+  struct LostWrite {  // of which a power failure left what it liked, though its writer thought it durable
+    std::string path;
+    std::uint64_t offset;
+    std::vector<std::byte> left;  // the beginning of what it left
+  };
+  std::vector<LostWrite> lost_writes_;  // that nothing was written over since
   std::uint64_t super_flipped_at_ = 0;  // which start
   std::vector<std::string> out_;        // devices out of service, by what the node says
   std::set<std::string> unsynced_;
