@@ -107,7 +107,7 @@ TEST_F(ForestTest, ANewGroupUnfoldsABlock) {
   EXPECT_EQ(forest.See(block, 2)->location, kThere);
 }
 
-TEST_F(ForestTest, AForgottenFoldedBlockIsAGhostWithWhatIsBelowIt) {
+TEST_F(ForestTest, AForgottenFoldedBlockIsAPlaceholderForItsDescendants) {
   const BlockId parent = Add(1, root);
   const BlockId child = Add(2, parent);
   ASSERT_TRUE(forest.Fold(OnFlash(parent)));
@@ -123,7 +123,7 @@ TEST_F(ForestTest, AForgottenFoldedBlockIsAGhostWithWhatIsBelowIt) {
 }
 
 // Two keys of one key_hash, which no two keys here have: the second one's key_hash is said to be the first's.
-TEST_F(ForestTest, R5RecordsInMemoryTellKeysOfOneTagApart) {
+TEST_F(ForestTest, R5RecordsInMemoryTellKeysOfOneHashApart) {
   const KeyHash key_hash = KeyHashOf(tree, Key(1));
   const BlockId first = forest.Add(tree, key_hash, root);
   const RecordId record = forest.AddRecord(first, 0);
@@ -143,7 +143,7 @@ TEST_F(ForestTest, R5RecordsInMemoryTellKeysOfOneTagApart) {
   EXPECT_EQ(forest.Find(tree, Key(2), key_hash), second);
 }
 
-TEST_F(ForestTest, ATagIsItsRealms) {
+TEST_F(ForestTest, AKeyHasAnotherHashInEachTree) {
   const TreeId other = forest.AddTree(1, 2);
   const KeyHash key_hash = KeyHashOf(tree, Key(1));
   const BlockId mine = forest.Add(tree, key_hash, root);

@@ -70,7 +70,7 @@ TEST(IdTableTest, ARemovedIdHidesNoneThatCameAfterIt) {
   }
 }
 
-TEST(IdTableTest, IdsOfOneTagAreToldApartByWhoKnowsThem) {
+TEST(IdTableTest, IdsOfOneHashAreToldApartByTheirOwner) {
   IdTable table(100);
   TagList list{.key_hashes = {5, 5, 5}};
   for (std::uint32_t id = 0; id < 3; ++id) table.Add(id, 5, list);
@@ -82,7 +82,7 @@ TEST(IdTableTest, IdsOfOneTagAreToldApartByWhoKnowsThem) {
   EXPECT_EQ(table.Find(5, [](std::uint32_t found) { return found == 2; }), 2u);
 }
 
-TEST(IdTableTest, P5EqualTagsOfAStrangersMakingCostRoomAndNothingElse) {
+TEST(IdTableTest, P5EqualHashesThatAStrangerMadeCostRoomAndNothingElse) {
   IdTable table(1000);
   TagList list;
   list.key_hashes.assign(6'000, 77);

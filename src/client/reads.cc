@@ -7,10 +7,10 @@
 
 #include "arena/match.h"
 #include "base/spin.h"
-#include "client/below_reads.h"
 #include "client/block_reads.h"
 #include "client/client.h"
 #include "client/held_lease.h"
+#include "client/lower_tier_reads.h"
 #include "client/parts.h"
 #include "wire/match_wire.h"
 
@@ -147,7 +147,7 @@ Ticket<ReadResult> Client::Read(const Namespace& ns, std::span<const BlockRead> 
   if (result.leading_hits == blocks.size() || !parts_->channel->has_lower() ||
       std::ranges::find(result.outcomes, Code::kMiss) == result.outcomes.end())
     return Ticket<ReadResult>(Result<ReadResult>(std::move(result)));
-  return BelowReads::Begin(parts_->channel, ns, blocks, options, std::move(result));
+  return LowerTierReads::Begin(parts_->channel, ns, blocks, options, std::move(result));
 }
 
 bool Client::has_lower() const { return parts_->channel->has_lower(); }

@@ -94,7 +94,7 @@ TEST(Lru, EqualsTheNaiveModelOverRandomOperations) {
 }
 
 // What serves a newcomer of one kind, in the one order over all.
-TEST(Lru, EachShelfKnowsItsColdest) {
+TEST(Lru, EachSizeClassKnowsItsColdest) {
   for (std::uint32_t seed = 1; seed <= 20; ++seed) {
     std::mt19937 random(seed);
     Lru lru;

@@ -231,7 +231,7 @@ TEST(Calls, AHoldMatchesTheRestItself) {
   EXPECT_EQ(CodeOf(client.Do(rest)), Code::kInvalid);
 }
 
-TEST(Calls, ANodeOfMemoryAloneSaysThatNothingLiesBelow) {
+TEST(Calls, ANodeOfMemoryAloneSaysThatItHasNoLowerTier) {
   TestServer server;
   RawClient client = RawClient::In(server);
   EXPECT_EQ(client.page().has_lower, 0u);

@@ -147,7 +147,7 @@ TEST(ConversationNotes, Promise5PastTheBoundTheQuietestIsForgotten) {
   EXPECT_EQ(notes.notes(), 9u);
 }
 
-TEST(ConversationNotes, RealmsAndConversationsDoNotMix) {
+TEST(ConversationNotes, TreesAndConversationsDoNotMix) {
   catalog::Conversations notes(100);
   notes.Wrote(1, Key(1), BlockKey(), kAnn);
   notes.Wrote(2, Key(1), BlockKey(), kBob);

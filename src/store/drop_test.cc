@@ -61,7 +61,7 @@ TEST_F(BlockStoreTest, R10AReputUnderADropInProgressStartsAfresh) {
 
 // While the chain is collected a block in it expires, and while what that took along is collected one in
 // that.
-TEST_F(BlockStoreTest, R10WhatExpiresBelowADropInProgressTakesNothingOutOfIt) {
+TEST_F(BlockStoreTest, R10ADescendantThatExpiresDuringADropTakesNothingOutOfIt) {
   Make({.headers = 4});
   for (std::uint64_t n = 1; n <= 900; ++n) {
     PartWrite part = Part(n, n == 1 ? std::nullopt : std::optional(n - 1));
@@ -88,7 +88,7 @@ TEST_F(BlockStoreTest, R10WhatExpiresBelowADropInProgressTakesNothingOutOfIt) {
 }
 
 // Its parents were not here when they were dropped, so that drop could not find it below them.
-TEST_F(BlockStoreTest, R10APutThatWasBelowADropStaysGoneWhateverIsDroppedLater) {
+TEST_F(BlockStoreTest, R10APutOfADroppedDescendantStaysGoneWhateverIsDroppedLater) {
   Make();
   PutChain(11, 12);
   PartWrite child = Part(3, 2);
@@ -156,7 +156,7 @@ TEST_F(BlockStoreTest, R10ANamespaceDropChangesItsIncarnation) {
   EXPECT_TRUE(Exact(1) && Exact(2));
 }
 
-TEST_F(BlockStoreTest, R10ATimeToLiveIsAHardLimitAndCutsWhatIsBelow) {
+TEST_F(BlockStoreTest, R10ATimeToLiveIsAHardLimitAndCutsDescendants) {
   Make();
   PartWrite mortal = Part(1, {});
   mortal.ttl_s = 5;

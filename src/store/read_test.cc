@@ -53,7 +53,7 @@ TEST_F(BlockStoreTest, P4ALeaseWhoseTimeIsOverTakesNoRoomFromTheNext) {
   EXPECT_EQ(Acquire({1}, Me()).views.size(), 1u);
 }
 
-TEST_F(BlockStoreTest, ABadBodyIsVerifiedAgainAndCutWithWhatIsBelow) {
+TEST_F(BlockStoreTest, ABadBodyIsVerifiedAgainAndCutWithItsDescendants) {
   Make();
   PutChain(1, 3);
   const catalog::BlockName name{Key(2), 0};

@@ -79,7 +79,7 @@ TEST_F(BlockStoreTest, R3RecoveryCutsWhatTheIndexHasNoRoomFor) {
   EXPECT_TRUE(Here(ac[0]));
 }
 
-TEST_F(BlockStoreTest, R11RecoveryBelievesAChildOnlyBelowAnOlderParent) {
+TEST_F(BlockStoreTest, R11RecoveryBelievesAChildOfAnOlderParentOnly) {
   Make();
   PutChain(1, 3);
   // As a crash in the middle of a drop leaves it: the parent's record is gone.
@@ -126,7 +126,7 @@ TEST_F(BlockStoreTest, NamespacesSurviveAndAnUnnamedEmptyOneGoes) {
 
 // A header that was emptied is looked over unit by unit, more than one call of the recovery looks at, and
 // what lies in the headers behind it comes back all the same.
-TEST_F(BlockStoreTest, P7WhatLiesBehindAnEmptiedHeadComesBack) {
+TEST_F(BlockStoreTest, P7WhatLiesBehindAnEmptiedChunkHeaderComesBack) {
   Make();
   ASSERT_EQ(Put(1, {}, 4096), State::kPublished);
   ASSERT_EQ(Put(2, {}, 100'000), State::kPublished);

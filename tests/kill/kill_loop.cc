@@ -374,7 +374,7 @@ std::string JsonOf(const Compared& c) {
               ",\"dropped\":", c.dropped, ",\"bytes\":", c.bytes, "}");
 }
 
-std::string BelowJson(const KillReport& r) {
+std::string LowerTierJson(const KillReport& r) {
   return Text("{\"written_down\":", r.written_down, ",\"fetched\":", r.fetched, ",\"evicted\":", r.evicted,
               ",\"cut_bad\":", r.cut_bad, ",\"bad_records\":", r.bad_records, ",\"censuses\":", r.censuses,
               ",\"judged_censuses\":", r.judged_censuses, ",\"residents\":", r.counts.resident,
@@ -394,7 +394,7 @@ void PrintJson(const KillReport& r, std::uint64_t seed) {
       ",\"views_still_good\":", c.views_still_good, ",\"views_after_restart\":", c.views_after_restart,
       ",\"good_after_restart\":", c.good_after_restart, ",\"wrong_bytes\":", c.wrong_bytes,
       ",\"revived_drops\":", c.revived_drops, ",\"cold_restarts\":", r.cold_restarts,
-      ",\"below\":", BelowJson(r), ",\"warm_ms_p50\":", Median(r.warm_ms),
+      ",\"below\":", LowerTierJson(r), ",\"warm_ms_p50\":", Median(r.warm_ms),
       ",\"warm_ms_max\":", Quantile(r.warm_ms, 1), "}");
   std::printf("%s\n", json.c_str());
 }

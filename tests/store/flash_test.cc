@@ -197,7 +197,7 @@ TEST_F(FlashStoreTest, P3WhatWouldComeTooLateIsRefusedAtOnce) {
   EXPECT_TRUE(Gets(0));
 }
 
-TEST_F(FlashStoreTest, AMatchSaysWhatIsBelowAndReadsAhead) {
+TEST_F(FlashStoreTest, AMatchSaysWhatIsInTheLowerTierAndReadsAhead) {
   store::TestStoreOptions options = With(4);
   options.store.read_ahead_bytes = 3 * 4096;
   Make(options);

@@ -190,7 +190,7 @@ TEST_F(PartialFetchTest, P1ABitThatRottedInASegmentIsAMissAndInAnotherIsNobodysH
   EXPECT_FALSE(Through(other.views[0], 3, {0, 2}).has_value());
 }
 
-TEST_F(PartialFetchTest, R10WhatIsDroppedWhileItPassesIsGoneWhenTheDropReturns) {
+TEST_F(PartialFetchTest, R10ARecordDroppedDuringItsPartialFetchIsGoneWhenTheDropReturns) {
   Begin();
   const store::AcquireGrant grant = Get(5, {1, 1});
   ASSERT_EQ(grant.views[0].code, Code::kOk);
@@ -221,7 +221,7 @@ TEST_F(PartialFetchTest, P7AKillWhileSegmentsPassFindsTheBlocksOnFlashAlone) {
   ExpectExact(again, 0, {0, 6});
 }
 
-TEST_F(PartialFetchTest, P5WhatPassesTakesAnEighthOfMemoryAtMostAndLeavesItForAPut) {
+TEST_F(PartialFetchTest, P5PartialCopiesTakeAnEighthOfMemoryAtMostAndLeaveItForAPut) {
   Begin(Promotion::kSecondHit, 40);
   const std::uint64_t slots = t->geometry.slots_bytes();
   for (std::uint64_t n = 0; n < 40; ++n) {

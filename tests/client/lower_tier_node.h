@@ -52,10 +52,10 @@ class HeldMovers final : public memory::Movers {
   std::vector<memory::MoverJob*> held_;
 };
 
-class BelowNode {
+class LowerTierNode {
  public:
-  BelowNode(io::LoopKind kind, std::uint64_t resident, std::uint64_t memory_bytes = 64u << 20,
-            Promotion promote = Promotion::kAll) {
+  LowerTierNode(io::LoopKind kind, std::uint64_t resident, std::uint64_t memory_bytes = 64u << 20,
+                Promotion promote = Promotion::kAll) {
     // Not on tmpfs: what is on it is memory.
     directory_ = (std::filesystem::current_path() / "below-XXXXXX").string();
     CISTERN_ASSERT(mkdtemp(directory_.data()) != nullptr);
@@ -79,7 +79,7 @@ class BelowNode {
     });
     Until([&] { return serves.load(); });
   }
-  ~BelowNode() {
+  ~LowerTierNode() {
     LetGo();
     loop_->Stop();
     thread_.join();

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <array>
 
-#include "below_node.h"
 #include "load_pages.h"
+#include "lower_tier_node.h"
 
 namespace cistern {
 namespace {
@@ -14,7 +14,7 @@ constexpr std::size_t kBytes = 96u << 10;  // a segment and a half
 constexpr std::uint64_t kResident = 8;
 constexpr std::uint64_t kBlocks = 48;
 
-class Below : public ::testing::TestWithParam<io::LoopKind> {
+class LowerTier : public ::testing::TestWithParam<io::LoopKind> {
  protected:
   // A chain of kBlocks of which most have left memory.
   void SetUp() override {
@@ -80,18 +80,18 @@ class Below : public ::testing::TestWithParam<io::LoopKind> {
   }
   std::uint64_t fetched() const { return node->counters().fetched.value(); }
 
-  std::optional<BelowNode> node;
+  std::optional<LowerTierNode> node;
   std::optional<Store> store;
   Namespace ns;
   std::vector<BlockKey> chain;
 };
 
-INSTANTIATE_TEST_SUITE_P(Bodies, Below, testing::Values(io::LoopKind::kUring, io::LoopKind::kEpoll),
+INSTANTIATE_TEST_SUITE_P(Bodies, LowerTier, testing::Values(io::LoopKind::kUring, io::LoopKind::kEpoll),
                          [](const auto& kind) {
                            return kind.param == io::LoopKind::kUring ? "io_uring" : "epoll";
                          });
 
-TEST_P(Below, Promise1WhatLeftMemoryIsReadBitExact) {
+TEST_P(LowerTier, Promise1WhatLeftMemoryIsReadBitExact) {
   node->KeepLeases();
   Reads reads(Numbers(0, kBlocks - 1));
   for (std::size_t i = 0; i < reads.of.size(); ++i) {
@@ -105,7 +105,7 @@ TEST_P(Below, Promise1WhatLeftMemoryIsReadBitExact) {
   Until([&] { return StatusNumber(*store, "leases") == 0; });
 }
 
-TEST_P(Below, Promise4AReadThatIsAnsweredAndNotTakenLeavesNoLease) {
+TEST_P(LowerTier, Promise4AReadThatIsAnsweredAndNotTakenLeavesNoLease) {
   const std::uint64_t number[] = {OneThatIs(false)};
   node->KeepLeases();
   Reads reads(number);
@@ -117,7 +117,7 @@ TEST_P(Below, Promise4AReadThatIsAnsweredAndNotTakenLeavesNoLease) {
   Until([&] { return StatusNumber(*store, "leases") == 0; });
 }
 
-TEST_P(Below, Promise1GetAndViewsAreTheBytesOfBlocksThatLeftMemory) {
+TEST_P(LowerTier, Promise1GetAndViewsAreTheBytesOfBlocksThatLeftMemory) {
   for (std::uint64_t n = 0; n < kBlocks; n += 5) {
     Result<std::vector<std::byte>> got = store->Get(ns, KeyOf(n));
     ASSERT_TRUE(got.has_value()) << n << got.error().ToString();
@@ -140,7 +140,7 @@ TEST_P(Below, Promise1GetAndViewsAreTheBytesOfBlocksThatLeftMemory) {
   EXPECT_EQ(seen, BodyOf(number, kBytes));
 }
 
-TEST_P(Below, RangesInPiecesOfABlockThatLeftMemoryAreReadFromCopiedLists) {
+TEST_P(LowerTier, RangesInPiecesOfABlockThatLeftMemoryAreReadFromCopiedLists) {
   const std::uint64_t number = OneThatIs(false);
   const std::vector<std::byte> body = BodyOf(number, kBytes);
   std::array<std::array<std::byte, 700>, 4> to{};
@@ -166,7 +166,7 @@ TEST_P(Below, RangesInPiecesOfABlockThatLeftMemoryAreReadFromCopiedLists) {
   EXPECT_EQ(store->Read(ns, std::span(&wrong, 1)).Wait()->outcomes[0], Code::kInvalid);
 }
 
-TEST_P(Below, Promise6AMatchCountsWhatLiesBelowAndSaysWhere) {
+TEST_P(LowerTier, Promise6AMatchCountsTheLowerTierAndSaysSo) {
   const auto check = [](const Result<MatchResult>& match) {
     ASSERT_TRUE(match.has_value()) << match.error().ToString();
     EXPECT_EQ(match->blocks, kBlocks);
@@ -191,7 +191,7 @@ TEST_P(Below, Promise6AMatchCountsWhatLiesBelowAndSaysWhere) {
   EXPECT_TRUE(held->hold.still_good());
 }
 
-TEST_P(Below, Promise3WhatIsNotWorthItsWaitIsRefusedAndNotFetched) {
+TEST_P(LowerTier, Promise3WhatIsNotWorthItsWaitIsRefusedAndNotFetched) {
   const std::array<std::uint64_t, 2> numbers = {OneThatIs(true), OneThatIs(false)};
   const std::uint64_t before = fetched();
   Reads reads(numbers);
@@ -214,7 +214,7 @@ TEST_P(Below, Promise3WhatIsNotWorthItsWaitIsRefusedAndNotFetched) {
   EXPECT_TRUE(reads.Exact(1));
 }
 
-TEST_P(Below, Promise3ADeadlineEndsTheWaitForAFetchAndNothingElse) {
+TEST_P(LowerTier, Promise3ADeadlineEndsTheWaitForAFetchAndNothingElse) {
   const std::array<std::uint64_t, 2> numbers = {OneThatIs(true), OneThatIs(false)};
   node->Hold();
   Reads reads(numbers);
@@ -232,7 +232,7 @@ TEST_P(Below, Promise3ADeadlineEndsTheWaitForAFetchAndNothingElse) {
   EXPECT_EQ(reads.got[1], untouched);
 }
 
-TEST_P(Below, AHundredWaitersForABlockAreOneFetch) {
+TEST_P(LowerTier, AHundredWaitersForABlockAreOneFetch) {
   const std::uint64_t number[] = {OneThatIs(false)};
   const std::uint64_t before = fetched();
   node->KeepLeases();
@@ -256,7 +256,7 @@ TEST_P(Below, AHundredWaitersForABlockAreOneFetch) {
   Until([&] { return StatusNumber(*store, "leases") == 0; });
 }
 
-TEST_P(Below, Promise4AReadThatIsGivenUpLeavesNoLeaseAndTouchesNothing) {
+TEST_P(LowerTier, Promise4AReadThatIsGivenUpLeavesNoLeaseAndTouchesNothing) {
   const std::uint64_t number[] = {OneThatIs(false)};
   node->KeepLeases();
   node->Hold();
@@ -271,7 +271,7 @@ TEST_P(Below, Promise4AReadThatIsGivenUpLeavesNoLeaseAndTouchesNothing) {
   EXPECT_EQ(reads.got[0], before);
 }
 
-TEST_P(Below, AnAnswerIsPolledByItsTicketsId) {
+TEST_P(LowerTier, AnAnswerIsPolledByItsTicketsId) {
   const std::uint64_t number[] = {OneThatIs(false)};
   const int fd = store->event_fd();
   EXPECT_GE(fd, 0);
@@ -290,7 +290,7 @@ TEST_P(Below, AnAnswerIsPolledByItsTicketsId) {
 }
 
 // Several batches, of which the later ones are on their way while the first is copied.
-TEST_P(Below, ALoadIntoPagesBringsUpWhatLeftMemory) {
+TEST_P(LowerTier, ALoadIntoPagesBringsUpWhatLeftMemory) {
   constexpr std::uint64_t kLarge = 1u << 20;
   constexpr std::uint32_t kCount = 40;
   Make(kResident * 2);
@@ -309,7 +309,7 @@ TEST_P(Below, ALoadIntoPagesBringsUpWhatLeftMemory) {
   EXPECT_GE(fetched(), kCount - 2 * kResident);
 }
 
-TEST_P(Below, ALoadThatIsCancelledWhileItWaitsTouchesItsPagesNoMore) {
+TEST_P(LowerTier, ALoadThatIsCancelledWhileItWaitsTouchesItsPagesNoMore) {
   std::vector<std::byte> memory(kBlocks * kBytes);
   auto shared = std::make_shared<Store>(node->Connect());
   node->KeepLeases();
@@ -325,7 +325,7 @@ TEST_P(Below, ALoadThatIsCancelledWhileItWaitsTouchesItsPagesNoMore) {
 }
 
 // More at once than the memory holds, so that it goes through it in turns.
-TEST_P(Below, AReadOfMoreThanMemoryHoldsPassesThroughIt) {
+TEST_P(LowerTier, AReadOfMoreThanMemoryHoldsGoesThroughIt) {
   constexpr std::size_t kLarge = 1u << 20;
   constexpr std::uint64_t kCount = 96;
   Make(0);
@@ -339,7 +339,7 @@ TEST_P(Below, AReadOfMoreThanMemoryHoldsPassesThroughIt) {
   EXPECT_GE(fetched(), kCount / 3);
 }
 
-TEST_P(Below, TheRanksOfAnEngineReadTheirPartsPastMemoryAndOnlyThese) {
+TEST_P(LowerTier, TheRanksOfAnEngineReadTheirPartsPastMemoryAndOnlyThese) {
   constexpr std::uint64_t kRanks = 4, kPartBytes = 70'000;  // two segments, and no border at a unit's
   store.reset();
   node.emplace(GetParam(), kResident, 64u << 20, Promotion::kSecondHit);

@@ -22,7 +22,7 @@ namespace cistern::client {
 // How long after a call's deadline the node's answer to it is waited for, which says what had come by then.
 inline constexpr std::int64_t kFetchGraceNs = 50'000'000;
 
-class BelowReads final : public internal::PendingCall<ReadResult> {
+class LowerTierReads final : public internal::PendingCall<ReadResult> {
  public:
   // `so_far` is what memory gave for `blocks`; its misses are asked for. Copies the lists, not what they
   // point into the caller's memory for.
@@ -30,8 +30,8 @@ class BelowReads final : public internal::PendingCall<ReadResult> {
                                   std::span<const BlockRead> blocks, const ReadOptions& options,
                                   ReadResult so_far);
 
-  BelowReads(std::shared_ptr<Channel> channel, const Namespace& ns, std::span<const BlockRead> blocks,
-             const ReadOptions& options, ReadResult so_far);
+  LowerTierReads(std::shared_ptr<Channel> channel, const Namespace& ns, std::span<const BlockRead> blocks,
+                 const ReadOptions& options, ReadResult so_far);
 
   bool Ready() override { return asked_.front().call.Ready(); }
   Result<ReadResult> Wait() override;

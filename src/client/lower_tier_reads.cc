@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/below_reads.h"
+#include "client/lower_tier_reads.h"
 
 #include <algorithm>
 #include <cstring>
@@ -38,17 +38,18 @@ wire::BlockItem AskedOf(const GroupSpec& group, const BlockRead& read) {
 
 }  // namespace
 
-Ticket<ReadResult> BelowReads::Begin(std::shared_ptr<Channel> channel, const Namespace& ns,
-                                     std::span<const BlockRead> blocks, const ReadOptions& options,
-                                     ReadResult so_far) {
-  auto reads = std::make_shared<BelowReads>(std::move(channel), ns, blocks, options, std::move(so_far));
+Ticket<ReadResult> LowerTierReads::Begin(std::shared_ptr<Channel> channel, const Namespace& ns,
+                                         std::span<const BlockRead> blocks, const ReadOptions& options,
+                                         ReadResult so_far) {
+  auto reads = std::make_shared<LowerTierReads>(std::move(channel), ns, blocks, options, std::move(so_far));
   if (Status status = reads->AskAhead(); !status.ok()) return Failed<ReadResult>(std::move(status));
   if (reads->asked_.empty()) return Ticket<ReadResult>(Result<ReadResult>(std::move(reads->result_)));
   return Ticket<ReadResult>(std::move(reads));
 }
 
-BelowReads::BelowReads(std::shared_ptr<Channel> channel, const Namespace& ns,
-                       std::span<const BlockRead> blocks, const ReadOptions& options, ReadResult so_far)
+LowerTierReads::LowerTierReads(std::shared_ptr<Channel> channel, const Namespace& ns,
+                               std::span<const BlockRead> blocks, const ReadOptions& options,
+                               ReadResult so_far)
     : channel_(std::move(channel)),
       ns_(ns),
       deadline_ns_(DeadlineNs(options.deadline_us)),
@@ -83,7 +84,7 @@ BelowReads::BelowReads(std::shared_ptr<Channel> channel, const Namespace& ns,
 }
 
 // Of the group as it was attached, or at least what is asked for.
-std::uint64_t BelowReads::BytesOf(const BlockRead& block) const {
+std::uint64_t LowerTierReads::BytesOf(const BlockRead& block) const {
   std::uint64_t bytes = 0;
   for (const std::uint64_t part : ns_.spec().groups[block.group].part_bytes) bytes += part;
   if (bytes > 0) return bytes;
@@ -91,7 +92,7 @@ std::uint64_t BelowReads::BytesOf(const BlockRead& block) const {
   return bytes;
 }
 
-std::size_t BelowReads::WindowFrom(std::size_t first) const {
+std::size_t LowerTierReads::WindowFrom(std::size_t first) const {
   std::size_t count = 0;
   std::uint64_t bytes = 0;
   while (first + count < missing_.size() && count < kWindowBlocks) {
@@ -102,7 +103,7 @@ std::size_t BelowReads::WindowFrom(std::size_t first) const {
   return count;
 }
 
-Status BelowReads::AskAhead() {
+Status LowerTierReads::AskAhead() {
   while (next_ < missing_.size() && asked_.size() < kWindowsAhead) {
     Status status = Ask(WindowFrom(next_));
     if (status.ok()) continue;
@@ -115,7 +116,7 @@ Status BelowReads::AskAhead() {
   return Status();
 }
 
-Status BelowReads::Ask(std::size_t count) {
+Status LowerTierReads::Ask(std::size_t count) {
   Result<Call> call = channel_->Reserve(count * std::max(sizeof(wire::BlockItem), sizeof(wire::ViewItem)));
   if (!call) return std::move(call.error());
   ItemWriter items(call->room());
@@ -137,7 +138,7 @@ Status BelowReads::Ask(std::size_t count) {
   return Status();
 }
 
-Result<ReadResult> BelowReads::Wait() {
+Result<ReadResult> LowerTierReads::Wait() {
   while (!asked_.empty()) {
     if (Status status = Take(); !status.ok()) return Error(std::move(status));
   }
@@ -145,7 +146,7 @@ Result<ReadResult> BelowReads::Wait() {
   return std::move(result_);
 }
 
-Status BelowReads::Take() {
+Status LowerTierReads::Take() {
   Asked asked = std::move(asked_.front());
   asked_.pop_front();
   Result<wire::Completion> completion = asked.call.Wait();
@@ -164,7 +165,7 @@ Status BelowReads::Take() {
   }
 }
 
-void BelowReads::CopyOut(const Asked& asked, const wire::Completion& completion) {
+void LowerTierReads::CopyOut(const Asked& asked, const wire::Completion& completion) {
   std::optional<HeldLease> lease;
   if (completion.a != 0) lease.emplace(channel_, completion.a, asked.ends_ns);
   const std::span<const std::byte> bytes = asked.call.reply(completion);
@@ -196,7 +197,7 @@ void BelowReads::CopyOut(const Asked& asked, const wire::Completion& completion)
   }
 }
 
-void BelowReads::Fill(std::size_t first, std::size_t count, Code code) {
+void LowerTierReads::Fill(std::size_t first, std::size_t count, Code code) {
   for (std::size_t i = first; i < first + count; ++i) result_.outcomes[missing_[i]] = code;
 }
 
