@@ -21,10 +21,8 @@ Status Check(const std::vector<GroupSpec>& groups, const BlockWrite& block) {
     return invalid(" has ", parts, " parts: they need one put id, which only their writers can agree on");
   }
   const std::uint64_t bytes = PartBytes(block);
-  if (bytes == 0) return invalid(": part ", block.part, " is empty");
-  if (bytes > kMaxBodyBytes) {
-    return invalid(": part ", block.part, " has ", bytes, " bytes and the limit of a block is ",
-                   kMaxBodyBytes);
+  if (bytes == 0 || bytes > kMaxBodyBytes) {
+    return invalid(": part ", block.part, " has ", bytes, " bytes, a part has 1 to ", kMaxBodyBytes);
   }
   return Status();
 }

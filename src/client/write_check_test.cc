@@ -35,12 +35,13 @@ TEST_F(WriteCheck, ABodyOverTheLimitIsRefusedWithItsSizeAndTheLimit) {
   EXPECT_TRUE(CheckOf(kMaxBodyBytes).ok());
   const Status status = CheckOf(kMaxBodyBytes + 1);
   EXPECT_EQ(status.code(), Code::kInvalid);
-  EXPECT_EQ(status.message(), "block " + std::string(32, 'a') +
-                                  ": part 0 has 67108865 bytes and the limit of a block is 67108864");
+  EXPECT_EQ(status.message(),
+            "block " + std::string(32, 'a') + ": part 0 has 67108865 bytes, a part has 1 to 67108864");
 }
 
 TEST_F(WriteCheck, APartThatTheNamespaceDoesNotHaveIsRefused) {
-  EXPECT_EQ(CheckOf(0).message(), "block " + std::string(32, 'a') + ": part 0 is empty");
+  EXPECT_EQ(CheckOf(0).message(),
+            "block " + std::string(32, 'a') + ": part 0 has 0 bytes, a part has 1 to 67108864");
   write_.group = 2;
   EXPECT_EQ(CheckOf(64).message(), "block " + std::string(32, 'a') + ": group 2 of 2");
   write_.group = 1;

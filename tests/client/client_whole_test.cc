@@ -223,7 +223,7 @@ TEST_F(Whole, BadArgumentsAreNamedWithTheirLimit) {
   std::vector<std::span<const std::byte>> pieces(kMaxBodyBytes >> 20, piece);
   pieces.push_back(std::span(piece).first(1));
   write = {.key = key, .pieces = pieces};  // more than the session's staging and the node's memory
-  says(store.Write(ns, std::span(&write, 1)).Wait(), "67108865 bytes and the limit of a block is 67108864");
+  says(store.Write(ns, std::span(&write, 1)).Wait(), "67108865 bytes, a part has 1 to 67108864");
   NamespaceSpec spec;
   spec.groups.resize(9);
   says(store.Attach(spec), "9 groups, the limit is 8");
