@@ -126,6 +126,16 @@ std::uint64_t Catalog::RecordBytesOf(TreeId tree, std::uint16_t group, std::uint
   return entry == nullptr ? 0 : RecordBytesOf(*entry, group, body_bytes);
 }
 
+record::BodySpan Catalog::SpanOf(const Record& record, const record::SegmentSpan& segments) const {
+  const record::BodySpan all{0, record.body_bytes};
+  const NamespaceEntry* entry = EntryOf(forest_.block(record.block).tree);
+  if (entry == nullptr || segments.count == 0) return all;
+  const std::vector<std::uint32_t>& parts = entry->groups[record.group].part_bytes;
+  const record::BodySpan span = parts.empty() ? record::BytesOf(std::span(&record.body_bytes, 1), segments)
+                                              : record::BytesOf(parts, segments);
+  return span.bytes == 0 ? all : span;
+}
+
 bool Catalog::IsSealOf(const Record& record, const record::SealView& seal) const {
   const Block& block = forest_.block(record.block);
   const NamespaceEntry* entry = EntryOf(block.tree);

@@ -111,6 +111,8 @@ class Catalog final {
   std::uint64_t RecordBytesOf(const NamespaceEntry& entry, std::uint16_t group,
                               std::uint64_t body_bytes) const;
   std::uint64_t RecordBytesOf(TreeId tree, std::uint16_t group, std::uint64_t body_bytes) const;
+  // Place of the segments in the record's body; the whole body where `segments` is empty or reaches past it.
+  record::BodySpan SpanOf(const Record& record, const record::SegmentSpan& segments) const;
   // True if a seal that was read is that of the record's block.
   bool IsSealOf(const Record& record, const record::SealView& seal) const;
 

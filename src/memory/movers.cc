@@ -17,6 +17,12 @@ void VerifyTask::Move(arena::Words& words) {
            arena::BodySound(words, arena_, record);
 }
 
+void VerifyBodyTask::Move(arena::Words& words) {
+  sound_ = record::SegmentsSound(
+      seal_, record::Segments(seal_, segments_),
+      [&](std::uint64_t offset, std::uint64_t bytes) { return words.Checksum(body_ + offset, bytes, 0); });
+}
+
 Status ThreadMoversOptions::Validate() const {
   if (threads < 1 || threads > 64) {
     return Status(Code::kInvalid, Text("movers: ", threads, " threads, and 1 to 64 can be"));

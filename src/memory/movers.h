@@ -20,6 +20,8 @@
 #include "base/executor.h"
 #include "base/task.h"
 #include "cistern/status.h"
+#include "record/seal.h"
+#include "record/segments.h"
 
 namespace cistern::memory {
 
@@ -83,6 +85,25 @@ class VerifyTask final : public AwaitedJob {
   arena::Place place_;
   std::uint64_t body_bytes_;
   std::uint16_t parts_;
+  bool sound_ = false;
+};
+
+// True if a body, or some segments of it, has the checksums of its seal; a mover computes them. The bytes do
+// not change meanwhile. The seal borrows bytes that stay until the await is over.
+class VerifyBodyTask final : public AwaitedJob {
+ public:
+  VerifyBodyTask(Movers& movers, const std::byte* body, const record::SealView& seal)
+      : VerifyBodyTask(movers, body, seal, {0, seal.segment_count()}) {}
+  VerifyBodyTask(Movers& movers, const std::byte* body, const record::SealView& seal,
+                 record::SegmentSpan segments)
+      : AwaitedJob(movers), body_(body), seal_(seal), segments_(segments) {}
+  void Move(arena::Words& words) override;
+  bool sound() const { return sound_; }
+
+ private:
+  const std::byte* body_;
+  const record::SealView& seal_;
+  const record::SegmentSpan segments_;
   bool sound_ = false;
 };
 

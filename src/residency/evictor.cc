@@ -65,26 +65,22 @@ void Evictor::Evict(catalog::RecordId record) {
   removal_.Remove(record);
 }
 
-std::optional<std::uint32_t> Evictor::EnterIndex(const arena::Fingerprint& fingerprint,
-                                                 const arena::Found& found, catalog::BlockId block) {
-  arena::IndexWriter<arena::Words>& index = residents_.index();
-  auto entry = index.Insert(fingerprint, found);
+std::optional<std::uint32_t> Evictor::AddEntry(const arena::Fingerprint& fingerprint,
+                                               const arena::Found& found, catalog::BlockId block) {
+  const auto entry = residents_.AddEntry(fingerprint, found);
   steps_.Count(2);
-  if (!entry) {
-    // R3: an insert into two full buckets evicts an occupant.
-    std::array<arena::Place, 2 * arena::kEntriesPerBucket> places;
-    const std::size_t count = index.OccupantsOf(fingerprint, places);
-    steps_.Count(static_cast<std::uint32_t>(count));
-    for (std::size_t i = 0; i < count; ++i) {
-      const catalog::RecordId record = forest_.At(places[i]);
-      if (record == catalog::kNoId || forest_.record(record).block == block || !MayGo(record)) continue;
-      Evict(record);
-      entry = index.Insert(fingerprint, found);
-      break;
-    }
+  if (entry) return entry;
+  // R3: an insert into two full buckets evicts an occupant.
+  std::array<arena::Place, 2 * arena::kEntriesPerBucket> places;
+  const std::size_t count = residents_.index().OccupantsOf(fingerprint, places);
+  steps_.Count(static_cast<std::uint32_t>(count));
+  for (std::size_t i = 0; i < count; ++i) {
+    const catalog::RecordId record = forest_.At(places[i]);
+    if (record == catalog::kNoId || forest_.record(record).block == block || !MayGo(record)) continue;
+    Evict(record);
+    return residents_.AddEntry(fingerprint, found);
   }
-  if (!entry) return std::nullopt;
-  return static_cast<std::uint32_t>(*entry);
+  return std::nullopt;
 }
 
 // The copy in memory is damaged: it is removed, and if it was the last copy the block is lost with its

@@ -47,10 +47,10 @@ class Evictor final {
   std::optional<policy::SizeClass> SizeClassToGo(policy::SizeClass wanted) const;
   // Evicts a record that may leave: to the lower tier alone, or for good if this was its last copy.
   void Evict(catalog::RecordId record);
-  // Number of a new index entry. When both buckets are full, a record of another block is evicted from them;
-  // none when no occupant may leave.
-  std::optional<std::uint32_t> EnterIndex(const arena::Fingerprint& fingerprint, const arena::Found& found,
-                                          catalog::BlockId block);
+  // Residents::AddEntry; when both buckets are full, a record of another block is evicted from them. None
+  // when no occupant may leave.
+  std::optional<std::uint32_t> AddEntry(const arena::Fingerprint& fingerprint, const arena::Found& found,
+                                        catalog::BlockId block);
   // The copy in memory is damaged: it is removed, and if it was the last copy the block is lost with its
   // descendants.
   void LoseBad(catalog::RecordId record);

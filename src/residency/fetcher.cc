@@ -9,7 +9,6 @@
 #include "base/format.h"
 #include "policy/lower_tier.h"
 #include "record/seal_copy.h"
-#include "residency/body_check.h"
 
 namespace cistern::residency {
 
@@ -145,7 +144,7 @@ Task<Status> Fetcher::Publish(catalog::RecordHandle handle, tier::Location from,
   if (!seal || !catalog_.IsSealOf(r, *seal)) {
     co_return not_it("holds another block than the one that was written there");
   }
-  BodyCheck check(movers_, arena.slot(place), *seal);
+  memory::VerifyBodyTask check(movers_, arena.slot(place), *seal);
   co_await check;
   if (!check.sound()) co_return not_it("its record fails its seal");
   if (!catalog_.Lives(handle)) co_return Status(Code::kMiss, "fetch: the block went meanwhile");
@@ -165,7 +164,7 @@ Task<Status> Fetcher::Publish(catalog::RecordHandle handle, tier::Location from,
       .body_bytes = r.body_bytes,
       .expiry = stamp.expiry,
       .generation_low = static_cast<std::uint32_t>(generation) & arena::kGenerationLowMask};
-  const auto number = evictor_.EnterIndex(arena::FingerprintOf(incarnation, r.group, key), found, block);
+  const auto number = evictor_.AddEntry(arena::FingerprintOf(incarnation, r.group, key), found, block);
   if (!number) co_return Status(Code::kBusy, "fetch: the index has no room for it, and nothing there may go");
   const record::SealCopy copy(*seal);
   cistern::arena::Publish(words_, arena, place, generation,

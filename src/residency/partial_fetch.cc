@@ -9,7 +9,6 @@
 #include "base/format.h"
 #include "record/seal_copy.h"
 #include "residency/aligned_bytes.h"
-#include "residency/body_check.h"
 
 namespace cistern::residency {
 
@@ -48,17 +47,6 @@ PartialFetch::PartialFetch(const StoreContext& context, LowerTier& lower, Reside
       max_reading_bytes_(
           std::min(kMaxReadingBytes, context.slots.arena().geometry().slots_bytes() / kReadingShare)) {}
 
-record::BodySpan PartialFetch::SpanOf(const catalog::Record& record,
-                                      const record::SegmentSpan& segments) const {
-  const record::BodySpan all{0, record.body_bytes};
-  const catalog::NamespaceEntry* entry = catalog_.EntryOf(forest_.block(record.block).tree);
-  if (entry == nullptr || segments.count == 0) return all;
-  const std::vector<std::uint32_t>& parts = entry->groups[record.group].part_bytes;
-  const record::BodySpan span = parts.empty() ? record::BytesOf(std::span(&record.body_bytes, 1), segments)
-                                              : record::BytesOf(parts, segments);
-  return span.bytes == 0 ? all : span;
-}
-
 PartialCopyPtr PartialFetch::Open(catalog::RecordId record, record::BodySpan asked) {
   const catalog::Record& r = forest_.record(record);
   const catalog::TreeId tree = forest_.block(r.block).tree;
@@ -92,7 +80,7 @@ void PartialFetch::Request(const PartialCopyPtr& copy, const record::SegmentSpan
     read.own[i] = true;
   }
   const catalog::Record& r = forest_.record(copy->handle.record);
-  read.bytes = BufferBytes(r, SpanOf(r, absent), copy->record_bytes);
+  read.bytes = BufferBytes(r, catalog_.SpanOf(r, absent), copy->record_bytes);
   reading_bytes_ += read.bytes;
   ++copy->reads;
   lower_.Spawn(Read(copy, std::move(read)));
@@ -110,7 +98,7 @@ Task<void> PartialFetch::Verify(PartialCopyPtr copy) {
   SlotUse use(residents_, place);
   for (std::uint32_t i = 0; sound && i < copy->segments.size(); ++i) {
     if (copy->segments[i] != PartialCopy::State::kPresent) continue;
-    BodyCheck check(movers_, arena.slot(place), *seal, {i, 1});
+    memory::VerifyBodyTask check(movers_, arena.slot(place), *seal, {i, 1});
     co_await check;
     sound = check.sound();
   }
@@ -185,7 +173,7 @@ Task<Status> PartialFetch::ReadOnce(PartialCopyPtr copy, const SegmentRead& read
   const catalog::Record r = forest_.record(record);
   const catalog::TreeId tree = forest_.block(r.block).tree;
   if (catalog_.EntryOf(tree) == nullptr) co_return Dropped();
-  const record::BodySpan span = SpanOf(r, read.segments);
+  const record::BodySpan span = catalog_.SpanOf(r, read.segments);
   const record::BodySpan units = UnitsOf(span, unit);
   const AlignedBytes trailer(copy->record_bytes - record::TrailerOffset(r.body_bytes, unit));
   const AlignedBytes body(units.bytes);

@@ -31,8 +31,6 @@ class PartialFetch final {
 
   Executor& executor() { return executor_; }
 
-  // Place of the segments in the record's body; the whole body where `segments` is empty or reaches past it.
-  record::BodySpan SpanOf(const catalog::Record& record, const record::SegmentSpan& segments) const;
   // The record's partial copy, with a slot or without; null where there is no room for one, or for a read of
   // that size beside those under way.
   PartialCopyPtr Open(catalog::RecordId record, record::BodySpan asked);

@@ -33,12 +33,18 @@ void Residents::Enter(catalog::RecordId record, std::uint32_t entry) {
   ++count_;
 }
 
-bool Residents::EnterIndex(catalog::RecordId record, const arena::Fingerprint& fingerprint) {
+std::optional<std::uint32_t> Residents::AddEntry(const arena::Fingerprint& fingerprint,
+                                                 const arena::Found& found) {
+  const auto entry = index_.Insert(fingerprint, found);
+  if (!entry) return std::nullopt;
+  return static_cast<std::uint32_t>(*entry);
+}
+
+bool Residents::AddEntry(catalog::RecordId record, const arena::Fingerprint& fingerprint) {
   catalog::Record& r = forest_.record(record);
-  const auto entry = index_.Insert(fingerprint, FoundOf(r));
-  if (!entry) return false;
-  r.entry = static_cast<std::uint32_t>(*entry);
-  return true;
+  const auto entry = AddEntry(fingerprint, FoundOf(r));
+  if (entry) r.entry = *entry;
+  return entry.has_value();
 }
 
 void Residents::AddReference(catalog::RecordId record) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The records that are in memory: their slots, index entries, order of eviction, expiry and byte counts, and
 // the references that keep them where they are. A record becomes resident by Enter, changes its slot by
-// Relocate and leaves by Leave; no other class writes an index entry or the directory entry of a published
-// record.
+// Relocate and leaves by Leave; no other class writes an index entry (recovery clears them all) or the
+// directory entry of a published record.
 //
 // A reference keeps a record in its slot (and, in the lower tier, from being folded): each lease has one,
 // and so has work under way with the record. A slot user keeps a slot whose record left from being given out
@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -77,9 +78,10 @@ class Residents final {
   // A record, whose fields but its index entry are set, is found from now on: `entry` is its number in the
   // index, kNoId as long as it has none.
   void Enter(catalog::RecordId record, std::uint32_t entry);
-  // The index entry of a record that entered without one, after a start; false: the index has no room for
-  // it.
-  bool EnterIndex(catalog::RecordId record, const arena::Fingerprint& fingerprint);
+  // Number of a new index entry; none: both of its buckets are full (Evictor::MakeIndexRoom).
+  std::optional<std::uint32_t> AddEntry(const arena::Fingerprint& fingerprint, const arena::Found& found);
+  // The same for a record that entered without an entry, after a start; false: there is no room.
+  bool AddEntry(catalog::RecordId record, const arena::Fingerprint& fingerprint);
 
   // ---- order ----
   policy::Lru& order() { return order_; }

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "residency/aligned_bytes.h"
-#include "residency/body_check.h"
 
 namespace cistern::residency {
 
@@ -72,7 +71,7 @@ Task<void> Scrubber::ScrubLower(catalog::BlockId block, catalog::Forest::Copy co
   auto fetched = co_await lower_->Fetch(copy.location, buffer.span());
   bool sound = false;
   if (fetched && fetched->seal.body_bytes() == copy.body_bytes) {
-    BodyCheck check(movers_, buffer.span().data(), fetched->seal);
+    memory::VerifyBodyTask check(movers_, buffer.span().data(), fetched->seal);
     co_await check;
     sound = check.sound();
   }

@@ -121,7 +121,7 @@ Task<Status> Acquirer::ReportBad(std::uint32_t slot, std::span<const catalog::Bl
 bool Acquirer::StartFetch(const catalog::BlockName& asked, catalog::RecordId record, Instant worth,
                           PendingView* pending, ViewGrant* view) {
   catalog::Record& r = forest_.record(record);
-  const record::BodySpan span = partial_fetch_.SpanOf(r, asked.asked);
+  const record::BodySpan span = catalog_.SpanOf(r, asked.asked);
   const std::uint64_t asked_bytes = span.bytes;
   const std::int64_t worth_us = worth.UsSince(clock_.Now());
   const auto late = [&](std::int64_t us) {

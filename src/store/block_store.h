@@ -7,7 +7,6 @@
 // Its parts, each a class of its own: namespaces, writer and publisher (puts), matcher, acquirer, deletions
 // and drops, recovery. They stand on src/residency (records in memory, fetches and write-backs) and
 // src/catalog (facts about blocks).
-// known of blocks).
 #pragma once
 
 #include <cstdint>

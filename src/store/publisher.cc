@@ -120,7 +120,7 @@ residency::Step Publisher::TryPublishOpen(catalog::PutIndex put) {
         .expiry = p.expiry,
         .generation_low = static_cast<std::uint32_t>(p.generation) & arena::kGenerationLowMask};
     const auto number =
-        evictor_.EnterIndex(arena::FingerprintOf(entry->incarnation, p.name.group, p.name.key), found, block);
+        evictor_.AddEntry(arena::FingerprintOf(entry->incarnation, p.name.group, p.name.key), found, block);
     if (!number) {
       removal_.Settle(block);
       puts_.End(put, Code::kBusy);

@@ -305,7 +305,7 @@ Task<void> StoreRecovery::FillIndex(RecoveryState& state) {
   const auto enter = [&] {
     for (std::size_t i = 0; i < waiting; ++i) {
       const auto& [id, fingerprint] = wave[i];
-      if (!residents_.EnterIndex(id, fingerprint)) left_out.push_back(forest_.record(id).block);
+      if (!residents_.AddEntry(id, fingerprint)) left_out.push_back(forest_.record(id).block);
     }
     waiting = 0;
   };

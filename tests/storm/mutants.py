@@ -63,6 +63,11 @@ def rule_of(patch: Path) -> str:
     return patch.read_text(encoding="utf-8").split("\n", 1)[0]
 
 
+def tier_of(patch: Path) -> str:
+    """What stands below memory in the worlds that may find it: flash for a mutant that is named after it."""
+    return "flash" if patch.stem.startswith("flash-") else "mixed"
+
+
 def files_of(patch: Path) -> list[str]:
     """The files that a patch changes."""
     return re.findall(r"^\+\+\+ b/(\S+)", patch.read_text(encoding="utf-8"), re.MULTILINE)
@@ -129,10 +134,11 @@ def build(jobs: int) -> Path:
     return where / "bin" / "storm"
 
 
-def storm(program: Path, seconds: int, jobs: int, first: int) -> tuple[bool, int, float, int, str]:
+def storm(program: Path, seconds: int, jobs: int, first: int, tier: str) -> tuple[bool, int, float, int, str]:
     """Found, by which seed, after how long and how many faults, and what it said."""
     began = time.monotonic()
     flags = ["--json", f"--seconds={seconds}", f"--jobs={jobs}", f"--first={first}", f"--faults={MANY_FAULTS}"]
+    flags.append(f"--tier={tier}")
     run = subprocess.run([str(program), *flags], capture_output=True, text=True, check=False)
     passed = time.monotonic() - began
     failed = re.search(r"^FAILED: seed (\d+): (.*)$", run.stderr, re.MULTILINE)
@@ -150,7 +156,9 @@ def plant(patch: Path, arguments: argparse.Namespace) -> Verdict:
         raise Trouble(f"{patch.name}: {said}")
     try:
         program = build(arguments.jobs)
-        found, seed, seconds, faults, violation = storm(program, arguments.seconds, arguments.jobs, arguments.first)
+        found, seed, seconds, faults, violation = storm(
+            program, arguments.seconds, arguments.jobs, arguments.first, tier_of(patch)
+        )
     finally:
         for name in files_of(patch):
             shutil.copyfile(ROOT / name, TREE / name)
