@@ -361,16 +361,17 @@ Task<void> SimulatedTier::RunReclaim() {
   const std::uint64_t begun = outs_;
   co_await Yield();
   const auto victim = in_service_ ? TakeVictim() : std::nullopt;
+  const std::uint64_t id = media_.id_;  // another one: the rooms began anew meanwhile, and the victim is none
   if (victim) {
-    co_await GiveUp(*victim);
-    if (co_await Release(*victim)) co_await owner_->Reclaimed();
+    co_await GiveUp(*victim, id);
+    if (co_await Release(*victim, id)) co_await owner_->Reclaimed();
   }
   if (begun == outs_) reclaiming_ = false;
   if (victim) Reclaim(false);
 }
 
 // Leaves are asked after first: the room's records, the last one first.
-Task<void> SimulatedTier::GiveUp(std::uint32_t room) {
+Task<void> SimulatedTier::GiveUp(std::uint32_t room, std::uint64_t id) {
   std::vector<TierEntry> entries, keep;
   const auto begin = media_.records_.lower_bound({room, 0}), end = media_.records_.lower_bound({room + 1, 0});
   for (auto at = begin; at != end; ++at) entries.push_back(at->second.entry);
@@ -386,7 +387,8 @@ Task<void> SimulatedTier::GiveUp(std::uint32_t room) {
   for (std::size_t at = 0; at < keep.size() && !closing_; at += kMoveRecords) {
     co_await Move(std::span(keep).subspan(at, std::min(kMoveRecords, keep.size() - at)));
   }
-  if (rooms_[room].live_bytes > 0 && !closing_) co_await owner_->Lose({{room, 0}, {room + 1, 0}});
+  if (id == media_.id_ && rooms_[room].live_bytes > 0 && !closing_)
+    co_await owner_->Lose({{room, 0}, {room + 1, 0}});
 }
 
 Task<void> SimulatedTier::Move(std::span<const TierEntry> entries) {
@@ -434,9 +436,8 @@ Task<void> SimulatedTier::Move(std::span<const TierEntry> entries) {
 }
 
 // Whether the room is free, durably: a crash before that finds all of it.
-Task<bool> SimulatedTier::Release(std::uint32_t number) {
+Task<bool> SimulatedTier::Release(std::uint32_t number, std::uint64_t id) {
   RoomState& room = rooms_[number];
-  const std::uint64_t id = media_.id_;
   while (room.readers > 0 && id == media_.id_) co_await ended_.Wait();
   co_await Delay();
   if (!in_service_ || id != media_.id_) co_return false;

@@ -167,9 +167,9 @@ class SimulatedTier final : public Tier {
   bool Wanted() const;
   std::optional<std::uint32_t> TakeVictim();
   Task<void> RunReclaim();
-  Task<void> GiveUp(std::uint32_t room);
+  Task<void> GiveUp(std::uint32_t room, std::uint64_t id);
   Task<void> Move(std::span<const TierEntry> entries);
-  Task<bool> Release(std::uint32_t room);
+  Task<bool> Release(std::uint32_t room, std::uint64_t id);
 
   Executor& executor_;
   SimulatedMedia& media_;

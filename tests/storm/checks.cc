@@ -237,7 +237,9 @@ void World::RememberWarm() {
         bool by_lower_tier = false;
         if (!Reachable(block, warm_lower_.empty() ? nullptr : &by_lower_tier)) continue;
         by_lower_tier |= has_lower_tier() && PartlyInLowerTier(block);
-        bool damaged = damage_.Standing(arena_.directory(look.place), sizeof(arena::DirectoryEntry));
+        // A damaged record of another group is cut where a start's write-back finds it, with this one.
+        const bool damaged = damage_.Standing(arena_.directory(look.place), sizeof(arena::DirectoryEntry)) ||
+                             HarmedRecordAbove(ns, code);
         warm_.push_back({block, look.seen.put, look.place, look.seen.body_bytes, look.seen.expiry,
                          by_lower_tier, damaged});
       }

@@ -97,16 +97,21 @@ std::optional<Fault> World::DueAt(const io::IoRequest& request) {
       request.kind == io::IoRequest::Kind::kRead    ? std::span<const Fault>(kReads)
       : request.kind == io::IoRequest::Kind::kWrite ? std::span<const Fault>(kWrites)
                                                     : std::span<const Fault>(kSyncs);
-  // From any of them on, so that none has to wait for the others.
-  const std::size_t first =
-      deadlines_[static_cast<std::size_t>(Fault::kLostFlush)] > 0 ? 0 : random().Below(kinds.size());
+  // From any of them on, so that none has to wait for the others; the two that few operations can suffer go
+  // first.
+  const auto due = [this](Fault kind) { return deadlines_[static_cast<std::size_t>(kind)] > 0; };
+  if (request.kind == io::IoRequest::Kind::kRead && due(Fault::kElsewhere) && node() != nullptr &&
+      NextTo(request)) {
+    return Fault::kElsewhere;
+  }
+  const std::size_t first = due(Fault::kLostFlush) ? 0 : random().Below(kinds.size());
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     const Fault kind = kinds[(first + i) % kinds.size()];
     const bool serving = node() != nullptr;
     // A node that starts waits for a device that hangs as long as it takes.
     if (kind == Fault::kHang && !serving) continue;
     if (kind == Fault::kElsewhere && (!serving || !NextTo(request))) continue;
-    if (deadlines_[static_cast<std::size_t>(kind)] > 0) return kind;
+    if (due(kind)) return kind;
   }
   return std::nullopt;
 }
@@ -185,7 +190,7 @@ cistern::io::Fault World::AskDevice(const io::IoRequest& request, const std::str
 bool World::FlipMedia() {
   const flash::FlashDeviceOptions& device = flash_->devices[random().Below(flash_->devices.size())];
   const std::string path = FileOf(device.path);
-  if (MediaDamaged() && media_marks_.size() > 12) return false;
+  if (MediaDamaged() && media_marks_.size() > 40) return false;
   const std::span<const std::byte> bytes = disk_.Bytes(path);
   if (bytes.empty()) return false;
   const std::uint64_t regions = (bytes.size() - flash::kSuperBytes) / flash_->region_bytes;

@@ -28,7 +28,8 @@ void World::Inject() {
         Fault::kFlipMedia, Fault::kWriteError, Fault::kTakeOut,   Fault::kTakeOut,    Fault::kTakeOut,
         Fault::kKill,      Fault::kTakeOut,    Fault::kShortIo,   Fault::kWriteError, Fault::kWriteError,
         Fault::kLostFlush, Fault::kNoSpace,    Fault::kElsewhere, Fault::kElsewhere,  Fault::kElsewhere,
-        Fault::kReadError, Fault::kFlipRead,   Fault::kShortIo,   Fault::kElsewhere,  Fault::kLostFlush};
+        Fault::kReadError, Fault::kFlipRead,   Fault::kShortIo,   Fault::kElsewhere,  Fault::kLostFlush,
+        Fault::kFlipMedia, Fault::kFlipMedia,  Fault::kFlipMedia, Fault::kElsewhere,  Fault::kLostFlush};
     for (int tries = 0; tries < 10; ++tries) {
       Fault kind = kOfLowerTier[random().Below(std::size(kOfLowerTier))];
       if (faults_.Wants(kind) && InjectLowerTier(kind)) return;

@@ -101,7 +101,13 @@ bool World::InjectLowerTier(Fault kind) {
       if (!WritesUnderWay()) return false;
       return KillSome(random().Below(2) == 0 ? Fault::kCrash : Fault::kReboot);
     }
-    case Fault::kFlipMedia: return simulated_ ? FlipSimulated() : FlipMedia();
+    case Fault::kFlipMedia: {
+      if (simulated_) return FlipSimulated();
+      // Most of them are given up before anybody reads them.
+      bool any = false;
+      for (int i = 0; i < 4; ++i) any |= FlipMedia();
+      return any;
+    }
     case Fault::kTakeOut: return TakeOutSome();
     default: {
       if (node() == nullptr && random().Below(6) != 0) return false;
@@ -111,6 +117,7 @@ bool World::InjectLowerTier(Fault kind) {
       due = kind == Fault::kHang || kind == Fault::kLostFlush ? 1
             : random().Below(12) == 0                         ? 9
                                       : 1 + static_cast<std::uint32_t>(random().Below(3));
+      if (kind == Fault::kElsewhere) due += 2;
       return true;
     }
   }
@@ -171,16 +178,18 @@ bool World::InLowerTier(const BlockId& block) const {
   });
 }
 
+bool World::HarmedRecordAbove(std::uint32_t ns, BlockCode code) {
+  return std::ranges::any_of(harmed_, [&](const Somewhere& at) {
+    const std::uint64_t bytes =
+        record::TrailerOffset(at.body_bytes, geometry_.alignment) + geometry_.alignment;
+    return at.block.ns == ns && model_.Below(ns, code, at.block.code) &&
+           damage_.Standing(arena_.slot(at.place), bytes);
+  });
+}
+
 // Whether something in memory is damaged that it may hang below: it may be refused, or cut where it is found.
 bool World::HarmedAbove(const LowerBlock& lower) {
-  for (const Somewhere& at : harmed_) {
-    const std::byte* slot = arena_.slot(at.place);
-    if (at.block.ns == lower.ns && model_.Below(lower.ns, lower.code, at.block.code) &&
-        damage_.Standing(slot,
-                         record::TrailerOffset(at.body_bytes, geometry_.alignment) + geometry_.alignment)) {
-      return true;
-    }
-  }
+  if (HarmedRecordAbove(lower.ns, lower.code)) return true;
   for (BlockCode code : ChainOf(lower.code)) {
     for (std::uint16_t group = 0; group < trees_[lower.ns].groups(); ++group) {
       const Look look = LookAt({lower.ns, group, code}, false);
@@ -211,6 +220,7 @@ bool World::TierMayHaveLost(SimNode& node) {
   if (simulated_) return !node.simulated().in_service() || media_unknown_;
   const auto devices = node.flash().devices();
   return power_was_cut_ || shrunk_ || device_faults_ != device_faults_at_boot_ || MediaDamaged() ||
+         media_damaged_at_boot_ ||
          std::ranges::any_of(devices,
                              [](const flash::FlashTier::DeviceState& device) { return !device.in_service; });
 }

@@ -232,6 +232,7 @@ void World::Boot() {
   failed_node_ = nullptr;
   if (flash_) Resize();
   device_faults_at_boot_ = device_faults_;
+  media_damaged_at_boot_ = MediaDamaged();
   arena_.header()->boot_count++;
   model_.Trace("node starts");
   SimNode::Surroundings around{

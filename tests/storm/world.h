@@ -277,6 +277,8 @@ class World {
   void CheckRegions();
   void CheckWarmLower(SimNode& node);
   bool PartlyInLowerTier(const BlockId& block);
+  // Whether a record of the block, or of what it hangs below, in any group, is damaged in its slot.
+  bool HarmedRecordAbove(std::uint32_t ns, BlockCode code);
   bool HarmedAbove(const LowerBlock& lower);
   void UnhangDevice(const std::string& path);
   void UnhangDevices();
@@ -367,6 +369,7 @@ class World {
   bool told_exact_ = false, lost_flush_ = false, power_was_cut_ = false, shrunk_ = false;
   std::uint32_t unsettled_ = 0;
   std::uint64_t device_faults_ = 0, device_faults_at_boot_ = 0;
+  bool media_damaged_at_boot_ = false;  // a start may write over the damage that it found
   std::uint64_t known_changes_ = 0;
   arena::OpenRecord record_;
   std::vector<std::byte> body_;
