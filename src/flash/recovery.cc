@@ -133,7 +133,9 @@ Task<void> Recovery::WriteTable(DeviceRegions& device, std::uint32_t number) {
 
 // A killed node's last writes may still be in a device's cache: a table must not outlive what it names.
 Task<void> Recovery::MakeDurable(DeviceRegions& device) {
-  if (!device.in_service()) co_return;
+  const bool open =
+      std::ranges::any_of(open_, [&](std::uint32_t number) { return &media_.DeviceOf(number) == &device; });
+  if (!open || !device.in_service()) co_return;
   const Status status = co_await device.device().Sync();
   if (!status.ok()) device.device().FailedFor("what a start found is not durable", status);
 }
@@ -165,7 +167,7 @@ Task<void> Recovery::GiveUp(std::uint32_t number) {
 }
 
 Task<void> Recovery::Settle(DeviceRegions& device) {
-  if (!open_.empty()) co_await MakeDurable(device);
+  co_await MakeDurable(device);
   for (std::uint32_t i = 0; i < device.count(); ++i) {
     device.Settle(device.first() + i);
     if (i % 256 == 255) co_await Yield();
@@ -188,9 +190,7 @@ Task<Status> Recovery::Run(const Found& found) {
     for (std::uint32_t n = 0; n < kTableReaders; ++n) tables.group.Spawn(ReadTables(turn, found));
     co_await tables.group.Close();
   }
-  if (!open_.empty()) {
-    for (const auto& device : devices) co_await MakeDurable(*device);
-  }
+  for (const auto& device : devices) co_await MakeDurable(*device);
   for (const std::uint32_t number : open_) co_await CloseOpen(number, found);
   for (const std::uint32_t number : damaged_) co_await GiveUp(number);
   for (const auto& device : devices) co_await Settle(*device);

@@ -167,12 +167,12 @@ Task<Status> Fetcher::Publish(catalog::RecordHandle handle, tier::Location from,
   const auto number = evictor_.AddEntry(arena::FingerprintOf(incarnation, r.group, key), found, block);
   if (!number) co_return Status(Code::kBusy, "fetch: the index has no room for it, and nothing there may go");
   const record::SealCopy copy(*seal);
-  cistern::arena::Publish(words_, arena, place, generation,
-                          {.seal = copy.seal(),
-                           .sequence = sequences_.Next(),
-                           .born = stamp.born,
-                           .expiry = stamp.expiry,
-                           .conversation = conversations_.Of(tree, key)});
+  arena::Publish(words_, arena, place, generation,
+                 {.seal = copy.seal(),
+                  .sequence = sequences_.Next(),
+                  .born = stamp.born,
+                  .expiry = stamp.expiry,
+                  .conversation = conversations_.Of(tree, key)});
   steps_.Count(8);
   catalog::Record& now = forest_.record(handle.record);
   now.key = key;
