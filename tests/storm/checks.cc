@@ -83,7 +83,8 @@ bool World::DamagedRecord(arena::Place place, std::uint64_t body_bytes) {
 
 bool World::Doubtful(const BlockId& block) {
   return std::ranges::any_of(dropping_, [&](const auto& drop) {
-    return drop.first == block.ns && (drop.second == 0 || model_.Below(block.ns, block.code, drop.second));
+    return drop.first == block.ns && (trees_[block.ns].drop_ends_orphans() || drop.second == 0 ||
+                                      model_.Below(block.ns, block.code, drop.second));
   });
 }
 
@@ -170,8 +171,7 @@ void World::RecordHandle(LeaseNote& lease, std::uint32_t ns, const std::vector<B
 void World::AddLease(LeasePtr lease) { leases_.push_back(std::move(lease)); }
 
 void World::Disturb(std::uint32_t ns, BlockCode code) {
-  // Without a full group there may be blocks whose parent was never here, and a drop ends all of these.
-  if (!trees_[ns].first_full) return DisturbAll(ns);
+  if (trees_[ns].drop_ends_orphans()) return DisturbAll(ns);
   for (LeasePtr& lease : leases_) {
     if (lease->ns != ns || lease->lapsed) continue;
     lease->lapsed = std::ranges::any_of(

@@ -31,7 +31,10 @@ void World::Inject() {
         Fault::kReadError, Fault::kFlipRead,   Fault::kShortIo,   Fault::kElsewhere,  Fault::kLostFlush,
         Fault::kFlipMedia, Fault::kFlipMedia,  Fault::kFlipMedia, Fault::kElsewhere,  Fault::kLostFlush};
     for (int tries = 0; tries < 10; ++tries) {
+      // Of two drawn kinds the one that was seen less often, so that none stays scarce.
       Fault kind = kOfLowerTier[random().Below(std::size(kOfLowerTier))];
+      Fault other = kOfLowerTier[random().Below(std::size(kOfLowerTier))];
+      if (faults_.Wants(other) && faults_[other].seen < faults_[kind].seen) kind = other;
       if (faults_.Wants(kind) && InjectLowerTier(kind)) return;
     }
   }

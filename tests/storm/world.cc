@@ -347,7 +347,7 @@ void World::Drop(Call& call, std::uint32_t ns, std::vector<BlockCode> codes) {
 // is full, what it found may have been orphans.
 void World::CheckLogged(std::uint32_t ns, const std::vector<BlockCode>& codes, std::uint64_t incarnation,
                         std::uint64_t blocks) {
-  if (blocks == 0 || codes.front() == 0 || !trees_[ns].first_full) return;
+  if (blocks == 0 || codes.front() == 0 || trees_[ns].drop_ends_orphans()) return;
   std::span<const std::byte> journal = disk_.Durable("node/journal");
   bool logged = std::ranges::any_of(codes, [&](BlockCode code) {
     // As in a tombstone's payload: incarnation, length, key.

@@ -47,6 +47,8 @@ struct IncarnationTree {
   std::set<std::uint64_t> gone;  // incarnations that were dropped
 
   std::uint16_t groups() const { return static_cast<std::uint16_t>(spec.groups.size()); }
+  // Without a full group there may be blocks whose parent was never here, and a drop of any block ends these.
+  bool drop_ends_orphans() const { return !first_full; }
   std::optional<std::uint16_t> ParentGroup(std::uint16_t group) const {
     return spec.groups[group].reach == Reach::kFull ? std::optional(group) : first_full;
   }
