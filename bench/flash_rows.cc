@@ -21,7 +21,7 @@
 #include "fill.h"
 #include "fio.h"
 #include "measure.h"
-#include "policy/lower_tier.h"
+#include "policy/placement.h"
 #include "workload/content.h"
 
 namespace cistern {

@@ -22,7 +22,7 @@
 #include "catalog/pending_puts.h"
 #include "catalog/sequences.h"
 #include "catalog/store_options.h"
-#include "policy/lower_tier.h"
+#include "policy/placement.h"
 #include "record/seal.h"
 #include "record/segments.h"
 

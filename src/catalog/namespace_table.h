@@ -16,7 +16,7 @@
 #include "base/limits.h"
 #include "cistern/namespace.h"
 #include "cistern/status.h"
-#include "policy/lower_tier.h"
+#include "policy/placement.h"
 
 namespace cistern::catalog {
 

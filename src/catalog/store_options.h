@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "policy/lower_tier.h"
+#include "policy/placement.h"
 
 namespace cistern::catalog {
 

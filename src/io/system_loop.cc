@@ -55,7 +55,7 @@ Status SystemLoop::LockFd(int fd, const std::string& path) {
 Result<std::uint64_t> SystemLoop::SizeOf(int fd, const std::string& path) { return FileSize(fd, path); }
 
 Status SystemLoop::PreallocateFd(int fd, const std::string& path, std::uint64_t size_bytes) {
-  return cistern::io::Preallocate(fd, path, size_bytes);
+  return io::Preallocate(fd, path, size_bytes);
 }
 
 Result<std::unique_ptr<Loop>> MakeLoop(const Clock& clock, const LoopOptions& options) {

@@ -7,7 +7,7 @@
 
 #include "base/assert.h"
 #include "base/format.h"
-#include "policy/lower_tier.h"
+#include "policy/placement.h"
 #include "record/seal_copy.h"
 
 namespace cistern::residency {

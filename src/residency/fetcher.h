@@ -13,7 +13,6 @@
 #include "residency/block_owner.h"
 #include "residency/context.h"
 #include "residency/evictor.h"
-#include "residency/guards.h"
 #include "residency/lower_tier.h"
 #include "residency/partial_copies.h"
 #include "residency/residents.h"

@@ -13,7 +13,6 @@
 #include "record/segments.h"
 #include "residency/context.h"
 #include "residency/fetcher.h"
-#include "residency/guards.h"
 #include "residency/lower_tier.h"
 #include "residency/partial_copies.h"
 #include "residency/residents.h"

@@ -94,7 +94,7 @@ void Residents::Relocate(catalog::RecordId record, const record::SealView& seal,
   catalog::Record& r = forest_.record(record);
   const BlockKey key = r.key;
   const record::SealCopy copy(seal);
-  cistern::arena::Publish(words_, arena, to, generation,
+  arena::Publish(words_, arena, to, generation,
                           {.seal = copy.seal(),
                            .sequence = sequences_.Next(),
                            .born = r.born,

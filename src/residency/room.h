@@ -9,7 +9,6 @@
 #include "base/task.h"
 #include "residency/context.h"
 #include "residency/evictor.h"
-#include "residency/guards.h"
 #include "residency/partial_copies.h"
 #include "residency/residents.h"
 

@@ -10,7 +10,6 @@
 #include "residency/block_owner.h"
 #include "residency/context.h"
 #include "residency/fetcher.h"
-#include "residency/guards.h"
 #include "residency/lower_tier.h"
 #include "residency/residents.h"
 #include "residency/verifier.h"

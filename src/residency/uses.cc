@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "residency/uses.h"
 
-#include "policy/lower_tier.h"
+#include "policy/placement.h"
 
 namespace cistern::residency {
 

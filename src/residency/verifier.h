@@ -8,7 +8,6 @@
 #include "base/task.h"
 #include "residency/block_owner.h"
 #include "residency/context.h"
-#include "residency/guards.h"
 #include "residency/residents.h"
 
 namespace cistern::residency {

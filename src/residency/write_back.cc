@@ -5,7 +5,7 @@
 #include <array>
 #include <utility>
 
-#include "policy/lower_tier.h"
+#include "policy/placement.h"
 
 namespace cistern::residency {
 

@@ -14,7 +14,6 @@
 #include "record/seal_copy.h"
 #include "residency/context.h"
 #include "residency/evictor.h"
-#include "residency/guards.h"
 #include "residency/lower_tier.h"
 #include "residency/residents.h"
 #include "residency/write_queue.h"

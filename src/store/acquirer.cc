@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/format.h"
-#include "policy/lower_tier.h"
+#include "policy/placement.h"
 #include "store/namespaces.h"
 
 namespace cistern::store {

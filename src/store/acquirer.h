@@ -10,7 +10,6 @@
 #include "base/task.h"
 #include "residency/context.h"
 #include "residency/fetcher.h"
-#include "residency/guards.h"
 #include "residency/lower_tier.h"
 #include "residency/partial_copies.h"
 #include "residency/partial_fetch.h"

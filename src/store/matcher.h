@@ -9,7 +9,6 @@
 #include "base/task.h"
 #include "residency/context.h"
 #include "residency/fetcher.h"
-#include "residency/guards.h"
 #include "residency/lower_tier.h"
 #include "residency/residents.h"
 #include "residency/uses.h"

@@ -5,7 +5,7 @@
 
 #include "arena/protocol.h"
 #include "base/assert.h"
-#include "policy/lower_tier.h"
+#include "policy/placement.h"
 
 namespace cistern::store {
 
@@ -262,7 +262,7 @@ void Publisher::MakeVisible(catalog::PutIndex put, catalog::BlockId block, std::
                           .put_id = p.name.id,
                           .part_bytes = p.part_bytes,
                           .segment_crcs = p.crcs};
-  cistern::arena::Publish(
+  arena::Publish(
       words_, slots_.arena(), p.place, p.generation,
       {.seal = seal, .sequence = born, .born = born, .expiry = p.expiry, .conversation = p.conversation});
   steps_.Count(8);

@@ -9,7 +9,7 @@
 
 #include "arena/protocol.h"
 #include "base/assert.h"
-#include "policy/lower_tier.h"
+#include "policy/placement.h"
 #include "record/seal.h"
 
 namespace cistern::store {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "policy/lower_tier.h"
+#include "policy/placement.h"
 
 #include <gtest/gtest.h>
 
