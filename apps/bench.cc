@@ -14,6 +14,7 @@
 #include "commands.h"
 #include "daemon.h"
 #include "prompt.h"
+#include "record/verified_copy.h"
 
 namespace cistern {
 namespace {
@@ -51,6 +52,17 @@ void Print(const BenchRow& row) {
   std::fflush(stdout);
 }
 
+void CopyFlag(CommandLine& line, BenchOptions& options) {
+  line.Flag("--copy", "NAME",
+            "the copy kernel of all rows and their nodes: avx512, avx2_vpclmulqdq, avx2, arm64 or portable, "
+            "if this "
+            "processor has it; default: the fastest, and each in turn for the copy rows",
+            [&options](std::string_view name) {
+              options.copy = name;
+              return record::ChooseKernels(name);
+            });
+}
+
 }  // namespace
 
 int RunBench(int argc, const char* const* argv) {
@@ -64,15 +76,16 @@ int RunBench(int argc, const char* const* argv) {
       "`cistern bench serve` measures an OpenAI-compatible endpoint instead; it has its own --help.",
       "  cistern bench\n  cistern bench --only get --rounds 21 --json\n  cistern bench --only flash "
       "--flash-dir /var/tmp\n  cistern bench serve --compare");
-  line.Text(
-      "--only", "GROUP",
-      "get, put, views, match, leases, flash (or of it flash-read, flash-worth, flash-write, flash-put, "
-      "flash-restart) or pages; default: all",
-      &only);
+  line.Text("--only", "GROUP",
+            "copy, get, put, views, match, leases, flash (or of it flash-read, flash-worth, flash-write, "
+            "flash-put, "
+            "flash-restart) or pages; default: all",
+            &only);
   line.Count("--rounds", "interleaved rounds; default: 9", &options.rounds, 1, 1000);
   line.Size("--working-set", "bytes of blocks for the get rows; default: 1GiB", &options.working_set_bytes);
   line.Count("--blocks", "blocks of the match and restart rows; default: 1000000", &options.million, 2000,
              100'000'000);
+  CopyFlag(line, options);
   line.Text("--memory-dir", "DIR", "where the nodes' memory lies meanwhile; default: /dev/shm",
             &options.memory_dir);
   line.Text("--flash-dir", "DIR",
@@ -114,9 +127,11 @@ int RunBench(int argc, const char* const* argv) {
   BenchRow verified{.name = "wrong_bytes", .value = static_cast<double>(options.wrong_bytes), .unit = "B"};
   if (json) {
     rows.push_back(Json(verified));
-    std::printf("%s\n", boost::json::serialize(boost::json::object{{"rows", std::move(rows)}}).c_str());
+    const boost::json::object report{{"copy", record::ChosenKernels().name}, {"rows", std::move(rows)}};
+    std::printf("%s\n", boost::json::serialize(report).c_str());
   } else {
-    std::printf("%s verified, wrong bytes: %llu\n", RoughSizeText(options.bytes_verified).c_str(),
+    std::printf("copied by %s; %s verified, wrong bytes: %llu\n", record::ChosenKernels().name,
+                RoughSizeText(options.bytes_verified).c_str(),
                 static_cast<unsigned long long>(options.wrong_bytes));
   }
   return options.wrong_bytes == 0 ? kExitOk : kExitFailed;

@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "command_line.h"
 #include "node/node.h"
+#include "record/verified_copy.h"
 #include "wire/socket_path.h"
 
 namespace cistern {
@@ -42,6 +43,11 @@ int Run(int argc, const char* const* argv) {
       "  cisternd --config /etc/cistern.toml");
   line.Text("--config", "FILE",
             "configuration file (TOML): the same names with _, as in memory_dir = \"/dev/shm/kv\"", &config);
+  line.Flag("--copy", "NAME",
+            "for measurements: the copy kernel, avx512, avx2_vpclmulqdq, avx2, arm64 or portable; default: "
+            "the fastest "
+            "that this processor runs",
+            record::ChooseKernels);
   std::deque<std::pair<std::string_view, bool>> switches;
   for (const node::Setting& setting : node::NodeSettings()) {
     const auto set = [&, name = setting.name](std::string_view text) {

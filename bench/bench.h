@@ -32,7 +32,8 @@ struct BenchOptions {
   std::uint64_t rounds = 9;
   std::uint64_t working_set_bytes = 1u << 30;
   std::uint64_t million = 1'000'000;  // blocks of the match and restart rows
-  std::string daemon;                 // path of cisternd
+  std::string copy;    // the one copy kernel of all rows; empty: the fastest, and the copy rows have each
+  std::string daemon;  // path of cisternd
   std::string memory_dir = "/dev/shm";
   std::string flash_dir;  // for the flash rows; empty: they are left out
   // Called with what is being measured, and with each row as soon as it is there.
@@ -51,6 +52,7 @@ struct BenchGroup {
 };
 std::span<const BenchGroup> BenchGroups();
 
+Status BenchCopies(BenchOptions& options);
 Status BenchGets(BenchOptions& options);
 Status BenchPuts(BenchOptions& options);
 Status BenchViews(BenchOptions& options);

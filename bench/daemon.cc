@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/format.h"
 #include "io/files.h"
+#include "record/verified_copy.h"
 
 namespace cistern {
 
@@ -36,8 +37,9 @@ Result<Daemon> Daemon::Start(const std::string& program, const std::string& pare
     return Error(Code::kInvalid, Text(parent_dir, ": no directory can be made there"));
   }
   daemon.socket_ = daemon.directory_ + "/socket";
-  daemon.command_ = {program,       "--memory-dir", daemon.directory_ + "/memory", "--socket", daemon.socket_,
-                     "--log-level", "warning"};
+  daemon.command_ = {program,    "--memory-dir", daemon.directory_ + "/memory",
+                     "--socket", daemon.socket_, "--log-level",
+                     "warning",  "--copy",       record::ChosenKernels().name};
   daemon.command_.insert(daemon.command_.end(), flags.begin(), flags.end());
   if (Status status = daemon.Exec(); !status.ok()) return Error(status);
   Result<Store> store = daemon.Connect();

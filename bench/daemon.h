@@ -17,7 +17,8 @@ std::string DaemonBeside();
 
 class Daemon {
  public:
-  // `flags` go to cisternd besides directory and socket. Serves when this returns.
+  // `flags` go to cisternd besides directory and socket. It copies with the kernels of this process. Serves
+  // when this returns.
   static Result<Daemon> Start(const std::string& program, const std::string& parent_dir,
                               std::vector<std::string> flags);
   Daemon(Daemon&& other) noexcept;

@@ -5,6 +5,7 @@ namespace cistern {
 
 std::span<const BenchGroup> BenchGroups() {
   static const BenchGroup kGroups[] = {
+      {"copy", "each copy kernel of this processor against memcpy", BenchCopies},
       {"get", "checked get against memcpy", BenchGets},
       {"put", "put against memcpy", BenchPuts},
       {"views", "leased views: polling, after idle, embedded", BenchViews},

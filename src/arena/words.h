@@ -44,7 +44,7 @@ class Words {
 
 class RealWords final : public Words {
  public:
-  explicit RealWords(const record::CopyKernels& kernels = record::BestKernels()) : kernels_(&kernels) {}
+  explicit RealWords(const record::CopyKernels& kernels = record::ChosenKernels()) : kernels_(&kernels) {}
 
   std::uint64_t Load(const std::uint64_t* word) override {
     return Atomic(word).load(std::memory_order_acquire);

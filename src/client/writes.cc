@@ -124,7 +124,7 @@ class Batch final {
   // Cached stores: the core reads the bytes next, and staging is reused, so both stay out of memory.
   void CopyPart(std::byte* to, std::span<const std::span<const std::byte>> pieces,
                 std::span<std::uint32_t> crcs) {
-    const record::CopyKernels& kernels = record::BestKernels();
+    const record::CopyKernels& kernels = record::ChosenKernels();
     std::uint64_t at = 0;
     for (std::span<const std::byte> piece : pieces) {
       while (!piece.empty()) {

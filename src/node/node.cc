@@ -392,7 +392,7 @@ std::string Node::Core::StatusText() {
   facts.directory = file_->directory();
   facts.socket = options_.socket;
   facts.loop = loop_->name();
-  facts.copy = record::BestKernels().name;
+  facts.copy = record::ChosenKernels().name;
   facts.pid = static_cast<std::uint64_t>(getpid());
   facts.boot_count = file_->boot_count();
   facts.memory_bytes = file_->arena().geometry().slots_bytes();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the copy kernels of AVX2 and AVX-512 share: where bytes go, and the edges that no whole line covers.
+// What the copy kernels of all processors share: where bytes go, and the edges that no whole line covers.
 // Everything has internal linkage: each kernel's file compiles a copy for its own instructions, and the
-// linker has none to give to anybody else (see verified_copy_tables.h). Included by those two files alone.
+// linker has none to give to anybody else (see verified_copy_tables.h). Included by those files alone.
+//
+// `Cpu` has the processor's CRC32C instruction: Word(crc, word) and Byte(crc, byte) on the bare register.
 #pragma once
-
-#include <immintrin.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -17,15 +17,6 @@ using Bytes = unsigned char;
 enum class To { kStream, kCached, kNowhere };
 
 constexpr std::size_t kLine = 64;
-constexpr std::size_t kPage = 4096;
-// Four lines start the prefetcher. The page may lie behind the source's end, which a prefetch may: that is
-// 256 bytes in vain, and a body is read in segments as fast as in one piece.
-constexpr std::size_t kLinesAhead = 4;
-
-// How far into a page the next one is asked for. At its start the lines would compete with those that the
-// copy waits for; too late and it waits again.
-template <To kTo>
-constexpr std::size_t kAskAt = kTo == To::kCached ? 1024 : 1536;
 
 // There is nothing to step over where nothing is stored.
 template <To kTo>
@@ -37,28 +28,47 @@ template <To kTo>
 // Words and bytes: for what is shorter than a step, and for the edges. `crc` is the bare register. The source
 // may change meanwhile: that is the contract, no race. Behind the empty asm the compiler does not know where
 // a value came from, so it cannot load it a second time instead of keeping it.
-template <To kTo, bool kSum>
+template <class Cpu, To kTo>
 __attribute__((no_sanitize("thread"))) std::uint32_t ByWords(Bytes* to, const Bytes* from, std::size_t n,
                                                              std::uint32_t crc) {
-  std::uint64_t sum = crc;
   for (; n >= 8; n -= 8, from += 8) {
     std::uint64_t word;
     __builtin_memcpy(&word, from, 8);
     asm("" : "+r"(word));
-    if constexpr (kSum) sum = _mm_crc32_u64(sum, word);
+    crc = Cpu::Word(crc, word);
     if constexpr (kTo != To::kNowhere) {
       __builtin_memcpy(to, &word, 8);
       to += 8;
     }
   }
-  crc = static_cast<std::uint32_t>(sum);
   for (; n > 0; --n, ++from) {
     Bytes byte = *from;
     asm("" : "+r"(byte));
-    if constexpr (kSum) crc = _mm_crc32_u8(crc, byte);
+    crc = Cpu::Byte(crc, byte);
     if constexpr (kTo != To::kNowhere) *to++ = byte;
   }
   return crc;
+}
+
+// The head up to the destination's first line, then as many whole units by `bulk(to, from, n, crc)` as there
+// are of `unit` bytes, then the rest. What has not `least` bytes has no bulk.
+template <class Cpu, To kTo, class Bulk>
+[[gnu::always_inline]] inline std::uint32_t WithEdges(void* dst, const void* src, std::size_t n,
+                                                      std::uint32_t crc, std::size_t unit, std::size_t least,
+                                                      Bulk bulk) {
+  auto* to = static_cast<Bytes*>(dst);
+  const auto* from = static_cast<const Bytes*>(src);
+  crc = ~crc;
+  if (n >= least + kLine) {
+    const std::size_t head = (0 - reinterpret_cast<std::uintptr_t>(to)) % kLine;
+    crc = ByWords<Cpu, kTo>(to, from, head, crc);
+    const std::size_t units = (n - head) / unit * unit;
+    crc = bulk(Ahead<kTo>(to, head), from + head, units, crc);
+    to = Ahead<kTo>(to, head + units);
+    from += head + units;
+    n -= head + units;
+  }
+  return ~ByWords<Cpu, kTo>(to, from, n, crc);
 }
 
 }  // namespace

@@ -39,4 +39,8 @@ consteval std::uint64_t FoldSecond(std::uint64_t bytes) {
   return std::uint64_t{PowerOfX(8 * bytes - 32)} << 1;
 }
 
+// The factor that carries a register over `bytes` of zeros: the crc32 instruction, from zero, makes that
+// register of the word that is the product of both.
+consteval std::uint64_t CarryFactor(std::uint64_t bytes) { return PowerOfX(8 * bytes - 33); }
+
 }  // namespace cistern::record

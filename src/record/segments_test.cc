@@ -130,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(Segments, Ranges, testing::ValuesIn(AllKernels().begin(
 
 TEST(Segments, AreWalkedInTheirOrderFromAnyToAny) {
   const std::vector<std::uint32_t> parts = {65536, 70'000, 1, 200'001};
-  const Record record(parts, BestKernels());
+  const Record record(parts, ChosenKernels());
   std::vector<Segment> all;
   std::uint64_t at = 0;
   for (std::uint32_t part = 0; part < parts.size(); ++part) {
@@ -154,7 +154,7 @@ TEST(Segments, AreWalkedInTheirOrderFromAnyToAny) {
 }
 
 TEST(Segments, AreCountedOverThePartsAndOnlyWhereTouched) {
-  const Record record({70'000, 200'001}, BestKernels());
+  const Record record({70'000, 200'001}, ChosenKernels());
   auto of = [&](std::uint32_t part, std::uint64_t offset, std::uint64_t bytes) {
     const SegmentSpan span = Segments(record.seal, PartRange{part, offset, bytes}).span();
     return std::pair(span.first, span.count);

@@ -2,26 +2,38 @@
 #include "record/verified_copy.h"
 
 #include <array>
+#include <atomic>
+#include <vector>
 
 #include "base/cpu.h"
+#include "base/nearest.h"
 
 namespace cistern::record {
 namespace {
 
 struct Runnable {
-  std::array<const CopyKernels*, 3> kernels{};
+  std::array<const CopyKernels*, 4> kernels{};
   std::size_t count = 0;
 };
 
 Runnable Probe() {
   Runnable found;
+  const CpuFeatures cpu = ProbeCpu();
   if constexpr (kIsX86) {  // elsewhere the AVX files are not built
-    const CpuFeatures cpu = ProbeCpu();
     if (cpu.avx512) found.kernels[found.count++] = &kAvx512Kernels;
+    if (cpu.vpclmulqdq) found.kernels[found.count++] = &kVpclmulqdqKernels;
     if (cpu.avx2) found.kernels[found.count++] = &kAvx2Kernels;
+  }
+  if constexpr (kIsArm64) {
+    if (cpu.arm64) found.kernels[found.count++] = &kArm64Kernels;
   }
   found.kernels[found.count++] = &kPortableKernels;
   return found;
+}
+
+std::atomic<const CopyKernels*>& Chosen() {
+  static std::atomic<const CopyKernels*> chosen{AllKernels().front()};
+  return chosen;
 }
 
 }  // namespace
@@ -31,6 +43,18 @@ std::span<const CopyKernels* const> AllKernels() {
   return std::span(kRunnable.kernels).first(kRunnable.count);
 }
 
-const CopyKernels& BestKernels() { return *AllKernels().front(); }
+const CopyKernels& ChosenKernels() { return *Chosen().load(std::memory_order_relaxed); }
+
+Status ChooseKernels(std::string_view name) {
+  std::vector<std::string_view> known;
+  for (const CopyKernels* kernels : AllKernels()) {
+    if (kernels->name == name) {
+      Chosen().store(kernels, std::memory_order_relaxed);
+      return Status();
+    }
+    known.push_back(kernels->name);
+  }
+  return Status(Code::kInvalid, UnknownName("copy kernel of this processor", name, known));
+}
 
 }  // namespace cistern::record

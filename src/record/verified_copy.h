@@ -19,21 +19,27 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "base/cpu.h"
+#include "cistern/status.h"
 #include "record/verified_copy_tables.h"
 
 namespace cistern::record {
 
-// The fastest that this processor runs; chosen once.
-const CopyKernels& BestKernels();
-
 // All that this processor runs, fastest first; the last one is portable. They give equal results.
 std::span<const CopyKernels* const> AllKernels();
 
-// The CRC by the best kernels.
+// What this process copies with: the fastest, unless it chose.
+const CopyKernels& ChosenKernels();
+
+// Chooses by name, so that a figure taken here tells about processors with less. For a program at its start:
+// what was made before keeps what it has. kInvalid: this processor runs none of that name.
+Status ChooseKernels(std::string_view name);
+
+// The CRC by the chosen kernels.
 inline std::uint32_t Crc32c(const void* data, std::size_t n, std::uint32_t crc = 0) {
-  return BestKernels().crc(data, n, crc);
+  return ChosenKernels().crc(data, n, crc);
 }
 
 }  // namespace cistern::record

@@ -79,12 +79,8 @@ std::uint32_t Sum(const void* src, std::size_t n, std::uint32_t crc) {
   return Run<false>(nullptr, static_cast<const unsigned char*>(src), n, crc);
 }
 
-void PlainCopy(void* dst, const void* src, std::size_t n) {
-  if (n > 0) std::memcpy(dst, src, n);
-}
-
 }  // namespace
 
-const CopyKernels kPortableKernels = {"portable", Copy, Copy, Sum, PlainCopy};
+const CopyKernels kPortableKernels = {"portable", Copy, Copy, Sum};
 
 }  // namespace cistern::record

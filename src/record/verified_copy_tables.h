@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables of functions behind verified_copy.h, one file an instruction set. The files for AVX are compiled
+// The tables of functions behind verified_copy.h, one file an instruction set. Those files are compiled
 // for their instructions, so nothing of them runs before the processor was asked, and they include nothing
 // that has inline functions: the linker keeps one copy of those for everyone, and it could be theirs.
 #pragma once
@@ -18,12 +18,12 @@ struct CopyKernels {
   std::uint32_t (*copy_cached)(void* dst, const void* src, std::size_t n, std::uint32_t crc);
   // The CRC alone.
   std::uint32_t (*crc)(const void* src, std::size_t n, std::uint32_t crc);
-  // The copy alone, for bytes that were checked already and cannot change.
-  void (*copy_plain_stream)(void* dst, const void* src, std::size_t n);
 };
 
 extern const CopyKernels kPortableKernels;
 extern const CopyKernels kAvx2Kernels;
+extern const CopyKernels kVpclmulqdqKernels;
 extern const CopyKernels kAvx512Kernels;
+extern const CopyKernels kArm64Kernels;
 
 }  // namespace cistern::record

@@ -49,7 +49,7 @@ std::uint32_t SimWords::CopyOut(void* to, const void* from, std::size_t bytes, s
     std::size_t tile = TileOf(bytes);
     if (actor != nullptr) actor->stores().Show(source, tile);
     damage_.Loaded(source, tile);
-    crc = record::BestKernels().copy_cached(target, source, tile, crc);
+    crc = record::ChosenKernels().copy_cached(target, source, tile, crc);
     target += tile;
     source += tile;
     bytes -= tile;
@@ -67,7 +67,7 @@ std::uint32_t SimWords::CopyIn(void* to, const void* from, std::size_t bytes, st
     words_++;
     std::size_t tile = TileOf(bytes);
     if (actor == nullptr || !actor->dead()) source_(source, tile);
-    crc = record::BestKernels().copy_cached(loaded, source, tile, crc);
+    crc = record::ChosenKernels().copy_cached(loaded, source, tile, crc);
     if (actor != nullptr) {
       actor->stores().Stream(target, loaded, tile);
     } else {

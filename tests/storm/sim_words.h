@@ -53,10 +53,10 @@ class PlainWords final : public arena::Words {
   void StoreFence() override {}
   void LoadFence() override {}
   std::uint32_t CopyOut(void* to, const void* from, std::size_t bytes, std::uint32_t crc) override {
-    return record::BestKernels().copy_cached(to, from, bytes, crc);
+    return record::ChosenKernels().copy_cached(to, from, bytes, crc);
   }
   std::uint32_t CopyIn(void* to, const void* from, std::size_t bytes, std::uint32_t crc) override {
-    return record::BestKernels().copy_cached(to, from, bytes, crc);
+    return record::ChosenKernels().copy_cached(to, from, bytes, crc);
   }
   std::uint32_t Checksum(const void* from, std::size_t bytes, std::uint32_t crc) override {
     return record::Crc32c(from, bytes, crc);
