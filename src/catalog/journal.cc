@@ -12,15 +12,23 @@
 namespace cistern::catalog {
 namespace {
 
-constexpr std::size_t kFileHeadBytes = 16;
+constexpr std::size_t kFileHeadBytes = 40;
+constexpr std::size_t kFirstVersionHeadBytes = 16;
+constexpr std::size_t kHeadCrcAt = 32;
 constexpr std::size_t kBatchHeadBytes = 8;   // crc, bytes of records
 constexpr std::size_t kRecordHeadBytes = 5;  // payload bytes, kind
 constexpr std::size_t kMaxPayloadBytes = 256u << 10;
 constexpr std::uint64_t kMaxFileBytes = 256ull
                                         << 20;  // far above what kMaxNamespaces and the tombstones take
 constexpr std::uint64_t kSlackBytes = 1u << 20;
-constexpr std::uint64_t kSpareBytes = 64u << 10;
+constexpr std::uint64_t kSpareBytes = 128u << 10;
 constexpr std::size_t kStepRecords = 256;
+constexpr std::size_t kMaxBatchBytes = kBatchHeadBytes + kRecordHeadBytes + kMaxPayloadBytes;
+// The most that is summed to find a batch behind a torn one: what was torn holds few places that look like
+// one.
+constexpr std::size_t kMaxSearchedBytes = 16u << 20;
+
+constexpr std::array<const char*, 2> kCopies = {"/journal", "/journal.copy"};
 
 constexpr std::size_t kTombstoneBytes = 8 + 8 + 1 + BlockKey::kMaxBytes;
 
@@ -45,7 +53,7 @@ std::optional<Tombstone> DecodeTombstone(std::span<const std::byte> payload) {
 std::optional<std::size_t> BatchBytesAt(std::span<const std::byte> bytes, std::size_t at) {
   if (bytes.size() - at < kBatchHeadBytes) return std::nullopt;
   const auto size = LoadAt<std::uint32_t>(bytes.data(), at + 4);
-  if (size == 0 || size > bytes.size() - at - kBatchHeadBytes) return std::nullopt;
+  if (size == 0 || size > std::min(bytes.size() - at, kMaxBatchBytes) - kBatchHeadBytes) return std::nullopt;
   return size;
 }
 
@@ -129,61 +137,175 @@ Task<bool> Journal::Checks(std::span<const std::byte> bytes, std::size_t at, std
   co_return crc == LoadAt<std::uint32_t>(bytes.data(), at);
 }
 
-Task<bool> Journal::Apply(std::span<const std::byte> bytes, std::size_t* used, Contents* contents) {
+std::size_t Journal::Found::head_bytes() const {
+  return version == 1 ? kFirstVersionHeadBytes : kFileHeadBytes;
+}
+
+Task<Journal::Found> Journal::Find(std::string path) {
+  Found found;
+  found.path = std::move(path);
+  auto opened = loop_.Open(found.path, io::OpenMode::kCreate);
+  if (!opened) {
+    found.status = opened.error();
+    co_return found;
+  }
+  io::File file = std::move(*opened);
+  const auto size = file.Size();
+  if (!size) {
+    found.status = size.error();
+    co_return found;
+  }
+  if (*size > kMaxFileBytes) {
+    found.status =
+        Status(Code::kMismatch, Text(found.path, ": has ", *size, " bytes, more than any journal"));
+    co_return found;
+  }
+  std::vector<std::byte>& bytes = found.bytes;
+  bytes.reserve(*size);
+  while (bytes.size() < *size) {
+    const std::size_t at = bytes.size();
+    bytes.resize(std::min<std::size_t>(at + kStepBytes, *size));
+    found.status = co_await file.ReadAll(std::span(bytes).subspan(at), at);
+    if (!found.status.ok()) co_return found;
+  }
+  // Made and not yet written is how a first start that was cut off leaves it.
+  if (bytes.empty()) co_return found;
+  if (bytes.size() < kFirstVersionHeadBytes || LoadAt<std::uint64_t>(bytes.data(), 0) != kJournalMagic) {
+    found.status = Status(Code::kMismatch, Text(found.path, ": is no journal; move it and its copy away to ",
+                                                "start without what it held"));
+    co_return found;
+  }
+  found.version = LoadAt<std::uint64_t>(bytes.data(), 8);
+  if (found.version == 1) co_return found;
+  if (found.version != kJournalVersion) {
+    found.status =
+        Status(Code::kMismatch, Text(found.path, ": is of format version ", found.version,
+                                     " and this node reads versions 1 and ", kJournalVersion,
+                                     "; use the node that wrote it, or move it and its copy away"));
+  } else if (bytes.size() < kFileHeadBytes ||
+             LoadAt<std::uint32_t>(bytes.data(), kHeadCrcAt) != record::Crc32c(bytes.data(), kHeadCrcAt)) {
+    found.status = Status(Code::kMismatch, Text(found.path, ": its head is damaged; move it and its copy ",
+                                                "away to start without what it held"));
+  } else {
+    found.id = LoadAt<std::uint64_t>(bytes.data(), 16);
+    found.state = LoadAt<std::uint64_t>(bytes.data(), 24);
+  }
+  co_return found;
+}
+
+// One of them alone has all that was acknowledged, unless it is damaged: both had it before.
+Result<std::vector<Journal::Found>> Journal::Choose(std::vector<Found> copies, Contents* contents) const {
+  const Found* best = nullptr;
+  const Status* refusal = nullptr;
+  for (const Found& copy : copies) {
+    // It may be back at the next try, and then it is what shows damage to the other one.
+    if (copy.status.code() == Code::kIoError) {
+      return Error(Code::kIoError,
+                   Text(copy.status.message(), "; try again, or move this file away to start ",
+                        "with what lies in the other one of journal and journal.copy"));
+    }
+    if (!copy.status.ok() && refusal == nullptr) refusal = &copy.status;
+    // Of different journals the first counts: nobody makes the copy alone.
+    if (copy.readable() &&
+        (best == nullptr || (best->state < copy.state && (best->version == 1 || best->id == copy.id)))) {
+      best = &copy;
+    }
+  }
+  if (best == nullptr && refusal != nullptr) return Error(*refusal);
+  if (best == nullptr) return std::vector<Found>();
+  const std::uint64_t id = best->id, state = best->state;
+  const std::string path = best->path;
+  std::vector<Found> kept;
+  for (Found& copy : copies) {
+    if (!copy.status.ok()) {
+      contents->notes.push_back(Text(copy.status.message(), "; its copy ", path, " is used"));
+    } else if (copy.bytes.empty()) {
+      if (state > 0) contents->notes.push_back(Text(copy.path, ": is missing; ", path, " is used alone"));
+    } else if (copy.id != id) {
+      if (copy.version > 1)
+        contents->notes.push_back(Text(copy.path, ": is another journal than ", path, ", which counts"));
+    } else if (copy.state != state) {
+      contents->notes.push_back(Text(copy.path, ": was written anew ", copy.state, " times and ", path, ' ',
+                                     state, " times, which counts"));
+    } else {
+      kept.push_back(std::move(copy));
+    }
+  }
+  return kept;
+}
+
+Task<std::span<const std::byte>> Journal::BatchAt(const std::vector<Found>& copies, std::size_t at,
+                                                  Contents* contents) {
+  std::span<const std::byte> records;
+  const Found* from = nullptr;
+  for (const Found& copy : copies) {
+    const auto size = at < copy.bytes.size() ? BatchBytesAt(copy.bytes, at) : std::nullopt;
+    if (size && co_await Checks(copy.bytes, at, *size)) {
+      from = &copy;
+      records = std::span(copy.bytes).subspan(at + kBatchHeadBytes, *size);
+      break;
+    }
+  }
+  if (from != nullptr && from != &copies.front() && contents->notes.empty()) {
+    contents->notes.push_back(
+        Text(copies.front().path, ": does not check at byte ", at, "; ", from->path, " has what it held"));
+  }
+  co_return records;
+}
+
+Task<std::size_t> Journal::Apply(const std::vector<Found>& copies, std::size_t at, Contents* contents) {
   std::map<std::uint32_t, NamespaceEntry> namespaces;
   std::map<std::uint64_t, Tombstone> tombstones;
   Effort effort;
-  bool whole = true;
-  std::span<const std::byte> batch;
-  while (*used < bytes.size() || !batch.empty()) {
-    if (batch.empty()) {
-      const auto size = BatchBytesAt(bytes, *used);
-      whole = size && co_await Checks(bytes, *used, *size);
-      if (!whole) break;
-      if (effort.Add(*size)) co_await Yield();
-      batch = bytes.subspan(*used + kBatchHeadBytes, *size);
-      *used += kBatchHeadBytes + *size;
+  bool whole = copies.front().version == 1;
+  for (;;) {
+    std::span<const std::byte> batch = co_await BatchAt(copies, at, contents);
+    if (batch.empty()) break;
+    at += kBatchHeadBytes + batch.size();
+    if (effort.Add(batch.size())) co_await Yield();
+    while (!batch.empty()) {
+      const auto payload = PayloadAt(batch);
+      if (!payload) {
+        // It checks, so it was written like that: by nobody who knows this format.
+        contents->damaged = true;
+        break;
+      }
+      if (effort.Add(payload->size())) co_await Yield();
+      switch (static_cast<Kind>(std::to_integer<std::uint8_t>(batch[4]))) {
+        case Kind::kSequences:
+          if (payload->size() == 8) {
+            contents->sequences_below =
+                std::max(contents->sequences_below, LoadAt<std::uint64_t>(payload->data(), 0));
+          }
+          break;
+        case Kind::kNamespace:
+          if (auto entry = NamespaceTable::Decode(*payload)) namespaces[entry->slot] = std::move(*entry);
+          break;
+        case Kind::kTombstone:
+          if (auto tombstone = DecodeTombstone(*payload)) tombstones[tombstone->sequence] = *tombstone;
+          break;
+        case Kind::kTombstoneEnd:
+          if (payload->size() == 8) tombstones.erase(LoadAt<std::uint64_t>(payload->data(), 0));
+          break;
+        case Kind::kId:
+          if (payload->size() == 8) id_ = LoadAt<std::uint64_t>(payload->data(), 0);
+          break;
+        case Kind::kTime:
+          if (payload->size() == 8) time_s_ = std::max(time_s_, LoadAt<std::uint64_t>(payload->data(), 0));
+          contents->time_s = time_s_;
+          break;
+        case Kind::kDevices:
+          contents->devices.clear();
+          for (std::size_t number = 0; number + 8 <= payload->size(); number += 8) {
+            contents->devices.push_back(LoadAt<std::uint64_t>(payload->data(), number));
+          }
+          break;
+        case Kind::kWhole: whole = true; break;
+      }
+      batch = batch.subspan(kRecordHeadBytes + payload->size());
     }
-    const auto payload = PayloadAt(batch);
-    if (!payload) {
-      // It checks, so it was written like that: by nobody who knows this format.
-      contents->damaged = true;
-      batch = {};
-      continue;
-    }
-    if (effort.Add(payload->size())) co_await Yield();
-    switch (static_cast<Kind>(std::to_integer<std::uint8_t>(batch[4]))) {
-      case Kind::kSequences:
-        if (payload->size() == 8) {
-          contents->sequences_below =
-              std::max(contents->sequences_below, LoadAt<std::uint64_t>(payload->data(), 0));
-        }
-        break;
-      case Kind::kNamespace:
-        if (auto entry = NamespaceTable::Decode(*payload)) namespaces[entry->slot] = std::move(*entry);
-        break;
-      case Kind::kTombstone:
-        if (auto tombstone = DecodeTombstone(*payload)) tombstones[tombstone->sequence] = *tombstone;
-        break;
-      case Kind::kTombstoneEnd:
-        if (payload->size() == 8) tombstones.erase(LoadAt<std::uint64_t>(payload->data(), 0));
-        break;
-      case Kind::kId:
-        if (payload->size() == 8) id_ = LoadAt<std::uint64_t>(payload->data(), 0);
-        break;
-      case Kind::kTime:
-        if (payload->size() == 8) time_s_ = std::max(time_s_, LoadAt<std::uint64_t>(payload->data(), 0));
-        contents->time_s = time_s_;
-        break;
-      case Kind::kDevices:
-        contents->devices.clear();
-        for (std::size_t at = 0; at + 8 <= payload->size(); at += 8) {
-          contents->devices.push_back(LoadAt<std::uint64_t>(payload->data(), at));
-        }
-        break;
-    }
-    batch = batch.subspan(kRecordHeadBytes + payload->size());
   }
+  contents->damaged = contents->damaged || !whole;
   contents->namespaces.reserve(namespaces.size());
   contents->tombstones.reserve(tombstones.size());
   for (auto& [slot, entry] : namespaces) {
@@ -194,49 +316,41 @@ Task<bool> Journal::Apply(std::span<const std::byte> bytes, std::size_t* used, C
     if (effort.Add(sizeof(tombstone))) co_await Yield();
     contents->tombstones.push_back(tombstone);
   }
-  co_return whole;
+  co_return at;
+}
+
+// A crash tears one batch, so more bytes than one may have are damage, and so is a batch that checks behind
+// it. What takes too long to search was not left by a crash either: its bytes were made to look like batches.
+Task<bool> Journal::DamagedBehind(std::span<const std::byte> bytes, std::size_t from) {
+  if (bytes.size() <= from) co_return false;
+  if (bytes.size() - from > kMaxBatchBytes) co_return true;
+  std::size_t searched = 0;
+  for (std::size_t at = from + 1; at < bytes.size(); ++at) {
+    if ((at - from) % kStepBytes == 0) co_await Yield();
+    const auto batch = BatchBytesAt(bytes, at);
+    if (!batch) continue;
+    searched += *batch;
+    if (searched > kMaxSearchedBytes || co_await Checks(bytes, at, *batch)) co_return true;
+  }
+  co_return false;
 }
 
 Task<Result<Journal::Contents>> Journal::Open() {
-  const std::string path = directory_ + "/journal";
-  if (auto spare = loop_.Open(path + ".spare", io::OpenMode::kRead)) {
+  if (auto spare = loop_.Open(directory_ + "/journal.spare", io::OpenMode::kRead)) {
     spare_ = spare->Size().value_or(0) >= kSpareBytes;
   }
-  auto opened = loop_.Open(path, io::OpenMode::kCreate);
-  if (!opened) co_return std::unexpected(opened.error());
-  io::File file = std::move(*opened);
-  const auto size = file.Size();
-  if (!size) co_return std::unexpected(size.error());
-  if (*size > kMaxFileBytes) {
-    co_return Error(Code::kMismatch, Text(path, ": has ", *size, " bytes, more than any journal"));
-  }
+  std::vector<Found> copies;
+  for (const char* name : kCopies) copies.push_back(co_await Find(directory_ + name));
   Contents contents;
-  // Made and not yet written is how a first start that was cut off leaves it.
-  if (*size == 0) co_return contents;
-  std::vector<std::byte> bytes;
-  bytes.reserve(*size);
-  while (bytes.size() < *size) {
-    const std::size_t at = bytes.size();
-    bytes.resize(std::min<std::size_t>(at + kStepBytes, *size));
-    const auto piece = std::span(bytes).subspan(at);
-    if (Status status = co_await file.ReadAll(piece, at); !status.ok())
-      co_return std::unexpected(std::move(status));
-  }
-  if (bytes.size() < kFileHeadBytes || LoadAt<std::uint64_t>(bytes.data(), 0) != kJournalMagic) {
-    co_return Error(Code::kMismatch,
-                    Text(path, ": is no journal; move it away to start without what it held"));
-  }
-  if (const auto version = LoadAt<std::uint64_t>(bytes.data(), 8); version != kJournalVersion) {
-    co_return Error(Code::kMismatch,
-                    Text(path, ": is of format version ", version, " and this node reads version ",
-                         kJournalVersion, "; use the node that wrote it, or move it away"));
-  }
-  std::size_t used = kFileHeadBytes;
-  const bool whole = co_await Apply(bytes, &used, &contents);
-  // A batch behind the one that does not check: not the end of an append that a crash cut off.
-  for (std::size_t at = used + 1; !whole && at < bytes.size() && !contents.damaged; ++at) {
-    if (const auto batch = BatchBytesAt(bytes, at)) contents.damaged = co_await Checks(bytes, at, *batch);
-    if ((at - used) % kStepBytes == 0) co_await Yield();
+  auto chosen = Choose(std::move(copies), &contents);
+  if (!chosen) co_return std::unexpected(chosen.error());
+  if (chosen->empty()) co_return contents;
+  const Found& first = chosen->front();
+  if (first.version != 1) id_ = first.id;
+  contents.state = state_ = first.state;
+  const std::size_t end = co_await Apply(*chosen, first.head_bytes(), &contents);
+  for (const Found& copy : *chosen) {
+    contents.damaged = contents.damaged || co_await DamagedBehind(copy.bytes, end);
   }
   co_return contents;
 }
@@ -300,17 +414,42 @@ void Journal::EndTombstone(std::uint64_t sequence) {
   Append(Kind::kTombstoneEnd, NumbersOf({&sequence, 1}));
 }
 
+Task<Status> Journal::WriteAndSync(io::File& file, std::span<const std::byte> bytes, std::uint64_t at) {
+  Status status = co_await file.WriteAll(bytes, at);
+  if (status.ok()) status = co_await file.Sync();
+  co_return status;
+}
+
+// Both are asked before the first is waited for: a disk syncs two files in little more time than one.
+Task<Status> Journal::Write(Files& files, std::span<const std::byte> bytes, std::uint64_t at) {
+  Task<Status> copy = files[1].WriteAll(bytes, at);
+  Status status = co_await files[0].WriteAll(bytes, at);
+  Status of_copy = co_await std::move(copy);
+  co_return status.ok() ? std::move(of_copy) : std::move(status);
+}
+
+Task<Status> Journal::Sync(Files& files) {
+  Task<Status> copy = files[1].Sync();
+  Status status = co_await files[0].Sync();
+  Status of_copy = co_await std::move(copy);
+  co_return status.ok() ? std::move(of_copy) : std::move(status);
+}
+
 // A batch a step. What changes meanwhile is appended behind, whether or not it came in here as well.
-Task<Result<std::uint64_t>> Journal::WriteAnew(io::File& file) {
+Task<Result<std::uint64_t>> Journal::WriteAnew(Files& files) {
   std::vector<std::byte> out;
-  Encoder(out).U64(kJournalMagic);
-  Encoder(out).U64(kJournalVersion);
+  Encoder head(out);
+  head.U64(kJournalMagic);
+  head.U64(kJournalVersion);
+  head.U64(id_);
+  head.U64(++state_);
+  head.U32(record::Crc32c(out.data(), kHeadCrcAt));
+  head.U32(0);
   std::uint64_t at = 0;
-  Status status = co_await file.WriteAll(out, at);
+  Status status = co_await Write(files, out, at);
   at += out.size();
   out.assign(kBatchHeadBytes, std::byte{0});
   Append(out, Kind::kSequences, NumbersOf({&sequences_below_, 1}));
-  Append(out, Kind::kId, NumbersOf({&id_, 1}));
   Append(out, Kind::kDevices, NumbersOf(devices_));
   Append(out, Kind::kTime, NumbersOf({&time_s_, 1}));
   std::uint32_t slot = 0;
@@ -323,17 +462,19 @@ Task<Result<std::uint64_t>> Journal::WriteAnew(io::File& file) {
         if (!HasRoom(out, entry->second.size())) break;
         Append(out, Kind::kNamespace, entry->second);
         slot = entry->first + 1;
-      } else if (more = tombstone != tombstones_.end(); more) {
+      } else if (tombstone != tombstones_.end()) {
         if (!HasRoom(out, kTombstoneBytes)) break;
         Append(out, Kind::kTombstone, PayloadOf(tombstone->second));
         sequence = tombstone->first + 1;
       } else {
+        if (!HasRoom(out, 0)) break;
+        Append(out, Kind::kWhole, {});
+        more = false;
         break;
       }
     }
-    if (out.size() == kBatchHeadBytes) break;  // the last ended meanwhile
     Seal(out);
-    status = co_await file.WriteAll(out, at);
+    status = co_await Write(files, out, at);
     at += out.size();
     out.assign(kBatchHeadBytes, std::byte{0});
   }
@@ -341,24 +482,31 @@ Task<Result<std::uint64_t>> Journal::WriteAnew(io::File& file) {
   co_return at;
 }
 
-// A new file beside the old one, durable before it takes its name: there is always one that is whole.
+Result<io::File> Journal::MakeAnew(const std::string& path) {
+  auto opened = loop_.Open(path, io::OpenMode::kCreateNew);
+  // Left behind by a crash in the middle of this.
+  if (!opened && loop_.Remove(path).ok()) opened = loop_.Open(path, io::OpenMode::kCreateNew);
+  return opened;
+}
+
+// New files beside the old ones, durable before they take their names: there is always one that is whole, and
+// nobody was told of what only the newer one says.
 Task<Status> Journal::Rewrite() {
-  const std::string path = directory_ + "/journal";
-  const std::string next = path + ".new";
-  auto opened = loop_.Open(next, io::OpenMode::kCreateNew);
-  if (!opened) {
-    // Left behind by a crash in the middle of this.
-    if (Status status = loop_.Remove(next); !status.ok()) co_return std::move(opened.error());
-    opened = loop_.Open(next, io::OpenMode::kCreateNew);
-    if (!opened) co_return std::move(opened.error());
+  Files files;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    auto made = MakeAnew(directory_ + kCopies[i] + ".new");
+    if (!made) co_return std::move(made.error());
+    files[i] = std::move(*made);
   }
-  io::File file = std::move(*opened);
-  const auto bytes = co_await WriteAnew(file);
+  const auto bytes = co_await WriteAnew(files);
   if (!bytes) co_return bytes.error();
-  if (Status status = co_await file.Sync(); !status.ok()) co_return status;
-  if (Status status = loop_.Rename(next, path); !status.ok()) co_return status;
+  if (Status status = co_await Sync(files); !status.ok()) co_return status;
+  for (const char* name : kCopies) {
+    const std::string path = directory_ + name;
+    if (Status status = loop_.Rename(path + ".new", path); !status.ok()) co_return status;
+  }
   if (Status status = co_await loop_.SyncDirectory(directory_); !status.ok()) co_return status;
-  file_ = std::move(file);
+  files_ = std::move(files);
   end_ = live_bytes_ = *bytes;
   broken_ = false;
   co_return Status();
@@ -370,7 +518,7 @@ void Journal::KeepSpare() {
   const std::string path = directory_ + "/journal.spare";
   auto file = loop_.Open(path, io::OpenMode::kCreate);
   if (!file) return;
-  spare_ = loop_.Preallocate(*file, std::max(kSpareBytes, 2 * live_bytes_)).ok();
+  spare_ = loop_.Preallocate(*file, std::max(kSpareBytes, 4 * live_bytes_)).ok();
   if (!spare_) (void)loop_.Remove(path);
 }
 
@@ -398,8 +546,11 @@ Task<Status> Journal::WriteOut(std::vector<AskedPtr>* asked) {
   *asked = std::move(batch.asked);
   Seal(batch.bytes);
   broken_ = true;
-  if (Status status = co_await file_.WriteAll(batch.bytes, end_); !status.ok()) co_return status;
-  if (Status status = co_await file_.Sync(); !status.ok()) co_return status;
+  Task<Status> copy = WriteAndSync(files_[1], batch.bytes, end_);
+  const Status status = co_await WriteAndSync(files_[0], batch.bytes, end_);
+  const Status of_copy = co_await std::move(copy);
+  if (!status.ok()) co_return status;
+  if (!of_copy.ok()) co_return of_copy;
   end_ += batch.bytes.size();
   broken_ = false;
   co_return Status();

@@ -2,14 +2,17 @@
 // The small log of what must not come back (R10): which lists are namespaces and under which incarnation, the
 // tombstones of dropped keys, up to where sequence numbers may have been used, and which devices of flash its
 // tombstones have waited for. docs/formats/journal.md
-// describes its file. It is bounded by what it says now: it keeps that in memory as well and rewrites the
-// file when history is more than half of it.
+// describes its files: it lies there twice, so that what damages one copy does not take what was
+// acknowledged. It is bounded by what it says now: it keeps that in memory as well and rewrites the files
+// when history is more than half of them.
 //
-// Nothing is durable before its task ends with ok. Appends that come together share one write and one sync,
-// as far as a batch goes (kJournalBatchBytes). A namespace whose append failed is not in the file when it is
-// written again: what was there before it is. Work on much of it goes on from step to step (R16).
+// Nothing is durable before its task ends with ok: then both copies have it. Appends that come together share
+// one write and one sync of each copy, as far as a batch goes (kJournalBatchBytes). A namespace whose append
+// failed is not in the file when it is written again: what was there before it is. Work on much of it goes on
+// from step to step (R16).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -29,7 +32,7 @@
 namespace cistern::catalog {
 
 inline constexpr std::uint64_t kJournalMagic = 0x4c4e5255'4f4a4943;  // "CIJOURNL" in memory
-inline constexpr std::uint64_t kJournalVersion = 1;
+inline constexpr std::uint64_t kJournalVersion = 2;                  // and 1 is read
 // Of records in one batch, but for a single record that is longer.
 inline constexpr std::size_t kJournalBatchBytes = 16u << 10;
 
@@ -43,8 +46,8 @@ struct Tombstone {
 
 class Journal final {
  public:
-  // The file is `<directory>/journal`; the directory exists. The loop is borrowed. `new_id` is random: who
-  // the journal is, should there be none yet.
+  // The files are `<directory>/journal` and `<directory>/journal.copy`; the directory exists. The loop is
+  // borrowed. `new_id` is random: who the journal is, should there be none yet.
   Journal(io::Loop& loop, std::string directory, std::uint64_t new_id);
   // No task may be under way, or all of them were dropped.
   ~Journal() = default;
@@ -59,15 +62,20 @@ class Journal final {
     std::uint64_t sequences_below = 0;  // no sequence number from here on was ever used
     std::vector<std::uint64_t>
         devices;  // of flash, by id: the tombstones of what was dropped on them are here
-    // The file is damaged before its end: tombstones may be lost, so nothing from before may be believed.
+    // Both copies are damaged before their end: tombstones may be lost, so nothing from before may be
+    // believed.
     bool damaged = false;
     std::uint64_t time_s = 0;  // what the time was at least when it was last written
+    // How often the journal had been written anew; 0: there was none, or one of version 1.
+    std::uint64_t state = 0;
+    // What an operator should know of a copy whose place the other one took.
+    std::vector<std::string> notes;
   };
-  // Reads what is there, to be awaited first. A torn tail was never acknowledged and is left out. kMismatch:
-  // another format version, or no journal at all.
+  // Reads what is there, to be awaited first: what either copy has. What neither has at the end was never
+  // acknowledged. kMismatch: another format version, or no journal at all.
   Task<Result<Contents>> Open();
 
-  // What of the contents still counts; replaces the file. Awaited once, after Open and before the others.
+  // What of the contents still counts; replaces the files. Awaited once, after Open and before the others.
   Task<Status> Start(std::vector<NamespaceEntry> namespaces, std::uint64_t sequences_below,
                      std::vector<Tombstone> tombstones = {}, std::vector<std::uint64_t> devices = {});
 
@@ -90,7 +98,7 @@ class Journal final {
   Task<Status> PutTime(std::uint64_t time_s);
 
   std::size_t tombstones() const { return tombstones_.size(); }
-  std::uint64_t file_bytes() const { return end_; }
+  std::uint64_t file_bytes() const { return end_; }  // of one copy
 
  private:
   enum class Kind : std::uint8_t {
@@ -101,6 +109,17 @@ class Journal final {
     kId = 5,
     kDevices = 6,
     kTime = 7,
+    kWhole = 8,
+  };
+  using Files = std::array<io::File, 2>;  // the journal, its copy
+  // A copy as it was found.
+  struct Found {
+    std::string path;
+    std::vector<std::byte> bytes;  // empty: there is none
+    Status status;                 // why it cannot be read
+    std::uint64_t version = 0, id = 0, state = 0;
+    bool readable() const { return status.ok() && !bytes.empty(); }
+    std::size_t head_bytes() const;
   };
 
   // Somebody who waits for an append.
@@ -123,12 +142,26 @@ class Journal final {
   static std::vector<std::byte> PayloadOf(const Tombstone& tombstone);
   // Adds a record to what the next flushes write.
   void Append(Kind kind, std::span<const std::byte> payload);
+  Task<Found> Find(std::string path);
+  // Which of the copies count, the first of them first, with notes on those that do not; kMismatch or
+  // kIoError where there are some and none can be read.
+  Result<std::vector<Found>> Choose(std::vector<Found> copies, Contents* contents) const;
   // Whether the batch of `size` bytes of records at `at` checks.
   Task<bool> Checks(std::span<const std::byte> bytes, std::size_t at, std::size_t size);
-  // Takes batches off the front of `bytes` as long as they check; false where one does not.
-  Task<bool> Apply(std::span<const std::byte> bytes, std::size_t* used, Contents* contents);
-  // Writes all that counts to a new file; returns where it ends.
-  Task<Result<std::uint64_t>> WriteAnew(io::File& file);
+  // The records of the batch at `at`, from the first copy where it checks; empty: from none.
+  Task<std::span<const std::byte>> BatchAt(const std::vector<Found>& copies, std::size_t at,
+                                           Contents* contents);
+  // Applies the batches from `at` on as long as they check; returns where they end.
+  Task<std::size_t> Apply(const std::vector<Found>& copies, std::size_t at, Contents* contents);
+  // Whether what lies behind the last batch that checks is more than an append that a crash cut off.
+  Task<bool> DamagedBehind(std::span<const std::byte> bytes, std::size_t at);
+  Task<Status> Write(Files& files, std::span<const std::byte> bytes, std::uint64_t at);
+  Task<Status> Sync(Files& files);
+  Task<Status> WriteAndSync(io::File& file, std::span<const std::byte> bytes, std::uint64_t at);
+  // A file of this name that is empty.
+  Result<io::File> MakeAnew(const std::string& path);
+  // Writes all that counts to new files; returns where they end.
+  Task<Result<std::uint64_t>> WriteAnew(Files& files);
   Task<Status> Rewrite();
   // Room for writing it anew once where the file system has none left, kept by a file beside it.
   void KeepSpare();
@@ -141,9 +174,9 @@ class Journal final {
 
   io::Loop& loop_;
   const std::string directory_;
-  io::File file_;
-  std::uint64_t end_ = 0;         // of the file
-  std::uint64_t live_bytes_ = 0;  // of the file when it was last rewritten
+  Files files_;
+  std::uint64_t end_ = 0;         // of the files
+  std::uint64_t live_bytes_ = 0;  // of a file when it was last rewritten
   bool spare_ = false;            // room is kept for writing it anew
   bool broken_ = true;            // an append failed: the file's end is unknown, so it is written anew
 
@@ -151,6 +184,7 @@ class Journal final {
   std::map<std::uint64_t, Tombstone> tombstones_;               // by sequence
   std::uint64_t sequences_below_ = 0;
   std::uint64_t id_;
+  std::uint64_t state_ = 0;
   std::vector<std::uint64_t> devices_;
   std::uint64_t time_s_ = 0;
 

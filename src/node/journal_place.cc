@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <utility>
 
@@ -17,12 +18,17 @@
 namespace cistern::node {
 namespace {
 
-std::string FileIn(const std::string& directory) { return directory + "/journal"; }
+// Its copy last: as long as that is there, so is the journal.
+constexpr std::array<const char*, 2> kFiles = {"/journal", "/journal.copy"};
 
 // An empty file is how a first start that was cut off leaves it.
-bool Exists(const std::string& path) {
+bool Holds(const std::string& path) {
   struct stat info;
   return ::stat(path.c_str(), &info) == 0 && info.st_size > 0;
+}
+
+bool Exists(const std::string& directory) {
+  return Holds(directory + kFiles[0]) || Holds(directory + kFiles[1]);
 }
 
 Status Synced(const std::string& path, bool directory) {
@@ -32,18 +38,21 @@ Status Synced(const std::string& path, bool directory) {
 }
 
 Status CopyJournal(const std::string& from, const std::string& to) {
-  const std::string unfinished = FileIn(to) + ".taken";
-  std::error_code error;
-  std::filesystem::copy_file(FileIn(from), unfinished, std::filesystem::copy_options::overwrite_existing,
-                             error);
-  if (error) {
-    return Status(Code::kIoError,
-                  Text("journal: ", FileIn(from), " cannot be taken along to ", unfinished, ": ",
-                       error.message(), "; free some room there, or name another --journal-dir"));
-  }
-  if (Status status = Synced(unfinished, false); !status.ok()) return status;
-  if (::rename(unfinished.c_str(), FileIn(to).c_str()) != 0) {
-    return Status(Code::kIoError, Text("rename ", unfinished, ": ", ErrnoText(errno)));
+  for (const char* file : kFiles) {
+    if (!Holds(from + file)) continue;
+    const std::string unfinished = to + file + ".taken";
+    std::error_code error;
+    std::filesystem::copy_file(from + file, unfinished, std::filesystem::copy_options::overwrite_existing,
+                               error);
+    if (error) {
+      return Status(Code::kIoError,
+                    Text("journal: ", from, file, " cannot be taken along to ", unfinished, ": ",
+                         error.message(), "; free some room there, or name another --journal-dir"));
+    }
+    if (Status status = Synced(unfinished, false); !status.ok()) return status;
+    if (::rename(unfinished.c_str(), (to + file).c_str()) != 0) {
+      return Status(Code::kIoError, Text("rename ", unfinished, ": ", ErrnoText(errno)));
+    }
   }
   return Synced(to, true);
 }
@@ -61,8 +70,8 @@ Task<Result<std::uint64_t>> IdIn(io::Loop& loop, std::string directory) {
 Task<Result<JournalPlace>> FindJournal(io::Loop& loop, std::string memory, std::string durable) {
   JournalPlace place;
   place.directory = durable.empty() ? memory : durable;
-  const bool here = Exists(FileIn(place.directory));
-  const bool old = !durable.empty() && Exists(FileIn(memory));
+  const bool here = Exists(place.directory);
+  const bool old = !durable.empty() && Exists(memory);
   if (!old) {
     place.fresh = !here;
     co_return place;
@@ -88,10 +97,13 @@ Task<Result<JournalPlace>> FindJournal(io::Loop& loop, std::string memory, std::
 
 Status LeaveObsoleteJournal(const JournalPlace& place) {
   if (place.obsolete.empty()) return Status();
-  if (::unlink(FileIn(place.obsolete).c_str()) != 0 && errno != ENOENT) {
-    return Status(Code::kIoError, Text("remove ", FileIn(place.obsolete), ": ", ErrnoText(errno)));
+  for (const char* file : kFiles) {
+    const std::string path = place.obsolete + file;
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
+      return Status(Code::kIoError, Text("remove ", path, ": ", ErrnoText(errno)));
+    }
   }
-  (void)::unlink((FileIn(place.obsolete) + ".spare").c_str());
+  (void)::unlink((place.obsolete + "/journal.spare").c_str());
   return Synced(place.obsolete, true);
 }
 

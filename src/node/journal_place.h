@@ -3,7 +3,7 @@
 // the journal's own, else with memory. A node that begins to have flash takes the one with memory along,
 // which a crash at any point leaves right:
 //
-//   1. the journal is copied, whole and synced, into the durable directory;
+//   1. the journal is copied, both its files, whole and synced, into the durable directory;
 //   2. flash is opened; when that fails nothing but the copy was made, and step 1 makes it anew next time;
 //   3. the old one is removed, durably, before the copy is first written.
 //

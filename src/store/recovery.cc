@@ -25,6 +25,7 @@ Task<Status> StoreRecovery::Recover() {
   auto contents = co_await journal_.Open();
   if (!contents) co_return std::move(contents.error());
   RecoveryState state(words_, slots_, catalog_, forest_, options_.max_lower_blocks > 0, std::move(*contents));
+  for (const std::string& note : state.journal.notes) log_.Log(LogLevel::kWarning, "journal: ", note);
   if (state.journal.damaged) {
     log_.Log(LogLevel::kWarning,
              "journal: damaged before its end; what memory and flash held is not believed");

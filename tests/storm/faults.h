@@ -27,7 +27,7 @@ enum class Fault : std::uint8_t {
   kClockBack,     // wall time steps back under blocks that expire
   kMemoryFull,    // a put finds no room
   kRevive,        // a dropped key is put again under its living descendants
-  kJournal,       // torn tail, lost unsynced writes, EIO
+  kJournal,       // torn tail, lost unsynced writes, EIO, damage to one of its files
   kRecarve,       // memory changes slot size under readers and writers
   // From here on in worlds with a lower tier.
   kKill,       // SIGKILL of the node: the disk goes on, and what was on its way to and from it may land later

@@ -180,6 +180,22 @@ void World::KillNode(Death death) {
   for (int i = 0; i < 3; ++i) {
     if (faults_.Wants(Fault::kFlipDirectory)) FlipRecord(Fault::kFlipDirectory);
   }
+  if (faults_.Wants(Fault::kJournal)) HarmJournal();
+}
+
+// One of the journal's two files, mostly what was appended last, and not again before both were written anew.
+void World::HarmJournal() {
+  if (harmed_journal_ == boots_) return;
+  const std::string path = boots_ % 2 == 0 ? "node/journal" : "node/journal.copy";
+  const std::uint64_t size = disk_.Bytes(path).size();
+  if (size == 0) return;
+  const std::uint64_t back =
+      random().Below(random().Below(3) == 0 ? size : std::min<std::uint64_t>(size, 80));
+  model_.Trace("damage to ", path, " at byte ", size - 1 - back);
+  disk_.Flip(path, size - 1 - back, std::byte{1} << random().Below(8));
+  harmed_journal_ = boots_;
+  faults_.Injected(Fault::kJournal);
+  faults_.Seen(Fault::kJournal);
 }
 
 // A record that a reader would find now.

@@ -235,6 +235,7 @@ class World {
   void KillNode(Death death);
   // Where `anyhow`, also when nothing is under way.
   bool KillSome(Fault kind, bool anyhow = false);
+  void HarmJournal();
   void FormatMemory();
   bool FlipRecord(Fault kind);
   std::optional<Somewhere> SomeRecord();
@@ -341,6 +342,7 @@ class World {
   std::vector<tier::Location> flipped_records_;  // on the simulated media, and not read since
   std::uint64_t media_known_ = 0;  // the id of the simulated media that the journal has for certain
   bool media_unknown_ = false;     // the node died before the journal had it
+  std::uint64_t harmed_journal_ = UINT64_MAX;  // boots_ when one of its files was damaged
   std::vector<io::LateIo> late_;
   std::array<std::uint32_t, kFaultKinds>
       deadlines_{};  // faults of the device that the next operations suffer
