@@ -7,7 +7,7 @@ namespace cistern {
 
 void Prompt::AddTo(CommandLine& line, bool with_namespace) {
   line.Text("--socket", "PATH",
-            "the node's socket; default: /run/user/UID/cistern.sock or /tmp/cistern-UID.sock",
+            "the node's socket; default: cistern.sock in /run (root), /run/user/UID or /tmp/cistern-UID",
             &connect.socket);
   line.Text("--tenant", "NAME", "tenant; default: default", &connect.tenant);
   line.Duration("--deadline", "how long the call may take; default: 10s", &deadline_us);

@@ -15,6 +15,7 @@
 
 #include "arena/layout.h"
 #include "base/format.h"
+#include "base/peer.h"
 #include "wire/socket_path.h"
 
 namespace cistern::client {
@@ -43,6 +44,14 @@ Status WaitFor(int socket, short events, std::int64_t deadline_ns, const std::st
     if (ready < 0 && errno != EINTR)
       return Status(Code::kIoError, Text("socket ", path, ": poll: ", ErrnoText(errno)));
   }
+}
+
+// Whoever listens is whom bytes are given to and taken from: this user or root, as the kernel says it.
+Status CheckListener(const Peer& listener, const std::string& path) {
+  if (listener.uid == geteuid() || listener.uid == 0) return Status();
+  return Status(Code::kDenied, Text("socket ", path, ": user ", listener.uid, " listens there (process ",
+                                    listener.pid, "), and this is user ", geteuid(),
+                                    ": a node is its clients' user's or root's; name the socket of yours"));
 }
 
 Result<Fd> OpenSocket(const std::string& path, std::int64_t deadline_ns) {
@@ -229,7 +238,13 @@ Result<Connection> ConnectToNode(const ConnectOptions& options) {
   if (Status status = wire::CheckSocketPath(path); !status.ok()) return Error(std::move(status));
   Result<Fd> socket = OpenSocket(path, DeadlineNs(options.deadline_us));
   if (!socket) return Error(std::move(socket.error()));
-  return GreetNode(std::move(*socket), std::move(path), options);
+  Result<Peer> listener = PeerOf(socket->get());
+  if (!listener) return Error(std::move(listener.error()));
+  if (Status ours = CheckListener(*listener, path); !ours.ok()) return Error(std::move(ours));
+  Fd process = PeerProcess(socket->get(), *listener);
+  Result<Connection> connection = GreetNode(std::move(*socket), std::move(path), options);
+  if (connection) connection->process = std::move(process);
+  return connection;
 }
 
 Result<Connection> GreetNode(Fd socket, std::string path, const ConnectOptions& options) {

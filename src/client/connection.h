@@ -21,6 +21,7 @@ std::int64_t DeadlineNs(std::int64_t us);
 
 struct Connection {
   Fd socket;
+  Fd process;       // of the node, readable once it has ended; none: the socket alone tells
   Fd core_event;    // wakes the core
   Fd client_event;  // wakes this process
   Mapping arena;

@@ -3,11 +3,16 @@
 #include "client/connection.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 namespace cistern::client {
@@ -65,6 +70,59 @@ TEST(Handshake, OtherBytesAreNoNode) {
   EXPECT_EQ(Greet(many).error().code(), Code::kMismatch);
   wire::Welcome welcome;  // ok, without descriptors
   EXPECT_EQ(Greet(std::as_bytes(std::span(&welcome, 1))).error().code(), Code::kMismatch);
+}
+
+// Listens at `path` as another user, until the test is over.
+class Stranger {
+ public:
+  explicit Stranger(const std::string& path) {
+    int ready[2];
+    EXPECT_EQ(pipe(ready), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      sockaddr_un address{};
+      address.sun_family = AF_UNIX;
+      path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+      const int listener = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+      const bool listens = setgid(kUser) == 0 && setuid(kUser) == 0 &&
+                           bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+                           listen(listener, 1) == 0;
+      const char byte = listens ? 'y' : 'n';
+      static_cast<void>(!write(ready[1], &byte, 1));
+      for (;;) pause();
+    }
+    char byte = 'n';
+    EXPECT_EQ(read(ready[0], &byte, 1), 1);
+    EXPECT_EQ(byte, 'y');
+    close(ready[0]);
+    close(ready[1]);
+  }
+  ~Stranger() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  static constexpr uid_t kUser = 54321;
+
+ private:
+  pid_t pid_;
+};
+
+TEST(Handshake, R12AnotherUserWhoListensIsNotTalkedTo) {
+  if (geteuid() != 0) GTEST_SKIP() << "listens as another user: run as root";
+  std::string directory = (std::filesystem::temp_directory_path() / "cistern-connect-XXXXXX").string();
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  ASSERT_EQ(chmod(directory.c_str(), 01777), 0);
+  {
+    ConnectOptions options;
+    options.socket = directory + "/socket";
+    Stranger stranger(options.socket);
+    Result<Connection> connection = ConnectToNode(options);
+    ASSERT_FALSE(connection.has_value());
+    EXPECT_EQ(connection.error().code(), Code::kDenied) << connection.error().ToString();
+    EXPECT_NE(connection.error().message().find("user 54321 listens there"), std::string::npos)
+        << connection.error().ToString();
+  }
+  std::filesystem::remove_all(directory);
 }
 
 TEST(Handshake, SilenceEndsWithTheDeadline) { EXPECT_EQ(Greet({}, 1'000).error().code(), Code::kTooLate); }

@@ -53,6 +53,32 @@ int OpenDirectCreate(const std::string& path, int flags) {
   }
 }
 
+std::string OctalOf(mode_t mode) {
+  std::string digits = "0000";
+  for (std::size_t i = 0; i < digits.size(); ++i)
+    digits[digits.size() - 1 - i] = static_cast<char>('0' + (mode >> (3 * i) & 7));
+  return digits;
+}
+
+Status NotOwn(std::string_view field, const std::string& path, const struct stat& info,
+              const char* or_whose) {
+  return Status(Code::kDenied,
+                Text(field, ": ", path, " belongs to user ", info.st_uid, " and is not this node's (user ",
+                     ::geteuid(), ")", or_whose, ": remove it, or name another directory"));
+}
+
+// A directory, made if it was not there. A link counts as its maker's.
+Result<struct stat> MakeAndLook(std::string_view field, const std::string& path) {
+  struct stat link, info;
+  if ((::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) || ::lstat(path.c_str(), &link) != 0 ||
+      ::stat(path.c_str(), &info) != 0)
+    return Error(Code::kIoError, Text(field, ": ", path, ": ", ErrnoText(errno)));
+  if (!S_ISDIR(info.st_mode))
+    return Error(Code::kInvalid, Text(field, ": ", path, " is no directory: name one"));
+  if (S_ISLNK(link.st_mode) && link.st_uid != 0) info.st_uid = link.st_uid;
+  return info;
+}
+
 Status NoDirect(const std::string& path) {
   return Status(Code::kIoError, Text("open ", path,
                                      " past the page cache: its file system has no O_DIRECT; choose a "
@@ -148,6 +174,38 @@ Status WaitLock(int fd, const std::string& path) {
 }
 
 void Unlock(int fd) { ::flock(fd, LOCK_UN); }
+
+Status MakeOwnDirectory(std::string_view field, const std::string& path) {
+  Result<struct stat> info = MakeAndLook(field, path);
+  if (!info) return std::move(info.error());
+  if (info->st_uid != ::geteuid()) return NotOwn(field, path, *info, "");
+  if ((info->st_mode & 077) == 0) return Status();
+  return Status(Code::kDenied, Text(field, ": ", path, " has mode ", OctalOf(info->st_mode),
+                                    ", so other users may look into it: `chmod 700 ", path,
+                                    "` if you made it, or name another directory"));
+}
+
+Status MakeSharedDirectory(std::string_view field, const std::string& path) {
+  Result<struct stat> info = MakeAndLook(field, path);
+  if (!info) return std::move(info.error());
+  if (info->st_uid != ::geteuid() && info->st_uid != 0) return NotOwn(field, path, *info, " or root's");
+  if ((info->st_mode & 022) == 0 || (info->st_mode & S_ISVTX) != 0) return Status();
+  return Status(Code::kDenied,
+                Text(field, ": ", path, " has mode ", OctalOf(info->st_mode),
+                     ", so other users may replace what is in it: `chmod go-w ", path,
+                     "` if you made it, or name a directory in it, which the node then makes for itself"));
+}
+
+Status CheckOwnFile(int fd, const std::string& path) {
+  struct stat info;
+  if (::fstat(fd, &info) != 0) return Status(Code::kIoError, Text(path, ": ", ErrnoText(errno)));
+  if (S_ISREG(info.st_mode) && info.st_uid == ::geteuid() && (info.st_mode & 077) == 0) return Status();
+  return Status(
+      Code::kDenied,
+      Text(path, " is a ", S_ISREG(info.st_mode) ? "file" : "special file", " of user ", info.st_uid,
+           " with mode ", OctalOf(info.st_mode), ", and a node (this one is user ", ::geteuid(),
+           ") takes its own files of mode 0600 alone: remove it, or name another directory"));
+}
 
 Result<Fd> MakeMemfd(const std::string& name, std::uint64_t size_bytes) {
   Fd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/fd.h"
 #include "base/mapping.h"
@@ -49,6 +50,18 @@ Status TryLock(int fd, const std::string& path);
 Status WaitLock(int fd, const std::string& path);
 // Gives the flock of an open file back at once, whoever else holds a reference to the open file.
 void Unlock(int fd);
+
+// What a node keeps blocks in belongs to its user and nobody else can look into it; else somebody may have
+// prepared it, to read along or to put bytes there. `field` names the option in errors, which are kDenied and
+// have the way out.
+
+// Makes the directory with mode 0700, or takes one that is this user's with no right for others.
+Status MakeOwnDirectory(std::string_view field, const std::string& path);
+// The same for one that may have other users' directories in it: root's will do, and others may write there
+// if what they do not own they cannot remove (as in /tmp).
+Status MakeSharedDirectory(std::string_view field, const std::string& path);
+// An open file in it: a regular one, this user's, mode 0600.
+Status CheckOwnFile(int fd, const std::string& path);
 
 // Anonymous shared memory, whole and real, sealed against shrinking, growing and further seals, so that no
 // process that gets the descriptor can pull it away (R13).

@@ -36,11 +36,6 @@ Status CheckTenant(const std::string& tenant) {
                                      "\": a tenant has 1 to 63 of a-z 0-9 - _ . and begins with no dot"));
 }
 
-Status MakeDirectory(const std::string& path, const char* what) {
-  if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return Status();
-  return Status(Code::kIoError, Text(what, " ", path, ": ", ErrnoText(errno)));
-}
-
 constexpr std::string_view kWayOut =
     "`cistern forget` with this directory discards it (the cache in it is lost)";
 
@@ -122,6 +117,7 @@ Result<std::optional<std::pair<Fd, Header>>> ReadHeader(const std::string& path)
   Result<Fd> fd = io::OpenFile(path, io::OpenMode::kReadWrite);
   if (!fd && ::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return std::nullopt;
   if (!fd) return Error(std::move(fd.error()));
+  if (Status own = io::CheckOwnFile(fd->get(), path); !own.ok()) return Error(std::move(own));
   Header header{};
   ssize_t got = ::pread(fd->get(), &header, sizeof(header), 0);
   if (got < 0) return Error(Code::kIoError, Text("read ", path, ": ", ErrnoText(errno)));
@@ -152,9 +148,9 @@ Result<ArenaFile> ArenaFile::Open(const ArenaOptions& options, const Clock& cloc
   if (Status valid = options.Validate(); !valid.ok()) return Error(std::move(valid));
   ArenaFile file;
   file.directory_ = TenantDirectory(options.memory_dir, options.tenant);
-  for (const std::string& path : {options.memory_dir, file.directory_}) {
-    if (Status made = MakeDirectory(path, "memory_dir"); !made.ok()) return Error(std::move(made));
-  }
+  Status made = io::MakeSharedDirectory("memory_dir", options.memory_dir);
+  if (made.ok()) made = io::MakeOwnDirectory("memory_dir", file.directory_);
+  if (!made.ok()) return Error(std::move(made));
   Result<DirectoryLock> lock = LockDirectory(file.directory_, options.lock_wait_us, clock);
   if (!lock) return Error(std::move(lock.error()));
   file.lock_ = std::move(*lock);

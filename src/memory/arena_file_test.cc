@@ -88,6 +88,60 @@ TEST_F(ArenaFileTest, R12SessionsGetDescriptorsThatCannotBeMadeWritable) {
   }
 }
 
+// A process of another user made the place before the node did.
+class PreparedPlace : public ArenaFileTest {
+ protected:
+  void SetUp() override {
+    ArenaFileTest::SetUp();
+    if (::geteuid() != 0) GTEST_SKIP() << "gives directories to another user: run as root";
+    ASSERT_TRUE(Open()) << "and what it leaves";
+  }
+  void ExpectRefused(const std::string& text) {
+    Result<ArenaFile> file = Open();
+    ASSERT_FALSE(file) << text;
+    EXPECT_EQ(file.error().code(), Code::kDenied) << file.error().ToString();
+    EXPECT_NE(file.error().message().find(text), std::string::npos) << file.error().ToString();
+  }
+  static constexpr uid_t kStranger = 54321;
+};
+
+TEST_F(PreparedPlace, R12ADirectoryOfAnotherUserIsRefusedByName) {
+  ASSERT_EQ(::chown(options_.memory_dir.c_str(), kStranger, kStranger), 0);
+  ExpectRefused(Text(options_.memory_dir, " belongs to user 54321"));
+  ASSERT_EQ(::chown(options_.memory_dir.c_str(), 0, 0), 0);
+  ASSERT_EQ(::chown(path("").c_str(), kStranger, kStranger), 0);
+  ExpectRefused(Text(options_.memory_dir, "/default belongs to user 54321"));
+}
+
+TEST_F(PreparedPlace, R12ALinkOfAnotherUserIsRefused) {
+  const std::string link = directory_ + "/link";
+  ASSERT_EQ(::symlink(options_.memory_dir.c_str(), link.c_str()), 0);
+  ASSERT_EQ(::lchown(link.c_str(), kStranger, kStranger), 0);
+  options_.memory_dir = link;
+  ExpectRefused(Text(link, " belongs to user 54321"));
+}
+
+TEST_F(PreparedPlace, R12ADirectoryInWhichOthersMayExchangeThingsIsRefused) {
+  ASSERT_EQ(::chmod(options_.memory_dir.c_str(), 0777), 0);
+  ExpectRefused(Text(options_.memory_dir, " has mode 0777"));
+  ASSERT_EQ(::chmod(options_.memory_dir.c_str(), 01777), 0);  // as /dev/shm
+  ASSERT_TRUE(Open());
+  ASSERT_EQ(::chmod(path("").c_str(), 0755), 0);
+  ExpectRefused(Text(options_.memory_dir, "/default has mode 0755"));
+}
+
+TEST_F(PreparedPlace, R12FilesThatOthersMayReadAreRefused) {
+  for (const char* name : {"arena", "index", "lock"}) {
+    ASSERT_EQ(::chmod(path(name).c_str(), 0666), 0);
+    ExpectRefused(Text(path(name), " is a file of user 0 with mode 0666"));
+    ASSERT_EQ(::chmod(path(name).c_str(), 0600), 0);
+    ASSERT_EQ(::chown(path(name).c_str(), kStranger, kStranger), 0);
+    ExpectRefused(Text(path(name), " is a file of user 54321"));
+    ASSERT_EQ(::chown(path(name).c_str(), 0, 0), 0);
+  }
+  EXPECT_TRUE(Open());
+}
+
 TEST_F(ArenaFileTest, ADirectoryHeldByALivingNodeIsRefusedByItsPid) {
   int ready[2], end[2];
   ASSERT_EQ(::pipe(ready), 0);
@@ -165,8 +219,8 @@ TEST_F(ArenaFileTest, AnotherVersionIsRefusedByName) {
 }
 
 TEST_F(ArenaFileTest, WhatIsNoArenaIsNotOverwritten) {
-  std::filesystem::create_directories(options_.memory_dir + "/default");
-  std::ofstream(path("arena")) << "letters to a friend";
+  ASSERT_TRUE(Open());
+  std::ofstream(path("arena"), std::ios::trunc) << "letters to a friend";
   Result<ArenaFile> file = Open();
   ASSERT_FALSE(file);
   EXPECT_EQ(file.error().code(), Code::kMismatch);

@@ -86,6 +86,7 @@ Result<DirectoryLock> LockDirectory(const std::string& directory, std::int64_t w
   const std::string path = directory + "/lock";
   Result<Fd> fd = io::OpenFile(path, io::OpenMode::kCreate);
   if (!fd) return Error(std::move(fd.error()));
+  if (Status own = io::CheckOwnFile(fd->get(), path); !own.ok()) return Error(std::move(own));
   const Instant start = clock.Now();
   Instant seen_ending = start;
   for (;;) {

@@ -11,6 +11,7 @@
 
 #include "base/format.h"
 #include "base/nearest.h"
+#include "io/files.h"
 #include "memory/host_memory.h"
 
 namespace cistern::node {
@@ -58,11 +59,6 @@ Result<Identity> CheckVolume(const FlashVolume& volume) {
   }
   if (Status status = CheckWritable("flash", volume.path); !status.ok()) return Error(std::move(status));
   return found;
-}
-
-Status MakeDirectory(std::string_view field, const std::string& path) {
-  if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return Status();
-  return Status(Code::kIoError, Text(field, ": ", path, ": ", ErrnoText(errno)));
 }
 
 // The directory, not yet the tenant's, in which the journal goes; empty: the one of memory.
@@ -125,14 +121,14 @@ Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options) {
     std::string path = options.flash[i].path;
     if (found[i].what == What::kDirectory) {
       path = TenantDirectory(options, path);
-      if (Status status = MakeDirectory("flash", path); !status.ok()) return Error(std::move(status));
+      if (Status status = io::MakeOwnDirectory("flash", path); !status.ok()) return Error(std::move(status));
     }
     places.bytes += options.flash[i].size_bytes > 0 ? options.flash[i].size_bytes : BlockDeviceBytes(path);
     places.devices.push_back({.path = std::move(path), .size_bytes = options.flash[i].size_bytes});
   }
   if (parent->empty() || Same(*parent, options.memory_dir)) return places;
   places.journal_directory = TenantDirectory(options, *parent);
-  if (Status status = MakeDirectory("journal_dir", places.journal_directory); !status.ok()) {
+  if (Status status = io::MakeOwnDirectory("journal_dir", places.journal_directory); !status.ok()) {
     return Error(std::move(status));
   }
   return places;

@@ -66,8 +66,8 @@ constexpr Setting kSettings[] = {
        return Status();
      }},
     {"socket", "PATH",
-     "unix socket that clients connect to; default: /run/user/UID/cistern.sock or "
-     "/tmp/cistern-UID.sock",
+     "unix socket that clients connect to; default: cistern.sock in /run (root), /run/user/UID or "
+     "/tmp/cistern-UID",
      [](NodeOptions& o, std::string_view, std::string_view t) {
        o.socket = t;
        return Status();

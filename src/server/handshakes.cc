@@ -63,7 +63,7 @@ void Handshakes::AcceptSome() {
 }
 
 void Handshakes::Greet(Fd socket) {
-  Result<Peer> peer = CredentialsOf(socket.get());
+  Result<Peer> peer = PeerOf(socket.get());
   Status allowed = peer ? CheckCredentials(*peer) : peer.error();
   if (!allowed.ok()) {
     counters_.refused++;

@@ -47,7 +47,7 @@ Status CheckStale(const std::string& path) {
   if (!probe.valid()) return SystemError(path, "make");
   sockaddr_un address = AddressOf(path);
   if (connect(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 || errno == EAGAIN) {
-    Result<Peer> peer = CredentialsOf(probe.get());
+    Result<Peer> peer = PeerOf(probe.get());
     std::string who = peer ? Text("process ", peer->pid) : std::string("another process");
     return Status(Code::kBusy, Text("socket ", path, " is in use: ", who,
                                     " listens on it; end it or choose another path"));
@@ -63,6 +63,9 @@ Status CheckStale(const std::string& path) {
 
 Result<Listener> Listener::Bind(const std::string& path) {
   if (Status status = wire::CheckSocketPath(path); !status.ok()) return Error(std::move(status));
+  if (const std::string own = wire::OwnSocketDirectory(); path.starts_with(own + "/")) {
+    if (Status made = io::MakeOwnDirectory("socket", own); !made.ok()) return Error(std::move(made));
+  }
   Fd socket = NewSocket();
   if (!socket.valid()) return Error(SystemError(path, "make"));
   sockaddr_un address = AddressOf(path);

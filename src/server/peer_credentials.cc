@@ -3,7 +3,6 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,23 +12,12 @@
 namespace cistern::server {
 namespace {
 
-// SO_PEERPIDFD, since Linux 6.5; Debian 12's headers are older.
-constexpr int kPeerPidfd = 77;
-
 bool HungUp(int socket) {
   pollfd poll_for{.fd = socket, .events = POLLRDHUP, .revents = 0};
   return poll(&poll_for, 1, 0) > 0 && (poll_for.revents & (POLLHUP | POLLRDHUP)) != 0;
 }
 
 }  // namespace
-
-Result<Peer> CredentialsOf(int socket) {
-  ucred credentials{};
-  socklen_t size = sizeof(credentials);
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
-    return Error(Code::kIoError, Text("no peer credentials: ", ErrnoText(errno)));
-  return Peer{.uid = credentials.uid, .pid = credentials.pid};
-}
 
 Status CheckCredentials(const Peer& peer) {
   if (peer.uid == geteuid()) return Status();
@@ -39,12 +27,7 @@ Status CheckCredentials(const Peer& peer) {
 }
 
 Result<Fd> ProcessOf(int socket, const Peer& peer) {
-  int pidfd = -1;
-  socklen_t size = sizeof(pidfd);
-  // Of the very process that connected, where the kernel has it; a pid may have been given to another since.
-  if (getsockopt(socket, SOL_SOCKET, kPeerPidfd, &pidfd, &size) == 0) return Fd(pidfd);
-  if (peer.pid > 0) pidfd = static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0));
-  Fd process(pidfd);
+  Fd process = PeerProcess(socket, peer);
   if (!process.valid())
     return Error(Code::kDenied,
                  Text("the node cannot watch the client's process ", peer.pid, " (",

@@ -16,12 +16,20 @@ namespace cistern::wire {
 // A socket address holds no longer path.
 inline constexpr std::size_t kMaxSocketPathBytes = sizeof(sockaddr_un::sun_path) - 1;
 
-// /run/user/UID/cistern.sock, or /tmp/cistern-UID.sock where there is no such directory.
+// Where the node makes the directory of its socket itself, because the host has none for this user.
+inline std::string OwnSocketDirectory() { return Text("/tmp/cistern-", geteuid()); }
+
+// cistern.sock in the first directory of the host in which this user alone may put things: /run, which is
+// root's, then /run/user/UID; where there is none, in OwnSocketDirectory(). Other users can put no socket of
+// theirs there. `socket_path` of python/cistern/engine/node.py is the same.
 inline std::string DefaultSocketPath() {
-  std::string directory = Text("/run/user/", getuid());
-  struct stat found;
-  if (stat(directory.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) return Text(directory, "/cistern.sock");
-  return Text("/tmp/cistern-", getuid(), ".sock");
+  for (const std::string& directory : {std::string("/run"), Text("/run/user/", geteuid())}) {
+    struct stat found;
+    if (stat(directory.c_str(), &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid() &&
+        (found.st_mode & 022) == 0 && access(directory.c_str(), W_OK) == 0)
+      return Text(directory, "/cistern.sock");
+  }
+  return Text(OwnSocketDirectory(), "/cistern.sock");
 }
 
 // kInvalid: longer than a socket's path may be, or empty.

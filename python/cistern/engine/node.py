@@ -21,8 +21,20 @@ def socket_path(options: Options) -> Path:
     """The socket at which the node listens; empty in the options: cisternd's own default."""
     if options.socket:
         return Path(options.socket)
-    mine = Path(f"/run/user/{os.geteuid()}")
-    return mine / "cistern.sock" if mine.is_dir() else Path(f"/tmp/cistern-{os.geteuid()}.sock")
+    # As DefaultSocketPath of src/wire/socket_path.h: where no other user can prepare a socket.
+    for place in (Path("/run"), Path(f"/run/user/{os.geteuid()}")):
+        if place.is_dir() and _own(place, 0o022) and os.access(place, os.W_OK):
+            return place / "cistern.sock"
+    return _own_directory() / "cistern.sock"
+
+
+def _own_directory() -> Path:
+    return Path(f"/tmp/cistern-{os.geteuid()}")
+
+
+def _own(place: Path, forbidden: int) -> bool:
+    found = place.stat()
+    return found.st_uid == os.geteuid() and not found.st_mode & forbidden
 
 
 def command(options: Options, socket: Path) -> list[str]:
@@ -52,7 +64,12 @@ class NodeStarter:
         if self._process is not None and self._process.poll() is None:
             return
         self._release()
-        lock = os.open(self._socket.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if self._socket.parent == (own := _own_directory()):
+            own.mkdir(0o700, exist_ok=True)
+            if own.is_symlink() or not _own(own, 0o077):
+                raise PermissionError(f"{own} is not this user's alone (mode 0700): remove it, or name another socket")
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        lock = os.open(self._socket.with_suffix(".lock"), flags, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
