@@ -35,16 +35,25 @@ void Signal(const Fd& event) {
 }
 
 void Drain(const Fd& event) {
-  std::uint64_t count;
+  epoll_event signal;
+  if (epoll_wait(event.get(), &signal, 1, 0) >= 0 || errno != EINVAL) return;
+  std::uint64_t count;  // of an eventfd, which earlier nodes gave
   [[maybe_unused]] ssize_t got = read(event.get(), &count, sizeof(count));
+}
+
+// Hang-up is watched for always. A socket can always be written to, so the set is ready at once where that is
+// watched for too.
+bool WatchSocket(const Fd& epoll, const Connection& connection, int change, bool ready_at_once) {
+  epoll_event watched{.events = EPOLLRDHUP | EPOLLHUP, .data = {}};
+  if (ready_at_once) watched.events |= EPOLLOUT;
+  return epoll_ctl(epoll.get(), change, connection.socket.get(), &watched) == 0;
 }
 
 Result<Fd> EpollOf(const Connection& connection) {
   Fd epoll(epoll_create1(EPOLL_CLOEXEC));
   epoll_event answers{.events = EPOLLIN, .data = {}};
-  epoll_event hang_up{.events = EPOLLRDHUP | EPOLLHUP, .data = {}};
   if (!epoll.valid() || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, connection.client_event.get(), &answers) != 0 ||
-      epoll_ctl(epoll.get(), EPOLL_CTL_ADD, connection.socket.get(), &hang_up) != 0)
+      !WatchSocket(epoll, connection, EPOLL_CTL_ADD, false))
     return Error(Code::kIoError, Text("the event descriptor cannot be made: ", ErrnoText(errno)));
   return epoll;
 }
@@ -430,6 +439,7 @@ std::size_t Channel::Poll(std::vector<std::uint64_t>* ready) {
   if (events_) {
     // Drained first: a completion that comes after this look signals again.
     Drain(connection_.client_event);
+    if (unlooked_.exchange(false)) WatchSocket(epoll_, connection_, EPOLL_CTL_MOD, false);
     FullFence();
   }
   Collect(kept);
@@ -448,8 +458,9 @@ int Channel::event_fd() {
   if (!forked() && !events_.exchange(true)) {
     Store(page().client_sleeps, 1);
     FullFence();
-    // Answers that came before the word stood have signalled nobody.
-    Signal(connection_.client_event);
+    // Answers that came before the word stood have signalled nobody: the first Poll looks for them.
+    WatchSocket(epoll_, connection_, EPOLL_CTL_MOD, true);
+    unlooked_ = true;
   }
   return epoll_.get();
 }

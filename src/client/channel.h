@@ -173,7 +173,9 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   bool led_ = false;                     // a waiter is looking at the ring
   std::vector<std::uint64_t> releases_;  // leases that found no place yet
   mutable std::atomic<bool> gone_{false};
-  std::atomic<bool> events_{false};  // somebody has the event descriptor
+  mutable std::atomic<std::int64_t> asked_ns_{0};  // when the kernel was asked last; CLOCK_MONOTONIC_COARSE
+  std::atomic<bool> events_{false};                // somebody has the event descriptor
+  std::atomic<bool> unlooked_{false};              // it is ready until Poll looks
 };
 
 }  // namespace cistern::client

@@ -23,7 +23,7 @@ struct Connection {
   Fd socket;
   Fd process;       // of the node, readable once it has ended; none: the socket alone tells
   Fd core_event;    // wakes the core
-  Fd client_event;  // wakes this process
+  Fd client_event;  // wakes this process: a set with the node's eventfd in it
   Mapping arena;
   Mapping index;
   Mapping session;

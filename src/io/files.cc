@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
@@ -228,6 +229,14 @@ void SignalEventFd(int fd) {
   std::uint64_t one = 1;
   while (::write(fd, &one, sizeof(one)) < 0 && errno == EINTR) {
   }
+}
+
+Result<Fd> MakeSignalSet(int event_fd) {
+  Fd set(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event signals{.events = EPOLLIN | EPOLLET, .data = {}};
+  if (!set.valid() || ::epoll_ctl(set.get(), EPOLL_CTL_ADD, event_fd, &signals) != 0)
+    return Error(Code::kIoError, Text("epoll set of an eventfd: ", ErrnoText(errno)));
+  return set;
 }
 
 bool DrainEventFd(int fd) {

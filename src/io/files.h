@@ -70,6 +70,10 @@ Result<Fd> MakeMemfd(const std::string& name, std::uint64_t size_bytes);
 Result<Fd> MakeEventFd();
 // Adds one to an eventfd. A full counter wakes just as well, so it cannot fail.
 void SignalEventFd(int fd);
+// A descriptor to poll for the signals of an eventfd without having the eventfd: an epoll set that reports
+// each signal once. Who gets it can neither write to the eventfd nor change how writes to it behave, so a
+// signal cannot block, whatever the other process does.
+Result<Fd> MakeSignalSet(int event_fd);
 // Sets an eventfd back to zero; whether it was above.
 bool DrainEventFd(int fd);
 

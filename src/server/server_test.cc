@@ -54,6 +54,23 @@ TEST(Hello, R13TheSessionsMemoryCannotBePulledAway) {
             F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
 }
 
+// A client that could fill the counter and clear O_NONBLOCK would block the core in its next signal.
+TEST(Hello, R13WhatTheCoreSignalsCannotBeFilled) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  const std::uint64_t full = UINT64_MAX - 1;
+  ASSERT_LT(write(client.client_event.get(), &full, sizeof(full)), 0);
+  ASSERT_EQ(fcntl(client.client_event.get(), F_SETFL, 0), 0);
+  client.Attach();
+  client.page().client_sleeps = 1;
+  // Each answer is a signal, and none of them is read.
+  for (int i = 0; i < 3; ++i) {
+    pollfd asked{client.client_event.get(), POLLIN, 0};
+    EXPECT_EQ(poll(&asked, 1, 0), i == 0 ? 0 : 1);
+    client.Do(client.With(wire::Op::kRelease, std::span<const std::byte>()));
+  }
+}
+
 TEST(Hello, AnotherVersionIsToldBothVersions) {
   TestServer server;
   wire::Hello hello = RawClient::NewHello();

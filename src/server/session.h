@@ -33,7 +33,11 @@ struct Session {
   NodeRing ring;
   std::vector<std::shared_ptr<memory::StagingArea>> staging;  // by number of the area
 
-  Fd socket, process, core_event, client_event;
+  Fd socket, process, core_event;
+  // The node's alone: whoever shares an eventfd can make a write to it block. The client gets `client_wait`,
+  // a set with nothing but this in it, which reports each signal once.
+  Fd client_event;
+  Fd client_wait;  // until the welcome
   io::FdWatch socket_watch, process_watch, event_watch;
 
   std::uint32_t tasks = 0;           // that use it

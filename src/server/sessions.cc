@@ -118,6 +118,9 @@ Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hell
     if (!made) co_return Error(Code::kBusy, std::string(made.error().message()));
     *event = std::move(*made);
   }
+  Result<Fd> wait = io::MakeSignalSet(session->client_event.get());
+  if (!wait) co_return Error(Code::kBusy, std::string(wait.error().message()));
+  session->client_wait = std::move(*wait);
   session->ring.SetCoreSleeps(true);
   session->ring.SetHasLower(store_.tier() != nullptr);
   co_return std::move(session);
@@ -153,9 +156,10 @@ bool Sessions::Welcomed(Session& session) {
   welcome.staging_bytes = session.staging[0]->bytes();
   const std::array<int, 6> descriptors = {parts_.arena_fd,          parts_.index_fd,
                                           session.memory.fd.get(),  session.staging[0]->fd(),
-                                          session.core_event.get(), session.client_event.get()};
+                                          session.core_event.get(), session.client_wait.get()};
   bool sent = SendMessage(session.socket.get(), std::as_bytes(std::span(&welcome, 1)), descriptors);
   session.memory.fd.Close();
+  session.client_wait.Close();
   return sent;
 }
 

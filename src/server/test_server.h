@@ -201,6 +201,7 @@ class RawClient {
     session = std::move(given[2]);
     staging = std::move(given[3]);
     core_event = std::move(given[4]);
+    client_event = std::move(given[5]);
     memory_ = std::move(
         *Mapping::Map(session.get(), "session", 0, sizeof(wire::SessionMemory), Access::kReadWrite));
     staging_map_ =
@@ -326,7 +327,7 @@ class RawClient {
 
   wire::Welcome welcome;
   wire::AttachReply ns;
-  Fd arena, session, staging, core_event;
+  Fd arena, session, staging, core_event, client_event;
 
  private:
   TestServer* server_;

@@ -36,7 +36,7 @@ struct Hello {  // client -> node, first message
 };
 
 // With it, as SCM_RIGHTS in this order when code is ok: arena (O_RDONLY), index (O_RDONLY), session memory,
-// staging memory, eventfd that wakes the core, eventfd that wakes the client.
+// staging memory, eventfd that wakes the core, epoll set of an eventfd that wakes the client.
 struct Welcome {
   std::uint32_t magic = kProtocolMagic;
   MessageKind kind = MessageKind::kWelcome;
@@ -158,7 +158,7 @@ struct alignas(4096) SessionMemory {
   // an acquire brings it up. A node of before there was one leaves it 0.
   std::uint64_t has_lower;
   alignas(64) std::uint64_t
-      client_sleeps;  // client writes; not 0: a completion must write the client's eventfd
+      client_sleeps;  // client writes; not 0: a completion must signal the client's eventfd
   alignas(64) Submission submissions[kRingEntries];
   Completion completions[kRingEntries];
   std::uint64_t touches[kTouchEntries];  // place << 32 | generation, low 32 bits
