@@ -329,6 +329,7 @@ Status Node::Core::OpenDoor() {
   server.socket = options_.socket;
   server.tenant = options_.tenant;
   server.staging_budget_bytes = file_->arena().geometry().slots_bytes() / memory::kStagingFraction;
+  server.max_sessions = server::MaxSessions(file_->arena().geometry().slots_bytes());
   Result<std::unique_ptr<server::Server>> opened = server::Server::Open(
       {*loop_, *parts_->store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(), FillRandom,
        [this] { return StatusText(); },

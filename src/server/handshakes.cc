@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "base/format.h"
 #include "server/handshake.h"
 
 namespace cistern::server {
@@ -50,7 +51,6 @@ void Handshakes::Close() {
 void Handshakes::AcceptSome() {
   if (!listener_) return;
   for (int i = 0; i < kAcceptsPerStep; ++i) {
-    if (handshakes_.size() >= kMaxHandshakes) return;  // Leave goes on
     Result<std::optional<Fd>> accepted = listener_->Accept();
     if (!accepted) {
       retry_.Arm(loop_.executor().Now().PlusUs(kNoDescriptorsRetryUs));
@@ -73,6 +73,14 @@ void Handshakes::Greet(Fd socket) {
     Refuse(socket.get(), allowed);
     return;
   }
+  if (handshakes_.size() >= kMaxHandshakes) {
+    counters_.refused++;
+    Refuse(handshakes_.front().socket.get(),
+           Status(Code::kBusy, Text(kMaxHandshakes,
+                                    " connections were open without a word and this one was "
+                                    "silent longest: say hello at once")));
+    Leave(handshakes_.front());
+  }
   Handshake& handshake = handshakes_.emplace_back(*this, std::move(socket), *peer);
   handshake.self = std::prev(handshakes_.end());
   Result<io::FdWatch> watch = loop_.Watch(handshake.socket.get(), io::WatchMode::kEdge,
@@ -80,6 +88,8 @@ void Handshakes::Greet(Fd socket) {
   if (!watch) return Leave(handshake);
   handshake.watch = std::move(*watch);
   handshake.timer.Arm(loop_.executor().Now().PlusUs(hello_us_));
+  // Most have said hello before they are accepted, and are never among the silent.
+  OnHello(handshake);
 }
 
 void Handshakes::OnHello(Handshake& handshake) {
@@ -98,10 +108,6 @@ void Handshakes::OnHello(Handshake& handshake) {
   Leave(handshake);
 }
 
-void Handshakes::Leave(Handshake& handshake) {
-  bool was_full = handshakes_.size() >= kMaxHandshakes;
-  handshakes_.erase(handshake.self);
-  if (was_full) retry_.Arm(loop_.executor().Now());
-}
+void Handshakes::Leave(Handshake& handshake) { handshakes_.erase(handshake.self); }
 
 }  // namespace cistern::server

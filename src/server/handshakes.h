@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections that have not said hello yet. Few may wait at once and none for long; further ones stay in the
-// kernel's queue.
+// Connections that have not said hello yet. Few may wait at once and none for long: past that the one that
+// has been silent longest is sent away, so who keeps connections open and says nothing keeps nobody out.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,7 @@ class Handshakes final {
   ServerCounters& counters_;
   std::list<Handshake> handshakes_;
   io::FdWatch watch_;
-  Timer retry_;  // accepts again: more are waiting, or there was no descriptor
+  Timer retry_;  // accepts again: more may be waiting, or there was no descriptor
 };
 
 }  // namespace cistern::server

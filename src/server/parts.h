@@ -25,6 +25,11 @@ class BlockStore;
 
 namespace cistern::server {
 
+// How many sessions a node with that much memory lets in: each takes sizeof(wire::SessionMemory), 1.1 MiB, of
+// the node's memory beside its staging, all of them together a sixteenth of what the arena has. Not fewer
+// than 32.
+std::uint32_t MaxSessions(std::uint64_t memory_bytes);
+
 struct ServerOptions {
   std::string socket;              // path; empty: no listening, only who is adopted comes in
   std::string tenant = "default";  // 1 to 63 bytes; a hello that names another one is kDenied

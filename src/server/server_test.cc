@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -121,6 +122,18 @@ TEST(Hello, WhoSaysNothingIsSentAway) {
   server.Until([&] { return client.HungUp(); });
 }
 
+TEST(Hello, R13SilentConnectionsKeepNobodyOutAndTheOldestGoesFirst) {
+  TestServer server({.hello_us = 60'000'000});
+  std::vector<RawClient> silent;
+  for (int i = 0; i < 100; ++i) {
+    silent.emplace_back(server);
+    server.Settle();
+  }
+  EXPECT_EQ(RawClient::In(server).code(), Code::kOk);
+  EXPECT_TRUE(silent.front().HungUp());
+  EXPECT_FALSE(silent.back().HungUp());
+}
+
 TEST(Hello, PastTheLimitOfSessionsTheAnswerIsBusy) {
   TestServer server({.max_sessions = 2});
   RawClient first = RawClient::In(server), second = RawClient::In(server);
@@ -130,6 +143,31 @@ TEST(Hello, PastTheLimitOfSessionsTheAnswerIsBusy) {
   second.HangUp();
   server.Until([&] { return server.counters().sessions == 1; });
   EXPECT_EQ(RawClient::In(server).code(), Code::kOk);
+}
+
+TEST(Hello, AThousandSessionsAreServed) {
+  constexpr std::uint32_t kSessions = 1000;
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+  if (files.rlim_cur < 12 * kSessions)
+    GTEST_SKIP() << "both ends of a thousand sessions take 12,000 descriptors";
+  TestServer server;
+  wire::Hello hello = RawClient::NewHello();
+  hello.staging_bytes = 4096;
+  std::vector<RawClient> sessions;
+  while (sessions.size() < kSessions) sessions.push_back(RawClient::In(server, hello));
+  EXPECT_EQ(Greet(server, hello), Code::kBusy);
+  sessions.back().Attach();
+}
+
+TEST(Hello, R13TheNumberOfSessionsFollowsFromTheMemory) {
+  EXPECT_EQ(MaxSessions(std::uint64_t{64} << 20), 32u);
+  EXPECT_EQ(MaxSessions(std::uint64_t{1} << 40), 1000u);
+  const std::uint64_t memory = std::uint64_t{8} << 30;
+  EXPECT_LE(MaxSessions(memory) * sizeof(wire::SessionMemory), memory / 16);
+  EXPECT_GT((MaxSessions(memory) + 1) * sizeof(wire::SessionMemory), memory / 16);
 }
 
 // ---- staging --------------------------------------------------------------------------------------------

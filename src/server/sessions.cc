@@ -14,6 +14,12 @@
 
 namespace cistern::server {
 
+std::uint32_t MaxSessions(std::uint64_t memory_bytes) {
+  constexpr std::uint64_t kLeast = 32, kMost = 1000, kFraction = 16;
+  const std::uint64_t fit = memory_bytes / kFraction / sizeof(wire::SessionMemory);
+  return static_cast<std::uint32_t>(std::clamp(fit, kLeast, kMost));
+}
+
 Sessions::Sessions(const ServerParts& parts, const ServerOptions& options, ServerCounters& counters)
     : loop_(parts.loop),
       store_(parts.store),
@@ -44,9 +50,13 @@ Status Sessions::CheckHello(const HelloText& hello) const {
     return Status(Code::kDenied, Text("tenant ", Shown(hello.tenant),
                                       " has no server here: this socket is tenant ", options_.tenant, "'s"));
   if (sessions_.size() + making_ >= options_.max_sessions)
-    return Status(Code::kBusy,
-                  Text(sessions_.size() + making_, " sessions are open, the limit is ", options_.max_sessions,
-                       ": close one, or share a session between threads"));
+    return Status(
+        Code::kBusy,
+        Text(sessions_.size() + making_, " sessions are open, the limit is ", options_.max_sessions,
+             " (each takes ", sizeof(wire::SessionMemory),
+             " bytes beside its staging, all of them a "
+             "sixteenth of the memory): close one, share a session between threads, or give the node "
+             "more memory"));
   if (hello.owner != OwnerToken{} && !owners_.contains(hello.owner))
     return Status(Code::kDenied,
                   "the owner token is of no open session of this node: connect without one, or take the "

@@ -26,6 +26,7 @@
 #include "base/assert.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "catalog/journal.h"
 #include "io/loop.h"
 #include "memory/movers.h"
@@ -96,7 +97,7 @@ class TestServer {
   Result<std::unique_ptr<Server>> Open() {
     return Server::Open({*loop, *store, *log, arena_fd_.get(), index_fd_.get(), 1,
                          [this](std::span<std::byte> bytes) {
-                           for (std::byte& b : bytes) b = static_cast<std::byte>(++random_);
+                           for (std::byte& b : bytes) b = static_cast<std::byte>(random_.Next());
                          },
                          [] { return std::string("{}"); }},
                         options);
@@ -162,7 +163,7 @@ class TestServer {
   std::string directory_;
   Fd arena_fd_, index_fd_;
   Mapping arena_map_, index_map_;
-  std::uint8_t random_ = 0;
+  Random random_{1};
 };
 
 // Speaks the protocol by hand.
