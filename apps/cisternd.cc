@@ -7,6 +7,7 @@
 
 #include <cstdio>
 #include <deque>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -87,13 +88,22 @@ int Run(int argc, const char* const* argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
-  options.on_lingered = [] { kill(getpid(), SIGTERM); };
+  Status why;
+  std::mutex why_mutex;
+  options.on_ends = [&](const Status& said) {
+    {
+      std::lock_guard lock(why_mutex);
+      why = said;
+    }
+    kill(getpid(), SIGTERM);
+  };
   Result<std::unique_ptr<node::Node>> node = node::Node::Start(options);
   if (!node) return Complain("cisternd", node.error());
   int signal_number = 0;
   sigwait(&signals, &signal_number);
   (*node)->Stop(kDrainUs);
-  return kExitOk;
+  std::lock_guard lock(why_mutex);
+  return why.ok() ? kExitOk : Complain("cisternd", why);
 }
 
 }  // namespace

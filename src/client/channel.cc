@@ -20,6 +20,9 @@ constexpr std::uint32_t kNoPlace = UINT32_MAX;
 constexpr std::int64_t kReleaseUs = 10'000'000;
 // With an event descriptor in use its signals are for Poll; a waiter then looks this often instead.
 constexpr std::int64_t kSliceNs = 1'000'000;
+// How often who only reads asks whether the node lives: what another node drops is read here no longer than
+// this.
+constexpr std::int64_t kAskNs = 250'000'000;
 constexpr std::size_t kMaxDeferredReleases = 65'536;
 
 std::uint64_t Load(const std::uint64_t& word) {
@@ -135,15 +138,25 @@ Channel::~Channel() = default;
 
 Status Channel::Check() const {
   if (forked()) return InChild();
-  // A node that ended in order says so; one that was killed is seen when its successor starts, which changes
-  // the word before anything else, or by hang-up. A session that the node ended has a word of its own.
+  // A node that ended in order says so, and the successor of one that was killed does before anything else.
+  // Where nobody follows on this arena the kernel tells. A session that the node ended has a word of its own.
   const std::uint64_t alive =
       const_cast<arena::RealWords&>(words_).Load(&reader_.arena().header()->node_alive);
   const bool node_here = alive == connection_.welcome.boot_count;
   const bool ended = Load(page().ended) != 0;
-  if (!node_here || ended) gone_.store(true, std::memory_order_relaxed);
+  const bool torn = connection_.arena_guard.lost() || connection_.index_guard.lost();
+  if (!node_here || ended || torn || !NodeLives()) gone_.store(true, std::memory_order_relaxed);
   if (!gone_.load(std::memory_order_relaxed)) return Status();
   return Gone(connection_, node_here && ended);
+}
+
+bool Channel::NodeLives() const {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  const std::int64_t now_ns = now.tv_sec * 1'000'000'000 + now.tv_nsec;
+  if (now_ns - asked_ns_.load(std::memory_order_relaxed) < kAskNs) return true;
+  asked_ns_.store(now_ns, std::memory_order_relaxed);
+  return !HungUp();
 }
 
 void Channel::Close() {
@@ -355,8 +368,11 @@ void Channel::SleepForCompletion(std::uint64_t seen, std::int64_t until_ns) {
 }
 
 bool Channel::HungUp() const {
-  pollfd asked{.fd = connection_.socket.get(), .events = POLLRDHUP, .revents = 0};
-  return poll(&asked, 1, 0) > 0 && (asked.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0;
+  // The socket stays open while a forked child of the node has it; the node's process tells then.
+  std::array<pollfd, 2> asked = {{{.fd = connection_.socket.get(), .events = POLLRDHUP, .revents = 0},
+                                  {.fd = connection_.process.get(), .events = POLLIN, .revents = 0}}};
+  return poll(asked.data(), asked.size(), 0) > 0 &&
+         ((asked[0].revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0 || asked[1].revents != 0);
 }
 
 void Channel::GiveUp(std::uint32_t place) {

@@ -148,7 +148,9 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   void MarkGone(Kept& kept);
   // For the first of the waiters: looks, then sleeps until something may have come or `until_ns`.
   void Lead(Lock& lock, Kept& kept, std::int64_t until_ns);
-  bool HungUp() const;
+  // Whether the node's process lives, as the kernel said at most kAskNs ago. Costs a look at a coarse clock.
+  bool NodeLives() const;
+  bool HungUp() const;  // asks the kernel
   void SleepForCompletion(std::uint64_t seen, std::int64_t until_ns);
 
   bool CallReady(std::uint32_t place);

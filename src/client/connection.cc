@@ -200,6 +200,8 @@ Status MapAll(Connection& connection, std::vector<Fd>& given) {
     if (!mapped) return std::move(mapped.error());
     *wanted[i].into = std::move(*mapped);
   }
+  connection.arena_guard = MappingGuard(connection.arena, Access::kRead);
+  connection.index_guard = MappingGuard(connection.index, Access::kRead);
   connection.core_event = std::move(given[4]);
   connection.client_event = std::move(given[5]);
   return CheckFiles(connection);

@@ -8,6 +8,7 @@
 #include "arena/geometry.h"
 #include "base/fd.h"
 #include "base/mapping.h"
+#include "base/mapping_guard.h"
 #include "cistern/options.h"
 #include "cistern/status.h"
 #include "wire/protocol.h"
@@ -28,6 +29,7 @@ struct Connection {
   Mapping index;
   Mapping session;
   Mapping staging;  // area 0
+  MappingGuard arena_guard, index_guard;
   arena::Geometry geometry;
   std::uint64_t bucket_count = 0;
   wire::Welcome welcome;

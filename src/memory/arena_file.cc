@@ -156,6 +156,8 @@ Result<ArenaFile> ArenaFile::Open(const ArenaOptions& options, const Clock& cloc
   file.lock_ = std::move(*lock);
   if (Status opened = file.OpenArena(options); !opened.ok()) return Error(std::move(opened));
   if (Status opened = file.OpenIndex(); !opened.ok()) return Error(std::move(opened));
+  file.arena_guard_ = MappingGuard(file.arena_map_, Access::kReadWrite);
+  file.index_guard_ = MappingGuard(file.index_map_, Access::kReadWrite);
   arena::RealWords words;
   arena::ArenaHeader* header = file.arena().header();
   // First of all: the leases of a node that was killed are over, and clients that still map the file see it.
@@ -267,6 +269,10 @@ arena::IndexSpace ArenaFile::index() const { return {index_map_.data(), geometry
 void ArenaFile::SetAlive(bool alive) {
   arena::RealWords words;
   words.StoreRelease(&arena().header()->node_alive, alive ? boot_count_ : 0);
+}
+
+void ArenaFile::Discard() {
+  for (const char* name : {"/arena", "/index"}) ::unlink((directory_ + name).c_str());
 }
 
 // ---- forget ----------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@
 #include "arena/geometry.h"
 #include "arena/index.h"
 #include "base/clock.h"
+#include "base/mapping_guard.h"
 #include "cistern/status.h"
 #include "io/files.h"
 #include "memory/directory_lock.h"
@@ -61,8 +62,14 @@ class ArenaFile final {
   const std::vector<std::string>& notes() const { return notes_; }
   const std::string& directory() const { return directory_; }
 
+  // Whether another process has cut the arena or the index short, or memory of it failed: from then on
+  // nothing in them counts. Known once this process has touched what is missing, which became zeros.
+  bool lost() const { return arena_guard_.lost() || index_guard_.lost(); }
+
   // The header says that a node serves, or that it ended in order.
   void SetAlive(bool alive);
+  // Removes the files of an arena that was lost, so that the next start makes others.
+  void Discard();
 
  private:
   ArenaFile() = default;
@@ -74,6 +81,7 @@ class ArenaFile final {
   DirectoryLock lock_;
   Fd arena_read_fd_, index_read_fd_;
   Mapping arena_map_, index_map_;
+  MappingGuard arena_guard_, index_guard_;
   arena::Geometry geometry_;
   bool fresh_ = false;
   std::uint64_t boot_count_ = 0;

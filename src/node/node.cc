@@ -129,6 +129,8 @@ class Node::Core {
   Status OpenDoor();
   Task<void> Tick(Executor& executor);
   void NoteLingering(Instant now);
+  void NoteLoss();
+  void EndItself(const Status& why);
   Task<void> TearDown(Executor& executor);
   std::string StatusText();
   std::string FlashText() const;
@@ -152,6 +154,7 @@ class Node::Core {
   flash::FlashTier* flash_ = nullptr;  // the store's lower tier, from its opening on; null: memory is all
   std::int64_t warm_us_ = 0;
   Instant alone_since_ = started_at_;  // when the last client was seen
+  bool lost_ = false;                  // of its arena
   std::int64_t drain_us_ = 0;
   std::optional<CancelToken> stop_ticking_;  // while it serves
 
@@ -365,17 +368,38 @@ Task<void> Node::Core::Tick(Executor& executor) {
     Status slept = co_await SleepUntil(executor.Now().PlusUs(kTickUs), *stop_ticking_);
     if (!slept.ok()) co_return;
     while (parts_->store->Tick()) co_await Yield();
+    NoteLoss();
     NoteLingering(executor.Now());
   }
 }
 
+void Node::Core::EndItself(const Status& why) {
+  if (options_.on_ends) std::exchange(options_.on_ends, nullptr)(why);
+}
+
+void Node::Core::NoteLoss() {
+  if (lost_ || !file_->lost()) return;
+  lost_ = true;
+  // Clients find nothing there from now on, and a successor begins with new files.
+  file_->SetAlive(false);
+  file_->Discard();
+  const Status why(
+      Code::kIoError,
+      Text(
+          "arena in ", file_->directory(),
+          " was cut short by another process, or its memory failed: what memory held is lost, the node ends; "
+          "start it again, and let no other program write there"));
+  log_->Log(LogLevel::kError, why.message());
+  EndItself(why);
+}
+
 void Node::Core::NoteLingering(Instant now) {
-  if (options_.linger_us == 0 || !options_.on_lingered) return;
+  if (options_.linger_us == 0 || !options_.on_ends) return;
   if (parts_->server->counters().sessions > 0) {
     alone_since_ = now;
   } else if (now.UsSince(alone_since_) >= static_cast<std::int64_t>(options_.linger_us)) {
     log_->Log(LogLevel::kInfo, "node ends: no client for ", DurationText(options_.linger_us));
-    std::exchange(options_.on_lingered, nullptr)();
+    EndItself(Status());
   }
 }
 

@@ -17,8 +17,10 @@ namespace cistern::node {
 struct NodeOptions : OpenOptions {
   std::string socket;  // empty: no server for other processes (an embedded node)
   std::string log_level = "info";
-  std::uint64_t linger_us = 0;        // without a client for that long, counted from the start on; 0: never
-  std::function<void()> on_lingered;  // called once, by the core's thread, which it must not keep
+  std::uint64_t linger_us = 0;  // without a client for that long, counted from the start on; 0: never
+  // Called once, by the core's thread, which it must not keep, when the node is to end by itself: ok after it
+  // lingered, an error where what it stands on is lost.
+  std::function<void(const Status& why)> on_ends;
 };
 
 struct Setting {

@@ -435,10 +435,17 @@ class Killed : public ::testing::Test {
     child_ = fork();
     if (child_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
+      std::atomic<bool> ended = false;
+      options_.on_ends = [&](const Status& why) {
+        ended = !why.ok();
+        ended.notify_one();
+      };
       Result<std::unique_ptr<node::Node>> node = node::Node::Start(options_);
       const char byte = node ? 'y' : 'n';
       if (write(ready[1], &byte, 1) != 1) _exit(1);
-      for (;;) pause();
+      ended.wait(false);
+      (*node)->Stop(0);
+      _exit(7);
     }
     char byte = 0;
     ASSERT_EQ(read(ready[0], &byte, 1), 1);
@@ -449,10 +456,10 @@ class Killed : public ::testing::Test {
     connect.socket = options_.socket;
     connect.deadline_us = 60'000'000;
     store_.emplace(*Store::Connect(connect));
-    const Namespace ns = AttachTest(*store_);
-    ASSERT_TRUE(PutBlock(*store_, ns, 1, std::nullopt, kBytes).ok());
+    ns_ = AttachTest(*store_);
+    ASSERT_TRUE(PutBlock(*store_, ns_, 1, std::nullopt, kBytes).ok());
     const BlockRef ref{KeyOf(1)};
-    lease_ = *store_->Acquire(ns, std::span(&ref, 1), {.lease_us = kMaxLeaseUs}).Wait();
+    lease_ = *store_->Acquire(ns_, std::span(&ref, 1), {.lease_us = kMaxLeaseUs}).Wait();
     ASSERT_TRUE(lease_.still_good());
     arena_.memory_dir = options_.memory_dir;
     arena_.memory_bytes = options_.memory_bytes;
@@ -475,8 +482,64 @@ class Killed : public ::testing::Test {
   memory::ArenaOptions arena_;
   pid_t child_ = -1;
   std::optional<Store> store_;
+  Namespace ns_;
   Lease lease_;
 };
+
+// What another program of the user can do to the files.
+class Cut : public Killed {
+ protected:
+  void CutTo(const char* name, std::uint64_t bytes) {
+    const std::string path = options_.memory_dir + "/default/" + name;
+    ASSERT_EQ(truncate(path.c_str(), static_cast<off_t>(bytes)), 0) << path;
+  }
+};
+
+TEST_F(Cut, R14ReadersOfAnArenaThatIsCutShortGetAnErrorAndLive) {
+  kill(child_, SIGSTOP);  // the client alone finds out
+  CutTo("arena", arena::Geometry::Within(options_.memory_bytes, 4096).slots_offset());
+  Result<std::vector<std::byte>> got = store_->Get(ns_, KeyOf(1), {.deadline_us = 1'000'000});
+  ASSERT_FALSE(got.has_value());
+  // The bytes of the view are zeros now, under a generation that has not changed.
+  ASSERT_EQ(lease_.views()[0].data[0], std::byte{0});
+  EXPECT_FALSE(lease_.still_good());
+  got = store_->Get(ns_, KeyOf(1), {.deadline_us = 1'000'000});
+  ASSERT_FALSE(got.has_value());
+  EXPECT_EQ(got.error().code(), Code::kGone) << got.error().ToString();
+}
+
+TEST_F(Cut, R14ANodeWhoseArenaIsCutShortEndsInOrderAndTheNextStartIsWhole) {
+  CutTo("arena", 4096);
+  CutTo("index", 4096);
+  // Whatever the node does with its memory next: a put does.
+  Until([&] { return !PutBlock(*store_, ns_, 2, std::nullopt, kBytes).ok(); });
+  int status = -1;
+  ASSERT_EQ(waitpid(child_, &status, 0), child_);
+  child_ = -1;
+  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+  Result<memory::ArenaFile> next = memory::ArenaFile::Open(arena_, clock_);
+  ASSERT_TRUE(next.has_value()) << next.error().ToString();
+  EXPECT_TRUE(next->fresh());
+}
+
+// A container is started anew: its memory is gone, its flash is not, and what a new client drops there no
+// word in the old arena tells.
+TEST_F(Killed, R10ASurvivorReadsNothingOnceItsNodeIsGoneAndNobodyFollows) {
+  EXPECT_EQ(*store_->Get(ns_, KeyOf(1)), BodyOf(1, kBytes));
+  Kill();
+  std::filesystem::remove_all(options_.memory_dir);
+  Code last = Code::kOk;
+  Until([&] {
+    Result<std::vector<std::byte>> got = store_->Get(ns_, KeyOf(1));
+    last = got ? Code::kOk : got.error().code();
+    return !got.has_value();
+  });
+  EXPECT_EQ(last, Code::kGone);
+  EXPECT_FALSE(lease_.still_good());
+  const BlockKey key = KeyOf(1);
+  EXPECT_FALSE(store_->Match(ns_, std::span(&key, 1)).Wait().has_value());
+}
 
 TEST_F(Killed, P4NoLeaseIsGoodOnceASuccessorHasTheArena) {
   Kill();
