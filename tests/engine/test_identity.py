@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import model as models
+import pytest
 from harness import Engine, Node, prompt, transfer_config
 
 PROMPT = prompt(3, 1000)
@@ -54,3 +55,35 @@ def test_a_reset_moves_this_engine_and_no_neighbour(small: Path, node: Node) -> 
         assert asked(fourth)[0] == 0
     with Engine(small, transfer_config(node)) as fifth:
         assert asked(fifth)[0] == 0  # dropped for everybody
+
+
+RELOAD = """
+worker = core(llm).model_executor.driver_worker.worker
+runner = worker.model_runner
+"""
+
+
+@pytest.mark.parametrize("how", ["reload_weights", "load_weights", "by hand"])
+def test_weights_changed_without_a_word_leave_the_neighbours_alone(
+    small: Path, tmp_path: Path, node: Node, how: str
+) -> None:
+    other = models.write(tmp_path / "other", {**models.LLAMA, **models.SMALL}, seed=2)
+    change = {
+        "reload_weights": f"worker.reload_weights(weights_path={str(other)!r})",
+        "load_weights": f"""
+from safetensors.torch import load_file
+runner.model.load_weights(load_file({str(other / 'model.safetensors')!r}).items())
+""",
+        "by hand": "for one in runner.model.parameters(): one.data.mul_(0.5)",
+    }[how]
+    with Engine(small, transfer_config(node)) as engine:
+        cached, before = asked(engine)
+        assert cached == 0
+        engine.run(RELOAD + change)
+        assert engine.ask("reset") is True  # plain: no word to the connector
+        cached, after = asked(engine)
+        assert cached == 0 and after != before
+        assert engine.ask("reset") is True
+        assert asked(engine) == (FULL, after)
+    with Engine(small, transfer_config(node)) as neighbour:
+        assert asked(neighbour) == (FULL, before)

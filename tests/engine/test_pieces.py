@@ -3,25 +3,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import multiprocessing
 import os
+import shutil
 import struct
 import threading
+import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cistern import MatchRun
-from cistern.engine import cpus, files, identity, keys, options, tiers
+from cistern.engine import cpus, digests, files, identity, keys, options, tiers
 from cistern.engine.adapters import Adapters
+from cistern.engine.changes import WeightChanges
 from cistern.engine.files import UnknownIdentity
 from cistern.engine.pace import Pace
 from cistern.engine.request import Adapter
+from cistern.engine.weights import Weights
 from cistern.vllm import identity as vllm_identity
 from cistern.vllm import versions
+from cistern.vllm.updates import Sample, watch
 
 # ---------------------------------------------------------------------------- options
 
@@ -106,8 +114,8 @@ def test_image_identifier_must_be_a_digest(identifier: str | None, good: bool) -
 # ---------------------------------------------------------------------------- identity
 
 
-def write_shard(path: Path, body: bytes) -> None:
-    header = json.dumps({"w": {"dtype": "U8", "shape": [len(body)], "data_offsets": [0, len(body)]}}).encode()
+def write_shard(path: Path, body: bytes, name: str = "w") -> None:
+    header = json.dumps({name: {"dtype": "U8", "shape": [len(body)], "data_offsets": [0, len(body)]}}).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header + body)
 
 
@@ -151,12 +159,173 @@ def test_files_changed_after_the_start_unknown(model: Path) -> None:
         files.weights_digest(model, changed - 1)
 
 
+def test_every_byte_of_a_file_counts(model: Path) -> None:
+    """Merged adapters, frozen parts and scales of an 8-bit cache change what lies between a shard's edges."""
+    before = files.weights_digest(model)
+    body = bytearray(300_000)
+    body[150_000] = 1
+    write_shard(model / "model.safetensors", bytes(body))
+    middle = files.weights_digest(model)
+    assert middle != before
+    write_shard(model / "model.safetensors", bytes(300_000), "model.layers.0.self_attn.k_scale")
+    assert files.weights_digest(model) not in (before, middle)
+
+
+@pytest.fixture
+def remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of digests, of this test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return digests.digests_folder()
+
+
+def test_file_read_once_while_its_state_stands(
+    model: Path, remembered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "SETTLED_S", -60.0)  # as if the files were a minute old
+    first = files.weights_digest(model)
+    assert len(list(remembered.iterdir())) == 2 and remembered.stat().st_mode & 0o077 == 0
+    with monkeypatch.context() as without:
+        without.setattr(hashlib, "file_digest", lambda *_: pytest.fail("it was read again"))
+        assert files.weights_digest(model) == first
+    write_shard(model / "model.safetensors", bytes(299_999) + b"x")
+    assert files.weights_digest(model) != first
+
+
+def test_file_that_has_just_changed_not_remembered(model: Path, remembered: Path) -> None:
+    files.weights_digest(model)
+    assert not remembered.exists()
+
+
+def test_digests_that_others_may_write_not_believed(model: Path, remembered: Path) -> None:
+    right = digests.file_digest(model / "config.json")
+    remembered.mkdir(parents=True)
+    remembered.chmod(0o777)
+    place = remembered / "-".join(f"{number:x}" for number in digests.state_of(model / "config.json"))
+    place.write_text("0" * 64)
+    assert digests.file_digest(model / "config.json") == right
+    remembered.chmod(0o700)
+    assert digests.file_digest(model / "config.json") == "0" * 64
+
+
+def test_files_that_vanish_or_change_while_they_are_read_unknown(
+    model: Path, remembered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, shard = hashlib.file_digest, model / "model.safetensors"
+
+    def changing(file: Any, kind: str) -> Any:
+        digest = read(file, kind)
+        write_shard(shard, bytes(10))
+        return digest
+
+    def vanishing(file: Any, kind: str) -> Any:
+        shard.unlink(missing_ok=True)
+        return read(file, kind)
+
+    monkeypatch.setattr(hashlib, "file_digest", changing)
+    with pytest.raises(UnknownIdentity, match="chang"):
+        files.weights_digest(model)
+    monkeypatch.setattr(hashlib, "file_digest", vanishing)
+    with pytest.raises(UnknownIdentity, match="No such file"):
+        files.weights_digest(model)
+
+
+def test_weights_found_out_beside_the_engine(caplog: pytest.LogCaptureFixture) -> None:
+    go, logger = threading.Event(), logging.getLogger("vllm.cistern.test")
+
+    def find() -> str:
+        go.wait()
+        return "files 17"
+
+    held = Weights(find, logger)
+    assert held.value is None and not held.wait(0)
+    go.set()
+    assert held.wait(60) and held.value == "files 17"
+
+    def fail() -> str:
+        raise UnknownIdentity("no weights there")
+
+    first, second = Weights(fail, logger), Weights(fail, logger)
+    assert first.wait(60) and second.wait(60)
+    assert first.value != second.value and str(first.value).startswith("unknown")
+    assert "shares its KV with no other: no weights there" in caplog.text
+
+
+COMMIT, LATER = "a" * 40, "b" * 40
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Path:
+    """A hub's cache with one model of two commits, as its client keeps it."""
+    place = tmp_path / "hub" / "models--org--name"
+    for commit, body in ((COMMIT, b"one"), (LATER, b"two")):
+        folder = place / "snapshots" / commit
+        folder.mkdir(parents=True)
+        for name, blob in (("config.json", b"{}"), ("model.safetensors", body)):
+            large = name.endswith("safetensors")
+            where = place / "blobs" / (hashlib.sha256 if large else hashlib.sha1)(blob).hexdigest()
+            where.parent.mkdir(exist_ok=True)
+            where.write_bytes(blob)
+            (folder / name).symlink_to(os.path.relpath(where, folder))
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text(COMMIT)
+    return tmp_path / "hub"
+
+
+def test_hub_model_from_where_it_was_loaded(hub: Path) -> None:
+    began = time.time() + 60
+    found = files.hub_snapshot("org/name", None, str(hub), None, began)
+    assert found.name == COMMIT
+    assert files.hub_snapshot("org/name", LATER, str(hub), None, 0.0).name == LATER
+    with pytest.raises(UnknownIdentity, match="not to be resolved"):
+        files.hub_snapshot("org/name", None, str(hub / "elsewhere"), None, began)
+    with pytest.raises(UnknownIdentity, match="is not at"):
+        files.hub_snapshot("org/name", "c" * 40, str(hub), None, began)
+
+
+def test_branch_that_moved_while_the_engine_loaded_unknown(hub: Path) -> None:
+    ref = hub / "models--org--name" / "refs" / "main"
+    began = ref.stat().st_ctime - 1
+    assert files.hub_snapshot("org/name", None, str(hub), COMMIT, began).name == COMMIT  # this engine downloaded it
+    ref.write_text(LATER)
+    with pytest.raises(UnknownIdentity, match="moved to bbbbbbbbbbbb.*a commit as its revision"):
+        files.hub_snapshot("org/name", None, str(hub), COMMIT, began)
+
+
+def test_hub_model_and_its_copy_share(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a name, under the path of its snapshot, and as a copy of its files; blobs are not read, they are named."""
+    load = SimpleNamespace(load_format="auto", download_dir=str(hub))
+    snapshot = hub / "models--org--name" / "snapshots" / COMMIT
+
+    def told(model: str) -> str:
+        config = SimpleNamespace(model=model, revision=None, seed=0, hf_config=SimpleNamespace(_commit_hash=COMMIT))
+        return vllm_identity.weights(config, load, time.time() + 60)
+
+    copy = tmp_path / "copy"
+    shutil.copytree(snapshot, copy)
+    assert told("org/name") == told(str(snapshot)) == told(str(copy))
+    digest, read = hashlib.file_digest, []
+
+    def noted(file: Any, kind: str) -> Any:
+        read.append(Path(file.name).name)
+        return digest(file, kind)
+
+    monkeypatch.setattr(hashlib, "file_digest", noted)
+    told("org/name")
+    assert read == ["config.json"]
+
+
 def test_no_weights_and_unknown_loader_unknown(tmp_path: Path) -> None:
+    def told(kind: str, **more: Any) -> str:
+        config = SimpleNamespace(model=str(tmp_path), revision=None, seed=7, **more)
+        return vllm_identity.weights(config, SimpleNamespace(load_format=kind, download_dir=None), 0.0)
+
     with pytest.raises(UnknownIdentity, match="no weights"):
         files.weights_digest(tmp_path)
     with pytest.raises(UnknownIdentity, match="load_format"):
-        vllm_identity.weights(str(tmp_path), None, "tensorizer", 0)
-    assert vllm_identity.weights("anything", None, "dummy", 7) == "dummy, seed 7"
+        told("tensorizer")
+    with pytest.raises(UnknownIdentity, match="s3://"):
+        told("auto", model_weights="s3://bucket/weights")
+    assert told("dummy") == "dummy, seed 7"
 
 
 def test_this_process_began_before_now(model: Path) -> None:
@@ -273,22 +442,92 @@ def test_engine_fields_without_scheduling() -> None:
             assert name not in ("max_model_len", "enforce_eager", "max_num_seqs", "compilation_config")
             raise AttributeError(name)
 
-    model = Fenced(
-        model="m", revision=None, seed=1, hf_overrides={}, hf_config=SimpleNamespace(to_dict=lambda: {"a": 1}),
-        quantization=None, dtype="f", quantization_config=None,
-    )
+    model = Fenced(hf_config=SimpleNamespace(to_dict=lambda: {"a": 1}), quantization=None, dtype="f")
     config = Fenced(
         model_config=model,
         cache_config=Fenced(cache_dtype="auto", sliding_window=None),
         parallel_config=Fenced(tensor_parallel_size=1, pipeline_parallel_size=1, decode_context_parallel_size=1),
-        load_config=Fenced(load_format="dummy"),
         speculative_config=None,
     )
     groups = Fenced(kv_cache_groups=[], kv_cache_layout="LBHNC")
-    fields, unknown = vllm_identity.engine_fields(config, groups, "0.32.0")
-    assert unknown == "" and dict(fields.items)["weights"] == "dummy, seed 1"
-    model.seed = 2
-    assert vllm_identity.engine_fields(config, groups, "0.32.0")[0] != fields
+    fields = dict(vllm_identity.engine_fields(config, groups, "0.32.0").items)
+    assert fields["cache_dtype"] == fields["dtype"] == "f" and "positions" not in fields
+
+
+# ---------------------------------------------------------------------------- weights that change
+
+
+def test_weights_changed_before_the_cache_was_emptied_shared_from_then_on() -> None:
+    changes = WeightChanges()
+    changes.emptied(next_step=7)
+    assert changes.doubtful and changes.awaited and changes.ask(7) and not changes.ask(8)
+    assert changes.doubtful
+    assert changes.answered(7, changed_at=7)  # a fresh generation is due
+    assert not changes.doubtful and changes.step == 7
+    assert not changes.answered(7, changed_at=7)  # another rank's
+
+
+def test_weights_changed_and_the_cache_not_emptied_nothing_shared() -> None:
+    changes = WeightChanges()
+    assert changes.answered(0, changed_at=5) and changes.doubtful and not changes.awaited
+    changes.emptied(next_step=9)
+    assert changes.ask(9) and not changes.answered(9, changed_at=5)
+    assert not changes.doubtful
+
+
+def test_cache_emptied_and_weights_the_same_stays() -> None:
+    changes = WeightChanges()
+    changes.emptied(next_step=3)
+    assert changes.ask(3) and not changes.answered(0, changed_at=0) and changes.awaited is True
+    assert not changes.answered(3, changed_at=0) and not changes.doubtful
+
+
+def test_generation_of_a_reset_holds_for_the_weights_loaded_before_it() -> None:
+    changes = WeightChanges()
+    changes.emptied(next_step=4)
+    changes.forked(next_step=4)
+    assert changes.ask(4) and not changes.answered(4, changed_at=4) and not changes.doubtful
+
+
+def test_sample_shows_weights_changed_by_hand() -> None:
+    import torch
+
+    model = torch.nn.Linear(64, 64, dtype=torch.bfloat16)
+    model.register_buffer("packed", torch.arange(4096, dtype=torch.uint8).view(64, 64).t())
+    sample = Sample([model])
+    assert not sample.changed()
+    model.weight.data.mul_(1.01)
+    assert sample.changed() and not sample.changed()
+    model.bias.data.zero_()
+    assert sample.changed()
+
+
+def test_worker_that_cannot_be_looked_into_counts_every_reset_as_a_change(caplog: pytest.LogCaptureFixture) -> None:
+    looks = []
+    rank = SimpleNamespace(watch_weights=looks.append, weights_changed=lambda: None)
+    watch(None, rank)  # type: ignore[arg-type]
+    assert looks[0]() and looks[0]() and "cannot be seen" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["reload_weights", "update_weights", "load_weights"])
+def test_loading_of_weights_noticed(name: str) -> None:
+    import torch
+
+    class Model(torch.nn.Linear):
+        def load_weights(self) -> str:
+            return "loaded"
+
+    model, noticed = Model(4, 4), []
+    runner = SimpleNamespace(get_model=lambda: model, reload_weights=lambda: "loaded")
+    worker = SimpleNamespace(model_runner=runner, reload_weights=lambda: "loaded", update_weights=lambda: 1 / 0)
+    rank = SimpleNamespace(watch_weights=lambda look: None, weights_changed=lambda: noticed.append(name))
+    watch(worker, rank)  # type: ignore[arg-type]
+    if name == "update_weights":  # one that fails half way has changed something, too
+        with pytest.raises(ZeroDivisionError):
+            worker.update_weights()
+    else:
+        assert getattr(model if name == "load_weights" else runner, name)() == "loaded"
+    assert noticed == [name]
 
 
 def _where_a_thread_runs(answer: Connection) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import Chain, Error, Gone, Lease, MatchRun
 from .adapters import Adapters
+from .changes import WeightChanges
 from .connection import CALL_US, Connection
 from .conversations import Conversations
 from .facts import EngineFacts
@@ -20,7 +21,7 @@ from .identity import Fields
 from .keys import new_keys
 from .node import NodeStarter
 from .options import PREFIX, Options, RequestParameters
-from .orders import LoadOrder, RankReport, SaveOrder, StepOrders
+from .orders import LoadOrder, LoadReport, RankReport, SaveOrder, StepOrders
 from .pace import Pace
 from .plan import Effects, Limits, Plan, PlannedRequest
 from .request import PagePool, Pages, Request
@@ -39,6 +40,8 @@ QUIET_S = 1.0
 LEASE_EXTRA_US = 1_000_000
 IDLE_S = 2.0
 """Time that an engine waits for its last saves where its caller may not step it again."""
+LOOK_S = 2.0
+"""Time that a request waits for the ranks to look at their weights."""
 PUBLISH_AT_ONCE = 1024
 
 
@@ -78,11 +81,11 @@ class TrackedRequest:
 
 class Coordinator:
     def __init__(
-        self, options: Options, facts: EngineFacts, fields: Fields,
+        self, options: Options, facts: EngineFacts, fields: Callable[[], Fields | None],
         hash_fields: Callable[[], tuple[tuple[str, str], ...]], listener: SaveListener | None = None,
     ) -> None:
-        """`fields`, `hash_fields`: the engine's part of a namespace's identity, at once and from the first request
-        with hashes on."""
+        """`fields`, `hash_fields`: the engine's part of a namespace's identity, once it is known and from the first
+        request with hashes on."""
         self._options = options
         self._facts = facts
         self._listener = listener
@@ -108,6 +111,12 @@ class Coordinator:
         self._late_saves: list[SaveOrder] = []
         """Saves of requests that have ended, for the next step."""
         self._leases: dict[int, Lease] = {}
+        self._epoch = 0
+        """Number of resets."""
+        self._outdated: dict[int, tuple[LoadOrder, bool]] = {}
+        """Loads of before a reset that are not over, and whether a rank ended one well."""
+        self._failed_loads: list[LoadOrder] = []
+        self._changes = WeightChanges()
         self._pace = Pace()
         self._saving_steps: dict[int, tuple[float, int]] = {}
         """When each step that saves was planned, and its tokens."""
@@ -151,6 +160,8 @@ class Coordinator:
         request = tracked.request
         if not tracked.planned.may_load or request.skips_cache:
             return 0, False
+        if self._changes.doubtful:
+            return self._while_doubtful(tracked)
         self._add_keys(tracked)
         most, tokens = len(tracked.planned.keys), request.tokens
         if self._plan.external_tokens(request_id, most, computed_tokens, tokens) == 0:
@@ -234,10 +245,12 @@ class Coordinator:
         if due:
             saves += self._order_saves(self._step, due)
         loads, self._loads = self._loads, []
+        failed, self._failed_loads = self._failed_loads, []
         if saves:
             self._saving_steps[self._step] = (time.monotonic(), sum(scheduled.values()))
         return StepOrders(
-            self._step, self._shared.spec_to_join, self._shared.number, loads, saves, computes=bool(scheduled)
+            self._step, self._shared.spec_to_join, self._shared.number, loads, saves, bool(scheduled), self._epoch,
+            failed, self._changes.step, self._changes.ask(self._step),
         )
 
     def handle_reports(self, reports: Sequence[RankReport], invalid_pages: set[int]) -> None:
@@ -247,6 +260,10 @@ class Coordinator:
             if report.facts is not None:
                 self._shared.add_rank(report.facts)
             self._shared.rank_joined(report.rank, report.session)
+            if self._changes.answered(report.begun, report.weights_step):
+                self._logger.info("cistern: this engine's weights have changed: a fresh generation")
+                self._fork()
+            report.loads = [loaded for loaded in report.loads if not self._ends_outdated(loaded)]
             for loaded in report.loads:
                 ours.update(loaded.bad_pages)
                 if loaded.message:
@@ -265,6 +282,26 @@ class Coordinator:
             )
         )
 
+    def withhold(self, finished: set[str]) -> set[str]:
+        """Of the requests whose load has ended on every rank, those that must not run on what it brought: the ranks
+        report them once more, as failed."""
+        withheld = set()
+        for number, (order, good) in list(self._outdated.items()):
+            if order.request in finished:
+                del self._outdated[number]
+                if good:
+                    self._failed_loads.append(order)
+                    withheld.add(order.request)
+        return withheld
+
+    def _ends_outdated(self, loaded: LoadReport) -> bool:
+        """Whether a rank has ended a load well that is of before a reset."""
+        order, _ = self._outdated.get(loaded.id, (None, False))
+        if order is None or loaded.blocks == 0:
+            return False
+        self._outdated[loaded.id] = (order, True)
+        return True
+
     def finish_in_process(self, rank: Rank) -> None:
         """Publishes the saves of an engine of one process that has nothing left to run: it may not step again."""
         if self._requests or not self.pending:
@@ -272,7 +309,12 @@ class Coordinator:
         if self._late_saves:
             self._step += 1
             late, self._late_saves = self._late_saves, []
-            rank.begin(StepOrders(self._step, None, self._shared.number, [], late, computes=False))
+            rank.begin(
+                StepOrders(
+                    self._step, None, self._shared.number, [], late, computes=False, epoch=self._epoch,
+                    weights_step=self._changes.step,
+                )
+            )
         rank.wait_idle(IDLE_S)
         report = rank.report()
         if report is not None:
@@ -294,11 +336,24 @@ class Coordinator:
         self.stats.add("resets")
         session = self._shared.session
         dropped = self._options.on_reset != "drop" or (session is not None and self._drop_namespaces(session))
+        self._fork()
+        return dropped and self._plan.loads == 0
+
+    def prefix_cache_emptied(self) -> None:
+        """The engine has emptied its own prefix cache, without a word to this side: it may be that its weights have
+        changed. The ranks are asked, and nothing is shared until they have answered."""
+        self._changes.emptied(self._step + 1)
+
+    def _fork(self) -> None:
+        """Goes on under a fresh weights generation."""
         self._apply(self._plan.reset())
         self._late_saves = []
+        self._epoch += 1
+        self._changes.forked(self._step + 1)
+        self._outdated.update({order.id: (order, False) for order in self._plan.load_orders()})
+        self._loads = [replace(order, invalid=True) for order in self._loads]
         self._adapters = Adapters()
         self._shared.reset()
-        return dropped and self._plan.loads == 0
 
     def _drop_namespaces(self, session: Session) -> bool:
         try:
@@ -341,6 +396,12 @@ class Coordinator:
         self.stats.add("without_node")
         return 0, False
 
+    def _while_doubtful(self, tracked: TrackedRequest) -> tuple[int | None, bool]:
+        """The answer to a match: None while the ranks look at their weights, which takes them a step."""
+        now = time.monotonic()
+        tracked.first_asked = tracked.first_asked or now
+        return (None if self._changes.awaited and now - tracked.first_asked < LOOK_S else 0), False
+
     def _forget_answers(self) -> None:
         for tracked in self._requests.values():
             tracked.found = -1
@@ -374,6 +435,8 @@ class Coordinator:
 
     def _may_save(self, tracked: TrackedRequest) -> bool:
         """Whether the request can be saved now; asks the store once for its leading blocks."""
+        if self._changes.doubtful:
+            return False
         session = self._ready(tracked)
         if session is None:
             return False

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import struct
+import re
 import time
 from pathlib import Path
-from typing import Any
 
-EDGE_BYTES = 64 * 1024
+from .digests import blob_name, file_digest, state_of
+
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 CONFIGURATION = ("config.json", "params.json", "hf_quant_config.json", "quantize_config.json", "adapter_config.json")
 
@@ -28,49 +28,28 @@ def _files(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.name)
 
 
-def _add_file(digest: Any, path: Path) -> None:
-    """Adds a file's name, its size, and bytes in which two files of one name and size differ."""
-    size = path.stat().st_size
-    digest.update(f"{path.name}\0{size}\0".encode())
-    with path.open("rb") as file:
-        if path.suffix == ".safetensors" and size >= 8:
-            (header_bytes,) = struct.unpack("<Q", file.read(8))
-            if header_bytes > size:
-                raise UnknownIdentity(f"{path}: its header claims {header_bytes} bytes of {size}")
-            digest.update(file.read(header_bytes))
-        elif path.name in CONFIGURATION:
-            digest.update(file.read())
-            return
-        file.seek(0)
-        digest.update(file.read(EDGE_BYTES))
-        file.seek(max(0, size - EDGE_BYTES))
-        digest.update(file.read(EDGE_BYTES))
-
-
 def weights_digest(folder: Path, unchanged_since: float | None = None) -> str:
-    """Digest of a folder's configuration and shards: for each its name, its size, its safetensors header, its first and
-    last 64 KiB. Raises UnknownIdentity where there are none, or where a file changed after `unchanged_since`
-    (seconds since the epoch): the loaded weights and the files may differ then."""
+    """Digest of a folder's configuration and shards: the name and the whole content of each, so that it may take
+    minutes where neither is known yet. Raises UnknownIdentity where there are none, or where a file changed after
+    `unchanged_since` (seconds since the epoch): the loaded weights and the files may differ then."""
     digest = hashlib.sha256()
     try:
+        before = folder_state(folder)
         for path in [folder] if folder.is_file() else _files(folder):
-            changed = path.stat().st_ctime
-            if unchanged_since is not None and changed > unchanged_since:
+            if unchanged_since is not None and not blob_name(path) and path.stat().st_ctime > unchanged_since:
                 raise UnknownIdentity(f"{path}: changed after the engine began to load")
-            _add_file(digest, path)
+            digest.update(f"{path.name}\0{file_digest(path)}\0".encode())
+        if folder_state(folder) != before:
+            raise UnknownIdentity(f"{folder}: its files change while they are read")
     except OSError as error:
         raise UnknownIdentity(f"{folder}: {error}") from error
     return digest.hexdigest()
 
 
-def folder_state(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """State of a folder's files, which changes when one is replaced or rewritten."""
+def folder_state(folder: Path) -> tuple[tuple[str, tuple[int, int, int, int]], ...]:
+    """State of a folder's files (or of one file), which changes when one is replaced or rewritten."""
     try:
-        return tuple(
-            (path.name, stat.st_ino, stat.st_size, stat.st_ctime_ns)
-            for path in _files(folder)
-            for stat in [path.stat()]
-        )
+        return tuple((path.name, state_of(path)) for path in ([folder] if folder.is_file() else _files(folder)))
     except OSError as error:
         raise UnknownIdentity(f"{folder}: {error}") from error
 
@@ -84,15 +63,32 @@ def process_began() -> float:
     return time.time() - age
 
 
-def hub_commit(model: str, revision: str | None) -> str:
-    """The commit of a model of the hub, as its client has it on this host. Raises UnknownIdentity."""
-    try:
-        from huggingface_hub import snapshot_download
+def hub_snapshot(
+    model: str, revision: str | None, cache: str | None, commit: str | None, began: float
+) -> Path:
+    """Folder of a hub's model in its client's cache, of the commit that an engine loaded which began then. `cache`:
+    the cache's folder, None for the client's own; `commit`: of the configuration that the engine read first. A branch
+    may have moved since: unless it stands where it stood, the commit is not known. Raises UnknownIdentity."""
+    if cache is None:
+        from huggingface_hub.constants import HF_HUB_CACHE
 
-        folder = snapshot_download(model, revision=revision, local_files_only=True)
-    except Exception as error:  # any: the hub's client raises what its version likes
+        cache = HF_HUB_CACHE
+    place = Path(cache) / f"models--{model.replace('/', '--')}"
+    name = revision or "main"
+    try:
+        if re.fullmatch(r"[0-9a-f]{40}", name):
+            loaded = name
+        else:
+            ref = place / "refs" / name
+            loaded = ref.read_text(encoding="ascii").strip()
+            if loaded != commit and ref.stat().st_ctime > began:
+                raise UnknownIdentity(
+                    f"{model}: {name} moved to {loaded[:12]} while the engine began; start it again, or with a commit "
+                    "as its revision"
+                )
+        folder = place / "snapshots" / loaded
+        if not folder.is_dir():
+            raise UnknownIdentity(f"{model}: commit {loaded[:12]} is not at {folder}")
+    except (OSError, UnicodeDecodeError) as error:
         raise UnknownIdentity(f"{model}: its commit is not to be resolved here ({error})") from error
-    commit = Path(folder).name
-    if len(commit) != 40:
-        raise UnknownIdentity(f"{model}: {folder} names no commit")
-    return f"{model} {commit}"
+    return folder

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-NOT_CONTENT = {"_name_or_path", "transformers_version", "_commit_hash", "name_or_path"}
+NOT_CONTENT = {"_name_or_path", "transformers_version", "_commit_hash", "name_or_path", "max_model_len"}
 
 
 @dataclass(frozen=True)

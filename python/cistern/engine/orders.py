@@ -53,6 +53,14 @@ class StepOrders:
     saves: list[SaveOrder]
     computes: bool
     """False: a step for the connectors alone."""
+    epoch: int = 0
+    """Number of the engine's resets: a rank ends earlier loads as failed."""
+    failed: list[LoadOrder] = field(default_factory=list)
+    """Loads that every rank has ended well, of before a reset: reported once more, as failed."""
+    weights_step: int = 0
+    """The last change of weights that the scheduler side has heard of, by the step at which it was found."""
+    looks: bool = False
+    """Whether the ranks look at their weights before anything else."""
 
 
 @dataclass(frozen=True)
@@ -100,5 +108,9 @@ class RankReport:
     facts: RankFacts | None = None
     session: int = 0
     """The number of the session that this rank has joined."""
+    begun: int = 0
+    """The last step that this rank has begun, where the scheduler side asks, or where its weights changed."""
+    weights_step: int = 0
+    """The step at whose beginning this rank last found its weights changed."""
     saves: list[SaveReport] = field(default_factory=list)
     loads: list[LoadReport] = field(default_factory=list)

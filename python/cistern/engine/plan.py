@@ -261,6 +261,10 @@ class Plan:
                 self._end_load(load, effects)
         return effects
 
+    def load_orders(self) -> list[LoadOrder]:
+        """Loads that some rank has not ended."""
+        return [load.order for load in self._loads.values()]
+
     def finish(self) -> Effects:
         """The engine ends and no rank will report any more: confirmed saves may be published (the store shows only
         whole blocks), the rest is abandoned, and no page stays referenced."""

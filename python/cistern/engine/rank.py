@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import socket as sockets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from .. import Code, Done
 from .connection import Connection
 from .cpus import unbound
 from .devices import HOST, check_device, cpu_isa, make_mover
-from .facts import EngineFacts
+from .facts import EngineFacts, GroupFacts
 from .layout import Layout, group_layout
 from .mover import Batch, Mover
 from .options import Options
@@ -39,6 +39,10 @@ class _RunningOrder:
     session: int
     """The number of the session that it was given in."""
     began: float
+    epoch: int = 0
+    """Number of the engine's resets as of its order."""
+    weights_step: int = 0
+    """This rank's last change of weights as of its order."""
     open: int = 0
     """Transfers that are not reported yet."""
     good: int = 0
@@ -67,6 +71,7 @@ class Rank:
         self._per_block = tuple(group.pages_per_block for group in facts.groups)
         self._logger = logging.getLogger(facts.logger)
         self._layouts: list[Layout] = []
+        self._writers: dict[str, str] = {}
         self._device = ""
         self.connection = Connection(self._logger)
         self._session: Session
@@ -79,6 +84,11 @@ class Rank:
         """Loads that wait for this rank to join their session."""
         self._step = 0
         self._computes = True
+        self._epoch = 0
+        self._look: Callable[[], bool] = lambda: False
+        self._weights_changed = False
+        self._weights_step = 0
+        self._begun_due = 0
         self._facts_due = True
         self._reported_session = 0
         self._save_reports: list[SaveReport] = []
@@ -89,8 +99,10 @@ class Rank:
 
     # ------------------------------------------------------------------ at start
 
-    def register(self, caches: Mapping[str, LayerCache]) -> None:
-        """Raises UnknownLayout or UnknownDevice."""
+    def register(self, caches: Mapping[str, LayerCache], writers: Mapping[str, str] | None = None) -> None:
+        """`writers`: what of the engine writes each layer's pages: by it the same shape may hold other bytes. Raises
+        UnknownLayout or UnknownDevice."""
+        self._writers = {**self._writers, **(writers or {})}
         for group in self._facts.groups:
             self._layouts.append(group_layout(group.layers, caches, self._facts.pages, group.page_bytes))
         kinds = {tensor.device.type for layout in self._layouts for tensor in layout.tensors}
@@ -99,6 +111,14 @@ class Rank:
         self._device = kinds.pop()
         check_device(self._device)
 
+    def watch_weights(self, look: Callable[[], bool]) -> None:
+        """`look`: whether the weights are others than at its last call, as far as can be seen of them."""
+        self._look = look
+
+    def weights_changed(self) -> None:
+        """The engine has loaded weights: orders of a scheduler that has not heard of it are refused from now on."""
+        self._weights_changed = True
+
     def _rank_facts(self) -> RankFacts:
         return RankFacts(
             rank=self._rank,
@@ -106,8 +126,12 @@ class Rank:
             device=self._device,
             isa=cpu_isa() if self._device == HOST else "",
             page_bytes=tuple(layout.page_bytes for layout in self._layouts),
-            layout=tuple(layout.text for layout in self._layouts),
+            layout=tuple(self._meaning(*one) for one in zip(self._facts.groups, self._layouts, strict=True)),
         )
+
+    def _meaning(self, group: GroupFacts, layout: Layout) -> str:
+        writers = dict.fromkeys(self._writers[layer] for layer in group.layers if layer in self._writers)
+        return f"{layout.text} {' '.join(writers)}".rstrip()
 
     # ------------------------------------------------------------------ a step
 
@@ -115,12 +139,18 @@ class Rank:
         """Before the forward pass. Saves of a step without one begin here: an engine may call nothing more in it."""
         self._step = orders.step if orders.saves else 0
         self._computes = orders.computes
+        self._epoch = max(self._epoch, orders.epoch)
+        if self._weights_changed or (orders.looks and self._look()):
+            self._weights_changed, self._weights_step = False, orders.step
+        if orders.looks or self._weights_step == orders.step:
+            self._begun_due = orders.step
         if orders.spec is not None and orders.spec.number > self._session_number:
             self._session_number = orders.spec.number
             self.connection.open(orders.spec)
+        for order in orders.failed:
+            self._end_load(self._running(order, orders), 0, "the engine was reset")
         for order in orders.loads:
-            running = _RunningOrder(order, orders.session_number, time.monotonic(), good=len(order.keys))
-            self._waiting.append((running, order))
+            self._waiting.append((self._running(order, orders), order))
         self._start_waiting()
         if not orders.computes:
             self.save(orders)
@@ -128,8 +158,11 @@ class Rank:
     def save(self, orders: StepOrders) -> None:
         """After the forward pass was launched."""
         for order in orders.saves:
-            running = _RunningOrder(order, orders.session_number, time.monotonic(), good=len(order.keys))
+            running = self._running(order, orders)
             transfers = self._current_transfers()
+            if self._is_outdated(running):
+                self._end_save(running, 0, "the weights have changed")
+                continue
             if transfers is None or transfers.number != orders.session_number:
                 self._end_save(running, 0, "this rank has no session")
                 continue
@@ -153,15 +186,18 @@ class Rank:
         number = session.spec.number if session is not None else 0
         if not (
             self._facts_due or self._save_reports or self._load_reports or number != self._reported_session
-            or self._step
+            or self._step or self._begun_due
         ):
             return None
-        report = RankReport(self._rank, self._step, session=number, saves=self._save_reports, loads=self._load_reports)
+        report = RankReport(
+            self._rank, self._step, session=number, begun=self._begun_due, weights_step=self._weights_step,
+            saves=self._save_reports, loads=self._load_reports,
+        )
         if self._facts_due and self._layouts:
             report.facts = self._rank_facts()
             self._facts_due = False
         self._reported_session = number
-        self._save_reports, self._load_reports, self._step = [], [], 0
+        self._save_reports, self._load_reports, self._step, self._begun_due = [], [], 0, 0
         return report
 
     def poll(self) -> None:
@@ -194,6 +230,15 @@ class Rank:
 
     # ------------------------------------------------------------------ inside
 
+    def _running(self, order: LoadOrder | SaveOrder, orders: StepOrders) -> _RunningOrder:
+        return _RunningOrder(
+            order, orders.session_number, time.monotonic(), orders.epoch, orders.weights_step, good=len(order.keys)
+        )
+
+    def _is_outdated(self, running: _RunningOrder) -> bool:
+        """Whether the engine was reset since the order, or its weights are others than the scheduler side knew."""
+        return self._weights_changed or running.epoch != self._epoch or running.weights_step < self._weights_step
+
     def _yield_to_copies(self) -> None:
         """Ends with the first copy's end."""
         for transfers in self._transfers[-1:]:
@@ -222,7 +267,9 @@ class Rank:
             late = time.monotonic() - running.began > min(WAIT_FOR_SESSION_S, order.deadline_us / 1e6)
             current = running.session == self._session_number
             if order.invalid:
-                self._end_load(running, 0, "the engine made other room than was asked for")
+                self._end_load(running, 0, "the engine made other room than was asked for, or was reset")
+            elif self._is_outdated(running):
+                self._end_load(running, 0, "")
             elif transfers is not None and transfers.number == running.session and current and not refusal:
                 self._start_load(transfers, running, order)
             elif not current or refusal or late:
@@ -309,9 +356,9 @@ class Rank:
     def _end_load(self, running: _RunningOrder, good: int, message: str) -> None:
         order = running.order
         assert isinstance(order, LoadOrder)
-        if running.session != self._session_number:
+        if running.session != self._session_number or self._is_outdated(running):
             # The engine was reset or the session is another one: these bytes may be of other weights.
-            good, message = 0, message or "the session has changed meanwhile"
+            good, message = 0, message or "the session or the weights have changed meanwhile"
         bad: list[int] = []
         if good < len(order.keys):
             if len(self._per_block) == 1:

@@ -21,11 +21,12 @@ JOIN_S = 2.0
 
 class SharedSession:
     def __init__(
-        self, options: Options, facts: EngineFacts, fields: Fields,
+        self, options: Options, facts: EngineFacts, fields: Callable[[], Fields | None],
         hash_fields: Callable[[], tuple[tuple[str, str], ...]], connection: Connection, forget: Callable[[], None],
     ) -> None:
-        """`hash_fields`: the fields that are known with the first request's hashes. `forget`: called when the store is
-        another one, so that no answer of the former stands."""
+        """`fields`: the engine's part of the identity, None while it is being found out: nothing is shared until then,
+        and nobody waits. `hash_fields`: the fields that are known with the first request's hashes. `forget`: called
+        when the store is another one, so that no answer of the former stands."""
         self.session: Session | None = None
         """The session as of the last refresh(), if it is of the newest specification."""
         self.number = 0
@@ -68,7 +69,7 @@ class SharedSession:
 
     def specify_first(self) -> None:
         """Specifies the session, unless it is; to be called when a request has hashes. Nothing happens before every
-        rank is known."""
+        rank and the engine's own part are known."""
         if self._spec_number == 0:
             self._specify()
 
@@ -88,14 +89,14 @@ class SharedSession:
         self._specify()
 
     def _specify(self) -> None:
-        facts, options = self._facts, self._options
-        if len(self._ranks) < facts.ranks:
+        facts, options, fields = self._facts, self._options, self._fields()
+        if len(self._ranks) < facts.ranks or fields is None:
             return
         ranks = [self._ranks[rank] for rank in range(facts.ranks)]
         self.block_bytes = sum(
             rank.page_bytes[group] * one.pages_per_block for rank in ranks for group, one in enumerate(facts.groups)
         )
-        common = self._fields.with_(
+        common = fields.with_(
             *self._hash_fields(),
             *rank_fields(
                 ranks[0].device, [one.isa for one in ranks], [one.layout for one in ranks], facts.identical_ranks
@@ -174,6 +175,8 @@ class SharedSession:
     def expected(self, waited_s: float) -> bool:
         """Whether a request that has waited so long may wait on: at start and for a new adapter, or while the ranks
         join a new session. Raises ConfigurationError where a node is required and none was ever reached."""
+        if self._fields() is None:
+            return False
         connected = self._connection.session is not None
         fresh = self._complete_number == 0 or (connected and self._complete_number < self._spec_number)
         possible = (

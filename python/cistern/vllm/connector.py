@@ -20,9 +20,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from ..engine import options
 from ..engine.coordinator import Coordinator
+from ..engine.identity import Fields
 from ..engine.orders import RankReport, StepOrders
 from ..engine.rank import Rank
-from . import identity, versions
+from ..engine.weights import Weights
+from . import identity, updates, versions
 from .events import StoredEvents
 from .facts import VllmFacts, read_facts
 from .request import VllmPages, VllmRequest
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
+
+
+WEIGHTS_WAIT_S = 2.0
+"""Time that a starting engine waits for its weights' identity: small ones are read by then, known ones at once."""
 
 
 @dataclass
@@ -68,16 +74,17 @@ class CisternConnector(KVConnectorBase_V1, SupportsHMA):
         self._stepped_by_caller: bool | None = None
         if role is KVConnectorRole.SCHEDULER:
             self._events = StoredEvents(facts.engine.block_tokens) if facts.publishes_events else None
-            fields, unknown = identity.engine_fields(vllm_config, kv_cache_config, vllm.__version__)
-            if unknown:
-                logging.getLogger(facts.engine.logger).warning(
-                    "cistern: this engine shares its KV with no other: %s", unknown
-                )
-            self.coordinator = Coordinator(
-                chosen, facts.engine, fields, lambda: _hash_fields(facts), self._events
-            )
+            fields = identity.engine_fields(vllm_config, kv_cache_config, vllm.__version__)
+            weights = Weights(identity.weights_finder(vllm_config), logging.getLogger(facts.engine.logger))
+            weights.wait(WEIGHTS_WAIT_S)
+
+            def known() -> Fields | None:
+                return fields.with_(("weights", weights.value)) if weights.value else None
+
+            self.coordinator = Coordinator(chosen, facts.engine, known, lambda: _hash_fields(facts), self._events)
         else:
             self.rank = Rank(chosen, facts.engine, facts.rank)
+            self._worker = versions.worker_of_caller()
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -91,7 +98,8 @@ class CisternConnector(KVConnectorBase_V1, SupportsHMA):
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         assert self.rank is not None
-        self.rank.register(kv_caches)
+        self.rank.register(kv_caches, versions.page_writers(self._vllm_config))
+        updates.watch(self._worker, self.rank)
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
@@ -139,6 +147,7 @@ class CisternConnector(KVConnectorBase_V1, SupportsHMA):
         super().bind_kv_cache_manager(kv_cache_manager)
         if self.coordinator is not None:
             self.coordinator.use_pages(VllmPages(kv_cache_manager))
+            updates.watch_prefix_cache(kv_cache_manager, self.coordinator)
 
     def on_new_request(self, request: Any) -> None:
         assert self.coordinator is not None
@@ -166,6 +175,8 @@ class CisternConnector(KVConnectorBase_V1, SupportsHMA):
         self.coordinator.handle_reports(
             reports.ranks if isinstance(reports, Reports) else [], set(connector_output.invalid_block_ids or ())
         )
+        if connector_output.finished_recving:
+            connector_output.finished_recving -= self.coordinator.withhold(connector_output.finished_recving)
         if self._stepped_by_caller is None:
             self._stepped_by_caller = versions.stepped_by_caller()
         if self._stepped_by_caller and (rank := rank_of_this_process()) is not None:

@@ -10,23 +10,73 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..engine.files import UnknownIdentity, hub_commit, process_began, weights_digest
+from ..engine.digests import file_digest
+from ..engine.facts import ConfigurationError
+from ..engine.files import UnknownIdentity, hub_snapshot, process_began, weights_digest
 from ..engine.identity import Fields, digest_of
+from .positions import position_fields
+
+KNOWN_LOADERS = ("auto", "hf", "safetensors", "pt", "mistral", "gguf", "npcache", "fastsafetensors")
+WITHOUT_KV = ("ngram", "[ngram]", "ngram_gpu", "suffix", "medusa", "mlp_speculator")
+"""Ways of speculation that draft without KV of their own: the target's is what it is without them."""
+SWITCHES = (
+    "VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT", "VLLM_BATCH_INVARIANT", "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION",
+    "VLLM_FLOAT32_MATMUL_PRECISION", "VLLM_HUMMING_ONLINE_QUANT_CONFIG", "VLLM_HUMMING_INPUT_QUANT_CONFIG",
+)
+"""Variables of vLLM's environment that change what pages hold, or what is computed, without changing their shape:
+decisions/0005 has all that were looked at."""
+ATTENTION = (
+    "indexer_kv_dtype", "use_non_causal", "use_prefill_query_quantization", "disable_flashinfer_q_quantization",
+)
+"""Fields of vLLM's AttentionConfig that do."""
+ARRANGEMENT = ("extra_retained_tokens", "max_tp_shards")
+"""Fields of a group's specification that say how long its pages are kept and by whom, not what is in them."""
 
 
-def weights(model: str, revision: str | None, load_format: str, seed: int) -> str:
-    """Identity of the weights of an engine with these settings. Raises UnknownIdentity."""
-    if load_format == "dummy":
-        return f"dummy, seed {seed}"
-    if load_format not in ("auto", "hf", "safetensors", "pt", "mistral", "gguf", "npcache", "fastsafetensors"):
-        raise UnknownIdentity(f"load_format {load_format}: not known how it loads")
-    path = Path(model)
-    if path.exists():
-        return "files " + weights_digest(path, process_began())
-    return "commit " + hub_commit(model, revision)
+def weights(model: Any, load: Any, began: float) -> str:
+    """Identity of the weights that an engine which began then has loaded, by its ModelConfig and LoadConfig; may take
+    minutes. Raises UnknownIdentity."""
+    kind = str(load.load_format)
+    if kind == "dummy":
+        return f"dummy, seed {model.seed}"
+    if kind not in KNOWN_LOADERS:
+        raise UnknownIdentity(f"load_format {kind}: not known how it loads")
+    if elsewhere := getattr(model, "model_weights", ""):
+        raise UnknownIdentity(f"the weights are loaded from {elsewhere}, not from files of this host")
+    path = Path(model.model)
+    if not path.exists():
+        commit = getattr(model.hf_config, "_commit_hash", None)
+        path = hub_snapshot(model.model, model.revision, load.download_dir, commit, began)
+    return "files " + weights_digest(path, began)
+
+
+def weights_finder(vllm_config: Any) -> Callable[[], str]:
+    """A function that finds out what weights the engine holds, its draft's too; may take minutes and raises
+    UnknownIdentity."""
+    model, load, began = vllm_config.model_config, vllm_config.load_config, process_began()
+
+    def find() -> str:
+        if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
+            raise UnknownIdentity("calculate_kv_scales: the scales depend on what was computed first")
+        if callable(model.hf_overrides):
+            raise UnknownIdentity("hf_overrides is a function")
+        draft = _draft_model(vllm_config)
+        return ", draft ".join(weights(one, load, began) for one in (model, draft) if one is not None)
+
+    return find
+
+
+def _draft_model(vllm_config: Any) -> Any:
+    """The draft's ModelConfig, where it has weights of its own and KV."""
+    speculative = vllm_config.speculative_config
+    if speculative is None or str(speculative.method) in WITHOUT_KV:
+        return None
+    draft = getattr(speculative, "draft_model_config", None)
+    return None if draft is None or draft.model == vllm_config.model_config.model else draft
 
 
 def _config_of(config: Any) -> Any:
@@ -34,31 +84,31 @@ def _config_of(config: Any) -> Any:
     return to_dict() if callable(to_dict) else str(config)
 
 
-def engine_fields(vllm_config: Any, kv_cache_config: Any, version: str) -> tuple[Fields, str]:
-    """Fields known at construction, and a text where the weights' identity is unknown (no other engine has the same
-    list then)."""
-    model, cache = vllm_config.model_config, vllm_config.cache_config
-    parallel, load = vllm_config.parallel_config, vllm_config.load_config
-    unknown = ""
+def engine_fields(vllm_config: Any, kv_cache_config: Any, version: str) -> Fields:
+    """Fields known at construction: all but the weights. Raises ConfigurationError where the configuration lacks one
+    of them."""
     try:
-        if getattr(cache, "calculate_kv_scales", False):
-            raise UnknownIdentity("calculate_kv_scales: the scales depend on what was computed first")
-        held = weights(model.model, model.revision, str(load.load_format), model.seed)
-        if callable(model.hf_overrides):
-            raise UnknownIdentity("hf_overrides is a function")
-    except UnknownIdentity as error:
-        unknown = str(error)
-        held = "unknown, " + os.urandom(16).hex()
+        return _engine_fields(vllm_config, kv_cache_config, version)
+    except (AttributeError, KeyError, TypeError, UnknownIdentity) as error:
+        raise ConfigurationError(
+            f"what this engine's KV depends on is not known: {error}; Cistern knows vLLM's configuration as of the "
+            "versions in docs/vllm.md"
+        ) from error
+
+
+def _engine_fields(vllm_config: Any, kv_cache_config: Any, version: str) -> Fields:
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    parallel = vllm_config.parallel_config
+    config = _config_of(model.hf_config)
     fields = [
-        ("format", "vllm-1"),
+        ("format", "vllm-2"),
         ("vllm", version),
-        ("weights", held),
-        ("model_config", digest_of(_config_of(model.hf_config))),
+        ("model_config", digest_of(config)),
         ("model_impl", str(getattr(model, "model_impl", ""))),
         ("quantization", str(model.quantization)),
         ("quantization_config", digest_of(getattr(model, "quantization_config", None))),
         ("dtype", str(model.dtype)),
-        ("cache_dtype", str(cache.cache_dtype)),
+        ("cache_dtype", _cache_dtype(cache.cache_dtype, model)),
         ("cache_dtype_skip_layers", ",".join(getattr(cache, "kv_cache_dtype_skip_layers", None) or [])),
         ("sliding_window", f"{cache.sliding_window} {getattr(model, 'disable_sliding_window', False)}"),
         ("tensor_parallel", str(parallel.tensor_parallel_size)),
@@ -73,32 +123,76 @@ def engine_fields(vllm_config: Any, kv_cache_config: Any, version: str) -> tuple
         ("draft", _draft(vllm_config)),
         ("kv_layout", str(getattr(kv_cache_config, "kv_cache_layout", None))),
         ("machine", platform.machine()),
+        *(position_fields(model, config) if isinstance(config, dict) else ()),
+        *_image_fields(getattr(model, "multimodal_config", None)),
+        *_switch_fields(vllm_config),
     ]
     for number, group in enumerate(kv_cache_config.kv_cache_groups):
         fields.append((f"group{number}_spec", _spec_text(group.kv_cache_spec)))
         fields.append((f"group{number}_layers", digest_of(list(group.layer_names))))
-    return Fields(tuple(fields)), unknown
+    return Fields(tuple(fields))
+
+
+def _cache_dtype(asked: str, model: Any) -> str:
+    """The dtype of the cache, whether it was asked for or is the model's own; what is quantized has its own name."""
+    name = str(model.dtype) if asked == "auto" else str(asked)
+    return "fp8_e4m3" if name == "fp8" else name.removeprefix("torch.")
+
+
+def _image_fields(images: Any) -> tuple[tuple[str, str], ...]:
+    """What a model makes of an image beyond the image: vLLM's digest of one has a request's settings, not the
+    engine's."""
+    if images is None:
+        return ()
+    fields = [
+        ("mm_processor", digest_of(getattr(images, "mm_processor_kwargs", None) or {})),
+        ("mm_media_io", digest_of(getattr(images, "media_io_kwargs", None) or {})),
+    ]
+    if rate := getattr(images, "video_pruning_rate", None):
+        fields.append(("video_pruning", f"{getattr(images, 'video_pruning_method', 'evs')} {float(rate):g}"))
+    for name in ("mm_encoder_attn_dtype", "interleave_mm_strings", "mm_device_do_normalize"):
+        if (value := getattr(images, name, None)) is not None:
+            fields.append((name, str(value)))
+    if scales := getattr(images, "mm_encoder_fp8_scale_path", None):
+        try:
+            fields.append(("mm_encoder_fp8_scales", file_digest(Path(scales))))
+        except OSError as error:
+            raise UnknownIdentity(f"mm_encoder_fp8_scale_path: {error}") from error
+    return tuple(fields)
+
+
+def _switch_fields(vllm_config: Any) -> tuple[tuple[str, str], ...]:
+    """Switches that are not as vLLM has them by itself."""
+    import vllm.envs as switches
+
+    known = switches.environment_variables
+    fields = [(name, os.environ[name]) for name in SWITCHES if os.environ.get(name) and name in known]
+    attention = getattr(vllm_config, "attention_config", None)
+    for name in ATTENTION:
+        value = getattr(attention, name, None)
+        if value and str(value) != "auto":
+            fields.append((name, str(value)))
+    return tuple(fields)
 
 
 def _draft(vllm_config: Any) -> str:
     speculative = vllm_config.speculative_config
-    if speculative is None:
+    if speculative is None or str(speculative.method) in WITHOUT_KV:
         return "none"
-    words = [str(speculative.method), str(speculative.num_speculative_tokens)]
+    words = [str(speculative.method)]
     draft = getattr(speculative, "draft_model_config", None)
-    if draft is not None and draft.model != vllm_config.model_config.model:
-        try:
-            words.append(weights(draft.model, draft.revision, str(vllm_config.load_config.load_format), draft.seed))
-        except UnknownIdentity:
-            words.append("unknown, " + os.urandom(16).hex())
-        words.append(digest_of(_config_of(draft.hf_config)))
+    if draft is not None:
+        config = _config_of(draft.hf_config)
+        words.append(digest_of(config))
+        words += [value for _, value in (position_fields(draft, config) if isinstance(config, dict) else ())]
     return " ".join(words)
 
 
 def _spec_text(spec: Any) -> str:
-    """A group's specification: its kind and every field of it."""
+    """A group's specification: its kind and every field of it that a page's bytes depend on."""
     if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
         values = {one.name: getattr(spec, one.name) for one in dataclasses.fields(spec)}
+        values = {name: value for name, value in values.items() if name not in ARRANGEMENT}
         inner = values.pop("kv_cache_specs", None)
         if isinstance(inner, dict):
             values["layers"] = {name: _spec_text(one) for name, one in inner.items()}

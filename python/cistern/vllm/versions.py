@@ -78,6 +78,28 @@ def unpadded_page_bytes(spec: Any) -> int | None:
     return None
 
 
+def page_writers(vllm_config: Any) -> dict[str, str]:
+    """Names of the attention backends that write the layers' pages."""
+    writers = {}
+    for name, layer in vllm_config.compilation_config.static_forward_context.items():
+        ask = getattr(layer, "get_attn_backend", None)
+        backend = ask() if callable(ask) else getattr(layer, "attn_backend", None)
+        if backend is not None:
+            writers[name] = str(backend.get_name())
+    return writers
+
+
+def worker_of_caller() -> Any:
+    """The worker that makes its connector, which vLLM does not hand to it; None where no caller is one."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if hasattr(caller, "model_runner") and callable(getattr(caller, "initialize_from_config", None)):
+            return caller
+        frame = frame.f_back
+    return None
+
+
 def stepped_by_caller() -> bool:
     """Whether the calling engine core is stepped from this very process, by a caller that stops when no request is
     left: `LLM` without an engine process. An engine core with a process of its own goes on as long as its connector

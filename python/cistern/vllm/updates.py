@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that change while vLLM runs, and what it does not tell its connectors of that.
+
+Every way by which vLLM loads weights into a model that serves is watched by its name. Whoever writes into parameters
+past these is found out by a sample of them, which is looked at whenever the prefix cache is emptied.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..engine.coordinator import Coordinator
+from ..engine.rank import Rank
+from .facts import LOGGER
+
+if TYPE_CHECKING:
+    import torch
+
+OF_A_WORKER = ("reload_weights", "start_weight_update", "start_draft_weight_update", "update_weights",
+               "finish_weight_update", "reset_weights", "load_model")
+OF_A_RUNNER = ("reload_weights", "load_model")
+OF_A_MODEL = ("load_weights",)
+SAMPLED = 512
+"""Bytes of each tensor that are looked at, spread over it."""
+
+
+def watch_prefix_cache(manager: Any, coordinator: Coordinator) -> None:
+    """Has the coordinator told whenever the engine empties its own prefix cache: `reset_prefix_cache()` does not reach
+    connectors unless it is asked to."""
+    empty = manager.reset_prefix_cache
+
+    @functools.wraps(empty)
+    def reset_prefix_cache() -> bool:
+        done = bool(empty())
+        if done:
+            coordinator.prefix_cache_emptied()
+        return done
+
+    manager.reset_prefix_cache = reset_prefix_cache
+
+
+def watch(worker: Any, rank: Rank) -> None:
+    """Has the rank told whenever the worker's weights are loaded again. Where the worker cannot be looked into, every
+    emptied prefix cache counts as a change."""
+    try:
+        models = _models(worker)
+        watched = [_watch_calls(owner, names, rank.weights_changed) for owner, names in (
+            (worker, OF_A_WORKER), (worker.model_runner, OF_A_RUNNER), *((one, OF_A_MODEL) for one in models)
+        )]
+        if not watched[-1]:
+            raise AttributeError(f"{type(models[-1]).__name__} has no load_weights")
+        rank.watch_weights(Sample(models).changed)
+    except Exception as error:  # of any kind: it is not known how this worker's weights change
+        logging.getLogger(LOGGER).warning(
+            "cistern: changes of this worker's weights cannot be seen (%r): every reset of the prefix cache counts as "
+            "one, so that what is stored is not found after it", error
+        )
+        rank.watch_weights(lambda: True)
+
+
+def _models(worker: Any) -> list[Any]:
+    """The model, and the draft's where it has one."""
+    runner = worker.model_runner
+    found = [runner.get_model()]
+    draft = getattr(getattr(runner, "drafter", None), "model", None)
+    return [draft, *found] if draft is not None else found
+
+
+def _watch_calls(owner: Any, names: tuple[str, ...], changed: Callable[[], None]) -> int:
+    """Has `changed` called after each of these calls, whatever comes of it. How many of them there are."""
+    watched = 0
+    for name in names:
+        call = getattr(owner, name, None)
+        if callable(call):
+            setattr(owner, name, _then(call, changed))
+            watched += 1
+    return watched
+
+
+def _then(call: Callable[..., Any], changed: Callable[[], None]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        finally:
+            changed()
+
+    return watched
+
+
+class Sample:
+    """A few bytes of each of a model's tensors, from all over it."""
+
+    def __init__(self, models: list[Any]) -> None:
+        self._models = models
+        self._last = self._take()
+
+    def changed(self) -> bool:
+        """Whether they are others than at the last call."""
+        before, self._last = self._last, self._take()
+        return before != self._last
+
+    def _take(self) -> tuple[int, ...]:
+        import torch
+
+        with torch.inference_mode():
+            sums = [_weighted_sum(one) for one in _storages(self._models)]
+            return tuple(torch.stack(sums).tolist()) if sums else ()
+
+
+def _storages(models: list[Any]) -> Iterator[torch.Tensor]:
+    """The bytes of each parameter and buffer, as they lie in memory."""
+    import torch
+
+    seen = set()
+    for model in models:
+        for tensor in [*model.parameters(), *model.buffers()]:
+            storage = tensor.untyped_storage()
+            if storage.nbytes() and storage.data_ptr() not in seen:
+                seen.add(storage.data_ptr())
+                yield torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+
+
+def _weighted_sum(bytes_: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    # An odd stride meets every byte of a number, its lowest ones too.
+    some = bytes_[:: max(1, bytes_.numel() // SAMPLED) | 1].to(torch.int64)
+    return (some * (torch.arange(some.numel(), device=some.device) * 2 + 1)).sum()
