@@ -90,6 +90,7 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   bool forked() const { return fork_mark_.forked(); }
   // Whether the node has a tier below memory.
   bool has_lower() const { return page().has_lower != 0; }
+  bool takes_staging_back() const { return page().takes_staging_back != 0; }
 
   // Ok while this is the process that connected and the node is the one that it connected to.
   Status Check() const;

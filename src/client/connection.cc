@@ -294,4 +294,8 @@ Result<Grant> AskForStaging(const Connection& connection, std::uint64_t bytes, s
   return Grant{.area = grant.area, .memory = std::move(*memory)};
 }
 
+Status GiveStagingBack(const Connection& connection, std::uint32_t area) {
+  return Send(connection.socket.get(), wire::ReturnStaging{.area = area}, connection.path);
+}
+
 }  // namespace cistern::client

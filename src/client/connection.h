@@ -47,5 +47,7 @@ struct Grant {
 };
 // Asks for a further staging area of at least `bytes`. Not by two threads at once.
 Result<Grant> AskForStaging(const Connection& connection, std::uint64_t bytes, std::int64_t deadline_ns);
+// Gives an area back that nothing of the session lies in.
+Status GiveStagingBack(const Connection& connection, std::uint32_t area);
 
 }  // namespace cistern::client

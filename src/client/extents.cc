@@ -7,7 +7,7 @@
 
 namespace cistern::client {
 
-Extents::Extents(std::uint64_t bytes) { free_.push_back({0, bytes / kGrain * kGrain}); }
+Extents::Extents(std::uint64_t bytes) : bytes_(bytes / kGrain * kGrain) { free_.push_back({0, bytes_}); }
 
 std::optional<std::uint64_t> Extents::Take(std::uint64_t bytes) {
   bytes = Rounded(bytes);

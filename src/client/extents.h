@@ -22,12 +22,14 @@ class Extents final {
   void Free(std::uint64_t offset, std::uint64_t bytes);
   // The largest gap.
   std::uint64_t largest() const;
+  bool all_free() const { return largest() == bytes_; }
 
  private:
   struct Gap {
     std::uint64_t offset;
     std::uint64_t bytes;
   };
+  const std::uint64_t bytes_;
   std::vector<Gap> free_;  // by offset
 };
 

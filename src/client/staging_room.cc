@@ -2,6 +2,7 @@
 #include "client/staging_room.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "base/format.h"
 
@@ -40,8 +41,25 @@ std::shared_ptr<StagingPiece> StagingRoom::TakeHere(std::uint64_t bytes) {
   return nullptr;
 }
 
+std::uint64_t StagingRoom::GiveIdleBack() {
+  if (!channel_->takes_staging_back()) return 0;
+  std::uint64_t bytes = 0;
+  std::lock_guard lock(mutex_);
+  for (auto at = areas_.upper_bound(0); at != areas_.end();) {
+    const bool idle = at->second.extents.all_free();
+    if (!idle || !GiveStagingBack(channel_->connection(), at->first).ok()) {
+      ++at;
+      continue;
+    }
+    bytes += at->second.bytes.size();
+    at = areas_.erase(at);
+  }
+  return bytes;
+}
+
 Status StagingRoom::Grow(std::uint64_t bytes, std::int64_t deadline_ns) {
-  std::uint64_t wanted = std::max(Extents::Rounded(bytes), kMinGrowthBytes);
+  const std::uint64_t idle = GiveIdleBack();
+  const std::uint64_t wanted = std::max({Extents::Rounded(bytes), kMinGrowthBytes, idle});
   Result<Grant> grant = AskForStaging(channel_->connection(), wanted, deadline_ns);
   // A node with little left may still have what is needed.
   if (!grant && grant.error().code() == Code::kBusy && wanted > Extents::Rounded(bytes))
@@ -57,7 +75,13 @@ Result<std::shared_ptr<StagingPiece>> StagingRoom::Take(std::uint64_t bytes, std
   if (bytes == 0) return Error(Code::kInvalid, "staging of 0 bytes: a write has at least one");
   if (Status status = channel_->Check(); !status.ok()) return Error(std::move(status));
   if (std::shared_ptr<StagingPiece> piece = TakeHere(bytes)) return piece;
-  std::lock_guard growing(grow_);
+  std::unique_lock growing(grow_, std::defer_lock);
+  // Another thread may be asking for longer than this call may take.
+  const auto until = std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline_ns));
+  if (!growing.try_lock_until(until))
+    return Error(Code::kTooLate,
+                 Text("staging of ", bytes, " bytes: the deadline passed while another call of ",
+                      "this session asked the node for some"));
   // Another thread may have grown it, and a late answer to an earlier request may be too small for this one.
   for (int attempt = 0; attempt < 3; ++attempt) {
     if (std::shared_ptr<StagingPiece> piece = TakeHere(bytes)) return piece;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client's share of staging: areas that the node made, pieces of them that are in use. Grows by asking the
-// node. Any thread.
+// node for an area that takes the place of those that lie idle, so that a session's areas do not stay in the
+// sizes of its early calls. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -61,9 +62,11 @@ class StagingRoom final : public std::enable_shared_from_this<StagingRoom> {
   void Free(std::uint32_t area, const std::byte* data, std::uint64_t offset, std::uint64_t bytes);
   std::shared_ptr<StagingPiece> TakeHere(std::uint64_t bytes);
   Status Grow(std::uint64_t bytes, std::int64_t deadline_ns);
+  // Gives the areas back that nothing lies in, all but the first; their bytes.
+  std::uint64_t GiveIdleBack();
 
   const std::shared_ptr<Channel> channel_;
-  std::mutex grow_;  // held while the node is asked; before mutex_
+  std::timed_mutex grow_;  // held while the node is asked; before mutex_
   std::mutex mutex_;
   std::map<std::uint32_t, Area> areas_;
   std::map<const std::byte*, std::weak_ptr<StagingPiece>> pieces_;  // by their first byte

@@ -141,8 +141,8 @@ Status CheckWriteCount(const wire::Submission& call) {
 
 // One part as the store takes it: its bytes in the session's staging, its checksums out of the arguments.
 // `rest` is what follows `taken` bytes of the arguments.
-Result<store::PartWrite> PartOf(const Session& session, const wire::WriteItem& item, const Arguments& rest,
-                                std::size_t taken) {
+Result<store::PartWrite> PartOf(std::span<const std::shared_ptr<memory::StagingArea>> staging,
+                                const wire::WriteItem& item, const Arguments& rest, std::size_t taken) {
   store::PartWrite part;
   Result<BlockKey> key = KeyOf(item.key);
   if (!key) return Error(std::move(key.error()));
@@ -155,8 +155,8 @@ Result<store::PartWrite> PartOf(const Session& session, const wire::WriteItem& i
   part.put_id = PutId{.high = item.put_high, .low = item.put_low};
   part.ttl_s = item.ttl_s;
   part.held = item.held != 0;
-  if (item.staging_area < session.staging.size())
-    part.from = session.staging[item.staging_area]->Range(item.staging_offset, item.bytes);
+  if (item.staging_area < staging.size() && staging[item.staging_area] != nullptr)
+    part.from = staging[item.staging_area]->Range(item.staging_offset, item.bytes);
   if (part.from.empty())
     return Error(Code::kInvalid, Text(item.bytes, " bytes at ", item.staging_offset, " of staging area ",
                                       item.staging_area, " are not in this session's staging"));
@@ -173,7 +173,9 @@ Result<store::PartWrite> PartOf(const Session& session, const wire::WriteItem& i
 
 }  // namespace
 
-Task<Status> Calls::TakeWrites(Session& session, const wire::Submission& call, Arguments& arguments,
+Task<Status> Calls::TakeWrites(Session& session,
+                               std::span<const std::shared_ptr<memory::StagingArea>> staging,
+                               const wire::Submission& call, Arguments& arguments,
                                std::vector<store::PartWrite>& parts) {
   Status fits = CheckWriteCount(call);
   if (!fits.ok()) co_return fits;
@@ -192,7 +194,7 @@ Task<Status> Calls::TakeWrites(Session& session, const wire::Submission& call, A
         co_await Yield();
         copied = 0;
       }
-      Result<store::PartWrite> part = PartOf(session, item, arguments, item_bytes);
+      Result<store::PartWrite> part = PartOf(staging, item, arguments, item_bytes);
       if (!part) co_return std::move(part.error());
       part->conversation = call.b;
       copied += sizeof(*part) + part->checksums.size() * sizeof(std::uint32_t);
@@ -355,7 +357,9 @@ Answer Calls::Release(Session& session, const wire::Submission& call) {
 Task<Answer> Calls::Write(Session& session, const wire::Submission& call) {
   Arguments checksums{{}};
   std::vector<store::PartWrite> parts;
-  Status status = co_await TakeWrites(session, call, checksums, parts);
+  // Kept until the write has let go of the bytes, though the session gives an area back meanwhile.
+  const std::vector<std::shared_ptr<memory::StagingArea>> staging = session.staging;
+  Status status = co_await TakeWrites(session, staging, call, checksums, parts);
   if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   std::vector<store::PartOutcome> outcomes = co_await store_.Write(

@@ -62,8 +62,9 @@ class Calls final {
   Answer ReportStatus(Session& session, const wire::Submission& call);
   Task<Answer> ChangeDevice(Session& session, const wire::Submission& call);
 
-  // The parts of a write, a slice a step.
-  Task<Status> TakeWrites(Session& session, const wire::Submission& call, Arguments& arguments,
+  // The parts of a write, a slice a step; they borrow from `staging`.
+  Task<Status> TakeWrites(Session& session, std::span<const std::shared_ptr<memory::StagingArea>> staging,
+                          const wire::Submission& call, Arguments& arguments,
                           std::vector<store::PartWrite>& parts);
 
   Executor& executor_;

@@ -28,9 +28,13 @@ Result<HelloText> ReadHello(std::span<const std::byte> message) {
   if (message.size() < sizeof(prologue))
     return Error(Code::kInvalid, Text("a hello of ", message.size(), " bytes: this is no Cistern client"));
   std::memcpy(&prologue, message.data(), sizeof(prologue));
-  if (prologue.magic != wire::kProtocolMagic || prologue.kind != wire::MessageKind::kHello)
+  if (prologue.magic != wire::kProtocolMagic)
     return Error(Code::kMismatch, Text("a hello that begins with ", Hex(prologue.magic), ", not with ",
                                        Hex(wire::kProtocolMagic), ": this is no Cistern client"));
+  if (prologue.kind != wire::MessageKind::kHello)
+    return Error(Code::kMismatch, Text("a first message of kind ", static_cast<std::uint32_t>(prologue.kind),
+                                       ", a client begins with kind ",
+                                       static_cast<std::uint32_t>(wire::MessageKind::kHello), ", the hello"));
   if (prologue.version < wire::kOldestProtocolVersion || prologue.version > wire::kProtocolVersion)
     return Error(Code::kMismatch,
                  Text("the client speaks protocol version ", prologue.version, ", this node ",
@@ -50,17 +54,20 @@ Result<HelloText> ReadHello(std::span<const std::byte> message) {
                    .staging_bytes = hello.staging_bytes};
 }
 
-Result<wire::MoreStaging> ReadMoreStaging(std::span<const std::byte> message) {
+Result<SessionMessage> ReadSessionMessage(std::span<const std::byte> message) {
   wire::MoreStaging asked;
   if (message.size() != sizeof(asked))
     return Error(Code::kInvalid,
                  Text("a message of ", message.size(), " bytes, known is one of ", sizeof(asked)));
   std::memcpy(&asked, message.data(), sizeof(asked));
-  if (asked.magic != wire::kProtocolMagic || asked.kind != wire::MessageKind::kMoreStaging)
-    return Error(Code::kInvalid,
-                 Text("a message of kind ", static_cast<std::uint32_t>(asked.kind), ", a session sends kind ",
-                      static_cast<std::uint32_t>(wire::MessageKind::kMoreStaging)));
-  return asked;
+  if (asked.magic == wire::kProtocolMagic && asked.kind == wire::MessageKind::kMoreStaging) return asked;
+  if (asked.magic == wire::kProtocolMagic && asked.kind == wire::MessageKind::kReturnStaging)
+    return wire::ReturnStaging{.area = asked.bytes};
+  return Error(Code::kInvalid, Text("a message of magic ", Hex(asked.magic), " and kind ",
+                                    static_cast<std::uint32_t>(asked.kind), ", a session sends magic ",
+                                    Hex(wire::kProtocolMagic), " and kind ",
+                                    static_cast<std::uint32_t>(wire::MessageKind::kMoreStaging), " or ",
+                                    static_cast<std::uint32_t>(wire::MessageKind::kReturnStaging)));
 }
 
 bool SendMessage(int socket, std::span<const std::byte> message, std::span<const int> descriptors) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include "cistern/options.h"
 #include "cistern/status.h"
@@ -22,7 +23,9 @@ struct HelloText {
 // What a hello says. kMismatch: another program, or a version that this node does not work with (both are
 // named); kInvalid: a broken hello. Reads inside `message` only.
 Result<HelloText> ReadHello(std::span<const std::byte> message);
-Result<wire::MoreStaging> ReadMoreStaging(std::span<const std::byte> message);
+// What an open session sends over its socket.
+using SessionMessage = std::variant<wire::MoreStaging, wire::ReturnStaging>;
+Result<SessionMessage> ReadSessionMessage(std::span<const std::byte> message);
 
 // Sends one message with descriptors; false when the other side is gone or does not take it. Never waits.
 bool SendMessage(int socket, std::span<const std::byte> message, std::span<const int> descriptors = {});

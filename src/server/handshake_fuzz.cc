@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
   Result<HelloText> hello = ReadHello(bytes);
   if (hello) CISTERN_ASSERT(hello->tenant.size() < sizeof(wire::Hello::tenant));
-  (void)ReadMoreStaging(bytes);
+  (void)ReadSessionMessage(bytes);
   Result<NamespaceSpec> spec = wire::DecodeSpec(bytes);
   if (!spec) return 0;
   // What was read is written and read again as the same.

@@ -78,5 +78,6 @@ void NodeRing::SetCoreSleeps(bool sleeps) { Store(memory_->core_sleeps, sleeps ?
 void NodeRing::SetEnded() { Store(memory_->ended, 1); }
 
 void NodeRing::SetHasLower(bool has) { Store(memory_->has_lower, has ? 1 : 0); }
+void NodeRing::SetTakesStagingBack() { Store(memory_->takes_staging_back, 1); }
 
 }  // namespace cistern::server

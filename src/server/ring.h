@@ -52,6 +52,8 @@ class NodeRing final {
   void SetEnded();
   // Whether there is a tier below memory; before the client has the session.
   void SetHasLower(bool has);
+  // The node knows ReturnStaging; before the client has the session.
+  void SetTakesStagingBack();
 
  private:
   wire::SessionMemory* memory_;

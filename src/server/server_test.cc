@@ -82,6 +82,15 @@ TEST(Hello, AnotherVersionIsToldBothVersions) {
   EXPECT_NE(message.find("this node 1"), std::string::npos) << message;
 }
 
+TEST(Hello, AnotherFirstMessageIsToldItsKind) {
+  TestServer server;
+  wire::Hello hello = RawClient::NewHello();
+  hello.kind = wire::MessageKind::kMoreStaging;
+  std::string message;
+  EXPECT_EQ(Greet(server, hello, &message), Code::kMismatch);
+  EXPECT_NE(message.find("of kind 3, a client begins with kind 1"), std::string::npos) << message;
+}
+
 TEST(Hello, AnotherTenantIsDenied) {
   TestServer server;
   std::string message;
@@ -190,6 +199,37 @@ TEST(StagingAreas, ComeFromABudgetAndGoBackWithTheSession) {
   EXPECT_EQ(server.counters().staging_bytes, 4u << 20);
   client.HangUp();
   server.Until([&] { return server.counters().staging_bytes == 0; });
+}
+
+TEST(StagingAreas, GoBackWhileTheSessionGoesOn) {
+  TestServer server({.staging_budget_bytes = 4u << 20});
+  RawClient client = RawClient::In(server);
+  EXPECT_EQ(client.page().takes_staging_back, 1u);
+  wire::StagingGrant grant;
+  for (int round = 0; round < 3; ++round) {
+    client.Send(wire::MoreStaging{.bytes = 1u << 20});
+    EXPECT_EQ(client.Receive(grant).size(), 1u);
+    EXPECT_EQ(grant.area, 1u);
+    client.Send(wire::MoreStaging{.bytes = 2u << 20});
+    EXPECT_EQ(client.Receive(grant).size(), 1u) << grant.message.data();
+    EXPECT_EQ(grant.area, 2u);
+    client.Send(wire::ReturnStaging{.area = 1});
+    client.Send(wire::ReturnStaging{.area = 2});
+    client.Send(wire::MoreStaging{.bytes = 3u << 20});
+    EXPECT_EQ(client.Receive(grant).size(), 1u) << grant.message.data();
+    EXPECT_EQ(grant.area, 1u);
+    client.Send(wire::ReturnStaging{.area = 1});
+    server.Until([&] { return server.counters().staging_bytes == 1u << 20; });
+  }
+}
+
+TEST(StagingAreas, WhatWasNotGrantedIsNotTakenBack) {
+  for (const std::uint64_t area : {std::uint64_t{0}, std::uint64_t{1}, UINT64_MAX}) {
+    TestServer server;
+    RawClient client = RawClient::In(server);
+    client.Send(wire::ReturnStaging{.area = area});
+    server.Until([&] { return server.counters().sessions == 0; });
+  }
 }
 
 TEST(StagingAreas, WhatIsWishedAtHelloCountsToo) {

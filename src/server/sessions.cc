@@ -133,6 +133,7 @@ Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hell
   session->client_wait = std::move(*wait);
   session->ring.SetCoreSleeps(true);
   session->ring.SetHasLower(store_.tier() != nullptr);
+  session->ring.SetTakesStagingBack();
   co_return std::move(session);
 }
 
@@ -180,13 +181,25 @@ void Sessions::OnSocket(Session& session, std::uint32_t events) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && (events & POLLHUP) == 0) return;
     if (got <= 0) return End(session, LogLevel::kDebug, "it hung up");
-    Result<wire::MoreStaging> asked =
-        ReadMoreStaging(std::span(message).first(static_cast<std::size_t>(got)));
+    Result<SessionMessage> asked =
+        ReadSessionMessage(std::span(message).first(static_cast<std::size_t>(got)));
     if (!asked) return Forged(session, std::string(asked.error().message()));
+    if (const auto* given = std::get_if<wire::ReturnStaging>(&*asked)) {
+      TakeStagingBack(session, given->area);
+      continue;
+    }
     session.granting = true;
     session.tasks++;
-    tasks_.Spawn(GrantStaging(session, asked->bytes));
+    tasks_.Spawn(GrantStaging(session, std::get<wire::MoreStaging>(*asked).bytes));
   }
+}
+
+// A write under way keeps the area that it reads from (R6), whatever the session says.
+void Sessions::TakeStagingBack(Session& session, std::uint64_t area) {
+  if (area == 0 || area >= session.staging.size() || session.staging[area] == nullptr)
+    return Forged(session, Text("it gives back staging area ", area, ", which is none that it was granted"));
+  session.staging[area].reset();
+  counters_.staging_bytes = staging_.used_bytes();
 }
 
 Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
@@ -196,13 +209,16 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
   Result<std::shared_ptr<memory::StagingArea>> area =
       Error(Code::kBusy, Text("the session has ", wire::kMaxStagingAreas,
                               " staging areas, which is the limit: ask for larger ones"));
-  if (session.staging.size() < wire::kMaxStagingAreas) area = co_await staging_.Make(executor(), bytes);
+  const auto unused = std::ranges::find(session.staging, nullptr);
+  const auto number = static_cast<std::uint32_t>(unused - session.staging.begin());
+  if (number < wire::kMaxStagingAreas) area = co_await staging_.Make(executor(), bytes);
   counters_.staging_bytes = staging_.used_bytes();
   if (area) {
-    grant.area = static_cast<std::uint32_t>(session.staging.size());
+    grant.area = number;
     grant.bytes = (*area)->bytes();
     fd = (*area)->fd();
-    session.staging.push_back(std::move(*area));
+    if (number == session.staging.size()) session.staging.emplace_back();
+    session.staging[number] = std::move(*area);
   } else {
     grant.code = static_cast<std::uint32_t>(area.error().code());
     SetText(grant.message, area.error().message());

@@ -62,6 +62,7 @@ class Sessions final : private io::Poller, private Work {
   void Finish(Session& session, const wire::Submission& call, const Answer& answer);
   void OnSocket(Session& session, std::uint32_t events);
   Task<void> GrantStaging(Session& session, std::uint64_t bytes);
+  void TakeStagingBack(Session& session, std::uint64_t area);
   void End(Session& session, LogLevel level, std::string why);
   Task<void> Remove(Session& session);
   void Forged(Session& session, std::string what);

@@ -21,7 +21,13 @@ inline constexpr std::uint32_t kOldestProtocolVersion = 1;  // a node works with
 
 inline constexpr std::size_t kMaxDescriptors = 8;  // that a message carries
 
-enum class MessageKind : std::uint32_t { kHello = 1, kWelcome = 2, kMoreStaging = 3, kStaging = 4 };
+enum class MessageKind : std::uint32_t {
+  kHello = 1,
+  kWelcome = 2,
+  kMoreStaging = 3,
+  kStaging = 4,
+  kReturnStaging = 5
+};
 
 // Magic, kind and version stand first in every version's hello and welcome.
 
@@ -55,6 +61,15 @@ struct MoreStaging {  // client -> node
   MessageKind kind = MessageKind::kMoreStaging;
   std::uint64_t bytes = 0;
 };
+
+// Client -> node, without an answer: nothing of the session lies in the area any more, and its number may be
+// granted again. Only to a node whose session memory says takes_staging_back.
+struct ReturnStaging {
+  std::uint32_t magic = kProtocolMagic;
+  MessageKind kind = MessageKind::kReturnStaging;
+  std::uint64_t area = 0;
+};
+static_assert(sizeof(ReturnStaging) == sizeof(MoreStaging));
 
 struct StagingGrant {  // node -> client, with one descriptor when code is ok
   std::uint32_t magic = kProtocolMagic;
@@ -157,6 +172,8 @@ struct alignas(4096) SessionMemory {
   // Node writes, before the welcome; not 0: what the index does not have may lie in a tier below memory, and
   // an acquire brings it up. A node of before there was one leaves it 0.
   std::uint64_t has_lower;
+  // Node writes, before the welcome; not 0: ReturnStaging is known.
+  std::uint64_t takes_staging_back;
   alignas(64) std::uint64_t
       client_sleeps;  // client writes; not 0: a completion must signal the client's eventfd
   alignas(64) Submission submissions[kRingEntries];

@@ -107,6 +107,14 @@ TEST_F(Bounds, StagingIsBusyPastItsBudget) {
   EXPECT_TRUE(Put(1).ok());
 }
 
+// An eighth of 64 MiB: no two of these have room beside each other.
+TEST_F(Bounds, StagingOfEarlierCallsMakesRoomForALargerOne) {
+  for (const std::uint64_t mib : {2, 3, 5, 6, 2, 5}) {
+    const Result<Staging> staging = store.AllocateStaging(mib << 20);
+    EXPECT_TRUE(staging.has_value()) << mib << " MiB: " << staging.error().ToString();
+  }
+}
+
 TEST_F(Bounds, PutsThatStayPendingAreBusyPastTheirLimit) {
   const std::vector<std::byte> body(512);
   std::uint64_t held = 0, busy = 0;
