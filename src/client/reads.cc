@@ -57,13 +57,20 @@ Result<MatchResult> HeldOf(const Call& answered, const wire::Completion& complet
 
 // Of an acquire that leased nothing.
 Status WhyNone(std::span<const std::byte> views, std::size_t count) {
-  std::uint64_t late = 0, first_us = UINT64_MAX;
+  std::uint64_t late = 0, busy = 0, first_us = UINT64_MAX;
   for (std::size_t at = 0; at + sizeof(wire::ViewItem) <= views.size(); at += sizeof(wire::ViewItem)) {
     const auto item = LoadAt<wire::ViewItem>(views.data(), at);
+    busy += item.code == static_cast<std::uint32_t>(Code::kBusy);
     if (item.code != static_cast<std::uint32_t>(Code::kTooLate)) continue;
     ++late;
     first_us = std::min(first_us, item.bytes);
   }
+  if (late == 0 && busy > 0)
+    return Status(
+        Code::kBusy,
+        Text("none of ", count, " blocks is in memory, ", busy,
+             " lie below it and there is no room to fetch them into: all that is there is leased or "
+             "in use; release leases or try again later"));
   if (late == 0) return Status(Code::kMiss, Text("none of ", count, " blocks is here"));
   return Status(Code::kTooLate,
                 Text("none of ", count, " blocks is in memory, ", late,

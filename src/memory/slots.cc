@@ -154,6 +154,7 @@ void Slots::Unpin(arena::Place place) {
   Chunk* chunk = ChunkOf(place);
   CISTERN_ASSERT(chunk->pins > 0);
   chunk->pins--;
+  loosened_.Pulse();
 }
 
 // ---- slots -----------------------------------------------------------------------------------------------
@@ -194,6 +195,7 @@ void Slots::Free(arena::Place place) {
   } else if (!chunk.linked && !Emptying(chunk.first)) {
     Link(chunk);
   }
+  loosened_.Pulse();
 }
 
 Slots::Chunk* Slots::NewChunk(std::uint32_t first, SlotSize size) {

@@ -21,6 +21,7 @@
 
 #include "arena/geometry.h"
 #include "arena/words.h"
+#include "base/event.h"
 #include "base/limits.h"
 #include "cistern/status.h"
 
@@ -71,6 +72,9 @@ class Slots final {
   // Counted. The slot is in use.
   void Pin(arena::Place place);
   void Unpin(arena::Place place);
+
+  // Pulsed when a slot is free, or pinned by nobody any more: what found no room looks again.
+  Event& loosened() { return loosened_; }
 
   bool used(arena::Place place) const;
   // The number of a used slot's size.
@@ -159,6 +163,7 @@ class Slots final {
   bool adopting_ = false;
   std::uint32_t looked_ = 0;  // where BestToEmpty goes on
   Counts counts_;
+  Event loosened_;
 };
 
 }  // namespace cistern::memory

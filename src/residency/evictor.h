@@ -40,6 +40,9 @@ class Evictor final {
   Evictor& operator=(const Evictor&) = delete;
 
   bool MayGo(catalog::RecordId record) const;
+  // Some record may go later that may not now, whatever clients do: one that is being copied or transferred,
+  // or waits to be written to the lower tier.
+  bool MoreMayGo() const { return residents_.slots_used() || !queue_.empty(); }
   // kDone: one record was evicted, the coldest of all or of a size class. kWaits: none may be evicted.
   Step EvictOne(std::optional<policy::SizeClass> size_class = std::nullopt);
   // The size class to evict from, so that a slot of the wanted class becomes free; none when no record may

@@ -101,7 +101,8 @@ Task<Status> Fetcher::FetchOnce(catalog::RecordHandle handle) {
   if (r.in_memory()) co_return Status();
   const catalog::TreeId tree = forest_.block(r.block).tree;
   const std::uint64_t record_bytes = catalog_.RecordBytesOf(tree, r.group, r.body_bytes);
-  auto place = co_await room_.Make(record_bytes, clock_.Now().PlusUs(kRoomUs));
+  const SlotFill fill(residents_);
+  auto place = co_await room_.Make(fill, record_bytes, clock_.Now().PlusUs(kRoomUs));
   if (!place)
     co_return place.error().code() == Code::kTooLate ? Status(Code::kBusy, "fetch: no room in memory")
                                                      : std::move(place.error());

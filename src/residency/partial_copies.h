@@ -33,6 +33,7 @@ struct PartialCopy {
   bool placing = false;                    // a search for its slot is under way
   bool published = false;
   bool ended = false;       // none of its bytes may be believed any more
+  bool no_room = false;     // the last read found no slot for it
   std::uint32_t reads = 0;  // reads under way
   std::vector<State> segments;
   Event changed;  // pulsed at each change

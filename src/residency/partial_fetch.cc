@@ -148,8 +148,10 @@ Task<Status> PartialFetch::GetSlot(PartialCopyPtr copy) {
   while (copy->placing) co_await copy->changed.Wait();
   if (copy->place != catalog::kNowhere || copy->ended) co_return Status();
   copy->placing = true;
-  auto place = co_await room_.Make(copy->record_bytes, clock_.Now().PlusUs(kRoomUs));
+  const SlotFill fill(residents_);
+  auto place = co_await room_.Make(fill, copy->record_bytes, clock_.Now().PlusUs(kRoomUs));
   copy->placing = false;
+  copy->no_room = !place;
   copy->changed.Pulse();
   if (!place) co_return Status(Code::kBusy, "fetch: no room in memory");
   if (copy->ended) {

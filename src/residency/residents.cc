@@ -121,6 +121,7 @@ void Residents::EndUse(arena::Place place) {
   const bool orphaned = user->second.orphaned;
   users_.erase(user);
   if (orphaned) slots_.Free(place);
+  slots_.loosened().Pulse();
 }
 
 void Residents::FreeSlot(arena::Place place) {

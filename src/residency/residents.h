@@ -73,6 +73,18 @@ class Residents final {
 
   // ---- slots: used through SlotUse (guards.h) ----
   void BeginUse(arena::Place place) { ++users_[place].count; }
+  // ---- slots that are being filled: counted through SlotFill (guards.h) ----
+  void BeginFill() { ++fills_; }
+  void EndFill() {
+    --fills_;
+    slots_.loosened().Pulse();
+  }
+  void BeginSearch() { ++searches_; }
+  void EndSearch() { --searches_; }
+  // Some have their slot.
+  bool filling() const { return fills_ > searches_; }
+  // A transfer or a copy out of a slot is under way.
+  bool slots_used() const { return !users_.empty(); }
 
   // ---- entering ----
   // A record, whose fields but its index entry are set, is found from now on: `entry` is its number in the
@@ -89,6 +101,7 @@ class Residents final {
   // The record may be evicted again, if it was coldest and could not be.
   void Unpark(catalog::RecordId record) {
     if (order_.Parked(record)) order_.Unpark(record);
+    slots_.loosened().Pulse();
   }
   // The record is evicted before others.
   void MakeColdest(catalog::RecordId record) {
@@ -131,6 +144,8 @@ class Residents final {
     bool orphaned = false;  // its record left: the slot is free when the last user ends
   };
   std::unordered_map<arena::Place, SlotUsers> users_;
+  std::uint64_t fills_ = 0;
+  std::uint64_t searches_ = 0;  // of the fills, those without a slot
 };
 
 // Guards of references and slot uses. A guard that is destroyed because its node died (BlockStore::Abandon,
@@ -203,6 +218,34 @@ class SlotUse final {
  private:
   Residents* residents_;
   arena::Place place_;
+};
+
+// A slot is searched for (Room::Make), and then filled until it has a record that may go.
+class SlotFill final {
+ public:
+  explicit SlotFill(Residents& residents) : residents_(&residents) { residents.BeginFill(); }
+  SlotFill(SlotFill&& other) noexcept : residents_(std::exchange(other.residents_, nullptr)) {}
+  SlotFill& operator=(SlotFill&&) = delete;
+  ~SlotFill() {
+    if (residents_ != nullptr && !residents_->abandoned()) residents_->EndFill();
+  }
+
+  // The time until the slot is found.
+  class Search final {
+   public:
+    explicit Search(const SlotFill& fill) : residents_(fill.residents_) { residents_->BeginSearch(); }
+    Search(const Search&) = delete;
+    Search& operator=(const Search&) = delete;
+    ~Search() {
+      if (!residents_->abandoned()) residents_->EndSearch();
+    }
+
+   private:
+    Residents* residents_;
+  };
+
+ private:
+  Residents* residents_;
 };
 
 }  // namespace cistern::residency

@@ -11,13 +11,12 @@
 namespace cistern::residency {
 
 namespace {
-// Chunks that a put without an evictable record empties for others before it gives up.
-constexpr int kEmptiedForOthers = 3;
 // Chunks left as they are because a lease was taken during the emptying, before the put gives up.
 constexpr int kLeasedMeanwhile = 16;
 }  // namespace
 
-Task<Result<arena::Place>> Room::Make(std::uint64_t record_bytes, Instant deadline) {
+Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record_bytes, Instant deadline) {
+  const SlotFill::Search searching(fill);
   const std::uint32_t alignment = slots_.arena().geometry().alignment;
   const memory::SlotSize size = memory::SlotSize::For(record_bytes, alignment);
   const policy::SizeClass wanted = size.Number(alignment);
@@ -26,7 +25,7 @@ Task<Result<arena::Place>> Room::Make(std::uint64_t record_bytes, Instant deadli
   const std::uint64_t enough = std::uint64_t{size.chunk_headers} * arena::kHeaderSpanBytes;
   std::uint64_t went = 0;
   std::optional<policy::SizeClass> giver;
-  int emptied = 0, in_vain = 0;
+  int in_vain = 0;
   bool first = true;
   bool idle = !emptying_ && slots_.OthersIdle(record_bytes);
   for (;;) {
@@ -61,14 +60,15 @@ Task<Result<arena::Place>> Room::Make(std::uint64_t record_bytes, Instant deadli
     if (step != Step::kWaits || partial_copies_.EndIdle()) continue;
     while (emptying_ && clock_.Now() < deadline) {
       if (Status waited = co_await emptied_.Wait(deadline); !waited.ok()) break;
-      emptied = 0;
     }
     if (emptying_) continue;
-    // No record may leave, and others took every chunk that was emptied.
-    if (emptied == kEmptiedForOthers) break;
     const bool served = co_await EmptyAChunk(record_bytes, deadline, false);
-    if (!served && (went == 0 || ++in_vain == 2)) break;
-    if (went < enough) ++emptied;
+    if (!served && (went == 0 || ++in_vain == 2)) {
+      // Nothing may go now. What is on its way in or out, or waits to be written, may go when it arrived.
+      if (!residents_.filling() && !evictor_.MoreMayGo()) break;
+      (void)co_await slots_.loosened().Wait(deadline);
+      in_vain = 0;
+    }
     went = 0;
     giver.reset();
   }

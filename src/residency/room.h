@@ -34,8 +34,10 @@ class Room final {
 
   Executor& executor() { return executor_; }
 
-  // kBusy: no record may be evicted. kTooLate: no slot by the deadline.
-  Task<Result<arena::Place>> Make(std::uint64_t record_bytes, Instant deadline);
+  // Waits until the deadline as long as some record may go later. kBusy: none may, now or later. kTooLate: no
+  // slot by the deadline.
+  // The caller keeps `fill` until the slot has a record, or is free again.
+  Task<Result<arena::Place>> Make(const SlotFill& fill, std::uint64_t record_bytes, Instant deadline);
 
  private:
   // `idle_only`: one look, for a chunk whose records all fit elsewhere.

@@ -178,21 +178,27 @@ Task<Status> Acquirer::Await(const PendingView& pending, const BlockKey& key, In
     steps_.Count(1 + pending.asked.count / 16);
   } else {
     status = co_await pending.fetch->done.Wait(worth);
-    if (status.ok() && !pending.fetch->status.ok()) status = Status(Code::kMiss, "acquire: it was not read");
   }
-  if (!status.ok()) co_return Status(status.code() == Code::kMiss ? Code::kMiss : Code::kTooLate, "acquire");
+  if (!status.ok()) co_return Status(Code::kTooLate, "acquire: it was not read in time");
   const catalog::Record& r = forest_.record(pending.reference.handle().record);
-  if (!catalog_.Lives(pending.reference.handle()) || r.key != key)
-    co_return Status(Code::kMiss, "acquire: it went meanwhile");
-  if (r.in_memory()) {
-    *view = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
-    co_return Status();
-  }
   const residency::PartialCopy* copy = pending.copy.get();
-  if (copy == nullptr || copy->ended || !copy->All(pending.asked, residency::PartialCopy::State::kPresent)) {
-    co_return Status(Code::kMiss, "acquire: it was not read");
+  if (!catalog_.Lives(pending.reference.handle()))
+    co_return Status(Code::kMiss, "acquire: it went meanwhile");
+  const bool here =
+      copy != nullptr && !copy->ended && copy->All(pending.asked, residency::PartialCopy::State::kPresent);
+  if (!r.in_memory() && !here) {
+    const bool no_room = copy == nullptr ? pending.fetch->status.code() == Code::kBusy : copy->no_room;
+    co_return Status(no_room ? Code::kBusy : Code::kMiss, "acquire: it was not read");
   }
-  *view = {.code = Code::kOk, .place = copy->place, .bytes = r.body_bytes, .generation = copy->generation};
+  // Of a record that was not in memory, only what was read has the key.
+  if (r.key != key) co_return Status(Code::kMiss, "acquire: it went meanwhile");
+  *view =
+      r.in_memory()
+          ? ViewGrant{.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation}
+          : ViewGrant{.code = Code::kOk,
+                      .place = copy->place,
+                      .bytes = r.body_bytes,
+                      .generation = copy->generation};
   co_return Status();
 }
 

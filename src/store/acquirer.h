@@ -45,7 +45,7 @@ class Acquirer final {
 
   // Verifies blocks that were not checked since the restart, fetches those in the lower tier, and leases the
   // blocks that are then in memory. kTooLate for a block that would not be, or was not, in memory by the
-  // deadline or after `worth_us` from now on.
+  // deadline or after `worth_us` from now on; kBusy for one that there was no room for.
   Task<Result<AcquireGrant>> Acquire(catalog::Caller caller, std::uint32_t slot,
                                      std::span<const catalog::BlockName> blocks, std::int64_t lease_us,
                                      Instant deadline, std::int64_t worth_us);
@@ -67,7 +67,8 @@ class Acquirer final {
   // References a block in the lower tier, if its bytes would be in memory in time.
   bool StartFetch(const catalog::BlockName& asked, catalog::RecordId record, Instant worth,
                   PendingView* pending, ViewGrant* view);
-  // kTooLate, or kMiss for a block that was lost or could not be read.
+  // kTooLate; kBusy where there was no room to fetch the block into; kMiss for one that was lost or could not
+  // be read.
   Task<Status> Await(const PendingView& pending, const BlockKey& key, Instant worth, ViewGrant* view);
 
   Executor& executor_;

@@ -85,7 +85,7 @@ struct BlockStore::Rooms {
         deletions(context, removal, puts),
         publisher(context, lower, residents, removal, evictor, write_back, puts, deletions),
         namespaces(context, residents, deletions),
-        writer(context, lower, room, uses, puts, deletions, publisher),
+        writer(context, lower, residents, room, uses, puts, deletions, publisher),
         matcher(context, lower, residents, uses, fetcher),
         acquirer(context, lower, residents, partial_copies, verifier, fetcher, partial_fetch),
         drops(context, lower, tombstones, deletions),

@@ -54,13 +54,14 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
     if (MayJoin(call, job) && JoinPut(caller, call.tree, job) == residency::Step::kWaits) {
       co_await JoinWhenSure(caller, call.tree, job, deadline);
     }
+    const residency::SlotFill fill(residents_);
     if (job.put != catalog::kNoId && !pending_[job.put].has_slot &&
         pending_[job.put].state == catalog::Put::State::kOpen) {
       const auto place = slots_.Allocate(puts_.RecordBytesOf(pending_[job.put]));
       if (place) {
         puts_.GiveSlot(job.put, *place);
       } else {
-        co_await FindSlot(job, deadline);
+        co_await FindSlot(fill, job, deadline);
       }
     }
     if (job.put == catalog::kNoId || !BeginCopy(job)) {
@@ -72,6 +73,8 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
       job.copying = CopyByMover(job);
     }
   }
+  // Only now: this call's own search for room does not wait for what it commits afterwards.
+  const residency::SlotFill committing(residents_);
   for (PartJob& job : jobs) {
     if (by_core) break;
     steps_.Count();
@@ -245,8 +248,8 @@ Task<void> Writer::JoinWhenSure(catalog::Caller caller, catalog::TreeId tree, Pa
   } while (JoinPut(caller, tree, job) == residency::Step::kWaits);
 }
 
-Task<void> Writer::FindSlot(PartJob& job, Instant deadline) {
-  const auto place = co_await room_.Make(puts_.RecordBytesOf(pending_[job.put]), deadline);
+Task<void> Writer::FindSlot(const residency::SlotFill& fill, PartJob& job, Instant deadline) {
+  const auto place = co_await room_.Make(fill, puts_.RecordBytesOf(pending_[job.put]), deadline);
   if (place) {
     puts_.GiveSlot(job.put, *place);
     co_return;
@@ -283,6 +286,7 @@ Task<void> Writer::CopyByCore(PartJob& job) {
 }
 
 Task<void> Writer::CopyByMover(PartJob& job) {
+  const residency::SlotFill filling(residents_);
   const std::span<const std::byte> from = job.part.from;
   for (std::size_t at = 0; at < from.size(); at += kStretchBytes) {
     const std::span<const std::byte> pieces[] = {

@@ -8,6 +8,7 @@
 
 #include "base/task.h"
 #include "residency/context.h"
+#include "residency/guards.h"
 #include "residency/lower_tier.h"
 #include "residency/room.h"
 #include "residency/uses.h"
@@ -20,8 +21,9 @@ namespace cistern::store {
 
 class Writer final {
  public:
-  Writer(const residency::StoreContext& context, residency::LowerTier& lower, residency::Room& room,
-         residency::Uses& uses, OpenPuts& puts, Deletions& deletions, Publisher& publisher)
+  Writer(const residency::StoreContext& context, residency::LowerTier& lower, residency::Residents& residents,
+         residency::Room& room, residency::Uses& uses, OpenPuts& puts, Deletions& deletions,
+         Publisher& publisher)
       : executor_(context.executor),
         clock_(context.clock),
         words_(context.words),
@@ -36,6 +38,7 @@ class Writer final {
         conversations_(context.catalog.conversations()),
         sequences_(context.catalog.sequences()),
         lower_(lower),
+        residents_(residents),
         room_(room),
         uses_(uses),
         puts_(puts),
@@ -62,7 +65,7 @@ class Writer final {
   // Finds or makes the put; kWaits where a collection hides whether the block is present.
   residency::Step JoinPut(const catalog::Caller& caller, catalog::TreeId tree, PartJob& job);
   Task<void> JoinWhenSure(catalog::Caller caller, catalog::TreeId tree, PartJob& job, Instant deadline);
-  Task<void> FindSlot(PartJob& job, Instant deadline);
+  Task<void> FindSlot(const residency::SlotFill& fill, PartJob& job, Instant deadline);
   // True if the part is to be copied: its put is open and has a slot, and the part is not written yet.
   bool BeginCopy(PartJob& job);
   Task<void> CopyByCore(PartJob& job);
@@ -90,6 +93,7 @@ class Writer final {
   catalog::Conversations& conversations_;
   catalog::Sequences& sequences_;
   residency::LowerTier& lower_;
+  residency::Residents& residents_;
   residency::Room& room_;
   residency::Uses& uses_;
   OpenPuts& puts_;

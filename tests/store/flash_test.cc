@@ -15,13 +15,13 @@ class FlashStoreTest : public store::BlockStoreTest {
  protected:
   // Room for `resident` blocks in memory, and for `flash_bytes` in regions of 64 KiB on `devices` devices.
   static store::TestStoreOptions With(std::uint64_t resident, std::uint64_t flash_bytes = 4 * kMiB,
-                                      std::size_t devices = 1) {
+                                      std::size_t devices = 1, std::uint64_t region_bytes = 256u << 10) {
     store::TestStoreOptions options;
     options.store.max_blocks = resident;
     options.store.max_lower_blocks = 4096;
     options.store.read_ahead_bytes = 0;
     flash::FlashOptions flash;
-    flash.region_bytes = 256u << 10;
+    flash.region_bytes = region_bytes;
     for (std::size_t i = 0; i < devices; ++i) {
       flash.devices.push_back({Text("flash", i), flash_bytes / devices});
     }
@@ -44,6 +44,10 @@ class FlashStoreTest : public store::BlockStoreTest {
     EXPECT_TRUE(t->store->Release(Me(), grant.lease).ok());
     return body;
   }
+  void SlowDevice(std::uint64_t us) {
+    t->disk.set_faults(
+        [us](const io::IoRequest&, const std::string&) { return io::Fault{io::FaultKind::kDelay, us}; });
+  }
   bool Gets(std::uint64_t n) { return Get(n) == store::Body(n, 4096); }
   Task<void> TickLaterOnceDropped(Executor&);
   std::uint64_t Count(const Counter& counter) { return counter.value(); }
@@ -59,6 +63,63 @@ TEST_F(FlashStoreTest, P1WhatLeftMemoryIsReadBackExactly) {
   EXPECT_GE(Count(Counters().demoted), 56u);
   EXPECT_GE(Count(Counters().fetched), 56u);
   EXPECT_EQ(Count(Counters().cut_bad), 0u);
+}
+
+// One chunk of memory, full of a chain that is on its way to flash: nothing may go, the chunk cannot be
+// emptied for another size, and all of it may go soon.
+TEST_F(FlashStoreTest, P5AnotherSizeWaitsForWhatIsOnItsWayToFlash) {
+  store::TestStoreOptions options = With(0, 256 * kMiB, 1, 8 * kMiB);
+  options.headers = 1;
+  Make(options);
+  SlowDevice(100'000);
+  std::uint64_t n = 1;
+  for (; t->slots->counts().used_slots < t->slots->counts().slots || n == 1; ++n)
+    ASSERT_EQ(Put(n, n == 1 ? std::nullopt : std::optional(n - 1), kMiB), store::State::kPublished);
+  const store::PartOutcome other = WriteOne(Part(1000, {}, 4096));
+  EXPECT_EQ(other.state, store::State::kPublished) << other.status.ToString();
+  EXPECT_EQ(Count(Counters().writes_without_room), 0u);
+}
+
+// The same while each of several sizes wants the only chunk: each is served in its turn.
+TEST_F(FlashStoreTest, P5SizesThatWantTheSameChunkAreServedByTheirDeadline) {
+  store::TestStoreOptions options = With(0, 256 * kMiB, 1, 8 * kMiB);
+  options.headers = 2;
+  Make(options);
+  SlowDevice(20'000);
+  const std::size_t sizes[] = {4096, 16384, 65536, 262144, kMiB};
+  for (std::uint64_t round = 0; round < 20; ++round) {
+    std::vector<Task<std::vector<store::PartOutcome>>> writes;
+    for (std::uint64_t i = 0; i < std::size(sizes); ++i) {
+      writes.push_back(t->store->Write(Me(), ns.slot, {Part(round * 100 + i, {}, sizes[i])},
+                                       t->clock.Now().PlusUs(10'000'000)));
+    }
+    for (std::uint64_t i = 0; i < std::size(sizes); ++i) {
+      const store::PartOutcome outcome = t->Run(std::move(writes[i]))[0];
+      EXPECT_TRUE(outcome.status.ok()) << round << ", " << sizes[i] << ": " << outcome.status.ToString();
+    }
+  }
+}
+
+TEST_F(FlashStoreTest, P5AFetchWithoutRoomIsBusyAndNoMiss) {
+  store::TestStoreOptions options = With(0, 256 * kMiB, 1, 8 * kMiB);
+  options.headers = 1;
+  Make(options);
+  PutChainSlowly(1, 2);
+  std::uint64_t n = 10;
+  std::vector<std::uint64_t> held;
+  for (; Here(1) || Here(2); ++n) {
+    ASSERT_EQ(Put(n, {}, kMiB), store::State::kPublished);
+    t->Settle();
+  }
+  // Leases on all that is there now, so that nothing of it may go.
+  for (std::uint64_t i = 10; i < n; ++i) {
+    if (Here(i)) held.push_back(i);
+  }
+  const store::AcquireGrant leased = Acquire(held, Me());
+  ASSERT_NE(leased.lease, 0u);
+  EXPECT_EQ(Acquire({1}, Me()).views[0].code, Code::kBusy);
+  ASSERT_TRUE(t->store->Release(Me(), leased.lease).ok());
+  EXPECT_EQ(Acquire({1}, Me()).views[0].code, Code::kOk);
 }
 
 TEST_F(FlashStoreTest, R4WhatLiesOnFlashAloneIsPresent) {
