@@ -38,7 +38,7 @@ class Residents final {
   void Abandon() { abandoned_ = true; }
   bool abandoned() const { return abandoned_; }
 
-  // ---- references: by RecordReference (guards.h), and by leases ----
+  // ---- references: by RecordReference, and by leases ----
   void AddReference(catalog::RecordId record);
   // Used::kNo: the record was not read under this reference, so a transient one is not yet evicted first.
   void DropReference(catalog::RecordHandle handle, Used used = Used::kYes);
@@ -71,9 +71,9 @@ class Residents final {
             .generation_low = static_cast<std::uint32_t>(record.generation) & arena::kGenerationLowMask};
   }
 
-  // ---- slots: used through SlotUse (guards.h) ----
+  // ---- slots: used through SlotUse ----
   void BeginUse(arena::Place place) { ++users_[place].count; }
-  // ---- slots that are being filled: counted through SlotFill (guards.h) ----
+  // ---- slots that are being filled: counted through SlotFill ----
   void BeginFill() { ++fills_; }
   void EndFill() {
     --fills_;

@@ -8,8 +8,8 @@
 
 #include "base/task.h"
 #include "residency/context.h"
-#include "residency/guards.h"
 #include "residency/lower_tier.h"
+#include "residency/residents.h"
 #include "residency/room.h"
 #include "residency/uses.h"
 #include "store/deletions.h"
