@@ -20,9 +20,9 @@ namespace {
 
 constexpr std::size_t kStep = 4 * kLine;
 
-// Lines are asked for a fixed distance ahead of each step: the best in 32-byte registers on Zen 3 and 4. That
-// reaches behind the source's end, which a prefetch may; where a body is copied by segments those lines are
-// the next one's first.
+// Lines are asked for a fixed distance ahead of each step: the best on Zen 3 and 4. That reaches behind the
+// source's end, which a prefetch may; where a body is copied by segments those lines are the next one's
+// first.
 class EachStep final {
  public:
   explicit EachStep(const Bytes* from) : ahead_(from + kAhead) {}
@@ -37,9 +37,8 @@ class EachStep final {
 };
 
 // The processor's own prefetcher runs along a page and stops at its end, so the first lines of the next page
-// are asked for, four of them, which start it. At a page's start they would compete with those that the copy
-// waits for; too late and it waits again (Zen 4).
-template <To kTo>
+// are asked for, four of them, which start it: the best on Zen 4 beside cached stores of whole lines. At a
+// page's start they would compete with those that the copy waits for.
 class EachPage final {
  public:
   explicit EachPage(const Bytes* from)
@@ -51,7 +50,7 @@ class EachPage final {
   }
 
  private:
-  static constexpr std::ptrdiff_t kPage = 4096, kLines = 4, kAskAt = kTo == To::kCached ? 1024 : 1536;
+  static constexpr std::ptrdiff_t kPage = 4096, kLines = 4, kAskAt = 1024;
   const Bytes* const from_;
   std::ptrdiff_t page_;  // where the page begins whose successor is asked for next, seen from the source
 };

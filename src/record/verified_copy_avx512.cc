@@ -2,6 +2,8 @@
 // The verified copy in 64-byte registers: AVX-512 and VPCLMULQDQ.
 #include <immintrin.h>
 
+#include <type_traits>
+
 #include "record/copy_by_folds.h"
 #include "record/verified_copy_tables.h"
 
@@ -11,7 +13,7 @@ namespace {
 struct Line {
   using Register = __m512i;
   template <To kTo>
-  using Early = EachPage<kTo>;
+  using Early = std::conditional_t<kTo == To::kCached, EachPage, EachStep>;
 
   // One load: behind the empty asm the compiler does not know where the value came from, so it cannot load it
   // a second time instead of keeping it.
