@@ -95,11 +95,11 @@ void Residents::Relocate(catalog::RecordId record, const record::SealView& seal,
   const BlockKey key = r.key;
   const record::SealCopy copy(seal);
   arena::Publish(words_, arena, to, generation,
-                          {.seal = copy.seal(),
-                           .sequence = sequences_.Next(),
-                           .born = r.born,
-                           .expiry = r.expiry,
-                           .conversation = conversations_.Of(forest_.block(r.block).tree, key)});
+                 {.seal = copy.seal(),
+                  .sequence = sequences_.Next(),
+                  .born = r.born,
+                  .expiry = r.expiry,
+                  .conversation = conversations_.Of(forest_.block(r.block).tree, key)});
   steps_.Count(8);
   // The old entry's place in the bucket serves the new one; between them the block is missed, not wrong.
   index_.Clear(r.entry);
