@@ -23,7 +23,7 @@ struct Guarded {
 
 // A signal handler has no object to be given, so there is one table a process.
 constinit std::array<Guarded, MappingGuard::kMax> table;
-constinit struct sigaction before;
+constinit struct sigaction before{};
 
 constexpr std::uintptr_t kPageBytes = 4096;
 
