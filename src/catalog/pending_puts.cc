@@ -55,7 +55,7 @@ PutIndex PendingPuts::Find(const PutName& name) const {
 }
 
 PutIndex PendingPuts::Add(const PutName& name, const BlockKey& parent, Instant deadline) {
-  CISTERN_ASSERT(!full());
+  CISTERN_ASSERT(HasRoom(name.owner));
   const PutIndex put = puts_.Add();
   Item& item = puts_[put];
   item.put.name = name;
@@ -67,6 +67,7 @@ PutIndex PendingPuts::Add(const PutName& name, const BlockKey& parent, Instant d
   LinkInto(kByNumber, put, NumberHash(name.tree, name.id));
   deadlines_.Set(put, deadline.ns);
   ++open_;
+  ++of_[name.owner];
   return put;
 }
 
@@ -87,6 +88,12 @@ void PendingPuts::Close(PutIndex put) {
   for (int index = 0; index < kIndexes; ++index) Unlink(static_cast<Index>(index), put);
   deadlines_.Remove(put);
   --open_;
+}
+
+void PendingPuts::Free(PutIndex put) {
+  auto of = of_.find(puts_[put].put.name.owner);
+  if (--of->second == 0) of_.erase(of);
+  puts_.Remove(put);
 }
 
 PutIndex PendingPuts::FirstDue(Instant now) const {

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "base/clock.h"
@@ -13,6 +14,7 @@
 #include "catalog/forest.h"
 #include "cistern/key.h"
 #include "cistern/options.h"
+#include "policy/share.h"
 
 namespace cistern::catalog {
 
@@ -66,16 +68,24 @@ class PendingPuts final {
 
   // Number of open puts; ended ones with users do not count.
   std::uint32_t size() const { return open_; }
-  bool full() const { return puts_.size() >= max_puts_; }
+  // Whether the owner may have one more; what one may have depends on what is left for others.
+  bool HasRoom(const OwnerToken& owner) const {
+    return policy::MayTakeOne(max_puts_, puts_.size(), Of(owner));
+  }
+  // Puts of the owner, with ended ones that have users.
+  std::uint32_t Of(const OwnerToken& owner) const {
+    auto of = of_.find(owner);
+    return of == of_.end() ? 0 : of->second;
+  }
 
   // kNoId when no such put is open.
   PutIndex Find(const PutName& name) const;
-  // Adds an open put. Not full() before.
+  // Adds an open put. The owner HasRoom() before.
   PutIndex Add(const PutName& name, const BlockKey& parent, Instant deadline);
   // The put is not open any more: not found, without a deadline. Its index stays in use until Free.
   void Close(PutIndex put);
   // The put is closed and has no users.
-  void Free(PutIndex put) { puts_.Remove(put); }
+  void Free(PutIndex put);
 
   Put& operator[](PutIndex put) { return puts_[put].put; }
   // One past the largest index in use; free indexes have tree kNoId.
@@ -119,6 +129,7 @@ class PendingPuts final {
   static std::uint64_t NumberHash(TreeId tree, const PutId& id);
 
   const std::uint32_t max_puts_;
+  std::map<OwnerToken, std::uint32_t> of_;  // puts of each that has any
   std::uint32_t open_ = 0;
   Slab<Item> puts_;
   std::uint64_t mask_;

@@ -182,7 +182,7 @@ TEST(Hello, R13TheNumberOfSessionsFollowsFromTheMemory) {
 // ---- staging --------------------------------------------------------------------------------------------
 
 TEST(StagingAreas, ComeFromABudgetAndGoBackWithTheSession) {
-  TestServer server({.staging_budget_bytes = 4u << 20});
+  TestServer server({.staging_budget_bytes = 6u << 20});
   RawClient client = RawClient::In(server);
   EXPECT_EQ(client.welcome.staging_bytes, 1u << 20);
   wire::StagingGrant grant;
@@ -202,7 +202,7 @@ TEST(StagingAreas, ComeFromABudgetAndGoBackWithTheSession) {
 }
 
 TEST(StagingAreas, GoBackWhileTheSessionGoesOn) {
-  TestServer server({.staging_budget_bytes = 4u << 20});
+  TestServer server({.staging_budget_bytes = 5u << 20});
   RawClient client = RawClient::In(server);
   EXPECT_EQ(client.page().takes_staging_back, 1u);
   wire::StagingGrant grant;
@@ -232,8 +232,23 @@ TEST(StagingAreas, WhatWasNotGrantedIsNotTakenBack) {
   }
 }
 
+TEST(StagingAreas, P5AnOwnerLeavesSomethingForOthers) {
+  TestServer server({.staging_budget_bytes = 10u << 20});
+  wire::Hello greedy = RawClient::NewHello();
+  greedy.staging_bytes = 10u << 20;
+  EXPECT_EQ(Greet(server, greedy), Code::kBusy);
+  greedy.staging_bytes = 8u << 20;
+  RawClient all = RawClient::In(server, greedy);
+  EXPECT_EQ(all.welcome.staging_bytes, 8u << 20);
+  // Not with another session of its own either; another owner has what it starts with.
+  greedy.owner = all.welcome.owner;
+  greedy.staging_bytes = 1u << 20;
+  EXPECT_EQ(Greet(server, greedy), Code::kBusy);
+  EXPECT_EQ(RawClient::In(server).code(), Code::kOk);
+}
+
 TEST(StagingAreas, WhatIsWishedAtHelloCountsToo) {
-  TestServer server({.staging_budget_bytes = 4u << 20});
+  TestServer server({.staging_budget_bytes = 6u << 20});
   wire::Hello hello = RawClient::NewHello();
   hello.staging_bytes = 4u << 20;
   RawClient client = RawClient::In(server, hello);

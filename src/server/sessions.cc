@@ -11,6 +11,7 @@
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/spin.h"
+#include "policy/share.h"
 
 namespace cistern::server {
 
@@ -62,6 +63,22 @@ Status Sessions::CheckHello(const HelloText& hello) const {
                   "the owner token is of no open session of this node: connect without one, or take the "
                   "token from a process that is connected");
   return Status();
+}
+
+Status Sessions::CheckShare(const OwnerToken& owner, std::uint64_t bytes) const {
+  std::uint64_t has = 0;
+  for (const auto& [id, session] : sessions_) {
+    if (session->caller.owner != owner) continue;
+    for (const auto& area : session->staging) has += area == nullptr ? 0 : area->bytes();
+  }
+  const std::uint64_t budget = staging_.budget_bytes();
+  // What an owner starts with it has whole, as long as there is any.
+  if (has < options_.session_staging_bytes && bytes <= options_.session_staging_bytes - has) return Status();
+  if (policy::MayTake(budget, staging_.used_bytes(), has, bytes)) return Status();
+  return Status(Code::kBusy,
+                Text("staging: ", bytes, " bytes asked for, ", budget - staging_.used_bytes(), " of ", budget,
+                     " are left, and an owner (this one has ", has, ") may have ", policy::kShare,
+                     " times what is left; end idle sessions or give the node more memory"));
 }
 
 OwnerToken Sessions::NewOwner() {
@@ -119,6 +136,7 @@ Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hell
   caller.owner = hello.owner != OwnerToken{} ? hello.owner : NewOwner();
   auto session = std::make_unique<Session>(caller, peer.pid, std::move(*memory));
   const std::uint64_t bytes = hello.staging_bytes != 0 ? hello.staging_bytes : options_.session_staging_bytes;
+  if (Status share = CheckShare(caller.owner, bytes); !share.ok()) co_return Error(std::move(share));
   Result<std::shared_ptr<memory::StagingArea>> staging = co_await staging_.Make(executor(), bytes);
   counters_.staging_bytes = staging_.used_bytes();
   if (!staging) co_return Error(std::move(staging.error()));
@@ -211,7 +229,13 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
                               " staging areas, which is the limit: ask for larger ones"));
   const auto unused = std::ranges::find(session.staging, nullptr);
   const auto number = static_cast<std::uint32_t>(unused - session.staging.begin());
-  if (number < wire::kMaxStagingAreas) area = co_await staging_.Make(executor(), bytes);
+  if (number < wire::kMaxStagingAreas) {
+    Status share = CheckShare(session.caller.owner, bytes);
+    if (share.ok())
+      area = co_await staging_.Make(executor(), bytes);
+    else
+      area = Error(std::move(share));
+  }
   counters_.staging_bytes = staging_.used_bytes();
   if (area) {
     grant.area = number;

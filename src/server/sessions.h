@@ -53,6 +53,8 @@ class Sessions final : private io::Poller, private Work {
 
   Task<void> MakeSession(Fd socket, Peer peer, HelloText hello);
   Status CheckHello(const HelloText& hello) const;
+  // kBusy where the owner would have more of the staging than it may while others need some.
+  Status CheckShare(const OwnerToken& owner, std::uint64_t bytes) const;
   Task<Result<std::unique_ptr<Session>>> Build(Peer peer, HelloText hello);
   Status Open(Session& session, Fd socket, Fd process);
   bool Welcomed(Session& session);

@@ -205,10 +205,13 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, catalog::TreeId t
   catalog::PutIndex put = pending_.Find(name);
   const catalog::Group& group = entry->groups[part.group];
   if (put == catalog::kNoId) {
-    if (pending_.full()) {
+    if (!pending_.HasRoom(caller.owner)) {
       counters_.busy.Add();
       job.outcome.status =
-          Status(Code::kBusy, Text("write: ", options_.max_pending, " puts are pending, which is the limit"));
+          Status(Code::kBusy, Text("write: ", pending_.Of(caller.owner), " puts of this owner and ",
+                                   pending_.size(), " of all are pending, the limit is ",
+                                   options_.max_pending, " and an owner's part of it ", policy::kShare,
+                                   " times what is left: publish or abandon some"));
       return residency::Step::kDone;
     }
     put = pending_.Add(name, part.parent, clock_.Now().PlusUs(options_.pending_us));
