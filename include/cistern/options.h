@@ -52,8 +52,8 @@ struct OpenOptions {
 };
 
 struct ConnectOptions {
-  std::string
-      socket;  // empty: /run/user/UID/cistern.sock, or /tmp/cistern-UID.sock where there is no such directory
+  std::string socket;  // empty: cistern.sock in /run (root), /run/user/UID or /tmp/cistern-UID, whichever is
+                       // its alone
   std::string tenant = "default";
   OwnerToken owner{};
   std::uint64_t staging_bytes = 0;       // at connect, more on demand; 0: 1 MiB
