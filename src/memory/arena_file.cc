@@ -155,7 +155,10 @@ Result<ArenaFile> ArenaFile::Open(const ArenaOptions& options, const Clock& cloc
   if (!lock) return Error(std::move(lock.error()));
   file.lock_ = std::move(*lock);
   if (Status opened = file.OpenArena(options); !opened.ok()) return Error(std::move(opened));
-  if (Status opened = file.OpenIndex(); !opened.ok()) return Error(std::move(opened));
+  if (Status opened = file.OpenIndex(); !opened.ok()) {
+    file.GiveBack();
+    return Error(std::move(opened));
+  }
   file.arena_guard_ = MappingGuard(file.arena_map_, Access::kReadWrite);
   file.index_guard_ = MappingGuard(file.index_map_, Access::kReadWrite);
   arena::RealWords words;
@@ -265,6 +268,12 @@ ArenaFile::~ArenaFile() = default;
 
 arena::ArenaSpace ArenaFile::arena() const { return {arena_map_.data(), geometry_}; }
 arena::IndexSpace ArenaFile::index() const { return {index_map_.data(), geometry_.bucket_count()}; }
+
+void ArenaFile::GiveBack() {
+  if (!fresh_) return;
+  (void)::unlink((directory_ + "/arena").c_str());
+  (void)::unlink((directory_ + "/index").c_str());
+}
 
 void ArenaFile::SetAlive(bool alive) {
   arena::RealWords words;

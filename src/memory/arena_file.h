@@ -66,6 +66,8 @@ class ArenaFile final {
   // nothing in them counts. Known once this process has touched what is missing, which became zeros.
   bool lost() const { return arena_guard_.lost() || index_guard_.lost(); }
 
+  // Of a start that failed: what it made goes again; what was there before stays.
+  void GiveBack();
   // The header says that a node serves, or that it ended in order.
   void SetAlive(bool alive);
   // Removes the files of an arena that was lost, so that the next start makes others.

@@ -64,13 +64,14 @@ std::optional<Process> ReadHolder(int fd) {
   return holder;
 }
 
+// Over what is there, never shorter: on a full disk a file that was emptied finds no room for its text.
 Status WriteHolder(int fd, const std::string& path) {
+  constexpr std::size_t kTextBytes = 48;
   const std::optional<ProcessState> self = Look(::getpid());
-  const std::string text = Text(::getpid(), " ", self ? self->start_ticks : 0, "\n");
-  if (::ftruncate(fd, 0) == 0 &&
-      ::pwrite(fd, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size())) {
-    return Status();
-  }
+  std::string text = Text(::getpid(), " ", self ? self->start_ticks : 0);
+  text.resize(kTextBytes - 1, ' ');
+  text += '\n';
+  if (::pwrite(fd, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size())) return Status();
   return Status(Code::kIoError, Text("write ", path, ": ", ErrnoText(errno)));
 }
 
@@ -105,7 +106,7 @@ Result<DirectoryLock> LockDirectory(const std::string& directory, std::int64_t w
       return Error(Code::kBusy,
                    Text("directory ", directory, ": was not let go within ", wait_us / 1000,
                         " ms, though the node that held it is gone (its last I/O has not ended, or "
-                        "it runs in another container)"));
+                        "it runs in another container); start again when it has ended"));
     }
     timespec look{0, kLookNs};
     ::nanosleep(&look, nullptr);

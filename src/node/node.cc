@@ -78,9 +78,15 @@ class Node::Core {
   static Result<std::unique_ptr<Core>> Make(NodeOptions options) {
     if (Status status = ResolveNodeOptions(options); !status.ok()) return Error(status);
     auto core = std::unique_ptr<Core>(new Core(std::move(options)));
-    if (Status status = core->Open(); !status.ok()) return Error(status);
-    core->thread_ = std::thread([raw = core.get()] { raw->Run(); });
-    if (Status status = core->AwaitStart(); !status.ok()) return Error(status);
+    Status status = core->Open();
+    if (status.ok()) {
+      core->thread_ = std::thread([raw = core.get()] { raw->Run(); });
+      status = core->AwaitStart();
+    }
+    if (!status.ok()) {
+      if (core->file_) core->file_->GiveBack();
+      return Error(status);
+    }
     core->watch_.reset();
     return core;
   }
