@@ -21,7 +21,7 @@ constexpr std::size_t kMaxPayloadBytes = 256u << 10;
 constexpr std::uint64_t kMaxFileBytes = 256ull
                                         << 20;  // far above what kMaxNamespaces and the tombstones take
 constexpr std::uint64_t kSlackBytes = 1u << 20;
-constexpr std::uint64_t kSpareBytes = 128u << 10;
+constexpr std::uint64_t kSpareBytes = 64u << 10;
 constexpr std::size_t kStepRecords = 256;
 constexpr std::size_t kMaxBatchBytes = kBatchHeadBytes + kRecordHeadBytes + kMaxPayloadBytes;
 // The most that is summed to find a batch behind a torn one: what was torn holds few places that look like

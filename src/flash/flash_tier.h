@@ -44,9 +44,11 @@ class FlashTier final : public tier::Tier {
 
   // Opens every device, takes its lock (kept by the loop until its last transfer has ended, R8), formats what
   // is empty. `known` are the ids of devices that the journal `journal_id` has waited for (R10): only these
-  // are believed, any other of ours is formatted anew with a note. Nothing is touched before all was checked.
+  // are believed, any other of ours is formatted anew with a note; one that was used under another journal is
+  // refused. Nothing is touched before all was checked.
   // Where devices are known, one whose lock is not free within 2 s is left out of service, untouched (R8).
-  // kInvalid, kMismatch (foreign data, another version), kBusy (locked, no room), kIoError, each by name.
+  // kInvalid, kMismatch (foreign data, another journal or version), kBusy (locked, no room), kIoError, each
+  // by name.
   static Task<Result<std::unique_ptr<FlashTier>>> Open(Parts parts, FlashOptions options,
                                                        std::uint64_t journal_id,
                                                        std::vector<std::uint64_t> known);

@@ -95,6 +95,14 @@ Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
   const auto superblock = DecodeSuperblock(bytes);
   if (superblock) {
     probe.superblock = *superblock;
+    if (superblock->journal_id != journal_id_ && !media_.options().discard_foreign &&
+        co_await Used(*file, *superblock, *size)) {
+      co_return Error(
+          Code::kMismatch,
+          Text("flash device ", device.path, ": holds the cache of another node, or of this one with ",
+               "another journal; nothing was touched. Start with the --journal-dir and --tenant that it "
+               "was used with, take another place, or discard what it holds (--discard-foreign)"));
+    }
   } else if (!AllZero(bytes)) {
     probe.foreign = true;
     if (!media_.options().discard_foreign) {
@@ -110,6 +118,22 @@ Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
   }
   probe.file = std::move(*file);
   co_return probe;
+}
+
+// Whether any region was ever opened since the device was formatted. A first start that was cut off leaves
+// one that was not, under a journal that nobody has.
+Task<bool> DeviceOpener::Used(io::File& file, const Superblock& superblock, std::uint64_t size_bytes) {
+  Buffer buffer = media_.pool().Take(media_.unit());
+  const auto unit = buffer.bytes().first(media_.unit());
+  for (std::uint32_t i = 0; i < superblock.regions; ++i) {
+    const std::uint64_t at = kSuperBytes + i * superblock.region_bytes;
+    if (at % media_.unit() != 0 || at + unit.size() > size_bytes) co_return true;
+    // What cannot be read may be anything.
+    if (const Status status = co_await file.ReadAll(unit, at); !status.ok()) co_return true;
+    const auto header = DecodeRegionHeader(unit);
+    if (header && header->device_id == superblock.device_id && header->epoch != 0) co_return true;
+  }
+  co_return false;
 }
 
 std::uint64_t DeviceOpener::WantedBytes(std::size_t at, const ProbeResult& probe) const {

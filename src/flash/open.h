@@ -41,6 +41,7 @@ class DeviceOpener final {
 
   Task<Result<ProbeResult>> Probe(std::size_t at);
   Task<Status> Lock(io::File& file, const std::string& path);
+  Task<bool> Used(io::File& file, const Superblock& superblock, std::uint64_t size_bytes);
   Status CheckLimits(const io::File& file, const std::string& path) const;
   void ChooseRegionBytes(const std::vector<ProbeResult>& probes);
   Status CheckProbe(std::size_t at, const ProbeResult& probe) const;

@@ -178,8 +178,8 @@ TEST(FlashOpen, AResizeKeepsWhatFitsAndNeverBringsBackTheRest) {
   expect(12, 5);  // regions 5 to 7 are still on the media
 }
 
-TEST(FlashOpen, AnotherUnitOrRegionSizeOrJournalFormatsAnew) {
-  for (int which = 0; which < 3; ++which) {
+TEST(FlashOpen, AnotherUnitOrRegionSizeFormatsAnew) {
+  for (int which = 0; which < 2; ++which) {
     World world(9);
     ASSERT_TRUE(world.Start().ok());
     ASSERT_TRUE(world->Append({1}, {5'000}).has_value());
@@ -188,7 +188,7 @@ TEST(FlashOpen, AnotherUnitOrRegionSizeOrJournalFormatsAnew) {
     if (which == 1) world.options.region_bytes = 2 * kTestRegionBytes;
     world.loop = std::move(*io::SimulatedLoop::Make(world.clock, world.disk, 9));
     world.node = std::make_unique<TierOn>(*world.loop, world.options, 10);
-    ASSERT_TRUE(world->Open(world.known, which == 2 ? 6 : 5).ok());
+    ASSERT_TRUE(world->Open(world.known, 5).ok());
     ASSERT_TRUE(world->Recover().ok());
     EXPECT_TRUE(world->found.empty());
     EXPECT_TRUE(world->Append({2}, {5'000}).has_value());
@@ -196,6 +196,51 @@ TEST(FlashOpen, AnotherUnitOrRegionSizeOrJournalFormatsAnew) {
     EXPECT_TRUE(world->Logged("formatted"));
     world.Ended();
   }
+}
+
+// Of another node, or of this one with another --journal-dir.
+TEST(FlashOpen, ADeviceOfAnotherJournalIsRefusedUntouchedAndDiscardedWhenTold) {
+  World world(10);
+  ASSERT_TRUE(world.Start().ok());
+  ASSERT_TRUE(world->Append({1}, {5'000}).has_value());
+  world.Stop();
+  const std::string before = ContentOf(world.disk, kFile);
+  const auto open = [&](std::vector<std::uint64_t> known) {
+    world.loop = std::move(*io::SimulatedLoop::Make(world.clock, world.disk, 9));
+    world.node = std::make_unique<TierOn>(*world.loop, world.options, 10);
+    return world->Open(std::move(known), 6);
+  };
+  for (const auto& known : {std::vector<std::uint64_t>(), world.known}) {
+    const Status refused = open(known);
+    EXPECT_EQ(refused.code(), Code::kMismatch);
+    EXPECT_NE(refused.message().find("/flash0"), std::string_view::npos) << refused.ToString();
+    EXPECT_NE(refused.message().find("--journal-dir"), std::string_view::npos);
+    EXPECT_NE(refused.message().find("--discard-foreign"), std::string_view::npos);
+    world.Ended();
+    EXPECT_TRUE(ContentOf(world.disk, kFile) == before);
+  }
+  world.options.discard_foreign = true;
+  ASSERT_TRUE(open({}).ok());
+  ASSERT_TRUE(world->Recover().ok());
+  EXPECT_TRUE(world->found.empty());
+  EXPECT_TRUE(world->Append({2}, {5'000}).has_value());
+  world->Close();
+  world.Ended();
+}
+
+// The first start formatted it, and its journal was never written.
+TEST(FlashOpen, AnUnusedDeviceOfAnotherJournalIsFormatted) {
+  World world(11);
+  ASSERT_TRUE(world.Start().ok());
+  world.Stop();
+  world.loop = std::move(*io::SimulatedLoop::Make(world.clock, world.disk, 9));
+  world.node = std::make_unique<TierOn>(*world.loop, world.options, 10);
+  const Status status = world->Open({}, 6);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  ASSERT_TRUE(world->Recover().ok());
+  EXPECT_TRUE(world->Append({2}, {5'000}).has_value());
+  world->Close();
+  world.Ended();
 }
 
 TEST(FlashOpen, OptionsSayWhichFieldIsWrong) {

@@ -270,9 +270,7 @@ arena::ArenaSpace ArenaFile::arena() const { return {arena_map_.data(), geometry
 arena::IndexSpace ArenaFile::index() const { return {index_map_.data(), geometry_.bucket_count()}; }
 
 void ArenaFile::GiveBack() {
-  if (!fresh_) return;
-  (void)::unlink((directory_ + "/arena").c_str());
-  (void)::unlink((directory_ + "/index").c_str());
+  if (fresh_) Discard();
 }
 
 void ArenaFile::SetAlive(bool alive) {

@@ -20,6 +20,7 @@ from typing import Any
 
 BIN = pathlib.Path(sys.argv.pop(1)).resolve()
 TIMEOUT_S = 300
+JOURNAL = ("journal", "journal.copy")
 BODY_BYTES = 2 << 20
 MANY = 100  # of these, more than the memory below
 
@@ -129,9 +130,9 @@ class FlashTest(unittest.TestCase):
         found = (path for path in self.disk.rglob("*") if path.is_file() and path.name != "lock")
         sizes = {path: path.stat().st_size for path in found}
         return {
-            str(path): 1 if path.name == "journal" else size
+            str(path): 1 if path.name in JOURNAL else size
             for path, size in sizes.items()
-            if size > 0 or path.name != "journal"
+            if size > 0 or path.name not in JOURNAL
         }
 
     def tool(self, *words: object) -> str:
@@ -329,6 +330,17 @@ class BadInput(FlashTest):
         self.assertEqual((self.directory / "image").read_bytes(), before)
         node = self.node(*flags, "--discard-foreign")
         node.put(0)
+
+    def test_flash_of_another_journal_is_refused_by_name(self) -> None:
+        node = self.node("--flash", self.flash)
+        node.put(0)
+        node.end()
+        other = self.directory / "other"
+        other.mkdir()
+        flags = ("--flash", self.flash, "--journal-dir", other)
+        self.refused(1, str(self.disk), "--journal-dir", "--discard-foreign", flags=flags)
+        node.start("--flash", self.flash)
+        self.assertEqual(node.get(0), body(0))
 
     def test_a_device_that_is_mounted(self) -> None:
         device = self.loop_device(256 << 20)
