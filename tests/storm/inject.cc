@@ -187,8 +187,14 @@ void World::KillNode(Death death) {
 void World::HarmJournal() {
   if (harmed_journal_ == boots_) return;
   const std::string path = boots_ % 2 == 0 ? "node/journal" : "node/journal.copy";
+  const std::string other = boots_ % 2 == 0 ? "node/journal.copy" : "node/journal";
   const std::uint64_t size = disk_.Bytes(path).size();
-  if (size == 0) return;
+  // While they are written anew only one of them may be whole.
+  constexpr std::size_t kHead = 40;
+  if (size < kHead || disk_.Bytes(other).size() < kHead ||
+      !std::ranges::equal(disk_.Bytes(path).first(kHead), disk_.Bytes(other).first(kHead))) {
+    return;
+  }
   const std::uint64_t back =
       random().Below(random().Below(3) == 0 ? size : std::min<std::uint64_t>(size, 80));
   model_.Trace("damage to ", path, " at byte ", size - 1 - back);
