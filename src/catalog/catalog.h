@@ -17,6 +17,7 @@
 #include "base/step_budget.h"
 #include "catalog/conversations.h"
 #include "catalog/forest.h"
+#include "catalog/forward_time.h"
 #include "catalog/leases.h"
 #include "catalog/namespace_table.h"
 #include "catalog/pending_puts.h"
@@ -63,8 +64,11 @@ class Catalog final {
   std::uint32_t max_records_in_memory() const { return max_records_; }
   std::uint32_t max_records() const { return max_record_ids_; }  // in any tier
 
-  // Seconds that never go back, over restarts too (R10).
-  std::uint64_t NowS() { return arena::AdvanceTime(words_, arena_, clock_.Wall().seconds); }
+  // Seconds that never go back, over restarts too, and go on whatever the wall clock does (R10).
+  std::uint64_t NowS() {
+    const std::uint64_t known_s = arena::AdvanceTime(words_, arena_, clock_.Wall().seconds);
+    return arena::AdvanceTime(words_, arena_, time_.Seconds(clock_.Now(), known_s));
+  }
   // One count for puts, cuts and drops, which gives their order.
   std::uint64_t NextEvent() { return ++last_event_; }
 
@@ -134,6 +138,7 @@ class Catalog final {
   Leases leases_;
   Conversations conversations_;
   Sequences sequences_;
+  ForwardTime time_;
   std::uint64_t last_event_ = 0;
 };
 

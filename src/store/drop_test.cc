@@ -187,6 +187,28 @@ TEST_F(BlockStoreTest, R10ExpiredStaysGoneWhenTheClockStepsBack) {
   EXPECT_EQ(Occupied().records, 0u);
 }
 
+// An hour back, or an hour ahead once: the time that the clients see goes on all the same.
+TEST_F(BlockStoreTest, R10ATimeToLiveEndsThoughTheClockIsWrong) {
+  for (const bool was_ahead : {false, true}) {
+    Make();
+    if (was_ahead) {
+      t->clock.StepWall(3600);
+      t->Tick();
+    }
+    PartWrite mortal = Part(1, {});
+    mortal.ttl_s = 2;
+    WriteOne(mortal);
+    t->clock.StepWall(-3600);
+    t->Advance(1'000'000);
+    EXPECT_TRUE(Here(1));
+    for (int i = 0; i < 20; ++i) t->Advance(1'000'000);
+    EXPECT_FALSE(Here(1));
+    Restart();
+    EXPECT_FALSE(Here(1));
+    EXPECT_EQ(Occupied().records, 0u);
+  }
+}
+
 TEST_F(BlockStoreTest, P5NoStepIsLongerThanItsBoundInADropOfMany) {
   Make({.headers = 16});
   constexpr std::uint64_t kBlocks = 20'000;

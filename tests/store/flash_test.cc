@@ -519,6 +519,25 @@ TEST_F(FlashStoreTest, R10WhatExpiredStaysAwayThoughTheClockGoesBack) {
   EXPECT_FALSE(Get(0).has_value());
 }
 
+TEST_F(FlashStoreTest, R10WhatExpiredUnderAClockThatWentBackStaysAwayAfterAReboot) {
+  Make(With(4));
+  store::PartWrite part = Part(0, {});
+  part.ttl_s = 2;
+  WriteOne(part);
+  t->Settle();
+  t->clock.StepWall(-3600);
+  for (int i = 0; i < 20; ++i) {
+    t->clock.AdvanceUs(1'000'000);
+    t->Settle();
+  }
+  EXPECT_FALSE(Get(0).has_value());
+  t->Stop();
+  t->ForgetMemory();
+  t->Start();
+  Attach(store::OneGroup());
+  EXPECT_FALSE(Get(0).has_value());
+}
+
 TEST_F(FlashStoreTest, TheScrubberFindsWhatRotted) {
   store::TestStoreOptions options = With(4);
   options.store.scrub_bytes_per_s = 1 * kMiB;

@@ -204,10 +204,8 @@ PutNo World::MakePut(const BlockId& block, Engine& engine, BlockCode parent, std
 
 std::uint64_t World::SureTime() const { return std::max<std::uint64_t>(clock_.Wall().seconds, ticked_wall_); }
 
-std::uint64_t World::LatestTime() {
-  latest_wall_ = std::max<std::uint64_t>(latest_wall_, clock_.Wall().seconds);
-  return latest_wall_;
-}
+// A node that read the wall clock earlier within the same second may be that much ahead.
+std::uint64_t World::LatestTime() { return latest_.Seconds(clock_.Now(), clock_.Wall().seconds) + 1; }
 
 // ---- nodes -----------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@
 
 #include "arena/match.h"
 #include "arena/reader.h"
+#include "catalog/forward_time.h"
 #include "faults.h"
 #include "model.h"
 #include "node.h"
@@ -329,7 +330,8 @@ class World {
   // In use, and the last that are gone: their memory is nobody else's so long.
   std::deque<std::shared_ptr<Staging>> stagings_;
   std::uint64_t sessions_ = 0, boots_ = 0, tokens_ = 0, node_seeds_ = 0;
-  std::uint64_t ticked_wall_ = 0, latest_wall_ = 0;
+  std::uint64_t ticked_wall_ = 0;
+  catalog::ForwardTime latest_;  // the latest that a node may hold it to be
   const SimNode* failed_node_ = nullptr;
   std::uint32_t failed_starts_ = 0, clocks_back_ = 0, audits_ = 0;
   std::uint64_t reboots_ = 0, carvings_ = 0, evicted_ = 0, faults_wanted_ = 0;
