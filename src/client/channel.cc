@@ -23,6 +23,7 @@ constexpr std::int64_t kSliceNs = 1'000'000;
 // How often who only reads asks whether the node lives: what another node drops is read here no longer than
 // this.
 constexpr std::int64_t kAskNs = 250'000'000;
+constexpr std::int64_t kAnswerNs = 10'000'000;
 constexpr std::size_t kMaxDeferredReleases = 65'536;
 
 std::uint64_t Load(const std::uint64_t& word) {
@@ -72,6 +73,11 @@ Status InChild() {
 }
 
 }  // namespace
+
+std::int64_t NodeDeadlineNs(std::int64_t deadline_ns, std::int64_t now_ns) {
+  const std::int64_t left_ns = std::max<std::int64_t>(deadline_ns - now_ns, 0);
+  return deadline_ns - std::min(kAnswerNs, left_ns / 8);
+}
 
 // ---- Call -----------------------------------------------------------------------------------------------
 
@@ -217,7 +223,8 @@ void Channel::Push(std::uint32_t place, const Request& request, std::uint64_t ar
   entry.op = request.op;
   entry.namespace_slot = request.namespace_slot;
   entry.ticket = IdOf(place);
-  entry.deadline_ns = request.deadline_ns;
+  entry.deadline_ns =
+      request.answered_late ? NodeDeadlineNs(request.deadline_ns, NowNs()) : request.deadline_ns;
   entry.args_offset = entry.reply_offset = static_cast<std::uint32_t>(slot.offset);
   entry.args_bytes = static_cast<std::uint32_t>(args_bytes);
   entry.reply_bytes = static_cast<std::uint32_t>(slot.bytes);

@@ -40,8 +40,15 @@ struct Request {
   std::uint64_t a = 0;
   std::uint64_t b = 0;
   std::int64_t deadline_ns = 0;
+  // The node answers at its deadline with what was done by then: it is told an earlier one, so that this
+  // answer comes by the call's.
+  bool answered_late = false;
   std::int64_t grace_ns = 0;  // how much longer than the deadline the answer is waited for
 };
+
+// The deadline that the node is told of such a call: 10 ms before the call's own, or an eighth of the time
+// that is left where that is less.
+std::int64_t NodeDeadlineNs(std::int64_t deadline_ns, std::int64_t now_ns);
 
 // One of the calls in flight, with its room in the argument area. Move-only; one that goes away before its
 // answer gives the answer up, and a lease that it brings is released.

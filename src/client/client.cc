@@ -67,7 +67,7 @@ Result<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& options) {
 }
 
 Result<std::unique_ptr<Client>> Client::Connect(int socket, const ConnectOptions& options) {
-  return Over(GreetNode(Fd(socket), "the node of this process", options));
+  return Over(GreetNode(Fd(socket), "the node of this process", options, DeadlineNs(options.deadline_us)));
 }
 
 Result<std::unique_ptr<Client>> Client::Over(Result<Connection> connection) {

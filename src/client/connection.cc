@@ -238,24 +238,25 @@ std::int64_t DeadlineNs(std::int64_t us) {
 Result<Connection> ConnectToNode(const ConnectOptions& options) {
   std::string path = options.socket.empty() ? wire::DefaultSocketPath() : options.socket;
   if (Status status = wire::CheckSocketPath(path); !status.ok()) return Error(std::move(status));
-  Result<Fd> socket = OpenSocket(path, DeadlineNs(options.deadline_us));
+  const std::int64_t deadline_ns = DeadlineNs(options.deadline_us);
+  Result<Fd> socket = OpenSocket(path, deadline_ns);
   if (!socket) return Error(std::move(socket.error()));
   Result<Peer> listener = PeerOf(socket->get());
   if (!listener) return Error(std::move(listener.error()));
   if (Status ours = CheckListener(*listener, path); !ours.ok()) return Error(std::move(ours));
   Fd process = PeerProcess(socket->get(), *listener);
-  Result<Connection> connection = GreetNode(std::move(*socket), std::move(path), options);
+  Result<Connection> connection = GreetNode(std::move(*socket), std::move(path), options, deadline_ns);
   if (connection) connection->process = std::move(process);
   return connection;
 }
 
-Result<Connection> GreetNode(Fd socket, std::string path, const ConnectOptions& options) {
+Result<Connection> GreetNode(Fd socket, std::string path, const ConnectOptions& options,
+                             std::int64_t deadline_ns) {
   Connection connection;
   connection.socket = std::move(socket);
   connection.path = std::move(path);
   Result<wire::Hello> hello = HelloFor(options);
   if (!hello) return Error(std::move(hello.error()));
-  const std::int64_t deadline_ns = DeadlineNs(options.deadline_us);
   Status sent = Send(connection.socket.get(), *hello, connection.path);
   if (!sent.ok() && sent.code() != Code::kGone) return Error(std::move(sent));
   std::span<std::byte> message = std::as_writable_bytes(std::span(&connection.welcome, 1));

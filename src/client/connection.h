@@ -39,7 +39,8 @@ struct Connection {
 // As Client::Connect.
 Result<Connection> ConnectToNode(const ConnectOptions& options);
 // The same from a connected socket on; `path` names the node in errors.
-Result<Connection> GreetNode(Fd socket, std::string path, const ConnectOptions& options);
+Result<Connection> GreetNode(Fd socket, std::string path, const ConnectOptions& options,
+                             std::int64_t deadline_ns);
 
 struct Grant {
   std::uint32_t area = 0;

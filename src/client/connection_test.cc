@@ -15,11 +15,13 @@
 #include <filesystem>
 #include <thread>
 
+#include "client/channel.h"
+
 namespace cistern::client {
 namespace {
 
 // Answers the first message with `answer`.
-Result<Connection> Greet(std::span<const std::byte> answer, std::int64_t deadline_us = 10'000'000) {
+Result<Connection> Greet(std::span<const std::byte> answer, std::int64_t deadline_ns = INT64_MAX) {
   int ends[2];
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   std::thread node([&] {
@@ -31,8 +33,7 @@ Result<Connection> Greet(std::span<const std::byte> answer, std::int64_t deadlin
     }
   });
   ConnectOptions options;
-  options.deadline_us = deadline_us;
-  Result<Connection> connection = GreetNode(Fd(ends[1]), "the node", options);
+  Result<Connection> connection = GreetNode(Fd(ends[1]), "the node", options, deadline_ns);
   node.join();
   close(ends[0]);
   return connection;
@@ -125,7 +126,21 @@ TEST(Handshake, R12AnotherUserWhoListensIsNotTalkedTo) {
   std::filesystem::remove_all(directory);
 }
 
-TEST(Handshake, SilenceEndsWithTheDeadline) { EXPECT_EQ(Greet({}, 1'000).error().code(), Code::kTooLate); }
+TEST(Handshake, SilenceEndsWithTheDeadline) {
+  EXPECT_EQ(Greet({}, DeadlineNs(1'000)).error().code(), Code::kTooLate);
+}
+
+TEST(NodeDeadline, P3LeavesTheAnswerItsTimeBeforeTheCallsOwn) {
+  EXPECT_EQ(NodeDeadlineNs(5'000'000'000, 4'000'000'000), 4'990'000'000);
+  EXPECT_EQ(NodeDeadlineNs(5'000'000'000, 4'992'000'000), 4'999'000'000);
+  EXPECT_EQ(NodeDeadlineNs(5'000'000'000, 5'000'000'001), 5'000'000'000);
+  EXPECT_EQ(NodeDeadlineNs(INT64_MAX, 0), INT64_MAX - 10'000'000);
+}
+
+// The whole connect has one deadline: what the socket took is gone for the welcome.
+TEST(Handshake, P3ADeadlineThatPassedBeforeTheHelloLeavesNothingToWaitFor) {
+  EXPECT_EQ(Greet({}, NowNs()).error().code(), Code::kTooLate);
+}
 
 }  // namespace
 }  // namespace cistern::client

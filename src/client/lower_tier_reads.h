@@ -19,9 +19,6 @@
 
 namespace cistern::client {
 
-// How long after a call's deadline the node's answer to it is waited for, which says what had come by then.
-inline constexpr std::int64_t kFetchGraceNs = 50'000'000;
-
 class LowerTierReads final : public internal::PendingCall<ReadResult> {
  public:
   // `so_far` is what memory gave for `blocks`; its misses are asked for. Copies the lists, not what they

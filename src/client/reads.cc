@@ -192,7 +192,7 @@ Ticket<Lease> Client::Acquire(const Namespace& ns, std::span<const BlockRef> blo
   Request request = RequestFor(wire::Op::kAcquire, ns, options.deadline_us);
   request.a = static_cast<std::uint64_t>(options.lease_us);
   request.b = static_cast<std::uint64_t>(options.worth_us);
-  if (parts_->channel->has_lower()) request.grace_ns = kFetchGraceNs;
+  request.answered_late = parts_->channel->has_lower();
   const std::int64_t ends_ns = DeadlineNs(options.lease_us);
   auto decode = [ends_ns, count = blocks.size()](const Call& answered,
                                                  const wire::Completion& completion) -> Result<Lease> {

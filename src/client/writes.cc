@@ -15,8 +15,9 @@ namespace cistern::client {
 
 namespace {
 
-// The node answers a write when it has let go of the bytes, which may be a copy later than the deadline.
-constexpr std::int64_t kWriteGraceNs = 2'000'000'000;
+// A write from the caller's own staging is answered when the node has let go of the bytes, which may be a
+// copy later than the deadline: the caller fills them anew after that.
+constexpr std::int64_t kStagingGraceNs = 2'000'000'000;
 
 // A sleeping core takes about as long to wake as this takes to copy. From when no more is left, the call is
 // announced again and again, more often than the core falls asleep.
@@ -47,6 +48,7 @@ class Batch final {
       std::shared_ptr<StagingPiece> piece;
       if (blocks_[i].pieces.empty()) piece = room_.PieceOf(blocks_[i].data);
       if (piece != nullptr) {
+        from_callers_staging_ = true;
         placed_[i].area = piece->area();
         placed_[i].offset =
             piece->offset() + static_cast<std::uint64_t>(blocks_[i].data.data() - piece->bytes().data());
@@ -62,6 +64,8 @@ class Batch final {
     checksums_.resize(checksums);
     return to_copy > 0 ? CopyAll(to_copy, deadline_ns) : Status();
   }
+
+  bool from_callers_staging() const { return from_callers_staging_; }
 
   std::uint64_t args_bytes() const {
     return blocks_.size() * sizeof(wire::WriteItem) + checksums_.size() * sizeof(std::uint32_t);
@@ -148,6 +152,7 @@ class Batch final {
   Channel& channel_;
   std::uint64_t copied_ = 0;  // in whole segments
   std::uint64_t left_ = 0;    // of the parts that are not copied yet
+  bool from_callers_staging_ = false;
   StagingRoom& room_;
   const std::span<const BlockWrite> blocks_;
   std::vector<Placed> placed_;
@@ -187,8 +192,10 @@ Ticket<WriteResult> Client::Write(const Namespace& ns, std::span<const BlockWrit
   Request request = RequestFor(wire::Op::kWrite, ns, options.deadline_us);
   request.a = blocks.size();
   request.b = *conversation;
-  request.grace_ns = kWriteGraceNs;
   if (status = batch.Place(request.deadline_ns); !status.ok()) return Failed<WriteResult>(std::move(status));
+  // What was copied is the library's, and kept until the node has answered, whether or not it is waited for.
+  request.answered_late = !batch.from_callers_staging();
+  if (batch.from_callers_staging()) request.grace_ns = kStagingGraceNs;
   const std::uint64_t reply_bytes = blocks.size() * sizeof(wire::WriteReplyItem) + wire::kMaxReplyMessage;
   Result<Call> call = parts_->channel->Reserve(std::max(batch.args_bytes(), reply_bytes));
   if (!call) return Failed<WriteResult>(std::move(call.error()));
