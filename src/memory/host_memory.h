@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "cistern/status.h"
 
@@ -13,6 +14,7 @@ struct HostMemory {
   std::uint64_t available_bytes = 0;  // free without pushing other memory out
 };
 
-Result<HostMemory> ReadHostMemory();
+// Cgroups of version 1 and 2. `root` stands before the paths of the kernel's files: tests have their own.
+Result<HostMemory> ReadHostMemory(const std::string& root = "");
 
 }  // namespace cistern::memory
