@@ -45,4 +45,4 @@ int Run(int argc, const char* const* argv) {
 }  // namespace
 }  // namespace cistern
 
-int main(int argc, char** argv) { return cistern::Run(argc, argv); }
+int main(int argc, char** argv) { return cistern::RunProgram("cistern", cistern::Run, argc, argv); }

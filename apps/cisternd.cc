@@ -109,4 +109,4 @@ int Run(int argc, const char* const* argv) {
 }  // namespace
 }  // namespace cistern
 
-int main(int argc, char** argv) { return cistern::Run(argc, argv); }
+int main(int argc, char** argv) { return cistern::RunProgram("cisternd", cistern::Run, argc, argv); }

@@ -2,7 +2,9 @@
 #include "command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
+#include <system_error>
 
 #include "base/format.h"
 #include "base/nearest.h"
@@ -135,6 +137,18 @@ std::optional<int> CommandLine::Parse(int argc, const char* const* argv) {
     return kExitUsage;
   }
   return std::nullopt;
+}
+
+int RunProgram(std::string_view program, int (*run)(int argc, const char* const* argv), int argc,
+               const char* const* argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // the write says EFBIG
+  try {
+    return run(argc, argv);
+  } catch (const std::system_error& error) {
+    return Complain(program,
+                    Status(Code::kBusy, cistern::Text("a thread cannot be started: ", error.what(),
+                                                      "; raise the limit of processes (ulimit -u)")));
+  }
 }
 
 int Complain(std::string_view program, const Status& status) {

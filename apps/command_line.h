@@ -50,6 +50,11 @@ class CommandLine {
   std::unique_ptr<Impl> impl_;
 };
 
+// `run` under the host's limits: a file that may not grow, and a thread that may not start, are its error and
+// not the program's silent or loud death.
+int RunProgram(std::string_view program, int (*run)(int argc, const char* const* argv), int argc,
+               const char* const* argv);
+
 // "cistern put: message" on stderr; returns kExitUsage for kInvalid, kExitFailed otherwise.
 int Complain(std::string_view program, const Status& status);
 

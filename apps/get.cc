@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
+#include "base/fd.h"
 #include "base/format.h"
 #include "commands.h"
 #include "prompt.h"
@@ -31,13 +34,19 @@ int RunGet(int argc, const char* const* argv) {
   Result<std::vector<std::byte>> bytes = at->store.Get(at->ns, *key, options);
   if (!bytes) return Complain("cistern get", bytes.error());
   if (path == "-") {
-    std::fwrite(bytes->data(), 1, bytes->size(), stdout);
+    if (std::fwrite(bytes->data(), 1, bytes->size(), stdout) != bytes->size() || std::fflush(stdout) != 0) {
+      return Complain("cistern get",
+                      Status(Code::kIoError, Text("standard output cannot be written: ", ErrnoText(errno))));
+    }
   } else {
     std::ofstream file(path, std::ios::binary);
     file.write(reinterpret_cast<const char*>(bytes->data()), static_cast<std::streamsize>(bytes->size()));
     if (!file.flush()) {
-      return Complain("cistern get", Status(Code::kIoError,
-                                            Text("file ", path, " cannot be written; check path and space")));
+      const std::string why = ErrnoText(errno);
+      std::error_code ignored;
+      if (std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);
+      return Complain("cistern get",
+                      Status(Code::kIoError, Text("file ", path, " cannot be written: ", why)));
     }
   }
   if (prompt.json) std::printf("{\"key\":\"%s\",\"bytes\":%zu}\n", key->ToHex().c_str(), bytes->size());

@@ -1,26 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdio>
-#include <fstream>
-#include <iterator>
+#include <fcntl.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+#include "base/fd.h"
 #include "base/format.h"
+#include "base/limits.h"
+#include "base/units.h"
 #include "commands.h"
 #include "prompt.h"
 
 namespace cistern {
 namespace {
 
-Result<std::vector<char>> ReadFile(const std::string& path) {
-  if (path == "-") {
-    std::vector<char> bytes;
-    char buffer[65536];
-    while (std::size_t n = std::fread(buffer, 1, sizeof(buffer), stdin))
-      bytes.insert(bytes.end(), buffer, buffer + n);
-    return bytes;
+// No more than a block may have: what FILE gives may have no end.
+Result<std::vector<std::byte>> ReadFile(const std::string& path) {
+  Fd opened;
+  if (path != "-") {
+    opened = Fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!opened.valid()) return Error(Code::kInvalid, Text("file ", path, ": ", ErrnoText(errno)));
   }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Error(Code::kInvalid, Text("file ", path, " cannot be read; check the path"));
-  return std::vector<char>(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  const int file = path == "-" ? STDIN_FILENO : opened.get();
+  std::vector<std::byte> bytes;
+  for (;;) {
+    const std::size_t had = bytes.size();
+    if (had > kMaxBodyBytes)
+      return Error(Code::kInvalid, Text("file ", path, ": has more than ", SizeText(kMaxBodyBytes),
+                                        ", which is the most that a block may have"));
+    bytes.resize(had + 65536);
+    const ssize_t got = read(file, bytes.data() + had, bytes.size() - had);
+    bytes.resize(had + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    if (got == 0) return bytes;
+    if (got < 0 && errno != EINTR) return Error(Code::kInvalid, Text("file ", path, ": ", ErrnoText(errno)));
+  }
 }
 
 }  // namespace
@@ -50,14 +65,14 @@ int RunPut(int argc, const char* const* argv) {
     return Complain("cistern put",
                     Status(Code::kInvalid, "--ttl: the least is 1s; leave it out for no limit"));
   }
-  Result<std::vector<char>> bytes = ReadFile(path);
+  Result<std::vector<std::byte>> bytes = ReadFile(path);
   if (!bytes) return Complain("cistern put", bytes.error());
   Result<Attachment> at = AttachByName(prompt);
   if (!at) return Complain("cistern put", at.error());
   WriteOptions options;
   options.ttl_s = static_cast<std::uint32_t>(ttl_us / 1'000'000);
   options.deadline_us = static_cast<std::int64_t>(prompt.deadline_us);
-  Status status = at->store.Put(at->ns, *key, parent, std::as_bytes(std::span(*bytes)), options);
+  Status status = at->store.Put(at->ns, *key, parent, *bytes, options);
   if (!status.ok()) return Complain("cistern put", status);
   if (prompt.json) std::printf("{\"key\":\"%s\",\"bytes\":%zu}\n", key->ToHex().c_str(), bytes->size());
   return kExitOk;

@@ -39,11 +39,21 @@ Status CheckTenant(const std::string& tenant) {
 constexpr std::string_view kWayOut =
     "`cistern forget` with this directory discards it (the cache in it is lost)";
 
-// Whether the files there live in memory, so that the host's memory is what they take.
-bool InMemory(const std::string& path) {
+bool LiesOn(long file_system, const std::string& path) {
   struct statfs fs;
-  constexpr long kTmpfs = 0x01021994, kHugetlbfs = 0x958458f6;
-  return ::statfs(path.c_str(), &fs) == 0 && (fs.f_type == kTmpfs || fs.f_type == kHugetlbfs);
+  return ::statfs(path.c_str(), &fs) == 0 && fs.f_type == file_system;
+}
+
+// Its files live in memory, so that the host's memory is what they take.
+constexpr long kTmpfs = 0x01021994;
+// Its files can be mapped and not written, and the lock and the journal are written.
+constexpr long kHugetlbfs = 0x958458f6;
+
+Status CheckWritable(const std::string& memory_dir) {
+  if (!LiesOn(kHugetlbfs, memory_dir)) return Status();
+  return Status(Code::kInvalid, Text("memory_dir ", memory_dir,
+                                     ": lies on hugetlbfs, whose files cannot be "
+                                     "written: use a tmpfs, mounted with huge=advise for large pages"));
 }
 
 // R14: no room is a start error, with the numbers, before any of it is taken.
@@ -54,7 +64,7 @@ Status CheckRoom(const std::string& directory, std::uint64_t needed) {
   }
   std::uint64_t available = fs.f_blocks == 0 ? needed : std::uint64_t{fs.f_bavail} * fs.f_frsize;
   const char* whose = "its file system has";
-  if (Result<HostMemory> memory = ReadHostMemory(); memory && InMemory(directory)) {
+  if (Result<HostMemory> memory = ReadHostMemory(); memory && LiesOn(kTmpfs, directory)) {
     if (memory->available_bytes < available) {
       available = memory->available_bytes;
       whose = "the host or its cgroup has";
@@ -150,6 +160,7 @@ Result<ArenaFile> ArenaFile::Open(const ArenaOptions& options, const Clock& cloc
   file.directory_ = TenantDirectory(options.memory_dir, options.tenant);
   Status made = io::MakeSharedDirectory("memory_dir", options.memory_dir);
   if (made.ok()) made = io::MakeOwnDirectory("memory_dir", file.directory_);
+  if (made.ok()) made = CheckWritable(file.directory_);
   if (!made.ok()) return Error(std::move(made));
   Result<DirectoryLock> lock = LockDirectory(file.directory_, options.lock_wait_us, clock);
   if (!lock) return Error(std::move(lock.error()));

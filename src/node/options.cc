@@ -60,7 +60,7 @@ constexpr Setting kSettings[] = {
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseSize(n, t), o.memory_bytes);
      }},
-    {"memory_dir", "DIR", "where arenas live (tmpfs or hugetlbfs); default: /dev/shm/cistern-UID",
+    {"memory_dir", "DIR", "where arenas live, on a tmpfs; default: /dev/shm/cistern-UID",
      [](NodeOptions& o, std::string_view, std::string_view t) {
        o.memory_dir = t;
        return Status();

@@ -72,6 +72,44 @@ class CliTest(unittest.TestCase):
 
 
 class WhatANodeDoes(CliTest):
+    def test_a_put_reads_no_more_than_a_block_may_have(self) -> None:
+        node = self.node()
+        put = node.cistern("put", "--namespace", "demo", KEYS[0], "/dev/zero")
+        self.assert_says(put, 2, "file /dev/zero: has more than 64MiB")
+        put = node.cistern("put", "--namespace", "demo", KEYS[0], self.directory)
+        self.assert_says(put, 2, f"file {self.directory}: ", "Is a directory")
+
+    def test_a_file_that_may_not_grow_is_said_and_not_left(self) -> None:
+        node = self.node()
+        self.assert_says(node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=bytes(1 << 20)), 0)
+        file = self.directory / "out"
+        get = subprocess.run(
+            ["prlimit", "--fsize=4096", str(BIN / "cistern"), "get", "--socket", str(node.socket), "--namespace", "demo",
+             KEYS[0], str(file)],
+            capture_output=True, timeout=TIMEOUT_S, check=False,
+        )
+        self.assert_says(get, 1, f"file {file} cannot be written: ", "File too large")
+        self.assertFalse(file.exists())
+
+    def test_a_memory_dir_on_hugetlbfs_is_refused_by_name(self) -> None:
+        huge = self.directory / "huge"
+        huge.mkdir()
+        mounted = ["unshare", "--mount", "sh", "-c", f"mount -t hugetlbfs none '{huge}' || exit 99; exec \"$@\"", "sh"]
+        node = subprocess.run(
+            [*mounted, str(BIN / "cisternd"), "--memory", "64MiB", "--memory-dir", str(huge), "--socket",
+             str(self.directory / "s")],
+            capture_output=True, timeout=TIMEOUT_S, check=False,
+        )
+        if node.returncode == 99 or b"unshare" in node.stderr:
+            self.skipTest(f"hugetlbfs cannot be mounted: {node.stderr.decode().strip()}")
+        self.assert_says(node, 2, f"memory_dir {huge}", "hugetlbfs", "tmpfs")
+
+    def test_a_help_makes_no_folder(self) -> None:
+        script = pathlib.Path(__file__).resolve().parents[1] / "engine" / "model.py"
+        said = subprocess.run([sys.executable, str(script), "--help"], cwd=self.directory, capture_output=True, check=True)
+        self.assertIn(b"DIR", said.stdout)
+        self.assertEqual(list(self.directory.iterdir()), [])
+
     def test_put_get_match_drop(self) -> None:
         node = self.node()
         body = bytes(range(256)) * 1000

@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,4 +117,6 @@ def write_adapter(folder: Path, config: dict[str, Any], seed: int) -> Path:
 
 
 if __name__ == "__main__":
-    print(write(Path(sys.argv[1]), LLAMA))
+    line = argparse.ArgumentParser(description="Writes a small model with seeded random weights, for vLLM to load.")
+    line.add_argument("folder", metavar="DIR", type=Path, help="where to; made if it is not there")
+    print(write(line.parse_args().folder, LLAMA))
