@@ -79,7 +79,10 @@ constexpr Setting kSettings[] = {
      }},
     {"alignment", "SIZE", "of records, 512B or 4096B, fixed when the arena is created; default: 4KiB",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
-       return Keep(ParseSize(n, t), o.alignment);
+       const Result<std::uint64_t> size = ParseSize(n, t);
+       if (!size || (*size != 512 && *size != 4096))
+         return Status(Code::kInvalid, Text(n, ": ", Shown(t), " is not allowed; use 512B or 4096B"));
+       return Keep(size, o.alignment);
      }},
     {"max_blocks", "N", "blocks in memory at most; default: what fits",
      [](NodeOptions& o, std::string_view n, std::string_view t) {

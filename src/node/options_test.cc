@@ -22,6 +22,17 @@ TEST(NodeOptions, FileAndFlagAreOneTable) {
   EXPECT_EQ(options.poll_us, 10u);
 }
 
+TEST(NodeOptions, AnAlignmentThatIsNoneIsToldTheTwoThatAre) {
+  NodeOptions options;
+  for (const char* wrong : {"1000", "1000MiB", "8KiB", "x"}) {
+    const Status status = SetNodeOption(options, "--alignment", "alignment", wrong);
+    EXPECT_EQ(status.code(), Code::kInvalid);
+    EXPECT_THAT(Message(status), HasSubstr("--alignment: "));
+    EXPECT_THAT(Message(status), HasSubstr("is not allowed; use 512B or 4096B")) << wrong;
+  }
+  EXPECT_TRUE(SetNodeOption(options, "--alignment", "alignment", "4KiB").ok());
+}
+
 TEST(NodeOptions, UnknownKeyNamesFileLineAndTheNearest) {
   NodeOptions options;
   Status status = ApplyConfigText(options, "movers = 2\nmemroy = \"1GiB\"\n", "c.toml");

@@ -94,8 +94,9 @@ bool SendMessage(int socket, std::span<const std::byte> message, std::span<const
 }
 
 void SetText(std::span<char> field, std::string_view text) {
-  std::size_t length = std::min(text.size(), field.size() - 1);
-  std::memcpy(field.data(), text.data(), length);
+  const std::size_t length = std::min(text.size(), field.size() - 1);
+  // What quotes a name with a zero byte does not end there.
+  std::ranges::replace_copy(text.substr(0, length), field.begin(), '\0', '?');
   std::fill(field.begin() + static_cast<std::ptrdiff_t>(length), field.end(), '\0');
 }
 

@@ -17,8 +17,10 @@ Task<Result<std::uint64_t>> Drops::Drop(std::uint32_t slot, std::span<const Bloc
     co_return Error(Code::kMiss, Text("namespace ", slot, ": is not attached"));
   if (journal_.tombstones() + keys.size() > options_.max_tombstones) {
     counters_.busy.Add();
-    co_return Error(Code::kBusy, Text("drop: ", journal_.tombstones(), " drops are under way, ", keys.size(),
-                                      " more are asked for and the limit is ", options_.max_tombstones));
+    co_return Error(Code::kBusy,
+                    Text("drop: ", journal_.tombstones(), " tombstones of earlier drops are kept, ",
+                         keys.size(), " keys more are asked for and the limit is ", options_.max_tombstones,
+                         ": try again when no medium has anything older, or drop the namespace"));
   }
   std::vector<std::shared_ptr<Deletion>> deletions;
   std::vector<std::uint64_t> tombstones;
