@@ -41,9 +41,9 @@ constexpr std::int64_t kRunSeconds = 120;
 Told* g_told = nullptr;  // the worker's own; Violation has no other way to it
 
 struct Arguments {
-  std::uint64_t faults = 100'000;
-  std::uint64_t seed = 0;  // 0: from the first on
-  std::uint64_t first = 1;
+  std::uint64_t faults = 0;  // 0: not given
+  std::uint64_t seed = 0;    // 0: from the first on
+  std::uint64_t first = 0;   // 0: not given
   std::uint64_t jobs = 2;
   std::uint64_t seconds = 0;
   bool json = false, trace = false;
@@ -115,37 +115,35 @@ double Share(std::uint64_t seen, std::uint64_t of) {
   return of == 0 ? 0 : 100.0 * static_cast<double>(seen) / static_cast<double>(of);
 }
 
-void Report(const Told& all, double seconds, bool json) {
+void Report(const Told& all, std::uint64_t first, double seconds, bool json) {
   auto number = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };
   if (json) {
     std::string out =
-        Text("{\"faults\":", all.faults.total(), ",\"runs\":", all.runs, ",\"operations\":", all.operations,
-             ",\"reads\":", all.reads, ",\"hits\":", all.hits, ",\"words\":", all.words,
-             ",\"seconds\":", seconds, ",\"kinds\":{");
+        Text("{\"faults\":", all.faults.total(), ",\"first\":", first, ",\"runs\":", all.runs,
+             ",\"operations\":", all.operations, ",\"reads\":", all.reads, ",\"hits\":", all.hits,
+             ",\"words\":", all.words, ",\"seconds\":", seconds, ",\"kinds\":{");
     for (std::size_t i = 0; i < kFaultKinds; ++i) {
       auto kind = static_cast<Fault>(i);
       out += Text(i == 0 ? "\"" : ",\"", FaultName(kind), "\":{\"injected\":", all.faults[kind].injected,
                   ",\"seen\":", all.faults[kind].seen,
-                  ",\"simulated\":", Of(all, TierKind::kSimulated)[kind].seen,
-                  ",\"tolerated\":", all.faults[kind].seen, "}");
+                  ",\"simulated\":", Of(all, TierKind::kSimulated)[kind].seen, "}");
     }
     std::printf("%s}}\n", out.c_str());
     return;
   }
-  std::printf("%-16s %10s %10s %10s %8s %10s\n", "fault", "injected", "seen", "tolerated", "share",
-              "simulated");
+  std::printf("%-16s %10s %10s %8s %10s\n", "fault", "injected", "seen", "share", "simulated");
   const Faults& simulated = Of(all, TierKind::kSimulated);
   for (std::size_t i = 0; i < kFaultKinds; ++i) {
     auto kind = static_cast<Fault>(i);
     const Faults& own = Of(all, i < kMemoryFaultKinds ? TierKind::kMemory : TierKind::kFlash);
-    std::printf("%-16s %10llu %10llu %10llu %7.1f%% %9.1f%%\n", std::string(FaultName(kind)).c_str(),
+    std::printf("%-16s %10llu %10llu %7.1f%% %9.1f%%\n", std::string(FaultName(kind)).c_str(),
                 number(all.faults[kind].injected), number(all.faults[kind].seen),
-                number(all.faults[kind].seen), Share(own[kind].seen, own.total()),
-                Share(simulated[kind].seen, simulated.total()));
+                Share(own[kind].seen, own.total()), Share(simulated[kind].seen, simulated.total()));
   }
   std::printf(
-      "%llu faults in %llu runs: %llu operations, %llu reads, %llu hits, all exact; %llu words; %.1f s\n",
-      number(all.faults.total()), number(all.runs), number(all.operations), number(all.reads),
+      "%llu faults in %llu runs, of the seeds from %llu on: %llu operations, %llu reads, %llu hits, all "
+      "exact; %llu words; %.1f s\n",
+      number(all.faults.total()), number(all.runs), number(first), number(all.operations), number(all.reads),
       number(all.hits), number(all.words), seconds);
 }
 
@@ -241,7 +239,7 @@ int Storm(const Arguments& arguments) {
     all.hits += told[i].hits;
     all.words += told[i].words;
   }
-  Report(all, passed(), arguments.json);
+  Report(all, arguments.seed != 0 ? arguments.seed : arguments.first, passed(), arguments.json);
   return late || EveryKindHasItsShare(all) ? 0 : 1;
 }
 
@@ -273,5 +271,13 @@ int main(int argc, char** argv) {
   line.Switch("--trace", "say what happens, on standard error: for --seed", &arguments.trace);
   line.Switch("--json", "the report as one JSON object", &arguments.json);
   if (auto exit = line.Parse(argc, argv)) return *exit;
+  if (arguments.seed != 0 && (arguments.faults != 0 || arguments.first != 0)) {
+    return cistern::Complain(
+        "storm", cistern::Status(cistern::Code::kInvalid,
+                                 "--seed replays one run alone, however many faults it has: leave --faults "
+                                 "and --first out, or begin with that seed by --first"));
+  }
+  if (arguments.faults == 0) arguments.faults = 100'000;
+  if (arguments.first == 0) arguments.first = 1;
   return cistern::storm::Storm(arguments);
 }
