@@ -83,11 +83,9 @@ class WhatANodeDoes(CliTest):
         node = self.node()
         self.assert_says(node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=bytes(1 << 20)), 0)
         file = self.directory / "out"
-        get = subprocess.run(
-            ["prlimit", "--fsize=4096", str(BIN / "cistern"), "get", "--socket", str(node.socket), "--namespace", "demo",
-             KEYS[0], str(file)],
-            capture_output=True, timeout=TIMEOUT_S, check=False,
-        )
+        command = [BIN / "cistern", "get", "--socket", node.socket, "--namespace", "demo", KEYS[0], file]
+        limited = ["prlimit", "--fsize=4096", *map(str, command)]
+        get = subprocess.run(limited, capture_output=True, timeout=TIMEOUT_S, check=False)
         self.assert_says(get, 1, f"file {file} cannot be written: ", "File too large")
         self.assertFalse(file.exists())
 
@@ -106,7 +104,8 @@ class WhatANodeDoes(CliTest):
 
     def test_a_help_makes_no_folder(self) -> None:
         script = pathlib.Path(__file__).resolve().parents[1] / "engine" / "model.py"
-        said = subprocess.run([sys.executable, str(script), "--help"], cwd=self.directory, capture_output=True, check=True)
+        command = [sys.executable, str(script), "--help"]
+        said = subprocess.run(command, cwd=self.directory, capture_output=True, check=True)
         self.assertIn(b"DIR", said.stdout)
         self.assertEqual(list(self.directory.iterdir()), [])
 
