@@ -11,6 +11,7 @@
 
 #include "cistern/ticket.h"
 #include "errors.h"
+#include "gil.h"
 
 namespace cistern::python {
 
@@ -32,7 +33,7 @@ class PendingOf final : public PendingPuts {
   PendingOf(Ticket<T> ticket, Convert convert) : ticket_(std::move(ticket)), convert_(std::move(convert)) {}
   ~PendingOf() override {
     // The ticket goes before the buffers that it may still be filling.
-    nb::gil_scoped_release without;
+    const WithoutGil without;
     ticket_.reset();
   }
   std::uint64_t id() const override { return ticket_ ? ticket_->id() : 0; }
@@ -41,7 +42,7 @@ class PendingOf final : public PendingPuts {
     if (!ticket_) Throw(Code::kInvalid, "this call's answer was taken already");
     std::optional<Result<T>> result;
     {
-      nb::gil_scoped_release without;
+      const WithoutGil without;
       result.emplace(ticket_->Wait());
       ticket_.reset();
     }
@@ -60,7 +61,7 @@ template <class T, class Begin, class Convert>
 PendingCall BeginCall(Begin begin, Convert convert) {
   std::optional<Ticket<T>> ticket;
   {
-    nb::gil_scoped_release without;
+    const WithoutGil without;
     ticket.emplace(begin());
   }
   return std::make_unique<PendingOf<T, Convert>>(std::move(*ticket), std::move(convert));

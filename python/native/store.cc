@@ -18,6 +18,7 @@
 #include "base/format.h"
 #include "buffers.h"
 #include "cistern/options.h"
+#include "gil.h"
 #include "keys.h"
 #include "lease.h"
 #include "pending.h"
@@ -47,7 +48,7 @@ std::unique_ptr<StoreHandle> Connect(const std::string& socket, const std::strin
   }
   std::optional<Result<Store>> store;
   {
-    nb::gil_scoped_release without;
+    const WithoutGil without;
     store.emplace(Store::Connect(options));
   }
   return std::make_unique<StoreHandle>(ValueOf(std::move(*store)));
@@ -80,7 +81,7 @@ std::unique_ptr<StoreHandle> Open(
   options.scrub_bytes_per_s = scrub_bytes_per_s;
   std::optional<Result<Store>> store;
   {
-    nb::gil_scoped_release without;
+    const WithoutGil without;
     store.emplace(Store::Open(options));
   }
   return std::make_unique<StoreHandle>(ValueOf(std::move(*store)));
@@ -91,7 +92,7 @@ NamespaceHandle Attach(const StoreHandle& handle, nb::handle spec, std::int64_t 
   std::shared_ptr<Store> store = handle.get();
   std::optional<Result<Namespace>> ns;
   {
-    nb::gil_scoped_release without;
+    const WithoutGil without;
     ns.emplace(store->Attach(asked, deadline_us));
   }
   return NamespaceHandle{ValueOf(std::move(*ns))};
@@ -389,7 +390,7 @@ void Put(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle key, n
   std::shared_ptr<Store> store = handle.get();
   Status status;
   {
-    nb::gil_scoped_release without;
+    const WithoutGil without;
     status = store->Put(ns.ns, block, below, bytes.bytes(), {.ttl_s = ttl_s, .deadline_us = deadline_us});
   }
   if (!status.ok()) throw StatusError(std::move(status));
@@ -401,7 +402,7 @@ nb::object Get(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle 
   std::shared_ptr<Store> store = handle.get();
   std::optional<Result<std::vector<std::byte>>> bytes;
   {
-    nb::gil_scoped_release without;
+    const WithoutGil without;
     bytes.emplace(store->Get(ns.ns, block, {.deadline_us = deadline_us}));
   }
   if (!*bytes && bytes->error().code() == Code::kMiss) return nb::none();
@@ -413,7 +414,7 @@ nb::object StatusText(const StoreHandle& handle, std::int64_t deadline_us) {
   std::shared_ptr<Store> store = handle.get();
   std::optional<Result<std::string>> json;
   {
-    nb::gil_scoped_release without;
+    const WithoutGil without;
     json.emplace(store->StatusJson(deadline_us));
   }
   return nb::cast(ValueOf(std::move(*json)));
@@ -456,7 +457,7 @@ const std::shared_ptr<Store>& StoreHandle::get() const {
 void StoreHandle::Close() {
   std::shared_ptr<Store> last = std::move(store_);
   if (last == nullptr) return;
-  nb::gil_scoped_release without;
+  const WithoutGil without;
   last.reset();
 }
 

@@ -21,6 +21,7 @@
 #include "base/format.h"
 #include "buffers.h"
 #include "errors.h"
+#include "gil.h"
 #include "keys.h"
 #include "store.h"
 #include "transfer/transfers.h"
@@ -152,14 +153,14 @@ class TransfersHandle final {
     std::shared_ptr<Store> held = store.get();
     std::optional<Result<std::unique_ptr<transfer::Transfers>>> made;
     {
-      nb::gil_scoped_release without;
+      const WithoutGil without;
       made.emplace(
           transfer::Transfers::Make(std::move(held), {.queue = queue, .max_bytes_per_s = max_bytes_per_s}));
     }
     transfers_ = ValueOf(std::move(*made));
   }
   ~TransfersHandle() {
-    nb::gil_scoped_release without;
+    const WithoutGil without;
     transfers_.reset();
   }
   TransfersHandle(const TransfersHandle&) = delete;
@@ -194,14 +195,14 @@ class TransfersHandle final {
     const std::int64_t timeout_us = Microseconds(timeout_s);
     std::vector<transfer::TransferDone> done;
     {
-      nb::gil_scoped_release without;
+      const WithoutGil without;
       done = transfers_->Wait(timeout_us);
     }
     return Give(std::move(done));
   }
   bool WaitPages(const std::optional<std::vector<std::uint64_t>>& ids, double timeout_s) {
     const std::int64_t timeout_us = Microseconds(timeout_s);
-    nb::gil_scoped_release without;
+    const WithoutGil without;
     if (!ids) return transfers_->WaitPages(std::nullopt, timeout_us);
     return transfers_->WaitPages(std::span(*ids), timeout_us);
   }
@@ -209,7 +210,7 @@ class TransfersHandle final {
   std::size_t in_flight() const { return transfers_->in_flight(); }
   int event_fd() const { return transfers_->event_fd(); }
   void Close() {
-    nb::gil_scoped_release without;
+    const WithoutGil without;
     transfers_->Close();
   }
 

@@ -56,6 +56,37 @@ def test_a_process_ends_with_work_in_flight(how: str, way: str, node: Node, dire
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
+DAEMONS = """
+import sys, threading, cistern
+store = OPENED
+namespace = store.attach(cistern.NamespaceSpec({"model": "daemons"}))
+key, begun = b"k" * 32, threading.Barrier(9)
+store.put(namespace, key, b"data" * 1000)
+def call():
+    begun.wait()
+    while True:
+        store.get(namespace, key)
+        store.touch(namespace, [key])
+for _ in range(8):
+    threading.Thread(target=call, daemon=True).start()
+begun.wait()
+store.get(namespace, key)
+"""
+
+
+@pytest.mark.parametrize("way", ["connected", "embedded"])
+def test_a_process_ends_while_daemon_threads_call(way: str, node: Node, directory: pathlib.Path) -> None:
+    opened = {
+        "connected": "cistern.Store.connect(sys.argv[1])",
+        "embedded": "cistern.Store.open(memory_bytes=64 << 20, memory_dir=sys.argv[2])",
+    }[way]
+    for _ in range(5):
+        ended = run(DAEMONS.replace("OPENED", opened), node.socket, str(directory / "embedded"))
+        # A thread may still have told that the store was closed beside it.
+        assert ended.returncode == 0, ended.stderr
+        assert "Fatal" not in ended.stderr and "terminate" not in ended.stderr
+
+
 def test_a_process_that_raises_with_work_in_flight_says_that(node: Node) -> None:
     script = f"{PRELUDE}\nstore = cistern.Store.connect(sys.argv[1])\nkept = begin(store)\nraise KeyError('mine')"
     ended = run(script, node.socket)
