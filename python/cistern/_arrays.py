@@ -82,6 +82,8 @@ def _plain(value: Any) -> Any:
 def leased(view: _native.View, lease: Lease, dtype: npt.DTypeLike, shape: tuple[int, ...] | None) -> LeasedArray:
     """As View.numpy()."""
     kind = np.dtype(dtype)
+    if kind.hasobject:
+        raise Invalid(f"a view as {kind}: a block has bytes, and no Python objects")
     if kind.itemsize == 0 or view.nbytes % kind.itemsize != 0:
         raise _shape_error(view.nbytes, kind, shape)
     flat = np.frombuffer(memoryview(view), dtype=kind)

@@ -8,12 +8,31 @@
 namespace cistern::python {
 namespace {
 
-std::string TypeName(nb::handle object) { return nb::type_name(object.type()).c_str(); }
+// With its dtype, where it has one.
+std::string TypeName(nb::handle object) {
+  std::string name = nb::type_name(object.type()).c_str();
+  if (!nb::hasattr(object, "dtype")) return name;
+  const nb::object dtype = object.attr("dtype");
+  const nb::str text(nb::handle(dtype.ptr()));
+  return Text(name, " of dtype ", std::string_view(text.c_str()));
+  return name;
+}
 
 // The pending Python exception's text, which it clears.
 std::string TakePythonError() {
   nb::python_error error;
   return nb::str(error.value()).c_str();
+}
+
+// Whether items of this format (as module struct writes it) are Python objects: pointers, not bytes. Names of
+// fields stand between colons.
+bool HoldsObjects(const char* format) {
+  bool name = false;
+  for (; format != nullptr && *format != '\0'; ++format) {
+    if (*format == ':') name = !name;
+    if (!name && *format == 'O') return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -54,16 +73,24 @@ HeldBuffer::~HeldBuffer() {
 }
 
 void HeldBuffer::HoldBuffer(nb::handle object, bool writable, const ArgumentName& name) {
-  const int flags = PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
+  const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
   if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) {
     view_ = Py_buffer{};
     // A lease that lapsed has an error of its own.
     if (!PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_ValueError) &&
         !PyErr_ExceptionMatches(PyExc_TypeError))
       throw nb::python_error();
+    const std::string why = TakePythonError();  // first: no other call may find it pending
     Throw(Code::kInvalid,
-          Text(name.text(), " of type ", TypeName(object), ": ", TakePythonError(),
+          Text(name.text(), " of type ", TypeName(object), ": ", why,
                writable ? "; writable contiguous memory is needed" : "; contiguous memory is needed"));
+  }
+  if (HoldsObjects(view_.format)) {
+    PyBuffer_Release(&view_);
+    view_ = Py_buffer{};
+    Throw(Code::kInvalid, Text(name.text(), " of type ", TypeName(object),
+                               " holds Python objects, of which only the addresses would be moved: give an "
+                               "array of numbers or bytes"));
   }
   bytes_ = std::span(static_cast<std::byte*>(view_.buf), static_cast<std::size_t>(view_.len));
 }

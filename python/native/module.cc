@@ -2,7 +2,7 @@
 #include <nanobind/nanobind.h>
 
 #include <exception>
-#include <string>
+#include <string_view>
 
 #include "errors.h"
 #include "keys.h"
@@ -16,7 +16,11 @@ void SetPythonError(const Status& status) {
   nb::gil_scoped_acquire with;
   nb::object kinds = nb::module_::import_("cistern.errors").attr("ERROR_OF");
   nb::object kind = kinds[nb::int_(static_cast<int>(status.code()))];
-  PyErr_SetString(kind.ptr(), std::string(status.message()).c_str());
+  // With its length, since a name that it quotes may have a zero byte; and whatever bytes that has.
+  const std::string_view text = status.message();
+  const nb::object message =
+      nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+  if (message.is_valid()) PyErr_SetObject(kind.ptr(), message.ptr());
 }
 
 }  // namespace cistern::python

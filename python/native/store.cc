@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31,6 +32,16 @@ template <class T>
 T ValueOf(Result<T> result) {
   if (!result) throw StatusError(std::move(result.error()));
   return std::move(*result);
+}
+
+// An attribute of a Range.
+template <class T>
+T NumberOf(nb::handle range, const char* attribute, const ArgumentName& name) {
+  const nb::object given = range.attr(attribute);
+  T number{};
+  if (nb::try_cast(given, number)) return number;
+  Throw(Code::kInvalid, Text(name.text(), ": ", attribute, " is ", nb::repr(given).c_str(),
+                             ", a whole number from 0 to ", std::numeric_limits<T>::max(), " is needed"));
 }
 
 nb::bytes BytesOfCodes(std::span<const Code> codes) { return nb::bytes(codes.data(), codes.size()); }
@@ -212,8 +223,8 @@ class ReadBatch final {
               Text(name.text(), ": buffers and Ranges in one destination: give the one or the other"));
       ranges = range;
       if (range) {
-        AddRange(HeldBuffer(piece.attr("into"), true, name), nb::cast<std::uint16_t>(piece.attr("part")),
-                 nb::cast<std::uint64_t>(piece.attr("offset")));
+        AddRange(HeldBuffer(piece.attr("into"), true, name), NumberOf<std::uint16_t>(piece, "part", name),
+                 NumberOf<std::uint64_t>(piece, "offset", name));
       } else {
         buffers_.emplace_back(piece, true, name);
         pieces.push_back(buffers_.back().bytes());

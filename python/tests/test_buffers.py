@@ -139,3 +139,38 @@ def test_what_is_no_buffer_is_refused_by_its_place(store: cistern.Store, namespa
     with pytest.raises(cistern.Invalid, match="has 0 bytes"):
         store.write(namespace, keys, [b"1", b""])
     assert store.match(namespace, keys).blocks == 0, "a refused call wrote nothing"
+
+
+def test_arrays_of_objects_are_refused_by_their_dtype(store: cistern.Store, namespace: cistern.Namespace) -> None:
+    objects = np.array([b"a", b"b"], dtype=object)
+    fields = np.zeros(2, dtype=[("Old", "i4"), ("what", "O")])
+    for wrong in (objects, fields):
+        message = r"data\[0\] of type ndarray of dtype .*(object|'O').* Python objects"
+        with pytest.raises(cistern.Invalid, match=message):
+            store.write(namespace, [b"o" * 32], [wrong])
+        with pytest.raises(cistern.Invalid, match="Python objects"):
+            store.read(namespace, [b"o" * 32], [wrong])
+    named = np.zeros(2, dtype=[("Old", "i4")])
+    assert store.write(namespace, [b"n" * 32], [named]).outcomes == b"\0"
+    with store.acquire(namespace, [b"n" * 32]) as lease:
+        view = lease[0]
+        assert view is not None
+        with pytest.raises(cistern.Invalid, match="no Python objects"):
+            view.numpy(dtype=object)
+    with pytest.raises(cistern.Invalid, match="of dtype float32.*contiguous"):
+        store.write(namespace, [b"t" * 32], [np.zeros((10, 10), np.float32).T[:3]])
+
+
+def test_a_range_says_which_of_its_numbers_is_wrong(store: cistern.Store, namespace: cistern.Namespace) -> None:
+    for wrong, message in (
+        (cistern.Range(bytearray(1), offset=-1), r"into\[0\]\[0\]: offset is -1, a whole number from 0"),
+        (cistern.Range(bytearray(1), part=70_000), r"part is 70000, a whole number from 0 to 65535"),
+        (cistern.Range(bytearray(1), offset="x"), "offset is 'x'"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(cistern.Invalid, match=message):
+            store.read(namespace, [b"k" * 32], [[wrong]])
+
+
+def test_a_message_does_not_end_at_a_zero_byte(node: object, store: cistern.Store) -> None:
+    with pytest.raises(cistern.Invalid, match="tenant \"a\0b\" has 3 bytes"):
+        cistern.Store.connect(node.socket, tenant="a\0b")  # type: ignore[attr-defined]
