@@ -25,7 +25,7 @@ enum class Fault : std::uint8_t {
   kLostTouches,
   kLeaseExpires,  // a lease that was never released
   kClockBack,     // wall time steps back under blocks that expire
-  kMemoryFull,    // a put finds no room
+  kMemoryFull,    // a put is refused for want of room
   kRevive,        // a dropped key is put again under its living descendants
   kJournal,       // torn tail, lost unsynced writes, EIO, damage to one of its files
   kRecarve,       // memory changes slot size under readers and writers

@@ -261,7 +261,7 @@ void World::Recovered(SimNode& node) {
   model_.Trace("node recovered");
   failed_starts_ = 0;
   boots_++;
-  carvings_ = evicted_ = 0;
+  carvings_ = 0;
   CheckWarm(node);
   if (has_lower_tier()) CheckWarmLower(node);
   warm_known_ = false;
@@ -278,14 +278,11 @@ void World::Recovered(SimNode& node) {
 void World::NoteCounters(SimNode& node) {
   if (has_lower_tier()) NoteDevices(node);
   std::uint64_t carvings = node.slots().counts().carvings;
-  std::uint64_t evicted = node.store().counters().evicted.value();
   for (; carvings > carvings_ && node.under_way() > 0 && faults_.Wants(Fault::kRecarve); ++carvings_) {
     faults_.Injected(Fault::kRecarve);
     faults_.Seen(Fault::kRecarve);
   }
-  if (evicted > evicted_ && faults_.Wants(Fault::kMemoryFull)) NoRoom();
   carvings_ = carvings;
-  evicted_ = evicted;
 }
 
 void World::NoRoom() {

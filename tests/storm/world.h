@@ -334,7 +334,7 @@ class World {
   catalog::ForwardTime latest_;  // the latest that a node may hold it to be
   const SimNode* failed_node_ = nullptr;
   std::uint32_t failed_starts_ = 0, clocks_back_ = 0, audits_ = 0;
-  std::uint64_t reboots_ = 0, carvings_ = 0, evicted_ = 0, faults_wanted_ = 0;
+  std::uint64_t reboots_ = 0, carvings_ = 0, faults_wanted_ = 0;
   bool ending_ = false, disk_faulty_ = false, warm_known_ = false, delicate_ = false;
   // ---- the lower tier ----
   TierKind tier_kind_ = TierKind::kMemory;
