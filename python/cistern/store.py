@@ -437,8 +437,8 @@ class Store(Handle):
         them, where none is: then there is no lease to end). At most 20,000 keys a call.
 
         Blocks that lie on flash are fetched into memory first, all beside each other. worth_us: one that would be
-        ready later is None, as is one that was not ready by then or by the deadline. Raises TooLate where that
-        leaves none."""
+        ready later is None, as is one that was not ready by then or by the deadline, or that there was no room to
+        fetch into. Where that leaves none, TooLate or Busy is raised."""
         return Lease(self._native.acquire(namespace._native, _plain(keys), group, lease_us, deadline_us, worth_us))
 
     def read(
@@ -550,7 +550,8 @@ class Store(Handle):
         self._native.put(namespace._native, key, data, parent, ttl_s, deadline_us)
 
     def get(self, namespace: Namespace, key: bytes, *, deadline_us: int = DEADLINE_US) -> bytes | None:
-        """For people at a prompt: what put() put, or None."""
+        """For people at a prompt: what put() put, or None where it is not here. Raises Busy where there was no room
+        to fetch it into."""
         return self._native.get(namespace._native, key, deadline_us)
 
     def status(self, *, deadline_us: int = DEADLINE_US) -> dict[str, Any]:
