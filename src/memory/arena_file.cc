@@ -159,8 +159,8 @@ Result<ArenaFile> ArenaFile::Open(const ArenaOptions& options, const Clock& cloc
   ArenaFile file;
   file.directory_ = TenantDirectory(options.memory_dir, options.tenant);
   Status made = io::MakeSharedDirectory("memory_dir", options.memory_dir);
+  if (made.ok()) made = CheckWritable(options.memory_dir);
   if (made.ok()) made = io::MakeOwnDirectory("memory_dir", file.directory_);
-  if (made.ok()) made = CheckWritable(file.directory_);
   if (!made.ok()) return Error(std::move(made));
   Result<DirectoryLock> lock = LockDirectory(file.directory_, options.lock_wait_us, clock);
   if (!lock) return Error(std::move(lock.error()));
