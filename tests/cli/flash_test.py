@@ -313,7 +313,7 @@ class BadInput(FlashTest):
         self.assert_says(node.cistern("status"), 0)
 
     def test_a_file_that_is_not_ours(self) -> None:
-        (self.disk / "default").mkdir()
+        (self.disk / "default").mkdir(mode=0o700)
         precious = self.disk / "default" / "flash"
         precious.write_bytes(b"precious " * 100_000)
         self.refused(1, str(precious.parent), "--discard-foreign", flags=("--flash", self.flash))
