@@ -241,6 +241,10 @@ bool World::FlipRecord(Fault kind) {
   }
   model_.Trace(FaultName(kind), ": ", TextOf(at.block), " place ", at.place);
   Disturb(at.block.ns, at.block.code);
+  // A start may refuse the record with its descendants, fail, and leave the next one no damage to see.
+  std::erase_if(warm_lower_, [&](const LowerBlock& lower) {
+    return lower.ns == at.block.ns && model_.Below(lower.ns, lower.code, at.block.code);
+  });
   if (kind != Fault::kFlipDirectory) {
     harmed_.push_back(at);
     curious_.push_back(at.block);
