@@ -99,7 +99,8 @@ bool World::InjectLowerTier(Fault kind) {
       return KillSome(kind);
     case Fault::kTorn: {
       if (!WritesUnderWay()) return false;
-      return KillSome(random().Below(2) == 0 ? Fault::kCrash : Fault::kReboot);
+      const bool anyhow = random().Below(2) == 0;
+      return KillSome(random().Below(2) == 0 ? Fault::kCrash : Fault::kReboot, anyhow);
     }
     case Fault::kFlipMedia: {
       if (simulated_) return FlipSimulated();
