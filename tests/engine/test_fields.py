@@ -5,16 +5,25 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import model as models
 import pytest
+from harness import transfer_config
 
-from cistern.engine.facts import ConfigurationError
+from cistern.engine import options
+from cistern.engine.facts import ConfigurationError, EngineFacts, GroupFacts
 from cistern.engine.files import UnknownIdentity
+from cistern.engine.orders import RankFacts, SaveOrder
+from cistern.engine.rank import Rank
+from cistern.engine.request import Adapter
+from cistern.engine.shared_session import SharedSession
 from cistern.vllm import identity, positions
+from cistern.vllm.events import StoredEvents
 
 SMALL = {**models.LLAMA, **models.SMALL}
 LONGROPE = {
@@ -178,7 +187,147 @@ def test_switch_of_vllm_that_changes_pages_splits(small: Folder, switch: str, mo
 
 
 def test_configuration_that_lacks_a_field_says_so(small: Folder) -> None:
-    config = small.config()
-    del config.parallel_config.tensor_parallel_size
+    whole = small.config()
+    config = SimpleNamespace(
+        model_config=whole.model_config, cache_config=whole.cache_config, speculative_config=None,
+        parallel_config=SimpleNamespace(pipeline_parallel_size=1),
+    )
     with pytest.raises(ConfigurationError, match="tensor_parallel_size.*docs/vllm.md"):
         identity.engine_fields(config, groups(), "0.32.0")
+
+
+# ---------------------------------------------------------------------------- without Cistern
+
+
+def connector(config: Any, kv: Any, role: str) -> Any:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+
+    from cistern.vllm.connector import CisternConnector
+
+    return CisternConnector(config, KVConnectorRole[role], kv)
+
+
+def chunked() -> Any:
+    import torch
+    from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+
+    spec = ChunkedLocalAttentionSpec(
+        block_size=128, num_kv_heads=4, head_size=32, dtype=torch.float32, attention_chunk_size=512
+    )
+    return KVCacheConfig(num_blocks=8, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer.0"], spec)])
+
+
+def test_unsupported_group_runs_without_cistern_and_says_so_once(
+    small: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+
+    config = small.config(kv_transfer_config=transfer_config(socket="/nowhere", start_node=False))
+    scheduler, worker = (connector(config, chunked(), role) for role in ("SCHEDULER", "WORKER"))
+    assert caplog.text.count("runs without Cistern") == 1 and "ChunkedLocalAttentionSpec" in caplog.text
+    request = SimpleNamespace(request_id="r")
+    scheduler.bind_kv_cache_manager(SimpleNamespace(block_pool=None))
+    scheduler.on_new_request(request)
+    assert scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
+    scheduler.update_state_after_alloc(request, None, 0)
+    metadata = scheduler.build_connector_meta(None)
+    assert scheduler.request_finished_all_groups(request, ()) == (False, None)
+    assert scheduler.request_finished(request, []) == (False, None)
+    assert not scheduler.has_pending_push_work() and not list(scheduler.take_events())
+    worker.register_kv_caches({})
+    worker.bind_connector_metadata(metadata)
+    worker.start_load_kv(None)
+    worker.wait_for_save()
+    assert worker.get_finished(set()) == (None, None) and worker.build_connector_worker_meta() is None
+    for one in (scheduler, worker):
+        assert isinstance(one, KVConnectorBase_V1) and not one.requires_kv_delivery
+        one.shutdown()
+
+
+def test_unsupported_group_stops_an_engine_that_requires_cistern(small: Folder) -> None:
+    config = small.config(kv_transfer_config=transfer_config(socket="/nowhere", required=True))
+    with pytest.raises(ConfigurationError, match="ChunkedLocalAttentionSpec"):
+        connector(config, chunked(), "SCHEDULER")
+
+
+FACTS = EngineFacts(1, 1, 128, 128, 8, (GroupFacts("group0", 0, 1, ("layer.0",), None),), False, "vllm.cistern")
+
+
+def test_pages_that_cannot_be_moved_end_sharing_and_nobody_waits(caplog: pytest.LogCaptureFixture) -> None:
+    rank = Rank(options.Options(), FACTS, 0)
+    rank.register({})
+    report = rank.report()
+    assert report is not None and report.facts is not None and "no KV cache" in report.facts.unfit
+    opened: list[Any] = []
+    node = SimpleNamespace(session=None, refusal="", failures=0, open=opened.append)
+    shared = SharedSession(options.Options(), FACTS, lambda: None, lambda: (), node, lambda: None)  # type: ignore[arg-type]
+    for _ in range(2):
+        shared.add_rank(report.facts)
+    shared.specify_first()
+    assert shared.refused and not opened
+    assert caplog.text.count("runs without Cistern: layer layer.0") == 1
+    rank.close()
+
+
+def test_nobody_waits_while_the_weights_are_read() -> None:
+    opened: list[Any] = []
+    known: list[identity.Fields] = []
+    node = SimpleNamespace(session=None, refusal="", failures=0, open=opened.append)
+    shared = SharedSession(
+        options.Options(), FACTS, lambda: known[0] if known else None, lambda: (), node, lambda: None  # type: ignore[arg-type]
+    )
+    shared.add_rank(RankFacts(0, "here", "cpu", "", (1,), ("one",)))
+    shared.specify_first()
+    assert not opened and not shared.expected(0.0)
+    known.append(identity.Fields((("weights", "files 17"),)))
+    shared.specify_first()
+    assert dict(opened[0].fields[0])["weights"] == "files 17" and shared.expected(0.0)
+
+
+# ---------------------------------------------------------------------------- versions, events
+
+
+LACKS = """
+import vllm
+import vllm.distributed.kv_transfer.kv_connector.v1.base as base
+del base.KVConnectorTransferResults
+vllm.__version__ = "0.29.1"
+import cistern.vllm.connector
+"""
+
+
+def test_version_that_lacks_what_is_imported_said_plainly() -> None:
+    ended = subprocess.run([sys.executable, "-c", LACKS], capture_output=True, text=True, check=False)
+    assert ended.returncode != 0
+    last = ended.stderr.strip().splitlines()[-1]
+    assert "UntestedVersion: vLLM 0.29.1 lacks" in last and "KVConnectorTransferResults" in last
+    assert "tested with 0.32, 0.31, 0.30: install one of them" in last
+
+
+def test_events_in_the_format_that_subscribers_read() -> None:
+    """Types as in vLLM's own example of a subscriber: whole numbers for hashes, a medium that routers know."""
+    import msgspec
+    from vllm.distributed import kv_events
+
+    array_like = kv_events.KVCacheEvent.__struct_config__.array_like
+    stored = msgspec.defstruct(
+        "BlockStored",
+        [("block_hashes", list[int]), ("parent_block_hash", int | None), ("token_ids", list[int]), ("block_size", int),
+         ("lora_id", int | None), ("medium", str | None)],
+        tag=True, array_like=array_like, omit_defaults=True,
+    )
+    batch = msgspec.defstruct(
+        "KVEventBatch", [("ts", float), ("events", list[stored])], array_like=True  # type: ignore[valid-type]
+    )
+    events = StoredEvents(2)
+    request = SimpleNamespace(token_ids=[1, 2, 3, 4, 5, 6], adapter=Adapter("a", 7, "/a", False))
+    order = SaveOrder(1, 1, 0, 1, b"p" * 32, [b"k" * 32, b"l" * 32], [[b"1", b"2"]], [[1, 2]])
+    events.ordered(order, request)  # type: ignore[arg-type]
+    events.published(1, 1)
+    sent = msgspec.msgpack.Encoder().encode(kv_events.KVEventBatch(ts=1.0, events=list(events.take())))
+    (event,) = msgspec.msgpack.Decoder(batch).decode(sent).events
+    low = [int.from_bytes(letter * 8, "big") for letter in (b"k", b"p")]
+    assert (event.block_hashes, event.parent_block_hash) == ([low[0]], low[1])
+    assert (event.token_ids, event.block_size, event.lora_id) == ([3, 4], 2, 7)
+    assert event.medium in (kv_events.MEDIUM_CPU, kv_events.MEDIUM_STORAGE)
+    assert not list(events.take())

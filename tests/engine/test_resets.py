@@ -119,6 +119,25 @@ def test_emptied_cache_has_the_ranks_look_before_anything_is_loaded(
     assert stepped.until_a_load()
 
 
+def test_request_that_waits_while_the_ranks_look_is_shared_in_the_new_generation(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stepped = Stepped(small, monkeypatch)
+    stepped.answer(stepped.schedule())  # the ranks' facts
+    assert stepped.scheduler.reset_prefix_cache() is True
+    stepped.store.blocks.clear()
+    step = stepped.schedule()
+    assert step[1].looks and not step[0].num_scheduled_tokens
+    stepped.answer(step, weights_step=step[1].step)
+    for _ in range(4):
+        out, orders = stepped.schedule()
+        if orders.saves:
+            break
+        stepped.answer((out, orders))
+    assert orders.epoch == 1 and orders.weights_step == step[1].step
+    assert sum(len(one.keys) for one in orders.saves) > 0
+
+
 # ---------------------------------------------------------------------------- a rank
 
 

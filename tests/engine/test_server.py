@@ -133,7 +133,7 @@ def test_two_servers_on_one_node(servers: tuple[Server, Server, str, Path]) -> N
     while len(blocks) < FULL // 128:
         _, _, payload = listener.recv_multipart()
         for event in msgspec.msgpack.decode(payload)[1]:
-            if event["type"] == "BlockStored" and event["medium"] == "CISTERN":
+            if event["type"] == "BlockStored" and event["medium"] == "CPU":
                 blocks.update(event["block_hashes"])
                 assert len(event["token_ids"]) == len(event["block_hashes"]) * event["block_size"]
     listener.close()

@@ -346,7 +346,11 @@ class Coordinator:
 
     def _fork(self) -> None:
         """Goes on under a fresh weights generation."""
-        self._apply(self._plan.reset())
+        fresh = {
+            one.planned.id for one in self._requests.values()
+            if not one.computing and one.request.computed_tokens == 0 and one.request.adapter is None
+        }
+        self._apply(self._plan.reset(fresh))
         self._late_saves = []
         self._epoch += 1
         self._changes.forked(self._step + 1)

@@ -74,7 +74,9 @@ class RankFacts:
     page_bytes: tuple[int, ...]
     """For each group, of one page on this rank."""
     layout: tuple[str, ...]
-    """For each group, the text of its Layout."""
+    """For each group, the text of its Layout and what writes its pages."""
+    unfit: str = ""
+    """Why this rank's pages cannot be moved: nothing is shared then."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ does not know makes it save less; none makes it save, or keep, KV that may be wr
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from .orders import LoadOrder, LoadReport, SaveOrder, SaveReport
@@ -274,15 +274,18 @@ class Plan:
             self._close(job, count, effects)
         return effects
 
-    def reset(self) -> Effects:
+    def reset(self, fresh: Collection[str] = ()) -> Effects:
         """Blocks that are not published must not become visible any more, and no answer stands. References stay until
-        the ranks report."""
+        the ranks report. `fresh`: requests of which nothing is computed; they go on, the others are not shared."""
         effects = Effects()
         for job in list(self._saves.values()):
             self._void(job)
             self._settle(job, effects)
         for request in self.requests.values():
-            request.may_save = request.may_load = False
+            if request.id in fresh and not request.load:
+                request.saved, request.matched = 0, False
+            else:
+                request.may_save = request.may_load = False
         return effects
 
     # ------------------------------------------------------------------ inside

@@ -15,8 +15,8 @@ from .connection import Connection
 from .cpus import unbound
 from .devices import HOST, check_device, cpu_isa, make_mover
 from .facts import EngineFacts, GroupFacts
-from .layout import Layout, group_layout
-from .mover import Batch, Mover
+from .layout import Layout, UnknownLayout, group_layout
+from .mover import Batch, Mover, UnknownDevice
 from .options import Options
 from .orders import LoadOrder, LoadReport, RankFacts, RankReport, SaveOrder, SaveReport, StepOrders
 from .session import Session
@@ -72,6 +72,7 @@ class Rank:
         self._logger = logging.getLogger(facts.logger)
         self._layouts: list[Layout] = []
         self._writers: dict[str, str] = {}
+        self._unfit = ""
         self._device = ""
         self.connection = Connection(self._logger)
         self._session: Session
@@ -100,16 +101,21 @@ class Rank:
     # ------------------------------------------------------------------ at start
 
     def register(self, caches: Mapping[str, LayerCache], writers: Mapping[str, str] | None = None) -> None:
-        """`writers`: what of the engine writes each layer's pages: by it the same shape may hold other bytes. Raises
-        UnknownLayout or UnknownDevice."""
-        self._writers = {**self._writers, **(writers or {})}
-        for group in self._facts.groups:
-            self._layouts.append(group_layout(group.layers, caches, self._facts.pages, group.page_bytes))
-        kinds = {tensor.device.type for layout in self._layouts for tensor in layout.tensors}
-        if len(kinds) != 1:
-            raise ValueError(f"the KV caches lie on several kinds of device: {sorted(kinds)}")
-        self._device = kinds.pop()
-        check_device(self._device)
+        """`writers`: what of the engine writes each layer's pages: by it the same shape may hold other bytes. Where the
+        pages cannot be moved the scheduler side is told why, and the engine computes."""
+        self._writers = dict(writers or {})
+        try:
+            layouts = [
+                group_layout(group.layers, caches, self._facts.pages, group.page_bytes) for group in self._facts.groups
+            ]
+            kinds = {tensor.device.type for layout in layouts for tensor in layout.tensors}
+            if len(kinds) != 1:
+                raise UnknownLayout(f"the KV caches lie on several kinds of device: {sorted(kinds)}")
+            self._device = kinds.pop()
+            check_device(self._device)
+            self._layouts = layouts
+        except (UnknownLayout, UnknownDevice) as error:
+            self._unfit = str(error)
 
     def watch_weights(self, look: Callable[[], bool]) -> None:
         """`look`: whether the weights are others than at its last call, as far as can be seen of them."""
@@ -126,7 +132,8 @@ class Rank:
             device=self._device,
             isa=cpu_isa() if self._device == HOST else "",
             page_bytes=tuple(layout.page_bytes for layout in self._layouts),
-            layout=tuple(self._meaning(*one) for one in zip(self._facts.groups, self._layouts, strict=True)),
+            layout=tuple(self._meaning(*one) for one in zip(self._facts.groups, self._layouts, strict=False)),
+            unfit=self._unfit,
         )
 
     def _meaning(self, group: GroupFacts, layout: Layout) -> str:
@@ -193,7 +200,7 @@ class Rank:
             self._rank, self._step, session=number, begun=self._begun_due, weights_step=self._weights_step,
             saves=self._save_reports, loads=self._load_reports,
         )
-        if self._facts_due and self._layouts:
+        if self._facts_due and (self._layouts or self._unfit):
             report.facts = self._rank_facts()
             self._facts_due = False
         self._reported_session = number

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,6 +45,8 @@ class SharedSession:
         self._namespaces: dict[str, int] = {"": 0}
         """Numbers by an adapter's digest; empty: the base model's."""
         self._ranks: dict[int, RankFacts] = {}
+        self._unfit = ""
+        """Why the ranks cannot share."""
         self._joined: dict[int, int] = {}
         """The number of the session that each rank has joined."""
         self._spec_number = 0
@@ -58,11 +61,15 @@ class SharedSession:
         self._ranks[facts.rank] = facts
         hosts = {one.host for one in self._ranks.values()}
         devices = {one.device for one in self._ranks.values()}
-        if len(hosts) > 1 or len(devices) > 1:
-            raise ConfigurationError(
+        why = facts.unfit
+        if not why and (len(hosts) > 1 or len(devices) > 1):
+            why = (
                 f"the engine's ranks are on {len(hosts)} hosts and {len(devices)} kinds of device: Cistern shares "
                 "KV among the ranks of one host; run all ranks of an engine on one"
             )
+        if why and not self._unfit:
+            self._unfit = why
+            logging.getLogger(self._facts.logger).warning("cistern: this engine runs without Cistern: %s", why)
 
     def rank_joined(self, rank: int, number: int) -> None:
         self._joined[rank] = max(self._joined.get(rank, 0), number)
@@ -90,7 +97,7 @@ class SharedSession:
 
     def _specify(self) -> None:
         facts, options, fields = self._facts, self._options, self._fields()
-        if len(self._ranks) < facts.ranks or fields is None:
+        if len(self._ranks) < facts.ranks or fields is None or self._unfit:
             return
         ranks = [self._ranks[rank] for rank in range(facts.ranks)]
         self.block_bytes = sum(
@@ -167,10 +174,13 @@ class SharedSession:
 
     @property
     def refused(self) -> bool:
-        """Whether the node refuses this engine. Raises ConfigurationError where it is required."""
+        """Whether the node refuses this engine, or the engine cannot share. Raises ConfigurationError where it is
+        required to."""
+        if self._unfit and self._options.required:
+            raise ConfigurationError(self._unfit)
         if self._connection.refusal and self._options.required:
             raise ConfigurationError(f"the node refuses this engine: {self._connection.refusal}")
-        return bool(self._connection.refusal)
+        return bool(self._connection.refusal or self._unfit)
 
     def expected(self, waited_s: float) -> bool:
         """Whether a request that has waited so long may wait on: at start and for a new adapter, or while the ranks

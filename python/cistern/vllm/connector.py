@@ -9,26 +9,31 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import vllm
-from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
-    KVConnectorMetadata,
-    KVConnectorRole,
-    KVConnectorTransferResults,
-    KVConnectorWorkerMetadata,
-    SupportsHMA,
-)
 
 from ..engine import options
 from ..engine.coordinator import Coordinator
+from ..engine.facts import ConfigurationError
 from ..engine.identity import Fields
 from ..engine.orders import RankReport, StepOrders
 from ..engine.rank import Rank
 from ..engine.weights import Weights
 from . import identity, updates, versions
 from .events import StoredEvents
-from .facts import VllmFacts, read_facts
+from .facts import LOGGER, VllmFacts, read_facts
 from .request import VllmPages, VllmRequest
-from .stats import CisternMetrics, CisternStats
+
+try:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+        KVConnectorMetadata,
+        KVConnectorRole,
+        KVConnectorTransferResults,
+        KVConnectorWorkerMetadata,
+    )
+
+    from .stats import CisternMetrics, CisternStats
+    from .without import WithoutCistern
+except ImportError as error:
+    raise versions.lacking(vllm.__version__, error) from error
 
 if TYPE_CHECKING:
     import torch
@@ -58,15 +63,29 @@ class Reports(KVConnectorWorkerMetadata):
         return Reports(self.ranks + other.ranks)
 
 
-class CisternConnector(KVConnectorBase_V1, SupportsHMA):
+class CisternConnector(WithoutCistern):
     """A shared store for KV blocks: docs/vllm.md."""
 
     _cache_hit_source = versions.hit_source()
 
+    def __new__(cls, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> Any:
+        """A connector that does nothing, where this engine's KV is of a kind that Cistern does not know."""
+        chosen = _options(vllm_config.kv_transfer_config)
+        versions.check(vllm.__version__, chosen.allow_untested)
+        try:
+            read_facts(vllm_config, kv_cache_config)
+            identity.engine_fields(vllm_config, kv_cache_config, vllm.__version__)
+        except ConfigurationError as error:
+            if chosen.required:
+                raise
+            if role is KVConnectorRole.SCHEDULER:
+                logging.getLogger(LOGGER).warning("cistern: this engine runs without Cistern: %s", error)
+            return WithoutCistern(vllm_config, role, kv_cache_config)
+        return super().__new__(cls)
+
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         chosen = _options(self._kv_transfer_config)
-        versions.check(vllm.__version__, chosen.allow_untested)
         facts = read_facts(vllm_config, kv_cache_config)
         self.coordinator: Coordinator | None = None
         self.rank: Rank | None = None
@@ -86,10 +105,6 @@ class CisternConnector(KVConnectorBase_V1, SupportsHMA):
             self.rank = Rank(chosen, facts.engine, facts.rank)
             self._worker = versions.worker_of_caller()
 
-    @property
-    def requires_kv_delivery(self) -> bool:
-        return False
-
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: VllmConfig) -> str | None:
         return _options(vllm_config.kv_transfer_config).kv_cache_layout or None
@@ -105,15 +120,6 @@ class CisternConnector(KVConnectorBase_V1, SupportsHMA):
         super().bind_connector_metadata(connector_metadata)
         assert self.rank is not None and isinstance(connector_metadata, StepMetadata)
         self.rank.begin(connector_metadata.orders)
-
-    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Loads were started when the step's orders came: they fill pages that no running step touches."""
-
-    def wait_for_layer_load(self, layer_name: str) -> None:
-        """Loads are whole before their request runs."""
-
-    def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
-        """Saves are of whole pages, after the step."""
 
     def wait_for_save(self) -> None:
         if self.rank is not None and self.has_connector_metadata():
@@ -181,9 +187,6 @@ class CisternConnector(KVConnectorBase_V1, SupportsHMA):
             self._stepped_by_caller = versions.stepped_by_caller()
         if self._stepped_by_caller and (rank := rank_of_this_process()) is not None:
             self.coordinator.finish_in_process(rank)
-
-    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
-        return self.request_finished_all_groups(request, (block_ids,))
 
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]

@@ -9,7 +9,8 @@ from typing import Any
 from ..engine.orders import SaveOrder
 from ..engine.request import Adapter, Request
 
-MEDIUM = "CISTERN"
+MEDIUM = "CPU"
+"""vLLM's own name for memory of the host: routers drop a medium that they do not know, or take it for the GPU's."""
 MAX_SAVES = 4096
 
 

@@ -77,7 +77,7 @@ def _window(number: int, layers: Sequence[str], spec: Any) -> int:
         else:
             raise ConfigurationError(
                 f"KV cache group {number} ({layers[0]} ...) is a {kind.__name__}: Cistern knows full "
-                "and sliding-window attention, so this model runs without it"
+                "and sliding-window attention"
             )
     return 0 if 0 in windows else max(windows)
 

@@ -26,6 +26,14 @@ def check(version: str, allow_untested: bool) -> None:
     )
 
 
+def lacking(version: str, error: ImportError) -> UntestedVersion:
+    """What to say of a version that has not what this connector is made of."""
+    return UntestedVersion(
+        f"vLLM {version} lacks what Cistern's connector needs ({error}); it was tested with {', '.join(TESTED)}: "
+        f"install one of them, or leave CisternConnector out of --kv-transfer-config"
+    )
+
+
 def hit_source() -> Any:
     """The engine metrics' name for tokens that come from this host; before 0.32 they do not tell sources apart."""
     try:
