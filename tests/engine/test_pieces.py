@@ -500,6 +500,8 @@ def test_sample_shows_weights_changed_by_hand() -> None:
     assert sample.changed() and not sample.changed()
     model.bias.data.zero_()
     assert sample.changed()
+    model.bias = torch.nn.Parameter(model.bias.to("meta"))
+    assert sample.changed() and sample.changed()  # cannot be read
 
 
 def test_worker_that_cannot_be_looked_into_counts_every_reset_as_a_change(caplog: pytest.LogCaptureFixture) -> None:

@@ -223,6 +223,23 @@ def test_load_and_save_of_before_a_weight_load_end_as_failed(moved: tuple[Rank, 
     assert ends(rank, mover) == 2
 
 
+def test_noticed_load_is_not_found_again_by_a_look(moved: tuple[Rank, SlowMover]) -> None:
+    rank, _ = moved
+    seen, held = ["old"], ["old"]
+
+    def look() -> bool:
+        changed, seen[0] = seen[0] != held[0], held[0]
+        return changed
+
+    rank.watch_weights(look)
+    held[0] = "new"
+    rank.weights_changed()
+    rank.begin(orders(step=2))
+    rank.begin(orders(step=3, weights_step=2, looks=True))
+    report = rank.report()
+    assert report is not None and (report.begun, report.weights_step) == (3, 2)
+
+
 def test_asked_rank_says_whether_its_weights_are_others(moved: tuple[Rank, SlowMover]) -> None:
     rank, _ = moved
     looks = iter([False, True])

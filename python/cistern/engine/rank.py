@@ -147,8 +147,11 @@ class Rank:
         self._step = orders.step if orders.saves else 0
         self._computes = orders.computes
         self._epoch = max(self._epoch, orders.epoch)
-        if self._weights_changed or (orders.looks and self._look()):
-            self._weights_changed, self._weights_step = False, orders.step
+        if self._weights_changed or orders.looks:
+            # Both are asked: a load that was noticed is what the next look compares with.
+            if self._look() or self._weights_changed:
+                self._weights_step = orders.step
+            self._weights_changed = False
         if orders.looks or self._weights_step == orders.step:
             self._begun_due = orders.step
         if orders.spec is not None and orders.spec.number > self._session_number:

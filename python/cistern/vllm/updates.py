@@ -99,8 +99,12 @@ class Sample:
         self._last = self._take()
 
     def changed(self) -> bool:
-        """Whether they are others than at the last call."""
-        before, self._last = self._last, self._take()
+        """Whether they are others than at the last call, or cannot be told."""
+        before = self._last
+        try:
+            self._last = self._take()
+        except Exception:  # of any kind: the tensors are others, or elsewhere
+            return True
         return before != self._last
 
     def _take(self) -> tuple[int, ...]:
