@@ -49,6 +49,8 @@ int Run(int argc, const char* const* argv) {
             "the fastest "
             "that this processor runs",
             record::ChooseKernels);
+  bool check = false;
+  line.Switch("--check", "says what is wrong with these settings on this host, and starts nothing", &check);
   std::deque<std::pair<std::string_view, bool>> switches;
   for (const node::Setting& setting : node::NodeSettings()) {
     const auto set = [&, name = setting.name](std::string_view text) {
@@ -79,6 +81,12 @@ int Run(int argc, const char* const* argv) {
   }
   for (const auto& [name, text] : given) (void)node::SetNodeOption(options, name, name, text);
   if (options.socket.empty()) options.socket = wire::DefaultSocketPath();
+
+  if (check) {
+    Status status = node::ResolveNodeOptions(options);
+    if (status.ok()) status = node::CheckNodeOptions(options);
+    return status.ok() ? kExitOk : Complain("cisternd", status);
+  }
 
   // Taken by this thread alone: blocked before the node's threads start, so that they inherit it.
   sigset_t signals;

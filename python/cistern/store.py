@@ -289,6 +289,23 @@ def _state(text: str) -> dict[str, Any]:
     return state
 
 
+class PendingMatch:
+    """A match that was begun: Store.begin_match(). One that goes away before its answer gives up the answer."""
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: _native.Pending[_native.MatchAnswer]) -> None:
+        self._native = native
+
+    def ready(self) -> bool:
+        """Whether result() would not wait. Does not block."""
+        return self._native.ready()
+
+    def result(self) -> MatchResult:
+        """The answer, once; waits for it, at most until the match's deadline, and raises as match() does."""
+        return _match_result(self._native.finish())
+
+
 class Handle:
     """The common part of a Store and a cistern.aio.Store."""
 
@@ -422,6 +439,12 @@ class Store(Handle):
         return _match_result(
             self._native.match(namespace._native, _plain(keys), hold_us, max_age_us, deadline_us)
         )
+
+    def begin_match(
+        self, namespace: Namespace, keys: Keys, *, hold_us: int = 0, deadline_us: int = DEADLINE_US
+    ) -> PendingMatch:
+        """As match(), for a thread that must not wait: what lies on flash begins to come up meanwhile."""
+        return PendingMatch(self._native.begin_match(namespace._native, _plain(keys), hold_us, deadline_us))
 
     def acquire(
         self,

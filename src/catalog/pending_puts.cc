@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "catalog/pending_puts.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "base/assert.h"
@@ -15,8 +16,14 @@ std::uint32_t Put::first_segment(std::uint32_t part) const {
   return segments;
 }
 
-PendingPuts::PendingPuts(std::uint32_t max_puts)
-    : max_puts_(max_puts), mask_(std::bit_ceil(std::uint64_t{max_puts} * 2) - 1), deadlines_(max_puts) {
+PendingBound PendingBound::Of(const arena::Geometry& geometry, std::uint32_t max_puts) {
+  const std::uint64_t puts =
+      std::clamp<std::uint64_t>(geometry.slots_bytes() / kArenaBytesAPut, kLeastPuts, kMostPuts);
+  return {max_puts != 0 ? max_puts : static_cast<std::uint32_t>(puts), geometry.slots_bytes() / 2};
+}
+
+PendingPuts::PendingPuts(PendingBound bound)
+    : bound_(bound), mask_(std::bit_ceil(std::uint64_t{bound.puts} * 2) - 1), deadlines_(bound.puts) {
   for (auto& ends : ends_) ends.assign(mask_ + 1, Ends{});
 }
 
@@ -54,20 +61,25 @@ PutIndex PendingPuts::Find(const PutName& name) const {
               [&](const Put& put) { return put.name == name; });
 }
 
-PutIndex PendingPuts::Add(const PutName& name, const BlockKey& parent, Instant deadline) {
-  CISTERN_ASSERT(HasRoom(name.owner));
+PutIndex PendingPuts::Add(const PutName& name, const BlockKey& parent, std::uint64_t record_bytes,
+                          Instant deadline) {
+  CISTERN_ASSERT(HasRoom(name.owner, record_bytes));
   const PutIndex put = puts_.Add();
   Item& item = puts_[put];
   item.put.name = name;
   item.put.parent = parent;
+  item.record_bytes = record_bytes;
   item.open = true;
+  bytes_ += record_bytes;
   LinkInto(kByName, put, NumberHash(name.tree, name.id) ^ name.key.Hash());
   LinkInto(kByKey, put, KeyHashOf(name.tree, name.key));
   LinkInto(kByParent, put, KeyHashOf(name.tree, parent));
   LinkInto(kByNumber, put, NumberHash(name.tree, name.id));
   deadlines_.Set(put, deadline.ns);
   ++open_;
-  ++of_[name.owner];
+  Share& share = of_[name.owner];
+  ++share.puts;
+  share.bytes += record_bytes;
   return put;
 }
 
@@ -87,12 +99,14 @@ void PendingPuts::Close(PutIndex put) {
   item.open = false;
   for (int index = 0; index < kIndexes; ++index) Unlink(static_cast<Index>(index), put);
   deadlines_.Remove(put);
+  bytes_ -= item.record_bytes;
+  of_.at(item.put.name.owner).bytes -= item.record_bytes;
   --open_;
 }
 
 void PendingPuts::Free(PutIndex put) {
   auto of = of_.find(puts_[put].put.name.owner);
-  if (--of->second == 0) of_.erase(of);
+  if (--of->second.puts == 0) of_.erase(of);
   puts_.Remove(put);
 }
 

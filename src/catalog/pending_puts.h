@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Puts that are not visible yet: parts are missing, the writer holds the put, or its parent is not
-// reachable. Bounded in count and time. A put is identified by owner, tree, group, key and put id, so puts
-// of other ids do not stand in its way, and no other owner can add a part to it.
+// reachable. Bounded in count, bytes and time. A put is identified by owner, tree, group, key and put id, so
+// puts of other ids do not stand in its way, and no other owner can add a part to it.
 #pragma once
 
 #include <array>
@@ -62,26 +62,47 @@ struct Put {
   std::uint32_t first_segment(std::uint32_t part) const;
 };
 
+// What pending puts may take: bytes of the arena, which nobody can read yet and nothing evicts, and with
+// their number the core's own memory, about a KiB each.
+struct PendingBound {
+  static constexpr std::uint32_t kLeastPuts = 4096, kMostPuts = 131'072;
+  static constexpr std::uint64_t kArenaBytesAPut = 64u << 10;
+
+  std::uint32_t puts = kLeastPuts;
+  std::uint64_t bytes = ~std::uint64_t{0};
+
+  // Half of the arena's slots, and a put for each kArenaBytesAPut of them; `max_puts`: instead, unless 0.
+  static PendingBound Of(const arena::Geometry& geometry, std::uint32_t max_puts = 0);
+};
+
 class PendingPuts final {
  public:
-  explicit PendingPuts(std::uint32_t max_puts);
+  explicit PendingPuts(PendingBound bound);
 
   // Number of open puts; ended ones with users do not count.
   std::uint32_t size() const { return open_; }
+  const PendingBound& bound() const { return bound_; }
+  // Bytes of the open puts' records.
+  std::uint64_t bytes() const { return bytes_; }
   // Whether the owner may have one more; what one may have depends on what is left for others.
-  bool HasRoom(const OwnerToken& owner) const {
-    return policy::MayTakeOne(max_puts_, puts_.size(), Of(owner));
+  bool HasRoom(const OwnerToken& owner, std::uint64_t record_bytes) const {
+    const Share share = Of(owner);
+    return policy::MayTakeOne(bound_.puts, puts_.size(), share.puts) &&
+           policy::MayTake(bound_.bytes, bytes_, share.bytes, record_bytes);
   }
-  // Puts of the owner, with ended ones that have users.
-  std::uint32_t Of(const OwnerToken& owner) const {
+  struct Share {
+    std::uint32_t puts = 0;   // with ended ones that have users
+    std::uint64_t bytes = 0;  // of the open ones' records
+  };
+  Share Of(const OwnerToken& owner) const {
     auto of = of_.find(owner);
-    return of == of_.end() ? 0 : of->second;
+    return of == of_.end() ? Share() : of->second;
   }
 
   // kNoId when no such put is open.
   PutIndex Find(const PutName& name) const;
-  // Adds an open put. The owner HasRoom() before.
-  PutIndex Add(const PutName& name, const BlockKey& parent, Instant deadline);
+  // Adds an open put, for whose record its owner HasRoom().
+  PutIndex Add(const PutName& name, const BlockKey& parent, std::uint64_t record_bytes, Instant deadline);
   // The put is not open any more: not found, without a deadline. Its index stays in use until Free.
   void Close(PutIndex put);
   // The put is closed and has no users.
@@ -116,6 +137,7 @@ class PendingPuts final {
   struct Item {
     Put put;
     std::array<Link, kIndexes> links;
+    std::uint64_t record_bytes = 0;
     bool open = false;
     std::uint32_t next_free = kNoId;
   };
@@ -128,9 +150,10 @@ class PendingPuts final {
   void Unlink(Index index, PutIndex put);
   static std::uint64_t NumberHash(TreeId tree, const PutId& id);
 
-  const std::uint32_t max_puts_;
-  std::map<OwnerToken, std::uint32_t> of_;  // puts of each that has any
+  const PendingBound bound_;
+  std::map<OwnerToken, Share> of_;  // of each owner that has any
   std::uint32_t open_ = 0;
+  std::uint64_t bytes_ = 0;
   Slab<Item> puts_;
   std::uint64_t mask_;
   struct Ends {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory/host_memory.h"
 
+#include <sys/statvfs.h>
+
 #include <algorithm>
 #include <charconv>
 #include <fstream>
@@ -93,6 +95,16 @@ Result<HostMemory> ReadHostMemory(const std::string& root) {
   if (memory.limit_bytes == 0) return Error(Code::kIoError, "/proc/meminfo: says no MemTotal");
   LowerToCgroups(root, &memory);
   return memory;
+}
+
+std::uint64_t FileSystemBytes(std::string path) {
+  struct statvfs fs;
+  while (::statvfs(path.c_str(), &fs) != 0) {
+    const std::size_t slash = path.rfind('/');
+    if (slash == std::string::npos || path == "/") return 0;
+    path.resize(slash == 0 ? 1 : slash);
+  }
+  return std::uint64_t{fs.f_blocks} * fs.f_frsize;
 }
 
 }  // namespace cistern::memory

@@ -17,4 +17,7 @@ struct HostMemory {
 // Cgroups of version 1 and 2. `root` stands before the paths of the kernel's files: tests have their own.
 Result<HostMemory> ReadHostMemory(const std::string& root = "");
 
+// Size of the file system that the directory lies in, or would if it were made; 0 where it has no size.
+std::uint64_t FileSystemBytes(std::string path);
+
 }  // namespace cistern::memory

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "base/units.h"
 #include "memory/host_memory.h"
 #include "node/flash_options.h"
+#include "node/flash_places.h"
 
 namespace cistern::node {
 namespace {
@@ -56,7 +58,9 @@ constexpr std::array<std::string_view, 3> kLoops = {"auto", "io_uring", "epoll"}
 constexpr std::array<std::string_view, 4> kLogLevels = {"debug", "info", "warning", "error"};
 
 constexpr Setting kSettings[] = {
-    {"memory", "SIZE", "memory for KV blocks; default: a quarter of the cgroup's or the host's",
+    {"memory", "SIZE",
+     "memory for KV blocks; default: a quarter of the cgroup's or the host's, or 7/8 of what the file "
+     "system of memory_dir has, if that is less",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseSize(n, t), o.memory_bytes);
      }},
@@ -192,7 +196,20 @@ Status ResolveNodeOptions(NodeOptions& options) {
   Result<memory::HostMemory> memory = memory::ReadHostMemory();
   if (!memory) return memory.error();
   const std::uint64_t host = memory->limit_bytes;
-  if (options.memory_bytes == 0) options.memory_bytes = host / 4;
+  if (options.memory_dir.empty()) {
+    options.memory_dir = Text("/dev/shm/cistern-", static_cast<std::uint64_t>(geteuid()));
+  }
+  if (options.memory_bytes == 0) {
+    const std::uint64_t file_system = memory::FileSystemBytes(options.memory_dir);
+    options.memory_bytes = DefaultMemoryBytes(host, file_system);
+    if (options.memory_bytes < kMinMemoryBytes && options.memory_bytes < host / 4) {
+      return Status(
+          Code::kInvalid,
+          Text("memory_dir: the file system of ", options.memory_dir, " has ", RoughSizeText(file_system),
+               ", and a node takes at least ", SizeText(kMinMemoryBytes),
+               " and its index; make it larger (in Docker with --shm-size), or name another memory_dir"));
+    }
+  }
   if (options.memory_bytes > host) {
     return Status(Code::kInvalid,
                   Text("memory: ", SizeText(options.memory_bytes), " is above what this host gives (",
@@ -211,11 +228,26 @@ Status ResolveNodeOptions(NodeOptions& options) {
   if (options.poll_us > 1'000'000)
     return Status(Code::kInvalid, Text("poll_us: ", options.poll_us, " is over the limit of 1s"));
   if (Status status = OneOf("loop", options.loop, kLoops, options.loop); !status.ok()) return status;
-  if (options.memory_dir.empty()) {
-    options.memory_dir = Text("/dev/shm/cistern-", static_cast<std::uint64_t>(geteuid()));
-  }
   if (Status status = CheckTenant(options.tenant); !status.ok()) return status;
   return CheckFlashOptions(options);
+}
+
+std::uint64_t DefaultMemoryBytes(std::uint64_t host_bytes, std::uint64_t file_system_bytes) {
+  const std::uint64_t fits = file_system_bytes == 0 ? host_bytes : file_system_bytes - file_system_bytes / 8;
+  return std::min(host_bytes / 4, fits);
+}
+
+Status CheckNodeOptions(const NodeOptions& options) {
+  const std::uint64_t file_system = memory::FileSystemBytes(options.memory_dir);
+  if (file_system != 0 && options.memory_bytes > file_system) {
+    return Status(
+        Code::kInvalid,
+        Text("memory: ", SizeText(options.memory_bytes), " is above what the file system of ",
+             options.memory_dir, " has (", RoughSizeText(file_system),
+             "); ask for less, make it larger (in Docker with --shm-size), or name another memory_dir"));
+  }
+  Result<FlashPlaces> places = FindFlashPlaces(options);
+  return places ? Status() : places.error();
 }
 
 }  // namespace cistern::node

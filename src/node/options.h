@@ -54,8 +54,17 @@ Status ApplyConfigFile(NodeOptions& options, const std::string& path);
 // The same for its text; `origin` stands for the path in messages.
 Status ApplyConfigText(NodeOptions& options, std::string_view text, const std::string& origin);
 
+// Memory of a node that is not told: a quarter of the host's, or seven eighths of what the file system of its
+// directory has where that is less, so that the index fits beside (Docker gives 64 MiB of /dev/shm). From
+// sizes alone and not from what is free: a restart must come to the same.
+std::uint64_t DefaultMemoryBytes(std::uint64_t host_bytes, std::uint64_t file_system_bytes);
+
 // Fills in what depends on the host (memory size and directory) and checks fields against each other and
 // the host. kInvalid names the field, its value, its limit and the way out.
 Status ResolveNodeOptions(NodeOptions& options);
+
+// What a start would find wrong with resolved options and this host, without starting: no such device, one
+// that is not this user's, a file system too small for the memory asked for.
+Status CheckNodeOptions(const NodeOptions& options);
 
 }  // namespace cistern::node

@@ -84,10 +84,29 @@ TEST(NodeOptions, MemoryAboveTheHostNamesBoth) {
   EXPECT_THAT(Message(status), HasSubstr("above what this host gives"));
 }
 
-TEST(NodeOptions, DefaultIsAQuarter) {
+TEST(NodeOptions, DefaultIsAQuarterOrWhatTheFileSystemHas) {
+  constexpr std::uint64_t kGiB = 1ull << 30;
+  EXPECT_EQ(DefaultMemoryBytes(64 * kGiB, 32 * kGiB), 16 * kGiB);
+  EXPECT_EQ(DefaultMemoryBytes(64 * kGiB, 8 * kGiB), 7 * kGiB);
+  EXPECT_EQ(DefaultMemoryBytes(64 * kGiB, 64u << 20), 56u << 20);
+  EXPECT_EQ(DefaultMemoryBytes(64 * kGiB, 0), 16 * kGiB) << "no size: hugetlbfs without a limit";
   NodeOptions options;
   ASSERT_TRUE(ResolveNodeOptions(options).ok());
-  EXPECT_EQ(options.memory_bytes, memory::ReadHostMemory()->limit_bytes / 4);
+  EXPECT_EQ(options.memory_bytes, DefaultMemoryBytes(memory::ReadHostMemory()->limit_bytes,
+                                                     memory::FileSystemBytes("/dev/shm/not/there/yet")));
+}
+
+TEST(NodeOptions, CheckNamesWhatAStartWouldFindWrong) {
+  NodeOptions options;
+  options.memory_bytes = 64u << 20;
+  ASSERT_TRUE(ResolveNodeOptions(options).ok());
+  EXPECT_TRUE(CheckNodeOptions(options).ok());
+  options.flash = {{.path = "/no/such/device"}};
+  EXPECT_THAT(Message(CheckNodeOptions(options)), HasSubstr("/no/such/device"));
+  options.flash.clear();
+  options.memory_dir = "/dev/shm";
+  options.memory_bytes = 1ull << 60;
+  EXPECT_THAT(Message(CheckNodeOptions(options)), HasSubstr("--shm-size"));
 }
 
 TEST(NodeOptions, TenantNamesADirectory) {

@@ -45,6 +45,29 @@ TEST_F(BlockStoreTest, R7PendingPutsAreBoundedInCount) {
   EXPECT_EQ(WriteOne(Part(13, 113)).status.code(), Code::kBusy);
 }
 
+TEST_F(BlockStoreTest, R7NumberOfPendingPutsFollowsMemory) {
+  Make({.headers = 10});  // 320 MiB: what seven groups of a chunk of prompts take is more than a fixed bound
+  const std::uint64_t puts = catalog::PendingBound::kLeastPuts + 904;
+  for (std::uint64_t n = 1; n <= puts; ++n) ASSERT_EQ(Put(n, n + 100'000, 64), State::kPending) << n;
+  EXPECT_EQ(Occupied().pending, puts);
+}
+
+TEST_F(BlockStoreTest, R7PendingPutsAreBoundedInBytes) {
+  Make();
+  const std::uint64_t half = t->geometry.slots_bytes() / 2;
+  std::uint64_t n = 0;
+  PartOutcome outcome;
+  do {
+    ++n;
+    outcome = WriteOne(Part(n, n + 1000, 1u << 20));
+  } while (outcome.state == State::kPending && n < 100);
+  EXPECT_EQ(outcome.status.code(), Code::kBusy);
+  EXPECT_NE(outcome.status.message().find(Text(half)), std::string_view::npos) << outcome.status.message();
+  EXPECT_EQ(n - 1, half / (1u << 20) - 1) << "records are a trailer longer than their bodies";
+  t->Advance(31'000'000);
+  EXPECT_EQ(Put(n, n + 1000, 1u << 20), State::kPending) << "what was dropped no longer counts";
+}
+
 TEST_F(BlockStoreTest, R4TheFirstPublishedWinsWhole) {
   Make();
   EXPECT_EQ(Put(1, {}), State::kPublished);

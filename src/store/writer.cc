@@ -177,6 +177,15 @@ Status Writer::CheckPart(const catalog::NamespaceEntry& entry, const PartWrite& 
   return slots_.CheckBody(group.part_bytes.empty() ? part.from.size() : group.body_bytes);
 }
 
+std::string Writer::PendingFull(const OwnerToken& owner) const {
+  const catalog::PendingBound& bound = pending_.bound();
+  const catalog::PendingPuts::Share share = pending_.Of(owner);
+  return Text("write: ", pending_.size(), " puts of ", pending_.bytes(), " bytes are pending, ", share.puts,
+              " of ", share.bytes, " this owner's; ", bound.puts, " of ", bound.bytes,
+              " may be, and of an owner ", policy::kShare,
+              " times what is left; publish or abandon some, or give the node more memory");
+}
+
 residency::Step Writer::JoinPut(const catalog::Caller& caller, catalog::TreeId tree, PartJob& job) {
   const PartWrite& part = job.part;
   const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
@@ -205,20 +214,18 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, catalog::TreeId t
   catalog::PutIndex put = pending_.Find(name);
   const catalog::Group& group = entry->groups[part.group];
   if (put == catalog::kNoId) {
-    if (!pending_.HasRoom(caller.owner)) {
+    const std::uint64_t body_bytes = group.part_bytes.empty() ? part.from.size() : group.body_bytes;
+    const std::uint64_t record_bytes = catalog_.RecordBytesOf(*entry, part.group, body_bytes);
+    if (!pending_.HasRoom(caller.owner, record_bytes)) {
       counters_.busy.Add();
-      job.outcome.status =
-          Status(Code::kBusy, Text("write: ", pending_.Of(caller.owner), " puts of this owner and ",
-                                   pending_.size(), " of all are pending, the limit is ",
-                                   options_.max_pending, " and an owner's part of it ", policy::kShare,
-                                   " times what is left: publish or abandon some"));
+      job.outcome.status = Status(Code::kBusy, PendingFull(caller.owner));
       return residency::Step::kDone;
     }
-    put = pending_.Add(name, part.parent, clock_.Now().PlusUs(options_.pending_us));
+    put = pending_.Add(name, part.parent, record_bytes, clock_.Now().PlusUs(options_.pending_us));
     catalog::Put& p = pending_[put];
     p.part_bytes = group.part_bytes;
     if (p.part_bytes.empty()) p.part_bytes = {static_cast<std::uint32_t>(part.from.size())};
-    p.body_bytes = group.part_bytes.empty() ? part.from.size() : group.body_bytes;
+    p.body_bytes = body_bytes;
     p.crcs.resize(record::SegmentCount(p.part_bytes));
     p.expiry = part.ttl_s == 0
                    ? 0

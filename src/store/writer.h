@@ -63,6 +63,7 @@ class Writer final {
 
   Status CheckPart(const catalog::NamespaceEntry& entry, const PartWrite& part) const;
   // Finds or makes the put; kWaits where a collection hides whether the block is present.
+  std::string PendingFull(const OwnerToken& owner) const;
   residency::Step JoinPut(const catalog::Caller& caller, catalog::TreeId tree, PartJob& job);
   Task<void> JoinWhenSure(catalog::Caller caller, catalog::TreeId tree, PartJob& job, Instant deadline);
   Task<void> FindSlot(const residency::SlotFill& fill, PartJob& job, Instant deadline);

@@ -108,7 +108,7 @@ def transfer_config(node: Node | None = None, **extra: Any) -> dict[str, Any]:
         "kv_connector": "CisternConnector",
         "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute",
-        "kv_connector_extra_config": {"min_load_tokens": 1, **extra},
+        "kv_connector_extra_config": extra,
     }
 
 

@@ -36,6 +36,10 @@ class DictionaryStore:
         self.blocks: dict[bytes, tuple[int, ...]] = {}
         self.puts: dict[bytes, tuple[bytes, tuple[int, ...]]] = {}
 
+    def begin_match(self, namespace: object, chain: Any, **more: object) -> Any:
+        answer = self.match(namespace, chain)
+        return SimpleNamespace(ready=lambda: True, result=lambda: answer)
+
     def match(self, namespace: object, chain: Any, **more: object) -> MatchResult:
         count = 0
         for key in chain:
@@ -58,7 +62,7 @@ class StoreConnection:
     """A connection whose node answers at once."""
 
     def __init__(self, store: DictionaryStore) -> None:
-        self.store, self.session, self.refusal, self.failures = store, None, "", 0
+        self.store, self.session, self.refusal, self.failures, self.start_failure = store, None, "", 0, ""
 
     def open(self, spec: SessionSpec) -> None:
         self.session = Session(spec, self.store, [None])  # type: ignore[arg-type,list-item,assignment]
@@ -107,7 +111,10 @@ class MockWorker:
             sampled.append(self.forward(name, count, step.tables[name], len(step.drafts.get(name, ()))))
             ids.append(name)
         self.copies += [order for order in orders.saves]
-        report = RankReport(0, orders.step if orders.saves else 0, session=orders.session_number)
+        report = RankReport(
+            0, orders.step if orders.saves else 0, session=orders.session_number, namespaces=1,
+            begun=orders.step if orders.looks else 0,
+        )
         if not self.reported_facts:
             report.facts, self.reported_facts = RankFacts(0, "here", "cpu", "", (1,), ("mock",)), True
         output = KVConnectorOutput(kv_connector_worker_meta=Reports([report]))
@@ -161,7 +168,9 @@ class MockWorker:
             output.invalid_block_ids |= set(bad)
 
 
-def make_scheduler(model: Path, monkeypatch: pytest.MonkeyPatch, store: DictionaryStore) -> tuple[Any, Any]:
+def make_scheduler(
+    model: Path, monkeypatch: pytest.MonkeyPatch, store: DictionaryStore, policy: str = "recompute"
+) -> tuple[Any, Any]:
     import torch
     from vllm.engine.arg_utils import EngineArgs
     from vllm.utils.hashing import get_hash_fn_by_name
@@ -176,7 +185,10 @@ def make_scheduler(model: Path, monkeypatch: pytest.MonkeyPatch, store: Dictiona
     config = EngineArgs(
         model=str(model), skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=256,
         max_num_seqs=6, max_num_batched_tokens=64, kv_cache_memory_bytes=1 << 20,
-        kv_transfer_config=transfer_config(socket="/nowhere", start_node=False, max_pages_share=0.5),
+        kv_transfer_config={
+            **transfer_config(socket="/nowhere", start_node=False, max_pages_share=0.5, min_load_tokens=1),
+            "kv_load_failure_policy": policy,
+        },
         speculative_config={"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 2},
     ).create_engine_config()
     config.scheduler_config.async_scheduling = True
@@ -285,3 +297,77 @@ def unreferenced(side: Any) -> None:
 def test_planted_bug_found(small: Path, monkeypatch: pytest.MonkeyPatch, plant: Any) -> None:
     """The test above can fail."""
     assert sum(run(small, monkeypatch, seed, plant)[0] for seed in range(4)) > 0
+
+
+# ---------------------------------------------------------------------------- a reset in the middle
+
+
+def test_reset_of_running_requests_while_they_are_saved(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM raises where a block is still in use after all requests were preempted. Late copies show nowhere."""
+    from vllm import SamplingParams
+    from vllm.v1.request import Request
+
+    store = DictionaryStore()
+    scheduler, hasher = make_scheduler(small, monkeypatch, store)
+    scheduler.connector.coordinator._options = SimpleNamespace(
+        **{**scheduler.connector.coordinator._options.__dict__, "load": False}
+    )
+    worker = MockWorker(random.Random(1), store)
+    monkeypatch.setattr(worker, "copy_some", lambda report: None)
+    chosen = SamplingParams(max_tokens=ANSWER, temperature=0, ignore_eos=True, detokenize=False)
+    request = Request(
+        request_id="r", prompt_token_ids=[3 + i % 5 for i in range(60)], sampling_params=chosen, pooling_params=None,
+        block_hasher=hasher,
+    )
+    scheduler.add_request(request)
+
+    def one_step() -> Any:
+        out = scheduler.schedule()
+        fresh = {one.req_id: one.num_computed_tokens for one in out.scheduled_new_reqs}
+        cached = out.scheduled_cached_reqs
+        fresh |= {n: c for n, c in zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+                  if n in cached.resumed_req_ids}
+        _, output = worker.execute(SimpleNamespace(
+            orders=out.kv_connector_metadata.orders, scheduled=dict(out.num_scheduled_tokens),
+            drafts=dict(out.scheduled_spec_decode_tokens),
+            fresh={n: (list(request.all_token_ids), c) for n, c in fresh.items()},
+            tables={n: list(scheduler.kv_cache_manager.get_block_ids(n)[0]) for n in out.num_scheduled_tokens},
+        ))
+        scheduler.update_from_output(out, output)
+        return out
+
+    while not worker.copies:
+        one_step()
+    assert scheduler.reset_prefix_cache(reset_running_requests=True) is True
+    late = [worker.copies.pop(0) for _ in range(len(worker.copies))]
+    report = RankReport(0, 0, session=1, namespaces=1)
+    for order in late:
+        for key, put in zip(order.keys, order.put_ids[0], strict=True):
+            store.puts[put] = (key, (0,) * BLOCK)
+        report.saves.append(SaveReport(0, order.id, len(order.keys)))
+    scheduler.connector.coordinator.handle_reports([report], set())
+    assert not store.blocks and not store.puts
+    monkeypatch.undo()
+    while scheduler.has_unfinished_requests():
+        one_step()
+    expected = content_of(list(request.all_token_ids))
+    for number, key in enumerate(request.block_hashes):
+        found = store.blocks.get(bytes(key))
+        assert found is None or found == tuple(expected[number * BLOCK : (number + 1) * BLOCK])
+    assert store.blocks
+
+
+@pytest.mark.parametrize("policy", ["fail", "recompute"])
+def test_load_failure_policy_fail_said_at_start(
+    small: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, policy: str
+) -> None:
+    import logging
+
+    logger = logging.getLogger("vllm.cistern")
+    logger.addHandler(caplog.handler)
+    try:
+        make_scheduler(small, monkeypatch, DictionaryStore(), policy)
+    finally:
+        logger.removeHandler(caplog.handler)
+    said = {one.levelname for one in caplog.records if "kv_load_failure_policy" in one.getMessage()}
+    assert said == ({"ERROR"} if policy == "fail" else set())

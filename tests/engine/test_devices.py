@@ -4,6 +4,9 @@ are as late as a test likes: what it does to a device's memory it does through t
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from harness import Node  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from cistern import Code, Group, NamespaceSpec, Store, new_put_id  # noqa: E402
 from cistern.engine.devices import check_device  # noqa: E402
@@ -26,19 +30,22 @@ class LateStreams:
     """Queued work is done when somebody asks how far it is, not before."""
 
     def __init__(self) -> None:
-        self.queue: list[Callable[[], object]] = []
+        self.queued: list[Callable[[], object]] = []
         self.done = 0
 
     def staging(self, size_bytes: int) -> Any:
         return torch.zeros(size_bytes, dtype=torch.uint8)
 
-    def after_compute(self, work: Callable[[], object]) -> int:
-        self.queue.append(work)
-        return len(self.queue)
+    def computed(self) -> None:
+        return None
+
+    def queue(self, kind: str, work: Callable[[], object], after: None) -> int:
+        self.queued.append(work)
+        return len(self.queued)
 
     def reached(self, event: int) -> bool:
-        if self.done < len(self.queue):
-            self.queue[self.done]()
+        if self.done < len(self.queued):
+            self.queued[self.done]()
             self.done += 1
         return self.done >= event
 
@@ -138,3 +145,173 @@ def test_unknown_device_refused_by_name() -> None:
     check_device("cuda")
     with pytest.raises(UnknownDevice, match="tpu"):
         check_device("tpu")
+
+
+class StreamsThatTell(LateStreams):
+    """Says who waited for what: which work was queued behind which event, and which thread waited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks = 0
+        self.behind: list[tuple[str, int]] = []
+        self.waited: list[int] = []
+        self.pinned: list[tuple[int, int]] = []
+        self.copies: CopiesOf | None = None
+        self.broken: set[str] = set()
+        """Kinds of work for which the device has no memory."""
+
+    def staging(self, size_bytes: int) -> Any:
+        made = super().staging(size_bytes)
+        self.pinned.append((made.data_ptr(), made.data_ptr() + size_bytes))
+        return made
+
+    def computed(self) -> int:  # type: ignore[override]
+        self.marks += 1
+        return self.marks
+
+    def queue(self, kind: str, work: Callable[[], object], after: int) -> int:  # type: ignore[override]
+        self.behind.append((kind, after))
+        if kind in self.broken:
+            raise torch.OutOfMemoryError("out of memory")
+        copies = self.copies
+
+        def watched() -> None:
+            with copies or contextlib.nullcontext():
+                work()
+
+        return super().queue(kind, watched, None)
+
+    def wait(self, event: int) -> None:
+        self.waited.append(threading.get_ident())
+        super().wait(event)
+
+
+class CopiesOf(TorchFunctionMode):
+    """Collects the tensors that are copied to or from, each with whether it has gaps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, bool]] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in (torch.Tensor.to, torch.Tensor.copy_):
+            self.seen.append((args[0].data_ptr(), args[0].is_contiguous()))
+        return function(*args, **(kwargs or {}))
+
+
+def in_namespace(store: Store, name: str, *layouts: Layout) -> Any:
+    groups = tuple(Group(f"g{i}", part_bytes=(one.page_bytes,)) for i, one in enumerate(layouts))
+    return store.attach(NamespaceSpec({"test": name}, groups=groups))
+
+
+def test_transfer_waits_for_what_the_engine_had_queued_when_it_asked(node: Node) -> None:
+    _, layout = make(1)
+    streams = StreamsThatTell()
+    with Store.connect(node.socket) as store:
+        namespace = in_namespace(store, "order", layout)
+        mover = StagedMover(store, [layout], streams, 0, staging_bytes=4 * layout.page_bytes)
+        keys, puts = [bytes([i]) * 32 for i in range(1, 9)], [new_put_id() for _ in range(8)]
+        mover.save(Batch(namespace, 0, 0, keys, range(1, 9), 5_000_000, 0, [None, *keys[:-1]], puts))
+        asked = streams.marks
+        drain(mover)
+        assert streams.marks == asked == 1  # not what it queues while the pieces come to their turns
+        assert streams.behind == [("save", 1)] * 8
+        store.publish(namespace, puts)
+        mover.load(Batch(namespace, 0, 0, keys, range(1, 9), 5_000_000))
+        drain(mover)
+        assert streams.behind[8:] == [("load", 2)] * 8
+        assert not streams.waited
+        mover.close()
+
+
+def test_transfer_moves_on_without_the_engine(node: Node) -> None:
+    """Nobody polls: the block is in the store all the same."""
+    _, layout = make(1)
+    with Store.connect(node.socket) as store:
+        namespace = in_namespace(store, "beside", layout)
+        mover = StagedMover(store, [layout], LateStreams(), 0, staging_bytes=4 * layout.page_bytes)
+        put = new_put_id()
+        mover.save(Batch(namespace, 0, 0, [bytes(32)], [3], 5_000_000, 0, [None], [put]))
+        until = time.monotonic() + 60
+        while store.status()["now"]["pending"] == 0:
+            assert time.monotonic() < until, "nothing moves while the engine does not step"
+        drain(mover)
+        mover.close()
+
+
+def test_copies_of_unequal_groups_without_gaps_and_pinned(node: Node) -> None:
+    """A copy between device and host with a gap, or with memory that is not pinned, makes the host wait."""
+    (one, large), names = make(1), ["short"]
+    small_cache = torch.randn(PAGES, 2, CONTENT // 4)
+    small = group_layout(names, {"short": small_cache}, PAGES, None)
+    assert small.page_bytes < large.page_bytes
+    streams = StreamsThatTell()
+    with Store.connect(node.socket) as store:
+        namespace = in_namespace(store, "unequal", large, small)
+        mover = StagedMover(store, [large, small], streams, 0, staging_bytes=8 * large.page_bytes)
+        keys, puts = [bytes([i]) * 32 for i in range(1, 3)], [new_put_id() for _ in range(4)]
+        copies = streams.copies = CopiesOf()
+        before = small_cache.clone()
+        for group in (0, 1):
+            mover.save(
+                Batch(namespace, group, 0, keys, [2, 5], 5_000_000, 0, [None, keys[0]], puts[2 * group : 2 * group + 2])
+            )
+        assert not any(any(done.outcomes) for done in drain(mover))
+        store.publish(namespace, puts)
+        small_cache[[2, 5]] = 0
+        mover.load(Batch(namespace, 1, 0, keys, [2, 5], 5_000_000))
+        assert not any(any(done.outcomes) for done in drain(mover))
+        assert torch.equal(small_cache, before)
+        host = [(at, whole) for at, whole in copies.seen if any(a <= at < b for a, b in streams.pinned)]
+        assert len(host) == len(copies.seen) > 0 and all(whole for _, whole in host)
+        mover.close()
+    del one
+
+
+@pytest.mark.parametrize("kind", ["save", "load"])
+def test_device_without_memory_fails_the_transfer_alone(node: Node, kind: str) -> None:
+    _, layout = make(1)
+    streams = StreamsThatTell()
+    with Store.connect(node.socket) as store:
+        namespace = in_namespace(store, f"no memory {kind}", layout)
+        mover = StagedMover(store, [layout], streams, 0, staging_bytes=4 * layout.page_bytes)
+        keys = [bytes([i]) * 32 for i in range(1, 5)]
+
+        def save() -> Any:
+            puts = [new_put_id() for _ in keys]
+            mover.save(Batch(namespace, 0, 0, keys, range(1, 5), 5_000_000, 0, [None, *keys[:-1]], puts))
+            (done,) = drain(mover)
+            store.publish(namespace, puts)
+            return done
+
+        def load() -> Any:
+            mover.load(Batch(namespace, 0, 0, keys, range(1, 5), 5_000_000))
+            (done,) = drain(mover)
+            return done
+
+        asked = save if kind == "save" else load
+        if kind == "load":
+            assert not any(save().outcomes)
+        streams.broken = {kind}
+        failed = asked()
+        assert all(failed.outcomes) and "out of memory" in failed.message
+        streams.broken = set()
+        assert not any(asked().outcomes)  # all of staging came back
+        mover.close()
+
+
+def test_device_that_fails_ends_every_transfer(node: Node) -> None:
+    class Failing(LateStreams):
+        def reached(self, event: int) -> bool:
+            raise RuntimeError("the device is lost")
+
+    _, layout = make(1)
+    with Store.connect(node.socket) as store:
+        namespace = in_namespace(store, "lost", layout)
+        mover = StagedMover(store, [layout], Failing(), 0, staging_bytes=4 * layout.page_bytes)
+        batch = Batch(namespace, 0, 0, [bytes(32)], [3], 5_000_000, 0, [None], [new_put_id()])
+        mover.save(batch)
+        (done,) = drain(mover)
+        assert all(done.outcomes) and "the device is lost" in done.message
+        with pytest.raises(RuntimeError, match="the device is lost"):
+            mover.save(batch)

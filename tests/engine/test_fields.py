@@ -259,7 +259,7 @@ def test_pages_that_cannot_be_moved_end_sharing_and_nobody_waits(caplog: pytest.
     report = rank.report()
     assert report is not None and report.facts is not None and "no KV cache" in report.facts.unfit
     opened: list[Any] = []
-    node = SimpleNamespace(session=None, refusal="", failures=0, open=opened.append)
+    node = SimpleNamespace(session=None, refusal="", failures=0, start_failure="", open=opened.append)
     shared = SharedSession(options.Options(), FACTS, lambda: None, lambda: (), node, lambda: None)  # type: ignore[arg-type]
     for _ in range(2):
         shared.add_rank(report.facts)
@@ -269,19 +269,26 @@ def test_pages_that_cannot_be_moved_end_sharing_and_nobody_waits(caplog: pytest.
     rank.close()
 
 
+def test_pages_that_cannot_be_moved_stop_an_engine_that_requires_cistern_at_its_start() -> None:
+    rank = Rank(options.Options(required=True), FACTS, 0)
+    with pytest.raises(ConfigurationError, match="no KV cache"):
+        rank.register({})
+    rank.close()
+
+
 def test_nobody_waits_while_the_weights_are_read() -> None:
     opened: list[Any] = []
     known: list[identity.Fields] = []
-    node = SimpleNamespace(session=None, refusal="", failures=0, open=opened.append)
+    node = SimpleNamespace(session=None, refusal="", failures=0, start_failure="", open=opened.append)
     shared = SharedSession(
         options.Options(), FACTS, lambda: known[0] if known else None, lambda: (), node, lambda: None  # type: ignore[arg-type]
     )
     shared.add_rank(RankFacts(0, "here", "cpu", "", (1,), ("one",)))
     shared.specify_first()
-    assert not opened and not shared.expected(0.0)
+    assert not opened and not shared.expected(0)
     known.append(identity.Fields((("weights", "files 17"),)))
     shared.specify_first()
-    assert dict(opened[0].fields[0])["weights"] == "files 17" and shared.expected(0.0)
+    assert dict(opened[0].fields[0])["weights"] == "files 17" and shared.expected(0)
 
 
 # ---------------------------------------------------------------------------- versions, events

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options, keys, identity, versions, pace: the small pieces, without an engine."""
+"""Options, keys, identity, versions: the small pieces, without an engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from cistern.engine import cpus, digests, files, identity, keys, options, tiers
 from cistern.engine.adapters import Adapters
 from cistern.engine.changes import WeightChanges
 from cistern.engine.files import UnknownIdentity
-from cistern.engine.pace import Pace
 from cistern.engine.request import Adapter
 from cistern.engine.weights import Weights
 from cistern.vllm import identity as vllm_identity
@@ -379,7 +378,7 @@ def test_hash_fields_have_seed_and_scheme() -> None:
     assert told("xxhash_cbor", b"a", 16, 16, 16)["hash"] == "xxhash"
 
 
-# ---------------------------------------------------------------------------- versions, pace, node
+# ---------------------------------------------------------------------------- versions, tiers, node
 
 
 def test_unknown_version_refused_unless_allowed() -> None:
@@ -389,16 +388,6 @@ def test_unknown_version_refused_unless_allowed() -> None:
         with pytest.raises(versions.UntestedVersion, match="allow_untested"):
             versions.check(version, False)
         versions.check(version, True)
-
-
-def test_load_worth_it_when_sooner_than_computing() -> None:
-    pace = Pace(load_bytes_per_s=1e9)
-    assert pace.worth(128, 1 << 30)  # nothing measured yet
-    pace.step(1000, 1.0)
-    assert pace.worth(1000, 500_000_000) and not pace.worth(1000, 2_000_000_000)
-    assert pace.worth(1000, 500_000_000, ready_s=0.4) and not pace.worth(1000, 500_000_000, ready_s=0.6)
-    pace.step(1, 0.6)  # a short hit that costs two long steps
-    assert not pace.worth(1000, 1)
 
 
 def test_load_ends_at_runs_with_wait_for_lower_tiers() -> None:

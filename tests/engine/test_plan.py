@@ -370,3 +370,24 @@ def test_random_steps_publish_confirmed_and_written_only(seed: int) -> None:
         written.setdefault(number, {})[rank] = len(order.keys)
         check(plan.report([], [SaveReport(rank, number, len(order.keys))], []))
     assert plan.saves == 0 and plan.referenced_pages == 0 and not held
+
+
+# ---------------------------------------------------------------------------- pages given back before their copies end
+
+
+def test_released_saves_give_back_their_pages_and_never_show() -> None:
+    plan = make(ranks=2)
+    request = begin(plan)
+    (order,) = plan.save(1, [("r", 12, ([1, 2, 3],))])
+    first, second = all_ranks(plan, order)
+    plan.report([1], [first], [])
+    assert plan.distinct_pages == 3
+    effects = plan.release()
+    assert sorted(effects.release) == [1, 2, 3] and not effects.publish and plan.distinct_pages == 0
+    assert plan.referenced_pages == 0 and request.saved == 0
+    assert plan.release() == Effects()
+    effects = plan.report([], [second], [])  # the copy ended, of pages that may be others' by now
+    assert not effects.publish and not effects.release
+    assert effects.abandon == [(0, [put for put in order.put_ids[0] if put is not None])]
+    (again,) = plan.save(2, [("r", 12, ([4, 5, 6],))])
+    assert again.keys == order.keys

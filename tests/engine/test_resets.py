@@ -54,8 +54,8 @@ class Stepped:
         out, orders = step
         report = RankReport(
             0, orders.step if orders.saves else 0, RankFacts(0, "here", "cpu", "", (1,), ("mock",)),
-            session=orders.session_number, begun=orders.step if orders.looks else 0, weights_step=weights_step,
-            loads=more.pop("loads", []),
+            session=orders.session_number, namespaces=1, begun=orders.step if orders.looks else 0,
+            weights_step=weights_step, loads=more.pop("loads", []),
         )
         ids = list(out.num_scheduled_tokens)
         self.scheduler.update_from_output(out, ModelRunnerOutput(

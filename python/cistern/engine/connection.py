@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
-from .. import Error, Gone, Invalid, Mismatch, Store, TooLate
+from .. import Error, Gone, Invalid, Mismatch, Namespace, Store, TooLate
 from .cpus import unbound
 from .node import NodeStarter
 from .session import Session, SessionSpec
@@ -34,6 +35,8 @@ class Connection:
         """Why the node refuses the specification: another attempt is in vain until that changes."""
         self.failures = 0
         """Attempts since the specification was last set or reached that found no node. A slow node is found."""
+        self.start_failure = ""
+        """Why no node can be started here; empty as soon as one answers."""
         self._logger = logger
         self._starter = starter
         self._spec: SessionSpec | None = None
@@ -51,16 +54,21 @@ class Connection:
     # ------------------------------------------------------------------ any thread
 
     def open(self, spec: SessionSpec) -> None:
-        """Has the thread open this session, in place of any with a lower number."""
+        """Has the thread open this session, in place of any with a lower number; of the same number, with more
+        namespaces: attach those to the session that stands."""
         with self._wake:
-            if self._spec is None or spec.number > self._spec.number:
+            before = self._spec
+            if before is None or spec.number > before.number:
                 self._spec = spec
                 self.refusal, self.failures = "", 0
-                self._wake.notify_all()
+            elif spec.number == before.number and len(spec.fields) > len(before.fields):
+                self._spec = spec
+            self._wake.notify_all()
 
     def submit(self, work: Callable[[Session], object]) -> None:
         """Has the thread do this work, in the order submitted, with the session that stands then. Work is dropped
-        where none stands (its blocks went with the session), and repeated where the node did not answer in time."""
+        where none stands (its blocks went with the session), done before another session is opened in place of the one
+        that stands, and repeated where the node did not answer in time."""
         with self._wake:
             self._work.append(work)
             self._wake.notify_all()
@@ -97,37 +105,33 @@ class Connection:
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        pause, tried = RETRY_S, None
+        pause, tried, again_at = RETRY_S, None, 0.0
         while True:
             with self._wake:
                 if self._ending:
                     break
                 session, spec = self.session, self._spec
                 if spec is not tried:
-                    pause, tried = RETRY_S, spec
+                    pause, tried, again_at = RETRY_S, spec, 0.0
                 current = session is not None and spec is not None and session.spec.number == spec.number
-                if spec is None or self.refusal or (current and not self._work):
-                    if not session:
-                        self._work.clear()
-                        self._wake.notify_all()
-                    told = self._wake.wait(ALIVE_CHECK_S if current else None)
-                    if told or not current:
-                        continue
-                work = self._work.popleft() if current and self._work else None
+                whole = current and _namespaces(session) == _namespaces(spec)
+                if session is None and self._work:
+                    self._work.clear()
+                    self._wake.notify_all()
+                work = self._work.popleft() if self._work else None
                 self._busy = work is not None
-            if current and session is not None:
+                if work is None and (spec is None or self.refusal or whole or time.monotonic() < again_at):
+                    left = again_at - time.monotonic()
+                    told = self._wake.wait(ALIVE_CHECK_S if whole else left if left > 0 else None)
+                    if told or not whole:
+                        continue
+            if session is not None and (work is not None or whole):
                 self._call(session, work)
-                continue
-            with self._wake:
-                self._work.clear()
-                self._wake.notify_all()
-            if self._connect(spec):
+            elif self._extend(session, spec) if session is not None and current else self._connect(spec):
                 pause = RETRY_S
-                continue
-            with self._wake:
-                if not self._ending and spec is self._spec and not self.refusal:
-                    self._wake.wait(pause)
-            pause = min(pause * 1.5, MAX_RETRY_S)
+            else:
+                again_at = time.monotonic() + pause
+                pause = min(pause * 1.5, MAX_RETRY_S)
         session = self.session
         self.session = None
         if session is not None:
@@ -155,6 +159,24 @@ class Connection:
             with self._wake:
                 self._busy = False
                 self._wake.notify_all()
+
+    def _extend(self, session: Session, spec: SessionSpec | None) -> bool:
+        """Attaches the namespaces that the session lacks; where that fails it stands as it is."""
+        assert spec is not None
+        more: list[Namespace] = []
+        try:
+            for number in range(len(session.namespaces), len(spec.fields)):
+                more.append(session.store.attach(spec.namespace_spec(number), deadline_us=CALL_US))
+        except Gone:
+            self.lose(session)
+            return False
+        except Error as error:
+            self._warn(f"an adapter's KV is not shared: {error}")
+            return False
+        with self._wake:
+            if self.session is session:
+                self.session = Session(spec, session.store, session.namespaces + more, session.connects)
+        return True
 
     def _connect(self, spec: SessionSpec | None) -> bool:
         assert spec is not None
@@ -186,7 +208,7 @@ class Connection:
         self._connects += 1
         with self._wake:
             self.session = Session(spec, store, namespaces, self._connects)
-            self._warned, self.failures = "", 0
+            self._warned, self.failures, self.start_failure = "", 0, ""
             self._wake.notify_all()
         return True
 
@@ -198,10 +220,17 @@ class Connection:
             self._starter.start()
         except OSError as failure:
             why = f"no node answers at {spec.socket} and none can be started: {failure}"
-        if why:
-            self._warn(f"{why}; the engine computes until one is there")
+        if why and not self.start_failure:  # said once: the numbers in it may be others at the next attempt
+            self._logger.error("cistern: %s; the engine computes until a node is there", why)
+        self.start_failure = why or self.start_failure
 
     def _warn(self, text: str) -> None:
         if text != self._warned:
             self._warned = text
             self._logger.warning("cistern: %s", text)
+
+
+def _namespaces(of: Session | SessionSpec | None) -> int:
+    if of is None:
+        return 0
+    return len(of.namespaces if isinstance(of, Session) else of.fields)

@@ -6,11 +6,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .. import Chain, Error, Gone, Lease, MatchRun
+from .. import Chain, Lease
 from .adapters import Adapters
 from .changes import WeightChanges
 from .connection import CALL_US, Connection
@@ -19,9 +20,11 @@ from .facts import EngineFacts
 from .files import UnknownIdentity
 from .identity import Fields
 from .keys import new_keys
-from .node import NodeStarter
+from .matches import SOON_S, Match, Matches
+from .node import NodeStarter, check_node_options, require_node
 from .options import PREFIX, Options, RequestParameters
-from .orders import LoadOrder, LoadReport, RankReport, SaveOrder, StepOrders
+from .orders import LoadOrder, RankReport, SaveOrder, StepOrders
+from .outdated import OutdatedLoads
 from .pace import Pace
 from .plan import Effects, Limits, Plan, PlannedRequest
 from .request import PagePool, Pages, Request
@@ -33,10 +36,6 @@ from .tiers import load_ends, lowest_tier
 if TYPE_CHECKING:
     from .rank import Rank
 
-ANSWER_GOOD_S = 1.0
-"""Time for which an answer of the store is given again without asking."""
-QUIET_S = 1.0
-"""Time without a question after the node did not answer in time."""
 LEASE_EXTRA_US = 1_000_000
 IDLE_S = 2.0
 """Time that an engine waits for its last saves where its caller may not step it again."""
@@ -61,22 +60,22 @@ class TrackedRequest:
     request: Request
     planned: PlannedRequest
     chain: Chain
+    match: Match = field(default_factory=Match)
     computing: bool = False
     """Scheduled since its last match: its computed tokens are computed, or being computed."""
     matched_at: int = 0
     """Tokens that were computed at its last match: where a load begins."""
-    found: int = -1
-    """Leading blocks that the store had; -1: not asked, or the answer is forgotten."""
-    found_at: float = 0.0
-    found_keys: int = 0
-    """Keys that were asked for."""
-    runs: tuple[MatchRun, ...] = ()
-    """Tiers of the blocks found."""
+    adapter: Future[str] | None = None
+    """The digest of its adapter, until its namespace is known by it."""
+    may: tuple[bool, bool] = (False, False)
+    """Whether it may be saved and loaded once its namespace is known."""
     first_asked: float = 0.0
     used: int = 0
     """Leading blocks that count as used by its conversation."""
     ends_conversation: bool = False
     counted: bool = False
+    probes: bool | None = None
+    """Whether it loads what is not worth it; None: nothing of it was declined."""
 
 
 class Coordinator:
@@ -90,10 +89,17 @@ class Coordinator:
         self._facts = facts
         self._listener = listener
         self._logger = logging.getLogger(facts.logger)
+        self._warned: set[str] = set()
         self._adapters = Adapters()
-        self.connection = Connection(self._logger, NodeStarter(options) if options.start_node else None)
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="cistern-adapters")
+        """Looks at files, which the scheduler's thread does not."""
+        check_node_options(options)
+        starter = NodeStarter(options) if options.start_node else None
+        if options.required:
+            require_node(options, starter)
+        self.connection = Connection(self._logger, starter)
         self._shared = SharedSession(options, facts, fields, hash_fields, self.connection, self._forget_answers)
-        self._quiet_until = 0.0
+        self._matches = Matches(self.connection, options.match_timeout_s, self.warn_once)
         self._plan = Plan(
             Limits(
                 ranks=facts.ranks,
@@ -113,16 +119,13 @@ class Coordinator:
         self._leases: dict[int, Lease] = {}
         self._epoch = 0
         """Number of resets."""
-        self._outdated: dict[int, tuple[LoadOrder, bool]] = {}
-        """Loads of before a reset that are not over, and whether a rank ended one well."""
-        self._failed_loads: list[LoadOrder] = []
+        self._outdated = OutdatedLoads()
         self._changes = WeightChanges()
         self._pace = Pace()
         self._saving_steps: dict[int, tuple[float, int]] = {}
         """When each step that saves was planned, and its tokens."""
         self._last_report = 0.0
         self.stats = Counters()
-        self._warned: set[str] = set()
 
     def use_pages(self, pool: PagePool) -> None:
         self._pool = pool
@@ -130,24 +133,31 @@ class Coordinator:
     # ------------------------------------------------------------------ a request
 
     def add_request(self, request: Request, parameters: RequestParameters) -> None:
-        namespace = self._namespace_of(request)
-        shared = request.content_hashed and namespace >= 0
         save = self._options.save
         no_save = save == "none" or parameters.no_save or parameters.end_conversation
+        may_save = request.content_hashed and not no_save
+        may_load = request.content_hashed and self._options.load and not parameters.no_load
+        adapter = request.adapter
         planned = PlannedRequest(
             id=request.id,
-            namespace=max(0, namespace),
-            may_save=shared and not no_save,
-            may_load=shared and self._options.load and not parameters.no_load,
+            namespace=0,
+            may_save=may_save and adapter is None,
+            may_load=may_load and adapter is None,
             save_limit_tokens=request.prompt_tokens if save == "prompt" else None,
             ttl_s=self._options.ttl_s if parameters.ttl_s is None else parameters.ttl_s,
             conversation=parameters.conversation or "",
             priority=parameters.priority,
         )
         self._plan.begin(planned)
-        tracked = TrackedRequest(request, planned, Chain(), ends_conversation=parameters.end_conversation)
+        tracked = TrackedRequest(
+            request, planned, Chain(), may=(may_save, may_load), ends_conversation=parameters.end_conversation
+        )
         self._requests[request.id] = tracked
         self._specify_session(tracked)
+        if adapter is not None:
+            tracked.adapter = self._beside.submit(self._adapters.digest, adapter)
+        else:
+            self._begin_match(tracked)
 
     def match(self, request_id: str, computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens past `computed_tokens` that a load would bring (None: ask again with the next step), and whether
@@ -158,7 +168,11 @@ class Coordinator:
         tracked.computing = False
         tracked.matched_at = computed_tokens
         request = tracked.request
-        if not tracked.planned.may_load or request.skips_cache:
+        if request.skips_cache or not tracked.may[1]:
+            return 0, False
+        if not self._identified(tracked, SOON_S):
+            return self._waits(tracked, self._options.start_timeout_s)
+        if not tracked.planned.may_load:
             return 0, False
         if self._changes.doubtful:
             return self._while_doubtful(tracked)
@@ -169,22 +183,38 @@ class Coordinator:
         session = self._ready(tracked)
         if session is None:
             return self._without_session(tracked)
-        found = self._found(tracked, session)
+        if not self._answered(tracked, session, fresh=True):
+            return None, False
+        found = tracked.match.found
         if not tracked.counted:
             tracked.counted = True
             self.stats.add("asked_tokens", tokens)
         # A load ends before blocks of a lower tier that would come later than they are computed; but with windows a
         # match may end only where it does.
-        ends = load_ends(tracked.runs, computed_tokens // self._facts.block_tokens) if found > 0 else []
+        ends = load_ends(tracked.match.runs, computed_tokens // self._facts.block_tokens) if found > 0 else []
         if any(group.window_tokens for group in self._facts.groups):
             ends = ends[:1]
+        in_memory = 0
         for blocks, ready_s in ends:
             more = self._plan.external_tokens(request_id, blocks, computed_tokens, tokens)
             if more <= 0 or more < self._options.min_load_tokens:
                 break
             if self._options.min_load_tokens or self._pace.worth(more, self._rank_bytes(more), ready_s):
+                self._pace.accept()
                 return more, True
+            in_memory = more if ready_s == 0 else in_memory
+        if in_memory and self._probes(tracked):
+            return in_memory, True
         return 0, False
+
+    def _probes(self, tracked: TrackedRequest) -> bool:
+        """Whether a request whose hit is not worth its load loads it all the same. Asked again, it is answered the
+        same."""
+        if tracked.probes is None:
+            tracked.probes = self._pace.decline()
+            self.stats.add("declined")
+            self.stats.add("probes", int(tracked.probes))
+        return tracked.probes
 
     def begin_load(self, request_id: str, pages: Pages, external_tokens: int) -> None:
         """The engine has made room for what match() answered."""
@@ -192,11 +222,11 @@ class Coordinator:
         if external_tokens == 0 or tracked is None:
             return
         begin, size = tracked.matched_at, self._facts.block_tokens
-        where = lowest_tier(tracked.runs, begin // size, (begin + external_tokens) // size)
+        where = lowest_tier(tracked.match.runs, begin // size, (begin + external_tokens) // size)
         order = replace(
             self._plan.load(request_id, begin, external_tokens, pages, where),
             deadline_us=int(self._options.load_timeout_s * 1e6),
-            worth_us=int(self._pace.compute_s(external_tokens) * 1e6),
+            worth_us=0 if tracked.probes else int(self._pace.compute_s(external_tokens) * 1e6),
         )
         self._loads.append(order)
         if not order.invalid:
@@ -208,14 +238,16 @@ class Coordinator:
         tracked = self._requests.pop(request_id, None)
         if tracked is None:
             return None
+        known = self._identified(tracked)
         if tracked.computing:
             self._add_keys(tracked)
             frontier = self._frontier(tracked, 0)
-            if self._plan.wants(request_id, frontier) and self._may_save(tracked):
+            if self._plan.wants(request_id, frontier) and self._may_save(tracked, last=True):
                 self._late_saves += self._order_saves(self._step + 1, [(request_id, frontier, pages)])
         self._plan.end(request_id)
         planned = tracked.planned
-        if tracked.ends_conversation and (session := self.connection.session) is not None:
+        session = self.connection.session if known and tracked.ends_conversation else None
+        if session is not None and planned.namespace < len(session.namespaces):
             self._conversations.end(session, planned.namespace, planned.conversation)
         if not planned.loaded_tokens:
             return None
@@ -237,6 +269,7 @@ class Coordinator:
             if tracked is None:
                 continue
             tracked.computing = True
+            self._identified(tracked)
             self._add_keys(tracked)
             frontier = self._frontier(tracked, tokens)
             if self._plan.wants(request_id, frontier) and self._may_save(tracked):
@@ -245,12 +278,11 @@ class Coordinator:
         if due:
             saves += self._order_saves(self._step, due)
         loads, self._loads = self._loads, []
-        failed, self._failed_loads = self._failed_loads, []
         if saves:
             self._saving_steps[self._step] = (time.monotonic(), sum(scheduled.values()))
         return StepOrders(
             self._step, self._shared.spec_to_join, self._shared.number, loads, saves, bool(scheduled), self._epoch,
-            failed, self._changes.step, self._changes.ask(self._step),
+            self._outdated.take_failed(), self._changes.step, self._changes.ask(self._step),
         )
 
     def handle_reports(self, reports: Sequence[RankReport], invalid_pages: set[int]) -> None:
@@ -259,11 +291,11 @@ class Coordinator:
         for report in reports:
             if report.facts is not None:
                 self._shared.add_rank(report.facts)
-            self._shared.rank_joined(report.rank, report.session)
+            self._shared.rank_joined(report.rank, report.session, report.namespaces)
             if self._changes.answered(report.begun, report.weights_step):
                 self._logger.info("cistern: this engine's weights have changed: a fresh generation")
                 self._fork()
-            report.loads = [loaded for loaded in report.loads if not self._ends_outdated(loaded)]
+            report.loads = [loaded for loaded in report.loads if not self._outdated.ends_well(loaded)]
             for loaded in report.loads:
                 ours.update(loaded.bad_pages)
                 if loaded.message:
@@ -283,24 +315,8 @@ class Coordinator:
         )
 
     def withhold(self, finished: set[str]) -> set[str]:
-        """Of the requests whose load has ended on every rank, those that must not run on what it brought: the ranks
-        report them once more, as failed."""
-        withheld = set()
-        for number, (order, good) in list(self._outdated.items()):
-            if order.request in finished:
-                del self._outdated[number]
-                if good:
-                    self._failed_loads.append(order)
-                    withheld.add(order.request)
-        return withheld
-
-    def _ends_outdated(self, loaded: LoadReport) -> bool:
-        """Whether a rank has ended a load well that is of before a reset."""
-        order, _ = self._outdated.get(loaded.id, (None, False))
-        if order is None or loaded.blocks == 0:
-            return False
-        self._outdated[loaded.id] = (order, True)
-        return True
+        """Of the requests whose load has ended on every rank, those that must not run on what it brought."""
+        return self._outdated.withhold(finished)
 
     def finish_in_process(self, rank: Rank) -> None:
         """Publishes the saves of an engine of one process that has nothing left to run: it may not step again."""
@@ -335,9 +351,10 @@ class Coordinator:
             return True
         self.stats.add("resets")
         session = self._shared.session
-        dropped = self._options.on_reset != "drop" or (session is not None and self._drop_namespaces(session))
+        if self._options.on_reset == "drop" and session is not None:
+            self.connection.submit(partial(_drop_namespaces, session))
         self._fork()
-        return dropped and self._plan.loads == 0
+        return self._plan.loads == 0
 
     def prefix_cache_emptied(self) -> None:
         """The engine has emptied its own prefix cache, without a word to this side: it may be that its weights have
@@ -351,26 +368,26 @@ class Coordinator:
             if not one.computing and one.request.computed_tokens == 0 and one.request.adapter is None
         }
         self._apply(self._plan.reset(fresh))
-        self._late_saves = []
         self._epoch += 1
         self._changes.forked(self._step + 1)
-        self._outdated.update({order.id: (order, False) for order in self._plan.load_orders()})
+        self._outdated.reset(self._plan.load_orders())
         self._loads = [replace(order, invalid=True) for order in self._loads]
         self._adapters = Adapters()
+        for tracked in self._requests.values():
+            if tracked.request.id not in fresh:
+                tracked.adapter, tracked.may = None, (False, False)
         self._shared.reset()
 
-    def _drop_namespaces(self, session: Session) -> bool:
-        try:
-            for namespace in session.namespaces:
-                session.store.drop_namespace(namespace)
-        except Error as error:
-            self.warn_once(f"what is stored could not be dropped: {error}")
-            return False
-        return True
+    def release_pages(self) -> None:
+        """The engine is about to empty its own cache, for which no page may be in use. Where those of saves are all
+        that still are, they go back: what they were read for is computed anew."""
+        if self._plan.referenced_pages and self._pool.used() == self._plan.distinct_pages:
+            self._apply(self._plan.release())
 
     def close(self) -> None:
         self._late_saves = []
         self._apply(self._plan.finish())
+        self._beside.shutdown(wait=False, cancel_futures=True)
         self.connection.close()
 
     def warn_once(self, text: str) -> None:
@@ -391,35 +408,42 @@ class Coordinator:
 
     def _without_session(self, tracked: TrackedRequest) -> tuple[int | None, bool]:
         """The answer to a match: None while a session can be expected; afterwards the engine computes."""
-        now = time.monotonic()
-        tracked.first_asked = tracked.first_asked or now
         if self._shared.refused:
             return 0, False
-        if self._shared.expected(now - tracked.first_asked):
+        if self._shared.expected(tracked.planned.namespace):
             return None, False
         self.stats.add("without_node")
         return 0, False
 
     def _while_doubtful(self, tracked: TrackedRequest) -> tuple[int | None, bool]:
         """The answer to a match: None while the ranks look at their weights, which takes them a step."""
+        return self._waits(tracked, LOOK_S) if self._changes.awaited else (0, False)
+
+    def _waits(self, tracked: TrackedRequest, most_s: float) -> tuple[int | None, bool]:
         now = time.monotonic()
         tracked.first_asked = tracked.first_asked or now
-        return (None if self._changes.awaited and now - tracked.first_asked < LOOK_S else 0), False
+        return (None if now - tracked.first_asked < most_s else 0), False
 
     def _forget_answers(self) -> None:
         for tracked in self._requests.values():
-            tracked.found = -1
+            tracked.match.forget()
 
-    def _namespace_of(self, request: Request) -> int:
-        """-1: the adapter's identity is unknown, its KV is not shared."""
-        adapter = request.adapter
-        if adapter is None:
-            return 0
+    def _identified(self, tracked: TrackedRequest, wait_s: float = 0.0) -> bool:
+        """Whether it is known which KV the request shares: at once, but for an adapter's files, which are looked at
+        beside."""
+        if tracked.adapter is None:
+            return True
+        if not wait([tracked.adapter], wait_s).done:
+            return False
         try:
-            return self._shared.namespace(self._adapters.digest(adapter))
-        except UnknownIdentity as error:
+            namespace = self._shared.namespace(tracked.adapter.result())
+        except (UnknownIdentity, OSError) as error:
             self.warn_once(f"requests of this adapter share no KV: {error}")
-            return -1
+        else:
+            tracked.planned.namespace = namespace
+            tracked.planned.may_save, tracked.planned.may_load = tracked.may
+        tracked.adapter, tracked.first_asked = None, 0.0
+        return True
 
     # ------------------------------------------------------------------ matches and saves
 
@@ -437,46 +461,42 @@ class Coordinator:
             prompt_tokens=request.prompt_tokens, tokens=request.tokens,
         )
 
-    def _may_save(self, tracked: TrackedRequest) -> bool:
-        """Whether the request can be saved now; asks the store once for its leading blocks."""
+    def _begin_match(self, tracked: TrackedRequest) -> None:
+        """Asks the store as soon as the request is there: what of it lies on flash begins to come up."""
+        if not any(tracked.may):
+            return
+        self._add_keys(tracked)
+        session = self._ready(tracked) if tracked.planned.keys else None
+        if session is not None:
+            self._matches.begin(tracked.match, session, tracked.planned.namespace, tracked.chain)
+
+    def _may_save(self, tracked: TrackedRequest, last: bool = False) -> bool:
+        """Whether the request can be saved now, but for what the store has of it; with the next step, where that is not
+        known yet. `last`: there is none, and what the store has is refused by it."""
         if self._changes.doubtful:
             return False
         session = self._ready(tracked)
         if session is None:
             return False
         if not tracked.planned.matched:
-            self._plan.found(tracked.request.id, max(0, self._found(tracked, session, again=True)))
+            if not self._answered(tracked, session, fresh=False) and not last:
+                return False
+            self._plan.found(tracked.request.id, max(0, tracked.match.found))
         return True
 
-    def _found(self, tracked: TrackedRequest, session: Session, again: bool = False) -> int:
-        """Leading blocks that the store has; an answer is good for a while, unless asked `again`."""
-        now = time.monotonic()
-        known = len(tracked.planned.keys)
-        fresh = tracked.found >= 0 and tracked.found_keys == known and now - tracked.found_at < ANSWER_GOOD_S
-        if fresh and not again:
-            return tracked.found
-        if now < self._quiet_until:
-            return max(0, tracked.found)
-        try:
-            answer = session.store.match(
-                session.namespaces[tracked.planned.namespace], tracked.chain,
-                deadline_us=int(self._options.match_timeout_s * 1e6),
-            )
-        except Gone:
-            self.connection.lose(session)
-            return 0
-        except Error as error:
-            self._quiet_until = now + QUIET_S
-            self.warn_once(f"the node did not answer a match: {error}")
-            return 0
-        tracked.found, tracked.found_at, tracked.found_keys = answer.blocks, now, known
-        tracked.runs = answer.runs
-        name = tracked.planned.conversation
-        if name and tracked.found > tracked.used:
-            tracked.used = tracked.found
-            last = tracked.planned.keys[tracked.found - 1]
-            self._conversations.use(session, tracked.planned.namespace, name, last)
-        return answer.blocks
+    def _answered(self, tracked: TrackedRequest, session: Session, fresh: bool) -> bool:
+        """Whether the store has said what it has of the request's chain. `fresh`: of all of it, just now."""
+        match = tracked.match
+        if match.fresh(len(tracked.chain)) or (match.found >= 0 and match.pending is None and not fresh):
+            return True
+        self._matches.begin(match, session, tracked.planned.namespace, tracked.chain)
+        if not self._matches.answered(match, session):
+            return False
+        name, namespace = tracked.planned.conversation, tracked.planned.namespace
+        if name and match.found > tracked.used:
+            tracked.used = match.found
+            self._conversations.use(session, namespace, name, tracked.planned.keys[match.found - 1])
+        return True
 
     def _rank_bytes(self, tokens: int) -> int:
         """Bytes of so many tokens on one rank."""
@@ -538,6 +558,8 @@ class Coordinator:
             took_us = max(report.took_us for report in reports)
             self.stats.add("loads")
             self.stats.add("failed_loads", int(good < len(load.order.keys)))
+            if good < len(load.order.keys) and (tracked := self._requests.get(load.request)) is not None:
+                tracked.match.forget()  # it said that what is lost was there
             self.stats.add("hit_tokens", good * self._facts.block_tokens)
             self.stats.add("loaded_bytes", sum(report.moved_bytes for report in reports))
             self.stats.add("load_us", took_us)
@@ -548,11 +570,13 @@ class Coordinator:
     def _submit_puts(self, namespace: int, ids: list[bytes], call: Callable[[Any], Callable[..., Any]]) -> None:
         """Has puts published or abandoned, unless the session that they were written in is gone by then."""
         written = self._shared.session
+        if written is None or namespace >= len(written.namespaces):  # of before a reset: the node ends them in time
+            return
         for first in range(0, len(ids), PUBLISH_AT_ONCE):
             some = ids[first : first + PUBLISH_AT_ONCE]
 
             def work(session: Session, some: list[bytes] = some) -> None:
-                if written is not None and session.store is written.store:
+                if session.store is written.store:
                     call(session.store)(written.namespaces[namespace], some, deadline_us=CALL_US)
 
             self.connection.submit(work)
@@ -565,3 +589,9 @@ class Coordinator:
             planned, tokens = self._saving_steps.pop(step)
             self._pace.step(tokens, now - max(planned, self._last_report))
         self._last_report = now
+
+
+def _drop_namespaces(of: Session, now: Session) -> None:
+    if now.store is of.store:
+        for namespace in of.namespaces:
+            now.store.drop_namespace(namespace, deadline_us=CALL_US)

@@ -11,9 +11,12 @@ from __future__ import annotations
 import fcntl
 import os
 import subprocess
+import time
 from pathlib import Path
 
+from .. import Error, Gone, Store, TooLate
 from ..programs import cisternd_path
+from .facts import ConfigurationError
 from .options import Options
 
 
@@ -45,7 +48,31 @@ def command(options: Options, socket: Path) -> list[str]:
         words += ["--memory-dir", options.memory_dir]
     if options.linger_s:
         words += ["--linger", f"{options.linger_s}s"]
+    for name, value in (options.node_options or {}).items():
+        flag = "--" + name.replace("_", "-")
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            if one is True:
+                words.append(flag)
+            elif one is not False:
+                words += [flag, str(one)]
     return words
+
+
+CHECK_S = 30.0
+
+
+def check_node_options(options: Options) -> None:
+    """Raises ConfigurationError where a node could not be started as these options say: before the engine has loaded
+    anything. Not for what the host lacks without being asked: then the engine computes."""
+    if not options.start_node or not (options.memory or options.memory_dir or options.node_options):
+        return
+    words = [*command(options, socket_path(options)), "--check"]
+    try:
+        checked = subprocess.run(words, capture_output=True, text=True, timeout=CHECK_S)
+    except (OSError, subprocess.TimeoutExpired):  # the start will tell
+        return
+    if checked.returncode != 0:
+        raise ConfigurationError(f"a node cannot be started as the options say: {checked.stderr.strip()}")
 
 
 class NodeStarter:
@@ -103,3 +130,38 @@ class NodeStarter:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+LOOK_AGAIN_S = 0.05
+
+
+def require_node(options: Options, starter: NodeStarter | None) -> None:
+    """Waits until a node answers, and starts one where that is wished. Raises ConfigurationError that says why there is
+    none: an engine that requires one ends at its start, and never later."""
+    socket, until = socket_path(options), time.monotonic() + options.start_timeout_s
+    while True:
+        try:
+            Store.connect(socket, tenant=options.tenant).close()
+        except Gone:
+            why = f"no node answers at {socket}"
+        except TooLate as error:
+            why = f"the node at {socket} answered: {error}"
+        except Error as error:
+            raise ConfigurationError(f"\"required\" is set, and the node at {socket} answered: {error}") from error
+        else:
+            if starter is not None:
+                starter.connected()
+            return
+        if starter is not None:
+            failed = starter.failed()
+            if failed:
+                raise ConfigurationError(f"\"required\" is set, and {failed}")
+            try:
+                starter.start()
+            except OSError as error:
+                raise ConfigurationError(f"\"required\" is set, {why} and none can be started: {error}") from error
+        if starter is None or time.monotonic() > until:
+            raise ConfigurationError(
+                f"\"required\" is set, and {why}: start cisternd, or let the engine (\"start_node\": true)"
+            )
+        time.sleep(LOOK_AGAIN_S)

@@ -71,6 +71,26 @@ def _one_of(*known: str) -> Callable[[str, Any], str]:
     return check
 
 
+OWN_NODE_OPTIONS = ("memory", "memory_dir", "socket", "tenant", "linger")
+"""Settings of a node that have an option of their own here."""
+
+
+def _node_options(name: str, value: Any) -> Mapping[str, Any] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise WrongOption(f"{name}: {value!r} is not a mapping, such as {{\"flash\": [\"/mnt/nvme:100GiB\"]}}")
+    for key, one in value.items():
+        if not isinstance(key, str) or not re.fullmatch(r"[a-z][a-z_]*", key):
+            raise WrongOption(f"{name}: {key!r} is no name of a setting; `cisternd --help` lists them, with _ for -")
+        if key in OWN_NODE_OPTIONS:
+            raise WrongOption(f"{name}.{key}: give it as {'linger_s' if key == 'linger' else key}, beside {name}")
+        many = one if isinstance(one, (list, tuple)) else [one]
+        if not all(isinstance(each, (str, int)) for each in many):
+            raise WrongOption(f"{name}.{key}: {one!r} is not a text, a whole number, true, false or a list of texts")
+    return dict(value)
+
+
 def _option(default: Any, check: Callable[[str, Any], Any], help: str) -> Any:
     return field(default=default, metadata={"check": check, "help": help})
 
@@ -80,10 +100,19 @@ class Options:
     socket: str = _option("", _text, "unix socket of the node; empty: the one of this user")
     tenant: str = _option("default", _text, "the trust boundary that the node serves")
     start_node: bool = _option(True, _flag, "start a node as a process of its own where none answers")
-    memory: str = _option("", _size, "of a node that is started, for example 64GiB; empty: a quarter of the host's")
+    memory: str = _option(
+        "", _size, "of a node that is started, for example 64GiB; empty: a quarter of the host's, or what fits"
+    )
     memory_dir: str = _option("", _text, "where a started node keeps its memory; empty: /dev/shm/cistern-UID")
     linger_s: int = _option(600, _whole(0, 604_800), "a started node ends so long after its last client left; 0: never")
-    required: bool = _option(False, _flag, "whether an engine without a node stops at start instead of computing")
+    node_options: Mapping[str, Any] | None = _option(
+        None, _node_options,
+        "of a node that is started: settings of cisternd by their names in its configuration file, for example "
+        '{"flash": ["/mnt/nvme:100GiB"], "movers": 4}, or {"config": "/etc/cistern.toml"}',
+    )
+    required: bool = _option(
+        False, _flag, "whether an engine that finds no node stops at its start instead of computing"
+    )
     load: bool = _option(True, _flag, "whether KV is loaded")
     save: str = _option("all", _one_of("all", "prompt", "none"), "which KV is saved: prompt and output, prompt, none")
     ttl_s: int = _option(0, _whole(0, 315_360_000), "how long a saved block may live, in seconds; 0: until evicted")
@@ -105,7 +134,7 @@ class Options:
     load_timeout_s: float = _option(10.0, _between(0.05, 300), "a load that is not complete by then is computed")
     save_timeout_s: float = _option(10.0, _between(0.05, 25), "a save that is not complete by then is given up")
     match_timeout_s: float = _option(0.05, _between(0.001, 5), "how long a question to the node may take")
-    start_timeout_s: float = _option(20.0, _between(0, 300), "how long the first request may wait for the node")
+    start_timeout_s: float = _option(20.0, _between(0, 300), "how long the first requests may wait for the node")
     min_load_tokens: int = _option(0, _whole(0, 1 << 30), "hits below this are computed; 0: by measurement")
     max_pages_share: float = _option(
         0.5, _between(0.01, 0.9), "of the engine's KV blocks that saves on their way may keep from reuse"

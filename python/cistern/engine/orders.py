@@ -110,6 +110,8 @@ class RankReport:
     facts: RankFacts | None = None
     session: int = 0
     """The number of the session that this rank has joined."""
+    namespaces: int = 0
+    """How many of that session's namespaces it has."""
     begun: int = 0
     """The last step that this rank has begun, where the scheduler side asks, or where its weights changed."""
     weights_step: int = 0

@@ -206,6 +206,10 @@ class Plan:
     def referenced_pages(self) -> int:
         return self._referenced_pages
 
+    @property
+    def distinct_pages(self) -> int:
+        return len({page for job in self._saves.values() for page in job.pages})
+
     def referenced(self, order_id: int) -> list[int]:
         """The engine pages that an order just given by save() reads: the caller references them at once, until an
         Effects releases them."""
@@ -272,6 +276,18 @@ class Plan:
         for job in list(self._saves.values()):
             count = 0 if job.void or not job.confirmed else len(job.order.keys)
             self._close(job, count, effects)
+        return effects
+
+    def release(self) -> Effects:
+        """Gives back every page before its copy has ended. What is read from a page from then on may be another's:
+        none of these blocks becomes visible, and their requests save them again."""
+        effects = Effects()
+        for job in list(self._saves.values()):
+            self._void(job)
+            self._referenced_pages -= len(job.pages)
+            effects.release += job.pages
+            job.pages = []
+            self._settle(job, effects)
         return effects
 
     def reset(self, fresh: Collection[str] = ()) -> Effects:

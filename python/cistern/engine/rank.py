@@ -14,7 +14,7 @@ from .. import Code, Done
 from .connection import Connection
 from .cpus import unbound
 from .devices import HOST, check_device, cpu_isa, make_mover
-from .facts import EngineFacts, GroupFacts
+from .facts import ConfigurationError, EngineFacts, GroupFacts
 from .layout import Layout, UnknownLayout, group_layout
 from .mover import Batch, Mover, UnknownDevice
 from .options import Options
@@ -90,8 +90,10 @@ class Rank:
         self._weights_changed = False
         self._weights_step = 0
         self._begun_due = 0
+        self._unsaved: StepOrders | None = None
+        """Orders of the last step with a forward pass, until its saves have begun."""
         self._facts_due = True
-        self._reported_session = 0
+        self._reported_session = (0, 0)
         self._save_reports: list[SaveReport] = []
         self._load_reports: list[LoadReport] = []
         self._finished: set[str] = set()
@@ -102,7 +104,8 @@ class Rank:
 
     def register(self, caches: Mapping[str, LayerCache], writers: Mapping[str, str] | None = None) -> None:
         """`writers`: what of the engine writes each layer's pages: by it the same shape may hold other bytes. Where the
-        pages cannot be moved the scheduler side is told why, and the engine computes."""
+        pages cannot be moved the scheduler side is told why, and the engine computes; raises ConfigurationError where
+        it is required to share."""
         self._writers = dict(writers or {})
         try:
             layouts = [
@@ -115,6 +118,8 @@ class Rank:
             check_device(self._device)
             self._layouts = layouts
         except (UnknownLayout, UnknownDevice) as error:
+            if self._options.required:
+                raise ConfigurationError(str(error)) from error
             self._unfit = str(error)
 
     def watch_weights(self, look: Callable[[], bool]) -> None:
@@ -143,7 +148,11 @@ class Rank:
     # ------------------------------------------------------------------ a step
 
     def begin(self, orders: StepOrders) -> None:
-        """Before the forward pass. Saves of a step without one begin here: an engine may call nothing more in it."""
+        """Before the forward pass. Saves of a step without one begin here: an engine may call nothing more in it. So do
+        those of the step before, where the engine did not call save() after its forward pass, as vLLM's model runner V1
+        on every pipeline stage but the last when it speculates."""
+        if self._unsaved is not None:
+            self.save(self._unsaved)
         self._step = orders.step if orders.saves else 0
         self._computes = orders.computes
         self._epoch = max(self._epoch, orders.epoch)
@@ -154,7 +163,7 @@ class Rank:
             self._weights_changed = False
         if orders.looks or self._weights_step == orders.step:
             self._begun_due = orders.step
-        if orders.spec is not None and orders.spec.number > self._session_number:
+        if orders.spec is not None and orders.spec.number >= self._session_number:
             self._session_number = orders.spec.number
             self.connection.open(orders.spec)
         for order in orders.failed:
@@ -162,18 +171,21 @@ class Rank:
         for order in orders.loads:
             self._waiting.append((self._running(order, orders), order))
         self._start_waiting()
-        if not orders.computes:
+        if orders.computes:
+            self._unsaved = orders
+        else:
             self.save(orders)
 
     def save(self, orders: StepOrders) -> None:
         """After the forward pass was launched."""
+        self._unsaved = None
         for order in orders.saves:
             running = self._running(order, orders)
             transfers = self._current_transfers()
             if self._is_outdated(running):
                 self._end_save(running, 0, "the weights have changed")
                 continue
-            if transfers is None or transfers.number != orders.session_number:
+            if transfers is None or not self._stands(transfers, running):
                 self._end_save(running, 0, "this rank has no session")
                 continue
             self._start_save(transfers, running, order)
@@ -193,20 +205,21 @@ class Rank:
 
     def report(self) -> RankReport | None:
         session = self.connection.session
-        number = session.spec.number if session is not None else 0
+        joined = (session.spec.number, len(session.namespaces)) if session is not None else (0, 0)
         if not (
-            self._facts_due or self._save_reports or self._load_reports or number != self._reported_session
+            self._facts_due or self._save_reports or self._load_reports or joined != self._reported_session
             or self._step or self._begun_due
         ):
             return None
+        number, namespaces = joined
         report = RankReport(
-            self._rank, self._step, session=number, begun=self._begun_due, weights_step=self._weights_step,
-            saves=self._save_reports, loads=self._load_reports,
+            self._rank, self._step, session=number, namespaces=namespaces, begun=self._begun_due,
+            weights_step=self._weights_step, saves=self._save_reports, loads=self._load_reports,
         )
         if self._facts_due and (self._layouts or self._unfit):
             report.facts = self._rank_facts()
             self._facts_due = False
-        self._reported_session = number
+        self._reported_session = joined
         self._save_reports, self._load_reports, self._step, self._begun_due = [], [], 0, 0
         return report
 
@@ -263,12 +276,17 @@ class Rank:
         session = self.connection.session
         if session is None or not self._layouts:
             return None
+        # A session's number is its own, of which namespaces may have come since.
         if not self._transfers or self._transfers[-1].number != session.spec.number:
             with unbound(beside=self._facts.ranks == 1):
                 mover = make_mover(session.store, self._device, self._layouts, self._options.max_bytes_per_s)
             self._transfers.append(_SessionTransfers(mover, session.spec.number))
         self._session = session
         return self._transfers[-1]
+
+    def _stands(self, transfers: _SessionTransfers, running: _RunningOrder) -> bool:
+        """Whether this rank has the session and the namespace of an order."""
+        return transfers.number == running.session and running.order.namespace < len(self._session.namespaces)
 
     def _start_waiting(self) -> None:
         still = []
@@ -280,7 +298,7 @@ class Rank:
                 self._end_load(running, 0, "the engine made other room than was asked for, or was reset")
             elif self._is_outdated(running):
                 self._end_load(running, 0, "")
-            elif transfers is not None and transfers.number == running.session and current and not refusal:
+            elif transfers is not None and self._stands(transfers, running) and current and not refusal:
                 self._start_load(transfers, running, order)
             elif not current or refusal or late:
                 self._end_load(running, 0, "this rank has no session")

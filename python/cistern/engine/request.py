@@ -69,6 +69,10 @@ class PagePool(Protocol):
         """Keeps these pages from reuse, once for each time that they are named."""
         ...
 
+    def used(self) -> int:
+        """Pages that cannot be reused now, whoever keeps them from it."""
+        ...
+
     def release(self, pages: Sequence[int]) -> None:
         """Ends as many references; pages that come first are reused first."""
         ...

@@ -47,17 +47,20 @@ class SharedSession:
         self._ranks: dict[int, RankFacts] = {}
         self._unfit = ""
         """Why the ranks cannot share."""
-        self._joined: dict[int, int] = {}
-        """The number of the session that each rank has joined."""
+        self._joined: dict[int, tuple[int, int]] = {}
+        """The number of the session that each rank has joined, and how many of its namespaces."""
         self._spec_number = 0
-        self._complete_number = 0
-        """The number of the last specification whose session every rank has joined."""
+        self._asked: dict[int, float] = {}
+        """When a request first waited, by the number of the namespace that it waited for."""
+        self._reached: set[int] = set()
+        """Namespaces that every rank has had since the last reset."""
         self._rank_spec: SessionSpec | None = None
         self._began = 0.0
 
     # ------------------------------------------------------------------ the specification
 
     def add_rank(self, facts: RankFacts) -> None:
+        """Where the ranks cannot share, raises ConfigurationError if they are required to."""
         self._ranks[facts.rank] = facts
         hosts = {one.host for one in self._ranks.values()}
         devices = {one.device for one in self._ranks.values()}
@@ -67,35 +70,40 @@ class SharedSession:
                 f"the engine's ranks are on {len(hosts)} hosts and {len(devices)} kinds of device: Cistern shares "
                 "KV among the ranks of one host; run all ranks of an engine on one"
             )
+        if why and self._options.required:
+            raise ConfigurationError(why)
         if why and not self._unfit:
             self._unfit = why
             logging.getLogger(self._facts.logger).warning("cistern: this engine runs without Cistern: %s", why)
 
-    def rank_joined(self, rank: int, number: int) -> None:
-        self._joined[rank] = max(self._joined.get(rank, 0), number)
+    def rank_joined(self, rank: int, number: int, namespaces: int) -> None:
+        self._joined[rank] = max(self._joined.get(rank, (0, 0)), (number, namespaces))
 
     def specify_first(self) -> None:
         """Specifies the session, unless it is; to be called when a request has hashes. Nothing happens before every
         rank and the engine's own part are known."""
         if self._spec_number == 0:
-            self._specify()
+            self._specify(another=True)
 
     def namespace(self, adapter_digest: str) -> int:
-        """The number of an adapter's namespace; a new one extends the session."""
+        """The number of an adapter's namespace; a new one extends the session, which stands meanwhile."""
         if adapter_digest not in self._namespaces:
             self._namespaces[adapter_digest] = len(self._namespaces)
             if self._spec_number:
-                self._specify()
+                self._specify(another=False)
         return self._namespaces[adapter_digest]
 
     def reset(self) -> None:
         """Goes on under a fresh weights generation, in namespaces of its own."""
         self._generation = fresh_generation()
         self._namespaces = {"": 0}
+        self._asked.clear()
+        self._reached.clear()
         self._forget()
-        self._specify()
+        self._specify(another=True)
 
-    def _specify(self) -> None:
+    def _specify(self, another: bool) -> None:
+        """`another`: not the session that stands with more namespaces."""
         facts, options, fields = self._facts, self._options, self._fields()
         if len(self._ranks) < facts.ranks or fields is None or self._unfit:
             return
@@ -111,7 +119,7 @@ class SharedSession:
             ("generation", self._generation),
         )
         parts = ranks[:: facts.identical_ranks]
-        self._spec_number += 1
+        self._spec_number += another
         self._connection.open(
             SessionSpec(
                 number=self._spec_number,
@@ -139,62 +147,64 @@ class SharedSession:
         """Looks whether the session came, went or changed."""
         session = self._connection.session
         if session is not None and session.spec.number != self._spec_number:
-            session = None  # of before a reset, or without the newest adapter
+            session = None  # of before a reset
         if session is self.session:
             return
-        if self.session is not None and (session is None or session.store is not self.session.store):
+        before, self.session = self.session, session
+        if before is not None and (session is None or session.store is not before.store):
             self._forget()
-        self.session = session
         if session is None:
             self._rank_spec = None
             return
-        self.number += 1
-        self._began = time.monotonic()
+        extended = before is not None and session.store is before.store and session.spec.number == before.spec.number
+        if not extended:
+            self.number += 1
+            self._began = time.monotonic()
         self._rank_spec = replace(session.spec, number=self.number, owner=session.store.owner)
 
-    @property
-    def complete(self) -> bool:
-        """Whether every rank has joined."""
-        spec = self._rank_spec
-        return spec is not None and all(self._joined.get(rank, 0) >= spec.number for rank in range(self._facts.ranks))
+    def _joined_by_all(self, spec: SessionSpec, namespaces: int) -> bool:
+        return all(
+            self._joined.get(rank, (0, 0)) >= (spec.number, namespaces) for rank in range(self._facts.ranks)
+        )
 
     @property
     def spec_to_join(self) -> SessionSpec | None:
-        """The specification for the ranks, as long as one of them has not joined."""
-        return None if self.complete else self._rank_spec
+        """The specification for the ranks, as long as one of them has not joined, or lacks a namespace."""
+        spec = self._rank_spec
+        return None if spec is None or self._joined_by_all(spec, len(spec.fields)) else spec
 
     def ready(self, namespace: int) -> Session | None:
-        """The session with this namespace, once every rank has joined: an earlier answer could not be carried out."""
+        """The session with this namespace, once every rank has it: an earlier answer could not be carried out."""
         self.refresh()
-        session = self.session
-        if session is None or namespace >= len(session.namespaces) or not self.complete:
+        session, spec = self.session, self._rank_spec
+        if session is None or spec is None or namespace >= len(session.namespaces):
             return None
-        self._complete_number = session.spec.number
+        if not self._joined_by_all(spec, namespace + 1):
+            return None
+        self._reached.add(namespace)
         return session
 
     @property
     def refused(self) -> bool:
-        """Whether the node refuses this engine, or the engine cannot share. Raises ConfigurationError where it is
-        required to."""
-        if self._unfit and self._options.required:
-            raise ConfigurationError(self._unfit)
-        if self._connection.refusal and self._options.required:
-            raise ConfigurationError(f"the node refuses this engine: {self._connection.refusal}")
+        """Whether the node refuses this engine, or the engine cannot share."""
         return bool(self._connection.refusal or self._unfit)
 
-    def expected(self, waited_s: float) -> bool:
-        """Whether a request that has waited so long may wait on: at start and for a new adapter, or while the ranks
-        join a new session. Raises ConfigurationError where a node is required and none was ever reached."""
+    def expected(self, namespace: int) -> bool:
+        """Whether a request may wait on for this namespace: at start and for a new adapter, or while the ranks join a
+        new session. The time for that is the engine's and not the request's: who comes when it is over computes at
+        once."""
         if self._fields() is None:
             return False
-        connected = self._connection.session is not None
-        fresh = self._complete_number == 0 or (connected and self._complete_number < self._spec_number)
+        now = time.monotonic()
+        if self._rank_spec is None:
+            namespace = 0
+        elif not self._joined_by_all(self._rank_spec, 1):
+            if now - self._began < JOIN_S:
+                return True
+            namespace = 0
         possible = (
-            len(self._ranks) < self._facts.ranks or self._connection.failures == 0 or self._options.start_node
+            len(self._ranks) < self._facts.ranks or self._connection.failures == 0
+            or (self._options.start_node and not self._connection.start_failure)
         )
-        joining = self.session is not None and not self.complete and time.monotonic() - self._began < JOIN_S
-        if joining or (fresh and possible and waited_s < self._options.start_timeout_s):
-            return True
-        if self._options.required and self.number == 0:
-            raise ConfigurationError(f"no node answers at {self._socket}, and \"required\" is set")
-        return False
+        since = self._asked.setdefault(namespace, now)
+        return namespace not in self._reached and possible and now - since < self._options.start_timeout_s

@@ -2,11 +2,14 @@
 """The page mover for a device: pages pass through pinned staging memory.
 
 torch copies between the two, on a stream of its own: a call a fragment within the device, for all pages of an order
-together, and one call between device and host. An address of a device is never given to anything that would look at it.
+together, and one call between device and host. All that the device copies from or to on the host is pinned, so that
+no call of torch waits for the device; a thread of the mover's own moves transfers on, so that they do not wait for the
+engine's next step. An address of a device is never given to anything that would look at it.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +23,10 @@ from .mover import Batch, UnknownDevice, submit_load, submit_save
 if TYPE_CHECKING:
     import torch
 
+Kind = Literal["load", "save"]
+LOOK_AGAIN_S = 0.0002
+"""Pause of the mover's thread between looks at what is under way."""
+
 
 class Streams(Protocol):
     """Streams of a device, as StagedMover needs them."""
@@ -28,9 +35,13 @@ class Streams(Protocol):
         """Host memory that the device copies from and to without stopping."""
         ...
 
-    def after_compute(self, work: Callable[[], object]) -> Any:
-        """Queues work behind everything that the engine has queued so far, beside its later work. Returns an event
-        behind the work."""
+    def computed(self) -> Any:
+        """An event behind everything that the calling thread has queued so far: the engine's."""
+        ...
+
+    def queue(self, kind: Kind, work: Callable[[], object], after: Any) -> Any:
+        """Queues work behind an event of computed() and behind earlier work of its kind, beside all other. Returns an
+        event behind the work. Where the work raises, nothing of it is under way any more when this does."""
         ...
 
     def reached(self, event: Any) -> bool: ...
@@ -38,26 +49,35 @@ class Streams(Protocol):
 
 
 class TorchStreams:
-    """torch's streams and events of one device type."""
+    """torch's streams and events of one device type. Saves wait for the step that computes them; loads have a stream of
+    their own, so that they do not."""
 
     def __init__(self, device: str) -> None:
         import torch
 
         self._torch = torch
         self._device = getattr(torch, device)
-        self._stream = self._device.Stream()
+        self._streams: dict[Kind, Any] = {"load": self._device.Stream(), "save": self._device.Stream()}
 
     def staging(self, size_bytes: int) -> torch.Tensor:
         return self._torch.empty(size_bytes, dtype=self._torch.uint8, pin_memory=True)
 
-    def after_compute(self, work: Callable[[], object]) -> Any:
-        computed = self._device.Event()
-        computed.record(self._device.current_stream())
-        self._stream.wait_event(computed)
-        with self._device.stream(self._stream):
-            work()
-            event = self._device.Event()
-            event.record(self._stream)
+    def computed(self) -> Any:
+        event = self._device.Event()
+        event.record(self._device.current_stream())
+        return event
+
+    def queue(self, kind: Kind, work: Callable[[], object], after: Any) -> Any:
+        stream = self._streams[kind]
+        stream.wait_event(after)
+        try:
+            with self._device.stream(stream):
+                work()
+                event = self._device.Event()
+                event.record(stream)
+        except BaseException:
+            stream.synchronize()
+            raise
         return event
 
     def reached(self, event: Any) -> bool:
@@ -72,9 +92,11 @@ class _Transfer:
     """A load or save as asked for, and how far it is."""
 
     number: int
-    kind: Literal["load", "save"]
+    kind: Kind
     batch: Batch
     began: float
+    computed: Any
+    """The engine's event behind which its pages may be touched."""
     pieces: int
     """Not done yet."""
     outcomes: bytearray
@@ -97,10 +119,6 @@ class _Piece:
     first_slot: int = 0
     event: Any = None
     done: Done | None = None
-
-    @property
-    def slots(self) -> range:
-        return range(self.first_slot, self.first_slot + len(self.batch.keys))
 
 
 class _Slots:
@@ -135,7 +153,8 @@ class StagedMover:
     """Pages on a device, moved through slots of pinned host memory: save = device to slots, then slots to the
     store; load = the store to slots, then slots to the device. A transfer larger than staging goes in
     pieces, one after the other; a piece waits for room until its deadline. A piece of a load of which not every block
-    came counts as none: nothing of it was copied to the device."""
+    came counts as none: nothing of it was copied to the device. A piece that the device has no memory for is reported
+    as failed, like any other."""
 
     def __init__(
         self, store: Store, layouts: Sequence[Layout], streams: Streams, max_bytes_per_s: int,
@@ -148,13 +167,10 @@ class StagedMover:
         self._layouts = list(layouts)
         self._transfers = Transfers(store, max_bytes_per_s=max_bytes_per_s)
         self._views = [[_rows_of(layout, one) for one in layout.fragments] for layout in layouts]
-        slot_bytes = max(layout.page_bytes for layout in layouts)
-        slots = max(1, staging_bytes // slot_bytes)
-        self._staging = streams.staging(slots * slot_bytes).view(slots, slot_bytes)
-        base = self._staging.data_ptr()
-        self._slot_pages = [
-            Pages([(base, slot_bytes, layout.page_bytes)], slots, keep=self._staging) for layout in layouts
-        ]
+        self._slot_bytes = max(layout.page_bytes for layout in layouts)
+        slots = max(1, staging_bytes // self._slot_bytes)
+        self._staging = streams.staging(slots * self._slot_bytes)
+        self._page_numbers = streams.staging(slots * 8).view(torch.int64)
         self._slots = _Slots(slots)
         self._piece_blocks = max(1, slots // PIECES)
         self._loads: deque[_Piece] = deque()
@@ -164,11 +180,17 @@ class StagedMover:
         self._inner: dict[int, _Piece] = {}
         self._done: list[Done] = []
         self._next = 1
+        self._broken = ""
+        """Why nothing is moved any more."""
+        self._ending = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="cistern-staging", daemon=True)
+        self._thread.start()
 
     @property
     def in_flight(self) -> int:
-        moving = len(self._to_host) + len(self._to_device) + len(self._inner)
-        return len(self._loads) + len(self._saves) + moving + len(self._done)
+        with self._changed:
+            return len(self._loads) + len(self._saves) + self._moving + len(self._done)
 
     def load(self, batch: Batch) -> int:
         return self._ask("load", batch, self._loads)
@@ -177,45 +199,83 @@ class StagedMover:
         return self._ask("save", batch, self._saves)
 
     def poll(self) -> list[Done]:
+        with self._changed:
+            done, self._done = self._done, []
+        return done
+
+    def wait(self, timeout_s: float) -> list[Done]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._done or not self._under_way, timeout_s)
+        return self.poll()
+
+    def close(self) -> None:
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+        self._thread.join()
+        for piece in (*self._to_host, *self._to_device):
+            self._streams.wait(piece.event)
+        self._transfers.close()
+
+    # -- the thread
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._ending:
+                try:
+                    self._advance()
+                except Exception as error:  # a device's own: no transfer must stay without its report
+                    self._break(str(error))
+                if self._done or not self._under_way:
+                    self._changed.notify_all()
+                self._changed.wait(LOOK_AGAIN_S if self._under_way else None)
+
+    @property
+    def _moving(self) -> int:
+        return len(self._to_host) + len(self._to_device) + len(self._inner)
+
+    @property
+    def _under_way(self) -> bool:
+        return bool(self._moving or self._loads or self._saves)
+
+    def _advance(self) -> None:
         while self._to_host and self._streams.reached(self._to_host[0].event):
-            self._save_from_slots(self._to_host.popleft())
+            self._start_inner(self._to_host.popleft(), submit_save)
         for done in self._transfers.poll():
             self._inner_done(done)
         while self._to_device and self._streams.reached(self._to_device[0].event):
             self._finish(self._to_device.popleft())
         self._begin()
-        done_now, self._done = self._done, []
-        return done_now
 
-    def wait(self, timeout_s: float) -> list[Done]:
-        done = self.poll()
-        if done or not self.in_flight:
-            return done
-        if self._to_host:
-            self._streams.wait(self._to_host[0].event)
-        elif self._to_device:
-            self._streams.wait(self._to_device[0].event)
-        else:
-            for inner in self._transfers.wait(timeout_s):
-                self._inner_done(inner)
-        return self.poll()
-
-    def close(self) -> None:
-        for piece in (*self._to_host, *self._to_device):
-            self._streams.wait(piece.event)
-        self._transfers.close()
+    def _break(self, why: str) -> None:
+        """Ends everything. Slots stay taken, since what still moves may use them."""
+        self._broken = f"the device: {why}"
+        pieces = (*self._loads, *self._saves, *self._to_host, *self._to_device, *self._inner.values())
+        for waiting in (self._loads, self._saves, self._to_host, self._to_device):
+            waiting.clear()
+        self._inner.clear()
+        for piece in pieces:
+            piece.done = None
+            self._report(piece, self._broken)
 
     # -- inside
 
-    def _ask(self, kind: Literal["load", "save"], batch: Batch, waiting: deque[_Piece]) -> int:
+    def _ask(self, kind: Kind, batch: Batch, waiting: deque[_Piece]) -> int:
+        """Called by the engine's thread, behind what it has queued."""
         count, size = len(batch.keys), self._piece_blocks
-        transfer = _Transfer(
-            self._next, kind, batch, time.monotonic(), pieces=-(-count // size),
-            outcomes=bytearray([Code.TOO_LATE]) * count, states=bytearray(count if kind == "save" else 0),
-        )
-        self._next += 1
-        waiting.extend(_Piece(transfer, first, _part(batch, first, first + size)) for first in range(0, count, size))
-        self._begin()
+        computed = self._streams.computed()
+        with self._changed:
+            if self._broken:
+                raise RuntimeError(self._broken)
+            transfer = _Transfer(
+                self._next, kind, batch, time.monotonic(), computed, pieces=-(-count // size),
+                outcomes=bytearray([Code.TOO_LATE]) * count, states=bytearray(count if kind == "save" else 0),
+            )
+            self._next += 1
+            waiting.extend(
+                _Piece(transfer, first, _part(batch, first, first + size)) for first in range(0, count, size)
+            )
+            self._changed.notify_all()
         return transfer.number
 
     def _begin(self) -> None:
@@ -237,19 +297,24 @@ class StagedMover:
         self._start_inner(piece, submit_load)
 
     def _start_save(self, piece: _Piece) -> None:
-        host, batch = self._host_rows(piece), piece.batch
-        views = self._views[batch.group]
+        host, numbers = self._host_rows(piece), self._host_numbers(piece)
+        views = self._views[piece.batch.group]
 
         def gather() -> None:
-            rows = self._torch.tensor(list(batch.pages), dtype=self._torch.int64).to(views[0].device)
+            rows = numbers.to(views[0].device, non_blocking=True)
             taken = [view.index_select(0, rows) for view in views]
             host.copy_(taken[0] if len(taken) == 1 else self._torch.cat(taken, dim=1), non_blocking=True)
 
-        piece.event = self._streams.after_compute(gather)
-        self._to_host.append(piece)
+        self._queue(piece, gather, self._to_host)
 
-    def _save_from_slots(self, piece: _Piece) -> None:
-        self._start_inner(piece, submit_save)
+    def _queue(self, piece: _Piece, work: Callable[[], object], moving: deque[_Piece]) -> None:
+        try:
+            piece.event = self._streams.queue(piece.transfer.kind, work, piece.transfer.computed)
+        except Exception as error:  # no memory on the device, most likely
+            piece.done = None
+            self._finish(piece, f"the device: {error}")
+            return
+        moving.append(piece)
 
     def _start_inner(self, piece: _Piece, submit: Callable[[Transfers, Batch, Pages, Sequence[int]], int]) -> None:
         passed_us, batch = piece.transfer.passed_us, piece.batch
@@ -258,15 +323,30 @@ class StagedMover:
             worth_us=max(1, batch.worth_us - passed_us) if batch.worth_us else 0,
         )
         try:
-            number = submit(self._transfers, left, self._slot_pages[batch.group], list(piece.slots))
+            number = submit(self._transfers, left, self._host_pages(piece), range(len(batch.keys)))
         except Exception as error:  # reported, like any other end
             self._finish(piece, str(error))
             return
         self._inner[number] = piece
 
     def _host_rows(self, piece: _Piece) -> torch.Tensor:
-        size = self._layouts[piece.batch.group].page_bytes
-        return self._staging[piece.first_slot : piece.first_slot + len(piece.batch.keys), :size]
+        """Staging of a piece, one row a block: without gaps, since a copy between device and host that has any goes
+        through memory that is not pinned."""
+        count, size = len(piece.batch.keys), self._layouts[piece.batch.group].page_bytes
+        first = piece.first_slot * self._slot_bytes
+        return self._staging[first : first + count * size].view(count, size)
+
+    def _host_numbers(self, piece: _Piece) -> torch.Tensor:
+        """The numbers of a piece's pages, where the device can copy them from."""
+        numbers = self._page_numbers[piece.first_slot : piece.first_slot + len(piece.batch.keys)]
+        numbers.copy_(self._torch.tensor(list(piece.batch.pages), dtype=self._torch.int64))
+        return numbers
+
+    def _host_pages(self, piece: _Piece) -> Pages:
+        """Staging of a piece as the store's transfers see it."""
+        rows = self._host_rows(piece)
+        count, size = rows.shape
+        return Pages([(rows.data_ptr(), size, size)], count, keep=self._staging)
 
     def _inner_done(self, done: Done) -> None:
         piece = self._inner.pop(done.id)
@@ -277,18 +357,17 @@ class StagedMover:
         if done.kind == "save":
             self._finish(piece)
             return
-        host, batch = self._host_rows(piece), piece.batch
-        layout, views = self._layouts[batch.group], self._views[batch.group]
+        host, numbers = self._host_rows(piece), self._host_numbers(piece)
+        layout, views = self._layouts[piece.batch.group], self._views[piece.batch.group]
 
         def scatter() -> None:
-            rows = self._torch.tensor(list(batch.pages), dtype=self._torch.int64).to(views[0].device)
+            rows = numbers.to(views[0].device, non_blocking=True)
             taken, first = host.to(views[0].device, non_blocking=True), 0
             for view, fragment in zip(views, layout.fragments, strict=True):
                 view.index_copy_(0, rows, taken[:, first : first + fragment.bytes])
                 first += fragment.bytes
 
-        piece.event = self._streams.after_compute(scatter)
-        self._to_device.append(piece)
+        self._queue(piece, scatter, self._to_device)
 
     def _finish(self, piece: _Piece, message: str = "") -> None:
         self._slots.give(piece.first_slot, len(piece.batch.keys))

@@ -10,6 +10,8 @@ COUNTERS = {
     "failed_loads": "Loads that did not bring everything: the engine computed the rest",
     "loaded_bytes": "Bytes loaded into the engine's pages, all ranks",
     "load_us": "Time from ordering a load to its report, the slowest rank, in microseconds",
+    "declined": "Requests of which something was known and computed all the same, because that was expected sooner",
+    "probes": "Of those, requests that loaded it all the same, so that a load is measured now and then",
     "saves": "Saves that ended",
     "published_blocks": "Blocks that became visible to every engine of this host",
     "abandoned_blocks": "Blocks that were copied, or to be, and given up",

@@ -14,6 +14,7 @@ from ..engine import options
 from ..engine.coordinator import Coordinator
 from ..engine.facts import ConfigurationError
 from ..engine.identity import Fields
+from ..engine.node import check_node_options
 from ..engine.orders import RankReport, StepOrders
 from ..engine.rank import Rank
 from ..engine.weights import Weights
@@ -93,6 +94,7 @@ class CisternConnector(WithoutCistern):
         self._stepped_by_caller: bool | None = None
         if role is KVConnectorRole.SCHEDULER:
             self._events = StoredEvents(facts.engine.block_tokens) if facts.publishes_events else None
+            _check_failure_policy(self._kv_transfer_config, logging.getLogger(facts.engine.logger))
             fields = identity.engine_fields(vllm_config, kv_cache_config, vllm.__version__)
             weights = Weights(identity.weights_finder(vllm_config), logging.getLogger(facts.engine.logger))
             weights.wait(WEIGHTS_WAIT_S)
@@ -108,6 +110,12 @@ class CisternConnector(WithoutCistern):
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: VllmConfig) -> str | None:
         return _options(vllm_config.kv_transfer_config).kv_cache_layout or None
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        """No. vLLM asks when it reads its configuration, long before it loads weights: a wrong option is told then."""
+        check_node_options(options.read(extra_config, "kv_connector_extra_config"))
+        return False
 
     # ------------------------------------------------------------------ the worker's side
 
@@ -229,6 +237,17 @@ class CisternConnector(WithoutCistern):
 def _options(transfer_config: Any) -> options.Options:
     extra = transfer_config.kv_connector_extra_config if transfer_config is not None else None
     return options.read(extra, "kv_connector_extra_config")
+
+
+def _check_failure_policy(transfer_config: Any, logger: logging.Logger) -> None:
+    policy = getattr(transfer_config, "kv_load_failure_policy", "fail")
+    if policy != "recompute":
+        logger.error(
+            'cistern: kv_load_failure_policy is "%s": a request of which a block was evicted while it was being loaded '
+            'ends with an error. Set "kv_load_failure_policy": "recompute" in --kv-transfer-config (of MultiConnector '
+            "itself, where that is used): then it is computed instead",
+            policy,
+        )
 
 
 def _hash_fields(facts: VllmFacts) -> tuple[tuple[str, str], ...]:

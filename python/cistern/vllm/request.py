@@ -78,5 +78,8 @@ class VllmPages:
     def reference(self, pages: Sequence[int]) -> None:
         self._pool.touch([self._pool.blocks[page] for page in pages])
 
+    def used(self) -> int:
+        return int(self._pool.num_gpu_blocks - self._pool.get_num_free_blocks()) - 1  # the null block
+
     def release(self, pages: Sequence[int]) -> None:
         self._pool.free_blocks([self._pool.blocks[page] for page in pages])

@@ -28,12 +28,13 @@ SAMPLED = 512
 
 
 def watch_prefix_cache(manager: Any, coordinator: Coordinator) -> None:
-    """Has the coordinator told whenever the engine empties its own prefix cache: `reset_prefix_cache()` does not reach
-    connectors unless it is asked to."""
+    """Has the coordinator told before and after the engine empties its own prefix cache: `reset_prefix_cache()` does
+    not reach connectors unless it is asked to."""
     empty = manager.reset_prefix_cache
 
     @functools.wraps(empty)
     def reset_prefix_cache() -> bool:
+        coordinator.release_pages()
         done = bool(empty())
         if done:
             coordinator.prefix_cache_emptied()

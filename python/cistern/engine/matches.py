@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matches for an engine's scheduler, whose thread waits for none: begun when a request arrives, looked at when it is
+scheduled. A match begins to fetch what lies on flash."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from .. import Chain, Error, Gone, MatchRun, PendingMatch
+from .connection import Connection
+from .session import Session
+
+ANSWER_GOOD_S = 1.0
+"""Time for which an answer of the store is given again without asking."""
+QUIET_S = 1.0
+"""Time without a question after the node did not answer in time."""
+SOON_S = 0.0005
+"""Time that the scheduler's thread spends looking for an answer: one from memory is there by then, and another step for
+it would cost more."""
+LOOK_AGAIN_S = 0.00002
+ABANDON_US = 30_000_000
+"""Deadline of the question itself. A match_timeout_s counts from the first look on: an engine may be long in a step."""
+
+
+class Match:
+    """The store's answers about one request's chain."""
+
+    def __init__(self) -> None:
+        self.found = -1
+        """Leading blocks that the store had; -1: not known, or the answer is forgotten."""
+        self.runs: tuple[MatchRun, ...] = ()
+        """Tiers of the blocks found."""
+        self.keys = 0
+        """Keys that were asked for."""
+        self.asked_at = 0.0
+        self.looked_at = 0.0
+        """First look at the question under way; 0: none yet."""
+        self.pending: PendingMatch | None = None
+
+    def forget(self) -> None:
+        self.found, self.pending = -1, None
+
+    def fresh(self, keys: int) -> bool:
+        return self.found >= 0 and self.keys == keys and time.monotonic() - self.asked_at < ANSWER_GOOD_S
+
+
+class Matches:
+    def __init__(self, connection: Connection, timeout_s: float, warn: Callable[[str], None]) -> None:
+        """`timeout_s`: from the first look on, after which the node counts as silent."""
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._warn = warn
+        self._quiet_until = 0.0
+
+    def begin(self, match: Match, session: Session, namespace: int, chain: Chain) -> None:
+        """Asks, unless the same question is under way."""
+        if match.pending is not None and match.keys == len(chain):
+            return
+        now = time.monotonic()
+        match.keys, match.asked_at, match.looked_at, match.pending = len(chain), now, 0.0, None
+        if now < self._quiet_until:
+            match.found, match.runs = 0, ()
+            return
+        try:
+            match.pending = session.store.begin_match(session.namespaces[namespace], chain, deadline_us=ABANDON_US)
+        except Error as error:
+            self._failed(match, session, error)
+
+    def answered(self, match: Match, session: Session) -> bool:
+        """Looks for the answer of a question that was begun, for SOON_S at most. False: it is still under way."""
+        pending, now = match.pending, time.monotonic()
+        if pending is None:
+            return True
+        match.looked_at = match.looked_at or now
+        while not pending.ready():
+            later = time.monotonic()
+            if later - match.looked_at > self._timeout_s:
+                self._failed(match, session, None)
+                return True
+            if later - now > SOON_S:
+                return False
+            time.sleep(LOOK_AGAIN_S)
+        match.pending = None
+        try:
+            answer = pending.result()
+        except Error as error:
+            self._failed(match, session, error)
+            return True
+        match.found, match.runs = answer.blocks, answer.runs
+        return True
+
+    def _failed(self, match: Match, session: Session, error: Error | None) -> None:
+        match.pending, match.found, match.runs = None, 0, ()
+        if isinstance(error, Gone):
+            self._connection.lose(session)
+            return
+        self._quiet_until = time.monotonic() + QUIET_S
+        self._warn(f"the node did not answer a match: {error or f'nothing within {self._timeout_s:g} s'}")

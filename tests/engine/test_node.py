@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node that an engine starts: what it is told, what is checked beforehand, and a host with little /dev/shm."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cistern import cisternd_path
+from cistern.engine import node, options
+from cistern.engine.facts import ConfigurationError
+from cistern.engine.options import WrongOption
+
+
+def test_node_options_passed_as_flags() -> None:
+    chosen = options.read({
+        "socket": "/tmp/s", "linger_s": 0,
+        "node_options": {"flash": ["/a:1GiB", "/b:2GiB"], "movers": 4, "discard_foreign": True, "loop": "epoll"},
+    })
+    assert node.command(chosen, node.socket_path(chosen))[5:] == [
+        "--flash", "/a:1GiB", "--flash", "/b:2GiB", "--movers", "4", "--discard-foreign", "--loop", "epoll"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("flash", "is not a mapping"),
+        ({"memory": "1GiB"}, "give it as memory"),
+        ({"linger": "1s"}, "give it as linger_s"),
+        ({"--flash": "/a:1GiB"}, "no name of a setting"),
+        ({"flash": {"path": "/a"}}, "is not a text"),
+    ],
+)
+def test_wrong_node_options_named(given: object, says: str) -> None:
+    with pytest.raises(WrongOption, match=says):
+        options.read({"node_options": given})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"memory": "900TiB"}, "above what"),
+        ({"node_options": {"flash": ["/no/such/device"]}}, "/no/such/device"),
+        ({"node_options": {"flush": ["/a:1GiB"]}}, "flush"),
+        ({"node_options": {"config": "/no/such.toml"}}, "/no/such.toml"),
+    ],
+)
+def test_settings_checked_before_anything_is_loaded(tmp_path: Path, given: dict[str, object], says: str) -> None:
+    pytest.importorskip("vllm")
+    from cistern.vllm.connector import CisternConnector
+
+    extra = {"socket": str(tmp_path / "socket"), "memory_dir": str(tmp_path), **given}
+    with pytest.raises(ConfigurationError, match=says):
+        CisternConnector.requires_piecewise_for_cudagraph(extra)
+    good = {"socket": str(tmp_path / "socket"), "memory": "64MiB", "node_options": {"flash": [f"{tmp_path}:1GiB"]}}
+    assert CisternConnector.requires_piecewise_for_cudagraph(good) is False
+    assert not list(tmp_path.glob("socket*"))  # nothing was started
+
+
+def in_small_tmpfs(folder: Path, size: str, words: list[str]) -> subprocess.Popen[str]:
+    """The command, in a mount namespace of its own where the folder is a tmpfs of that size."""
+    mount = f"mount -t tmpfs -o size={size} none {folder} && exec \"$@\""
+    process = subprocess.Popen(
+        ["unshare", "-r", "-m", "sh", "-c", mount, "sh", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    return process
+
+
+@pytest.fixture
+def small_shm(tmp_path: Path) -> Path:
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    if in_small_tmpfs(folder, "1m", ["true"]).wait() != 0:
+        pytest.skip("mount namespaces are not allowed here")
+    return folder
+
+
+def test_default_memory_fits_a_small_file_system(small_shm: Path, tmp_path: Path) -> None:
+    words = [cisternd_path(), "--socket", str(tmp_path / "socket"), "--memory-dir", str(small_shm / "mine")]
+    process = in_small_tmpfs(small_shm, "160m", words)
+    try:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if "node ready" in line:
+                return
+        pytest.fail(f"the node did not start: {''.join(lines)}")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_file_system_too_small_for_any_node_says_how_to_mend_it(small_shm: Path, tmp_path: Path) -> None:
+    words = [cisternd_path(), "--socket", str(tmp_path / "socket"), "--memory-dir", str(small_shm / "mine")]
+    said, _ = in_small_tmpfs(small_shm, "64m", words).communicate()
+    assert "64MiB" in said and str(small_shm) in said and "--shm-size" in said

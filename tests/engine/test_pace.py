@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pace alone: what it believes of loads, and that no belief lasts without being measured."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from cistern.engine.pace import MAX_PROBE, OUTLIER, LoadTime, Pace
+
+MIB = 1 << 20
+HIT = (4096, 512 * MIB)
+"""Tokens and bytes of a hit of an 8B model."""
+
+
+def test_load_worth_it_when_sooner_than_computing() -> None:
+    pace = Pace(loads=LoadTime(s_per_byte=1e-9))
+    assert pace.worth(128, 1 << 30)  # nothing measured yet
+    pace.step(1000, 1.0)
+    assert pace.worth(1000, 500_000_000) and not pace.worth(1000, 2_000_000_000)
+    assert pace.worth(1000, 500_000_000, ready_s=0.4) and not pace.worth(1000, 500_000_000, ready_s=0.6)
+    pace.step(1, 0.6)  # a short hit that costs two long steps
+    assert not pace.worth(1000, 1)
+
+
+def test_latency_and_bandwidth_told_apart() -> None:
+    dice, time = random.Random(1), LoadTime()
+    for _ in range(200):
+        size = dice.choice([MIB, 16 * MIB, 256 * MIB])
+        time.add(size, 0.002 + size / 2e9)
+    assert time.latency_s == pytest.approx(0.002, rel=0.05) and time.s_per_byte == pytest.approx(1 / 2e9, rel=0.05)
+
+
+def test_slow_small_loads_are_latency_of_large_ones() -> None:
+    time = LoadTime()
+    for _ in range(20):
+        time.add(MIB, 0.003)
+    assert time.of(512 * MIB) == pytest.approx(0.003 + 511 * MIB / 5e9, rel=0.05)
+
+
+def test_one_load_on_a_busy_host_counts_as_an_outlier() -> None:
+    pace = Pace()
+    for _ in range(10):
+        pace.load(64 * MIB, 0.01)
+    pace.load(64 * MIB, 30.0)
+    assert pace.loads.of(64 * MIB) <= 0.01 * OUTLIER
+
+
+def ask(pace: Pace, load_s: float) -> bool:
+    """One request with this hit, whose load takes so long. Whether it was loaded."""
+    if pace.worth(*HIT):
+        pace.accept()
+    elif not pace.decline():
+        return False
+    pace.load(HIT[1], load_s)
+    return True
+
+
+def test_three_slow_loads_do_not_decline_hits_for_ever() -> None:
+    pace = Pace()
+    pace.step(4096, 0.2)
+    for _ in range(3):
+        pace.load(64 * MIB, 0.3)
+    assert not pace.worth(*HIT)
+    for _ in range(64):
+        ask(pace, load_s=0.11)
+    assert pace.worth(*HIT)
+
+
+def test_store_slower_than_computing_probed_ever_more_rarely() -> None:
+    pace = Pace()
+    pace.step(4096, 0.2)
+    loaded = [ask(pace, load_s=3.0) for _ in range(50 * MAX_PROBE)]
+    assert sum(loaded) < 100 and sum(loaded[-10 * MAX_PROBE :]) == 10

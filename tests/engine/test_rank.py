@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank alone: its orders and reports in the order of an engine's calls, with a mover that ends what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import cistern.engine.rank as rank_module
+from cistern import Done
+from cistern.engine import options
+from cistern.engine.facts import EngineFacts, GroupFacts
+from cistern.engine.mover import Batch
+from cistern.engine.orders import LoadOrder, SaveOrder, StepOrders
+from cistern.engine.rank import Rank
+from cistern.engine.session import GroupShape, Session, SessionSpec
+
+SPEC = SessionSpec(
+    1, "/nowhere", "default", bytes(16), ((("name", "base"),),), (GroupShape("g", "full", 0, (64,)),), 4, False, "", "",
+)
+FACTS = EngineFacts(
+    ranks=1, identical_ranks=1, block_tokens=4, hash_tokens=4, pages=9, groups=(GroupFacts("g", 0, 1, ("layer",), 64),),
+    drafts=True, logger="test.cistern",
+)
+
+
+class OneMover:
+    """Ends a transfer with the next poll once it may."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[str, Batch]] = []
+        self.ended, self.may_end = 0, True
+
+    def load(self, batch: Batch) -> int:
+        self.batches.append(("load", batch))
+        return len(self.batches)
+
+    def save(self, batch: Batch) -> int:
+        self.batches.append(("save", batch))
+        return len(self.batches)
+
+    def poll(self) -> list[Done]:
+        done = []
+        while self.may_end and self.ended < len(self.batches):
+            kind, batch = self.batches[self.ended]
+            self.ended += 1
+            done.append(Done(self.ended, kind, bytes(len(batch.keys)), b"", 1, 1, ""))  # type: ignore[arg-type]
+        return done
+
+    def wait(self, timeout_s: float) -> list[Done]:
+        return self.poll()
+
+    def close(self) -> None: ...
+
+
+class OneConnection:
+    def __init__(self, *given: object) -> None:
+        self.session: Session | None = None
+        self.refusal = ""
+
+    def open(self, spec: SessionSpec) -> None:
+        self.session = Session(spec, None, [object()] * len(spec.fields))  # type: ignore[arg-type,list-item]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[Rank, OneMover]]:
+    def made() -> tuple[Rank, OneMover]:
+        mover = OneMover()
+        monkeypatch.setattr(rank_module, "Connection", OneConnection)
+        monkeypatch.setattr(rank_module, "make_mover", lambda *given: mover)
+        rank = Rank(options.Options(), FACTS, 0)
+        rank._layouts = [SimpleNamespace(page_bytes=64, text="x")]  # type: ignore[list-item]
+        return rank, mover
+
+    return made
+
+
+def save(number: int, step: int) -> SaveOrder:
+    return SaveOrder(number, step, 0, 0, None, [bytes([number]) * 32], [[bytes([number]) * 16]], [[number]])
+
+
+def step(number: int, *saves: SaveOrder, computes: bool = True, **more: Any) -> StepOrders:
+    return StepOrders(number, more.get("spec"), 1, more.get("loads", []), list(saves), computes)
+
+
+def run(rank: Rank, orders: StepOrders, saves_after_forward: bool) -> list[int]:
+    """One step as vLLM's model runner has it; the saves that were reported with it."""
+    rank.begin(orders)
+    if saves_after_forward and orders.computes:
+        rank.save(orders)
+    rank.finished()
+    report = rank.report()
+    return [one.id for one in report.saves] if report is not None else []
+
+
+@pytest.mark.parametrize("saves_after_forward", [True, False])
+def test_saves_end_where_the_engine_says_no_end_of_the_forward_pass(
+    make: Callable[[], tuple[Rank, OneMover]], saves_after_forward: bool
+) -> None:
+    """Runner V1 does not call wait_for_save on any pipeline stage but the last when it speculates (defer_finalize)."""
+    rank, mover = make()
+    steps = [step(1, save(1, 1), spec=SPEC), step(2, save(2, 2)), step(3, computes=False)]
+    reported = [run(rank, one, saves_after_forward) for one in steps]
+    assert sum(reported, []) == [1, 2]
+    assert [batch.pages for _, batch in mover.batches] == [[1], [2]]
+    if not saves_after_forward:
+        assert reported[0] == []  # never before its step's forward pass was launched
+
+
+def test_new_namespace_leaves_transfers_under_way_alone(make: Callable[[], tuple[Rank, OneMover]]) -> None:
+    rank, mover = make()
+    mover.may_end = False
+    load = LoadOrder(7, "r", 0, 0, [bytes(32)], [[3]], deadline_us=5_000_000)
+    run(rank, step(1, spec=SPEC, loads=[load]), True)
+    wider = replace(SPEC, fields=(*SPEC.fields, (("name", "adapter"),)))
+    adapters = replace(load, id=8, request="s", namespace=1, pages=[[4]])
+    rank.begin(step(2, spec=wider, loads=[adapters]))
+    mover.may_end = True
+    finished, failed = rank.finished()
+    report = rank.report()
+    assert finished == {"r", "s"} and not failed and not rank.bad_pages()
+    assert report is not None and [(one.id, one.blocks) for one in report.loads] == [(7, 1), (8, 1)]
+    assert (report.session, report.namespaces) == (1, 2)
+
+
+def test_order_in_a_namespace_that_the_rank_lacks_fails(make: Callable[[], tuple[Rank, OneMover]]) -> None:
+    rank, mover = make()
+    rank.begin(step(1, replace(save(1, 1), namespace=1), spec=SPEC, computes=False))
+    report = rank.report()
+    assert report is not None and [(one.id, one.blocks) for one in report.saves] == [(1, 0)] and not mover.batches

@@ -1,0 +1,475 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler side alone: nothing that it is asked waits, and what one request needs no other request pays for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from harness import WATCHDOG_S, Node
+
+import cistern.engine.coordinator as coordinator_module
+import cistern.engine.matches as matches_module
+import cistern.engine.shared_session as shared_module
+from cistern import MatchResult, MatchRun, Store
+from cistern.engine import options
+from cistern.engine.connection import Connection
+from cistern.engine.coordinator import Coordinator
+from cistern.engine.facts import ConfigurationError, EngineFacts, GroupFacts
+from cistern.engine.identity import Fields
+from cistern.engine.orders import LoadReport, RankFacts, RankReport, SaveReport
+from cistern.engine.request import Adapter
+from cistern.engine.session import GroupShape, Session, SessionSpec
+
+SIZE = 4
+FACTS = EngineFacts(
+    ranks=1, identical_ranks=1, block_tokens=SIZE, hash_tokens=SIZE, pages=100,
+    groups=(GroupFacts("g", 0, 1, ("layer",), 64),), drafts=False, logger="test.cistern",
+)
+
+
+class OneRequest:
+    """engine.Request."""
+
+    def __init__(self, name: str, blocks: int = 4, adapter: Adapter | None = None) -> None:
+        self.id, self.adapter = name, adapter
+        self.hashes = [f"{name[0]}{i}".encode().ljust(32, b"\0") for i in range(blocks)]
+        self.prompt_tokens = self.tokens = blocks * SIZE + 1
+        self.computed_tokens = self.placeholder_tokens = 0
+        self.token_ids: Sequence[int] = range(self.tokens)
+        self.content_hashed, self.skips_cache = True, False
+
+
+class Pool:
+    """engine.PagePool."""
+
+    def pages_of(self, request_id: str) -> tuple[Sequence[int], ...]:
+        return ([*range(1, 50)],)
+
+    def reference(self, pages: Sequence[int]) -> None: ...
+    def release(self, pages: Sequence[int]) -> None: ...
+    def used(self) -> int:
+        return 1000
+
+
+class OneStore:
+    """A store that has so many blocks of any chain, and says so when it is let."""
+
+    owner = bytes(16)
+
+    def __init__(self) -> None:
+        self.blocks, self.answers, self.asked, self.dropped = 3, True, 0, 0
+
+    def begin_match(self, namespace: object, chain: Any, **more: object) -> Any:
+        self.asked += 1
+
+        def result() -> MatchResult:
+            assert self.answers, "the scheduler waits for the node"
+            return MatchResult(self.blocks, (MatchRun(self.blocks, "memory", 0),), None)
+
+        return SimpleNamespace(ready=lambda: self.answers, result=result)
+
+    def match(self, *given: object, **more: object) -> MatchResult:
+        self.asked += 1
+        return MatchResult(self.blocks, (MatchRun(self.blocks, "memory", 0),), None)
+
+    def drop_namespace(self, namespace: object, **more: object) -> None:
+        self.dropped += 1
+
+    def abandon(self, namespace: object, puts: object, **more: object) -> None: ...
+
+
+class OneConnection:
+    """A connection that opens what it is asked for when it is let."""
+
+    def __init__(self) -> None:
+        self.store, self.opens = OneStore(), True
+        self.session: Session | None = None
+        self.spec: SessionSpec | None = None
+        self.refusal, self.failures, self.start_failure = "", 0, ""
+        self.work: list[Callable[[Session], object]] = []
+
+    def open(self, spec: SessionSpec) -> None:
+        self.spec = spec
+        if self.opens:
+            self.session = Session(spec, self.store, [object()] * len(spec.fields))  # type: ignore[arg-type,list-item]
+
+    def submit(self, work: Callable[[Session], object]) -> None:
+        self.work.append(work)
+
+    def lose(self, session: Session) -> None:
+        self.session = None
+
+    def flush(self, timeout_s: float) -> bool:
+        return True
+
+    def close(self) -> None: ...
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
+        for module in (shared_module, matches_module, coordinator_module):
+            monkeypatch.setattr(module, "time", clock)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch) -> OneConnection:
+    one = OneConnection()
+    monkeypatch.setattr(coordinator_module, "Connection", lambda logger, starter=None: one)
+    return one
+
+
+def make(**more: object) -> Coordinator:
+    chosen = options.read({"socket": "/nowhere/socket", "start_node": False, **more})
+    made = Coordinator(chosen, FACTS, lambda: Fields((("test", "waits"),)), lambda: (("hash", "sha256"),))
+    made.use_pages(Pool())
+    made.handle_reports([RankReport(0, 0, facts=RankFacts(0, "here", "cpu", "", (64,), ("x",)))], set())
+    return made
+
+
+def add(side: Coordinator, name: str, **more: Any) -> None:
+    side.add_request(OneRequest(name, **more), options.RequestParameters())
+
+
+def join(side: Coordinator) -> None:
+    """The rank reports that it has joined what the orders of a step say."""
+    orders = side.step_orders({})
+    if orders.spec is not None:
+        report = RankReport(0, 0, session=orders.spec.number, namespaces=len(orders.spec.fields))
+        side.handle_reports([report], set())
+
+
+def ready(**more: object) -> Coordinator:
+    side = make(**more)
+    add(side, "first")
+    join(side)
+    assert side.match("first", 0) == (3 * SIZE, True)
+    return side
+
+
+# ---------------------------------------------------------------------------- no node
+
+
+def test_only_the_first_requests_wait_for_a_silent_node(clock: Clock, connection: OneConnection) -> None:
+    connection.opens = False
+    side = make(start_timeout_s=20)
+    add(side, "a")
+    assert side.match("a", 0) == (None, False)
+    clock.now += 19
+    add(side, "b")
+    assert [side.match(name, 0) for name in "ab"] == [(None, False)] * 2
+    clock.now += 2
+    add(side, "c")
+    assert [side.match(name, 0) for name in "abc"] == [(0, False)] * 3
+    assert side.stats.total["without_node"] == 3
+
+
+def test_node_that_cannot_start_said_once_and_not_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    side = make(
+        socket=str(tmp_path / "socket"), start_node=True, memory="64MiB", memory_dir=str(tmp_path / "no" / "such"),
+        start_timeout_s=300,
+    )
+    try:
+        add(side, "a")
+        until = time.monotonic() + 60  # far below the time that it might wait
+        while (answer := side.match("a", 0)) == (None, False):
+            assert time.monotonic() < until, "the request waits for a node that has ended"
+        assert answer == (0, False)
+        for name in "bcd":
+            add(side, name)
+            assert side.match(name, 0) == (0, False)
+        said = [one for one in caplog.records if one.levelno >= logging.WARNING]
+        assert len(said) == 1 and "memory_dir" in said[0].getMessage() and "log:" in said[0].getMessage()
+    finally:
+        side.close()
+
+
+def test_required_ends_the_engine_at_start_and_never_later(clock: Clock, connection: OneConnection) -> None:
+    with pytest.raises(ConfigurationError, match="no node answers at /nowhere/socket"):
+        make(required=True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(coordinator_module, "require_node", lambda *given: None, raising=False)
+        side = make(required=True)
+    connection.opens = False
+    add(side, "a")
+    side.match("a", 0)
+    clock.now += 1000
+    assert side.match("a", 0) == (0, False)
+    connection.refusal = "of another tenant"
+    assert side.match("a", 0) == (0, False)
+
+
+# ---------------------------------------------------------------------------- adapters
+
+
+def test_new_adapter_makes_only_its_own_request_wait(
+    connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = ready()
+    number = side.step_orders({}).session_number
+    monkeypatch.setattr(coordinator_module.Adapters, "digest", lambda self, adapter: adapter.name)
+    connection.opens = False
+    add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
+    while side.match("lora", 0) != (None, False) or connection.spec is None or len(connection.spec.fields) < 2:
+        pass
+    add(side, "base")
+    assert side.match("base", 0) == (3 * SIZE, True)
+    orders = side.step_orders({"base": 5})
+    assert orders.session_number == number and orders.spec is None
+    # The node has attached it; the ranks join, and no number that a load or a save was given in has changed.
+    connection.opens = True
+    connection.open(connection.spec)
+    assert side.match("lora", 0) == (None, False)
+    join(side)
+    assert side.match("lora", 0) == (3 * SIZE, True)
+    assert side.step_orders({}).session_number == number
+
+
+def test_adapter_files_looked_at_beside(connection: OneConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    side = ready()
+    there, seen = threading.Event(), []
+
+    def digest(self: object, adapter: Adapter) -> str:
+        seen.append(threading.get_ident())
+        assert there.wait(WATCHDOG_S)
+        return "digest"
+
+    monkeypatch.setattr(coordinator_module.Adapters, "digest", digest)
+    timer = threading.Timer(10, there.set)  # so that a scheduler that waits for it shows as such
+    timer.start()
+    add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
+    assert side.match("lora", 0) == (None, False) and not there.is_set()
+    add(side, "base")
+    assert side.match("base", 0) == (3 * SIZE, True) and not there.is_set()
+    timer.cancel()
+    there.set()
+    while not side.match("lora", 0)[1]:
+        join(side)
+    assert threading.get_ident() not in seen
+
+
+def test_wait_for_an_adapters_files_is_none_for_the_ranks_look(
+    clock: Clock, connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = ready()
+    there = threading.Event()
+
+    def digest(self: object, adapter: Adapter) -> str:
+        there.wait(WATCHDOG_S)
+        return "digest"
+
+    monkeypatch.setattr(coordinator_module.Adapters, "digest", digest)
+    add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
+    assert side.match("lora", 0) == (None, False)
+    clock.now += 3
+    side.prefix_cache_emptied()
+    there.set()
+    while side._requests["lora"].adapter is not None:
+        assert side.match("lora", 0) == (None, False)
+    assert side.match("lora", 0) == (None, False)
+    clock.now += 3
+    assert side.match("lora", 0) == (0, False)
+
+
+def test_namespace_added_to_the_session_that_stands(node: Node) -> None:
+    def spec(number: int, *names: str) -> SessionSpec:
+        return SessionSpec(
+            number, str(node.socket), "default", None, tuple((("name", one),) for one in names),
+            (GroupShape("g", "full", 0, (64,)),), SIZE, False, "", "",
+        )
+
+    connection = Connection(logging.getLogger("test.cistern"))
+    try:
+        connection.open(spec(1, "base"))
+        first = connection.wait_session(1, WATCHDOG_S)
+        assert first is not None
+        connection.open(spec(1, "base", "adapter"))
+        until = time.monotonic() + 60
+        while connection.session is first:
+            assert connection.flush(1) and time.monotonic() < until, "the session has no further namespace"
+        second = connection.session
+        assert second is not None and second.store is first.store and second.connects == first.connects
+        assert second.namespaces[:1] == first.namespaces and len(second.namespaces) == 2
+    finally:
+        connection.close()
+
+
+def test_work_submitted_before_a_reset_is_done(node: Node) -> None:
+    """Drops and abandons of the session that stood, although another is asked for at once."""
+    spec = SessionSpec(
+        1, str(node.socket), "default", None, ((("name", "work"),),), (GroupShape("g", "full", 0, (64,)),), SIZE, False,
+        "", "",
+    )
+    connection = Connection(logging.getLogger("test.cistern"))
+    try:
+        connection.open(spec)
+        assert connection.wait_session(1, WATCHDOG_S) is not None
+        done = []
+        busy = threading.Event()
+        connection.submit(lambda session: busy.wait(WATCHDOG_S))
+        for number in range(5):
+            connection.submit(lambda session, number=number: done.append(number))  # type: ignore[misc]
+        connection.open(SessionSpec(**{**spec.__dict__, "number": 2}))
+        busy.set()
+        assert connection.wait_session(2, WATCHDOG_S) is not None
+        assert done == [0, 1, 2, 3, 4]
+    finally:
+        connection.close()
+
+
+# ---------------------------------------------------------------------------- matches
+
+
+def test_one_match_a_request_begun_when_it_arrives(connection: OneConnection) -> None:
+    side = ready()
+    before = connection.store.asked
+    add(side, "second")
+    assert connection.store.asked == before + 1
+    assert side.match("second", 0) == (3 * SIZE, True)
+    orders = side.step_orders({"second": 4 * SIZE + 1})
+    assert [len(order.keys) for order in orders.saves] == [1]  # what the store has is not saved
+    side.end_request("second", ([*range(1, 6)],))
+    assert connection.store.asked == before + 1
+
+
+def test_blocks_that_a_failed_load_missed_are_saved_again(connection: OneConnection) -> None:
+    side = ready()
+    add(side, "second")
+    assert side.match("second", 0) == (3 * SIZE, True)
+    side.begin_load("second", ([1, 2, 3],), 3 * SIZE)
+    (load,) = side.step_orders({}).loads
+    connection.store.blocks = 1
+    report = LoadReport(0, load.id, 1, bad_pages=(2, 3))
+    side.handle_reports([RankReport(0, 0, loads=[report])], {2, 3})
+    side._requests["second"].request.computed_tokens = SIZE  # type: ignore[misc]
+    (save,) = side.step_orders({"second": 3 * SIZE + 1}).saves
+    assert (save.first_block, len(save.keys)) == (1, 3)
+
+
+def test_silent_node_answers_none_until_the_timeout_and_then_computes(
+    clock: Clock, connection: OneConnection
+) -> None:
+    side = ready(match_timeout_s=0.05)
+    connection.store.answers = False
+    add(side, "second")
+    clock.now += 3  # the engine was in a step meanwhile: that is not the node's time
+    begun = clock.now
+    assert side.match("second", 0) == (None, False)
+    assert clock.now - begun < 0.001
+    clock.now += 0.1
+    assert side.match("second", 0) == (0, False)
+    asked = connection.store.asked
+    add(side, "third")
+    assert side.match("third", 0) == (0, False) and connection.store.asked == asked  # not asked for a while
+    clock.now += 2
+    connection.store.answers = True
+    add(side, "later")
+    assert side.match("later", 0) == (3 * SIZE, True)
+
+
+def test_drop_at_reset_does_not_wait_for_the_node(connection: OneConnection) -> None:
+    side = ready(on_reset="drop")
+    session = connection.session
+    assert session is not None
+    assert side.reset() is True
+    assert connection.store.dropped == 0
+    for work in connection.work:
+        work(session)
+    assert connection.store.dropped == 1
+
+
+def test_late_save_of_before_a_reset_is_reported_all_the_same(connection: OneConnection) -> None:
+    """An order that no rank gets is reported by none: its pages would stay referenced, and the engine would step on."""
+    side = ready()
+    connection.store.blocks = 0
+    add(side, "second")
+    assert side.match("second", 0) == (0, False)
+    orders = [*side.step_orders({"second": SIZE}).saves]
+    side._requests["second"].request.computed_tokens = 4 * SIZE  # type: ignore[misc]
+    side.end_request("second", ([*range(1, 6)],))
+    side.reset()
+    orders += side.step_orders({}).saves
+    reports = [SaveReport(0, one.id, len(one.keys)) for one in orders]
+    side.handle_reports([RankReport(0, orders[-1].step, saves=reports)], set())
+    assert len(orders) == 2 and not side.pending
+
+
+def test_reset_goes_on_with_the_requests_of_which_nothing_is_computed(connection: OneConnection) -> None:
+    """In the new generation, by a match of its own; the others are neither saved nor loaded."""
+    side = ready()
+    for name in ("fresh", "begun"):
+        add(side, name)
+    side.step_orders({"begun": SIZE})
+    side.reset()
+    connection.store.blocks, asked = 2, connection.store.asked
+    assert side.match("fresh", 0) == (None, False)
+    join(side)
+    assert side.match("fresh", 0) == (2 * SIZE, True) and connection.store.asked == asked + 1
+    assert side.match("begun", 0) == (0, False)
+
+
+def test_adapters_save_that_ends_after_a_reset_leaves_the_connection_working(
+    connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new session has no namespace of that number yet."""
+    side = ready()
+    monkeypatch.setattr(coordinator_module.Adapters, "digest", lambda self, adapter: adapter.name)
+    connection.store.blocks = 0
+    add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
+    while side.match("lora", 0) != (0, False):
+        join(side)
+    (save,) = side.step_orders({"lora": SIZE}).saves
+    assert save.namespace == 1
+    side.reset()
+    side.step_orders({})
+    side.handle_reports([RankReport(0, 0, saves=[SaveReport(0, save.id, 0)])], set())
+    assert connection.session is not None and len(connection.session.namespaces) == 1
+    for work in connection.work:
+        work(connection.session)
+    assert side.stats.total["abandoned_blocks"] == 1 and not side.pending
+
+
+def test_match_begun_and_looked_at_later(node: Node) -> None:
+    from cistern import NamespaceSpec
+
+    with Store.connect(node.socket) as store:
+        namespace = store.attach(NamespaceSpec({"test": "begun"}))
+        store.put(namespace, bytes(32), b"body", parent=None)
+        begun = store.begin_match(namespace, [bytes(32), bytes([1]) * 32])
+        while not begun.ready():
+            pass
+        assert begun.result().blocks == 1
+
+
+# ---------------------------------------------------------------------------- declined hits
+
+
+def test_declined_hits_counted_and_probed(connection: OneConnection) -> None:
+    side = ready()
+    side._pace.step(100_000, 0.001)  # computing is sooner than any load
+    side._pace.load(1 << 20, 1.0)
+    answers = []
+    for number in range(8):
+        add(side, f"x{number}")
+        answers.append(side.match(f"x{number}", 0))
+        assert side.match(f"x{number}", 0) == answers[-1]  # asked again: answered, and counted, the same
+    assert answers.count((3 * SIZE, True)) == 1 and answers.count((0, False)) == 7
+    assert side.stats.total["declined"] == 8 and side.stats.total["probes"] == 1
