@@ -134,7 +134,7 @@ TEST_F(Bounds, PutsThatStayPendingAreBusyPastTheirLimit) {
       busy += outcome.code == Code::kBusy;
     }
   }
-  EXPECT_EQ(held, 3277u);  // four fifths of 4,096 are what one owner may have
+  EXPECT_EQ(held, 3276u);  // of 8 KiB each: four fifths of the half of 64 MiB are what one owner may have
   EXPECT_EQ(held + busy, 80u * 64);
   // So the next one can put.
   Store other = node.Connect();
