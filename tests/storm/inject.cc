@@ -29,7 +29,8 @@ void World::Inject() {
         Fault::kKill,      Fault::kTakeOut,    Fault::kShortIo,   Fault::kWriteError, Fault::kWriteError,
         Fault::kLostFlush, Fault::kNoSpace,    Fault::kElsewhere, Fault::kElsewhere,  Fault::kElsewhere,
         Fault::kReadError, Fault::kFlipRead,   Fault::kShortIo,   Fault::kElsewhere,  Fault::kLostFlush,
-        Fault::kFlipMedia, Fault::kFlipMedia,  Fault::kFlipMedia, Fault::kElsewhere,  Fault::kLostFlush};
+        Fault::kFlipMedia, Fault::kFlipMedia,  Fault::kFlipMedia, Fault::kElsewhere,  Fault::kLostFlush,
+        Fault::kTorn,      Fault::kTorn};
     for (int tries = 0; tries < 10; ++tries) {
       // Of two drawn kinds the one that was seen less often, so that none stays scarce.
       Fault kind = kOfLowerTier[random().Below(std::size(kOfLowerTier))];
@@ -189,12 +190,14 @@ void World::HarmJournal() {
   const std::string path = boots_ % 2 == 0 ? "node/journal" : "node/journal.copy";
   const std::string other = boots_ % 2 == 0 ? "node/journal.copy" : "node/journal";
   const std::uint64_t size = disk_.Bytes(path).size();
-  // While they are written anew only one of them may be whole.
+  // While they are written anew only one of them may be whole, and to a power cut until their names are
+  // synced.
   constexpr std::size_t kHead = 40;
-  if (size < kHead || disk_.Bytes(other).size() < kHead ||
-      !std::ranges::equal(disk_.Bytes(path).first(kHead), disk_.Bytes(other).first(kHead))) {
-    return;
-  }
+  const auto same_head = [&](std::span<const std::byte> of_other) {
+    return of_other.size() >= kHead &&
+           std::ranges::equal(disk_.Bytes(path).first(kHead), of_other.first(kHead));
+  };
+  if (size < kHead || !same_head(disk_.Bytes(other)) || !same_head(disk_.Durable(other))) return;
   const std::uint64_t back =
       random().Below(random().Below(3) == 0 ? size : std::min<std::uint64_t>(size, 80));
   model_.Trace("damage to ", path, " at byte ", size - 1 - back);

@@ -99,8 +99,7 @@ bool World::InjectLowerTier(Fault kind) {
       return KillSome(kind);
     case Fault::kTorn: {
       if (!WritesUnderWay()) return false;
-      const bool anyhow = random().Below(2) == 0;
-      return KillSome(random().Below(2) == 0 ? Fault::kCrash : Fault::kReboot, anyhow);
+      return KillSome(random().Below(2) == 0 ? Fault::kCrash : Fault::kReboot, true);
     }
     case Fault::kFlipMedia: {
       if (simulated_) return FlipSimulated();
