@@ -26,7 +26,8 @@ Result<EpollSet> EpollSet::Make(int wake_fd) {
 Status EpollSet::Add(WatchState& watch) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLRDHUP;
-  if (watch.mode == WatchMode::kEdge) event.events |= EPOLLET;
+  if (watch.mode != WatchMode::kLevel) event.events |= EPOLLET;
+  if (watch.mode == WatchMode::kDuplex) event.events |= EPOLLOUT;
   event.data.ptr = &watch;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, watch.fd, &event) == 0) return Status();
   return Status(Code::kIoError, Text("watch descriptor ", watch.fd, ": ", ErrnoText(errno)));

@@ -68,24 +68,16 @@ Status NotOwn(std::string_view field, const std::string& path, const struct stat
                      ::geteuid(), ")", or_whose, ": remove it, or name another directory"));
 }
 
-// A link counts as its maker's. kMiss: there is none.
-Result<struct stat> LookAtDirectory(std::string_view field, const std::string& path) {
+// A directory, made if it was not there. A link counts as its maker's.
+Result<struct stat> MakeAndLook(std::string_view field, const std::string& path) {
   struct stat link, info;
-  if (::lstat(path.c_str(), &link) != 0 || ::stat(path.c_str(), &info) != 0) {
-    const int error = errno;
-    return Error(error == ENOENT ? Code::kMiss : Code::kIoError,
-                 Text(field, ": ", path, ": ", ErrnoText(error)));
-  }
+  if ((::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) || ::lstat(path.c_str(), &link) != 0 ||
+      ::stat(path.c_str(), &info) != 0)
+    return Error(Code::kIoError, Text(field, ": ", path, ": ", ErrnoText(errno)));
   if (!S_ISDIR(info.st_mode))
     return Error(Code::kInvalid, Text(field, ": ", path, " is no directory: name one"));
   if (S_ISLNK(link.st_mode) && link.st_uid != 0) info.st_uid = link.st_uid;
   return info;
-}
-
-// Makes it with mode 0700, unless it is there.
-Status MakeDirectory(std::string_view field, const std::string& path) {
-  if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return Status();
-  return Status(Code::kIoError, Text(field, ": ", path, ": ", ErrnoText(errno)));
 }
 
 Status NoDirect(const std::string& path) {
@@ -184,8 +176,8 @@ Status WaitLock(int fd, const std::string& path) {
 
 void Unlock(int fd) { ::flock(fd, LOCK_UN); }
 
-Status CheckOwnDirectory(std::string_view field, const std::string& path) {
-  Result<struct stat> info = LookAtDirectory(field, path);
+Status MakeOwnDirectory(std::string_view field, const std::string& path) {
+  Result<struct stat> info = MakeAndLook(field, path);
   if (!info) return std::move(info.error());
   if (info->st_uid != ::geteuid()) return NotOwn(field, path, *info, "");
   if ((info->st_mode & 077) == 0) return Status();
@@ -194,14 +186,8 @@ Status CheckOwnDirectory(std::string_view field, const std::string& path) {
                                     "` if you made it, or name another directory"));
 }
 
-Status MakeOwnDirectory(std::string_view field, const std::string& path) {
-  Status made = MakeDirectory(field, path);
-  return made.ok() ? CheckOwnDirectory(field, path) : made;
-}
-
 Status MakeSharedDirectory(std::string_view field, const std::string& path) {
-  if (Status made = MakeDirectory(field, path); !made.ok()) return made;
-  Result<struct stat> info = LookAtDirectory(field, path);
+  Result<struct stat> info = MakeAndLook(field, path);
   if (!info) return std::move(info.error());
   if (info->st_uid != ::geteuid() && info->st_uid != 0) return NotOwn(field, path, *info, " or root's");
   if ((info->st_mode & 022) == 0 || (info->st_mode & S_ISVTX) != 0) return Status();

@@ -55,9 +55,7 @@ void Unlock(int fd);
 // prepared it, to read along or to put bytes there. `field` names the option in errors, which are kDenied and
 // have the way out.
 
-// A directory that is this user's, with no right for others. kMiss: there is nothing of this name.
-Status CheckOwnDirectory(std::string_view field, const std::string& path);
-// Makes it with mode 0700, or takes one that passes the check.
+// Makes the directory with mode 0700, or takes one that is this user's with no right for others.
 Status MakeOwnDirectory(std::string_view field, const std::string& path);
 // The same for one that may have other users' directories in it: root's will do, and others may write there
 // if what they do not own they cannot remove (as in /tmp).

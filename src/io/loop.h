@@ -98,16 +98,18 @@ class File {
 };
 
 enum class WatchMode : std::uint8_t {
-  kLevel,  // called again and again while the descriptor is ready: the callback reads it dry
-  kEdge,   // called after each time that it becomes ready: an eventfd needs no reading, each signal calls
+  kLevel,   // called again and again while the descriptor is ready: the callback reads it dry
+  kEdge,    // called after each time that it becomes ready: an eventfd needs no reading, each signal calls
+  kDuplex,  // as kEdge, and called each time that it becomes writable: a socket that is written to as well
 };
-// Gets poll(2)'s POLLIN, POLLHUP, POLLERR bits. May destroy any watch, its own too.
+// Gets poll(2)'s POLLIN, POLLOUT, POLLHUP, POLLERR bits. May destroy any watch, its own too.
 using WatchCallback = std::move_only_function<void(std::uint32_t events)>;
 
 struct WatchState;  // io/watch_state.h, for the bodies
 
-// A descriptor that the loop watches for readability and hang-up (socket, eventfd, pidfd), one watch each.
-// Ends when destroyed: the callback is not called again, and the descriptor may then be closed.
+// A descriptor that the loop watches for readability and hang-up, as its mode says (socket, eventfd, pidfd),
+// one watch each. Ends when destroyed: the callback is not called again, and the descriptor may then be
+// closed.
 class FdWatch {
  public:
   FdWatch() = default;

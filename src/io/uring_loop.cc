@@ -217,6 +217,8 @@ class UringLoop final : public SystemLoop {
     io_uring_sqe* sqe = Next();
     if (watch.mode == WatchMode::kEdge) {
       ::io_uring_prep_poll_multishot(sqe, watch.fd, POLLIN | POLLRDHUP);
+    } else if (watch.mode == WatchMode::kDuplex) {
+      ::io_uring_prep_poll_multishot(sqe, watch.fd, POLLIN | POLLRDHUP | POLLOUT);
     } else {
       ::io_uring_prep_poll_add(sqe, watch.fd, POLLIN | POLLRDHUP);
     }
