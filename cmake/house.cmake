@@ -59,6 +59,7 @@ endfunction()
 set(CISTERN_LIBS_base spdlog::spdlog Threads::Threads)
 set(CISTERN_LIBS_io PkgConfig::LIBURING)
 set(CISTERN_LIBS_catalog Boost::headers)
+set(CISTERN_LIBS_net OpenSSL::SSL)
 set(CISTERN_LIBS_node Boost::json)
 set(CISTERN_LIBS_workload Boost::headers Boost::json)
 
