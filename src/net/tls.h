@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// TLS 1.3 over a stream, by OpenSSL: who is at the other end holds the cell's key (RFC 8446, 2.2: a
+// pre-shared key with an ephemeral Diffie-Hellman exchange, so recorded traffic stays closed when the key
+// leaks later), or a certificate of the cell's authority. Both ends prove it. Older versions, other ways of
+// key exchange, tickets and early data are not offered.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "net/stream.h"
+
+namespace cistern::net {
+
+// What makes a member of a cell: 32 random bytes.
+struct CellKey {
+  static constexpr std::size_t kBytes = 32;
+  std::array<std::byte, kBytes> bytes{};
+};
+
+// Reads a file of 64 hexadecimal digits and perhaps the end of the line. kDenied: others than its owner may
+// read it; kInvalid: too short, too long, or not hexadecimal; kIoError.
+Result<CellKey> ReadCellKey(const std::string& path);
+
+// Paths of PEM files.
+struct TlsCertificates {
+  std::string authority;    // of all members
+  std::string certificate;  // this member's, with what leads to the authority
+  std::string private_key;
+};
+
+enum class TlsRole : std::uint8_t { kClient, kServer };
+
+struct TlsState;  // OpenSSL's, in tls.cc
+
+// What this member proves itself by, and what it accepts of others.
+class TlsContext final {
+ public:
+  // Offers the first key and accepts any of them: one key, or two while a cell goes from one to the other.
+  static Result<TlsContext> OfCellKeys(std::span<const CellKey> keys);
+  // kInvalid names the file that cannot be used.
+  static Result<TlsContext> OfCertificates(const TlsCertificates& files);
+  TlsContext(TlsContext&&) noexcept;
+  TlsContext& operator=(TlsContext&&) noexcept;
+  ~TlsContext();
+
+ private:
+  friend class TlsStream;
+  friend struct TlsState;
+  struct Inside;
+  explicit TlsContext(std::unique_ptr<Inside> inside);
+  std::unique_ptr<Inside> inside_;
+};
+
+// A stream that only both ends can read and write. Receive and Send are the plain ones of Stream; what was
+// changed on the way ends the stream with kGone.
+class TlsStream final : public Stream {
+ public:
+  // Proves both ends to each other. kDenied: the other side cannot prove itself, or does not accept this one;
+  // kTooLate and kGone as of streams. The context is borrowed until the task ends.
+  static Task<Result<std::unique_ptr<TlsStream>>> Handshake(Executor& executor, const TlsContext& context,
+                                                            TlsRole role, std::unique_ptr<Stream> stream,
+                                                            Instant deadline);
+  ~TlsStream() override;
+
+  Executor& executor() override { return stream_->executor(); }
+  Task<Result<std::size_t>> Receive(std::span<const Piece> into, Instant deadline) override;
+  Task<Status> Send(std::span<const ConstPiece> pieces, Instant deadline) override;
+  void Close() override;
+  const std::string& peer() const override { return stream_->peer(); }
+
+  // Bytes that both ends of this connection know under this label and nobody else does (RFC 8446, 7.5).
+  Status Export(std::string_view label, std::span<std::byte> into) const;
+  // The stream below goes on without TLS, to be protected by exported keys: directly after the handshake,
+  // before anything is sent or received here. `received` gets what already came from the other side's stream.
+  std::unique_ptr<Stream> Detach(std::vector<std::byte>* received);
+
+ private:
+  TlsStream(std::unique_ptr<TlsState> state, std::unique_ptr<Stream> stream);
+  // Sends what TLS has to say.
+  Task<Status> Flush(Instant deadline);
+  // Waits for bytes from the other side and gives them to TLS; false: it closed.
+  Task<Result<bool>> Fill(Instant deadline);
+  Task<Status> Shake(Instant deadline);
+
+  std::unique_ptr<TlsState> state_;
+  std::unique_ptr<Stream> stream_;
+  bool flushing_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace cistern::net

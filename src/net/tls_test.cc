@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/tls.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/random_bytes.h"
+#include "net/sealed_stream.h"
+#include "net/test_pair.h"
+
+namespace cistern::net {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+CellKey Key(std::uint64_t seed) {
+  CellKey key;
+  FillRandom(seed, key.bytes);
+  return key;
+}
+
+TlsContext OfKeys(std::vector<CellKey> keys) { return std::move(*TlsContext::OfCellKeys(keys)); }
+
+// A directory with an authority that signs certificates, as an operator's would.
+class Authority {
+ public:
+  explicit Authority(const fs::path& directory) : directory_(directory) {
+    fs::create_directories(directory);
+    key_ = EVP_EC_gen("P-256");
+    certificate_ = Sign("authority", key_);
+    Write("authority.pem", [&](FILE* file) { PEM_write_X509(file, certificate_); });
+  }
+  ~Authority() {
+    X509_free(certificate_);
+    EVP_PKEY_free(key_);
+  }
+  TlsCertificates Issue(const std::string& name) {
+    EVP_PKEY* key = EVP_EC_gen("P-256");
+    X509* certificate = Sign(name, key);
+    Write(name + ".pem", [&](FILE* file) { PEM_write_X509(file, certificate); });
+    Write(name + ".key",
+          [&](FILE* file) { PEM_write_PrivateKey(file, key, nullptr, nullptr, 0, nullptr, nullptr); });
+    X509_free(certificate);
+    EVP_PKEY_free(key);
+    return {directory_ / "authority.pem", directory_ / (name + ".pem"), directory_ / (name + ".key")};
+  }
+
+ private:
+  X509* Sign(const std::string& name, EVP_PKEY* key) {
+    X509* made = X509_new();
+    X509_set_version(made, X509_VERSION_3);
+    ASN1_INTEGER_set(X509_get_serialNumber(made), ++serial_);
+    X509_gmtime_adj(X509_getm_notBefore(made), -3600);
+    X509_gmtime_adj(X509_getm_notAfter(made), 3600);
+    X509_set_pubkey(made, key);
+    X509_NAME* subject = X509_get_subject_name(made);
+    X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC,
+                               reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
+    X509_set_issuer_name(made, certificate_ != nullptr ? X509_get_subject_name(certificate_) : subject);
+    if (certificate_ == nullptr) {
+      X509_EXTENSION* extension =
+          X509V3_EXT_conf_nid(nullptr, nullptr, NID_basic_constraints, "critical,CA:TRUE");
+      X509_add_ext(made, extension, -1);
+      X509_EXTENSION_free(extension);
+    }
+    X509_sign(made, key_, EVP_sha256());
+    return made;
+  }
+  template <class WriteTo>
+  void Write(const std::string& name, WriteTo&& write_to) {
+    FILE* file = std::fopen((directory_ / name).c_str(), "w");
+    write_to(file);
+    std::fclose(file);
+  }
+
+  fs::path directory_;
+  EVP_PKEY* key_ = nullptr;
+  X509* certificate_ = nullptr;
+  long serial_ = 0;
+};
+
+class TlsTest : public ::testing::Test {
+ protected:
+  void TearDown() override { fs::remove_all(directory_); }
+
+  // Both ends' outcomes.
+  void Shake(const TlsContext& client, const TlsContext& server) {
+    auto answering = TlsStream::Handshake(pair_.executor(), server, TlsRole::kServer, std::move(pair_.far),
+                                          pair_.After(5'000'000));
+    client_ = pair_.loop->BlockOn(TlsStream::Handshake(pair_.executor(), client, TlsRole::kClient,
+                                                       std::move(pair_.near), pair_.After(5'000'000)));
+    // A client learns of its refusal with the first message behind its own last one.
+    if (client_) {
+      std::byte byte{};
+      const Piece piece(&byte, 1);
+      first_ = pair_.loop->BlockOn((*client_)->Receive({&piece, 1}, pair_.After(1'000'000)));
+    }
+    server_ = pair_.loop->BlockOn(std::move(answering));
+  }
+  bool Agreed() const { return client_.has_value() && server_.has_value(); }
+
+  fs::path directory_ = fs::path(::testing::TempDir()) / ("cistern-tls-" + std::to_string(::getpid()));
+  TestPair pair_;
+  Result<std::unique_ptr<TlsStream>> client_, server_;
+  Result<std::size_t> first_;
+};
+
+TEST_F(TlsTest, MembersWithOneKeyTalkBothWays) {
+  const TlsContext context = OfKeys({Key(1)});
+  Shake(context, context);
+  ASSERT_TRUE(Agreed()) << (client_ ? "" : client_.error().ToString())
+                        << (server_ ? "" : server_.error().ToString());
+  std::vector<std::byte> bytes(300'000), got(bytes.size());
+  FillRandom(3, bytes);
+  for (const auto& [from, to] : {std::pair(&**client_, &**server_), std::pair(&**server_, &**client_)}) {
+    auto sent = SendAll(pair_.executor(), *from, bytes, pair_.After(1'000'000));
+    EXPECT_EQ(pair_.loop->BlockOn(ReceiveAll(pair_.executor(), *to, got, pair_.After(1'000'000))).ToString(),
+              "ok");
+    EXPECT_TRUE(pair_.loop->BlockOn(std::move(sent)).ok());
+    EXPECT_TRUE(got == bytes);
+  }
+  std::array<std::byte, 16> a{}, b{}, other{};
+  EXPECT_TRUE((*client_)->Export("label", a).ok());
+  EXPECT_TRUE((*server_)->Export("label", b).ok());
+  EXPECT_TRUE((*server_)->Export("other", other).ok());
+  EXPECT_EQ(a, b);
+  EXPECT_NE(a, other);
+  // A close is an end, not a cut.
+  client_->reset();
+  const Piece piece(got);
+  EXPECT_EQ(*pair_.loop->BlockOn((*server_)->Receive({&piece, 1}, pair_.After(1'000'000))), 0u);
+}
+
+TEST_F(TlsTest, AnotherKeyIsRefusedOnBothSides) {
+  Shake(OfKeys({Key(1)}), OfKeys({Key(2)}));
+  ASSERT_FALSE(server_.has_value());
+  EXPECT_EQ(server_.error().code(), Code::kDenied);
+  EXPECT_THAT(std::string(server_.error().message()), HasSubstr("give both the same cell key"));
+  EXPECT_FALSE(client_.has_value() && first_.has_value());
+}
+
+TEST_F(TlsTest, DuringARotationEitherKeyIsAccepted) {
+  const TlsContext before = OfKeys({Key(1)}), between = OfKeys({Key(1), Key(2)}),
+                   after = OfKeys({Key(2), Key(1)});
+  Shake(before, between);
+  EXPECT_TRUE(Agreed());
+  pair_.Connect();
+  Shake(after, between);
+  EXPECT_TRUE(Agreed());
+  pair_.Connect();
+  Shake(after, before);
+  EXPECT_FALSE(server_.has_value());
+}
+
+TEST_F(TlsTest, CertificatesOfOneAuthorityDoAndOthersDoNot) {
+  Authority ours(directory_ / "ours"), theirs(directory_ / "theirs");
+  const auto of = [](const TlsCertificates& files) { return std::move(*TlsContext::OfCertificates(files)); };
+  const TlsContext a = of(ours.Issue("a")), b = of(ours.Issue("b")), stranger = of(theirs.Issue("c"));
+  Shake(a, b);
+  EXPECT_TRUE(Agreed()) << (client_ ? "" : client_.error().ToString())
+                        << (server_ ? "" : server_.error().ToString());
+  pair_.Connect();
+  Shake(stranger, b);
+  EXPECT_FALSE(server_.has_value());
+  pair_.Connect();
+  Shake(a, stranger);
+  EXPECT_FALSE(client_.has_value());
+  pair_.Connect();
+  Shake(a, OfKeys({Key(1)}));
+  EXPECT_FALSE(Agreed()) << "a key and a certificate";
+}
+
+TEST_F(TlsTest, AWrongFileIsNamed) {
+  Authority authority(directory_);
+  TlsCertificates files = authority.Issue("a");
+  const std::string other = authority.Issue("b").private_key;
+  files.private_key = other;
+  auto context = TlsContext::OfCertificates(files);
+  ASSERT_FALSE(context.has_value());
+  EXPECT_THAT(std::string(context.error().message()), HasSubstr("b.key"));
+  files.certificate = directory_ / "none.pem";
+  context = TlsContext::OfCertificates(files);
+  ASSERT_FALSE(context.has_value());
+  EXPECT_THAT(std::string(context.error().message()), HasSubstr("none.pem"));
+}
+
+TEST_F(TlsTest, APeerThatSaysNothingIsTooLate) {
+  const TlsContext context = OfKeys({Key(1)});
+  client_ = pair_.loop->BlockOn(TlsStream::Handshake(pair_.executor(), context, TlsRole::kClient,
+                                                     std::move(pair_.near), pair_.After(2'000'000)));
+  ASSERT_FALSE(client_.has_value());
+  EXPECT_EQ(client_.error().code(), Code::kTooLate);
+}
+
+TEST_F(TlsTest, NoiseInsteadOfAHandshakeIsRefused) {
+  const TlsContext context = OfKeys({Key(1)});
+  std::vector<std::byte> noise(4096);
+  FillRandom(9, noise);
+  ASSERT_TRUE(
+      pair_.loop->BlockOn(SendAll(pair_.executor(), *pair_.near, noise, pair_.After(1'000'000))).ok());
+  server_ = pair_.loop->BlockOn(TlsStream::Handshake(pair_.executor(), context, TlsRole::kServer,
+                                                     std::move(pair_.far), pair_.After(2'000'000)));
+  ASSERT_FALSE(server_.has_value());
+  EXPECT_EQ(server_.error().code(), Code::kDenied);
+}
+
+TEST_F(TlsTest, AKeyIsReadFromAFileOfItsOwnersAlone) {
+  fs::create_directories(directory_);
+  const std::string path = directory_ / "key";
+  const auto reading = [&](const std::string& text, fs::perms perms = fs::perms(0600)) {
+    std::ofstream(path, std::ios::trunc) << text;
+    fs::permissions(path, perms);
+    Result<CellKey> key = ReadCellKey(path);
+    return key ? std::string("ok ") + std::to_string(std::to_integer<int>(key->bytes[31]))
+               : key.error().ToString();
+  };
+  const std::string good = std::string(62, '0') + "fF";
+  EXPECT_EQ(reading(good), "ok 255");
+  EXPECT_EQ(reading(good + "\n"), "ok 255");
+  EXPECT_THAT(reading(good, fs::perms(0640)), HasSubstr("chmod 600"));
+  EXPECT_THAT(reading(good.substr(1)), HasSubstr("has 63 characters"));
+  EXPECT_THAT(reading(good + "00\n"), HasSubstr("has more than"));
+  EXPECT_THAT(reading("x" + good.substr(1)), HasSubstr("hexadecimal at character 1"));
+  fs::remove(path);
+  EXPECT_EQ(ReadCellKey(path).error().code(), Code::kIoError);
+}
+
+// ---- sealed chunks
+
+class SealedStreamTest : public ::testing::Test {
+ protected:
+  static SealedKeys Keys(bool client) {
+    SealedKeys keys;
+    FillRandom(1, client ? std::span(keys.send) : std::span(keys.receive));
+    FillRandom(2, client ? std::span(keys.receive) : std::span(keys.send));
+    return keys;
+  }
+  // What a sender of these bytes puts on the wire.
+  std::vector<std::byte> Sealed(std::span<const std::vector<std::byte>> sends) {
+    TestPair pair;
+    std::size_t bytes = 0;
+    SealedStream sealed(std::move(pair.near), Keys(true));
+    for (const std::vector<std::byte>& send : sends) {
+      EXPECT_TRUE(pair.loop->BlockOn(SendAll(pair.executor(), sealed, send, pair.After(1'000'000))).ok());
+      bytes += send.size() + (send.size() + kSealedChunkBytes - 1) / kSealedChunkBytes * 20;
+    }
+    std::vector<std::byte> wire(bytes);
+    EXPECT_TRUE(pair.loop->BlockOn(ReceiveAll(pair.executor(), *pair.far, wire, pair.After(1'000'000))).ok());
+    return wire;
+  }
+  // What a receiver makes of it.
+  Status Receive(const std::vector<std::byte>& wire, std::span<std::byte> into) {
+    TestPair pair;
+    SealedStream opened(std::move(pair.far), Keys(false));
+    auto sent = SendAll(pair.executor(), *pair.near, wire, pair.After(1'000'000));
+    Status status = pair.loop->BlockOn(ReceiveAll(pair.executor(), opened, into, pair.After(1'000'000)));
+    opened.Close();
+    (void)pair.loop->BlockOn(std::move(sent));
+    return status;
+  }
+};
+
+TEST_F(SealedStreamTest, BytesArriveThroughPiecesOfAnySize) {
+  TestPair pair;
+  SealedStream near(std::move(pair.near), Keys(true)), far(std::move(pair.far), Keys(false));
+  std::vector<std::byte> bytes(1'000'003), got(bytes.size());
+  FillRandom(5, bytes);
+  std::vector<ConstPiece> out;
+  for (std::size_t at = 0, size = 1; at < bytes.size(); at += size, size = size * 3 + 1) {
+    size = std::min(size, bytes.size() - at);
+    out.emplace_back(std::span(bytes).subspan(at, size));
+  }
+  auto sent = near.Send(out, pair.After(1'000'000));
+  Random random(6);
+  for (std::size_t had = 0; had < got.size();) {
+    const std::size_t a = std::min<std::size_t>(random.Below(100'000), got.size() - had);
+    const std::size_t b = std::min<std::size_t>(1 + random.Below(3), got.size() - had - a);
+    const std::array<Piece, 2> into = {std::span(got).subspan(had, a), std::span(got).subspan(had + a, b)};
+    if (a + b == 0) continue;
+    auto moved = pair.loop->BlockOn(far.Receive(into, pair.After(1'000'000)));
+    ASSERT_TRUE(moved.has_value() && *moved > 0);
+    had += *moved;
+  }
+  EXPECT_TRUE(pair.loop->BlockOn(std::move(sent)).ok());
+  EXPECT_TRUE(got == bytes);
+}
+
+TEST_F(SealedStreamTest, AnyChangedByteEndsTheStreamBeforeItIsBelieved) {
+  std::vector<std::byte> bytes(200);
+  FillRandom(7, bytes);
+  const std::vector<std::byte> wire = Sealed({{bytes}});
+  std::vector<std::byte> got(bytes.size());
+  ASSERT_TRUE(Receive(wire, got).ok());
+  ASSERT_TRUE(got == bytes);
+  for (std::size_t at = 0; at < wire.size(); ++at) {
+    std::vector<std::byte> changed = wire;
+    changed[at] ^= std::byte{1};
+    // A length that became longer waits for bytes that never come.
+    const Status status = Receive(changed, got);
+    EXPECT_TRUE(status.code() == Code::kGone || (at < 4 && status.code() == Code::kTooLate)) << at;
+  }
+}
+
+TEST_F(SealedStreamTest, ChunksLeftOutRepeatedOrExchangedEndTheStream) {
+  std::vector<std::byte> bytes(100);
+  FillRandom(8, bytes);
+  const std::vector<std::byte> wire = Sealed(std::vector{bytes, bytes, bytes});
+  const std::size_t chunk = bytes.size() + 20;
+  const auto chunks = [&](std::initializer_list<std::size_t> order) {
+    std::vector<std::byte> out;
+    for (const std::size_t which : order) {
+      out.insert(out.end(), wire.begin() + static_cast<std::ptrdiff_t>(which * chunk),
+                 wire.begin() + static_cast<std::ptrdiff_t>((which + 1) * chunk));
+    }
+    return out;
+  };
+  std::vector<std::byte> got(300);
+  EXPECT_TRUE(Receive(chunks({0, 1, 2}), got).ok());
+  EXPECT_EQ(Receive(chunks({0, 2, 1}), got).code(), Code::kGone);
+  EXPECT_EQ(Receive(chunks({0, 0, 1}), got).code(), Code::kGone);
+  EXPECT_EQ(Receive(chunks({1, 2, 0}), got).code(), Code::kGone);
+}
+
+TEST_F(SealedStreamTest, AHandshakeLeadsToChunksThatBothEndsOpen) {
+  TestPair pair;
+  const TlsContext context = OfKeys({Key(4)});
+  auto answering =
+      SealStream(pair.executor(), context, TlsRole::kServer, std::move(pair.far), pair.After(1'000'000));
+  auto near = pair.loop->BlockOn(
+      SealStream(pair.executor(), context, TlsRole::kClient, std::move(pair.near), pair.After(1'000'000)));
+  ASSERT_TRUE(near.has_value()) << near.error().ToString();
+  // Sent before the server has ended its handshake.
+  std::vector<std::byte> bytes(100'000), got(bytes.size());
+  FillRandom(9, bytes);
+  auto sent = SendAll(pair.executor(), **near, bytes, pair.After(1'000'000));
+  auto far = pair.loop->BlockOn(std::move(answering));
+  ASSERT_TRUE(far.has_value()) << far.error().ToString();
+  EXPECT_TRUE(pair.loop->BlockOn(ReceiveAll(pair.executor(), **far, got, pair.After(1'000'000))).ok());
+  EXPECT_TRUE(pair.loop->BlockOn(std::move(sent)).ok());
+  EXPECT_TRUE(got == bytes);
+  auto back = SendAll(pair.executor(), **far, bytes, pair.After(1'000'000));
+  EXPECT_TRUE(pair.loop->BlockOn(ReceiveAll(pair.executor(), **near, got, pair.After(1'000'000))).ok());
+  EXPECT_TRUE(pair.loop->BlockOn(std::move(back)).ok());
+}
+
+}  // namespace
+}  // namespace cistern::net
