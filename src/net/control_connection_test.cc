@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/control_connection.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/format.h"
+#include "base/random_bytes.h"
+#include "net/test_pair.h"
+
+namespace cistern::net {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<std::byte> BytesOf(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+// Answers type 1 with what it was asked, type 2 once it is let, and no other.
+class Echo final : public ControlHandler {
+ public:
+  explicit Echo(Executor& runs_on) : executor_(runs_on) {}
+  Executor& executor() { return executor_; }
+
+  Task<Result<std::vector<std::byte>>> Answer(std::uint16_t type, ConstPiece payload, Instant) override {
+    ++asked;
+    if (type == 2) co_await let_go.Wait();
+    if (type > 2) co_return Error(Code::kMismatch, Text("there is no question of type ", type));
+    co_return std::vector<std::byte>(payload.begin(), payload.end());
+  }
+  void Notice(std::uint16_t type, ConstPiece payload) override {
+    notices.emplace_back(type, std::vector<std::byte>(payload.begin(), payload.end()));
+  }
+
+  Event let_go;
+  int asked = 0;
+  std::vector<std::pair<std::uint16_t, std::vector<std::byte>>> notices;
+
+ private:
+  Executor& executor_;
+};
+
+class ControlConnectionTest : public ::testing::Test {
+ public:
+  Executor& executor() { return pair_.executor(); }
+
+ protected:
+  using Opened = Result<std::unique_ptr<ControlConnection>>;
+  static Hello Named(std::string name, std::uint16_t lowest = 1, std::uint16_t highest = 1) {
+    return {.process_number = name.size(),
+            .member = std::move(name),
+            .lowest_version = lowest,
+            .highest_version = highest};
+  }
+  std::pair<Opened, Opened> OpenBoth(Hello near, Hello far) {
+    auto other = ControlConnection::Open(executor(), std::move(pair_.far), std::move(far), there_,
+                                         pair_.After(1'000'000));
+    Opened one = pair_.loop->BlockOn(ControlConnection::Open(executor(), std::move(pair_.near),
+                                                             std::move(near), here_, pair_.After(1'000'000)));
+    return {std::move(one), pair_.loop->BlockOn(std::move(other))};
+  }
+  void Open() {
+    auto [near, far] = OpenBoth(Named("a"), Named("bb"));
+    ASSERT_TRUE(near.has_value() && far.has_value());
+    near_ = std::move(*near);
+    far_ = std::move(*far);
+  }
+  void TearDown() override {
+    there_.let_go.Set();
+    for (ControlConnection* connection : {near_.get(), far_.get()}) {
+      if (connection != nullptr) pair_.loop->BlockOn(connection->Close());
+    }
+    static_cast<io::SimulatedLoop&>(*pair_.loop).RunUntilIdle();
+  }
+  Task<Status> WaitFor(ControlConnection& connection) {
+    co_await connection.Ended();
+    co_return connection.status();
+  }
+  Task<void> Pass(std::int64_t us) {
+    Event never;
+    (void)co_await never.Wait(pair_.After(us));
+  }
+  Result<std::vector<std::byte>> AskNow(std::uint16_t type, std::string_view text,
+                                        std::int64_t us = 1'000'000) {
+    return pair_.loop->BlockOn(near_->Ask(type, BytesOf(text), pair_.After(us)));
+  }
+
+  TestPair pair_;
+  Echo here_{pair_.executor()}, there_{pair_.executor()};
+  std::unique_ptr<ControlConnection> near_, far_;
+};
+
+TEST_F(ControlConnectionTest, BothKnowEachOtherAndTheHighestCommonVersion) {
+  auto [near, far] = OpenBoth(Named("a", 1, 3), Named("bb", 2, 5));
+  ASSERT_TRUE(near.has_value() && far.has_value());
+  near_ = std::move(*near);
+  far_ = std::move(*far);
+  EXPECT_EQ(near_->other().member, "bb");
+  EXPECT_EQ(far_->other().process_number, 1u);
+  EXPECT_EQ(near_->version(), 3);
+  EXPECT_EQ(far_->version(), 3);
+}
+
+TEST_F(ControlConnectionTest, NoCommonVersionIsNamedOnBothSides) {
+  auto [near, far] = OpenBoth(Named("a", 1, 2), Named("bb", 3, 4));
+  ASSERT_FALSE(near.has_value() || far.has_value());
+  EXPECT_EQ(near.error().code(), Code::kMismatch);
+  EXPECT_THAT(std::string(near.error().message()), HasSubstr("bb"));
+  EXPECT_THAT(std::string(near.error().message()), HasSubstr("3 to 4, this one 1 to 2"));
+  EXPECT_EQ(far.error().code(), Code::kMismatch);
+}
+
+TEST_F(ControlConnectionTest, QuestionsAreAnsweredInAnyOrder) {
+  Open();
+  auto slow = near_->Ask(2, BytesOf("slow"), pair_.After(1'000'000));
+  EXPECT_EQ(*AskNow(1, "fast"), BytesOf("fast"));
+  there_.let_go.Set();
+  EXPECT_EQ(*pair_.loop->BlockOn(std::move(slow)), BytesOf("slow"));
+  auto unknown = AskNow(9, "");
+  ASSERT_FALSE(unknown.has_value());
+  EXPECT_EQ(unknown.error().code(), Code::kMismatch);
+  EXPECT_THAT(std::string(unknown.error().message()), HasSubstr("no question of type 9"));
+}
+
+TEST_F(ControlConnectionTest, AnAnswerThatIsLateIsDropped) {
+  Open();
+  EXPECT_EQ(AskNow(2, "late", 1'000).error().code(), Code::kTooLate);
+  there_.let_go.Set();
+  pair_.loop->BlockOn(Pass(100'000));
+  EXPECT_EQ(*AskNow(1, "on"), BytesOf("on"));
+}
+
+TEST_F(ControlConnectionTest, NoticesKeepTheirOrderAndUnknownOnesHarmNobody) {
+  Open();
+  for (std::uint16_t i = 0; i < 100; ++i) EXPECT_TRUE(far_->Tell(i, BytesOf("x")).ok());
+  pair_.loop->BlockOn(Pass(100'000));
+  ASSERT_EQ(here_.notices.size(), 100u);
+  for (std::uint16_t i = 0; i < 100; ++i) EXPECT_EQ(here_.notices[i].first, i);
+}
+
+TEST_F(ControlConnectionTest, MoreQuestionsThanTheBoundAreBusy) {
+  Open();
+  std::vector<Task<Result<std::vector<std::byte>>>> asks;
+  for (std::size_t i = 0; i <= ControlLimits::kQuestions; ++i) {
+    asks.push_back(near_->Ask(2, {}, pair_.After(10'000'000)));
+  }
+  auto busy = pair_.loop->BlockOn(std::move(asks.back()));
+  ASSERT_FALSE(busy.has_value());
+  EXPECT_EQ(busy.error().code(), Code::kBusy);
+  asks.pop_back();
+  there_.let_go.Set();
+  for (auto& ask : asks) EXPECT_TRUE(pair_.loop->BlockOn(std::move(ask)).has_value());
+}
+
+TEST_F(ControlConnectionTest, WhoTakesNothingIsBusyAndThenGone) {
+  Open();
+  pair_.network.Cut("here", "there");
+  const std::vector<std::byte> large(ControlLimits::kPayloadBytes);
+  EXPECT_EQ(near_->Tell(1, std::vector<std::byte>(large.size() + 1)).code(), Code::kInvalid);
+  Status status;
+  for (int i = 0; i < 20 && status.ok(); ++i) status = near_->Tell(1, large);
+  EXPECT_EQ(status.code(), Code::kBusy);
+  EXPECT_EQ(pair_.loop->BlockOn(WaitFor(*near_)).code(), Code::kGone);
+}
+
+TEST_F(ControlConnectionTest, HeartbeatsKeepAQuietConnectionAndSilenceEndsItWithinASecond) {
+  Open();
+  pair_.loop->BlockOn(Pass(60'000'000));
+  EXPECT_TRUE(near_->status().ok() && far_->status().ok());
+  const Instant cut = pair_.clock.Now();
+  // One way alone: who hears nothing ends it, and so the other one learns of it.
+  pair_.network.Cut("there", "here");
+  EXPECT_THAT(std::string(pair_.loop->BlockOn(WaitFor(*near_)).message()), HasSubstr("silent for 750 ms"));
+  EXPECT_EQ(pair_.loop->BlockOn(WaitFor(*far_)).code(), Code::kGone);
+  EXPECT_LE(pair_.clock.Now().UsSince(cut), 1'000'000);
+}
+
+TEST_F(ControlConnectionTest, TheEndOfTheConnectionEndsWhoAsks) {
+  Open();
+  auto ask = near_->Ask(2, {}, pair_.After(10'000'000));
+  pair_.network.Stop("there");
+  EXPECT_EQ(pair_.loop->BlockOn(std::move(ask)).error().code(), Code::kGone);
+  EXPECT_EQ(AskNow(1, "").error().code(), Code::kGone);
+  EXPECT_EQ(near_->Tell(1, {}).code(), Code::kGone);
+}
+
+TEST_F(ControlConnectionTest, StrangersAreRefused) {
+  std::vector<std::byte> bytes(64);
+  for (int round = 0; round < 200; ++round) {
+    pair_.Connect();
+    FillRandom(static_cast<std::uint64_t>(round), bytes);
+    // Half of them begin as a hello would.
+    if (round % 2 == 0) FrameHead{.payload_bytes = 40, .kind = FrameKind::kHello}.Store(bytes.data());
+    ASSERT_TRUE(pair_.loop->BlockOn(SendAll(executor(), *pair_.near, bytes, pair_.After(1'000'000))).ok());
+    auto opened = pair_.loop->BlockOn(ControlConnection::Open(executor(), std::move(pair_.far), Named("bb"),
+                                                              there_, pair_.After(1'000'000)));
+    ASSERT_FALSE(opened.has_value());
+    EXPECT_EQ(opened.error().code(), Code::kGone);
+  }
+}
+
+TEST_F(ControlConnectionTest, FramesThatLieEndTheConnectionAndNothingElse) {
+  const auto after_hello = [&](const FrameHead& head) {
+    pair_.Connect();
+    std::unique_ptr<Stream> raw = std::move(pair_.near);
+    auto opening = ControlConnection::Open(executor(), std::move(pair_.far), Named("bb"), there_,
+                                           pair_.After(1'000'000));
+    std::vector<std::byte> bytes(FrameHead::kBytes);
+    Encoder out(bytes);
+    out.U32(0x4f4c4843);
+    out.U16(1);
+    out.U16(1);
+    out.U64(7);
+    out.String("liar");
+    FrameHead{.payload_bytes = static_cast<std::uint32_t>(bytes.size() - FrameHead::kBytes),
+              .kind = FrameKind::kHello}
+        .Store(bytes.data());
+    bytes.resize(bytes.size() + FrameHead::kBytes);
+    head.Store(bytes.data() + bytes.size() - FrameHead::kBytes);
+    EXPECT_TRUE(pair_.loop->BlockOn(SendAll(executor(), *raw, bytes, pair_.After(1'000'000))).ok());
+    auto opened = pair_.loop->BlockOn(std::move(opening));
+    EXPECT_TRUE(opened.has_value());
+    std::string why(pair_.loop->BlockOn(WaitFor(**opened)).message());
+    pair_.loop->BlockOn((*opened)->Close());
+    return why;
+  };
+  EXPECT_THAT(after_hello({.payload_bytes = 1u << 30}), HasSubstr("the limit is"));
+  EXPECT_THAT(after_hello({.kind = FrameKind::kHello}), HasSubstr("a second time"));
+  // Answers to nobody and kinds of later versions are skipped, so that silence is what ends it.
+  EXPECT_THAT(after_hello({.kind = FrameKind::kAnswer, .code = 255, .id = 77}), HasSubstr("silent"));
+  EXPECT_THAT(after_hello({.kind = static_cast<FrameKind>(99)}), HasSubstr("silent"));
+}
+
+}  // namespace
+}  // namespace cistern::net
