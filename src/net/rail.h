@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rail: a connection that carries blocks from the member that has them to the one that asks. One end, the
+// reader, asks in batches; the other, the server, answers them in order, each item as it becomes ready, with
+// one vectored send from where the bytes lie; they are received where they are to stay. Neither end knows
+// what a question or a head says: those who read and serve blocks do.
+//
+// docs/formats/wire.md describes the messages. What a rail promises: the bytes of an item are those that the
+// other side sent, or the item has an error; whether they are right is for the caller to check by what the
+// head says, and whether they were one record's all the while the server says behind the last byte.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/event.h"
+#include "net/stream.h"
+
+namespace cistern::net {
+
+struct RailLimits {
+  static constexpr std::size_t kBatchItems = 64;
+  static constexpr std::size_t kQuestionBytes = 1024;  // of an item
+  static constexpr std::size_t kHeadBytes = 16u << 10;
+  static constexpr std::uint64_t kBodyBytes = 1ull << 30;
+  static constexpr std::size_t kBatches = 4;  // asked and not yet answered
+};
+
+// What receives the items of one batch.
+class RailSink {
+ public:
+  // An item's answer begins: where its body goes, in pieces of `body_bytes` in all that stay in place until
+  // its End. An error refuses it: its bytes are dropped, and it ends with this error. `head` is valid
+  // meanwhile.
+  virtual Result<std::span<const Piece>> Begin(std::uint32_t item, ConstPiece head,
+                                               std::uint64_t body_bytes) = 0;
+  // The next so many bytes of the body are in place, still in this core's cache: to be checked now.
+  virtual void Landed(std::uint32_t item, std::size_t bytes) = 0;
+  // The item's end, once for each item of the batch, before the batch ends; from then on the rail does not
+  // touch its pieces. ok: its body is whole and was one record's. kMiss: it was not, or the server has none;
+  // other codes are the server's, the sink's or the connection's.
+  virtual void End(std::uint32_t item, const Status& status) = 0;
+
+ protected:
+  ~RailSink() = default;
+};
+
+class RailReader final {
+ public:
+  explicit RailReader(std::unique_ptr<Stream> stream);
+  // No Read is under way.
+  ~RailReader();
+  RailReader(const RailReader&) = delete;
+  RailReader& operator=(const RailReader&) = delete;
+
+  Executor& executor() { return stream_->executor(); }
+
+  // Asks, and ends when every item has ended. ok says that each had its answer; kTooLate that the deadline
+  // came first: items without an answer ended with it, and the rail goes on. kBusy: kBatches are outstanding,
+  // or the batch is over a limit, which is named; nothing was asked. kGone: the rail broke. The questions are
+  // copied.
+  Task<Status> Read(std::span<const ConstPiece> questions, RailSink& sink, Instant deadline);
+
+  std::size_t outstanding() const { return batches_.size(); }
+  // Why the rail ended; ok while it has not.
+  const Status& status() const { return broken_; }
+  void Close();
+
+ private:
+  struct Batch {
+    std::uint64_t id = 0;
+    std::uint32_t items = 0;
+    RailSink* sink = nullptr;  // null: nobody waits for it any more
+    Instant deadline;
+    bool answering = false;
+    std::vector<Status> outcome;  // of each item that has begun
+    Event done;
+    Status status;
+  };
+
+  Task<void> Run();
+  Task<Status> Answer(Batch& batch);
+  Task<Status> ReceiveItem(Batch& batch, std::uint32_t item);
+  Task<Status> ReceiveBody(Batch& batch, std::uint32_t item, std::span<const Piece> into,
+                           std::uint64_t bytes);
+  // Exactly so many bytes, from those that came early, then from the stream.
+  Task<Status> Take(Batch* batch, std::span<std::byte> into);
+  // At least one byte into the pieces, of which the last may be early_; or 0: the batch's deadline has
+  // passed, so it has no sink any more, and the pieces may be nobody's.
+  Task<Result<std::size_t>> ReceiveSome(Batch* batch, std::span<const Piece> into);
+  // Ends what of the batch has not ended.
+  void GiveUp(Batch& batch, const Status& why);
+  Task<Status> Flush(Instant deadline);
+
+  std::unique_ptr<Stream> stream_;
+  std::deque<std::shared_ptr<Batch>> batches_;  // in the order of their questions
+  std::uint64_t last_id_ = 0;
+  std::vector<std::byte> asking_, going_;  // questions to be sent, questions being sent
+  bool flushing_ = false;
+  std::vector<std::byte> early_;  // received behind what was asked for, from early_at_ to early_end_
+  std::size_t early_at_ = 0, early_end_ = 0;
+  std::vector<std::byte> dropped_;  // where bytes go that nobody wants
+  Status broken_;
+  Task<void> run_;
+};
+
+// What has the blocks that a rail sends.
+class RailSource {
+ public:
+  struct Answer {
+    Status status;                 // kMiss, kBusy, kTooLate ...: its code is sent, and no body
+    std::vector<std::byte> head;   // at most RailLimits::kHeadBytes
+    std::vector<ConstPiece> body;  // readable until Sent
+    std::uint64_t handle = 0;      // the source's own
+  };
+  virtual Task<Answer> Find(ConstPiece question, Instant deadline) = 0;
+  // The network has the last byte of an answer that was ok, or the connection is gone; once for each. Whether
+  // the body was one record's all the while.
+  virtual bool Sent(std::uint64_t handle) = 0;
+
+ protected:
+  ~RailSource() = default;
+};
+
+// Answers batches until the reader closes the stream, which is ok, or breaks it. kInvalid: it says what is no
+// question; the stream is closed.
+Task<Status> ServeRail(Stream& stream, RailSource& source);
+
+}  // namespace cistern::net

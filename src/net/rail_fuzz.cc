@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any bytes from the other end of a rail: what a reader takes for answers, a server for questions, an opener
+// for sealed chunks. Nothing is read or written past its end, each item ends once, the source is told of the
+// end of all that it found, and the call ends.
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "base/assert.h"
+#include "io/simulated_loop.h"
+#include "net/rail.h"
+#include "net/sealed_stream.h"
+
+namespace {
+
+using namespace cistern;
+using namespace cistern::net;
+
+constexpr std::int64_t kDeadlineUs = 1'000;
+
+// Gives bytes away in steps of a few, then ends, and takes everything.
+class FuzzStream final : public Stream {
+ public:
+  FuzzStream(Executor& runs_on, std::span<const std::uint8_t> bytes, std::size_t step)
+      : executor_(runs_on), bytes_(std::as_bytes(bytes)), step_(step) {}
+  Executor& executor() override { return executor_; }
+  const std::string& peer() const override { return peer_; }
+  Task<Result<std::size_t>> Receive(std::span<const Piece> into, Instant) override {
+    co_await Yield();
+    if (closed_) co_return Error(Code::kGone, "closed");
+    std::size_t moved = 0;
+    for (const Piece& piece : into) {
+      const std::size_t count = std::min({piece.size(), bytes_.size(), step_ - moved});
+      std::copy_n(bytes_.begin(), count, piece.begin());
+      bytes_ = bytes_.subspan(count);
+      moved += count;
+    }
+    co_return moved;
+  }
+  Task<Status> Send(std::span<const ConstPiece>, Instant) override {
+    co_await Yield();
+    co_return closed_ ? Status(Code::kGone, "closed") : Status();
+  }
+  void Close() override { closed_ = true; }
+
+ private:
+  Executor& executor_;
+  const std::string peer_ = "fuzz";
+  ConstPiece bytes_;
+  const std::size_t step_;
+  bool closed_ = false;
+};
+
+class FuzzSink final : public RailSink {
+ public:
+  Result<std::span<const Piece>> Begin(std::uint32_t item, ConstPiece head,
+                                       std::uint64_t body_bytes) override {
+    if (body_bytes > (1u << 20) || head.size() % 3 == 1) return Error(Code::kBusy, "no room");
+    body_[item % 2].assign(body_bytes, std::byte{0});
+    piece_ = body_[item % 2];
+    left_ = body_bytes;
+    return std::span<const Piece>(&piece_, 1);
+  }
+  void Landed(std::uint32_t, std::size_t bytes) override {
+    CISTERN_ASSERT(bytes <= left_);
+    left_ -= bytes;
+  }
+  void End(std::uint32_t, const Status&) override { ++ends; }
+  std::uint32_t ends = 0;
+
+ private:
+  std::array<std::vector<std::byte>, 2> body_;
+  Piece piece_;
+  std::uint64_t left_ = 0;
+};
+
+class FuzzSource final : public RailSource {
+ public:
+  explicit FuzzSource(Executor& runs_on) : executor_(runs_on) {}
+  Executor& executor() { return executor_; }
+  Task<Answer> Find(ConstPiece question, Instant) override {
+    co_await Yield();
+    Answer answer;
+    if (question.size() % 2 == 1) answer.status = Status(Code::kMiss);
+    if (answer.status.ok()) ++open;
+    answer.body = {body_};
+    co_return answer;
+  }
+  bool Sent(std::uint64_t) override {
+    --open;
+    return true;
+  }
+  int open = 0;
+
+ private:
+  Executor& executor_;
+  std::array<std::byte, 100> body_{};
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size < 2) return 0;
+  SimulatedClock clock;
+  io::SimulatedDisk disk(1);
+  auto loop = std::move(*io::SimulatedLoop::Make(clock, disk, 1));
+  auto made = std::make_unique<FuzzStream>(loop->executor(), std::span(data + 2, size - 2), 1 + data[1]);
+  std::unique_ptr<Stream> stream = std::move(made);
+  if ((data[0] & 2) != 0) stream = std::make_unique<SealedStream>(std::move(stream), SealedKeys());
+  if ((data[0] & 1) != 0) {
+    FuzzSource source(loop->executor());
+    (void)loop->BlockOn(ServeRail(*stream, source));
+    CISTERN_ASSERT(source.open == 0);
+    return 0;
+  }
+  RailReader reader(std::move(stream));
+  FuzzSink first, second;
+  const std::array<std::byte, 4> question{};
+  const std::array<ConstPiece, 3> asked = {question, question, question};
+  auto one = reader.Read(asked, first, clock.Now().PlusUs(kDeadlineUs));
+  auto two = reader.Read(std::span(asked).first(1), second, clock.Now().PlusUs(kDeadlineUs));
+  const bool asked_two = !two.done();
+  (void)loop->BlockOn(std::move(one));
+  (void)loop->BlockOn(std::move(two));
+  CISTERN_ASSERT(first.ends == 3 && (!asked_two || second.ends == 1));
+  reader.Close();
+  static_cast<io::SimulatedLoop&>(*loop).RunUntilIdle();
+  return 0;
+}

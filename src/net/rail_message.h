@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The messages of a rail as docs/formats/wire.md has them: fixed heads, little-endian.
+//
+//   question batch   head | (bytes u16, question)...
+//   answer batch     head | (item head, head, body)... | a byte for each item: 1 if it was one record's
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/codec.h"
+#include "cistern/status.h"
+
+namespace cistern::net {
+
+// Of a question batch and of an answer batch: 24 bytes.
+struct RailBatchHead {
+  static constexpr std::size_t kBytes = 24;
+  static constexpr std::uint32_t kQuestions = 0x51525443;  // "CTRQ" in memory
+  static constexpr std::uint32_t kAnswers = 0x41525443;    // "CTRA"
+
+  std::uint32_t magic = 0;
+  std::uint32_t items = 0;
+  std::uint64_t id = 0;            // the reader's, rising
+  std::uint32_t bytes = 0;         // of a question batch behind its head; 0 in an answer
+  std::uint32_t remaining_us = 0;  // of a question batch: what the reader's deadline leaves; 0 in an answer
+
+  void Store(std::byte* to) const {
+    StoreAt(to, 0, magic);
+    StoreAt(to, 4, items);
+    StoreAt(to, 8, id);
+    StoreAt(to, 16, bytes);
+    StoreAt(to, 20, remaining_us);
+  }
+  static RailBatchHead Load(const std::byte* from) {
+    return {LoadAt<std::uint32_t>(from, 0), LoadAt<std::uint32_t>(from, 4), LoadAt<std::uint64_t>(from, 8),
+            LoadAt<std::uint32_t>(from, 16), LoadAt<std::uint32_t>(from, 20)};
+  }
+};
+
+// Before each item of an answer: 16 bytes.
+struct RailItemHead {
+  static constexpr std::size_t kBytes = 16;
+
+  std::uint8_t code = 0;         // Code; not kOk: no head and no body follow
+  std::uint32_t head_bytes = 0;  // that follow
+  std::uint64_t body_bytes = 0;  // behind those
+
+  void Store(std::byte* to) const {
+    StoreAt(to, 0, code);
+    StoreAt(to, 1, std::uint8_t{0});
+    StoreAt(to, 2, std::uint16_t{0});
+    StoreAt(to, 4, head_bytes);
+    StoreAt(to, 8, body_bytes);
+  }
+  static RailItemHead Load(const std::byte* from) {
+    return {LoadAt<std::uint8_t>(from, 0), LoadAt<std::uint32_t>(from, 4), LoadAt<std::uint64_t>(from, 8)};
+  }
+};
+
+}  // namespace cistern::net

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/format.h"
+#include "net/pieces.h"
+#include "net/rail.h"
+#include "net/rail_message.h"
+
+namespace cistern::net {
+namespace {
+
+constexpr std::size_t kEarlyBytes = 4096;
+// What one receive moves at most, so that it is checked before it leaves the cache.
+constexpr std::size_t kReceiveBytes = 256u << 10;
+constexpr std::size_t kPieces = 64;
+
+}  // namespace
+
+RailReader::RailReader(std::unique_ptr<Stream> stream)
+    : stream_(std::move(stream)), early_(kEarlyBytes), dropped_(kReceiveBytes) {
+  run_ = Run();
+}
+
+RailReader::~RailReader() {
+  for (const std::shared_ptr<Batch>& batch : batches_) CISTERN_ASSERT(batch->sink == nullptr);
+}
+
+void RailReader::Close() { stream_->Close(); }
+
+Task<Status> RailReader::Flush(Instant deadline) {
+  if (flushing_) co_return Status();
+  flushing_ = true;
+  Status status;
+  while (status.ok() && !asking_.empty()) {
+    going_ = std::exchange(asking_, {});
+    const ConstPiece piece(going_);
+    status = co_await stream_->Send({&piece, 1}, deadline);
+  }
+  flushing_ = false;
+  co_return status;
+}
+
+Task<Status> RailReader::Read(std::span<const ConstPiece> questions, RailSink& sink, Instant deadline) {
+  if (!broken_.ok()) co_return broken_;
+  if (batches_.size() >= RailLimits::kBatches)
+    co_return Status(Code::kBusy,
+                     Text(stream_->peer(), ": ", batches_.size(), " batches are outstanding on the rail, ",
+                          "the limit is ", RailLimits::kBatches));
+  if (questions.empty() || questions.size() > RailLimits::kBatchItems)
+    co_return Status(Code::kInvalid, Text("a batch of ", questions.size(), " items: a rail takes 1 to ",
+                                          RailLimits::kBatchItems));
+  const std::int64_t left_us = deadline.UsSince(executor().Now());
+  if (left_us <= 0)
+    co_return Status(Code::kTooLate, Text(stream_->peer(), ": was not asked, the deadline had passed"));
+  RailBatchHead head;
+  head.magic = RailBatchHead::kQuestions;
+  head.items = static_cast<std::uint32_t>(questions.size());
+  head.id = ++last_id_;
+  head.remaining_us = static_cast<std::uint32_t>(std::min<std::int64_t>(left_us, 60'000'000));
+  for (const ConstPiece& question : questions) {
+    if (question.size() > RailLimits::kQuestionBytes)
+      co_return Status(Code::kInvalid, Text("a question of ", question.size(), " bytes: a rail takes ",
+                                            RailLimits::kQuestionBytes));
+    head.bytes += static_cast<std::uint32_t>(2 + question.size());
+  }
+  const std::size_t at = asking_.size();
+  asking_.resize(at + RailBatchHead::kBytes);
+  head.Store(asking_.data() + at);
+  Encoder out(asking_);
+  for (const ConstPiece& question : questions) {
+    out.U16(static_cast<std::uint16_t>(question.size()));
+    out.Bytes(question);
+  }
+
+  // It outlives its place in the queue as long as it is waited for here.
+  const auto made = std::make_shared<Batch>();
+  Batch& batch = *made;
+  batch.id = head.id;
+  batch.items = head.items;
+  batch.sink = &sink;
+  batch.deadline = deadline;
+  batches_.push_back(made);
+  // Its failure is the rail's, which Run notices too.
+  if (Status sent = co_await Flush(deadline); !sent.ok()) stream_->Close();
+  // While its items arrive, who receives them watches the deadline.
+  if (!batch.done.is_set() && !(co_await batch.done.Wait(deadline)).ok() && !batch.answering) {
+    GiveUp(batch, Status(Code::kTooLate, Text(stream_->peer(), ": did not answer before the deadline")));
+  }
+  if (!batch.done.is_set()) (void)co_await batch.done.Wait();
+  co_return batch.status;
+}
+
+void RailReader::GiveUp(Batch& batch, const Status& why) {
+  RailSink* const sink = std::exchange(batch.sink, nullptr);
+  if (sink == nullptr) return;
+  for (std::uint32_t item = 0; item < batch.items; ++item) sink->End(item, why);
+  batch.status = why;
+  batch.done.Set();
+}
+
+Task<void> RailReader::Run() {
+  Status status;
+  while (status.ok()) {
+    std::array<std::byte, RailBatchHead::kBytes> bytes;
+    status = co_await Take(nullptr, bytes);
+    if (!status.ok()) break;
+    const RailBatchHead head = RailBatchHead::Load(bytes.data());
+    if (batches_.empty() || head.magic != RailBatchHead::kAnswers || head.id != batches_.front()->id ||
+        head.items != batches_.front()->items) {
+      status = Status(Code::kGone, Text(stream_->peer(), ": answered what was not asked"));
+      break;
+    }
+    status = co_await Answer(*batches_.front());
+  }
+  broken_ = std::move(status);
+  stream_->Close();
+  for (const std::shared_ptr<Batch>& batch : std::exchange(batches_, {})) GiveUp(*batch, broken_);
+}
+
+Task<Status> RailReader::Answer(Batch& batch) {
+  batch.answering = true;
+  batch.outcome.resize(batch.items);
+  for (std::uint32_t item = 0; item < batch.items; ++item) {
+    if (Status status = co_await ReceiveItem(batch, item); !status.ok()) co_return status;
+  }
+  std::array<std::byte, RailLimits::kBatchItems> whole;
+  if (Status status = co_await Take(&batch, std::span(whole).first(batch.items)); !status.ok())
+    co_return status;
+  const std::shared_ptr<Batch> ended = std::move(batches_.front());
+  batches_.pop_front();
+  if (RailSink* const sink = std::exchange(batch.sink, nullptr); sink != nullptr) {
+    for (std::uint32_t item = 0; item < batch.items; ++item) {
+      Status& status = batch.outcome[item];
+      if (status.ok() && whole[item] != std::byte{1})
+        status = Status(Code::kMiss, Text(stream_->peer(), ": gave the slot to another record meanwhile"));
+      sink->End(item, status);
+    }
+    batch.done.Set();
+  }
+  co_return Status();
+}
+
+Task<Status> RailReader::ReceiveItem(Batch& batch, std::uint32_t item) {
+  std::array<std::byte, RailItemHead::kBytes> bytes;
+  if (Status status = co_await Take(&batch, bytes); !status.ok()) co_return status;
+  const RailItemHead head = RailItemHead::Load(bytes.data());
+  const auto code = static_cast<Code>(head.code);
+  const bool refused = code != Code::kOk;
+  if (code > Code::kIoError || head.head_bytes > RailLimits::kHeadBytes ||
+      head.body_bytes > RailLimits::kBodyBytes || (refused && (head.head_bytes > 0 || head.body_bytes > 0))) {
+    co_return Status(Code::kGone, Text(stream_->peer(), ": answered with code ", static_cast<int>(head.code),
+                                       ", ", head.head_bytes, " bytes of head and ", head.body_bytes,
+                                       " of body, which no answer has"));
+  }
+  if (refused) {
+    batch.outcome[item] = Status(code, Text(stream_->peer(), ": says ", CodeName(code)));
+    co_return Status();
+  }
+  std::vector<std::byte> described(head.head_bytes);
+  if (Status status = co_await Take(&batch, described); !status.ok()) co_return status;
+  std::span<const Piece> into;
+  if (batch.sink != nullptr) {
+    Result<std::span<const Piece>> place = batch.sink->Begin(item, described, head.body_bytes);
+    if (place) {
+      into = *place;
+      CISTERN_ASSERT(TotalBytes(into) == head.body_bytes);
+    } else {
+      batch.outcome[item] = std::move(place.error());
+    }
+  }
+  co_return co_await ReceiveBody(batch, item, into, head.body_bytes);
+}
+
+Task<Status> RailReader::ReceiveBody(Batch& batch, std::uint32_t item, std::span<const Piece> into,
+                                     std::uint64_t bytes) {
+  PieceCursor<std::byte> cursor(into);
+  std::array<Piece, kPieces> pieces;
+  while (bytes > 0) {
+    const auto most = static_cast<std::size_t>(std::min<std::uint64_t>(bytes, kReceiveBytes));
+    std::size_t count = 1;
+    if (batch.sink != nullptr && !cursor.done()) {
+      count = cursor.Fill(std::span(pieces).first(kPieces - 1), most);
+    } else {
+      pieces[0] = std::span(dropped_).first(most);
+    }
+    const std::size_t room = TotalBytes(std::span<const Piece>(pieces).first(count));
+    std::size_t moved = 0;
+    if (early_at_ < early_end_) {
+      const Piece& piece = pieces.front();
+      moved = std::min(piece.size(), early_end_ - early_at_);
+      std::memcpy(piece.data(), early_.data() + early_at_, moved);
+      early_at_ += moved;
+    } else {
+      if (room == bytes) pieces[count++] = early_;
+      Result<std::size_t> received =
+          co_await ReceiveSome(&batch, std::span<const Piece>(pieces).first(count));
+      if (!received) co_return received.error();
+      moved = std::min(*received, room);
+      early_at_ = 0;
+      early_end_ = *received - moved;
+    }
+    bytes -= moved;
+    if (batch.sink == nullptr || cursor.done() || moved == 0) continue;
+    cursor.Advance(moved);
+    batch.sink->Landed(item, moved);
+  }
+  co_return Status();
+}
+
+Task<Status> RailReader::Take(Batch* batch, std::span<std::byte> into) {
+  while (!into.empty()) {
+    std::size_t moved = std::min(into.size(), early_end_ - early_at_);
+    if (moved > 0) {
+      std::memcpy(into.data(), early_.data() + early_at_, moved);
+      early_at_ += moved;
+    } else {
+      const std::array<Piece, 2> pieces = {into, Piece(early_)};
+      Result<std::size_t> received = co_await ReceiveSome(batch, pieces);
+      if (!received) co_return received.error();
+      moved = std::min(*received, into.size());
+      early_at_ = 0;
+      early_end_ = *received - moved;
+    }
+    into = into.subspan(moved);
+  }
+  co_return Status();
+}
+
+Task<Result<std::size_t>> RailReader::ReceiveSome(Batch* batch, std::span<const Piece> into) {
+  const bool timed = batch != nullptr && batch->sink != nullptr;
+  const Instant deadline = timed ? batch->deadline : Instant::Never();
+  if (executor().Now() < deadline) {
+    Result<std::size_t> received = co_await stream_->Receive(into, deadline);
+    if (received && *received == 0) co_return Error(Code::kGone, Text(stream_->peer(), ": closed the rail"));
+    if (received || received.error().code() != Code::kTooLate) co_return received;
+  }
+  GiveUp(*batch,
+         Status(Code::kTooLate, Text(stream_->peer(), ": did not answer in full before the deadline")));
+  co_return std::size_t{0};
+}
+
+}  // namespace cistern::net

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/rail.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+
+#include "base/codec.h"
+#include "base/format.h"
+#include "base/random_bytes.h"
+#include "net/rail_message.h"
+#include "net/test_pair.h"
+
+namespace cistern::net {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Blocks by number; a question is the number. Finding one may wait until it is let.
+class TestSource final : public RailSource {
+ public:
+  explicit TestSource(Executor& executor) : executor_(executor) {}
+  Executor& executor() { return executor_; }
+
+  Task<Answer> Find(ConstPiece question, Instant) override {
+    Decoder in(question);
+    const std::uint64_t number = in.U64();
+    Answer answer;
+    if (waits_for == number) co_await let_go.Wait();
+    const auto block = blocks.find(number);
+    if (!in.done() || block == blocks.end()) {
+      answer.status = Status(Code::kMiss);
+      co_return answer;
+    }
+    ++open;
+    answer.handle = number;
+    Encoder(answer.head).U64(number);
+    // In three pieces, one of them empty.
+    const ConstPiece body(block->second);
+    answer.body = {body.first(body.size() / 3), ConstPiece(), body.subspan(body.size() / 3)};
+    co_return answer;
+  }
+  bool Sent(std::uint64_t handle) override {
+    --open;
+    return handle != torn;
+  }
+
+  std::map<std::uint64_t, std::vector<std::byte>> blocks;
+  std::optional<std::uint64_t> waits_for;
+  Event let_go;
+  std::uint64_t torn = ~0ull;
+  int open = 0;
+
+ private:
+  Executor& executor_;
+};
+
+class TestSink final : public RailSink {
+ public:
+  Result<std::span<const Piece>> Begin(std::uint32_t item, ConstPiece head,
+                                       std::uint64_t body_bytes) override {
+    if (refuses == item) return Error(Code::kBusy, "there is no slot");
+    numbers[item] = Decoder(head).U64();
+    std::vector<std::byte>& body = bodies[item];
+    body.resize(body_bytes);
+    pieces_ = {std::span(body).first(body_bytes / 2), std::span(body).subspan(body_bytes / 2)};
+    return pieces_;
+  }
+  void Landed(std::uint32_t item, std::size_t bytes) override { landed[item] += bytes; }
+  void End(std::uint32_t item, const Status& status) override {
+    EXPECT_FALSE(ends.contains(item)) << "an item ends once";
+    ends[item] = status;
+  }
+
+  std::optional<std::uint32_t> refuses;
+  std::map<std::uint32_t, std::uint64_t> numbers;
+  std::map<std::uint32_t, std::vector<std::byte>> bodies;
+  std::map<std::uint32_t, std::size_t> landed;
+  std::map<std::uint32_t, Status> ends;
+
+ private:
+  std::array<Piece, 2> pieces_;
+};
+
+class RailTest : public ::testing::Test {
+ public:
+  Executor& executor() { return pair_.executor(); }
+
+ protected:
+  RailTest() {
+    for (const std::size_t bytes : {0, 1, 3'000, 65'536, 2 << 20, 700'001}) {
+      std::vector<std::byte>& block = source_.blocks[source_.blocks.size()];
+      block.resize(bytes);
+      FillRandom(bytes, block);
+    }
+    serving_ = ServeRail(*pair_.far, source_);
+    reader_.emplace(std::move(pair_.near));
+  }
+  ~RailTest() override {
+    reader_->Close();
+    if (pair_.far) pair_.far->Close();
+    source_.let_go.Set();
+    (void)pair_.loop->BlockOn(std::move(serving_));
+    pair_.loop->BlockOn(Settle());
+    EXPECT_EQ(source_.open, 0) << "the source is told of the end of all that it found";
+  }
+  Task<void> Settle() { co_await Yield(); }
+  Task<Status> Read(std::vector<std::uint64_t> numbers, RailSink& sink, Instant deadline) {
+    std::vector<std::vector<std::byte>> questions(numbers.size());
+    std::vector<ConstPiece> asked;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      Encoder(questions[i]).U64(numbers[i]);
+      asked.emplace_back(questions[i]);
+    }
+    co_return co_await reader_->Read(asked, sink, deadline);
+  }
+  Status ReadNow(std::vector<std::uint64_t> numbers, RailSink& sink) {
+    return pair_.loop->BlockOn(Read(std::move(numbers), sink, pair_.After(1'000'000)));
+  }
+
+  TestPair pair_;
+  TestSource source_{pair_.executor()};
+  Task<Status> serving_;
+  std::optional<RailReader> reader_;
+};
+
+TEST_F(RailTest, ABatchBringsEachItemWholeAndInPlace) {
+  TestSink sink;
+  EXPECT_EQ(ReadNow({3, 0, 4, 1, 2, 5, 4}, sink).ToString(), "ok");
+  for (const auto& [item, number] : sink.numbers) {
+    EXPECT_TRUE(sink.ends[item].ok());
+    EXPECT_TRUE(sink.bodies[item] == source_.blocks[number]) << number;
+    EXPECT_EQ(sink.landed[item], source_.blocks[number].size());
+  }
+  EXPECT_EQ(sink.ends.size(), 7u);
+}
+
+TEST_F(RailTest, BatchesOutstandingTogetherAreAnsweredInOrder) {
+  std::array<TestSink, RailLimits::kBatches> sinks;
+  std::vector<Task<Status>> reads;
+  for (std::size_t i = 0; i < sinks.size(); ++i)
+    reads.push_back(Read({i, 4, 5}, sinks[i], pair_.After(1'000'000)));
+  TestSink more;
+  EXPECT_EQ(ReadNow({1}, more).code(), Code::kBusy);
+  EXPECT_TRUE(more.ends.empty());
+  for (std::size_t i = 0; i < sinks.size(); ++i) {
+    EXPECT_TRUE(pair_.loop->BlockOn(std::move(reads[i])).ok());
+    EXPECT_TRUE(sinks[i].bodies[0] == source_.blocks[i]);
+    EXPECT_TRUE(sinks[i].bodies[2] == source_.blocks[5]);
+  }
+}
+
+TEST_F(RailTest, WhatIsMissingRefusedOrTornIsThatItemsAlone) {
+  TestSink sink;
+  sink.refuses = 1;
+  source_.torn = 5;
+  EXPECT_TRUE(ReadNow({99, 4, 5, 3}, sink).ok());
+  EXPECT_EQ(sink.ends[0].code(), Code::kMiss);
+  EXPECT_EQ(sink.ends[1].code(), Code::kBusy);
+  EXPECT_EQ(sink.ends[2].code(), Code::kMiss);
+  EXPECT_THAT(std::string(sink.ends[2].message()), HasSubstr("another record"));
+  EXPECT_TRUE(sink.ends[3].ok());
+  EXPECT_TRUE(sink.bodies[3] == source_.blocks[3]);
+}
+
+TEST_F(RailTest, WhatIsReadyDoesNotWaitForWhatIsNot) {
+  source_.waits_for = 5;
+  TestSink sink;
+  auto read = Read({3, 5}, sink, pair_.After(1'000'000));
+  static_cast<io::SimulatedLoop&>(*pair_.loop).RunUntilIdle();
+  // The deadline came while the second was looked for; the first one had arrived by then.
+  EXPECT_EQ(sink.landed[0], source_.blocks[3].size());
+  EXPECT_EQ(pair_.loop->BlockOn(std::move(read)).code(), Code::kTooLate);
+  source_.let_go.Set();
+}
+
+TEST_F(RailTest, PastItsDeadlineABatchEndsUntouchedAndTheNextOneIsWhole) {
+  source_.waits_for = 5;
+  TestSink late, later;
+  EXPECT_EQ(pair_.loop->BlockOn(Read({4, 5, 4}, late, pair_.After(10'000))).code(), Code::kTooLate);
+  EXPECT_EQ(late.ends.size(), 3u);
+  const auto landed = late.landed;
+  auto next = Read({3, 4}, later, pair_.After(1'000'000));
+  source_.let_go.Set();
+  EXPECT_TRUE(pair_.loop->BlockOn(std::move(next)).ok());
+  EXPECT_EQ(late.landed, landed) << "what came later was dropped";
+  EXPECT_TRUE(later.bodies[1] == source_.blocks[4]);
+}
+
+TEST_F(RailTest, ABatchThatWaitsBehindAnotherEndsAtItsOwnDeadline) {
+  source_.waits_for = 5;
+  TestSink first, second;
+  auto slow = Read({5}, first, pair_.After(1'000'000));
+  EXPECT_EQ(pair_.loop->BlockOn(Read({3}, second, pair_.After(1'000))).code(), Code::kTooLate);
+  EXPECT_EQ(second.ends[0].code(), Code::kTooLate);
+  source_.let_go.Set();
+  EXPECT_TRUE(pair_.loop->BlockOn(std::move(slow)).ok());
+  EXPECT_TRUE(first.bodies[0] == source_.blocks[5]);
+}
+
+TEST_F(RailTest, ABrokenConnectionEndsAllThatIsOutstanding) {
+  source_.waits_for = 5;
+  TestSink first, second, third;
+  auto one = Read({4, 5}, first, pair_.After(1'000'000));
+  auto two = Read({3}, second, pair_.After(1'000'000));
+  pair_.network.Reset("here", "there");
+  EXPECT_EQ(pair_.loop->BlockOn(std::move(one)).code(), Code::kGone);
+  EXPECT_EQ(pair_.loop->BlockOn(std::move(two)).code(), Code::kGone);
+  EXPECT_EQ(first.ends.size(), 2u);
+  EXPECT_EQ(ReadNow({3}, third).code(), Code::kGone);
+  EXPECT_FALSE(reader_->status().ok());
+}
+
+TEST_F(RailTest, LimitsOfABatchAreNamedAndNothingIsAsked) {
+  TestSink sink;
+  EXPECT_THAT(ReadNow(std::vector<std::uint64_t>(RailLimits::kBatchItems + 1), sink).ToString(),
+              HasSubstr("1 to 64"));
+  EXPECT_EQ(ReadNow({}, sink).code(), Code::kInvalid);
+  std::vector<std::byte> question(RailLimits::kQuestionBytes + 1);
+  const ConstPiece piece(question);
+  EXPECT_EQ(pair_.loop->BlockOn(reader_->Read({&piece, 1}, sink, pair_.After(1'000))).code(), Code::kInvalid);
+  EXPECT_EQ(reader_->outstanding(), 0u);
+  EXPECT_TRUE(sink.ends.empty());
+}
+
+// ---- a peer that lies
+
+class LyingPeerTest : public ::testing::Test {
+ protected:
+  std::vector<std::byte> Heads(std::uint32_t magic, std::uint32_t items, std::uint64_t id,
+                               RailItemHead item) {
+    std::vector<std::byte> bytes(RailBatchHead::kBytes + RailItemHead::kBytes);
+    RailBatchHead head;
+    head.magic = magic;
+    head.items = items;
+    head.id = id;
+    head.Store(bytes.data());
+    item.Store(bytes.data() + RailBatchHead::kBytes);
+    return bytes;
+  }
+  // What becomes of a batch of one item that is answered with these bytes.
+  Status Answered(const std::vector<std::byte>& bytes) {
+    TestPair pair;
+    RailReader reader(std::move(pair.near));
+    TestSink sink;
+    const std::array<std::byte, 8> number{};
+    const ConstPiece question(number);
+    auto read = reader.Read({&question, 1}, sink, pair.After(1'000'000));
+    EXPECT_TRUE(pair.loop->BlockOn(SendAll(pair.executor(), *pair.far, bytes, pair.After(1'000'000))).ok());
+    Status status = pair.loop->BlockOn(std::move(read));
+    EXPECT_EQ(sink.ends.size(), 1u);
+    reader.Close();
+    static_cast<io::SimulatedLoop&>(*pair.loop).RunUntilIdle();
+    return status;
+  }
+  static constexpr std::uint32_t kAnswers = RailBatchHead::kAnswers;
+};
+
+TEST_F(LyingPeerTest, AnswersThatNobodyAskedForEndTheRail) {
+  const RailItemHead none{.code = static_cast<std::uint8_t>(Code::kMiss)};
+  std::vector<std::byte> good = Heads(kAnswers, 1, 1, none);
+  good.push_back(std::byte{0});
+  EXPECT_TRUE(Answered(good).ok());
+  EXPECT_EQ(Answered(Heads(RailBatchHead::kQuestions, 1, 1, none)).code(), Code::kGone);
+  EXPECT_EQ(Answered(Heads(kAnswers, 2, 1, none)).code(), Code::kGone);
+  EXPECT_EQ(Answered(Heads(kAnswers, 1, 2, none)).code(), Code::kGone);
+  EXPECT_EQ(Answered(Heads(kAnswers, 1, 1, {.code = 200})).code(), Code::kGone);
+  EXPECT_EQ(Answered(Heads(kAnswers, 1, 1, {.code = 1, .body_bytes = 1})).code(), Code::kGone);
+  EXPECT_EQ(Answered(Heads(kAnswers, 1, 1, {.head_bytes = 1u << 20})).code(), Code::kGone);
+  EXPECT_EQ(Answered(Heads(kAnswers, 1, 1, {.body_bytes = 1ull << 40})).code(), Code::kGone);
+}
+
+TEST_F(LyingPeerTest, QuestionsThatAreNoneEndTheServersSide) {
+  const auto asked = [&](const std::vector<std::byte>& bytes) {
+    TestPair pair;
+    TestSource source(pair.executor());
+    auto serving = ServeRail(*pair.far, source);
+    EXPECT_TRUE(pair.loop->BlockOn(SendAll(pair.executor(), *pair.near, bytes, pair.After(1'000'000))).ok());
+    pair.near->Close();
+    return pair.loop->BlockOn(std::move(serving)).code();
+  };
+  const auto batch = [](std::uint32_t items, std::uint32_t says, std::vector<std::byte> behind) {
+    std::vector<std::byte> bytes(RailBatchHead::kBytes);
+    RailBatchHead head;
+    head.magic = RailBatchHead::kQuestions;
+    head.items = items;
+    head.bytes = says;
+    head.remaining_us = 1'000;
+    head.Store(bytes.data());
+    bytes.insert(bytes.end(), behind.begin(), behind.end());
+    return bytes;
+  };
+  EXPECT_EQ(asked({}), Code::kOk);
+  EXPECT_EQ(asked(batch(0, 0, {})), Code::kInvalid);
+  EXPECT_EQ(asked(batch(65, 0, {})), Code::kInvalid);
+  EXPECT_EQ(asked(batch(1, 1u << 30, {})), Code::kInvalid);
+  EXPECT_EQ(asked(batch(1, 2, {std::byte{5}, std::byte{0}})), Code::kInvalid) << "longer than its batch";
+  EXPECT_EQ(asked(batch(1, 3, {std::byte{0}, std::byte{0}, std::byte{0}})), Code::kInvalid)
+      << "bytes are left";
+  EXPECT_EQ(asked(std::vector<std::byte>(24)), Code::kInvalid);
+  EXPECT_EQ(asked(std::vector<std::byte>(7)), Code::kGone);
+}
+
+}  // namespace
+}  // namespace cistern::net
