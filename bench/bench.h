@@ -64,5 +64,6 @@ Status BenchFlashWorth(BenchOptions& options);
 Status BenchFlashWrites(BenchOptions& options);
 Status BenchFlashPuts(BenchOptions& options);
 Status BenchFlashRestart(BenchOptions& options);
+Status BenchNet(BenchOptions& options);
 
 }  // namespace cistern

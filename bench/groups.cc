@@ -16,6 +16,7 @@ std::span<const BenchGroup> BenchGroups() {
       {"flash-write", "writes to flash against fio", BenchFlashWrites},
       {"flash-put", "puts while flash is saturated against puts without flash", BenchFlashPuts},
       {"flash-restart", "restart and reboot with a million blocks on flash", BenchFlashRestart},
+      {"net", "blocks from another host over loopback against iperf3", BenchNet},
       {"pages", "blocks to and from an engine's pages against memcpy", BenchPages},
   };
   return kGroups;

@@ -2,12 +2,9 @@
 #include "base/peer.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include <array>
 
 #include "base/format.h"
 
@@ -33,13 +30,6 @@ Fd PeerProcess(int socket, const Peer& peer) {
   // Of the very process that connected, where the kernel has it; a pid may have been given to another since.
   if (::getsockopt(socket, SOL_SOCKET, kPeerPidfd, &pidfd, &size) == 0) return Fd(pidfd);
   return Fd(peer.pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)) : -1);
-}
-
-bool HungUp(int socket, int process) {
-  std::array<pollfd, 2> asked = {
-      {{.fd = socket, .events = POLLRDHUP, .revents = 0}, {.fd = process, .events = POLLIN, .revents = 0}}};
-  return ::poll(asked.data(), asked.size(), 0) > 0 &&
-         ((asked[0].revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0 || asked[1].revents != 0);
 }
 
 }  // namespace cistern

@@ -19,8 +19,5 @@ Result<Peer> PeerOf(int socket);
 // A pidfd of its process, which is readable once that has ended, whatever its forked children still have
 // open. Not valid where the kernel gives none; errno says why.
 Fd PeerProcess(int socket, const Peer& peer);
-// Whether the other end is gone, by its socket or by its process (a pidfd; -1: unknown): the socket stays
-// open while a forked child has it.
-bool HungUp(int socket, int process = -1);
 
 }  // namespace cistern

@@ -6,7 +6,6 @@
 // Finding counts against the step's budget (base/step_budget.h).
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -67,9 +66,8 @@ class Catalog final {
 
   // Seconds that never go back, over restarts too, and go on whatever the wall clock does (R10).
   std::uint64_t NowS() {
-    const std::uint64_t known_s = words_.LoadRelaxed(&arena_.header()->high_water_time);
-    const std::uint64_t least_s = std::max<std::uint64_t>(known_s, clock_.Wall().seconds);
-    return arena::AdvanceTime(words_, arena_, time_.Seconds(clock_.Now(), least_s));
+    const std::uint64_t known_s = arena::AdvanceTime(words_, arena_, clock_.Wall().seconds);
+    return arena::AdvanceTime(words_, arena_, time_.Seconds(clock_.Now(), known_s));
   }
   // One count for puts, cuts and drops, which gives their order.
   std::uint64_t NextEvent() { return ++last_event_; }

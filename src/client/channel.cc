@@ -11,7 +11,6 @@
 #include <cstring>
 
 #include "base/format.h"
-#include "base/peer.h"
 #include "base/spin.h"
 
 namespace cistern::client {
@@ -375,7 +374,13 @@ void Channel::SleepForCompletion(std::uint64_t seen, std::int64_t until_ns) {
   if (events_) Store(page().client_sleeps, 1);  // since a moment ago
 }
 
-bool Channel::HungUp() const { return cistern::HungUp(connection_.socket.get(), connection_.process.get()); }
+bool Channel::HungUp() const {
+  // The socket stays open while a forked child of the node has it; the node's process tells then.
+  std::array<pollfd, 2> asked = {{{.fd = connection_.socket.get(), .events = POLLRDHUP, .revents = 0},
+                                  {.fd = connection_.process.get(), .events = POLLIN, .revents = 0}}};
+  return poll(asked.data(), asked.size(), 0) > 0 &&
+         ((asked[0].revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0 || asked[1].revents != 0);
+}
 
 void Channel::GiveUp(std::uint32_t place) {
   if (forked()) return;

@@ -17,8 +17,6 @@
 namespace cistern::node {
 namespace {
 
-constexpr std::string_view kFlashField = "flash", kJournalField = "journal_dir";
-
 enum class What : std::uint8_t { kDirectory, kBlockDevice };
 
 // What tells a directory or a device from all others of this host.
@@ -89,12 +87,6 @@ std::string TenantDirectory(const NodeOptions& options, const std::string& paren
   return Text(parent, "/", options.tenant);
 }
 
-// One that is not there yet will be this user's.
-Status CheckTenantDirectory(std::string_view field, const std::string& path) {
-  Status status = io::CheckOwnDirectory(field, path);
-  return status.code() == Code::kMiss ? Status() : status;
-}
-
 // 0 where it cannot be opened: the tier says why.
 std::uint64_t BlockDeviceBytes(const std::string& path) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -129,27 +121,17 @@ Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options) {
     std::string path = options.flash[i].path;
     if (found[i].what == What::kDirectory) {
       path = TenantDirectory(options, path);
-      if (Status status = CheckTenantDirectory(kFlashField, path); !status.ok())
-        return Error(std::move(status));
-      places.directories.push_back(path);
+      if (Status status = io::MakeOwnDirectory("flash", path); !status.ok()) return Error(std::move(status));
     }
     places.bytes += options.flash[i].size_bytes > 0 ? options.flash[i].size_bytes : BlockDeviceBytes(path);
     places.devices.push_back({.path = std::move(path), .size_bytes = options.flash[i].size_bytes});
   }
   if (parent->empty() || Same(*parent, options.memory_dir)) return places;
   places.journal_directory = TenantDirectory(options, *parent);
-  if (Status status = CheckTenantDirectory(kJournalField, places.journal_directory); !status.ok()) {
+  if (Status status = io::MakeOwnDirectory("journal_dir", places.journal_directory); !status.ok()) {
     return Error(std::move(status));
   }
   return places;
-}
-
-Status MakeDirectories(const FlashPlaces& places) {
-  for (const std::string& path : places.directories) {
-    if (Status status = io::MakeOwnDirectory(kFlashField, path); !status.ok()) return status;
-  }
-  if (places.journal_directory.empty()) return Status();
-  return io::MakeOwnDirectory(kJournalField, places.journal_directory);
 }
 
 Result<Fd> ClaimDevice(const flash::FlashDeviceOptions& device) {

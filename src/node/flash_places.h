@@ -15,17 +15,14 @@ namespace cistern::node {
 
 struct FlashPlaces {
   std::vector<flash::FlashDeviceOptions> devices;  // as the tier takes them, in the order of the options
-  std::vector<std::string> directories;            // of the devices, those that are the tenant's directories
   std::uint64_t bytes = 0;                         // of all devices
   std::string journal_directory;                   // empty: it lies with memory
 };
 
-// Looks at every path and makes nothing. What a device holds is the tier's to judge. kInvalid: no such
-// directory or device, a directory without a size, one volume twice, no directory for the journal; kIoError:
-// read-only; kDenied: a tenant's directory that is there is not this user's alone.
+// Looks at every path before it touches one, then makes the tenant's directories. What a device holds is the
+// tier's to judge. kInvalid: no such directory or device, a directory without a size, one volume twice, no
+// directory for the journal; kIoError: read-only, or not this user's.
 Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options);
-// Makes the tenant's directories that are not there yet. kDenied as above, kIoError.
-Status MakeDirectories(const FlashPlaces& places);
 
 // Nobody else on this host uses the device, mounted or otherwise, or begins to, as long as the descriptor is
 // open. None for a directory. kBusy: somebody does.

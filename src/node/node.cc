@@ -181,7 +181,6 @@ Status Node::Core::Open() {
   Result<FlashPlaces> places = FindFlashPlaces(options_);
   if (!places) return places.error();
   places_ = std::move(*places);
-  if (Status status = MakeDirectories(places_); !status.ok()) return status;
   if (Status status = OpenArena(); !status.ok()) return status;
   if (!places_.journal_directory.empty()) {
     Result<memory::DirectoryLock> lock =

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/peer_credentials.h"
 
+#include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,6 +10,14 @@
 #include "base/format.h"
 
 namespace cistern::server {
+namespace {
+
+bool HungUp(int socket) {
+  pollfd poll_for{.fd = socket, .events = POLLRDHUP, .revents = 0};
+  return poll(&poll_for, 1, 0) > 0 && (poll_for.revents & (POLLHUP | POLLRDHUP)) != 0;
+}
+
+}  // namespace
 
 Status CheckCredentials(const Peer& peer) {
   if (peer.uid == geteuid()) return Status();
