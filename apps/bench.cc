@@ -79,7 +79,7 @@ int RunBench(int argc, const char* const* argv) {
   line.Text("--only", "GROUP",
             "copy, get, put, views, match, leases, flash (or of it flash-read, flash-worth, flash-write, "
             "flash-put, "
-            "flash-restart) or pages; default: all",
+            "flash-restart), net or pages; default: all",
             &only);
   line.Count("--rounds", "interleaved rounds; default: 9", &options.rounds, 1, 1000);
   line.Size("--working-set", "bytes of blocks for the get rows; default: 1GiB", &options.working_set_bytes);

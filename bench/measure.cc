@@ -40,7 +40,9 @@ BenchRow RateRow(const std::string& name, const std::string& limit, const Series
                .limit = limit,
                .limit_value = Median(theirs.rounds)};
   std::vector<double> ratios;
-  for (std::size_t i = 0; i < ours.rounds.size(); ++i) ratios.push_back(ours.rounds[i] / theirs.rounds[i]);
+  if (!theirs.rounds.empty()) {
+    for (std::size_t i = 0; i < ours.rounds.size(); ++i) ratios.push_back(ours.rounds[i] / theirs.rounds[i]);
+  }
   row.ratio = Median(ratios);
   row.ratio_low = Quantile(ratios, 0);
   row.ratio_high = Quantile(ratios, 1);

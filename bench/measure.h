@@ -58,7 +58,7 @@ class Buffer {
   std::size_t size_;
 };
 
-// The row of two series measured in the same rounds; ratios of rates (more is better).
+// The row of two series measured in the same rounds; ratios of rates (more is better). `theirs` may be empty.
 BenchRow RateRow(const std::string& name, const std::string& limit, const Series& ours, const Series& theirs);
 // The row of times of calls (less is better), against the limit's of the same run; `theirs` may be empty.
 BenchRow TimeRow(const std::string& name, const std::string& limit, const Series& ours, const Series& theirs);
