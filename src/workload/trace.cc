@@ -142,6 +142,11 @@ Result<bool> TraceReader::Next(Request& request) {
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
     const Status status = ParseTraceLine(line, request);
     if (!status.ok()) return Fail(status.code(), status.message());
+    if (request.timestamp_ms < last_ms_) {
+      return Fail(Code::kInvalid, Text("timestamp is ", request.timestamp_ms, ", before the ", last_ms_,
+                                       " of the request before it: sort the trace by timestamp"));
+    }
+    last_ms_ = request.timestamp_ms;
     return true;
   }
 }

@@ -2,7 +2,7 @@
 // Traces as JSON lines: {"timestamp": ms, "input_length": tokens, "output_length": tokens,
 // "hash_ids": [block, ...], "session": number}. session may be missing, unknown fields and empty lines are
 // passed over, and a request may name fewer blocks than its input has (published traces leave a partial last
-// block out), never more.
+// block out), never more. Timestamps never go back.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +47,7 @@ class TraceReader final : public RequestSource {
   std::string buffer_;
   std::size_t taken_ = 0;  // bytes of buffer_ that are behind us
   std::uint64_t line_ = 0;
+  std::uint64_t last_ms_ = 0;  // of the request before
   bool read_all_ = false;
 };
 

@@ -98,6 +98,20 @@ TEST(BadInput, WrongTraceValueIsNamedWithItsLimit) {
       "some.jsonl:3: session is \"a\": expected a whole number from 0 to 18446744073709551615");
 }
 
+TEST(BadInput, TraceThatGoesBackInTimeIsNamedWithItsNumber) {
+  const auto line = [](int at) {
+    return Text(R"({"timestamp": )", at, R"(, "input_length": 1, "output_length": 1, "hash_ids": []})", "\n");
+  };
+  TraceReader reader = ReaderOf(line(5) + line(5) + line(4) + line(6));
+  Request request;
+  EXPECT_TRUE(reader.Next(request).value());
+  EXPECT_TRUE(reader.Next(request).value());
+  EXPECT_EQ(
+      reader.Next(request).error().message(),
+      "some.jsonl:3: timestamp is 4, before the 5 of the request before it: sort the trace by timestamp");
+  EXPECT_FALSE(reader.Next(request).value());
+}
+
 TEST(BadInput, EndlessTraceLineIsRefusedInBoundedMemory) {
   TraceReader reader = ReaderOf(std::string(kMaxTraceLineBytes + (1 << 20), ' '));
   Request request;
