@@ -18,6 +18,7 @@ int RunSim(int argc, const char* const* argv);
 int RunBench(int argc, const char* const* argv);
 int RunBenchServe(int argc, const char* const* argv);  // "cistern bench serve", from RunBench
 int RunDevice(int argc, const char* const* argv);
+int RunPlan(int argc, const char* const* argv);
 int RunForget(int argc, const char* const* argv);
 
 struct Command {
@@ -34,6 +35,7 @@ inline constexpr Command kCommands[] = {
     {"drop", "remove blocks and all that descends from them", RunDrop},
     {"replay", "run a trace with real bytes through a real node and compare every byte", RunReplay},
     {"sim", "run a trace through the eviction policy alone", RunSim},
+    {"plan", "what a store of KV would buy a deployment, with the arithmetic shown", RunPlan},
     {"bench", "measure the node against memcpy and futex in the same run, or an endpoint (bench serve)",
      RunBench},
     {"device", "the devices of the node's flash: list, take out of service, bring back", RunDevice},

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "base/format.h"
 
@@ -77,6 +78,15 @@ void DrawStairs(const Plot& plot, const Series& series, std::string& svg) {
   svg += Text("\"><title>", Escaped(series.name), "</title></path>");
 }
 
+void DrawLine(const Plot& plot, const Series& series, std::string& svg) {
+  svg += Text("<path class=\"stairs run", series.colour, "\" d=\"");
+  char command = 'M';
+  for (const auto& [x, y] : series.points) {
+    svg += Text(std::exchange(command, 'L'), Coordinate(X(plot, x)), " ", Coordinate(Y(plot, y)));
+  }
+  svg += "\"/>";
+}
+
 void DrawDots(const Plot& plot, const Series& series, std::string& svg) {
   for (const auto& [x, y] : series.points) {
     svg += Text("<circle class=\"run", series.colour, "\" r=\"3\" cx=\"", Coordinate(X(plot, x)), "\" cy=\"",
@@ -136,6 +146,7 @@ std::string DrawPlot(const Plot& plot) {
   DrawAxes(plot, svg);
   for (const Series& series : plot.series) {
     if (series.points.empty()) continue;
+    if (plot.mark == Mark::kLines) DrawLine(plot, series, svg);
     plot.mark == Mark::kStairs ? DrawStairs(plot, series, svg) : DrawDots(plot, series, svg);
   }
   return svg += Text("</svg><p>", Escaped(plot.about), "</p></figure>\n");

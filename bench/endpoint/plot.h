@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plots as inline SVG, without a script or anything from outside: axes with round numbers, lines or dots,
-// colours by class (`run0`, `run1`, `run2`), which the page's style gives for light and dark.
+// colours by class (`run0`, `run1` ...), which the page's style gives for light and dark.
 #pragma once
 
 #include <string>
@@ -28,7 +28,7 @@ struct Series {
   std::vector<std::pair<double, double>> points;
 };
 
-enum class Mark { kStairs, kDots };
+enum class Mark { kStairs, kDots, kLines };  // kLines: dots and straight lines between them
 
 struct Plot {
   std::string title;
