@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy/load.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "base/assert.h"
+#include "base/format.h"
+
+namespace cistern::policy {
+namespace {
+
+constexpr double kPrecision = 1e-3;  // of the time found
+constexpr int kMostSteps = 20;
+constexpr double kRounding = 1e-9;
+constexpr double kMostWhole = 4e9;  // more blocks than there are
+
+// Rounded down, but for what rounding errors take. (std::floor is a call where the processor is any x86-64.)
+double WholeBlocks(double blocks) {
+  return static_cast<double>(static_cast<std::int64_t>(std::min(blocks, kMostWhole) + kRounding));
+}
+
+class Problem final {
+ public:
+  Problem(std::span<const LoadRun> runs, std::span<const LoadSource> sources, const Prefill& prefill)
+      : runs_(runs), sources_(sources), prefill_(prefill) {
+    for (const LoadRun& run : runs) {
+      CISTERN_ASSERT(run.source < sources.size());
+      blocks_ += run.blocks;
+    }
+    loaded_.resize(runs.size());
+    // A source that takes no time is as good as one of a picosecond.
+    for (const LoadSource& source : sources)
+      of_source_.push_back({Begin(source), 1 / std::max(source.us_per_block, 1e-6)});
+  }
+
+  // To compute blocks [from, to) when all before is there.
+  double Compute(double from, double to) const {
+    const double a = from * prefill_.block_tokens;
+    const double b = to * prefill_.block_tokens;
+    return (b - a) * (prefill_.us_per_token + prefill_.us_per_square * (b + a));
+  }
+  double Tail() const {
+    const double a = static_cast<double>(blocks_) * prefill_.block_tokens;
+    const auto tail = static_cast<double>(prefill_.tail_tokens);
+    return tail * (prefill_.us_per_token + prefill_.us_per_square * (2 * a + tail));
+  }
+  double All() const { return Compute(0, static_cast<double>(blocks_)); }
+
+  // When a source's first block begins to arrive.
+  double Begin(const LoadSource& source) const {
+    return prefill_.load_overhead_us + source.latency_us + source.queued_us;
+  }
+
+  double LoadAll() const {
+    std::vector<double> blocks(sources_.size());
+    double last = 0;
+    for (const LoadRun& run : runs_) {
+      if (run.blocks == 0) continue;
+      const LoadSource& source = sources_[run.source];
+      blocks[run.source] += run.blocks;
+      last = std::max(last, Begin(source) + blocks[run.source] * source.us_per_block);
+    }
+    return last;
+  }
+
+  double Slack(double deadline);
+  double MeetInTheMiddle();
+  double BestSplit();
+  LoadPlan Plan(double first_token_us) const;
+
+ private:
+  struct Source {
+    double begin = 0;
+    double blocks_per_us = 0;
+    double budget = 0;  // blocks that it may still load
+  };
+
+  const std::span<const LoadRun> runs_;
+  const std::span<const LoadSource> sources_;
+  const Prefill& prefill_;
+  std::uint64_t blocks_ = 0;
+  std::vector<std::uint32_t> loaded_;  // of each run
+  std::vector<Source> of_source_;
+  std::uint32_t work_ = 0;
+};
+
+// How much time is left before the first block if all is to be there by `deadline`; below zero it cannot be.
+// loaded_ is what to load for it. From the back: what is behind has to be there at `due`, so a source can
+// have delivered so many blocks by then. As long as it can, blocks are loaded; a block that cannot be is
+// computed, and all before it is due earlier by that. To load the later of two blocks of a source is never
+// worse, so no choice leaves more time.
+double Problem::Slack(double deadline) {
+  double due = deadline;
+  for (Source& source : of_source_) source.budget = static_cast<double>(blocks_);
+  auto end = static_cast<double>(blocks_);
+  for (std::size_t i = runs_.size(); i-- > 0;) {
+    const LoadRun& run = runs_[i];
+    Source& source = of_source_[run.source];
+    const double time = due - source.begin;
+    const double can = time < 0 ? 0 : WholeBlocks(time * source.blocks_per_us);
+    source.budget = std::min(source.budget, can);
+    const double load = std::min<double>(source.budget, run.blocks);
+    source.budget -= load;
+    loaded_[i] = static_cast<std::uint32_t>(load);
+    due -= Compute(end - run.blocks, end - load);
+    end -= run.blocks;
+  }
+  work_ += static_cast<std::uint32_t>(runs_.size());
+  return due;
+}
+
+// The soonest deadline by halving; loaded_ is its choice. A deadline that is later by some time leaves at
+// least that much more slack, so each look moves one end of the interval by its half and the other by the
+// slack that it found. Computing everything is always possible.
+double Problem::MeetInTheMiddle() {
+  double high = std::min(All(), LoadAll()) * (1 + kRounding);
+  double low = 0;
+  for (int step = 0; step < kMostSteps && high - low > kPrecision * high; ++step) {
+    const double middle = (low + high) / 2;
+    const double slack = Slack(middle);
+    if (slack >= 0) {
+      high = middle;
+      low = std::max(low, middle - slack);
+    } else {
+      low = middle;
+      high = std::min(high, (middle - slack) * (1 + kRounding));
+    }
+  }
+  if (Slack(high) >= 0) return std::min(high, All());
+  std::ranges::fill(loaded_, 0);  // computing everything took as long, but for a rounding
+  return All();
+}
+
+// The soonest time where the first blocks are loaded, then the rest is computed. Between the ends of runs,
+// and the points where a source becomes the last to be ready, loading grows evenly and computing falls ever
+// more steeply, so the best is at one of those.
+double Problem::BestSplit() {
+  double best = All();
+  double best_split = 0;
+  double ready = 0;  // of all before the run
+  double first = 0;
+  std::vector<double> taken(sources_.size());
+  const auto all = static_cast<double>(blocks_);
+  const auto look = [&](double split, double loaded) {
+    const double time = loaded + Compute(split, all);
+    if (time < best) {
+      best = time;
+      best_split = split;
+    }
+  };
+  for (const LoadRun& run : runs_) {
+    ++work_;
+    const LoadSource& source = sources_[run.source];
+    const double begin = Begin(source) + taken[run.source] * source.us_per_block;
+    // As many blocks of the run as are there without anyone waiting for them, and one more.
+    if (source.us_per_block > 0 && ready > begin) {
+      const double hidden = std::floor((ready - begin) / source.us_per_block);
+      for (const double more : {hidden, hidden + 1}) {
+        if (more >= 1 && more < run.blocks)
+          look(first + more, std::max(ready, begin + more * source.us_per_block));
+      }
+    } else if (run.blocks > 1) {
+      look(first + 1, std::max(ready, begin + source.us_per_block));
+    }
+    taken[run.source] += run.blocks;
+    ready = std::max(ready, begin + run.blocks * source.us_per_block);
+    first += run.blocks;
+    look(first, ready);
+  }
+  first = 0;
+  for (std::size_t i = 0; i < runs_.size(); ++i) {
+    loaded_[i] = static_cast<std::uint32_t>(std::clamp<double>(best_split - first, 0, runs_[i].blocks));
+    first += runs_[i].blocks;
+  }
+  return best;
+}
+
+LoadPlan Problem::Plan(double first_token_us) const {
+  LoadPlan plan{.first_token_us = first_token_us + Tail(), .compute_us = All() + Tail(), .work = work_};
+  std::uint32_t first = 0;
+  std::uint32_t computed_to = 0;  // the end of the last block that is computed
+  for (std::size_t i = 0; i < runs_.size(); ++i) {
+    const std::uint32_t load = loaded_[i];
+    const std::uint32_t at = prefill_.loads_behind ? first + runs_[i].blocks - load : first;
+    if (load > 0) plan.loads.push_back({.first = at, .blocks = load, .source = runs_[i].source});
+    if (load < runs_[i].blocks) computed_to = prefill_.loads_behind ? at : first + runs_[i].blocks;
+    first += runs_[i].blocks;
+  }
+  for (LoadStretch& stretch : plan.loads)
+    stretch.from_back = prefill_.loads_behind && stretch.first >= computed_to;
+  if (plan.loads.empty()) return plan;
+  // Loading first, the rest is computed after it: the loads are worth what they replace.
+  double computed = 0;
+  if (!prefill_.loads_behind) {
+    const LoadStretch& last = plan.loads.back();
+    computed = Compute(last.first + last.blocks, static_cast<double>(blocks_));
+  }
+  plan.worth_us = All() - computed;
+  return plan;
+}
+
+constexpr double kMostUs = 1e15;
+
+Status CheckTime(std::string_view what, double value) {
+  if (value >= 0 && value <= kMostUs) return Status();
+  return Status(Code::kInvalid, Text(what, " is ", value, ": expected a number from 0 to ", kMostUs));
+}
+
+}  // namespace
+
+Status CheckLoad(std::span<const LoadRun> runs, std::span<const LoadSource> sources, const Prefill& prefill) {
+  std::uint64_t blocks = 0;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    blocks += runs[i].blocks;
+    if (runs[i].source >= sources.size())
+      return Status(Code::kInvalid, Text("runs[", i, "] is of source ", runs[i].source, ", and there are ",
+                                         sources.size(), " sources"));
+  }
+  if (blocks > kMostLoadBlocks)
+    return Status(Code::kInvalid, Text("runs have ", blocks, " blocks: at most ", kMostLoadBlocks));
+  if (prefill.block_tokens == 0) return Status(Code::kInvalid, "block_tokens is 0: expected at least 1");
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    Status status = CheckTime(Text("sources[", i, "]: latency_us"), sources[i].latency_us);
+    if (status.ok()) status = CheckTime(Text("sources[", i, "]: queued_us"), sources[i].queued_us);
+    if (status.ok()) status = CheckTime(Text("sources[", i, "]: us_per_block"), sources[i].us_per_block);
+    if (!status.ok()) return status;
+  }
+  Status status = CheckTime("us_per_token", prefill.us_per_token);
+  if (status.ok()) status = CheckTime("us_per_square", prefill.us_per_square);
+  if (status.ok()) status = CheckTime("load_overhead_us", prefill.load_overhead_us);
+  return status;
+}
+
+LoadPlan PlanLoad(std::span<const LoadRun> runs, std::span<const LoadSource> sources,
+                  const Prefill& prefill) {
+  Problem problem(runs, sources, prefill);
+  return problem.Plan(prefill.loads_behind ? problem.MeetInTheMiddle() : problem.BestSplit());
+}
+
+}  // namespace cistern::policy
