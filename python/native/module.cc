@@ -7,6 +7,7 @@
 #include "errors.h"
 #include "keys.h"
 #include "lease.h"
+#include "load.h"
 #include "store.h"
 #include "transfers.h"
 
@@ -40,6 +41,7 @@ NB_MODULE(_native, m) {
   m.attr("__version__") = CISTERN_VERSION;
   BindKeys(m);
   BindLease(m);
+  BindLoad(m);
   BindStore(m);
   BindTransfers(m);
 }
