@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..load import LoadRun, LoadSource, Prefill, plan_load
+
 WEIGHT = 0.2
 """Share of a new measurement beside the known value."""
 SOONER_WEIGHT = 0.7
@@ -85,13 +87,15 @@ class Pace:
         """Time to compute so many tokens; 0: not known."""
         return tokens / self.prefill_tokens_per_s if self.prefill_tokens_per_s else 0.0
 
-    def load_s(self, bytes_: int) -> float:
-        return self.loads.of(bytes_) + LOAD_STEPS * self.step_s
-
     def worth(self, tokens: int, bytes_: int, ready_s: float = 0.0) -> bool:
         """`ready_s`: until all blocks could be in memory."""
-        computing = self.compute_s(tokens)
-        return computing == 0.0 or ready_s + self.load_s(bytes_) < computing
+        if self.prefill_tokens_per_s == 0.0:
+            return True
+        # All of it or nothing: one block, which its source has worked for until it is ready.
+        source = LoadSource(max(0.0, self.loads.latency_s) * 1e6, ready_s * 1e6, bytes_ * self.loads.s_per_byte * 1e6)
+        prefill = Prefill(1e6 / self.prefill_tokens_per_s, block_tokens=tokens,
+                          load_overhead_us=LOAD_STEPS * self.step_s * 1e6)
+        return bool(plan_load([LoadRun(1, 0)], [source], prefill).loads)
 
     def decline(self) -> bool:
         """Counts a hit in memory that is not worth its load. True: it is to be loaded all the same, as a probe. Probes
