@@ -178,6 +178,7 @@ Status Resolve(PlanFlags& f, const planner::Tables& tables) {
     if (!gpu) return gpu.error();
     f.input.gpu = std::move(*gpu);
   }
+  f.input.compared = tables.gpus;
   for (const planner::Medium& medium : tables.media) {
     if (f.tiers.empty()) f.input.tiers.push_back({.medium = medium});
   }

@@ -97,6 +97,36 @@ Section Crossover(const PlanInput& input) {
   return section;
 }
 
+Section ByGpu(const PlanInput& input) {
+  Section section{.key = "gpus", .title = "Computing them on each GPU of the table"};
+  if (!input.model.active_parameters) {
+    section.notes.push_back(Text("How many parameters a token of ", input.model.name,
+                                 " meets is not known: give --active-parameters"));
+    return section;
+  }
+  const double bytes = input.model.Bytes(input.context_tokens);
+  PlanInput one = input;
+  one.prefill_tokens_per_s.reset();  // it was measured on one of them
+  for (const Gpu& gpu : input.compared) {
+    const double room = static_cast<double>(input.gpus) * gpu.memory_bytes * input.usable_memory;
+    if (input.model.parameters && input.model.WeightBytes() >= room) {
+      section.notes.push_back(Text(input.gpus, " x ", gpu.name,
+                                   " cannot hold the weights: ", QuantityText(input.model.WeightBytes(), "B"),
+                                   " of ", QuantityText(room, "B")));
+      continue;
+    }
+    one.gpu = gpu;
+    const double compute = *ComputeSeconds(one, 0, input.context_tokens);
+    section.figures.push_back({Text(gpu.name, "_compute_s"),
+                               Text("computing them on ", input.gpus, " x ", gpu.name), compute, "s",
+                               ComputeFormula(one), ComputeNumbers(one, input.context_tokens)});
+    section.figures.push_back(
+        {Text(gpu.name, "_break_even_bytes_per_s"), "bandwidth from which loading is sooner", bytes / compute,
+         "B/s", "one session / computing it", Text(NumberText(bytes), " B / ", NumberText(compute), " s")});
+  }
+  return section;
+}
+
 Section Bandwidth(const PlanInput& input) {
   Section section{.key = "bandwidth", .title = "Bandwidth that the storage needs"};
   const double bytes = input.model.Bytes(input.context_tokens);

@@ -5,6 +5,7 @@
 #include <boost/unordered/unordered_flat_set.hpp>
 #include <cmath>
 #include <deque>
+#include <tuple>
 #include <utility>
 
 #include "base/format.h"
@@ -204,7 +205,9 @@ Result<std::vector<TierChoice>> CheapestTiers(const Curve& curve, const SizingIn
                       QuantityText(BytesPerSecond(curve, input, curve.hit_rate(*all)), "B/s"),
                       " of KV, and no two of the tiers carry that: give faster ones in --tier or --data"));
   }
-  std::ranges::stable_sort(choices, {}, &TierChoice::usd_per_month);
+  std::ranges::sort(choices, {}, [](const TierChoice& choice) {
+    return std::tie(choice.usd_per_month, choice.lower, choice.upper);  // equal ones in an order of their own
+  });
   return choices;
 }
 

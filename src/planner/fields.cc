@@ -12,7 +12,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr double kMostCount = 1099511627776.0;  // 2^40
+constexpr double kMostCount = 2'097'152;  // 2^21: products of three fit 64 bits
 
 std::string Found(const json::value& value) {
   switch (value.kind()) {

@@ -25,7 +25,7 @@ class Fields final {
   bool Has(std::string_view field) const;
   double Number(std::string_view field, double least, double most);
   std::optional<double> OptionalNumber(std::string_view field, double least, double most);
-  // A whole number from `least` to 2^40.
+  // A whole number from `least` to 2^21, more than any shape of a model has.
   std::uint64_t Count(std::string_view field, std::uint64_t least = 1);
   std::uint64_t Count(std::string_view field, std::uint64_t least, std::uint64_t by_default);
   // The first of several names that is there; a message names the first.

@@ -169,6 +169,8 @@ TEST(ModelBadInput, ValueThatCannotBe) {
   EXPECT_THAT(Refusal(R"({"num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 8,
                           "layer_types": ["telepathy"]})"),
               HasSubstr("telepathy"));
+  EXPECT_THAT(Refusal(R"({"num_hidden_layers": 1, "num_attention_heads": 1e12, "head_dim": 8})"),
+              HasSubstr("num_attention_heads is 1e+12: expected a number from 1 to 2097152"));
   EXPECT_THAT(Refusal("[1]"), HasSubstr("expected an object"));
   EXPECT_THAT(Refusal(R"({"num_hidden_layers": )"), HasSubstr("is not JSON"));
 }

@@ -54,9 +54,9 @@ Result<Plan> MakePlan(const PlanInput& input) {
   Result<Section> fit = Fit(input);
   if (!fit) return Error(fit.error());
   Plan plan;
-  plan.sections = {KvSize(input),      std::move(*fit),  OffloadPays(input),
-                   Crossover(input),   Bandwidth(input), Prefetch(input),
-                   Concurrency(input), TierCost(input),  BuildOrApi(input)};
+  plan.sections = {KvSize(input),   std::move(*fit),  OffloadPays(input), Crossover(input),
+                   ByGpu(input),    Bandwidth(input), Prefetch(input),    Concurrency(input),
+                   TierCost(input), BuildOrApi(input)};
   plan.crossover = LoadOrCompute(input);
   return plan;
 }

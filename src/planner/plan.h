@@ -27,6 +27,7 @@ struct PlanInput {
   std::vector<Tier> tiers;
 
   std::optional<Gpu> gpu;
+  std::vector<Gpu> compared;  // other GPUs, to set beside each other
   std::uint64_t gpus = 1;
   double usable_memory = 0.9;                  // share of a GPU's memory that weights and KV may take
   double prefill_efficiency = 0.5;             // share of the GPU's dense 16-bit rate that prefill reaches

@@ -97,6 +97,27 @@ TEST(Plan, MeasuredRateReplacesTheArithmetic) {
   EXPECT_DOUBLE_EQ(Value(input, "break_even_bytes_per_s"), 131'072 * 10'000.0);
 }
 
+TEST(Plan, GpusSideBySide) {
+  PlanInput input = For("Llama-3-8B");
+  input.compared = Tables::BuiltIn().gpus;
+  input.prefill_tokens_per_s = 10'000;  // of none of them
+  const double flops = input.model.PrefillFlops(0, input.context_tokens);
+  EXPECT_DOUBLE_EQ(Value(input, "A100-80GB_compute_s"), flops / (312e12 * 0.5));
+  EXPECT_DOUBLE_EQ(Value(input, "L4-24GB_break_even_bytes_per_s"),
+                   32'768 * 131'072.0 / (flops / (121e12 * 0.5)));
+}
+
+TEST(Plan, GpuThatCannotHoldTheWeightsHasNoFigure) {
+  PlanInput input = For("Llama-3-70B");
+  input.compared = Tables::BuiltIn().gpus;
+  const Result<Plan> plan = MakePlan(input);
+  ASSERT_TRUE(plan) << plan.error().message();
+  EXPECT_EQ(plan->Find("H100-80GB_compute_s"), nullptr);
+  EXPECT_NE(plan->Find("MI300X-192GB_compute_s"), nullptr);
+  EXPECT_THAT(ReportText({.input = input, .plan = *plan}),
+              HasSubstr("1 x H100-80GB cannot hold the weights"));
+}
+
 TEST(Plan, ConcurrencyWithAndWithoutOffload) {
   PlanInput input = For("Llama-3-8B");
   input.gpu = *Tables::BuiltIn().FindGpu("H100-80GB");
@@ -123,13 +144,14 @@ TEST(Plan, EveryFigureShowsItsFormulaAndItsNumbers) {
   PlanInput input = For("GPT-OSS-120B");
   input.gpu = *Tables::BuiltIn().FindGpu("H100-80GB");
   input.gpus = 2;
+  input.compared = Tables::BuiltIn().gpus;
   input.hit_rate = 0.5;
   input.requests_per_s = 1;
   input.monthly_cost_usd = 1;
   input.api_usd_per_million_tokens = 1;
   const Result<Plan> plan = MakePlan(input);
   ASSERT_TRUE(plan) << plan.error().message();
-  EXPECT_EQ(plan->sections.size(), 9u);
+  EXPECT_EQ(plan->sections.size(), 10u);
   for (const Section& section : plan->sections) {
     EXPECT_FALSE(section.figures.empty()) << section.key;
     for (const Figure& figure : section.figures) {

@@ -15,6 +15,7 @@ Section OffloadPays(const PlanInput& input);
 // crossover.cc
 std::vector<CrossoverRow> LoadOrCompute(const PlanInput& input);
 Section Crossover(const PlanInput& input);
+Section ByGpu(const PlanInput& input);
 Section Bandwidth(const PlanInput& input);
 Section Prefetch(const PlanInput& input);
 

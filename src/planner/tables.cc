@@ -58,7 +58,6 @@ Status Read(Fields& fields, Gpu& gpu) {
   gpu.memory_bytes = kGB * fields.Number("memory_gb", 1, 1e5);
   gpu.memory_bytes_per_s = kGB * fields.Number("memory_gb_per_s", 1, 1e6);
   gpu.flops = 1e12 * fields.Number("tflops_16bit", 0.1, 1e6);
-  gpu.price_per_hour = fields.OptionalNumber("price_per_hour", 0, kMostPrice);
   return fields.status();
 }
 

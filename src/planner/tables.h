@@ -25,7 +25,6 @@ struct Gpu {
   double memory_bytes = 0;
   double memory_bytes_per_s = 0;
   double flops = 0;  // dense, 16 bit
-  std::optional<double> price_per_hour;
 };
 
 // A place for KV: what one of it reads into an accelerator, and what it costs.
