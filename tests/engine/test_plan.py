@@ -157,7 +157,7 @@ def test_block_one_rank_could_not_write_abandoned_by_all() -> None:
     (order,) = plan.save(1, [("r", 16, ([1, 2, 3, 4],))])
     effects = plan.report([1], [SaveReport(0, order.id, 4), SaveReport(1, order.id, 1)], [])
     assert [count for _, count in effects.publish] == [1]
-    assert effects.abandon == [(0, order.put_ids[0][1:])]
+    assert effects.abandon == [(order.id, order.put_ids[0][1:])]
     assert request.stopped and not plan.wants("r", 32)  # its descendants would wait for a parent in vain
 
 
@@ -167,9 +167,9 @@ def test_save_computed_on_failed_load_abandoned() -> None:
     (one,) = plan.save(1, [("r", 8, ([1, 2],))])
     (two,) = plan.save(2, [("r", 16, ([1, 2, 3, 4],))])  # scheduled before step 1's output was seen
     effects = plan.report([1], all_ranks(plan, one), [], foreign_failure=True)
-    assert not effects.publish and effects.abandon == [(0, one.put_ids[0])]
+    assert not effects.publish and effects.abandon == [(one.id, one.put_ids[0])]
     effects = plan.report([2], all_ranks(plan, two), [])
-    assert not effects.publish and effects.abandon == [(0, two.put_ids[0])]
+    assert not effects.publish and effects.abandon == [(two.id, two.put_ids[0])]
     assert request.saved == 0
     (again,) = plan.save(3, [("r", 8, ([1, 2],))])  # computed again: may be saved
     assert [count for _, count in plan.report([3], all_ranks(plan, again), []).publish] == [2]
@@ -388,6 +388,6 @@ def test_released_saves_give_back_their_pages_and_never_show() -> None:
     assert plan.release() == Effects()
     effects = plan.report([], [second], [])  # the copy ended, of pages that may be others' by now
     assert not effects.publish and not effects.release
-    assert effects.abandon == [(0, [put for put in order.put_ids[0] if put is not None])]
+    assert effects.abandon == [(order.id, [put for put in order.put_ids[0] if put is not None])]
     (again,) = plan.save(2, [("r", 12, ([4, 5, 6],))])
     assert again.keys == order.keys

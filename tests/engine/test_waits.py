@@ -65,6 +65,7 @@ class OneStore:
 
     def __init__(self) -> None:
         self.blocks, self.answers, self.asked, self.dropped = 3, True, 0, 0
+        self.abandoned: list[tuple[object, list[bytes]]] = []
 
     def begin_match(self, namespace: object, chain: Any, **more: object) -> Any:
         self.asked += 1
@@ -82,7 +83,11 @@ class OneStore:
     def drop_namespace(self, namespace: object, **more: object) -> None:
         self.dropped += 1
 
-    def abandon(self, namespace: object, puts: object, **more: object) -> None: ...
+    def publish(self, namespace: object, puts: list[bytes], **more: object) -> None:
+        raise AssertionError("nothing is to be seen")
+
+    def abandon(self, namespace: object, puts: list[bytes], **more: object) -> None:
+        self.abandoned.append((namespace, puts))
 
 
 class OneConnection:
@@ -98,7 +103,10 @@ class OneConnection:
     def open(self, spec: SessionSpec) -> None:
         self.spec = spec
         if self.opens:
-            self.session = Session(spec, self.store, [object()] * len(spec.fields))  # type: ignore[arg-type,list-item]
+            namespaces = [object() for _ in spec.fields]
+            if self.session is not None and self.session.spec.number == spec.number:
+                namespaces = [*self.session.namespaces, *namespaces[len(self.session.namespaces) :]]
+            self.session = Session(spec, self.store, namespaces)  # type: ignore[arg-type]
 
     def submit(self, work: Callable[[Session], object]) -> None:
         self.work.append(work)
@@ -407,6 +415,7 @@ def test_late_save_of_before_a_reset_is_reported_all_the_same(connection: OneCon
     side.end_request("second", ([*range(1, 6)],))
     side.reset()
     orders += side.step_orders({}).saves
+    assert [one.invalid for one in orders] == [False, True]  # the ranks hold a session with other namespaces by then
     reports = [SaveReport(0, one.id, len(one.keys)) for one in orders]
     side.handle_reports([RankReport(0, orders[-1].step, saves=reports)], set())
     assert len(orders) == 2 and not side.pending
@@ -426,25 +435,33 @@ def test_reset_goes_on_with_the_requests_of_which_nothing_is_computed(connection
     assert side.match("begun", 0) == (0, False)
 
 
-def test_adapters_save_that_ends_after_a_reset_leaves_the_connection_working(
+def test_save_of_before_a_reset_is_abandoned_where_it_was_put(
     connection: OneConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new session has no namespace of that number yet."""
+    """The new session has other namespaces under the same numbers, and no adapter's yet: looked for there, a put was
+    not found, and kept its room until it expired."""
     side = ready()
     monkeypatch.setattr(coordinator_module.Adapters, "digest", lambda self, adapter: adapter.name)
     connection.store.blocks = 0
     add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
     while side.match("lora", 0) != (0, False):
         join(side)
-    (save,) = side.step_orders({"lora": SIZE}).saves
-    assert save.namespace == 1
+    add(side, "base")
+    assert side.match("base", 0) == (0, False)
+    before = connection.session
+    assert before is not None and len(before.namespaces) == 2
+    base, lora = sorted(side.step_orders({"lora": SIZE, "base": SIZE}).saves, key=lambda one: one.namespace)
     side.reset()
     side.step_orders({})
-    side.handle_reports([RankReport(0, 0, saves=[SaveReport(0, save.id, 0)])], set())
-    assert connection.session is not None and len(connection.session.namespaces) == 1
+    reports = [SaveReport(0, one.id, 1) for one in (base, lora)]
+    side.handle_reports([RankReport(0, base.step, saves=reports)], set())
+    after = connection.session
+    assert after is not None and after is not before and len(after.namespaces) == 1
     for work in connection.work:
-        work(connection.session)
-    assert side.stats.total["abandoned_blocks"] == 1 and not side.pending
+        work(after)
+    wanted = [(before.namespaces[one.namespace], one.put_ids[0]) for one in (base, lora)]
+    assert sorted(connection.store.abandoned, key=str) == sorted(wanted, key=str)
+    assert side.stats.total["abandoned_blocks"] == 2 and not side.pending
 
 
 def test_match_begun_and_looked_at_later(node: Node) -> None:

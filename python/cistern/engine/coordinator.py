@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .. import Chain, Lease
+from .. import Chain, Lease, Namespace, Store
 from .adapters import Adapters
 from .changes import WeightChanges
 from .connection import CALL_US, Connection
@@ -117,6 +117,9 @@ class Coordinator:
         self._late_saves: list[SaveOrder] = []
         """Saves of requests that have ended, for the next step."""
         self._leases: dict[int, Lease] = {}
+        self._written: dict[int, tuple[Store, Namespace]] = {}
+        """Where each order's blocks are put, by its number: a session of after a reset has other namespaces under the
+        same numbers."""
         self._epoch = 0
         """Number of resets."""
         self._outdated = OutdatedLoads()
@@ -353,6 +356,7 @@ class Coordinator:
         session = self._shared.session
         if self._options.on_reset == "drop" and session is not None:
             self.connection.submit(partial(_drop_namespaces, session))
+            self._written.clear()  # what is put there goes with them
         self._fork()
         return self._plan.loads == 0
 
@@ -372,6 +376,7 @@ class Coordinator:
         self._changes.forked(self._step + 1)
         self._outdated.reset(self._plan.load_orders())
         self._loads = [replace(order, invalid=True) for order in self._loads]
+        self._late_saves = [replace(order, invalid=True) for order in self._late_saves]
         self._adapters = Adapters()
         for tracked in self._requests.values():
             if tracked.request.id not in fresh:
@@ -506,8 +511,11 @@ class Coordinator:
         before = self._plan.blocks_left_out
         orders = self._plan.save(step, due)
         self.stats.add("left_out", self._plan.blocks_left_out - before)
+        session = self._shared.session
         for order in orders:
             self._pool.reference(self._plan.referenced(order.id))
+            if session is not None:
+                self._written[order.id] = session.store, session.namespaces[order.namespace]
         if self._listener is not None:
             for order in orders:
                 tracked = self._requests.get(self._plan.request_of(order.id))
@@ -538,19 +546,21 @@ class Coordinator:
     def _apply(self, effects: Effects) -> None:
         if effects.release:
             self._pool.release(effects.release[::-1])
-        puts: dict[int, list[bytes]] = {}
+        ended = {job.order.id for job, _ in effects.publish} | {number for number, _ in effects.abandon}
+        written = {number: self._written.pop(number) for number in ended if number in self._written}
+        puts: dict[tuple[Store, Namespace] | None, list[bytes]] = {}
         for job, count in effects.publish:
             chosen = [put for block in range(count) for group in job.order.put_ids if (put := group[block]) is not None]
-            puts.setdefault(job.order.namespace, []).extend(chosen)
+            puts.setdefault(written.get(job.order.id), []).extend(chosen)
             self.stats.add("saves")
             self.stats.add("published_blocks", count)
             if self._listener is not None:
                 self._listener.published(job.order.id, count)
-        for namespace, ids in puts.items():
-            self._submit_puts(namespace, ids, lambda store: store.publish)
-        for namespace, ids in effects.abandon:
+        for where, ids in puts.items():
+            self._submit_puts(where, ids, lambda store: store.publish)
+        for number, ids in effects.abandon:
             self.stats.add("abandoned_blocks", len(ids))
-            self._submit_puts(namespace, ids, lambda store: store.abandon)
+            self._submit_puts(written.get(number), ids, lambda store: store.abandon)
         for load in effects.loaded:
             self.connection.submit(partial(self._release_lease, load.order.id))
             reports = list(load.ranks.values())
@@ -567,17 +577,19 @@ class Coordinator:
                 self._pace.load(max(report.moved_bytes for report in reports), took_us / 1e6)
         self._conversations.settle()
 
-    def _submit_puts(self, namespace: int, ids: list[bytes], call: Callable[[Any], Callable[..., Any]]) -> None:
-        """Has puts published or abandoned, unless the session that they were written in is gone by then."""
-        written = self._shared.session
-        if written is None or namespace >= len(written.namespaces):  # of before a reset: the node ends them in time
+    def _submit_puts(
+        self, where: tuple[Store, Namespace] | None, ids: list[bytes], call: Callable[[Any], Callable[..., Any]]
+    ) -> None:
+        """Has puts published or abandoned where they were written, unless that node is gone by then."""
+        if where is None:
             return
+        store, namespace = where
         for first in range(0, len(ids), PUBLISH_AT_ONCE):
             some = ids[first : first + PUBLISH_AT_ONCE]
 
             def work(session: Session, some: list[bytes] = some) -> None:
-                if session.store is written.store:
-                    call(session.store)(written.namespaces[namespace], some, deadline_us=CALL_US)
+                if session.store is store:
+                    call(store)(namespace, some, deadline_us=CALL_US)
 
             self.connection.submit(work)
 

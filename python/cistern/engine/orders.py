@@ -39,6 +39,8 @@ class SaveOrder:
     pages: list[list[int]]
     ttl_s: int = 0
     conversation: str = ""
+    invalid: bool = False
+    """Not carried out: reported as failed. Its session's namespaces are not those of now."""
 
 
 @dataclass

@@ -89,7 +89,7 @@ class Effects:
     publish: list[tuple[SaveJob, int]] = field(default_factory=list)
     """Jobs, each with the number of its leading blocks that become visible."""
     abandon: list[tuple[int, list[bytes]]] = field(default_factory=list)
-    """Namespace and put ids."""
+    """Numbers of orders, each with those of its put ids that nobody is to see."""
     release: list[int] = field(default_factory=list)
     """Engine pages that are no longer referenced, one entry a reference."""
     loaded: list[LoadJob] = field(default_factory=list)
@@ -402,7 +402,7 @@ class Plan:
             effects.publish.append((job, count))
         lost = [put for group in job.order.put_ids for put in group[count:] if put is not None]
         if lost:
-            effects.abandon.append((job.order.namespace, lost))
+            effects.abandon.append((job.order.id, lost))
         if not job.void and count < len(job.order.keys):
             request = self.requests.get(job.request)
             if request is not None:

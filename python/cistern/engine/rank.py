@@ -182,6 +182,9 @@ class Rank:
         for order in orders.saves:
             running = self._running(order, orders)
             transfers = self._current_transfers()
+            if order.invalid:
+                self._end_save(running, 0, "")
+                continue
             if self._is_outdated(running):
                 self._end_save(running, 0, "the weights have changed")
                 continue
