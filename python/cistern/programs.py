@@ -6,7 +6,10 @@ from __future__ import annotations
 import os
 import sys
 from importlib import resources
+from pathlib import Path
 from typing import NoReturn
+
+from . import _native
 
 
 def _path(name: str) -> str:
@@ -24,6 +27,16 @@ def cisternd_path() -> str:
 def cistern_path() -> str:
     """The command line's program."""
     return _path("cistern")
+
+
+def default_socket_path() -> Path:
+    """Where a node listens, and its clients look for it, when nobody says where."""
+    return Path(_native.default_socket_path())
+
+
+def own_socket_directory() -> Path:
+    """The directory that a node makes for its socket, where the host has none that is this user's alone."""
+    return Path(_native.own_socket_directory())
 
 
 def _become(path: str) -> NoReturn:

@@ -24,6 +24,7 @@
 #include "lease.h"
 #include "pending.h"
 #include "spec.h"
+#include "wire/socket_path.h"
 
 namespace cistern::python {
 namespace {
@@ -502,6 +503,8 @@ void BindStore(nb::module_& m) {
   Call<BeginEndConversation>::Define(store, "end_conversation");
   m.def("connect", Connect, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
   m.def("open", Open);
+  m.def("default_socket_path", wire::DefaultSocketPath);
+  m.def("own_socket_directory", wire::OwnSocketDirectory);
 }
 
 }  // namespace cistern::python

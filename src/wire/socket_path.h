@@ -21,7 +21,7 @@ inline std::string OwnSocketDirectory() { return Text("/tmp/cistern-", geteuid()
 
 // cistern.sock in the first directory of the host in which this user alone may put things: /run, which is
 // root's, then /run/user/UID; where there is none, in OwnSocketDirectory(). Other users can put no socket of
-// theirs there. `socket_path` of python/cistern/engine/node.py is the same.
+// theirs there.
 inline std::string DefaultSocketPath() {
   for (const std::string& directory : {std::string("/run"), Text("/run/user/", geteuid())}) {
     struct stat found;

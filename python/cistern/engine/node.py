@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from .. import Error, Gone, Store, TooLate
-from ..programs import cisternd_path
+from ..programs import cisternd_path, default_socket_path, own_socket_directory
 from .facts import ConfigurationError
 from .options import Options
 
@@ -24,20 +24,7 @@ def socket_path(options: Options) -> Path:
     """The socket at which the node listens; empty in the options: cisternd's own default."""
     if options.socket:
         return Path(options.socket)
-    # As DefaultSocketPath of src/wire/socket_path.h: where no other user can prepare a socket.
-    for place in (Path("/run"), Path(f"/run/user/{os.geteuid()}")):
-        if place.is_dir() and _own(place, 0o022) and os.access(place, os.W_OK):
-            return place / "cistern.sock"
-    return _own_directory() / "cistern.sock"
-
-
-def _own_directory() -> Path:
-    return Path(f"/tmp/cistern-{os.geteuid()}")
-
-
-def _own(place: Path, forbidden: int) -> bool:
-    found = place.stat()
-    return found.st_uid == os.geteuid() and not found.st_mode & forbidden
+    return default_socket_path()
 
 
 def command(options: Options, socket: Path) -> list[str]:
@@ -91,9 +78,10 @@ class NodeStarter:
         if self._process is not None and self._process.poll() is None:
             return
         self._release()
-        if self._socket.parent == (own := _own_directory()):
+        if self._socket.parent == (own := own_socket_directory()):
             own.mkdir(0o700, exist_ok=True)
-            if own.is_symlink() or not _own(own, 0o077):
+            found = own.stat()
+            if own.is_symlink() or found.st_uid != os.geteuid() or found.st_mode & 0o077:
                 raise PermissionError(f"{own} is not this user's alone (mode 0700): remove it, or name another socket")
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         lock = os.open(self._socket.with_suffix(".lock"), flags, 0o600)
