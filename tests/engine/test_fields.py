@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from cistern.engine.rank import Rank
 from cistern.engine.request import Adapter
 from cistern.engine.shared_session import SharedSession
 from cistern.vllm import identity, positions
-from cistern.vllm.events import StoredEvents
+from cistern.vllm.events import StoreEvents
 
 SMALL = {**models.LLAMA, **models.SMALL}
 LONGROPE = {
@@ -311,6 +312,17 @@ def test_version_that_lacks_what_is_imported_said_plainly() -> None:
     assert "tested with 0.32, 0.31, 0.30: install one of them" in last
 
 
+ORDER = SaveOrder(1, 1, 0, 1, b"p" * 32, [b"k" * 32, b"l" * 32], [[b"1", b"2"]], [[1, 2]])
+
+
+def announced(blocks: int) -> StoreEvents:
+    events = StoreEvents(2)
+    request = SimpleNamespace(token_ids=[1, 2, 3, 4, 5, 6], adapter=Adapter("a", 7, "/a", False))
+    events.ordered(ORDER, request)  # type: ignore[arg-type]
+    events.published(ORDER.id, blocks)
+    return events
+
+
 def test_events_in_the_format_that_subscribers_read() -> None:
     """Types as in vLLM's own example of a subscriber: whole numbers for hashes, a medium that routers know."""
     import msgspec
@@ -323,18 +335,57 @@ def test_events_in_the_format_that_subscribers_read() -> None:
          ("lora_id", int | None), ("medium", str | None)],
         tag=True, array_like=array_like, omit_defaults=True,
     )
-    batch = msgspec.defstruct(
-        "KVEventBatch", [("ts", float), ("events", list[stored])], array_like=True  # type: ignore[valid-type]
+    removed = msgspec.defstruct(
+        "BlockRemoved", [("block_hashes", list[int]), ("medium", str | None)],
+        tag=True, array_like=array_like, omit_defaults=True,
     )
-    events = StoredEvents(2)
-    request = SimpleNamespace(token_ids=[1, 2, 3, 4, 5, 6], adapter=Adapter("a", 7, "/a", False))
-    order = SaveOrder(1, 1, 0, 1, b"p" * 32, [b"k" * 32, b"l" * 32], [[b"1", b"2"]], [[1, 2]])
-    events.ordered(order, request)  # type: ignore[arg-type]
-    events.published(1, 1)
+    batch = msgspec.defstruct(
+        "KVEventBatch",
+        [("ts", float), ("events", list[stored | removed])],  # type: ignore[valid-type]
+        array_like=True,
+    )
+    events = announced(1)
+    events.forked()
     sent = msgspec.msgpack.Encoder().encode(kv_events.KVEventBatch(ts=1.0, events=list(events.take())))
-    (event,) = msgspec.msgpack.Decoder(batch).decode(sent).events
+    event, loss = msgspec.msgpack.Decoder(batch).decode(sent).events
     low = [int.from_bytes(letter * 8, "big") for letter in (b"k", b"p")]
     assert (event.block_hashes, event.parent_block_hash) == ([low[0]], low[1])
     assert (event.token_ids, event.block_size, event.lora_id) == ([3, 4], 2, 7)
-    assert event.medium in (kv_events.MEDIUM_CPU, kv_events.MEDIUM_STORAGE)
+    assert event.medium == kv_events.MEDIUM_CPU
+    assert (loss.block_hashes, loss.medium) == ([low[0]], event.medium)  # routers look for both
+    assert not list(events.take())
+
+
+def removed_by(events: StoreEvents) -> list[int]:
+    return [one for event in events.take() if type(event).__name__ == "BlockRemoved" for one in event.block_hashes]
+
+
+def test_lost_block_taken_back_once() -> None:
+    events, now = announced(2), time.monotonic()
+    keys = [b"x" * 32, *ORDER.keys]
+    events.missing(keys, now)
+    assert not removed_by(events)  # it may have been asked before they were published
+    events.missing(keys[:2], now + 1000)
+    assert removed_by(events) == [int.from_bytes(b"k" * 8, "big")]
+    events.missing(keys, now + 1000)
+    assert removed_by(events) == [int.from_bytes(b"l" * 8, "big")]
+    events.missing(keys, now + 1000)
+    events.forked()
+    assert not removed_by(events)
+
+
+def test_newest_announced_blocks_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cistern.vllm.events.MAX_ANNOUNCED", 1)
+    events = announced(2)
+    events.forked()
+    assert removed_by(events) == [int.from_bytes(b"l" * 8, "big")]
+
+
+def test_save_under_way_at_a_reset_is_not_announced() -> None:
+    events = announced(0)
+    list(events.take())
+    request = SimpleNamespace(token_ids=[1, 2, 3, 4, 5, 6], adapter=None)
+    events.ordered(ORDER, request)  # type: ignore[arg-type]
+    events.forked()
+    events.published(ORDER.id, 2)
     assert not list(events.take())

@@ -476,6 +476,42 @@ def test_match_begun_and_looked_at_later(node: Node) -> None:
         assert begun.result().blocks == 1
 
 
+# ---------------------------------------------------------------------------- events
+
+
+class Listener:
+    """engine.SaveListener."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def ordered(self, order: object, request: object) -> None: ...
+    def published(self, order_id: int, blocks: int) -> None: ...
+    def missing(self, keys: Sequence[bytes], asked_at: float) -> None:
+        self.told.append(list(keys))
+
+    def forked(self) -> None:
+        self.told.append("forked")
+
+
+def test_what_a_match_does_not_find_is_told_unless_the_node_is_silent(
+    clock: Clock, connection: OneConnection
+) -> None:
+    side, listener = ready(), Listener()
+    side._listener = listener
+    add(side, "second")
+    assert side.match("second", 0) == (3 * SIZE, True)
+    assert listener.told == [OneRequest("second").hashes[3:]]
+    connection.store.answers = False
+    add(side, "third")
+    assert side.match("third", 0) == (None, False)
+    clock.now += 1
+    assert side.match("third", 0) == (0, False)
+    assert len(listener.told) == 1
+    side.reset()
+    assert listener.told[1:] == ["forked"]
+
+
 # ---------------------------------------------------------------------------- declined hits
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .. import Chain, Lease, Namespace, Store
 from .adapters import Adapters
 from .changes import WeightChanges
-from .connection import CALL_US, Connection
+from .connection import CALL_US, MAX_LATE_CALLS, Connection
 from .conversations import Conversations
 from .facts import EngineFacts
 from .files import UnknownIdentity
@@ -42,6 +42,8 @@ IDLE_S = 2.0
 LOOK_S = 2.0
 """Time that a request waits for the ranks to look at their weights."""
 PUBLISH_AT_ONCE = 1024
+PUBLISHED_S = MAX_LATE_CALLS * CALL_US / 1e6
+"""Time by which a publish that was submitted has been done, or never will be."""
 
 
 class SaveListener(Protocol):
@@ -49,7 +51,15 @@ class SaveListener(Protocol):
 
     def ordered(self, order: SaveOrder, request: Request) -> None: ...
     def published(self, order_id: int, blocks: int) -> None:
-        """`blocks`: leading ones of the order."""
+        """`blocks`: leading ones of the order. They are visible to a match that is asked PUBLISHED_S later."""
+        ...
+
+    def missing(self, keys: Sequence[bytes], asked_at: float) -> None:
+        """The store, asked then (time.monotonic()), had none of these blocks."""
+        ...
+
+    def forked(self) -> None:
+        """What was stored before is not found by this engine any more."""
         ...
 
 
@@ -382,6 +392,8 @@ class Coordinator:
             if tracked.request.id not in fresh:
                 tracked.adapter, tracked.may = None, (False, False)
         self._shared.reset()
+        if self._listener is not None:
+            self._listener.forked()
 
     def release_pages(self) -> None:
         """The engine is about to empty its own cache, for which no page may be in use. Where those of saves are all
@@ -497,6 +509,8 @@ class Coordinator:
         self._matches.begin(match, session, tracked.planned.namespace, tracked.chain)
         if not self._matches.answered(match, session):
             return False
+        if self._listener is not None and match.told and match.found < match.keys:
+            self._listener.missing(tracked.planned.keys[match.found : match.keys], match.asked_at)
         name, namespace = tracked.planned.conversation, tracked.planned.namespace
         if name and match.found > tracked.used:
             tracked.used = match.found

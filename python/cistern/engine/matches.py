@@ -37,6 +37,8 @@ class Match:
         self.looked_at = 0.0
         """First look at the question under way; 0: none yet."""
         self.pending: PendingMatch | None = None
+        self.told = False
+        """Whether the store itself said `found`; a node that is silent or gone says nothing."""
 
     def forget(self) -> None:
         self.found, self.pending = -1, None
@@ -60,7 +62,7 @@ class Matches:
         now = time.monotonic()
         match.keys, match.asked_at, match.looked_at, match.pending = len(chain), now, 0.0, None
         if now < self._quiet_until:
-            match.found, match.runs = 0, ()
+            match.found, match.runs, match.told = 0, (), False
             return
         try:
             match.pending = session.store.begin_match(session.namespaces[namespace], chain, deadline_us=ABANDON_US)
@@ -87,11 +89,11 @@ class Matches:
         except Error as error:
             self._failed(match, session, error)
             return True
-        match.found, match.runs = answer.blocks, answer.runs
+        match.found, match.runs, match.told = answer.blocks, answer.runs, True
         return True
 
     def _failed(self, match: Match, session: Session, error: Error | None) -> None:
-        match.pending, match.found, match.runs = None, 0, ()
+        match.pending, match.found, match.runs, match.told = None, 0, (), False
         if isinstance(error, Gone):
             self._connection.lose(session)
             return

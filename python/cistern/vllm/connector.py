@@ -19,7 +19,7 @@ from ..engine.orders import RankReport, StepOrders
 from ..engine.rank import Rank
 from ..engine.weights import Weights
 from . import identity, updates, versions
-from .events import StoredEvents
+from .events import StoreEvents
 from .facts import LOGGER, VllmFacts, read_facts
 from .request import VllmPages, VllmRequest
 
@@ -90,10 +90,10 @@ class CisternConnector(WithoutCistern):
         facts = read_facts(vllm_config, kv_cache_config)
         self.coordinator: Coordinator | None = None
         self.rank: Rank | None = None
-        self._events: StoredEvents | None = None
+        self._events: StoreEvents | None = None
         self._stepped_by_caller: bool | None = None
         if role is KVConnectorRole.SCHEDULER:
-            self._events = StoredEvents(facts.engine.block_tokens) if facts.publishes_events else None
+            self._events = StoreEvents(facts.engine.block_tokens) if facts.publishes_events else None
             _check_failure_policy(self._kv_transfer_config, logging.getLogger(facts.engine.logger))
             fields = identity.engine_fields(vllm_config, kv_cache_config, vllm.__version__)
             weights = Weights(identity.weights_finder(vllm_config), logging.getLogger(facts.engine.logger))
