@@ -13,6 +13,15 @@ import model as models  # noqa: E402
 from harness import Node  # noqa: E402
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The cache of this run's engines: digests of its models' files, and what vLLM keeps, are nobody else's."""
+    with pytest.MonkeyPatch.context() as patched:
+        folder = tmp_path_factory.mktemp("cache")
+        patched.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
+
+
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models.write(tmp_path_factory.mktemp("models") / "small", {**models.LLAMA, **models.SMALL})

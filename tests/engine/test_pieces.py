@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -177,6 +178,10 @@ def remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return digests.digests_folder()
 
 
+def test_digests_of_tests_stay_out_of_the_users_cache(own_cache: Path) -> None:
+    assert own_cache in digests.digests_folder().parents
+
+
 def test_file_read_once_while_its_state_stands(
     model: Path, remembered: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +198,22 @@ def test_file_read_once_while_its_state_stands(
 def test_file_that_has_just_changed_not_remembered(model: Path, remembered: Path) -> None:
     files.weights_digest(model)
     assert not remembered.exists()
+
+
+def test_full_disk_costs_the_next_start_a_reading_and_leaves_nothing(
+    model: Path, remembered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "SETTLED_S", -60.0)
+    right, write = files.weights_digest(model), Path.write_text
+    shutil.rmtree(remembered)
+
+    def full(self: Path, text: str, **more: Any) -> int:
+        write(self, text[:10], **more)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert files.weights_digest(model) == right
+    assert not list(remembered.iterdir())
 
 
 def test_digests_that_others_may_write_not_believed(model: Path, remembered: Path) -> None:

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +20,7 @@ from harness import WATCHDOG_S, Node
 
 import cistern.engine.coordinator as coordinator_module
 import cistern.engine.matches as matches_module
+import cistern.engine.node as node_module
 import cistern.engine.shared_session as shared_module
 from cistern import MatchResult, MatchRun, Store
 from cistern.engine import options
@@ -188,6 +193,23 @@ def test_only_the_first_requests_wait_for_a_silent_node(clock: Clock, connection
     assert side.stats.total["without_node"] == 3
 
 
+def computes_after_one_message(side: Coordinator, caplog: pytest.LogCaptureFixture) -> str:
+    """Asks until the answer is to compute, as it must be then for everybody; what was said."""
+    try:
+        add(side, "a")
+        until = time.monotonic() + 60  # far below the time that it might wait
+        while (answer := side.match("a", 0)) == (None, False):
+            assert time.monotonic() < until, "the request waits on"
+        assert answer == (0, False)
+        for name in "bcd":
+            add(side, name)
+            assert side.match(name, 0) == (0, False)
+        (said,) = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+        return said
+    finally:
+        side.close()
+
+
 def test_node_that_cannot_start_said_once_and_not_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -195,19 +217,48 @@ def test_node_that_cannot_start_said_once_and_not_waited_for(
         socket=str(tmp_path / "socket"), start_node=True, memory="64MiB", memory_dir=str(tmp_path / "no" / "such"),
         start_timeout_s=300,
     )
-    try:
-        add(side, "a")
-        until = time.monotonic() + 60  # far below the time that it might wait
-        while (answer := side.match("a", 0)) == (None, False):
-            assert time.monotonic() < until, "the request waits for a node that has ended"
-        assert answer == (0, False)
-        for name in "bcd":
-            add(side, name)
-            assert side.match(name, 0) == (0, False)
-        said = [one for one in caplog.records if one.levelno >= logging.WARNING]
-        assert len(said) == 1 and "memory_dir" in said[0].getMessage() and "log:" in said[0].getMessage()
-    finally:
-        side.close()
+    said = computes_after_one_message(side, caplog)
+    assert "memory_dir" in said and "log:" in said
+
+
+def test_disk_too_full_to_start_a_node_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "cistern.lock")
+
+    monkeypatch.setattr(node_module, "os", SimpleNamespace(**{**vars(os), "open": full}))
+    side = make(socket=str(tmp_path / "socket"), start_node=True, start_timeout_s=300)
+    assert "none can be started: [Errno 28] No space left" in computes_after_one_message(side, caplog)
+
+
+def test_node_that_answers_nonsense_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Another program at the socket, which sends what it likes and goes."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        server.listen()
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    client, _ = server.accept()
+                    with client, contextlib.suppress(OSError):
+                        client.sendall(b"HTTP/1.1 400 Bad Request\r\n" * 40)
+
+        threading.Thread(target=answer, daemon=True).start()
+        said = computes_after_one_message(make(socket=str(tmp_path / "socket"), start_timeout_s=1), caplog)
+        server.shutdown(socket.SHUT_RDWR)
+    assert str(tmp_path / "socket") in said
+
+
+def test_store_that_has_more_than_it_was_asked_for_loads_nothing_beyond(connection: OneConnection) -> None:
+    side = ready()
+    connection.store.blocks = 1000
+    add(side, "second")
+    assert side.match("second", 0) == (4 * SIZE, True)
+    side.begin_load("second", ([1, 2, 3, 4],), 4 * SIZE)
+    (load,) = side.step_orders({}).loads
+    assert len(load.keys) == 4 and not load.invalid
 
 
 def test_required_ends_the_engine_at_start_and_never_later(clock: Clock, connection: OneConnection) -> None:

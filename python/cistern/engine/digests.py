@@ -64,8 +64,11 @@ def _read(place: Path) -> str:
 
 def _write(place: Path, digest: str) -> None:
     """Remembers a digest; where that fails it is made again next time."""
-    with contextlib.suppress(OSError):
+    new = place.with_name(f"{place.name}.{os.getpid()}.{time.monotonic_ns():x}")
+    try:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = place.with_name(f"{place.name}.{os.getpid()}.{time.monotonic_ns():x}")
         new.write_text(digest, encoding="ascii")
         new.replace(place)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
