@@ -4,9 +4,13 @@ installed one: `PYTHONPATH=build/release/python ~/.cache/cistern/engine-*/bin/py
 
     first    first token of 4,096 tokens that are known against computing them, median of 5; the same after kill -9
              and restart of node and engine
-    miss     a workload in which nothing is known, connector on against off, interleaved pairs in one engine, several
-             starts of it: first token and time for a batch (throughput), median of the ratios with its 95 % interval
+    miss, throughput
+             a workload in which nothing is known, connector on against off, interleaved pairs in one engine, several
+             starts of it: first token, and time for a batch; median of the ratios with its 95 % interval
     saving   step time while blocks are being saved, against no connector, in the same way
+    no_node  requests a second on a host on which no node can start (/dev/shm of 64 MiB, as Docker has it), from the
+             second request on, against no connector, in the same way; and what trying to start one takes beside
+    calls    how long each of the connector's calls takes of the engine's thread, while blocks are being saved
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
 import sys
 import tempfile
@@ -24,7 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "engine"))
 
 import model as models  # noqa: E402
-from harness import Engine, Node, prompt, transfer_config  # noqa: E402
+from harness import Engine, Node, prompt, small_tmpfs, transfer_config  # noqa: E402
 
 Work = Callable[[Engine, int], float]
 """The seconds that an engine took for the work of this number; the same number is the same prompts."""
@@ -66,6 +71,49 @@ answer = None
 differ for as long as they live, by where their memory happens to lie: by up to a quarter was seen, whichever had the
 connector. One engine, asked with and without it in turn, differs by the connector alone. What is still to be saved
 after the last answer is stepped to its end here, as an engine core with a process of its own does."""
+
+
+BESIDE = """
+import os, resource, time
+used, tick = 0.0, os.sysconf("SC_CLK_TCK")
+for task in os.listdir("/proc/self/task"):
+    name, _, rest = open(f"/proc/self/task/{task}/stat").read().partition(") ")
+    if "(cistern" in name:
+        used += sum(int(one) for one in rest.split()[11:13]) / tick
+ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+answer = time.monotonic(), used + ended.ru_utime + ended.ru_stime
+"""
+"""Seconds of a processor that the connector's own threads and the nodes that it tried to start have used so far."""
+
+TIME_CALLS = """
+import time
+side = connector(llm)
+worker = kv_transfer_state._KV_CONNECTOR_AGENT
+noted = llm.noted = {}
+def timed(owner, name, label):
+    call, taken = getattr(owner, name), noted.setdefault(label, [])
+    def wrapped(*given, **more):
+        begun = time.perf_counter()
+        try:
+            return call(*given, **more)
+        finally:
+            taken.append(time.perf_counter() - begun)
+    setattr(owner, name, wrapped)
+for name in asked["scheduler"]:
+    timed(side, name, "scheduler " + name)
+for name in asked["worker"]:
+    timed(worker, name, "worker " + name)
+answer = None
+"""
+OF_THE_SCHEDULER = (
+    "on_new_request", "get_num_new_matched_tokens", "update_state_after_alloc", "build_connector_meta",
+    "update_connector_output", "request_finished_all_groups", "has_pending_push_work", "take_events",
+    "get_kv_connector_stats",
+)
+OF_THE_WORKER = (
+    "bind_connector_metadata", "start_load_kv", "wait_for_save", "get_transfer_results",
+    "get_block_ids_with_load_errors", "build_connector_worker_meta",
+)
 
 
 def interval(ratios: list[float]) -> tuple[float, float, float]:
@@ -174,33 +222,98 @@ def miss(model: Path, starts: int, count: int, dtype: str) -> list[dict[str, Any
     def first_token(engine: Engine, number: int) -> float:
         return took(engine, [prompt(5_000 + number, 1000, 2000)], 1)
 
+    return compared(
+        model, starts, count, {"all_miss_first_token_on_over_off": first_token}, dtype=dtype, kv_bytes=200_000_000,
+        max_model_len=4096,
+    )
+
+
+def batches(model: Path, starts: int, count: int, dtype: str) -> list[dict[str, Any]]:
     def throughput(engine: Engine, number: int) -> float:
         return took(engine, [prompt(10_000 + 10 * number + i, 500, 2000) for i in range(4)], 32)
 
-    works = {
-        "all_miss_first_token_on_over_off": first_token,
-        "all_miss_throughput_on_over_off": throughput,
-    }
-    return compared(model, starts, count, works, dtype=dtype, kv_bytes=200_000_000, max_model_len=4096)
+    return compared(
+        model, starts, count, {"all_miss_throughput_on_over_off": throughput}, dtype=dtype, kv_bytes=200_000_000,
+        max_model_len=4096,
+    )
+
+
+def steps(engine: Engine, number: int) -> list[float]:
+    """Seconds of each step of two long prompts in chunks, and of their answers."""
+    prompts = [prompt(20_000 + 10 * number + i, 1500, 2000) for i in range(2)]
+    taken = engine.run(STEPS, prompts=prompts, answer=24, round=number)
+    assert isinstance(taken, list)
+    return taken
+
+
+IN_CHUNKS: dict[str, Any] = {
+    "kv_bytes": 200_000_000, "max_model_len": 4096, "engine": {"max_num_batched_tokens": 512}
+}
 
 
 def saving(model: Path, starts: int, count: int, dtype: str) -> list[dict[str, Any]]:
-    def steps(engine: Engine, number: int) -> float:
-        prompts = [prompt(20_000 + 10 * number + i, 1500, 2000) for i in range(2)]
-        taken = engine.run(STEPS, prompts=prompts, answer=24, round=number)
+    def mean(engine: Engine, number: int) -> float:
+        taken = steps(engine, number)
         return sum(taken) / len(taken)
 
     return compared(
-        model, starts, count, {"step_time_while_saving_on_over_off": steps}, dtype=dtype, kv_bytes=200_000_000,
-        max_model_len=4096, engine={"max_num_batched_tokens": 512},
+        model, starts, count, {"step_time_while_saving_on_over_off": mean}, dtype=dtype, **IN_CHUNKS
     )
+
+
+def no_node(model: Path, starts: int, count: int, dtype: str) -> list[dict[str, Any]]:
+    def batch(engine: Engine, number: int) -> float:
+        return took(engine, [prompt(30_000 + 100 * number + i, 100, 2000) for i in range(16)], 8)
+
+    ratios: list[float] = []
+    shares = []
+    for start in range(starts):
+        with tempfile.TemporaryDirectory() as folder, Engine(
+            model, transfer_config(socket=f"{folder}/socket"), STEADY, small_tmpfs(Path("/dev/shm"), "64m"),
+            dtype=dtype, kv_bytes=200_000_000, max_model_len=4096,
+        ) as engine:
+            row(f"no_node_first_request_s, start {start + 1}", seconds=took(engine, [prompt(1, 100, 2000)], 1))
+            assert "the engine computes until a node is there" in engine.log()
+            engine.run(SWITCH, on=True)
+            batch(engine, -1)
+            began, used = engine.run(BESIDE)
+            found = [1 / one for one in pairs(engine, count, batch)]  # of requests a second, not of seconds
+            ended, used_then = engine.run(BESIDE)
+            shares.append((used_then - used) / (ended - began))
+            row(f"no_node_requests_per_s_on_over_off, start {start + 1}", median=statistics.median(found))
+            ratios += found
+    median, low, high = interval(ratios)
+    return [row("no_node_requests_per_s_on_over_off", starts=starts, pairs=len(ratios), median=median, low_95=low,
+                high_95=high, share_of_a_processor_beside=statistics.median(shares))]
+
+
+def calls(model: Path, dtype: str) -> list[dict[str, Any]]:
+    rows = []
+    with Node(memory="512MiB") as node, Engine(
+        model, transfer_config(node, min_load_tokens=0), STEADY, dtype=dtype, **IN_CHUNKS
+    ) as engine:
+        engine.run(SWITCH, on=True)
+        steps(engine, -1)
+        engine.run("from vllm.distributed.kv_transfer import kv_transfer_state\n" + TIME_CALLS,
+                   scheduler=OF_THE_SCHEDULER, worker=OF_THE_WORKER)
+        taken: list[float] = []
+        for number in range(5):
+            taken += steps(engine, number)
+        rows.append(row("step", count=len(taken), median_us=statistics.median(taken) * 1e6, sum_ms=sum(taken) * 1e3))
+        for name, times in engine.run("answer = llm.noted").items():
+            if times:
+                times.sort()
+                rows.append(row(name, count=len(times), median_us=statistics.median(times) * 1e6,
+                                p99_us=times[len(times) * 99 // 100] * 1e6, most_us=times[-1] * 1e6,
+                                share_of_steps=sum(times) / sum(taken)))
+    return rows
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("what", nargs="*", default=["first", "miss", "saving"], help="default: all three")
+    ask.add_argument("what", nargs="*", help="default: all")
     ask.add_argument("--rounds", type=int, default=5, help="of first; default 5")
-    ask.add_argument("--starts", type=int, default=3, help="of the engine, for miss and saving; default 3")
+    ask.add_argument("--starts", type=int, default=3, help="of the engine, for all with pairs; default 3")
     ask.add_argument("--pairs", type=int, default=20, help="of each start; default 20")
     ask.add_argument("--dtype", default="float32")
     ask.add_argument("--json", action="store_true", help="one object on standard output")
@@ -208,7 +321,10 @@ def main() -> None:
     measurements: dict[str, Callable[[Path], list[dict[str, Any]]]] = {
         "first": lambda model: first(model, given.rounds, given.dtype),
         "miss": lambda model: miss(model, given.starts, given.pairs, given.dtype),
+        "throughput": lambda model: batches(model, given.starts, given.pairs, given.dtype),
         "saving": lambda model: saving(model, given.starts, given.pairs, given.dtype),
+        "no_node": lambda model: no_node(model, given.starts, given.pairs, given.dtype),
+        "calls": lambda model: calls(model, given.dtype),
     }
     for name in given.what:
         if name not in measurements:
@@ -217,8 +333,9 @@ def main() -> None:
         ask.error("--starts, --pairs: an interval takes 6 pairs or more")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"  # the digests of its model are nobody else's
         model = models.write(Path(folder) / "model", models.LLAMA)
-        for name in given.what:
+        for name in given.what or measurements:
             rows += measurements[name](model)
     if given.json:
         print(json.dumps({"rows": rows}))

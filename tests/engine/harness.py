@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,12 @@ def stored(node: Node, fields: list[list[list[str]]], shapes: list[dict[str, Any
     return found
 
 
+def small_tmpfs(folder: Path, size: str) -> list[str]:
+    """What runs a command in a mount namespace of its own, where the folder is a tmpfs of that size."""
+    mount = f"mount -t tmpfs -o size={size} none {folder} && exec \"$@\""
+    return ["unshare", "-r", "-m", "sh", "-c", mount, "sh"]
+
+
 NAMESPACE = """
 spec = side.connection._spec
 answer = dict(fields=spec.fields, block_tokens=spec.block_tokens, shapes=[
@@ -144,11 +151,12 @@ class Engine:
     """A vLLM in a process of its own; see driver.py."""
 
     def __init__(self, model: Path, connector: dict[str, Any] | None, environment: dict[str, str] | None = None,
-                 **more: Any) -> None:
+                 within: Sequence[str] = (), **more: Any) -> None:
+        """`within`: a command that runs the engine's."""
         asked = {"model": str(model), "connector": connector, **more}
         self._log = tempfile.NamedTemporaryFile("w+", prefix="cistern-engine-", suffix=".log")
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "driver.py"), json.dumps(asked)],
+            [*within, sys.executable, str(HERE / "driver.py"), json.dumps(asked)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, start_new_session=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
         )

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from harness import small_tmpfs
 
 from cistern import cisternd_path
 from cistern.engine import node, options
@@ -61,14 +62,9 @@ def test_settings_checked_before_anything_is_loaded(tmp_path: Path, given: dict[
 
 
 def in_small_tmpfs(folder: Path, size: str, words: list[str]) -> subprocess.Popen[str]:
-    """The command, in a mount namespace of its own where the folder is a tmpfs of that size."""
-    mount = f"mount -t tmpfs -o size={size} none {folder} && exec \"$@\""
-    process = subprocess.Popen(
-        ["unshare", "-r", "-m", "sh", "-c", mount, "sh", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True,
+    return subprocess.Popen(
+        [*small_tmpfs(folder, size), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    assert process.stdout is not None
-    return process
 
 
 @pytest.fixture
