@@ -29,8 +29,10 @@ OF_SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp[^.]*)[.-]|l
 
 
 OF_VERSION = {
-    "0.31.0": {"transformers": "5.17.0", "xgrammar": "0.2.7"},
-    "0.30.0": {"transformers": "5.17.0", "xgrammar": "0.2.7", "openai-harmony": "0.0.8"},
+    "0.31.0": {"transformers": "5.17.0", "huggingface_hub": "1.33.0", "xgrammar": "0.2.7"},
+    "0.30.0": {
+        "transformers": "5.17.0", "huggingface_hub": "1.33.0", "xgrammar": "0.2.7", "openai-harmony": "0.0.8"
+    },
 }
 """What an older vLLM asks of others in place of what requirements.txt has; all are made for its torch."""
 
