@@ -67,6 +67,25 @@ def in_small_tmpfs(folder: Path, size: str, words: list[str]) -> subprocess.Pope
     )
 
 
+def test_node_that_ends_before_it_answers_is_not_started_over_and_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "command", lambda *given: ["false"])
+    starter = node.NodeStarter(options.read({"socket": str(tmp_path / "socket")}))
+
+    def started() -> subprocess.Popen[bytes] | None:
+        starter.start()
+        if starter._process is not None:
+            starter._process.wait()
+        return starter._process
+
+    first = started()
+    assert first is not None and "the node ended with 1" in starter.failed()
+    assert started() is first
+    starter.connected()  # one that has answered is needed, and could be started
+    assert started() is not first
+
+
 @pytest.fixture
 def small_shm(tmp_path: Path) -> Path:
     folder = tmp_path / "shm"

@@ -62,6 +62,10 @@ def check_node_options(options: Options) -> None:
         raise ConfigurationError(f"a node cannot be started as the options say: {checked.stderr.strip()}")
 
 
+START_AGAIN_S = 60.0
+"""Time after which a node is started again that has never answered: what it lacks is seldom there sooner."""
+
+
 class NodeStarter:
     """Starts the node, unless another process of this host does."""
 
@@ -71,13 +75,17 @@ class NodeStarter:
         self._log = self._socket.with_suffix(".log")
         self._lock: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._again_at = 0.0
 
     def start(self) -> None:
         """Starts a node after a refused connection, unless another process is about to, or the node that this process
-        started still runs. Returns at once; the next attempt to connect tells. Raises OSError."""
+        started still runs, or ended within START_AGAIN_S without an answer. Returns at once; the next attempt to
+        connect tells. Raises OSError."""
         if self._process is not None and self._process.poll() is None:
             return
         self._release()
+        if time.monotonic() < self._again_at:
+            return
         if self._socket.parent == (own := own_socket_directory()):
             own.mkdir(0o700, exist_ok=True)
             found = own.stat()
@@ -97,6 +105,7 @@ class NodeStarter:
                 command(self._options, self._socket),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment,
             )
+        self._again_at = time.monotonic() + START_AGAIN_S
         # An engine binds its threads to cores; the node serves the whole host.
         os.sched_setaffinity(self._process.pid, range(os.cpu_count() or 1))
 
@@ -111,8 +120,9 @@ class NodeStarter:
         return f"the node ended with {self._process.returncode}: {' '.join(last)} (log: {self._log})"
 
     def connected(self) -> None:
-        """Lets go of the lock once a node answers."""
+        """Lets go of the lock once a node answers; one that ends now is started again at once."""
         self._release()
+        self._again_at = 0.0
 
     def _release(self) -> None:
         if self._lock is not None:
