@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 from harness import NAMESPACE, WATCHDOG_S, Engine, Node, prompt, stored, transfer_config
-from test_races import ABORTS, ANSWER, BLOCKS, PAGE, REQUESTS, SLOW
+from test_races import ABORTS, ANSWER, BLOCKS, PAGE, REQUESTS
 
 BLOCK = 128
+SLOW = 750_000
+"""Bytes a second: three pages, while the engine fills hundreds."""
 PROMPTS = [prompt(number, 900 + 100 * number) for number in range(4)]
 FULL = [(len(one) - 1) // BLOCK * BLOCK for one in PROMPTS]
+ANSWER_TOKENS = 8
 
 ORACLE: dict[str, list[list[int]]] = {}
 
@@ -115,7 +118,7 @@ def test_pages_reused_while_ranks_copy_them(small: Path, parallel: dict[str, Any
     found = []
     for slow in (True, False):
         tight: dict[str, Any] = {
-            "kv_bytes": BLOCKS * PAGE // 2 + 1000, "max_bytes_per_s": SLOW // 8, "max_pages_share": 0.1,
+            "kv_bytes": BLOCKS * PAGE // 2 + 1000, "max_bytes_per_s": SLOW, "max_pages_share": 0.1,
         }
         with Node() as node, ranks(
             small, node, parallel, model_len=640, engine={"max_num_seqs": 5, "max_num_batched_tokens": 640},
@@ -140,3 +143,19 @@ def test_pages_reused_while_ranks_copy_them(small: Path, parallel: dict[str, Any
     for key in there.keys() & right_ones.keys():
         here, good = (np.frombuffer(one[key], dtype=np.float32) for one in (there, right_ones))
         assert np.allclose(here, good, rtol=1e-3, atol=1e-3), key.hex()
+
+
+def test_stages_that_speculate_save_all_and_rest(small: Path, node: Node) -> None:
+    """Runner V1 tells no pipeline stage but the last of the end of a forward pass when it speculates: saves that wait
+    for it never begin, their pages stay in use, and the engine steps for ever."""
+    ngram = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
+    want = right(small)
+    saved = [(len(one) + ANSWER_TOKENS - 1) // BLOCK - 1 for one in PROMPTS]  # a last block may be of a draft
+    loaded = [(min(have, (len(one) - 1) // BLOCK) - 1) * BLOCK for have, one in zip(saved, PROMPTS, strict=True)]
+    with ranks(small, node, STAGES, engine={"speculative_config": ngram}) as first:
+        assert answers(first) == (want, [0] * 4)
+        assert node.wait_blocks(sum(saved)) == sum(saved)
+        assert first.ask("reset") is True  # no page is in use
+        assert answers(first) == (want, loaded)
+        counted = first.ask("metrics")
+        assert counted["vllm:cistern_published_blocks"] == sum(saved) and not counted["vllm:cistern_abandoned_blocks"]
