@@ -333,6 +333,8 @@ def main() -> None:
         ask.error("--starts, --pairs: an interval takes 6 pairs or more")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
+        users = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        os.environ.setdefault("VLLM_CACHE_ROOT", f"{users}/vllm")
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"  # the digests of its model are nobody else's
         model = models.write(Path(folder) / "model", models.LLAMA)
         for name in given.what or measurements:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +16,13 @@ from harness import Node  # noqa: E402
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The cache of this run's engines: digests of its models' files, and what vLLM keeps, are nobody else's."""
+    """The cache of this run's engines: digests of its models' files are nobody else's. What vLLM keeps of itself takes
+    long to find out, and stays where it is."""
     with pytest.MonkeyPatch.context() as patched:
         folder = tmp_path_factory.mktemp("cache")
+        if "VLLM_CACHE_ROOT" not in os.environ:
+            users = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+            patched.setenv("VLLM_CACHE_ROOT", f"{users}/vllm")
         patched.setenv("XDG_CACHE_HOME", str(folder))
         yield folder
 
