@@ -168,6 +168,13 @@ def join(side: Coordinator) -> None:
         side.handle_reports([report], set())
 
 
+def until(there: Callable[[], object]) -> None:
+    """Under a watchdog, since another thread brings it about."""
+    end = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < end, "it does not come"
+
+
 def ready(**more: object) -> Coordinator:
     side = make(**more)
     add(side, "first")
@@ -197,10 +204,8 @@ def computes_after_one_message(side: Coordinator, caplog: pytest.LogCaptureFixtu
     """Asks until the answer is to compute, as it must be then for everybody; what was said."""
     try:
         add(side, "a")
-        until = time.monotonic() + 60  # far below the time that it might wait
-        while (answer := side.match("a", 0)) == (None, False):
-            assert time.monotonic() < until, "the request waits on"
-        assert answer == (0, False)
+        until(lambda: side.match("a", 0) != (None, False))  # far below the time that it might wait
+        assert side.match("a", 0) == (0, False)
         for name in "bcd":
             add(side, name)
             assert side.match(name, 0) == (0, False)
@@ -287,8 +292,12 @@ def test_new_adapter_makes_only_its_own_request_wait(
     monkeypatch.setattr(coordinator_module.Adapters, "digest", lambda self, adapter: adapter.name)
     connection.opens = False
     add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
-    while side.match("lora", 0) != (None, False) or connection.spec is None or len(connection.spec.fields) < 2:
-        pass
+    def specified() -> bool:
+        asked = side.match("lora", 0) == (None, False)
+        return asked and connection.spec is not None and len(connection.spec.fields) == 2
+
+    until(specified)
+    assert connection.spec is not None
     add(side, "base")
     assert side.match("base", 0) == (3 * SIZE, True)
     orders = side.step_orders({"base": 5})
@@ -320,8 +329,7 @@ def test_adapter_files_looked_at_beside(connection: OneConnection, monkeypatch: 
     assert side.match("base", 0) == (3 * SIZE, True) and not there.is_set()
     timer.cancel()
     there.set()
-    while not side.match("lora", 0)[1]:
-        join(side)
+    until(lambda: side.match("lora", 0)[1] or join(side))
     assert threading.get_ident() not in seen
 
 
@@ -341,8 +349,7 @@ def test_wait_for_an_adapters_files_is_none_for_the_ranks_look(
     clock.now += 3
     side.prefix_cache_emptied()
     there.set()
-    while side._requests["lora"].adapter is not None:
-        assert side.match("lora", 0) == (None, False)
+    until(lambda: side.match("lora", 0) != (None, False) or side._requests["lora"].adapter is None)
     assert side.match("lora", 0) == (None, False)
     clock.now += 3
     assert side.match("lora", 0) == (0, False)
@@ -361,9 +368,7 @@ def test_namespace_added_to_the_session_that_stands(node: Node) -> None:
         first = connection.wait_session(1, WATCHDOG_S)
         assert first is not None
         connection.open(spec(1, "base", "adapter"))
-        until = time.monotonic() + 60
-        while connection.session is first:
-            assert connection.flush(1) and time.monotonic() < until, "the session has no further namespace"
+        until(lambda: connection.session is not first)
         second = connection.session
         assert second is not None and second.store is first.store and second.connects == first.connects
         assert second.namespaces[:1] == first.namespaces and len(second.namespaces) == 2
@@ -495,8 +500,7 @@ def test_save_of_before_a_reset_is_abandoned_where_it_was_put(
     monkeypatch.setattr(coordinator_module.Adapters, "digest", lambda self, adapter: adapter.name)
     connection.store.blocks = 0
     add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
-    while side.match("lora", 0) != (0, False):
-        join(side)
+    until(lambda: side.match("lora", 0) == (0, False) or join(side))
     add(side, "base")
     assert side.match("base", 0) == (0, False)
     before = connection.session
