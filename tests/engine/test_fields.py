@@ -16,6 +16,7 @@ import model as models
 import pytest
 from harness import transfer_config
 
+import cistern.vllm
 from cistern.engine import options
 from cistern.engine.facts import ConfigurationError, EngineFacts, GroupFacts
 from cistern.engine.files import UnknownIdentity
@@ -310,6 +311,17 @@ def test_version_that_lacks_what_is_imported_said_plainly() -> None:
     last = ended.stderr.strip().splitlines()[-1]
     assert "UntestedVersion: vLLM 0.29.1 lacks" in last and "KVConnectorTransferResults" in last
     assert "tested with 0.32, 0.31, 0.30: install one of them" in last
+
+
+def test_version_without_connectors_told_when_plugins_are_loaded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import vllm
+
+    monkeypatch.setattr(vllm, "__version__", "0.5.0")
+    monkeypatch.setitem(sys.modules, "vllm.distributed.kv_transfer.kv_connector.factory", None)
+    cistern.vllm.register()
+    assert "vLLM 0.5.0 lacks" in caplog.text and "install one of them" in caplog.text
 
 
 ORDER = SaveOrder(1, 1, 0, 1, b"p" * 32, [b"k" * 32, b"l" * 32], [[b"1", b"2"]], [[1, 2]])

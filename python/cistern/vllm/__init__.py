@@ -8,12 +8,22 @@ from __future__ import annotations
 
 
 def register() -> None:
-    """Makes the connector known to vLLM by its name; again does nothing."""
-    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
-
+    """Makes the connector known to vLLM by its name; again does nothing. A vLLM that has no connectors of this kind
+    goes on without: it may not have been asked for one."""
     from ..engine.cpus import remember
 
     remember()
+    try:
+        from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+    except ImportError as error:
+        import logging
+
+        import vllm
+
+        from . import versions
+
+        logging.getLogger("vllm.cistern").warning("cistern: %s", versions.lacking(vllm.__version__, error))
+        return
     try:
         KVConnectorFactory.register_connector(
             "CisternConnector", "cistern.vllm.connector", "CisternConnector"
