@@ -201,7 +201,7 @@ def compared(model: Path, starts: int, count: int, works: dict[str, Work], **mor
     found: dict[str, list[float]] = {name: [] for name in works}
     for start in range(starts):
         with Node(memory="512MiB") as node:
-            with Engine(model, transfer_config(node, min_load_tokens=0), STEADY, **more) as engine:
+            with Engine(model, transfer_config(node), STEADY, **more) as engine:
                 for name, work in works.items():
                     engine.run(SWITCH, on=True)
                     work(engine, -1)
@@ -290,7 +290,7 @@ def no_node(model: Path, starts: int, count: int, dtype: str) -> list[dict[str, 
 def calls(model: Path, dtype: str) -> list[dict[str, Any]]:
     rows = []
     with Node(memory="512MiB") as node, Engine(
-        model, transfer_config(node, min_load_tokens=0), STEADY, dtype=dtype, **IN_CHUNKS
+        model, transfer_config(node), STEADY, dtype=dtype, **IN_CHUNKS
     ) as engine:
         engine.run(SWITCH, on=True)
         steps(engine, -1)

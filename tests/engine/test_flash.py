@@ -25,7 +25,7 @@ def test_blocks_on_flash_survive_a_reboot(small: Path) -> None:
         tempfile.TemporaryDirectory(prefix="cistern-flash-", dir=Path.cwd()) as disk,
         Node("64MiB", "--flash", f"{disk}:256MiB", "--flash-read-ahead", "0B") as node,
     ):
-        with Engine(small, transfer_config(node, min_load_tokens=1)) as first:
+        with Engine(small, transfer_config(node)) as first:
             computed = first.generate(PROMPTS)
         node.wait_blocks(blocks)
         while written_down(node) < blocks:
@@ -33,7 +33,7 @@ def test_blocks_on_flash_survive_a_reboot(small: Path) -> None:
         node.kill()
         shutil.rmtree(node.folder / "memory")
         node.start()
-        with Engine(small, transfer_config(node, min_load_tokens=1)) as second:
+        with Engine(small, transfer_config(node)) as second:
             loaded = second.generate(PROMPTS)
     for was, now, asked in zip(computed, loaded, PROMPTS, strict=True):
         assert now["tokens"] == was["tokens"]
