@@ -28,7 +28,7 @@ struct Key {
   std::uint64_t most;
 };
 
-constexpr std::array<Key, 12> kKeys = {{
+constexpr std::array<Key, 16> kKeys = {{
     {"sessions", &GeneratorOptions::sessions, Kind::kCount, 1, Zipf::kMaxRanks},
     {"turns", &GeneratorOptions::turns, Kind::kCount, 1, 10'000},
     {"system", &GeneratorOptions::system, Kind::kCount, 1, 100'000},
@@ -40,6 +40,10 @@ constexpr std::array<Key, 12> kKeys = {{
     {"span", &GeneratorOptions::span_us, Kind::kDuration, 0, 365 * kDayUs},
     {"system_zipf", &GeneratorOptions::system_milli_zipf, Kind::kThousandths, 0, Zipf::kMaxMilliExponent},
     {"session_zipf", &GeneratorOptions::session_milli_zipf, Kind::kThousandths, 0, Zipf::kMaxMilliExponent},
+    {"documents", &GeneratorOptions::documents, Kind::kCount, 0, 100'000},
+    {"document_tokens", &GeneratorOptions::document_tokens, Kind::kCount, kTraceBlockTokens, kMaxTokens - 1},
+    {"document_zipf", &GeneratorOptions::document_milli_zipf, Kind::kThousandths, 0, Zipf::kMaxMilliExponent},
+    {"in_turn", &GeneratorOptions::documents_in_turn, Kind::kCount, 0, 1},
     {"seed", &GeneratorOptions::seed, Kind::kCount, 0, ~std::uint64_t{0}},
 }};
 
@@ -76,6 +80,13 @@ Result<std::uint64_t> ParseValue(const Key& key, std::string_view text) {
   return value;
 }
 
+// A document begins at a block of its own, and is whole blocks.
+std::uint64_t HeadTokens(const GeneratorOptions& options) {
+  if (options.documents == 0) return options.system_tokens;
+  return (options.system_tokens / kTraceBlockTokens + options.document_tokens / kTraceBlockTokens) *
+         kTraceBlockTokens;
+}
+
 Status ValidateTogether(const GeneratorOptions& options) {
   if (options.sessions * options.turns > kMaxRequests) {
     return Status(Code::kInvalid,
@@ -86,6 +97,12 @@ Status ValidateTogether(const GeneratorOptions& options) {
     return Status(Code::kInvalid, Text("generated: system_tokens=", options.system_tokens,
                                        " leaves no room for a question in context=", options.context,
                                        ": make context larger or system_tokens smaller"));
+  }
+  if (HeadTokens(options) >= options.context) {
+    return Status(Code::kInvalid, Text("generated: system_tokens=", options.system_tokens,
+                                       " and document_tokens=", options.document_tokens,
+                                       " leave no room for a question in context=", options.context,
+                                       ": make context larger or document_tokens smaller"));
   }
   return Status();
 }
@@ -124,9 +141,11 @@ Result<GeneratorOptions> ParseGeneratorOptions(std::string_view text) {
 Generator::Generator(const GeneratorOptions& options)
     : options_(options),
       system_blocks_(options.system_tokens / kTraceBlockTokens),
+      document_blocks_(options.documents == 0 ? 0 : options.document_tokens / kTraceBlockTokens),
+      head_tokens_(HeadTokens(options)),
       random_(options.seed),
       sessions_(options.sessions),
-      next_hash_id_(options.system * system_blocks_) {
+      next_hash_id_(options.system * (system_blocks_ + options.documents * document_blocks_)) {
   CISTERN_ASSERT(ValidateTogether(options).ok());
   const Zipf busy(options_.sessions, options_.session_milli_zipf);
   const Zipf popular(options_.system, options_.system_milli_zipf);
@@ -135,8 +154,23 @@ Generator::Generator(const GeneratorOptions& options)
   }
   for (std::uint64_t i = 0; i < options_.sessions; ++i) {
     sessions_[i].system = popular.Draw(random_);
-    sessions_[i].tokens = options_.system_tokens;
+    sessions_[i].tokens = head_tokens_;
     turns_.emplace(random_.Below(options_.span_us + 1), i);
+  }
+  if (options_.documents > 0) ChooseDocuments();
+}
+
+// The same document behind another system prompt is other blocks.
+void Generator::ChooseDocuments() {
+  const Zipf popular(options_.documents, options_.document_milli_zipf);
+  std::vector<Turn> begins;
+  for (auto turns = turns_; !turns.empty(); turns.pop()) begins.push_back(turns.top());
+  for (std::uint64_t i = 0; i < begins.size(); ++i) {
+    Session& session = sessions_[begins[i].second];
+    const std::uint64_t document =
+        options_.documents_in_turn != 0 ? i % options_.documents : popular.Draw(random_);
+    session.head = options_.system * system_blocks_ +
+                   (session.system * options_.documents + document) * document_blocks_;
   }
 }
 
@@ -152,7 +186,7 @@ Result<bool> Generator::Next(Request& request) {
   const std::uint64_t question = Length(options_.user_tokens);
   const std::uint64_t answer = Length(options_.output_tokens);
   if (session.tokens + question > options_.context) {
-    session.tokens = options_.system_tokens;
+    session.tokens = head_tokens_;
     session.hash_ids.clear();
   }
   session.tokens = std::min(session.tokens + question, options_.context);
@@ -165,7 +199,10 @@ Result<bool> Generator::Next(Request& request) {
   for (std::uint64_t block = 0; block < system_blocks_; ++block) {
     request.hash_ids.push_back(session.system * system_blocks_ + block);
   }
-  const std::uint64_t own_blocks = session.tokens / kTraceBlockTokens - system_blocks_;
+  for (std::uint64_t block = 0; block < document_blocks_; ++block) {
+    request.hash_ids.push_back(session.head + block);
+  }
+  const std::uint64_t own_blocks = session.tokens / kTraceBlockTokens - system_blocks_ - document_blocks_;
   while (session.hash_ids.size() < own_blocks) session.hash_ids.push_back(next_hash_id_++);
   request.hash_ids.insert(request.hash_ids.end(), session.hash_ids.begin(), session.hash_ids.end());
   // A partial block is another block once it is full: its id is used this one time.

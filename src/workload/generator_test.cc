@@ -90,6 +90,35 @@ TEST(Generator, SessionsShareOnlyWholeBlocksOfTheirSystemPrompt) {
   EXPECT_EQ(shared, 10u);
 }
 
+TEST(Generator, SessionsShareTheWholeBlocksOfTheirDocument) {
+  const GeneratorOptions options{.sessions = 2'000,
+                                 .turns = 2,
+                                 .system = 2,
+                                 .system_tokens = 1'300,
+                                 .documents = 7,
+                                 .document_tokens = 2'100};
+  std::map<std::uint64_t, std::set<std::uint64_t>> sessions_of;
+  for (const Request& request : All(options)) {
+    EXPECT_GT(request.input_tokens, 2u * 512 + 4 * 512);
+    EXPECT_EQ(request.hash_ids.size(), (request.input_tokens + kTraceBlockTokens - 1) / kTraceBlockTokens);
+    for (const std::uint64_t id : request.hash_ids) sessions_of[id].insert(*request.session);
+  }
+  const auto shared = std::ranges::count_if(sessions_of, [](const auto& of) { return of.second.size() > 1; });
+  EXPECT_EQ(shared, 2 * 2 + 2 * 7 * 4);
+}
+
+TEST(Generator, DocumentsInTurnComeRoundAndRound) {
+  const GeneratorOptions options{.sessions = 50,
+                                 .turns = 1,
+                                 .system = 1,
+                                 .system_tokens = 0,
+                                 .documents = 10,
+                                 .document_tokens = 512,
+                                 .documents_in_turn = 1};
+  std::uint64_t expected = 0;
+  for (const Request& request : All(options)) EXPECT_EQ(request.hash_ids[0], expected++ % 10);
+}
+
 TEST(Generator, PopularityFallsWithItsSlope) {
   std::map<std::uint64_t, double> by_system;
   std::map<std::uint64_t, double> by_session;
@@ -136,6 +165,9 @@ TEST(BadInput, GeneratorOptionsAreRefusedByName) {
       Refusal("context=2000"),
       "generated: system_tokens=2000 leaves no room for a question in context=2000: make context larger "
       "or system_tokens smaller");
+  EXPECT_EQ(Refusal("documents=3,document_tokens=32000"),
+            "generated: system_tokens=2000 and document_tokens=32000 leave no room for a question in "
+            "context=32768: make context larger or document_tokens smaller");
 }
 
 }  // namespace
