@@ -10,18 +10,27 @@ namespace cistern {
 
 int RunSim(int argc, const char* const* argv) {
   std::string trace;
-  EvictionPolicy policy = EvictionPolicy::kLru;
+  workload::SimPolicy policy = workload::SimPolicy::kLru;
   std::uint64_t blocks = 0;
+  bool told = false;
   bool json = false;
   CommandLine line(
       "cistern sim",
       "Run a trace through the eviction policy alone: decisions, no bytes. A hit is a block of the\n"
       "longest resident run from block 0.",
-      "  cistern sim conversation.jsonl --blocks 10000 --policy lru --json\n"
+      "  cistern sim conversation.jsonl --blocks 10000 --policy reuse --json\n"
       "  cistern sim generated:sessions=200,turns=8,seed=1 --blocks 1000");
   line.Argument("TRACE", "a trace of JSON lines, or generated:KEY=VALUE,...", &trace);
   line.Count("--blocks", "blocks that fit (required)", &blocks, 1, 1u << 30);
-  line.Policy("--policy", "eviction policy", &policy);
+  line.Flag("--policy", "NAME",
+            Text("eviction policy: ", workload::SimPolicies(), "; default: ", ToString(policy)),
+            [&policy](std::string_view text) {
+              Result<workload::SimPolicy> value = workload::ParseSimPolicy(text);
+              if (value) policy = *value;
+              return value ? Status() : value.error();
+            });
+  line.Switch("--told", "with reuse: each request says whether a later prompt extends it, as it turns out",
+              &told);
   line.Switch("--json", "one JSON object on stdout", &json);
   if (auto exit = line.Parse(argc, argv)) return *exit;
   if (blocks == 0) {
@@ -29,7 +38,18 @@ int RunSim(int argc, const char* const* argv) {
   }
   Result<std::unique_ptr<workload::RequestSource>> requests = workload::OpenRequests(trace);
   if (!requests) return Complain("cistern sim", requests.error());
-  Result<workload::SimResult> result = workload::Simulate(**requests, policy, blocks);
+  if (told && policy != workload::SimPolicy::kReuse) {
+    return Complain("cistern sim", Status(Code::kInvalid, Text("--told is of no use to policy ",
+                                                               ToString(policy), ": give --policy reuse")));
+  }
+  std::vector<policy::Outlook> outlooks;
+  if (told) {
+    Result<std::vector<policy::Outlook>> found = workload::Outlooks(**requests);
+    if (found) requests = workload::OpenRequests(trace);
+    if (!found || !requests) return Complain("cistern sim", found ? requests.error() : found.error());
+    outlooks = *std::move(found);
+  }
+  Result<workload::SimResult> result = workload::Simulate(**requests, policy, blocks, outlooks);
   if (!result) return Complain("cistern sim", result.error());
   std::string text =
       json ? Text("{\"policy\":\"", ToString(result->policy), "\",\"blocks\":", result->blocks,

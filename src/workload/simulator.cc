@@ -2,46 +2,207 @@
 #include "workload/simulator.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "base/assert.h"
+#include "base/format.h"
+#include "base/nearest.h"
 
 namespace cistern::workload {
+namespace {
 
-Simulator::Simulator(EvictionPolicy policy, std::uint64_t blocks) {
+using policy::EntryId;
+using policy::Outlook;
+
+constexpr std::array<std::pair<SimPolicy, std::string_view>, 7> kPolicies = {{{SimPolicy::kLru, "lru"},
+                                                                              {SimPolicy::kReuse, "reuse"},
+                                                                              {SimPolicy::kFifo, "fifo"},
+                                                                              {SimPolicy::kSlru, "slru"},
+                                                                              {SimPolicy::kLfu, "lfu"},
+                                                                              {SimPolicy::kLru2, "lru2"},
+                                                                              {SimPolicy::kArc, "arc"}}};
+
+// A trace whose times stand still for so many requests has none: from then on each is later than the last.
+constexpr std::uint64_t kStill = 256;
+constexpr std::uint64_t kStillMs = 250;
+
+std::unique_ptr<Contender> MakeContender(SimPolicy policy, std::uint64_t blocks, const Extended& extended) {
+  switch (policy) {
+    case SimPolicy::kReuse: return nullptr;
+    case SimPolicy::kLru: return MakeLru(extended);
+    case SimPolicy::kFifo: return MakeFifo(extended);
+    case SimPolicy::kSlru: return MakeSlru(extended, blocks);
+    case SimPolicy::kLfu: return MakeLfu(extended);
+    case SimPolicy::kLru2: return MakeLru2(extended, blocks);
+    case SimPolicy::kArc: return MakeArc(extended, blocks);
+  }
+  __builtin_unreachable();
+}
+
+// SplitMix64's: ids of traces are numbered, and policy::Prompt wants hashes.
+std::uint64_t Mixed(std::uint64_t x) {
+  x += 0x9e37'79b9'7f4a'7c15;
+  x = (x ^ (x >> 30)) * 0xbf58'476d'1ce4'e5b9;
+  x = (x ^ (x >> 27)) * 0x94d0'49bb'1331'11eb;
+  return x ^ (x >> 31);
+}
+
+bool LastIsPartial(const Request& request) {
+  return request.hash_ids.size() * kTraceBlockTokens > request.input_tokens;
+}
+
+}  // namespace
+
+std::string_view ToString(SimPolicy policy) {
+  const auto named = std::ranges::find(kPolicies, policy, &decltype(kPolicies)::value_type::first);
+  return named == kPolicies.end() ? "unknown" : named->second;
+}
+
+std::string SimPolicies() {
+  std::string list;
+  for (const auto& [policy, text] : kPolicies) AppendText(list, Text(list.empty() ? "" : ", ", text));
+  return list;
+}
+
+Result<SimPolicy> ParseSimPolicy(std::string_view text) {
+  const auto named = std::ranges::find(kPolicies, text, &decltype(kPolicies)::value_type::second);
+  if (named != kPolicies.end()) return named->first;
+  return Error(Code::kInvalid,
+               Text("there is no eviction policy '", Shown(text), "'; known: ", SimPolicies()));
+}
+
+Simulator::Simulator(SimPolicy policy, std::uint64_t blocks)
+    : contender_(MakeContender(policy, blocks, extended_)) {
   CISTERN_ASSERT(blocks > 0);
+  if (policy == SimPolicy::kReuse) reuse_ = std::make_unique<policy::Reuse>(blocks);
   result_.policy = policy;
   result_.blocks = blocks;
 }
 
-policy::EntryId Simulator::Dense(std::uint64_t hash_id) {
-  return dense_.try_emplace(hash_id, static_cast<policy::EntryId>(dense_.size())).first->second;
+// A block's parent is the block before it where it appears first. So parents have smaller numbers, and some
+// resident is extended by none, whatever a trace says later.
+EntryId Simulator::Dense(std::uint64_t hash_id, EntryId parent) {
+  const auto [at, is_new] = dense_.try_emplace(hash_id, static_cast<EntryId>(dense_.size()));
+  if (is_new) {
+    resident_.push_back(false);
+    held_.push_back(false);
+    parents_.push_back(parent);
+  }
+  return at->second;
 }
 
-void Simulator::Submit(const Request& request) {
+std::uint64_t Simulator::TimeOf(const Request& request) {
+  still_ = request.timestamp_ms == last_ms_ ? still_ + 1 : 0;
+  last_ms_ = request.timestamp_ms;
+  if (still_ > kStill) added_ms_ += kStillMs;
+  return request.timestamp_ms + added_ms_;
+}
+
+void Simulator::Submit(const Request& request, Outlook outlook) {
   chain_.clear();
-  for (const std::uint64_t hash_id : request.hash_ids) chain_.push_back(Dense(hash_id));
-  const auto miss = std::ranges::find_if(chain_, [&](policy::EntryId id) { return !order_.Contains(id); });
+  for (const std::uint64_t hash_id : request.hash_ids) {
+    chain_.push_back(Dense(hash_id, chain_.empty() ? kRoot : chain_.back()));
+  }
+  const auto miss = std::ranges::find_if(chain_, [&](EntryId id) { return !resident_[id]; });
+  const auto hits = static_cast<std::size_t>(miss - chain_.begin());
   ++result_.requests;
   result_.accesses += chain_.size();
-  result_.hits += static_cast<std::uint64_t>(miss - chain_.begin());
-  for (auto id = chain_.rbegin(); id != chain_.rend(); ++id) {
-    if (order_.Contains(*id)) {
-      order_.Touch(*id);
+  result_.hits += hits;
+  reuse_ ? SubmitToReuse(request, hits, outlook) : SubmitToContender();
+}
+
+void Simulator::SubmitToReuse(const Request& request, std::size_t hits, Outlook outlook) {
+  keys_.clear();
+  for (const std::uint64_t hash_id : request.hash_ids) keys_.push_back(Mixed(hash_id));
+  reuse_->Begin({.now_ms = TimeOf(request),
+                 .keys = keys_,
+                 .resident = std::span(chain_).first(hits),
+                 .partial = LastIsPartial(request),
+                 .outlook = outlook});
+  for (const EntryId id : chain_) held_[id] = true;
+  std::size_t end = hits;
+  for (; end < chain_.size() && !resident_[chain_[end]] && MakeRoom(end); ++end) {
+    reuse_->Insert(chain_[end], end);
+    Enter(chain_[end]);
+  }
+  for (std::size_t i = end; i-- > 0;) reuse_->Touch(chain_[i], i);
+  for (const EntryId id : chain_) held_[id] = false;
+}
+
+bool Simulator::MakeRoom(std::size_t position) {
+  if (used_ < result_.blocks) return true;
+  while (const std::optional<EntryId> id = reuse_->Coldest()) {
+    if (extended_(*id) || held_[*id]) {
+      reuse_->Park(*id);
       continue;
     }
-    if (order_.size() == result_.blocks) order_.Remove(*order_.Coldest());
-    order_.Insert(*id);
+    if (!reuse_->Outranks(position, *id)) return false;
+    reuse_->Remove(*id);
+    if (Leave(*id)) reuse_->Unpark(parents_[*id]);
+    return true;
+  }
+  return false;
+}
+
+void Simulator::SubmitToContender() {
+  for (std::size_t i = chain_.size(); i-- > 0;) {
+    const EntryId id = chain_[i];
+    if (resident_[id]) {
+      contender_->Touch(id);
+      continue;
+    }
+    if (used_ == result_.blocks) {
+      const EntryId evicted = contender_->Evict();
+      if (Leave(evicted)) contender_->Unpark(parents_[evicted]);
+    }
+    contender_->Insert(id);
+    Enter(id);
   }
 }
 
-Result<SimResult> Simulate(RequestSource& requests, EvictionPolicy policy, std::uint64_t blocks) {
+void Simulator::Enter(EntryId id) {
+  resident_[id] = true;
+  ++used_;
+  if (parents_[id] != kRoot) extended_.Add(parents_[id]);
+}
+
+bool Simulator::Leave(EntryId id) {
+  resident_[id] = false;
+  --used_;
+  const EntryId parent = parents_[id];
+  return parent != kRoot && extended_.Drop(parent) && resident_[parent];
+}
+
+Result<SimResult> Simulate(RequestSource& requests, SimPolicy policy, std::uint64_t blocks,
+                           const std::vector<Outlook>& told) {
   Simulator simulator(policy, blocks);
+  Request request;
+  for (std::size_t i = 0;; ++i) {
+    const Result<bool> more = requests.Next(request);
+    if (!more) return Error(more.error());
+    if (!*more) return simulator.result();
+    simulator.Submit(request, i < told.size() ? told[i] : Outlook::kUnknown);
+  }
+}
+
+Result<std::vector<Outlook>> Outlooks(RequestSource& requests) {
+  std::vector<Outlook> outlooks;
+  boost::unordered_flat_map<std::uint64_t, std::size_t> ends;  // a prompt's last whole block: the request
   Request request;
   while (true) {
     const Result<bool> more = requests.Next(request);
     if (!more) return Error(more.error());
-    if (!*more) return simulator.result();
-    simulator.Submit(request);
+    if (!*more) return outlooks;
+    for (const std::uint64_t id : request.hash_ids) {
+      if (const auto end = ends.find(id); end != ends.end()) {
+        outlooks[end->second] = Outlook::kExtended;
+        ends.erase(end);
+      }
+    }
+    const std::size_t whole = request.hash_ids.size() - LastIsPartial(request);
+    if (whole > 0) ends[request.hash_ids[whole - 1]] = outlooks.size();
+    outlooks.push_back(Outlook::kEnded);
   }
 }
 

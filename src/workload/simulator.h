@@ -1,19 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-// A workload's hit rate by decisions alone: no bytes, no clock. The figure that a real store must reach.
+// A workload's hit rate by decisions alone: no bytes, no clock. With the node's policy it is the figure that
+// a real store must reach.
 #pragma once
 
 #include <boost/unordered/unordered_flat_map.hpp>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
 
-#include "cistern/policy.h"
 #include "cistern/status.h"
 #include "policy/evict.h"
+#include "policy/reuse.h"
+#include "workload/contender.h"
 #include "workload/request.h"
 
 namespace cistern::workload {
 
+enum class SimPolicy : std::uint8_t {
+  kLru = 0,  // the node's
+  kReuse = 1,
+  // Those that `reuse` is compared with: contender.h.
+  kFifo = 2,
+  kSlru = 3,
+  kLfu = 4,
+  kLru2 = 5,
+  kArc = 6,
+};
+std::string_view ToString(SimPolicy policy);
+Result<SimPolicy> ParseSimPolicy(std::string_view text);
+// "lru, reuse, ..."
+std::string SimPolicies();
+
 struct SimResult {
-  EvictionPolicy policy = EvictionPolicy::kLru;
+  SimPolicy policy = SimPolicy::kLru;
   std::uint64_t blocks = 0;  // the capacity
   std::uint64_t requests = 0;
   std::uint64_t accesses = 0;  // blocks of all requests
@@ -25,27 +47,60 @@ struct SimResult {
   friend bool operator==(const SimResult&, const SimResult&) = default;
 };
 
-// A store of `blocks` distinct blocks. A request's hits are its longest resident run from block 0; after
-// them its blocks are touched leaf to root, the missing ones inserted, the coldest of all leaving. So a chain
-// longer than the store keeps its first blocks.
+// A store of `blocks` distinct blocks. A request's hits are its longest resident run from block 0.
+//
+// `reuse`: the request's blocks stay while the missing ones enter from the root on, each in place of the
+// resident leaf that is worth least, until one is worth less than all of them. The rest of the chain stays
+// out. Then its blocks are touched leaf to root.
+//
+// The others: the request's blocks are touched leaf to root, the missing ones inserted, the next by the
+// policy leaving. So with lru a chain longer than the store keeps its first blocks.
 class Simulator final {
  public:
-  Simulator(EvictionPolicy policy, std::uint64_t blocks);
+  Simulator(SimPolicy policy, std::uint64_t blocks);
 
-  void Submit(const Request& request);
+  // `reuse` alone makes use of the outlook.
+  void Submit(const Request& request, policy::Outlook outlook = policy::Outlook::kUnknown);
   const SimResult& result() const { return result_; }
 
  private:
-  // Ids of a trace may be any numbers; the order wants dense ones. They are numbered as they appear.
-  policy::EntryId Dense(std::uint64_t hash_id);
+  static constexpr policy::EntryId kRoot = 0xffff'ffff;
+
+  // Ids of a trace may be any numbers; policies want dense ones. They are numbered as they appear.
+  policy::EntryId Dense(std::uint64_t hash_id, policy::EntryId parent);
+  std::uint64_t TimeOf(const Request& request);
+  void SubmitToReuse(const Request& request, std::size_t hits, policy::Outlook outlook);
+  bool MakeRoom(std::size_t position);
+  void SubmitToContender();
+  void Enter(policy::EntryId id);
+  // True: the id's parent is resident and has no resident child any more.
+  bool Leave(policy::EntryId id);
 
   SimResult result_;
-  policy::Lru order_;
+  std::unique_ptr<policy::Reuse> reuse_;  // one of the two
+  std::unique_ptr<Contender> contender_;
+  Extended extended_;
+  std::vector<bool> resident_;
+  std::vector<policy::EntryId> parents_;
+  std::uint64_t used_ = 0;
+
   boost::unordered_flat_map<std::uint64_t, policy::EntryId> dense_;
   std::vector<policy::EntryId> chain_;
+  std::vector<std::uint64_t> keys_;
+  std::vector<bool> held_;  // by the current request
+
+  std::uint64_t last_ms_ = 0;
+  std::uint64_t still_ = 0;     // requests in a row at one time
+  std::uint64_t added_ms_ = 0;  // to the times of a trace that stand still
 };
 
-// All of `requests` through a Simulator. `blocks` is at least 1. Fails as the source fails.
-Result<SimResult> Simulate(RequestSource& requests, EvictionPolicy policy, std::uint64_t blocks);
+// All of `requests` through a Simulator. `blocks` is at least 1. Fails as the source fails. `told`: an
+// outlook for each request, in order; the rest have none.
+Result<SimResult> Simulate(RequestSource& requests, SimPolicy policy, std::uint64_t blocks,
+                           const std::vector<policy::Outlook>& told = {});
+
+// What a caller could say at best: for each request, whether the last whole block of its prompt is asked for
+// again later.
+Result<std::vector<policy::Outlook>> Outlooks(RequestSource& requests);
 
 }  // namespace cistern::workload
