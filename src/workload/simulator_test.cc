@@ -177,6 +177,18 @@ TEST(Simulator, ReuseKeepsPartOfALoopThatIsLargerThanTheStore) {
   EXPECT_GE(Hits(requests, SimPolicy::kReuse, 800), AccessesOf(requests) / 4);
 }
 
+TEST(Simulator, GivesTheKnownHitsOnAGeneratedChat) {
+  using enum SimPolicy;
+  constexpr std::array<std::pair<SimPolicy, std::uint64_t>, 6> kKnown = {
+      {{kLru, 14'503}, {kFifo, 14'503}, {kSlru, 14'662}, {kLfu, 14'552}, {kLru2, 14'826}, {kArc, 14'769}}};
+  const std::vector<Request> requests = All(**OpenRequests(kShapes[0].options));
+  EXPECT_EQ(AccessesOf(requests), 23'299u);
+  for (const auto& [policy, hits] : kKnown) EXPECT_EQ(Hits(requests, policy, 300), hits) << ToString(policy);
+  // Its values are floating-point numbers, whose last bit differs between processors.
+  EXPECT_NEAR(static_cast<double>(Hits(requests, kReuse, 300)), 15'385, 50);
+  EXPECT_EQ(Hits(requests, kReuse, 300), Hits(requests, kReuse, 300));
+}
+
 TEST(Simulator, OneTrueBitARequestIsWorthMuch) {
   const std::vector<Request> requests = All(**OpenRequests(kShapes[0].options));
   const auto told = Outlooks(**OpenRequests(kShapes[0].options)).value();
