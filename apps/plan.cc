@@ -22,6 +22,7 @@
 #include "planner/fields.h"
 #include "planner/model_config.h"
 #include "planner/report.h"
+#include "sim_policy.h"
 
 namespace cistern {
 namespace {
@@ -35,7 +36,7 @@ struct PlanFlags {
   std::vector<std::string> tiers;
   std::optional<double> kv_bits, weight_bits, parameters, active_parameters, wanted, times, months;
   std::uint64_t think_us = 0, busy_us = 0, points = 24;
-  planner::CurvePolicy policy = planner::CurvePolicy::kLru;
+  workload::SimPolicy policy = workload::SimPolicy::kLru;
   bool list = false, json = false;
   planner::PlanInput input;
 };
@@ -108,7 +109,7 @@ void AddFlags(CommandLine& line, PlanFlags& f) {
   line.Count("--request-tokens", "of a request, to count requests by; default: 10000",
              &f.input.request_tokens, 1, 1ull << 30);
   line.Text("--trace", "TRACE", "your own workload: JSON lines, or generated:KEY=VALUE,...", &f.trace);
-  line.Policy("--policy", "eviction policy of --trace", &f.policy);
+  SimPolicyFlag(line, "eviction policy of --trace", &f.policy);
   line.Count("--points", "sizes of the curve of --trace; default: 24", &f.points, 2, 200);
   Number(line, "--times", "how many times as many requests as the trace has; default: 1", &f.times, 1e-3,
          1e6);

@@ -4,6 +4,7 @@
 #include "base/format.h"
 #include "commands.h"
 #include "prompt.h"
+#include "sim_policy.h"
 #include "workload/simulator.h"
 
 namespace cistern {
@@ -22,13 +23,7 @@ int RunSim(int argc, const char* const* argv) {
       "  cistern sim generated:sessions=200,turns=8,seed=1 --blocks 1000");
   line.Argument("TRACE", "a trace of JSON lines, or generated:KEY=VALUE,...", &trace);
   line.Count("--blocks", "blocks that fit (required)", &blocks, 1, 1u << 30);
-  line.Flag("--policy", "NAME",
-            Text("eviction policy: ", workload::SimPolicies(), "; default: ", ToString(policy)),
-            [&policy](std::string_view text) {
-              Result<workload::SimPolicy> value = workload::ParseSimPolicy(text);
-              if (value) policy = *value;
-              return value ? Status() : value.error();
-            });
+  SimPolicyFlag(line, "eviction policy", &policy);
   line.Switch("--told", "with reuse: each request says whether a later prompt extends it, as it turns out",
               &told);
   line.Switch("--json", "one JSON object on stdout", &json);

@@ -152,7 +152,7 @@ const CurvePoint* Curve::Reaching(double wanted) const {
   return at == points.end() ? nullptr : &*at;
 }
 
-Result<Curve> MeasureCurve(const OpenWorkload& open, CurvePolicy policy, std::uint64_t points,
+Result<Curve> MeasureCurve(const OpenWorkload& open, workload::SimPolicy policy, std::uint64_t points,
                            std::optional<double> wanted) {
   Curve curve{.policy = policy};
   if (Status status = Count(open, curve); !status.ok()) return Error(status);

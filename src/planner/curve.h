@@ -18,16 +18,13 @@
 
 namespace cistern::planner {
 
-// What the simulator can replay.
-using CurvePolicy = decltype(workload::SimResult::policy);
-
 struct CurvePoint {
   std::uint64_t blocks = 0;
   std::uint64_t hits = 0;
 };
 
 struct Curve {
-  CurvePolicy policy = CurvePolicy::kLru;
+  workload::SimPolicy policy = workload::SimPolicy::kLru;
   std::uint64_t requests = 0;
   std::uint64_t accesses = 0;      // blocks of all requests
   std::uint64_t distinct = 0;      // blocks; a store of so many evicts nothing
@@ -50,7 +47,7 @@ using OpenWorkload = std::function<Result<std::unique_ptr<workload::RequestSourc
 // Measures `points` sizes, evenly spaced by ratio from one block to all. With `wanted`, more sizes about the
 // smallest that reaches it, until it is known to one in 200. Fails as the source fails, and where the
 // workload has no block.
-Result<Curve> MeasureCurve(const OpenWorkload& open, CurvePolicy policy, std::uint64_t points,
+Result<Curve> MeasureCurve(const OpenWorkload& open, workload::SimPolicy policy, std::uint64_t points,
                            std::optional<double> wanted);
 
 // A way to reach a hit rate: what the upper tier holds lies in the lower one too; without an upper one, all

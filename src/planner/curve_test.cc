@@ -29,7 +29,8 @@ OpenWorkload Lines(std::string text) {
 }
 
 std::string Refusal(std::string text) {
-  const Result<Curve> curve = MeasureCurve(Lines(std::move(text)), CurvePolicy::kLru, 4, std::nullopt);
+  const Result<Curve> curve =
+      MeasureCurve(Lines(std::move(text)), workload::SimPolicy::kLru, 4, std::nullopt);
   return curve ? "accepted" : std::string(curve.error().message());
 }
 
@@ -43,19 +44,19 @@ Medium Priced(std::string name, double gb_per_s, double price) {
 }
 
 TEST(Curve, EachPointIsTheSimulatorsOwn) {
-  const Result<Curve> curve = MeasureCurve(Generated(), CurvePolicy::kLru, 9, std::nullopt);
+  const Result<Curve> curve = MeasureCurve(Generated(), workload::SimPolicy::kLru, 9, std::nullopt);
   ASSERT_TRUE(curve) << curve.error().message();
   EXPECT_TRUE(std::ranges::is_sorted(curve->points, {}, &CurvePoint::blocks));
   EXPECT_EQ(curve->points.back().blocks, curve->distinct);
   for (const CurvePoint& point : curve->points) {
     const auto source = workload::OpenRequests(kWorkload);
-    const auto alone = workload::Simulate(**source, CurvePolicy::kLru, point.blocks);
+    const auto alone = workload::Simulate(**source, workload::SimPolicy::kLru, point.blocks);
     EXPECT_EQ(point.hits, alone->hits) << point.blocks;
   }
 }
 
 TEST(Curve, SmallestSizeForAHitRateKnownToOneIn200) {
-  const Result<Curve> curve = MeasureCurve(Generated(), CurvePolicy::kLru, 5, 0.5);
+  const Result<Curve> curve = MeasureCurve(Generated(), workload::SimPolicy::kLru, 5, 0.5);
   ASSERT_TRUE(curve) << curve.error().message();
   const CurvePoint* point = curve->Reaching(0.5);
   ASSERT_NE(point, nullptr);
@@ -67,7 +68,7 @@ TEST(Curve, SmallestSizeForAHitRateKnownToOneIn200) {
 TEST(Curve, BusiestMinuteAndSpan) {
   const Result<Curve> curve =
       MeasureCurve(Lines(Line(0, "1,2") + Line(59'000, "1,2") + Line(119'000, "3,4") + Line(200'000, "5")),
-                   CurvePolicy::kLru, 4, std::nullopt);
+                   workload::SimPolicy::kLru, 4, std::nullopt);
   ASSERT_TRUE(curve) << curve.error().message();
   EXPECT_EQ(curve->span_s, 200);
   EXPECT_EQ(curve->peak_accesses_per_s, 4.0 / 60);
