@@ -10,7 +10,9 @@ int RunDrop(int argc, const char* const* argv) {
   Prompt prompt;
   std::vector<std::string> texts;
   bool all = false;
-  CommandLine line("cistern drop", "Remove blocks and all that descends from them, for good.",
+  CommandLine line("cistern drop",
+                   "Remove blocks and all that descends from them, for good. Exits 1 where the node does not "
+                   "know the namespace.",
                    "  cistern drop --namespace demo 00112233445566778899aabbccddeeff\n"
                    "  cistern drop --namespace demo --all");
   prompt.AddTo(line, true);
@@ -22,7 +24,7 @@ int RunDrop(int argc, const char* const* argv) {
   }
   Result<std::vector<BlockKey>> keys = KeysFromHex(texts);
   if (!keys) return Complain("cistern drop", keys.error());
-  Result<Attachment> at = AttachByName(prompt);
+  Result<Attachment> at = AttachByName(prompt, IfNew::kRefuse);
   if (!at) return Complain("cistern drop", at.error());
   auto deadline_us = static_cast<std::int64_t>(prompt.deadline_us);
   Result<std::uint64_t> dropped = all ? at->store.DropNamespace(at->ns, deadline_us).Wait()

@@ -27,7 +27,7 @@ int RunGet(int argc, const char* const* argv) {
     return Complain("cistern get",
                     Status(Code::kInvalid, "--json and FILE - both ask for standard output; name a file"));
   }
-  Result<Attachment> at = AttachByName(prompt);
+  Result<Attachment> at = AttachByName(prompt, IfNew::kRefuse);
   if (!at) return Complain("cistern get", at.error());
   ReadOptions options;
   options.deadline_us = static_cast<std::int64_t>(prompt.deadline_us);

@@ -15,7 +15,7 @@ void Prompt::AddTo(CommandLine& line, bool with_namespace) {
   if (with_namespace) line.Text("--namespace", "NAME", "namespace (required)", &namespace_name);
 }
 
-Result<Attachment> AttachByName(const Prompt& prompt) {
+Result<Attachment> AttachByName(const Prompt& prompt, IfNew if_new) {
   if (prompt.namespace_name.empty()) {
     return Error(Code::kInvalid, "--namespace is missing; name one, for example --namespace demo");
   }
@@ -27,7 +27,9 @@ Result<Attachment> AttachByName(const Prompt& prompt) {
   spec.groups = {GroupSpec{.name = "full"}};
   // Keys typed at a prompt are not hashes of contents; who types them is trusted to know.
   spec.trusted_keys = true;
-  Result<Namespace> ns = store->Attach(spec, static_cast<std::int64_t>(prompt.deadline_us));
+  const auto deadline_us = static_cast<std::int64_t>(prompt.deadline_us);
+  Result<Namespace> ns =
+      if_new == IfNew::kMake ? store->Attach(spec, deadline_us) : store->AttachKnown(spec, deadline_us);
   if (!ns) return Error(ns.error());
   return Attachment{std::move(*store), std::move(*ns)};
 }

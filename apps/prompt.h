@@ -26,8 +26,9 @@ struct Attachment {
 };
 
 // Connects and attaches the namespace that --namespace NAME stands for: the list {name: NAME}, one full
-// group, one part of any length.
-Result<Attachment> AttachByName(const Prompt& prompt);
+// group, one part of any length. kMiss for one that the node does not know, unless `if_new` makes it.
+enum class IfNew : bool { kMake, kRefuse };
+Result<Attachment> AttachByName(const Prompt& prompt, IfNew if_new = IfNew::kMake);
 
 // kInvalid names the key that is not one.
 Result<std::vector<BlockKey>> KeysFromHex(const std::vector<std::string>& texts);

@@ -139,6 +139,10 @@ class Store {
   // kMismatch where the namespace's name is stored with another list: the message has the differing field
   // and both values. kInvalid for a list that is not allowed.
   Result<Namespace> Attach(const NamespaceSpec& spec, std::int64_t deadline_us = kDefaultDeadlineUs);
+  // The same for a namespace that the node knows already, by its list or by its name and list: kMiss where it
+  // does not, and nothing is made or changed. For what makes no sense of a new one, as a drop: a mistyped
+  // name is then an error. A node of before there was this call attaches a new one.
+  Result<Namespace> AttachKnown(const NamespaceSpec& spec, std::int64_t deadline_us = kDefaultDeadlineUs);
 
   // The longest prefix of `chain` (keys from block 0 on) that can be read, from memory or from flash. A hint,
   // unless it holds. What lies on flash begins to come up, as far as the node reads ahead.

@@ -10,6 +10,7 @@
 #include "client/client.h"
 #include "client/fork_mark.h"
 #include "node/node.h"
+#include "wire/protocol.h"
 
 namespace cistern {
 
@@ -59,6 +60,9 @@ Result<Store> Store::Connect(const ConnectOptions& options) {
 
 Result<Namespace> Store::Attach(const NamespaceSpec& spec, std::int64_t deadline_us) {
   return parts_->client->Attach(spec, deadline_us);
+}
+Result<Namespace> Store::AttachKnown(const NamespaceSpec& spec, std::int64_t deadline_us) {
+  return parts_->client->Attach(spec, deadline_us, wire::kAttachKnown);
 }
 Ticket<MatchResult> Store::Match(const Namespace& ns, std::span<const BlockKey> chain,
                                  const MatchOptions& options) {

@@ -82,14 +82,14 @@ Result<std::unique_ptr<Client>> Client::Over(Result<Connection> connection) {
   return std::unique_ptr<Client>(new Client(std::move(parts)));
 }
 
-Result<Namespace> Client::Attach(const NamespaceSpec& spec, std::int64_t deadline_us) {
+Result<Namespace> Client::Attach(const NamespaceSpec& spec, std::int64_t deadline_us, std::uint32_t flags) {
   if (Status status = CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
   Result<std::vector<std::byte>> wire = wire::EncodeSpec(spec);
   if (!wire) return Error(std::move(wire.error()));
   Result<Call> call = parts_->channel->Reserve(sizeof(wire::AttachArgs) + wire->size());
   if (!call) return Error(std::move(call.error()));
   ItemWriter items(call->room());
-  items.Put(wire::AttachArgs{.spec_bytes = static_cast<std::uint32_t>(wire->size())});
+  items.Put(wire::AttachArgs{.spec_bytes = static_cast<std::uint32_t>(wire->size()), .flags = flags});
   items.PutBytes(*wire);
   Request request{.op = wire::Op::kAttach, .deadline_ns = DeadlineNs(deadline_us)};
   auto kept = std::make_shared<const NamespaceSpec>(spec);

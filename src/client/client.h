@@ -47,7 +47,8 @@ class Client final {
   Client& operator=(const Client&) = delete;
 
   // Each as in cistern/store.h.
-  Result<Namespace> Attach(const NamespaceSpec& spec, std::int64_t deadline_us);
+  // `flags` are AttachArgs'.
+  Result<Namespace> Attach(const NamespaceSpec& spec, std::int64_t deadline_us, std::uint32_t flags = 0);
   Ticket<MatchResult> Match(const Namespace& ns, std::span<const BlockKey> chain,
                             const MatchOptions& options);
   Ticket<ReadResult> Read(const Namespace& ns, std::span<const BlockRead> blocks, const ReadOptions& options);

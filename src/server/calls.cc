@@ -247,9 +247,15 @@ Task<Answer> Calls::Attach(Session& session, const wire::Submission& call) {
                  Text("a namespace list of ", head.spec_bytes, " bytes comes with ", bytes.size()));
     co_return Fail(session, call, wrong);
   }
+  if ((head.flags & ~wire::kAttachKnown) != 0) {
+    Status wrong(Code::kInvalid,
+                 Text("an attach has the flags ", head.flags, ", this node knows ", wire::kAttachKnown));
+    co_return Fail(session, call, wrong);
+  }
   Result<NamespaceSpec> spec = wire::DecodeSpec(bytes);
   if (!spec) co_return Fail(session, call, spec.error());
-  Result<store::Attached> attached = co_await store_.Attach(*spec);
+  const auto if_new = head.flags == wire::kAttachKnown ? store::IfNew::kRefuse : store::IfNew::kMake;
+  Result<store::Attached> attached = co_await store_.Attach(*spec, if_new);
   if (!attached) co_return Fail(session, call, attached.error());
   wire::AttachReply reply{.slot = attached->slot, .incarnation = attached->incarnation};
   co_return Reply(session, call, std::as_bytes(std::span(&reply, 1)), Answer());

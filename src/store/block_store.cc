@@ -236,8 +236,8 @@ Task<void> BlockStore::Close() { return rooms_->Close(); }
 tier::Tier* BlockStore::tier() { return rooms_->lower.get(); }
 
 Task<Status> BlockStore::Recover() { return rooms_->recovery.Recover(); }
-Task<Result<Attached>> BlockStore::Attach(const NamespaceSpec& spec) {
-  return rooms_->namespaces.Attach(spec);
+Task<Result<Attached>> BlockStore::Attach(const NamespaceSpec& spec, IfNew if_new) {
+  return rooms_->namespaces.Attach(spec, if_new);
 }
 Status BlockStore::CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const {
   return rooms_->namespaces.Check(slot, incarnation);

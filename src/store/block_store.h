@@ -74,8 +74,8 @@ class BlockStore final {
   // the index. To be awaited before anything else.
   Task<Status> Recover();
 
-  // kMismatch: the name stands for another list (message: the differing field, both values).
-  Task<Result<Attached>> Attach(const NamespaceSpec& spec);
+  // As Namespaces::Attach.
+  Task<Result<Attached>> Attach(const NamespaceSpec& spec, IfNew if_new = IfNew::kMake);
   // kMiss when the slot number is unknown or has another incarnation by now.
   Status CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const;
 

@@ -12,7 +12,18 @@ Status UnknownNamespace(std::uint32_t slot) {
   return Status(Code::kMiss, Text("namespace ", slot, ": is not attached, or was dropped; attach again"));
 }
 
-Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec) {
+namespace {
+
+// As who attaches it would say it.
+std::string NameOf(const NamespaceSpec& spec) {
+  if (!spec.name.empty()) return spec.name;
+  if (spec.fields.empty()) return "without a name and fields";
+  return Text("with the field ", spec.fields[0].first, " '", spec.fields[0].second, "'");
+}
+
+}  // namespace
+
+Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec, IfNew if_new) {
   if (Status status = catalog::NamespaceTable::Validate(spec); !status.ok())
     co_return std::unexpected(std::move(status));
   for (const GroupSpec& group : spec.groups) {
@@ -27,7 +38,13 @@ Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec) {
   while (changing_) co_await changed_.Wait();
   const auto found = namespaces_.Find(spec);
   if (!found) co_return std::unexpected(found.error());
-  if (!found->changes) co_return Attached{found->entry->slot, found->entry->incarnation};
+  if (found->entry != nullptr && (!found->changes || if_new == IfNew::kRefuse))
+    co_return Attached{found->entry->slot, found->entry->incarnation};
+  if (if_new == IfNew::kRefuse) {
+    co_return Error(Code::kMiss, Text("namespace ", NameOf(spec),
+                                      ": this node knows none of this list and was not to make one; look at "
+                                      "its name, or put something there first"));
+  }
   changing_ = true;
   const bool is_new = found->entry == nullptr;
   catalog::NamespaceEntry entry = namespaces_.Merged(spec, journal_.IncarnationOf(sequences_.next()));

@@ -19,6 +19,9 @@ struct Attached {
   std::uint64_t incarnation = 0;
 };
 
+// What becomes of a list that no namespace has.
+enum class IfNew : bool { kMake, kRefuse };
+
 // kMiss, with what to do about it.
 Status UnknownNamespace(std::uint32_t slot);
 
@@ -40,8 +43,9 @@ class Namespaces final {
 
   Executor& executor() { return executor_; }
 
-  // kMismatch: the name stands for another list (message: the differing field, both values).
-  Task<Result<Attached>> Attach(NamespaceSpec spec);
+  // kMismatch: the name stands for another list (message: the differing field, both values). kMiss for a new
+  // list that is to be refused; then one that is known stays as it is, too.
+  Task<Result<Attached>> Attach(NamespaceSpec spec, IfNew if_new = IfNew::kMake);
   // kMiss when the slot number is unknown or has another incarnation by now.
   Status Check(std::uint32_t slot, std::uint64_t incarnation) const;
   // Blocks removed, and the new incarnation.

@@ -235,9 +235,13 @@ struct ViewItem {
   std::uint64_t generation = 0;  // the slot's; the same after use: the view was good
 };
 
+// Only a namespace that is there: kMiss where there is none, and nothing is made or changed. A node of before
+// there was this flag does not look at it and attaches.
+inline constexpr std::uint32_t kAttachKnown = 1;
+
 struct AttachArgs {  // then the spec, serialized by wire/spec_wire.h
   std::uint32_t spec_bytes = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t flags = 0;
 };
 
 struct AttachReply {

@@ -123,6 +123,17 @@ class WhatANodeDoes(CliTest):
         self.assertEqual(json.loads(drop.stdout), {"dropped": 2})
         self.assert_says(node.cistern("get", "--namespace", "demo", KEYS[1], "-"), 1, "miss")
 
+    def test_a_drop_in_a_namespace_that_nobody_made_says_so_and_makes_none(self) -> None:
+        node = self.node()
+        node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"stays")
+        for what in (["--all"], [KEYS[0]]):
+            drop = node.cistern("drop", "--namespace", "dmeo", *what)
+            self.assert_says(drop, 1, "namespace dmeo: this node knows none of this list")
+        self.assert_says(node.cistern("get", "--namespace", "dmeo", KEYS[0], "-"), 1, "namespace dmeo")
+        self.assertEqual(json.loads(node.cistern("status", "--json").stdout)["now"]["namespaces"], 1)
+        drop = node.cistern("drop", "--namespace", "demo", "--all", "--json")
+        self.assertEqual(json.loads(drop.stdout), {"dropped": 1})
+
     def test_kill_nine_loses_nothing(self) -> None:
         node = self.node()
         node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"still here")

@@ -198,6 +198,26 @@ TEST_F(Whole, ANamespaceDropMakesTheOldHandleMiss) {
   EXPECT_EQ(PutBlock(store, ns, 9, std::nullopt, kBytes).code(), Code::kMiss);
 }
 
+TEST_F(Whole, AttachingOnlyWhatIsKnownMakesAndChangesNothing) {
+  NamespaceSpec spec;
+  spec.name = "typo";
+  spec.fields = {{"name", "typo"}};
+  spec.groups = {{.name = "all"}};
+  Result<Namespace> none = store.AttachKnown(spec);
+  ASSERT_FALSE(none.has_value());
+  EXPECT_EQ(none.error().code(), Code::kMiss);
+  EXPECT_NE(none.error().message().find("namespace typo"), std::string::npos) << none.error().message();
+  EXPECT_EQ(StatusNumber(store, "namespaces"), 1u);
+  // The list is known, and the name that it comes with stands for nothing afterwards either.
+  NamespaceSpec known = ns.spec();
+  known.name = "another name";
+  Result<Namespace> same = store.AttachKnown(known);
+  ASSERT_TRUE(same.has_value()) << same.error().ToString();
+  EXPECT_EQ(same->incarnation(), ns.incarnation());
+  spec.name = known.name;
+  EXPECT_TRUE(store.Attach(spec).has_value());
+}
+
 TEST_F(Whole, BadArgumentsAreNamedWithTheirLimit) {
   auto says = [](const auto& result, std::string_view text) {
     ASSERT_FALSE(result.has_value());
