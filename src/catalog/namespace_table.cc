@@ -309,14 +309,7 @@ Result<NamespaceTable::Lookup> NamespaceTable::Find(const NamespaceSpec& spec) c
       names_it = false;
     }
   }
-  if (entry == nullptr) {
-    if (size_ >= arena::kMaxNamespaces) {
-      return Error(Code::kBusy,
-                   Text("namespaces: ", size_, " are known and the limit is ", arena::kMaxNamespaces,
-                        "; those without a name and without blocks go with a restart"));
-    }
-    return Lookup{nullptr, true};
-  }
+  if (entry == nullptr) return Lookup{nullptr, true};
   if (!names_it && entry->names.size() >= kMaxNamesOfList) {
     return Error(Code::kBusy, Text("namespace ", spec.name, ": its list has ", entry->names.size(),
                                    " names and the limit is ", kMaxNamesOfList, "; attach with one of them"));

@@ -65,7 +65,7 @@ class NamespaceTable final {
     bool changes = false;                   // it is new or gets a name, a wider window, another wish
   };
   // kMismatch: the spec's name stands for another list; the message has the first difference and both values.
-  // kBusy: no slot is free, or the list has kMaxNamesOfList names.
+  // kBusy: the list has kMaxNamesOfList names.
   Result<Lookup> Find(const NamespaceSpec& spec) const;
   // The entry as it will be when the spec is attached; a new one has a free slot and `incarnation`.
   NamespaceEntry Merged(const NamespaceSpec& spec, std::uint64_t incarnation) const;

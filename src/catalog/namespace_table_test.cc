@@ -165,18 +165,6 @@ TEST(NamesTest, WhatIsWrongIsNamedWithItsValueAndLimit) {
   EXPECT_THAT(Refusal(spec), HasSubstr("block_tokens"));
 }
 
-TEST(NamesTest, NamespacesAreBounded) {
-  NamespaceTable names;
-  for (std::uint32_t i = 0; i < arena::kMaxNamespaces; ++i) {
-    NamespaceSpec spec = Spec();
-    spec.fields[0].second = std::to_string(i);
-    Attach(names, spec, i + 1);
-  }
-  auto found = names.Find(Spec());
-  ASSERT_FALSE(found.has_value());
-  EXPECT_EQ(found.error().code(), Code::kBusy);
-}
-
 TEST(NamesTest, EntryBytesStayThoseOfVersion1) {
   NamespaceTable names;
   NamespaceSpec spec = Spec();

@@ -255,17 +255,25 @@ Task<Answer> Calls::Attach(Session& session, const wire::Submission& call) {
   Result<NamespaceSpec> spec = wire::DecodeSpec(bytes);
   if (!spec) co_return Fail(session, call, spec.error());
   const auto if_new = head.flags == wire::kAttachKnown ? store::IfNew::kRefuse : store::IfNew::kMake;
-  Result<store::Attached> attached = co_await store_.Attach(*spec, if_new);
+  Result<store::Attached> attached = co_await store_.Attach(*spec, session.caller, if_new);
   if (!attached) co_return Fail(session, call, attached.error());
   wire::AttachReply reply{.slot = attached->slot, .incarnation = attached->incarnation};
   co_return Reply(session, call, std::as_bytes(std::span(&reply, 1)), Answer());
+}
+
+Status Calls::UseNamespace(Session& session, const wire::Submission& call) {
+  Status status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (!status.ok() || session.namespaces.test(call.namespace_slot)) return status;
+  session.namespaces.set(call.namespace_slot);
+  store_.UseNamespace(session.caller, call.namespace_slot);
+  return status;
 }
 
 Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> rest;
   Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", rest);
-  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (status.ok()) status = UseNamespace(session, call);
   if (!status.ok()) co_return Fail(session, call, status);
   if (call.a > UINT32_MAX - rest.size()) {
     Status wrong(Code::kInvalid, Text("a chain of more than ", UINT32_MAX, " blocks"));
@@ -305,7 +313,7 @@ Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
   std::vector<BlockKey> chain;
   Status status = CheckLease(call.a);
   if (status.ok()) status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", chain);
-  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (status.ok()) status = UseNamespace(session, call);
   if (!status.ok()) co_return Fail(session, call, status);
   const auto hold_us = static_cast<std::int64_t>(call.a);
   // What the client saw in the index may be gone by now: then the whole chain is matched here and held.
@@ -335,7 +343,7 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call) {
   std::vector<catalog::BlockName> blocks;
   Status status = CheckLease(call.a);
   if (status.ok()) status = co_await TakeList<wire::BlockItem>(executor_, arguments, "blocks", blocks);
-  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (status.ok()) status = UseNamespace(session, call);
   if (status.ok() && blocks.size() * sizeof(wire::ViewItem) > call.reply_bytes)
     status = Status(Code::kInvalid, Text("views of ", blocks.size(), " blocks do not fit the reply's ",
                                          call.reply_bytes, " bytes"));
@@ -366,7 +374,7 @@ Task<Answer> Calls::Write(Session& session, const wire::Submission& call) {
   // Kept until the write has let go of the bytes, though the session gives an area back meanwhile.
   const std::vector<std::shared_ptr<memory::StagingArea>> staging = session.staging;
   Status status = co_await TakeWrites(session, staging, call, checksums, parts);
-  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (status.ok()) status = UseNamespace(session, call);
   if (!status.ok()) co_return Fail(session, call, status);
   std::vector<store::PartOutcome> outcomes = co_await store_.Write(
       session.caller, call.namespace_slot, std::move(parts), DeadlineOf(executor_, call));
@@ -393,7 +401,7 @@ Task<Answer> Calls::EndPuts(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<PutId> puts;
   Status status = co_await TakeList<wire::PutIdItem>(executor_, arguments, "put ids", puts);
-  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (status.ok()) status = UseNamespace(session, call);
   if (!status.ok()) co_return Fail(session, call, status);
   Task<Result<std::uint32_t>> ending = call.op == wire::Op::kPublish
                                            ? store_.Publish(session.caller, call.namespace_slot, puts)
@@ -407,7 +415,7 @@ Task<Answer> Calls::Touch(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> keys;
   Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
-  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (status.ok()) status = UseNamespace(session, call);
   if (!status.ok()) co_return Fail(session, call, status);
   std::uint32_t touched = co_await store_.Touch(call.namespace_slot, keys, call.b);
   co_return Answer{.a = touched};
@@ -417,7 +425,7 @@ Task<Answer> Calls::Drop(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> keys;
   Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
-  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (status.ok()) status = UseNamespace(session, call);
   if (!status.ok()) co_return Fail(session, call, status);
   Result<std::uint64_t> dropped = co_await store_.Drop(call.namespace_slot, keys);
   if (!dropped) co_return Fail(session, call, dropped.error());
@@ -425,7 +433,7 @@ Task<Answer> Calls::Drop(Session& session, const wire::Submission& call) {
 }
 
 Task<Answer> Calls::DropNamespace(Session& session, const wire::Submission& call) {
-  Status status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  Status status = UseNamespace(session, call);
   if (!status.ok()) co_return Fail(session, call, status);
   Result<std::pair<std::uint64_t, std::uint64_t>> dropped =
       co_await store_.DropNamespace(call.namespace_slot);
@@ -434,7 +442,7 @@ Task<Answer> Calls::DropNamespace(Session& session, const wire::Submission& call
 }
 
 Task<Answer> Calls::EndConversation(Session& session, const wire::Submission& call) {
-  Status status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  Status status = UseNamespace(session, call);
   if (status.ok() && call.b == 0) status = Status(Code::kInvalid, "conversation 0: that stands for none");
   if (!status.ok()) co_return Fail(session, call, status);
   Result<std::uint64_t> dropped = co_await store_.EndConversation(call.namespace_slot, call.b);
@@ -446,7 +454,7 @@ Task<Answer> Calls::ReportBad(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<catalog::BlockName> blocks;
   Status status = co_await TakeList<wire::BlockItem>(executor_, arguments, "blocks", blocks);
-  if (status.ok()) status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
+  if (status.ok()) status = UseNamespace(session, call);
   if (status.ok()) status = co_await store_.ReportBad(call.namespace_slot, blocks);
   if (!status.ok()) co_return Fail(session, call, status);
   co_return Answer();

@@ -45,6 +45,8 @@ class Calls final {
 
  private:
   Task<Answer> Attach(Session& session, const wire::Submission& call);
+  // kMiss where the call's namespace is not attached; the session uses it otherwise.
+  Status UseNamespace(Session& session, const wire::Submission& call);
   Task<Answer> MatchRest(Session& session, const wire::Submission& call);
   Task<Answer> Hold(Session& session, const wire::Submission& call);
   // A match's reply with `runs`, as far as there is room for them.

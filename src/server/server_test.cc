@@ -616,6 +616,35 @@ TEST(Going, P4WhatASessionPutsAfterTheLastOfItsOwnerWentEndsWithIt) {
   EXPECT_EQ(server.slots->counts().used_slots, 0u);
 }
 
+TEST(Going, P5NamespacesThatNobodyUsesAnyMoreMakeRoomForOthers) {
+  TestServer server;
+  RawClient greedy = RawClient::In(server);
+  const auto attach_all = [](RawClient& client, std::uint32_t first) {
+    std::uint32_t count = 0;
+    while (client.AttachModel(std::to_string(first + count)) == Code::kOk) ++count;
+    return count;
+  };
+  EXPECT_EQ(attach_all(greedy, 0), 820u);
+  // Another session of the same owner keeps all of them.
+  wire::Hello hello = RawClient::NewHello();
+  hello.owner = greedy.welcome.owner;
+  std::optional<RawClient> joined = RawClient::In(server, hello);
+  // One of another owner that only calls in one of them keeps that one.
+  greedy.AttachModel("0");
+  RawClient user = RawClient::In(server);
+  user.ns = greedy.ns;
+  EXPECT_EQ(static_cast<Code>(user.Do(user.AcquireOf(1)).code), Code::kOk);
+  greedy.HangUp();
+  server.Until([&] { return server.counters().sessions == 2; });
+  RawClient next = RawClient::In(server);
+  EXPECT_EQ(attach_all(next, 1000), 164u);
+  joined.reset();
+  server.Until([&] { return server.counters().sessions == 2; });
+  for (std::uint32_t i = 0; i < 10; ++i) EXPECT_EQ(next.AttachModel(std::to_string(2000 + i)), Code::kOk);
+  EXPECT_EQ(server.store->occupancy().namespaces, 984u);
+  EXPECT_TRUE(server.store->CheckNamespace(user.ns.slot, user.ns.incarnation).ok());
+}
+
 TEST(Going, R6StagingOfADeadSessionStaysUntilItsMoverLetGo) {
   TestServer server({.session_staging_bytes = 4u << 20});
   RawClient client = RawClient::In(server);

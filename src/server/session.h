@@ -2,10 +2,12 @@
 // One client process at the server: its descriptors, its memory, what it has in flight.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "arena/layout.h"
 #include "base/event.h"
 #include "base/executor.h"
 #include "io/files.h"
@@ -40,12 +42,13 @@ struct Session {
   Fd client_wait;  // until the welcome
   io::FdWatch socket_watch, process_watch, event_watch;
 
-  std::uint32_t tasks = 0;           // that use it
-  Event idle;                        // pulsed when there are none
-  std::uint32_t argument_bytes = 0;  // of calls in flight
-  bool ended = false;                // answers nobody any more
-  bool active = false;               // looked at by polling; else a signal brings it back
-  bool granting = false;             // an answer to MoreStaging is being made
+  std::bitset<arena::kMaxNamespaces> namespaces;  // that its calls used, by slot number
+  std::uint32_t tasks = 0;                        // that use it
+  Event idle;                                     // pulsed when there are none
+  std::uint32_t argument_bytes = 0;               // of calls in flight
+  bool ended = false;                             // answers nobody any more
+  bool active = false;                            // looked at by polling; else a signal brings it back
+  bool granting = false;                          // an answer to MoreStaging is being made
   Instant last_used;
 };
 

@@ -328,7 +328,11 @@ Task<void> Sessions::Remove(Session& session) {
   }
   std::erase(active_, &session);
   std::erase(touched_, session.caller.session);
+  const OwnerToken owner = session.caller.owner;
   sessions_.erase(session.caller.session);
+  // Others of the owner that have ended may still have calls in flight.
+  if (std::ranges::none_of(sessions_, [&](const auto& one) { return one.second->caller.owner == owner; }))
+    store_.OwnerEnded(owner);
   counters_.sessions = sessions_.size();
   counters_.staging_bytes = staging_.used_bytes();
   empty_.Pulse();

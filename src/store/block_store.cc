@@ -236,11 +236,15 @@ Task<void> BlockStore::Close() { return rooms_->Close(); }
 tier::Tier* BlockStore::tier() { return rooms_->lower.get(); }
 
 Task<Status> BlockStore::Recover() { return rooms_->recovery.Recover(); }
-Task<Result<Attached>> BlockStore::Attach(const NamespaceSpec& spec, IfNew if_new) {
-  return rooms_->namespaces.Attach(spec, if_new);
+Task<Result<Attached>> BlockStore::Attach(const NamespaceSpec& spec, const catalog::Caller& caller,
+                                          IfNew if_new) {
+  return rooms_->namespaces.Attach(spec, caller, if_new);
 }
 Status BlockStore::CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const {
   return rooms_->namespaces.Check(slot, incarnation);
+}
+void BlockStore::UseNamespace(const catalog::Caller& caller, std::uint32_t slot) {
+  rooms_->namespaces.Use(caller.owner, slot);
 }
 Task<Result<std::vector<MatchRun>>> BlockStore::MatchRest(std::uint32_t slot, std::uint32_t matched,
                                                           std::span<const BlockKey> rest) {
@@ -293,6 +297,7 @@ Task<Status> BlockStore::ReportBad(std::uint32_t slot, std::span<const catalog::
 Task<void> BlockStore::SessionEnded(const catalog::Caller& caller, bool last_of_owner) {
   return rooms_->SessionEnded(caller, last_of_owner);
 }
+void BlockStore::OwnerEnded(const OwnerToken& owner) { rooms_->namespaces.OwnerEnded(owner); }
 bool BlockStore::Tick() { return rooms_->Tick(); }
 BlockStore::Occupancy BlockStore::occupancy() const {
   catalog::Catalog& catalog = rooms_->catalog;

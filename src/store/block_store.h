@@ -75,9 +75,12 @@ class BlockStore final {
   Task<Status> Recover();
 
   // As Namespaces::Attach.
-  Task<Result<Attached>> Attach(const NamespaceSpec& spec, IfNew if_new = IfNew::kMake);
+  Task<Result<Attached>> Attach(const NamespaceSpec& spec, const catalog::Caller& caller = {},
+                                IfNew if_new = IfNew::kMake);
   // kMiss when the slot number is unknown or has another incarnation by now.
   Status CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const;
+  // As Namespaces::Use.
+  void UseNamespace(const catalog::Caller& caller, std::uint32_t slot);
 
   // Readable blocks after the first `matched` of a chain, in any tier; those in the lower tier are fetched
   // ahead as far as StoreOptions::read_ahead_bytes goes.
@@ -123,6 +126,9 @@ class BlockStore final {
 
   // Ends the session's leases; its pending puts end too when no other session of the owner is left.
   Task<void> SessionEnded(const catalog::Caller& caller, bool last_of_owner);
+
+  // As Namespaces::OwnerEnded.
+  void OwnerEnded(const OwnerToken& owner);
 
   // Ends leases and pending puts past their time and cuts expired blocks, a slice a call; true: there are
   // more.

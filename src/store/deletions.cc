@@ -37,6 +37,7 @@ std::shared_ptr<Deletion> Deletions::Start(Deletion deletion) {
   deletion.made = catalog_.NextEvent();
   if (deletion.since == 0) deletion.since = deletion.made;
   since_.insert(deletion.since);
+  of_tree_[deletion.tree]++;
   forest_.CollectingBegins();
   return deletions_.emplace_back(std::make_shared<Deletion>(std::move(deletion)));
 }
@@ -105,6 +106,7 @@ void Deletions::CollectNode(Deletion& deletion) {
 void Deletions::End(Deletion& deletion) {
   deletion.done = true;
   since_.erase(since_.find(deletion.since));
+  if (const auto of = of_tree_.find(deletion.tree); --of->second == 0) of_tree_.erase(of);
   switch (deletion.reason) {
     case residency::LossReason::kDropped: counters_.dropped.Add(deletion.blocks); break;
     case residency::LossReason::kExpired: counters_.expired.Add(deletion.blocks); break;

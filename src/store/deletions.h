@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -62,6 +63,8 @@ class Deletions final : public residency::BlockOwner {
   bool Collect() override;
 
   bool empty() const { return deletions_.empty(); }
+  // Whether one of them is of this tree.
+  bool Concern(catalog::TreeId tree) const { return of_tree_.contains(tree); }
   // Completes when the deletion is collected, and so are all deletions that were cut out of it meanwhile.
   Task<void> Collected(std::shared_ptr<Deletion> deletion);
   // Completes when the next deletion is collected.
@@ -84,7 +87,8 @@ class Deletions final : public residency::BlockOwner {
   residency::Removal& removal_;
   OpenPuts& puts_;
   std::deque<std::shared_ptr<Deletion>> deletions_;
-  std::multiset<std::uint64_t> since_;  // `since` of every deletion under way
+  std::unordered_map<catalog::TreeId, std::uint32_t> of_tree_;  // how many there are of each tree
+  std::multiset<std::uint64_t> since_;                          // `since` of every deletion under way
   Event collected_;
   bool expired_ = false;
 };

@@ -5,6 +5,7 @@
 
 #include "arena/protocol.h"
 #include "base/format.h"
+#include "policy/share.h"
 
 namespace cistern::store {
 
@@ -23,7 +24,7 @@ std::string NameOf(const NamespaceSpec& spec) {
 
 }  // namespace
 
-Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec, IfNew if_new) {
+Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec, catalog::Caller caller, IfNew if_new) {
   if (Status status = catalog::NamespaceTable::Validate(spec); !status.ok())
     co_return std::unexpected(std::move(status));
   for (const GroupSpec& group : spec.groups) {
@@ -38,30 +39,90 @@ Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec, IfNew if_new) {
   while (changing_) co_await changed_.Wait();
   const auto found = namespaces_.Find(spec);
   if (!found) co_return std::unexpected(found.error());
-  if (found->entry != nullptr && (!found->changes || if_new == IfNew::kRefuse))
+  if (found->entry != nullptr && (!found->changes || if_new == IfNew::kRefuse)) {
+    users_.Use(caller.owner, found->entry->slot);
     co_return Attached{found->entry->slot, found->entry->incarnation};
+  }
   if (if_new == IfNew::kRefuse) {
     co_return Error(Code::kMiss, Text("namespace ", NameOf(spec),
                                       ": this node knows none of this list and was not to make one; look at "
                                       "its name, or put something there first"));
   }
   changing_ = true;
-  const bool is_new = found->entry == nullptr;
-  catalog::NamespaceEntry entry = namespaces_.Merged(spec, journal_.IncarnationOf(sequences_.next()));
-  if (is_new) sequences_.Next();
-  Status status = co_await journal_.PutNamespace(entry);
-  const Attached attached{entry.slot, entry.incarnation};
-  if (status.ok()) {
-    if (is_new) {
-      catalog_.AddTree(entry.slot, entry.incarnation);
-      arena::SetIncarnation(words_, residents_.index().index(), entry.slot, entry.incarnation);
-    }
-    namespaces_.Put(std::move(entry));
-  }
+  Result<Attached> attached = co_await Change(caller, spec, found->entry == nullptr);
   changing_ = false;
   changed_.Pulse();
-  if (!status.ok()) co_return std::unexpected(std::move(status));
   co_return attached;
+}
+
+Task<Result<Attached>> Namespaces::Change(const catalog::Caller& caller, const NamespaceSpec& spec,
+                                          bool is_new) {
+  std::optional<catalog::NamespaceEntry> replaced;
+  if (is_new) {
+    const Result<std::optional<std::uint32_t>> room = co_await MakeRoom(caller.owner);
+    if (!room) co_return std::unexpected(room.error());
+    if (*room) replaced = Remove(**room);
+  }
+  catalog::NamespaceEntry entry = namespaces_.Merged(spec, journal_.IncarnationOf(sequences_.next()));
+  // The journal knows a list by its slot number: its record of the one replaced goes with this one.
+  if (replaced) entry.slot = replaced->slot;
+  if (is_new) sequences_.Next();
+  if (Status status = co_await journal_.PutNamespace(entry); !status.ok()) {
+    if (replaced) Add(std::move(*replaced));
+    co_return std::unexpected(std::move(status));
+  }
+  const Attached attached{entry.slot, entry.incarnation};
+  if (is_new) {
+    Add(std::move(entry));
+    users_.Bring(caller.owner, attached.slot);
+  } else {
+    namespaces_.Put(std::move(entry));
+    users_.Use(caller.owner, attached.slot);
+  }
+  co_return attached;
+}
+
+void Namespaces::Add(catalog::NamespaceEntry entry) {
+  catalog_.AddTree(entry.slot, entry.incarnation);
+  arena::SetIncarnation(words_, residents_.index().index(), entry.slot, entry.incarnation);
+  namespaces_.Put(std::move(entry));
+}
+
+catalog::NamespaceEntry Namespaces::Remove(std::uint32_t slot) {
+  catalog::NamespaceEntry entry = *namespaces_.at(slot);
+  arena::SetIncarnation(words_, residents_.index().index(), slot, 0);
+  catalog_.RemoveTree(slot);
+  namespaces_.Forget(slot);
+  return entry;
+}
+
+bool Namespaces::Unwanted(std::uint32_t slot) const {
+  const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+  if (entry == nullptr || !entry->names.empty() || users_.used(slot)) return false;
+  const catalog::TreeId tree = catalog_.TreeOf(slot);
+  return forest_.block(forest_.tree(tree)->root).first_child == catalog::kNoId && !deletions_.Concern(tree);
+}
+
+Task<Result<std::optional<std::uint32_t>>> Namespaces::MakeRoom(const OwnerToken& owner) {
+  constexpr std::uint64_t kLimit = arena::kMaxNamespaces;
+  const std::uint64_t mine = users_.BroughtBy(owner);
+  if (policy::MayTakeOne(kLimit, namespaces_.size(), mine)) co_return std::nullopt;
+  std::uint64_t unwanted = 0;
+  std::optional<std::uint32_t> first;
+  for (std::uint32_t slot = 0; slot < namespaces_.end(); ++slot) {
+    steps_.Count(2);
+    if (steps_.Spent()) co_await Yield();
+    if (!Unwanted(slot)) continue;
+    if (!first) first = slot;
+    if (!policy::MayTakeOne(kLimit, namespaces_.size() - ++unwanted, mine)) continue;
+    // The first may be wanted again since.
+    co_return Unwanted(*first) ? *first : slot;
+  }
+  co_return Error(
+      Code::kBusy,
+      Text("namespaces: ", namespaces_.size(), " are known, ", mine, " of this owner's making, ", unwanted,
+           " have neither name nor blocks nor users; ", kLimit, " may be, and of an owner ", policy::kShare,
+           " times what is left: share namespaces, or end the sessions that made some"));
 }
 
 Status Namespaces::Check(std::uint32_t slot, std::uint64_t incarnation) const {

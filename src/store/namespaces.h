@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "base/event.h"
 #include "base/task.h"
+#include "catalog/leases.h"
+#include "catalog/namespace_users.h"
 #include "cistern/namespace.h"
 #include "residency/context.h"
 #include "residency/residents.h"
@@ -31,6 +34,7 @@ class Namespaces final {
       : executor_(context.executor),
         words_(context.words),
         slots_(context.slots),
+        steps_(context.steps),
         journal_(context.journal),
         catalog_(context.catalog),
         forest_(context.catalog.forest()),
@@ -43,18 +47,35 @@ class Namespaces final {
 
   Executor& executor() { return executor_; }
 
-  // kMismatch: the name stands for another list (message: the differing field, both values). kMiss for a new
-  // list that is to be refused; then one that is known stays as it is, too.
-  Task<Result<Attached>> Attach(NamespaceSpec spec, IfNew if_new = IfNew::kMake);
+  // The caller's owner uses the namespace from then on. A new list takes the slot number of one that is
+  // nothing (no name, no block, no user) where the table is full or its owner has its share. kMismatch: the
+  // name stands for another list (message: the differing field, both values). kMiss for a new list that is to
+  // be refused; then one that is known stays as it is, too. kBusy: there is no room for a new one.
+  Task<Result<Attached>> Attach(NamespaceSpec spec, catalog::Caller caller, IfNew if_new);
+  // The owner uses a namespace that Check was ok for. It stays where it is until OwnerEnded.
+  void Use(const OwnerToken& owner, std::uint32_t slot) { users_.Use(owner, slot); }
+  // The owner has no session any more, and no call or put of one is left.
+  void OwnerEnded(const OwnerToken& owner) { users_.OwnerEnded(owner); }
   // kMiss when the slot number is unknown or has another incarnation by now.
   Status Check(std::uint32_t slot, std::uint64_t incarnation) const;
   // Blocks removed, and the new incarnation.
   Task<Result<std::pair<std::uint64_t, std::uint64_t>>> Drop(std::uint32_t slot);
 
  private:
+  // The attached namespace, journaled as it is to be.
+  Task<Result<Attached>> Change(const catalog::Caller& caller, const NamespaceSpec& spec, bool is_new);
+  void Add(catalog::NamespaceEntry entry);
+  catalog::NamespaceEntry Remove(std::uint32_t slot);
+  // No name stands for it, nobody uses it, and no block of it is left, nor any that was cut.
+  bool Unwanted(std::uint32_t slot) const;
+  // Whose slot number a new namespace of the owner takes; none: a free one. kBusy: the table is full, or the
+  // owner has its share, and none is unwanted.
+  Task<Result<std::optional<std::uint32_t>>> MakeRoom(const OwnerToken& owner);
+
   Executor& executor_;
   arena::Words& words_;
   memory::Slots& slots_;
+  StepBudget& steps_;
   catalog::Journal& journal_;
   catalog::Catalog& catalog_;
   catalog::Forest& forest_;
@@ -62,6 +83,7 @@ class Namespaces final {
   catalog::NamespaceTable& namespaces_;
   residency::Residents& residents_;
   Deletions& deletions_;
+  catalog::NamespaceUsers users_;
   bool changing_ = false;  // one change at a time: two that attach the same new list get one namespace
   Event changed_;
 };

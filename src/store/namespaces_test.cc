@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may have how much of the table of namespaces, and what makes room in it.
+#include "arena/layout.h"
+#include "store/block_store_fixture.h"
+
+namespace cistern::store {
+namespace {
+
+class NamespacesTest : public BlockStoreTest {
+ protected:
+  static NamespaceSpec Numbered(std::uint32_t number) {
+    NamespaceSpec spec = OneGroup();
+    spec.name.clear();
+    spec.fields = {{"number", std::to_string(number)}};
+    return spec;
+  }
+  Result<Attached> AttachAs(std::uint8_t owner, const NamespaceSpec& spec) {
+    return t->Run(t->store->Attach(spec, Me(owner, owner)));
+  }
+  // As many new ones as the owner may have; how many those are.
+  std::uint32_t AttachAll(std::uint8_t owner, std::uint32_t first) {
+    std::uint32_t count = 0;
+    while (count <= arena::kMaxNamespaces && AttachAs(owner, Numbered(first + count))) ++count;
+    return count;
+  }
+};
+
+TEST_F(NamespacesTest, P5OneOwnerLeavesNamespacesToOthers) {
+  Make();
+  EXPECT_EQ(AttachAll(2, 0), 819u);  // four fifths of what the fixture's own leaves
+  const Result<Attached> past = AttachAs(2, Numbered(5000));
+  ASSERT_FALSE(past.has_value());
+  EXPECT_EQ(past.error().code(), Code::kBusy);
+  EXPECT_NE(past.error().message().find("820 are known, 819 of this owner's making"), std::string::npos)
+      << past.error().message();
+  // What is there it may use.
+  EXPECT_TRUE(AttachAs(2, Numbered(0)).has_value());
+  EXPECT_EQ(AttachAll(3, 1000), 164u);
+  EXPECT_GT(AttachAll(4, 2000), 0u);
+}
+
+TEST_F(NamespacesTest, P5WhatIsNothingToAnybodyMakesRoomForANewOne) {
+  Make();
+  const std::uint32_t theirs = AttachAll(2, 0);
+  const Attached gone = *AttachAs(2, Numbered(100));
+  const Attached kept = *AttachAs(2, Numbered(1));
+  NamespaceSpec named = Numbered(2);
+  named.name = "kept by its name";
+  ASSERT_TRUE(AttachAs(2, named).has_value());
+  ns = kept;
+  ASSERT_EQ(Put(1, {}), State::kPublished);
+  t->store->OwnerEnded(Me(2).owner);
+  // Four fifths of what those with a name or a block leave; the lowest are replaced first.
+  EXPECT_EQ(AttachAll(3, 1000), 817u);
+  EXPECT_FALSE(t->store->CheckNamespace(gone.slot, gone.incarnation).ok());
+  EXPECT_TRUE(t->store->CheckNamespace(kept.slot, kept.incarnation).ok());
+  EXPECT_TRUE(Exact(1));
+  EXPECT_EQ(AttachAs(4, Numbered(1))->incarnation, kept.incarnation);
+  EXPECT_EQ(AttachAs(4, named)->slot, 3u);
+  NamespaceSpec other = Numbered(3);
+  other.name = named.name;
+  EXPECT_EQ(AttachAs(4, other).error().code(), Code::kMismatch);
+  EXPECT_LE(Occupied().namespaces, arena::kMaxNamespaces);
+  EXPECT_GE(Occupied().namespaces, theirs);
+}
+
+// A list that was replaced and attached again is one namespace, and after a restart as well.
+TEST_F(NamespacesTest, AListThatWasReplacedIsANewNamespaceWhenItComesBack) {
+  Make();
+  const std::uint32_t theirs = AttachAll(2, 0);
+  const Attached before = *AttachAs(2, Numbered(100));
+  ns = before;
+  ASSERT_EQ(Put(1, {}), State::kPublished);
+  ASSERT_EQ(*Drop(1), 1u);
+  t->Tick();
+  t->store->OwnerEnded(Me(2).owner);
+  const std::uint32_t later = AttachAll(3, 1000);
+  EXPECT_FALSE(t->store->CheckNamespace(before.slot, before.incarnation).ok());
+  t->store->OwnerEnded(Me(3).owner);
+  const Attached again = *AttachAs(4, Numbered(100));
+  EXPECT_NE(again.incarnation, before.incarnation);
+  ns = again;
+  EXPECT_FALSE(Here(1));
+  ASSERT_EQ(Put(2, {}), State::kPublished);
+  EXPECT_GT(theirs + later, arena::kMaxNamespaces);
+  Restart();
+  const Attached back = *AttachAs(5, Numbered(100));
+  EXPECT_EQ(back.incarnation, again.incarnation);
+  EXPECT_EQ(back.slot, again.slot);
+  ns = back;
+  EXPECT_TRUE(Exact(2));
+  EXPECT_FALSE(Here(1));
+  EXPECT_EQ(Occupied().namespaces, 2u);  // the fixture's has a name
+}
+
+TEST_F(NamespacesTest, OneThatIsUsedWithoutAnAttachStays) {
+  Make();
+  AttachAll(2, 0);
+  const Attached used = *AttachAs(2, Numbered(0));
+  t->store->UseNamespace(Me(3, 3), used.slot);
+  t->store->OwnerEnded(Me(2).owner);
+  AttachAll(4, 1000);
+  EXPECT_TRUE(t->store->CheckNamespace(used.slot, used.incarnation).ok());
+}
+
+TEST_F(NamespacesTest, AListThatIsToBeKnownIsNotMade) {
+  Make();
+  const auto known = [&](const NamespaceSpec& spec) {
+    return t->Run(t->store->Attach(spec, Me(), IfNew::kRefuse));
+  };
+  const Result<Attached> none = known(Numbered(1));
+  ASSERT_FALSE(none.has_value());
+  EXPECT_EQ(none.error().code(), Code::kMiss);
+  EXPECT_EQ(Occupied().namespaces, 1u);
+  EXPECT_EQ(known(OneGroup())->incarnation, ns.incarnation);
+}
+
+}  // namespace
+}  // namespace cistern::store
