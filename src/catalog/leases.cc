@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "catalog/leases.h"
 
+#include <algorithm>
+
 #include "base/assert.h"
 #include "base/format.h"
+#include "policy/share.h"
 
 namespace cistern::catalog {
 namespace {
@@ -16,23 +19,46 @@ Leases::Leases(std::uint32_t max_leases, std::uint32_t max_leased_blocks)
   CISTERN_ASSERT(max_leases < 1u << kIndexBits);
 }
 
-Status Leases::CheckRoom(std::size_t blocks) const {
-  if (leases_.size() >= max_leases_) {
-    return Status(Code::kBusy, Text("leases: ", leases_.size(), " are open and the limit is ", max_leases_));
+Status Leases::CheckRoom(const OwnerToken& owner, std::size_t blocks) const {
+  const Share mine = Of(owner);
+  if (!policy::MayTakeOne(max_leases_, leases_.size(), mine.leases)) {
+    return Status(Code::kBusy, Text("leases: ", leases_.size(), " are open, ", mine.leases,
+                                    " of this owner's; ", max_leases_, " may be, and of an owner ",
+                                    policy::kShare, " times what is left: release some"));
   }
-  if (leased_blocks_ + blocks > max_leased_blocks_) {
-    return Status(Code::kBusy, Text("leases: ", leased_blocks_, " blocks are leased, ", blocks,
-                                    " more are asked for and the limit is ", max_leased_blocks_));
+  if (!policy::MayTake(max_leased_blocks_, leased_blocks_, mine.blocks, blocks)) {
+    return Status(Code::kBusy, Text("leases: ", leased_blocks_, " blocks are leased, ", mine.blocks,
+                                    " of them by this owner, and ", blocks, " more are asked for; ",
+                                    max_leased_blocks_, " may be, and of an owner ", policy::kShare,
+                                    " times what is left: lease fewer at once, or release some"));
   }
   return Status();
 }
 
-LeaseId Leases::Add(const Caller& caller, std::vector<RecordHandle> records, Instant deadline) {
+Status Leases::CheckBytes(const OwnerToken& owner, std::uint64_t bytes, std::uint64_t kept,
+                          std::uint64_t memory) const {
+  const Share share = Of(owner);
+  const std::uint64_t mine = std::min(share.bytes + bytes, kept);
+  if (share.leases == 0 || policy::MayKeep(memory, kept, mine)) return Status();
+  return Status(Code::kBusy,
+                Text("leases: ", bytes, " bytes of memory are asked for, ", kept, " of ", memory,
+                     " could not go then, ", mine, " of them for this owner, which may have ", policy::kShare,
+                     " times what is left: lease fewer blocks at once, release some, or give the node more "
+                     "memory"));
+}
+
+LeaseId Leases::Add(const Caller& caller, std::vector<RecordHandle> records, std::uint64_t bytes,
+                    Instant deadline) {
   const std::uint32_t at = leases_.Add();
   Lease& lease = leases_[at];
   lease.serial = ++serial_;
+  lease.bytes = bytes;
   lease.caller = caller;
   leased_blocks_ += records.size();
+  Share& share = of_[caller.owner];
+  ++share.leases;
+  share.blocks += records.size();
+  share.bytes += bytes;
   lease.records = std::move(records);
   const auto [first, added] = first_of_.try_emplace(caller.session, at);
   if (!added) {
@@ -81,6 +107,10 @@ void Leases::EndAt(std::uint32_t at) {
   } else {
     first_of_.erase(lease.caller.session);
   }
+  const auto of = of_.find(lease.caller.owner);
+  of->second.blocks -= lease.records.size();
+  of->second.bytes -= lease.bytes;
+  if (--of->second.leases == 0) of_.erase(of);
   if (!lease.records.empty()) ended_.push_back(std::move(lease.records));
   leases_.Remove(at);
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -29,10 +30,15 @@ class Leases final {
  public:
   Leases(std::uint32_t max_leases, std::uint32_t max_leased_blocks);
 
-  // kBusy when `blocks` more would pass a bound, which the message names.
-  Status CheckRoom(std::size_t blocks) const;
-  // CheckRoom was ok. Every record has the lease's reference already.
-  LeaseId Add(const Caller& caller, std::vector<RecordHandle> records, Instant deadline);
+  // kBusy when `blocks` more would pass a bound, or the owner's share of one, which the message names.
+  Status CheckRoom(const OwnerToken& owner, std::size_t blocks) const;
+  // kBusy when `bytes` more of memory would pass the owner's share of the memory that leases may keep. Of
+  // `memory`, `kept` are under a lease of anybody or about to be, these included. Blocks that several leases
+  // of one owner keep count as often, but never as more than is kept at all; its first lease is always ok.
+  Status CheckBytes(const OwnerToken& owner, std::uint64_t bytes, std::uint64_t kept,
+                    std::uint64_t memory) const;
+  // CheckRoom and CheckBytes were ok. Every record has the lease's reference already.
+  LeaseId Add(const Caller& caller, std::vector<RecordHandle> records, std::uint64_t bytes, Instant deadline);
   // kDenied for another owner's lease, kLapsed for one that has ended or never was.
   Status End(const Caller& caller, LeaseId lease);
   // Ends one lease of the session; true: there was one.
@@ -47,8 +53,19 @@ class Leases final {
   std::uint64_t leased_blocks() const { return leased_blocks_; }
 
  private:
+  struct Share {  // of an owner's open leases
+    std::uint32_t leases = 0;
+    std::uint64_t blocks = 0;
+    std::uint64_t bytes = 0;
+  };
+  Share Of(const OwnerToken& owner) const {
+    const auto of = of_.find(owner);
+    return of == of_.end() ? Share() : of->second;
+  }
+
   struct Lease {
     std::uint64_t serial = 0;
+    std::uint64_t bytes = 0;
     Caller caller;
     std::vector<RecordHandle> records;
     std::uint32_t next = kNoId;  // next lease of the session
@@ -63,6 +80,7 @@ class Leases final {
   Slab<Lease> leases_;
   DeadlineHeap deadlines_;
   std::unordered_map<SessionId, std::uint32_t> first_of_;
+  std::map<OwnerToken, Share> of_;  // of each owner that has any
   std::vector<std::vector<RecordHandle>> ended_;
   std::uint64_t leased_blocks_ = 0;  // with those of ended leases, until NextEnded gives them out
   std::uint64_t serial_ = 0;

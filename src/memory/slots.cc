@@ -142,6 +142,8 @@ std::uint8_t Slots::SizeNumber(arena::Place place) const {
   return static_cast<std::uint8_t>(ChunkOf(place)->size_class);
 }
 
+std::uint64_t Slots::SlotBytes(arena::Place place) const { return ChunkOf(place)->size.bytes; }
+
 bool Slots::SameSize(arena::Place place, std::uint64_t record_bytes) const {
   const Chunk* chunk = ChunkOf(place);
   return chunk != nullptr && chunk->size == SlotSize::For(record_bytes, arena_.geometry().alignment) &&

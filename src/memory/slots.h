@@ -79,6 +79,8 @@ class Slots final {
   bool used(arena::Place place) const;
   // The number of a used slot's size.
   std::uint8_t SizeNumber(arena::Place place) const;
+  // Bytes of a used slot.
+  std::uint64_t SlotBytes(arena::Place place) const;
   // True if freeing the slot would at once serve a record of so many bytes.
   bool SameSize(arena::Place place, std::uint64_t record_bytes) const;
 

@@ -22,4 +22,9 @@ constexpr bool MayTake(std::uint64_t limit, std::uint64_t used, std::uint64_t mi
   return used <= limit && more <= limit - used && mine + more <= kShare * (limit - used - more);
 }
 
+// Whether it may keep the `mine` that it has already, of `used` by all.
+constexpr bool MayKeep(std::uint64_t limit, std::uint64_t used, std::uint64_t mine) {
+  return used <= limit && mine <= kShare * (limit - used);
+}
+
 }  // namespace cistern::policy

@@ -35,6 +35,14 @@ TEST(Share, SmallThingsAreTakenToTheLast) {
   EXPECT_FALSE(MayTakeOne(4, 4, 0));
 }
 
+TEST(Share, WhatIsKeptIsJudgedAsWhatIsTaken) {
+  for (std::uint64_t used = 0; used <= 100; ++used) {
+    for (std::uint64_t mine = 0; mine < 100 - used; ++mine)
+      EXPECT_EQ(MayKeep(100, used + 1, mine + 1), MayTake(100, used, mine, 1)) << used << " " << mine;
+  }
+  EXPECT_FALSE(MayKeep(100, 101, 0));
+}
+
 TEST(Share, WhatIsTakenAtOnceCountsAsWell) {
   EXPECT_TRUE(MayTake(100, 0, 0, 80));
   EXPECT_FALSE(MayTake(100, 0, 0, 81));

@@ -31,6 +31,7 @@ void Residents::Enter(catalog::RecordId record, std::uint32_t entry) {
   if (r.expiry != 0) expiry_.Set(record, r.expiry);
   bytes_ += r.body_bytes;
   ++count_;
+  if (r.references > 0) referenced_bytes_ += slots_.SlotBytes(r.place);
 }
 
 std::optional<std::uint32_t> Residents::AddEntry(const arena::Fingerprint& fingerprint,
@@ -49,7 +50,10 @@ bool Residents::AddEntry(catalog::RecordId record, const arena::Fingerprint& fin
 
 void Residents::AddReference(catalog::RecordId record) {
   catalog::Record& r = forest_.record(record);
-  if (r.references++ == 0 && r.in_memory()) slots_.Pin(r.place);
+  if (r.references++ == 0 && r.in_memory()) {
+    slots_.Pin(r.place);
+    referenced_bytes_ += slots_.SlotBytes(r.place);
+  }
   steps_.Count();
 }
 
@@ -63,6 +67,7 @@ void Residents::DropReference(catalog::RecordHandle handle, Used used) {
     return;
   }
   slots_.Unpin(r.place);
+  referenced_bytes_ -= slots_.SlotBytes(r.place);
   if (order_.Parked(handle.record)) order_.Unpark(handle.record);
   if (used == Used::kYes && r.is(catalog::Record::kTransient)) order_.InsertCold(handle.record);
 }
@@ -76,7 +81,10 @@ void Residents::Leave(catalog::RecordId record) {
   expiry_.Remove(record);
   if (!r.in_memory()) return;
   arena::Retire(words_, slots_.arena(), r.place);
-  if (r.references > 0) slots_.Unpin(r.place);
+  if (r.references > 0) {
+    slots_.Unpin(r.place);
+    referenced_bytes_ -= slots_.SlotBytes(r.place);
+  }
   forest_.ClearAt(r.place);
   bytes_ -= r.body_bytes;
   --count_;
@@ -139,6 +147,13 @@ bool Residents::DropOneEnded() {
   if (!handle) return false;
   DropReference(*handle);
   return true;
+}
+
+Status Residents::CheckLease(const OwnerToken& owner, std::size_t blocks, std::uint64_t bytes) const {
+  Status room = leases_.CheckRoom(owner, blocks);
+  if (!room.ok()) return room;
+  const std::uint64_t kept = referenced_bytes_ + catalog_.pending().bytes();
+  return leases_.CheckBytes(owner, bytes, kept, slots_.arena().geometry().slots_bytes());
 }
 
 bool Residents::EndOneLease(Instant now) {

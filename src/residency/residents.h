@@ -42,6 +42,8 @@ class Residents final {
   void AddReference(catalog::RecordId record);
   // Used::kNo: the record was not read under this reference, so a transient one is not yet evicted first.
   void DropReference(catalog::RecordHandle handle, Used used = Used::kYes);
+  // Of the slots whose records have references: they cannot go.
+  std::uint64_t referenced_bytes() const { return referenced_bytes_; }
   // The index entry is cleared first (R9), then the generation changes, then the slot is freed. No effect on
   // a record that is not in memory.
   void Leave(catalog::RecordId record);
@@ -52,6 +54,9 @@ class Residents final {
   // The slot is free now, or when its last user ends.
   void FreeSlot(arena::Place place);
   // ---- leases: their references ----
+  // kBusy where a lease of so many records, which have its references already and take so many bytes of
+  // memory, would pass a bound or the owner's share of one.
+  Status CheckLease(const OwnerToken& owner, std::size_t blocks, std::uint64_t bytes) const;
   // Drops one reference of an ended lease; true: there was one.
   bool DropOneEnded();
   // Ends one lease past its deadline; true: there was one.
@@ -138,6 +143,7 @@ class Residents final {
   catalog::DeadlineHeap expiry_;
   std::uint64_t bytes_ = 0;  // of bodies
   std::uint64_t count_ = 0;
+  std::uint64_t referenced_bytes_ = 0;
   bool abandoned_ = false;
   struct SlotUsers {
     std::uint32_t count = 0;

@@ -19,8 +19,8 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
   if (catalog_.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
   if (lease_us <= 0)
     co_return Error(Code::kInvalid, Text("lease_us: is ", lease_us, " and has to be at least 1"));
-  if (!leases_.CheckRoom(blocks.size()).ok()) co_await residents_.DropAllEnded();
-  if (Status room = leases_.CheckRoom(blocks.size()); !room.ok()) {
+  if (!leases_.CheckRoom(caller.owner, blocks.size()).ok()) co_await residents_.DropAllEnded();
+  if (Status room = leases_.CheckRoom(caller.owner, blocks.size()); !room.ok()) {
     counters_.busy.Add();
     co_return std::unexpected(std::move(room));
   }
@@ -28,6 +28,7 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
   grant.views.reserve(blocks.size());
   std::vector<residency::RecordReference> references;
   references.reserve(blocks.size());
+  std::uint64_t bytes = 0;  // of memory, that they keep
   std::vector<PendingView> pending;
   const Instant worth =
       worth_us == kNoWorthLimit ? deadline : std::min(deadline, clock_.Now().PlusUs(worth_us));
@@ -66,6 +67,7 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
     }
     references.push_back(std::move(reference));
     const catalog::Record& r = forest_.record(record);
+    bytes += slots_.SlotBytes(r.place);
     view = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
   }
   for (PendingView& one : pending) {
@@ -74,13 +76,18 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
     const Status status = co_await Await(one, blocks[one.index].key, worth, &view);
     if (status.ok()) {
       references.push_back(std::move(one.reference));
+      bytes += slots_.SlotBytes(view.place);
       continue;
     }
     view.code = status.code();
     one.reference.Drop();
   }
   // Other callers may have taken the room during the verification.
-  const Status room = leases_.CheckRoom(references.size());
+  Status room = residents_.CheckLease(caller.owner, references.size(), bytes);
+  if (!room.ok()) {
+    co_await residents_.DropAllEnded();
+    room = residents_.CheckLease(caller.owner, references.size(), bytes);
+  }
   if (!room.ok() || references.empty()) {
     for (residency::RecordReference& reference : references) {
       if (steps_.Spent()) co_await Yield();
@@ -91,7 +98,7 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
     co_return std::unexpected(room);
   }
   counters_.leases_granted.Add();
-  grant.lease = leases_.Add(caller, residency::DetachAll(references),
+  grant.lease = leases_.Add(caller, residency::DetachAll(references), bytes,
                             clock_.Now().PlusUs(std::min(lease_us, kMaxLeaseUs)));
   co_return grant;
 }

@@ -26,6 +26,7 @@ class Acquirer final {
            residency::Verifier& verifier, residency::Fetcher& fetcher, residency::PartialFetch& partial_fetch)
       : executor_(context.executor),
         clock_(context.clock),
+        slots_(context.slots),
         options_(context.options),
         counters_(context.counters),
         steps_(context.steps),
@@ -73,6 +74,7 @@ class Acquirer final {
 
   Executor& executor_;
   const Clock& clock_;
+  memory::Slots& slots_;
   const catalog::StoreOptions& options_;
   catalog::StoreCounters& counters_;
   StepBudget& steps_;

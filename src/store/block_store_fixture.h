@@ -81,6 +81,12 @@ class BlockStoreTest : public testing::Test {
     caller.owner[0] = std::byte{owner};
     return caller;
   }
+  // Of an owner and a session of its own.
+  catalog::Caller Somebody(std::uint64_t n) {
+    catalog::Caller caller{1000 + n, {}};
+    std::memcpy(caller.owner.data() + 8, &caller.session, sizeof(caller.session));
+    return caller;
+  }
   // Block n with parent (none for 0), its bytes made from its content number.
   PartWrite Part(std::uint64_t n, std::optional<std::uint64_t> parent, std::size_t bytes = 4096) {
     bodies_.push_back(Body(n, bytes));

@@ -151,7 +151,7 @@ TEST_F(BlockStoreTest, P5APutThatHasASlotOutlivesThePartThatFoundNone) {
   std::vector<catalog::LeaseId> leases;
   for (std::uint64_t n = 1000; t->slots->counts().used_slots < t->slots->counts().slots || n == 1000; ++n) {
     ASSERT_EQ(Put(n, {}), State::kPublished);
-    leases.push_back(*Hold(n, n, kMaxLeaseUs));
+    leases.push_back(*Hold(n, n, kMaxLeaseUs, Somebody(n)));
   }
   NamespaceSpec spec = OneGroup("parts");
   spec.groups[0].part_bytes = {3000, 1000};
@@ -165,7 +165,7 @@ TEST_F(BlockStoreTest, P5APutThatHasASlotOutlivesThePartThatFoundNone) {
   t->loop->executor().RunReady(4);
   ASSERT_EQ(Occupied().pending, 1u);
   // One of the two finds the slot; for the other the time is over before there is another one.
-  ASSERT_TRUE(t->store->Release(Me(), leases[0]).ok());
+  ASSERT_TRUE(t->store->Release(Somebody(1000), leases[0]).ok());
   while (t->store->counters().evicted.value() == 0) ASSERT_EQ(t->loop->executor().RunReady(1), 1u);
   t->loop->executor().RunReady(6);
   ASSERT_FALSE(writes[0].done() && writes[1].done());
@@ -218,7 +218,8 @@ TEST_F(BlockStoreTest, P5FullMemoryEvictsAndIsBusyAtOnceWhenAllIsHeld) {
   for (int i = 0; i < 50; ++i) ASSERT_EQ(Put(n++, {}, kBytes), State::kPublished);
   EXPECT_EQ(Occupied().records, records);
   EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
-  for (std::uint64_t i = n - records; i < n; ++i) ASSERT_TRUE(Hold(i, i).has_value()) << i;
+  for (std::uint64_t i = n - records; i < n; ++i)
+    ASSERT_TRUE(Hold(i, i, 1'000'000, Somebody(i)).has_value()) << i;
   EXPECT_EQ(WriteOne(Part(n, {}, kBytes)).status.code(), Code::kBusy);
   EXPECT_EQ(WriteOne(Part(n, {}, 4096)).status.code(), Code::kBusy)
       << "no chunk with a lease in it is emptied";

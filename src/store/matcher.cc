@@ -72,10 +72,11 @@ Task<Result<catalog::LeaseId>> Matcher::Hold(catalog::Caller caller, std::uint32
     if (steps_.Spent()) co_await Yield();
     if (catalog_.Find(tree, chain[i]) == catalog::kNoId) break;
   }
-  if (!leases_.CheckRoom(chain.size()).ok()) co_await residents_.DropAllEnded();
+  if (!leases_.CheckRoom(caller.owner, chain.size()).ok()) co_await residents_.DropAllEnded();
   if (steps_.Spent()) co_await Yield();
   const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
   std::vector<residency::RecordReference> references;
+  std::uint64_t bytes = 0;  // of memory, that they keep
   bool whole = entry != nullptr;
   const std::uint64_t now_s = catalog_.NowS();
   for (std::size_t back = 0; whole && back < chain.size(); ++back) {
@@ -99,14 +100,21 @@ Task<Result<catalog::LeaseId>> Matcher::Hold(catalog::Caller caller, std::uint32
         break;
       }
       references.emplace_back(residents_, catalog_.HandleOf(record));
+      const catalog::Record& r = forest_.record(record);
+      if (r.in_memory()) bytes += slots_.SlotBytes(r.place);
     }
     if (!wanted) break;
   }
-  Status room = leases_.CheckRoom(references.size());
+  Status room = residents_.CheckLease(caller.owner, references.size(), bytes);
+  if (!room.ok()) {
+    co_await residents_.DropAllEnded();
+    room = residents_.CheckLease(caller.owner, references.size(), bytes);
+    entry = catalog_.EntryOf(tree);
+  }
   if (entry == nullptr) whole = false;
   if (whole && room.ok()) {
     counters_.leases_granted.Add();
-    co_return leases_.Add(caller, residency::DetachAll(references), deadline);
+    co_return leases_.Add(caller, residency::DetachAll(references), bytes, deadline);
   }
   for (residency::RecordReference& reference : references) {
     if (steps_.Spent()) co_await Yield();

@@ -23,6 +23,7 @@ class Matcher final {
           residency::Residents& residents, residency::Uses& uses, residency::Fetcher& fetcher)
       : executor_(context.executor),
         clock_(context.clock),
+        slots_(context.slots),
         counters_(context.counters),
         steps_(context.steps),
         catalog_(context.catalog),
@@ -57,6 +58,7 @@ class Matcher final {
 
   Executor& executor_;
   const Clock& clock_;
+  memory::Slots& slots_;
   catalog::StoreCounters& counters_;
   StepBudget& steps_;
   catalog::Catalog& catalog_;

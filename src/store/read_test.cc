@@ -43,6 +43,43 @@ TEST_F(BlockStoreTest, P5LeasesAreBounded) {
   EXPECT_EQ(Hold(1, 3).error().code(), Code::kBusy);
 }
 
+TEST_F(BlockStoreTest, P5OneOwnersLeasesLeaveMemoryToOthers) {
+  Make({.headers = 1});
+  constexpr std::size_t kBytes = 1u << 20;
+  std::uint64_t n = 0;
+  while (t->store->counters().evicted.value() == 0) ASSERT_EQ(Put(n++, {}, kBytes), State::kPublished);
+  const std::uint64_t records = Occupied().records, first = n - records;
+  const auto lease_all = [&](const catalog::Caller& caller) {
+    std::uint64_t leased = 0;
+    for (std::uint64_t i = first; i < n; ++i) {
+      const Result<catalog::LeaseId> lease = Hold(i, i, kMaxLeaseUs, caller);
+      leased += lease.has_value();
+      EXPECT_TRUE(lease || lease.error().code() == Code::kBusy);
+    }
+    return leased;
+  };
+  EXPECT_EQ(lease_all(Me(2, 2)), records * 4 / 5 + 1);  // the arena has a part of a slot more
+  // What several leases of one owner keep together is what counts.
+  EXPECT_TRUE(Hold(first, first, kMaxLeaseUs, Me(3, 3)).has_value());
+  EXPECT_TRUE(Hold(first + 1, first + 1, kMaxLeaseUs, Me(3, 3)).has_value());
+  EXPECT_EQ(Put(n++, {}, kBytes), State::kPublished);
+  EXPECT_EQ(Put(n++, {}, kBytes), State::kPublished);
+  EXPECT_TRUE(t->store->Release(Me(2, 2), *Hold(n - 1, n - 1, kMaxLeaseUs, Me(4, 4))).code() ==
+              Code::kDenied);
+  t->Run(t->store->SessionEnded(Me(2, 2), true));
+  EXPECT_TRUE(Hold(n - 1, n - 1, kMaxLeaseUs, Me(2, 2)).has_value());
+}
+
+TEST_F(BlockStoreTest, P5ManyLeasesOfTheSameBlocksTakeThemOnce) {
+  Make({.headers = 1});
+  PutChain(1, 10, 1u << 20);
+  // Of a third of the memory, ten times over.
+  std::vector<std::uint64_t> keys(10);
+  for (std::uint64_t i = 0; i < 10; ++i) keys[i] = i + 1;
+  for (int i = 0; i < 10; ++i) EXPECT_NE(Acquire(keys, Me()).lease, 0u) << i;
+  EXPECT_EQ(Occupied().leases, 10u);
+}
+
 TEST_F(BlockStoreTest, P4ALeaseWhoseTimeIsOverTakesNoRoomFromTheNext) {
   Make({.store = {.max_leases = 2, .max_leased_blocks = 10}});
   PutChain(1, 3);

@@ -177,12 +177,20 @@ Status Writer::CheckPart(const catalog::NamespaceEntry& entry, const PartWrite& 
   return slots_.CheckBody(group.part_bytes.empty() ? part.from.size() : group.body_bytes);
 }
 
+// An owner's first always does: whether there is room is then for eviction to say.
+bool Writer::LeavesMemory(const OwnerToken& owner, std::uint64_t record_bytes) const {
+  const std::uint64_t mine = pending_.Of(owner).bytes;
+  const std::uint64_t kept = residents_.referenced_bytes() + pending_.bytes();
+  return mine == 0 || policy::MayTake(slots_.arena().geometry().slots_bytes(), kept, mine, record_bytes);
+}
+
 std::string Writer::PendingFull(const OwnerToken& owner) const {
   const catalog::PendingBound& bound = pending_.bound();
   const catalog::PendingPuts::Share share = pending_.Of(owner);
   return Text("write: ", pending_.size(), " puts of ", pending_.bytes(), " bytes are pending, ", share.puts,
               " of ", share.bytes, " this owner's; ", bound.puts, " of ", bound.bytes,
-              " may be, and of an owner ", policy::kShare,
+              " may be (and leases keep ", residents_.referenced_bytes(), " of ",
+              slots_.arena().geometry().slots_bytes(), " bytes of memory), and of an owner ", policy::kShare,
               " times what is left; publish or abandon some, or give the node more memory");
 }
 
@@ -216,7 +224,7 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, catalog::TreeId t
   if (put == catalog::kNoId) {
     const std::uint64_t body_bytes = group.part_bytes.empty() ? part.from.size() : group.body_bytes;
     const std::uint64_t record_bytes = catalog_.RecordBytesOf(*entry, part.group, body_bytes);
-    if (!pending_.HasRoom(caller.owner, record_bytes)) {
+    if (!pending_.HasRoom(caller.owner, record_bytes) || !LeavesMemory(caller.owner, record_bytes)) {
       counters_.busy.Add();
       job.outcome.status = Status(Code::kBusy, PendingFull(caller.owner));
       return residency::Step::kDone;

@@ -64,6 +64,9 @@ class Writer final {
   Status CheckPart(const catalog::NamespaceEntry& entry, const PartWrite& part) const;
   // Finds or makes the put; kWaits where a collection hides whether the block is present.
   std::string PendingFull(const OwnerToken& owner) const;
+  // Whether one more of so many bytes leaves others something of the memory that neither leases nor pending
+  // puts keep.
+  bool LeavesMemory(const OwnerToken& owner, std::uint64_t record_bytes) const;
   residency::Step JoinPut(const catalog::Caller& caller, catalog::TreeId tree, PartJob& job);
   Task<void> JoinWhenSure(catalog::Caller caller, catalog::TreeId tree, PartJob& job, Instant deadline);
   Task<void> FindSlot(const residency::SlotFill& fill, PartJob& job, Instant deadline);

@@ -26,26 +26,43 @@ TEST_F(Bounds, FullMemoryEvictsAndUnderLeasesIsBusy) {
   for (std::uint64_t n = 0; n < kMany; ++n) ASSERT_TRUE(Put(n).ok()) << n;
   EXPECT_GT(StatusNumber(store, "evicted"), kMany - 1024);
   std::vector<Lease> leases;
+  const auto lease = [&](Store& from, std::uint64_t number) {
+    const BlockRef ref{KeyOf(number)};
+    Result<Lease> got = from.Acquire(ns, std::span(&ref, 1), {.lease_us = kMaxLeaseUs}).Wait();
+    if (!got) return got.error();
+    leases.push_back(std::move(*got));
+    return Status();
+  };
+  // One owner has its share, and what is left serves others.
+  Status refused;
   std::uint64_t held = 0;
   for (std::uint64_t n = 0; n < kMany; ++n) {
-    const BlockRef ref{KeyOf(n)};
-    Result<Lease> lease = store.Acquire(ns, std::span(&ref, 1), {.lease_us = kMaxLeaseUs}).Wait();
-    if (!lease) continue;
-    leases.push_back(std::move(*lease));
-    held = n;
+    const Status status = lease(store, n);
+    if (status.ok()) held = n;
+    if (status.code() == Code::kBusy) refused = status;
   }
-  EXPECT_GT(leases.size(), 500u);
-  // What is free may still be filled; then nothing may go.
+  EXPECT_EQ(refused.code(), Code::kBusy);
+  EXPECT_NE(refused.message().find("for this owner"), std::string::npos) << refused.message();
+  EXPECT_GT(leases.size(), 700u);
+  EXPECT_LT(leases.size(), 800u);
+  std::uint64_t next = kMany;
+  for (int i = 0; i < 300; ++i) ASSERT_TRUE(Put(next++).ok());
+  // Owner after owner takes its share of the rest; then nothing may go.
+  ConnectOptions options = node.options();
+  options.staging_bytes = 128u << 10;
+  std::vector<Store> owners;
   Status status;
-  for (std::uint64_t n = kMany; n < 2 * kMany && status.ok(); ++n) {
-    status = Put(n);
-    const BlockRef ref{KeyOf(n)};
-    if (Result<Lease> lease = store.Acquire(ns, std::span(&ref, 1), {.lease_us = kMaxLeaseUs}).Wait())
-      leases.push_back(std::move(*lease));
+  while (status.ok() && owners.size() < 12) {
+    owners.push_back(*Store::Connect(options));
+    for (Status leased; leased.ok() && status.ok(); ++next) {
+      status = PutBlock(owners.back(), ns, next, std::nullopt, kBytes);
+      if (status.ok()) leased = lease(owners.back(), next);
+    }
   }
   EXPECT_EQ(status.code(), Code::kBusy) << status.ToString();
   EXPECT_FALSE(status.message().empty());
-  for (const Lease& lease : leases) EXPECT_TRUE(lease.still_good());
+  EXPECT_GT(owners.size(), 2u);
+  for (const Lease& one : leases) EXPECT_TRUE(one.still_good());
   EXPECT_EQ(*store.Get(ns, KeyOf(held)), BodyOf(held, kBytes));
   leases.clear();
   Until([&] { return StatusNumber(store, "leases") == 0; });
