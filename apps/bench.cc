@@ -77,7 +77,8 @@ int RunBench(int argc, const char* const* argv) {
       "  cistern bench\n  cistern bench --only get --rounds 21 --json\n  cistern bench --only flash "
       "--flash-dir /var/tmp\n  cistern bench serve --compare");
   line.Text("--only", "GROUP",
-            "copy, get, put, views, match, leases, flash (or of it flash-read, flash-worth, flash-write, "
+            "copy, get, put, views, match, leases, strangers, flash (or of it flash-read, flash-worth, "
+            "flash-write, "
             "flash-put, "
             "flash-restart), net or pages; default: all",
             &only);

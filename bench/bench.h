@@ -58,6 +58,7 @@ Status BenchPuts(BenchOptions& options);
 Status BenchViews(BenchOptions& options);
 Status BenchMatchAndRestart(BenchOptions& options);
 Status BenchLeases(BenchOptions& options);
+Status BenchStrangers(BenchOptions& options);
 Status BenchPages(BenchOptions& options);
 Status BenchFlashReads(BenchOptions& options);
 Status BenchFlashWorth(BenchOptions& options);

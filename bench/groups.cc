@@ -11,6 +11,7 @@ std::span<const BenchGroup> BenchGroups() {
       {"views", "leased views: polling, after idle, embedded", BenchViews},
       {"match", "match and restart with a million blocks", BenchMatchAndRestart},
       {"leases", "leases of a killed client", BenchLeases},
+      {"strangers", "gets and puts of four clients beside a hostile one of each kind", BenchStrangers},
       {"flash-read", "reads from flash against fio; these need --flash-dir", BenchFlashReads},
       {"flash-worth", "what worth_us promises against what happened", BenchFlashWorth},
       {"flash-write", "writes to flash against fio", BenchFlashWrites},
