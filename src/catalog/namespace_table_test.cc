@@ -165,6 +165,21 @@ TEST(NamesTest, WhatIsWrongIsNamedWithItsValueAndLimit) {
   EXPECT_THAT(Refusal(spec), HasSubstr("block_tokens"));
 }
 
+TEST(NamesTest, P5AListHasSixteenNamesAndNotOneMore) {
+  NamespaceTable names;
+  NamespaceSpec spec = Spec();
+  for (std::size_t i = 0; i < kMaxNamesOfList; ++i) {
+    spec.name = "name " + std::to_string(i);
+    Attach(names, spec, 1);
+  }
+  EXPECT_TRUE(names.Find(spec).has_value());
+  spec.name = "one more";
+  auto found = names.Find(spec);
+  ASSERT_FALSE(found.has_value());
+  EXPECT_EQ(found.error().code(), Code::kBusy);
+  EXPECT_THAT(found.error().message(), HasSubstr("its list has 16 names"));
+}
+
 TEST(NamesTest, EntryBytesStayThoseOfVersion1) {
   NamespaceTable names;
   NamespaceSpec spec = Spec();
