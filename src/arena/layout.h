@@ -29,7 +29,12 @@ struct ArenaHeader {
   std::uint64_t high_water_time;  // Unix seconds, never goes back (R10); readers load it once a call
   std::uint64_t boot_count;       // starts of a node on this file; a lease belongs to one
   std::uint64_t node_alive;       // boot_count while a node serves, 0 after an orderly end
-  std::uint64_t reserved[505];
+  // What the node that used it last knew of its journal; all 0 before any did (docs/formats/journal.md).
+  std::uint64_t journal_id;
+  std::uint64_t journal_state;
+  std::uint64_t journal_bytes;
+  std::uint64_t journal_ended;
+  std::uint64_t reserved[501];
 };
 static_assert(sizeof(ArenaHeader) == 4096);
 

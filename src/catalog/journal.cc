@@ -285,7 +285,12 @@ Task<std::size_t> Journal::Apply(const std::vector<Found>& copies, std::size_t a
           if (auto tombstone = DecodeTombstone(*payload)) tombstones[tombstone->sequence] = *tombstone;
           break;
         case Kind::kTombstoneEnd:
-          if (payload->size() == 8) tombstones.erase(LoadAt<std::uint64_t>(payload->data(), 0));
+          if (payload->size() != 8) break;
+          tombstones.erase(LoadAt<std::uint64_t>(payload->data(), 0));
+          Ended(LoadAt<std::uint64_t>(payload->data(), 0));
+          break;
+        case Kind::kEnded:
+          if (payload->size() == 8) Ended(LoadAt<std::uint64_t>(payload->data(), 0));
           break;
         case Kind::kId:
           if (payload->size() == 8) id_ = LoadAt<std::uint64_t>(payload->data(), 0);
@@ -315,7 +320,9 @@ Task<std::size_t> Journal::Apply(const std::vector<Found>& copies, std::size_t a
   for (const auto& [sequence, tombstone] : tombstones) {
     if (effort.Add(sizeof(tombstone))) co_await Yield();
     contents->tombstones.push_back(tombstone);
+    tombstones_[sequence] = tombstone;
   }
+  contents->ended = ended_;
   co_return at;
 }
 
@@ -347,8 +354,9 @@ Task<Result<Journal::Contents>> Journal::Open() {
   if (chosen->empty()) co_return contents;
   const Found& first = chosen->front();
   if (first.version != 1) id_ = first.id;
-  contents.state = state_ = first.state;
+  state_ = first.state;
   const std::size_t end = co_await Apply(*chosen, first.head_bytes(), &contents);
+  contents.mark = mark_ = {state_, end};
   for (const Found& copy : *chosen) {
     contents.damaged = contents.damaged || co_await DamagedBehind(copy.bytes, end);
   }
@@ -358,13 +366,20 @@ Task<Result<Journal::Contents>> Journal::Open() {
 Task<Status> Journal::Start(std::vector<NamespaceEntry> namespaces, std::uint64_t sequences_below,
                             std::vector<Tombstone> tombstones, std::vector<std::uint64_t> devices) {
   namespaces_.clear();
-  tombstones_.clear();
+  std::map<std::uint64_t, Tombstone> before = std::exchange(tombstones_, {});
   devices_ = std::move(devices);
   Effort effort;
   for (const Tombstone& tombstone : tombstones) {
     tombstones_[tombstone.sequence] = tombstone;
     if (effort.Add(sizeof(tombstone))) co_await Yield();
   }
+  // Those that are not kept end here.
+  while (!before.empty()) {
+    const std::uint64_t sequence = before.extract(before.begin()).key();
+    if (!tombstones_.contains(sequence)) Ended(sequence);
+    if (effort.Add(sizeof(Tombstone))) co_await Yield();
+  }
+  Changed();
   for (const NamespaceEntry& entry : namespaces) {
     std::vector<std::byte>& bytes = namespaces_[entry.slot] = NamespaceTable::Encode(entry);
     if (effort.Add(bytes.size())) co_await Yield();
@@ -411,6 +426,8 @@ Task<Status> Journal::PutTime(std::uint64_t time_s) {
 
 void Journal::EndTombstone(std::uint64_t sequence) {
   if (tombstones_.erase(sequence) == 0) return;
+  Ended(sequence);
+  Changed();
   Append(Kind::kTombstoneEnd, NumbersOf({&sequence, 1}));
 }
 
@@ -452,6 +469,7 @@ Task<Result<std::uint64_t>> Journal::WriteAnew(Files& files) {
   Append(out, Kind::kSequences, NumbersOf({&sequences_below_, 1}));
   Append(out, Kind::kDevices, NumbersOf(devices_));
   Append(out, Kind::kTime, NumbersOf({&time_s_, 1}));
+  if (ended_ > 0) Append(out, Kind::kEnded, NumbersOf({&ended_, 1}));
   std::uint32_t slot = 0;
   std::uint64_t sequence = 0;
   for (bool more = true; more && status.ok();) {
@@ -509,6 +527,8 @@ Task<Status> Journal::Rewrite() {
   files_ = std::move(files);
   end_ = live_bytes_ = *bytes;
   broken_ = false;
+  mark_ = {state_, end_};
+  Changed();
   co_return Status();
 }
 
@@ -553,6 +573,8 @@ Task<Status> Journal::WriteOut(std::vector<AskedPtr>* asked) {
   if (!of_copy.ok()) co_return of_copy;
   end_ += batch.bytes.size();
   broken_ = false;
+  mark_.bytes = end_;
+  Changed();
   co_return Status();
 }
 

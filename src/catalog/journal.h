@@ -12,14 +12,17 @@
 // from step to step (R16).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/event.h"
@@ -28,6 +31,7 @@
 #include "cistern/key.h"
 #include "cistern/status.h"
 #include "io/loop.h"
+#include "tier/journal_view.h"
 
 namespace cistern::catalog {
 
@@ -66,8 +70,10 @@ class Journal final {
     // believed.
     bool damaged = false;
     std::uint64_t time_s = 0;  // what the time was at least when it was last written
-    // How often the journal had been written anew; 0: there was none, or one of version 1.
-    std::uint64_t state = 0;
+    // How far it had come; state 0: there was none, or one of version 1.
+    tier::JournalMark mark;
+    // The highest sequence of a tombstone that has ended: no medium had anything older then.
+    std::uint64_t ended = 0;
     // What an operator should know of a copy whose place the other one took.
     std::vector<std::string> notes;
   };
@@ -78,6 +84,15 @@ class Journal final {
   // What of the contents still counts; replaces the files. Awaited once, after Open and before the others.
   Task<Status> Start(std::vector<NamespaceEntry> namespaces, std::uint64_t sequences_below,
                      std::vector<Tombstone> tombstones = {}, std::vector<std::uint64_t> devices = {});
+
+  // Marks are further than `mark` from the next Start on: another copy of this journal has come so far.
+  void Pass(const tier::JournalMark& mark) { state_ = std::max(state_, mark.state); }
+  // `call` from Start on, whenever mark() or ended() has changed: of the mark before anyone is told that it
+  // is durable, of ended() before that is written.
+  void OnChange(std::function<void()> call) { changed_ = std::move(call); }
+  // How far it has come durably.
+  const tier::JournalMark& mark() const { return mark_; }
+  std::uint64_t ended() const { return ended_; }
 
   // Which journal this is: what was written under another one knows nothing of its drops. From Open on.
   std::uint64_t id() const { return id_; }
@@ -110,6 +125,7 @@ class Journal final {
     kDevices = 6,
     kTime = 7,
     kWhole = 8,
+    kEnded = 9,
   };
   using Files = std::array<io::File, 2>;  // the journal, its copy
   // A copy as it was found.
@@ -171,6 +187,10 @@ class Journal final {
   // Writes a batch, or everything anew; and for whom.
   Task<Status> WriteOut(std::vector<AskedPtr>* asked);
   void GoBack(const std::vector<AskedPtr>& failed);
+  void Ended(std::uint64_t sequence) { ended_ = std::max(ended_, sequence); }
+  void Changed() {
+    if (changed_) changed_();
+  }
 
   io::Loop& loop_;
   const std::string directory_;
@@ -185,6 +205,9 @@ class Journal final {
   std::uint64_t sequences_below_ = 0;
   std::uint64_t id_;
   std::uint64_t state_ = 0;
+  std::uint64_t ended_ = 0;
+  tier::JournalMark mark_;
+  std::function<void()> changed_;
   std::vector<std::uint64_t> devices_;
   std::uint64_t time_s_ = 0;
 

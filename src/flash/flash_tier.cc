@@ -22,24 +22,21 @@ constexpr std::uint64_t kAppendsARegion = 4;
 }  // namespace
 
 Task<Result<std::unique_ptr<FlashTier>>> FlashTier::Open(Parts parts, FlashOptions options,
-                                                         std::uint64_t journal_id,
-                                                         std::vector<std::uint64_t> known) {
+                                                         tier::JournalView journal) {
   Status status = options.Validate();
   if (!status.ok()) co_return std::unexpected(std::move(status));
-  std::unique_ptr<FlashTier> tier(
-      new FlashTier(std::move(parts), std::move(options), journal_id, std::move(known)));
+  std::unique_ptr<FlashTier> tier(new FlashTier(std::move(parts), std::move(options), std::move(journal)));
   status = co_await tier->opener_->Open();
   if (!status.ok()) co_return std::unexpected(std::move(status));
   co_return tier;
 }
 
-FlashTier::FlashTier(Parts parts, FlashOptions options, std::uint64_t journal_id,
-                     std::vector<std::uint64_t> known)
+FlashTier::FlashTier(Parts parts, FlashOptions options, tier::JournalView journal)
     : parts_(std::move(parts)),
       media_(std::make_unique<Media>(parts_, std::move(options),
                                      [this](DeviceRegions& device) { DeviceOut(device); })),
       tables_(std::make_unique<Tables>(*media_)),
-      opener_(std::make_unique<DeviceOpener>(*media_, journal_id, std::move(known))),
+      opener_(std::make_unique<DeviceOpener>(*media_, std::move(journal))),
       reader_(std::make_unique<RecordReader>(*media_)),
       appender_(std::make_unique<Appender>(*media_, *tables_)),
       reclaim_(std::make_unique<flash::Reclaim>(*media_, *tables_, *reader_, *appender_)) {}
@@ -59,6 +56,8 @@ void FlashTier::DeviceOut(DeviceRegions& device) {
 }
 
 std::vector<std::uint64_t> FlashTier::media_ids() const { return media_->ids(); }
+tier::JournalMark FlashTier::newest_mark() const { return opener_->newest_mark(); }
+Task<void> FlashTier::Mark(tier::JournalMark mark) { return opener_->Mark(mark); }
 
 Task<Status> FlashTier::Recover(Found found) {
   Recovery recovery(*media_, *tables_);
@@ -110,6 +109,10 @@ void FlashTier::ReportBad(const tier::Location& location) { reader_->ReportBad(l
 std::string FlashTier::Describe(const tier::Location& location) const {
   const FlashAddress address = AddressOf(location);
   return Text("flash region ", address.region, ", unit ", address.unit);
+}
+
+std::string FlashTier::DescribeMedium(const tier::Location& location) const {
+  return Text("flash device ", media_->DeviceOf(AddressOf(location).region).path());
 }
 
 // ---- room ----
@@ -170,9 +173,8 @@ std::uint64_t FlashTier::region_bytes() const { return media_->geometry().region
 std::uint64_t FlashTier::budget_left_bytes() const { return appender_->budget_left_bytes(); }
 
 Task<Result<std::unique_ptr<tier::Tier>>> OpenFlash(FlashParts parts, FlashOptions options,
-                                                    std::uint64_t journal_id,
-                                                    std::vector<std::uint64_t> known) {
-  auto tier = co_await FlashTier::Open(std::move(parts), std::move(options), journal_id, std::move(known));
+                                                    tier::JournalView journal) {
+  auto tier = co_await FlashTier::Open(std::move(parts), std::move(options), std::move(journal));
   if (!tier) co_return std::unexpected(std::move(tier.error()));
   co_return std::unique_ptr<tier::Tier>(std::move(*tier));
 }

@@ -43,15 +43,15 @@ class FlashTier final : public tier::Tier {
   using Counters = FlashCounters;
 
   // Opens every device, takes its lock (kept by the loop until its last transfer has ended, R8), formats what
-  // is empty. `known` are the ids of devices that the journal `journal_id` has waited for (R10): only these
-  // are believed, any other of ours is formatted anew with a note; one that was used under another journal is
-  // refused. Nothing is touched before all was checked.
+  // is empty. Only devices that the journal knows are believed (R10), any other of ours is formatted anew
+  // with a note; one that was used under another journal is refused. Where one has seen a later state of the
+  // journal than `journal` is, the journal is an older copy and all are formatted. Nothing is touched before
+  // all was checked.
   // Where devices are known, one whose lock is not free within 2 s is left out of service, untouched (R8).
   // kInvalid, kMismatch (foreign data, another journal or version), kBusy (locked, no room), kIoError, each
   // by name.
   static Task<Result<std::unique_ptr<FlashTier>>> Open(Parts parts, FlashOptions options,
-                                                       std::uint64_t journal_id,
-                                                       std::vector<std::uint64_t> known);
+                                                       tier::JournalView journal);
   // Close was awaited, or the loop crashed and whoever waited for it was dropped.
   ~FlashTier() override;
   FlashTier(const FlashTier&) = delete;
@@ -62,6 +62,8 @@ class FlashTier final : public tier::Tier {
   // ---- Tier ----
   void SetOwner(tier::TierOwner& owner) override { owner_ = &owner; }
   std::vector<std::uint64_t> media_ids() const override;
+  tier::JournalMark newest_mark() const override;
+  Task<void> Mark(tier::JournalMark mark) override;
   Task<Status> Recover(Found found) override;
   void Adopt(const tier::Location& location, std::uint64_t record_bytes) override;
   Room RoomFor(std::uint64_t record_bytes) const override;
@@ -76,6 +78,7 @@ class FlashTier final : public tier::Tier {
                                               std::span<std::byte> body) override;
   void ReportBad(const tier::Location& location) override;
   std::string Describe(const tier::Location& location) const override;
+  std::string DescribeMedium(const tier::Location& location) const override;
   void Reclaim(bool wanted) override;
   std::uint64_t oldest_sequence() const override;
   void Tick() override;
@@ -102,7 +105,7 @@ class FlashTier final : public tier::Tier {
   std::uint64_t budget_left_bytes() const;
 
  private:
-  FlashTier(Parts parts, FlashOptions options, std::uint64_t journal_id, std::vector<std::uint64_t> known);
+  FlashTier(Parts parts, FlashOptions options, tier::JournalView journal);
   void DeviceOut(DeviceRegions& device);
 
   const Parts parts_;
@@ -119,7 +122,6 @@ class FlashTier final : public tier::Tier {
 
 // FlashTier::Open, for who knows lower tiers only.
 Task<Result<std::unique_ptr<tier::Tier>>> OpenFlash(FlashParts parts, FlashOptions options,
-                                                    std::uint64_t journal_id,
-                                                    std::vector<std::uint64_t> known);
+                                                    tier::JournalView journal);
 
 }  // namespace cistern::flash

@@ -24,7 +24,7 @@ constexpr std::size_t kCovers = 8;
 
 namespace super_at {
 constexpr std::size_t kVersion = 8, kCrc = 12, kCovered = 16, kDevice = 16, kJournal = 24, kRegionBytes = 32,
-                      kUnit = 40, kRegions = 44, kEnd = 64;
+                      kUnit = 40, kRegions = 44, kMarkState = 48, kMarkBytes = 56, kEnd = 64;
 }
 namespace header_at {
 constexpr std::size_t kDevice = 8, kEpoch = 16, kFirst = 24, kRegion = 32, kEnd = 64;
@@ -81,6 +81,8 @@ void EncodeSuperblock(const Superblock& superblock, std::span<std::byte> out) {
   StoreAt(to, super_at::kRegionBytes, superblock.region_bytes);
   StoreAt(to, super_at::kUnit, superblock.unit);
   StoreAt(to, super_at::kRegions, superblock.regions);
+  StoreAt(to, super_at::kMarkState, superblock.journal_mark.state);
+  StoreAt(to, super_at::kMarkBytes, superblock.journal_mark.bytes);
   record::StoreCrcAt(out.first(super_at::kEnd), super_at::kCrc, super_at::kCovered);
 }
 
@@ -100,6 +102,8 @@ std::expected<Superblock, FlashFault> DecodeSuperblock(std::span<const std::byte
   superblock.region_bytes = LoadAt<std::uint64_t>(from, super_at::kRegionBytes);
   superblock.unit = LoadAt<std::uint32_t>(from, super_at::kUnit);
   superblock.regions = LoadAt<std::uint32_t>(from, super_at::kRegions);
+  superblock.journal_mark = {LoadAt<std::uint64_t>(from, super_at::kMarkState),
+                             LoadAt<std::uint64_t>(from, super_at::kMarkBytes)};
   return superblock;
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "tier/entry.h"
+#include "tier/journal_view.h"
 
 namespace cistern::flash {
 
@@ -41,6 +42,7 @@ struct Superblock {
   std::uint32_t unit = 0;
   std::uint64_t region_bytes = 0;
   std::uint32_t regions = 0;
+  tier::JournalMark journal_mark;  // the journal had come so far when this was written
   friend bool operator==(const Superblock&, const Superblock&) = default;
 };
 // `out` holds a sector; what is behind it becomes zeros.

@@ -80,7 +80,7 @@ Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
   Status status = co_await Lock(*file, device.path);
   // A node that has had devices before may be the successor of the one whose request has not ended (R8). One
   // that starts for the first time has named another node's device.
-  if (status.code() == Code::kBusy && !known_.empty()) {
+  if (status.code() == Code::kBusy && !journal_.known.empty()) {
     probe.taken = std::move(status);
     co_return probe;
   }
@@ -95,7 +95,7 @@ Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
   const auto superblock = DecodeSuperblock(bytes);
   if (superblock) {
     probe.superblock = *superblock;
-    if (superblock->journal_id != journal_id_ && !media_.options().discard_foreign &&
+    if (superblock->journal_id != journal_.id && !media_.options().discard_foreign &&
         co_await Used(*file, *superblock, *size)) {
       co_return Error(
           Code::kMismatch,
@@ -173,9 +173,11 @@ Status DeviceOpener::CheckProbe(std::size_t at, const ProbeResult& probe) const 
 }
 
 bool DeviceOpener::Believed(const Superblock& superblock, std::string* why) const {
-  if (superblock.journal_id != journal_id_) {
+  if (superblock.journal_id != journal_.id) {
     *why = "it belonged to another store";
-  } else if (std::ranges::find(known_, superblock.device_id) == known_.end()) {
+  } else if (newest_mark_ > journal_.mark) {
+    *why = "the journal is an older copy than the one it was used with last, and may lack drops";
+  } else if (std::ranges::find(journal_.known, superblock.device_id) == journal_.known.end()) {
     *why = "the journal does not know it";
   } else if (superblock.unit != media_.unit()) {
     *why = Text("its unit is ", superblock.unit, " bytes and the arena's alignment is ", media_.unit());
@@ -216,14 +218,35 @@ Task<Status> DeviceOpener::Create(std::size_t at, ProbeResult& probe) {
   co_return Status();
 }
 
-Task<Status> DeviceOpener::Format(DeviceRegions& device, std::uint64_t id) {
+Task<Status> DeviceOpener::WriteSuperblock(DeviceRegions& device, std::uint64_t id) {
   Buffer buffer = media_.pool().Take(media_.unit());
   const auto unit = buffer.bytes().first(media_.unit());
-  EncodeSuperblock({id, journal_id_, media_.unit(), media_.geometry().region_bytes, device.count()}, unit);
-  Status status = co_await device.device().Write(std::span<const std::byte>(unit), 0);
+  EncodeSuperblock({.device_id = id,
+                    .journal_id = journal_.id,
+                    .unit = media_.unit(),
+                    .region_bytes = media_.geometry().region_bytes,
+                    .regions = device.count(),
+                    .journal_mark = mark_},
+                   unit);
+  co_return co_await device.device().Write(std::span<const std::byte>(unit), 0);
+}
+
+Task<Status> DeviceOpener::Format(DeviceRegions& device, std::uint64_t id) {
+  Status status = co_await WriteSuperblock(device, id);
   if (status.ok()) status = co_await device.device().Sync();
   if (status.ok()) device.id = id;
   co_return status;
+}
+
+// A device that is being brought back has no id yet, and is told by its format.
+Task<void> DeviceOpener::Mark(tier::JournalMark mark) {
+  mark_ = std::max(mark_, mark);
+  for (const auto& device : media_.devices()) {
+    if (!device->in_service() || device->id == 0) continue;
+    const DeviceUse use(*device);
+    // One that cannot be written goes out of service by itself, and this tries again at the next mark.
+    (void)co_await WriteSuperblock(*device, device->id);
+  }
 }
 
 // Regions beyond a smaller size that the device had in between must not come back.
@@ -254,8 +277,10 @@ Task<Status> DeviceOpener::Start(std::size_t at, ProbeResult& probe) {
   device.device().Begin(std::move(probe.file));
   std::string why = probe.foreign ? "what it held is discarded" : "it is new";
   if (!probe.superblock || !Believed(*probe.superblock, &why)) {
-    media_.log().Log(LogLevel::kInfo, "flash device ", path, ": formatted, ", device.count(), " regions of ",
-                     SizeText(media_.geometry().region_bytes), "; ", why);
+    // What is lost is said louder than what was never there.
+    const bool ours = probe.superblock && probe.superblock->journal_id == journal_.id;
+    media_.log().Log(ours ? LogLevel::kWarning : LogLevel::kInfo, "flash device ", path, ": formatted, ",
+                     device.count(), " regions of ", SizeText(media_.geometry().region_bytes), "; ", why);
     co_return co_await Format(device, media_.Random());
   }
   device.id = probe.superblock->device_id;
@@ -277,6 +302,12 @@ Task<Status> DeviceOpener::Open() {
     if (!probe) co_return std::move(probe.error());
     probes.push_back(std::move(*probe));
   }
+  for (const ProbeResult& probe : probes) {
+    if (!probe.superblock || probe.superblock->journal_id != journal_.id) continue;
+    newest_mark_ = std::max(newest_mark_, probe.superblock->journal_mark);
+  }
+  // Formats before the journal is written anew leave the trace of the later one.
+  mark_ = std::max(newest_mark_, journal_.mark);
   ChooseRegionBytes(probes);
   Status status;
   for (std::size_t i = 0; i < probes.size() && status.ok(); ++i) status = CheckProbe(i, probes[i]);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/task.h"
@@ -16,15 +17,18 @@ namespace cistern::flash {
 
 class DeviceOpener final {
  public:
-  // `known` are the ids of devices that the journal `journal_id` has waited for.
-  DeviceOpener(Media& media, std::uint64_t journal_id, std::vector<std::uint64_t> known)
-      : media_(media), journal_id_(journal_id), known_(std::move(known)) {}
+  DeviceOpener(Media& media, tier::JournalView journal)
+      : media_(media), journal_(std::move(journal)), mark_(journal_.mark) {}
 
   Executor& executor() const { return media_.executor(); }
 
   Task<Status> Open();
   // All regions of the device are free afterwards: its id is new, so nothing on it is believed.
   Task<Status> BringBack(std::string path);
+  // What the superblocks had seen of the journal, the furthest.
+  tier::JournalMark newest_mark() const { return newest_mark_; }
+  // The superblocks of the devices in service name it from now on, and so does one that is formatted later.
+  Task<void> Mark(tier::JournalMark mark);
 
  private:
   // What a device is, before anything is touched.
@@ -52,13 +56,15 @@ class DeviceOpener final {
   bool Believed(const Superblock& superblock, std::string* why) const;
   Task<Status> Create(std::size_t at, ProbeResult& probe);
   Task<Status> Start(std::size_t at, ProbeResult& probe);
+  Task<Status> WriteSuperblock(DeviceRegions& device, std::uint64_t id);
   Task<Status> Format(DeviceRegions& device, std::uint64_t id);
   Task<Status> EmptyNewRegions(DeviceRegions& device, std::uint32_t from);
   Status MayComeBack(const DeviceRegions& device) const;
 
   Media& media_;
-  const std::uint64_t journal_id_;
-  const std::vector<std::uint64_t> known_;
+  const tier::JournalView journal_;
+  tier::JournalMark newest_mark_;
+  tier::JournalMark mark_;  // what superblocks name
 };
 
 }  // namespace cistern::flash

@@ -220,9 +220,10 @@ struct TierOn {
       lines += Text(line, "\n");
     });
   }
-  Status Open(std::vector<std::uint64_t> known = {}, std::uint64_t journal = 5) {
+  Status Open(std::vector<std::uint64_t> known = {}, std::uint64_t journal = 5,
+              tier::JournalMark mark = {1, 40}) {
     auto opened = loop.BlockOn(FlashTier::Open(FlashTier::Parts{loop, *log, [this] { return random.Next(); }},
-                                               options, journal, std::move(known)));
+                                               options, {journal, std::move(known), mark}));
     if (!opened) return opened.error();
     tier = std::move(*opened);
     owner.tier = tier.get();

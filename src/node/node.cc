@@ -130,8 +130,7 @@ class Node::Core {
   void Run();
   Task<Status> SetUp(Executor& executor);
   Task<Status> RecoverStore();
-  Task<Result<std::unique_ptr<tier::Tier>>> OpenTier(std::uint64_t journal_id,
-                                                     std::vector<std::uint64_t> known);
+  Task<Result<std::unique_ptr<tier::Tier>>> OpenTier(tier::JournalView journal);
   Status OpenDoor();
   Task<void> Tick(Executor& executor);
   void NoteLingering(Instant now);
@@ -292,9 +291,7 @@ Task<Status> Node::Core::RecoverStore() {
   store::BlockStore::Parts below{executor(),     clock_,        words_,         *parts.slots,
                                  file_->index(), *parts.movers, *parts.journal, *log_};
   if (!places_.devices.empty()) {
-    below.open_tier = [this](std::uint64_t journal_id, std::vector<std::uint64_t> known) {
-      return OpenTier(journal_id, std::move(known));
-    };
+    below.open_tier = [this](tier::JournalView view) { return OpenTier(std::move(view)); };
   } else if (Status status = LeaveObsoleteJournal(journal_); !status.ok()) {
     co_return status;
   }
@@ -311,8 +308,7 @@ Task<Status> Node::Core::RecoverStore() {
   co_return recovered;
 }
 
-Task<Result<std::unique_ptr<tier::Tier>>> Node::Core::OpenTier(std::uint64_t journal_id,
-                                                               std::vector<std::uint64_t> known) {
+Task<Result<std::unique_ptr<tier::Tier>>> Node::Core::OpenTier(tier::JournalView journal) {
   flash::FlashOptions flash;
   flash.devices = places_.devices;
   flash.unit = options_.alignment;
@@ -321,7 +317,7 @@ Task<Result<std::unique_ptr<tier::Tier>>> Node::Core::OpenTier(std::uint64_t jou
   const flash::FlashTier::Parts parts{*loop_, *log_, RandomNumber};
   watch_->NowDoing(Text("opening flash (", PathsOf(places_), ")"));
   Result<std::unique_ptr<flash::FlashTier>> tier =
-      co_await flash::FlashTier::Open(parts, flash, journal_id, std::move(known));
+      co_await flash::FlashTier::Open(parts, flash, std::move(journal));
   if (!tier) co_return std::unexpected(std::move(tier.error()));
   // Flash is there, and the journal has not been written yet.
   if (Status status = LeaveObsoleteJournal(journal_); !status.ok()) {

@@ -15,9 +15,8 @@
 
 namespace cistern::residency {
 
-// How a node opens its lower tier: told the journal's id and the media that its tombstones have waited for.
-using OpenTierCall = std::function<Task<Result<std::unique_ptr<tier::Tier>>>(
-    std::uint64_t journal_id, std::vector<std::uint64_t> known)>;
+// How a node opens its lower tier.
+using OpenTierCall = std::function<Task<Result<std::unique_ptr<tier::Tier>>>(tier::JournalView journal)>;
 
 class LowerTier final {
  public:

@@ -6,6 +6,7 @@
 
 #include "residency/evictor.h"
 #include "residency/fetcher.h"
+#include "residency/journal_marks.h"
 #include "residency/lower_records.h"
 #include "residency/partial_copies.h"
 #include "residency/partial_fetch.h"
@@ -80,6 +81,7 @@ struct BlockStore::Rooms {
         partial_fetch(context, lower, residents, partial_copies, room, fetcher),
         scrubber(context, owner, lower, residents, verifier, fetcher),
         tombstones(context, lower),
+        journal_marks(context, lower),
         lower_records(context, owner, lower, partial_copies, removal, write_back, tombstones),
         puts(context, removal),
         deletions(context, removal, puts),
@@ -89,7 +91,7 @@ struct BlockStore::Rooms {
         matcher(context, lower, residents, uses, fetcher),
         acquirer(context, lower, residents, partial_copies, verifier, fetcher, partial_fetch),
         drops(context, lower, tombstones, deletions),
-        recovery(context, lower, residents, write_back, tombstones, lower_records, deletions,
+        recovery(context, lower, residents, write_back, tombstones, journal_marks, lower_records, deletions,
                  parts.open_tier),
         lower(parts.executor, catalog) {
     owner.Set(deletions);
@@ -123,6 +125,7 @@ struct BlockStore::Rooms {
   residency::PartialFetch partial_fetch;
   residency::Scrubber scrubber;
   residency::Tombstones tombstones;
+  residency::JournalMarks journal_marks;
   residency::LowerRecords lower_records;
 
   OpenPuts puts;
@@ -179,6 +182,7 @@ bool BlockStore::Rooms::TendLowerTier() {
   catalog::Sequences& sequences = catalog.sequences();
   if (sequences.low() && !sequences.reserving() && !lower.closed()) lower.Spawn(sequences.Reserve());
   if (tombstones.due() && !lower.closed()) lower.Spawn(tombstones.End());
+  if (journal_marks.due() && !lower.closed()) lower.Spawn(journal_marks.TellMedia());
   const std::uint64_t now_s = catalog.NowS();
   expired = deletions.TakeExpired() || expired;
   if ((expired || now_s >= noted_time_s + kNoteTimeS) && now_s > noted_time_s && !noting_time &&

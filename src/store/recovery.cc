@@ -18,6 +18,8 @@ namespace {
 constexpr std::size_t kBatch = 128;
 constexpr std::size_t kWave = 16;
 constexpr std::uint32_t kAhead = 8;
+// What a journal that lost its end may have set aside in it: that of so many starts that nobody makes them.
+constexpr std::uint64_t kLostSequences = catalog::Sequences::kReserved << 16;
 constexpr std::uint64_t kClearAStep = 4096;  // entries, in order: each costs a fraction of a touch
 }  // namespace
 
@@ -30,6 +32,7 @@ Task<Status> StoreRecovery::Recover() {
     log_.Log(LogLevel::kWarning,
              "journal: damaged before its end; what memory and flash held is not believed");
   }
+  NoteOlderMemory(state);
   arena::AdvanceTime(words_, slots_.arena(), state.journal.time_s);
   if (Status status = co_await OpenTier(state); !status.ok()) co_return status;
   co_await ClearIndex();
@@ -51,8 +54,9 @@ Task<Status> StoreRecovery::Recover() {
     co_await Yield();
   }
   const memory::Recovery::Counts& counts = state.recovery.counts();
-  sequences_.Start(std::max(
-      {state.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1, state.last_lower + 1}));
+  sequences_.Start(std::max({state.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1,
+                             state.last_lower + 1}) +
+                   (state.journal.damaged ? kLostSequences : 0));
   co_await LinkParents(state);
   co_await FindDropped(state);
   co_await KeepReachable(state);
@@ -132,7 +136,7 @@ void StoreRecovery::Admit(RecoveryState& state, const memory::RecoveredBlock& fo
     counters_.recovery_refused.Add();
   };
   const auto known = state.trees.find(found.incarnation);
-  if (state.journal.damaged || known == state.trees.end() ||
+  if (state.journal.damaged || state.memory_refused || known == state.trees.end() ||
       (found.expiry != 0 && catalog_.NowS() >= found.expiry)) {
     return refuse(found.place);
   }
@@ -368,11 +372,14 @@ Task<Status> StoreRecovery::SettleNamespaces(RecoveryState& state) {
       tombstones_.Collected(tombstone.sequence);
     }
   }
+  journal_marks_.Follow();
   if (Status status = co_await journal_.Start(kept, sequences_.end(), std::move(tombstones),
                                               tombstones_.journaled_media());
       !status.ok()) {
     co_return status;
   }
+  // A device that hangs does not hold up the start.
+  if (lower_.present()) lower_.Spawn(journal_marks_.TellMedia());
   for (const catalog::NamespaceEntry& entry : kept) {
     steps_.Count();
     if (steps_.Spent()) co_await Yield();
@@ -381,13 +388,46 @@ Task<Status> StoreRecovery::SettleNamespaces(RecoveryState& state) {
   co_return Status();
 }
 
+void StoreRecovery::NoteOlderMemory(RecoveryState& state) {
+  NoteOlderJournal(state, journal_marks_.OfMemory(), "memory");
+  if (journal_marks_.MemoryIsAnothers()) {
+    log_.Log(LogLevel::kWarning,
+             "memory: was used with another journal than this one; what it holds of that is not believed");
+  }
+  if (!journal_marks_.MemoryMissedDrops()) return;
+  state.memory_refused = true;
+  log_.Log(
+      LogLevel::kWarning,
+      "memory: is an older copy, or was not there while blocks were dropped; what it holds is not believed");
+}
+
+void StoreRecovery::NoteOlderJournal(RecoveryState& state, const tier::JournalMark& seen,
+                                     std::string_view where) {
+  if (seen <= state.journal.mark) return;
+  journal_.Pass(seen);
+  state.journal.damaged = true;
+  if (std::exchange(state.journal_is_older, true)) return;
+  log_.Log(LogLevel::kWarning, "journal: ", where, " was used with a later state of it (", seen.state, ':',
+           seen.bytes, ") than this (", state.journal.mark.state, ':', state.journal.mark.bytes,
+           "), so it is an older copy or has lost its end; what memory and flash held is not believed");
+}
+
+void StoreRecovery::NoteOlderMedia(const RecoveryState& state) {
+  for (const auto& [medium, records] : state.older_records) {
+    log_.Log(LogLevel::kWarning, medium, ": holds ", records,
+             " records of before drops that no device had to wait for any more, so it is an older copy; they "
+             "are not believed");
+  }
+}
+
 Task<Status> StoreRecovery::OpenTier(RecoveryState& state) {
   if (!open_tier_) co_return Status();
-  std::vector<std::uint64_t> known = state.journal.devices;
-  if (state.journal.damaged) known.clear();
-  auto tier = co_await open_tier_(journal_.id(), std::move(known));
+  tier::JournalView journal{journal_.id(), {}, state.journal.mark};
+  if (!state.journal.damaged) journal.known = state.journal.devices;
+  auto tier = co_await open_tier_(std::move(journal));
   if (!tier) co_return std::move(tier.error());
   lower_.Open(std::move(*tier));
+  NoteOlderJournal(state, lower_->newest_mark(), "flash");
   lower_->SetOwner(lower_records_);
   lower_.Spawn(TickTier());
   co_return Status();
@@ -417,14 +457,21 @@ Task<void> StoreRecovery::AdmitAll(RecoveryState& state, std::span<const tier::T
 }
 
 Task<Status> StoreRecovery::ScanLowerTier(RecoveryState& state) {
-  co_return co_await lower_->Recover(
+  Status status = co_await lower_->Recover(
       [this, &state](std::span<const tier::TierEntry> found) { return AdmitAll(state, found); });
+  NoteOlderMedia(state);
+  co_return status;
 }
 
 void StoreRecovery::AdmitLower(RecoveryState& state, const tier::TierEntry& found) {
   state.last_lower = std::max({state.last_lower, found.sequence, found.born});
   const auto known = state.trees.find(found.incarnation);
   const auto refuse = [&] { counters_.recovery_refused.Add(); };
+  // Each tombstone ended when no medium had anything as old.
+  if (found.sequence <= state.journal.ended) {
+    ++state.older_records[lower_->DescribeMedium(found.location)];
+    return refuse();
+  }
   if (state.journal.damaged || known == state.trees.end() ||
       catalog::Catalog::Expired(found.expiry, catalog_.NowS()))
     return refuse();

@@ -10,12 +10,14 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/task.h"
 #include "memory/recovery.h"
 #include "residency/context.h"
+#include "residency/journal_marks.h"
 #include "residency/lower_records.h"
 #include "residency/lower_tier.h"
 #include "residency/residents.h"
@@ -31,8 +33,9 @@ class StoreRecovery final {
  public:
   StoreRecovery(const residency::StoreContext& context, residency::LowerTier& lower,
                 residency::Residents& residents, residency::WriteBack& write_back,
-                residency::Tombstones& tombstones, residency::LowerRecords& lower_records,
-                Deletions& deletions, residency::OpenTierCall open_tier)
+                residency::Tombstones& tombstones, residency::JournalMarks& journal_marks,
+                residency::LowerRecords& lower_records, Deletions& deletions,
+                residency::OpenTierCall open_tier)
       : executor_(context.executor),
         clock_(context.clock),
         words_(context.words),
@@ -51,6 +54,7 @@ class StoreRecovery final {
         residents_(residents),
         write_back_(write_back),
         tombstones_(tombstones),
+        journal_marks_(journal_marks),
         lower_records_(lower_records),
         deletions_(deletions),
         open_tier_(std::move(open_tier)) {}
@@ -78,6 +82,10 @@ class StoreRecovery final {
   Task<void> FillIndex(RecoveryState& state);
   Task<Status> SettleNamespaces(RecoveryState& state);
   // ---- the lower tier ----
+  // What in memory, on the media and in the journal is an older copy than the others know.
+  void NoteOlderMemory(RecoveryState& state);
+  void NoteOlderJournal(RecoveryState& state, const tier::JournalMark& seen, std::string_view where);
+  void NoteOlderMedia(const RecoveryState& state);
   Task<Status> OpenTier(RecoveryState& state);
   Task<void> TickTier();
   Task<void> AdmitAll(RecoveryState& state, std::span<const tier::TierEntry> found);
@@ -103,6 +111,7 @@ class StoreRecovery final {
   residency::Residents& residents_;
   residency::WriteBack& write_back_;
   residency::Tombstones& tombstones_;
+  residency::JournalMarks& journal_marks_;
   residency::LowerRecords& lower_records_;
   Deletions& deletions_;
   const residency::OpenTierCall open_tier_;

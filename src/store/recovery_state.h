@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -35,6 +37,10 @@ struct RecoveryState {
 
   memory::Recovery recovery;
   catalog::Journal::Contents journal;
+  // Nothing that memory holds is believed.
+  bool memory_refused = false;
+  bool journal_is_older = false;
+  std::map<std::string, std::uint64_t> older_records;        // on media, by their names
   std::unordered_map<std::uint64_t, catalog::TreeId> trees;  // by incarnation
   catalog::LazyArray<catalog::KeyHash> parents;              // by block; 0: none
   catalog::LazyArray<std::uint64_t> sequences;               // by record, of its stamp in memory

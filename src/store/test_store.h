@@ -56,8 +56,8 @@ class InlineMovers final : public memory::Movers {
 class TestStore;
 
 // Opens the lower tier of a test's store; its media outlive the store, as the loop's disk does.
-using TestTier = std::function<Task<Result<std::unique_ptr<tier::Tier>>>(
-    TestStore& store, std::uint64_t journal_id, std::vector<std::uint64_t> known)>;
+using TestTier =
+    std::function<Task<Result<std::unique_ptr<tier::Tier>>>(TestStore& store, tier::JournalView journal)>;
 
 struct TestStoreOptions {
   std::uint32_t headers = 2;
@@ -99,9 +99,7 @@ class TestStore {
     journal.emplace(*loop, "node", 1);
     residency::OpenTierCall open_tier;
     if (options.tier) {
-      open_tier = [this](std::uint64_t id, std::vector<std::uint64_t> known) {
-        return options.tier(*this, id, std::move(known));
-      };
+      open_tier = [this](tier::JournalView view) { return options.tier(*this, std::move(view)); };
     }
     store.emplace(
         BlockStore::Parts{loop->executor(), clock, words, *slots, index, *movers, *journal, *log, open_tier},

@@ -73,8 +73,7 @@ class SimulatedTier::Transfer final {
   std::uint32_t& users_;
 };
 
-SimulatedTier::SimulatedTier(Parts parts, SimulatedTierOptions options, std::uint64_t journal_id,
-                             std::span<const std::uint64_t> known)
+SimulatedTier::SimulatedTier(Parts parts, SimulatedTierOptions options, const JournalView& journal)
     : executor_(parts.executor),
       media_(parts.media),
       options_(options),
@@ -87,8 +86,13 @@ SimulatedTier::SimulatedTier(Parts parts, SimulatedTierOptions options, std::uin
   for (auto& [number, records] : std::exchange(media_.unacknowledged_, {})) {
     if (random_.Chance(0.5)) media_.records_.merge(records);
   }
-  if (media_.journal_id_ != journal_id || std::ranges::find(known, media_.id_) == known.end())
-    Begin(journal_id);
+  const bool ours = media_.journal_id_ == journal.id;
+  if (ours) newest_mark_ = media_.mark_;
+  if (!ours || newest_mark_ > journal.mark ||
+      std::ranges::find(journal.known, media_.id_) == journal.known.end()) {
+    Begin(journal.id);
+  }
+  media_.mark_ = std::max(newest_mark_, journal.mark);
 }
 
 SimulatedTier::~SimulatedTier() { group_.Drop(); }
@@ -104,6 +108,11 @@ void SimulatedTier::Begin(std::uint64_t journal_id) {
 
 std::vector<std::uint64_t> SimulatedTier::media_ids() const {
   return in_service_ ? std::vector<std::uint64_t>{media_.id_} : std::vector<std::uint64_t>();
+}
+
+Task<void> SimulatedTier::Mark(JournalMark mark) {
+  co_await Delay();
+  if (in_service_ && !media_.stopped_) media_.mark_ = std::max(media_.mark_, mark);
 }
 
 bool SimulatedTier::Suffers(TierFault fault, double chance, const Location& location) const {
@@ -333,6 +342,8 @@ void SimulatedTier::ReportBad(const Location&) {
 std::string SimulatedTier::Describe(const Location& location) const {
   return Text("simulated room ", location.high, ", record ", location.low);
 }
+
+std::string SimulatedTier::DescribeMedium(const Location&) const { return "simulated media"; }
 
 // ---- room ----
 

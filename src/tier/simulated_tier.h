@@ -56,6 +56,7 @@ class SimulatedMedia final {
   bool stopped_ = false;
   std::uint64_t id_ = 0;
   std::uint64_t journal_id_ = 0;
+  JournalMark mark_;
   std::uint32_t next_ = 1;  // second word of a location: none is ever used twice
   Records records_;
   std::map<std::uint32_t, Records> unacknowledged_;  // an append's, by the first of its numbers
@@ -90,9 +91,9 @@ class SimulatedTier final : public Tier {
     SimulatedMedia& media;
     std::uint64_t seed = 0;
   };
-  // Media that do not belong to the journal, or that it does not know, begin anew.
-  SimulatedTier(Parts parts, SimulatedTierOptions options, std::uint64_t journal_id,
-                std::span<const std::uint64_t> known);
+  // Media that do not belong to the journal, or that it does not know, begin anew; so do those that know a
+  // later state of it.
+  SimulatedTier(Parts parts, SimulatedTierOptions options, const JournalView& journal);
   ~SimulatedTier() override;
   SimulatedTier(const SimulatedTier&) = delete;
   SimulatedTier& operator=(const SimulatedTier&) = delete;
@@ -101,6 +102,8 @@ class SimulatedTier final : public Tier {
 
   void SetOwner(TierOwner& owner) override { owner_ = &owner; }
   std::vector<std::uint64_t> media_ids() const override;
+  JournalMark newest_mark() const override { return newest_mark_; }
+  Task<void> Mark(JournalMark mark) override;
   Task<Status> Recover(Found found) override;
   void Adopt(const Location& location, std::uint64_t record_bytes) override;
   Room RoomFor(std::uint64_t record_bytes) const override;
@@ -114,6 +117,7 @@ class SimulatedTier final : public Tier {
                                         std::span<std::byte> body) override;
   void ReportBad(const Location& location) override;
   std::string Describe(const Location& location) const override;
+  std::string DescribeMedium(const Location& location) const override;
   void Reclaim(bool wanted) override;
   std::uint64_t oldest_sequence() const override;
   void Tick() override {}
@@ -176,6 +180,7 @@ class SimulatedTier final : public Tier {
   SimulatedTierOptions options_;
   mutable Random random_;
   TierOwner* owner_ = nullptr;
+  JournalMark newest_mark_;
   std::vector<RoomState> rooms_;
   std::uint32_t open_;
   std::uint64_t opened_ = 0;

@@ -87,7 +87,7 @@ class SimulatedTierTest : public testing::Test {
     owner_ = std::make_unique<Owner>(executor_);
     owner_->sequence = sequence_ += 1000;
     tier_ = std::make_unique<SimulatedTier>(SimulatedTier::Parts{executor_, media_, ++lives_}, options_,
-                                            kJournal, known_);
+                                            JournalView{kJournal, known_, {}});
     owner_->tier = tier_.get();
     tier_->SetOwner(*owner_);
     known_ = tier_->media_ids();

@@ -22,6 +22,7 @@
 #include "cistern/status.h"
 #include "record/seal.h"
 #include "tier/entry.h"
+#include "tier/journal_view.h"
 #include "tier/location.h"
 #include "tier/owner.h"
 
@@ -54,6 +55,12 @@ class Tier {
   virtual void SetOwner(TierOwner& owner) = 0;
   // Ids of the media in service. A tombstone waits for these (R10); the journal keeps them.
   virtual std::vector<std::uint64_t> media_ids() const = 0;
+  // The furthest mark of the journal that any of its media had when they were opened. Further than the
+  // journal's own: that one is an older copy, and all media were begun anew.
+  virtual JournalMark newest_mark() const = 0;
+  // The media in service say from now on that the journal has come so far; a power cut may take it back. One
+  // at a time.
+  virtual Task<void> Mark(JournalMark mark) = 0;
 
   // ---- recovery ----
   // All that the tier holds, a batch at a time. Awaited once, before any append. What the owner does not keep
@@ -93,6 +100,8 @@ class Tier {
   virtual void ReportBad(const Location& location) = 0;
   // For messages: "flash region 17, unit 208".
   virtual std::string Describe(const Location& location) const = 0;
+  // "flash device /mnt/nvme0".
+  virtual std::string DescribeMedium(const Location& location) const = 0;
 
   // ---- room ----
   // Begins to give up room where appends need some soon, or where it is `wanted` all the same (so that

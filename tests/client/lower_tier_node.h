@@ -135,8 +135,8 @@ class LowerTierNode {
     options.lower.promote = promote;
     store::BlockStore::Parts borrowed{executor,       clock_,        words_,         *parts.slots,
                                       file_->index(), *parts.movers, *parts.journal, *log_};
-    borrowed.open_tier = [this, flash](std::uint64_t id, std::vector<std::uint64_t> known) {
-      return flash::OpenFlash({*loop_, *log_, [this] { return ++random_; }}, flash, id, std::move(known));
+    borrowed.open_tier = [this, flash](tier::JournalView journal) {
+      return flash::OpenFlash({*loop_, *log_, [this] { return ++random_; }}, flash, std::move(journal));
     };
     parts.store = std::make_unique<store::BlockStore>(borrowed, options);
     Status recovered = co_await parts.store->Recover();

@@ -13,10 +13,9 @@
 namespace cistern {
 
 inline store::TestTier OnFlash(flash::FlashOptions flash) {
-  return [flash = std::move(flash)](store::TestStore& store, std::uint64_t journal_id,
-                                    std::vector<std::uint64_t> known) {
+  return [flash = std::move(flash)](store::TestStore& store, tier::JournalView journal) {
     return flash::OpenFlash({*store.loop, *store.log, [&store] { return store.random.Next(); }}, flash,
-                            journal_id, std::move(known));
+                            std::move(journal));
   };
 }
 

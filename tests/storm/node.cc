@@ -80,15 +80,13 @@ void SimNode::Main() {
   store::BlockStore::Parts parts{executor(),    scheduler_.clock(), around_.words, *slots_,
                                  around_.index, *movers_,           *journal_,     around_.log};
   if (around_.flash) {
-    parts.open_tier = [this](std::uint64_t journal, std::vector<std::uint64_t> known) {
+    parts.open_tier = [this](tier::JournalView journal) {
       return flash::OpenFlash({*loop_, around_.log, [this] { return random_.Next(); }}, *around_.flash,
-                              journal, std::move(known));
+                              std::move(journal));
     };
   }
   if (around_.simulated) {
-    parts.open_tier = [this](std::uint64_t journal, std::vector<std::uint64_t> known) {
-      return OpenSimulated(journal, std::move(known));
-    };
+    parts.open_tier = [this](tier::JournalView journal) { return OpenSimulated(std::move(journal)); };
   }
   store_ = std::make_unique<store::BlockStore>(parts, around_.options);
   tasks_ = std::make_unique<TaskGroup>(executor());
@@ -96,11 +94,9 @@ void SimNode::Main() {
   TearDown();
 }
 
-Task<Result<std::unique_ptr<tier::Tier>>> SimNode::OpenSimulated(std::uint64_t journal,
-                                                                 std::vector<std::uint64_t> known) {
+Task<Result<std::unique_ptr<tier::Tier>>> SimNode::OpenSimulated(tier::JournalView journal) {
   co_return std::make_unique<tier::SimulatedTier>(
-      tier::SimulatedTier::Parts{executor(), around_.media, random_.Next()}, *around_.simulated, journal,
-      known);
+      tier::SimulatedTier::Parts{executor(), around_.media, random_.Next()}, *around_.simulated, journal);
 }
 
 void SimNode::Serve() {

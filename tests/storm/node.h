@@ -187,8 +187,7 @@ class SimNode {
   bool RunTask(Task<void> task);
   void Abandon();
   bool has_lower_tier() const { return around_.flash || around_.simulated; }
-  Task<Result<std::unique_ptr<tier::Tier>>> OpenSimulated(std::uint64_t journal,
-                                                          std::vector<std::uint64_t> known);
+  Task<Result<std::unique_ptr<tier::Tier>>> OpenSimulated(tier::JournalView journal);
   Task<void> BringBack(Call& call);
   bool Survey();
   Task<void> AskLowerTier(std::vector<LowerBlock>& blocks);
