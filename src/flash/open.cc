@@ -76,7 +76,7 @@ Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
   }
   const auto size = file->Size();
   if (!size) co_return Error(Named(device.path, size.error()));
-  probe.size_bytes = *size;
+  probe.size_bytes = probe.found_bytes = *size;
   Status status = co_await Lock(*file, device.path);
   // A node that has had devices before may be the successor of the one whose request has not ended (R8). One
   // that starts for the first time has named another node's device.
@@ -283,6 +283,11 @@ Task<Status> DeviceOpener::Start(std::size_t at, ProbeResult& probe) {
                      device.count(), " regions of ", SizeText(media_.geometry().region_bytes), "; ", why);
     co_return co_await Format(device, media_.Random());
   }
+  if (const std::uint64_t whole = kSuperBytes + probe.superblock->regions * probe.superblock->region_bytes;
+      probe.found_bytes < whole) {
+    media_.log().Log(LogLevel::kWarning, "flash device ", path, ": has ", probe.found_bytes,
+                     " bytes and had at least ", whole, "; what lay behind them is lost");
+  }
   device.id = probe.superblock->device_id;
   const std::uint32_t before = probe.superblock->regions;
   if (before == device.count()) co_return Status();
@@ -293,6 +298,21 @@ Task<Status> DeviceOpener::Start(std::size_t at, ProbeResult& probe) {
     if (!status.ok()) co_return status;
   }
   co_return co_await Format(device, device.id);
+}
+
+void DeviceOpener::NoteMissing(const std::vector<ProbeResult>& probes) const {
+  // What nobody could read may be any of them.
+  if (std::ranges::any_of(probes, [](const ProbeResult& probe) { return !probe.taken.ok(); })) return;
+  const auto missing = std::ranges::count_if(journal_.known, [&](std::uint64_t id) {
+    return std::ranges::none_of(probes, [id](const ProbeResult& probe) {
+      return probe.superblock && probe.superblock->device_id == id;
+    });
+  });
+  if (missing == 0) return;
+  media_.log().Log(
+      LogLevel::kWarning, "flash: ", missing, " of the ", journal_.known.size(),
+      " devices that the journal knows are not among those that --flash names, or are empty; what "
+      "only they held is lost");
 }
 
 Task<Status> DeviceOpener::Open() {
@@ -321,6 +341,7 @@ Task<Status> DeviceOpener::Open() {
     }
     co_return status;
   }
+  NoteMissing(probes);
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < probes.size(); ++i) total += RegionsIn(WantedBytes(i, probes[i]));
   if (total >= kNoRegion) {

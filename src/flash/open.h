@@ -37,7 +37,8 @@ class DeviceOpener final {
     std::string file_path;
     bool create = false;
     bool block_device = false;
-    std::uint64_t size_bytes = 0;  // as it is
+    std::uint64_t size_bytes = 0;   // as it is
+    std::uint64_t found_bytes = 0;  // as it was found
     std::optional<Superblock> superblock;
     bool foreign = false;
     Status taken;  // not ok: somebody has its lock, and nothing was read
@@ -54,6 +55,8 @@ class DeviceOpener final {
     return (bytes - kSuperBytes) / media_.geometry().region_bytes;
   }
   bool Believed(const Superblock& superblock, std::string* why) const;
+  // Devices that the journal knows and nobody named, or that hold something else now.
+  void NoteMissing(const std::vector<ProbeResult>& probes) const;
   Task<Status> Create(std::size_t at, ProbeResult& probe);
   Task<Status> Start(std::size_t at, ProbeResult& probe);
   Task<Status> WriteSuperblock(DeviceRegions& device, std::uint64_t id);

@@ -15,6 +15,7 @@ namespace {
 constexpr std::uint32_t kHeadReaders = 16;  // at a device
 constexpr std::uint32_t kTableReaders = 8;
 constexpr std::uint32_t kScanBytes = 512u << 10;
+constexpr std::uint32_t kLookedBehind = 16;  // of these bytes: what appends that come together may have
 
 bool AllZero(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
@@ -32,14 +33,17 @@ class Recovery::Helpers final {
 
 Task<void> Recovery::ReadHeads(DeviceRegions& device, std::uint32_t& next) {
   const Geometry& geometry = media_.geometry();
-  Buffer buffer = media_.pool().Take(media_.unit());
+  Buffer buffer = media_.pool().Take(2 * std::size_t{media_.unit()});
   const auto unit = buffer.bytes().first(media_.unit());
+  const auto first_batch = buffer.bytes().subspan(media_.unit(), media_.unit());
   while (next < device.count() && device.in_service()) {
     const std::uint32_t number = device.first() + next++;
-    Status status = co_await device.device().Read(unit, device.OffsetOf(number, 0));
+    Status status = co_await device.device().Read(buffer.bytes().first(2 * std::size_t{media_.unit()}),
+                                                  device.OffsetOf(number, 0));
     const auto header = DecodeRegionHeader(unit);
     if (!status.ok() || !header) {
-      if (!status.ok() || !AllZero(unit)) damaged_.push_back(number);
+      // Zeros are a region that was never used, behind which nothing can lie.
+      if (!status.ok() || !AllZero(unit) || PeekBatch(first_batch)) damaged_.push_back(number);
       continue;
     }
     // A region of another life, or one that was given up.
@@ -121,6 +125,31 @@ Task<void> Recovery::Scan(DeviceRegions& device, std::uint32_t number, const Fou
   }
   region.FoundTable(unit, region.entries(), true);
   device.SetLeast(number, least);
+  co_await NoteMoreBehind(device, number, unit, buffer);
+}
+
+// Of appends that come together a kill may leave a later one without an earlier one: nobody was told of it.
+// Damage looks the same.
+Task<void> Recovery::NoteMoreBehind(DeviceRegions& device, std::uint32_t number, std::uint32_t unit,
+                                    Buffer& buffer) {
+  const std::uint32_t unit_bytes = media_.geometry().unit;
+  const std::uint32_t end = media_.geometry().units() - 1;
+  const std::uint64_t epoch = device.at(number).epoch();
+  for (std::uint32_t pieces = 0; pieces < kLookedBehind && unit < end && device.in_service(); ++pieces) {
+    const std::uint32_t units = std::min(kScanBytes / unit_bytes, end - unit);
+    const auto bytes = buffer.bytes().first(std::size_t{units} * unit_bytes);
+    if (!(co_await device.device().Read(bytes, device.OffsetOf(number, unit))).ok()) co_return;
+    for (std::uint32_t i = 0; i < units; ++i, ++unit) {
+      const auto head = PeekBatch(bytes.subspan(std::size_t{i} * unit_bytes));
+      if (!head || head->epoch != epoch || head->unit != unit) continue;
+      media_.log().Log(LogLevel::kWarning, "flash device ", device.path(), ": region ",
+                       number - device.first(), " goes on at unit ", unit,
+                       " behind what is not whole; that was never acknowledged, or what is before it was "
+                       "damaged; none of it is believed");
+      co_return;
+    }
+    co_await Yield();
+  }
 }
 
 Task<void> Recovery::WriteTable(DeviceRegions& device, std::uint32_t number) {

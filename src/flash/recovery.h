@@ -32,6 +32,8 @@ class Recovery final {
   Task<void> MakeDurable(DeviceRegions& device);
   Task<void> CloseOpen(std::uint32_t region, const Found& found);
   Task<void> Scan(DeviceRegions& device, std::uint32_t region, const Found& found);
+  // Says so where a batch follows the end that was found.
+  Task<void> NoteMoreBehind(DeviceRegions& device, std::uint32_t region, std::uint32_t unit, Buffer& buffer);
   Task<void> WriteTable(DeviceRegions& device, std::uint32_t region);
   Task<void> GiveUp(std::uint32_t region);
   Task<void> Settle(DeviceRegions& device);

@@ -116,7 +116,11 @@ bool Recovery::Believe(arena::Place place, std::uint64_t generation, RecoveredBl
   arena::DirectoryEntry entry;
   arena::LoadWords(words_, reinterpret_cast<const std::byte*>(arena_.directory(place)),
                    std::as_writable_bytes(std::span(&entry, 1)));
-  if (entry.crc != arena::DirectoryCrc(entry, place) || entry.generation != generation) return false;
+  if (entry.crc != arena::DirectoryCrc(entry, place) || entry.generation != generation) {
+    const bool retired = entry.generation == 0 && entry.key_bytes != 0;
+    counts_.damaged += retired ? 0 : 1;
+    return false;
+  }
   *block = {};
   if (!ReadKey(entry.key, entry.key_bytes, false, &block->key)) return false;
   if (!ReadKey(entry.parent, entry.parent_bytes, true, &block->parent)) return false;

@@ -50,6 +50,7 @@ class Recovery final {
   struct Counts {
     std::uint64_t believed = 0;
     std::uint64_t refused = 0;         // even generation, entry not believed
+    std::uint64_t damaged = 0;         // of them, but for those whose retirement a kill cut off
     std::uint64_t damaged_chunks = 0;  // not carved by the word of their header
     std::uint64_t last_sequence = 0;   // the highest, refused ones not counted
     std::uint64_t last_born = 0;

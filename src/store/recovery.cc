@@ -43,6 +43,7 @@ Task<Status> StoreRecovery::Recover() {
     namespaces_.Put(entry);
   }
   co_await Scan(state);
+  NoteDamagedMemory(state);
   if (lower_.present()) {
     if (Status status = co_await ScanLowerTier(state); !status.ok()) co_return status;
   }
@@ -418,6 +419,13 @@ void StoreRecovery::NoteOlderMedia(const RecoveryState& state) {
              " records of before drops that no device had to wait for any more, so it is an older copy; they "
              "are not believed");
   }
+}
+
+void StoreRecovery::NoteDamagedMemory(const RecoveryState& state) {
+  const memory::Recovery::Counts& counts = state.recovery.counts();
+  if (counts.damaged + counts.damaged_chunks == 0) return;
+  log_.Log(LogLevel::kWarning, "memory: the entries of ", counts.damaged, " blocks and the headers of ",
+           counts.damaged_chunks, " chunks are damaged; what they named is lost from memory");
 }
 
 Task<Status> StoreRecovery::OpenTier(RecoveryState& state) {

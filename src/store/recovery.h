@@ -86,6 +86,7 @@ class StoreRecovery final {
   void NoteOlderMemory(RecoveryState& state);
   void NoteOlderJournal(RecoveryState& state, const tier::JournalMark& seen, std::string_view where);
   void NoteOlderMedia(const RecoveryState& state);
+  void NoteDamagedMemory(const RecoveryState& state);
   Task<Status> OpenTier(RecoveryState& state);
   Task<void> TickTier();
   Task<void> AdmitAll(RecoveryState& state, std::span<const tier::TierEntry> found);
