@@ -35,7 +35,7 @@ class DevTest(unittest.TestCase):
     def test_an_unknown_option_is_wrong_usage(self) -> None:
         for arguments in (("test", "--slow"), ("test", "--quick", "--all"), ("test", "store/"), ("fmt", "--chek"),
                           ("clean", "--everything"), ("fuzz", "--minutes"), ("fuzz", "--seconds", "0"),
-                          ("storm", "--kill", "many"), ()):
+                          ("storm", "--kill", "many"), ("storm", "--damage"), ()):
             ran = dev(*arguments)
             self.assertEqual(ran.returncode, 2, arguments)
             self.assertNotEqual(ran.stderr, "", arguments)
