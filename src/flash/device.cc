@@ -33,7 +33,7 @@ Device::Transfer::~Transfer() {
     device.Land(*this);
     if (kind == Kind::kWrite) device.estimate_.WriteEnded();
     if (kind == Kind::kRead) device.estimate_.Left(bytes);
-  } else if (kind == Kind::kRead && expected.cell != Estimate::kEnded) {
+  } else if (kind == Kind::kRead && expected.line != Estimate::kEnded) {
     device.estimate_.Left(bytes);
   }
 }
@@ -130,7 +130,7 @@ Status Device::Ended(Transfer& transfer, Status status) {
   Land(transfer);
   if (transfer.kind == Kind::kRead) {
     estimate_.Ended(transfer.expected, transfer.bytes, now, status.ok() && in_service_);
-    transfer.expected.cell = Estimate::kEnded;
+    transfer.expected.line = Estimate::kEnded;
   } else if (transfer.kind == Kind::kWrite) {
     estimate_.WriteEnded();
   }

@@ -10,10 +10,14 @@ namespace {
 
 // What a read costs beside its bytes, in bytes: small reads are limited by their number.
 constexpr double kReadWork = 16.0 * 1024;
-constexpr double kNominal = 1000;          // bytes in a microsecond
-constexpr double kFirstBaseUs = 80;        // of a device that nobody has read yet
-constexpr double kFactorShare = 1.0 / 16;  // of a read in its cell
+constexpr double kFirstBaseUs = 80;  // of a device that nobody has read yet
+constexpr double kFirstWorkUs = 1e-3;
+constexpr double kKept = 1 - 1.0 / 48;  // of a line's sums, at each read
+constexpr double kHeld = 0.02;          // how much a line holds on to what reads of one size do not tell
+constexpr double kNear = 0.05;          // logarithm; what lies nearer all weighs the same
 constexpr double kMomentShare = 1.0 / 8;
+constexpr double kStep = 0.2;         // logarithm; what lies farther off all draws the moment as much
+constexpr double kFar = 0.5;          // logarithm of what no load explains
 constexpr double kMost = 6;           // no logarithm beyond
 constexpr double kFading = 1.0 / 32;  // of how busy it was, with each read that ends
 
@@ -24,40 +28,65 @@ std::uint32_t Octave(std::uint64_t value) { return static_cast<std::uint32_t>(st
 }  // namespace
 
 std::uint32_t Estimate::QueueLevel(std::uint32_t reads) {
-  if (reads <= 8) return std::max(reads, 1u) - 1;
+  if (reads <= 2) return std::max(reads, 1u) - 1;
   const std::uint32_t octave = Octave(reads);
-  const std::uint32_t quarter = (reads >> (octave - 2)) & 3;
-  return std::min(8 + (octave - 3) * 4 + quarter, kQueues - 1);
+  return std::min(2 * octave + ((reads >> (octave - 1)) & 1) - 1, kQueues - 1);
 }
 
-// The nearest queue length that was seen stands for one that was not, then the nearest busyness.
-double Estimate::LogAt(Where at) const {
-  const auto busy_levels = static_cast<int>(kBusy);
-  const auto queue_levels = static_cast<int>(kQueues);
-  for (int far = 0; far < busy_levels; ++far) {
-    for (const int busy : {static_cast<int>(at.busy) - far, static_cast<int>(at.busy) + far}) {
-      if (busy < 0 || busy >= busy_levels) continue;
-      for (int off = 0; off < queue_levels; ++off) {
-        for (const int queue : {static_cast<int>(at.queue) - off, static_cast<int>(at.queue) + off}) {
-          if (queue < 0 || queue >= queue_levels) continue;
-          const Factor& factor = factors_[Cell(
-              {at.writes, static_cast<std::uint32_t>(busy), static_cast<std::uint32_t>(queue), at.size})];
-          if (factor.seen > 0) return factor.log;
+void Estimate::Line::Add(double work_in, double us, double weight) {
+  for (double* sum : {&one, &work, &square, &took_one, &took_work}) *sum *= kKept;
+  const double by_us = weight / us;
+  one += by_us / us;
+  work += work_in * by_us / us;
+  square += work_in * work_in * by_us / us;
+  took_one += by_us;
+  took_work += work_in * by_us;
+}
+
+void Estimate::Line::Fit() {
+  const double hold_base = kHeld * one, hold_work = kHeld * square;
+  const double a = one + hold_base, b = work, d = square + hold_work;
+  const double x = took_one + hold_base * base_us, y = took_work + hold_work * work_us;
+  const double determinant = a * d - b * b;  // above zero, since something is held
+  double base = (x * d - y * b) / determinant;
+  double each = (y * a - x * b) / determinant;
+  if (base < 0) base = 0, each = y / d;
+  if (each < 0) each = 0, base = x / a;
+  base_us = static_cast<float>(base);
+  work_us = static_cast<float>(each);
+}
+
+const Estimate::Line* Estimate::Nearest(std::uint16_t number) const {
+  if (lines_[number].seen > 0) return &lines_[number];
+  if (!seen_) return nullptr;
+  const auto queue = static_cast<int>(number % kQueues), busy = static_cast<int>(number / kQueues % kBusy);
+  const bool writes = number / kQueues / kBusy > 0;
+  for (const bool side : {writes, !writes}) {
+    for (int far = 0; far < static_cast<int>(kBusy); ++far) {
+      for (const int at_busy : {busy - far, busy + far}) {
+        if (at_busy < 0 || at_busy >= static_cast<int>(kBusy)) continue;
+        for (int off = 0; off < static_cast<int>(kQueues); ++off) {
+          for (const int at : {queue - off, queue + off}) {
+            if (at < 0 || at >= static_cast<int>(kQueues)) continue;
+            const Line& line =
+                lines_[Number(side, static_cast<std::uint32_t>(at_busy), static_cast<std::uint32_t>(at))];
+            if (line.seen > 0) return &line;
+          }
         }
       }
     }
   }
-  return any_;
+  return nullptr;
 }
 
 Estimate::Expected Estimate::Expect(std::uint64_t bytes) const {
   Expected expected;
-  const Where at{
-      writes_ > 0, std::min(Octave(static_cast<std::uint64_t>(std::max(lately_, reads_ + 1.0))), kBusy - 1),
-      QueueLevel(reads_ + 1), std::min(Octave(std::max<std::uint64_t>(bytes, 4096) >> 12), kSizes - 1)};
-  expected.cell = static_cast<std::uint16_t>(Cell(at));
-  expected.work_us = (ahead_ + Work(bytes)) / kNominal;
-  expected.us = seen_ ? expected.work_us * std::exp(LogAt(at) + moment_) : kFirstBaseUs + expected.work_us;
+  const auto lately = static_cast<std::uint64_t>(std::max(lately_, reads_ + 1.0));
+  expected.line = Number(writes_ > 0, std::min(Octave(lately), kBusy - 1), QueueLevel(reads_ + 1));
+  expected.work = ahead_ + Work(bytes);
+  const Line* line = Nearest(expected.line);
+  expected.us = line == nullptr ? kFirstBaseUs + kFirstWorkUs * expected.work
+                                : std::max(1.0, line->At(expected.work) * factor_);
   return expected;
 }
 
@@ -80,15 +109,41 @@ void Estimate::Ended(const Expected& expected, std::uint64_t bytes, Instant now,
   Left(bytes);
   if (!learn) return;
   const double took = std::max(1.0, static_cast<double>(now.NsSince(expected.at)) / 1000);
-  const double off = std::clamp(std::log(took / expected.work_us), -kMost, kMost);
-  Factor& factor = factors_[expected.cell];
-  const bool known = factor.seen > 4;
-  const double left = off - factor.log;
-  factor.log += static_cast<float>(std::max(kFactorShare, 1.0 / (++factor.seen)) * left);
-  if (known)
-    moment_ = std::clamp(moment_ + kMomentShare * (std::clamp(left, -1.0, 1.0) - moment_), -1.0, 1.0);
-  any_ = seen_ ? any_ + kFactorShare * (off - any_) : off;
+  Line& line = lines_[expected.line];
+  const double us = took / factor_;
+  if (line.seen == 0) {
+    // Its neighbour's, or what a device is like of which nothing is known, through this point.
+    const Line* like = Nearest(expected.line);
+    const double base = like == nullptr ? kFirstBaseUs : like->base_us;
+    const double each = like == nullptr ? kFirstWorkUs : like->work_us;
+    const double times = us / std::max(1.0, base + each * expected.work);
+    line.base_us = static_cast<float>(base * times);
+    line.work_us = static_cast<float>(each * times);
+  }
+  const double off = std::clamp(std::log(us / std::max(1.0, line.At(expected.work))), -kMost, kMost);
+  if (line.seen > 4) FollowMoment(off);
+  ++line.seen;
   seen_ = true;
+  // Weights by one over the distance give the middle instead of the mean.
+  line.Add(expected.work, us, 1 / std::max(kNear, std::abs(off)));
+  line.Fit();
+}
+
+void Estimate::FollowMoment(double off) {
+  double step = kMomentShare * std::clamp(off, -kStep, kStep);
+  if (std::abs(off) <= kFar) {
+    in_a_row_ = 0;
+  } else {
+    if (in_a_row_ > 0 && (far_[0] > 0) != (off > 0)) in_a_row_ = 0;
+    far_[in_a_row_++] = off;
+    if (in_a_row_ == kInARow) {
+      std::ranges::sort(far_);
+      step = (far_[kInARow / 2 - 1] + far_[kInARow / 2]) / 2;
+      in_a_row_ = 0;
+    }
+  }
+  moment_ = std::clamp(moment_ + step, -kMost, kMost);
+  factor_ = std::exp(moment_);
 }
 
 }  // namespace cistern::flash

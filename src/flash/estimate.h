@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long a read of a device will take, from what its reads took: pure, time comes in as values.
 //
-// A read is expected to take the work that is queued, its own included, times what a unit of work took lately
-// for reads of that size that found as many before them, with the device as busy as it was in the last
-// moments and writing or not. On top of that comes a factor for the moment, which follows the last few reads:
-// a device that has just become slower (its own housekeeping, another user) is slower for all.
+// A read is expected to take a time that grows evenly with the bytes that are queued, its own included: one
+// line for as many reads as it finds there, with the device as busy as it was in the last moments, and
+// writing or not. A line follows the middle of what reads took, not their mean: where some of them wait for
+// something that nobody can foresee, the others are still foreseen.
+//
+// On top of that comes a factor for the moment. It follows the last reads, and goes at once to where several
+// in a row were: a device that has just become slower (its own housekeeping, another user) is slower for all.
 #pragma once
 
 #include <array>
@@ -16,15 +19,15 @@ namespace cistern::flash {
 
 class Estimate {
  public:
-  // As a cell: a read that has been told of.
+  // As a line: a read that has been told of.
   static constexpr std::uint16_t kEnded = 0xffff;
 
   // What was expected of a read when it came.
   struct Expected {
     Instant at;
-    double work_us = 0;  // at the nominal speed
-    double us = 0;       // the estimate
-    std::uint16_t cell = 0;
+    double work = 0;  // queued, its own included
+    double us = 0;    // the estimate
+    std::uint16_t line = 0;
   };
 
   // A read of so many bytes has come to the device's queue.
@@ -40,32 +43,43 @@ class Estimate {
   double Us(std::uint64_t bytes) const { return Expect(bytes).us; }
 
  private:
-  static constexpr std::uint32_t kQueues = 40;  // levels of queue length: 1 to 8, then a quarter octave each
+  static constexpr std::uint32_t kQueues = 16;  // levels of queue length: half an octave each
   static constexpr std::uint32_t kBusy = 8;     // levels of the most reads lately, by octave
-  static constexpr std::uint32_t kSizes = 12;   // of reads, by octave from 4 KiB
-  struct Factor {
-    float log = 0;
+  // base_us + work * work_us, fitted to what reads took by the least relative error; what was long ago counts
+  // less and less.
+  struct Line {
+    float base_us = 0, work_us = 0;
+    double one = 0, work = 0, square = 0;  // sums of 1, work, work^2, each by took^2
+    double took_one = 0, took_work = 0;    // of 1 and work by took
     std::uint32_t seen = 0;
-  };
-  struct Where {
-    std::uint32_t writes, busy, queue, size;
+
+    double At(double work_in) const { return base_us + work_us * work_in; }
+    void Add(double work_in, double us, double weight);
+    void Fit();
   };
 
   static std::uint32_t QueueLevel(std::uint32_t reads);
-  static std::size_t Cell(const Where& at) {
-    return ((at.writes * kBusy + at.busy) * kSizes + at.size) * kQueues + at.queue;
+  static std::uint16_t Number(bool writes, std::uint32_t busy, std::uint32_t queue) {
+    return static_cast<std::uint16_t>(((writes ? 1 : 0) * kBusy + busy) * kQueues + queue);
   }
-  double LogAt(Where at) const;
+  // The nearest queue length that was seen stands for one that was not, then the nearest busyness, then the
+  // device with or without writes. Null: nothing was seen.
+  const Line* Nearest(std::uint16_t number) const;
   Expected Expect(std::uint64_t bytes) const;
+  void FollowMoment(double off);
 
   std::uint32_t reads_ = 0;  // in the queue and at the device
   std::uint32_t writes_ = 0;
   double ahead_ = 0;   // work of the reads
   double lately_ = 1;  // the most reads, fading
-  std::array<Factor, 2 * kBusy * kSizes * kQueues> factors_{};
-  double moment_ = 0;  // logarithm of the factor for the moment
-  double any_ = 0;     // of all reads, for what was never seen
+  std::array<Line, 2 * kBusy * kQueues> lines_{};
   bool seen_ = false;
+
+  static constexpr std::uint32_t kInARow = 8;
+  double moment_ = 0;  // logarithm of the factor
+  double factor_ = 1;
+  std::array<double, kInARow> far_{};  // logarithms of those in a row that took far more, or far less
+  std::uint32_t in_a_row_ = 0;
 };
 
 }  // namespace cistern::flash

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/random.h"
 #include "cistern/status.h"
 #include "io/files.h"
@@ -43,6 +44,10 @@ struct Fault {
   std::uint64_t value = 0;
 };
 
+// When an operation that is submitted now ends, at the earliest now.
+using TimeHook =
+    std::move_only_function<Instant(const IoRequest& request, const std::string& path, Instant now)>;
+
 // Asked once for each operation when it is submitted. A kind that its operation cannot suffer is none.
 using FaultHook = std::move_only_function<Fault(const IoRequest& request, const std::string& path)>;
 
@@ -54,6 +59,8 @@ class SimulatedDisk {
 
   // Empty for none.
   void set_faults(FaultHook hook) { faults_ = std::move(hook); }
+  // Empty for 5 to 200 us, by the loop's seed. What a fault delays comes on top.
+  void set_time(TimeHook hook) { time_ = std::move(hook); }
   // How many faults of a kind were injected.
   std::uint64_t injected(FaultKind kind) const { return injected_[static_cast<std::size_t>(kind)]; }
 
@@ -132,6 +139,7 @@ class SimulatedDisk {
 
   Random random_;
   FaultHook faults_;
+  TimeHook time_;
   std::array<std::uint64_t, kFaultKinds> injected_{};
   std::map<std::string, std::uint64_t> unhangs_;
   std::map<std::string, InodePtr> names_;

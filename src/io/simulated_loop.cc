@@ -76,7 +76,12 @@ void SimulatedLoop::Submit(IoOp& op) {
 }
 
 void SimulatedLoop::Queue(PendingPuts pending) {
-  pending.when = clock_.Now().PlusNs(static_cast<std::int64_t>(random_.Between(kLeastNs, kMostNs)));
+  const Instant now = clock_.Now();
+  if (disk_.time_) {
+    pending.when = std::max(now, disk_.time_(pending.op->request(), pending.inode->path, now));
+  } else {
+    pending.when = now.PlusNs(static_cast<std::int64_t>(random_.Between(kLeastNs, kMostNs)));
+  }
   if (pending.fault.kind == FaultKind::kDelay) {
     pending.when = pending.when.PlusUs(static_cast<std::int64_t>(pending.fault.value));
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loop's simulated body: time moves only when nothing else is left to do, files are those of a
-// SimulatedDisk, and operations take a time, and so end in an order, that the seed decides. A run with a seed
-// replays exactly as long as only this thread takes part.
+// SimulatedDisk, and operations take a time, and so end in an order, that the seed decides, or the disk's
+// time hook (io/simulated_speed.h). A run with a seed replays exactly as long as only this thread takes part.
 //
 // Watches take real descriptors (eventfds, socket pairs), which the same thread signals, so the code under
 // test is the product's. When nothing is left that could ever happen, a turn waits for another thread to
