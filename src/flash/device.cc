@@ -152,14 +152,46 @@ Status Device::Ended(Transfer& transfer, Status status) {
 // The loop's operations are at their limit, which is no fault of the device.
 Task<void> Device::Pause() { (void)co_await SleepUntil(loop_.clock().Now().PlusUs(kPauseUs)); }
 
-Task<Status> Device::Read(std::span<std::byte> into, std::uint64_t offset) {
-  Transfer transfer(*this, Kind::kRead, into.size());
-  Status admitted = co_await Admit(transfer);
-  if (!admitted.ok()) co_return admitted;
+Task<Status> Device::ReadFile(std::span<std::byte> into, std::uint64_t offset) {
   Status status = co_await file_.ReadAll(into, offset);
   while (status.code() == Code::kBusy) {
     co_await Pause();
     status = co_await file_.ReadAll(into, offset);
+  }
+  co_return status;
+}
+
+Task<Status> Device::Read(std::span<std::byte> into, std::uint64_t offset) {
+  Transfer transfer(*this, Kind::kRead, into.size());
+  Status admitted = co_await Admit(transfer);
+  if (!admitted.ok()) co_return admitted;
+  Status status = co_await ReadFile(into, offset);
+  co_return Ended(transfer, std::move(status));
+}
+
+Task<Status> Device::ReadPiece(std::span<std::byte> into, std::uint64_t offset, const Arrived& arrived) {
+  Status status = co_await ReadFile(into, offset);
+  if (status.ok()) arrived(into);
+  co_return status;
+}
+
+// One transfer, however many operations it is.
+Task<Status> Device::Read(std::span<std::byte> into, std::uint64_t offset, const Arrived& arrived) {
+  Transfer transfer(*this, Kind::kRead, into.size());
+  Status admitted = co_await Admit(transfer);
+  if (!admitted.ok()) co_return admitted;
+  // All are under way before the first is awaited. The last has what is left over, and nobody waits to be
+  // told of it.
+  std::vector<Task<Status>> tasks;
+  std::uint64_t at = 0;
+  if (at_[0] <= kReadsInPieces) {
+    for (; into.size() - at >= 2 * kReadPieceBytes; at += kReadPieceBytes)
+      tasks.push_back(ReadPiece(into.subspan(at, kReadPieceBytes), offset + at, arrived));
+  }
+  Status status = co_await ReadFile(into.subspan(at), offset + at);
+  for (Task<Status>& task : tasks) {
+    Status other = co_await task;
+    if (status.ok()) status = std::move(other);
   }
   co_return Ended(transfer, std::move(status));
 }

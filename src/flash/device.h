@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/event.h"
 #include "base/list.h"
@@ -36,6 +37,11 @@ inline constexpr std::int64_t kMaxTickGapUs = 1'000'000;
 // device busy, and a device that serves what it has in an order of its own then cannot make the time that a
 // read takes unforeseeable.
 inline constexpr std::uint64_t kReadBytesAtDevice = 16u << 20;
+
+// A large read is told of in pieces of about this size, as they come, while so few reads are at the device;
+// where there are more, the device has enough to do meanwhile and the pieces would only be more operations.
+inline constexpr std::uint64_t kReadPieceBytes = 512u << 10;
+inline constexpr std::uint32_t kReadsInPieces = 4;
 
 class Device final {
  public:
@@ -70,6 +76,10 @@ class Device final {
   // The whole of it, or kIoError: of the device, or because it is out of service.
   // What is read or written is the device's until the task ends.
   Task<Status> Read(std::span<std::byte> into, std::uint64_t offset);
+  // Tells of bytes that are there already while others of the same read are still on their way; maybe never,
+  // and never of all of them.
+  using Arrived = std::function<void(std::span<const std::byte> bytes)>;
+  Task<Status> Read(std::span<std::byte> into, std::uint64_t offset, const Arrived& arrived);
   Task<Status> Write(std::span<const std::span<const std::byte>> pieces, std::uint64_t offset);
   Task<Status> Write(std::span<const std::byte> from, std::uint64_t offset);
   Task<Status> Sync();
@@ -121,6 +131,8 @@ class Device final {
   Status Ended(Transfer& transfer, Status status);
   void Land(Transfer& transfer);
   Task<Status> Admit(Transfer& transfer);
+  Task<Status> ReadFile(std::span<std::byte> into, std::uint64_t offset);
+  Task<Status> ReadPiece(std::span<std::byte> into, std::uint64_t offset, const Arrived& arrived);
   Task<void> Pause();
   Status OutStatus() const;
 

@@ -94,8 +94,9 @@ std::int64_t FlashTier::EstimateUs(const tier::Location& location, std::uint64_t
   return reader_->EstimateUs(location, bytes);
 }
 
-Task<Result<tier::FetchedRecord>> FlashTier::Fetch(tier::Location location, std::span<std::byte> into) {
-  return reader_->FetchSome(location, into.size(), into, 0, {});
+Task<Result<tier::FetchedRecord>> FlashTier::Fetch(tier::Location location, std::span<std::byte> into,
+                                                   const Arrived* arrived) {
+  return reader_->Fetch(location, into, arrived);
 }
 
 Task<Result<tier::FetchedRecord>> FlashTier::FetchSome(tier::Location location, std::uint64_t record_bytes,

@@ -72,7 +72,8 @@ class FlashTier final : public tier::Tier {
   Task<Result<std::vector<tier::Location>>> Append(std::span<const tier::AppendRequest> records) override;
   void Forget(const tier::Location& location, std::uint64_t record_bytes) override;
   std::int64_t EstimateUs(const tier::Location& location, std::uint64_t bytes) const override;
-  Task<Result<tier::FetchedRecord>> Fetch(tier::Location location, std::span<std::byte> into) override;
+  Task<Result<tier::FetchedRecord>> Fetch(tier::Location location, std::span<std::byte> into,
+                                          const Arrived* arrived) override;
   Task<Result<tier::FetchedRecord>> FetchSome(tier::Location location, std::uint64_t record_bytes,
                                               std::span<std::byte> trailer, std::uint64_t offset,
                                               std::span<std::byte> body) override;

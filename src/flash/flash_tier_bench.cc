@@ -71,7 +71,7 @@ struct Bench {
       const Kept& each = kept[random.Below(kept.size())];
       const Instant began = loop.clock().Now();
       const std::int64_t said = tier.EstimateUs(each.location, each.bytes);
-      auto fetched = co_await tier.Fetch(each.location, buffer.bytes().first(each.bytes));
+      auto fetched = co_await tier.Fetch(each.location, buffer.bytes().first(each.bytes), nullptr);
       if (!fetched) std::printf("fetch: %s\n", fetched.error().ToString().c_str());
       const std::int64_t us = std::max<std::int64_t>(1, loop.clock().Now().UsSince(began));
       took_us.push_back(us);

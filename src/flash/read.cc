@@ -35,6 +35,42 @@ std::int64_t RecordReader::EstimateUs(const tier::Location& location, std::uint6
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(device->device().EstimateUs(bytes)));
 }
 
+Status RecordReader::CheckPlace(const tier::Location& location, std::uint64_t record_bytes) const {
+  const std::uint32_t unit = media_.unit();
+  const FlashAddress address = AddressOf(location);
+  if (address.region >= media_.regions()) return Status(Code::kMiss, "flash: no such region");
+  DeviceRegions& device = media_.DeviceOf(address.region);
+  const Region& region = device.at(address.region);
+  if (device.in_service() &&
+      (region.is(State::kFree) || region.is(State::kReleasing) || address.unit == 0 ||
+       record_bytes < 2 * unit || address.unit + record_bytes / unit > media_.geometry().units() - 1)) {
+    return Status(Code::kMiss, "flash: no record lies there");
+  }
+  return Status();
+}
+
+Task<Result<tier::FetchedRecord>> RecordReader::Fetch(tier::Location location, std::span<std::byte> into,
+                                                      const tier::Tier::Arrived* arrived) {
+  const std::uint32_t unit = media_.unit();
+  CISTERN_ASSERT(into.size() % unit == 0 && reinterpret_cast<std::uintptr_t>(into.data()) % unit == 0);
+  if (Status place = CheckPlace(location, into.size()); !place.ok())
+    co_return std::unexpected(std::move(place));
+  const FlashAddress address = AddressOf(location);
+  DeviceRegions& device = media_.DeviceOf(address.region);
+  const Reading reading(device, address.region);
+  const std::uint64_t epoch = device.at(address.region).epoch();
+  const std::uint64_t begin = device.OffsetOf(address.region, address.unit);
+  Status status;
+  if (arrived != nullptr) {
+    status = co_await device.device().Read(into, begin, *arrived);
+  } else {
+    status = co_await device.device().Read(into, begin);
+  }
+  auto fetched = Check(location, into, into.size(), epoch, std::move(status));
+  if (fetched) media_.counters().fetched_bytes.Add(into.size());
+  co_return fetched;
+}
+
 Task<Result<tier::FetchedRecord>> RecordReader::FetchSome(tier::Location location, std::uint64_t record_bytes,
                                                           std::span<std::byte> trailer, std::uint64_t offset,
                                                           std::span<std::byte> body) {
@@ -44,17 +80,12 @@ Task<Result<tier::FetchedRecord>> RecordReader::FetchSome(tier::Location locatio
   }
   CISTERN_ASSERT(record_bytes % unit == 0 && trailer.size() <= record_bytes);
   CISTERN_ASSERT(offset % unit == 0 && offset + body.size() <= record_bytes);
+  if (Status place = CheckPlace(location, record_bytes); !place.ok())
+    co_return std::unexpected(std::move(place));
   const FlashAddress address = AddressOf(location);
-  if (address.region >= media_.regions()) co_return Error(Code::kMiss, "flash: no such region");
   DeviceRegions& device = media_.DeviceOf(address.region);
-  const Region& region = device.at(address.region);
-  if (device.in_service() &&
-      (region.is(State::kFree) || region.is(State::kReleasing) || address.unit == 0 ||
-       record_bytes < 2 * unit || address.unit + record_bytes / unit > media_.geometry().units() - 1)) {
-    co_return Error(Code::kMiss, "flash: no record lies there");
-  }
   const Reading reading(device, address.region);
-  const std::uint64_t epoch = region.epoch();
+  const std::uint64_t epoch = device.at(address.region).epoch();
   const std::uint64_t begin = device.OffsetOf(address.region, address.unit);
   // Both are under way before the first is awaited.
   std::optional<Task<Status>> beside;
@@ -64,23 +95,33 @@ Task<Result<tier::FetchedRecord>> RecordReader::FetchSome(tier::Location locatio
     Status other = co_await *beside;
     if (status.ok()) status = std::move(other);
   }
+  auto fetched = Check(location, trailer, record_bytes, epoch, std::move(status));
+  if (fetched) media_.counters().fetched_bytes.Add(trailer.size() + body.size());
+  co_return fetched;
+}
+
+Result<tier::FetchedRecord> RecordReader::Check(const tier::Location& location,
+                                                std::span<const std::byte> trailer,
+                                                std::uint64_t record_bytes, std::uint64_t epoch,
+                                                Status status) {
   if (!status.ok()) {
     media_.counters().io_errors.Add();
-    co_return std::unexpected(std::move(status));
+    return std::unexpected(std::move(status));
   }
+  const std::uint32_t unit = media_.unit();
+  const FlashAddress address = AddressOf(location);
+  DeviceRegions& device = media_.DeviceOf(address.region);
   const FlashAddress on_device{address.region - device.first(), address.unit};
   const auto fetched =
       tier::CheckRecord(trailer, record_bytes, unit, {on_device.region, on_device.unit, epoch});
   if (!fetched) {
     ReportBad(location);
-    co_return Error(Code::kMiss,
-                    Text("flash device ", device.path(), ": region ", on_device.region, ", unit ",
-                         on_device.unit, ": is not the record that was written there"));
+    return Error(Code::kMiss, Text("flash device ", device.path(), ": region ", on_device.region, ", unit ",
+                                   on_device.unit, ": is not the record that was written there"));
   }
   device.device().Sound();
   media_.counters().fetched_records.Add();
-  media_.counters().fetched_bytes.Add(trailer.size() + body.size());
-  co_return *fetched;
+  return *fetched;
 }
 
 void RecordReader::ReportBad(const tier::Location& location) {

@@ -18,6 +18,8 @@ class RecordReader final {
   Executor& executor() const { return media_.executor(); }
 
   std::int64_t EstimateUs(const tier::Location& location, std::uint64_t bytes) const;
+  Task<Result<tier::FetchedRecord>> Fetch(tier::Location location, std::span<std::byte> into,
+                                          const tier::Tier::Arrived* arrived);
   Task<Result<tier::FetchedRecord>> FetchSome(tier::Location location, std::uint64_t record_bytes,
                                               std::span<std::byte> trailer, std::uint64_t offset,
                                               std::span<std::byte> body);
@@ -25,6 +27,11 @@ class RecordReader final {
 
  private:
   class Reading;
+  // Of the record of so many bytes there; none but kMiss where it cannot lie, or kIoError.
+  Status CheckPlace(const tier::Location& location, std::uint64_t record_bytes) const;
+  // What was read there, with this status and under this epoch of its region.
+  Result<tier::FetchedRecord> Check(const tier::Location& location, std::span<const std::byte> trailer,
+                                    std::uint64_t record_bytes, std::uint64_t epoch, Status status);
 
   Media& media_;
 };

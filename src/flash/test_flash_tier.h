@@ -292,7 +292,7 @@ struct TierOn {
   // What the tier says of a location, without looking at whether it is the record that was meant.
   Task<Status> AskTask(Kept kept) {
     Buffer buffer = pool.Take(kept.bytes);
-    auto fetched = co_await tier->Fetch(kept.location, buffer.bytes().first(kept.bytes));
+    auto fetched = co_await tier->Fetch(kept.location, buffer.bytes().first(kept.bytes), nullptr);
     co_return fetched ? Status() : fetched.error();
   }
   Status Ask(const Kept& kept) { return loop.BlockOn(AskTask(kept)); }
@@ -300,7 +300,7 @@ struct TierOn {
   Task<Status> FetchTask(Kept kept) {
     Buffer buffer = pool.Take(kept.bytes);
     const auto record = buffer.bytes().first(kept.bytes);
-    auto fetched = co_await tier->Fetch(kept.location, record);
+    auto fetched = co_await tier->Fetch(kept.location, record, nullptr);
     if (!fetched) co_return fetched.error();
     if (!BodyHolds(*fetched, record)) {
       tier->ReportBad(kept.location);

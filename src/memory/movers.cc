@@ -23,6 +23,11 @@ void VerifyBodyTask::Move(arena::Words& words) {
       [&](std::uint64_t offset, std::uint64_t bytes) { return words.Checksum(body_ + offset, bytes, 0); });
 }
 
+void ChecksumTask::Move(arena::Words& words) {
+  for (std::size_t i = 0; i < segments_.size(); ++i)
+    crcs_[i] = words.Checksum(body_ + segments_[i].offset, segments_[i].bytes, 0);
+}
+
 Status ThreadMoversOptions::Validate() const {
   if (threads < 1 || threads > 64) {
     return Status(Code::kInvalid, Text("movers: ", threads, " threads, and 1 to 64 can be"));

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -105,6 +106,20 @@ class VerifyBodyTask final : public AwaitedJob {
   const record::SealView& seal_;
   const record::SegmentSpan segments_;
   bool sound_ = false;
+};
+
+// The CRCs of some segments of a body, which does not change meanwhile; `crcs` has one for each.
+class ChecksumTask final : public AwaitedJob {
+ public:
+  ChecksumTask(Movers& movers, const std::byte* body, std::span<const record::Segment> segments,
+               std::span<std::uint32_t> crcs)
+      : AwaitedJob(movers), body_(body), segments_(segments), crcs_(crcs) {}
+  void Move(arena::Words& words) override;
+
+ private:
+  const std::byte* body_;
+  const std::span<const record::Segment> segments_;
+  const std::span<std::uint32_t> crcs_;
 };
 
 struct ThreadMoversOptions {

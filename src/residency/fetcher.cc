@@ -96,6 +96,13 @@ Task<void> Fetcher::Fetch(RecordReference reference, std::shared_ptr<PendingFetc
   reference.Drop(Residents::Used::kNo);
 }
 
+std::vector<std::uint32_t> Fetcher::PartsOf(const catalog::Record& record) const {
+  const catalog::NamespaceEntry* entry = catalog_.EntryOf(forest_.block(record.block).tree);
+  if (entry == nullptr || entry->groups[record.group].body_bytes != record.body_bytes)
+    return {record.body_bytes};
+  return entry->groups[record.group].part_bytes;
+}
+
 Task<Status> Fetcher::FetchOnce(catalog::RecordHandle handle) {
   const catalog::Record r = forest_.record(handle.record);
   if (r.in_memory()) co_return Status();
@@ -112,9 +119,13 @@ Task<Status> Fetcher::FetchOnce(catalog::RecordHandle handle) {
   if (catalog_.Lives(handle) && !forest_.record(handle.record).in_memory()) {
     const tier::Location from = forest_.record(handle.record).location;
     const std::uint64_t generation = arena::BeginFill(words_, arena, *place);
-    auto fetched = co_await lower_->Fetch(from, std::span(arena.slot(*place), record_bytes));
+    ArrivalCheck check(executor_, movers_, arena.slot(*place), PartsOf(r));
+    steps_.Count(2 + r.body_bytes / record::kSegmentBytes / 16);
+    const tier::Tier::Arrived arrived = [&check](std::span<const std::byte> bytes) { check.Arrived(bytes); };
+    auto fetched = co_await lower_->Fetch(from, std::span(arena.slot(*place), record_bytes), &arrived);
+    co_await check.Finish(fetched.has_value());
     if (fetched) {
-      status = co_await Publish(handle, from, *place, generation, *fetched);
+      status = co_await Publish(handle, from, *place, generation, *fetched, check);
     } else {
       status = std::move(fetched.error());
     }
@@ -126,7 +137,8 @@ Task<Status> Fetcher::FetchOnce(catalog::RecordHandle handle) {
 }
 
 Task<Status> Fetcher::Publish(catalog::RecordHandle handle, tier::Location from, arena::Place place,
-                              std::uint64_t generation, tier::FetchedRecord fetched) {
+                              std::uint64_t generation, tier::FetchedRecord fetched,
+                              const ArrivalCheck& check) {
   if (!catalog_.Lives(handle)) co_return Status(Code::kMiss, "fetch: the block went meanwhile");
   const record::Stamp stamp = fetched.stamp;
   const catalog::Record r = forest_.record(handle.record);
@@ -145,10 +157,7 @@ Task<Status> Fetcher::Publish(catalog::RecordHandle handle, tier::Location from,
   if (!seal || !catalog_.IsSealOf(r, *seal)) {
     co_return not_it("holds another block than the one that was written there");
   }
-  memory::VerifyBodyTask check(movers_, arena.slot(place), *seal);
-  co_await check;
-  if (!check.sound()) co_return not_it("its record fails its seal");
-  if (!catalog_.Lives(handle)) co_return Status(Code::kMiss, "fetch: the block went meanwhile");
+  if (!check.Sound(*seal)) co_return not_it("its record fails its seal");
   const Status already(Code::kBusy, "fetch: it is here already");
   if (forest_.record(handle.record).in_memory()) co_return already;
   while (options_.max_blocks > 0 && residents_.count() >= options_.max_blocks) {

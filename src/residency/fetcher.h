@@ -7,9 +7,11 @@
 #include <memory>
 #include <span>
 #include <unordered_map>
+#include <vector>
 
 #include "base/event.h"
 #include "base/task.h"
+#include "residency/arrival_check.h"
 #include "residency/block_owner.h"
 #include "residency/context.h"
 #include "residency/evictor.h"
@@ -74,10 +76,12 @@ class Fetcher final {
  private:
   Task<void> Fetch(RecordReference reference, std::shared_ptr<PendingFetch> fetch);
   Task<Status> FetchOnce(catalog::RecordHandle handle);
+  // Parts of the record, as its namespace has them.
+  std::vector<std::uint32_t> PartsOf(const catalog::Record& record) const;
   // Publishes the record in the slot as it is, if the seal is that of the block that was asked for, the body
   // is what the seal says, and the block is still wanted.
   Task<Status> Publish(catalog::RecordHandle handle, tier::Location from, arena::Place place,
-                       std::uint64_t generation, tier::FetchedRecord fetched);
+                       std::uint64_t generation, tier::FetchedRecord fetched, const ArrivalCheck& check);
 
   Executor& executor_;
   const Clock& clock_;

@@ -68,7 +68,7 @@ Task<void> Scrubber::ScrubLower(catalog::BlockId block, catalog::Forest::Copy co
   const std::uint64_t bytes = catalog_.RecordBytesOf(tree, copy.group, copy.body_bytes);
   if (bytes == 0) co_return;
   const AlignedBytes buffer(bytes);
-  auto fetched = co_await lower_->Fetch(copy.location, buffer.span());
+  auto fetched = co_await lower_->Fetch(copy.location, buffer.span(), nullptr);
   bool sound = false;
   if (fetched && fetched->seal.body_bytes() == copy.body_bytes) {
     memory::VerifyBodyTask check(movers_, buffer.span().data(), fetched->seal);

@@ -297,8 +297,19 @@ void SimulatedTier::MayFlip(const Location& location, std::span<std::byte> bytes
   bytes[random_.Below(bytes.size())] ^= static_cast<std::byte>(1u << random_.Below(8));
 }
 
-Task<Result<FetchedRecord>> SimulatedTier::Fetch(Location location, std::span<std::byte> into) {
-  return FetchSome(location, into.size(), into, 0, {});
+Task<Result<FetchedRecord>> SimulatedTier::Fetch(Location location, std::span<std::byte> into,
+                                                 const Arrived* arrived) {
+  auto fetched = co_await FetchSome(location, into.size(), into, 0, {});
+  if (!fetched || arrived == nullptr) co_return fetched;
+  // By chance some of it was there before the rest, in any order.
+  const std::size_t units = into.size() / options_.unit;
+  for (std::size_t told = 0; told + 1 < units && random_.Chance(0.5);) {
+    const std::size_t first = random_.Below(units), count = random_.Between(1, units - first);
+    (*arrived)(into.subspan(first * options_.unit, count * options_.unit));
+    told += count;
+    co_await Delay();
+  }
+  co_return fetched;
 }
 
 Task<Result<FetchedRecord>> SimulatedTier::FetchSome(Location location, std::uint64_t record_bytes,
@@ -412,7 +423,7 @@ Task<void> SimulatedTier::Move(std::span<const TierEntry> entries) {
   std::deque<Read> read;
   for (const TierEntry& entry : entries) {
     std::vector<std::byte> bytes(entry.record_bytes);
-    auto fetched = co_await Fetch(entry.location, bytes);
+    auto fetched = co_await Fetch(entry.location, bytes, nullptr);
     if (!fetched || !fetched->seal.HasKey(entry.key) || fetched->seal.incarnation() != entry.incarnation ||
         fetched->seal.group() != entry.group) {
       continue;

@@ -111,7 +111,8 @@ class SimulatedTier final : public Tier {
   Task<Result<std::vector<Location>>> Append(std::span<const AppendRequest> records) override;
   void Forget(const Location& location, std::uint64_t record_bytes) override;
   std::int64_t EstimateUs(const Location& location, std::uint64_t bytes) const override;
-  Task<Result<FetchedRecord>> Fetch(Location location, std::span<std::byte> into) override;
+  Task<Result<FetchedRecord>> Fetch(Location location, std::span<std::byte> into,
+                                    const Arrived* arrived) override;
   Task<Result<FetchedRecord>> FetchSome(Location location, std::uint64_t record_bytes,
                                         std::span<std::byte> trailer, std::uint64_t offset,
                                         std::span<std::byte> body) override;

@@ -141,7 +141,7 @@ class SimulatedTierTest : public testing::Test {
   // kMiss also where the body fails.
   Task<Status> FetchTask(Executor&, Location location, std::uint64_t number) {
     std::vector<std::byte> record(record::RecordBytes(kBodyBytes, options_.unit));
-    const auto fetched = co_await tier_->Fetch(location, record);
+    const auto fetched = co_await tier_->Fetch(location, record, nullptr);
     if (!fetched) co_return fetched.error();
     const auto crc = [&](std::uint64_t offset, std::uint64_t bytes) {
       return record::Crc32c(record.data() + offset, bytes);

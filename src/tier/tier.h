@@ -89,7 +89,11 @@ class Tier {
   virtual std::int64_t EstimateUs(const Location& location, std::uint64_t bytes) const = 0;
   // Reads the whole record: `into` is aligned to the unit and of record_bytes. kMiss: what lies there is no
   // such record (counted against the device). kIoError: the device.
-  virtual Task<Result<FetchedRecord>> Fetch(Location location, std::span<std::byte> into) = 0;
+  // `arrived`, where not null and until the task ends: bytes of it are there already, while others are still
+  // on their way. It may be told of none, and is never told of the last.
+  using Arrived = std::function<void(std::span<const std::byte> bytes)>;
+  virtual Task<Result<FetchedRecord>> Fetch(Location location, std::span<std::byte> into,
+                                            const Arrived* arrived) = 0;
   // Reads of a record of `record_bytes` its last units, which hold seal and stamp, into `trailer`, and beside
   // that what lies `offset` bytes into it, into `body`: all of them whole units, and aligned to one. As Fetch
   // for the rest.

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// A large read is told of as it comes, ends as one transfer, and fails as one.
+#include "flash/device.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/random_bytes.h"
+#include "flash/buffer.h"
+#include "io/simulated_loop.h"
+
+namespace cistern::flash {
+namespace {
+
+constexpr std::uint64_t kFileBytes = 4u << 20;
+
+// What lies later on the device comes later: 1 ms for each MiB.
+class DeviceTest : public testing::Test {
+ protected:
+  DeviceTest() : loop_(std::move(*io::SimulatedLoop::Make(clock_, disk_, 1))) {
+    disk_.set_time([](const io::IoRequest& request, const std::string&, Instant now) {
+      return now.PlusUs(static_cast<std::int64_t>((request.offset + request.size) >> 10));
+    });
+    device_.emplace(*loop_, "/device",
+                    Device::Limits{.read_depth = 64, .write_depth = 8, .hang_us = 10'000'000}, [] {});
+    io::File file = std::move(*loop_->Open("/device", io::OpenMode::kCreate));
+    EXPECT_TRUE(loop_->Preallocate(file, kFileBytes).ok());
+    written_.resize(kFileBytes);
+    FillRandom(1, written_);
+    EXPECT_TRUE(loop_->BlockOn(file.WriteAll(written_, 0)).ok());
+    device_->Begin(std::move(file));
+  }
+  ~DeviceTest() override { device_->CloseFile(); }
+
+  Status Read(std::span<std::byte> into, std::uint64_t offset) {
+    const Device::Arrived arrived = [&](std::span<const std::byte> bytes) {
+      const auto at = static_cast<std::uint64_t>(bytes.data() - into.data());
+      EXPECT_TRUE(std::ranges::equal(bytes, std::span(written_).subspan(offset + at, bytes.size())));
+      told_us_.push_back(clock_.Now().UsSince(began_));
+    };
+    began_ = clock_.Now();
+    return loop_->BlockOn(device_->Read(into, offset, arrived));
+  }
+
+  SimulatedClock clock_;
+  io::SimulatedDisk disk_{1};
+  std::unique_ptr<io::SimulatedLoop> loop_;
+  std::optional<Device> device_;
+  BufferPool pool_;
+  std::vector<std::byte> written_;
+  Instant began_;
+  std::vector<std::int64_t> told_us_;
+};
+
+TEST_F(DeviceTest, ALargeReadIsToldOfAsItComesAndIsOneTransfer) {
+  const Buffer buffer = pool_.Take(kFileBytes);
+  const auto into = buffer.bytes().first((2u << 20) + 4096);
+  ASSERT_TRUE(Read(into, 0).ok());
+  EXPECT_EQ(clock_.Now().UsSince(began_), 2052);
+  EXPECT_EQ(told_us_, (std::vector<std::int64_t>{512, 1024, 1536}));
+  EXPECT_TRUE(std::ranges::equal(into, std::span(written_).first(into.size())));
+  EXPECT_EQ(device_->counts().reads, 1u);
+  EXPECT_EQ(device_->counts().read_bytes, into.size());
+}
+
+TEST_F(DeviceTest, ASmallReadIsOneOperation) {
+  const Buffer buffer = pool_.Take(kFileBytes);
+  ASSERT_TRUE(Read(buffer.bytes().first(2 * kReadPieceBytes - 4096), 0).ok());
+  EXPECT_TRUE(told_us_.empty());
+}
+
+TEST_F(DeviceTest, AReadOfWhichAPieceFailsIsOneErrorAfterAllOfIt) {
+  disk_.set_faults([](const io::IoRequest& request, const std::string&) {
+    return request.offset == 0 ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
+  });
+  const Buffer buffer = pool_.Take(kFileBytes);
+  EXPECT_EQ(Read(buffer.bytes().first(2u << 20), 0).code(), Code::kIoError);
+  EXPECT_EQ(clock_.Now().UsSince(began_), 2048) << "the memory is the device's until then (R6)";
+  EXPECT_EQ(told_us_.size(), 2u);
+  EXPECT_EQ(device_->counts().errors, 1u);
+}
+
+}  // namespace
+}  // namespace cistern::flash
