@@ -75,6 +75,10 @@ void Fetcher::ReadAhead(catalog::TreeId tree, std::span<const BlockKey> chain) {
 
 Task<void> Fetcher::Fetch(RecordReference reference, std::shared_ptr<PendingFetch> fetch) {
   const catalog::RecordHandle handle = reference.handle();
+  const std::uint32_t bytes = forest_.record(handle.record).body_bytes;
+  const std::size_t others = lower_.FetchBegan();
+  const Instant began = clock_.Now();
+  double read_us = 0;
   co_await Yield();
   Status status;
   // A second try, for a block that moved to another location during the first.
@@ -84,10 +88,12 @@ Task<void> Fetcher::Fetch(RecordReference reference, std::shared_ptr<PendingFetc
       break;
     }
     const tier::Location from = forest_.record(handle.record).location;
-    status = co_await FetchOnce(handle);
+    status = co_await FetchOnce(handle, &read_us);
     if (status.ok() || !catalog_.Lives(handle) || forest_.record(handle.record).location == from) break;
   }
   if (!status.ok() && catalog_.Lives(handle)) Unreadable(handle.record, status);
+  const double us = static_cast<double>(clock_.Now().NsSince(began)) / 1e3;
+  lower_.FetchEnded(bytes, others, status.ok() && read_us > 0 ? std::optional(us - read_us) : std::nullopt);
   counters_.fetched.Add(status.ok() ? 1 : 0);
   counters_.fetch_failed.Add(status.ok() ? 0 : 1);
   fetches_.erase(handle.serial);
@@ -103,7 +109,7 @@ std::vector<std::uint32_t> Fetcher::PartsOf(const catalog::Record& record) const
   return entry->groups[record.group].part_bytes;
 }
 
-Task<Status> Fetcher::FetchOnce(catalog::RecordHandle handle) {
+Task<Status> Fetcher::FetchOnce(catalog::RecordHandle handle, double* read_us) {
   const catalog::Record r = forest_.record(handle.record);
   if (r.in_memory()) co_return Status();
   const catalog::TreeId tree = forest_.block(r.block).tree;
@@ -122,7 +128,9 @@ Task<Status> Fetcher::FetchOnce(catalog::RecordHandle handle) {
     ArrivalCheck check(executor_, movers_, arena.slot(*place), PartsOf(r));
     steps_.Count(2 + r.body_bytes / record::kSegmentBytes / 16);
     const tier::Tier::Arrived arrived = [&check](std::span<const std::byte> bytes) { check.Arrived(bytes); };
+    const Instant read = clock_.Now();
     auto fetched = co_await lower_->Fetch(from, std::span(arena.slot(*place), record_bytes), &arrived);
+    *read_us += static_cast<double>(clock_.Now().NsSince(read)) / 1e3;
     co_await check.Finish(fetched.has_value());
     if (fetched) {
       status = co_await Publish(handle, from, *place, generation, *fetched, check);

@@ -75,7 +75,8 @@ class Fetcher final {
 
  private:
   Task<void> Fetch(RecordReference reference, std::shared_ptr<PendingFetch> fetch);
-  Task<Status> FetchOnce(catalog::RecordHandle handle);
+  // Adds to `read_us` how long the tier took.
+  Task<Status> FetchOnce(catalog::RecordHandle handle, double* read_us);
   // Parts of the record, as its namespace has them.
   std::vector<std::uint32_t> PartsOf(const catalog::Record& record) const;
   // Publishes the record in the slot as it is, if the seal is that of the block that was asked for, the body

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/task_group.h"
 #include "catalog/catalog.h"
+#include "residency/fetch_cost.h"
 #include "tier/tier.h"
 
 namespace cistern::residency {
@@ -35,10 +37,18 @@ class LowerTier final {
     if (tier_ == nullptr || copy.location.none()) return;
     tier_->Forget(copy.location, catalog_.RecordBytesOf(tree, copy.group, copy.body_bytes));
   }
-  // Estimated time of a read of so many bytes, from now on; Tier::kNever where there is no tier to read
-  // from.
+  // Estimated time of a fetch of so many bytes, from now on: the read and what is done beside it.
+  // Tier::kNever where there is no tier to read from.
   std::int64_t ReadyInUs(const tier::Location& location, std::uint64_t bytes) const {
-    return tier_ == nullptr ? tier::Tier::kNever : tier_->EstimateUs(location, bytes);
+    const std::int64_t us = tier_ == nullptr ? tier::Tier::kNever : tier_->EstimateUs(location, bytes);
+    return us == tier::Tier::kNever ? us : us + static_cast<std::int64_t>(cost_.Us(bytes, fetches_));
+  }
+  // A fetch began; how many others were under way.
+  std::size_t FetchBegan() { return fetches_++; }
+  // It ended: what it took beside the read, none where that says nothing.
+  void FetchEnded(std::uint64_t bytes, std::size_t others, std::optional<double> beside_us) {
+    --fetches_;
+    if (beside_us) cost_.Took(bytes, others, *beside_us);
   }
 
   // The tasks between memory and the tier; none is spawned once they are closed.
@@ -49,6 +59,8 @@ class LowerTier final {
  private:
   catalog::Catalog& catalog_;
   std::unique_ptr<tier::Tier> tier_;
+  std::size_t fetches_ = 0;
+  FetchCost cost_;
   TaskGroup tasks_;  // last, so that it ends first
 };
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cistern/where.h"
-#include "tier/tier.h"
+#include "residency/lower_tier.h"
 
 namespace cistern::store {
 
@@ -34,7 +34,7 @@ class MatchedRuns final {
   std::size_t first_lower() const { return first_lower_; }
 
   // Runs up to the match's possible end.
-  std::vector<MatchRun> Take(const tier::Tier* tier) const {
+  std::vector<MatchRun> Take(const residency::LowerTier& lower) const {
     std::vector<MatchRun> taken;
     std::size_t left = whole_;
     for (const Run& one : runs_) {
@@ -42,8 +42,8 @@ class MatchedRuns final {
       MatchRun run = one.run;
       run.blocks = static_cast<std::uint32_t>(run.blocks < left ? run.blocks : left);
       left -= run.blocks;
-      if (run.where != Where::kMemory && tier != nullptr)
-        run.ready_in_us = std::max<std::int64_t>(tier->EstimateUs(one.location, one.bytes), 0);
+      if (run.where != Where::kMemory && lower.present())
+        run.ready_in_us = std::max<std::int64_t>(lower.ReadyInUs(one.location, one.bytes), 0);
       taken.push_back(run);
     }
     return taken;

@@ -49,7 +49,7 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
     runs.Add(lower_bytes, lower_location, windows);
   }
   const std::size_t first_lower = runs.first_lower();
-  std::vector<MatchRun> found = runs.Take(lower_.get());
+  std::vector<MatchRun> found = runs.Take(lower_);
   std::size_t blocks = 0;
   for (const MatchRun& one : found) blocks += one.blocks;
   if (first_lower < blocks) fetcher_.ReadAhead(tree, rest.subspan(first_lower, blocks - first_lower));
