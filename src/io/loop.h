@@ -242,8 +242,9 @@ class Loop {
   std::uint64_t sleeps() const { return sleeps_; }
 
  protected:
-  // Ready work that runs between two looks at the outside.
-  static constexpr std::size_t kReadyPerPoll = 256;
+  // Ready work that runs between two looks at the outside: a call of many steps keeps nobody waiting for
+  // longer than so many of them to be seen.
+  static constexpr std::size_t kReadyPerPoll = 16;
 
   // `wake` is an eventfd that a body's Wait must notice; nobody drains it.
   Loop(const Clock& clock, const LoopOptions& options, Fd wake);
