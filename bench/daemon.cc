@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <utility>
@@ -37,9 +38,12 @@ Result<Daemon> Daemon::Start(const std::string& program, const std::string& pare
     return Error(Code::kInvalid, Text(parent_dir, ": no directory can be made there"));
   }
   daemon.socket_ = daemon.directory_ + "/socket";
-  daemon.command_ = {program,    "--memory-dir", daemon.directory_ + "/memory",
-                     "--socket", daemon.socket_, "--log-level",
-                     "warning",  "--copy",       record::ChosenKernels().name};
+  daemon.command_ = {program,        "--memory-dir", daemon.directory_ + "/memory", "--socket",
+                     daemon.socket_, "--copy",       record::ChosenKernels().name};
+  if (std::ranges::find(flags, "--log-level") == flags.end()) {
+    flags.emplace_back("--log-level");
+    flags.emplace_back("warning");
+  }
   daemon.command_.insert(daemon.command_.end(), flags.begin(), flags.end());
   if (Status status = daemon.Exec(); !status.ok()) return Error(status);
   Result<Store> store = daemon.Connect();

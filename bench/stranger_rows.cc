@@ -155,7 +155,8 @@ class StrangerBench {
  public:
   static Result<StrangerBench> Make(BenchOptions& options) {
     StrangerBench bench(options);
-    Result<Daemon> daemon = Daemon::Start(options.daemon, options.memory_dir, {"--memory", "512MiB"});
+    Result<Daemon> daemon =
+        Daemon::Start(options.daemon, options.memory_dir, {"--memory", "512MiB", "--log-level", "error"});
     if (!daemon) return Error(daemon.error());
     bench.daemon_.emplace(std::move(*daemon));
     Result<Store> store = bench.daemon_->Connect();
