@@ -67,7 +67,7 @@ Status Count(const OpenWorkload& open, Curve& curve) {
 
 // All sizes in one pass of the workload.
 Status Measure(const OpenWorkload& open, const std::vector<std::uint64_t>& sizes, Curve& curve) {
-  std::vector<workload::Simulator> simulators;
+  std::deque<workload::Simulator> simulators;
   for (const std::uint64_t blocks : sizes) simulators.emplace_back(curve.policy, blocks);
   Status status = ForEach(open, [&](const workload::Request& request) {
     for (workload::Simulator& simulator : simulators) simulator.Submit(request);

@@ -58,6 +58,8 @@ struct SimResult {
 class Simulator final {
  public:
   Simulator(SimPolicy policy, std::uint64_t blocks);
+  Simulator(const Simulator&) = delete;
+  Simulator& operator=(const Simulator&) = delete;
 
   // `reuse` alone makes use of the outlook.
   void Submit(const Request& request, policy::Outlook outlook = policy::Outlook::kUnknown);
