@@ -13,8 +13,9 @@ namespace {
 constexpr std::uint32_t kNone = 0xffff'ffff;
 constexpr std::uint64_t kLeastRuns = 16'384;
 constexpr std::uint32_t kFirstAgeMs = 1'024;
-// Runs that a class must have seen to be believed as much as what it leans on.
-constexpr double kAllWeight = 20, kPaceWeight = 50, kClassWeight = 100;
+// Runs that a class must have seen at an age and the two beside it to be believed as much as what it leans
+// on.
+constexpr double kAllWeight = 60, kPaceWeight = 150, kClassWeight = 300;
 // Of all runs that reach an age, those that return at it, before any was seen. The same at each age, as ages
 // widen: the longer not used, the less it is worth, which is Lru.
 constexpr double kPrior = 0.05;
@@ -164,6 +165,7 @@ void Reuse::Count(Class on, std::size_t age, double reached, double returned) {
   }
 }
 
+// A share of returns is taken over an age and the two beside it: few runs return at just one.
 // From the last age back: a block kept to the next age is kept beyond it if the ages after are worth more
 // than those up to there.
 void Reuse::Refresh(Class on) {
@@ -174,7 +176,13 @@ void Reuse::Refresh(Class on) {
   std::size_t later = 0;  // of stays, the last of them the next in time
   const Returns& pace = paces_[PaceIn(on)];
   const auto rate = [](const Returns& of, std::size_t age, double weight, double otherwise) {
-    return (of.returned[age] + weight * otherwise) / (of.reached[age] + weight);
+    double returned = of.returned[age] + weight * otherwise;
+    double reached = of.reached[age] + weight;
+    for (const std::size_t beside : {age - std::min<std::size_t>(age, 1), std::min(age + 1, kAges - 1)}) {
+      returned += of.returned[beside];
+      reached += of.reached[beside];
+    }
+    return returned / reached;
   };
   for (std::size_t age = kAges; age-- > 0;) {
     double q = rate(all_, age, kAllWeight, kPrior);
