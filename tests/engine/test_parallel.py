@@ -18,7 +18,6 @@ SLOW = 750_000
 """Bytes a second: three pages, while the engine fills hundreds."""
 PROMPTS = [prompt(number, 900 + 100 * number) for number in range(4)]
 FULL = [(len(one) - 1) // BLOCK * BLOCK for one in PROMPTS]
-ANSWER_TOKENS = 8
 
 ORACLE: dict[str, list[list[int]]] = {}
 
@@ -143,19 +142,3 @@ def test_pages_reused_while_ranks_copy_them(small: Path, parallel: dict[str, Any
     for key in there.keys() & right_ones.keys():
         here, good = (np.frombuffer(one[key], dtype=np.float32) for one in (there, right_ones))
         assert np.allclose(here, good, rtol=1e-3, atol=1e-3), key.hex()
-
-
-def test_stages_that_speculate_save_all_and_rest(small: Path, node: Node) -> None:
-    """Runner V1 tells no pipeline stage but the last of the end of a forward pass when it speculates: saves that wait
-    for it never begin, their pages stay in use, and the engine steps for ever."""
-    ngram = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
-    want = right(small)
-    saved = [(len(one) + ANSWER_TOKENS - 1) // BLOCK - 1 for one in PROMPTS]  # a last block may be of a draft
-    loaded = [(min(have, (len(one) - 1) // BLOCK) - 1) * BLOCK for have, one in zip(saved, PROMPTS, strict=True)]
-    with ranks(small, node, STAGES, engine={"speculative_config": ngram}) as first:
-        assert answers(first) == (want, [0] * 4)
-        assert node.wait_blocks(sum(saved)) == sum(saved)
-        assert first.ask("reset") is True  # no page is in use
-        assert answers(first) == (want, loaded)
-        counted = first.ask("metrics")
-        assert counted["vllm:cistern_published_blocks"] == sum(saved) and not counted["vllm:cistern_abandoned_blocks"]
