@@ -31,12 +31,13 @@ boost::json::object Json(const BenchRow& row) {
           {"p50_us", row.p50_us},
           {"p99_us", row.p99_us},
           {"limit_p50_us", row.limit_p50_us},
-          {"limit_p99_us", row.limit_p99_us}};
+          {"limit_p99_us", row.limit_p99_us},
+          {"destination", row.destination}};
 }
 
 void PrintHeader() {
-  std::printf("%-46s %12s %12s %7s %15s %10s %10s\n", "row", "value", "limit", "ratio", "spread", "p50 us",
-              "p99 us");
+  std::printf("%-46s %12s %12s %7s %15s %10s %10s  %s\n", "row", "value", "limit", "ratio", "spread",
+              "p50 us", "p99 us", "destination");
 }
 
 void Print(const BenchRow& row) {
@@ -47,8 +48,8 @@ void Print(const BenchRow& row) {
   }
   if (row.ratio_high > row.ratio_low)
     std::snprintf(spread, sizeof(spread), "%.2f to %.2f", row.ratio_low, row.ratio_high);
-  std::printf("%-46s %7.2f %-4s %12s %7s %15s %10.1f %10.1f\n", row.name.c_str(), row.value, row.unit.c_str(),
-              limit, ratio, spread, row.p50_us, row.p99_us);
+  std::printf("%-46s %7.2f %-4s %12s %7s %15s %10.1f %10.1f  %s\n", row.name.c_str(), row.value,
+              row.unit.c_str(), limit, ratio, spread, row.p50_us, row.p99_us, row.destination.c_str());
   std::fflush(stdout);
 }
 
@@ -61,6 +62,12 @@ void CopyFlag(CommandLine& line, BenchOptions& options) {
               options.copy = name;
               return record::ChooseKernels(name);
             });
+}
+
+std::string GroupNames() {
+  std::string names;
+  for (const BenchGroup& group : BenchGroups()) names += (names.empty() ? "" : ", ") + group.name;
+  return names;
 }
 
 }  // namespace
@@ -76,12 +83,7 @@ int RunBench(int argc, const char* const* argv) {
       "`cistern bench serve` measures an OpenAI-compatible endpoint instead; it has its own --help.",
       "  cistern bench\n  cistern bench --only get --rounds 21 --json\n  cistern bench --only flash "
       "--flash-dir /var/tmp\n  cistern bench serve --compare");
-  line.Text("--only", "GROUP",
-            "copy, get, put, views, match, leases, strangers, flash (or of it flash-read, flash-worth, "
-            "flash-write, "
-            "flash-put, "
-            "flash-restart), net or pages; default: all",
-            &only);
+  line.Text("--only", "GROUP", GroupNames() + "; flash is all of flash-*; default: all", &only);
   line.Count("--rounds", "interleaved rounds; default: 9", &options.rounds, 1, 1000);
   line.Size("--working-set", "bytes of blocks for the get rows; default: 1GiB", &options.working_set_bytes);
   line.Count("--blocks", "blocks of the match and restart rows; default: 1000000", &options.million, 2000,

@@ -26,6 +26,7 @@ struct BenchRow {
   double p99_us = 0;
   double limit_p50_us = 0;
   double limit_p99_us = 0;
+  std::string destination;  // of a copy: what it is copied to, for ours and the limit's
 };
 
 struct BenchOptions {
@@ -66,5 +67,7 @@ Status BenchFlashWrites(BenchOptions& options);
 Status BenchFlashPuts(BenchOptions& options);
 Status BenchFlashRestart(BenchOptions& options);
 Status BenchNet(BenchOptions& options);
+Status BenchIndex(BenchOptions& options);
+Status BenchTraces(BenchOptions& options);
 
 }  // namespace cistern

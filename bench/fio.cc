@@ -20,13 +20,12 @@ std::vector<std::string> FioCommand(const FioJob& job) {
           "--output-format=json",
           "--direct=1",
           Text("--filename=", job.file),
-          Text("--rw=rand", job.write ? "write" : "read"),
+          Text("--rw=", job.random ? "rand" : "", job.write ? "write" : "read"),
           Text("--bs=", job.block_bytes),
           Text("--iodepth=", job.depth),
           Text("--ioengine=", job.engine),
           Text("--size=", job.file_bytes),
           Text("--io_size=", job.bytes),
-          "--norandommap",
           "--randrepeat=0",
           job.write ? "--overwrite=0" : "--readonly"};
 }

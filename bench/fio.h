@@ -14,6 +14,7 @@ namespace cistern {
 struct FioJob {
   std::string file;
   bool write = false;
+  bool random = true;  // each block once, in random order; else one after the other
   std::uint64_t block_bytes = 1u << 20;
   std::uint32_t depth = 32;
   std::uint64_t bytes = 512u << 20;  // of transfers

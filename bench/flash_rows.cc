@@ -2,26 +2,23 @@
 // Flash below memory, through the store of a node: reads and writes against fio on the same file system, what
 // `worth_us` promises against what happened, the restart with a million blocks on flash, and what a put pays
 // while flash is saturated.
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <boost/json.hpp>
 #include <cmath>
 #include <cstring>
 #include <deque>
-#include <filesystem>
 #include <thread>
 
-#include "base/fd.h"
 #include "base/format.h"
 #include "base/units.h"
 #include "daemon.h"
 #include "disk_writer.h"
 #include "fill.h"
 #include "fio.h"
+#include "flash/options.h"
+#include "flash_place.h"
 #include "measure.h"
-#include "policy/placement.h"
+#include "record/seal.h"
 #include "workload/content.h"
 
 namespace cistern {
@@ -29,49 +26,6 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr std::size_t kDepth = 32;
-
-// A directory for the tier's file, removed with the object.
-class FlashPlaceForBench {
- public:
-  static Result<FlashPlaceForBench> Make(const std::string& parent) {
-    std::string path = parent + "/cistern-bench-flash-XXXXXX";
-    if (mkdtemp(path.data()) == nullptr) return Error(Code::kIoError, Text(path, ": ", ErrnoText(errno)));
-    return FlashPlaceForBench(path);
-  }
-  FlashPlaceForBench(FlashPlaceForBench&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-  FlashPlaceForBench& operator=(FlashPlaceForBench&&) = delete;
-  ~FlashPlaceForBench() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-  // The tier's file, wherever below the directory it lies.
-  std::string file() const {
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(path_)) {
-      if (entry.is_regular_file() && entry.path().filename() == "flash") return entry.path().string();
-    }
-    return {};
-  }
-
- private:
-  explicit FlashPlaceForBench(std::string path) : path_(std::move(path)) {}
-  std::string path_;
-};
-
-// A number of the node's status, by the names of the objects that lead there.
-Result<double> StatusNumber(Store& store, std::initializer_list<std::string_view> names) {
-  auto text = store.StatusJson();
-  if (!text) return Error(std::move(text.error()));
-  boost::json::value value = boost::json::parse(*text);
-  for (const std::string_view name : names) {
-    const auto* object = value.if_object();
-    const auto* found = object == nullptr ? nullptr : object->if_contains(name);
-    if (found == nullptr) return Error(Code::kMismatch, Text("status has no ", name));
-    boost::json::value next = *found;
-    value = std::move(next);
-  }
-  return value.to_number<double>();
-}
 
 // Until nothing more is written to flash.
 Status AwaitWritten(Store& store) {
@@ -154,13 +108,15 @@ Status ReadRows(BenchOptions& options, Store& store, const FilledBlocks& blocks,
   Round round(blocks.keys.size());
   Series ours, limit;
   const std::size_t count = depth == 1 ? 200 : 512;
-  // Regions are filled from the file's start on. What lies behind the blocks was never written, and a file
-  // system answers for that without its disk.
+  // fio reads as the node does: the same file, records of the same size, each once, in random order, so many
+  // at a time. Regions are filled from the file's start on; what lies behind the blocks was never written,
+  // and a file system answers for that without its disk.
+  const std::uint64_t record_bytes = record::RecordBytes(blocks.block_bytes, 4096);
   FioJob job{.file = file,
-             .block_bytes = blocks.block_bytes,
+             .block_bytes = record_bytes,
              .depth = static_cast<std::uint32_t>(depth),
-             .bytes = count * blocks.block_bytes,
-             .file_bytes = blocks.keys.size() * blocks.block_bytes};
+             .bytes = count * record_bytes,
+             .file_bytes = blocks.keys.size() * record_bytes};
   auto warm = ReadBlocks(options, store, blocks, round, count, depth, nullptr);
   if (!warm) return warm.error();
   std::vector<double> p50_ratios;
@@ -172,7 +128,8 @@ Status ReadRows(BenchOptions& options, Store& store, const FilledBlocks& blocks,
     if (!fio) return fio.error();
     ours.rounds.push_back(*rate);
     ours.call_us.insert(ours.call_us.end(), calls.call_us.begin(), calls.call_us.end());
-    limit.rounds.push_back(fio->bytes_per_s / 1e9);
+    limit.rounds.push_back(fio->bytes_per_s / 1e9 * static_cast<double>(blocks.block_bytes) /
+                           static_cast<double>(record_bytes));
     limit.call_us.push_back(fio->p50_us);
     p50_ratios.push_back(Median(calls.call_us) / fio->p50_us);
   }
@@ -271,7 +228,13 @@ Status WriteThrough(Store& store) {
 Status WriteRows(BenchOptions& options, Store& store, const std::string& beside) {
   constexpr std::uint64_t kBytes = 1u << 30;
   Series ours, limit;
-  const FioJob job{.file = beside, .write = true, .bytes = kBytes, .file_bytes = kBytes};
+  // As the node writes: one place after the other, as many at a time.
+  const FioJob job{.file = beside,
+                   .write = true,
+                   .random = false,
+                   .depth = flash::FlashOptions().write_depth,
+                   .bytes = kBytes,
+                   .file_bytes = kBytes};
   if (auto through = RunFio(job); !through) return through.error();
   if (Status status = WriteThrough(store); !status.ok()) return status;
   auto writer = Writer::Make(store, 1u << 30);
@@ -289,7 +252,52 @@ Status WriteRows(BenchOptions& options, Store& store, const std::string& beside)
   return Status();
 }
 
-// Ten thousand single reads while others come and go: what the match said against what it took.
+// A read with a worth_us, and what came of it.
+struct WorthRead {
+  enum Answer { kFailed, kHere, kLate, kRefused };
+  Answer answer = kFailed;
+  double us = 0;
+};
+WorthRead ReadWorth(Store& store, const Namespace& ns, const BlockKey& key, std::int64_t worth_us) {
+  const BlockRef ref{.key = key};
+  Stopwatch watch;
+  Result<Lease> lease = store.Acquire(ns, std::span(&ref, 1), {.worth_us = worth_us}).Wait();
+  const double us = static_cast<double>(watch.Ns()) / 1e3;
+  if (!lease) {
+    if (lease.error().code() != Code::kTooLate) return {};
+    return {us < static_cast<double>(worth_us) ? WorthRead::kRefused : WorthRead::kLate, us};
+  }
+  const View& view = lease->views()[0];
+  if (view.code == Code::kTooLate)
+    return {us < static_cast<double>(worth_us) ? WorthRead::kRefused : WorthRead::kLate, us};
+  return {view.data != nullptr ? WorthRead::kHere : WorthRead::kFailed, us};
+}
+
+// Reads that carried a worth_us: of those refused, how many would have been late; of those begun, how many
+// were in time.
+struct WorthOutcomes {
+  std::uint64_t refused = 0, rightly = 0, begun = 0, in_time = 0;
+
+  void Add(Store& store, const Namespace& ns, const BlockKey& key, double worth, const WorthRead& read) {
+    if (read.answer != WorthRead::kRefused) {
+      ++begun;
+      in_time += read.answer == WorthRead::kHere;
+      return;
+    }
+    // What would have happened: the same read at once again, without a limit.
+    const WorthRead again = ReadWorth(store, ns, key, kNoWorthLimit);
+    if (again.answer != WorthRead::kHere) return;
+    ++refused;
+    rightly += again.us > worth;
+  }
+  static BenchRow Row(std::string_view name, std::uint64_t of, std::uint64_t right) {
+    const double share = of == 0 ? 0 : 100.0 * static_cast<double>(right) / static_cast<double>(of);
+    return {.name = Text(name, of), .value = share, .unit = "%"};
+  }
+};
+
+// Ten thousand single reads while others come and go: what the match said against what it took, and what came
+// of the reads that were sent with a worth_us.
 Status WorthRows(BenchOptions& options, Store& store, Daemon& daemon, const FilledBlocks& blocks) {
   constexpr int kReads = 10'000;
   Round round(blocks.keys.size());
@@ -323,8 +331,9 @@ Status WorthRows(BenchOptions& options, Store& store, Daemon& daemon, const Fill
     });
   }
   std::vector<double> errors;
-  std::uint64_t refused = 0, right = 0;
+  WorthOutcomes outcomes;
   Random random(3);
+  double lately_us = 0;  // what a read took, fading
   static constexpr int kLoads[] = {0, 4, 16, 1, 8};
   Status failed;
   for (int i = 0; i < kReads && failed.ok(); ++i) {
@@ -334,17 +343,18 @@ Status WorthRows(BenchOptions& options, Store& store, Daemon& daemon, const Fill
     if (!match) failed = match.error();
     if (!match || match->runs.empty() || match->runs[0].where != Where::kFlash) continue;
     const auto said = static_cast<double>(match->runs[0].ready_in_us);
-    const BlockRef ref{.key = key};
-    Stopwatch watch;
-    Result<Lease> lease = store.Acquire(blocks.ns, std::span(&ref, 1)).Wait();
-    const double took = static_cast<double>(watch.Ns()) / 1e3;
-    if (!lease) continue;
-    errors.push_back(std::abs(said - took) / took);
-    // Whoever would have waited so long, drawn around what it took: was it right to refuse?
-    const double worth = took * std::exp2(static_cast<double>(random.Below(4001)) / 1000.0 - 2.0);
-    if (!policy::Refused(match->runs[0].ready_in_us, static_cast<std::int64_t>(worth))) continue;
-    ++refused;
-    right += took > worth;
+    // Every other read is sent with a worth_us, drawn around what reads took lately.
+    const bool limited = i % 2 == 1 && lately_us > 0;
+    const double worth = lately_us * std::exp2(static_cast<double>(random.Below(4001)) / 1000.0 - 2.0);
+    const WorthRead read =
+        ReadWorth(store, blocks.ns, key, limited ? static_cast<std::int64_t>(worth) : kNoWorthLimit);
+    if (read.answer == WorthRead::kFailed) continue;
+    if (limited) {
+      outcomes.Add(store, blocks.ns, key, worth, read);
+      continue;
+    }
+    errors.push_back(std::abs(said - read.us) / read.us);
+    lately_us = lately_us == 0 ? read.us : lately_us + (read.us - lately_us) / 16;
   }
   stop = true;
   for (std::thread& other : others) other.join();
@@ -354,21 +364,23 @@ Status WorthRows(BenchOptions& options, Store& store, Daemon& daemon, const Fill
   row.ratio_low = 100 * Quantile(errors, 0.25);
   row.ratio_high = 100 * Quantile(errors, 0.75);
   options.row(row);
-  options.row({.name = Text("flash_refusals_right_of_", refused),
-               .value = refused == 0 ? 0 : 100.0 * static_cast<double>(right) / static_cast<double>(refused),
-               .unit = "%"});
+  options.row(outcomes.Row("flash_worth_us_refusals_right_of_", outcomes.refused, outcomes.rightly));
+  options.row(outcomes.Row("flash_worth_us_begun_in_time_of_", outcomes.begun, outcomes.in_time));
   return Status();
 }
 
-// From exec to a checked read of the deepest block by a client that connected after it. Of a reboot the
-// memory is gone.
+// From the predecessor's SIGKILL to a checked read of the deepest block by a client that connected after it.
+// Of a reboot, from the start: the memory is gone, and what the machine does in between is not the node's.
 Status RestartRow(BenchOptions& options, Daemon& daemon, const FilledBlocks& blocks, bool reboot) {
   Series series;
   std::vector<std::byte> bytes(blocks.block_bytes);
   for (int i = 0; i < 5; ++i) {
-    daemon.Kill();
-    if (reboot) daemon.ForgetMemory();
     Stopwatch watch;
+    daemon.Kill();
+    if (reboot) {
+      daemon.ForgetMemory();
+      watch = Stopwatch();
+    }
     if (Status status = daemon.Exec(); !status.ok()) return status;
     Result<Store> store = daemon.Connect();
     if (!store) return store.error();
@@ -397,7 +409,7 @@ Status RestartRow(BenchOptions& options, Daemon& daemon, const FilledBlocks& blo
 Status Restarts(BenchOptions& options) {
   constexpr std::uint64_t kBytes = 4096;
   options.progress(Text("filling ", options.million, " blocks of ", SizeText(kBytes), " down to flash"));
-  auto place = FlashPlaceForBench::Make(options.flash_dir);
+  auto place = FlashPlace::Make(options.flash_dir);
   if (!place) return place.error();
   const std::uint64_t flash = options.million * (kBytes + 512) / 5 * 6 + (1ull << 30);
   auto daemon = Daemon::Start(
@@ -438,7 +450,7 @@ BenchRow PutRowOf(std::string name, std::string limit, const Series& calls, cons
 // kernel needs for the transfers is no node's to save.
 Status PutRow(BenchOptions& options) {
   constexpr std::uint64_t kBytes = 64u << 10;
-  auto place = FlashPlaceForBench::Make(options.flash_dir);
+  auto place = FlashPlace::Make(options.flash_dir);
   if (!place) return place.error();
   constexpr std::uint64_t kBesideBytes = 1u << 30;
   constexpr int kBesideDepth = 3;
@@ -504,14 +516,14 @@ Status PutRow(BenchOptions& options) {
 
 // A node with blocks of one size on flash, more of them than its memory holds.
 struct FilledNode {
-  FlashPlaceForBench place;
+  FlashPlace place;
   Daemon daemon;
   Store store;
   FilledBlocks blocks;
 };
 
 Result<FilledNode> FillNode(BenchOptions& options, std::uint64_t block_bytes) {
-  auto place = FlashPlaceForBench::Make(options.flash_dir);
+  auto place = FlashPlace::Make(options.flash_dir);
   if (!place) return Error(place.error());
   auto daemon = Daemon::Start(
       options.daemon, options.memory_dir,

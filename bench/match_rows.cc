@@ -36,13 +36,13 @@ Status Match(Store& store, const FilledBlocks& blocks, std::size_t absent, Serie
   return Status();
 }
 
-// From exec to a checked read of the deepest block by a client that connected after it.
+// From the predecessor's SIGKILL to a checked read of the deepest block by a client that connected after it.
 Status Restart(BenchOptions& options, Daemon& daemon, const FilledBlocks& blocks) {
   Series series;
   std::vector<std::byte> bytes(kBlockBytes);
   for (int i = 0; i < 5; ++i) {
-    daemon.Kill();
     Stopwatch watch;
+    daemon.Kill();
     if (Status status = daemon.Exec(); !status.ok()) return status;
     Result<Store> store = daemon.Connect();
     if (!store) return store.error();

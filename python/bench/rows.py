@@ -101,9 +101,10 @@ def page_rows(store: cistern.Store) -> list[Row]:
             transfers.submit_load(namespace, keys, pages, ids)
             assert all(done.ok for done in transfers.wait(60))
             loaded = time.perf_counter()
+            # A page at a time: NumPy copies its pieces of 64 KiB, as large as the row's, without going back to
+            # Python for each.
             for page in ids:
-                for layer in range(LAYERS):
-                    to[layer, page] = pool[layer, page]
+                to[:, page] = pool[:, page]
             copied = time.perf_counter()
             rates.append((BLOCKS * PART / (loaded - begun) / 1e9, BLOCKS * PART / (copied - loaded) / 1e9))
             took.append((loaded - begun) * 1e6)
@@ -111,7 +112,7 @@ def page_rows(store: cistern.Store) -> list[Row]:
     ratio = sorted(load / copy for load, copy in rates[2:])[len(ours) // 2]
     value, limit = ours[len(ours) // 2][0], theirs[len(theirs) // 2]
     took.sort()
-    return [Row("python_load_pages_32x64KiB", value, "GB/s", "memcpy", limit, ratio, took[6], took[-1])]
+    return [Row("python_load_pages_32x64KiB", value, "GB/s", "NumPy copies", limit, ratio, took[6], took[-1])]
 
 
 def main() -> None:
