@@ -111,6 +111,8 @@ class Executor final {
   // How many pieces of work and timers have run: two observations with the same count are one step of the
   // core.
   std::uint64_t steps() const { return steps_; }
+  // A step that is no piece of work here (io::Visit).
+  void BeginStep() { ++steps_; }
 
  private:
   friend class TimerNode;

@@ -280,8 +280,10 @@ void Loop::Run() {
 }
 
 void Loop::Turn() {
+  turns_.Begin();
   if (PollOnce()) {
     idle_ = false;
+    turns_.End();
     return;
   }
   Instant now = clock().Now();
@@ -289,11 +291,10 @@ void Loop::Turn() {
     idle_ = true;
     idle_since_ = now;
   }
-  if (now.NsSince(idle_since_) < options_.poll_us * 1000) {
-    spin_.Turn();
-  } else {
-    Sleep();
-  }
+  const bool polls = now.NsSince(idle_since_) < options_.poll_us * 1000;
+  if (!polls) Sleep();
+  turns_.End();
+  if (polls) spin_.Turn();
 }
 
 bool Loop::PollOnce() {
@@ -313,7 +314,10 @@ void Loop::Sleep() {
   if (any) idle_ = false;
   if (!any && !has_remote() && !executor_.has_ready() && !stop_.load()) {
     ++sleeps_;
-    Wait(executor_.next_timer());
+    sleeps_until_ = executor_.next_timer();
+    turns_.End();
+    Wait(sleeps_until_);
+    turns_.Begin();
   }
   sleeping_.store(false, std::memory_order_relaxed);
   EachPoller([](Poller& poller) { poller.Awake(); });
@@ -355,6 +359,18 @@ void Loop::PostRemote(Callback callback) {
 // Whoever finds the loop asleep wakes it; the others of the same moment need not.
 void Loop::Signal() {
   if (sleeping_.load() && sleeping_.exchange(false)) SignalEventFd(wake_.get());
+}
+
+Visit::Visit(Loop& loop) : loop_(loop.turns_.Enter() ? &loop : nullptr) {
+  if (loop_ != nullptr) loop_->executor_.BeginStep();
+}
+
+// The loop has said that it sleeps before it let anybody in, so whoever leaves it something sees that.
+Visit::~Visit() {
+  if (loop_ == nullptr) return;
+  const bool left = loop_->executor_.has_ready() || loop_->executor_.next_timer() < loop_->sleeps_until_;
+  loop_->turns_.End();
+  if (left) loop_->Signal();
 }
 
 Result<FdWatch> Loop::Watch(int fd, WatchMode mode, WatchCallback callback) {

@@ -2,8 +2,8 @@
 // The loop that a core thread runs: an executor, a clock, files, descriptors, other threads' messages, and
 // when to sleep. Three bodies: io_uring, epoll with a few threads for files, and simulated
 // (io/simulated_loop.h). A loop belongs to the thread that turns it; only Stop and PostRemote may be called
-// from another. It must outlive its files, watches, pollers and tasks, and no file operation may be in
-// flight when it goes.
+// from another, and a Visit made there. It must outlive its files, watches, pollers and tasks, and no file
+// operation may be in flight when it goes.
 #pragma once
 
 #include <sys/uio.h>
@@ -24,6 +24,7 @@
 #include "base/task.h"
 #include "cistern/status.h"
 #include "io/files.h"
+#include "io/turns.h"
 
 namespace cistern::io {
 
@@ -182,6 +183,25 @@ class [[nodiscard]] IoOp final : public Work {
   PromiseBase* waiter_ = nullptr;
 };
 
+// Another thread of the process in the loop's place, between two of its turns or while it sleeps, which it
+// goes on doing: for what a caller needs at once and the core can do in one step. What is done meanwhile
+// waits for nothing, starts no file operation and begins or ends no watch. Ready work and timers that it
+// leaves are the loop's, which is woken for them.
+//
+//   Visit visit(loop);
+//   if (!visit) ...  // the loop is in a long turn: ask by message
+class Visit final {
+ public:
+  explicit Visit(Loop& loop);
+  ~Visit();
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+  explicit operator bool() const { return loop_ != nullptr; }
+
+ private:
+  Loop* loop_;
+};
+
 class Loop {
  public:
   // Descriptors for HoldLock and Lock.
@@ -281,6 +301,7 @@ class Loop {
   friend class File;
   friend class FdWatch;
   friend class IoOp;
+  friend class Visit;
 
   template <class F>
   void EachPoller(F&& visit);
@@ -294,6 +315,8 @@ class Loop {
   Fd wake_;
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> stop_{false};
+  Turns turns_;
+  Instant sleeps_until_;     // what the last sleep waits for at the latest
   List<Poller> pollers_[2];  // those not yet polled in this turn, and those polled
   int poller_list_ = 0;
   List<WatchState> watches_;

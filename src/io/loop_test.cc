@@ -275,6 +275,75 @@ TEST_P(LoopTest, APostFromAnotherThreadWakesASleepingLoop) {
   EXPECT_EQ(sleepy.abouts, sleepy.awakes);
 }
 
+class CountedWork final : public Work {
+ public:
+  void Run() override {
+    ++ran;
+    ran.notify_one();
+  }
+  std::atomic<int> ran = 0;
+};
+
+// The loop sleeps whenever it has nothing to do: work that a visit leaves while it falls asleep must wake it.
+TEST_P(LoopTest, WorkThatAVisitLeavesIsRunThoughTheLoopSleeps) {
+  constexpr int kRounds = 3'000;
+  Start({.poll_us = 0});
+  CountedWork work;
+  std::jthread other([&] {
+    for (int round = 0; round < kRounds;) {
+      {
+        const Visit visit(*loop_);
+        if (!visit) continue;
+        loop_->executor().Post(work);
+      }
+      for (++round; work.ran < round;) work.ran.wait(round - 1);
+    }
+    loop_->Stop();
+  });
+  loop_->Run();
+  other.join();
+  EXPECT_EQ(work.ran, kRounds);
+}
+
+TEST_P(LoopTest, ATimerThatAVisitArmsFiresThoughTheLoopSleeps) {
+  Start({.poll_us = 0});
+  std::latch asleep(1);
+  bool first = true;
+  Sleepy sleepy([&] {
+    if (std::exchange(first, false)) asleep.count_down();
+  });
+  loop_->AddPoller(sleepy);
+  Timer timer(loop_->executor(), [&] { loop_->Stop(); });
+  std::jthread other([&] {
+    asleep.wait();
+    for (bool in = false; !in;) {
+      const Visit visit(*loop_);
+      in = static_cast<bool>(visit);
+      if (in) timer.Arm(Instant{1});
+    }
+  });
+  loop_->Run();
+}
+
+TEST_P(LoopTest, ALoopInALongTurnLetsNobodyIn) {
+  std::latch in_turn(1), done(1);
+  bool let_in = true;
+  std::jthread other([&] {
+    in_turn.wait();
+    {
+      const Visit visit(*loop_);
+      let_in = static_cast<bool>(visit);
+    }
+    done.count_down();
+  });
+  loop_->executor().Post([&] {
+    in_turn.count_down();
+    done.wait();
+  });
+  loop_->Turn();
+  EXPECT_FALSE(let_in);
+}
+
 TEST_P(LoopTest, StopWakesASleepingLoopAndOneThatCameBeforeCounts) {
   loop_->Stop();
   loop_->Run();
