@@ -9,7 +9,9 @@
 #include "base/format.h"
 #include "client/client.h"
 #include "client/fork_mark.h"
+#include "client/near_node.h"
 #include "node/node.h"
+#include "store/requests.h"
 #include "wire/protocol.h"
 
 namespace cistern {
@@ -23,6 +25,22 @@ struct Store::Parts {
   std::unique_ptr<node::Node> node;           // ends after the client
   std::unique_ptr<client::Client> client;
 };
+
+namespace {
+
+client::NearNode NearOf(node::Node& node) {
+  static_assert(client::NearNode::kMostBlocks == store::kAtOnce);
+  return {
+      .acquire =
+          [&node](std::uint64_t session, std::uint32_t slot, std::uint64_t incarnation,
+                  std::span<const BlockRef> blocks, std::int64_t lease_us, std::span<wire::ViewItem> views) {
+            return node.AcquireAtOnce(session, slot, incarnation, blocks, lease_us, views);
+          },
+      .release = [&node](std::uint64_t session,
+                         std::uint64_t lease) { return node.ReleaseAtOnce(session, lease); }};
+}
+
+}  // namespace
 
 Store::Store(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Store::Store(Store&&) noexcept = default;
@@ -44,7 +62,8 @@ Result<Store> Store::Open(const OpenOptions& options) {
   if (!end) return Error(end.error());
   ConnectOptions connect;
   connect.tenant = options.tenant;
-  Result<std::unique_ptr<client::Client>> client = client::Client::Connect(end->Release(), connect);
+  Result<std::unique_ptr<client::Client>> client =
+      client::Client::Connect(end->Release(), connect, NearOf(*parts->node));
   if (!client) return Error(client.error());
   parts->client = std::move(*client);
   return Store(std::move(parts));

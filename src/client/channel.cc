@@ -123,18 +123,20 @@ Status Call::Why(const wire::Completion& completion) const {
 
 // ---- Channel --------------------------------------------------------------------------------------------
 
-Result<std::shared_ptr<Channel>> Channel::Open(Connection connection) {
+Result<std::shared_ptr<Channel>> Channel::Open(Connection connection, NearNode near) {
   Result<ForkMark> mark = ForkMark::Make();
   if (!mark) return Error(std::move(mark.error()));
   Result<Fd> epoll = EpollOf(connection);
   if (!epoll) return Error(std::move(epoll.error()));
-  return std::shared_ptr<Channel>(new Channel(std::move(connection), std::move(*mark), std::move(*epoll)));
+  return std::shared_ptr<Channel>(
+      new Channel(std::move(connection), std::move(*mark), std::move(*epoll), std::move(near)));
 }
 
-Channel::Channel(Connection connection, ForkMark fork_mark, Fd epoll)
+Channel::Channel(Connection connection, ForkMark fork_mark, Fd epoll, NearNode near)
     : connection_(std::move(connection)),
       fork_mark_(std::move(fork_mark)),
       epoll_(std::move(epoll)),
+      near_(std::move(near)),
       reader_(words_, arena::ArenaView(connection_.arena.data(), connection_.geometry),
               arena::IndexView(connection_.index.data(), connection_.bucket_count)) {
   for (std::uint32_t place = wire::kRingEntries; place > 0; --place) free_places_.push_back(place - 1);
@@ -245,6 +247,10 @@ void Channel::Announce() {
   std::atomic_ref(page().announced).fetch_add(1, std::memory_order_relaxed);
   FullFence();
   if (Load(page().core_sleeps) != 0) Signal(connection_.core_event);
+}
+
+void Channel::AnnounceToSleeper() {
+  if (Load(page().core_sleeps) != 0) Announce();
 }
 
 bool Channel::Collect(Kept& kept) {
@@ -417,6 +423,8 @@ void Channel::Release(std::uint64_t lease) {
   if (forked() || gone_) return;
   Kept kept;
   std::lock_guard lock(mutex_);
+  // Under the lock, as Close is: a node of this process may end after that.
+  if (near_ && !gone_ && near_.release(connection_.welcome.session, lease)) return;
   Collect(kept);
   // Past this the lease ends by its deadline.
   if (releases_.size() < kMaxDeferredReleases) releases_.push_back(lease);

@@ -22,6 +22,7 @@
 #include "client/connection.h"
 #include "client/extents.h"
 #include "client/fork_mark.h"
+#include "client/near_node.h"
 #include "wire/protocol.h"
 
 namespace cistern::client {
@@ -87,7 +88,7 @@ class Call final {
 
 class Channel final : public std::enable_shared_from_this<Channel> {
  public:
-  static Result<std::shared_ptr<Channel>> Open(Connection connection);
+  static Result<std::shared_ptr<Channel>> Open(Connection connection, NearNode near);
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -97,6 +98,8 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   bool forked() const { return fork_mark_.forked(); }
   // Whether the node has a tier below memory.
   bool has_lower() const { return page().has_lower != 0; }
+  // Empty where the node is another process.
+  const NearNode& near() const { return near_; }
   bool takes_staging_back() const { return page().takes_staging_back != 0; }
 
   // Ok while this is the process that connected and the node is the one that it connected to.
@@ -118,6 +121,8 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   // A call is about to come: a core that sleeps begins to wake meanwhile, one that polls goes on. Without a
   // lock, and only a hint.
   void Announce();
+  // The same for a call that is written at once: only a core that sleeps is told.
+  void AnnounceToSleeper();
   int event_fd();
 
  private:
@@ -139,7 +144,7 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   // What is to be let go of after the lock: its destructors may come back here.
   using Kept = std::vector<std::shared_ptr<void>>;
 
-  Channel(Connection connection, ForkMark fork_mark, Fd epoll);
+  Channel(Connection connection, ForkMark fork_mark, Fd epoll, NearNode near);
   wire::SessionMemory& page() const {
     return *reinterpret_cast<wire::SessionMemory*>(connection_.session.data());
   }
@@ -168,6 +173,7 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   const Connection connection_;
   const ForkMark fork_mark_;
   const Fd epoll_;  // client_event and hang-up together
+  const NearNode near_;
   arena::RealWords words_;
   const arena::Reader<arena::RealWords> reader_;
 

@@ -63,16 +63,17 @@ Client::Client(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Client::~Client() { parts_->channel->Close(); }
 
 Result<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& options) {
-  return Over(ConnectToNode(options));
+  return Over(ConnectToNode(options), NearNode());
 }
 
-Result<std::unique_ptr<Client>> Client::Connect(int socket, const ConnectOptions& options) {
-  return Over(GreetNode(Fd(socket), "the node of this process", options, DeadlineNs(options.deadline_us)));
+Result<std::unique_ptr<Client>> Client::Connect(int socket, const ConnectOptions& options, NearNode near) {
+  return Over(GreetNode(Fd(socket), "the node of this process", options, DeadlineNs(options.deadline_us)),
+              std::move(near));
 }
 
-Result<std::unique_ptr<Client>> Client::Over(Result<Connection> connection) {
+Result<std::unique_ptr<Client>> Client::Over(Result<Connection> connection, NearNode near) {
   if (!connection) return Error(std::move(connection.error()));
-  Result<std::shared_ptr<Channel>> channel = Channel::Open(std::move(*connection));
+  Result<std::shared_ptr<Channel>> channel = Channel::Open(std::move(*connection), std::move(near));
   if (!channel) return Error(std::move(channel.error()));
   auto parts = std::make_unique<Parts>();
   parts->channel = std::move(*channel);

@@ -30,6 +30,7 @@
 namespace cistern::client {
 
 struct Connection;
+struct NearNode;
 
 // A call takes at most 20,000 keys, blocks or put ids, a Write 4,096 parts (kMaxKeysPerCall and
 // kMaxWritesPerCall of wire/protocol.h); more is kInvalid. Read has no such limit, nor has Match as far as
@@ -40,8 +41,8 @@ class Client final {
   // tenant or owner; kBusy: the node has no room for a further session; kTooLate; kInvalid; kIoError.
   static Result<std::unique_ptr<Client>> Connect(const ConnectOptions& options);
   // Over a connected SOCK_SEQPACKET socket, which it takes over, to a node that adopted the other end;
-  // options.socket is not looked at.
-  static Result<std::unique_ptr<Client>> Connect(int socket, const ConnectOptions& options);
+  // options.socket is not looked at. With `near` the node is in this process and outlives the client.
+  static Result<std::unique_ptr<Client>> Connect(int socket, const ConnectOptions& options, NearNode near);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -84,7 +85,7 @@ class Client final {
   struct Parts;
   Status ChangeDevice(std::string_view path, std::uint64_t what, std::int64_t deadline_us);
   explicit Client(std::unique_ptr<Parts> parts);
-  static Result<std::unique_ptr<Client>> Over(Result<Connection> connection);
+  static Result<std::unique_ptr<Client>> Over(Result<Connection> connection, NearNode near);
   std::unique_ptr<Parts> parts_;
 };
 

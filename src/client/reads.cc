@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "arena/match.h"
@@ -75,6 +77,34 @@ Status WhyNone(std::span<const std::byte> views, std::size_t count) {
   return Status(Code::kTooLate,
                 Text("none of ", count, " blocks is in memory, ", late,
                      " lie below it and would not be ready in time: the first in ", first_us, " us"));
+}
+
+// What an acquire gives, from the node's answer: the lease and an item a block.
+Result<Lease> Granted(const std::shared_ptr<Channel>& channel, std::uint64_t lease, std::int64_t ends_ns,
+                      std::span<const std::byte> items, std::size_t count) {
+  if (lease == 0) return Error(WhyNone(items, count));
+  auto held = std::make_shared<HeldLease>(channel, lease, ends_ns);
+  if (items.size() != count * sizeof(wire::ViewItem))
+    return Error(Code::kMismatch, Text("a reply of ", items.size(), " bytes for ", count, " views"));
+  held->Reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    held->Add(LoadAt<wire::ViewItem>(items.data(), i * sizeof(wire::ViewItem)));
+  }
+  return Lease(std::move(held));
+}
+
+// Where the node is in this process and all of the blocks are in memory: without its ring, on this thread.
+std::optional<Result<Lease>> AcquireNear(const std::shared_ptr<Channel>& channel, const Namespace& ns,
+                                         std::span<const BlockRef> blocks, std::int64_t lease_us,
+                                         std::int64_t ends_ns) {
+  const NearNode& near = channel->near();
+  if (!near || blocks.size() > NearNode::kMostBlocks || !channel->Check().ok()) return std::nullopt;
+  std::array<wire::ViewItem, NearNode::kMostBlocks> items;
+  const std::optional<std::uint64_t> lease = near.acquire(channel->connection().welcome.session, ns.slot(),
+                                                          ns.incarnation(), blocks, lease_us, items);
+  if (!lease) return std::nullopt;
+  const std::span given = std::span(items).first(blocks.size());
+  return Granted(channel, *lease, ends_ns, std::as_bytes(given), given.size());
 }
 
 Ticket<MatchResult> AskToHold(const std::shared_ptr<Channel>& channel, const Namespace& ns,
@@ -184,6 +214,10 @@ Ticket<Lease> Client::Acquire(const Namespace& ns, std::span<const BlockRef> blo
   if (status.ok()) status = CheckLease("lease_us", options.lease_us);
   if (status.ok()) status = CheckCount("blocks", blocks.size(), wire::kMaxKeysPerCall);
   if (!status.ok()) return Failed<Lease>(std::move(status));
+  const std::int64_t ends_ns = DeadlineNs(options.lease_us);
+  if (auto near = AcquireNear(parts_->channel, ns, blocks, options.lease_us, ends_ns))
+    return Ticket<Lease>(std::move(*near));
+  parts_->channel->AnnounceToSleeper();
   Result<Call> call = parts_->channel->Reserve(blocks.size() * sizeof(wire::BlockItem));
   if (!call) return Failed<Lease>(std::move(call.error()));
   ItemWriter items(call->room());
@@ -193,20 +227,11 @@ Ticket<Lease> Client::Acquire(const Namespace& ns, std::span<const BlockRef> blo
   request.a = static_cast<std::uint64_t>(options.lease_us);
   request.b = static_cast<std::uint64_t>(options.worth_us);
   request.answered_late = parts_->channel->has_lower();
-  const std::int64_t ends_ns = DeadlineNs(options.lease_us);
   auto decode = [ends_ns, count = blocks.size()](const Call& answered,
                                                  const wire::Completion& completion) -> Result<Lease> {
-    std::span<const std::byte> bytes = answered.reply(completion);
-    if (completion.a == 0) return Error(WhyNone(bytes, count));
-    PrefetchLines(bytes.data(), bytes.size(), false);
-    auto lease = std::make_shared<HeldLease>(answered.channel(), completion.a, ends_ns);
-    if (bytes.size() != count * sizeof(wire::ViewItem))
-      return Error(Code::kMismatch, Text("a reply of ", bytes.size(), " bytes for ", count, " views"));
-    lease->Reserve(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      lease->Add(LoadAt<wire::ViewItem>(bytes.data(), i * sizeof(wire::ViewItem)));
-    }
-    return Lease(std::move(lease));
+    const std::span<const std::byte> views = answered.reply(completion);
+    PrefetchLines(views.data(), views.size(), false);
+    return Granted(answered.channel(), completion.a, ends_ns, views, count);
   };
   return Ask<Lease>(std::move(*call), request, items.used(), std::move(decode));
 }

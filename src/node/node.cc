@@ -111,6 +111,19 @@ class Node::Core {
     return Fd(ends[1]);
   }
 
+  std::optional<std::uint64_t> AcquireAtOnce(std::uint64_t session, std::uint32_t slot,
+                                             std::uint64_t incarnation, std::span<const BlockRef> blocks,
+                                             std::int64_t lease_us, std::span<wire::ViewItem> views) {
+    const io::Visit visit(*loop_);
+    if (!visit) return std::nullopt;
+    return parts_->server->AcquireAtOnce(session, slot, incarnation, blocks, lease_us, views);
+  }
+  bool ReleaseAtOnce(std::uint64_t session, std::uint64_t lease) {
+    const io::Visit visit(*loop_);
+    if (visit) parts_->server->ReleaseAtOnce(session, lease);
+    return static_cast<bool>(visit);
+  }
+
  private:
   // What lives on the core's thread.
   struct Parts {
@@ -443,5 +456,13 @@ Result<std::unique_ptr<Node>> Node::Start(NodeOptions options) {
 
 void Node::Stop(std::int64_t drain_us) { core_->Stop(drain_us); }
 Result<Fd> Node::ClientEnd() { return core_->ClientEnd(); }
+std::optional<std::uint64_t> Node::AcquireAtOnce(std::uint64_t session, std::uint32_t slot,
+                                                 std::uint64_t incarnation, std::span<const BlockRef> blocks,
+                                                 std::int64_t lease_us, std::span<wire::ViewItem> views) {
+  return core_->AcquireAtOnce(session, slot, incarnation, blocks, lease_us, views);
+}
+bool Node::ReleaseAtOnce(std::uint64_t session, std::uint64_t lease) {
+  return core_->ReleaseAtOnce(session, lease);
+}
 
 }  // namespace cistern::node

@@ -5,11 +5,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "cistern/status.h"
+#include "cistern/store.h"
 #include "io/files.h"
 #include "node/options.h"
+#include "wire/protocol.h"
 
 namespace cistern::node {
 
@@ -30,6 +34,13 @@ class Node final {
 
   // One end of a connection to this node, for Client::Connect: how a process gets into its own node.
   Result<Fd> ClientEnd();
+  // For that way in, from any thread of this process, on that thread: as Server has them, between two turns
+  // of the core or while it sleeps. None, and false, where the core is busy for longer than a few
+  // microseconds or it takes more: the session's ring is the way then.
+  std::optional<std::uint64_t> AcquireAtOnce(std::uint64_t session, std::uint32_t slot,
+                                             std::uint64_t incarnation, std::span<const BlockRef> blocks,
+                                             std::int64_t lease_us, std::span<wire::ViewItem> views);
+  bool ReleaseAtOnce(std::uint64_t session, std::uint64_t lease);
 
  private:
   class Core;

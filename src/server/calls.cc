@@ -2,6 +2,7 @@
 #include "server/calls.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/format.h"
@@ -361,6 +362,60 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call) {
     std::memcpy(room.data() + i * sizeof(item), &item, sizeof(item));
   }
   co_return Answer{.reply_bytes = static_cast<std::uint32_t>(reply_bytes), .a = grant->lease};
+}
+
+std::optional<catalog::LeaseId> Calls::AcquireAtOnce(const catalog::Caller& caller, std::uint32_t slot,
+                                                     std::uint64_t incarnation,
+                                                     std::span<const BlockRef> blocks, std::int64_t lease_us,
+                                                     std::span<wire::ViewItem> views) {
+  if (blocks.size() > store::kAtOnce) return std::nullopt;
+  std::array<catalog::BlockName, store::kAtOnce> names;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const BlockKey& key = blocks[i].key;
+    if (key.length < BlockKey::kMinBytes || key.length > BlockKey::kMaxBytes) return std::nullopt;
+    names[i] = {key, blocks[i].group, {}};
+  }
+  return AcquireAtOnce(caller, slot, incarnation, std::span(names).first(blocks.size()), lease_us, views);
+}
+
+std::optional<catalog::LeaseId> Calls::AcquireAtOnce(const catalog::Caller& caller, std::uint32_t slot,
+                                                     std::uint64_t incarnation,
+                                                     std::span<const catalog::BlockName> blocks,
+                                                     std::int64_t lease_us, std::span<wire::ViewItem> views) {
+  if (!CheckLease(static_cast<std::uint64_t>(lease_us)).ok() ||
+      !store_.CheckNamespace(slot, incarnation).ok())
+    return std::nullopt;
+  std::array<store::ViewGrant, store::kAtOnce> grants;
+  const auto lease = store_.AcquireAtOnce(caller, slot, blocks, lease_us, grants);
+  if (!lease) return std::nullopt;
+  for (std::size_t i = 0; i < blocks.size(); ++i) views[i] = ItemOf(grants[i]);
+  return lease;
+}
+
+// One that has ended already is nobody's loss.
+void Calls::ReleaseAtOnce(const catalog::Caller& caller, catalog::LeaseId lease) {
+  static_cast<void>(store_.ReleaseAtOnce(caller, lease));
+}
+
+std::optional<Answer> Calls::AcquireInStep(Session& session, const wire::Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  const std::size_t count = arguments.left() / sizeof(wire::BlockItem);
+  if (count > store::kAtOnce || arguments.left() != count * sizeof(wire::BlockItem) ||
+      call.reply_bytes < count * sizeof(wire::ViewItem) || Instant{call.deadline_ns} <= executor_.Now())
+    return std::nullopt;
+  std::array<catalog::BlockName, store::kAtOnce> names;
+  for (std::size_t i = 0; i < count; ++i) {
+    wire::BlockItem item;
+    arguments.Take(std::as_writable_bytes(std::span(&item, 1)));
+    Result<catalog::BlockName> name = Taken(item);
+    if (!name) return std::nullopt;
+    names[i] = *name;
+  }
+  std::array<wire::ViewItem, store::kAtOnce> views;
+  const auto lease = AcquireAtOnce(session.caller, call.namespace_slot, call.incarnation,
+                                   std::span(names).first(count), static_cast<std::int64_t>(call.a), views);
+  if (!lease) return std::nullopt;
+  return Reply(session, call, std::as_bytes(std::span(views).first(count)), Answer{.a = *lease});
 }
 
 Answer Calls::Release(Session& session, const wire::Submission& call) {

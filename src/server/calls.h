@@ -5,10 +5,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/task.h"
+#include "cistern/store.h"
 #include "server/arguments.h"
 #include "server/session.h"
 #include "store/block_store.h"
@@ -40,6 +43,17 @@ class Calls final {
   // Does the call. The session stays until the task has ended. Whatever is wrong with the call is its answer.
   Task<Answer> Do(Session& session, const wire::Submission& call);
 
+  // The answer to an acquire that takes no more than this step: its blocks are all in memory. None for
+  // another, and for one with something wrong: nothing was done then, and Do is asked.
+  std::optional<Answer> AcquireInStep(Session& session, const wire::Submission& call);
+
+  // Op::kAcquire and Op::kRelease of the node's own process, in one step and without a ring; none where an
+  // acquire takes more than that or something is wrong with it, which the ring's answer says.
+  std::optional<catalog::LeaseId> AcquireAtOnce(const catalog::Caller& caller, std::uint32_t slot,
+                                                std::uint64_t incarnation, std::span<const BlockRef> blocks,
+                                                std::int64_t lease_us, std::span<wire::ViewItem> views);
+  void ReleaseAtOnce(const catalog::Caller& caller, catalog::LeaseId lease);
+
   // An answer that says why not, with the message in the reply area as far as it has room.
   static Answer Fail(Session& session, const wire::Submission& call, const Status& why);
 
@@ -53,6 +67,10 @@ class Calls final {
   Task<Answer> ReplyRuns(Session& session, const wire::Submission& call, std::vector<MatchRun> runs,
                          Answer answer);
   Task<Answer> Acquire(Session& session, const wire::Submission& call);
+  std::optional<catalog::LeaseId> AcquireAtOnce(const catalog::Caller& caller, std::uint32_t slot,
+                                                std::uint64_t incarnation,
+                                                std::span<const catalog::BlockName> blocks,
+                                                std::int64_t lease_us, std::span<wire::ViewItem> views);
   Answer Release(Session& session, const wire::Submission& call);
   Task<Answer> Write(Session& session, const wire::Submission& call);
   Task<Answer> EndPuts(Session& session, const wire::Submission& call);

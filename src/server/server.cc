@@ -95,6 +95,17 @@ Server::~Server() = default;
 
 void Server::Adopt(Fd socket) { handshakes_->Adopt(std::move(socket)); }
 
+std::optional<std::uint64_t> Server::AcquireAtOnce(std::uint64_t session, std::uint32_t slot,
+                                                   std::uint64_t incarnation,
+                                                   std::span<const BlockRef> blocks, std::int64_t lease_us,
+                                                   std::span<wire::ViewItem> views) {
+  return sessions_->AcquireAtOnce(session, slot, incarnation, blocks, lease_us, views);
+}
+
+void Server::ReleaseAtOnce(std::uint64_t session, std::uint64_t lease) {
+  sessions_->ReleaseAtOnce(session, lease);
+}
+
 Executor& Server::executor() const { return sessions_->executor(); }
 
 Task<void> Server::Drain(Instant deadline) {

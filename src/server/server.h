@@ -11,13 +11,16 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/clock.h"
 #include "base/task.h"
 #include "cistern/status.h"
+#include "cistern/store.h"
 #include "io/files.h"
 #include "server/parts.h"
+#include "wire/protocol.h"
 
 namespace cistern::server {
 
@@ -43,6 +46,14 @@ class Server final {
   // Lets in a client at the other end of this connected SOCK_SEQPACKET socket: how a process gets into its
   // own node.
   void Adopt(Fd socket);
+
+  // A session's acquire and release without its ring, during an io::Visit of the loop by a thread of this
+  // process: at most store::kAtOnce blocks, all in memory or nowhere. The lease (0: nothing was leased) and a
+  // view each; none where it takes more, and then the ring is the way.
+  std::optional<std::uint64_t> AcquireAtOnce(std::uint64_t session, std::uint32_t slot,
+                                             std::uint64_t incarnation, std::span<const BlockRef> blocks,
+                                             std::int64_t lease_us, std::span<wire::ViewItem> views);
+  void ReleaseAtOnce(std::uint64_t session, std::uint64_t lease);
 
   // Lets nobody in any more, answers new calls kGone, waits for those in flight until `deadline`, then ends
   // every session and removes the socket file. The store's tasks for calls that were still in flight are

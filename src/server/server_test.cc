@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <map>
 
 #include "server/test_server.h"
 #include "wire/match_wire.h"
@@ -297,6 +298,32 @@ TEST(Calls, APutIsAcquiredByAnotherSession) {
   EXPECT_NE(CodeOf(writer.Do(release)), Code::kOk);
   EXPECT_EQ(CodeOf(reader.Do(release)), Code::kOk);
   EXPECT_EQ(server.store->occupancy().leases, 0u);
+}
+
+// One acquire of a poll is answered in it, the others as steps of their own: whatever way, each has its
+// lease.
+TEST(Calls, AcquiresOfOnePollAreEachAnswered) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  ASSERT_EQ(CodeOf(client.Do(client.Put(1, 0, kBlock))), Code::kOk);
+  for (std::uint64_t ticket = 1; ticket <= 3; ++ticket) {
+    wire::Submission acquire = client.AcquireOf(1);
+    acquire.ticket = ticket;
+    if (ticket == 2) acquire.a = 0;  // a lease of no time: said by the way of all that is wrong
+    client.Push(acquire);
+  }
+  std::map<std::uint64_t, wire::Completion> answers;
+  for (int i = 0; i < 3; ++i) {
+    const wire::Completion answer = client.Answer();
+    answers[answer.ticket] = answer;
+  }
+  EXPECT_EQ(CodeOf(answers[1]), Code::kOk);
+  EXPECT_EQ(CodeOf(answers[2]), Code::kInvalid);
+  EXPECT_EQ(CodeOf(answers[3]), Code::kOk);
+  EXPECT_NE(answers[1].a, answers[3].a);
+  EXPECT_EQ(server.store->occupancy().leases, 2u);
+  EXPECT_EQ(server.store->occupancy().leased_blocks, 2u);
 }
 
 TEST(Calls, AHoldMatchesTheRestItself) {

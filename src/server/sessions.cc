@@ -295,6 +295,27 @@ void Sessions::Finish(Session& session, const wire::Submission& call, const Answ
   if (counters_.in_flight == 0) quiet_.Pulse();
 }
 
+// ---- without the ring -------------------------------------------------------------------------------------
+
+std::optional<catalog::LeaseId> Sessions::AcquireAtOnce(catalog::SessionId session, std::uint32_t slot,
+                                                        std::uint64_t incarnation,
+                                                        std::span<const BlockRef> blocks,
+                                                        std::int64_t lease_us,
+                                                        std::span<wire::ViewItem> views) {
+  const auto found = sessions_.find(session);
+  if (draining_ || found == sessions_.end() || found->second->ended) return std::nullopt;
+  const auto lease = calls_.AcquireAtOnce(found->second->caller, slot, incarnation, blocks, lease_us, views);
+  if (lease) counters_.calls++;
+  return lease;
+}
+
+void Sessions::ReleaseAtOnce(catalog::SessionId session, catalog::LeaseId lease) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end() || found->second->ended) return;  // its leases end with it
+  calls_.ReleaseAtOnce(found->second->caller, lease);
+  counters_.calls++;
+}
+
 // ---- going ----------------------------------------------------------------------------------------------
 
 void Sessions::Forged(Session& session, std::string what) {
@@ -372,12 +393,13 @@ bool Sessions::Poll() {
     });
   }
   bool any = false;
+  ++polls_;
   std::size_t count = std::min(active_.size(), kSessionsPerPoll);
   for (std::size_t i = 0; i < count; ++i) {
     if (next_active_ >= active_.size()) next_active_ = 0;
     any |= PollOne(*active_[next_active_++]);
   }
-  if (++polls_ % kPollsPerGlance == 0 && !active_.empty()) Glance(executor().Now());
+  if (polls_ % kPollsPerGlance == 0 && !active_.empty()) Glance(executor().Now());
   return any;
 }
 
@@ -405,10 +427,22 @@ bool Sessions::PollOne(Session& session) {
     session.tasks++;
     counters_.in_flight++;
     counters_.calls++;
-    tasks_.Spawn(Serve(session, call));
+    if (std::optional<Answer> answer = AnswerAtOnce(session, call)) {
+      Finish(session, call, *answer);
+    } else {
+      tasks_.Spawn(Serve(session, call));
+    }
   }
   if (any) session.last_used = executor().Now();
   return any;
+}
+
+// One a poll, which is a step of its own with that.
+std::optional<Answer> Sessions::AnswerAtOnce(Session& session, const wire::Submission& call) {
+  if (call.op != wire::Op::kAcquire || draining_ || tried_in_ == polls_) return std::nullopt;
+  tried_in_ = polls_;
+  executor().BeginStep();
+  return calls_.AcquireInStep(session, call);
 }
 
 // What need not be seen at once: touches, and who has become idle.

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,13 @@ class Sessions final : private io::Poller, private Work {
   // Answers new calls kGone, waits for those in flight until the deadline, then ends all sessions and waits
   // for them.
   Task<void> Drain(Instant deadline);
+
+  // For the session of the node's own process, without its ring, during an io::Visit: as Calls has them.
+  // None, and no effect, where the session is not open any more.
+  std::optional<catalog::LeaseId> AcquireAtOnce(catalog::SessionId session, std::uint32_t slot,
+                                                std::uint64_t incarnation, std::span<const BlockRef> blocks,
+                                                std::int64_t lease_us, std::span<wire::ViewItem> views);
+  void ReleaseAtOnce(catalog::SessionId session, catalog::LeaseId lease);
 
   std::size_t size() const { return sessions_.size(); }
   Executor& executor() const { return loop_.executor(); }
@@ -74,6 +83,7 @@ class Sessions final : private io::Poller, private Work {
   void AboutToSleep() override;
   void Awake() override;
   bool PollOne(Session& session);
+  std::optional<Answer> AnswerAtOnce(Session& session, const wire::Submission& call);
   void Glance(Instant now);
   void Deactivate(std::size_t at);
   void Run() override;  // takes touches, as a step of its own
@@ -99,6 +109,7 @@ class Sessions final : private io::Poller, private Work {
   std::vector<Session*> active_;
   std::size_t next_active_ = 0;
   std::uint32_t polls_ = 0;
+  std::uint32_t tried_in_ = 0;  // the poll that last answered a call itself, or tried to
   bool falling_asleep_ = false;
   std::vector<catalog::SessionId> touched_;  // whose touches are taken next
 };

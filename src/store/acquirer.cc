@@ -103,6 +103,48 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
   co_return grant;
 }
 
+bool Acquirer::FindAtOnce(catalog::TreeId tree, std::span<const catalog::BlockName> blocks,
+                          std::span<catalog::RecordId> records) {
+  const std::uint64_t now_s = catalog_.NowS();
+  std::array<catalog::BlockId, catalog::Catalog::kFoundAhead> ahead;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (steps_.Spent()) return false;
+    if (i % ahead.size() == 0) catalog_.FindAhead(tree, blocks.subspan(i), ahead);
+    const catalog::BlockId block = ahead[i % ahead.size()];
+    records[i] = catalog::kNoId;
+    if (block == catalog::kNoId || !catalog_.Readable(block, blocks[i].group, now_s)) continue;
+    // A folded record is in the lower tier alone.
+    records[i] = forest_.FindRecord(block, blocks[i].group);
+    if (records[i] == catalog::kNoId) return false;
+    const catalog::Record& r = forest_.record(records[i]);
+    if (!r.in_memory() || !r.is(catalog::Record::kVerified)) return false;
+  }
+  return true;
+}
+
+std::optional<catalog::LeaseId> Acquirer::AcquireAtOnce(const catalog::Caller& caller, std::uint32_t slot,
+                                                        std::span<const catalog::BlockName> blocks,
+                                                        std::int64_t lease_us, std::span<ViewGrant> views) {
+  const catalog::TreeId tree = catalog_.TreeOf(slot);
+  std::array<catalog::RecordId, kAtOnce> records;
+  if (blocks.size() > records.size() || lease_us <= 0 || catalog_.EntryOf(tree) == nullptr ||
+      !leases_.CheckRoom(blocks.size()).ok() || !FindAtOnce(tree, blocks, records))
+    return std::nullopt;
+  std::vector<catalog::RecordHandle> leased;
+  leased.reserve(blocks.size());
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    views[i] = ViewGrant();
+    if (records[i] == catalog::kNoId) continue;
+    residents_.AddReference(records[i]);
+    leased.push_back(catalog_.HandleOf(records[i]));
+    const catalog::Record& r = forest_.record(records[i]);
+    views[i] = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
+  }
+  if (leased.empty()) return 0;
+  counters_.leases_granted.Add();
+  return leases_.Add(caller, std::move(leased), clock_.Now().PlusUs(std::min(lease_us, kMaxLeaseUs)));
+}
+
 Task<Status> Acquirer::ReportBad(std::uint32_t slot, std::span<const catalog::BlockName> blocks) {
   const catalog::TreeId tree = catalog_.TreeOf(slot);
   for (const catalog::BlockName& name : blocks) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "base/task.h"
@@ -50,6 +51,12 @@ class Acquirer final {
   Task<Result<AcquireGrant>> Acquire(catalog::Caller caller, std::uint32_t slot,
                                      std::span<const catalog::BlockName> blocks, std::int64_t lease_us,
                                      Instant deadline, std::int64_t worth_us);
+  // The same in this step, where it takes no more: of at most kAtOnce blocks, each in memory and verified, or
+  // in no tier. The lease, 0 where no block was leased, and a grant each in `views`; none where it takes
+  // more, and then nothing was changed.
+  std::optional<catalog::LeaseId> AcquireAtOnce(const catalog::Caller& caller, std::uint32_t slot,
+                                                std::span<const catalog::BlockName> blocks,
+                                                std::int64_t lease_us, std::span<ViewGrant> views);
   // A reader saw a body fail its seal: the body is verified again, then the block is lost with its
   // descendants. A sound one has its index entry written again, which may be the damaged part.
   Task<Status> ReportBad(std::uint32_t slot, std::span<const catalog::BlockName> blocks);
@@ -65,6 +72,9 @@ class Acquirer final {
     record::SegmentSpan asked;
   };
 
+  // The records of blocks that are all in memory and verified, or in no tier (kNoId); false for others.
+  bool FindAtOnce(catalog::TreeId tree, std::span<const catalog::BlockName> blocks,
+                  std::span<catalog::RecordId> records);
   // References a block in the lower tier, if its bytes would be in memory in time.
   bool StartFetch(const catalog::BlockName& asked, catalog::RecordId record, Instant worth,
                   PendingView* pending, ViewGrant* view);

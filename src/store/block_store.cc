@@ -264,8 +264,18 @@ Task<Result<AcquireGrant>> BlockStore::Acquire(const catalog::Caller& caller, st
                                                std::int64_t worth_us) {
   return rooms_->acquirer.Acquire(caller, slot, blocks, lease_us, deadline, worth_us);
 }
+std::optional<catalog::LeaseId> BlockStore::AcquireAtOnce(const catalog::Caller& caller, std::uint32_t slot,
+                                                          std::span<const catalog::BlockName> blocks,
+                                                          std::int64_t lease_us, std::span<ViewGrant> views) {
+  return rooms_->acquirer.AcquireAtOnce(caller, slot, blocks, lease_us, views);
+}
 Status BlockStore::Release(const catalog::Caller& caller, catalog::LeaseId lease) {
   return rooms_->catalog.leases().End(caller, lease);
+}
+Status BlockStore::ReleaseAtOnce(const catalog::Caller& caller, catalog::LeaseId lease) {
+  Status status = Release(caller, lease);
+  while (!rooms_->steps.Spent() && rooms_->residents.DropOneEnded()) continue;
+  return status;
 }
 Task<std::vector<PartOutcome>> BlockStore::Write(const catalog::Caller& caller, std::uint32_t slot,
                                                  std::vector<PartWrite> parts, Instant deadline) {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -97,7 +98,13 @@ class BlockStore final {
   Task<Result<AcquireGrant>> Acquire(const catalog::Caller& caller, std::uint32_t slot,
                                      std::span<const catalog::BlockName> blocks, std::int64_t lease_us,
                                      Instant deadline, std::int64_t worth_us = kNoWorthLimit);
+  // The same within this step, where that is possible (Acquirer::AcquireAtOnce).
+  std::optional<catalog::LeaseId> AcquireAtOnce(const catalog::Caller& caller, std::uint32_t slot,
+                                                std::span<const catalog::BlockName> blocks,
+                                                std::int64_t lease_us, std::span<ViewGrant> views);
   Status Release(const catalog::Caller& caller, catalog::LeaseId lease);
+  // Release, and what ended leases kept is let go of as far as this step goes, not at the next tick.
+  Status ReleaseAtOnce(const catalog::Caller& caller, catalog::LeaseId lease);
 
   // Completes when no mover holds the bytes any more; outcomes one a part. The deadline ends waiting for
   // room, never a copy under way.

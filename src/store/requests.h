@@ -45,6 +45,9 @@ struct ViewGrant {
   std::int64_t ready_in_us = 0;  // of a block in the lower tier: the estimate when it was asked for
 };
 
+// Blocks that an acquire of one step takes at most.
+inline constexpr std::size_t kAtOnce = 128;
+
 struct AcquireGrant {
   catalog::LeaseId lease = 0;  // 0: no block was leased
   std::vector<ViewGrant> views;
