@@ -120,6 +120,19 @@ TEST_F(ConversationsTest, AHeldPutIsItsConversationsWhenItIsPublished) {
   EXPECT_EQ(End(kAnn), 1u);
 }
 
+TEST_F(ConversationsTest, AnEndThatIsRefusedForgetsNothing) {
+  Make({.store = {.max_tombstones = 1}});
+  Say(kAnn, 1, 10);
+  Say(kAnn, 21, 21);
+  EXPECT_EQ(t->Run(t->store->EndConversation(ns.slot, kAnn)).error().code(), Code::kBusy) << "two drops";
+  Hit(kBob, 6);
+  const BlockKey other = Key(21);
+  ASSERT_TRUE(t->Run(t->store->Drop(ns.slot, std::span(&other, 1))).has_value());
+  Say(0, 21, 21);
+  EXPECT_EQ(End(kAnn), 4u);
+  EXPECT_EQ(Match(1, 10), 6u) << "Bob has hit the sixth";
+}
+
 TEST_F(ConversationsTest, Promise5ALongConversationEndsInSteps) {
   Make({.headers = 4});
   Say(kAnn, 1, 1500);

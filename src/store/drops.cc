@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/drops.h"
 
+#include <algorithm>
+#include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -87,32 +90,67 @@ Task<Result<std::uint64_t>> Drops::Drop(std::uint32_t slot, std::span<const Bloc
 Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint64_t conversation) {
   constexpr std::size_t kTopsAtOnce = 256;
   const catalog::TreeId tree = catalog_.TreeOf(slot);
-  std::uint64_t blocks = 0;
-  for (bool more = true; more;) {
-    co_await ShareUses(executor_, catalog_, steps_);
-    std::vector<catalog::Conversations::Named> tops;
-    while (tops.size() < kTopsAtOnce) {
-      if (steps_.Spent()) co_await Yield();
-      steps_.Count(4);
-      std::optional<catalog::Conversations::Named> last = conversations_.TakeLast(tree, conversation);
-      more = last.has_value();
-      if (!more) break;
-      if (!last->shared && !last->under_own) tops.push_back(*last);
+  std::deque<catalog::Conversations::Named> own;  // descendants first
+  std::set<catalog::KeyHash> shared;
+  co_await ShareUses(executor_, catalog_, steps_);
+  for (;;) {
+    if (steps_.Spent()) co_await Yield();
+    steps_.Count(4);
+    const std::optional<catalog::Conversations::Named> last = conversations_.TakeLast(tree, conversation);
+    if (!last) break;
+    if (last->shared) {
+      shared.insert(catalog::KeyHashOf(tree, last->key));
+    } else {
+      own.push_back(*last);
     }
-    std::vector<BlockKey> keys;
-    for (const catalog::Conversations::Named& top : tops) keys.push_back(top.key);
-    if (keys.empty()) continue;
-    Result<std::uint64_t> dropped = co_await Drop(slot, keys);
+  }
+  // What hangs below another of them goes with that one, unless that one was hit meanwhile and stays.
+  std::deque<BlockKey> tops;
+  for (const catalog::Conversations::Named& named : own) {
+    if (steps_.Spent()) co_await Yield();
+    steps_.Count();
+    if (!named.under_own || shared.contains(catalog::KeyHashOf(tree, named.parent)))
+      tops.push_back(named.key);
+  }
+  std::uint64_t blocks = 0;
+  for (std::size_t done = 0; done < tops.size();) {
+    const std::size_t end = std::min(tops.size(), done + kTopsAtOnce);
+    const std::vector<BlockKey> keys(tops.begin() + static_cast<std::ptrdiff_t>(done),
+                                     tops.begin() + static_cast<std::ptrdiff_t>(end));
+    const Result<std::uint64_t> dropped = co_await Drop(slot, keys);
     if (!dropped) {
-      // The notes are restored for another call. Those of descendants stay forgotten, but a drop of these
-      // blocks covers them.
-      for (const catalog::Conversations::Named& top : tops)
-        conversations_.Wrote(tree, top.key, top.parent, conversation);
-      co_return std::unexpected(std::move(dropped.error()));
+      tops.resize(done);
+      co_await NoteAgain(tree, conversation, own, tops);
+      co_return std::unexpected(dropped.error());
     }
     blocks += *dropped;
+    done = end;
   }
   co_return blocks;
+}
+
+// Of what a conversation wrote what did not go with `dropped`: for another call to end it, and for others to
+// use it until then.
+Task<void> Drops::NoteAgain(catalog::TreeId tree, std::uint64_t conversation,
+                            const std::deque<catalog::Conversations::Named>& own,
+                            const std::deque<BlockKey>& dropped) {
+  std::set<catalog::KeyHash> gone;
+  for (const BlockKey& key : dropped) {
+    if (steps_.Spent()) co_await Yield();
+    steps_.Count();
+    gone.insert(catalog::KeyHashOf(tree, key));
+  }
+  for (std::size_t i = own.size(); i-- > 0;) {
+    if (steps_.Spent()) co_await Yield();
+    steps_.Count(4);
+    const catalog::KeyHash hash = catalog::KeyHashOf(tree, own[i].key);
+    if (gone.contains(hash)) continue;
+    if (gone.contains(catalog::KeyHashOf(tree, own[i].parent))) {
+      gone.insert(hash);
+    } else {
+      conversations_.Wrote(tree, own[i].key, own[i].parent, conversation);
+    }
+  }
 }
 
 }  // namespace cistern::store

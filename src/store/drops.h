@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <span>
 
 #include "base/task.h"
@@ -41,6 +42,10 @@ class Drops final {
   Task<Result<std::uint64_t>> EndConversation(std::uint32_t slot, std::uint64_t conversation);
 
  private:
+  Task<void> NoteAgain(catalog::TreeId tree, std::uint64_t conversation,
+                       const std::deque<catalog::Conversations::Named>& own,
+                       const std::deque<BlockKey>& dropped);
+
   Executor& executor_;
   catalog::Journal& journal_;
   const catalog::StoreOptions& options_;
