@@ -359,8 +359,10 @@ std::uint64_t World::AuditIndex(bool* settled) {
 bool World::Audit(SimNode& node) {
   audits_++;
   store::BlockStore::Occupancy occupancy = node.store().occupancy();
-  if (options_.max_blocks != 0 && occupancy.records > options_.max_blocks) {
-    Violation(Text(occupancy.records, " records, the limit is ", options_.max_blocks));
+  most_blocks_ = std::max(options_.max_blocks, std::min(most_blocks_, occupancy.records));
+  if (options_.max_blocks != 0 && occupancy.records > most_blocks_) {
+    Violation(Text(occupancy.records, " records, the limit is ", options_.max_blocks, " and there were ",
+                   most_blocks_));
   }
   if (occupancy.pending > options_.max_pending)
     Violation(Text(occupancy.pending, " puts are pending, the limit is ", options_.max_pending));

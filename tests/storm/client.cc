@@ -202,8 +202,9 @@ void Client::Operate() {
   if (draw < 86) return ReleaseOne();
   if (draw < 92) return TouchSome();
   if (draw < 95) return ReadSlowly();
-  if (draw < 99) return DropKey();
-  if (random.Below(4) == 0) return DropAll();
+  if (draw < 98) return DropKey();
+  if (draw < 99 || random.Below(4) != 0) return EndConversation();
+  DropAll();
 }
 
 // ---- touches, drops --------------------------------------------------------------------------------------
@@ -226,11 +227,19 @@ void Client::TouchSome() {
   }
   std::uint32_t ns = touched_.front().first.ns;
   CallPtr call = MakeCall(Call::Kind::kTouch, ns);
+  std::vector<BlockId> blocks;
   for (auto& [block, what] : touched_) {
-    if (block.ns == ns) call->keys.push_back(KeyOf(ns, block.code));
+    if (block.ns != ns) continue;
+    call->keys.push_back(KeyOf(ns, block.code));
+    blocks.push_back(block);
   }
+  // Often another one's than whose blocks they are.
+  call->number = world_.Chance(50) ? world_.SomeConversation(ns, touched_.front().first.code)
+                                   : world_.ConversationOf(ns, SomeCode());
   touched_.clear();
-  if (Attach(ns)) Ask(call);
+  if (!Attach(ns)) return;
+  if (call->number != 0) world_.Use(*call, blocks);
+  Ask(call);
 }
 
 void Client::TouchGarbage() {
@@ -264,6 +273,18 @@ void Client::DropAll() {
   world_.Drop(*call, ns, {});
   known_[ns].attached = false;
   Ask(call);
+}
+
+void Client::EndConversation() {
+  const BlockId block = SomeBlock();
+  if (!Attach(block.ns)) return;
+  CallPtr call = MakeCall(Call::Kind::kEndConversation, block.ns);
+  call->deadline = Instant::Never();
+  call->number = world_.ConversationOf(block.ns, block.code);
+  world_.EndConversation(*call, block.ns);
+  Send(call);
+  if (world_.Chance(30)) ReadChain();
+  Wait(call);
 }
 
 // The key of a living subtree is dropped and put again, perhaps while the drop is under way, and then its old

@@ -76,6 +76,7 @@ class Client {
   void TouchSome();
   void DropKey();
   void DropAll();
+  void EndConversation();
   void Revive();
   void TouchGarbage();
   void StealLease();

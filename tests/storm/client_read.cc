@@ -273,6 +273,8 @@ void Client::ReadSlowly() {
   World& world = world_;
   Random& random = world.random();
   BlockId block = SomeBlock();
+  for (int tries = 0; tries < 8 && world.LookAt(block, false).outcome != arena::ReadOutcome::kHit; ++tries)
+    block = SomeBlock();
   if (!Attach(block.ns)) return;
   const IncarnationTree& tree = world.tree(block.ns);
   const std::uint64_t reboots = world.reboots();

@@ -25,11 +25,12 @@ void Client::PutChain() {
                                               there + 1 + static_cast<std::uint32_t>(random.Below(3)));
   std::uint32_t ttl_s = random.Below(6) == 0 ? static_cast<std::uint32_t>(1 + random.Below(60)) : 0;
   bool held = random.Below(5) == 0;
+  const std::uint64_t conversation = world.SomeConversation(ns, chain.back());
   bool share = random.Below(4) == 0;
   std::vector<std::pair<PutNo, std::uint32_t>> parts;
   for (std::uint32_t i = there; i < end; ++i) {
     for (std::uint16_t group = 0; group < tree.groups(); ++group) {
-      PutNo put = world.MakePut({ns, group, chain[i]}, engine, ParentOf(chain[i]), ttl_s, held);
+      PutNo put = world.MakePut({ns, group, chain[i]}, engine, ParentOf(chain[i]), ttl_s, held, conversation);
       for (std::uint32_t part = 0; part < world.model().put(put).parts.size(); ++part) {
         if (share && random.Below(3) == 0) {
           engine.unwritten.emplace_back(put, part);
@@ -57,7 +58,7 @@ void Client::PutOdd() {
   BlockCode parent = SomeCode();
   if (world_.Chance(20)) parent = block.code;
   world_.faults().Injected(Fault::kClientLies);
-  PutNo put = world_.MakePut(block, world_.engine(engine_number_), parent, 0, false);
+  PutNo put = world_.MakePut(block, world_.engine(engine_number_), parent, 0, false, 0);
   std::vector<std::pair<PutNo, std::uint32_t>> parts;
   for (std::uint32_t part = 0; part < world_.model().put(put).parts.size(); ++part)
     parts.emplace_back(put, part);
@@ -65,7 +66,8 @@ void Client::PutOdd() {
 }
 
 bool Client::PutAgain(const BlockId& block) {
-  PutNo put = world_.MakePut(block, world_.engine(engine_number_), ParentOf(block.code), 0, false);
+  PutNo put = world_.MakePut(block, world_.engine(engine_number_), ParentOf(block.code), 0, false,
+                             world_.SomeConversation(block.ns, block.code));
   std::vector<std::pair<PutNo, std::uint32_t>> parts;
   for (std::uint32_t part = 0; part < world_.model().put(put).parts.size(); ++part)
     parts.emplace_back(put, part);
@@ -132,6 +134,7 @@ bool Client::WriteParts(std::uint32_t ns, const std::vector<std::pair<PutNo, std
     write.from = room;
     write.ttl_s = put.ttl_s;
     write.held = put.held;
+    write.conversation = put.conversation;
     for (std::size_t from = 0; sums && from < room.size(); from += record::kSegmentBytes) {
       write.checksums.push_back(record::Crc32c(
           room.data() + from, std::min<std::size_t>(record::kSegmentBytes, room.size() - from)));

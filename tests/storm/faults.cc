@@ -29,7 +29,7 @@ bool Faults::Wants(Fault kind) const {
   if (tier_ == TierKind::kSimulated)
     return counts_[Index(kind)].seen <= 1 + total_ / (Index(kind) < kMemoryFaultKinds ? 36 : 14);
   if (kind == Fault::kFlipMedia) return rots_ && counts_[Index(kind)].seen <= 1 + total_ / 8;
-  return counts_[Index(kind)].seen <= 1 + total_ / (Index(kind) < kMemoryFaultKinds ? 36 : 17);
+  return counts_[Index(kind)].seen <= 1 + total_ / (Index(kind) < kMemoryFaultKinds ? 60 : 17);
 }
 
 void Faults::Add(const Faults& other) {

@@ -14,7 +14,6 @@ namespace cistern::storm {
 // Sizes and policies by which blocks go to the tier and come from there all the time.
 void World::MakeLowerOptions() {
   Random& random = scheduler_.random();
-  options_.max_blocks = 3 + random.Below(24);
   options_.max_lower_blocks = 512 + static_cast<std::uint32_t>(random.Below(4096));
   static constexpr std::uint64_t kAhead[] = {0, 40'000, 1'000'000};
   options_.read_ahead_bytes = kAhead[random.Below(3)];
@@ -98,7 +97,10 @@ bool World::InjectLowerTier(Fault kind) {
       }
       return KillSome(kind);
     case Fault::kTorn: {
-      if (!WritesUnderWay()) return false;
+      if (!WritesUnderWay()) {
+        if (std::exchange(torn_due_, true)) return false;
+        return true;
+      }
       return KillSome(random().Below(2) == 0 ? Fault::kCrash : Fault::kReboot, true);
     }
     case Fault::kFlipMedia: {

@@ -35,7 +35,8 @@ PutNo Model::NewPut(Put put) {
   if (put.parent != ParentOf(put.block.code)) odd_parents_[put.block.ns] = true;
   puts_.push_back(std::move(put));
   Trace("put ", number, ": ", TextOf(puts_[number].block), " parent ", puts_[number].parent, " ttl ",
-        puts_[number].ttl_s, puts_[number].held ? " held" : "", " owner ", puts_[number].owner);
+        puts_[number].ttl_s, puts_[number].held ? " held" : "", " owner ", puts_[number].owner,
+        " conversation ", puts_[number].conversation);
   return number;
 }
 
@@ -131,6 +132,11 @@ bool Model::Legal(PutNo number, Moment since) const {
 
 bool Model::AnyLegal(const BlockId& block, Moment since) const {
   return std::ranges::any_of(PutsOf(block), [&](PutNo number) { return Legal(number, since); });
+}
+
+bool Model::OverBefore(PutNo number, Moment since) const {
+  const Put& put = puts_[number];
+  return !Capable(put) && put.capable_until != 0 && put.capable_until < since;
 }
 
 void Model::CheckSighting(const Sighting& seen, Moment since, std::uint64_t time_s) const {

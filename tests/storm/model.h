@@ -41,6 +41,7 @@ struct Put {
   BlockCode parent = 0;
   std::uint64_t owner = 0;
   std::uint32_t ttl_s = 0;
+  std::uint64_t conversation = 0;  // 0: none
   bool held = false;
   bool publish_asked = false;  // by its owner
   bool any_bytes = false;      // its client changed them without saying what they are
@@ -101,6 +102,9 @@ class Model {
   // Breaches of promises 1, 2 and 7 by what a reader saw that began at `since`, when the store's time was
   // at least `time_s`. Bytes are the caller's to compare.
   void CheckSighting(const Sighting& seen, Moment since, std::uint64_t time_s) const;
+
+  // Whether it can no longer be visible, nor could be at `since` or later.
+  bool OverBefore(PutNo number, Moment since) const;
 
   // Whether the block hangs below `code` by anything that anybody ever wrote.
   bool Below(std::uint32_t ns, BlockCode block, BlockCode code) const;

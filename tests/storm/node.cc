@@ -402,12 +402,13 @@ Task<void> SimNode::Do(Call& call) {
       break;
     case Kind::kPublish: take(co_await store.Publish(call.caller, call.slot, call.puts)); break;
     case Kind::kAbandon: take(co_await store.Abandon(call.caller, call.slot, call.puts)); break;
-    case Kind::kTouch: call.value = co_await store.Touch(call.slot, call.keys); break;
+    case Kind::kTouch: call.value = co_await store.Touch(call.slot, call.keys, call.number); break;
     case Kind::kTouchPlace:
       store.TouchPlace(static_cast<std::uint32_t>(call.number >> 32),
                        static_cast<std::uint32_t>(call.number));
       break;
     case Kind::kDrop: take(co_await store.Drop(call.slot, call.keys)); break;
+    case Kind::kEndConversation: take(co_await store.EndConversation(call.slot, call.number)); break;
     case Kind::kDropNamespace: {
       auto dropped = co_await store.DropNamespace(call.slot);
       if (!dropped) {

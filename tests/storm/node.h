@@ -45,6 +45,7 @@ struct Call {
     kTouchPlace,
     kDrop,
     kDropNamespace,
+    kEndConversation,
     kReportBad,
     kSessionEnded,
     kTakeOut,  // a device, by its path in `spec.name`
@@ -62,7 +63,7 @@ struct Call {
   std::vector<PutId> puts;
   std::int64_t duration_us = 0;
   std::int64_t worth_us = kNoWorthLimit;
-  std::uint64_t number = 0;  // a lease; a place and generation; how many matched
+  std::uint64_t number = 0;  // a lease; a place and generation; how many matched; a conversation
   bool last_of_owner = false;
   std::shared_ptr<Staging> staging;
 

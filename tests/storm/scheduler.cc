@@ -46,6 +46,16 @@ void Scheduler::Pause() {
   self.words_left_ = DrawWords(random_);
 }
 
+void Scheduler::StandStill(std::uint32_t turns) {
+  if (current_ == nullptr || current_->dead_) return;
+  Actor& self = *current_;
+  self.stands_until_ = switches_ + turns;
+  self.midway_ = true;
+  self.fiber_->Suspend();
+  self.midway_ = false;
+  self.stands_until_ = 0;
+}
+
 bool Scheduler::WaitUntil(Instant when) {
   Actor& self = *current_;
   if (self.dead_) return false;
@@ -88,22 +98,29 @@ void Scheduler::DrawWeights() {
   for (Actor* actor : live_) actor->weight_ = std::uint32_t{1} << random_.Below(5);
 }
 
-Actor* Scheduler::Draw() {
-  if (until_weights_-- == 0) DrawWeights();
-  Instant now = clock_.Now();
+bool Scheduler::MayGoOn(const Actor& actor, Instant now, bool standing) const {
+  if (actor.waiting_ && actor.wake_at_ > now) return false;
+  return (actor.stands_until_ > switches_) == standing;
+}
+
+Actor* Scheduler::DrawOf(Instant now, bool standing) {
   std::uint64_t total = 0;
-  for (Actor* actor : live_) {
-    if (actor->waiting_ && actor->wake_at_ > now) continue;
-    total += actor->weight_;
-  }
+  for (Actor* actor : live_) total += MayGoOn(*actor, now, standing) ? actor->weight_ : 0;
   if (total == 0) return nullptr;
   std::uint64_t draw = random_.Below(total);
   for (Actor* actor : live_) {
-    if (actor->waiting_ && actor->wake_at_ > now) continue;
+    if (!MayGoOn(*actor, now, standing)) continue;
     if (draw < actor->weight_) return actor;
     draw -= actor->weight_;
   }
   return nullptr;
+}
+
+Actor* Scheduler::Draw() {
+  if (until_weights_-- == 0) DrawWeights();
+  const Instant now = clock_.Now();
+  Actor* next = DrawOf(now, false);
+  return next != nullptr ? next : DrawOf(now, true);
 }
 
 void Scheduler::DrainSome() {

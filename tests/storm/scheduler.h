@@ -40,6 +40,7 @@ class Actor {
   std::uint32_t words_left_ = 1;
   bool waiting_ = false, midway_ = false, dead_ = false;
   Instant wake_at_ = Instant::Never();
+  std::uint64_t stands_until_ = 0;  // which of the scheduler's turns; 0: it does not stand still
 };
 
 class Scheduler {
@@ -58,6 +59,9 @@ class Scheduler {
   // ---- from an actor ----
   // Between two words: perhaps somebody else goes on. Does nothing for the dead.
   void Pause();
+  // As a process that loses its processor between two words: the others have so many turns, or what they can
+  // do before time has to go on.
+  void StandStill(std::uint32_t turns);
   // Until Wake or the time comes; whether it was woken. The dead do not wait.
   bool WaitUntil(Instant when);
   bool WaitFor(std::int64_t duration_us) { return WaitUntil(clock_.Now().PlusUs(duration_us)); }
@@ -78,6 +82,9 @@ class Scheduler {
  private:
   void Resume(Actor& actor);
   Actor* Draw();
+  // Ready, and standing still or not.
+  bool MayGoOn(const Actor& actor, Instant now, bool standing) const;
+  Actor* DrawOf(Instant now, bool standing);
   void DrawWeights();
   void DrainSome();
 

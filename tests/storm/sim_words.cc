@@ -4,10 +4,19 @@
 #include <algorithm>
 #include <cstring>
 
+#include "arena/layout.h"
+
 namespace cistern::storm {
+
+bool SimWords::EntryEnds(const std::uint64_t* word) const {
+  const auto at = reinterpret_cast<std::uintptr_t>(word) - reinterpret_cast<std::uintptr_t>(entries_);
+  return at < entries_bytes_ && at % sizeof(arena::IndexEntry) == offsetof(arena::IndexEntry, rest);
+}
 
 std::uint64_t SimWords::Get(const std::uint64_t* word) {
   scheduler_.Pause();
+  if (EntryEnds(word) && scheduler_.random().Below(slow_odds_) == 0)
+    scheduler_.StandStill(std::uint32_t{1} << scheduler_.random().Below(9));
   words_++;
   if (Actor* actor = scheduler_.current(); actor != nullptr && !actor->stores().empty()) {
     if (auto own = actor->stores().Own(word)) return *own;

@@ -30,16 +30,28 @@ class SimWords final : public arena::Words {
   std::uint32_t CopyIn(void* to, const void* from, std::size_t bytes, std::uint32_t crc) override;
   std::uint32_t Checksum(const void* from, std::size_t bytes, std::uint32_t crc) override;
 
+  // Whoever reads the entries of an index stands still before an entry's last word, by one chance in `odds`:
+  // the words before it are then of what was there long ago.
+  void SlowEntries(const std::byte* first, std::size_t bytes, std::uint32_t odds) {
+    entries_ = first;
+    entries_bytes_ = bytes;
+    slow_odds_ = odds;
+  }
+
   std::uint64_t words() const { return words_; }
 
  private:
   std::uint64_t Get(const std::uint64_t* word);
   void Set(std::uint64_t* word, std::uint64_t value);
   std::size_t TileOf(std::size_t bytes);
+  bool EntryEnds(const std::uint64_t* word) const;
 
   Scheduler& scheduler_;
   Damage& damage_;
   SourceCheck source_;
+  const std::byte* entries_ = nullptr;
+  std::size_t entries_bytes_ = 0;
+  std::uint32_t slow_odds_ = 0;
   std::uint64_t words_ = 0;
 };
 

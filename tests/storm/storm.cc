@@ -30,10 +30,22 @@ namespace {
 // What workers tell the parent, in memory that both have.
 struct Told {
   std::uint64_t seed = 0;  // the run under way
-  std::uint64_t runs = 0, operations = 0, reads = 0, hits = 0, words = 0;
+  std::uint64_t runs = 0, operations = 0, reads = 0, hits = 0, words = 0, starts = 0, failed_starts = 0;
   Faults faults;
   std::array<Faults, kTierKinds> of_tier;  // the same, of worlds with each tier
   char violation[1000] = {};
+
+  void Add(const Told& other) {
+    faults.Add(other.faults);
+    for (std::size_t k = 0; k < kTierKinds; ++k) of_tier[k].Add(other.of_tier[k]);
+    runs += other.runs;
+    operations += other.operations;
+    reads += other.reads;
+    hits += other.hits;
+    words += other.words;
+    starts += other.starts;
+    failed_starts += other.failed_starts;
+  }
 };
 
 constexpr std::int64_t kRunSeconds = 120;
@@ -77,6 +89,8 @@ void RunSeed(std::uint64_t seed, const Arguments& arguments, SharedBytes& bytes,
   told.reads += world.reads;
   told.hits += world.hits;
   told.words += world.words;
+  told.starts += world.starts;
+  told.failed_starts += world.failed_starts;
   told.runs++;
 }
 
@@ -121,7 +135,8 @@ void Report(const Told& all, std::uint64_t first, double seconds, bool json) {
     std::string out =
         Text("{\"faults\":", all.faults.total(), ",\"first\":", first, ",\"runs\":", all.runs,
              ",\"operations\":", all.operations, ",\"reads\":", all.reads, ",\"hits\":", all.hits,
-             ",\"words\":", all.words, ",\"seconds\":", seconds, ",\"kinds\":{");
+             ",\"words\":", all.words, ",\"starts\":", all.starts, ",\"failed_starts\":", all.failed_starts,
+             ",\"seconds\":", seconds, ",\"kinds\":{");
     for (std::size_t i = 0; i < kFaultKinds; ++i) {
       auto kind = static_cast<Fault>(i);
       out += Text(i == 0 ? "\"" : ",\"", FaultName(kind), "\":{\"injected\":", all.faults[kind].injected,
@@ -142,9 +157,9 @@ void Report(const Told& all, std::uint64_t first, double seconds, bool json) {
   }
   std::printf(
       "%llu faults in %llu runs, of the seeds from %llu on: %llu operations, %llu reads, %llu hits, all "
-      "exact; %llu words; %.1f s\n",
+      "exact; %llu words; %llu starts, of which %llu failed; %.1f s\n",
       number(all.faults.total()), number(all.runs), number(first), number(all.operations), number(all.reads),
-      number(all.hits), number(all.words), seconds);
+      number(all.hits), number(all.words), number(all.starts), number(all.failed_starts), seconds);
 }
 
 // What is hardly ever tried proves little: each kind has 4 % of what was seen in worlds of its own, those of
@@ -230,15 +245,7 @@ int Storm(const Arguments& arguments) {
   }
   if (failed) return 1;
   Told all;
-  for (std::uint32_t i = 0; i < jobs; ++i) {
-    all.faults.Add(told[i].faults);
-    for (std::size_t k = 0; k < kTierKinds; ++k) all.of_tier[k].Add(told[i].of_tier[k]);
-    all.runs += told[i].runs;
-    all.operations += told[i].operations;
-    all.reads += told[i].reads;
-    all.hits += told[i].hits;
-    all.words += told[i].words;
-  }
+  for (std::uint32_t i = 0; i < jobs; ++i) all.Add(told[i]);
   Report(all, arguments.seed != 0 ? arguments.seed : arguments.first, passed(), arguments.json);
   return late || EveryKindHasItsShare(all) ? 0 : 1;
 }

@@ -89,7 +89,10 @@ World::World(std::uint64_t seed, std::optional<TierKind> tier, SharedBytes& byte
     return path.starts_with("flash") ? AskDevice(request, path) : AskDisk(request);
   });
   tier_kind_ = tier ? *tier : TierOf(seed);
-  narrow_ = tier_kind_ == TierKind::kFlash && SplitMix(seed ^ 0x0a44) % 4 == 0;
+  static constexpr std::uint64_t kNarrow[] = {4, 4, UINT64_MAX};  // one in so many, of each tier
+  narrow_ = SplitMix(seed ^ 0x0a44) % kNarrow[static_cast<std::size_t>(tier_kind_)] == 0;
+  words_.SlowEntries(bytes.index() + arena::kIndexBucketsOffset,
+                     index_.entry_count() * sizeof(arena::IndexEntry), narrow_ ? 5 : 200);
   MakeTrees();
   MakeOptions();
   if (tier_kind_ == TierKind::kFlash) MakeFlash();
@@ -141,7 +144,7 @@ void World::MakeTrees() {
     // Of parts of which one is less than half of the block, for who asks for that alone.
     auto ranks = [&] { return FullGroup({small(), small(), small(), small()}); };
     switch (narrow_ ? 6 : random.Below(6)) {
-      case 6: tree.spec.groups = {FullGroup({8192})}; break;
+      case 6: tree.spec.groups = {has_lower_tier() ? FullGroup({8192}) : FullGroup({})}; break;
       case 0: tree.spec.groups = {has_lower_tier() ? ranks() : FullGroup({small()})}; break;
       case 1: tree.spec.groups = {FullGroup({small(), large()})}; break;
       case 2:
@@ -162,14 +165,27 @@ void World::MakeTrees() {
           {group, full ? 0 : arena::WindowBlocks(spec.window_tokens, tree.spec.block_tokens)});
     }
   }
+  talks_.resize(trees_.size());
+  for (auto& talks : talks_) {
+    for (std::uint64_t& talk : talks) talk = ++conversations_;
+  }
   slots_.resize(trees_.size());
   incarnations_.resize(trees_.size());
 }
 
+// What a node is told when it starts, which is not always what it was told before: what memory holds then may
+// be more.
+std::uint64_t World::SomeMaxBlocks() {
+  if (has_lower_tier()) return 3 + random().Below(24);
+  return random().Below(4) == 0 ? 0 : 8 + random().Below(60);
+}
+
 void World::MakeOptions() {
   Random& random = scheduler_.random();
-  options_.max_blocks = 8 + random.Below(60);
-  if (random.Below(4) == 0) options_.max_blocks = 0;
+  options_.max_blocks = SomeMaxBlocks();
+  // So few that some are forgotten.
+  if (random.Below(8) == 0) options_.max_noted_blocks = 1 + static_cast<std::uint32_t>(random.Below(20));
+  if (narrow_) options_.max_blocks = 2;
   options_.max_pending = 4 + static_cast<std::uint32_t>(random.Below(60));
   options_.pending_us = random.Below(2) == 0 ? 30'000'000 : 20'000;
   options_.max_leases = 4 + static_cast<std::uint32_t>(random.Below(30));
@@ -180,7 +196,15 @@ void World::MakeOptions() {
   options_.core_copy_bytes = kCoreCopies[random.Below(std::size(kCoreCopies))];
 }
 
-PutNo World::MakePut(const BlockId& block, Engine& engine, BlockCode parent, std::uint32_t ttl_s, bool held) {
+// Of one size of slots and with trailers at several places: a shorter body leaves a longer one's trailer as
+// it was.
+std::uint64_t World::NarrowLength() {
+  const std::uint64_t unit = geometry_.alignment;
+  return unit == 512 ? 1 + random().Below(7 * unit) : 16 * unit + 1 + random().Below(2 * unit);
+}
+
+PutNo World::MakePut(const BlockId& block, Engine& engine, BlockCode parent, std::uint32_t ttl_s, bool held,
+                     std::uint64_t conversation) {
   const IncarnationTree& tree = trees_[block.ns];
   Put put;
   put.block = block;
@@ -188,10 +212,12 @@ PutNo World::MakePut(const BlockId& block, Engine& engine, BlockCode parent, std
   put.owner = engine.number;
   put.ttl_s = ttl_s;
   put.held = held;
+  put.conversation = conversation;
   for (std::uint64_t bytes : tree.spec.groups[block.group].part_bytes) put.parts.push_back({.bytes = bytes});
   if (put.parts.empty()) {
     static constexpr std::uint64_t kLengths[] = {4096, 9000, 40'000, 130'000, 400'000, 1'000'000};
     std::uint64_t bytes = 1 + random().Below(kLengths[random().Below(random().Below(6) + 1)]);
+    if (narrow_) bytes = NarrowLength();
     put.parts.push_back({.bytes = bytes});
   }
   PutNo number = model_.NewPut(std::move(put));
@@ -219,6 +245,7 @@ void World::Boot() {
       failed_node_ = &last;
       disk_faulty_ = false;
       NoteStart(last.start());
+      ++failed_starts;
       model_.Trace("node did not start: ", last.start().ToString());
       if (++failed_starts_ > 40) Violation(Text("the node does not start: ", last.start().ToString()));
     }
@@ -229,9 +256,11 @@ void World::Boot() {
   nodes_.clear();
   failed_node_ = nullptr;
   if (flash_) Resize();
+  if (boots_ > 0 && !narrow_ && random().Below(4) == 0) options_.max_blocks = SomeMaxBlocks();
   device_faults_at_boot_ = device_faults_;
   media_damaged_at_boot_ = MediaDamaged();
   arena_.header()->boot_count++;
+  ++starts;
   model_.Trace("node starts");
   SimNode::Surroundings around{
       scheduler_,
@@ -272,6 +301,8 @@ void World::Recovered(SimNode& node) {
   power_was_cut_ = shrunk_ = false;
   dropping_.clear();
   reported_.clear();
+  uses_.clear();  // a restart forgets who has hit what
+  most_blocks_ = node.store().occupancy().records;
 }
 
 // Faults that the load does by itself: memory that is full, chunks that change their size.
@@ -304,6 +335,7 @@ void World::SetAttached(std::uint32_t ns, std::uint32_t slot, std::uint64_t inca
 // ---- drops, touches, staging -----------------------------------------------------------------------------
 
 void World::Drop(Call& call, std::uint32_t ns, std::vector<BlockCode> codes) {
+  drops_asked_++;
   Moment asked = model_.Now();
   bool all = codes.empty();
   if (all) codes.push_back(0);
@@ -423,6 +455,11 @@ void World::Run() {
       KillSome(random().Below(2) == 0 ? Fault::kCrash : Fault::kReboot, true);
     }
     if (planned_ && node() != nullptr && node()->surveyed()) KillSome(planned_kind_);
+    if (torn_due_ && random().Below(4) == 0 && WritesUnderWay()) {
+      torn_due_ = false;
+      if (faults_.Wants(Fault::kTorn))
+        KillSome(random().Below(2) == 0 ? Fault::kCrash : Fault::kReboot, true);
+    }
     if (std::exchange(delicate_, false) && faults_.Wants(Fault::kCrash)) InjectOne(Fault::kCrash);
     if (scheduler_.switches() < next_fault) continue;
     if (faults_.total() != counted) {

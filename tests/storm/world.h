@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -103,7 +104,7 @@ class World {
   // The whole run. Ends the process on a violation.
   void Run();
   const Faults& faults() const { return faults_; }
-  std::uint64_t operations = 0, reads = 0, hits = 0, words = 0;
+  std::uint64_t operations = 0, reads = 0, hits = 0, words = 0, starts = 0, failed_starts = 0;
 
   // ---- what actors share ----
   Scheduler& scheduler() { return scheduler_; }
@@ -131,7 +132,8 @@ class World {
   bool InLowerTier(const BlockId& block) const;
   TierKind tier_kind() const { return tier_kind_; }
   bool has_lower_tier() const { return tier_kind_ != TierKind::kMemory; }
-  // A few blocks of one size on few regions: what is written often lies where its own namesake lay before.
+  // A few blocks of one slot size, on few regions where there is flash: what is written often lies where its
+  // own namesake lay before.
   bool narrow() const { return narrow_; }
   // How much was cut, for reasons that no client is told of. With what is in the lower tier a lease may go
   // too.
@@ -178,13 +180,22 @@ class World {
   std::uint32_t slot_of(std::uint32_t ns) const { return slots_[ns]; }
 
   // A put of this block, by this engine, of which nothing was asked yet.
-  PutNo MakePut(const BlockId& block, Engine& engine, BlockCode parent, std::uint32_t ttl_s, bool held);
+  PutNo MakePut(const BlockId& block, Engine& engine, BlockCode parent, std::uint32_t ttl_s, bool held,
+                std::uint64_t conversation);
   std::uint64_t PartBytes(PutNo put, std::uint32_t part) const { return model_.put(put).parts[part].bytes; }
 
   // ---- what clients tell ----
   void AddStaging(const std::shared_ptr<Staging>& staging);
   // Fills in what the model has to know of a drop: of keys, or with none of the whole namespace.
   void Drop(Call& call, std::uint32_t ns, std::vector<BlockCode> codes);
+  // The conversation that a forest is of, now and then another one, or none.
+  std::uint64_t SomeConversation(std::uint32_t ns, BlockCode code);
+  std::uint64_t ConversationOf(std::uint32_t ns, BlockCode code) const {
+    return talks_[ns][code / kTreeBlocks];
+  }
+  // A conversation hits blocks, and one is ended: as Drop (conversations.cc).
+  void Use(Call& call, const std::vector<BlockId>& blocks);
+  void EndConversation(Call& call, std::uint32_t ns);
   void CheckLogged(std::uint32_t ns, const std::vector<BlockCode>& codes, std::uint64_t incarnation,
                    std::uint64_t blocks);
   void LoseTouches(const std::vector<std::pair<BlockId, std::uint64_t>>& touches);
@@ -211,6 +222,8 @@ class World {
   };
   void MakeTrees();
   void MakeOptions();
+  std::uint64_t SomeMaxBlocks();
+  std::uint64_t NarrowLength();
   void Boot();
   void Recovered(SimNode& node);
   void Ticked(std::uint64_t wall_s) { ticked_wall_ = std::max(ticked_wall_, wall_s); }
@@ -225,6 +238,33 @@ class World {
   bool AuditParent(const BlockId& block, const Look& look);
   void RememberWarm();
   void CheckWarm(SimNode& node);
+  // ---- conversations (conversations.cc) ----
+  struct Sighted {
+    BlockId block;
+    PutNo put = 0;
+  };
+  struct ConversationUse {
+    Sighted what;
+    std::uint64_t conversation;
+    std::uint64_t boot;
+  };
+  struct Ending {
+    std::uint32_t ns;
+    std::uint64_t conversation, incarnation;
+    Moment asked;
+    std::vector<BlockCode> codes;  // of all that it may take along
+    std::vector<Sighted> its_own;  // what it alone wrote and used
+    std::vector<Sighted> shared;   // what another conversation has hit
+    std::uint64_t boot, changes, drops;
+  };
+  std::optional<Sighted> See(const BlockId& block);
+  bool UsedByOthers(const Sighted& what, std::uint64_t conversation);
+  bool HitByOthers(const Sighted& what, std::uint64_t conversation) const;
+  bool UnderNoted(const BlockId& block);
+  Ending BeginEnding(std::uint32_t ns, std::uint64_t conversation);
+  void EndEnding(const Ending& ending, const Call& answer);
+  std::uint64_t WhatLeft();
+
   bool Doubtful(const BlockId& block);  // a drop of it may be under way
   bool Harmed(const BlockId& block);    // it or what it hangs below is damaged, and may be cut for that
   std::uint64_t LeastExpiry(std::uint32_t ns, BlockCode code);
@@ -324,6 +364,22 @@ class World {
   std::vector<Warm> warm_;
   // Drops without an answer, or whose answer leaves open whether the journal has them; code 0: the namespace.
   std::vector<std::pair<std::uint32_t, BlockCode>> dropping_;
+  // By namespace and forest; who is ended gives its forest to another.
+  std::vector<std::array<std::uint64_t, kTrees>> talks_;
+  std::vector<ConversationUse> uses_;  // that were answered, of what was there before and after
+  struct ConversationTouch {
+    std::uint32_t ns;
+    BlockCode code;
+    std::uint64_t conversation;
+    friend auto operator<=>(const ConversationTouch&, const ConversationTouch&) = default;
+  };
+  struct TouchTime {
+    std::uint32_t open = 0;  // under way
+    Moment last = 0;
+  };
+  std::map<ConversationTouch, TouchTime> touches_;
+  std::uint64_t conversations_ = 0, drops_asked_ = 0;
+  std::uint64_t most_blocks_ = 0;  // that a start may have found more than options_.max_blocks
   std::vector<Somewhere> harmed_;
   std::vector<std::pair<Somewhere, std::uint64_t>> reported_;  // with the generation that was bad
   std::vector<BlockId> lost_touches_, curious_;
@@ -369,6 +425,7 @@ class World {
   std::optional<Death> planned_;        // of the node that makes a survey for it
   Fault planned_kind_ = Fault::kKill;
   std::uint64_t survey_changes_ = 0;
+  bool torn_due_ = false;     // power is lost at one of the next writes
   bool clean_start_ = false;  // nothing befalls the next start, so that what it finds can be told
   bool narrow_ = false;
   std::uint64_t late_odds_ = 12;
