@@ -34,7 +34,7 @@ Status SimRow(BenchOptions& options) {
   for (std::uint64_t i = 0; i < options.rounds; ++i) {
     workload::Generator requests({});
     Stopwatch watch;
-    auto simulated = workload::Simulate(requests, EvictionPolicy::kLru, kMemoryBlocks);
+    auto simulated = workload::Simulate(requests, workload::SimPolicy::kLru, kMemoryBlocks);
     if (!simulated) return simulated.error();
     result = *simulated;
     series.rounds.push_back(static_cast<double>(result.accesses) * 1e3 / static_cast<double>(watch.Ns()));

@@ -128,21 +128,30 @@ std::optional<catalog::LeaseId> Acquirer::AcquireAtOnce(const catalog::Caller& c
   const catalog::TreeId tree = catalog_.TreeOf(slot);
   std::array<catalog::RecordId, kAtOnce> records;
   if (blocks.size() > records.size() || lease_us <= 0 || catalog_.EntryOf(tree) == nullptr ||
-      !leases_.CheckRoom(blocks.size()).ok() || !FindAtOnce(tree, blocks, records))
+      !leases_.CheckRoom(caller.owner, blocks.size()).ok() || !FindAtOnce(tree, blocks, records))
     return std::nullopt;
   std::vector<catalog::RecordHandle> leased;
   leased.reserve(blocks.size());
+  std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     views[i] = ViewGrant();
     if (records[i] == catalog::kNoId) continue;
     residents_.AddReference(records[i]);
     leased.push_back(catalog_.HandleOf(records[i]));
     const catalog::Record& r = forest_.record(records[i]);
+    bytes += slots_.SlotBytes(r.place);
     views[i] = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
   }
   if (leased.empty()) return 0;
+  // The long way ends leases that are due, and says which bound it is.
+  if (!residents_.CheckLease(caller.owner, leased.size(), bytes).ok()) {
+    for (const catalog::RecordHandle& handle : leased) {
+      residents_.DropReference(handle, residency::Residents::Used::kNo);
+    }
+    return std::nullopt;
+  }
   counters_.leases_granted.Add();
-  return leases_.Add(caller, std::move(leased), clock_.Now().PlusUs(std::min(lease_us, kMaxLeaseUs)));
+  return leases_.Add(caller, std::move(leased), bytes, clock_.Now().PlusUs(std::min(lease_us, kMaxLeaseUs)));
 }
 
 Task<Status> Acquirer::ReportBad(std::uint32_t slot, std::span<const catalog::BlockName> blocks) {
