@@ -108,7 +108,7 @@ TEST(Plan, LongContextsAreAskedAllBeforeAnyIsAskedAgain) {
 }
 
 TEST(Plan, ATracesBlocksAreTexts) {
-  const Plan plan = PlanOf(R"({"timestamp": 90, "input_length": 700, "output_length": 0, "hash_ids": [5, 6]}
+  const Plan plan = PlanOf(R"({"timestamp": 40, "input_length": 700, "output_length": 0, "hash_ids": [5, 6]}
 {"timestamp": 50, "input_length": 600, "output_length": 9, "hash_ids": [5]}
 {"timestamp": 60, "input_length": 0, "output_length": 1, "hash_ids": []})",
                            {.speed = 2})
@@ -120,7 +120,8 @@ TEST(Plan, ATracesBlocksAreTexts) {
   EXPECT_EQ(plan.requests[1].user[0], block5);
   EXPECT_EQ(plan.requests[1].user[1].tokens, 88u) << "what has no block is nobody else's";
   EXPECT_EQ(plan.requests[2].user[0].tokens, 1u) << "servers refuse an empty prompt";
-  EXPECT_EQ(plan.requests[2].at_us, 0u) << "the first line's time is the begin";
+  EXPECT_EQ(plan.requests[0].at_us, 0u) << "the first line's time is the begin";
+  EXPECT_EQ(plan.requests[2].at_us, 10'000u);
 }
 
 TEST(Plan, ATraceIsReadAtItsSpeedUpToTheLimit) {

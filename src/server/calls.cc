@@ -262,11 +262,11 @@ Task<Answer> Calls::Attach(Session& session, const wire::Submission& call) {
   co_return Reply(session, call, std::as_bytes(std::span(&reply, 1)), Answer());
 }
 
-Status Calls::UseNamespace(Session& session, const wire::Submission& call) {
-  Status status = store_.CheckNamespace(call.namespace_slot, call.incarnation);
-  if (!status.ok() || session.namespaces.test(call.namespace_slot)) return status;
-  session.namespaces.set(call.namespace_slot);
-  store_.UseNamespace(session.caller, call.namespace_slot);
+Status Calls::UseNamespace(Session& session, std::uint32_t slot, std::uint64_t incarnation) {
+  Status status = store_.CheckNamespace(slot, incarnation);
+  if (!status.ok() || session.namespaces.test(slot)) return status;
+  session.namespaces.set(slot);
+  store_.UseNamespace(session.caller, slot);
   return status;
 }
 
@@ -274,7 +274,7 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> rest;
   Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", rest);
-  if (status.ok()) status = UseNamespace(session, call);
+  if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   if (call.a > UINT32_MAX - rest.size()) {
     Status wrong(Code::kInvalid, Text("a chain of more than ", UINT32_MAX, " blocks"));
@@ -314,7 +314,7 @@ Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
   std::vector<BlockKey> chain;
   Status status = CheckLease(call.a);
   if (status.ok()) status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", chain);
-  if (status.ok()) status = UseNamespace(session, call);
+  if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   const auto hold_us = static_cast<std::int64_t>(call.a);
   // What the client saw in the index may be gone by now: then the whole chain is matched here and held.
@@ -344,7 +344,7 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call) {
   std::vector<catalog::BlockName> blocks;
   Status status = CheckLease(call.a);
   if (status.ok()) status = co_await TakeList<wire::BlockItem>(executor_, arguments, "blocks", blocks);
-  if (status.ok()) status = UseNamespace(session, call);
+  if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (status.ok() && blocks.size() * sizeof(wire::ViewItem) > call.reply_bytes)
     status = Status(Code::kInvalid, Text("views of ", blocks.size(), " blocks do not fit the reply's ",
                                          call.reply_bytes, " bytes"));
@@ -364,7 +364,7 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call) {
   co_return Answer{.reply_bytes = static_cast<std::uint32_t>(reply_bytes), .a = grant->lease};
 }
 
-std::optional<catalog::LeaseId> Calls::AcquireAtOnce(const catalog::Caller& caller, std::uint32_t slot,
+std::optional<catalog::LeaseId> Calls::AcquireAtOnce(Session& session, std::uint32_t slot,
                                                      std::uint64_t incarnation,
                                                      std::span<const BlockRef> blocks, std::int64_t lease_us,
                                                      std::span<wire::ViewItem> views) {
@@ -375,18 +375,18 @@ std::optional<catalog::LeaseId> Calls::AcquireAtOnce(const catalog::Caller& call
     if (key.length < BlockKey::kMinBytes || key.length > BlockKey::kMaxBytes) return std::nullopt;
     names[i] = {key, blocks[i].group, {}};
   }
-  return AcquireAtOnce(caller, slot, incarnation, std::span(names).first(blocks.size()), lease_us, views);
+  return AcquireAtOnce(session, slot, incarnation, std::span(names).first(blocks.size()), lease_us, views);
 }
 
-std::optional<catalog::LeaseId> Calls::AcquireAtOnce(const catalog::Caller& caller, std::uint32_t slot,
+std::optional<catalog::LeaseId> Calls::AcquireAtOnce(Session& session, std::uint32_t slot,
                                                      std::uint64_t incarnation,
                                                      std::span<const catalog::BlockName> blocks,
                                                      std::int64_t lease_us, std::span<wire::ViewItem> views) {
   if (!CheckLease(static_cast<std::uint64_t>(lease_us)).ok() ||
-      !store_.CheckNamespace(slot, incarnation).ok())
+      !UseNamespace(session, slot, incarnation).ok())
     return std::nullopt;
   std::array<store::ViewGrant, store::kAtOnce> grants;
-  const auto lease = store_.AcquireAtOnce(caller, slot, blocks, lease_us, grants);
+  const auto lease = store_.AcquireAtOnce(session.caller, slot, blocks, lease_us, grants);
   if (!lease) return std::nullopt;
   for (std::size_t i = 0; i < blocks.size(); ++i) views[i] = ItemOf(grants[i]);
   return lease;
@@ -412,7 +412,7 @@ std::optional<Answer> Calls::AcquireInStep(Session& session, const wire::Submiss
     names[i] = *name;
   }
   std::array<wire::ViewItem, store::kAtOnce> views;
-  const auto lease = AcquireAtOnce(session.caller, call.namespace_slot, call.incarnation,
+  const auto lease = AcquireAtOnce(session, call.namespace_slot, call.incarnation,
                                    std::span(names).first(count), static_cast<std::int64_t>(call.a), views);
   if (!lease) return std::nullopt;
   return Reply(session, call, std::as_bytes(std::span(views).first(count)), Answer{.a = *lease});
@@ -429,7 +429,7 @@ Task<Answer> Calls::Write(Session& session, const wire::Submission& call) {
   // Kept until the write has let go of the bytes, though the session gives an area back meanwhile.
   const std::vector<std::shared_ptr<memory::StagingArea>> staging = session.staging;
   Status status = co_await TakeWrites(session, staging, call, checksums, parts);
-  if (status.ok()) status = UseNamespace(session, call);
+  if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   std::vector<store::PartOutcome> outcomes = co_await store_.Write(
       session.caller, call.namespace_slot, std::move(parts), DeadlineOf(executor_, call));
@@ -456,7 +456,7 @@ Task<Answer> Calls::EndPuts(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<PutId> puts;
   Status status = co_await TakeList<wire::PutIdItem>(executor_, arguments, "put ids", puts);
-  if (status.ok()) status = UseNamespace(session, call);
+  if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   Task<Result<std::uint32_t>> ending = call.op == wire::Op::kPublish
                                            ? store_.Publish(session.caller, call.namespace_slot, puts)
@@ -470,7 +470,7 @@ Task<Answer> Calls::Touch(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> keys;
   Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
-  if (status.ok()) status = UseNamespace(session, call);
+  if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   std::uint32_t touched = co_await store_.Touch(call.namespace_slot, keys, call.b);
   co_return Answer{.a = touched};
@@ -480,7 +480,7 @@ Task<Answer> Calls::Drop(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> keys;
   Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
-  if (status.ok()) status = UseNamespace(session, call);
+  if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   Result<std::uint64_t> dropped = co_await store_.Drop(call.namespace_slot, keys);
   if (!dropped) co_return Fail(session, call, dropped.error());
@@ -488,7 +488,7 @@ Task<Answer> Calls::Drop(Session& session, const wire::Submission& call) {
 }
 
 Task<Answer> Calls::DropNamespace(Session& session, const wire::Submission& call) {
-  Status status = UseNamespace(session, call);
+  Status status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   Result<std::pair<std::uint64_t, std::uint64_t>> dropped =
       co_await store_.DropNamespace(call.namespace_slot);
@@ -497,7 +497,7 @@ Task<Answer> Calls::DropNamespace(Session& session, const wire::Submission& call
 }
 
 Task<Answer> Calls::EndConversation(Session& session, const wire::Submission& call) {
-  Status status = UseNamespace(session, call);
+  Status status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (status.ok() && call.b == 0) status = Status(Code::kInvalid, "conversation 0: that stands for none");
   if (!status.ok()) co_return Fail(session, call, status);
   Result<std::uint64_t> dropped = co_await store_.EndConversation(call.namespace_slot, call.b);
@@ -509,7 +509,7 @@ Task<Answer> Calls::ReportBad(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<catalog::BlockName> blocks;
   Status status = co_await TakeList<wire::BlockItem>(executor_, arguments, "blocks", blocks);
-  if (status.ok()) status = UseNamespace(session, call);
+  if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (status.ok()) status = co_await store_.ReportBad(call.namespace_slot, blocks);
   if (!status.ok()) co_return Fail(session, call, status);
   co_return Answer();

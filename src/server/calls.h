@@ -49,7 +49,7 @@ class Calls final {
 
   // Op::kAcquire and Op::kRelease of the node's own process, in one step and without a ring; none where an
   // acquire takes more than that or something is wrong with it, which the ring's answer says.
-  std::optional<catalog::LeaseId> AcquireAtOnce(const catalog::Caller& caller, std::uint32_t slot,
+  std::optional<catalog::LeaseId> AcquireAtOnce(Session& session, std::uint32_t slot,
                                                 std::uint64_t incarnation, std::span<const BlockRef> blocks,
                                                 std::int64_t lease_us, std::span<wire::ViewItem> views);
   void ReleaseAtOnce(const catalog::Caller& caller, catalog::LeaseId lease);
@@ -60,14 +60,14 @@ class Calls final {
  private:
   Task<Answer> Attach(Session& session, const wire::Submission& call);
   // kMiss where the call's namespace is not attached; the session uses it otherwise.
-  Status UseNamespace(Session& session, const wire::Submission& call);
+  Status UseNamespace(Session& session, std::uint32_t slot, std::uint64_t incarnation);
   Task<Answer> MatchRest(Session& session, const wire::Submission& call);
   Task<Answer> Hold(Session& session, const wire::Submission& call);
   // A match's reply with `runs`, as far as there is room for them.
   Task<Answer> ReplyRuns(Session& session, const wire::Submission& call, std::vector<MatchRun> runs,
                          Answer answer);
   Task<Answer> Acquire(Session& session, const wire::Submission& call);
-  std::optional<catalog::LeaseId> AcquireAtOnce(const catalog::Caller& caller, std::uint32_t slot,
+  std::optional<catalog::LeaseId> AcquireAtOnce(Session& session, std::uint32_t slot,
                                                 std::uint64_t incarnation,
                                                 std::span<const catalog::BlockName> blocks,
                                                 std::int64_t lease_us, std::span<wire::ViewItem> views);

@@ -304,7 +304,7 @@ std::optional<catalog::LeaseId> Sessions::AcquireAtOnce(catalog::SessionId sessi
                                                         std::span<wire::ViewItem> views) {
   const auto found = sessions_.find(session);
   if (draining_ || found == sessions_.end() || found->second->ended) return std::nullopt;
-  const auto lease = calls_.AcquireAtOnce(found->second->caller, slot, incarnation, blocks, lease_us, views);
+  const auto lease = calls_.AcquireAtOnce(*found->second, slot, incarnation, blocks, lease_us, views);
   if (lease) counters_.calls++;
   return lease;
 }

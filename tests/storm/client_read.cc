@@ -119,7 +119,8 @@ void Client::ReadBlock(const BlockId& block, bool whole) {
   if (world.reboots() != reboots) return;
   if (outcome == arena::ReadOutcome::kBad) {
     const bool misled = astray || entries_hit != world.faults()[Fault::kFlipIndex].injected;
-    if (!misled && !world.DamagedRecord(record_->place, found->body_bytes)) {
+    if (!misled && world.HasLength(record_->place, found->body_bytes) &&
+        !world.DamagedRecord(record_->place, found->body_bytes)) {
       Violation(Text(TextOf(block), " is bad under generation ", record_->generation, " at place ",
                      record_->place, " and nobody damaged it"));
     }

@@ -170,6 +170,11 @@ class World {
   Sighting SightingOf(const BlockId& block, const arena::OpenRecord& record) const;
   // Whether damage stands in the record at a place, or in the index entry that led there; in its body alone.
   bool DamagedRecord(arena::Place place, std::uint64_t body_bytes);
+  // Whether the record that lies there has this length: one that was read with another was looked for by an
+  // index entry whose words are of two lives of its key, and there is no seal where that says.
+  bool HasLength(arena::Place place, std::uint64_t body_bytes) const {
+    return arena_.directory(place)->body_bytes == body_bytes;
+  }
   bool DamagedEntry(const BlockId& block);
   bool IndexDamaged() { return damage_.Standing(Fault::kFlipIndex); }
   bool BodyDamaged(arena::Place place, std::uint64_t body_bytes) {
