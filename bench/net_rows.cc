@@ -11,6 +11,7 @@
 
 #include <array>
 #include <boost/json.hpp>
+#include <chrono>
 #include <cstring>
 #include <list>
 #include <optional>
@@ -37,6 +38,7 @@ constexpr std::size_t kRails = 2;
 constexpr std::size_t kBatchesOfARail = 3;
 constexpr std::uint64_t kRoundBytes = 3ull << 30;
 constexpr std::int64_t kDeadlineUs = 60'000'000;
+constexpr std::int64_t kWaitNs = 20'000'000'000;  // for iperf3's server
 
 // What both processes see: the server's blocks, and each segment's checksum.
 class Blocks final {
@@ -310,31 +312,48 @@ Result<std::string> FreePort() {
   return address.substr(address.rfind(':') + 1);
 }
 
+// Bytes a second that an iperf3 client's report says. It ends with 0 where nobody listened, too.
+Result<double> ReceivedRate(const std::string& report) {
+  boost::system::error_code error;
+  const boost::json::value said = boost::json::parse(report, error);
+  const auto* rate = error ? nullptr : said.find_pointer("/end/sum_received/bits_per_second", error);
+  if (rate == nullptr || !rate->is_number())
+    return Error(Code::kMismatch, Text("iperf3 reported no rate: ", report.substr(0, 300)));
+  return rate->to_number<double>() / 8;
+}
+
+// Once its server listens.
+Result<double> RateOfOne(const std::string& port) {
+  const Stopwatch watch;
+  for (;;) {
+    Result<std::string> report =
+        OutputOf({"iperf3", "-c", "127.0.0.1", "-p", port, "-n", Text(kRoundBytes / kRails), "-J"});
+    Result<double> rate = report ? ReceivedRate(*report) : Error(report.error());
+    if (rate || watch.Ns() >= kWaitNs) return rate;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
 // GB/s of two iperf3 side by side.
 Result<double> LineRate() {
-  std::array<Result<std::string>, kRails> outputs;
+  std::array<Result<double>, kRails> rates;
   std::vector<std::thread> threads;
-  for (Result<std::string>& output : outputs) {
+  for (Result<double>& rate : rates) {
     Result<std::string> port = FreePort();
-    if (!port) return Error(port.error());
-    threads.emplace_back([port = *port] { (void)OutputOf({"iperf3", "-s", "-1", "-p", port}); });
-    threads.emplace_back([&output, port = *port] {
-      // Its server may need a moment to listen.
-      for (int attempt = 0; attempt < 100; ++attempt) {
-        output = OutputOf({"iperf3", "-c", "127.0.0.1", "-p", port, "-n", Text(kRoundBytes / kRails), "-J"});
-        if (output) break;
-        std::this_thread::yield();
-      }
-    });
+    if (!port) {
+      rate = Error(port.error());
+      break;
+    }
+    // The time limit is for a server whose client never came.
+    threads.emplace_back(
+        [port = *port] { (void)OutputOf({"timeout", "60", "iperf3", "-s", "-1", "-p", port}); });
+    threads.emplace_back([&rate, port = *port] { rate = RateOfOne(port); });
   }
   for (std::thread& thread : threads) thread.join();
   double bytes_per_s = 0;
-  for (const Result<std::string>& output : outputs) {
-    if (!output) return Error(output.error());
-    boost::system::error_code error;
-    const boost::json::value said = boost::json::parse(*output, error);
-    if (error) return Error(Code::kMismatch, Text("iperf3 printed no JSON: ", output->substr(0, 200)));
-    bytes_per_s += said.at("end").at("sum_received").at("bits_per_second").to_number<double>() / 8;
+  for (const Result<double>& rate : rates) {
+    if (!rate) return rate;
+    bytes_per_s += *rate;
   }
   return bytes_per_s / 1e9;
 }
