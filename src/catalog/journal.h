@@ -171,6 +171,7 @@ class Journal final {
   Task<std::size_t> Apply(const std::vector<Found>& copies, std::size_t at, Contents* contents);
   // Whether what lies behind the last batch that checks is more than an append that a crash cut off.
   Task<bool> DamagedBehind(std::span<const std::byte> bytes, std::size_t at);
+  Task<Status> Both(Task<Status> of_journal, Task<Status> of_copy);
   Task<Status> Write(Files& files, std::span<const std::byte> bytes, std::uint64_t at);
   Task<Status> Sync(Files& files);
   Task<Status> WriteAndSync(io::File& file, std::span<const std::byte> bytes, std::uint64_t at);
