@@ -564,8 +564,8 @@ Task<Status> Journal::WriteOut(std::vector<AskedPtr>* asked) {
   *asked = std::move(batch.asked);
   Seal(batch.bytes);
   broken_ = true;
-  const Status status = co_await Both(WriteAndSync(files_[0], batch.bytes, end_),
-                                      WriteAndSync(files_[1], batch.bytes, end_));
+  const Status status =
+      co_await Both(WriteAndSync(files_[0], batch.bytes, end_), WriteAndSync(files_[1], batch.bytes, end_));
   if (!status.ok()) co_return status;
   end_ += batch.bytes.size();
   broken_ = false;

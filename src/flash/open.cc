@@ -326,8 +326,9 @@ Task<Status> DeviceOpener::Open() {
     if (!probe.superblock || probe.superblock->journal_id != journal_.id) continue;
     newest_mark_ = std::max(newest_mark_, probe.superblock->journal_mark);
   }
-  // Formats before the journal is written anew leave the trace of the later one.
-  mark_ = std::max(newest_mark_, journal_.mark);
+  // Formats before the journal is written anew leave the trace of the latest one. The journal's own is not
+  // among them: what it was found to hold may not be durable yet, and is told once it is (Mark).
+  mark_ = newest_mark_;
   ChooseRegionBytes(probes);
   Status status;
   for (std::size_t i = 0; i < probes.size() && status.ok(); ++i) status = CheckProbe(i, probes[i]);

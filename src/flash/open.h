@@ -17,8 +17,7 @@ namespace cistern::flash {
 
 class DeviceOpener final {
  public:
-  DeviceOpener(Media& media, tier::JournalView journal)
-      : media_(media), journal_(std::move(journal)), mark_(journal_.mark) {}
+  DeviceOpener(Media& media, tier::JournalView journal) : media_(media), journal_(std::move(journal)) {}
 
   Executor& executor() const { return media_.executor(); }
 
