@@ -7,19 +7,10 @@
 #include <xxhash.h>
 
 #include "base/format.h"
+#include "base/hex_digit.h"
 #include "base/nearest.h"
 
 namespace cistern {
-namespace {
-
-int Digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
-}  // namespace
 
 Result<BlockKey> BlockKey::FromBytes(std::span<const std::byte> key) {
   if (key.size() < kMinBytes || key.size() > kMaxBytes) {
@@ -34,7 +25,7 @@ Result<BlockKey> BlockKey::FromBytes(std::span<const std::byte> key) {
 Result<BlockKey> BlockKey::FromHex(std::string_view hex) {
   // Checked first: a key in another notation ("0x...", base64) is better told from the digit that is none.
   for (std::size_t i = 0; i < hex.size(); ++i) {
-    if (Digit(hex[i]) >= 0) continue;
+    if (HexDigit(hex[i]) >= 0) continue;
     const auto byte = static_cast<unsigned char>(hex[i]);
     const std::string shown =
         byte >= 0x20 && byte < 0x7f ? Text('\'', hex[i], '\'') : Text("byte ", Hex(byte));
@@ -51,7 +42,7 @@ Result<BlockKey> BlockKey::FromHex(std::string_view hex) {
   BlockKey made;
   made.length = static_cast<std::uint8_t>(hex.size() / 2);
   for (std::size_t i = 0; i < made.length; ++i) {
-    made.bytes[i] = static_cast<std::uint8_t>(Digit(hex[2 * i]) << 4 | Digit(hex[2 * i + 1]));
+    made.bytes[i] = static_cast<std::uint8_t>(HexDigit(hex[2 * i]) << 4 | HexDigit(hex[2 * i + 1]));
   }
   return made;
 }

@@ -15,6 +15,7 @@
 
 #include "base/fd.h"
 #include "base/format.h"
+#include "base/hex_digit.h"
 #include "net/pieces.h"
 
 namespace cistern::net {
@@ -62,13 +63,6 @@ Identity IdentityOf(const CellKey& key) {
   return identity;
 }
 
-int Digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
 }  // namespace
 
 Result<CellKey> ReadCellKey(const std::string& path) {
@@ -93,7 +87,7 @@ Result<CellKey> ReadCellKey(const std::string& path) {
   }
   CellKey key;
   for (std::size_t i = 0; i < CellKey::kBytes; ++i) {
-    const int high = Digit(digits[2 * i]), low = Digit(digits[2 * i + 1]);
+    const int high = HexDigit(digits[2 * i]), low = HexDigit(digits[2 * i + 1]);
     if (high < 0 || low < 0)
       return wrong(Code::kInvalid, Text("is not hexadecimal at character ", 2 * i + 1, "; ", kWayOut));
     key.bytes[i] = static_cast<std::byte>(high * 16 + low);
