@@ -23,10 +23,10 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/format.h"
+#include "base/interrupt.h"
 #include "base/units.h"
 #include "command_line.h"
 #include "daemon.h"
-#include "interrupt.h"
 #include "memory/host_memory.h"
 #include "workload/replay.h"
 
@@ -220,7 +220,8 @@ std::string Bar(double fraction) {
 
 class Demo {
  public:
-  explicit Demo(DemoOptions options) : options_(std::move(options)), live_(isatty(STDOUT_FILENO) != 0) {
+  Demo(DemoOptions options, Interrupt& interrupt)
+      : options_(std::move(options)), live_(isatty(STDOUT_FILENO) != 0), interrupt_(interrupt) {
     void* memory = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     board_ = new (memory) Board();
   }
@@ -306,7 +307,7 @@ class Demo {
         next_line = clock_.Now().PlusUs(live_ ? kLineUs : 10 * kLineUs);
       }
       if (done == options_.clients) return Status();
-      if (interrupt_.Asked()) return Status(Code::kGone, "interrupted; nothing is left behind");
+      if (interrupt_.Seen()) return Status(Code::kGone, "interrupted; nothing is left behind");
       usleep(20'000);
     }
   }
@@ -403,7 +404,7 @@ class Demo {
 
   const DemoOptions options_;
   const bool live_;
-  Interrupt interrupt_;
+  Interrupt& interrupt_;
   FlashScratch flash_;
   SystemClock clock_;
   Instant started_;
@@ -439,7 +440,9 @@ int Run(int argc, const char* const* argv) {
   }
   options.memory_bytes &= ~std::uint64_t{(1u << 20) - 1};
   options.daemon = DaemonBeside();
-  Demo demo(options);
+  Result<Interrupt> interrupt = Interrupt::Open();
+  if (!interrupt) return Complain("cistern-demo", interrupt.error());
+  Demo demo(options, *interrupt);
   if (Status status = demo.Run(); !status.ok()) return Complain("cistern-demo", status);
   return demo.wrong() ? kExitFailed : kExitOk;
 }

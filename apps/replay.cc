@@ -16,9 +16,9 @@
 
 #include "base/fd.h"
 #include "base/format.h"
+#include "base/interrupt.h"
 #include "base/units.h"
 #include "commands.h"
-#include "interrupt.h"
 #include "node/options.h"
 #include "prompt.h"
 
@@ -266,7 +266,8 @@ int RunReplay(int argc, const char* const* argv) {
   }
   Result<std::unique_ptr<workload::RequestSource>> requests = workload::OpenRequests(flags.trace);
   if (!requests) return Complain("cistern replay", requests.error());
-  Interrupt interrupt;  // so that nothing is left on flash
+  Result<Interrupt> interrupt = Interrupt::Open();  // so that nothing is left on flash
+  if (!interrupt) return Complain("cistern replay", interrupt.error());
   Result<ReplayNode> node = ReplayNode::Start(flags);
   if (!node) return Complain("cistern replay", node.error());
   Store& store = node->store();
@@ -276,7 +277,7 @@ int RunReplay(int argc, const char* const* argv) {
 
   workload::ReplayReport report;
   workload::Replay replay(store, *ns, flags.replay, report);
-  Status status = workload::ReplayAll(**requests, replay, [&interrupt] { return interrupt.Asked(); });
+  Status status = workload::ReplayAll(**requests, replay, [&interrupt] { return interrupt->Seen(); });
   if (flags.replay.progress) std::fputs("\r\033[K", stderr);
   if (!status.ok()) return Complain("cistern replay", status);
   Result<FlashFigures> flash = ReadFlashFigures(store);

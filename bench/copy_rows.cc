@@ -72,12 +72,12 @@ class CopyBench {
 
   void Measure(const Variant& variant) {
     options_.progress(Text("copy_*_", SizeText(block_bytes_), variant.suffix));
-    std::vector<Series> ours(kernels_.size());
-    Series theirs;
+    std::vector<Samples> ours(kernels_.size());
+    Samples theirs;
     for (std::uint64_t round = 0; round < options_.rounds + 1; ++round) {
       for (std::size_t i = 0; i <= kernels_.size(); ++i) {
         const std::size_t way = (i + round) % (kernels_.size() + 1);
-        Series dropped;  // the first round warms page tables
+        Samples dropped;  // the first round warms page tables
         if (way == kernels_.size()) {
           Turn(variant, round == 0 ? dropped : theirs,
                [&](std::byte* to, const std::byte* from) { std::memcpy(to, from, block_bytes_); });
@@ -116,7 +116,7 @@ class CopyBench {
   }
 
   template <class Call>
-  void Turn(const Variant& variant, Series& series, Call call) {
+  void Turn(const Variant& variant, Samples& series, Call call) {
     const std::size_t calls = kTurnBytes / block_bytes_;
     Stopwatch turn;
     for (std::size_t i = 0; i < calls; ++i) {

@@ -69,7 +69,7 @@ class Round {
 
 // Reads `count` blocks, `depth` at a time; GB/s.
 Result<double> ReadBlocks(BenchOptions& options, Store& store, const FilledBlocks& blocks, Round& round,
-                          std::size_t count, std::size_t depth, Series* series) {
+                          std::size_t count, std::size_t depth, Samples* series) {
   struct Asked {
     std::size_t number;
     Ticket<Lease> ticket;
@@ -106,7 +106,7 @@ Result<double> ReadBlocks(BenchOptions& options, Store& store, const FilledBlock
 Status ReadRows(BenchOptions& options, Store& store, const FilledBlocks& blocks, const std::string& file,
                 std::size_t depth) {
   Round round(blocks.keys.size());
-  Series ours, limit;
+  Samples ours, limit;
   const std::size_t count = depth == 1 ? 200 : 512;
   // fio reads as the node does: the same file, records of the same size, each once, in random order, so many
   // at a time. Regions are filled from the file's start on; what lies behind the blocks was never written,
@@ -121,7 +121,7 @@ Status ReadRows(BenchOptions& options, Store& store, const FilledBlocks& blocks,
   if (!warm) return warm.error();
   std::vector<double> p50_ratios;
   for (std::uint64_t i = 0; i < options.rounds; ++i) {
-    Series calls;
+    Samples calls;
     auto rate = ReadBlocks(options, store, blocks, round, count, depth, &calls);
     if (!rate) return rate.error();
     auto fio = RunFio(job);
@@ -227,7 +227,7 @@ Status WriteThrough(Store& store) {
 // Both files are written through once before.
 Status WriteRows(BenchOptions& options, Store& store, const std::string& beside) {
   constexpr std::uint64_t kBytes = 1u << 30;
-  Series ours, limit;
+  Samples ours, limit;
   // As the node writes: one place after the other, as many at a time.
   const FioJob job{.file = beside,
                    .write = true,
@@ -372,7 +372,7 @@ Status WorthRows(BenchOptions& options, Store& store, Daemon& daemon, const Fill
 // From the predecessor's SIGKILL to a checked read of the deepest block by a client that connected after it.
 // Of a reboot, from the start: the memory is gone, and what the machine does in between is not the node's.
 Status RestartRow(BenchOptions& options, Daemon& daemon, const FilledBlocks& blocks, bool reboot) {
-  Series series;
+  Samples series;
   std::vector<std::byte> bytes(blocks.block_bytes);
   for (int i = 0; i < 5; ++i) {
     Stopwatch watch;
@@ -431,7 +431,7 @@ Status Restarts(BenchOptions& options) {
   return RestartRow(options, *daemon, *blocks, true);
 }
 
-BenchRow PutRowOf(std::string name, std::string limit, const Series& calls, const Series& theirs,
+BenchRow PutRowOf(std::string name, std::string limit, const Samples& calls, const Samples& theirs,
                   const std::vector<double>& ratios) {
   return {.name = std::move(name),
           .value = Quantile(calls.call_us, 0.99),
@@ -454,7 +454,7 @@ Status PutRow(BenchOptions& options) {
   if (!place) return place.error();
   constexpr std::uint64_t kBesideBytes = 1u << 30;
   constexpr int kBesideDepth = 3;
-  Series with, without, beside;
+  Samples with, without, beside;
   std::vector<double> ratios, beside_ratios;
   auto below = Daemon::Start(options.daemon, options.memory_dir,
                              {"--memory", "512MiB", "--flash", Text(place->path(), ":4GiB")});

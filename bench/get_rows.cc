@@ -43,14 +43,14 @@ class GetBench {
   Status Measure(const Variant& variant) {
     const std::string name = Text("get_copy_", SizeText(blocks_.block_bytes), "_door", variant.suffix);
     options_.progress(name);
-    Series ours, theirs;
+    Samples ours, theirs;
     for (std::uint64_t round = 0; round < options_.rounds + 1; ++round) {
       Shuffle(order_, random_);
       Result<Lease> lease = LeaseAll(store_, blocks_);
       if (!lease) return lease.error();
-      Series dropped;  // the first round warms page tables and caches
-      Series& gets = round == 0 ? dropped : ours;
-      Series& copies = round == 0 ? dropped : theirs;
+      Samples dropped;  // the first round warms page tables and caches
+      Samples& gets = round == 0 ? dropped : ours;
+      Samples& copies = round == 0 ? dropped : theirs;
       if (round % 2 == 0) RunCopies(variant, lease->views(), copies);
       if (Status status = RunGets(variant, gets); !status.ok()) return status;
       if (round % 2 == 1) RunCopies(variant, lease->views(), copies);
@@ -88,7 +88,7 @@ class GetBench {
   }
 
   template <class Call>
-  void Round(const Variant& variant, Series& series, Call call) {
+  void Round(const Variant& variant, Samples& series, Call call) {
     Stopwatch round;
     for (std::size_t i = 0; i < order_.size(); ++i) {
       std::byte* to = Destination(variant, i);
@@ -101,12 +101,12 @@ class GetBench {
                             static_cast<double>(round.Ns()));
   }
 
-  void RunCopies(const Variant& variant, std::span<const View> views, Series& series) {
+  void RunCopies(const Variant& variant, std::span<const View> views, Samples& series) {
     Round(variant, series,
           [&](std::size_t block, std::byte* to) { std::memcpy(to, views[block].data, blocks_.block_bytes); });
   }
 
-  Status RunGets(const Variant& variant, Series& series) {
+  Status RunGets(const Variant& variant, Samples& series) {
     Status status;
     Round(variant, series, [&](std::size_t block, std::byte* to) {
       if (Status one = Get(block, to); !one.ok()) status = one;

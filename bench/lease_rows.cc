@@ -44,7 +44,7 @@ Result<std::int64_t> Leases(Store& store) {
 }
 
 Status Measure(BenchOptions& options, const Daemon& daemon, Store& store, bool with_child) {
-  Series series;
+  Samples series;
   for (std::uint64_t round = 0; round < options.rounds; ++round) {
     int ready[2];
     if (pipe(ready) != 0) return Status(Code::kIoError, "no pipe");

@@ -16,7 +16,7 @@ constexpr std::size_t kChain = 1000;
 constexpr std::uint64_t kBlockBytes = 4096;
 constexpr int kCalls = 2000;
 
-Status Match(Store& store, const FilledBlocks& blocks, std::size_t absent, Series& series) {
+Status Match(Store& store, const FilledBlocks& blocks, std::size_t absent, Samples& series) {
   Random random(17);
   std::vector<BlockKey> chain(kChain);
   for (int call = 0; call < kCalls; ++call) {
@@ -38,7 +38,7 @@ Status Match(Store& store, const FilledBlocks& blocks, std::size_t absent, Serie
 
 // From the predecessor's SIGKILL to a checked read of the deepest block by a client that connected after it.
 Status Restart(BenchOptions& options, Daemon& daemon, const FilledBlocks& blocks) {
-  Series series;
+  Samples series;
   std::vector<std::byte> bytes(kBlockBytes);
   for (int i = 0; i < 5; ++i) {
     Stopwatch watch;
@@ -80,7 +80,7 @@ Status BenchMatchAndRestart(BenchOptions& options) {
   Result<FilledBlocks> blocks = Fill(*store, options.million, kBlockBytes, kChain);
   if (!blocks) return blocks.error();
   options.progress("match");
-  Series all, half;
+  Samples all, half;
   if (Status status = Match(*store, *blocks, 0, all); !status.ok()) return status;
   options.row(TimeRow(Text("match_1000_of_", options.million), "", all, {}));
   if (Status status = Match(*store, *blocks, kChain / 2, half); !status.ok()) return status;

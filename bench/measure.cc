@@ -23,7 +23,7 @@ void Buffer::Free::operator()(std::byte* bytes) const { std::free(bytes); }
 
 namespace {
 
-void FillCalls(const Series& ours, const Series& theirs, BenchRow& row) {
+void FillCalls(const Samples& ours, const Samples& theirs, BenchRow& row) {
   row.p50_us = Quantile(ours.call_us, 0.5);
   row.p99_us = Quantile(ours.call_us, 0.99);
   row.limit_p50_us = Quantile(theirs.call_us, 0.5);
@@ -32,8 +32,8 @@ void FillCalls(const Series& ours, const Series& theirs, BenchRow& row) {
 
 }  // namespace
 
-BenchRow RateRow(const std::string& name, const std::string& limit, const Series& ours,
-                 const Series& theirs) {
+BenchRow RateRow(const std::string& name, const std::string& limit, const Samples& ours,
+                 const Samples& theirs) {
   BenchRow row{.name = name,
                .value = Median(ours.rounds),
                .unit = "GB/s",
@@ -50,8 +50,8 @@ BenchRow RateRow(const std::string& name, const std::string& limit, const Series
   return row;
 }
 
-BenchRow TimeRow(const std::string& name, const std::string& limit, const Series& ours,
-                 const Series& theirs) {
+BenchRow TimeRow(const std::string& name, const std::string& limit, const Samples& ours,
+                 const Samples& theirs) {
   BenchRow row{.name = name, .unit = "us", .limit = limit};
   FillCalls(ours, theirs, row);
   row.value = row.p50_us;

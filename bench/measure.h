@@ -34,7 +34,7 @@ inline double Quantile(std::vector<double> values, double fraction) {
 inline double Median(const std::vector<double>& values) { return Quantile(values, 0.5); }
 
 // What one side of a comparison took: a time a call, and a rate a round.
-struct Series {
+struct Samples {
   std::vector<double> call_us;
   std::vector<double> rounds;
 };
@@ -59,8 +59,10 @@ class Buffer {
 };
 
 // The row of two series measured in the same rounds; ratios of rates (more is better). `theirs` may be empty.
-BenchRow RateRow(const std::string& name, const std::string& limit, const Series& ours, const Series& theirs);
+BenchRow RateRow(const std::string& name, const std::string& limit, const Samples& ours,
+                 const Samples& theirs);
 // The row of times of calls (less is better), against the limit's of the same run; `theirs` may be empty.
-BenchRow TimeRow(const std::string& name, const std::string& limit, const Series& ours, const Series& theirs);
+BenchRow TimeRow(const std::string& name, const std::string& limit, const Samples& ours,
+                 const Samples& theirs);
 
 }  // namespace cistern

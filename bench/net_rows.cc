@@ -237,7 +237,7 @@ class NetBench final {
   }
 
   // A round of random blocks in batches over all rails.
-  Status Round(std::size_t block_bytes, std::size_t batch_items, Series& series) {
+  Status Round(std::size_t block_bytes, std::size_t batch_items, Samples& series) {
     left_ = kRoundBytes;
     const Stopwatch watch;
     std::vector<Task<Status>> drivers;
@@ -266,7 +266,7 @@ class NetBench final {
   static constexpr std::size_t kSlotBytes = 512u << 20;
 
   Task<Status> Drive(net::RailReader& rail, std::size_t block_bytes, std::size_t batch_items,
-                     Series& series) {
+                     Samples& series) {
     const std::size_t batch_bytes = block_bytes * batch_items;
     SlotSink sink(options_, nullptr, block_bytes);
     std::vector<std::array<std::byte, 12>> questions(batch_items);
@@ -376,13 +376,13 @@ Status BenchNet(BenchOptions& options) {
     const char* name;
     NetBench& bench;
     std::size_t block_bytes, batch_items;
-    Series series = {};
+    Samples series = {};
   };
   std::array<Row, 4> rows = {{{"net_read_8x64KiB", plain, 64u << 10, 8},
                               {"net_read_2MiB", plain, 2u << 20, 1},
                               {"net_read_8x64KiB_sealed", sealed, 64u << 10, 8},
                               {"net_read_2MiB_sealed", sealed, 2u << 20, 1}}};
-  Series line;
+  Samples line;
   for (std::uint64_t round = 0; round < options.rounds; ++round) {
     options.progress(Text("net_*, round ", round + 1, " of ", options.rounds));
     if (has_limit) {

@@ -51,13 +51,13 @@ class PageBench {
 
   Status MeasureLoads() {
     options_.progress("load_pages_32x64KiB");
-    Series ours, theirs;
+    Samples ours, theirs;
     for (std::uint64_t round = 0; round < options_.rounds + 1; ++round) {
       Shuffle(order_, random_);
       Shuffle(page_order_, random_);
       Result<Lease> lease = LeaseAll(*store_, blocks_);
       if (!lease) return lease.error();
-      Series dropped;  // the first round warms page tables and caches
+      Samples dropped;  // the first round warms page tables and caches
       if (round % 2 == 0) CopyAll(lease->views(), round == 0 ? dropped : theirs);
       if (Status status = LoadAll(round == 0 ? dropped : ours); !status.ok()) return status;
       if (round % 2 == 1) CopyAll(lease->views(), theirs);
@@ -69,13 +69,13 @@ class PageBench {
   // Each round writes blocks of its own, which the next round drops.
   Status MeasureSaves() {
     options_.progress("save_pages_32x64KiB");
-    Series ours, theirs;
+    Samples ours, theirs;
     Buffer to(order_.size() / 2 * kBlockBytes);
     for (std::uint64_t round = 0; round < options_.rounds + 1; ++round) {
       Shuffle(page_order_, random_);
       if (Result<std::uint64_t> dropped = store_->DropNamespace(blocks_.ns).Wait(); !dropped)
         return dropped.error();
-      Series dropped;
+      Samples dropped;
       if (round % 2 == 0) GatherAll(to.data(), round == 0 ? dropped : theirs);
       if (Status status = SaveAll(round == 0 ? dropped : ours); !status.ok()) return status;
       if (round % 2 == 1) GatherAll(to.data(), theirs);
@@ -106,7 +106,7 @@ class PageBench {
 
   // `blocks` in transfers of kBlocksATransfer, each timed.
   template <class Call>
-  Status Round(Series& series, std::size_t blocks, Call call) {
+  Status Round(Samples& series, std::size_t blocks, Call call) {
     Stopwatch round;
     for (std::size_t first = 0; first < blocks; first += kBlocksATransfer) {
       Stopwatch one;
@@ -118,7 +118,7 @@ class PageBench {
     return Status();
   }
 
-  void CopyAll(std::span<const View> views, Series& series) {
+  void CopyAll(std::span<const View> views, Samples& series) {
     static_cast<void>(Round(series, order_.size(), [&](std::size_t first, std::size_t count) {
       for (std::size_t i = first; i < first + count; ++i) {
         Each(page_order_[i], [&](std::byte* page, std::size_t offset) {
@@ -129,7 +129,7 @@ class PageBench {
     }));
   }
 
-  void GatherAll(std::byte* to, Series& series) {
+  void GatherAll(std::byte* to, Samples& series) {
     static_cast<void>(Round(series, order_.size() / 2, [&](std::size_t first, std::size_t count) {
       for (std::size_t i = first; i < first + count; ++i) {
         Each(page_order_[i], [&](const std::byte* page, std::size_t offset) {
@@ -167,12 +167,12 @@ class PageBench {
     return Status();
   }
 
-  Status LoadAll(Series& series) {
+  Status LoadAll(Samples& series) {
     return Round(series, order_.size(), [&](std::size_t first, std::size_t count) {
       return Finish(MoveOf<transfer::PageLoad>(first, count));
     });
   }
-  Status SaveAll(Series& series) {
+  Status SaveAll(Samples& series) {
     return Round(series, order_.size() / 2, [&](std::size_t first, std::size_t count) {
       transfer::PageSave save = MoveOf<transfer::PageSave>(first, count);
       save.parents.resize(count);

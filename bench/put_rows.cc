@@ -34,14 +34,14 @@ class PutBench {
 
   Status Measure(const std::string& name) {
     options_.progress(name);
-    Series ours, theirs;
+    Samples ours, theirs;
     // The first rounds fill the arena once, so that what is measured is a node in use: full, evicting.
     const std::uint64_t warm = 3;
     for (std::uint64_t round = 0; round < options_.rounds + warm; ++round) {
       Shuffle(order_, random_);
-      Series dropped;
-      Series& puts = round < warm ? dropped : ours;
-      Series& copies = round < warm ? dropped : theirs;
+      Samples dropped;
+      Samples& puts = round < warm ? dropped : ours;
+      Samples& copies = round < warm ? dropped : theirs;
       if (round % 2 == 0) RunCopies(copies);
       if (Status status = RunPuts(puts); !status.ok()) return status;
       if (round % 2 == 1) RunCopies(copies);
@@ -54,7 +54,7 @@ class PutBench {
   std::size_t call_bytes() const { return block_bytes_ * batch_; }
 
   template <class Call>
-  void Round(Series& series, Call call) {
+  void Round(Samples& series, Call call) {
     Stopwatch round;
     for (std::uint32_t place : order_) {
       Stopwatch one;
@@ -65,13 +65,13 @@ class PutBench {
                             static_cast<double>(round.Ns()));
   }
 
-  void RunCopies(Series& series) {
+  void RunCopies(Samples& series) {
     Round(series, [&](std::size_t place) {
       std::memcpy(to_.data() + place * call_bytes(), from_.data() + place * call_bytes(), call_bytes());
     });
   }
 
-  Status RunPuts(Series& series) {
+  Status RunPuts(Samples& series) {
     Status status;
     std::vector<BlockWrite> writes(batch_);
     Round(series, [&](std::size_t place) {

@@ -201,7 +201,7 @@ class StrangerBench {
  private:
   // One kind of call: its times, and the ratio of the percentiles of each round.
   struct Side {
-    Series ours, theirs;
+    Samples ours, theirs;
     std::vector<double> ratios;
     void Add(const std::vector<double>& beside, const std::vector<double>& quiet) {
       ours.call_us.insert(ours.call_us.end(), beside.begin(), beside.end());

@@ -29,7 +29,7 @@ double CopyRate(std::uint64_t bytes) {
 }
 
 Status SimRow(BenchOptions& options) {
-  Series series;
+  Samples series;
   workload::SimResult result;
   for (std::uint64_t i = 0; i < options.rounds; ++i) {
     workload::Generator requests({});

@@ -89,7 +89,7 @@ class ViewBench {
     return lease ? Status() : lease.error();
   }
 
-  Status Once(Series& series) {
+  Status Once(Samples& series) {
     refs_.clear();
     for (std::size_t i = 0; i < kViews; ++i) refs_.push_back({.key = blocks_.keys[random_.Below(kBlocks)]});
     Stopwatch watch;
@@ -109,7 +109,7 @@ class ViewBench {
   Random random_{13};
 };
 
-Status Busy(ViewBench& bench, Series& series) {
+Status Busy(ViewBench& bench, Samples& series) {
   for (int i = 0; i < kBusyCalls; ++i) {
     if (Status status = bench.Once(series); !status.ok()) return status;
   }
@@ -130,7 +130,7 @@ Status Embedded(BenchOptions& options) {
     if (!blocks) return blocks.error();
     ViewBench bench(*store, *blocks);
     if (Status warm = bench.Warm(); !warm.ok()) return warm;
-    Series series;
+    Samples series;
     if (Status busy = Busy(bench, series); !busy.ok()) return busy;
     options.row(TimeRow("views_64_embedded", "", series, {}));
     return Status();
@@ -154,10 +154,10 @@ Status BenchViews(BenchOptions& options) {
     if (!blocks) return blocks.error();
     ViewBench bench(*store, *blocks);
     if (Status status = bench.Warm(); !status.ok()) return status;
-    Series busy;
+    Samples busy;
     if (Status status = Busy(bench, busy); !status.ok()) return status;
     options.row(TimeRow("views_64_polling", "", busy, {}));
-    Series idle, trips;
+    Samples idle, trips;
     for (int i = 0; i < kIdleCalls; ++i) {
       Idle();
       if (Status status = bench.Once(idle); !status.ok()) return status;

@@ -334,6 +334,19 @@ def check_namespaces(tree: Tree) -> Iterator[Finding]:
                           f"namespace {m[1]}: {source.folder} defines what is in {own}")
 
 
+def check_types(tree: Tree) -> Iterator[Finding]:
+    """One name is one type in what is linked together: of two in one namespace the linker keeps one's functions for
+    both, without a word (the one definition rule)."""
+    homes: dict[str, str] = {}
+    for source in tree.cpp("src", "include", "bench", "apps"):
+        if source.path.endswith(("_test.cc", "_fuzz.cc", "_bench.cc")):
+            continue
+        for name, line in types_of(source.code):
+            home = homes.setdefault(name, source.path)
+            if home != source.path:
+                yield Finding(source.path, line, f"{name} is also the name of another type, in {home}")
+
+
 def check_rules(tree: Tree) -> Iterator[Finding]:
     """docs/rules.md lists the tests that attack each promise and rule, a bullet each, which begins with the test's name
     in backquotes. Each one exists; a test that is named after a rule and not listed is a warning."""
@@ -355,7 +368,7 @@ def check_rules(tree: Tree) -> Iterator[Finding]:
 
 CHECKS = (check_arrows, check_public_headers, check_there, check_spdx, check_pragma_once, check_conditions,
           check_sleeps, check_confined, check_cycles, check_import_cycles, check_engine_imports, check_lengths,
-          check_namespaces, check_rules)
+          check_namespaces, check_types, check_rules)
 
 
 # ------------------------------------------------------------------------------------ includes and imports
@@ -493,6 +506,29 @@ def cpp_functions(code: str) -> Iterator[tuple[str, int, int]]:
                 head = at + 1
         elif sign == ";" or not re.search(r"\)[^()]*:[^:]", code[head:at]):
             head = at + 1
+
+
+TYPE = re.compile(r"\s*(?:template <[^;]*>\s*)?(?:struct|class|union|enum(?: class)?)\s+(?:alignas\([^)]*\)\s*)?"
+                  r"(?:\[\[\w+\]\]\s*)?(\w+)(?: final)?\s*(?::[^:].*)?$", re.DOTALL)
+
+
+def types_of(code: str) -> Iterator[tuple[str, int]]:
+    """The types that a file defines in named namespaces, whole names, with their lines."""
+    scopes: list[str | None] = []  # of each open brace the namespace, or None: a type, a function, an unnamed namespace
+    head = 0
+    for m in re.finditer(r"[{};]", code):
+        if m[0] == "{":
+            text = code[head : m.start()]
+            if found := re.search(r"\bnamespace ([\w:]+)\s*$", text):
+                scopes.append(found[1])
+            else:
+                found = TYPE.match(text)
+                if found and None not in scopes:
+                    yield "::".join([s for s in scopes if s] + [found[1]]), line_of(code, head + found.start(1))
+                scopes.append(None)
+        elif m[0] == "}" and scopes:
+            scopes.pop()
+        head = m.end()
 
 
 # ------------------------------------------------------------------------------------ main

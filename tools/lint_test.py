@@ -49,6 +49,16 @@ class LintTest(unittest.TestCase):
     def test_a_clean_tree_is_clean(self) -> None:
         self.assertEqual(lint.check(self.root), [])
 
+    def test_a_name_of_two_types(self) -> None:
+        def within(scope: str, text: str) -> str:
+            return f"{SPDX}namespace {scope} {{\n{text}\n}}\n"
+
+        self.plant({"bench/a.h": HEADER + within("cistern", "class Plot;\nstruct Samples {\n  int a;\n};")})
+        self.expect("bench/b.cc", within("cistern", "class Samples final : Base {\n};"), "b.cc:3: cistern::Samples is")
+        for other in (within("cistern", "namespace {\nstruct Samples {};\n}"), within("cistern::a", "struct Samples {};"),
+                      within("cistern", "struct B {\n  struct Samples {};\n};"), within("cistern", "class Samples;")):
+            self.assertEqual(self.found("bench/b.cc", other), [])
+
     def test_an_include_without_arrow(self) -> None:
         self.expect("src/base/up.cc", SPDX + '#include "store/tree.h"\n', "up.cc:2: no arrow")
 

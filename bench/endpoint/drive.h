@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/interrupt.h"
 #include "endpoint/ask.h"
 #include "endpoint/http.h"
-#include "endpoint/interrupt.h"
 #include "endpoint/plan.h"
 #include "endpoint/report.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "endpoint/interrupt.h"
+#include "base/interrupt.h"
 
 #include <sys/signalfd.h>
 #include <unistd.h>
