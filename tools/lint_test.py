@@ -55,8 +55,9 @@ class LintTest(unittest.TestCase):
 
         self.plant({"bench/a.h": HEADER + within("cistern", "class Plot;\nstruct Samples {\n  int a;\n};")})
         self.expect("bench/b.cc", within("cistern", "class Samples final : Base {\n};"), "b.cc:3: cistern::Samples is")
-        for other in (within("cistern", "namespace {\nstruct Samples {};\n}"), within("cistern::a", "struct Samples {};"),
-                      within("cistern", "struct B {\n  struct Samples {};\n};"), within("cistern", "class Samples;")):
+        same = "struct Samples {};"
+        for other in (within("cistern", f"namespace {{\n{same}\n}}"), within("cistern::a", same),
+                      within("cistern", f"struct B {{\n  {same}\n}};"), within("cistern", "class Samples;")):
             self.assertEqual(self.found("bench/b.cc", other), [])
 
     def test_an_include_without_arrow(self) -> None:
