@@ -20,9 +20,6 @@ namespace {
 
 constexpr unsigned kQueued = 1024;  // submissions between two looks; a full queue is submitted at once
 constexpr unsigned kBatch = 64;
-// Taking a write of so many bytes in, its pages looked up and mapped, keeps the submitter for 5 us and more
-// (42 us for 896 KiB): the kernel's own workers do that instead, for 2 us of waking one.
-constexpr std::uint32_t kWorkersWrite = 128u << 10;
 
 // What a completion is for: an IoOp, a WatchState with kWatchTag, or one of two numbers that are no address.
 constexpr std::uint64_t kWatchTag = 1;
@@ -144,7 +141,6 @@ class UringLoop final : public SystemLoop {
         } else {
           ::io_uring_prep_write(sqe, request.fd, request.data, request.size, request.offset);
         }
-        if (request.size >= kWorkersWrite) ::io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
         break;
       case IoRequest::Kind::kSync: ::io_uring_prep_fsync(sqe, request.fd, IORING_FSYNC_DATASYNC); break;
     }

@@ -11,10 +11,9 @@ namespace cistern::residency {
 
 namespace {
 constexpr std::uint32_t kWriters = 8;  // batches under way
-// Bytes of a batch. Whoever hands it to the kernel stands still meanwhile: 40 us for this much, 60 to 180 for
-// 4 MiB. With io_uring that is one of the kernel's workers, which takes a CPU from somebody all the same;
-// much smaller batches are so many that they cost as much. A device that takes 254 segments of 4 KiB in a
-// request, as is common, takes it whole.
+// Bytes of a batch. The core stands still while the kernel takes a transfer: 40 us for this much, 60 to 180
+// for 4 MiB, which delays every put in that moment. Much smaller batches are so many that they delay as
+// much. A device that takes 254 segments of 4 KiB in a request, as is common, takes it whole.
 constexpr std::uint64_t kBatchBytes = 896u << 10;
 // A record that is being written cannot be evicted, so their bytes are no more than this share of memory.
 constexpr std::uint64_t kWriteShare = 4;
