@@ -11,10 +11,11 @@ namespace cistern::residency {
 
 namespace {
 constexpr std::uint32_t kWriters = 8;  // batches under way
-// Bytes of a batch. The core stands still while the kernel takes a transfer: 40 us for this much, 60 to 180
-// for 4 MiB, which delays every put in that moment. Much smaller batches are so many that they delay as
-// much. A device that takes 254 segments of 4 KiB in a request, as is common, takes it whole.
-constexpr std::uint64_t kBatchBytes = 896u << 10;
+// Bytes of a batch. The core stands still while the kernel takes a transfer, 40 us for 896 KiB, which delays
+// every put in that moment. Of puts of 64 KiB faster than a disk of 4 GB/s takes them (docs/bench.md), p99 as
+// a multiple of that beside a program that writes, and GB/s that the disk takes: 128 KiB 1.15, 2.7; 192 KiB
+// 1.30, 3.3; 256 KiB 1.45, 3.6; 896 KiB 1.72, 4.1. Longer records are batches of their own.
+constexpr std::uint64_t kBatchBytes = 192u << 10;
 // A record that is being written cannot be evicted, so their bytes are no more than this share of memory.
 constexpr std::uint64_t kWriteShare = 4;
 constexpr std::uint32_t kCleanLooks = 4096;  // records looked at in a tick, coldest first
