@@ -45,7 +45,8 @@ int Run(int argc, const char* const* argv) {
   line.Text("--config", "FILE",
             "configuration file (TOML): the same names with _, as in memory_dir = \"/dev/shm/kv\"", &config);
   line.Flag("--copy", "NAME",
-            "for measurements: the copy kernel, avx512, avx2_vpclmulqdq, avx2, arm64 or portable; default: "
+            "for measurements: the copy kernel, avx512_lanes, avx512, avx2_vpclmulqdq, avx2, arm64 or "
+            "portable; default: "
             "the fastest "
             "that this processor runs",
             record::ChooseKernels);

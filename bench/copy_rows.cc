@@ -107,10 +107,11 @@ class CopyBench {
   void Copy(const record::CopyKernels& kernels, const Variant& variant, std::byte* to,
             const std::byte* from) {
     // As the reader does when the index has named the place.
-    for (std::size_t line = 0; line < 16; ++line) __builtin_prefetch(from + line * 64);
+    kernels.ask(from, block_bytes_);
     const auto copy = variant.cached ? kernels.copy_cached : kernels.copy_stream;
     for (std::size_t at = 0; at < block_bytes_; at += record::kSegmentBytes) {
-      sum_ = copy(to + at, from + at, std::min<std::size_t>(block_bytes_ - at, record::kSegmentBytes), 0);
+      const std::size_t bytes = std::min<std::size_t>(block_bytes_ - at, record::kSegmentBytes);
+      sum_ = copy(to + at, from + at, bytes, 0, block_bytes_ - at - bytes);
     }
     StreamingStoreFence();
   }

@@ -116,7 +116,7 @@ void RunFill(W& words, const FillJob& job) {
     while (!piece.empty()) {
       std::size_t bytes =
           record::kSegmentBytes - filled < piece.size() ? record::kSegmentBytes - filled : piece.size();
-      crc = words.CopyIn(to, piece.data(), bytes, crc);
+      crc = words.CopyIn(to, piece.data(), bytes, crc, piece.size() - bytes);
       piece = piece.subspan(bytes);
       to += bytes;
       filled += bytes;

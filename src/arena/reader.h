@@ -155,9 +155,7 @@ class Reader final {
     const std::byte* trailer =
         arena_.slot(found.place) + record::TrailerOffset(found.body_bytes, geometry.alignment);
     for (int line = 0; line < 4; ++line) __builtin_prefetch(trailer + line * 64);
-    // The copy asks ahead for all pages but its first.
-    const std::byte* body = arena_.slot(found.place);
-    for (int line = 0; line < 16; ++line) __builtin_prefetch(body + line * 64);
+    words_->Ask(arena_.slot(found.place), found.body_bytes);
   }
 
   // Reads all the ranges, from one record, or nothing (then the destinations hold anything). `hint`, when not

@@ -91,7 +91,7 @@ void Reads() {
         open.push_back(UsSince(start));
         break;
       case 2:
-        words.CopyOut(to, arena.slot(places[which]), kBytes, 0);
+        words.CopyOut(to, arena.slot(places[which]), kBytes, 0, 0);
         words.StoreFence();
         copy.push_back(UsSince(start));
         break;

@@ -23,13 +23,15 @@ class RelaxedWords final : public Words {
   void StoreFence() override {}
   void LoadFence() override {}
 
-  std::uint32_t CopyOut(void* to, const void* from, std::size_t bytes, std::uint32_t crc) override {
+  std::uint32_t CopyOut(void* to, const void* from, std::size_t bytes, std::uint32_t crc,
+                        std::size_t) override {
     auto* target = static_cast<std::byte*>(to);
     auto* source = static_cast<const std::byte*>(from);
     for (std::size_t at = 0; at < bytes; ++at) target[at] = GetByte(source + at);
     return record::Crc32c(to, bytes, crc);
   }
-  std::uint32_t CopyIn(void* to, const void* from, std::size_t bytes, std::uint32_t crc) override {
+  std::uint32_t CopyIn(void* to, const void* from, std::size_t bytes, std::uint32_t crc,
+                       std::size_t) override {
     auto* target = static_cast<std::byte*>(to);
     auto* source = static_cast<const std::byte*>(from);
     for (std::size_t at = 0; at < bytes; ++at) SetByte(target + at, source[at]);

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "base/fence.h"
+#include "record/destinations.h"
 #include "record/verified_copy.h"
 
 namespace cistern::arena {
@@ -33,11 +34,15 @@ class Words {
   virtual void LoadFence() = 0;
 
   // Copies `bytes` out of (into) shared memory, loading each byte once, and returns the CRC32C of what was
-  // delivered, continued from `crc`. The destination is written with streaming stores, so a fence must
-  // follow: the caller's StoreFence(). CopyOut's destination and CopyIn's source are private memory or a
-  // client's staging.
-  virtual std::uint32_t CopyOut(void* to, const void* shared_from, std::size_t bytes, std::uint32_t crc) = 0;
-  virtual std::uint32_t CopyIn(void* shared_to, const void* from, std::size_t bytes, std::uint32_t crc) = 0;
+  // delivered, continued from `crc`. The destination may be written with streaming stores, so a fence must
+  // follow: the caller's StoreFence(). `behind`: how many bytes that follow the source are copied next; a
+  // hint. CopyOut's destination and CopyIn's source are private memory or a client's staging.
+  virtual std::uint32_t CopyOut(void* to, const void* shared_from, std::size_t bytes, std::uint32_t crc,
+                                std::size_t behind) = 0;
+  virtual std::uint32_t CopyIn(void* shared_to, const void* from, std::size_t bytes, std::uint32_t crc,
+                               std::size_t behind) = 0;
+  // Asks for what a CopyOut of `bytes` will load first; does nothing else.
+  virtual void Ask(const void*, std::size_t) {}
   // The CRC32C of shared bytes without a copy.
   virtual std::uint32_t Checksum(const void* shared_from, std::size_t bytes, std::uint32_t crc) = 0;
 };
@@ -60,11 +65,15 @@ class RealWords final : public Words {
   }
   void StoreFence() override { StreamingStoreFence(); }
   void LoadFence() override { EarlierLoadsFence(); }
-  std::uint32_t CopyOut(void* to, const void* from, std::size_t bytes, std::uint32_t crc) override {
-    return kernels_->copy_stream(to, from, bytes, crc);
+  std::uint32_t CopyOut(void* to, const void* from, std::size_t bytes, std::uint32_t crc,
+                        std::size_t behind) override {
+    const auto copy = destinations_.Again(to, bytes) ? kernels_->copy_again : kernels_->copy_stream;
+    return copy(to, from, bytes, crc, behind);
   }
-  std::uint32_t CopyIn(void* to, const void* from, std::size_t bytes, std::uint32_t crc) override {
-    return kernels_->copy_stream(to, from, bytes, crc);
+  void Ask(const void* from, std::size_t bytes) override { kernels_->ask(from, bytes); }
+  std::uint32_t CopyIn(void* to, const void* from, std::size_t bytes, std::uint32_t crc,
+                       std::size_t behind) override {
+    return kernels_->copy_stream(to, from, bytes, crc, behind);
   }
   std::uint32_t Checksum(const void* from, std::size_t bytes, std::uint32_t crc) override {
     return kernels_->crc(from, bytes, crc);
@@ -78,6 +87,7 @@ class RealWords final : public Words {
   static_assert(std::atomic_ref<std::uint64_t>::is_always_lock_free);
 
   const record::CopyKernels* kernels_;
+  record::Destinations destinations_;
 };
 
 }  // namespace cistern::arena

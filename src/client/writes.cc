@@ -136,7 +136,8 @@ class Batch final {
         if (in_segment == 0) AnnounceNearTheEnd(at);
         const std::size_t bytes = std::min<std::size_t>(record::kSegmentBytes - in_segment, piece.size());
         std::uint32_t& crc = crcs[at / record::kSegmentBytes];
-        crc = kernels.copy_cached(to + at, piece.data(), bytes, in_segment == 0 ? 0 : crc);
+        crc = kernels.copy_cached(to + at, piece.data(), bytes, in_segment == 0 ? 0 : crc,
+                                  piece.size() - bytes);
         at += bytes;
         piece = piece.subspan(bytes);
       }

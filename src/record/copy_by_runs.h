@@ -50,13 +50,13 @@ __attribute__((no_sanitize("thread"))) std::uint32_t ByTiles(Bytes* to, const By
 }
 
 template <class Cpu, To kTo>
-std::uint32_t RunTiles(void* dst, const void* src, std::size_t n, std::uint32_t crc) {
+std::uint32_t RunTiles(void* dst, const void* src, std::size_t n, std::uint32_t crc, std::size_t) {
   return WithEdges<Cpu, kTo>(dst, src, n, crc, kTile, kTile, ByTiles<Cpu, kTo>);
 }
 
 template <class Cpu>
 std::uint32_t SumTiles(const void* src, std::size_t n, std::uint32_t crc) {
-  return RunTiles<Cpu, To::kNowhere>(nullptr, src, n, crc);
+  return RunTiles<Cpu, To::kNowhere>(nullptr, src, n, crc, 0);
 }
 
 }  // namespace

@@ -25,6 +25,13 @@ template <To kTo>
   return to + n;
 }
 
+// The first KiB: what comes behind it is asked for by the copy itself.
+inline void AskFirst(const void* src, std::size_t) {
+  for (std::size_t line = 0; line < 16; ++line) {
+    __builtin_prefetch(static_cast<const Bytes*>(src) + line * kLine);
+  }
+}
+
 // Words and bytes: for what is shorter than a step, and for the edges. `crc` is the bare register. The source
 // may change meanwhile: that is the contract, no race. Behind the empty asm the compiler does not know where
 // a value came from, so it cannot load it a second time instead of keeping it.

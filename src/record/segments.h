@@ -118,14 +118,15 @@ class Pieces final {
  public:
   explicit Pieces(std::span<const std::span<std::byte>> pieces) : pieces_(pieces) {}
 
-  // Copies to what comes next and continues the CRC.
+  // Copies to what comes next and continues the CRC; `behind` more bytes of the source follow.
   template <class Memory>
-  std::uint32_t Copy(Memory& memory, const std::byte* from, std::uint64_t bytes, std::uint32_t crc) {
+  std::uint32_t Copy(Memory& memory, const std::byte* from, std::uint64_t bytes, std::uint32_t crc,
+                     std::uint64_t behind) {
     while (bytes > 0) {
       CISTERN_ASSERT(!pieces_.empty());
       const std::span<std::byte> room = pieces_.front().subspan(used_);
       const std::size_t step = bytes < room.size() ? bytes : room.size();
-      if (step > 0) crc = memory.CopyOut(room.data(), from, step, crc);
+      if (step > 0) crc = memory.CopyOut(room.data(), from, step, crc, bytes - step + behind);
       from += step;
       bytes -= step;
       used_ += step;
@@ -161,7 +162,7 @@ bool CopySegments(Memory& memory, const std::byte* body, const SealView& seal, c
     if (copy_from > segment.offset) {
       crc = memory.Checksum(body + segment.offset, copy_from - segment.offset, crc);
     }
-    crc = pieces.Copy(memory, body + copy_from, copy_to - copy_from, crc);
+    crc = pieces.Copy(memory, body + copy_from, copy_to - copy_from, crc, end - copy_to);
     if (segment_end > copy_to) crc = memory.Checksum(body + copy_to, segment_end - copy_to, crc);
     if (kCheck && crc != seal.segment_crc(segment.number)) return false;
   }

@@ -53,8 +53,9 @@ struct KernelMemory {
   std::uint32_t Checksum(const std::byte* from, std::size_t bytes, std::uint32_t crc) const {
     return kernels.crc(from, bytes, crc);
   }
-  std::uint32_t CopyOut(std::byte* to, const std::byte* from, std::size_t bytes, std::uint32_t crc) const {
-    return kernels.copy_stream(to, from, bytes, crc);
+  std::uint32_t CopyOut(std::byte* to, const std::byte* from, std::size_t bytes, std::uint32_t crc,
+                        std::size_t behind) const {
+    return kernels.copy_stream(to, from, bytes, crc, behind);
   }
 };
 

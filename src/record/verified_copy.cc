@@ -12,7 +12,7 @@ namespace cistern::record {
 namespace {
 
 struct Runnable {
-  std::array<const CopyKernels*, 4> kernels{};
+  std::array<const CopyKernels*, 5> kernels{};
   std::size_t count = 0;
 };
 
@@ -20,6 +20,7 @@ Runnable Probe() {
   Runnable found;
   const CpuFeatures cpu = ProbeCpu();
   if constexpr (kIsX86) {  // elsewhere the AVX files are not built
+    if (cpu.zen5) found.kernels[found.count++] = &kAvx512LanesKernels;
     if (cpu.avx512) found.kernels[found.count++] = &kAvx512Kernels;
     if (cpu.vpclmulqdq) found.kernels[found.count++] = &kVpclmulqdqKernels;
     if (cpu.avx2) found.kernels[found.count++] = &kAvx2Kernels;

@@ -38,7 +38,11 @@ struct Arm64 {
 
 }  // namespace
 
-const CopyKernels kArm64Kernels = {"arm64", RunTiles<Arm64, To::kStream>, RunTiles<Arm64, To::kCached>,
+const CopyKernels kArm64Kernels = {"arm64",
+                                   RunTiles<Arm64, To::kStream>,
+                                   RunTiles<Arm64, To::kCached>,
+                                   RunTiles<Arm64, To::kStream>,
+                                   AskFirst,
                                    SumTiles<Arm64>};
 
 }  // namespace cistern::record

@@ -44,7 +44,11 @@ struct Avx2 : Crc32X86 {
 
 }  // namespace
 
-const CopyKernels kAvx2Kernels = {"avx2", RunTiles<Avx2, To::kStream>, RunTiles<Avx2, To::kCached>,
+const CopyKernels kAvx2Kernels = {"avx2",
+                                  RunTiles<Avx2, To::kStream>,
+                                  RunTiles<Avx2, To::kCached>,
+                                  RunTiles<Avx2, To::kStream>,
+                                  AskFirst,
                                   SumTiles<Avx2>};
 
 }  // namespace cistern::record

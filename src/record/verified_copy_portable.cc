@@ -71,7 +71,7 @@ __attribute__((no_sanitize("thread"))) std::uint32_t Run(unsigned char* to, cons
   return ~crc;
 }
 
-std::uint32_t Copy(void* dst, const void* src, std::size_t n, std::uint32_t crc) {
+std::uint32_t Copy(void* dst, const void* src, std::size_t n, std::uint32_t crc, std::size_t) {
   return Run<true>(static_cast<unsigned char*>(dst), static_cast<const unsigned char*>(src), n, crc);
 }
 
@@ -81,6 +81,6 @@ std::uint32_t Sum(const void* src, std::size_t n, std::uint32_t crc) {
 
 }  // namespace
 
-const CopyKernels kPortableKernels = {"portable", Copy, Copy, Sum};
+const CopyKernels kPortableKernels = {"portable", Copy, Copy, Copy, [](const void*, std::size_t) {}, Sum};
 
 }  // namespace cistern::record

@@ -11,11 +11,20 @@ namespace cistern::record {
 
 struct CopyKernels {
   const char* name;
-  // Copies n bytes past the caches and returns the CRC continued over them: for whole segments, which are
-  // larger than what the caller will touch next.
-  std::uint32_t (*copy_stream)(void* dst, const void* src, std::size_t n, std::uint32_t crc);
+  // Copies n bytes and returns the CRC continued over them. `behind` is a hint: how many bytes that follow
+  // the source are copied next, by other calls; a kernel asks for them early, or copies a segment that stands
+  // alone in another way.
+  using Copy = std::uint32_t(void* dst, const void* src, std::size_t n, std::uint32_t crc,
+                             std::size_t behind);
+  // Past the caches: for whole segments, which are larger than what the caller will touch next.
+  Copy* copy_stream;
   // The same through the caches: for pieces that the caller reads at once.
-  std::uint32_t (*copy_cached)(void* dst, const void* src, std::size_t n, std::uint32_t crc);
+  Copy* copy_cached;
+  // Into a destination that was copied to lately and may lie in the caches still: whichever of the two is
+  // faster there on this processor.
+  Copy* copy_again;
+  // Asks for the lines that a copy of n bytes loads first, when it is known that there will be one.
+  void (*ask)(const void* src, std::size_t n);
   // The CRC alone.
   std::uint32_t (*crc)(const void* src, std::size_t n, std::uint32_t crc);
 };
@@ -24,6 +33,7 @@ extern const CopyKernels kPortableKernels;
 extern const CopyKernels kAvx2Kernels;
 extern const CopyKernels kVpclmulqdqKernels;
 extern const CopyKernels kAvx512Kernels;
+extern const CopyKernels kAvx512LanesKernels;
 extern const CopyKernels kArm64Kernels;
 
 }  // namespace cistern::record

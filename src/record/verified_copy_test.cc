@@ -42,18 +42,14 @@ class EveryKernel : public testing::TestWithParam<const CopyKernels*> {
     const std::string what = std::string(kernels().name) + ": " + std::to_string(n) + " bytes from +" +
                              std::to_string(from) + " to +" + std::to_string(to);
     EXPECT_EQ(kernels().crc(source.data() + from, n, crc), want) << what;
-    for (int way = 0; way < 2; ++way) {
+    for (const auto way : {&CopyKernels::copy_stream, &CopyKernels::copy_cached, &CopyKernels::copy_again}) {
       std::vector<unsigned char> out(to + n + 128, kUntouched);
-      if (way == 0) {
-        EXPECT_EQ(kernels().copy_stream(out.data() + to, source.data() + from, n, crc), want) << what;
-      } else {
-        EXPECT_EQ(kernels().copy_cached(out.data() + to, source.data() + from, n, crc), want) << what;
-      }
+      EXPECT_EQ((kernels().*way)(out.data() + to, source.data() + from, n, crc, n % 3), want) << what;
       StoreFence();
-      ASSERT_EQ(std::memcmp(out.data() + to, source.data() + from, n), 0) << what << ", way " << way;
+      ASSERT_EQ(std::memcmp(out.data() + to, source.data() + from, n), 0) << what;
       for (std::size_t i = 0; i < out.size(); ++i) {
         if (i >= to && i < to + n) continue;
-        ASSERT_EQ(out[i], kUntouched) << what << ", way " << way << ", byte " << i;
+        ASSERT_EQ(out[i], kUntouched) << what << ", byte " << i;
       }
     }
   }
@@ -62,7 +58,7 @@ class EveryKernel : public testing::TestWithParam<const CopyKernels*> {
 TEST_P(EveryKernel, GivesTheStandardsCheckValues) {
   EXPECT_EQ(kernels().crc("123456789", 9, 0), 0xe3069283u);
   EXPECT_EQ(kernels().crc(nullptr, 0, 0), 0u);
-  EXPECT_EQ(kernels().copy_stream(nullptr, nullptr, 0, 77), 77u);
+  EXPECT_EQ(kernels().copy_stream(nullptr, nullptr, 0, 77, 0), 77u);
   std::array<unsigned char, 32> zeros{};
   EXPECT_EQ(kernels().crc(zeros.data(), zeros.size(), 0), 0x8a9136aau);
 }
@@ -97,6 +93,27 @@ TEST_P(EveryKernel, AgreesWithTheDefinitionUpTo300KiB) {
   }
 }
 
+// Whole segments to whole lines: what blocks are made of, which kernels may copy in a way of its own.
+TEST_P(EveryKernel, FindsDamageOfEachLineOfASegment) {
+  constexpr std::size_t kBytes = 64 * 1024;
+  auto source = RandomBytes(kBytes, 10);
+  struct alignas(64) Line {
+    unsigned char bytes[64];
+  };
+  std::vector<Line> out(kBytes / 64);
+  for (std::size_t at = 0; at < kBytes; at += 61) {
+    source[at] ^= 0x10;
+    const std::uint32_t want = kPortableKernels.crc(source.data(), kBytes, 9);
+    for (const auto way : {&CopyKernels::copy_stream, &CopyKernels::copy_cached, &CopyKernels::copy_again}) {
+      for (const std::size_t behind : {0, 4096}) {
+        ASSERT_EQ((kernels().*way)(out.data(), source.data(), kBytes, 9, behind), want) << "byte " << at;
+      }
+    }
+    StoreFence();
+    ASSERT_EQ(std::memcmp(out.data(), source.data(), kBytes), 0) << "byte " << at;
+  }
+}
+
 TEST_P(EveryKernel, ContinuesWhereTheLastCallEnded) {
   const auto source = RandomBytes(70'000, 5);
   std::vector<unsigned char> out(source.size());
@@ -104,9 +121,10 @@ TEST_P(EveryKernel, ContinuesWhereTheLastCallEnded) {
   std::mt19937_64 random(6);
   for (int i = 0; i < 50; ++i) {
     const std::size_t cut = random() % source.size();
-    const std::uint32_t first = kernels().copy_stream(out.data(), source.data(), cut, 0);
+    const std::uint32_t first = kernels().copy_stream(out.data(), source.data(), cut, 0, source.size() - cut);
     EXPECT_EQ(kernels().crc(source.data() + cut, source.size() - cut, first), want);
-    EXPECT_EQ(kernels().copy_cached(out.data() + cut, source.data() + cut, source.size() - cut, first), want);
+    EXPECT_EQ(kernels().copy_cached(out.data() + cut, source.data() + cut, source.size() - cut, first, 0),
+              want);
   }
 }
 
@@ -120,8 +138,10 @@ TEST_P(EveryKernel, FindsDamageOfEachByte) {
     source[from + at] ^= 0x40;
     const std::uint32_t damaged = kPortableKernels.crc(source.data() + from, n, 0);
     ASSERT_NE(damaged, want);
-    ASSERT_EQ(kernels().copy_stream(out.data() + to, source.data() + from, n, 0), damaged) << "byte " << at;
-    ASSERT_EQ(kernels().copy_cached(out.data() + to, source.data() + from, n, 0), damaged) << "byte " << at;
+    ASSERT_EQ(kernels().copy_stream(out.data() + to, source.data() + from, n, 0, 0), damaged)
+        << "byte " << at;
+    ASSERT_EQ(kernels().copy_cached(out.data() + to, source.data() + from, n, 0, 0), damaged)
+        << "byte " << at;
     ASSERT_EQ(kernels().crc(source.data() + from, n, 0), damaged) << "byte " << at;
     source[from + at] ^= 0x40;
   }
@@ -148,7 +168,7 @@ TEST_P(EveryKernel, R1SumsWhatItDeliveredThoughTheSourceChangesMeanwhile) {
   for (int i = 0; i < 2000 || rounds.load() == first_round; ++i) {
     const std::size_t from = static_cast<std::size_t>(i) % 16, to = static_cast<std::size_t>(i) % 61;
     const auto copy = i % 2 == 0 ? kernels().copy_stream : kernels().copy_cached;
-    const std::uint32_t crc = copy(out.data() + to, source.data() + from, kBytes, 0);
+    const std::uint32_t crc = copy(out.data() + to, source.data() + from, kBytes, 0, 0);
     StoreFence();
     if (kPortableKernels.crc(out.data() + to, kBytes, 0) == crc) continue;
     ADD_FAILURE() << "copy " << i;
@@ -167,7 +187,7 @@ TEST_P(EveryKernel, FindsAnyFlippedBit) {
   for (int i = 0; i < 2000; ++i) {
     const std::size_t bit = random() % (8 * source.size());
     source[bit / 8] ^= static_cast<unsigned char>(1u << bit % 8);
-    ASSERT_NE(kernels().copy_stream(out.data(), source.data(), source.size(), 0), want) << "bit " << bit;
+    ASSERT_NE(kernels().copy_stream(out.data(), source.data(), source.size(), 0, 0), want) << "bit " << bit;
     source[bit / 8] ^= static_cast<unsigned char>(1u << bit % 8);
   }
 }

@@ -43,7 +43,11 @@ struct HalfLine {
 
 }  // namespace
 
-const CopyKernels kVpclmulqdqKernels = {"avx2_vpclmulqdq", RunFolds<HalfLine, To::kStream>,
-                                        RunFolds<HalfLine, To::kCached>, SumFolds<HalfLine>};
+const CopyKernels kVpclmulqdqKernels = {"avx2_vpclmulqdq",
+                                        RunFolds<HalfLine, To::kStream>,
+                                        RunFolds<HalfLine, To::kCached>,
+                                        RunFolds<HalfLine, To::kStream>,
+                                        AskFirst,
+                                        SumFolds<HalfLine>};
 
 }  // namespace cistern::record

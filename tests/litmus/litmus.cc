@@ -96,7 +96,7 @@ class LateWords final {
     CopyNow();
     words_.StoreFence();
   }
-  std::uint32_t CopyIn(void* to, const void* from, std::size_t bytes, std::uint32_t crc) {
+  std::uint32_t CopyIn(void* to, const void* from, std::size_t bytes, std::uint32_t crc, std::size_t) {
     CopyNow();
     to_ = to;
     from_ = from;
@@ -106,7 +106,7 @@ class LateWords final {
 
  private:
   void CopyNow() {
-    if (bytes_ > 0) words_.CopyIn(to_, from_, bytes_, 0);
+    if (bytes_ > 0) words_.CopyIn(to_, from_, bytes_, 0, 0);
     bytes_ = 0;
   }
 

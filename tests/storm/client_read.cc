@@ -414,13 +414,13 @@ void Client::UseView() {
   const std::uint64_t reboots = world.reboots();
   std::uint64_t half = random.Below(bytes + 1);
   reading_ = true;
-  world.sim().CopyOut(room.data(), from, half, 0);
+  world.sim().CopyOut(room.data(), from, half, 0, bytes - half);
   if (world.faults().Wants(Fault::kClientStalls)) {
     world.faults().Injected(Fault::kClientStalls);
     world.faults().Seen(Fault::kClientStalls);
     world.scheduler().WaitFor(static_cast<std::int64_t>(100 + random.Below(50'000)));
   }
-  world.sim().CopyOut(room.data() + half, from + half, bytes - half, 0);
+  world.sim().CopyOut(room.data() + half, from + half, bytes - half, 0, 0);
   reading_ = false;
   bool good = reader_.CheckView(view.place, view.generation);
   bool damaged = world.DamagedRecord(view.place, bytes);

@@ -48,7 +48,8 @@ std::size_t SimWords::TileOf(std::size_t bytes) {
   return std::min(tile, bytes);
 }
 
-std::uint32_t SimWords::CopyOut(void* to, const void* from, std::size_t bytes, std::uint32_t crc) {
+std::uint32_t SimWords::CopyOut(void* to, const void* from, std::size_t bytes, std::uint32_t crc,
+                                std::size_t) {
   Actor* actor = scheduler_.current();
   auto* target = static_cast<std::byte*>(to);
   auto* source = static_cast<const std::byte*>(from);
@@ -58,7 +59,7 @@ std::uint32_t SimWords::CopyOut(void* to, const void* from, std::size_t bytes, s
     std::size_t tile = TileOf(bytes);
     if (actor != nullptr) actor->stores().Show(source, tile);
     damage_.Loaded(source, tile);
-    crc = record::ChosenKernels().copy_cached(target, source, tile, crc);
+    crc = record::ChosenKernels().copy_cached(target, source, tile, crc, 0);
     target += tile;
     source += tile;
     bytes -= tile;
@@ -66,7 +67,8 @@ std::uint32_t SimWords::CopyOut(void* to, const void* from, std::size_t bytes, s
   return crc;
 }
 
-std::uint32_t SimWords::CopyIn(void* to, const void* from, std::size_t bytes, std::uint32_t crc) {
+std::uint32_t SimWords::CopyIn(void* to, const void* from, std::size_t bytes, std::uint32_t crc,
+                               std::size_t) {
   Actor* actor = scheduler_.current();
   auto* target = static_cast<std::byte*>(to);
   auto* source = static_cast<const std::byte*>(from);
@@ -76,7 +78,7 @@ std::uint32_t SimWords::CopyIn(void* to, const void* from, std::size_t bytes, st
     words_++;
     std::size_t tile = TileOf(bytes);
     if (actor == nullptr || !actor->dead()) source_(source, tile);
-    crc = record::ChosenKernels().copy_cached(loaded, source, tile, crc);
+    crc = record::ChosenKernels().copy_cached(loaded, source, tile, crc, 0);
     if (actor != nullptr) {
       actor->stores().Stream(target, loaded, tile);
     } else {

@@ -26,8 +26,10 @@ class SimWords final : public arena::Words {
   void StoreRelease(std::uint64_t* word, std::uint64_t value) override { Set(word, value); }
   void StoreFence() override;
   void LoadFence() override { scheduler_.Pause(); }
-  std::uint32_t CopyOut(void* to, const void* from, std::size_t bytes, std::uint32_t crc) override;
-  std::uint32_t CopyIn(void* to, const void* from, std::size_t bytes, std::uint32_t crc) override;
+  std::uint32_t CopyOut(void* to, const void* from, std::size_t bytes, std::uint32_t crc,
+                        std::size_t behind) override;
+  std::uint32_t CopyIn(void* to, const void* from, std::size_t bytes, std::uint32_t crc,
+                       std::size_t behind) override;
   std::uint32_t Checksum(const void* from, std::size_t bytes, std::uint32_t crc) override;
 
   // Whoever reads the entries of an index stands still before an entry's last word, by one chance in `odds`:
@@ -64,11 +66,13 @@ class PlainWords final : public arena::Words {
   void StoreRelease(std::uint64_t* word, std::uint64_t value) override { *word = value; }
   void StoreFence() override {}
   void LoadFence() override {}
-  std::uint32_t CopyOut(void* to, const void* from, std::size_t bytes, std::uint32_t crc) override {
-    return record::ChosenKernels().copy_cached(to, from, bytes, crc);
+  std::uint32_t CopyOut(void* to, const void* from, std::size_t bytes, std::uint32_t crc,
+                        std::size_t behind) override {
+    return record::ChosenKernels().copy_cached(to, from, bytes, crc, behind);
   }
-  std::uint32_t CopyIn(void* to, const void* from, std::size_t bytes, std::uint32_t crc) override {
-    return record::ChosenKernels().copy_cached(to, from, bytes, crc);
+  std::uint32_t CopyIn(void* to, const void* from, std::size_t bytes, std::uint32_t crc,
+                       std::size_t behind) override {
+    return record::ChosenKernels().copy_cached(to, from, bytes, crc, behind);
   }
   std::uint32_t Checksum(const void* from, std::size_t bytes, std::uint32_t crc) override {
     return record::Crc32c(from, bytes, crc);
