@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
-from harness import Engine, Node, prompt, transfer_config
+from harness import WATCHDOG_S, Engine, Node, prompt, transfer_config
 
 BLOCK = 128
 PROMPTS = [prompt(number, 900 + 300 * number) for number in range(3)]
@@ -27,9 +28,10 @@ def test_blocks_on_flash_survive_a_reboot(small: Path) -> None:
     ):
         with Engine(small, transfer_config(node)) as first:
             computed = first.generate(PROMPTS)
-        node.wait_blocks(blocks)
-        while written_down(node) < blocks:
-            pass
+            node.wait_blocks(blocks)  # an engine that ends gives up what it is still saving
+        end = time.monotonic() + WATCHDOG_S
+        while (written := written_down(node)) < blocks:
+            assert time.monotonic() < end, f"{written} blocks of {blocks} are on flash"
         node.kill()
         shutil.rmtree(node.folder / "memory")
         node.start()
