@@ -93,7 +93,7 @@ class Device final {
   // nobody ticked, as of a process that was stopped, says nothing of the device.
   void Tick(Instant now);
 
-  double EstimateUs(std::uint64_t bytes) const { return estimate_.Us(bytes); }
+  double EstimateUs(std::uint64_t bytes) const { return estimate_.Us(bytes, loop_.clock().Now()); }
   // Of writes, waiting and at the device.
   std::uint64_t queued_write_bytes() const { return queued_write_bytes_; }
   std::uint32_t in_flight() const { return at_[0] + at_[1] + at_[2]; }

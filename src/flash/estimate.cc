@@ -79,19 +79,20 @@ const Estimate::Line* Estimate::Nearest(std::uint16_t number) const {
   return nullptr;
 }
 
-Estimate::Expected Estimate::Expect(std::uint64_t bytes) const {
+Estimate::Expected Estimate::Expect(std::uint64_t bytes, Instant now) const {
   Expected expected;
   const auto lately = static_cast<std::uint64_t>(std::max(lately_, reads_ + 1.0));
   expected.line = Number(writes_ > 0, std::min(Octave(lately), kBusy - 1), QueueLevel(reads_ + 1));
   expected.work = ahead_ + Work(bytes);
+  const double first_us = kFirstBaseUs + kFirstWorkUs * expected.work;
   const Line* line = Nearest(expected.line);
-  expected.us = line == nullptr ? kFirstBaseUs + kFirstWorkUs * expected.work
-                                : std::max(1.0, line->At(expected.work) * factor_);
+  expected.us = line == nullptr ? first_us : std::max(1.0, line->At(expected.work) * factor_);
+  if (reads_ == 0 && now.UsSince(last_) > kRestUs) expected.us = std::min(expected.us, first_us);
   return expected;
 }
 
 Estimate::Expected Estimate::Came(std::uint64_t bytes, Instant now) {
-  Expected expected = Expect(bytes);
+  Expected expected = Expect(bytes, now);
   expected.at = now;
   ++reads_;
   ahead_ += Work(bytes);
@@ -107,17 +108,20 @@ void Estimate::Left(std::uint64_t bytes) {
 void Estimate::Ended(const Expected& expected, std::uint64_t bytes, Instant now, bool learn) {
   lately_ = std::max(1.0, lately_ - kFading * (lately_ - reads_));
   Left(bytes);
+  last_ = now;
   if (!learn) return;
   const double took = std::max(1.0, static_cast<double>(now.NsSince(expected.at)) / 1000);
   Line& line = lines_[expected.line];
   const double us = took / factor_;
   if (line.seen == 0) {
-    // Its neighbour's, or what a device is like of which nothing is known, through this point.
+    // Its neighbour's, or what a device is like of which nothing is known, through this point. What one read
+    // took longer it may have waited for anything: that makes every read later, and no byte slower.
     const Line* like = Nearest(expected.line);
     const double base = like == nullptr ? kFirstBaseUs : like->base_us;
     const double each = like == nullptr ? kFirstWorkUs : like->work_us;
-    const double times = us / std::max(1.0, base + each * expected.work);
-    line.base_us = static_cast<float>(base * times);
+    const double likely = std::max(1.0, base + each * expected.work);
+    const double times = std::min(1.0, us / likely);
+    line.base_us = static_cast<float>(base * times + std::max(0.0, us - likely));
     line.work_us = static_cast<float>(each * times);
   }
   const double off = std::clamp(std::log(us / std::max(1.0, line.At(expected.work))), -kMost, kMost);

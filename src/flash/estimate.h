@@ -8,6 +8,9 @@
 //
 // On top of that comes a factor for the moment. It follows the last reads, and goes at once to where several
 // in a row were: a device that has just become slower (its own housekeeping, another user) is slower for all.
+//
+// An estimate that refuses every read would stay what it is, since only reads teach. So of a device that has
+// been at rest for kRest no more is expected than of one that nobody has read: that read tells.
 #pragma once
 
 #include <array>
@@ -21,6 +24,7 @@ class Estimate {
  public:
   // As a line: a read that has been told of.
   static constexpr std::uint16_t kEnded = 0xffff;
+  static constexpr std::int64_t kRestUs = 1'000'000;
 
   // What was expected of a read when it came.
   struct Expected {
@@ -40,7 +44,7 @@ class Estimate {
   void WriteEnded() { --writes_; }
 
   // Of a read that would come now.
-  double Us(std::uint64_t bytes) const { return Expect(bytes).us; }
+  double Us(std::uint64_t bytes, Instant now) const { return Expect(bytes, now).us; }
 
  private:
   static constexpr std::uint32_t kQueues = 16;  // levels of queue length: half an octave each
@@ -65,7 +69,7 @@ class Estimate {
   // The nearest queue length that was seen stands for one that was not, then the nearest busyness, then the
   // device with or without writes. Null: nothing was seen.
   const Line* Nearest(std::uint16_t number) const;
-  Expected Expect(std::uint64_t bytes) const;
+  Expected Expect(std::uint64_t bytes, Instant now) const;
   void FollowMoment(double off);
 
   std::uint32_t reads_ = 0;  // in the queue and at the device
@@ -74,6 +78,7 @@ class Estimate {
   double lately_ = 1;  // the most reads, fading
   std::array<Line, 2 * kBusy * kQueues> lines_{};
   bool seen_ = false;
+  Instant last_;  // end of a read
 
   static constexpr std::uint32_t kInARow = 8;
   double moment_ = 0;  // logarithm of the factor

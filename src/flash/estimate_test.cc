@@ -76,7 +76,7 @@ Outcome Drive(std::uint64_t seed, Synthetic device, std::vector<std::uint64_t> s
     const std::uint64_t bytes = sizes[random.Below(sizes.size())];
     const double ends = device.Ends(now, bytes, random);
     const double took = ends - now;
-    const double said = estimate.Us(bytes);
+    const double said = estimate.Us(bytes, At(now));
     if (n >= 200) {  // a device that nobody has read yet is not judged
       ++count;
       errors.push_back(std::abs(said - took) / took);
@@ -139,16 +139,37 @@ TEST(FlashEstimate, OfAnIdleDeviceIsWhatItsReadsTook) {
     estimate.Ended(expected, 4096, At(now), true);
     now += 1000;
   }
-  EXPECT_NEAR(estimate.Us(4096), 90, 9);
+  EXPECT_NEAR(estimate.Us(4096, At(now)), 90, 9);
 }
 
 TEST(FlashEstimate, GrowsWithWhatIsQueuedAndFallsWhenItLeaves) {
   Estimate estimate;
-  const double idle = estimate.Us(1 << 20);
+  const double idle = estimate.Us(1 << 20, At(0));
   for (int i = 0; i < 50; ++i) (void)estimate.Came(1 << 20, At(0));
-  EXPECT_GT(estimate.Us(1 << 20), 10 * idle);
+  EXPECT_GT(estimate.Us(1 << 20, At(0)), 10 * idle);
   for (int i = 0; i < 50; ++i) estimate.Left(1 << 20);
-  EXPECT_NEAR(estimate.Us(1 << 20), idle, idle / 100);
+  EXPECT_NEAR(estimate.Us(1 << 20, At(0)), idle, idle / 100);
+}
+
+TEST(FlashEstimate, AFirstReadThatWaitedForTheHostMakesNoByteSlow) {
+  Estimate estimate;
+  const auto expected = estimate.Came(4096, At(0));
+  estimate.Ended(expected, 4096, At(300'000), true);
+  EXPECT_NEAR(estimate.Us(4096, At(300'000)), 300'000, 30'000);
+  EXPECT_LT(estimate.Us(2u << 20, At(300'000)), 320'000);
+}
+
+TEST(FlashEstimate, AReadAfterASecondOfRestIsNotRefusedForWhatWasBefore) {
+  Estimate estimate;
+  double now = 0;
+  for (int i = 0; i < 100; ++i) {
+    const auto expected = estimate.Came(4096, At(now));
+    estimate.Ended(expected, 4096, At(now += 300'000), true);
+  }
+  EXPECT_GT(estimate.Us(4096, At(now + 1'000'000)), 200'000);
+  EXPECT_LT(estimate.Us(4096, At(now + 1'000'001)), 200);
+  (void)estimate.Came(4096, At(now + 1'000'001));  // one: the next waits for what it tells
+  EXPECT_GT(estimate.Us(4096, At(now + 1'000'001)), 200'000);
 }
 
 TEST(FlashBudget, LetsNoMoreThroughInADayThanADaysWorthAndAnHours) {
