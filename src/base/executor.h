@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -35,6 +36,23 @@ class Work : public ListNode<Work> {
 };
 
 class Executor;
+
+// Tasks of one customer, such as a session: their ready work waits together, and whoever owns the lane
+// decides when its turn comes. A task belongs to the lane that its executor was in when it was made, for
+// good; outside of all lanes it goes to the executor's own queue.
+class Lane {
+ public:
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+  virtual void Post(Work& work) = 0;
+  // A task of it is made, and gone. The lane stays as long as there is one.
+  virtual void Join() = 0;
+  virtual void Leave() = 0;
+
+ protected:
+  Lane() = default;
+  ~Lane() = default;
+};
 
 // A time to be told of. Fires at most once per Arm, from Executor::FireTimers, in order of time and, for
 // equal times, of arming. Destroying or disarming it means that it will not fire.
@@ -114,6 +132,26 @@ class Executor final {
   // A step that is no piece of work here (io::Visit).
   void BeginStep() { ++steps_; }
 
+  // What the steps have done so far, in touches (StepBudget).
+  std::uint64_t work() const { return work_; }
+  void AddWork(std::uint64_t touches) { work_ += touches; }
+
+  // The lane of tasks made now; null: none.
+  Lane* lane() const { return lane_; }
+  // Makes it so until it goes. Null for what several customers wait for.
+  class InLane {
+   public:
+    InLane(Executor& executor, Lane* lane)
+        : executor_(executor), before_(std::exchange(executor.lane_, lane)) {}
+    ~InLane() { executor_.lane_ = before_; }
+    InLane(const InLane&) = delete;
+    InLane& operator=(const InLane&) = delete;
+
+   private:
+    Executor& executor_;
+    Lane* before_;
+  };
+
  private:
   friend class TimerNode;
   void AddTimer(TimerNode& timer, Instant when);
@@ -128,6 +166,8 @@ class Executor final {
   std::vector<TimerNode*> timers_;  // a binary heap whose members know their place
   std::uint64_t timer_order_ = 0;
   std::uint64_t steps_ = 0;
+  std::uint64_t work_ = 0;
+  Lane* lane_ = nullptr;
 };
 
 }  // namespace cistern

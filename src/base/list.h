@@ -3,6 +3,8 @@
 // List<T> derives from ListNode<T>; it can be in one such list at a time, and leaves it when destroyed.
 #pragma once
 
+#include <cstddef>
+
 #include "base/assert.h"
 
 namespace cistern {
@@ -45,6 +47,12 @@ class List {
   List& operator=(const List&) = delete;
 
   bool empty() const { return head_.next_ == &head_; }
+  // At least so many; looks at no more.
+  bool Holds(std::size_t count) const {
+    const ListNode<T>* node = &head_;
+    for (; count > 0 && node->next_ != &head_; --count) node = node->next_;
+    return count == 0;
+  }
   T* front() { return empty() ? nullptr : static_cast<T*>(head_.next_); }
 
   void PushBack(T& item) {

@@ -15,15 +15,19 @@ namespace cistern {
 // Below kStepTouches by what the longest indivisible piece may touch.
 inline constexpr std::uint32_t kSpentTouches = 300;
 
+// Copied in the time of a touch, nearly: what a step did is told in one measure (Executor::work).
+inline constexpr std::uint64_t kBytesPerTouch = 256;
+
 class StepBudget final {
  public:
-  explicit StepBudget(const Executor& executor) : executor_(executor) {}
+  explicit StepBudget(Executor& executor) : executor_(executor) {}
   StepBudget(const StepBudget&) = delete;
   StepBudget& operator=(const StepBudget&) = delete;
 
   void Count(std::uint32_t touches = 1) {
     Begin();
     touches_ += touches;
+    executor_.AddWork(touches);
     longest_ = std::max(longest_, touches_);
   }
   // Whether whoever loops yields now.
@@ -39,6 +43,7 @@ class StepBudget final {
   void CountCopy(std::uint64_t bytes) {
     Begin();
     copied_ += bytes;
+    executor_.AddWork(bytes / kBytesPerTouch);
   }
   std::uint64_t step() const { return executor_.steps(); }
   // The most touches of a step since the last call; asserted in simulation.
@@ -52,7 +57,7 @@ class StepBudget final {
     copied_ = 0;
   }
 
-  const Executor& executor_;
+  Executor& executor_;
   std::uint64_t step_ = 0;
   std::uint32_t touches_ = 0;
   std::uint32_t longest_ = 0;

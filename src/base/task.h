@@ -9,6 +9,7 @@
 //
 // - It starts at once, runs until it first has to wait, and goes on from the executor's ready queue: ending
 //   or waking never runs another task on top of this one's stack.
+// - It runs in the lane that its executor is in when it is made (base/executor.h).
 // - Its executor is that of its first argument that is one or has `executor()`, where `this` is the first
 //   argument of a member function. Arguments taken by reference must outlive the task.
 // - Whoever holds a Task either awaits it, or gives it to a TaskGroup, or drops it: a dropped task ends where
@@ -40,7 +41,7 @@ class PromiseBase : public Work, public ListNode<PromiseBase> {
  public:
   Executor& executor() const { return *executor_; }
   bool finished() const { return finished_; }
-  void Wake() { executor_->Post(*this); }
+  void Wake() { lane_ != nullptr ? lane_->Post(*this) : executor_->Post(*this); }
   void Run() override;
 
   struct FinalAwaiter {
@@ -59,8 +60,14 @@ class PromiseBase : public Work, public ListNode<PromiseBase> {
 
  protected:
   template <class... Args>
-  PromiseBase(std::coroutine_handle<> self, Args&... args) : self_(self), executor_(&FindExecutor(args...)) {}
-  ~PromiseBase() override = default;
+  PromiseBase(std::coroutine_handle<> self, Args&... args)
+      : self_(self), executor_(&FindExecutor(args...)), lane_(executor_->lane()) {
+    if (lane_ != nullptr) lane_->Join();
+  }
+  ~PromiseBase() override {
+    ListNode<Work>::Unlink();  // the lane may go
+    if (lane_ != nullptr) lane_->Leave();
+  }
 
  private:
   template <class T>
@@ -87,6 +94,7 @@ class PromiseBase : public Work, public ListNode<PromiseBase> {
 
   std::coroutine_handle<> self_;
   Executor* executor_;
+  Lane* lane_;
   PromiseBase* waiter_ = nullptr;
   TaskGroup* group_ = nullptr;
   bool finished_ = false;
@@ -176,6 +184,13 @@ class [[nodiscard]] Task {
   explicit Task(std::coroutine_handle<promise_type> handle) : handle_(handle) {}
   std::coroutine_handle<promise_type> handle_;
 };
+
+// The task that `make` makes, outside of all lanes: what others than who asks for it may come to wait for.
+template <class F>
+auto OutOfLanes(Executor& executor, F&& make) {
+  const Executor::InLane in(executor, nullptr);
+  return make();
+}
 
 // co_await Yield(): to the back of the ready queue, so that a long piece of work lets others run.
 class Yield {

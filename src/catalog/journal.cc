@@ -612,7 +612,8 @@ Task<Status> Journal::Flush(AskedPtr asked) {
     }
     flushing_ = true;
     std::vector<AskedPtr> all;
-    const Status status = co_await WriteOut(&all);
+    Task<Status> writing = OutOfLanes(executor(), [&] { return WriteOut(&all); });
+    const Status status = co_await writing;
     flushing_ = false;
     if (!status.ok()) GoBack(all);
     for (const AskedPtr& one : all) {

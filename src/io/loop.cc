@@ -302,7 +302,11 @@ bool Loop::PollOnce() {
   any |= Harvest();
   any |= executor_.FireTimers() > 0;
   any |= RunPollers();
-  any |= executor_.RunReady(kReadyPerPoll) > 0;
+  const std::uint64_t before = executor_.work();
+  for (std::size_t ran = 0; ran < kReadyPerPoll && executor_.work() - before < kWorkPerPoll; ++ran) {
+    if (executor_.RunReady(1) == 0) break;
+    any = true;
+  }
   return any;
 }
 

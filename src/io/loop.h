@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/executor.h"
+#include "base/limits.h"
 #include "base/remote_queue.h"
 #include "base/spin.h"
 #include "base/task.h"
@@ -262,9 +263,10 @@ class Loop {
   std::uint64_t sleeps() const { return sleeps_; }
 
  protected:
-  // Ready work that runs between two looks at the outside: a call of many steps keeps nobody waiting for
-  // longer than so many of them to be seen.
+  // Ready work that runs between two looks at the outside, by number and by what it did: a call of many
+  // steps keeps nobody waiting for longer than so many of them, or one step too long, to be seen.
   static constexpr std::size_t kReadyPerPoll = 16;
+  static constexpr std::uint64_t kWorkPerPoll = kStepTouches;
 
   // `wake` is an eventfd that a body's Wait must notice; nobody drains it.
   Loop(const Clock& clock, const LoopOptions& options, Fd wake);

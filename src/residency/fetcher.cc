@@ -26,7 +26,7 @@ std::shared_ptr<PendingFetch> Fetcher::Start(catalog::RecordId record) {
     return fetch;
   }
   fetches_.emplace(handle.serial, fetch);
-  lower_.Spawn(Fetch(RecordReference(residents_, handle), fetch));
+  lower_.Spawn(OutOfLanes(executor_, [&] { return Fetch(RecordReference(residents_, handle), fetch); }));
   return fetch;
 }
 

@@ -83,7 +83,7 @@ void PartialFetch::Request(const PartialCopyPtr& copy, const record::SegmentSpan
   read.bytes = BufferBytes(r, catalog_.SpanOf(r, absent), copy->record_bytes);
   reading_bytes_ += read.bytes;
   ++copy->reads;
-  lower_.Spawn(Read(copy, std::move(read)));
+  lower_.Spawn(OutOfLanes(executor_, [&] { return Read(copy, std::move(read)); }));
 }
 
 Task<void> PartialFetch::Verify(PartialCopyPtr copy) {

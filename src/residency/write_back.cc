@@ -36,7 +36,7 @@ void WriteBack::Want(catalog::RecordId record) {
 void WriteBack::Start() {
   if (queue_.empty() || writers_ >= kWriters || !MayWriteMore() || lower_.closed()) return;
   ++writers_;
-  lower_.Spawn(WriteBatches());
+  lower_.Spawn(OutOfLanes(executor_, [this] { return WriteBatches(); }));
 }
 
 bool WriteBack::Clean() {

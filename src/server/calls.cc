@@ -16,6 +16,10 @@ namespace {
 
 // A client may ask for any deadline; none is further away than this.
 constexpr std::int64_t kMaxDeadlineUs = 3'600'000'000;
+// What is done in the time of a touch, nearly (Executor::AddWork): items of a list taken, bytes of the status
+// written.
+constexpr std::size_t kItemsPerTouch = 4;
+constexpr std::size_t kTextPerTouch = 16;
 
 std::span<const std::byte> ArgumentBytes(const Session& session, const wire::Submission& call) {
   return session.arguments().subspan(call.args_offset, call.args_bytes);
@@ -115,7 +119,7 @@ Result<PutId> Taken(const wire::PutIdItem& item) { return PutId{.high = item.hig
 
 // The rest of a call's arguments, which is a list of `what`, a slice a step.
 template <class Item, class T>
-Task<Status> TakeList(Executor&, Arguments& arguments, std::string_view what, std::vector<T>& list) {
+Task<Status> TakeList(Executor& executor, Arguments& arguments, std::string_view what, std::vector<T>& list) {
   Result<std::size_t> count = arguments.Count<Item>(what, wire::kMaxKeysPerCall);
   if (!count) co_return std::move(count.error());
   list.reserve(*count);
@@ -127,6 +131,7 @@ Task<Status> TakeList(Executor&, Arguments& arguments, std::string_view what, st
       if (!taken) co_return std::move(taken.error());
       list.push_back(*taken);
     }
+    executor.AddWork(slice.size() / kItemsPerTouch);
     if (arguments.left() > 0) co_await Yield();
   }
   co_return Status();
@@ -517,6 +522,7 @@ Task<Answer> Calls::ReportBad(Session& session, const wire::Submission& call) {
 
 Answer Calls::ReportStatus(Session& session, const wire::Submission& call) {
   std::string text = status_();
+  executor_.AddWork(text.size() / kTextPerTouch);
   return Reply(session, call, std::as_bytes(std::span(text)), Answer());
 }
 

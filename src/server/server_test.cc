@@ -496,6 +496,42 @@ TEST(Bounds, ASessionThatSubmitsALotDoesNotStarveAnother) {
   EXPECT_LT(greedy.page().completed, 64u);
 }
 
+// In counted work: steps of the core from the moment that a put is submitted until it is done.
+TEST(Bounds, P5ACallWaitsForAStepOfEachOtherSessionAtMostWhateverTheyAsk) {
+  constexpr std::size_t kGreedy = 3, kLargeCalls = 3;
+  constexpr std::uint64_t kStepsBetweenLooks = 16;
+  TestServer server;
+  RawClient honest = RawClient::In(server);
+  honest.Attach();
+  const auto steps_of_put = [&](std::uint8_t name) {
+    const std::uint64_t before = server.loop->executor().steps();
+    EXPECT_EQ(CodeOf(honest.Do(honest.Put(name, 0, kBlock))), Code::kOk);
+    return server.loop->executor().steps() - before;
+  };
+  steps_of_put(1);
+  const std::uint64_t alone = steps_of_put(2);
+  std::vector<RawClient> greedy;
+  for (std::size_t i = 0; i < kGreedy; ++i) greedy.push_back(RawClient::In(server));
+  // As many keys as a call may have, then the rest of the ring with calls of one block.
+  const std::vector<wire::KeyItem> keys(wire::kArgumentBytes / sizeof(wire::KeyItem) / (kLargeCalls + 1),
+                                        RawClient::Key(9));
+  for (RawClient& client : greedy) {
+    client.Attach();
+    const wire::Submission large = client.With(wire::Op::kTouch, std::span<const wire::KeyItem>(keys));
+    wire::Submission small = large;
+    small.args_bytes = sizeof(wire::KeyItem);
+    for (std::size_t i = 0; i < wire::kRingEntries - 1; ++i) client.Push(i < kLargeCalls ? large : small);
+  }
+  server.Until([&] {
+    return std::ranges::all_of(greedy, [](RawClient& client) { return client.page().taken >= kLargeCalls; });
+  });
+  for (std::uint8_t name = 3; name < 9; ++name) {
+    EXPECT_LE(steps_of_put(name), (1 + kGreedy) * alone + kStepsBetweenLooks);
+    for (RawClient& client : greedy) ASSERT_LT(client.page().completed, client.page().submitted);
+  }
+  server.Settle();
+}
+
 // ---- forged ---------------------------------------------------------------------------------------------
 
 class Forged : public ::testing::Test {

@@ -14,6 +14,7 @@
 #include "io/loop.h"
 #include "memory/shared_memory.h"
 #include "memory/staging.h"
+#include "server/lanes.h"
 #include "server/ring.h"
 #include "store/block_store.h"
 #include "wire/protocol.h"
@@ -23,8 +24,11 @@ namespace cistern::server {
 // Sessions owns it and ends it. It stays, its memory mapped, until the last task that uses it has ended, so
 // nothing that a mover still holds goes away (R6).
 struct Session {
-  Session(catalog::Caller who, std::int32_t process_id, memory::SharedMemory shared)
-      : caller(who), pid(process_id), memory(std::move(shared)), ring(page()) {}
+  Session(catalog::Caller who, std::int32_t process_id, memory::SharedMemory shared, ServedLane& steps)
+      : caller(who), pid(process_id), memory(std::move(shared)), ring(page()), lane(steps) {}
+  ~Session() { lane.End(); }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
 
   wire::SessionMemory& page() const { return *reinterpret_cast<wire::SessionMemory*>(memory.mapping.data()); }
   std::span<std::byte> arguments() const { return page().arguments; }
@@ -33,6 +37,7 @@ struct Session {
   const std::int32_t pid;
   memory::SharedMemory memory;
   NodeRing ring;
+  ServedLane& lane;                                           // of its calls
   std::vector<std::shared_ptr<memory::StagingArea>> staging;  // by number of the area
 
   Fd socket, process, core_event;

@@ -30,11 +30,16 @@ Sessions::Sessions(const ServerParts& parts, const ServerOptions& options, Serve
       counters_(counters),
       calls_(parts.loop.executor(), parts.store, parts.status, parts.device),
       staging_(options.staging_budget_bytes),
+      lanes_(parts.loop.executor()),
+      door_(lanes_.Make()),
       tasks_(parts.loop.executor()) {
   loop_.AddPoller(*this);
 }
 
-Sessions::~Sessions() { CISTERN_ASSERT(sessions_.empty()); }
+Sessions::~Sessions() {
+  CISTERN_ASSERT(sessions_.empty());
+  door_.End();
+}
 
 // ---- coming in ------------------------------------------------------------------------------------------
 
@@ -43,6 +48,7 @@ void Sessions::Admit(Fd socket, const Peer& peer, HelloText hello) {
     Refuse(socket.get(), Status(Code::kGone, "the node is going down"));
     return;
   }
+  const Executor::InLane in(executor(), &door_);
   tasks_.Spawn(MakeSession(std::move(socket), peer, std::move(hello)));
 }
 
@@ -134,7 +140,7 @@ Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hell
   catalog::Caller caller;
   caller.session = ++last_id_;
   caller.owner = hello.owner != OwnerToken{} ? hello.owner : NewOwner();
-  auto session = std::make_unique<Session>(caller, peer.pid, std::move(*memory));
+  auto session = std::make_unique<Session>(caller, peer.pid, std::move(*memory), lanes_.Make());
   const std::uint64_t bytes = hello.staging_bytes != 0 ? hello.staging_bytes : options_.session_staging_bytes;
   if (Status share = CheckShare(caller.owner, bytes); !share.ok()) co_return Error(std::move(share));
   Result<std::shared_ptr<memory::StagingArea>> staging = co_await staging_.Make(executor(), bytes);
@@ -208,6 +214,7 @@ void Sessions::OnSocket(Session& session, std::uint32_t events) {
     }
     session.granting = true;
     session.tasks++;
+    const Executor::InLane in(executor(), &session.lane);
     tasks_.Spawn(GrantStaging(session, std::get<wire::MoreStaging>(*asked).bytes));
   }
 }
@@ -334,6 +341,7 @@ void Sessions::End(Session& session, LogLevel level, std::string why) {
   session.socket.Close();  // the client sees a hang-up: kGone
   auto owner = owners_.find(session.caller.owner);
   if (--owner->second == 0) owners_.erase(owner);
+  const Executor::InLane in(executor(), &session.lane);
   tasks_.Spawn(Remove(session));
 }
 
@@ -405,7 +413,9 @@ bool Sessions::Poll() {
 
 bool Sessions::PollOne(Session& session) {
   bool any = session.ring.TakeAnnounced();
+  const Executor::InLane in(executor(), &session.lane);
   for (std::uint32_t i = 0; i < kCallsPerSession && !session.ended; ++i) {
+    if (session.lane.HasReady(kReadyOfSession)) break;
     wire::Submission call;
     NodeRing::Took took = session.ring.Take(call);
     if (took == NodeRing::Took::kNothing) break;
@@ -442,7 +452,10 @@ std::optional<Answer> Sessions::AnswerAtOnce(Session& session, const wire::Submi
   if (call.op != wire::Op::kAcquire || draining_ || tried_in_ == polls_) return std::nullopt;
   tried_in_ = polls_;
   executor().BeginStep();
-  return calls_.AcquireInStep(session, call);
+  const std::uint64_t before = executor().work();
+  std::optional<Answer> answer = calls_.AcquireInStep(session, call);
+  session.lane.Charge(executor().work() - before);
+  return answer;
 }
 
 // What need not be seen at once: touches, and who has become idle.

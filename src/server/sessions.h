@@ -22,6 +22,7 @@
 #include "memory/staging.h"
 #include "server/calls.h"
 #include "server/handshake.h"
+#include "server/lanes.h"
 #include "server/parts.h"
 #include "server/peer_credentials.h"
 #include "server/session.h"
@@ -55,6 +56,8 @@ class Sessions final : private io::Poller, private Work {
   // Of one poll, so that it stays within a core step and nobody waits for one who submits a lot.
   static constexpr std::size_t kSessionsPerPoll = 32;
   static constexpr std::uint32_t kCallsPerSession = 4;
+  // Steps of a session that are ready: past it the rest of its calls stay in its ring.
+  static constexpr std::size_t kReadyOfSession = 4;
   static constexpr std::uint32_t kPrefetchedBytes = 4096;  // of a call's arguments
   static constexpr std::uint32_t kPollsPerGlance = 64;     // how seldom touches and idleness are looked at
   static constexpr std::int64_t kActiveUs = 1'000;
@@ -96,6 +99,8 @@ class Sessions final : private io::Poller, private Work {
   ServerCounters& counters_;
   Calls calls_;
   memory::StagingPool staging_;
+  Lanes lanes_;
+  ServedLane& door_;  // of those who come in
   TaskGroup tasks_;
 
   std::map<catalog::SessionId, std::unique_ptr<Session>> sessions_;
