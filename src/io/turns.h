@@ -29,6 +29,8 @@ class Turns final {
     wanted_.store(false, std::memory_order_relaxed);
   }
   void End() { taken_.store(false, std::memory_order_release); }
+  // Whether the loop waits for the visitor that is in; the turn after that one is the loop's.
+  bool loop_waits() const { return wanted_.load(std::memory_order_relaxed); }
 
   // A visitor's side: true: it is in, until End. False where the loop is in a turn longer than a few
   // microseconds.
@@ -50,7 +52,7 @@ class Turns final {
 
   bool Taken() const { return taken_.load(std::memory_order_relaxed); }
   bool Take() { return !Taken() && !taken_.exchange(true, std::memory_order_acquire); }
-  bool TakeAsVisitor() { return !wanted_.load(std::memory_order_relaxed) && Take(); }
+  bool TakeAsVisitor() { return !loop_waits() && Take(); }
   static void Pause() {
     const timespec a_moment{0, 50'000};
     ::nanosleep(&a_moment, nullptr);
