@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "catalog/conversations.h"
 
+#include <array>
 #include <bit>
+#include <utility>
 
 namespace cistern::catalog {
 
@@ -14,6 +16,13 @@ Conversations::Conversations(std::uint32_t max_notes)
 NoteId Conversations::Find(TreeId tree, const BlockKey& key) const {
   NoteId note = note_buckets_[BucketOf(tree, key)] - 1;
   while (note != kNoId && (notes_[note].tree != tree || notes_[note].key != key)) note = notes_[note].chained;
+  return note;
+}
+
+NoteId Conversations::FindKeyHash(TreeId tree, KeyHash key_hash) const {
+  NoteId note = note_buckets_[key_hash & mask_] - 1;
+  while (note != kNoId && (notes_[note].tree != tree || KeyHashOf(tree, notes_[note].key) != key_hash))
+    note = notes_[note].chained;
   return note;
 }
 
@@ -54,17 +63,42 @@ void Conversations::UnlinkAge(TalkId talk) {
   (t.older == kNoId ? oldest_ : talks_[t.older].newer) = t.newer;
 }
 
-void Conversations::Began(TreeId tree, const BlockKey& key, const BlockKey& parent,
+bool Conversations::Began(TreeId tree, const BlockKey& key, const BlockKey& parent,
                           std::uint64_t conversation) {
   if (const NoteId known = notes_.size() > 0 ? Find(tree, key) : kNoId; known != kNoId) Forget(known);
-  if (conversation != 0) Wrote(tree, key, parent, conversation);
+  return conversation != 0 && Wrote(tree, key, parent, conversation);
 }
 
-void Conversations::Wrote(TreeId tree, const BlockKey& key, const BlockKey& parent,
+std::uint32_t Conversations::LookBelow(Forest& forest, BlockId block, const BlockKey& key) {
+  const TreeId tree = forest.block(block).tree;
+  const TalkId talk = notes_[Find(tree, key)].talk;
+  std::array<BlockId, kLooksBelow> below;  // where children are to be looked at
+  std::size_t depth = 0;
+  std::uint32_t looks = 0;
+  below[depth++] = forest.block(block).first_child;
+  while (depth > 0) {
+    const BlockId at = below[--depth];
+    if (at == kNoId) continue;
+    Block& b = forest.block(at);
+    const NoteId note = FindKeyHash(tree, b.key_hash());
+    const bool others = note != kNoId && (notes_[note].shared || notes_[note].talk != talk);
+    if (others || ++looks == kLooksBelow || depth + 2 > below.size()) {
+      Share(tree, key);
+      break;
+    }
+    below[depth++] = b.next_sibling;
+    // Below a note that is not shared nobody else has used anything.
+    if (note == kNoId) below[depth++] = b.first_child;
+    b.flags &= static_cast<std::uint16_t>(~Block::kNobodysAbove);
+  }
+  return looks;
+}
+
+bool Conversations::Wrote(TreeId tree, const BlockKey& key, const BlockKey& parent,
                           std::uint64_t conversation) {
   if (const NoteId known = Find(tree, key); known != kNoId) {
     Uses(tree, key, conversation);
-    return;
+    return false;
   }
   // A write to a child uses its parent.
   if (!parent.none()) Uses(tree, parent, conversation);
@@ -86,28 +120,61 @@ void Conversations::Wrote(TreeId tree, const BlockKey& key, const BlockKey& pare
   std::uint32_t& bucket = note_buckets_[BucketOf(tree, key)];
   n.chained = bucket - 1;
   bucket = note + 1;
+  return true;
 }
 
-void Conversations::Uses(TreeId tree, const BlockKey& key, std::uint64_t conversation) {
+void Conversations::Uses(TreeId tree, const BlockKey& key, std::uint64_t conversation, bool beside) {
+  if (notes_.size() == 0) return;
   const NoteId note = Find(tree, key);
-  if (note != kNoId && talks_[notes_[note].talk].id != conversation) Share(note);
-}
-
-void Conversations::Share(NoteId note) {
-  if (notes_[note].shared) return;
-  notes_[note].shared = true;
-  sharing_.push_back(note);
-}
-
-bool Conversations::ShareSome(std::uint32_t* budget) {
-  for (; !sharing_.empty() && *budget > 0; --*budget) {
-    // The note may have been forgotten: then it is free, or a new one that has its own place here.
-    const Note& n = notes_[sharing_.back()];
-    sharing_.pop_back();
-    if (!n.shared || n.parent.none()) continue;
-    if (const NoteId parent = Find(n.tree, n.parent); parent != kNoId) Share(parent);
+  if (note == kNoId) {
+    if (beside) return;
+    const KeyHash key_hash = KeyHashOf(tree, key);
+    ancestors_.push_back({tree, key_hash, key_hash, conversation});
+  } else if (talks_[notes_[note].talk].id != conversation) {
+    Share(tree, key);
   }
-  return !sharing_.empty();
+}
+
+void Conversations::Share(TreeId tree, const BlockKey& key) {
+  const NoteId note = Find(tree, key);
+  if (note == kNoId || std::exchange(notes_[note].shared, true) || notes_[note].parent.none()) return;
+  ancestors_.push_back({tree, KeyHashOf(tree, key), KeyHashOf(tree, notes_[note].parent), 0});
+}
+
+bool Conversations::ShareSome(Forest& forest, std::uint32_t* budget) {
+  for (; !ancestors_.empty() && *budget > 0; --*budget) {
+    if (!ShareNext(forest, &ancestors_.back())) ancestors_.pop_back();
+  }
+  return !ancestors_.empty();
+}
+
+// False: there are no more, or none above them is a conversation's alone.
+bool Conversations::ShareNext(Forest& forest, Ancestors* ancestors) {
+  const TreeId tree = ancestors->tree;
+  if (const NoteId note = FindKeyHash(tree, ancestors->next); note != kNoId) {
+    Note& n = notes_[note];
+    if (!n.shared) {
+      if (talks_[n.talk].id == ancestors->conversation) return false;
+      n.shared = true;
+      ancestors->conversation = 0;
+      ancestors->next = n.parent.none() ? 0 : KeyHashOf(tree, n.parent);
+      if (!n.parent.none()) return true;
+    }
+  } else {
+    const BlockId block = forest.FindKeyHash(tree, ancestors->next);
+    if (block == kNoId) return false;
+    const BlockId parent = forest.block(block).parent;
+    if (parent == kNoId) return false;
+    if (forest.block(parent).is(Block::kHome)) return false;  // what is above is not known yet
+    if (!forest.block(block).is(Block::kNobodysAbove) && forest.block(parent).has_key()) {
+      ancestors->next = forest.block(parent).key_hash();
+      return true;
+    }
+  }
+  // All of them are shared or nobody's: whoever uses the block again need not look at them.
+  const BlockId from = forest.FindKeyHash(tree, ancestors->from);
+  if (from != kNoId) forest.block(from).flags |= Block::kNobodysAbove;
+  return false;
 }
 
 std::uint64_t Conversations::Of(TreeId tree, const BlockKey& key) const {

@@ -22,18 +22,25 @@ class Conversations final {
  public:
   explicit Conversations(std::uint32_t max_notes);
 
-  // The block is new and has no children, though one of its name may have been noted: it is
-  // `conversation`'s, or no conversation's where that is 0.
-  void Began(TreeId tree, const BlockKey& key, const BlockKey& parent, std::uint64_t conversation);
+  // The block is new, though one of its name may have been noted: it is `conversation`'s, or no
+  // conversation's where that is 0. Whether it is noted now, and LookBelow asked where it has children.
+  bool Began(TreeId tree, const BlockKey& key, const BlockKey& parent, std::uint64_t conversation);
   // `conversation` (not 0) has written to a block that may be noted already: a block noted for another
-  // conversation stays that one's, and counts as used.
-  void Wrote(TreeId tree, const BlockKey& key, const BlockKey& parent, std::uint64_t conversation);
-  // `conversation` uses a present block. A block that another conversation wrote is shared from now on, and
-  // so are its ancestors, which ShareSome marks.
-  void Uses(TreeId tree, const BlockKey& key, std::uint64_t conversation);
-  // Marks further ancestors of blocks that Uses and Wrote shared. Looks at `*budget` at most, which it
-  // counts off; true: there are more.
-  bool ShareSome(std::uint32_t* budget);
+  // conversation stays that one's, and counts as used. Whether it was not, and LookBelow is asked as well.
+  bool Wrote(TreeId tree, const BlockKey& key, const BlockKey& parent, std::uint64_t conversation);
+  // Shares a block that was noted after its children: where another conversation has used something below
+  // it, or the looks do not suffice to tell. How many it took.
+  std::uint32_t LookBelow(Forest& forest, BlockId block, const BlockKey& key);
+  // `conversation` uses a present block. What another conversation wrote of it and its ancestors is shared
+  // from now on; of the ancestors ShareSome marks it. `beside`: it has used the block's parent or a child as
+  // well just now.
+  void Uses(TreeId tree, const BlockKey& key, std::uint64_t conversation, bool beside = false);
+  // Goes on with that: up the blocks, of which some have no note. Looks at `*budget` at most, which it counts
+  // off; true: there are more.
+  bool ShareSome(Forest& forest, std::uint32_t* budget);
+  bool sharing() const { return !ancestors_.empty(); }
+  // Another conversation has used a noted block, or something below it.
+  void Share(TreeId tree, const BlockKey& key);
   // The conversation in a block's stamp: the only one that uses the block, or 0.
   std::uint64_t Of(TreeId tree, const BlockKey& key) const;
 
@@ -58,6 +65,7 @@ class Conversations final {
   std::uint64_t forgotten() const { return forgotten_; }
 
  private:
+  static constexpr std::uint32_t kLooksBelow = 48;
   using TalkId = std::uint32_t;
   struct Note {
     BlockKey key;
@@ -81,18 +89,27 @@ class Conversations final {
     std::uint32_t next_free = kNoId;
   };
 
-  std::uint64_t BucketOf(TreeId tree, const BlockKey& key) const { return key.Hash(tree) & mask_; }
+  // The ancestors of a block that was used, one after the other from the nearest on.
+  struct Ancestors {
+    TreeId tree;
+    KeyHash from;                // the block
+    KeyHash next;                // the ancestor to be looked at, or the block itself
+    std::uint64_t conversation;  // that used it; 0: one that wrote none of them alone
+  };
+
+  std::uint64_t BucketOf(TreeId tree, const BlockKey& key) const { return KeyHashOf(tree, key) & mask_; }
   std::uint64_t BucketOf(TreeId tree, std::uint64_t id) const {
     return ((id ^ tree) * 0x9e3779b97f4a7c15u >> 32) & mask_;
   }
   NoteId Find(TreeId tree, const BlockKey& key) const;
+  NoteId FindKeyHash(TreeId tree, KeyHash key_hash) const;
   TalkId FindTalk(TreeId tree, std::uint64_t id) const;
   TalkId TalkFor(TreeId tree, std::uint64_t id);
   void MakeNewest(TalkId talk);
   void UnlinkAge(TalkId talk);
   void Forget(NoteId note);
   void ForgetTalk(TalkId talk);
-  void Share(NoteId note);
+  bool ShareNext(Forest& forest, Ancestors* ancestors);
 
   const std::uint32_t max_notes_;
   const std::uint64_t mask_;
@@ -102,7 +119,7 @@ class Conversations final {
   LazyArray<std::uint32_t> talk_buckets_;
   TalkId newest_ = kNoId;
   TalkId oldest_ = kNoId;
-  std::vector<NoteId> sharing_;  // shared, parents not looked at yet
+  std::vector<Ancestors> ancestors_;  // that may have to be shared
   std::uint64_t forgotten_ = 0;
 };
 

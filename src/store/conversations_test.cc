@@ -95,6 +95,79 @@ TEST_F(ConversationsTest, ABlockThatCameAgainIsOfWhoBroughtIt) {
   EXPECT_EQ(Match(1, 4), 2u);
 }
 
+// Behind its window a block leaves memory before what descends from it.
+TEST_F(ConversationsTest, ABlockThatCameAgainAboveItsDescendantsIsOfWhoBroughtIt) {
+  Make({.store = {.max_blocks = 4}}, WindowOnly());
+  Say(0, 1, 1);
+  Say(kAnn, 2, 2, 1);
+  Say(0, 3, 9, 2);
+  ASSERT_FALSE(Here(2));
+  ASSERT_TRUE(Here(9));
+  Say(kBob, 2, 2, 1);
+  EXPECT_GE(End(kBob), 1u) << "Ann has not used this one";
+  EXPECT_FALSE(Here(2));
+}
+
+TEST_F(ConversationsTest, ABlockThatCameAgainAboveAnothersStays) {
+  Make({.store = {.max_blocks = 4}}, WindowOnly());
+  Say(0, 1, 1);
+  Say(kAnn, 2, 2, 1);
+  Say(0, 3, 6, 2);
+  Say(kAnn, 7, 9, 6);
+  ASSERT_FALSE(Here(2));
+  Say(kBob, 2, 2, 1);
+  EXPECT_EQ(End(kBob), 0u);
+  EXPECT_TRUE(Here(2) && Here(9));
+}
+
+TEST_F(ConversationsTest, WhatAnotherConversationUsesStaysWithAncestorsBeyondNobodys) {
+  for (const bool built : {false, true}) {
+    Make();
+    Say(kAnn, 1, 2);
+    Say(0, 3, 4, 2);
+    Say(kAnn, 5, 6, 4);
+    built ? Say(kBob, 7, 7, 6) : Hit(kBob, 6);
+    EXPECT_EQ(End(kAnn), 0u);
+    EXPECT_EQ(Match(1, 6), 6u);
+  }
+}
+
+TEST_F(ConversationsTest, WhoUsesNobodysBlockUsesWhatItHangsBelow) {
+  for (const bool built : {false, true}) {
+    Make();
+    Say(kAnn, 1, 2);
+    Say(0, 3, 4, 2);
+    Hit(kAnn, 4);
+    built ? Say(kBob, 5, 5, 4) : Hit(kBob, 4);
+    EXPECT_EQ(End(kAnn), 0u);
+    EXPECT_EQ(Match(1, 4), 4u);
+  }
+  Make();
+  Say(kAnn, 1, 2);
+  Say(0, 3, 4, 2);
+  Hit(kAnn, 4);
+  EXPECT_EQ(End(kAnn), 4u) << "Ann alone has used it";
+}
+
+TEST_F(ConversationsTest, WhatNobodyElseUsedIsLookedAtOnce) {
+  constexpr std::uint64_t kDeep = 1000;
+  Make({.headers = 4});
+  Say(0, 1, kDeep);
+  Say(kBob, 2001, 2001);
+  std::vector<BlockKey> chain;
+  for (std::uint64_t n = 1; n <= kDeep; ++n) chain.push_back(Key(n));
+  const auto work_of_touch = [&] {
+    const std::uint64_t before = t->loop->executor().work();
+    t->Run(t->store->Touch(ns.slot, chain, kAnn));
+    return t->loop->executor().work() - before;
+  };
+  work_of_touch();
+  const std::uint64_t once = work_of_touch();
+  EXPECT_LE(once, 20 * kDeep);
+  std::ranges::reverse(chain);
+  EXPECT_LE(work_of_touch(), once + kDeep);
+}
+
 TEST_F(ConversationsTest, AConversationIsKnownAfterARestart) {
   Make();
   Say(kAnn, 1, 6);

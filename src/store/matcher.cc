@@ -129,13 +129,22 @@ Task<std::uint32_t> Matcher::Touch(std::uint32_t slot, std::span<const BlockKey>
                                    std::uint64_t conversation) {
   const catalog::TreeId tree = catalog_.TreeOf(slot);
   std::uint32_t applied = 0;
+  catalog::BlockId last = catalog::kNoId;  // of this step
   for (const BlockKey& key : keys) {
-    if (steps_.Spent()) co_await Yield();
+    if (steps_.Spent()) {
+      last = catalog::kNoId;
+      co_await Yield();
+    }
     if (catalog_.EntryOf(tree) == nullptr) break;
     const catalog::BlockId block = catalog_.Find(tree, key);
     if (block == catalog::kNoId || forest_.block(block).placeholder()) continue;
     uses_.UseBlock(block);
-    if (conversation != 0) conversations_.Uses(tree, key, conversation);
+    if (conversation != 0) {
+      const bool beside = last != catalog::kNoId &&
+                          (forest_.block(block).parent == last || forest_.block(last).parent == block);
+      conversations_.Uses(tree, key, conversation, beside);
+    }
+    last = block;
     ++applied;
   }
   if (conversation != 0) co_await ShareUses(executor_, catalog_, steps_);

@@ -266,11 +266,15 @@ void Publisher::MakeVisible(catalog::PutIndex put, catalog::BlockId block, std::
       words_, slots_.arena(), p.place, p.generation,
       {.seal = seal, .sequence = born, .born = born, .expiry = p.expiry, .conversation = p.conversation});
   steps_.Count(8);
-  if (forest_.Empty(block)) {
-    conversations_.Began(p.name.tree, p.name.key, p.parent, p.conversation);
+  const catalog::Block& b = forest_.block(block);
+  bool noted = false;
+  if (b.placeholder() && !b.folded()) {
+    noted = conversations_.Began(p.name.tree, p.name.key, p.parent, p.conversation);
   } else if (p.conversation != 0) {
-    conversations_.Wrote(p.name.tree, p.name.key, p.parent, p.conversation);
+    noted = conversations_.Wrote(p.name.tree, p.name.key, p.parent, p.conversation);
   }
+  if (noted && b.first_child != catalog::kNoId)
+    steps_.Count(2 * conversations_.LookBelow(forest_, block, p.name.key));
   steps_.Count(p.conversation != 0 ? 4 : 1);
   const catalog::RecordId record = forest_.AddRecord(block, p.name.group);
   CISTERN_ASSERT(record < catalog_.max_records());

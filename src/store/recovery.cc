@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "policy/placement.h"
 #include "record/seal.h"
+#include "store/shared_uses.h"
 
 namespace cistern::store {
 
@@ -47,13 +48,6 @@ Task<Status> StoreRecovery::Recover() {
   if (lower_.present()) {
     if (Status status = co_await ScanLowerTier(state); !status.ok()) co_return status;
   }
-  for (catalog::NoteId from = 0;;) {
-    std::uint32_t budget = kSpentTouches / 2;
-    const bool more = conversations_.RelateSome(&from, &budget);
-    steps_.Count(kSpentTouches / 2 - budget);
-    if (!more) break;
-    co_await Yield();
-  }
   const memory::Recovery::Counts& counts = state.recovery.counts();
   sequences_.Start(std::max({state.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1,
                              state.last_lower + 1}) +
@@ -62,6 +56,7 @@ Task<Status> StoreRecovery::Recover() {
   co_await FindDropped(state);
   co_await KeepReachable(state);
   co_await Refuse(state);
+  co_await NoteConversations(state);
   slots_.EndAdoption();
   co_await FillIndex(state);
   counters_.recovered.Add(residents_.count());
@@ -176,7 +171,8 @@ void StoreRecovery::Admit(RecoveryState& state, const memory::RecoveredBlock& fo
   r.entry = catalog::kNoId;
   r.born = found.born;
   r.generation = found.generation;
-  if (found.conversation != 0) conversations_.Wrote(tree, found.key, found.parent, found.conversation);
+  if (found.conversation != 0)
+    state.written.push_back({tree, found.group, found.key, found.parent, found.born, found.conversation});
 }
 
 Task<void> StoreRecovery::LinkParents(RecoveryState& state) {
@@ -300,6 +296,28 @@ Task<void> StoreRecovery::Refuse(RecoveryState& state) {
     steps_.Count();
     if (steps_.Spent()) co_await Yield();
   }
+}
+
+// Of the records that stay: one that was dropped, or that another put replaced, is nothing to the block that
+// has its name now.
+Task<void> StoreRecovery::NoteConversations(RecoveryState& state) {
+  for (; !state.written.empty(); state.written.pop_front()) {
+    steps_.Count(4);
+    if (steps_.Spent()) co_await Yield();
+    const RecoveryState::Written& one = state.written.front();
+    const catalog::BlockId block = forest_.Find(one.tree, one.key);
+    const auto copy = block == catalog::kNoId ? std::nullopt : forest_.See(block, one.group);
+    if (copy && state.BornOf(forest_, block, *copy) == one.born)
+      conversations_.Wrote(one.tree, one.key, one.parent, one.conversation);
+  }
+  for (catalog::NoteId from = 0;;) {
+    std::uint32_t budget = kSpentTouches / 2;
+    const bool more = conversations_.RelateSome(&from, &budget);
+    steps_.Count(kSpentTouches / 2 - budget);
+    if (!more) break;
+    co_await Yield();
+  }
+  co_await ShareUses(executor(), catalog_, steps_);
 }
 
 // Leaves are entered first, so they are the coldest: the order of uses before the restart is not known, and
@@ -519,7 +537,7 @@ void StoreRecovery::AdmitLower(RecoveryState& state, const tier::TierEntry& foun
     }
     r.location = found.location;
     state.placed_records[copy->record] = found.sequence;
-    return;
+    return NoteWritten(state, tree, found);
   }
   if (copy && copy->record == catalog::kNoId) {
     if (state.placed[block] > found.sequence) return refuse();
@@ -548,7 +566,12 @@ void StoreRecovery::AdmitLower(RecoveryState& state, const tier::TierEntry& foun
     forest_.record(record).born = found.born;
     state.placed_records[record] = found.sequence;
   }
-  if (found.conversation != 0) conversations_.Wrote(tree, found.key, found.parent, found.conversation);
+  NoteWritten(state, tree, found);
+}
+
+void StoreRecovery::NoteWritten(RecoveryState& state, catalog::TreeId tree, const tier::TierEntry& found) {
+  if (found.conversation != 0)
+    state.written.push_back({tree, found.group, found.key, found.parent, found.born, found.conversation});
 }
 
 void StoreRecovery::Adopt(catalog::TreeId tree, const catalog::Forest::Copy& copy) {

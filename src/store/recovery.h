@@ -79,6 +79,7 @@ class StoreRecovery final {
   void RefuseFolded(catalog::BlockId block);
   void RefuseRecord(catalog::RecordId record);
   Task<void> Refuse(RecoveryState& state);
+  Task<void> NoteConversations(RecoveryState& state);
   Task<void> FillIndex(RecoveryState& state);
   Task<Status> SettleNamespaces(RecoveryState& state);
   // ---- the lower tier ----
@@ -92,6 +93,7 @@ class StoreRecovery final {
   Task<void> AdmitAll(RecoveryState& state, std::span<const tier::TierEntry> found);
   Task<Status> ScanLowerTier(RecoveryState& state);
   void AdmitLower(RecoveryState& state, const tier::TierEntry& found);
+  void NoteWritten(RecoveryState& state, catalog::TreeId tree, const tier::TierEntry& found);
   void Adopt(catalog::TreeId tree, const catalog::Forest::Copy& copy);
 
   Executor& executor_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -35,6 +36,16 @@ struct RecoveryState {
     return copy.record == catalog::kNoId ? born[block] : forest.record(copy.record).born;
   }
 
+  // A record that a conversation wrote.
+  struct Written {
+    catalog::TreeId tree;
+    std::uint16_t group;
+    BlockKey key;
+    BlockKey parent;
+    std::uint64_t born;
+    std::uint64_t conversation;
+  };
+
   memory::Recovery recovery;
   catalog::Journal::Contents journal;
   // Nothing that memory holds is believed.
@@ -53,6 +64,7 @@ struct RecoveryState {
   std::unordered_map<catalog::BlockId, std::uint64_t>
       orphaned;                         // homes of orphans: by any drop of their namespace
   std::vector<catalog::BlockId> order;  // parents before children
+  std::deque<Written> written;          // whether the record stays or not
 };
 
 }  // namespace cistern::store

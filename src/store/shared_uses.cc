@@ -5,9 +5,10 @@ namespace cistern::store {
 
 Task<void> ShareUses(Executor&, catalog::Catalog& catalog, StepBudget& steps) {
   for (;;) {
-    std::uint32_t budget = kSpentTouches / 2;
-    const bool more = catalog.conversations().ShareSome(&budget);
-    steps.Count(kSpentTouches / 2 - budget);
+    // Each look is two touches.
+    std::uint32_t budget = kSpentTouches / 4;
+    const bool more = catalog.conversations().ShareSome(catalog.forest(), &budget);
+    steps.Count(2 * (kSpentTouches / 4 - budget));
     if (!more) co_return;
     co_await Yield();
   }

@@ -8,6 +8,7 @@
 
 #include "base/format.h"
 #include "memory/movers.h"
+#include "store/shared_uses.h"
 
 namespace cistern::store {
 
@@ -84,6 +85,7 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
     co_await Finish(call, job);
   }
   if (publisher_.cascade_waits()) co_await publisher_.Cascade();
+  if (conversations_.sharing()) co_await ShareUses(executor_, catalog_, steps_);
   std::vector<PartOutcome> outcomes;
   outcomes.reserve(jobs.size());
   for (PartJob& job : jobs) {
@@ -135,6 +137,7 @@ Task<Result<std::uint32_t>> Writer::EndHeld(catalog::Caller caller, std::uint32_
     }
   }
   if (publisher_.cascade_waits()) co_await publisher_.Cascade();
+  if (conversations_.sharing()) co_await ShareUses(executor_, catalog_, steps_);
   if (!mine && foreign) {
     co_return Error(Code::kDenied,
                     "put: is another owner's; only sessions of its owner publish or abandon it");

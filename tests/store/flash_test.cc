@@ -193,6 +193,29 @@ TEST_F(FlashStoreTest, R10WhatWasDroppedStaysAwayThoughTheMediaHaveIt) {
   EXPECT_EQ(Match(0, 31), 11u);
 }
 
+// The media still hold the block that another conversation had written before it was dropped.
+TEST_F(FlashStoreTest, R10ABlockThatCameAgainIsOfWhoBroughtItAlsoAfterAReboot) {
+  constexpr std::uint64_t kAnn = 11, kBob = 22;
+  Make(With(8));
+  const auto write = [&](std::uint64_t conversation) {
+    store::PartWrite part = Part(1, std::nullopt);
+    part.conversation = conversation;
+    ASSERT_TRUE(WriteOne(std::move(part)).status.ok());
+    t->Settle();
+  };
+  write(kAnn);
+  ASSERT_TRUE(Drop(1).has_value());
+  write(kBob);
+  t->Stop();
+  t->ForgetMemory();
+  t->Start();
+  ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
+  Attach(store::OneGroup());
+  ASSERT_EQ(Match(1, 1), 1u);
+  EXPECT_TRUE(t->Run(t->store->EndConversation(ns.slot, kBob)).has_value());
+  EXPECT_EQ(Match(1, 1), 0u);
+}
+
 TEST_F(FlashStoreTest, R10ATombstoneGoesWithTheLastRegionThatIsOlder) {
   Make(With(4, 2 * kMiB));
   PutChainSlowly(0, 7);
