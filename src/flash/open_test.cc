@@ -228,6 +228,41 @@ TEST(FlashOpen, ADeviceOfAnotherJournalIsRefusedUntouchedAndDiscardedWhenTold) {
   world.Ended();
 }
 
+// What a start finds in the journal of a node that was killed may be in the page cache alone until the start
+// writes the journal anew.
+TEST(FlashOpen, R10ADeviceThatIsFormattedAtAStartNamesNoStateOfTheJournalThatPowerMayTake) {
+  constexpr tier::JournalMark kDurable{1, 40}, kFound{1, 80};
+  World world(17, TestOptions(2));
+  ASSERT_TRUE(world.Start().ok());
+  for (std::uint64_t n = 0; n < 4; ++n) ASSERT_TRUE(world->Append({n}, {5'000}).has_value());
+  world.Stop();
+  const auto open = [&](tier::JournalMark mark) {
+    world.loop = std::move(*io::SimulatedLoop::Make(world.clock, world.disk, 100 + ++world.lives));
+    world.node = std::make_unique<TierOn>(*world.loop, world.options, 100 + world.lives);
+    return world->Open(world.known, 5, mark);
+  };
+  {
+    auto other = std::move(*io::SimulatedLoop::Make(world.clock, world.disk, 99));
+    ASSERT_TRUE(other->Remove("/flash1/flash").ok());
+    ASSERT_TRUE(other->BlockOn(other->SyncDirectory("/flash1")).ok());
+  }
+  ASSERT_TRUE(open(kFound).ok());
+  world.CutPower();
+  world.Ended();
+  ASSERT_TRUE(open(kDurable).ok());
+  EXPECT_LE(world->tier->newest_mark(), kDurable);
+  ASSERT_TRUE(world->Recover().ok());
+  EXPECT_FALSE(world->found.empty()) << "the journal was taken for an older copy";
+  // It is told once it is durable.
+  world.loop->BlockOn(world->tier->Mark(kFound));
+  world->Close();
+  world.Ended();
+  ASSERT_TRUE(open(kFound).ok());
+  EXPECT_EQ(world->tier->newest_mark(), kFound);
+  world->Close();
+  world.Ended();
+}
+
 // The first start formatted it, and its journal was never written.
 TEST(FlashOpen, AnUnusedDeviceOfAnotherJournalIsFormatted) {
   World world(11);
