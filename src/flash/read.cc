@@ -13,20 +13,31 @@ namespace cistern::flash {
 
 using State = Region::State;
 
-// A read that is under way: its region is not opened again before the read has ended.
+// A read of the record at an address: its region is not opened again before the read has ended.
 class RecordReader::Reading final {
  public:
-  Reading(DeviceRegions& device, std::uint32_t region) : use_(device), device_(device), region_(region) {
-    device_.BeginRead(region_);
+  Reading(Media& media, const FlashAddress& address)
+      : regions_(media.DeviceOf(address.region)),
+        use_(regions_),
+        region_(address.region),
+        epoch_(regions_.at(region_).epoch()),
+        begin_(regions_.OffsetOf(region_, address.unit)) {
+    regions_.BeginRead(region_);
   }
-  ~Reading() { device_.EndRead(region_); }
+  ~Reading() { regions_.EndRead(region_); }
   Reading(const Reading&) = delete;
   Reading& operator=(const Reading&) = delete;
 
+  Device& device() const { return regions_.device(); }
+  std::uint64_t epoch() const { return epoch_; }  // of the region when the read began
+  std::uint64_t begin() const { return begin_; }  // of the record, on the device
+
  private:
+  DeviceRegions& regions_;
   DeviceUse use_;
-  DeviceRegions& device_;
   const std::uint32_t region_;
+  const std::uint64_t epoch_;
+  const std::uint64_t begin_;
 };
 
 std::int64_t RecordReader::EstimateUs(const tier::Location& location, std::uint64_t bytes) const {
@@ -55,18 +66,14 @@ Task<Result<tier::FetchedRecord>> RecordReader::Fetch(tier::Location location, s
   CISTERN_ASSERT(into.size() % unit == 0 && reinterpret_cast<std::uintptr_t>(into.data()) % unit == 0);
   if (Status place = CheckPlace(location, into.size()); !place.ok())
     co_return std::unexpected(std::move(place));
-  const FlashAddress address = AddressOf(location);
-  DeviceRegions& device = media_.DeviceOf(address.region);
-  const Reading reading(device, address.region);
-  const std::uint64_t epoch = device.at(address.region).epoch();
-  const std::uint64_t begin = device.OffsetOf(address.region, address.unit);
+  const Reading reading(media_, AddressOf(location));
   Status status;
   if (arrived != nullptr) {
-    status = co_await device.device().Read(into, begin, *arrived);
+    status = co_await reading.device().Read(into, reading.begin(), *arrived);
   } else {
-    status = co_await device.device().Read(into, begin);
+    status = co_await reading.device().Read(into, reading.begin());
   }
-  auto fetched = Check(location, into, into.size(), epoch, std::move(status));
+  auto fetched = Check(location, into, into.size(), reading.epoch(), std::move(status));
   if (fetched) media_.counters().fetched_bytes.Add(into.size());
   co_return fetched;
 }
@@ -82,20 +89,16 @@ Task<Result<tier::FetchedRecord>> RecordReader::FetchSome(tier::Location locatio
   CISTERN_ASSERT(offset % unit == 0 && offset + body.size() <= record_bytes);
   if (Status place = CheckPlace(location, record_bytes); !place.ok())
     co_return std::unexpected(std::move(place));
-  const FlashAddress address = AddressOf(location);
-  DeviceRegions& device = media_.DeviceOf(address.region);
-  const Reading reading(device, address.region);
-  const std::uint64_t epoch = device.at(address.region).epoch();
-  const std::uint64_t begin = device.OffsetOf(address.region, address.unit);
+  const Reading reading(media_, AddressOf(location));
   // Both are under way before the first is awaited.
   std::optional<Task<Status>> beside;
-  if (!body.empty()) beside.emplace(device.device().Read(body, begin + offset));
-  Status status = co_await device.device().Read(trailer, begin + record_bytes - trailer.size());
+  if (!body.empty()) beside.emplace(reading.device().Read(body, reading.begin() + offset));
+  Status status = co_await reading.device().Read(trailer, reading.begin() + record_bytes - trailer.size());
   if (beside) {
     Status other = co_await *beside;
     if (status.ok()) status = std::move(other);
   }
-  auto fetched = Check(location, trailer, record_bytes, epoch, std::move(status));
+  auto fetched = Check(location, trailer, record_bytes, reading.epoch(), std::move(status));
   if (fetched) media_.counters().fetched_bytes.Add(trailer.size() + body.size());
   co_return fetched;
 }
