@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -67,6 +68,16 @@ class RestoredTest : public store::BlockStoreTest {
     return files;
   }
   Files CopyJournal() const { return Copy({"node/journal", "node/journal.copy"}); }
+  Files CopyJournalAndFlash() const { return Copy({"node/journal", "node/journal.copy", kFlash}); }
+  // A store whose files are copied while it does not run, and from which blocks are dropped then.
+  void BeginCopyAndDrop(const std::function<Files()>& copy, Files* older) {
+    ASSERT_NO_FATAL_FAILURE(Begin());
+    t->Stop();
+    *older = copy();
+    StartAgain();
+    ASSERT_TRUE(Drop(kDropped).has_value());
+    t->Settle();
+  }
   // While no store runs.
   void Restore(const Files& files) {
     auto loop = std::move(*io::SimulatedLoop::Make(t->clock, t->disk, 1'000 + ++restored_));
@@ -129,12 +140,8 @@ class RestoredTest : public store::BlockStoreTest {
 };
 
 TEST_F(RestoredTest, R10AnOlderJournalUnderFlashOfTodayBringsNothingBack) {
-  ASSERT_NO_FATAL_FAILURE(Begin());
-  t->Stop();
-  const Files older = CopyJournal();
-  StartAgain();
-  ASSERT_TRUE(Drop(kDropped).has_value());
-  t->Settle();
+  Files older;
+  ASSERT_NO_FATAL_FAILURE(BeginCopyAndDrop([this] { return CopyJournal(); }, &older));
   Reboot();
   Restore(older);
   StartAgain();
@@ -229,13 +236,8 @@ TEST_F(RestoredTest, R10OlderMemoryUnderTheJournalOfTodayBringsNothingBack) {
 }
 
 TEST_F(RestoredTest, R10AnOlderJournalWithItsFlashUnderMemoryOfTodayBringsNothingBack) {
-  ASSERT_NO_FATAL_FAILURE(Begin());
-  t->Stop();
-  Files older = CopyJournal();
-  older.merge(Copy({kFlash}));
-  StartAgain();
-  ASSERT_TRUE(Drop(kDropped).has_value());
-  t->Settle();
+  Files older;
+  ASSERT_NO_FATAL_FAILURE(BeginCopyAndDrop([this] { return CopyJournalAndFlash(); }, &older));
   t->Stop();
   Restore(older);
   StartAgain();
@@ -245,13 +247,8 @@ TEST_F(RestoredTest, R10AnOlderJournalWithItsFlashUnderMemoryOfTodayBringsNothin
 
 // What docs/formats/journal.md says that nobody can notice.
 TEST_F(RestoredTest, AWholeBackupBringsItsDayBack) {
-  ASSERT_NO_FATAL_FAILURE(Begin());
-  t->Stop();
-  Files older = CopyJournal();
-  older.merge(Copy({kFlash}));
-  StartAgain();
-  ASSERT_TRUE(Drop(kDropped).has_value());
-  t->Settle();
+  Files older;
+  ASSERT_NO_FATAL_FAILURE(BeginCopyAndDrop([this] { return CopyJournalAndFlash(); }, &older));
   Reboot();
   Restore(older);
   StartAgain();
@@ -261,12 +258,8 @@ TEST_F(RestoredTest, AWholeBackupBringsItsDayBack) {
 // A start that notices it is cut off after any of its operations: the next one notices it too, or there is
 // nothing left to come back.
 TEST_F(RestoredTest, R10AStartThatIsCutOffForgetsNothingOfWhatItNoticed) {
-  ASSERT_NO_FATAL_FAILURE(Begin());
-  t->Stop();
-  const Files older = CopyJournal();
-  StartAgain();
-  ASSERT_TRUE(Drop(kDropped).has_value());
-  t->Settle();
+  Files older;
+  ASSERT_NO_FATAL_FAILURE(BeginCopyAndDrop([this] { return CopyJournal(); }, &older));
   const std::vector<std::byte> memory = CopyMemory();
   t->Stop();
   const Files flash = Copy({kFlash});
