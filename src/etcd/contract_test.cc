@@ -10,7 +10,9 @@
 
 #include "base/format.h"
 #include "etcd/etcd.h"
+#include "etcd/gateway.h"
 #include "etcd/simulated.h"
+#include "etcd/test_etcd.h"
 #include "io/simulated_loop.h"
 
 namespace cistern::etcd {
@@ -44,6 +46,24 @@ class SimulatedWorld final : public World {
   std::unique_ptr<Etcd> one_ = etcd_.Client("one"), other_ = etcd_.Client("other");
 };
 
+class RealWorld final : public World {
+ public:
+  RealWorld() {
+    EXPECT_EQ(server_.Start().ToString(), "ok");
+    one_ = std::move(*OpenGateway(*loop_, {.endpoints = {server_.endpoint()}}));
+    other_ = std::move(*OpenGateway(*loop_, {.endpoints = {server_.endpoint()}}));
+  }
+  io::Loop& loop() override { return *loop_; }
+  Etcd& etcd() override { return *one_; }
+  Etcd& other() override { return *other_; }
+
+ private:
+  TestEtcd server_;
+  SystemClock clock_;
+  std::unique_ptr<io::Loop> loop_ = std::move(*io::MakeLoop(clock_));
+  std::unique_ptr<Etcd> one_, other_;
+};
+
 std::vector<std::string> Names(const RangeAnswer& answer) {
   std::vector<std::string> names;
   for (const KeyValue& key : answer.keys) names.push_back(key.key);
@@ -62,7 +82,7 @@ class EtcdTest : public ::testing::TestWithParam<std::unique_ptr<World> (*)()> {
  protected:
   void SetUp() override {
     world_ = GetParam()();
-    ASSERT_NE(world_, nullptr);
+    if (world_ == nullptr) GTEST_SKIP() << "no etcd is installed";
   }
   Etcd& etcd() { return world_->etcd(); }
   Instant Soon() { return world_->loop().clock().Now().PlusUs(60'000'000); }
@@ -350,7 +370,7 @@ TEST_P(EtcdTest, ALeaseThatHasEndedIsNotRenewedAndNothingIsPutUnderIt) {
 TEST_P(EtcdTest, ALeaseThatNobodyRenewsEndsWithItsKeys) {
   const auto granted = Await(etcd().Grant(1, Soon()));
   ASSERT_TRUE(granted.has_value());
-  EXPECT_GE(granted->ttl_s, 2);
+  EXPECT_GE(granted->ttl_s, 1);
   const std::int64_t put = Put("a", "", granted->id);
   const auto watch = etcd().WatchFrom({"a", ""}, put + 1);
   const std::vector<WatchEvent> ended = Changes(*watch, 1);
@@ -460,10 +480,13 @@ TEST_P(EtcdTest, ACompactionForgetsWhatWasBeforeAndDeletesAtIt) {
   EXPECT_EQ(Range({.keys = {"b", ""}, .revision = upto}).keys.at(0).value, "1");
   EXPECT_EQ(Compact(upto + 100).code(), Code::kMismatch) << "it has not come so far";
   const auto watch = etcd().WatchFrom(KeyRange::Prefix(""), upto);
-  const std::vector<WatchEvent> events = Changes(*watch, 2);
+  // A real etcd forgets the delete a moment later.
+  std::vector<WatchEvent> events = Changes(*watch, 1);
+  while (events.back().key.key != "b") events.push_back(Changes(*watch, 1).at(0));
+  std::erase_if(events, [](const WatchEvent& event) { return event.kind == WatchEvent::Kind::kDelete; });
   ASSERT_THAT(events, SizeIs(2));
   EXPECT_EQ(events[0].key.key, "c");
-  EXPECT_EQ(events[1].key.key, "b");
+  EXPECT_EQ(events[1].key.value, "2");
 }
 
 TEST_P(EtcdTest, AWatchThatIsGivenUpEndsForItsOwnerAlone) {
@@ -485,9 +508,10 @@ TEST_P(EtcdTest, ACallThatIsGivenUpKeepsNobodyWaiting) {
   EXPECT_EQ(Range({.keys = {"a", ""}}).count, 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Etcds, EtcdTest, ::testing::Values([]() -> std::unique_ptr<World> {
-                           return std::make_unique<SimulatedWorld>();
-                         }),
+std::unique_ptr<World> MakeSimulated() { return std::make_unique<SimulatedWorld>(); }
+std::unique_ptr<World> MakeReal() { return TestEtcd::Installed() ? std::make_unique<RealWorld>() : nullptr; }
+
+INSTANTIATE_TEST_SUITE_P(Etcds, EtcdTest, ::testing::Values(&MakeSimulated, &MakeReal),
                          [](const auto& made) { return made.index == 0 ? "simulated" : "real"; });
 
 }  // namespace

@@ -121,7 +121,8 @@ struct TransactionAnswer {
 struct LeaseAnswer {
   Header header;
   std::int64_t id = 0;
-  std::int64_t ttl_s = 0;  // from when etcd answered; at least 2; 0 of a renewal: the lease has ended
+  std::int64_t ttl_s =
+      0;  // from when etcd answered, at least what was asked for; 0 of a renewal: it has ended
 };
 
 struct WatchEvent {
@@ -175,8 +176,8 @@ class Etcd {
   // Changes from `revision` on, which is at least 1. Begins to watch; what is wrong is said by Next.
   virtual std::unique_ptr<Watch> WatchFrom(KeyRange keys, std::int64_t revision) = 0;
 
-  // What happened before `revision` is forgotten, and deletes at it: for who knows that etcd is the cell's
-  // alone and that whoever watches is past it. Ok as well where it was forgotten before.
+  // What happened before `revision` is forgotten, and perhaps deletes at it: for who knows that etcd is the
+  // cell's alone and that whoever watches is past it. Ok as well where it was forgotten before.
   virtual Task<Status> Compact(std::int64_t revision, Instant deadline) = 0;
 };
 
