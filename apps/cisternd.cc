@@ -16,6 +16,7 @@
 #include "base/units.h"
 #include "command_line.h"
 #include "node/node.h"
+#include "node/node_metrics.h"
 #include "record/verified_copy.h"
 #include "wire/socket_path.h"
 
@@ -52,6 +53,8 @@ int Run(int argc, const char* const* argv) {
             record::ChooseKernels);
   bool check = false;
   line.Switch("--check", "says what is wrong with these settings on this host, and starts nothing", &check);
+  bool metrics = false;
+  line.Switch("--metrics", "says what /metrics and `cistern status` hold, as docs/metrics.md does", &metrics);
   std::deque<std::pair<std::string_view, bool>> switches;
   for (const node::Setting& setting : node::NodeSettings()) {
     const auto set = [&, name = setting.name](std::string_view text) {
@@ -68,6 +71,10 @@ int Run(int argc, const char* const* argv) {
     }
   }
   if (auto exit = line.Parse(argc, argv)) return *exit;
+  if (metrics) {
+    std::printf("%s", node::MetricsOfDocs().c_str());
+    return kExitOk;
+  }
   for (const auto& [name, on] : switches) {
     if (on) given.emplace_back(name, "true");
   }

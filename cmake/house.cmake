@@ -61,7 +61,7 @@ set(CISTERN_LIBS_io PkgConfig::LIBURING)
 set(CISTERN_LIBS_catalog Boost::headers)
 set(CISTERN_LIBS_net OpenSSL::SSL)
 set(CISTERN_LIBS_etcd Boost::json CURL::libcurl)
-set(CISTERN_LIBS_node Boost::json)
+set(CISTERN_LIBS_admin Boost::headers)
 set(CISTERN_LIBS_workload Boost::headers Boost::json)
 set(CISTERN_LIBS_planner Boost::json)
 

@@ -75,6 +75,7 @@ class RealNode {
   void Stop() { node_.reset(); }
   const std::string& directory() const { return directory_; }
   const std::string& socket() const { return options_.socket; }
+  std::string http() const { return node_->http(); }
 
   ConnectOptions options(const OwnerToken& owner = {}) const {
     ConnectOptions options;

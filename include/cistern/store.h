@@ -207,7 +207,7 @@ class Store {
   // kMiss; kTooLate for one on flash, as Read.
   Result<std::vector<std::byte>> Get(const Namespace& ns, const BlockKey& key, const ReadOptions& = {});
 
-  // The node's state as one JSON object; docs/status.md names its fields.
+  // The node's state as one JSON object; docs/metrics.md names its fields.
   Result<std::string> StatusJson(std::int64_t deadline_us = kDefaultDeadlineUs);
 
   // Takes a device of the node's flash out of service at once, whatever it is doing: what only it had is

@@ -578,5 +578,5 @@ class Store(Handle):
         return self._native.get(namespace._native, key, deadline_us)
 
     def status(self, *, deadline_us: int = DEADLINE_US) -> dict[str, Any]:
-        """The node's state; docs/status.md names its fields."""
+        """The node's state; docs/metrics.md names its fields."""
         return _state(self._native.status(deadline_us))

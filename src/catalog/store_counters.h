@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counters of a store, from the catalog up. Status shows them.
+// Counters of a store, from the catalog up.
 #pragma once
 
 #include "base/metrics.h"
+
+namespace cistern {
+class MetricRegistry;
+}  // namespace cistern
 
 namespace cistern::catalog {
 
@@ -16,5 +20,8 @@ struct StoreCounters {
       evicted_unwritten, fetched, fetch_failed, fetch_refused, read_ahead, passing, passed_segments,
       moved_below, evicted_below, cut_at_reclaim, lost_below, scrubbed_bytes, scrub_rounds;
 };
+
+// Borrows them.
+void AddMetrics(MetricRegistry& registry, const StoreCounters& counters);
 
 }  // namespace cistern::catalog

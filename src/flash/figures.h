@@ -7,7 +7,13 @@
 
 #include "base/metrics.h"
 
+namespace cistern {
+class MetricRegistry;
+}  // namespace cistern
+
 namespace cistern::flash {
+
+class FlashTier;
 
 struct FlashCounters {
   Counter appended_records, appended_bytes, device_written_bytes, fetched_records, fetched_bytes, reclaimed,
@@ -25,5 +31,10 @@ struct FlashDeviceState {
   std::uint32_t in_flight = 0;
   std::int64_t read_estimate_us = 0;  // of 64 KiB, now
 };
+
+// Borrows the tier; null: there is none, and the registry is for its names alone.
+void AddMetrics(MetricRegistry& registry, const FlashTier* tier);
+// Of a node without flash: the list of its devices, which is empty.
+void AddDeviceMetrics(MetricRegistry& registry, const FlashTier* tier);
 
 }  // namespace cistern::flash

@@ -5,12 +5,18 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "admin/heartbeat.h"
+#include "admin/http_server.h"
+#include "admin/pages.h"
+#include "admin/status_text.h"
 #include "arena/words.h"
 #include "base/assert.h"
 #include "base/clock.h"
@@ -18,6 +24,7 @@
 #include "base/format.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/metric_registry.h"
 #include "base/task_group.h"
 #include "base/units.h"
 #include "catalog/journal.h"
@@ -31,8 +38,8 @@
 #include "node/flash_options.h"
 #include "node/flash_places.h"
 #include "node/journal_place.h"
+#include "node/node_metrics.h"
 #include "node/start_watch.h"
-#include "node/status.h"
 #include "server/server.h"
 #include "store/block_store.h"
 
@@ -41,6 +48,8 @@ namespace {
 
 // Leases and expiries are noticed within this; promise 4 allows a second.
 constexpr std::int64_t kTickUs = 50'000;
+// Of each list in the status that a client of the socket asks for: it has to fit the session's area.
+constexpr std::size_t kStatusRows = 128;
 
 io::LoopKind KindOf(std::string_view name) {
   if (name == "io_uring") return io::LoopKind::kUring;
@@ -102,6 +111,8 @@ class Node::Core {
 
   Executor& executor() { return loop_->executor(); }  // for its tasks
 
+  std::string http() const { return facts_.http; }
+
   Result<Fd> ClientEnd() {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
@@ -145,12 +156,17 @@ class Node::Core {
   Task<Status> RecoverStore();
   Task<Result<std::unique_ptr<tier::Tier>>> OpenTier(tier::JournalView journal);
   Status OpenDoor();
+  Status OpenHttp();
+  void FillRegistry();
+  // Of the HTTP thread.
+  bool AskForMetrics(std::function<void(MetricSnapshot)> done);
+  Status Ready() const;
+  Task<void> ReadFor(Executor& executor, std::function<void(MetricSnapshot)> done);
   Task<void> Tick(Executor& executor);
   void NoteLingering(Instant now);
   void NoteLoss();
   void EndItself(const Status& why);
   Task<void> TearDown(Executor& executor);
-  std::string StatusText();
   std::string FlashText() const;
   // Takes a device of flash out of service or brings it back.
   Task<Status> ChangeDevice(std::string path, bool back);
@@ -170,7 +186,12 @@ class Node::Core {
   std::unique_ptr<memory::FaultIn> fault_in_;
   std::optional<Parts> parts_;
   flash::FlashTier* flash_ = nullptr;  // the store's lower tier, from its opening on; null: memory is all
-  std::int64_t warm_us_ = 0;
+  NodeFacts facts_;
+  MetricRegistry registry_;
+  admin::Heartbeat heartbeat_;
+  enum class Stage : std::uint8_t { kStarts, kServes, kEnds };
+  std::atomic<Stage> stage_{Stage::kStarts};
+  std::unique_ptr<admin::HttpServer> http_;
   Instant alone_since_ = started_at_;  // when the last client was seen
   bool lost_ = false;                  // of its arena
   std::int64_t drain_us_ = 0;
@@ -189,7 +210,8 @@ Status Node::Core::Open() {
   watch_.emplace(*log_);
   watch_->NowDoing("opening what --memory-dir, --journal-dir and --flash name");
 
-  // First of all: what is wrong with them is said before memory is reserved.
+  // First of all: what is wrong with these is said before memory is reserved.
+  if (Status status = OpenHttp(); !status.ok()) return status;
   Result<FlashPlaces> places = FindFlashPlaces(options_);
   if (!places) return places.error();
   places_ = std::move(*places);
@@ -215,6 +237,21 @@ Status Node::Core::Open() {
   loop_ = std::move(*made);
   if (Status status = loop_->HoldLock(file_->lock_fd()); !status.ok()) return status;
   return journal_lock_.fd() < 0 ? Status() : loop_->HoldLock(journal_lock_.fd());
+}
+
+Status Node::Core::OpenHttp() {
+  if (options_.http.empty()) return Status();
+  Result<admin::HttpAddress> address = admin::ParseHttpAddress("http", options_.http);
+  if (!address) return address.error();
+  Result<std::unique_ptr<admin::HttpServer>> opened = admin::HttpServer::Open(
+      *address, admin::MakePages({.registry = registry_,
+                                  .read = [this](auto done) { return AskForMetrics(std::move(done)); },
+                                  .alive = [this] { return heartbeat_.Check(clock_.Now()); },
+                                  .ready = [this] { return Ready(); }}));
+  if (!opened) return opened.error();
+  http_ = std::move(*opened);
+  facts_.http = http_->address().ToText();
+  return Status();
 }
 
 Status Node::Core::OpenArena() {
@@ -251,9 +288,12 @@ void Node::Core::Run() {
   if (ok) {
     file_->SetAlive(true);
     parts_->tasks->Spawn(Tick(loop_->executor()));
+    stage_ = Stage::kServes;
     loop_->Run();
   }
+  stage_ = Stage::kEnds;
   loop_->BlockOn(TearDown(loop_->executor()));
+  http_.reset();  // what it writes out is of the parts
   if (ok) file_->SetAlive(false);
   stop_ticking_.reset();
   parts_.reset();
@@ -273,15 +313,17 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
                                                         [this](Work& job) { loop_->PostRemote(job); });
   Status recovered = co_await RecoverStore();
   if (!recovered.ok()) co_return recovered;
-  warm_us_ = clock_.Now().UsSince(started_at_);
+  facts_.warm_us = clock_.Now().UsSince(started_at_);
   // Only now: what is recovered is in memory already, the rest can be touched beside the first calls.
   fault_in_ = std::make_unique<memory::FaultIn>(file_->arena());
   if (Status status = OpenDoor(); !status.ok()) co_return status;
+  FillRegistry();
   log_->Log(LogLevel::kInfo, "node ready: ", RoughSizeText(file_->arena().geometry().slots_bytes()), " in ",
             file_->directory(), FlashText(), options_.socket.empty() ? "" : ", socket " + options_.socket,
-            ", ", loop_->name(), ", ", parts.store->occupancy().records, " records warm",
+            facts_.http.empty() ? "" : ", http " + facts_.http, ", ", loop_->name(), ", ",
+            parts.store->occupancy().records, " records warm",
             parts.store->tier() == nullptr ? "" : Text(" of ", parts.store->occupancy().blocks, " blocks"),
-            " after ", DurationText(static_cast<std::uint64_t>(warm_us_)));
+            " after ", DurationText(static_cast<std::uint64_t>(facts_.warm_us)));
   co_return Status();
 }
 
@@ -350,7 +392,7 @@ Status Node::Core::OpenDoor() {
   server.max_sessions = server::MaxSessions(file_->arena().geometry().slots_bytes());
   Result<std::unique_ptr<server::Server>> opened = server::Server::Open(
       {*loop_, *parts_->store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(), FillRandom,
-       [this] { return StatusText(); },
+       [this] { return admin::StatusTextInSteps(executor(), registry_, kStatusRows); },
        [this](std::string path, bool back) { return ChangeDevice(std::move(path), back); }},
       server);
   if (!opened) return opened.error();
@@ -382,6 +424,7 @@ Task<void> Node::Core::Tick(Executor& executor) {
   while (true) {
     Status slept = co_await SleepUntil(executor.Now().PlusUs(kTickUs), *stop_ticking_);
     if (!slept.ok()) co_return;
+    heartbeat_.Beat(executor.Now());
     while (parts_->store->Tick()) co_await Yield();
     NoteLoss();
     NoteLingering(executor.Now());
@@ -426,23 +469,47 @@ Task<void> Node::Core::TearDown(Executor& executor) {
   fault_in_.reset();
 }
 
-std::string Node::Core::StatusText() {
-  NodeFacts facts;
-  facts.tenant = options_.tenant;
-  facts.directory = file_->directory();
-  facts.socket = options_.socket;
-  facts.loop = loop_->name();
-  facts.copy = record::ChosenKernels().name;
-  facts.pid = static_cast<std::uint64_t>(getpid());
-  facts.boot_count = file_->boot_count();
-  facts.memory_bytes = file_->arena().geometry().slots_bytes();
-  facts.uptime_us = clock_.Now().UsSince(started_at_);
-  facts.warm_us = warm_us_;
-  facts.loop_sleeps = loop_->sleeps();
-  facts.journal = journal_.directory;
-  facts.budget_bytes_a_day = options_.flash_budget_bytes_a_day;
-  return StatusJson(facts, parts_->store->occupancy(), parts_->store->counters(), parts_->slots->counts(),
-                    parts_->server->counters(), flash_);
+void Node::Core::FillRegistry() {
+  facts_.tenant = options_.tenant;
+  facts_.directory = file_->directory();
+  facts_.socket = options_.socket;
+  facts_.loop = loop_->name();
+  facts_.copy = record::ChosenKernels().name;
+  facts_.pid = static_cast<std::uint64_t>(getpid());
+  facts_.boot_count = file_->boot_count();
+  facts_.journal = journal_.directory;
+  facts_.budget_bytes_a_day = options_.flash_budget_bytes_a_day;
+  const Parts& parts = *parts_;
+  AddAllMetrics(registry_, {.facts = facts_,
+                            .uptime_us = [this] { return clock_.Now().UsSince(started_at_); },
+                            .sleeps = [this] { return loop_->sleeps(); },
+                            .counters = parts.store->counters(),
+                            .slots = parts.slots.get(),
+                            .store = parts.store.get(),
+                            .server = parts.server.get(),
+                            .has_flash = flash_ != nullptr,
+                            .flash = flash_});
+}
+
+bool Node::Core::AskForMetrics(std::function<void(MetricSnapshot)> done) {
+  if (stage_ != Stage::kServes) return false;
+  loop_->PostRemote([this, done = std::move(done)]() mutable {
+    if (stage_ == Stage::kServes) parts_->tasks->Spawn(ReadFor(executor(), std::move(done)));
+  });
+  return true;
+}
+
+Task<void> Node::Core::ReadFor(Executor& runs_on, std::function<void(MetricSnapshot)> done) {
+  done(co_await ReadMetrics(runs_on, registry_));
+}
+
+Status Node::Core::Ready() const {
+  switch (stage_.load()) {
+    case Stage::kStarts: return Status(Code::kBusy, "the node starts: it looks for what was there");
+    case Stage::kEnds: return Status(Code::kGone, "the node ends");
+    case Stage::kServes: break;
+  }
+  return heartbeat_.Check(clock_.Now());
 }
 
 Node::Node(std::unique_ptr<Core> core) : core_(std::move(core)) {}
@@ -455,6 +522,7 @@ Result<std::unique_ptr<Node>> Node::Start(NodeOptions options) {
 }
 
 void Node::Stop(std::int64_t drain_us) { core_->Stop(drain_us); }
+std::string Node::http() const { return core_->http(); }
 Result<Fd> Node::ClientEnd() { return core_->ClientEnd(); }
 std::optional<std::uint64_t> Node::AcquireAtOnce(std::uint64_t session, std::uint32_t slot,
                                                  std::uint64_t incarnation, std::span<const BlockRef> blocks,

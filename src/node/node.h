@@ -32,6 +32,9 @@ class Node final {
   // Lets nobody in any more, gives calls in flight that long to end, then ends every session.
   void Stop(std::int64_t drain_us);
 
+  // Where its HTTP port is, with the port that it really has; empty: it has none.
+  std::string http() const;
+
   // One end of a connection to this node, for Client::Connect: how a process gets into its own node.
   Result<Fd> ClientEnd();
   // For that way in, from any thread of this process, on that thread: as Server has them, between two turns

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <vector>
 
+#include "admin/http_server.h"
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/policy.h"
@@ -75,6 +76,14 @@ constexpr Setting kSettings[] = {
      [](NodeOptions& o, std::string_view, std::string_view t) {
        o.socket = t;
        return Status();
+     }},
+    {"http", "[ADDRESS:]PORT",
+     "where /metrics, /status, /healthz and /readyz are, for whoever reaches it; default: nowhere; a PORT "
+     "alone: of 127.0.0.1",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       const Result<admin::HttpAddress> address = admin::ParseHttpAddress(n, t);
+       o.http = t;
+       return address ? Status() : address.error();
      }},
     {"tenant", "NAME", "the trust boundary that this node serves; default: default",
      [](NodeOptions& o, std::string_view, std::string_view t) {

@@ -16,6 +16,8 @@ namespace cistern::node {
 
 struct NodeOptions : OpenOptions {
   std::string socket;  // empty: no server for other processes (an embedded node)
+  // PORT of 127.0.0.1, or ADDRESS:PORT, where /metrics and the like are; empty: no HTTP port.
+  std::string http;
   std::string log_level = "info";
   std::uint64_t linger_us = 0;  // without a client for that long, counted from the start on; 0: never
   // Called once, by the core's thread, which it must not keep, when the node is to end by itself: ok after it

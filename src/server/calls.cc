@@ -94,7 +94,7 @@ Task<Answer> Calls::Do(Session& session, const wire::Submission& call) {
     case wire::Op::kDropNamespace: co_return co_await DropNamespace(session, call);
     case wire::Op::kEndConversation: co_return co_await EndConversation(session, call);
     case wire::Op::kReportBad: co_return co_await ReportBad(session, call);
-    case wire::Op::kStatus: co_return ReportStatus(session, call);
+    case wire::Op::kStatus: co_return co_await ReportStatus(session, call);
     case wire::Op::kDevice: co_return co_await ChangeDevice(session, call);
     case wire::Op::kNone: break;
   }
@@ -520,10 +520,10 @@ Task<Answer> Calls::ReportBad(Session& session, const wire::Submission& call) {
   co_return Answer();
 }
 
-Answer Calls::ReportStatus(Session& session, const wire::Submission& call) {
-  std::string text = status_();
+Task<Answer> Calls::ReportStatus(Session& session, const wire::Submission& call) {
+  const std::string text = co_await status_();
   executor_.AddWork(text.size() / kTextPerTouch);
-  return Reply(session, call, std::as_bytes(std::span(text)), Answer());
+  co_return Reply(session, call, std::as_bytes(std::span(text)), Answer());
 }
 
 Task<Answer> Calls::ChangeDevice(Session& session, const wire::Submission& call) {

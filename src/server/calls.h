@@ -26,13 +26,15 @@ struct Answer {
   std::uint64_t b = 0;
 };
 
+// As ServerParts::status.
+using StatusCall = std::function<Task<std::string>()>;
 // As ServerParts::device.
 using DeviceCall = std::function<Task<Status>(std::string path, bool back)>;
 
 class Calls final {
  public:
   // Borrows the executor and the store.
-  Calls(Executor& executor, store::BlockStore& store, std::function<std::string()> status, DeviceCall device)
+  Calls(Executor& executor, store::BlockStore& store, StatusCall status, DeviceCall device)
       : executor_(executor), store_(store), status_(std::move(status)), device_(std::move(device)) {}
   Executor& executor() const { return executor_; }
 
@@ -79,7 +81,7 @@ class Calls final {
   Task<Answer> DropNamespace(Session& session, const wire::Submission& call);
   Task<Answer> EndConversation(Session& session, const wire::Submission& call);
   Task<Answer> ReportBad(Session& session, const wire::Submission& call);
-  Answer ReportStatus(Session& session, const wire::Submission& call);
+  Task<Answer> ReportStatus(Session& session, const wire::Submission& call);
   Task<Answer> ChangeDevice(Session& session, const wire::Submission& call);
 
   // The parts of a write, a slice a step; they borrow from `staging`.
@@ -89,7 +91,7 @@ class Calls final {
 
   Executor& executor_;
   store::BlockStore& store_;
-  std::function<std::string()> status_;
+  StatusCall status_;
   DeviceCall device_;
 };
 

@@ -65,7 +65,7 @@ struct ServerParts {  // borrowed; outlive the server
   // Fills with unpredictable bytes: owner tokens come from here.
   std::function<void(std::span<std::byte>)> random;
   // The node's state as JSON, for StatusJson().
-  std::function<std::string()> status;
+  std::function<Task<std::string>()> status;
   // Takes a device of flash out of service, or brings it back; null: there are none. kMiss: no such path.
   std::function<Task<Status>(std::string path, bool back)> device = nullptr;
 };

@@ -99,9 +99,11 @@ class TestServer {
                          [this](std::span<std::byte> bytes) {
                            for (std::byte& b : bytes) b = static_cast<std::byte>(random_.Next());
                          },
-                         [] { return std::string("{}"); }},
+                         [this] { return NoStatus(loop->executor()); }},
                         options);
   }
+
+  static Task<std::string> NoStatus(Executor&) { co_return "{}"; }
 
   // Turns the loop until it is so; a watchdog ends a test that waits in vain.
   void Until(const std::function<bool()>& so) {

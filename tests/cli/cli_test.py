@@ -15,6 +15,7 @@ import tempfile
 import unittest
 
 BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 KEYS = [f"{i:032x}" for i in range(1, 9)]
 TIMEOUT_S = 300
 
@@ -161,6 +162,20 @@ class WhatANodeDoes(CliTest):
         self.assertIn(status["node"]["loop"], ("io_uring", "epoll"))
         self.assertEqual(set(status), {"node", "memory", "now", "flash", "store", "door"})
         self.assertIn(b"now.records", node.cistern("status").stdout)
+
+    def test_docs_have_the_metrics_that_the_registry_has(self) -> None:
+        page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+        listed = run("cisternd", "--metrics").stdout.decode()
+        self.assertIn("cistern_store_published_total", listed)
+        self.assertTrue(page.endswith(listed), "docs/metrics.md ends with what `cisternd --metrics` prints")
+
+    def test_the_http_port_is_named_where_it_is_wrong_or_in_use(self) -> None:
+        self.assert_says(run("cisternd", "--http", "localhost:http"), 2, "--http", "10.0.0.7:9180")
+        node = self.node("--http", "0")
+        address = node.first_line.split("http ")[1].split(",")[0]
+        self.assertRegex(address, r"^127\.0\.0\.1:\d+$")
+        second = run("cisternd", "--memory", "64MiB", "--memory-dir", self.directory / "second", "--http", address)
+        self.assert_says(second, 1, f"http: {address} is in use")
 
     def test_forget_frees_what_a_node_left(self) -> None:
         node = self.node()

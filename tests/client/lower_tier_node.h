@@ -118,6 +118,10 @@ class LowerTierNode {
     std::unique_ptr<TaskGroup> tasks;
   };
 
+  Task<std::string> LeasesJson(Executor&) {
+    co_return Text("{\"leases\":", parts_->store->occupancy().leases, "}");
+  }
+
   Task<Status> SetUp(Executor& executor, std::uint64_t resident, Promotion promote) {
     Parts& parts = parts_.emplace();
     parts.tasks = std::make_unique<TaskGroup>(executor);
@@ -149,7 +153,7 @@ class LowerTierNode {
          [this](std::span<std::byte> bytes) {
            for (std::byte& byte : bytes) byte = static_cast<std::byte>(++random_);
          },
-         [this] { return Text("{\"leases\":", parts_->store->occupancy().leases, "}"); }},
+         [this] { return LeasesJson(loop_->executor()); }},
         server);
     if (!opened) co_return std::move(opened.error());
     parts.server = std::move(*opened);

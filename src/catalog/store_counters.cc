@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "catalog/store_counters.h"
+
+#include "base/metric_registry.h"
+
+namespace cistern::catalog {
+namespace {
+
+struct Field {
+  std::string_view name;
+  Counter StoreCounters::* counter;
+  std::string_view help;
+};
+
+constexpr Field kFields[] = {
+    {"published", &StoreCounters::published, "puts that became visible"},
+    {"present", &StoreCounters::present, "puts that found their block there already"},
+    {"evicted", &StoreCounters::evicted, "records that left memory and are nowhere any more"},
+    {"dropped", &StoreCounters::dropped, "blocks that were dropped, with what descended from them"},
+    {"expired", &StoreCounters::expired, "blocks whose time had come, with what descended from them"},
+    {"cut_bad", &StoreCounters::cut_bad, "records that failed their seal, or that a device lost"},
+    {"pending_dropped", &StoreCounters::pending_dropped, "puts that never became visible"},
+    {"leases_granted", &StoreCounters::leases_granted, "leases given"},
+    {"leases_ended", &StoreCounters::leases_ended, "leases that their deadline or their session ended"},
+    {"touches_applied", &StoreCounters::touches_applied, "uses of resident records, as clients told them"},
+    {"touches_refused", &StoreCounters::touches_refused, "uses told of records that had gone meanwhile"},
+    {"busy", &StoreCounters::busy, "calls past a bound"},
+    {"writes_without_room", &StoreCounters::writes_without_room, "puts for which nothing could go"},
+    {"recovered", &StoreCounters::recovered, "records found again at the start"},
+    {"recovery_refused", &StoreCounters::recovery_refused, "records found at the start and not believed"},
+    {"written_down", &StoreCounters::written_down, "records written to flash for the first time"},
+    {"down_failed", &StoreCounters::down_failed, "records not written to flash: the device failed"},
+    {"down_too_large", &StoreCounters::down_too_large, "records not written to flash: too large"},
+    {"down_overflow", &StoreCounters::down_overflow, "records not written to flash: too many waited"},
+    {"down_over_budget", &StoreCounters::down_over_budget, "records not written to flash: endurance"},
+    {"demoted", &StoreCounters::demoted, "records that left memory and are on flash still"},
+    {"evicted_unwritten", &StoreCounters::evicted_unwritten,
+     "records that were wanted on flash and had to go before they were written"},
+    {"fetched", &StoreCounters::fetched, "records fetched from flash into memory"},
+    {"fetch_failed", &StoreCounters::fetch_failed, "fetches from flash that failed"},
+    {"fetch_refused", &StoreCounters::fetch_refused, "fetches refused because they would come too late"},
+    {"read_ahead", &StoreCounters::read_ahead, "of fetched, before they were asked for"},
+    {"passing", &StoreCounters::passing, "of fetched, not promoted: they leave memory first"},
+    {"passed_segments", &StoreCounters::passed_segments, "segments of 64 KiB read for partial copies"},
+    {"moved_below", &StoreCounters::moved_below, "records moved out of a region that was given up"},
+    {"evicted_below", &StoreCounters::evicted_below, "records that left flash while memory has them"},
+    {"cut_at_reclaim", &StoreCounters::cut_at_reclaim, "records given up for good with their region"},
+    {"lost_below", &StoreCounters::lost_below, "records that were on a device that went out"},
+    {"scrubbed_bytes", &StoreCounters::scrubbed_bytes, "bytes read again and checked in the background"},
+    {"scrub_rounds", &StoreCounters::scrub_rounds, "times that all was read again"},
+    {"reported_bad", &StoreCounters::reported_bad, "bodies that a reader saw fail their seal, and that do"},
+    {"reported_good", &StoreCounters::reported_good,
+     "bodies that a reader saw fail their seal, and that do not"},
+};
+
+}  // namespace
+
+void AddMetrics(MetricRegistry& registry, const StoreCounters& counters) {
+  for (const Field& field : kFields) registry.Add("store", field.name, field.help, counters.*field.counter);
+}
+
+}  // namespace cistern::catalog

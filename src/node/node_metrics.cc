@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/node_metrics.h"
+
+#include "admin/metrics_table.h"
+#include "base/metric_registry.h"
+#include "flash/flash_tier.h"
+#include "memory/slot_metrics.h"
+#include "server/server_metrics.h"
+#include "store/store_metrics.h"
+
+namespace cistern::node {
+namespace {
+
+struct Words {
+  std::string_view name;
+  std::string NodeFacts::* words;
+  std::string_view help;
+};
+
+constexpr Words kWords[] = {
+    {"tenant", &NodeFacts::tenant, "who answers"},
+    {"directory", &NodeFacts::directory, "where its memory's files are"},
+    {"journal", &NodeFacts::journal, "the directory of the journal: with flash a durable one"},
+    {"socket", &NodeFacts::socket, "where clients come in"},
+    {"http", &NodeFacts::http, "where this port is; empty: it has none"},
+    {"loop", &NodeFacts::loop, "io_uring or epoll, as probed or asked for"},
+    {"copy", &NodeFacts::copy,
+     "what moves and checks bytes: avx512_lanes, avx512, avx2_vpclmulqdq, avx2, arm64 or portable"},
+};
+
+void AddNodeMetrics(MetricRegistry& registry, const MetricSources& sources) {
+  const NodeFacts* facts = &sources.facts;
+  for (const Words& one : kWords) {
+    registry.Add("node", {one.name, MetricKind::kText, one.help},
+                 [facts, words = one.words] { return MetricValue(facts->*words); });
+  }
+  const auto gauge = [&](std::string_view name, std::string_view help, std::function<MetricValue()> read) {
+    registry.Add("node", {name, MetricKind::kGauge, help}, std::move(read));
+  };
+  gauge("pid", "its process", [facts] { return MetricValue(facts->pid); });
+  gauge("boot_count", "nodes that have run on this arena; a lease belongs to one of them",
+        [facts] { return MetricValue(facts->boot_count); });
+  gauge("uptime_us", "since its start", [up = sources.uptime_us] { return MetricValue(up()); });
+  gauge("warm_us", "from its start until what was there had been found again",
+        [facts] { return MetricValue(facts->warm_us); });
+  registry.Add("node", {"sleeps", MetricKind::kCounter, "times that the core had nothing to do"},
+               [sleeps = sources.sleeps] { return MetricValue(sleeps()); });
+}
+
+// Per byte of a record that was written for the first time, not moved.
+double Amplification(const catalog::StoreCounters& store, const flash::FlashCounters& flash) {
+  const double records = static_cast<double>(store.written_down.value() + store.moved_below.value());
+  const double first_bytes = records == 0 ? 0.0
+                                          : static_cast<double>(flash.appended_bytes.value()) *
+                                                static_cast<double>(store.written_down.value()) / records;
+  return first_bytes == 0 ? 0.0 : static_cast<double>(flash.device_written_bytes.value()) / first_bytes;
+}
+
+void AddFlashMetrics(MetricRegistry& registry, const MetricSources& sources) {
+  if (!sources.has_flash) {
+    flash::AddDeviceMetrics(registry, nullptr);
+    return;
+  }
+  flash::AddMetrics(registry, sources.flash);
+  registry.Add("flash",
+               {"write_amplification", MetricKind::kGauge,
+                "device_written_bytes, divided by the bytes of records written for the first time"},
+               [counters = &sources.counters, tier = sources.flash] {
+                 return MetricValue(Amplification(*counters, tier->counters()));
+               });
+  registry.Add("flash", {"budget_bytes_a_day", MetricKind::kGauge, "flash_budget; none: no limit"},
+               [facts = &sources.facts] {
+                 return facts->budget_bytes_a_day == 0 ? MetricValue()
+                                                       : MetricValue(facts->budget_bytes_a_day);
+               });
+}
+
+}  // namespace
+
+void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources) {
+  AddNodeMetrics(registry, sources);
+  memory::AddMetrics(registry, sources.slots);
+  store::AddMetrics(registry, sources.store);
+  AddFlashMetrics(registry, sources);
+  catalog::AddMetrics(registry, sources.counters);
+  server::AddMetrics(registry, sources.server);
+}
+
+std::string MetricsOfDocs() {
+  const NodeFacts facts;
+  const catalog::StoreCounters counters;
+  MetricRegistry registry;
+  AddAllMetrics(registry, {.facts = facts,
+                           .uptime_us = [] { return 0; },
+                           .sleeps = [] { return 0; },
+                           .counters = counters,
+                           .slots = nullptr,
+                           .store = nullptr,
+                           .server = nullptr,
+                           .has_flash = true,
+                           .flash = nullptr});
+  return admin::MetricsTable(registry);
+}
+
+}  // namespace cistern::node

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The metrics of a whole node: its own, and those of all that it is put together from.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "catalog/store_counters.h"
+
+namespace cistern {
+class MetricRegistry;
+}  // namespace cistern
+
+namespace cistern::flash {
+class FlashTier;
+}  // namespace cistern::flash
+
+namespace cistern::memory {
+class Slots;
+}  // namespace cistern::memory
+
+namespace cistern::server {
+class Server;
+}  // namespace cistern::server
+
+namespace cistern::store {
+class BlockStore;
+}  // namespace cistern::store
+
+namespace cistern::node {
+
+// What does not change while a node runs.
+struct NodeFacts {
+  std::string tenant;
+  std::string directory;
+  std::string journal;  // the directory in which it lies
+  std::string socket;
+  std::string http;
+  std::string loop;  // io_uring or epoll
+  std::string copy;  // the kernel that moves bytes
+  std::uint64_t pid = 0;
+  std::uint64_t boot_count = 0;
+  std::int64_t warm_us = 0;
+  std::uint64_t budget_bytes_a_day = 0;
+};
+
+struct MetricSources {  // all borrowed
+  const NodeFacts& facts;
+  std::function<std::int64_t()> uptime_us;
+  std::function<std::uint64_t()> sleeps;
+  const catalog::StoreCounters& counters;
+  const memory::Slots* slots;
+  const store::BlockStore* store;
+  const server::Server* server;
+  bool has_flash;
+  const flash::FlashTier* flash;
+};
+
+void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources);
+
+// Of a node with all that there is, for the names: docs/metrics.md.
+std::string MetricsOfDocs();
+
+}  // namespace cistern::node

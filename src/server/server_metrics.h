@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a server says of itself.
+#pragma once
+
+namespace cistern {
+class MetricRegistry;
+}  // namespace cistern
+
+namespace cistern::server {
+
+class Server;
+
+// Borrows it; null: for the names alone.
+void AddMetrics(MetricRegistry& registry, const Server* server);
+
+}  // namespace cistern::server

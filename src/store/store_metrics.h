@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a store says of itself: what is there now, and its counters.
+#pragma once
+
+namespace cistern {
+class MetricRegistry;
+}  // namespace cistern
+
+namespace cistern::store {
+
+class BlockStore;
+
+// Borrows it; null: for the names alone.
+void AddMetrics(MetricRegistry& registry, const BlockStore* store);
+
+}  // namespace cistern::store
