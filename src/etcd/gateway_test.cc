@@ -22,7 +22,6 @@
 namespace cistern::etcd {
 namespace {
 
-using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -457,7 +456,6 @@ TEST_F(GatewayTest, AVersionThatIsTooOldIsNamed) {
 }
 
 TEST_F(GatewayTest, CallsPastTheBoundAreBusyAtOnce) {
-  std::atomic<bool> answer{false};
   FakeServer server(
       [](const std::string& path) { return path == "/version" ? FakeServer::Version() : "HTTP/1.1"; });
   const auto etcd = Open(server.endpoint());
