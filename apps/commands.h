@@ -19,6 +19,7 @@ int RunBench(int argc, const char* const* argv);
 int RunBenchServe(int argc, const char* const* argv);  // "cistern bench serve", from RunBench
 int RunDevice(int argc, const char* const* argv);
 int RunPlan(int argc, const char* const* argv);
+int RunAdmin(int argc, const char* const* argv);
 int RunForget(int argc, const char* const* argv);
 
 struct Command {
@@ -39,6 +40,7 @@ inline constexpr Command kCommands[] = {
     {"bench", "measure the node against memcpy and futex in the same run, or an endpoint (bench serve)",
      RunBench},
     {"device", "the devices of the node's flash: list, take out of service, bring back", RunDevice},
+    {"admin", "switch reads or writes off and on while engines run", RunAdmin},
     {"forget", "free the memory of a node that is gone", RunForget},
 };
 

@@ -127,6 +127,15 @@ struct WriteResult {
   std::string message;                 // of the first that is not ok
 };
 
+// What an engine knows of its use of the store and the store does not: added up in the node's metrics, where
+// it says whether the cache pays.
+struct EngineReport {
+  std::uint64_t promised_tokens = 0;   // that a match said need not be computed, and were not scheduled
+  std::uint64_t delivered_tokens = 0;  // of these, whose KV came; the others were computed after all
+  std::uint64_t saved_us = 0;          // what computing those that came would have taken, by its own estimate
+  std::uint64_t spent_us = 0;          // what its requests waited for them
+};
+
 class Store {
  public:
   static Result<Store> Open(const OpenOptions& options);
@@ -207,8 +216,22 @@ class Store {
   // kMiss; kTooLate for one on flash, as Read.
   Result<std::vector<std::byte>> Get(const Namespace& ns, const BlockKey& key, const ReadOptions& = {});
 
+  // Adds to what this engine reported before. Costs a few stores; nobody is asked.
+  Status Report(const EngineReport& report);
+
   // The node's state as one JSON object; docs/metrics.md names its fields.
   Result<std::string> StatusJson(std::int64_t deadline_us = kDefaultDeadlineUs);
+
+  // Switches reads, or writes, of a namespace off and on again, for every client of the node: `target` is its
+  // name or the 16 digits of its list's fingerprint; empty: all, those that are attached later too. With
+  // reads off nothing is found that is asked for after this returned, in any tier; views that were leased
+  // before stay good until they end. With writes off nothing is kept that is written after this returned:
+  // each part is kBusy. What is there stays, and it lasts until it is turned back or the node ends. How many
+  // namespaces it concerns; kMiss: there is none of that name.
+  Result<std::uint32_t> SwitchReads(std::string_view target, bool on,
+                                    std::int64_t deadline_us = kDefaultDeadlineUs);
+  Result<std::uint32_t> SwitchWrites(std::string_view target, bool on,
+                                     std::int64_t deadline_us = kDefaultDeadlineUs);
 
   // Takes a device of the node's flash out of service at once, whatever it is doing: what only it had is
   // lost. Or brings one back that was taken out or that failed, formatted anew. `path` is as the node was

@@ -123,8 +123,15 @@ Ticket<std::uint64_t> Store::Drop(const Namespace& ns, std::span<const BlockKey>
 Ticket<std::uint64_t> Store::DropNamespace(Namespace& ns, std::int64_t deadline_us) {
   return parts_->client->DropNamespace(ns, deadline_us);
 }
+Status Store::Report(const EngineReport& report) { return parts_->client->Report(report); }
 Result<std::string> Store::StatusJson(std::int64_t deadline_us) {
   return parts_->client->StatusJson(deadline_us);
+}
+Result<std::uint32_t> Store::SwitchReads(std::string_view target, bool on, std::int64_t deadline_us) {
+  return parts_->client->SwitchReads(target, on, deadline_us);
+}
+Result<std::uint32_t> Store::SwitchWrites(std::string_view target, bool on, std::int64_t deadline_us) {
+  return parts_->client->SwitchWrites(target, on, deadline_us);
 }
 Status Store::TakeOutDevice(std::string_view path, std::int64_t deadline_us) {
   return parts_->client->TakeOutDevice(path, deadline_us);

@@ -27,6 +27,7 @@ Catalog::Catalog(const Parts& parts)
                       max_records_ + 1),
       // Besides blocks with records: roots, and placeholders, for which a quarter is plenty.
       forest_(max_record_ids_ + max_records_ / 4 + 2 * arena::kMaxNamespaces, parts.arena.geometry()),
+      counted_(forest_),
       pending_(PendingBound::Of(parts.arena.geometry(), parts.options.max_pending)),
       leases_(parts.options.max_leases, parts.options.max_leased_blocks),
       conversations_(parts.options.max_noted_blocks),

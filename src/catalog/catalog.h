@@ -18,7 +18,9 @@
 #include "catalog/conversations.h"
 #include "catalog/forest.h"
 #include "catalog/forward_time.h"
+#include "catalog/gone_blocks.h"
 #include "catalog/leases.h"
+#include "catalog/namespace_counters.h"
 #include "catalog/namespace_table.h"
 #include "catalog/pending_puts.h"
 #include "catalog/sequences.h"
@@ -60,6 +62,8 @@ class Catalog final {
   Conversations& conversations() { return conversations_; }
   Sequences& sequences() { return sequences_; }
   NamespaceTable& namespaces() { return namespaces_; }
+  CountersOfNamespaces& counted() { return counted_; }
+  GoneBlocks& gone() { return gone_; }
 
   std::uint32_t max_records_in_memory() const { return max_records_; }
   std::uint32_t max_records() const { return max_record_ids_; }  // in any tier
@@ -134,6 +138,8 @@ class Catalog final {
   std::vector<TreeId> trees_;                          // by namespace slot
   std::unordered_map<std::uint64_t, TreeId> tree_of_;  // by incarnation, current ones only
   Forest forest_;
+  CountersOfNamespaces counted_;
+  GoneBlocks gone_;
   PendingPuts pending_;
   Leases leases_;
   Conversations conversations_;

@@ -366,6 +366,18 @@ void NamespaceTable::SetIncarnation(std::uint32_t slot, std::uint64_t incarnatio
   slots_[slot]->incarnation = incarnation;
 }
 
+std::uint64_t NamespaceTable::Fingerprint(const NamespaceEntry& entry) {
+  // FNV-1a, as a hash table of any language has it.
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : ListOf(entry)) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+std::string NamespaceTable::FingerprintText(std::uint64_t fingerprint) {
+  const std::string digits = Hex(fingerprint).substr(2);
+  return std::string(16 - digits.size(), '0') + digits;
+}
+
 std::vector<std::byte> NamespaceTable::Encode(const NamespaceEntry& entry) {
   std::vector<std::byte> bytes;
   Encoder out(bytes);

@@ -82,6 +82,12 @@ class NamespaceTable final {
   std::uint32_t end() const { return static_cast<std::uint32_t>(slots_.size()); }
   std::uint32_t size() const { return size_; }
 
+  // A number of the list, for people: two that differ have different ones as good as always, and a name for
+  // it costs no looking at fields. Nothing is decided by it.
+  static std::uint64_t Fingerprint(const NamespaceEntry& entry);
+  // In 16 digits.
+  static std::string FingerprintText(std::uint64_t fingerprint);
+
   // The bytes that a journal keeps, and back; none for bytes that no entry encodes to.
   static std::vector<std::byte> Encode(const NamespaceEntry& entry);
   static std::optional<NamespaceEntry> Decode(std::span<const std::byte> bytes);

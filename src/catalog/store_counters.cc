@@ -53,7 +53,29 @@ constexpr Field kFields[] = {
      "bodies that a reader saw fail their seal, and that do not"},
 };
 
+constexpr Field kMisses[] = {
+    {"unknown", &StoreCounters::miss_unknown,
+     "never stored, or gone for longer than the last 65,536 that went"},
+    {"evicted", &StoreCounters::miss_evicted, "it was here and had to make room, or its region was given up"},
+    {"expired", &StoreCounters::miss_expired, "its time had come"},
+    {"dropped", &StoreCounters::miss_dropped, "its key, an ancestor's, or its conversation was dropped"},
+    {"bad", &StoreCounters::miss_bad, "it failed its seal, or its device lost it"},
+    {"orphaned", &StoreCounters::miss_orphaned, "a block that it descends from was lost"},
+    {"pending", &StoreCounters::miss_pending, "it is being written: parts, parent or Publish are missing"},
+    {"switched_off", &StoreCounters::miss_off, "`cistern admin reads off`"},
+    {"lease_lost", &StoreCounters::lapsed_holds, "some of the chain went between its match and its hold"},
+    {"too_late", &StoreCounters::fetch_refused, "on flash, and it would not have been worth waiting for"},
+};
+
 }  // namespace
+
+void AddMatchMetrics(MetricRegistry& registry, const StoreCounters& counters) {
+  registry.Label("misses", "reason",
+                 "blocks that were asked for and not had, by why the first of their chain was not there");
+  for (const Field& field : kMisses) registry.Add("misses", field.name, field.help, counters.*field.counter);
+  registry.Label("waits", "of", "how long the core's longer work took");
+  registry.Add("waits", "fetch", "a record's way from flash into memory", counters.fetch_ns);
+}
 
 void AddMetrics(MetricRegistry& registry, const StoreCounters& counters) {
   for (const Field& field : kFields) registry.Add("store", field.name, field.help, counters.*field.counter);

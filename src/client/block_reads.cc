@@ -61,6 +61,8 @@ Code BlockReads::Read(const BlockRead& block, const std::optional<arena::Found>&
   switch (channel_.reader().Read(call_, asked, &*found, ranges_.get(), record_)) {
     case arena::ReadOutcome::kHit:
       if (touch_) channel_.Touch(record_.place, record_.generation);
+      ++hits_;
+      for (const ReadRange& range : block.ranges) hit_bytes_ += range.bytes;
       return Code::kOk;
     case arena::ReadOutcome::kMiss: return Code::kMiss;
     case arena::ReadOutcome::kOutOfRange: return Code::kInvalid;

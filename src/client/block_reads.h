@@ -39,6 +39,9 @@ class BlockReads final {
  public:
   BlockReads(Channel& channel, const Namespace& ns, bool touch)
       : channel_(channel), ns_(ns), touch_(touch), call_(BeginRead(channel, ns)) {}
+  ~BlockReads() { channel_.NoteReads(hits_, hit_bytes_); }
+  BlockReads(const BlockReads&) = delete;
+  BlockReads& operator=(const BlockReads&) = delete;
 
   // What the index says; the head and seal of what it found are on their way then.
   std::optional<arena::Found> Find(const BlockRead& block) const;
@@ -56,6 +59,8 @@ class BlockReads final {
   const arena::ReadCall call_;
   Ranges ranges_;
   arena::OpenRecord record_;
+  std::uint64_t hits_ = 0;
+  std::uint64_t hit_bytes_ = 0;
 };
 
 // How many outcomes from the first on are kOk.

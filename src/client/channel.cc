@@ -463,6 +463,32 @@ void Channel::Touch(arena::Place place, std::uint64_t generation) {
     Signal(connection_.core_event);
 }
 
+namespace {
+
+void Count(std::uint64_t& word, std::uint64_t more) {
+  if (more > 0) std::atomic_ref(word).fetch_add(more, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+void Channel::NoteMatch(std::uint64_t asked_blocks, std::uint64_t indexed_blocks) {
+  Count(page().reads.asked_blocks, asked_blocks);
+  Count(page().reads.indexed_blocks, indexed_blocks);
+}
+
+void Channel::NoteReads(std::uint64_t blocks, std::uint64_t bytes) {
+  Count(page().reads.read_blocks, blocks);
+  Count(page().reads.read_bytes, bytes);
+}
+
+void Channel::NoteEngine(const EngineReport& report) {
+  wire::EngineCounts& engine = page().engine;
+  Count(engine.promised_tokens, report.promised_tokens);
+  Count(engine.delivered_tokens, report.delivered_tokens);
+  Count(engine.saved_us, report.saved_us);
+  Count(engine.spent_us, report.spent_us);
+}
+
 std::size_t Channel::Poll(std::vector<std::uint64_t>* ready) {
   if (forked()) return 0;
   Kept kept;

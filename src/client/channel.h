@@ -19,6 +19,7 @@
 
 #include "arena/reader.h"
 #include "arena/words.h"
+#include "cistern/store.h"
 #include "client/connection.h"
 #include "client/extents.h"
 #include "client/fork_mark.h"
@@ -112,6 +113,10 @@ class Channel final : public std::enable_shared_from_this<Channel> {
 
   // A use of the record at `place`, for the eviction order. May be lost.
   void Touch(arena::Place place, std::uint64_t generation);
+  // For the node's metrics.
+  void NoteMatch(std::uint64_t asked_blocks, std::uint64_t indexed_blocks);
+  void NoteReads(std::uint64_t blocks, std::uint64_t bytes);
+  void NoteEngine(const EngineReport& report);
   void Release(std::uint64_t lease);
   // Tells the node of bodies that fail their seal, if there is room to.
   void ReportBad(std::uint32_t namespace_slot, std::uint64_t incarnation, const BlockKey& key,

@@ -151,6 +151,12 @@ Ticket<std::uint64_t> Client::DropNamespace(Namespace& ns, std::int64_t deadline
   return Ticket<std::uint64_t>(Result<std::uint64_t>(completion->a));
 }
 
+Status Client::Report(const EngineReport& report) {
+  Status status = parts_->channel->Check();
+  if (status.ok()) parts_->channel->NoteEngine(report);
+  return status;
+}
+
 Result<std::string> Client::StatusJson(std::int64_t deadline_us) {
   if (Status status = CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
   const std::int64_t deadline_ns = DeadlineNs(deadline_us);
@@ -188,6 +194,34 @@ Status Client::ChangeDevice(std::string_view path, std::uint64_t what, std::int6
   Result<wire::Completion> completion = call->Wait();
   if (!completion) return completion.error();
   return completion->code == static_cast<std::uint16_t>(Code::kOk) ? Status() : call->Why(*completion);
+}
+
+Result<std::uint32_t> Client::Turn(std::uint64_t what, std::string_view target, bool on,
+                                   std::int64_t deadline_us) {
+  if (Status status = CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
+  if (target.size() > wire::kMaxTargetBytes) {
+    return Error(Code::kInvalid, Text("namespace: a name of ", target.size(), " bytes: names have at most ",
+                                      wire::kMaxTargetBytes));
+  }
+  Result<Call> call = parts_->channel->Reserve(wire::kMaxReplyMessage);
+  if (!call) return Error(std::move(call.error()));
+  ItemWriter items(call->room());
+  items.PutBytes(std::as_bytes(std::span(target)));
+  const Request request{
+      .op = wire::Op::kSwitch, .a = what, .b = on ? 1u : 0u, .deadline_ns = DeadlineNs(deadline_us)};
+  return Ask<std::uint32_t>(std::move(*call), request, items.used(),
+                            [](const Call&, const wire::Completion& completion) -> Result<std::uint32_t> {
+                              return static_cast<std::uint32_t>(completion.a);
+                            })
+      .Wait();
+}
+
+Result<std::uint32_t> Client::SwitchReads(std::string_view target, bool on, std::int64_t deadline_us) {
+  return Turn(wire::kReads, target, on, deadline_us);
+}
+
+Result<std::uint32_t> Client::SwitchWrites(std::string_view target, bool on, std::int64_t deadline_us) {
+  return Turn(wire::kWrites, target, on, deadline_us);
 }
 
 Status Client::TakeOutDevice(std::string_view path, std::int64_t deadline_us) {

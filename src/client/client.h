@@ -65,7 +65,10 @@ class Client final {
   Ticket<std::uint64_t> EndConversation(const Namespace& ns, std::string_view conversation,
                                         std::int64_t deadline_us);
   Ticket<std::uint64_t> DropNamespace(Namespace& ns, std::int64_t deadline_us);
+  Status Report(const EngineReport& report);
   Result<std::string> StatusJson(std::int64_t deadline_us);
+  Result<std::uint32_t> SwitchReads(std::string_view target, bool on, std::int64_t deadline_us);
+  Result<std::uint32_t> SwitchWrites(std::string_view target, bool on, std::int64_t deadline_us);
   Status TakeOutDevice(std::string_view path, std::int64_t deadline_us);
   Status BringBackDevice(std::string_view path, std::int64_t deadline_us);
 
@@ -83,6 +86,7 @@ class Client final {
 
  private:
   struct Parts;
+  Result<std::uint32_t> Turn(std::uint64_t what, std::string_view target, bool on, std::int64_t deadline_us);
   Status ChangeDevice(std::string_view path, std::uint64_t what, std::int64_t deadline_us);
   explicit Client(std::unique_ptr<Parts> parts);
   static Result<std::unique_ptr<Client>> Over(Result<Connection> connection, NearNode near);

@@ -168,6 +168,7 @@ Ticket<MatchResult> Client::Match(const Namespace& ns, std::span<const BlockKey>
   }
   const std::uint32_t matched =
       arena::MatchPrefix(channel.reader(), BeginRead(channel, ns), chain, std::span(asked).first(count));
+  channel.NoteMatch(chain.size(), matched);
   if (options.hold_us > 0 && !chain.empty()) return AskToHold(parts_->channel, ns, chain, matched, options);
   if (matched == chain.size()) return Ticket<MatchResult>(Result<MatchResult>(MatchOf(matched)));
   return AskForRest(parts_->channel, ns, chain.subspan(matched), matched, options);

@@ -425,6 +425,7 @@ Task<void> Node::Core::Tick(Executor& executor) {
     Status slept = co_await SleepUntil(executor.Now().PlusUs(kTickUs), *stop_ticking_);
     if (!slept.ok()) co_return;
     heartbeat_.Beat(executor.Now());
+    parts_->server->TakeCounts();
     while (parts_->store->Tick()) co_await Yield();
     NoteLoss();
     NoteLingering(executor.Now());

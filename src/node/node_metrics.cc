@@ -84,6 +84,12 @@ void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources) {
   AddFlashMetrics(registry, sources);
   catalog::AddMetrics(registry, sources.counters);
   server::AddMetrics(registry, sources.server);
+  registry.Add("reads", "found_below",
+               "blocks of matched chains that the node found, which memory's index did not have",
+               sources.counters.found_below);
+  catalog::AddMatchMetrics(registry, sources.counters);
+  store::AddSwitchMetrics(registry, sources.store);
+  store::AddNamespaceMetrics(registry, sources.store);
 }
 
 std::string MetricsOfDocs() {

@@ -60,6 +60,9 @@ void Evictor::Evict(catalog::RecordId record) {
     return;
   }
   counters_.evicted.Add();
+  const catalog::Block& block = forest_.block(r.block);
+  ++catalog_.counted().At(block.tree).evicted;
+  catalog_.gone().Note(block.key_hash(), catalog::WentBy::kEvicted);
   if (lower_.present() && policy::Wanted(catalog_.LowerPolicyOf(r), r.uses))
     counters_.evicted_unwritten.Add();
   removal_.Remove(record);

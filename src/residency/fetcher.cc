@@ -92,7 +92,9 @@ Task<void> Fetcher::Fetch(RecordReference reference, std::shared_ptr<PendingFetc
     if (status.ok() || !catalog_.Lives(handle) || forest_.record(handle.record).location == from) break;
   }
   if (!status.ok() && catalog_.Lives(handle)) Unreadable(handle.record, status);
-  const double us = static_cast<double>(clock_.Now().NsSince(began)) / 1e3;
+  const std::int64_t took_ns = clock_.Now().NsSince(began);
+  const double us = static_cast<double>(took_ns) / 1e3;
+  if (status.ok()) counters_.fetch_ns.Record(static_cast<std::uint64_t>(took_ns));
   lower_.FetchEnded(bytes, others, status.ok() && read_us > 0 ? std::optional(us - read_us) : std::nullopt);
   counters_.fetched.Add(status.ok() ? 1 : 0);
   counters_.fetch_failed.Add(status.ok() ? 0 : 1);

@@ -31,6 +31,9 @@ void Residents::Enter(catalog::RecordId record, std::uint32_t entry) {
   if (r.expiry != 0) expiry_.Set(record, r.expiry);
   bytes_ += r.body_bytes;
   ++count_;
+  catalog::NamespaceCounters& counted = catalog_.counted().At(forest_.block(r.block).tree);
+  counted.memory_bytes += r.body_bytes;
+  ++counted.memory_records;
   if (r.references > 0) referenced_bytes_ += slots_.SlotBytes(r.place);
 }
 
@@ -88,6 +91,9 @@ void Residents::Leave(catalog::RecordId record) {
   forest_.ClearAt(r.place);
   bytes_ -= r.body_bytes;
   --count_;
+  catalog::NamespaceCounters& counted = catalog_.counted().At(forest_.block(r.block).tree);
+  counted.memory_bytes -= r.body_bytes;
+  --counted.memory_records;
   const arena::Place place = std::exchange(r.place, catalog::kNowhere);
   r.generation = 0;
   r.uses = 0;

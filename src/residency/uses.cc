@@ -37,6 +37,7 @@ void Uses::UseSlot(arena::Place place, std::uint32_t generation_low) {
     return;
   }
   UseRecord(record);
+  ++catalog_.counted().At(forest_.block(forest_.record(record).block).tree).uses;
   counters_.touches_applied.Add();
 }
 

@@ -96,6 +96,7 @@ Task<Answer> Calls::Do(Session& session, const wire::Submission& call) {
     case wire::Op::kReportBad: co_return co_await ReportBad(session, call);
     case wire::Op::kStatus: co_return co_await ReportStatus(session, call);
     case wire::Op::kDevice: co_return co_await ChangeDevice(session, call);
+    case wire::Op::kSwitch: co_return co_await Turn(session, call);
     case wire::Op::kNone: break;
   }
   Status unknown(Code::kInvalid, Text("operation ", static_cast<std::uint16_t>(call.op),
@@ -543,6 +544,25 @@ Task<Answer> Calls::ChangeDevice(Session& session, const wire::Submission& call)
   status = co_await device_(std::move(path), call.a == wire::kBringBack);
   if (!status.ok()) co_return Fail(session, call, status);
   co_return Answer();
+}
+
+Task<Answer> Calls::Turn(Session& session, const wire::Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  Status status;
+  if ((call.a != wire::kReads && call.a != wire::kWrites) || call.b > 1) {
+    status =
+        Status(Code::kInvalid, Text("switch: ", call.a, " turned ", call.b, " is nothing that is known"));
+  } else if (arguments.left() > wire::kMaxTargetBytes) {
+    status = Status(Code::kInvalid, Text("switch: a namespace's name of ", arguments.left(),
+                                         " bytes: names have at most ", wire::kMaxTargetBytes));
+  }
+  if (!status.ok()) co_return Fail(session, call, status);
+  std::string target(arguments.left(), '\0');
+  arguments.Take(std::as_writable_bytes(std::span(target)));
+  const store::Switch which = call.a == wire::kReads ? store::Switch::kReads : store::Switch::kWrites;
+  const Result<std::uint32_t> turned = co_await store_.Turn(which, call.b == 1, std::move(target));
+  if (!turned) co_return Fail(session, call, turned.error());
+  co_return Answer{.a = *turned};
 }
 
 }  // namespace cistern::server

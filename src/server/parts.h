@@ -52,6 +52,9 @@ struct ServerCounters {
   std::uint64_t completions_lost = 0;  // a client did not drain its ring
   std::uint64_t touches = 0;
   std::uint64_t touches_lost = 0;  // overwritten in the ring before they were read
+  // As clients say, of all sessions that there were.
+  std::uint64_t asked_blocks = 0, indexed_blocks = 0, read_blocks = 0, read_bytes = 0;
+  std::uint64_t promised_tokens = 0, delivered_tokens = 0, saved_us = 0, spent_us = 0;
 };
 
 struct ServerParts {  // borrowed; outlive the server

@@ -55,6 +55,14 @@ bool NodeRing::ClientSleeps() const {
   return Load(memory_->client_sleeps) != 0;
 }
 
+NodeRing::Counts NodeRing::Counted() const {
+  const wire::SessionMemory& m = *memory_;
+  return {.reads = {Load(m.reads.asked_blocks), Load(m.reads.indexed_blocks), Load(m.reads.read_blocks),
+                    Load(m.reads.read_bytes)},
+          .engine = {Load(m.engine.promised_tokens), Load(m.engine.delivered_tokens), Load(m.engine.saved_us),
+                     Load(m.engine.spent_us)}};
+}
+
 bool NodeRing::HasTouches() const { return Load(memory_->touched) != touches_taken_; }
 
 std::size_t NodeRing::TakeTouches(std::span<std::uint64_t> out, std::uint64_t& lost) {

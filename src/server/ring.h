@@ -41,6 +41,13 @@ class NodeRing final {
   // To be asked after Complete: whether the client's eventfd has to be signalled. Fences.
   bool ClientSleeps() const;
 
+  // What the client counted so far, as it says.
+  struct Counts {
+    wire::ReadCounts reads;
+    wire::EngineCounts engine;
+  };
+  Counts Counted() const;
+
   bool HasTouches() const;
   // Touches that were not taken yet, the oldest first. Those that the client overwrote before they were taken
   // are counted in `lost`.

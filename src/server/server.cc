@@ -106,6 +106,8 @@ void Server::ReleaseAtOnce(std::uint64_t session, std::uint64_t lease) {
   sessions_->ReleaseAtOnce(session, lease);
 }
 
+void Server::TakeCounts() { sessions_->TakeCounts(); }
+
 Executor& Server::executor() const { return sessions_->executor(); }
 
 Task<void> Server::Drain(Instant deadline) {

@@ -60,6 +60,9 @@ class Server final {
   // waited for in any case: they end when no mover holds a session's bytes.
   Task<void> Drain(Instant deadline);
 
+  // Adds up what clients count by themselves, into counters(); once a tick.
+  void TakeCounts();
+
   // For its tasks.
   Executor& executor() const;
   const ServerCounters& counters() const { return counters_; }

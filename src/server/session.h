@@ -55,6 +55,7 @@ struct Session {
   bool active = false;                            // looked at by polling; else a signal brings it back
   bool granting = false;                          // an answer to MoreStaging is being made
   Instant last_used;
+  NodeRing::Counts counted{};  // of what the client says, what was added up
 };
 
 }  // namespace cistern::server

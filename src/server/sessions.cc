@@ -330,8 +330,32 @@ void Sessions::Forged(Session& session, std::string what) {
   End(session, LogLevel::kWarning, std::move(what));
 }
 
+void Sessions::TakeCountsOf(Session& session) {
+  const NodeRing::Counts now = session.ring.Counted();
+  const auto add = [](std::uint64_t& to, std::uint64_t& had, std::uint64_t has) {
+    if (has > had) to += has - std::exchange(had, has);  // it only grows
+  };
+  wire::ReadCounts& reads = session.counted.reads;
+  add(counters_.asked_blocks, reads.asked_blocks, now.reads.asked_blocks);
+  add(counters_.indexed_blocks, reads.indexed_blocks, now.reads.indexed_blocks);
+  add(counters_.read_blocks, reads.read_blocks, now.reads.read_blocks);
+  add(counters_.read_bytes, reads.read_bytes, now.reads.read_bytes);
+  wire::EngineCounts& engine = session.counted.engine;
+  add(counters_.promised_tokens, engine.promised_tokens, now.engine.promised_tokens);
+  add(counters_.delivered_tokens, engine.delivered_tokens, now.engine.delivered_tokens);
+  add(counters_.saved_us, engine.saved_us, now.engine.saved_us);
+  add(counters_.spent_us, engine.spent_us, now.engine.spent_us);
+}
+
+void Sessions::TakeCounts() {
+  auto at = sessions_.upper_bound(last_counted_);
+  for (std::size_t i = 0; i < kCountedPerTick && at != sessions_.end(); ++i, ++at) TakeCountsOf(*at->second);
+  last_counted_ = at == sessions_.end() ? 0 : std::prev(at)->first;
+}
+
 void Sessions::End(Session& session, LogLevel level, std::string why) {
   if (session.ended) return;
+  TakeCountsOf(session);
   session.ended = true;
   session.ring.SetEnded();
   log_.Log(level, "session ", session.caller.session, " of process ", session.pid, " ends: ", why);

@@ -49,6 +49,9 @@ class Sessions final : private io::Poller, private Work {
                                                 std::int64_t lease_us, std::span<wire::ViewItem> views);
   void ReleaseAtOnce(catalog::SessionId session, catalog::LeaseId lease);
 
+  // Adds up what some of the sessions counted, the next ones at the next call: once a tick.
+  void TakeCounts();
+
   std::size_t size() const { return sessions_.size(); }
   Executor& executor() const { return loop_.executor(); }
 
@@ -62,6 +65,7 @@ class Sessions final : private io::Poller, private Work {
   static constexpr std::uint32_t kPollsPerGlance = 64;     // how seldom touches and idleness are looked at
   static constexpr std::int64_t kActiveUs = 1'000;
   static constexpr std::size_t kTouchesPerStep = 128;
+  static constexpr std::size_t kCountedPerTick = 64;
 
   Task<void> MakeSession(Fd socket, Peer peer, HelloText hello);
   Status CheckHello(const HelloText& hello) const;
@@ -74,6 +78,7 @@ class Sessions final : private io::Poller, private Work {
 
   Task<void> Serve(Session& session, wire::Submission call);
   void Finish(Session& session, const wire::Submission& call, const Answer& answer);
+  void TakeCountsOf(Session& session);
   void OnSocket(Session& session, std::uint32_t events);
   Task<void> GrantStaging(Session& session, std::uint64_t bytes);
   void TakeStagingBack(Session& session, std::uint64_t area);
@@ -107,6 +112,7 @@ class Sessions final : private io::Poller, private Work {
   std::map<OwnerToken, std::uint32_t> owners_;  // sessions of each
   std::uint32_t making_ = 0;
   catalog::SessionId last_id_ = 0;
+  catalog::SessionId last_counted_ = 0;
   bool draining_ = false;
   Event quiet_;  // pulsed when nothing is in flight
   Event empty_;  // pulsed when a session is gone

@@ -17,6 +17,7 @@
 #include "residency/residents.h"
 #include "residency/verifier.h"
 #include "store/requests.h"
+#include "store/switches.h"
 
 namespace cistern::store {
 
@@ -24,7 +25,8 @@ class Acquirer final {
  public:
   Acquirer(const residency::StoreContext& context, residency::LowerTier& lower,
            residency::Residents& residents, residency::PartialCopies& partial_copies,
-           residency::Verifier& verifier, residency::Fetcher& fetcher, residency::PartialFetch& partial_fetch)
+           residency::Verifier& verifier, residency::Fetcher& fetcher, residency::PartialFetch& partial_fetch,
+           const Switches& switches)
       : executor_(context.executor),
         clock_(context.clock),
         slots_(context.slots),
@@ -39,7 +41,8 @@ class Acquirer final {
         partial_copies_(partial_copies),
         verifier_(verifier),
         fetcher_(fetcher),
-        partial_fetch_(partial_fetch) {}
+        partial_fetch_(partial_fetch),
+        switches_(switches) {}
   Acquirer(const Acquirer&) = delete;
   Acquirer& operator=(const Acquirer&) = delete;
 
@@ -47,7 +50,8 @@ class Acquirer final {
 
   // Verifies blocks that were not checked since the restart, fetches those in the lower tier, and leases the
   // blocks that are then in memory. kTooLate for a block that would not be, or was not, in memory by the
-  // deadline or after `worth_us` from now on; kBusy for one that there was no room for.
+  // deadline or after `worth_us` from now on; kBusy for one that there was no room for. Nothing is leased
+  // where reads are switched off.
   Task<Result<AcquireGrant>> Acquire(catalog::Caller caller, std::uint32_t slot,
                                      std::span<const catalog::BlockName> blocks, std::int64_t lease_us,
                                      Instant deadline, std::int64_t worth_us);
@@ -97,6 +101,7 @@ class Acquirer final {
   residency::Verifier& verifier_;
   residency::Fetcher& fetcher_;
   residency::PartialFetch& partial_fetch_;
+  const Switches& switches_;
 };
 
 }  // namespace cistern::store

@@ -86,10 +86,10 @@ struct BlockStore::Rooms {
         puts(context, removal),
         deletions(context, removal, puts),
         publisher(context, lower, residents, removal, evictor, write_back, puts, deletions),
-        namespaces(context, residents, deletions),
-        writer(context, lower, residents, room, uses, puts, deletions, publisher),
-        matcher(context, lower, residents, uses, fetcher),
-        acquirer(context, lower, residents, partial_copies, verifier, fetcher, partial_fetch),
+        namespaces(context, residents, deletions, switches),
+        writer(context, lower, residents, room, uses, puts, deletions, publisher, switches),
+        matcher(context, lower, residents, uses, fetcher, switches),
+        acquirer(context, lower, residents, partial_copies, verifier, fetcher, partial_fetch, switches),
         drops(context, lower, tombstones, deletions),
         recovery(context, lower, residents, write_back, tombstones, journal_marks, lower_records, deletions,
                  parts.open_tier),
@@ -131,6 +131,7 @@ struct BlockStore::Rooms {
   OpenPuts puts;
   Deletions deletions;
   Publisher publisher;
+  Switches switches;
   Namespaces namespaces;
   Writer writer;
   Matcher matcher;
@@ -311,6 +312,22 @@ Task<Status> BlockStore::ReportBad(std::uint32_t slot, std::span<const catalog::
 Task<void> BlockStore::SessionEnded(const catalog::Caller& caller, bool last_of_owner) {
   return rooms_->SessionEnded(caller, last_of_owner);
 }
+Task<Result<std::uint32_t>> BlockStore::Turn(Switch which, bool on, std::string target) {
+  return rooms_->namespaces.Turn(which, on, std::move(target));
+}
+const Switches& BlockStore::switches() const { return rooms_->switches; }
+const catalog::NamespaceEntry* BlockStore::NamespaceAt(std::uint32_t slot) const {
+  return rooms_->catalog.namespaces().at(slot);
+}
+const catalog::NamespaceCounters& BlockStore::CountedAt(std::uint32_t slot) const {
+  return rooms_->catalog.counted().of(slot);
+}
+std::uint64_t BlockStore::FingerprintAt(std::uint32_t slot) const {
+  std::uint64_t& fingerprint = rooms_->catalog.counted().of(slot).fingerprint;
+  if (fingerprint == 0) fingerprint = catalog::NamespaceTable::Fingerprint(*NamespaceAt(slot));
+  return fingerprint;
+}
+std::uint32_t BlockStore::namespace_slots() const { return rooms_->catalog.namespaces().end(); }
 void BlockStore::OwnerEnded(const OwnerToken& owner) { rooms_->namespaces.OwnerEnded(owner); }
 bool BlockStore::Tick() { return rooms_->Tick(); }
 BlockStore::Occupancy BlockStore::occupancy() const {

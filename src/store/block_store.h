@@ -33,6 +33,7 @@
 #include "residency/lower_tier.h"
 #include "store/namespaces.h"
 #include "store/requests.h"
+#include "store/switches.h"
 #include "tier/tier.h"
 
 namespace cistern::memory {
@@ -133,6 +134,16 @@ class BlockStore final {
 
   // Ends the session's leases; its pending puts end too when no other session of the owner is left.
   Task<void> SessionEnded(const catalog::Caller& caller, bool last_of_owner);
+
+  // As Namespaces::Turn.
+  Task<Result<std::uint32_t>> Turn(Switch which, bool on, std::string target);
+  const Switches& switches() const;
+  // The namespace in a slot, and what was counted of it; null: the slot is free. Below namespace_slots().
+  const catalog::NamespaceEntry* NamespaceAt(std::uint32_t slot) const;
+  const catalog::NamespaceCounters& CountedAt(std::uint32_t slot) const;
+  // As NamespaceTable::Fingerprint, which is computed once.
+  std::uint64_t FingerprintAt(std::uint32_t slot) const;
+  std::uint32_t namespace_slots() const;
 
   // As Namespaces::OwnerEnded.
   void OwnerEnded(const OwnerToken& owner);

@@ -3,6 +3,20 @@
 
 namespace cistern::store {
 
+namespace {
+
+catalog::WentBy HowWent(residency::LossReason reason) {
+  switch (reason) {
+    case residency::LossReason::kDropped: return catalog::WentBy::kDropped;
+    case residency::LossReason::kExpired: return catalog::WentBy::kExpired;
+    case residency::LossReason::kBad: return catalog::WentBy::kBad;
+    case residency::LossReason::kNoRoom: return catalog::WentBy::kEvicted;
+  }
+  return catalog::WentBy::kUnknown;
+}
+
+}  // namespace
+
 std::shared_ptr<Deletion> Deletions::Cut(catalog::BlockId block, residency::LossReason reason) {
   // A block of a dropped namespace is collected with it, while the sizes of its records are known.
   const catalog::IncarnationTree* tree = forest_.tree(forest_.block(block).tree);
@@ -15,7 +29,10 @@ std::shared_ptr<Deletion> Deletions::Cut(catalog::BlockId block, residency::Loss
   deletion.tree = forest_.block(block).tree;
   deletion.reason = reason;
   expired_ = expired_ || reason == residency::LossReason::kExpired;
-  if (forest_.block(block).has_key()) deletion.key_hashes.push_back(forest_.block(block).key_hash());
+  if (forest_.block(block).has_key()) {
+    deletion.key_hashes.push_back(forest_.block(block).key_hash());
+    catalog_.gone().Note(forest_.block(block).key_hash(), HowWent(reason));
+  }
   // A cut inside a subtree that is being collected belongs to that deletion.
   if (forest_.collecting()) {
     std::uint32_t budget = catalog::kStandingLooks;
@@ -88,7 +105,14 @@ void Deletions::CollectNode(Deletion& deletion) {
   }
   if (!b.placeholder()) ++deletion.blocks;
   removal_.RemoveRecordsOf(block);
-  if (b.has_key()) deletion.key_hashes.push_back(b.key_hash());
+  if (b.has_key()) {
+    deletion.key_hashes.push_back(b.key_hash());
+    // Of a dropped namespace nobody asks under these hashes any more.
+    if (block != deletion.top && !deletion.whole_tree) {
+      const bool dropped = deletion.reason == residency::LossReason::kDropped;
+      catalog_.gone().Note(b.key_hash(), dropped ? catalog::WentBy::kDropped : catalog::WentBy::kOrphaned);
+    }
+  }
   if (b.is(catalog::Block::kReaping)) removal_.LeaveToOther(block);
   if (block != deletion.top) {
     b.flags &= static_cast<std::uint16_t>(~catalog::Block::kHome);

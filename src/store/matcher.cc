@@ -16,6 +16,10 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
                                                        std::span<const BlockKey> rest) {
   const catalog::TreeId tree = catalog_.TreeOf(slot);
   if (catalog_.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
+  if (!switches_.on(Switch::kReads, slot)) {
+    counters_.miss_off.Add(rest.size());
+    co_return std::vector<MatchRun>();
+  }
   const std::vector<catalog::Group> groups = catalog_.EntryOf(tree)->groups;
   std::vector<std::uint64_t> run(groups.size(), 0);
   MatchedRuns runs;
@@ -27,12 +31,14 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
     const std::uint64_t now_s = catalog_.NowS();
     const catalog::BlockId block = catalog_.Find(tree, rest[i]);
     bool full = true, windows = true;
+    bool expired = false;
     std::uint64_t lower_bytes = 0;
     tier::Location lower_location;
     for (std::size_t g = 0; g < groups.size(); ++g) {
       const auto copy =
           block == catalog::kNoId ? std::nullopt : forest_.See(block, static_cast<std::uint16_t>(g));
       const bool here = copy && !catalog::Catalog::Expired(copy->expiry, now_s);
+      expired = expired || (copy && !here);
       if (here && !copy->in_memory) {
         lower_bytes += copy->body_bytes;
         lower_location = copy->location;
@@ -45,15 +51,36 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
       }
     }
     steps_.Count(static_cast<std::uint32_t>(groups.size()));
-    if (!full) break;
+    if (!full) {
+      NoteMisses(tree, rest[i], expired, rest.size() - i);
+      break;
+    }
     runs.Add(lower_bytes, lower_location, windows);
   }
   const std::size_t first_lower = runs.first_lower();
   std::vector<MatchRun> found = runs.Take(lower_);
   std::size_t blocks = 0;
   for (const MatchRun& one : found) blocks += one.blocks;
+  counters_.found_below.Add(blocks);
   if (first_lower < blocks) fetcher_.ReadAhead(tree, rest.subspan(first_lower, blocks - first_lower));
   co_return found;
+}
+
+void Matcher::NoteMisses(catalog::TreeId tree, const BlockKey& first, bool expired, std::size_t count) {
+  const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, first);
+  catalog_.counted().At(tree).misses += count;
+  if (pending_.size() > 0 && pending_.NextOf(tree, key_hash, catalog::kNoId) != catalog::kNoId) {
+    counters_.miss_pending.Add(count);
+    return;
+  }
+  switch (expired ? catalog::WentBy::kExpired : catalog_.gone().Of(key_hash)) {
+    case catalog::WentBy::kUnknown: counters_.miss_unknown.Add(count); break;
+    case catalog::WentBy::kEvicted: counters_.miss_evicted.Add(count); break;
+    case catalog::WentBy::kExpired: counters_.miss_expired.Add(count); break;
+    case catalog::WentBy::kDropped: counters_.miss_dropped.Add(count); break;
+    case catalog::WentBy::kBad: counters_.miss_bad.Add(count); break;
+    case catalog::WentBy::kOrphaned: counters_.miss_orphaned.Add(count); break;
+  }
 }
 
 // The end of a chain keeps its ancestors: the last copy of a full group's record stays while the block has a
@@ -62,6 +89,7 @@ Task<Result<catalog::LeaseId>> Matcher::Hold(catalog::Caller caller, std::uint32
                                              std::span<const BlockKey> chain, std::int64_t hold_us) {
   const catalog::TreeId tree = catalog_.TreeOf(slot);
   if (catalog_.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
+  if (!switches_.on(Switch::kReads, slot)) co_return Error(Code::kMiss, "hold: reads are off");
   if (hold_us <= 0 || chain.empty()) {
     co_return Error(Code::kInvalid, Text("hold_us: is ", hold_us, " for ", chain.size(),
                                          " blocks; a hold takes at least 1 of both"));
@@ -120,7 +148,10 @@ Task<Result<catalog::LeaseId>> Matcher::Hold(catalog::Caller caller, std::uint32
     if (steps_.Spent()) co_await Yield();
     reference.Drop();
   }
-  if (!whole) co_return Error(Code::kMiss, "hold: some of the chain is not here any more");
+  if (!whole) {
+    counters_.lapsed_holds.Add(chain.size());
+    co_return Error(Code::kMiss, "hold: some of the chain is not here any more");
+  }
   counters_.busy.Add();
   co_return std::unexpected(std::move(room));
 }

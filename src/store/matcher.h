@@ -14,13 +14,15 @@
 #include "residency/uses.h"
 #include "store/matched_runs.h"
 #include "store/requests.h"
+#include "store/switches.h"
 
 namespace cistern::store {
 
 class Matcher final {
  public:
   Matcher(const residency::StoreContext& context, residency::LowerTier& lower,
-          residency::Residents& residents, residency::Uses& uses, residency::Fetcher& fetcher)
+          residency::Residents& residents, residency::Uses& uses, residency::Fetcher& fetcher,
+          const Switches& switches)
       : executor_(context.executor),
         clock_(context.clock),
         slots_(context.slots),
@@ -28,19 +30,21 @@ class Matcher final {
         steps_(context.steps),
         catalog_(context.catalog),
         forest_(context.catalog.forest()),
+        pending_(context.catalog.pending()),
         leases_(context.catalog.leases()),
         conversations_(context.catalog.conversations()),
         lower_(lower),
         residents_(residents),
         uses_(uses),
-        fetcher_(fetcher) {}
+        fetcher_(fetcher),
+        switches_(switches) {}
   Matcher(const Matcher&) = delete;
   Matcher& operator=(const Matcher&) = delete;
 
   Executor& executor() { return executor_; }
 
   // Readable blocks after the first `matched` of a chain, in any tier; those in the lower tier are fetched
-  // ahead.
+  // ahead. None where reads are switched off, as for Hold, which is kMiss then.
   Task<Result<std::vector<MatchRun>>> MatchRest(std::uint32_t slot, std::uint32_t matched,
                                                 std::span<const BlockKey> rest);
   // Leases a matched chain (keys from block 0 on) until the deadline. kMiss if some of its blocks are lost
@@ -51,6 +55,8 @@ class Matcher final {
   Task<std::uint32_t> Touch(std::uint32_t slot, std::span<const BlockKey> keys, std::uint64_t conversation);
 
  private:
+  // `count` blocks of a chain are not to be had because `first` is not; `expired`: it is past its time.
+  void NoteMisses(catalog::TreeId tree, const BlockKey& first, bool expired, std::size_t count);
   // Number of blocks before a key that each group has without a gap, `*run` one a group, as far as the
   // namespace's windows ask, and at most `most`.
   Task<void> LookBack(catalog::TreeId tree, catalog::KeyHash key_hash, std::uint32_t most,
@@ -63,12 +69,14 @@ class Matcher final {
   StepBudget& steps_;
   catalog::Catalog& catalog_;
   catalog::Forest& forest_;
+  catalog::PendingPuts& pending_;
   catalog::Leases& leases_;
   catalog::Conversations& conversations_;
   residency::LowerTier& lower_;
   residency::Residents& residents_;
   residency::Uses& uses_;
   residency::Fetcher& fetcher_;
+  const Switches& switches_;
 };
 
 }  // namespace cistern::store

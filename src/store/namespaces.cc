@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/namespaces.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "arena/protocol.h"
 #include "base/format.h"
+#include "base/nearest.h"
 #include "policy/share.h"
 
 namespace cistern::store {
@@ -14,6 +16,8 @@ Status UnknownNamespace(std::uint32_t slot) {
 }
 
 namespace {
+
+constexpr std::size_t kFingerprintDigits = 16;
 
 // As who attaches it would say it.
 std::string NameOf(const NamespaceSpec& spec) {
@@ -83,9 +87,17 @@ Task<Result<Attached>> Namespaces::Change(const catalog::Caller& caller, const N
 }
 
 void Namespaces::Add(catalog::NamespaceEntry entry) {
-  catalog_.AddTree(entry.slot, entry.incarnation);
-  arena::SetIncarnation(words_, residents_.index().index(), entry.slot, entry.incarnation);
+  const std::uint32_t slot = entry.slot;
+  catalog_.AddTree(slot, entry.incarnation);
   namespaces_.Put(std::move(entry));
+  catalog_.counted().Restart(slot);
+  Show(slot);
+}
+
+void Namespaces::Show(std::uint32_t slot) {
+  const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+  const bool shown = entry != nullptr && switches_.on(Switch::kReads, slot);
+  arena::SetIncarnation(words_, residents_.index().index(), slot, shown ? entry->incarnation : 0);
 }
 
 catalog::NamespaceEntry Namespaces::Remove(std::uint32_t slot) {
@@ -93,6 +105,7 @@ catalog::NamespaceEntry Namespaces::Remove(std::uint32_t slot) {
   arena::SetIncarnation(words_, residents_.index().index(), slot, 0);
   catalog_.RemoveTree(slot);
   namespaces_.Forget(slot);
+  switches_.Forget(slot);
   return entry;
 }
 
@@ -131,6 +144,33 @@ Status Namespaces::Check(std::uint32_t slot, std::uint64_t incarnation) const {
   return UnknownNamespace(slot);
 }
 
+Task<Result<std::uint32_t>> Namespaces::Turn(Switch which, bool on, std::string target) {
+  std::uint32_t turned = 0;
+  if (target.empty()) switches_.TurnAll(which, on);  // from here on for the node's calls and what is attached
+  for (std::uint32_t slot = 0; slot < namespaces_.end(); ++slot) {
+    steps_.Count(2);
+    if (steps_.Spent()) co_await Yield();
+    const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+    if (entry == nullptr) continue;
+    if (!target.empty()) {
+      const bool named = std::ranges::find(entry->names, target) != entry->names.end();
+      if (!named && target.size() == kFingerprintDigits) co_await Yield();  // a list has up to 64 KiB
+      entry = namespaces_.at(slot);
+      if (entry == nullptr) continue;
+      if (!named &&
+          (target.size() != kFingerprintDigits ||
+           target != catalog::NamespaceTable::FingerprintText(catalog::NamespaceTable::Fingerprint(*entry))))
+        continue;
+      switches_.Turn(which, slot, on);
+    }
+    Show(slot);
+    ++turned;
+  }
+  if (turned > 0 || target.empty()) co_return turned;
+  co_return Error(Code::kMiss,
+                  Text("namespace ", Shown(target), ": the node knows none of that name or fingerprint"));
+}
+
 Task<Result<std::pair<std::uint64_t, std::uint64_t>>> Namespaces::Drop(std::uint32_t slot) {
   while (changing_) co_await changed_.Wait();
   const catalog::TreeId tree = catalog_.TreeOf(slot);
@@ -142,7 +182,7 @@ Task<Result<std::pair<std::uint64_t, std::uint64_t>>> Namespaces::Drop(std::uint
   std::shared_ptr<Deletion> deletion_started;
   if (status.ok()) {
     namespaces_.SetIncarnation(slot, entry.incarnation);
-    arena::SetIncarnation(words_, residents_.index().index(), slot, entry.incarnation);
+    Show(slot);
     catalog_.AddTree(slot, entry.incarnation);
     Deletion deletion;
     deletion.top = deletion.at = forest_.tree(tree)->root;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "base/event.h"
@@ -14,6 +15,7 @@
 #include "residency/context.h"
 #include "residency/residents.h"
 #include "store/deletions.h"
+#include "store/switches.h"
 
 namespace cistern::store {
 
@@ -30,7 +32,8 @@ Status UnknownNamespace(std::uint32_t slot);
 
 class Namespaces final {
  public:
-  Namespaces(const residency::StoreContext& context, residency::Residents& residents, Deletions& deletions)
+  Namespaces(const residency::StoreContext& context, residency::Residents& residents, Deletions& deletions,
+             Switches& switches)
       : executor_(context.executor),
         words_(context.words),
         slots_(context.slots),
@@ -41,7 +44,8 @@ class Namespaces final {
         sequences_(context.catalog.sequences()),
         namespaces_(context.catalog.namespaces()),
         residents_(residents),
-        deletions_(deletions) {}
+        deletions_(deletions),
+        switches_(switches) {}
   Namespaces(const Namespaces&) = delete;
   Namespaces& operator=(const Namespaces&) = delete;
 
@@ -61,11 +65,18 @@ class Namespaces final {
   // Blocks removed, and the new incarnation.
   Task<Result<std::pair<std::uint64_t, std::uint64_t>>> Drop(std::uint32_t slot);
 
+  // Turns reads or writes on or off: of the namespace that has this name, or these 16 digits as the
+  // fingerprint of its list; of all, those that come too, where `target` is empty. No call that begins after
+  // it hits, or keeps anything. The number of namespaces; kMiss: there is none of that name.
+  Task<Result<std::uint32_t>> Turn(Switch which, bool on, std::string target);
+
  private:
   // The attached namespace, journaled as it is to be.
   Task<Result<Attached>> Change(const catalog::Caller& caller, const NamespaceSpec& spec, bool is_new);
   void Add(catalog::NamespaceEntry entry);
   catalog::NamespaceEntry Remove(std::uint32_t slot);
+  // What readers see of it: under no incarnation is anything found.
+  void Show(std::uint32_t slot);
   // No name stands for it, nobody uses it, and no block of it is left, nor any that was cut.
   bool Unwanted(std::uint32_t slot) const;
   // Whose slot number a new namespace of the owner takes; none: a free one. kBusy: the table is full, or the
@@ -83,6 +94,7 @@ class Namespaces final {
   catalog::NamespaceTable& namespaces_;
   residency::Residents& residents_;
   Deletions& deletions_;
+  Switches& switches_;
   catalog::NamespaceUsers users_;
   bool changing_ = false;  // one change at a time: two that attach the same new list get one namespace
   Event changed_;

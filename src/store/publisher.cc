@@ -293,6 +293,7 @@ void Publisher::MakeVisible(catalog::PutIndex put, catalog::BlockId block, std::
   p.has_slot = false;
   p.state = catalog::Put::State::kPublished;
   counters_.published.Add();
+  ++catalog_.counted().At(p.name.tree).published;
   pending_.Close(put);
   MarkBehind(block, p.name.group, entry);
   if (lower_.present() && policy::WrittenAtUse(entry.lower.Over(options_.lower), 0)) write_back_.Want(record);

@@ -12,5 +12,9 @@ class BlockStore;
 
 // Borrows it; null: for the names alone.
 void AddMetrics(MetricRegistry& registry, const BlockStore* store);
+// A row a namespace.
+void AddNamespaceMetrics(MetricRegistry& registry, const BlockStore* store);
+// What `cistern admin` has switched off.
+void AddSwitchMetrics(MetricRegistry& registry, const BlockStore* store);
 
 }  // namespace cistern::store

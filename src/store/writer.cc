@@ -29,6 +29,7 @@ struct Writer::PartJob {
 // Facts that one call's parts share.
 struct Writer::WriteCall {
   catalog::TreeId tree;
+  std::uint32_t slot;
   Instant deadline;
   // Puts that this call could not write: a child of one would not be reachable, so it is refused too, not
   // kept waiting.
@@ -39,7 +40,7 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
                                              std::vector<PartWrite> parts, Instant deadline) {
   std::vector<PartJob> jobs;
   jobs.reserve(parts.size());  // the task that copies a part keeps its job's address
-  WriteCall call{catalog_.TreeOf(slot), deadline, {}};
+  WriteCall call{catalog_.TreeOf(slot), slot, deadline, {}};
   std::uint64_t bytes = 0;
   for (const PartWrite& part : parts) {
     steps_.Count();
@@ -373,6 +374,9 @@ bool Writer::MayJoin(const WriteCall& call, PartJob& job) const {
     status = Status(Code::kMiss, "write: the namespace is not attached, or was dropped");
   } else if (status = CheckPart(*entry, job.part); !status.ok()) {
     return false;
+  } else if (!switches_.on(Switch::kWrites, call.slot)) {
+    status = Status(Code::kBusy, Text("block ", job.part.key.ToHex(),
+                                      ": writes are off, `cistern admin writes on` turns them on"));
   } else if (call.refused.contains(job.part.parent)) {
     status = Status(Code::kBusy, Text("block ", job.part.key.ToHex(), ": its parent was refused"));
   } else if (clock_.Now() >= call.deadline) {

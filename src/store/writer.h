@@ -16,6 +16,7 @@
 #include "store/open_puts.h"
 #include "store/publisher.h"
 #include "store/requests.h"
+#include "store/switches.h"
 
 namespace cistern::store {
 
@@ -23,7 +24,7 @@ class Writer final {
  public:
   Writer(const residency::StoreContext& context, residency::LowerTier& lower, residency::Residents& residents,
          residency::Room& room, residency::Uses& uses, OpenPuts& puts, Deletions& deletions,
-         Publisher& publisher)
+         Publisher& publisher, const Switches& switches)
       : executor_(context.executor),
         clock_(context.clock),
         words_(context.words),
@@ -43,7 +44,8 @@ class Writer final {
         uses_(uses),
         puts_(puts),
         deletions_(deletions),
-        publisher_(publisher) {}
+        publisher_(publisher),
+        switches_(switches) {}
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
@@ -103,6 +105,7 @@ class Writer final {
   OpenPuts& puts_;
   Deletions& deletions_;
   Publisher& publisher_;
+  const Switches& switches_;
 };
 
 }  // namespace cistern::store

@@ -115,8 +115,16 @@ enum class Op : std::uint16_t {
   kStatus,           // reply: JSON text; kInvalid with a = its bytes when it does not fit
   kEndConversation,  // b = conversation; result a = blocks removed
   kDevice,           // args: path of a device of flash; a = kTakeOut or kBringBack
+  // args: a namespace's name or the 16 digits of its list's fingerprint, none: all; a = kReads or kWrites,
+  // b = 1: on, 0: off; result a = namespaces
+  kSwitch,
 };
-inline constexpr std::uint16_t kLastOp = static_cast<std::uint16_t>(Op::kDevice);
+inline constexpr std::uint16_t kLastOp = static_cast<std::uint16_t>(Op::kSwitch);
+
+// What kSwitch switches.
+inline constexpr std::uint64_t kReads = 1;
+inline constexpr std::uint64_t kWrites = 2;
+inline constexpr std::uint32_t kMaxTargetBytes = 256;
 
 // What kDevice asks for.
 inline constexpr std::uint64_t kTakeOut = 1;    // out of service: what is on it is lost
@@ -154,6 +162,23 @@ struct Completion {
 };
 static_assert(sizeof(Completion) == 64);
 
+// What a client did without the node, since it came; only for metrics. A client of before there was this
+// leaves zeros.
+struct ReadCounts {
+  std::uint64_t asked_blocks;    // of chains that were matched
+  std::uint64_t indexed_blocks;  // of these, found in the index
+  std::uint64_t read_blocks;     // copied out and found right
+  std::uint64_t read_bytes;
+};
+
+// What its engine says of its use (EngineReport); likewise.
+struct EngineCounts {
+  std::uint64_t promised_tokens;
+  std::uint64_t delivered_tokens;
+  std::uint64_t saved_us;
+  std::uint64_t spent_us;
+};
+
 // Words that both sides write stand on cache lines of their own. Counts only grow; the entry is count modulo
 // ring size. A count that is more than a ring ahead of the other side's ends the session. A sleeps word is
 // stored, then a full fence, then the other side's count is looked at once more; who raises a count fences
@@ -164,8 +189,10 @@ struct alignas(4096) SessionMemory {
   alignas(64) std::uint64_t completed;  // node writes
   alignas(64) std::uint64_t collected;  // client writes
   alignas(64) std::uint64_t touched;    // client writes; no one waits: the node takes the last kTouchEntries
+  ReadCounts reads;                     // client writes
   alignas(
       64) std::uint64_t announced;  // client writes; another value than before: a submission is about to come
+  EngineCounts engine;              // client writes
   alignas(64) std::uint64_t core_sleeps;  // node writes; not 0: a submission must write the core's eventfd
   std::uint64_t
       ended;  // node writes; not 0: the session and its leases are over, before any of them is let go
@@ -181,6 +208,9 @@ struct alignas(4096) SessionMemory {
   std::uint64_t touches[kTouchEntries];  // place << 32 | generation, low 32 bits
   alignas(4096) std::byte arguments[kArgumentBytes];
 };
+
+static_assert(offsetof(SessionMemory, announced) == offsetof(SessionMemory, touched) + 64 &&
+              offsetof(SessionMemory, core_sleeps) == offsetof(SessionMemory, announced) + 64);
 
 // ---- arguments -------------------------------------------------------------------------------------------
 

@@ -160,8 +160,27 @@ class WhatANodeDoes(CliTest):
         status = json.loads(node.cistern("status", "--json").stdout)
         self.assertEqual(status["now"]["records"], 1)
         self.assertIn(status["node"]["loop"], ("io_uring", "epoll"))
-        self.assertEqual(set(status), {"node", "memory", "now", "flash", "store", "door"})
+        sections = {"node", "memory", "now", "flash", "store", "door"}
+        sections |= {"reads", "engines", "misses", "waits", "switches", "namespaces"}
+        self.assertEqual(set(status), sections)
         self.assertIn(b"now.records", node.cistern("status").stdout)
+
+    def test_admin_switches_reads_off_and_on(self) -> None:
+        node = self.node()
+        node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"x")
+        get = ("--namespace", "demo", KEYS[0], "-")
+        self.assert_says(node.cistern("get", *get), 0)
+        off = json.loads(node.cistern("admin", "reads", "off", "--json").stdout)
+        self.assertEqual(off, {"reads": "off", "namespaces": 1})
+        self.assert_says(node.cistern("get", *get), 1, "miss")
+        self.assert_says(node.cistern("admin", "reads", "on"), 0)
+        self.assert_says(node.cistern("get", *get), 0)
+        self.assert_says(node.cistern("admin", "writes", "off"), 0)
+        put = node.cistern("put", "--namespace", "demo", KEYS[1], "-", stdin=b"y")
+        self.assert_says(put, 1, "busy", "cistern admin writes on")
+        self.assert_says(node.cistern("admin", "read", "off"), 2, "reads")
+        self.assert_says(node.cistern("admin", "reads", "of"), 2, "unknown state of")
+        self.assert_says(node.cistern("admin", "reads", "off", "--namespace", "dmeo"), 1, "dmeo")
 
     def test_docs_have_the_metrics_that_the_registry_has(self) -> None:
         page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")

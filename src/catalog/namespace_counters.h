@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happened in each namespace since the node's start, and what it has in memory: for metrics alone. By
+// slot number; what was counted goes with the list that had the slot.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "arena/layout.h"
+#include "catalog/forest.h"
+
+namespace cistern::catalog {
+
+struct NamespaceCounters {
+  std::uint64_t memory_records = 0;
+  std::uint64_t memory_bytes = 0;  // of their bodies
+  std::uint64_t published = 0;     // records
+  std::uint64_t uses = 0;          // of records, as clients told them
+  std::uint64_t misses = 0;        // blocks that were asked for
+  std::uint64_t evicted = 0;       // records
+  std::uint64_t fingerprint = 0;   // of the list; 0: not computed yet
+};
+
+class CountersOfNamespaces final {
+ public:
+  explicit CountersOfNamespaces(const Forest& forest) : forest_(forest), counters_(arena::kMaxNamespaces) {}
+
+  NamespaceCounters& of(std::uint32_t slot) { return counters_[slot]; }
+  // Of a tree, also one of a dropped namespace that is being collected.
+  NamespaceCounters& At(TreeId tree) {
+    if (tree == last_tree_) return *last_;  // most work is of one namespace for a while
+    const IncarnationTree* found = forest_.tree(tree);
+    if (found == nullptr) return nobodys_;
+    last_tree_ = tree;
+    last_ = &counters_[found->slot];
+    return *last_;
+  }
+  // Another list has the slot now. What memory still has of the earlier one is counted on.
+  void Restart(std::uint32_t slot) {
+    NamespaceCounters& counters = counters_[slot];
+    counters = {.memory_records = counters.memory_records, .memory_bytes = counters.memory_bytes};
+  }
+
+ private:
+  const Forest& forest_;
+  std::vector<NamespaceCounters> counters_;
+  NamespaceCounters nobodys_;
+  TreeId last_tree_ = kNoId;  // ids of trees are never given out again
+  NamespaceCounters* last_ = nullptr;
+};
+
+}  // namespace cistern::catalog
