@@ -76,9 +76,10 @@ function(cistern_test_options target)
   cistern_precompiled(${target} test)
 endfunction()
 
-# cistern_data(FOLDER DIR OUT): FOLDER's data/NAME.json as functions DataName() in a source of their own.
+# cistern_data(FOLDER DIR OUT): FOLDER's data/NAME.json and data/NAME.html as functions DataName() in a source of their
+# own.
 function(cistern_data folder dir out)
-  file(GLOB files CONFIGURE_DEPENDS ${dir}/data/*.json)
+  file(GLOB files CONFIGURE_DEPENDS ${dir}/data/*.json ${dir}/data/*.html)
   if(NOT files)
     return()
   endif()

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "admin/data.h"
 #include "admin/metrics_text.h"
 #include "admin/status_text.h"
 
@@ -36,7 +37,9 @@ class Pages final {
       return Read(std::move(reply), [this](const MetricSnapshot& snapshot) {
         return HttpAnswer{.type = "application/json", .body = StatusText(parts_.registry, snapshot) + "\n"};
       });
-    Answer(reply, {.status = 404, .body = "there are /metrics, /status, /healthz and /readyz\n"});
+    if (request.path == "/")
+      return Answer(reply, {.type = "text/html; charset=utf-8", .body = std::string(DataPage())});
+    Answer(reply, {.status = 404, .body = "there are /, /metrics, /status, /healthz and /readyz\n"});
   }
 
  private:

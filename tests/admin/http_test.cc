@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
 
 #include "../real_node.h"
 #include "admin/test_http.h"
+#include "node/node_metrics.h"
 
 namespace cistern {
 namespace {
@@ -68,6 +70,23 @@ TEST(Http, ShowsANodeThatServes) {
   EXPECT_THAT(Get(at, "/status").body, HasSubstr("\"store\":{\"published\":8,"));
   EXPECT_EQ(StatusNumber(store, "published"), 8u);
   EXPECT_EQ(Ask(at, "HEAD /metrics HTTP/1.1\r\n\r\n").body, "");
+}
+
+// The page asks the node it came from and nobody else, for fields that there are.
+TEST(Http, ThePageIsOneDocumentOfWhatStatusHas) {
+  RealNode node(64u << 20, kWithHttp);
+  const std::string page = Get(node.http(), "/").body;
+  EXPECT_THAT(page, HasSubstr("<title>Cistern</title>"));
+  const std::regex outside("(https?:)?//[a-z]");
+  for (std::sregex_iterator at(page.begin(), page.end(), outside), end; at != end; ++at)
+    EXPECT_EQ(page.substr(static_cast<std::size_t>(at->position()), 26), "http://www.w3.org/2000/svg");
+  EXPECT_THAT(page, HasSubstr("default-src 'none'"));
+  const std::string fields = node::MetricsOfDocs();
+  const std::regex asked("(?:field\\(\\w+, |grown\\()\"(\\w+\\.\\w+)[.\\w]*\"");
+  std::size_t count = 0;
+  for (std::sregex_iterator at(page.begin(), page.end(), asked), end; at != end; ++at, ++count)
+    EXPECT_THAT(fields, HasSubstr("`" + at->str(1) + "`"));
+  EXPECT_GT(count, 15u);
 }
 
 TEST(Http, MalformedRequestsChangeNothing) {
