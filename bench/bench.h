@@ -67,6 +67,7 @@ Status BenchFlashWrites(BenchOptions& options);
 Status BenchFlashPuts(BenchOptions& options);
 Status BenchFlashRestart(BenchOptions& options);
 Status BenchNet(BenchOptions& options);
+Status BenchHttp(BenchOptions& options);
 Status BenchIndex(BenchOptions& options);
 Status BenchTraces(BenchOptions& options);
 

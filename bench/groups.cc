@@ -18,6 +18,7 @@ std::span<const BenchGroup> BenchGroups() {
       {"flash-put", "puts while flash is saturated against puts without flash", BenchFlashPuts},
       {"flash-restart", "restart and reboot with a million blocks on flash", BenchFlashRestart},
       {"net", "blocks from another host over loopback against iperf3", BenchNet},
+      {"http", "scrapes of /metrics with a million blocks, and calls meanwhile", BenchHttp},
       {"index", "DRAM of ten million blocks on flash, and finding them", BenchIndex},
       {"traces", "a generated trace: decisions alone, real bytes, and with --flash-dir flash", BenchTraces},
       {"pages", "blocks to and from an engine's pages against memcpy", BenchPages},
