@@ -20,6 +20,7 @@ int RunBenchServe(int argc, const char* const* argv);  // "cistern bench serve",
 int RunDevice(int argc, const char* const* argv);
 int RunPlan(int argc, const char* const* argv);
 int RunAdmin(int argc, const char* const* argv);
+int RunDoctor(int argc, const char* const* argv);
 int RunForget(int argc, const char* const* argv);
 
 struct Command {
@@ -30,6 +31,7 @@ struct Command {
 
 inline constexpr Command kCommands[] = {
     {"status", "what the node of this host holds and does", RunStatus},
+    {"doctor", "what on this host keeps a node from starting or makes it slow", RunDoctor},
     {"put", "store a file as one block", RunPut},
     {"get", "fetch a block into a file", RunGet},
     {"match", "how much of a chain of keys is there", RunMatch},

@@ -62,6 +62,7 @@ set(CISTERN_LIBS_catalog Boost::headers)
 set(CISTERN_LIBS_net OpenSSL::SSL)
 set(CISTERN_LIBS_etcd Boost::json CURL::libcurl)
 set(CISTERN_LIBS_admin Boost::headers)
+set(CISTERN_LIBS_doctor Boost::json)
 set(CISTERN_LIBS_workload Boost::headers Boost::json)
 set(CISTERN_LIBS_planner Boost::json)
 

@@ -57,7 +57,10 @@ void LowerToCgroups(const std::string& root, const CgroupFiles& files, std::stri
       const std::uint64_t used = NumberIn(directory + std::string(files.used)).value_or(0);
       const std::uint64_t reclaimable = std::min(used, InactiveFile(directory, files.inactive_file));
       const std::uint64_t left = *limit > used - reclaimable ? *limit - (used - reclaimable) : 0;
-      memory->limit_bytes = std::min(memory->limit_bytes, *limit);
+      if (*limit < memory->limit_bytes) {
+        memory->limit_bytes = *limit;
+        memory->cgroup = directory.substr(root.size());
+      }
       memory->available_bytes = std::min(memory->available_bytes, left);
     }
     if (path.empty() || path == "/") return;
@@ -67,8 +70,8 @@ void LowerToCgroups(const std::string& root, const CgroupFiles& files, std::stri
 
 // The process's cgroups: of version 2 there is one, "0::PATH"; of version 1 that of the memory controller,
 // "NUMBER:CONTROLLERS:PATH". A host may have both.
-void LowerToCgroups(const std::string& root, HostMemory* memory) {
-  std::ifstream file(root + "/proc/self/cgroup");
+void LowerToCgroups(const std::string& root, const std::string& process, HostMemory* memory) {
+  std::ifstream file(root + "/proc/" + process + "/cgroup");
   for (std::string line; std::getline(file, line);) {
     const std::size_t first = line.find(':');
     const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
@@ -82,7 +85,7 @@ void LowerToCgroups(const std::string& root, HostMemory* memory) {
 
 }  // namespace
 
-Result<HostMemory> ReadHostMemory(const std::string& root) {
+Result<HostMemory> ReadHostMemory(const std::string& root, const std::string& process) {
   HostMemory memory;
   std::ifstream file(root + "/proc/meminfo");
   for (std::string line; std::getline(file, line);) {
@@ -93,7 +96,7 @@ Result<HostMemory> ReadHostMemory(const std::string& root) {
     }
   }
   if (memory.limit_bytes == 0) return Error(Code::kIoError, "/proc/meminfo: says no MemTotal");
-  LowerToCgroups(root, &memory);
+  LowerToCgroups(root, process, &memory);
   return memory;
 }
 

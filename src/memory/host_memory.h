@@ -12,10 +12,12 @@ namespace cistern::memory {
 struct HostMemory {
   std::uint64_t limit_bytes = 0;      // all of it
   std::uint64_t available_bytes = 0;  // free without pushing other memory out
+  std::string cgroup;                 // the directory of the cgroup whose limit that is; empty: the host's
 };
 
 // Cgroups of version 1 and 2. `root` stands before the paths of the kernel's files: tests have their own.
-Result<HostMemory> ReadHostMemory(const std::string& root = "");
+// `process` is its name in /proc: another one's number, for who asks on its behalf.
+Result<HostMemory> ReadHostMemory(const std::string& root = "", const std::string& process = "self");
 
 // Size of the file system that the directory lies in, or would if it were made; 0 where it has no size.
 std::uint64_t FileSystemBytes(std::string path);

@@ -24,8 +24,8 @@ class CgroupMemory : public testing::Test {
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file) << text;
   }
-  HostMemory Read() {
-    const Result<HostMemory> memory = ReadHostMemory(root_);
+  HostMemory Read(const std::string& process = "self") {
+    const Result<HostMemory> memory = ReadHostMemory(root_, process);
     EXPECT_TRUE(memory.has_value());
     return memory.value_or(HostMemory());
   }
@@ -36,6 +36,7 @@ class CgroupMemory : public testing::Test {
 
 TEST_F(CgroupMemory, IsTheHostsWithoutACgroup) {
   EXPECT_EQ(Read().limit_bytes, 1024 * kMiB);
+  EXPECT_EQ(Read().cgroup, "");
   EXPECT_EQ(Read().available_bytes, 512 * kMiB);
 }
 
@@ -47,6 +48,7 @@ TEST_F(CgroupMemory, IsTheLeastOfTheCgroupsOfVersion2) {
   File("/sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 33554432\n");
   EXPECT_EQ(Read().limit_bytes, 256 * kMiB);
   EXPECT_EQ(Read().available_bytes, 160 * kMiB);
+  EXPECT_EQ(Read().cgroup, "/sys/fs/cgroup/a");
 }
 
 TEST_F(CgroupMemory, IsTheLeastOfTheCgroupsOfVersion1) {
@@ -57,6 +59,15 @@ TEST_F(CgroupMemory, IsTheLeastOfTheCgroupsOfVersion1) {
   File("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   EXPECT_EQ(Read().limit_bytes, 400 * kMiB);
   EXPECT_EQ(Read().available_bytes, 350 * kMiB);
+}
+
+TEST_F(CgroupMemory, OfAnotherProcessIsThatOfItsOwnGroup) {
+  File("/proc/self/cgroup", "0::/a\n");
+  File("/proc/77/cgroup", "0::/b\n");
+  File("/sys/fs/cgroup/a/memory.max", "268435456\n");
+  File("/sys/fs/cgroup/b/memory.max", "134217728\n");
+  EXPECT_EQ(Read("77").limit_bytes, 128 * kMiB);
+  EXPECT_EQ(Read("77").cgroup, "/sys/fs/cgroup/b");
 }
 
 // A container sees its own group at the mount's root, and names the path that it has outside.

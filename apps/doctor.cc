@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
+#include <cstdio>
+#include <iterator>
+#include <optional>
+
+#include "base/format.h"
+#include "commands.h"
+#include "doctor/host_findings.h"
+#include "doctor/node_findings.h"
+#include "prompt.h"
+
+namespace cistern {
+namespace {
+
+namespace json = boost::json;
+using doctor::Findings;
+using doctor::Verdict;
+
+constexpr std::string_view kName = "cistern doctor";
+
+std::size_t CountOf(const Findings& findings, Verdict verdict) {
+  std::size_t count = 0;
+  for (const doctor::Finding& finding : findings) count += finding.verdict == verdict ? 1 : 0;
+  return count;
+}
+
+void PrintJson(const Findings& findings) {
+  json::array all;
+  for (const doctor::Finding& finding : findings) {
+    all.push_back(json::object{{"name", finding.name},
+                               {"verdict", doctor::VerdictName(finding.verdict)},
+                               {"value", finding.value},
+                               {"limit", finding.limit},
+                               {"mend", finding.mend}});
+  }
+  const json::object whole{{"findings", std::move(all)},
+                           {"warnings", CountOf(findings, Verdict::kWarning)},
+                           {"problems", CountOf(findings, Verdict::kProblem)}};
+  std::printf("%s\n", json::serialize(whole).c_str());
+}
+
+void Print(const Findings& findings) {
+  for (const doctor::Finding& finding : findings) {
+    std::printf("%-8s %-12s %s", std::string(doctor::VerdictName(finding.verdict)).c_str(),
+                finding.name.c_str(), finding.value.c_str());
+    if (finding.verdict != Verdict::kOk && !finding.limit.empty())
+      std::printf(" (wanted: %s)", finding.limit.c_str());
+    std::printf("\n");
+    if (!finding.mend.empty()) std::printf("%22s%s\n", "", finding.mend.c_str());
+  }
+  const std::size_t problems = CountOf(findings, Verdict::kProblem);
+  const std::size_t warnings = CountOf(findings, Verdict::kWarning);
+  std::printf("%zu problem%s, %zu warning%s\n", problems, problems == 1 ? "" : "s", warnings,
+              warnings == 1 ? "" : "s");
+}
+
+// The status of the node, or the finding that there is none.
+Result<std::string> AskNode(const Prompt& prompt) {
+  Result<Store> store = Store::Connect(prompt.connect);
+  if (!store) return Error(store.error());
+  return store->StatusJson(static_cast<std::int64_t>(prompt.deadline_us));
+}
+
+// The settings that the host is judged for: those of the file, else those of the node that runs, else the
+// defaults.
+node::NodeOptions Wanted(const std::optional<node::NodeOptions>& configured,
+                         const std::optional<doctor::NodeBasics>& node) {
+  if (configured) return *configured;
+  node::NodeOptions options;
+  if (!node) return options;
+  options.memory_dir = node->memory_dir;
+  options.tenant = node->tenant;
+  options.memory_bytes = node->memory_bytes;
+  for (const std::string& path : node->flash) options.flash.push_back({.path = path});
+  return options;
+}
+
+}  // namespace
+
+int RunDoctor(int argc, const char* const* argv) {
+  Prompt prompt;
+  std::string config;
+  CommandLine line(
+      kName,
+      "What on this host keeps a node from starting or makes it slow, and how to mend it. Asks the "
+      "node too\nwhere one runs. Exits 1 where there is a problem, 0 where there are warnings at "
+      "most.",
+      "  cistern doctor\n  cistern doctor --config /etc/cistern/cistern.toml\n"
+      "  cistern doctor --json | python3 -m json.tool");
+  prompt.AddTo(line, false);
+  line.Text("--config", "FILE", "the node's configuration file: the host is judged for what it asks for",
+            &config);
+  if (auto exit = line.Parse(argc, argv)) return *exit;
+
+  std::optional<node::NodeOptions> configured;
+  if (!config.empty()) {
+    configured.emplace();
+    if (Status status = node::ApplyConfigFile(*configured, config); !status.ok())
+      return Complain(kName, status);
+    if (prompt.connect.socket.empty()) prompt.connect.socket = configured->socket;
+  }
+  const Result<std::string> status = AskNode(prompt);
+  const auto basics = status ? doctor::BasicsOf(*status) : std::nullopt;
+  node::NodeOptions options = Wanted(configured, basics);
+  const Status resolved = node::ResolveNodeOptions(options);
+  doctor::LookAt at{.memory_dir = options.memory_dir, .node_pid = basics ? basics->pid : 0};
+  for (const FlashVolume& volume : options.flash) at.flash.push_back(volume.path);
+  const Result<doctor::HostFacts> facts = doctor::ReadHostFacts(at);
+  if (!facts) return Complain(kName, facts.error());
+
+  Findings findings;
+  if (!resolved.ok()) {
+    findings.push_back({.name = "settings",
+                        .verdict = Verdict::kProblem,
+                        .value = std::string(resolved.message()),
+                        .limit = "what cisternd starts with",
+                        .mend = "cisternd --check --config FILE says whether it would start"});
+  }
+  std::ranges::move(doctor::FindingsOfHost(*facts, options), std::back_inserter(findings));
+  if (status) {
+    if (configured) configured = options;
+    std::ranges::move(doctor::FindingsOfNode(*status, *facts, configured), std::back_inserter(findings));
+  } else {
+    findings.push_back({.name = "node",
+                        .verdict = Verdict::kWarning,
+                        .value = status.error().ToString(),
+                        .limit = "a node that answers",
+                        .mend = "start one (systemctl start cisternd, or cisternd &), or name its --socket"});
+  }
+  prompt.json ? PrintJson(findings) : Print(findings);
+  return CountOf(findings, Verdict::kProblem) == 0 ? kExitOk : kExitFailed;
+}
+
+}  // namespace cistern

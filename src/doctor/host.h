@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Facts of a host that decide how well a node does there, read once. Nothing is judged here.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "memory/host_memory.h"
+#include "node/options.h"
+
+namespace cistern::doctor {
+
+struct FileSystemFacts {
+  enum class Kind : std::uint8_t { kTmpfs, kHugetlbfs, kOther };
+  std::string path;
+  Kind kind = Kind::kOther;
+  std::uint64_t bytes = 0;       // 0: it has no size
+  std::uint64_t free_bytes = 0;  // for this user
+};
+
+struct VolumeFacts {
+  std::string path;
+  std::string direct_error;  // why it cannot be opened past the page cache; empty: it can
+};
+
+struct NumaFacts {
+  std::uint32_t number = 0;
+  std::uint64_t bytes = 0;
+  bool has_processors = false;
+};
+
+struct ArenaFacts {
+  std::string directory;  // of the tenant
+  std::uint64_t bytes = 0;
+  bool in_use = false;  // a node holds its lock
+};
+
+struct MappedArena {  // discarded, and kept in memory by a process that still maps it
+  std::uint64_t pid = 0;
+  std::uint64_t bytes = 0;
+};
+
+struct HostFacts {
+  std::string kernel;  // release, as uname has it
+  memory::HostMemory memory;
+  std::optional<std::uint64_t> memlock_bytes;  // none: no limit
+  bool rdma = false;                           // there is a device that registers memory
+  FileSystemFacts memory_dir;
+  std::string shmem_huge;   // transparent_hugepage/shmem_enabled; empty: the kernel has none
+  std::string uring_error;  // why io_uring does not work for this process; empty: it does
+  std::vector<VolumeFacts> flash;
+  std::vector<NumaFacts> numa;
+  std::vector<std::string> kernels;  // copy kernels that this processor runs, fastest first
+  std::uint32_t uid = 0;
+  std::uint32_t processes_of_uid = 0;            // without this one and the node
+  std::vector<ArenaFacts> arenas;                // below memory_dir and in /dev/shm
+  std::vector<MappedArena> mapped;               // by processes of this user
+  std::string clock_source;                      // empty: not said
+  std::optional<bool> clock_synchronised;        // none: the kernel does not say
+  std::optional<std::uint64_t> node_huge_bytes;  // of shared memory that the node maps in huge pages
+};
+
+struct LookAt {
+  std::string memory_dir;
+  std::vector<std::string> flash;  // paths
+  std::uint64_t node_pid = 0;  // its limits and its cgroup are meant; 0, or not to be seen: this process's
+  std::string root;            // stands before /proc, /sys and /dev/shm: tests have their own
+};
+
+// What cannot be read is left as it is above; kIoError where /proc says nothing at all.
+Result<HostFacts> ReadHostFacts(const LookAt& at);
+
+}  // namespace cistern::doctor

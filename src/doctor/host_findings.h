@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What facts of a host mean for a node with these settings: decisions on plain values.
+#pragma once
+
+#include "doctor/finding.h"
+#include "doctor/host.h"
+#include "node/options.h"
+
+namespace cistern::doctor {
+
+// One finding or more of each name, in this order: kernel, memory, memory_dir, huge_pages, memlock, io_uring,
+// flash (one a volume), numa, cpu, clients, arenas (one each that is left over), clock. `options` are
+// resolved.
+Findings FindingsOfHost(const HostFacts& facts, const node::NodeOptions& options);
+
+}  // namespace cistern::doctor

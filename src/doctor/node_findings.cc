@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/node_findings.h"
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/parse.hpp>
+
+#include "arena/geometry.h"
+#include "base/format.h"
+#include "base/units.h"
+
+namespace cistern::doctor {
+namespace {
+
+namespace json = boost::json;
+
+// A counter of the status that stays 0 as long as nothing is wrong.
+struct Trouble {
+  std::string_view name;
+  std::string_view pointer;  // in the status
+  Verdict verdict;           // when it is above 0
+  std::string_view mend;
+};
+
+constexpr Trouble kTroubles[] = {
+    {"damage", "/store/reported_bad", Verdict::kProblem,
+     "bodies in memory failed their seal: look for memory errors (ras-mc-ctl --summary, dmesg), and at who "
+     "else "
+     "writes to the arena"},
+    {"damage", "/store/cut_bad", Verdict::kProblem,
+     "blocks failed their seal and were given up: look at the host's memory errors and at the devices of "
+     "flash "
+     "(smartctl)"},
+    {"damage", "/flash/bad_records", Verdict::kProblem,
+     "flash gave back what was not written there: see `cistern device list` for which device, and replace "
+     "it"},
+    {"devices", "/flash/errors", Verdict::kWarning,
+     "transfers failed: see `cistern device list`, dmesg and smartctl"},
+    {"room", "/store/writes_without_room", Verdict::kWarning,
+     "puts found nothing that may go: raise `memory`, or shorten leases"},
+    {"room", "/store/busy", Verdict::kWarning,
+     "calls met a bound and were refused: docs/bounds.md says which there are and who may have how much"},
+    {"writes", "/store/evicted_unwritten", Verdict::kWarning,
+     "blocks left memory before they were on flash: add a device, or write less (flash_admit = "
+     "\"second-hit\")"},
+    {"writes", "/store/down_over_budget", Verdict::kWarning,
+     "the day's endurance budget was used up: raise `flash_budget`, or write less (flash_admit = "
+     "\"second-hit\")"},
+    {"writes", "/store/down_overflow", Verdict::kWarning,
+     "flash did not keep up with puts: add a device, or write less (flash_admit = \"second-hit\")"},
+    {"restart", "/store/recovery_refused", Verdict::kWarning,
+     "records found at the last start were not believed: start with the same --flash, --journal-dir and "
+     "--memory-dir as before"},
+    {"sessions", "/door/ended_forged", Verdict::kWarning,
+     "clients wrote what none writes into their rings: find a client of another build, or one that is "
+     "hostile"},
+    {"sessions", "/door/completions_lost", Verdict::kWarning,
+     "a client does not collect its answers: look for one that hangs"},
+};
+
+std::optional<json::object> Parsed(std::string_view text) {
+  boost::system::error_code error;
+  json::value value = json::parse(text, error);
+  if (error || !value.is_object()) return std::nullopt;
+  json::object& object = value.get_object();
+  return object.contains("node") && object.contains("memory") ? std::optional(std::move(object))
+                                                              : std::nullopt;
+}
+
+const json::value* At(const json::object& status, std::string_view pointer) {
+  const std::size_t slash = pointer.find('/', 1);
+  const json::value* member = status.if_contains(pointer.substr(1, slash - 1));
+  return member == nullptr || !member->is_object()
+             ? nullptr
+             : member->get_object().if_contains(pointer.substr(slash + 1));
+}
+
+std::uint64_t NumberAt(const json::object& status, std::string_view pointer) {
+  const json::value* value = At(status, pointer);
+  boost::system::error_code error;
+  return value == nullptr ? 0 : value->to_number<std::uint64_t>(error);
+}
+
+std::string TextAt(const json::object& status, std::string_view pointer) {
+  const json::value* value = At(status, pointer);
+  return value != nullptr && value->is_string() ? std::string(value->get_string()) : std::string();
+}
+
+const json::array* DevicesOf(const json::object& status) {
+  const json::value* devices = At(status, "/flash/devices");
+  return devices != nullptr && devices->is_array() ? &devices->get_array() : nullptr;
+}
+
+Finding Memory(const json::object& status, const std::optional<node::NodeOptions>& asked) {
+  const std::uint64_t bytes = NumberAt(status, "/memory/bytes");
+  Finding finding{.name = "node_memory", .value = RoughSizeText(bytes)};
+  if (!asked) return finding;
+  const std::uint64_t wanted = arena::Geometry::Within(asked->memory_bytes, asked->alignment).slots_bytes();
+  finding.limit = Text(RoughSizeText(wanted), " as configured");
+  if (wanted == bytes) return finding;
+  finding.verdict = Verdict::kWarning;
+  finding.mend =
+      Text("an arena keeps the size it was made with: end the node, `cistern forget --memory-dir ",
+           asked->memory_dir, " --tenant ", asked->tenant, "` (what memory holds is lost), start it");
+  return finding;
+}
+
+Finding Loop(const json::object& status, const HostFacts& facts) {
+  const std::string loop = TextAt(status, "/node/loop");
+  Finding finding{.name = "node_loop", .value = loop, .limit = "io_uring where it works"};
+  const json::array* devices = DevicesOf(status);
+  const bool flash = devices != nullptr && !devices->empty();
+  if (loop != "epoll" || !facts.uring_error.empty() || !flash) return finding;
+  finding.verdict = Verdict::kWarning;
+  finding.mend =
+      "io_uring works for this shell and not for the node, or it was told loop = \"epoll\": see the seccomp "
+      "profile of its container";
+  return finding;
+}
+
+Finding Copy(const json::object& status, const HostFacts& facts) {
+  const std::string copy = TextAt(status, "/node/copy");
+  Finding finding{.name = "node_copy", .value = copy};
+  if (facts.kernels.empty() || facts.kernels.front() == copy) return finding;
+  finding.limit = facts.kernels.front();
+  finding.verdict = Verdict::kWarning;
+  finding.mend = "the processor runs a faster one: start the node without --copy";
+  return finding;
+}
+
+void AddDevices(const json::object& status, Findings& findings) {
+  const json::array* devices = DevicesOf(status);
+  if (devices == nullptr) return;
+  for (const json::value& value : *devices) {
+    const json::object* device = value.if_object();
+    const json::value* in_service = device == nullptr ? nullptr : device->if_contains("in_service");
+    if (in_service == nullptr || !in_service->is_bool() || in_service->get_bool()) continue;
+    const json::value* path = device->if_contains("path");
+    const json::value* why = device->if_contains("why");
+    const std::string name = path != nullptr && path->is_string() ? std::string(path->get_string()) : "";
+    findings.push_back(
+        {.name = "devices",
+         .verdict = Verdict::kProblem,
+         .value = Text(name, " is out of service: ",
+                       why != nullptr && why->is_string() ? std::string(why->get_string()) : ""),
+         .limit = "in service",
+         .mend = Text("when it is whole again or another one: cistern device bring-back ", name)});
+  }
+}
+
+}  // namespace
+
+std::optional<NodeBasics> BasicsOf(std::string_view status_json) {
+  const auto status = Parsed(status_json);
+  if (!status) return std::nullopt;
+  NodeBasics basics;
+  basics.pid = NumberAt(*status, "/node/pid");
+  basics.tenant = TextAt(*status, "/node/tenant");
+  basics.memory_bytes = NumberAt(*status, "/memory/bytes");
+  const std::string directory = TextAt(*status, "/node/directory");
+  basics.memory_dir = directory.substr(0, std::min(directory.rfind('/'), directory.size()));
+  if (const json::array* devices = DevicesOf(*status)) {
+    for (const json::value& device : *devices) {
+      const json::value* path = device.is_object() ? device.get_object().if_contains("path") : nullptr;
+      if (path != nullptr && path->is_string()) basics.flash.emplace_back(path->get_string());
+    }
+  }
+  return basics;
+}
+
+Findings FindingsOfNode(std::string_view status_json, const HostFacts& facts,
+                        const std::optional<node::NodeOptions>& asked) {
+  const auto status = Parsed(status_json);
+  if (!status) {
+    return {{.name = "node",
+             .verdict = Verdict::kProblem,
+             .value = "answers what is no status",
+             .limit = "a status of this version",
+             .mend = "bring node and command line to the same release"}};
+  }
+  Findings findings = {
+      {.name = "node",
+       .value = Text("pid ", NumberAt(*status, "/node/pid"), ", ", NumberAt(*status, "/door/sessions"),
+                     " sessions, ", NumberAt(*status, "/now/namespaces"), " namespaces, ",
+                     NumberAt(*status, "/now/blocks"), " blocks")}};
+  findings.push_back(Memory(*status, asked));
+  findings.push_back(Loop(*status, facts));
+  findings.push_back(Copy(*status, facts));
+  AddDevices(*status, findings);
+  for (const Trouble& trouble : kTroubles) {
+    const std::uint64_t count = NumberAt(*status, trouble.pointer);
+    if (count == 0) continue;
+    std::string field(trouble.pointer.substr(1));
+    field[field.find('/')] = '.';
+    findings.push_back({.name = std::string(trouble.name),
+                        .verdict = trouble.verdict,
+                        .value = Text(field, " = ", count),
+                        .limit = "0",
+                        .mend = std::string(trouble.mend)});
+  }
+  return findings;
+}
+
+}  // namespace cistern::doctor

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a running node's status says of how it does: decisions on plain values.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "doctor/finding.h"
+#include "doctor/host.h"
+#include "node/options.h"
+
+namespace cistern::doctor {
+
+// What the status says of the node itself, for who looks at its process and its directories.
+struct NodeBasics {
+  std::uint64_t pid = 0;
+  std::string memory_dir;
+  std::string tenant;
+  std::uint64_t memory_bytes = 0;
+  std::vector<std::string> flash;  // paths of its devices
+};
+// None where the text is no status of a node.
+std::optional<NodeBasics> BasicsOf(std::string_view status_json);
+
+// `status_json` as Store::StatusJson gives it; `asked`: what the configuration file says, resolved; none: it
+// was not given.
+Findings FindingsOfNode(std::string_view status_json, const HostFacts& facts,
+                        const std::optional<node::NodeOptions>& asked);
+
+}  // namespace cistern::doctor

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/node_findings.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "arena/geometry.h"
+#include "base/format.h"
+
+namespace cistern::doctor {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::uint64_t kGiB = 1u << 30;
+
+std::uint64_t SlotsOf(std::uint64_t memory_bytes) {
+  return arena::Geometry::Within(memory_bytes, 4096).slots_bytes();
+}
+
+// A status with `flash` and `store` as given.
+std::string Status(const std::string& flash = R"("devices":[])", const std::string& store = R"("busy":0)",
+                   const std::string& node = R"("loop":"io_uring","copy":"avx512")") {
+  return Text(R"({"node":{"tenant":"blue","pid":4711,"directory":"/dev/shm/kv/blue",)", node,
+              R"(},"memory":{"bytes":)", SlotsOf(kGiB), R"(},"now":{"blocks":5,"namespaces":2},"flash":{)",
+              flash, R"(},"store":{)", store, R"(},"door":{"sessions":3}})");
+}
+
+HostFacts Sound() {
+  HostFacts facts;
+  facts.kernels = {"avx512", "portable"};
+  return facts;
+}
+
+const Finding* Find(const Findings& findings, std::string_view name) {
+  for (const Finding& finding : findings) {
+    if (finding.name == name) return &finding;
+  }
+  return nullptr;
+}
+
+TEST(NodeFindings, ASoundNodeHasNothingToMend) {
+  const Findings findings = FindingsOfNode(Status(), Sound(), std::nullopt);
+  for (const Finding& finding : findings) EXPECT_EQ(finding.mend, "") << finding.name << finding.value;
+  ASSERT_NE(Find(findings, "node"), nullptr);
+  EXPECT_EQ(Find(findings, "node")->value, "pid 4711, 3 sessions, 2 namespaces, 5 blocks");
+}
+
+TEST(NodeFindings, TheStatusSaysWhereToLook) {
+  const auto basics = BasicsOf(Status(R"("devices":[{"path":"/mnt/a/blue/flash"},{"path":"/dev/sdx"}])"));
+  ASSERT_TRUE(basics.has_value());
+  EXPECT_EQ(basics->pid, 4711u);
+  EXPECT_EQ(basics->memory_dir, "/dev/shm/kv");
+  EXPECT_EQ(basics->tenant, "blue");
+  EXPECT_THAT(basics->flash, testing::ElementsAre("/mnt/a/blue/flash", "/dev/sdx"));
+}
+
+TEST(NodeFindings, WhatIsNoStatusIsAProblemAndNoCrash) {
+  for (const char* text :
+       {"", "{", "[]", "{}", "7", R"({"node":1})", R"({"node":[],"memory":{},"flash":7})"}) {
+    static_cast<void>(BasicsOf(text));
+    const Findings findings = FindingsOfNode(text, Sound(), std::nullopt);
+    ASSERT_FALSE(findings.empty()) << text;
+  }
+  EXPECT_EQ(FindingsOfNode("{}", Sound(), std::nullopt).front().verdict, Verdict::kProblem);
+  EXPECT_FALSE(BasicsOf("{}").has_value());
+}
+
+TEST(NodeFindings, AnArenaOfAnotherSizeThanConfiguredSaysHowToChangeIt) {
+  node::NodeOptions asked;
+  asked.memory_bytes = kGiB;
+  asked.memory_dir = "/dev/shm/kv";
+  asked.tenant = "blue";
+  EXPECT_EQ(Find(FindingsOfNode(Status(), Sound(), asked), "node_memory")->verdict, Verdict::kOk);
+  asked.memory_bytes = 2 * kGiB;
+  const Findings findings = FindingsOfNode(Status(), Sound(), asked);
+  EXPECT_EQ(Find(findings, "node_memory")->verdict, Verdict::kWarning);
+  EXPECT_THAT(Find(findings, "node_memory")->mend,
+              HasSubstr("cistern forget --memory-dir /dev/shm/kv --tenant blue"));
+}
+
+TEST(NodeFindings, ANodeWithoutIoUringThatTheShellHasIsAWarningWhereThereIsFlash) {
+  const std::string epoll = R"("loop":"epoll","copy":"avx512")";
+  EXPECT_EQ(Find(FindingsOfNode(Status(R"("devices":[])", R"("busy":0)", epoll), Sound(), std::nullopt),
+                 "node_loop")
+                ->verdict,
+            Verdict::kOk);
+  const Findings findings = FindingsOfNode(
+      Status(R"("devices":[{"path":"/a","in_service":true}])", R"("busy":0)", epoll), Sound(), std::nullopt);
+  EXPECT_EQ(Find(findings, "node_loop")->verdict, Verdict::kWarning);
+}
+
+TEST(NodeFindings, ACopyKernelThatIsNotTheFastestIsAWarning) {
+  const Findings findings =
+      FindingsOfNode(Status(R"("devices":[])", R"("busy":0)", R"("loop":"io_uring","copy":"portable")"),
+                     Sound(), std::nullopt);
+  EXPECT_EQ(Find(findings, "node_copy")->verdict, Verdict::kWarning);
+  EXPECT_EQ(Find(findings, "node_copy")->limit, "avx512");
+}
+
+TEST(NodeFindings, ADeviceOutOfServiceIsAProblemWithItsReason) {
+  const Findings findings = FindingsOfNode(
+      Status(R"("devices":[{"path":"/mnt/a","in_service":false,"why":"12 transfers failed"}])"), Sound(),
+      std::nullopt);
+  ASSERT_NE(Find(findings, "devices"), nullptr);
+  EXPECT_EQ(Find(findings, "devices")->verdict, Verdict::kProblem);
+  EXPECT_EQ(Find(findings, "devices")->value, "/mnt/a is out of service: 12 transfers failed");
+  EXPECT_THAT(Find(findings, "devices")->mend, HasSubstr("cistern device bring-back /mnt/a"));
+}
+
+TEST(NodeFindings, EachCounterThatShouldStayZeroIsNamedWithItsCount) {
+  const Findings findings =
+      FindingsOfNode(Status(R"("devices":[],"bad_records":2)", R"("reported_bad":1,"busy":9,"cut_bad":0)"),
+                     Sound(), std::nullopt);
+  std::vector<std::string> said;
+  for (const Finding& finding : findings) {
+    if (finding.verdict != Verdict::kOk)
+      said.push_back(std::string(VerdictName(finding.verdict)) + " " + finding.value);
+  }
+  EXPECT_THAT(said, testing::ElementsAre("problem store.reported_bad = 1", "problem flash.bad_records = 2",
+                                         "warning store.busy = 9"));
+}
+
+}  // namespace
+}  // namespace cistern::doctor

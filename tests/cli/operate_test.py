@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator asks a node and a host: doctor.
+
+Usage: operate_test.py BIN_DIR [unittest arguments]
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from typing import Any
+
+BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+KEYS = [f"{i:032x}" for i in range(1, 9)]
+TIMEOUT_S = 300
+
+
+def run(*words: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    command = [str(BIN / str(words[0])), *map(str, words[1:])]
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
+
+
+class Node:
+    """A cisternd of a test's own, with a configuration file; ready when the constructor returns."""
+
+    def __init__(self, directory: pathlib.Path, config: str, *flags: object) -> None:
+        self.socket = directory / "socket"
+        self.config = directory / "cistern.toml"
+        self.config.write_text(config)
+        words = ("--memory-dir", directory / "memory", "--socket", self.socket, "--config", self.config, *flags)
+        self.process = subprocess.Popen([str(BIN / "cisternd"), *map(str, words)], stderr=subprocess.PIPE, text=True)
+        self.says("node ready")
+
+    def says(self, *texts: str) -> list[str]:
+        """Its lines until one has each text, in this order."""
+        assert self.process.stderr is not None
+        lines = []
+        for text in texts:
+            while True:
+                line = self.process.stderr.readline()
+                assert line, f"the node ended without saying {text!r}; it said {lines}"
+                lines.append(line)
+                if text in line:
+                    break
+        return lines
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(timeout=TIMEOUT_S)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+    def cistern(self, command: str, *words: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+        return run("cistern", command, "--socket", self.socket, *words, stdin=stdin)
+
+    def json(self, command: str, *words: object) -> Any:
+        said = self.cistern(command, "--json", *words)
+        assert said.stdout, said.stderr
+        return json.loads(said.stdout)
+
+
+class OperateTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.scratch = tempfile.TemporaryDirectory(prefix="cistern-operate-", dir="/dev/shm")
+        self.addCleanup(self.scratch.cleanup)
+        self.directory = pathlib.Path(self.scratch.name)
+
+    def node(self, config: str = 'memory = "128MiB"\n', *flags: object) -> Node:
+        node = Node(self.directory, config, *flags)
+        self.addCleanup(lambda: node.process.poll() is None and node.end(signal.SIGKILL))
+        return node
+
+    def assert_says(self, result: subprocess.CompletedProcess[bytes], code: int, *texts: str) -> None:
+        said = result.stderr.decode()
+        self.assertEqual(result.returncode, code, said)
+        for text in texts:
+            self.assertIn(text, said)
+
+
+def findings(said: subprocess.CompletedProcess[bytes]) -> dict[str, list[dict[str, Any]]]:
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for finding in json.loads(said.stdout)["findings"]:
+        by_name.setdefault(finding["name"], []).append(finding)
+    return by_name
+
+
+class Doctor(OperateTest):
+    def test_it_asks_the_node_and_looks_at_its_host(self) -> None:
+        node = self.node()
+        said = node.cistern("doctor", "--config", node.config, "--json")
+        found = findings(said)
+        for name in ("kernel", "memory", "memory_dir", "huge_pages", "memlock", "io_uring", "numa", "cpu", "clients",
+                     "arenas", "clock", "node", "node_memory", "node_loop", "node_copy"):
+            self.assertIn(name, found)
+            for finding in found[name]:
+                self.assertIn(finding["verdict"], ("ok", "warning", "problem"))
+                self.assertEqual(finding["mend"] == "", finding["verdict"] == "ok", finding)
+        self.assertIn(f"pid {node.process.pid}", found["node"][0]["value"])
+        self.assertEqual(found["node_memory"][0]["verdict"], "ok")
+
+    def test_memory_above_the_hosts_is_a_problem_and_exits_1(self) -> None:
+        config = self.directory / "c.toml"
+        config.write_text(f'memory = "4096TiB"\nsocket = "{self.directory}/s"\nmemory_dir = "{self.directory}/m"\n')
+        said = run("cistern", "doctor", "--config", config, "--json")
+        self.assertEqual(said.returncode, 1)
+        self.assertEqual(findings(said)["settings"][0]["verdict"], "problem")
+        self.assertIn("4096TiB", findings(said)["settings"][0]["value"])
+        self.assertIn("problem", run("cistern", "doctor", "--config", config).stdout.decode())
+
+    def test_a_volume_without_direct_io_is_named(self) -> None:
+        config = self.directory / "c.toml"
+        missing = self.directory / "none"
+        config.write_text(
+            f'memory = "64MiB"\nsocket = "{self.directory}/s"\nmemory_dir = "{self.directory}/m"\n'
+            f'flash = ["{missing}:1GiB"]\n'
+        )
+        said = run("cistern", "doctor", "--config", config, "--json")
+        self.assertEqual(said.returncode, 1)
+        self.assertEqual(findings(said)["flash"][0]["verdict"], "problem")
+        self.assertIn(str(missing), findings(said)["flash"][0]["value"])
+
+    def test_an_arena_without_a_node_says_how_to_free_it(self) -> None:
+        node = self.node()
+        node.end()
+        # Seen from a node of another tenant.
+        config = self.directory / "other.toml"
+        config.write_text(
+            f'memory = "64MiB"\ntenant = "other"\nsocket = "{self.directory}/s"\n'
+            f'memory_dir = "{self.directory}/memory"\n'
+        )
+        said = run("cistern", "doctor", "--config", config, "--json")
+        left = [f for f in findings(said)["arenas"] if f"{self.directory}/memory/default" in f["value"]]
+        self.assertEqual(len(left), 1, findings(said)["arenas"])
+        self.assertEqual(left[0]["verdict"], "warning")
+        self.assertTrue(left[0]["mend"].endswith(
+            f"cistern forget --memory-dir {self.directory}/memory --tenant default"), left[0]["mend"])
+
+    def test_no_node_is_a_warning_and_a_broken_file_wrong_usage(self) -> None:
+        said = run("cistern", "doctor", "--socket", self.directory / "none", "--json")
+        self.assertEqual(findings(said)["node"][0]["verdict"], "warning")
+        config = self.directory / "c.toml"
+        config.write_text("memroy = 1\n")
+        self.assert_says(run("cistern", "doctor", "--config", config), 2, "c.toml:1", "memory")
+
+
+if __name__ == "__main__":
+    unittest.main()
