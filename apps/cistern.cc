@@ -17,7 +17,7 @@ void PrintHelp(std::FILE* out) {
   std::fprintf(out,
                "Cistern: a store for the KV cache of LLM inference\n\nUsage: cistern COMMAND [options]\n\n");
   for (const Command& command : kCommands) {
-    std::fprintf(out, "  %-8s %s\n", command.name.data(), command.about.data());
+    std::fprintf(out, "  %-10s %s\n", command.name.data(), command.about.data());
   }
   std::fprintf(out,
                "\nEach has --help and --json. The node itself is cisternd.\n\nExample:\n"

@@ -21,6 +21,7 @@ int RunDevice(int argc, const char* const* argv);
 int RunPlan(int argc, const char* const* argv);
 int RunAdmin(int argc, const char* const* argv);
 int RunDoctor(int argc, const char* const* argv);
+int RunNamespaces(int argc, const char* const* argv);
 int RunForget(int argc, const char* const* argv);
 
 struct Command {
@@ -32,6 +33,7 @@ struct Command {
 inline constexpr Command kCommands[] = {
     {"status", "what the node of this host holds and does", RunStatus},
     {"doctor", "what on this host keeps a node from starting or makes it slow", RunDoctor},
+    {"namespaces", "what each namespace has and how much it is used; what two differ in", RunNamespaces},
     {"put", "store a file as one block", RunPut},
     {"get", "fetch a block into a file", RunGet},
     {"match", "how much of a chain of keys is there", RunMatch},

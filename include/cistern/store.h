@@ -232,6 +232,10 @@ class Store {
                                     std::int64_t deadline_us = kDefaultDeadlineUs);
   Result<std::uint32_t> SwitchWrites(std::string_view target, bool on,
                                      std::int64_t deadline_us = kDefaultDeadlineUs);
+  // The namespaces that the node knows, {"namespaces": [...]}, with what each has in each tier and how much
+  // it was used; docs/commands.md names the fields. The node walks over all its blocks for it, beside other
+  // work. kMismatch: the node is of before there was this call.
+  Result<std::string> NamespacesJson(std::int64_t deadline_us = kDefaultDeadlineUs);
 
   // Takes a device of the node's flash out of service at once, whatever it is doing: what only it had is
   // lost. Or brings one back that was taken out or that failed, formatted anew. `path` is as the node was

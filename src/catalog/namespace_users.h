@@ -37,6 +37,8 @@ class NamespaceUsers final {
   }
 
   bool used(std::uint32_t slot) const { return users_[slot] != 0; }
+  // Owners that use it.
+  std::uint32_t count(std::uint32_t slot) const { return users_[slot]; }
   // How many the owner brought.
   std::uint64_t BroughtBy(const OwnerToken& owner) const {
     const auto found = owners_.find(owner);

@@ -15,6 +15,8 @@ namespace cistern::client {
 namespace {
 
 constexpr std::size_t kStatusBytes = 64u << 10;
+// A page of a list: the longest member, a namespace whose fields are all escapes, fits.
+constexpr std::size_t kListBytes = wire::kArgumentBytes / 2;
 constexpr std::int64_t kStagingUs = 5'000'000;
 
 Status CheckCall(const Namespace& ns, std::int64_t deadline_us) {
@@ -177,6 +179,36 @@ Result<std::string> Client::StatusJson(std::int64_t deadline_us) {
       return Error(call->Why(*completion));
     room = completion->a + completion->a / 4;
   }
+}
+
+Result<std::string> Client::ListJson(std::string_view name, std::uint64_t what, std::int64_t deadline_us) {
+  if (Status status = CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
+  const std::int64_t deadline_ns = DeadlineNs(deadline_us);
+  std::string all = Text("{\"", name, "\":[");
+  for (std::uint64_t from = 0;;) {
+    Result<Call> call = parts_->channel->Reserve(kListBytes);
+    if (!call) return Error(std::move(call.error()));
+    Status submitted =
+        call->Submit(Request{.op = wire::Op::kStatus, .a = what, .b = from, .deadline_ns = deadline_ns}, 0);
+    if (!submitted.ok()) return Error(std::move(submitted));
+    Result<wire::Completion> completion = call->Wait();
+    if (!completion) return Error(std::move(completion.error()));
+    if (completion->code != static_cast<std::uint16_t>(Code::kOk)) return Error(call->Why(*completion));
+    // A node of before there were lists answers with its status.
+    if (completion->b <= from) {
+      return Error(Code::kMismatch, Text("the node is of an earlier version, which has no list of ", name,
+                                         "; bring it up to this one's release"));
+    }
+    const std::span<const std::byte> text = call->reply(*completion);
+    if (from > 0 && !text.empty()) all += ',';
+    all.append(reinterpret_cast<const char*>(text.data()), text.size());
+    if (completion->b == wire::kReportEnds) return all + "]}";
+    from = completion->b;
+  }
+}
+
+Result<std::string> Client::NamespacesJson(std::int64_t deadline_us) {
+  return ListJson("namespaces", wire::kNamespaceList, deadline_us);
 }
 
 Status Client::ChangeDevice(std::string_view path, std::uint64_t what, std::int64_t deadline_us) {

@@ -69,6 +69,7 @@ class Client final {
   Result<std::string> StatusJson(std::int64_t deadline_us);
   Result<std::uint32_t> SwitchReads(std::string_view target, bool on, std::int64_t deadline_us);
   Result<std::uint32_t> SwitchWrites(std::string_view target, bool on, std::int64_t deadline_us);
+  Result<std::string> NamespacesJson(std::int64_t deadline_us);
   Status TakeOutDevice(std::string_view path, std::int64_t deadline_us);
   Status BringBackDevice(std::string_view path, std::int64_t deadline_us);
 
@@ -88,6 +89,8 @@ class Client final {
   struct Parts;
   Result<std::uint32_t> Turn(std::uint64_t what, std::string_view target, bool on, std::int64_t deadline_us);
   Status ChangeDevice(std::string_view path, std::uint64_t what, std::int64_t deadline_us);
+  // The members of a list of the node's (wire::kNamespaceList ...), as an array named `name`.
+  Result<std::string> ListJson(std::string_view name, std::uint64_t what, std::int64_t deadline_us);
   explicit Client(std::unique_ptr<Parts> parts);
   static Result<std::unique_ptr<Client>> Over(Result<Connection> connection, NearNode near);
   std::unique_ptr<Parts> parts_;

@@ -39,6 +39,7 @@
 #include "node/flash_places.h"
 #include "node/journal_place.h"
 #include "node/node_metrics.h"
+#include "node/reports.h"
 #include "node/start_watch.h"
 #include "server/server.h"
 #include "store/block_store.h"
@@ -170,6 +171,7 @@ class Node::Core {
   std::string FlashText() const;
   // Takes a device of flash out of service or brings it back.
   Task<Status> ChangeDevice(std::string path, bool back);
+  Task<Result<server::ReportPage>> Report(std::uint64_t what, std::uint64_t from, std::size_t most_bytes);
 
   NodeOptions options_;
   FlashPlaces places_;
@@ -393,7 +395,10 @@ Status Node::Core::OpenDoor() {
   Result<std::unique_ptr<server::Server>> opened = server::Server::Open(
       {*loop_, *parts_->store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(), FillRandom,
        [this] { return admin::StatusTextInSteps(executor(), registry_, kStatusRows); },
-       [this](std::string path, bool back) { return ChangeDevice(std::move(path), back); }},
+       [this](std::string path, bool back) { return ChangeDevice(std::move(path), back); },
+       [this](std::uint64_t what, std::uint64_t from, std::size_t most_bytes) {
+         return Report(what, from, most_bytes);
+       }},
       server);
   if (!opened) return opened.error();
   parts_->server = std::move(*opened);
@@ -418,6 +423,14 @@ Task<Status> Node::Core::ChangeDevice(std::string path, bool back) {
   if (!brought.ok()) co_return brought;
   // So that a restart believes what will be on it.
   co_return co_await parts_->journal->PutDevices(flash_->media_ids());
+}
+
+Task<Result<server::ReportPage>> Node::Core::Report(std::uint64_t, std::uint64_t from,
+                                                    std::size_t most_bytes) {
+  // A list that goes on is of one walk.
+  store::Survey::Uses uses = from == 0 ? nullptr : parts_->store->last_survey();
+  if (uses == nullptr) uses = co_await parts_->store->SurveyNamespaces();
+  co_return co_await NamespacesPage(executor(), std::move(uses), from, most_bytes);
 }
 
 Task<void> Node::Core::Tick(Executor& executor) {

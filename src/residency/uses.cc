@@ -9,6 +9,7 @@ void Uses::UseBlock(catalog::BlockId block) {
   catalog::Block& b = forest_.block(block);
   if (b.folded()) {
     b.flags |= catalog::Block::kTouched;
+    catalog_.uses().Note(b.tree);
     return;
   }
   for (catalog::RecordId r = b.first_record; r != catalog::kNoId; r = forest_.record(r).next) UseRecord(r);
@@ -16,12 +17,15 @@ void Uses::UseBlock(catalog::BlockId block) {
 
 void Uses::UseRecord(catalog::RecordId record) {
   catalog::Record& r = forest_.record(record);
+  const catalog::Block& block = forest_.block(r.block);
+  __builtin_prefetch(&block);
   steps_.Count();
   r.flags |= catalog::Record::kTouched;
   if (r.uses < UINT8_MAX) ++r.uses;
-  if (!r.in_memory()) return;
-  if (!r.is(catalog::Record::kTransient)) residents_.order().Touch(record);
-  if (lower_.present() && policy::WrittenAtUse(catalog_.LowerPolicyOf(r), r.uses)) write_back_.Want(record);
+  if (r.in_memory() && !r.is(catalog::Record::kTransient)) residents_.order().Touch(record);
+  catalog_.uses().Note(block.tree);
+  if (r.in_memory() && lower_.present() && policy::WrittenAtUse(catalog_.LowerPolicyOf(r), r.uses))
+    write_back_.Want(record);
 }
 
 void Uses::UseSlot(arena::Place place, std::uint32_t generation_low) {

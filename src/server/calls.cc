@@ -522,9 +522,18 @@ Task<Answer> Calls::ReportBad(Session& session, const wire::Submission& call) {
 }
 
 Task<Answer> Calls::ReportStatus(Session& session, const wire::Submission& call) {
-  const std::string text = co_await status_();
-  executor_.AddWork(text.size() / kTextPerTouch);
-  co_return Reply(session, call, std::as_bytes(std::span(text)), Answer());
+  if (call.a == wire::kNodeStatus) {
+    const std::string text = co_await status_();
+    executor_.AddWork(text.size() / kTextPerTouch);
+    co_return Reply(session, call, std::as_bytes(std::span(text)), Answer());
+  }
+  if (report_ == nullptr || call.a > wire::kNamespaceList) {
+    Status unknown(Code::kInvalid, Text("status: ", call.a, " is no text that this node has"));
+    co_return Fail(session, call, unknown);
+  }
+  const Result<ReportPage> page = co_await report_(call.a, call.b, call.reply_bytes);
+  if (!page) co_return Fail(session, call, page.error());
+  co_return Reply(session, call, std::as_bytes(std::span(page->text)), Answer{.b = page->next});
 }
 
 Task<Answer> Calls::ChangeDevice(Session& session, const wire::Submission& call) {

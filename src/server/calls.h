@@ -13,6 +13,7 @@
 #include "base/task.h"
 #include "cistern/store.h"
 #include "server/arguments.h"
+#include "server/parts.h"
 #include "server/session.h"
 #include "store/block_store.h"
 #include "wire/protocol.h"
@@ -28,14 +29,21 @@ struct Answer {
 
 // As ServerParts::status.
 using StatusCall = std::function<Task<std::string>()>;
-// As ServerParts::device.
+// As ServerParts::device and ServerParts::report.
 using DeviceCall = std::function<Task<Status>(std::string path, bool back)>;
+using ReportCall =
+    std::function<Task<Result<ReportPage>>(std::uint64_t what, std::uint64_t from, std::size_t most_bytes)>;
 
 class Calls final {
  public:
   // Borrows the executor and the store.
-  Calls(Executor& executor, store::BlockStore& store, StatusCall status, DeviceCall device)
-      : executor_(executor), store_(store), status_(std::move(status)), device_(std::move(device)) {}
+  Calls(Executor& executor, store::BlockStore& store, StatusCall status, DeviceCall device,
+        ReportCall report)
+      : executor_(executor),
+        store_(store),
+        status_(std::move(status)),
+        device_(std::move(device)),
+        report_(std::move(report)) {}
   Executor& executor() const { return executor_; }
 
   // Whether the entry's argument and reply ranges lie in the argument area: an entry whose ranges do not is
@@ -94,6 +102,7 @@ class Calls final {
   store::BlockStore& store_;
   StatusCall status_;
   DeviceCall device_;
+  ReportCall report_;
 };
 
 }  // namespace cistern::server

@@ -57,6 +57,13 @@ struct ServerCounters {
   std::uint64_t promised_tokens = 0, delivered_tokens = 0, saved_us = 0, spent_us = 0;
 };
 
+// The members of a list as JSON, with commas between, as many as the caller has room for; and where the list
+// goes on: wire::kReportEnds, or above 0.
+struct ReportPage {
+  std::string text;
+  std::uint64_t next = 0;
+};
+
 struct ServerParts {  // borrowed; outlive the server
   io::Loop& loop;
   store::BlockStore& store;
@@ -71,6 +78,10 @@ struct ServerParts {  // borrowed; outlive the server
   std::function<Task<std::string>()> status;
   // Takes a device of flash out of service, or brings it back; null: there are none. kMiss: no such path.
   std::function<Task<Status>(std::string path, bool back)> device = nullptr;
+  // A page of the list `what` (wire::kNamespaceList ...) from `from` on, of `most_bytes` at most; null: the
+  // node has no lists. kInvalid: it has not this one.
+  std::function<Task<Result<ReportPage>>(std::uint64_t what, std::uint64_t from, std::size_t most_bytes)>
+      report = nullptr;
 };
 
 }  // namespace cistern::server

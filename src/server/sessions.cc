@@ -28,7 +28,7 @@ Sessions::Sessions(const ServerParts& parts, const ServerOptions& options, Serve
       parts_(parts),
       options_(options),
       counters_(counters),
-      calls_(parts.loop.executor(), parts.store, parts.status, parts.device),
+      calls_(parts.loop.executor(), parts.store, parts.status, parts.device, parts.report),
       staging_(options.staging_budget_bytes),
       lanes_(parts.loop.executor()),
       door_(lanes_.Make()),

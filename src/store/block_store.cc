@@ -27,6 +27,7 @@
 #include "store/open_puts.h"
 #include "store/publisher.h"
 #include "store/recovery.h"
+#include "store/survey.h"
 #include "store/writer.h"
 
 namespace cistern::store {
@@ -87,6 +88,7 @@ struct BlockStore::Rooms {
         deletions(context, removal, puts),
         publisher(context, lower, residents, removal, evictor, write_back, puts, deletions),
         namespaces(context, residents, deletions, switches),
+        survey(context, namespaces),
         writer(context, lower, residents, room, uses, puts, deletions, publisher, switches),
         matcher(context, lower, residents, uses, fetcher, switches),
         acquirer(context, lower, residents, partial_copies, verifier, fetcher, partial_fetch, switches),
@@ -133,6 +135,7 @@ struct BlockStore::Rooms {
   Publisher publisher;
   Switches switches;
   Namespaces namespaces;
+  Survey survey;
   Writer writer;
   Matcher matcher;
   Acquirer acquirer;
@@ -149,6 +152,7 @@ struct BlockStore::Rooms {
 
 bool BlockStore::Rooms::Tick() {
   const Instant now = context.clock.Now();
+  catalog.uses().SetTime(now);
   catalog::PendingPuts& pending = catalog.pending();
   while (!steps.Spent() && residents.EndOneLease(now)) continue;
   for (catalog::PutIndex put; !steps.Spent() && (put = pending.FirstDue(now)) != catalog::kNoId;) {
@@ -328,6 +332,8 @@ std::uint64_t BlockStore::FingerprintAt(std::uint32_t slot) const {
   return fingerprint;
 }
 std::uint32_t BlockStore::namespace_slots() const { return rooms_->catalog.namespaces().end(); }
+Task<Survey::Uses> BlockStore::SurveyNamespaces() { return rooms_->survey.Take(); }
+Survey::Uses BlockStore::last_survey() const { return rooms_->survey.last(); }
 void BlockStore::OwnerEnded(const OwnerToken& owner) { rooms_->namespaces.OwnerEnded(owner); }
 bool BlockStore::Tick() { return rooms_->Tick(); }
 BlockStore::Occupancy BlockStore::occupancy() const {

@@ -34,6 +34,7 @@
 #include "store/namespaces.h"
 #include "store/requests.h"
 #include "store/switches.h"
+#include "store/survey.h"
 #include "tier/tier.h"
 
 namespace cistern::memory {
@@ -144,6 +145,9 @@ class BlockStore final {
   // As NamespaceTable::Fingerprint, which is computed once.
   std::uint64_t FingerprintAt(std::uint32_t slot) const;
   std::uint32_t namespace_slots() const;
+  // As Survey::Take, and as Survey::last.
+  Task<Survey::Uses> SurveyNamespaces();
+  Survey::Uses last_survey() const;
 
   // As Namespaces::OwnerEnded.
   void OwnerEnded(const OwnerToken& owner);

@@ -60,6 +60,8 @@ class Namespaces final {
   void Use(const OwnerToken& owner, std::uint32_t slot) { users_.Use(owner, slot); }
   // The owner has no session any more, and no call or put of one is left.
   void OwnerEnded(const OwnerToken& owner) { users_.OwnerEnded(owner); }
+  // How many use it that have a session.
+  std::uint32_t OwnersOf(std::uint32_t slot) const { return users_.count(slot); }
   // kMiss when the slot number is unknown or has another incarnation by now.
   Status Check(std::uint32_t slot, std::uint64_t incarnation) const;
   // Blocks removed, and the new incarnation.

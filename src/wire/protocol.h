@@ -106,13 +106,16 @@ enum class Op : std::uint16_t {
   // b = conversation, 0: none; args: as many WriteItems as a says, then segment checksums; reply: a
   // WriteReplyItem each, then the message of the first that failed
   kWrite,
-  kPublish,          // args: PutIdItems; result a = how many
-  kAbandon,          // likewise
-  kTouch,            // args: keys in order; b = conversation that uses them, 0: none
-  kDrop,             // args: keys; result a = blocks removed
-  kDropNamespace,    // result a = blocks removed, b = new incarnation
-  kReportBad,        // args: BlockItems whose body failed its seal under an even generation
-  kStatus,           // reply: JSON text; kInvalid with a = its bytes when it does not fit
+  kPublish,        // args: PutIdItems; result a = how many
+  kAbandon,        // likewise
+  kTouch,          // args: keys in order; b = conversation that uses them, 0: none
+  kDrop,           // args: keys; result a = blocks removed
+  kDropNamespace,  // result a = blocks removed, b = new incarnation
+  kReportBad,      // args: BlockItems whose body failed its seal under an even generation
+  // a = which text (kNodeStatus ...), b = where a list goes on; reply: JSON text, of a list its members from
+  // there on, with commas between; kInvalid with a = its bytes when it does not fit. Result b: 0 of the
+  // node's status and of a node that knows no other text, otherwise kReportEnds, or where the list goes on
+  kStatus,
   kEndConversation,  // b = conversation; result a = blocks removed
   kDevice,           // args: path of a device of flash; a = kTakeOut or kBringBack
   // args: a namespace's name or the 16 digits of its list's fingerprint, none: all; a = kReads or kWrites,
@@ -125,6 +128,11 @@ inline constexpr std::uint16_t kLastOp = static_cast<std::uint16_t>(Op::kSwitch)
 inline constexpr std::uint64_t kReads = 1;
 inline constexpr std::uint64_t kWrites = 2;
 inline constexpr std::uint32_t kMaxTargetBytes = 256;
+
+// What kStatus asks for.
+inline constexpr std::uint64_t kNodeStatus = 0;
+inline constexpr std::uint64_t kNamespaceList = 1;
+inline constexpr std::uint64_t kReportEnds = ~std::uint64_t{0};
 
 // What kDevice asks for.
 inline constexpr std::uint64_t kTakeOut = 1;    // out of service: what is on it is lost

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator asks a node and a host: doctor.
+"""What an operator asks a node and a host: doctor, namespaces.
 
 Usage: operate_test.py BIN_DIR [unittest arguments]
 """
@@ -147,6 +147,47 @@ class Doctor(OperateTest):
         config = self.directory / "c.toml"
         config.write_text("memroy = 1\n")
         self.assert_says(run("cistern", "doctor", "--config", config), 2, "c.toml:1", "memory")
+
+
+class Namespaces(OperateTest):
+    def test_each_has_its_fields_and_bytes(self) -> None:
+        node = self.node()
+        self.assertEqual(node.json("namespaces"), {"namespaces": []})
+        self.assertIn(b"nothing has been put", node.cistern("namespaces").stdout)
+        node.cistern("put", "--namespace", "a", KEYS[0], "-", stdin=bytes(5000))
+        node.cistern("put", "--namespace", "a", "--parent", KEYS[0], KEYS[1], "-", stdin=bytes(3000))
+        node.cistern("put", "--namespace", "b", KEYS[0], "-", stdin=bytes(7000))
+        a, b = node.json("namespaces")["namespaces"]
+        self.assertEqual(a["names"], ["a"])
+        self.assertEqual(a["fields"], {"name": "a"})
+        self.assertEqual([g["name"] for g in a["groups"]], ["full"])
+        self.assertEqual((a["blocks"], a["memory"]), (2, {"records": 2, "bytes": 8000}))
+        self.assertEqual((b["blocks"], b["memory"]), (1, {"records": 1, "bytes": 7000}))
+        self.assertEqual(a["flash"], {"records": 0, "bytes": 0})
+        self.assertNotEqual(a["fingerprint"], b["fingerprint"])
+        self.assertEqual((a["uses"], a["unused_us"]), (0, None))
+        text = node.cistern("namespaces").stdout.decode()
+        self.assertIn(a["fingerprint"], text)
+        self.assertIn("2 blocks", text)
+
+    def test_diff_says_what_keeps_two_apart(self) -> None:
+        node = self.node()
+        for name in ("a", "b"):
+            node.cistern("put", "--namespace", name, KEYS[0], "-", stdin=b"x")
+        diff = node.json("namespaces", "diff", "a", "name=b")
+        self.assertEqual(diff["differences"], [{"what": "field name", "a": "a", "b": "b", "identity": True}])
+        self.assertFalse(diff["shared"])
+        self.assertIn(b"share no blocks", node.cistern("namespaces", "diff", "a", "b").stdout)
+        same = node.json("namespaces", "diff", "a", node.json("namespaces")["namespaces"][0]["fingerprint"][:8])
+        self.assertEqual((same["shared"], same["differences"]), (True, []))
+
+    def test_bad_input_names_what_there_is(self) -> None:
+        node = self.node()
+        node.cistern("put", "--namespace", "a", KEYS[0], "-", stdin=b"x")
+        self.assert_says(node.cistern("namespaces", "diff", "a", "c"), 1, "namespace c", "it has a")
+        self.assert_says(node.cistern("namespaces", "diff", "a"), 2, "diff takes two")
+        self.assert_says(node.cistern("namespaces", "dif", "a", "b"), 2, "dif", "diff")
+        self.assert_says(run("cistern", "namespaces", "--socket", self.directory / "none"), 1, "none")
 
 
 if __name__ == "__main__":

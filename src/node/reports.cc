@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/reports.h"
+
+#include <algorithm>
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
+
+#include "base/format.h"
+#include "wire/protocol.h"
+
+namespace cistern::node {
+namespace {
+
+namespace json = boost::json;
+
+// A field's value is any bytes that are not control characters; JSON has UTF-8 alone.
+std::string Utf8(std::string_view text) {
+  std::string valid;
+  for (std::size_t i = 0; i < text.size();) {
+    const auto byte = [&](std::size_t at) {
+      return static_cast<unsigned char>(at < text.size() ? text[at] : 0);
+    };
+    const unsigned char first = byte(i);
+    const std::size_t length = first < 0x80                    ? 1
+                               : first >= 0xc2 && first < 0xe0 ? 2
+                               : first >= 0xe0 && first < 0xf0 ? 3
+                               : first >= 0xf0 && first < 0xf5 ? 4
+                                                               : 0;
+    bool good = length > 0;
+    for (std::size_t k = 1; k < length; ++k) good = good && (byte(i + k) & 0xc0) == 0x80;
+    // Overlong forms, surrogates and what lies past the last code point.
+    if (first == 0xe0 && byte(i + 1) < 0xa0) good = false;
+    if (first == 0xed && byte(i + 1) >= 0xa0) good = false;
+    if (first == 0xf0 && byte(i + 1) < 0x90) good = false;
+    if (first == 0xf4 && byte(i + 1) >= 0x90) good = false;
+    if (good) {
+      valid.append(text.substr(i, length));
+      i += length;
+    } else {
+      valid += '?';
+      ++i;
+    }
+  }
+  return valid;
+}
+
+std::string_view ReachText(Reach reach) {
+  return reach == Reach::kFull ? "full" : reach == Reach::kWindow ? "window" : "last_state";
+}
+
+json::object UseJson(const store::TierUse& use) { return {{"records", use.records}, {"bytes", use.bytes}}; }
+
+store::TierUse Sum(const std::vector<store::TierUse>& groups) {
+  store::TierUse sum;
+  for (const store::TierUse& group : groups) {
+    sum.records += group.records;
+    sum.bytes += group.bytes;
+  }
+  return sum;
+}
+
+json::object NamespaceJson(const store::NamespaceUse& use) {
+  const catalog::NamespaceEntry& entry = use.entry;
+  json::array names, groups;
+  for (const std::string& name : entry.names) names.push_back(json::string(Utf8(name)));
+  json::object fields;
+  for (const auto& [name, value] : entry.fields) fields[Utf8(name)] = Utf8(value);
+  for (std::size_t i = 0; i < entry.groups.size(); ++i) {
+    const catalog::Group& group = entry.groups[i];
+    json::array parts;
+    for (const std::uint32_t bytes : group.part_bytes) parts.push_back(bytes);
+    groups.push_back(json::object{{"name", Utf8(group.name)},
+                                  {"reach", ReachText(group.reach)},
+                                  {"window_tokens", group.window_tokens},
+                                  {"part_bytes", std::move(parts)},
+                                  {"memory", UseJson(use.memory[i])},
+                                  {"flash", UseJson(use.lower[i])}});
+  }
+  const auto& write = entry.lower.write;
+  const auto& admit = entry.lower.admit;
+  return {{"slot", entry.slot},
+          {"fingerprint", catalog::NamespaceTable::FingerprintText(use.fingerprint)},
+          {"names", std::move(names)},
+          {"fields", std::move(fields)},
+          {"groups", std::move(groups)},
+          {"block_tokens", entry.block_tokens},
+          {"trusted_keys", entry.trusted_keys},
+          {"flash_write", write ? json::value(ToString(*write)) : json::value()},
+          {"flash_admit", admit ? json::value(ToString(*admit)) : json::value()},
+          {"blocks", use.blocks},
+          {"memory", UseJson(Sum(use.memory))},
+          {"flash", UseJson(Sum(use.lower))},
+          {"uses", use.uses},
+          {"unused_us", use.unused_us < 0 ? json::value() : json::value(use.unused_us)},
+          {"owners", use.owners}};
+}
+
+}  // namespace
+
+Task<Result<server::ReportPage>> NamespacesPage(Executor&, store::Survey::Uses uses, std::uint64_t from,
+                                                std::size_t most_bytes) {
+  server::ReportPage page{.next = wire::kReportEnds};
+  for (const store::NamespaceUse& use : *uses) {
+    if (use.entry.slot < from) continue;
+    const std::string member = json::serialize(NamespaceJson(use));
+    if (page.text.empty() && member.size() > most_bytes) {
+      co_return Error(Code::kInvalid, Text("namespace ", use.entry.slot, " takes ", member.size(),
+                                           " bytes, the call left room for ", most_bytes));
+    }
+    if (!page.text.empty() && page.text.size() + 1 + member.size() > std::min(kPageBytes, most_bytes)) {
+      page.next = use.entry.slot;
+      break;
+    }
+    if (!page.text.empty()) page.text += ',';
+    page.text += member;
+    co_await Yield();
+  }
+  co_return page;
+}
+
+}  // namespace cistern::node
