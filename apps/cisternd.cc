@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cisternd: the node of a host. Serves until SIGTERM, SIGINT or, with --linger, until it has had no client
-// for so long; then drains within five seconds. What it holds stays in its memory directory and is there
-// again at the next start.
+// for so long; then drains within five seconds. SIGHUP reads the configuration file again. What it holds
+// stays in its memory directory and is there again at the next start.
 #include <signal.h>
 #include <unistd.h>
 
@@ -15,26 +15,32 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "command_line.h"
+#include "node/configuration.h"
 #include "node/node.h"
 #include "node/node_metrics.h"
 #include "record/verified_copy.h"
-#include "wire/socket_path.h"
 
 namespace cistern {
 namespace {
 
 constexpr std::int64_t kDrainUs = 4'500'000;
 
-std::string FlagOf(std::string_view setting) {
-  std::string flag = "--" + std::string(setting);
-  for (char& c : flag) c = c == '_' ? '-' : c;
-  return flag;
+// On SIGHUP. What is wrong is said, and the settings stay as they were.
+void Reload(node::Node& node, const node::ConfigurationSource& source) {
+  Result<node::NodeOptions> read = node::ReadConfiguration(source);
+  Status status = read ? Status() : read.error();
+  if (status.ok()) {
+    const Result<node::Reloaded> reloaded = node.Reload(std::move(*read));
+    if (!reloaded) status = reloaded.error();
+  }
+  if (!status.ok())
+    Complain("cisternd",
+             Status(status.code(), Text("reload refused, the settings stay: ", status.message())));
 }
 
 int Run(int argc, const char* const* argv) {
-  node::NodeOptions options, flags;
-  std::string config;
-  std::vector<std::pair<std::string_view, std::string>> given;
+  node::NodeOptions flags;  // checks the texts alone
+  node::ConfigurationSource source;
   CommandLine line(
       "cisternd",
       "The node of a host: keeps KV blocks in shared memory, and below it on flash, for the engines of\n"
@@ -44,7 +50,8 @@ int Run(int argc, const char* const* argv) {
       "  cisternd --flash /dev/nvme1n1 --journal-dir /var/lib/cistern --flash-budget 2TiB/day\n"
       "  cisternd --config /etc/cistern.toml");
   line.Text("--config", "FILE",
-            "configuration file (TOML): the same names with _, as in memory_dir = \"/dev/shm/kv\"", &config);
+            "configuration file (TOML): the same names with _, as in memory_dir = \"/dev/shm/kv\"",
+            &source.file);
   line.Flag("--copy", "NAME",
             "for measurements: the copy kernel, avx512_lanes, avx512, avx2_vpclmulqdq, avx2, arm64 or "
             "portable; default: "
@@ -58,16 +65,16 @@ int Run(int argc, const char* const* argv) {
   std::deque<std::pair<std::string_view, bool>> switches;
   for (const node::Setting& setting : node::NodeSettings()) {
     const auto set = [&, name = setting.name](std::string_view text) {
-      given.emplace_back(name, text);
-      return node::SetNodeOption(flags, FlagOf(name), name, text);
+      source.flags.emplace_back(name, text);
+      return node::SetNodeOption(flags, node::FlagOf(name), name, text);
     };
     if (setting.value.empty()) {
-      line.Switch(FlagOf(setting.name), node::HelpOf(setting),
+      line.Switch(node::FlagOf(setting.name), node::HelpOf(setting),
                   &switches.emplace_back(setting.name, false).second);
     } else if (setting.clear != nullptr) {
-      line.Flags(FlagOf(setting.name), setting.value, node::HelpOf(setting), set);
+      line.Flags(node::FlagOf(setting.name), setting.value, node::HelpOf(setting), set);
     } else {
-      line.Flag(FlagOf(setting.name), setting.value, node::HelpOf(setting), set);
+      line.Flag(node::FlagOf(setting.name), setting.value, node::HelpOf(setting), set);
     }
   }
   if (auto exit = line.Parse(argc, argv)) return *exit;
@@ -76,19 +83,11 @@ int Run(int argc, const char* const* argv) {
     return kExitOk;
   }
   for (const auto& [name, on] : switches) {
-    if (on) given.emplace_back(name, "true");
+    if (on) source.flags.emplace_back(name, "true");
   }
-  if (!config.empty()) {
-    if (Status status = node::ApplyConfigFile(options, config); !status.ok())
-      return Complain("cisternd", status);
-  }
-  // Checked above. A list on the command line takes the place of the file's.
-  for (const auto& [name, text] : given) {
-    if (const node::Setting* setting = node::FindNodeSetting(name); setting->clear != nullptr)
-      setting->clear(options);
-  }
-  for (const auto& [name, text] : given) (void)node::SetNodeOption(options, name, name, text);
-  if (options.socket.empty()) options.socket = wire::DefaultSocketPath();
+  Result<node::NodeOptions> read = node::ReadConfiguration(source);
+  if (!read) return Complain("cisternd", read.error());
+  node::NodeOptions options = std::move(*read);
 
   if (check) {
     Status status = node::ResolveNodeOptions(options);
@@ -101,6 +100,7 @@ int Run(int argc, const char* const* argv) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
@@ -115,8 +115,8 @@ int Run(int argc, const char* const* argv) {
   };
   Result<std::unique_ptr<node::Node>> node = node::Node::Start(options);
   if (!node) return Complain("cisternd", node.error());
-  int signal_number = 0;
-  sigwait(&signals, &signal_number);
+  for (int signal_number = 0; sigwait(&signals, &signal_number) == 0 && signal_number == SIGHUP;)
+    Reload(**node, source);
   (*node)->Stop(kDrainUs);
   std::lock_guard lock(why_mutex);
   return why.ok() ? kExitOk : Complain("cisternd", why);

@@ -22,6 +22,7 @@ int RunPlan(int argc, const char* const* argv);
 int RunAdmin(int argc, const char* const* argv);
 int RunDoctor(int argc, const char* const* argv);
 int RunNamespaces(int argc, const char* const* argv);
+int RunConfig(int argc, const char* const* argv);
 int RunForget(int argc, const char* const* argv);
 
 struct Command {
@@ -34,6 +35,7 @@ inline constexpr Command kCommands[] = {
     {"status", "what the node of this host holds and does", RunStatus},
     {"doctor", "what on this host keeps a node from starting or makes it slow", RunDoctor},
     {"namespaces", "what each namespace has and how much it is used; what two differ in", RunNamespaces},
+    {"config", "the settings, where each comes from and what a reload changes", RunConfig},
     {"put", "store a file as one block", RunPut},
     {"get", "fetch a block into a file", RunGet},
     {"match", "how much of a chain of keys is there", RunMatch},

@@ -236,6 +236,8 @@ class Store {
   // it was used; docs/commands.md names the fields. The node walks over all its blocks for it, beside other
   // work. kMismatch: the node is of before there was this call.
   Result<std::string> NamespacesJson(std::int64_t deadline_us = kDefaultDeadlineUs);
+  // The node's settings, {"settings": [...]}, with where each comes from and whether a reload changes it.
+  Result<std::string> ConfigurationJson(std::int64_t deadline_us = kDefaultDeadlineUs);
 
   // Takes a device of the node's flash out of service at once, whatever it is doing: what only it had is
   // lost. Or brings one back that was taken out or that failed, formatted anew. `path` is as the node was

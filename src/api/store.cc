@@ -136,6 +136,9 @@ Result<std::uint32_t> Store::SwitchWrites(std::string_view target, bool on, std:
 Result<std::string> Store::NamespacesJson(std::int64_t deadline_us) {
   return parts_->client->NamespacesJson(deadline_us);
 }
+Result<std::string> Store::ConfigurationJson(std::int64_t deadline_us) {
+  return parts_->client->ConfigurationJson(deadline_us);
+}
 Status Store::TakeOutDevice(std::string_view path, std::int64_t deadline_us) {
   return parts_->client->TakeOutDevice(path, deadline_us);
 }

@@ -4,6 +4,7 @@
 // the logger's own, and when it is full the oldest line is lost, which is counted.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -35,9 +36,11 @@ class Logger {
   //   logger.Log(LogLevel::kWarning, "session ", id, " ended: ", status.message());
   template <class... Args>
   void Log(LogLevel level, const Args&... args) {
-    if (level >= level_) Write(level, Text(args...));
+    if (level >= this->level()) Write(level, Text(args...));
   }
-  LogLevel level() const { return level_; }
+  LogLevel level() const { return level_.load(std::memory_order_relaxed); }
+  // From any thread; lines that are logged from now on.
+  void SetLevel(LogLevel level) { level_.store(level, std::memory_order_relaxed); }
   // Lines lost because the queue was full.
   std::uint64_t lost() const;
 
@@ -46,7 +49,7 @@ class Logger {
   Logger(LogLevel level, std::unique_ptr<Body> body);
   void Write(LogLevel level, std::string_view text);
 
-  const LogLevel level_;
+  std::atomic<LogLevel> level_;
   const std::unique_ptr<Body> body_;
 };
 

@@ -24,10 +24,12 @@ struct StoreOptions {
   std::uint64_t core_copy_bytes = 4u << 20;
 
   // ---- with a lower tier ----
-  policy::LowerPolicy lower;
   // Blocks that may be in the lower tier, for which the forest has room: its bytes divided by the smallest
   // record.
   std::uint32_t max_lower_blocks = 0;
+
+  // ---- what BlockStore::SetOptions changes while it runs ----
+  policy::LowerPolicy lower;
   std::uint64_t read_ahead_bytes = 16u << 20;  // of a matched chain; 0: none
   std::uint64_t scrub_bytes_per_s = 0;         // rate of the scrubber, in every tier; 0: none
 };

@@ -154,7 +154,7 @@ Task<Result<std::vector<tier::Location>>> Appender::Append(std::span<const tier:
   const std::uint64_t bytes = std::uint64_t{layout->units} * media_.unit();
   if (purpose == Purpose::kNew && !budget_.Allows(bytes, media_.Now())) {
     counters.refused_by_budget.Add(bytes);
-    co_return Error(Code::kBusy, Text("flash: the endurance budget of ", media_.options().budget_bytes_a_day,
+    co_return Error(Code::kBusy, Text("flash: the endurance budget of ", budget_.bytes_a_day(),
                                       " bytes a day is spent for now"));
   }
   const Underway underway(appending_, layout->least_sequence);

@@ -36,6 +36,8 @@ class Appender final {
                                                    Purpose purpose);
   tier::Tier::Room RoomFor(std::uint64_t record_bytes) const;
   std::uint64_t budget_left_bytes() const { return budget_.Left(media_.Now()); }
+  // 0: without a limit. What the day wrote so far is forgotten.
+  void SetBudget(std::uint64_t bytes_a_day) { budget_ = Budget(bytes_a_day, media_.Now()); }
   // Of the appends that are under way; UINT64_MAX when there is none. They may go to another device than the
   // one on which they were begun.
   std::uint64_t oldest_sequence() const { return appending_.empty() ? UINT64_MAX : *appending_.begin(); }

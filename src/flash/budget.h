@@ -24,6 +24,7 @@ class Budget {
   std::uint64_t Left(Instant now) const {
     return a_day_ == 0 ? UINT64_MAX : static_cast<std::uint64_t>(std::max(0.0, LevelAt(now)));
   }
+  std::uint64_t bytes_a_day() const { return static_cast<std::uint64_t>(a_day_); }
   void Spend(std::uint64_t bytes, Instant now) {
     level_ = LevelAt(now) - static_cast<double>(bytes);
     at_ = now;

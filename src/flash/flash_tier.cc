@@ -172,6 +172,7 @@ std::uint32_t FlashTier::free_regions() const { return media_->free_regions(); }
 std::uint32_t FlashTier::regions() const { return media_->regions(); }
 std::uint64_t FlashTier::region_bytes() const { return media_->geometry().region_bytes; }
 std::uint64_t FlashTier::budget_left_bytes() const { return appender_->budget_left_bytes(); }
+void FlashTier::SetBudget(std::uint64_t bytes_a_day) { appender_->SetBudget(bytes_a_day); }
 
 Task<Result<std::unique_ptr<tier::Tier>>> OpenFlash(FlashParts parts, FlashOptions options,
                                                     tier::JournalView journal) {

@@ -104,6 +104,8 @@ class FlashTier final : public tier::Tier {
   std::uint64_t region_bytes() const;
   // What the budget lets be written now; UINT64_MAX without one.
   std::uint64_t budget_left_bytes() const;
+  // As FlashOptions::budget_bytes_a_day, from now on.
+  void SetBudget(std::uint64_t bytes_a_day);
 
  private:
   FlashTier(Parts parts, FlashOptions options, tier::JournalView journal);

@@ -126,7 +126,9 @@ Status Keep(Result<T> read, T& value) {
   return Status();
 }
 
-Status ApplyLine(NodeOptions& options, std::vector<std::string>& seen, std::string_view text) {
+// `at` is where the line stands.
+Status ApplyLine(NodeOptions& options, std::vector<std::string>& seen, std::string_view text,
+                 const std::string& at) {
   Line line(text);
   if (line.done()) return Status();
   std::string key(line.Key());
@@ -150,6 +152,7 @@ Status ApplyLine(NodeOptions& options, std::vector<std::string>& seen, std::stri
   for (const std::string& value : values) {
     if (Status status = SetNodeOption(options, key, key, value); !status.ok()) return status;
   }
+  if (setting != nullptr) options.origins[key] = at;
   // An empty list of an unknown name is a mistake all the same.
   return setting != nullptr ? Status() : SetNodeOption(options, key, key, "");
 }
@@ -162,8 +165,9 @@ Status ApplyConfigText(NodeOptions& options, std::string_view text, const std::s
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   for (std::size_t number = 1; !text.empty(); ++number) {
     std::size_t end = std::min(text.find('\n'), text.size());
-    if (Status status = ApplyLine(changed, seen, text.substr(0, end)); !status.ok()) {
-      return Status(status.code(), Text(origin, ":", number, ": ", status.message()));
+    const std::string at = Text(origin, ":", number);
+    if (Status status = ApplyLine(changed, seen, text.substr(0, end), at); !status.ok()) {
+      return Status(status.code(), Text(at, ": ", status.message()));
     }
     text.remove_prefix(std::min(end + 1, text.size()));
   }

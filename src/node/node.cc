@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -43,6 +44,7 @@
 #include "node/start_watch.h"
 #include "server/server.h"
 #include "store/block_store.h"
+#include "wire/protocol.h"
 
 namespace cistern::node {
 namespace {
@@ -70,6 +72,17 @@ std::uint64_t RandomNumber() {
   std::uint64_t number = 0;
   FillRandom(std::as_writable_bytes(std::span(&number, 1)));
   return number;
+}
+
+// But for max_lower_blocks.
+catalog::StoreOptions StoreOptionsOf(const NodeOptions& options) {
+  catalog::StoreOptions store;
+  store.max_blocks = options.max_blocks;
+  store.lower = {
+      .write = options.flash_write, .admit = options.flash_admit, .promote = options.flash_promote};
+  store.read_ahead_bytes = options.flash_read_ahead_bytes;
+  store.scrub_bytes_per_s = options.scrub_bytes_per_s;
+  return store;
 }
 
 std::string PathsOf(const FlashPlaces& places) {
@@ -113,6 +126,7 @@ class Node::Core {
   Executor& executor() { return loop_->executor(); }  // for its tasks
 
   std::string http() const { return facts_.http; }
+  Result<Reloaded> Reload(NodeOptions read);
 
   Result<Fd> ClientEnd() {
     int ends[2];
@@ -172,6 +186,7 @@ class Node::Core {
   // Takes a device of flash out of service or brings it back.
   Task<Status> ChangeDevice(std::string path, bool back);
   Task<Result<server::ReportPage>> Report(std::uint64_t what, std::uint64_t from, std::size_t most_bytes);
+  Reloaded Apply(const NodeOptions& read);
 
   NodeOptions options_;
   FlashPlaces places_;
@@ -338,13 +353,8 @@ Task<Status> Node::Core::RecoverStore() {
   if (!journal_.note.empty()) log_->Log(LogLevel::kWarning, journal_.note);
   parts.journal = std::make_unique<catalog::Journal>(*loop_, journal_.directory, RandomNumber());
 
-  catalog::StoreOptions store;
-  store.max_blocks = options_.max_blocks;
-  store.lower = {
-      .write = options_.flash_write, .admit = options_.flash_admit, .promote = options_.flash_promote};
+  catalog::StoreOptions store = StoreOptionsOf(options_);
   store.max_lower_blocks = MaxLowerBlocks(options_, places_);
-  store.read_ahead_bytes = options_.flash_read_ahead_bytes;
-  store.scrub_bytes_per_s = options_.scrub_bytes_per_s;
   store::BlockStore::Parts below{executor(),     clock_,        words_,         *parts.slots,
                                  file_->index(), *parts.movers, *parts.journal, *log_};
   if (!places_.devices.empty()) {
@@ -425,12 +435,34 @@ Task<Status> Node::Core::ChangeDevice(std::string path, bool back) {
   co_return co_await parts_->journal->PutDevices(flash_->media_ids());
 }
 
-Task<Result<server::ReportPage>> Node::Core::Report(std::uint64_t, std::uint64_t from,
+Task<Result<server::ReportPage>> Node::Core::Report(std::uint64_t what, std::uint64_t from,
                                                     std::size_t most_bytes) {
+  if (what == wire::kConfigurationList)
+    co_return server::ReportPage{SettingsText(options_), wire::kReportEnds};
   // A list that goes on is of one walk.
   store::Survey::Uses uses = from == 0 ? nullptr : parts_->store->last_survey();
   if (uses == nullptr) uses = co_await parts_->store->SurveyNamespaces();
   co_return co_await NamespacesPage(executor(), std::move(uses), from, most_bytes);
+}
+
+Result<Reloaded> Node::Core::Reload(NodeOptions read) {
+  if (Status status = ResolveNodeOptions(read); !status.ok()) return Error(std::move(status));
+  std::promise<Reloaded> applied;
+  loop_->PostRemote([this, &applied, &read] { applied.set_value(Apply(read)); });
+  return applied.get_future().get();
+}
+
+Reloaded Node::Core::Apply(const NodeOptions& read) {
+  Reloaded reloaded = node::Reload(options_, read);
+  const bool budget = reloaded.options.flash_budget_bytes_a_day != options_.flash_budget_bytes_a_day;
+  options_ = reloaded.options;
+  if (const Result<LogLevel> level = ParseLogLevel(options_.log_level)) log_->SetLevel(*level);
+  parts_->store->SetOptions(StoreOptionsOf(options_));
+  if (flash_ != nullptr && budget) flash_->SetBudget(options_.flash_budget_bytes_a_day);
+  for (const std::string& changed : reloaded.changed) log_->Log(LogLevel::kInfo, "reload: ", changed);
+  for (const std::string& kept : reloaded.kept) log_->Log(LogLevel::kWarning, "reload: ", kept);
+  if (reloaded.changed.empty()) log_->Log(LogLevel::kInfo, "reload: nothing has changed");
+  return reloaded;
 }
 
 Task<void> Node::Core::Tick(Executor& executor) {
@@ -537,6 +569,7 @@ Result<std::unique_ptr<Node>> Node::Start(NodeOptions options) {
 
 void Node::Stop(std::int64_t drain_us) { core_->Stop(drain_us); }
 std::string Node::http() const { return core_->http(); }
+Result<Reloaded> Node::Reload(NodeOptions read) { return core_->Reload(std::move(read)); }
 Result<Fd> Node::ClientEnd() { return core_->ClientEnd(); }
 std::optional<std::uint64_t> Node::AcquireAtOnce(std::uint64_t session, std::uint32_t slot,
                                                  std::uint64_t incarnation, std::span<const BlockRef> blocks,

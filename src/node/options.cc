@@ -58,25 +58,37 @@ Status ParseSwitch(std::string_view name, std::string_view text, bool& on) {
 constexpr std::array<std::string_view, 3> kLoops = {"auto", "io_uring", "epoll"};
 constexpr std::array<std::string_view, 4> kLogLevels = {"debug", "info", "warning", "error"};
 
+std::string VolumesText(const NodeOptions& options) {
+  std::string text;
+  for (const FlashVolume& volume : options.flash) {
+    text += (text.empty() ? "" : ", ") + volume.path;
+    if (volume.size_bytes != 0) text += ":" + SizeText(volume.size_bytes);
+  }
+  return text.empty() ? "none" : text;
+}
+
 constexpr Setting kSettings[] = {
     {"memory", "SIZE",
      "memory for KV blocks; default: a quarter of the cgroup's or the host's, or 7/8 of what the file "
      "system of memory_dir has, if that is less",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseSize(n, t), o.memory_bytes);
-     }},
+     },
+     [](const NodeOptions& o) { return SizeText(o.memory_bytes); }},
     {"memory_dir", "DIR", "where arenas live, on a tmpfs; default: /dev/shm/cistern-UID",
      [](NodeOptions& o, std::string_view, std::string_view t) {
        o.memory_dir = t;
        return Status();
-     }},
+     },
+     [](const NodeOptions& o) { return o.memory_dir; }},
     {"socket", "PATH",
      "unix socket that clients connect to; default: cistern.sock in /run (root), /run/user/UID or "
      "/tmp/cistern-UID",
      [](NodeOptions& o, std::string_view, std::string_view t) {
        o.socket = t;
        return Status();
-     }},
+     },
+     [](const NodeOptions& o) { return o.socket; }},
     {"http", "[ADDRESS:]PORT",
      "where /metrics, /status, /healthz and /readyz are, for whoever reaches it; default: nowhere; a PORT "
      "alone: of 127.0.0.1",
@@ -84,27 +96,32 @@ constexpr Setting kSettings[] = {
        const Result<admin::HttpAddress> address = admin::ParseHttpAddress(n, t);
        o.http = t;
        return address ? Status() : address.error();
-     }},
+     },
+     [](const NodeOptions& o) { return o.http; }},
     {"tenant", "NAME", "the trust boundary that this node serves; default: default",
      [](NodeOptions& o, std::string_view, std::string_view t) {
        o.tenant = t;
        return Status();
-     }},
+     },
+     [](const NodeOptions& o) { return o.tenant; }},
     {"alignment", "SIZE", "of records, 512B or 4096B, fixed when the arena is created; default: 4KiB",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        const Result<std::uint64_t> size = ParseSize(n, t);
        if (!size || (*size != 512 && *size != 4096))
          return Status(Code::kInvalid, Text(n, ": ", Shown(t), " is not allowed; use 512B or 4096B"));
        return Keep(size, o.alignment);
-     }},
+     },
+     [](const NodeOptions& o) { return SizeText(o.alignment); }},
     {"max_blocks", "N", "blocks in memory at most; default: what fits",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseCount(n, t, 1, UINT32_MAX), o.max_blocks);
-     }},
+     },
+     [](const NodeOptions& o) { return o.max_blocks == 0 ? std::string("what fits") : Text(o.max_blocks); }},
     {"movers", "N", "threads that move bytes; default: 1",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseCount(n, t, 1, 64), o.movers);
-     }},
+     },
+     [](const NodeOptions& o) { return Text(o.movers); }},
     {"poll", "DURATION", "core and movers poll this long before they sleep; default: 50us",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        Result<std::uint64_t> us = ParseDurationUs(n, t);
@@ -112,38 +129,59 @@ constexpr Setting kSettings[] = {
          return Status(Code::kInvalid, Text(n, ": ", t, " is over the limit of 1s; use at most 1s"));
        }
        return Keep(us, o.poll_us);
-     }},
+     },
+     [](const NodeOptions& o) { return DurationText(o.poll_us); }},
     {"linger", "DURATION", "ends this long after its last client left, or after its start; default: never",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseDurationUs(n, t), o.linger_us);
-     }},
+     },
+     [](const NodeOptions& o) { return o.linger_us == 0 ? std::string("never") : DurationText(o.linger_us); },
+     nullptr, nullptr, [](NodeOptions& to, const NodeOptions& from) { to.linger_us = from.linger_us; }},
     {"flash", "PATH[:SIZE]",
      "flash below memory: a directory and how much of it, or a block device; may be repeated",
      [](NodeOptions& o, std::string_view n, std::string_view t) { return AddFlashVolume(n, t, o.flash); },
-     [](NodeOptions& o) { o.flash.clear(); }},
+     [](const NodeOptions& o) { return VolumesText(o); }, [](NodeOptions& o) { o.flash.clear(); }},
     {"flash_write", "POLICY", "when a block is written to flash where its namespace does not say",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return KeepPolicy(n, ParseWriteRule(t), o.flash_write);
      },
-     nullptr, [] { return PolicyHelp(OpenOptions().flash_write); }},
+     [](const NodeOptions& o) { return ToString(o.flash_write); }, nullptr,
+     [] { return PolicyHelp(OpenOptions().flash_write); },
+     [](NodeOptions& to, const NodeOptions& from) { to.flash_write = from.flash_write; }},
     {"flash_admit", "POLICY", "which blocks, where their namespace does not say",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return KeepPolicy(n, ParseAdmission(t), o.flash_admit);
      },
-     nullptr, [] { return PolicyHelp(OpenOptions().flash_admit); }},
+     [](const NodeOptions& o) { return std::string(ToString(o.flash_admit)); }, nullptr,
+     [] { return PolicyHelp(OpenOptions().flash_admit); },
+     [](NodeOptions& to, const NodeOptions& from) { to.flash_admit = from.flash_admit; }},
     {"flash_promote", "POLICY", "which blocks stay in memory once they were read from flash",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return KeepPolicy(n, ParsePromotion(t), o.flash_promote);
      },
-     nullptr, [] { return PolicyHelp(OpenOptions().flash_promote); }},
+     [](const NodeOptions& o) { return std::string(ToString(o.flash_promote)); }, nullptr,
+     [] { return PolicyHelp(OpenOptions().flash_promote); },
+     [](NodeOptions& to, const NodeOptions& from) { to.flash_promote = from.flash_promote; }},
     {"flash_budget", "SIZE/day", "endurance: bytes written to flash a day at most; default: no limit",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseBudget(n, t), o.flash_budget_bytes_a_day);
+     },
+     [](const NodeOptions& o) {
+       return o.flash_budget_bytes_a_day == 0 ? std::string("no limit")
+                                              : SizeText(o.flash_budget_bytes_a_day) + "/day";
+     },
+     nullptr, nullptr,
+     [](NodeOptions& to, const NodeOptions& from) {
+       to.flash_budget_bytes_a_day = from.flash_budget_bytes_a_day;
      }},
     {"flash_read_ahead", "SIZE",
      "what is read ahead of a chain that was matched; 0B: nothing; default: 16MiB",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseSize(n, t), o.flash_read_ahead_bytes);
+     },
+     [](const NodeOptions& o) { return SizeText(o.flash_read_ahead_bytes); }, nullptr, nullptr,
+     [](NodeOptions& to, const NodeOptions& from) {
+       to.flash_read_ahead_bytes = from.flash_read_ahead_bytes;
      }},
     {"journal_dir", "DIR",
      "where the journal lies, which flash needs: durable, and not shared; default: the first --flash "
@@ -151,21 +189,31 @@ constexpr Setting kSettings[] = {
      [](NodeOptions& o, std::string_view, std::string_view t) {
        o.journal_dir = t;
        return Status();
-     }},
+     },
+     [](const NodeOptions& o) { return o.journal_dir; }},
     {"discard_foreign", "", "overwrite what --flash names, whatever it holds",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return ParseSwitch(n, t, o.discard_foreign);
-     }},
+     },
+     [](const NodeOptions& o) { return Text(o.discard_foreign); }},
     {"scrub", "SIZE/s", "read again and checked in the background; 0: never; default: 8MiB/s",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseScrubRate(n, t), o.scrub_bytes_per_s);
-     }},
+     },
+     [](const NodeOptions& o) {
+       return o.scrub_bytes_per_s == 0 ? std::string("never") : SizeText(o.scrub_bytes_per_s) + "/s";
+     },
+     nullptr, nullptr,
+     [](NodeOptions& to, const NodeOptions& from) { to.scrub_bytes_per_s = from.scrub_bytes_per_s; }},
     {"loop", "NAME", "auto, io_uring or epoll; default: auto",
-     [](NodeOptions& o, std::string_view n, std::string_view t) { return OneOf(n, t, kLoops, o.loop); }},
+     [](NodeOptions& o, std::string_view n, std::string_view t) { return OneOf(n, t, kLoops, o.loop); },
+     [](const NodeOptions& o) { return o.loop; }},
     {"log_level", "LEVEL", "debug, info, warning or error; default: info",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return OneOf(n, t, kLogLevels, o.log_level);
-     }},
+     },
+     [](const NodeOptions& o) { return o.log_level; }, nullptr, nullptr,
+     [](NodeOptions& to, const NodeOptions& from) { to.log_level = from.log_level; }},
 };
 
 Status CheckTenant(std::string_view tenant) {
@@ -199,6 +247,26 @@ Status SetNodeOption(NodeOptions& options, std::string_view shown, std::string_v
   std::vector<std::string_view> known;
   for (const Setting& setting : kSettings) known.push_back(setting.name);
   return Status(Code::kInvalid, UnknownName("key", shown, known));
+}
+
+Reloaded Reload(const NodeOptions& running, const NodeOptions& read) {
+  Reloaded reloaded{.options = running};
+  for (const Setting& setting : kSettings) {
+    const std::string was = setting.get(running), is = setting.get(read);
+    const auto given = read.origins.find(setting.name);
+    const std::string from = given == read.origins.end() ? "default" : given->second;
+    if (setting.copy == nullptr) {
+      if (was != is)
+        reloaded.kept.push_back(
+            Text(setting.name, ": ", was, " stays until the next start; ", is, " (", from, ")"));
+      continue;
+    }
+    setting.copy(reloaded.options, read);
+    reloaded.options.origins.erase(std::string(setting.name));
+    if (given != read.origins.end()) reloaded.options.origins.insert(*given);
+    if (was != is) reloaded.changed.push_back(Text(setting.name, ": ", was, " -> ", is, " (", from, ")"));
+  }
+  return reloaded;
 }
 
 Status ResolveNodeOptions(NodeOptions& options) {

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cistern/options.h"
 #include "cistern/status.h"
@@ -23,6 +25,8 @@ struct NodeOptions : OpenOptions {
   // Called once, by the core's thread, which it must not keep, when the node is to end by itself: ok after it
   // lingered, an error where what it stands on is lost.
   std::function<void(const Status& why)> on_ends;
+  // Where settings were given, by name: "FILE:LINE", or the flag. One that is not here has its default.
+  std::map<std::string, std::string, std::less<>> origins;
 };
 
 struct Setting {
@@ -31,10 +35,14 @@ struct Setting {
       value;  // what to write there, for --help: "SIZE"; empty: a switch, whose text is true or false
   std::string_view help;
   Status (*set)(NodeOptions& options, std::string_view shown, std::string_view text);
+  // The value as one would write it, for people; of a list with commas.
+  std::string (*get)(const NodeOptions& options);
   // A list: `set` adds to it, and this empties it. The flag may be repeated, in the file stands an array.
   void (*clear)(NodeOptions& options) = nullptr;
   // What may be written there, for --help after `help`.
   std::string (*values)() = nullptr;
+  // Of a setting that a running node can change: copies it. Null: it is as it was at the start.
+  void (*copy)(NodeOptions& to, const NodeOptions& from) = nullptr;
 };
 
 // What --help says of it.
@@ -50,6 +58,16 @@ const Setting* FindNodeSetting(std::string_view name);
 // wrote it calls it (--memory-dir, memory_dir).
 Status SetNodeOption(NodeOptions& options, std::string_view shown, std::string_view name,
                      std::string_view text);
+
+// What a reload makes of a node's settings.
+struct Reloaded {
+  NodeOptions options;
+  std::vector<std::string> changed;  // a sentence each: "log_level: info -> debug (cistern.toml:3)"
+  // Likewise, of those that are otherwise in `read` and stay until the next start.
+  std::vector<std::string> kept;
+};
+// Both are resolved. Everything of `read` that a running node can change, and where it was given.
+Reloaded Reload(const NodeOptions& running, const NodeOptions& read);
 
 // Applies a configuration file (TOML, flat). Messages begin with file and line.
 Status ApplyConfigFile(NodeOptions& options, const std::string& path);

@@ -119,4 +119,19 @@ Task<Result<server::ReportPage>> NamespacesPage(Executor&, store::Survey::Uses u
   co_return page;
 }
 
+std::string SettingsText(const NodeOptions& options) {
+  std::string text;
+  for (const Setting& setting : NodeSettings()) {
+    const auto given = options.origins.find(setting.name);
+    const json::object member{
+        {"name", setting.name},
+        {"value", Utf8(setting.get(options))},
+        {"from", given == options.origins.end() ? std::string("default") : Utf8(given->second)},
+        {"reload", setting.copy != nullptr}};
+    if (!text.empty()) text += ',';
+    text += json::serialize(member);
+  }
+  return text;
+}
+
 }  // namespace cistern::node

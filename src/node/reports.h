@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A node's list of namespaces as JSON. docs/commands.md names the fields; scripts rely on them.
+// A node's lists as JSON: its namespaces and its settings. docs/commands.md names the fields; scripts rely on
+// them.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "node/options.h"
 #include "server/parts.h"
 #include "store/survey.h"
 
@@ -17,5 +19,8 @@ namespace cistern::node {
 inline constexpr std::size_t kPageBytes = 64u << 10;
 Task<Result<server::ReportPage>> NamespacesPage(Executor&, store::Survey::Uses uses, std::uint64_t from,
                                                 std::size_t most_bytes);
+
+// A member for each setting.
+std::string SettingsText(const NodeOptions& options);
 
 }  // namespace cistern::node

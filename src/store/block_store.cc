@@ -107,7 +107,7 @@ struct BlockStore::Rooms {
   Task<void> SessionEnded(catalog::Caller caller, bool last_of_owner);
   Task<void> Close();
 
-  const catalog::StoreOptions options;
+  catalog::StoreOptions options;  // its rooms see it as it is at each step
   catalog::StoreCounters counters;
   StepBudget steps;
   catalog::Catalog catalog;
@@ -335,6 +335,11 @@ std::uint32_t BlockStore::namespace_slots() const { return rooms_->catalog.names
 Task<Survey::Uses> BlockStore::SurveyNamespaces() { return rooms_->survey.Take(); }
 Survey::Uses BlockStore::last_survey() const { return rooms_->survey.last(); }
 void BlockStore::OwnerEnded(const OwnerToken& owner) { rooms_->namespaces.OwnerEnded(owner); }
+void BlockStore::SetOptions(const catalog::StoreOptions& options) {
+  rooms_->options.lower = options.lower;
+  rooms_->options.read_ahead_bytes = options.read_ahead_bytes;
+  rooms_->options.scrub_bytes_per_s = options.scrub_bytes_per_s;
+}
 bool BlockStore::Tick() { return rooms_->Tick(); }
 BlockStore::Occupancy BlockStore::occupancy() const {
   catalog::Catalog& catalog = rooms_->catalog;

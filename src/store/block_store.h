@@ -156,6 +156,9 @@ class BlockStore final {
   // more.
   bool Tick();
 
+  // From now on: lower, read_ahead_bytes and scrub_bytes_per_s of these options. The others stay as they are.
+  void SetOptions(const catalog::StoreOptions& options);
+
   // Ends the tasks between memory and the lower tier; awaited before the store's end where there is a tier.
   Task<void> Close();
   // Null where the node has memory alone. From Recover on.

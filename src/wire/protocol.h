@@ -132,6 +132,7 @@ inline constexpr std::uint32_t kMaxTargetBytes = 256;
 // What kStatus asks for.
 inline constexpr std::uint64_t kNodeStatus = 0;
 inline constexpr std::uint64_t kNamespaceList = 1;
+inline constexpr std::uint64_t kConfigurationList = 2;
 inline constexpr std::uint64_t kReportEnds = ~std::uint64_t{0};
 
 // What kDevice asks for.

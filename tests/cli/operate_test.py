@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator asks a node and a host: doctor, namespaces.
+"""What an operator asks a node and a host: doctor, namespaces, config and reload.
 
 Usage: operate_test.py BIN_DIR [unittest arguments]
 """
@@ -56,6 +56,11 @@ class Node:
         self.process.stderr.close()
         return code
 
+    def reload(self, config: str, *texts: str) -> list[str]:
+        self.config.write_text(config)
+        self.process.send_signal(signal.SIGHUP)
+        return self.says(*texts)
+
     def cistern(self, command: str, *words: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
         return run("cistern", command, "--socket", self.socket, *words, stdin=stdin)
 
@@ -63,6 +68,10 @@ class Node:
         said = self.cistern(command, "--json", *words)
         assert said.stdout, said.stderr
         return json.loads(said.stdout)
+
+    def setting(self, name: str) -> dict[str, Any]:
+        [setting] = [s for s in self.json("config")["settings"] if s["name"] == name]
+        return dict(setting)
 
 
 class OperateTest(unittest.TestCase):
@@ -188,6 +197,64 @@ class Namespaces(OperateTest):
         self.assert_says(node.cistern("namespaces", "diff", "a"), 2, "diff takes two")
         self.assert_says(node.cistern("namespaces", "dif", "a", "b"), 2, "dif", "diff")
         self.assert_says(run("cistern", "namespaces", "--socket", self.directory / "none"), 1, "none")
+
+
+class Config(OperateTest):
+    def test_each_value_says_where_it_comes_from(self) -> None:
+        node = self.node('# a node\nmemory = "128MiB"\nmovers = 2\n', "--movers", 1)
+        self.assertEqual(node.setting("memory"),
+                         {"name": "memory", "value": "128MiB", "from": f"{node.config}:2", "reload": False})
+        self.assertEqual(node.setting("movers"), {"name": "movers", "value": "1", "from": "--movers", "reload": False})
+        self.assertEqual(node.setting("log_level"),
+                         {"name": "log_level", "value": "info", "from": "default", "reload": True})
+        self.assertIn(b"restart", node.cistern("config").stdout)
+
+    def test_a_reload_changes_what_can_be_and_says_what_waits(self) -> None:
+        node = self.node()
+        said = node.reload('memory = "256MiB"\nlog_level = "debug"\nscrub = "1MiB/s"\n',
+                           "log_level: info -> debug", "memory: 128MiB stays")
+        self.assertIn("scrub: 8MiB/s -> 1MiB/s", "".join(said))
+        self.assertEqual(node.setting("log_level")["value"], "debug")
+        self.assertEqual(node.setting("log_level")["from"], f"{node.config}:2")
+        self.assertEqual(node.setting("memory")["value"], "128MiB")
+        # A line that is gone again means the default.
+        node.reload('memory = "128MiB"\n', "log_level: debug -> info")
+        self.assertEqual(node.setting("log_level")["from"], "default")
+
+    def test_a_reload_keeps_sessions_and_blocks(self) -> None:
+        node = self.node()
+        node.cistern("put", "--namespace", "a", KEYS[0], "-", stdin=b"stays")
+        node.reload('memory = "128MiB"\nlinger = "1h"\n', "linger: never -> 1h")
+        self.assertEqual(node.cistern("get", "--namespace", "a", KEYS[0], "-").stdout, b"stays")
+        self.assertEqual(node.end(), 0)
+
+    def test_a_flag_outlives_a_reload(self) -> None:
+        node = self.node('memory = "128MiB"\n', "--linger", "1h")
+        node.reload('memory = "256MiB"\nlinger = "2h"\n', "memory: 128MiB stays")
+        self.assertEqual(node.setting("linger"), {"name": "linger", "value": "1h", "from": "--linger", "reload": True})
+
+    def test_one_bad_key_is_named_and_nothing_changes(self) -> None:
+        node = self.node()
+        node.reload('memory = "128MiB"\nlog_level = "debug"\nscrubb = "1MiB/s"\n', "cistern.toml:3: unknown key scrubb")
+        self.assertEqual(node.setting("log_level")["value"], "info")
+        node.reload('memory = "4096TiB"\nlog_level = "debug"\n', "the settings stay: memory: 4096TiB")
+        self.assertEqual(node.setting("log_level")["value"], "info")
+        node.config.unlink()
+        node.process.send_signal(signal.SIGHUP)
+        node.says("cannot be read")
+        self.assertEqual(node.end(), 0)
+
+    def test_a_file_is_checked_and_shown_without_a_node(self) -> None:
+        config = self.directory / "c.toml"
+        config.write_text(f'memory = "64MiB"\nmemory_dir = "{self.directory}/m"\nlinger = "5s"\n')
+        check = run("cistern", "config", "--check", config)
+        self.assert_says(check, 0)
+        self.assertEqual(check.stdout, b"")
+        shown = json.loads(run("cistern", "config", "--file", config, "--json").stdout)["settings"]
+        self.assertIn({"name": "linger", "value": "5s", "from": f"{config}:3", "reload": True}, shown)
+        config.write_text('lnger = "5s"\n')
+        self.assert_says(run("cistern", "config", "--check", config), 2, "c.toml:1", "linger")
+        self.assert_says(run("cistern", "config", "--check", config, "--file", config), 2, "exclude")
 
 
 if __name__ == "__main__":

@@ -128,6 +128,7 @@ TEST(NamespaceList, OfAnEmbeddedNodeIsTheSame) {
   ASSERT_TRUE(store.has_value()) << store.error().ToString();
   ASSERT_TRUE(store->Attach(Engine()).has_value());
   EXPECT_EQ(ListOf(*store).size(), 1u);
+  EXPECT_TRUE(store->ConfigurationJson().has_value());
 }
 
 }  // namespace
