@@ -23,6 +23,7 @@ int RunAdmin(int argc, const char* const* argv);
 int RunDoctor(int argc, const char* const* argv);
 int RunNamespaces(int argc, const char* const* argv);
 int RunConfig(int argc, const char* const* argv);
+int RunTop(int argc, const char* const* argv);
 int RunForget(int argc, const char* const* argv);
 
 struct Command {
@@ -33,6 +34,7 @@ struct Command {
 
 inline constexpr Command kCommands[] = {
     {"status", "what the node of this host holds and does", RunStatus},
+    {"top", "a node as it works: tiers, rates with their curves, namespaces", RunTop},
     {"doctor", "what on this host keeps a node from starting or makes it slow", RunDoctor},
     {"namespaces", "what each namespace has and how much it is used; what two differ in", RunNamespaces},
     {"config", "the settings, where each comes from and what a reload changes", RunConfig},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator asks a node and a host: doctor, namespaces, config and reload.
+"""What an operator asks a node and a host: doctor, namespaces, config and reload, top.
 
 Usage: operate_test.py BIN_DIR [unittest arguments]
 """
@@ -255,6 +255,31 @@ class Config(OperateTest):
         config.write_text('lnger = "5s"\n')
         self.assert_says(run("cistern", "config", "--check", config), 2, "c.toml:1", "linger")
         self.assert_says(run("cistern", "config", "--check", config, "--file", config), 2, "exclude")
+
+
+class Top(OperateTest):
+    def test_rates_are_of_two_looks_and_one_object(self) -> None:
+        node = self.node()
+        node.cistern("put", "--namespace", "a", KEYS[0], "-", stdin=bytes(4096))
+        top = node.json("top", "--interval", "1ms")
+        self.assertGreater(top["seconds"], 0)
+        self.assertGreater(top["used_bytes"], 0)
+        self.assertEqual(top["rates_per_s"]["store.published"], 0)
+        self.assertGreater(top["rates_per_s"]["door.calls"], 0)
+        self.assertEqual([ns["name"] for ns in top["namespaces"]], ["a"])
+
+    def test_it_draws_as_many_looks_as_were_asked_for(self) -> None:
+        node = self.node()
+        node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=bytes(4096))
+        said = node.cistern("top", "--interval", "1ms", "--count", 3).stdout.decode()
+        self.assertEqual(said.count("memory ["), 3)
+        self.assertIn("demo", said)
+        self.assertNotIn("\033", said)
+
+    def test_bad_input(self) -> None:
+        self.assert_says(run("cistern", "top", "--socket", self.directory / "none", "--count", 1), 1, "none")
+        self.assert_says(run("cistern", "top", "--interval", "0s"), 2, "--interval")
+        self.assert_says(run("cistern", "top", "--interval", "5"), 2, "--interval", "5")
 
 
 if __name__ == "__main__":
