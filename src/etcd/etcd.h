@@ -133,7 +133,7 @@ struct WatchEvent {
 
 // Changes of a range, ordered, without gaps and each once, from the revision that was asked for. One
 // Next may be under way at a time, and one that is dropped takes along what it had: the watch is then of no
-// more use. Destroying it ends it.
+// more use. Destroying it, while no Next is under way, ends it.
 class Watch {
  public:
   virtual ~Watch() = default;

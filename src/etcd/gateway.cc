@@ -334,9 +334,11 @@ class GatewayClient final : public Etcd {
     co_return reply;
   }
 
-  Task<Reply> AskOne(Endpoint& endpoint, const Question& question, Instant deadline) {
+  // `share`: of the deadline, for what is as good at another endpoint.
+  Task<Reply> AskOne(Endpoint& endpoint, const Question& question, Instant share, Instant deadline) {
+    if (question.may_repeat) deadline = share;
     for (bool again = false;; again = true) {
-      Reply ready = co_await MakeReady(endpoint, deadline);
+      Reply ready = co_await MakeReady(endpoint, share);
       if (!ready.status.ok()) co_return ready;
       auto asked = Exchange(endpoint, question.path, question.body, question.may_repeat, Limits::kAnswerBytes,
                             deadline);
@@ -358,8 +360,7 @@ class GatewayClient final : public Etcd {
     bool open = false;  // whether what was asked has taken effect
     for (std::size_t tried = 0; tried < endpoints_.size(); ++tried) {
       Endpoint& endpoint = Preferred();
-      const Instant until = question.may_repeat ? Share(deadline, tried) : deadline;
-      reply = co_await AskOne(endpoint, question, until);
+      reply = co_await AskOne(endpoint, question, Share(deadline, tried), deadline);
       if (reply.status.code() == Code::kTooLate || reply.ask_another) Avoid(endpoint);
       if (reply.status.ok() || !reply.ask_another) co_return reply;
       open = open || reply.status.code() == Code::kTooLate;

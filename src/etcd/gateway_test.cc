@@ -219,6 +219,9 @@ TEST_F(RealEtcdTest, AnotherEndpointAnswersForOneThatIsGoneOrStandsStill) {
   for (std::int64_t us = 500'000; !other_answers && us < 60'000'000; us *= 2) {
     const auto fresh = Open({.endpoints = {one.endpoint(), other.endpoint()}});
     other_answers = loop_->BlockOn(fresh->Range({.keys = {"k", ""}}, After(us)));
+    const auto puts = Open({.endpoints = {one.endpoint(), other.endpoint()}});
+    const auto put = loop_->BlockOn(puts->Commit(PutOf("l", ""), After(us)));
+    if (!put) other_answers = Error(put.error());
   }
   ASSERT_TRUE(other_answers) << other_answers.error().ToString();
   EXPECT_EQ(other_answers->count, 0);
