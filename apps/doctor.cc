@@ -112,7 +112,8 @@ int RunDoctor(int argc, const char* const* argv) {
   if (!facts) return Complain(kName, facts.error());
 
   Findings findings;
-  if (!resolved.ok()) {
+  // What a node runs with is good enough for one.
+  if (!resolved.ok() && (configured || !basics)) {
     findings.push_back({.name = "settings",
                         .verdict = Verdict::kProblem,
                         .value = std::string(resolved.message()),

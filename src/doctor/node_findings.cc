@@ -156,7 +156,8 @@ std::optional<NodeBasics> BasicsOf(std::string_view status_json) {
   NodeBasics basics;
   basics.pid = NumberAt(*status, "/node/pid");
   basics.tenant = TextAt(*status, "/node/tenant");
-  basics.memory_bytes = NumberAt(*status, "/memory/bytes");
+  const std::uint64_t headers = NumberAt(*status, "/memory/bytes") / arena::kHeaderSpanBytes;
+  basics.memory_bytes = arena::Geometry{4096, static_cast<std::uint32_t>(headers)}.file_bytes();
   const std::string directory = TextAt(*status, "/node/directory");
   basics.memory_dir = directory.substr(0, std::min(directory.rfind('/'), directory.size()));
   if (const json::array* devices = DevicesOf(*status)) {

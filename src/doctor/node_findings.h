@@ -16,7 +16,7 @@ struct NodeBasics {
   std::uint64_t pid = 0;
   std::string memory_dir;
   std::string tenant;
-  std::uint64_t memory_bytes = 0;
+  std::uint64_t memory_bytes = 0;  // with which its arena is made
   std::vector<std::string> flash;  // paths of its devices
 };
 // None where the text is no status of a node.

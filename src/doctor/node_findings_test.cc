@@ -52,6 +52,8 @@ TEST(NodeFindings, TheStatusSaysWhereToLook) {
   EXPECT_EQ(basics->pid, 4711u);
   EXPECT_EQ(basics->memory_dir, "/dev/shm/kv");
   EXPECT_EQ(basics->tenant, "blue");
+  EXPECT_EQ(SlotsOf(basics->memory_bytes), SlotsOf(kGiB));
+  EXPECT_EQ(SlotsOf(basics->memory_bytes - 1), SlotsOf(kGiB) - arena::kHeaderSpanBytes);
   EXPECT_THAT(basics->flash, testing::ElementsAre("/mnt/a/blue/flash", "/dev/sdx"));
 }
 

@@ -204,5 +204,49 @@ TEST(FlashOptions, WhatAProgramSaysIsCheckedAsWhatAPersonSays) {
   EXPECT_THAT(Message(ResolveNodeOptions(number)), HasSubstr("flash_promote: "));
 }
 
+TEST(NodeOptions, EachKnowsWhereItWasGiven) {
+  NodeOptions options;
+  ASSERT_TRUE(ApplyConfigText(options, "# a node\nmovers = 2\n", "c.toml").ok());
+  EXPECT_EQ(options.origins.at("movers"), "c.toml:2");
+  EXPECT_FALSE(options.origins.contains("memory"));
+  EXPECT_FALSE(ApplyConfigText(options, "poll = \"10us\"\nmovres = 3\n", "d.toml").ok());
+  EXPECT_FALSE(options.origins.contains("poll"));
+}
+
+TEST(NodeOptions, AReloadTakesWhatARunningNodeCanChangeAndNamesTheRest) {
+  NodeOptions running, read;
+  running.memory_bytes = 1u << 30;
+  running.linger_us = 7;
+  ASSERT_TRUE(ApplyConfigText(running, "log_level = \"debug\"\nscrub = \"1MiB/s\"\n", "c.toml").ok());
+  ASSERT_TRUE(
+      ApplyConfigText(read, "memory = \"2GiB\"\nflash_admit = \"second-hit\"\nscrub = \"1MiB/s\"\n", "d")
+          .ok());
+  const Reloaded reloaded = Reload(running, read);
+  EXPECT_THAT(reloaded.changed,
+              testing::ElementsAre("linger: 7us -> never (default)", "flash_admit: all -> second-hit (d:2)",
+                                   "log_level: debug -> info (default)"));
+  EXPECT_THAT(reloaded.kept, testing::ElementsAre("memory: 1GiB stays until the next start; 2GiB (d:1)"));
+  EXPECT_EQ(reloaded.options.memory_bytes, 1u << 30);
+  EXPECT_EQ(reloaded.options.flash_admit, Admission::kSecondHit);
+  EXPECT_EQ(reloaded.options.origins.at("scrub"), "d:3");
+  EXPECT_FALSE(reloaded.options.origins.contains("log_level"));
+}
+
+// What `cistern config` shows can be written again.
+TEST(NodeOptions, WhatASettingSaysOfItselfItTakes) {
+  NodeOptions options;
+  options.memory_bytes = 3u << 20;
+  options.flash_budget_bytes_a_day = 1'000'000'007;
+  options.linger_us = 90'000'000;
+  options.max_blocks = 17;
+  for (const Setting& setting : NodeSettings()) {
+    const std::string text = setting.get(options);
+    if (text == "none" || text == "never") continue;
+    NodeOptions other;
+    EXPECT_TRUE(setting.set(other, setting.name, text).ok()) << setting.name << ": " << text;
+    EXPECT_EQ(setting.get(other), text) << setting.name;
+  }
+}
+
 }  // namespace
 }  // namespace cistern::node

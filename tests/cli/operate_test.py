@@ -113,6 +113,12 @@ class Doctor(OperateTest):
         self.assertIn(f"pid {node.process.pid}", found["node"][0]["value"])
         self.assertEqual(found["node_memory"][0]["verdict"], "ok")
 
+    def test_the_least_node_has_no_settings_to_mend(self) -> None:
+        node = self.node('memory = "64MiB"\n')
+        found = findings(node.cistern("doctor", "--json"))
+        self.assertNotIn("settings", found)
+        self.assertNotEqual(found["memory_dir"][0]["verdict"], "problem")
+
     def test_memory_above_the_hosts_is_a_problem_and_exits_1(self) -> None:
         config = self.directory / "c.toml"
         config.write_text(f'memory = "4096TiB"\nsocket = "{self.directory}/s"\nmemory_dir = "{self.directory}/m"\n')
