@@ -266,6 +266,14 @@ std::span<const std::byte> SimulatedDisk::Durable(const std::string& path) const
   return at == durable_names_.end() ? std::span<const std::byte>() : at->second->durable;
 }
 
+void SimulatedDisk::Replace(const std::string& path, std::span<const std::byte> bytes) {
+  Inode& inode = *names_.at(path);
+  inode.bytes.assign(bytes.begin(), bytes.end());
+  inode.durable = inode.bytes;
+  inode.synced_writes += inode.unsynced.size();
+  inode.unsynced.clear();
+}
+
 void SimulatedDisk::Flip(const std::string& path, std::uint64_t offset, std::byte mask) {
   Inode& inode = *names_.at(path);
   CISTERN_ASSERT(offset < inode.bytes.size());

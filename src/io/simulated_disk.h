@@ -85,6 +85,8 @@ class SimulatedDisk {
     std::uint64_t size;
   };
   const std::vector<Lost>& lost() const { return lost_; }
+  // Somebody copied an earlier file back, while nobody has it open: durable as it is. It must exist.
+  void Replace(const std::string& path, std::span<const std::byte> bytes);
   // Bit rot: flips the bits of `mask` in one byte, for good. The byte must exist.
   void Flip(const std::string& path, std::uint64_t offset, std::byte mask);
 

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The faults that come from outside of any client, at a moment that the seed decides.
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <utility>
 
 #include "base/format.h"
 #include "client.h"
+#include "flash/format.h"
 #include "world.h"
 
 namespace cistern::storm {
+
+namespace {
+constexpr std::array<const char*, 2> kJournalFiles = {"node/journal", "node/journal.copy"};
+}  // namespace
 
 void World::Inject() {
   // Damage comes more often than what else there is: half of it is overwritten before anybody looks.
@@ -139,6 +145,7 @@ void World::KillNode(Death death) {
     model_.Trace("survey: ", warm_lower_.size(), " of ", told_.size(), " lie in the lower tier");
   }
   const bool torn = WritesUnderWay();
+  const std::uint64_t journal_state = nodes_.back()->serving() ? nodes_.back()->journal_state() : 0;
   media_.Stop();
   media_unknown_ = media_.id() != media_known_;
   io::LateIo late = nodes_.back()->Kill(death != Death::kKill);
@@ -183,7 +190,56 @@ void World::KillNode(Death death) {
   for (int i = 0; i < 3; ++i) {
     if (faults_.Wants(Fault::kFlipDirectory)) FlipRecord(Fault::kFlipDirectory);
   }
-  if (faults_.Wants(Fault::kJournal)) HarmJournal();
+  const bool restored = death == Death::kReboot && RestoreJournal(journal_state);
+  if (!restored && faults_.Wants(Fault::kJournal)) HarmJournal();
+  if (flash_ && (!older_journal_ || older_journal_->dropped_namespaces != DroppedNamespaces() ||
+                 random().Below(4) == 0)) {
+    KeepJournal();
+  }
+}
+
+std::size_t World::DroppedNamespaces() const {
+  std::size_t dropped = 0;
+  for (const auto& tree : trees_) dropped += tree.gone.size();
+  return dropped;
+}
+
+// Only where both are whole.
+void World::KeepJournal() {
+  if (harmed_journal_ == boots_) return;
+  OlderJournal older;
+  for (std::size_t i = 0; i < kJournalFiles.size(); ++i) {
+    const auto bytes = disk_.Durable(kJournalFiles[i]);
+    if (bytes.empty()) return;
+    older.files[i].assign(bytes.begin(), bytes.end());
+  }
+  older.dropped_namespaces = DroppedNamespaces();
+  older_journal_ = std::move(older);
+}
+
+// Somebody copies an older journal back. `state` is that of the journal of the boot that has just ended,
+// which is later than the older one's: a device that names it tells (R10), so nothing of before is believed,
+// and what was dropped stays away. A namespace that was dropped since would be there again, empty.
+bool World::RestoreJournal(std::uint64_t state) {
+  if (!flash_ || !older_journal_ || state == 0 || random().Below(3) == 0 ||
+      older_journal_->dropped_namespaces != DroppedNamespaces())
+    return false;
+  const bool told = std::ranges::any_of(flash_->devices, [&](const flash::FlashDeviceOptions& device) {
+    const auto superblock = flash::DecodeSuperblock(disk_.Bytes(device.path + "/flash"));
+    return superblock && superblock->journal_mark.state >= state;
+  });
+  if (!told || !disk_.Exists(kJournalFiles[0]) || !disk_.Exists(kJournalFiles[1])) return false;
+  for (std::size_t i = 0; i < kJournalFiles.size(); ++i)
+    disk_.Replace(kJournalFiles[i], older_journal_->files[i]);
+  model_.Trace("an older journal is copied back");
+  older_journal_.reset();
+  warm_lower_.clear();
+  // The device that tells is read as it is.
+  clean_start_ = true;
+  deadlines_ = {};
+  faults_.Injected(Fault::kJournal);
+  faults_.Seen(Fault::kJournal);
+  return true;
 }
 
 // One of the journal's two files, mostly what was appended last, and not again before both were written anew.

@@ -160,6 +160,8 @@ class SimNode {
   void End() { ending_ = true; }
 
   bool serving() const { return serving_ && !gone_; }
+  // How often its journal was written anew.
+  std::uint64_t journal_state() const { return journal_->mark().state; }
   bool gone() const { return gone_; }  // it ended or could not start
   // The core stands between two words of a step, and something is under way.
   bool midway() const { return core_ != nullptr && core_->midway(); }

@@ -282,6 +282,14 @@ class World {
   // Where `anyhow`, also when nothing is under way.
   bool KillSome(Fault kind, bool anyhow = false);
   void HarmJournal();
+  // Both files of the journal as they were at the end of an earlier boot.
+  struct OlderJournal {
+    std::array<std::vector<std::byte>, 2> files;
+    std::size_t dropped_namespaces;
+  };
+  void KeepJournal();
+  bool RestoreJournal(std::uint64_t state);
+  std::size_t DroppedNamespaces() const;
   void FormatMemory();
   bool FlipRecord(Fault kind);
   std::optional<Somewhere> SomeRecord();
@@ -405,6 +413,7 @@ class World {
   std::vector<tier::Location> flipped_records_;  // on the simulated media, and not read since
   std::uint64_t media_known_ = 0;  // the id of the simulated media that the journal has for certain
   bool media_unknown_ = false;     // the node died before the journal had it
+  std::optional<OlderJournal> older_journal_;
   std::uint64_t harmed_journal_ = UINT64_MAX;  // boots_ when one of its files was damaged
   std::vector<io::LateIo> late_;
   std::array<std::uint32_t, kFaultKinds>
