@@ -2,11 +2,16 @@
 // Real trouble below a real node (promises 1 and 7): a disk without room, one that fills up beside it, a file
 // system that becomes read-only, a device that goes, a device that cannot write. The node lives on, says so
 // once, serves from memory and what else it has, and takes the device in again without a restart.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -313,6 +318,101 @@ TEST_P(FlashTrouble, ADeviceThatHangsCostsItselfOnly) {
   ExpectFlashServes();
   node_.reset();
   ExpectSaidOnce(mount.path());
+}
+
+// A node in a process of its own, beside this program.
+class KilledNode {
+ public:
+  explicit KilledNode(std::vector<std::string> flags) {
+    flags.insert(flags.begin(), fs::read_symlink("/proc/self/exe").parent_path() / "cisternd");
+    std::vector<char*> argv;
+    for (std::string& flag : flags) argv.push_back(flag.data());
+    argv.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  ~KilledNode() {
+    Kill();
+    waitpid(pid_, nullptr, 0);  // only when its last request has ended
+  }
+  void Kill() { kill(pid_, SIGKILL); }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+// R8: a request of a node that was killed may land in its memory until the device has answered it, so the
+// memory's lock is held until then. The successor says which one after two seconds, and starts when it is
+// free.
+TEST_P(FlashTrouble, R8TheSuccessorOfAKilledNodeWaitsForTheDeviceThatHangsAndSaysSo) {
+  FileSystem files(disk_.path(), 512u << 20);
+  if (!files.why().empty()) GTEST_SKIP() << files.why();
+  Mount& mount = files.mount();
+  // Writes to it hang while the file system of its file is frozen.
+  LoopDevice device(mount.path() + "/device", kFlash);
+  if (!device.why().empty()) GTEST_SKIP() << device.why();
+  node::NodeOptions options;
+  options.loop = GetParam();
+  options.memory_dir = disk_.path() + "/memory";
+  options.memory_bytes = kMemory;
+  options.socket = disk_.path() + "/socket";
+  options.log_level = "error";
+  options.journal_dir = disk_.path();
+  options.flash = {{device.path(), 0}};
+  options.scrub_bytes_per_s = 0;
+  ConnectOptions connect;
+  connect.socket = options.socket;
+  KilledNode killed({"--loop", options.loop, "--memory-dir", options.memory_dir, "--memory", "128MiB",
+                     "--socket", options.socket, "--log-level", "error", "--journal-dir", options.journal_dir,
+                     "--flash", device.path(), "--scrub", "0"});
+  // Before the process is waited for, however this ends.
+  const auto thaw = [](Mount* frozen) { (void)frozen->Freeze(false); };
+  const std::unique_ptr<Mount, decltype(thaw)> thaws(&mount, thaw);
+  Result<Store> store = Error(Code::kGone, "");
+  Until([&] {
+    store = Store::Connect(connect);
+    return store.has_value();
+  });
+  ASSERT_TRUE(store.has_value());
+  Namespace ns = AttachTest(*store);
+  const auto put = [&](std::uint64_t number) {
+    ASSERT_TRUE(PutBlock(*store, ns, number, std::nullopt, kLoadBytes).ok()) << number;
+  };
+  // Of the device, which is asked nothing else.
+  const auto in_flight = [&] {
+    const std::string status = store->StatusJson().value_or("");
+    const std::size_t of_device = status.find("\"in_service\"");
+    const std::size_t at = status.find("\"in_flight\":", of_device);
+    return of_device == std::string::npos ? 0 : std::strtoull(status.c_str() + at + 12, nullptr, 10);
+  };
+  for (std::uint64_t number = 0; number < kLoadChain; ++number) put(number);
+  Until([&] { return StatusNumber(*store, "written_down") >= kLoadChain && in_flight() == 0; });
+  ASSERT_TRUE(mount.Freeze(true));
+  put(kLoadChain);
+  Until([&] { return in_flight() > 0; });
+  killed.Kill();
+  const auto refused = node::Node::Start(options);
+  ASSERT_TRUE(mount.Freeze(false));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code(), Code::kBusy) << refused.error().ToString();
+  EXPECT_NE(refused.error().ToString().find(disk_.path()), std::string::npos) << refused.error().ToString();
+  Result<std::unique_ptr<node::Node>> started = Error(Code::kBusy, "");
+  Until([&] {
+    started = node::Node::Start(options);
+    return started.has_value() || started.error().code() != Code::kBusy;
+  });
+  ASSERT_TRUE(started.has_value()) << started.error().ToString();
+  store = Store::Connect(connect);
+  ASSERT_TRUE(store.has_value()) << store.error().ToString();
+  ns = AttachTest(*store);
+  for (std::uint64_t number = 0; number <= kLoadChain; ++number) {
+    const auto body = store->Get(ns, KeyOf(number));
+    ASSERT_TRUE(body.has_value()) << number << ": " << body.error().ToString();
+    EXPECT_EQ(*body, BodyOf(number, kLoadBytes)) << number;
+  }
 }
 
 // Each write that hangs keeps a thread of the kernel or of the loop waiting.

@@ -78,6 +78,7 @@ Mount::Mount(std::string directory, std::string arguments)
 }
 
 Mount::~Mount() {
+  (void)Freeze(false);
   if (why_.empty()) RunCommand("umount --lazy '" + directory_ + "'");
 }
 
