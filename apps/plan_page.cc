@@ -15,27 +15,11 @@ constexpr std::string_view kStyle = R"css(
 --run0:#59636e;--run1:#0969da;--run2:#d4590b;--run3:#1a7f37;--run4:#8250df;--run5:#bf3989;--run6:#9a6700}
 @media(prefers-color-scheme:dark){:root{--paper:#0f1318;--ink:#e6eaef;--soft:#98a2ad;--line:#30373f;
 --run0:#98a2ad;--run1:#58a6ff;--run2:#ff9a52;--run3:#56d364;--run4:#bc8cff;--run5:#f778ba;--run6:#e3b341}}
-*{box-sizing:border-box}
-body{margin:0 auto;max-width:1180px;padding:32px 20px 48px;background:var(--paper);color:var(--ink);
-font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 h1{font-size:24px;margin:0 0 16px}
-h2{font-size:17px;margin:32px 0 10px}
-.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:20px}
-figure{margin:0;border:1px solid var(--line);border-radius:6px;padding:12px 12px 4px}
-figcaption{font-weight:600;margin:0 0 6px 4px}
-figure p{color:var(--soft);font-size:13px;margin:4px 4px 8px}
-svg{display:block;width:100%;height:auto}
-svg text{fill:var(--soft);font-size:11.5px;font-variant-numeric:tabular-nums}
-svg .grid{stroke:var(--line);stroke-width:1}
-svg .axis{stroke:var(--soft)}
-svg .stairs{fill:none;stroke-width:2}
 .run0{--hue:var(--run0)}.run1{--hue:var(--run1)}.run2{--hue:var(--run2)}.run3{--hue:var(--run3)}
 .run4{--hue:var(--run4)}.run5{--hue:var(--run5)}.run6{--hue:var(--run6)}
 svg path{stroke:var(--hue)}
 svg circle{fill:var(--hue)}
-.key{display:flex;gap:18px;margin:0 0 12px;flex-wrap:wrap}
-.key i{display:inline-block;width:11px;height:11px;border-radius:50%;background:var(--hue);margin-right:6px}
-.scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:5px 14px 5px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
 td:nth-child(2){white-space:nowrap;font-weight:600}
@@ -139,10 +123,10 @@ std::string SectionHtml(const planner::Section& section) {
 
 std::string PlanPageHtml(const planner::Report& report) {
   const std::string title = Escaped(Text(report.input.model.name, ": what a store of its KV buys"));
-  std::string html =
-      Text("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">",
-           "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>", title,
-           "</title><style>", kStyle, "</style></head><body>\n<h1>", title, "</h1>\n", Plots(report));
+  std::string html = Text("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">",
+                          "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>",
+                          title, "</title><style>", kPlotsStyle, kStyle, "</style></head><body>\n<h1>", title,
+                          "</h1>\n", Plots(report));
   for (const planner::Section& section : report.plan.sections) html += SectionHtml(section);
   html += "<h2>Sources</h2>\n<ul>";
   for (const std::string& line : planner::Sources(report)) html += Text("<li>", Escaped(line), "</li>");

@@ -17,11 +17,7 @@ constexpr std::string_view kStyle = R"css(
 :root.compare{--run0:#6e7781}
 @media(prefers-color-scheme:dark){:root{--paper:#0f1318;--ink:#e6eaef;--soft:#98a2ad;--line:#30373f;--card:#171c22;
 --run0:#58a6ff;--run1:#58a6ff;--run2:#ff9a52}:root.compare{--run0:#a3acb6}}
-*{box-sizing:border-box}
-body{margin:0 auto;max-width:1180px;padding:32px 20px 48px;background:var(--paper);color:var(--ink);
-font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 h1{font-size:24px;line-height:1.25;margin:0 0 4px}
-h2{font-size:17px;margin:32px 0 10px}
 .about{color:var(--soft);margin:0 0 20px;overflow-wrap:anywhere}
 .verdict{font-size:17px;margin:0 0 20px}
 .tiles{display:flex;flex-wrap:wrap;gap:12px}
@@ -30,21 +26,9 @@ border-radius:6px;padding:12px 16px}
 .tile h3{margin:0;font-size:14px;color:var(--soft);font-weight:600}
 .tile b{display:block;font-size:28px;line-height:1.3;font-variant-numeric:tabular-nums}
 .tile span{color:var(--soft);font-size:13px}
-.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:20px}
-figure{margin:0;border:1px solid var(--line);border-radius:6px;padding:12px 12px 4px}
-figcaption{font-weight:600;margin:0 0 6px 4px}
-figure p{color:var(--soft);font-size:13px;margin:4px 4px 8px}
-svg{display:block;width:100%;height:auto}
-svg text{fill:var(--soft);font-size:11.5px;font-variant-numeric:tabular-nums}
-svg .grid{stroke:var(--line);stroke-width:1}
-svg .axis{stroke:var(--soft)}
-svg .stairs{fill:none;stroke-width:2}
 svg path.run0{stroke:var(--run0)}svg path.run1{stroke:var(--run1)}svg path.run2{stroke:var(--run2)}
 svg circle{fill-opacity:.65}
 svg circle.run0{fill:var(--run0)}svg circle.run1{fill:var(--run1)}svg circle.run2{fill:var(--run2)}
-.key{display:flex;gap:18px;margin:0 0 12px;flex-wrap:wrap}
-.key i{display:inline-block;width:11px;height:11px;border-radius:50%;background:var(--hue);margin-right:6px}
-.scroll{overflow-x:auto}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{padding:5px 14px 5px 0;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
 th:first-child,td:first-child{text-align:left;color:var(--soft);font-weight:400;padding-right:28px}
@@ -205,7 +189,7 @@ std::string PageHtml(const Heading& heading, const Measurement& measurement) {
       Text("<!doctype html>\n<html lang=\"en\" class=\"", runs.size() > 1 ? "compare" : "single",
            "\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,"
            "initial-scale=1\"><title>cistern bench serve: ",
-           Escaped(measurement.model), "</title><style>", kStyle, "</style></head><body>\n<h1>",
+           Escaped(measurement.model), "</title><style>", kPlotsStyle, kStyle, "</style></head><body>\n<h1>",
            Escaped(measurement.model), "</h1>\n<p class=\"about\">", Escaped(heading.shape), "<br>",
            Escaped(measurement.url), ", ", Escaped(heading.api), ", ", Escaped(heading.when), "</p>\n");
   if (const std::string verdict = Verdict(runs); !verdict.empty()) {

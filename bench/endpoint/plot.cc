@@ -9,6 +9,26 @@
 #include "base/format.h"
 
 namespace cistern {
+
+constexpr std::string_view kPlotsStyle = R"css(
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:1180px;padding:32px 20px 48px;background:var(--paper);color:var(--ink);
+font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+h2{font-size:17px;margin:32px 0 10px}
+.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:20px}
+figure{margin:0;border:1px solid var(--line);border-radius:6px;padding:12px 12px 4px}
+figcaption{font-weight:600;margin:0 0 6px 4px}
+figure p{color:var(--soft);font-size:13px;margin:4px 4px 8px}
+svg{display:block;width:100%;height:auto}
+svg text{fill:var(--soft);font-size:11.5px;font-variant-numeric:tabular-nums}
+svg .grid{stroke:var(--line);stroke-width:1}
+svg .axis{stroke:var(--soft)}
+svg .stairs{fill:none;stroke-width:2}
+.key{display:flex;gap:18px;margin:0 0 12px;flex-wrap:wrap}
+.key i{display:inline-block;width:11px;height:11px;border-radius:50%;background:var(--hue);margin-right:6px}
+.scroll{overflow-x:auto}
+)css";
+
 namespace {
 
 constexpr double kWidth = 640, kHeight = 300;

@@ -39,6 +39,10 @@ struct Plot {
 };
 std::string DrawPlot(const Plot& plot);
 
+// CSS of a page of plots, of its frames and text, and of a key beside them. The page's own style says what
+// --paper, --ink, --soft and --line are and how a series of each colour looks.
+extern const std::string_view kPlotsStyle;
+
 // Text as it may stand in HTML, in an element or a quoted attribute.
 std::string Escaped(std::string_view text);
 
