@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <functional>
@@ -206,6 +207,7 @@ class Node::Core {
   NodeFacts facts_;
   MetricRegistry registry_;
   admin::Heartbeat heartbeat_;
+  Histogram tick_late_ns_;
   enum class Stage : std::uint8_t { kStarts, kServes, kEnds };
   std::atomic<Stage> stage_{Stage::kStarts};
   std::unique_ptr<admin::HttpServer> http_;
@@ -467,9 +469,12 @@ Reloaded Node::Core::Apply(const NodeOptions& read) {
 
 Task<void> Node::Core::Tick(Executor& executor) {
   while (true) {
-    Status slept = co_await SleepUntil(executor.Now().PlusUs(kTickUs), *stop_ticking_);
+    const Instant due = executor.Now().PlusUs(kTickUs);
+    Status slept = co_await SleepUntil(due, *stop_ticking_);
     if (!slept.ok()) co_return;
-    heartbeat_.Beat(executor.Now());
+    const Instant now = executor.Now();
+    tick_late_ns_.Record(static_cast<std::uint64_t>(std::max<std::int64_t>(now.NsSince(due), 0)));
+    heartbeat_.Beat(now);
     parts_->server->TakeCounts();
     while (parts_->store->Tick()) co_await Yield();
     NoteLoss();
@@ -529,6 +534,7 @@ void Node::Core::FillRegistry() {
   AddAllMetrics(registry_, {.facts = facts_,
                             .uptime_us = [this] { return clock_.Now().UsSince(started_at_); },
                             .sleeps = [this] { return loop_->sleeps(); },
+                            .tick_late_ns = tick_late_ns_,
                             .counters = parts.store->counters(),
                             .slots = parts.slots.get(),
                             .store = parts.store.get(),

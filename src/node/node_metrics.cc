@@ -88,6 +88,10 @@ void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources) {
                "blocks of matched chains that the node found, which memory's index did not have",
                sources.counters.found_below);
   catalog::AddMatchMetrics(registry, sources.counters);
+  registry.Add("waits", "tick",
+               "how much later than due the core's tick came: what kept the core, or its host",
+               sources.tick_late_ns);
+  server::AddCallTimes(registry, sources.server);
   store::AddSwitchMetrics(registry, sources.store);
   store::AddNamespaceMetrics(registry, sources.store);
 }
@@ -95,10 +99,12 @@ void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources) {
 std::string MetricsOfDocs() {
   const NodeFacts facts;
   const catalog::StoreCounters counters;
+  const Histogram tick_late_ns;
   MetricRegistry registry;
   AddAllMetrics(registry, {.facts = facts,
                            .uptime_us = [] { return 0; },
                            .sleeps = [] { return 0; },
+                           .tick_late_ns = tick_late_ns,
                            .counters = counters,
                            .slots = nullptr,
                            .store = nullptr,

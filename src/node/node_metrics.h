@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "base/metrics.h"
 #include "catalog/store_counters.h"
 
 namespace cistern {
@@ -49,6 +50,7 @@ struct MetricSources {  // all borrowed
   const NodeFacts& facts;
   std::function<std::int64_t()> uptime_us;
   std::function<std::uint64_t()> sleeps;
+  const Histogram& tick_late_ns;
   const catalog::StoreCounters& counters;
   const memory::Slots* slots;
   const store::BlockStore* store;

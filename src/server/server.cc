@@ -87,7 +87,7 @@ Result<std::unique_ptr<Server>> Server::Open(const Parts& parts, const ServerOpt
 
 Server::Server(const Parts& parts, const ServerOptions& options, std::optional<Listener> listener)
     : socket_(options.socket),
-      sessions_(std::make_unique<Sessions>(parts, options, counters_)),
+      sessions_(std::make_unique<Sessions>(parts, options, counters_, times_)),
       handshakes_(std::make_unique<Handshakes>(parts.loop, std::move(listener), *sessions_, options.hello_us,
                                                counters_)) {}
 

@@ -19,6 +19,7 @@
 #include "cistern/status.h"
 #include "cistern/store.h"
 #include "io/files.h"
+#include "server/call_times.h"
 #include "server/parts.h"
 #include "wire/protocol.h"
 
@@ -66,12 +67,14 @@ class Server final {
   // For its tasks.
   Executor& executor() const;
   const ServerCounters& counters() const { return counters_; }
+  const CallTimes& times() const { return times_; }
   const std::string& socket() const { return socket_; }
 
  private:
   Server(const Parts& parts, const ServerOptions& options, std::optional<Listener> listener);
 
   ServerCounters counters_;
+  CallTimes times_;
   const std::string socket_;
   std::unique_ptr<Sessions> sessions_;
   std::unique_ptr<Handshakes> handshakes_;

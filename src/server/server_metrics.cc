@@ -49,7 +49,32 @@ constexpr Field kFields[] = {
      "time that requests waited for what was loaded instead"},
 };
 
+struct TimedCall {
+  std::string_view name;
+  wire::Op op;
+  std::string_view help;
+};
+
+constexpr TimedCall kTimed[] = {
+    {"match", wire::Op::kMatchRest, "the rest of a chain, which the index did not have"},
+    {"hold", wire::Op::kHold, "a match that leases what it found"},
+    {"acquire", wire::Op::kAcquire, "views, with what was fetched from flash for them"},
+    {"write", wire::Op::kWrite, "parts of blocks, until the node let go of their bytes"},
+    {"publish", wire::Op::kPublish, "what was written held becomes visible"},
+    {"touch", wire::Op::kTouch, "uses in order"},
+    {"drop", wire::Op::kDrop, "blocks with all that descends from them, durably"},
+};
+
 }  // namespace
+
+void AddCallTimes(MetricRegistry& registry, const Server* server) {
+  static const CallTimes kNone;  // for the names alone
+  const CallTimes& times = server == nullptr ? kNone : server->times();
+  registry.Label(
+      "calls", "call",
+      "how long the node took for a call; one that it answers in the step that takes it is not timed");
+  for (const TimedCall& call : kTimed) registry.Add("calls", call.name, call.help, times.of(call.op));
+}
 
 void AddMetrics(MetricRegistry& registry, const Server* server) {
   for (const Field& field : kFields) {

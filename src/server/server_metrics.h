@@ -12,5 +12,7 @@ class Server;
 
 // Borrows it; null: for the names alone.
 void AddMetrics(MetricRegistry& registry, const Server* server);
+// How long its calls took.
+void AddCallTimes(MetricRegistry& registry, const Server* server);
 
 }  // namespace cistern::server

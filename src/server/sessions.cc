@@ -21,13 +21,15 @@ std::uint32_t MaxSessions(std::uint64_t memory_bytes) {
   return static_cast<std::uint32_t>(std::clamp(fit, kLeast, kMost));
 }
 
-Sessions::Sessions(const ServerParts& parts, const ServerOptions& options, ServerCounters& counters)
+Sessions::Sessions(const ServerParts& parts, const ServerOptions& options, ServerCounters& counters,
+                   CallTimes& times)
     : loop_(parts.loop),
       store_(parts.store),
       log_(parts.log),
       parts_(parts),
       options_(options),
       counters_(counters),
+      times_(times),
       calls_(parts.loop.executor(), parts.store, parts.status, parts.device, parts.report),
       staging_(options.staging_budget_bytes),
       lanes_(parts.loop.executor()),
@@ -268,6 +270,7 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
 // ---- calls ----------------------------------------------------------------------------------------------
 
 Task<void> Sessions::Serve(Session& session, wire::Submission call) {
+  const Instant began = executor().Now();
   co_await Yield();  // a step of its own
   Answer answer;
   if (draining_) {
@@ -277,6 +280,7 @@ Task<void> Sessions::Serve(Session& session, wire::Submission call) {
     answer = co_await calls_.Do(session, call);
     if (answer.code == Code::kInvalid) counters_.calls_refused++;
   }
+  times_.Record(call.op, executor().Now().NsSince(began));
   Finish(session, call, answer);
 }
 

@@ -20,6 +20,7 @@
 #include "base/task_group.h"
 #include "io/loop.h"
 #include "memory/staging.h"
+#include "server/call_times.h"
 #include "server/calls.h"
 #include "server/handshake.h"
 #include "server/lanes.h"
@@ -31,7 +32,8 @@ namespace cistern::server {
 
 class Sessions final : private io::Poller, private Work {
  public:
-  Sessions(const ServerParts& parts, const ServerOptions& options, ServerCounters& counters);
+  Sessions(const ServerParts& parts, const ServerOptions& options, ServerCounters& counters,
+           CallTimes& times);
   // None may be left.
   ~Sessions();
 
@@ -102,6 +104,7 @@ class Sessions final : private io::Poller, private Work {
   const ServerParts parts_;
   const ServerOptions options_;
   ServerCounters& counters_;
+  CallTimes& times_;
   Calls calls_;
   memory::StagingPool staging_;
   Lanes lanes_;

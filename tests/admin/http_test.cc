@@ -66,6 +66,7 @@ TEST(Http, ShowsANodeThatServes) {
   EXPECT_EQ(ValueOf(metrics, "cistern_store_published_total"), 8);
   EXPECT_EQ(ValueOf(metrics, "cistern_now_bytes"), 8 * 4096);
   EXPECT_EQ(ValueOf(metrics, "cistern_door_sessions"), 1);
+  EXPECT_EQ(ValueOf(metrics, "cistern_calls_seconds_count{call=\"write\"}"), 8);
   EXPECT_THAT(metrics, HasSubstr("\ncistern_node_info{tenant=\"default\","));
   EXPECT_THAT(Get(at, "/status").body, HasSubstr("\"store\":{\"published\":8,"));
   EXPECT_EQ(StatusNumber(store, "published"), 8u);
