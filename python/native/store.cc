@@ -432,6 +432,15 @@ nb::object StatusText(const StoreHandle& handle, std::int64_t deadline_us) {
   return nb::cast(ValueOf(std::move(*json)));
 }
 
+void Report(const StoreHandle& handle, std::uint64_t promised_tokens, std::uint64_t delivered_tokens,
+            std::uint64_t saved_us, std::uint64_t spent_us) {
+  Status status = handle.get()->Report({.promised_tokens = promised_tokens,
+                                        .delivered_tokens = delivered_tokens,
+                                        .saved_us = saved_us,
+                                        .spent_us = spent_us});
+  if (!status.ok()) throw StatusError(std::move(status));
+}
+
 nb::bytes Owner(const StoreHandle& handle) {
   const OwnerToken token = handle.get()->owner();
   return nb::bytes(token.data(), token.size());
@@ -490,6 +499,7 @@ void BindStore(nb::module_& m) {
       .def("put", Put, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
       .def("get", Get)
       .def("status", StatusText)
+      .def("report", Report)
       .def("owner", Owner)
       .def("poll", Poll)
       .def("event_fd", [](const StoreHandle& handle) { return handle.get()->event_fd(); });

@@ -259,3 +259,15 @@ def test_codes_and_errors_are_each_others() -> None:
         if code is not cistern.Code.OK:
             assert cistern.errors.ERROR_OF[code].code is code
     assert issubclass(cistern.TooLate, TimeoutError) and issubclass(cistern.Gone, ConnectionError)
+
+
+def test_what_an_engine_reports_adds_up_in_the_nodes_metrics(node: Node, store: cistern.Store) -> None:
+    store.report(promised_tokens=512, delivered_tokens=500, saved_us=3_000_000, spent_us=250_000)
+    store.report(promised_tokens=8)
+    with pytest.raises(TypeError):
+        store.report(promised_tokens=-1)
+    other = node.connect()
+    # pytest-timeout, or the suite's, ends it
+    while (engines := other.status()["engines"])["promised_tokens"] < 520:
+        pass
+    assert engines == {"promised_tokens": 520, "delivered_tokens": 500, "saved_us": 3_000_000, "spent_us": 250_000}
