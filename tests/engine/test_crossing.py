@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
-from harness import Engine, Node, prompt, transfer_config
+from harness import WATCHDOG_S, Engine, Node, prompt, transfer_config
 
 BLOCK = 128
 ANSWER = 8
@@ -38,6 +39,7 @@ def crossing(small: Path) -> dict[str, object]:
             found["loaded"] = second.run("answer = connector(llm).coordinator.noted")
             found["second_pages"] = second.ask("pages")
             found["second_counted"] = second.ask("counted")
+        found["reported"] = reported(node, found["second_counted"])
         # Other settings of scheduler and allocator, the same KV.
         with Engine(
             small, transfer_config(node), max_model_len=4096, kv_bytes=100_000_000,
@@ -65,6 +67,16 @@ def crossing(small: Path) -> dict[str, object]:
             third.run("llm.reset_prefix_cache()")
             found["no_save"] = third.generate([unseen])
     return found
+
+
+def reported(node: Node, counted: object) -> dict[str, int]:
+    """What the node was told by engines, once it is all that this one counted: the node collects it beside its work."""
+    assert isinstance(counted, dict)
+    end = time.monotonic() + WATCHDOG_S
+    while (engines := node.status()["engines"])["delivered_tokens"] < counted["hit_tokens"]:
+        assert time.monotonic() < end, f"{engines} of {counted}"
+        assert not node.ends_within(0.02), "the node ended"
+    return engines
 
 
 def tokens(answers: object) -> list[list[int]]:
@@ -95,6 +107,13 @@ def test_nothing_failed(crossing: dict[str, object]) -> None:
     assert isinstance(counted, dict) and isinstance(again, dict)
     assert counted["published_blocks"] == sum((len(one) + ANSWER - 1) // BLOCK for one in PROMPTS)
     assert "failed_loads" not in again and again["loads"] == 8 and "abandoned_blocks" not in again
+
+
+def test_the_node_knows_what_the_cache_saved(crossing: dict[str, object]) -> None:
+    counted, engines = crossing["second_counted"], crossing["reported"]
+    assert isinstance(counted, dict) and isinstance(engines, dict)
+    assert engines["promised_tokens"] == engines["delivered_tokens"] == counted["hit_tokens"]
+    assert engines["spent_us"] == counted["load_us"]
 
 
 def test_engines_that_differ_in_schedule_or_size_share(crossing: dict[str, object]) -> None:

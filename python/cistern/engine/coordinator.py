@@ -584,12 +584,25 @@ class Coordinator:
             self.stats.add("failed_loads", int(good < len(load.order.keys)))
             if good < len(load.order.keys) and (tracked := self._requests.get(load.request)) is not None:
                 tracked.match.forget()  # it said that what is lost was there
-            self.stats.add("hit_tokens", good * self._facts.block_tokens)
+            tokens = good * self._facts.block_tokens
+            self.stats.add("hit_tokens", tokens)
+            self._report(len(load.order.keys) * self._facts.block_tokens, tokens, took_us)
             self.stats.add("loaded_bytes", sum(report.moved_bytes for report in reports))
             self.stats.add("load_us", took_us)
             if load.order.where == "memory":
                 self._pace.load(max(report.moved_bytes for report in reports), took_us / 1e6)
         self._conversations.settle()
+
+    def _report(self, promised_tokens: int, delivered_tokens: int, spent_us: int) -> None:
+        """Tells the node of a load that has ended; what it saved is unknown until a step has been measured."""
+        saved_us = int(self._pace.compute_s(delivered_tokens) * 1e6)
+
+        def work(session: Session) -> None:
+            session.store.report(
+                promised_tokens=promised_tokens, delivered_tokens=delivered_tokens, saved_us=saved_us, spent_us=spent_us
+            )
+
+        self.connection.submit(work)
 
     def _submit_puts(
         self, where: tuple[Store, Namespace] | None, ids: list[bytes], call: Callable[[Any], Callable[..., Any]]
