@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh/cell_view.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "base/random.h"
+
+namespace cistern::mesh {
+
+std::uint64_t BatchHash(std::string_view key) {
+  std::uint64_t hash = key.size();
+  for (const char c : key) hash = SplitMix(hash ^ static_cast<unsigned char>(c));
+  return hash;
+}
+
+Acknowledgement AcknowledgedBy(const CellView& view, const std::map<std::uint64_t, HeardApplied>& heard,
+                               const KnownBatches& known, std::uint64_t history, const BatchMark& batch) {
+  CISTERN_ASSERT(view.revision >= batch.revision);
+  Acknowledgement made{.members = view.members.size()};
+  for (const auto& [id, member] : view.members) {
+    const auto said = heard.find(member.process_number);
+    if (known.Has(batch) && said != heard.end() && said->second.history == history &&
+        said->second.applied >= batch.revision && said->second.last.revision >= batch.revision &&
+        known.Has(said->second.last)) {
+      ++made.applied;
+    } else {
+      made.missing = id;
+    }
+  }
+  return made;
+}
+
+HistoryStep JudgeHistory(std::uint64_t own, const EtcdPast& past, const FoundHistory& found,
+                         std::span<const net::CellKey> keys) {
+  if (!found.exists) return HistoryStep::kMake;
+  if (!found.value) return HistoryStep::kRefuse;
+  std::size_t fit = 0;
+  const std::vector<HistoryValue::Check> checks = HistoryValue::ChecksOf(found.value->number, keys);
+  for (const HistoryValue::Check& check : checks) fit += std::ranges::count(found.value->checks, check);
+  if (fit == 0) return HistoryStep::kRefuse;
+  if (found.value->number != own) return HistoryStep::kDiscard;
+  if (found.cluster_id != past.cluster_id || found.revision < past.highest_revision || past.contradicted)
+    return HistoryStep::kReplace;
+  return fit < checks.size() ? HistoryStep::kAddChecks : HistoryStep::kSame;
+}
+
+}  // namespace cistern::mesh

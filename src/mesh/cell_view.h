@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decisions of a member on what etcd and the others said, as plain values: who has acknowledged a drop, and
+// what a history that was found means for one's own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mesh/cell_keys.h"
+#include "mesh/local_store.h"
+
+namespace cistern::mesh {
+
+// The members as of one revision, by id.
+struct CellView {
+  std::int64_t revision = 0;
+  std::map<std::string, MemberValue, std::less<>> members;
+};
+
+// Of the key of a batch, for BatchMark.
+std::uint64_t BatchHash(std::string_view key);
+
+// What a start of a member said of itself over its control connection.
+struct HeardApplied {
+  std::uint64_t history = 0;
+  std::int64_t applied = 0;
+  BatchMark last;  // the last batch that it has applied
+};
+
+// The last batches that were seen here, by revision.
+class KnownBatches final {
+ public:
+  static constexpr std::size_t kMost = 1u << 16;
+  void Add(const BatchMark& batch) {
+    marks_[batch.revision] = batch.name_hash;
+    if (marks_.size() > kMost) marks_.erase(marks_.begin());
+  }
+  void Clear() { marks_.clear(); }
+  bool Has(const BatchMark& batch) const {
+    const auto mark = marks_.find(batch.revision);
+    return mark != marks_.end() && mark->second == batch.name_hash;
+  }
+
+ private:
+  std::map<std::int64_t, std::uint64_t> marks_;
+};
+
+struct Acknowledgement {
+  std::size_t applied = 0, members = 0;  // so many of so many
+  std::string missing;                   // the id of one that has not
+  bool complete() const { return applied == members; }
+};
+
+// Of a drop whose batch is `batch`, of the history: every member of the view has to have applied it, the
+// newest of them too, which may have read no further. `heard` is by process number. The view is of that
+// revision or later: who was a member then and is not in it has lapsed.
+//
+// A number alone acknowledges nothing: in an etcd that was restored it may stand for another drop. So the
+// batch has been seen here, and so has the last one that each member has applied, which is no earlier.
+Acknowledgement AcknowledgedBy(const CellView& view, const std::map<std::uint64_t, HeardApplied>& heard,
+                               const KnownBatches& known, std::uint64_t history, const BatchMark& batch);
+
+// What etcd has been seen to be, by this start of a member and before it.
+struct EtcdPast {
+  std::uint64_t cluster_id = 0;
+  std::int64_t highest_revision = 0;  // when what was found was asked for
+  bool contradicted = false;          // something that was there is not, and nobody deleted it
+};
+
+struct FoundHistory {
+  std::uint64_t cluster_id = 0;
+  std::int64_t revision = 0;
+  bool exists = false;
+  std::optional<HistoryValue> value;  // none of one that exists: it cannot be read
+};
+
+enum class HistoryStep : std::uint8_t {
+  kSame,       // as before: what is here counts
+  kMake,       // there is none
+  kReplace,    // another etcd, or an earlier one, under a number that no longer means what it did
+  kDiscard,    // another one: what is here is of nobody's history any more
+  kAddChecks,  // the same, and a key of mine has no check in it yet
+  kRefuse,     // no key of mine fits
+};
+
+// `own` is the history's number here, 0 for none.
+HistoryStep JudgeHistory(std::uint64_t own, const EtcdPast& past, const FoundHistory& found,
+                         std::span<const net::CellKey> keys);
+
+}  // namespace cistern::mesh

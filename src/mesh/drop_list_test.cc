@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh/drop_list.h"
+
+#include <gtest/gtest.h>
+
+#include "base/codec.h"
+#include "base/random.h"
+
+namespace cistern::mesh {
+namespace {
+
+BlockKey Key(std::uint64_t number) {
+  std::array<std::byte, 16> bytes{};
+  StoreAt(bytes.data(), 0, number);
+  return *BlockKey::FromBytes(bytes);
+}
+
+CellDrop OfKeys(const SharedNamespace& name, std::vector<BlockKey> keys) {
+  return {.what = CellDrop::What::kKeys, .name = name, .keys = std::move(keys)};
+}
+
+class DropListTest : public ::testing::Test {
+ protected:
+  Verdict Check(std::vector<BlockKey> chain, std::int64_t a) const { return list_.Check(name_, chain, a); }
+  Verdict Notes(std::vector<std::uint64_t>* notes, std::int64_t a) const {
+    return list_.CheckNotes(name_, notes, a);
+  }
+  const SharedNamespace name_{.tenant = "default"};
+  DropList list_{1, 4};
+};
+
+TEST_F(DropListTest, DropCoversItsKeysAndWhatDescendsFromThemForWhoHasNotAppliedIt) {
+  list_.Add(7, OfKeys(name_, {Key(1), Key(2)}));
+  EXPECT_EQ(Check({Key(1)}, 6), Verdict::kCovered);
+  EXPECT_EQ(Check({Key(9), Key(2), Key(3)}, 0), Verdict::kCovered);
+  EXPECT_EQ(Check({Key(1)}, 7), Verdict::kTake);
+  EXPECT_EQ(Check({Key(1)}, 8), Verdict::kTake);
+  EXPECT_EQ(Check({Key(3)}, 6), Verdict::kTake);
+}
+
+TEST_F(DropListTest, DropOfANamespaceCoversItAloneAndOfItsTenantAlone) {
+  list_.Add(7, {.name = name_});
+  EXPECT_EQ(Check({Key(1)}, 6), Verdict::kCovered);
+  SharedNamespace other = name_;
+  other.tenant = "another";
+  const std::vector<BlockKey> chain = {Key(1)};
+  EXPECT_EQ(list_.Check(other, chain, 6), Verdict::kTake);
+  other = name_;
+  other.list_hash[31] = std::byte{1};
+  EXPECT_EQ(list_.Check(other, chain, 6), Verdict::kTake);
+}
+
+TEST_F(DropListTest, LaterDropOfAKeyCounts) {
+  list_.Add(7, OfKeys(name_, {Key(1)}));
+  list_.Add(9, OfKeys(name_, {Key(1)}));
+  EXPECT_EQ(Check({Key(1)}, 8), Verdict::kCovered);
+}
+
+TEST_F(DropListTest, WhoAnswersFromBehindTheListIsRefused) {
+  for (int i = 1; i <= 5; ++i) list_.Add(i, OfKeys(name_, {Key(static_cast<std::uint64_t>(i))}));
+  EXPECT_EQ(list_.size(), 4u);
+  EXPECT_EQ(list_.begin(), 1);
+  EXPECT_EQ(Check({Key(77)}, 0), Verdict::kBehind);
+  EXPECT_EQ(Check({Key(77)}, 1), Verdict::kTake);
+  list_.Restart(5, 5);
+  EXPECT_EQ(Check({Key(77)}, 4), Verdict::kBehind);
+  EXPECT_EQ(Check({Key(5)}, 5), Verdict::kTake);
+}
+
+TEST_F(DropListTest, KeyThatIsDroppedAgainStaysListed) {
+  list_.Add(1, OfKeys(name_, {Key(1)}));
+  list_.Add(2, OfKeys(name_, {Key(1)}));
+  for (std::uint64_t i = 10; i < 13; ++i) list_.Add(3, OfKeys(name_, {Key(i)}));
+  EXPECT_EQ(list_.begin(), 1);
+  EXPECT_EQ(Check({Key(1)}, 1), Verdict::kCovered);
+}
+
+TEST_F(DropListTest, EndsTakeNotesAndTheLastOneTheRecord) {
+  list_.Add(5, {.what = CellDrop::What::kConversation, .name = name_, .conversation = 71});
+  std::vector<std::uint64_t> notes = {70, 71};
+  EXPECT_EQ(Notes(&notes, 4), Verdict::kTake);
+  EXPECT_EQ(notes, std::vector<std::uint64_t>{70});
+  notes = {71};
+  EXPECT_EQ(Notes(&notes, 5), Verdict::kTake);
+  EXPECT_EQ(Notes(&notes, 4), Verdict::kCovered);
+  notes = {};
+  EXPECT_EQ(Notes(&notes, 0), Verdict::kTake);  // shared
+  EXPECT_EQ(Check({Key(1)}, 0), Verdict::kTake);
+  list_.RestartEnds(6);
+  notes = {70};
+  EXPECT_EQ(Notes(&notes, 5), Verdict::kBehind);
+  EXPECT_EQ(Check({Key(1)}, 0), Verdict::kTake);
+}
+
+TEST_F(DropListTest, LongChainIsCheckedInSlicesAndTheLastOneSeesWhatCameMeanwhile) {
+  std::vector<BlockKey> chain;
+  for (std::uint64_t i = 0; i < 1'000; ++i) chain.push_back(Key(i));
+  DropList list(1);
+  list.Add(1, OfKeys(name_, {Key(5'000)}));
+  for (const std::uint64_t dropped_meanwhile : {0, 999, 4'999}) {
+    ChainCheck check(list, name_, chain, list.last());
+    int slices = 0;
+    while (!check.Step(300)) {
+      if (++slices == 2) list.Add(list.last() + 1, OfKeys(name_, {Key(dropped_meanwhile)}));
+    }
+    EXPECT_GE(slices, 3);
+    EXPECT_EQ(check.verdict(), dropped_meanwhile < 1'000 ? Verdict::kCovered : Verdict::kTake);
+  }
+  ChainCheck check(list, name_, chain, list.last());
+  EXPECT_FALSE(check.Step(300));
+  list.Restart(list.last() + 1, 0);
+  EXPECT_TRUE(check.Step(300));
+  EXPECT_EQ(check.verdict(), Verdict::kBehind);
+}
+
+TEST_F(DropListTest, SlicesSayWhatOneStepDoes) {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    Random random(seed);
+    DropList list(seed, 64);
+    std::vector<BlockKey> chain;
+    for (int i = 0; i < 20; ++i) chain.push_back(Key(random.Below(100)));
+    std::int64_t revision = 0;
+    const auto drop = [&] {
+      revision += static_cast<std::int64_t>(random.Below(3));
+      list.Add(revision,
+               random.Chance(0.05) ? CellDrop{.name = name_} : OfKeys(name_, {Key(random.Below(300))}));
+    };
+    for (int i = 0; i < 50; ++i) drop();
+    const auto a = static_cast<std::int64_t>(random.Below(80));
+    ChainCheck check(list, name_, chain, a);
+    while (!check.Step(1 + random.Below(4))) {
+      if (random.Chance(0.3)) drop();
+    }
+    const Verdict at_once = list.Check(name_, chain, a);
+    EXPECT_EQ(check.verdict() == Verdict::kTake, at_once == Verdict::kTake) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace cistern::mesh
