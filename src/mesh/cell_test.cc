@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mesh/test_cell.h"
+
+namespace cistern::mesh {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kSecond = 1'000'000;
+
+class CellTest : public ::testing::Test {
+ protected:
+  void StartCell(int members) {
+    for (int i = 0; i < members; ++i) cell_.Start(cell_.Add(std::string(1, static_cast<char>('a' + i))));
+    ASSERT_TRUE(Settled());
+  }
+  TestNode& node(std::size_t i) { return *cell_.nodes[i]; }
+  Member& member(std::size_t i) { return *node(i).member; }
+  // Every member runs, has joined and knows every other.
+  bool Settled(std::int64_t us = 30 * kSecond) {
+    return cell_.RunUntil(us, [this] {
+      std::size_t running = 0;
+      for (const auto& each : cell_.nodes) running += each->member != nullptr ? 1 : 0;
+      for (const auto& each : cell_.nodes) {
+        if (!each->member) continue;
+        if (!each->member->joined() || each->member->reachable() + 1 < running ||
+            each->member->state().view.members.size() != running)
+          return false;
+      }
+      return true;
+    });
+  }
+  void Put(std::size_t i, const std::vector<BlockKey>& chain, std::vector<std::uint64_t> notes = {}) {
+    node(i).store->Put({name_, chain.back()}, {.put = ++puts_, .chain = chain, .notes = std::move(notes)});
+  }
+  // By somebody who is no member.
+  void Commit(std::string key, std::string value) {
+    etcd::Transaction write;
+    write.then.push_back({.keys = {std::move(key), ""}, .value = std::move(value)});
+    const auto client = cell_.etcd.Client("somebody");
+    ASSERT_TRUE(cell_.loop->BlockOn(client->Commit(write, cell_.clock.Now().PlusUs(kSecond))).has_value());
+  }
+  bool Has(std::size_t i, const BlockKey& key) const {
+    return cell_.nodes[i]->store->tree().contains({name_, key});
+  }
+  const SharedNamespace name_ = NamespaceOf(1);
+  TestCell cell_{1};
+  std::uint64_t puts_ = 0;
+};
+
+TEST_F(CellTest, DropIsAcknowledgedOnceEveryMemberHasAppliedIt) {
+  StartCell(5);
+  for (std::size_t i = 0; i < 5; ++i) Put(i, {KeyOf(1), KeyOf(2)});
+  Put(4, {KeyOf(7)});
+  const auto receipt = cell_.Drop(node(2), DropOfKeys(name_, {KeyOf(1)}));
+  ASSERT_TRUE(receipt.has_value()) << receipt.error().ToString();
+  EXPECT_EQ(receipt->applied, 5u);
+  EXPECT_EQ(receipt->members, 5u);
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_FALSE(Has(i, KeyOf(2)));
+    EXPECT_GE(node(i).medium.standing.applied, receipt->revision);
+  }
+  EXPECT_TRUE(Has(4, KeyOf(7)));
+}
+
+TEST_F(CellTest, DropOfTenThousandKeysIsOneCall) {
+  StartCell(5);
+  std::vector<BlockKey> keys;
+  for (std::uint64_t i = 0; i < 10'000; ++i) keys.push_back(KeyOf(i));
+  Put(3, {KeyOf(9'999)});
+  const Instant began = cell_.clock.Now();
+  const auto receipt = cell_.Drop(node(0), DropOfKeys(name_, keys));
+  ASSERT_TRUE(receipt.has_value()) << receipt.error().ToString();
+  EXPECT_FALSE(Has(3, KeyOf(9'999)));
+  EXPECT_LT(cell_.clock.Now().UsSince(began), 2 * kSecond);  // of simulated time
+}
+
+TEST_F(CellTest, DropWaitsForAMemberThatIsCutOffUntilItsMembershipLapses) {
+  StartCell(3);
+  Put(2, {KeyOf(1)});
+  // Its lease stands, but nothing reaches it.
+  cell_.etcd.Cut("c");
+  const auto late = cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied, kSecond);
+  ASSERT_FALSE(late.has_value());
+  EXPECT_EQ(late.error().code(), Code::kTooLate);
+  EXPECT_THAT(std::string(late.error().message()), HasSubstr("2 of 3 members"));
+  EXPECT_TRUE(Has(2, KeyOf(1)));
+  const auto durable = cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(2)}), DropWait::kDurable, kSecond);
+  EXPECT_TRUE(durable.has_value());
+  const auto acknowledged =
+      cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied, 30 * kSecond);
+  ASSERT_TRUE(acknowledged.has_value()) << acknowledged.error().ToString();
+  EXPECT_EQ(acknowledged->members, 2u);
+  // Who has lapsed knows that nobody can vouch for it by now.
+  EXPECT_LT(member(2).valid_until(), cell_.clock.Now());
+  cell_.etcd.Heal("c");
+  ASSERT_TRUE(Settled());
+  EXPECT_FALSE(Has(2, KeyOf(1)));
+}
+
+TEST_F(CellTest, EndOfAConversationTakesWhatItAloneWrote) {
+  StartCell(3);
+  Put(0, {KeyOf(1)}, {71});
+  Put(1, {KeyOf(1)}, {71, 72});
+  Put(2, {KeyOf(1)});
+  ASSERT_TRUE(cell_.Drop(node(0), EndOf(name_, 71)).has_value());
+  EXPECT_FALSE(Has(0, KeyOf(1)));
+  EXPECT_TRUE(Has(1, KeyOf(1)));
+  EXPECT_TRUE(Has(2, KeyOf(1)));
+}
+
+TEST_F(CellTest, RecordFromBeforeADropIsNotTakenAfterIt) {
+  StartCell(2);
+  const Answered before = *member(1).Answering();
+  ASSERT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)})).has_value());
+  const std::vector<BlockKey> below = {KeyOf(1), KeyOf(2)}, beside = {KeyOf(3)};
+  std::vector<std::uint64_t> notes;
+  EXPECT_EQ(member(0).Admit(before, name_, below, &notes), Verdict::kCovered);
+  EXPECT_EQ(member(0).Admit(before, name_, beside, &notes), Verdict::kTake);
+  EXPECT_EQ(member(0).Admit(*member(1).Answering(), name_, below, &notes), Verdict::kTake);
+}
+
+TEST_F(CellTest, MemberThatWasAwayAppliesWhatItMissedBeforeItServes) {
+  StartCell(3);
+  Put(2, {KeyOf(1)});
+  cell_.Kill(node(2));
+  ASSERT_TRUE(
+      cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied, 30 * kSecond).has_value());
+  cell_.Start(node(2));
+  EXPECT_TRUE(Has(2, KeyOf(1)));  // its medium kept it
+  EXPECT_FALSE(member(2).joined());
+  ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(2).joined(); }));
+  EXPECT_FALSE(Has(2, KeyOf(1)));
+}
+
+TEST_F(CellTest, MemberBehindTheFloorDiscardsWhatItHas) {
+  StartCell(3);
+  Put(2, {KeyOf(1)});
+  cell_.Kill(node(2));
+  const auto dropped = cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(9)}), DropWait::kDurable);
+  ASSERT_TRUE(dropped.has_value());
+  ASSERT_TRUE(cell_.loop->BlockOn(member(0).Trim({dropped->revision, 0})).ok());
+  cell_.Start(node(2));
+  ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(2).joined(); }));
+  EXPECT_FALSE(Has(2, KeyOf(1)));
+  EXPECT_EQ(member(2).state().list.begin(), dropped->revision);
+}
+
+TEST_F(CellTest, CompactedWatchReadsAllInOneTransaction) {
+  StartCell(2);
+  Put(1, {KeyOf(1)});
+  cell_.etcd.Cut("b");
+  ASSERT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}), DropWait::kDurable).has_value());
+  ASSERT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(2)}), DropWait::kDurable).has_value());
+  cell_.etcd.Compact(cell_.etcd.header().revision);
+  cell_.etcd.CancelWatches();
+  cell_.etcd.Heal("b");
+  ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return !Has(1, KeyOf(1)); }));
+  EXPECT_EQ(member(1).state().seen, cell_.etcd.header().revision);
+}
+
+TEST_F(CellTest, SilentWatchIsFoundByALook) {
+  StartCell(2);
+  Put(1, {KeyOf(1)});
+  cell_.etcd.SilenceWatches();
+  const auto receipt = cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied, 10 * kSecond);
+  EXPECT_TRUE(receipt.has_value());
+  EXPECT_FALSE(Has(1, KeyOf(1)));
+}
+
+TEST_F(CellTest, WithoutEtcdTheCellGoesOnAndADropChangesNothing) {
+  StartCell(2);
+  Put(1, {KeyOf(1)});
+  cell_.etcd.Stop();
+  cell_.RunFor(3600 * kSecond);
+  EXPECT_TRUE(member(0).joined() && member(1).joined());
+  std::vector<std::uint64_t> notes;
+  const std::vector<BlockKey> chain = {KeyOf(1)};
+  EXPECT_EQ(member(0).Admit(*member(1).Answering(), name_, chain, &notes), Verdict::kTake);
+  EXPECT_LT(member(0).valid_until(), cell_.clock.Now());
+  const auto dropped = cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}));
+  ASSERT_FALSE(dropped.has_value());
+  EXPECT_EQ(dropped.error().code(), Code::kGone);
+  EXPECT_TRUE(Has(1, KeyOf(1)));
+  cell_.etcd.Start();
+  EXPECT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(0).valid_until() > cell_.clock.Now(); }));
+  EXPECT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)})).has_value());
+}
+
+TEST_F(CellTest, RestoredEtcdBeginsAnotherHistory) {
+  StartCell(3);
+  const auto backup = cell_.etcd.TakeBackup();
+  const std::uint64_t history = member(0).state().history;
+  for (std::size_t i = 0; i < 3; ++i) Put(i, {KeyOf(1)});
+  ASSERT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(5)})).has_value());
+  cell_.etcd.Restore(*backup);
+  ASSERT_TRUE(cell_.RunUntil(30 * kSecond, [&] {
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (member(i).state().history == history || !member(i).joined()) return false;
+    }
+    return true;
+  }));
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(member(i).state().history, member(0).state().history);
+    EXPECT_FALSE(Has(i, KeyOf(1)));
+  }
+  ASSERT_TRUE(Settled());
+  EXPECT_TRUE(cell_.Drop(node(1), DropOfKeys(name_, {KeyOf(5)})).has_value());
+}
+
+TEST_F(CellTest, RestoredEtcdIsNoticedThoughItsRevisionHasRisenSince) {
+  StartCell(2);
+  const auto backup = cell_.etcd.TakeBackup();
+  const std::uint64_t history = member(0).state().history;
+  ASSERT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(5)})).has_value());
+  cell_.etcd.Restore(*backup);
+  for (int i = 0; i < 10; ++i) Commit("/another/key", "value");
+  EXPECT_TRUE(cell_.RunUntil(30 * kSecond, [&] {
+    return member(0).state().history != history && member(1).state().history != history;
+  }));
+}
+
+TEST_F(CellTest, DropInTheRevisionOfAChangeThatARestoredEtcdHasLostIsNotMissed) {
+  StartCell(2);
+  const auto backup = cell_.etcd.TakeBackup();
+  cell_.Start(cell_.Add("c"));
+  ASSERT_TRUE(Settled());
+  cell_.Kill(node(2));
+  Put(0, {KeyOf(1)});
+  const std::int64_t seen = member(0).state().seen;
+  cell_.etcd.Restore(*backup);
+  Commit(CellKeys("/cistern/").Drops() + "x", EncodeBatch({DropOfKeys(name_, {KeyOf(1)})}));
+  ASSERT_LE(cell_.etcd.header().revision, seen);
+  Commit("/another/key", "value");
+  EXPECT_TRUE(cell_.RunUntil(30 * kSecond, [this] { return !Has(0, KeyOf(1)); }));
+}
+
+TEST_F(CellTest, AnotherClusterBeginsAnotherHistory) {
+  StartCell(2);
+  const std::uint64_t history = member(0).state().history;
+  Put(1, {KeyOf(1)});
+  cell_.etcd.Restore(*cell_.etcd.TakeBackup(), true);
+  ASSERT_TRUE(cell_.RunUntil(30 * kSecond, [&] { return member(1).state().history != history; }));
+  EXPECT_FALSE(Has(1, KeyOf(1)));
+}
+
+TEST_F(CellTest, TwoMembersWithOneId) {
+  StartCell(2);
+  // On another host: it waits, and says why.
+  TestNode& clone = cell_.Add("a", "other");
+  clone.boot = 2;
+  cell_.Start(clone);
+  cell_.RunFor(15 * kSecond);
+  EXPECT_FALSE(clone.member->joined());
+  EXPECT_THAT(std::string(clone.member->why().message()), HasSubstr("two members with one id"));
+  EXPECT_TRUE(member(0).joined());
+  // The first one is cut off until its membership lapses: the other one takes over, and the first one stops.
+  cell_.etcd.Cut("a");
+  ASSERT_TRUE(cell_.RunUntil(30 * kSecond, [&] { return clone.member->joined(); }));
+  EXPECT_LT(member(0).valid_until(), cell_.clock.Now());
+  cell_.etcd.Heal("a");
+  ASSERT_TRUE(cell_.RunUntil(30 * kSecond, [&] {
+    return !member(0).joined() &&
+           member(0).why().message().find("two members with one id") != std::string::npos;
+  }));
+  EXPECT_TRUE(clone.member->joined());
+  cell_.Kill(clone);
+  EXPECT_TRUE(cell_.RunUntil(30 * kSecond, [&] { return member(0).joined(); }));
+}
+
+TEST_F(CellTest, TwoMembersWithOneIdOnOneBootDoNotTakeItFromEachOther) {
+  StartCell(2);
+  TestNode& clone = cell_.Add("a", "a2");
+  cell_.Start(clone);
+  ASSERT_TRUE(cell_.RunUntil(30 * kSecond, [&] { return member(0).ended(); }));
+  EXPECT_THAT(std::string(member(0).why().message()), HasSubstr("two members with one id"));
+  cell_.RunFor(30 * kSecond);
+  EXPECT_TRUE(clone.member->joined());
+}
+
+TEST_F(CellTest, RestartOnTheSameBootTakesItsMembershipOverAtOnce) {
+  StartCell(2);
+  cell_.Kill(node(0));
+  cell_.Start(node(0));
+  EXPECT_TRUE(cell_.RunUntil(kSecond, [this] { return member(0).joined(); }));
+}
+
+TEST_F(CellTest, MemberWithoutAKeyOfTheCellIsRefusedByName) {
+  cell_.Add("a").cell_keys.resize(1);
+  cell_.Start(node(0));
+  ASSERT_TRUE(Settled());
+  TestNode& stranger = cell_.Add("b");
+  stranger.cell_keys.resize(1);
+  stranger.cell_keys[0].bytes[0] = std::byte{1};
+  cell_.Start(stranger);
+  ASSERT_TRUE(cell_.RunUntil(10 * kSecond, [&] { return stranger.member->ended(); }));
+  EXPECT_EQ(stranger.member->why().code(), Code::kMismatch);
+  EXPECT_THAT(std::string(stranger.member->why().message()), HasSubstr("cell key"));
+}
+
+TEST_F(CellTest, CellGoesFromOneKeyToTheOther) {
+  net::CellKey first, second;
+  second.bytes.fill(std::byte{2});
+  cell_.Add("a").cell_keys = {first};
+  cell_.Start(node(0));
+  ASSERT_TRUE(Settled());
+  Put(0, {KeyOf(1)});
+  cell_.Kill(node(0));
+  node(0).cell_keys = {first, second};
+  cell_.Start(node(0));
+  ASSERT_TRUE(Settled());
+  cell_.Kill(node(0));
+  node(0).cell_keys = {second};
+  cell_.Start(node(0));
+  ASSERT_TRUE(Settled());
+  EXPECT_TRUE(Has(0, KeyOf(1)));  // the history is the same one
+}
+
+TEST_F(CellTest, DropWhoseAnswerWasLostIsWrittenOnce) {
+  StartCell(2);
+  cell_.etcd.LoseAnswers("a", 1);
+  const std::int64_t before = cell_.etcd.header().revision;
+  const auto receipt = cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied, 10 * kSecond);
+  ASSERT_TRUE(receipt.has_value()) << receipt.error().ToString();
+  EXPECT_EQ(receipt->revision, before + 1);
+  EXPECT_EQ(cell_.etcd.header().revision, before + 1);
+}
+
+TEST_F(CellTest, LeavingMemberIsNotWaitedFor) {
+  StartCell(2);
+  cell_.loop->BlockOn(member(1).Leave(cell_.clock.Now().PlusUs(kSecond)));
+  const auto receipt = cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied, kSecond);
+  ASSERT_TRUE(receipt.has_value()) << receipt.error().ToString();
+  EXPECT_EQ(receipt->members, 1u);
+}
+
+TEST_F(CellTest, BatchThatCannotBeReadDropsEverything) {
+  StartCell(2);
+  Put(1, {KeyOf(1)});
+  Commit(CellKeys("/cistern/").Drops() + "x", "of a later version");
+  ASSERT_TRUE(cell_.RunUntil(kSecond, [this] { return !Has(1, KeyOf(1)) && cell_.AllJoined(); }));
+  EXPECT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)})).has_value());
+}
+
+}  // namespace
+}  // namespace cistern::mesh

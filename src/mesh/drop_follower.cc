@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh/drop_follower.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/event.h"
+#include "base/format.h"
+
+namespace cistern::mesh {
+
+using etcd::Compare;
+using etcd::KeyRange;
+using etcd::Operation;
+using etcd::WatchEvent;
+using What = Conclusion::What;
+
+namespace {
+
+// The order in which one revision's changes come means nothing.
+std::uint64_t ChangeHash(const std::string& key, bool put) {
+  return SplitMix(BatchHash(key) + (put ? 1 : 0));
+}
+
+}  // namespace
+
+DropFollower::DropFollower(etcd::Etcd& etcd, const CellKeys& keys, std::span<const net::CellKey> cell_keys,
+                           LocalStore& store, Membership& membership, CellState& state, std::uint64_t seed,
+                           std::function<void()> told)
+    : etcd_(etcd),
+      keys_(keys),
+      cell_keys_(cell_keys),
+      store_(store),
+      membership_(membership),
+      state_(state),
+      random_(seed),
+      told_(std::move(told)),
+      settled_(store.remembered()) {
+  state_.past = {settled_.cluster_id, settled_.highest_revision, false};
+  state_.history = settled_.history;
+  state_.seen = state_.applied = settled_.applied;
+  state_.last_seen = state_.last_applied = settled_.last;
+  state_.list.Restart(settled_.applied, settled_.applied);
+}
+
+Instant DropFollower::Soon(std::int64_t least_us, std::int64_t most_us) {
+  return executor().Now().PlusUs(static_cast<std::int64_t>(
+      random_.Between(static_cast<std::uint64_t>(least_us), static_cast<std::uint64_t>(most_us))));
+}
+
+Conclusion DropFollower::Unreached(const Status& why) {
+  state_.trouble = why;
+  return {What::kUnreached, why};
+}
+
+// ---- what etcd is asked ----------------------------------------------------------------------------------
+
+Task<Result<etcd::TransactionAnswer>> DropFollower::Ask(std::vector<Operation> more) {
+  const auto range = [](KeyRange keys) {
+    return Operation{.kind = Operation::Kind::kRange, .keys = std::move(keys)};
+  };
+  const Witness witness = state_.witness;
+  const std::int64_t highest = state_.past.highest_revision;
+  etcd::Transaction look;
+  look.then = {range({keys_.History(), ""}), range({keys_.Floor(), ""}), range({membership_.key(), ""}),
+               range({witness.key.empty() ? keys_.History() : witness.key, ""})};
+  std::ranges::move(more, std::back_inserter(look.then));
+  auto answer = co_await etcd_.Commit(std::move(look), executor().Now().PlusUs(CellLimits::kCallUs));
+  if (!answer) co_return Error(answer.error());
+  CISTERN_ASSERT(answer->ranges.size() >= kLookRanges);
+  const etcd::Header& header = answer->header;
+  EtcdPast& past = state_.past;
+  if (header.cluster_id != past.cluster_id || header.revision < highest)
+    past.contradicted = past.cluster_id != 0;
+  past.highest_revision = std::max(past.highest_revision, header.revision);
+  // Who trims raises the floor first: what is missing above it was never there.
+  const etcd::RangeAnswer& seen_before = answer->ranges[3];
+  if (!witness.key.empty() &&
+      (seen_before.keys.empty() || seen_before.keys.front().mod_revision != witness.revision)) {
+    const etcd::RangeAnswer& floor = answer->ranges[1];
+    const CellFloor found =
+        floor.keys.empty() ? CellFloor() : CellFloor::Decode(floor.keys.front().value).value_or(CellFloor());
+    if (witness.revision > (witness.of_end ? found.ends : found.drops)) past.contradicted = true;
+  }
+  co_return answer;
+}
+
+FoundHistory DropFollower::HistoryIn(const etcd::TransactionAnswer& answer) const {
+  FoundHistory found{.cluster_id = answer.header.cluster_id, .revision = answer.header.revision};
+  const etcd::RangeAnswer& history = answer.ranges[0];
+  found.exists = !history.keys.empty();
+  if (found.exists) found.value = HistoryValue::Decode(history.keys.front().value);
+  return found;
+}
+
+HistoryStep DropFollower::Judge(const FoundHistory& found, std::int64_t highest_before) const {
+  EtcdPast past = state_.past;
+  past.highest_revision = highest_before;
+  return JudgeHistory(state_.history, past, found, cell_keys_);
+}
+
+Task<Conclusion> DropFollower::Look() {
+  const std::int64_t highest = state_.past.highest_revision;
+  const Instant asked_at = executor().Now();
+  const auto answer = co_await Ask({});
+  if (!answer) co_return Unreached(answer.error());
+  const HistoryStep step = Judge(HistoryIn(*answer), highest);
+  if (step != HistoryStep::kSame && step != HistoryStep::kAddChecks)
+    co_return Conclusion{What::kJoinAnew, Status(Code::kMismatch, "the cell's history is another one")};
+  if (Status status = membership_.Confirm(answer->ranges[2], asked_at); !status.ok()) {
+    const What what = status.code() == Code::kDenied ? What::kEnd : What::kJoinAnew;
+    co_return Conclusion{what, std::move(status)};
+  }
+  looked_revision_ = answer->header.revision;
+  state_.trouble = Status();
+  co_return Conclusion{};
+}
+
+// ---- joining ---------------------------------------------------------------------------------------------
+
+Task<Conclusion> DropFollower::AgreeOnHistory(std::int64_t* history_revision) {
+  for (;;) {
+    const std::int64_t highest = state_.past.highest_revision;
+    const auto answer = co_await Ask({});
+    if (!answer) co_return Unreached(answer.error());
+    const FoundHistory found = HistoryIn(*answer);
+    *history_revision = found.exists ? answer->ranges[0].keys.front().mod_revision : 0;
+    HistoryValue made{.number = found.value ? found.value->number : 0,
+                      .checks = found.value ? found.value->checks : std::vector<HistoryValue::Check>()};
+    switch (Judge(found, highest)) {
+      case HistoryStep::kSame:
+      case HistoryStep::kDiscard: co_return Conclusion{};
+      case HistoryStep::kRefuse:
+        co_return Conclusion{
+            What::kEnd,
+            Status(
+                Code::kMismatch,
+                Text("cell key: none of the ", cell_keys_.size(), " given fits the cell at ", keys_.prefix(),
+                     ": give this member the key that the others have, or the cell another prefix"))};
+      case HistoryStep::kMake:
+      case HistoryStep::kReplace:
+        made.number = std::max<std::uint64_t>(1, random_.Next());
+        made.checks = HistoryValue::ChecksOf(made.number, cell_keys_);
+        break;
+      case HistoryStep::kAddChecks:
+        for (const HistoryValue::Check& check : HistoryValue::ChecksOf(made.number, cell_keys_)) {
+          if (std::ranges::find(made.checks, check) == made.checks.end()) made.checks.push_back(check);
+        }
+        while (made.checks.size() > HistoryValue::kMaxChecks) made.checks.erase(made.checks.begin());
+        break;
+    }
+    etcd::Transaction write;
+    write.conditions.push_back(
+        {.key = keys_.History(), .what = Compare::What::kModRevision, .number = *history_revision});
+    write.then.push_back({.keys = {keys_.History(), ""}, .value = made.Encode()});
+    const Instant deadline = executor().Now().PlusUs(CellLimits::kCallUs);
+    const auto written = co_await etcd_.Commit(std::move(write), deadline);
+    if (!written) co_return Unreached(written.error());
+  }
+}
+
+Task<Conclusion> DropFollower::Join() {
+  std::int64_t history_revision = 0;
+  if (Conclusion agreed = co_await AgreeOnHistory(&history_revision); agreed.what != What::kGoOn)
+    co_return agreed;
+  if (Status status = co_await membership_.Enter(history_revision); !status.ok()) {
+    if (status.code() != Code::kLapsed) co_return Unreached(status);
+    co_return Conclusion{What::kJoinAnew, std::move(status)};
+  }
+  Conclusion read = co_await ReadAll();
+  if (read.what != What::kGoOn) co_return read;
+  state_.joined = true;
+  state_.trouble = Status();
+  state_.changed.Pulse();
+  co_return read;
+}
+
+// ---- reading all -----------------------------------------------------------------------------------------
+
+void DropFollower::AddBatches(const etcd::RangeAnswer& page, bool ends, Snapshot* snapshot) const {
+  for (const etcd::KeyValue& key : page.keys) {
+    const BatchMark mark{key.mod_revision, BatchHash(key.key)};
+    snapshot->known.push_back(mark);
+    NoteChange(snapshot->last_changes, key.key, key.mod_revision, true);
+    const std::uint64_t bytes = key.key.size() + key.value.size();
+    (ends ? snapshot->end_bytes : snapshot->drop_bytes).emplace_back(key.mod_revision, bytes);
+    if (key.mod_revision > snapshot->witness.revision) snapshot->witness = {key.key, key.mod_revision, ends};
+    // Of another history everything is news.
+    const bool same = snapshot->history.value->number == state_.history;
+    if (same && key.mod_revision <= state_.seen) {
+      const BatchMark& last = state_.last_seen;
+      if (mark.revision > last.revision || (mark.revision == last.revision && mark != last))
+        snapshot->contradicted = true;
+      continue;
+    }
+    std::optional<std::vector<CellDrop>> drops = DecodeBatch(key.value);
+    if (drops) {
+      snapshot->batches.push_back({key.mod_revision, std::move(*drops)});
+    } else {
+      snapshot->unreadable = true;
+    }
+  }
+}
+
+Task<Conclusion> DropFollower::ReadSnapshot(Snapshot* snapshot) {
+  const auto range = [](KeyRange keys, std::int64_t limit) {
+    return Operation{.kind = Operation::Kind::kRange, .keys = std::move(keys), .limit = limit};
+  };
+  const std::int64_t highest = state_.past.highest_revision;
+  const Instant asked_at = executor().Now();
+  std::vector<Operation> more = {range(KeyRange::Prefix(keys_.Members()), 0),
+                                 range(KeyRange::Prefix(keys_.Drops()), CellLimits::kPageKeys),
+                                 range(KeyRange::Prefix(keys_.Ends()), CellLimits::kPageKeys)};
+  auto answer = co_await Ask(std::move(more));
+  if (!answer) co_return Unreached(answer.error());
+  *snapshot = {.header = answer->header, .history = HistoryIn(*answer)};
+  const HistoryStep step = Judge(snapshot->history, highest);
+  if (step != HistoryStep::kSame && step != HistoryStep::kAddChecks && step != HistoryStep::kDiscard)
+    co_return Conclusion{What::kJoinAnew, Status(Code::kMismatch, "the cell's history is another one")};
+  if (Status status = membership_.Confirm(answer->ranges[2], asked_at); !status.ok()) {
+    const What what = status.code() == Code::kDenied ? What::kEnd : What::kJoinAnew;
+    co_return Conclusion{what, std::move(status)};
+  }
+  snapshot->history_revision = answer->ranges[0].keys.front().mod_revision;
+  if (const auto& floor = answer->ranges[1].keys; !floor.empty()) {
+    snapshot->floor = CellFloor::Decode(floor.front().value).value_or(CellFloor());
+    snapshot->floor_revision = floor.front().mod_revision;
+  }
+  snapshot->view.revision = answer->header.revision;
+  for (const std::size_t range_of_one : {0, 1}) {
+    for (const etcd::KeyValue& key : answer->ranges[range_of_one].keys)
+      NoteChange(snapshot->last_changes, key.key, key.mod_revision, true);
+  }
+  for (const etcd::KeyValue& key : answer->ranges[kLookRanges].keys) {
+    NoteChange(snapshot->last_changes, key.key, key.mod_revision, true);
+    if (const auto value = MemberValue::Decode(key.value))
+      snapshot->view.members[std::string(keys_.IdOf(key.key))] = *value;
+  }
+  for (const bool ends : {false, true}) {
+    etcd::RangeAnswer page = std::move(answer->ranges[kLookRanges + (ends ? 2 : 1)]);
+    const KeyRange all = KeyRange::Prefix(ends ? keys_.Ends() : keys_.Drops());
+    AddBatches(page, ends, snapshot);
+    while (page.more && !page.keys.empty()) {
+      // Behind the last key, as of the same revision.
+      etcd::RangeRequest rest{.keys = {page.keys.back().key + '\0', all.end},
+                              .revision = answer->header.revision,
+                              .limit = CellLimits::kPageKeys};
+      const Instant deadline = executor().Now().PlusUs(CellLimits::kCallUs);
+      auto next = co_await etcd_.Range(std::move(rest), deadline);
+      if (!next) co_return Unreached(next.error());
+      page = std::move(*next);
+      AddBatches(page, ends, snapshot);
+    }
+  }
+  std::ranges::stable_sort(snapshot->batches, {}, &Batch::revision);
+  std::ranges::sort(snapshot->known, {}, &BatchMark::revision);
+  const BatchMark& last = state_.last_seen;
+  if (last.revision > std::max(snapshot->floor.drops, snapshot->floor.ends) &&
+      std::ranges::find(snapshot->known, last) == snapshot->known.end())
+    snapshot->contradicted = true;
+  if (snapshot->contradicted && snapshot->history.value->number == state_.history) {
+    state_.past.contradicted = true;
+    co_return Conclusion{What::kJoinAnew, Status(Code::kMismatch, "etcd is not the one that it was")};
+  }
+  co_return Conclusion{};
+}
+
+Task<void> DropFollower::DiscardAll() {
+  state_.joined = false;  // nothing is shared meanwhile
+  state_.changed.Pulse();
+  const StoreCall call(*this);
+  while (!(co_await store_.Discard()).ok()) (void)co_await SleepUntil(Soon(500'000, 1'000'000));
+}
+
+Task<void> DropFollower::DiscardNoted() {
+  const StoreCall call(*this);
+  while (!(co_await store_.DiscardNoted()).ok()) (void)co_await SleepUntil(Soon(500'000, 1'000'000));
+}
+
+Task<void> DropFollower::Begin(const std::vector<CellDrop>& drops) {
+  const StoreCall call(*this);
+  co_await store_.Begin(drops);
+}
+
+Task<void> DropFollower::StoreIsIdle() {
+  while (store_calls_ > 0) co_await store_idle_.Wait();
+}
+
+Task<void> DropFollower::Adopt(Snapshot snapshot) {
+  const bool other = snapshot.history.value->number != state_.history;
+  const bool behind = snapshot.floor.drops > state_.seen;
+  const bool ends_behind = snapshot.floor.ends > state_.seen;
+  const bool discards = other || behind || snapshot.unreadable;
+  if (discards) {
+    co_await DiscardAll();
+    // What cannot be read may have dropped anything up to now.
+    state_.list.Restart(snapshot.unreadable ? snapshot.header.revision : snapshot.floor.drops,
+                        snapshot.unreadable ? snapshot.header.revision : snapshot.floor.ends);
+  } else if (ends_behind) {
+    co_await DiscardNoted();
+    state_.list.RestartEnds(snapshot.floor.ends);
+  }
+  for (const Batch& batch : snapshot.batches) {
+    if (snapshot.unreadable || (!other && batch.revision <= state_.seen)) continue;
+    if (discards && batch.revision <= std::min(state_.list.begin(), state_.list.ends_begin())) continue;
+    for (const CellDrop& drop : batch.drops) state_.list.Add(batch.revision, drop);
+  }
+  for (const Batch& batch : snapshot.batches) co_await Begin(batch.drops);
+  if (other) state_.past = {snapshot.header.cluster_id, snapshot.header.revision, false};
+  state_.history = snapshot.history.value->number;
+  state_.history_revision = snapshot.history_revision;
+  if (other) state_.applied = 0;
+  state_.seen = snapshot.header.revision;
+  state_.floor = snapshot.floor;
+  state_.floor_revision = snapshot.floor_revision;
+  state_.view = std::move(snapshot.view);
+  state_.witness = std::move(snapshot.witness);
+  last_changes_ = std::move(snapshot.last_changes);
+  read_all_at_ = snapshot.header.revision;
+  state_.last_seen = snapshot.known.empty() ? BatchMark() : snapshot.known.back();
+  state_.known.Clear();
+  for (const BatchMark& mark : snapshot.known) state_.known.Add(mark);
+  for (const bool ends : {false, true}) {
+    Retention& kept = ends ? state_.kept_ends : state_.kept_drops;
+    kept.Clear();
+    auto& bytes = ends ? snapshot.end_bytes : snapshot.drop_bytes;
+    std::ranges::sort(bytes);
+    for (const auto& [revision, size] : bytes) kept.Add(executor().Now(), revision, size);
+  }
+  state_.changed.Pulse();
+}
+
+Task<Conclusion> DropFollower::ReadAll() {
+  Snapshot snapshot;
+  Conclusion read = co_await ReadSnapshot(&snapshot);
+  if (read.what == What::kGoOn) co_await Adopt(std::move(snapshot));
+  co_return read;
+}
+
+// ---- following -------------------------------------------------------------------------------------------
+
+Task<Conclusion> DropFollower::Follow() {
+  std::unique_ptr<etcd::Watch> watch;
+  bool believed = false, first = true;
+  Instant look_at;
+  std::int64_t behind = 0;  // what the last look saw that the watch had not shown
+  for (;;) {
+    if (watch == nullptr) {
+      watch = etcd_.WatchFrom(KeyRange::Prefix(keys_.prefix()), last_changes_.begin()->first);
+      believed = false;
+      first = true;
+    }
+    if (!believed || look_at <= executor().Now()) {
+      Conclusion looked = co_await Look();
+      look_at = executor().Now().PlusUs(CellLimits::kLookUs);
+      if (looked.what == What::kUnreached) {
+        if (!believed) {
+          watch.reset();
+          (void)co_await SleepUntil(Soon(100'000, 500'000));
+          continue;
+        }
+      } else if (looked.what != What::kGoOn) {
+        co_return looked;
+      } else {
+        believed = true;
+        // Silent, or others than this cell write to etcd: another watch tells, and costs little.
+        const bool silent = behind > state_.seen;
+        behind = looked_revision_;
+        if (silent) {
+          behind = 0;
+          watch.reset();
+          continue;
+        }
+      }
+    }
+    auto events = co_await watch->Next(look_at);
+    if (events) {
+      auto unseen = Unseen(std::move(*events), std::exchange(first, false));
+      if (!unseen) {
+        state_.past.contradicted = true;
+        co_return Conclusion{What::kJoinAnew, Status(Code::kMismatch, "etcd is not the one that it was")};
+      }
+      if (unseen->empty()) continue;
+      Conclusion taken = co_await Take(std::move(*unseen), watch->next_revision() - 1);
+      if (taken.what != What::kGoOn) co_return taken;
+    } else if (events.error().code() == Code::kLapsed) {
+      watch.reset();
+      Conclusion read = co_await ReadAll();
+      if (read.what == What::kUnreached) (void)co_await SleepUntil(Soon(100'000, 500'000));
+      if (read.what != What::kGoOn && read.what != What::kUnreached) co_return read;
+      if (!state_.joined && read.what == What::kGoOn) {
+        state_.joined = true;
+        state_.changed.Pulse();
+      }
+    } else if (events.error().code() != Code::kTooLate) {
+      watch.reset();
+      (void)co_await SleepUntil(Soon(20'000, 200'000));
+    }
+  }
+}
+
+void DropFollower::NoteChange(Changes& changes, const std::string& key, std::int64_t revision,
+                              bool put) const {
+  if (!IsRead(key)) return;
+  if (put && !changes.empty() && revision > changes.begin()->first) changes.clear();
+  if (changes.empty() ? !put : revision < changes.begin()->first) return;
+  changes[revision] ^= ChangeHash(key, put);
+}
+
+std::optional<std::vector<WatchEvent>> DropFollower::Unseen(std::vector<WatchEvent> events,
+                                                            bool first) const {
+  if (first && !events.empty() && events.front().key.mod_revision != last_changes_.begin()->first)
+    return std::nullopt;
+  Changes again;
+  std::vector<WatchEvent> unseen;
+  for (WatchEvent& event : events) {
+    const std::int64_t revision = event.key.mod_revision;
+    const bool put = event.kind == WatchEvent::Kind::kPut;
+    if (revision > state_.seen) {
+      unseen.push_back(std::move(event));
+    } else if (IsRead(event.key.key) &&
+               (put || revision == last_changes_.begin()->first || revision > read_all_at_)) {
+      again[revision] ^= ChangeHash(event.key.key, put);
+    }
+  }
+  for (const auto& [revision, changes] : again) {
+    const auto seen = last_changes_.find(revision);
+    if (seen == last_changes_.end() || seen->second != changes) return std::nullopt;
+  }
+  return unseen;
+}
+
+Task<Conclusion> DropFollower::Take(std::vector<WatchEvent> events, std::int64_t up_to) {
+  for (const WatchEvent& event : events) {
+    if (event.key.key == keys_.History()) {
+      const auto value =
+          event.kind == WatchEvent::Kind::kPut ? HistoryValue::Decode(event.key.value) : std::nullopt;
+      if (!value || value->number != state_.history)
+        co_return Conclusion{What::kJoinAnew, Status(Code::kMismatch, "the cell's history is another one")};
+    }
+    if (Status status = membership_.Confirm(event); !status.ok()) {
+      const What what = status.code() == Code::kDenied ? What::kEnd : What::kJoinAnew;
+      co_return Conclusion{what, std::move(status)};
+    }
+  }
+  CellView view = state_.view;
+  Witness witness = state_.witness;
+  BatchMark last = state_.last_seen;
+  std::vector<CellDrop> drops;
+  bool unreadable = false;
+  for (const WatchEvent& event : events) {
+    const std::string& key = event.key.key;
+    const std::int64_t revision = event.key.mod_revision;
+    const bool put = event.kind == WatchEvent::Kind::kPut;
+    NoteChange(last_changes_, key, revision, put);
+    if (key == keys_.History()) {
+      state_.history_revision = revision;
+    } else if (key == keys_.Floor()) {
+      state_.floor = put ? CellFloor::Decode(event.key.value).value_or(state_.floor) : CellFloor();
+      state_.floor_revision = put ? revision : 0;
+    } else if (const std::string_view id = keys_.IdOf(key); !id.empty()) {
+      const auto value = put ? MemberValue::Decode(event.key.value) : std::nullopt;
+      if (value) view.members[std::string(id)] = *value;
+      if (!put) view.members.erase(std::string(id));
+    } else if (put && keys_.IsBatch(key)) {
+      const bool ends = key.starts_with(keys_.Ends());
+      witness = {key, revision, ends};
+      last = {revision, BatchHash(key)};
+      state_.known.Add(last);
+      (ends ? state_.kept_ends : state_.kept_drops)
+          .Add(executor().Now(), revision, key.size() + event.key.value.size());
+      std::optional<std::vector<CellDrop>> batch = DecodeBatch(event.key.value);
+      unreadable = unreadable || !batch;
+      if (!batch) continue;
+      for (const CellDrop& drop : *batch) state_.list.Add(revision, drop);
+      std::ranges::move(*batch, std::back_inserter(drops));
+    }
+  }
+  if (unreadable) {
+    co_await DiscardAll();
+    state_.list.Restart(up_to, up_to);
+    state_.joined = true;
+  } else if (!drops.empty()) {
+    co_await Begin(drops);
+  }
+  view.revision = up_to;
+  state_.view = std::move(view);
+  state_.witness = std::move(witness);
+  state_.last_seen = last;
+  state_.past.highest_revision = std::max(state_.past.highest_revision, up_to);
+  state_.seen = std::max(state_.seen, up_to);
+  state_.changed.Pulse();
+  co_return Conclusion{};
+}
+
+Task<void> DropFollower::Settle() {
+  for (;;) {
+    const Standing wanted{state_.history, state_.past.cluster_id, state_.past.highest_revision, state_.seen,
+                          state_.last_seen};
+    if (wanted.history == settled_.history && wanted.applied == settled_.applied &&
+        wanted.cluster_id == settled_.cluster_id) {
+      co_await state_.changed.Wait();
+      continue;
+    }
+    Status status;
+    {
+      const StoreCall call(*this);
+      status = co_await store_.Settle(wanted);
+    }
+    if (!status.ok()) {
+      (void)co_await SleepUntil(Soon(500'000, 1'000'000));
+      continue;
+    }
+    settled_ = wanted;
+    if (state_.history != wanted.history) continue;
+    state_.applied = std::max(state_.applied, wanted.applied);
+    state_.last_applied = wanted.last;
+    told_();
+    state_.changed.Pulse();
+  }
+}
+
+}  // namespace cistern::mesh

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh/drop_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+
+namespace cistern::mesh {
+namespace {
+
+constexpr std::int64_t kRetryUs = 50'000;
+
+// A drop of many keys as several.
+std::vector<CellDrop> Parts(CellDrop drop) {
+  std::vector<CellDrop> parts;
+  if (drop.keys.size() <= DropLimits::kKeysOfDrop) {
+    parts.push_back(std::move(drop));
+    return parts;
+  }
+  for (std::size_t at = 0; at < drop.keys.size(); at += DropLimits::kKeysOfDrop) {
+    const std::size_t end = std::min(drop.keys.size(), at + DropLimits::kKeysOfDrop);
+    CellDrop part{.what = drop.what, .name = drop.name};
+    part.keys.assign(drop.keys.begin() + static_cast<std::ptrdiff_t>(at),
+                     drop.keys.begin() + static_cast<std::ptrdiff_t>(end));
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+}  // namespace
+
+Task<Result<DropReceipt>> DropWriter::Write(CellDrop drop, DropWait wait, Instant deadline) {
+  if (Status status = drop.Validate(); !status.ok()) co_return Error(std::move(status));
+  if (drop.keys.size() > DropLimits::kKeysOfCall)
+    co_return Error(Code::kInvalid,
+                    Text("drop: ", drop.keys.size(), " keys in one call and the limit is ",
+                         DropLimits::kKeysOfCall, ": name them in several, or the namespace"));
+  if (!state_.joined)
+    co_return Error(Code::kGone, Text("drop: this member has not joined its cell, so nothing was dropped: ",
+                                      state_.trouble.message()));
+  const std::vector<CellDrop> all = Parts(std::move(drop));
+  if (waiting_.size() + all.size() > kWaiting)
+    co_return Error(Code::kBusy,
+                    Text("drop: ", waiting_.size(), " drops wait to be written and the limit is ", kWaiting,
+                         ": try again"));
+  for (;;) {
+    std::vector<WaitingPtr> parts;
+    for (const CellDrop& part : all) {
+      parts.push_back(std::make_shared<Waiting>());
+      parts.back()->drop = part;
+      parts.back()->deadline = deadline;
+      waiting_.push_back(parts.back());
+    }
+    more_.Set();
+    if (Status status = co_await Written(parts, deadline); !status.ok()) co_return Error(std::move(status));
+    DropReceipt receipt{.history = parts.front()->history};
+    bool one_history = true;
+    BatchMark last;
+    for (const WaitingPtr& part : parts) {
+      if (part->batch.revision > last.revision) last = part->batch;
+      one_history = one_history && part->history == receipt.history;
+    }
+    receipt.revision = last.revision;
+    if (wait == DropWait::kDurable && one_history) co_return receipt;
+    Status waited;
+    while (one_history && state_.history == receipt.history && waited.ok()) {
+      // The view is as late as what was seen: who was a member at the drop's revision is in it, or has
+      // lapsed.
+      const bool all_seen = std::ranges::all_of(
+          parts, [this](const WaitingPtr& part) { return state_.known.Has(part->batch); });
+      if (all_seen && state_.seen >= receipt.revision && state_.applied >= receipt.revision) {
+        const Acknowledgement said =
+            AcknowledgedBy(state_.view, state_.heard, state_.known, receipt.history, last);
+        receipt.applied = said.applied;
+        receipt.members = said.members;
+        if (said.complete()) co_return receipt;
+      }
+      waited = co_await state_.changed.Wait(deadline);
+    }
+    if (!waited.ok())
+      co_return Error(Code::kTooLate,
+                      Text("drop: durable at revision ", receipt.revision, ", ", receipt.applied, " of ",
+                           receipt.members, " members have applied it by the deadline"));
+    // Its history has ended: what was dropped under it is dropped again under the next.
+  }
+}
+
+Task<Status> DropWriter::Written(std::vector<WaitingPtr> parts, Instant deadline) {
+  for (const WaitingPtr& part : parts) {
+    while (!part->done) {
+      if ((co_await part->changed.Wait(deadline)).ok()) continue;
+      const bool sent = std::ranges::any_of(parts, [](const WaitingPtr& one) { return one->sent; });
+      for (const WaitingPtr& one : parts) std::erase(waiting_, one);
+      co_return Status(Code::kTooLate,
+                       sent ? "drop: etcd has not confirmed it by the deadline, and it may take effect"
+                            : "drop: it was not written by the deadline, so nothing was dropped");
+    }
+    if (!part->status.ok()) {
+      for (const WaitingPtr& one : parts) std::erase(waiting_, one);
+      co_return part->status;
+    }
+  }
+  co_return Status();
+}
+
+DropWriter::Batch DropWriter::NextBatch() {
+  Batch batch;
+  const bool ends = waiting_.front()->drop.is_end();
+  for (auto at = waiting_.begin(); at != waiting_.end();) {
+    const std::size_t bytes = EncodedBytes((*at)->drop);
+    const bool fits = batch.drops.empty() || (batch.bytes + bytes <= DropLimits::kBatchBytes &&
+                                              batch.drops.size() < DropLimits::kDropsOfBatch);
+    if ((*at)->drop.is_end() != ends || !fits) {
+      ++at;
+      continue;
+    }
+    batch.bytes += bytes;
+    batch.drops.push_back((*at)->drop);
+    batch.calls.push_back(std::move(*at));
+    at = waiting_.erase(at);
+  }
+  return batch;
+}
+
+Task<void> DropWriter::Run() {
+  for (;;) {
+    while (waiting_.empty()) {
+      more_.Reset();
+      co_await more_.Wait();
+    }
+    const std::size_t bytes = std::min(EncodedBytes(waiting_.front()->drop), DropLimits::kBatchBytes);
+    const Instant ready = share_.ReadyAt(bytes, state_.view.members.size(), executor().Now());
+    if (ready > executor().Now()) {
+      (void)co_await SleepUntil(ready);
+      continue;
+    }
+    if (!waiting_.empty()) co_await Commit(NextBatch());
+  }
+}
+
+Task<void> DropWriter::Commit(Batch batch) {
+  const std::string value = EncodeBatch(batch.drops);
+  const std::string key = (batch.drops.front().is_end() ? keys_.Ends() : keys_.Drops()) +
+                          CellKeys::BatchName(process_number_, ++batches_);
+  share_.Written(key.size() + value.size());
+  Instant last;
+  for (const WaitingPtr& call : batch.calls) last = std::max(last, call->deadline);
+  Status why(Code::kTooLate, "drop: it was not written by the deadline, so nothing was dropped");
+  Attempt came = Attempt::kAgain;
+  while (came == Attempt::kAgain && executor().Now() < last) {
+    came = co_await Try(key, value, batch, last, &why);
+    if (came == Attempt::kAgain) (void)co_await SleepUntil(executor().Now().PlusUs(kRetryUs));
+  }
+  if (came == Attempt::kOtherHistory) {
+    // Once this member has joined it, what waits is written under it.
+    while (!(state_.joined && state_.history != 0) && executor().Now() < last) {
+      (void)co_await state_.changed.Wait(last);
+    }
+    for (WaitingPtr& call : batch.calls) {
+      if (call->deadline <= executor().Now()) continue;
+      waiting_.push_front(std::move(call));
+    }
+    more_.Set();
+    co_return;
+  }
+  for (const WaitingPtr& call : batch.calls) {
+    call->done = true;
+    call->status = came == Attempt::kWritten ? Status() : why;
+    call->changed.Set();
+  }
+}
+
+Task<DropWriter::Attempt> DropWriter::Try(const std::string& key, const std::string& value, Batch& batch,
+                                          Instant last, Status* why) {
+  using etcd::Compare;
+  using etcd::Operation;
+  const std::int64_t highest = state_.past.highest_revision;
+  const std::uint64_t history = state_.history;
+  etcd::Transaction write;
+  write.conditions.push_back({.key = key, .what = Compare::What::kCreateRevision, .number = 0});
+  write.conditions.push_back(
+      {.key = keys_.History(), .what = Compare::What::kModRevision, .number = state_.history_revision});
+  write.then.push_back({.keys = {key, ""}, .value = value});
+  write.otherwise.push_back({.kind = Operation::Kind::kRange, .keys = {key, ""}});
+  write.otherwise.push_back({.kind = Operation::Kind::kRange, .keys = {keys_.History(), ""}});
+  const Instant deadline = executor().Now().PlusUs(CellLimits::kCallUs);
+  const bool sent_before = batch.calls.front()->sent;
+  for (const WaitingPtr& call : batch.calls) call->sent = true;
+  const auto answer = co_await etcd_.Commit(std::move(write), deadline);
+  if (!answer) {
+    const Code code = answer.error().code();
+    *why = Status(code, Text("drop: ", answer.error().message()));
+    if (code == Code::kTooLate || code == Code::kIoError) co_return Attempt::kAgain;
+    // A full etcd has taken the first that it had no room for. Else this attempt has changed nothing.
+    if (code != Code::kBusy) {
+      for (const WaitingPtr& call : batch.calls) call->sent = sent_before;
+    }
+    co_return sent_before ? Attempt::kAgain : Attempt::kRefused;
+  }
+  const etcd::Header& header = answer->header;
+  // What has changed something is at a revision that nobody has seen before.
+  const bool lower = header.revision < highest || (answer->succeeded && header.revision == highest);
+  if (header.cluster_id != state_.past.cluster_id || lower) {
+    state_.past.contradicted = true;
+    *why = Status(Code::kGone, "drop: etcd is not the one that it was; the cell begins another history");
+    // The next look finds it too. Whatever was written there counts for nothing.
+    while (state_.history == history && executor().Now() < last) (void)co_await state_.changed.Wait(last);
+    co_return Attempt::kOtherHistory;
+  }
+  state_.past.highest_revision = std::max(state_.past.highest_revision, header.revision);
+  std::int64_t revision = header.revision;
+  if (!answer->succeeded) {
+    const etcd::RangeAnswer& there = answer->ranges[0];
+    if (there.keys.empty()) {
+      // The history's key has changed: what comes by the watch says whether the history has.
+      if (state_.history == history)
+        (void)co_await state_.changed.Wait(executor().Now().PlusUs(CellLimits::kLookUs));
+      co_return state_.history == history ? Attempt::kAgain : Attempt::kOtherHistory;
+    }
+    revision = there.keys.front().create_revision;  // an earlier attempt whose answer was lost
+  }
+  for (const WaitingPtr& call : batch.calls) {
+    call->history = history;
+    call->batch = {revision, BatchHash(key)};
+  }
+  co_return Attempt::kWritten;
+}
+
+}  // namespace cistern::mesh

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Membership: a key under a lease, which is this start's of the member as long as both stand. Whose key it is
+// says the process number in it: another start on the same boot of the host takes it over at once (the lock
+// of the directory has shown that this one is dead), one on another boot waits until it lapses.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/task.h"
+#include "etcd/etcd.h"
+#include "mesh/cell_keys.h"
+#include "mesh/cell_state.h"
+
+namespace cistern::mesh {
+
+class Membership final {
+ public:
+  // All is borrowed.
+  Membership(etcd::Etcd& etcd, const CellKeys& keys, const std::string& id, const MemberValue& value,
+             CellState& state)
+      : etcd_(etcd),
+        key_(keys.MemberKey(id)),
+        history_key_(keys.History()),
+        id_(id),
+        value_(value),
+        state_(state) {}
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  Executor& executor() { return etcd_.executor(); }
+  const std::string& key() const { return key_; }
+
+  // Writes the key, under the history whose key has this revision. kBusy: another member has the id, and is
+  // named; kLapsed: history or key changed meanwhile; etcd's errors.
+  Task<Status> Enter(std::int64_t history_revision);
+  // Renews the lease for ever.
+  Task<void> KeepLease();
+  // What a range of the key, asked for at this time, says. kLapsed: it is gone, or another host's; kDenied:
+  // another start on this boot has it, for good.
+  Status Confirm(const etcd::RangeAnswer& own, Instant asked_at);
+  // The key as a change of it that came by the watch has it.
+  Status Confirm(const etcd::WatchEvent& event) const;
+  // Gives the key back.
+  Task<void> Leave(Instant deadline);
+
+  // Until then nobody has seen this membership lapse: from when the last renewal was sent that the key has
+  // outlived. In the past unless Enter has succeeded.
+  Instant valid_until() const { return valid_until_; }
+
+ private:
+  Status TakenBy(const MemberValue& other) const;
+
+  etcd::Etcd& etcd_;
+  const std::string key_, history_key_, id_;
+  const MemberValue value_;
+  CellState& state_;
+  std::int64_t lease_ = 0;  // 0: none that is known to stand
+  bool entered_ = false;
+  Instant renewed_until_, renewed_at_;  // by the last renewal, whose answer came then
+  Instant valid_until_;
+};
+
+}  // namespace cistern::mesh

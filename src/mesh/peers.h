@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Control connections of a member, one to each other member: of two the one with the lower id dials. Over
+// them goes what each has applied, at once whenever it changes; their heartbeats tell who can be reached.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "base/random.h"
+#include "base/task.h"
+#include "base/task_group.h"
+#include "mesh/cell_state.h"
+#include "net/control_connection.h"
+
+namespace cistern::mesh {
+
+// Types of notices (docs/formats/wire.md).
+inline constexpr std::uint16_t kAppliedNotice = 1;
+
+struct PeerLimits {
+  static constexpr std::size_t kConnections = 256;  // with those that have not said who they are
+  static constexpr std::int64_t kOpenUs = 2'000'000;
+  static constexpr std::int64_t kDialUs = 1'000'000;
+  static constexpr std::int64_t kLeastPauseUs = 50'000, kMostPauseUs = 5'000'000;  // between two dials
+};
+
+class Peers final {
+ public:
+  // All is borrowed; the listener is where the others reach this member.
+  Peers(net::Network& network, std::unique_ptr<net::Listener> listener, std::string id,
+        std::uint64_t process_number, CellState& state, std::uint64_t seed);
+  ~Peers();
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
+
+  Executor& executor() { return network_.executor(); }
+
+  // Accepts and dials, for ever.
+  void Start();
+  // Says to all how far this member has come.
+  void TellApplied();
+  // Members that can be reached now.
+  std::size_t reachable() const { return connected_.size(); }
+
+ private:
+  class Other;
+
+  Task<void> Accept();
+  Task<void> FollowView();
+  Task<void> Dial(std::string id);
+  // From the hello to the end of the connection; how long it lasted.
+  Task<std::int64_t> Serve(std::unique_ptr<net::Stream> stream);
+  void Heard(std::uint64_t process_number, const HeardApplied& said);
+
+  net::Network& network_;
+  const std::unique_ptr<net::Listener> listener_;
+  const std::string id_;
+  const std::uint64_t process_number_;
+  CellState& state_;
+  Random random_;
+  std::map<std::uint64_t, net::ControlConnection*> connected_;  // by process number, the newest
+  std::set<std::string> dialed_;                                // ids that a Dial is at work for
+  std::size_t serving_ = 0;
+  TaskGroup tasks_;
+};
+
+}  // namespace cistern::mesh
