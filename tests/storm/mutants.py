@@ -63,9 +63,16 @@ def rule_of(patch: Path) -> str:
     return patch.read_text(encoding="utf-8").split("\n", 1)[0]
 
 
-def tier_of(patch: Path) -> str:
-    """What stands below memory in the worlds that may find it: flash for a mutant that is named after it."""
-    return "flash" if patch.stem.startswith("flash-") else "mixed"
+def program_of(patch: Path) -> str:
+    """Which storm looks for it: the cell's for a mutant that is named after it."""
+    return "cell_storm" if patch.stem.startswith("cell-") else "storm"
+
+
+def worlds_of(patch: Path, jobs: int) -> list[str]:
+    """Flags for the worlds that may find it: those of flash for a mutant that is named after flash."""
+    if program_of(patch) == "cell_storm":
+        return []
+    return [f"--jobs={jobs}", f"--tier={'flash' if patch.stem.startswith('flash-') else 'mixed'}"]
 
 
 def files_of(patch: Path) -> list[str]:
@@ -122,24 +129,23 @@ def copy_sources() -> None:
             path.unlink()
 
 
-def build(jobs: int) -> Path:
-    """The storm of the copy as it is now."""
+def build(program: str, jobs: int) -> Path:
+    """A storm of the copy as it is now."""
     where = TREE / "build" / "release"
     steps = [["cmake", "--preset", "release"]] if not (where / "build.ninja").exists() else []
-    steps.append(["ninja", "-C", str(where), f"-j{jobs}", "bin/storm"])
+    steps.append(["ninja", "-C", str(where), f"-j{jobs}", f"bin/{program}"])
     for step in steps:
         run = subprocess.run(step, cwd=TREE, capture_output=True, text=True, check=False)
         if run.returncode != 0:
             raise Trouble(f"{' '.join(step)} failed:\n{(run.stdout + run.stderr)[-4000:]}")
-    return where / "bin" / "storm"
+    return where / "bin" / program
 
 
-def storm(program: Path, seconds: int, jobs: int, first: int, tier: str) -> tuple[bool, int, float, int, str]:
+def storm(program: Path, seconds: int, first: int, worlds: list[str]) -> tuple[bool, int, float, int, str]:
     """Found, by which seed, after how long and how many faults, and what it said."""
     began = time.monotonic()
-    flags = ["--json", f"--seconds={seconds}", f"--jobs={jobs}", f"--first={first}", f"--faults={MANY_FAULTS}"]
-    flags.append(f"--tier={tier}")
-    run = subprocess.run([str(program), *flags], capture_output=True, text=True, check=False)
+    flags = ["--json", f"--seconds={seconds}", f"--first={first}", f"--faults={MANY_FAULTS}"]
+    run = subprocess.run([str(program), *flags, *worlds], capture_output=True, text=True, check=False)
     passed = time.monotonic() - began
     failed = re.search(r"^FAILED: seed (\d+): (.*)$", run.stderr, re.MULTILINE)
     if run.returncode != 0 and failed:
@@ -155,9 +161,9 @@ def plant(patch: Path, arguments: argparse.Namespace) -> Verdict:
     if said:
         raise Trouble(f"{patch.name}: {said}")
     try:
-        program = build(arguments.jobs)
+        program = build(program_of(patch), arguments.jobs)
         found, seed, seconds, faults, violation = storm(
-            program, arguments.seconds, arguments.jobs, arguments.first, tier_of(patch)
+            program, arguments.seconds, arguments.first, worlds_of(patch, arguments.jobs)
         )
     finally:
         for name in files_of(patch):
