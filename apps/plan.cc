@@ -4,13 +4,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
-#include <cerrno>
-#include <charconv>
-#include <cmath>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 
 #include "base/format.h"
 #include "base/nearest.h"
@@ -23,11 +17,11 @@
 #include "planner/model_config.h"
 #include "planner/report.h"
 #include "sim_policy.h"
+#include "values.h"
 
 namespace cistern {
 namespace {
 
-constexpr std::size_t kMostFileBytes = 16u << 20;
 constexpr double kMicroseconds = 1e-6;
 
 // What the flags say, before names are looked up: --data comes first, wherever it stands.
@@ -40,37 +34,6 @@ struct PlanFlags {
   bool list = false, json = false;
   planner::PlanInput input;
 };
-
-// A number with a point or without; what range it has to lie in is `least` to `most`.
-Result<double> ParseNumber(std::string_view name, std::string_view text, double least, double most) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
-    return Error(Code::kInvalid, Text(name, ": ", Shown(text), " is no number: expected one from ", least,
-                                      " to ", most, ", such as 0.5, without a unit"));
-  }
-  if (value < least || value > most) {
-    return Error(Code::kInvalid, Text(name, ": ", value, " is out of range: expected ", least, " to ", most));
-  }
-  return value;
-}
-
-void Number(CommandLine& line, std::string_view flag, std::string_view help, std::optional<double>* value,
-            double least, double most) {
-  line.Flag(flag, "NUMBER", help, [name = std::string(flag), value, least, most](std::string_view text) {
-    Result<double> number = ParseNumber(name, text, least, most);
-    if (number) *value = *number;
-    return number ? Status() : number.error();
-  });
-}
-
-void Share(CommandLine& line, std::string_view flag, std::string_view help, double* value) {
-  line.Flag(flag, "NUMBER", help, [name = std::string(flag), value](std::string_view text) {
-    Result<double> number = ParseNumber(name, text, 0.001, 1);
-    if (number) *value = *number;
-    return number ? Status() : number.error();
-  });
-}
 
 void AddFlags(CommandLine& line, PlanFlags& f) {
   line.Text("--model", "NAME", "a model of the table (--list)", &f.model);
@@ -117,21 +80,6 @@ void AddFlags(CommandLine& line, PlanFlags& f) {
   line.Text("--html", "FILE", "write one page with plots, nothing from outside", &f.html);
   line.Switch("--list", "show the table of models, GPUs and media with their sources", &f.list);
   line.Switch("--json", "one JSON object on stdout", &f.json);
-}
-
-Result<std::string> ReadFile(std::string_view flag, const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::string text;
-  if (file) text.assign(std::istreambuf_iterator<char>(file), {});
-  if (!file.is_open() || file.bad()) {
-    return Error(Code::kIoError, Text(flag, ": ", Shown(path), ": ", std::strerror(errno ? errno : EIO)));
-  }
-  if (text.size() > kMostFileBytes) {
-    return Error(Code::kInvalid,
-                 Text(flag, ": ", Shown(path), " has ", text.size(), " bytes: at most ", kMostFileBytes));
-  }
-  return text;
 }
 
 Result<planner::Model> ChooseModel(const PlanFlags& f, const planner::Tables& tables) {
@@ -215,15 +163,6 @@ Status AddTrace(const PlanFlags& f, planner::Report& report) {
   return Status();
 }
 
-Status WriteFile(const std::string& path, const std::string& text) {
-  errno = 0;
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (file) return Status();
-  return Status(Code::kIoError, Text("--html: ", Shown(path), ": ", std::strerror(errno ? errno : EIO)));
-}
-
 void PrintTable(const planner::Tables& tables, bool as_json) {
   boost::json::object all;
   const auto print = [&](const char* kind, const auto& entries) {
@@ -252,7 +191,7 @@ Status Plan(PlanFlags& f, const planner::Tables& tables) {
     if (Status status = AddTrace(f, report); !status.ok()) return status;
   }
   if (!f.html.empty()) {
-    if (Status status = WriteFile(f.html, PlanPageHtml(report)); !status.ok()) return status;
+    if (Status status = WriteFile("--html", f.html, PlanPageHtml(report)); !status.ok()) return status;
   }
   std::fputs((f.json ? planner::ReportJson(report) : planner::ReportText(report)).c_str(), stdout);
   return Status();
