@@ -66,6 +66,7 @@ set(CISTERN_LIBS_node Boost::json)
 set(CISTERN_LIBS_doctor Boost::json)
 set(CISTERN_LIBS_workload Boost::headers Boost::json)
 set(CISTERN_LIBS_planner Boost::json)
+set(CISTERN_LIBS_fleet Boost::headers Boost::json)
 
 # Tests compile in less than half the time with -O0, and in three fifths to five sixths with -O1; what is tested keeps
 # its own.

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks that a node, or all nodes of a global store together, keep: the node's own eviction policies over
+// block ids of a trace, and which node has each block. Memory is by capacity, however long the run.
+#pragma once
+
+#include <boost/unordered/unordered_flat_map.hpp>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "policy/evict.h"
+#include "policy/reuse.h"
+
+namespace cistern::fleet {
+
+using NodeNumber = std::uint32_t;
+
+// Neighbouring blocks of a prompt that one node has.
+struct HomeRun {
+  NodeNumber home = 0;
+  std::uint32_t blocks = 0;
+};
+
+enum class CachePolicy : std::uint8_t { kLru = 0, kReuse = 1 };
+
+class BlockCache final {
+ public:
+  using Chain = std::span<const std::uint64_t>;
+
+  // `blocks` of 0 keeps nothing.
+  BlockCache(CachePolicy policy, std::uint64_t blocks);
+
+  // The longest resident run from block 0; where `homes` is given, who has its blocks.
+  std::size_t Match(Chain chain, std::vector<HomeRun>* homes = nullptr) const;
+  // `to` loaded the chain's first blocks: those that are still there are its from now on, so that what many
+  // ask for does not stay behind one node's link.
+  void Move(Chain chain, NodeNumber to);
+  // A request's blocks were computed or used by `home`: the missing ones enter from the root on, as far as
+  // the policy gives them room, and all are touched. Times never go back.
+  void Store(Chain chain, bool partial, std::uint64_t now_ms, NodeNumber home);
+  // The blocks that `home` has are lost, and with them all that extend them.
+  void Lose(NodeNumber home);
+  std::uint64_t size() const { return found_.size(); }
+
+ private:
+  static constexpr policy::EntryId kNone = 0xffff'ffff;
+  struct Slot {
+    std::uint64_t hash_id = 0;
+    policy::EntryId parent = kNone;
+    std::uint32_t children = 0;
+    NodeNumber home = 0;
+    bool held = false;  // by the request that is being stored
+  };
+
+  policy::EntryId Find(std::uint64_t hash_id) const {
+    const auto at = found_.find(hash_id);
+    return at == found_.end() ? kNone : at->second;
+  }
+  bool MakeRoom(std::size_t position);
+  void Insert(std::uint64_t hash_id, std::size_t position, NodeNumber home);
+  void Evict(policy::EntryId id);
+
+  const std::uint64_t blocks_;
+  policy::Lru lru_;
+  std::unique_ptr<policy::Reuse> reuse_;  // null: lru_ orders
+  boost::unordered_flat_map<std::uint64_t, policy::EntryId> found_;
+  std::vector<Slot> slots_;
+  std::vector<policy::EntryId> free_;
+  std::vector<policy::EntryId> chain_;  // resident blocks of the request that is being stored
+  std::vector<std::uint64_t> keys_;
+};
+
+}  // namespace cistern::fleet

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fleet/cluster.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace cistern::fleet {
+namespace {
+
+std::uint64_t Milliseconds(double seconds) { return static_cast<std::uint64_t>(seconds * 1e3); }
+
+bool LastIsPartial(const workload::Request& request) {
+  return request.hash_ids.size() * workload::kTraceBlockTokens > request.input_tokens;
+}
+
+std::uint64_t Layers(const planner::Model& model) {
+  std::uint64_t layers = 0;
+  for (const planner::KvLayers& group : model.kv) layers += group.layers;
+  return std::max<std::uint64_t>(1, layers);
+}
+
+// Of decoding one request: what it has to read, an iteration.
+double DecodeLoad(const workload::Request& request) {
+  return static_cast<double>(request.input_tokens) + request.output_tokens;
+}
+
+}  // namespace
+
+Cluster::Cluster(const ClusterOptions& options, workload::RequestSource& requests)
+    : options_(options),
+      requests_(requests),
+      engines_(options.nodes, Engine(options_.engine)),
+      steps_(options.nodes),
+      backlogs_(options.prefill_nodes()),
+      decoding_(options.decode_nodes),
+      router_(options_, backlogs_, caches_, links_),
+      failures_(SplitMix(options.seed)) {
+  const std::uint32_t nodes = options_.prefill_nodes();
+  for (std::uint32_t i = 0; i < (options_.global_store ? 1 : nodes); ++i)
+    caches_.emplace_back(options_.policy, options_.blocks_per_node * (options_.global_store ? nodes : 1));
+  const planner::Medium& own = options_.own;
+  const planner::Medium& peer = options_.peer;
+  const double port = peer.bytes_per_s * static_cast<double>(options_.ports);
+  links_.assign(options_.nodes,
+                {.own = Link(own.bytes_per_s * static_cast<double>(options_.gpus), own.latency_s),
+                 .in = Link(port, peer.latency_s),
+                 .out = Link(port, peer.latency_s)});
+  result_.routing = options_.routing;
+  result_.global_store = options_.global_store;
+}
+
+Result<ClusterResult> Cluster::Run() {
+  if (options_.fail_every_s > 0) {
+    for (NodeNumber node = 0; node < options_.nodes; ++node) ScheduleFailure(node);
+  }
+  Read();
+  while ((next_ || active_ > 0) && status_.ok()) {
+    CISTERN_ASSERT(!queue_.empty());
+    Handle(queue_.Take());
+  }
+  if (!status_.ok()) return Error(status_);
+  Summarize();
+  return std::move(result_);
+}
+
+void Cluster::Handle(const Happening& happening) {
+  switch (happening.what) {
+    case What::kArrival: return Arrive();
+    case What::kTurn: return NextTurn(happening.which);
+    case What::kLoaded: return Loaded(happening.which, happening.number);
+    case What::kStep:
+      if (steps_[happening.which] == happening.number) EndStep(happening.which);
+      return;
+    case What::kHandedOver: {
+      Job& job = jobs_[happening.which];
+      if (job.attempt != happening.number) return;
+      engines_[job.node].Decode(happening.which, job.request.input_tokens, job.request.output_tokens);
+      return Kick(job.node);
+    }
+    case What::kFailure: return FailNode(happening.which);
+    case What::kReturn: return ReturnNode(happening.which);
+  }
+}
+
+void Cluster::Read() {
+  workload::Request request;
+  const Result<bool> more = requests_.Next(request);
+  next_.reset();
+  if (!more) {
+    status_ = more.error();
+    return;
+  }
+  if (!*more) return;
+  const double at_s = static_cast<double>(request.timestamp_ms) / 1e3 / options_.times;
+  next_ = std::move(request);
+  queue_.Schedule(std::max(at_s, queue_.now_s()), {What::kArrival});
+}
+
+void Cluster::Arrive() {
+  workload::Request request = *std::exchange(next_, std::nullopt);
+  Read();
+  ++result_.requests;
+  if (request.input_tokens == 0) {
+    ++result_.empty;
+    return;
+  }
+  request.output_tokens = std::max(1u, request.output_tokens);
+  if (!options_.closed_loop) return Send(std::move(request), 0);
+  const std::uint64_t session = SessionOf(request);
+  if (sessions_[session].answering) {
+    sessions_[session].waiting.push_back(std::move(request));
+  } else {
+    sessions_[session].answering = true;
+    Send(std::move(request), session);
+  }
+}
+
+// Where the trace does not say it: a prompt goes on with the session whose last one it extends.
+std::uint64_t Cluster::SessionOf(const workload::Request& request) {
+  std::uint64_t session = sessions_.size();
+  if (request.session) {
+    session = session_numbers_.try_emplace(*request.session, session).first->second;
+  } else {
+    for (const std::uint64_t id : request.hash_ids) {
+      const auto end = session_ends_.find(id);
+      if (end == session_ends_.end()) continue;
+      session = end->second;
+      session_ends_.erase(end);
+    }
+    const std::size_t whole = request.hash_ids.size() - (LastIsPartial(request) ? 1 : 0);
+    if (whole > 0) session_ends_[request.hash_ids[whole - 1]] = session;
+  }
+  if (session == sessions_.size()) sessions_.emplace_back();
+  return session;
+}
+
+void Cluster::Send(workload::Request request, std::uint64_t session) {
+  if (free_jobs_.empty()) {
+    free_jobs_.push_back(static_cast<WorkId>(jobs_.size()));
+    jobs_.emplace_back();
+  }
+  const WorkId id = free_jobs_.back();
+  free_jobs_.pop_back();
+  Job& job = jobs_[id];
+  job = {.request = std::move(request),
+         .session = session,
+         .attempt = job.attempt + 1,
+         .sent_s = queue_.now_s(),
+         .active = true};
+  ++active_;
+  const std::uint64_t tokens = std::uint64_t{job.request.input_tokens} + job.request.output_tokens;
+  if (!engines_[0].Fits(tokens)) return Refuse(id, result_.too_large);
+  Dispatch(id);
+}
+
+void Cluster::Refuse(WorkId id, std::uint64_t& count) {
+  ++count;
+  Release(id);
+}
+
+void Cluster::Dispatch(WorkId id) {
+  Job& job = jobs_[id];
+  job.prefilled = false;
+  std::optional<Decision> decision = router_.Choose(job.request, queue_.now_s());
+  if (!decision) {
+    stranded_.push_back(id);
+    return;
+  }
+  // What has waited already counts too.
+  const double expected = queue_.now_s() - job.sent_s + decision->first_token_s;
+  if (options_.routing == Routing::kGlobal && options_.first_token_s && job.first_token_s < 0 &&
+      expected > *options_.first_token_s) {
+    return Refuse(id, result_.refused);
+  }
+  job.node = decision->node;
+  job.compute_s = decision->compute_s;
+  job.loaded_tokens = decision->blocks * workload::kTraceBlockTokens;
+  backlogs_.Add(job.node, job.compute_s);
+  router_.Note(job.request, job.node);
+  result_.accesses += job.request.hash_ids.size();
+  if (decision->loads.empty()) return Enqueue(id);
+  ++result_.reused;
+  queue_.Schedule(Load(*decision), {What::kLoaded, id, job.attempt});
+}
+
+double Cluster::Load(const Decision& decision) {
+  const double now = queue_.now_s();
+  double end = now;
+  for (const auto& [home, blocks] : decision.loads) {
+    const double bytes = static_cast<double>(blocks) * options_.block_bytes();
+    if (home == decision.node) {
+      result_.own_hits += blocks;
+      end = std::max(end, links_[home].own.Reserve(now, bytes));
+    } else {
+      result_.peer_hits += blocks;
+      end =
+          std::max({end, links_[home].out.Reserve(now, bytes), links_[decision.node].in.Reserve(now, bytes)});
+    }
+  }
+  return end;
+}
+
+void Cluster::Loaded(WorkId id, std::uint64_t attempt) {
+  const Job& job = jobs_[id];
+  if (job.attempt != attempt) return;
+  if (options_.global_store) {
+    caches_[0].Move(std::span(job.request.hash_ids).first(job.loaded_tokens / workload::kTraceBlockTokens),
+                    job.node);
+  }
+  Enqueue(id);
+}
+
+void Cluster::Enqueue(WorkId id) {
+  const Job& job = jobs_[id];
+  const std::uint64_t answer = options_.decode_nodes ? 1 : job.request.output_tokens;
+  engines_[job.node].Prefill(id, job.loaded_tokens, job.request.input_tokens, answer);
+  Kick(job.node);
+}
+
+void Cluster::Kick(NodeNumber node) {
+  std::optional<double> takes = engines_[node].Begin(queue_.now_s());
+  if (!takes) takes = engines_[node].Cut(queue_.now_s());
+  if (takes) queue_.Schedule(queue_.now_s() + *takes, {What::kStep, node, ++steps_[node]});
+}
+
+void Cluster::EndStep(NodeNumber node) {
+  engines_[node].End(ended_);
+  // Handlers send new requests, whose steps may end only later: ended_ stays as it is.
+  for (const WorkId id : ended_.first) Prefilled(id);
+  for (const WorkId id : ended_.done) {
+    if (options_.decode_nodes && !Decodes(node) && jobs_[id].request.output_tokens > 1) {
+      HandOver(id);
+    } else {
+      Finish(id);
+    }
+  }
+  Kick(node);
+}
+
+void Cluster::Prefilled(WorkId id) {
+  Job& job = jobs_[id];
+  job.prefilled = true;
+  if (job.first_token_s < 0) job.first_token_s = queue_.now_s();
+  backlogs_.Drop(job.node, job.compute_s);
+  CacheOf(job.node).Store(job.request.hash_ids, LastIsPartial(job.request), Milliseconds(queue_.now_s()),
+                          job.node);
+}
+
+// Layers go over as they are computed: the transfer began with the prefill, and ends a layer after it at the
+// soonest.
+void Cluster::HandOver(WorkId id) {
+  Job& job = jobs_[id];
+  if (decoding_.order().empty()) {
+    stranded_.push_back(id);
+    return;
+  }
+  const NodeNumber from = job.node;
+  const NodeNumber decode = std::get<NodeNumber>(*decoding_.order().begin());
+  const double now = queue_.now_s();
+  const double bytes = options_.engine.model.Bytes(job.request.input_tokens);
+  const double began = std::max(job.sent_s, now - job.compute_s);
+  job.node = options_.prefill_nodes() + decode;
+  decoding_.Add(decode, DecodeLoad(job.request));
+  result_.handover_bytes += bytes;
+  const double moved =
+      std::max(links_[from].out.Reserve(began, bytes), links_[job.node].in.Reserve(began, bytes));
+  const double layer =
+      bytes / static_cast<double>(Layers(options_.engine.model)) / links_[from].out.bytes_per_s();
+  queue_.Schedule(std::max(moved, now + layer), {What::kHandedOver, id, job.attempt});
+}
+
+void Cluster::Finish(WorkId id) {
+  Job& job = jobs_[id];
+  const double now = queue_.now_s();
+  if (Decodes(job.node)) decoding_.Drop(job.node - options_.prefill_nodes(), DecodeLoad(job.request));
+  ++result_.answered;
+  result_.span_s = now;
+  tokens_ += DecodeLoad(job.request);
+  const double first = job.first_token_s - job.sent_s;
+  result_.first_tokens.push_back(static_cast<float>(first));
+  double each = 0;
+  if (job.request.output_tokens > 1) {
+    each = (now - job.first_token_s) / (job.request.output_tokens - 1);
+    per_token_.push_back(static_cast<float>(each));
+  }
+  if ((!options_.first_token_s || first <= *options_.first_token_s) &&
+      (!options_.per_token_s || each <= *options_.per_token_s)) {
+    ++result_.good;
+  }
+  Release(id);
+}
+
+void Cluster::Release(WorkId id) {
+  Job& job = jobs_[id];
+  job.active = false;
+  ++job.attempt;
+  free_jobs_.push_back(id);
+  --active_;
+  if (!options_.closed_loop) return;
+  Session& session = sessions_[job.session];
+  session.answering = !session.waiting.empty();
+  if (!session.answering) return;
+  ++active_;
+  queue_.Schedule(queue_.now_s(), {What::kTurn, static_cast<std::uint32_t>(job.session)});
+}
+
+void Cluster::NextTurn(std::uint64_t session) {
+  workload::Request turn = std::move(sessions_[session].waiting.front());
+  sessions_[session].waiting.pop_front();
+  --active_;
+  Send(std::move(turn), session);
+}
+
+void Cluster::ScheduleFailure(NodeNumber node) {
+  const double after = -std::log(1 - failures_.Unit()) * options_.fail_every_s;
+  queue_.Schedule(queue_.now_s() + after, {What::kFailure, node});
+}
+
+// What it had is gone, in memory and on its way; what it was asked for is asked of others.
+void Cluster::FailNode(NodeNumber node) {
+  ++result_.failures;
+  engines_[node].Fail();
+  ++steps_[node];
+  links_[node].own.Clear();
+  links_[node].in.Clear();
+  links_[node].out.Clear();
+  if (Decodes(node)) {
+    decoding_.Remove(node - options_.prefill_nodes());
+  } else {
+    backlogs_.Remove(node);
+    CacheOf(node).Lose(node);
+  }
+  queue_.Schedule(queue_.now_s() + options_.repair_s, {What::kReturn, node});
+  for (WorkId id = 0; id < jobs_.size(); ++id) {
+    Job& job = jobs_[id];
+    const bool waits = std::ranges::find(stranded_, id) != stranded_.end();
+    if (!job.active || job.node != node || waits) continue;
+    ++job.attempt;
+    ++result_.restarted;
+    Dispatch(id);
+  }
+}
+
+void Cluster::ReturnNode(NodeNumber node) {
+  Decodes(node) ? decoding_.Return(node - options_.prefill_nodes()) : backlogs_.Return(node);
+  ScheduleFailure(node);
+  for (const WorkId id : std::exchange(stranded_, {})) jobs_[id].prefilled ? HandOver(id) : Dispatch(id);
+}
+
+void Cluster::Summarize() {
+  const double span = std::max(result_.span_s, 1e-9);
+  for (NodeNumber node = 0; node < options_.nodes; ++node) {
+    const Engine& engine = engines_[node];
+    if (Decodes(node)) {
+      result_.decode_busy += engine.busy_s() / span / options_.decode_nodes;
+    } else {
+      result_.prefill_s.push_back(engine.prefill_s());
+      result_.prefill_busy += engine.prefill_s() / span / options_.prefill_nodes();
+    }
+    result_.own_bytes += links_[node].own.bytes();
+  }
+  result_.peer_bytes = static_cast<double>(result_.peer_hits) * options_.block_bytes();
+  const double nodes = options_.prefill_nodes();
+  const double mean = std::accumulate(result_.prefill_s.begin(), result_.prefill_s.end(), 0.0) / nodes;
+  double squares = 0;
+  for (const double load : result_.prefill_s) squares += (load - mean) * (load - mean);
+  result_.load_cv = mean > 0 ? std::sqrt(squares / nodes) / mean : 0;
+  result_.first_token_s = SpreadOf(result_.first_tokens);
+  result_.per_token_s = SpreadOf(std::move(per_token_));
+  result_.gpu_hours = result_.span_s / 3600 * static_cast<double>(options_.gpus) * options_.nodes;
+  if (options_.gpu_hour_usd) {
+    result_.usd = result_.gpu_hours * *options_.gpu_hour_usd;
+    result_.usd_per_million_tokens = tokens_ > 0 ? result_.usd / tokens_ * 1e6 : 0;
+  }
+  result_.events = queue_.taken();
+}
+
+Result<ClusterResult> RunCluster(const ClusterOptions& options, workload::RequestSource& requests) {
+  if (Status status = Check(options); !status.ok()) return Error(status);
+  return Cluster(options, requests).Run();
+}
+
+}  // namespace cistern::fleet

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fleet/cluster.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "base/random.h"
+#include "workload/generator.h"
+#include "workload/simulator.h"
+
+namespace cistern::fleet {
+namespace {
+
+using testing::HasSubstr;
+
+class Requests final : public workload::RequestSource {
+ public:
+  explicit Requests(std::function<bool(workload::Request&)> next) : next_(std::move(next)) {}
+  Result<bool> Next(workload::Request& request) override { return next_(request); }
+
+ private:
+  std::function<bool(workload::Request&)> next_;
+};
+
+EngineInput Machine() {
+  const planner::Tables tables = planner::Tables::BuiltIn();
+  return {.model = *tables.FindModel("Llama-3-70B", 16), .gpu = *tables.FindGpu("H100-80GB"), .gpus = 8};
+}
+
+ClusterOptions Fleet(std::uint32_t nodes) {
+  const planner::Tables tables = planner::Tables::BuiltIn();
+  return {.engine = *MakeEngine(Machine()),
+          .gpus = 8,
+          .nodes = nodes,
+          .blocks_per_node = 2'000,
+          .own = *tables.FindMedium("dram"),
+          .peer = *tables.FindMedium("peer")};
+}
+
+ClusterResult Generated(const ClusterOptions& options, std::string_view workload) {
+  workload::Generator requests(*workload::ParseGeneratorOptions(workload));
+  Result<ClusterResult> result = RunCluster(options, requests);
+  EXPECT_TRUE(result) << result.error().ToString();
+  return std::move(*result);
+}
+
+// Prompts of one chunk and an answer of one token, by chance: one server, service that is always the same.
+ClusterResult Queue(double load, std::uint64_t count) {
+  ClusterOptions options = Fleet(1);
+  options.blocks_per_node = 0;
+  options.engine.chunk_tokens = 4'096;
+  const double service = options.engine.PrefillSeconds(0, 4'096);
+  // A trace's times are whole milliseconds: at this pace a service takes 10^6 of them.
+  options.times = 1e3 / service;
+  Random random(7);
+  double at_ms = 0;
+  std::uint64_t left = count;
+  Requests requests([&](workload::Request& request) {
+    if (left-- == 0) return false;
+    at_ms += -std::log(1 - random.Unit()) * 1e6 / load;
+    request = {.timestamp_ms = static_cast<std::uint64_t>(at_ms), .input_tokens = 4'096, .output_tokens = 1};
+    return true;
+  });
+  return *RunCluster(options, requests);
+}
+
+TEST(Cluster, QueueOfOneServerIsWithinOnePercentOfMD1) {
+  const ClusterOptions options = Fleet(1);
+  const double service = options.engine.PrefillSeconds(0, 4'096);
+  for (const double load : {0.3, 0.6, 0.8}) {
+    const ClusterResult result = Queue(load, 400'000);
+    const double expected = service + load * service / (2 * (1 - load));
+    EXPECT_NEAR(result.first_token_s.mean / expected, 1, 0.01) << load;
+    EXPECT_EQ(result.answered, 400'000);
+  }
+}
+
+TEST(Cluster, SameSeedSameResultAndAnotherSeedAnother) {
+  ClusterOptions options = Fleet(4);
+  options.routing = Routing::kRandom;
+  options.fail_every_s = 120;
+  options.repair_s = 20;
+  constexpr std::string_view kWork = "sessions=200,turns=5,seed=3";
+  const ClusterResult first = Generated(options, kWork);
+  EXPECT_EQ(first, Generated(options, kWork));
+  EXPECT_GT(first.failures, 0);
+  options.seed = 2;
+  EXPECT_NE(first, Generated(options, kWork));
+}
+
+TEST(Cluster, EveryRequestEndsOnceWithEveryRouterStoreAndPool) {
+  for (const Routing routing : {Routing::kRandom, Routing::kRoundRobin, Routing::kLeastLoaded,
+                                Routing::kAffinity, Routing::kLocal, Routing::kGlobal}) {
+    for (const bool global : {false, true}) {
+      for (const std::uint32_t decode : {0, 2}) {
+        ClusterOptions options = Fleet(5);
+        options.routing = routing;
+        options.global_store = global;
+        options.policy = global ? CachePolicy::kReuse : CachePolicy::kLru;
+        options.decode_nodes = decode;
+        options.closed_loop = decode == 0;
+        options.fail_every_s = 100;
+        const ClusterResult result = Generated(options, "sessions=100,turns=5,seed=4");
+        EXPECT_EQ(result.requests, 500);
+        EXPECT_EQ(result.answered, 500) << ToString(routing);
+        EXPECT_GT(result.own_hits + result.peer_hits, 0);
+        EXPECT_EQ(result.peer_hits > 0, global) << ToString(routing);
+        EXPECT_EQ(result.handover_bytes > 0, decode > 0);
+      }
+    }
+  }
+}
+
+TEST(Cluster, OneNodeHitsAsTheSimulatorDoes) {
+  constexpr std::string_view kWork = "sessions=60,turns=6,think=60s,span=2h,seed=5";
+  for (const auto policy : {CachePolicy::kLru, CachePolicy::kReuse}) {
+    ClusterOptions options = Fleet(1);
+    options.policy = policy;
+    options.blocks_per_node = 150;
+    workload::Generator again(*workload::ParseGeneratorOptions(kWork));
+    const Result<workload::SimResult> alone = workload::Simulate(
+        again, policy == CachePolicy::kLru ? workload::SimPolicy::kLru : workload::SimPolicy::kReuse, 150);
+    const ClusterResult result = Generated(options, kWork);
+    EXPECT_EQ(result.accesses, alone->accesses);
+    // Requests that are there at a time do not find what the others compute.
+    EXPECT_NEAR(static_cast<double>(result.own_hits), static_cast<double>(alone->hits),
+                0.02 * static_cast<double>(alone->hits));
+  }
+}
+
+TEST(Cluster, GlobalStoreHitsMoreThanLocalCaches) {
+  ClusterOptions options = Fleet(10);
+  options.routing = Routing::kRandom;
+  constexpr std::string_view kWork = "sessions=300,turns=6,system_tokens=0,seed=6";
+  const ClusterResult local = Generated(options, kWork);
+  options.global_store = true;
+  const ClusterResult global = Generated(options, kWork);
+  EXPECT_GT(global.hit_rate(), 2 * local.hit_rate());
+}
+
+TEST(Cluster, PromptThatAllShareDoesNotWaitForOneNodesLink) {
+  ClusterOptions options = Fleet(100);
+  options.routing = Routing::kGlobal;
+  options.global_store = true;
+  options.times = 60;
+  const ClusterResult result = Generated(options, "sessions=4000,turns=2,system=1,span=5min,seed=6");
+  EXPECT_GT(result.peer_hits, 0);
+  EXPECT_LT(result.first_token_s.p99, 5);
+}
+
+TEST(Cluster, GlobalRouterRefusesWhatWouldMissItsObjective) {
+  ClusterOptions options = Fleet(2);
+  options.routing = Routing::kGlobal;
+  options.global_store = true;
+  options.times = 50;
+  options.first_token_s = 2;
+  const ClusterResult result = Generated(options, "sessions=300,turns=6,seed=6");
+  EXPECT_GT(result.refused, 0);
+  EXPECT_EQ(result.answered + result.refused, result.requests);
+  EXPECT_LT(result.first_token_s.p90, 2.5);
+}
+
+TEST(Cluster, ClosedLoopWaitsForTheAnswer) {
+  ClusterOptions options = Fleet(1);
+  options.times = 1'000;  // all turns at once
+  constexpr std::string_view kWork = "sessions=20,turns=6,seed=6";
+  const ClusterResult open = Generated(options, kWork);
+  options.closed_loop = true;
+  const ClusterResult closed = Generated(options, kWork);
+  EXPECT_LT(closed.first_token_s.mean, open.first_token_s.mean);
+  EXPECT_GT(closed.own_hits, open.own_hits);
+}
+
+TEST(Cluster, RoutersSpreadTheLoadOfABusyFleet) {
+  ClusterOptions options = Fleet(8);
+  options.times = 30;
+  for (const Routing routing : {Routing::kLeastLoaded, Routing::kLocal, Routing::kGlobal}) {
+    options.routing = routing;
+    options.global_store = routing == Routing::kGlobal;
+    EXPECT_LT(Generated(options, "sessions=1000,turns=5,seed=9").load_cv, 0.3) << ToString(routing);
+  }
+}
+
+TEST(Cluster, FleetThatCannotHoldItsWeightsIsNamed) {
+  EngineInput input = Machine();
+  input.gpus = 1;
+  const Result<EngineSpec> engine = MakeEngine(input);
+  ASSERT_FALSE(engine);
+  EXPECT_THAT(engine.error().ToString(), HasSubstr("1 x H100-80GB cannot hold the weights"));
+  EXPECT_THAT(engine.error().ToString(), HasSubstr("give --gpus 2 or more"));
+}
+
+TEST(Cluster, ObjectiveThatNothingMeetsIsNamed) {
+  ClusterOptions options = Fleet(1);
+  options.first_token_s = 1e-3;
+  EXPECT_THAT(Check(options).ToString(), HasSubstr("--first-token: 1 ms cannot be met by any request"));
+  options.first_token_s.reset();
+  options.per_token_s = 1e-3;
+  EXPECT_THAT(Check(options).ToString(), HasSubstr("--per-token: 1 ms cannot be met by any request"));
+}
+
+TEST(Cluster, NodesThatAllDecodeAreNamed) {
+  ClusterOptions options = Fleet(4);
+  options.decode_nodes = 4;
+  EXPECT_THAT(Check(options).ToString(), HasSubstr("--decode-nodes is 4 of 4 nodes"));
+}
+
+TEST(Cluster, SessionOfRequestsThatAreAllTooLargeEnds) {
+  ClusterOptions options = Fleet(1);
+  options.closed_loop = true;
+  std::uint64_t left = 100'000;
+  Requests requests([&](workload::Request& request) {
+    request = {.input_tokens = left == 100'000 ? 10'000u : 100'000'000u, .output_tokens = 5, .session = 1};
+    return left-- > 0;
+  });
+  const Result<ClusterResult> result = RunCluster(options, requests);
+  EXPECT_EQ(result->answered, 1);
+  EXPECT_EQ(result->too_large, 99'999);
+}
+
+TEST(Cluster, RequestLargerThanANodesRoomIsCounted) {
+  workload::Request huge{.input_tokens = 100'000'000, .output_tokens = 5};
+  bool given = false;
+  Requests requests([&](workload::Request& request) {
+    request = huge;
+    return !std::exchange(given, true);
+  });
+  EXPECT_EQ(RunCluster(Fleet(1), requests)->too_large, 1);
+}
+
+}  // namespace
+}  // namespace cistern::fleet

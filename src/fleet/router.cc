@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fleet/router.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/assert.h"
+
+namespace cistern::fleet {
+namespace {
+
+// More nodes than these are not all estimated: the first level names those that have most of the prompt and
+// those with the least to do, the second estimates them.
+constexpr std::size_t kFew = 64;
+constexpr std::size_t kIdle = 8;
+constexpr std::size_t kHolders = 8;
+constexpr std::size_t kAffinityBlocks = 2;
+constexpr std::size_t kMostTaken = 1u << 22;
+
+}  // namespace
+
+Backlogs::Backlogs(std::uint32_t nodes) : nodes_(nodes) {
+  for (NodeNumber node = 0; node < nodes; ++node) {
+    nodes_[node].added = ++added_;
+    order_.insert(RankOf(node));
+  }
+}
+
+void Backlogs::Add(NodeNumber node, double seconds) {
+  order_.erase(RankOf(node));
+  nodes_[node].seconds += seconds;
+  nodes_[node].added = ++added_;
+  ++nodes_[node].pieces;
+  order_.insert(RankOf(node));
+}
+
+void Backlogs::Drop(NodeNumber node, double seconds) {
+  Backlog& backlog = nodes_[node];
+  CISTERN_ASSERT(backlog.pieces > 0);
+  order_.erase(RankOf(node));
+  backlog.seconds = --backlog.pieces == 0 ? 0 : std::max(0.0, backlog.seconds - seconds);
+  order_.insert(RankOf(node));
+}
+
+void Backlogs::Remove(NodeNumber node) {
+  order_.erase(RankOf(node));
+  nodes_[node] = {.added = nodes_[node].added, .up = false};
+}
+
+void Backlogs::Return(NodeNumber node) {
+  nodes_[node].up = true;
+  order_.insert(RankOf(node));
+}
+
+Router::Router(const ClusterOptions& options, const Backlogs& backlogs, const std::vector<BlockCache>& caches,
+               const std::vector<NodeLinks>& links)
+    : options_(options), backlogs_(backlogs), caches_(caches), links_(links), random_(options.seed) {
+  // Prefill of n tokens as a n + b n^2, through its values at two lengths.
+  constexpr double kShort = 4'096, kLong = 32'768;
+  const double brief = options.engine.PrefillSeconds(0, 4'096) * 1e6;
+  const double extended = options.engine.PrefillSeconds(0, 32'768) * 1e6;
+  us_per_square_ = std::max(0.0, (extended / kLong - brief / kShort) / (kLong - kShort));
+  us_per_token_ = brief / kShort - us_per_square_ * kShort;
+}
+
+NodeNumber Router::Up(NodeNumber from) const {
+  while (!backlogs_.up(from)) from = (from + 1) % backlogs_.nodes();
+  return from;
+}
+
+// Until the first `blocks` of homes_ are in the node. The slowest queue of those that have them holds up all.
+double Router::LoadSeconds(NodeNumber node, std::size_t blocks, double now_s) const {
+  const NodeLinks& links = links_[node];
+  std::size_t own = 0, others = 0;
+  double queued_s = links.in.QueuedSeconds(now_s);
+  for (const HomeRun& run : homes_) {
+    const std::size_t some = std::min<std::size_t>(run.blocks, blocks - own - others);
+    if (some == 0) break;
+    (run.home == node ? own : others) += some;
+    if (run.home != node) queued_s = std::max(queued_s, links_[run.home].out.QueuedSeconds(now_s));
+  }
+  const double bytes = options_.block_bytes();
+  const double own_s = links.own.QueuedSeconds(now_s) + links.own.latency_s() +
+                       bytes * static_cast<double>(own) / links.own.bytes_per_s();
+  const double others_s =
+      queued_s + links.in.latency_s() + bytes * static_cast<double>(others) / links.in.bytes_per_s();
+  return std::max(own ? own_s : 0, others ? others_s : 0);
+}
+
+std::size_t Router::BlocksToLoad(const workload::Request& request, NodeNumber node, std::size_t usable,
+                                 double now_s) {
+  const double backlog = backlogs_.seconds(node);
+  if (LoadSeconds(node, usable, now_s) <= backlog) return usable;  // over before the engine is free
+  const NodeLinks& links = links_[node];
+  double queued_s = links.in.QueuedSeconds(now_s);
+  runs_.clear();
+  for (std::size_t i = 0, left = usable; left > 0; left -= runs_.back().blocks, ++i) {
+    const HomeRun& run = homes_[i];
+    runs_.push_back({std::min(run.blocks, static_cast<std::uint32_t>(left)), run.home == node ? 0u : 1u});
+    if (run.home != node) queued_s = std::max(queued_s, links_[run.home].out.QueuedSeconds(now_s));
+  }
+  const auto source = [&](const Link& link, double waits_s) {
+    return policy::LoadSource{.latency_us = link.latency_s() * 1e6,
+                              .queued_us = std::max(0.0, waits_s - backlog) * 1e6,
+                              .us_per_block = options_.block_bytes() / link.bytes_per_s() * 1e6};
+  };
+  const std::array sources = {source(links.own, links.own.QueuedSeconds(now_s)), source(links.in, queued_s)};
+  const policy::LoadPlan plan =
+      policy::PlanLoad(runs_, sources,
+                       {.us_per_token = us_per_token_,
+                        .us_per_square = us_per_square_,
+                        .block_tokens = workload::kTraceBlockTokens,
+                        .tail_tokens = request.input_tokens - usable * workload::kTraceBlockTokens});
+  std::size_t blocks = 0;  // loads before computing: the first of all
+  for (const policy::LoadStretch& stretch : plan.loads) blocks += stretch.blocks;
+  return blocks;
+}
+
+Decision Router::Estimate(const workload::Request& request, NodeNumber node, double now_s) {
+  if (!options_.global_store) caches_[node].Match(request.hash_ids, &homes_);
+  std::size_t matched = 0;
+  for (const HomeRun& run : homes_) matched += run.blocks;
+  // A prompt's last token is always computed: it says the first of the answer.
+  const std::size_t usable =
+      std::min<std::size_t>(matched, (request.input_tokens - 1) / workload::kTraceBlockTokens);
+  Decision decision{.node = node, .blocks = BlocksToLoad(request, node, usable, now_s)};
+  for (std::size_t i = 0, left = decision.blocks; left > 0; left -= decision.loads.back().blocks, ++i)
+    decision.loads.push_back({homes_[i].home, std::min(homes_[i].blocks, static_cast<std::uint32_t>(left))});
+  const auto from = static_cast<double>(decision.blocks * workload::kTraceBlockTokens);
+  const double to = request.input_tokens;
+  decision.compute_s = (us_per_token_ * (to - from) + us_per_square_ * (to * to - from * from)) / 1e6;
+  decision.first_token_s =
+      std::max(backlogs_.seconds(node), LoadSeconds(node, decision.blocks, now_s)) + decision.compute_s;
+  return decision;
+}
+
+void Router::Candidates(const workload::Request& request) {
+  candidates_.clear();
+  const auto& order = backlogs_.order();
+  if (order.size() <= kFew) {
+    for (const auto& rank : order) candidates_.push_back(std::get<NodeNumber>(rank));
+    return;
+  }
+  for (auto at = order.begin(); candidates_.size() < kIdle; ++at)
+    candidates_.push_back(std::get<NodeNumber>(*at));
+  const auto add = [&](NodeNumber node) {
+    if (backlogs_.up(node) && std::ranges::find(candidates_, node) == candidates_.end())
+      candidates_.push_back(node);
+  };
+  // From the deepest block up: who has it has what is before it.
+  if (options_.global_store) {
+    for (std::size_t i = homes_.size(); i-- > 0 && candidates_.size() < kIdle + kHolders;)
+      add(homes_[i].home);
+    return;
+  }
+  for (std::size_t i = request.hash_ids.size(); i-- > 0 && candidates_.size() < kIdle + kHolders;) {
+    if (const auto at = taken_.find(request.hash_ids[i]); at != taken_.end()) add(at->second);
+  }
+}
+
+Decision Router::Soonest(const workload::Request& request, double now_s) {
+  Candidates(request);
+  Decision best;
+  bool any = false;
+  for (const NodeNumber node : candidates_) {
+    Decision decision = Estimate(request, node, now_s);
+    // A router that knows local caches alone does not see what loading takes.
+    if (options_.routing == Routing::kLocal)
+      decision.first_token_s = backlogs_.seconds(node) + decision.compute_s;
+    if (any && decision.first_token_s >= best.first_token_s) continue;
+    best = std::move(decision);
+    any = true;
+  }
+  return best;
+}
+
+std::optional<Decision> Router::Choose(const workload::Request& request, double now_s) {
+  if (backlogs_.order().empty()) return std::nullopt;
+  if (options_.global_store) caches_[0].Match(request.hash_ids, &homes_);
+  NodeNumber node = 0;
+  switch (options_.routing) {
+    case Routing::kRandom: {
+      do node = static_cast<NodeNumber>(random_.Below(backlogs_.nodes()));
+      while (!backlogs_.up(node));
+      break;
+    }
+    case Routing::kRoundRobin:
+      node = Up(next_);
+      next_ = (node + 1) % backlogs_.nodes();
+      break;
+    case Routing::kLeastLoaded: node = std::get<NodeNumber>(*backlogs_.order().begin()); break;
+    case Routing::kAffinity: {
+      std::uint64_t hash = options_.seed;
+      for (std::size_t i = 0; i < std::min(kAffinityBlocks, request.hash_ids.size()); ++i)
+        hash = SplitMix(hash ^ request.hash_ids[i]);
+      node = Up(static_cast<NodeNumber>(hash % backlogs_.nodes()));
+      break;
+    }
+    case Routing::kLocal:
+    case Routing::kGlobal: return Soonest(request, now_s);
+  }
+  return Estimate(request, node, now_s);
+}
+
+void Router::Note(const workload::Request& request, NodeNumber node) {
+  if (options_.global_store || options_.routing < Routing::kLocal || backlogs_.nodes() <= kFew) return;
+  if (taken_.size() > kMostTaken) taken_.clear();
+  for (const std::uint64_t id : request.hash_ids) taken_[id] = node;
+}
+
+}  // namespace cistern::fleet
