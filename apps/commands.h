@@ -15,6 +15,7 @@ int RunMatch(int argc, const char* const* argv);
 int RunDrop(int argc, const char* const* argv);
 int RunReplay(int argc, const char* const* argv);
 int RunSim(int argc, const char* const* argv);
+int RunSimCluster(int argc, const char* const* argv);  // "cistern sim cluster", from RunSim
 int RunBench(int argc, const char* const* argv);
 int RunBenchServe(int argc, const char* const* argv);  // "cistern bench serve", from RunBench
 int RunDevice(int argc, const char* const* argv);
@@ -43,7 +44,7 @@ inline constexpr Command kCommands[] = {
     {"match", "how much of a chain of keys is there", RunMatch},
     {"drop", "remove blocks and all that descends from them", RunDrop},
     {"replay", "run a trace with real bytes through a real node and compare every byte", RunReplay},
-    {"sim", "run a trace through the eviction policy alone", RunSim},
+    {"sim", "run a trace through the eviction policy alone, or through a fleet (sim cluster)", RunSim},
     {"plan", "what a store of KV would buy a deployment, with the arithmetic shown", RunPlan},
     {"bench", "measure the node against memcpy and futex in the same run, or an endpoint (bench serve)",
      RunBench},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
+#include <string_view>
 
 #include "base/format.h"
 #include "commands.h"
@@ -10,6 +11,7 @@
 namespace cistern {
 
 int RunSim(int argc, const char* const* argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "cluster") return RunSimCluster(argc - 1, argv + 1);
   std::string trace;
   workload::SimPolicy policy = workload::SimPolicy::kLru;
   std::uint64_t blocks = 0;
@@ -18,7 +20,7 @@ int RunSim(int argc, const char* const* argv) {
   CommandLine line(
       "cistern sim",
       "Run a trace through the eviction policy alone: decisions, no bytes. A hit is a block of the\n"
-      "longest resident run from block 0.",
+      "longest resident run from block 0. `cistern sim cluster` simulates a fleet.",
       "  cistern sim conversation.jsonl --blocks 10000 --policy reuse --json\n"
       "  cistern sim generated:sessions=200,turns=8,seed=1 --blocks 1000");
   line.Argument("TRACE", "a trace of JSON lines, or generated:KEY=VALUE,...", &trace);

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cistern sim cluster` as people and scripts meet it.
+
+Usage: sim_cluster_test.py BIN_DIR [unittest arguments]
+"""
+
+import html.parser
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+TIMEOUT_S = 300
+WORKLOAD = "generated:sessions=40,turns=5,seed=3"
+
+
+def cluster(*words: object) -> subprocess.CompletedProcess[bytes]:
+    command = [str(BIN / "cistern"), "sim", "cluster", *map(str, words)]
+    return subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
+
+
+class Page(html.parser.HTMLParser):
+    """What a page is made of, and what it asks for from outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.asks: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.asks += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href", "srcset", "data")]
+
+
+class WhatItSays(unittest.TestCase):
+    def test_every_router_answers_every_request(self) -> None:
+        report = json.loads(cluster(WORKLOAD, "--nodes", 4, "--router", "all", "--json").stdout)
+        routers = ["random", "round-robin", "least-loaded", "affinity", "local", "global"]
+        self.assertEqual([run["router"] for run in report["runs"]], routers)
+        for run in report["runs"]:
+            self.assertEqual(run["answered"], 200)
+            self.assertGreater(run["first_token_s"]["mean"], 0)
+            self.assertEqual(run["store"], "global" if run["router"] == "global" else "local")
+
+    def test_same_command_same_words(self) -> None:
+        words = (WORKLOAD, "--nodes", 4, "--decode-nodes", 1, "--router", "random", "--fail-every", "2min")
+        self.assertEqual(cluster(*words).stdout, cluster(*words).stdout)
+
+    def test_page_stands_alone(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="cistern-fleet-") as directory:
+            path = pathlib.Path(directory, "fleet.html")
+            self.assertEqual(cluster(WORKLOAD, "--nodes", 2, "--router", "all", "--html", path).returncode, 0)
+            page = Page()
+            page.feed(path.read_text())
+        self.assertEqual(page.tags.count("svg"), 2)
+        self.assertEqual(page.asks, [])
+        self.assertNotIn("script", page.tags)
+
+    def test_goodput_and_cost_only_where_asked_for(self) -> None:
+        plain = json.loads(cluster(WORKLOAD, "--json").stdout)["runs"][0]
+        self.assertTrue({"goodput", "usd"}.isdisjoint(plain))
+        asked = json.loads(cluster(WORKLOAD, "--first-token", "2s", "--gpu-hour", 2, "--json").stdout)["runs"][0]
+        self.assertAlmostEqual(asked["usd"], 2 * asked["gpu_hours"])
+        self.assertLessEqual(asked["goodput"], asked["rate"])
+
+
+class BadInput(unittest.TestCase):
+    def test_message_names_what_is_wrong_and_nothing_is_printed(self) -> None:
+        for words, message in {
+            ("--gpus", 1): "a node of 1 x H100-80GB cannot hold the weights: Llama-3-70B takes 141.2 GB",
+            ("--first-token", "1ms"): "--first-token: 1 ms cannot be met by any request",
+            ("--per-token", "1ms"): "--per-token: 1 ms cannot be met by any request",
+            ("--decode-nodes", 16): "--decode-nodes is 16 of 16 nodes",
+            ("--nodes", 0): "--nodes: 0 is out of range",
+            ("--times", -3): "--times: -3 is out of range",
+            ("--gpu-hour", "2USD"): "--gpu-hour: 2USD is no number",
+            ("--router", "best"): "there is no router 'best'",
+            ("--store", "both"): "--store: 'both' is neither local nor global",
+            ("--cache", "3M"): "--cache: 3M is not a whole number",
+        }.items():
+            with self.subTest(words=words):
+                result = cluster(WORKLOAD, *words)
+                self.assertEqual((result.returncode, result.stdout), (2, b""))
+                self.assertIn(message, result.stderr.decode())
+
+    def test_trace_that_ends_mid_line_is_named_by_line(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="cistern-fleet-") as directory:
+            path = pathlib.Path(directory, "cut.jsonl")
+            line = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n'
+            path.write_text(line + line[:30])
+            result = cluster(path)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertEqual(result.stdout, b"")
+        self.assertIn("cut.jsonl:2:", result.stderr.decode())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
