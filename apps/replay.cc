@@ -56,7 +56,6 @@ class ScratchDirectory {
 
 struct ReplayFlags {
   std::string trace, memory_dir = "/dev/shm";
-  EvictionPolicy policy = EvictionPolicy::kLru;
   std::uint64_t blocks = 0;
   OpenOptions open;
   workload::ReplayOptions replay;
@@ -116,7 +115,7 @@ std::string ReportJson(const workload::ReplayReport& r, const ReplayFlags& flags
     return Text("{\"p50_us\":", Us(h, 0.5), ",\"p99_us\":", Us(h, 0.99), "}");
   };
   return Text(
-      "{\"policy\":\"", ToString(flags.policy), "\",\"blocks\":", flags.blocks,
+      "{\"policy\":\"", ToString(flags.open.eviction), "\",\"blocks\":", flags.blocks,
       ",\"requests\":", r.requests.value(), ",\"accesses\":", r.accesses.value(),
       ",\"hits\":", r.hits.value(), ",\"hit_rate\":", r.hit_rate(),
       ",\"hits_by_tier\":{\"memory\":", r.hits.value() - r.hits_flash.value(),
@@ -165,7 +164,7 @@ namespace {
 void AddFlags(CommandLine& line, ReplayFlags& flags) {
   line.Argument("TRACE", "a trace of JSON lines, or generated:KEY=VALUE,...", &flags.trace);
   line.Count("--blocks", "blocks that fit into memory; without it --memory says", &flags.blocks, 1, 1u << 30);
-  line.Policy("--policy", "eviction policy", &flags.policy);
+  line.Policy("--policy", "eviction policy", &flags.open.eviction);
   line.Size("--block-bytes", "bytes of a block; default: 64KiB", &flags.replay.block_bytes);
   line.Text("--memory-dir", "DIR", "where the node's memory lies meanwhile; default: /dev/shm",
             &flags.memory_dir);
@@ -225,6 +224,8 @@ class ReplayNode {
     }
     // Only what is block devices needs one; with the memory it is gone at the end, and so is what they hold.
     if (!open.flash.empty()) open.journal_dir = open.memory_dir;
+    if (flags.replay.time_ms != nullptr)
+      open.eviction_time_ms = [time = flags.replay.time_ms] { return time->load(std::memory_order_acquire); };
     Result<Store> store = Store::Open(open);
     if (!store) return Error(store.error());
     node.store_.emplace(std::move(*store));
@@ -268,6 +269,8 @@ int RunReplay(int argc, const char* const* argv) {
   if (!requests) return Complain("cistern replay", requests.error());
   Result<Interrupt> interrupt = Interrupt::Open();  // so that nothing is left on flash
   if (!interrupt) return Complain("cistern replay", interrupt.error());
+  std::atomic<std::uint64_t> time_ms = 0;
+  flags.replay.time_ms = &time_ms;
   Result<ReplayNode> node = ReplayNode::Start(flags);
   if (!node) return Complain("cistern replay", node.error());
   Store& store = node->store();

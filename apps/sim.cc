@@ -39,9 +39,9 @@ int RunSim(int argc, const char* const* argv) {
     return Complain("cistern sim", Status(Code::kInvalid, Text("--told is of no use to policy ",
                                                                ToString(policy), ": give --policy reuse")));
   }
-  std::vector<policy::Outlook> outlooks;
+  std::vector<Outlook> outlooks;
   if (told) {
-    Result<std::vector<policy::Outlook>> found = workload::Outlooks(**requests);
+    Result<std::vector<Outlook>> found = workload::Outlooks(**requests);
     if (found) requests = workload::OpenRequests(trace);
     if (!found || !requests) return Complain("cistern sim", found ? requests.error() : found.error());
     outlooks = *std::move(found);

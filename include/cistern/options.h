@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,9 +32,13 @@ struct OpenOptions {
   std::string tenant = "default";
   std::uint32_t alignment = 4096;  // of records: 512 or 4096; fixed when the arena is created
   std::uint64_t max_blocks = 0;    // blocks in memory at most; 0: what fits
-  std::uint32_t movers = 1;        // threads that move bytes
-  std::uint32_t poll_us = 50;      // core and movers poll this long before they sleep
-  std::string loop = "auto";       // auto, io_uring, epoll
+  EvictionPolicy eviction = EvictionPolicy::kLru;
+  // For replays: the milliseconds by which ages of blocks are told, never less than the call before gave;
+  // asked by the node's own thread. Empty: time as it passes.
+  std::function<std::uint64_t()> eviction_time_ms{};
+  std::uint32_t movers = 1;    // threads that move bytes
+  std::uint32_t poll_us = 50;  // core and movers poll this long before they sleep
+  std::string loop = "auto";   // auto, io_uring, epoll
 
   // With flash memory is where blocks land and are read from, and flash keeps more of them, through a reboot
   // as well. Striped over the volumes.
@@ -69,6 +74,9 @@ inline constexpr std::int64_t kMaxLeaseUs = 60'000'000;
 struct MatchOptions {
   std::int64_t hold_us = 0;  // over 0: what matched is leased that long, at most kMaxLeaseUs
   std::int64_t deadline_us = kDefaultDeadlineUs;
+  // Of the prompt whose chain this is, where it is known: what leaves memory is chosen better with it.
+  Outlook outlook = Outlook::kUnknown;
+  bool partial = false;  // the last block is not full: the next turn of the session has another one there
 };
 
 struct AcquireOptions {

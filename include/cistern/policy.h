@@ -15,7 +15,16 @@ namespace cistern {
 
 // The order in which blocks leave memory.
 enum class EvictionPolicy : std::uint8_t {
-  kLru = 0,  // "lru": the least recently used first
+  kLru = 0,    // "lru": the least recently used first
+  kReuse = 1,  // "reuse": the one of least expected hits per block-second, as is learned from requests
+};
+
+// What a caller knows of a prompt's future. A wrong one costs nothing once it is learned how often it is
+// wrong.
+enum class Outlook : std::uint8_t {
+  kUnknown = 0,   // "unknown"
+  kExtended = 1,  // "extended": a later prompt starts with this one: the conversation goes on, a tool runs
+  kEnded = 2,     // "ended": none does
 };
 
 // When a block that is wanted on flash is written there.
@@ -50,10 +59,12 @@ std::string_view ToString(EvictionPolicy policy);
 std::string ToString(const WriteRule& rule);
 std::string_view ToString(Admission admission);
 std::string_view ToString(Promotion promotion);
+std::string_view ToString(Outlook outlook);
 
 Result<EvictionPolicy> ParseEvictionPolicy(std::string_view text);
 Result<WriteRule> ParseWriteRule(std::string_view text);  // "selective" alone is "selective:2"
 Result<Admission> ParseAdmission(std::string_view text);
 Result<Promotion> ParsePromotion(std::string_view text);
+Result<Outlook> ParseOutlook(std::string_view text);
 
 }  // namespace cistern

@@ -27,7 +27,9 @@ struct Table {
   std::span<const Choice<E>> choices;
 };
 
-constexpr Choice<EvictionPolicy> kEvictions[] = {{EvictionPolicy::kLru, "lru"}};
+constexpr Choice<EvictionPolicy> kEvictions[] = {
+    {EvictionPolicy::kReuse, "reuse", "the least expected hits first"},
+    {EvictionPolicy::kLru, "lru", "the least recently used first"}};
 constexpr Choice<WritePolicy> kWrites[] = {
     {WritePolicy::kThrough, "through", "at once"},
     {WritePolicy::kBack, "back", "when it is cold"},
@@ -36,12 +38,16 @@ constexpr Choice<Admission> kAdmissions[] = {
     {Admission::kAll, "all"}, {Admission::kSecondHit, "second-hit", "used after they were put"}};
 constexpr Choice<Promotion> kPromotions[] = {{Promotion::kAll, "all"},
                                              {Promotion::kSecondHit, "second-hit", "asked for before"}};
+constexpr Choice<Outlook> kOutlooks[] = {{Outlook::kUnknown, "unknown"},
+                                         {Outlook::kExtended, "extended", "a later prompt starts with it"},
+                                         {Outlook::kEnded, "ended", "none does"}};
 static_assert(kMaxSelectiveUses == 255, "what kWrites says");
 
 constexpr Table<EvictionPolicy> kEviction{"eviction policy", kEvictions};
 constexpr Table<WritePolicy> kWrite{"write policy", kWrites};
 constexpr Table<Admission> kAdmission{"admission", kAdmissions};
 constexpr Table<Promotion> kPromotion{"promotion", kPromotions};
+constexpr Table<Outlook> kOutlook{"outlook", kOutlooks};
 
 template <class E>
 std::string_view TextOf(const Table<E>& table, E value) {
@@ -93,6 +99,7 @@ std::string Help(const Table<E>& table, std::string_view by_default) {
 std::string_view ToString(EvictionPolicy policy) { return TextOf(kEviction, policy); }
 std::string_view ToString(Admission admission) { return TextOf(kAdmission, admission); }
 std::string_view ToString(Promotion promotion) { return TextOf(kPromotion, promotion); }
+std::string_view ToString(Outlook outlook) { return TextOf(kOutlook, outlook); }
 
 std::string ToString(const WriteRule& rule) {
   const std::string_view text = TextOf(kWrite, rule.policy);
@@ -102,6 +109,7 @@ std::string ToString(const WriteRule& rule) {
 Result<EvictionPolicy> ParseEvictionPolicy(std::string_view text) { return Parse(kEviction, text); }
 Result<Admission> ParseAdmission(std::string_view text) { return Parse(kAdmission, text); }
 Result<Promotion> ParsePromotion(std::string_view text) { return Parse(kPromotion, text); }
+Result<Outlook> ParseOutlook(std::string_view text) { return Parse(kOutlook, text); }
 
 Result<WriteRule> ParseWriteRule(std::string_view text) {
   const std::size_t colon = text.find(':');
@@ -124,7 +132,9 @@ Status CheckPolicy(const WriteRule& rule) {
   return Unknown(kWrite, Text("of ", rule.uses, " uses"));
 }
 
+Status CheckPolicy(EvictionPolicy policy) { return Check(kEviction, policy); }
 Status CheckPolicy(Admission admission) { return Check(kAdmission, admission); }
 Status CheckPolicy(Promotion promotion) { return Check(kPromotion, promotion); }
+Status CheckPolicy(Outlook outlook) { return Check(kOutlook, outlook); }
 
 }  // namespace cistern

@@ -16,8 +16,12 @@ using ::testing::HasSubstr;
 std::string Message(const Status& status) { return std::string(status.message()); }
 
 TEST(Policy, WhatIsPrintedIsReadAndNoTextStandsForTwo) {
-  EXPECT_EQ(ToString(EvictionPolicy::kLru), "lru");
-  EXPECT_EQ(*ParseEvictionPolicy("lru"), EvictionPolicy::kLru);
+  for (EvictionPolicy one : {EvictionPolicy::kLru, EvictionPolicy::kReuse})
+    EXPECT_EQ(*ParseEvictionPolicy(ToString(one)), one);
+  EXPECT_EQ(ToString(EvictionPolicy::kReuse), "reuse");
+  for (Outlook one : {Outlook::kUnknown, Outlook::kExtended, Outlook::kEnded})
+    EXPECT_EQ(*ParseOutlook(ToString(one)), one);
+  EXPECT_EQ(ToString(Outlook::kExtended), "extended");
   for (Admission one : {Admission::kAll, Admission::kSecondHit})
     EXPECT_EQ(*ParseAdmission(ToString(one)), one);
   for (Promotion one : {Promotion::kAll, Promotion::kSecondHit})
@@ -44,7 +48,8 @@ TEST(Policy, AnUnknownTextIsNamedWithThoseThatThereAre) {
     EXPECT_THAT(Message(read.error()), HasSubstr("known: through, back, selective:N with N from 1 to 255"));
     EXPECT_THAT(Message(read.error()), HasSubstr(wrong.empty() ? "(empty)" : "'" + std::string(wrong) + "'"));
   }
-  EXPECT_EQ(Message(ParseEvictionPolicy("lur").error()), "there is no eviction policy 'lur'; known: lru");
+  EXPECT_EQ(Message(ParseEvictionPolicy("lur").error()),
+            "there is no eviction policy 'lur'; known: reuse, lru");
   EXPECT_EQ(Message(ParseAdmission("second").error()),
             "there is no admission 'second'; known: all, second-hit");
   EXPECT_EQ(Message(ParsePromotion("never").error()),
@@ -61,6 +66,8 @@ TEST(Policy, WhatOnlyAProgramCanSayIsChecked) {
   EXPECT_THAT(Message(CheckPolicy(WriteRule{.uses = 256})), HasSubstr("of 256 uses"));
   EXPECT_EQ(Message(CheckPolicy(Admission{7})), "there is no admission of number 7; known: all, second-hit");
   EXPECT_EQ(CheckPolicy(Promotion{2}).code(), Code::kInvalid);
+  EXPECT_EQ(CheckPolicy(EvictionPolicy{2}).code(), Code::kInvalid);
+  EXPECT_EQ(CheckPolicy(Outlook{3}).code(), Code::kInvalid);
   EXPECT_EQ(ToString(WriteRule{.policy = WritePolicy{3}}), "unknown");
 }
 

@@ -14,6 +14,7 @@
 #include "catalog/forest.h"
 #include "cistern/key.h"
 #include "cistern/options.h"
+#include "policy/reuse.h"
 #include "policy/share.h"
 
 namespace cistern::catalog {
@@ -45,7 +46,8 @@ struct Put {
   arena::Place place = 0;
   std::uint32_t expiry = 0;
   std::uint64_t conversation = 0;
-  std::uint32_t users = 0;  // calls that still look at it
+  policy::Standing standing;  // of its future record
+  std::uint32_t users = 0;    // calls that still look at it
   bool has_slot = false;
   bool held = false;
   bool unsure = false;  // waits until all cut blocks are collected

@@ -22,6 +22,8 @@ constexpr Field kFields[] = {
     {"pending_dropped", &StoreCounters::pending_dropped, "puts that never became visible"},
     {"leases_granted", &StoreCounters::leases_granted, "leases given"},
     {"leases_ended", &StoreCounters::leases_ended, "leases that their deadline or their session ended"},
+    {"stayed_out", &StoreCounters::stayed_out,
+     "puts of prompts that were worth less than what would have left for them"},
     {"touches_applied", &StoreCounters::touches_applied, "uses of resident records, as clients told them"},
     {"touches_refused", &StoreCounters::touches_refused, "uses told of records that had gone meanwhile"},
     {"busy", &StoreCounters::busy, "calls past a bound"},

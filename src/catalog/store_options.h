@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "policy/placement.h"
 
@@ -12,7 +13,9 @@ namespace cistern::catalog {
 // with the other blocks at 1.25 times the records that the arena could hold. Past the bound a put evicts
 // records whose removal frees some; a single chain longer than the bound has none, and its puts are kBusy.
 struct StoreOptions {
-  std::uint64_t max_blocks = 0;          // published records at most; 0: what fits
+  std::uint64_t max_blocks = 0;  // published records at most; 0: what fits
+  EvictionPolicy eviction = EvictionPolicy::kLru;
+  std::function<std::uint64_t()> eviction_time_ms{};  // as OpenOptions has it; empty: the store's clock
   std::uint32_t max_pending = 0;         // puts not visible yet, over all sessions; 0: see PendingBound
   std::int64_t pending_us = 30'000'000;  // a pending put is dropped after this and counted
   std::uint32_t max_leases = 65'536;

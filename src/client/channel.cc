@@ -223,6 +223,7 @@ void Channel::Push(std::uint32_t place, const Request& request, std::uint64_t ar
       request.deadline_ns > INT64_MAX - request.grace_ns ? INT64_MAX : request.deadline_ns + request.grace_ns;
   wire::Submission entry;
   entry.op = request.op;
+  entry.flags = request.flags;
   entry.namespace_slot = request.namespace_slot;
   entry.ticket = IdOf(place);
   entry.deadline_ns =

@@ -37,6 +37,7 @@ class Channel;
 // What a call submits besides its arguments.
 struct Request {
   wire::Op op = wire::Op::kNone;
+  std::uint16_t flags = 0;
   std::uint32_t namespace_slot = 0;
   std::uint64_t incarnation = 0;
   std::uint64_t a = 0;
@@ -101,6 +102,7 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   bool has_lower() const { return page().has_lower != 0; }
   // Empty where the node is another process.
   const NearNode& near() const { return near_; }
+  bool takes_last() const { return page().takes_last != 0; }
   bool takes_staging_back() const { return page().takes_staging_back != 0; }
 
   // Ok while this is the process that connected and the node is the one that it connected to.

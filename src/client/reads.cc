@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "arena/match.h"
+#include "base/policy.h"
 #include "base/spin.h"
 #include "client/block_reads.h"
 #include "client/client.h"
@@ -107,6 +108,13 @@ std::optional<Result<Lease>> AcquireNear(const std::shared_ptr<Channel>& channel
   return Granted(channel, *lease, ends_ns, std::as_bytes(given), given.size());
 }
 
+// What the node is told of the prompt.
+std::uint16_t PromptFlags(const MatchOptions& options) {
+  const auto outlook =
+      static_cast<std::uint16_t>(static_cast<unsigned>(options.outlook) << wire::kOutlookShift);
+  return static_cast<std::uint16_t>(outlook | (options.partial ? wire::kPartial : 0));
+}
+
 Ticket<MatchResult> AskToHold(const std::shared_ptr<Channel>& channel, const Namespace& ns,
                               std::span<const BlockKey> chain, std::uint32_t matched,
                               const MatchOptions& options) {
@@ -117,6 +125,7 @@ Ticket<MatchResult> AskToHold(const std::shared_ptr<Channel>& channel, const Nam
   ItemWriter items(call->room());
   for (const BlockKey& key : chain) items.Put(ItemOf(key));
   Request request = RequestFor(wire::Op::kHold, ns, options.deadline_us);
+  request.flags = PromptFlags(options);
   request.a = static_cast<std::uint64_t>(options.hold_us);
   request.b = matched;
   const std::int64_t ends_ns = DeadlineNs(options.hold_us);
@@ -131,8 +140,10 @@ Ticket<MatchResult> AskToHold(const std::shared_ptr<Channel>& channel, const Nam
 }
 
 Ticket<MatchResult> AskForRest(const std::shared_ptr<Channel>& channel, const Namespace& ns,
-                               std::span<const BlockKey> rest, std::uint32_t matched,
+                               std::span<const BlockKey> chain, std::uint32_t matched,
                                const MatchOptions& options) {
+  const bool with_last = matched > 0 && channel->takes_last();
+  std::span<const BlockKey> rest = chain.subspan(with_last ? matched - 1 : matched);
   // A hint may be cut short: a longer rest is matched as far as one call carries it.
   rest = rest.first(std::min<std::size_t>(rest.size(), wire::kMaxKeysPerCall));
   Result<Call> call = channel->Reserve(rest.size() * sizeof(wire::KeyItem));
@@ -140,6 +151,7 @@ Ticket<MatchResult> AskForRest(const std::shared_ptr<Channel>& channel, const Na
   ItemWriter items(call->room());
   for (const BlockKey& key : rest) items.Put(ItemOf(key));
   Request request = RequestFor(wire::Op::kMatchRest, ns, options.deadline_us);
+  request.flags = static_cast<std::uint16_t>(PromptFlags(options) | (with_last ? wire::kWithLast : 0));
   request.a = matched;
   auto decode = [matched](const Call& answered, const wire::Completion& completion) -> Result<MatchResult> {
     Result<std::vector<MatchRun>> runs = wire::ReadMatchReply(answered.reply(completion));
@@ -157,6 +169,7 @@ Ticket<MatchResult> Client::Match(const Namespace& ns, std::span<const BlockKey>
   Status status = channel.Check();
   if (status.ok()) status = CheckRead(ns, options.deadline_us, 0);
   if (status.ok() && options.hold_us != 0) status = CheckLease("hold_us", options.hold_us);
+  if (status.ok()) status = CheckPolicy(options.outlook);
   if (!status.ok()) return Failed<MatchResult>(std::move(status));
   const std::vector<GroupSpec>& groups = ns.spec().groups;
   std::array<arena::MatchGroup, kMaxGroups> asked;
@@ -171,7 +184,7 @@ Ticket<MatchResult> Client::Match(const Namespace& ns, std::span<const BlockKey>
   channel.NoteMatch(chain.size(), matched);
   if (options.hold_us > 0 && !chain.empty()) return AskToHold(parts_->channel, ns, chain, matched, options);
   if (matched == chain.size()) return Ticket<MatchResult>(Result<MatchResult>(MatchOf(matched)));
-  return AskForRest(parts_->channel, ns, chain.subspan(matched), matched, options);
+  return AskForRest(parts_->channel, ns, chain, matched, options);
 }
 
 // What the index does not have is a miss where memory is the only tier, so every read ends here and now

@@ -79,6 +79,8 @@ std::uint64_t RandomNumber() {
 catalog::StoreOptions StoreOptionsOf(const NodeOptions& options) {
   catalog::StoreOptions store;
   store.max_blocks = options.max_blocks;
+  store.eviction = options.eviction;
+  store.eviction_time_ms = options.eviction_time_ms;
   store.lower = {
       .write = options.flash_write, .admit = options.flash_admit, .promote = options.flash_promote};
   store.read_ahead_bytes = options.flash_read_ahead_bytes;

@@ -117,6 +117,12 @@ constexpr Setting kSettings[] = {
        return Keep(ParseCount(n, t, 1, UINT32_MAX), o.max_blocks);
      },
      [](const NodeOptions& o) { return o.max_blocks == 0 ? std::string("what fits") : Text(o.max_blocks); }},
+    {"eviction", "POLICY", "which block leaves memory next",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       return KeepPolicy(n, ParseEvictionPolicy(t), o.eviction);
+     },
+     [](const NodeOptions& o) { return std::string(ToString(o.eviction)); }, nullptr,
+     [] { return PolicyHelp(OpenOptions().eviction); }},
     {"movers", "N", "threads that move bytes; default: 1",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseCount(n, t, 1, 64), o.movers);
@@ -300,6 +306,8 @@ Status ResolveNodeOptions(NodeOptions& options) {
     return Status(Code::kInvalid, Text("alignment: ", static_cast<std::uint64_t>(options.alignment),
                                        " is not allowed; use 512B or 4096B"));
   }
+  if (Status status = CheckPolicy(options.eviction); !status.ok())
+    return Status(status.code(), Text("eviction: ", status.message()));
   if (options.movers < 1 || options.movers > 64)
     return Status(Code::kInvalid, Text("movers: ", options.movers, " is not allowed; use 1 to 64"));
   if (options.poll_us > 1'000'000)

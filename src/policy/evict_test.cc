@@ -69,7 +69,7 @@ TEST(Lru, EqualsTheNaiveModelOverRandomOperations) {
       } else if (operation == 0) {
         lru.Remove(id), model.Remove(id);
       } else if (operation == 1) {
-        lru.InsertCold(id), model.InsertCold(id);
+        lru.Remove(id), lru.InsertCold(id), model.Remove(id), model.InsertCold(id);
       } else if (operation == 2) {
         lru.Unpark(id), model.Unpark(id);
       } else if (operation == 3) {
@@ -94,23 +94,24 @@ TEST(Lru, EqualsTheNaiveModelOverRandomOperations) {
 }
 
 // What serves a newcomer of one kind, in the one order over all.
-TEST(Lru, EachSizeClassKnowsItsColdest) {
+TEST(Lru, EachShelfKnowsItsColdest) {
   for (std::uint32_t seed = 1; seed <= 20; ++seed) {
     std::mt19937 random(seed);
     Lru lru;
-    std::array<NaiveLru, 3> size_classes;
+    std::array<NaiveLru, 3> shelves;
     NaiveLru all;
-    const auto size_class = [](EntryId id) { return static_cast<SizeClass>(id % 3 * 100); };
+    const auto shelf = [](EntryId id) { return static_cast<Shelf>(id % 3 * 100); };
     for (int step = 0; step < 5'000; ++step) {
       const EntryId id = random() % (seed * 3);
-      NaiveLru& own = size_classes[id % 3];
+      NaiveLru& own = shelves[id % 3];
       const std::uint32_t operation = random() % 5;
       if (!all.Contains(id)) {
-        lru.Insert(id, size_class(id)), own.Insert(id), all.Insert(id);
+        lru.Insert(id, shelf(id)), own.Insert(id), all.Insert(id);
       } else if (operation == 0) {
         lru.Remove(id), own.Remove(id), all.Remove(id);
       } else if (operation == 1) {
-        lru.InsertCold(id), own.InsertCold(id), all.InsertCold(id);
+        lru.Remove(id), lru.InsertCold(id, shelf(id));
+        own.Remove(id), own.InsertCold(id), all.Remove(id), all.InsertCold(id);
       } else if (operation == 2) {
         lru.Unpark(id), own.Unpark(id), all.Unpark(id);
       } else if (operation == 3) {
@@ -120,16 +121,17 @@ TEST(Lru, EachSizeClassKnowsItsColdest) {
       }
       ASSERT_EQ(lru.Coldest(), all.Coldest()) << "seed " << seed << " step " << step;
       for (EntryId i = 0; i < 3; ++i) {
-        ASSERT_EQ(lru.Coldest(size_class(i)), size_classes[i].Coldest())
-            << "seed " << seed << " step " << step;
-        ASSERT_EQ(lru.Warmest(size_class(i)), size_classes[i].Warmest())
-            << "seed " << seed << " step " << step;
+        ASSERT_EQ(lru.Coldest(shelf(i)), shelves[i].Coldest()) << "seed " << seed << " step " << step;
+        ASSERT_EQ(lru.Warmest(shelf(i)), shelves[i].Warmest()) << "seed " << seed << " step " << step;
       }
-      const auto other = lru.ColdestOf([&](SizeClass on) { return on != size_class(id); });
-      if (const auto coldest = lru.Coldest(); coldest && *coldest % 3 != id % 3) {
+      const EntryId among = id % 2;  // the first two of the shelves, or the last two
+      const auto other = lru.ColdestAmong(among * 100, among * 100 + 101);
+      const auto coldest = lru.Coldest();
+      const EntryId out = among == 0 ? 2 : 0;
+      if (coldest && *coldest % 3 != out) {
         ASSERT_EQ(other, coldest);
       } else if (other) {
-        ASSERT_NE(*other % 3, id % 3);
+        ASSERT_NE(*other % 3, out);
         ASSERT_LT(lru.Age(*other), lru.Age(*coldest));
       }
     }
@@ -156,6 +158,7 @@ TEST(Lru, ParkedIsOlderThanAllUntilTouched) {
 TEST(Lru, WhatIsBehindTheReachGoesFirst) {
   Lru lru;
   for (EntryId id : {0u, 1u, 2u}) lru.Insert(id);
+  lru.Remove(2);
   lru.InsertCold(2);
   EXPECT_EQ(lru.Coldest(), 2u);
   lru.InsertCold(3);

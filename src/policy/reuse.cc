@@ -10,9 +10,8 @@
 namespace cistern::policy {
 namespace {
 
-constexpr std::uint32_t kNone = 0xffff'ffff;
 constexpr std::uint64_t kLeastRuns = 16'384;
-constexpr std::uint32_t kFirstAgeMs = 1'024;
+constexpr UseTime kFirstAgeMs = Reuse::kOneUseMs;
 // Runs that a class must have seen at an age and the two beside it to be believed as much as what it leans
 // on.
 constexpr double kAllWeight = 60, kPaceWeight = 150, kClassWeight = 300;
@@ -20,9 +19,13 @@ constexpr double kAllWeight = 60, kPaceWeight = 150, kClassWeight = 300;
 // widen: the longer not used, the less it is worth, which is Lru.
 constexpr double kPrior = 0.05;
 constexpr std::size_t kRefreshes = 4;  // classes a request, beside its own
+// Runs that pass the start of an age, counted in one call: after hours without a request it catches up over
+// the next ones.
+constexpr std::size_t kMostPasses = 512;
+constexpr std::uint64_t kReturnsARefresh = 16;  // of those without a prompt
 constexpr std::uint32_t kGapUnitMs = 64;
 
-std::uint16_t GapOf(std::uint32_t ms) {
+std::uint16_t GapOf(UseTime ms) {
   return static_cast<std::uint16_t>(std::min<std::uint32_t>(ms / kGapUnitMs, 0xfffe));
 }
 
@@ -34,11 +37,13 @@ std::size_t LengthOf(std::size_t added) {
 }  // namespace
 
 Reuse::Reuse(std::uint64_t blocks)
-    : runs_(std::max(kLeastRuns, blocks / 4)), buckets_(std::bit_ceil(runs_.size()), kNone) {
+    : runs_(std::max(kLeastRuns, blocks / 4)),
+      buckets_(std::bit_ceil(runs_.size()), kNone),
+      expected_(kSets) {
   for (std::size_t on = 0; on < kClasses; ++on) Refresh(static_cast<Class>(on));
 }
 
-std::size_t Reuse::AgeOf(std::uint32_t age_ms) {
+std::size_t Reuse::AgeOf(UseTime age_ms) {
   if (age_ms < kFirstAgeMs) return 0;
   const auto octave = static_cast<std::size_t>(std::bit_width(age_ms / kFirstAgeMs) - 1);
   if (octave >= kOctaves) return kAges - 1;
@@ -46,7 +51,7 @@ std::size_t Reuse::AgeOf(std::uint32_t age_ms) {
   return 1 + 3 * octave + (eighths >= 10) + (eighths >= 13);
 }
 
-std::uint32_t Reuse::AgeStart(std::size_t age) {
+UseTime Reuse::AgeStart(std::size_t age) {
   if (age == 0) return 0;
   constexpr std::uint32_t kEighths[] = {8, 10, 13};
   return (kFirstAgeMs / 8 * kEighths[(age - 1) % 3]) << ((age - 1) / 3);
@@ -58,101 +63,161 @@ std::size_t Reuse::PaceOf(std::uint16_t gap) {
   return std::min<std::size_t>(1 + static_cast<std::size_t>(std::bit_width(gap / 256u)), kPaces - 1);
 }
 
-void Reuse::Begin(const Prompt& prompt) {
-  now_ms_ = static_cast<std::uint32_t>(prompt.now_ms);
-  PassAges();
-  Classify(prompt, Recognize(prompt));
-  Remember(prompt);
+void Reuse::Begin(Prompt& prompt, UseTime now) {
+  prompt.now = now;
+  prompt.known = prompt.asked.resident;
+  PassAges(now);
+}
+
+// A run of an earlier request that this one uses again has returned.
+void Reuse::Look(Prompt& prompt, std::uint64_t position, std::uint64_t key) {
+  if (position >= prompt.asked.resident) {
+    for (Expected& one : expected_[key % kSets]) {
+      if (one.standing.told && one.key == key) one = {};  // of a prompt whose block stayed out
+    }
+  }
+  const std::uint32_t at = FindRun(key);
+  if (at == kNone) return;
+  Run& run = runs_[at];
+  Count(run.in, AgeOf(prompt.now - run.when), 0, run.weight);
+  if (position + 1 >= prompt.known) {
+    prompt.known = position + 1;
+    prompt.ended = run.end;
+    prompt.ended_at = run.when;
+  }
+  Unlink(at);
+}
+
+// It is a session's next turn if the last of its blocks that are known was the end of a prompt, and no other
+// prompt went on from there.
+void Reuse::Classify(Prompt& prompt, Usage* last, const NewKeys& keys) {
+  const bool shared = prompt.known == prompt.asked.resident && last != nullptr && last->shared();
+  if (prompt.ended && !shared) prompt.own.gap = GapOf(prompt.now - prompt.ended_at);
+  if (prompt.known == prompt.asked.resident && prompt.asked.resident < prompt.asked.blocks && last != nullptr)
+    last->extensions = static_cast<std::uint8_t>(std::min(last->extensions + 1, 255));
+  const std::size_t shape =
+      4 * static_cast<std::size_t>(prompt.asked.outlook) + LengthOf(prompt.asked.blocks - prompt.known);
+  prompt.own.in = static_cast<Class>(shape * kPaces + PaceOf(prompt.own.gap));
+  prompt.own.told = true;
+  if (prompt.asked.resident == prompt.asked.blocks) return;
+  const std::uint64_t whole = prompt.asked.blocks - prompt.asked.partial - prompt.asked.resident;
+  if (prompt.asked.partial) {
+    Remember(prompt, prompt.asked.blocks - 1, keys.end, kPartial, 1);
+    Expect(keys.end, {prompt.own.gap, kPartial, true}, prompt.now);
+  }
+  if (whole == 0) return;
+  Remember(prompt, prompt.asked.resident + whole - 1, keys.last_whole, prompt.own.in, whole);
+  Expect(keys.first, prompt.own, prompt.now);
+}
+
+void Reuse::Use(Prompt& prompt, std::uint64_t position, std::uint64_t key, Usage* usage) {
+  Look(prompt, position, key);
+  Class in = prompt.own.in;
+  std::uint16_t gap = prompt.own.gap;
+  if (usage != nullptr && usage->shared()) {
+    const std::uint16_t since = GapOf(prompt.now - usage->last);
+    gap = usage->gap == kNoGap ? since : static_cast<std::uint16_t>((usage->gap + since) / 2);
+    const std::size_t fan = (usage->extensions >= 4) + (usage->extensions >= 16);
+    in = static_cast<Class>((12 + fan) * kPaces + PaceOf(gap));
+  }
+  if (prompt.asked.partial && position + 1 == prompt.asked.blocks) in = kPartial;
+  Remember(prompt, position, key, in, 1);
+  if (usage == nullptr) return;
+  usage->last = prompt.now;
+  usage->gap = gap;
+  usage->in = in & 0x7f;
+  usage->told = 1;
+}
+
+void Reuse::End(Prompt& prompt) {
+  FlushRun(prompt);
   for (std::size_t i = 0; i < kRefreshes; ++i) {
     Refresh(static_cast<Class>(refreshed_));
     refreshed_ = (refreshed_ + 1) % kClasses;
   }
 }
 
-// Runs of earlier requests that this one uses again have returned. It is a session's next turn if the last of
-// its blocks that are known was the end of a prompt, and no other prompt went on from there.
-Reuse::Known Reuse::Recognize(const Prompt& prompt) {
-  Known known{.blocks = prompt.resident.size()};
-  std::size_t end = 0;  // blocks of the prompt that this one extends
-  std::uint32_t end_ms = 0;
-  for (std::size_t i = 0; i < prompt.keys.size(); ++i) {
-    const std::uint32_t at = FindRun(prompt.keys[i]);
-    if (at == kNone) continue;
-    Run& run = runs_[at];
-    Count(run.in, AgeOf(now_ms_ - run.when_ms), 0, run.weight);
-    known.blocks = std::max(known.blocks, i + 1);
-    if (run.end) {
-      end = i + 1;
-      end_ms = run.when_ms;
-    }
-    Unlink(at);
+// The next blocks towards the root, of one class; `position` and `key` are of the deepest of them.
+void Reuse::Remember(Prompt& prompt, std::uint64_t position, std::uint64_t key, Class in,
+                     std::uint64_t blocks) {
+  if (prompt.run_blocks > 0 && prompt.run_in != in) FlushRun(prompt);
+  if (prompt.run_blocks == 0) {
+    prompt.run_key = key;
+    prompt.run_in = in;
+    prompt.run_end = position + 1 + prompt.asked.partial == prompt.asked.blocks && IsOwn(in);
   }
-  if (end != 0 && end == known.blocks &&
-      (end > prompt.resident.size() || !entries_[prompt.resident[end - 1]].shared())) {
-    known.gap = GapOf(now_ms_ - end_ms);
-  }
-  return known;
-}
-
-void Reuse::Classify(const Prompt& prompt, const Known& known) {
-  const std::size_t size = prompt.keys.size();
-  resident_ = prompt.resident.size();
-  if (known.blocks == resident_ && resident_ > 0 && resident_ < size) {
-    Entry& last = entries_[prompt.resident.back()];
-    last.extensions = static_cast<std::uint8_t>(std::min(last.extensions + 1, 255));
-  }
-  const std::size_t own = 4 * static_cast<std::size_t>(prompt.outlook) + LengthOf(size - known.blocks);
-  classes_.resize(size);
-  gaps_.resize(size);
-  for (std::size_t i = 0; i < size; ++i) {
-    const Entry* entry = i < resident_ ? &entries_[prompt.resident[i]] : nullptr;
-    std::size_t shape = own;
-    gaps_[i] = known.gap;
-    if (entry && entry->shared()) {
-      shape = 12 + (entry->extensions >= 4) + (entry->extensions >= 16);
-      const std::uint16_t gap = GapOf(now_ms_ - entry->last_ms);
-      gaps_[i] = entry->gap == kNoGap ? gap : static_cast<std::uint16_t>((entry->gap + gap) / 2);
-    }
-    classes_[i] = static_cast<Class>(shape * kPaces + PaceOf(gaps_[i]));
-  }
-  if (prompt.partial && size > 0) classes_[size - 1] = kPartial;
+  prompt.run_blocks += blocks;
 }
 
 // A run weighs the fourth root of its length: blocks that return together say little more than one alone.
-void Reuse::Remember(const Prompt& prompt) {
-  const std::size_t size = prompt.keys.size();
-  const std::size_t whole = size - (prompt.partial && size > 0);
-  std::size_t blocks = 0;
-  for (std::size_t i = 0; i < size; ++i) {
-    ++blocks;
-    if (i + 1 < size && classes_[i + 1] == classes_[i]) continue;
-    const auto at = static_cast<std::uint32_t>(next_run_ % runs_.size());
-    if (runs_[at].live) Unlink(at);
-    std::uint32_t& bucket = buckets_[prompt.keys[i] % buckets_.size()];
-    runs_[at] = {.key = prompt.keys[i],
-                 .when_ms = now_ms_,
-                 .weight = std::sqrt(std::sqrt(static_cast<float>(blocks))),
-                 .next = bucket,
-                 .in = classes_[i],
-                 .live = true,
-                 .end = i + 1 == whole && classes_[i] < 12 * kPaces};
-    bucket = at;
-    ++next_run_;
-    Count(classes_[i], 0, runs_[at].weight, 0);
-    Refresh(classes_[i]);
-    blocks = 0;
+void Reuse::FlushRun(Prompt& prompt) {
+  if (prompt.run_blocks == 0) return;
+  AddRun({.key = prompt.run_key,
+          .when = prompt.now,
+          .weight = std::sqrt(std::sqrt(static_cast<float>(prompt.run_blocks))),
+          .in = prompt.run_in,
+          .end = prompt.run_end});
+  Refresh(prompt.run_in);
+  prompt.run_blocks = 0;
+}
+
+void Reuse::AddRun(Run run) {
+  const auto at = static_cast<std::uint32_t>(next_run_ % runs_.size());
+  if (runs_[at].live) Unlink(at);
+  std::uint32_t& bucket = buckets_[run.key % buckets_.size()];
+  run.next = bucket;
+  run.live = true;
+  runs_[at] = run;
+  bucket = at;
+  ++next_run_;
+  Count(run.in, 0, run.weight, 0);
+}
+
+void Reuse::Return(Usage& usage, std::uint64_t key, UseTime now) {
+  if (now - usage.last < kOneUseMs) return;
+  const std::uint32_t at = FindRun(key);
+  if (at == kNone) return;
+  Run run = runs_[at];
+  Count(run.in, AgeOf(now - run.when), 0, run.weight);
+  Unlink(at);
+  run.when = now;
+  AddRun(run);
+  if (++returns_seen_ % kReturnsARefresh == 0) Refresh(run.in);
+}
+
+Standing Reuse::StandingOf(std::uint64_t key, const Standing& parent) const {
+  if (const Expected* expected = FindExpected(key)) return expected->standing;
+  if (!parent.told || IsOwn(parent.in)) return parent;
+  return {parent.gap, static_cast<Class>(PaceOf(parent.gap)), true};
+}
+
+void Reuse::Expect(std::uint64_t key, const Standing& standing, UseTime now) {
+  std::array<Expected, kWays>& set = expected_[key % kSets];
+  Expected* place = &set[0];
+  for (Expected& one : set) {
+    if (!place->standing.told) break;
+    if (!one.standing.told || now - one.when > now - place->when) place = &one;
   }
+  *place = {key, now, standing};
+}
+
+const Reuse::Expected* Reuse::FindExpected(std::uint64_t key) const {
+  for (const Expected& one : expected_[key % kSets]) {
+    if (one.standing.told && one.key == key) return &one;
+  }
+  return nullptr;
 }
 
 // Each run that is now past the start of an age has reached it.
-void Reuse::PassAges() {
+void Reuse::PassAges(UseTime now) {
   const std::uint64_t oldest = next_run_ > runs_.size() ? next_run_ - runs_.size() : 0;
+  std::size_t passes = 0;
   for (std::size_t age = 1; age < kAges; ++age) {
     std::uint64_t& next = passed_[age];
     next = std::max(next, oldest);
-    for (; next < next_run_; ++next) {
+    for (; next < next_run_ && passes < kMostPasses; ++next, ++passes) {
       const Run& run = runs_[next % runs_.size()];
-      if (now_ms_ - run.when_ms < AgeStart(age)) break;
+      if (now - run.when < AgeStart(age)) break;
       if (run.live) Count(run.in, age, run.weight, 0);
     }
   }
@@ -188,8 +253,8 @@ void Reuse::Refresh(Class on) {
     double q = rate(all_, age, kAllWeight, kPrior);
     q = rate(pace, age, kPaceWeight, q);
     q = std::min(1.0, rate(returns_[on], age, kClassWeight, q));
-    const std::uint32_t from_ms = AgeStart(age);
-    const std::uint32_t width_ms = age + 1 < kAges ? AgeStart(age + 1) - from_ms : from_ms;
+    const UseTime from_ms = AgeStart(age);
+    const UseTime width_ms = age + 1 < kAges ? AgeStart(age + 1) - from_ms : from_ms;
     Stay stay{q, (1 - q / 2) * width_ms / 1'000};
     while (later > 0 && stays[later - 1].hits * stay.seconds > stay.hits * stays[later - 1].seconds) {
       const double survives = 1 - stay.hits;
@@ -213,42 +278,6 @@ void Reuse::Unlink(std::uint32_t run) {
   while (*at != run) at = &runs_[*at].next;
   *at = runs_[run].next;
   runs_[run].live = false;
-}
-
-bool Reuse::Outranks(std::size_t position, EntryId resident) const {
-  return value_[classes_[position]][0] >= ValueOf(resident);
-}
-
-void Reuse::Insert(EntryId id, std::size_t position) {
-  if (id >= entries_.size()) entries_.resize(std::size_t{id} + 1);
-  entries_[id] = {};
-  order_.Insert(id, classes_[position]);
-}
-
-void Reuse::Touch(EntryId id, std::size_t position) {
-  Entry& entry = entries_[id];
-  entry.last_ms = now_ms_;
-  entry.gap = gaps_[position];
-  if (order_.size_class(id) == classes_[position]) {
-    order_.Touch(id);
-  } else {
-    order_.Remove(id);
-    order_.Insert(id, classes_[position]);
-  }
-}
-
-std::optional<EntryId> Reuse::Coldest() const {
-  std::optional<EntryId> coldest;
-  double least = 0;
-  for (std::size_t on = 0; on < kClasses; ++on) {
-    const std::optional<EntryId> id = order_.Coldest(static_cast<Class>(on));
-    if (!id) continue;
-    const double value = ValueOf(*id);
-    if (coldest && (value > least || (value == least && order_.Age(*id) <= order_.Age(*coldest)))) continue;
-    coldest = id;
-    least = value;
-  }
-  return coldest;
 }
 
 }  // namespace cistern::policy

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Eviction that knows how KV is reused: the block with the least expected hits per block-second leaves first.
+// What is learned of how KV is reused: the expected hits per block-second of a block, by its class and age.
 //
 // Blocks come back by request. A session sends its next turn, which starts with all that it sent before; a
 // shared prompt is sent by many. So what is learned is when a *run* returns: the blocks of one request that
@@ -16,81 +16,108 @@
 // with its pace, and these on all. A block's value is the best ratio, over all times it could be kept from
 // now, of the probability that it returns to the expected time that it is kept (Gittins' index).
 //
-// Every call is deterministic and without a clock: time comes in with a request.
+// Every call is deterministic, without a clock and O(1) in the number of blocks: a prompt is taken in block
+// by block, so that its caller may pause.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <span>
 #include <vector>
 
-#include "policy/evict.h"
+#include "cistern/policy.h"
 
 namespace cistern::policy {
 
-// What the caller knows of a prompt. A wrong one costs nothing once it is learned how often it is wrong.
-enum class Outlook : std::uint8_t {
-  kUnknown = 0,
-  kExtended = 1,  // a later prompt starts with this one: the conversation goes on, a tool runs
-  kEnded = 2,     // none does
+// Milliseconds, modulo 2^32.
+using UseTime = std::uint32_t;
+
+// What a block that becomes resident is held to be.
+struct Standing {
+  std::uint16_t gap = 0xffff;  // between the last two turns of its session, in units of 64 ms
+  std::uint8_t in = 0;         // its class
+  bool told = false;           // by its prompt; else by default
 };
 
-struct Prompt {
-  std::uint64_t now_ms = 0;             // never before that of the request before
-  std::span<const std::uint64_t> keys;  // a hash of each block and all before it
-  std::span<const EntryId> resident;    // of the first blocks, those that hit
-  bool partial = false;                 // the last block is not full
-  Outlook outlook = Outlook::kUnknown;
+// Uses of a resident block.
+struct Usage {
+  UseTime last = 0;
+  std::uint16_t gap = 0xffff;   // as Standing's; of a shared block: between its uses
+  std::uint8_t extensions = 0;  // prompts that went on from here each in another way
+  std::uint8_t in : 7 = 0;
+  std::uint8_t told : 1 = 0;
+  bool shared() const { return extensions >= 2; }
 };
+static_assert(sizeof(Usage) == 8);
 
-// One request at a time: Begin, then for each missing block from the root Outranks, what it asks to evict
-// (Coldest, Park, Remove) and Insert, then Touch of all resident ones from leaf to root.
 class Reuse final {
  public:
-  // Of a store of `blocks`: 24 bytes for each id up to the largest ever inserted (16 of them Lru's), and
-  // 8 for each of `blocks`, 512 KiB at least.
-  explicit Reuse(std::uint64_t blocks);
-
-  void Begin(const Prompt& prompt);
-  // The block at this position of the prompt is worth at least as much as this resident: it may take its
-  // place.
-  bool Outranks(std::size_t position, EntryId resident) const;
-  // An absent id is the block at this position of the prompt.
-  void Insert(EntryId id, std::size_t position);
-  void Touch(EntryId id, std::size_t position);
-  void Remove(EntryId id) { order_.Remove(id); }
-
-  // The resident that is worth least, of those not parked; parking is Lru's.
-  std::optional<EntryId> Coldest() const;
-  void Park(EntryId id) { order_.Park(id); }
-  void Unpark(EntryId id) { order_.Unpark(id); }
-  bool Contains(EntryId id) const { return order_.Contains(id); }
-  std::size_t size() const { return order_.size(); }
-
- private:
-  using Class = SizeClass;  // a shelf of the order
-
-  // Ages: below 1 s, three to an octave up to 4.7 h, and beyond.
-  static constexpr std::size_t kOctaves = 14;
-  static constexpr std::size_t kAges = 1 + 3 * kOctaves + 1;
+  using Class = std::uint8_t;
   static constexpr std::size_t kPaces = 8;
   static constexpr std::size_t kShapes = 15;  // (3 outlooks x 4 lengths) + 3 fan-outs
   static constexpr std::size_t kClasses = kShapes * kPaces + 1;
   static constexpr Class kPartial = kClasses - 1;
-  static constexpr std::uint16_t kNoGap = 0xffff;
+  // Uses that are closer together than this are one.
+  static constexpr UseTime kOneUseMs = 1'024;
 
-  struct Entry {
-    std::uint32_t last_ms = 0;    // its last use, modulo 2^32
-    std::uint16_t gap = kNoGap;   // between its uses, in units of 64 ms
-    std::uint8_t extensions = 0;  // prompts that went on from here each in another way
-    bool shared() const { return extensions >= 2; }
+  // Of a store of `blocks`: 8 bytes for each of them, 512 KiB at least.
+  explicit Reuse(std::uint64_t blocks);
+
+  // ---- a prompt: Begin, Look at its new blocks, and at the last that is resident; Classify; Use of the
+  // resident ones from leaf to root; End. Keys are hashes of a block and all before it.
+  struct Asked {
+    std::uint64_t blocks = 0;
+    std::uint64_t resident = 0;  // of the first blocks, those that are there
+    bool partial = false;        // the last block is not full
+    Outlook outlook = Outlook::kUnknown;
   };
+  class Prompt final {
+   public:
+    explicit Prompt(const Asked& what) : asked(what) {}
+
+   private:
+    friend class Reuse;
+    const Asked asked;
+    UseTime now = 0;
+    std::uint64_t known = 0;  // blocks of the prompt, resident or remembered
+    bool ended = false;       // the last of them was a prompt's end, at `ended_at`
+    UseTime ended_at = 0;
+    Standing own;
+    std::uint64_t run_key = 0;  // of the run that Use is in
+    std::uint64_t run_blocks = 0;
+    Class run_in = 0;
+    bool run_end = false;
+  };
+  void Begin(Prompt& prompt, UseTime now);
+  void Look(Prompt& prompt, std::uint64_t position, std::uint64_t key);
+  // `last`: of the last resident block, null where there is none. `first`, `last_whole` and `end` are keys of
+  // new blocks: the first, the last that is full, the last; not used where there is no such block.
+  struct NewKeys {
+    std::uint64_t first = 0, last_whole = 0, end = 0;
+  };
+  void Classify(Prompt& prompt, Usage* last, const NewKeys& keys);
+  // Null for a block that lies below memory.
+  void Use(Prompt& prompt, std::uint64_t position, std::uint64_t key, Usage* usage);
+  void End(Prompt& prompt);
+
+  // What a new block is: what its prompt said, else as its parent, else the default.
+  Standing StandingOf(std::uint64_t key, const Standing& parent) const;
+  // A use without a prompt: its run, if it is the deepest block of one, returned and begins anew.
+  void Return(Usage& usage, std::uint64_t key, UseTime now);
+
+  double ValueOf(Class in, UseTime age) const { return value_[in][AgeOf(age)]; }
+
+ private:
+  // Ages: below 1 s, three to an octave up to 4.7 h, and beyond.
+  static constexpr std::size_t kOctaves = 14;
+  static constexpr std::size_t kAges = 1 + 3 * kOctaves + 1;
+  static constexpr std::uint16_t kNoGap = 0xffff;
+  static constexpr std::uint32_t kNone = 0xffff'ffff;
+
   // Blocks of one request and class, known by the deepest: when it is used again, all are.
   struct Run {
     std::uint64_t key = 0;
-    std::uint32_t when_ms = 0;
+    UseTime when = 0;
     float weight = 0;
     std::uint32_t next = 0;  // in its bucket
     Class in = 0;
@@ -102,47 +129,44 @@ class Reuse final {
     std::array<double, kAges> reached{};
     std::array<double, kAges> returned{};
   };
-  struct Known {
-    std::size_t blocks = 0;  // of the prompt, resident or remembered
-    std::uint16_t gap = kNoGap;
+  // New blocks of prompts that were not put yet; the newest of a set stay.
+  struct Expected {
+    std::uint64_t key = 0;
+    UseTime when = 0;
+    Standing standing;  // told: the entry is in use
   };
+  static constexpr std::size_t kWays = 4;
+  static constexpr std::size_t kSets = 1'024;
 
-  static std::size_t AgeOf(std::uint32_t age_ms);
-  static std::uint32_t AgeStart(std::size_t age);
+  static std::size_t AgeOf(UseTime age);
+  static UseTime AgeStart(std::size_t age);
   static std::size_t PaceOf(std::uint16_t gap);
   static std::size_t PaceIn(Class on) { return on == kPartial ? kPaces : on % kPaces; }
-  Known Recognize(const Prompt& prompt);
-  void Classify(const Prompt& prompt, const Known& known);
-  void Remember(const Prompt& prompt);
-  void PassAges();
+  static bool IsOwn(Class on) { return on < 12 * kPaces; }
+  void Remember(Prompt& prompt, std::uint64_t position, std::uint64_t key, Class in, std::uint64_t blocks);
+  void FlushRun(Prompt& prompt);
+  void AddRun(Run run);
+  void PassAges(UseTime now);
   void Count(Class on, std::size_t age, double reached, double returned);
   void Refresh(Class on);
   std::uint32_t FindRun(std::uint64_t key) const;
   void Unlink(std::uint32_t run);
-  double ValueOf(EntryId id) const {
-    return value_[order_.size_class(id)][AgeOf(now_ms_ - entries_[id].last_ms)];
-  }
-
-  Lru order_;  // a shelf a class, in each the least recently used first
-  std::vector<Entry> entries_;
-  std::uint32_t now_ms_ = 0;
-
-  // The current prompt's, a position each.
-  std::vector<Class> classes_;
-  std::vector<std::uint16_t> gaps_;
-  std::size_t resident_ = 0;
+  void Expect(std::uint64_t key, const Standing& standing, UseTime now);
+  const Expected* FindExpected(std::uint64_t key) const;
 
   // Runs in the order of their requests, in a ring; those that live also by key.
   std::vector<Run> runs_;
   std::vector<std::uint32_t> buckets_;
   std::uint64_t next_run_ = 0;
   std::array<std::uint64_t, kAges> passed_{};  // runs before this one are past the age's start
+  std::vector<std::array<Expected, kWays>> expected_;
 
   Returns all_;
   std::array<Returns, kPaces + 1> paces_{};  // the last for partial blocks
   std::array<Returns, kClasses> returns_{};
   std::array<std::array<double, kAges>, kClasses> value_{};
   std::size_t refreshed_ = 0;
+  std::uint64_t returns_seen_ = 0;
 };
 
 }  // namespace cistern::policy

@@ -17,8 +17,9 @@ bool Evictor::MayGo(catalog::RecordId record) const {
   return pending_.size() == 0 || pending_.NextChildOf(b.tree, b.key_hash(), catalog::kNoId) == catalog::kNoId;
 }
 
-Step Evictor::EvictOne(std::optional<policy::SizeClass> size_class) {
-  policy::Lru& order = residents_.order();
+Step Evictor::EvictOne(const Newcomer& newcomer, bool* stays_out) {
+  policy::Order& order = residents_.order();
+  const auto& size_class = newcomer.size_class;
   for (;;) {
     if (steps_.Spent()) return Step::kSpent;
     // Records of ended leases return to the order before its coldest is chosen.
@@ -31,6 +32,11 @@ Step Evictor::EvictOne(std::optional<policy::SizeClass> size_class) {
       order.Park(*coldest);
       continue;
     }
+    // A lower tier has room for all, and memory is the way there.
+    if (stays_out != nullptr && !lower_.present() && order.StaysOut(newcomer.standing, *coldest)) {
+      *stays_out = true;
+      return Step::kWaits;
+    }
     Evict(*coldest);
     return Step::kDone;
   }
@@ -41,15 +47,15 @@ Step Evictor::EvictOne(std::optional<policy::SizeClass> size_class) {
 // gives up a chunk. A class's only chunk also holds its warm records, so it is given up only if all of them
 // are that old, or if no other record may leave.
 std::optional<policy::SizeClass> Evictor::SizeClassToGo(policy::SizeClass wanted) const {
-  const policy::Lru& order = residents_.order();
-  const auto own = order.Coldest(wanted);
+  const policy::Order& order = residents_.order();
+  const auto own = order.Oldest(wanted);
   const std::uint64_t old = own ? 2 * order.Age(*own) : 0;
-  auto other = order.ColdestOf([&](policy::SizeClass size_class) {
+  auto other = order.OldestOf([&](policy::SizeClass size_class) {
     return size_class != wanted &&
-           (slots_.chunks(size_class) > 1 || (own && order.Age(*order.Warmest(size_class)) > old));
+           (slots_.chunks(size_class) > 1 || (own && order.LeastAge(size_class) > old));
   });
   if (own && (!other || order.Age(*other) <= old)) return wanted;
-  if (!other) other = order.Coldest();
+  if (!other) other = order.Oldest();
   return other ? std::optional(order.size_class(*other)) : std::nullopt;
 }
 

@@ -6,9 +6,10 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "arena/index.h"
-#include "policy/evict.h"
+#include "policy/order.h"
 #include "residency/block_owner.h"
 #include "residency/context.h"
 #include "residency/lower_tier.h"
@@ -20,6 +21,17 @@ namespace cistern::residency {
 
 // Outcome of a piece of work; kSpent: it goes on in another step of the core.
 enum class Step : std::uint8_t { kDone, kWaits, kSpent };
+
+// Who room is made for, and from where.
+struct Newcomer {
+  std::optional<policy::SizeClass> size_class{};  // none: a record of any size leaves
+  // What is worth less than the one that would leave stays out; by default nothing does.
+  policy::Standing standing{};
+};
+
+inline constexpr std::string_view kStaysOut =
+    "write: the block is worth less than all that would leave for it; it is computed again when it is asked "
+    "for";
 
 class Evictor final {
  public:
@@ -43,8 +55,9 @@ class Evictor final {
   // Some record may go later that may not now, whatever clients do: one that is being copied or transferred,
   // or waits to be written to the lower tier.
   bool MoreMayGo() const { return residents_.slots_used() || !queue_.empty(); }
-  // kDone: one record was evicted, the coldest of all or of a size class. kWaits: none may be evicted.
-  Step EvictOne(std::optional<policy::SizeClass> size_class = std::nullopt);
+  // kDone: one record was evicted, the next of all or of a size class. kWaits: none may be evicted, or the
+  // newcomer stays out: then `*stays_out` is set.
+  Step EvictOne(const Newcomer& newcomer, bool* stays_out = nullptr);
   // The size class to evict from, so that a slot of the wanted class becomes free; none when no record may
   // leave.
   std::optional<policy::SizeClass> SizeClassToGo(policy::SizeClass wanted) const;

@@ -171,7 +171,7 @@ Task<Status> Fetcher::Publish(catalog::RecordHandle handle, tier::Location from,
   const Status already(Code::kBusy, "fetch: it is here already");
   if (forest_.record(handle.record).in_memory()) co_return already;
   while (options_.max_blocks > 0 && residents_.count() >= options_.max_blocks) {
-    const Step step = evictor_.EvictOne();
+    const Step step = evictor_.EvictOne({});
     if (step == Step::kWaits) co_return Status(Code::kBusy, "fetch: memory is full and nothing may go");
     if (step == Step::kDone) continue;
     co_await Yield();
@@ -201,7 +201,9 @@ Task<Status> Fetcher::Publish(catalog::RecordHandle handle, tier::Location from,
   now.born = stamp.born;
   now.expiry = stamp.expiry;
   now.flags |= catalog::Record::kVerified | catalog::Record::kTouched;
-  residents_.Enter(handle.record, *number);
+  const catalog::Block& b = forest_.block(block);
+  residents_.Enter(handle.record, *number,
+                   residents_.order().StandingOf(b.key_hash(), residents_.StandingOf(b.parent)));
   if (now.is(catalog::Record::kTransient)) counters_.passing.Add();
   partial_copies_.End(handle.record);  // a reader with a view of the partial copy finds the block here
   // The reference takes over the pin under which the slot was filled.

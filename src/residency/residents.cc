@@ -7,12 +7,24 @@
 #include "record/seal_copy.h"
 
 namespace cistern::residency {
+namespace {
+
+// What `reuse` remembers of requests is in proportion to the blocks of a store: engines' are hardly smaller.
+constexpr std::uint64_t kBlockBytes = 64u << 10;
+
+std::uint64_t BlocksOf(const StoreContext& context) {
+  const std::uint64_t most = context.options.max_blocks;
+  return most > 0 ? most : context.slots.arena().geometry().slots_bytes() / kBlockBytes;
+}
+
+}  // namespace
 
 Residents::Residents(const StoreContext& context, const arena::IndexSpace& index)
     : executor_(context.executor),
       clock_(context.clock),
       words_(context.words),
       slots_(context.slots),
+      options_(context.options),
       counters_(context.counters),
       steps_(context.steps),
       catalog_(context.catalog),
@@ -21,13 +33,21 @@ Residents::Residents(const StoreContext& context, const arena::IndexSpace& index
       conversations_(context.catalog.conversations()),
       sequences_(context.catalog.sequences()),
       index_(context.words, index),
+      order_(context.options.eviction, BlocksOf(context)),
       expiry_(context.catalog.max_records()) {}
 
-void Residents::Enter(catalog::RecordId record, std::uint32_t entry) {
+catalog::RecordId Residents::FirstOf(catalog::BlockId block) const {
+  const catalog::Block& b = forest_.block(block);
+  catalog::RecordId record = b.folded() ? catalog::kNoId : b.first_record;
+  while (record != catalog::kNoId && !order_.Contains(record)) record = forest_.record(record).next;
+  return record;
+}
+
+void Residents::Enter(catalog::RecordId record, std::uint32_t entry, const policy::Standing& standing) {
   catalog::Record& r = forest_.record(record);
   r.entry = entry;
   forest_.SetAt(r.place, record);
-  order_.Insert(record, slots_.SizeNumber(r.place));
+  order_.Insert(record, slots_.SizeNumber(r.place), standing);
   if (r.expiry != 0) expiry_.Set(record, r.expiry);
   bytes_ += r.body_bytes;
   ++count_;
@@ -72,7 +92,7 @@ void Residents::DropReference(catalog::RecordHandle handle, Used used) {
   slots_.Unpin(r.place);
   referenced_bytes_ -= slots_.SlotBytes(r.place);
   if (order_.Parked(handle.record)) order_.Unpark(handle.record);
-  if (used == Used::kYes && r.is(catalog::Record::kTransient)) order_.InsertCold(handle.record);
+  if (used == Used::kYes && r.is(catalog::Record::kTransient)) MakeColdest(handle.record);
 }
 
 // The index entry first (R9), then the generation, then the slot.

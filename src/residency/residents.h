@@ -19,7 +19,7 @@
 #include "arena/protocol.h"
 #include "base/task.h"
 #include "catalog/deadline_heap.h"
-#include "policy/evict.h"
+#include "policy/order.h"
 #include "residency/context.h"
 
 namespace cistern::residency {
@@ -94,15 +94,27 @@ class Residents final {
   // ---- entering ----
   // A record, whose fields but its index entry are set, is found from now on: `entry` is its number in the
   // index, kNoId as long as it has none.
-  void Enter(catalog::RecordId record, std::uint32_t entry);
+  void Enter(catalog::RecordId record, std::uint32_t entry, const policy::Standing& standing);
   // Number of a new index entry; none: both of its buckets are full (Evictor::MakeIndexRoom).
   std::optional<std::uint32_t> AddEntry(const arena::Fingerprint& fingerprint, const arena::Found& found);
   // The same for a record that entered without an entry, after a start; false: there is no room.
   bool AddEntry(catalog::RecordId record, const arena::Fingerprint& fingerprint);
 
   // ---- order ----
-  policy::Lru& order() { return order_; }
-  const policy::Lru& order() const { return order_; }
+  policy::Order& order() { return order_; }
+  const policy::Order& order() const { return order_; }
+  // The order's ages are told by now, until the next call.
+  void NoteTime() {
+    const auto& told = options_.eviction_time_ms;
+    order_.SetNow(told ? told() : static_cast<std::uint64_t>(clock_.Now().ns) / 1'000'000);
+  }
+  // The block's record in memory that stands for all of them; kNoId where there is none.
+  catalog::RecordId FirstOf(catalog::BlockId block) const;
+  // What a block in memory is held to be, for its children; the default for any other.
+  policy::Standing StandingOf(catalog::BlockId block) const {
+    const catalog::RecordId record = block == catalog::kNoId ? catalog::kNoId : FirstOf(block);
+    return record == catalog::kNoId ? policy::Standing() : order_.StandingOf(record);
+  }
   // The record may be evicted again, if it was coldest and could not be.
   void Unpark(catalog::RecordId record) {
     if (order_.Parked(record)) order_.Unpark(record);
@@ -110,11 +122,7 @@ class Residents final {
   }
   // The record is evicted before others.
   void MakeColdest(catalog::RecordId record) {
-    if (order_.Parked(record)) {
-      order_.Unpark(record);
-    } else {
-      order_.InsertCold(record);
-    }
+    order_.MakeColdest(record, slots_.SizeNumber(forest_.record(record).place));
   }
   // A record that has expired by `now_s`, kNoId when there is none.
   catalog::RecordId FirstExpired(std::uint64_t now_s) const {
@@ -131,6 +139,7 @@ class Residents final {
   const Clock& clock_;
   arena::Words& words_;
   memory::Slots& slots_;
+  const catalog::StoreOptions& options_;
   catalog::StoreCounters& counters_;
   StepBudget& steps_;
   catalog::Catalog& catalog_;
@@ -139,7 +148,7 @@ class Residents final {
   catalog::Conversations& conversations_;
   catalog::Sequences& sequences_;
   arena::IndexWriter<arena::Words> index_;
-  policy::Lru order_;
+  policy::Order order_;
   catalog::DeadlineHeap expiry_;
   std::uint64_t bytes_ = 0;  // of bodies
   std::uint64_t count_ = 0;

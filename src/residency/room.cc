@@ -15,7 +15,8 @@ namespace {
 constexpr int kLeasedMeanwhile = 16;
 }  // namespace
 
-Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record_bytes, Instant deadline) {
+Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record_bytes, Instant deadline,
+                                      policy::Standing standing) {
   const SlotFill::Search searching(fill);
   const std::uint32_t alignment = slots_.arena().geometry().alignment;
   const memory::SlotSize size = memory::SlotSize::For(record_bytes, alignment);
@@ -49,9 +50,14 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
     Step step = Step::kWaits;
     if (went < enough) {
       const std::uint64_t before = slots_.counts().used_bytes;
-      if (!giver || *giver == wanted || !residents_.order().Coldest(*giver))
+      if (!giver || *giver == wanted || !residents_.order().Oldest(*giver))
         giver = evictor_.SizeClassToGo(wanted);
-      step = evictor_.EvictOne(giver);
+      bool stays_out = false;
+      step = evictor_.EvictOne({giver, standing}, &stays_out);
+      if (stays_out) {
+        counters_.stayed_out.Add();
+        co_return Error(Code::kBusy, std::string(kStaysOut));
+      }
       went += before - slots_.counts().used_bytes;
       // No record of that class may leave; the class has no coldest any more.
       if (step == Step::kWaits && giver) continue;

@@ -36,8 +36,10 @@ class Room final {
 
   // Waits until the deadline as long as some record may go later. kBusy: none may, now or later. kTooLate: no
   // slot by the deadline.
-  // The caller keeps `fill` until the slot has a record, or is free again.
-  Task<Result<arena::Place>> Make(const SlotFill& fill, std::uint64_t record_bytes, Instant deadline);
+  // The caller keeps `fill` until the slot has a record, or is free again. kBusy also for what stays out
+  // because it is worth less than all that it would displace.
+  Task<Result<arena::Place>> Make(const SlotFill& fill, std::uint64_t record_bytes, Instant deadline,
+                                  policy::Standing standing = {});
 
  private:
   // `idle_only`: one look, for a chunk whose records all fit elsewhere.

@@ -22,7 +22,7 @@ void Uses::UseRecord(catalog::RecordId record) {
   steps_.Count();
   r.flags |= catalog::Record::kTouched;
   if (r.uses < UINT8_MAX) ++r.uses;
-  if (r.in_memory() && !r.is(catalog::Record::kTransient)) residents_.order().Touch(record);
+  if (r.in_memory() && !r.is(catalog::Record::kTransient)) residents_.order().Touch(record, block.key_hash());
   catalog_.uses().Note(block.tree);
   if (r.in_memory() && lower_.present() && policy::WrittenAtUse(catalog_.LowerPolicyOf(r), r.uses))
     write_back_.Want(record);

@@ -40,18 +40,29 @@ void WriteBack::Start() {
 }
 
 bool WriteBack::Clean() {
-  const policy::Lru& order = residents_.order();
+  const policy::Order& order = residents_.order();
   if (!lower_.present() || lower_->RoomFor(1) != tier::Tier::Room::kYes ||
       queue_.size() >= WriteQueue::kMostRecords / 2) {
     cleaning_ = std::nullopt;
     return false;
   }
   for (; clean_looks_ < kCleanLooks && !steps_.Spent(); ++clean_looks_) {
-    cleaning_ = cleaning_ && order.Contains(*cleaning_) && !order.Parked(*cleaning_)
-                    ? order.Warmer(*cleaning_)
-                    : std::nullopt;
-    if (clean_looks_ == 0) cleaning_ = order.Coldest();
-    if (!cleaning_) break;
+    if (clean_looks_ == 0) {
+      cleaning_ = std::nullopt;
+      next_shelf_ = 0;
+      looks_a_shelf_ = kCleanLooks / std::max<std::size_t>(order.shelves_in_use(), 1);
+    }
+    const bool goes_on =
+        cleaning_ && shelf_looks_ > 0 && order.Contains(*cleaning_) && !order.Parked(*cleaning_);
+    cleaning_ = goes_on ? order.Warmer(*cleaning_) : std::nullopt;
+    if (!cleaning_) {
+      const auto first = order.FirstOf(next_shelf_);
+      if (!first) break;
+      cleaning_ = first->id;
+      next_shelf_ = std::size_t{first->shelf} + 1;
+      shelf_looks_ = looks_a_shelf_;
+    }
+    --shelf_looks_;
     steps_.Count();
     const catalog::Record& r = forest_.record(*cleaning_);
     if (!r.in_lower_tier() && r.references == 0 && policy::Wanted(catalog_.LowerPolicyOf(r), r.uses))

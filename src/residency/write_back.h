@@ -94,7 +94,11 @@ class WriteBack final {
   std::uint64_t writing_ = 0;  // records in the batches under way
   std::uint64_t writing_bytes_ = 0;
   std::uint64_t devices_out_ = 0;
-  std::optional<catalog::RecordId> cleaning_;  // the cleaner's position
+  // The cleaner's position, a share of its looks for each shelf of the order.
+  std::optional<catalog::RecordId> cleaning_;
+  std::size_t next_shelf_ = 0;
+  std::size_t shelf_looks_ = 0;  // left for this one
+  std::size_t looks_a_shelf_ = 0;
   std::uint32_t clean_looks_ = 0;
 };
 

@@ -45,6 +45,25 @@ Answer Reply(Session& session, const wire::Submission& call, std::span<const std
   return answer;
 }
 
+Status CheckPromptFlags(std::uint16_t flags, std::uint16_t known) {
+  if ((flags & ~known) == 0 &&
+      (flags & wire::kOutlookMask) >> wire::kOutlookShift <= static_cast<std::uint16_t>(Outlook::kEnded))
+    return Status();
+  return Status(Code::kInvalid, Text("a match has the flags ", flags, ", this node knows ", known,
+                                     " and of the outlooks in them 0 to 2"));
+}
+
+// A prompt of which the client has told with its call. `keys` begin with the last that matched, if
+// `first_new` is not 0.
+store::MatchedPrompt PromptOf(const wire::Submission& call, std::vector<BlockKey> keys, std::size_t first_new,
+                              std::uint64_t matched) {
+  return {.keys = std::move(keys),
+          .first_new = first_new,
+          .matched = matched,
+          .outlook = static_cast<Outlook>((call.flags & wire::kOutlookMask) >> wire::kOutlookShift),
+          .partial = (call.flags & wire::kPartial) != 0};
+}
+
 Status CheckLease(std::uint64_t lease_us) {
   if (lease_us >= 1 && lease_us <= static_cast<std::uint64_t>(kMaxLeaseUs)) return Status();
   return Status(Code::kInvalid, Text("a lease of ", lease_us, " us: leases last 1 to ", kMaxLeaseUs, " us"));
@@ -278,10 +297,16 @@ Status Calls::UseNamespace(Session& session, std::uint32_t slot, std::uint64_t i
 
 Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
-  std::vector<BlockKey> rest;
-  Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", rest);
+  std::vector<BlockKey> keys;  // with the last that the index had, if the client sent it
+  Status status = CheckPromptFlags(call.flags, wire::kPartial | wire::kOutlookMask | wire::kWithLast);
+  if (status.ok()) status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
+  const std::size_t known = (call.flags & wire::kWithLast) != 0 ? 1 : 0;
+  if (status.ok() && (known > keys.size() || known > call.a))
+    status = Status(Code::kInvalid, Text("a match of ", call.a, " blocks and ", keys.size(),
+                                         " keys has no last key that matched"));
   if (!status.ok()) co_return Fail(session, call, status);
+  const std::span<const BlockKey> rest = std::span(keys).subspan(known);
   if (call.a > UINT32_MAX - rest.size()) {
     Status wrong(Code::kInvalid, Text("a chain of more than ", UINT32_MAX, " blocks"));
     co_return Fail(session, call, wrong);
@@ -290,7 +315,9 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call) {
   Result<std::vector<MatchRun>> further = co_await store_.MatchRest(call.namespace_slot, matched, rest);
   if (!further) co_return Fail(session, call, further.error());
   std::vector<MatchRun> runs;
-  co_await AddRuns(executor_, runs, *further);
+  const std::uint32_t more = co_await AddRuns(executor_, runs, *further);
+  store_.NotePrompt(call.namespace_slot,
+                    PromptOf(call, std::move(keys), known + more, std::uint64_t{matched} + more));
   if (call.reply_bytes < sizeof(wire::MatchReply) + sizeof(wire::MatchRunItem)) {
     Status wrong(Code::kInvalid, Text("a match's reply does not fit ", call.reply_bytes, " bytes"));
     co_return Fail(session, call, wrong);
@@ -319,6 +346,7 @@ Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> chain;
   Status status = CheckLease(call.a);
+  if (status.ok()) status = CheckPromptFlags(call.flags, wire::kPartial | wire::kOutlookMask);
   if (status.ok()) status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", chain);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
@@ -334,11 +362,15 @@ Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
       if (!further) co_return Fail(session, call, further.error());
       matched += co_await AddRuns(executor_, runs, *further);
     }
-    if (matched == 0) co_return Answer();
-    std::span<const BlockKey> held = std::span(chain).first(matched);
-    Result<catalog::LeaseId> lease = co_await store_.Hold(session.caller, call.namespace_slot, held, hold_us);
-    if (lease)
+    Result<catalog::LeaseId> lease = 0;
+    if (matched > 0)
+      lease =
+          co_await store_.Hold(session.caller, call.namespace_slot, std::span(chain).first(matched), hold_us);
+    if (lease) {
+      store_.NotePrompt(call.namespace_slot, PromptOf(call, std::move(chain), matched, matched));
+      if (matched == 0) co_return Answer();
       co_return co_await ReplyRuns(session, call, std::move(runs), Answer{.a = *lease, .b = matched});
+    }
     if (lease.error().code() != Code::kMiss) co_return Fail(session, call, lease.error());
     matched = 0;
   }

@@ -37,8 +37,7 @@ using ReportCall =
 class Calls final {
  public:
   // Borrows the executor and the store.
-  Calls(Executor& executor, store::BlockStore& store, StatusCall status, DeviceCall device,
-        ReportCall report)
+  Calls(Executor& executor, store::BlockStore& store, StatusCall status, DeviceCall device, ReportCall report)
       : executor_(executor),
         store_(store),
         status_(std::move(status)),

@@ -61,6 +61,7 @@ class NodeRing final {
   void SetHasLower(bool has);
   // The node knows ReturnStaging; before the client has the session.
   void SetTakesStagingBack();
+  void SetTakesLast();
 
  private:
   wire::SessionMemory* memory_;

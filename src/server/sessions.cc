@@ -160,6 +160,7 @@ Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hell
   session->ring.SetCoreSleeps(true);
   session->ring.SetHasLower(store_.tier() != nullptr);
   session->ring.SetTakesStagingBack();
+  session->ring.SetTakesLast();
   co_return std::move(session);
 }
 

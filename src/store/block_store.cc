@@ -25,6 +25,7 @@
 #include "store/matcher.h"
 #include "store/namespaces.h"
 #include "store/open_puts.h"
+#include "store/prompts.h"
 #include "store/publisher.h"
 #include "store/recovery.h"
 #include "store/survey.h"
@@ -89,8 +90,9 @@ struct BlockStore::Rooms {
         publisher(context, lower, residents, removal, evictor, write_back, puts, deletions),
         namespaces(context, residents, deletions, switches),
         survey(context, namespaces),
-        writer(context, lower, residents, room, uses, puts, deletions, publisher, switches),
-        matcher(context, lower, residents, uses, fetcher, switches),
+        prompts(context, residents),
+        writer(context, lower, residents, room, uses, prompts, puts, deletions, publisher, switches),
+        matcher(context, lower, residents, uses, prompts, fetcher, switches),
         acquirer(context, lower, residents, partial_copies, verifier, fetcher, partial_fetch, switches),
         drops(context, lower, tombstones, deletions),
         recovery(context, lower, residents, write_back, tombstones, journal_marks, lower_records, deletions,
@@ -136,6 +138,7 @@ struct BlockStore::Rooms {
   Switches switches;
   Namespaces namespaces;
   Survey survey;
+  Prompts prompts;
   Writer writer;
   Matcher matcher;
   Acquirer acquirer;
@@ -151,6 +154,7 @@ struct BlockStore::Rooms {
 };
 
 bool BlockStore::Rooms::Tick() {
+  residents.NoteTime();
   const Instant now = context.clock.Now();
   catalog.uses().SetTime(now);
   catalog::PendingPuts& pending = catalog.pending();
@@ -293,6 +297,9 @@ Task<Result<std::uint32_t>> BlockStore::Publish(const catalog::Caller& caller, s
 Task<Result<std::uint32_t>> BlockStore::Abandon(const catalog::Caller& caller, std::uint32_t slot,
                                                 std::span<const PutId> puts) {
   return rooms_->writer.EndHeld(caller, slot, puts, false);
+}
+void BlockStore::NotePrompt(std::uint32_t slot, MatchedPrompt prompt) {
+  rooms_->prompts.Note(slot, std::move(prompt));
 }
 Task<std::uint32_t> BlockStore::Touch(std::uint32_t slot, std::span<const BlockKey> keys,
                                       std::uint64_t conversation) {

@@ -33,8 +33,8 @@
 #include "residency/lower_tier.h"
 #include "store/namespaces.h"
 #include "store/requests.h"
-#include "store/switches.h"
 #include "store/survey.h"
+#include "store/switches.h"
 #include "tier/tier.h"
 
 namespace cistern::memory {
@@ -117,6 +117,8 @@ class BlockStore final {
   Task<Result<std::uint32_t>> Abandon(const catalog::Caller& caller, std::uint32_t slot,
                                       std::span<const PutId> puts);
 
+  // What a match named; it becomes a request's with what follows (prompts.h).
+  void NotePrompt(std::uint32_t slot, MatchedPrompt prompt);
   // In order; the last becomes the most recently used. `conversation`, if not 0, uses the blocks.
   Task<std::uint32_t> Touch(std::uint32_t slot, std::span<const BlockKey> keys,
                             std::uint64_t conversation = 0);

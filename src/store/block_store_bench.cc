@@ -27,10 +27,17 @@ double Now() {
 }
 double Seconds(double from) { return Now() - from; }
 
-// Chains of 1,000 blocks.
-void Put(TestStore& t, std::uint32_t slot, std::uint64_t first, std::uint64_t count, std::size_t bytes) {
+// Chains of 1,000 blocks, whose prompts a match named before, or not.
+void Put(TestStore& t, std::uint32_t slot, std::uint64_t first, std::uint64_t count, std::size_t bytes,
+         bool named = false) {
   const std::vector<std::byte> body(bytes);
   for (std::uint64_t n = first; n < first + count; n += 16) {
+    const std::uint64_t chain = (n + 15) / 1000 * 1000;
+    if (named && chain >= n) {
+      MatchedPrompt prompt;
+      for (std::uint64_t i = chain; i < chain + 1000; ++i) prompt.keys.push_back(Key(i));
+      t.store->NotePrompt(slot, std::move(prompt));
+    }
     std::vector<PartWrite> parts;
     for (std::uint64_t i = n; i < n + 16 && i < first + count; ++i) {
       PartWrite& part = parts.emplace_back();
@@ -74,6 +81,24 @@ void AcquireAmong(TestStore& t, std::uint32_t slot, std::span<const BlockKey> ke
               acquiring / kCalls * 1e6, releasing / kCalls * 1e6);
 }
 
+// What a match that asks the core pays for it.
+void NamePrompts(TestStore& t, std::uint32_t slot, std::span<const BlockKey> keys) {
+  constexpr std::size_t kPrompts = 200, kRounds = 50, kBlocks = 500;
+  Random random(9);
+  double naming = 0;
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    std::vector<MatchedPrompt> prompts(kPrompts);
+    for (MatchedPrompt& prompt : prompts) {
+      const std::span<const BlockKey> chain = keys.subspan(random.Below(keys.size() - kBlocks), kBlocks);
+      prompt.keys.assign(chain.begin(), chain.end());
+    }
+    const auto from = Now();
+    for (MatchedPrompt& prompt : prompts) t.store->NotePrompt(slot, std::move(prompt));
+    naming += Seconds(from);
+  }
+  std::printf("naming a prompt of %zu blocks: %.0f ns\n", kBlocks, naming / (kRounds * kPrompts) * 1e9);
+}
+
 int Main(std::uint64_t blocks) {
   {
     TestStore t({.headers = 32, .alignment = 512, .store = {.max_blocks = 200'000}});
@@ -82,11 +107,16 @@ int Main(std::uint64_t blocks) {
     auto from = Now();
     Put(t, slot, 1'000'000, 400'000, 64);
     std::printf("put of 64 bytes, 16 a batch, each evicts: %.0f ns\n", Seconds(from) / 400'000 * 1e9);
+    from = Now();
+    Put(t, slot, 1'400'000, 400'000, 64, true);
+    std::printf("the same of prompts that were named: %.0f ns, longest step %u touches\n",
+                Seconds(from) / 400'000 * 1e9, t.store->TakeLongestStep());
     std::vector<BlockKey> keys;
-    for (std::uint64_t i = 1'200'000; i < 1'400'000; ++i) keys.push_back(Key(i));
+    for (std::uint64_t i = 1'600'000; i < 1'800'000; ++i) keys.push_back(Key(i));
     from = Now();
     t.Run(t.store->Touch(slot, keys));
     std::printf("touch by key: %.0f ns\n", Seconds(from) / 200'000 * 1e9);
+    NamePrompts(t, slot, keys);
     for (const std::size_t among : {4096u, 200'000u}) AcquireAmong(t, slot, std::span(keys).first(among));
     from = Now();
     t.Run(t.store->DropNamespace(slot));

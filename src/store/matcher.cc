@@ -160,6 +160,8 @@ Task<std::uint32_t> Matcher::Touch(std::uint32_t slot, std::span<const BlockKey>
                                    std::uint64_t conversation) {
   const catalog::TreeId tree = catalog_.TreeOf(slot);
   std::uint32_t applied = 0;
+  residents_.NoteTime();
+  if (prompts_.AwaitsTouch(tree, keys)) co_await prompts_.TakeIn(tree, keys.front());
   catalog::BlockId last = catalog::kNoId;  // of this step
   for (const BlockKey& key : keys) {
     if (steps_.Spent()) {

@@ -13,6 +13,7 @@
 #include "residency/residents.h"
 #include "residency/uses.h"
 #include "store/matched_runs.h"
+#include "store/prompts.h"
 #include "store/requests.h"
 #include "store/switches.h"
 
@@ -21,8 +22,8 @@ namespace cistern::store {
 class Matcher final {
  public:
   Matcher(const residency::StoreContext& context, residency::LowerTier& lower,
-          residency::Residents& residents, residency::Uses& uses, residency::Fetcher& fetcher,
-          const Switches& switches)
+          residency::Residents& residents, residency::Uses& uses, Prompts& prompts,
+          residency::Fetcher& fetcher, const Switches& switches)
       : executor_(context.executor),
         clock_(context.clock),
         slots_(context.slots),
@@ -36,6 +37,7 @@ class Matcher final {
         lower_(lower),
         residents_(residents),
         uses_(uses),
+        prompts_(prompts),
         fetcher_(fetcher),
         switches_(switches) {}
   Matcher(const Matcher&) = delete;
@@ -75,6 +77,7 @@ class Matcher final {
   residency::LowerTier& lower_;
   residency::Residents& residents_;
   residency::Uses& uses_;
+  Prompts& prompts_;
   residency::Fetcher& fetcher_;
   const Switches& switches_;
 };

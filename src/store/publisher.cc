@@ -92,9 +92,13 @@ residency::Step Publisher::TryPublishOpen(catalog::PutIndex put) {
       return residency::Step::kDone;
     }
     if (options_.max_blocks > 0 && residents_.count() >= options_.max_blocks) {
-      const residency::Step step = evictor_.EvictOne();
+      // A window's record does not stay out alone: without the full group's its block is not found at all.
+      const bool full = entry->groups[p.name.group].reach == Reach::kFull;
+      bool stays_out = false;
+      const residency::Step step = evictor_.EvictOne({.standing = p.standing}, full ? &stays_out : nullptr);
       if (step == residency::Step::kDone) continue;
       if (step == residency::Step::kSpent) return step;
+      if (stays_out) counters_.stayed_out.Add();
       puts_.End(put, Code::kBusy);
       return residency::Step::kDone;
     }
@@ -107,7 +111,7 @@ residency::Step Publisher::TryPublishOpen(catalog::PutIndex put) {
       }
       // A record that is evicted to the lower tier leaves its block in the forest, so eviction helps only
       // without one.
-      const residency::Step step = !lower_.present() ? evictor_.EvictOne() : residency::Step::kWaits;
+      const residency::Step step = !lower_.present() ? evictor_.EvictOne({}) : residency::Step::kWaits;
       if (step == residency::Step::kDone) continue;
       if (step == residency::Step::kSpent) return step;
       puts_.End(put, Code::kBusy);
@@ -288,7 +292,7 @@ void Publisher::MakeVisible(catalog::PutIndex put, catalog::BlockId block, std::
   r.born = born;
   r.after_drop = p.after_drop;
   r.generation = p.generation;
-  residents_.Enter(record, index_number);
+  residents_.Enter(record, index_number, p.standing);
   slots_.Unpin(p.place);
   p.has_slot = false;
   p.state = catalog::Put::State::kPublished;

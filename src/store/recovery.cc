@@ -348,7 +348,7 @@ Task<void> StoreRecovery::FillIndex(RecoveryState& state) {
       if (r.in_lower_tier()) Adopt(b.tree, catalog::Forest::CopyOf(id, r));
       if (!r.in_memory()) continue;
       steps_.Count(2);
-      residents_.Enter(id, catalog::kNoId);
+      residents_.Enter(id, catalog::kNoId, {});
       wave[waiting] = {id, arena::FingerprintOf(forest_.tree(b.tree)->incarnation, r.group, r.key)};
       residents_.index().index().Prefetch(wave[waiting].second);
       if (++waiting == kWave) enter();

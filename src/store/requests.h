@@ -32,6 +32,16 @@ struct PartWrite {
   std::uint64_t conversation = 0;  // 0: none
 };
 
+// A prompt as a match named it.
+struct MatchedPrompt {
+  // Of its blocks one after the other, from the last that matched on where that is known, or from the first.
+  std::vector<BlockKey> keys;
+  std::size_t first_new = 0;  // in keys: the first that did not match; past the end where all did
+  std::uint64_t matched = 0;
+  Outlook outlook = Outlook::kUnknown;
+  bool partial = false;  // the last block is not full
+};
+
 struct PartOutcome {
   Status status;
   enum class State : std::uint8_t { kNone = 0, kPublished, kPresent, kPending } state = State::kNone;

@@ -49,10 +49,12 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
   }
   const bool by_core = bytes <= options_.core_copy_bytes;
   if (sequences_.low()) co_await sequences_.Reserve();
+  residents_.NoteTime();
   for (PartWrite& part : parts) {
     PartJob& job = jobs.emplace_back();
     job.part = std::move(part);
     if (steps_.Spent()) co_await Yield();
+    if (prompts_.AwaitsWrite(call.tree, job.part.key)) co_await prompts_.TakeIn(call.tree, job.part.key);
     if (MayJoin(call, job) && JoinPut(caller, call.tree, job) == residency::Step::kWaits) {
       co_await JoinWhenSure(caller, call.tree, job, deadline);
     }
@@ -198,6 +200,22 @@ std::string Writer::PendingFull(const OwnerToken& owner) const {
               " times what is left; publish or abandon some, or give the node more memory");
 }
 
+policy::Standing Writer::StandingOf(catalog::TreeId tree, const PartWrite& part) {
+  const policy::Order& order = residents_.order();
+  if (!order.learns()) return {};
+  policy::Standing above;
+  if (!part.parent.none()) {
+    const catalog::KeyHash parent = catalog::KeyHashOf(tree, part.parent);
+    const catalog::BlockId block = forest_.Find(tree, part.parent, parent);
+    above = residents_.StandingOf(block);
+    if (!above.told) {
+      const catalog::PutIndex put = pending_.NextOf(tree, parent, catalog::kNoId);
+      if (put != catalog::kNoId) above = pending_[put].standing;
+    }
+  }
+  return order.StandingOf(catalog::KeyHashOf(tree, part.key), above);
+}
+
 residency::Step Writer::JoinPut(const catalog::Caller& caller, catalog::TreeId tree, PartJob& job) {
   const PartWrite& part = job.part;
   const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
@@ -244,6 +262,7 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, catalog::TreeId t
                    : static_cast<std::uint32_t>(std::min<std::uint64_t>(now_s + part.ttl_s, UINT32_MAX));
     p.held = part.held;
     p.conversation = part.conversation;
+    p.standing = StandingOf(tree, part);
     p.made = catalog_.NextEvent();
     p.after_drop = forest_.tree(tree)->last_drop;
     steps_.Count(2);
@@ -271,7 +290,10 @@ Task<void> Writer::JoinWhenSure(catalog::Caller caller, catalog::TreeId tree, Pa
 }
 
 Task<void> Writer::FindSlot(const residency::SlotFill& fill, PartJob& job, Instant deadline) {
-  const auto place = co_await room_.Make(fill, puts_.RecordBytesOf(pending_[job.put]), deadline);
+  const catalog::NamespaceEntry* entry = catalog_.EntryOf(pending_[job.put].name.tree);
+  const bool full = entry != nullptr && entry->groups[job.part.group].reach == Reach::kFull;
+  const policy::Standing standing = full ? pending_[job.put].standing : policy::Standing();
+  const auto place = co_await room_.Make(fill, puts_.RecordBytesOf(pending_[job.put]), deadline, standing);
   if (place) {
     puts_.GiveSlot(job.put, *place);
     co_return;
@@ -357,7 +379,7 @@ void Writer::Outcome(PartJob& job) {
         } else {
           job.outcome.status = Status(
               p.end, Text("block ", job.part.key.ToHex(), ": its put ended: ",
-                          p.end == Code::kBusy      ? "there is no room and nothing may go"
+                          p.end == Code::kBusy ? "there is no room, and nothing may go that is worth less"
                           : p.end == Code::kInvalid ? "its parent or its bytes are not those it was put with"
                                                     : "it was dropped or given up"));
         }

@@ -14,6 +14,7 @@
 #include "residency/uses.h"
 #include "store/deletions.h"
 #include "store/open_puts.h"
+#include "store/prompts.h"
 #include "store/publisher.h"
 #include "store/requests.h"
 #include "store/switches.h"
@@ -23,7 +24,7 @@ namespace cistern::store {
 class Writer final {
  public:
   Writer(const residency::StoreContext& context, residency::LowerTier& lower, residency::Residents& residents,
-         residency::Room& room, residency::Uses& uses, OpenPuts& puts, Deletions& deletions,
+         residency::Room& room, residency::Uses& uses, Prompts& prompts, OpenPuts& puts, Deletions& deletions,
          Publisher& publisher, const Switches& switches)
       : executor_(context.executor),
         clock_(context.clock),
@@ -42,6 +43,7 @@ class Writer final {
         residents_(residents),
         room_(room),
         uses_(uses),
+        prompts_(prompts),
         puts_(puts),
         deletions_(deletions),
         publisher_(publisher),
@@ -69,6 +71,8 @@ class Writer final {
   // Whether one more of so many bytes leaves others something of the memory that neither leases nor pending
   // puts keep.
   bool LeavesMemory(const OwnerToken& owner, std::uint64_t record_bytes) const;
+  // What the part's block is held to be.
+  policy::Standing StandingOf(catalog::TreeId tree, const PartWrite& part);
   residency::Step JoinPut(const catalog::Caller& caller, catalog::TreeId tree, PartJob& job);
   Task<void> JoinWhenSure(catalog::Caller caller, catalog::TreeId tree, PartJob& job, Instant deadline);
   Task<void> FindSlot(const residency::SlotFill& fill, PartJob& job, Instant deadline);
@@ -102,6 +106,7 @@ class Writer final {
   residency::Residents& residents_;
   residency::Room& room_;
   residency::Uses& uses_;
+  Prompts& prompts_;
   OpenPuts& puts_;
   Deletions& deletions_;
   Publisher& publisher_;

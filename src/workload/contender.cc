@@ -11,7 +11,7 @@ namespace {
 
 using policy::EntryId;
 using policy::Lru;
-using policy::SizeClass;
+using policy::Shelf;
 
 // Shelves of one order are lists of their own.
 class Lists : public Contender {
@@ -20,7 +20,7 @@ class Lists : public Contender {
   void Unpark(EntryId id) final { order_.Unpark(id); }
 
  protected:
-  std::optional<EntryId> EvictFrom(SizeClass list) {
+  std::optional<EntryId> EvictFrom(Shelf list) {
     while (const std::optional<EntryId> id = order_.Coldest(list)) {
       if (!extended_(*id)) {
         order_.Remove(*id);
@@ -30,7 +30,7 @@ class Lists : public Contender {
     }
     return std::nullopt;
   }
-  static void Move(Lru& order, EntryId id, SizeClass to) {
+  static void Move(Lru& order, EntryId id, Shelf to) {
     order.Remove(id);
     order.Insert(id, to);
   }
@@ -61,7 +61,7 @@ class Segmented final : public Lists {
   Segmented(const Extended& extended, std::uint64_t blocks) : Lists(extended), most_(blocks / 5) {}
 
   void Touch(EntryId id) override {
-    if (order_.size_class(id) == kProtected) {
+    if (order_.shelf(id) == kProtected) {
       order_.Touch(id);
       return;
     }
@@ -82,7 +82,7 @@ class Segmented final : public Lists {
   }
 
  private:
-  static constexpr SizeClass kProbation = 0, kProtected = 1;
+  static constexpr Shelf kProbation = 0, kProtected = 1;
   const std::uint64_t most_;
   std::uint64_t protected_ = 0;
 };
@@ -164,7 +164,7 @@ class Adaptive final : public Lists {
   Adaptive(const Extended& extended, std::uint64_t blocks) : Lists(extended), blocks_(blocks) {}
 
   void Touch(EntryId id) override {
-    if (order_.size_class(id) == kOnce) --once_;
+    if (order_.shelf(id) == kOnce) --once_;
     Move(order_, id, kAgain);
   }
   void Insert(EntryId id) override {
@@ -173,7 +173,7 @@ class Adaptive final : public Lists {
       ++once_;
       return;
     }
-    const SizeClass list = ghosts_.size_class(id);
+    const Shelf list = ghosts_.shelf(id);
     const std::uint64_t step = std::max<std::uint64_t>(gone_[1 - list] / gone_[list], 1);
     share_ = list == kOnce ? std::min(share_ + step, blocks_) : share_ - std::min(share_, step);
     ghosts_.Remove(id);
@@ -181,8 +181,8 @@ class Adaptive final : public Lists {
     order_.Insert(id, kAgain);
   }
   EntryId Evict() override {
-    const SizeClass first = once_ > share_ ? kOnce : kAgain;
-    for (const SizeClass list : {first, static_cast<SizeClass>(1 - first)}) {
+    const Shelf first = once_ > share_ ? kOnce : kAgain;
+    for (const Shelf list : {first, static_cast<Shelf>(1 - first)}) {
       const std::optional<EntryId> id = EvictFrom(list);
       if (!id) continue;
       if (list == kOnce) --once_;
@@ -197,8 +197,8 @@ class Adaptive final : public Lists {
   }
 
  private:
-  static constexpr SizeClass kOnce = 0, kAgain = 1;
-  void Forget(SizeClass list) {
+  static constexpr Shelf kOnce = 0, kAgain = 1;
+  void Forget(Shelf list) {
     ghosts_.Remove(*ghosts_.Coldest(list));
     --gone_[list];
   }

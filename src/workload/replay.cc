@@ -43,8 +43,11 @@ Status Replay::Submit(const Request& request) {
   report_.accesses.Add(chain_.size());
   report_.input_tokens.Add(request.input_tokens);
 
+  const std::uint64_t now_ms = time_.Of(request);
+  if (options_.time_ms != nullptr) options_.time_ms->store(now_ms, std::memory_order_release);
   MatchOptions match_options;
   match_options.hold_us = kMaxLeaseUs;
+  match_options.partial = LastIsPartial(request);
   Instant start = clock.Now();
   Result<MatchResult> match = store_.Match(ns_, chain_, match_options).Wait();
   report_.match_ns.Record(static_cast<std::uint64_t>(clock.Now().NsSince(start)));

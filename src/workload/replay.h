@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A trace with real bytes through a store: match, read and compare what is there, write what is missing.
 // One request at a time. Hits then equal the simulator's exactly, when the store keeps at most as many
-// blocks, all in memory, and evicts by the same policy.
+// blocks, all in memory, evicts by the same policy, and takes its time from the trace.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 
@@ -17,6 +18,9 @@ struct ReplayOptions {
   std::uint64_t block_bytes = 64u << 10;
   std::uint64_t seed = 1;           // of keys and contents
   std::uint32_t batch_blocks = 16;  // a call
+  // Set to the time of each request, in ms, before its first call: OpenOptions::eviction_time_ms of the store
+  // reads it. Null: the store's time is its own.
+  std::atomic<std::uint64_t>* time_ms = nullptr;
   // Called now and then with what happened so far.
   std::function<void(const struct ReplayReport&)> progress;
 };
@@ -30,7 +34,7 @@ struct ReplayReport {
   Counter hit_tokens;  // prefill that need not be computed
   Counter input_tokens;
   Counter blocks_written;
-  Counter blocks_refused;  // kBusy: a chain longer than the store
+  Counter blocks_refused;  // kBusy: of a chain longer than the store, or worth less than all that is there
   Counter bytes_read;
   Counter bytes_written;
   Counter bytes_verified;
@@ -64,6 +68,7 @@ class Replay final {
   const Namespace& ns_;
   const ReplayOptions options_;
   ReplayReport& report_;
+  TraceTime time_;
   std::vector<BlockKey> chain_;
   std::vector<bool> below_;  // for each block that matched: it was not in memory
   std::vector<std::byte> buffer_;

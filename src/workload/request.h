@@ -26,6 +26,30 @@ struct Request {
   friend bool operator==(const Request&, const Request&) = default;
 };
 
+// When requests are made, in ms. A trace whose times stand still has none: from then on each request is later
+// than the one before.
+class TraceTime final {
+ public:
+  std::uint64_t Of(const Request& request) {
+    still_ = request.timestamp_ms == last_ms_ ? still_ + 1 : 0;
+    last_ms_ = request.timestamp_ms;
+    if (still_ > kStill) added_ms_ += kStillMs;
+    return request.timestamp_ms + added_ms_;
+  }
+
+ private:
+  static constexpr std::uint64_t kStill = 256;  // requests in a row at one time
+  static constexpr std::uint64_t kStillMs = 250;
+  std::uint64_t last_ms_ = 0;
+  std::uint64_t still_ = 0;
+  std::uint64_t added_ms_ = 0;
+};
+
+// Its last block is not full.
+inline bool LastIsPartial(const Request& request) {
+  return request.hash_ids.size() * kTraceBlockTokens > request.input_tokens;
+}
+
 class RequestSource {
  public:
   virtual ~RequestSource() = default;

@@ -13,7 +13,6 @@ namespace cistern::workload {
 namespace {
 
 using policy::EntryId;
-using policy::Outlook;
 
 constexpr std::array<std::pair<SimPolicy, std::string_view>, 7> kPolicies = {{{SimPolicy::kLru, "lru"},
                                                                               {SimPolicy::kReuse, "reuse"},
@@ -22,10 +21,6 @@ constexpr std::array<std::pair<SimPolicy, std::string_view>, 7> kPolicies = {{{S
                                                                               {SimPolicy::kLfu, "lfu"},
                                                                               {SimPolicy::kLru2, "lru2"},
                                                                               {SimPolicy::kArc, "arc"}}};
-
-// A trace whose times stand still for so many requests has none: from then on each is later than the last.
-constexpr std::uint64_t kStill = 256;
-constexpr std::uint64_t kStillMs = 250;
 
 std::unique_ptr<Contender> MakeContender(SimPolicy policy, std::uint64_t blocks, const Extended& extended) {
   switch (policy) {
@@ -46,10 +41,6 @@ std::uint64_t Mixed(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58'476d'1ce4'e5b9;
   x = (x ^ (x >> 27)) * 0x94d0'49bb'1331'11eb;
   return x ^ (x >> 31);
-}
-
-bool LastIsPartial(const Request& request) {
-  return request.hash_ids.size() * kTraceBlockTokens > request.input_tokens;
 }
 
 }  // namespace
@@ -75,7 +66,7 @@ Result<SimPolicy> ParseSimPolicy(std::string_view text) {
 Simulator::Simulator(SimPolicy policy, std::uint64_t blocks)
     : contender_(MakeContender(policy, blocks, extended_)) {
   CISTERN_ASSERT(blocks > 0);
-  if (policy == SimPolicy::kReuse) reuse_ = std::make_unique<policy::Reuse>(blocks);
+  if (policy == SimPolicy::kReuse) reuse_ = std::make_unique<policy::Order>(EvictionPolicy::kReuse, blocks);
   result_.policy = policy;
   result_.blocks = blocks;
 }
@@ -90,13 +81,6 @@ EntryId Simulator::Dense(std::uint64_t hash_id, EntryId parent) {
     parents_.push_back(parent);
   }
   return at->second;
-}
-
-std::uint64_t Simulator::TimeOf(const Request& request) {
-  still_ = request.timestamp_ms == last_ms_ ? still_ + 1 : 0;
-  last_ms_ = request.timestamp_ms;
-  if (still_ > kStill) added_ms_ += kStillMs;
-  return request.timestamp_ms + added_ms_;
 }
 
 void Simulator::Submit(const Request& request, Outlook outlook) {
@@ -115,29 +99,51 @@ void Simulator::Submit(const Request& request, Outlook outlook) {
 void Simulator::SubmitToReuse(const Request& request, std::size_t hits, Outlook outlook) {
   keys_.clear();
   for (const std::uint64_t hash_id : request.hash_ids) keys_.push_back(Mixed(hash_id));
-  reuse_->Begin({.now_ms = TimeOf(request),
-                 .keys = keys_,
-                 .resident = std::span(chain_).first(hits),
-                 .partial = LastIsPartial(request),
-                 .outlook = outlook});
+  const std::size_t size = keys_.size();
+  reuse_->SetNow(time_.Of(request));
+  if (size == 0) return;
+  TakeIn({.blocks = size, .resident = hits, .partial = LastIsPartial(request), .outlook = outlook});
   for (const EntryId id : chain_) held_[id] = true;
   std::size_t end = hits;
-  for (; end < chain_.size() && !resident_[chain_[end]] && MakeRoom(end); ++end) {
-    reuse_->Insert(chain_[end], end);
+  policy::Standing standing = hits == 0 ? policy::Standing() : reuse_->StandingOf(chain_[hits - 1]);
+  for (; end < size && !resident_[chain_[end]]; ++end) {
+    standing = reuse_->StandingOf(keys_[end], standing);
+    if (!MakeRoom(standing)) break;
+    reuse_->Insert(chain_[end], 0, standing);
     Enter(chain_[end]);
   }
-  for (std::size_t i = end; i-- > 0;) reuse_->Touch(chain_[i], i);
+  for (std::size_t i = end; i-- > 0;) reuse_->Touch(chain_[i], keys_[i]);
   for (const EntryId id : chain_) held_[id] = false;
 }
 
-bool Simulator::MakeRoom(std::size_t position) {
+void Simulator::TakeIn(const policy::Reuse::Asked& asked) {
+  const std::size_t size = asked.blocks, hits = asked.resident;
+  policy::Reuse::Prompt prompt(asked);
+  reuse_->Begin(prompt);
+  for (std::size_t i = hits; i < size; ++i) reuse_->Look(prompt, i, keys_[i]);
+  std::optional<EntryId> last;
+  policy::Reuse::NewKeys keys;
+  if (hits > 0) {
+    reuse_->Look(prompt, hits - 1, keys_[hits - 1]);
+    last = chain_[hits - 1];
+  }
+  if (hits < size) {
+    keys = {.first = keys_[hits], .end = keys_[size - 1]};
+    if (size - hits > asked.partial) keys.last_whole = keys_[size - 1 - asked.partial];
+  }
+  reuse_->Classify(prompt, last, keys);
+  for (std::size_t i = hits; i-- > 0;) reuse_->Use(prompt, i, keys_[i], chain_[i]);
+  reuse_->End(prompt);
+}
+
+bool Simulator::MakeRoom(const policy::Standing& newcomer) {
   if (used_ < result_.blocks) return true;
   while (const std::optional<EntryId> id = reuse_->Coldest()) {
     if (extended_(*id) || held_[*id]) {
       reuse_->Park(*id);
       continue;
     }
-    if (!reuse_->Outranks(position, *id)) return false;
+    if (reuse_->StaysOut(newcomer, *id)) return false;
     reuse_->Remove(*id);
     if (Leave(*id)) reuse_->Unpark(parents_[*id]);
     return true;

@@ -7,21 +7,21 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cistern/status.h"
-#include "policy/evict.h"
-#include "policy/reuse.h"
+#include "policy/order.h"
 #include "workload/contender.h"
 #include "workload/request.h"
 
 namespace cistern::workload {
 
 enum class SimPolicy : std::uint8_t {
-  kLru = 0,  // the node's
-  kReuse = 1,
+  kLru = 0,    // the node's
+  kReuse = 1,  // the node's, where it is told so
   // Those that `reuse` is compared with: contender.h.
   kFifo = 2,
   kSlru = 3,
@@ -62,7 +62,7 @@ class Simulator final {
   Simulator& operator=(const Simulator&) = delete;
 
   // `reuse` alone makes use of the outlook.
-  void Submit(const Request& request, policy::Outlook outlook = policy::Outlook::kUnknown);
+  void Submit(const Request& request, Outlook outlook = Outlook::kUnknown);
   const SimResult& result() const { return result_; }
 
  private:
@@ -70,16 +70,16 @@ class Simulator final {
 
   // Ids of a trace may be any numbers; policies want dense ones. They are numbered as they appear.
   policy::EntryId Dense(std::uint64_t hash_id, policy::EntryId parent);
-  std::uint64_t TimeOf(const Request& request);
-  void SubmitToReuse(const Request& request, std::size_t hits, policy::Outlook outlook);
-  bool MakeRoom(std::size_t position);
+  void TakeIn(const policy::Reuse::Asked& asked);
+  void SubmitToReuse(const Request& request, std::size_t hits, Outlook outlook);
+  bool MakeRoom(const policy::Standing& newcomer);
   void SubmitToContender();
   void Enter(policy::EntryId id);
   // True: the id's parent is resident and has no resident child any more.
   bool Leave(policy::EntryId id);
 
   SimResult result_;
-  std::unique_ptr<policy::Reuse> reuse_;  // one of the two
+  std::unique_ptr<policy::Order> reuse_;  // one of the two
   std::unique_ptr<Contender> contender_;
   Extended extended_;
   std::vector<bool> resident_;
@@ -91,18 +91,16 @@ class Simulator final {
   std::vector<std::uint64_t> keys_;
   std::vector<bool> held_;  // by the current request
 
-  std::uint64_t last_ms_ = 0;
-  std::uint64_t still_ = 0;     // requests in a row at one time
-  std::uint64_t added_ms_ = 0;  // to the times of a trace that stand still
+  TraceTime time_;
 };
 
 // All of `requests` through a Simulator. `blocks` is at least 1. Fails as the source fails. `told`: an
 // outlook for each request, in order; the rest have none.
 Result<SimResult> Simulate(RequestSource& requests, SimPolicy policy, std::uint64_t blocks,
-                           const std::vector<policy::Outlook>& told = {});
+                           const std::vector<Outlook>& told = {});
 
 // What a caller could say at best: for each request, whether the last whole block of its prompt is asked for
 // again later.
-Result<std::vector<policy::Outlook>> Outlooks(RequestSource& requests);
+Result<std::vector<Outlook>> Outlooks(RequestSource& requests);
 
 }  // namespace cistern::workload

@@ -121,10 +121,10 @@ std::vector<Request> All(RequestSource& source) {
 }
 
 std::uint64_t Hits(const std::vector<Request>& requests, SimPolicy policy, std::uint64_t blocks,
-                   const std::vector<policy::Outlook>& told = {}) {
+                   const std::vector<Outlook>& told = {}) {
   Simulator simulator(policy, blocks);
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    simulator.Submit(requests[i], told.empty() ? policy::Outlook::kUnknown : told[i]);
+    simulator.Submit(requests[i], told.empty() ? Outlook::kUnknown : told[i]);
   }
   return simulator.result().hits;
 }

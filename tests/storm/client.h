@@ -62,6 +62,8 @@ class Client {
   void Report(const BlockId& block, std::uint64_t body_bytes);
   void ReadSlowly();
   void MatchOnce();
+  // Asks the core for what the client has not found of the chain, as a prompt of which something is known.
+  CallPtr AskForRest(std::uint32_t ns, std::span<const BlockCode> chain, std::uint32_t there);
   std::uint32_t MatchChain(std::uint32_t ns, std::span<const BlockCode> chain);
 
   // ---- leases ----

@@ -35,6 +35,19 @@ std::uint32_t Client::MatchChain(std::uint32_t ns, std::span<const BlockCode> ch
   return there;
 }
 
+CallPtr Client::AskForRest(std::uint32_t ns, std::span<const BlockCode> chain, std::uint32_t there) {
+  Random& random = world_.random();
+  CallPtr call = MakeCall(Call::Kind::kMatchRest, ns);
+  const std::uint32_t last = there > 0 && random.Below(4) > 0 ? 1 : 0;  // an older client has not sent it
+  call->number = there;
+  call->prompt = {.keys = KeysOf(ns, chain.subspan(there - last)),
+                  .first_new = last,
+                  .outlook = static_cast<Outlook>(random.Below(3)),
+                  .partial = random.Below(4) == 0};
+  if (!Ask(call) || !call->status.ok()) return nullptr;
+  return call;
+}
+
 void Client::MatchOnce() {
   std::uint32_t ns = SomeNamespace();
   if (!Attach(ns)) return;
@@ -43,11 +56,9 @@ void Client::MatchOnce() {
   if (world_.has_lower_tier() && world_.Chance(60)) there = 0;
   if (!Up() || there == chain.size() || !known_[ns].attached) return;
   // The rest is asked of the core.
-  CallPtr call = MakeCall(Call::Kind::kMatchRest, ns);
-  call->number = there;
-  call->keys = KeysOf(ns, std::span(chain).subspan(there));
   Moment since = world_.model().Now();
-  if (!Ask(call) || !call->status.ok()) return;
+  CallPtr call = AskForRest(ns, chain, there);
+  if (call == nullptr) return;
   if (call->value > chain.size() - there)
     Violation(Text("the core matched ", call->value, " of ", chain.size() - there));
   auto group = world_.tree(ns).first_full;

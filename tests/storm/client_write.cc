@@ -19,6 +19,8 @@ void Client::PutChain() {
   std::vector<BlockCode> chain = ChainOf(SomeCode());
   std::uint32_t there = MatchChain(ns, chain);
   if (!Up()) return;
+  if (there < chain.size() && random.Below(2) == 0) AskForRest(ns, chain, there);
+  if (!Up() || !known_[ns].attached) return;
   if (there == chain.size() || random.Below(10) == 0)
     there = static_cast<std::uint32_t>(random.Below(chain.size()));
   std::uint32_t end = std::min<std::uint32_t>(static_cast<std::uint32_t>(chain.size()),

@@ -376,15 +376,24 @@ Task<void> SimNode::Do(Call& call) {
       break;
     }
     case Kind::kMatchRest: {
-      auto runs = co_await store.MatchRest(call.slot, static_cast<std::uint32_t>(call.number), call.keys);
+      auto runs = co_await store.MatchRest(call.slot, static_cast<std::uint32_t>(call.number),
+                                           std::span(call.prompt.keys).subspan(call.prompt.first_new));
       if (!runs) {
         call.status = runs.error();
         break;
       }
       for (const MatchRun& run : *runs) call.value += run.blocks;
+      call.prompt.first_new += call.value;
+      call.prompt.matched = call.number + call.value;
+      store.NotePrompt(call.slot, std::move(call.prompt));
       break;
     }
-    case Kind::kHold: take(co_await store.Hold(call.caller, call.slot, call.keys, call.duration_us)); break;
+    case Kind::kHold:
+      take(co_await store.Hold(call.caller, call.slot, call.keys, call.duration_us));
+      if (!call.status.ok()) break;
+      store.NotePrompt(call.slot,
+                       {.keys = call.keys, .first_new = call.keys.size(), .matched = call.keys.size()});
+      break;
     case Kind::kAcquire: {
       Result<store::AcquireGrant> grant = co_await store.Acquire(
           call.caller, call.slot, call.names, call.duration_us, call.deadline, call.worth_us);

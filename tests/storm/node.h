@@ -65,6 +65,7 @@ struct Call {
   std::int64_t worth_us = kNoWorthLimit;
   std::uint64_t number = 0;  // a lease; a place and generation; how many matched; a conversation
   bool last_of_owner = false;
+  store::MatchedPrompt prompt;  // of a match: its keys; in `first_new` how many the client has seen
   std::shared_ptr<Staging> staging;
 
   // The answer. Lost: the node died first.

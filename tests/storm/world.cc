@@ -183,6 +183,7 @@ std::uint64_t World::SomeMaxBlocks() {
 void World::MakeOptions() {
   Random& random = scheduler_.random();
   options_.max_blocks = SomeMaxBlocks();
+  options_.eviction = random.Below(8) == 0 ? EvictionPolicy::kLru : EvictionPolicy::kReuse;
   // So few that some are forgotten.
   if (random.Below(8) == 0) options_.max_noted_blocks = 1 + static_cast<std::uint32_t>(random.Below(20));
   if (narrow_) options_.max_blocks = 2;

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy/order.h"
+
+#include <limits>
+
+#include "base/assert.h"
+
+namespace cistern::policy {
+namespace {
+constexpr std::uint16_t kUnused = 256;  // a rank without shelves
+}  // namespace
+
+Order::Order(EvictionPolicy policy, std::uint64_t blocks) : rank_(256, kUnused) {
+  if (policy == EvictionPolicy::kReuse) reuse_ = std::make_unique<Reuse>(blocks);
+}
+
+void Order::Reserve(EntryId entries) {
+  lru_.Reserve(entries);
+  if (reuse_ != nullptr && entries > usage_.size()) usage_.resize(entries);
+}
+
+Shelf Order::ShelfOf(SizeClass size_class, std::size_t in) {
+  if (rank_[size_class] == kUnused) {
+    rank_[size_class] = static_cast<std::uint16_t>(sizes_.size());
+    sizes_.push_back(size_class);
+  }
+  return static_cast<Shelf>(FirstShelf(size_class) + in);
+}
+
+void Order::Use(Reuse::Prompt& prompt, std::uint64_t position, std::uint64_t key, std::optional<EntryId> id) {
+  reuse_->Use(prompt, position, key, UsageOf(id));
+  if (id) MoveTo(*id, usage_[*id].in);
+}
+
+void Order::Follow(EntryId id, EntryId first) {
+  usage_[id] = usage_[first];
+  MoveTo(id, usage_[id].in);
+}
+
+Standing Order::StandingOf(EntryId id) const {
+  if (reuse_ == nullptr) return {};
+  const Usage& usage = usage_[id];
+  return {usage.gap, usage.in, usage.told != 0};
+}
+
+bool Order::StaysOut(const Standing& newcomer, EntryId resident) const {
+  return reuse_ != nullptr && newcomer.told && reuse_->ValueOf(newcomer.in, 0) < ValueOf(resident);
+}
+
+void Order::Insert(EntryId id, SizeClass size_class, const Standing& standing) {
+  if (reuse_ != nullptr) {
+    if (id >= usage_.capacity()) usage_.reserve(id + std::size_t{id} / 2 + 64);
+    if (id >= usage_.size()) usage_.resize(std::size_t{id} + 1);
+    usage_[id] = {.last = now_,
+                  .gap = standing.gap,
+                  .in = static_cast<std::uint8_t>(standing.in & 0x7f),
+                  .told = standing.told};
+  }
+  lru_.Insert(id, ShelfOf(size_class, standing.in));
+}
+
+void Order::MakeColdest(EntryId id, SizeClass size_class) {
+  if (!lru_.Contains(id)) {
+    Insert(id, size_class, {});
+  }
+  lru_.Remove(id);
+  lru_.InsertCold(id, ShelfOf(size_class, kCold));
+}
+
+void Order::Touch(EntryId id, std::uint64_t key) {
+  if (reuse_ == nullptr) {
+    MoveTo(id, 0);
+    return;
+  }
+  Usage& usage = usage_[id];
+  reuse_->Return(usage, key, now_);
+  usage.last = now_;
+  MoveTo(id, usage.in);
+}
+
+void Order::MoveTo(EntryId id, std::size_t in) {
+  const Shelf at = lru_.shelf(id);
+  const auto to = static_cast<Shelf>(at / kStride * kStride + in);
+  if (at == to) {
+    lru_.Touch(id);
+  } else {
+    lru_.Remove(id);
+    lru_.Insert(id, to);
+  }
+}
+
+double Order::ValueOf(EntryId id) const {
+  if (lru_.shelf(id) % kStride == kCold) return -1;
+  const Usage& usage = usage_[id];
+  return reuse_->ValueOf(usage.in, now_ - usage.last);
+}
+
+std::optional<EntryId> Order::ColdestAmong(std::size_t first, std::size_t end) const {
+  if (reuse_ == nullptr) return lru_.ColdestAmong(first, end);
+  std::optional<EntryId> coldest;
+  double least = 0;
+  lru_.ForShelves(first, end, [&](Shelf on) {
+    const EntryId id = *lru_.Coldest(on);
+    const double value = ValueOf(id);
+    if (coldest && (value > least || (value == least && lru_.Age(id) <= lru_.Age(*coldest)))) return;
+    coldest = id;
+    least = value;
+  });
+  return coldest;
+}
+
+std::uint64_t Order::LeastAge(SizeClass size_class) const {
+  const std::size_t first = FirstShelf(size_class);
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  lru_.ForShelves(first, first + kStride,
+                  [&](Shelf on) { least = std::min(least, lru_.Age(*lru_.Warmest(on))); });
+  return least;
+}
+
+std::optional<Order::Shelved> Order::FirstOf(std::size_t from) const {
+  std::optional<Shelved> found;
+  lru_.ForShelves(from, sizes_.size() * kStride, [&](Shelf on) {
+    if (!found) found = Shelved{on, *lru_.Coldest(on)};
+  });
+  return found;
+}
+
+std::size_t Order::shelves_in_use() const {
+  std::size_t count = 0;
+  lru_.ForShelves(0, sizes_.size() * kStride, [&](Shelf) { ++count; });
+  return count;
+}
+
+}  // namespace cistern::policy

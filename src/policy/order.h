@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which resident leaves memory next: by `reuse`, the one of least expected hits per block-second, or by
+// `lru`, the least recently used. One order for all that evicts: the store and the simulator.
+//
+// Ids are parked as in Lru. Each has a size class too: one that leaves makes room for one of the same size.
+// Within a class of reuse the least recently used goes first, so a decision looks at one id a class.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cistern/policy.h"
+#include "policy/evict.h"
+#include "policy/reuse.h"
+
+namespace cistern::policy {
+
+using SizeClass = std::uint8_t;
+
+class Order final {
+ public:
+  // Of a store of `blocks`: 24 bytes for each id up to the largest ever inserted, 16 of them Lru's, and what
+  // Reuse takes.
+  Order(EvictionPolicy policy, std::uint64_t blocks);
+
+  // Makes room for ids less than `entries`, so that inserting them does not allocate.
+  void Reserve(EntryId entries);
+  // Milliseconds, never before those of the call before.
+  void SetNow(std::uint64_t ms) { now_ = static_cast<UseTime>(ms); }
+
+  // ---- requests: as in Reuse, which may be asked for where it is there only ----
+  bool learns() const { return reuse_ != nullptr; }
+  void Begin(Reuse::Prompt& prompt) { reuse_->Begin(prompt, now_); }
+  void Look(Reuse::Prompt& prompt, std::uint64_t position, std::uint64_t key) {
+    reuse_->Look(prompt, position, key);
+  }
+  void Classify(Reuse::Prompt& prompt, std::optional<EntryId> last, const Reuse::NewKeys& keys) {
+    reuse_->Classify(prompt, UsageOf(last), keys);
+  }
+  void Use(Reuse::Prompt& prompt, std::uint64_t position, std::uint64_t key, std::optional<EntryId> id);
+  void End(Reuse::Prompt& prompt) { reuse_->End(prompt); }
+  // The id, of the same block as `first`, is used as that one was.
+  void Follow(EntryId id, EntryId first);
+
+  // ---- newcomers ----
+  Standing StandingOf(std::uint64_t key, const Standing& parent) const {
+    return reuse_ == nullptr ? Standing() : reuse_->StandingOf(key, parent);
+  }
+  // Of a resident, for its children.
+  Standing StandingOf(EntryId id) const;
+  // A newcomer is worth less than this resident, which it would displace. Never where no prompt told of it.
+  bool StaysOut(const Standing& newcomer, EntryId resident) const;
+
+  // ---- residents ----
+  // An absent id.
+  void Insert(EntryId id, SizeClass size_class, const Standing& standing);
+  // The id, absent or not, leaves before all others until it is touched.
+  void MakeColdest(EntryId id, SizeClass size_class);
+  // An id that is not absent is used; `key` as in a prompt.
+  void Touch(EntryId id, std::uint64_t key);
+  void Remove(EntryId id) { lru_.Remove(id); }
+  void Park(EntryId id) { lru_.Park(id); }
+  void Unpark(EntryId id) { lru_.Unpark(id); }
+  bool Contains(EntryId id) const { return lru_.Contains(id); }
+  bool Parked(EntryId id) const { return lru_.Parked(id); }
+  std::size_t size() const { return lru_.size(); }
+  SizeClass size_class(EntryId id) const { return sizes_[lru_.shelf(id) / kStride]; }
+
+  // The next to leave, or nothing when all are parked; and the next of one size class.
+  std::optional<EntryId> Coldest() const { return ColdestAmong(0, sizes_.size() * kStride); }
+  std::optional<EntryId> Coldest(SizeClass size_class) const {
+    const std::size_t first = FirstShelf(size_class);
+    return ColdestAmong(first, first + kStride);
+  }
+
+  // ---- by recency alone: for a choice between size classes ----
+  std::optional<EntryId> Oldest() const { return lru_.Coldest(); }
+  std::optional<EntryId> Oldest(SizeClass size_class) const {
+    const std::size_t first = FirstShelf(size_class);
+    return lru_.ColdestAmong(first, first + kStride);
+  }
+  // The oldest of the size classes for which `may(size_class)` holds.
+  template <class May>
+  std::optional<EntryId> OldestOf(May may) const {
+    std::optional<EntryId> oldest;
+    for (const SizeClass size_class : sizes_) {
+      const std::optional<EntryId> id = Oldest(size_class);
+      if (id && (!oldest || Age(*id) > Age(*oldest)) && may(size_class)) oldest = id;
+    }
+    return oldest;
+  }
+  // Uses since the size class's most recent one; it has one.
+  std::uint64_t LeastAge(SizeClass size_class) const;
+  std::uint64_t Age(EntryId id) const { return lru_.Age(id); }
+
+  // ---- a walk from the cold ends ----
+  // The next shelf in use from `from` on, and its first id; the next on the shelf is Warmer().
+  struct Shelved {
+    Shelf shelf;
+    EntryId id;
+  };
+  std::optional<Shelved> FirstOf(std::size_t from) const;
+  std::size_t shelves_in_use() const;
+  std::optional<EntryId> Warmer(EntryId id) const { return lru_.Warmer(id); }
+
+ private:
+  static constexpr std::size_t kStride = 128;  // shelves of a size class
+  static constexpr std::size_t kCold = kStride - 1;
+  static_assert(Reuse::kClasses <= kCold);
+
+  std::size_t FirstShelf(SizeClass size_class) const { return rank_[size_class] * kStride; }
+  Shelf ShelfOf(SizeClass size_class, std::size_t in);
+  Usage* UsageOf(std::optional<EntryId> id) { return id ? &usage_[*id] : nullptr; }
+  double ValueOf(EntryId id) const;
+  std::optional<EntryId> ColdestAmong(std::size_t first, std::size_t end) const;
+  void MoveTo(EntryId id, std::size_t in);
+
+  Lru lru_;  // a shelf a size class and class, in each the least recently used first
+  std::vector<Usage> usage_;
+  std::unique_ptr<Reuse> reuse_;  // null: lru
+  UseTime now_ = 0;
+  std::vector<SizeClass> sizes_;     // in the order of their first use
+  std::vector<std::uint16_t> rank_;  // of each size class in there; past the end: not used yet
+};
+
+}  // namespace cistern::policy

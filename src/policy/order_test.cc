@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy/order.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+namespace cistern::policy {
+namespace {
+
+// A store that has room for all, so that a test alone decides what leaves. Ids are keys.
+class Store {
+ public:
+  struct Asked {
+    std::vector<EntryId> blocks;
+    bool partial = false;
+    Outlook outlook = Outlook::kUnknown;
+  };
+
+  explicit Store(EvictionPolicy policy = EvictionPolicy::kReuse) : order_(policy, 1'000) {}
+
+  void Ask(std::uint64_t now_ms, const Asked& asked) {
+    const std::vector<EntryId>& blocks = asked.blocks;
+    const auto miss = std::ranges::find_if(blocks, [&](EntryId id) { return !order_.Contains(id); });
+    const auto hits = static_cast<std::size_t>(miss - blocks.begin());
+    order_.SetNow(now_ms);
+    if (order_.learns()) TakeIn(asked, hits);
+    Standing standing = hits == 0 ? Standing() : order_.StandingOf(blocks[hits - 1]);
+    for (std::size_t i = hits; i < blocks.size(); ++i) {
+      standing = order_.StandingOf(blocks[i], standing);
+      order_.Insert(blocks[i], 0, standing);
+    }
+    for (std::size_t i = blocks.size(); i-- > 0;) order_.Touch(blocks[i], blocks[i]);
+  }
+  void Touch(std::uint64_t now_ms, EntryId id) {
+    order_.SetNow(now_ms);
+    order_.Touch(id, id);
+  }
+  // Blocks in the order in which they would leave now.
+  std::vector<EntryId> Leaving() {
+    std::vector<EntryId> leaving;
+    while (const auto id = order_.Coldest()) {
+      leaving.push_back(*id);
+      order_.Park(*id);
+    }
+    for (std::size_t i = leaving.size(); i-- > 0;) order_.Unpark(leaving[i]);
+    return leaving;
+  }
+  Order& order() { return order_; }
+
+ private:
+  void TakeIn(const Asked& asked, std::size_t hits) {
+    const std::vector<EntryId>& blocks = asked.blocks;
+    Reuse::Prompt prompt(
+        {.blocks = blocks.size(), .resident = hits, .partial = asked.partial, .outlook = asked.outlook});
+    order_.Begin(prompt);
+    for (std::size_t i = hits; i < blocks.size(); ++i) order_.Look(prompt, i, blocks[i]);
+    std::optional<EntryId> last;
+    Reuse::NewKeys keys;
+    if (hits > 0) {
+      last = blocks[hits - 1];
+      order_.Look(prompt, hits - 1, *last);
+    }
+    if (hits < blocks.size()) {
+      keys = {.first = blocks[hits], .end = blocks.back()};
+      if (blocks.size() - hits > asked.partial) keys.last_whole = blocks[blocks.size() - 1 - asked.partial];
+    }
+    order_.Classify(prompt, last, keys);
+    for (std::size_t i = hits; i-- > 0;) order_.Use(prompt, i, blocks[i], blocks[i]);
+    order_.End(prompt);
+  }
+
+  Order order_;
+};
+
+std::size_t PlaceOf(const std::vector<EntryId>& leaving, EntryId id) {
+  return static_cast<std::size_t>(std::ranges::find(leaving, id) - leaving.begin());
+}
+
+TEST(Order, UntilItHasLearnedItIsLruLeafFirst) {
+  Store store;
+  store.Ask(0, {{1, 2, 3}});
+  store.Ask(60'000, {{4, 5}});
+  store.Ask(120'000, {{6}});
+  EXPECT_EQ(store.Leaving(), (std::vector<EntryId>{3, 2, 1, 5, 4, 6}));
+  EXPECT_EQ(store.order().size(), 6u);
+}
+
+TEST(Order, APartialLastBlockLeavesFirstOnceItIsLearnedThatItNeverReturns) {
+  Store store;
+  EntryId next = 0;
+  // Two turns each: the second has the first's whole blocks and another last one.
+  std::uint64_t now_ms = 0;
+  for (int session = 0; session < 300; ++session) {
+    std::vector<EntryId> blocks{next, next + 1, next + 2};
+    store.Ask(now_ms, {blocks, true});
+    blocks[2] = next + 3;
+    blocks.push_back(next + 4);
+    store.Ask(now_ms += 30'000, {blocks, true});
+    next += 5;
+    now_ms += 1'000;
+  }
+  store.Ask(now_ms, {{next, next + 1, next + 2}, true});
+  store.Ask(now_ms += 20'000, {{next + 3, next + 4, next + 5}, true});
+  const std::vector<EntryId> leaving = store.Leaving();
+  EXPECT_LT(PlaceOf(leaving, next + 5), PlaceOf(leaving, next));  // younger, and leaves earlier
+}
+
+TEST(Order, ASessionWithAPaceOfSecondsIsKeptPastOneThatNeverCameBack) {
+  Store store;
+  EntryId next = 100;
+  std::vector<EntryId> agent{1, 2};
+  std::uint64_t now_ms = 0;
+  for (int turn = 0; turn < 200; ++turn) {
+    agent.push_back(next++);
+    store.Ask(now_ms += 20'000, {agent});
+    store.Ask(now_ms += 2'000, {{next, next + 1}});  // asked once
+    next += 2;
+  }
+  const std::vector<EntryId> leaving = store.Leaving();
+  // The last that was asked once is younger than the agent's blocks, and leaves before them.
+  EXPECT_LT(PlaceOf(leaving, next - 1), PlaceOf(leaving, agent.back()));
+  EXPECT_LT(PlaceOf(leaving, agent.back()), PlaceOf(leaving, agent.front()));
+}
+
+TEST(Order, AnOutlookIsBelievedAsFarAsItCameTrue) {
+  for (const bool truthful : {true, false}) {
+    Store store;
+    EntryId next = 0;
+    std::uint64_t now_ms = 0;
+    for (int session = 0; session < 400; ++session) {
+      const bool returns = session % 2 == 0;
+      const Outlook said = returns == truthful ? Outlook::kExtended : Outlook::kEnded;
+      store.Ask(now_ms += 1'000, {{next, next + 1}, false, said});
+      if (returns) store.Ask(now_ms += 40'000, {{next, next + 1, next + 2}, false, Outlook::kUnknown});
+      next += 3;
+    }
+    store.Ask(now_ms += 1'000, {{next}, false, truthful ? Outlook::kExtended : Outlook::kEnded});
+    store.Ask(now_ms, {{next + 1}, false, truthful ? Outlook::kEnded : Outlook::kExtended});
+    const std::vector<EntryId> leaving = store.Leaving();
+    EXPECT_GT(PlaceOf(leaving, next), PlaceOf(leaving, next + 1)) << truthful;
+  }
+}
+
+TEST(Order, TheSameRequestsGiveTheSameOrder) {
+  std::vector<std::vector<EntryId>> orders;
+  for (int run = 0; run < 2; ++run) {
+    Store store;
+    for (EntryId i = 0; i < 2'000; ++i) {
+      store.Ask(i * 700, {{i % 7, 10 + i * 37 % 90, 200 + i % 600}, i % 3 == 0});
+    }
+    orders.push_back(store.Leaving());
+  }
+  EXPECT_EQ(orders[0], orders[1]);
+}
+
+TEST(Order, TimesPast32BitsAndRunsPastTheMemoryAreOrdinary) {
+  Store store;
+  std::uint64_t now_ms = (std::uint64_t{1} << 32) - 60'000;
+  for (EntryId i = 0; i < 40'000; ++i) store.Ask(now_ms += 100, {{i % 5'000 * 2, i % 5'000 * 2 + 1}});
+  EXPECT_EQ(store.order().size(), 10'000u);
+  EXPECT_EQ(store.Leaving().size(), 10'000u);
+}
+
+TEST(Order, BlocksThatNoPromptToldOfLeaveAsByLru) {
+  Store reuse, lru(EvictionPolicy::kLru);
+  std::uint64_t now_ms = 0;
+  for (Store* store : {&reuse, &lru}) {
+    for (EntryId id = 0; id < 50; ++id) store->order().Insert(id, 0, {});
+    for (EntryId i = 0; i < 500; ++i) store->Touch(now_ms += i * 37 % 5'000, i * i % 50);
+    now_ms = 0;
+  }
+  EXPECT_EQ(reuse.Leaving(), lru.Leaving());
+}
+
+TEST(Order, OnlyABlockOfAPromptStaysOut) {
+  Store store;
+  EntryId next = 1;
+  std::uint64_t now_ms = 0;
+  // Conversations that come back, and documents that never do.
+  for (int session = 0; session < 300; ++session) {
+    store.Ask(now_ms += 1'000, {{next, next + 1}});
+    store.Ask(now_ms += 20'000, {{next, next + 1, next + 2}});
+    std::vector<EntryId> document;
+    for (EntryId i = 0; i < 70; ++i) document.push_back(next + 3 + i);
+    store.Ask(now_ms += 1'000, {document});
+    next += 73;
+  }
+  store.Ask(now_ms += 1'000, {{next, next + 1}});
+  const Standing of_document = store.order().StandingOf(next - 1);  // of the last
+  EXPECT_TRUE(store.order().StaysOut(of_document, next));
+  EXPECT_FALSE(store.order().StaysOut({}, next));
+  EXPECT_FALSE(store.order().StaysOut(store.order().StandingOf(next), next - 1));
+}
+
+TEST(Order, ABlockBehindItsReachLeavesBeforeAllUntilItIsTouched) {
+  for (const EvictionPolicy policy : {EvictionPolicy::kReuse, EvictionPolicy::kLru}) {
+    Store store(policy);
+    store.Ask(0, {{1, 2}});
+    store.Ask(5'000, {{3, 4}});
+    store.order().MakeColdest(3, 0);
+    EXPECT_EQ(store.order().Coldest(), 3u);
+    store.order().Park(3);
+    store.order().MakeColdest(3, 0);
+    EXPECT_EQ(store.order().Coldest(), 3u);
+    store.order().MakeColdest(9, 0);
+    EXPECT_EQ(store.order().Coldest(), 9u);
+    store.order().Remove(9);
+    store.Touch(10'000, 3);
+    EXPECT_EQ(store.order().Coldest(), 2u);
+  }
+}
+
+TEST(Order, EachSizeClassKnowsItsNext) {
+  for (const EvictionPolicy policy : {EvictionPolicy::kReuse, EvictionPolicy::kLru}) {
+    Order order(policy, 100);
+    for (EntryId id = 0; id < 9; ++id) {
+      order.SetNow(id * 2'000);
+      order.Insert(id, static_cast<SizeClass>(id % 3 * 100), {});
+    }
+    EXPECT_EQ(order.Coldest(), 0u);
+    for (EntryId id = 0; id < 3; ++id) {
+      const auto size_class = static_cast<SizeClass>(id * 100);
+      EXPECT_EQ(order.Coldest(size_class), id);
+      EXPECT_EQ(order.Oldest(size_class), id);
+      EXPECT_EQ(order.size_class(id + 3), size_class);
+      EXPECT_EQ(order.LeastAge(size_class), order.Age(id + 6));
+    }
+    EXPECT_EQ(order.Coldest(7), std::nullopt);
+    EXPECT_EQ(order.OldestOf([](SizeClass on) { return on != 0; }), 1u);
+    EXPECT_EQ(order.shelves_in_use(), 3u);
+  }
+}
+
+}  // namespace
+}  // namespace cistern::policy

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/prompts.h"
+
+#include <optional>
+#include <utility>
+
+namespace cistern::store {
+
+void Prompts::Note(std::uint32_t slot, MatchedPrompt prompt) {
+  const catalog::TreeId tree = catalog_.TreeOf(slot);
+  if (!residents_.order().learns() || tree == catalog::kNoId || prompt.keys.empty() ||
+      prompt.keys.size() > kMostKeys)
+    return;
+  const BlockKey& waits_for =
+      prompt.first_new < prompt.keys.size() ? prompt.keys[prompt.first_new] : prompt.keys.back();
+  const catalog::KeyHash hash = catalog::KeyHashOf(tree, waits_for);
+  steps_.Count(2);
+  if (const auto same = by_key_.find(hash); same != by_key_.end()) Forget(same);
+  keys_ += prompt.keys.size();
+  noted_.push_back({hash, std::move(prompt)});
+  by_key_[hash] = std::prev(noted_.end());
+  while (noted_.size() > kMostNotes || keys_ > kMostKeys) Forget(by_key_.find(noted_.front().waits_for));
+}
+
+Prompts::ByKey::const_iterator Prompts::FindNote(catalog::TreeId tree, const BlockKey& key,
+                                                 std::size_t touched) const {
+  const auto found = by_key_.find(catalog::KeyHashOf(tree, key));
+  if (found == by_key_.end()) return found;
+  const MatchedPrompt& prompt = found->second->prompt;
+  const bool has_new = prompt.first_new < prompt.keys.size();
+  const bool it = touched == 0 ? has_new : !has_new && prompt.matched == touched;
+  return it ? found : by_key_.end();
+}
+
+void Prompts::Forget(ByKey::const_iterator at) {
+  const auto noted = at->second;
+  keys_ -= noted->prompt.keys.size();
+  by_key_.erase(at);
+  noted_.erase(noted);
+}
+
+Task<void> Prompts::TakeIn(catalog::TreeId tree, BlockKey key) {
+  const auto note = by_key_.find(catalog::KeyHashOf(tree, key));
+  const MatchedPrompt matched = std::move(note->second->prompt);
+  keys_ -= matched.keys.size();
+  noted_.erase(note->second);
+  by_key_.erase(note);
+  policy::Order& order = residents_.order();
+  const std::span<const BlockKey> fresh = std::span(matched.keys).subspan(matched.first_new);
+  policy::Reuse::Prompt prompt({.blocks = matched.matched + fresh.size(),
+                                .resident = matched.matched,
+                                .partial = matched.partial,
+                                .outlook = matched.outlook});
+  residents_.NoteTime();
+  order.Begin(prompt);
+  steps_.Count(8);  // the runs that pass an age, in the cache
+  for (std::size_t i = 0; i < fresh.size(); ++i) {
+    if (steps_.Spent()) co_await Yield();
+    steps_.Count();
+    order.Look(prompt, matched.matched + i, catalog::KeyHashOf(tree, fresh[i]));
+  }
+  if (steps_.Spent()) co_await Yield();
+  catalog::BlockId deepest = catalog::kNoId;
+  std::optional<policy::EntryId> last;
+  if (matched.first_new > 0) {
+    const BlockKey& above = matched.keys[matched.first_new - 1];
+    order.Look(prompt, matched.matched - 1, catalog::KeyHashOf(tree, above));
+    deepest = catalog_.Find(tree, above);
+    const catalog::RecordId record = deepest == catalog::kNoId ? catalog::kNoId : residents_.FirstOf(deepest);
+    if (record != catalog::kNoId) last = record;
+  }
+  policy::Reuse::NewKeys keys;
+  if (!fresh.empty()) {
+    keys.first = catalog::KeyHashOf(tree, fresh.front());
+    keys.end = catalog::KeyHashOf(tree, fresh.back());
+    if (fresh.size() > matched.partial)
+      keys.last_whole = catalog::KeyHashOf(tree, fresh[fresh.size() - 1 - matched.partial]);
+  }
+  order.Classify(prompt, last, keys);
+  steps_.Count(16);  // what is learned of its classes is worked out anew
+  co_await UseResident(tree, deepest, matched.matched, prompt);
+  order.End(prompt);
+  steps_.Count(16);
+}
+
+// From leaf to root, along the parents.
+Task<void> Prompts::UseResident(catalog::TreeId tree, catalog::BlockId deepest, std::uint64_t blocks,
+                                policy::Reuse::Prompt& prompt) {
+  catalog::BlockId at = deepest;
+  for (std::uint64_t position = blocks; position > 0 && at != catalog::kNoId;) {
+    if (!forest_.block(at).has_key()) co_return;
+    if (steps_.Spent()) {
+      // The id may be another block's by then.
+      const catalog::KeyHash key_hash = forest_.block(at).key_hash();
+      co_await Yield();
+      if (catalog_.EntryOf(tree) == nullptr) co_return;
+      at = catalog_.FindKeyHash(tree, key_hash);
+      continue;
+    }
+    UseBlock(at, --position, prompt);
+    at = forest_.block(at).parent;
+  }
+}
+
+void Prompts::UseBlock(catalog::BlockId block, std::uint64_t position, policy::Reuse::Prompt& prompt) {
+  policy::Order& order = residents_.order();
+  const catalog::RecordId first = residents_.FirstOf(block);
+  steps_.Count(2);
+  if (first == catalog::kNoId) {
+    order.Use(prompt, position, forest_.block(block).key_hash(), std::nullopt);
+    return;
+  }
+  order.Use(prompt, position, forest_.block(block).key_hash(), first);
+  for (catalog::RecordId r = forest_.record(first).next; r != catalog::kNoId; r = forest_.record(r).next) {
+    steps_.Count();
+    if (order.Contains(r)) order.Follow(r, first);
+  }
+}
+
+}  // namespace cistern::store

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prompts of requests, for the order of eviction: a match names one, and what follows shows that it is a
+// request's. Its first write takes it in, or the touch of its whole chain where nothing of it is new; then
+// each block of it is used as `reuse` says (policy/reuse.h). A match alone changes no order.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/task.h"
+#include "residency/context.h"
+#include "residency/residents.h"
+#include "store/requests.h"
+
+namespace cistern::store {
+
+class Prompts final {
+ public:
+  Prompts(const residency::StoreContext& context, residency::Residents& residents)
+      : executor_(context.executor),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        residents_(residents) {}
+  Prompts(const Prompts&) = delete;
+  Prompts& operator=(const Prompts&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // A later match of the same new blocks takes the place of this one. Past the bounds the oldest is
+  // forgotten.
+  void Note(std::uint32_t slot, MatchedPrompt prompt);
+
+  // A prompt waits for the first write of this block; for the touch of exactly this chain, from leaf to root.
+  bool AwaitsWrite(catalog::TreeId tree, const BlockKey& key) const {
+    return !noted_.empty() && FindNote(tree, key, 0) != by_key_.end();
+  }
+  bool AwaitsTouch(catalog::TreeId tree, std::span<const BlockKey> leaf_to_root) const {
+    return !noted_.empty() && !leaf_to_root.empty() &&
+           FindNote(tree, leaf_to_root.front(), leaf_to_root.size()) != by_key_.end();
+  }
+  // The prompt that waits for this block.
+  Task<void> TakeIn(catalog::TreeId tree, BlockKey key);
+
+ private:
+  static constexpr std::size_t kMostNotes = 256;
+  static constexpr std::size_t kMostKeys = 262'144;
+
+  struct Noted {
+    catalog::KeyHash waits_for = 0;
+    MatchedPrompt prompt;
+  };
+  using ByKey = std::unordered_map<catalog::KeyHash, std::list<Noted>::iterator>;
+
+  // `touched`: how many blocks are touched, 0: one is written.
+  ByKey::const_iterator FindNote(catalog::TreeId tree, const BlockKey& key, std::size_t touched) const;
+  void Forget(ByKey::const_iterator at);
+  Task<void> UseResident(catalog::TreeId tree, catalog::BlockId deepest, std::uint64_t blocks,
+                         policy::Reuse::Prompt& prompt);
+  void UseBlock(catalog::BlockId block, std::uint64_t position, policy::Reuse::Prompt& prompt);
+
+  Executor& executor_;
+  StepBudget& steps_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
+  residency::Residents& residents_;
+  std::list<Noted> noted_;  // the oldest first
+  ByKey by_key_;
+  std::size_t keys_ = 0;
+};
+
+}  // namespace cistern::store
