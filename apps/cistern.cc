@@ -24,10 +24,24 @@ void PrintHelp(std::FILE* out) {
                "  cisternd --memory 4GiB &\n  cistern status\n");
 }
 
+// For deploy/manuals.py, as CommandLine has it of one command.
+void PrintCommands() {
+  std::string all;
+  for (const Command& command : kCommands) {
+    all += (all.empty() ? "" : ",") +
+           Text("{\"name\":", Quoted(command.name), ",\"about\":", Quoted(command.about), "}");
+  }
+  std::printf("{\"program\":\"cistern\",\"commands\":[%s]}\n", all.c_str());
+}
+
 int Run(int argc, const char* const* argv) {
   std::string_view name = argc > 1 ? argv[1] : "";
   if (name == "--help" || name == "-h" || name == "help") {
     PrintHelp(stdout);
+    return kExitOk;
+  }
+  if (name == "--describe") {
+    PrintCommands();
     return kExitOk;
   }
   if (name.empty()) {

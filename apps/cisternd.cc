@@ -3,14 +3,20 @@
 // for so long; then drains within five seconds. SIGHUP reads the configuration file again. What it holds
 // stays in its memory directory and is there again at the next start.
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/fd.h"
 #include "base/format.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -24,6 +30,19 @@ namespace cistern {
 namespace {
 
 constexpr std::int64_t kDrainUs = 4'500'000;
+
+// To a supervisor that asked to be told, as systemd does for units of Type=notify. Nobody minds if it is not.
+void TellSupervisor(std::string_view state) {
+  const char* path = std::getenv("NOTIFY_SOCKET");
+  sockaddr_un address{.sun_family = AF_UNIX};
+  if (path == nullptr || std::strlen(path) >= sizeof(address.sun_path)) return;
+  std::strcpy(address.sun_path, path);
+  if (path[0] == '@') address.sun_path[0] = '\0';
+  const Fd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + std::strlen(path));
+  static_cast<void>(::sendto(socket.get(), state.data(), state.size(), MSG_NOSIGNAL | MSG_DONTWAIT,
+                             reinterpret_cast<const sockaddr*>(&address), bytes));
+}
 
 // On SIGHUP. What is wrong is said, and the settings stay as they were.
 void Reload(node::Node& node, const node::ConfigurationSource& source) {
@@ -115,8 +134,10 @@ int Run(int argc, const char* const* argv) {
   };
   Result<std::unique_ptr<node::Node>> node = node::Node::Start(options);
   if (!node) return Complain("cisternd", node.error());
+  TellSupervisor("READY=1");
   for (int signal_number = 0; sigwait(&signals, &signal_number) == 0 && signal_number == SIGHUP;)
     Reload(**node, source);
+  TellSupervisor("STOPPING=1");
   (*node)->Stop(kDrainUs);
   std::lock_guard lock(why_mutex);
   return why.ok() ? kExitOk : Complain("cisternd", why);

@@ -14,8 +14,17 @@
 namespace cistern {
 
 struct CommandLine::Impl {
-  explicit Impl(std::string_view program_, std::string_view about)
-      : program(program_), app(std::string(about), std::string(program_)) {}
+  Impl(std::string_view program_, std::string_view about_, std::string_view example_)
+      : program(program_),
+        about(about_),
+        example(example_),
+        app(std::string(about_), std::string(program_)) {}
+
+  // One that can be given, as --describe says it.
+  struct Described {
+    std::string name, value, help;
+    bool many = false;
+  };
 
   CLI::Option* Add(std::string_view flag, std::string_view help, Set set) {
     flags.emplace_back(flag);
@@ -27,24 +36,30 @@ struct CommandLine::Impl {
         std::string(help));
   }
 
+  void Print() const;
+
   std::string program;
+  std::string about, example;
+  std::vector<Described> options, arguments;
   CLI::App app;
   std::vector<std::string> flags = {"--help"};
   Status error;
 };
 
 CommandLine::CommandLine(std::string_view program, std::string_view about, std::string_view example)
-    : impl_(std::make_unique<Impl>(program, about)) {
+    : impl_(std::make_unique<Impl>(program, about, example)) {
   impl_->app.footer(cistern::Text("Example:\n", example));
 }
 
 CommandLine::~CommandLine() = default;
 
 void CommandLine::Flag(std::string_view flag, std::string_view value, std::string_view help, Set set) {
+  impl_->options.push_back({std::string(flag), std::string(value), std::string(help)});
   impl_->Add(flag, help, std::move(set))->option_text(std::string(value));
 }
 
 void CommandLine::Flags(std::string_view flag, std::string_view value, std::string_view help, Set set) {
+  impl_->options.push_back({std::string(flag), std::string(value), std::string(help), true});
   impl_->flags.emplace_back(flag);
   impl_->app
       .add_option_function<std::vector<std::string>>(
@@ -60,6 +75,7 @@ void CommandLine::Flags(std::string_view flag, std::string_view value, std::stri
 }
 
 void CommandLine::Switch(std::string_view flag, std::string_view help, bool* on) {
+  impl_->options.push_back({std::string(flag), "", std::string(help)});
   impl_->flags.emplace_back(flag);
   impl_->app.add_flag(std::string(flag), *on, std::string(help));
 }
@@ -106,15 +122,49 @@ void CommandLine::Policy(std::string_view flag, std::string_view help, EvictionP
 }
 
 void CommandLine::Argument(std::string_view name, std::string_view help, std::string* text, bool required) {
+  impl_->arguments.push_back({std::string(name), required ? "" : "optional", std::string(help)});
   impl_->app.add_option(std::string(name), *text, std::string(help))->required(required);
 }
 
 void CommandLine::Arguments(std::string_view name, std::string_view help, std::vector<std::string>* texts,
                             bool required) {
+  impl_->arguments.push_back({std::string(name), required ? "" : "optional", std::string(help), true});
   impl_->app.add_option(std::string(name), *texts, std::string(help))->required(required);
 }
 
+void CommandLine::Impl::Print() const {
+  const auto list = [](const std::vector<Described>& all) {
+    std::string text;
+    for (const Described& one : all) {
+      text += (text.empty() ? "" : ",") +
+              cistern::Text("{\"name\":", Quoted(one.name), ",\"value\":", Quoted(one.value),
+                            ",\"help\":", Quoted(one.help), ",\"many\":", one.many, "}");
+    }
+    return text;
+  };
+  std::printf("{\"program\":%s,\"about\":%s,\"example\":%s,\"options\":[%s],\"arguments\":[%s]}\n",
+              Quoted(program).c_str(), Quoted(about).c_str(), Quoted(example).c_str(), list(options).c_str(),
+              list(arguments).c_str());
+}
+
+std::string Quoted(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '\n') {
+      quoted += "\\n";
+      continue;
+    }
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
 std::optional<int> CommandLine::Parse(int argc, const char* const* argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "--describe") {
+    impl_->Print();
+    return kExitOk;
+  }
   try {
     impl_->app.parse(argc, argv);
   } catch (const CLI::Success& help) {

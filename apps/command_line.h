@@ -42,7 +42,8 @@ class CommandLine {
   void Arguments(std::string_view name, std::string_view help, std::vector<std::string>* texts,
                  bool required = true);
 
-  // Nothing: go on. Otherwise the exit code, after help or a message was printed.
+  // Nothing: go on. Otherwise the exit code, after help, a message or, for --describe alone, what the manual
+  // pages and the completion of shells are made from was printed (deploy/manuals.py).
   std::optional<int> Parse(int argc, const char* const* argv);
 
  private:
@@ -54,6 +55,9 @@ class CommandLine {
 // not the program's silent or loud death.
 int RunProgram(std::string_view program, int (*run)(int argc, const char* const* argv), int argc,
                const char* const* argv);
+
+// In quotes, as JSON has it.
+std::string Quoted(std::string_view text);
 
 // "cistern put: message" on stderr; returns kExitUsage for kInvalid, kExitFailed otherwise.
 int Complain(std::string_view program, const Status& status);

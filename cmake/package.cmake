@@ -38,15 +38,15 @@ function(cistern_package)
   set_target_properties(cistern PROPERTIES LINKER_LANGUAGE CXX)
 
   set(where ${CMAKE_INSTALL_LIBDIR}/cmake/cistern)
-  install(TARGETS cistern EXPORT cistern ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/cistern DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-  install(EXPORT cistern NAMESPACE cistern:: DESTINATION ${where} FILE cisternTargets.cmake)
+  install(TARGETS cistern EXPORT cistern ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/cistern DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
+  install(EXPORT cistern NAMESPACE cistern:: DESTINATION ${where} FILE cisternTargets.cmake COMPONENT development)
   configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/cisternConfig.cmake.in
     ${PROJECT_BINARY_DIR}/cisternConfig.cmake INSTALL_DESTINATION ${where})
   write_basic_package_version_file(${PROJECT_BINARY_DIR}/cisternConfigVersion.cmake
     VERSION ${PROJECT_VERSION} COMPATIBILITY SameMinorVersion)
   install(FILES ${PROJECT_BINARY_DIR}/cisternConfig.cmake ${PROJECT_BINARY_DIR}/cisternConfigVersion.cmake
-    DESTINATION ${where})
+    DESTINATION ${where} COMPONENT development)
 
   # The example is built as a stranger builds it: against an installed package, nothing of this tree.
   if(BUILD_TESTING AND NOT CISTERN_SANITIZE AND EXISTS ${PROJECT_SOURCE_DIR}/examples/CMakeLists.txt)

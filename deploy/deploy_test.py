@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What deploy/ has is right before anybody packages it: unit, users, settings, manual pages, completion.
+
+Usage: deploy_test.py BIN_DIR [unittest arguments]
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import manuals
+
+BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+HERE = pathlib.Path(__file__).resolve().parent
+TIMEOUT_S = 300
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+class Deploy(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory(prefix="cistern-deploy-", dir="/dev/shm")
+        self.addCleanup(scratch.cleanup)
+        self.directory = pathlib.Path(scratch.name)
+
+    def written(self) -> pathlib.Path:
+        argv, sys.argv = sys.argv, ["manuals.py", str(BIN), str(self.directory / "manuals")]
+        try:
+            manuals.main()
+        finally:
+            sys.argv = argv
+        return self.directory / "manuals"
+
+    def test_each_command_and_option_has_its_place_in_a_manual_page(self) -> None:
+        out = self.written()
+        commands = json.loads(run(BIN / "cistern", "--describe").stdout)["commands"]
+        self.assertGreater(len(commands), 10)
+        for command in commands:
+            one = json.loads(run(BIN / "cistern", command["name"], "--describe").stdout)
+            page = (out / f"cistern-{command['name']}.1").read_text()
+            helped = run(BIN / "cistern", command["name"], "--help").stdout
+            for option in one["options"]:
+                self.assertIn(f"\\fB{manuals.roff(option['name'])}\\fR", page)
+                self.assertIn(option["name"], helped)
+            self.assertTrue(one["example"].strip(), command["name"])
+        for option in json.loads(run(BIN / "cisternd", "--describe").stdout)["options"]:
+            self.assertIn(f"\\fB{manuals.roff(option['name'])}\\fR", (out / "cisternd.8").read_text())
+
+    def test_manual_pages_have_no_mistake_that_man_warns_of(self) -> None:
+        if shutil.which("man") is None:
+            self.skipTest("there is no man here")
+        for page in sorted(self.written().glob("*.[18]")):
+            said = run("man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", page)
+            self.assertEqual((said.returncode, said.stderr), (0, ""), page.name)
+
+    def test_bash_completes_commands_and_their_options(self) -> None:
+        file = self.written() / "cistern.bash"
+
+        def completed(function: str, *words: str) -> list[str]:
+            script = (f"source {file}; COMP_WORDS=({' '.join(words)}''); COMP_CWORD={len(words) - 1}; "
+                      f"{function} {words[0]} '{words[-1]}' '{words[-2]}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"")
+            said = run("bash", "-euc", script)
+            self.assertEqual(said.returncode, 0, said.stderr)
+            return said.stdout.split()
+
+        self.assertEqual(completed("_cistern", "cistern", "nam"), ["namespaces"])
+        self.assertEqual(completed("_cistern", "cistern", "put", "--names"), ["--namespace"])
+        self.assertEqual(completed("_cisternd", "cisternd", "--memory-d"), ["--memory-dir"])
+        self.assertEqual(completed("_cisternd", "cisternd", "--config", f"{HERE}/cistern.to"), [f"{HERE}/cistern.toml"])
+
+    def test_the_settings_that_are_installed_are_settings(self) -> None:
+        text = (HERE / "cistern.toml").read_text()
+        config = self.directory / "c.toml"
+        # Those that are only shown too, below a directory of this test's.
+        config.write_text(text.replace("#memory =", "memory =").replace("64GiB", "64MiB")
+                          .replace("/dev/shm/cistern", str(self.directory / "memory")))
+        said = run(BIN / "cistern", "config", "--file", config)
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertIn(f"{config}:", said.stdout)
+
+    def test_the_unit_is_one_that_systemd_takes(self) -> None:
+        if shutil.which("systemd-analyze") is None:
+            self.skipTest("there is no systemd here")
+        unit = self.directory / "cisternd.service"
+        text = (HERE / "systemd/cisternd.service").read_text()
+        unit.write_text(text.replace("/usr/bin/cisternd", str(BIN / "cisternd")))
+        said = run("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit)
+        self.assertEqual((said.returncode, said.stderr), (0, ""))
+
+    def test_its_users_and_directories_are_what_systemd_reads(self) -> None:
+        if shutil.which("systemd-sysusers") is None:
+            self.skipTest("there is no systemd here")
+        root = self.directory / "root"
+        for where in ("etc", "dev/shm"):
+            (root / where).mkdir(parents=True)
+        said = run("systemd-sysusers", f"--root={root}", HERE / "systemd/cistern.sysusers")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertIn("cistern:", (root / "etc/passwd").read_text())
+
+    def test_a_supervisor_is_told_when_the_node_serves_and_when_it_ends(self) -> None:
+        told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.addCleanup(told.close)
+        told.settimeout(TIMEOUT_S)
+        told.bind(str(self.directory / "notify"))
+        node = subprocess.Popen(
+            [BIN / "cisternd", "--memory", "64MiB", "--memory-dir", self.directory / "m", "--socket",
+             self.directory / "s", "--log-level", "error"],
+            env={"NOTIFY_SOCKET": str(self.directory / "notify")},
+        )
+        self.addCleanup(lambda: node.poll() is None and node.kill())
+        self.assertEqual(told.recv(100), b"READY=1")
+        self.assertEqual(run(BIN / "cistern", "status", "--socket", self.directory / "s").returncode, 0)
+        node.send_signal(signal.SIGTERM)
+        self.assertEqual(told.recv(100), b"STOPPING=1")
+        self.assertEqual(node.wait(timeout=TIMEOUT_S), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
