@@ -83,8 +83,8 @@ std::string PlanPageHtml(const planner::Report& report) {
   const std::string title = Escaped(Text(report.input.model.name, ": what a store of its KV buys"));
   std::string html = Text("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">",
                           "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>",
-                          title, "</title><style>", kPlotsStyle, kPageStyle, "</style></head><body>\n<h1>", title,
-                          "</h1>\n", Plots(report));
+                          title, "</title><style>", kPlotsStyle, kPageStyle, "</style></head><body>\n<h1>",
+                          title, "</h1>\n", Plots(report));
   for (const planner::Section& section : report.plan.sections) html += SectionHtml(section);
   html += "<h2>Sources</h2>\n<ul>";
   for (const std::string& line : planner::Sources(report)) html += Text("<li>", Escaped(line), "</li>");
