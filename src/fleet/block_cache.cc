@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fleet/block_cache.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "base/random.h"
@@ -9,9 +10,10 @@ namespace cistern::fleet {
 
 using policy::EntryId;
 
-BlockCache::BlockCache(CachePolicy policy, std::uint64_t blocks) : blocks_(blocks) {
-  if (policy == CachePolicy::kReuse && blocks > 0) reuse_ = std::make_unique<policy::Reuse>(blocks);
-}
+BlockCache::BlockCache(CachePolicy policy, std::uint64_t blocks)
+    : blocks_(blocks),
+      order_(policy == CachePolicy::kReuse ? EvictionPolicy::kReuse : EvictionPolicy::kLru,
+             std::max<std::uint64_t>(blocks, 1)) {}
 
 std::size_t BlockCache::Match(Chain chain, std::vector<HomeRun>* homes) const {
   if (homes) homes->clear();
@@ -41,36 +43,59 @@ void BlockCache::Store(Chain chain, bool partial, std::uint64_t now_ms, NodeNumb
     slots_[id].held = true;
     chain_.push_back(id);
   }
-  if (reuse_) {
-    keys_.clear();
-    for (const std::uint64_t hash_id : chain) keys_.push_back(SplitMix(hash_id));
-    reuse_->Begin({.now_ms = now_ms, .keys = keys_, .resident = chain_, .partial = partial});
-  }
-  for (std::size_t i = chain_.size(); i < chain.size(); ++i) {
-    if (Find(chain[i]) != kNone || !MakeRoom(i)) break;
-    Insert(chain[i], i, home);
+  keys_.clear();
+  for (const std::uint64_t hash_id : chain) keys_.push_back(SplitMix(hash_id));
+  order_.SetNow(now_ms);
+  if (order_.learns() && !chain.empty()) TakeIn(partial);
+  policy::Standing standing = chain_.empty() ? policy::Standing() : order_.StandingOf(chain_.back());
+  for (std::size_t i = chain_.size(); i < chain.size() && Find(chain[i]) == kNone; ++i) {
+    standing = order_.StandingOf(keys_[i], standing);
+    if (!MakeRoom(standing)) break;
+    Insert(chain[i], home, standing);
   }
   for (std::size_t i = chain_.size(); i-- > 0;) {
-    reuse_ ? reuse_->Touch(chain_[i], i) : lru_.Touch(chain_[i]);
+    order_.Touch(chain_[i], keys_[i]);
     slots_[chain_[i]].held = false;
   }
 }
 
-bool BlockCache::MakeRoom(std::size_t position) {
+// As workload::Simulator does: the request's prompt, before its first block enters.
+void BlockCache::TakeIn(bool partial) {
+  const std::size_t size = keys_.size(), hits = chain_.size();
+  policy::Reuse::Prompt prompt({.blocks = size, .resident = hits, .partial = partial});
+  order_.Begin(prompt);
+  for (std::size_t i = hits; i < size; ++i) order_.Look(prompt, i, keys_[i]);
+  std::optional<EntryId> last;
+  policy::Reuse::NewKeys keys;
+  if (hits > 0) {
+    order_.Look(prompt, hits - 1, keys_[hits - 1]);
+    last = chain_.back();
+  }
+  if (hits < size) {
+    keys = {.first = keys_[hits], .end = keys_[size - 1]};
+    const std::size_t not_whole = partial ? 1 : 0;
+    if (size - hits > not_whole) keys.last_whole = keys_[size - 1 - not_whole];
+  }
+  order_.Classify(prompt, last, keys);
+  for (std::size_t i = hits; i-- > 0;) order_.Use(prompt, i, keys_[i], chain_[i]);
+  order_.End(prompt);
+}
+
+bool BlockCache::MakeRoom(const policy::Standing& newcomer) {
   if (found_.size() < blocks_) return true;
-  while (const std::optional<EntryId> id = reuse_ ? reuse_->Coldest() : lru_.Coldest()) {
+  while (const std::optional<EntryId> id = order_.Coldest()) {
     if (slots_[*id].children > 0 || slots_[*id].held) {
-      reuse_ ? reuse_->Park(*id) : lru_.Park(*id);
+      order_.Park(*id);
       continue;
     }
-    if (reuse_ && !reuse_->Outranks(position, *id)) return false;
+    if (order_.StaysOut(newcomer, *id)) return false;
     Evict(*id);
     return true;
   }
   return false;
 }
 
-void BlockCache::Insert(std::uint64_t hash_id, std::size_t position, NodeNumber home) {
+void BlockCache::Insert(std::uint64_t hash_id, NodeNumber home, const policy::Standing& standing) {
   if (free_.empty()) {
     free_.push_back(static_cast<EntryId>(slots_.size()));
     slots_.emplace_back();
@@ -82,17 +107,17 @@ void BlockCache::Insert(std::uint64_t hash_id, std::size_t position, NodeNumber 
   if (parent != kNone) ++slots_[parent].children;
   found_.emplace(hash_id, id);
   chain_.push_back(id);
-  reuse_ ? reuse_->Insert(id, position) : lru_.Insert(id);
+  order_.Insert(id, 0, standing);
 }
 
 void BlockCache::Evict(EntryId id) {
-  reuse_ ? reuse_->Remove(id) : lru_.Remove(id);
+  order_.Remove(id);
   found_.erase(slots_[id].hash_id);
   free_.push_back(id);
   const EntryId parent = slots_[id].parent;
   slots_[id].parent = kNone;
   if (parent == kNone || --slots_[parent].children > 0) return;
-  reuse_ ? reuse_->Unpark(parent) : lru_.Unpark(parent);
+  order_.Unpark(parent);
 }
 
 void BlockCache::Lose(NodeNumber home) {

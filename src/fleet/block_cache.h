@@ -5,12 +5,10 @@
 
 #include <boost/unordered/unordered_flat_map.hpp>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
-#include "policy/evict.h"
-#include "policy/reuse.h"
+#include "policy/order.h"
 
 namespace cistern::fleet {
 
@@ -57,13 +55,13 @@ class BlockCache final {
     const auto at = found_.find(hash_id);
     return at == found_.end() ? kNone : at->second;
   }
-  bool MakeRoom(std::size_t position);
-  void Insert(std::uint64_t hash_id, std::size_t position, NodeNumber home);
+  void TakeIn(bool partial);
+  bool MakeRoom(const policy::Standing& newcomer);
+  void Insert(std::uint64_t hash_id, NodeNumber home, const policy::Standing& standing);
   void Evict(policy::EntryId id);
 
   const std::uint64_t blocks_;
-  policy::Lru lru_;
-  std::unique_ptr<policy::Reuse> reuse_;  // null: lru_ orders
+  policy::Order order_;
   boost::unordered_flat_map<std::uint64_t, policy::EntryId> found_;
   std::vector<Slot> slots_;
   std::vector<policy::EntryId> free_;

@@ -13,10 +13,6 @@ namespace {
 
 std::uint64_t Milliseconds(double seconds) { return static_cast<std::uint64_t>(seconds * 1e3); }
 
-bool LastIsPartial(const workload::Request& request) {
-  return request.hash_ids.size() * workload::kTraceBlockTokens > request.input_tokens;
-}
-
 std::uint64_t Layers(const planner::Model& model) {
   std::uint64_t layers = 0;
   for (const planner::KvLayers& group : model.kv) layers += group.layers;
