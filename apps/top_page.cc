@@ -131,8 +131,9 @@ void TopPage::Add(TopSample sample) {
 
 void TopPage::SetNamespaces(std::vector<ListedNamespace> namespaces) {
   namespaces_ = std::move(namespaces);
-  std::ranges::stable_sort(namespaces_, [](const ListedNamespace& a, const ListedNamespace& b) {
-    return a.memory_bytes + a.flash_bytes > b.memory_bytes + b.flash_bytes;
+  std::ranges::sort(namespaces_, [](const ListedNamespace& a, const ListedNamespace& b) {
+    const std::uint64_t of_a = a.memory_bytes + a.flash_bytes, of_b = b.memory_bytes + b.flash_bytes;
+    return of_a != of_b ? of_a > of_b : a.title() < b.title();
   });
 }
 

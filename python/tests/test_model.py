@@ -34,12 +34,15 @@ class Model:
                 self.use(parent, conversation)
 
     def use(self, key: bytes, conversation: str) -> None:
-        """Another conversation's block is shared from now on, and so are the noted blocks above it."""
-        if not conversation or self.of.get(key, conversation) == conversation:
-            return
-        at: bytes | None = key
-        while at is not None and at in self.of:
-            self.of[at] = SHARED
+        """The first noted block from here up, if it is another conversation's, is shared from now on, and so are the
+        noted blocks above it."""
+        at: bytes | None = key if conversation and key in self.data else None
+        while at is not None:
+            whose = self.of.get(at)
+            if whose is not None:
+                if whose in (conversation, SHARED):
+                    return
+                self.of[at], conversation = SHARED, ""
             at = self.parent[at]
 
     def end(self, conversation: str) -> int:

@@ -50,6 +50,7 @@ struct Block {
     kFolded = 128,   // its one record is in here, and in the lower tier
     kTouched = 256,  // of a folded block's record: as Record's
     kBehind = 512,
+    kDetached = 2048,      // lost its records before it was collected
     kNobodysAbove = 1024,  // none of its ancestors is one conversation's alone (Conversations)
   };
   std::uint32_t key_hash_low = 0;

@@ -254,7 +254,7 @@ Task<Conclusion> DropFollower::ReadSnapshot(Snapshot* snapshot) {
       AddBatches(page, ends, snapshot);
     }
   }
-  std::ranges::stable_sort(snapshot->batches, {}, &Batch::revision);
+  std::ranges::sort(snapshot->batches, {}, &Batch::revision);
   std::ranges::sort(snapshot->known, {}, &BatchMark::revision);
   const BatchMark& last = state_.last_seen;
   if (last.revision > std::max(snapshot->floor.drops, snapshot->floor.ends) &&

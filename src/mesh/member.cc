@@ -46,7 +46,7 @@ Member::Member(etcd::Etcd& etcd, net::Network& network, LocalStore& store, Membe
       random_(options_.process_number),
       state_(random_.Next()),
       membership_(etcd, keys_, options_.id,
-                  {options_.process_number, options_.boot_id, options_.address, options_.zone}, state_),
+                  {options_.process_number, options_.boot_id, options_.address, options_.zone}),
       peers_(network, std::move(listener), options_.id, options_.process_number, state_, random_.Next()),
       follower_(etcd, keys_, options_.cell_keys, store, membership_, state_, random_.Next(),
                 [this] { Told(); }),

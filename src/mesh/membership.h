@@ -17,14 +17,8 @@ namespace cistern::mesh {
 class Membership final {
  public:
   // All is borrowed.
-  Membership(etcd::Etcd& etcd, const CellKeys& keys, const std::string& id, const MemberValue& value,
-             CellState& state)
-      : etcd_(etcd),
-        key_(keys.MemberKey(id)),
-        history_key_(keys.History()),
-        id_(id),
-        value_(value),
-        state_(state) {}
+  Membership(etcd::Etcd& etcd, const CellKeys& keys, const std::string& id, const MemberValue& value)
+      : etcd_(etcd), key_(keys.MemberKey(id)), history_key_(keys.History()), id_(id), value_(value) {}
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
@@ -54,7 +48,6 @@ class Membership final {
   etcd::Etcd& etcd_;
   const std::string key_, history_key_, id_;
   const MemberValue value_;
-  CellState& state_;
   std::int64_t lease_ = 0;  // 0: none that is known to stand
   bool entered_ = false;
   Instant renewed_until_, renewed_at_;  // by the last renewal, whose answer came then

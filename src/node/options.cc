@@ -90,14 +90,14 @@ constexpr Setting kSettings[] = {
      },
      [](const NodeOptions& o) { return o.socket; }},
     {"http", "[ADDRESS:]PORT",
-     "where /metrics, /status, /healthz and /readyz are, for whoever reaches it; default: nowhere; a PORT "
+     "where /metrics, /status, /healthz and /readyz are, for whoever reaches it; default: none; a PORT "
      "alone: of 127.0.0.1",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
-       const Result<admin::HttpAddress> address = admin::ParseHttpAddress(n, t);
-       o.http = t;
+       o.http = t == "none" ? "" : t;
+       const Result<admin::HttpAddress> address = admin::ParseHttpAddress(n, t == "none" ? "0" : t);
        return address ? Status() : address.error();
      },
-     [](const NodeOptions& o) { return o.http; }},
+     [](const NodeOptions& o) { return o.http.empty() ? "none" : o.http; }},
     {"tenant", "NAME", "the trust boundary that this node serves; default: default",
      [](NodeOptions& o, std::string_view, std::string_view t) {
        o.tenant = t;

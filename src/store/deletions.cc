@@ -60,6 +60,8 @@ std::shared_ptr<Deletion> Deletions::Start(Deletion deletion) {
 }
 
 void Deletions::Detach(catalog::BlockId block) {
+  catalog::Block& b = forest_.block(block);
+  if (!b.placeholder()) b.flags |= catalog::Block::kDetached;
   removal_.RemoveRecordsOf(block);
   forest_.TakeAway(block);
   steps_.Count();
@@ -103,7 +105,7 @@ void Deletions::CollectNode(Deletion& deletion) {
     deletion.at = b.first_child;
     return;
   }
-  if (!b.placeholder()) ++deletion.blocks;
+  if (!b.placeholder() || b.is(catalog::Block::kDetached)) ++deletion.blocks;
   removal_.RemoveRecordsOf(block);
   if (b.has_key()) {
     deletion.key_hashes.push_back(b.key_hash());
