@@ -519,6 +519,40 @@ def test_save_of_before_a_reset_is_abandoned_where_it_was_put(
     assert side.stats.total["abandoned_blocks"] == 2 and not side.pending
 
 
+def test_conversation_ends_behind_its_requests_of_before(connection: OneConnection) -> None:
+    """The engine runs the request that ends it first: the other one's match had no answer yet."""
+    side, done = ready(), []
+    store: Any = connection.store
+    store.publish = lambda *given, **more: done.append("publish")
+    store.end_conversation = lambda *given, **more: done.append("end")
+    store.answers = False
+
+    def talk(name: str, **more: Any) -> None:
+        side.add_request(OneRequest(name), options.RequestParameters(conversation="talk", **more))
+
+    def settle() -> list[str]:
+        assert connection.session is not None
+        for work in connection.work:
+            work(connection.session)
+        connection.work.clear()
+        return done
+
+    settle(), done.clear()
+    talk("waits")
+    talk("ends", end_conversation=True)
+    talk("later")
+    side.end_request("ends", ([*range(1, 6)],))
+    assert settle() == []
+    store.answers, store.blocks = True, 0
+    assert side.match("waits", 0) == (0, False)
+    orders = side.step_orders({"waits": 4 * SIZE + 1})
+    side.end_request("waits", ([*range(1, 6)],))
+    assert settle() == []
+    reports = [SaveReport(0, one.id, len(one.keys)) for one in orders.saves]
+    side.handle_reports([RankReport(0, orders.step, saves=reports)], set())
+    assert settle() == ["publish", "end"]  # and not behind what came later
+
+
 def test_match_begun_and_looked_at_later(node: Node) -> None:
     from cistern import NamespaceSpec
 

@@ -15,7 +15,7 @@ from .. import Chain, Lease, Namespace, Store
 from .adapters import Adapters
 from .changes import WeightChanges
 from .connection import CALL_US, MAX_LATE_CALLS, Connection
-from .conversations import Conversations
+from .conversations import Conversations, Ending
 from .facts import EngineFacts
 from .files import UnknownIdentity
 from .identity import Fields
@@ -82,7 +82,8 @@ class TrackedRequest:
     first_asked: float = 0.0
     used: int = 0
     """Leading blocks that count as used by its conversation."""
-    ends_conversation: bool = False
+    ends_after: frozenset[str] | None = None
+    """The requests of its conversation that were there before it, if it ends that."""
     counted: bool = False
     probes: bool | None = None
     """Whether it loads what is not worth it; None: nothing of it was declined."""
@@ -161,10 +162,9 @@ class Coordinator:
             conversation=parameters.conversation or "",
             priority=parameters.priority,
         )
+        ends_after = self._plan.of_conversation(planned.conversation) if parameters.end_conversation else None
         self._plan.begin(planned)
-        tracked = TrackedRequest(
-            request, planned, Chain(), may=(may_save, may_load), ends_conversation=parameters.end_conversation
-        )
+        tracked = TrackedRequest(request, planned, Chain(), may=(may_save, may_load), ends_after=ends_after)
         self._requests[request.id] = tracked
         self._specify_session(tracked)
         if adapter is not None:
@@ -259,9 +259,10 @@ class Coordinator:
                 self._late_saves += self._order_saves(self._step + 1, [(request_id, frontier, pages)])
         self._plan.end(request_id)
         planned = tracked.planned
-        session = self.connection.session if known and tracked.ends_conversation else None
-        if session is not None and planned.namespace < len(session.namespaces):
-            self._conversations.end(session, planned.namespace, planned.conversation)
+        session = self.connection.session if known else None
+        if tracked.ends_after is not None and session is not None and planned.namespace < len(session.namespaces):
+            self._conversations.end(Ending(session, planned.namespace, planned.conversation, tracked.ends_after))
+        self._conversations.settle()
         if not planned.loaded_tokens:
             return None
         return {

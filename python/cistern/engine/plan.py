@@ -116,6 +116,9 @@ class Plan:
         """The request is over for the engine; its saves and loads on their way stay."""
         return self.requests.pop(request_id, None)
 
+    def of_conversation(self, name: str) -> frozenset[str]:
+        return frozenset(one.id for one in self.requests.values() if one.conversation == name)
+
     def found(self, request_id: str, blocks: int) -> None:
         """The store has that many leading blocks of the request's chain."""
         request = self.requests[request_id]
