@@ -67,7 +67,10 @@ class RealWords final : public Words {
   void LoadFence() override { EarlierLoadsFence(); }
   std::uint32_t CopyOut(void* to, const void* from, std::size_t bytes, std::uint32_t crc,
                         std::size_t behind) override {
-    const auto copy = destinations_.Again(to, bytes) ? kernels_->copy_again : kernels_->copy_stream;
+    // Destinations are words that all threads write: not for kernels that have one way for both.
+    auto* const stream = kernels_->copy_stream;
+    auto* const again = kernels_->copy_again;
+    auto* const copy = again != stream && destinations_.Again(to, bytes) ? again : stream;
     return copy(to, from, bytes, crc, behind);
   }
   void Ask(const void* from, std::size_t bytes) override { kernels_->ask(from, bytes); }
