@@ -32,7 +32,7 @@ Catalog::Catalog(const Parts& parts)
       leases_(parts.options.max_leases, parts.options.max_leased_blocks),
       conversations_(parts.options.max_noted_blocks),
       sequences_(parts.journal) {
-  uses_.SetTime(clock_.Now());
+  counted_.SetTime(clock_.Now());
 }
 
 TreeId Catalog::TreeOfIncarnation(std::uint64_t incarnation) const {
@@ -42,10 +42,8 @@ TreeId Catalog::TreeOfIncarnation(std::uint64_t incarnation) const {
 
 TreeId Catalog::AddTree(std::uint32_t slot, std::uint64_t incarnation) {
   if (trees_.size() <= slot) trees_.resize(slot + 1, kNoId);
-  if (const TreeId before = trees_[slot]; before != kNoId) {
+  if (const TreeId before = trees_[slot]; before != kNoId)
     tree_of_.erase(forest_.tree(before)->incarnation);
-    uses_.Forget(before);
-  }
   const TreeId tree = forest_.AddTree(slot, incarnation);
   trees_[slot] = tree;
   tree_of_[incarnation] = tree;
@@ -56,7 +54,6 @@ void Catalog::RemoveTree(std::uint32_t slot) {
   const TreeId tree = trees_[slot];
   tree_of_.erase(forest_.tree(tree)->incarnation);
   forest_.RemoveTree(tree);
-  uses_.Forget(tree);
   trees_[slot] = kNoId;
 }
 

@@ -25,7 +25,6 @@
 #include "catalog/pending_puts.h"
 #include "catalog/sequences.h"
 #include "catalog/store_options.h"
-#include "catalog/tree_uses.h"
 #include "policy/placement.h"
 #include "record/seal.h"
 #include "record/segments.h"
@@ -65,7 +64,6 @@ class Catalog final {
   NamespaceTable& namespaces() { return namespaces_; }
   CountersOfNamespaces& counted() { return counted_; }
   GoneBlocks& gone() { return gone_; }
-  TreeUses& uses() { return uses_; }
 
   std::uint32_t max_records_in_memory() const { return max_records_; }
   std::uint32_t max_records() const { return max_record_ids_; }  // in any tier
@@ -142,7 +140,6 @@ class Catalog final {
   Forest forest_;
   CountersOfNamespaces counted_;
   GoneBlocks gone_;
-  TreeUses uses_;
   PendingPuts pending_;
   Leases leases_;
   Conversations conversations_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "arena/layout.h"
+#include "base/clock.h"
 #include "catalog/forest.h"
 
 namespace cistern::catalog {
@@ -17,6 +18,7 @@ struct NamespaceCounters {
   std::uint64_t memory_bytes = 0;  // of their bodies
   std::uint64_t published = 0;     // records
   std::uint64_t uses = 0;          // of records, as clients told them
+  Instant last_use;                // to the last SetTime before it; of no meaning where uses is 0
   std::uint64_t misses = 0;        // blocks that were asked for
   std::uint64_t evicted = 0;       // records
   std::uint64_t fingerprint = 0;   // of the list; 0: not computed yet
@@ -36,6 +38,14 @@ class CountersOfNamespaces final {
     last_ = &counters_[found->slot];
     return *last_;
   }
+  // The time of uses from now on: a look at the clock for each use would cost as much as the use.
+  void SetTime(Instant now) { now_ = now; }
+  // A record of the tree is used.
+  void Use(TreeId tree) {
+    NamespaceCounters& counters = At(tree);
+    ++counters.uses;
+    counters.last_use = now_;
+  }
   // Another list has the slot now. What memory still has of the earlier one is counted on.
   void Restart(std::uint32_t slot) {
     NamespaceCounters& counters = counters_[slot];
@@ -48,6 +58,7 @@ class CountersOfNamespaces final {
   NamespaceCounters nobodys_;
   TreeId last_tree_ = kNoId;  // ids of trees are never given out again
   NamespaceCounters* last_ = nullptr;
+  Instant now_;
 };
 
 }  // namespace cistern::catalog

@@ -9,7 +9,7 @@ void Uses::UseBlock(catalog::BlockId block) {
   catalog::Block& b = forest_.block(block);
   if (b.folded()) {
     b.flags |= catalog::Block::kTouched;
-    catalog_.uses().Note(b.tree);
+    catalog_.counted().Use(b.tree);
     return;
   }
   for (catalog::RecordId r = b.first_record; r != catalog::kNoId; r = forest_.record(r).next) UseRecord(r);
@@ -23,7 +23,7 @@ void Uses::UseRecord(catalog::RecordId record) {
   r.flags |= catalog::Record::kTouched;
   if (r.uses < UINT8_MAX) ++r.uses;
   if (r.in_memory() && !r.is(catalog::Record::kTransient)) residents_.order().Touch(record, block.key_hash());
-  catalog_.uses().Note(block.tree);
+  catalog_.counted().Use(block.tree);
   if (r.in_memory() && lower_.present() && policy::WrittenAtUse(catalog_.LowerPolicyOf(r), r.uses))
     write_back_.Want(record);
 }
@@ -41,7 +41,6 @@ void Uses::UseSlot(arena::Place place, std::uint32_t generation_low) {
     return;
   }
   UseRecord(record);
-  ++catalog_.counted().At(forest_.block(forest_.record(record).block).tree).uses;
   counters_.touches_applied.Add();
 }
 

@@ -100,7 +100,6 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
     co_return std::unexpected(room);
   }
   counters_.leases_granted.Add();
-  catalog_.uses().Note(tree, references.size());
   grant.lease = leases_.Add(caller, residency::DetachAll(references), bytes,
                             clock_.Now().PlusUs(std::min(lease_us, kMaxLeaseUs)));
   co_return grant;
@@ -155,7 +154,6 @@ std::optional<catalog::LeaseId> Acquirer::AcquireAtOnce(const catalog::Caller& c
     return std::nullopt;
   }
   counters_.leases_granted.Add();
-  catalog_.uses().Note(tree, leased.size());
   return leases_.Add(caller, std::move(leased), bytes, clock_.Now().PlusUs(std::min(lease_us, kMaxLeaseUs)));
 }
 

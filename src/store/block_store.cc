@@ -156,7 +156,7 @@ struct BlockStore::Rooms {
 bool BlockStore::Rooms::Tick() {
   residents.NoteTime();
   const Instant now = context.clock.Now();
-  catalog.uses().SetTime(now);
+  catalog.counted().SetTime(now);
   catalog::PendingPuts& pending = catalog.pending();
   while (!steps.Spent() && residents.EndOneLease(now)) continue;
   for (catalog::PutIndex put; !steps.Spent() && (put = pending.FirstDue(now)) != catalog::kNoId;) {

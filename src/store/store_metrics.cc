@@ -57,7 +57,7 @@ constexpr Counted kCounted[] = {
     {"published", MetricKind::kCounter, &catalog::NamespaceCounters::published,
      "records that became visible"},
     {"uses", MetricKind::kCounter, &catalog::NamespaceCounters::uses,
-     "reads of its records from memory, as far as clients told of them"},
+     "reads and touches of its records, as far as clients told of them"},
     {"misses", MetricKind::kCounter, &catalog::NamespaceCounters::misses,
      "blocks that were asked for and not there"},
     {"evicted", MetricKind::kCounter, &catalog::NamespaceCounters::evicted,

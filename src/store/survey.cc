@@ -43,9 +43,9 @@ Task<void> Survey::Walk(std::vector<NamespaceUse>& uses) {
     use.memory.resize(entry->groups.size());
     use.lower.resize(entry->groups.size());
     use.owners = namespaces_.OwnersOf(slot);
-    const catalog::TreeUse used = catalog_.uses().Of(tree);
-    use.uses = used.uses;
-    if (used.uses > 0) use.unused_us = clock_.Now().UsSince(used.last);
+    const catalog::NamespaceCounters& counted = catalog_.counted().of(slot);
+    use.uses = counted.uses;
+    if (counted.uses > 0) use.unused_us = clock_.Now().UsSince(counted.last_use);
     number_of[tree] = uses.size() - 1;
   }
   const catalog::Forest& forest = catalog_.forest();
