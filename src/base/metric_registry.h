@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -108,6 +109,31 @@ class MetricRegistry final {
   std::size_t values_ = 0;
   std::size_t tables_ = 0;
 };
+
+// A number that is a member of Owner: a row of a folder's table of them.
+template <class Owner, class Value = std::uint64_t>
+struct MetricMember {
+  std::string_view name;
+  MetricKind kind;
+  Value Owner::* member;
+  std::string_view help;
+};
+
+// Adds each of the members; `read` returns their owner, or a reference to it.
+template <class Owner, class Value, std::size_t kCount, class Read>
+void AddFields(MetricRegistry& registry, std::string_view section,
+               const MetricMember<Owner, Value> (&fields)[kCount], const Read& read) {
+  for (const MetricMember<Owner, Value>& field : fields) {
+    registry.Add(section, {field.name, field.kind, field.help},
+                 [read, member = field.member]() -> MetricValue {
+                   if constexpr (std::is_same_v<Value, Counter>) {
+                     return (read().*member).value();
+                   } else {
+                     return read().*member;
+                   }
+                 });
+  }
+}
 
 // Values that one step of the core reads: 256 are about 10 us.
 inline constexpr std::size_t kMetricsPerStep = 256;

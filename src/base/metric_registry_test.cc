@@ -40,6 +40,33 @@ TEST(MetricRegistry, ReadsEveryNumberOnceAndRowsAsTheyAre) {
   EXPECT_EQ(snapshot.tables, (std::vector<std::vector<MetricRow>>{{{std::string("a")}, {std::string("c")}}}));
 }
 
+TEST(MetricRegistry, FieldsAreMembersOfWhatIsThereWhenTheyAreRead) {
+  struct Counts {
+    std::uint64_t used = 0, free = 0;
+  };
+  struct Counters {
+    Counter calls;
+  };
+  static constexpr MetricMember<Counts> kCounts[] = {{"free", MetricKind::kGauge, &Counts::free, "slots"},
+                                                     {"used", MetricKind::kGauge, &Counts::used, "slots"}};
+  static constexpr MetricMember<Counters, Counter> kCounters[] = {
+      {"calls", MetricKind::kCounter, &Counters::calls, "calls"}};
+  SimulatedClock clock;
+  Executor executor(clock);
+  Counts counts;
+  Counters counters;
+  MetricRegistry registry;
+  AddFields(registry, "memory", kCounts, [&] { return counts; });
+  AddFields(registry, "door", kCounters, [&]() -> const Counters& { return counters; });
+  counts = {.used = 2, .free = 5};
+  counters.calls.Add(9);
+  const MetricSnapshot snapshot = RunToEnd(executor, ReadMetrics(executor, registry));
+  EXPECT_EQ(snapshot.values,
+            (std::vector<MetricValue>{std::uint64_t{5}, std::uint64_t{2}, std::uint64_t{9}}));
+  EXPECT_EQ(registry.sections()[0].entries[1].field.name, "used");
+  EXPECT_EQ(registry.sections()[1].entries[0].field.kind, MetricKind::kCounter);
+}
+
 // Promise 5: with as many namespaces as there may be, no step reads more than 256 values.
 TEST(MetricRegistry, R16NoStepReadsMoreThanItsShareHoweverManyRowsThereAre) {
   SimulatedClock clock;

@@ -10,6 +10,8 @@
 namespace cistern::flash {
 namespace {
 
+using enum MetricKind;
+
 constexpr std::string_view kSection = "flash";
 
 MetricTable::Found DeviceRow(const FlashTier* tier, std::size_t at, MetricRow& row) {
@@ -25,7 +27,6 @@ MetricTable::Found DeviceRow(const FlashTier* tier, std::size_t at, MetricRow& r
 }
 
 MetricTable DeviceTable(const FlashTier* tier) {
-  using enum MetricKind;
   return {.name = "devices",
           .metric = "device",
           .help = "one object a device; empty, and alone here, where memory is all",
@@ -45,24 +46,22 @@ MetricTable DeviceTable(const FlashTier* tier) {
           .rows = [tier](std::size_t at, MetricRow& row) { return DeviceRow(tier, at, row); }};
 }
 
-struct Field {
-  std::string_view name;
-  Counter FlashCounters::* counter;
-  std::string_view help;
-};
-
-constexpr Field kCounters[] = {
-    {"written_records", &FlashCounters::appended_records, "records written there, those moved within it too"},
-    {"written_bytes", &FlashCounters::appended_bytes, "bytes of those records"},
-    {"device_written_bytes", &FlashCounters::device_written_bytes, "all bytes that were written to devices"},
-    {"fetched_records", &FlashCounters::fetched_records, "records read back into memory: what flash served"},
-    {"fetched_bytes", &FlashCounters::fetched_bytes, "bytes of those records"},
-    {"released_regions", &FlashCounters::released_regions, "regions given up and free again"},
-    {"refused_by_budget_bytes", &FlashCounters::refused_by_budget,
+constexpr MetricMember<FlashCounters, Counter> kCounters[] = {
+    {"written_records", kCounter, &FlashCounters::appended_records,
+     "records written there, those moved within it too"},
+    {"written_bytes", kCounter, &FlashCounters::appended_bytes, "bytes of those records"},
+    {"device_written_bytes", kCounter, &FlashCounters::device_written_bytes,
+     "all bytes that were written to devices"},
+    {"fetched_records", kCounter, &FlashCounters::fetched_records,
+     "records read back into memory: what flash served"},
+    {"fetched_bytes", kCounter, &FlashCounters::fetched_bytes, "bytes of those records"},
+    {"released_regions", kCounter, &FlashCounters::released_regions, "regions given up and free again"},
+    {"refused_by_budget_bytes", kCounter, &FlashCounters::refused_by_budget,
      "bytes not written because the day's budget was spent"},
-    {"refused_no_region", &FlashCounters::refused_no_region, "appends for which there was no free region"},
-    {"bad_records", &FlashCounters::bad_records, "what lay there was not what was written there"},
-    {"errors", &FlashCounters::io_errors, "transfers that failed"},
+    {"refused_no_region", kCounter, &FlashCounters::refused_no_region,
+     "appends for which there was no free region"},
+    {"bad_records", kCounter, &FlashCounters::bad_records, "what lay there was not what was written there"},
+    {"errors", kCounter, &FlashCounters::io_errors, "transfers that failed"},
 };
 
 }  // namespace
@@ -74,7 +73,7 @@ void AddDeviceMetrics(MetricRegistry& registry, const FlashTier* tier) {
 void AddMetrics(MetricRegistry& registry, const FlashTier* tier) {
   AddDeviceMetrics(registry, tier);
   const auto gauge = [&](std::string_view name, std::string_view help, auto read) {
-    registry.Add(kSection, {name, MetricKind::kGauge, help},
+    registry.Add(kSection, {name, kGauge, help},
                  [tier, read] { return MetricValue(std::uint64_t{read(*tier)}); });
   };
   gauge("bytes", "of all devices", [](const FlashTier& t) { return t.capacity_bytes(); });
@@ -84,19 +83,15 @@ void AddMetrics(MetricRegistry& registry, const FlashTier* tier) {
         [](const FlashTier& t) { return t.regions(); });
   gauge("free_regions", "of these, ready to be written", [](const FlashTier& t) { return t.free_regions(); });
   gauge("region_bytes", "of each", [](const FlashTier& t) { return t.region_bytes(); });
-  for (const Field& field : kCounters) {
-    registry.Add(kSection, {field.name, MetricKind::kCounter, field.help}, [tier, counter = field.counter] {
-      return MetricValue((tier->counters().*counter).value());
-    });
-  }
+  AddFields(registry, kSection, kCounters, [tier]() -> const FlashCounters& { return tier->counters(); });
   registry.Add(kSection,
-               {"budget_left_bytes", MetricKind::kGauge,
+               {"budget_left_bytes", kGauge,
                 "what of flash_budget may be written now, an hour's worth at most; none: no limit"},
                [tier] {
                  const std::uint64_t left = tier->budget_left_bytes();
                  return left == UINT64_MAX ? MetricValue() : MetricValue(left);
                });
-  registry.Add("store", {"reclaimed", MetricKind::kCounter, "regions of flash that were given up"},
+  registry.Add("store", {"reclaimed", kCounter, "regions of flash that were given up"},
                [tier] { return MetricValue(tier->counters().reclaimed.value()); });
 }
 

@@ -7,33 +7,25 @@
 namespace cistern::memory {
 namespace {
 
-struct Field {
-  std::string_view name;
-  MetricKind kind;
-  std::uint64_t Slots::Counts::* count;
-  std::string_view help;
-};
+using enum MetricKind;
 
-constexpr Field kFields[] = {
-    {"used_bytes", MetricKind::kGauge, &Slots::Counts::used_bytes,
+constexpr MetricMember<Slots::Counts> kFields[] = {
+    {"used_bytes", kGauge, &Slots::Counts::used_bytes,
      "of slots in use, with what their records leave empty"},
-    {"slots", MetricKind::kGauge, &Slots::Counts::slots, "of the chunks that the arena is cut into"},
-    {"used_slots", MetricKind::kGauge, &Slots::Counts::used_slots, "of these, in use"},
-    {"chunks", MetricKind::kGauge, &Slots::Counts::chunks, "runs of slots of one size"},
-    {"free_heads", MetricKind::kGauge, &Slots::Counts::free_headers,
+    {"slots", kGauge, &Slots::Counts::slots, "of the chunks that the arena is cut into"},
+    {"used_slots", kGauge, &Slots::Counts::used_slots, "of these, in use"},
+    {"chunks", kGauge, &Slots::Counts::chunks, "runs of slots of one size"},
+    {"free_heads", kGauge, &Slots::Counts::free_headers,
      "chunk headers of no chunk: 32 MiB each that serve any size"},
-    {"carvings", MetricKind::kCounter, &Slots::Counts::carvings, "times that a chunk was made"},
+    {"carvings", kCounter, &Slots::Counts::carvings, "times that a chunk was made"},
 };
 
 }  // namespace
 
 void AddMetrics(MetricRegistry& registry, const Slots* slots) {
-  registry.Add("memory", {"bytes", MetricKind::kGauge, "of all slots"},
+  registry.Add("memory", {"bytes", kGauge, "of all slots"},
                [slots] { return MetricValue(std::uint64_t{slots->arena().geometry().slots_bytes()}); });
-  for (const Field& field : kFields) {
-    registry.Add("memory", {field.name, field.kind, field.help},
-                 [slots, count = field.count] { return MetricValue(slots->counts().*count); });
-  }
+  AddFields(registry, "memory", kFields, [slots] { return slots->counts(); });
 }
 
 }  // namespace cistern::memory

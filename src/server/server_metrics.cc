@@ -7,45 +7,41 @@
 namespace cistern::server {
 namespace {
 
-struct Field {
-  std::string_view section;
-  std::string_view name;
-  MetricKind kind;
-  std::uint64_t ServerCounters::* count;
-  std::string_view help;
+using enum MetricKind;
+
+constexpr MetricMember<ServerCounters> kDoor[] = {
+    {"sessions", kGauge, &ServerCounters::sessions, "connected processes"},
+    {"in_flight", kGauge, &ServerCounters::in_flight, "their calls under way"},
+    {"staging_bytes", kGauge, &ServerCounters::staging_bytes, "the staging of all of them"},
+    {"accepted", kCounter, &ServerCounters::accepted, "hellos that became a session"},
+    {"refused", kCounter, &ServerCounters::refused, "hellos answered with an error"},
+    {"ended_forged", kCounter, &ServerCounters::ended_forged, "sessions ended for what was in their ring"},
+    {"calls", kCounter, &ServerCounters::calls, "calls taken from rings"},
+    {"calls_refused", kCounter, &ServerCounters::calls_refused, "of these, refused by the server itself"},
+    {"completions_lost", kCounter, &ServerCounters::completions_lost,
+     "answers to clients that did not drain their ring"},
+    {"touches", kCounter, &ServerCounters::touches, "uses that clients told of"},
+    {"touches_lost", kCounter, &ServerCounters::touches_lost,
+     "uses overwritten in their ring before they were read"},
 };
 
-constexpr Field kFields[] = {
-    {"door", "sessions", MetricKind::kGauge, &ServerCounters::sessions, "connected processes"},
-    {"door", "in_flight", MetricKind::kGauge, &ServerCounters::in_flight, "their calls under way"},
-    {"door", "staging_bytes", MetricKind::kGauge, &ServerCounters::staging_bytes,
-     "the staging of all of them"},
-    {"door", "accepted", MetricKind::kCounter, &ServerCounters::accepted, "hellos that became a session"},
-    {"door", "refused", MetricKind::kCounter, &ServerCounters::refused, "hellos answered with an error"},
-    {"door", "ended_forged", MetricKind::kCounter, &ServerCounters::ended_forged,
-     "sessions ended for what was in their ring"},
-    {"door", "calls", MetricKind::kCounter, &ServerCounters::calls, "calls taken from rings"},
-    {"door", "calls_refused", MetricKind::kCounter, &ServerCounters::calls_refused,
-     "of these, refused by the server itself"},
-    {"door", "completions_lost", MetricKind::kCounter, &ServerCounters::completions_lost,
-     "answers to clients that did not drain their ring"},
-    {"door", "touches", MetricKind::kCounter, &ServerCounters::touches, "uses that clients told of"},
-    {"door", "touches_lost", MetricKind::kCounter, &ServerCounters::touches_lost,
-     "uses overwritten in their ring before they were read"},
-    {"reads", "asked_blocks", MetricKind::kCounter, &ServerCounters::asked_blocks,
-     "blocks of chains that clients matched"},
-    {"reads", "indexed_blocks", MetricKind::kCounter, &ServerCounters::indexed_blocks,
+constexpr MetricMember<ServerCounters> kReads[] = {
+    {"asked_blocks", kCounter, &ServerCounters::asked_blocks, "blocks of chains that clients matched"},
+    {"indexed_blocks", kCounter, &ServerCounters::indexed_blocks,
      "of these, found in memory by the client itself"},
-    {"reads", "read_blocks", MetricKind::kCounter, &ServerCounters::read_blocks,
+    {"read_blocks", kCounter, &ServerCounters::read_blocks,
      "records copied out of memory by clients, and found right"},
-    {"reads", "read_bytes", MetricKind::kCounter, &ServerCounters::read_bytes, "bytes of those copies"},
-    {"engines", "promised_tokens", MetricKind::kCounter, &ServerCounters::promised_tokens,
+    {"read_bytes", kCounter, &ServerCounters::read_bytes, "bytes of those copies"},
+};
+
+constexpr MetricMember<ServerCounters> kEngines[] = {
+    {"promised_tokens", kCounter, &ServerCounters::promised_tokens,
      "tokens that engines were told they need not compute, as they report"},
-    {"engines", "delivered_tokens", MetricKind::kCounter, &ServerCounters::delivered_tokens,
+    {"delivered_tokens", kCounter, &ServerCounters::delivered_tokens,
      "of these, tokens whose KV came in time"},
-    {"engines", "saved_us", MetricKind::kCounter, &ServerCounters::saved_us,
+    {"saved_us", kCounter, &ServerCounters::saved_us,
      "prefill that they did not compute, by their own estimate"},
-    {"engines", "spent_us", MetricKind::kCounter, &ServerCounters::spent_us,
+    {"spent_us", kCounter, &ServerCounters::spent_us,
      "time that requests waited for what was loaded instead"},
 };
 
@@ -77,10 +73,10 @@ void AddCallTimes(MetricRegistry& registry, const Server* server) {
 }
 
 void AddMetrics(MetricRegistry& registry, const Server* server) {
-  for (const Field& field : kFields) {
-    registry.Add(field.section, {field.name, field.kind, field.help},
-                 [server, count = field.count] { return MetricValue(server->counters().*count); });
-  }
+  const auto counters = [server]() -> const ServerCounters& { return server->counters(); };
+  AddFields(registry, "door", kDoor, counters);
+  AddFields(registry, "reads", kReads, counters);
+  AddFields(registry, "engines", kEngines, counters);
 }
 
 }  // namespace cistern::server
