@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "base/format.h"
@@ -144,34 +145,26 @@ class GatewayClient final : public Etcd {
 
   Task<Result<RangeAnswer>> Range(RangeRequest request, Instant deadline) override {
     if (Status status = Validate(request); !status.ok()) co_return Error(std::move(status));
-    auto asked = Ask({"/v3/kv/range", RangeQuestion(request), true}, deadline);
-    Reply reply = co_await asked;
-    if (!reply.status.ok()) co_return Error(std::move(reply.status));
-    auto answer = co_await ReadRangeAnswer(executor(), reply.body);
-    if (!answer) co_return Error(Named(reply, answer.error()));
-    co_return std::move(answer);
+    auto asked = AskFor({"/v3/kv/range", RangeQuestion(request), true}, ReadRangeAnswer, deadline);
+    co_return co_await asked;
   }
 
   Task<Result<TransactionAnswer>> Commit(Transaction transaction, Instant deadline) override {
     if (Status status = Validate(transaction); !status.ok()) co_return Error(std::move(status));
-    auto asked = Ask({"/v3/kv/txn", CommitQuestion(transaction), false}, deadline);
-    Reply reply = co_await asked;
-    if (!reply.status.ok()) co_return Error(std::move(reply.status));
-    auto answer = co_await ReadCommitAnswer(executor(), reply.body);
-    if (!answer) co_return Error(Named(reply, answer.error()));
-    const auto ranges = std::ranges::count(answer->succeeded ? transaction.then : transaction.otherwise,
-                                           Operation::Kind::kRange, &Operation::kind);
-    if (ranges != static_cast<std::ptrdiff_t>(answer->ranges.size()))
-      co_return Error(Code::kIoError, Text("etcd ", reply.endpoint, ": it answers ", answer->ranges.size(),
-                                           " ranges of a transaction with ", ranges));
-    co_return std::move(answer);
+    const auto read = [&transaction](Executor& executor, std::string_view body) {
+      return ReadAnswerOf(executor, transaction, body);
+    };
+    auto asked = AskFor({"/v3/kv/txn", CommitQuestion(transaction), false}, read, deadline);
+    co_return co_await asked;
   }
 
   Task<Result<LeaseAnswer>> Grant(std::int64_t ttl_s, Instant deadline) override {
-    return AskLease(ValidateLeaseTtl(ttl_s), {"/v3/lease/grant", GrantQuestion(ttl_s), false}, deadline);
+    if (Status status = ValidateLeaseTtl(ttl_s); !status.ok()) co_return Error(std::move(status));
+    auto asked = AskFor({"/v3/lease/grant", GrantQuestion(ttl_s), false}, ReadLeaseAnswer, deadline);
+    co_return co_await asked;
   }
   Task<Result<LeaseAnswer>> KeepAlive(std::int64_t lease, Instant deadline) override {
-    return AskLease(Status(), {"/v3/lease/keepalive", LeaseQuestion(lease), true}, deadline);
+    return AskFor({"/v3/lease/keepalive", LeaseQuestion(lease), true}, ReadLeaseAnswer, deadline);
   }
   Task<Status> Revoke(std::int64_t lease, Instant deadline) override {
     auto asked = Ask({"/v3/lease/revoke", LeaseQuestion(lease), true}, deadline);
@@ -370,13 +363,28 @@ class GatewayClient final : public Etcd {
     co_return reply;
   }
 
-  Task<Result<LeaseAnswer>> AskLease(Status valid, Question question, Instant deadline) {
-    if (!valid.ok()) co_return Error(std::move(valid));
+  // Asks, and reads the answer by `read`; an answer that cannot be read names who gave it.
+  template <class Read>
+  std::invoke_result_t<Read&, Executor&, std::string_view> AskFor(Question question, Read read,
+                                                                  Instant deadline) {
     auto asked = Ask(std::move(question), deadline);
     Reply reply = co_await asked;
     if (!reply.status.ok()) co_return Error(std::move(reply.status));
-    auto answer = co_await ReadLeaseAnswer(executor(), reply.body);
+    auto reading = read(executor(), reply.body);
+    auto answer = co_await reading;
     if (!answer) co_return Error(Named(reply, answer.error()));
+    co_return std::move(answer);
+  }
+
+  static Task<Result<TransactionAnswer>> ReadAnswerOf(Executor& executor, const Transaction& transaction,
+                                                      std::string_view body) {
+    auto answer = co_await ReadCommitAnswer(executor, body);
+    if (!answer) co_return answer;
+    const auto ranges = std::ranges::count(answer->succeeded ? transaction.then : transaction.otherwise,
+                                           Operation::Kind::kRange, &Operation::kind);
+    if (ranges != static_cast<std::ptrdiff_t>(answer->ranges.size()))
+      co_return Error(Code::kIoError,
+                      Text("it answers ", answer->ranges.size(), " ranges of a transaction with ", ranges));
     co_return answer;
   }
 
