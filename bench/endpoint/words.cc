@@ -55,11 +55,7 @@ void AppendWords(const Passage& passage, std::string& out) {
   }
 }
 
-std::uint64_t SourceOf(std::string_view name) {
-  std::uint64_t source = name.size();
-  for (const char c : name) source = SplitMix(source ^ static_cast<unsigned char>(c));
-  return source;
-}
+std::uint64_t SourceOf(std::string_view name) { return HashOfText(name.size(), name); }
 
 std::uint64_t SourceOf(std::uint64_t seed, std::string_view kind, std::uint64_t index) {
   return SplitMix(SplitMix(SourceOf(kind) ^ seed) + index);

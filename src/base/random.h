@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "base/assert.h"
@@ -18,6 +19,12 @@ constexpr std::uint64_t SplitMix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
   return x ^ (x >> 31);
+}
+
+// A hash of the text that begins with `hash`: of a seed, or of what comes before.
+constexpr std::uint64_t HashOfText(std::uint64_t hash, std::string_view text) {
+  for (const char c : text) hash = SplitMix(hash ^ static_cast<unsigned char>(c));
+  return hash;
 }
 
 class Random {

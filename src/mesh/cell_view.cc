@@ -8,11 +8,7 @@
 
 namespace cistern::mesh {
 
-std::uint64_t BatchHash(std::string_view key) {
-  std::uint64_t hash = key.size();
-  for (const char c : key) hash = SplitMix(hash ^ static_cast<unsigned char>(c));
-  return hash;
-}
+std::uint64_t BatchHash(std::string_view key) { return HashOfText(key.size(), key); }
 
 Acknowledgement AcknowledgedBy(const CellView& view, const std::map<std::uint64_t, HeardApplied>& heard,
                                const KnownBatches& known, std::uint64_t history, const BatchMark& batch) {

@@ -60,9 +60,7 @@ bool DropList::DroppedAfter(const Names& names, std::uint64_t hash, std::int64_t
 }
 
 std::uint64_t DropList::HashOf(const SharedNamespace& name) const {
-  std::uint64_t hash = SplitMix(seed_);
-  for (const char c : name.tenant) hash = SplitMix(hash ^ static_cast<unsigned char>(c));
-  return BlockKey::FromBytes(name.list_hash)->Hash(hash);
+  return BlockKey::FromBytes(name.list_hash)->Hash(HashOfText(SplitMix(seed_), name.tenant));
 }
 
 std::uint64_t DropList::HashOf(std::uint64_t namespace_hash, const BlockKey& key) {
