@@ -101,8 +101,7 @@ Finding MemoryDirectory(const HostFacts& facts, const node::NodeOptions& options
     finding.verdict = Verdict::kProblem;
     finding.mend =
         "make it larger (mount -o remount,size=SIZE; docker run --shm-size; an emptyDir of medium Memory), "
-        "or "
-        "lower `memory`";
+        "or lower `memory`";
   } else if (fs.bytes != 0 && files > room) {
     finding.verdict = Verdict::kProblem;
     finding.mend = "free some of it: the findings named arenas say what nodes that are gone left there";
@@ -191,8 +190,7 @@ Finding Cpu(const HostFacts& facts) {
   finding.verdict = Verdict::kWarning;
   finding.mend =
       "checking costs more than copying here: run on a processor with AVX2 and PCLMULQDQ or AArch64's CRC, "
-      "and "
-      "in a virtual machine pass them on (cpu model host)";
+      "and in a virtual machine pass them on (cpu model host)";
   return finding;
 }
 
@@ -248,8 +246,8 @@ Finding Clock(const HostFacts& facts) {
   if (slow) {
     finding.verdict = Verdict::kWarning;
     finding.mend =
-        "each look at the clock costs a microsecond: boot with clocksource=tsc where the processor's is "
-        "stable";
+        "each look at the clock costs a microsecond: "
+        "boot with clocksource=tsc where the processor's is stable";
   } else if (facts.clock_synchronised == false) {
     finding.verdict = Verdict::kWarning;
     finding.mend =

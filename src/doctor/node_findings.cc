@@ -24,16 +24,14 @@ struct Trouble {
 
 constexpr Trouble kTroubles[] = {
     {"damage", "/store/reported_bad", Verdict::kProblem,
-     "bodies in memory failed their seal: look for memory errors (ras-mc-ctl --summary, dmesg), and at who "
-     "else "
-     "writes to the arena"},
+     "bodies in memory failed their seal: look for memory errors (ras-mc-ctl --summary, dmesg), and at "
+     "who else writes to the arena"},
     {"damage", "/store/cut_bad", Verdict::kProblem,
-     "blocks failed their seal and were given up: look at the host's memory errors and at the devices of "
-     "flash "
-     "(smartctl)"},
+     "blocks failed their seal and were given up: look at the host's memory errors and at the devices "
+     "of flash (smartctl)"},
     {"damage", "/flash/bad_records", Verdict::kProblem,
-     "flash gave back what was not written there: see `cistern device list` for which device, and replace "
-     "it"},
+     "flash gave back what was not written there: see `cistern device list` for which device, "
+     "and replace it"},
     {"devices", "/flash/errors", Verdict::kWarning,
      "transfers failed: see `cistern device list`, dmesg and smartctl"},
     {"room", "/store/writes_without_room", Verdict::kWarning,
@@ -41,19 +39,19 @@ constexpr Trouble kTroubles[] = {
     {"room", "/store/busy", Verdict::kWarning,
      "calls met a bound and were refused: docs/bounds.md says which there are and who may have how much"},
     {"writes", "/store/evicted_unwritten", Verdict::kWarning,
-     "blocks left memory before they were on flash: add a device, or write less (flash_admit = "
-     "\"second-hit\")"},
+     "blocks left memory before they were on flash: add a device, "
+     "or write less (flash_admit = \"second-hit\")"},
     {"writes", "/store/down_over_budget", Verdict::kWarning,
-     "the day's endurance budget was used up: raise `flash_budget`, or write less (flash_admit = "
-     "\"second-hit\")"},
+     "the day's endurance budget was used up: raise `flash_budget`, "
+     "or write less (flash_admit = \"second-hit\")"},
     {"writes", "/store/down_overflow", Verdict::kWarning,
      "flash did not keep up with puts: add a device, or write less (flash_admit = \"second-hit\")"},
     {"restart", "/store/recovery_refused", Verdict::kWarning,
-     "records found at the last start were not believed: start with the same --flash, --journal-dir and "
-     "--memory-dir as before"},
+     "records found at the last start were not believed: "
+     "start with the same --flash, --journal-dir and --memory-dir as before"},
     {"sessions", "/door/ended_forged", Verdict::kWarning,
-     "clients wrote what none writes into their rings: find a client of another build, or one that is "
-     "hostile"},
+     "clients wrote what none writes into their rings: "
+     "find a client of another build, or one that is hostile"},
     {"sessions", "/door/completions_lost", Verdict::kWarning,
      "a client does not collect its answers: look for one that hangs"},
 };
@@ -113,8 +111,8 @@ Finding Loop(const json::object& status, const HostFacts& facts) {
   if (loop != "epoll" || !facts.uring_error.empty() || !flash) return finding;
   finding.verdict = Verdict::kWarning;
   finding.mend =
-      "io_uring works for this shell and not for the node, or it was told loop = \"epoll\": see the seccomp "
-      "profile of its container";
+      "io_uring works for this shell and not for the node, or it was told loop = \"epoll\": "
+      "see the seccomp profile of its container";
   return finding;
 }
 
