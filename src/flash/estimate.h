@@ -10,7 +10,7 @@
 // in a row were: a device that has just become slower (its own housekeeping, another user) is slower for all.
 //
 // An estimate that refuses every read would stay what it is, since only reads teach. So of a device that has
-// been at rest for kRest no more is expected than of one that nobody has read: that read tells.
+// been at rest for kRestUs no more is expected than of one that nobody has read: that read tells.
 #pragma once
 
 #include <array>
