@@ -12,65 +12,18 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import unittest
 
-BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+from programs import BIN, KEYS, TIMEOUT_S, Node, ProgramTest, run
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-KEYS = [f"{i:032x}" for i in range(1, 9)]
-TIMEOUT_S = 300
 
 
-def run(*words: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    command = [str(BIN / str(words[0])), *map(str, words[1:])]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
-
-
-class Node:
-    """A cisternd of a test's own; ready when the constructor returns."""
-
-    def __init__(self, directory: pathlib.Path, *flags: object) -> None:
-        self.socket = directory / "socket"
-        self.command = [
-            str(BIN / "cisternd"),
-            *("--memory", "128MiB", "--memory-dir", str(directory / "memory"), "--socket", str(self.socket)),
-            *map(str, flags),
-        ]
-        self.start()
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE)
-        assert self.process.stderr is not None
-        self.first_line = self.process.stderr.readline().decode()
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        code = self.process.wait(timeout=TIMEOUT_S)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        return code
-
-    def cistern(self, command: str, *words: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-        return run("cistern", command, "--socket", self.socket, *words, stdin=stdin)
-
-
-class CliTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.scratch = tempfile.TemporaryDirectory(prefix="cistern-cli-", dir="/dev/shm")
-        self.addCleanup(self.scratch.cleanup)
-        self.directory = pathlib.Path(self.scratch.name)
-
+class CliTest(ProgramTest):
     def node(self, *flags: object) -> Node:
         node = Node(self.directory, *flags)
-        self.addCleanup(lambda: node.process.poll() is None and node.end(signal.SIGKILL))
-        self.assertIn("node ready", node.first_line)
+        self.check_ready(node)
         return node
-
-    def assert_says(self, result: subprocess.CompletedProcess[bytes], code: int, *texts: str) -> None:
-        said = result.stderr.decode()
-        self.assertEqual(result.returncode, code, said)
-        for text in texts:
-            self.assertIn(text, said)
 
 
 class WhatANodeDoes(CliTest):
@@ -132,7 +85,7 @@ class WhatANodeDoes(CliTest):
             drop = node.cistern("drop", "--namespace", "dmeo", *what)
             self.assert_says(drop, 1, "namespace dmeo: this node knows none of this list")
         self.assert_says(node.cistern("get", "--namespace", "dmeo", KEYS[0], "-"), 1, "namespace dmeo")
-        self.assertEqual(json.loads(node.cistern("status", "--json").stdout)["now"]["namespaces"], 1)
+        self.assertEqual(node.json("status")["now"]["namespaces"], 1)
         drop = node.cistern("drop", "--namespace", "demo", "--all", "--json")
         self.assertEqual(json.loads(drop.stdout), {"dropped": 1})
 
@@ -141,7 +94,7 @@ class WhatANodeDoes(CliTest):
         node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"still here")
         node.end(signal.SIGKILL)
         node.start()
-        self.assertIn("1 records warm", node.first_line)
+        self.assertIn("1 records warm", node.said)
         self.assertEqual(node.cistern("get", "--namespace", "demo", KEYS[0], "-").stdout, b"still here")
 
     def test_dropped_stays_dropped_after_kill_nine(self) -> None:
@@ -158,7 +111,7 @@ class WhatANodeDoes(CliTest):
     def test_status_names_what_scripts_rely_on(self) -> None:
         node = self.node()
         node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"x")
-        status = json.loads(node.cistern("status", "--json").stdout)
+        status = node.json("status")
         self.assertEqual(status["now"]["records"], 1)
         self.assertIn(status["node"]["loop"], ("io_uring", "epoll"))
         sections = {"node", "memory", "now", "flash", "store", "door"}
@@ -171,7 +124,7 @@ class WhatANodeDoes(CliTest):
         node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"x")
         get = ("--namespace", "demo", KEYS[0], "-")
         self.assert_says(node.cistern("get", *get), 0)
-        off = json.loads(node.cistern("admin", "reads", "off", "--json").stdout)
+        off = node.json("admin", "reads", "off")
         self.assertEqual(off, {"reads": "off", "namespaces": 1})
         self.assert_says(node.cistern("get", *get), 1, "miss")
         self.assert_says(node.cistern("admin", "reads", "on"), 0)
@@ -192,7 +145,7 @@ class WhatANodeDoes(CliTest):
     def test_the_http_port_is_named_where_it_is_wrong_or_in_use(self) -> None:
         self.assert_says(run("cisternd", "--http", "localhost:http"), 2, "--http", "10.0.0.7:9180")
         node = self.node("--http", "0")
-        address = node.first_line.split("http ")[1].split(",")[0]
+        address = node.said.split("http ")[1].split(",")[0]
         self.assertRegex(address, r"^127\.0\.0\.1:\d+$")
         second = run("cisternd", "--memory", "64MiB", "--memory-dir", self.directory / "second", "--http", address)
         self.assert_says(second, 1, f"http: {address} is in use")
@@ -207,7 +160,7 @@ class WhatANodeDoes(CliTest):
 
     def test_both_loops_serve(self) -> None:
         node = self.node("--loop", "epoll")
-        self.assertEqual(json.loads(node.cistern("status", "--json").stdout)["node"]["loop"], "epoll")
+        self.assertEqual(node.json("status")["node"]["loop"], "epoll")
 
     def agree(self, trace: str | pathlib.Path, blocks: int, policy: str) -> None:
         sim = json.loads(run("cistern", "sim", trace, "--blocks", blocks, "--policy", policy, "--json").stdout)

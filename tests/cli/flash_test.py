@@ -11,23 +11,16 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import unittest
-from collections.abc import Callable
 from typing import Any
 
-BIN = pathlib.Path(sys.argv.pop(1)).resolve()
-TIMEOUT_S = 300
+from programs import BIN, TIMEOUT_S, Node, ProgramTest, run
+
 JOURNAL = ("journal", "journal.copy")
 BODY_BYTES = 2 << 20
 MANY = 100  # of these, more than the memory below
-
-
-def run(*words: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    command = [str(BIN / str(words[0])), *map(str, words[1:])]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
 
 
 def key(number: int) -> str:
@@ -38,38 +31,7 @@ def body(number: int) -> bytes:
     return bytes([number % 251 + 1]) * BODY_BYTES
 
 
-class Node:
-    """A cisternd of a test's own; ready when the constructor returns, or ended."""
-
-    def __init__(self, directory: pathlib.Path, *flags: object) -> None:
-        self.socket = directory / "socket"
-        self.memory = directory / "memory"
-        self.flags = flags
-        self.on_line: Callable[[str], None] = lambda line: None  # of what it says until it is ready
-        self.start()
-
-    def start(self, *flags: object) -> None:
-        words = ("--memory", "128MiB", "--memory-dir", self.memory, "--socket", self.socket, *(flags or self.flags))
-        self.process = subprocess.Popen([str(BIN / "cisternd"), *map(str, words)], stderr=subprocess.PIPE)
-        assert self.process.stderr is not None
-        self.said = ""
-        while "node ready" not in self.said:
-            line = self.process.stderr.readline().decode()
-            if not line:
-                break
-            self.said += line
-            self.on_line(line)
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        code = self.process.wait(timeout=TIMEOUT_S)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        return code
-
-    def cistern(self, command: str, *words: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-        return run("cistern", command, "--socket", self.socket, *words, stdin=stdin)
-
+class FlashNode(Node):
     def put(self, number: int) -> None:
         result = self.cistern("put", "--namespace", "demo", key(number), "-", stdin=body(number))
         assert result.returncode == 0, result.stderr.decode()
@@ -89,33 +51,22 @@ class Node:
                     assert time.monotonic() < until, "flash does not take what was put"
 
     def status(self) -> dict[str, Any]:
-        found = json.loads(self.cistern("status", "--json").stdout)
-        assert isinstance(found, dict)
-        return found
+        return dict(self.json("status"))
 
 
-class FlashTest(unittest.TestCase):
+class FlashTest(ProgramTest):
     def setUp(self) -> None:
-        memory = tempfile.TemporaryDirectory(prefix="cistern-cli-", dir="/dev/shm")
-        self.addCleanup(memory.cleanup)
-        self.directory = pathlib.Path(memory.name)
+        super().setUp()
         # Beside the programs, on a disk.
         disk = tempfile.TemporaryDirectory(prefix="cistern-flash-", dir=BIN.parent)
         self.addCleanup(disk.cleanup)
         self.disk = pathlib.Path(disk.name)
         self.flash = f"{self.disk}:1GiB"
 
-    def node(self, *flags: object) -> Node:
-        node = Node(self.directory, *flags)
-        self.addCleanup(lambda: node.process.poll() is None and node.end(signal.SIGKILL))
-        self.assertIn("node ready", node.said)
+    def node(self, *flags: object) -> FlashNode:
+        node = FlashNode(self.directory, *flags)
+        self.check_ready(node)
         return node
-
-    def assert_says(self, result: subprocess.CompletedProcess[bytes], code: int, *texts: str) -> None:
-        said = result.stderr.decode()
-        self.assertEqual(result.returncode, code, said)
-        for text in texts:
-            self.assertIn(text, said)
 
     def refused(self, code: int, *texts: str, flags: tuple[object, ...]) -> None:
         """Such a node does not start, and says why; what it was given on disk is as before."""
@@ -175,7 +126,7 @@ class WhatANodeDoes(FlashTest):
         node.start()
         self.assertEqual([n for n in range(MANY) if node.get(n) != body(n)], [])
         node.end(signal.SIGTERM)
-        shutil.rmtree(node.memory)  # what a reboot takes
+        shutil.rmtree(node.memory_dir)  # what a reboot takes
         node.start()
         self.assertEqual([n for n in range(MANY) if node.get(n) != body(n)], [])
 
@@ -210,7 +161,7 @@ class WhatANodeDoes(FlashTest):
         node.start()
         node.cistern("drop", "--namespace", "demo", key(1))
         node.end(signal.SIGKILL)
-        shutil.rmtree(node.memory)
+        shutil.rmtree(node.memory_dir)
         node.start()
         self.assertEqual([node.get(n) == body(n) for n in range(4)], [True, False, True, True])
 
@@ -236,7 +187,7 @@ class WhatANodeDoes(FlashTest):
         node = self.node("--flash", self.flash)
         node.put_many(20)
         node.end()
-        shutil.rmtree(node.memory)
+        shutil.rmtree(node.memory_dir)
         for size in ("2GiB", "1GiB"):  # what was written lies at the front
             node.start("--flash", f"{self.disk}:{size}")
             self.assertEqual([n for n in range(20) if node.get(n) != body(n)], [], size)
@@ -247,15 +198,15 @@ class WhatANodeDoes(FlashTest):
         self.addCleanup(second.cleanup)
         node = self.node("--flash", self.flash, "--flash", f"{second.name}:1GiB")
         node.put(0)
-        listed = json.loads(node.cistern("device", "list", "--json").stdout)["devices"]
+        listed = node.json("device", "list")["devices"]
         self.assertEqual([device["in_service"] for device in listed], [True, True])
-        out = json.loads(node.cistern("device", "take-out", second.name, "--json").stdout)["devices"]
+        out = node.json("device", "take-out", second.name)["devices"]
         self.assertEqual([device["in_service"] for device in out], [True, False])
         self.assertNotEqual(out[1]["why"], "")
         self.assertIn(b"out of service", node.cistern("device", "list").stdout)
         node.put(1)
         self.assert_says(node.cistern("device", "bring-back", second.name), 0)
-        back = json.loads(node.cistern("device", "list", "--json").stdout)["devices"]
+        back = node.json("device", "list")["devices"]
         self.assertEqual([device["in_service"] for device in back], [True, True])
         self.assertNotEqual(back[1]["id"], listed[1]["id"])
         self.assertEqual([node.get(0), node.get(1)], [body(0), body(1)])
@@ -281,7 +232,7 @@ class WhatANodeDoes(FlashTest):
         node = self.node("--flash", device, "--journal-dir", self.disk)
         node.put_many(MANY)
         node.end(signal.SIGKILL)
-        shutil.rmtree(node.memory)
+        shutil.rmtree(node.memory_dir)
         node.start()
         found = [number for number in range(MANY) if node.get(number) == body(number)]
         self.assertGreater(len(found), MANY // 2)

@@ -10,86 +10,37 @@ import json
 import pathlib
 import signal
 import subprocess
-import sys
-import tempfile
 import unittest
 from typing import Any
 
-BIN = pathlib.Path(sys.argv.pop(1)).resolve()
-KEYS = [f"{i:032x}" for i in range(1, 9)]
-TIMEOUT_S = 300
+from programs import KEYS, Node, ProgramTest, run
 
 
-def run(*words: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    command = [str(BIN / str(words[0])), *map(str, words[1:])]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
+class ConfiguredNode(Node):
+    """With a configuration file."""
 
-
-class Node:
-    """A cisternd of a test's own, with a configuration file; ready when the constructor returns."""
+    memory = ()
 
     def __init__(self, directory: pathlib.Path, config: str, *flags: object) -> None:
-        self.socket = directory / "socket"
         self.config = directory / "cistern.toml"
         self.config.write_text(config)
-        words = ("--memory-dir", directory / "memory", "--socket", self.socket, "--config", self.config, *flags)
-        self.process = subprocess.Popen([str(BIN / "cisternd"), *map(str, words)], stderr=subprocess.PIPE, text=True)
-        self.says("node ready")
-
-    def says(self, *texts: str) -> list[str]:
-        """Its lines until one has each text, in this order."""
-        assert self.process.stderr is not None
-        lines = []
-        for text in texts:
-            while True:
-                line = self.process.stderr.readline()
-                assert line, f"the node ended without saying {text!r}; it said {lines}"
-                lines.append(line)
-                if text in line:
-                    break
-        return lines
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        code = self.process.wait(timeout=TIMEOUT_S)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        return code
+        super().__init__(directory, "--config", self.config, *flags)
 
     def reload(self, config: str, *texts: str) -> list[str]:
         self.config.write_text(config)
         self.process.send_signal(signal.SIGHUP)
         return self.says(*texts)
 
-    def cistern(self, command: str, *words: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-        return run("cistern", command, "--socket", self.socket, *words, stdin=stdin)
-
-    def json(self, command: str, *words: object) -> Any:
-        said = self.cistern(command, "--json", *words)
-        assert said.stdout, said.stderr
-        return json.loads(said.stdout)
-
     def setting(self, name: str) -> dict[str, Any]:
         [setting] = [s for s in self.json("config")["settings"] if s["name"] == name]
         return dict(setting)
 
 
-class OperateTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.scratch = tempfile.TemporaryDirectory(prefix="cistern-operate-", dir="/dev/shm")
-        self.addCleanup(self.scratch.cleanup)
-        self.directory = pathlib.Path(self.scratch.name)
-
-    def node(self, config: str = 'memory = "128MiB"\n', *flags: object) -> Node:
-        node = Node(self.directory, config, *flags)
-        self.addCleanup(lambda: node.process.poll() is None and node.end(signal.SIGKILL))
+class OperateTest(ProgramTest):
+    def node(self, config: str = 'memory = "128MiB"\n', *flags: object) -> ConfiguredNode:
+        node = ConfiguredNode(self.directory, config, *flags)
+        self.check_ready(node)
         return node
-
-    def assert_says(self, result: subprocess.CompletedProcess[bytes], code: int, *texts: str) -> None:
-        said = result.stderr.decode()
-        self.assertEqual(result.returncode, code, said)
-        for text in texts:
-            self.assertIn(text, said)
 
 
 def findings(said: subprocess.CompletedProcess[bytes]) -> dict[str, list[dict[str, Any]]]:

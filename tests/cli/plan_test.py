@@ -4,40 +4,24 @@
 Usage: plan_test.py BIN_DIR [unittest arguments]
 """
 
-import html.parser
 import json
 import pathlib
 import subprocess
-import sys
 import tempfile
 import unittest
 
-BIN = pathlib.Path(sys.argv.pop(1)).resolve()
-TIMEOUT_S = 300
+from programs import Page, run
+
 WORKLOAD = "generated:sessions=40,turns=5,seed=3"
 
 
 def plan(*words: object) -> subprocess.CompletedProcess[bytes]:
-    command = [str(BIN / "cistern"), "plan", *map(str, words)]
-    return subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
+    return run("cistern", "plan", *words)
 
 
 def figures(*words: object) -> dict[str, float]:
     report = json.loads(plan(*words, "--json").stdout)
     return {figure["key"]: figure["value"] for section in report["sections"] for figure in section["figures"]}
-
-
-class Page(html.parser.HTMLParser):
-    """What a page is made of, and what it asks for from outside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.asks: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.asks += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href", "srcset", "data")]
 
 
 class PlanTest(unittest.TestCase):
@@ -87,8 +71,7 @@ class WhatItSays(PlanTest):
         report = json.loads(plan(*words).stdout)
         self.assertGreaterEqual(len(report["curve"]["points"]), 5)
         for point in report["curve"]["points"][::7]:
-            sim = subprocess.run([str(BIN / "cistern"), "sim", WORKLOAD, "--blocks", str(point["blocks"]), "--json"],
-                                 capture_output=True, timeout=TIMEOUT_S, check=True)
+            sim = run("cistern", "sim", WORKLOAD, "--blocks", point["blocks"], "--json")
             self.assertEqual(point["hits"], json.loads(sim.stdout)["hits"])
         costs = [choice["usd_per_month"] for choice in report["choices"]]
         self.assertTrue(costs and costs == sorted(costs))

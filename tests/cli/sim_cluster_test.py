@@ -4,46 +4,30 @@
 Usage: sim_cluster_test.py BIN_DIR [unittest arguments]
 """
 
-import html.parser
 import json
 import pathlib
 import subprocess
-import sys
 import tempfile
 import unittest
 
-BIN = pathlib.Path(sys.argv.pop(1)).resolve()
-TIMEOUT_S = 300
+from programs import Page, run
+
 WORKLOAD = "generated:sessions=40,turns=5,seed=3"
 
 
 def cluster(*words: object) -> subprocess.CompletedProcess[bytes]:
-    command = [str(BIN / "cistern"), "sim", "cluster", *map(str, words)]
-    return subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
-
-
-class Page(html.parser.HTMLParser):
-    """What a page is made of, and what it asks for from outside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.asks: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.asks += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href", "srcset", "data")]
+    return run("cistern", "sim", "cluster", *words)
 
 
 class WhatItSays(unittest.TestCase):
     def test_every_router_answers_every_request(self) -> None:
         report = json.loads(cluster(WORKLOAD, "--nodes", 4, "--router", "all", "--json").stdout)
         routers = ["random", "round-robin", "least-loaded", "affinity", "local", "global"]
-        self.assertEqual([run["router"] for run in report["runs"]], routers)
-        for run in report["runs"]:
-            self.assertEqual(run["answered"], 200)
-            self.assertGreater(run["first_token_s"]["mean"], 0)
-            self.assertEqual(run["store"], "global" if run["router"] == "global" else "local")
+        self.assertEqual([one["router"] for one in report["runs"]], routers)
+        for one in report["runs"]:
+            self.assertEqual(one["answered"], 200)
+            self.assertGreater(one["first_token_s"]["mean"], 0)
+            self.assertEqual(one["store"], "global" if one["router"] == "global" else "local")
 
     def test_same_command_same_words(self) -> None:
         words = (WORKLOAD, "--nodes", 4, "--decode-nodes", 1, "--router", "random", "--fail-every", "2min")
