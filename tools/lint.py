@@ -109,6 +109,16 @@ def line_of(text: str, offset: int) -> int:
     return text.count("\n", 0, offset) + 1
 
 
+def closing(code: str, at: int) -> int:
+    """Where the parenthesis closes that is open at `at`, or the end."""
+    depth = 1
+    for m in re.finditer(r"[()]", code[at:]):
+        depth += 1 if m[0] == "(" else -1
+        if not depth:
+            return at + m.start()
+    return len(code)
+
+
 def is_ours(path: str) -> bool:
     name = path.rsplit("/", 1)[-1]
     return path in ("dev", ".ci/run") or name == "CMakeLists.txt" or name.endswith(
@@ -236,6 +246,20 @@ def check_conditions(tree: Tree) -> Iterator[Finding]:
                 yield Finding(source.path, line_of(source.code, m.start()),
                               f"{m.group().strip()}: no conditional compilation outside src/base; make the "
                               "optional part a file of its own")
+
+
+def check_awaited_conditions(tree: Tree) -> Iterator[Finding]:
+    """No condition asks what it awaits: `if (!(co_await x).ok())` in a loop is miscompiled by g++ 12. Of a value with
+    a destructor, that is; a bool may be awaited there."""
+    for source in tree.cpp(*ROOMS):
+        for m in re.finditer(r"\b(?:if|while)\s*\(", source.code):
+            condition = source.code[m.end() : closing(source.code, m.end())]
+            for awaited in re.finditer(r"\(\s*co_await\b", condition):
+                end = closing(condition, awaited.start() + 1)
+                if re.match(r"\)\s*(?:\.|->)", condition[end:]):
+                    yield Finding(source.path, line_of(source.code, m.end() + awaited.start()),
+                                  "a condition that asks what it awaits is miscompiled by g++ 12 in a loop: take the "
+                                  "result into a variable first")
 
 
 def check_sleeps(tree: Tree) -> Iterator[Finding]:
@@ -367,8 +391,8 @@ def check_rules(tree: Tree) -> Iterator[Finding]:
 
 
 CHECKS = (check_arrows, check_public_headers, check_there, check_spdx, check_pragma_once, check_conditions,
-          check_sleeps, check_confined, check_cycles, check_import_cycles, check_engine_imports, check_lengths,
-          check_namespaces, check_types, check_rules)
+          check_awaited_conditions, check_sleeps, check_confined, check_cycles, check_import_cycles,
+          check_engine_imports, check_lengths, check_namespaces, check_types, check_rules)
 
 
 # ------------------------------------------------------------------------------------ includes and imports

@@ -97,6 +97,13 @@ class LintTest(unittest.TestCase):
     def test_a_condition_outside_base(self) -> None:
         self.expect("src/store/a.cc", SPDX + "// #if in a comment\n#  ifdef USE_X\n#endif\n", "a.cc:3: #  ifdef")
 
+    def test_a_condition_that_asks_what_it_awaits(self) -> None:
+        for text in ("if (!(co_await x.Wait(\n at())).ok()) return;", "while (b && (co_await x)->ok()) {}"):
+            self.expect("src/store/a.cc", SPDX + text, "a.cc:2: a condition that asks what it awaits")
+        for text in ("if (const Status s = co_await x.Wait(); !s.ok()) return;", "if (!co_await Keep()) return;",
+                     "return (co_await x).ok();", "if (a) {}\n(co_await x).Go();"):
+            self.assertEqual(self.found("src/store/a.cc", SPDX + text), [])
+
     def test_a_test_that_sleeps(self) -> None:
         sleep = "void F() { std::this_thread::sleep_for(x); }\n"
         self.expect("src/store/a_test.cc", SPDX + sleep, "sleep_for")

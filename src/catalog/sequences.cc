@@ -7,7 +7,8 @@ Task<void> Sequences::Reserve() {
   if (reserving_) co_return;
   reserving_ = true;
   const std::uint64_t end = next_ + kReserved;
-  if ((co_await journal_.ReserveSequences(end)).ok()) end_ = end;
+  const Status reserved = co_await journal_.ReserveSequences(end);
+  if (reserved.ok()) end_ = end;
   reserving_ = false;
 }
 

@@ -138,7 +138,8 @@ Task<void> Recovery::NoteMoreBehind(DeviceRegions& device, std::uint32_t number,
   for (std::uint32_t pieces = 0; pieces < kLookedBehind && unit < end && device.in_service(); ++pieces) {
     const std::uint32_t units = std::min(kScanBytes / unit_bytes, end - unit);
     const auto bytes = buffer.bytes().first(std::size_t{units} * unit_bytes);
-    if (!(co_await device.device().Read(bytes, device.OffsetOf(number, unit))).ok()) co_return;
+    const Status read = co_await device.device().Read(bytes, device.OffsetOf(number, unit));
+    if (!read.ok()) co_return;
     for (std::uint32_t i = 0; i < units; ++i, ++unit) {
       const auto head = PeekBatch(bytes.subspan(std::size_t{i} * unit_bytes));
       if (!head || head->epoch != epoch || head->unit != unit) continue;

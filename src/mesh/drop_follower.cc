@@ -271,12 +271,20 @@ Task<void> DropFollower::DiscardAll() {
   state_.joined = false;  // nothing is shared meanwhile
   state_.changed.Pulse();
   const StoreCall call(*this);
-  while (!(co_await store_.Discard()).ok()) (void)co_await SleepUntil(Soon(500'000, 1'000'000));
+  for (;;) {
+    const Status discarded = co_await store_.Discard();
+    if (discarded.ok()) co_return;
+    (void)co_await SleepUntil(Soon(500'000, 1'000'000));
+  }
 }
 
 Task<void> DropFollower::DiscardNoted() {
   const StoreCall call(*this);
-  while (!(co_await store_.DiscardNoted()).ok()) (void)co_await SleepUntil(Soon(500'000, 1'000'000));
+  for (;;) {
+    const Status discarded = co_await store_.DiscardNoted();
+    if (discarded.ok()) co_return;
+    (void)co_await SleepUntil(Soon(500'000, 1'000'000));
+  }
 }
 
 Task<void> DropFollower::Begin(const std::vector<CellDrop>& drops) {

@@ -89,7 +89,8 @@ Task<Result<DropReceipt>> DropWriter::Write(CellDrop drop, DropWait wait, Instan
 Task<Status> DropWriter::Written(std::vector<WaitingPtr> parts, Instant deadline) {
   for (const WaitingPtr& part : parts) {
     while (!part->done) {
-      if ((co_await part->changed.Wait(deadline)).ok()) continue;
+      const Status in_time = co_await part->changed.Wait(deadline);
+      if (in_time.ok()) continue;
       const bool sent = std::ranges::any_of(parts, [](const WaitingPtr& one) { return one->sent; });
       for (const WaitingPtr& one : parts) std::erase(waiting_, one);
       co_return Status(Code::kTooLate,

@@ -143,7 +143,8 @@ Task<void> ControlConnection::SendFrames() {
     if (unsent_.empty()) {
       something_to_send_.Reset();
       const Instant quiet_at = executor().Now().PlusUs(ControlLimits::kHeartbeatUs);
-      if (!(co_await something_to_send_.Wait(quiet_at)).ok() && unsent_.empty()) (void)Add({}, {});
+      const Status woken = co_await something_to_send_.Wait(quiet_at);
+      if (!woken.ok() && unsent_.empty()) (void)Add({}, {});
       continue;
     }
     sending_ = std::exchange(unsent_, {});

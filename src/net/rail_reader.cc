@@ -85,8 +85,10 @@ Task<Status> RailReader::Read(std::span<const ConstPiece> questions, RailSink& s
   // Its failure is the rail's, which Run notices too.
   if (Status sent = co_await Flush(deadline); !sent.ok()) stream_->Close();
   // While its items arrive, who receives them watches the deadline.
-  if (!batch.done.is_set() && !(co_await batch.done.Wait(deadline)).ok() && !batch.answering) {
-    GiveUp(batch, Status(Code::kTooLate, Text(stream_->peer(), ": did not answer before the deadline")));
+  if (!batch.done.is_set()) {
+    const Status in_time = co_await batch.done.Wait(deadline);
+    if (!in_time.ok() && !batch.answering)
+      GiveUp(batch, Status(Code::kTooLate, Text(stream_->peer(), ": did not answer before the deadline")));
   }
   if (!batch.done.is_set()) (void)co_await batch.done.Wait();
   co_return batch.status;
