@@ -43,7 +43,7 @@ std::optional<Hello> DecodeHello(ConstPiece payload) {
 }  // namespace
 
 ControlConnection::ControlConnection(std::unique_ptr<Stream> stream, ControlHandler& handler)
-    : stream_(std::move(stream)), handler_(handler), answers_(stream_->executor()) {}
+    : stream_(std::move(stream)), handler_(handler), outbox_(*stream_), answers_(stream_->executor()) {}
 
 ControlConnection::~ControlConnection() { CISTERN_ASSERT(answers_.size() == 0 && asked_.empty()); }
 
@@ -140,16 +140,14 @@ Task<void> ControlConnection::ReceiveFrames() {
 
 Task<void> ControlConnection::SendFrames() {
   while (ended_status_.ok()) {
-    if (unsent_.empty()) {
+    if (outbox_.unsent().empty()) {
       something_to_send_.Reset();
       const Instant quiet_at = executor().Now().PlusUs(ControlLimits::kHeartbeatUs);
       const Status woken = co_await something_to_send_.Wait(quiet_at);
-      if (!woken.ok() && unsent_.empty()) (void)Add({}, {});
+      if (!woken.ok() && outbox_.unsent().empty()) (void)Add({}, {});
       continue;
     }
-    sending_ = std::exchange(unsent_, {});
-    const ConstPiece piece(sending_);
-    Status status = co_await stream_->Send({&piece, 1}, executor().Now().PlusUs(ControlLimits::kSilenceUs));
+    const Status status = co_await outbox_.SendOnce(executor().Now().PlusUs(ControlLimits::kSilenceUs));
     if (!status.ok()) End(Status(Code::kGone, std::string(status.message())));
   }
 }
@@ -159,14 +157,15 @@ Status ControlConnection::Add(FrameHead head, ConstPiece payload) {
   if (payload.size() > ControlLimits::kPayloadBytes)
     return Status(Code::kInvalid, Text("a message of ", payload.size(), " bytes: a control connection takes ",
                                        ControlLimits::kPayloadBytes));
-  if (unsent_.size() + payload.size() > ControlLimits::kUnsentBytes)
-    return Status(Code::kBusy, Text(stream_->peer(), ": has not taken ", unsent_.size(),
+  std::vector<std::byte>& unsent = outbox_.unsent();
+  if (unsent.size() + payload.size() > ControlLimits::kUnsentBytes)
+    return Status(Code::kBusy, Text(stream_->peer(), ": has not taken ", unsent.size(),
                                     " bytes of messages, the ", "limit is ", ControlLimits::kUnsentBytes));
   head.payload_bytes = static_cast<std::uint32_t>(payload.size());
-  const std::size_t at = unsent_.size();
-  unsent_.resize(at + FrameHead::kBytes);
-  head.Store(unsent_.data() + at);
-  unsent_.insert(unsent_.end(), payload.begin(), payload.end());
+  const std::size_t at = unsent.size();
+  unsent.resize(at + FrameHead::kBytes);
+  head.Store(unsent.data() + at);
+  unsent.insert(unsent.end(), payload.begin(), payload.end());
   something_to_send_.Set();
   return Status();
 }

@@ -19,6 +19,7 @@
 #include "base/event.h"
 #include "base/task_group.h"
 #include "net/control_message.h"
+#include "net/outbox.h"
 #include "net/stream.h"
 
 namespace cistern::net {
@@ -105,7 +106,7 @@ class ControlConnection final {
   ControlHandler& handler_;
   Hello other_;
   std::uint16_t version_ = 0;
-  std::vector<std::byte> unsent_, sending_;
+  Outbox outbox_;
   Event something_to_send_;
   std::map<std::uint32_t, std::shared_ptr<Asked>> asked_;  // by id
   std::uint32_t last_id_ = 0;

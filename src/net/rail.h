@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/event.h"
+#include "net/outbox.h"
 #include "net/stream.h"
 
 namespace cistern::net {
@@ -95,13 +96,11 @@ class RailReader final {
   Task<Result<std::size_t>> ReceiveSome(Batch* batch, std::span<const Piece> into);
   // Ends what of the batch has not ended.
   void GiveUp(Batch& batch, const Status& why);
-  Task<Status> Flush(Instant deadline);
 
   std::unique_ptr<Stream> stream_;
   std::deque<std::shared_ptr<Batch>> batches_;  // in the order of their questions
   std::uint64_t last_id_ = 0;
-  std::vector<std::byte> asking_, going_;  // questions to be sent, questions being sent
-  bool flushing_ = false;
+  Outbox questions_;
   std::vector<std::byte> early_;  // received behind what was asked for, from early_at_ to early_end_
   std::size_t early_at_ = 0, early_end_ = 0;
   std::vector<std::byte> dropped_;  // where bytes go that nobody wants

@@ -19,7 +19,7 @@ constexpr std::size_t kPieces = 64;
 }  // namespace
 
 RailReader::RailReader(std::unique_ptr<Stream> stream)
-    : stream_(std::move(stream)), early_(kEarlyBytes), dropped_(kReceiveBytes) {
+    : stream_(std::move(stream)), questions_(*stream_), early_(kEarlyBytes), dropped_(kReceiveBytes) {
   run_ = Run();
 }
 
@@ -28,19 +28,6 @@ RailReader::~RailReader() {
 }
 
 void RailReader::Close() { stream_->Close(); }
-
-Task<Status> RailReader::Flush(Instant deadline) {
-  if (flushing_) co_return Status();
-  flushing_ = true;
-  Status status;
-  while (status.ok() && !asking_.empty()) {
-    going_ = std::exchange(asking_, {});
-    const ConstPiece piece(going_);
-    status = co_await stream_->Send({&piece, 1}, deadline);
-  }
-  flushing_ = false;
-  co_return status;
-}
 
 Task<Status> RailReader::Read(std::span<const ConstPiece> questions, RailSink& sink, Instant deadline) {
   if (!broken_.ok()) co_return broken_;
@@ -65,10 +52,11 @@ Task<Status> RailReader::Read(std::span<const ConstPiece> questions, RailSink& s
                                             RailLimits::kQuestionBytes));
     head.bytes += static_cast<std::uint32_t>(2 + question.size());
   }
-  const std::size_t at = asking_.size();
-  asking_.resize(at + RailBatchHead::kBytes);
-  head.Store(asking_.data() + at);
-  Encoder out(asking_);
+  std::vector<std::byte>& asking = questions_.unsent();
+  const std::size_t at = asking.size();
+  asking.resize(at + RailBatchHead::kBytes);
+  head.Store(asking.data() + at);
+  Encoder out(asking);
   for (const ConstPiece& question : questions) {
     out.U16(static_cast<std::uint16_t>(question.size()));
     out.Bytes(question);
@@ -83,7 +71,7 @@ Task<Status> RailReader::Read(std::span<const ConstPiece> questions, RailSink& s
   batch.deadline = deadline;
   batches_.push_back(made);
   // Its failure is the rail's, which Run notices too.
-  if (Status sent = co_await Flush(deadline); !sent.ok()) stream_->Close();
+  if (Status sent = co_await questions_.Flush(deadline); !sent.ok()) stream_->Close();
   // While its items arrive, who receives them watches the deadline.
   if (!batch.done.is_set()) {
     const Status in_time = co_await batch.done.Wait(deadline);

@@ -216,7 +216,6 @@ struct TlsState {
   BIO* out = nullptr;  // bytes for the other side
   bool by_key = false;
   std::vector<std::byte> buffer = std::vector<std::byte>(kRecordBytes);
-  std::vector<std::byte> going;  // while they are sent
 
   static Result<std::unique_ptr<TlsState>> Make(const TlsContext& context, TlsRole role) {
     auto state = std::make_unique<TlsState>();
@@ -244,7 +243,7 @@ struct TlsState {
 };
 
 TlsStream::TlsStream(std::unique_ptr<TlsState> state, std::unique_ptr<Stream> stream)
-    : state_(std::move(state)), stream_(std::move(stream)) {}
+    : state_(std::move(state)), stream_(std::move(stream)), outbox_(*stream_) {}
 TlsStream::~TlsStream() {
   if (stream_ != nullptr) Close();
 }
@@ -252,7 +251,7 @@ TlsStream::~TlsStream() {
 // The other side is told that this is the end and no cut, if the network takes it at once.
 void TlsStream::Close() {
   if (std::exchange(closed_, true)) return;
-  if (!flushing_ && SSL_is_init_finished(state_->ssl.get()) == 1) {
+  if (!outbox_.flushing() && SSL_is_init_finished(state_->ssl.get()) == 1) {
     SSL_shutdown(state_->ssl.get());
     ERR_clear_error();
     (void)Flush(stream_->executor().Now());
@@ -261,18 +260,13 @@ void TlsStream::Close() {
 }
 
 Task<Status> TlsStream::Flush(Instant deadline) {
-  // Who flushes already sends what is added meanwhile.
-  if (flushing_) co_return Status();
-  flushing_ = true;
-  Status status;
-  while (status.ok() && BIO_pending(state_->out) > 0) {
-    state_->going.resize(static_cast<std::size_t>(BIO_pending(state_->out)));
-    BIO_read(state_->out, state_->going.data(), static_cast<int>(state_->going.size()));
-    const ConstPiece piece(state_->going);
-    status = co_await stream_->Send({&piece, 1}, deadline);
+  std::vector<std::byte>& unsent = outbox_.unsent();
+  if (const int pending = BIO_pending(state_->out); pending > 0) {
+    const std::size_t at = unsent.size();
+    unsent.resize(at + static_cast<std::size_t>(pending));
+    BIO_read(state_->out, unsent.data() + at, pending);
   }
-  flushing_ = false;
-  co_return status;
+  return outbox_.Flush(deadline);
 }
 
 Task<Result<bool>> TlsStream::Fill(Instant deadline) {

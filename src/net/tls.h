@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "net/outbox.h"
 #include "net/stream.h"
 
 namespace cistern::net {
@@ -90,7 +91,7 @@ class TlsStream final : public Stream {
 
   std::unique_ptr<TlsState> state_;
   std::unique_ptr<Stream> stream_;
-  bool flushing_ = false;
+  Outbox outbox_;
   bool closed_ = false;
 };
 
