@@ -6,9 +6,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "catalog/forest.h"
+#include "catalog/slab.h"
 
 namespace cistern::catalog {
 
@@ -36,7 +36,7 @@ class GoneBlocks final {
  private:
   static constexpr std::size_t kBlocks = 65'536;
   static constexpr std::uint64_t kWhy = 0xff;
-  std::vector<std::uint64_t> words_;
+  LazyArray<std::uint64_t> words_;
 };
 
 }  // namespace cistern::catalog
