@@ -101,6 +101,21 @@ TEST_F(CellTest, DropWaitsForAMemberThatIsCutOffUntilItsMembershipLapses) {
   EXPECT_FALSE(Has(2, KeyOf(1)));
 }
 
+TEST_F(CellTest, MembershipIsBelievedNoLongerThanItsLeaseStands) {
+  // A renewal begins when etcd has it, long before its answer is here; the lease's end is noticed at once.
+  cell_.etcd.SetLags({.answer_us = 600'000, .event_us = 1'000, .lapse_us = 0});
+  StartCell(3);
+  for (int round = 0; round < 4; ++round) {
+    cell_.RunFor(6 * kSecond + round * 700'000);  // it has renewed its lease and looked since
+    ASSERT_GT(member(2).valid_until(), cell_.clock.Now());
+    cell_.etcd.Cut("c");
+    ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(0).state().view.members.size() == 2; }));
+    EXPECT_LE(member(2).valid_until(), cell_.clock.Now());
+    cell_.etcd.Heal("c");
+    ASSERT_TRUE(Settled());
+  }
+}
+
 TEST_F(CellTest, EndOfAConversationTakesWhatItAloneWrote) {
   StartCell(3);
   Put(0, {KeyOf(1)}, {71});

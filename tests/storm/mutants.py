@@ -3,8 +3,10 @@
 """Plants each known bug in turn (R16) and runs the storm on it: the storm has to find every one.
 
 A mutant is a patch against src/, tests/storm/mutants/NAME.patch, whose first line says which rule it breaks.
-It is applied to a copy of the sources in build/mutants, so the tree that one works in is never touched. Exits
-0 when all were found, 1 when one was not, 2 on wrong usage. Python's standard library only.
+Where the second says `Found by PROGRAM: TEST`, it takes a course of events that the storm hardly comes to, and
+this test, which makes it, has to find it. A mutant is applied to a copy of the sources in build/mutants, so the
+tree that one works in is never touched. Exits 0 when all were found, 1 when one was not, 2 on wrong usage.
+Python's standard library only.
 """
 
 from __future__ import annotations
@@ -63,8 +65,17 @@ def rule_of(patch: Path) -> str:
     return patch.read_text(encoding="utf-8").split("\n", 1)[0]
 
 
+def test_of(patch: Path) -> tuple[str, str] | None:
+    """The program and the name of the test that has to find it; None for what a storm has to find."""
+    said = re.match(r".*\nFound by (\w+): (\w+\.\w+)\n", patch.read_text(encoding="utf-8"))
+    return (said[1], said[2]) if said else None
+
+
 def program_of(patch: Path) -> str:
-    """Which storm looks for it: the cell's for a mutant that is named after it."""
+    """What looks for it: its test, or a storm, the cell's for a mutant that is named after it."""
+    test = test_of(patch)
+    if test is not None:
+        return test[0]
     return "cell_storm" if patch.stem.startswith("cell-") else "storm"
 
 
@@ -99,11 +110,22 @@ def check(chosen: list[Path]) -> int:
         strangers = [name for name in files_of(patch) if not name.startswith("src/")]
         if not said and (strangers or not files_of(patch)):
             said = f"changes {' '.join(strangers) or 'nothing'}; a mutant is a bug in src/"
+        test = test_of(patch)
+        if not said and test is not None and not is_there(*test):
+            said = f"there is no test {test[1]} of {test[0]}"
         if said:
             wrong += 1
             print(f"{patch.name}: {said}", file=sys.stderr)
     print(f"{len(chosen) - wrong} of {len(chosen)} mutants apply")
     return 1 if wrong else 0
+
+
+def is_there(program: str, test: str) -> bool:
+    """Whether the test is in the folder whose program it is of."""
+    suite, name = test.split(".")
+    sources = (ROOT / "src" / program.removesuffix("_test")).glob("*_test.cc")
+    return any(re.search(rf"^TEST(?:_F|_P)?\({suite},\s*{name}\)", source.read_text(encoding="utf-8"), re.MULTILINE)
+               for source in sources)
 
 
 def copy_sources() -> None:
@@ -155,16 +177,28 @@ def storm(program: Path, seconds: int, first: int, worlds: list[str]) -> tuple[b
     return False, 0, passed, int(json.loads(run.stdout)["faults"]), ""
 
 
+def run_test(program: Path, test: str) -> tuple[bool, int, float, int, str]:
+    """The same of one test, which has no seed."""
+    began = time.monotonic()
+    run = subprocess.run([str(program), f"--gtest_filter={test}"], capture_output=True, text=True, check=False)
+    if f"[ RUN      ] {test}" not in run.stdout:
+        raise Trouble(f"{program.name} does not run {test}:\n{(run.stdout + run.stderr)[-2000:]}")
+    return run.returncode != 0, 0, time.monotonic() - began, 0, test
+
+
 def plant(patch: Path, arguments: argparse.Namespace) -> Verdict:
-    """Builds the storm with this bug in it, runs it, and takes the bug out again."""
+    """Builds what looks for this bug with the bug in it, runs it, and takes the bug out again."""
     said = apply(TREE, patch)
     if said:
         raise Trouble(f"{patch.name}: {said}")
     try:
         program = build(program_of(patch), arguments.jobs)
-        found, seed, seconds, faults, violation = storm(
-            program, arguments.seconds, arguments.first, worlds_of(patch, arguments.jobs)
-        )
+        test = test_of(patch)
+        if test is not None:
+            outcome = run_test(program, test[1])
+        else:
+            outcome = storm(program, arguments.seconds, arguments.first, worlds_of(patch, arguments.jobs))
+        found, seed, seconds, faults, violation = outcome
     finally:
         for name in files_of(patch):
             shutil.copyfile(ROOT / name, TREE / name)
