@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The checked get of resident blocks of another process's node, against libc memcpy by this process from the
 // same mapped blocks in the same random order to the same destination.
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 
@@ -16,11 +18,13 @@ namespace {
 
 // A destination that is not in the cache, as an engine's pool is not; and one block that is.
 constexpr std::size_t kFreshBytes = 512u << 20;
+constexpr std::size_t kMostBlocks = 16;  // of one call
 
 struct Variant {
   std::string suffix;
-  bool reused = false;  // one destination block over and over
-  bool read = false;    // the caller reads the result
+  bool reused = false;    // one destination block over and over
+  bool read = false;      // the caller reads the result
+  std::size_t batch = 1;  // blocks of one call
 };
 
 std::uint64_t Sum(const std::byte* bytes, std::size_t size) {
@@ -41,7 +45,9 @@ class GetBench {
   }
 
   Status Measure(const Variant& variant) {
-    const std::string name = Text("get_copy_", SizeText(blocks_.block_bytes), "_door", variant.suffix);
+    const std::string blocks = variant.batch > 1 ? Text(variant.batch, "x") : "";
+    const std::string name =
+        Text("get_copy_", blocks, SizeText(blocks_.block_bytes), "_door", variant.suffix);
     options_.progress(name);
     Samples ours, theirs;
     for (std::uint64_t round = 0; round < options_.rounds + 1; ++round) {
@@ -56,7 +62,7 @@ class GetBench {
       if (round % 2 == 1) RunCopies(variant, lease->views(), copies);
     }
     BenchRow row = RateRow(name, "memcpy", ours, theirs);
-    row.destination = variant.reused ? "one block, in the cache" : "a pool of 512MiB, not in the cache";
+    row.destination = variant.reused ? "one call's room, in the cache" : "a pool of 512MiB, not in the cache";
     options_.row(row);
     return Status();
   }
@@ -64,7 +70,8 @@ class GetBench {
   // Not timed: every block once more, every byte compared.
   Status Verify() {
     for (std::size_t i = 0; i < blocks_.keys.size(); ++i) {
-      if (Status status = Get(i, to_.data()); !status.ok()) return status;
+      const auto block = static_cast<std::uint32_t>(i);
+      if (Status status = Get(std::span(&block, 1), to_.data()); !status.ok()) return status;
       options_.wrong_bytes += workload::CountWrongBytes(blocks_.keys[i], {to_.data(), blocks_.block_bytes});
       options_.bytes_verified += blocks_.block_bytes;
     }
@@ -72,29 +79,37 @@ class GetBench {
   }
 
  private:
+  // Of the call with this number; the pool holds whole calls.
   std::byte* Destination(const Variant& variant, std::size_t call) const {
-    return to_.data() +
-           (variant.reused ? 0 : call % (to_.size() / blocks_.block_bytes) * blocks_.block_bytes);
+    const std::uint64_t bytes = variant.batch * blocks_.block_bytes;
+    return to_.data() + (variant.reused ? 0 : call % (to_.size() / bytes) * bytes);
   }
 
-  Status Get(std::size_t block, std::byte* to) {
-    ReadRange range{.bytes = blocks_.block_bytes, .to = to};
-    BlockRead read{.key = blocks_.keys[block], .ranges = std::span(&range, 1)};
-    Result<ReadResult> result = store_.Read(blocks_.ns, std::span(&read, 1)).Wait();
+  // To one place after the other.
+  Status Get(std::span<const std::uint32_t> blocks, std::byte* to) {
+    std::array<ReadRange, kMostBlocks> ranges;
+    std::array<BlockRead, kMostBlocks> reads;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      ranges[i] = ReadRange{.bytes = blocks_.block_bytes, .to = to + i * blocks_.block_bytes};
+      reads[i] = BlockRead{.key = blocks_.keys[blocks[i]], .ranges = std::span(&ranges[i], 1)};
+    }
+    Result<ReadResult> result = store_.Read(blocks_.ns, std::span(reads).first(blocks.size())).Wait();
     if (!result) return result.error();
-    if (result->leading_hits != 1)
-      return Status(Code::kMiss, Text("block ", block, " of the bench is not there"));
+    if (result->leading_hits != blocks.size())
+      return Status(Code::kMiss, Text("block ", blocks[result->leading_hits], " of the bench is not there"));
     return Status();
   }
 
   template <class Call>
   void Round(const Variant& variant, Samples& series, Call call) {
     Stopwatch round;
-    for (std::size_t i = 0; i < order_.size(); ++i) {
-      std::byte* to = Destination(variant, i);
+    for (std::size_t i = 0; i < order_.size(); i += variant.batch) {
+      std::byte* to = Destination(variant, i / variant.batch);
+      const std::span<const std::uint32_t> blocks =
+          std::span(order_).subspan(i, std::min(variant.batch, order_.size() - i));
       Stopwatch one;
-      call(order_[i], to);
-      if (variant.read) sum_ = sum_ + Sum(to, blocks_.block_bytes);
+      call(blocks, to);
+      if (variant.read) sum_ = sum_ + Sum(to, blocks.size() * blocks_.block_bytes);
       series.call_us.push_back(static_cast<double>(one.Ns()) / 1e3);
     }
     series.rounds.push_back(static_cast<double>(order_.size() * blocks_.block_bytes) /
@@ -102,14 +117,16 @@ class GetBench {
   }
 
   void RunCopies(const Variant& variant, std::span<const View> views, Samples& series) {
-    Round(variant, series,
-          [&](std::size_t block, std::byte* to) { std::memcpy(to, views[block].data, blocks_.block_bytes); });
+    Round(variant, series, [&](std::span<const std::uint32_t> blocks, std::byte* to) {
+      for (std::size_t i = 0; i < blocks.size(); ++i)
+        std::memcpy(to + i * blocks_.block_bytes, views[blocks[i]].data, blocks_.block_bytes);
+    });
   }
 
   Status RunGets(const Variant& variant, Samples& series) {
     Status status;
-    Round(variant, series, [&](std::size_t block, std::byte* to) {
-      if (Status one = Get(block, to); !one.ok()) status = one;
+    Round(variant, series, [&](std::span<const std::uint32_t> blocks, std::byte* to) {
+      if (Status one = Get(blocks, to); !one.ok()) status = one;
     });
     return status;
   }
@@ -139,6 +156,12 @@ Status BenchGets(BenchOptions& options) {
     for (const Variant& variant : {Variant{""}, Variant{"_reused", true, false},
                                    Variant{"_read", false, true}, Variant{"_reused_read", true, true}}) {
       if (Status status = bench.Measure(variant); !status.ok()) return status;
+    }
+    if (block_bytes < 1u << 20) {
+      for (const Variant& variant :
+           {Variant{"", false, false, kMostBlocks}, Variant{"_reused", true, false, kMostBlocks}}) {
+        if (Status status = bench.Measure(variant); !status.ok()) return status;
+      }
     }
     if (Status status = bench.Verify(); !status.ok()) return status;
   }

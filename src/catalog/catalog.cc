@@ -42,8 +42,7 @@ TreeId Catalog::TreeOfIncarnation(std::uint64_t incarnation) const {
 
 TreeId Catalog::AddTree(std::uint32_t slot, std::uint64_t incarnation) {
   if (trees_.size() <= slot) trees_.resize(slot + 1, kNoId);
-  if (const TreeId before = trees_[slot]; before != kNoId)
-    tree_of_.erase(forest_.tree(before)->incarnation);
+  if (const TreeId before = trees_[slot]; before != kNoId) tree_of_.erase(forest_.tree(before)->incarnation);
   const TreeId tree = forest_.AddTree(slot, incarnation);
   trees_[slot] = tree;
   tree_of_[incarnation] = tree;
