@@ -49,6 +49,25 @@ std::optional<Tombstone> DecodeTombstone(std::span<const std::byte> payload) {
   return tombstone;
 }
 
+std::vector<std::byte> EncodedStanding(const CellStanding& standing) {
+  const std::array<std::uint64_t, 6> numbers = {standing.history,          standing.cluster_id,
+                                                standing.highest_revision, standing.applied,
+                                                standing.last_revision,    standing.last_hash};
+  return NumbersOf(numbers);
+}
+
+std::optional<CellStanding> DecodeStanding(std::span<const std::byte> payload) {
+  Decoder in(payload);
+  CellStanding standing;
+  standing.history = in.U64();
+  standing.cluster_id = in.U64();
+  standing.highest_revision = in.U64();
+  standing.applied = in.U64();
+  standing.last_revision = in.U64();
+  standing.last_hash = in.U64();
+  return in.done() ? std::optional(standing) : std::nullopt;
+}
+
 // How many bytes of records the batch at `at` says that it has; none where no batch could.
 std::optional<std::size_t> BatchBytesAt(std::span<const std::byte> bytes, std::size_t at) {
   if (bytes.size() - at < kBatchHeadBytes) return std::nullopt;
@@ -305,6 +324,9 @@ Task<std::size_t> Journal::Apply(const std::vector<Found>& copies, std::size_t a
             contents->devices.push_back(LoadAt<std::uint64_t>(payload->data(), number));
           }
           break;
+        case Kind::kCell:
+          if (const auto standing = DecodeStanding(*payload)) standing_ = *standing;
+          break;
         case Kind::kWhole: whole = true; break;
       }
       batch = batch.subspan(kRecordHeadBytes + payload->size());
@@ -407,8 +429,31 @@ Task<Status> Journal::ReserveSequences(std::uint64_t below) {
 }
 
 Task<Status> Journal::AddTombstone(Tombstone tombstone) {
+  NoteTombstone(tombstone);
+  co_return co_await Flush(std::make_shared<Asked>());
+}
+
+void Journal::NoteTombstone(const Tombstone& tombstone) {
   Append(Kind::kTombstone, PayloadOf(tombstone));
   tombstones_[tombstone.sequence] = tombstone;
+}
+
+void Journal::NoteNamespace(const NamespaceEntry& entry) {
+  std::vector<std::byte> bytes = NamespaceTable::Encode(entry);
+  Append(Kind::kNamespace, bytes);
+  namespaces_[entry.slot] = std::move(bytes);
+}
+
+// What was noted is in what is written anew after a failed append, so a later batch is never durable without
+// it.
+Task<Status> Journal::Settle(const CellStanding* standing) {
+  if (standing != nullptr) {
+    standing_ = *standing;
+    Append(Kind::kCell, EncodedStanding(standing_));
+  } else if (pending_.empty()) {
+    // All of it was handed to the files, and may have failed: something to wait for.
+    Append(Kind::kSequences, NumbersOf({&sequences_below_, 1}));
+  }
   co_return co_await Flush(std::make_shared<Asked>());
 }
 
@@ -468,6 +513,7 @@ Task<Result<std::uint64_t>> Journal::WriteAnew(Files& files) {
   Append(out, Kind::kDevices, NumbersOf(devices_));
   Append(out, Kind::kTime, NumbersOf({&time_s_, 1}));
   if (ended_ > 0) Append(out, Kind::kEnded, NumbersOf({&ended_, 1}));
+  if (standing_.history != 0) Append(out, Kind::kCell, EncodedStanding(standing_));
   std::uint32_t slot = 0;
   std::uint64_t sequence = 0;
   for (bool more = true; more && status.ok();) {

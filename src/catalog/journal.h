@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The small log of what must not come back (R10): which lists are namespaces and under which incarnation, the
-// tombstones of dropped keys, up to where sequence numbers may have been used, and which devices of flash its
-// tombstones have waited for. docs/formats/journal.md
+// tombstones of dropped keys, up to where sequence numbers may have been used, which devices of flash its
+// tombstones have waited for, and how far the drops of a cell are in it. docs/formats/journal.md
 // describes its files: it lies there twice, so that what damages one copy does not take what was
 // acknowledged. It is bounded by what it says now: it keeps that in memory as well and rewrites the files
 // when history is more than half of them.
@@ -46,6 +46,16 @@ struct Tombstone {
   std::uint64_t incarnation = 0;
   BlockKey key;
   friend bool operator==(const Tombstone&, const Tombstone&) = default;
+};
+
+// How far a member of a cell had come; docs/formats/cell.md has what each number means.
+struct CellStanding {
+  std::uint64_t history = 0;  // 0: it never was in a cell
+  std::uint64_t cluster_id = 0;
+  std::uint64_t highest_revision = 0;
+  std::uint64_t applied = 0;  // every drop of the cell up to this revision is in the journal
+  std::uint64_t last_revision = 0, last_hash = 0;  // of the last batch up to there
+  friend bool operator==(const CellStanding&, const CellStanding&) = default;
 };
 
 class Journal final {
@@ -112,6 +122,15 @@ class Journal final {
   // It is as late as that: what has expired by then stays so, should the clock go back (R10).
   Task<Status> PutTime(std::uint64_t time_s);
 
+  // ---- what takes effect whatever becomes of the files: durable with the next Settle that ends with ok ----
+  void NoteTombstone(const Tombstone& tombstone);
+  // No append of the same namespace may be under way: one that fails goes back to what was there before it.
+  void NoteNamespace(const NamespaceEntry& entry);
+  // All that was noted before, and behind it the standing where there is one: never the standing alone.
+  Task<Status> Settle(const CellStanding* standing = nullptr);
+  // As of the last Settle that said one, or of the start. From Open on.
+  const CellStanding& standing() const { return standing_; }
+
   std::size_t tombstones() const { return tombstones_.size(); }
   std::uint64_t file_bytes() const { return end_; }  // of one copy
 
@@ -126,6 +145,7 @@ class Journal final {
     kTime = 7,
     kWhole = 8,
     kEnded = 9,
+    kCell = 10,
   };
   using Files = std::array<io::File, 2>;  // the journal, its copy
   // A copy as it was found.
@@ -211,6 +231,7 @@ class Journal final {
   std::function<void()> changed_;
   std::vector<std::uint64_t> devices_;
   std::uint64_t time_s_ = 0;
+  CellStanding standing_;
 
   std::deque<Batch> pending_;  // not yet handed to the file
   bool flushing_ = false;

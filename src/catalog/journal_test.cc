@@ -355,6 +355,43 @@ TEST_F(JournalTest, ANamespaceWhoseAppendFailedIsNotWrittenLater) {
   }
 }
 
+TEST_F(JournalTest, WhatWasNotedIsDurableWithTheNextSettleAndItsStandingNeverWithoutIt) {
+  const CellStanding standing{7, 8, 90, 80, 79, 5};
+  Open();
+  ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
+  EXPECT_EQ(journal->standing(), CellStanding());
+  // The append fails, with all that was noted, and then it does not.
+  int left = 1;
+  disk.set_faults([&](const io::IoRequest&, const std::string&) {
+    return left-- > 0 ? io::Fault{io::FaultKind::kIoError, 0} : io::Fault{};
+  });
+  journal->NoteTombstone(Stone(40));
+  journal->NoteNamespace(Entry(0, 50));
+  EXPECT_EQ(Run(journal->Settle()).code(), Code::kIoError);
+  ASSERT_TRUE(Run(journal->Settle(&standing)).ok());
+  PowerFails();
+  auto contents = Open();
+  EXPECT_EQ(contents.tombstones, std::vector{Stone(40)});
+  EXPECT_EQ(contents.namespaces[0].incarnation, 50u);
+  EXPECT_EQ(journal->standing(), standing);
+  // A journal that is written anew has it too.
+  ASSERT_TRUE(Start(contents.namespaces, 100).ok());
+  PowerFails();
+  Open();
+  EXPECT_EQ(journal->standing(), standing);
+}
+
+TEST_F(JournalTest, SettleWaitsForAnAppendThatIsUnderWay) {
+  Open();
+  ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
+  journal->NoteTombstone(Stone(40));
+  auto other = journal->PutTime(1000);  // takes the tombstone along
+  ASSERT_TRUE(Run(journal->Settle()).ok());
+  EXPECT_TRUE(Run(std::move(other)).ok());
+  PowerFails();
+  EXPECT_EQ(Open().tombstones.size(), 1u);
+}
+
 TEST_F(JournalTest, R16MuchIsReadAndWrittenInSteps) {
   Open();
   std::vector<NamespaceEntry> entries;

@@ -154,21 +154,6 @@ bool TakeWish(Decoder& in, policy::LowerWish& wish) {
   return uses != 0 && CheckWish(wish).ok();
 }
 
-// The list as one string: two entries are the same namespace when these are equal. Window lengths, block
-// lengths and names are not in it.
-std::string ListOf(const NamespaceEntry& entry) {
-  std::vector<std::byte> bytes;
-  Encoder out(bytes);
-  out.U8(entry.trusted_keys ? 1 : 0);
-  PutFields(out, entry);
-  out.List(entry.groups, [&](const Group& group) {
-    out.String(group.name);
-    out.U8(static_cast<std::uint8_t>(group.reach));
-    PutParts(out, group);
-  });
-  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
-
 void Settle(NamespaceEntry& entry) {
   entry.first_full = kNoGroup;
   for (std::size_t i = 0; i < entry.groups.size(); ++i) {
@@ -269,6 +254,19 @@ bool Widens(const NamespaceEntry& stored, const NamespaceEntry& asked) {
 
 }  // namespace
 
+std::string NamespaceTable::ListOf(const NamespaceEntry& entry) {
+  std::vector<std::byte> bytes;
+  Encoder out(bytes);
+  out.U8(entry.trusted_keys ? 1 : 0);
+  PutFields(out, entry);
+  out.List(entry.groups, [&](const Group& group) {
+    out.String(group.name);
+    out.U8(static_cast<std::uint8_t>(group.reach));
+    PutParts(out, group);
+  });
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
 Status NamespaceTable::Validate(const NamespaceSpec& spec) {
   if (spec.name.size() > 2 * kMaxNameBytes || !Printable(spec.name)) {
     return Invalid(Text("name: has ", spec.name.size(), " bytes, and a name has at most ", 2 * kMaxNameBytes,
@@ -349,6 +347,8 @@ void NamespaceTable::Put(NamespaceEntry entry) {
   by_list_[ListOf(entry)] = entry.slot;
   for (const std::string& name : entry.names) by_name_[name] = entry.slot;
   const std::uint32_t slot = entry.slot;
+  put_numbers_.resize(slots_.size());
+  put_numbers_[slot] = ++puts_;
   slots_[slot] = std::move(entry);
   ++size_;
 }

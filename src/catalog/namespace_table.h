@@ -81,7 +81,16 @@ class NamespaceTable final {
   }
   std::uint32_t end() const { return static_cast<std::uint32_t>(slots_.size()); }
   std::uint32_t size() const { return size_; }
+  // Another number whenever an entry was put into a slot, and which put that of a slot came with: whoever
+  // keeps something of its list looks at them.
+  std::uint64_t puts() const { return puts_; }
+  std::uint64_t PutNumberOf(std::uint32_t slot) const {
+    return slot < put_numbers_.size() ? put_numbers_[slot] : 0;
+  }
 
+  // The list as one string, which is its identity: two entries are the same namespace when these are equal.
+  // Window lengths, block lengths and names are not in it (docs/formats/cell.md).
+  static std::string ListOf(const NamespaceEntry& entry);
   // A number of the list, for people: two that differ have different ones as good as always, and a name for
   // it costs no looking at fields. Nothing is decided by it.
   static std::uint64_t Fingerprint(const NamespaceEntry& entry);
@@ -97,6 +106,8 @@ class NamespaceTable final {
   std::unordered_map<std::string, std::uint32_t> by_list_;  // the list's canonical bytes
   std::unordered_map<std::string, std::uint32_t> by_name_;
   std::uint32_t size_ = 0;
+  std::uint64_t puts_ = 0;
+  std::vector<std::uint64_t> put_numbers_;  // by slot
 };
 
 }  // namespace cistern::catalog
