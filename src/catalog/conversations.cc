@@ -196,6 +196,12 @@ std::optional<Conversations::Named> Conversations::TakeLast(TreeId tree, std::ui
   return named;
 }
 
+std::optional<Conversations::Talking> Conversations::TalkAt(std::uint32_t at) const {
+  const Talk& talk = talks_[at];
+  if (talk.tree == kNoId) return std::nullopt;
+  return Talking{talk.tree, talk.id};
+}
+
 void Conversations::Forget(NoteId note) {
   const Note n = notes_[note];
   std::uint32_t* link = &note_buckets_[BucketOf(n.tree, n.key)];

@@ -60,6 +60,15 @@ class Conversations final {
   // `*from` is where the last call ended; 0 at first. True: there are more.
   bool RelateSome(NoteId* from, std::uint32_t* budget);
 
+  // For going over all conversations: number `at` of them, below talk_end(), which it has as long as it has a
+  // note; none: nobody has that number.
+  struct Talking {
+    TreeId tree;
+    std::uint64_t conversation;
+  };
+  std::optional<Talking> TalkAt(std::uint32_t at) const;
+  std::uint32_t talk_end() const { return talks_.end(); }
+
   std::uint32_t notes() const { return notes_.size(); }
   std::uint32_t talks() const { return talks_.size(); }
   std::uint64_t forgotten() const { return forgotten_; }

@@ -53,6 +53,8 @@ constexpr Field kFields[] = {
     {"reported_bad", &StoreCounters::reported_bad, "bodies that a reader saw fail their seal, and that do"},
     {"reported_good", &StoreCounters::reported_good,
      "bodies that a reader saw fail their seal, and that do not"},
+    {"widened_drops", &StoreCounters::widened_drops,
+     "drops of a cell that took their whole namespace: too many tombstones were kept"},
 };
 
 constexpr Field kMisses[] = {

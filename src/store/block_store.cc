@@ -20,6 +20,7 @@
 #include "residency/write_back.h"
 #include "residency/write_queue.h"
 #include "store/acquirer.h"
+#include "store/cell_drops.h"
 #include "store/deletions.h"
 #include "store/drops.h"
 #include "store/matcher.h"
@@ -95,6 +96,7 @@ struct BlockStore::Rooms {
         matcher(context, lower, residents, uses, prompts, fetcher, switches),
         acquirer(context, lower, residents, partial_copies, verifier, fetcher, partial_fetch, switches),
         drops(context, lower, tombstones, deletions),
+        cell_drops(context, drops, namespaces),
         recovery(context, lower, residents, write_back, tombstones, journal_marks, lower_records, deletions,
                  parts.open_tier),
         lower(parts.executor, catalog) {
@@ -143,6 +145,7 @@ struct BlockStore::Rooms {
   Matcher matcher;
   Acquirer acquirer;
   Drops drops;
+  CellDrops cell_drops;
   StoreRecovery recovery;
 
   // The arena knows how late it was, but the lower tier outlives it.
@@ -317,6 +320,7 @@ Task<Result<std::uint64_t>> BlockStore::EndConversation(std::uint32_t slot, std:
 Task<Result<std::pair<std::uint64_t, std::uint64_t>>> BlockStore::DropNamespace(std::uint32_t slot) {
   return rooms_->namespaces.Drop(slot);
 }
+CellDrops& BlockStore::cell_drops() { return rooms_->cell_drops; }
 Task<Status> BlockStore::ReportBad(std::uint32_t slot, std::span<const catalog::BlockName> blocks) {
   return rooms_->acquirer.ReportBad(slot, blocks);
 }
@@ -339,6 +343,10 @@ std::uint64_t BlockStore::FingerprintAt(std::uint32_t slot) const {
   return fingerprint;
 }
 std::uint32_t BlockStore::namespace_slots() const { return rooms_->catalog.namespaces().end(); }
+std::uint64_t BlockStore::namespace_puts() const { return rooms_->catalog.namespaces().puts(); }
+std::uint64_t BlockStore::NamespacePutNumberOf(std::uint32_t slot) const {
+  return rooms_->catalog.namespaces().PutNumberOf(slot);
+}
 Task<Survey::Uses> BlockStore::SurveyNamespaces() { return rooms_->survey.Take(); }
 Survey::Uses BlockStore::last_survey() const { return rooms_->survey.last(); }
 void BlockStore::OwnerEnded(const OwnerToken& owner) { rooms_->namespaces.OwnerEnded(owner); }

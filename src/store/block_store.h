@@ -51,6 +51,8 @@ class Journal;
 
 namespace cistern::store {
 
+class CellDrops;
+
 class BlockStore final {
  public:
   struct Parts {  // borrowed; outlive the store
@@ -131,6 +133,9 @@ class BlockStore final {
   Task<Result<std::pair<std::uint64_t, std::uint64_t>>> DropNamespace(
       std::uint32_t slot);  // blocks, incarnation
 
+  // Drops that a cell has decided; from Recover on.
+  CellDrops& cell_drops();
+
   // A reader saw a body fail its seal: a mover verifies it again, then the block is cut with its
   // descendants. A sound one has its index entry written again, which may be the damaged part.
   Task<Status> ReportBad(std::uint32_t slot, std::span<const catalog::BlockName> blocks);
@@ -147,6 +152,9 @@ class BlockStore final {
   // As NamespaceTable::Fingerprint, which is computed once.
   std::uint64_t FingerprintAt(std::uint32_t slot) const;
   std::uint32_t namespace_slots() const;
+  // As NamespaceTable::puts and NamespaceTable::PutNumberOf.
+  std::uint64_t namespace_puts() const;
+  std::uint64_t NamespacePutNumberOf(std::uint32_t slot) const;
   // As Survey::Take, and as Survey::last.
   Task<Survey::Uses> SurveyNamespaces();
   Survey::Uses last_survey() const;

@@ -25,51 +25,16 @@ Task<Result<std::uint64_t>> Drops::Drop(std::uint32_t slot, std::span<const Bloc
                          keys.size(), " keys more are asked for and the limit is ", options_.max_tombstones,
                          ": try again when no medium has anything older, or drop the namespace"));
   }
-  std::vector<std::shared_ptr<Deletion>> deletions;
+  DeletionList deletions;
   std::vector<std::uint64_t> tombstones;
   std::vector<Task<Status>> logged;
   for (const BlockKey& key : keys) {
-    catalog::BlockId block = catalog::kNoId;
-    for (bool unsure = true; unsure;) {
-      if (steps_.Spent()) co_await Yield();
-      unsure = false;
-      block = catalog_.Find(tree, key, &unsure);
-      if (unsure) co_await deletions_.NextCollected();
-    }
-    const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
-    if (entry == nullptr) break;  // the namespace was dropped
-    forest_.NoteDrop(tree, catalog_.NextEvent());
-    // Orphans may descend from any block, so also from this one: they are cut too, since the links between
-    // are lost.
-    if (const catalog::BlockId orphans = forest_.tree(tree)->orphans; orphans != catalog::kNoId) {
-      forest_.ForgetOrphans(tree);
-      deletions.push_back(deletions_.Cut(orphans, residency::LossReason::kDropped));
-    }
-    const std::uint64_t incarnation = entry->incarnation;
-    if (block != catalog::kNoId) {
-      deletions.push_back(deletions_.Cut(block, residency::LossReason::kDropped));
-    } else {
-      // Puts of the key and of its descendants end nevertheless, and blocks still being collected are waited
-      // for.
-      Deletion deletion;
-      deletion.tree = tree;
-      deletion.key_hashes.push_back(catalog::KeyHashOf(tree, key));
-      deletions.push_back(deletions_.Start(std::move(deletion)));
-      // A tombstone is needed all the same: the media may hold records that the forest does not know, or
-      // that another drop has just cut whose tombstone is not durable yet. A restart would find them.
-      if (!lower_.present()) continue;
-    }
-    const catalog::Tombstone tombstone{sequences_.Next(), incarnation, key};
-    tombstones.push_back(tombstone.sequence);
-    logged.push_back(journal_.AddTombstone(tombstone));
+    const std::optional<catalog::Tombstone> tombstone = co_await Cut(tree, key, &deletions);
+    if (!tombstone) continue;
+    tombstones.push_back(tombstone->sequence);
+    logged.push_back(journal_.AddTombstone(*tombstone));
   }
-  std::uint64_t blocks = 0;
-  for (const auto& deletion : deletions) {
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
-    co_await deletions_.Collected(deletion);
-    blocks += deletion->blocks;
-  }
+  const std::uint64_t blocks = co_await Collect(deletions);
   Status status;
   for (Task<Status>& task : logged) {
     steps_.Count();
@@ -87,10 +52,103 @@ Task<Result<std::uint64_t>> Drops::Drop(std::uint32_t slot, std::span<const Bloc
   co_return blocks;
 }
 
+Task<std::optional<catalog::Tombstone>> Drops::Cut(catalog::TreeId tree, BlockKey key,
+                                                   DeletionList* deletions) {
+  catalog::BlockId block = catalog::kNoId;
+  for (bool unsure = true; unsure;) {
+    if (steps_.Spent()) co_await Yield();
+    unsure = false;
+    block = catalog_.Find(tree, key, &unsure);
+    if (unsure) co_await deletions_.NextCollected();
+  }
+  const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
+  if (entry == nullptr) co_return std::nullopt;  // the namespace was dropped
+  forest_.NoteDrop(tree, catalog_.NextEvent());
+  // Orphans may descend from any block, so also from this one: they are cut too, since the links between
+  // are lost.
+  if (const catalog::BlockId orphans = forest_.tree(tree)->orphans; orphans != catalog::kNoId) {
+    forest_.ForgetOrphans(tree);
+    deletions->push_back(deletions_.Cut(orphans, residency::LossReason::kDropped));
+  }
+  const std::uint64_t incarnation = entry->incarnation;
+  if (block != catalog::kNoId) {
+    deletions->push_back(deletions_.Cut(block, residency::LossReason::kDropped));
+  } else {
+    // Puts of the key and of its descendants end nevertheless, and blocks still being collected are waited
+    // for.
+    Deletion deletion;
+    deletion.tree = tree;
+    deletion.key_hashes.push_back(catalog::KeyHashOf(tree, key));
+    deletions->push_back(deletions_.Start(std::move(deletion)));
+    // A tombstone is needed all the same: the media may hold records that the forest does not know, or
+    // that another drop has just cut whose tombstone is not durable yet. A restart would find them.
+    if (!lower_.present()) co_return std::nullopt;
+  }
+  co_return catalog::Tombstone{sequences_.Next(), incarnation, key};
+}
+
+Task<std::uint64_t> Drops::Collect(const DeletionList& deletions) {
+  std::uint64_t blocks = 0;
+  for (const auto& deletion : deletions) {
+    steps_.Count();
+    if (steps_.Spent()) co_await Yield();
+    co_await deletions_.Collected(deletion);
+    blocks += deletion->blocks;
+  }
+  co_return blocks;
+}
+
+Task<std::uint64_t> Drops::Begin(std::uint32_t slot, std::span<const BlockKey> keys) {
+  const catalog::TreeId tree = catalog_.TreeOf(slot);
+  if (catalog_.EntryOf(tree) == nullptr) co_return 0;
+  DeletionList deletions;
+  std::vector<std::uint64_t> tombstones;
+  for (const BlockKey& key : keys) {
+    const std::optional<catalog::Tombstone> tombstone = co_await Cut(tree, key, &deletions);
+    if (!tombstone) continue;
+    journal_.NoteTombstone(*tombstone);
+    tombstones.push_back(tombstone->sequence);
+  }
+  const std::uint64_t blocks = co_await Collect(deletions);
+  for (const std::uint64_t sequence : tombstones) {
+    steps_.Count();
+    if (steps_.Spent()) co_await Yield();
+    tombstones_.Collected(sequence);
+  }
+  // With a lower tier the next tick ends those that no medium needs.
+  if (!lower_.present()) co_await tombstones_.End();
+  co_return blocks;
+}
+
 Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint64_t conversation) {
   constexpr std::size_t kTopsAtOnce = 256;
   const catalog::TreeId tree = catalog_.TreeOf(slot);
-  std::deque<catalog::Conversations::Named> own;  // descendants first
+  Ended ended = co_await TakeNotes(tree, conversation);
+  std::deque<BlockKey>& tops = ended.tops;
+  std::uint64_t blocks = 0;
+  for (std::size_t done = 0; done < tops.size();) {
+    const std::size_t end = std::min(tops.size(), done + kTopsAtOnce);
+    const std::vector<BlockKey> keys(tops.begin() + static_cast<std::ptrdiff_t>(done),
+                                     tops.begin() + static_cast<std::ptrdiff_t>(end));
+    const Result<std::uint64_t> dropped = co_await Drop(slot, keys);
+    if (!dropped) {
+      tops.resize(done);
+      co_await NoteAgain(tree, conversation, ended.own, tops);
+      co_return std::unexpected(dropped.error());
+    }
+    blocks += *dropped;
+    done = end;
+  }
+  co_return blocks;
+}
+
+Task<std::deque<BlockKey>> Drops::TakeConversation(std::uint32_t slot, std::uint64_t conversation) {
+  Ended ended = co_await TakeNotes(catalog_.TreeOf(slot), conversation);
+  co_return std::move(ended.tops);
+}
+
+Task<Drops::Ended> Drops::TakeNotes(catalog::TreeId tree, std::uint64_t conversation) {
+  Ended ended;
   std::set<catalog::KeyHash> shared;
   co_await ShareUses(executor_, catalog_, steps_);
   for (;;) {
@@ -101,32 +159,17 @@ Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint
     if (last->shared) {
       shared.insert(catalog::KeyHashOf(tree, last->key));
     } else {
-      own.push_back(*last);
+      ended.own.push_back(*last);
     }
   }
   // What hangs below another of them goes with that one, unless that one was hit meanwhile and stays.
-  std::deque<BlockKey> tops;
-  for (const catalog::Conversations::Named& named : own) {
+  for (const catalog::Conversations::Named& named : ended.own) {
     if (steps_.Spent()) co_await Yield();
     steps_.Count();
     if (!named.under_own || shared.contains(catalog::KeyHashOf(tree, named.parent)))
-      tops.push_back(named.key);
+      ended.tops.push_back(named.key);
   }
-  std::uint64_t blocks = 0;
-  for (std::size_t done = 0; done < tops.size();) {
-    const std::size_t end = std::min(tops.size(), done + kTopsAtOnce);
-    const std::vector<BlockKey> keys(tops.begin() + static_cast<std::ptrdiff_t>(done),
-                                     tops.begin() + static_cast<std::ptrdiff_t>(end));
-    const Result<std::uint64_t> dropped = co_await Drop(slot, keys);
-    if (!dropped) {
-      tops.resize(done);
-      co_await NoteAgain(tree, conversation, own, tops);
-      co_return std::unexpected(dropped.error());
-    }
-    blocks += *dropped;
-    done = end;
-  }
-  co_return blocks;
+  co_return ended;
 }
 
 // Of what a conversation wrote what did not go with `dropped`: for another call to end it, and for others to

@@ -5,7 +5,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "base/task.h"
 #include "residency/context.h"
@@ -41,7 +44,25 @@ class Drops final {
   // Drops the blocks that the conversation wrote and no other has used; their number.
   Task<Result<std::uint64_t>> EndConversation(std::uint32_t slot, std::uint64_t conversation);
 
+  // The same where the journal is not waited for (Journal::Settle) and no bound refuses it: once it has
+  // ended nothing of them is read any more. Blocks removed; 0 in a slot without a namespace.
+  Task<std::uint64_t> Begin(std::uint32_t slot, std::span<const BlockKey> keys);
+  // The topmost blocks that EndConversation drops; they are the conversation's no more.
+  Task<std::deque<BlockKey>> TakeConversation(std::uint32_t slot, std::uint64_t conversation);
+
  private:
+  using DeletionList = std::vector<std::shared_ptr<Deletion>>;
+  struct Ended {
+    std::deque<catalog::Conversations::Named> own;  // descendants first
+    std::deque<BlockKey> tops;
+  };
+
+  // Cuts the key's block, or ends its puts where the forest has none. The tombstone that the journal is to
+  // have of it; none where nothing older can be left, or the namespace is gone.
+  Task<std::optional<catalog::Tombstone>> Cut(catalog::TreeId tree, BlockKey key, DeletionList* deletions);
+  // Waits for them; the blocks of all.
+  Task<std::uint64_t> Collect(const DeletionList& deletions);
+  Task<Ended> TakeNotes(catalog::TreeId tree, std::uint64_t conversation);
   Task<void> NoteAgain(catalog::TreeId tree, std::uint64_t conversation,
                        const std::deque<catalog::Conversations::Named>& own,
                        const std::deque<BlockKey>& dropped);

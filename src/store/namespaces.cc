@@ -180,22 +180,37 @@ Task<Result<std::pair<std::uint64_t, std::uint64_t>>> Namespaces::Drop(std::uint
   entry.incarnation = journal_.IncarnationOf(sequences_.Next());
   Status status = co_await journal_.PutNamespace(entry);
   std::shared_ptr<Deletion> deletion_started;
-  if (status.ok()) {
-    namespaces_.SetIncarnation(slot, entry.incarnation);
-    Show(slot);
-    catalog_.AddTree(slot, entry.incarnation);
-    Deletion deletion;
-    deletion.top = deletion.at = forest_.tree(tree)->root;
-    deletion.tree = tree;
-    deletion.whole_tree = true;
-    forest_.Cut(deletion.top);
-    deletion_started = deletions_.Start(std::move(deletion));
-  }
+  if (status.ok()) deletion_started = ShowRenewed(slot, entry.incarnation);
   changing_ = false;
   changed_.Pulse();
   if (!status.ok()) co_return std::unexpected(std::move(status));
   co_await deletions_.Collected(deletion_started);
   co_return std::pair(deletion_started->blocks, entry.incarnation);
+}
+
+// A change under way is waited for: its record is in the journal already and would go before this one.
+Task<std::uint64_t> Namespaces::Renew(std::uint32_t slot) {
+  while (changing_) co_await changed_.Wait();
+  if (namespaces_.at(slot) == nullptr) co_return 0;
+  catalog::NamespaceEntry entry = *namespaces_.at(slot);
+  entry.incarnation = journal_.IncarnationOf(sequences_.Next());
+  journal_.NoteNamespace(entry);
+  const std::shared_ptr<Deletion> deletion = ShowRenewed(slot, entry.incarnation);
+  co_await deletions_.Collected(deletion);
+  co_return deletion->blocks;
+}
+
+std::shared_ptr<Deletion> Namespaces::ShowRenewed(std::uint32_t slot, std::uint64_t incarnation) {
+  const catalog::TreeId tree = catalog_.TreeOf(slot);
+  namespaces_.SetIncarnation(slot, incarnation);
+  Show(slot);
+  catalog_.AddTree(slot, incarnation);
+  Deletion deletion;
+  deletion.top = deletion.at = forest_.tree(tree)->root;
+  deletion.tree = tree;
+  deletion.whole_tree = true;
+  forest_.Cut(deletion.top);
+  return deletions_.Start(std::move(deletion));
 }
 
 }  // namespace cistern::store

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -66,6 +67,9 @@ class Namespaces final {
   Status Check(std::uint32_t slot, std::uint64_t incarnation) const;
   // Blocks removed, and the new incarnation.
   Task<Result<std::pair<std::uint64_t, std::uint64_t>>> Drop(std::uint32_t slot);
+  // The same where the journal is not waited for (Journal::Settle), so that it is never refused. Blocks
+  // removed; 0 in a slot without a namespace.
+  Task<std::uint64_t> Renew(std::uint32_t slot);
 
   // Turns reads or writes on or off: of the namespace that has this name, or these 16 digits as the
   // fingerprint of its list; of all, those that come too, where `target` is empty. No call that begins after
@@ -76,6 +80,8 @@ class Namespaces final {
   // The attached namespace, journaled as it is to be.
   Task<Result<Attached>> Change(const catalog::Caller& caller, const NamespaceSpec& spec, bool is_new);
   void Add(catalog::NamespaceEntry entry);
+  // A new incarnation, which readers see at once; what was there under the old one is collected.
+  std::shared_ptr<Deletion> ShowRenewed(std::uint32_t slot, std::uint64_t incarnation);
   catalog::NamespaceEntry Remove(std::uint32_t slot);
   // What readers see of it: under no incarnation is anything found.
   void Show(std::uint32_t slot);

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Drops that were decided elsewhere, by the cell that the node is a member of: they take effect here whatever
+// the journal says and no bound refuses them, and Settle makes them durable. What a node's own clients drop
+// goes by Drops and Namespaces where there is no cell.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/task.h"
+#include "catalog/journal.h"
+#include "cistern/key.h"
+#include "residency/context.h"
+#include "store/drops.h"
+#include "store/namespaces.h"
+
+namespace cistern::store {
+
+class CellDrops final {
+ public:
+  CellDrops(const residency::StoreContext& context, Drops& drops, Namespaces& namespaces)
+      : executor_(context.executor),
+        journal_(context.journal),
+        options_(context.options),
+        counters_(context.counters),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        drops_(drops),
+        namespaces_(namespaces) {}
+  CellDrops(const CellDrops&) = delete;
+  CellDrops& operator=(const CellDrops&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // Each ends when nothing that it drops is read any more. The number of blocks removed; 0 in a slot without
+  // a namespace. Past StoreOptions::max_tombstones keys and conversations take the whole namespace with them.
+  Task<std::uint64_t> BeginKeys(std::uint32_t slot, std::span<const BlockKey> keys);
+  Task<std::uint64_t> BeginNamespace(std::uint32_t slot);
+  Task<std::uint64_t> BeginEnd(std::uint32_t slot, std::uint64_t conversation);
+  Task<std::uint64_t> BeginAll();
+  // Of every conversation what it alone wrote and used.
+  Task<std::uint64_t> BeginAllEnds();
+
+  // What has begun is durable once this has ended with ok, and so is the standing behind it, if there is one.
+  // kIoError: neither may be.
+  Task<Status> Settle(const catalog::CellStanding* standing = nullptr) { return journal_.Settle(standing); }
+  const catalog::CellStanding& standing() const { return journal_.standing(); }
+
+ private:
+  Executor& executor_;
+  catalog::Journal& journal_;
+  const catalog::StoreOptions& options_;
+  catalog::StoreCounters& counters_;
+  StepBudget& steps_;
+  catalog::Catalog& catalog_;
+  Drops& drops_;
+  Namespaces& namespaces_;
+};
+
+}  // namespace cistern::store
