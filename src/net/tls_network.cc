@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/tls_network.h"
+
+#include <deque>
+#include <utility>
+
+#include "base/event.h"
+#include "base/task_group.h"
+
+namespace cistern::net {
+namespace {
+
+class TlsListener final : public Listener {
+ public:
+  TlsListener(std::unique_ptr<Listener> below, const TlsContext& context)
+      : below_(std::move(below)), context_(context), tasks_(below_->executor()) {
+    tasks_.Spawn(AcceptAll());
+  }
+  ~TlsListener() override { tasks_.Drop(); }
+
+  Executor& executor() override { return below_->executor(); }
+  const std::string& address() const override { return below_->address(); }
+
+  Task<Result<std::unique_ptr<Stream>>> Accept(Instant deadline) override {
+    while (proved_.empty()) {
+      Status waited = co_await came_.Wait(deadline);
+      if (!waited.ok()) co_return Error(std::move(waited));
+    }
+    std::unique_ptr<Stream> stream = std::move(proved_.front());
+    proved_.pop_front();
+    room_.Pulse();
+    co_return stream;
+  }
+
+ private:
+  static constexpr std::int64_t kPauseUs = 50'000;  // while the process has no descriptor
+
+  Task<void> AcceptAll() {
+    for (;;) {
+      while (shaking_ + proved_.size() >= TlsNetwork::kHandshakes) co_await room_.Wait();
+      auto stream = co_await below_->Accept(Instant::Never());
+      if (stream) {
+        tasks_.Spawn(Shake(std::move(*stream)));
+      } else {
+        (void)co_await SleepUntil(executor().Now().PlusUs(kPauseUs));
+      }
+    }
+  }
+  Task<void> Shake(std::unique_ptr<Stream> stream) {
+    ++shaking_;
+    const Instant deadline = executor().Now().PlusUs(TlsNetwork::kHandshakeUs);
+    auto proved =
+        co_await TlsStream::Handshake(executor(), context_, TlsRole::kServer, std::move(stream), deadline);
+    --shaking_;
+    if (proved) {
+      proved_.push_back(std::move(*proved));
+      came_.Pulse();
+    }
+    room_.Pulse();
+  }
+
+  const std::unique_ptr<Listener> below_;
+  const TlsContext& context_;
+  std::size_t shaking_ = 0;
+  std::deque<std::unique_ptr<Stream>> proved_;
+  Event came_, room_;
+  TaskGroup tasks_;
+};
+
+}  // namespace
+
+Task<Result<std::unique_ptr<Stream>>> TlsNetwork::Connect(std::string address, Instant deadline) {
+  auto stream = co_await below_.Connect(std::move(address), deadline);
+  if (!stream) co_return Error(std::move(stream.error()));
+  auto proved =
+      co_await TlsStream::Handshake(executor(), context_, TlsRole::kClient, std::move(*stream), deadline);
+  if (!proved) co_return Error(std::move(proved.error()));
+  co_return std::unique_ptr<Stream>(std::move(*proved));
+}
+
+Result<std::unique_ptr<Listener>> TlsNetwork::Listen(const std::string& address) {
+  auto below = below_.Listen(address);
+  if (!below) return below;
+  return std::unique_ptr<Listener>(std::make_unique<TlsListener>(std::move(*below), context_));
+}
+
+}  // namespace cistern::net

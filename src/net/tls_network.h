@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// A network whose streams are all TLS: who is at the other end of one has proved that it holds the key, or a
+// certificate, of the context (net/tls.h).
+#pragma once
+
+#include "net/stream.h"
+#include "net/tls.h"
+
+namespace cistern::net {
+
+class TlsNetwork final : public Network {
+ public:
+  // Connections that have not proved themselves yet, of one listener; what comes past it waits in the
+  // system's queue.
+  static constexpr std::size_t kHandshakes = 64;
+  static constexpr std::int64_t kHandshakeUs = 2'000'000;  // after which an unproved connection is closed
+
+  // Both are borrowed and outlive the streams and listeners.
+  TlsNetwork(Network& below, const TlsContext& context) : below_(below), context_(context) {}
+
+  Executor& executor() override { return below_.executor(); }
+  // As the network's below; kDenied, kTooLate and kGone of the handshake too.
+  Task<Result<std::unique_ptr<Stream>>> Connect(std::string address, Instant deadline) override;
+  // Accept gives streams whose other end has proved itself, however long others take to.
+  Result<std::unique_ptr<Listener>> Listen(const std::string& address) override;
+
+ private:
+  Network& below_;
+  const TlsContext& context_;
+};
+
+}  // namespace cistern::net
