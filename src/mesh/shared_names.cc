@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh/shared_names.h"
+
+#include <openssl/evp.h>
+
+#include "base/assert.h"
+#include "base/event.h"
+
+namespace cistern::mesh {
+
+SharedNamespace NameOf(const std::string& tenant, const catalog::NamespaceEntry& entry) {
+  SharedNamespace name{.tenant = tenant};
+  const std::string list = catalog::NamespaceTable::ListOf(entry);
+  CISTERN_ASSERT(EVP_Digest(list.data(), list.size(), reinterpret_cast<unsigned char*>(name.list_hash.data()),
+                            nullptr, EVP_sha256(), nullptr) == 1);
+  return name;
+}
+
+Task<void> SharedNames::Refresh() {
+  while (looked_at_ != store_.namespace_puts()) {
+    const std::uint64_t puts = store_.namespace_puts();
+    for (std::uint32_t slot = 0; slot < store_.namespace_slots(); ++slot) {
+      const catalog::NamespaceEntry* entry = store_.NamespaceAt(slot);
+      if (entry == nullptr || IsCurrent(slot)) continue;
+      if (slot >= known_.size()) known_.resize(slot + 1);
+      Known& known = known_[slot];
+      if (const auto was = slots_.find(known.list_hash); was != slots_.end() && was->second == slot)
+        slots_.erase(was);
+      known = {store_.NamespacePutNumberOf(slot), NameOf(tenant_, *entry).list_hash};
+      slots_[known.list_hash] = slot;
+      co_await Yield();
+    }
+    looked_at_ = puts;
+  }
+}
+
+std::optional<std::uint32_t> SharedNames::SlotOf(const SharedNamespace& name) const {
+  if (name.tenant != tenant_) return std::nullopt;
+  const auto slot = slots_.find(name.list_hash);
+  if (slot == slots_.end() || !IsCurrent(slot->second)) return std::nullopt;
+  return slot->second;
+}
+
+std::optional<SharedNamespace> SharedNames::NameAt(std::uint32_t slot) const {
+  if (!IsCurrent(slot)) return std::nullopt;
+  return SharedNamespace{.tenant = tenant_, .list_hash = known_[slot].list_hash};
+}
+
+}  // namespace cistern::mesh

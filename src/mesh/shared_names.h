@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names of a node's namespaces as members of a cell say them to each other: the tenant and SHA-256 over the
+// list that is the namespace's identity (docs/formats/cell.md). Slots and incarnations are each node's own.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/task.h"
+#include "mesh/cell_drop.h"
+#include "store/block_store.h"
+
+namespace cistern::mesh {
+
+// Of a namespace of the tenant.
+SharedNamespace NameOf(const std::string& tenant, const catalog::NamespaceEntry& entry);
+
+class SharedNames final {
+ public:
+  // The store is borrowed. The tenant: whose blocks it has.
+  SharedNames(Executor& executor, const store::BlockStore& store, std::string tenant)
+      : executor_(executor), store_(store), tenant_(std::move(tenant)) {}
+  SharedNames(const SharedNames&) = delete;
+  SharedNames& operator=(const SharedNames&) = delete;
+
+  Executor& executor() { return executor_; }
+  const std::string& tenant() const { return tenant_; }
+
+  // Takes notice of the namespaces that have come since the last time: a list has up to 64 KiB, so each in a
+  // step of its own. Before the others are asked; namespaces that come later are not known to them.
+  Task<void> Refresh();
+  // None: no namespace of this node has the name.
+  std::optional<std::uint32_t> SlotOf(const SharedNamespace& name) const;
+  // None: the slot is free, or its namespace came after the last Refresh.
+  std::optional<SharedNamespace> NameAt(std::uint32_t slot) const;
+
+ private:
+  struct Known {
+    std::uint64_t put_number = 0;  // of the namespace that the hash is of
+    std::array<std::byte, 32> list_hash{};
+  };
+  bool IsCurrent(std::uint32_t slot) const {
+    return slot < known_.size() && store_.NamespaceAt(slot) != nullptr &&
+           known_[slot].put_number == store_.NamespacePutNumberOf(slot);
+  }
+
+  Executor& executor_;
+  const store::BlockStore& store_;
+  const std::string tenant_;
+  std::vector<Known> known_;  // by slot
+  std::map<std::array<std::byte, 32>, std::uint32_t> slots_;
+  std::uint64_t looked_at_ = 0;  // of the store's puts of namespaces
+};
+
+}  // namespace cistern::mesh
