@@ -22,7 +22,11 @@ enum class Code : std::uint8_t {
   kDenied,    // not this session's to do (foreign owner, forked handle): do not retry
   kGone,      // the node or session is gone: reconnect; nothing published is lost
   kIoError,   // the system or a device failed: the message carries its error
+  // What the call needs beside the node (its cell's etcd) cannot be reached: nothing has changed; try again
+  // later. All that needs the node alone goes on.
+  kUnavailable,
 };
+inline constexpr Code kLastCode = Code::kUnavailable;
 
 // The name of a code without its k, in snake case: "too_late".
 std::string_view CodeName(Code code);

@@ -28,6 +28,7 @@ from .errors import (
     Missed,
     State,
     TooLate,
+    Unavailable,
 )
 from .namespace import Group, NamespaceSpec
 from .programs import cistern_path, cisternd_path
@@ -75,6 +76,7 @@ __all__ = [
     "Store",
     "TooLate",
     "Transfers",
+    "Unavailable",
     "View",
     "WriteResult",
     "__version__",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codes of a call that gives no answer: ten, each telling what the caller does next.
+"""Codes of a call that gives no answer: eleven, each telling what the caller does next.
 
 A miss is no error: it stands in an answer as `Code.MISS`, `None` or a count. The exceptions here are for what
 the caller has to act on; their text names the thing, its value and its limit.
@@ -24,6 +24,7 @@ class Code(enum.IntEnum):
     DENIED = 7  # not this session's to do (foreign owner, forked handle): do not retry
     GONE = 8  # the node or session is gone: reconnect; nothing published is lost
     IO_ERROR = 9  # the system or a device failed
+    UNAVAILABLE = 10  # what the call needs beside the node (its cell's etcd): nothing has changed; try again later
 
 
 class State(enum.IntEnum):
@@ -95,6 +96,13 @@ class IoError(Error, OSError):
     code = Code.IO_ERROR
 
 
+class Unavailable(Error):
+    """What the call needs beside the node, its cell's etcd, cannot be reached: nothing has changed; try again later."""
+
+    code = Code.UNAVAILABLE
+
+
 ERROR_OF: dict[int, type[Error]] = {
-    int(kind.code): kind for kind in (Missed, Busy, TooLate, LeaseLapsed, Invalid, Mismatch, Denied, Gone, IoError)
+    int(kind.code): kind
+    for kind in (Missed, Busy, TooLate, LeaseLapsed, Invalid, Mismatch, Denied, Gone, IoError, Unavailable)
 }

@@ -15,6 +15,7 @@ std::string_view CodeName(Code code) {
     case Code::kDenied: return "denied";
     case Code::kGone: return "gone";
     case Code::kIoError: return "io_error";
+    case Code::kUnavailable: return "unavailable";
   }
   return "unknown";
 }

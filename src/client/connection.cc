@@ -144,8 +144,8 @@ Status CheckWelcome(const wire::Welcome& welcome, const Received& received, cons
     return Status(Code::kMismatch, Text("the node at ", path, " answered with ", received.bytes,
                                         " bytes, not ", sizeof(welcome)));
   if (welcome.code != static_cast<std::uint32_t>(Code::kOk)) {
-    auto code = welcome.code <= static_cast<std::uint32_t>(Code::kIoError) ? static_cast<Code>(welcome.code)
-                                                                           : Code::kDenied;
+    auto code = welcome.code <= static_cast<std::uint32_t>(kLastCode) ? static_cast<Code>(welcome.code)
+                                                                      : Code::kDenied;
     return Status(code, TextOf(welcome.message));
   }
   if (received.descriptors.size() != 6)
@@ -283,9 +283,9 @@ Result<Grant> AskForStaging(const Connection& connection, std::uint64_t bytes, s
                  Text("the node at ", connection.path, " answered a request for staging with ",
                       received->bytes, " other bytes"));
   if (grant.code != static_cast<std::uint32_t>(Code::kOk))
-    return Error(grant.code <= static_cast<std::uint32_t>(Code::kIoError) ? static_cast<Code>(grant.code)
-                                                                          : Code::kBusy,
-                 TextOf(grant.message));
+    return Error(
+        grant.code <= static_cast<std::uint32_t>(kLastCode) ? static_cast<Code>(grant.code) : Code::kBusy,
+        TextOf(grant.message));
   if (received->descriptors.size() != 1)
     return Error(Code::kMismatch,
                  Text("the node at ", connection.path, " granted staging without its memory"));

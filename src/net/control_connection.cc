@@ -201,7 +201,7 @@ Status ControlConnection::Handle(const FrameHead& head, std::vector<std::byte> p
       const auto asked = asked_.find(head.id);
       if (asked == asked_.end()) return Status();  // its deadline came first
       const auto code = static_cast<Code>(head.code);
-      if (code > Code::kIoError)
+      if (code > kLastCode)
         return Status(Code::kGone,
                       Text(stream_->peer(), ": answered with code ", static_cast<int>(head.code)));
       if (code == Code::kOk) {

@@ -520,27 +520,49 @@ Task<Answer> Calls::Drop(Session& session, const wire::Submission& call) {
   Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
-  Result<std::uint64_t> dropped = co_await store_.Drop(call.namespace_slot, keys);
+  const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kKeys,
+                                                 .slot = call.namespace_slot,
+                                                 .keys = keys,
+                                                 .deadline = DeadlineOf(executor_, call)});
   if (!dropped) co_return Fail(session, call, dropped.error());
-  co_return Answer{.a = *dropped};
+  co_return Answer{.a = dropped->blocks};
+}
+
+Task<Result<Dropped>> Calls::Drop(DropRequest request) {
+  if (drop_ != nullptr) co_return co_await drop_(request);
+  if (request.what == DropRequest::What::kNamespace) {
+    const auto dropped = co_await store_.DropNamespace(request.slot);
+    if (!dropped) co_return std::unexpected(dropped.error());
+    co_return Dropped{dropped->first, dropped->second};
+  }
+  Task<Result<std::uint64_t>> dropping = request.what == DropRequest::What::kKeys
+                                             ? store_.Drop(request.slot, request.keys)
+                                             : store_.EndConversation(request.slot, request.conversation);
+  const Result<std::uint64_t> dropped = co_await dropping;
+  if (!dropped) co_return std::unexpected(dropped.error());
+  co_return Dropped{.blocks = *dropped};
 }
 
 Task<Answer> Calls::DropNamespace(Session& session, const wire::Submission& call) {
   Status status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
-  Result<std::pair<std::uint64_t, std::uint64_t>> dropped =
-      co_await store_.DropNamespace(call.namespace_slot);
+  const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kNamespace,
+                                                 .slot = call.namespace_slot,
+                                                 .deadline = DeadlineOf(executor_, call)});
   if (!dropped) co_return Fail(session, call, dropped.error());
-  co_return Answer{.a = dropped->first, .b = dropped->second};
+  co_return Answer{.a = dropped->blocks, .b = dropped->incarnation};
 }
 
 Task<Answer> Calls::EndConversation(Session& session, const wire::Submission& call) {
   Status status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (status.ok() && call.b == 0) status = Status(Code::kInvalid, "conversation 0: that stands for none");
   if (!status.ok()) co_return Fail(session, call, status);
-  Result<std::uint64_t> dropped = co_await store_.EndConversation(call.namespace_slot, call.b);
+  const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kConversation,
+                                                 .slot = call.namespace_slot,
+                                                 .conversation = call.b,
+                                                 .deadline = DeadlineOf(executor_, call)});
   if (!dropped) co_return Fail(session, call, dropped.error());
-  co_return Answer{.a = *dropped};
+  co_return Answer{.a = dropped->blocks};
 }
 
 Task<Answer> Calls::ReportBad(Session& session, const wire::Submission& call) {

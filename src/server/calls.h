@@ -27,22 +27,16 @@ struct Answer {
   std::uint64_t b = 0;
 };
 
-// As ServerParts::status.
-using StatusCall = std::function<Task<std::string>()>;
-// As ServerParts::device and ServerParts::report.
-using DeviceCall = std::function<Task<Status>(std::string path, bool back)>;
-using ReportCall =
-    std::function<Task<Result<ReportPage>>(std::uint64_t what, std::uint64_t from, std::size_t most_bytes)>;
-
 class Calls final {
  public:
-  // Borrows the executor and the store.
-  Calls(Executor& executor, store::BlockStore& store, StatusCall status, DeviceCall device, ReportCall report)
+  // Borrows what the parts borrow.
+  Calls(Executor& executor, const ServerParts& parts)
       : executor_(executor),
-        store_(store),
-        status_(std::move(status)),
-        device_(std::move(device)),
-        report_(std::move(report)) {}
+        store_(parts.store),
+        status_(parts.status),
+        device_(parts.device),
+        report_(parts.report),
+        drop_(parts.drop) {}
   Executor& executor() const { return executor_; }
 
   // Whether the entry's argument and reply ranges lie in the argument area: an entry whose ranges do not is
@@ -87,6 +81,8 @@ class Calls final {
   Task<Answer> Drop(Session& session, const wire::Submission& call);
   Task<Answer> DropNamespace(Session& session, const wire::Submission& call);
   Task<Answer> EndConversation(Session& session, const wire::Submission& call);
+  // By the store, or by who does drops that concern more than this node.
+  Task<Result<Dropped>> Drop(DropRequest request);
   Task<Answer> ReportBad(Session& session, const wire::Submission& call);
   Task<Answer> ReportStatus(Session& session, const wire::Submission& call);
   Task<Answer> ChangeDevice(Session& session, const wire::Submission& call);
@@ -99,9 +95,11 @@ class Calls final {
 
   Executor& executor_;
   store::BlockStore& store_;
-  StatusCall status_;
-  DeviceCall device_;
-  ReportCall report_;
+  // As ServerParts has them.
+  decltype(ServerParts::status) status_;
+  decltype(ServerParts::device) device_;
+  decltype(ServerParts::report) report_;
+  decltype(ServerParts::drop) drop_;
 };
 
 }  // namespace cistern::server

@@ -8,7 +8,9 @@
 #include <span>
 #include <string>
 
+#include "base/clock.h"
 #include "base/task.h"
+#include "cistern/key.h"
 #include "cistern/status.h"
 
 namespace cistern {
@@ -64,6 +66,20 @@ struct ReportPage {
   std::uint64_t next = 0;
 };
 
+// A drop as a client asks for it, of a namespace that is attached.
+struct DropRequest {
+  enum class What : std::uint8_t { kKeys, kNamespace, kConversation };
+  What what = What::kNamespace;
+  std::uint32_t slot = 0;
+  std::span<const BlockKey> keys;  // of kKeys
+  std::uint64_t conversation = 0;  // of kConversation
+  Instant deadline;
+};
+struct Dropped {
+  std::uint64_t blocks = 0;       // removed on this node
+  std::uint64_t incarnation = 0;  // of kNamespace: the new one
+};
+
 struct ServerParts {  // borrowed; outlive the server
   io::Loop& loop;
   store::BlockStore& store;
@@ -82,6 +98,9 @@ struct ServerParts {  // borrowed; outlive the server
   // node has no lists. kInvalid: it has not this one.
   std::function<Task<Result<ReportPage>>(std::uint64_t what, std::uint64_t from, std::size_t most_bytes)>
       report = nullptr;
+  // Does drops where they concern more than this node; null: the store does them. The request stays until
+  // the task ends. kUnavailable: nothing was dropped.
+  std::function<Task<Result<Dropped>>(const DropRequest& request)> drop = nullptr;
 };
 
 }  // namespace cistern::server

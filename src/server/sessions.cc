@@ -30,7 +30,7 @@ Sessions::Sessions(const ServerParts& parts, const ServerOptions& options, Serve
       options_(options),
       counters_(counters),
       times_(times),
-      calls_(parts.loop.executor(), parts.store, parts.status, parts.device, parts.report),
+      calls_(parts.loop.executor(), parts),
       staging_(options.staging_budget_bytes),
       lanes_(parts.loop.executor()),
       door_(lanes_.Make()),
