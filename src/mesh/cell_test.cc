@@ -151,6 +151,15 @@ TEST_F(CellTest, MemberThatWasAwayAppliesWhatItMissedBeforeItServes) {
   EXPECT_FALSE(Has(2, KeyOf(1)));
 }
 
+TEST_F(CellTest, MemberThatStartsAnewIsReachedAtOnceHoweverLongItWasAway) {
+  StartCell(3);
+  cell_.Kill(node(2));
+  cell_.RunFor(8 * kSecond);  // the pauses between two dials have grown
+  cell_.Start(node(2));
+  ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(2).joined(); }));
+  EXPECT_TRUE(cell_.RunUntil(kSecond, [this] { return member(2).reachable() == 2; }));
+}
+
 TEST_F(CellTest, MemberBehindTheFloorDiscardsWhatItHas) {
   StartCell(3);
   Put(2, {KeyOf(1)});

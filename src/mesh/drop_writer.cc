@@ -36,6 +36,7 @@ Task<Result<DropReceipt>> DropWriter::Write(CellDrop drop, DropWait wait, Instan
     co_return Error(Code::kInvalid,
                     Text("drop: ", drop.keys.size(), " keys in one call and the limit is ",
                          DropLimits::kKeysOfCall, ": name them in several, or the namespace"));
+  if (ends_) co_return Error(Code::kGone, "drop: this member leaves its cell, so nothing was dropped");
   if (!state_.joined)
     co_return Error(Code::kGone, Text("drop: this member has not joined its cell, so nothing was dropped: ",
                                       state_.trouble.message()));
@@ -64,7 +65,7 @@ Task<Result<DropReceipt>> DropWriter::Write(CellDrop drop, DropWait wait, Instan
     receipt.revision = last.revision;
     if (wait == DropWait::kDurable && one_history) co_return receipt;
     Status waited;
-    while (one_history && state_.history == receipt.history && waited.ok()) {
+    while (one_history && state_.history == receipt.history && waited.ok() && !ends_) {
       // The view is as late as what was seen: who was a member at the drop's revision is in it, or has
       // lapsed.
       const bool all_seen = std::ranges::all_of(
@@ -78,12 +79,26 @@ Task<Result<DropReceipt>> DropWriter::Write(CellDrop drop, DropWait wait, Instan
       }
       waited = co_await state_.changed.Wait(deadline);
     }
-    if (!waited.ok())
-      co_return Error(Code::kTooLate,
-                      Text("drop: durable at revision ", receipt.revision, ", ", receipt.applied, " of ",
-                           receipt.members, " members have applied it by the deadline"));
+    if (!waited.ok() || ends_) co_return Error(Unacknowledged(receipt));
     // Its history has ended: what was dropped under it is dropped again under the next.
   }
+}
+
+Status DropWriter::Unacknowledged(const DropReceipt& receipt) const {
+  return Status(ends_ ? Code::kGone : Code::kTooLate,
+                Text("drop: durable at revision ", receipt.revision, ", ", receipt.applied, " of ",
+                     receipt.members, " members have applied it by ",
+                     ends_ ? "the end of this member, and the others will" : "the deadline"));
+}
+
+void DropWriter::End() {
+  ends_ = true;
+  for (const WaitingPtr& call : std::exchange(waiting_, {})) {
+    call->done = true;
+    call->status = Status(Code::kGone, "drop: this member leaves its cell, so nothing was dropped");
+    call->changed.Set();
+  }
+  state_.changed.Pulse();
 }
 
 Task<Status> DropWriter::Written(std::vector<WaitingPtr> parts, Instant deadline) {
@@ -149,13 +164,13 @@ Task<void> DropWriter::Commit(Batch batch) {
   for (const WaitingPtr& call : batch.calls) last = std::max(last, call->deadline);
   Status why(Code::kTooLate, "drop: it was not written by the deadline, so nothing was dropped");
   Attempt came = Attempt::kAgain;
-  while (came == Attempt::kAgain && executor().Now() < last) {
+  while (came == Attempt::kAgain && executor().Now() < last && !ends_) {
     came = co_await Try(key, value, batch, last, &why);
     if (came == Attempt::kAgain) (void)co_await SleepUntil(executor().Now().PlusUs(kRetryUs));
   }
   if (came == Attempt::kOtherHistory) {
     // Once this member has joined it, what waits is written under it.
-    while (!(state_.joined && state_.history != 0) && executor().Now() < last) {
+    while (!(state_.joined && state_.history != 0) && executor().Now() < last && !ends_) {
       (void)co_await state_.changed.Wait(last);
     }
     for (WaitingPtr& call : batch.calls) {
@@ -206,7 +221,8 @@ Task<DropWriter::Attempt> DropWriter::Try(const std::string& key, const std::str
     state_.past.contradicted = true;
     *why = Status(Code::kGone, "drop: etcd is not the one that it was; the cell begins another history");
     // The next look finds it too. Whatever was written there counts for nothing.
-    while (state_.history == history && executor().Now() < last) (void)co_await state_.changed.Wait(last);
+    while (state_.history == history && executor().Now() < last && !ends_)
+      (void)co_await state_.changed.Wait(last);
     co_return Attempt::kOtherHistory;
   }
   state_.past.highest_revision = std::max(state_.past.highest_revision, header.revision);

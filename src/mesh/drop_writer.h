@@ -47,6 +47,9 @@ class DropWriter final {
   Task<Result<DropReceipt>> Write(CellDrop drop, DropWait wait, Instant deadline);
   // Writes what waits, for ever.
   Task<void> Run();
+  // Ends every Write, now or as soon as etcd has answered what it was asked, with kGone and what is known of
+  // the drop. No other is taken.
+  void End();
 
  private:
   struct Waiting {
@@ -67,6 +70,8 @@ class DropWriter final {
   };
 
   Task<Status> Written(std::vector<WaitingPtr> parts, Instant deadline);
+  // Of a drop at this revision that is not acknowledged by its deadline, or by the member's end.
+  Status Unacknowledged(const DropReceipt& receipt) const;
   Batch NextBatch();
   Task<void> Commit(Batch batch);
   // What one attempt came to.
@@ -81,6 +86,7 @@ class DropWriter final {
   std::deque<WaitingPtr> waiting_;
   Event more_;
   WriteShare share_;
+  bool ends_ = false;
   std::uint64_t batches_ = 0;
 };
 

@@ -66,15 +66,19 @@ void Member::Told() {
 Task<void> Member::Run() {
   for (;;) {
     Conclusion came = co_await follower_.Join();
-    if (came.what == Conclusion::What::kGoOn) came = co_await follower_.Follow();
+    if (came.what == Conclusion::What::kGoOn) {
+      came = co_await follower_.Follow();
+    } else {
+      ++failed_joins_;
+    }
     state_.joined = false;
     state_.trouble = came.why;
+    ended_ = came.what == Conclusion::What::kEnd;
     state_.changed.Pulse();
-    if (came.what == Conclusion::What::kEnd) break;
+    if (ended_) break;
     const auto pause_us = static_cast<std::int64_t>(random_.Between(20'000, 500'000));
     (void)co_await SleepUntil(executor().Now().PlusUs(pause_us));
   }
-  ended_ = true;
 }
 
 std::optional<Answered> Member::Answering() const {

@@ -70,6 +70,10 @@ class Member final {
   const Status& why() const { return state_.trouble; }
   // Ended: only a person can help, as why() says, and it starts no more by itself.
   bool ended() const { return ended_; }
+  // Attempts to join that came to nothing.
+  std::uint64_t failed_joins() const { return failed_joins_; }
+  // Until anything of its state() may have changed; kTooLate: nothing has by the deadline.
+  Event::WaitingUntil Changed(Instant deadline) { return state_.changed.Wait(deadline); }
   // Until then nobody has seen the membership lapse: strict namespaces are served no longer than that. In the
   // past where it has not joined.
   Instant valid_until() const { return state_.joined ? membership_.valid_until() : Instant(); }
@@ -88,6 +92,8 @@ class Member final {
   Task<Result<DropReceipt>> Drop(CellDrop drop, DropWait wait, Instant deadline) {
     return writer_.Write(std::move(drop), wait, deadline);
   }
+  // Drops that are under way end with kGone and say what is known of them; no more are taken.
+  void EndDrops() { writer_.End(); }
   // As Trimmer::Trim, for who does not wait until it is time.
   Task<Status> Trim(CellFloor floor) { return trimmer_.Trim(floor); }
   // Gives the membership back, so that the others need not wait for it to lapse; then it may be destroyed.
@@ -96,6 +102,8 @@ class Member final {
   const CellState& state() const { return state_; }
   const MemberOptions& options() const { return options_; }
   std::size_t reachable() const { return peers_.reachable(); }
+  // Whether there is a control connection to this start of a member.
+  bool Reaches(std::uint64_t process_number) const { return peers_.Reaches(process_number); }
 
  private:
   Member(etcd::Etcd& etcd, net::Network& network, LocalStore& store, MemberOptions options,
@@ -114,6 +122,7 @@ class Member final {
   DropWriter writer_;
   Trimmer trimmer_;
   bool ended_ = false;
+  std::uint64_t failed_joins_ = 0;
   TaskGroup tasks_;
 };
 

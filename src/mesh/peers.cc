@@ -125,14 +125,22 @@ Task<void> Peers::Dial(std::string id) {
     const auto member = state_.view.members.find(id);
     if (member == state_.view.members.end()) break;
     const std::string address = member->second.address;
+    const std::uint64_t process_number = member->second.process_number;
     const Instant deadline = executor().Now().PlusUs(PeerLimits::kDialUs);
     auto stream = co_await network_.Connect(address, deadline);
     std::int64_t lasted_us = 0;
     if (stream) lasted_us = co_await Serve(std::move(*stream));
     if (lasted_us > PeerLimits::kMostPauseUs) pause_us = PeerLimits::kLeastPauseUs;
     const auto jitter_us = static_cast<std::int64_t>(random_.Below(static_cast<std::uint64_t>(pause_us)));
-    (void)co_await SleepUntil(executor().Now().PlusUs(pause_us / 2 + jitter_us));
+    const Instant until = executor().Now().PlusUs(pause_us / 2 + jitter_us);
     pause_us = std::min(2 * pause_us, PeerLimits::kMostPauseUs);
+    const auto same_start = [&] {
+      const auto now = state_.view.members.find(id);
+      return now != state_.view.members.end() && now->second.process_number == process_number;
+    };
+    while (same_start() && executor().Now() < until) (void)co_await state_.changed.Wait(until);
+    // One that has started anew has a connection soon, since drops wait for what it says.
+    if (!same_start()) pause_us = PeerLimits::kLeastPauseUs;
   }
   dialed_.erase(id);
 }

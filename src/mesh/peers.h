@@ -44,6 +44,7 @@ class Peers final {
   void TellApplied();
   // Members that can be reached now.
   std::size_t reachable() const { return connected_.size(); }
+  bool Reaches(std::uint64_t process_number) const { return connected_.contains(process_number); }
 
  private:
   class Other;
