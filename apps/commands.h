@@ -26,6 +26,7 @@ int RunNamespaces(int argc, const char* const* argv);
 int RunConfig(int argc, const char* const* argv);
 int RunTop(int argc, const char* const* argv);
 int RunForget(int argc, const char* const* argv);
+int RunCell(int argc, const char* const* argv);
 
 struct Command {
   std::string_view name;
@@ -49,6 +50,7 @@ inline constexpr Command kCommands[] = {
     {"bench", "measure the node against memcpy and futex in the same run, or an endpoint (bench serve)",
      RunBench},
     {"device", "the devices of the node's flash: list, take out of service, bring back", RunDevice},
+    {"cell", "the cell of the node: members, how far each has applied its drops", RunCell},
     {"admin", "switch reads or writes off and on while engines run", RunAdmin},
     {"forget", "free the memory of a node that is gone", RunForget},
 };

@@ -197,7 +197,10 @@ class Store {
                               std::string_view conversation = {});
 
   // Removes blocks and all that descends from them; complete when durable and nothing of it can be read any
-  // more. The count is of blocks removed.
+  // more. The count is of blocks removed. At a member of a cell this and the two that follow are the cell's
+  // (docs/cell.md): complete when every member of it has done so, with the count of this node.
+  // kUnavailable: etcd cannot be reached, or the node has not joined; nothing was dropped. kTooLate: the
+  // message says whether it may take effect still.
   Ticket<std::uint64_t> Drop(const Namespace& ns, std::span<const BlockKey> keys,
                              std::int64_t deadline_us = kDefaultDeadlineUs);
   // Removes, as Drop does, the blocks that this conversation wrote (WriteOptions) and that no other
@@ -238,6 +241,9 @@ class Store {
   Result<std::string> NamespacesJson(std::int64_t deadline_us = kDefaultDeadlineUs);
   // The node's settings, {"settings": [...]}, with where each comes from and whether a reload changes it.
   Result<std::string> ConfigurationJson(std::int64_t deadline_us = kDefaultDeadlineUs);
+  // The members of the node's cell, {"members": [...]}; docs/commands.md names the fields. kMiss: the node is
+  // in none.
+  Result<std::string> CellJson(std::int64_t deadline_us = kDefaultDeadlineUs);
 
   // Takes a device of the node's flash out of service at once, whatever it is doing: what only it had is
   // lost. Or brings one back that was taken out or that failed, formatted anew. `path` is as the node was

@@ -139,6 +139,9 @@ Result<std::string> Store::NamespacesJson(std::int64_t deadline_us) {
 Result<std::string> Store::ConfigurationJson(std::int64_t deadline_us) {
   return parts_->client->ConfigurationJson(deadline_us);
 }
+Result<std::string> Store::CellJson(std::int64_t deadline_us) {
+  return parts_->client->CellJson(deadline_us);
+}
 Status Store::TakeOutDevice(std::string_view path, std::int64_t deadline_us) {
   return parts_->client->TakeOutDevice(path, deadline_us);
 }

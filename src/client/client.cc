@@ -215,6 +215,10 @@ Result<std::string> Client::ConfigurationJson(std::int64_t deadline_us) {
   return ListJson("settings", wire::kConfigurationList, deadline_us);
 }
 
+Result<std::string> Client::CellJson(std::int64_t deadline_us) {
+  return ListJson("members", wire::kCellList, deadline_us);
+}
+
 Status Client::ChangeDevice(std::string_view path, std::uint64_t what, std::int64_t deadline_us) {
   if (Status status = CheckDeadline(deadline_us); !status.ok()) return status;
   if (path.empty() || path.size() > wire::kMaxPathBytes) {

@@ -71,6 +71,7 @@ class Client final {
   Result<std::uint32_t> SwitchWrites(std::string_view target, bool on, std::int64_t deadline_us);
   Result<std::string> NamespacesJson(std::int64_t deadline_us);
   Result<std::string> ConfigurationJson(std::int64_t deadline_us);
+  Result<std::string> CellJson(std::int64_t deadline_us);
   Status TakeOutDevice(std::string_view path, std::int64_t deadline_us);
   Status BringBackDevice(std::string_view path, std::int64_t deadline_us);
 

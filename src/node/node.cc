@@ -37,6 +37,8 @@
 #include "memory/movers.h"
 #include "memory/slots.h"
 #include "memory/staging.h"
+#include "node/cell.h"
+#include "node/cell_options.h"
 #include "node/flash_options.h"
 #include "node/flash_places.h"
 #include "node/journal_place.h"
@@ -54,6 +56,8 @@ namespace {
 constexpr std::int64_t kTickUs = 50'000;
 // Of each list in the status that a client of the socket asks for: it has to fit the session's area.
 constexpr std::size_t kStatusRows = 128;
+// For etcd's answer that a member leaves; without it the membership lapses by itself.
+constexpr std::int64_t kLeaveUs = 1'000'000;
 
 io::LoopKind KindOf(std::string_view name) {
   if (name == "io_uring") return io::LoopKind::kUring;
@@ -160,6 +164,7 @@ class Node::Core {
     std::unique_ptr<memory::ThreadMovers> movers;
     std::unique_ptr<catalog::Journal> journal;
     std::unique_ptr<store::BlockStore> store;
+    std::unique_ptr<Cell> cell;  // null: the node is in none
     std::unique_ptr<server::Server> server;
     std::unique_ptr<TaskGroup> tasks;
   };
@@ -173,6 +178,7 @@ class Node::Core {
   Task<Status> SetUp(Executor& executor);
   Task<Status> RecoverStore();
   Task<Result<std::unique_ptr<tier::Tier>>> OpenTier(tier::JournalView journal);
+  Task<Status> JoinCell();
   Status OpenDoor();
   Status OpenHttp();
   void FillRegistry();
@@ -189,6 +195,8 @@ class Node::Core {
   // Takes a device of flash out of service or brings it back.
   Task<Status> ChangeDevice(std::string path, bool back);
   Task<Result<server::ReportPage>> Report(std::uint64_t what, std::uint64_t from, std::size_t most_bytes);
+  // As ServerParts::drop: where the node is in a cell, the cell's.
+  std::function<Task<Result<server::Dropped>>(const server::DropRequest&)> DropRoute();
   Reloaded Apply(const NodeOptions& read);
 
   NodeOptions options_;
@@ -196,6 +204,7 @@ class Node::Core {
   std::vector<Fd> claims_;              // on devices, none on those that are files
   memory::DirectoryLock journal_lock_;  // where the journal has a directory of its own
   JournalPlace journal_;
+  std::vector<net::CellKey> cell_keys_;
   SystemClock clock_;
   Instant started_at_;
   std::unique_ptr<Logger> log_;
@@ -233,6 +242,9 @@ Status Node::Core::Open() {
 
   // First of all: what is wrong with these is said before memory is reserved.
   if (Status status = OpenHttp(); !status.ok()) return status;
+  Result<std::vector<net::CellKey>> keys = ReadCellKeys(options_);
+  if (!keys) return keys.error();
+  cell_keys_ = std::move(*keys);
   Result<FlashPlaces> places = FindFlashPlaces(options_);
   if (!places) return places.error();
   places_ = std::move(*places);
@@ -337,6 +349,10 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
   facts_.warm_us = clock_.Now().UsSince(started_at_);
   // Only now: what is recovered is in memory already, the rest can be touched beside the first calls.
   fault_in_ = std::make_unique<memory::FaultIn>(file_->arena());
+  if (!options_.cell.empty()) {
+    Status joined = co_await JoinCell();
+    if (!joined.ok()) co_return joined;
+  }
   if (Status status = OpenDoor(); !status.ok()) co_return status;
   FillRegistry();
   log_->Log(LogLevel::kInfo, "node ready: ", RoughSizeText(file_->arena().geometry().slots_bytes()), " in ",
@@ -400,6 +416,14 @@ Task<Result<std::unique_ptr<tier::Tier>>> Node::Core::OpenTier(tier::JournalView
   co_return std::unique_ptr<tier::Tier>(std::move(*tier));
 }
 
+Task<Status> Node::Core::JoinCell() {
+  watch_->NowDoing(Text("joining its cell at ", Joined(options_.cell)));
+  auto cell = Cell::Start({*loop_, *parts_->store, *log_, RandomNumber}, options_, cell_keys_);
+  if (!cell) co_return cell.error();
+  parts_->cell = std::move(*cell);
+  co_return co_await parts_->cell->AwaitJoin(clock_.Now().PlusUs(Cell::kJoinUs));
+}
+
 Status Node::Core::OpenDoor() {
   server::ServerOptions server;
   server.socket = options_.socket;
@@ -412,11 +436,17 @@ Status Node::Core::OpenDoor() {
        [this](std::string path, bool back) { return ChangeDevice(std::move(path), back); },
        [this](std::uint64_t what, std::uint64_t from, std::size_t most_bytes) {
          return Report(what, from, most_bytes);
-       }},
+       },
+       DropRoute()},
       server);
   if (!opened) return opened.error();
   parts_->server = std::move(*opened);
   return Status();
+}
+
+std::function<Task<Result<server::Dropped>>(const server::DropRequest&)> Node::Core::DropRoute() {
+  if (parts_->cell == nullptr) return nullptr;
+  return [this](const server::DropRequest& request) { return parts_->cell->Drop(request); };
 }
 
 std::string Node::Core::FlashText() const {
@@ -443,6 +473,11 @@ Task<Result<server::ReportPage>> Node::Core::Report(std::uint64_t what, std::uin
                                                     std::size_t most_bytes) {
   if (what == wire::kConfigurationList)
     co_return server::ReportPage{SettingsText(options_), wire::kReportEnds};
+  if (what == wire::kCellList) {
+    if (parts_->cell == nullptr)
+      co_return Error(Code::kMiss, "cell: this node is in none; start it with --cell (docs/cell.md)");
+    co_return MembersPage(parts_->cell->member(), from);
+  }
   // A list that goes on is of one walk.
   store::Survey::Uses uses = from == 0 ? nullptr : parts_->store->last_survey();
   if (uses == nullptr) uses = co_await parts_->store->SurveyNamespaces();
@@ -479,6 +514,7 @@ Task<void> Node::Core::Tick(Executor& executor) {
     heartbeat_.Beat(now);
     parts_->server->TakeCounts();
     while (parts_->store->Tick()) co_await Yield();
+    if (parts_->cell) parts_->cell->NoteChanges();
     NoteLoss();
     NoteLingering(executor.Now());
   }
@@ -516,8 +552,10 @@ void Node::Core::NoteLingering(Instant now) {
 
 Task<void> Node::Core::TearDown(Executor& executor) {
   if (stop_ticking_) stop_ticking_->Cancel(Status(Code::kGone, "the node ends"));
+  if (parts_->cell) parts_->cell->EndDrops();
   if (parts_->server) co_await parts_->server->Drain(executor.Now().PlusUs(drain_us_));
   co_await parts_->tasks->Close();
+  if (parts_->cell) co_await parts_->cell->Leave(executor.Now().PlusUs(kLeaveUs));
   if (parts_->store) co_await parts_->store->Close();
   fault_in_.reset();
 }
@@ -542,7 +580,10 @@ void Node::Core::FillRegistry() {
                             .store = parts.store.get(),
                             .server = parts.server.get(),
                             .has_flash = flash_ != nullptr,
-                            .flash = flash_});
+                            .flash = flash_,
+                            .has_cell = parts.cell != nullptr,
+                            .member = parts.cell ? &parts.cell->member() : nullptr,
+                            .cell_store = parts.cell ? &parts.cell->local() : nullptr});
 }
 
 bool Node::Core::AskForMetrics(std::function<void(MetricSnapshot)> done) {

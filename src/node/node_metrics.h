@@ -17,6 +17,11 @@ namespace cistern::flash {
 class FlashTier;
 }  // namespace cistern::flash
 
+namespace cistern::mesh {
+class LocalBlockStore;
+class Member;
+}  // namespace cistern::mesh
+
 namespace cistern::memory {
 class Slots;
 }  // namespace cistern::memory
@@ -57,6 +62,9 @@ struct MetricSources {  // all borrowed
   const server::Server* server;
   bool has_flash;
   const flash::FlashTier* flash;
+  bool has_cell;
+  const mesh::Member* member;
+  const mesh::LocalBlockStore* cell_store;
 };
 
 void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources);

@@ -14,6 +14,7 @@
 #include "base/policy.h"
 #include "base/units.h"
 #include "memory/host_memory.h"
+#include "node/cell_options.h"
 #include "node/flash_options.h"
 #include "node/flash_places.h"
 
@@ -211,6 +212,75 @@ constexpr Setting kSettings[] = {
      },
      nullptr, nullptr,
      [](NodeOptions& to, const NodeOptions& from) { to.scrub_bytes_per_s = from.scrub_bytes_per_s; }},
+    {"cell", "URL[,URL]",
+     "the cell's etcd: drops reach every node of the cell; may be repeated; default: none",
+     [](NodeOptions& o, std::string_view n, std::string_view t) { return AddEndpoints(n, t, o.cell); },
+     [](const NodeOptions& o) { return o.cell.empty() ? std::string("none") : Joined(o.cell); },
+     [](NodeOptions& o) { o.cell.clear(); }},
+    {"cell_name", "NAME", "which cell of that etcd; default: default",
+     [](NodeOptions& o, std::string_view, std::string_view t) {
+       o.cell_name = t;
+       return Status();
+     },
+     [](const NodeOptions& o) { return o.cell_name; }},
+    {"member", "ID", "this node in the cell, which no other node is",
+     [](NodeOptions& o, std::string_view, std::string_view t) {
+       o.member = t;
+       return Status();
+     },
+     [](const NodeOptions& o) { return o.member; }},
+    {"cell_address", "ADDRESS:PORT", "where the cell's other nodes reach this one",
+     [](NodeOptions& o, std::string_view, std::string_view t) {
+       o.cell_address = t;
+       return Status();
+     },
+     [](const NodeOptions& o) { return o.cell_address; }},
+    {"cell_listen", "ADDRESS:PORT", "where it listens for them; default: cell_address",
+     [](NodeOptions& o, std::string_view, std::string_view t) {
+       o.cell_listen = t;
+       return Status();
+     },
+     [](const NodeOptions& o) { return o.cell_listen; }},
+    {"cell_key", "FILE",
+     "the cell's key, 64 hexadecimal digits that its owner alone may read; may be repeated: the first is "
+     "used, "
+     "each accepted",
+     [](NodeOptions& o, std::string_view, std::string_view t) {
+       o.cell_keys.emplace_back(t);
+       return Status();
+     },
+     [](const NodeOptions& o) { return o.cell_keys.empty() ? std::string("none") : Joined(o.cell_keys); },
+     [](NodeOptions& o) { o.cell_keys.clear(); }},
+    {"zone", "NAME", "where it stands; `cistern cell` shows it; default: none",
+     [](NodeOptions& o, std::string_view, std::string_view t) {
+       o.zone = t;
+       return Status();
+     },
+     [](const NodeOptions& o) { return o.zone; }},
+    {"cell_compacts", "", "the cell's etcd has no other user, so that the cell may compact it",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       return ParseSwitch(n, t, o.cell_compacts);
+     },
+     [](const NodeOptions& o) { return Text(o.cell_compacts); }},
+    {"etcd_authorities", "FILE",
+     "of an etcd with https: its authorities' certificates; default: the system's",
+     [](NodeOptions& o, std::string_view, std::string_view t) {
+       o.etcd_authorities = t;
+       return Status();
+     },
+     [](const NodeOptions& o) { return o.etcd_authorities; }},
+    {"etcd_certificate", "FILE", "this node's certificate for etcd",
+     [](NodeOptions& o, std::string_view, std::string_view t) {
+       o.etcd_certificate = t;
+       return Status();
+     },
+     [](const NodeOptions& o) { return o.etcd_certificate; }},
+    {"etcd_key", "FILE", "the private key of that",
+     [](NodeOptions& o, std::string_view, std::string_view t) {
+       o.etcd_key = t;
+       return Status();
+     },
+     [](const NodeOptions& o) { return o.etcd_key; }},
     {"loop", "NAME", "auto, io_uring or epoll; default: auto",
      [](NodeOptions& o, std::string_view n, std::string_view t) { return OneOf(n, t, kLoops, o.loop); },
      [](const NodeOptions& o) { return o.loop; }},
@@ -314,6 +384,7 @@ Status ResolveNodeOptions(NodeOptions& options) {
     return Status(Code::kInvalid, Text("poll_us: ", options.poll_us, " is over the limit of 1s"));
   if (Status status = OneOf("loop", options.loop, kLoops, options.loop); !status.ok()) return status;
   if (Status status = CheckTenant(options.tenant); !status.ok()) return status;
+  if (Status status = CheckCellOptions(options); !status.ok()) return status;
   return CheckFlashOptions(options);
 }
 
@@ -331,6 +402,7 @@ Status CheckNodeOptions(const NodeOptions& options) {
              options.memory_dir, " has (", RoughSizeText(file_system),
              "); ask for less, make it larger (in Docker with --shm-size), or name another memory_dir"));
   }
+  if (const auto keys = ReadCellKeys(options); !keys) return keys.error();
   Result<FlashPlaces> places = FindFlashPlaces(options);
   return places ? Status() : places.error();
 }

@@ -21,6 +21,16 @@ struct NodeOptions : OpenOptions {
   // PORT of 127.0.0.1, or ADDRESS:PORT, where /metrics and the like are; empty: no HTTP port.
   std::string http;
   std::string log_level = "info";
+  // ---- of a cell (docs/cell.md) ----
+  std::vector<std::string> cell;  // endpoints of its etcd, as http://10.0.0.7:2379; empty: in none
+  std::string cell_name = "default";
+  std::string member;                  // this node's id in it
+  std::string cell_address;            // where the other members reach it, as 10.0.0.7:7420
+  std::string cell_listen;             // where it listens for them; empty: at cell_address
+  std::vector<std::string> cell_keys;  // files; the first is used, all are accepted
+  std::string zone;
+  bool cell_compacts = false;                                // its etcd has no other user
+  std::string etcd_authorities, etcd_certificate, etcd_key;  // files, PEM
   std::uint64_t linger_us = 0;  // without a client for that long, counted from the start on; 0: never
   // Called once, by the core's thread, which it must not keep, when the node is to end by itself: ok after it
   // lingered, an error where what it stands on is lost.

@@ -96,6 +96,50 @@ TEST(NodeOptions, DefaultIsAQuarterOrWhatTheFileSystemHas) {
                                                      memory::FileSystemBytes("/dev/shm/not/there/yet")));
 }
 
+NodeOptions OfACell() {
+  NodeOptions options;
+  options.cell = {"http://127.0.0.1:2379"};
+  options.member = "a";
+  options.cell_address = "127.0.0.1:7420";
+  return options;
+}
+
+TEST(NodeOptions, ACellIsToldAsAListAndAsOneText) {
+  NodeOptions options;
+  ASSERT_TRUE(
+      SetNodeOption(options, "--cell", "cell", "http://10.0.0.1:2379,https://etcd.example:2379").ok());
+  EXPECT_EQ(options.cell, (std::vector<std::string>{"http://10.0.0.1:2379", "https://etcd.example:2379"}));
+  ASSERT_TRUE(ApplyConfigText(options, "cell = [\"http://a:1\", \"http://b:2\"]\n", "c.toml").ok());
+  EXPECT_EQ(options.cell, (std::vector<std::string>{"http://a:1", "http://b:2"}));
+  EXPECT_THAT(Message(SetNodeOption(options, "--cell", "cell", "10.0.0.1:2379")),
+              HasSubstr("--cell: 10.0.0.1:2379 is no endpoint"));
+}
+
+TEST(NodeOptions, WhatIsWrongWithACellIsNamedWithTheWayOut) {
+  NodeOptions good = OfACell();
+  EXPECT_TRUE(ResolveNodeOptions(good).ok());
+  const std::pair<void (*)(NodeOptions&), const char*> wrong[] = {
+      {[](NodeOptions& o) { o.member.clear(); }, "member: is not given"},
+      {[](NodeOptions& o) { o.member = "a/b"; }, "member id 'a/b'"},
+      {[](NodeOptions& o) { o.cell_name = "x y"; }, "cell_name: x y"},
+      {[](NodeOptions& o) { o.cell_address.clear(); }, "cell_address: is not given"},
+      {[](NodeOptions& o) { o.cell_address = "127.0.0.1"; }, "is no address and port"},
+      {[](NodeOptions& o) { o.cell_address = "0.0.0.0:7420"; }, "is every address of this host"},
+      {[](NodeOptions& o) { o.cell_address = "10.0.0.7:7420"; }, "cell_key: is not given"},
+      {[](NodeOptions& o) { o.cell_listen = "0.0.0.0:7420"; }, "cell_key: is not given"},
+      {[](NodeOptions& o) { o.cell_keys.assign(5, "/none"); }, "cell_key: 5 are given"},
+      {[](NodeOptions& o) { o.etcd_key = "/none"; }, "etcd_certificate and etcd_key"},
+      {[](NodeOptions& o) { o.cell.clear(); }, "member: is of a cell, and cell names none"},
+  };
+  for (const auto& [spoil, says] : wrong) {
+    NodeOptions options = OfACell();
+    spoil(options);
+    const Status status = ResolveNodeOptions(options);
+    EXPECT_EQ(status.code(), Code::kInvalid) << says;
+    EXPECT_THAT(Message(status), HasSubstr(says));
+  }
+}
+
 TEST(NodeOptions, CheckNamesWhatAStartWouldFindWrong) {
   NodeOptions options;
   options.memory_bytes = 64u << 20;

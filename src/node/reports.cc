@@ -7,6 +7,7 @@
 #include <boost/json/serialize.hpp>
 
 #include "base/format.h"
+#include "mesh/member.h"
 #include "wire/protocol.h"
 
 namespace cistern::node {
@@ -117,6 +118,32 @@ Task<Result<server::ReportPage>> NamespacesPage(Executor&, store::Survey::Uses u
     co_await Yield();
   }
   co_return page;
+}
+
+server::ReportPage MembersPage(const mesh::Member& member, std::uint64_t from) {
+  const mesh::CellState& state = member.state();
+  server::ReportPage page{.next = wire::kReportEnds};
+  std::uint64_t at = 0;
+  for (const auto& [id, value] : state.view.members) {
+    if (at++ < from) continue;
+    const bool self = value.process_number == member.options().process_number;
+    const auto heard = state.heard.find(value.process_number);
+    const bool comparable = heard != state.heard.end() && heard->second.history == state.history;
+    const json::object one{{"id", id},
+                           {"address", Utf8(value.address)},
+                           {"zone", Utf8(value.zone)},
+                           {"process", Hex(value.process_number)},
+                           {"self", self},
+                           {"connected", self || member.Reaches(value.process_number)},
+                           {"applied", comparable ? json::value(heard->second.applied) : json::value()}};
+    std::string text = json::serialize(one);
+    if (!page.text.empty() && page.text.size() + 1 + text.size() > kPageBytes) {
+      page.next = at - 1;
+      break;
+    }
+    page.text += (page.text.empty() ? "" : ",") + text;
+  }
+  return page;
 }
 
 std::string SettingsText(const NodeOptions& options) {

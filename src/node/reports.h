@@ -12,6 +12,10 @@
 #include "server/parts.h"
 #include "store/survey.h"
 
+namespace cistern::mesh {
+class Member;
+}  // namespace cistern::mesh
+
 namespace cistern::node {
 
 // Namespaces from slot number `from` on, as many as kPageBytes take, but one at least; the page goes on at a
@@ -19,6 +23,9 @@ namespace cistern::node {
 inline constexpr std::size_t kPageBytes = 64u << 10;
 Task<Result<server::ReportPage>> NamespacesPage(Executor&, store::Survey::Uses uses, std::uint64_t from,
                                                 std::size_t most_bytes);
+
+// Members of the cell in the order of their ids, as many from number `from` on as kPageBytes take.
+server::ReportPage MembersPage(const mesh::Member& member, std::uint64_t from);
 
 // A member for each setting.
 std::string SettingsText(const NodeOptions& options);

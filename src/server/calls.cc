@@ -581,7 +581,7 @@ Task<Answer> Calls::ReportStatus(Session& session, const wire::Submission& call)
     executor_.AddWork(text.size() / kTextPerTouch);
     co_return Reply(session, call, std::as_bytes(std::span(text)), Answer());
   }
-  if (report_ == nullptr || call.a > wire::kConfigurationList) {
+  if (report_ == nullptr || call.a > wire::kCellList) {
     Status unknown(Code::kInvalid, Text("status: ", call.a, " is no text that this node has"));
     co_return Fail(session, call, unknown);
   }

@@ -134,6 +134,7 @@ inline constexpr std::uint32_t kMaxTargetBytes = 256;
 inline constexpr std::uint64_t kNodeStatus = 0;
 inline constexpr std::uint64_t kNamespaceList = 1;
 inline constexpr std::uint64_t kConfigurationList = 2;
+inline constexpr std::uint64_t kCellList = 3;  // its members
 inline constexpr std::uint64_t kReportEnds = ~std::uint64_t{0};
 
 // Flags of kMatchRest and kHold: what is known of the prompt. A node of before there were any does not look

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <boost/json/object.hpp>
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+#include <cstdio>
+
+#include "base/format.h"
+#include "commands.h"
+#include "prompt.h"
+
+namespace cistern {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::string_view kName = "cistern cell";
+
+// {"cell": {...}, "members": [...]}: the node's section of its status, and its view of the others.
+Result<json::object> CellOf(const Prompt& prompt) {
+  Result<Store> store = Store::Connect(prompt.connect);
+  if (!store) return Error(store.error());
+  const auto deadline_us = static_cast<std::int64_t>(prompt.deadline_us);
+  Result<std::string> members = store->CellJson(deadline_us);
+  if (!members) return Error(members.error());
+  Result<std::string> status = store->StatusJson(deadline_us);
+  if (!status) return Error(status.error());
+  boost::system::error_code error;
+  json::value of_members = json::parse(*members, error);
+  const json::value of_status = error ? json::value() : json::parse(*status, error);
+  const json::value* cell = error ? nullptr : of_status.find_pointer("/cell", error);
+  const json::value* list = cell == nullptr ? nullptr : of_members.find_pointer("/members", error);
+  if (list == nullptr || !list->is_array() || !cell->is_object())
+    return Error(Code::kMismatch, "the node's answer is not what this version knows; is it of another one?");
+  return json::object{{"cell", *cell}, {"members", *list}};
+}
+
+std::string TextOf(const json::object& object, std::string_view name) {
+  const json::value* value = object.if_contains(name);
+  if (value == nullptr || value->is_null()) return "-";
+  if (!value->is_string()) return json::serialize(*value);
+  return value->get_string().empty() ? "-" : std::string(value->get_string());
+}
+
+void Print(const json::object& all) {
+  const json::object& cell = all.at("cell").get_object();
+  std::printf("%s, history %s: %s\n", TextOf(cell, "prefix").c_str(), TextOf(cell, "history").c_str(),
+              TextOf(cell, "joined") == "true" ? "joined" : "not joined");
+  if (const std::string trouble = TextOf(cell, "trouble"); trouble != "-")
+    std::printf("trouble: %s\n", trouble.c_str());
+  std::printf("drops: seen %s, applied %s\n\n", TextOf(cell, "seen").c_str(),
+              TextOf(cell, "applied").c_str());
+  std::printf("%-20s %-24s %-10s %-12s %s\n", "MEMBER", "ADDRESS", "ZONE", "APPLIED", "CONNECTION");
+  for (const json::value& one : all.at("members").get_array()) {
+    if (!one.is_object()) continue;
+    const json::object& member = one.get_object();
+    const bool self = TextOf(member, "self") == "true", connected = TextOf(member, "connected") == "true";
+    std::printf("%-20s %-24s %-10s %-12s %s\n", TextOf(member, "id").c_str(),
+                TextOf(member, "address").c_str(), TextOf(member, "zone").c_str(),
+                TextOf(member, "applied").c_str(),
+                self        ? "this node"
+                : connected ? "yes"
+                            : "none");
+  }
+}
+
+}  // namespace
+
+int RunCell(int argc, const char* const* argv) {
+  Prompt prompt;
+  CommandLine line(
+      kName,
+      "The cell of the node that runs, as that node sees it: its members, how far each has applied "
+      "the cell's drops,\nand what is wrong. Exits 1 where the node is in no cell.",
+      "  cistern cell\n  cistern cell --json");
+  prompt.AddTo(line, false);
+  if (auto exit = line.Parse(argc, argv)) return *exit;
+  const Result<json::object> all = CellOf(prompt);
+  if (!all) return Complain(kName, all.error());
+  if (prompt.json) {
+    std::printf("%s\n", json::serialize(*all).c_str());
+  } else {
+    Print(*all);
+  }
+  return kExitOk;
+}
+
+}  // namespace cistern

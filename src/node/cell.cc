@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/cell.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <utility>
+
+#include "base/event.h"
+#include "base/format.h"
+#include "etcd/gateway.h"
+#include "node/cell_options.h"
+
+namespace cistern::node {
+namespace {
+
+// Of this host, until it starts anew.
+std::array<std::byte, 16> BootId() {
+  std::array<std::byte, 16> id{};
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::getline(file, text);
+  std::erase(text, '-');
+  for (std::size_t i = 0; i < id.size() && 2 * i + 1 < text.size(); ++i)
+    id[i] = static_cast<std::byte>(std::strtoul(text.substr(2 * i, 2).c_str(), nullptr, 16));
+  return id;
+}
+
+// Whether another attempt may succeed by itself at once: the cell changed while the member joined.
+bool IsPassing(const Status& why) { return why.code() == Code::kLapsed || why.code() == Code::kOk; }
+
+mesh::CellDrop DropOf(const server::DropRequest& request, mesh::SharedNamespace name) {
+  mesh::CellDrop drop{.name = std::move(name)};
+  switch (request.what) {
+    case server::DropRequest::What::kNamespace: drop.what = mesh::CellDrop::What::kNamespace; break;
+    case server::DropRequest::What::kKeys:
+      drop.what = mesh::CellDrop::What::kKeys;
+      drop.keys.assign(request.keys.begin(), request.keys.end());
+      break;
+    case server::DropRequest::What::kConversation:
+      drop.what = mesh::CellDrop::What::kConversation;
+      drop.conversation = request.conversation;
+      break;
+  }
+  return drop;
+}
+
+}  // namespace
+
+Cell::Cell(const Parts& parts, const NodeOptions& options, std::vector<net::CellKey> keys)
+    : loop_(parts.loop),
+      store_(parts.store),
+      log_(parts.log),
+      keys_(std::move(keys)),
+      tcp_(parts.loop),
+      names_(parts.loop.executor(), parts.store, options.tenant),
+      local_(parts.loop.executor(), parts.store, names_) {}
+
+Cell::~Cell() = default;
+
+Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions& options,
+                                          std::vector<net::CellKey> keys) {
+  std::unique_ptr<Cell> cell(new Cell(parts, options, std::move(keys)));
+  etcd::GatewayOptions gateway;
+  gateway.endpoints = options.cell;
+  gateway.authorities_file = options.etcd_authorities;
+  gateway.certificate_file = options.etcd_certificate;
+  gateway.key_file = options.etcd_key;
+  auto etcd = etcd::OpenGateway(parts.loop, std::move(gateway));
+  if (!etcd) return Error(etcd.error().code(), Text("cell: ", etcd.error().message()));
+  cell->etcd_ = std::move(*etcd);
+  net::Network* network = &cell->tcp_;
+  if (!cell->keys_.empty()) {
+    auto context = net::TlsContext::OfCellKeys(cell->keys_);
+    if (!context) return Error(context.error());
+    cell->context_.emplace(std::move(*context));
+    network = &cell->tls_.emplace(cell->tcp_, *cell->context_);
+  }
+  mesh::MemberOptions member;
+  member.id = options.member;
+  member.prefix = CellPrefix(options);
+  member.listen = options.cell_listen.empty() ? options.cell_address : options.cell_listen;
+  member.address = options.cell_address;
+  member.zone = options.zone;
+  member.boot_id = BootId();
+  member.process_number = std::max<std::uint64_t>(1, parts.random());
+  member.cell_keys = cell->keys_;
+  member.etcd_is_ours = options.cell_compacts;
+  auto started = mesh::Member::Start(*cell->etcd_, *network, cell->local_, std::move(member));
+  if (!started)
+    return Error(started.error().code(), Text("cell: listening for other members at ",
+                                              options.cell_listen.empty() ? "cell_address" : "cell_listen",
+                                              ": ", started.error().message()));
+  cell->member_ = std::move(*started);
+  return cell;
+}
+
+Task<Status> Cell::AwaitJoin(Instant deadline) {
+  const std::uint64_t attempts = member_->failed_joins();
+  while (!member_->joined() && !member_->ended()) {
+    if (member_->failed_joins() != attempts && !IsPassing(member_->why())) break;
+    const Status waited = co_await member_->Changed(deadline);
+    if (!waited.ok()) break;
+  }
+  if (member_->ended()) co_return member_->why();
+  NoteChanges();
+  co_return Status();
+}
+
+Task<Result<server::Dropped>> Cell::Drop(const server::DropRequest& request) {
+  co_await names_.Refresh();
+  auto name = names_.NameAt(request.slot);
+  if (!name)
+    co_return Error(Code::kMiss, Text("namespace ", request.slot, ": is not attached, or was dropped"));
+  const mesh::CellDrop drop = DropOf(request, std::move(*name));
+  mesh::LocalBlockStore::Count count(local_, drop);
+  const auto receipt = co_await member_->Drop(drop, mesh::DropWait::kApplied, request.deadline);
+  if (!receipt) {
+    const Code code = receipt.error().code();
+    const bool unreached =
+        code == Code::kGone || code == Code::kDenied || code == Code::kMismatch || code == Code::kLapsed;
+    co_return Error(unreached ? Code::kUnavailable : code, std::string(receipt.error().message()));
+  }
+  const catalog::NamespaceEntry* entry = store_.NamespaceAt(request.slot);
+  co_return server::Dropped{count.blocks(), entry == nullptr ? 0 : entry->incarnation};
+}
+
+void Cell::NoteChanges() {
+  const bool joined = member_->joined(), reached = member_->why().ok();
+  std::string state = !joined ? std::string(member_->why().message()) : reached ? "joined" : "unreached";
+  if (state == said_) return;
+  said_ = std::move(state);
+  if (joined && !reached) {
+    log_.Log(LogLevel::kWarning,
+             "cell: etcd is not reached, drops are refused and all else goes on: ", member_->why().message());
+  } else if (joined) {
+    log_.Log(LogLevel::kInfo, "cell: member ", member_->options().id, " has joined, ",
+             member_->state().view.members.size(), " members, history ", Hex(member_->state().history));
+  } else {
+    log_.Log(member_->ended() ? LogLevel::kError : LogLevel::kWarning,
+             "cell: the node goes on alone: ", said_);
+  }
+}
+
+Task<void> Cell::Leave(Instant deadline) { return member_->Leave(deadline); }
+
+}  // namespace cistern::node

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/cell_options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+
+#include "base/format.h"
+#include "base/nearest.h"
+#include "mesh/cell_keys.h"
+
+namespace cistern::node {
+namespace {
+
+struct HostAndPort {
+  std::string_view host, port;
+};
+
+HostAndPort Split(std::string_view address) {
+  const std::size_t colon = address.rfind(':');
+  if (colon == std::string_view::npos) return {address, ""};
+  return {address.substr(0, colon), address.substr(colon + 1)};
+}
+
+bool IsLoopback(std::string_view address) {
+  const std::string_view host = Split(address).host;
+  return host.starts_with("127.") || host == "[::1]";
+}
+
+Status CheckAddress(std::string_view name, const std::string& address, bool for_others) {
+  const auto wrong = [&](std::string_view why) {
+    return Status(Code::kInvalid, Text(name, ": ", Shown(address), " ", why,
+                                       "; give one as 10.0.0.7:7420 or [fd00::7]:7420"));
+  };
+  if (address.size() > mesh::kMaxAddressBytes) return wrong("is too long");
+  const auto [host, port] = Split(address);
+  std::uint16_t number = 0;
+  const auto read = std::from_chars(port.data(), port.data() + port.size(), number);
+  if (host.empty() || read.ec != std::errc() || read.ptr != port.data() + port.size() || number == 0)
+    return wrong("is no address and port");
+  if (for_others && (host == "0.0.0.0" || host == "[::]"))
+    return wrong("is every address of this host and none that others reach");
+  return Status();
+}
+
+Status CheckIsAlone(const NodeOptions& options) {
+  const std::pair<std::string_view, bool> given[] = {{"member", !options.member.empty()},
+                                                     {"cell_address", !options.cell_address.empty()},
+                                                     {"cell_listen", !options.cell_listen.empty()},
+                                                     {"cell_key", !options.cell_keys.empty()},
+                                                     {"zone", !options.zone.empty()},
+                                                     {"cell_compacts", options.cell_compacts},
+                                                     {"etcd_authorities", !options.etcd_authorities.empty()},
+                                                     {"etcd_certificate", !options.etcd_certificate.empty()},
+                                                     {"etcd_key", !options.etcd_key.empty()}};
+  for (const auto& [name, is_given] : given) {
+    if (is_given)
+      return Status(Code::kInvalid, Text(name,
+                                         ": is of a cell, and cell names none; give cell the endpoints "
+                                         "of its etcd, as http://10.0.0.7:2379"));
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status AddEndpoints(std::string_view shown, std::string_view text, std::vector<std::string>& endpoints) {
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    const std::string_view one = text.substr(0, comma);
+    text.remove_prefix(std::min(comma + 1, text.size()));
+    const bool http = one.starts_with("http://") && one.size() > 7;
+    const bool https = one.starts_with("https://") && one.size() > 8;
+    if (!http && !https)
+      return Status(Code::kInvalid, Text(shown, ": ", Shown(one),
+                                         " is no endpoint of etcd; give each as "
+                                         "http://10.0.0.7:2379 or https://..."));
+    endpoints.emplace_back(one);
+  }
+  return Status();
+}
+
+std::string Joined(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) all += (all.empty() ? "" : ",") + text;
+  return all;
+}
+
+Status CheckCellOptions(const NodeOptions& options) {
+  if (options.cell.empty()) return CheckIsAlone(options);
+  if (options.member.empty())
+    return Status(Code::kInvalid,
+                  "member: is not given; a node of a cell needs an id that no other node of it has");
+  if (Status status = mesh::ValidateMemberId(options.member); !status.ok()) return status;
+  if (Status status = mesh::ValidateMemberId(options.cell_name); !status.ok())
+    return Status(Code::kInvalid, Text("cell_name: ", Shown(options.cell_name), " must be 1 to ",
+                                       mesh::kMaxMemberId, " letters, digits, '-', '_' and '.'"));
+  if (options.zone.size() > mesh::kMaxMemberId)
+    return Status(Code::kInvalid,
+                  Text("zone: has ", options.zone.size(), " bytes and may have ", mesh::kMaxMemberId));
+  if (options.cell_address.empty())
+    return Status(Code::kInvalid,
+                  "cell_address: is not given; name the address and port where the cell's other nodes reach "
+                  "this one, as 10.0.0.7:7420");
+  if (Status status = CheckAddress("cell_address", options.cell_address, true); !status.ok()) return status;
+  if (!options.cell_listen.empty()) {
+    if (Status status = CheckAddress("cell_listen", options.cell_listen, false); !status.ok()) return status;
+  }
+  const std::string& listens = options.cell_listen.empty() ? options.cell_address : options.cell_listen;
+  if (options.cell_keys.empty() && !IsLoopback(listens))
+    return Status(Code::kInvalid,
+                  Text("cell_key: is not given, and whoever reaches ", listens,
+                       " would be a member; make one (openssl rand -hex 32, mode 0600) and give it to every "
+                       "node of the cell"));
+  if (options.cell_keys.size() > mesh::HistoryValue::kMaxChecks)
+    return Status(Code::kInvalid, Text("cell_key: ", options.cell_keys.size(),
+                                       " are given and a cell goes from one to the next with at most ",
+                                       mesh::HistoryValue::kMaxChecks));
+  if (options.etcd_certificate.empty() != options.etcd_key.empty())
+    return Status(Code::kInvalid, "etcd_certificate and etcd_key: one is given without the other");
+  return Status();
+}
+
+Result<std::vector<net::CellKey>> ReadCellKeys(const NodeOptions& options) {
+  std::vector<net::CellKey> keys;
+  for (const std::string& file : options.cell_keys) {
+    Result<net::CellKey> key = net::ReadCellKey(file);
+    if (!key) return Error(key.error());
+    keys.push_back(*key);
+  }
+  return keys;
+}
+
+std::string CellPrefix(const NodeOptions& options) { return Text("/cistern/", options.cell_name, "/"); }
+
+}  // namespace cistern::node

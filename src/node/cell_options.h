@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a node is told of the cell that it is to be a member of.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cistern/status.h"
+#include "net/tls.h"
+#include "node/options.h"
+
+namespace cistern::node {
+
+// Endpoints with commas between. kInvalid names one that is none.
+Status AddEndpoints(std::string_view shown, std::string_view text, std::vector<std::string>& endpoints);
+// With commas between.
+std::string Joined(const std::vector<std::string>& texts);
+
+// kInvalid names the field, its value and the way out. A node in no cell is told nothing of one.
+Status CheckCellOptions(const NodeOptions& options);
+
+// Of the files that cell_key names, in order; none of a node in no cell. kDenied: others may read one;
+// kInvalid: it is no key; kIoError.
+Result<std::vector<net::CellKey>> ReadCellKeys(const NodeOptions& options);
+
+// Under which the cell's keys lie in etcd.
+std::string CellPrefix(const NodeOptions& options);
+
+}  // namespace cistern::node

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cell of real processes on loopback: three nodes with a directory of their own each, and a real etcd.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <deque>
+#include <fstream>
+
+#include "../real_node.h"
+#include "daemon.h"
+#include "etcd/test_etcd.h"
+
+namespace cistern {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kSecond = 1'000'000;
+constexpr std::size_t kBytes = 5000;
+
+std::uint16_t FreePort() {
+  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  CISTERN_ASSERT(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
+  CISTERN_ASSERT(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  return ntohs(address.sin_port);
+}
+
+// A node of the cell, and a client of it.
+struct CellNode {
+  std::optional<Daemon> daemon;
+  std::optional<Store> store;
+  std::optional<Namespace> ns;
+};
+
+class CellNodes : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!etcd::TestEtcd::Installed()) GTEST_SKIP() << "Debian's etcd-server is not installed";
+    directory_ = "/dev/shm/cistern-test-XXXXXX";
+    ASSERT_NE(mkdtemp(directory_.data()), nullptr);
+    ASSERT_TRUE(etcd_.Start().ok()) << etcd_.log();
+    WriteKey("key", 'a');
+  }
+  void TearDown() override {
+    nodes_.clear();
+    std::filesystem::remove_all(directory_);
+  }
+
+  std::string WriteKey(const std::string& name, char digit) {
+    const std::string path = directory_ + "/" + name;
+    std::ofstream(path) << std::string(64, digit) << "\n";
+    ::chmod(path.c_str(), 0600);
+    return path;
+  }
+  // A port may be taken between its choice and its use.
+  void Start(const std::string& id) {
+    CellNode& node = nodes_.emplace_back();
+    std::string why;
+    for (int attempt = 0; attempt < 5 && !node.daemon; ++attempt) {
+      Result<Daemon> daemon = Daemon::Start(
+          DaemonBeside(), directory_,
+          {"--memory", "64MiB", "--cell", etcd_.endpoint(), "--member", id, "--cell-address",
+           Text("127.0.0.1:", FreePort()), "--cell-key", directory_ + "/key", "--log-level", "error"});
+      if (daemon) {
+        node.daemon.emplace(std::move(*daemon));
+      } else {
+        why = daemon.error().ToString();
+      }
+    }
+    ASSERT_TRUE(node.daemon) << why;
+    Connect(node);
+  }
+  void Connect(CellNode& node) {
+    Result<Store> store = node.daemon->Connect();
+    ASSERT_TRUE(store.has_value()) << store.error().ToString();
+    node.store.emplace(std::move(*store));
+    node.ns = AttachTest(*node.store);
+  }
+  void StartThree() {
+    for (const char* id : {"a", "b", "c"}) Start(id);
+    ComeTogether();
+  }
+  std::string Says(CellNode& node) { return node.store->StatusJson(60 * kSecond).value_or(""); }
+  // Each has joined and is connected to both others.
+  void ComeTogether() {
+    for (CellNode& node : nodes_) {
+      Until([&] {
+        const std::string says = Says(node);
+        return says.find("\"joined\":true") != std::string::npos &&
+               says.find("\"reachable\":2") != std::string::npos;
+      });
+    }
+  }
+  std::string HistoryOf(CellNode& node) {
+    const std::string says = Says(node);
+    const std::size_t at = says.find("\"history\":");
+    return at == std::string::npos ? "" : says.substr(at, 30);
+  }
+  void Put(CellNode& node, std::uint64_t number, std::optional<std::uint64_t> parent = std::nullopt) {
+    const Status put = PutBlock(*node.store, *node.ns, number, parent, kBytes);
+    ASSERT_TRUE(put.ok()) << put.ToString();
+  }
+  bool Has(CellNode& node, std::uint64_t number) {
+    return node.store->Get(*node.ns, KeyOf(number)).has_value();
+  }
+  Result<std::uint64_t> Drop(CellNode& node, std::uint64_t number, std::int64_t us = 60 * kSecond) {
+    const BlockKey key = KeyOf(number);
+    return node.store->Drop(*node.ns, std::span(&key, 1), us).Wait();
+  }
+
+  std::string directory_;
+  etcd::TestEtcd etcd_;
+  std::deque<CellNode> nodes_;
+};
+
+TEST_F(CellNodes, DropByAClientOfOneReachesAllAndStaysOverTheKillOfOneThatWasAway) {
+  StartThree();
+  for (CellNode& node : nodes_) {
+    Put(node, 1);
+    Put(node, 2, 1);
+    Put(node, 3);
+  }
+  const Result<std::uint64_t> dropped = Drop(nodes_[0], 1);
+  ASSERT_TRUE(dropped.has_value()) << dropped.error().ToString();
+  EXPECT_EQ(*dropped, 2u) << "of this node";
+  for (CellNode& node : nodes_) {
+    EXPECT_FALSE(Has(node, 1) || Has(node, 2));
+    EXPECT_TRUE(Has(node, 3));
+  }
+
+  // While one is away: its membership stands for some seconds more, so this is not acknowledged.
+  nodes_[2].daemon->Kill();
+  const Result<std::uint64_t> late = Drop(nodes_[1], 3, 3 * kSecond);
+  ASSERT_FALSE(late.has_value());
+  EXPECT_EQ(late.error().code(), Code::kTooLate) << late.error().ToString();
+  Until([&] { return !Has(nodes_[0], 3) && !Has(nodes_[1], 3); });
+  ASSERT_TRUE(nodes_[2].daemon->Exec().ok());
+  Connect(nodes_[2]);
+  ComeTogether();
+  EXPECT_FALSE(Has(nodes_[2], 1) || Has(nodes_[2], 2) || Has(nodes_[2], 3));
+
+  // And again, when it had all of it applied.
+  nodes_[2].daemon->Kill();
+  ASSERT_TRUE(nodes_[2].daemon->Exec().ok());
+  Connect(nodes_[2]);
+  EXPECT_FALSE(Has(nodes_[2], 1) || Has(nodes_[2], 2) || Has(nodes_[2], 3));
+  ComeTogether();
+
+  Put(nodes_[0], 4);
+  Put(nodes_[1], 4);
+  const auto all = nodes_[0].store->DropNamespace(*nodes_[0].ns, 60 * kSecond).Wait();
+  ASSERT_TRUE(all.has_value()) << all.error().ToString();
+  EXPECT_EQ(*all, 1u);
+  EXPECT_FALSE(Has(nodes_[0], 4));
+  nodes_[1].ns = AttachTest(*nodes_[1].store);  // under its new incarnation
+  EXPECT_FALSE(Has(nodes_[1], 4));
+  Put(nodes_[0], 4);
+  EXPECT_TRUE(Has(nodes_[0], 4));
+}
+
+TEST_F(CellNodes, EndOfAConversationReachesAll) {
+  StartThree();
+  WriteOptions of_conversation;
+  of_conversation.conversation = "the same everywhere";
+  for (CellNode& node : nodes_) {
+    const Status put = node.store->Put(*node.ns, KeyOf(1), std::nullopt, BodyOf(1, kBytes), of_conversation);
+    ASSERT_TRUE(put.ok()) << put.ToString();
+    Put(node, 2);
+  }
+  const auto ended =
+      nodes_[1].store->EndConversation(*nodes_[1].ns, of_conversation.conversation, 60 * kSecond).Wait();
+  ASSERT_TRUE(ended.has_value()) << ended.error().ToString();
+  EXPECT_EQ(*ended, 1u);
+  for (CellNode& node : nodes_) {
+    EXPECT_FALSE(Has(node, 1));
+    EXPECT_TRUE(Has(node, 2));
+  }
+}
+
+TEST_F(CellNodes, WithoutEtcdADropIsUnavailableAndAllElseGoesOn) {
+  StartThree();
+  for (CellNode& node : nodes_) Put(node, 1);
+  etcd_.Kill();
+  // A connection that breaks under the first question leaves open whether it was written.
+  Until([&] {
+    const Result<std::uint64_t> dropped = Drop(nodes_[0], 9, 2 * kSecond);
+    return !dropped && dropped.error().code() == Code::kUnavailable;
+  });
+  const Result<std::uint64_t> dropped = Drop(nodes_[0], 1);
+  ASSERT_FALSE(dropped.has_value());
+  EXPECT_EQ(dropped.error().code(), Code::kUnavailable) << dropped.error().ToString();
+  for (CellNode& node : nodes_) {
+    EXPECT_TRUE(Has(node, 1));
+    Put(node, 2, 1);
+    EXPECT_TRUE(Has(node, 2));
+  }
+  // A node that starts meanwhile serves its own clients, and catches up later.
+  nodes_[2].daemon->Kill();
+  ASSERT_TRUE(nodes_[2].daemon->Exec().ok());
+  Connect(nodes_[2]);
+  EXPECT_TRUE(Has(nodes_[2], 2));
+  ASSERT_TRUE(etcd_.Start().ok()) << etcd_.log();
+  ComeTogether();
+  const Result<std::uint64_t> again = Drop(nodes_[0], 1);
+  ASSERT_TRUE(again.has_value()) << again.error().ToString();
+  for (CellNode& node : nodes_) EXPECT_FALSE(Has(node, 1) || Has(node, 2));
+}
+
+TEST_F(CellNodes, RestoredEtcdBeginsAnotherHistoryAndEveryNodeBeginsAnew) {
+  StartThree();
+  etcd_.Kill();
+  etcd_.Save("backup");
+  ASSERT_TRUE(etcd_.Start().ok()) << etcd_.log();
+  ComeTogether();
+  for (CellNode& node : nodes_) Put(node, 1);
+  const Result<std::uint64_t> dropped = Drop(nodes_[0], 7);
+  ASSERT_TRUE(dropped.has_value()) << dropped.error().ToString();
+  const std::string history = HistoryOf(nodes_[0]);
+  etcd_.Kill();
+  etcd_.Restore("backup");
+  ASSERT_TRUE(etcd_.Start().ok()) << etcd_.log();
+  for (CellNode& node : nodes_) Until([&] { return HistoryOf(node) != history; });
+  ComeTogether();
+  EXPECT_EQ(HistoryOf(nodes_[0]), HistoryOf(nodes_[2]));
+  for (CellNode& node : nodes_) {
+    node.ns = AttachTest(*node.store);
+    EXPECT_FALSE(Has(node, 1));
+    Put(node, 1);
+  }
+  const Result<std::uint64_t> again = Drop(nodes_[1], 1);
+  ASSERT_TRUE(again.has_value()) << again.error().ToString();
+  for (CellNode& node : nodes_) EXPECT_FALSE(Has(node, 1));
+}
+
+TEST_F(CellNodes, ANodeWithAnotherKeyOrACarelessOneIsRefusedByName) {
+  Start("a");
+  node::NodeOptions options;
+  options.memory_dir = directory_ + "/stranger";
+  options.memory_bytes = 64u << 20;
+  options.log_level = "error";
+  options.cell = {etcd_.endpoint()};
+  options.member = "b";
+  options.cell_address = Text("127.0.0.1:", FreePort());
+  options.cell_keys = {WriteKey("another", 'b')};
+  auto started = node::Node::Start(options);
+  ASSERT_FALSE(started.has_value());
+  EXPECT_EQ(started.error().code(), Code::kMismatch);
+  EXPECT_THAT(std::string(started.error().message()), HasSubstr("cell key"));
+  ::chmod(options.cell_keys[0].c_str(), 0644);
+  started = node::Node::Start(options);
+  ASSERT_FALSE(started.has_value());
+  EXPECT_THAT(std::string(started.error().message()), HasSubstr("may be read by others"));
+  std::ofstream(options.cell_keys[0]) << "abc\n";
+  ::chmod(options.cell_keys[0].c_str(), 0600);
+  started = node::Node::Start(options);
+  ASSERT_FALSE(started.has_value());
+  EXPECT_THAT(std::string(started.error().message()), HasSubstr("a key has 64"));
+}
+
+TEST_F(CellNodes, MembersAreListedWithWhatTheyHaveApplied) {
+  StartThree();
+  ASSERT_TRUE(Drop(nodes_[0], 1).has_value());
+  const Result<std::string> listed = nodes_[0].store->CellJson();
+  ASSERT_TRUE(listed.has_value()) << listed.error().ToString();
+  for (const char* part : {"\"id\":\"a\"", "\"id\":\"b\"", "\"id\":\"c\"", "\"self\":true", "\"applied\":"})
+    EXPECT_THAT(*listed, HasSubstr(part));
+  EXPECT_THAT(*listed, testing::Not(HasSubstr("\"connected\":false")));
+  RealNode alone(64u << 20);
+  Store store = alone.Connect();
+  const Result<std::string> none = store.CellJson();
+  ASSERT_FALSE(none.has_value());
+  EXPECT_EQ(none.error().code(), Code::kMiss);
+}
+
+}  // namespace
+}  // namespace cistern
