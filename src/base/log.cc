@@ -10,6 +10,9 @@
 #include <array>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/log_limiter.h"
+
 namespace cistern {
 namespace {
 
@@ -72,11 +75,15 @@ class Logger::Body {
     logger_->log(ToSpdlog(level), spdlog::string_view_t(text.data(), text.size()));
   }
   std::uint64_t lost() const { return pool_->overrun_counter(); }
+  std::optional<std::uint64_t> Admit(const std::source_location& where) {
+    return limiter_.Admit(where, SystemClock().Now());
+  }
 
  private:
   // Queued lines keep the logger alive; the pool's destructor writes them and joins its thread.
   std::shared_ptr<spdlog::details::thread_pool> pool_;
   std::shared_ptr<spdlog::async_logger> logger_;
+  LogLimiter limiter_;
 };
 
 Logger::Logger(LogLevel level, std::unique_ptr<Body> body) : level_(level), body_(std::move(body)) {}
@@ -94,6 +101,7 @@ std::unique_ptr<Logger> Logger::ToSink(LogLevel level, Sink sink) {
 }
 
 void Logger::Write(LogLevel level, std::string_view text) { body_->Write(level, text); }
+std::optional<std::uint64_t> Logger::Admit(const std::source_location& where) { return body_->Admit(where); }
 std::uint64_t Logger::lost() const { return body_->lost(); }
 
 }  // namespace cistern

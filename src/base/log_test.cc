@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/log_limiter.h"
+
 namespace cistern {
 namespace {
 
@@ -28,15 +30,28 @@ TEST(Log, ABlockedSinkLosesLinesAndNeverBlocksTheCaller) {
   std::mutex mutex;
   std::condition_variable released;
   bool release = false;
-  auto logger = Logger::ToSink(LogLevel::kInfo, [&](LogLevel, std::string_view) {
+  auto logger = Logger::ToSink(LogLevel::kDebug, [&](LogLevel, std::string_view) {
     std::unique_lock lock(mutex);
     released.wait(lock, [&] { return release; });
   });
-  for (int i = 0; i < 20'000; ++i) logger->Log(LogLevel::kInfo, i);
+  for (int i = 0; i < 20'000; ++i) logger->Log(LogLevel::kDebug, i);
   EXPECT_GT(logger->lost(), 0u);
   std::lock_guard lock(mutex);
   release = true;
   released.notify_all();
+}
+
+TEST(Log, ASiteThatSaysTheSameOverAndOverIsCutShortAndAnotherIsNot) {
+  std::vector<std::string> lines;
+  {
+    auto logger =
+        Logger::ToSink(LogLevel::kInfo, [&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+    for (int i = 0; i < 2000; ++i) logger->Log(LogLevel::kWarning, "again");
+    logger->Log(LogLevel::kWarning, "another");
+  }
+  EXPECT_GE(lines.size(), LogLimiter::kAtOnce + 1);
+  EXPECT_LT(lines.size(), 2000u);
+  EXPECT_EQ(lines.back(), "another");
 }
 
 TEST(Log, LevelsByName) {
