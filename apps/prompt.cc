@@ -9,6 +9,9 @@ void Prompt::AddTo(CommandLine& line, bool with_namespace) {
   line.Text("--socket", "PATH",
             "the node's socket; default: cistern.sock in /run (root), /run/user/UID or /tmp/cistern-UID",
             &connect.socket);
+  line.Text("--node-user", "UID",
+            "whose node it may be beside this user's and root's; any: whoever listens there; default: none",
+            &connect.node_user);
   line.Text("--tenant", "NAME", "tenant; default: default", &connect.tenant);
   line.Duration("--deadline", "how long the call may take; default: 10s", &deadline_us);
   line.Switch("--json", "one JSON object on stdout", &json);

@@ -63,6 +63,9 @@ struct ConnectOptions {
   OwnerToken owner{};
   std::uint64_t staging_bytes = 0;       // at connect, more on demand; 0: 1 MiB
   std::int64_t deadline_us = 5'000'000;  // of the handshake
+  // Who may listen there beside this user and root: a user's number, or "any", which is for a socket in a
+  // directory that only the node's operator can write, as where it is mounted into a container.
+  std::string node_user{};
 };
 
 // No call without a deadline, in microseconds from submit. The default serves people and batch jobs; an

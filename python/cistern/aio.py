@@ -50,9 +50,12 @@ async def connect(
     owner: bytes | None = None,
     staging_bytes: int = 0,
     deadline_us: int = 5_000_000,
+    node_user: int | str | None = None,
 ) -> Store:
     """As cistern.Store.connect()."""
-    native = await asyncio.to_thread(blocking._connect, socket, tenant, owner, staging_bytes, deadline_us)
+    native = await asyncio.to_thread(
+        blocking._connect, socket, tenant, owner, staging_bytes, deadline_us, node_user
+    )
     return Store(native)
 
 

@@ -273,9 +273,15 @@ def _plain(keys: Keys) -> Sequence[bytes] | _native.Chain:
 
 
 def _connect(
-    socket: str | os.PathLike[str] | None, tenant: str, owner: bytes | None, staging_bytes: int, deadline_us: int
+    socket: str | os.PathLike[str] | None,
+    tenant: str,
+    owner: bytes | None,
+    staging_bytes: int,
+    deadline_us: int,
+    node_user: int | str | None,
 ) -> _native.Store:
-    return _native.connect("" if socket is None else os.fspath(socket), tenant, owner, staging_bytes, deadline_us)
+    path, user = "" if socket is None else os.fspath(socket), "" if node_user is None else str(node_user)
+    return _native.connect(path, tenant, owner, staging_bytes, deadline_us, user)
 
 
 def _match_result(answer: _native.MatchAnswer) -> MatchResult:
@@ -340,15 +346,18 @@ class Store(Handle):
         owner: bytes | None = None,
         staging_bytes: int = 0,
         deadline_us: int = 5_000_000,
+        node_user: int | str | None = None,
     ) -> Store:
         """Connects to the node of this host.
 
         socket: None is the one that a node of this user listens at. owner: another process's `owner` token
         (16 bytes), to use its leases and publish what it wrote; None: become an owner. staging_bytes: at
-        connect, more on demand; 0: 1 MiB. Raises Gone (nobody listens), Mismatch (another protocol), Denied
-        (another user, tenant or owner), Busy (no room for a further session), TooLate, Invalid.
+        connect, more on demand; 0: 1 MiB. node_user: whose node it may be beside this user's and root's, a user's
+        number, or "any" where only the node's operator can put a socket there. Raises Gone (nobody listens),
+        Mismatch (another protocol), Denied (another user, tenant or owner), Busy (no room for a further session),
+        TooLate, Invalid.
         """
-        return cls(_connect(socket, tenant, owner, staging_bytes, deadline_us))
+        return cls(_connect(socket, tenant, owner, staging_bytes, deadline_us, node_user))
 
     @classmethod
     def open(

@@ -48,9 +48,13 @@ T NumberOf(nb::handle range, const char* attribute, const ArgumentName& name) {
 nb::bytes BytesOfCodes(std::span<const Code> codes) { return nb::bytes(codes.data(), codes.size()); }
 
 std::unique_ptr<StoreHandle> Connect(const std::string& socket, const std::string& tenant, nb::handle owner,
-                                     std::uint64_t staging_bytes, std::int64_t deadline_us) {
-  ConnectOptions options{
-      .socket = socket, .tenant = tenant, .staging_bytes = staging_bytes, .deadline_us = deadline_us};
+                                     std::uint64_t staging_bytes, std::int64_t deadline_us,
+                                     const std::string& node_user) {
+  ConnectOptions options{.socket = socket,
+                         .tenant = tenant,
+                         .staging_bytes = staging_bytes,
+                         .deadline_us = deadline_us,
+                         .node_user = node_user};
   if (!owner.is_none()) {
     HeldBuffer token(owner, false, {"owner"});
     if (token.bytes().size() != options.owner.size())
@@ -511,7 +515,7 @@ void BindStore(nb::module_& m) {
   Call<BeginTouch>::Define(store, "touch");
   Call<BeginDrop>::Define(store, "drop");
   Call<BeginEndConversation>::Define(store, "end_conversation");
-  m.def("connect", Connect, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
+  m.def("connect", Connect, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
   m.def("open", Open);
   m.def("default_socket_path", wire::DefaultSocketPath);
   m.def("own_socket_directory", wire::OwnSocketDirectory);

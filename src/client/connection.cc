@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/connection.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -9,8 +10,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <ctime>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "arena/layout.h"
@@ -46,12 +50,29 @@ Status WaitFor(int socket, short events, std::int64_t deadline_ns, const std::st
   }
 }
 
-// Whoever listens is whom bytes are given to and taken from: this user or root, as the kernel says it.
-Status CheckListener(const Peer& listener, const std::string& path) {
-  if (listener.uid == geteuid() || listener.uid == 0) return Status();
-  return Status(Code::kDenied, Text("socket ", path, ": user ", listener.uid, " listens there (process ",
-                                    listener.pid, "), and this is user ", geteuid(),
-                                    ": a node is its clients' user's or root's; name the socket of yours"));
+Result<std::optional<std::uint32_t>> UserOf(std::string_view text) {
+  if (text.empty()) return std::nullopt;
+  std::uint32_t uid = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), uid);
+  if (error == std::errc() && end == text.data() + text.size()) return uid;
+  return Error(Code::kInvalid, Text("node_user is \"", text, "\": give a user's number, as in 990, or any"));
+}
+
+// Whoever listens is whom bytes are given to and taken from: this user, root, or whom the options name, as
+// the kernel says it.
+Status CheckListener(const Peer& listener, const ConnectOptions& options, const std::string& path) {
+  if (options.node_user == "any") return Status();
+  const Result<std::optional<std::uint32_t>> named = UserOf(options.node_user);
+  if (!named) return named.error();
+  if (listener.uid_known && (listener.uid == geteuid() || listener.uid == 0 || listener.uid == *named))
+    return Status();
+  const std::string who = listener.uid_known ? Text("user ", listener.uid)
+                                             : std::string("a user without a number in this namespace");
+  return Status(
+      Code::kDenied,
+      Text("socket ", path, ": ", who, " listens there (process ", listener.pid, "), and this is user ",
+           geteuid(), ": if it is your node, set node_user to ",
+           listener.uid_known ? Text(listener.uid) : std::string("any"), "; else name the socket of yours"));
 }
 
 Result<Fd> OpenSocket(const std::string& path, std::int64_t deadline_ns) {
@@ -74,7 +95,8 @@ Result<Fd> OpenSocket(const std::string& path, std::int64_t deadline_ns) {
       case EACCES:
       case EPERM:
         return Error(Code::kDenied,
-                     Text("socket ", path, ": ", ErrnoText(errno), ": run as the node's user"));
+                     Text("socket ", path, ": ", ErrnoText(errno),
+                          ": run as the node's user, or have its setting clients name this one"));
       case EPROTOTYPE: return Error(Code::kMismatch, Text("what listens at ", path, " is no Cistern node"));
       default: return Error(Code::kIoError, Text("socket ", path, ": connect: ", ErrnoText(errno)));
     }
@@ -182,6 +204,16 @@ Status CheckFiles(Connection& connection) {
   return Status();
 }
 
+// A lock that ends with the process and that no forked child has. By it a node that has no pidfd of this
+// process (Linux before 6.5, another pid namespace) learns of its end (R15). Where it cannot be had, hang-up
+// tells.
+void LockWhole(int file) {
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  static_cast<void>(fcntl(file, F_SETLK, &lock));
+}
+
 Status MapAll(Connection& connection, std::vector<Fd>& given) {
   struct Wanted {
     Mapping* into;
@@ -202,6 +234,9 @@ Status MapAll(Connection& connection, std::vector<Fd>& given) {
   }
   connection.arena_guard = MappingGuard(connection.arena, Access::kRead);
   connection.index_guard = MappingGuard(connection.index, Access::kRead);
+  // Kept: a record lock goes with the first descriptor of its file that the process closes.
+  connection.session_lock = std::move(given[2]);
+  LockWhole(connection.session_lock.get());
   connection.core_event = std::move(given[4]);
   connection.client_event = std::move(given[5]);
   return CheckFiles(connection);
@@ -243,7 +278,7 @@ Result<Connection> ConnectToNode(const ConnectOptions& options) {
   if (!socket) return Error(std::move(socket.error()));
   Result<Peer> listener = PeerOf(socket->get());
   if (!listener) return Error(std::move(listener.error()));
-  if (Status ours = CheckListener(*listener, path); !ours.ok()) return Error(std::move(ours));
+  if (Status ours = CheckListener(*listener, options, path); !ours.ok()) return Error(std::move(ours));
   Fd process = PeerProcess(socket->get(), *listener);
   Result<Connection> connection = GreetNode(std::move(*socket), std::move(path), options, deadline_ns);
   if (connection) connection->process = std::move(process);

@@ -23,6 +23,7 @@ std::int64_t DeadlineNs(std::int64_t us);
 struct Connection {
   Fd socket;
   Fd process;       // of the node, readable once it has ended; none: the socket alone tells
+  Fd session_lock;  // the session's memory, which this process has locked
   Fd core_event;    // wakes the core
   Fd client_event;  // wakes this process: a set with the node's eventfd in it
   Mapping arena;

@@ -87,7 +87,7 @@ class Stranger {
       const int listener = socket(AF_UNIX, SOCK_SEQPACKET, 0);
       const bool listens = setgid(kUser) == 0 && setuid(kUser) == 0 &&
                            bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
-                           listen(listener, 1) == 0;
+                           listen(listener, 16) == 0;
       const char byte = listens ? 'y' : 'n';
       static_cast<void>(!write(ready[1], &byte, 1));
       for (;;) pause();
@@ -122,6 +122,14 @@ TEST(Handshake, R12AnotherUserWhoListensIsNotTalkedTo) {
     EXPECT_EQ(connection.error().code(), Code::kDenied) << connection.error().ToString();
     EXPECT_NE(connection.error().message().find("user 54321 listens there"), std::string::npos)
         << connection.error().ToString();
+    // One that is named is talked to, and says nothing.
+    options.deadline_us = 1'000;
+    for (const auto& [node_user, code] :
+         {std::pair("54321", Code::kTooLate), std::pair("any", Code::kTooLate),
+          std::pair("54322", Code::kDenied), std::pair("cistern", Code::kInvalid)}) {
+      options.node_user = node_user;
+      EXPECT_EQ(ConnectToNode(options).error().code(), code) << node_user;
+    }
   }
   std::filesystem::remove_all(directory);
 }

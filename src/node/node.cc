@@ -39,6 +39,7 @@
 #include "memory/staging.h"
 #include "node/cell.h"
 #include "node/cell_options.h"
+#include "node/client_rules.h"
 #include "node/flash_options.h"
 #include "node/flash_places.h"
 #include "node/journal_place.h"
@@ -428,6 +429,7 @@ Status Node::Core::OpenDoor() {
   server::ServerOptions server;
   server.socket = options_.socket;
   server.tenant = options_.tenant;
+  server.peers = PeerRulesOf(options_.clients);
   server.staging_budget_bytes = file_->arena().geometry().slots_bytes() / memory::kStagingFraction;
   server.max_sessions = server::MaxSessions(file_->arena().geometry().slots_bytes());
   Result<std::unique_ptr<server::Server>> opened = server::Server::Open(
@@ -512,7 +514,7 @@ Task<void> Node::Core::Tick(Executor& executor) {
     const Instant now = executor.Now();
     tick_late_ns_.Record(static_cast<std::uint64_t>(std::max<std::int64_t>(now.NsSince(due), 0)));
     heartbeat_.Beat(now);
-    parts_->server->TakeCounts();
+    parts_->server->Tick();
     while (parts_->store->Tick()) co_await Yield();
     if (parts_->cell) parts_->cell->NoteChanges();
     NoteLoss();

@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "memory/host_memory.h"
 #include "node/cell_options.h"
+#include "node/client_rules.h"
 #include "node/flash_options.h"
 #include "node/flash_places.h"
 
@@ -90,6 +91,13 @@ constexpr Setting kSettings[] = {
        return Status();
      },
      [](const NodeOptions& o) { return o.socket; }},
+    {"clients", "WHO",
+     "who may connect beside processes of the node's own user: user:UID, group:GID (numbers or names), or "
+     "any "
+     "that reaches the socket; may be repeated",
+     [](NodeOptions& o, std::string_view n, std::string_view t) { return AddClientRule(n, t, o.clients); },
+     [](const NodeOptions& o) { return ClientRulesText(o.clients); },
+     [](NodeOptions& o) { o.clients.clear(); }},
     {"http", "[ADDRESS:]PORT",
      "where /metrics, /status, /healthz and /readyz are, for whoever reaches it; default: none; a PORT "
      "alone: of 127.0.0.1",

@@ -16,10 +16,19 @@
 
 namespace cistern::node {
 
+// user:UID, group:GID or any; UID and GID may be names of this host.
+struct ClientRule {
+  enum class Kind : std::uint8_t { kUser, kGroup, kAny };
+  Kind kind = Kind::kUser;
+  std::uint32_t id = 0;
+  std::string text;  // as it was written
+};
+
 struct NodeOptions : OpenOptions {
   std::string socket;  // empty: no server for other processes (an embedded node)
   // PORT of 127.0.0.1, or ADDRESS:PORT, where /metrics and the like are; empty: no HTTP port.
   std::string http;
+  std::vector<ClientRule> clients;  // who may connect beside processes of the node's own user
   std::string log_level = "info";
   // ---- of a cell (docs/cell.md) ----
   std::vector<std::string> cell;  // endpoints of its etcd, as http://10.0.0.7:2379; empty: in none

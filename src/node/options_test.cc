@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "memory/host_memory.h"
+#include "node/client_rules.h"
 #include "node/flash_options.h"
 
 namespace cistern::node {
@@ -20,6 +21,25 @@ TEST(NodeOptions, FileAndFlagAreOneTable) {
   EXPECT_EQ(options.memory_bytes, 256u << 20);
   EXPECT_EQ(options.movers, 2u);
   EXPECT_EQ(options.poll_us, 10u);
+}
+
+TEST(NodeOptions, ClientsAreUsersGroupsOrAnyByNumberOrName) {
+  NodeOptions options;
+  EXPECT_TRUE(ApplyConfigText(options, "clients = [\"user:1000\", \"group:root\"]\n", "c.toml").ok());
+  server::PeerRules rules = PeerRulesOf(options.clients);
+  EXPECT_EQ(rules.users, std::vector<std::uint32_t>{1000});
+  EXPECT_EQ(rules.groups, std::vector<std::uint32_t>{0});
+  EXPECT_FALSE(rules.anyone);
+  EXPECT_EQ(FindNodeSetting("clients")->get(options), "user:1000, group:root");
+  EXPECT_TRUE(SetNodeOption(options, "--clients", "clients", "any").ok());
+  EXPECT_TRUE(PeerRulesOf(options.clients).anyone);
+  for (const char* wrong :
+       {"1000", "user:", "user:4294967295", "user:-1", "group:no-such-group", "all", ""}) {
+    const Status status = SetNodeOption(options, "--clients", "clients", wrong);
+    EXPECT_EQ(status.code(), Code::kInvalid) << wrong;
+    EXPECT_THAT(Message(status), HasSubstr("--clients: "));
+  }
+  EXPECT_TRUE(PeerRulesOf({}).own_user_only());
 }
 
 TEST(NodeOptions, AnAlignmentThatIsNoneIsToldTheTwoThatAre) {

@@ -14,6 +14,9 @@
 namespace cistern::server {
 namespace {
 
+// What changes the node for all its clients.
+bool Steers(wire::Op op) { return op == wire::Op::kDevice || op == wire::Op::kSwitch; }
+
 // A client may ask for any deadline; none is further away than this.
 constexpr std::int64_t kMaxDeadlineUs = 3'600'000'000;
 // What is done in the time of a touch, nearly (Executor::AddWork): items of a list taken, bytes of the status
@@ -98,6 +101,10 @@ Task<Answer> Calls::Do(Session& session, const wire::Submission& call) {
   if (call.deadline_ns <= 0 || late_us >= 0) {
     Status late(Code::kTooLate, Text("the node took the call ", late_us, " us after its deadline"));
     co_return Fail(session, call, late);
+  }
+  if (Steers(call.op) && !session.own_user) {
+    Status denied(Code::kDenied, "steering a node is its own user's: run this command as the node's user");
+    co_return Fail(session, call, denied);
   }
   switch (call.op) {
     case wire::Op::kAttach: co_return co_await Attach(session, call);

@@ -18,11 +18,12 @@ constexpr std::int64_t kNoDescriptorsRetryUs = 100'000;
 }  // namespace
 
 Handshakes::Handshakes(io::Loop& loop, std::optional<Listener> listener, Sessions& sessions,
-                       std::int64_t hello_us, ServerCounters& counters)
+                       const ServerOptions& options, ServerCounters& counters)
     : loop_(loop),
       listener_(std::move(listener)),
       sessions_(sessions),
-      hello_us_(hello_us),
+      hello_us_(options.hello_us),
+      peers_(options.peers),
       counters_(counters),
       retry_(loop.executor(), [this] { AcceptSome(); }) {}
 
@@ -64,7 +65,7 @@ void Handshakes::AcceptSome() {
 
 void Handshakes::Greet(Fd socket) {
   Result<Peer> peer = PeerOf(socket.get());
-  Status allowed = peer ? CheckCredentials(*peer) : peer.error();
+  Status allowed = peer ? CheckCredentials(socket.get(), *peer, peers_) : peer.error();
   if (!allowed.ok()) {
     counters_.refused++;
     // Read first: a socket that is closed with something unread takes the answer with it.

@@ -19,8 +19,8 @@ namespace cistern::server {
 class Handshakes final {
  public:
   // Borrows the loop, the sessions and the counters. Without a listener only who is let in by Adopt comes.
-  Handshakes(io::Loop& loop, std::optional<Listener> listener, Sessions& sessions, std::int64_t hello_us,
-             ServerCounters& counters);
+  Handshakes(io::Loop& loop, std::optional<Listener> listener, Sessions& sessions,
+             const ServerOptions& options, ServerCounters& counters);
 
   // Starts to accept.
   Status Start();
@@ -51,6 +51,7 @@ class Handshakes final {
   std::optional<Listener> listener_;
   Sessions& sessions_;
   const std::int64_t hello_us_;
+  const PeerRules peers_;
   ServerCounters& counters_;
   std::list<Handshake> handshakes_;
   io::FdWatch watch_;

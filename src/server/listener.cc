@@ -61,7 +61,7 @@ Status CheckStale(const std::string& path) {
 
 }  // namespace
 
-Result<Listener> Listener::Bind(const std::string& path) {
+Result<Listener> Listener::Bind(const std::string& path, unsigned mode) {
   if (Status status = wire::CheckSocketPath(path); !status.ok()) return Error(std::move(status));
   if (const std::string own = wire::OwnSocketDirectory(); path.starts_with(own + "/")) {
     if (Status made = io::MakeOwnDirectory("socket", own); !made.ok()) return Error(std::move(made));
@@ -80,7 +80,7 @@ Result<Listener> Listener::Bind(const std::string& path) {
     if (!bind_here()) return Error(SystemError(path, "bind"));
   }
   // Nobody can connect before listen, so the mode is right before the first may try.
-  if (chmod(path.c_str(), 0660) != 0) return Error(SystemError(path, "set mode 0660"));
+  if (chmod(path.c_str(), mode) != 0) return Error(SystemError(path, "set its mode"));
   if (listen(socket.get(), kBacklog) != 0) return Error(SystemError(path, "listen"));
   return Listener(std::move(socket), path, InodeOf(path));
 }

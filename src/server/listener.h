@@ -12,10 +12,10 @@ namespace cistern::server {
 
 class Listener final {
  public:
-  // Binds (mode 0660) and listens. A socket file that nobody listens on is what a dead node left: it is
+  // Binds and listens. A socket file that nobody listens on is what a dead node left: it is
   // replaced. kInvalid: the path is too long or is no socket; kBusy: a process listens there, the message has
   // its pid; kIoError.
-  static Result<Listener> Bind(const std::string& path);
+  static Result<Listener> Bind(const std::string& path, unsigned mode = 0660);
   Listener(Listener&& other) noexcept = default;
   Listener& operator=(Listener&&) = delete;
   ~Listener() { Close(); }

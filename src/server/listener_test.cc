@@ -53,6 +53,14 @@ TEST_F(ListenerTest, ASocketInUseNamesItsPathAndProcess) {
       << second.error().ToString();
 }
 
+TEST_F(ListenerTest, AModeThatLetsOthersTryIsGivenWhereItIsAskedFor) {
+  Result<Listener> bound = Listener::Bind(path_, 0666);
+  ASSERT_TRUE(bound.has_value());
+  struct stat about;
+  ASSERT_EQ(stat(path_.c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 07777, 0666u);
+}
+
 TEST_F(ListenerTest, WhatADeadNodeLeftIsReplaced) {
   LeaveStale();
   EXPECT_TRUE(Listener::Bind(path_).has_value());

@@ -12,6 +12,7 @@
 #include "base/task.h"
 #include "cistern/key.h"
 #include "cistern/status.h"
+#include "server/peer_credentials.h"
 
 namespace cistern {
 class Logger;
@@ -35,6 +36,7 @@ std::uint32_t MaxSessions(std::uint64_t memory_bytes);
 struct ServerOptions {
   std::string socket;              // path; empty: no listening, only who is adopted comes in
   std::string tenant = "default";  // 1 to 63 bytes; a hello that names another one is kDenied
+  PeerRules peers;                 // who comes in; where not only the own user does, the socket has mode 0666
   std::uint32_t max_sessions = 1000;
   std::uint64_t session_staging_bytes = 1u << 20;  // what a session starts with that wishes nothing else
   std::uint64_t staging_budget_bytes = 0;          // of all sessions together; past it none comes in (R13)

@@ -50,9 +50,9 @@ Status CheckReadOnly(int fd, std::string_view what) {
                                      " is not opened read-only: a client could make it writable"));
 }
 
-Status BindTo(const std::string& socket, std::optional<Listener>& listener) {
-  if (socket.empty()) return Status();
-  Result<Listener> bound = Listener::Bind(socket);
+Status BindTo(const ServerOptions& options, std::optional<Listener>& listener) {
+  if (options.socket.empty()) return Status();
+  Result<Listener> bound = Listener::Bind(options.socket, options.peers.own_user_only() ? 0660 : 0666);
   if (!bound) return std::move(bound.error());
   listener.emplace(std::move(*bound));
   return Status();
@@ -78,7 +78,7 @@ Result<std::unique_ptr<Server>> Server::Open(const Parts& parts, const ServerOpt
     if (!status.ok()) return Error(std::move(status));
   }
   std::optional<Listener> listener;
-  if (Status status = BindTo(options.socket, listener); !status.ok()) return Error(std::move(status));
+  if (Status status = BindTo(options, listener); !status.ok()) return Error(std::move(status));
   RaiseDescriptorLimit(options.max_sessions, parts.log);
   std::unique_ptr<Server> server(new Server(parts, options, std::move(listener)));
   if (Status status = server->handshakes_->Start(); !status.ok()) return Error(std::move(status));
@@ -88,8 +88,8 @@ Result<std::unique_ptr<Server>> Server::Open(const Parts& parts, const ServerOpt
 Server::Server(const Parts& parts, const ServerOptions& options, std::optional<Listener> listener)
     : socket_(options.socket),
       sessions_(std::make_unique<Sessions>(parts, options, counters_, times_)),
-      handshakes_(std::make_unique<Handshakes>(parts.loop, std::move(listener), *sessions_, options.hello_us,
-                                               counters_)) {}
+      handshakes_(
+          std::make_unique<Handshakes>(parts.loop, std::move(listener), *sessions_, options, counters_)) {}
 
 Server::~Server() = default;
 
@@ -106,7 +106,7 @@ void Server::ReleaseAtOnce(std::uint64_t session, std::uint64_t lease) {
   sessions_->ReleaseAtOnce(session, lease);
 }
 
-void Server::TakeCounts() { sessions_->TakeCounts(); }
+void Server::Tick() { sessions_->Tick(); }
 
 Executor& Server::executor() const { return sessions_->executor(); }
 

@@ -61,8 +61,9 @@ class Server final {
   // waited for in any case: they end when no mover holds a session's bytes.
   Task<void> Drain(Instant deadline);
 
-  // Adds up what clients count by themselves, into counters(); once a tick.
-  void TakeCounts();
+  // Once a tick: adds up what clients count by themselves, into counters(), and ends sessions whose process
+  // has ended where no pidfd tells.
+  void Tick();
 
   // For its tasks.
   Executor& executor() const;

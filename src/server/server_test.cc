@@ -3,12 +3,19 @@
 #include "server/server.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdio>
 #include <map>
+#include <optional>
 
 #include "server/test_server.h"
 #include "wire/match_wire.h"
@@ -634,6 +641,94 @@ TEST(Going, LeasesOfAKilledProcessEndThoughItsChildLives) {
   server.Until([&] { return server.counters().sessions == 0; });
   waitpid(client, nullptr, 0);
   for (int fd : {told[0], told[1], live[0], live[1]}) close(fd);
+}
+
+// From then on this process gets no pidfds: by a peer's socket as before Linux 6.5, by pid as of a process in
+// another pid namespace.
+void ForbidPidfds() {
+  constexpr std::uint32_t kPeerPidfd = 77;
+  constexpr auto kNumber = offsetof(seccomp_data, nr);
+  constexpr auto kThirdArgument = offsetof(seccomp_data, args) + 2 * sizeof(std::uint64_t);
+  sock_filter steps[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kNumber),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 3, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getsockopt, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kThirdArgument),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kPeerPidfd, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog program{.len = std::size(steps), .filter = steps};
+  CISTERN_ASSERT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  CISTERN_ASSERT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+// A process that has locked a session's memory and a forked child of it that lives on until the end.
+class Holder {
+ public:
+  explicit Holder(int session_memory) {
+    int told[2];
+    CISTERN_ASSERT(pipe(told) == 0 && pipe(live_) == 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      struct flock lock{};
+      lock.l_type = F_WRLCK;
+      lock.l_whence = SEEK_SET;
+      if (fcntl(session_memory, F_SETLK, &lock) != 0) _exit(1);
+      if (fork() == 0) {
+        char byte;
+        close(live_[1]);
+        [[maybe_unused]] ssize_t end = read(live_[0], &byte, 1);
+        _exit(0);
+      }
+      [[maybe_unused]] ssize_t said = write(told[1], "x", 1);
+      pause();
+      _exit(0);
+    }
+    close(told[1]);
+    char byte;
+    CISTERN_ASSERT(read(told[0], &byte, 1) == 1);
+    close(told[0]);
+  }
+  ~Holder() {
+    close(live_[0]);
+    close(live_[1]);
+  }
+  void Kill() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  pid_t pid_;
+  int live_[2];
+};
+
+void SessionsEndWithoutPidfds() {
+  ForbidPidfds();
+  TestServer server;
+  RawClient client = RawClient::In(server), old = RawClient::In(server);
+  client.Attach();
+  client.Do(client.Put(1, 0, kBlock));
+  client.Do(client.AcquireOf(1));
+  std::optional<Holder> holder(std::in_place, client.session.get());
+  for (int tick = 0; tick < 3; ++tick) server.server->Tick();
+  server.Settle();
+  CISTERN_ASSERT(server.counters().sessions == 2 && server.store->occupancy().leases == 1);
+  holder->Kill();
+  server.server->Tick();
+  // The one that never had a lock goes on until it hangs up, for which the child that has its socket must go.
+  server.Until([&] { return server.counters().sessions == 1; });
+  CISTERN_ASSERT(client.page().ended != 0 && server.store->occupancy().leases == 0);
+  holder.reset();
+  old.HangUp();
+  server.Until([&] { return server.counters().sessions == 0; });
+  std::fprintf(stderr, "all ended\n");
+}
+
+// R15 on Linux before 6.5, of a client in another pid namespace.
+TEST(GoingDeathTest, R15WithoutAPidfdTheLockTellsThoughAForkedChildLives) {
+  EXPECT_EXIT((SessionsEndWithoutPidfds(), std::_Exit(0)), ::testing::ExitedWithCode(0), "all ended");
 }
 
 // With it, what was ready before a turn gets one step in it.

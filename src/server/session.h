@@ -40,7 +40,8 @@ struct Session {
   ServedLane& lane;                                           // of its calls
   std::vector<std::shared_ptr<memory::StagingArea>> staging;  // by number of the area
 
-  Fd socket, process, core_event;
+  Fd socket, core_event;
+  Fd process;  // none: the kernel gives no pidfd; then `memory.fd` stays, to look for the process's lock
   // The node's alone: whoever shares an eventfd can make a write to it block. The client gets `client_wait`,
   // a set with nothing but this in it, which reports each signal once.
   Fd client_event;
@@ -54,6 +55,8 @@ struct Session {
   bool ended = false;                             // answers nobody any more
   bool active = false;                            // looked at by polling; else a signal brings it back
   bool granting = false;                          // an answer to MoreStaging is being made
+  bool own_user = false;                          // its process runs as the node's user
+  bool locked = false;                            // `memory`, by its process, when that was asked last
   Instant last_used;
   NodeRing::Counts counted{};  // of what the client says, what was added up
 };

@@ -143,6 +143,7 @@ Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hell
   caller.session = ++last_id_;
   caller.owner = hello.owner != OwnerToken{} ? hello.owner : NewOwner();
   auto session = std::make_unique<Session>(caller, peer.pid, std::move(*memory), lanes_.Make());
+  session->own_user = peer.uid_known && peer.uid == geteuid();
   const std::uint64_t bytes = hello.staging_bytes != 0 ? hello.staging_bytes : options_.session_staging_bytes;
   if (Status share = CheckShare(caller.owner, bytes); !share.ok()) co_return Error(std::move(share));
   Result<std::shared_ptr<memory::StagingArea>> staging = co_await staging_.Make(executor(), bytes);
@@ -172,11 +173,13 @@ Status Sessions::Open(Session& session, Fd socket, Fd process) {
                   [this, &session](std::uint32_t events) { OnSocket(session, events); });
   if (!watch) return std::move(watch.error());
   session.socket_watch = std::move(*watch);
-  watch = loop_.Watch(session.process.get(), io::WatchMode::kEdge, [this, &session](std::uint32_t) {
-    End(session, LogLevel::kDebug, "its process ended");
-  });
-  if (!watch) return std::move(watch.error());
-  session.process_watch = std::move(*watch);
+  if (session.process.valid()) {
+    watch = loop_.Watch(session.process.get(), io::WatchMode::kEdge, [this, &session](std::uint32_t) {
+      End(session, LogLevel::kDebug, "its process ended");
+    });
+    if (!watch) return std::move(watch.error());
+    session.process_watch = std::move(*watch);
+  }
   // Edge: the eventfd need not be read, so whatever the client did to it cannot hold the core.
   watch = loop_.Watch(session.core_event.get(), io::WatchMode::kEdge,
                       [this, &session](std::uint32_t) { Activate(session); });
@@ -196,7 +199,7 @@ bool Sessions::Welcomed(Session& session) {
                                           session.memory.fd.get(),  session.staging[0]->fd(),
                                           session.core_event.get(), session.client_wait.get()};
   bool sent = SendMessage(session.socket.get(), std::as_bytes(std::span(&welcome, 1)), descriptors);
-  session.memory.fd.Close();
+  if (session.process.valid()) session.memory.fd.Close();
   session.client_wait.Close();
   return sent;
 }
@@ -352,9 +355,20 @@ void Sessions::TakeCountsOf(Session& session) {
   add(counters_.spent_us, engine.spent_us, now.engine.spent_us);
 }
 
-void Sessions::TakeCounts() {
+void Sessions::LookForLock(Session& session) {
+  if (session.ended || session.process.valid()) return;
+  const bool locked = IsLocked(session.memory.fd.get());
+  // A client of a release without the lock never has it: its hang-up alone tells.
+  if (session.locked && !locked) End(session, LogLevel::kDebug, "its process ended");
+  session.locked = locked;
+}
+
+void Sessions::Tick() {
   auto at = sessions_.upper_bound(last_counted_);
-  for (std::size_t i = 0; i < kCountedPerTick && at != sessions_.end(); ++i, ++at) TakeCountsOf(*at->second);
+  for (std::size_t i = 0; i < kCountedPerTick && at != sessions_.end(); ++i, ++at) {
+    TakeCountsOf(*at->second);
+    LookForLock(*at->second);
+  }
   last_counted_ = at == sessions_.end() ? 0 : std::prev(at)->first;
 }
 

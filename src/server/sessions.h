@@ -51,8 +51,9 @@ class Sessions final : private io::Poller, private Work {
                                                 std::int64_t lease_us, std::span<wire::ViewItem> views);
   void ReleaseAtOnce(catalog::SessionId session, catalog::LeaseId lease);
 
-  // Adds up what some of the sessions counted, the next ones at the next call: once a tick.
-  void TakeCounts();
+  // Once a tick, of some of the sessions, the next ones at the next call: adds up what they counted, and ends
+  // those whose process has ended where no pidfd tells.
+  void Tick();
 
   std::size_t size() const { return sessions_.size(); }
   Executor& executor() const { return loop_.executor(); }
@@ -81,6 +82,7 @@ class Sessions final : private io::Poller, private Work {
   Task<void> Serve(Session& session, wire::Submission call);
   void Finish(Session& session, const wire::Submission& call, const Answer& answer);
   void TakeCountsOf(Session& session);
+  void LookForLock(Session& session);
   void OnSocket(Session& session, std::uint32_t events);
   Task<void> GrantStaging(Session& session, std::uint64_t bytes);
   void TakeStagingBack(Session& session, std::uint64_t area);

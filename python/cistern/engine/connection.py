@@ -185,7 +185,9 @@ class Connection:
             if before is not None and before.spec.socket == spec.socket and before.spec.owner == spec.owner:
                 store = before.store
             else:
-                store = Store.connect(spec.socket, tenant=spec.tenant, owner=spec.owner, deadline_us=CALL_US)
+                store = Store.connect(
+                    spec.socket, tenant=spec.tenant, owner=spec.owner, deadline_us=CALL_US, node_user=spec.node_user
+                )
             namespaces = [
                 store.attach(spec.namespace_spec(number), deadline_us=CALL_US) for number in range(len(spec.fields))
             ]

@@ -139,7 +139,7 @@ def require_node(options: Options, starter: NodeStarter | None) -> None:
     socket, until = socket_path(options), time.monotonic() + options.start_timeout_s
     while True:
         try:
-            Store.connect(socket, tenant=options.tenant).close()
+            Store.connect(socket, tenant=options.tenant, node_user=options.node_user).close()
         except Gone:
             why = f"no node answers at {socket}"
         except TooLate as error:

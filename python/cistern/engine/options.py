@@ -99,6 +99,9 @@ def _option(default: Any, check: Callable[[str, Any], Any], help: str) -> Any:
 class Options:
     socket: str = _option("", _text, "unix socket of the node; empty: the one of this user")
     tenant: str = _option("default", _text, "the trust boundary that the node serves")
+    node_user: str = _option(
+        "", _text, "whose node it may be beside this user's and root's: a user's number, or any; empty: nobody else's"
+    )
     start_node: bool = _option(True, _flag, "start a node as a process of its own where none answers")
     memory: str = _option(
         "", _size, "of a node that is started, for example 64GiB; empty: a quarter of the host's, or what fits"

@@ -32,6 +32,7 @@ class SessionSpec:
     trusted_keys: bool
     flash_write: str
     flash_admit: str
+    node_user: str = ""
 
     def namespace_spec(self, number: int) -> NamespaceSpec:
         return NamespaceSpec(

@@ -138,6 +138,7 @@ class SharedSession:
                 trusted_keys=options.trusted_keys,
                 flash_write=options.flash_write,
                 flash_admit=options.flash_admit,
+                node_user=options.node_user,
             )
         )
 
