@@ -3,6 +3,7 @@
 
 #include "base/format.h"
 #include "base/nearest.h"
+#include "base/units.h"
 #include "commands.h"
 #include "prompt.h"
 
@@ -10,7 +11,7 @@ namespace cistern {
 namespace {
 
 constexpr std::string_view kName = "cistern admin";
-constexpr std::string_view kSwitches[] = {"reads", "writes"};
+constexpr std::string_view kSubjects[] = {"reads", "writes", "memory"};
 constexpr std::string_view kStates[] = {"on", "off"};
 
 Status OneOf(std::string_view what, const std::string& text, std::span<const std::string_view> known) {
@@ -20,36 +21,12 @@ Status OneOf(std::string_view what, const std::string& text, std::span<const std
   return Status(Code::kInvalid, UnknownName(what, text, known));
 }
 
-}  // namespace
-
-int RunAdmin(int argc, const char* const* argv) {
-  Prompt prompt;
-  std::string which, state;
-  CommandLine line(
-      kName,
-      "Switches reads or writes off and on again while engines run. With reads off everything is a miss,\n"
-      "with writes off nothing new is kept; engines compute instead, and what is stored stays. It lasts "
-      "until\n"
-      "it is turned back or the node ends.",
-      "  cistern admin reads off\n  cistern admin reads on\n"
-      "  cistern admin writes off --namespace llama-70b");
-  prompt.AddTo(line, false);
-  line.Text("--namespace", "NAME",
-            "this one alone, by its name or the fingerprint of its list; default: all, also those to come",
-            &prompt.namespace_name);
-  line.Argument("SWITCH", "reads or writes", &which);
-  line.Argument("STATE", "on or off", &state);
-  if (auto exit = line.Parse(argc, argv)) return *exit;
-  Status status = OneOf("switch", which, kSwitches);
-  if (status.ok()) status = OneOf("state", state, kStates);
-  if (!status.ok()) return Complain(kName, status);
-  Result<Store> store = Store::Connect(prompt.connect);
-  if (!store) return Complain(kName, store.error());
+int Switch(const Prompt& prompt, Store& store, const std::string& which, const std::string& state) {
   const auto deadline_us = static_cast<std::int64_t>(prompt.deadline_us);
   const bool on = state == "on";
   const Result<std::uint32_t> turned = which == "reads"
-                                           ? store->SwitchReads(prompt.namespace_name, on, deadline_us)
-                                           : store->SwitchWrites(prompt.namespace_name, on, deadline_us);
+                                           ? store.SwitchReads(prompt.namespace_name, on, deadline_us)
+                                           : store.SwitchWrites(prompt.namespace_name, on, deadline_us);
   if (!turned) return Complain(kName, turned.error());
   if (prompt.json) {
     std::printf("{\"%s\":\"%s\",\"namespaces\":%u}\n", which.c_str(), state.c_str(), *turned);
@@ -59,6 +36,52 @@ int RunAdmin(int argc, const char* const* argv) {
     std::printf("%s are %s for %s\n", which.c_str(), state.c_str(), prompt.namespace_name.c_str());
   }
   return kExitOk;
+}
+
+int Resize(const Prompt& prompt, Store& store, std::uint64_t bytes) {
+  const Result<std::uint64_t> slots =
+      store.ResizeMemory(bytes, static_cast<std::int64_t>(prompt.deadline_us));
+  if (!slots) return Complain(kName, slots.error());
+  const auto number = static_cast<unsigned long long>(*slots);
+  if (prompt.json) {
+    std::printf("{\"memory\":%llu}\n", number);
+  } else {
+    std::printf("memory is on its way to %s of slots\n", RoughSizeText(*slots).c_str());
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+int RunAdmin(int argc, const char* const* argv) {
+  Prompt prompt;
+  std::string subject, value;
+  CommandLine line(
+      kName,
+      "Switches reads or writes off and on again while engines run, or changes the size of memory. With "
+      "reads\n"
+      "off everything is a miss, with writes off nothing new is kept; engines compute instead, and what is\n"
+      "stored stays. It lasts until it is turned back or the node ends. Memory that shrinks keeps the "
+      "warmest\n"
+      "blocks; `cistern status` says how far it is, and the next start or reload takes what is configured.",
+      "  cistern admin reads off\n  cistern admin reads on\n"
+      "  cistern admin writes off --namespace llama-70b\n  cistern admin memory 128GiB");
+  prompt.AddTo(line, false);
+  line.Text("--namespace", "NAME",
+            "this one alone, by its name or the fingerprint of its list; default: all, also those to come",
+            &prompt.namespace_name);
+  line.Argument("WHAT", "reads, writes or memory", &subject);
+  line.Argument("TO", "on or off; of memory, its size", &value);
+  if (auto exit = line.Parse(argc, argv)) return *exit;
+  Status status = OneOf("subject", subject, kSubjects);
+  const bool memory = subject == "memory";
+  Result<std::uint64_t> bytes = 0;
+  if (status.ok() && memory) bytes = ParseSize("memory", value);
+  if (status.ok()) status = !bytes ? bytes.error() : memory ? Status() : OneOf("state", value, kStates);
+  if (!status.ok()) return Complain(kName, status);
+  Result<Store> store = Store::Connect(prompt.connect);
+  if (!store) return Complain(kName, store.error());
+  return memory ? Resize(prompt, *store, *bytes) : Switch(prompt, *store, subject, value);
 }
 
 }  // namespace cistern

@@ -73,6 +73,10 @@ class RealNode {
     node_ = std::move(*node);
   }
   void Stop() { node_.reset(); }
+  // For the next start.
+  void Configure(const std::function<void(node::NodeOptions&)>& change) { change(options_); }
+  const node::NodeOptions& Options() const { return options_; }
+  Result<node::Reloaded> Reload(const node::NodeOptions& read) { return node_->Reload(read); }
   const std::string& directory() const { return directory_; }
   const std::string& socket() const { return options_.socket; }
   std::string http() const { return node_->http(); }

@@ -235,6 +235,12 @@ class Store {
                                     std::int64_t deadline_us = kDefaultDeadlineUs);
   Result<std::uint32_t> SwitchWrites(std::string_view target, bool on,
                                      std::int64_t deadline_us = kDefaultDeadlineUs);
+  // Sets the node's memory on its way to another size, up to eight times what its arena was made with, and
+  // returns at once; the bytes of slots that it will have. StatusJson says how far it is (memory.bytes,
+  // memory.held_bytes). Growing, each 32 MiB serves as soon as the host gave it; shrinking, the coldest
+  // blocks leave, what is leased stays until its leases end, and the rest stays readable all the time.
+  // kInvalid, kBusy: too small, more than there is room for, or than the host has; nothing has changed.
+  Result<std::uint64_t> ResizeMemory(std::uint64_t bytes, std::int64_t deadline_us = kDefaultDeadlineUs);
   // The namespaces that the node knows, {"namespaces": [...]}, with what each has in each tier and how much
   // it was used; docs/commands.md names the fields. The node walks over all its blocks for it, beside other
   // work. kMismatch: the node is of before there was this call.

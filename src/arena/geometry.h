@@ -73,14 +73,20 @@ struct Geometry {
   constexpr std::uint64_t min_slot_bytes() const {
     return 2 * alignment > kUnitBytes ? 2 * alignment : kUnitBytes;
   }
-  // R3: half full when each slot is the smallest.
-  constexpr std::uint64_t bucket_count() const {
-    return 2 * (slots_bytes() / min_slot_bytes()) / kEntriesPerBucket;
+  // R3: of an index for `headers` of the arena, half full when each slot in them is the smallest. Slots of 64
+  // KiB fill it no further in eight times the memory.
+  constexpr std::uint64_t bucket_count(std::uint32_t headers) const {
+    return 2 * (headers * kHeaderSpanBytes / min_slot_bytes()) / kEntriesPerBucket;
   }
-  constexpr std::uint64_t index_bytes() const {
-    return RoundUp(kIndexBucketsOffset + bucket_count() * kEntriesPerBucket * sizeof(IndexEntry),
+  constexpr std::uint64_t index_bytes(std::uint32_t headers) const {
+    return RoundUp(kIndexBucketsOffset + bucket_count(headers) * kEntriesPerBucket * sizeof(IndexEntry),
                    kSlotsBoundary);
   }
+  constexpr std::uint64_t bucket_count() const { return bucket_count(header_count); }
+  constexpr std::uint64_t index_bytes() const { return index_bytes(header_count); }
+
+  // Bytes of memory that a header takes, with its slots.
+  static constexpr std::uint64_t header_memory_bytes() { return sizeof(ChunkHeader) + kHeaderSpanBytes; }
 
   friend bool operator==(const Geometry&, const Geometry&) = default;
 };

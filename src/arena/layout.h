@@ -25,7 +25,7 @@ struct ArenaHeader {
   std::uint64_t magic;
   std::uint64_t version;
   std::uint64_t alignment;        // of records, bytes: 512 or 4096; fixed at creation
-  std::uint64_t header_count;     // 32 MiB spans; the file is header + headers + spans
+  std::uint64_t header_count;     // 32 MiB spans, room included; the file is header + headers + spans
   std::uint64_t high_water_time;  // Unix seconds, never goes back (R10); readers load it once a call
   std::uint64_t boot_count;       // starts of a node on this file; a lease belongs to one
   std::uint64_t node_alive;       // boot_count while a node serves, 0 after an orderly end
@@ -34,7 +34,9 @@ struct ArenaHeader {
   std::uint64_t journal_state;
   std::uint64_t journal_bytes;
   std::uint64_t journal_ended;
-  std::uint64_t reserved[501];
+  std::uint64_t served_headers;  // spans from the first on that have memory; 0: all. The others are room
+  std::uint64_t most_headers;    // the most of them that there were, where served_headers is not 0
+  std::uint64_t reserved[499];
 };
 static_assert(sizeof(ArenaHeader) == 4096);
 

@@ -235,6 +235,28 @@ void Retire(W& words, const ArenaSpace& arena, Place place) {
 
 // ---- header ----------------------------------------------------------------------------------------------
 
+// Headers, from the first on, that have memory; what follows is room to grow into.
+template <class W>
+std::uint32_t ServedHeaders(W& words, const ArenaView& arena) {
+  const std::uint64_t served = words.LoadRelaxed(&arena.header()->served_headers);
+  const std::uint32_t all = arena.geometry().header_count;
+  return served == 0 || served > all ? all : static_cast<std::uint32_t>(served);
+}
+
+// Of headers that get memory: before the first of them is carved. Of headers that are to lose it: after the
+// last slot in them was freed and before it goes.
+template <class W>
+void SetServedHeaders(W& words, const ArenaSpace& arena, std::uint32_t headers) {
+  CISTERN_ASSERT(headers > 0 && headers <= arena.geometry().header_count);
+  // Generations of headers that were served once stay for ever.
+  std::uint64_t* most = &arena.header()->most_headers;
+  const std::uint32_t before = ServedHeaders(words, arena);
+  for (const std::uint32_t served : {before, headers}) {
+    if (words.LoadRelaxed(most) < served) words.Store(most, std::uint64_t{served});
+  }
+  words.StoreRelease(&arena.header()->served_headers, std::uint64_t{headers});
+}
+
 // R10: time does not go back over the arena's life. Returns the later of the two.
 template <class W>
 std::uint64_t AdvanceTime(W& words, const ArenaSpace& arena, std::uint64_t wall_s) {

@@ -123,6 +123,8 @@ class Reader final {
 
   const ArenaView& arena() const { return arena_; }
   const IndexView& index() const { return index_; }
+  // Of slots that the node gives out now, or gave until a moment ago.
+  std::uint64_t memory_bytes() const { return ServedHeaders(*words_, arena_) * kHeaderSpanBytes; }
 
   // namespace_slot < kMaxNamespaces
   ReadCall Begin(std::uint32_t namespace_slot, std::uint64_t wall_s) const {

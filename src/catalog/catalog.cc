@@ -8,9 +8,12 @@
 namespace cistern::catalog {
 namespace {
 
-std::uint32_t MaxRecords(const arena::Geometry& geometry) {
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(
-      geometry.slots_bytes() / geometry.min_slot_bytes(), policy::Lru::kMaxEntries - 1));
+// Of memory that grows into its room not more than the index has entries, which is made for the memory of the
+// start (arena/geometry.h): twice as many as that holds.
+std::uint32_t MaxRecords(const arena::Geometry& geometry, std::uint64_t memory_bytes) {
+  const std::uint64_t bytes = std::min(geometry.slots_bytes(), 2 * memory_bytes);
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(bytes / geometry.min_slot_bytes(), policy::Lru::kMaxEntries - 1));
 }
 
 }  // namespace
@@ -21,14 +24,14 @@ Catalog::Catalog(const Parts& parts)
       arena_(parts.arena),
       steps_(parts.steps),
       options_(parts.options),
-      max_records_(MaxRecords(parts.arena.geometry())),
+      max_records_(MaxRecords(parts.arena.geometry(), parts.memory_bytes)),
       max_record_ids_(std::min<std::uint32_t>(policy::Lru::kMaxEntries - max_records_ - 2,
                                               parts.options.max_lower_blocks) +
                       max_records_ + 1),
       // Besides blocks with records: roots, and placeholders, for which a quarter is plenty.
       forest_(max_record_ids_ + max_records_ / 4 + 2 * arena::kMaxNamespaces, parts.arena.geometry()),
       counted_(forest_),
-      pending_(PendingBound::Of(parts.arena.geometry(), parts.options.max_pending)),
+      pending_(PendingBound::Of(parts.memory_bytes, parts.options.max_pending)),
       leases_(parts.options.max_leases, parts.options.max_leased_blocks),
       conversations_(parts.options.max_noted_blocks),
       sequences_(parts.journal) {

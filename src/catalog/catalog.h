@@ -48,6 +48,7 @@ class Catalog final {
     const Clock& clock;
     arena::Words& words;
     const arena::ArenaSpace& arena;
+    std::uint64_t memory_bytes;  // of its slots, without room to grow
     Journal& journal;
     StepBudget& steps;
     const StoreOptions& options;

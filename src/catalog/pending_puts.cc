@@ -16,10 +16,9 @@ std::uint32_t Put::first_segment(std::uint32_t part) const {
   return segments;
 }
 
-PendingBound PendingBound::Of(const arena::Geometry& geometry, std::uint32_t max_puts) {
-  const std::uint64_t puts =
-      std::clamp<std::uint64_t>(geometry.slots_bytes() / kArenaBytesAPut, kLeastPuts, kMostPuts);
-  return {max_puts != 0 ? max_puts : static_cast<std::uint32_t>(puts), geometry.slots_bytes() / 2};
+PendingBound PendingBound::Of(std::uint64_t memory_bytes, std::uint32_t max_puts) {
+  const std::uint64_t puts = std::clamp<std::uint64_t>(memory_bytes / kArenaBytesAPut, kLeastPuts, kMostPuts);
+  return {max_puts != 0 ? max_puts : static_cast<std::uint32_t>(puts), memory_bytes / 2};
 }
 
 PendingPuts::PendingPuts(PendingBound bound)

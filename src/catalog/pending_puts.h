@@ -74,7 +74,7 @@ struct PendingBound {
   std::uint64_t bytes = ~std::uint64_t{0};
 
   // Half of the arena's slots, and a put for each kArenaBytesAPut of them; `max_puts`: instead, unless 0.
-  static PendingBound Of(const arena::Geometry& geometry, std::uint32_t max_puts = 0);
+  static PendingBound Of(std::uint64_t memory_bytes, std::uint32_t max_puts = 0);
 };
 
 class PendingPuts final {
@@ -84,6 +84,8 @@ class PendingPuts final {
   // Number of open puts; ended ones with users do not count.
   std::uint32_t size() const { return open_; }
   const PendingBound& bound() const { return bound_; }
+  // As PendingBound::Of has it for so much memory; the number of puts stays.
+  void SetMemory(std::uint64_t memory_bytes) { bound_.bytes = PendingBound::Of(memory_bytes).bytes; }
   // Bytes of the open puts' records.
   std::uint64_t bytes() const { return bytes_; }
   // Whether the owner may have one more; what one may have depends on what is left for others.
@@ -152,7 +154,7 @@ class PendingPuts final {
   void Unlink(Index index, PutIndex put);
   static std::uint64_t NumberHash(TreeId tree, const PutId& id);
 
-  const PendingBound bound_;
+  PendingBound bound_;
   std::map<OwnerToken, Share> of_;  // of each owner that has any
   std::uint32_t open_ = 0;
   std::uint64_t bytes_ = 0;

@@ -264,6 +264,18 @@ Result<std::uint32_t> Client::SwitchWrites(std::string_view target, bool on, std
   return Turn(wire::kWrites, target, on, deadline_us);
 }
 
+Result<std::uint64_t> Client::ResizeMemory(std::uint64_t bytes, std::int64_t deadline_us) {
+  if (Status status = CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
+  Result<Call> call = parts_->channel->Reserve(wire::kMaxReplyMessage);
+  if (!call) return Error(std::move(call.error()));
+  const Request request{.op = wire::Op::kMemory, .a = bytes, .deadline_ns = DeadlineNs(deadline_us)};
+  return Ask<std::uint64_t>(std::move(*call), request, 0,
+                            [](const Call&, const wire::Completion& completion) -> Result<std::uint64_t> {
+                              return completion.a;
+                            })
+      .Wait();
+}
+
 Status Client::TakeOutDevice(std::string_view path, std::int64_t deadline_us) {
   return ChangeDevice(path, wire::kTakeOut, deadline_us);
 }

@@ -69,6 +69,7 @@ class Client final {
   Result<std::string> StatusJson(std::int64_t deadline_us);
   Result<std::uint32_t> SwitchReads(std::string_view target, bool on, std::int64_t deadline_us);
   Result<std::uint32_t> SwitchWrites(std::string_view target, bool on, std::int64_t deadline_us);
+  Result<std::uint64_t> ResizeMemory(std::uint64_t bytes, std::int64_t deadline_us);
   Result<std::string> NamespacesJson(std::int64_t deadline_us);
   Result<std::string> ConfigurationJson(std::int64_t deadline_us);
   Result<std::string> CellJson(std::int64_t deadline_us);

@@ -54,8 +54,7 @@ LowerTierReads::LowerTierReads(std::shared_ptr<Channel> channel, const Namespace
       ns_(ns),
       deadline_ns_(DeadlineNs(options.deadline_us)),
       worth_ns_(DeadlineNs(options.worth_us)),
-      window_bytes_(
-          std::min(kWindowBytes, channel_->reader().arena().geometry().slots_bytes() / kMemoryShare)),
+      window_bytes_(std::min(kWindowBytes, channel_->reader().memory_bytes() / kMemoryShare)),
       touch_(options.touch),
       result_(std::move(so_far)) {
   std::size_t ranges = 0, pieces = 0;

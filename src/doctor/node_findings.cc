@@ -98,8 +98,12 @@ Finding Memory(const json::object& status, const std::optional<node::NodeOptions
   if (wanted == bytes) return finding;
   finding.verdict = Verdict::kWarning;
   finding.mend =
-      Text("an arena keeps the size it was made with: end the node, `cistern forget --memory-dir ",
-           asked->memory_dir, " --tenant ", asked->tenant, "` (what memory holds is lost), start it");
+      NumberAt(status, "/memory/wanted_bytes") == wanted
+          ? std::string("it is on its way there: what is leased stays until its leases end")
+          : Text(
+                "reload the node (systemctl reload cisternd), or `cistern admin memory SIZE`; where that is "
+                "refused for want of room in the arena: end the node, `cistern forget --memory-dir ",
+                asked->memory_dir, " --tenant ", asked->tenant, "` (what memory holds is lost), start it");
   return finding;
 }
 

@@ -159,6 +159,26 @@ Status Preallocate(int fd, const std::string& path, std::uint64_t size_bytes) {
                                   " and its file system has room for ", left, " more"));
 }
 
+Status ReserveRange(int fd, const std::string& path, std::uint64_t offset, std::uint64_t size_bytes) {
+  int error = EINTR;
+  while (error == EINTR)
+    error = ::posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(size_bytes));
+  if (error == 0) return Status();
+  return Status(
+      error == ENOSPC ? Code::kBusy : Code::kIoError,
+      Text("reserve ", size_bytes, " bytes of ", path, " at ", Hex(offset), ": ", ErrnoText(error)));
+}
+
+Status ReleaseRange(int fd, const std::string& path, std::uint64_t offset, std::uint64_t size_bytes) {
+  while (::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                     static_cast<off_t>(size_bytes)) != 0) {
+    if (errno != EINTR)
+      return Status(Code::kIoError, Text("release ", size_bytes, " bytes of ", path, " at ", Hex(offset),
+                                         ": ", ErrnoText(errno)));
+  }
+  return Status();
+}
+
 Status TryLock(int fd, const std::string& path) {
   if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return Status();
   if (errno == EWOULDBLOCK) return Status(Code::kBusy, Text("lock ", path, ": another process holds it"));

@@ -44,6 +44,11 @@ Result<DirectLimits> DirectLimitsOf(int fd, const std::string& path);
 // Makes [0, size_bytes) of the file real, so that writing there cannot fail for want of room. No room is
 // kBusy and names the size wanted and what the file system has left. A block device only has to be as large.
 Status Preallocate(int fd, const std::string& path, std::uint64_t size_bytes);
+// Makes bytes [offset, offset + size_bytes) of a file real, inside of its size, without a look at what its
+// file system has left: kBusy where that is not enough, and some of it may be real then.
+Status ReserveRange(int fd, const std::string& path, std::uint64_t offset, std::uint64_t size_bytes);
+// Gives the memory or the disk's blocks of that range back; it reads as zeros, and its size stays.
+Status ReleaseRange(int fd, const std::string& path, std::uint64_t offset, std::uint64_t size_bytes);
 // Takes the exclusive flock of an open file; kBusy when another open file description holds it.
 Status TryLock(int fd, const std::string& path);
 // Waits for it as long as it takes: only for a thread that may block.

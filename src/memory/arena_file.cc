@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -90,14 +91,15 @@ Result<OpenedFile> MapWhole(Fd fd, const std::string& path, std::uint64_t bytes,
   return OpenedFile{std::move(fd), std::move(*map)};
 }
 
-// A new file appears under its name when it is whole: `fill` writes the header before that.
-template <class Fill>
-Result<OpenedFile> MakeFile(const std::string& path, std::uint64_t bytes, Fill fill) {
+// A new file of `bytes` appears under its name when it is whole: `reserve` makes it so, and `fill` writes the
+// header before that.
+template <class Reserve, class Fill>
+Result<OpenedFile> MakeFile(const std::string& path, std::uint64_t bytes, Reserve reserve, Fill fill) {
   const std::string unfinished = path + ".new";
   ::unlink(unfinished.c_str());
   Result<Fd> fd = io::OpenFile(unfinished, io::OpenMode::kCreateNew);
   if (!fd) return Error(std::move(fd.error()));
-  Status reserved = io::Preallocate(fd->get(), unfinished, bytes);
+  Status reserved = reserve(fd->get(), unfinished);
   Result<OpenedFile> file =
       reserved.ok() ? MapWhole(std::move(*fd), path, bytes) : Error(std::move(reserved));
   if (!file) {
@@ -113,12 +115,71 @@ Result<OpenedFile> MakeFile(const std::string& path, std::uint64_t bytes, Fill f
   return file;
 }
 
+// Bytes of memory that a file has.
+Result<std::uint64_t> HeldBytes(int fd, const std::string& path) {
+  struct stat info;
+  if (::fstat(fd, &info) != 0) return Error(Code::kIoError, Text(path, ": ", ErrnoText(errno)));
+  return static_cast<std::uint64_t>(info.st_blocks) * 512;
+}
+
 // A file that something cut or punched would be a fault in every reader.
 Status MakeWholeAgain(int fd, const std::string& path, std::uint64_t bytes) {
-  struct stat info;
-  if (::fstat(fd, &info) != 0) return Status(Code::kIoError, Text(path, ": ", ErrnoText(errno)));
-  if (static_cast<std::uint64_t>(info.st_blocks) * 512 >= bytes) return Status();
-  return io::Preallocate(fd, path, bytes);
+  const Result<std::uint64_t> held = HeldBytes(fd, path);
+  if (!held) return held.error();
+  return *held >= bytes ? Status() : io::Preallocate(fd, path, bytes);
+}
+
+// A file with room is longer than its geometry says, by a hole. A node of before there was room, which would
+// take all of it from the host, refuses it for that; clients of then map it and read.
+std::uint64_t FileBytes(const arena::Geometry& geometry, bool has_room) {
+  return geometry.file_bytes() + (has_room ? arena::kSlotsBoundary : 0);
+}
+
+std::uint64_t MemoryBytes(const arena::Geometry& geometry, std::uint32_t headers) {
+  return geometry.header_offset(0) + headers * arena::Geometry::header_memory_bytes();
+}
+
+std::uint64_t SlotsOffset(const arena::Geometry& geometry, std::uint32_t header) {
+  return geometry.slots_offset() + header * arena::kHeaderSpanBytes;
+}
+
+// The headers and their slots have memory, and what lies before the first.
+Status ReserveIn(int fd, const std::string& path, const arena::Geometry& geometry, const HeaderRange& range) {
+  const std::uint64_t begin = range.first == 0 ? 0 : geometry.header_offset(range.first);
+  const std::uint64_t end = geometry.header_offset(range.first + range.count);
+  Status status = io::ReserveRange(fd, path, begin, end - begin);
+  if (!status.ok()) return status;
+  return io::ReserveRange(fd, path, SlotsOffset(geometry, range.first),
+                          range.count * arena::kHeaderSpanBytes);
+}
+
+// Of a header, up to its directory: a generation is never repeated over the file's life.
+constexpr std::uint64_t kKeptBytes = offsetof(arena::ChunkHeader, directory);
+
+// The same has none any more, but for what is kept of each header.
+Status ReleaseIn(int fd, const std::string& path, const arena::Geometry& geometry, const HeaderRange& range) {
+  Status status =
+      io::ReleaseRange(fd, path, SlotsOffset(geometry, range.first), range.count * arena::kHeaderSpanBytes);
+  for (std::uint32_t i = range.first; status.ok() && i < range.first + range.count; ++i) {
+    status = io::ReleaseRange(fd, path, geometry.header_offset(i) + kKeptBytes,
+                              sizeof(arena::ChunkHeader) - kKeptBytes);
+  }
+  return status;
+}
+
+// In steps, so that nobody who waits for it waits for gigabytes; `stop` says when to leave the rest. That it
+// failed costs a slower first copy and nothing else.
+void MakePresent(std::byte* from, std::uint64_t bytes, const std::atomic<bool>* stop = nullptr) {
+  static constexpr std::uint64_t kStep = 4u << 20;
+  const std::uint64_t before = reinterpret_cast<std::uintptr_t>(from) % arena::kUnitBytes;
+  for (std::uint64_t at = 0; at < bytes; at += kStep) {
+    if (stop != nullptr && stop->load(std::memory_order_relaxed)) return;
+    std::byte* step = from - before + at;
+    const std::uint64_t step_bytes = std::min(kStep, bytes - at) + before;
+    // Makes pages present without changing them.
+    static_cast<void>(::madvise(step, step_bytes, MADV_POPULATE_WRITE));
+    MoveIntoHugePages(step, step_bytes);
+  }
 }
 
 // The header of a file that is there; none where there is no file.
@@ -132,6 +193,16 @@ Result<std::optional<std::pair<Fd, Header>>> ReadHeader(const std::string& path)
   ssize_t got = ::pread(fd->get(), &header, sizeof(header), 0);
   if (got < 0) return Error(Code::kIoError, Text("read ", path, ": ", ErrnoText(errno)));
   return std::pair(std::move(*fd), header);
+}
+
+// Clients that still map a file that goes must find nothing there any more.
+Status ClearIncarnations(Fd fd, const std::string& path) {
+  Result<OpenedFile> map = MapWhole(std::move(fd), path, sizeof(arena::IndexHeader));
+  if (!map) return std::move(map.error());
+  arena::RealWords words;
+  for (std::uint32_t i = 0; i < arena::kMaxNamespaces; ++i)
+    arena::SetIncarnation(words, arena::IndexSpace(map->map.data(), 1), i, 0);
+  return Status();
 }
 
 }  // namespace
@@ -201,21 +272,32 @@ Status ArenaFile::OpenArena(const ArenaOptions& options) {
                  static_cast<std::uint32_t>(header.header_count)};
     Result<std::uint64_t> size = io::FileSize(fd.get(), path);
     if (!size) return std::move(size.error());
-    if (header.header_count > ~std::uint32_t{0} || !geometry_.valid() || *size != geometry_.file_bytes()) {
+    const bool has_room = header.served_headers != 0 && header.served_headers <= header.header_count;
+    if (header.header_count > ~std::uint32_t{0} || !geometry_.valid() ||
+        (*size != FileBytes(geometry_, false) && !(has_room && *size == FileBytes(geometry_, true)))) {
       return Status(Code::kMismatch,
                     Text(path, ": has ", *size, " bytes and its header says ", header.header_count,
                          " chunks with alignment ", header.alignment, ", so it was damaged; ", kWayOut));
     }
-    if (Status whole = MakeWholeAgain(fd.get(), path, *size); !whole.ok()) return whole;
-    Result<OpenedFile> opened = MapWhole(std::move(fd), path, *size);
+    Result<OpenedFile> opened = MapWhole(std::move(fd), path, geometry_.file_bytes());
     if (!opened) return std::move(opened.error());
+    arena_fd_ = std::move(opened->fd);
     arena_map_ = std::move(opened->map);
-    const arena::Geometry asked = arena::Geometry::Within(options.memory_bytes, options.alignment);
-    if (asked != geometry_) {
-      notes_.push_back(Text(path, " keeps the ", geometry_.file_bytes(), " bytes with alignment ",
-                            geometry_.alignment, " that it was made with, and not the ", asked.file_bytes(),
-                            " with ", asked.alignment,
-                            " that were asked for; to change that, end the node and ", kWayOut));
+    if (Status whole = MakeWhole(path); !whole.ok()) return whole;
+    asked_headers_ = arena::Geometry::Within(options.memory_bytes, options.alignment).header_count;
+    if (options.alignment != geometry_.alignment) {
+      notes_.push_back(Text(path, " keeps the alignment ", geometry_.alignment,
+                            " that it was made with, and not the ", options.alignment,
+                            " that was asked for; to change that, end the node and ", kWayOut));
+    }
+    if (asked_headers_ > geometry_.header_count) {
+      notes_.push_back(Text(path, " has room for ", MemoryBytes(geometry_, geometry_.header_count),
+                            " bytes, and ", MemoryBytes(geometry_, asked_headers_),
+                            " were asked for; to have more than that, end the node and ", kWayOut));
+      asked_headers_ = geometry_.header_count;
+    }
+    if (asked_headers_ > served()) {
+      if (Status grown = GrowTo(asked_headers_, path); !grown.ok()) return grown;
     }
   }
   Result<Fd> read = io::OpenFile(path, io::OpenMode::kRead);
@@ -225,44 +307,131 @@ Status ArenaFile::OpenArena(const ArenaOptions& options) {
 }
 
 Status ArenaFile::MakeArena(const ArenaOptions& options, const std::string& path) {
-  geometry_ = arena::Geometry::Within(options.memory_bytes, options.alignment);
-  Status room = CheckRoom(directory_, geometry_.file_bytes() + geometry_.index_bytes());
+  const std::uint32_t headers = arena::Geometry::Within(options.memory_bytes, options.alignment).header_count;
+  geometry_ = arena::Geometry::Within(std::max(options.room_bytes, options.memory_bytes), options.alignment);
+  asked_headers_ = headers;
+  const bool has_room = geometry_.header_count > headers;
+  const std::uint64_t memory = has_room ? MemoryBytes(geometry_, headers) : geometry_.file_bytes();
+  Status room = CheckRoom(directory_, memory + geometry_.index_bytes(headers));
   if (!room.ok()) return room;
-  Result<OpenedFile> made = MakeFile(path, geometry_.file_bytes(), [this](std::byte* base) {
+  const std::uint64_t bytes = FileBytes(geometry_, has_room);
+  const auto reserve = [&](int fd, const std::string& unfinished) {
+    if (!has_room) return io::Preallocate(fd, unfinished, bytes);
+    if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0)
+      return Status(Code::kIoError, Text(unfinished, ": ", ErrnoText(errno)));
+    return ReserveIn(fd, unfinished, geometry_, {0, headers});
+  };
+  Result<OpenedFile> made = MakeFile(path, bytes, reserve, [&](std::byte* base) {
     arena::ArenaHeader* header = arena::ArenaSpace(base, geometry_).header();
     header->magic = arena::kArenaMagic;
     header->version = arena::kFormatVersion;
     header->alignment = geometry_.alignment;
     header->header_count = geometry_.header_count;
+    header->served_headers = header->most_headers = has_room ? headers : 0;
   });
   if (!made) return std::move(made.error());
+  arena_fd_ = std::move(made->fd);
   arena_map_ = std::move(made->map);
   fresh_ = true;
   return Status();
+}
+
+std::uint32_t ArenaFile::served() const {
+  arena::RealWords words;
+  return arena::ServedHeaders(words, arena());
+}
+
+Status ArenaFile::MakeWhole(const std::string& path) {
+  const std::uint32_t headers = served(), all = geometry_.header_count;
+  arena::RealWords words;
+  const std::uint64_t most = std::min<std::uint64_t>(words.LoadRelaxed(&arena().header()->most_headers), all);
+  std::uint64_t whole = geometry_.file_bytes();
+  if (headers < all) {
+    // Nobody serves what lies behind: a node that was killed as it gave it back, or a late reader, left it.
+    Status released = ReleaseIn(arena_fd_.get(), path, geometry_, {headers, all - headers});
+    if (!released.ok()) return released;
+    whole = MemoryBytes(geometry_, headers) + (std::max<std::uint64_t>(most, headers) - headers) * kKeptBytes;
+  }
+  const Result<std::uint64_t> held = HeldBytes(arena_fd_.get(), path);
+  if (!held) return held.error();
+  if (headers < all ? *held == whole : *held >= whole) return Status();
+  return ReserveIn(arena_fd_.get(), path, geometry_, {0, headers});
+}
+
+Status ArenaFile::GrowTo(std::uint32_t headers, const std::string& path) {
+  const std::uint32_t before = served();
+  Status status = CheckGrowth(before, headers);
+  const HeaderRange more{before, headers - before};
+  if (status.ok()) status = ReserveIn(arena_fd_.get(), path, geometry_, more);
+  arena::RealWords words;
+  if (status.ok()) arena::SetServedHeaders(words, arena(), headers);
+  if (!status.ok()) static_cast<void>(ReleaseIn(arena_fd_.get(), path, geometry_, more));
+  return status;
+}
+
+Result<std::uint32_t> ArenaFile::HeadersOf(std::uint64_t memory_bytes) const {
+  const std::uint32_t headers = arena::Geometry::Within(memory_bytes, geometry_.alignment).header_count;
+  if (headers > 0 && headers <= geometry_.header_count) return headers;
+  if (headers == 0)
+    return Error(Code::kInvalid, Text("memory: ", memory_bytes, " bytes, and ",
+                                      arena::Geometry{geometry_.alignment, 1}.file_bytes(), " is the least"));
+  return Error(Code::kInvalid,
+               Text("memory: ", memory_bytes, " bytes, and the arena in ", directory_, " has room for ",
+                    MemoryBytes(geometry_, geometry_.header_count),
+                    ", eight times what it was made with; to have more, end the node and ", kWayOut));
+}
+
+Status ArenaFile::CheckGrowth(std::uint32_t served, std::uint32_t headers) const {
+  if (headers <= served) return Status();
+  return CheckRoom(directory_, (headers - served) * arena::Geometry::header_memory_bytes());
+}
+
+Status ArenaFile::Reserve(std::uint32_t header) {
+  const std::string path = directory_ + "/arena";
+  Status reserved = CheckRoom(directory_, arena::Geometry::header_memory_bytes());
+  if (reserved.ok()) reserved = ReserveIn(arena_fd_.get(), path, geometry_, {header, 1});
+  if (!reserved.ok()) return reserved;
+  const arena::ArenaSpace space = arena();
+  MakePresent(reinterpret_cast<std::byte*>(space.header(header)), sizeof(arena::ChunkHeader));
+  MakePresent(space.slot(geometry_.place(header * arena::kHeaderSpanBytes)), arena::kHeaderSpanBytes);
+  return Status();
+}
+
+void ArenaFile::Release(const HeaderRange& range) {
+  // What cannot be given back now is at the next start.
+  static_cast<void>(ReleaseIn(arena_fd_.get(), directory_ + "/arena", geometry_, range));
 }
 
 Status ArenaFile::OpenIndex() {
   const std::string path = directory_ + "/index";
   auto found = ReadHeader<arena::IndexHeader>(path);
   if (!found) return std::move(found.error());
-  const std::uint64_t bytes = geometry_.index_bytes();
+  const std::uint32_t headers = std::max(served(), asked_headers_);
+  index_buckets_ = geometry_.bucket_count(headers);
+  const std::uint64_t bytes = geometry_.index_bytes(headers);
   bool fits = false;
   if (*found) {
     auto& [fd, header] = **found;
     Result<std::uint64_t> size = io::FileSize(fd.get(), path);
     if (!size) return std::move(size.error());
     fits = header.magic == arena::kIndexMagic && header.version == arena::kFormatVersion &&
-           header.bucket_count == geometry_.bucket_count() && *size == bytes;
+           header.bucket_count == index_buckets_ && *size == bytes;
+    if (!fits && header.magic == arena::kIndexMagic && *size >= sizeof(arena::IndexHeader)) {
+      if (Status cleared = ClearIncarnations(std::move(fd), path); !cleared.ok()) return cleared;
+    }
   }
+  const auto reserve = [&](int fd, const std::string& unfinished) {
+    return io::Preallocate(fd, unfinished, bytes);
+  };
   // It is made from the arena at each start, so another one is made where it does not fit.
   // All of it is written at the start.
   Result<OpenedFile> opened = fits ? MapWhole(std::move((*found)->first), path, bytes, Pages::kAtOnce)
-                                   : MakeFile(path, bytes, [this](std::byte* base) {
+                                   : MakeFile(path, bytes, reserve, [this](std::byte* base) {
                                        arena::IndexHeader* header =
-                                           arena::IndexSpace(base, geometry_.bucket_count()).header();
+                                           arena::IndexSpace(base, index_buckets_).header();
                                        header->magic = arena::kIndexMagic;
                                        header->version = arena::kFormatVersion;
-                                       header->bucket_count = geometry_.bucket_count();
+                                       header->bucket_count = index_buckets_;
                                      });
   if (!opened) return std::move(opened.error());
   if (Status whole = MakeWholeAgain(opened->fd.get(), path, bytes); !whole.ok()) return whole;
@@ -278,7 +447,7 @@ ArenaFile& ArenaFile::operator=(ArenaFile&&) noexcept = default;
 ArenaFile::~ArenaFile() = default;
 
 arena::ArenaSpace ArenaFile::arena() const { return {arena_map_.data(), geometry_}; }
-arena::IndexSpace ArenaFile::index() const { return {index_map_.data(), geometry_.bucket_count()}; }
+arena::IndexSpace ArenaFile::index() const { return {index_map_.data(), index_buckets_}; }
 
 void ArenaFile::GiveBack() {
   if (fresh_) Discard();
@@ -316,12 +485,8 @@ Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::stri
   }
   auto index = ReadHeader<arena::IndexHeader>(directory + "/index");
   if (index && *index && (*index)->second.magic == arena::kIndexMagic) {
-    Result<OpenedFile> map =
-        MapWhole(std::move((*index)->first), directory + "/index", sizeof(arena::IndexHeader));
-    if (!map) return Error(std::move(map.error()));
-    arena::RealWords words;
-    for (std::uint32_t i = 0; i < arena::kMaxNamespaces; ++i)
-      arena::SetIncarnation(words, arena::IndexSpace(map->map.data(), 1), i, 0);
+    Status cleared = ClearIncarnations(std::move((*index)->first), directory + "/index");
+    if (!cleared.ok()) return Error(std::move(cleared));
   }
   std::uint64_t freed = 0;
   for (const char* name : {"/arena", "/index", "/arena.new", "/index.new"}) {
@@ -337,7 +502,8 @@ Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::stri
 
 // ---- fault-in --------------------------------------------------------------------------------------------
 
-FaultIn::FaultIn(arena::ArenaSpace arena) : arena_(arena), thread_([this] { Work(); }) {}
+FaultIn::FaultIn(arena::ArenaSpace arena, std::uint32_t headers)
+    : arena_(arena), headers_(headers), end_(headers), thread_([this] { Work(); }) {}
 
 FaultIn::~FaultIn() {
   stop_.store(true, std::memory_order_relaxed);
@@ -345,26 +511,15 @@ FaultIn::~FaultIn() {
 }
 
 void FaultIn::Work() {
-  // In steps, so that the end of the node does not wait for gigabytes.
-  static constexpr std::uint64_t kStep = 4u << 20;
-  auto touch = [this](std::byte* from, std::uint64_t bytes) {
-    auto address = reinterpret_cast<std::uintptr_t>(from);
-    std::uint64_t before = address % arena::kUnitBytes;
-    for (std::uint64_t at = 0; at < bytes && !stop_.load(std::memory_order_relaxed); at += kStep) {
-      // Makes pages present without changing them. That it failed costs a slower first copy and nothing else.
-      std::byte* step = from - before + at;
-      const std::uint64_t step_bytes = std::min(kStep, bytes - at) + before;
-      static_cast<void>(::madvise(step, step_bytes, MADV_POPULATE_WRITE));
-      MoveIntoHugePages(step, step_bytes);
-    }
-  };
   const arena::Geometry& geometry = arena_.geometry();
   // The short runs of free headers at the end are carved first (FreeHeaders), each from its beginning.
-  for (std::uint32_t end = geometry.header_count; end > 0; end &= end - 1) {
+  for (std::uint32_t end = headers_; end > 0; end &= end - 1) {
     for (std::uint32_t header = end & (end - 1); header < end; ++header) {
       if (stop_.load(std::memory_order_relaxed)) return;
-      touch(reinterpret_cast<std::byte*>(arena_.header(header)), sizeof(arena::ChunkHeader));
-      touch(arena_.slot(geometry.place(header * arena::kHeaderSpanBytes)), arena::kHeaderSpanBytes);
+      if (header >= end_.load(std::memory_order_relaxed)) continue;
+      MakePresent(reinterpret_cast<std::byte*>(arena_.header(header)), sizeof(arena::ChunkHeader), &stop_);
+      MakePresent(arena_.slot(geometry.place(header * arena::kHeaderSpanBytes)), arena::kHeaderSpanBytes,
+                  &stop_);
       done_.fetch_add(1, std::memory_order_relaxed);
     }
   }

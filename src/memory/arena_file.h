@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tenant's directory of shared memory: `<memory_dir>/<tenant>/` with the files `arena`, `index` and `lock`.
 // The files outlive the node and keep their inode, so that a restarted node is warm and the mappings of
-// running clients stay right. They are whole from the start: never sparse, never punched, never truncated.
+// running clients stay right. What the arena serves is whole from the start: never sparse, never punched, and
+// no file is truncated. Behind that an arena has room to grow into: addresses, and no memory
+// (docs/decisions/0021-memory-resized.md).
 //
-// An arena keeps the size and alignment with which it was made. A node that asks for another gets the one
-// that is there, with a note that says so and the way out: `cistern forget`, which loses the cache.
+// An arena keeps the alignment and the room with which it was made. A node that asks for another alignment,
+// or for more than there is room for, gets what is there, with a note that says so and the way out: `cistern
+// forget`, which loses the cache. One that asks for less has what was there, until it shrinks while it runs.
 //
-// These calls block; they are for start and end.
+// These calls block; they are for start and end, and those of ArenaBacking for a mover of their own.
 #pragma once
 
 #include <atomic>
@@ -22,21 +25,27 @@
 #include "base/mapping_guard.h"
 #include "cistern/status.h"
 #include "io/files.h"
+#include "memory/arena_backing.h"
 #include "memory/directory_lock.h"
 
 namespace cistern::memory {
 
+// Room of a new arena that a node makes, times its memory: as much as its index, which is made for slots of
+// the smallest size, serves at the same load with slots of 64 KiB (R3).
+inline constexpr std::uint64_t kRoomShare = 8;
+
 struct ArenaOptions {
   std::string memory_dir;                 // made if its parent exists
   std::string tenant = "default";         // 1 to 63 of a-z 0-9 - _ .
-  std::uint64_t memory_bytes = 0;         // of the arena file; rounded down to whole chunks of 32 MiB
+  std::uint64_t memory_bytes = 0;         // of the arena; rounded down to whole chunks of 32 MiB
+  std::uint64_t room_bytes = 0;           // of a new one, that memory_bytes may grow to; less: memory_bytes
   std::uint32_t alignment = 4096;         // 512 or 4096
   std::int64_t lock_wait_us = 2'000'000;  // R8: how long a dead node's last I/O is waited for
 
   Status Validate() const;
 };
 
-class ArenaFile final {
+class ArenaFile final : public ArenaBacking {
  public:
   // Takes the lock, then opens or makes the files. kBusy: held by a living node (at once, with its pid), or
   // by what a dead one left behind (after lock_wait_us), or not enough memory (needed and available).
@@ -45,7 +54,7 @@ class ArenaFile final {
 
   ArenaFile(ArenaFile&&) noexcept;
   ArenaFile& operator=(ArenaFile&&) noexcept;
-  ~ArenaFile();  // gives the lock back
+  ~ArenaFile() override;  // gives the lock back
 
   arena::ArenaSpace arena() const;
   arena::IndexSpace index() const;
@@ -54,6 +63,17 @@ class ArenaFile final {
   int index_fd() const { return index_read_fd_.get(); }
   // To be registered with every loop that does I/O into this arena (R8).
   int lock_fd() const { return lock_.fd(); }
+
+  // Headers that were asked for, as far as there is room.
+  std::uint32_t asked_headers() const { return asked_headers_; }
+  // Headers that an arena of so many bytes has. kInvalid: fewer than one, or more than there is room for; the
+  // message names the limit and the way out.
+  Result<std::uint32_t> HeadersOf(std::uint64_t memory_bytes) const;
+  // kBusy, with the numbers: the host has not the memory for so many headers, of which it serves `served`.
+  Status CheckGrowth(std::uint32_t served, std::uint32_t headers) const;
+
+  Status Reserve(std::uint32_t header) override;
+  void Release(const HeaderRange& range) override;
 
   // Whether there was nothing to recover.
   bool fresh() const { return fresh_; }
@@ -78,13 +98,20 @@ class ArenaFile final {
   Status OpenArena(const ArenaOptions& options);
   Status OpenIndex();
   Status MakeArena(const ArenaOptions& options, const std::string& path);
+  // Of an arena that is there: what it serves has memory, and nothing else.
+  Status MakeWhole(const std::string& path);
+  Status GrowTo(std::uint32_t headers, const std::string& path);
+  std::uint32_t served() const;
 
   std::string directory_;
   DirectoryLock lock_;
+  Fd arena_fd_;
   Fd arena_read_fd_, index_read_fd_;
   Mapping arena_map_, index_map_;
   MappingGuard arena_guard_, index_guard_;
   arena::Geometry geometry_;
+  std::uint64_t index_buckets_ = 0;
+  std::uint32_t asked_headers_ = 0;
   bool fresh_ = false;
   std::uint64_t boot_count_ = 0;
   std::vector<std::string> notes_;
@@ -96,18 +123,22 @@ class ArenaFile final {
 Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::string& tenant,
                                   const Clock& clock);
 
-// Touches an arena's memory in the order in which chunks are carved and moves it into huge pages, on a thread
-// of its own, so that no copy into it pays for first touch, and a transfer of a device is of a few long
-// pieces. Ends with the object.
+// Touches the first `headers` of an arena and their slots in the order in which chunks are carved, and moves
+// them into huge pages, on a thread of its own, so that no copy into them pays for first touch, and a
+// transfer of a device is of a few long pieces. Ends with the object.
 class FaultIn final {
  public:
-  explicit FaultIn(arena::ArenaSpace arena);
+  FaultIn(arena::ArenaSpace arena, std::uint32_t headers);
   ~FaultIn();
   std::uint32_t headers_done() const { return done_.load(std::memory_order_relaxed); }
+  // Leaves out headers from this one on; a few megabytes of one may still be touched after the call.
+  void EndAt(std::uint32_t headers) { end_.store(headers, std::memory_order_relaxed); }
 
  private:
   void Work();
   arena::ArenaSpace arena_;
+  const std::uint32_t headers_;
+  std::atomic<std::uint32_t> end_;
   std::atomic<std::uint32_t> done_{0};
   std::atomic<bool> stop_{false};
   std::thread thread_;

@@ -232,15 +232,180 @@ TEST_F(ArenaFileTest, WhatIsNoArenaIsNotOverwritten) {
   EXPECT_EQ(Open().error().code(), Code::kMismatch);
 }
 
-TEST_F(ArenaFileTest, AnArenaKeepsItsSizeAndSaysSo) {
+TEST_F(ArenaFileTest, AnArenaWithoutRoomKeepsItsSizeAndSaysSo) {
   ASSERT_TRUE(Open());
   options_.memory_bytes = 2 * kBytes;
   options_.alignment = 512;
   Result<ArenaFile> file = Open();
   ASSERT_TRUE(file) << file.error().ToString();
   EXPECT_EQ(file->arena().geometry(), arena::Geometry::Within(kBytes, 4096));
-  ASSERT_EQ(file->notes().size(), 1u);
-  EXPECT_NE(file->notes()[0].find("cistern forget"), std::string::npos);
+  ASSERT_EQ(file->notes().size(), 2u);
+  EXPECT_NE(file->notes()[0].find("alignment"), std::string::npos) << file->notes()[0];
+  for (const std::string& note : file->notes())
+    EXPECT_NE(note.find("cistern forget"), std::string::npos) << note;
+}
+
+// An arena of two chunks that may have sixteen.
+class RoomyArena : public ArenaFileTest {
+ protected:
+  void SetUp() override {
+    ArenaFileTest::SetUp();
+    options_.room_bytes = kRoomShare * kBytes;
+  }
+  static constexpr std::uint64_t kHeader = arena::Geometry::header_memory_bytes();
+  std::uint64_t Held() const {
+    struct stat info{};
+    EXPECT_EQ(::stat(path("arena").c_str(), &info), 0);
+    return static_cast<std::uint64_t>(info.st_blocks) * 512;
+  }
+  std::uint32_t Served(ArenaFile& file) { return arena::ServedHeaders(words_, file.arena()); }
+  // As the node does it.
+  void Grow(ArenaFile& file, std::uint32_t headers) {
+    for (std::uint32_t header = Served(file); header < headers; ++header) {
+      ASSERT_TRUE(file.Reserve(header).ok());
+      arena::SetServedHeaders(words_, file.arena(), header + 1);
+    }
+  }
+  arena::RealWords words_;
+};
+
+TEST_F(RoomyArena, R14RoomIsAddressesAndTakesNoMemory) {
+  Result<ArenaFile> file = Open();
+  ASSERT_TRUE(file) << file.error().ToString();
+  EXPECT_EQ(Served(*file), 2u);
+  EXPECT_GE(file->arena().geometry().header_count, 16u);
+  EXPECT_LE(Held(), kBytes);
+  EXPECT_GE(Held(), 2 * kHeader) << "what is served is not sparse";
+  EXPECT_EQ(file->index().bucket_count(), file->arena().geometry().bucket_count(2));
+}
+
+TEST_F(RoomyArena, R14WhatItGivesBackTheHostHasAndGenerationsStay) {
+  Result<ArenaFile> file = Open();
+  ASSERT_TRUE(file) << file.error().ToString();
+  const std::uint64_t before = Held();
+  Grow(*file, 5);
+  EXPECT_EQ(Held(), before + 3 * kHeader);
+  const arena::ArenaSpace space = file->arena();
+  const arena::Place place = space.geometry().place(4 * arena::kHeaderSpanBytes);
+  words_.Store(space.generation(place), 77);
+  words_.Store(&space.directory(place)->generation, 76);
+  space.slot(place)[100] = std::byte{5};
+  arena::SetServedHeaders(words_, space, 2);
+  file->Release({2, 3});
+  EXPECT_LT(Held(), before + kHeader);
+  const std::uint64_t released = Held();
+  EXPECT_EQ(words_.Load(space.generation(place)), 77u) << "R1: never repeated over the file's life";
+  EXPECT_EQ(Held(), released);
+  // A late reader's touch brings pages back, which read as zeros; the next look gives them back.
+  EXPECT_EQ(words_.Load(&space.directory(place)->generation), 0u);
+  EXPECT_EQ(space.slot(place)[100], std::byte{0});
+  EXPECT_GT(Held(), released);
+  file->Release({2, 14});
+  EXPECT_EQ(Held(), released);
+  Grow(*file, 5);
+  EXPECT_EQ(Held(), before + 3 * kHeader);
+}
+
+TEST_F(RoomyArena, ARestartTakesMoreAtOnceAndKeepsWhatWasThere) {
+  {
+    Result<ArenaFile> file = Open();
+    ASSERT_TRUE(file) << file.error().ToString();
+    file->arena().slot(0)[5] = std::byte{77};
+  }
+  const std::uint64_t before = Held();
+  options_.memory_bytes = 2 * kBytes;
+  Result<ArenaFile> file = Open();
+  ASSERT_TRUE(file) << file.error().ToString();
+  EXPECT_FALSE(file->fresh());
+  EXPECT_EQ(Served(*file), 4u);
+  EXPECT_EQ(file->asked_headers(), 4u);
+  EXPECT_EQ(Held(), before + 2 * kHeader);
+  EXPECT_EQ(file->arena().slot(0)[5], std::byte{77});
+  EXPECT_TRUE(file->notes().empty());
+  EXPECT_EQ(file->index().bucket_count(), file->arena().geometry().bucket_count(4)) << "R3";
+}
+
+TEST_F(RoomyArena, ARestartThatAsksForLessHasWhatWasThereUntilItShrinks) {
+  {
+    Result<ArenaFile> file = Open();
+    ASSERT_TRUE(file) << file.error().ToString();
+    Grow(*file, 4);
+  }
+  Result<ArenaFile> file = Open();
+  ASSERT_TRUE(file) << file.error().ToString();
+  EXPECT_EQ(file->asked_headers(), 2u);
+  EXPECT_EQ(Served(*file), 4u);
+}
+
+TEST_F(RoomyArena, P7WhatAKilledNodeHadNotGivenBackYetIsAtTheNextStart) {
+  std::uint64_t held;
+  {
+    Result<ArenaFile> file = Open();
+    ASSERT_TRUE(file) << file.error().ToString();
+    Grow(*file, 4);
+    arena::SetServedHeaders(words_, file->arena(), 2);
+    held = Held();
+  }
+  {
+    Result<ArenaFile> file = Open();
+    ASSERT_TRUE(file) << file.error().ToString();
+    EXPECT_EQ(Served(*file), 2u);
+    EXPECT_LT(Held(), held - kHeader);
+  }
+  // And what it had not served yet.
+  {
+    Result<ArenaFile> file = Open();
+    ASSERT_TRUE(file) << file.error().ToString();
+    held = Held();
+    ASSERT_TRUE(file->Reserve(2).ok());
+  }
+  Result<ArenaFile> file = Open();
+  ASSERT_TRUE(file) << file.error().ToString();
+  EXPECT_EQ(Served(*file), 2u);
+  EXPECT_EQ(Held(), held);
+}
+
+TEST_F(RoomyArena, R14WhatAnotherProgramPunchedIsWholeAgain) {
+  ASSERT_TRUE(Open());
+  const std::uint64_t held = Held();
+  {
+    Result<Fd> fd = io::OpenFile(path("arena"), io::OpenMode::kReadWrite);
+    ASSERT_TRUE(fd);
+    ASSERT_TRUE(io::ReleaseRange(fd->get(), path("arena"), 1 << 20, 1 << 20).ok());
+    ASSERT_LT(Held(), held);
+  }
+  ASSERT_TRUE(Open());
+  EXPECT_EQ(Held(), held);
+}
+
+TEST_F(RoomyArena, MoreThanTheHostOrTheRoomHasIsRefusedAndNothingChanged) {
+  options_.room_bytes = std::uint64_t{1} << 40;
+  {
+    Result<ArenaFile> file = Open();
+    ASSERT_TRUE(file) << file.error().ToString();
+    const Result<std::uint32_t> huge = file->HeadersOf(options_.room_bytes);
+    ASSERT_TRUE(huge);
+    Status refused = file->CheckGrowth(2, *huge);
+    EXPECT_EQ(refused.code(), Code::kBusy);
+    EXPECT_NE(refused.message().find(Text((*huge - 2) * kHeader)), std::string::npos) << refused.message();
+    EXPECT_EQ(file->HeadersOf(std::uint64_t{1} << 41).error().code(), Code::kInvalid);
+    EXPECT_EQ(file->HeadersOf(1 << 20).error().code(), Code::kInvalid);
+  }
+  const std::uint64_t held = Held();
+  options_.memory_bytes = std::uint64_t{1} << 40;
+  EXPECT_EQ(Open().error().code(), Code::kBusy);
+  EXPECT_EQ(Held(), held);
+  options_.memory_bytes = kBytes;
+  Result<ArenaFile> file = Open();
+  ASSERT_TRUE(file) << file.error().ToString();
+  EXPECT_EQ(Served(*file), 2u);
+}
+
+// The node of before there was room reads the size from the header, and would take all of it from the host.
+TEST_F(RoomyArena, AFileWithRoomIsNotAsLongAsANodeOfBeforeBelieves) {
+  Result<ArenaFile> file = Open();
+  ASSERT_TRUE(file) << file.error().ToString();
+  EXPECT_GT(std::filesystem::file_size(path("arena")), file->arena().geometry().file_bytes());
 }
 
 TEST_F(ArenaFileTest, NoRoomIsAStartErrorWithTheNumbers) {
@@ -306,14 +471,14 @@ TEST_F(ArenaFileTest, FaultInTouchesEveryChunkAndChangesNothing) {
   ASSERT_TRUE(file);
   file->arena().slot(100)[7] = std::byte{9};
   {
-    FaultIn fault_in(file->arena());
+    FaultIn fault_in(file->arena(), 2);
     while (fault_in.headers_done() < file->arena().geometry().header_count) ::sched_yield();
   }
   EXPECT_EQ(file->arena().slot(100)[7], std::byte{9});
   unsigned char resident[1];
   ASSERT_EQ(::mincore(file->arena().slot(8000), 4096, resident), 0);
   EXPECT_TRUE(resident[0] & 1);
-  FaultIn ended_at_once(file->arena());
+  FaultIn ended_at_once(file->arena(), 2);
 }
 
 TEST(HostMemoryTest, TheLimitIsNoLessThanWhatIsAvailable) {

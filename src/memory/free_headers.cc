@@ -7,12 +7,12 @@
 
 namespace cistern::memory {
 
-FreeHeaders::FreeHeaders(std::uint32_t header_count) : nodes_(header_count) {
+FreeHeaders::FreeHeaders(std::uint32_t header_count, std::uint32_t free) : nodes_(header_count) {
   for (std::uint32_t& list : lists_) list = kNone;
   // Long runs first: each of the number's bits is a run, and lies at a multiple of its length.
   std::uint32_t first = 0;
   for (int order = kOrders - 1; order >= 0; --order) {
-    if ((header_count >> order & 1) == 0) continue;
+    if ((free >> order & 1) == 0) continue;
     Push(first, order);
     first += std::uint32_t{1} << order;
   }

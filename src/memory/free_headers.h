@@ -12,8 +12,9 @@ namespace cistern::memory {
 
 class FreeHeaders final {
  public:
-  // All of [0, header_count) is free.
-  explicit FreeHeaders(std::uint32_t header_count);
+  // Of [0, header_count), the first `free` are free.
+  FreeHeaders(std::uint32_t header_count, std::uint32_t free);
+  explicit FreeHeaders(std::uint32_t header_count) : FreeHeaders(header_count, header_count) {}
 
   // A run of `count` headers, a power of two; none where no free run is as long.
   std::optional<std::uint32_t> Take(std::uint32_t count);

@@ -82,7 +82,7 @@ void Recovery::EnterHeader() {
   next_ = 0;
   if (carve != 0 && carve % 2 == 0) {
     size_ = {slot_bytes, static_cast<std::uint32_t>(chunk_headers)};
-    bool believed = chunk_headers <= arena_.geometry().header_count - header_ &&
+    bool believed = chunk_headers <= slots_.headers() - header_ &&
                     check == arena::ChunkCheck(header_, carve, slot_bytes, chunk_headers);
     // Readers find the chunk through these.
     for (std::uint64_t i = 0; believed && i < chunk_headers; ++i) {

@@ -45,7 +45,7 @@ class Recovery final {
   // slots for each that fits, so it may find none before done(). The caller retires and frees those that it
   // does not keep; several may have one key, of which the highest sequence counts.
   std::size_t Next(std::span<RecoveredBlock> blocks);
-  bool done() const { return header_ == arena_.geometry().header_count; }
+  bool done() const { return header_ == slots_.headers(); }
 
   struct Counts {
     std::uint64_t believed = 0;

@@ -23,8 +23,8 @@ constexpr MetricMember<Slots::Counts> kFields[] = {
 }  // namespace
 
 void AddMetrics(MetricRegistry& registry, const Slots* slots) {
-  registry.Add("memory", {"bytes", kGauge, "of all slots"},
-               [slots] { return MetricValue(std::uint64_t{slots->arena().geometry().slots_bytes()}); });
+  registry.Add("memory", {"bytes", kGauge, "of all slots, but for those that a resize takes away"},
+               [slots] { return MetricValue(slots->bytes()); });
   AddFields(registry, "memory", kFields, [slots] { return slots->counts(); });
 }
 

@@ -2,6 +2,7 @@
 #include "memory/slots.h"
 
 #include <bit>
+#include <utility>
 
 #include "arena/protocol.h"
 #include "base/assert.h"
@@ -51,6 +52,7 @@ struct Slots::Chunk {
   std::uint32_t used = 0;
   std::uint64_t pins = 0;
   bool linked = false;  // in the list of its class's chunks with free slots
+  bool closed = false;  // a header of it is
   std::uint32_t next = kNoHeader, previous = kNoHeader;
   // A bit for each free slot, and one for each word of those that is not zero.
   std::vector<std::uint64_t> free;
@@ -91,14 +93,15 @@ Slots::Slots(arena::Words& words, arena::ArenaSpace arena)
       arena_(arena),
       chunks_(arena.geometry().header_count),
       first_of_(arena.geometry().header_count, kNoHeader),
-      free_headers_(std::make_unique<FreeHeaders>(arena.geometry().header_count)) {
-  counts_.headers = counts_.free_headers = arena.geometry().header_count;
+      open_(arena::ServedHeaders(words, arena)) {
+  free_headers_ = std::make_unique<FreeHeaders>(arena.geometry().header_count, open_);
+  counts_.headers = counts_.free_headers = open_;
 }
 
 Slots::~Slots() = default;
 
-std::uint64_t Slots::max_body_bytes() const {
-  const std::uint64_t share = arena_.geometry().slots_bytes() / 32;
+std::uint64_t Slots::MaxBodyBytes(std::uint32_t headers) {
+  const std::uint64_t share = std::uint64_t{headers} * arena::kHeaderSpanBytes / 32;
   return share < kMaxBodyBytes ? share : kMaxBodyBytes;
 }
 
@@ -189,12 +192,12 @@ void Slots::Free(arena::Place place) {
   Chunk& chunk = *ChunkOf(place);
   chunk.SetFree(SlotIn(chunk, place));
   chunk.used--;
-  classes_[chunk.size_class].free_slots++;
+  if (!chunk.closed) classes_[chunk.size_class].free_slots++;
   counts_.used_slots--;
   counts_.used_bytes -= chunk.size.bytes;
   if (chunk.used == 0 && !adopting_) {
     DissolveChunk(chunk);
-  } else if (!chunk.linked && !Emptying(chunk.first)) {
+  } else if (!chunk.linked && !chunk.closed && !Emptying(chunk.first)) {
     Link(chunk);
   }
   loosened_.Pulse();
@@ -207,26 +210,47 @@ Slots::Chunk* Slots::NewChunk(std::uint32_t first, SlotSize size) {
   counts_.free_headers -= size.chunk_headers;
   counts_.chunks++;
   counts_.slots += chunk->slots;
-  Class& its = classes_[chunk->size_class];
-  its.chunks++;
-  its.chunk_slots = chunk->slots;
-  its.free_slots += chunk->slots;
+  Join(*chunk);
   Link(*chunk);
   return chunk;
+}
+
+void Slots::Join(Chunk& chunk) {
+  Class& its = classes_[chunk.size_class];
+  its.chunks++;
+  its.chunk_slots = chunk.slots;
+  its.free_slots += chunk.slots - chunk.used;
+}
+
+void Slots::Part(Chunk& chunk) {
+  Class& its = classes_[chunk.size_class];
+  its.chunks--;
+  its.free_slots -= chunk.slots - chunk.used;
 }
 
 void Slots::DissolveChunk(Chunk& chunk) {
   CISTERN_ASSERT(chunk.pins == 0);
   const HeaderRange range = chunk.range();
   arena::Uncarve(words_, arena_, range.first, range.count);
+  const bool closed = chunk.closed;
   if (chunk.linked) Unlink(chunk);
   counts_.chunks--;
   counts_.slots -= chunk.slots;
-  classes_[chunk.size_class].chunks--;
-  classes_[chunk.size_class].free_slots -= chunk.slots;
-  counts_.free_headers += range.count;
+  if (!closed) Part(chunk);
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) first_of_[i] = kNoHeader;
   chunks_[range.first].reset();
+  if (closed) {
+    for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
+      if (i >= open_) {
+        closed_in_use_--;
+      } else {
+        counts_.free_headers++;
+        free_headers_->Give(i, 1);
+      }
+    }
+    return;
+  }
+  counts_.free_headers += range.count;
   if (!Emptying(range.first)) {
     free_headers_->Give(range.first, range.count);
     return;
@@ -283,7 +307,7 @@ std::optional<Slots::Cost> Slots::CostOfEmptying(HeaderRange* range, SlotSize si
       continue;
     }
     const Chunk& chunk = *chunks_[first_of_[i]];
-    if (chunk.pins > 0 || chunk.size == size) return std::nullopt;
+    if (chunk.pins > 0 || chunk.closed || chunk.size == size) return std::nullopt;
     cost.bytes += chunk.used * chunk.size.bytes;
     const std::uint64_t homes = classes_[chunk.size_class].free_slots - (chunk.slots - chunk.used);
     if (homes < chunk.used) cost.homeless_bytes += (chunk.used - homes) * chunk.size.bytes;
@@ -296,7 +320,7 @@ std::optional<Slots::Cost> Slots::CostOfEmptying(HeaderRange* range, SlotSize si
 
 std::optional<HeaderRange> Slots::BestToEmpty(std::uint64_t record_bytes, bool idle_only) {
   const SlotSize size = SlotSize::For(record_bytes, arena_.geometry().alignment);
-  const std::uint32_t runs = arena_.geometry().header_count / size.chunk_headers;
+  const std::uint32_t runs = open_ / size.chunk_headers;
   if (runs == 0) return std::nullopt;
   std::uint32_t looks = kLookHeaders / size.chunk_headers;
   if (looks == 0) looks = 1;
@@ -361,6 +385,51 @@ std::size_t Slots::UsedIn(const HeaderRange& range, std::uint64_t* cursor,
   }
   *cursor = std::uint64_t{header} << 32 | slot;
   return found;
+}
+
+// ---- the arena's size ------------------------------------------------------------------------------------
+
+void Slots::CloseHeader() {
+  CISTERN_ASSERT(open_ > 1 && !adopting_);
+  if (Emptying(open_ - 1)) StopEmptying();
+  const std::uint32_t header = --open_;
+  counts_.headers--;
+  if (first_of_[header] == kNoHeader) {
+    counts_.free_headers--;
+    const bool free = free_headers_->TakeAt(header, 1);
+    CISTERN_ASSERT(free);
+    return;
+  }
+  closed_in_use_++;
+  Chunk& chunk = *chunks_[first_of_[header]];
+  if (std::exchange(chunk.closed, true)) return;
+  if (chunk.linked) Unlink(chunk);
+  Part(chunk);
+}
+
+void Slots::OpenHeader() {
+  CISTERN_ASSERT(open_ < arena_.geometry().header_count);
+  const std::uint32_t header = open_++;
+  counts_.headers++;
+  if (first_of_[header] == kNoHeader) {
+    counts_.free_headers++;
+    free_headers_->Give(header, 1);
+  } else {
+    closed_in_use_--;
+    Chunk& chunk = *chunks_[first_of_[header]];
+    if (chunk.first + chunk.size.chunk_headers == open_) {
+      chunk.closed = false;
+      Join(chunk);
+      if (chunk.used < chunk.slots) Link(chunk);
+    }
+  }
+  loosened_.Pulse();
+}
+
+HeaderRange Slots::closed() const {
+  const std::uint32_t end = arena_.geometry().header_count;
+  const std::uint32_t first = open_ < end && first_of_[open_] != kNoHeader ? first_of_[open_] : open_;
+  return {first, end - first};
 }
 
 // ---- restart ---------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@
 // 32 MiB, doubled until it holds 8 slots, and lies at a multiple of its size. A chunk whose last slot was
 // freed is taken apart at once, so its headers serve any size again.
 //
+// The arena's last headers may be closed: room that has no memory, or memory that is to go back to the host.
+//
 // Every call but EndAdoption does a bounded number of touches, fewer than a core step may (R16).
 #pragma once
 
@@ -49,15 +51,17 @@ struct HeaderRange {
 
 class Slots final {
  public:
-  // Every header is free. Words are borrowed.
+  // Every header is free that the arena serves; the others are closed. Words are borrowed.
   Slots(arena::Words& words, arena::ArenaSpace arena);
   ~Slots();
   Slots(const Slots&) = delete;
   Slots& operator=(const Slots&) = delete;
 
   const arena::ArenaSpace& arena() const { return arena_; }
-  // The longest body that a block may have: kMaxBodyBytes, or 1/32 of the arena if that is less.
-  std::uint64_t max_body_bytes() const;
+  // The longest body that a block may have: kMaxBodyBytes, or 1/32 of the memory if that is less.
+  std::uint64_t max_body_bytes() const { return MaxBodyBytes(open_); }
+  // The same with another number of open headers.
+  static std::uint64_t MaxBodyBytes(std::uint32_t headers);
   // kInvalid names value and limit.
   Status CheckBody(std::uint64_t body_bytes) const;
 
@@ -105,6 +109,21 @@ class Slots final {
   // be freed between calls.
   std::size_t UsedIn(const HeaderRange& range, std::uint64_t* cursor, std::span<arena::Place> places) const;
 
+  // ---- the arena's size ----
+
+  // Headers from the first on that are open, and the bytes of their slots.
+  std::uint32_t headers() const { return open_; }
+  std::uint64_t bytes() const { return std::uint64_t{open_} * arena::kHeaderSpanBytes; }
+  // Closes the last open header, of two or more: no slot in it, nor in a chunk that lies in it with a part,
+  // is given out any more.
+  void CloseHeader();
+  // Opens the first closed one again, which has memory.
+  void OpenHeader();
+  // Closed headers that lie in a chunk.
+  std::uint32_t closed_in_use() const { return closed_in_use_; }
+  // From the first closed header, or the chunk that it lies in, to the arena's end.
+  HeaderRange closed() const;
+
   // ---- restart ----
 
   // Takes over a chunk that the headers describe; its slots are free. False, and nothing is changed, where
@@ -118,7 +137,7 @@ class Slots final {
   void EndAdoption();
 
   struct Counts {
-    std::uint64_t headers = 0;
+    std::uint64_t headers = 0;  // open
     std::uint64_t free_headers = 0;
     std::uint64_t chunks = 0;
     std::uint64_t slots = 0;  // of carved chunks
@@ -140,6 +159,9 @@ class Slots final {
   arena::Place Take(Chunk& chunk);
   void DissolveChunk(Chunk& chunk);
   bool Emptying(std::uint32_t header) const;
+  // The chunk's free slots count, or count no more, for its class.
+  void Join(Chunk& chunk);
+  void Part(Chunk& chunk);
   struct Cost {
     std::uint64_t homeless_bytes = 0;  // that have no free slot elsewhere
     std::uint64_t bytes = 0;
@@ -162,6 +184,8 @@ class Slots final {
   };
   std::array<Class, 256> classes_;  // by the number of the size
   std::optional<HeaderRange> emptying_;
+  std::uint32_t open_;
+  std::uint32_t closed_in_use_ = 0;
   bool adopting_ = false;
   std::uint32_t looked_ = 0;  // where BestToEmpty goes on
   Counts counts_;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <map>
 #include <random>
@@ -207,6 +208,49 @@ TEST_F(SlotsTest, StoppedEmptyingGivesTheSlotsBack) {
   slots_.StopEmptying();
   for (int i = 0; i < 40; ++i) EXPECT_TRUE(slots_.Allocate(small)) << i;
   EXPECT_FALSE(slots_.Allocate(small));
+}
+
+TEST_F(SlotsTest, R14ClosedHeadersGiveOutNothingAndComeBackWhole) {
+  std::mt19937_64 random(11);
+  const std::uint32_t all = slots_.headers();
+  const arena::Geometry& geometry = node_.arena.geometry();
+  std::vector<arena::Place> places;
+  const auto free_one = [&](std::size_t at) {
+    slots_.Free(places[at]);
+    places[at] = places.back();
+    places.pop_back();
+  };
+  for (int i = 0; i < 200; ++i) {
+    while (slots_.headers() > 1 + random() % all) slots_.CloseHeader();
+    while (slots_.headers() < all && random() % 4 != 0) slots_.OpenHeader();
+    for (int k = 0; k < 300; ++k) {
+      const std::uint64_t body = 1 + random() % (slots_.max_body_bytes() >> random() % 12);
+      const Result<arena::Place> place = slots_.Allocate(record::RecordBytes(body, 4096));
+      if (!place || random() % 2 == 0) {
+        if (!places.empty()) free_one(random() % places.size());
+      }
+      if (!place) continue;
+      const std::uint64_t end = geometry.offset(*place) + slots_.SlotBytes(*place);
+      ASSERT_LE(end, slots_.bytes()) << "in a closed header";
+      places.push_back(*place);
+    }
+    // What lies in closed headers is all that keeps them.
+    const HeaderRange closed = slots_.closed();
+    std::uint64_t cursor = 0;
+    std::vector<arena::Place> used(100'000);
+    used.resize(slots_.UsedIn(closed, &cursor, used));
+    ASSERT_EQ(slots_.closed_in_use() == 0, used.empty());
+    if (i % 3 != 0) continue;
+    for (const arena::Place place : used)
+      free_one(static_cast<std::size_t>(std::ranges::find(places, place) - places.begin()));
+    ASSERT_EQ(slots_.closed_in_use(), 0u);
+  }
+  while (slots_.headers() < all) slots_.OpenHeader();
+  for (const arena::Place place : places) slots_.Free(place);
+  EXPECT_EQ(slots_.counts().free_headers, all);
+  EXPECT_EQ(slots_.counts().used_bytes, 0u);
+  EXPECT_EQ(slots_.counts().slots, 0u);
+  EXPECT_TRUE(slots_.Allocate(record::RecordBytes(slots_.max_body_bytes(), 4096)));
 }
 
 TEST_F(SlotsTest, P7AChunkStaysUntilTheEndOfAdoption) {

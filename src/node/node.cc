@@ -46,6 +46,7 @@
 #include "node/node_metrics.h"
 #include "node/reports.h"
 #include "node/start_watch.h"
+#include "residency/resizer.h"
 #include "server/server.h"
 #include "store/block_store.h"
 #include "wire/protocol.h"
@@ -92,6 +93,19 @@ catalog::StoreOptions StoreOptionsOf(const NodeOptions& options) {
   store.scrub_bytes_per_s = options.scrub_bytes_per_s;
   return store;
 }
+
+// A call that blocks, on a mover that nobody else needs.
+class BlockingCall final : public memory::AwaitedJob {
+ public:
+  BlockingCall(memory::Movers& movers, std::function<Status()> call)
+      : AwaitedJob(movers), call_(std::move(call)) {}
+  void Move(arena::Words&) override { status_ = call_(); }
+  const Status& status() const { return status_; }
+
+ private:
+  std::function<Status()> call_;
+  Status status_;
+};
 
 std::string PathsOf(const FlashPlaces& places) {
   std::string paths;
@@ -163,6 +177,7 @@ class Node::Core {
   struct Parts {
     std::unique_ptr<memory::Slots> slots;
     std::unique_ptr<memory::ThreadMovers> movers;
+    std::unique_ptr<memory::ThreadMovers> blocked;  // what takes long and moves no bytes of clients
     std::unique_ptr<catalog::Journal> journal;
     std::unique_ptr<store::BlockStore> store;
     std::unique_ptr<Cell> cell;  // null: the node is in none
@@ -198,6 +213,12 @@ class Node::Core {
   Task<Result<server::ReportPage>> Report(std::uint64_t what, std::uint64_t from, std::size_t most_bytes);
   // As ServerParts::drop: where the node is in a cell, the cell's.
   std::function<Task<Result<server::Dropped>>(const server::DropRequest&)> DropRoute();
+  // Sets memory on its way to that size.
+  Task<Result<std::uint64_t>> Resize(std::uint64_t memory_bytes);
+  // The headers that it is, if it can be; and on its way to these.
+  Task<Result<std::uint32_t>> CheckMemory(std::uint64_t memory_bytes);
+  void SetMemory(std::uint32_t headers);
+  Task<void> ReloadFor(Executor& executor, NodeOptions read, std::promise<Result<Reloaded>>& done);
   Reloaded Apply(const NodeOptions& read);
 
   NodeOptions options_;
@@ -293,6 +314,7 @@ Status Node::Core::OpenArena() {
   arena.memory_dir = options_.memory_dir;
   arena.tenant = options_.tenant;
   arena.memory_bytes = options_.memory_bytes;
+  arena.room_bytes = memory::kRoomShare * options_.memory_bytes;
   arena.alignment = options_.alignment;
   Result<memory::ArenaFile> file = memory::ArenaFile::Open(arena, clock_);
   if (!file) return file.error();
@@ -343,21 +365,26 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
   movers.threads = options_.movers;
   movers.poll_us = options_.poll_us;
   if (Status status = movers.Validate(); !status.ok()) co_return status;
-  parts.movers = std::make_unique<memory::ThreadMovers>(words_, clock_, movers,
-                                                        [this](Work& job) { loop_->PostRemote(job); });
+  const auto done = [this](Work& job) { loop_->PostRemote(job); };
+  parts.movers = std::make_unique<memory::ThreadMovers>(words_, clock_, movers, done);
+  parts.blocked = std::make_unique<memory::ThreadMovers>(
+      words_, clock_, memory::ThreadMoversOptions{.threads = 1, .poll_us = 0}, done);
   Status recovered = co_await RecoverStore();
   if (!recovered.ok()) co_return recovered;
   facts_.warm_us = clock_.Now().UsSince(started_at_);
   // Only now: what is recovered is in memory already, the rest can be touched beside the first calls.
-  fault_in_ = std::make_unique<memory::FaultIn>(file_->arena());
+  fault_in_ = std::make_unique<memory::FaultIn>(file_->arena(), parts.slots->headers());
+  fault_in_->EndAt(file_->asked_headers());
   if (!options_.cell.empty()) {
     Status joined = co_await JoinCell();
     if (!joined.ok()) co_return joined;
   }
   if (Status status = OpenDoor(); !status.ok()) co_return status;
+  parts.store->resizer().Want(file_->asked_headers());
+  parts.tasks->Spawn(parts.store->resizer().Run(*file_, *parts.blocked));
   FillRegistry();
-  log_->Log(LogLevel::kInfo, "node ready: ", RoughSizeText(file_->arena().geometry().slots_bytes()), " in ",
-            file_->directory(), FlashText(), options_.socket.empty() ? "" : ", socket " + options_.socket,
+  log_->Log(LogLevel::kInfo, "node ready: ", RoughSizeText(parts.slots->bytes()), " in ", file_->directory(),
+            FlashText(), options_.socket.empty() ? "" : ", socket " + options_.socket,
             facts_.http.empty() ? "" : ", http " + facts_.http, ", ", loop_->name(), ", ",
             parts.store->occupancy().records, " records warm",
             parts.store->tier() == nullptr ? "" : Text(" of ", parts.store->occupancy().blocks, " blocks"),
@@ -430,8 +457,9 @@ Status Node::Core::OpenDoor() {
   server.socket = options_.socket;
   server.tenant = options_.tenant;
   server.peers = PeerRulesOf(options_.clients);
-  server.staging_budget_bytes = file_->arena().geometry().slots_bytes() / memory::kStagingFraction;
-  server.max_sessions = server::MaxSessions(file_->arena().geometry().slots_bytes());
+  const std::uint64_t memory_bytes = std::uint64_t{file_->asked_headers()} * arena::kHeaderSpanBytes;
+  server.staging_budget_bytes = memory_bytes / memory::kStagingFraction;
+  server.max_sessions = server::MaxSessions(memory_bytes);
   Result<std::unique_ptr<server::Server>> opened = server::Server::Open(
       {*loop_, *parts_->store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(), FillRandom,
        [this] { return admin::StatusTextInSteps(executor(), registry_, kStatusRows); },
@@ -439,7 +467,8 @@ Status Node::Core::OpenDoor() {
        [this](std::uint64_t what, std::uint64_t from, std::size_t most_bytes) {
          return Report(what, from, most_bytes);
        },
-       DropRoute()},
+       DropRoute(),
+       [this](std::uint64_t bytes) { return Resize(bytes); }},
       server);
   if (!opened) return opened.error();
   parts_->server = std::move(*opened);
@@ -488,9 +517,54 @@ Task<Result<server::ReportPage>> Node::Core::Report(std::uint64_t what, std::uin
 
 Result<Reloaded> Node::Core::Reload(NodeOptions read) {
   if (Status status = ResolveNodeOptions(read); !status.ok()) return Error(std::move(status));
-  std::promise<Reloaded> applied;
-  loop_->PostRemote([this, &applied, &read] { applied.set_value(Apply(read)); });
+  std::promise<Result<Reloaded>> applied;
+  loop_->PostRemote(
+      [this, &applied, &read] { parts_->tasks->Spawn(ReloadFor(executor(), std::move(read), applied)); });
   return applied.get_future().get();
+}
+
+// What may be refused comes first.
+Task<void> Node::Core::ReloadFor(Executor&, NodeOptions read, std::promise<Result<Reloaded>>& done) {
+  if (read.memory_bytes != options_.memory_bytes) {
+    const Result<std::uint32_t> headers = co_await CheckMemory(read.memory_bytes);
+    if (!headers) {
+      done.set_value(Error(headers.error()));
+      co_return;
+    }
+    SetMemory(*headers);
+  }
+  done.set_value(Apply(read));
+}
+
+Task<Result<std::uint64_t>> Node::Core::Resize(std::uint64_t memory_bytes) {
+  const Result<std::uint32_t> headers = co_await CheckMemory(memory_bytes);
+  if (!headers) co_return Error(headers.error());
+  SetMemory(*headers);
+  options_.memory_bytes = memory_bytes;
+  options_.origins["memory"] = "cistern admin memory";
+  co_return std::uint64_t{*headers} * arena::kHeaderSpanBytes;
+}
+
+Task<Result<std::uint32_t>> Node::Core::CheckMemory(std::uint64_t memory_bytes) {
+  if (memory_bytes < kMinMemoryBytes) {
+    co_return Error(Code::kInvalid, Text("memory: ", SizeText(memory_bytes), " is below the least of ",
+                                         SizeText(kMinMemoryBytes), "; ask for more"));
+  }
+  const Result<std::uint32_t> headers = file_->HeadersOf(memory_bytes);
+  if (!headers) co_return Error(headers.error());
+  const std::uint32_t served = parts_->store->resizer().served();
+  BlockingCall check(*parts_->blocked,
+                     [this, served, &headers] { return file_->CheckGrowth(served, *headers); });
+  co_await check;
+  if (!check.status().ok()) co_return Error(check.status());
+  Status fits = co_await parts_->store->CheckHeaders(*headers);
+  if (!fits.ok()) co_return Error(std::move(fits));
+  co_return *headers;
+}
+
+void Node::Core::SetMemory(std::uint32_t headers) {
+  fault_in_->EndAt(headers);
+  parts_->store->resizer().Want(headers);
 }
 
 Reloaded Node::Core::Apply(const NodeOptions& read) {
@@ -555,6 +629,7 @@ void Node::Core::NoteLingering(Instant now) {
 Task<void> Node::Core::TearDown(Executor& executor) {
   if (stop_ticking_) stop_ticking_->Cancel(Status(Code::kGone, "the node ends"));
   if (parts_->cell) parts_->cell->EndDrops();
+  if (parts_->store) parts_->store->resizer().Stop();
   if (parts_->server) co_await parts_->server->Drain(executor.Now().PlusUs(drain_us_));
   co_await parts_->tasks->Close();
   if (parts_->cell) co_await parts_->cell->Leave(executor.Now().PlusUs(kLeaveUs));

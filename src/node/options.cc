@@ -22,7 +22,6 @@
 namespace cistern::node {
 namespace {
 
-constexpr std::uint64_t kMinMemoryBytes = 64u << 20;
 constexpr std::size_t kMaxTenantBytes = 32;
 
 template <class T>
@@ -76,7 +75,8 @@ constexpr Setting kSettings[] = {
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseSize(n, t), o.memory_bytes);
      },
-     [](const NodeOptions& o) { return SizeText(o.memory_bytes); }},
+     [](const NodeOptions& o) { return SizeText(o.memory_bytes); }, nullptr, nullptr,
+     [](NodeOptions& to, const NodeOptions& from) { to.memory_bytes = from.memory_bytes; }},
     {"memory_dir", "DIR", "where arenas live, on a tmpfs; default: /dev/shm/cistern-UID",
      [](NodeOptions& o, std::string_view, std::string_view t) {
        o.memory_dir = t;

@@ -93,6 +93,8 @@ Status ApplyConfigFile(NodeOptions& options, const std::string& path);
 // The same for its text; `origin` stands for the path in messages.
 Status ApplyConfigText(NodeOptions& options, std::string_view text, const std::string& origin);
 
+inline constexpr std::uint64_t kMinMemoryBytes = 64u << 20;
+
 // Memory of a node that is not told: a quarter of the host's, or seven eighths of what the file system of its
 // directory has where that is less, so that the index fits beside (Docker gives 64 MiB of /dev/shm). From
 // sizes alone and not from what is free: a restart must come to the same.

@@ -279,18 +279,17 @@ TEST(NodeOptions, EachKnowsWhereItWasGiven) {
 
 TEST(NodeOptions, AReloadTakesWhatARunningNodeCanChangeAndNamesTheRest) {
   NodeOptions running, read;
-  running.memory_bytes = 1u << 30;
+  running.movers = 4;
   running.linger_us = 7;
   ASSERT_TRUE(ApplyConfigText(running, "log_level = \"debug\"\nscrub = \"1MiB/s\"\n", "c.toml").ok());
   ASSERT_TRUE(
-      ApplyConfigText(read, "memory = \"2GiB\"\nflash_admit = \"second-hit\"\nscrub = \"1MiB/s\"\n", "d")
-          .ok());
+      ApplyConfigText(read, "movers = 2\nflash_admit = \"second-hit\"\nscrub = \"1MiB/s\"\n", "d").ok());
   const Reloaded reloaded = Reload(running, read);
   EXPECT_THAT(reloaded.changed,
               testing::ElementsAre("linger: 7us -> never (default)", "flash_admit: all -> second-hit (d:2)",
                                    "log_level: debug -> info (default)"));
-  EXPECT_THAT(reloaded.kept, testing::ElementsAre("memory: 1GiB stays until the next start; 2GiB (d:1)"));
-  EXPECT_EQ(reloaded.options.memory_bytes, 1u << 30);
+  EXPECT_THAT(reloaded.kept, testing::ElementsAre("movers: 4 stays until the next start; 2 (d:1)"));
+  EXPECT_EQ(reloaded.options.movers, 4u);
   EXPECT_EQ(reloaded.options.flash_admit, Admission::kSecondHit);
   EXPECT_EQ(reloaded.options.origins.at("scrub"), "d:3");
   EXPECT_FALSE(reloaded.options.origins.contains("log_level"));

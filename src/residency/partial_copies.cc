@@ -75,6 +75,13 @@ bool PartialCopies::EndIdle(std::optional<memory::SlotSize> size) {
   return true;
 }
 
+void PartialCopies::EndIdleAt(arena::Place place) {
+  const auto found = at_.find(place);
+  if (found == at_.end()) return;
+  const catalog::RecordId record = found->second;
+  if (EndIfIdle(record)) forest_.Fold(record);
+}
+
 Task<void> PartialCopies::EndAll(bool reading_only) {
   for (std::size_t left = size(); left > 0; --left) {
     if (steps_.Spent()) co_await Yield();

@@ -72,8 +72,7 @@ class PartialCopies final {
         slots_(context.slots),
         steps_(context.steps),
         forest_(context.catalog.forest()),
-        residents_(residents),
-        max_bytes_(context.slots.arena().geometry().slots_bytes() / kShare) {}
+        residents_(residents) {}
   PartialCopies(const PartialCopies&) = delete;
   PartialCopies& operator=(const PartialCopies&) = delete;
 
@@ -91,7 +90,7 @@ class PartialCopies final {
   static constexpr std::uint64_t kShare = 8;  // of the slots
   std::size_t size() const { return of_.size(); }
   bool RoomFor(std::uint64_t record_bytes) const {
-    return of_.size() < kMost && bytes_ + record_bytes <= max_bytes_;
+    return of_.size() < kMost && bytes_ + record_bytes <= slots_.bytes() / kShare;
   }
   // The record's copy; null when it has none.
   PartialCopyPtr Find(catalog::RecordId record) const {
@@ -103,6 +102,8 @@ class PartialCopies final {
     const auto found = at_.find(place);
     return found == at_.end() ? nullptr : Find(found->second);
   }
+  // The copy in a slot ends if it is idle; its record may be folded.
+  void EndIdleAt(arena::Place place);
   // The copy becomes the one asked for last.
   void Asked(catalog::RecordId record) { order_.splice(order_.end(), order_, of_.at(record)); }
   void Add(PartialCopyPtr copy);
@@ -118,7 +119,6 @@ class PartialCopies final {
   StepBudget& steps_;
   catalog::Forest& forest_;
   Residents& residents_;
-  const std::uint64_t max_bytes_;
   std::uint64_t bytes_ = 0;          // of the copies' slots
   std::list<PartialCopyPtr> order_;  // asked for longest ago first
   std::unordered_map<catalog::RecordId, std::list<PartialCopyPtr>::iterator> of_;

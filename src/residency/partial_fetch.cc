@@ -43,9 +43,7 @@ PartialFetch::PartialFetch(const StoreContext& context, LowerTier& lower, Reside
       residents_(residents),
       partial_copies_(partial_copies),
       room_(room),
-      fetcher_(fetcher),
-      max_reading_bytes_(
-          std::min(kMaxReadingBytes, context.slots.arena().geometry().slots_bytes() / kReadingShare)) {}
+      fetcher_(fetcher) {}
 
 PartialCopyPtr PartialFetch::Open(catalog::RecordId record, record::BodySpan asked) {
   const catalog::Record& r = forest_.record(record);
@@ -53,7 +51,8 @@ PartialCopyPtr PartialFetch::Open(catalog::RecordId record, record::BodySpan ask
   const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
   if (entry == nullptr || lower_.closed()) return nullptr;
   const std::uint64_t record_bytes = catalog_.RecordBytesOf(*entry, r.group, r.body_bytes);
-  if (reading_bytes_ + BufferBytes(r, asked, record_bytes) > max_reading_bytes_) return nullptr;
+  const std::uint64_t most = std::min(kMaxReadingBytes, slots_.bytes() / kReadingShare);
+  if (reading_bytes_ + BufferBytes(r, asked, record_bytes) > most) return nullptr;
   if (PartialCopyPtr there = partial_copies_.Find(record)) return there;
   for (int ended = 0; !partial_copies_.RoomFor(record_bytes); ++ended) {
     if (ended == kMostEnded || !partial_copies_.EndIdle()) return nullptr;

@@ -71,7 +71,6 @@ class PartialFetch final {
   PartialCopies& partial_copies_;
   Room& room_;
   Fetcher& fetcher_;
-  const std::uint64_t max_reading_bytes_;
   std::uint64_t reading_bytes_ = 0;  // of private memory, for reads under way
 };
 

@@ -14,7 +14,7 @@ constexpr std::uint64_t kBlockBytes = 64u << 10;
 
 std::uint64_t BlocksOf(const StoreContext& context) {
   const std::uint64_t most = context.options.max_blocks;
-  return most > 0 ? most : context.slots.arena().geometry().slots_bytes() / kBlockBytes;
+  return most > 0 ? most : context.slots.bytes() / kBlockBytes;
 }
 
 }  // namespace
@@ -179,7 +179,7 @@ Status Residents::CheckLease(const OwnerToken& owner, std::size_t blocks, std::u
   Status room = leases_.CheckRoom(owner, blocks);
   if (!room.ok()) return room;
   const std::uint64_t kept = referenced_bytes_ + catalog_.pending().bytes();
-  return leases_.CheckBytes(owner, bytes, kept, slots_.arena().geometry().slots_bytes());
+  return leases_.CheckBytes(owner, bytes, kept, slots_.bytes());
 }
 
 bool Residents::EndOneLease(Instant now) {

@@ -13,6 +13,8 @@ namespace cistern::residency {
 namespace {
 // Chunks left as they are because a lease was taken during the emptying, before the put gives up.
 constexpr int kLeasedMeanwhile = 16;
+// How long a record that moves away waits for room, before another one's turn.
+constexpr std::int64_t kAwayUs = 100'000;
 }  // namespace
 
 Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record_bytes, Instant deadline,
@@ -135,46 +137,70 @@ Task<bool> Room::EmptyRange(memory::HeaderRange range) {
 }
 
 Task<bool> Room::Move(catalog::RecordId record) {
-  const catalog::Record r = forest_.record(record);
-  const catalog::RecordHandle handle = catalog_.HandleOf(record);
-  const arena::ArenaSpace& arena = slots_.arena();
-  const std::uint32_t alignment = arena.geometry().alignment;
+  const catalog::Record& r = forest_.record(record);
   const std::vector<std::byte> trailer = residents_.TrailerAt(r.place, r);
   const auto seal = record::CheckSeal(trailer);
   if (!seal) {
     evictor_.LoseBad(record);
     co_return true;
   }
-  const auto to = slots_.Allocate(
-      record::RecordBytes(r.body_bytes, seal->segment_count(), seal->part_count(), alignment));
+  const auto to = slots_.Allocate(RecordBytesOf(r, *seal));
   if (!to) co_return false;
-  slots_.Pin(*to);
+  co_return co_await MoveTo(record, *seal, *to);
+}
+
+Task<void> Room::MoveAway(catalog::RecordId record) {
+  const catalog::Record r = forest_.record(record);
+  const catalog::RecordHandle handle = catalog_.HandleOf(record);
+  const std::vector<std::byte> trailer = residents_.TrailerAt(r.place, r);
+  const auto seal = record::CheckSeal(trailer);
+  if (!seal) {
+    evictor_.LoseBad(record);
+    co_return;
+  }
+  const SlotFill fill(residents_);
+  const auto to = co_await Make(fill, RecordBytesOf(r, *seal), clock_.Now().PlusUs(kAwayUs));
+  if (!to) co_return;
+  const catalog::Record& now = forest_.record(record);
+  if (catalog_.Lives(handle) && now.place == r.place && now.generation == r.generation &&
+      now.references == 0) {
+    co_await MoveTo(record, *seal, *to);
+  } else {
+    slots_.Free(*to);
+  }
+}
+
+Task<bool> Room::MoveTo(catalog::RecordId record, const record::SealView& seal, arena::Place to) {
+  const catalog::Record r = forest_.record(record);
+  const catalog::RecordHandle handle = catalog_.HandleOf(record);
+  const arena::ArenaSpace& arena = slots_.arena();
+  slots_.Pin(to);
   RecordReference reference(residents_, handle);
   SlotUse use(residents_, r.place);
-  const std::uint64_t generation = arena::BeginFill(words_, arena, *to);
-  std::vector<std::uint32_t> crcs(seal->segment_count());
-  for (std::uint32_t i = 0; i < seal->part_count(); ++i) {
-    const record::SealView::PartPlace part = seal->part(i);
+  const std::uint64_t generation = arena::BeginFill(words_, arena, to);
+  std::vector<std::uint32_t> crcs(seal.segment_count());
+  for (std::uint32_t i = 0; i < seal.part_count(); ++i) {
+    const record::SealView::PartPlace part = seal.part(i);
     const std::span<const std::byte> from[] = {{arena.slot(r.place) + part.offset, part.bytes}};
     memory::FillTask fill(movers_,
-                          {arena.slot(*to) + part.offset, from,
+                          {arena.slot(to) + part.offset, from,
                            std::span(crcs).subspan(part.first_segment, record::SegmentsOfPart(part.bytes))});
     co_await fill;
   }
   use.End();
-  slots_.Unpin(*to);
-  const bool sound = record::CrcsMatch(*seal, 0, crcs);
+  slots_.Unpin(to);
+  const bool sound = record::CrcsMatch(seal, 0, crcs);
   const catalog::Record& now = forest_.record(record);
   const bool same = catalog_.Lives(handle) && now.place == r.place;
   const bool wanted = same && sound && now.references == 1;
   reference.Drop();
   if (!wanted) {
-    slots_.Free(*to);
+    slots_.Free(to);
     if (same && !sound) evictor_.LoseBad(record);
     // A lease took a reference during the copy: the record stays, and so does its chunk.
     co_return !(same && sound);
   }
-  residents_.Relocate(record, *seal, *to, generation);
+  residents_.Relocate(record, seal, to, generation);
   co_return true;
 }
 

@@ -40,6 +40,9 @@ class Room final {
   // because it is worth less than all that it would displace.
   Task<Result<arena::Place>> Make(const SlotFill& fill, std::uint64_t record_bytes, Instant deadline,
                                   policy::Standing standing = {});
+  // Moves a record, which nobody holds, out of a closed slot, for which the coldest leave; or it is among
+  // them. No effect where nothing may leave now, or where it is held meanwhile.
+  Task<void> MoveAway(catalog::RecordId record);
 
  private:
   // `idle_only`: one look, for a chunk whose records all fit elsewhere.
@@ -47,6 +50,13 @@ class Room final {
   Task<bool> EmptyRange(memory::HeaderRange range);
   // Moves a record to another slot of its size; false where it stays.
   Task<bool> Move(catalog::RecordId record);
+  // The same to `to`, which is free again where it stays. The seal is the record's.
+  Task<bool> MoveTo(catalog::RecordId record, const record::SealView& seal, arena::Place to);
+  // Bytes of a record in a slot, all units counted.
+  std::uint64_t RecordBytesOf(const catalog::Record& record, const record::SealView& seal) const {
+    return record::RecordBytes(record.body_bytes, seal.segment_count(), seal.part_count(),
+                               slots_.arena().geometry().alignment);
+  }
 
   Executor& executor_;
   const Clock& clock_;

@@ -91,7 +91,7 @@ void WriteBack::Queue(catalog::RecordId record) {
 bool WriteBack::MayWriteMore() const {
   const std::uint64_t blocks =
       options_.max_blocks > 0 ? options_.max_blocks : catalog_.max_records_in_memory();
-  const std::uint64_t bytes = slots_.arena().geometry().slots_bytes();
+  const std::uint64_t bytes = slots_.bytes();
   return writing_ == 0 || (writing_ < blocks / kWriteShare && writing_bytes_ < bytes / kWriteShare);
 }
 

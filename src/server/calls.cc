@@ -123,6 +123,7 @@ Task<Answer> Calls::Do(Session& session, const wire::Submission& call) {
     case wire::Op::kStatus: co_return co_await ReportStatus(session, call);
     case wire::Op::kDevice: co_return co_await ChangeDevice(session, call);
     case wire::Op::kSwitch: co_return co_await Turn(session, call);
+    case wire::Op::kMemory: co_return co_await Resize(session, call);
     case wire::Op::kNone: break;
   }
   Status unknown(Code::kInvalid, Text("operation ", static_cast<std::uint16_t>(call.op),
@@ -633,6 +634,14 @@ Task<Answer> Calls::Turn(Session& session, const wire::Submission& call) {
   const Result<std::uint32_t> turned = co_await store_.Turn(which, call.b == 1, std::move(target));
   if (!turned) co_return Fail(session, call, turned.error());
   co_return Answer{.a = *turned};
+}
+
+Task<Answer> Calls::Resize(Session& session, const wire::Submission& call) {
+  if (resize_ == nullptr)
+    co_return Fail(session, call, Status(Code::kInvalid, "memory: this node's has one size"));
+  const Result<std::uint64_t> bytes = co_await resize_(call.a);
+  if (!bytes) co_return Fail(session, call, bytes.error());
+  co_return Answer{.a = *bytes};
 }
 
 }  // namespace cistern::server

@@ -36,7 +36,8 @@ class Calls final {
         status_(parts.status),
         device_(parts.device),
         report_(parts.report),
-        drop_(parts.drop) {}
+        drop_(parts.drop),
+        resize_(parts.resize) {}
   Executor& executor() const { return executor_; }
 
   // Whether the entry's argument and reply ranges lie in the argument area: an entry whose ranges do not is
@@ -87,6 +88,7 @@ class Calls final {
   Task<Answer> ReportStatus(Session& session, const wire::Submission& call);
   Task<Answer> ChangeDevice(Session& session, const wire::Submission& call);
   Task<Answer> Turn(Session& session, const wire::Submission& call);
+  Task<Answer> Resize(Session& session, const wire::Submission& call);
 
   // The parts of a write, a slice a step; they borrow from `staging`.
   Task<Status> TakeWrites(Session& session, std::span<const std::shared_ptr<memory::StagingArea>> staging,
@@ -100,6 +102,7 @@ class Calls final {
   decltype(ServerParts::device) device_;
   decltype(ServerParts::report) report_;
   decltype(ServerParts::drop) drop_;
+  decltype(ServerParts::resize) resize_;
 };
 
 }  // namespace cistern::server

@@ -103,6 +103,9 @@ struct ServerParts {  // borrowed; outlive the server
   // Does drops where they concern more than this node; null: the store does them. The request stays until
   // the task ends. kUnavailable: nothing was dropped.
   std::function<Task<Result<Dropped>>(const DropRequest& request)> drop = nullptr;
+  // Sets memory on its way to another size, and how much that will be; null: the node's is fixed. kInvalid,
+  // kBusy: no such size, or not here; nothing has changed.
+  std::function<Task<Result<std::uint64_t>>(std::uint64_t bytes)> resize = nullptr;
 };
 
 }  // namespace cistern::server

@@ -12,6 +12,7 @@
 #include "residency/partial_fetch.h"
 #include "residency/removal.h"
 #include "residency/residents.h"
+#include "residency/resizer.h"
 #include "residency/room.h"
 #include "residency/scrubber.h"
 #include "residency/tombstones.h"
@@ -58,6 +59,7 @@ struct BlockStore::Rooms {
         catalog({.clock = parts.clock,
                  .words = parts.words,
                  .arena = parts.slots.arena(),
+                 .memory_bytes = parts.slots.bytes(),
                  .journal = parts.journal,
                  .steps = steps,
                  .options = options}),
@@ -77,6 +79,7 @@ struct BlockStore::Rooms {
         removal(context, owner, lower, residents, partial_copies),
         evictor(context, owner, lower, residents, queue, removal),
         room(context, residents, partial_copies, evictor),
+        resizer(context, partial_copies, room),
         verifier(context, owner, residents),
         write_back(context, lower, residents, queue, evictor),
         uses(context, lower, residents, partial_copies, write_back),
@@ -101,7 +104,9 @@ struct BlockStore::Rooms {
                  parts.open_tier),
         lower(parts.executor, catalog) {
     owner.Set(deletions);
-    residents.order().Reserve(catalog.max_records_in_memory() + 1);
+    const std::uint64_t fits = parts.slots.bytes() / parts.slots.arena().geometry().min_slot_bytes();
+    residents.order().Reserve(
+        static_cast<policy::EntryId>(std::min<std::uint64_t>(catalog.max_records_in_memory(), fits) + 1));
   }
 
   Executor& executor() { return context.executor; }
@@ -124,6 +129,7 @@ struct BlockStore::Rooms {
   residency::WriteQueue queue;
   residency::Evictor evictor;
   residency::Room room;
+  residency::Resizer resizer;
   residency::Verifier verifier;
   residency::WriteBack write_back;
   residency::Uses uses;
@@ -247,6 +253,12 @@ BlockStore::BlockStore(const Parts& parts, const catalog::StoreOptions& options)
     : rooms_(std::make_unique<Rooms>(parts, options)) {}
 BlockStore::~BlockStore() = default;
 void BlockStore::Abandon() { rooms_->residents.Abandon(); }
+
+residency::Resizer& BlockStore::resizer() { return rooms_->resizer; }
+const residency::Resizer& BlockStore::resizer() const { return rooms_->resizer; }
+Task<Status> BlockStore::CheckHeaders(std::uint32_t headers) {
+  return rooms_->namespaces.CheckHeaders(headers);
+}
 
 Task<void> BlockStore::Close() { return rooms_->Close(); }
 tier::Tier* BlockStore::tier() { return rooms_->lower.get(); }

@@ -37,6 +37,10 @@
 #include "store/switches.h"
 #include "tier/tier.h"
 
+namespace cistern::residency {
+class Resizer;
+}  // namespace cistern::residency
+
 namespace cistern::memory {
 class Slots;
 }  // namespace cistern::memory
@@ -168,6 +172,12 @@ class BlockStore final {
 
   // From now on: lower, read_ahead_bytes and scrub_bytes_per_s of these options. The others stay as they are.
   void SetOptions(const catalog::StoreOptions& options);
+
+  // The size of memory, from Recover on.
+  residency::Resizer& resizer();
+  const residency::Resizer& resizer() const;
+  // kInvalid where somebody uses a namespace with blocks that memory of so many headers does not take.
+  Task<Status> CheckHeaders(std::uint32_t headers);
 
   // Ends the tasks between memory and the lower tier; awaited before the store's end where there is a tier.
   Task<void> Close();

@@ -138,6 +138,26 @@ Task<Result<std::optional<std::uint32_t>>> Namespaces::MakeRoom(const OwnerToken
            " times what is left: share namespaces, or end the sessions that made some"));
 }
 
+Task<Status> Namespaces::CheckHeaders(std::uint32_t headers) {
+  const std::uint64_t most = memory::Slots::MaxBodyBytes(headers);
+  for (std::uint32_t slot = 0; slot < namespaces_.end(); ++slot) {
+    steps_.Count(2);
+    if (steps_.Spent()) co_await Yield();
+    const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+    if (entry == nullptr || !users_.used(slot)) continue;
+    for (const catalog::Group& group : entry->groups) {
+      if (group.body_bytes <= most) continue;
+      co_return Status(
+          Code::kInvalid,
+          Text("memory: blocks of group ", group.name, " of namespace ",
+               entry->names.empty() ? Text(slot) : entry->names.front(), " have ", group.body_bytes,
+               " bytes, and with ", headers * arena::kHeaderSpanBytes, " bytes of slots a block has at most ",
+               most, " (1/32): ask for more, or end the engines that write such blocks first"));
+    }
+  }
+  co_return Status();
+}
+
 Status Namespaces::Check(std::uint32_t slot, std::uint64_t incarnation) const {
   const catalog::NamespaceEntry* entry = namespaces_.at(slot);
   if (entry != nullptr && entry->incarnation == incarnation) return Status();

@@ -63,6 +63,8 @@ class Namespaces final {
   void OwnerEnded(const OwnerToken& owner) { users_.OwnerEnded(owner); }
   // How many use it that have a session.
   std::uint32_t OwnersOf(std::uint32_t slot) const { return users_.count(slot); }
+  // kInvalid where somebody uses a namespace with blocks that memory of so many headers does not take.
+  Task<Status> CheckHeaders(std::uint32_t headers);
   // kMiss when the slot number is unknown or has another incarnation by now.
   Status Check(std::uint32_t slot, std::uint64_t incarnation) const;
   // Blocks removed, and the new incarnation.

@@ -2,6 +2,7 @@
 #include "store/store_metrics.h"
 
 #include "base/metric_registry.h"
+#include "residency/resizer.h"
 #include "store/block_store.h"
 
 namespace cistern::store {
@@ -88,6 +89,12 @@ void AddSwitchMetrics(MetricRegistry& registry, const BlockStore* store) {
 }
 
 void AddMetrics(MetricRegistry& registry, const BlockStore* store) {
+  registry.Add("memory", {"wanted_bytes", kGauge, "of slots that it is on its way to have, or has"},
+               [store] { return MetricValue(store->resizer().wanted() * arena::kHeaderSpanBytes); });
+  registry.Add("memory",
+               {"held_bytes", kGauge,
+                "of slots that have memory of the host: more than bytes while a resize takes some away"},
+               [store] { return MetricValue(store->resizer().served() * arena::kHeaderSpanBytes); });
   AddFields(registry, "now", kFields, [store] { return store->occupancy(); });
 }
 

@@ -187,7 +187,7 @@ Status Writer::CheckPart(const catalog::NamespaceEntry& entry, const PartWrite& 
 bool Writer::LeavesMemory(const OwnerToken& owner, std::uint64_t record_bytes) const {
   const std::uint64_t mine = pending_.Of(owner).bytes;
   const std::uint64_t kept = residents_.referenced_bytes() + pending_.bytes();
-  return mine == 0 || policy::MayTake(slots_.arena().geometry().slots_bytes(), kept, mine, record_bytes);
+  return mine == 0 || policy::MayTake(slots_.bytes(), kept, mine, record_bytes);
 }
 
 std::string Writer::PendingFull(const OwnerToken& owner) const {
@@ -195,8 +195,8 @@ std::string Writer::PendingFull(const OwnerToken& owner) const {
   const catalog::PendingPuts::Share share = pending_.Of(owner);
   return Text("write: ", pending_.size(), " puts of ", pending_.bytes(), " bytes are pending, ", share.puts,
               " of ", share.bytes, " this owner's; ", bound.puts, " of ", bound.bytes,
-              " may be (and leases keep ", residents_.referenced_bytes(), " of ",
-              slots_.arena().geometry().slots_bytes(), " bytes of memory), and of an owner ", policy::kShare,
+              " may be (and leases keep ", residents_.referenced_bytes(), " of ", slots_.bytes(),
+              " bytes of memory), and of an owner ", policy::kShare,
               " times what is left; publish or abandon some, or give the node more memory");
 }
 

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host's memory behind an arena's headers and slots: taken and given back while the arena is in use.
+#pragma once
+
+#include <cstdint>
+
+#include "cistern/status.h"
+#include "memory/movers.h"
+#include "memory/slots.h"
+
+namespace cistern::memory {
+
+class ArenaBacking {
+ public:
+  virtual ~ArenaBacking() = default;
+
+  // Both take milliseconds a header: for a mover of their own.
+
+  // The header and its slots get memory, present when this returns. kBusy: the host has no more.
+  virtual Status Reserve(std::uint32_t header) = 0;
+  // The memory of the range goes back to the host, but for the headers' generations. No slot there is in use,
+  // and the arena serves none of its headers any more. Also for a range that has gone before: what a reader
+  // touched since goes again.
+  virtual void Release(const HeaderRange& range) = 0;
+};
+
+class ReserveTask final : public AwaitedJob {
+ public:
+  ReserveTask(Movers& movers, ArenaBacking& backing, std::uint32_t header)
+      : AwaitedJob(movers), backing_(backing), header_(header) {}
+  void Move(arena::Words&) override { status_ = backing_.Reserve(header_); }
+  const Status& status() const { return status_; }
+
+ private:
+  ArenaBacking& backing_;
+  std::uint32_t header_;
+  Status status_;
+};
+
+class ReleaseTask final : public AwaitedJob {
+ public:
+  ReleaseTask(Movers& movers, ArenaBacking& backing, const HeaderRange& range)
+      : AwaitedJob(movers), backing_(backing), range_(range) {}
+  void Move(arena::Words&) override { backing_.Release(range_); }
+
+ private:
+  ArenaBacking& backing_;
+  HeaderRange range_;
+};
+
+}  // namespace cistern::memory

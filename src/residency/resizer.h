@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The size of memory while the store runs (docs/decisions/0021-memory-resized.md). It grows by a chunk header
+// at a time, whose memory is there before its first slot is given out. It shrinks from the arena's end: the
+// last headers are closed, their records move to free slots elsewhere, for which the coldest of all leave,
+// and when nothing is used there any more, by a lease or a transfer neither, their memory goes back to the
+// host.
+//
+// A kill at any time leaves an arena of one size or the other: headers count as long as the arena's word says
+// that it serves them, and until then nothing of theirs is given back.
+#pragma once
+
+#include <cstdint>
+
+#include "base/event.h"
+#include "base/task.h"
+#include "memory/arena_backing.h"
+#include "residency/context.h"
+#include "residency/partial_copies.h"
+#include "residency/room.h"
+
+namespace cistern::residency {
+
+class Resizer final {
+ public:
+  Resizer(const StoreContext& context, PartialCopies& partial_copies, Room& room)
+      : executor_(context.executor),
+        clock_(context.clock),
+        words_(context.words),
+        slots_(context.slots),
+        log_(context.log),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        partial_copies_(partial_copies),
+        room_(room),
+        wanted_(context.slots.headers()) {}
+  Resizer(const Resizer&) = delete;
+  Resizer& operator=(const Resizer&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // From now on memory is on its way to so many headers, 1 to the arena's, whatever it was on its way to.
+  void Want(std::uint32_t headers);
+  // Where it is on its way to, or is.
+  std::uint32_t wanted() const { return wanted_; }
+  // A record is on its way to another slot.
+  bool moving() const { return moving_; }
+  // Headers that have memory.
+  std::uint32_t served() const { return arena::ServedHeaders(words_, slots_.arena()); }
+
+  // Does what is wanted until Stop. `movers`, of their own, do what blocks.
+  Task<void> Run(memory::ArenaBacking& backing, memory::Movers& movers);
+  void Stop();
+
+  // A reader that found a record just before it left may still be copying: memory stays as long as this
+  // behind the last use that the node knows of. A later touch finds zeros, which no seal fits.
+  static constexpr std::int64_t kReadersUs = 2'000'000;
+  // What readers touched later than that is given back this often.
+  static constexpr std::int64_t kLookUs = 60'000'000;
+
+ private:
+  Task<void> Grow(memory::ArenaBacking& backing, memory::Movers& movers);
+  Task<void> Shrink(memory::ArenaBacking& backing, memory::Movers& movers);
+  // One pass over what is left in closed headers.
+  Task<void> Empty();
+  // Bounds that are shares of memory.
+  void NoteSize() { catalog_.pending().SetMemory(slots_.bytes()); }
+
+  Executor& executor_;
+  const Clock& clock_;
+  arena::Words& words_;
+  memory::Slots& slots_;
+  Logger& log_;
+  StepBudget& steps_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
+  PartialCopies& partial_copies_;
+  Room& room_;
+  std::uint32_t wanted_;
+  bool stopping_ = false;
+  bool moving_ = false;
+  Event changed_;
+};
+
+}  // namespace cistern::residency

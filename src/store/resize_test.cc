@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that grows and shrinks under a store.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "arena/protocol.h"
+#include "base/task_group.h"
+#include "residency/resizer.h"
+#include "store/block_store_fixture.h"
+
+namespace cistern::store {
+namespace {
+
+constexpr std::size_t kBytes = 1'000'000;
+constexpr std::uint32_t kHeaders = 4;
+
+// The memory of a test's arena: what is given back reads as zeros, as a hole in a file does.
+class TestBacking final : public memory::ArenaBacking {
+ public:
+  explicit TestBacking(arena::ArenaSpace arena) : arena_(arena) {}
+
+  Status Reserve(std::uint32_t header) override {
+    ++reserved;
+    return header < most ? Status() : Status(Code::kBusy, "the host has no more");
+  }
+  void Release(const memory::HeaderRange& range) override {
+    ++released;
+    const arena::Geometry& geometry = arena_.geometry();
+    for (std::uint32_t header = range.first; header < range.first + range.count; ++header) {
+      std::memset(arena_.slot(geometry.place(header * arena::kHeaderSpanBytes)), 0, arena::kHeaderSpanBytes);
+      std::memset(static_cast<void*>(arena_.header(header)->directory), 0,
+                  sizeof(arena::ChunkHeader::directory));
+    }
+  }
+
+  std::uint32_t most = kHeaders;
+  int reserved = 0, released = 0;
+
+ private:
+  arena::ArenaSpace arena_;
+};
+
+class ResizeTest : public BlockStoreTest {
+ protected:
+  void SetUp() override { Start({.headers = kHeaders}); }
+
+  void Start(const TestStoreOptions& options) {
+    Make(options);
+    backing.emplace(t->arena);
+    Begin();
+  }
+  // A TestStore has no tasks of its own; the loop runs this one whenever it runs.
+  void Begin() {
+    running.emplace(t->loop->executor());
+    running->Spawn(t->store->resizer().Run(*backing, *t->movers));
+  }
+  void End() {
+    t->store->resizer().Stop();
+    t->Run(running->Close());
+    running.reset();
+  }
+  void TearDown() override {
+    if (running) End();
+  }
+  std::uint32_t Headers() { return t->slots->headers(); }
+  std::uint32_t Served() { return t->store->resizer().served(); }
+  // Time goes by until memory has the size that is wanted, or for some seconds.
+  void Wait() {
+    const std::uint32_t wanted = t->store->resizer().wanted();
+    for (int i = 0; i < 1000 && (Headers() != wanted || Served() != wanted); ++i) Step();
+    const int released = backing->released;
+    for (int i = 0; i < 300 && backing->released == released && wanted < kHeaders; ++i) Step();
+  }
+  void Step() {
+    Executor& executor = t->loop->executor();
+    t->Advance(10'000);
+    executor.FireTimers();
+    while (executor.has_ready()) executor.RunReady(64);
+  }
+  void Resize(std::uint32_t headers) {
+    t->store->resizer().Want(headers);
+    Wait();
+    EXPECT_EQ(Headers(), headers);
+    EXPECT_EQ(Served(), headers);
+  }
+  // One piece of work, of the core's or a mover's; time goes by where there is none.
+  void Turn() {
+    Executor& executor = t->loop->executor();
+    if (!t->movers->waiting.empty()) {
+      t->movers->MoveOne(0);
+      while (executor.has_ready()) executor.RunReady(1);  // what moved is run before a crash may come
+    } else if (executor.has_ready()) {
+      executor.RunReady(1);
+    } else {
+      t->clock.AdvanceUs(10'000);
+      executor.FireTimers();
+    }
+  }
+  void Kill() {
+    t->loop->Crash();
+    t->NoteCrash();
+    t->movers->Abandon();
+    running->Drop();
+    running.reset();
+    Restart();
+    Begin();
+  }
+  // Single blocks, as many as memory holds.
+  std::uint64_t Fill() {
+    const std::uint64_t blocks =
+        memory::Slots::Capacity({4096, Headers()}, record::RecordBytes(kBytes, 4096));
+    for (std::uint64_t n = 0; n < blocks; ++n) EXPECT_EQ(Put(n, std::nullopt, kBytes), State::kPublished);
+    return blocks;
+  }
+  std::vector<std::uint64_t> There(std::uint64_t blocks) {
+    std::vector<std::uint64_t> there;
+    for (std::uint64_t n = 0; n < blocks; ++n) {
+      if (!Here(n)) continue;
+      EXPECT_TRUE(Exact(n, kBytes)) << n;
+      there.push_back(n);
+    }
+    return there;
+  }
+
+  std::optional<TestBacking> backing;
+  std::optional<TaskGroup> running;
+};
+
+TEST_F(ResizeTest, HalvedMemoryKeepsTheWarmestBlocksThatFitAndEvictsNoMore) {
+  const std::uint64_t blocks = Fill();
+  const std::uint64_t fit = memory::Slots::Capacity({4096, 2}, record::RecordBytes(kBytes, 4096));
+  Resize(2);
+  const std::vector<std::uint64_t> there = There(blocks);
+  ASSERT_EQ(there.size(), fit);
+  EXPECT_EQ(there.front(), blocks - fit) << "the coldest left";
+  EXPECT_EQ(t->store->counters().evicted.value(), blocks - fit);
+  EXPECT_EQ(backing->released, 1);
+  // And what remains is in order.
+  EXPECT_EQ(Put(blocks, std::nullopt, kBytes), State::kPublished);
+  EXPECT_FALSE(Here(blocks - fit));
+  EXPECT_TRUE(Here(blocks - fit + 1));
+}
+
+TEST_F(ResizeTest, WhatIsThereStaysWhenMemoryThatWasNotFullShrinks) {
+  PutChain(0, 59, kBytes);  // two of the four
+  Resize(2);
+  EXPECT_EQ(There(60).size(), 60u);
+  EXPECT_EQ(Match(0, 59), 60u);
+}
+
+TEST_F(ResizeTest, GrownMemoryTakesMoreAndLosesNothing) {
+  Resize(2);
+  const std::uint64_t blocks = Fill();
+  Resize(4);
+  EXPECT_EQ(There(blocks).size(), blocks);
+  const std::uint64_t fit = memory::Slots::Capacity({4096, 4}, record::RecordBytes(kBytes, 4096));
+  for (std::uint64_t n = blocks; n < fit; ++n) ASSERT_EQ(Put(n, std::nullopt, kBytes), State::kPublished);
+  EXPECT_EQ(There(fit).size(), fit);
+  EXPECT_EQ(t->store->counters().evicted.value(), 0u);
+}
+
+TEST_F(ResizeTest, P4ALeasedBlockStaysWhereItIsUntilItsLeaseEnds) {
+  const std::uint64_t blocks = Fill();
+  std::vector<std::uint64_t> all(blocks);
+  for (std::uint64_t n = 0; n < blocks; ++n) all[n] = n;
+  const AcquireGrant grant = Acquire({all.back(), all.front()}, Me());
+  ASSERT_NE(grant.lease, 0u);
+  t->store->resizer().Want(1);
+  for (int i = 0; i < 50; ++i) {
+    Step();
+    for (const ViewGrant& view : grant.views)
+      ASSERT_EQ(t->Generation(view.place), view.generation) << "moved, or gone, under a lease";
+  }
+  EXPECT_EQ(backing->released, 0) << "memory that a lease keeps";
+  ASSERT_TRUE(t->store->Release(Me(), grant.lease).ok());
+  Wait();
+  EXPECT_EQ(Headers(), 1u);
+  EXPECT_EQ(Served(), 1u);
+  EXPECT_EQ(backing->released, 1);
+  EXPECT_TRUE(Exact(all.back(), kBytes));
+}
+
+TEST_F(ResizeTest, ALargerSizeThatIsAskedForMeanwhileEndsTheShrinking) {
+  const std::uint64_t blocks = Fill();
+  const AcquireGrant grant = Acquire({blocks - 1}, Me());
+  t->store->resizer().Want(1);
+  Step();
+  const std::size_t left = There(blocks).size();
+  Resize(4);
+  EXPECT_EQ(There(blocks).size(), left);
+  EXPECT_EQ(backing->reserved, 0) << "what was not given back yet is there";
+  EXPECT_TRUE(Exact(blocks - 1, kBytes));
+}
+
+TEST_F(ResizeTest, MemoryThatTheHostHasNoMoreOfEndsTheGrowthWithWhatThereIs) {
+  Resize(1);
+  backing->most = 3;
+  t->store->resizer().Want(4);
+  Wait();
+  for (int i = 0; i < 10; ++i) Step();
+  EXPECT_EQ(Headers(), 3u);
+  EXPECT_EQ(t->store->resizer().wanted(), 3u);
+  EXPECT_EQ(Fill(), memory::Slots::Capacity({4096, 3}, record::RecordBytes(kBytes, 4096)));
+}
+
+TEST_F(ResizeTest, ABlockThatSomebodyWritesHasToFitTheSmallerMemory) {
+  Attach(TwoParts());
+  EXPECT_TRUE(t->Run(t->store->CheckHeaders(1)).ok());
+  NamespaceSpec large = OneGroup("large");
+  large.groups[0].part_bytes = {2u << 20};
+  auto attached = t->Run(t->store->Attach(large, Me(3)));
+  ASSERT_TRUE(attached.has_value()) << attached.error().ToString();
+  const Status refused = t->Run(t->store->CheckHeaders(1));
+  EXPECT_EQ(refused.code(), Code::kInvalid);
+  EXPECT_NE(refused.message().find("large"), std::string::npos) << refused.message();
+  EXPECT_TRUE(t->Run(t->store->CheckHeaders(2)).ok());
+  t->store->OwnerEnded(Me(3).owner);
+  EXPECT_TRUE(t->Run(t->store->CheckHeaders(1)).ok()) << "nobody writes them any more";
+}
+
+// Of a node that is killed at any time while memory shrinks, then grows.
+TEST_F(ResizeTest, P7AKillAtAnyTimeLeavesOneSizeAndEveryBlockOfIt) {
+  std::uint64_t blocks = Fill();
+  std::set<std::uint32_t> sizes;
+  for (int turns = 0; turns < 120; turns += 5) {
+    SCOPED_TRACE(turns);
+    t->store->resizer().Want(t->slots->headers() > 1 ? 1 : kHeaders);
+    t->movers->paused = true;
+    for (int i = 0; i < turns; ++i) Turn();
+    const std::vector<std::uint64_t> before = There(blocks);
+    Kill();
+    sizes.insert(Served());
+    EXPECT_EQ(Headers(), Served());
+    ASSERT_EQ(There(blocks), before);
+    for (int i = 0; i < 8; ++i, ++blocks) ASSERT_EQ(Put(blocks, std::nullopt, kBytes), State::kPublished);
+  }
+  EXPECT_GT(sizes.size(), 1u);
+}
+
+}  // namespace
+}  // namespace cistern::store

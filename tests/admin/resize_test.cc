@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that is resized under clients that go on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include "../real_node.h"
+#include "base/units.h"
+
+namespace cistern {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::size_t kBytes = 500'000;
+constexpr std::uint64_t kMiB = 1 << 20;
+
+std::uint64_t HeldBy(const RealNode& node) {
+  struct stat info{};
+  EXPECT_EQ(::stat((node.directory() + "/memory/default/arena").c_str(), &info), 0);
+  return static_cast<std::uint64_t>(info.st_blocks) * 512;
+}
+
+std::uint64_t Read(Store& store, const Namespace& ns, std::uint64_t first, std::uint64_t end,
+                   std::uint64_t* wrong) {
+  std::uint64_t had = 0;
+  for (std::uint64_t n = first; n < end; ++n) {
+    const Result<std::vector<std::byte>> body = store.Get(ns, KeyOf(n));
+    if (!body) continue;
+    ++had;
+    if (*body != BodyOf(n, kBytes)) ++*wrong;
+  }
+  return had;
+}
+
+// Until it is as large as that, and what it had above is the host's again.
+void AwaitMemory(Store& store, const RealNode& node, std::uint64_t bytes) {
+  Until([&] {
+    return StatusNumber(store, "bytes") == bytes && StatusNumber(store, "held_bytes") == bytes &&
+           HeldBy(node) < bytes + bytes / 16 + kMiB;
+  });
+}
+
+std::uint64_t SlotsOf(Store& store, std::uint64_t memory) {
+  const Result<std::uint64_t> bytes = store.ResizeMemory(memory);
+  EXPECT_TRUE(bytes.has_value()) << bytes.error().ToString();
+  return bytes.value_or(0);
+}
+
+TEST(Resize, HalvedAndDoubledUnderLoadNoByteIsWrongAndWhatFitsIsThere) {
+  RealNode node(256 * kMiB);
+  Store operator_ = node.Connect();
+  std::atomic<std::uint64_t> wrong = 0, read = 0, put = 0;
+  std::atomic<bool> ends = false;
+  std::vector<std::thread> load;
+  for (std::uint64_t engine = 0; engine < 2; ++engine) {
+    load.emplace_back([&, engine] {
+      Store store = node.Connect();
+      const Namespace ns = AttachTest(store, Text("engine ", engine));
+      std::uint64_t bad = 0;
+      for (std::uint64_t n = engine << 32; !ends; ++n) {
+        put += PutBlock(store, ns, n, std::nullopt, kBytes).ok();
+        const std::uint64_t before = std::min<std::uint64_t>(n - (engine << 32), 100);
+        read += Read(store, ns, n - before, n - before + 1, &bad) + Read(store, ns, n, n + 1, &bad);
+      }
+      wrong += bad;
+    });
+  }
+  // Blocks that stay in use, and fit into any of the sizes.
+  Store store = node.Connect();
+  const Namespace kept = AttachTest(store, "kept");
+  for (std::uint64_t n = 0; n < 20; ++n) ASSERT_TRUE(PutBlock(store, kept, n, std::nullopt, kBytes).ok());
+  std::uint64_t bad = 0;
+  const auto use_kept = [&] {
+    std::vector<BlockKey> keys;
+    for (std::uint64_t n = 0; n < 20; ++n) keys.push_back(KeyOf(n));
+    EXPECT_TRUE(store.Touch(kept, keys).Wait().has_value());
+  };
+  for (const std::uint64_t mib : {128, 256, 128, 512, 96, 256}) {
+    SCOPED_TRACE(mib);
+    const std::uint64_t slots = SlotsOf(operator_, mib * kMiB);
+    const std::uint64_t until = put + 20;
+    Until([&] {
+      use_kept();
+      return put > until && StatusNumber(operator_, "bytes") == slots &&
+             StatusNumber(operator_, "held_bytes") == slots;
+    });
+    EXPECT_EQ(Read(store, kept, 0, 20, &bad), 20u);
+  }
+  ends = true;
+  for (std::thread& thread : load) thread.join();
+  EXPECT_EQ(wrong + bad, 0u);
+  EXPECT_GT(read, 0u);
+}
+
+TEST(Resize, WhatShrinkingMemoryHadIsTheHostsAgainAndGrowingIsThereAtOnce) {
+  RealNode node(256 * kMiB);
+  Store store = node.Connect();
+  const std::uint64_t before = HeldBy(node);
+  const std::uint64_t less = SlotsOf(store, 96 * kMiB);
+  AwaitMemory(store, node, less);
+  EXPECT_LT(HeldBy(node), before / 2);
+  const std::uint64_t more = SlotsOf(store, 512 * kMiB);
+  EXPECT_GT(more, 400 * kMiB);
+  AwaitMemory(store, node, more);
+  EXPECT_GT(HeldBy(node), more);
+}
+
+TEST(Resize, ARestartTakesWhatItIsToldAndKeepsWhatFits) {
+  std::uint64_t memory = 128 * kMiB;
+  RealNode node(memory, [&](node::NodeOptions& options) { options.memory_bytes = memory; });
+  std::uint64_t wrong = 0;
+  {
+    Store store = node.Connect();
+    const Namespace ns = AttachTest(store);
+    for (std::uint64_t n = 0; n < 150; ++n) ASSERT_TRUE(PutBlock(store, ns, n, std::nullopt, kBytes).ok());
+  }
+  node.Stop();
+  node.Configure([](node::NodeOptions& options) { options.memory_bytes = 256 * kMiB; });
+  node.Start();
+  {
+    Store store = node.Connect();
+    EXPECT_GT(StatusNumber(store, "held_bytes"), 200 * kMiB);
+    EXPECT_EQ(Read(store, AttachTest(store), 0, 150, &wrong), 150u);
+  }
+  node.Stop();
+  node.Configure([](node::NodeOptions& options) { options.memory_bytes = 72 * kMiB; });
+  node.Start();
+  Store store = node.Connect();
+  AwaitMemory(store, node, 64 * kMiB);
+  const std::uint64_t there = Read(store, AttachTest(store), 0, 150, &wrong);
+  EXPECT_GT(there, 120u);
+  EXPECT_LT(there, 150u);
+  EXPECT_EQ(wrong, 0u);
+}
+
+TEST(Resize, WhatCannotBeIsRefusedAndNothingChanges) {
+  RealNode node(128 * kMiB);
+  Store store = node.Connect();
+  const std::uint64_t before = StatusNumber(store, "bytes");
+  struct Case {
+    std::uint64_t bytes;
+    Code code;
+    std::string says;
+  };
+  const std::vector<Case> cases = {{1 * kMiB, Code::kInvalid, "64MiB"},
+                                   {2048 * kMiB, Code::kInvalid, "has room for"},
+                                   {UINT64_MAX, Code::kInvalid, "has room for"},
+                                   {0, Code::kInvalid, "64MiB"}};
+  for (const Case& one : cases) {
+    const Result<std::uint64_t> refused = store.ResizeMemory(one.bytes);
+    ASSERT_FALSE(refused.has_value()) << one.bytes;
+    EXPECT_EQ(refused.error().code(), one.code) << refused.error().ToString();
+    EXPECT_THAT(refused.error().ToString(), HasSubstr(one.says));
+  }
+  EXPECT_EQ(StatusNumber(store, "bytes"), before);
+  EXPECT_EQ(StatusNumber(store, "wanted_bytes"), before);
+}
+
+TEST(Resize, AReloadWithAnotherSizeIsTheSame) {
+  RealNode node(128 * kMiB);
+  Store store = node.Connect();
+  node::NodeOptions read = node.Options();
+  read.memory_bytes = 192 * kMiB;
+  const Result<node::Reloaded> reloaded = node.Reload(read);
+  ASSERT_TRUE(reloaded.has_value()) << reloaded.error().ToString();
+  EXPECT_THAT(reloaded->changed, testing::Contains(HasSubstr("memory: 128MiB -> 192MiB")));
+  AwaitMemory(store, node, 160 * kMiB);
+  EXPECT_THAT(store.ConfigurationJson().value_or(""), HasSubstr(R"("memory","value":"192MiB")"));
+  read.memory_bytes = 4096 * kMiB;
+  EXPECT_FALSE(node.Reload(read).has_value());
+  EXPECT_EQ(StatusNumber(store, "wanted_bytes"), 160 * kMiB);
+}
+
+}  // namespace
+}  // namespace cistern
