@@ -10,9 +10,9 @@ std::string_view FaultName(Fault kind) {
   static constexpr std::array<std::string_view, kFaultKinds> kNames = {
       "crash",          "client-dies", "client-stalls", "client-lies",   "flip-body",  "flip-seal",
       "flip-directory", "flip-index",  "lost-touches",  "lease-expires", "clock-back", "memory-full",
-      "revive",         "journal",     "recarve",       "kill",          "reboot",     "torn",
-      "read-error",     "write-error", "short-io",      "hang",          "lost-flush", "flip-media",
-      "flip-read",      "no-space",    "take-out",      "elsewhere"};
+      "revive",         "journal",     "recarve",       "resize",        "kill",       "reboot",
+      "torn",           "read-error",  "write-error",   "short-io",      "hang",       "lost-flush",
+      "flip-media",     "flip-read",   "no-space",      "take-out",      "elsewhere"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

@@ -29,6 +29,7 @@ enum class Fault : std::uint8_t {
   kRevive,        // a dropped key is put again under its living descendants
   kJournal,       // torn tail, lost unsynced writes, EIO, damage to one of its files
   kRecarve,       // memory changes slot size under readers and writers
+  kResize,        // memory itself becomes smaller or larger under them
   // From here on in worlds with a lower tier.
   kKill,       // SIGKILL of the node: the disk goes on, and what was on its way to and from it may land later
   kReboot,     // memory is gone, and of the disk what was not durable
@@ -44,8 +45,8 @@ enum class Fault : std::uint8_t {
   kTakeOut,    // a device taken out by hand
   kElsewhere,  // a read gives what lies at another place
 };
-inline constexpr std::size_t kMemoryFaultKinds = 15;
-inline constexpr std::size_t kFaultKinds = 28;
+inline constexpr std::size_t kMemoryFaultKinds = 16;
+inline constexpr std::size_t kFaultKinds = 29;
 
 std::string_view FaultName(Fault kind);
 

@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "client.h"
 #include "flash/format.h"
+#include "residency/resizer.h"
 #include "world.h"
 
 namespace cistern::storm {
@@ -19,10 +20,10 @@ constexpr std::array<const char*, 2> kJournalFiles = {"node/journal", "node/jour
 void World::Inject() {
   // Damage comes more often than what else there is: half of it is overwritten before anybody looks.
   static constexpr Fault kFromOutside[] = {
-      Fault::kCrash,         Fault::kClientDies,    Fault::kClockBack,    Fault::kJournal,
-      Fault::kLeaseExpires,  Fault::kFlipBody,      Fault::kFlipBody,     Fault::kFlipSeal,
-      Fault::kFlipSeal,      Fault::kFlipIndex,     Fault::kFlipIndex,    Fault::kFlipIndex,
-      Fault::kFlipDirectory, Fault::kFlipDirectory, Fault::kFlipDirectory};
+      Fault::kCrash,     Fault::kClientDies,    Fault::kClockBack,     Fault::kJournal,
+      Fault::kResize,    Fault::kLeaseExpires,  Fault::kFlipBody,      Fault::kFlipBody,
+      Fault::kFlipSeal,  Fault::kFlipSeal,      Fault::kFlipIndex,     Fault::kFlipIndex,
+      Fault::kFlipIndex, Fault::kFlipDirectory, Fault::kFlipDirectory, Fault::kFlipDirectory};
   if (node() != nullptr && random().Below(40) == 0) node()->WantIdle();
   if (has_lower_tier()) {
     TendDevices();
@@ -86,6 +87,16 @@ bool World::InjectOne(Fault kind) {
       for (const LeasePtr& lease : leases_) ended -= !lease->released && clock_.Now() < lease->deadline;
       faults_.Injected(kind, ended);
       faults_.Seen(kind, ended);
+      return true;
+    }
+    case Fault::kResize: {
+      if (geometry_.header_count == 1 || node() == nullptr) return false;
+      const auto headers = static_cast<std::uint32_t>(1 + random().Below(geometry_.header_count));
+      if (headers == node()->store().resizer().wanted()) return false;
+      faults_.Injected(kind);
+      faults_.Seen(kind);
+      model_.Trace("memory becomes ", headers, " of ", geometry_.header_count, " chunks");
+      node()->WantHeaders(headers);
       return true;
     }
     case Fault::kJournal:

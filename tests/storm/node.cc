@@ -1,14 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "base/format.h"
 #include "model.h"
+#include "residency/resizer.h"
 
 namespace cistern::storm {
+
+namespace {
+
+// Memory that went back to the host reads as zeros, at once.
+class ZeroedBacking final : public memory::ArenaBacking {
+ public:
+  explicit ZeroedBacking(arena::ArenaSpace arena) : arena_(arena) {}
+
+  Status Reserve(std::uint32_t) override { return Status(); }
+  void Release(const memory::HeaderRange& range) override {
+    const arena::Geometry& geometry = arena_.geometry();
+    for (std::uint32_t header = range.first; header < range.first + range.count; ++header) {
+      Zero(arena_.slot(geometry.place(header * arena::kHeaderSpanBytes)), arena::kHeaderSpanBytes);
+      Zero(arena_.header(header)->directory, sizeof(arena::ChunkHeader::directory));
+    }
+  }
+
+ private:
+  static void Zero(void* from, std::size_t bytes) {
+    CISTERN_ASSERT(madvise(from, bytes, MADV_DONTNEED) == 0);
+  }
+
+  arena::ArenaSpace arena_;
+};
+
+}  // namespace
 
 // ---- movers ----------------------------------------------------------------------------------------------
 
@@ -90,6 +119,8 @@ void SimNode::Main() {
   }
   store_ = std::make_unique<store::BlockStore>(parts, around_.options);
   tasks_ = std::make_unique<TaskGroup>(executor());
+  resizing_ = std::make_unique<TaskGroup>(executor());
+  backing_ = std::make_unique<ZeroedBacking>(around_.arena);
   Serve();
   TearDown();
 }
@@ -120,6 +151,7 @@ void SimNode::Serve() {
     core_->stores().DrainAll();
     if (!core_->dead()) around_.recovered(*this);
     serving_ = true;
+    resizing_->Spawn(store_->resizer().Run(*backing_, *movers_));
   }
   std::optional<Task<void>> tending;
   while (!core_->dead() && !gone_) {
@@ -132,12 +164,14 @@ void SimNode::Serve() {
       surveyed_ = false;
       if (core_->dead()) break;
     }
+    if (want_headers_ != 0) store_->resizer().Want(std::exchange(want_headers_, 0));
     if (!want_idle_ || ending_) TakeCalls();
     if (core_->dead()) break;
     if (tending && tending->done()) tending.reset();
     if (!tending && scheduler_.random().Below(16) == 0) tending.emplace(Tend());
     bool more = tending.has_value();
-    if (tasks_->size() == 0 && !more && movers_->idle() && (want_idle_ || ending_)) {
+    if (tasks_->size() == 0 && !more && movers_->idle() && (want_idle_ || ending_) &&
+        !store_->resizer().moving()) {
       if (ending_ && inbox_.empty()) gone_ = true;
       if (store_->Tick()) {
         if (!core_->dead()) tending.emplace(Tend());
@@ -156,6 +190,12 @@ void SimNode::Serve() {
         continue;
       }
       want_idle_ = false;
+      if (gone_) {
+        gone_ = false;
+        store_->resizer().Stop();
+        if (!RunTask(resizing_->Close())) break;
+        gone_ = true;
+      }
       if (gone_ && has_lower_tier()) {
         // Nothing is under way any more when it ends in order: what is in use then is too much.
         gone_ = false;
@@ -182,6 +222,7 @@ void SimNode::Abandon() {
   (void)loop_->Kill([](const void*, std::size_t) { return false; });
   movers_->Abandon();
   tasks_->Drop();
+  resizing_->Drop();
 }
 
 bool SimNode::RunTask(Task<void> task) {
@@ -267,6 +308,7 @@ void SimNode::TearDown() {
       scheduler_.WaitFor(5);
   }
   tasks_.reset();
+  resizing_.reset();
   store_.reset();
   slots_.reset();
   journal_.reset();

@@ -17,6 +17,7 @@
 #include "catalog/journal.h"
 #include "flash/flash_tier.h"
 #include "io/simulated_loop.h"
+#include "memory/arena_backing.h"
 #include "memory/movers.h"
 #include "memory/slots.h"
 #include "sim_words.h"
@@ -168,6 +169,8 @@ class SimNode {
   bool midway() const { return core_ != nullptr && core_->midway(); }
   std::size_t under_way() const { return open_.size(); }
   void Send(CallPtr call);
+  // Memory is to have so many chunks from the core's next turn on.
+  void WantHeaders(std::uint32_t headers) { want_headers_ = headers; }
   // Takes no calls until those under way have ended and idle was called.
   void WantIdle() { want_idle_ = true; }
 
@@ -209,6 +212,9 @@ class SimNode {
   std::unique_ptr<memory::Slots> slots_;
   std::unique_ptr<store::BlockStore> store_;
   std::unique_ptr<TaskGroup> tasks_;
+  std::unique_ptr<TaskGroup> resizing_;
+  std::unique_ptr<memory::ArenaBacking> backing_;
+  std::uint32_t want_headers_ = 0;
   std::deque<CallPtr> inbox_;
   std::vector<CallPtr> open_;  // sent and not answered
   Status start_;
