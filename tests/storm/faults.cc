@@ -24,12 +24,16 @@ bool Suffers(TierKind tier, Fault kind) {
 
 bool Faults::Wants(Fault kind) const {
   if (!Suffers(tier_, kind)) return false;
-  // Up to its fair share and a little more, which is what the others lack where one kind does not come.
-  if (tier_ == TierKind::kMemory) return counts_[Index(kind)].seen <= 1 + total_ / (kMemoryFaultKinds - 1);
+  // Up to its share and a little more, so that a kind that comes by itself less often has time to catch up.
+  if (tier_ == TierKind::kMemory)
+    return counts_[Index(kind)].seen <= 1 + total_ / (kind == Fault::kLeaseExpires ? 12 : kMemoryFaultKinds);
   if (tier_ == TierKind::kSimulated)
-    return counts_[Index(kind)].seen <= 1 + total_ / (Index(kind) < kMemoryFaultKinds ? 36 : 14);
-  if (kind == Fault::kFlipMedia) return rots_ && counts_[Index(kind)].seen <= 1 + total_ / 8;
-  return counts_[Index(kind)].seen <= 1 + total_ / (Index(kind) < kMemoryFaultKinds ? 60 : 17);
+    return counts_[Index(kind)].seen <= 1 + total_ / (Index(kind) < kMemoryFaultKinds ? 36 : 15);
+  // Not every world has reads that another place could answer, or power cuts behind flushes.
+  if (kind == Fault::kElsewhere) return counts_[Index(kind)].seen <= 1 + total_ / 9;
+  if (kind == Fault::kLostFlush) return counts_[Index(kind)].seen <= 1 + total_ / 14;
+  if (kind == Fault::kFlipMedia) return rots_ && counts_[Index(kind)].seen <= 1 + total_ / 10;
+  return counts_[Index(kind)].seen <= 1 + total_ / (Index(kind) < kMemoryFaultKinds ? 90 : 16);
 }
 
 void Faults::Add(const Faults& other) {

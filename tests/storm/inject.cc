@@ -19,11 +19,12 @@ constexpr std::array<const char*, 2> kJournalFiles = {"node/journal", "node/jour
 
 void World::Inject() {
   // Damage comes more often than what else there is: half of it is overwritten before anybody looks.
-  static constexpr Fault kFromOutside[] = {
-      Fault::kCrash,     Fault::kClientDies,    Fault::kClockBack,     Fault::kJournal,
-      Fault::kResize,    Fault::kLeaseExpires,  Fault::kFlipBody,      Fault::kFlipBody,
-      Fault::kFlipSeal,  Fault::kFlipSeal,      Fault::kFlipIndex,     Fault::kFlipIndex,
-      Fault::kFlipIndex, Fault::kFlipDirectory, Fault::kFlipDirectory, Fault::kFlipDirectory};
+  static constexpr Fault kFromOutside[] = {Fault::kCrash,         Fault::kClientDies,   Fault::kClockBack,
+                                           Fault::kJournal,       Fault::kResize,       Fault::kLeaseExpires,
+                                           Fault::kLeaseExpires,  Fault::kFlipBody,     Fault::kFlipBody,
+                                           Fault::kFlipSeal,      Fault::kFlipSeal,     Fault::kFlipIndex,
+                                           Fault::kFlipIndex,     Fault::kFlipIndex,    Fault::kFlipDirectory,
+                                           Fault::kFlipDirectory, Fault::kFlipDirectory};
   if (node() != nullptr && random().Below(40) == 0) node()->WantIdle();
   if (has_lower_tier()) {
     TendDevices();
@@ -37,7 +38,9 @@ void World::Inject() {
         Fault::kLostFlush, Fault::kNoSpace,    Fault::kElsewhere, Fault::kElsewhere,  Fault::kElsewhere,
         Fault::kReadError, Fault::kFlipRead,   Fault::kShortIo,   Fault::kElsewhere,  Fault::kLostFlush,
         Fault::kFlipMedia, Fault::kFlipMedia,  Fault::kFlipMedia, Fault::kElsewhere,  Fault::kLostFlush,
-        Fault::kTorn,      Fault::kTorn};
+        Fault::kTorn,      Fault::kTorn,       Fault::kElsewhere, Fault::kElsewhere,  Fault::kLostFlush,
+        Fault::kLostFlush, Fault::kReadError,  Fault::kLostFlush, Fault::kElsewhere,  Fault::kElsewhere,
+        Fault::kFlipRead,  Fault::kHang,       Fault::kWriteError};
     for (int tries = 0; tries < 10; ++tries) {
       // Of two drawn kinds the one that was seen less often, so that none stays scarce.
       Fault kind = kOfLowerTier[random().Below(std::size(kOfLowerTier))];
@@ -197,8 +200,8 @@ void World::KillNode(Death death) {
   for (LeasePtr& lease : leases_) lease->released = lease->lapsed = true;
   warm_known_ = false;
   planned_.reset();
-  // Damage done to a directory tells at a restart.
-  for (int i = 0; i < 3; ++i) {
+  // Damage done to a directory tells at a restart, a third of it.
+  for (int i = 0; i < 6; ++i) {
     if (faults_.Wants(Fault::kFlipDirectory)) FlipRecord(Fault::kFlipDirectory);
   }
   const bool restored = death == Death::kReboot && RestoreJournal(journal_state);

@@ -119,7 +119,7 @@ bool World::InjectLowerTier(Fault kind) {
       due = kind == Fault::kHang || kind == Fault::kLostFlush ? 1
             : random().Below(12) == 0                         ? 9
                                       : 1 + static_cast<std::uint32_t>(random().Below(3));
-      if (kind == Fault::kElsewhere) due += 2;
+      if (kind == Fault::kElsewhere) due += 6;
       return true;
     }
   }
