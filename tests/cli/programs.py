@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 from collections.abc import Callable
 from typing import Any
 
 BIN = pathlib.Path(sys.argv.pop(1)).resolve()
 TIMEOUT_S = 300
+SAYS_S = 100  # until a node has said what it was to say
 KEYS = [f"{i:032x}" for i in range(1, 9)]
 
 
@@ -53,14 +55,19 @@ class Node:
         return self.process.stderr.readline()
 
     def says(self, *texts: str) -> list[str]:
-        """Its lines until one has each text, in this order."""
+        """Its lines until one has each text, in this order. A node that does not say them is killed."""
+        watchdog = threading.Timer(SAYS_S, self.process.kill)
+        watchdog.start()
         lines = []
-        for text in texts:
-            while True:
-                lines.append(self.line())
-                assert lines[-1], f"the node ended without saying {text!r}; it said {lines}"
-                if text in lines[-1]:
-                    break
+        try:
+            for text in texts:
+                while True:
+                    lines.append(self.line())
+                    assert lines[-1], f"the node ended without saying {text!r}; it said {lines}"
+                    if text in lines[-1]:
+                        break
+        finally:
+            watchdog.cancel()
         return lines
 
     def end(self, number: int = signal.SIGTERM) -> int:
