@@ -15,7 +15,9 @@ namespace cistern::server {
 namespace {
 
 // What changes the node for all its clients.
-bool Steers(wire::Op op) { return op == wire::Op::kDevice || op == wire::Op::kSwitch; }
+bool Steers(wire::Op op) {
+  return op == wire::Op::kDevice || op == wire::Op::kSwitch || op == wire::Op::kMemory;
+}
 
 // A client may ask for any deadline; none is further away than this.
 constexpr std::int64_t kMaxDeadlineUs = 3'600'000'000;

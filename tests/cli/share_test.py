@@ -229,9 +229,10 @@ class Boxes(SharedHost):
 
     def test_who_is_let_in_does_not_steer(self) -> None:
         self.node("--clients", "any")
-        said = self.guest("admin", "reads", "off")
-        self.assertEqual(said.code, 1)
-        self.assertIn("steering a node is its own user's", said.stderr)
+        for steering in (("reads", "off"), ("memory", "64MiB")):
+            said = self.guest("admin", *steering)
+            self.assertEqual(said.code, 1, steering)
+            self.assertIn("steering a node is its own user's", said.stderr)
         here = subprocess.run([BIN / "cistern", "admin", "--socket", self.sockets / "s", "reads", "off"],
                               capture_output=True, timeout=TIMEOUT_S, check=False)
         self.assertEqual(here.returncode, 0, here.stderr)
