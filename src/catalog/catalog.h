@@ -89,6 +89,8 @@ class Catalog final {
   // The namespace of a current tree; null for a dropped one.
   const NamespaceEntry* EntryOf(TreeId tree) const;
   policy::LowerPolicy LowerPolicyOf(const Record& record) const;
+  // Whose quota new records of the tree count for.
+  policy::QuotaGroup GroupOf(TreeId tree) { return counted_.At(tree).group; }
 
   // ---- finding ----
   // The block of a key that stands; kNoId for none. `unsure`, when not null, is set where a step cannot tell

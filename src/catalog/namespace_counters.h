@@ -10,6 +10,7 @@
 #include "arena/layout.h"
 #include "base/clock.h"
 #include "catalog/forest.h"
+#include "policy/quota.h"
 
 namespace cistern::catalog {
 
@@ -22,6 +23,7 @@ struct NamespaceCounters {
   std::uint64_t misses = 0;        // blocks that were asked for
   std::uint64_t evicted = 0;       // records
   std::uint64_t fingerprint = 0;   // of the list; 0: not computed yet
+  policy::QuotaGroup group = 0;    // whose quota new records count for
 };
 
 class CountersOfNamespaces final {

@@ -16,6 +16,8 @@ constexpr Field kFields[] = {
     {"published", &StoreCounters::published, "puts that became visible"},
     {"present", &StoreCounters::present, "puts that found their block there already"},
     {"evicted", &StoreCounters::evicted, "records that left memory and are nowhere any more"},
+    {"evicted_over_quota", &StoreCounters::evicted_over_quota,
+     "records that left memory because their namespaces have a quota, and nobody else needed their room"},
     {"dropped", &StoreCounters::dropped, "blocks that were dropped, with what descended from them"},
     {"expired", &StoreCounters::expired, "blocks whose time had come, with what descended from them"},
     {"cut_bad", &StoreCounters::cut_bad, "records that failed their seal, or that a device lost"},

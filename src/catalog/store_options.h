@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "policy/placement.h"
+#include "policy/quota.h"
 
 namespace cistern::catalog {
 
@@ -33,6 +34,7 @@ struct StoreOptions {
 
   // ---- what BlockStore::SetOptions changes while it runs ----
   policy::LowerPolicy lower;
+  policy::QuotaTable quotas;
   std::uint64_t read_ahead_bytes = 16u << 20;  // of a matched chain; 0: none
   std::uint64_t scrub_bytes_per_s = 0;         // rate of the scrubber, in every tier; 0: none
 };

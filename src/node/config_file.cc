@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The configuration file: flat TOML (key = "string", 'string', a whole number, true, false or, of a list, an
-// array of strings on one line; comments), read by hand because the parser that the distribution has breaks
-// on bytes that a broken file may hold.
+// array of strings on one line; comments) and tables [[quota]] behind it, read by hand because the parser
+// that the distribution has breaks on bytes that a broken file may hold.
 #include <algorithm>
 #include <charconv>
 #include <fstream>
@@ -126,6 +126,54 @@ Status Keep(Result<T> read, T& value) {
   return Status();
 }
 
+// The tables [[quota]], which are the setting `quota` in other words.
+class QuotaTables {
+ public:
+  // A header begins a table.
+  static bool IsHeader(std::string_view text) {
+    const std::size_t first = text.find_first_not_of(kBlank), last = text.find_last_not_of(kBlank);
+    return first != std::string_view::npos && text.substr(first, last + 1 - first) == "[[quota]]";
+  }
+  bool begun() const { return begun_; }
+  Status Begin(NodeOptions& options, const std::string& at) {
+    Status status = begun_ ? End(options) : Status();
+    if (!begun_) options.quotas.clear();
+    begun_ = true;
+    at_ = at;
+    options.origins.insert_or_assign("quota", at);
+    pattern_ = sizes_ = {};
+    return status;
+  }
+  Status Add(std::string_view text) {
+    Line line(text);
+    if (line.done()) return Status();
+    const std::string key(line.Key());
+    if (key.empty() || !line.Equals())
+      return Status(Code::kInvalid, Text(Shown(text), ": a line is key = value; ", kValueForms));
+    Result<std::string> value = line.Value();
+    if (!value) return Status(Code::kInvalid, Text(Shown(key), ": ", value.error().message()));
+    if (!line.done()) return Status(Code::kInvalid, Text(Shown(key), ": something follows the value"));
+    static constexpr std::string_view kKeys[] = {"namespace", "memory", "reserve"};
+    if (std::ranges::find(kKeys, key) == std::end(kKeys))
+      return Status(Code::kInvalid, UnknownName("key of [[quota]]", key, kKeys));
+    if (key == "namespace") {
+      pattern_ = std::move(*value);
+    } else {
+      sizes_ += (sizes_.empty() ? "" : ",") + key + "=" + *value;
+    }
+    return Status();
+  }
+  Status End(NodeOptions& options) {
+    if (!begun_) return Status();
+    const Status added = SetNodeOption(options, "quota", "quota", pattern_ + ":" + sizes_);
+    return added.ok() ? added : Status(added.code(), Text(at_, ": ", added.message()));
+  }
+
+ private:
+  bool begun_ = false;
+  std::string at_, pattern_, sizes_;
+};
+
 // `at` is where the line stands.
 Status ApplyLine(NodeOptions& options, std::vector<std::string>& seen, std::string_view text,
                  const std::string& at) {
@@ -162,15 +210,21 @@ Status ApplyLine(NodeOptions& options, std::vector<std::string>& seen, std::stri
 Status ApplyConfigText(NodeOptions& options, std::string_view text, const std::string& origin) {
   NodeOptions changed = options;  // all or nothing
   std::vector<std::string> seen;  // known keys only, so there are few
+  QuotaTables tables;
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   for (std::size_t number = 1; !text.empty(); ++number) {
     std::size_t end = std::min(text.find('\n'), text.size());
     const std::string at = Text(origin, ":", number);
-    if (Status status = ApplyLine(changed, seen, text.substr(0, end), at); !status.ok()) {
+    const std::string_view line = text.substr(0, end);
+    if (QuotaTables::IsHeader(line)) {
+      if (Status status = tables.Begin(changed, at); !status.ok()) return status;
+    } else if (Status status = tables.begun() ? tables.Add(line) : ApplyLine(changed, seen, line, at);
+               !status.ok()) {
       return Status(status.code(), Text(at, ": ", status.message()));
     }
     text.remove_prefix(std::min(end + 1, text.size()));
   }
+  if (Status status = tables.End(changed); !status.ok()) return status;
   options = changed;
   return Status();
 }

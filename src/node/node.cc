@@ -91,6 +91,7 @@ catalog::StoreOptions StoreOptionsOf(const NodeOptions& options) {
       .write = options.flash_write, .admit = options.flash_admit, .promote = options.flash_promote};
   store.read_ahead_bytes = options.flash_read_ahead_bytes;
   store.scrub_bytes_per_s = options.scrub_bytes_per_s;
+  store.quotas = policy::QuotaTable(options.quotas);
   return store;
 }
 
@@ -552,6 +553,11 @@ Task<Result<std::uint32_t>> Node::Core::CheckMemory(std::uint64_t memory_bytes) 
   }
   const Result<std::uint32_t> headers = file_->HeadersOf(memory_bytes);
   if (!headers) co_return Error(headers.error());
+  const std::uint64_t reserved = parts_->store->quotas().reserved_bytes();
+  if (reserved > *headers * arena::kHeaderSpanBytes) {
+    co_return Error(Code::kInvalid, Text("memory: ", SizeText(memory_bytes), ", and quotas reserve ",
+                                         SizeText(reserved), " of it; ask for more, or reserve less"));
+  }
   const std::uint32_t served = parts_->store->resizer().served();
   BlockingCall check(*parts_->blocked,
                      [this, served, &headers] { return file_->CheckGrowth(served, *headers); });

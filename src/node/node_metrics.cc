@@ -96,6 +96,7 @@ void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources) {
   server::AddCallTimes(registry, sources.server);
   store::AddSwitchMetrics(registry, sources.store);
   store::AddNamespaceMetrics(registry, sources.store);
+  store::AddQuotaMetrics(registry, sources.store);
 }
 
 std::string MetricsOfDocs() {

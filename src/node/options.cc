@@ -68,6 +68,23 @@ std::string VolumesText(const NodeOptions& options) {
   return text.empty() ? "none" : text;
 }
 
+std::string QuotasText(const NodeOptions& options) {
+  std::string text;
+  for (const policy::Quota& quota : options.quotas)
+    text += (text.empty() ? "" : "; ") + policy::ToString(quota);
+  return text.empty() ? "none" : text;
+}
+
+Status AddQuota(NodeOptions& options, std::string_view text) {
+  Result<policy::Quota> quota = policy::ParseQuota(text);
+  if (!quota) return quota.error();
+  if (options.quotas.size() == policy::kMaxQuotas)
+    return Status(Code::kInvalid, Text("quota: ", Shown(text), " is one more than ", policy::kMaxQuotas,
+                                       ", which are the most: one pattern may stand for several namespaces"));
+  options.quotas.push_back(std::move(*quota));
+  return Status();
+}
+
 constexpr Setting kSettings[] = {
     {"memory", "SIZE",
      "memory for KV blocks; default: a quarter of the cgroup's or the host's, or 7/8 of what the file "
@@ -126,6 +143,13 @@ constexpr Setting kSettings[] = {
        return Keep(ParseCount(n, t, 1, UINT32_MAX), o.max_blocks);
      },
      [](const NodeOptions& o) { return o.max_blocks == 0 ? std::string("what fits") : Text(o.max_blocks); }},
+    {"quota", "PATTERN:memory=SIZE,reserve=SIZE",
+     "bytes of blocks that namespaces of this name, or FIELD=VALUE, may have in memory together, and that "
+     "stay "
+     "when others need room; * stands for any characters; may be repeated, the first that fits counts",
+     [](NodeOptions& o, std::string_view, std::string_view t) { return AddQuota(o, t); },
+     [](const NodeOptions& o) { return QuotasText(o); }, [](NodeOptions& o) { o.quotas.clear(); }, nullptr,
+     [](NodeOptions& to, const NodeOptions& from) { to.quotas = from.quotas; }},
     {"eviction", "POLICY", "which block leaves memory next",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return KeepPolicy(n, ParseEvictionPolicy(t), o.eviction);
@@ -379,6 +403,12 @@ Status ResolveNodeOptions(NodeOptions& options) {
   if (options.memory_bytes < kMinMemoryBytes) {
     return Status(Code::kInvalid, Text("memory: ", SizeText(options.memory_bytes), " is below the least of ",
                                        SizeText(kMinMemoryBytes), "; ask for more"));
+  }
+  if (const std::uint64_t reserved = policy::QuotaTable(options.quotas).reserved_bytes();
+      reserved > options.memory_bytes) {
+    return Status(Code::kInvalid,
+                  Text("quota: the reserves are ", SizeText(reserved), " together and memory is ",
+                       SizeText(options.memory_bytes), "; reserve less, or give the node more memory"));
   }
   if (options.alignment != 512 && options.alignment != 4096) {
     return Status(Code::kInvalid, Text("alignment: ", static_cast<std::uint64_t>(options.alignment),

@@ -13,6 +13,7 @@
 
 #include "cistern/options.h"
 #include "cistern/status.h"
+#include "policy/quota.h"
 
 namespace cistern::node {
 
@@ -30,6 +31,7 @@ struct NodeOptions : OpenOptions {
   std::string http;
   std::vector<ClientRule> clients;  // who may connect beside processes of the node's own user
   std::string log_level = "info";
+  std::vector<policy::Quota> quotas;  // the first that a namespace matches is its own
   // ---- of a cell (docs/cell.md) ----
   std::vector<std::string> cell;  // endpoints of its etcd, as http://10.0.0.7:2379; empty: in none
   std::string cell_name = "default";

@@ -295,6 +295,43 @@ TEST(NodeOptions, AReloadTakesWhatARunningNodeCanChangeAndNamesTheRest) {
   EXPECT_FALSE(reloaded.options.origins.contains("log_level"));
 }
 
+TEST(NodeOptions, QuotasAreTablesOfTheFileOrFlags) {
+  NodeOptions options;
+  ASSERT_TRUE(ApplyConfigText(options,
+                              "memory = \"4GiB\"\n[[quota]]\nnamespace = \"model=a*\" # all of a\n"
+                              "memory = \"1GiB\"\nreserve = \"512MiB\"\n\n [[quota]]\nnamespace = 'b'\n"
+                              "reserve = \"2GiB\"",
+                              "c")
+                  .ok());
+  ASSERT_EQ(options.quotas.size(), 2u);
+  EXPECT_EQ(options.quotas[0], (policy::Quota{"model=a*", 1u << 30, 512u << 20}));
+  EXPECT_EQ(policy::ToString(options.quotas[1]), "b:reserve=2GiB");
+  EXPECT_EQ(options.memory_bytes, 4ull << 30) << "the key of before the tables";
+  ASSERT_TRUE(SetNodeOption(options, "--quota", "quota", "c:memory=1GiB").ok());
+  EXPECT_EQ(options.quotas.size(), 3u);
+
+  const auto wrong = [](const std::string& text) {
+    NodeOptions refused;
+    const Status status = ApplyConfigText(refused, text, "c");
+    EXPECT_TRUE(refused.quotas.empty());
+    return Message(status);
+  };
+  EXPECT_THAT(wrong("[[quota]]\nnamespace = \"a\"\n"), HasSubstr("c:1: "));
+  EXPECT_THAT(wrong("[[quota]]\nmemory = \"1GiB\"\n"), HasSubstr("PATTERN"));
+  EXPECT_THAT(wrong("[[quota]]\nnamespace = \"a\"\nflash = \"1GiB\"\n"),
+              HasSubstr("c:3: unknown key of [[quota]] flash"));
+  EXPECT_THAT(wrong("[[quota]]\nnamespace = \"a\"\nmemory = \"1GiB\"\nreserve = \"2GiB\"\n"),
+              HasSubstr("is above its memory"));
+  EXPECT_THAT(wrong("[[quotas]]\n"), HasSubstr("c:1: "));
+  std::string many;
+  for (int i = 0; i < 16; ++i) many += "[[quota]]\nnamespace = \"n\"\nmemory = \"1GiB\"\n";
+  EXPECT_THAT(wrong(many), HasSubstr("one more than 15"));
+  NodeOptions all;
+  all.memory_bytes = 128u << 20;
+  all.quotas = {{.pattern = "a", .reserve_bytes = 100u << 20}, {.pattern = "b", .reserve_bytes = 100u << 20}};
+  EXPECT_THAT(Message(ResolveNodeOptions(all)), HasSubstr("the reserves are 200MiB together"));
+}
+
 // What `cistern config` shows can be written again.
 TEST(NodeOptions, WhatASettingSaysOfItselfItTakes) {
   NodeOptions options;

@@ -94,7 +94,8 @@ json::object NamespaceJson(const store::NamespaceUse& use) {
           {"flash", UseJson(Sum(use.lower))},
           {"uses", use.uses},
           {"unused_us", use.unused_us < 0 ? json::value() : json::value(use.unused_us)},
-          {"owners", use.owners}};
+          {"owners", use.owners},
+          {"quota", use.quota.empty() ? json::value() : json::value(Utf8(use.quota))}};
 }
 
 }  // namespace

@@ -52,6 +52,24 @@ void Lru::Remove(EntryId id) {
   links_[id].colder = kAbsent;
 }
 
+void Lru::Reshelve(EntryId id, Shelf shelf) {
+  CISTERN_ASSERT(Contains(id));
+  const bool parked = Parked(id);
+  if (!parked) Unlink(id);
+  const std::uint64_t when = links_[id].when >> kShelfBits << kShelfBits | shelf;
+  const EntryId state = links_[id].colder;
+  links_[id].colder = kAbsent;
+  MakeRoomFor(id, shelf);
+  links_[id] = {.colder = state, .warmer = kEnd, .when = when};
+  if (parked) return;
+  Ends& ends = ends_[shelf];
+  links_[id].colder = ends.warmest;
+  (ends.warmest == kEnd ? ends.coldest : links_[ends.warmest].warmer) = id;
+  ends.warmest = id;
+  NoteShelf(shelf);
+  ++listed_;
+}
+
 std::optional<EntryId> Lru::Coldest() const { return ColdestAmong(0, ends_.size()); }
 
 void Lru::Park(EntryId id) {

@@ -39,6 +39,8 @@ class Lru final {
   void Touch(EntryId id);
   // An id that is not absent becomes absent.
   void Remove(EntryId id);
+  // An id that is not absent goes to another shelf, as recent as it was: its warmest, whatever is there.
+  void Reshelve(EntryId id, Shelf shelf);
 
   // The next to go, or nothing when all are parked.
   std::optional<EntryId> Coldest() const;

@@ -7,10 +7,13 @@
 
 namespace cistern::policy {
 namespace {
-constexpr std::uint16_t kUnused = 256;  // a rank without shelves
+constexpr std::uint16_t kUnused = 0xffff;
+constexpr std::size_t kSizeClasses = 256;
+// Shelves have 16 bits; as many ranks are kept for the size classes of no group.
+constexpr std::size_t kMostRanks = 512;
 }  // namespace
 
-Order::Order(EvictionPolicy policy, std::uint64_t blocks) : rank_(256, kUnused) {
+Order::Order(EvictionPolicy policy, std::uint64_t blocks) : rank_(kSizeClasses, kUnused) {
   if (policy == EvictionPolicy::kReuse) reuse_ = std::make_unique<Reuse>(blocks);
 }
 
@@ -19,12 +22,19 @@ void Order::Reserve(EntryId entries) {
   if (reuse_ != nullptr && entries > usage_.size()) usage_.resize(entries);
 }
 
-Shelf Order::ShelfOf(SizeClass size_class, std::size_t in) {
-  if (rank_[size_class] == kUnused) {
-    rank_[size_class] = static_cast<std::uint16_t>(sizes_.size());
-    sizes_.push_back(size_class);
+Shelf Order::ShelfOf(SizeClass size_class, std::size_t in, QuotaGroup group) {
+  std::size_t at = group * kSizeClasses + size_class;
+  if (at >= rank_.size()) rank_.resize((group + std::size_t{1}) * kSizeClasses, kUnused);
+  if (rank_[at] == kUnused && group != 0 && ranks_.size() >= kMostRanks - kSizeClasses) {
+    group = 0;
+    at = size_class;
   }
-  return static_cast<Shelf>(FirstShelf(size_class) + in);
+  if (rank_[at] == kUnused) {
+    rank_[at] = static_cast<std::uint16_t>(ranks_.size());
+    ranks_.push_back({size_class, group});
+    grouped_ = grouped_ || group != 0;
+  }
+  return static_cast<Shelf>(rank_[at] * kStride + in);
 }
 
 void Order::Use(Reuse::Prompt& prompt, std::uint64_t position, std::uint64_t key, std::optional<EntryId> id) {
@@ -47,7 +57,7 @@ bool Order::StaysOut(const Standing& newcomer, EntryId resident) const {
   return reuse_ != nullptr && newcomer.told && reuse_->ValueOf(newcomer.in, 0) < ValueOf(resident);
 }
 
-void Order::Insert(EntryId id, SizeClass size_class, const Standing& standing) {
+void Order::Insert(EntryId id, SizeClass size_class, const Standing& standing, QuotaGroup group) {
   if (reuse_ != nullptr) {
     if (id >= usage_.capacity()) usage_.reserve(id + std::size_t{id} / 2 + 64);
     if (id >= usage_.size()) usage_.resize(std::size_t{id} + 1);
@@ -56,15 +66,22 @@ void Order::Insert(EntryId id, SizeClass size_class, const Standing& standing) {
                   .in = static_cast<std::uint8_t>(standing.in & 0x7f),
                   .told = standing.told};
   }
-  lru_.Insert(id, ShelfOf(size_class, standing.in));
+  lru_.Insert(id, ShelfOf(size_class, standing.in, group));
+}
+
+void Order::Regroup(EntryId id, QuotaGroup group) {
+  const Shelf at = lru_.shelf(id);
+  const Shelf to = ShelfOf(size_class(id), at % kStride, group);
+  if (at != to) lru_.Reshelve(id, to);
 }
 
 void Order::MakeColdest(EntryId id, SizeClass size_class) {
   if (!lru_.Contains(id)) {
     Insert(id, size_class, {});
   }
+  const Shelf to = ShelfOf(size_class, kCold, group(id));
   lru_.Remove(id);
-  lru_.InsertCold(id, ShelfOf(size_class, kCold));
+  lru_.InsertCold(id, to);
 }
 
 void Order::Touch(EntryId id, std::uint64_t key) {
@@ -95,6 +112,14 @@ double Order::ValueOf(EntryId id) const {
   return reuse_->ValueOf(usage.in, now_ - usage.last);
 }
 
+bool Order::Colder(EntryId a, EntryId b) const {
+  if (reuse_ != nullptr) {
+    const double value_a = ValueOf(a), value_b = ValueOf(b);
+    if (value_a != value_b) return value_a < value_b;
+  }
+  return lru_.Age(a) > lru_.Age(b);
+}
+
 std::optional<EntryId> Order::ColdestAmong(std::size_t first, std::size_t end) const {
   if (reuse_ == nullptr) return lru_.ColdestAmong(first, end);
   std::optional<EntryId> coldest;
@@ -110,16 +135,18 @@ std::optional<EntryId> Order::ColdestAmong(std::size_t first, std::size_t end) c
 }
 
 std::uint64_t Order::LeastAge(SizeClass size_class) const {
-  const std::size_t first = FirstShelf(size_class);
   std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
-  lru_.ForShelves(first, first + kStride,
-                  [&](Shelf on) { least = std::min(least, lru_.Age(*lru_.Warmest(on))); });
+  const auto its = [size_class](SizeClass other) { return other == size_class; };
+  ForRanks(kAllGroups, its, [&](std::size_t first) {
+    lru_.ForShelves(first, first + kStride,
+                    [&](Shelf on) { least = std::min(least, lru_.Age(*lru_.Warmest(on))); });
+  });
   return least;
 }
 
 std::optional<Order::Shelved> Order::FirstOf(std::size_t from) const {
   std::optional<Shelved> found;
-  lru_.ForShelves(from, sizes_.size() * kStride, [&](Shelf on) {
+  lru_.ForShelves(from, ranks_.size() * kStride, [&](Shelf on) {
     if (!found) found = Shelved{on, *lru_.Coldest(on)};
   });
   return found;
@@ -127,7 +154,7 @@ std::optional<Order::Shelved> Order::FirstOf(std::size_t from) const {
 
 std::size_t Order::shelves_in_use() const {
   std::size_t count = 0;
-  lru_.ForShelves(0, sizes_.size() * kStride, [&](Shelf) { ++count; });
+  lru_.ForShelves(0, ranks_.size() * kStride, [&](Shelf) { ++count; });
   return count;
 }
 

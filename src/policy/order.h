@@ -2,8 +2,10 @@
 // Which resident leaves memory next: by `reuse`, the one of least expected hits per block-second, or by
 // `lru`, the least recently used. One order for all that evicts: the store and the simulator.
 //
-// Ids are parked as in Lru. Each has a size class too: one that leaves makes room for one of the same size.
-// Within a class of reuse the least recently used goes first, so a decision looks at one id a class.
+// Ids are parked as in Lru. Each has a size class too: one that leaves makes room for one of the same size;
+// and a group, whose quota it counts for: who asks for the next to leave says of which groups it may be.
+// Within a class of reuse the least recently used goes first, so a decision looks at one id a class, size and
+// group.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +15,7 @@
 
 #include "cistern/policy.h"
 #include "policy/evict.h"
+#include "policy/quota.h"
 #include "policy/reuse.h"
 
 namespace cistern::policy {
@@ -55,7 +58,9 @@ class Order final {
 
   // ---- residents ----
   // An absent id.
-  void Insert(EntryId id, SizeClass size_class, const Standing& standing);
+  void Insert(EntryId id, SizeClass size_class, const Standing& standing, QuotaGroup group = 0);
+  // An id that is not absent counts for another group from now on, as recent as it was.
+  void Regroup(EntryId id, QuotaGroup group);
   // The id, absent or not, leaves before all others until it is touched.
   void MakeColdest(EntryId id, SizeClass size_class);
   // An id that is not absent is used; `key` as in a prompt.
@@ -66,29 +71,35 @@ class Order final {
   bool Contains(EntryId id) const { return lru_.Contains(id); }
   bool Parked(EntryId id) const { return lru_.Parked(id); }
   std::size_t size() const { return lru_.size(); }
-  SizeClass size_class(EntryId id) const { return sizes_[lru_.shelf(id) / kStride]; }
+  SizeClass size_class(EntryId id) const { return ranks_[lru_.shelf(id) / kStride].size_class; }
+  QuotaGroup group(EntryId id) const { return ranks_[lru_.shelf(id) / kStride].group; }
 
   // The next to leave, or nothing when all are parked; and the next of one size class.
-  std::optional<EntryId> Coldest() const { return ColdestAmong(0, sizes_.size() * kStride); }
-  std::optional<EntryId> Coldest(SizeClass size_class) const {
-    const std::size_t first = FirstShelf(size_class);
-    return ColdestAmong(first, first + kStride);
+  std::optional<EntryId> Coldest() const { return ColdestIn(kAllGroups); }
+  std::optional<EntryId> ColdestIn(QuotaGroups groups) const {
+    if (!grouped_ && (groups & 1) != 0) return ColdestAmong(0, ranks_.size() * kStride);
+    return ColdestOf(groups, [](SizeClass) { return true; });
+  }
+  std::optional<EntryId> Coldest(SizeClass size_class, QuotaGroups groups = kAllGroups) const {
+    return ColdestOf(groups, [size_class](SizeClass its) { return its == size_class; });
   }
 
   // ---- by recency alone: for a choice between size classes ----
   std::optional<EntryId> Oldest() const { return lru_.Coldest(); }
-  std::optional<EntryId> Oldest(SizeClass size_class) const {
-    const std::size_t first = FirstShelf(size_class);
-    return lru_.ColdestAmong(first, first + kStride);
+  std::optional<EntryId> OldestIn(QuotaGroups groups) const {
+    return OldestOf([](SizeClass) { return true; }, groups);
+  }
+  std::optional<EntryId> Oldest(SizeClass size_class, QuotaGroups groups = kAllGroups) const {
+    return OldestOf([size_class](SizeClass its) { return its == size_class; }, groups);
   }
   // The oldest of the size classes for which `may(size_class)` holds.
   template <class May>
-  std::optional<EntryId> OldestOf(May may) const {
+  std::optional<EntryId> OldestOf(May may, QuotaGroups groups = kAllGroups) const {
     std::optional<EntryId> oldest;
-    for (const SizeClass size_class : sizes_) {
-      const std::optional<EntryId> id = Oldest(size_class);
-      if (id && (!oldest || Age(*id) > Age(*oldest)) && may(size_class)) oldest = id;
-    }
+    ForRanks(groups, may, [&](std::size_t first) {
+      const std::optional<EntryId> id = lru_.ColdestAmong(first, first + kStride);
+      if (id && (!oldest || Age(*id) > Age(*oldest))) oldest = id;
+    });
     return oldest;
   }
   // Uses since the size class's most recent one; it has one.
@@ -104,14 +115,40 @@ class Order final {
   std::optional<Shelved> FirstOf(std::size_t from) const;
   std::size_t shelves_in_use() const;
   std::optional<EntryId> Warmer(EntryId id) const { return lru_.Warmer(id); }
+  // The id stands on the shelf, and is not parked.
+  bool StandsOn(EntryId id, Shelf shelf) const {
+    return Contains(id) && !Parked(id) && lru_.shelf(id) == shelf;
+  }
 
  private:
   static constexpr std::size_t kStride = 128;  // shelves of a size class
   static constexpr std::size_t kCold = kStride - 1;
   static_assert(Reuse::kClasses <= kCold);
 
-  std::size_t FirstShelf(SizeClass size_class) const { return rank_[size_class] * kStride; }
-  Shelf ShelfOf(SizeClass size_class, std::size_t in);
+  // The shelves of a size class and group, by their first one.
+  struct Rank {
+    SizeClass size_class;
+    QuotaGroup group;
+  };
+  template <class May, class See>
+  void ForRanks(QuotaGroups groups, May may, See see) const {
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if ((groups >> ranks_[rank].group & 1) != 0 && may(ranks_[rank].size_class)) see(rank * kStride);
+    }
+  }
+  template <class May>
+  std::optional<EntryId> ColdestOf(QuotaGroups groups, May may) const {
+    std::optional<EntryId> coldest;
+    ForRanks(groups, may, [&](std::size_t first) {
+      const std::optional<EntryId> id = ColdestAmong(first, first + kStride);
+      if (id && (!coldest || Colder(*id, *coldest))) coldest = id;
+    });
+    return coldest;
+  }
+  // The first leaves before the second.
+  bool Colder(EntryId a, EntryId b) const;
+  // Where there are shelves for no more ranks the id counts for no quota.
+  Shelf ShelfOf(SizeClass size_class, std::size_t in, QuotaGroup group);
   Usage* UsageOf(std::optional<EntryId> id) { return id ? &usage_[*id] : nullptr; }
   double ValueOf(EntryId id) const;
   std::optional<EntryId> ColdestAmong(std::size_t first, std::size_t end) const;
@@ -121,8 +158,9 @@ class Order final {
   std::vector<Usage> usage_;
   std::unique_ptr<Reuse> reuse_;  // null: lru
   UseTime now_ = 0;
-  std::vector<SizeClass> sizes_;     // in the order of their first use
-  std::vector<std::uint16_t> rank_;  // of each size class in there; past the end: not used yet
+  std::vector<Rank> ranks_;          // in the order of their first use
+  std::vector<std::uint16_t> rank_;  // by group and size class, where in there; kUnused: not there
+  bool grouped_ = false;             // one of them has a group
 };
 
 }  // namespace cistern::policy

@@ -24,8 +24,9 @@ Step Evictor::EvictOne(const Newcomer& newcomer, bool* stays_out) {
     if (steps_.Spent()) return Step::kSpent;
     // Records of ended leases return to the order before its coldest is chosen.
     if (residents_.DropOneEnded()) continue;
-    const auto coldest = size_class ? order.Coldest(*size_class) : order.Coldest();
-    if (!coldest) return EvictUnwritten(size_class);
+    const auto coldest =
+        size_class ? order.Coldest(*size_class, newcomer.groups) : order.ColdestIn(newcomer.groups);
+    if (!coldest) return EvictUnwritten(newcomer);
     steps_.Count();
     // Records that wait to be written are evicted only when no other can be.
     if (!MayGo(*coldest) || forest_.record(*coldest).is(catalog::Record::kQueued)) {
@@ -42,20 +43,33 @@ Step Evictor::EvictOne(const Newcomer& newcomer, bool* stays_out) {
   }
 }
 
+Step Evictor::TrimOne() {
+  for (std::size_t i = 1; i <= options_.quotas.quotas().size(); ++i) {
+    const auto group = static_cast<policy::QuotaGroup>(i);
+    if (!options_.quotas.Over(group, residents_.used())) continue;
+    const Step step = EvictOne({.groups = static_cast<policy::QuotaGroups>(1u << i)});
+    if (step == Step::kDone) counters_.evicted_over_quota.Add();
+    if (step != Step::kWaits) return step;
+  }
+  return Step::kWaits;
+}
+
 // An evicted record makes room for a new one at once only if its slot has the same size. So a record of the
 // wanted size class is evicted, unless another class keeps one untouched for twice as long: then that class
 // gives up a chunk. A class's only chunk also holds its warm records, so it is given up only if all of them
 // are that old, or if no other record may leave.
-std::optional<policy::SizeClass> Evictor::SizeClassToGo(policy::SizeClass wanted) const {
+std::optional<policy::SizeClass> Evictor::SizeClassToGo(policy::SizeClass wanted,
+                                                        policy::QuotaGroups groups) const {
   const policy::Order& order = residents_.order();
-  const auto own = order.Oldest(wanted);
+  const auto own = order.Oldest(wanted, groups);
   const std::uint64_t old = own ? 2 * order.Age(*own) : 0;
-  auto other = order.OldestOf([&](policy::SizeClass size_class) {
+  const auto gives = [&](policy::SizeClass size_class) {
     return size_class != wanted &&
            (slots_.chunks(size_class) > 1 || (own && order.LeastAge(size_class) > old));
-  });
+  };
+  auto other = order.OldestOf(gives, groups);
   if (own && (!other || order.Age(*other) <= old)) return wanted;
-  if (!other) other = order.Oldest();
+  if (!other) other = order.OldestIn(groups);
   return other ? std::optional(order.size_class(*other)) : std::nullopt;
 }
 
@@ -113,7 +127,9 @@ void Evictor::Demote(catalog::RecordId record) {
 }
 
 // Any record that waits to be written may be lost instead: a put does not wait for a device.
-Step Evictor::EvictUnwritten(std::optional<policy::SizeClass> size_class) {
+Step Evictor::EvictUnwritten(const Newcomer& newcomer) {
+  const auto& size_class = newcomer.size_class;
+  const policy::Order& order = residents_.order();
   while (queue_.refused() < queue_.size()) {
     if (steps_.Spent()) return Step::kSpent;
     const catalog::RecordHandle handle = queue_.front();
@@ -124,7 +140,9 @@ Step Evictor::EvictUnwritten(std::optional<policy::SizeClass> size_class) {
       continue;
     }
     const catalog::Record& r = forest_.record(handle.record);
-    const bool right = r.in_memory() && (!size_class || slots_.SizeNumber(r.place) == *size_class);
+    const bool right = r.in_memory() && (!size_class || slots_.SizeNumber(r.place) == *size_class) &&
+                       order.Contains(handle.record) &&
+                       (newcomer.groups >> order.group(handle.record) & 1) != 0;
     if (!right || !MayGo(handle.record)) {
       queue_.Refuse(handle);
       continue;

@@ -27,6 +27,8 @@ struct Newcomer {
   std::optional<policy::SizeClass> size_class{};  // none: a record of any size leaves
   // What is worth less than the one that would leave stays out; by default nothing does.
   policy::Standing standing{};
+  // Groups of which one may leave.
+  policy::QuotaGroups groups = policy::kAllGroups;
 };
 
 inline constexpr std::string_view kStaysOut =
@@ -38,6 +40,7 @@ class Evictor final {
   Evictor(const StoreContext& context, BlockOwner& owner, LowerTier& lower, Residents& residents,
           WriteQueue& queue, Removal& removal)
       : slots_(context.slots),
+        options_(context.options),
         counters_(context.counters),
         steps_(context.steps),
         catalog_(context.catalog),
@@ -60,7 +63,18 @@ class Evictor final {
   Step EvictOne(const Newcomer& newcomer, bool* stays_out = nullptr);
   // The size class to evict from, so that a slot of the wanted class becomes free; none when no record may
   // leave.
-  std::optional<policy::SizeClass> SizeClassToGo(policy::SizeClass wanted) const;
+  std::optional<policy::SizeClass> SizeClassToGo(policy::SizeClass wanted,
+                                                 policy::QuotaGroups groups = policy::kAllGroups) const;
+  // Groups of which some may leave for a record of a group with so many bytes.
+  policy::QuotaGroups MayLeaveFor(policy::QuotaGroup group, std::uint64_t bytes) const {
+    return options_.quotas.MayLeaveFor(group, bytes, residents_.used());
+  }
+  // So many bytes more of the group would pass its quota.
+  bool Over(policy::QuotaGroup group, std::uint64_t more) const {
+    return options_.quotas.Over(group, residents_.used(), more);
+  }
+  // Evicts one of a group that has more than its quota; kWaits: none has, or nothing of it may go now.
+  Step TrimOne();
   // Evicts a record that may leave: to the lower tier alone, or for good if this was its last copy.
   void Evict(catalog::RecordId record);
   // Residents::AddEntry; when both buckets are full, a record of another block is evicted from them. None
@@ -73,9 +87,10 @@ class Evictor final {
 
  private:
   void Demote(catalog::RecordId record);
-  Step EvictUnwritten(std::optional<policy::SizeClass> size_class);
+  Step EvictUnwritten(const Newcomer& newcomer);
 
   memory::Slots& slots_;
+  const catalog::StoreOptions& options_;
   catalog::StoreCounters& counters_;
   StepBudget& steps_;
   catalog::Catalog& catalog_;

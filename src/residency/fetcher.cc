@@ -117,7 +117,8 @@ Task<Status> Fetcher::FetchOnce(catalog::RecordHandle handle, double* read_us) {
   const catalog::TreeId tree = forest_.block(r.block).tree;
   const std::uint64_t record_bytes = catalog_.RecordBytesOf(tree, r.group, r.body_bytes);
   const SlotFill fill(residents_);
-  auto place = co_await room_.Make(fill, record_bytes, clock_.Now().PlusUs(kRoomUs));
+  auto place = co_await room_.Make(fill, record_bytes, clock_.Now().PlusUs(kRoomUs),
+                                   {.group = catalog_.GroupOf(tree)});
   if (!place)
     co_return place.error().code() == Code::kTooLate ? Status(Code::kBusy, "fetch: no room in memory")
                                                      : std::move(place.error());
@@ -171,7 +172,7 @@ Task<Status> Fetcher::Publish(catalog::RecordHandle handle, tier::Location from,
   const Status already(Code::kBusy, "fetch: it is here already");
   if (forest_.record(handle.record).in_memory()) co_return already;
   while (options_.max_blocks > 0 && residents_.count() >= options_.max_blocks) {
-    const Step step = evictor_.EvictOne({});
+    const Step step = evictor_.EvictOne({.groups = evictor_.MayLeaveFor(catalog_.GroupOf(tree), 0)});
     if (step == Step::kWaits) co_return Status(Code::kBusy, "fetch: memory is full and nothing may go");
     if (step == Step::kDone) continue;
     co_await Yield();

@@ -47,11 +47,12 @@ void Residents::Enter(catalog::RecordId record, std::uint32_t entry, const polic
   catalog::Record& r = forest_.record(record);
   r.entry = entry;
   forest_.SetAt(r.place, record);
-  order_.Insert(record, slots_.SizeNumber(r.place), standing);
+  catalog::NamespaceCounters& counted = catalog_.counted().At(forest_.block(r.block).tree);
+  order_.Insert(record, slots_.SizeNumber(r.place), standing, counted.group);
+  used_[order_.group(record)] += r.body_bytes;
   if (r.expiry != 0) expiry_.Set(record, r.expiry);
   bytes_ += r.body_bytes;
   ++count_;
-  catalog::NamespaceCounters& counted = catalog_.counted().At(forest_.block(r.block).tree);
   counted.memory_bytes += r.body_bytes;
   ++counted.memory_records;
   if (r.references > 0) referenced_bytes_ += slots_.SlotBytes(r.place);
@@ -100,7 +101,10 @@ void Residents::Leave(catalog::RecordId record) {
   catalog::Record& r = forest_.record(record);
   steps_.Count(4);
   if (r.entry != catalog::kNoId) index_.Clear(std::exchange(r.entry, catalog::kNoId));
-  if (order_.Contains(record)) order_.Remove(record);
+  if (order_.Contains(record)) {
+    used_[order_.group(record)] -= r.body_bytes;
+    order_.Remove(record);
+  }
   expiry_.Remove(record);
   if (!r.in_memory()) return;
   arena::Retire(words_, slots_.arena(), r.place);
@@ -120,6 +124,15 @@ void Residents::Leave(catalog::RecordId record) {
   r.flags &= static_cast<std::uint8_t>(
       ~(catalog::Record::kVerified | catalog::Record::kQueued | catalog::Record::kTransient));
   FreeSlot(place);
+}
+
+void Residents::Regroup(catalog::RecordId record) {
+  if (!order_.Contains(record)) return;
+  const catalog::Record& r = forest_.record(record);
+  steps_.Count(2);
+  used_[order_.group(record)] -= r.body_bytes;
+  order_.Regroup(record, catalog_.counted().At(forest_.block(r.block).tree).group);
+  used_[order_.group(record)] += r.body_bytes;
 }
 
 void Residents::Relocate(catalog::RecordId record, const record::SealView& seal, arena::Place to,

@@ -134,6 +134,12 @@ class Residents final {
   std::uint64_t bytes() const { return bytes_; }
   std::uint64_t count() const { return count_; }
 
+  // ---- quotas ----
+  // Of bodies, by the group that their record counts for.
+  const policy::QuotaTable::Used& used() const { return used_; }
+  // A resident counts for its namespace's group from now on.
+  void Regroup(catalog::RecordId record);
+
  private:
   Executor& executor_;
   const Clock& clock_;
@@ -152,6 +158,7 @@ class Residents final {
   catalog::DeadlineHeap expiry_;
   std::uint64_t bytes_ = 0;  // of bodies
   std::uint64_t count_ = 0;
+  policy::QuotaTable::Used used_{};
   std::uint64_t referenced_bytes_ = 0;
   bool abandoned_ = false;
   struct SlotUsers {

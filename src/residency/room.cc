@@ -18,7 +18,7 @@ constexpr std::int64_t kAwayUs = 100'000;
 }  // namespace
 
 Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record_bytes, Instant deadline,
-                                      policy::Standing standing) {
+                                      RoomFor whom) {
   const SlotFill::Search searching(fill);
   const std::uint32_t alignment = slots_.arena().geometry().alignment;
   const memory::SlotSize size = memory::SlotSize::For(record_bytes, alignment);
@@ -31,12 +31,27 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
   int in_vain = 0;
   bool first = true;
   bool idle = !emptying_ && slots_.OthersIdle(record_bytes);
+  const std::uint64_t more = whom.adds ? record_bytes : 0;
   for (;;) {
-    auto place = slots_.Allocate(record_bytes);
-    steps_.Count();
-    if (place || place.error().code() != Code::kBusy) co_return place;
+    const policy::QuotaGroups groups = evictor_.MayLeaveFor(whom.group, more);
+    const bool over = evictor_.Over(whom.group, more);
+    if (!over) {
+      auto place = slots_.Allocate(record_bytes);
+      steps_.Count();
+      if (place || place.error().code() != Code::kBusy) co_return place;
+    }
     if (clock_.Now() >= deadline) {
       co_return Error(Code::kTooLate, "write: the deadline passed while it waited for room");
+    }
+    if (over) {
+      // One of its own leaves, whatever its size: the bytes count.
+      const Step step = evictor_.EvictOne({.standing = whom.standing, .groups = groups});
+      if (step == Step::kDone) counters_.evicted_over_quota.Add();
+      if (step == Step::kSpent || steps_.Spent()) co_await Yield();
+      if (step != Step::kWaits) continue;
+      if (!residents_.filling() && !evictor_.MoreMayGo()) break;
+      (void)co_await slots_.loosened().Wait(deadline);
+      continue;
     }
     // Idle partial copies in slots of the wanted size are ended first.
     if (partial_copies_.EndIdle(size)) {
@@ -44,7 +59,7 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
       continue;
     }
     if (std::exchange(idle, false)) {
-      if (!emptying_) co_await EmptyAChunk(record_bytes, deadline, true);
+      if (!emptying_) co_await EmptyAChunk(record_bytes, deadline, whom, true);
       continue;
     }
     // Then one idle copy of another size, which may be the coldest: its chunk is given up in time.
@@ -52,10 +67,10 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
     Step step = Step::kWaits;
     if (went < enough) {
       const std::uint64_t before = slots_.counts().used_bytes;
-      if (!giver || *giver == wanted || !residents_.order().Oldest(*giver))
-        giver = evictor_.SizeClassToGo(wanted);
+      if (!giver || *giver == wanted || !residents_.order().Oldest(*giver, groups))
+        giver = evictor_.SizeClassToGo(wanted, groups);
       bool stays_out = false;
-      step = evictor_.EvictOne({giver, standing}, &stays_out);
+      step = evictor_.EvictOne({giver, whom.standing, groups}, &stays_out);
       if (stays_out) {
         counters_.stayed_out.Add();
         co_return Error(Code::kBusy, std::string(kStaysOut));
@@ -70,7 +85,7 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
       if (Status waited = co_await emptied_.Wait(deadline); !waited.ok()) break;
     }
     if (emptying_) continue;
-    const bool served = co_await EmptyAChunk(record_bytes, deadline, false);
+    const bool served = co_await EmptyAChunk(record_bytes, deadline, whom, false);
     if (!served && (went == 0 || ++in_vain == 2)) {
       // Nothing may go now. What is on its way in or out, or waits to be written, may go when it arrived.
       if (!residents_.filling() && !evictor_.MoreMayGo()) break;
@@ -87,7 +102,7 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
                   "something below it that is");
 }
 
-Task<bool> Room::EmptyAChunk(std::uint64_t record_bytes, Instant deadline, bool idle_only) {
+Task<bool> Room::EmptyAChunk(std::uint64_t record_bytes, Instant deadline, RoomFor whom, bool idle_only) {
   emptying_ = true;
   bool served = false;
   int leased = 0;
@@ -96,7 +111,7 @@ Task<bool> Room::EmptyAChunk(std::uint64_t record_bytes, Instant deadline, bool 
     const auto range = slots_.BestToEmpty(record_bytes, idle_only);
     steps_.Count(16);
     if (range) {
-      served = co_await EmptyRange(*range);
+      served = co_await EmptyRange(*range, evictor_.MayLeaveFor(whom.group, 0));
       if (!served && ++leased == kLeasedMeanwhile) break;
     }
     if (steps_.Spent()) co_await Yield();
@@ -106,7 +121,7 @@ Task<bool> Room::EmptyAChunk(std::uint64_t record_bytes, Instant deadline, bool 
   co_return served;
 }
 
-Task<bool> Room::EmptyRange(memory::HeaderRange range) {
+Task<bool> Room::EmptyRange(memory::HeaderRange range, policy::QuotaGroups groups) {
   slots_.StartEmptying(range);
   std::uint64_t cursor = 0;
   std::array<arena::Place, 32> places;
@@ -127,7 +142,9 @@ Task<bool> Room::EmptyRange(memory::HeaderRange range) {
         if (slots_.emptying() != range) co_return true;
         // A record without a free slot elsewhere is evicted if it may leave, whatever its turn.
         const catalog::RecordId now = forest_.At(places[i]);
-        if (now != catalog::kNoId && evictor_.MayGo(now)) evictor_.Evict(now);
+        if (now != catalog::kNoId && evictor_.MayGo(now) &&
+            (groups >> residents_.order().group(now) & 1) != 0)
+          evictor_.Evict(now);
         left = slots_.used(places[i]);
       }
     }
@@ -159,7 +176,10 @@ Task<void> Room::MoveAway(catalog::RecordId record) {
     co_return;
   }
   const SlotFill fill(residents_);
-  const auto to = co_await Make(fill, RecordBytesOf(r, *seal), clock_.Now().PlusUs(kAwayUs));
+  const policy::Order& order = residents_.order();
+  const RoomFor whom{.group = order.Contains(record) ? order.group(record) : policy::QuotaGroup{0},
+                     .adds = false};
+  const auto to = co_await Make(fill, RecordBytesOf(r, *seal), clock_.Now().PlusUs(kAwayUs), whom);
   if (!to) co_return;
   const catalog::Record& now = forest_.record(record);
   if (catalog_.Lives(handle) && now.place == r.place && now.generation == r.generation &&

@@ -14,6 +14,13 @@
 
 namespace cistern::residency {
 
+// What a slot is for.
+struct RoomFor {
+  policy::Standing standing{};
+  policy::QuotaGroup group = 0;
+  bool adds = true;  // to what its group has; not so a record that moves
+};
+
 class Room final {
  public:
   Room(const StoreContext& context, Residents& residents, PartialCopies& partial_copies, Evictor& evictor)
@@ -37,17 +44,17 @@ class Room final {
   // Waits until the deadline as long as some record may go later. kBusy: none may, now or later. kTooLate: no
   // slot by the deadline.
   // The caller keeps `fill` until the slot has a record, or is free again. kBusy also for what stays out
-  // because it is worth less than all that it would displace.
+  // because it is worth less than all that it would displace. What leaves is of a group whose quota says so.
   Task<Result<arena::Place>> Make(const SlotFill& fill, std::uint64_t record_bytes, Instant deadline,
-                                  policy::Standing standing = {});
+                                  RoomFor whom = {});
   // Moves a record, which nobody holds, out of a closed slot, for which the coldest leave; or it is among
   // them. No effect where nothing may leave now, or where it is held meanwhile.
   Task<void> MoveAway(catalog::RecordId record);
 
  private:
   // `idle_only`: one look, for a chunk whose records all fit elsewhere.
-  Task<bool> EmptyAChunk(std::uint64_t record_bytes, Instant deadline, bool idle_only);
-  Task<bool> EmptyRange(memory::HeaderRange range);
+  Task<bool> EmptyAChunk(std::uint64_t record_bytes, Instant deadline, RoomFor whom, bool idle_only);
+  Task<bool> EmptyRange(memory::HeaderRange range, policy::QuotaGroups groups);
   // Moves a record to another slot of its size; false where it stays.
   Task<bool> Move(catalog::RecordId record);
   // The same to `to`, which is free again where it stays. The seal is the record's.

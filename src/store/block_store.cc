@@ -112,6 +112,9 @@ struct BlockStore::Rooms {
   Executor& executor() { return context.executor; }
   bool Tick();
   bool TendLowerTier();
+  Task<Status> Recover();
+  // One change at a time; until it is through no quota holds.
+  Task<void> TakeQuotas();
   Task<void> NoteTime();
   Task<void> SessionEnded(catalog::Caller caller, bool last_of_owner);
   Task<void> Close();
@@ -154,6 +157,8 @@ struct BlockStore::Rooms {
   CellDrops cell_drops;
   StoreRecovery recovery;
 
+  policy::QuotaTable quotas;  // what is wanted; options has what holds
+  bool taking_quotas = false;
   // The arena knows how late it was, but the lower tier outlives it.
   bool noting_time = false;
   bool expired = false;  // a block expired since the journal was told the time
@@ -178,6 +183,7 @@ bool BlockStore::Rooms::Tick() {
     deletions.Cut(catalog.forest().record(record).block, residency::LossReason::kExpired);
   }
   while (!steps.Spent() && residents.DropOneEnded()) continue;
+  while (!steps.Spent() && evictor.TrimOne() == residency::Step::kDone) continue;
   if (!steps.Spent()) removal.Reap();
   bool more = steps.Spent() || deletions.Collect();
   if (!steps.Spent() && deletions.empty()) publisher.CascadeSlice();
@@ -208,6 +214,30 @@ bool BlockStore::Rooms::TendLowerTier() {
     lower.Spawn(NoteTime());
   }
   return !steps.Spent() && write_back.Clean();
+}
+
+Task<Status> BlockStore::Rooms::Recover() {
+  quotas = std::exchange(options.quotas, {});
+  Status status = co_await recovery.Recover();
+  if (status.ok() && !quotas.empty()) co_await TakeQuotas();
+  co_return status;
+}
+
+Task<void> BlockStore::Rooms::TakeQuotas() {
+  taking_quotas = true;
+  options.quotas = {};
+  std::vector<policy::Quota> taken;
+  do {
+    taken = quotas.quotas();
+    co_await namespaces.SetQuotas(quotas);
+  } while (taken != quotas.quotas());
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    if (residents.used()[i + 1] <= taken[i].memory_bytes) continue;
+    context.log.Log(LogLevel::kInfo, "quota ", policy::ToString(taken[i]), ": ", residents.used()[i + 1],
+                    " bytes are there, so the coldest of them leave");
+  }
+  options.quotas = quotas;
+  taking_quotas = false;
 }
 
 Task<void> BlockStore::Rooms::NoteTime() {
@@ -256,6 +286,8 @@ void BlockStore::Abandon() { rooms_->residents.Abandon(); }
 
 residency::Resizer& BlockStore::resizer() { return rooms_->resizer; }
 const residency::Resizer& BlockStore::resizer() const { return rooms_->resizer; }
+const policy::QuotaTable& BlockStore::quotas() const { return rooms_->quotas; }
+const policy::QuotaTable::Used& BlockStore::used() const { return rooms_->residents.used(); }
 Task<Status> BlockStore::CheckHeaders(std::uint32_t headers) {
   return rooms_->namespaces.CheckHeaders(headers);
 }
@@ -263,7 +295,7 @@ Task<Status> BlockStore::CheckHeaders(std::uint32_t headers) {
 Task<void> BlockStore::Close() { return rooms_->Close(); }
 tier::Tier* BlockStore::tier() { return rooms_->lower.get(); }
 
-Task<Status> BlockStore::Recover() { return rooms_->recovery.Recover(); }
+Task<Status> BlockStore::Recover() { return rooms_->Recover(); }
 Task<Result<Attached>> BlockStore::Attach(const NamespaceSpec& spec, const catalog::Caller& caller,
                                           IfNew if_new) {
   return rooms_->namespaces.Attach(spec, caller, if_new);
@@ -366,6 +398,9 @@ void BlockStore::SetOptions(const catalog::StoreOptions& options) {
   rooms_->options.lower = options.lower;
   rooms_->options.read_ahead_bytes = options.read_ahead_bytes;
   rooms_->options.scrub_bytes_per_s = options.scrub_bytes_per_s;
+  if (options.quotas.quotas() == rooms_->quotas.quotas()) return;
+  rooms_->quotas = options.quotas;
+  if (!rooms_->taking_quotas && !rooms_->lower.closed()) rooms_->lower.Spawn(rooms_->TakeQuotas());
 }
 bool BlockStore::Tick() { return rooms_->Tick(); }
 BlockStore::Occupancy BlockStore::occupancy() const {

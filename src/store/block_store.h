@@ -170,12 +170,16 @@ class BlockStore final {
   // more.
   bool Tick();
 
-  // From now on: lower, read_ahead_bytes and scrub_bytes_per_s of these options. The others stay as they are.
+  // From now on: lower, quotas, read_ahead_bytes and scrub_bytes_per_s of these options. The others stay as
+  // they are. Quotas hold as soon as all that is there was looked at; what is above one leaves then.
   void SetOptions(const catalog::StoreOptions& options);
 
   // The size of memory, from Recover on.
   residency::Resizer& resizer();
   const residency::Resizer& resizer() const;
+  // As they were set last, and bytes in memory of each.
+  const policy::QuotaTable& quotas() const;
+  const policy::QuotaTable::Used& used() const;
   // kInvalid where somebody uses a namespace with blocks that memory of so many headers does not take.
   Task<Status> CheckHeaders(std::uint32_t headers);
 

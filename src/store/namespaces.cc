@@ -81,6 +81,7 @@ Task<Result<Attached>> Namespaces::Change(const catalog::Caller& caller, const N
     users_.Bring(caller.owner, attached.slot);
   } else {
     namespaces_.Put(std::move(entry));
+    SetGroup(attached.slot);
     users_.Use(caller.owner, attached.slot);
   }
   co_return attached;
@@ -91,7 +92,54 @@ void Namespaces::Add(catalog::NamespaceEntry entry) {
   catalog_.AddTree(slot, entry.incarnation);
   namespaces_.Put(std::move(entry));
   catalog_.counted().Restart(slot);
+  SetGroup(slot);
   Show(slot);
+}
+
+void Namespaces::SetGroup(std::uint32_t slot) {
+  const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+  if (entry != nullptr) catalog_.counted().of(slot).group = quotas_.GroupOf(entry->names, entry->fields);
+}
+
+Task<void> Namespaces::SetQuotas(policy::QuotaTable quotas) {
+  quotas_ = std::move(quotas);
+  for (std::uint32_t slot = 0; slot < namespaces_.end(); ++slot) {
+    SetGroup(slot);
+    co_await Yield();  // a list has up to 64 KiB
+  }
+  // What comes meanwhile counts for its group already. From the cold ends on, so that the order stays.
+  const policy::Order& order = residents_.order();
+  std::optional<policy::Order::Shelved> shelf;
+  for (std::size_t from = 0; (shelf = order.FirstOf(from)); from = shelf->shelf + std::size_t{1}) {
+    for (std::optional<policy::EntryId> at = shelf->id; at;) {
+      const std::optional<policy::EntryId> next = order.Warmer(*at);
+      residents_.Regroup(*at);
+      steps_.Count();
+      at = next;
+      if (!steps_.Spent()) continue;
+      co_await Yield();
+      // It went meanwhile: from the cold end again, past those that are right by now.
+      if (at && !order.StandsOn(*at, shelf->shelf)) {
+        const auto again = order.FirstOf(shelf->shelf);
+        at = again && again->shelf == shelf->shelf ? std::optional(again->id) : std::nullopt;
+      }
+    }
+  }
+  // And those that are parked.
+  const catalog::BlockId end = forest_.block_end();
+  for (catalog::BlockId block = 0; block < end && block < forest_.block_end(); ++block) {
+    steps_.Count();
+    if (steps_.Spent()) co_await Yield();
+    const catalog::Block& b = forest_.block(block);
+    if (!b.has_key() || b.folded()) continue;
+    for (catalog::RecordId id = b.first_record; id != catalog::kNoId; id = forest_.record(id).next)
+      residents_.Regroup(id);
+  }
+}
+
+const policy::Quota* Namespaces::QuotaOf(std::uint32_t slot) const {
+  const policy::QuotaGroup group = catalog_.counted().of(slot).group;
+  return group == 0 || group > quotas_.quotas().size() ? nullptr : &quotas_.quotas()[group - 1];
 }
 
 void Namespaces::Show(std::uint32_t slot) {

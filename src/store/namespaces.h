@@ -73,6 +73,11 @@ class Namespaces final {
   // removed; 0 in a slot without a namespace.
   Task<std::uint64_t> Renew(std::uint32_t slot);
 
+  // Namespaces count for these quotas from now on, and residents of each as they are met.
+  Task<void> SetQuotas(policy::QuotaTable quotas);
+  // The quota that a namespace counts for; null: none.
+  const policy::Quota* QuotaOf(std::uint32_t slot) const;
+
   // Turns reads or writes on or off: of the namespace that has this name, or these 16 digits as the
   // fingerprint of its list; of all, those that come too, where `target` is empty. No call that begins after
   // it hits, or keeps anything. The number of namespaces; kMiss: there is none of that name.
@@ -85,6 +90,7 @@ class Namespaces final {
   // A new incarnation, which readers see at once; what was there under the old one is collected.
   std::shared_ptr<Deletion> ShowRenewed(std::uint32_t slot, std::uint64_t incarnation);
   catalog::NamespaceEntry Remove(std::uint32_t slot);
+  void SetGroup(std::uint32_t slot);
   // What readers see of it: under no incarnation is anything found.
   void Show(std::uint32_t slot);
   // No name stands for it, nobody uses it, and no block of it is left, nor any that was cut.
@@ -106,6 +112,7 @@ class Namespaces final {
   Deletions& deletions_;
   Switches& switches_;
   catalog::NamespaceUsers users_;
+  policy::QuotaTable quotas_;
   bool changing_ = false;  // one change at a time: two that attach the same new list get one namespace
   Event changed_;
 };

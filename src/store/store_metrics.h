@@ -14,6 +14,8 @@ class BlockStore;
 void AddMetrics(MetricRegistry& registry, const BlockStore* store);
 // A row a namespace.
 void AddNamespaceMetrics(MetricRegistry& registry, const BlockStore* store);
+// A row a quota.
+void AddQuotaMetrics(MetricRegistry& registry, const BlockStore* store);
 // What `cistern admin` has switched off.
 void AddSwitchMetrics(MetricRegistry& registry, const BlockStore* store);
 

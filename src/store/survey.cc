@@ -46,6 +46,7 @@ Task<void> Survey::Walk(std::vector<NamespaceUse>& uses) {
     const catalog::NamespaceCounters& counted = catalog_.counted().of(slot);
     use.uses = counted.uses;
     if (counted.uses > 0) use.unused_us = clock_.Now().UsSince(counted.last_use);
+    if (const policy::Quota* quota = namespaces_.QuotaOf(slot)) use.quota = policy::ToString(*quota);
     number_of[tree] = uses.size() - 1;
   }
   const catalog::Forest& forest = catalog_.forest();

@@ -28,6 +28,7 @@ struct NamespaceUse {
   std::vector<TierUse> lower;   // by group; a record in both tiers counts in both
   std::uint64_t uses = 0;       // of records, as clients told them since the node's start
   std::int64_t unused_us = -1;  // since the last of them, to 50 ms; -1: there was none
+  std::string quota;            // that it counts for; empty: none
   std::uint32_t owners = 0;     // engines that are connected and use it
 };
 

@@ -61,7 +61,10 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
     const residency::SlotFill fill(residents_);
     if (job.put != catalog::kNoId && !pending_[job.put].has_slot &&
         pending_[job.put].state == catalog::Put::State::kOpen) {
-      const auto place = slots_.Allocate(puts_.RecordBytesOf(pending_[job.put]));
+      Result<arena::Place> place = Error(Status(Code::kBusy));
+      // What counts for a quota asks it first.
+      if (catalog_.GroupOf(pending_[job.put].name.tree) == 0)
+        place = slots_.Allocate(puts_.RecordBytesOf(pending_[job.put]));
       if (place) {
         puts_.GiveSlot(job.put, *place);
       } else {
@@ -290,10 +293,12 @@ Task<void> Writer::JoinWhenSure(catalog::Caller caller, catalog::TreeId tree, Pa
 }
 
 Task<void> Writer::FindSlot(const residency::SlotFill& fill, PartJob& job, Instant deadline) {
-  const catalog::NamespaceEntry* entry = catalog_.EntryOf(pending_[job.put].name.tree);
+  const catalog::TreeId tree = pending_[job.put].name.tree;
+  const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
   const bool full = entry != nullptr && entry->groups[job.part.group].reach == Reach::kFull;
   const policy::Standing standing = full ? pending_[job.put].standing : policy::Standing();
-  const auto place = co_await room_.Make(fill, puts_.RecordBytesOf(pending_[job.put]), deadline, standing);
+  const auto place = co_await room_.Make(fill, puts_.RecordBytesOf(pending_[job.put]), deadline,
+                                         {.standing = standing, .group = catalog_.GroupOf(tree)});
   if (place) {
     puts_.GiveSlot(job.put, *place);
     co_return;
