@@ -19,7 +19,7 @@ struct NamespaceCounters {
   std::uint64_t memory_bytes = 0;  // of their bodies
   std::uint64_t published = 0;     // records
   std::uint64_t uses = 0;          // of records, as clients told them
-  Instant last_use;                // to the last SetTime before it; of no meaning where uses is 0
+  Instant last_use;                // to the last SetTime before it; where uses is 0, when the list came
   std::uint64_t misses = 0;        // blocks that were asked for
   std::uint64_t evicted = 0;       // records
   std::uint64_t fingerprint = 0;   // of the list; 0: not computed yet
@@ -51,7 +51,9 @@ class CountersOfNamespaces final {
   // Another list has the slot now. What memory still has of the earlier one is counted on.
   void Restart(std::uint32_t slot) {
     NamespaceCounters& counters = counters_[slot];
-    counters = {.memory_records = counters.memory_records, .memory_bytes = counters.memory_bytes};
+    counters = {.memory_records = counters.memory_records,
+                .memory_bytes = counters.memory_bytes,
+                .last_use = now_};
   }
 
  private:

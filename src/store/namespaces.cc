@@ -179,10 +179,18 @@ Task<Result<std::optional<std::uint32_t>>> Namespaces::MakeRoom(const OwnerToken
     // The first may be wanted again since.
     co_return Unwanted(*first) ? *first : slot;
   }
+  Unused unused;
+  if (namespaces_.size() >= kLimit) unused = co_await FindUnused();
+  if (unused.first && policy::MayTakeOne(kLimit, namespaces_.size() - unused.count, mine)) {
+    const auto emptied = co_await Empty(*unused.first);
+    if (!emptied) co_return std::unexpected(emptied.error());
+    co_await deletions_.Collected(*emptied);
+    if (!users_.used(*unused.first)) co_return unused.first;
+  }
   co_return Error(
       Code::kBusy,
       Text("namespaces: ", namespaces_.size(), " are known, ", mine, " of this owner's making, ", unwanted,
-           " have neither name nor blocks nor users; ", kLimit, " may be, and of an owner ", policy::kShare,
+           " have neither name nor blocks nor users, ", unused.count, " no users; ", kLimit, " may be, and of an owner ", policy::kShare,
            " times what is left: share namespaces, or end the sessions that made some"));
 }
 
@@ -204,6 +212,24 @@ Task<Status> Namespaces::CheckHeaders(std::uint32_t headers) {
     }
   }
   co_return Status();
+}
+
+Task<Namespaces::Unused> Namespaces::FindUnused() {
+  Unused unused;
+  const auto age = [this](std::uint32_t slot) {
+    const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+    return std::pair(entry != nullptr && !entry->names.empty(), catalog_.counted().of(slot).last_use);
+  };
+  for (std::uint32_t slot = 0; slot < namespaces_.end(); ++slot) {
+    steps_.Count(2);
+    if (steps_.Spent()) co_await Yield();
+    if (namespaces_.at(slot) == nullptr || users_.used(slot)) continue;
+    ++unused.count;
+    if (!unused.first || age(slot) < age(*unused.first)) unused.first = slot;
+  }
+  // Somebody may use it since.
+  if (unused.first && users_.used(*unused.first)) unused.first.reset();
+  co_return unused;
 }
 
 Status Namespaces::Check(std::uint32_t slot, std::uint64_t incarnation) const {
@@ -239,21 +265,26 @@ Task<Result<std::uint32_t>> Namespaces::Turn(Switch which, bool on, std::string 
                   Text("namespace ", Shown(target), ": the node knows none of that name or fingerprint"));
 }
 
-Task<Result<std::pair<std::uint64_t, std::uint64_t>>> Namespaces::Drop(std::uint32_t slot) {
-  while (changing_) co_await changed_.Wait();
+Task<Result<std::shared_ptr<Deletion>>> Namespaces::Empty(std::uint32_t slot) {
   const catalog::TreeId tree = catalog_.TreeOf(slot);
-  if (catalog_.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
-  changing_ = true;
   catalog::NamespaceEntry entry = *catalog_.EntryOf(tree);
   entry.incarnation = journal_.IncarnationOf(sequences_.Next());
   Status status = co_await journal_.PutNamespace(entry);
-  std::shared_ptr<Deletion> deletion_started;
-  if (status.ok()) deletion_started = ShowRenewed(slot, entry.incarnation);
+  if (!status.ok()) co_return std::unexpected(std::move(status));
+  co_return ShowRenewed(slot, entry.incarnation);
+}
+
+Task<Result<std::pair<std::uint64_t, std::uint64_t>>> Namespaces::Drop(std::uint32_t slot) {
+  while (changing_) co_await changed_.Wait();
+  if (catalog_.EntryOf(catalog_.TreeOf(slot)) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
+  changing_ = true;
+  const auto emptied = co_await Empty(slot);
+  const std::uint64_t incarnation = emptied ? namespaces_.at(slot)->incarnation : 0;
   changing_ = false;
   changed_.Pulse();
-  if (!status.ok()) co_return std::unexpected(std::move(status));
-  co_await deletions_.Collected(deletion_started);
-  co_return std::pair(deletion_started->blocks, entry.incarnation);
+  if (!emptied) co_return std::unexpected(emptied.error());
+  co_await deletions_.Collected(*emptied);
+  co_return std::pair((*emptied)->blocks, incarnation);
 }
 
 // A change under way is waited for: its record is in the journal already and would go before this one.

@@ -53,7 +53,9 @@ class Namespaces final {
   Executor& executor() { return executor_; }
 
   // The caller's owner uses the namespace from then on. A new list takes the slot number of one that is
-  // nothing (no name, no block, no user) where the table is full or its owner has its share. kMismatch: the
+  // nothing (no name, no block, no user) where the table is full or its owner has its share; where it is full also
+  // of one that nobody uses, which goes with its blocks: the one used longest ago, and those with a name last.
+  // kMismatch: the
   // name stands for another list (message: the differing field, both values). kMiss for a new list that is to
   // be refused; then one that is known stays as it is, too. kBusy: there is no room for a new one.
   Task<Result<Attached>> Attach(NamespaceSpec spec, catalog::Caller caller, IfNew if_new);
@@ -96,8 +98,17 @@ class Namespaces final {
   // No name stands for it, nobody uses it, and no block of it is left, nor any that was cut.
   bool Unwanted(std::uint32_t slot) const;
   // Whose slot number a new namespace of the owner takes; none: a free one. kBusy: the table is full, or the
-  // owner has its share, and none is unwanted.
+  // owner has its share, and somebody uses each that is not its own.
   Task<Result<std::optional<std::uint32_t>>> MakeRoom(const OwnerToken& owner);
+  // Of the namespaces that nobody uses the one that may go first; and how many there are.
+  struct Unused {
+    std::optional<std::uint32_t> first;
+    std::uint64_t count = 0;
+  };
+  Task<Unused> FindUnused();
+  // The namespace is under another incarnation, which has no block, as soon as this is through: what was there
+  // is being collected.
+  Task<Result<std::shared_ptr<Deletion>>> Empty(std::uint32_t slot);
 
   Executor& executor_;
   arena::Words& words_;

@@ -103,6 +103,59 @@ TEST_F(NamespacesTest, OneThatIsUsedWithoutAnAttachStays) {
   EXPECT_TRUE(t->store->CheckNamespace(used.slot, used.incarnation).ok());
 }
 
+// A loop that begins anew with each version of its weights, for months, and whose engines come and go: each
+// leaves a block behind, and every second a name.
+TEST_F(NamespacesTest, P5FiveThousandNamespacesOneAfterTheOtherFindRoom) {
+  Make();
+  for (std::uint32_t step = 0; step < 5000; ++step) {
+    NamespaceSpec spec = Numbered(step);
+    if (step % 2 == 0) spec.name = "step " + std::to_string(step);
+    const catalog::Caller engine = Somebody(step);
+    const Result<Attached> attached = t->Run(t->store->Attach(spec, engine));
+    ASSERT_TRUE(attached.has_value()) << step << ": " << attached.error().ToString();
+    ns = *attached;
+    ASSERT_EQ(Write({Part(step, std::nullopt)}, engine)[0].state, State::kPublished) << step;
+    t->store->OwnerEnded(engine.owner);
+    ASSERT_LE(Occupied().namespaces, arena::kMaxNamespaces);
+    if (step % 700 != 699) continue;
+    t->Restart();
+    ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
+    // What came last is there still.
+    ns = *t->Run(t->store->Attach(spec, engine));
+    EXPECT_TRUE(Exact(step)) << step;
+    t->store->OwnerEnded(engine.owner);
+  }
+}
+
+TEST_F(NamespacesTest, OfThoseThatNobodyUsesTheOneUsedLongestAgoGoesFirstAndNamesLast) {
+  Make();
+  const auto leave = [&](std::uint32_t number, std::string name) {
+    NamespaceSpec spec = Numbered(number);
+    spec.name = std::move(name);
+    const Attached attached = *AttachAs(2, spec);
+    ns = attached;
+    EXPECT_EQ(Put(number, {}), State::kPublished);
+    t->Advance(1'000'000);
+    return attached;
+  };
+  const Attached named = leave(1, "a name"), old = leave(2, ""), used = leave(3, ""), young = leave(4, "");
+  t->store->OwnerEnded(Me(2).owner);
+  t->Advance(1'000'000);
+  const BlockKey key = Key(3);
+  ASSERT_EQ(t->Run(t->store->Touch(used.slot, std::span(&key, 1))), 1u);
+  const auto there = [&](const Attached& which) {
+    return t->store->CheckNamespace(which.slot, which.incarnation).ok();
+  };
+  std::uint8_t owner = 3;
+  for (std::uint32_t number = 1000; there(old) && owner < 200; ++number) {
+    if (!AttachAs(owner, Numbered(number))) ++owner;
+  }
+  EXPECT_FALSE(there(old));
+  ns = old;
+  EXPECT_FALSE(Here(2)) << "its blocks go with it";
+  EXPECT_TRUE(there(young) && there(used) && there(named));
+}
+
 TEST_F(NamespacesTest, AListThatIsToBeKnownIsNotMade) {
   Make();
   const auto known = [&](const NamespaceSpec& spec) {
