@@ -10,12 +10,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "../real_node.h"
 #include "cistern/cistern.h"
 
 namespace cistern {
@@ -89,6 +93,55 @@ TEST(Daemon, ANodeThatLingersServesWhileItHasAClientAndThenEnds) {
   close(with_client.fd);
   close(without.fd);
   std::filesystem::remove_all(directory);
+}
+
+// By SIGTERM, with writers and readers at it: it ends by itself, and its successor has each block that a writer
+// was told of.
+TEST(Daemon, P7EndedUnderLoadItExitsInOrderAndItsSuccessorHasEveryBlockThatWasPublished) {
+  constexpr std::size_t kBytes = 50'000;
+  constexpr std::uint64_t kMost = 1500, kBeforeItEnds = 300;  // of each engine; as many as fit
+  Result<Daemon> node = Daemon::Start(DaemonBeside(), "/dev/shm", {"--memory", "384MiB"});
+  ASSERT_TRUE(node.has_value()) << node.error().ToString();
+  std::atomic<std::uint64_t> published = 0, wrong = 0;
+  std::array<std::vector<std::uint64_t>, 3> told;
+  std::vector<std::thread> engines;
+  for (std::size_t engine = 0; engine < told.size(); ++engine) {
+    Result<Store> store = node->Connect();
+    ASSERT_TRUE(store.has_value()) << store.error().ToString();
+    engines.emplace_back([&, engine, store = std::move(*store)]() mutable {
+      const Namespace ns = AttachTest(store, "loaded");
+      for (std::uint64_t n = engine * kMost; n < (engine + 1) * kMost; ++n) {
+        if (!PutBlock(store, ns, n, std::nullopt, kBytes).ok()) return;  // it ends
+        told[engine].push_back(n);
+        ++published;
+        const Result<std::vector<std::byte>> read = store.Get(ns, KeyOf(n));
+        if (read && *read != BodyOf(n, kBytes)) ++wrong;
+      }
+    });
+  }
+  Until([&] { return published >= kBeforeItEnds; });
+  const int process = static_cast<int>(syscall(SYS_pidfd_open, node->pid(), 0));
+  ASSERT_GE(process, 0);
+  kill(node->pid(), SIGTERM);
+  pollfd ended{.fd = process, .events = POLLIN, .revents = 0};
+  ASSERT_EQ(poll(&ended, 1, 300'000), 1) << "it does not end";
+  for (std::thread& engine : engines) engine.join();
+  siginfo_t how{};
+  ASSERT_EQ(waitid(P_PIDFD, static_cast<id_t>(process), &how, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(how.si_code, CLD_EXITED);
+  EXPECT_EQ(how.si_status, 0);
+  close(process);
+  node->Kill();  // reaped
+  ASSERT_TRUE(node->Exec().ok());
+  Result<Store> store = node->Connect();
+  ASSERT_TRUE(store.has_value()) << store.error().ToString();
+  const Namespace ns = AttachTest(*store, "loaded");
+  std::uint64_t there = 0;
+  for (const std::vector<std::uint64_t>& numbers : told) {
+    for (const std::uint64_t n : numbers) there += store->Get(ns, KeyOf(n)) == BodyOf(n, kBytes);
+  }
+  EXPECT_EQ(there, published);
+  EXPECT_EQ(wrong, 0u);
 }
 
 }  // namespace
