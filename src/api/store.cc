@@ -133,6 +133,9 @@ Result<std::uint32_t> Store::SwitchReads(std::string_view target, bool on, std::
 Result<std::uint32_t> Store::SwitchWrites(std::string_view target, bool on, std::int64_t deadline_us) {
   return parts_->client->SwitchWrites(target, on, deadline_us);
 }
+Result<std::uint64_t> Store::DropNamed(std::string_view target, std::int64_t deadline_us) {
+  return parts_->client->DropNamed(target, deadline_us);
+}
 Result<std::uint64_t> Store::ResizeMemory(std::uint64_t bytes, std::int64_t deadline_us) {
   return parts_->client->ResizeMemory(bytes, deadline_us);
 }

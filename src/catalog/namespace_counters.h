@@ -51,9 +51,8 @@ class CountersOfNamespaces final {
   // Another list has the slot now. What memory still has of the earlier one is counted on.
   void Restart(std::uint32_t slot) {
     NamespaceCounters& counters = counters_[slot];
-    counters = {.memory_records = counters.memory_records,
-                .memory_bytes = counters.memory_bytes,
-                .last_use = now_};
+    counters = {
+        .memory_records = counters.memory_records, .memory_bytes = counters.memory_bytes, .last_use = now_};
   }
 
  private:

@@ -236,8 +236,8 @@ Status Client::ChangeDevice(std::string_view path, std::uint64_t what, std::int6
   return completion->code == static_cast<std::uint16_t>(Code::kOk) ? Status() : call->Why(*completion);
 }
 
-Result<std::uint32_t> Client::Turn(std::uint64_t what, std::string_view target, bool on,
-                                   std::int64_t deadline_us) {
+Result<std::uint64_t> Client::AskOfNamed(std::string_view target, const Request& asked,
+                                         std::int64_t deadline_us) {
   if (Status status = CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
   if (target.size() > wire::kMaxTargetBytes) {
     return Error(Code::kInvalid, Text("namespace: a name of ", target.size(), " bytes: names have at most ",
@@ -247,13 +247,25 @@ Result<std::uint32_t> Client::Turn(std::uint64_t what, std::string_view target, 
   if (!call) return Error(std::move(call.error()));
   ItemWriter items(call->room());
   items.PutBytes(std::as_bytes(std::span(target)));
-  const Request request{
-      .op = wire::Op::kSwitch, .a = what, .b = on ? 1u : 0u, .deadline_ns = DeadlineNs(deadline_us)};
-  return Ask<std::uint32_t>(std::move(*call), request, items.used(),
-                            [](const Call&, const wire::Completion& completion) -> Result<std::uint32_t> {
-                              return static_cast<std::uint32_t>(completion.a);
+  Request request = asked;
+  request.deadline_ns = DeadlineNs(deadline_us);
+  return Ask<std::uint64_t>(std::move(*call), request, items.used(),
+                            [](const Call&, const wire::Completion& completion) -> Result<std::uint64_t> {
+                              return completion.a;
                             })
       .Wait();
+}
+
+Result<std::uint32_t> Client::Turn(std::uint64_t what, std::string_view target, bool on,
+                                   std::int64_t deadline_us) {
+  const Result<std::uint64_t> turned =
+      AskOfNamed(target, {.op = wire::Op::kSwitch, .a = what, .b = on ? 1u : 0u}, deadline_us);
+  if (!turned) return Error(turned.error());
+  return static_cast<std::uint32_t>(*turned);
+}
+
+Result<std::uint64_t> Client::DropNamed(std::string_view target, std::int64_t deadline_us) {
+  return AskOfNamed(target, {.op = wire::Op::kDropNamed}, deadline_us);
 }
 
 Result<std::uint32_t> Client::SwitchReads(std::string_view target, bool on, std::int64_t deadline_us) {

@@ -31,6 +31,7 @@ namespace cistern::client {
 
 struct Connection;
 struct NearNode;
+struct Request;
 
 // A call takes at most 20,000 keys, blocks or put ids, a Write 4,096 parts (kMaxKeysPerCall and
 // kMaxWritesPerCall of wire/protocol.h); more is kInvalid. Read has no such limit, nor has Match as far as
@@ -69,6 +70,7 @@ class Client final {
   Result<std::string> StatusJson(std::int64_t deadline_us);
   Result<std::uint32_t> SwitchReads(std::string_view target, bool on, std::int64_t deadline_us);
   Result<std::uint32_t> SwitchWrites(std::string_view target, bool on, std::int64_t deadline_us);
+  Result<std::uint64_t> DropNamed(std::string_view target, std::int64_t deadline_us);
   Result<std::uint64_t> ResizeMemory(std::uint64_t bytes, std::int64_t deadline_us);
   Result<std::string> NamespacesJson(std::int64_t deadline_us);
   Result<std::string> ConfigurationJson(std::int64_t deadline_us);
@@ -90,6 +92,7 @@ class Client final {
 
  private:
   struct Parts;
+  Result<std::uint64_t> AskOfNamed(std::string_view target, const Request& asked, std::int64_t deadline_us);
   Result<std::uint32_t> Turn(std::uint64_t what, std::string_view target, bool on, std::int64_t deadline_us);
   Status ChangeDevice(std::string_view path, std::uint64_t what, std::int64_t deadline_us);
   // The members of a list of the node's (wire::kNamespaceList ...), as an array named `name`.

@@ -16,7 +16,8 @@ namespace {
 
 // What changes the node for all its clients.
 bool Steers(wire::Op op) {
-  return op == wire::Op::kDevice || op == wire::Op::kSwitch || op == wire::Op::kMemory;
+  return op == wire::Op::kDevice || op == wire::Op::kSwitch || op == wire::Op::kMemory ||
+         op == wire::Op::kDropNamed;
 }
 
 // A client may ask for any deadline; none is further away than this.
@@ -126,6 +127,7 @@ Task<Answer> Calls::Do(Session& session, const wire::Submission& call) {
     case wire::Op::kDevice: co_return co_await ChangeDevice(session, call);
     case wire::Op::kSwitch: co_return co_await Turn(session, call);
     case wire::Op::kMemory: co_return co_await Resize(session, call);
+    case wire::Op::kDropNamed: co_return co_await DropNamed(session, call);
     case wire::Op::kNone: break;
   }
   Status unknown(Code::kInvalid, Text("operation ", static_cast<std::uint16_t>(call.op),
@@ -644,6 +646,24 @@ Task<Answer> Calls::Resize(Session& session, const wire::Submission& call) {
   const Result<std::uint64_t> bytes = co_await resize_(call.a);
   if (!bytes) co_return Fail(session, call, bytes.error());
   co_return Answer{.a = *bytes};
+}
+
+Task<Answer> Calls::DropNamed(Session& session, const wire::Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  if (arguments.left() < 1 || arguments.left() > wire::kMaxTargetBytes) {
+    Status status(Code::kInvalid, Text("drop: a namespace's name of ", arguments.left(),
+                                       " bytes: names have 1 to ", wire::kMaxTargetBytes));
+    co_return Fail(session, call, status);
+  }
+  std::string target(arguments.left(), '\0');
+  arguments.Take(std::as_writable_bytes(std::span(target)));
+  const Result<std::uint32_t> slot = co_await store_.FindNamespace(std::move(target));
+  if (!slot) co_return Fail(session, call, slot.error());
+  const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kNamespace,
+                                                 .slot = *slot,
+                                                 .deadline = DeadlineOf(executor_, call)});
+  if (!dropped) co_return Fail(session, call, dropped.error());
+  co_return Answer{.a = dropped->blocks};
 }
 
 }  // namespace cistern::server

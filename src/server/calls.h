@@ -89,6 +89,7 @@ class Calls final {
   Task<Answer> ChangeDevice(Session& session, const wire::Submission& call);
   Task<Answer> Turn(Session& session, const wire::Submission& call);
   Task<Answer> Resize(Session& session, const wire::Submission& call);
+  Task<Answer> DropNamed(Session& session, const wire::Submission& call);
 
   // The parts of a write, a slice a step; they borrow from `staging`.
   Task<Status> TakeWrites(Session& session, std::span<const std::shared_ptr<memory::StagingArea>> staging,

@@ -365,6 +365,9 @@ Task<Result<std::pair<std::uint64_t, std::uint64_t>>> BlockStore::DropNamespace(
   return rooms_->namespaces.Drop(slot);
 }
 CellDrops& BlockStore::cell_drops() { return rooms_->cell_drops; }
+Task<Result<std::uint32_t>> BlockStore::FindNamespace(std::string target) {
+  return rooms_->namespaces.Find(std::move(target));
+}
 Task<Status> BlockStore::ReportBad(std::uint32_t slot, std::span<const catalog::BlockName> blocks) {
   return rooms_->acquirer.ReportBad(slot, blocks);
 }

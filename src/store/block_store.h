@@ -136,6 +136,8 @@ class BlockStore final {
   Task<Result<std::uint64_t>> EndConversation(std::uint32_t slot, std::uint64_t conversation);
   Task<Result<std::pair<std::uint64_t, std::uint64_t>>> DropNamespace(
       std::uint32_t slot);  // blocks, incarnation
+  // As Namespaces::Find.
+  Task<Result<std::uint32_t>> FindNamespace(std::string target);
 
   // Drops that a cell has decided; from Recover on.
   CellDrops& cell_drops();

@@ -26,6 +26,10 @@ std::string NameOf(const NamespaceSpec& spec) {
   return Text("with the field ", spec.fields[0].first, " '", spec.fields[0].second, "'");
 }
 
+std::string NotCalled(const std::string& target) {
+  return Text("namespace ", Shown(target), ": the node knows none of that name or fingerprint");
+}
+
 }  // namespace
 
 Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec, catalog::Caller caller, IfNew if_new) {
@@ -187,11 +191,11 @@ Task<Result<std::optional<std::uint32_t>>> Namespaces::MakeRoom(const OwnerToken
     co_await deletions_.Collected(*emptied);
     if (!users_.used(*unused.first)) co_return unused.first;
   }
-  co_return Error(
-      Code::kBusy,
-      Text("namespaces: ", namespaces_.size(), " are known, ", mine, " of this owner's making, ", unwanted,
-           " have neither name nor blocks nor users, ", unused.count, " no users; ", kLimit, " may be, and of an owner ", policy::kShare,
-           " times what is left: share namespaces, or end the sessions that made some"));
+  co_return Error(Code::kBusy,
+                  Text("namespaces: ", namespaces_.size(), " are known, ", mine, " of this owner's making, ",
+                       unwanted, " have neither name nor blocks nor users, ", unused.count, " no users; ",
+                       kLimit, " may be, and of an owner ", policy::kShare,
+                       " times what is left: share namespaces, or end the sessions that made some"));
 }
 
 Task<Status> Namespaces::CheckHeaders(std::uint32_t headers) {
@@ -238,31 +242,44 @@ Status Namespaces::Check(std::uint32_t slot, std::uint64_t incarnation) const {
   return UnknownNamespace(slot);
 }
 
+Task<bool> Namespaces::IsCalled(std::uint32_t slot, const std::string& target) {
+  const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+  if (entry == nullptr) co_return false;
+  if (std::ranges::find(entry->names, target) != entry->names.end()) co_return true;
+  if (target.size() != kFingerprintDigits) co_return false;
+  co_await Yield();  // a list has up to 64 KiB
+  entry = namespaces_.at(slot);
+  co_return entry != nullptr&& target ==
+      catalog::NamespaceTable::FingerprintText(catalog::NamespaceTable::Fingerprint(*entry));
+}
+
+Task<Result<std::uint32_t>> Namespaces::Find(std::string target) {
+  for (std::uint32_t slot = 0; slot < namespaces_.end(); ++slot) {
+    steps_.Count(2);
+    if (steps_.Spent()) co_await Yield();
+    const bool called = co_await IsCalled(slot, target);
+    if (called) co_return slot;
+  }
+  co_return Error(Code::kMiss, NotCalled(target));
+}
+
 Task<Result<std::uint32_t>> Namespaces::Turn(Switch which, bool on, std::string target) {
   std::uint32_t turned = 0;
   if (target.empty()) switches_.TurnAll(which, on);  // from here on for the node's calls and what is attached
   for (std::uint32_t slot = 0; slot < namespaces_.end(); ++slot) {
     steps_.Count(2);
     if (steps_.Spent()) co_await Yield();
-    const catalog::NamespaceEntry* entry = namespaces_.at(slot);
-    if (entry == nullptr) continue;
+    if (namespaces_.at(slot) == nullptr) continue;
     if (!target.empty()) {
-      const bool named = std::ranges::find(entry->names, target) != entry->names.end();
-      if (!named && target.size() == kFingerprintDigits) co_await Yield();  // a list has up to 64 KiB
-      entry = namespaces_.at(slot);
-      if (entry == nullptr) continue;
-      if (!named &&
-          (target.size() != kFingerprintDigits ||
-           target != catalog::NamespaceTable::FingerprintText(catalog::NamespaceTable::Fingerprint(*entry))))
-        continue;
+      const bool called = co_await IsCalled(slot, target);
+      if (!called) continue;
       switches_.Turn(which, slot, on);
     }
     Show(slot);
     ++turned;
   }
   if (turned > 0 || target.empty()) co_return turned;
-  co_return Error(Code::kMiss,
-                  Text("namespace ", Shown(target), ": the node knows none of that name or fingerprint"));
+  co_return Error(Code::kMiss, NotCalled(target));
 }
 
 Task<Result<std::shared_ptr<Deletion>>> Namespaces::Empty(std::uint32_t slot) {

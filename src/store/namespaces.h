@@ -53,11 +53,11 @@ class Namespaces final {
   Executor& executor() { return executor_; }
 
   // The caller's owner uses the namespace from then on. A new list takes the slot number of one that is
-  // nothing (no name, no block, no user) where the table is full or its owner has its share; where it is full also
-  // of one that nobody uses, which goes with its blocks: the one used longest ago, and those with a name last.
-  // kMismatch: the
-  // name stands for another list (message: the differing field, both values). kMiss for a new list that is to
-  // be refused; then one that is known stays as it is, too. kBusy: there is no room for a new one.
+  // nothing (no name, no block, no user) where the table is full or its owner has its share; where it is full
+  // also of one that nobody uses, which goes with its blocks: the one used longest ago, and those with a name
+  // last. kMismatch: the name stands for another list (message: the differing field, both values). kMiss for
+  // a new list that is to be refused; then one that is known stays as it is, too. kBusy: there is no room for
+  // a new one.
   Task<Result<Attached>> Attach(NamespaceSpec spec, catalog::Caller caller, IfNew if_new);
   // The owner uses a namespace that Check was ok for. It stays where it is until OwnerEnded.
   void Use(const OwnerToken& owner, std::uint32_t slot) { users_.Use(owner, slot); }
@@ -74,6 +74,9 @@ class Namespaces final {
   // The same where the journal is not waited for (Journal::Settle), so that it is never refused. Blocks
   // removed; 0 in a slot without a namespace.
   Task<std::uint64_t> Renew(std::uint32_t slot);
+  // The namespace that has this name, or these 16 digits as the fingerprint of its list. kMiss: there is
+  // none.
+  Task<Result<std::uint32_t>> Find(std::string target);
 
   // Namespaces count for these quotas from now on, and residents of each as they are met.
   Task<void> SetQuotas(policy::QuotaTable quotas);
@@ -93,6 +96,8 @@ class Namespaces final {
   std::shared_ptr<Deletion> ShowRenewed(std::uint32_t slot, std::uint64_t incarnation);
   catalog::NamespaceEntry Remove(std::uint32_t slot);
   void SetGroup(std::uint32_t slot);
+  // Yields where it has to look at the list.
+  Task<bool> IsCalled(std::uint32_t slot, const std::string& target);
   // What readers see of it: under no incarnation is anything found.
   void Show(std::uint32_t slot);
   // No name stands for it, nobody uses it, and no block of it is left, nor any that was cut.

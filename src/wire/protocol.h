@@ -122,9 +122,10 @@ enum class Op : std::uint16_t {
   // args: a namespace's name or the 16 digits of its list's fingerprint, none: all; a = kReads or kWrites,
   // b = 1: on, 0: off; result a = namespaces
   kSwitch,
-  kMemory,  // a = bytes that memory is to have; result a = bytes that it will
+  kMemory,     // a = bytes that memory is to have; result a = bytes that it will
+  kDropNamed,  // args: a namespace's name or fingerprint, as of kSwitch; result a = blocks removed
 };
-inline constexpr std::uint16_t kLastOp = static_cast<std::uint16_t>(Op::kMemory);
+inline constexpr std::uint16_t kLastOp = static_cast<std::uint16_t>(Op::kDropNamed);
 
 // What kSwitch switches.
 inline constexpr std::uint64_t kReads = 1;

@@ -95,8 +95,8 @@ TEST(Daemon, ANodeThatLingersServesWhileItHasAClientAndThenEnds) {
   std::filesystem::remove_all(directory);
 }
 
-// By SIGTERM, with writers and readers at it: it ends by itself, and its successor has each block that a writer
-// was told of.
+// By SIGTERM, with writers and readers at it: it ends by itself, and its successor has each block that a
+// writer was told of.
 TEST(Daemon, P7EndedUnderLoadItExitsInOrderAndItsSuccessorHasEveryBlockThatWasPublished) {
   constexpr std::size_t kBytes = 50'000;
   constexpr std::uint64_t kMost = 1500, kBeforeItEnds = 300;  // of each engine; as many as fit

@@ -77,6 +77,31 @@ TEST(NamespaceDiff, ANamespaceIsFoundByNameFingerprintAndFieldAndNotByWhatSevera
   EXPECT_EQ(FindNamespace(all, "green").error().code(), Code::kMiss);
 }
 
+TEST(NamespaceDrop, ByNameOrFingerprintAllOfItGoesAndNothingElse) {
+  RealNode node;
+  Store store = node.Connect();
+  NamespaceSpec spec = Engine();
+  spec.groups = {{.name = "all"}};
+  spec.name = "blue";
+  const Namespace blue = *store.Attach(spec);
+  spec.name.clear();
+  spec.fields[1].second = "fp8";
+  const Namespace other = *store.Attach(spec);
+  const std::vector<ListedNamespace> all = ListOf(store);
+  for (const Namespace& ns : {blue, other}) {
+    for (std::uint64_t n = 0; n < 5; ++n) ASSERT_TRUE(PutBlock(store, ns, n, std::nullopt, 5000).ok());
+  }
+  Store operator_ = node.Connect();
+  EXPECT_EQ(operator_.DropNamed("red").error().code(), Code::kMiss);
+  EXPECT_EQ(operator_.DropNamed("").error().code(), Code::kInvalid);
+  EXPECT_EQ(operator_.DropNamed("blue").value_or(0), 5u);
+  EXPECT_FALSE(store.Get(blue, KeyOf(0)).has_value());
+  EXPECT_TRUE(store.Get(other, KeyOf(0)).has_value());
+  EXPECT_EQ(operator_.DropNamed(all[1].fingerprint).value_or(0), 5u);
+  EXPECT_FALSE(store.Get(other, KeyOf(0)).has_value());
+  EXPECT_EQ(ListOf(store).size(), 2u) << "they stay, empty";
+}
+
 TEST(NamespaceList, FieldsOfAnyBytesAreValidJson) {
   RealNode node;
   Store store = node.Connect();
