@@ -401,6 +401,33 @@ TEST_F(RoomyArena, MoreThanTheHostOrTheRoomHasIsRefusedAndNothingChanged) {
   EXPECT_EQ(Served(*file), 2u);
 }
 
+TEST_F(RoomyArena, AnArenaThatWasMadeWithoutRoomShrinksAndGrowsBackToItsSize) {
+  options_.room_bytes = 0;
+  std::uint64_t held;
+  {
+    Result<ArenaFile> file = Open();
+    ASSERT_TRUE(file) << file.error().ToString();
+    file->arena().slot(0)[5] = std::byte{77};
+    held = Held();
+    arena::SetServedHeaders(words_, file->arena(), 1);
+    file->Release({1, 1});
+    EXPECT_LT(Held(), held - kHeader / 2);
+  }
+  options_.memory_bytes = kBytes / 2;
+  {
+    Result<ArenaFile> file = Open();
+    ASSERT_TRUE(file) << file.error().ToString();
+    EXPECT_EQ(Served(*file), 1u);
+    EXPECT_TRUE(file->notes().empty());
+  }
+  options_.memory_bytes = kBytes;
+  Result<ArenaFile> file = Open();
+  ASSERT_TRUE(file) << file.error().ToString();
+  EXPECT_EQ(Served(*file), 2u);
+  EXPECT_EQ(file->arena().slot(0)[5], std::byte{77});
+  EXPECT_EQ(Held(), held);
+}
+
 // The node of before there was room reads the size from the header, and would take all of it from the host.
 TEST_F(RoomyArena, AFileWithRoomIsNotAsLongAsANodeOfBeforeBelieves) {
   Result<ArenaFile> file = Open();
