@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -123,6 +124,36 @@ class Deploy(unittest.TestCase):
         node.send_signal(signal.SIGTERM)
         self.assertEqual(told.recv(100), b"STOPPING=1")
         self.assertEqual(node.wait(timeout=TIMEOUT_S), 0)
+
+
+def metrics() -> set[str]:
+    """Each name in /metrics, a histogram's with its endings."""
+    names = set()
+    for row in run(BIN / "cisternd", "--metrics").stdout.splitlines():
+        cells = [cell.strip() for cell in row.split("|")]
+        for name in re.findall(r"`(cistern_\w+)", row):
+            names |= {f"{name}_{ending}" for ending in ("bucket", "sum", "count")} if "histogram" in cells else {name}
+    return names
+
+
+class Monitoring(unittest.TestCase):
+    """`./dev alerts` fires the alarms; here is what needs no Prometheus."""
+
+    def setUp(self) -> None:
+        self.metrics = metrics()
+        self.assertGreater(len(self.metrics), 100)
+        self.rules = (HERE / "prometheus/cistern.rules.yml").read_text()
+        self.board = json.loads((HERE / "grafana/cistern.json").read_text())
+
+    def test_what_alarms_and_the_board_look_at_are_metrics(self) -> None:
+        expressions = [target["expr"] for panel in self.board["panels"] for target in panel["targets"]]
+        self.assertGreater(len(expressions), 20)
+        for text in [self.rules, *expressions, self.board["templating"]["list"][1]["query"]["query"]]:
+            self.assertEqual(set(re.findall(r"\bcistern_\w+", text)) - self.metrics, set(), text)
+
+    def test_each_alarm_has_its_place_in_the_manual_and_each_place_an_alarm(self) -> None:
+        manual = (HERE.parent / "docs/operations.md").read_text()
+        self.assertEqual(re.findall(r"- alert: (\w+)", self.rules), re.findall(r"^\| `(Cistern\w+)` \|", manual, re.M))
 
 
 if __name__ == "__main__":
