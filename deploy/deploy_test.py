@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What deploy/ has is right before anybody packages it: unit, users, settings, manual pages, completion.
+"""What deploy/ has is right before anybody uses it: unit, users, settings, manuals, completion, alarms, manifests.
 
 Usage: deploy_test.py BIN_DIR [unittest arguments]
 """
@@ -18,14 +18,10 @@ import tempfile
 import unittest
 
 import manuals
+import yaml
+from manifests import BIN, TIMEOUT_S, Manifests, run
 
-BIN = pathlib.Path(sys.argv.pop(1)).resolve()
 HERE = pathlib.Path(__file__).resolve().parent
-TIMEOUT_S = 300
-
-
-def run(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
 class Deploy(unittest.TestCase):
@@ -154,6 +150,27 @@ class Monitoring(unittest.TestCase):
     def test_each_alarm_has_its_place_in_the_manual_and_each_place_an_alarm(self) -> None:
         manual = (HERE.parent / "docs/operations.md").read_text()
         self.assertEqual(re.findall(r"- alert: (\w+)", self.rules), re.findall(r"^\| `(Cistern\w+)` \|", manual, re.M))
+
+
+class Kubernetes(Manifests):
+    """`./dev chart` renders the chart; here is what needs no Helm."""
+
+    def test_what_is_applied_without_helm_fits_together(self) -> None:
+        found = self.check((HERE / "kubernetes/cistern.yaml").read_text())
+        self.assertEqual(found["Namespace"]["metadata"]["name"], found["DaemonSet"]["metadata"]["namespace"])
+
+    def test_templates_name_values_that_there_are(self) -> None:
+        chart = HERE / "helm/cistern"
+        values = yaml.safe_load((chart / "values.yaml").read_text())
+        named = set()
+        for template in sorted((chart / "templates").iterdir()):
+            for path in re.findall(r"\.Values((?:\.\w+)+)", template.read_text()):
+                steps, at = path.split(".")[1:], values
+                named.add(steps[0])
+                for step in steps:
+                    self.assertIn(step, at, f"{template.name}: {path}")
+                    at = at[step]
+        self.assertEqual(named, set(values))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chart as Helm renders it: every value has its effect, the parts fit each other, and kubernetes/cistern.yaml is
+what it renders to.
+
+Usage: chart_test.py BIN_DIR --write | unittest arguments
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+import unittest
+from typing import Any
+
+from helm_python.chart import Chart, lint
+
+DEPLOY = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(DEPLOY))
+from manifests import BIN, Manifests  # noqa: E402  (reads BIN_DIR)
+
+CHART = DEPLOY / "helm/cistern"
+APPLIED = DEPLOY / "kubernetes/cistern.yaml"
+HEAD = """# SPDX-License-Identifier: Apache-2.0
+# What deploy/helm/cistern renders to with its own values, for who has no Helm: `./dev chart --write` writes it.
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: cistern
+"""
+
+
+def rendered(values: dict[str, Any] | None = None) -> str:
+    files = Chart.load(CHART).render(values, name="cistern", namespace="cistern")
+    return "".join("---\n" + text.strip() + "\n" for _, text in sorted(files.items()) if text.strip())
+
+
+class TheChart(Manifests):
+    def test_helm_has_nothing_against_it(self) -> None:
+        report = lint(CHART, strict=True)
+        self.assertEqual(report["errors"], [])
+        self.assertLessEqual({one["error"] for one in report["messages"]}, {"icon is recommended"})
+
+    def test_what_is_applied_without_helm_is_what_it_renders_to(self) -> None:
+        self.assertEqual(APPLIED.read_text(), HEAD + rendered(), "./dev chart --write writes it")
+
+    def test_with_everything_it_fits_together(self) -> None:
+        found = self.check(rendered({
+            "image": {"repository": "registry/cistern", "tag": "1", "pullPolicy": "Always"},
+            "imagePullSecrets": [{"name": "s"}], "user": 5, "group": 6, "memory": "1GiB",
+            "flash": [{"path": "/mnt/a", "size": "1TiB"}, {"path": "/mnt/b", "size": "2TiB"}],
+            "clients": ["any"], "port": 9000, "settings": {"flash_budget": "2TiB/day", "movers": 2},
+            "nodeSelector": {"gpu": "yes"}, "tolerations": [{"operator": "Exists"}], "affinity": {"nodeAffinity": {}},
+            "podAnnotations": {"a": "b"}, "podMonitor": {"enabled": True, "interval": "5s"},
+        }))
+        pod = found["DaemonSet"]["spec"]["template"]
+        settings = found["ConfigMap"]["data"]["cistern.toml"].splitlines()
+        for line in ('memory = "1GiB"', 'clients = ["any"]', 'http = "0.0.0.0:9000"', 'flash_budget = "2TiB/day"',
+                     "movers = 2", 'flash = ["/flash/0:1TiB", "/flash/1:2TiB"]'):
+            self.assertIn(line, settings)
+        self.assertEqual([one["hostPath"]["path"] for one in pod["spec"]["volumes"] if "flash-" in one["name"]],
+                         ["/mnt/a", "/mnt/b"])
+        [node] = pod["spec"]["containers"]
+        self.assertEqual((node["image"], node["imagePullPolicy"]), ("registry/cistern:1", "Always"))
+        self.assertEqual((node["securityContext"]["runAsUser"], node["securityContext"]["runAsGroup"]), (5, 6))
+        self.assertIn("owner=5:6", pod["spec"]["initContainers"][0]["command"][2])
+        self.assertEqual(pod["metadata"]["annotations"]["a"], "b")
+        self.assertEqual(pod["spec"]["nodeSelector"], {"gpu": "yes"})
+        self.assertEqual(found["PodMonitor"]["spec"]["podMetricsEndpoints"][0]["interval"], "5s")
+
+    def test_another_setting_rolls_the_nodes(self) -> None:
+        sums = {self.manifests(rendered(values))["DaemonSet"]["spec"]["template"]
+                ["metadata"]["annotations"]["checksum/config"] for values in (None, {"settings": {"movers": 3}})}
+        self.assertEqual(len(sums), 2)
+
+
+if __name__ == "__main__":
+    assert BIN.is_dir()
+    if sys.argv[1:] == ["--write"]:
+        APPLIED.parent.mkdir(exist_ok=True)
+        APPLIED.write_text(HEAD + rendered())
+    else:
+        unittest.main()
