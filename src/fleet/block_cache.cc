@@ -46,7 +46,7 @@ void BlockCache::Store(Chain chain, bool partial, std::uint64_t now_ms, NodeNumb
   keys_.clear();
   for (const std::uint64_t hash_id : chain) keys_.push_back(SplitMix(hash_id));
   order_.SetNow(now_ms);
-  if (order_.learns() && !chain.empty()) TakeIn(partial);
+  order_.TakeIn({.partial = partial}, keys_, chain_);
   policy::Standing standing = chain_.empty() ? policy::Standing() : order_.StandingOf(chain_.back());
   for (std::size_t i = chain_.size(); i < chain.size() && Find(chain[i]) == kNone; ++i) {
     standing = order_.StandingOf(keys_[i], standing);
@@ -59,40 +59,12 @@ void BlockCache::Store(Chain chain, bool partial, std::uint64_t now_ms, NodeNumb
   }
 }
 
-// As workload::Simulator does: the request's prompt, before its first block enters.
-void BlockCache::TakeIn(bool partial) {
-  const std::size_t size = keys_.size(), hits = chain_.size();
-  policy::Reuse::Prompt prompt({.blocks = size, .resident = hits, .partial = partial});
-  order_.Begin(prompt);
-  for (std::size_t i = hits; i < size; ++i) order_.Look(prompt, i, keys_[i]);
-  std::optional<EntryId> last;
-  policy::Reuse::NewKeys keys;
-  if (hits > 0) {
-    order_.Look(prompt, hits - 1, keys_[hits - 1]);
-    last = chain_.back();
-  }
-  if (hits < size) {
-    keys = {.first = keys_[hits], .end = keys_[size - 1]};
-    const std::size_t not_whole = partial ? 1 : 0;
-    if (size - hits > not_whole) keys.last_whole = keys_[size - 1 - not_whole];
-  }
-  order_.Classify(prompt, last, keys);
-  for (std::size_t i = hits; i-- > 0;) order_.Use(prompt, i, keys_[i], chain_[i]);
-  order_.End(prompt);
-}
-
 bool BlockCache::MakeRoom(const policy::Standing& newcomer) {
   if (found_.size() < blocks_) return true;
-  while (const std::optional<EntryId> id = order_.Coldest()) {
-    if (slots_[*id].children > 0 || slots_[*id].held) {
-      order_.Park(*id);
-      continue;
-    }
-    if (order_.StaysOut(newcomer, *id)) return false;
-    Evict(*id);
-    return true;
-  }
-  return false;
+  const std::optional<EntryId> leaves =
+      order_.LeavesFor(newcomer, [this](EntryId id) { return slots_[id].children == 0 && !slots_[id].held; });
+  if (leaves) Evict(*leaves);
+  return leaves.has_value();
 }
 
 void BlockCache::Insert(std::uint64_t hash_id, NodeNumber home, const policy::Standing& standing) {

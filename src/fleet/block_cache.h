@@ -55,7 +55,6 @@ class BlockCache final {
     const auto at = found_.find(hash_id);
     return at == found_.end() ? kNone : at->second;
   }
-  void TakeIn(bool partial);
   bool MakeRoom(const policy::Standing& newcomer);
   void Insert(std::uint64_t hash_id, NodeNumber home, const policy::Standing& standing);
   void Evict(policy::EntryId id);

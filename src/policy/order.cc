@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "policy/order.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "base/assert.h"
@@ -40,6 +41,20 @@ Shelf Order::ShelfOf(SizeClass size_class, std::size_t in, QuotaGroup group) {
 void Order::Use(Reuse::Prompt& prompt, std::uint64_t position, std::uint64_t key, std::optional<EntryId> id) {
   reuse_->Use(prompt, position, key, UsageOf(id));
   if (id) MoveTo(*id, usage_[*id].in);
+}
+
+void Order::TakeIn(Reuse::Asked asked, std::span<const std::uint64_t> keys,
+                   std::span<const EntryId> residents) {
+  if (reuse_ == nullptr || keys.empty()) return;
+  const std::size_t here = residents.size();
+  asked.blocks = keys.size();
+  asked.resident = here;
+  Reuse::Prompt prompt(asked);
+  Begin(prompt);
+  for (std::size_t i = here - std::min<std::size_t>(here, 1); i < keys.size(); ++i) Look(prompt, i, keys[i]);
+  Classify(prompt, here > 0 ? std::optional(residents.back()) : std::nullopt);
+  for (std::size_t i = here; i-- > 0;) Use(prompt, i, keys[i], residents[i]);
+  End(prompt);
 }
 
 void Order::Follow(EntryId id, EntryId first) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "cistern/policy.h"
@@ -39,11 +40,14 @@ class Order final {
   void Look(Reuse::Prompt& prompt, std::uint64_t position, std::uint64_t key) {
     reuse_->Look(prompt, position, key);
   }
-  void Classify(Reuse::Prompt& prompt, std::optional<EntryId> last, const Reuse::NewKeys& keys) {
-    reuse_->Classify(prompt, UsageOf(last), keys);
+  void Classify(Reuse::Prompt& prompt, std::optional<EntryId> last) {
+    reuse_->Classify(prompt, UsageOf(last));
   }
   void Use(Reuse::Prompt& prompt, std::uint64_t position, std::uint64_t key, std::optional<EntryId> id);
   void End(Reuse::Prompt& prompt) { reuse_->End(prompt); }
+  // All of these in one call, for an owner that need not pause: `keys` of all blocks of the prompt, of which
+  // the first ones are `residents`. What `asked` says of their numbers is not used. No effect by `lru`.
+  void TakeIn(Reuse::Asked asked, std::span<const std::uint64_t> keys, std::span<const EntryId> residents);
   // The id, of the same block as `first`, is used as that one was.
   void Follow(EntryId id, EntryId first);
 
@@ -55,6 +59,17 @@ class Order final {
   Standing StandingOf(EntryId id) const;
   // A newcomer is worth less than this resident, which it would displace. Never where no prompt told of it.
   bool StaysOut(const Standing& newcomer, EntryId resident) const;
+
+  // The id that leaves for the newcomer, whose block takes the room of one: the coldest for which `may(id)`
+  // holds, the others are parked on the way. None: the newcomer stays out, or no id may leave.
+  template <class May>
+  std::optional<EntryId> LeavesFor(const Standing& newcomer, May may) {
+    while (const std::optional<EntryId> id = Coldest()) {
+      if (may(*id)) return StaysOut(newcomer, *id) ? std::nullopt : id;
+      Park(*id);
+    }
+    return std::nullopt;
+  }
 
   // ---- residents ----
   // An absent id.

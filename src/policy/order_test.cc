@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace cistern::policy {
@@ -26,7 +27,8 @@ class Store {
     const auto miss = std::ranges::find_if(blocks, [&](EntryId id) { return !order_.Contains(id); });
     const auto hits = static_cast<std::size_t>(miss - blocks.begin());
     order_.SetNow(now_ms);
-    if (order_.learns()) TakeIn(asked, hits);
+    const std::vector<std::uint64_t> keys(blocks.begin(), blocks.end());
+    order_.TakeIn({.partial = asked.partial, .outlook = asked.outlook}, keys, std::span(blocks).first(hits));
     Standing standing = hits == 0 ? Standing() : order_.StandingOf(blocks[hits - 1]);
     for (std::size_t i = hits; i < blocks.size(); ++i) {
       standing = order_.StandingOf(blocks[i], standing);
@@ -51,27 +53,6 @@ class Store {
   Order& order() { return order_; }
 
  private:
-  void TakeIn(const Asked& asked, std::size_t hits) {
-    const std::vector<EntryId>& blocks = asked.blocks;
-    Reuse::Prompt prompt(
-        {.blocks = blocks.size(), .resident = hits, .partial = asked.partial, .outlook = asked.outlook});
-    order_.Begin(prompt);
-    for (std::size_t i = hits; i < blocks.size(); ++i) order_.Look(prompt, i, blocks[i]);
-    std::optional<EntryId> last;
-    Reuse::NewKeys keys;
-    if (hits > 0) {
-      last = blocks[hits - 1];
-      order_.Look(prompt, hits - 1, *last);
-    }
-    if (hits < blocks.size()) {
-      keys = {.first = blocks[hits], .end = blocks.back()};
-      if (blocks.size() - hits > asked.partial) keys.last_whole = blocks[blocks.size() - 1 - asked.partial];
-    }
-    order_.Classify(prompt, last, keys);
-    for (std::size_t i = hits; i-- > 0;) order_.Use(prompt, i, blocks[i], blocks[i]);
-    order_.End(prompt);
-  }
-
   Order order_;
 };
 

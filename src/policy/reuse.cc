@@ -72,6 +72,9 @@ void Reuse::Begin(Prompt& prompt, UseTime now) {
 // A run of an earlier request that this one uses again has returned.
 void Reuse::Look(Prompt& prompt, std::uint64_t position, std::uint64_t key) {
   if (position >= prompt.asked.resident) {
+    if (position == prompt.asked.resident) prompt.first = key;
+    if (position + 1 + prompt.asked.partial == prompt.asked.blocks) prompt.last_whole = key;
+    prompt.end = key;
     for (Expected& one : expected_[key % kSets]) {
       if (one.standing.told && one.key == key) one = {};  // of a prompt whose block stayed out
     }
@@ -90,7 +93,7 @@ void Reuse::Look(Prompt& prompt, std::uint64_t position, std::uint64_t key) {
 
 // It is a session's next turn if the last of its blocks that are known was the end of a prompt, and no other
 // prompt went on from there.
-void Reuse::Classify(Prompt& prompt, Usage* last, const NewKeys& keys) {
+void Reuse::Classify(Prompt& prompt, Usage* last) {
   const bool shared = prompt.known == prompt.asked.resident && last != nullptr && last->shared();
   if (prompt.ended && !shared) prompt.own.gap = GapOf(prompt.now - prompt.ended_at);
   if (prompt.known == prompt.asked.resident && prompt.asked.resident < prompt.asked.blocks && last != nullptr)
@@ -102,12 +105,12 @@ void Reuse::Classify(Prompt& prompt, Usage* last, const NewKeys& keys) {
   if (prompt.asked.resident == prompt.asked.blocks) return;
   const std::uint64_t whole = prompt.asked.blocks - prompt.asked.partial - prompt.asked.resident;
   if (prompt.asked.partial) {
-    Remember(prompt, prompt.asked.blocks - 1, keys.end, kPartial, 1);
-    Expect(keys.end, {prompt.own.gap, kPartial, true}, prompt.now);
+    Remember(prompt, prompt.asked.blocks - 1, prompt.end, kPartial, 1);
+    Expect(prompt.end, {prompt.own.gap, kPartial, true}, prompt.now);
   }
   if (whole == 0) return;
-  Remember(prompt, prompt.asked.resident + whole - 1, keys.last_whole, prompt.own.in, whole);
-  Expect(keys.first, prompt.own, prompt.now);
+  Remember(prompt, prompt.asked.resident + whole - 1, prompt.last_whole, prompt.own.in, whole);
+  Expect(prompt.first, prompt.own, prompt.now);
 }
 
 void Reuse::Use(Prompt& prompt, std::uint64_t position, std::uint64_t key, Usage* usage) {

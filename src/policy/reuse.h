@@ -63,8 +63,8 @@ class Reuse final {
   // Of a store of `blocks`: 8 bytes for each of them, 512 KiB at least.
   explicit Reuse(std::uint64_t blocks);
 
-  // ---- a prompt: Begin, Look at its new blocks, and at the last that is resident; Classify; Use of the
-  // resident ones from leaf to root; End. Keys are hashes of a block and all before it.
+  // ---- a prompt: Begin; Look at its blocks from the last that is resident on; Classify; Use of the resident
+  // ones from leaf to root; End. Keys are hashes of a block and all before it.
   struct Asked {
     std::uint64_t blocks = 0;
     std::uint64_t resident = 0;  // of the first blocks, those that are there
@@ -82,6 +82,8 @@ class Reuse final {
     std::uint64_t known = 0;  // blocks of the prompt, resident or remembered
     bool ended = false;       // the last of them was a prompt's end, at `ended_at`
     UseTime ended_at = 0;
+    std::uint64_t first = 0, last_whole = 0;  // keys of new blocks: the first, the last that is full
+    std::uint64_t end = 0;                    // and of the last
     Standing own;
     std::uint64_t run_key = 0;  // of the run that Use is in
     std::uint64_t run_blocks = 0;
@@ -90,12 +92,8 @@ class Reuse final {
   };
   void Begin(Prompt& prompt, UseTime now);
   void Look(Prompt& prompt, std::uint64_t position, std::uint64_t key);
-  // `last`: of the last resident block, null where there is none. `first`, `last_whole` and `end` are keys of
-  // new blocks: the first, the last that is full, the last; not used where there is no such block.
-  struct NewKeys {
-    std::uint64_t first = 0, last_whole = 0, end = 0;
-  };
-  void Classify(Prompt& prompt, Usage* last, const NewKeys& keys);
+  // `last`: of the last resident block, null where there is none.
+  void Classify(Prompt& prompt, Usage* last);
   // Null for a block that lies below memory.
   void Use(Prompt& prompt, std::uint64_t position, std::uint64_t key, Usage* usage);
   void End(Prompt& prompt);

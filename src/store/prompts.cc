@@ -46,37 +46,28 @@ Task<void> Prompts::TakeIn(catalog::TreeId tree, BlockKey key) {
   noted_.erase(note->second);
   by_key_.erase(note);
   policy::Order& order = residents_.order();
-  const std::span<const BlockKey> fresh = std::span(matched.keys).subspan(matched.first_new);
-  policy::Reuse::Prompt prompt({.blocks = matched.matched + fresh.size(),
+  policy::Reuse::Prompt prompt({.blocks = matched.matched + matched.keys.size() - matched.first_new,
                                 .resident = matched.matched,
                                 .partial = matched.partial,
                                 .outlook = matched.outlook});
   residents_.NoteTime();
   order.Begin(prompt);
   steps_.Count(8);  // the runs that pass an age, in the cache
-  for (std::size_t i = 0; i < fresh.size(); ++i) {
+  const std::size_t known = matched.first_new > 0 ? matched.first_new - 1 : 0;
+  for (std::size_t i = known; i < matched.keys.size(); ++i) {
     if (steps_.Spent()) co_await Yield();
     steps_.Count();
-    order.Look(prompt, matched.matched + i, catalog::KeyHashOf(tree, fresh[i]));
+    order.Look(prompt, matched.matched + i - matched.first_new, catalog::KeyHashOf(tree, matched.keys[i]));
   }
   if (steps_.Spent()) co_await Yield();
   catalog::BlockId deepest = catalog::kNoId;
   std::optional<policy::EntryId> last;
   if (matched.first_new > 0) {
-    const BlockKey& above = matched.keys[matched.first_new - 1];
-    order.Look(prompt, matched.matched - 1, catalog::KeyHashOf(tree, above));
-    deepest = catalog_.Find(tree, above);
+    deepest = catalog_.Find(tree, matched.keys[known]);
     const catalog::RecordId record = deepest == catalog::kNoId ? catalog::kNoId : residents_.FirstOf(deepest);
     if (record != catalog::kNoId) last = record;
   }
-  policy::Reuse::NewKeys keys;
-  if (!fresh.empty()) {
-    keys.first = catalog::KeyHashOf(tree, fresh.front());
-    keys.end = catalog::KeyHashOf(tree, fresh.back());
-    if (fresh.size() > matched.partial)
-      keys.last_whole = catalog::KeyHashOf(tree, fresh[fresh.size() - 1 - matched.partial]);
-  }
-  order.Classify(prompt, last, keys);
+  order.Classify(prompt, last);
   steps_.Count(16);  // what is learned of its classes is worked out anew
   co_await UseResident(tree, deepest, matched.matched, prompt);
   order.End(prompt);

@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/format.h"
 #include "base/nearest.h"
+#include "base/random.h"
 
 namespace cistern::workload {
 namespace {
@@ -33,14 +34,6 @@ std::unique_ptr<Contender> MakeContender(SimPolicy policy, std::uint64_t blocks,
     case SimPolicy::kArc: return MakeArc(extended, blocks);
   }
   __builtin_unreachable();
-}
-
-// SplitMix64's: ids of traces are numbered, and policy::Prompt wants hashes.
-std::uint64_t Mixed(std::uint64_t x) {
-  x += 0x9e37'79b9'7f4a'7c15;
-  x = (x ^ (x >> 30)) * 0xbf58'476d'1ce4'e5b9;
-  x = (x ^ (x >> 27)) * 0x94d0'49bb'1331'11eb;
-  return x ^ (x >> 31);
 }
 
 }  // namespace
@@ -98,11 +91,11 @@ void Simulator::Submit(const Request& request, Outlook outlook) {
 
 void Simulator::SubmitToReuse(const Request& request, std::size_t hits, Outlook outlook) {
   keys_.clear();
-  for (const std::uint64_t hash_id : request.hash_ids) keys_.push_back(Mixed(hash_id));
+  for (const std::uint64_t hash_id : request.hash_ids) keys_.push_back(SplitMix(hash_id));
   const std::size_t size = keys_.size();
   reuse_->SetNow(time_.Of(request));
-  if (size == 0) return;
-  TakeIn({.blocks = size, .resident = hits, .partial = LastIsPartial(request), .outlook = outlook});
+  reuse_->TakeIn({.partial = LastIsPartial(request), .outlook = outlook}, keys_,
+                 std::span(chain_).first(hits));
   for (const EntryId id : chain_) held_[id] = true;
   std::size_t end = hits;
   policy::Standing standing = hits == 0 ? policy::Standing() : reuse_->StandingOf(chain_[hits - 1]);
@@ -116,39 +109,14 @@ void Simulator::SubmitToReuse(const Request& request, std::size_t hits, Outlook 
   for (const EntryId id : chain_) held_[id] = false;
 }
 
-void Simulator::TakeIn(const policy::Reuse::Asked& asked) {
-  const std::size_t size = asked.blocks, hits = asked.resident;
-  policy::Reuse::Prompt prompt(asked);
-  reuse_->Begin(prompt);
-  for (std::size_t i = hits; i < size; ++i) reuse_->Look(prompt, i, keys_[i]);
-  std::optional<EntryId> last;
-  policy::Reuse::NewKeys keys;
-  if (hits > 0) {
-    reuse_->Look(prompt, hits - 1, keys_[hits - 1]);
-    last = chain_[hits - 1];
-  }
-  if (hits < size) {
-    keys = {.first = keys_[hits], .end = keys_[size - 1]};
-    if (size - hits > asked.partial) keys.last_whole = keys_[size - 1 - asked.partial];
-  }
-  reuse_->Classify(prompt, last, keys);
-  for (std::size_t i = hits; i-- > 0;) reuse_->Use(prompt, i, keys_[i], chain_[i]);
-  reuse_->End(prompt);
-}
-
 bool Simulator::MakeRoom(const policy::Standing& newcomer) {
   if (used_ < result_.blocks) return true;
-  while (const std::optional<EntryId> id = reuse_->Coldest()) {
-    if (extended_(*id) || held_[*id]) {
-      reuse_->Park(*id);
-      continue;
-    }
-    if (reuse_->StaysOut(newcomer, *id)) return false;
-    reuse_->Remove(*id);
-    if (Leave(*id)) reuse_->Unpark(parents_[*id]);
-    return true;
-  }
-  return false;
+  const std::optional<EntryId> leaves =
+      reuse_->LeavesFor(newcomer, [this](EntryId id) { return !extended_(id) && !held_[id]; });
+  if (!leaves) return false;
+  reuse_->Remove(*leaves);
+  if (Leave(*leaves)) reuse_->Unpark(parents_[*leaves]);
+  return true;
 }
 
 void Simulator::SubmitToContender() {

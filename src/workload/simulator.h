@@ -70,7 +70,6 @@ class Simulator final {
 
   // Ids of a trace may be any numbers; policies want dense ones. They are numbered as they appear.
   policy::EntryId Dense(std::uint64_t hash_id, policy::EntryId parent);
-  void TakeIn(const policy::Reuse::Asked& asked);
   void SubmitToReuse(const Request& request, std::size_t hits, Outlook outlook);
   bool MakeRoom(const policy::Standing& newcomer);
   void SubmitToContender();
