@@ -15,7 +15,7 @@ int RunSim(int argc, const char* const* argv) {
   std::string trace;
   workload::SimPolicy policy = workload::SimPolicy::kLru;
   std::uint64_t blocks = 0;
-  bool told = false;
+  bool told = false, told_when = false;
   bool json = false;
   CommandLine line(
       "cistern sim",
@@ -28,6 +28,7 @@ int RunSim(int argc, const char* const* argv) {
   SimPolicyFlag(line, "eviction policy", &policy);
   line.Switch("--told", "with reuse: each request says whether a later prompt extends it, as it turns out",
               &told);
+  line.Switch("--told-when", "and in how long, where one does", &told_when);
   line.Switch("--json", "one JSON object on stdout", &json);
   if (auto exit = line.Parse(argc, argv)) return *exit;
   if (blocks == 0) {
@@ -35,18 +36,19 @@ int RunSim(int argc, const char* const* argv) {
   }
   Result<std::unique_ptr<workload::RequestSource>> requests = workload::OpenRequests(trace);
   if (!requests) return Complain("cistern sim", requests.error());
+  told = told || told_when;
   if (told && policy != workload::SimPolicy::kReuse) {
     return Complain("cistern sim", Status(Code::kInvalid, Text("--told is of no use to policy ",
                                                                ToString(policy), ": give --policy reuse")));
   }
-  std::vector<Outlook> outlooks;
+  std::vector<PromptHints> hints;
   if (told) {
-    Result<std::vector<Outlook>> found = workload::Outlooks(**requests);
+    Result<std::vector<PromptHints>> found = workload::Foretell(**requests, told_when);
     if (found) requests = workload::OpenRequests(trace);
     if (!found || !requests) return Complain("cistern sim", found ? requests.error() : found.error());
-    outlooks = *std::move(found);
+    hints = *std::move(found);
   }
-  Result<workload::SimResult> result = workload::Simulate(**requests, policy, blocks, outlooks);
+  Result<workload::SimResult> result = workload::Simulate(**requests, policy, blocks, hints);
   if (!result) return Complain("cistern sim", result.error());
   std::string text =
       json ? Text("{\"policy\":\"", ToString(result->policy), "\",\"blocks\":", result->blocks,

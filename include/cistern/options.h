@@ -77,8 +77,9 @@ inline constexpr std::int64_t kMaxLeaseUs = 60'000'000;
 struct MatchOptions {
   std::int64_t hold_us = 0;  // over 0: what matched is leased that long, at most kMaxLeaseUs
   std::int64_t deadline_us = kDefaultDeadlineUs;
-  // Of the prompt whose chain this is, where it is known: what leaves memory is chosen better with it.
-  Outlook outlook = Outlook::kUnknown;
+  // Of the prompt whose chain this is, where it is known: what leaves memory is chosen better with it. Taken
+  // in with the first write of what did not match, or the touch of the whole chain where all did.
+  PromptHints hints;
   bool partial = false;  // the last block is not full: the next turn of the session has another one there
 };
 

@@ -25,7 +25,29 @@ enum class Outlook : std::uint8_t {
   kUnknown = 0,   // "unknown"
   kExtended = 1,  // "extended": a later prompt starts with this one: the conversation goes on, a tool runs
   kEnded = 2,     // "ended": none does
+  kTool = 3,      // "tool": one does as soon as a tool has answered, which runs now
 };
+
+// How a prompt's blocks count beside others of the tenant, until another prompt uses them.
+enum class Importance : std::uint8_t {
+  kNormal = 0,  // "normal"
+  kLow = 1,     // "low": a hit counts an eighth
+  kHigh = 2,    // "high": a hit counts eight times
+  kKeep = 3,  // "keep": they leave after all others, for an hour from their last use, as long as no more than
+              // a quarter of the blocks in memory are such; past that they count as others do
+};
+
+// All that a caller may know of a prompt. None of it is needed; it changes the order in which blocks leave
+// memory and nothing else.
+struct PromptHints {
+  Outlook outlook = Outlook::kUnknown;
+  Importance importance = Importance::kNormal;
+  // When the next turn is expected, in milliseconds from now; 0: not known. At most kMaxNextTurnMs, and not
+  // with kEnded.
+  std::uint32_t next_turn_ms = 0;
+  friend bool operator==(const PromptHints&, const PromptHints&) = default;
+};
+inline constexpr std::uint32_t kMaxNextTurnMs = 86'400'000;
 
 // When a block that is wanted on flash is written there.
 enum class WritePolicy : std::uint8_t {
@@ -60,11 +82,13 @@ std::string ToString(const WriteRule& rule);
 std::string_view ToString(Admission admission);
 std::string_view ToString(Promotion promotion);
 std::string_view ToString(Outlook outlook);
+std::string_view ToString(Importance importance);
 
 Result<EvictionPolicy> ParseEvictionPolicy(std::string_view text);
 Result<WriteRule> ParseWriteRule(std::string_view text);  // "selective" alone is "selective:2"
 Result<Admission> ParseAdmission(std::string_view text);
 Result<Promotion> ParsePromotion(std::string_view text);
 Result<Outlook> ParseOutlook(std::string_view text);
+Result<Importance> ParseImportance(std::string_view text);
 
 }  // namespace cistern

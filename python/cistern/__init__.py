@@ -30,6 +30,7 @@ from .errors import (
     TooLate,
     Unavailable,
 )
+from .hints import Hints
 from .namespace import Group, NamespaceSpec
 from .programs import cistern_path, cisternd_path
 from .store import (
@@ -58,6 +59,7 @@ __all__ = [
     "Fragment",
     "Gone",
     "Group",
+    "Hints",
     "Invalid",
     "IoError",
     "Lease",

@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from typing import Generic, Literal, TypeVar
 
+from .hints import Hints
 from .namespace import NamespaceSpec
 from .store import AnyBuffer, Data, Into
 from .transfers import PageIds
@@ -52,9 +53,11 @@ class Store:
     def close(self) -> None: ...
     def attach(self, spec: NamespaceSpec, deadline_us: int) -> Namespace: ...
     def match(
-        self, ns: Namespace, keys: _Keys, hold_us: int, max_age_us: int, deadline_us: int
+        self, ns: Namespace, keys: _Keys, hold_us: int, max_age_us: int, hints: Hints | None, deadline_us: int
     ) -> MatchAnswer: ...
-    def begin_match(self, ns: Namespace, keys: _Keys, hold_us: int, deadline_us: int) -> Pending[MatchAnswer]: ...
+    def begin_match(
+        self, ns: Namespace, keys: _Keys, hold_us: int, hints: Hints | None, deadline_us: int
+    ) -> Pending[MatchAnswer]: ...
     def acquire(
         self, ns: Namespace, keys: _Keys, group: int, lease_us: int, deadline_us: int, worth_us: int
     ) -> Lease: ...

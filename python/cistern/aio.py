@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from . import _native
 from . import store as blocking
+from .hints import Hints
 from .namespace import NamespaceSpec
 from .store import (
     DEADLINE_US,
@@ -128,9 +129,10 @@ class Store(Handle):
         return Namespace(await asyncio.to_thread(self._native.attach, spec, deadline_us), spec)
 
     async def match(
-        self, namespace: Namespace, keys: Keys, *, hold_us: int = 0, deadline_us: int = DEADLINE_US
+        self, namespace: Namespace, keys: Keys, *, hold_us: int = 0, hints: Hints | None = None,
+        deadline_us: int = DEADLINE_US,
     ) -> MatchResult:
-        pending = self._native.begin_match(namespace._native, blocking._plain(keys), hold_us, deadline_us)
+        pending = self._native.begin_match(namespace._native, blocking._plain(keys), hold_us, hints, deadline_us)
         return blocking._match_result(await self._ask(pending, deadline_us))
 
     async def acquire(

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, overload
 
 from . import _native
 from .errors import LeaseLapsed
+from .hints import Hints
 from .namespace import NamespaceSpec
 
 if TYPE_CHECKING:
@@ -436,6 +437,7 @@ class Store(Handle):
         *,
         hold_us: int = 0,
         max_age_us: int = 0,
+        hints: Hints | None = None,
         deadline_us: int = DEADLINE_US,
     ) -> MatchResult:
         """The longest prefix of the chain that can be read, over all groups together: a hint, read() proves. What
@@ -444,16 +446,20 @@ class Store(Handle):
         hold_us: over 0, what matched is leased that long (at most MAX_LEASE_US); the answer's `hold` has it.
         max_age_us: with a Chain, an answer that it remembers of this namespace and that is not older may be
         given again without looking; 0 looks. Not with hold_us.
+        hints: of the prompt whose chain this is; taken in with the first write of what did not match.
         """
         return _match_result(
-            self._native.match(namespace._native, _plain(keys), hold_us, max_age_us, deadline_us)
+            self._native.match(namespace._native, _plain(keys), hold_us, max_age_us, hints, deadline_us)
         )
 
     def begin_match(
-        self, namespace: Namespace, keys: Keys, *, hold_us: int = 0, deadline_us: int = DEADLINE_US
+        self, namespace: Namespace, keys: Keys, *, hold_us: int = 0, hints: Hints | None = None,
+        deadline_us: int = DEADLINE_US,
     ) -> PendingMatch:
         """As match(), for a thread that must not wait: what lies on flash begins to come up meanwhile."""
-        return PendingMatch(self._native.begin_match(namespace._native, _plain(keys), hold_us, deadline_us))
+        return PendingMatch(
+            self._native.begin_match(namespace._native, _plain(keys), hold_us, hints, deadline_us)
+        )
 
     def acquire(
         self,

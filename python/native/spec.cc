@@ -39,6 +39,16 @@ GroupSpec GroupFrom(nb::handle group, std::size_t at) {
 
 }  // namespace
 
+void SetHints(nb::handle hints, MatchOptions& out) {
+  const auto outlook = ValueOf<std::string>(hints.attr("outlook"), "outlook", "a text");
+  out.hints.outlook = PolicyFrom("outlook", ParseOutlook(outlook));
+  const auto importance = ValueOf<std::string>(hints.attr("importance"), "importance", "a text");
+  out.hints.importance = PolicyFrom("importance", ParseImportance(importance));
+  out.hints.next_turn_ms =
+      ValueOf<std::uint32_t>(hints.attr("next_turn_ms"), "next_turn_ms", "a whole number of 32 bits");
+  out.partial = ValueOf<bool>(hints.attr("partial"), "partial", "a bool");
+}
+
 NamespaceSpec SpecFrom(nb::handle spec) {
   NamespaceSpec out;
   out.name = ValueOf<std::string>(spec.attr("name"), "name", "a text");

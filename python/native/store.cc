@@ -128,29 +128,31 @@ nb::object MatchAnswer(MatchResult result) {
 }
 
 PendingCall BeginMatch(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys,
-                       std::int64_t hold_us, std::int64_t deadline_us) {
+                       std::int64_t hold_us, nb::handle hints, std::int64_t deadline_us) {
   KeyList chain = KeysFrom(keys);
   std::shared_ptr<Store> store = handle.get();
-  auto begin = [&] { return store->Match(ns.ns, *chain, {.hold_us = hold_us, .deadline_us = deadline_us}); };
+  MatchOptions options{.hold_us = hold_us, .deadline_us = deadline_us};
+  if (!hints.is_none()) SetHints(hints, options);
+  auto begin = [&] { return store->Match(ns.ns, *chain, options); };
   return BeginCall<MatchResult>(
       begin, [store](Result<MatchResult> result) { return MatchAnswer(ValueOf(std::move(result))); });
 }
 
 nb::object Match(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys, std::int64_t hold_us,
-                 std::int64_t max_age_us, std::int64_t deadline_us) {
+                 std::int64_t max_age_us, nb::handle hints, std::int64_t deadline_us) {
   Chain* chain = nullptr;
   const bool is_chain = nb::try_cast<Chain*>(keys, chain) && chain != nullptr;
   if (max_age_us != 0 && !is_chain) Throw(Code::kInvalid, "max_age_us goes with a Chain, which remembers");
   if (max_age_us != 0 && hold_us != 0)
     Throw(Code::kInvalid, "max_age_us does not go with hold_us: a hold is fresh");
-  if (!is_chain || hold_us != 0) return BeginMatch(handle, ns, keys, hold_us, deadline_us)->Finish();
+  if (!is_chain || hold_us != 0) return BeginMatch(handle, ns, keys, hold_us, hints, deadline_us)->Finish();
   const void* store = handle.get().get();
   const std::int64_t now_ns = SystemClock().Now().ns;
   if (const auto& known = chain->remembered; known && known->store == store && known->slot == ns.ns.slot() &&
                                              known->incarnation == ns.ns.incarnation() &&
                                              (now_ns - known->at_ns) / 1000 < max_age_us)
     return known->answer;
-  nb::object answer = BeginMatch(handle, ns, keys, hold_us, deadline_us)->Finish();
+  nb::object answer = BeginMatch(handle, ns, keys, hold_us, hints, deadline_us)->Finish();
   const auto blocks = nb::cast<std::uint32_t>(nb::object(answer[0]));
   chain->remembered = RememberedMatch{.slot = ns.ns.slot(),
                                       .incarnation = ns.ns.incarnation(),
@@ -497,8 +499,8 @@ void BindStore(nb::module_& m) {
   nb::class_<StoreHandle> store(m, "Store");
   store.def("close", &StoreHandle::Close)
       .def("attach", Attach)
-      .def("match", Match)
-      .def("begin_match", BeginMatch)
+      .def("match", Match, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
+      .def("begin_match", BeginMatch, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
       .def("drop_namespace", DropNamespace)
       .def("put", Put, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
       .def("get", Get)

@@ -54,6 +54,23 @@ def test_a_chain_remembers_for_as_long_as_is_asked(store: cistern.Store, namespa
         store.match(namespace, chain, max_age_us=1, hold_us=1)
 
 
+def test_hints_are_checked_and_change_no_answer(store: cistern.Store, namespace: cistern.Namespace) -> None:
+    told = cistern.Hints("tool", "keep", next_turn_ms=30_000, partial=True)
+    assert store.match(namespace, KEYS[:3], hints=told).blocks == 0
+    store.write(namespace, KEYS[:3], [b"data"] * 3)
+    assert store.match(namespace, KEYS[:4], hints=told).blocks == 3
+    assert store.begin_match(namespace, KEYS[:4], hold_us=1_000, hints=cistern.Hints("ended")).result().blocks == 3
+    for wrong, message in (
+        (cistern.Hints("alive"), "no outlook 'alive'; known: unknown, extended, ended, tool"),  # type: ignore[arg-type]
+        (cistern.Hints(importance="top"), "importance: there is no importance 'top'"),  # type: ignore[arg-type]
+        (cistern.Hints(next_turn_ms=86_400_001), "at most 86400000"),
+        (cistern.Hints(next_turn_ms=-1), "next_turn_ms is -1"),
+        (cistern.Hints("ended", next_turn_ms=1), "after which there is no turn"),
+    ):
+        with pytest.raises(cistern.Invalid, match=message):
+            store.match(namespace, KEYS[:4], hints=wrong)
+
+
 def test_processes_of_one_owner_publish_each_others_puts(node: Node) -> None:
     spec = cistern.NamespaceSpec({"model": "ranks"}, groups=[cistern.Group("all", part_bytes=[4, 4])])
     with node.connect() as scheduler, node.connect(scheduler.owner) as rank, node.connect() as stranger:

@@ -40,7 +40,12 @@ constexpr Choice<Promotion> kPromotions[] = {{Promotion::kAll, "all"},
                                              {Promotion::kSecondHit, "second-hit", "asked for before"}};
 constexpr Choice<Outlook> kOutlooks[] = {{Outlook::kUnknown, "unknown"},
                                          {Outlook::kExtended, "extended", "a later prompt starts with it"},
-                                         {Outlook::kEnded, "ended", "none does"}};
+                                         {Outlook::kEnded, "ended", "none does"},
+                                         {Outlook::kTool, "tool", "one does when a tool has answered"}};
+constexpr Choice<Importance> kImportances[] = {{Importance::kNormal, "normal"},
+                                               {Importance::kLow, "low", "a hit counts an eighth"},
+                                               {Importance::kHigh, "high", "a hit counts eight times"},
+                                               {Importance::kKeep, "keep", "they leave last"}};
 static_assert(kMaxSelectiveUses == 255, "what kWrites says");
 
 constexpr Table<EvictionPolicy> kEviction{"eviction policy", kEvictions};
@@ -48,6 +53,7 @@ constexpr Table<WritePolicy> kWrite{"write policy", kWrites};
 constexpr Table<Admission> kAdmission{"admission", kAdmissions};
 constexpr Table<Promotion> kPromotion{"promotion", kPromotions};
 constexpr Table<Outlook> kOutlook{"outlook", kOutlooks};
+constexpr Table<Importance> kImportance{"importance", kImportances};
 
 template <class E>
 std::string_view TextOf(const Table<E>& table, E value) {
@@ -100,6 +106,7 @@ std::string_view ToString(EvictionPolicy policy) { return TextOf(kEviction, poli
 std::string_view ToString(Admission admission) { return TextOf(kAdmission, admission); }
 std::string_view ToString(Promotion promotion) { return TextOf(kPromotion, promotion); }
 std::string_view ToString(Outlook outlook) { return TextOf(kOutlook, outlook); }
+std::string_view ToString(Importance importance) { return TextOf(kImportance, importance); }
 
 std::string ToString(const WriteRule& rule) {
   const std::string_view text = TextOf(kWrite, rule.policy);
@@ -110,6 +117,7 @@ Result<EvictionPolicy> ParseEvictionPolicy(std::string_view text) { return Parse
 Result<Admission> ParseAdmission(std::string_view text) { return Parse(kAdmission, text); }
 Result<Promotion> ParsePromotion(std::string_view text) { return Parse(kPromotion, text); }
 Result<Outlook> ParseOutlook(std::string_view text) { return Parse(kOutlook, text); }
+Result<Importance> ParseImportance(std::string_view text) { return Parse(kImportance, text); }
 
 Result<WriteRule> ParseWriteRule(std::string_view text) {
   const std::size_t colon = text.find(':');
@@ -135,6 +143,17 @@ Status CheckPolicy(const WriteRule& rule) {
 Status CheckPolicy(EvictionPolicy policy) { return Check(kEviction, policy); }
 Status CheckPolicy(Admission admission) { return Check(kAdmission, admission); }
 Status CheckPolicy(Promotion promotion) { return Check(kPromotion, promotion); }
-Status CheckPolicy(Outlook outlook) { return Check(kOutlook, outlook); }
+
+Status CheckPolicy(const PromptHints& hints) {
+  if (Status status = Check(kOutlook, hints.outlook); !status.ok()) return status;
+  if (Status status = Check(kImportance, hints.importance); !status.ok()) return status;
+  if (hints.next_turn_ms > kMaxNextTurnMs)
+    return Status(Code::kInvalid, Text("next_turn_ms: is ", hints.next_turn_ms, ", at most ", kMaxNextTurnMs,
+                                       " is told; leave it out where it is not known"));
+  if (hints.next_turn_ms > 0 && hints.outlook == Outlook::kEnded)
+    return Status(Code::kInvalid, Text("next_turn_ms: is ", hints.next_turn_ms,
+                                       " with the outlook ended, after which there is no turn"));
+  return Status();
+}
 
 }  // namespace cistern

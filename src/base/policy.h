@@ -14,11 +14,12 @@ std::string PolicyHelp(const WriteRule& by_default);
 std::string PolicyHelp(Admission by_default);
 std::string PolicyHelp(Promotion by_default);
 
-// kInvalid for a number that no enumerator has, or uses out of bounds: what no text says, but a program can.
+// kInvalid for a number that no enumerator has, or uses or times out of bounds: what no text says, but a
+// program can.
 Status CheckPolicy(EvictionPolicy policy);
 Status CheckPolicy(const WriteRule& rule);
 Status CheckPolicy(Admission admission);
 Status CheckPolicy(Promotion promotion);
-Status CheckPolicy(Outlook outlook);
+Status CheckPolicy(const PromptHints& hints);
 
 }  // namespace cistern

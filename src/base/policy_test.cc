@@ -19,9 +19,12 @@ TEST(Policy, WhatIsPrintedIsReadAndNoTextStandsForTwo) {
   for (EvictionPolicy one : {EvictionPolicy::kLru, EvictionPolicy::kReuse})
     EXPECT_EQ(*ParseEvictionPolicy(ToString(one)), one);
   EXPECT_EQ(ToString(EvictionPolicy::kReuse), "reuse");
-  for (Outlook one : {Outlook::kUnknown, Outlook::kExtended, Outlook::kEnded})
+  for (Outlook one : {Outlook::kUnknown, Outlook::kExtended, Outlook::kEnded, Outlook::kTool})
     EXPECT_EQ(*ParseOutlook(ToString(one)), one);
   EXPECT_EQ(ToString(Outlook::kExtended), "extended");
+  for (Importance one : {Importance::kNormal, Importance::kLow, Importance::kHigh, Importance::kKeep})
+    EXPECT_EQ(*ParseImportance(ToString(one)), one);
+  EXPECT_EQ(ToString(Importance::kKeep), "keep");
   for (Admission one : {Admission::kAll, Admission::kSecondHit})
     EXPECT_EQ(*ParseAdmission(ToString(one)), one);
   for (Promotion one : {Promotion::kAll, Promotion::kSecondHit})
@@ -67,8 +70,20 @@ TEST(Policy, WhatOnlyAProgramCanSayIsChecked) {
   EXPECT_EQ(Message(CheckPolicy(Admission{7})), "there is no admission of number 7; known: all, second-hit");
   EXPECT_EQ(CheckPolicy(Promotion{2}).code(), Code::kInvalid);
   EXPECT_EQ(CheckPolicy(EvictionPolicy{2}).code(), Code::kInvalid);
-  EXPECT_EQ(CheckPolicy(Outlook{3}).code(), Code::kInvalid);
   EXPECT_EQ(ToString(WriteRule{.policy = WritePolicy{3}}), "unknown");
+}
+
+TEST(Policy, HintsAreCheckedEachAndTogether) {
+  EXPECT_TRUE(CheckPolicy(PromptHints()).ok());
+  EXPECT_TRUE(CheckPolicy(PromptHints{Outlook::kTool, Importance::kKeep, kMaxNextTurnMs}).ok());
+  EXPECT_EQ(Message(CheckPolicy(PromptHints{.outlook = Outlook{4}})),
+            "there is no outlook of number 4; known: unknown, extended, ended, tool");
+  EXPECT_EQ(Message(CheckPolicy(PromptHints{.importance = Importance{4}})),
+            "there is no importance of number 4; known: normal, low, high, keep");
+  EXPECT_THAT(Message(CheckPolicy(PromptHints{.next_turn_ms = kMaxNextTurnMs + 1})),
+              HasSubstr("next_turn_ms: is 86400001, at most 86400000"));
+  EXPECT_THAT(Message(CheckPolicy(PromptHints{.outlook = Outlook::kEnded, .next_turn_ms = 1})),
+              HasSubstr("after which there is no turn"));
 }
 
 TEST(Policy, HelpSaysEachValueItsMeaningAndTheDefault) {

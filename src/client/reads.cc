@@ -108,11 +108,17 @@ std::optional<Result<Lease>> AcquireNear(const std::shared_ptr<Channel>& channel
   return Granted(channel, *lease, ends_ns, std::as_bytes(given), given.size());
 }
 
-// What the node is told of the prompt.
-std::uint16_t PromptFlags(const MatchOptions& options) {
-  const auto outlook =
-      static_cast<std::uint16_t>(static_cast<unsigned>(options.outlook) << wire::kOutlookShift);
-  return static_cast<std::uint16_t>(outlook | (options.partial ? wire::kPartial : 0));
+// What this node can be told of the prompt.
+PromptHints HintsFor(const Channel& channel, PromptHints hints) {
+  if (channel.takes_hints()) return hints;
+  if (hints.outlook == Outlook::kTool) hints.outlook = Outlook::kExtended;
+  return {.outlook = hints.outlook};
+}
+
+std::uint16_t PromptFlags(const PromptHints& hints, bool partial) {
+  const unsigned outlook = static_cast<unsigned>(hints.outlook) << wire::kOutlookShift;
+  const unsigned importance = static_cast<unsigned>(hints.importance) << wire::kImportanceShift;
+  return static_cast<std::uint16_t>(outlook | importance | (partial ? wire::kPartial : 0));
 }
 
 Ticket<MatchResult> AskToHold(const std::shared_ptr<Channel>& channel, const Namespace& ns,
@@ -125,9 +131,10 @@ Ticket<MatchResult> AskToHold(const std::shared_ptr<Channel>& channel, const Nam
   ItemWriter items(call->room());
   for (const BlockKey& key : chain) items.Put(ItemOf(key));
   Request request = RequestFor(wire::Op::kHold, ns, options.deadline_us);
-  request.flags = PromptFlags(options);
+  const PromptHints hints = HintsFor(*channel, options.hints);
+  request.flags = PromptFlags(hints, options.partial);
   request.a = static_cast<std::uint64_t>(options.hold_us);
-  request.b = matched;
+  request.b = std::uint64_t{hints.next_turn_ms} << wire::kNextTurnShift | matched;
   const std::int64_t ends_ns = DeadlineNs(options.hold_us);
   auto decode = [ends_ns](const Call& answered, const wire::Completion& completion) -> Result<MatchResult> {
     std::shared_ptr<HeldLease> lease;
@@ -151,8 +158,11 @@ Ticket<MatchResult> AskForRest(const std::shared_ptr<Channel>& channel, const Na
   ItemWriter items(call->room());
   for (const BlockKey& key : rest) items.Put(ItemOf(key));
   Request request = RequestFor(wire::Op::kMatchRest, ns, options.deadline_us);
-  request.flags = static_cast<std::uint16_t>(PromptFlags(options) | (with_last ? wire::kWithLast : 0));
+  const PromptHints hints = HintsFor(*channel, options.hints);
+  request.flags =
+      static_cast<std::uint16_t>(PromptFlags(hints, options.partial) | (with_last ? wire::kWithLast : 0));
   request.a = matched;
+  request.b = hints.next_turn_ms;
   auto decode = [matched](const Call& answered, const wire::Completion& completion) -> Result<MatchResult> {
     Result<std::vector<MatchRun>> runs = wire::ReadMatchReply(answered.reply(completion));
     if (!runs) return Error(std::move(runs.error()));
@@ -169,7 +179,7 @@ Ticket<MatchResult> Client::Match(const Namespace& ns, std::span<const BlockKey>
   Status status = channel.Check();
   if (status.ok()) status = CheckRead(ns, options.deadline_us, 0);
   if (status.ok() && options.hold_us != 0) status = CheckLease("hold_us", options.hold_us);
-  if (status.ok()) status = CheckPolicy(options.outlook);
+  if (status.ok()) status = CheckPolicy(options.hints);
   if (!status.ok()) return Failed<MatchResult>(std::move(status));
   const std::vector<GroupSpec>& groups = ns.spec().groups;
   std::array<arena::MatchGroup, kMaxGroups> asked;

@@ -10,8 +10,8 @@ namespace cistern::policy {
 namespace {
 constexpr std::uint16_t kUnused = 0xffff;
 constexpr std::size_t kSizeClasses = 256;
-// Shelves have 16 bits; as many ranks are kept for the size classes of no group.
-constexpr std::size_t kMostRanks = 512;
+constexpr UseTime kKeptMs = 3'600'000;
+constexpr std::size_t kKeptShare = 4;  // of all ids, one in so many
 }  // namespace
 
 Order::Order(EvictionPolicy policy, std::uint64_t blocks) : rank_(kSizeClasses, kUnused) {
@@ -24,6 +24,9 @@ void Order::Reserve(EntryId entries) {
 }
 
 Shelf Order::ShelfOf(SizeClass size_class, std::size_t in, QuotaGroup group) {
+  // For the size classes of no group there is always room.
+  constexpr std::size_t kMostRanks = Lru::kShelves / kStride;
+  static_assert(kMostRanks > kSizeClasses);
   std::size_t at = group * kSizeClasses + size_class;
   if (at >= rank_.size()) rank_.resize((group + std::size_t{1}) * kSizeClasses, kUnused);
   if (rank_[at] == kUnused && group != 0 && ranks_.size() >= kMostRanks - kSizeClasses) {
@@ -69,19 +72,17 @@ Standing Order::StandingOf(EntryId id) const {
 }
 
 bool Order::StaysOut(const Standing& newcomer, EntryId resident) const {
-  return reuse_ != nullptr && newcomer.told && reuse_->ValueOf(newcomer.in, 0) < ValueOf(resident);
+  return reuse_ != nullptr && newcomer.told && ValueOf(newcomer.in, 0) < ValueOf(resident);
 }
 
 void Order::Insert(EntryId id, SizeClass size_class, const Standing& standing, QuotaGroup group) {
   if (reuse_ != nullptr) {
     if (id >= usage_.capacity()) usage_.reserve(id + std::size_t{id} / 2 + 64);
     if (id >= usage_.size()) usage_.resize(std::size_t{id} + 1);
-    usage_[id] = {.last = now_,
-                  .gap = standing.gap,
-                  .in = static_cast<std::uint8_t>(standing.in & 0x7f),
-                  .told = standing.told};
+    usage_[id] = {.last = now_, .gap = standing.gap, .told = standing.told, .in = standing.in};
   }
   lru_.Insert(id, ShelfOf(size_class, standing.in, group));
+  CountKept(lru_.shelf(id), 1);
 }
 
 void Order::Regroup(EntryId id, QuotaGroup group) {
@@ -95,7 +96,7 @@ void Order::MakeColdest(EntryId id, SizeClass size_class) {
     Insert(id, size_class, {});
   }
   const Shelf to = ShelfOf(size_class, kCold, group(id));
-  lru_.Remove(id);
+  Remove(id);
   lru_.InsertCold(id, to);
 }
 
@@ -116,15 +117,24 @@ void Order::MoveTo(EntryId id, std::size_t in) {
   if (at == to) {
     lru_.Touch(id);
   } else {
-    lru_.Remove(id);
+    Remove(id);
     lru_.Insert(id, to);
+    CountKept(to, 1);
   }
 }
 
 double Order::ValueOf(EntryId id) const {
   if (lru_.shelf(id) % kStride == kCold) return -1;
   const Usage& usage = usage_[id];
-  return reuse_->ValueOf(usage.in, now_ - usage.last);
+  return ValueOf(usage.in, now_ - usage.last);
+}
+
+// What is to be kept is worth more than all else, but for too much of it and for too long.
+double Order::ValueOf(std::size_t in, UseTime age) const {
+  const auto on = static_cast<Reuse::Class>(in);
+  if (Reuse::IsKept(on) && kept_ <= lru_.size() / kKeptShare && age < kKeptMs)
+    return std::numeric_limits<double>::max();
+  return reuse_->ValueOf(on, age);
 }
 
 bool Order::Colder(EntryId a, EntryId b) const {

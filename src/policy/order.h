@@ -80,7 +80,10 @@ class Order final {
   void MakeColdest(EntryId id, SizeClass size_class);
   // An id that is not absent is used; `key` as in a prompt.
   void Touch(EntryId id, std::uint64_t key);
-  void Remove(EntryId id) { lru_.Remove(id); }
+  void Remove(EntryId id) {
+    CountKept(lru_.shelf(id), -1);
+    lru_.Remove(id);
+  }
   void Park(EntryId id) { lru_.Park(id); }
   void Unpark(EntryId id) { lru_.Unpark(id); }
   bool Contains(EntryId id) const { return lru_.Contains(id); }
@@ -136,7 +139,7 @@ class Order final {
   }
 
  private:
-  static constexpr std::size_t kStride = 128;  // shelves of a size class
+  static constexpr std::size_t kStride = 256;  // shelves of a size class
   static constexpr std::size_t kCold = kStride - 1;
   static_assert(Reuse::kClasses <= kCold);
 
@@ -166,6 +169,11 @@ class Order final {
   Shelf ShelfOf(SizeClass size_class, std::size_t in, QuotaGroup group);
   Usage* UsageOf(std::optional<EntryId> id) { return id ? &usage_[*id] : nullptr; }
   double ValueOf(EntryId id) const;
+  double ValueOf(std::size_t in, UseTime age) const;
+  // The number of ids on shelves of kept prompts, as one leaves its shelf or comes to it.
+  void CountKept(Shelf shelf, int by) {
+    if (Reuse::IsKept(static_cast<Reuse::Class>(shelf % kStride))) kept_ += static_cast<std::size_t>(by);
+  }
   std::optional<EntryId> ColdestAmong(std::size_t first, std::size_t end) const;
   void MoveTo(EntryId id, std::size_t in);
 
@@ -173,6 +181,7 @@ class Order final {
   std::vector<Usage> usage_;
   std::unique_ptr<Reuse> reuse_;  // null: lru
   UseTime now_ = 0;
+  std::size_t kept_ = 0;             // ids that are there of prompts to be kept
   std::vector<Rank> ranks_;          // in the order of their first use
   std::vector<std::uint16_t> rank_;  // by group and size class, where in there; kUnused: not there
   bool grouped_ = false;             // one of them has a group

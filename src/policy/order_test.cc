@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace cistern::policy {
@@ -17,7 +18,7 @@ class Store {
   struct Asked {
     std::vector<EntryId> blocks;
     bool partial = false;
-    Outlook outlook = Outlook::kUnknown;
+    PromptHints hints{};
   };
 
   explicit Store(EvictionPolicy policy = EvictionPolicy::kReuse) : order_(policy, 1'000) {}
@@ -28,7 +29,7 @@ class Store {
     const auto hits = static_cast<std::size_t>(miss - blocks.begin());
     order_.SetNow(now_ms);
     const std::vector<std::uint64_t> keys(blocks.begin(), blocks.end());
-    order_.TakeIn({.partial = asked.partial, .outlook = asked.outlook}, keys, std::span(blocks).first(hits));
+    order_.TakeIn({.partial = asked.partial, .hints = asked.hints}, keys, std::span(blocks).first(hits));
     Standing standing = hits == 0 ? Standing() : order_.StandingOf(blocks[hits - 1]);
     for (std::size_t i = hits; i < blocks.size(); ++i) {
       standing = order_.StandingOf(blocks[i], standing);
@@ -114,15 +115,94 @@ TEST(Order, AnOutlookIsBelievedAsFarAsItCameTrue) {
     for (int session = 0; session < 400; ++session) {
       const bool returns = session % 2 == 0;
       const Outlook said = returns == truthful ? Outlook::kExtended : Outlook::kEnded;
-      store.Ask(now_ms += 1'000, {{next, next + 1}, false, said});
-      if (returns) store.Ask(now_ms += 40'000, {{next, next + 1, next + 2}, false, Outlook::kUnknown});
+      store.Ask(now_ms += 1'000, {{next, next + 1}, false, {said}});
+      if (returns) store.Ask(now_ms += 40'000, {{next, next + 1, next + 2}});
       next += 3;
     }
-    store.Ask(now_ms += 1'000, {{next}, false, truthful ? Outlook::kExtended : Outlook::kEnded});
-    store.Ask(now_ms, {{next + 1}, false, truthful ? Outlook::kEnded : Outlook::kExtended});
+    store.Ask(now_ms += 1'000, {{next}, false, {truthful ? Outlook::kExtended : Outlook::kEnded}});
+    store.Ask(now_ms, {{next + 1}, false, {truthful ? Outlook::kEnded : Outlook::kExtended}});
     const std::vector<EntryId> leaving = store.Leaving();
     EXPECT_GT(PlaceOf(leaving, next), PlaceOf(leaving, next + 1)) << truthful;
   }
+}
+
+TEST(Order, OfTwoThatWillReturnTheLaterOneLeavesFirst) {
+  Store store;
+  EntryId next = 0;
+  std::uint64_t now_ms = 0;
+  // Each tells truly when it will return: in 20 s or in 6 min.
+  std::vector<std::pair<std::uint64_t, EntryId>> due;
+  const auto ask = [&](std::uint32_t after_ms) {
+    store.Ask(now_ms += 1'000, {{next, next + 1}, false, {.next_turn_ms = after_ms}});
+    due.emplace_back(now_ms + after_ms, next);
+    next += 3;
+    std::ranges::sort(due);
+    for (; !due.empty() && due.front().first <= now_ms; due.erase(due.begin()))
+      store.Ask(now_ms, {{due.front().second, due.front().second + 1, due.front().second + 2}});
+  };
+  for (int session = 0; session < 2'000; ++session) ask(session % 2 == 0 ? 20'000 : 360'000);
+  ask(20'000);
+  ask(360'000);
+  const std::vector<EntryId> leaving = store.Leaving();
+  EXPECT_LT(PlaceOf(leaving, next - 3), PlaceOf(leaving, next - 6));
+}
+
+TEST(Order, AToolThatRunsIsAnOutlookOfItsOwn) {
+  Store store;
+  EntryId next = 0;
+  std::uint64_t now_ms = 0;
+  // Who runs a tool is back in seconds; who only goes on, in minutes.
+  for (int session = 0; session < 600; ++session) {
+    const bool tool = session % 2 == 0;
+    store.Ask(now_ms += 1'000, {{next, next + 1}, false, {tool ? Outlook::kTool : Outlook::kExtended}});
+    if (tool) store.Ask(now_ms += 3'000, {{next, next + 1, next + 2}});
+    if (!tool && session > 100) store.Ask(now_ms, {{next - 300, next - 299, next - 298}});
+    next += 3;
+  }
+  store.Ask(now_ms += 1'000, {{next, next + 1}, false, {Outlook::kTool}});
+  store.Ask(now_ms, {{next + 2, next + 3}, false, {Outlook::kExtended}});
+  const std::vector<EntryId> leaving = store.Leaving();
+  EXPECT_GT(PlaceOf(leaving, next), PlaceOf(leaving, next + 2));
+}
+
+TEST(Order, OfPromptsThatAreAlikeTheLessImportantLeavesFirst) {
+  Store store;
+  store.Ask(0, {{1, 2}, false, {.importance = Importance::kHigh}});
+  store.Ask(1'000, {{3, 4}});
+  store.Ask(2'000, {{5, 6}, false, {.importance = Importance::kLow}});
+  EXPECT_EQ(store.Leaving(), (std::vector<EntryId>{6, 5, 4, 3, 2, 1}));
+}
+
+TEST(Order, KeptBlocksLeaveLastForAnHour) {
+  Store store;
+  store.Ask(0, {{1}, false, {.importance = Importance::kKeep}});
+  store.Ask(1'000, {{2, 3, 4}, false, {.importance = Importance::kHigh}});
+  EXPECT_EQ(store.Leaving(), (std::vector<EntryId>{4, 3, 2, 1}));
+  const Standing other = store.order().StandingOf(2);
+  EXPECT_TRUE(store.order().StaysOut(other, 1));
+  store.Ask(3'601'000, {{2, 3, 4}, false, {.importance = Importance::kHigh}});
+  EXPECT_EQ(store.Leaving().front(), 1u);
+}
+
+TEST(Order, MoreThanAQuarterIsNotKept) {
+  Store store;
+  store.Ask(0, {{1, 2}, false, {.importance = Importance::kKeep}});
+  store.Ask(1'000, {{3, 4, 5, 6, 7, 8}, false, {.importance = Importance::kHigh}});
+  EXPECT_EQ(store.Leaving().back(), 1u);
+  store.Ask(2'000, {{9}, false, {.importance = Importance::kKeep}});
+  EXPECT_EQ(store.Leaving().front(), 2u) << "3 of 9: they leave as others do";
+  store.order().Remove(2);
+  EXPECT_EQ(store.Leaving().back(), 9u) << "2 of 8";
+}
+
+TEST(Order, ANextPromptWithoutHintsEndsThem) {
+  Store store;
+  store.Ask(0, {{1}, false, {.importance = Importance::kKeep}});
+  store.Ask(1'000, {{2, 3, 4, 5}});
+  EXPECT_EQ(store.Leaving().back(), 1u);
+  store.Ask(2'000, {{1}});
+  store.Ask(60'000, {{2, 3, 4, 5}});
+  EXPECT_EQ(store.Leaving().front(), 1u);
 }
 
 TEST(Order, TheSameRequestsGiveTheSameOrder) {

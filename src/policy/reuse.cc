@@ -18,7 +18,7 @@ constexpr double kAllWeight = 60, kPaceWeight = 150, kClassWeight = 300;
 // Of all runs that reach an age, those that return at it, before any was seen. The same at each age, as ages
 // widen: the longer not used, the less it is worth, which is Lru.
 constexpr double kPrior = 0.05;
-constexpr std::size_t kRefreshes = 4;  // classes a request, beside its own
+constexpr std::size_t kRefreshes = 3;  // classes a request, beside its own
 // Runs that pass the start of an age, counted in one call: after hours without a request it catches up over
 // the next ones.
 constexpr std::size_t kMostPasses = 512;
@@ -29,9 +29,17 @@ std::uint16_t GapOf(UseTime ms) {
   return static_cast<std::uint16_t>(std::min<std::uint32_t>(ms / kGapUnitMs, 0xfffe));
 }
 
+constexpr std::size_t kLengths = 4;
+
 std::size_t LengthOf(std::size_t added) {
   const auto log2 = static_cast<std::size_t>(std::bit_width(std::max<std::size_t>(added, 1)) - 1);
-  return std::min<std::size_t>(log2 / 2, 3);
+  return std::min<std::size_t>(log2 / 2, kLengths - 1);
+}
+
+// How much a hit of a shape counts.
+double WeightOf(std::size_t shape) {
+  if (shape == Reuse::kImportant + static_cast<std::size_t>(Importance::kLow) - 1) return 1.0 / 8;
+  return shape == Reuse::kImportant + static_cast<std::size_t>(Importance::kHigh) - 1 ? 8 : 1;
 }
 
 }  // namespace
@@ -40,7 +48,11 @@ Reuse::Reuse(std::uint64_t blocks)
     : runs_(std::max(kLeastRuns, blocks / 4)),
       buckets_(std::bit_ceil(runs_.size()), kNone),
       expected_(kSets) {
-  for (std::size_t on = 0; on < kClasses; ++on) Refresh(static_cast<Class>(on));
+  for (std::size_t on = 0; on < kClasses; ++on) {
+    const std::size_t shape = on / kPaces;
+    used_[on] = shape < kLengths || shape >= kFans;
+    Refresh(static_cast<Class>(on));
+  }
 }
 
 std::size_t Reuse::AgeOf(UseTime age_ms) {
@@ -61,6 +73,13 @@ UseTime Reuse::AgeStart(std::size_t age) {
 std::size_t Reuse::PaceOf(std::uint16_t gap) {
   if (gap == kNoGap) return 0;
   return std::min<std::size_t>(1 + static_cast<std::size_t>(std::bit_width(gap / 256u)), kPaces - 1);
+}
+
+std::size_t Reuse::ShapeOf(const PromptHints& hints, std::uint64_t added) {
+  if (hints.importance != Importance::kNormal)
+    return kImportant + static_cast<std::size_t>(hints.importance) - 1;
+  const std::size_t said = hints.next_turn_ms > 0 ? 4 : static_cast<std::size_t>(hints.outlook);
+  return said * kLengths + LengthOf(added);
 }
 
 void Reuse::Begin(Prompt& prompt, UseTime now) {
@@ -95,11 +114,12 @@ void Reuse::Look(Prompt& prompt, std::uint64_t position, std::uint64_t key) {
 // prompt went on from there.
 void Reuse::Classify(Prompt& prompt, Usage* last) {
   const bool shared = prompt.known == prompt.asked.resident && last != nullptr && last->shared();
+  const PromptHints& hints = prompt.asked.hints;
   if (prompt.ended && !shared) prompt.own.gap = GapOf(prompt.now - prompt.ended_at);
+  if (hints.next_turn_ms > 0) prompt.own.gap = GapOf(hints.next_turn_ms);
   if (prompt.known == prompt.asked.resident && prompt.asked.resident < prompt.asked.blocks && last != nullptr)
-    last->extensions = static_cast<std::uint8_t>(std::min(last->extensions + 1, 255));
-  const std::size_t shape =
-      4 * static_cast<std::size_t>(prompt.asked.outlook) + LengthOf(prompt.asked.blocks - prompt.known);
+    last->extensions = static_cast<std::uint8_t>(std::min(last->extensions + 1, 127));
+  const std::size_t shape = ShapeOf(hints, prompt.asked.blocks - prompt.known);
   prompt.own.in = static_cast<Class>(shape * kPaces + PaceOf(prompt.own.gap));
   prompt.own.told = true;
   if (prompt.asked.resident == prompt.asked.blocks) return;
@@ -121,22 +141,23 @@ void Reuse::Use(Prompt& prompt, std::uint64_t position, std::uint64_t key, Usage
     const std::uint16_t since = GapOf(prompt.now - usage->last);
     gap = usage->gap == kNoGap ? since : static_cast<std::uint16_t>((usage->gap + since) / 2);
     const std::size_t fan = (usage->extensions >= 4) + (usage->extensions >= 16);
-    in = static_cast<Class>((12 + fan) * kPaces + PaceOf(gap));
+    if (!IsKept(in)) in = static_cast<Class>((kFans + fan) * kPaces + PaceOf(gap));
   }
   if (prompt.asked.partial && position + 1 == prompt.asked.blocks) in = kPartial;
   Remember(prompt, position, key, in, 1);
   if (usage == nullptr) return;
   usage->last = prompt.now;
   usage->gap = gap;
-  usage->in = in & 0x7f;
+  usage->in = in;
   usage->told = 1;
 }
 
 void Reuse::End(Prompt& prompt) {
   FlushRun(prompt);
   for (std::size_t i = 0; i < kRefreshes; ++i) {
+    do refreshed_ = (refreshed_ + 1) % kClasses;
+    while (!used_[refreshed_]);
     Refresh(static_cast<Class>(refreshed_));
-    refreshed_ = (refreshed_ + 1) % kClasses;
   }
 }
 
@@ -172,6 +193,7 @@ void Reuse::AddRun(Run run) {
   run.live = true;
   runs_[at] = run;
   bucket = at;
+  used_[run.in] = true;
   ++next_run_;
   Count(run.in, 0, run.weight, 0);
 }
@@ -243,6 +265,7 @@ void Reuse::Refresh(Class on) {
   std::array<Stay, kAges> stays;
   std::size_t later = 0;  // of stays, the last of them the next in time
   const Returns& pace = paces_[PaceIn(on)];
+  const double a_hit = WeightOf(on / kPaces);
   const auto rate = [](const Returns& of, std::size_t age, double weight, double otherwise) {
     double returned = of.returned[age] + weight * otherwise;
     double reached = of.reached[age] + weight;
@@ -266,7 +289,7 @@ void Reuse::Refresh(Class on) {
       --later;
     }
     stays[later++] = stay;
-    value_[on][age] = stay.hits / stay.seconds;
+    value_[on][age] = a_hit * stay.hits / stay.seconds;
   }
 }
 

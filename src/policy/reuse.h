@@ -8,7 +8,8 @@
 //     this is its first turn; of a block that several prompts extend, how soon it was used again;
 //   - how many blocks the request added, which tells a long document from a question; of a shared block, how
 //     many prompts extend it;
-//   - what the caller says of the prompt's future (Outlook), if anything.
+//   - what the caller says of the prompt's future (PromptHints), if anything: then a told time stands for the
+//     pace, and an importance for the length.
 // A partial last block is a class of its own: the next turn fills it, and then it is another block.
 //
 // For each class and age the policy counts the runs that reached the age and those that returned at it. Runs
@@ -21,6 +22,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -42,10 +44,10 @@ struct Standing {
 // Uses of a resident block.
 struct Usage {
   UseTime last = 0;
-  std::uint16_t gap = 0xffff;   // as Standing's; of a shared block: between its uses
-  std::uint8_t extensions = 0;  // prompts that went on from here each in another way
-  std::uint8_t in : 7 = 0;
+  std::uint16_t gap = 0xffff;       // as Standing's; of a shared block: between its uses
+  std::uint8_t extensions : 7 = 0;  // prompts that went on from here each in another way
   std::uint8_t told : 1 = 0;
+  std::uint8_t in = 0;
   bool shared() const { return extensions >= 2; }
 };
 static_assert(sizeof(Usage) == 8);
@@ -54,7 +56,9 @@ class Reuse final {
  public:
   using Class = std::uint8_t;
   static constexpr std::size_t kPaces = 8;
-  static constexpr std::size_t kShapes = 15;  // (3 outlooks x 4 lengths) + 3 fan-outs
+  static constexpr std::size_t kImportant = 20;  // shapes: 4 outlooks and a told time, 4 lengths each;
+  static constexpr std::size_t kFans = 23;       // then 3 importances; then 3 fan-outs
+  static constexpr std::size_t kShapes = 26;
   static constexpr std::size_t kClasses = kShapes * kPaces + 1;
   static constexpr Class kPartial = kClasses - 1;
   // Uses that are closer together than this are one.
@@ -69,7 +73,7 @@ class Reuse final {
     std::uint64_t blocks = 0;
     std::uint64_t resident = 0;  // of the first blocks, those that are there
     bool partial = false;        // the last block is not full
-    Outlook outlook = Outlook::kUnknown;
+    PromptHints hints{};
   };
   class Prompt final {
    public:
@@ -104,6 +108,9 @@ class Reuse final {
   void Return(Usage& usage, std::uint64_t key, UseTime now);
 
   double ValueOf(Class in, UseTime age) const { return value_[in][AgeOf(age)]; }
+  static bool IsKept(Class in) {
+    return in / kPaces == kImportant + static_cast<std::size_t>(Importance::kKeep) - 1;
+  }
 
  private:
   // Ages: below 1 s, three to an octave up to 4.7 h, and beyond.
@@ -140,7 +147,9 @@ class Reuse final {
   static UseTime AgeStart(std::size_t age);
   static std::size_t PaceOf(std::uint16_t gap);
   static std::size_t PaceIn(Class on) { return on == kPartial ? kPaces : on % kPaces; }
-  static bool IsOwn(Class on) { return on < 12 * kPaces; }
+  static bool IsOwn(Class on) { return on < kFans * kPaces; }
+  // Of a prompt whose new blocks are `added`.
+  static std::size_t ShapeOf(const PromptHints& hints, std::uint64_t added);
   void Remember(Prompt& prompt, std::uint64_t position, std::uint64_t key, Class in, std::uint64_t blocks);
   void FlushRun(Prompt& prompt);
   void AddRun(Run run);
@@ -163,6 +172,7 @@ class Reuse final {
   std::array<Returns, kPaces + 1> paces_{};  // the last for partial blocks
   std::array<Returns, kClasses> returns_{};
   std::array<std::array<double, kAges>, kClasses> value_{};
+  std::bitset<kClasses> used_;  // those worked out anew in turn: of no hints, and of hints that were given
   std::size_t refreshed_ = 0;
   std::uint64_t returns_seen_ = 0;
 };

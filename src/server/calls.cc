@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/format.h"
+#include "base/policy.h"
 #include "record/seal.h"
 #include "server/handshake.h"
 #include "wire/match_wire.h"
@@ -26,6 +27,7 @@ constexpr std::int64_t kMaxDeadlineUs = 3'600'000'000;
 // written.
 constexpr std::size_t kItemsPerTouch = 4;
 constexpr std::size_t kTextPerTouch = 16;
+constexpr std::uint16_t kPromptFlags = wire::kPartial | wire::kOutlookMask | wire::kImportanceMask;
 
 std::span<const std::byte> ArgumentBytes(const Session& session, const wire::Submission& call) {
   return session.arguments().subspan(call.args_offset, call.args_bytes);
@@ -51,23 +53,27 @@ Answer Reply(Session& session, const wire::Submission& call, std::span<const std
   return answer;
 }
 
-Status CheckPromptFlags(std::uint16_t flags, std::uint16_t known) {
-  if ((flags & ~known) == 0 &&
-      (flags & wire::kOutlookMask) >> wire::kOutlookShift <= static_cast<std::uint16_t>(Outlook::kEnded))
-    return Status();
-  return Status(Code::kInvalid, Text("a match has the flags ", flags, ", this node knows ", known,
-                                     " and of the outlooks in them 0 to 2"));
+// A prompt of which the client tells with its call, without its blocks.
+Result<store::MatchedPrompt> PromptOf(const wire::Submission& call, std::uint16_t known,
+                                      std::uint64_t next_turn_ms) {
+  if ((call.flags & ~known) != 0)
+    return Error(Code::kInvalid, Text("a match has the flags ", call.flags, ", this node knows ", known));
+  store::MatchedPrompt prompt;
+  prompt.hints.outlook = static_cast<Outlook>((call.flags & wire::kOutlookMask) >> wire::kOutlookShift);
+  prompt.hints.importance =
+      static_cast<Importance>((call.flags & wire::kImportanceMask) >> wire::kImportanceShift);
+  prompt.hints.next_turn_ms = static_cast<std::uint32_t>(std::min<std::uint64_t>(next_turn_ms, UINT32_MAX));
+  prompt.partial = (call.flags & wire::kPartial) != 0;
+  if (Status status = CheckPolicy(prompt.hints); !status.ok()) return Error(status);
+  return prompt;
 }
 
-// A prompt of which the client has told with its call. `keys` begin with the last that matched, if
-// `first_new` is not 0.
-store::MatchedPrompt PromptOf(const wire::Submission& call, std::vector<BlockKey> keys, std::size_t first_new,
-                              std::uint64_t matched) {
-  return {.keys = std::move(keys),
-          .first_new = first_new,
-          .matched = matched,
-          .outlook = static_cast<Outlook>((call.flags & wire::kOutlookMask) >> wire::kOutlookShift),
-          .partial = (call.flags & wire::kPartial) != 0};
+// `keys` begin with the last that matched, if `first_new` is not 0.
+void SetBlocks(store::MatchedPrompt& prompt, std::vector<BlockKey> keys, std::size_t first_new,
+               std::uint64_t matched) {
+  prompt.keys = std::move(keys);
+  prompt.first_new = first_new;
+  prompt.matched = matched;
 }
 
 Status CheckLease(std::uint64_t lease_us) {
@@ -310,7 +316,8 @@ Status Calls::UseNamespace(Session& session, std::uint32_t slot, std::uint64_t i
 Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> keys;  // with the last that the index had, if the client sent it
-  Status status = CheckPromptFlags(call.flags, wire::kPartial | wire::kOutlookMask | wire::kWithLast);
+  Result<store::MatchedPrompt> prompt = PromptOf(call, kPromptFlags | wire::kWithLast, call.b);
+  Status status = prompt ? Status() : prompt.error();
   if (status.ok()) status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   const std::size_t known = (call.flags & wire::kWithLast) != 0 ? 1 : 0;
@@ -328,8 +335,8 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call) {
   if (!further) co_return Fail(session, call, further.error());
   std::vector<MatchRun> runs;
   const std::uint32_t more = co_await AddRuns(executor_, runs, *further);
-  store_.NotePrompt(call.namespace_slot,
-                    PromptOf(call, std::move(keys), known + more, std::uint64_t{matched} + more));
+  SetBlocks(*prompt, std::move(keys), known + more, std::uint64_t{matched} + more);
+  store_.NotePrompt(call.namespace_slot, std::move(*prompt));
   if (call.reply_bytes < sizeof(wire::MatchReply) + sizeof(wire::MatchRunItem)) {
     Status wrong(Code::kInvalid, Text("a match's reply does not fit ", call.reply_bytes, " bytes"));
     co_return Fail(session, call, wrong);
@@ -358,13 +365,14 @@ Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> chain;
   Status status = CheckLease(call.a);
-  if (status.ok()) status = CheckPromptFlags(call.flags, wire::kPartial | wire::kOutlookMask);
+  Result<store::MatchedPrompt> prompt = PromptOf(call, kPromptFlags, call.b >> wire::kNextTurnShift);
+  if (status.ok() && !prompt) status = prompt.error();
   if (status.ok()) status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", chain);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   const auto hold_us = static_cast<std::int64_t>(call.a);
   // What the client saw in the index may be gone by now: then the whole chain is matched here and held.
-  auto matched = static_cast<std::uint32_t>(std::min<std::uint64_t>(call.b, chain.size()));
+  auto matched = static_cast<std::uint32_t>(std::min<std::uint64_t>(call.b & UINT32_MAX, chain.size()));
   for (int attempt = 0; attempt < 3; ++attempt) {
     std::vector<MatchRun> runs;
     wire::AddRun(runs, {.blocks = matched});
@@ -379,7 +387,8 @@ Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
       lease =
           co_await store_.Hold(session.caller, call.namespace_slot, std::span(chain).first(matched), hold_us);
     if (lease) {
-      store_.NotePrompt(call.namespace_slot, PromptOf(call, std::move(chain), matched, matched));
+      SetBlocks(*prompt, std::move(chain), matched, matched);
+      store_.NotePrompt(call.namespace_slot, std::move(*prompt));
       if (matched == 0) co_return Answer();
       co_return co_await ReplyRuns(session, call, std::move(runs), Answer{.a = *lease, .b = matched});
     }

@@ -62,6 +62,7 @@ class NodeRing final {
   // The node knows ReturnStaging; before the client has the session.
   void SetTakesStagingBack();
   void SetTakesLast();
+  void SetTakesHints();
 
  private:
   wire::SessionMemory* memory_;

@@ -375,6 +375,43 @@ TEST(Calls, AHoldMatchesTheRestItself) {
   EXPECT_EQ(CodeOf(client.Do(rest)), Code::kInvalid);
 }
 
+TEST(Calls, HintsOfAMatchAreCheckedAndChangeNoAnswer) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  EXPECT_EQ(client.page().takes_hints, 1u);
+  client.Attach();
+  client.Do(client.Put(1, 0, kBlock));
+  const std::vector<wire::KeyItem> chain = {RawClient::Key(1), RawClient::Key(2)};
+  wire::Submission rest = client.With(wire::Op::kMatchRest, std::span<const wire::KeyItem>(chain));
+  wire::Submission hold = client.With(wire::Op::kHold, std::span<const wire::KeyItem>(chain));
+  hold.a = 1'000'000;
+  for (const unsigned outlook : {0u, 1u, 3u}) {
+    for (const unsigned importance : {0u, 1u, 2u, 3u}) {
+      rest.flags = hold.flags = static_cast<std::uint16_t>(wire::kPartial | outlook << wire::kOutlookShift |
+                                                           importance << wire::kImportanceShift);
+      rest.b = kMaxNextTurnMs;
+      ASSERT_EQ(CodeOf(client.Do(rest)), Code::kOk) << client.ReplyText();
+      EXPECT_EQ(client.Reply<wire::MatchReply>().blocks, 1u);
+      hold.b = std::uint64_t{kMaxNextTurnMs} << wire::kNextTurnShift | 1;
+      EXPECT_EQ(client.Do(hold).b, 1u) << client.ReplyText();
+    }
+  }
+  const auto refused = [&](const wire::Submission& entry, std::string_view text) {
+    EXPECT_EQ(CodeOf(client.Do(entry)), Code::kInvalid) << text;
+    EXPECT_NE(client.ReplyText().find(text), std::string::npos) << client.ReplyText();
+  };
+  rest.b = std::uint64_t{1} << 40;
+  refused(rest, "next_turn_ms: is 4294967295, at most 86400000");
+  hold.b = (std::uint64_t{kMaxNextTurnMs} + 1) << wire::kNextTurnShift;
+  refused(hold, "next_turn_ms: is 86400001, at most 86400000");
+  rest.b = 1;
+  rest.flags = 2 << wire::kOutlookShift;
+  refused(rest, "outlook ended");
+  rest.flags = hold.flags = 64;
+  refused(rest, "flags 64");
+  refused(hold, "flags 64");
+}
+
 TEST(Calls, ANodeOfMemoryAloneSaysThatItHasNoLowerTier) {
   TestServer server;
   RawClient client = RawClient::In(server);

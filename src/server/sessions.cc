@@ -162,6 +162,7 @@ Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hell
   session->ring.SetHasLower(store_.tier() != nullptr);
   session->ring.SetTakesStagingBack();
   session->ring.SetTakesLast();
+  session->ring.SetTakesHints();
   co_return std::move(session);
 }
 

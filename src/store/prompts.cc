@@ -49,7 +49,7 @@ Task<void> Prompts::TakeIn(catalog::TreeId tree, BlockKey key) {
   policy::Reuse::Prompt prompt({.blocks = matched.matched + matched.keys.size() - matched.first_new,
                                 .resident = matched.matched,
                                 .partial = matched.partial,
-                                .outlook = matched.outlook});
+                                .hints = matched.hints});
   residents_.NoteTime();
   order.Begin(prompt);
   steps_.Count(8);  // the runs that pass an age, in the cache

@@ -38,7 +38,7 @@ struct MatchedPrompt {
   std::vector<BlockKey> keys;
   std::size_t first_new = 0;  // in keys: the first that did not match; past the end where all did
   std::uint64_t matched = 0;
-  Outlook outlook = Outlook::kUnknown;
+  PromptHints hints;
   bool partial = false;  // the last block is not full
 };
 

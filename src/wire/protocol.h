@@ -96,11 +96,11 @@ enum class Op : std::uint16_t {
   kNone = 0,
   kAttach,     // args: AttachArgs + serialized spec; reply: AttachReply or message
   kMatchRest,  // args: keys after the last the index had, with kWithLast that one before them; a = how many
-               // the client has matched; flags: the prompt's; reply: MatchReply, runs
-  kHold,     // args: the chain's keys; a = hold_us, b = how many the client has matched in the index; flags:
-             // the prompt's;
-             // result a = lease id (0: nothing was there), b = blocks that are held; reply: MatchReply and
-             // the runs of all that is held, where there is room for it
+               // the client has matched, b = the expected turn; flags: the prompt's; reply: MatchReply, runs
+  kHold,       // args: the chain's keys; a = hold_us, b = how many the client has matched in the index, with
+               // the expected turn above; flags: the prompt's;
+               // result a = lease id (0: nothing was there), b = blocks that are held; reply: MatchReply and
+               // the runs of all that is held, where there is room for it
   kAcquire,  // args: BlockItems; a = lease_us, b = worth_us: what lies below memory and would be there later
              // is not fetched; result a = lease id (0: none); reply: ViewItems
   kRelease,  // a = lease id
@@ -140,12 +140,17 @@ inline constexpr std::uint64_t kCellList = 3;  // its members
 inline constexpr std::uint64_t kReportEnds = ~std::uint64_t{0};
 
 // Flags of kMatchRest and kHold: what is known of the prompt. A node of before there were any does not look
-// at them.
+// at them. When its next turn is expected, in ms from now and 0 where that is not known, is b of kMatchRest
+// and the upper half of b of kHold.
 inline constexpr std::uint16_t kPartial = 1;       // its last block is not full
 inline constexpr std::uint16_t kOutlookShift = 1;  // two bits: an Outlook
 inline constexpr std::uint16_t kOutlookMask = 3 << kOutlookShift;
 // Only to a node whose session memory says takes_last.
 inline constexpr std::uint16_t kWithLast = 8;
+// The following, the outlook kTool and an expected turn only to a node whose session memory says takes_hints.
+inline constexpr std::uint16_t kImportanceShift = 4;  // two bits: an Importance
+inline constexpr std::uint16_t kImportanceMask = 3 << kImportanceShift;
+inline constexpr std::uint32_t kNextTurnShift = 32;
 
 // What kDevice asks for.
 inline constexpr std::uint64_t kTakeOut = 1;    // out of service: what is on it is lost
@@ -224,6 +229,8 @@ struct alignas(4096) SessionMemory {
   std::uint64_t takes_staging_back;
   // Node writes, before the welcome; not 0: kWithLast is known.
   std::uint64_t takes_last;
+  // Node writes, before the welcome; not 0: all hints of a prompt are known.
+  std::uint64_t takes_hints;
   alignas(64) std::uint64_t
       client_sleeps;  // client writes; not 0: a completion must signal the client's eventfd
   alignas(64) Submission submissions[kRingEntries];

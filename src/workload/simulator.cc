@@ -76,7 +76,7 @@ EntryId Simulator::Dense(std::uint64_t hash_id, EntryId parent) {
   return at->second;
 }
 
-void Simulator::Submit(const Request& request, Outlook outlook) {
+void Simulator::Submit(const Request& request, const PromptHints& hints) {
   chain_.clear();
   for (const std::uint64_t hash_id : request.hash_ids) {
     chain_.push_back(Dense(hash_id, chain_.empty() ? kRoot : chain_.back()));
@@ -86,16 +86,15 @@ void Simulator::Submit(const Request& request, Outlook outlook) {
   ++result_.requests;
   result_.accesses += chain_.size();
   result_.hits += hits;
-  reuse_ ? SubmitToReuse(request, hits, outlook) : SubmitToContender();
+  reuse_ ? SubmitToReuse(request, hits, hints) : SubmitToContender();
 }
 
-void Simulator::SubmitToReuse(const Request& request, std::size_t hits, Outlook outlook) {
+void Simulator::SubmitToReuse(const Request& request, std::size_t hits, const PromptHints& hints) {
   keys_.clear();
   for (const std::uint64_t hash_id : request.hash_ids) keys_.push_back(SplitMix(hash_id));
   const std::size_t size = keys_.size();
   reuse_->SetNow(time_.Of(request));
-  reuse_->TakeIn({.partial = LastIsPartial(request), .outlook = outlook}, keys_,
-                 std::span(chain_).first(hits));
+  reuse_->TakeIn({.partial = LastIsPartial(request), .hints = hints}, keys_, std::span(chain_).first(hits));
   for (const EntryId id : chain_) held_[id] = true;
   std::size_t end = hits;
   policy::Standing standing = hits == 0 ? policy::Standing() : reuse_->StandingOf(chain_[hits - 1]);
@@ -149,34 +148,42 @@ bool Simulator::Leave(EntryId id) {
 }
 
 Result<SimResult> Simulate(RequestSource& requests, SimPolicy policy, std::uint64_t blocks,
-                           const std::vector<Outlook>& told) {
+                           const std::vector<PromptHints>& told) {
   Simulator simulator(policy, blocks);
   Request request;
   for (std::size_t i = 0;; ++i) {
     const Result<bool> more = requests.Next(request);
     if (!more) return Error(more.error());
     if (!*more) return simulator.result();
-    simulator.Submit(request, i < told.size() ? told[i] : Outlook::kUnknown);
+    simulator.Submit(request, i < told.size() ? told[i] : PromptHints());
   }
 }
 
-Result<std::vector<Outlook>> Outlooks(RequestSource& requests) {
-  std::vector<Outlook> outlooks;
+Result<std::vector<PromptHints>> Foretell(RequestSource& requests, bool when) {
+  std::vector<PromptHints> told;
+  std::vector<std::uint64_t> asked_ms;
   boost::unordered_flat_map<std::uint64_t, std::size_t> ends;  // a prompt's last whole block: the request
   Request request;
+  TraceTime time;
   while (true) {
     const Result<bool> more = requests.Next(request);
     if (!more) return Error(more.error());
-    if (!*more) return outlooks;
+    if (!*more) return told;
+    asked_ms.push_back(time.Of(request));
     for (const std::uint64_t id : request.hash_ids) {
-      if (const auto end = ends.find(id); end != ends.end()) {
-        outlooks[end->second] = Outlook::kExtended;
-        ends.erase(end);
-      }
+      const auto end = ends.find(id);
+      if (end == ends.end()) continue;
+      PromptHints& hints = told[end->second];
+      hints.outlook = Outlook::kExtended;
+      const std::uint64_t after_ms = asked_ms.back() - asked_ms[end->second];
+      if (when)
+        hints.next_turn_ms =
+            static_cast<std::uint32_t>(std::clamp<std::uint64_t>(after_ms, 1, kMaxNextTurnMs));
+      ends.erase(end);
     }
     const std::size_t whole = request.hash_ids.size() - LastIsPartial(request);
-    if (whole > 0) ends[request.hash_ids[whole - 1]] = outlooks.size();
-    outlooks.push_back(Outlook::kEnded);
+    if (whole > 0) ends[request.hash_ids[whole - 1]] = told.size();
+    told.push_back({.outlook = Outlook::kEnded});
   }
 }
 

@@ -61,8 +61,8 @@ class Simulator final {
   Simulator(const Simulator&) = delete;
   Simulator& operator=(const Simulator&) = delete;
 
-  // `reuse` alone makes use of the outlook.
-  void Submit(const Request& request, Outlook outlook = Outlook::kUnknown);
+  // `reuse` alone makes use of the hints.
+  void Submit(const Request& request, const PromptHints& hints = {});
   const SimResult& result() const { return result_; }
 
  private:
@@ -70,7 +70,7 @@ class Simulator final {
 
   // Ids of a trace may be any numbers; policies want dense ones. They are numbered as they appear.
   policy::EntryId Dense(std::uint64_t hash_id, policy::EntryId parent);
-  void SubmitToReuse(const Request& request, std::size_t hits, Outlook outlook);
+  void SubmitToReuse(const Request& request, std::size_t hits, const PromptHints& hints);
   bool MakeRoom(const policy::Standing& newcomer);
   void SubmitToContender();
   void Enter(policy::EntryId id);
@@ -93,13 +93,13 @@ class Simulator final {
   TraceTime time_;
 };
 
-// All of `requests` through a Simulator. `blocks` is at least 1. Fails as the source fails. `told`: an
-// outlook for each request, in order; the rest have none.
+// All of `requests` through a Simulator. `blocks` is at least 1. Fails as the source fails. `told`: hints for
+// each request, in order; the rest have none.
 Result<SimResult> Simulate(RequestSource& requests, SimPolicy policy, std::uint64_t blocks,
-                           const std::vector<Outlook>& told = {});
+                           const std::vector<PromptHints>& told = {});
 
-// What a caller could say at best: for each request, whether the last whole block of its prompt is asked for
-// again later.
-Result<std::vector<Outlook>> Outlooks(RequestSource& requests);
+// What a caller could say at best of each request: whether the last whole block of its prompt is asked for
+// again later, and with `when` in how long.
+Result<std::vector<PromptHints>> Foretell(RequestSource& requests, bool when);
 
 }  // namespace cistern::workload

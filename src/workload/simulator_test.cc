@@ -121,10 +121,10 @@ std::vector<Request> All(RequestSource& source) {
 }
 
 std::uint64_t Hits(const std::vector<Request>& requests, SimPolicy policy, std::uint64_t blocks,
-                   const std::vector<Outlook>& told = {}) {
+                   const std::vector<PromptHints>& told = {}) {
   Simulator simulator(policy, blocks);
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    simulator.Submit(requests[i], told.empty() ? Outlook::kUnknown : told[i]);
+    simulator.Submit(requests[i], told.empty() ? PromptHints() : told[i]);
   }
   return simulator.result().hits;
 }
@@ -191,7 +191,7 @@ TEST(Simulator, GivesTheKnownHitsOnAGeneratedChat) {
 
 TEST(Simulator, OneTrueBitARequestIsWorthMuch) {
   const std::vector<Request> requests = All(**OpenRequests(kShapes[0].options));
-  const auto told = Outlooks(**OpenRequests(kShapes[0].options)).value();
+  const auto told = Foretell(**OpenRequests(kShapes[0].options), false).value();
   EXPECT_GE(Hits(requests, SimPolicy::kReuse, 300, told) * 20, Hits(requests, SimPolicy::kReuse, 300) * 21);
 }
 
@@ -236,10 +236,9 @@ TEST(Simulator, GivesTheKnownHitsOnThePublishedTraces) {
                         static_cast<double>(AccessesOf(requests));
     EXPECT_GE(rate, row.least) << row.trace << " " << ToString(row.policy) << " " << row.blocks;
   }
-  const auto told = Outlooks(**OpenRequests((std::filesystem::path(__FILE__).parent_path() /
-                                             "../../../shared/traces/conversation.jsonl")
-                                                .string()))
-                        .value();
+  const std::string path =
+      (std::filesystem::path(__FILE__).parent_path() / "../../../shared/traces/conversation.jsonl").string();
+  const auto told = Foretell(**OpenRequests(path), false).value();
   EXPECT_GE(Hits(conversation, kReuse, 10'000, told), 288'500u * 30 / 100);
 }
 

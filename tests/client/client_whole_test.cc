@@ -344,6 +344,43 @@ TEST_F(Whole, TouchesOfReadsReachTheEvictionOrder) {
   Until([&] { return StatusNumber(store, "touches_applied") > 0; });
 }
 
+// Of a memory of 12 blocks: how many of a prompt of 3 are there after 30 others.
+std::uint32_t LeftOfPrompt(const PromptHints& hints) {
+  std::atomic<std::uint64_t> now_ms = 0;
+  const RealNode small(128u << 20, [&](node::NodeOptions& options) {
+    options.max_blocks = 12;
+    options.eviction = EvictionPolicy::kReuse;
+    options.eviction_time_ms = [&] { return now_ms.load(); };
+  });
+  Store store = small.Connect();
+  const Namespace ns = AttachTest(store);
+  const auto ask = [&](std::span<const BlockKey> chain, std::uint64_t first, const PromptHints& said) {
+    now_ms += 1'000;
+    EXPECT_EQ(store.Match(ns, chain, {.hints = said}).Wait()->blocks, 0u);
+    for (std::uint64_t i = 0; i < chain.size(); ++i)
+      EXPECT_TRUE(
+          PutBlock(store, ns, first + i, i == 0 ? std::nullopt : std::optional(first + i - 1), 4096).ok());
+  };
+  const std::array<BlockKey, 3> prompt = {KeyOf(1), KeyOf(2), KeyOf(3)};
+  ask(prompt, 1, hints);
+  for (std::uint64_t n = 100; n < 130; ++n) ask(std::array{KeyOf(n)}, n, {});
+  return store.Match(ns, prompt).Wait()->blocks;
+}
+
+TEST(Hints, APromptToBeKeptOutlivesOthers) {
+  EXPECT_EQ(LeftOfPrompt({}), 0u);
+  EXPECT_EQ(LeftOfPrompt({.importance = Importance::kKeep}), 3u);
+}
+
+TEST_F(Whole, AHintThatIsWrongIsRefusedBeforeItIsAsked) {
+  const std::vector<BlockKey> chain = PutChain(1, 2);
+  for (const PromptHints wrong :
+       {PromptHints{.outlook = Outlook{9}}, PromptHints{.importance = Importance{4}},
+        PromptHints{.next_turn_ms = kMaxNextTurnMs + 1}})
+    EXPECT_EQ(store.Match(ns, chain, {.hints = wrong}).Wait().error().code(), Code::kInvalid);
+  EXPECT_EQ(store.Match(ns, chain, {.hints = {.next_turn_ms = kMaxNextTurnMs}}).Wait()->blocks, 2u);
+}
+
 // The first mapping of this process with that name.
 std::byte* FindMapping(std::string_view name) {
   std::ifstream maps("/proc/self/maps");

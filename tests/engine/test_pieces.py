@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from cistern import MatchRun
+from cistern import Hints, MatchRun
 from cistern.engine import cpus, digests, files, identity, keys, options, tiers
 from cistern.engine.adapters import Adapters
 from cistern.engine.changes import WeightChanges
@@ -84,11 +84,24 @@ def test_parameters_foreign_ignored_wrong_means_neither() -> None:
         ({"cistern.end_conversation": "talk", "cistern.conversation": "talk"}, "not true or false"),
         ({"cistern.priority": 1.5}, "whole number from -1000 to 1000"),
         ({"cistern.priority": 1001}, "whole number from -1000 to 1000"),
+        ({"cistern.outlook": "alive"}, "not one of unknown, extended, ended, tool"),
+        ({"cistern.importance": 2}, "not one of normal, low, high, keep"),
+        ({"cistern.next_turn_s": -1}, "number from 0 to 86400"),
+        ({"cistern.next_turn_s": "soon"}, "number from 0 to 86400"),
+        ({"cistern.next_turn_s": 5, "cistern.outlook": "ended"}, "after which none is"),
     ],
 )
 def test_wrong_parameter_named_with_its_value(params: dict[str, object], says: str) -> None:
     (text,) = options.read_parameters(params)[1]
     assert says in text
+
+
+def test_hints_are_what_the_request_says() -> None:
+    assert options.read_parameters(None)[0].hints == Hints()
+    parameters, wrong = options.read_parameters(
+        {"cistern.outlook": "tool", "cistern.next_turn_s": 1.5, "cistern.importance": "keep"}
+    )
+    assert (parameters.hints, wrong) == (Hints("tool", "keep", 1500), [])
 
 
 # ---------------------------------------------------------------------------- keys

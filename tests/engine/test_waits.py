@@ -22,7 +22,7 @@ import cistern.engine.coordinator as coordinator_module
 import cistern.engine.matches as matches_module
 import cistern.engine.node as node_module
 import cistern.engine.shared_session as shared_module
-from cistern import MatchResult, MatchRun, Store
+from cistern import Hints, MatchResult, MatchRun, Store
 from cistern.engine import options
 from cistern.engine.connection import Connection
 from cistern.engine.coordinator import Coordinator
@@ -71,9 +71,11 @@ class OneStore:
     def __init__(self) -> None:
         self.blocks, self.answers, self.asked, self.dropped = 3, True, 0, 0
         self.abandoned: list[tuple[object, list[bytes]]] = []
+        self.hints: object = None
 
     def begin_match(self, namespace: object, chain: Any, **more: object) -> Any:
         self.asked += 1
+        self.hints = more["hints"]
 
         def result() -> MatchResult:
             assert self.answers, "the scheduler waits for the node"
@@ -181,6 +183,15 @@ def ready(**more: object) -> Coordinator:
     join(side)
     assert side.match("first", 0) == (3 * SIZE, True)
     return side
+
+
+def test_hints_of_a_request_are_told_with_its_match(clock: Clock, connection: OneConnection) -> None:
+    side = ready()
+    assert connection.store.hints == Hints()
+    parameters, _ = options.read_parameters({"cistern.outlook": "tool", "cistern.importance": "high"})
+    side.add_request(OneRequest("told"), parameters)
+    assert side.match("told", 0) == (3 * SIZE, True)
+    assert connection.store.hints == Hints("tool", "high")
 
 
 # ---------------------------------------------------------------------------- no node

@@ -42,7 +42,9 @@ CallPtr Client::AskForRest(std::uint32_t ns, std::span<const BlockCode> chain, s
   call->number = there;
   call->prompt = {.keys = KeysOf(ns, chain.subspan(there - last)),
                   .first_new = last,
-                  .outlook = static_cast<Outlook>(random.Below(3)),
+                  .hints = {.outlook = static_cast<Outlook>(random.Below(4)),
+                            .importance = static_cast<Importance>(random.Below(4)),
+                            .next_turn_ms = static_cast<std::uint32_t>(random.Below(2) * 30'000)},
                   .partial = random.Below(4) == 0};
   if (!Ask(call) || !call->status.ok()) return nullptr;
   return call;

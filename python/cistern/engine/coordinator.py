@@ -164,7 +164,9 @@ class Coordinator:
         )
         ends_after = self._plan.of_conversation(planned.conversation) if parameters.end_conversation else None
         self._plan.begin(planned)
-        tracked = TrackedRequest(request, planned, Chain(), may=(may_save, may_load), ends_after=ends_after)
+        tracked = TrackedRequest(
+            request, planned, Chain(), Match(parameters.hints), may=(may_save, may_load), ends_after=ends_after
+        )
         self._requests[request.id] = tracked
         self._specify_session(tracked)
         if adapter is not None:

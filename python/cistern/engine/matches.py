@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from .. import Chain, Error, Gone, MatchRun, PendingMatch
+from .. import Chain, Error, Gone, Hints, MatchRun, PendingMatch
 from .connection import Connection
 from .session import Session
 
@@ -26,7 +26,9 @@ ABANDON_US = 30_000_000
 class Match:
     """The store's answers about one request's chain."""
 
-    def __init__(self) -> None:
+    def __init__(self, hints: Hints | None = None) -> None:
+        self.hints = hints
+        """What the client said of the request."""
         self.found = -1
         """Leading blocks that the store had; -1: not known, or the answer is forgotten."""
         self.runs: tuple[MatchRun, ...] = ()
@@ -65,7 +67,9 @@ class Matches:
             match.found, match.runs, match.told = 0, (), False
             return
         try:
-            match.pending = session.store.begin_match(session.namespaces[namespace], chain, deadline_us=ABANDON_US)
+            match.pending = session.store.begin_match(
+                session.namespaces[namespace], chain, hints=match.hints, deadline_us=ABANDON_US
+            )
         except Error as error:
             self._failed(match, session, error)
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ..hints import Hints
+
 
 class WrongOption(ValueError):
     """A key or a value that is not allowed; the message names it and what is."""
@@ -181,6 +183,23 @@ class RequestParameters:
     priority: int = _option(
         0, _whole(-1000, 1000), "where not all that is computed can be saved in time, blocks of the highest go first"
     )
+    outlook: str = _option(
+        "unknown", _one_of("unknown", "extended", "ended", "tool"),
+        "whether a later prompt starts with this one: extended (the conversation goes on), ended (it does not), tool "
+        "(it does as soon as a tool has answered)",
+    )
+    next_turn_s: float = _option(
+        0.0, _between(0, 86_400), "when that prompt is expected, in seconds from this one's arrival; 0: not known"
+    )
+    importance: str = _option(
+        "normal", _one_of("normal", "low", "high", "keep"),
+        "how its blocks count when some leave the node's memory: a hit an eighth (low) or eight times (high), or they "
+        "leave last (keep: for an hour from their last use, at most a quarter of the blocks)",
+    )
+
+    @property
+    def hints(self) -> Hints:
+        return Hints(self.outlook, self.importance, round(self.next_turn_s * 1000))  # type: ignore[arg-type]
 
 
 def read_parameters(params: Mapping[str, Any] | None) -> tuple[RequestParameters, list[str]]:
@@ -204,6 +223,8 @@ def read_parameters(params: Mapping[str, Any] | None) -> tuple[RequestParameters
             wrong.append(str(error))
     if values.get("end_conversation") and "conversation" not in values:
         wrong.append(f"{PREFIX}end_conversation: there is no {PREFIX}conversation, which names it")
+    if values.get("outlook") == "ended" and values.get("next_turn_s"):
+        wrong.append(f"{PREFIX}next_turn_s: {values['next_turn_s']:g} with {PREFIX}outlook ended, after which none is")
     if wrong:
         return RequestParameters(no_save=True, no_load=True), wrong
     return RequestParameters(**values), wrong
