@@ -30,7 +30,7 @@ struct PlanFlags {
   std::vector<std::string> tiers;
   std::optional<double> kv_bits, weight_bits, parameters, active_parameters, wanted, times, months;
   std::uint64_t think_us = 0, busy_us = 0, points = 24;
-  workload::SimPolicy policy = workload::SimPolicy::kLru;
+  workload::SimPolicy policy = workload::SimPolicy::kReuse;
   bool list = false, json = false;
   planner::PlanInput input;
 };

@@ -13,7 +13,7 @@ namespace cistern {
 int RunSim(int argc, const char* const* argv) {
   if (argc > 1 && std::string_view(argv[1]) == "cluster") return RunSimCluster(argc - 1, argv + 1);
   std::string trace;
-  workload::SimPolicy policy = workload::SimPolicy::kLru;
+  workload::SimPolicy policy = workload::SimPolicy::kReuse;
   std::uint64_t blocks = 0;
   bool told = false, told_when = false;
   bool json = false;

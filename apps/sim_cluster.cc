@@ -62,12 +62,7 @@ void AddFleetFlags(CommandLine& line, ClusterFlags& f) {
       });
   line.Count("--cache", "tokens that each node keeps, 0 for none; default: 3000000", &f.cache_tokens, 0,
              1ull << 40);
-  line.Flag("--policy", "lru|reuse", "which blocks leave; default: lru", [&f](std::string_view text) {
-    if (text != "lru" && text != "reuse")
-      return Status(Code::kInvalid, Text("--policy: '", Shown(text), "' is neither lru nor reuse"));
-    f.options.policy = text == "lru" ? fleet::CachePolicy::kLru : fleet::CachePolicy::kReuse;
-    return Status();
-  });
+  line.Policy("--policy", "which blocks leave", &f.options.policy);
   line.Text("--own", "NAME", "medium of a node's own tier; default: dram", &f.own);
   line.Text("--peer", "NAME", "medium between nodes; default: peer", &f.peer);
   line.Count("--ports", "of a node to other nodes; default: 1", &f.options.ports, 1, 64);

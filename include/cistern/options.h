@@ -32,7 +32,7 @@ struct OpenOptions {
   std::string tenant = "default";
   std::uint32_t alignment = 4096;  // of records: 512 or 4096; fixed when the arena is created
   std::uint64_t max_blocks = 0;    // blocks in memory at most; 0: what fits
-  EvictionPolicy eviction = EvictionPolicy::kLru;
+  EvictionPolicy eviction = EvictionPolicy::kReuse;
   // For replays: the milliseconds by which ages of blocks are told, never less than the call before gave;
   // asked by the node's own thread. Empty: time as it passes.
   std::function<std::uint64_t()> eviction_time_ms{};

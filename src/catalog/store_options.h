@@ -15,7 +15,7 @@ namespace cistern::catalog {
 // records whose removal frees some; a single chain longer than the bound has none, and its puts are kBusy.
 struct StoreOptions {
   std::uint64_t max_blocks = 0;  // published records at most; 0: what fits
-  EvictionPolicy eviction = EvictionPolicy::kLru;
+  EvictionPolicy eviction = EvictionPolicy::kReuse;
   std::function<std::uint64_t()> eviction_time_ms{};  // as OpenOptions has it; empty: the store's clock
   std::uint32_t max_pending = 0;         // puts not visible yet, over all sessions; 0: see PendingBound
   std::int64_t pending_us = 30'000'000;  // a pending put is dropped after this and counted

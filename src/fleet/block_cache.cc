@@ -10,10 +10,8 @@ namespace cistern::fleet {
 
 using policy::EntryId;
 
-BlockCache::BlockCache(CachePolicy policy, std::uint64_t blocks)
-    : blocks_(blocks),
-      order_(policy == CachePolicy::kReuse ? EvictionPolicy::kReuse : EvictionPolicy::kLru,
-             std::max<std::uint64_t>(blocks, 1)) {}
+BlockCache::BlockCache(EvictionPolicy policy, std::uint64_t blocks)
+    : blocks_(blocks), order_(policy, std::max<std::uint64_t>(blocks, 1)) {}
 
 std::size_t BlockCache::Match(Chain chain, std::vector<HomeRun>* homes) const {
   if (homes) homes->clear();

@@ -20,14 +20,12 @@ struct HomeRun {
   std::uint32_t blocks = 0;
 };
 
-enum class CachePolicy : std::uint8_t { kLru = 0, kReuse = 1 };
-
 class BlockCache final {
  public:
   using Chain = std::span<const std::uint64_t>;
 
   // `blocks` of 0 keeps nothing.
-  BlockCache(CachePolicy policy, std::uint64_t blocks);
+  BlockCache(EvictionPolicy policy, std::uint64_t blocks);
 
   // The longest resident run from block 0; where `homes` is given, who has its blocks.
   std::size_t Match(Chain chain, std::vector<HomeRun>* homes = nullptr) const;

@@ -99,7 +99,7 @@ TEST(Cluster, EveryRequestEndsOnceWithEveryRouterStoreAndPool) {
         ClusterOptions options = Fleet(5);
         options.routing = routing;
         options.global_store = global;
-        options.policy = global ? CachePolicy::kReuse : CachePolicy::kLru;
+        options.policy = global ? EvictionPolicy::kReuse : EvictionPolicy::kLru;
         options.decode_nodes = decode;
         options.closed_loop = decode == 0;
         options.fail_every_s = 100;
@@ -116,13 +116,13 @@ TEST(Cluster, EveryRequestEndsOnceWithEveryRouterStoreAndPool) {
 
 TEST(Cluster, OneNodeHitsAsTheSimulatorDoes) {
   constexpr std::string_view kWork = "sessions=60,turns=6,think=60s,span=2h,seed=5";
-  for (const auto policy : {CachePolicy::kLru, CachePolicy::kReuse}) {
+  for (const auto policy : {EvictionPolicy::kLru, EvictionPolicy::kReuse}) {
     ClusterOptions options = Fleet(1);
     options.policy = policy;
     options.blocks_per_node = 150;
     workload::Generator again(*workload::ParseGeneratorOptions(kWork));
     const Result<workload::SimResult> alone = workload::Simulate(
-        again, policy == CachePolicy::kLru ? workload::SimPolicy::kLru : workload::SimPolicy::kReuse, 150);
+        again, policy == EvictionPolicy::kLru ? workload::SimPolicy::kLru : workload::SimPolicy::kReuse, 150);
     const ClusterResult result = Generated(options, kWork);
     EXPECT_EQ(result.accesses, alone->accesses);
     // Requests that are there at a time do not find what the others compute.

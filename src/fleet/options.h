@@ -38,7 +38,7 @@ struct ClusterOptions {
   // of all nodes are one store's; otherwise each node has its own alone.
   std::uint64_t blocks_per_node = 0;
   bool global_store = false;
-  CachePolicy policy = CachePolicy::kLru;
+  EvictionPolicy policy = EvictionPolicy::kReuse;
   planner::Medium own;      // a node's own tier, as one GPU reads it: all GPUs of a node read at a time
   planner::Medium peer;     // between nodes, one port
   std::uint64_t ports = 1;  // of a node

@@ -31,7 +31,7 @@ void Row(std::uint32_t nodes, bool global) {
       .peer = *tables.FindMedium("peer")};
   constexpr std::uint64_t kBlocks = 1'000'000;
   std::vector<BlockCache> caches;
-  for (std::uint32_t i = 0; i < (global ? 1 : nodes); ++i) caches.emplace_back(CachePolicy::kLru, kBlocks);
+  for (std::uint32_t i = 0; i < (global ? 1 : nodes); ++i) caches.emplace_back(EvictionPolicy::kLru, kBlocks);
   std::vector<NodeLinks> links(nodes,
                                {.own = Link(400e9, 1e-5), .in = Link(25e9, 5e-5), .out = Link(25e9, 5e-5)});
   Backlogs backlogs(nodes);

@@ -36,6 +36,8 @@ class Order final {
 
   // ---- requests: as in Reuse, which may be asked for where it is there only ----
   bool learns() const { return reuse_ != nullptr; }
+  // A prompt was taken in, so that newcomers may be held to be something.
+  bool taught() const { return reuse_ != nullptr && reuse_->taught(); }
   void Begin(Reuse::Prompt& prompt) { reuse_->Begin(prompt, now_); }
   void Look(Reuse::Prompt& prompt, std::uint64_t position, std::uint64_t key) {
     reuse_->Look(prompt, position, key);

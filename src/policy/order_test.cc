@@ -256,6 +256,15 @@ TEST(Order, OnlyABlockOfAPromptStaysOut) {
   EXPECT_FALSE(store.order().StaysOut(store.order().StandingOf(next), next - 1));
 }
 
+TEST(Order, UntilItHasLearnedNothingStaysOut) {
+  for (const std::uint64_t after_ms : {100, 1'100, 1'500, 2'000, 60'000}) {
+    Store store;
+    store.Ask(0, {{1}});
+    store.order().SetNow(after_ms);
+    EXPECT_FALSE(store.order().StaysOut({.told = true}, 1)) << after_ms;
+  }
+}
+
 TEST(Order, ABlockBehindItsReachLeavesBeforeAllUntilItIsTouched) {
   for (const EvictionPolicy policy : {EvictionPolicy::kReuse, EvictionPolicy::kLru}) {
     Store store(policy);

@@ -18,6 +18,9 @@ constexpr double kAllWeight = 60, kPaceWeight = 150, kClassWeight = 300;
 // Of all runs that reach an age, those that return at it, before any was seen. The same at each age, as ages
 // widen: the longer not used, the less it is worth, which is Lru.
 constexpr double kPrior = 0.05;
+// The first age is four times as wide as the next: with less, what has just come would be worth less than
+// what came a second ago, and stay out of a memory that is filled anew each second.
+constexpr double kFirstPrior = 4 * kPrior;
 constexpr std::size_t kRefreshes = 3;  // classes a request, beside its own
 // Runs that pass the start of an age, counted in one call: after hours without a request it catches up over
 // the next ones.
@@ -83,6 +86,7 @@ std::size_t Reuse::ShapeOf(const PromptHints& hints, std::uint64_t added) {
 }
 
 void Reuse::Begin(Prompt& prompt, UseTime now) {
+  taught_ = true;
   prompt.now = now;
   prompt.known = prompt.asked.resident;
   PassAges(now);
@@ -276,7 +280,7 @@ void Reuse::Refresh(Class on) {
     return returned / reached;
   };
   for (std::size_t age = kAges; age-- > 0;) {
-    double q = rate(all_, age, kAllWeight, kPrior);
+    double q = rate(all_, age, kAllWeight, age == 0 ? kFirstPrior : kPrior);
     q = rate(pace, age, kPaceWeight, q);
     q = std::min(1.0, rate(returns_[on], age, kClassWeight, q));
     const UseTime from_ms = AgeStart(age);

@@ -67,6 +67,9 @@ class Reuse final {
   // Of a store of `blocks`: 8 bytes for each of them, 512 KiB at least.
   explicit Reuse(std::uint64_t blocks);
 
+  // A prompt has begun.
+  bool taught() const { return taught_; }
+
   // ---- a prompt: Begin; Look at its blocks from the last that is resident on; Classify; Use of the resident
   // ones from leaf to root; End. Keys are hashes of a block and all before it.
   struct Asked {
@@ -175,6 +178,7 @@ class Reuse final {
   std::bitset<kClasses> used_;  // those worked out anew in turn: of no hints, and of hints that were given
   std::size_t refreshed_ = 0;
   std::uint64_t returns_seen_ = 0;
+  bool taught_ = false;
 };
 
 }  // namespace cistern::policy

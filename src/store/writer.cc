@@ -34,13 +34,16 @@ struct Writer::WriteCall {
   // Puts that this call could not write: a child of one would not be reachable, so it is refused too, not
   // kept waiting.
   std::unordered_set<BlockKey> refused;
+  // What the call's last new block is held to be: mostly the next one's parent.
+  BlockKey last;
+  policy::Standing last_standing;
 };
 
 Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32_t slot,
                                              std::vector<PartWrite> parts, Instant deadline) {
   std::vector<PartJob> jobs;
   jobs.reserve(parts.size());  // the task that copies a part keeps its job's address
-  WriteCall call{catalog_.TreeOf(slot), slot, deadline, {}};
+  WriteCall call{.tree = catalog_.TreeOf(slot), .slot = slot, .deadline = deadline};
   std::uint64_t bytes = 0;
   for (const PartWrite& part : parts) {
     steps_.Count();
@@ -55,8 +58,8 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
     job.part = std::move(part);
     if (steps_.Spent()) co_await Yield();
     if (prompts_.AwaitsWrite(call.tree, job.part.key)) co_await prompts_.TakeIn(call.tree, job.part.key);
-    if (MayJoin(call, job) && JoinPut(caller, call.tree, job) == residency::Step::kWaits) {
-      co_await JoinWhenSure(caller, call.tree, job, deadline);
+    if (MayJoin(call, job) && JoinPut(caller, call, job) == residency::Step::kWaits) {
+      co_await JoinWhenSure(caller, call, job);
     }
     const residency::SlotFill fill(residents_);
     if (job.put != catalog::kNoId && !pending_[job.put].has_slot &&
@@ -203,24 +206,29 @@ std::string Writer::PendingFull(const OwnerToken& owner) const {
               " times what is left; publish or abandon some, or give the node more memory");
 }
 
-policy::Standing Writer::StandingOf(catalog::TreeId tree, const PartWrite& part) {
+policy::Standing Writer::StandingOf(WriteCall& call, const PartWrite& part) {
   const policy::Order& order = residents_.order();
-  if (!order.learns()) return {};
+  if (!order.taught()) return {};
   policy::Standing above;
-  if (!part.parent.none()) {
-    const catalog::KeyHash parent = catalog::KeyHashOf(tree, part.parent);
-    const catalog::BlockId block = forest_.Find(tree, part.parent, parent);
+  if (!part.parent.none() && part.parent == call.last) {
+    above = call.last_standing;
+  } else if (!part.parent.none()) {
+    const catalog::KeyHash parent = catalog::KeyHashOf(call.tree, part.parent);
+    const catalog::BlockId block = forest_.Find(call.tree, part.parent, parent);
     above = residents_.StandingOf(block);
     if (!above.told) {
-      const catalog::PutIndex put = pending_.NextOf(tree, parent, catalog::kNoId);
+      const catalog::PutIndex put = pending_.NextOf(call.tree, parent, catalog::kNoId);
       if (put != catalog::kNoId) above = pending_[put].standing;
     }
   }
-  return order.StandingOf(catalog::KeyHashOf(tree, part.key), above);
+  call.last = part.key;
+  call.last_standing = order.StandingOf(catalog::KeyHashOf(call.tree, part.key), above);
+  return call.last_standing;
 }
 
-residency::Step Writer::JoinPut(const catalog::Caller& caller, catalog::TreeId tree, PartJob& job) {
+residency::Step Writer::JoinPut(const catalog::Caller& caller, WriteCall& call, PartJob& job) {
   const PartWrite& part = job.part;
+  const catalog::TreeId tree = call.tree;
   const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
   if (entry == nullptr) {
     job.outcome.status = Status(Code::kMiss, "write: the namespace was dropped meanwhile");
@@ -265,7 +273,7 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, catalog::TreeId t
                    : static_cast<std::uint32_t>(std::min<std::uint64_t>(now_s + part.ttl_s, UINT32_MAX));
     p.held = part.held;
     p.conversation = part.conversation;
-    p.standing = StandingOf(tree, part);
+    p.standing = StandingOf(call, part);
     p.made = catalog_.NextEvent();
     p.after_drop = forest_.tree(tree)->last_drop;
     steps_.Count(2);
@@ -282,14 +290,13 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, catalog::TreeId t
   return residency::Step::kDone;
 }
 
-Task<void> Writer::JoinWhenSure(catalog::Caller caller, catalog::TreeId tree, PartJob& job,
-                                Instant deadline) {
+Task<void> Writer::JoinWhenSure(catalog::Caller caller, WriteCall& call, PartJob& job) {
   do {
-    if (Status waited = co_await deletions_.NextCollected(deadline); !waited.ok()) {
+    if (Status waited = co_await deletions_.NextCollected(call.deadline); !waited.ok()) {
       job.outcome.status = std::move(waited);
       co_return;
     }
-  } while (JoinPut(caller, tree, job) == residency::Step::kWaits);
+  } while (JoinPut(caller, call, job) == residency::Step::kWaits);
 }
 
 Task<void> Writer::FindSlot(const residency::SlotFill& fill, PartJob& job, Instant deadline) {

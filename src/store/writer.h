@@ -72,9 +72,9 @@ class Writer final {
   // puts keep.
   bool LeavesMemory(const OwnerToken& owner, std::uint64_t record_bytes) const;
   // What the part's block is held to be.
-  policy::Standing StandingOf(catalog::TreeId tree, const PartWrite& part);
-  residency::Step JoinPut(const catalog::Caller& caller, catalog::TreeId tree, PartJob& job);
-  Task<void> JoinWhenSure(catalog::Caller caller, catalog::TreeId tree, PartJob& job, Instant deadline);
+  policy::Standing StandingOf(WriteCall& call, const PartWrite& part);
+  residency::Step JoinPut(const catalog::Caller& caller, WriteCall& call, PartJob& job);
+  Task<void> JoinWhenSure(catalog::Caller caller, WriteCall& call, PartJob& job);
   Task<void> FindSlot(const residency::SlotFill& fill, PartJob& job, Instant deadline);
   // True if the part is to be copied: its put is open and has a slot, and the part is not written yet.
   bool BeginCopy(PartJob& job);

@@ -20,8 +20,8 @@
 namespace cistern::workload {
 
 enum class SimPolicy : std::uint8_t {
-  kLru = 0,    // the node's
-  kReuse = 1,  // the node's, where it is told so
+  kLru = 0,    // the node's, where it is told so
+  kReuse = 1,  // the node's
   // Those that `reuse` is compared with: contender.h.
   kFifo = 2,
   kSlru = 3,
