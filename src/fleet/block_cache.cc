@@ -3,12 +3,17 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "base/random.h"
 
 namespace cistern::fleet {
 
 using policy::EntryId;
+
+namespace {
+constexpr std::uint64_t kCopyShare = 16;  // of the room, one in so many
+}  // namespace
 
 BlockCache::BlockCache(EvictionPolicy policy, std::uint64_t blocks)
     : blocks_(blocks), order_(policy, std::max<std::uint64_t>(blocks, 1)) {}
@@ -18,7 +23,10 @@ std::size_t BlockCache::Match(Chain chain, std::vector<HomeRun>* homes) const {
   std::size_t matched = 0;
   for (EntryId id; matched < chain.size() && (id = Find(chain[matched])) != kNone; ++matched) {
     if (!homes) continue;
-    if (homes->empty() || homes->back().home != slots_[id].home) homes->push_back({slots_[id].home});
+    const Slot& slot = slots_[id];
+    const bool joins =
+        !homes->empty() && !slot.copied && homes->back().home == slot.home && homes->back().copies == nullptr;
+    if (!joins) homes->push_back({slot.home, 0, slot.copied ? &copies_.at(id) : nullptr});
     ++homes->back().blocks;
   }
   return matched;
@@ -28,8 +36,53 @@ void BlockCache::Move(Chain chain, NodeNumber to) {
   for (const std::uint64_t hash_id : chain) {
     const EntryId id = Find(hash_id);
     if (id == kNone) return;
-    slots_[id].home = to;
+    const NodeNumber from = std::exchange(slots_[id].home, to);
+    DropCopy(id, to);
+    if (slots_[id].children > 1) AddCopy(id, from);
   }
+}
+
+// False: none may leave.
+bool BlockCache::MakeRoomForCopy() {
+  while (found_.size() + copies_count_ >= blocks_) {
+    const auto leaves =
+        order_.LeavesFor({}, [this](EntryId id) { return slots_[id].children == 0 && !slots_[id].held; });
+    if (!leaves) return false;
+    Evict(*leaves);
+  }
+  return true;
+}
+
+void BlockCache::AddCopy(EntryId id, NodeNumber node) {
+  if (slots_[id].home == node) return;
+  if (const auto at = copies_.find(id); at != copies_.end() && node < at->second.size() && at->second[node])
+    return;
+  while (copies_count_ > 0 && (copies_count_ + 1) * kCopyShare > blocks_) DropOldestCopy();
+  if ((copies_count_ + 1) * kCopyShare > blocks_ || !MakeRoomForCopy()) return;
+  std::vector<bool>& copies = copies_[id];
+  if (node >= copies.size()) copies.resize(node + 1);
+  copies[node] = true;
+  slots_[id].copied = true;
+  copied_.emplace_back(id, node);
+  ++copies_count_;
+}
+
+// True: it was there.
+bool BlockCache::DropCopy(EntryId id, NodeNumber node) {
+  const auto at = copies_.find(id);
+  if (at == copies_.end() || node >= at->second.size() || !at->second[node]) return false;
+  at->second[node] = false;
+  --copies_count_;
+  if (std::ranges::find(at->second, true) == at->second.end()) {
+    copies_.erase(at);
+    slots_[id].copied = false;
+  }
+  return true;
+}
+
+void BlockCache::DropOldestCopy() {
+  for (bool dropped = false; !dropped; copied_.pop_front())
+    dropped = DropCopy(copied_.front().first, copied_.front().second);
 }
 
 void BlockCache::Store(Chain chain, bool partial, std::uint64_t now_ms, NodeNumber home) {
@@ -44,6 +97,9 @@ void BlockCache::Store(Chain chain, bool partial, std::uint64_t now_ms, NodeNumb
   keys_.clear();
   for (const std::uint64_t hash_id : chain) keys_.push_back(SplitMix(hash_id));
   order_.SetNow(now_ms);
+  for (const EntryId id : chain_) {
+    if (slots_[id].children > 1) AddCopy(id, home);
+  }
   order_.TakeIn({.partial = partial}, keys_, chain_);
   policy::Standing standing = chain_.empty() ? policy::Standing() : order_.StandingOf(chain_.back());
   for (std::size_t i = chain_.size(); i < chain.size() && Find(chain[i]) == kNone; ++i) {
@@ -58,7 +114,7 @@ void BlockCache::Store(Chain chain, bool partial, std::uint64_t now_ms, NodeNumb
 }
 
 bool BlockCache::MakeRoom(const policy::Standing& newcomer) {
-  if (found_.size() < blocks_) return true;
+  if (found_.size() + copies_count_ < blocks_) return true;
   const std::optional<EntryId> leaves =
       order_.LeavesFor(newcomer, [this](EntryId id) { return slots_[id].children == 0 && !slots_[id].held; });
   if (leaves) Evict(*leaves);
@@ -83,6 +139,10 @@ void BlockCache::Insert(std::uint64_t hash_id, NodeNumber home, const policy::St
 void BlockCache::Evict(EntryId id) {
   order_.Remove(id);
   found_.erase(slots_[id].hash_id);
+  if (const auto at = copies_.find(id); at != copies_.end()) {
+    copies_count_ -= static_cast<std::uint64_t>(std::ranges::count(at->second, true));
+    copies_.erase(at);
+  }
   free_.push_back(id);
   const EntryId parent = slots_[id].parent;
   slots_[id].parent = kNone;
@@ -102,7 +162,14 @@ void BlockCache::Lose(NodeNumber home) {
     for (; id != kNone && fate[id] == kUnseen; id = slots_[id].parent) way.push_back(id);
     std::uint8_t above = id == kNone ? std::uint8_t{kStays} : fate[id];
     for (std::size_t i = way.size(); i-- > 0;) {
-      if (slots_[way[i]].home == home) above = kGoes;
+      Slot& slot = slots_[way[i]];
+      DropCopy(way[i], home);
+      if (slot.home == home && slot.copied) {
+        const std::vector<bool>& copies = copies_.at(way[i]);
+        slot.home = static_cast<NodeNumber>(std::ranges::find(copies, true) - copies.begin());
+        DropCopy(way[i], slot.home);
+      }
+      if (slot.home == home) above = kGoes;
       fate[way[i]] = above;
       if (above == kGoes) going.push_back(way[i]);
     }

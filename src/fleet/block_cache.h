@@ -5,7 +5,10 @@
 
 #include <boost/unordered/unordered_flat_map.hpp>
 #include <cstdint>
+#include <deque>
 #include <span>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "policy/order.h"
@@ -18,6 +21,11 @@ using NodeNumber = std::uint32_t;
 struct HomeRun {
   NodeNumber home = 0;
   std::uint32_t blocks = 0;
+  const std::vector<bool>* copies = nullptr;  // by node: others that have it too; null: none. Of one block
+
+  bool At(NodeNumber node) const {
+    return home == node || (copies != nullptr && node < copies->size() && (*copies)[node]);
+  }
 };
 
 class BlockCache final {
@@ -29,15 +37,17 @@ class BlockCache final {
 
   // The longest resident run from block 0; where `homes` is given, who has its blocks.
   std::size_t Match(Chain chain, std::vector<HomeRun>* homes = nullptr) const;
-  // `to` loaded the chain's first blocks: those that are still there are its from now on, so that what many
-  // ask for does not stay behind one node's link.
+  // `to` loaded the chain's first blocks: those that are still there are its from now on. Of a block that
+  // several prompts extend a copy stays where it was, so that what many ask for is not behind one node's
+  // link.
   void Move(Chain chain, NodeNumber to);
   // A request's blocks were computed or used by `home`: the missing ones enter from the root on, as far as
   // the policy gives them room, and all are touched. Times never go back.
   void Store(Chain chain, bool partial, std::uint64_t now_ms, NodeNumber home);
-  // The blocks that `home` has are lost, and with them all that extend them.
+  // The blocks that `home` alone has are lost, and with them all that extend them.
   void Lose(NodeNumber home);
   std::uint64_t size() const { return found_.size(); }
+  std::uint64_t copies() const { return copies_count_; }
 
  private:
   static constexpr policy::EntryId kNone = 0xffff'ffff;
@@ -46,7 +56,8 @@ class BlockCache final {
     policy::EntryId parent = kNone;
     std::uint32_t children = 0;
     NodeNumber home = 0;
-    bool held = false;  // by the request that is being stored
+    bool held = false;    // by the request that is being stored
+    bool copied = false;  // there are copies
   };
 
   policy::EntryId Find(std::uint64_t hash_id) const {
@@ -54,6 +65,10 @@ class BlockCache final {
     return at == found_.end() ? kNone : at->second;
   }
   bool MakeRoom(const policy::Standing& newcomer);
+  bool MakeRoomForCopy();
+  void AddCopy(policy::EntryId id, NodeNumber node);
+  bool DropCopy(policy::EntryId id, NodeNumber node);
+  void DropOldestCopy();
   void Insert(std::uint64_t hash_id, NodeNumber home, const policy::Standing& standing);
   void Evict(policy::EntryId id);
 
@@ -64,6 +79,11 @@ class BlockCache final {
   std::vector<policy::EntryId> free_;
   std::vector<policy::EntryId> chain_;  // resident blocks of the request that is being stored
   std::vector<std::uint64_t> keys_;
+
+  // Copies beside a block's home, at most a sixteenth of the room; the oldest goes first.
+  std::unordered_map<policy::EntryId, std::vector<bool>> copies_;
+  std::deque<std::pair<policy::EntryId, NodeNumber>> copied_;
+  std::uint64_t copies_count_ = 0;
 };
 
 }  // namespace cistern::fleet

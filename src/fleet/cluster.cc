@@ -186,15 +186,15 @@ void Cluster::Dispatch(WorkId id) {
 double Cluster::Load(const Decision& decision) {
   const double now = queue_.now_s();
   double end = now;
-  for (const auto& [home, blocks] : decision.loads) {
-    const double bytes = static_cast<double>(blocks) * options_.block_bytes();
-    if (home == decision.node) {
-      result_.own_hits += blocks;
-      end = std::max(end, links_[home].own.Reserve(now, bytes));
+  for (const HomeRun& run : decision.loads) {
+    const double bytes = static_cast<double>(run.blocks) * options_.block_bytes();
+    if (run.home == decision.node) {
+      result_.own_hits += run.blocks;
+      end = std::max(end, links_[run.home].own.Reserve(now, bytes));
     } else {
-      result_.peer_hits += blocks;
-      end =
-          std::max({end, links_[home].out.Reserve(now, bytes), links_[decision.node].in.Reserve(now, bytes)});
+      result_.peer_hits += run.blocks;
+      end = std::max(
+          {end, links_[run.home].out.Reserve(now, bytes), links_[decision.node].in.Reserve(now, bytes)});
     }
   }
   return end;

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
+#include <vector>
 
 #include "base/random.h"
 #include "workload/generator.h"
@@ -149,6 +151,52 @@ TEST(Cluster, PromptThatAllShareDoesNotWaitForOneNodesLink) {
   const ClusterResult result = Generated(options, "sessions=4000,turns=2,system=1,span=5min,seed=6");
   EXPECT_GT(result.peer_hits, 0);
   EXPECT_LT(result.first_token_s.p99, 5);
+}
+
+TEST(Cluster, PromptThatAllShareIsReusedByAllThatComeAtOnce) {
+  ClusterOptions options = Fleet(16);
+  options.routing = Routing::kGlobal;
+  options.global_store = true;
+  std::uint64_t number = 0;
+  Requests requests([&](workload::Request& request) {
+    if (number == 4'000) return false;
+    request = {
+        .timestamp_ms = number / 10 * 3'000, .input_tokens = 2'048, .output_tokens = 100, .hash_ids = {0}};
+    for (std::uint64_t i = 1; i < 4; ++i) request.hash_ids.push_back(4 * number + i);
+    ++number;
+    return true;
+  });
+  const Result<ClusterResult> result = RunCluster(options, requests);
+  ASSERT_TRUE(result);
+  EXPECT_GT(result->reused, 3'900);
+}
+
+TEST(BlockCache, BlockThatSeveralPromptsExtendStaysAlsoWhereItWas) {
+  BlockCache cache(EvictionPolicy::kReuse, 1'000);
+  cache.Store(std::array<std::uint64_t, 2>{1, 2}, false, 0, 0);
+  cache.Store(std::array<std::uint64_t, 2>{1, 3}, false, 1'000, 0);
+  cache.Move(std::array<std::uint64_t, 2>{1, 3}, 5);
+  std::vector<HomeRun> homes;
+  EXPECT_EQ(cache.Match(std::array<std::uint64_t, 2>{1, 3}, &homes), 2);
+  ASSERT_EQ(homes.size(), 2);
+  EXPECT_TRUE(homes[0].At(5) && homes[0].At(0) && !homes[0].At(1));
+  EXPECT_TRUE(homes[1].At(5) && !homes[1].At(0));
+  EXPECT_EQ(cache.copies(), 1);
+  // What the failed node alone had is lost, what it had a copy of is not.
+  cache.Lose(5);
+  EXPECT_EQ(cache.Match(std::array<std::uint64_t, 2>{1, 3}, &homes), 1);
+  EXPECT_TRUE(homes[0].At(0) && !homes[0].At(5));
+  EXPECT_EQ(cache.Match(std::array<std::uint64_t, 2>{1, 2}), 2);
+  EXPECT_EQ(cache.copies(), 0);
+}
+
+TEST(BlockCache, CopiesTakeASixteenthOfTheRoomAtMost) {
+  BlockCache cache(EvictionPolicy::kLru, 32);
+  for (std::uint64_t last = 2; last < 40; ++last)
+    cache.Store(std::array<std::uint64_t, 2>{1, last}, false, last * 1'000, 0);
+  for (NodeNumber node = 1; node < 20; ++node) cache.Move(std::array<std::uint64_t, 1>{1}, node);
+  EXPECT_EQ(cache.copies(), 2);
+  EXPECT_LE(cache.size() + cache.copies(), 32);
 }
 
 TEST(Cluster, GlobalRouterRefusesWhatWouldMissItsObjective) {

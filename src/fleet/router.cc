@@ -17,6 +17,11 @@ constexpr std::size_t kHolders = 8;
 constexpr std::size_t kAffinityBlocks = 2;
 constexpr std::size_t kMostTaken = 1u << 22;
 
+// A prompt's last token is always computed: it says the first of the answer.
+std::size_t UsableBlocks(const workload::Request& request) {
+  return (request.input_tokens - 1) / workload::kTraceBlockTokens;
+}
+
 }  // namespace
 
 Backlogs::Backlogs(std::uint32_t nodes) : nodes_(nodes) {
@@ -76,8 +81,9 @@ double Router::LoadSeconds(NodeNumber node, std::size_t blocks, double now_s) co
   for (const HomeRun& run : homes_) {
     const std::size_t some = std::min<std::size_t>(run.blocks, blocks - own - others);
     if (some == 0) break;
-    (run.home == node ? own : others) += some;
-    if (run.home != node) queued_s = std::max(queued_s, links_[run.home].out.QueuedSeconds(now_s));
+    const bool here = run.At(node);
+    (here ? own : others) += some;
+    if (!here) queued_s = std::max(queued_s, links_[run.home].out.QueuedSeconds(now_s));
   }
   const double bytes = options_.block_bytes();
   const double own_s = links.own.QueuedSeconds(now_s) + links.own.latency_s() +
@@ -94,10 +100,14 @@ std::size_t Router::BlocksToLoad(const workload::Request& request, NodeNumber no
   const NodeLinks& links = links_[node];
   double queued_s = links.in.QueuedSeconds(now_s);
   runs_.clear();
-  for (std::size_t i = 0, left = usable; left > 0; left -= runs_.back().blocks, ++i) {
+  for (std::size_t i = 0, left = usable; left > 0; ++i) {
     const HomeRun& run = homes_[i];
-    runs_.push_back({std::min(run.blocks, static_cast<std::uint32_t>(left)), run.home == node ? 0u : 1u});
-    if (run.home != node) queued_s = std::max(queued_s, links_[run.home].out.QueuedSeconds(now_s));
+    const auto blocks = std::min(run.blocks, static_cast<std::uint32_t>(left));
+    left -= blocks;
+    const bool here = run.At(node);
+    if (runs_.empty() || runs_.back().source != (here ? 0u : 1u)) runs_.push_back({0, here ? 0u : 1u});
+    runs_.back().blocks += blocks;
+    if (!here) queued_s = std::max(queued_s, links_[run.home].out.QueuedSeconds(now_s));
   }
   const auto source = [&](const Link& link, double waits_s) {
     return policy::LoadSource{.latency_us = link.latency_s() * 1e6,
@@ -116,21 +126,36 @@ std::size_t Router::BlocksToLoad(const workload::Request& request, NodeNumber no
   return blocks;
 }
 
-Decision Router::Estimate(const workload::Request& request, NodeNumber node, double now_s) {
+double Router::ComputeSeconds(const workload::Request& request, std::size_t loaded) const {
+  const auto from = static_cast<double>(loaded * workload::kTraceBlockTokens);
+  const double to = request.input_tokens;
+  return (us_per_token_ * (to - from) + us_per_square_ * (to * to - from * from)) / 1e6;
+}
+
+Router::Estimated Router::Estimate(const workload::Request& request, NodeNumber node, double now_s) {
   if (!options_.global_store) caches_[node].Match(request.hash_ids, &homes_);
   std::size_t matched = 0;
   for (const HomeRun& run : homes_) matched += run.blocks;
-  // A prompt's last token is always computed: it says the first of the answer.
-  const std::size_t usable =
-      std::min<std::size_t>(matched, (request.input_tokens - 1) / workload::kTraceBlockTokens);
-  Decision decision{.node = node, .blocks = BlocksToLoad(request, node, usable, now_s)};
-  for (std::size_t i = 0, left = decision.blocks; left > 0; left -= decision.loads.back().blocks, ++i)
-    decision.loads.push_back({homes_[i].home, std::min(homes_[i].blocks, static_cast<std::uint32_t>(left))});
-  const auto from = static_cast<double>(decision.blocks * workload::kTraceBlockTokens);
-  const double to = request.input_tokens;
-  decision.compute_s = (us_per_token_ * (to - from) + us_per_square_ * (to * to - from * from)) / 1e6;
-  decision.first_token_s =
-      std::max(backlogs_.seconds(node), LoadSeconds(node, decision.blocks, now_s)) + decision.compute_s;
+  const std::size_t usable = std::min(matched, UsableBlocks(request));
+  Estimated estimated{.node = node, .blocks = BlocksToLoad(request, node, usable, now_s)};
+  estimated.compute_s = ComputeSeconds(request, estimated.blocks);
+  estimated.first_token_s =
+      std::max(backlogs_.seconds(node), LoadSeconds(node, estimated.blocks, now_s)) + estimated.compute_s;
+  return estimated;
+}
+
+Decision Router::Carry(const workload::Request& request, const Estimated& estimated) {
+  const NodeNumber node = estimated.node;
+  if (!options_.global_store) caches_[node].Match(request.hash_ids, &homes_);
+  Decision decision{.node = node,
+                    .blocks = estimated.blocks,
+                    .compute_s = estimated.compute_s,
+                    .first_token_s = estimated.first_token_s};
+  for (std::size_t i = 0, left = decision.blocks; left > 0; ++i) {
+    const auto blocks = std::min(homes_[i].blocks, static_cast<std::uint32_t>(left));
+    decision.loads.push_back({homes_[i].At(node) ? node : homes_[i].home, blocks});
+    left -= blocks;
+  }
   return decision;
 }
 
@@ -158,20 +183,29 @@ void Router::Candidates(const workload::Request& request) {
   }
 }
 
+// A node that would be too late with all of the prompt loaded at once is not estimated.
 Decision Router::Soonest(const workload::Request& request, double now_s) {
   Candidates(request);
-  Decision best;
+  std::size_t most = UsableBlocks(request);
+  if (options_.global_store) {
+    std::size_t matched = 0;
+    for (const HomeRun& run : homes_) matched += run.blocks;
+    most = std::min(most, matched);
+  }
+  const double least_s = ComputeSeconds(request, most);
+  Estimated best;
   bool any = false;
   for (const NodeNumber node : candidates_) {
-    Decision decision = Estimate(request, node, now_s);
+    if (any && backlogs_.seconds(node) + least_s >= best.first_token_s) continue;
+    Estimated estimated = Estimate(request, node, now_s);
     // A router that knows local caches alone does not see what loading takes.
     if (options_.routing == Routing::kLocal)
-      decision.first_token_s = backlogs_.seconds(node) + decision.compute_s;
-    if (any && decision.first_token_s >= best.first_token_s) continue;
-    best = std::move(decision);
+      estimated.first_token_s = backlogs_.seconds(node) + estimated.compute_s;
+    if (any && estimated.first_token_s >= best.first_token_s) continue;
+    best = estimated;
     any = true;
   }
-  return best;
+  return Carry(request, best);
 }
 
 std::optional<Decision> Router::Choose(const workload::Request& request, double now_s) {
@@ -199,7 +233,7 @@ std::optional<Decision> Router::Choose(const workload::Request& request, double 
     case Routing::kLocal:
     case Routing::kGlobal: return Soonest(request, now_s);
   }
-  return Estimate(request, node, now_s);
+  return Carry(request, Estimate(request, node, now_s));
 }
 
 void Router::Note(const workload::Request& request, NodeNumber node) {

@@ -77,7 +77,14 @@ class Router final {
 
  private:
   NodeNumber Up(NodeNumber from) const;
-  Decision Estimate(const workload::Request& request, NodeNumber node, double now_s);
+  struct Estimated {
+    NodeNumber node = 0;
+    std::size_t blocks = 0;
+    double compute_s = 0, first_token_s = 0;
+  };
+  Estimated Estimate(const workload::Request& request, NodeNumber node, double now_s);
+  Decision Carry(const workload::Request& request, const Estimated& estimated);
+  double ComputeSeconds(const workload::Request& request, std::size_t loaded) const;
   double LoadSeconds(NodeNumber node, std::size_t blocks, double now_s) const;
   std::size_t BlocksToLoad(const workload::Request& request, NodeNumber node, std::size_t usable,
                            double now_s);
