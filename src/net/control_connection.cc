@@ -45,7 +45,10 @@ std::optional<Hello> DecodeHello(ConstPiece payload) {
 ControlConnection::ControlConnection(std::unique_ptr<Stream> stream, ControlHandler& handler)
     : stream_(std::move(stream)), handler_(handler), outbox_(*stream_), answers_(stream_->executor()) {}
 
-ControlConnection::~ControlConnection() { CISTERN_ASSERT(answers_.size() == 0 && asked_.empty()); }
+ControlConnection::~ControlConnection() {
+  answers_.Drop();
+  CISTERN_ASSERT(asked_.empty());
+}
 
 Task<Result<std::unique_ptr<ControlConnection>>> ControlConnection::Open(Executor&,
                                                                          std::unique_ptr<Stream> stream,
@@ -112,6 +115,8 @@ void ControlConnection::End(Status why) {
 Task<void> ControlConnection::Close() {
   End(Status(Code::kGone, Text(stream_->peer(), ": the connection was closed here")));
   co_await answers_.Close();
+  // Who asked has been told, and not gone on yet.
+  while (!asked_.empty()) co_await Yield();
 }
 
 // A heartbeat comes where nothing else does, so silence means that the other side or the way from it is gone.
@@ -184,8 +189,16 @@ Task<Result<std::vector<std::byte>>> ControlConnection::Ask(std::uint16_t type, 
   if (Status status = Add(head, payload); !status.ok()) co_return Error(std::move(status));
   const auto asked = std::make_shared<Asked>();
   asked_[head.id] = asked;
-  Status waited = co_await asked->answered.Wait(deadline);
-  asked_.erase(head.id);
+  struct Waits {
+    ControlConnection& connection;
+    std::uint32_t id;
+    ~Waits() { connection.asked_.erase(id); }
+  };
+  Status waited;
+  {
+    const Waits waits{*this, head.id};
+    waited = co_await asked->answered.Wait(deadline);
+  }
   if (!waited.ok())
     co_return Error(waited.code(), Text(stream_->peer(), ": did not answer before the deadline"));
   if (!asked->status.ok()) co_return Error(asked->status);

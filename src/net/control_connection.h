@@ -60,7 +60,7 @@ class ControlConnection final {
   static Task<Result<std::unique_ptr<ControlConnection>>> Open(Executor& executor,
                                                                std::unique_ptr<Stream> stream, Hello own,
                                                                ControlHandler& handler, Instant deadline);
-  // Close was awaited.
+  // Close was awaited; or the node crashed, and who asked was dropped before.
   ~ControlConnection();
   ControlConnection(const ControlConnection&) = delete;
   ControlConnection& operator=(const ControlConnection&) = delete;

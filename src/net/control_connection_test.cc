@@ -186,6 +186,20 @@ TEST_F(ControlConnectionTest, TheEndOfTheConnectionEndsWhoAsks) {
   EXPECT_EQ(near_->Tell(1, {}).code(), Code::kGone);
 }
 
+TEST_F(ControlConnectionTest, CloseWaitsUntilWhoAsksHasGoneOn) {
+  Open();
+  const std::vector<std::byte> payload = BytesOf("never answered");
+  auto asked = near_->Ask(2, payload, pair_.After(1'000'000));
+  struct Closing {
+    static Task<void> Run(Executor&, std::unique_ptr<ControlConnection> connection) {
+      co_await connection->Close();
+    }
+  };
+  pair_.loop->BlockOn(Closing::Run(executor(), std::move(near_)));
+  EXPECT_EQ(pair_.loop->BlockOn(std::move(asked)).error().code(), Code::kGone);
+  there_.let_go.Set();
+}
+
 TEST_F(ControlConnectionTest, StrangersAreRefused) {
   std::vector<std::byte> bytes(64);
   for (int round = 0; round < 200; ++round) {

@@ -70,6 +70,12 @@ Task<Status> RailReader::Read(std::span<const ConstPiece> questions, RailSink& s
   batch.sink = &sink;
   batch.deadline = deadline;
   batches_.push_back(made);
+  // Who dropped this task has dropped the sink.
+  struct Waited {
+    Batch& batch;
+    ~Waited() { batch.sink = nullptr; }
+  };
+  const Waited waited{batch};
   // Its failure is the rail's, which Run notices too.
   if (Status sent = co_await questions_.Flush(deadline); !sent.ok()) stream_->Close();
   // While its items arrive, who receives them watches the deadline.
