@@ -194,6 +194,12 @@ RecordId Forest::Take(BlockId block, std::uint16_t group) {
 
 RecordId Forest::AddRecord(BlockId block, std::uint16_t group) {
   if (blocks_[block].folded()) Unfold(block);
+  const RecordId id = LinkRecord(block, group);
+  if (listener_ != nullptr) listener_->Came(block, group);
+  return id;
+}
+
+RecordId Forest::LinkRecord(BlockId block, std::uint16_t group) {
   const RecordId id = records_.Add();
   Record& r = records_[id];
   r.block = block;
@@ -205,6 +211,7 @@ RecordId Forest::AddRecord(BlockId block, std::uint16_t group) {
 }
 
 void Forest::RemoveRecord(RecordId record) {
+  if (listener_ != nullptr) listener_->Went(records_[record].block, records_[record].group);
   RecordId* link = &blocks_[records_[record].block].first_record;
   while (*link != record) link = &records_[*link].next;
   *link = records_[record].next;
@@ -233,8 +240,8 @@ RecordId Forest::Unfold(BlockId block) {
   const std::uint8_t parts = blocks_[block].parts;
   const auto touched = static_cast<std::uint8_t>(blocks_[block].is(Block::kTouched) ? Record::kTouched : 0);
   const auto behind = static_cast<std::uint8_t>(blocks_[block].is(Block::kBehind) ? Record::kBehind : 0);
-  const Copy copy = ForgetFolded(block);
-  const RecordId id = AddRecord(block, copy.group);
+  const Copy copy = TakeFolded(block);
+  const RecordId id = LinkRecord(block, copy.group);
   Record& r = records_[id];
   r.body_bytes = copy.body_bytes;
   r.expiry = copy.expiry;
@@ -277,6 +284,12 @@ void Forest::NoteTouched(BlockId block, std::uint16_t group) {
 }
 
 Forest::Copy Forest::ForgetFolded(BlockId block) {
+  const Copy copy = TakeFolded(block);
+  if (listener_ != nullptr) listener_->Went(block, copy.group);
+  return copy;
+}
+
+Forest::Copy Forest::TakeFolded(BlockId block) {
   Block& b = blocks_[block];
   CISTERN_ASSERT(b.folded());
   const Copy copy = CopyOf(b);

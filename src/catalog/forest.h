@@ -22,6 +22,7 @@
 #include <unordered_map>
 
 #include "arena/geometry.h"
+#include "base/random.h"
 #include "catalog/id_table.h"
 #include "catalog/slab.h"
 #include "cistern/key.h"
@@ -36,7 +37,9 @@ using KeyHash = std::uint64_t;
 
 inline constexpr arena::Place kNowhere = 0xffff'ffff;  // of a record that is not in memory
 
-inline KeyHash KeyHashOf(TreeId tree, const BlockKey& key) { return key.Hash(tree); }
+inline KeyHash KeyHashOf(TreeId tree, const BlockKey& key) { return key.Hash() ^ SplitMix(tree); }
+// The key's own hash, of a block that may know no more of its key.
+inline std::uint64_t HashOfKey(TreeId tree, KeyHash key_hash) { return key_hash ^ SplitMix(tree); }
 
 struct Block {
   enum Flag : std::uint16_t {
@@ -136,8 +139,23 @@ struct IncarnationTree {
   std::uint64_t last_drop = 0;  // when the last drop of a key in it was, as Put::made
 };
 
+// Hears which records a node has, in whatever tier; in the middle of a change of the forest, so it only
+// reads.
+class BlockListener {
+ public:
+  // The block has a record of the group from now on; no longer.
+  virtual void Came(BlockId block, std::uint16_t group) = 0;
+  virtual void Went(BlockId block, std::uint16_t group) = 0;
+
+ protected:
+  ~BlockListener() = default;
+};
+
 class Forest final {
  public:
+  // Null: nobody listens.
+  void ListenTo(BlockListener* listener) { listener_ = listener; }
+
   // At most so many blocks, roots and placeholders included, for which the table is made; places are those
   // of the geometry.
   Forest(std::uint32_t max_blocks, const arena::Geometry& geometry);
@@ -240,7 +258,7 @@ class Forest final {
   bool Fold(RecordId record);
   // Restores a folded block's record, which has a new serial and neither key, born nor generation.
   RecordId Unfold(BlockId block);
-  // Makes a folded block a placeholder; the facts of its record.
+  // Makes a folded block a placeholder; the facts of its record, which the node has no more.
   Copy ForgetFolded(BlockId block);
   // Adds a record that lies in the lower tier alone, folded where possible; the block has no record of this
   // group.
@@ -271,6 +289,7 @@ class Forest final {
   void ClearAt(arena::Place place) { at_[UnitOf(place)] = 0; }
 
  private:
+  Copy TakeFolded(BlockId block);
   // The table's view of the blocks.
   struct KeyHashes {
     const Slab<Block>& blocks;
@@ -278,6 +297,7 @@ class Forest final {
     void Prefetch(BlockId id) const { __builtin_prefetch(&blocks[id]); }
   };
 
+  RecordId LinkRecord(BlockId block, std::uint16_t group);
   std::size_t UnitOf(arena::Place place) const { return geometry_.offset(place) / arena::kUnitBytes; }
   void LinkChild(BlockId parent, BlockId block);
   void UnlinkChild(BlockId block);
@@ -293,6 +313,7 @@ class Forest final {
   std::uint64_t serials_ = 0;
   std::uint32_t cuts_ = 1;
   std::uint32_t collecting_ = 0;
+  BlockListener* listener_ = nullptr;
 };
 
 }  // namespace cistern::catalog

@@ -37,6 +37,40 @@ class ForestTest : public testing::Test {
   const BlockId root = forest.tree(tree)->root;
 };
 
+TEST_F(ForestTest, ListenerHearsWhatComesAndGoesAndNothingOfMovesBetweenTiers) {
+  class Heard final : public BlockListener {
+   public:
+    void Came(BlockId block, std::uint16_t group) override { came.push_back({block, group}); }
+    void Went(BlockId block, std::uint16_t group) override { went.push_back({block, group}); }
+    std::vector<std::pair<BlockId, std::uint16_t>> came, went;
+  } heard;
+  forest.ListenTo(&heard);
+  const BlockId block = Add(1, root);
+  const RecordId record = OnFlash(block);
+  ASSERT_TRUE(forest.Fold(record));
+  const RecordId unfolded = forest.Unfold(block);
+  using Names = std::vector<std::pair<BlockId, std::uint16_t>>;
+  EXPECT_EQ(heard.came, (Names{{block, 2}}));
+  EXPECT_TRUE(heard.went.empty());
+  forest.AddRecord(block, 3);
+  forest.RemoveRecord(unfolded);
+  EXPECT_EQ(heard.came, (Names{{block, 2}, {block, 3}}));
+  EXPECT_EQ(heard.went, (Names{{block, 2}}));
+  const BlockId other = Add(2, root);
+  ASSERT_TRUE(forest.Fold(OnFlash(other)));
+  forest.ForgetFolded(other);
+  EXPECT_EQ(heard.went, (Names{{block, 2}, {other, 2}}));
+  forest.ListenTo(nullptr);
+  forest.RemoveRecord(forest.FindRecord(block, 3));
+  EXPECT_EQ(heard.went.size(), 2u);
+}
+
+TEST_F(ForestTest, KeysOwnHashIsToldFromTheBlocks) {
+  const BlockId block = Add(7, root);
+  EXPECT_EQ(HashOfKey(tree, forest.block(block).key_hash()), Key(7).Hash());
+  EXPECT_NE(KeyHashOf(tree, Key(7)), KeyHashOf(tree + 1, Key(7)));
+}
+
 TEST_F(ForestTest, AFoldedRecordKeepsWhatIsAskedOfIt) {
   const BlockId block = Add(1, root);
   const RecordId record = OnFlash(block);

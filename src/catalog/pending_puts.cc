@@ -66,6 +66,7 @@ PutIndex PendingPuts::Add(const PutName& name, const BlockKey& parent, std::uint
   const PutIndex put = puts_.Add();
   Item& item = puts_[put];
   item.put.name = name;
+  item.put.put_id = name.id;
   item.put.parent = parent;
   item.record_bytes = record_bytes;
   item.open = true;

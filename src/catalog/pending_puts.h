@@ -34,6 +34,7 @@ struct Put {
   enum class State : std::uint8_t { kOpen, kPublished, kEnded };
 
   PutName name;
+  PutId put_id;  // of its future seal: the name's, or what a source says that it had there
   BlockKey parent;
   std::vector<std::uint32_t> part_bytes;
   std::vector<std::uint32_t> crcs;  // of the segments of all parts
