@@ -30,6 +30,7 @@
 #include "store/prompts.h"
 #include "store/publisher.h"
 #include "store/recovery.h"
+#include "store/source_puts.h"
 #include "store/survey.h"
 #include "store/writer.h"
 
@@ -96,6 +97,7 @@ struct BlockStore::Rooms {
         survey(context, namespaces),
         prompts(context, residents),
         writer(context, lower, residents, room, uses, prompts, puts, deletions, publisher, switches),
+        source_puts(context, residents, room, puts, deletions, publisher, switches),
         matcher(context, lower, residents, uses, prompts, fetcher, switches),
         acquirer(context, lower, residents, partial_copies, verifier, fetcher, partial_fetch, switches),
         drops(context, lower, tombstones, deletions),
@@ -151,6 +153,7 @@ struct BlockStore::Rooms {
   Survey survey;
   Prompts prompts;
   Writer writer;
+  SourcePuts source_puts;
   Matcher matcher;
   Acquirer acquirer;
   Drops drops;
@@ -368,6 +371,11 @@ CellDrops& BlockStore::cell_drops() { return rooms_->cell_drops; }
 Task<Result<std::uint32_t>> BlockStore::FindNamespace(std::string target) {
   return rooms_->namespaces.Find(std::move(target));
 }
+SourcePuts& BlockStore::source_puts() { return rooms_->source_puts; }
+void BlockStore::ListenToBlocks(catalog::BlockListener* listener) {
+  rooms_->catalog.forest().ListenTo(listener);
+}
+const catalog::Forest& BlockStore::forest() const { return rooms_->catalog.forest(); }
 Task<Status> BlockStore::ReportBad(std::uint32_t slot, std::span<const catalog::BlockName> blocks) {
   return rooms_->acquirer.ReportBad(slot, blocks);
 }

@@ -33,6 +33,7 @@
 #include "residency/lower_tier.h"
 #include "store/namespaces.h"
 #include "store/requests.h"
+#include "store/source_puts.h"
 #include "store/survey.h"
 #include "store/switches.h"
 #include "tier/tier.h"
@@ -141,6 +142,11 @@ class BlockStore final {
 
   // Drops that a cell has decided; from Recover on.
   CellDrops& cell_drops();
+  // Puts of what other nodes give.
+  SourcePuts& source_puts();
+  // Is told which blocks this node has from now on; null: nobody is. What is here already it is not told.
+  void ListenToBlocks(catalog::BlockListener* listener);
+  const catalog::Forest& forest() const;
 
   // A reader saw a body fail its seal: a mover verifies it again, then the block is cut with its
   // descendants. A sound one has its index entry written again, which may be the damaged part.

@@ -265,7 +265,7 @@ void Publisher::MakeVisible(catalog::PutIndex put, catalog::BlockId block, std::
                           .group = p.name.group,
                           .key = p.name.key,
                           .parent = p.parent,
-                          .put_id = p.name.id,
+                          .put_id = p.put_id,
                           .part_bytes = p.part_bytes,
                           .segment_crcs = p.crcs};
   arena::Publish(

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Puts of sources: records that another node, or an object store, gives. Whoever fetches one takes a slot
+// first, lets the body land there and says at the end what came; then it is published as any put is, under
+// this store's own incarnation, sequence and seal: its parent reachable, the first wins, a drop ends it.
+//
+// Unlike a client's put it waits for nothing: it is published in the very step in which its source's drops
+// were compared with this node's (Admission), or never.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/task.h"
+#include "residency/context.h"
+#include "residency/residents.h"
+#include "residency/room.h"
+#include "store/deletions.h"
+#include "store/open_puts.h"
+#include "store/publisher.h"
+#include "store/switches.h"
+
+namespace cistern::store {
+
+// Whose puts those of all sources are.
+inline constexpr OwnerToken kSourceOwner = {std::byte{'s'}, std::byte{'o'}, std::byte{'u'},
+                                            std::byte{'r'}, std::byte{'c'}, std::byte{'e'}};
+
+struct SourceBlock {
+  BlockKey key;
+  BlockKey parent;  // none(): the chain's first block
+  std::uint16_t group = 0;
+  std::uint64_t body_bytes = 0;  // as the namespace has them; 0 there: as the source has said
+};
+
+// What came with a body.
+struct SourceFacts {
+  std::vector<std::uint32_t> part_bytes;
+  std::vector<std::uint32_t> segment_crcs;  // those of the bytes that landed
+  PutId put_id;
+  // From when it was asked for, at the store's count of seconds then; 0: it has no end.
+  std::uint32_t ttl_s = 0;
+  std::uint64_t asked_at_s = 0;
+  std::uint64_t conversation = 0;  // that alone has used it; 0: none, or several
+};
+
+// Decides whether a body may become visible here, in the step in which it does.
+class Admission {
+ public:
+  enum class Answer : std::uint8_t {
+    kTake,
+    kRefuse,
+    kMore,  // the touches did not suffice
+  };
+  // Looks at `*touches` names at most and counts them off.
+  virtual Answer Look(std::uint32_t* touches) = 0;
+
+ protected:
+  ~Admission() = default;
+};
+
+class SourcePuts;
+
+// One put of a source, with its slot. Destroyed before Finish: its put ends and the slot is free.
+class SourcePut final {
+ public:
+  SourcePut() = default;
+  SourcePut(SourcePut&& other) noexcept
+      : puts_(std::exchange(other.puts_, nullptr)), put_(other.put_), body_(other.body_) {}
+  SourcePut& operator=(SourcePut&& other) noexcept {
+    std::swap(puts_, other.puts_);
+    std::swap(put_, other.put_);
+    std::swap(body_, other.body_);
+    return *this;
+  }
+  ~SourcePut();
+
+  // False: there is nothing to fetch, the block is here.
+  bool wanted() const { return puts_ != nullptr; }
+  // Where the body lands. Whoever lets it land there has ended before this is destroyed or finished.
+  std::span<std::byte> body() const { return body_; }
+
+ private:
+  friend class SourcePuts;
+  SourcePut(SourcePuts& puts, catalog::PutIndex put, std::span<std::byte> body)
+      : puts_(&puts), put_(put), body_(body) {}
+
+  SourcePuts* puts_ = nullptr;
+  catalog::PutIndex put_ = catalog::kNoId;
+  std::span<std::byte> body_;
+};
+
+class SourcePuts final {
+ public:
+  SourcePuts(const residency::StoreContext& context, residency::Residents& residents, residency::Room& room,
+             OpenPuts& puts, Deletions& deletions, Publisher& publisher, const Switches& switches)
+      : executor_(context.executor),
+        slots_(context.slots),
+        counters_(context.counters),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        pending_(context.catalog.pending()),
+        conversations_(context.catalog.conversations()),
+        sequences_(context.catalog.sequences()),
+        residents_(residents),
+        room_(room),
+        puts_(puts),
+        deletions_(deletions),
+        publisher_(publisher),
+        switches_(switches) {}
+  SourcePuts(const SourcePuts&) = delete;
+  SourcePuts& operator=(const SourcePuts&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // A put with a slot, until the deadline; not wanted() where the block is here. kBusy: past a bound of
+  // pending puts or of memory; kMiss: the namespace is gone; kInvalid: no block of it looks so; kTooLate.
+  Task<Result<SourcePut>> Begin(std::uint32_t slot, SourceBlock block, Instant deadline);
+  // Publishes it. ok: it is visible now, or another put of the block was first. kMiss: it was refused, a drop
+  // ended it, its parent is not here, or its time has passed; kInvalid: what came is no body of this block.
+  Task<Status> Finish(SourcePut put, SourceFacts facts, Admission& admission);
+
+  // The count of seconds that SourceFacts::asked_at_s is on.
+  std::uint64_t NowS() { return catalog_.NowS(); }
+  // Of each block of a chain, the body bytes in each group without a fixed size, in order; of the first
+  // `most` that are in any tier.
+  Task<std::vector<std::uint32_t>> BodyBytes(std::uint32_t slot, std::span<const BlockKey> chain);
+
+ private:
+  friend class SourcePut;
+  Status Check(const catalog::NamespaceEntry& entry, const SourceBlock& block) const;
+  // Whether the block is here already; none where a collection hides it.
+  std::optional<bool> Present(catalog::TreeId tree, const SourceBlock& block);
+  Status TakeFacts(catalog::Put& put, SourceFacts& facts);
+  void LetGo(catalog::PutIndex put);
+
+  Executor& executor_;
+  memory::Slots& slots_;
+  catalog::StoreCounters& counters_;
+  StepBudget& steps_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
+  catalog::PendingPuts& pending_;
+  catalog::Conversations& conversations_;
+  catalog::Sequences& sequences_;
+  residency::Residents& residents_;
+  residency::Room& room_;
+  OpenPuts& puts_;
+  Deletions& deletions_;
+  Publisher& publisher_;
+  const Switches& switches_;
+  std::uint64_t made_ = 0;  // puts so far
+};
+
+}  // namespace cistern::store

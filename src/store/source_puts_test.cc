@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/source_puts.h"
+
+#include "record/verified_copy.h"
+#include "store/block_store_fixture.h"
+
+namespace cistern::store {
+namespace {
+
+class Admits final : public Admission {
+ public:
+  explicit Admits(Answer answer = Answer::kTake, int more = 0) : answer_(answer), more_(more) {}
+  Answer Look(std::uint32_t* touches) override {
+    ++looks;
+    if (more_-- <= 0) return answer_;
+    *touches = 0;
+    return Answer::kMore;
+  }
+  int looks = 0;
+
+ private:
+  const Answer answer_;
+  int more_;
+};
+
+class SourcePutsTest : public BlockStoreTest {
+ protected:
+  Result<SourcePut> Begin(std::uint64_t n, std::optional<std::uint64_t> parent, std::size_t bytes = 4096) {
+    SourceBlock block{.key = Key(n), .body_bytes = bytes};
+    if (parent) block.parent = Key(*parent);
+    return t->Run(t->store->source_puts().Begin(ns.slot, block, Soon()));
+  }
+  // Block n's body lands, and what is said of it is true.
+  SourceFacts Land(SourcePut& put, std::uint64_t n) {
+    const std::vector<std::byte> body = Body(n, put.body().size());
+    std::ranges::copy(body, put.body().begin());
+    return {.part_bytes = {static_cast<std::uint32_t>(body.size())},
+            .segment_crcs = {record::Crc32c(body.data(), body.size())},
+            .put_id = {8, n}};
+  }
+  Status Finish(SourcePut put, SourceFacts facts, Admits admits = Admits()) {
+    return t->Run(t->store->source_puts().Finish(std::move(put), std::move(facts), admits));
+  }
+  Status Take(std::uint64_t n, std::optional<std::uint64_t> parent, Admits admits = Admits()) {
+    auto put = Begin(n, parent);
+    if (!put) return put.error();
+    SourceFacts facts = Land(*put, n);
+    return Finish(std::move(*put), std::move(facts), admits);
+  }
+};
+
+TEST_F(SourcePutsTest, WhatIsAdmittedIsReadAndFoundBehindItsParent) {
+  Make();
+  EXPECT_TRUE(Take(1, std::nullopt).ok());
+  EXPECT_TRUE(Take(2, 1, Admits(Admission::Answer::kTake, 5)).ok());
+  EXPECT_TRUE(Exact(1) && Exact(2));
+  EXPECT_EQ(Match(1, 2), 2u);
+  EXPECT_EQ(Occupied().pending, 0u);
+  // The first wins, and what is here is not asked for.
+  const auto again = Begin(2, 1);
+  ASSERT_TRUE(again.has_value());
+  EXPECT_FALSE(again->wanted());
+}
+
+TEST_F(SourcePutsTest, WhatIsRefusedLeavesNothing) {
+  Make();
+  EXPECT_EQ(Take(1, std::nullopt, Admits(Admission::Answer::kRefuse)).code(), Code::kMiss);
+  EXPECT_FALSE(Here(1));
+  EXPECT_EQ(Occupied().pending, 0u);
+}
+
+TEST_F(SourcePutsTest, WithoutItsParentItEndsAndIsNotPublishedWhenTheParentComes) {
+  Make();
+  EXPECT_EQ(Take(2, 1).code(), Code::kMiss);
+  EXPECT_EQ(Occupied().pending, 0u);
+  EXPECT_EQ(Put(1, std::nullopt), State::kPublished);
+  EXPECT_FALSE(Here(2));
+}
+
+TEST_F(SourcePutsTest, DropEndsWhatIsStillLanding) {
+  Make();
+  PutChain(1, 2);
+  auto put = Begin(3, 2);
+  ASSERT_TRUE(put.has_value());
+  ASSERT_TRUE(Drop(2).has_value());
+  EXPECT_EQ(Put(2, 1), State::kPublished);
+  SourceFacts facts = Land(*put, 3);  // its slot is still its own
+  EXPECT_EQ(Finish(std::move(*put), std::move(facts)).code(), Code::kMiss);
+  EXPECT_FALSE(Here(3));
+}
+
+TEST_F(SourcePutsTest, DeadlineAndAGivenUpPutFreeTheSlot) {
+  Make();
+  auto late = Begin(1, std::nullopt);
+  ASSERT_TRUE(late.has_value());
+  t->Advance(2'000'000);
+  SourceFacts facts = Land(*late, 1);
+  EXPECT_EQ(Finish(std::move(*late), std::move(facts)).code(), Code::kTooLate);
+  {
+    const auto given_up = Begin(1, std::nullopt);
+  }
+  EXPECT_EQ(Occupied().pending, 0u);
+  EXPECT_TRUE(Take(1, std::nullopt).ok());
+}
+
+TEST_F(SourcePutsTest, FactsOfAnotherBodyAreRefused) {
+  Make();
+  auto put = Begin(1, std::nullopt);
+  ASSERT_TRUE(put.has_value());
+  SourceFacts facts = Land(*put, 1);
+  facts.part_bytes = {4095};
+  EXPECT_EQ(Finish(std::move(*put), std::move(facts)).code(), Code::kInvalid);
+  EXPECT_EQ(Begin(1, std::nullopt, 0).error().code(), Code::kInvalid);
+  EXPECT_FALSE(Here(1));
+}
+
+TEST_F(SourcePutsTest, TimeToLiveCountsFromWhenItWasAskedFor) {
+  Make();
+  const std::uint64_t asked_at_s = t->store->source_puts().NowS();
+  auto put = Begin(1, std::nullopt);
+  ASSERT_TRUE(put.has_value());
+  SourceFacts facts = Land(*put, 1);
+  facts.ttl_s = 3;
+  facts.asked_at_s = asked_at_s;
+  t->clock.AdvanceUs(2'000'000);
+  EXPECT_TRUE(Finish(std::move(*put), std::move(facts)).ok());
+  EXPECT_TRUE(Here(1));
+  t->Advance(1'000'000);
+  EXPECT_FALSE(Here(1));
+  auto over = Begin(1, std::nullopt);
+  ASSERT_TRUE(over.has_value());
+  facts = Land(*over, 1);
+  facts.ttl_s = 3;
+  facts.asked_at_s = asked_at_s;
+  EXPECT_EQ(Finish(std::move(*over), std::move(facts)).code(), Code::kMiss);
+}
+
+}  // namespace
+}  // namespace cistern::store
