@@ -23,6 +23,7 @@
 #include "mesh/local_store.h"
 #include "mesh/membership.h"
 #include "mesh/peers.h"
+#include "mesh/reach.h"
 #include "mesh/trimmer.h"
 #include "net/stream.h"
 #include "net/tls.h"
@@ -42,13 +43,6 @@ struct MemberOptions {
 
   // kInvalid names the field.
   Status Validate() const;
-};
-
-// What of another member's a record or an answer belongs to: its history, and `applied` as it was before the
-// record was looked up.
-struct Answered {
-  std::uint64_t history = 0;
-  std::int64_t a = 0;
 };
 
 class Member final {

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh/block_server.h"
+
+#include <utility>
+
+namespace cistern::mesh {
+
+BlockServer::Sending& BlockServer::Take(std::uint64_t* handle) {
+  if (free_.empty()) {
+    free_.push_back(sendings_.size());
+    sendings_.push_back(std::make_unique<Sending>());
+  }
+  *handle = free_.back();
+  free_.pop_back();
+  return *sendings_[*handle];
+}
+
+Status BlockServer::Open(const BlockRequest& request, std::uint32_t slot, Sending& sending) {
+  const arena::ReadCall call = parts_.reader.Begin(slot, parts_.clock.Wall().seconds);
+  const arena::AskedBlock asked{request.key, request.group, PeerMessageLimits::kParts};
+  switch (parts_.reader.Open(call, asked, nullptr, sending.record)) {
+    case arena::ReadOutcome::kHit: return Status();
+    case arena::ReadOutcome::kBad: return Status(Code::kIoError, "its seal does not check");
+    case arena::ReadOutcome::kMiss:
+    case arena::ReadOutcome::kOutOfRange: break;
+  }
+  return Status(Code::kMiss, "it is not in memory");
+}
+
+Task<net::RailSource::Answer> BlockServer::Find(net::ConstPiece question, Instant deadline) {
+  const std::optional<BlockRequest> request = DecodeBlockRequest(question);
+  if (!request) co_return Answer{.status = Status(Code::kInvalid, "no question for a block")};
+  // Before anything is looked up: a drop that is applied in between is then the asker's to find.
+  const std::optional<Answered> answered = parts_.rule.Answering();
+  if (!answered) co_return Answer{.status = Status(Code::kGone, "this member answers nobody now")};
+  if (answered->history != request->history)
+    co_return Answer{.status = Status(Code::kMismatch, "another history")};
+  const std::optional<std::uint32_t> slot = parts_.names.SlotOf(request->name);
+  if (!slot) co_return Answer{.status = Status(Code::kMiss, "no such namespace")};
+  std::uint64_t handle = 0;
+  Sending& sending = Take(&handle);
+  sending.kept = 0;
+  Status status = Open(*request, *slot, sending);
+  const catalog::BlockName name{request->key, request->group};
+  if (status.code() == Code::kIoError) parts_.memory.ReportBad(*slot, name);
+  if (status.code() == Code::kMiss) {
+    auto kept = co_await parts_.memory.Bring(*slot, name, deadline, request->worth_us);
+    if (kept) {
+      sending.kept = *kept;
+      status = Open(*request, *slot, sending);
+    } else {
+      status = std::move(kept.error());
+    }
+  }
+  Answer answer{.status = std::move(status)};
+  const std::uint64_t now_s =
+      answer.status.ok() ? parts_.reader.Begin(*slot, parts_.clock.Wall().seconds).now_s : 0;
+  if (answer.status.ok()) answer = AnswerOf(*answered, sending, now_s);
+  if (answer.status.ok() && sending.record.seal.body_bytes() > request->body_bytes)
+    answer.status = Status(Code::kMismatch, "it is larger than the room that there is for it");
+  answer.handle = handle;
+  if (!answer.status.ok()) Release(handle);
+  co_return answer;
+}
+
+net::RailSource::Answer BlockServer::AnswerOf(const Answered& answered, Sending& sending,
+                                              std::uint64_t now_s) const {
+  const record::SealView& seal = sending.record.seal;
+  const record::Stamp& stamp = sending.record.stamp;
+  BlockHead head{.history = answered.history,
+                 .a = answered.a,
+                 .put_id = seal.put_id(),
+                 .key = seal.key(),
+                 .parent = seal.parent()};
+  if (stamp.expiry != 0) {
+    // Whole seconds that are left for certain: the current one has partly gone.
+    if (stamp.expiry <= now_s + 1) return {.status = Status(Code::kMiss, "its time has passed, nearly")};
+    head.ttl_s = static_cast<std::uint32_t>(stamp.expiry - now_s - 1);
+  }
+  if (stamp.conversation != 0) head.notes = {stamp.conversation};
+  for (std::uint32_t part = 0; part < seal.part_count(); ++part)
+    head.part_bytes.push_back(seal.part_bytes(part));
+  for (std::uint32_t segment = 0; segment < seal.segment_count(); ++segment)
+    head.segment_crcs.push_back(seal.segment_crc(segment));
+  Answer answer;
+  answer.head = Encode(head);
+  const std::byte* body = parts_.reader.arena().slot(sending.record.place);
+  answer.body = {net::ConstPiece(body, seal.body_bytes())};
+  return answer;
+}
+
+bool BlockServer::Sent(std::uint64_t handle) {
+  const bool good = parts_.reader.StillGood(sendings_.at(handle)->record);
+  Release(handle);
+  return good;
+}
+
+void BlockServer::Release(std::uint64_t handle) {
+  Sending& sending = *sendings_.at(handle);
+  if (sending.kept != 0) parts_.memory.LetGo(std::exchange(sending.kept, 0));
+  free_.push_back(handle);
+}
+
+}  // namespace cistern::mesh

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh/block_server.h"
+
+#include "mesh/test_mesh.h"
+
+namespace cistern::mesh {
+namespace {
+
+// Puts a block when it is asked to bring it; by then the member has applied a drop.
+class BringsLate final : public MemoryKeeper {
+ public:
+  BringsLate(Executor& executor, std::function<Task<Status>()> put) : executor_(executor), put_(put) {}
+  Executor& executor() { return executor_; }
+  Task<Result<std::uint64_t>> Bring(std::uint32_t, catalog::BlockName, Instant, std::int64_t) override {
+    const Status status = co_await put_();
+    if (!status.ok()) co_return std::unexpected(status);
+    co_return 5;
+  }
+  void LetGo(std::uint64_t kept) override { let_go += kept == 5 ? 1 : 100; }
+  void ReportBad(std::uint32_t, catalog::BlockName) override {}
+  int let_go = 0;
+
+ private:
+  Executor& executor_;
+  std::function<Task<Status>()> put_;
+};
+
+class BlockServerTest : public MeshTest {
+ protected:
+  struct PutsLate {
+    static Task<Status> Run(MeshNode& node, std::uint32_t slot, std::vector<std::byte> body) {
+      store::PartWrite part;
+      part.key = store::Key(1);
+      part.put_id = {3, 4};
+      part.from = body;
+      const catalog::Caller caller{1, {std::byte{1}}};
+      std::vector<store::PartWrite> parts = {part};
+      (void)co_await node.store->Write(caller, slot, std::move(parts),
+                                       node.executor().Now().PlusUs(1'000'000));
+      node.rule.applied = 9;
+      co_return Status();
+    }
+  };
+};
+
+TEST_F(BlockServerTest, AppliedIsThatOfBeforeTheRecordWasLookedUp) {
+  StartNodes(1);
+  BringsLate keeper(executor(), [&] { return PutsLate::Run(node(0), slot, store::Body(1, 4096)); });
+  BlockServer server({executor(), clock, node(0).reader_of_arena(), node(0).rule, *node(0).names, keeper});
+  const BlockRequest request{.history = 7,
+                             .name = *node(0).names->NameAt(slot),
+                             .key = store::Key(1),
+                             .body_bytes = 4096,
+                             .worth_us = 1000};
+  const std::vector<std::byte> question = Encode(request);
+  auto answer = loop->BlockOn(server.Find(question, After(1'000'000)));
+  ASSERT_TRUE(answer.status.ok()) << answer.status.ToString();
+  const auto head = DecodeBlockHead(answer.head);
+  ASSERT_TRUE(head.has_value());
+  EXPECT_EQ(head->a, 0);
+  EXPECT_EQ(head->put_id, (PutId{3, 4}));
+  EXPECT_EQ(keeper.let_go, 0);
+  EXPECT_TRUE(server.Sent(answer.handle));
+  EXPECT_EQ(keeper.let_go, 1);
+}
+
+TEST_F(BlockServerTest, RecordThatGoesWhileItIsSentIsNotSaidToBeWhole) {
+  StartNodes(1);
+  Put(0, 1, std::nullopt);
+  const BlockRequest request{.history = 7,
+                             .name = *node(0).names->NameAt(slot),
+                             .key = store::Key(1),
+                             .body_bytes = 4096,
+                             .worth_us = 1000};
+  const std::vector<std::byte> question = Encode(request);
+  auto answer = loop->BlockOn(node(0).server->Find(question, After(1'000'000)));
+  ASSERT_TRUE(answer.status.ok()) << answer.status.ToString();
+  const BlockKey key = store::Key(1);
+  ASSERT_TRUE(loop->BlockOn(node(0).store->Drop(slot, std::span(&key, 1))).has_value());
+  EXPECT_FALSE(node(0).server->Sent(answer.handle));
+}
+
+TEST_F(BlockServerTest, NobodyIsAnsweredOutsideOfTheCell) {
+  StartNodes(1);
+  Put(0, 1, std::nullopt);
+  BlockRequest request{.history = 7,
+                       .name = *node(0).names->NameAt(slot),
+                       .key = store::Key(1),
+                       .body_bytes = 4096,
+                       .worth_us = 1000};
+  const auto code = [&] {
+    const std::vector<std::byte> question = Encode(request);
+    return loop->BlockOn(node(0).server->Find(question, After(1'000'000))).status.code();
+  };
+  node(0).rule.joined = false;
+  EXPECT_EQ(code(), Code::kGone);
+  node(0).rule.joined = true;
+  request.history = 8;
+  EXPECT_EQ(code(), Code::kMismatch);
+  request.history = 7;
+  request.name.tenant = "other";
+  EXPECT_EQ(code(), Code::kMiss);
+}
+
+}  // namespace
+}  // namespace cistern::mesh

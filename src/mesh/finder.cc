@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh/finder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+
+namespace cistern::mesh {
+namespace {
+
+std::size_t FreeGroups(const catalog::NamespaceEntry& entry) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      entry.groups, [](const catalog::Group& group) { return group.part_bytes.empty(); }));
+}
+
+// Bytes of the run's blocks [from, from + count), counted from its first.
+std::uint64_t BytesOf(const catalog::NamespaceEntry& entry, const PeerRun& run, std::size_t from,
+                      std::size_t count) {
+  std::uint64_t fixed = 0, bytes = 0;
+  for (const catalog::Group& group : entry.groups)
+    fixed += group.reach == Reach::kFull ? group.body_bytes : 0;
+  const std::size_t free_groups = FreeGroups(entry);
+  for (std::size_t i = from * free_groups; i < (from + count) * free_groups; ++i) bytes += run.body_bytes[i];
+  return bytes + fixed * count;
+}
+
+}  // namespace
+
+MemberNumber Finder::Choose(const MemberSet& holders) {
+  std::vector<MemberNumber> near, all;
+  for (std::size_t number = 0; number < holders.size(); ++number) {
+    if (!holders[number]) continue;
+    const auto member = static_cast<MemberNumber>(number);
+    all.push_back(member);
+    if (parts_.links.SameZone(parts_.streams.ProcessOf(member))) near.push_back(member);
+  }
+  const std::vector<MemberNumber>& among = near.empty() ? all : near;
+  const MemberNumber one = among[random_.Below(among.size())], other = among[random_.Below(among.size())];
+  const auto load = [&](MemberNumber member) {
+    const Peer& peer = parts_.peers.Of(parts_.streams.ProcessOf(member));
+    return (peer.matches + 1) * peer.answer_us + static_cast<double>(peer.landing_bytes) / peer.bytes_per_us;
+  };
+  return load(other) < load(one) ? other : one;
+}
+
+Task<PeerMatch> Finder::Find(std::uint32_t slot, std::span<const BlockKey> chain, std::size_t local,
+                             Instant deadline) {
+  PeerMatch match;
+  const std::optional<Answered> own = parts_.rule.Answering();
+  const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(slot);
+  if (!own || entry == nullptr || entry->first_full == catalog::kNoGroup) co_return match;
+  const std::optional<SharedNamespace> name = parts_.names.NameAt(slot);
+  if (!name) co_return match;
+  const std::uint64_t seed = SampleSeed(own->history, *name);
+  const std::uint64_t incarnation = entry->incarnation;
+  const std::uint32_t block_tokens = entry->block_tokens;
+  MemberSet among = parts_.streams.Askable();
+  for (std::size_t number = 0; number < among.size(); ++number) {
+    if (!among[number]) continue;
+    const Peer& peer = parts_.peers.Of(parts_.streams.ProcessOf(static_cast<MemberNumber>(number)));
+    if (!peer.breaker.Allows(parts_.clock.Now()) || peer.matches >= kQueued) among.reset(number);
+  }
+  for (int asked = 0; asked < kAsked; ++asked) {
+    const SampleIndex::Deepest deepest = parts_.index.Find(seed, chain, local, block_tokens, among);
+    if (deepest.blocks <= local) {
+      if (asked == 0) ++counters_.unknown;
+      break;
+    }
+    const MemberNumber number = Choose(deepest.holders);
+    among.reset(number);
+    const std::uint64_t peer = parts_.streams.ProcessOf(number);
+    const auto run = std::make_shared<PeerRun>();
+    run->peer = peer;
+    run->slot = slot;
+    run->incarnation = incarnation;
+    run->name = *name;
+    const std::size_t reach =
+        deepest.blocks + std::size_t{SampleGrid(block_tokens).stride()} * parts_.index.thinning();
+    const std::size_t end = std::min({chain.size(), reach, local + PeerMessageLimits::kKeys});
+    run->chain.assign(chain.begin(), chain.begin() + static_cast<std::ptrdiff_t>(end));
+    run->first = local;
+    // Whoever is asked first leaves time for another one.
+    const std::int64_t left_us = deadline.UsSince(parts_.clock.Now());
+    if (left_us <= 0) break;
+    const Instant until =
+        asked + 1 < kAsked ? parts_.clock.Now().PlusUs(std::max<std::int64_t>(left_us / 2, 1)) : deadline;
+    const Status status = co_await Ask(peer, until, run, &match);
+    if (status.ok()) break;
+    const catalog::NamespaceEntry* now = parts_.store.NamespaceAt(slot);
+    if (now == nullptr || now->incarnation != incarnation) break;
+  }
+  co_return match;
+}
+
+Task<Status> Finder::Ask(std::uint64_t number, Instant deadline, std::shared_ptr<PeerRun> run,
+                         PeerMatch* match) {
+  const Instant began = parts_.clock.Now();
+  const std::optional<Answered> own = parts_.rule.Answering();
+  if (!own) co_return Status(Code::kGone, "this member is in no cell now");
+  const MatchRequest request{
+      .history = own->history,
+      .name = run->name,
+      .matched = static_cast<std::uint32_t>(run->first),
+      .keys = {run->chain.begin() + static_cast<std::ptrdiff_t>(run->first), run->chain.end()}};
+  ++counters_.asked;
+  struct Counted {
+    Peer& peer;
+    explicit Counted(Peer& of) : peer(of) { ++peer.matches; }
+    ~Counted() { --peer.matches; }
+  };
+  Peer& peer = parts_.peers.Of(number);
+  const Counted counted(peer);
+  peer.breaker.Asked(began);
+  auto payload = co_await parts_.links.Ask(number, kMatchQuestion, Encode(request), deadline);
+  const Instant now = parts_.clock.Now();
+  Status status = payload ? Status() : std::move(payload.error());
+  if (status.ok()) {
+    const std::optional<MatchReply> reply = DecodeMatchReply(*payload);
+    status = reply ? Take(*reply, request.keys.size(), std::move(run), match)
+                   : Status(Code::kInvalid, "it answered a match with what is no answer");
+    if (reply && reply->history != own->history)
+      status = Status(Code::kMismatch, "it answered under another history");
+    if (status.ok()) Peer::Blend(&peer.answer_us, static_cast<double>(now.UsSince(began)));
+  }
+  peer.Note(status, now, now.UsSince(began));
+  switch (status.code()) {
+    case Code::kOk: ++counters_.answered; break;
+    case Code::kMiss: ++counters_.stale; break;
+    case Code::kBusy: ++counters_.busy; break;
+    default: ++counters_.failed; break;
+  }
+  if (!status.ok()) *match = PeerMatch();
+  co_return status;
+}
+
+Status Finder::Take(const MatchReply& reply, std::size_t keys, std::shared_ptr<PeerRun> run,
+                    PeerMatch* match) {
+  const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(run->slot);
+  if (entry == nullptr || entry->incarnation != run->incarnation)
+    return Status(Code::kMiss, "the namespace was dropped meanwhile");
+  const std::uint64_t blocks = reply.blocks();
+  if (blocks > keys || reply.body_bytes.size() != blocks * FreeGroups(*entry))
+    return Status(Code::kInvalid, Text("it answered a match of ", keys, " blocks with ", blocks));
+  if (blocks == 0) return Status(Code::kMiss, "it has none of them any more");
+  run->count = blocks;
+  run->body_bytes = reply.body_bytes;
+  run->chain.resize(run->first + blocks);
+  const Peer& peer = parts_.peers.Of(run->peer);
+  double us = peer.answer_us + static_cast<double>(peer.landing_bytes) / peer.bytes_per_us;
+  std::size_t at = 0;
+  for (const MatchRun& said : reply.runs) {
+    us += static_cast<double>(BytesOf(*entry, *run, at, said.blocks)) / peer.bytes_per_us;
+    at += said.blocks;
+    us = std::max(us, static_cast<double>(said.ready_in_us) + peer.answer_us);
+    match->runs.push_back({said.blocks, Where::kPeer, static_cast<std::int64_t>(us)});
+  }
+  match->run = std::move(run);
+  return Status();
+}
+
+Task<Result<std::vector<std::byte>>> Finder::Answer(net::ConstPiece payload) {
+  const std::optional<MatchRequest> request = DecodeMatchRequest(payload);
+  if (!request) co_return Error(Code::kInvalid, "no question for a match");
+  const std::optional<Answered> answered = parts_.rule.Answering();
+  if (!answered) co_return Error(Code::kGone, "this member answers nobody now");
+  if (answered->history != request->history) co_return Error(Code::kMismatch, "another history");
+  MatchReply reply{.history = answered->history, .a = answered->a};
+  if (const std::optional<std::uint32_t> slot = parts_.names.SlotOf(request->name)) {
+    auto runs = co_await parts_.store.MatchRest(*slot, request->matched, request->keys);
+    if (runs) {
+      reply.runs = std::move(*runs);
+      if (reply.runs.size() > PeerMessageLimits::kRuns) reply.runs.resize(PeerMessageLimits::kRuns);
+      reply.body_bytes = co_await parts_.store.source_puts().BodyBytes(
+          *slot, std::span(request->keys).first(reply.blocks()));
+      // Dropped meanwhile.
+      if (parts_.store.NamespaceAt(*slot) == nullptr) reply = {.history = reply.history, .a = reply.a};
+    }
+  }
+  co_return Encode(reply);
+}
+
+}  // namespace cistern::mesh

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who has the rest of a chain: a walk of the index, then one question to one candidate, whose answer says
+// what it holds and when it could be here. Of several that are equally deep, two are drawn at random, and the
+// one with less to do is asked; members of the own zone come first. Where the first does not answer, one more
+// is asked; then it is a miss.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/random.h"
+#include "base/task.h"
+#include "mesh/peer_reader.h"
+#include "mesh/peer_table.h"
+#include "mesh/reach.h"
+#include "mesh/sample_index.h"
+#include "mesh/sample_streams.h"
+#include "store/block_store.h"
+
+namespace cistern::mesh {
+
+// What a peer has of a chain behind the blocks that are here. No run: nobody has more.
+struct PeerMatch {
+  std::shared_ptr<const PeerRun> run;
+  std::vector<MatchRun> runs;  // kPeer: when their blocks could be in this node's memory
+};
+
+class Finder final {
+ public:
+  static constexpr std::uint32_t kQueued = 64;  // matches at a peer
+  static constexpr int kAsked = 2;              // members for one match
+
+  struct Parts {  // borrowed
+    Executor& executor;
+    const Clock& clock;
+    store::BlockStore& store;
+    const CellRule& rule;
+    const SharedNamespaces& names;
+    SampleIndex& index;
+    SampleStreams& streams;
+    PeerLinks& links;
+    PeerTable& peers;
+  };
+  Finder(const Parts& parts, std::uint64_t seed) : parts_(parts), random_(seed) {}
+  Finder(const Finder&) = delete;
+  Finder& operator=(const Finder&) = delete;
+
+  Executor& executor() { return parts_.executor; }
+
+  // `chain` from its first block on, of which `local` are here. Asks nobody where the index knows of nobody.
+  // The chain is copied if somebody is asked. Ends by the deadline, with nothing if need be.
+  Task<PeerMatch> Find(std::uint32_t slot, std::span<const BlockKey> chain, std::size_t local,
+                       Instant deadline);
+  // The answer to another member's match.
+  Task<Result<std::vector<std::byte>>> Answer(net::ConstPiece payload);
+
+  struct Counters {
+    std::uint64_t unknown = 0;  // matches that cost no message
+    std::uint64_t asked = 0, answered = 0, stale = 0, failed = 0, busy = 0;
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  MemberNumber Choose(const MemberSet& holders);
+  Task<Status> Ask(std::uint64_t peer, Instant deadline, std::shared_ptr<PeerRun> run, PeerMatch* match);
+  Status Take(const MatchReply& reply, std::size_t keys, std::shared_ptr<PeerRun> run, PeerMatch* match);
+
+  const Parts parts_;
+  Random random_;
+  Counters counters_;
+};
+
+}  // namespace cistern::mesh

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bytes of one body while they land: each segment's checksum is computed while its bytes are in the
+// cache, and compared with what the source has said of it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cistern/status.h"
+#include "mesh/peer_message.h"
+
+namespace cistern::mesh {
+
+class Landing final {
+ public:
+  // Where it lands.
+  explicit Landing(std::span<std::byte> body) : body_(body) {}
+
+  // What is said of it. kInvalid: what no source says that tells the truth; kMiss: it is a record of another
+  // length than the one that was looked for.
+  Status Begin(const BlockRequest& asked, const BlockKey& parent, net::ConstPiece head,
+               std::uint64_t body_bytes);
+  void Landed(std::size_t bytes);
+  // ok: all of it is here, and as was said.
+  Status Checked() const;
+
+  std::span<std::byte> body() const { return body_; }
+  const BlockHead& head() const { return head_; }
+  BlockHead TakeHead() { return std::move(head_); }
+
+ private:
+  std::span<std::byte> body_;
+  BlockHead head_;
+  std::uint64_t landed_ = 0;
+  std::size_t part_ = 0, segment_ = 0;
+  std::uint64_t in_part_ = 0;         // bytes of the part that landed
+  std::uint32_t crc_ = 0;             // of the segment so far
+  std::optional<std::size_t> wrong_;  // the first segment whose checksum is another
+};
+
+}  // namespace cistern::mesh

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh/peer_message.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/codec.h"
+
+namespace cistern::mesh {
+namespace {
+
+using Limits = PeerMessageLimits;
+
+constexpr std::uint32_t kGone = 1u << 31;
+
+// A key takes its length and its bytes: there are thousands of them.
+void PutKey(Encoder& out, const BlockKey& key) {
+  out.U8(key.length);
+  out.Bytes(std::as_bytes(std::span(key.bytes).first(key.length)));
+}
+
+// `none_allowed`: a first block's parent.
+bool TakeKey(Decoder& in, BlockKey* key, bool none_allowed = false) {
+  const std::size_t length = in.U8();
+  if (length == 0) return none_allowed && in.ok();
+  if (length > BlockKey::kMaxBytes) return false;
+  const auto bytes = in.Bytes(length);
+  if (!in.ok()) return false;
+  *key = *BlockKey::FromBytes(bytes);
+  return true;
+}
+
+void PutName(Encoder& out, const SharedNamespace& name) {
+  out.String(name.tenant);
+  out.Bytes(name.list_hash);
+}
+
+bool TakeName(Decoder& in, SharedNamespace* name) {
+  name->tenant = in.String(DropLimits::kTenantBytes);
+  const auto hash = in.Bytes(name->list_hash.size());
+  if (!in.ok() || name->tenant.empty()) return false;
+  std::ranges::copy(hash, name->list_hash.begin());
+  return true;
+}
+
+void PutSample(Encoder& out, const Sample& sample, bool gone) {
+  out.U64(sample.hash);
+  out.U32(sample.number | (gone ? kGone : 0));
+}
+
+}  // namespace
+
+std::vector<std::byte> Encode(const SampleNotice& notice) {
+  std::vector<std::byte> bytes;
+  bytes.reserve(20 + 12 * notice.changes.size());
+  Encoder out(bytes);
+  out.U64(notice.history);
+  out.U64(notice.first);
+  out.List(notice.changes, [&](const SampleChange& change) { PutSample(out, change.sample, change.gone); });
+  return bytes;
+}
+
+std::optional<SampleNotice> DecodeSampleNotice(net::ConstPiece bytes) {
+  Decoder in(bytes);
+  SampleNotice notice;
+  notice.history = in.U64();
+  notice.first = in.U64();
+  bool good = true;
+  in.List(notice.changes, Limits::kSamples, [&](SampleChange& change) {
+    change.sample.hash = in.U64();
+    const std::uint32_t number = in.U32();
+    change.gone = (number & kGone) != 0;
+    change.sample.number = number & ~kGone;
+    good = good && change.sample.number < Sample::kNumbers;
+  });
+  return in.ok() && good ? std::optional(std::move(notice)) : std::nullopt;
+}
+
+std::vector<std::byte> Encode(const SnapshotRequest& request) {
+  std::vector<std::byte> bytes;
+  Encoder out(bytes);
+  out.U64(request.history);
+  out.U32(request.from);
+  return bytes;
+}
+
+std::optional<SnapshotRequest> DecodeSnapshotRequest(net::ConstPiece bytes) {
+  Decoder in(bytes);
+  SnapshotRequest request;
+  request.history = in.U64();
+  request.from = in.U32();
+  return in.ok() ? std::optional(request) : std::nullopt;
+}
+
+std::vector<std::byte> Encode(const SnapshotPage& page) {
+  std::vector<std::byte> bytes;
+  bytes.reserve(24 + 12 * page.samples.size());
+  Encoder out(bytes);
+  out.U64(page.history);
+  out.U64(page.as_of);
+  out.U32(page.next);
+  out.List(page.samples, [&](const Sample& sample) { PutSample(out, sample, false); });
+  return bytes;
+}
+
+std::optional<SnapshotPage> DecodeSnapshotPage(net::ConstPiece bytes) {
+  Decoder in(bytes);
+  SnapshotPage page;
+  page.history = in.U64();
+  page.as_of = in.U64();
+  page.next = in.U32();
+  bool good = true;
+  in.List(page.samples, Limits::kSamples, [&](Sample& sample) {
+    sample.hash = in.U64();
+    sample.number = in.U32();
+    good = good && sample.number < Sample::kNumbers;
+  });
+  return in.ok() && good ? std::optional(std::move(page)) : std::nullopt;
+}
+
+std::vector<std::byte> Encode(const MatchRequest& request) {
+  std::vector<std::byte> bytes;
+  bytes.reserve(64 + 33 * request.keys.size());
+  Encoder out(bytes);
+  out.U64(request.history);
+  PutName(out, request.name);
+  out.U32(request.matched);
+  out.List(request.keys, [&](const BlockKey& key) { PutKey(out, key); });
+  return bytes;
+}
+
+std::optional<MatchRequest> DecodeMatchRequest(net::ConstPiece bytes) {
+  Decoder in(bytes);
+  MatchRequest request;
+  request.history = in.U64();
+  if (!TakeName(in, &request.name)) return std::nullopt;
+  request.matched = in.U32();
+  const std::uint32_t count = in.Count(Limits::kKeys);
+  // No more than the bytes can hold.
+  request.keys.reserve(std::min<std::size_t>(count, in.left() / 2));
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (!TakeKey(in, &request.keys.emplace_back())) return std::nullopt;
+  }
+  return in.ok() ? std::optional(std::move(request)) : std::nullopt;
+}
+
+std::vector<std::byte> Encode(const MatchReply& reply) {
+  std::vector<std::byte> bytes;
+  Encoder out(bytes);
+  out.U64(reply.history);
+  out.U64(static_cast<std::uint64_t>(reply.a));
+  out.List(reply.runs, [&](const MatchRun& run) {
+    out.U32(run.blocks);
+    out.U8(static_cast<std::uint8_t>(run.where));
+    out.U64(static_cast<std::uint64_t>(run.ready_in_us));
+  });
+  out.List(reply.body_bytes, [&](std::uint32_t one) { out.U32(one); });
+  return bytes;
+}
+
+std::optional<MatchReply> DecodeMatchReply(net::ConstPiece bytes) {
+  Decoder in(bytes);
+  MatchReply reply;
+  reply.history = in.U64();
+  reply.a = static_cast<std::int64_t>(in.U64());
+  bool good = reply.a >= 0;
+  in.List(reply.runs, Limits::kRuns, [&](MatchRun& run) {
+    run.blocks = in.U32();
+    const std::uint8_t where = in.U8();
+    run.where = static_cast<Where>(where);
+    run.ready_in_us = static_cast<std::int64_t>(in.U64());
+    good = good && run.blocks > 0 && run.blocks <= Limits::kKeys && where <= 1 && run.ready_in_us >= 0;
+  });
+  in.List(reply.body_bytes, Limits::kKeys * 8, [&](std::uint32_t& one) { one = in.U32(); });
+  return in.ok() && good ? std::optional(std::move(reply)) : std::nullopt;
+}
+
+std::vector<std::byte> Encode(const BlockRequest& request) {
+  std::vector<std::byte> bytes;
+  Encoder out(bytes);
+  out.U64(request.history);
+  PutName(out, request.name);
+  out.U16(request.group);
+  PutKey(out, request.key);
+  out.U64(request.body_bytes);
+  out.U64(static_cast<std::uint64_t>(request.worth_us));
+  return bytes;
+}
+
+std::optional<BlockRequest> DecodeBlockRequest(net::ConstPiece bytes) {
+  Decoder in(bytes);
+  BlockRequest request;
+  request.history = in.U64();
+  if (!TakeName(in, &request.name)) return std::nullopt;
+  request.group = in.U16();
+  if (!TakeKey(in, &request.key)) return std::nullopt;
+  request.body_bytes = in.U64();
+  request.worth_us = static_cast<std::int64_t>(in.U64());
+  if (!in.ok() || request.worth_us < 0) return std::nullopt;
+  return request;
+}
+
+std::vector<std::byte> Encode(const BlockHead& head) {
+  std::vector<std::byte> bytes;
+  Encoder out(bytes);
+  out.U64(head.history);
+  out.U64(static_cast<std::uint64_t>(head.a));
+  out.U32(head.ttl_s);
+  out.U64(head.put_id.high);
+  out.U64(head.put_id.low);
+  PutKey(out, head.key);
+  PutKey(out, head.parent);
+  out.List(head.notes, [&](std::uint64_t note) { out.U64(note); });
+  out.List(head.part_bytes, [&](std::uint32_t part) { out.U32(part); });
+  out.List(head.segment_crcs, [&](std::uint32_t crc) { out.U32(crc); });
+  return bytes;
+}
+
+std::optional<BlockHead> DecodeBlockHead(net::ConstPiece bytes) {
+  Decoder in(bytes);
+  BlockHead head;
+  head.history = in.U64();
+  head.a = static_cast<std::int64_t>(in.U64());
+  head.ttl_s = in.U32();
+  head.put_id.high = in.U64();
+  head.put_id.low = in.U64();
+  if (!TakeKey(in, &head.key) || !TakeKey(in, &head.parent, true)) return std::nullopt;
+  in.List(head.notes, Limits::kNotes, [&](std::uint64_t& note) { note = in.U64(); });
+  in.List(head.part_bytes, Limits::kParts, [&](std::uint32_t& part) { part = in.U32(); });
+  in.List(head.segment_crcs, Limits::kSegments, [&](std::uint32_t& crc) { crc = in.U32(); });
+  if (!in.ok() || head.a < 0) return std::nullopt;
+  return head;
+}
+
+}  // namespace cistern::mesh

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// What members say to each other of what they hold, as docs/formats/wire.md has it: over the control
+// connection samples and matches, on rails blocks. What is decoded was checked for its shape; whether it is
+// true nobody knows before the bytes are here and their checksums are right.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cistern/key.h"
+#include "cistern/where.h"
+#include "mesh/cell_drop.h"
+#include "mesh/sample_index.h"
+#include "net/stream.h"
+
+namespace cistern::mesh {
+
+// Types of notices and of questions. 1 is kAppliedNotice.
+inline constexpr std::uint16_t kSampleNotice = 2;
+inline constexpr std::uint16_t kSnapshotQuestion = 1;
+inline constexpr std::uint16_t kMatchQuestion = 2;
+
+struct PeerMessageLimits {
+  static constexpr std::size_t kSamples = 1u << 16;  // of a notice, of a page
+  static constexpr std::size_t kKeys = 30'000;       // of a match
+  static constexpr std::size_t kRuns = 1'024;
+  static constexpr std::size_t kNotes = 8;
+  static constexpr std::size_t kParts = 64;
+  static constexpr std::size_t kSegments = 2'048;
+};
+
+struct SampleChange {
+  Sample sample;
+  bool gone = false;  // then the number means nothing
+  friend bool operator==(const SampleChange&, const SampleChange&) = default;
+};
+
+// The sender's changes [first, first + changes.size()), counted since its start.
+struct SampleNotice {
+  std::uint64_t history = 0;
+  std::uint64_t first = 0;
+  std::vector<SampleChange> changes;
+  friend bool operator==(const SampleNotice&, const SampleNotice&) = default;
+};
+
+struct SnapshotRequest {
+  std::uint64_t history = 0;
+  std::uint32_t from = 0;  // what the page before said; 0 at first
+  friend bool operator==(const SnapshotRequest&, const SnapshotRequest&) = default;
+};
+
+// Samples of a part of the blocks; every change from `as_of` on is told besides, and has to be heard after
+// it.
+struct SnapshotPage {
+  std::uint64_t history = 0;
+  std::uint64_t as_of = 0;
+  std::uint32_t next = 0;  // 0: this was the last
+  std::vector<Sample> samples;
+  friend bool operator==(const SnapshotPage&, const SnapshotPage&) = default;
+};
+
+struct MatchRequest {
+  std::uint64_t history = 0;
+  SharedNamespace name;
+  std::uint32_t matched = 0;  // blocks that the asker has; the keys are those behind
+  std::vector<BlockKey> keys;
+  friend bool operator==(const MatchRequest&, const MatchRequest&) = default;
+};
+
+struct MatchReply {
+  std::uint64_t history = 0;
+  std::int64_t a = 0;
+  std::vector<MatchRun> runs;  // of memory and flash, and a time to be ready to be sent
+  // Of each block in them, the bytes in each group without a fixed size.
+  std::vector<std::uint32_t> body_bytes;
+  std::uint64_t blocks() const {
+    std::uint64_t sum = 0;
+    for (const MatchRun& run : runs) sum += run.blocks;
+    return sum;
+  }
+};
+
+// On a rail: one record.
+struct BlockRequest {
+  std::uint64_t history = 0;
+  SharedNamespace name;
+  std::uint16_t group = 0;
+  BlockKey key;
+  std::uint64_t body_bytes = 0;  // that there is room for
+  std::int64_t worth_us = 0;     // after that it is of no use
+  friend bool operator==(const BlockRequest&, const BlockRequest&) = default;
+};
+
+// What is said of a body that follows.
+struct BlockHead {
+  std::uint64_t history = 0;
+  std::int64_t a = 0;       // the source's `applied`, read before it looked the record up
+  std::uint32_t ttl_s = 0;  // whole seconds that are left; 0: it has no end
+  PutId put_id;
+  BlockKey key, parent;
+  std::vector<std::uint64_t> notes;  // none: shared
+  std::vector<std::uint32_t> part_bytes;
+  std::vector<std::uint32_t> segment_crcs;
+  friend bool operator==(const BlockHead&, const BlockHead&) = default;
+};
+
+std::vector<std::byte> Encode(const SampleNotice& notice);
+std::vector<std::byte> Encode(const SnapshotRequest& request);
+std::vector<std::byte> Encode(const SnapshotPage& page);
+std::vector<std::byte> Encode(const MatchRequest& request);
+std::vector<std::byte> Encode(const MatchReply& reply);
+std::vector<std::byte> Encode(const BlockRequest& request);
+std::vector<std::byte> Encode(const BlockHead& head);
+
+// None for bytes that are no such message; what a later version has put behind is left out.
+std::optional<SampleNotice> DecodeSampleNotice(net::ConstPiece bytes);
+std::optional<SnapshotRequest> DecodeSnapshotRequest(net::ConstPiece bytes);
+std::optional<SnapshotPage> DecodeSnapshotPage(net::ConstPiece bytes);
+std::optional<MatchRequest> DecodeMatchRequest(net::ConstPiece bytes);
+std::optional<MatchReply> DecodeMatchReply(net::ConstPiece bytes);
+std::optional<BlockRequest> DecodeBlockRequest(net::ConstPiece bytes);
+std::optional<BlockHead> DecodeBlockHead(net::ConstPiece bytes);
+
+}  // namespace cistern::mesh

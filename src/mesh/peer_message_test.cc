@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh/peer_message.h"
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+#include "mesh/breaker.h"
+
+namespace cistern::mesh {
+namespace {
+
+BlockKey KeyNumber(std::uint8_t n, std::size_t bytes = 16) {
+  return *BlockKey::FromBytes(std::vector<std::byte>(bytes, std::byte{n}));
+}
+SharedNamespace SomeName() {
+  SharedNamespace name{.tenant = "default"};
+  name.list_hash.fill(std::byte{3});
+  return name;
+}
+BlockHead SomeHead() {
+  return {.history = 1,
+          .a = 2,
+          .ttl_s = 3,
+          .put_id = {4, 5},
+          .key = KeyNumber(6),
+          .parent = KeyNumber(7, 32),
+          .notes = {8},
+          .part_bytes = {9, 10},
+          .segment_crcs = {11, 12}};
+}
+
+// Whole it is itself, and what a later version has put behind is left out; shorter it is nothing.
+template <class Message, class Decode>
+void RoundTrip(const Message& message, Decode&& decode) {
+  std::vector<std::byte> bytes = Encode(message);
+  for (std::size_t length = 0; length < bytes.size(); ++length)
+    EXPECT_FALSE(decode(std::span(bytes).first(length)).has_value()) << length;
+  bytes.push_back(std::byte{1});
+  const auto decoded = decode(bytes);
+  ASSERT_TRUE(decoded.has_value());
+  EXPECT_EQ(Encode(*decoded), Encode(message));
+}
+
+TEST(PeerMessageTest, EachMessageIsWhatWasSaidOrNothing) {
+  RoundTrip(SampleNotice{.history = 1, .first = 9, .changes = {{{5, 6}, false}, {{7, 0}, true}}},
+            DecodeSampleNotice);
+  RoundTrip(SnapshotRequest{.history = 1, .from = 2}, DecodeSnapshotRequest);
+  RoundTrip(SnapshotPage{.history = 1, .as_of = 2, .next = 3, .samples = {{4, 5}}}, DecodeSnapshotPage);
+  RoundTrip(MatchRequest{.history = 1, .name = SomeName(), .matched = 2, .keys = {KeyNumber(1)}},
+            DecodeMatchRequest);
+  RoundTrip(MatchReply{.history = 1, .a = 2, .runs = {{3, Where::kFlash, 4}}, .body_bytes = {5}},
+            DecodeMatchReply);
+  RoundTrip(BlockRequest{1, SomeName(), 2, KeyNumber(3), 4, 5}, DecodeBlockRequest);
+  RoundTrip(SomeHead(), DecodeBlockHead);
+  const auto head = DecodeBlockHead(Encode(SomeHead()));
+  ASSERT_TRUE(head.has_value());
+  EXPECT_EQ(*head, SomeHead());
+}
+
+TEST(PeerMessageTest, WhatNoMemberSaysIsRefused) {
+  MatchReply reply{.history = 1, .a = 2, .runs = {{3, Where::kPeer, 4}}};
+  EXPECT_FALSE(DecodeMatchReply(Encode(reply)).has_value());
+  reply.runs = {{0, Where::kMemory, 4}};
+  EXPECT_FALSE(DecodeMatchReply(Encode(reply)).has_value());
+  reply.runs = {{3, Where::kMemory, -1}};
+  EXPECT_FALSE(DecodeMatchReply(Encode(reply)).has_value());
+  BlockHead head = SomeHead();
+  head.a = -1;
+  EXPECT_FALSE(DecodeBlockHead(Encode(head)).has_value());
+  head = SomeHead();
+  head.notes.assign(9, 1);
+  EXPECT_FALSE(DecodeBlockHead(Encode(head)).has_value());
+  head = SomeHead();
+  head.part_bytes.assign(65, 1);
+  EXPECT_FALSE(DecodeBlockHead(Encode(head)).has_value());
+}
+
+TEST(PeerMessageTest, RandomBytesAreReadWithoutHarm) {
+  Random random(9);
+  for (int i = 0; i < 20'000; ++i) {
+    std::vector<std::byte> bytes = Encode(SomeHead());
+    for (std::uint64_t flips = 1 + random.Below(4); flips > 0; --flips)
+      bytes[random.Below(bytes.size())] = static_cast<std::byte>(random.Next());
+    (void)DecodeBlockHead(bytes);
+    (void)DecodeMatchReply(bytes);
+    (void)DecodeMatchRequest(bytes);
+    (void)DecodeSampleNotice(bytes);
+    (void)DecodeSnapshotPage(bytes);
+    (void)DecodeBlockRequest(bytes);
+  }
+}
+
+Instant At(std::int64_t us) { return Instant().PlusUs(us); }
+
+TEST(BreakerTest, ThreeFailuresOrOneDeadlineAndThenAProbe) {
+  Breaker breaker;
+  breaker.Failed(At(0), false);
+  breaker.Failed(At(0), false);
+  EXPECT_TRUE(breaker.Allows(At(0)));
+  breaker.Failed(At(0), false);
+  EXPECT_FALSE(breaker.Allows(At(999'999)));
+  EXPECT_TRUE(breaker.Allows(At(1'000'000)));
+  breaker.Asked(At(1'000'000));
+  EXPECT_FALSE(breaker.Allows(At(1'000'001)));  // the probe is under way
+  breaker.Failed(At(1'000'001), true);
+  EXPECT_FALSE(breaker.Allows(At(3'000'000)));
+  EXPECT_TRUE(breaker.Allows(At(3'000'001)));
+  breaker.Asked(At(3'000'001));
+  breaker.Succeeded();
+  EXPECT_TRUE(breaker.Allows(At(3'000'002)));
+  breaker.Failed(At(4'000'000), true);
+  EXPECT_FALSE(breaker.Allows(At(4'000'001)));
+}
+
+TEST(BreakerTest, WhatFailsTogetherCountsOnceAndPausesEndAtHalfAMinute) {
+  Breaker breaker;
+  for (int i = 0; i < 20; ++i) breaker.Failed(At(0), true);
+  EXPECT_TRUE(breaker.Allows(At(1'000'000)));
+  std::int64_t us = 1'000'000;
+  for (int i = 0; i < 20; ++i) {
+    breaker.Asked(At(us));
+    breaker.Failed(At(us), true);
+    us += 30'000'000;
+    EXPECT_TRUE(breaker.Allows(At(us)));
+  }
+  EXPECT_FALSE(breaker.Allows(At(us - 1)));
+}
+
+}  // namespace
+}  // namespace cistern::mesh

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh/peer_rails.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace cistern::mesh {
+
+Task<void> PeerRails::Dial(std::uint64_t peer, std::shared_ptr<Rails> rails, Instant deadline) {
+  auto stream = co_await links_.DialRail(peer, deadline);
+  rails->dialing = false;
+  rails->failed = stream ? Status() : stream.error();
+  if (stream) rails->open.push_back(std::make_shared<net::RailReader>(std::move(*stream)));
+  rails->dialed.Pulse();
+}
+
+Task<Status> PeerRails::Read(std::uint64_t peer, std::span<const net::ConstPiece> questions,
+                             net::RailSink& sink, Instant deadline) {
+  std::shared_ptr<Rails>& known = rails_[peer];
+  if (known == nullptr) known = std::make_shared<Rails>();
+  const std::shared_ptr<Rails> rails = known;
+  const auto end_all = [&](const Status& why) {
+    for (std::uint32_t item = 0; item < questions.size(); ++item) sink.End(item, why);
+    return why;
+  };
+  for (;;) {
+    std::erase_if(rails->open, [](const auto& rail) { return !rail->status().ok(); });
+    std::shared_ptr<net::RailReader> best;
+    for (const auto& rail : rails->open) {
+      if (best == nullptr || rail->outstanding() < best->outstanding()) best = rail;
+    }
+    // The second rail is opened when the first has something to do.
+    const bool more = rails->open.empty() || (rails->open.size() < kRails && best->outstanding() > 0);
+    if (more && !rails->dialing && !tasks_.closed()) {
+      rails->dialing = true;
+      tasks_.Spawn(Dial(peer, rails, deadline));
+    }
+    if (best != nullptr && best->outstanding() < net::RailLimits::kBatches) {
+      const Status status = co_await best->Read(questions, sink, deadline);
+      co_return status;
+    }
+    if (best != nullptr) co_return end_all(Status(Code::kBusy, "the peer's rails have enough to do"));
+    if (!rails->dialing)
+      co_return end_all(rails->failed.ok() ? Status(Code::kGone, "no rail") : rails->failed);
+    const Status waited = co_await rails->dialed.Wait(deadline);
+    if (!waited.ok()) co_return end_all(Status(Code::kTooLate, "no rail to the peer before the deadline"));
+    if (rails->open.empty() && !rails->dialing) co_return end_all(rails->failed);
+  }
+}
+
+void PeerRails::Forget(std::uint64_t peer) {
+  const auto at = rails_.find(peer);
+  if (at == rails_.end()) return;
+  for (const auto& rail : at->second->open) rail->Close();
+  rails_.erase(at);
+}
+
+Task<void> PeerRails::Close() {
+  for (auto& [peer, rails] : rails_) {
+    for (const auto& rail : rails->open) rail->Close();
+  }
+  co_await tasks_.Close();
+  rails_.clear();
+}
+
+}  // namespace cistern::mesh

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh/peer_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "mesh/landing.h"
+
+namespace cistern::mesh {
+namespace {
+
+// The drops that this member has seen decide, in the step in which the block becomes visible.
+class RuleAdmission final : public store::Admission {
+ public:
+  RuleAdmission(const CellRule& rule, const PeerRun& run, std::size_t block, const BlockHead& head)
+      : rule_(rule),
+        name_(run.name),
+        answered_{head.history, head.a},
+        notes_(head.notes),
+        touches_(block + 2),
+        check_(rule.drops(), run.name, std::span(run.chain).first(block + 1), head.a) {}
+
+  Answer Look(std::uint32_t* touches) override {
+    if (!rule_.Same(answered_)) return Answer::kRefuse;
+    if (!check_.Step(*touches)) {
+      *touches = 0;
+      return Answer::kMore;
+    }
+    *touches -= static_cast<std::uint32_t>(std::min<std::size_t>(*touches, touches_));
+    if (check_.verdict() != Verdict::kTake) return Answer::kRefuse;
+    std::vector<std::uint64_t> notes = notes_;
+    return rule_.drops().CheckNotes(name_, &notes, answered_.a) == Verdict::kTake ? Answer::kTake
+                                                                                  : Answer::kRefuse;
+  }
+
+ private:
+  const CellRule& rule_;
+  const SharedNamespace& name_;
+  const Answered answered_;
+  const std::vector<std::uint64_t> notes_;
+  const std::size_t touches_;
+  ChainCheck check_;
+};
+
+// A namespace's groups as a read of blocks needs them.
+struct GroupWanted {
+  std::uint16_t group = 0;
+  bool required = false;
+  std::uint64_t body_bytes = 0;
+};
+
+// Full groups first: the others' records stand on theirs.
+std::vector<GroupWanted> GroupsOf(const catalog::NamespaceEntry& entry, const PeerRun& run,
+                                  std::size_t block) {
+  std::vector<GroupWanted> wanted;
+  const std::size_t end = run.first + run.count;
+  std::size_t free_groups = 0, free_number = 0;
+  for (const catalog::Group& group : entry.groups) free_groups += group.part_bytes.empty() ? 1 : 0;
+  for (std::uint16_t g = 0; g < entry.groups.size(); ++g) {
+    const catalog::Group& group = entry.groups[g];
+    const bool full = group.reach == Reach::kFull;
+    std::uint64_t bytes = group.body_bytes;
+    if (group.part_bytes.empty()) {
+      const std::size_t at = (block - run.first) * free_groups + free_number++;
+      bytes = at < run.body_bytes.size() ? run.body_bytes[at] : 0;
+    }
+    // A window reaches so far back from the run's end.
+    if (!full && block + std::max(1u, group.window_blocks) < end) continue;
+    wanted.push_back({g, full, bytes});
+  }
+  std::ranges::stable_sort(
+      wanted, [](const GroupWanted& a, const GroupWanted& b) { return a.required && !b.required; });
+  return wanted;
+}
+
+}  // namespace
+
+// Some blocks of a run on their way, as one batch of a rail.
+class PeerReader::Batch final : public net::RailSink {
+ public:
+  struct Item {
+    std::size_t block = 0;  // in the chain
+    bool required = false;
+    BlockRequest asked;
+    BlockKey parent;
+    store::SourcePut put;
+    Landing landing;
+    Status status;
+    bool ended = false;
+    std::array<net::Piece, 1> pieces;
+  };
+
+  Batch(PeerReader& reader, Peer& peer) : reader_(reader), peer_(peer) {}
+  ~Batch() {
+    reader_.landing_bytes_ -= bytes_;
+    peer_.landing_bytes -= bytes_;
+    reader_.landed_.Pulse();
+  }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  void Count(std::uint64_t bytes) {
+    bytes_ += bytes;
+    reader_.landing_bytes_ += bytes;
+    peer_.landing_bytes += bytes;
+  }
+
+  Result<std::span<const net::Piece>> Begin(std::uint32_t number, net::ConstPiece head,
+                                            std::uint64_t body_bytes) override {
+    Item& item = items[number];
+    item.landing = Landing(item.put.body());
+    if (Status status = item.landing.Begin(item.asked, item.parent, head, body_bytes); !status.ok())
+      return std::unexpected(std::move(status));
+    item.pieces[0] = item.landing.body();
+    return std::span<const net::Piece>(item.pieces);
+  }
+  void Landed(std::uint32_t number, std::size_t bytes) override { items[number].landing.Landed(bytes); }
+  void End(std::uint32_t number, const Status& status) override {
+    Item& item = items[number];
+    item.ended = true;
+    item.status = status.ok() ? item.landing.Checked() : status;
+  }
+
+  std::vector<Item> items;
+  std::vector<std::size_t> blocks;  // in the fetch's order
+  std::uint64_t asked_at_s = 0;
+  Event done;
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  PeerReader& reader_;
+  Peer& peer_;
+  std::uint64_t bytes_ = 0;
+};
+
+PeerReader::PeerReader(const Parts& parts)
+    : parts_(parts), rails_(parts.executor, parts.links), tasks_(parts.executor) {}
+
+PeerReader::~PeerReader() { tasks_.Drop(); }
+
+Task<void> PeerReader::Close() {
+  co_await tasks_.Close();
+  co_await rails_.Close();
+}
+
+Task<Result<std::size_t>> PeerReader::Read(std::shared_ptr<const PeerRun> run, std::size_t from,
+                                           std::size_t count, std::uint64_t conversation, Instant deadline) {
+  if (from < run->first || from + count > run->first + run->count || run->chain.size() < from + count)
+    co_return Error(Code::kInvalid, "read from a peer: blocks that it did not say it has");
+  if (tasks_.closed()) co_return Error(Code::kGone, "read from a peer: the node ends");
+  std::size_t here = 0;
+  Status status;
+  while (status.ok() && here < count) {
+    const std::size_t stretch = std::min(count - here, PeerReadLimits::kStretch);
+    const auto transfers = Begin(run, from + here, stretch, conversation, deadline);
+    for (const std::shared_ptr<Transfer>& transfer : transfers) {
+      status = co_await transfer->done.Wait(deadline);
+      if (!status.ok()) {
+        status = Status(Code::kTooLate, "read from a peer: it did not come in time");
+      } else {
+        status = transfer->status;
+      }
+      if (!status.ok()) break;
+      ++here;
+    }
+  }
+  if (here == 0 && !status.ok()) co_return std::unexpected(std::move(status));
+  co_return here;
+}
+
+std::vector<std::shared_ptr<PeerReader::Transfer>> PeerReader::Begin(
+    const std::shared_ptr<const PeerRun>& run, std::size_t from, std::size_t count,
+    std::uint64_t conversation, Instant deadline) {
+  Fetch fetch{.run = run, .conversation = conversation, .deadline = deadline};
+  std::vector<std::shared_ptr<Transfer>> wanted;
+  for (std::size_t block = from; block < from + count; ++block) {
+    std::shared_ptr<Transfer>& transfer = transfers_[{run->incarnation, run->chain[block]}];
+    if (transfer == nullptr) {
+      transfer = std::make_shared<Transfer>();
+      fetch.blocks.push_back(block);
+      fetch.transfers.push_back(transfer);
+    }
+    wanted.push_back(transfer);
+  }
+  if (!fetch.blocks.empty()) tasks_.Spawn(FetchAll(std::move(fetch)));
+  return wanted;
+}
+
+void PeerReader::End(const Fetch& fetch, std::size_t block, const Status& status) {
+  const auto at = std::ranges::lower_bound(fetch.blocks, block);
+  const std::shared_ptr<Transfer>& transfer =
+      fetch.transfers[static_cast<std::size_t>(at - fetch.blocks.begin())];
+  if (transfer->done.is_set()) return;
+  transfers_.erase({fetch.run->incarnation, fetch.run->chain[block]});
+  transfer->status = status;
+  transfer->done.Set();
+}
+
+Task<Status> PeerReader::WaitForRoom(Peer& peer, std::uint64_t bytes, Instant deadline) {
+  const auto fits = [&] {
+    return (peer.landing_bytes == 0 || peer.landing_bytes + bytes <= PeerReadLimits::kPeerBytes) &&
+           (landing_bytes_ == 0 ||
+            landing_bytes_ + bytes <= parts_.memory_bytes / PeerReadLimits::kMemoryShare);
+  };
+  while (!fits()) {
+    const Status waited = co_await landed_.Wait(deadline);
+    if (!waited.ok()) co_return Status(Code::kBusy, "read from a peer: enough is on its way already");
+  }
+  co_return Status();
+}
+
+Task<Status> PeerReader::Prepare(const Fetch& fetch, std::size_t* next, std::shared_ptr<Batch> batch,
+                                 Instant room_until) {
+  const PeerRun& run = *fetch.run;
+  store::SourcePuts& puts = parts_.store.source_puts();
+  const std::optional<Answered> own = parts_.rule.Answering();
+  if (!own) co_return Status(Code::kGone, "read from a peer: this member is in no cell now");
+  Peer& peer = parts_.peers.Of(run.peer);
+  while (*next < fetch.blocks.size()) {
+    const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(run.slot);
+    if (entry == nullptr || entry->incarnation != run.incarnation)
+      co_return Status(Code::kMiss, "read from a peer: the namespace was dropped meanwhile");
+    const std::size_t block = fetch.blocks[*next];
+    const std::vector<GroupWanted> groups = GroupsOf(*entry, run, block);
+    std::uint64_t bytes = 0;
+    for (const GroupWanted& group : groups) {
+      if (group.required && group.body_bytes == 0)
+        co_return Status(Code::kMiss, "read from a peer: it did not say how long the block is");
+      bytes += group.body_bytes;
+    }
+    if (!batch->items.empty() && (batch->bytes() + bytes > PeerReadLimits::kBatchBytes ||
+                                  batch->items.size() + groups.size() > net::RailLimits::kBatchItems))
+      break;
+    Status room;
+    // A batch that has something goes out with that.
+    if (!batch->items.empty() && peer.landing_bytes + bytes > PeerReadLimits::kPeerBytes) break;
+    if (batch->items.empty()) room = co_await WaitForRoom(peer, bytes, room_until);
+    if (!room.ok()) co_return room;
+    batch->Count(bytes);
+    for (const GroupWanted& group : groups) {
+      if (group.body_bytes == 0) continue;
+      const BlockKey parent = block == 0 ? BlockKey() : run.chain[block - 1];
+      auto put = co_await puts.Begin(run.slot, {run.chain[block], parent, group.group, group.body_bytes},
+                                     fetch.deadline);
+      if (!put) {
+        if (group.required) co_return std::move(put.error());
+        continue;
+      }
+      if (!put->wanted()) continue;
+      Batch::Item item{.block = block,
+                       .required = group.required,
+                       .asked = {own->history, run.name, group.group, run.chain[block], group.body_bytes, 0},
+                       .parent = parent,
+                       .put = std::move(*put),
+                       .landing = Landing({})};
+      batch->items.push_back(std::move(item));
+    }
+    batch->blocks.push_back(block);
+    ++*next;
+  }
+  co_return Status();
+}
+
+Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t peer_number, Instant deadline) {
+  Peer& peer = parts_.peers.Of(peer_number);
+  const Instant began = parts_.clock.Now();
+  // From before the question: the time that the answer takes counts against the record's.
+  batch->asked_at_s = parts_.store.source_puts().NowS();
+  Status status;
+  if (!peer.breaker.Allows(began)) status = Status(Code::kGone, "the peer did not answer lately");
+  while (status.ok() && !batch->items.empty()) {
+    peer.breaker.Asked(parts_.clock.Now());
+    std::vector<std::vector<std::byte>> questions;
+    const std::int64_t left_us = std::max<std::int64_t>(deadline.UsSince(parts_.clock.Now()), 0);
+    for (Batch::Item& item : batch->items) {
+      item.ended = false;
+      item.asked.worth_us = left_us;
+      questions.push_back(Encode(item.asked));
+    }
+    const std::vector<net::ConstPiece> pieces(questions.begin(), questions.end());
+    status = co_await rails_.Read(peer_number, pieces, *batch, deadline);
+    if (status.code() != Code::kBusy || parts_.clock.Now() >= deadline) break;
+    // The rails have enough to do: when something has landed.
+    const Status waited = co_await landed_.Wait(deadline);
+    status = waited.ok() ? Status() : Status(Code::kTooLate, "the peer's rails had no place for it");
+  }
+  Status worst = status;
+  for (Batch::Item& item : batch->items) {
+    if (!item.ended || (item.status.ok() && !status.ok())) item.status = status;
+    if (worst.ok() && item.status.code() == Code::kInvalid) worst = item.status;
+  }
+  const Instant now = parts_.clock.Now();
+  if (!batch->items.empty()) peer.Note(worst, now, now.UsSince(began));
+  if (worst.ok() && batch->bytes() > 0)
+    Peer::Blend(&peer.bytes_per_us, static_cast<double>(batch->bytes()) /
+                                        std::max<double>(1, static_cast<double>(now.UsSince(began))));
+  batch->done.Set();
+  landed_.Pulse();
+}
+
+Task<Status> PeerReader::Publish(const Fetch& fetch, Batch& batch, std::size_t block) {
+  for (Batch::Item& item : batch.items) {
+    if (item.block != block) continue;
+    Status status = item.status;
+    if (status.ok()) {
+      BlockHead head = item.landing.TakeHead();
+      store::SourceFacts facts{.part_bytes = std::move(head.part_bytes),
+                               .segment_crcs = std::move(head.segment_crcs),
+                               .put_id = head.put_id,
+                               .ttl_s = head.ttl_s,
+                               .asked_at_s = batch.asked_at_s};
+      const bool alone =
+          head.notes.size() == 1 && (fetch.conversation == 0 || fetch.conversation == head.notes.front());
+      if (alone) facts.conversation = head.notes.front();
+      RuleAdmission admission(parts_.rule, *fetch.run, block, head);
+      status = co_await parts_.store.source_puts().Finish(std::move(item.put), std::move(facts), admission);
+    }
+    if (!status.ok() && item.required) co_return status;
+  }
+  co_return Status();
+}
+
+Task<void> PeerReader::FetchAll(Fetch fetch) {
+  std::deque<std::shared_ptr<Batch>> under_way;
+  std::size_t next = 0;
+  bool published_all = true;
+  bool full = false;  // no room for more before something of this has landed
+  Status failed;
+  co_await Yield();
+  for (;;) {
+    if (failed.ok() && next < fetch.blocks.size() && !full && under_way.size() < PeerReadLimits::kBatches) {
+      auto batch = std::make_shared<Batch>(*this, parts_.peers.Of(fetch.run->peer));
+      const std::size_t from = next;
+      const Instant room_until = under_way.empty() ? fetch.deadline : parts_.clock.Now();
+      const Status prepared = co_await Prepare(fetch, &next, batch, room_until);
+      full = prepared.code() == Code::kBusy && !under_way.empty();
+      if (!prepared.ok() && !full) failed = prepared;
+      if (next == from) continue;
+      tasks_.Spawn(Transport(batch, fetch.run->peer, fetch.deadline));
+      under_way.push_back(std::move(batch));
+      continue;
+    }
+    if (under_way.empty()) break;
+    const std::shared_ptr<Batch> batch = std::move(under_way.front());
+    under_way.pop_front();
+    full = false;
+    co_await batch->done.Wait();
+    for (const std::size_t block : batch->blocks) {
+      // Behind one that did not come nothing can be reached.
+      Status status = failed;
+      if (published_all) status = co_await Publish(fetch, *batch, block);
+      End(fetch, block, status);
+      if (status.ok()) continue;
+      published_all = false;
+      if (failed.ok()) failed = status;
+    }
+  }
+  if (failed.ok()) failed = Status(Code::kMiss, "read from a peer: it was not asked for");
+  for (const std::size_t block : fetch.blocks) End(fetch, block, failed);
+}
+
+}  // namespace cistern::mesh

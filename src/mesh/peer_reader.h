@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads blocks that another member has into this node's memory: asked for in batches, checked while they
+// land in slots of their own, published as puts of a source once the drops that this member has seen allow
+// it. One transfer serves all callers that wait for a block, and goes on without them.
+//
+// A block that is not here afterwards is a miss, whatever the reason: peers never count as residency.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/event.h"
+#include "base/task.h"
+#include "base/task_group.h"
+#include "mesh/peer_message.h"
+#include "mesh/peer_rails.h"
+#include "mesh/peer_table.h"
+#include "mesh/reach.h"
+#include "store/block_store.h"
+
+namespace cistern::mesh {
+
+struct PeerReadLimits {
+  static constexpr std::uint64_t kBatchBytes = 512u << 10;
+  static constexpr std::size_t kBatches = 6;             // of one chain, asked for and not yet published
+  static constexpr std::size_t kStretch = 128;           // blocks of a chain that are begun in one step
+  static constexpr std::uint64_t kPeerBytes = 4u << 20;  // landing from one peer; one block always may
+  static constexpr std::uint64_t kMemoryShare = 32;      // of all peers together: memory / so much
+};
+
+// What a member said that it holds of a chain: `count` blocks from `first` on.
+struct PeerRun {
+  std::uint64_t peer = 0;
+  std::uint32_t slot = 0;
+  std::uint64_t incarnation = 0;  // of the namespace here
+  SharedNamespace name;
+  std::vector<BlockKey> chain;  // from its first block on, to the run's end at least
+  std::size_t first = 0, count = 0;
+  // Of each block of the run, the bytes in each group without a fixed size.
+  std::vector<std::uint32_t> body_bytes;
+};
+
+class PeerReader final {
+ public:
+  struct Parts {  // borrowed
+    Executor& executor;
+    const Clock& clock;
+    store::BlockStore& store;
+    std::uint64_t memory_bytes = 0;
+    const CellRule& rule;
+    PeerLinks& links;
+    PeerTable& peers;
+  };
+  explicit PeerReader(const Parts& parts);
+  // Close was awaited, or the node crashed.
+  ~PeerReader();
+  PeerReader(const PeerReader&) = delete;
+  PeerReader& operator=(const PeerReader&) = delete;
+
+  Executor& executor() { return parts_.executor; }
+
+  // How many of the run's blocks, from its `from`-th on and at most `count`, are in memory when it ends, one
+  // after the other. 0 with an error that says why: kTooLate, kBusy, kMiss, kGone. `conversation`, not 0, is
+  // the one that reads.
+  Task<Result<std::size_t>> Read(std::shared_ptr<const PeerRun> run, std::size_t from, std::size_t count,
+                                 std::uint64_t conversation, Instant deadline);
+  // Ends what is under way; no Read is awaited any more.
+  Task<void> Close();
+
+  std::uint64_t landing_bytes() const { return landing_bytes_; }
+  std::size_t transfers() const { return transfers_.size(); }
+  PeerRails& rails() { return rails_; }
+
+ private:
+  // One block on its way, in all of its groups.
+  struct Transfer {
+    Event done;
+    Status status;
+  };
+  struct BlockOf {
+    std::uint64_t incarnation;
+    BlockKey key;
+    friend auto operator<=>(const BlockOf&, const BlockOf&) = default;
+  };
+  class Batch;
+  // Blocks of a run that one task fetches.
+  struct Fetch {
+    std::shared_ptr<const PeerRun> run;
+    std::vector<std::size_t> blocks;  // in the chain, rising
+    std::vector<std::shared_ptr<Transfer>> transfers;
+    std::uint64_t conversation = 0;
+    Instant deadline;
+  };
+
+  // The transfers of these blocks: those that are on their way already, and new ones.
+  std::vector<std::shared_ptr<Transfer>> Begin(const std::shared_ptr<const PeerRun>& run, std::size_t from,
+                                               std::size_t count, std::uint64_t conversation,
+                                               Instant deadline);
+  Task<void> FetchAll(Fetch fetch);
+  // Slots for as many of the blocks from `*next` on as make a batch.
+  Task<Status> Prepare(const Fetch& fetch, std::size_t* next, std::shared_ptr<Batch> batch,
+                       Instant room_until);
+  Task<void> Transport(std::shared_ptr<Batch> batch, std::uint64_t peer, Instant deadline);
+  // Publishes what landed, or says why not.
+  Task<Status> Publish(const Fetch& fetch, Batch& batch, std::size_t block);
+  Task<Status> WaitForRoom(Peer& peer, std::uint64_t bytes, Instant deadline);
+  void End(const Fetch& fetch, std::size_t block, const Status& status);
+
+  const Parts parts_;
+  PeerRails rails_;
+  std::map<BlockOf, std::shared_ptr<Transfer>> transfers_;
+  std::uint64_t landing_bytes_ = 0;
+  Event landed_;
+  TaskGroup tasks_;
+};
+
+}  // namespace cistern::mesh

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a member knows of each other one from having asked it: whether it answers, how fast, and what is
+// under way to it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "base/clock.h"
+#include "base/event.h"
+#include "cistern/status.h"
+#include "mesh/breaker.h"
+
+namespace cistern::mesh {
+
+struct Peer {
+  Breaker breaker;
+  std::uint32_t matches = 0;        // questions under way
+  std::uint64_t landing_bytes = 0;  // of blocks that were asked for and are not here
+  double answer_us = 100;           // of a match, lately
+  double bytes_per_us = 1'000;      // of blocks, lately
+
+  // What of a question's outcome is the peer's fault. A miss is not: an index is a hint; nor is a deadline
+  // that left it no time.
+  static constexpr std::int64_t kPatienceUs = 20'000;
+  void Note(const Status& outcome, Instant now, std::int64_t waited_us) {
+    switch (outcome.code()) {
+      case Code::kOk:
+      case Code::kMiss:
+      case Code::kBusy:
+      case Code::kMismatch: breaker.Succeeded(); break;
+      case Code::kTooLate:
+        if (waited_us >= kPatienceUs) breaker.Failed(now, true);
+        break;
+      default: breaker.Failed(now, false); break;
+    }
+  }
+  static void Blend(double* average, double value) { *average += (value - *average) / 8; }
+};
+
+class PeerTable final {
+ public:
+  // Known or new. Stays in place until Forget.
+  Peer& Of(std::uint64_t process_number) { return peers_[process_number]; }
+  // Of a start of a member that is no more, unless something is under way to it.
+  void Forget(std::uint64_t process_number) {
+    const auto at = peers_.find(process_number);
+    if (at != peers_.end() && at->second.matches == 0 && at->second.landing_bytes == 0) peers_.erase(at);
+  }
+  std::size_t size() const { return peers_.size(); }
+
+ private:
+  std::map<std::uint64_t, Peer> peers_;
+};
+
+}  // namespace cistern::mesh

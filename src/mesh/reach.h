@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// What finding and reading need of a member: the drops that it has seen, the names under which the cell
+// shares its namespaces, and ways to the other members. Member and Peers stand behind it; tests lie about it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/task.h"
+#include "mesh/cell_drop.h"
+#include "mesh/drop_list.h"
+#include "net/stream.h"
+
+namespace cistern::mesh {
+
+// What of another member's a record or an answer belongs to: its history, and `applied` as it was before the
+// record was looked up.
+struct Answered {
+  std::uint64_t history = 0;
+  std::int64_t a = 0;
+};
+
+class CellRule {
+ public:
+  // To be read before a record is looked up that is to be answered; none: this member answers nobody and
+  // asks nobody.
+  virtual std::optional<Answered> Answering() const = 0;
+  // What DropList::Check needs to hold: it has joined, and under this history.
+  virtual bool Same(const Answered& answered) const = 0;
+  virtual const DropList& drops() const = 0;
+
+ protected:
+  ~CellRule() = default;
+};
+
+class SharedNamespaces {
+ public:
+  // This node's slot of a namespace; none: it has none such, or shares it with nobody.
+  virtual std::optional<std::uint32_t> SlotOf(const SharedNamespace& name) const = 0;
+  // None: it stays on this node, or the slot is free.
+  virtual std::optional<SharedNamespace> NameAt(std::uint32_t slot) const = 0;
+
+ protected:
+  ~SharedNamespaces() = default;
+};
+
+// What is heard from other members, each known by its process number: Connected comes first, nothing after
+// Disconnected.
+class PeerListener {
+ public:
+  virtual void Connected(std::uint64_t peer) = 0;
+  virtual void Disconnected(std::uint64_t peer) = 0;
+  virtual void Heard(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) = 0;
+  // As net::ControlHandler::Answer.
+  virtual Task<Result<std::vector<std::byte>>> Answer(std::uint64_t peer, std::uint16_t type,
+                                                      net::ConstPiece payload, Instant deadline) = 0;
+
+ protected:
+  ~PeerListener() = default;
+};
+
+class PeerLinks {
+ public:
+  // Those that can be reached now.
+  virtual std::vector<std::uint64_t> Reachable() const = 0;
+  // Whether it says that it stands near this member.
+  virtual bool SameZone(std::uint64_t peer) const = 0;
+  // As net::ControlConnection: kGone where there is no connection. The payload is copied.
+  virtual Status Tell(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) = 0;
+  virtual Task<Result<std::vector<std::byte>>> Ask(std::uint64_t peer, std::uint16_t type,
+                                                   std::vector<std::byte> payload, Instant deadline) = 0;
+  // A connection to where the member serves blocks.
+  virtual Task<Result<std::unique_ptr<net::Stream>>> DialRail(std::uint64_t peer, Instant deadline) = 0;
+
+ protected:
+  ~PeerLinks() = default;
+};
+
+}  // namespace cistern::mesh

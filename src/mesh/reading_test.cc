@@ -1,0 +1,546 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+
+#include "mesh/test_mesh.h"
+
+namespace cistern::mesh {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kSecond = 1'000'000;
+
+class ReadingTest : public MeshTest {
+ protected:
+  // Node `i` has blocks 1 to `last`, and the others have heard of it.
+  void PutAndTell(std::size_t i, std::uint64_t last, std::size_t bytes = 4096) {
+    PutChain(i, 1, last, bytes);
+    ASSERT_TRUE(Told(i));
+  }
+  bool Told(std::size_t i) {
+    return RunUntil([&] {
+      for (std::size_t j = 0; j < nodes.size(); ++j) {
+        if (j != i && node(j).streams->SamplesOf(node(i).process_number) != node(i).feed->samples())
+          return false;
+      }
+      return true;
+    });
+  }
+  // Blocks 1 to `last` from wherever the index says; how many came.
+  std::size_t FindAndRead(std::size_t i, std::uint64_t last, std::size_t local = 0) {
+    const PeerMatch match = Find(i, 1, last, local);
+    if (match.run == nullptr) return 0;
+    return Read(i, match).value_or(0);
+  }
+  Task<void> ReadInto(Executor&, std::size_t i, std::shared_ptr<const PeerRun> run, Instant deadline,
+                      Result<std::size_t>* outcome, int* ended) {
+    *outcome = co_await node(i).reader->Read(run, run->first, run->count, 0, deadline);
+    ++*ended;
+  }
+};
+
+TEST_F(ReadingTest, WhatOneNodeHasAnotherFindsAndReadsExactly) {
+  StartNodes(2);
+  PutAndTell(0, 9);
+  const PeerMatch match = Find(1, 1, 20);
+  ASSERT_NE(match.run, nullptr);
+  // The sample at block 8 and four more were asked for.
+  EXPECT_EQ(BlocksOf(match), 9u);
+  EXPECT_EQ(match.runs[0].where, Where::kPeer);
+  EXPECT_GT(match.runs[0].ready_in_us, 0);
+  const auto read = Read(1, match);
+  ASSERT_TRUE(read.has_value()) << read.error().ToString();
+  EXPECT_EQ(*read, 9u);
+  for (std::uint64_t n = 1; n <= 9; ++n) EXPECT_TRUE(Exact(1, n)) << n;
+  // And now it tells of them itself.
+  EXPECT_TRUE(RunUntil([&] { return node(0).streams->SamplesOf(node(1).process_number) == 3; }));
+}
+
+TEST_F(ReadingTest, PromptThatNobodyKnowsCostsNoMessage) {
+  StartNodes(3);
+  PutAndTell(0, 9);
+  EXPECT_EQ(Find(1, 1000, 1999).run, nullptr);
+  EXPECT_EQ(node(1).links->questions[kMatchQuestion], 0);
+  EXPECT_EQ(node(1).finder->counters().unknown, 1u);
+}
+
+TEST_F(ReadingTest, RestOfAChainComesBehindWhatIsHere) {
+  StartNodes(2);
+  PutAndTell(0, 16);
+  PutChain(1, 1, 5);
+  const PeerMatch match = Find(1, 1, 16, 5);
+  ASSERT_NE(match.run, nullptr);
+  EXPECT_EQ(match.run->first, 5u);
+  EXPECT_EQ(Read(1, match).value_or(0), 11u);
+  for (std::uint64_t n = 1; n <= 16; ++n) EXPECT_TRUE(Exact(1, n)) << n;
+}
+
+TEST_F(ReadingTest, BlocksOfManySegmentsAndPartsComeWhole) {
+  NamespaceSpec spec = store::TwoParts();
+  spec.block_tokens = 256;
+  StartNodes(2, spec);
+  for (std::uint64_t n = 1; n <= 12; ++n) {
+    const std::vector<std::byte> body = store::Body(n, 75'000);
+    std::vector<store::PartWrite> parts(2);
+    for (std::uint16_t part = 0; part < 2; ++part) {
+      parts[part].key = store::Key(n);
+      if (n > 1) parts[part].parent = store::Key(n - 1);
+      parts[part].part = part;
+      parts[part].put_id = {5, n};
+      parts[part].from = part == 0 ? std::span(body).first(70'000) : std::span(body).subspan(70'000);
+    }
+    const catalog::Caller caller{1, {std::byte{1}}};
+    (void)loop->BlockOn(node(0).store->Write(caller, slot, std::move(parts), After(kSecond)));
+  }
+  ASSERT_TRUE(Told(0));
+  EXPECT_EQ(FindAndRead(1, 12), 12u);
+  for (std::uint64_t n = 1; n <= 12; ++n) {
+    EXPECT_TRUE(Exact(1, n, 75'000)) << n;
+  }
+}
+
+TEST_F(ReadingTest, RecordTakesThisNodesSealAndItsSourcesPutId) {
+  StartNodes(2);
+  // The namespace has another incarnation here, and what is born here another number.
+  ASSERT_TRUE(loop->BlockOn(node(1).store->DropNamespace(slot)).has_value());
+  ASSERT_TRUE(loop->BlockOn(node(1).store->DropNamespace(slot)).has_value());
+  PutAndTell(0, 4);
+  EXPECT_NE(node(0).store->NamespaceAt(slot)->incarnation, node(1).store->NamespaceAt(slot)->incarnation);
+  ASSERT_EQ(FindAndRead(1, 4), 4u);
+  for (std::uint64_t n = 1; n <= 4; ++n) ASSERT_TRUE(Exact(1, n));
+  EXPECT_EQ(node(1).last_put_id, (PutId{1, 4}));
+}
+
+// ---- drops ---------------------------------------------------------------------------------------------
+
+TEST_F(ReadingTest, RecordThatADropCoversIsNotTakenFromAMemberThatIsBehind) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  See(1, Drop({3}));
+  EXPECT_EQ(FindAndRead(1, 8), 2u);
+  EXPECT_TRUE(Exact(1, 2));
+  EXPECT_FALSE(Here(1, 3));
+  EXPECT_FALSE(Here(1, 4));
+}
+
+TEST_F(ReadingTest, DropCountsFromWhenItIsSeenNotWhenItIsDurable) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  See(1, Drop({3}), /*apply=*/false);
+  EXPECT_EQ(FindAndRead(1, 8), 2u);
+  EXPECT_FALSE(Here(1, 3));
+}
+
+TEST_F(ReadingTest, AncestorThatIsHereAnewDoesNotVouchForWhatWasBelowTheOldOne) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  PutChain(1, 1, 3);
+  See(1, Drop({3}));
+  Put(1, 3, 2);
+  EXPECT_EQ(FindAndRead(1, 8, 3), 0u);
+  EXPECT_FALSE(Here(1, 4));
+}
+
+TEST_F(ReadingTest, WhatWasPutAgainAfterADropIsTaken) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  const std::int64_t drop = Drop({3});
+  See(0, drop);
+  See(1, drop);
+  for (std::uint64_t n = 3; n <= 8; ++n) Put(0, n, n - 1);
+  ASSERT_TRUE(Told(0));
+  EXPECT_EQ(FindAndRead(1, 8), 8u);
+}
+
+TEST_F(ReadingTest, DropThatIsSeenWhileABlockIsOnItsWayEndsItForAllWhoWait) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  const PeerMatch match = Find(1, 1, 8);
+  ASSERT_NE(match.run, nullptr);
+  bool asked = false;
+  Event go_on;
+  node(0).before_find = [&](Executor&) -> Task<void> {
+    struct Waits {
+      static Task<void> Run(Executor&, bool& asked, Event& go_on) {
+        asked = true;
+        co_await go_on.Wait();
+      }
+    };
+    return Waits::Run(executor(), asked, go_on);
+  };
+  std::vector<Result<std::size_t>> outcomes(3, Result<std::size_t>(0));
+  int ended = 0;
+  TaskGroup readers(executor());
+  for (auto& outcome : outcomes)
+    readers.Spawn(ReadInto(executor(), 1, match.run, After(kSecond), &outcome, &ended));
+  ASSERT_TRUE(RunUntil([&] { return asked; }));
+  See(1, Drop({2}));
+  go_on.Set();
+  ASSERT_TRUE(RunUntil([&] { return ended == 3; }));
+  for (const auto& outcome : outcomes) EXPECT_EQ(outcome.value_or(0), 1u);
+  EXPECT_FALSE(Here(1, 2));
+  EXPECT_FALSE(Here(1, 3));
+  loop->BlockOn(readers.Close());
+}
+
+TEST_F(ReadingTest, DropOfThisNodeAloneEndsAPutOnItsWay) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  const PeerMatch match = Find(1, 1, 8);
+  bool dropped = false;
+  node(0).lie = [&](net::RailSource::Answer&) {
+    if (std::exchange(dropped, true)) return;
+    struct Dropping {
+      static Task<void> Run(MeshNode& to, std::uint32_t slot) {
+        const BlockKey key = store::Key(2);
+        (void)co_await to.store->Drop(slot, std::span(&key, 1));
+      }
+    };
+    node(1).tasks.Spawn(Dropping::Run(node(1), slot));
+  };
+  EXPECT_EQ(Read(1, match).value_or(0), 1u);
+  EXPECT_FALSE(Here(1, 2));
+}
+
+TEST_F(ReadingTest, EndOfAConversationRefusesWhatItAloneWrote) {
+  StartNodes(2);
+  Put(0, 1, std::nullopt);
+  Put(0, 2, 1, 4096, 0, 71);
+  Put(0, 3, 2, 4096, 0, 72);
+  Put(0, 4, 3, 4096, 0, 71);
+  ASSERT_TRUE(Told(0));
+  node(1).rule.list.Add(
+      1, {.what = CellDrop::What::kConversation, .name = *node(1).names->NameAt(slot), .conversation = 71});
+  EXPECT_EQ(FindAndRead(1, 4), 1u);
+  EXPECT_FALSE(Here(1, 2));
+}
+
+TEST_F(ReadingTest, ConversationThatReadsSharesWhatAnotherWrote) {
+  StartNodes(2);
+  Put(0, 1, std::nullopt, 4096, 0, 71);
+  for (std::uint64_t n = 2; n <= 4; ++n) Put(0, n, n - 1, 4096, 0, 71);
+  ASSERT_TRUE(Told(0));
+  const PeerMatch match = Find(1, 1, 4);
+  ASSERT_NE(match.run, nullptr);
+  ASSERT_EQ(Read(1, match, kSecond, 71).value_or(0), 4u);
+  ASSERT_TRUE(Exact(1, 1));
+  EXPECT_EQ(node(1).last_stamp.conversation, 71u);
+  StartNodes(0);
+  AddNode();
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  const PeerMatch other = Find(2, 1, 4);
+  ASSERT_NE(other.run, nullptr);
+  ASSERT_EQ(Read(2, other, kSecond, 72).value_or(0), 4u);
+  ASSERT_TRUE(Exact(2, 1));
+  EXPECT_EQ(node(2).last_stamp.conversation, 0u);
+}
+
+TEST_F(ReadingTest, NothingIsTakenUnderAnotherHistoryOrFromBehindTheList) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  const PeerMatch match = Find(1, 1, 8);
+  node(1).rule.list.Restart(5, 5);
+  EXPECT_EQ(Read(1, match).value_or(0), 0u);
+  node(0).rule.applied = 5;
+  EXPECT_EQ(Read(1, match).value_or(0), 8u);
+  const PeerMatch more = Find(1, 1, 8);
+  node(0).rule.history = 8;
+  EXPECT_FALSE(Here(1, 9));
+  EXPECT_EQ(Find(1, 1, 8).run, nullptr);
+}
+
+// ---- time ----------------------------------------------------------------------------------------------
+
+TEST_F(ReadingTest, TimeToLiveCountsFromTheQuestion) {
+  StartNodes(2);
+  for (std::uint64_t n = 1; n <= 4; ++n) Put(0, n, n == 1 ? std::nullopt : std::optional(n - 1), 4096, 100);
+  ASSERT_TRUE(Told(0));
+  RunFor(30 * kSecond + 300'000);
+  const PeerMatch match = Find(1, 1, 4);
+  ASSERT_NE(match.run, nullptr);
+  node(0).before_find = [&](Executor&) { return Pass(2 * kSecond); };
+  ASSERT_EQ(Read(1, match, 20 * kSecond).value_or(0), 4u);
+  for (std::uint64_t n = 1; n <= 4; ++n) {
+    ASSERT_TRUE(Exact(0, n));
+    const std::uint32_t there = node(0).last_stamp.expiry;
+    ASSERT_TRUE(Exact(1, n));
+    EXPECT_LE(node(1).last_stamp.expiry, there);
+    EXPECT_GE(node(1).last_stamp.expiry + 10, there);
+  }
+}
+
+TEST_F(ReadingTest, BlockThatIsNearlyOverIsAMiss) {
+  StartNodes(2);
+  for (std::uint64_t n = 1; n <= 4; ++n)
+    Put(0, n, n == 1 ? std::nullopt : std::optional(n - 1), 4096, n == 2 ? 10 : 0);
+  ASSERT_TRUE(Told(0));
+  const PeerMatch match = Find(1, 1, 4);
+  RunFor(9'100'000);
+  EXPECT_EQ(Read(1, match).value_or(0), 1u);
+}
+
+TEST_F(ReadingTest, CallsEndByTheirDeadlineWhateverThePeerDoes) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  const PeerMatch match = Find(1, 1, 8);
+  node(0).stopped = true;
+  Instant began = clock.Now();
+  const auto read = Read(1, match, 50'000);
+  EXPECT_EQ(read.error().code(), Code::kTooLate);
+  EXPECT_LE(clock.Now().UsSince(began), 50'000);
+  // It is not asked again for a while.
+  began = clock.Now();
+  EXPECT_EQ(Find(1, 1, 8, 0, 50'000).run, nullptr);
+  EXPECT_EQ(node(1).links->questions[kMatchQuestion], 1);
+  // One question tries.
+  RunFor(1'100'000);
+  EXPECT_EQ(Find(1, 1, 8, 0, 50'000).run, nullptr);
+  EXPECT_EQ(node(1).links->questions[kMatchQuestion], 2);
+  node(0).stopped = false;
+  node(0).forever.Set();
+  RunFor(2'200'000);
+  EXPECT_NE(Find(1, 1, 8, 0, 50'000).run, nullptr);
+  EXPECT_TRUE(RunUntil([&] { return node(1).reader->landing_bytes() == 0; }));
+  EXPECT_EQ(node(1).store->occupancy().pending, 0u);
+}
+
+TEST_F(ReadingTest, ReadOverACutWayEndsByItsDeadlineAndLeavesNothing) {
+  StartNodes(2);
+  PutAndTell(0, 8, 200'000);
+  const PeerMatch match = Find(1, 1, 8);
+  bool cut = false;
+  node(0).lie = [&](net::RailSource::Answer&) {
+    if (!std::exchange(cut, true)) network.Cut("a", "b");
+  };
+  const Instant began = clock.Now();
+  EXPECT_EQ(Read(1, match, 100'000).value_or(0), 0u);
+  EXPECT_LE(clock.Now().UsSince(began), 100'000);
+  ASSERT_TRUE(RunUntil([&] { return node(1).reader->landing_bytes() == 0; }));
+  EXPECT_EQ(node(1).store->occupancy().pending, 0u);
+  network.Heal("a", "b");
+  node(0).lie = nullptr;
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  RunFor(2 * kSecond);
+  EXPECT_EQ(FindAndRead(1, 8), 8u);
+  for (std::uint64_t n = 1; n <= 8; ++n) EXPECT_TRUE(Exact(1, n, 200'000)) << n;
+}
+
+// ---- whom --------------------------------------------------------------------------------------------
+
+TEST_F(ReadingTest, WhereTheFirstDoesNotAnswerOneMoreIsAsked) {
+  StartNodes(4);
+  PutAndTell(0, 8);
+  PutAndTell(1, 8);
+  node(2).links->near[node(0).process_number] = true;
+  node(0).stopped = true;
+  const Instant began = clock.Now();
+  const PeerMatch match = Find(2, 1, 8, 0, 200'000);
+  ASSERT_NE(match.run, nullptr);
+  EXPECT_EQ(match.run->peer, node(1).process_number);
+  EXPECT_LE(clock.Now().UsSince(began), 200'000);
+}
+
+TEST_F(ReadingTest, MembersOfTheOwnZoneComeFirst) {
+  StartNodes(4);
+  for (const std::size_t i : {0, 1, 2}) PutAndTell(i, 8);
+  node(3).links->near[node(1).process_number] = true;
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(Find(3, 1, 8).run->peer, node(1).process_number);
+}
+
+TEST_F(ReadingTest, ManyReadersWaitForOneTransfer) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  const PeerMatch match = Find(1, 1, 8);
+  int answers = 0;
+  node(0).lie = [&](net::RailSource::Answer&) { ++answers; };
+  std::vector<Result<std::size_t>> outcomes(20, Result<std::size_t>(0));
+  int ended = 0;
+  TaskGroup readers(executor());
+  for (auto& outcome : outcomes)
+    readers.Spawn(ReadInto(executor(), 1, match.run, After(kSecond), &outcome, &ended));
+  ASSERT_TRUE(RunUntil([&] { return ended == 20; }));
+  for (const auto& outcome : outcomes) EXPECT_EQ(outcome.value_or(0), 8u);
+  EXPECT_EQ(answers, 8);
+  loop->BlockOn(readers.Close());
+}
+
+TEST_F(ReadingTest, WhatLandsFromAPeerIsBounded) {
+  StartNodes(2, Blocks(), {.headers = 8});
+  PutAndTell(0, 32, 1u << 20);
+  const PeerMatch match = Find(1, 1, 32);
+  ASSERT_NE(match.run, nullptr);
+  std::uint64_t most = 0;
+  node(0).lie = [&](net::RailSource::Answer&) { most = std::max(most, node(1).reader->landing_bytes()); };
+  EXPECT_EQ(Read(1, match, 10 * kSecond).value_or(0), 32u);
+  EXPECT_GT(most, 2u << 20);
+  EXPECT_LE(most, PeerReadLimits::kPeerBytes);
+  for (std::uint64_t n = 1; n <= 32; ++n) EXPECT_TRUE(Exact(1, n, 1u << 20)) << n;
+}
+
+TEST_F(ReadingTest, WhatWasEvictedAtThePeerIsAMiss) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  const PeerMatch match = Find(1, 1, 8);
+  const BlockKey key = store::Key(5);
+  ASSERT_TRUE(loop->BlockOn(node(0).store->Drop(slot, std::span(&key, 1))).has_value());
+  EXPECT_EQ(Read(1, match).value_or(0), 4u);
+  EXPECT_FALSE(Here(1, 5));
+  // It told so: only what is left is asked for.
+  ASSERT_TRUE(Told(0));
+  EXPECT_EQ(Find(1, 1, 8, 4).run, nullptr);
+}
+
+// ---- lies ----------------------------------------------------------------------------------------------
+
+class LiarTest : public ReadingTest {
+ protected:
+  // What node 0 answers from then on; how many of 8 blocks node 1 takes.
+  std::size_t TakenWith(MeshNode::Lie lie) {
+    StartNodes(2);
+    PutAndTell(0, 8, 70'000);
+    const PeerMatch match = Find(1, 1, 8);
+    node(0).lie = std::move(lie);
+    const std::size_t taken = Read(1, match).value_or(0);
+    for (std::uint64_t n = 1; n <= 8; ++n) EXPECT_EQ(Here(1, n), Exact(1, n, 70'000)) << n;
+    EXPECT_TRUE(RunUntil([&] { return node(1).reader->landing_bytes() == 0; }));
+    EXPECT_EQ(node(1).store->occupancy().pending, 0u);
+    return taken;
+  }
+  static void Change(net::RailSource::Answer& answer, const std::function<void(BlockHead&)>& change) {
+    auto head = DecodeBlockHead(answer.head);
+    ASSERT_TRUE(head.has_value());
+    change(*head);
+    answer.head = Encode(*head);
+  }
+};
+
+TEST_F(LiarTest, FlippedByteIsAMiss) {
+  std::vector<std::byte> other;
+  int answers = 0;
+  EXPECT_EQ(TakenWith([&](net::RailSource::Answer& answer) {
+              if (++answers != 4) return;
+              other.assign(answer.body[0].begin(), answer.body[0].end());
+              other[69'999] ^= std::byte{1};
+              answer.body = {net::ConstPiece(other)};
+            }),
+            3u);
+}
+
+TEST_F(LiarTest, AnotherBlocksBodyOrNameIsAMiss) {
+  EXPECT_EQ(TakenWith([](net::RailSource::Answer& answer) {
+              Change(answer, [](BlockHead& head) { head.key = store::Key(77); });
+            }),
+            0u);
+}
+
+TEST_F(LiarTest, AnotherParentIsAMiss) {
+  EXPECT_EQ(TakenWith([](net::RailSource::Answer& answer) {
+              Change(answer, [](BlockHead& head) { head.parent = store::Key(77); });
+            }),
+            0u);
+}
+
+TEST_F(LiarTest, PartsThatAreNotTheBodysAreAMiss) {
+  EXPECT_EQ(TakenWith([](net::RailSource::Answer& answer) {
+              Change(answer, [](BlockHead& head) { head.part_bytes = {69'000, 1'000}; });
+            }),
+            0u);
+}
+
+TEST_F(LiarTest, ShorterBodyIsAMiss) {
+  EXPECT_EQ(TakenWith([](net::RailSource::Answer& answer) {
+              answer.body[0] = answer.body[0].first(60'000);
+              Change(answer, [](BlockHead& head) {
+                head.part_bytes = {60'000};
+                head.segment_crcs.resize(1);
+              });
+            }),
+            0u);
+}
+
+TEST_F(LiarTest, GarbageIsAMiss) {
+  Random random(4);
+  EXPECT_EQ(TakenWith([&](net::RailSource::Answer& answer) {
+              for (std::byte& byte : answer.head) byte = static_cast<std::byte>(random.Next());
+            }),
+            0u);
+}
+
+// ---- samples -------------------------------------------------------------------------------------------
+
+TEST_F(ReadingTest, SamplesGoWithTheirBlocks) {
+  StartNodes(2);
+  PutAndTell(0, 16);
+  const BlockKey key = store::Key(6);
+  ASSERT_TRUE(loop->BlockOn(node(0).store->Drop(slot, std::span(&key, 1))).has_value());
+  EXPECT_EQ(node(0).feed->samples(), 2u);
+  ASSERT_TRUE(Told(0));
+  EXPECT_EQ(BlocksOf(Find(1, 1, 16)), 5u);
+  EXPECT_EQ(node(1).index->entries(), 2u);
+  ASSERT_TRUE(loop->BlockOn(node(0).store->DropNamespace(slot)).has_value());
+  EXPECT_TRUE(RunUntil([&] { return node(1).index->entries() == 0; }));
+  EXPECT_EQ(node(0).feed->samples(), 0u);
+}
+
+TEST_F(ReadingTest, GapInWhatIsToldIsFilledByASnapshot) {
+  StartNodes(2);
+  node(0).links->lose_notices = true;
+  PutChain(0, 1, 8);
+  RunFor(100'000);
+  EXPECT_EQ(node(1).index->entries(), 0u);
+  node(0).links->lose_notices = false;
+  const std::uint64_t snapshots = node(1).streams->snapshots();
+  PutChain(0, 101, 104);
+  EXPECT_TRUE(Told(0));
+  EXPECT_EQ(node(1).index->entries(), 5u);
+  EXPECT_EQ(node(1).streams->snapshots(), snapshots + 1);
+}
+
+TEST_F(ReadingTest, ChangesDuringASnapshotAreNotLost) {
+  StartNodes(1);
+  for (std::uint64_t chain = 0; chain < 30; ++chain) PutChain(0, 1 + 100 * chain, 40 + 100 * chain, 512);
+  AddNode();
+  // While it is on its way, chains come and go.
+  for (int i = 0; i < 40; ++i) {
+    RunFor(100);
+    const BlockKey key = store::Key(1 + 100 * static_cast<std::uint64_t>(i % 20) + 3);
+    (void)loop->BlockOn(node(0).store->Drop(slot, std::span(&key, 1)));
+    PutChain(0, 10'001 + 100 * static_cast<std::uint64_t>(i), 10'008 + 100 * static_cast<std::uint64_t>(i),
+             512);
+  }
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  ASSERT_TRUE(Told(0));
+  EXPECT_EQ(node(1).index->entries(), node(0).feed->samples());
+  EXPECT_EQ(BlocksOf(Find(1, 1, 40)), 3u);
+  EXPECT_EQ(BlocksOf(Find(1, 2'501, 2'540)), 40u);
+}
+
+TEST_F(ReadingTest, MemberThatIsGoneIsNotAskedAndForgotten) {
+  StartNodes(3);
+  PutAndTell(0, 8);
+  const std::uint64_t gone = node(0).process_number;
+  network.Cut("a", "b");
+  network.Cut("b", "a");
+  EXPECT_TRUE(RunUntil([&] { return node(1).links->Reachable().size() == 1; }, kSecond));
+  EXPECT_EQ(Find(1, 1, 8).run, nullptr);
+  EXPECT_EQ(node(1).links->questions[kMatchQuestion], 0);
+  EXPECT_TRUE(RunUntil([&] { return node(1).index->entries() == 0; }, 20 * kSecond));
+  EXPECT_EQ(node(1).streams->SamplesOf(gone), 0u);
+  network.Heal("a", "b");
+  network.Heal("b", "a");
+  EXPECT_TRUE(RunUntil([&] { return Know(); }));
+  EXPECT_NE(Find(1, 1, 8).run, nullptr);
+}
+
+TEST_F(ReadingTest, OtherHistoryBeginsAllSamplesAnew) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  for (const std::size_t i : {0, 1}) node(i).rule.history = 99;
+  RunFor(500'000);
+  ASSERT_TRUE(Told(0));
+  EXPECT_EQ(node(1).index->entries(), 3u);
+  EXPECT_EQ(FindAndRead(1, 8), 8u);
+}
+
+}  // namespace
+}  // namespace cistern::mesh

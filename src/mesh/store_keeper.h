@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The core's part of serving blocks, where rails run on the core's own thread: blocks of the lower tier are
+// acquired as a client's are.
+#pragma once
+
+#include "mesh/block_server.h"
+#include "store/block_store.h"
+
+namespace cistern::mesh {
+
+class StoreKeeper final : public MemoryKeeper {
+ public:
+  static constexpr std::int64_t kLeaseUs = 10'000'000;  // of a block between its fetch and its sending
+
+  // Borrowed. The caller's leases are those of what is being sent.
+  StoreKeeper(Executor& executor, store::BlockStore& store, const catalog::Caller& caller)
+      : executor_(executor), store_(store), caller_(caller) {}
+  StoreKeeper(const StoreKeeper&) = delete;
+  StoreKeeper& operator=(const StoreKeeper&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  Task<Result<std::uint64_t>> Bring(std::uint32_t slot, catalog::BlockName block, Instant deadline,
+                                    std::int64_t worth_us) override {
+    auto grant = co_await store_.Acquire(caller_, slot, std::span(&block, 1), kLeaseUs, deadline, worth_us);
+    if (!grant) co_return std::unexpected(std::move(grant.error()));
+    if (grant->lease == 0) co_return Error(grant->views[0].code, "it was not brought into memory");
+    co_return grant->lease;
+  }
+  void LetGo(std::uint64_t kept) override { (void)store_.Release(caller_, kept); }
+  // A reader of this node meets it too, and has it verified; a peer's word costs no more than a miss.
+  void ReportBad(std::uint32_t, catalog::BlockName) override {}
+
+ private:
+  Executor& executor_;
+  store::BlockStore& store_;
+  const catalog::Caller caller_;
+};
+
+}  // namespace cistern::mesh
