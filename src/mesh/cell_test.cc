@@ -353,6 +353,21 @@ TEST_F(CellTest, DropWhoseAnswerWasLostIsWrittenOnce) {
   EXPECT_EQ(cell_.etcd.header().revision, before + 1);
 }
 
+TEST_F(CellTest, DropsUnderWayEndWithTheirMemberAndSayHowFarTheyCame) {
+  StartCell(2);
+  cell_.etcd.Cut("b");
+  auto dropping = member(0).Drop(DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied,
+                                 cell_.clock.Now().PlusUs(60 * kSecond));
+  cell_.RunFor(kSecond);
+  ASSERT_FALSE(dropping.done());
+  member(0).EndDrops();
+  const auto ended = cell_.loop->BlockOn(std::move(dropping));
+  ASSERT_FALSE(ended.has_value());
+  EXPECT_EQ(ended.error().code(), Code::kGone);
+  EXPECT_THAT(std::string(ended.error().message()), HasSubstr("1 of 2 members"));
+  EXPECT_EQ(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(2)})).error().code(), Code::kGone);
+}
+
 TEST_F(CellTest, LeavingMemberIsNotWaitedFor) {
   StartCell(2);
   cell_.loop->BlockOn(member(1).Leave(cell_.clock.Now().PlusUs(kSecond)));
