@@ -59,18 +59,16 @@ constexpr Said kSaid[] = {
      "keys, namespaces and ends in the list that records of other members are checked against"},
 };
 
-struct Counted {
-  std::string_view name;
-  Counter LocalBlockStore::Counters::* counter;
-  std::string_view help;
-};
+using Counters = LocalBlockStore::Counters;
 
-constexpr Counted kCounted[] = {
-    {"drops", &LocalBlockStore::Counters::drops, "drops of keys and of namespaces that took effect here"},
-    {"ends", &LocalBlockStore::Counters::ends, "ends of conversations that did"},
-    {"unknown_drops", &LocalBlockStore::Counters::unknown, "of both, those of namespaces that are not here"},
-    {"dropped_blocks", &LocalBlockStore::Counters::blocks, "blocks that they removed"},
-    {"discards", &LocalBlockStore::Counters::discards,
+constexpr MetricMember<Counters, Counter> kCounted[] = {
+    {"drops", MetricKind::kCounter, &Counters::drops,
+     "drops of keys and of namespaces that took effect here"},
+    {"ends", MetricKind::kCounter, &Counters::ends, "ends of conversations that did"},
+    {"unknown_drops", MetricKind::kCounter, &Counters::unknown,
+     "of both, those of namespaces that are not here"},
+    {"dropped_blocks", MetricKind::kCounter, &Counters::blocks, "blocks that they removed"},
+    {"discards", MetricKind::kCounter, &Counters::discards,
      "times that everything was given up: another history, or away for longer than drops are kept"},
 };
 
@@ -80,10 +78,7 @@ void AddMetrics(MetricRegistry& registry, const Member* member, const LocalBlock
   for (const Said& said : kSaid)
     registry.Add("cell", {said.name, said.kind, said.help},
                  [member, read = said.read] { return read(*member); });
-  for (const Counted& counted : kCounted)
-    registry.Add(
-        "cell", {counted.name, MetricKind::kCounter, counted.help},
-        [local, counter = counted.counter] { return MetricValue((local->counters().*counter).value()); });
+  AddFields(registry, "cell", kCounted, [local]() -> const Counters& { return local->counters(); });
 }
 
 }  // namespace cistern::mesh

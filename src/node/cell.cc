@@ -114,7 +114,8 @@ Task<Result<server::Dropped>> Cell::Drop(const server::DropRequest& request) {
     co_return Error(Code::kMiss, Text("namespace ", request.slot, ": is not attached, or was dropped"));
   const mesh::CellDrop drop = DropOf(request, std::move(*name));
   mesh::LocalBlockStore::Count count(local_, drop);
-  const auto receipt = co_await member_->Drop(drop, mesh::DropWait::kApplied, request.deadline);
+  const Instant deadline = std::min(request.deadline, executor().Now().PlusUs(kDropUs));
+  const auto receipt = co_await member_->Drop(drop, mesh::DropWait::kApplied, deadline);
   if (!receipt) {
     const Code code = receipt.error().code();
     const bool unreached =

@@ -31,6 +31,8 @@ class Cell final {
   // How long a start waits for its first attempt to join: so that what was dropped while the node was away is
   // gone before a client comes in. Without etcd it serves its own clients.
   static constexpr std::int64_t kJoinUs = 5'000'000;
+  // A drop waits no longer, whatever its caller's deadline: who died meanwhile keeps its session until then.
+  static constexpr std::int64_t kDropUs = 60'000'000;
 
   struct Parts {  // borrowed; outlive the cell
     io::Loop& loop;

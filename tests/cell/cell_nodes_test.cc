@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "../real_node.h"
+#include "base/random.h"
 #include "daemon.h"
 #include "etcd/test_etcd.h"
 
@@ -235,6 +236,47 @@ TEST_F(CellNodes, RestoredEtcdBeginsAnotherHistoryAndEveryNodeBeginsAnew) {
   const Result<std::uint64_t> again = Drop(nodes_[1], 1);
   ASSERT_TRUE(again.has_value()) << again.error().ToString();
   for (CellNode& node : nodes_) EXPECT_FALSE(Has(node, 1));
+}
+
+// Each block is put once. Nodes and etcd are killed in any order; whenever all of them are together again,
+// what was acknowledged as dropped is on none, and nothing else has gone.
+TEST_F(CellNodes, KillsOfNodesAndEtcdReviveNothingAndTakeNothing) {
+  StartThree();
+  Random random(1);
+  std::vector<std::uint64_t> kept, gone;  // of those whose drop is not acknowledged nothing is known
+  std::uint64_t last = 100;
+  for (int round = 0; round < 16; ++round) {
+    for (int i = 0; i < 4; ++i) {
+      kept.push_back(++last);
+      for (CellNode& node : nodes_) Put(node, last);
+    }
+    const bool without_etcd = random.Chance(0.2);
+    if (without_etcd) etcd_.Kill();
+    for (int i = 0; i < 2; ++i) {
+      const auto at = kept.begin() + static_cast<std::ptrdiff_t>(random.Below(kept.size()));
+      const std::uint64_t number = *at;
+      kept.erase(at);
+      const bool dropped = Drop(nodes_[random.Below(3)], number, kSecond).has_value();
+      ASSERT_FALSE(dropped && without_etcd);
+      if (dropped) gone.push_back(number);
+    }
+    if (without_etcd) {
+      ASSERT_TRUE(etcd_.Start().ok()) << etcd_.log();
+    }
+    if (random.Chance(0.5)) {
+      CellNode& node = nodes_[random.Below(3)];
+      node.daemon->Kill();
+      ASSERT_TRUE(node.daemon->Exec().ok());
+      Connect(node);
+    }
+    ComeTogether();
+    for (CellNode& node : nodes_) {
+      for (const std::uint64_t number : gone)
+        ASSERT_FALSE(Has(node, number)) << number << ", round " << round;
+      for (const std::uint64_t number : kept) ASSERT_TRUE(Has(node, number)) << number << ", round " << round;
+    }
+  }
+  EXPECT_GT(gone.size(), 8u) << "hardly a drop was acknowledged";
 }
 
 TEST_F(CellNodes, ANodeWithAnotherKeyOrACarelessOneIsRefusedByName) {

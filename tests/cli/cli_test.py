@@ -150,6 +150,13 @@ class WhatANodeDoes(CliTest):
         second = run("cisternd", "--memory", "64MiB", "--memory-dir", self.directory / "second", "--http", address)
         self.assert_says(second, 1, f"http: {address} is in use")
 
+    def test_a_node_in_no_cell_says_so_and_what_is_wrong_with_a_cell_is_named(self) -> None:
+        node = self.node()
+        self.assert_says(node.cistern("cell"), 1, "in none", "--cell")
+        self.assertNotIn("cell", node.json("status"))
+        self.assert_says(run("cisternd", "--cell", "10.0.0.1:2379"), 2, "--cell", "http://10.0.0.7:2379")
+        self.assert_says(run("cisternd", "--member", "a"), 2, "member: is of a cell")
+
     def test_forget_frees_what_a_node_left(self) -> None:
         node = self.node()
         memory = self.directory / "memory"
