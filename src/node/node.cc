@@ -468,8 +468,7 @@ Status Node::Core::OpenDoor() {
        [this](std::uint64_t what, std::uint64_t from, std::size_t most_bytes) {
          return Report(what, from, most_bytes);
        },
-       DropRoute(),
-       [this](std::uint64_t bytes) { return Resize(bytes); }},
+       DropRoute(), [this](std::uint64_t bytes) { return Resize(bytes); }},
       server);
   if (!opened) return opened.error();
   parts_->server = std::move(*opened);

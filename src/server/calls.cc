@@ -668,9 +668,8 @@ Task<Answer> Calls::DropNamed(Session& session, const wire::Submission& call) {
   arguments.Take(std::as_writable_bytes(std::span(target)));
   const Result<std::uint32_t> slot = co_await store_.FindNamespace(std::move(target));
   if (!slot) co_return Fail(session, call, slot.error());
-  const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kNamespace,
-                                                 .slot = *slot,
-                                                 .deadline = DeadlineOf(executor_, call)});
+  const Result<Dropped> dropped = co_await Drop(
+      {.what = DropRequest::What::kNamespace, .slot = *slot, .deadline = DeadlineOf(executor_, call)});
   if (!dropped) co_return Fail(session, call, dropped.error());
   co_return Answer{.a = dropped->blocks};
 }

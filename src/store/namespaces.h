@@ -111,8 +111,8 @@ class Namespaces final {
     std::uint64_t count = 0;
   };
   Task<Unused> FindUnused();
-  // The namespace is under another incarnation, which has no block, as soon as this is through: what was there
-  // is being collected.
+  // The namespace is under another incarnation, which has no block, as soon as this is through: what was
+  // there is being collected.
   Task<Result<std::shared_ptr<Deletion>>> Empty(std::uint32_t slot);
 
   Executor& executor_;

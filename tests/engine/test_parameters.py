@@ -80,7 +80,7 @@ def test_higher_priority_saved_when_not_all_fit(small: Path, node: Node) -> None
 
 
 TWO_PRIORITIES = """
-import time
+import os
 from vllm import SamplingParams
 engine = llm.llm_engine
 for number, tokens in enumerate(asked["prompts"]):
@@ -89,7 +89,7 @@ for number, tokens in enumerate(asked["prompts"]):
         extra_args={"kv_transfer_params": {"cistern.priority": number}}))
 asked_for = [one.match for one in connector(llm).coordinator._requests.values()]
 while not all(one.pending is None or one.pending.ready() for one in asked_for):
-    time.sleep(0.001)  # the node's answers, without which either is saved with a later step
+    os.sched_yield()  # the node's answers, without which either is saved with a later step
 while engine.has_unfinished_requests() or connector(llm).coordinator.pending:
     engine.step()
 """

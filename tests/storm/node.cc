@@ -284,7 +284,8 @@ Task<void> SimNode::Tend() {
 }
 
 bool SimNode::Turn() {
-  // At once, and not by way of the executor's queue: what waits there when the core dies nobody would abandon.
+  // At once, and not by way of the executor's queue: what waits there when the core dies nobody would
+  // abandon.
   for (memory::MoverJob* job : movers_->TakeMoved()) job->Run();
   bool any = loop_->PollOnce();
   CheckSteps();
