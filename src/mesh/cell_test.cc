@@ -363,9 +363,24 @@ TEST_F(CellTest, DropsUnderWayEndWithTheirMemberAndSayHowFarTheyCame) {
   member(0).EndDrops();
   const auto ended = cell_.loop->BlockOn(std::move(dropping));
   ASSERT_FALSE(ended.has_value());
-  EXPECT_EQ(ended.error().code(), Code::kGone);
+  EXPECT_EQ(ended.error().code(), Code::kTooLate) << "kGone says that nothing was dropped";
   EXPECT_THAT(std::string(ended.error().message()), HasSubstr("1 of 2 members"));
   EXPECT_EQ(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(2)})).error().code(), Code::kGone);
+}
+
+TEST_F(CellTest, DropThatMayHaveBeenWrittenIsNotSaidToBeNoneWhateverEtcdSaysLast) {
+  StartCell(2);
+  cell_.etcd.LoseAnswers("a", 1);
+  auto dropping = member(0).Drop(DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied,
+                                 cell_.clock.Now().PlusUs(60 * kSecond));
+  cell_.RunFor(10'000);  // it is written
+  cell_.etcd.Stop();
+  cell_.RunFor(5 * kSecond);
+  ASSERT_FALSE(dropping.done());
+  member(0).EndDrops();
+  const auto ended = cell_.loop->BlockOn(std::move(dropping));
+  ASSERT_FALSE(ended.has_value());
+  EXPECT_EQ(ended.error().code(), Code::kTooLate) << ended.error().ToString();
 }
 
 TEST_F(CellTest, LeavingMemberIsNotWaitedFor) {

@@ -85,10 +85,9 @@ Task<Result<DropReceipt>> DropWriter::Write(CellDrop drop, DropWait wait, Instan
 }
 
 Status DropWriter::Unacknowledged(const DropReceipt& receipt) const {
-  return Status(ends_ ? Code::kGone : Code::kTooLate,
-                Text("drop: durable at revision ", receipt.revision, ", ", receipt.applied, " of ",
-                     receipt.members, " members have applied it by ",
-                     ends_ ? "the end of this member, and the others will" : "the deadline"));
+  return Status(Code::kTooLate, Text("drop: durable at revision ", receipt.revision, ", ", receipt.applied,
+                                     " of ", receipt.members, " members have applied it by ",
+                                     ends_ ? "the end of this member, and the others will" : "the deadline"));
 }
 
 void DropWriter::End() {
@@ -168,6 +167,9 @@ Task<void> DropWriter::Commit(Batch batch) {
     came = co_await Try(key, value, batch, last, &why);
     if (came == Attempt::kAgain) (void)co_await SleepUntil(executor().Now().PlusUs(kRetryUs));
   }
+  // Whatever was said last: an earlier attempt may have been taken.
+  if (came == Attempt::kAgain && batch.calls.front()->sent)
+    why = Status(Code::kTooLate, "drop: etcd has not confirmed it, and it may take effect");
   if (came == Attempt::kOtherHistory) {
     // Once this member has joined it, what waits is written under it.
     while (!(state_.joined && state_.history != 0) && executor().Now() < last && !ends_) {
@@ -211,6 +213,7 @@ Task<DropWriter::Attempt> DropWriter::Try(const std::string& key, const std::str
     // A full etcd has taken the first that it had no room for. Else this attempt has changed nothing.
     if (code != Code::kBusy) {
       for (const WaitingPtr& call : batch.calls) call->sent = sent_before;
+      if (!sent_before) *why = Status(code, Text("drop: nothing was dropped: ", answer.error().message()));
     }
     co_return sent_before ? Attempt::kAgain : Attempt::kRefused;
   }

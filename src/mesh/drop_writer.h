@@ -47,8 +47,8 @@ class DropWriter final {
   Task<Result<DropReceipt>> Write(CellDrop drop, DropWait wait, Instant deadline);
   // Writes what waits, for ever.
   Task<void> Run();
-  // Ends every Write, now or as soon as etcd has answered what it was asked, with kGone and what is known of
-  // the drop. No other is taken.
+  // Ends every Write, now or as soon as etcd has answered what it was asked: with kGone where nothing was
+  // dropped, else as at its deadline. No other is taken.
   void End();
 
  private:

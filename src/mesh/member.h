@@ -86,7 +86,7 @@ class Member final {
   Task<Result<DropReceipt>> Drop(CellDrop drop, DropWait wait, Instant deadline) {
     return writer_.Write(std::move(drop), wait, deadline);
   }
-  // Drops that are under way end with kGone and say what is known of them; no more are taken.
+  // As DropWriter::End.
   void EndDrops() { writer_.End(); }
   // As Trimmer::Trim, for who does not wait until it is time.
   Task<Status> Trim(CellFloor floor) { return trimmer_.Trim(floor); }
