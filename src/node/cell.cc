@@ -114,7 +114,9 @@ Task<Result<server::Dropped>> Cell::Drop(const server::DropRequest& request) {
     co_return Error(Code::kMiss, Text("namespace ", request.slot, ": is not attached, or was dropped"));
   const mesh::CellDrop drop = DropOf(request, std::move(*name));
   mesh::LocalBlockStore::Count count(local_, drop);
-  const Instant deadline = std::min(request.deadline, executor().Now().PlusUs(kDropUs));
+  const Instant now = executor().Now();
+  const std::int64_t left_us = request.deadline.UsSince(now);
+  const Instant deadline = now.PlusUs(std::min(left_us - std::min(left_us / 8, kAnswerUs), kDropUs));
   const auto receipt = co_await member_->Drop(drop, mesh::DropWait::kApplied, deadline);
   if (!receipt) {
     const Code code = receipt.error().code();

@@ -33,6 +33,9 @@ class Cell final {
   static constexpr std::int64_t kJoinUs = 5'000'000;
   // A drop waits no longer, whatever its caller's deadline: who died meanwhile keeps its session until then.
   static constexpr std::int64_t kDropUs = 60'000'000;
+  // So much before its caller's deadline it ends, or an eighth of what is left: so that the caller hears what
+  // became of it and not only that nobody answered.
+  static constexpr std::int64_t kAnswerUs = 100'000;
 
   struct Parts {  // borrowed; outlive the cell
     io::Loop& loop;
