@@ -79,7 +79,10 @@ void Order::Insert(EntryId id, SizeClass size_class, const Standing& standing, Q
   if (reuse_ != nullptr) {
     if (id >= usage_.capacity()) usage_.reserve(id + std::size_t{id} / 2 + 64);
     if (id >= usage_.size()) usage_.resize(std::size_t{id} + 1);
-    usage_[id] = {.last = now_, .gap = standing.gap, .told = standing.told, .in = standing.in};
+    usage_[id] = {.last = now_,
+                  .gap = standing.gap,
+                  .in = static_cast<std::uint8_t>(standing.in & 0x7f),
+                  .told = standing.told};
   }
   lru_.Insert(id, ShelfOf(size_class, standing.in, group));
   CountKept(lru_.shelf(id), 1);

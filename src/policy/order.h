@@ -141,7 +141,7 @@ class Order final {
   }
 
  private:
-  static constexpr std::size_t kStride = 256;  // shelves of a size class
+  static constexpr std::size_t kStride = 128;  // shelves of a size class
   static constexpr std::size_t kCold = kStride - 1;
   static_assert(Reuse::kClasses <= kCold);
 

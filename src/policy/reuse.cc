@@ -32,11 +32,9 @@ std::uint16_t GapOf(UseTime ms) {
   return static_cast<std::uint16_t>(std::min<std::uint32_t>(ms / kGapUnitMs, 0xfffe));
 }
 
-constexpr std::size_t kLengths = 4;
-
 std::size_t LengthOf(std::size_t added) {
   const auto log2 = static_cast<std::size_t>(std::bit_width(std::max<std::size_t>(added, 1)) - 1);
-  return std::min<std::size_t>(log2 / 2, kLengths - 1);
+  return std::min<std::size_t>(log2 / 2, Reuse::kLengths - 1);
 }
 
 // How much a hit of a shape counts.
@@ -81,8 +79,9 @@ std::size_t Reuse::PaceOf(std::uint16_t gap) {
 std::size_t Reuse::ShapeOf(const PromptHints& hints, std::uint64_t added) {
   if (hints.importance != Importance::kNormal)
     return kImportant + static_cast<std::size_t>(hints.importance) - 1;
-  const std::size_t said = hints.next_turn_ms > 0 ? 4 : static_cast<std::size_t>(hints.outlook);
-  return said * kLengths + LengthOf(added);
+  if (hints.next_turn_ms > 0) return kTold;
+  if (hints.outlook != Outlook::kUnknown) return kLengths + static_cast<std::size_t>(hints.outlook) - 1;
+  return LengthOf(added);
 }
 
 void Reuse::Begin(Prompt& prompt, UseTime now) {
@@ -122,7 +121,7 @@ void Reuse::Classify(Prompt& prompt, Usage* last) {
   if (prompt.ended && !shared) prompt.own.gap = GapOf(prompt.now - prompt.ended_at);
   if (hints.next_turn_ms > 0) prompt.own.gap = GapOf(hints.next_turn_ms);
   if (prompt.known == prompt.asked.resident && prompt.asked.resident < prompt.asked.blocks && last != nullptr)
-    last->extensions = static_cast<std::uint8_t>(std::min(last->extensions + 1, 127));
+    last->extensions = static_cast<std::uint8_t>(std::min(last->extensions + 1, 255));
   const std::size_t shape = ShapeOf(hints, prompt.asked.blocks - prompt.known);
   prompt.own.in = static_cast<Class>(shape * kPaces + PaceOf(prompt.own.gap));
   prompt.own.told = true;
@@ -152,7 +151,7 @@ void Reuse::Use(Prompt& prompt, std::uint64_t position, std::uint64_t key, Usage
   if (usage == nullptr) return;
   usage->last = prompt.now;
   usage->gap = gap;
-  usage->in = in;
+  usage->in = in & 0x7f;
   usage->told = 1;
 }
 

@@ -8,8 +8,8 @@
 //     this is its first turn; of a block that several prompts extend, how soon it was used again;
 //   - how many blocks the request added, which tells a long document from a question; of a shared block, how
 //     many prompts extend it;
-//   - what the caller says of the prompt's future (PromptHints), if anything: then a told time stands for the
-//     pace, and an importance for the length.
+//   - what the caller says of the prompt (PromptHints), if anything, in place of the blocks added, and a time
+//     that it tells in place of the pace.
 // A partial last block is a class of its own: the next turn fills it, and then it is another block.
 //
 // For each class and age the policy counts the runs that reached the age and those that returned at it. Runs
@@ -44,10 +44,10 @@ struct Standing {
 // Uses of a resident block.
 struct Usage {
   UseTime last = 0;
-  std::uint16_t gap = 0xffff;       // as Standing's; of a shared block: between its uses
-  std::uint8_t extensions : 7 = 0;  // prompts that went on from here each in another way
+  std::uint16_t gap = 0xffff;   // as Standing's; of a shared block: between its uses
+  std::uint8_t extensions = 0;  // prompts that went on from here each in another way
+  std::uint8_t in : 7 = 0;
   std::uint8_t told : 1 = 0;
-  std::uint8_t in = 0;
   bool shared() const { return extensions >= 2; }
 };
 static_assert(sizeof(Usage) == 8);
@@ -56,9 +56,8 @@ class Reuse final {
  public:
   using Class = std::uint8_t;
   static constexpr std::size_t kPaces = 8;
-  static constexpr std::size_t kImportant = 20;  // shapes: 4 outlooks and a told time, 4 lengths each;
-  static constexpr std::size_t kFans = 23;       // then 3 importances; then 3 fan-outs
-  static constexpr std::size_t kShapes = 26;
+  // Shapes: 4 lengths where nothing is said, 3 outlooks, a told time, 3 importances, 3 fan-outs.
+  static constexpr std::size_t kLengths = 4, kTold = 7, kImportant = 8, kFans = 11, kShapes = 14;
   static constexpr std::size_t kClasses = kShapes * kPaces + 1;
   static constexpr Class kPartial = kClasses - 1;
   // Uses that are closer together than this are one.
