@@ -81,10 +81,10 @@ TEST(Resize, HalvedAndDoubledUnderLoadNoByteIsWrongAndWhatFitsIsThere) {
     for (std::uint64_t n = 0; n < 20; ++n) keys.push_back(KeyOf(n));
     EXPECT_TRUE(store.Touch(kept, keys).Wait().has_value());
   };
-  for (const std::uint64_t mib : {128, 256, 128, 512, 96, 256}) {
+  for (const std::uint64_t mib : {128, 256, 96}) {
     SCOPED_TRACE(mib);
     const std::uint64_t slots = SlotsOf(operator_, mib * kMiB);
-    const std::uint64_t until = put + 20;
+    const std::uint64_t until = put + 10;
     Until([&] {
       use_kept();
       return put > until && StatusNumber(operator_, "bytes") == slots &&
@@ -99,14 +99,14 @@ TEST(Resize, HalvedAndDoubledUnderLoadNoByteIsWrongAndWhatFitsIsThere) {
 }
 
 TEST(Resize, WhatShrinkingMemoryHadIsTheHostsAgainAndGrowingIsThereAtOnce) {
-  RealNode node(256 * kMiB);
+  RealNode node(192 * kMiB);
   Store store = node.Connect();
   const std::uint64_t before = HeldBy(node);
-  const std::uint64_t less = SlotsOf(store, 96 * kMiB);
+  const std::uint64_t less = SlotsOf(store, 72 * kMiB);
   AwaitMemory(store, node, less);
   EXPECT_LT(HeldBy(node), before / 2);
-  const std::uint64_t more = SlotsOf(store, 512 * kMiB);
-  EXPECT_GT(more, 400 * kMiB);
+  const std::uint64_t more = SlotsOf(store, 256 * kMiB);
+  EXPECT_GT(more, 200 * kMiB);
   AwaitMemory(store, node, more);
   EXPECT_GT(HeldBy(node), more);
 }
