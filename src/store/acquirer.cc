@@ -75,10 +75,9 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
   for (PendingView& one : pending) {
     if (steps_.Spent()) co_await Yield();
     ViewGrant& view = grant.views[one.index];
-    const Status status = co_await Await(one, blocks[one.index].key, worth, &view);
+    const Status status = co_await Await(one, blocks[one.index].key, worth, &view, &bytes);
     if (status.ok()) {
       references.push_back(std::move(one.reference));
-      bytes += slots_.SlotBytes(view.place);
       continue;
     }
     view.code = status.code();
@@ -228,8 +227,8 @@ bool Acquirer::StartFetch(const catalog::BlockName& asked, catalog::RecordId rec
   return true;
 }
 
-Task<Status> Acquirer::Await(const PendingView& pending, const BlockKey& key, Instant worth,
-                             ViewGrant* view) {
+Task<Status> Acquirer::Await(const PendingView& pending, const BlockKey& key, Instant worth, ViewGrant* view,
+                             std::uint64_t* bytes) {
   Status status;
   if (pending.copy != nullptr) {
     residency::PartialCopy& copy = *pending.copy;
@@ -260,6 +259,8 @@ Task<Status> Acquirer::Await(const PendingView& pending, const BlockKey& key, In
                       .place = copy->place,
                       .bytes = r.body_bytes,
                       .generation = copy->generation};
+  // In this step: in the next, whose record was dropped may have left its chunk, and that the memory.
+  *bytes += slots_.SlotBytes(view->place);
   co_return Status();
 }
 
