@@ -86,7 +86,7 @@ Task<void> Resizer::Shrink(memory::ArenaBacking& backing, memory::Movers& movers
     if (stopping_ || slots_.headers() != wanted_) co_return;
     if (slots_.closed_in_use() == 0) break;
     (void)co_await slots_.loosened().Wait(clock_.Now().PlusUs(kPassUs));
-    co_await SleepUntil(clock_.Now().PlusUs(kRestUs));
+    (void)co_await SleepUntil(clock_.Now().PlusUs(kRestUs));
   }
   const memory::HeaderRange gone{slots_.headers(), served() - slots_.headers()};
   arena::SetServedHeaders(words_, slots_.arena(), slots_.headers());
