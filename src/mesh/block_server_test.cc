@@ -80,6 +80,24 @@ TEST_F(BlockServerTest, RecordThatGoesWhileItIsSentIsNotSaidToBeWhole) {
   EXPECT_FALSE(node(0).server->Sent(answer.handle));
 }
 
+TEST_F(BlockServerTest, TimeThatIsLeftIsRoundedDown) {
+  StartNodes(1);
+  Put(0, 1, std::nullopt, 4096, 100);
+  const BlockRequest request{.history = 7,
+                             .name = *node(0).names->NameAt(slot),
+                             .key = store::Key(1),
+                             .body_bytes = 4096,
+                             .worth_us = 1000};
+  const std::vector<std::byte> question = Encode(request);
+  RunFor(600'000);
+  auto answer = loop->BlockOn(node(0).server->Find(question, After(1'000'000)));
+  ASSERT_TRUE(answer.status.ok()) << answer.status.ToString();
+  // The second that it began in has partly gone, and so has the one that is now.
+  EXPECT_LE(DecodeBlockHead(answer.head)->ttl_s, 99u);
+  EXPECT_GE(DecodeBlockHead(answer.head)->ttl_s, 98u);
+  (void)node(0).server->Sent(answer.handle);
+}
+
 TEST_F(BlockServerTest, NobodyIsAnsweredOutsideOfTheCell) {
   StartNodes(1);
   Put(0, 1, std::nullopt);

@@ -53,7 +53,7 @@ struct GroupWanted {
 // Full groups first: the others' records stand on theirs.
 std::vector<GroupWanted> GroupsOf(const catalog::NamespaceEntry& entry, const PeerRun& run,
                                   std::size_t block) {
-  std::vector<GroupWanted> wanted;
+  std::vector<GroupWanted> wanted, others;
   const std::size_t end = run.first + run.count;
   std::size_t free_groups = 0, free_number = 0;
   for (const catalog::Group& group : entry.groups) free_groups += group.part_bytes.empty() ? 1 : 0;
@@ -67,10 +67,9 @@ std::vector<GroupWanted> GroupsOf(const catalog::NamespaceEntry& entry, const Pe
     }
     // A window reaches so far back from the run's end.
     if (!full && block + std::max(1u, group.window_blocks) < end) continue;
-    wanted.push_back({g, full, bytes});
+    (full ? wanted : others).push_back({g, full, bytes});
   }
-  std::ranges::stable_sort(
-      wanted, [](const GroupWanted& a, const GroupWanted& b) { return a.required && !b.required; });
+  wanted.insert(wanted.end(), others.begin(), others.end());
   return wanted;
 }
 

@@ -99,6 +99,52 @@ TEST_F(ReadingTest, BlocksOfManySegmentsAndPartsComeWhole) {
   }
 }
 
+TEST_F(ReadingTest, WhatLiesOnAPeersFlashComesAsItIsReady) {
+  TestNodeOptions options{.lower_tier = true};
+  options.store.max_blocks = 24;
+  options.store.max_lower_blocks = 1'000;
+  AddNode(Blocks(), options);
+  AddNode();
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  for (std::uint64_t n = 1; n <= 48; ++n) {
+    Put(0, n, n == 1 ? std::nullopt : std::optional(n - 1), 64u << 10);
+    RunFor(20'000);
+  }
+  std::size_t in_memory = 0;
+  for (std::uint64_t n = 1; n <= 48; ++n) in_memory += Here(0, n) ? 1 : 0;
+  EXPECT_LE(in_memory, 24u);
+  ASSERT_TRUE(Told(0));
+  EXPECT_EQ(node(0).feed->samples(), 13u);
+  EXPECT_EQ(FindAndRead(1, 48), 48u);
+  for (std::uint64_t n = 1; n <= 48; ++n) EXPECT_TRUE(Exact(1, n, 64u << 10)) << n;
+  EXPECT_EQ(node(0).store->occupancy().leases, 0u);
+}
+
+TEST_F(ReadingTest, OfWindowsWhatTheRunsEndNeedsComesToo) {
+  NamespaceSpec spec = store::FullAndWindow();
+  spec.block_tokens = 64;
+  StartNodes(2, spec);
+  PutChain(0, 1, 8);
+  for (std::uint64_t n = 1; n <= 8; ++n) {
+    const std::vector<std::byte> body = store::Body(100 + n, 2048);
+    store::PartWrite part;
+    part.key = store::Key(n);
+    if (n > 1) part.parent = store::Key(n - 1);
+    part.group = 1;
+    part.put_id = {6, n};
+    part.from = body;
+    const catalog::Caller caller{1, {std::byte{1}}};
+    (void)loop->BlockOn(node(0).store->Write(caller, slot, {part}, After(kSecond)));
+  }
+  ASSERT_TRUE(Told(0));
+  const PeerMatch match = Find(1, 1, 8);
+  ASSERT_NE(match.run, nullptr);
+  EXPECT_EQ(Read(1, match).value_or(0), 8u);
+  EXPECT_EQ(node(1).ReadBody(slot, store::Key(8), 1), store::Body(108, 2048));
+  EXPECT_FALSE(node(1).ReadBody(slot, store::Key(7), 1).has_value());
+  for (std::uint64_t n = 1; n <= 8; ++n) EXPECT_TRUE(Exact(1, n)) << n;
+}
+
 TEST_F(ReadingTest, RecordTakesThisNodesSealAndItsSourcesPutId) {
   StartNodes(2);
   // The namespace has another incarnation here, and what is born here another number.

@@ -25,6 +25,7 @@
 #include "net/control_connection.h"
 #include "net/simulated_network.h"
 #include "store/block_store_fixture.h"
+#include "tier/simulated_tier.h"
 
 namespace cistern::mesh {
 
@@ -189,6 +190,7 @@ class TestLinks final : public PeerLinks {
 struct TestNodeOptions {
   std::uint32_t headers = 2;
   catalog::StoreOptions store;
+  bool lower_tier = false;
 };
 
 // A node with everything of this folder but etcd.
@@ -226,8 +228,12 @@ class MeshNode final : public PeerListener {
     std::memset(index_memory_.get(), 0, geometry_.index_bytes());
     slots_.emplace(words, arena_);
     journal_.emplace(loop, "node-" + host, number);
+    residency::OpenTierCall open_tier;
+    if (options.lower_tier) {
+      open_tier = [this](tier::JournalView journal) { return OpenTier(executor(), std::move(journal)); };
+    }
     store.emplace(store::BlockStore::Parts{loop.executor(), clock, words, *slots_, index_, movers, *journal_,
-                                           *log_, nullptr},
+                                           *log_, open_tier},
                   options.store);
     EXPECT_TRUE(loop.BlockOn(store->Recover()).ok());
     names.emplace(*store);
@@ -331,6 +337,13 @@ class MeshNode final : public PeerListener {
    private:
     MeshNode& node_;
   };
+  Task<Result<std::unique_ptr<tier::Tier>>> OpenTier(Executor& on, tier::JournalView journal) {
+    tier::SimulatedTierOptions with;
+    with.unit = 4096;
+    with.room_bytes = 1u << 20;
+    co_return std::make_unique<tier::SimulatedTier>(tier::SimulatedTier::Parts{on, media_, process_number},
+                                                    with, journal);
+  }
   Task<void> ServeRails() {
     for (;;) {
       auto stream = co_await rails_->Accept(Instant::Never());
@@ -364,6 +377,7 @@ class MeshNode final : public PeerListener {
   store::InlineMovers movers;
 
  private:
+  tier::SimulatedMedia media_;
   std::optional<memory::Slots> slots_;
   std::optional<catalog::Journal> journal_;
 
