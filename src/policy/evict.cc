@@ -11,7 +11,7 @@ void Lru::Reserve(EntryId entries) {
 }
 
 void Lru::MakeRoomFor(EntryId id, Shelf shelf) {
-  CISTERN_ASSERT(id < kMaxEntries && shelf < kShelves && !Contains(id));
+  CISTERN_ASSERT(id < kMaxEntries && !Contains(id));
   // resize() alone may grow to the exact size each time; the amortised growth is asked for here.
   if (id >= links_.capacity()) links_.reserve(id + std::size_t{id} / 2 + 64);
   if (id >= links_.size()) links_.resize(std::size_t{id} + 1, Link{kAbsent, kEnd, 0});

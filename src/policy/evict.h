@@ -12,7 +12,7 @@
 namespace cistern::policy {
 
 using EntryId = std::uint32_t;  // dense: memory is 16 bytes for each id up to the largest ever inserted
-using Shelf = std::uint32_t;    // below Lru::kShelves
+using Shelf = std::uint16_t;
 
 // Least recently touched first. Every call is O(1), or looks at each shelf in use; only an id or a shelf
 // larger than any before allocates.
@@ -27,8 +27,8 @@ class Lru final {
   // Largest id that can be inserted, plus one.
   static constexpr EntryId kMaxEntries = 0xffff'fff0;
 
-  static constexpr int kShelfBits = 17;
-  static constexpr Shelf kShelves = Shelf{1} << kShelfBits;
+  static constexpr int kShelfBits = 16;
+  static constexpr std::size_t kShelves = std::size_t{1} << kShelfBits;
 
   // Makes room for ids less than `entries`, so that inserting them does not allocate.
   void Reserve(EntryId entries);
@@ -75,7 +75,7 @@ class Lru final {
   }
   // The next after an id in the order, on its shelf, or none.
   std::optional<EntryId> Warmer(EntryId id) const { return IdAt(links_[id].warmer); }
-  Shelf shelf(EntryId id) const { return static_cast<Shelf>(links_[id].when % kShelves); }
+  Shelf shelf(EntryId id) const { return static_cast<Shelf>(links_[id].when); }
   // The number of ids that became the most recent since this id in the order did. One moved to the cold end
   // counts as a little older than the coldest before it.
   std::uint64_t Age(EntryId id) const { return next_ - (links_[id].when >> kShelfBits); }
