@@ -25,14 +25,16 @@ bool Suffers(TierKind tier, Fault kind) {
 bool Faults::Wants(Fault kind) const {
   if (!Suffers(tier_, kind)) return false;
   // Up to its share and a little more, so that a kind that comes by itself less often has time to catch up.
+  // Not every world has leases that stand for long, or a memory of several chunks.
+  const bool rare = kind == Fault::kLeaseExpires || kind == Fault::kResize;
   if (tier_ == TierKind::kMemory)
-    return counts_[Index(kind)].seen <= 1 + total_ / (kind == Fault::kLeaseExpires ? 12 : kMemoryFaultKinds);
+    return counts_[Index(kind)].seen <= 1 + total_ / (rare ? 12 : kMemoryFaultKinds);
   if (tier_ == TierKind::kSimulated)
     return counts_[Index(kind)].seen <= 1 + total_ / (Index(kind) < kMemoryFaultKinds ? 36 : 15);
   // Not every world has reads that another place could answer, or power cuts behind flushes.
   if (kind == Fault::kElsewhere) return counts_[Index(kind)].seen <= 1 + total_ / 9;
   if (kind == Fault::kLostFlush) return counts_[Index(kind)].seen <= 1 + total_ / 14;
-  if (kind == Fault::kFlipMedia) return rots_ && counts_[Index(kind)].seen <= 1 + total_ / 10;
+  if (kind == Fault::kFlipMedia) return rots_ && counts_[Index(kind)].seen <= 1 + total_ / 9;
   return counts_[Index(kind)].seen <= 1 + total_ / (Index(kind) < kMemoryFaultKinds ? 90 : 16);
 }
 

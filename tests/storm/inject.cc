@@ -19,28 +19,30 @@ constexpr std::array<const char*, 2> kJournalFiles = {"node/journal", "node/jour
 
 void World::Inject() {
   // Damage comes more often than what else there is: half of it is overwritten before anybody looks.
-  static constexpr Fault kFromOutside[] = {Fault::kCrash,         Fault::kClientDies,   Fault::kClockBack,
-                                           Fault::kJournal,       Fault::kResize,       Fault::kLeaseExpires,
-                                           Fault::kLeaseExpires,  Fault::kFlipBody,     Fault::kFlipBody,
-                                           Fault::kFlipSeal,      Fault::kFlipSeal,     Fault::kFlipIndex,
-                                           Fault::kFlipIndex,     Fault::kFlipIndex,    Fault::kFlipDirectory,
-                                           Fault::kFlipDirectory, Fault::kFlipDirectory};
+  static constexpr Fault kFromOutside[] = {
+      Fault::kCrash,         Fault::kClientDies,   Fault::kClockBack,     Fault::kJournal,
+      Fault::kResize,        Fault::kResize,       Fault::kResize,        Fault::kLeaseExpires,
+      Fault::kLeaseExpires,  Fault::kFlipBody,     Fault::kFlipBody,      Fault::kFlipBody,
+      Fault::kFlipBody,      Fault::kFlipSeal,     Fault::kFlipSeal,      Fault::kFlipSeal,
+      Fault::kFlipSeal,      Fault::kFlipIndex,    Fault::kFlipIndex,     Fault::kFlipIndex,
+      Fault::kFlipIndex,     Fault::kFlipIndex,    Fault::kFlipDirectory, Fault::kFlipDirectory,
+      Fault::kFlipDirectory, Fault::kFlipDirectory};
   if (node() != nullptr && random().Below(40) == 0) node()->WantIdle();
   if (has_lower_tier()) {
     TendDevices();
     // The rarer ones have more to wait for.
     static constexpr Fault kOfLowerTier[] = {
-        Fault::kKill,      Fault::kKill,       Fault::kReboot,    Fault::kReboot,     Fault::kTorn,
-        Fault::kTorn,      Fault::kReadError,  Fault::kHang,      Fault::kHang,       Fault::kHang,
-        Fault::kLostFlush, Fault::kLostFlush,  Fault::kNoSpace,   Fault::kFlipRead,   Fault::kFlipMedia,
-        Fault::kFlipMedia, Fault::kWriteError, Fault::kTakeOut,   Fault::kTakeOut,    Fault::kTakeOut,
-        Fault::kKill,      Fault::kTakeOut,    Fault::kShortIo,   Fault::kWriteError, Fault::kWriteError,
-        Fault::kLostFlush, Fault::kNoSpace,    Fault::kElsewhere, Fault::kElsewhere,  Fault::kElsewhere,
-        Fault::kReadError, Fault::kFlipRead,   Fault::kShortIo,   Fault::kElsewhere,  Fault::kLostFlush,
-        Fault::kFlipMedia, Fault::kFlipMedia,  Fault::kFlipMedia, Fault::kElsewhere,  Fault::kLostFlush,
-        Fault::kTorn,      Fault::kTorn,       Fault::kElsewhere, Fault::kElsewhere,  Fault::kLostFlush,
-        Fault::kLostFlush, Fault::kReadError,  Fault::kLostFlush, Fault::kElsewhere,  Fault::kElsewhere,
-        Fault::kFlipRead,  Fault::kHang,       Fault::kWriteError};
+        Fault::kKill,      Fault::kKill,       Fault::kReboot,     Fault::kReboot,     Fault::kTorn,
+        Fault::kTorn,      Fault::kReadError,  Fault::kHang,       Fault::kHang,       Fault::kHang,
+        Fault::kLostFlush, Fault::kLostFlush,  Fault::kNoSpace,    Fault::kFlipRead,   Fault::kFlipMedia,
+        Fault::kFlipMedia, Fault::kWriteError, Fault::kTakeOut,    Fault::kTakeOut,    Fault::kTakeOut,
+        Fault::kKill,      Fault::kTakeOut,    Fault::kShortIo,    Fault::kWriteError, Fault::kWriteError,
+        Fault::kLostFlush, Fault::kNoSpace,    Fault::kElsewhere,  Fault::kElsewhere,  Fault::kElsewhere,
+        Fault::kReadError, Fault::kFlipRead,   Fault::kShortIo,    Fault::kElsewhere,  Fault::kLostFlush,
+        Fault::kFlipMedia, Fault::kFlipMedia,  Fault::kFlipMedia,  Fault::kElsewhere,  Fault::kLostFlush,
+        Fault::kTorn,      Fault::kTorn,       Fault::kElsewhere,  Fault::kElsewhere,  Fault::kLostFlush,
+        Fault::kLostFlush, Fault::kReadError,  Fault::kLostFlush,  Fault::kElsewhere,  Fault::kElsewhere,
+        Fault::kFlipRead,  Fault::kHang,       Fault::kWriteError, Fault::kNoSpace,    Fault::kNoSpace};
     for (int tries = 0; tries < 10; ++tries) {
       // Of two drawn kinds the one that was seen less often, so that none stays scarce.
       Fault kind = kOfLowerTier[random().Below(std::size(kOfLowerTier))];
