@@ -21,7 +21,7 @@ std::optional<World::Sighted> World::See(const BlockId& block) {
   if (model_.PutsOf(block).empty()) return std::nullopt;
   const Look look = LookAt(block, false);
   if (look.outcome != arena::ReadOutcome::kHit || look.seen.put == 0) return std::nullopt;
-  return Sighted{block, static_cast<PutNo>(look.seen.put)};
+  return Sighted{block, static_cast<PutNo>(look.seen.put), look.born};
 }
 
 // A touch of blocks for call.number.
@@ -144,7 +144,7 @@ void World::EndEnding(const Ending& ending, const Call& answer) {
     if (incarnations_[ns] != ending.incarnation || UsedByOthers(own, ending.conversation)) continue;
     model_.Dropped(ns, own.block.code, ending.asked);
     const auto now = See(own.block);
-    if (now && now->put == own.put) {
+    if (now && now->put == own.put && now->born == own.born) {
       Violation(Text(TextOf(own.block), " put ", own.put, " is there after the end of conversation ",
                      ending.conversation, ", which alone wrote and used it"));
     }

@@ -247,6 +247,7 @@ class World {
   struct Sighted {
     BlockId block;
     PutNo put = 0;
+    std::uint64_t born = 0;  // what is asked for again by the same put is another record
   };
   struct ConversationUse {
     Sighted what;
