@@ -210,6 +210,8 @@ class Forest final {
   void CollectingBegins() { ++collecting_; }
   void CollectingEnded() { --collecting_; }
   bool collecting() const { return collecting_ != 0; }
+  // Count of all cuts: what was found standing before the last of them has to be looked at again.
+  std::uint32_t cuts() const { return cuts_; }
 
   bool Empty(BlockId block) const {
     const Block& b = blocks_[block];

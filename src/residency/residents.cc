@@ -208,6 +208,36 @@ Task<void> Residents::DropAllEnded() {
   }
 }
 
+Task<std::uint32_t> Residents::DropLost(std::span<RecordReference> references, std::uint32_t cuts) {
+  constexpr int kPasses = 4;  // who drops at every step does not keep this from its end
+  for (int pass = 0; cuts != forest_.cuts() && pass <= kPasses; ++pass) {
+    cuts = forest_.cuts();
+    for (RecordReference& reference : references) {
+      if (steps_.Spent()) co_await Yield();
+      if (reference.holds() && (pass == kPasses || !catalog_.Stands(reference.handle()))) reference.Drop();
+    }
+  }
+  co_return cuts;
+}
+
+Task<Result<std::uint64_t>> Residents::CheckGrant(OwnerToken owner, std::span<RecordReference> references,
+                                                  std::span<const std::uint64_t> bytes, std::uint32_t cuts) {
+  for (bool ended = false;; ended = true) {
+    cuts = co_await DropLost(references, cuts);
+    std::size_t left = 0;
+    std::uint64_t kept = 0;
+    for (std::size_t i = 0; i < references.size(); ++i) {
+      if (!references[i].holds()) continue;
+      ++left;
+      kept += bytes[i];
+    }
+    const Status room = CheckLease(owner, left, kept);
+    if (room.ok()) co_return kept;
+    if (ended) co_return std::unexpected(room);
+    co_await DropAllEnded();
+  }
+}
+
 // Rewrites the entry of a sound record that readers reached by a damaged one.
 void Residents::RepairEntry(catalog::RecordId record) {
   const catalog::Record& r = forest_.record(record);

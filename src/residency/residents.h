@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -23,6 +24,8 @@
 #include "residency/context.h"
 
 namespace cistern::residency {
+
+class RecordReference;
 
 class Residents final {
  public:
@@ -63,6 +66,11 @@ class Residents final {
   bool EndOneLease(Instant now);
   // Leases past their deadline end now, not at the next tick: for a caller that reached a bound of leases.
   Task<void> DropAllEnded();
+  // What a lease of the references needs in the step that adds it. Those whose records were lost, or cut off
+  // from their root, after the forest had had `cuts` cuts are dropped; `bytes` are what each keeps of memory.
+  // The bytes of the rest, for which there is room, or what CheckLease says.
+  Task<Result<std::uint64_t>> CheckGrant(OwnerToken owner, std::span<RecordReference> references,
+                                         std::span<const std::uint64_t> bytes, std::uint32_t cuts);
   // ---- reading ----
   // Rewrites the entry of a sound record that a reader reached by a damaged one.
   void RepairEntry(catalog::RecordId record);
@@ -141,6 +149,8 @@ class Residents final {
   void Regroup(catalog::RecordId record);
 
  private:
+  // The count of cuts after which the references that are left were seen to stand.
+  Task<std::uint32_t> DropLost(std::span<RecordReference> references, std::uint32_t cuts);
   Executor& executor_;
   const Clock& clock_;
   arena::Words& words_;

@@ -29,12 +29,16 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
   AcquireGrant grant;
   grant.views.reserve(blocks.size());
   std::vector<residency::RecordReference> references;
+  std::vector<std::uint64_t> bytes;  // of memory, that each keeps
+  std::vector<std::size_t> views;    // the view of each
   references.reserve(blocks.size());
-  std::uint64_t bytes = 0;  // of memory, that they keep
+  bytes.reserve(blocks.size());
+  views.reserve(blocks.size());
   std::vector<PendingView> pending;
   const Instant worth =
       worth_us == kNoWorthLimit ? deadline : std::min(deadline, clock_.Now().PlusUs(worth_us));
   const std::uint64_t now_s = catalog_.NowS();
+  const std::uint32_t cuts = forest_.cuts();
   std::array<catalog::BlockId, catalog::Catalog::kFoundAhead> ahead;
   std::uint64_t found_in_step = 0;  // a record found in an earlier step may have left since
   for (std::size_t i = 0; i < blocks.size(); ++i) {
@@ -67,39 +71,43 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
     } else {
       reference = residency::RecordReference(residents_, handle);
     }
-    references.push_back(std::move(reference));
     const catalog::Record& r = forest_.record(record);
-    bytes += slots_.SlotBytes(r.place);
+    references.push_back(std::move(reference));
+    bytes.push_back(slots_.SlotBytes(r.place));
+    views.push_back(i);
     view = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
   }
   for (PendingView& one : pending) {
     if (steps_.Spent()) co_await Yield();
     ViewGrant& view = grant.views[one.index];
-    const Status status = co_await Await(one, blocks[one.index].key, worth, &view, &bytes);
+    std::uint64_t kept = 0;
+    const Status status = co_await Await(one, blocks[one.index].key, worth, &view, &kept);
     if (status.ok()) {
       references.push_back(std::move(one.reference));
+      bytes.push_back(kept);
+      views.push_back(one.index);
       continue;
     }
     view.code = status.code();
     one.reference.Drop();
   }
-  // Other callers may have taken the room during the verification.
-  Status room = residents_.CheckLease(caller.owner, references.size(), bytes);
-  if (!room.ok()) {
-    co_await residents_.DropAllEnded();
-    room = residents_.CheckLease(caller.owner, references.size(), bytes);
-  }
-  if (!room.ok() || references.empty()) {
+  // Meanwhile other callers may have taken the room, and what was found may have been lost.
+  const Result<std::uint64_t> kept = co_await residents_.CheckGrant(caller.owner, references, bytes, cuts);
+  if (!kept) {
     for (residency::RecordReference& reference : references) {
       if (steps_.Spent()) co_await Yield();
       reference.Drop();
     }
-    if (room.ok()) co_return grant;
     counters_.busy.Add();
-    co_return std::unexpected(room);
+    co_return std::unexpected(kept.error());
   }
+  for (std::size_t i = 0; i < references.size(); ++i) {
+    if (!references[i].holds()) grant.views[views[i]] = {.code = Code::kMiss};
+  }
+  std::erase_if(references, [](const residency::RecordReference& reference) { return !reference.holds(); });
+  if (references.empty()) co_return grant;
   counters_.leases_granted.Add();
-  grant.lease = leases_.Add(caller, residency::DetachAll(references), bytes,
+  grant.lease = leases_.Add(caller, residency::DetachAll(references), *kept,
                             clock_.Now().PlusUs(std::min(lease_us, kMaxLeaseUs)));
   co_return grant;
 }
@@ -260,7 +268,7 @@ Task<Status> Acquirer::Await(const PendingView& pending, const BlockKey& key, In
                       .bytes = r.body_bytes,
                       .generation = copy->generation};
   // In this step: in the next, whose record was dropped may have left its chunk, and that the memory.
-  *bytes += slots_.SlotBytes(view->place);
+  *bytes = slots_.SlotBytes(view->place);
   co_return Status();
 }
 

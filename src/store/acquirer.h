@@ -83,7 +83,7 @@ class Acquirer final {
   bool StartFetch(const catalog::BlockName& asked, catalog::RecordId record, Instant worth,
                   PendingView* pending, ViewGrant* view);
   // kTooLate; kBusy where there was no room to fetch the block into; kMiss for one that was lost or could not
-  // be read. Adds what the view keeps of memory to `bytes`.
+  // be read. `bytes`: what the view keeps of memory.
   Task<Status> Await(const PendingView& pending, const BlockKey& key, Instant worth, ViewGrant* view,
                      std::uint64_t* bytes);
 

@@ -104,7 +104,8 @@ Task<Result<catalog::LeaseId>> Matcher::Hold(catalog::Caller caller, std::uint32
   if (steps_.Spent()) co_await Yield();
   const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
   std::vector<residency::RecordReference> references;
-  std::uint64_t bytes = 0;  // of memory, that they keep
+  std::vector<std::uint64_t> bytes;  // of memory, that each keeps
+  const std::uint32_t cuts = forest_.cuts();
   bool whole = entry != nullptr;
   const std::uint64_t now_s = catalog_.NowS();
   for (std::size_t back = 0; whole && back < chain.size(); ++back) {
@@ -129,20 +130,17 @@ Task<Result<catalog::LeaseId>> Matcher::Hold(catalog::Caller caller, std::uint32
       }
       references.emplace_back(residents_, catalog_.HandleOf(record));
       const catalog::Record& r = forest_.record(record);
-      if (r.in_memory()) bytes += slots_.SlotBytes(r.place);
+      bytes.push_back(r.in_memory() ? slots_.SlotBytes(r.place) : 0);
     }
     if (!wanted) break;
   }
-  Status room = residents_.CheckLease(caller.owner, references.size(), bytes);
-  if (!room.ok()) {
-    co_await residents_.DropAllEnded();
-    room = residents_.CheckLease(caller.owner, references.size(), bytes);
-    entry = catalog_.EntryOf(tree);
-  }
-  if (entry == nullptr) whole = false;
-  if (whole && room.ok()) {
+  Result<std::uint64_t> kept = 0;
+  if (whole) kept = co_await residents_.CheckGrant(caller.owner, references, bytes, cuts);
+  whole = whole && catalog_.EntryOf(tree) != nullptr &&
+          std::ranges::all_of(references, &residency::RecordReference::holds);
+  if (whole && kept) {
     counters_.leases_granted.Add();
-    co_return leases_.Add(caller, residency::DetachAll(references), bytes, deadline);
+    co_return leases_.Add(caller, residency::DetachAll(references), *kept, deadline);
   }
   for (residency::RecordReference& reference : references) {
     if (steps_.Spent()) co_await Yield();
@@ -153,7 +151,7 @@ Task<Result<catalog::LeaseId>> Matcher::Hold(catalog::Caller caller, std::uint32
     co_return Error(Code::kMiss, "hold: some of the chain is not here any more");
   }
   counters_.busy.Add();
-  co_return std::unexpected(std::move(room));
+  co_return std::unexpected(kept.error());
 }
 
 Task<std::uint32_t> Matcher::Touch(std::uint32_t slot, std::span<const BlockKey> keys,

@@ -159,6 +159,33 @@ TEST_F(BlockStoreTest, P1WhatWentAfterItWasVerifiedIsNotGranted) {
   }
 }
 
+// A drop cuts its block at once and collects what hangs below it in later steps.
+TEST_F(BlockStoreTest, P3WhatWasCutOffDuringAnAcquireIsNotGranted) {
+  for (const std::vector<int>& asked : {std::vector{2}, std::vector{2, 9}}) {
+    Make();
+    PutChain(1, 2);
+    ASSERT_EQ(Put(9, {}), State::kPublished);
+    Restart();
+    if (asked.size() == 2) Acquire({2}, Me());  // verified then
+    t->movers->paused = true;
+    std::vector<catalog::BlockName> names;
+    for (const int code : asked) names.push_back({Key(code), 0});
+    auto acquiring = t->store->Acquire(Me(), ns.slot, names, 1'000'000, Soon());
+    ASSERT_EQ(t->movers->waiting.size(), 1u) << "of the last";
+    const BlockKey top = Key(1);
+    auto dropping = t->store->Drop(ns.slot, std::span(&top, 1));
+    t->movers->MoveOne(0);
+    while (!acquiring.done()) t->loop->executor().RunReady(1);
+    const auto grant = t->Run(std::move(acquiring));
+    ASSERT_TRUE(grant.has_value());
+    EXPECT_EQ(grant->views[0].code, Code::kMiss);
+    const bool other = asked.size() == 2;
+    EXPECT_EQ(other && grant->views[1].code == Code::kOk, other);
+    EXPECT_EQ(grant->lease != 0, other);
+    EXPECT_TRUE(t->Run(std::move(dropping)).has_value());
+  }
+}
+
 TEST_F(BlockStoreTest, R1WhatWentAfterItWasVerifiedHasNoEntryRepaired) {
   for (int steps = 0;; ++steps) {
     Make();
