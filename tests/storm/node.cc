@@ -261,9 +261,10 @@ Task<void> SimNode::AskLowerTier(std::vector<LowerBlock>& blocks) {
     if (grant) {
       for (std::size_t k = 0; k < grant->views.size(); ++k) {
         const store::ViewGrant& view = grant->views[k];
-        const bool out = view.code == Code::kTooLate && view.ready_in_us == tier::Tier::kNever;
-        blocks[i + k].state =
-            view.code == Code::kMiss || out ? LowerBlock::State::kGone : LowerBlock::State::kThere;
+        // One that was put meanwhile is granted, or late without a time: it is in memory.
+        const bool below =
+            view.code == Code::kTooLate && view.ready_in_us > 0 && view.ready_in_us != tier::Tier::kNever;
+        blocks[i + k].state = below ? LowerBlock::State::kThere : LowerBlock::State::kGone;
       }
       if (grant->lease != 0) (void)store_->Release(nobody, grant->lease);
     }
