@@ -22,6 +22,7 @@
 #include "arena/geometry.h"
 #include "arena/index.h"
 #include "base/clock.h"
+#include "base/limits.h"
 #include "base/mapping_guard.h"
 #include "cistern/status.h"
 #include "io/files.h"
@@ -35,12 +36,12 @@ namespace cistern::memory {
 inline constexpr std::uint64_t kRoomShare = 8;
 
 struct ArenaOptions {
-  std::string memory_dir;                 // made if its parent exists
-  std::string tenant = "default";         // 1 to 63 of a-z 0-9 - _ .
-  std::uint64_t memory_bytes = 0;         // of the arena; rounded down to whole chunks of 32 MiB
-  std::uint64_t room_bytes = 0;           // of a new one, that memory_bytes may grow to; less: memory_bytes
-  std::uint32_t alignment = 4096;         // 512 or 4096
-  std::int64_t lock_wait_us = 2'000'000;  // R8: how long a dead node's last I/O is waited for
+  std::string memory_dir;          // made if its parent exists
+  std::string tenant = "default";  // 1 to 63 of a-z 0-9 - _ .
+  std::uint64_t memory_bytes = 0;  // of the arena; rounded down to whole chunks of 32 MiB
+  std::uint64_t room_bytes = 0;    // of a new one, that memory_bytes may grow to; less: memory_bytes
+  std::uint32_t alignment = 4096;  // 512 or 4096
+  std::int64_t lock_wait_us = kLockWaitUs;
 
   Status Validate() const;
 };

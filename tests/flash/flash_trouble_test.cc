@@ -345,7 +345,7 @@ class KilledNode {
 };
 
 // R8: a request of a node that was killed may land in its memory until the device has answered it, so the
-// memory's lock is held until then. The successor says which one after two seconds, and starts when it is
+// memory's lock is held until then. The successor says which one after ten seconds, and starts when it is
 // free.
 TEST_P(FlashTrouble, R8TheSuccessorOfAKilledNodeWaitsForTheDeviceThatHangsAndSaysSo) {
   FileSystem files(disk_.path(), 512u << 20);
