@@ -88,8 +88,8 @@ Step SaveMove::Go(const Leave& leave) {
   const bool answered = CollectAnswers();
   if (next_ < save_.keys->size()) {
     const std::size_t count = std::min(BatchOf(save_, next_), most_at_once_);
-    if (leave.may_begin && budget_.Take(count * save_.pages->part_bytes()))
-      return WriteBatch(count, leave.deadline_us);
+    if (leave.may_begin && StagingMayBeFree(leave) && budget_.Take(count * save_.pages->part_bytes()))
+      return WriteBatch(count, leave);
     return answered ? Step::kMoved : Step::kWaits;
   }
   if (written_.empty()) return Step::kDone;
@@ -118,7 +118,11 @@ void SaveMove::Take(const Result<WriteResult>& result, std::size_t first, std::s
   if (done_.message.empty()) done_.message = result ? result->message : std::string(result.error().message());
 }
 
-Step SaveMove::WriteBatch(std::size_t count, std::int64_t deadline_us) {
+bool SaveMove::StagingMayBeFree(const Leave& leave) const {
+  return !refusal_ || budget_.given() != refusal_->given || leave.deadline_us <= refusal_->ask_again_us;
+}
+
+Step SaveMove::WriteBatch(std::size_t count, const Leave& leave) {
   const std::size_t fragments = save_.pages->fragments();
   const std::uint64_t bytes = count * save_.pages->part_bytes();
   std::vector<std::span<std::byte>> pieces(count * fragments);
@@ -139,8 +143,9 @@ Step SaveMove::WriteBatch(std::size_t count, std::int64_t deadline_us) {
                                             {.ttl_s = save_.ttl_s,
                                              .held = save_.held,
                                              .conversation = save_.conversation,
-                                             .deadline_us = deadline_us});
+                                             .deadline_us = leave.deadline_us});
   if (ticket.id() != 0) {  // the node has it, and the pages are copied
+    refusal_.reset();
     written_.push_back({std::move(ticket), next_, count, bytes});
     next_ += count;
     copied_ += bytes;
@@ -148,13 +153,19 @@ Step SaveMove::WriteBatch(std::size_t count, std::int64_t deadline_us) {
   }
   budget_.Give(bytes);
   Result<WriteResult> refused = ticket.Wait();
-  // With writes under way there will be room again.
   const bool busy = !refused && refused.error().code() == Code::kBusy;
-  if (busy && !written_.empty()) return Step::kWaits;
   // A small node has less staging than a batch takes.
-  if (busy && count > 1) {
+  if (busy && count > 1 && !budget_.in_use()) {
     most_at_once_ = count / 2;
     return Step::kMoved;
+  }
+  // There is room again when writes under way end, this save's or another's, or when other sessions give
+  // theirs back: a save whose turn has come late is none that failed.
+  if (busy) {
+    refusal_ = Refusal{.message = std::string(refused.error().message()),
+                       .given = budget_.given(),
+                       .ask_again_us = leave.deadline_us - kAskAgainUs};
+    return Step::kWaits;
   }
   Take(refused, next_, count);
   if (!refused) {
@@ -174,6 +185,7 @@ void SaveMove::Stop(Code code) {
     budget_.Abandon(std::move(written.ticket), written.bytes);
   }
   written_.clear();
+  if (refusal_ && done_.message.empty()) done_.message = std::move(refusal_->message);
   std::fill(done_.outcomes.begin() + static_cast<std::ptrdiff_t>(next_), done_.outcomes.end(), code);
   next_ = save_.keys->size();
 }

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -87,7 +89,17 @@ class StagingBudget final {
     used_ += bytes;
     return true;
   }
-  void Give(std::uint64_t bytes) { used_ -= bytes; }
+  void Give(std::uint64_t bytes) {
+    used_ -= bytes;
+    given_++;
+  }
+  // Whether any write has some of it.
+  bool in_use() {
+    Collect();
+    return used_ > 0;
+  }
+  // Counts what was given back: staging that the node refused is worth another question after the next.
+  std::uint64_t given() const { return given_; }
   // Keeps a write that nobody waits for until the node has answered it.
   void Abandon(Ticket<WriteResult> ticket, std::uint64_t bytes) {
     given_up_.push_back({std::move(ticket), bytes});
@@ -106,6 +118,7 @@ class StagingBudget final {
   }
   const std::uint64_t limit_;
   std::uint64_t used_ = 0;
+  std::uint64_t given_ = 0;
   std::deque<GivenUp> given_up_;
 };
 
@@ -128,9 +141,13 @@ class SaveMove final : public Move {
     std::size_t count;
     std::uint64_t bytes;
   };
+  // How soon the node is asked again for staging that other sessions have.
+  static constexpr std::int64_t kAskAgainUs = 5'000;
   bool CollectAnswers();
+  // False: staging was refused, and nothing says yet that there is any.
+  bool StagingMayBeFree(const Leave& leave) const;
   void Take(const Result<WriteResult>& result, std::size_t first, std::size_t count);
-  Step WriteBatch(std::size_t count, std::int64_t deadline_us);
+  Step WriteBatch(std::size_t count, const Leave& leave);
 
   Store& store_;
   StagingBudget& budget_;
@@ -138,6 +155,13 @@ class SaveMove final : public Move {
   std::size_t next_ = 0;
   std::size_t most_at_once_ = SIZE_MAX;  // blocks of a batch
   std::deque<Written> written_;          // not answered yet
+  // Of the last time that the node had no staging for a batch.
+  struct Refusal {
+    std::string message;
+    std::uint64_t given;        // the budget's, then
+    std::int64_t ask_again_us;  // what is left of the deadline by then
+  };
+  std::optional<Refusal> refusal_;
 };
 
 }  // namespace cistern::transfer

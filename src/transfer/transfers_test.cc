@@ -256,6 +256,55 @@ TEST_F(TransfersTest, WhereThereIsLittleStagingASaveGoesInSmallerBatches) {
   for (std::uint32_t id : ids) EXPECT_EQ(pool.Part(id), pool.Part(id + 10)) << id;
 }
 
+TEST_F(TransfersTest, SavesBesideEachOtherWaitForTheStagingThatOneOfThemHas) {
+  constexpr std::uint64_t kPart = 512u << 10;
+  Pool pool(4, kPart / 4, 40);
+  // All of the node's but what a part takes.
+  std::vector<Staging> taken;
+  for (std::uint64_t bytes = 16u << 20; bytes >= kPart; bytes /= 2) {
+    while (auto staging = store->AllocateStaging(bytes)) taken.push_back(std::move(*staging));
+  }
+  Begin(kPart);
+  taken.pop_back();
+  pool.Fill(6);
+  for (std::uint64_t i = 0; i < 8; ++i)
+    ASSERT_TRUE(transfers->Submit(SaveOf(pool, i * 10 + 1, {1, 2, 3})).has_value());
+  std::size_t reported = 0;
+  while (reported < 8) {
+    for (const TransferDone& done : transfers->Wait(kForever)) {
+      ExpectAll(done, Code::kOk);
+      EXPECT_EQ(done.message, "");
+      reported++;
+    }
+  }
+}
+
+TEST_F(TransfersTest, ASaveWaitsForStagingOfOthersUntilItsDeadlineAndThenSaysSo) {
+  constexpr std::uint64_t kPart = 512u << 10;
+  Pool pool(4, kPart / 4, 20);
+  std::vector<Staging> taken;
+  for (std::uint64_t bytes = 16u << 20; bytes >= kPart; bytes /= 2) {
+    while (auto staging = store->AllocateStaging(bytes)) taken.push_back(std::move(*staging));
+  }
+  Begin(kPart);
+  pool.Fill(7);
+  const std::uint64_t waits = *transfers->Submit(SaveOf(pool, 11, {2, 3}));
+  // A busy host may let one end that had not begun: such a one has nothing to say.
+  for (std::string said; said.find("staging") == std::string::npos;) {
+    PageSave late = SaveOf(pool, 1, {1});
+    late.deadline_us = 50'000;
+    const TransferDone done = Finish(transfers->Submit(std::move(late)));
+    ExpectAll(done, Code::kTooLate);
+    if (HasFailure()) return;
+    said = done.message;
+  }
+  taken.clear();
+  const std::vector<TransferDone> saved = transfers->Wait(kForever);
+  ASSERT_EQ(saved.size(), 1u);
+  EXPECT_EQ(saved[0].id, waits);
+  ExpectAll(saved[0], Code::kOk);
+}
+
 TEST_F(TransfersTest, CloseLeavesNothingOnThePagesAndEverythingReported) {
   Pool pool(1, 65536, 100);
   Begin(65536);
