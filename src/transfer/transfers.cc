@@ -31,7 +31,7 @@ constexpr std::size_t kUnderWay = 8;
 // How soon a lane looks again when all that is under way waits for the node.
 constexpr std::int64_t kFirstLookNs = 50'000;
 constexpr std::int64_t kLastLookNs = 1'000'000;
-// What saves may have in staging; asked for once, at the start, so that a hung node stops no save for it.
+// What saves may have in staging; asked for once, before the first of them.
 constexpr std::uint64_t kStagingBytes = 16u << 20;
 
 std::int64_t NowNs() { return SystemClock().Now().ns; }
@@ -134,8 +134,6 @@ class Transfers::Shared final {
   int event_fd() const { return event_.get(); }
 
   void Start() {
-    // Grown once and given back: what was granted stays this session's.
-    Result<Staging> grown = store_->AllocateStaging(kStagingBytes);
     for (std::size_t kind = 0; kind < lanes_.size(); ++kind)
       lanes_[kind].thread = std::thread([this, kind] { Run(lanes_[kind], kind); });
   }
@@ -234,6 +232,7 @@ class Transfers::Shared final {
   }
 
  private:
+  static constexpr auto kSaves = static_cast<std::size_t>(TransferKind::kSave);
   struct Lane {
     std::deque<EntryPtr> queue;  // not begun
     std::uint32_t unreported = 0;
@@ -308,6 +307,9 @@ class Transfers::Shared final {
 
   void Run(Lane& lane, std::size_t kind) {
     pthread_setname_np(pthread_self(), kind == 0 ? "cistern-load" : "cistern-save");
+    // Grown once and given back: what was granted stays this session's. Not by who makes the transfers: an
+    // engine would wait for a node that is silent.
+    if (kind == kSaves) static_cast<void>(store_->AllocateStaging(kStagingBytes));
     std::vector<EntryPtr> under_way;
     Pace pace(options_.max_bytes_per_s);
     std::int64_t look_ns = kFirstLookNs;

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import logging
 import os
+import signal
 import socket
 import threading
 import time
@@ -22,7 +23,7 @@ import cistern.engine.coordinator as coordinator_module
 import cistern.engine.matches as matches_module
 import cistern.engine.node as node_module
 import cistern.engine.shared_session as shared_module
-from cistern import Hints, MatchResult, MatchRun, Store
+from cistern import Hints, MatchResult, MatchRun, Store, Transfers
 from cistern.engine import options
 from cistern.engine.connection import Connection
 from cistern.engine.coordinator import Coordinator
@@ -385,6 +386,20 @@ def test_namespace_added_to_the_session_that_stands(node: Node) -> None:
         assert second.namespaces[:1] == first.namespaces and len(second.namespaces) == 2
     finally:
         connection.close()
+
+
+def test_silent_node_keeps_nobody_waiting_who_makes_a_mover(node: Node) -> None:
+    """The engine's thread makes it, with the first save or load of a session."""
+    with Store.connect(node.socket) as store:
+        node.signal(signal.SIGSTOP)
+        goes_on = threading.Timer(3, node.signal, [signal.SIGCONT])  # so that one who waits for it shows as such
+        goes_on.start()
+        transfers = Transfers(store)
+        waited = not goes_on.is_alive()
+        goes_on.cancel()
+        node.signal(signal.SIGCONT)
+        transfers.close()
+        assert not waited
 
 
 def test_work_submitted_before_a_reset_is_done(node: Node) -> None:
