@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,7 @@ from cistern.engine.connection import Connection
 from cistern.engine.coordinator import Coordinator
 from cistern.engine.facts import ConfigurationError, EngineFacts, GroupFacts
 from cistern.engine.identity import Fields
-from cistern.engine.orders import LoadReport, RankFacts, RankReport, SaveReport
+from cistern.engine.orders import LoadReport, RankFacts, RankReport, SaveOrder, SaveReport
 from cistern.engine.request import Adapter
 from cistern.engine.session import GroupShape, Session, SessionSpec
 
@@ -579,6 +580,63 @@ def test_conversation_ends_behind_its_requests_of_before(connection: OneConnecti
     assert settle() == ["publish", "end"]  # and not behind what came later
 
 
+# ---------------------------------------------------------------------------- saves at a request's end
+
+
+def ended(side: Coordinator, name: str, blocks: int) -> list[SaveOrder]:
+    """A request that the store knows nothing of and that ends with its first step; its saves of that step."""
+    add(side, name, blocks=blocks)
+    side.match(name, 0)
+    orders = side.step_orders({name: blocks * SIZE + 1}).saves
+    side._requests[name].request.computed_tokens = blocks * SIZE + 1  # type: ignore[misc]
+    side.end_request(name, ([*range(1, blocks + 2)],))
+    return orders
+
+
+def many_pages(connection: OneConnection, monkeypatch: pytest.MonkeyPatch, pages: int) -> Coordinator:
+    """An engine with so many pages and a store that has nothing."""
+    monkeypatch.setitem(globals(), "FACTS", replace(FACTS, pages=pages))
+    monkeypatch.setattr(Pool, "pages_of", lambda self, name: ([*range(1, pages)],))
+    side = ready()
+    connection.store.blocks = 0
+    return side
+
+
+def test_request_that_ends_with_its_first_step_saved_whole(
+    connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An order has 256 blocks at most; a long prompt of which one token is asked has no later step for the others."""
+    side = many_pages(connection, monkeypatch, pages=4000)
+    orders = ended(side, "long", blocks=1000) + side.step_orders({}).saves
+    assert sum(len(one.keys) for one in orders) == 1000
+    assert [one.first_block for one in orders] == [0, 256, 512, 768]
+    assert "not_saved" not in side.stats.total
+
+
+def test_blocks_without_room_at_their_requests_end_counted_and_said(
+    connection: OneConnection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    side = many_pages(connection, monkeypatch, pages=20)  # half of which saves may keep
+    (first,) = ended(side, "first", blocks=8)
+    (second,) = ended(side, "second", blocks=7)  # the copies of the first are still under way
+    assert (len(first.keys), len(second.keys)) == (8, 2) and not side.step_orders({}).saves
+    assert side.stats.total["not_saved"] == 5
+    (said,) = [one.getMessage() for one in caplog.records]
+    assert "5 blocks" in said and "10 of the 10 pages" in said and "max_pages_share" in said
+
+
+def test_saves_of_a_requests_last_step_announced(connection: OneConnection) -> None:
+    side, listener = ready(), Listener()
+    side._listener = listener
+    connection.store.blocks, connection.store.answers = 0, False
+    add(side, "second")
+    assert not side.step_orders({"second": 4 * SIZE + 1}).saves  # the store has not answered yet
+    side._requests["second"].request.computed_tokens = 4 * SIZE + 1  # type: ignore[misc]
+    side.end_request("second", ([*range(1, 6)],))
+    (late,) = side.step_orders({}).saves
+    assert listener.orders == [late]
+
+
 def test_match_begun_and_looked_at_later(node: Node) -> None:
     from cistern import NamespaceSpec
 
@@ -599,8 +657,11 @@ class Listener:
 
     def __init__(self) -> None:
         self.told: list[Any] = []
+        self.orders: list[SaveOrder] = []
 
-    def ordered(self, order: object, request: object) -> None: ...
+    def ordered(self, order: SaveOrder, request: object) -> None:
+        self.orders.append(order)
+
     def published(self, order_id: int, blocks: int) -> None: ...
     def missing(self, keys: Sequence[bytes], asked_at: float) -> None:
         self.told.append(list(keys))

@@ -250,7 +250,7 @@ class Coordinator:
     def end_request(self, request_id: str, pages: Pages) -> dict[str, Any] | None:
         """The engine is done with the request: its pages may be reused when this returns, unless referenced. Returns
         what the client is told of its load."""
-        tracked = self._requests.pop(request_id, None)
+        tracked = self._requests.get(request_id)
         if tracked is None:
             return None
         known = self._identified(tracked)
@@ -258,7 +258,8 @@ class Coordinator:
             self._add_keys(tracked)
             frontier = self._frontier(tracked, 0)
             if self._plan.wants(request_id, frontier) and self._may_save(tracked, last=True):
-                self._late_saves += self._order_saves(self._step + 1, [(request_id, frontier, pages)])
+                self._save_rest(request_id, frontier, pages)
+        del self._requests[request_id]
         self._plan.end(request_id)
         planned = tracked.planned
         session = self.connection.session if known else None
@@ -539,6 +540,21 @@ class Coordinator:
                 if tracked is not None:
                     self._listener.ordered(order, tracked.request)
         return orders
+
+    def _save_rest(self, request_id: str, frontier: int, pages: Pages) -> None:
+        """Of a request that has ended, with the next step: an order has so many blocks at most, and no later step
+        orders the others."""
+        left_out = self._plan.blocks_left_out
+        while orders := self._order_saves(self._step + 1, [(request_id, frontier, pages)]):
+            self._late_saves += orders
+        if self._plan.blocks_left_out > left_out:
+            lost = self._plan.unsaved(request_id, frontier)
+            self.stats.add("not_saved", lost)
+            self.warn_once(
+                f"{lost} blocks of a request that has ended are not saved: saves on their way have "
+                f"{self._plan.referenced_pages} of the {self._plan.limits.max_pages} pages that they may keep from "
+                "reuse (max_pages_share)"
+            )
 
     # ------------------------------------------------------------------ effects
 

@@ -181,8 +181,12 @@ class Plan:
 
     def wants(self, request_id: str, frontier_tokens: int) -> bool:
         """Whether there is a block to save; cheap, since it is asked every step."""
+        return self.unsaved(request_id, frontier_tokens) > 0
+
+    def unsaved(self, request_id: str, frontier_tokens: int) -> int:
+        """Blocks of the request that are to be saved and have no order."""
         request = self.requests.get(request_id)
-        return request is not None and self._due(request, frontier_tokens) > request.saved
+        return 0 if request is None else max(0, self._due(request, frontier_tokens) - request.saved)
 
     def save(self, step: int, due: Iterable[tuple[str, int, Pages]]) -> list[SaveOrder]:
         """Orders for the blocks due: (request, frontier in tokens, its pages). The highest priority goes first, within
