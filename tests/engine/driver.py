@@ -67,6 +67,7 @@ def generate(llm: Any, asked: dict[str, Any]) -> list[dict[str, Any]]:
     begun = time.perf_counter()
     outputs = llm.generate(prompts, chosen, use_tqdm=False, **more)
     took = time.perf_counter() - begun
+    settle(llm)
     return [
         {
             "tokens": list(one.outputs[0].token_ids),
@@ -134,6 +135,19 @@ def serve(llm: Any, asked: dict[str, Any]) -> dict[str, list[int]]:
             if output.finished:
                 answers[output.request_id] = list(output.outputs[0].token_ids)
     return answers
+
+
+def settle(llm: Any) -> None:
+    """Where the engine is in this process nobody steps it between two questions, and on a busy host it has not
+    published everything by now. A save ends by its deadline, whatever comes of it."""
+    engine = getattr(llm.llm_engine.engine_core, "engine_core", None)
+    side = getattr(getattr(engine, "scheduler", None), "connector", None)
+    for one in getattr(side, "sub_connectors", None) or [side]:
+        coordinator = getattr(one, "coordinator", None)
+        while coordinator is not None and coordinator.pending:
+            engine.step_fn()
+        if coordinator is not None:
+            coordinator.connection.flush(60)
 
 
 def counted(llm: Any) -> dict[str, int]:

@@ -28,7 +28,8 @@ def test_blocks_on_flash_survive_a_reboot(small: Path) -> None:
     ):
         with Engine(small, transfer_config(node)) as first:
             computed = first.generate(PROMPTS)
-            node.wait_blocks(blocks)  # an engine that ends gives up what it is still saving
+            counted = first.ask("counted")
+            assert counted["published_blocks"] == blocks, f"{counted}\n{first.log()[-6000:]}"
         end = time.monotonic() + WATCHDOG_S
         while (written := written_down(node)) < blocks:
             assert time.monotonic() < end, f"{written} blocks of {blocks} are on flash"

@@ -30,7 +30,7 @@ from cistern.engine.connection import Connection
 from cistern.engine.coordinator import Coordinator
 from cistern.engine.facts import ConfigurationError, EngineFacts, GroupFacts
 from cistern.engine.identity import Fields
-from cistern.engine.orders import LoadReport, RankFacts, RankReport, SaveOrder, SaveReport
+from cistern.engine.orders import LoadReport, RankFacts, RankReport, SaveOrder, SaveReport, StepOrders
 from cistern.engine.request import Adapter
 from cistern.engine.session import GroupShape, Session, SessionSpec
 
@@ -583,6 +583,23 @@ def test_conversation_ends_behind_its_requests_of_before(connection: OneConnecti
 # ---------------------------------------------------------------------------- saves at a request's end
 
 
+class RankBeside:
+    """engine.Rank in the engine's own process: it ends its saves in time, or does not."""
+
+    def __init__(self, in_time: bool) -> None:
+        self.in_time, self.orders = in_time, StepOrders(0, None, 0, [], [], False)
+
+    def begin(self, orders: StepOrders) -> None:
+        self.orders = orders
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        return self.in_time
+
+    def report(self) -> RankReport | None:
+        saves = [SaveReport(0, one.id, len(one.keys)) for one in self.orders.saves]
+        return RankReport(0, self.orders.step, saves=saves) if self.in_time else None
+
+
 def ended(side: Coordinator, name: str, blocks: int) -> list[SaveOrder]:
     """A request that the store knows nothing of and that ends with its first step; its saves of that step."""
     add(side, name, blocks=blocks)
@@ -623,6 +640,31 @@ def test_blocks_without_room_at_their_requests_end_counted_and_said(
     assert side.stats.total["not_saved"] == 5
     (said,) = [one.getMessage() for one in caplog.records]
     assert "5 blocks" in said and "10 of the 10 pages" in said and "max_pages_share" in said
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_saves_under_way_when_nothing_steps_the_engine_published_or_said(
+    connection: OneConnection, caplog: pytest.LogCaptureFixture, in_time: bool
+) -> None:
+    """`LLM` in the caller's own process. On a busy host they are published with the next request, or at the end."""
+    side, published = ready(), []
+    connection.store.blocks, connection.store.answers = 0, False
+    connection.store.publish = lambda namespace, puts, **more: published.extend(puts)  # type: ignore[method-assign]
+    side.end_request("first", ([1],))
+    assert not ended(side, "second", blocks=4)  # ordered when the request ends, of which no step comes
+    rank = RankBeside(in_time)
+    side.finish_in_process(rank)  # type: ignore[arg-type]
+    (save,) = rank.orders.saves
+    assert side.pending is not in_time and side.stats.total.get("unfinished", 0) == (not in_time)
+    assert ("1 saves are still being copied" in caplog.text) is not in_time
+    if not in_time:
+        side.step_orders({})
+        report = RankReport(0, rank.orders.step, saves=[SaveReport(0, save.id, 4)])
+        side.handle_reports([report], set())
+    assert connection.session is not None and not side.pending
+    for work in connection.work:
+        work(connection.session)
+    assert published == save.put_ids[0]
 
 
 def test_saves_of_a_requests_last_step_announced(connection: OneConnection) -> None:

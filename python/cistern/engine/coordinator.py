@@ -348,11 +348,17 @@ class Coordinator:
                     weights_step=self._changes.step,
                 )
             )
-        rank.wait_idle(IDLE_S)
+        idle = rank.wait_idle(IDLE_S)
         report = rank.report()
         if report is not None:
             self.handle_reports([report], set())
         self.connection.flush(1.0)
+        if not idle:
+            self.stats.add("unfinished", self._plan.saves)
+            self.warn_once(
+                f"{self._plan.saves} saves are still being copied {IDLE_S:g} s after the last answer: their blocks "
+                "become visible with this engine's next request, or when it ends"
+            )
 
     @property
     def pending(self) -> bool:
