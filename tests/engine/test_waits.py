@@ -580,6 +580,30 @@ def test_conversation_ends_behind_its_requests_of_before(connection: OneConnecti
     assert settle() == ["publish", "end"]  # and not behind what came later
 
 
+# ---------------------------------------------------------------------------- a request that is continued
+
+
+def test_continued_request_shared_as_far_as_it_came(connection: OneConnection) -> None:
+    """A session of streaming input: vLLM takes tokens and hashes of its answer back, and further input has images of
+    its own, which a client may have named."""
+    side = ready()
+    connection.store.blocks = 0
+    add(side, "second")
+    assert side.match("second", 0) == (0, False)
+    (first,) = side.step_orders({"second": 4 * SIZE + 1}).saves
+    request: Any = side._requests["second"].request
+    request.computed_tokens = 4 * SIZE + 1
+    request.hashes = [*request.hashes[:3], *OneRequest("other", blocks=8).hashes[3:]]
+    request.prompt_tokens = request.tokens = 8 * SIZE + 1
+    request.content_hashed = False
+    assert not side.step_orders({"second": 4 * SIZE}).saves
+    request.computed_tokens = 0  # preempted
+    connection.store.blocks = 8
+    assert side.match("second", 0) == (0, False)
+    side.end_request("second", ([*range(1, 10)],))
+    assert not side.step_orders({}).saves and len(first.keys) == 4
+
+
 # ---------------------------------------------------------------------------- saves at a request's end
 
 

@@ -87,6 +87,8 @@ class TrackedRequest:
     counted: bool = False
     probes: bool | None = None
     """Whether it loads what is not worth it; None: nothing of it was declined."""
+    prompt_tokens: int = 0
+    """Of its prompt when it came."""
 
 
 class Coordinator:
@@ -165,7 +167,8 @@ class Coordinator:
         ends_after = self._plan.of_conversation(planned.conversation) if parameters.end_conversation else None
         self._plan.begin(planned)
         tracked = TrackedRequest(
-            request, planned, Chain(), Match(parameters.hints), may=(may_save, may_load), ends_after=ends_after
+            request, planned, Chain(), Match(parameters.hints), may=(may_save, may_load), ends_after=ends_after,
+            prompt_tokens=request.prompt_tokens,
         )
         self._requests[request.id] = tracked
         self._specify_session(tracked)
@@ -475,6 +478,11 @@ class Coordinator:
     # ------------------------------------------------------------------ matches and saves
 
     def _add_keys(self, tracked: TrackedRequest) -> None:
+        """A request that its engine has continued with further input is not shared from there on: what of its answer
+        stays in its prompt, and which names its new images have, was not known when it came."""
+        if tracked.request.prompt_tokens != tracked.prompt_tokens:
+            tracked.planned.may_save, tracked.planned.may_load = tracked.may = (False, False)
+            return
         keys, facts = tracked.planned.keys, self._facts
         more = new_keys(tracked.request.hashes, len(keys), facts.hash_tokens, facts.block_tokens)
         if more:
