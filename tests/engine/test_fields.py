@@ -26,6 +26,7 @@ from cistern.engine.request import Adapter
 from cistern.engine.shared_session import SharedSession
 from cistern.vllm import identity, positions
 from cistern.vllm.events import StoreEvents
+from cistern.vllm.facts import read_facts
 
 SMALL = {**models.LLAMA, **models.SMALL}
 LONGROPE = {
@@ -244,6 +245,36 @@ def test_unsupported_group_runs_without_cistern_and_says_so_once(
     for one in (scheduler, worker):
         assert isinstance(one, KVConnectorBase_V1) and not one.requires_kv_delivery
         one.shutdown()
+
+
+def test_model_that_needs_every_token_computed_runs_without_cistern(
+    small: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A hit ends vLLM's pooling by mean with an error, and the engine with it: its own prefix cache is off there, but
+    connectors are asked."""
+    from vllm.config import PoolerConfig
+
+    from cistern.vllm.connector import CisternConnector
+
+    def made(pooling: str) -> Any:
+        config = small.config(
+            runner="pooling", convert="embed", pooler_config=PoolerConfig(seq_pooling_type=pooling),  # type: ignore[arg-type]
+            kv_transfer_config=transfer_config(socket="/nowhere", start_node=False),
+        )
+        return connector(config, groups(), "SCHEDULER")
+
+    for pooling in ("MEAN", "CLS"):
+        assert not isinstance(made(pooling), CisternConnector)
+    assert caplog.text.count("runs without Cistern: vLLM caches no prefixes") == 2
+    last = made("LAST")
+    assert isinstance(last, CisternConnector)
+    last.shutdown()
+
+
+def test_diffusion_model_runs_without_cistern(small: Folder) -> None:
+    model = SimpleNamespace(is_diffusion=True, is_prefix_caching_supported=True)
+    with pytest.raises(ConfigurationError, match="diffusion"):
+        read_facts(SimpleNamespace(model_config=model), groups())
 
 
 def test_unsupported_group_stops_an_engine_that_requires_cistern(small: Folder) -> None:

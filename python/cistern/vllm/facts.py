@@ -23,7 +23,9 @@ class VllmFacts:
 
 
 def read_facts(vllm_config: Any, kv_cache_config: Any) -> VllmFacts:
-    """Raises ConfigurationError for a kind of attention whose KV is not known."""
+    """Raises ConfigurationError for a kind of attention whose KV is not known, and for a model that vLLM itself would
+    reuse no KV of."""
+    _check_model(vllm_config.model_config)
     parallel, events = vllm_config.parallel_config, vllm_config.kv_events_config
     block_tokens, hash_tokens = versions.block_sizes(vllm_config, kv_cache_config)
     return VllmFacts(
@@ -41,6 +43,17 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> VllmFacts:
         hash_algorithm=str(vllm_config.cache_config.prefix_caching_hash_algo),
         publishes_events=events is not None and bool(events.enable_kv_cache_events),
     )
+
+
+def _check_model(model: Any) -> None:
+    """vLLM asks its connectors about such models all the same."""
+    if getattr(model, "is_diffusion", False):
+        raise ConfigurationError("a diffusion model computes the KV of its answer more than once")
+    if not getattr(model, "is_prefix_caching_supported", True):
+        raise ConfigurationError(
+            "vLLM caches no prefixes of this model: its answer is made of every token of a prompt (pooling by mean or "
+            "by the first token), or its KV is of more than the tokens before"
+        )
 
 
 def _groups(vllm_config: Any, kv_cache_config: Any, block_tokens: int) -> tuple[GroupFacts, ...]:
