@@ -315,3 +315,31 @@ def test_device_that_fails_ends_every_transfer(node: Node) -> None:
         assert all(done.outcomes) and "the device is lost" in done.message
         with pytest.raises(RuntimeError, match="the device is lost"):
             mover.save(batch)
+
+
+def test_closed_mover_reports_everything_and_touches_no_page_any_more(node: Node) -> None:
+    """Pieces that wait for staging, are on the device's way, or with the store."""
+    class Still(LateStreams):
+        def reached(self, event: int) -> bool:
+            return False
+
+        def wait(self, event: int) -> None:
+            for work in self.queued[self.done : event]:
+                work()
+            self.done = max(self.done, event)
+
+    _, layout = make(1)
+    streams = Still()
+    with Store.connect(node.socket) as store:
+        namespace = in_namespace(store, "closed", layout)
+        mover = StagedMover(store, [layout], streams, 0, staging_bytes=4 * layout.page_bytes)
+        keys = [bytes([i]) * 32 for i in range(1, 9)]
+        puts, parents = [new_put_id() for _ in keys], [None, *keys[:-1]]
+        saved = mover.save(Batch(namespace, 0, 0, keys, range(1, 9), 60_000_000, 0, parents, puts))
+        loaded = mover.load(Batch(namespace, 0, 0, keys, range(1, 9), 60_000_000))
+        mover.close()
+        done = mover.poll()
+        assert sorted(one.id for one in done) == [saved, loaded] and all(all(one.outcomes) for one in done)
+        assert streams.done == len(streams.queued) and not mover.in_flight
+        with pytest.raises(RuntimeError, match="closed"):
+            mover.save(Batch(namespace, 0, 0, keys[:1], [1], 60_000_000, 0, [None], [new_put_id()]))

@@ -555,6 +555,17 @@ def test_loading_of_weights_noticed(name: str) -> None:
     assert noticed == [name]
 
 
+@pytest.mark.parametrize("name", ["sleep", "discard"])
+def test_pages_let_go_of_before_their_memory_is_taken(name: str) -> None:
+    """A copy that reads or writes memory of a device which is not mapped any more ends the engine."""
+    told: list[str] = []
+    worker = SimpleNamespace(sleep=lambda level: told.append("sleep"), discard=lambda tags: told.append("discard"))
+    rank = SimpleNamespace(watch_weights=lambda look: None, let_go_of_pages=lambda: told.append("let go"))
+    watch(worker, rank)  # type: ignore[arg-type]
+    getattr(worker, name)(1)
+    assert told == ["let go", name]
+
+
 def _where_a_thread_runs(answer: Connection) -> None:
     """In a process that was bound at its start, as vLLM's workers on CPUs are."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

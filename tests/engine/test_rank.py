@@ -33,7 +33,8 @@ class OneMover:
 
     def __init__(self) -> None:
         self.batches: list[tuple[str, Batch]] = []
-        self.ended, self.may_end = 0, True
+        self.ended, self.may_end, self.closed = 0, True, False
+        self.left: list[Done] = []
 
     def load(self, batch: Batch) -> int:
         self.batches.append(("load", batch))
@@ -44,7 +45,7 @@ class OneMover:
         return len(self.batches)
 
     def poll(self) -> list[Done]:
-        done = []
+        done, self.left = self.left, []
         while self.may_end and self.ended < len(self.batches):
             kind, batch = self.batches[self.ended]
             self.ended += 1
@@ -54,7 +55,14 @@ class OneMover:
     def wait(self, timeout_s: float) -> list[Done]:
         return self.poll()
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """What was under way is reported as failed."""
+        self.closed, begun = True, self.ended
+        self.ended = len(self.batches)
+        self.left = [
+            Done(begun + i + 1, kind, bytes([1]) * len(batch.keys), b"", 0, 1, "closed")  # type: ignore[arg-type]
+            for i, (kind, batch) in enumerate(self.batches[begun:])
+        ]
 
 
 class OneConnection:
@@ -132,3 +140,20 @@ def test_order_in_a_namespace_that_the_rank_lacks_fails(make: Callable[[], tuple
     rank.begin(step(1, replace(save(1, 1), namespace=1), spec=SPEC, computes=False))
     report = rank.report()
     assert report is not None and [(one.id, one.blocks) for one in report.saves] == [(1, 0)] and not mover.batches
+
+
+def test_pages_let_go_of_with_every_order_reported(make: Callable[[], tuple[Rank, OneMover]]) -> None:
+    """Under way, or waiting for a session: each ends as failed, and what is ordered later has a mover of its own."""
+    rank, mover = make()
+    mover.may_end = False
+    load = LoadOrder(7, "r", 0, 0, [bytes(32)], [[3]], deadline_us=5_000_000)
+    run(rank, step(1, save(1, 1), spec=SPEC, loads=[load]), True)
+    rank.begin(step(2, loads=[replace(load, id=8, request="s", namespace=1, pages=[[4]])]))
+    rank.let_go_of_pages()
+    finished, _ = rank.finished()
+    report = rank.report()
+    assert finished == {"r", "s"} and rank.bad_pages() == {3, 4} and mover.closed
+    assert report is not None and [(one.id, one.blocks) for one in report.loads] == [(7, 0), (8, 0)]
+    assert [(one.id, one.blocks) for one in report.saves] == [(1, 0)]
+    mover.may_end = True
+    assert run(rank, step(3, save(2, 3)), True) == [2]

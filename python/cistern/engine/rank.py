@@ -130,6 +130,18 @@ class Rank:
         """The engine has loaded weights: orders of a scheduler that has not heard of it are refused from now on."""
         self._weights_changed = True
 
+    def let_go_of_pages(self) -> None:
+        """The engine is about to take the memory of its pages away: nothing touches them when this returns. What is
+        under way is reported as failed."""
+        for transfers in self._transfers:
+            transfers.mover.close()
+            for done in transfers.mover.poll():
+                self._done(transfers, done)
+        self._transfers.clear()
+        waiting, self._waiting = self._waiting, []
+        for running, _ in waiting:
+            self._end_load(running, 0, "the engine has taken the memory of its pages away")
+
     def _rank_facts(self) -> RankFacts:
         return RankFacts(
             rank=self._rank,

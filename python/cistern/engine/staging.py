@@ -216,6 +216,8 @@ class StagedMover:
         for piece in (*self._to_host, *self._to_device):
             self._streams.wait(piece.event)
         self._transfers.close()
+        with self._changed:
+            self._break("the mover was closed")
 
     # -- the thread
 
@@ -225,7 +227,7 @@ class StagedMover:
                 try:
                     self._advance()
                 except Exception as error:  # a device's own: no transfer must stay without its report
-                    self._break(str(error))
+                    self._break(f"the device: {error}")
                 if self._done or not self._under_way:
                     self._changed.notify_all()
                 self._changed.wait(LOOK_AGAIN_S if self._under_way else None)
@@ -249,7 +251,7 @@ class StagedMover:
 
     def _break(self, why: str) -> None:
         """Ends everything. Slots stay taken, since what still moves may use them."""
-        self._broken = f"the device: {why}"
+        self._broken = why
         pieces = (*self._loads, *self._saves, *self._to_host, *self._to_device, *self._inner.values())
         for waiting in (self._loads, self._saves, self._to_host, self._to_device):
             waiting.clear()

@@ -23,6 +23,8 @@ OF_A_WORKER = ("reload_weights", "start_weight_update", "start_draft_weight_upda
                "finish_weight_update", "reset_weights", "load_model")
 OF_A_RUNNER = ("reload_weights", "load_model")
 OF_A_MODEL = ("load_weights",)
+TAKES_MEMORY = ("sleep", "discard")
+"""A worker's calls after which the memory of its pages may be gone."""
 SAMPLED = 512
 """Bytes of each tensor that are looked at, spread over it."""
 
@@ -44,8 +46,11 @@ def watch_prefix_cache(manager: Any, coordinator: Coordinator) -> None:
 
 
 def watch(worker: Any, rank: Rank) -> None:
-    """Has the rank told whenever the worker's weights are loaded again. Where the worker cannot be looked into, every
-    emptied prefix cache counts as a change."""
+    """Has the rank told whenever the worker's weights are loaded again, and before it gives its memory back (sleep).
+    Where the worker cannot be looked into, every emptied prefix cache counts as a change."""
+    for name in TAKES_MEMORY:
+        if callable(call := getattr(worker, name, None)):
+            setattr(worker, name, _after(rank.let_go_of_pages, call))
     try:
         models = _models(worker)
         watched = [_watch_calls(owner, names, rank.weights_changed) for owner, names in (
@@ -88,6 +93,15 @@ def _then(call: Callable[..., Any], changed: Callable[[], None]) -> Callable[...
             return call(*args, **kwargs)
         finally:
             changed()
+
+    return watched
+
+
+def _after(before: Callable[[], None], call: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        before()
+        return call(*args, **kwargs)
 
     return watched
 
