@@ -612,11 +612,13 @@ class RankBeside:
 
     def __init__(self, in_time: bool) -> None:
         self.in_time, self.orders = in_time, StepOrders(0, None, 0, [], [], False)
+        self.waits: list[float] = []
 
     def begin(self, orders: StepOrders) -> None:
         self.orders = orders
 
     def wait_idle(self, timeout_s: float) -> bool:
+        self.waits.append(timeout_s)
         return self.in_time
 
     def report(self) -> RankReport | None:
@@ -689,6 +691,22 @@ def test_saves_under_way_when_nothing_steps_the_engine_published_or_said(
     for work in connection.work:
         work(connection.session)
     assert published == save.put_ids[0]
+
+
+def test_node_that_lets_the_time_pass_costs_it_once(connection: OneConnection) -> None:
+    """A hung node: not every call of the engine waits for it again. One that saves again is waited for."""
+    side, rank = ready(), RankBeside(in_time=False)
+    connection.store.blocks, connection.store.answers = 0, False
+    side.end_request("first", ([1],))
+    for name in "abc":
+        ended(side, name, blocks=4)
+        side.finish_in_process(rank)  # type: ignore[arg-type]
+    assert rank.waits == [coordinator_module.IDLE_S, 0.0, 0.0] and side.pending
+    saves = [SaveReport(0, one.id, len(one.keys)) for one in rank.orders.saves]
+    side.handle_reports([RankReport(0, rank.orders.step, saves=saves)], set())
+    rank.in_time = True
+    side.finish_in_process(rank)  # type: ignore[arg-type]
+    assert rank.waits[-1] == coordinator_module.IDLE_S
 
 
 def test_saves_of_a_requests_last_step_announced(connection: OneConnection) -> None:

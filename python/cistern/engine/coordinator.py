@@ -141,6 +141,8 @@ class Coordinator:
         self._saving_steps: dict[int, tuple[float, int]] = {}
         """When each step that saves was planned, and its tokens."""
         self._last_report = 0.0
+        self._idle_s = IDLE_S
+        """Time to wait for the last saves: none behind a node that let all of it pass, until it saves again."""
         self.stats = Counters()
 
     def use_pages(self, pool: PagePool) -> None:
@@ -322,6 +324,7 @@ class Coordinator:
                     self.warn_once(f"blocks are not loaded: {loaded.message}")
             for saved in report.saves:
                 self.stats.add("saved_bytes", saved.moved_bytes)
+                self._idle_s = IDLE_S if saved.blocks else self._idle_s
                 if saved.message:
                     self.warn_once(f"blocks are not saved: {saved.message}")
         self._measure_step(max((report.step for report in reports), default=0))
@@ -351,11 +354,12 @@ class Coordinator:
                     weights_step=self._changes.step,
                 )
             )
-        idle = rank.wait_idle(IDLE_S)
+        idle, waited_s = rank.wait_idle(self._idle_s), self._idle_s
+        self._idle_s = waited_s if idle else 0.0
         report = rank.report()
         if report is not None:
             self.handle_reports([report], set())
-        self.connection.flush(1.0)
+        self.connection.flush(1.0 if waited_s else 0.0)
         if not idle:
             self.stats.add("unfinished", self._plan.saves)
             self.warn_once(
