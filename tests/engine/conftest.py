@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import model as models  # noqa: E402
 from harness import Node  # noqa: E402
+from scheduler_side import Clock, OneConnection  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -41,3 +42,16 @@ def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def node() -> Iterator[Node]:
     with Node() as started:
         yield started
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch) -> OneConnection:
+    """In place of the coordinator's own."""
+    one = OneConnection()
+    monkeypatch.setattr("cistern.engine.coordinator.Connection", lambda logger, starter=None: one)
+    return one

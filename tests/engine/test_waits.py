@@ -10,181 +10,24 @@ import os
 import signal
 import socket
 import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from harness import WATCHDOG_S, Node
+from scheduler_side import SIZE, Clock, Listener, OneConnection, OneRequest, add, join, make, ready, until
 
 import cistern.engine.coordinator as coordinator_module
-import cistern.engine.matches as matches_module
 import cistern.engine.node as node_module
-import cistern.engine.shared_session as shared_module
-from cistern import Hints, MatchResult, MatchRun, Store, Transfers
+from cistern import Hints, Store, Transfers
 from cistern.engine import options
 from cistern.engine.connection import Connection
 from cistern.engine.coordinator import Coordinator
-from cistern.engine.facts import ConfigurationError, EngineFacts, GroupFacts
-from cistern.engine.identity import Fields
-from cistern.engine.orders import LoadReport, RankFacts, RankReport, SaveOrder, SaveReport, StepOrders
+from cistern.engine.facts import ConfigurationError
+from cistern.engine.orders import LoadReport, RankReport, SaveReport
 from cistern.engine.request import Adapter
-from cistern.engine.session import GroupShape, Session, SessionSpec
-
-SIZE = 4
-FACTS = EngineFacts(
-    ranks=1, identical_ranks=1, block_tokens=SIZE, hash_tokens=SIZE, pages=100,
-    groups=(GroupFacts("g", 0, 1, ("layer",), 64),), drafts=False, logger="test.cistern",
-)
-
-
-class OneRequest:
-    """engine.Request."""
-
-    def __init__(self, name: str, blocks: int = 4, adapter: Adapter | None = None) -> None:
-        self.id, self.adapter = name, adapter
-        self.hashes = [f"{name[0]}{i}".encode().ljust(32, b"\0") for i in range(blocks)]
-        self.prompt_tokens = self.tokens = blocks * SIZE + 1
-        self.computed_tokens = self.placeholder_tokens = 0
-        self.token_ids: Sequence[int] = range(self.tokens)
-        self.content_hashed, self.skips_cache = True, False
-
-
-class Pool:
-    """engine.PagePool."""
-
-    def pages_of(self, request_id: str) -> tuple[Sequence[int], ...]:
-        return ([*range(1, 50)],)
-
-    def reference(self, pages: Sequence[int]) -> None: ...
-    def release(self, pages: Sequence[int]) -> None: ...
-    def used(self) -> int:
-        return 1000
-
-
-class OneStore:
-    """A store that has so many blocks of any chain, and says so when it is let."""
-
-    owner = bytes(16)
-
-    def __init__(self) -> None:
-        self.blocks, self.answers, self.asked, self.dropped = 3, True, 0, 0
-        self.abandoned: list[tuple[object, list[bytes]]] = []
-        self.hints: object = None
-
-    def begin_match(self, namespace: object, chain: Any, **more: object) -> Any:
-        self.asked += 1
-        self.hints = more["hints"]
-
-        def result() -> MatchResult:
-            assert self.answers, "the scheduler waits for the node"
-            return MatchResult(self.blocks, (MatchRun(self.blocks, "memory", 0),), None)
-
-        return SimpleNamespace(ready=lambda: self.answers, result=result)
-
-    def match(self, *given: object, **more: object) -> MatchResult:
-        self.asked += 1
-        return MatchResult(self.blocks, (MatchRun(self.blocks, "memory", 0),), None)
-
-    def drop_namespace(self, namespace: object, **more: object) -> None:
-        self.dropped += 1
-
-    def publish(self, namespace: object, puts: list[bytes], **more: object) -> None:
-        raise AssertionError("nothing is to be seen")
-
-    def abandon(self, namespace: object, puts: list[bytes], **more: object) -> None:
-        self.abandoned.append((namespace, puts))
-
-
-class OneConnection:
-    """A connection that opens what it is asked for when it is let."""
-
-    def __init__(self) -> None:
-        self.store, self.opens = OneStore(), True
-        self.session: Session | None = None
-        self.spec: SessionSpec | None = None
-        self.refusal, self.failures, self.start_failure = "", 0, ""
-        self.work: list[Callable[[Session], object]] = []
-
-    def open(self, spec: SessionSpec) -> None:
-        self.spec = spec
-        if self.opens:
-            namespaces = [object() for _ in spec.fields]
-            if self.session is not None and self.session.spec.number == spec.number:
-                namespaces = [*self.session.namespaces, *namespaces[len(self.session.namespaces) :]]
-            self.session = Session(spec, self.store, namespaces)  # type: ignore[arg-type]
-
-    def submit(self, work: Callable[[Session], object]) -> None:
-        self.work.append(work)
-
-    def lose(self, session: Session) -> None:
-        self.session = None
-
-    def flush(self, timeout_s: float) -> bool:
-        return True
-
-    def close(self) -> None: ...
-
-
-class Clock:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
-        for module in (shared_module, matches_module, coordinator_module):
-            monkeypatch.setattr(module, "time", clock)
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
-
-
-@pytest.fixture
-def connection(monkeypatch: pytest.MonkeyPatch) -> OneConnection:
-    one = OneConnection()
-    monkeypatch.setattr(coordinator_module, "Connection", lambda logger, starter=None: one)
-    return one
-
-
-def make(**more: object) -> Coordinator:
-    chosen = options.read({"socket": "/nowhere/socket", "start_node": False, **more})
-    made = Coordinator(chosen, FACTS, lambda: Fields((("test", "waits"),)), lambda: (("hash", "sha256"),))
-    made.use_pages(Pool())
-    made.handle_reports([RankReport(0, 0, facts=RankFacts(0, "here", "cpu", "", (64,), ("x",)))], set())
-    return made
-
-
-def add(side: Coordinator, name: str, **more: Any) -> None:
-    side.add_request(OneRequest(name, **more), options.RequestParameters())
-
-
-def join(side: Coordinator) -> None:
-    """The rank reports that it has joined what the orders of a step say."""
-    orders = side.step_orders({})
-    if orders.spec is not None:
-        report = RankReport(0, 0, session=orders.spec.number, namespaces=len(orders.spec.fields))
-        side.handle_reports([report], set())
-
-
-def until(there: Callable[[], object]) -> None:
-    """Under a watchdog, since another thread brings it about."""
-    end = time.monotonic() + 60
-    while not there():
-        assert time.monotonic() < end, "it does not come"
-
-
-def ready(**more: object) -> Coordinator:
-    side = make(**more)
-    add(side, "first")
-    join(side)
-    assert side.match("first", 0) == (3 * SIZE, True)
-    return side
+from cistern.engine.session import GroupShape, SessionSpec
 
 
 def test_hints_of_a_request_are_told_with_its_match(clock: Clock, connection: OneConnection) -> None:
@@ -580,147 +423,6 @@ def test_conversation_ends_behind_its_requests_of_before(connection: OneConnecti
     assert settle() == ["publish", "end"]  # and not behind what came later
 
 
-# ---------------------------------------------------------------------------- a request that is continued
-
-
-def test_continued_request_shared_as_far_as_it_came(connection: OneConnection) -> None:
-    """A session of streaming input: vLLM takes tokens and hashes of its answer back, and further input has images of
-    its own, which a client may have named."""
-    side = ready()
-    connection.store.blocks = 0
-    add(side, "second")
-    assert side.match("second", 0) == (0, False)
-    (first,) = side.step_orders({"second": 4 * SIZE + 1}).saves
-    request: Any = side._requests["second"].request
-    request.computed_tokens = 4 * SIZE + 1
-    request.hashes = [*request.hashes[:3], *OneRequest("other", blocks=8).hashes[3:]]
-    request.prompt_tokens = request.tokens = 8 * SIZE + 1
-    request.content_hashed = False
-    assert not side.step_orders({"second": 4 * SIZE}).saves
-    request.computed_tokens = 0  # preempted
-    connection.store.blocks = 8
-    assert side.match("second", 0) == (0, False)
-    side.end_request("second", ([*range(1, 10)],))
-    assert not side.step_orders({}).saves and len(first.keys) == 4
-
-
-# ---------------------------------------------------------------------------- saves at a request's end
-
-
-class RankBeside:
-    """engine.Rank in the engine's own process: it ends its saves in time, or does not."""
-
-    def __init__(self, in_time: bool) -> None:
-        self.in_time, self.orders = in_time, StepOrders(0, None, 0, [], [], False)
-        self.waits: list[float] = []
-
-    def begin(self, orders: StepOrders) -> None:
-        self.orders = orders
-
-    def wait_idle(self, timeout_s: float) -> bool:
-        self.waits.append(timeout_s)
-        return self.in_time
-
-    def report(self) -> RankReport | None:
-        saves = [SaveReport(0, one.id, len(one.keys)) for one in self.orders.saves]
-        return RankReport(0, self.orders.step, saves=saves) if self.in_time else None
-
-
-def ended(side: Coordinator, name: str, blocks: int) -> list[SaveOrder]:
-    """A request that the store knows nothing of and that ends with its first step; its saves of that step."""
-    add(side, name, blocks=blocks)
-    side.match(name, 0)
-    orders = side.step_orders({name: blocks * SIZE + 1}).saves
-    side._requests[name].request.computed_tokens = blocks * SIZE + 1  # type: ignore[misc]
-    side.end_request(name, ([*range(1, blocks + 2)],))
-    return orders
-
-
-def many_pages(connection: OneConnection, monkeypatch: pytest.MonkeyPatch, pages: int) -> Coordinator:
-    """An engine with so many pages and a store that has nothing."""
-    monkeypatch.setitem(globals(), "FACTS", replace(FACTS, pages=pages))
-    monkeypatch.setattr(Pool, "pages_of", lambda self, name: ([*range(1, pages)],))
-    side = ready()
-    connection.store.blocks = 0
-    return side
-
-
-def test_request_that_ends_with_its_first_step_saved_whole(
-    connection: OneConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An order has 256 blocks at most; a long prompt of which one token is asked has no later step for the others."""
-    side = many_pages(connection, monkeypatch, pages=4000)
-    orders = ended(side, "long", blocks=1000) + side.step_orders({}).saves
-    assert sum(len(one.keys) for one in orders) == 1000
-    assert [one.first_block for one in orders] == [0, 256, 512, 768]
-    assert "not_saved" not in side.stats.total
-
-
-def test_blocks_without_room_at_their_requests_end_counted_and_said(
-    connection: OneConnection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    side = many_pages(connection, monkeypatch, pages=20)  # half of which saves may keep
-    (first,) = ended(side, "first", blocks=8)
-    (second,) = ended(side, "second", blocks=7)  # the copies of the first are still under way
-    assert (len(first.keys), len(second.keys)) == (8, 2) and not side.step_orders({}).saves
-    assert side.stats.total["not_saved"] == 5
-    (said,) = [one.getMessage() for one in caplog.records]
-    assert "5 blocks" in said and "10 of the 10 pages" in said and "max_pages_share" in said
-
-
-@pytest.mark.parametrize("in_time", [True, False])
-def test_saves_under_way_when_nothing_steps_the_engine_published_or_said(
-    connection: OneConnection, caplog: pytest.LogCaptureFixture, in_time: bool
-) -> None:
-    """`LLM` in the caller's own process. On a busy host they are published with the next request, or at the end."""
-    side, published = ready(), []
-    connection.store.blocks, connection.store.answers = 0, False
-    connection.store.publish = lambda namespace, puts, **more: published.extend(puts)  # type: ignore[method-assign]
-    side.end_request("first", ([1],))
-    assert not ended(side, "second", blocks=4)  # ordered when the request ends, of which no step comes
-    rank = RankBeside(in_time)
-    side.finish_in_process(rank)  # type: ignore[arg-type]
-    (save,) = rank.orders.saves
-    assert side.pending is not in_time and side.stats.total.get("unfinished", 0) == (not in_time)
-    assert ("1 saves are still being copied" in caplog.text) is not in_time
-    if not in_time:
-        side.step_orders({})
-        report = RankReport(0, rank.orders.step, saves=[SaveReport(0, save.id, 4)])
-        side.handle_reports([report], set())
-    assert connection.session is not None and not side.pending
-    for work in connection.work:
-        work(connection.session)
-    assert published == save.put_ids[0]
-
-
-def test_node_that_lets_the_time_pass_costs_it_once(connection: OneConnection) -> None:
-    """A hung node: not every call of the engine waits for it again. One that saves again is waited for."""
-    side, rank = ready(), RankBeside(in_time=False)
-    connection.store.blocks, connection.store.answers = 0, False
-    side.end_request("first", ([1],))
-    for name in "abc":
-        ended(side, name, blocks=4)
-        side.finish_in_process(rank)  # type: ignore[arg-type]
-    assert rank.waits == [coordinator_module.IDLE_S, 0.0, 0.0] and side.pending
-    saves = [SaveReport(0, one.id, len(one.keys)) for one in rank.orders.saves]
-    side.handle_reports([RankReport(0, rank.orders.step, saves=saves)], set())
-    rank.in_time = True
-    side.finish_in_process(rank)  # type: ignore[arg-type]
-    assert rank.waits[-1] == coordinator_module.IDLE_S
-
-
-def test_saves_of_a_requests_last_step_announced(connection: OneConnection) -> None:
-    side, listener = ready(), Listener()
-    side._listener = listener
-    connection.store.blocks, connection.store.answers = 0, False
-    add(side, "second")
-    assert not side.step_orders({"second": 4 * SIZE + 1}).saves  # the store has not answered yet
-    side._requests["second"].request.computed_tokens = 4 * SIZE + 1  # type: ignore[misc]
-    side.end_request("second", ([*range(1, 6)],))
-    (late,) = side.step_orders({}).saves
-    assert listener.orders == [late]
-
-
 def test_match_begun_and_looked_at_later(node: Node) -> None:
     from cistern import NamespaceSpec
 
@@ -734,24 +436,6 @@ def test_match_begun_and_looked_at_later(node: Node) -> None:
 
 
 # ---------------------------------------------------------------------------- events
-
-
-class Listener:
-    """engine.SaveListener."""
-
-    def __init__(self) -> None:
-        self.told: list[Any] = []
-        self.orders: list[SaveOrder] = []
-
-    def ordered(self, order: SaveOrder, request: object) -> None:
-        self.orders.append(order)
-
-    def published(self, order_id: int, blocks: int) -> None: ...
-    def missing(self, keys: Sequence[bytes], asked_at: float) -> None:
-        self.told.append(list(keys))
-
-    def forked(self) -> None:
-        self.told.append("forked")
 
 
 def test_what_a_match_does_not_find_is_told_unless_the_node_is_silent(

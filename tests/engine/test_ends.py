@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler side alone: what a request leaves when it ends or goes on is saved, or counted and said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from scheduler_side import FACTS, SIZE, Clock, Listener, OneConnection, OneRequest, Pool, add, ready
+
+import cistern.engine.coordinator as coordinator_module
+from cistern.engine.coordinator import Coordinator
+from cistern.engine.orders import RankReport, SaveOrder, SaveReport, StepOrders
+
+
+def test_continued_request_shared_as_far_as_it_came(connection: OneConnection) -> None:
+    """A session of streaming input: vLLM takes tokens and hashes of its answer back, and further input has images of
+    its own, which a client may have named."""
+    side = ready()
+    connection.store.blocks = 0
+    add(side, "second")
+    assert side.match("second", 0) == (0, False)
+    (first,) = side.step_orders({"second": 4 * SIZE + 1}).saves
+    request: Any = side._requests["second"].request
+    request.computed_tokens = 4 * SIZE + 1
+    request.hashes = [*request.hashes[:3], *OneRequest("other", blocks=8).hashes[3:]]
+    request.prompt_tokens = request.tokens = 8 * SIZE + 1
+    request.content_hashed = False
+    assert not side.step_orders({"second": 4 * SIZE}).saves
+    request.computed_tokens = 0  # preempted
+    connection.store.blocks = 8
+    assert side.match("second", 0) == (0, False)
+    side.end_request("second", ([*range(1, 10)],))
+    assert not side.step_orders({}).saves and len(first.keys) == 4
+
+
+class RankBeside:
+    """engine.Rank in the engine's own process: it ends its saves in time, or does not."""
+
+    def __init__(self, in_time: bool) -> None:
+        self.in_time, self.orders = in_time, StepOrders(0, None, 0, [], [], False)
+        self.waits: list[float] = []
+
+    def begin(self, orders: StepOrders) -> None:
+        self.orders = orders
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        self.waits.append(timeout_s)
+        return self.in_time
+
+    def report(self) -> RankReport | None:
+        saves = [SaveReport(0, one.id, len(one.keys)) for one in self.orders.saves]
+        return RankReport(0, self.orders.step, saves=saves) if self.in_time else None
+
+
+def ended(side: Coordinator, name: str, blocks: int) -> list[SaveOrder]:
+    """A request that the store knows nothing of and that ends with its first step; its saves of that step."""
+    add(side, name, blocks=blocks)
+    side.match(name, 0)
+    orders = side.step_orders({name: blocks * SIZE + 1}).saves
+    side._requests[name].request.computed_tokens = blocks * SIZE + 1  # type: ignore[misc]
+    side.end_request(name, ([*range(1, blocks + 2)],))
+    return orders
+
+
+def many_pages(connection: OneConnection, monkeypatch: pytest.MonkeyPatch, pages: int) -> Coordinator:
+    """An engine with so many pages and a store that has nothing."""
+    monkeypatch.setattr(Pool, "pages_of", lambda self, name: ([*range(1, pages)],))
+    side = ready(replace(FACTS, pages=pages))
+    connection.store.blocks = 0
+    return side
+
+
+def test_request_that_ends_with_its_first_step_saved_whole(
+    connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An order has 256 blocks at most; a long prompt of which one token is asked has no later step for the others."""
+    side = many_pages(connection, monkeypatch, pages=4000)
+    orders = ended(side, "long", blocks=1000) + side.step_orders({}).saves
+    assert sum(len(one.keys) for one in orders) == 1000
+    assert [one.first_block for one in orders] == [0, 256, 512, 768]
+    assert "not_saved" not in side.stats.total
+
+
+def test_blocks_without_room_at_their_requests_end_counted_and_said(
+    connection: OneConnection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    side = many_pages(connection, monkeypatch, pages=20)  # half of which saves may keep
+    (first,) = ended(side, "first", blocks=8)
+    (second,) = ended(side, "second", blocks=7)  # the copies of the first are still under way
+    assert (len(first.keys), len(second.keys)) == (8, 2) and not side.step_orders({}).saves
+    assert side.stats.total["not_saved"] == 5
+    (said,) = [one.getMessage() for one in caplog.records]
+    assert "5 blocks" in said and "10 of the 10 pages" in said and "max_pages_share" in said
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_saves_under_way_when_nothing_steps_the_engine_published_or_said(
+    clock: Clock, connection: OneConnection, caplog: pytest.LogCaptureFixture, in_time: bool
+) -> None:
+    """`LLM` in the caller's own process. On a busy host they are published with the next request, or at the end."""
+    side, published = ready(), []
+    connection.store.blocks, connection.store.answers = 0, False
+    connection.store.publish = lambda namespace, puts, **more: published.extend(puts)  # type: ignore[method-assign]
+    side.end_request("first", ([1],))
+    assert not ended(side, "second", blocks=4)  # ordered when the request ends, of which no step comes
+    rank = RankBeside(in_time)
+    side.finish_in_process(rank)  # type: ignore[arg-type]
+    (save,) = rank.orders.saves
+    assert side.pending is not in_time and side.stats.total.get("unfinished", 0) == (not in_time)
+    assert ("1 saves are still being copied" in caplog.text) is not in_time
+    if not in_time:
+        side.step_orders({})
+        report = RankReport(0, rank.orders.step, saves=[SaveReport(0, save.id, 4)])
+        side.handle_reports([report], set())
+    assert connection.session is not None and not side.pending
+    for work in connection.work:
+        work(connection.session)
+    assert published == save.put_ids[0]
+
+
+def test_node_that_lets_the_time_pass_costs_it_once(clock: Clock, connection: OneConnection) -> None:
+    """A hung node: not every call of the engine waits for it again. One that saves again is waited for."""
+    side, rank = ready(), RankBeside(in_time=False)
+    connection.store.blocks, connection.store.answers = 0, False
+    side.end_request("first", ([1],))
+    for name in "abc":
+        ended(side, name, blocks=4)
+        side.finish_in_process(rank)  # type: ignore[arg-type]
+    assert rank.waits == [coordinator_module.IDLE_S, 0.0, 0.0] and side.pending
+    saves = [SaveReport(0, one.id, len(one.keys)) for one in rank.orders.saves]
+    side.handle_reports([RankReport(0, rank.orders.step, saves=saves)], set())
+    rank.in_time = True
+    side.finish_in_process(rank)  # type: ignore[arg-type]
+    assert rank.waits[-1] == coordinator_module.IDLE_S
+
+
+def test_saves_of_a_requests_last_step_announced(clock: Clock, connection: OneConnection) -> None:
+    side, listener = ready(), Listener()
+    side._listener = listener
+    connection.store.blocks, connection.store.answers = 0, False
+    add(side, "second")
+    assert not side.step_orders({"second": 4 * SIZE + 1}).saves  # the store has not answered yet
+    side._requests["second"].request.computed_tokens = 4 * SIZE + 1  # type: ignore[misc]
+    side.end_request("second", ([*range(1, 6)],))
+    (late,) = side.step_orders({}).saves
+    assert listener.orders == [late]
