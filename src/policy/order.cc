@@ -11,6 +11,7 @@ namespace {
 constexpr std::uint16_t kUnused = 0xffff;
 constexpr std::size_t kSizeClasses = 256;
 constexpr UseTime kKeptMs = 3'600'000;
+constexpr double kMost = std::numeric_limits<double>::max();
 constexpr std::size_t kKeptShare = 4;  // of all ids, one in so many
 }  // namespace
 
@@ -72,7 +73,7 @@ Standing Order::StandingOf(EntryId id) const {
 }
 
 bool Order::StaysOut(const Standing& newcomer, EntryId resident) const {
-  return reuse_ != nullptr && newcomer.told && ValueOf(newcomer.in, 0) < ValueOf(resident);
+  return reuse_ != nullptr && newcomer.told && ValueOf(newcomer.in, 0).expected < ValueOf(resident).proven;
 }
 
 void Order::Insert(EntryId id, SizeClass size_class, const Standing& standing, QuotaGroup group) {
@@ -126,23 +127,22 @@ void Order::MoveTo(EntryId id, std::size_t in) {
   }
 }
 
-double Order::ValueOf(EntryId id) const {
-  if (lru_.shelf(id) % kStride == kCold) return -1;
+Reuse::Value Order::ValueOf(EntryId id) const {
+  if (lru_.shelf(id) % kStride == kCold) return {-1, -1};
   const Usage& usage = usage_[id];
   return ValueOf(usage.in, now_ - usage.last);
 }
 
 // What is to be kept is worth more than all else, but for too much of it and for too long.
-double Order::ValueOf(std::size_t in, UseTime age) const {
+Reuse::Value Order::ValueOf(std::size_t in, UseTime age) const {
   const auto on = static_cast<Reuse::Class>(in);
-  if (Reuse::IsKept(on) && kept_ <= lru_.size() / kKeptShare && age < kKeptMs)
-    return std::numeric_limits<double>::max();
+  if (Reuse::IsKept(on) && kept_ <= lru_.size() / kKeptShare && age < kKeptMs) return {kMost, kMost};
   return reuse_->ValueOf(on, age);
 }
 
 bool Order::Colder(EntryId a, EntryId b) const {
   if (reuse_ != nullptr) {
-    const double value_a = ValueOf(a), value_b = ValueOf(b);
+    const double value_a = ValueOf(a).expected, value_b = ValueOf(b).expected;
     if (value_a != value_b) return value_a < value_b;
   }
   return lru_.Age(a) > lru_.Age(b);
@@ -154,7 +154,7 @@ std::optional<EntryId> Order::ColdestAmong(std::size_t first, std::size_t end) c
   double least = 0;
   lru_.ForShelves(first, end, [&](Shelf on) {
     const EntryId id = *lru_.Coldest(on);
-    const double value = ValueOf(id);
+    const double value = ValueOf(id).expected;
     if (coldest && (value > least || (value == least && lru_.Age(id) <= lru_.Age(*coldest)))) return;
     coldest = id;
     least = value;

@@ -59,7 +59,8 @@ class Order final {
   }
   // Of a resident, for its children.
   Standing StandingOf(EntryId id) const;
-  // A newcomer is worth less than this resident, which it would displace. Never where no prompt told of it.
+  // A newcomer is worth less than this resident, which it would displace, is proven to be. Never where no
+  // prompt told of it, nor where none of the resident's class was ever seen to return.
   bool StaysOut(const Standing& newcomer, EntryId resident) const;
 
   // The id that leaves for the newcomer, whose block takes the room of one: the coldest for which `may(id)`
@@ -170,8 +171,8 @@ class Order final {
   // Where there are shelves for no more ranks the id counts for no quota.
   Shelf ShelfOf(SizeClass size_class, std::size_t in, QuotaGroup group);
   Usage* UsageOf(std::optional<EntryId> id) { return id ? &usage_[*id] : nullptr; }
-  double ValueOf(EntryId id) const;
-  double ValueOf(std::size_t in, UseTime age) const;
+  Reuse::Value ValueOf(EntryId id) const;
+  Reuse::Value ValueOf(std::size_t in, UseTime age) const;
   // The number of ids on shelves of kept prompts, as one leaves its shelf or comes to it.
   void CountKept(Shelf shelf, int by) {
     if (Reuse::IsKept(static_cast<Reuse::Class>(shelf % kStride))) kept_ += static_cast<std::size_t>(by);

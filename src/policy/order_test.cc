@@ -265,6 +265,37 @@ TEST(Order, UntilItHasLearnedNothingStaysOut) {
   }
 }
 
+// However fast they come: what was seen not to return soon is not worth less than what is older.
+TEST(Order, UntilOneReturnsTheOldestLeavesFirst) {
+  for (const std::uint64_t gap_ms : {50, 300, 1'000, 3'000, 60'000}) {
+    Store store;
+    std::vector<EntryId> oldest;
+    for (EntryId id = 0; id < 60; ++id) {
+      store.Ask(id * gap_ms, {{id}});
+      oldest.push_back(id);
+    }
+    EXPECT_EQ(store.Leaving(), oldest) << gap_ms;
+  }
+}
+
+TEST(Order, WhatNeverReturnedKeepsNothingOut) {
+  for (const std::uint64_t gap_ms : {20, 300, 1'000, 20'000}) {
+    Store store;
+    EntryId next = 0;
+    std::vector<EntryId> lasts;  // of prompts of each length, partial or not
+    for (std::uint64_t prompt = 0; prompt < 400; ++prompt) {
+      std::vector<EntryId> blocks(prompt < 8 ? 1 + 9 * prompt : 3);
+      std::ranges::generate(blocks, [&next] { return next++; });
+      store.Ask(prompt * gap_ms, {blocks, prompt % 3 == 0});
+      if (prompt < 8) lasts.push_back(blocks.back());
+    }
+    const Standing newcomer = store.order().StandingOf(next - 1);
+    ASSERT_TRUE(newcomer.told);
+    for (const EntryId resident : lasts)
+      EXPECT_FALSE(store.order().StaysOut(newcomer, resident)) << gap_ms << " ms, " << resident;
+  }
+}
+
 TEST(Order, ABlockBehindItsReachLeavesBeforeAllUntilItIsTouched) {
   for (const EvictionPolicy policy : {EvictionPolicy::kReuse, EvictionPolicy::kLru}) {
     Store store(policy);

@@ -15,6 +15,8 @@ constexpr UseTime kFirstAgeMs = Reuse::kOneUseMs;
 // Runs that a class must have seen at an age and the two beside it to be believed as much as what it leans
 // on.
 constexpr double kAllWeight = 60, kPaceWeight = 150, kClassWeight = 300;
+// And to prove a value, beside as many that never return.
+constexpr double kProofWeight = 10;
 // Of all runs that reach an age, those that return at it, before any was seen. The same at each age, as ages
 // widen: the longer not used, the less it is worth, which is Lru.
 constexpr double kPrior = 0.05;
@@ -259,32 +261,48 @@ void Reuse::Count(Class on, std::size_t age, double reached, double returned) {
 }
 
 // A share of returns is taken over an age and the two beside it: few runs return at just one.
-// From the last age back: a block kept to the next age is kept beyond it if the ages after are worth more
-// than those up to there.
+//
+// What was not seen to return is never believed to do so more, a second, at a greater age: else what came
+// long ago would be worth more than what has just come, of which it is known that it does not return soon,
+// and a memory full of what never returned would keep all else out.
 void Reuse::Refresh(Class on) {
-  struct Stay {
-    double hits, seconds;
-  };
-  std::array<Stay, kAges> stays;
-  std::size_t later = 0;  // of stays, the last of them the next in time
   const Returns& pace = paces_[PaceIn(on)];
-  const double a_hit = WeightOf(on / kPaces);
-  const auto rate = [](const Returns& of, std::size_t age, double weight, double otherwise) {
+  const auto share = [](const Returns& of, std::size_t age, double weight, double otherwise) {
     double returned = of.returned[age] + weight * otherwise;
     double reached = of.reached[age] + weight;
     for (const std::size_t beside : {age - std::min<std::size_t>(age, 1), std::min(age + 1, kAges - 1)}) {
       returned += of.returned[beside];
       reached += of.reached[beside];
     }
-    return returned / reached;
+    return std::min(1.0, returned / reached);
   };
+  Shares expected, proven;
+  double of_all = kFirstPrior;
+  for (std::size_t age = 0; age < kAges; ++age) {
+    const double before = age == 1 ? of_all * (kPrior / kFirstPrior) : of_all;
+    of_all = share(all_, age, kAllWeight, age == 0 ? kFirstPrior : std::min(kPrior, before));
+    expected[age] = share(returns_[on], age, kClassWeight, share(pace, age, kPaceWeight, of_all));
+    proven[age] = share(returns_[on], age, kProofWeight, 0);
+  }
+  const double a_hit = WeightOf(on / kPaces);
+  const auto hoped = HitsASecond(expected), shown = HitsASecond(proven);
+  for (std::size_t age = 0; age < kAges; ++age)
+    value_[on][age] = {a_hit * hoped[age], a_hit * std::min(hoped[age], shown[age])};
+}
+
+// From the last age back: a block kept to the next age is kept beyond it if the ages after are worth more
+// than those up to there.
+std::array<double, Reuse::kAges> Reuse::HitsASecond(const Shares& shares) {
+  struct Stay {
+    double hits, seconds;
+  };
+  std::array<double, kAges> values;
+  std::array<Stay, kAges> stays;
+  std::size_t later = 0;  // of stays, the last of them the next in time
   for (std::size_t age = kAges; age-- > 0;) {
-    double q = rate(all_, age, kAllWeight, age == 0 ? kFirstPrior : kPrior);
-    q = rate(pace, age, kPaceWeight, q);
-    q = std::min(1.0, rate(returns_[on], age, kClassWeight, q));
     const UseTime from_ms = AgeStart(age);
     const UseTime width_ms = age + 1 < kAges ? AgeStart(age + 1) - from_ms : from_ms;
-    Stay stay{q, (1 - q / 2) * width_ms / 1'000};
+    Stay stay{shares[age], (1 - shares[age] / 2) * width_ms / 1'000};
     while (later > 0 && stays[later - 1].hits * stay.seconds > stay.hits * stays[later - 1].seconds) {
       const double survives = 1 - stay.hits;
       stay.hits += survives * stays[later - 1].hits;
@@ -292,8 +310,9 @@ void Reuse::Refresh(Class on) {
       --later;
     }
     stays[later++] = stay;
-    value_[on][age] = a_hit * stay.hits / stay.seconds;
+    values[age] = stay.hits / stay.seconds;
   }
+  return values;
 }
 
 std::uint32_t Reuse::FindRun(std::uint64_t key) const {

@@ -14,8 +14,10 @@
 //
 // For each class and age the policy counts the runs that reached the age and those that returned at it. Runs
 // that have not returned count at every age they pass, evicted or not; a class with few runs leans on those
-// with its pace, and these on all. A block's value is the best ratio, over all times it could be kept from
-// now, of the probability that it returns to the expected time that it is kept (Gittins' index).
+// with its pace, and these on all, of which no age that few have reached is held to be better than the ages
+// before it. A block's value is the best ratio, over all times it could be kept from
+// now, of the probability that it returns to the expected time that it is kept (Gittins' index). Only as much
+// of it as returns of its own class prove keeps another block out.
 //
 // Every call is deterministic, without a clock and O(1) in the number of blocks: a prompt is taken in block
 // by block, so that its caller may pause.
@@ -109,7 +111,12 @@ class Reuse final {
   // A use without a prompt: its run, if it is the deepest block of one, returned and begins anew.
   void Return(Usage& usage, std::uint64_t key, UseTime now);
 
-  double ValueOf(Class in, UseTime age) const { return value_[in][AgeOf(age)]; }
+  // Hits per block-second.
+  struct Value {
+    double expected = 0;
+    double proven = 0;  // as much of it as returns of its own class show: none where there were none
+  };
+  Value ValueOf(Class in, UseTime age) const { return value_[in][AgeOf(age)]; }
   static bool IsKept(Class in) {
     return in / kPaces == kImportant + static_cast<std::size_t>(Importance::kKeep) - 1;
   }
@@ -136,6 +143,7 @@ class Reuse final {
     std::array<double, kAges> reached{};
     std::array<double, kAges> returned{};
   };
+  using Shares = std::array<double, kAges>;  // of runs that reach an age, those that return at it
   // New blocks of prompts that were not put yet; the newest of a set stay.
   struct Expected {
     std::uint64_t key = 0;
@@ -158,6 +166,7 @@ class Reuse final {
   void PassAges(UseTime now);
   void Count(Class on, std::size_t age, double reached, double returned);
   void Refresh(Class on);
+  static std::array<double, kAges> HitsASecond(const Shares& shares);
   std::uint32_t FindRun(std::uint64_t key) const;
   void Unlink(std::uint32_t run);
   void Expect(std::uint64_t key, const Standing& standing, UseTime now);
@@ -173,7 +182,7 @@ class Reuse final {
   Returns all_;
   std::array<Returns, kPaces + 1> paces_{};  // the last for partial blocks
   std::array<Returns, kClasses> returns_{};
-  std::array<std::array<double, kAges>, kClasses> value_{};
+  std::array<std::array<Value, kAges>, kClasses> value_{};
   std::bitset<kClasses> used_;  // those worked out anew in turn: of no hints, and of hints that were given
   std::size_t refreshed_ = 0;
   std::uint64_t returns_seen_ = 0;

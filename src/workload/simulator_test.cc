@@ -8,6 +8,7 @@
 #include <deque>
 #include <filesystem>
 #include <map>
+#include <numeric>
 #include <string>
 
 #include "workload/generator.h"
@@ -133,6 +134,58 @@ std::uint64_t AccessesOf(const std::vector<Request>& requests) {
   std::uint64_t accesses = 0;
   for (const Request& request : requests) accesses += request.hash_ids.size();
   return accesses;
+}
+
+// Prompts that are asked once fill a store; then a prompt is asked, some others, and it again a second later.
+struct Fill {
+  std::string_view name;
+  std::uint64_t blocks, prompts;
+  std::vector<std::uint64_t> lengths;  // in turn
+  std::uint64_t others = 0;
+};
+
+double SecondHits(const Fill& fill, std::uint64_t gap_ms) {
+  std::uint64_t next = 0, now_ms = 0, asked = 0;
+  Simulator simulator(SimPolicy::kReuse, fill.blocks);
+  const auto ask = [&](std::uint64_t first, std::uint64_t length) {
+    std::vector<std::uint64_t> chain(length);
+    std::iota(chain.begin(), chain.end(), first);
+    Request request = Prompt(std::move(chain));
+    request.timestamp_ms = now_ms;
+    request.input_tokens -= asked % 2 * 100;  // of half of them the last block is partial
+    simulator.Submit(request);
+    now_ms += gap_ms;
+  };
+  const auto ask_new = [&] {
+    const std::uint64_t length = fill.lengths[asked++ % fill.lengths.size()];
+    ask(next, length);
+    next += length;
+    return std::pair(next - length, length);
+  };
+  while (asked < fill.prompts) ask_new();
+  EXPECT_EQ(simulator.result().hits, 0u);
+  const auto [first, length] = ask_new();
+  const std::uint64_t again_ms = now_ms + 1'000;
+  for (std::uint64_t other = 0; other < fill.others; ++other) ask_new();
+  now_ms = std::max(now_ms, again_ms);
+  ask(first, length);
+  return static_cast<double>(simulator.result().hits) / static_cast<double>(length);
+}
+
+TEST(Simulator, APromptAskedTwiceHitsInAStoreFullOfWhatNeverReturned) {
+  const Fill fills[] = {{"a full node of an engine's", 380, 46, {15}},
+                        {"after long prompts shorter ones", 380, 46, {15, 15, 15, 15, 15, 15, 15, 12}},
+                        {"a long scan", 1'000, 3'000, {5}},
+                        {"of all lengths", 1'000, 997, {1, 90, 3, 17, 2, 40, 7, 1, 1, 250}},
+                        {"others between", 1'000, 997, {1, 90, 3, 17, 2, 40, 7, 1, 1, 250}, 3},
+                        {"one long one, then short ones", 100, 400, {2, 1, 2}, 10},
+                        {"just started", 100, 10, {11}},
+                        {"room for one prompt", 8, 100, {8, 5}},
+                        {"room for two blocks", 2, 100, {1, 2}}};
+  for (const Fill& fill : fills) {
+    for (const std::uint64_t gap_ms : {20, 100, 300, 1'000, 10'000, 60'000})
+      EXPECT_EQ(SecondHits(fill, gap_ms), 1) << fill.name << ", " << gap_ms << " ms";
+  }
 }
 
 struct Shape {
