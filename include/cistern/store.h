@@ -153,22 +153,26 @@ class Store {
   // name is then an error. A node of before there was this call attaches a new one.
   Result<Namespace> AttachKnown(const NamespaceSpec& spec, std::int64_t deadline_us = kDefaultDeadlineUs);
 
-  // The longest prefix of `chain` (keys from block 0 on) that can be read, from memory or from flash. A hint,
-  // unless it holds. What lies on flash begins to come up, as far as the node reads ahead.
+  // The longest prefix of `chain` (keys from block 0 on) that can be read, from memory, from flash or from
+  // another node of the cell. A hint, unless it holds; a hold is of what this node has. What lies on flash
+  // begins to come up, as far as the node reads ahead. Another node is asked only where one is known to have
+  // more than this one, and waited for 40 ms at most; what it has can be read or acquired by its keys for a
+  // minute.
   Ticket<MatchResult> Match(const Namespace& ns, std::span<const BlockKey> chain, const MatchOptions& = {});
 
   // Copies ranges to the caller, checked. Blocks in memory are read before the call returns, without the
   // node, and where that is all of them, or the node has memory alone, the ticket is ready then. Otherwise
-  // the node is asked for the rest: what lies on flash is fetched into memory, all of it beside each other,
-  // and Wait copies it from there. Of a read of more than 64 MiB that is in turns: the ticket is ready with
-  // the first, and Wait waits for the others. kTooLate for a block that would be ready after `worth_us` (its
-  // device is not bothered with it then), or was not ready by then or by the deadline; the others are not
-  // held up. The memory that the ranges go to must stay until the ticket was waited for or is gone, and is
-  // not touched any more then; the lists that describe it (blocks, ranges, pieces) only until the call
-  // returns.
+  // the node is asked for the rest: what lies on flash, or was matched at another node, is fetched into
+  // memory, all of it beside each other, and Wait copies it from there. Of a read of more than 64 MiB that is
+  // in turns: the ticket is ready with the first, and Wait waits for the others. kTooLate for a block that
+  // would be ready after `worth_us` (its device is not bothered with it then), or was not ready by then or by
+  // the deadline; the others are not held up. The memory that the ranges go to must stay until the ticket was
+  // waited for or is gone, and is not touched any more then; the lists that describe it (blocks, ranges,
+  // pieces) only until the call returns.
   Ticket<ReadResult> Read(const Namespace& ns, std::span<const BlockRead> blocks, const ReadOptions& = {});
 
-  // Leases views. Blocks that lie on flash are fetched into memory first, all of them beside each other. A
+  // Leases views. Blocks that lie on flash, or were matched at another node, are fetched into memory first,
+  // all of them beside each other. A
   // block that is not here has a null view, whose code says why: kMiss, or kTooLate for one that would be
   // ready after `worth_us`, or was not ready by then or by the deadline. Where no block has a view, that is
   // the answer: kTooLate where any of them is too late, otherwise kMiss. All that it leases is in memory at

@@ -11,7 +11,7 @@ namespace cistern {
 enum class Where : std::uint8_t {
   kMemory = 0,  // the node's memory: read from there, without the node
   kFlash = 1,   // the node's own flash: fetched into memory first
-  kPeer = 2,    // another node, from which the block is fetched; no node of this version has peers
+  kPeer = 2,    // another node of the cell: fetched into this one's memory first
   kObject = 3,  // an object store or shared file system, the same; no node of this version has one
 };
 

@@ -104,6 +104,7 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   const NearNode& near() const { return near_; }
   bool takes_last() const { return page().takes_last != 0; }
   bool takes_hints() const { return page().takes_hints != 0; }
+  bool takes_chain() const { return page().takes_chain != 0; }
   bool takes_staging_back() const { return page().takes_staging_back != 0; }
 
   // Ok while this is the process that connected and the node is the one that it connected to.

@@ -149,8 +149,9 @@ Ticket<MatchResult> AskToHold(const std::shared_ptr<Channel>& channel, const Nam
 Ticket<MatchResult> AskForRest(const std::shared_ptr<Channel>& channel, const Namespace& ns,
                                std::span<const BlockKey> chain, std::uint32_t matched,
                                const MatchOptions& options) {
-  const bool with_last = matched > 0 && channel->takes_last();
-  std::span<const BlockKey> rest = chain.subspan(with_last ? matched - 1 : matched);
+  const bool whole = channel->takes_chain() && chain.size() <= wire::kMaxKeysPerCall;
+  const bool with_last = !whole && matched > 0 && channel->takes_last();
+  std::span<const BlockKey> rest = chain.subspan(whole ? 0 : with_last ? matched - 1 : matched);
   // A hint may be cut short: a longer rest is matched as far as one call carries it.
   rest = rest.first(std::min<std::size_t>(rest.size(), wire::kMaxKeysPerCall));
   Result<Call> call = channel->Reserve(rest.size() * sizeof(wire::KeyItem));
@@ -160,7 +161,8 @@ Ticket<MatchResult> AskForRest(const std::shared_ptr<Channel>& channel, const Na
   Request request = RequestFor(wire::Op::kMatchRest, ns, options.deadline_us);
   const PromptHints hints = HintsFor(*channel, options.hints);
   request.flags =
-      static_cast<std::uint16_t>(PromptFlags(hints, options.partial) | (with_last ? wire::kWithLast : 0));
+      static_cast<std::uint16_t>(PromptFlags(hints, options.partial) | (with_last ? wire::kWithLast : 0) |
+                                 (whole ? wire::kWholeChain : 0));
   request.a = matched;
   request.b = hints.next_turn_ms;
   auto decode = [matched](const Call& answered, const wire::Completion& completion) -> Result<MatchResult> {

@@ -15,8 +15,10 @@ BlockServer::Sending& BlockServer::Take(std::uint64_t* handle) {
   return *sendings_[*handle];
 }
 
-Status BlockServer::Open(const BlockRequest& request, std::uint32_t slot, Sending& sending) {
-  const arena::ReadCall call = parts_.reader.Begin(slot, parts_.clock.Wall().seconds);
+Status BlockServer::Open(const BlockRequest& request, const ServedNamespace& ns, Sending& sending) {
+  const arena::ReadCall call = parts_.reader.Begin(ns.slot, parts_.clock.Wall().seconds);
+  // By now the slot may be another namespace's.
+  if (call.incarnation != ns.incarnation) return Status(Code::kMiss, "its namespace was dropped");
   const arena::AskedBlock asked{request.key, request.group, PeerMessageLimits::kParts};
   switch (parts_.reader.Open(call, asked, nullptr, sending.record)) {
     case arena::ReadOutcome::kHit: return Status();
@@ -31,30 +33,30 @@ Task<net::RailSource::Answer> BlockServer::Find(net::ConstPiece question, Instan
   const std::optional<BlockRequest> request = DecodeBlockRequest(question);
   if (!request) co_return Answer{.status = Status(Code::kInvalid, "no question for a block")};
   // Before anything is looked up: a drop that is applied in between is then the asker's to find.
-  const std::optional<Answered> answered = parts_.rule.Answering();
+  const std::optional<Answered> answered = parts_.view.Answering();
   if (!answered) co_return Answer{.status = Status(Code::kGone, "this member answers nobody now")};
   if (answered->history != request->history)
     co_return Answer{.status = Status(Code::kMismatch, "another history")};
-  const std::optional<std::uint32_t> slot = parts_.names.SlotOf(request->name);
-  if (!slot) co_return Answer{.status = Status(Code::kMiss, "no such namespace")};
+  const std::optional<ServedNamespace> ns = parts_.view.Find(request->name);
+  if (!ns) co_return Answer{.status = Status(Code::kMiss, "no such namespace")};
   std::uint64_t handle = 0;
   Sending& sending = Take(&handle);
   sending.kept = 0;
-  Status status = Open(*request, *slot, sending);
+  Status status = Open(*request, *ns, sending);
   const catalog::BlockName name{request->key, request->group};
-  if (status.code() == Code::kIoError) parts_.memory.ReportBad(*slot, name);
+  if (status.code() == Code::kIoError) parts_.memory.ReportBad(ns->slot, name);
   if (status.code() == Code::kMiss) {
-    auto kept = co_await parts_.memory.Bring(*slot, name, deadline, request->worth_us);
+    auto kept = co_await parts_.memory.Bring(*ns, name, deadline, request->worth_us);
     if (kept) {
       sending.kept = *kept;
-      status = Open(*request, *slot, sending);
+      status = Open(*request, *ns, sending);
     } else {
       status = std::move(kept.error());
     }
   }
   Answer answer{.status = std::move(status)};
   const std::uint64_t now_s =
-      answer.status.ok() ? parts_.reader.Begin(*slot, parts_.clock.Wall().seconds).now_s : 0;
+      answer.status.ok() ? parts_.reader.Begin(ns->slot, parts_.clock.Wall().seconds).now_s : 0;
   if (answer.status.ok()) answer = AnswerOf(*answered, sending, now_s);
   if (answer.status.ok() && sending.record.seal.body_bytes() > request->body_bytes)
     answer.status = Status(Code::kMismatch, "it is larger than the room that there is for it");

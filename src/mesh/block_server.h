@@ -22,7 +22,7 @@ class MemoryKeeper {
  public:
   // Brings the block into memory and keeps it there until LetGo of what it returns. kMiss: no tier has it;
   // kTooLate: not by the deadline, or not within `worth_us`; kBusy.
-  virtual Task<Result<std::uint64_t>> Bring(std::uint32_t slot, catalog::BlockName block, Instant deadline,
+  virtual Task<Result<std::uint64_t>> Bring(ServedNamespace ns, catalog::BlockName block, Instant deadline,
                                             std::int64_t worth_us) = 0;
   virtual void LetGo(std::uint64_t kept) = 0;
   // A body fails its seal.
@@ -38,8 +38,7 @@ class BlockServer final : public net::RailSource {
     Executor& executor;
     const Clock& clock;
     arena::Reader<arena::Words> reader;
-    const CellRule& rule;
-    const SharedNamespaces& names;
+    const ServedView& view;
     MemoryKeeper& memory;
   };
   explicit BlockServer(const Parts& parts) : parts_(parts) {}
@@ -60,7 +59,7 @@ class BlockServer final : public net::RailSource {
   Sending& Take(std::uint64_t* handle);
   void Release(std::uint64_t handle);
   // Opens it in memory. kMiss, and kIoError where it is damaged.
-  Status Open(const BlockRequest& request, std::uint32_t slot, Sending& sending);
+  Status Open(const BlockRequest& request, const ServedNamespace& ns, Sending& sending);
   Answer AnswerOf(const Answered& answered, Sending& sending, std::uint64_t now_s) const;
 
   const Parts parts_;

@@ -11,7 +11,7 @@ class BringsLate final : public MemoryKeeper {
  public:
   BringsLate(Executor& executor, std::function<Task<Status>()> put) : executor_(executor), put_(put) {}
   Executor& executor() { return executor_; }
-  Task<Result<std::uint64_t>> Bring(std::uint32_t, catalog::BlockName, Instant, std::int64_t) override {
+  Task<Result<std::uint64_t>> Bring(ServedNamespace, catalog::BlockName, Instant, std::int64_t) override {
     const Status status = co_await put_();
     if (!status.ok()) co_return std::unexpected(status);
     co_return 5;
@@ -46,7 +46,7 @@ class BlockServerTest : public MeshTest {
 TEST_F(BlockServerTest, AppliedIsThatOfBeforeTheRecordWasLookedUp) {
   StartNodes(1);
   BringsLate keeper(executor(), [&] { return PutsLate::Run(node(0), slot, store::Body(1, 4096)); });
-  BlockServer server({executor(), clock, node(0).reader_of_arena(), node(0).rule, *node(0).names, keeper});
+  BlockServer server({executor(), clock, node(0).reader_of_arena(), *node(0).served, keeper});
   const BlockRequest request{.history = 7,
                              .name = *node(0).names->NameAt(slot),
                              .key = store::Key(1),

@@ -45,7 +45,7 @@ struct MemberOptions {
   Status Validate() const;
 };
 
-class Member final {
+class Member final : public CellRule {
  public:
   // All is borrowed and outlives the member. Fails where the options are wrong or nobody can listen there.
   static Result<std::unique_ptr<Member>> Start(etcd::Etcd& etcd, net::Network& network, LocalStore& store,
@@ -73,14 +73,16 @@ class Member final {
   Instant valid_until() const { return state_.joined ? membership_.valid_until() : Instant(); }
 
   // To be read before a record is looked up that is to be answered; none: it answers nobody.
-  std::optional<Answered> Answering() const;
+  std::optional<Answered> Answering() const override;
   // Whether a record that another member answered may be published or handed to those who wait for it, in
   // this very step; removes from its notes the conversations that have ended since. A chain of more than a
   // step's touches is checked by ChainCheck over drops(), and its history by Same().
   Verdict Admit(const Answered& answered, const SharedNamespace& name, std::span<const BlockKey> chain,
                 std::vector<std::uint64_t>* notes) const;
-  bool Same(const Answered& answered) const { return state_.joined && answered.history == state_.history; }
-  const DropList& drops() const { return state_.list; }
+  bool Same(const Answered& answered) const override {
+    return state_.joined && answered.history == state_.history;
+  }
+  const DropList& drops() const override { return state_.list; }
 
   // As DropWriter::Write.
   Task<Result<DropReceipt>> Drop(CellDrop drop, DropWait wait, Instant deadline) {
@@ -96,6 +98,12 @@ class Member final {
   const CellState& state() const { return state_; }
   const MemberOptions& options() const { return options_; }
   std::size_t reachable() const { return peers_.reachable(); }
+  // Ways to the others, and who hears them from now on; null: nobody. `rail_address`: where this member
+  // serves blocks, as they reach it.
+  PeerLinks& links() { return peers_; }
+  void SetListener(PeerListener* listener, std::string rail_address = {}) {
+    peers_.SetListener(listener, std::move(rail_address));
+  }
   // Whether there is a control connection to this start of a member.
   bool Reaches(std::uint64_t process_number) const { return peers_.Reaches(process_number); }
 

@@ -7,10 +7,15 @@
 namespace cistern::mesh {
 
 Task<void> PeerRails::Dial(std::uint64_t peer, std::shared_ptr<Rails> rails, Instant deadline) {
-  auto stream = co_await links_.DialRail(peer, deadline);
+  // A copy: what is known of the peer may be forgotten meanwhile.
+  const std::string address = addresses_[peer];
+  Result<std::unique_ptr<net::Stream>> stream =
+      Error(Code::kGone, "the peer has not said where its rails are");
+  if (!address.empty()) stream = co_await network_.Connect(address, deadline);
   rails->dialing = false;
   rails->failed = stream ? Status() : stream.error();
-  if (stream) rails->open.push_back(std::make_shared<net::RailReader>(std::move(*stream)));
+  if (stream && !rails->forgotten)
+    rails->open.push_back(std::make_shared<net::RailReader>(std::move(*stream)));
   rails->dialed.Pulse();
 }
 
@@ -43,16 +48,24 @@ Task<Status> PeerRails::Read(std::uint64_t peer, std::span<const net::ConstPiece
     if (!rails->dialing)
       co_return end_all(rails->failed.ok() ? Status(Code::kGone, "no rail") : rails->failed);
     const Status waited = co_await rails->dialed.Wait(deadline);
+    if (rails->forgotten) co_return end_all(Status(Code::kGone, "the peer, or this node, has gone"));
     if (!waited.ok()) co_return end_all(Status(Code::kTooLate, "no rail to the peer before the deadline"));
     if (rails->open.empty() && !rails->dialing) co_return end_all(rails->failed);
   }
 }
 
 void PeerRails::Forget(std::uint64_t peer) {
+  addresses_.erase(peer);
   const auto at = rails_.find(peer);
   if (at == rails_.end()) return;
   for (const auto& rail : at->second->open) rail->Close();
+  at->second->forgotten = true;
+  at->second->dialed.Pulse();
   rails_.erase(at);
+}
+
+void PeerRails::ForgetAll() {
+  while (!rails_.empty()) Forget(rails_.begin()->first);
 }
 
 Task<void> PeerRails::Close() {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/event.h"
@@ -16,38 +17,41 @@
 
 namespace cistern::mesh {
 
-class PeerRails final {
+class PeerRails final : public BlockRails {
  public:
   static constexpr std::size_t kRails = 2;  // to a peer
 
-  PeerRails(Executor& executor, PeerLinks& links) : executor_(executor), links_(links), tasks_(executor) {}
+  // The network is borrowed: rails belong to its thread.
+  explicit PeerRails(net::Network& network) : network_(network), tasks_(network.executor()) {}
   // Close was awaited, or the node crashed.
   ~PeerRails() { tasks_.Drop(); }
   PeerRails(const PeerRails&) = delete;
   PeerRails& operator=(const PeerRails&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return network_.executor(); }
 
-  // As net::RailReader::Read, on the rail with the least under way; each item of the sink ends, whatever the
-  // outcome. kBusy: every rail has as many batches as it may have.
+  // Where a peer serves blocks. kGone for a Read from one of which it was not said.
+  void SetAddress(std::uint64_t peer, std::string address) { addresses_[peer] = std::move(address); }
   Task<Status> Read(std::uint64_t peer, std::span<const net::ConstPiece> questions, net::RailSink& sink,
-                    Instant deadline);
+                    Instant deadline) override;
   // Rails to a start of a member that is no more.
   void Forget(std::uint64_t peer);
+  // Rails to all.
+  void ForgetAll();
   // No Read is under way.
   Task<void> Close();
 
  private:
   struct Rails {
     std::vector<std::shared_ptr<net::RailReader>> open;
-    bool dialing = false;
+    bool dialing = false, forgotten = false;
     Status failed;  // why the last dial did
     Event dialed;
   };
   Task<void> Dial(std::uint64_t peer, std::shared_ptr<Rails> rails, Instant deadline);
 
-  Executor& executor_;
-  PeerLinks& links_;
+  net::Network& network_;
+  std::map<std::uint64_t, std::string> addresses_;
   std::map<std::uint64_t, std::shared_ptr<Rails>> rails_;
   TaskGroup tasks_;
 };

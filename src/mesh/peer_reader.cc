@@ -134,14 +134,11 @@ class PeerReader::Batch final : public net::RailSink {
 };
 
 PeerReader::PeerReader(const Parts& parts)
-    : parts_(parts), rails_(parts.executor, parts.links), tasks_(parts.executor) {}
+    : parts_(parts), memory_bytes_(parts.memory_bytes), tasks_(parts.executor) {}
 
 PeerReader::~PeerReader() { tasks_.Drop(); }
 
-Task<void> PeerReader::Close() {
-  co_await tasks_.Close();
-  co_await rails_.Close();
-}
+Task<void> PeerReader::Close() { return tasks_.Close(); }
 
 Task<Result<std::size_t>> PeerReader::Read(std::shared_ptr<const PeerRun> run, std::size_t from,
                                            std::size_t count, std::uint64_t conversation, Instant deadline) {
@@ -182,7 +179,10 @@ std::vector<std::shared_ptr<PeerReader::Transfer>> PeerReader::Begin(
     }
     wanted.push_back(transfer);
   }
-  if (!fetch.blocks.empty()) tasks_.Spawn(FetchAll(std::move(fetch)));
+  if (!fetch.blocks.empty()) {
+    const Executor::InLane in(executor(), nullptr);
+    tasks_.Spawn(FetchAll(std::move(fetch)));
+  }
   return wanted;
 }
 
@@ -199,8 +199,7 @@ void PeerReader::End(const Fetch& fetch, std::size_t block, const Status& status
 Task<Status> PeerReader::WaitForRoom(Peer& peer, std::uint64_t bytes, Instant deadline) {
   const auto fits = [&] {
     return (peer.landing_bytes == 0 || peer.landing_bytes + bytes <= PeerReadLimits::kPeerBytes) &&
-           (landing_bytes_ == 0 ||
-            landing_bytes_ + bytes <= parts_.memory_bytes / PeerReadLimits::kMemoryShare);
+           (landing_bytes_ == 0 || landing_bytes_ + bytes <= memory_bytes_ / PeerReadLimits::kMemoryShare);
   };
   while (!fits()) {
     const Status waited = co_await landed_.Wait(deadline);
@@ -278,7 +277,7 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
       questions.push_back(Encode(item.asked));
     }
     const std::vector<net::ConstPiece> pieces(questions.begin(), questions.end());
-    status = co_await rails_.Read(peer_number, pieces, *batch, deadline);
+    status = co_await parts_.rails.Read(peer_number, pieces, *batch, deadline);
     if (status.code() != Code::kBusy || parts_.clock.Now() >= deadline) break;
     // The rails have enough to do: when something has landed.
     const Status waited = co_await landed_.Wait(deadline);
@@ -291,6 +290,7 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
   }
   const Instant now = parts_.clock.Now();
   if (!batch->items.empty()) peer.Note(worst, now, now.UsSince(began));
+  if (!worst.ok()) counters_.failed.Add();
   if (worst.ok() && batch->bytes() > 0)
     Peer::Blend(&peer.bytes_per_us, static_cast<double>(batch->bytes()) /
                                         std::max<double>(1, static_cast<double>(now.UsSince(began))));
@@ -313,11 +313,22 @@ Task<Status> PeerReader::Publish(const Fetch& fetch, Batch& batch, std::size_t b
           head.notes.size() == 1 && (fetch.conversation == 0 || fetch.conversation == head.notes.front());
       if (alone) facts.conversation = head.notes.front();
       RuleAdmission admission(parts_.rule, *fetch.run, block, head);
+      const std::uint64_t bytes = item.put.body().size();
       status = co_await parts_.store.source_puts().Finish(std::move(item.put), std::move(facts), admission);
+      if (status.ok()) counters_.bytes.Add(bytes);
     }
     if (!status.ok() && item.required) co_return status;
   }
+  counters_.blocks.Add();
   co_return Status();
+}
+
+Task<void> PeerReader::WaitForParent(const Fetch& fetch, std::size_t block) {
+  if (block == 0 || std::ranges::binary_search(fetch.blocks, block - 1)) co_return;
+  const auto parent = transfers_.find({fetch.run->incarnation, fetch.run->chain[block - 1]});
+  if (parent == transfers_.end()) co_return;
+  const std::shared_ptr<Transfer> transfer = parent->second;
+  (void)co_await transfer->done.Wait(fetch.deadline);
 }
 
 Task<void> PeerReader::FetchAll(Fetch fetch) {
@@ -348,6 +359,7 @@ Task<void> PeerReader::FetchAll(Fetch fetch) {
     for (const std::size_t block : batch->blocks) {
       // Behind one that did not come nothing can be reached.
       Status status = failed;
+      if (published_all) co_await WaitForParent(fetch, block);
       if (published_all) status = co_await Publish(fetch, *batch, block);
       End(fetch, block, status);
       if (status.ok()) continue;

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "base/event.h"
+#include "base/metrics.h"
 #include "base/task.h"
 #include "base/task_group.h"
 #include "mesh/peer_message.h"
-#include "mesh/peer_rails.h"
 #include "mesh/peer_table.h"
 #include "mesh/reach.h"
 #include "store/block_store.h"
@@ -52,7 +52,7 @@ class PeerReader final {
     store::BlockStore& store;
     std::uint64_t memory_bytes = 0;
     const CellRule& rule;
-    PeerLinks& links;
+    BlockRails& rails;
     PeerTable& peers;
   };
   explicit PeerReader(const Parts& parts);
@@ -68,12 +68,20 @@ class PeerReader final {
   // the one that reads.
   Task<Result<std::size_t>> Read(std::shared_ptr<const PeerRun> run, std::size_t from, std::size_t count,
                                  std::uint64_t conversation, Instant deadline);
-  // Ends what is under way; no Read is awaited any more.
+  // Waits for what is under way; no Read is awaited any more. Before the rails end.
   Task<void> Close();
+  // Of the store's memory, which was resized.
+  void SetMemory(std::uint64_t bytes) { memory_bytes_ = bytes; }
 
   std::uint64_t landing_bytes() const { return landing_bytes_; }
   std::size_t transfers() const { return transfers_.size(); }
-  PeerRails& rails() { return rails_; }
+
+  struct Counters {
+    Counter blocks;  // that came and are visible
+    Counter bytes;   // of their bodies
+    Counter failed;  // batches that a peer did not answer
+  };
+  const Counters& counters() const { return counters_; }
 
  private:
   // One block on its way, in all of its groups.
@@ -110,8 +118,12 @@ class PeerReader final {
   Task<Status> WaitForRoom(Peer& peer, std::uint64_t bytes, Instant deadline);
   void End(const Fetch& fetch, std::size_t block, const Status& status);
 
+  // Waits until another fetch is done with the block before this one, which stands on it.
+  Task<void> WaitForParent(const Fetch& fetch, std::size_t block);
+
   const Parts parts_;
-  PeerRails rails_;
+  std::uint64_t memory_bytes_;
+  Counters counters_;
   std::map<BlockOf, std::shared_ptr<Transfer>> transfers_;
   std::uint64_t landing_bytes_ = 0;
   Event landed_;

@@ -32,16 +32,23 @@ class Peers::Other final : public net::ControlHandler {
   Other& operator=(const Other&) = delete;
 
   Executor& executor() { return peers_.executor(); }
+  // What came before is heard now.
   void Greeted(std::uint64_t process_number) {
     process_number_ = process_number;
     if (said_.history != 0) peers_.Heard(process_number_, said_);
+    for (const auto& [type, payload] : std::exchange(early_, {})) Notice(type, payload);
   }
 
-  Task<Result<std::vector<std::byte>>> Answer(std::uint16_t, net::ConstPiece, Instant) override {
-    co_return Error(Code::kMismatch, "there is no question of this type");
+  Task<Result<std::vector<std::byte>>> Answer(std::uint16_t type, net::ConstPiece payload,
+                                              Instant deadline) override {
+    if (peers_.hears_ == nullptr) co_return Error(Code::kMismatch, "there is no question of this type");
+    co_return co_await peers_.hears_->Answer(process_number_, type, payload, deadline);
   }
   void Notice(std::uint16_t type, net::ConstPiece payload) override {
-    if (type != kAppliedNotice) return;
+    if (type != kAppliedNotice) {
+      Further(type, payload);
+      return;
+    }
     Decoder in(payload);
     HeardApplied said;
     said.history = in.U64();
@@ -54,9 +61,25 @@ class Peers::Other final : public net::ControlHandler {
   }
 
  private:
+  // Between the other's hello and the moment at which it is known here.
+  static constexpr std::size_t kEarly = 64;
+
+  void Further(std::uint16_t type, net::ConstPiece payload) {
+    if (process_number_ == 0) {
+      if (early_.size() < kEarly) early_.push_back({type, {payload.begin(), payload.end()}});
+    } else if (type == kRailNotice) {
+      const auto at = peers_.connected_.find(process_number_);
+      if (at != peers_.connected_.end() && payload.size() <= kMaxAddressBytes)
+        at->second.rail_address.assign(reinterpret_cast<const char*>(payload.data()), payload.size());
+    } else if (peers_.hears_ != nullptr) {
+      peers_.hears_->Heard(process_number_, type, payload);
+    }
+  }
+
   Peers& peers_;
   std::uint64_t process_number_ = 0;
   HeardApplied said_;
+  std::vector<std::pair<std::uint16_t, std::vector<std::byte>>> early_;
 };
 
 Peers::Peers(net::Network& network, std::unique_ptr<net::Listener> listener, std::string id,
@@ -84,7 +107,49 @@ void Peers::Heard(std::uint64_t process_number, const HeardApplied& said) {
 void Peers::TellApplied() {
   const std::vector<std::byte> payload = Encode({state_.history, state_.applied, state_.last_applied});
   // A connection that takes nothing more ends by itself, and the next one begins with what is true then.
-  for (const auto& [process_number, connection] : connected_) (void)connection->Tell(kAppliedNotice, payload);
+  for (const auto& [process_number, to] : connected_) (void)to.connection->Tell(kAppliedNotice, payload);
+}
+
+void Peers::SetListener(PeerListener* listener, std::string rail_address) {
+  hears_ = listener;
+  rail_address_ = std::move(rail_address);
+  for (const auto& [process_number, to] : connected_) {
+    if (!rail_address_.empty())
+      (void)to.connection->Tell(kRailNotice, std::as_bytes(std::span(rail_address_)));
+    if (hears_ != nullptr) hears_->Connected(process_number);
+  }
+}
+
+std::vector<std::uint64_t> Peers::Reachable() const {
+  std::vector<std::uint64_t> reachable;
+  for (const auto& [process_number, to] : connected_) reachable.push_back(process_number);
+  return reachable;
+}
+
+bool Peers::SameZone(std::uint64_t peer) const {
+  const auto own = state_.view.members.find(id_);
+  if (own == state_.view.members.end() || own->second.zone.empty()) return false;
+  return std::ranges::any_of(state_.view.members, [&](const auto& member) {
+    return member.second.process_number == peer && member.second.zone == own->second.zone;
+  });
+}
+
+Status Peers::Tell(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) {
+  const auto at = connected_.find(peer);
+  if (at == connected_.end()) return Status(Code::kGone, "there is no connection to this member");
+  return at->second.connection->Tell(type, payload);
+}
+
+Task<Result<std::vector<std::byte>>> Peers::Ask(std::uint64_t peer, std::uint16_t type,
+                                                std::vector<std::byte> payload, Instant deadline) {
+  const auto at = connected_.find(peer);
+  if (at == connected_.end()) co_return Error(Code::kGone, "there is no connection to this member");
+  co_return co_await at->second.connection->Ask(type, payload, deadline);
+}
+
+std::string Peers::RailAddress(std::uint64_t peer) const {
+  const auto at = connected_.find(peer);
+  return at == connected_.end() ? std::string() : at->second.rail_address;
 }
 
 Task<void> Peers::Accept() {
@@ -157,19 +222,25 @@ Task<std::int64_t> Peers::Serve(std::unique_ptr<net::Stream> stream) {
   net::ControlConnection& connection = **opened;
   const std::uint64_t process_number = connection.other().process_number;
   // Who dropped the task has dropped what it was connected to.
-  struct Connected {
+  struct Listed {
     Peers& peers;
     const std::uint64_t process_number;
     net::ControlConnection& connection;
-    ~Connected() {
+    ~Listed() {
       const auto at = peers.connected_.find(process_number);
-      if (at != peers.connected_.end() && at->second == &connection) peers.connected_.erase(at);
+      if (at == peers.connected_.end() || at->second.connection != &connection) return;
+      peers.connected_.erase(at);
+      if (peers.hears_ != nullptr) peers.hears_->Disconnected(process_number);
     }
   };
-  const Connected connected{*this, process_number, connection};
-  connected_[process_number] = &connection;
-  other.Greeted(process_number);
+  const Listed listed{*this, process_number, connection};
+  const bool another = connected_.erase(process_number) > 0;
+  if (another && hears_ != nullptr) hears_->Disconnected(process_number);
+  connected_[process_number] = {&connection, {}};
   (void)connection.Tell(kAppliedNotice, Encode({state_.history, state_.applied, state_.last_applied}));
+  if (!rail_address_.empty()) (void)connection.Tell(kRailNotice, std::as_bytes(std::span(rail_address_)));
+  if (hears_ != nullptr) hears_->Connected(process_number);
+  other.Greeted(process_number);
   co_await connection.Ended();
   co_await connection.Close();
   co_return executor().Now().UsSince(began);

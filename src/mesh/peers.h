@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Control connections of a member, one to each other member: of two the one with the lower id dials. Over
-// them goes what each has applied, at once whenever it changes; their heartbeats tell who can be reached.
+// them goes what each has applied, at once whenever it changes, where it serves blocks, and what is asked and
+// told to find them; their heartbeats tell who can be reached.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +9,20 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/random.h"
 #include "base/task.h"
 #include "base/task_group.h"
 #include "mesh/cell_state.h"
+#include "mesh/reach.h"
 #include "net/control_connection.h"
 
 namespace cistern::mesh {
 
 // Types of notices (docs/formats/wire.md).
 inline constexpr std::uint16_t kAppliedNotice = 1;
+inline constexpr std::uint16_t kRailNotice = 3;  // 2 is kSampleNotice
 
 struct PeerLimits {
   static constexpr std::size_t kConnections = 256;  // with those that have not said who they are
@@ -27,7 +31,7 @@ struct PeerLimits {
   static constexpr std::int64_t kLeastPauseUs = 50'000, kMostPauseUs = 5'000'000;  // between two dials
 };
 
-class Peers final {
+class Peers final : public PeerLinks {
  public:
   // All is borrowed; the listener is where the others reach this member.
   Peers(net::Network& network, std::unique_ptr<net::Listener> listener, std::string id,
@@ -46,8 +50,21 @@ class Peers final {
   std::size_t reachable() const { return connected_.size(); }
   bool Reaches(std::uint64_t process_number) const { return connected_.contains(process_number); }
 
+  // Who hears what is not this class's own; null: nobody. It is told of the connections that there are.
+  void SetListener(PeerListener* listener, std::string rail_address);
+  std::vector<std::uint64_t> Reachable() const override;
+  bool SameZone(std::uint64_t peer) const override;
+  Status Tell(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) override;
+  Task<Result<std::vector<std::byte>>> Ask(std::uint64_t peer, std::uint16_t type,
+                                           std::vector<std::byte> payload, Instant deadline) override;
+  std::string RailAddress(std::uint64_t peer) const override;
+
  private:
   class Other;
+  struct Connected {
+    net::ControlConnection* connection = nullptr;
+    std::string rail_address;
+  };
 
   Task<void> Accept();
   Task<void> FollowView();
@@ -62,8 +79,10 @@ class Peers final {
   const std::uint64_t process_number_;
   CellState& state_;
   Random random_;
-  std::map<std::uint64_t, net::ControlConnection*> connected_;  // by process number, the newest
-  std::set<std::string> dialed_;                                // ids that a Dial is at work for
+  std::map<std::uint64_t, Connected> connected_;  // by process number, the newest
+  PeerListener* hears_ = nullptr;
+  std::string rail_address_;
+  std::set<std::string> dialed_;  // ids that a Dial is at work for
   std::size_t serving_ = 0;
   TaskGroup tasks_;
 };

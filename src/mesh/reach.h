@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/task.h"
 #include "mesh/cell_drop.h"
 #include "mesh/drop_list.h"
+#include "net/rail.h"
 #include "net/stream.h"
 
 namespace cistern::mesh {
@@ -72,11 +74,41 @@ class PeerLinks {
   virtual Status Tell(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) = 0;
   virtual Task<Result<std::vector<std::byte>>> Ask(std::uint64_t peer, std::uint16_t type,
                                                    std::vector<std::byte> payload, Instant deadline) = 0;
-  // A connection to where the member serves blocks.
-  virtual Task<Result<std::unique_ptr<net::Stream>>> DialRail(std::uint64_t peer, Instant deadline) = 0;
+  // Where it serves blocks; empty: it has not said so.
+  virtual std::string RailAddress(std::uint64_t peer) const = 0;
 
  protected:
   ~PeerLinks() = default;
+};
+
+// Rails to other members, for who reads blocks.
+class BlockRails {
+ public:
+  // As net::RailReader::Read, on the rail to `peer` with the least under way; each item of the sink ends,
+  // whatever the outcome, and the sink may be called on another thread until the task has ended. kBusy: every
+  // rail has as many batches as it may have.
+  virtual Task<Status> Read(std::uint64_t peer, std::span<const net::ConstPiece> questions,
+                            net::RailSink& sink, Instant deadline) = 0;
+
+ protected:
+  ~BlockRails() = default;
+};
+
+// A namespace here, as it stood when it was looked for.
+struct ServedNamespace {
+  std::uint32_t slot = 0;
+  std::uint64_t incarnation = 0;
+};
+
+// What who serves blocks knows of the member, on whatever thread that is: a view of the core's, a moment old.
+class ServedView {
+ public:
+  // As CellRule's.
+  virtual std::optional<Answered> Answering() const = 0;
+  virtual std::optional<ServedNamespace> Find(const SharedNamespace& name) const = 0;
+
+ protected:
+  ~ServedView() = default;
 };
 
 }  // namespace cistern::mesh

@@ -20,9 +20,7 @@ class PageLinks final : public PeerLinks {
     co_await let.Wait();
     co_return Encode(page);
   }
-  Task<Result<std::unique_ptr<net::Stream>>> DialRail(std::uint64_t, Instant) override {
-    co_return Error(Code::kGone, "no rail");
-  }
+  std::string RailAddress(std::uint64_t) const override { return ""; }
   int asked = 0;
   Event let;
   SnapshotPage page;

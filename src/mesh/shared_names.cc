@@ -22,16 +22,29 @@ Task<void> SharedNames::Refresh() {
     for (std::uint32_t slot = 0; slot < store_.namespace_slots(); ++slot) {
       const catalog::NamespaceEntry* entry = store_.NamespaceAt(slot);
       if (entry == nullptr || IsCurrent(slot)) continue;
-      if (slot >= known_.size()) known_.resize(slot + 1);
-      Known& known = known_[slot];
-      if (const auto was = slots_.find(known.list_hash); was != slots_.end() && was->second == slot)
-        slots_.erase(was);
-      known = {store_.NamespacePutNumberOf(slot), NameOf(tenant_, *entry).list_hash};
-      slots_[known.list_hash] = slot;
+      Learn(slot, *entry);
       co_await Yield();
     }
     looked_at_ = puts;
   }
+}
+
+void SharedNames::Learn(std::uint32_t slot, const catalog::NamespaceEntry& entry) const {
+  if (slot >= known_.size()) known_.resize(slot + 1);
+  Known& known = known_[slot];
+  if (const auto was = slots_.find(known.list_hash); was != slots_.end() && was->second == slot)
+    slots_.erase(was);
+  known = {store_.NamespacePutNumberOf(slot), NameOf(tenant_, entry).list_hash};
+  slots_[known.list_hash] = slot;
+  changed_.Pulse();
+}
+
+std::map<SharedNamespace, ServedNamespace> SharedNames::Served() const {
+  std::map<SharedNamespace, ServedNamespace> served;
+  for (const auto& [list_hash, slot] : slots_) {
+    if (IsCurrent(slot)) served[{tenant_, list_hash}] = {slot, store_.NamespaceAt(slot)->incarnation};
+  }
+  return served;
 }
 
 std::optional<std::uint32_t> SharedNames::SlotOf(const SharedNamespace& name) const {
@@ -42,7 +55,11 @@ std::optional<std::uint32_t> SharedNames::SlotOf(const SharedNamespace& name) co
 }
 
 std::optional<SharedNamespace> SharedNames::NameAt(std::uint32_t slot) const {
-  if (!IsCurrent(slot)) return std::nullopt;
+  if (!IsCurrent(slot)) {
+    const catalog::NamespaceEntry* entry = store_.NamespaceAt(slot);
+    if (entry == nullptr) return std::nullopt;
+    Learn(slot, *entry);
+  }
   return SharedNamespace{.tenant = tenant_, .list_hash = known_[slot].list_hash};
 }
 

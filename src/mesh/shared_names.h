@@ -9,8 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "base/event.h"
 #include "base/task.h"
 #include "mesh/cell_drop.h"
+#include "mesh/reach.h"
 #include "store/block_store.h"
 
 namespace cistern::mesh {
@@ -18,7 +20,7 @@ namespace cistern::mesh {
 // Of a namespace of the tenant.
 SharedNamespace NameOf(const std::string& tenant, const catalog::NamespaceEntry& entry);
 
-class SharedNames final {
+class SharedNames final : public SharedNamespaces {
  public:
   // The store is borrowed. The tenant: whose blocks it has.
   SharedNames(Executor& executor, const store::BlockStore& store, std::string tenant)
@@ -32,16 +34,21 @@ class SharedNames final {
   // Takes notice of the namespaces that have come since the last time: a list has up to 64 KiB, so each in a
   // step of its own. Before the others are asked; namespaces that come later are not known to them.
   Task<void> Refresh();
-  // None: no namespace of this node has the name.
-  std::optional<std::uint32_t> SlotOf(const SharedNamespace& name) const;
-  // None: the slot is free, or its namespace came after the last Refresh.
-  std::optional<SharedNamespace> NameAt(std::uint32_t slot) const;
+  // None: no namespace of this node that was looked at has the name.
+  std::optional<std::uint32_t> SlotOf(const SharedNamespace& name) const override;
+  // Looks at the namespace now, if it came since.
+  std::optional<SharedNamespace> NameAt(std::uint32_t slot) const override;
+  // Pulsed when a namespace was looked at for the first time.
+  Event& changed() const { return changed_; }
+  // Those that others may read of: their names, and where they are now.
+  std::map<SharedNamespace, ServedNamespace> Served() const;
 
  private:
   struct Known {
     std::uint64_t put_number = 0;  // of the namespace that the hash is of
     std::array<std::byte, 32> list_hash{};
   };
+  void Learn(std::uint32_t slot, const catalog::NamespaceEntry& entry) const;
   bool IsCurrent(std::uint32_t slot) const {
     return slot < known_.size() && store_.NamespaceAt(slot) != nullptr &&
            known_[slot].put_number == store_.NamespacePutNumberOf(slot);
@@ -50,8 +57,10 @@ class SharedNames final {
   Executor& executor_;
   const store::BlockStore& store_;
   const std::string tenant_;
-  std::vector<Known> known_;  // by slot
-  std::map<std::array<std::byte, 32>, std::uint32_t> slots_;
+  // Of what the store has: each is computed when it is first asked for.
+  mutable std::vector<Known> known_;  // by slot
+  mutable std::map<std::array<std::byte, 32>, std::uint32_t> slots_;
+  mutable Event changed_;
   std::uint64_t looked_at_ = 0;  // of the store's puts of namespaces
 };
 

@@ -20,9 +20,12 @@ class StoreKeeper final : public MemoryKeeper {
 
   Executor& executor() { return executor_; }
 
-  Task<Result<std::uint64_t>> Bring(std::uint32_t slot, catalog::BlockName block, Instant deadline,
+  Task<Result<std::uint64_t>> Bring(ServedNamespace ns, catalog::BlockName block, Instant deadline,
                                     std::int64_t worth_us) override {
-    auto grant = co_await store_.Acquire(caller_, slot, std::span(&block, 1), kLeaseUs, deadline, worth_us);
+    if (Status there = store_.CheckNamespace(ns.slot, ns.incarnation); !there.ok())
+      co_return std::unexpected(std::move(there));
+    auto grant =
+        co_await store_.Acquire(caller_, ns.slot, std::span(&block, 1), kLeaseUs, deadline, worth_us);
     if (!grant) co_return std::unexpected(std::move(grant.error()));
     if (grant->lease == 0) co_return Error(grant->views[0].code, "it was not brought into memory");
     co_return grant->lease;

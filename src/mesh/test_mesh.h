@@ -19,6 +19,7 @@
 #include "base/task_group.h"
 #include "mesh/block_server.h"
 #include "mesh/finder.h"
+#include "mesh/peer_rails.h"
 #include "mesh/peer_reader.h"
 #include "mesh/sample_streams.h"
 #include "mesh/store_keeper.h"
@@ -73,7 +74,25 @@ class TestNames final : public SharedNamespaces {
   const store::BlockStore& store_;
 };
 
-// Control connections and rails of a node, as Peers has them, without etcd: whom it dials the test says.
+// What a node serves, as it is at this moment.
+class TestServed final : public ServedView {
+ public:
+  TestServed(const CellRule& rule, const SharedNamespaces& names, const store::BlockStore& store)
+      : rule_(rule), names_(names), store_(store) {}
+  std::optional<Answered> Answering() const override { return rule_.Answering(); }
+  std::optional<ServedNamespace> Find(const SharedNamespace& name) const override {
+    const std::optional<std::uint32_t> slot = names_.SlotOf(name);
+    if (!slot) return std::nullopt;
+    return ServedNamespace{*slot, store_.NamespaceAt(*slot)->incarnation};
+  }
+
+ private:
+  const CellRule& rule_;
+  const SharedNamespaces& names_;
+  const store::BlockStore& store_;
+};
+
+// Control connections of a node, as Peers has them, without etcd: whom it dials the test says.
 class TestLinks final : public PeerLinks {
  public:
   TestLinks(net::Network& network, std::uint64_t process_number)
@@ -107,13 +126,8 @@ class TestLinks final : public PeerLinks {
     if (at == connected_.end()) co_return Error(Code::kGone, "no connection");
     co_return co_await at->second->Ask(type, payload, deadline);
   }
-  Task<Result<std::unique_ptr<net::Stream>>> DialRail(std::uint64_t peer, Instant deadline) override {
-    const auto at = rail_addresses.find(peer);
-    if (at == rail_addresses.end()) co_return Error(Code::kGone, "no address");
-    co_return co_await network_.Connect(at->second, deadline);
-  }
+  std::string RailAddress(std::uint64_t) const override { return ""; }
 
-  std::map<std::uint64_t, std::string> rail_addresses;
   std::map<std::uint64_t, bool> near;
   std::map<std::uint16_t, int> questions;  // by type
   bool lose_notices = false;
@@ -241,13 +255,15 @@ class MeshNode final : public PeerListener {
     feed.emplace(loop.executor(), *store, *names);
     index.emplace(SampleIndex::Options{1u << 20, 64});
     streams.emplace(SampleStreams::Parts{loop.executor(), *feed, *index, *links, rule});
+    rails.emplace(*net);
     reader.emplace(
-        PeerReader::Parts{loop.executor(), clock, *store, geometry_.slots_bytes(), rule, *links, peers});
+        PeerReader::Parts{loop.executor(), clock, *store, geometry_.slots_bytes(), rule, *rails, peers});
     finder.emplace(
         Finder::Parts{loop.executor(), clock, *store, rule, *names, *index, *streams, *links, peers}, number);
     keeper_.emplace(loop.executor(), *store, catalog::Caller{1u << 20, store::kSourceOwner});
-    server.emplace(BlockServer::Parts{
-        loop.executor(), clock, arena::Reader<arena::Words>(words, arena_, index_), rule, *names, *keeper_});
+    served.emplace(rule, *names, *store);
+    server.emplace(BlockServer::Parts{loop.executor(), clock,
+                                      arena::Reader<arena::Words>(words, arena_, index_), *served, *keeper_});
     rails_ = std::move(*net->Listen(host + ":2"));
     tasks.Spawn(ServeRails());
     tasks.Spawn(Tick());
@@ -259,6 +275,7 @@ class MeshNode final : public PeerListener {
     tasks.Drop();
     streams.reset();
     reader.reset();
+    rails.reset();
     links.reset();
     feed.reset();
     movers.Abandon();
@@ -389,8 +406,10 @@ class MeshNode final : public PeerListener {
   std::optional<SampleFeed> feed;
   std::optional<SampleIndex> index;
   std::optional<SampleStreams> streams;
+  std::optional<PeerRails> rails;
   std::optional<PeerReader> reader;
   std::optional<Finder> finder;
+  std::optional<TestServed> served;
 
  private:
   std::optional<StoreKeeper> keeper_;
@@ -425,8 +444,8 @@ class MeshTest : public ::testing::Test {
     ASSERT_TRUE(attached.has_value()) << attached.error().ToString();
     slot = attached->slot;
     for (auto& other : nodes) {
-      made->links->rail_addresses[other->process_number] = other->host + ":2";
-      other->links->rail_addresses[made->process_number] = made->host + ":2";
+      made->rails->SetAddress(other->process_number, other->host + ":2");
+      other->rails->SetAddress(made->process_number, made->host + ":2");
       other->links->Dial(made->host + ":1");
     }
     nodes.push_back(std::move(made));

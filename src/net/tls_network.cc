@@ -6,14 +6,25 @@
 
 #include "base/event.h"
 #include "base/task_group.h"
+#include "net/sealed_stream.h"
 
 namespace cistern::net {
 namespace {
 
+Task<Result<std::unique_ptr<Stream>>> Prove(Executor& executor, const TlsContext& context,
+                                            AfterHandshake after, TlsRole role,
+                                            std::unique_ptr<Stream> stream, Instant deadline) {
+  if (after == AfterHandshake::kSealedChunks)
+    co_return co_await SealStream(executor, context, role, std::move(stream), deadline);
+  auto proved = co_await TlsStream::Handshake(executor, context, role, std::move(stream), deadline);
+  if (!proved) co_return Error(std::move(proved.error()));
+  co_return std::unique_ptr<Stream>(std::move(*proved));
+}
+
 class TlsListener final : public Listener {
  public:
-  TlsListener(std::unique_ptr<Listener> below, const TlsContext& context)
-      : below_(std::move(below)), context_(context), tasks_(below_->executor()) {
+  TlsListener(std::unique_ptr<Listener> below, const TlsContext& context, AfterHandshake after)
+      : below_(std::move(below)), context_(context), after_(after), tasks_(below_->executor()) {
     tasks_.Spawn(AcceptAll());
   }
   ~TlsListener() override { tasks_.Drop(); }
@@ -49,8 +60,7 @@ class TlsListener final : public Listener {
   Task<void> Shake(std::unique_ptr<Stream> stream) {
     ++shaking_;
     const Instant deadline = executor().Now().PlusUs(TlsNetwork::kHandshakeUs);
-    auto proved =
-        co_await TlsStream::Handshake(executor(), context_, TlsRole::kServer, std::move(stream), deadline);
+    auto proved = co_await Prove(executor(), context_, after_, TlsRole::kServer, std::move(stream), deadline);
     --shaking_;
     if (proved) {
       proved_.push_back(std::move(*proved));
@@ -61,6 +71,7 @@ class TlsListener final : public Listener {
 
   const std::unique_ptr<Listener> below_;
   const TlsContext& context_;
+  const AfterHandshake after_;
   std::size_t shaking_ = 0;
   std::deque<std::unique_ptr<Stream>> proved_;
   Event came_, room_;
@@ -72,16 +83,13 @@ class TlsListener final : public Listener {
 Task<Result<std::unique_ptr<Stream>>> TlsNetwork::Connect(std::string address, Instant deadline) {
   auto stream = co_await below_.Connect(std::move(address), deadline);
   if (!stream) co_return Error(std::move(stream.error()));
-  auto proved =
-      co_await TlsStream::Handshake(executor(), context_, TlsRole::kClient, std::move(*stream), deadline);
-  if (!proved) co_return Error(std::move(proved.error()));
-  co_return std::unique_ptr<Stream>(std::move(*proved));
+  co_return co_await Prove(executor(), context_, after_, TlsRole::kClient, std::move(*stream), deadline);
 }
 
 Result<std::unique_ptr<Listener>> TlsNetwork::Listen(const std::string& address) {
   auto below = below_.Listen(address);
   if (!below) return below;
-  return std::unique_ptr<Listener>(std::make_unique<TlsListener>(std::move(*below), context_));
+  return std::unique_ptr<Listener>(std::make_unique<TlsListener>(std::move(*below), context_, after_));
 }
 
 }  // namespace cistern::net

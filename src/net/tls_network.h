@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network whose streams are all TLS: who is at the other end of one has proved that it holds the key, or a
-// certificate, of the context (net/tls.h).
+// A network whose streams are all protected: who is at the other end of one has proved that it holds the key,
+// or a certificate, of the context (net/tls.h). They go on in TLS, or, for rails, in sealed chunks
+// (net/sealed_stream.h).
 #pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
 
 #include "net/stream.h"
 #include "net/tls.h"
 
 namespace cistern::net {
+
+enum class AfterHandshake : std::uint8_t { kTls, kSealedChunks };
 
 class TlsNetwork final : public Network {
  public:
@@ -16,7 +23,8 @@ class TlsNetwork final : public Network {
   static constexpr std::int64_t kHandshakeUs = 2'000'000;  // after which an unproved connection is closed
 
   // Both are borrowed and outlive the streams and listeners.
-  TlsNetwork(Network& below, const TlsContext& context) : below_(below), context_(context) {}
+  TlsNetwork(Network& below, const TlsContext& context, AfterHandshake after = AfterHandshake::kTls)
+      : below_(below), context_(context), after_(after) {}
 
   Executor& executor() override { return below_.executor(); }
   // As the network's below; kDenied, kTooLate and kGone of the handshake too.
@@ -27,6 +35,7 @@ class TlsNetwork final : public Network {
  private:
   Network& below_;
   const TlsContext& context_;
+  const AfterHandshake after_;
 };
 
 }  // namespace cistern::net

@@ -48,15 +48,17 @@ mesh::CellDrop DropOf(const server::DropRequest& request, mesh::SharedNamespace 
 }  // namespace
 
 Cell::Cell(const Parts& parts, const NodeOptions& options, std::vector<net::CellKey> keys)
-    : loop_(parts.loop),
+    : parts_(parts),
+      loop_(parts.loop),
       store_(parts.store),
       log_(parts.log),
       keys_(std::move(keys)),
       tcp_(parts.loop),
       names_(parts.loop.executor(), parts.store, options.tenant),
-      local_(parts.loop.executor(), parts.store, names_) {}
+      local_(parts.loop.executor(), parts.store, names_),
+      tasks_(parts.loop.executor()) {}
 
-Cell::~Cell() = default;
+Cell::~Cell() { tasks_.Drop(); }
 
 Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions& options,
                                           std::vector<net::CellKey> keys) {
@@ -92,7 +94,56 @@ Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions&
                                               options.cell_listen.empty() ? "cell_address" : "cell_listen",
                                               ": ", started.error().message()));
   cell->member_ = std::move(*started);
+  if (Status status = cell->Share(options, parts.random()); !status.ok())
+    return Error(status.code(), Text("cell: ", status.message()));
   return cell;
+}
+
+Status Cell::Share(const NodeOptions& options, std::uint64_t seed) {
+  const std::string at = RailAddress(member_->options().listen);
+  auto rails = mesh::RailThread::Start({loop_, parts_.clock, store_, parts_.reader, member_->links(),
+                                        context_ ? &*context_ : nullptr, parts_.rails},
+                                       at);
+  if (!rails)
+    return Status(rails.error().code(), Text("listening for rails at ", at, ", the port behind ",
+                                             options.cell_listen.empty() ? "cell_address" : "cell_listen",
+                                             "'s: ", rails.error().message()));
+  rails_ = std::move(*rails);
+  sharing_ = std::make_unique<mesh::Sharing>(mesh::Sharing::Parts{executor(), parts_.clock, store_, *member_,
+                                                                  names_, member_->links(), *rails_,
+                                                                  parts_.reader.memory_bytes(), seed});
+  member_->SetListener(&*sharing_, RailAddress(member_->options().address));
+  sharing_->Start();
+  tasks_.Spawn(Publish());
+  tasks_.Spawn(PublishNames());
+  return Status();
+}
+
+Task<void> Cell::Publish() {
+  for (;;) {
+    co_await names_.Refresh();
+    rails_->Publish(member_->Answering(), names_.Served());
+    ForgetGone();
+    (void)co_await member_->Changed(executor().Now().PlusUs(kPublishUs));
+  }
+}
+
+Task<void> Cell::PublishNames() {
+  for (;;) {
+    co_await names_.changed().Wait();
+    rails_->Publish(member_->Answering(), names_.Served());
+  }
+}
+
+void Cell::ForgetGone() {
+  std::set<std::uint64_t> now;
+  for (const auto& [id, value] : member_->state().view.members) now.insert(value.process_number);
+  for (const std::uint64_t peer : in_view_) {
+    if (now.contains(peer)) continue;
+    sharing_->Forget(peer);
+    rails_->Forget(peer);
+  }
+  in_view_ = std::move(now);
 }
 
 Task<Status> Cell::AwaitJoin(Instant deadline) {
@@ -145,6 +196,13 @@ void Cell::NoteChanges() {
   }
 }
 
-Task<void> Cell::Leave(Instant deadline) { return member_->Leave(deadline); }
+Task<void> Cell::Leave(Instant deadline) {
+  tasks_.Drop();
+  member_->SetListener(nullptr);
+  EndReads();
+  co_await sharing_->Close();
+  co_await rails_->Close();
+  co_await member_->Leave(deadline);
+}
 
 }  // namespace cistern::node

@@ -1,23 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// A node's membership in its cell: the client of etcd, the connections to the other members, and the member
-// (mesh/member.h) over the node's store. What the node's clients drop goes by it. All of it belongs to the
-// core's thread.
+// A node's membership in its cell: the client of etcd, the connections to the other members, the member
+// (mesh/member.h) over the node's store, what it shares with the others (mesh/sharing.h), and the thread of
+// its rails. What the node's clients drop goes by it, and what they match and acquire goes on by it. All of
+// it belongs to the core's thread.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "arena/reader.h"
+#include "arena/words.h"
 #include "base/log.h"
 #include "base/task.h"
+#include "base/task_group.h"
 #include "etcd/etcd.h"
 #include "io/loop.h"
 #include "mesh/local_block_store.h"
 #include "mesh/member.h"
+#include "mesh/rail_thread.h"
 #include "mesh/shared_names.h"
+#include "mesh/sharing.h"
 #include "net/tcp_network.h"
 #include "net/tls_network.h"
 #include "node/options.h"
@@ -40,6 +47,9 @@ class Cell final {
   struct Parts {  // borrowed; outlive the cell
     io::Loop& loop;
     store::BlockStore& store;  // has recovered
+    const Clock& clock;
+    arena::Reader<arena::Words> reader;  // of the store's memory
+    io::LoopOptions rails;               // of their thread's loop
     Logger& log;
     std::function<std::uint64_t()> random;
   };
@@ -62,14 +72,31 @@ class Cell final {
   void NoteChanges();
   // Drops under way end now, with what is known of them.
   void EndDrops() { member_->EndDrops(); }
+  // As ServerParts::remote.
+  store::RemoteBlocks& blocks() { return sharing_->blocks(); }
+  // The store's memory has another size.
+  void SetMemory(std::uint64_t bytes) { sharing_->SetMemory(bytes); }
+  // What is on its way from others ends now.
+  void EndReads() { rails_->EndReads(); }
+  // No client is left.
   Task<void> Leave(Instant deadline);
 
   const mesh::Member& member() const { return *member_; }
+  const mesh::Sharing& sharing() const { return *sharing_; }
+  const mesh::RailThread& rails() const { return *rails_; }
   const mesh::LocalBlockStore& local() const { return local_; }
 
  private:
-  Cell(const Parts& parts, const NodeOptions& options, std::vector<net::CellKey> keys);
+  // How old what the rails serve may be.
+  static constexpr std::int64_t kPublishUs = 50'000;
 
+  Cell(const Parts& parts, const NodeOptions& options, std::vector<net::CellKey> keys);
+  Status Share(const NodeOptions& options, std::uint64_t seed);
+  Task<void> Publish();
+  Task<void> PublishNames();
+  void ForgetGone();
+
+  const Parts parts_;
   io::Loop& loop_;
   store::BlockStore& store_;
   Logger& log_;
@@ -81,7 +108,11 @@ class Cell final {
   mesh::SharedNames names_;
   mesh::LocalBlockStore local_;
   std::unique_ptr<mesh::Member> member_;
-  std::string said_;  // of its state, last
+  std::unique_ptr<mesh::RailThread> rails_;
+  std::unique_ptr<mesh::Sharing> sharing_;
+  std::set<std::uint64_t> in_view_;  // starts of members, last
+  std::string said_;                 // of its state, last
+  TaskGroup tasks_;
 };
 
 }  // namespace cistern::node

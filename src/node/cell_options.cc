@@ -38,6 +38,7 @@ Status CheckAddress(std::string_view name, const std::string& address, bool for_
   const auto read = std::from_chars(port.data(), port.data() + port.size(), number);
   if (host.empty() || read.ec != std::errc() || read.ptr != port.data() + port.size() || number == 0)
     return wrong("is no address and port");
+  if (number == UINT16_MAX) return wrong("leaves no port behind it, where blocks are served");
   if (for_others && (host == "0.0.0.0" || host == "[::]"))
     return wrong("is every address of this host and none that others reach");
   return Status();
@@ -129,6 +130,13 @@ Result<std::vector<net::CellKey>> ReadCellKeys(const NodeOptions& options) {
     keys.push_back(*key);
   }
   return keys;
+}
+
+std::string RailAddress(const std::string& address) {
+  const auto [host, port] = Split(address);
+  std::uint16_t number = 0;
+  (void)std::from_chars(port.data(), port.data() + port.size(), number);
+  return Text(host, ":", number + 1);
 }
 
 std::string CellPrefix(const NodeOptions& options) { return Text("/cistern/", options.cell_name, "/"); }

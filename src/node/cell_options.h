@@ -24,6 +24,9 @@ Status CheckCellOptions(const NodeOptions& options);
 // kInvalid: it is no key; kIoError.
 Result<std::vector<net::CellKey>> ReadCellKeys(const NodeOptions& options);
 
+// Where a node serves blocks: the port behind the one of its control connections.
+std::string RailAddress(const std::string& address);
+
 // Under which the cell's keys lie in etcd.
 std::string CellPrefix(const NodeOptions& options);
 

@@ -67,6 +67,10 @@ io::LoopKind KindOf(std::string_view name) {
   return io::LoopKind::kProbe;
 }
 
+io::LoopOptions LoopOptionsOf(const NodeOptions& options) {
+  return {.kind = KindOf(options.loop), .poll_us = options.poll_us};
+}
+
 void FillRandom(std::span<std::byte> bytes) {
   while (!bytes.empty()) {
     ssize_t n = getrandom(bytes.data(), bytes.size(), 0);
@@ -285,10 +289,7 @@ Status Node::Core::Open() {
     claims_.push_back(std::move(*claim));
   }
 
-  io::LoopOptions loop;
-  loop.kind = KindOf(options_.loop);
-  loop.poll_us = options_.poll_us;
-  Result<std::unique_ptr<io::Loop>> made = io::MakeLoop(clock_, loop);
+  Result<std::unique_ptr<io::Loop>> made = io::MakeLoop(clock_, LoopOptionsOf(options_));
   if (!made) return made.error();
   loop_ = std::move(*made);
   if (Status status = loop_->HoldLock(file_->lock_fd()); !status.ok()) return status;
@@ -447,7 +448,10 @@ Task<Result<std::unique_ptr<tier::Tier>>> Node::Core::OpenTier(tier::JournalView
 
 Task<Status> Node::Core::JoinCell() {
   watch_->NowDoing(Text("joining its cell at ", Joined(options_.cell)));
-  auto cell = Cell::Start({*loop_, *parts_->store, *log_, RandomNumber}, options_, cell_keys_);
+  const arena::Reader<arena::Words> reader(words_, file_->arena(), file_->index());
+  auto cell =
+      Cell::Start({*loop_, *parts_->store, clock_, reader, LoopOptionsOf(options_), *log_, RandomNumber},
+                  options_, cell_keys_);
   if (!cell) co_return cell.error();
   parts_->cell = std::move(*cell);
   co_return co_await parts_->cell->AwaitJoin(clock_.Now().PlusUs(Cell::kJoinUs));
@@ -468,7 +472,8 @@ Status Node::Core::OpenDoor() {
        [this](std::uint64_t what, std::uint64_t from, std::size_t most_bytes) {
          return Report(what, from, most_bytes);
        },
-       DropRoute(), [this](std::uint64_t bytes) { return Resize(bytes); }},
+       DropRoute(), [this](std::uint64_t bytes) { return Resize(bytes); },
+       parts_->cell ? &parts_->cell->blocks() : nullptr},
       server);
   if (!opened) return opened.error();
   parts_->server = std::move(*opened);
@@ -570,6 +575,7 @@ Task<Result<std::uint32_t>> Node::Core::CheckMemory(std::uint64_t memory_bytes) 
 void Node::Core::SetMemory(std::uint32_t headers) {
   fault_in_->EndAt(headers);
   parts_->store->resizer().Want(headers);
+  if (parts_->cell) parts_->cell->SetMemory(std::uint64_t{headers} * arena::kHeaderSpanBytes);
 }
 
 Reloaded Node::Core::Apply(const NodeOptions& read) {
@@ -633,7 +639,10 @@ void Node::Core::NoteLingering(Instant now) {
 
 Task<void> Node::Core::TearDown(Executor& executor) {
   if (stop_ticking_) stop_ticking_->Cancel(Status(Code::kGone, "the node ends"));
-  if (parts_->cell) parts_->cell->EndDrops();
+  if (parts_->cell) {
+    parts_->cell->EndDrops();
+    parts_->cell->EndReads();
+  }
   if (parts_->store) parts_->store->resizer().Stop();
   if (parts_->server) co_await parts_->server->Drain(executor.Now().PlusUs(drain_us_));
   co_await parts_->tasks->Close();

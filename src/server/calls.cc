@@ -9,6 +9,7 @@
 #include "base/policy.h"
 #include "record/seal.h"
 #include "server/handshake.h"
+#include "store/remote_blocks.h"
 #include "wire/match_wire.h"
 #include "wire/spec_wire.h"
 
@@ -68,7 +69,7 @@ Result<store::MatchedPrompt> PromptOf(const wire::Submission& call, std::uint16_
   return prompt;
 }
 
-// `keys` begin with the last that matched, if `first_new` is not 0.
+// `keys` begin with the last that matched, if `first_new` is not 0, or are all of the chain's.
 void SetBlocks(store::MatchedPrompt& prompt, std::vector<BlockKey> keys, std::size_t first_new,
                std::uint64_t matched) {
   prompt.keys = std::move(keys);
@@ -316,11 +317,13 @@ Status Calls::UseNamespace(Session& session, std::uint32_t slot, std::uint64_t i
 Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> keys;  // with the last that the index had, if the client sent it
-  Result<store::MatchedPrompt> prompt = PromptOf(call, kPromptFlags | wire::kWithLast, call.b);
+  Result<store::MatchedPrompt> prompt =
+      PromptOf(call, kPromptFlags | wire::kWithLast | wire::kWholeChain, call.b);
   Status status = prompt ? Status() : prompt.error();
   if (status.ok()) status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
-  const std::size_t known = (call.flags & wire::kWithLast) != 0 ? 1 : 0;
+  const bool whole = (call.flags & wire::kWholeChain) != 0;
+  const std::size_t known = whole ? call.a : (call.flags & wire::kWithLast) != 0 ? 1 : 0;
   if (status.ok() && (known > keys.size() || known > call.a))
     status = Status(Code::kInvalid, Text("a match of ", call.a, " blocks and ", keys.size(),
                                          " keys has no last key that matched"));
@@ -334,7 +337,10 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call) {
   Result<std::vector<MatchRun>> further = co_await store_.MatchRest(call.namespace_slot, matched, rest);
   if (!further) co_return Fail(session, call, further.error());
   std::vector<MatchRun> runs;
-  const std::uint32_t more = co_await AddRuns(executor_, runs, *further);
+  std::uint32_t more = co_await AddRuns(executor_, runs, *further);
+  // Members are asked by the whole chain: what was dropped of it decides whether a block of theirs is taken.
+  if (remote_ != nullptr && known == matched && more < rest.size())
+    more += co_await MatchRemote(call.namespace_slot, keys, known + more, DeadlineOf(executor_, call), runs);
   SetBlocks(*prompt, std::move(keys), known + more, std::uint64_t{matched} + more);
   store_.NotePrompt(call.namespace_slot, std::move(*prompt));
   if (call.reply_bytes < sizeof(wire::MatchReply) + sizeof(wire::MatchRunItem)) {
@@ -342,6 +348,13 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call) {
     co_return Fail(session, call, wrong);
   }
   co_return co_await ReplyRuns(session, call, std::move(runs), Answer());
+}
+
+Task<std::uint32_t> Calls::MatchRemote(std::uint32_t slot, std::span<const BlockKey> keys, std::size_t local,
+                                       Instant deadline, std::vector<MatchRun>& runs) {
+  if (!store_.switches().on(store::Switch::kReads, slot)) co_return 0;
+  const std::vector<MatchRun> remote = co_await remote_->Match(slot, keys, local, deadline);
+  co_return co_await AddRuns(executor_, runs, remote);
 }
 
 Task<Answer> Calls::ReplyRuns(Session& session, const wire::Submission& call, std::vector<MatchRun> runs,
@@ -410,9 +423,20 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call) {
   if (!status.ok()) co_return Fail(session, call, status);
   const auto lease_us = static_cast<std::int64_t>(call.a);
   const auto worth_us = static_cast<std::int64_t>(std::min<std::uint64_t>(call.b, kNoWorthLimit));
-  Result<store::AcquireGrant> grant = co_await store_.Acquire(
-      session.caller, call.namespace_slot, blocks, lease_us, DeadlineOf(executor_, call), worth_us);
+  const Instant deadline = DeadlineOf(executor_, call);
+  std::vector<store::RemoteMiss> misses;
+  if (MayBring(call.namespace_slot, blocks)) {
+    const Instant worth =
+        worth_us == kNoWorthLimit ? deadline : std::min(deadline, executor_.Now().PlusUs(worth_us));
+    misses = co_await remote_->Bring(call.namespace_slot, blocks, worth);
+  }
+  Result<store::AcquireGrant> grant =
+      co_await store_.Acquire(session.caller, call.namespace_slot, blocks, lease_us, deadline, worth_us);
   if (!grant) co_return Fail(session, call, grant.error());
+  for (const store::RemoteMiss& miss : misses) {
+    store::ViewGrant& view = grant->views[miss.at];
+    if (view.code == Code::kMiss) view = {.code = miss.code, .ready_in_us = miss.ready_in_us};
+  }
   std::span<std::byte> room = ReplyRoom(session, call);
   const std::size_t reply_bytes = grant->views.size() * sizeof(wire::ViewItem);
   for (std::size_t i = 0; i < grant->views.size(); ++i) {
@@ -421,6 +445,11 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call) {
     std::memcpy(room.data() + i * sizeof(item), &item, sizeof(item));
   }
   co_return Answer{.reply_bytes = static_cast<std::uint32_t>(reply_bytes), .a = grant->lease};
+}
+
+bool Calls::MayBring(std::uint32_t slot, std::span<const catalog::BlockName> blocks) const {
+  return remote_ != nullptr && store_.switches().on(store::Switch::kReads, slot) &&
+         remote_->Found(slot, blocks);
 }
 
 std::optional<catalog::LeaseId> Calls::AcquireAtOnce(Session& session, std::uint32_t slot,
@@ -447,6 +476,12 @@ std::optional<catalog::LeaseId> Calls::AcquireAtOnce(Session& session, std::uint
   std::array<store::ViewGrant, store::kAtOnce> grants;
   const auto lease = store_.AcquireAtOnce(session.caller, slot, blocks, lease_us, grants);
   if (!lease) return std::nullopt;
+  const auto missed = [](const store::ViewGrant& grant) { return grant.code == Code::kMiss; };
+  if (remote_ != nullptr && std::ranges::any_of(std::span(grants).first(blocks.size()), missed) &&
+      MayBring(slot, blocks)) {
+    if (*lease != 0) ReleaseAtOnce(session.caller, *lease);
+    return std::nullopt;
+  }
   for (std::size_t i = 0; i < blocks.size(); ++i) views[i] = ItemOf(grants[i]);
   return lease;
 }

@@ -37,7 +37,8 @@ class Calls final {
         device_(parts.device),
         report_(parts.report),
         drop_(parts.drop),
-        resize_(parts.resize) {}
+        resize_(parts.resize),
+        remote_(parts.remote) {}
   Executor& executor() const { return executor_; }
 
   // Whether the entry's argument and reply ranges lie in the argument area: an entry whose ranges do not is
@@ -66,11 +67,17 @@ class Calls final {
   // kMiss where the call's namespace is not attached; the session uses it otherwise.
   Status UseNamespace(Session& session, std::uint32_t slot, std::uint64_t incarnation);
   Task<Answer> MatchRest(Session& session, const wire::Submission& call);
+  // What others have behind the `local` blocks of a chain, of which `keys` are all; `runs` get it, and how
+  // many blocks it is.
+  Task<std::uint32_t> MatchRemote(std::uint32_t slot, std::span<const BlockKey> keys, std::size_t local,
+                                  Instant deadline, std::vector<MatchRun>& runs);
   Task<Answer> Hold(Session& session, const wire::Submission& call);
   // A match's reply with `runs`, as far as there is room for them.
   Task<Answer> ReplyRuns(Session& session, const wire::Submission& call, std::vector<MatchRun> runs,
                          Answer answer);
   Task<Answer> Acquire(Session& session, const wire::Submission& call);
+  // Whether some of the blocks were found elsewhere lately.
+  bool MayBring(std::uint32_t slot, std::span<const catalog::BlockName> blocks) const;
   std::optional<catalog::LeaseId> AcquireAtOnce(Session& session, std::uint32_t slot,
                                                 std::uint64_t incarnation,
                                                 std::span<const catalog::BlockName> blocks,
@@ -104,6 +111,7 @@ class Calls final {
   decltype(ServerParts::report) report_;
   decltype(ServerParts::drop) drop_;
   decltype(ServerParts::resize) resize_;
+  store::RemoteBlocks* const remote_;
 };
 
 }  // namespace cistern::server

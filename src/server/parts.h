@@ -24,6 +24,7 @@ class Loop;
 
 namespace cistern::store {
 class BlockStore;
+class RemoteBlocks;
 }  // namespace cistern::store
 
 namespace cistern::server {
@@ -106,6 +107,8 @@ struct ServerParts {  // borrowed; outlive the server
   // Sets memory on its way to another size, and how much that will be; null: the node's is fixed. kInvalid,
   // kBusy: no such size, or not here; nothing has changed.
   std::function<Task<Result<std::uint64_t>>(std::uint64_t bytes)> resize = nullptr;
+  // Where matches and acquires go on behind what is here; null: nowhere.
+  store::RemoteBlocks* remote = nullptr;
 };
 
 }  // namespace cistern::server

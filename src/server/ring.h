@@ -63,6 +63,7 @@ class NodeRing final {
   void SetTakesStagingBack();
   void SetTakesLast();
   void SetTakesHints();
+  void SetTakesChain(bool takes);
 
  private:
   wire::SessionMemory* memory_;

@@ -407,8 +407,9 @@ TEST(Calls, HintsOfAMatchAreCheckedAndChangeNoAnswer) {
   rest.b = 1;
   rest.flags = 2 << wire::kOutlookShift;
   refused(rest, "outlook ended");
-  rest.flags = hold.flags = 64;
-  refused(rest, "flags 64");
+  rest.flags = 128;
+  refused(rest, "flags 128");
+  hold.flags = wire::kWholeChain;
   refused(hold, "flags 64");
 }
 

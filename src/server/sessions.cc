@@ -159,7 +159,8 @@ Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hell
   if (!wait) co_return Error(Code::kBusy, std::string(wait.error().message()));
   session->client_wait = std::move(*wait);
   session->ring.SetCoreSleeps(true);
-  session->ring.SetHasLower(store_.tier() != nullptr);
+  session->ring.SetHasLower(store_.tier() != nullptr || parts_.remote != nullptr);
+  session->ring.SetTakesChain(parts_.remote != nullptr);
   session->ring.SetTakesStagingBack();
   session->ring.SetTakesLast();
   session->ring.SetTakesHints();

@@ -56,6 +56,12 @@ std::optional<bool> SourcePuts::Present(catalog::TreeId tree, const SourceBlock&
   return copy && !catalog::Catalog::Expired(copy->expiry, catalog_.NowS());
 }
 
+bool SourcePuts::Here(std::uint32_t slot, const BlockKey& key, std::uint16_t group) {
+  const catalog::TreeId tree = catalog_.TreeOf(slot);
+  if (catalog_.EntryOf(tree) == nullptr) return false;
+  return Present(tree, {.key = key, .group = group}).value_or(false);
+}
+
 Task<Result<SourcePut>> SourcePuts::Begin(std::uint32_t slot, SourceBlock block, Instant deadline) {
   const catalog::TreeId tree = catalog_.TreeOf(slot);
   if (sequences_.low()) co_await sequences_.Reserve();

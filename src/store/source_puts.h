@@ -123,6 +123,8 @@ class SourcePuts final {
   // ended it, its parent is not here, or its time has passed; kInvalid: what came is no body of this block.
   Task<Status> Finish(SourcePut put, SourceFacts facts, Admission& admission);
 
+  // Whether a record of the block is here, in any tier; false too where a collection hides it.
+  bool Here(std::uint32_t slot, const BlockKey& key, std::uint16_t group);
   // The count of seconds that SourceFacts::asked_at_s is on.
   std::uint64_t NowS() { return catalog_.NowS(); }
   // Of each block of a chain, the body bytes in each group without a fixed size, in order; of the first

@@ -152,6 +152,10 @@ inline constexpr std::uint16_t kImportanceShift = 4;  // two bits: an Importance
 inline constexpr std::uint16_t kImportanceMask = 3 << kImportanceShift;
 inline constexpr std::uint32_t kNextTurnShift = 32;
 
+// The keys of kMatchRest are those of the whole chain, `a` of which the index had. Only to a node whose
+// session memory says takes_chain.
+inline constexpr std::uint16_t kWholeChain = 64;
+
 // What kDevice asks for.
 inline constexpr std::uint64_t kTakeOut = 1;    // out of service: what is on it is lost
 inline constexpr std::uint64_t kBringBack = 2;  // in service again, formatted anew
@@ -222,8 +226,8 @@ struct alignas(4096) SessionMemory {
   alignas(64) std::uint64_t core_sleeps;  // node writes; not 0: a submission must write the core's eventfd
   std::uint64_t
       ended;  // node writes; not 0: the session and its leases are over, before any of them is let go
-  // Node writes, before the welcome; not 0: what the index does not have may lie in a tier below memory, and
-  // an acquire brings it up. A node of before there was one leaves it 0.
+  // Node writes, before the welcome; not 0: what the index does not have may lie in a tier below memory, or
+  // at another node, and an acquire brings it up. A node of before there was one leaves it 0.
   std::uint64_t has_lower;
   // Node writes, before the welcome; not 0: ReturnStaging is known.
   std::uint64_t takes_staging_back;
@@ -231,6 +235,8 @@ struct alignas(4096) SessionMemory {
   std::uint64_t takes_last;
   // Node writes, before the welcome; not 0: all hints of a prompt are known.
   std::uint64_t takes_hints;
+  // Node writes, before the welcome; not 0: it asks others for what it has not, and knows kWholeChain.
+  std::uint64_t takes_chain;
   alignas(64) std::uint64_t
       client_sleeps;  // client writes; not 0: a completion must signal the client's eventfd
   alignas(64) Submission submissions[kRingEntries];

@@ -31,6 +31,17 @@ std::uint16_t FreePort() {
   return ntohs(address.sin_port);
 }
 
+// Every fourth block of a chain is a sample.
+Namespace AttachBlocks(Store& store, const std::string& name = "test") {
+  NamespaceSpec spec;
+  spec.fields = {{"name", name}};
+  spec.block_tokens = 64;
+  spec.groups = {{.name = "all"}};
+  Result<Namespace> ns = store.Attach(spec);
+  CISTERN_ASSERT(ns.has_value());
+  return *ns;
+}
+
 // A node of the cell, and a client of it.
 struct CellNode {
   std::optional<Daemon> daemon;
@@ -80,7 +91,7 @@ class CellNodes : public testing::Test {
     Result<Store> store = node.daemon->Connect();
     ASSERT_TRUE(store.has_value()) << store.error().ToString();
     node.store.emplace(std::move(*store));
-    node.ns = AttachTest(*node.store);
+    node.ns = AttachBlocks(*node.store);
   }
   void StartThree() {
     for (const char* id : {"a", "b", "c"}) Start(id);
@@ -112,6 +123,45 @@ class CellNodes : public testing::Test {
   Result<std::uint64_t> Drop(CellNode& node, std::uint64_t number, std::int64_t us = 60 * kSecond) {
     const BlockKey key = KeyOf(number);
     return node.store->Drop(*node.ns, std::span(&key, 1), us).Wait();
+  }
+
+  void PutChain(CellNode& node, std::uint64_t first, std::uint64_t last) {
+    for (std::uint64_t n = first; n <= last; ++n)
+      Put(node, n, n == first ? std::nullopt : std::optional(n - 1));
+  }
+  static std::vector<BlockKey> Chain(std::uint64_t first, std::uint64_t last) {
+    std::vector<BlockKey> chain;
+    for (std::uint64_t n = first; n <= last; ++n) chain.push_back(KeyOf(n));
+    return chain;
+  }
+  MatchResult Match(CellNode& node, std::uint64_t first, std::uint64_t last) {
+    Result<MatchResult> match = node.store->Match(*node.ns, Chain(first, last)).Wait();
+    EXPECT_TRUE(match.has_value()) << match.error().ToString();
+    return match ? std::move(*match) : MatchResult();
+  }
+  // Of the chain, so many blocks at a peer, and none else.
+  bool AtPeer(CellNode& node, std::uint64_t first, std::uint64_t last) {
+    const MatchResult match = Match(node, first, last);
+    return match.runs.size() == 1 && match.runs[0].where == Where::kPeer && match.blocks == last - first + 1;
+  }
+  // The blocks' outcomes, all of them asked for at once; the bodies of those that are ok were compared.
+  std::vector<Code> Read(CellNode& node, std::uint64_t first, std::uint64_t last,
+                         const ReadOptions& options = {.deadline_us = 60 * kSecond}) {
+    const std::size_t count = last - first + 1;
+    std::vector<std::vector<std::byte>> bodies(count, std::vector<std::byte>(kBytes));
+    std::vector<ReadRange> ranges(count);
+    std::vector<BlockRead> reads(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      ranges[i] = {.bytes = kBytes, .to = bodies[i].data()};
+      reads[i] = {.key = KeyOf(first + i), .ranges = std::span(&ranges[i], 1)};
+    }
+    Result<ReadResult> read = node.store->Read(*node.ns, reads, options).Wait();
+    EXPECT_TRUE(read.has_value()) << read.error().ToString();
+    if (!read) return {};
+    for (std::size_t i = 0; i < count; ++i) {
+      EXPECT_TRUE(read->outcomes[i] != Code::kOk || bodies[i] == BodyOf(first + i, kBytes)) << first + i;
+    }
+    return read->outcomes;
   }
 
   std::string directory_;
@@ -158,10 +208,30 @@ TEST_F(CellNodes, DropByAClientOfOneReachesAllAndStaysOverTheKillOfOneThatWasAwa
   ASSERT_TRUE(all.has_value()) << all.error().ToString();
   EXPECT_EQ(*all, 1u);
   EXPECT_FALSE(Has(nodes_[0], 4));
-  nodes_[1].ns = AttachTest(*nodes_[1].store);  // under its new incarnation
+  nodes_[1].ns = AttachBlocks(*nodes_[1].store);  // under its new incarnation
   EXPECT_FALSE(Has(nodes_[1], 4));
   Put(nodes_[0], 4);
   EXPECT_TRUE(Has(nodes_[0], 4));
+}
+
+TEST_F(CellNodes, WhatOneHasAnotherMatchesReadsExactlyAndThenHas) {
+  StartThree();
+  PutChain(nodes_[0], 1, 40);
+  Until([&] { return AtPeer(nodes_[1], 1, 40); });
+  EXPECT_EQ(Read(nodes_[1], 1, 40), std::vector<Code>(40, Code::kOk));
+  const MatchResult match = Match(nodes_[1], 1, 40);
+  ASSERT_EQ(match.runs.size(), 1u);
+  EXPECT_EQ(match.runs[0].where, Where::kMemory);
+  EXPECT_EQ(match.blocks, 40u);
+  // A chain of which it has the first half itself, and the third node half of that.
+  PutChain(nodes_[0], 101, 140);
+  PutChain(nodes_[1], 101, 120);
+  Until([&] {
+    const MatchResult halves = Match(nodes_[1], 101, 140);
+    return halves.runs.size() == 2 && halves.runs[0].where == Where::kMemory && halves.runs[0].blocks == 20 &&
+           halves.runs[1].where == Where::kPeer && halves.runs[1].blocks == 20;
+  });
+  EXPECT_EQ(Read(nodes_[1], 101, 140), std::vector<Code>(40, Code::kOk));
 }
 
 TEST_F(CellNodes, EndOfAConversationReachesAll) {
@@ -229,7 +299,7 @@ TEST_F(CellNodes, RestoredEtcdBeginsAnotherHistoryAndEveryNodeBeginsAnew) {
   ComeTogether();
   EXPECT_EQ(HistoryOf(nodes_[0]), HistoryOf(nodes_[2]));
   for (CellNode& node : nodes_) {
-    node.ns = AttachTest(*node.store);
+    node.ns = AttachBlocks(*node.store);
     EXPECT_FALSE(Has(node, 1));
     Put(node, 1);
   }

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh/peer_blocks.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/event.h"
+#include "base/limits.h"
+
+namespace cistern::mesh {
+namespace {
+
+constexpr std::size_t kBlocksAStep = kStepTouches / 8;
+
+}  // namespace
+
+Task<std::vector<MatchRun>> PeerBlocks::Match(std::uint32_t slot, std::span<const BlockKey> chain,
+                                              std::size_t local, Instant deadline) {
+  const Instant began = parts_.clock.Now();
+  // The answer has its way to the client before it.
+  const std::int64_t left_us = std::max<std::int64_t>(deadline.UsSince(began), 0);
+  const Instant until = began.PlusUs(std::min(left_us - left_us / 8, kMatchUs));
+  PeerMatch match = co_await parts_.finder.Find(slot, chain, local, until);
+  if (match.run == nullptr || match.runs.empty()) co_return std::vector<MatchRun>();
+  const auto kept = runs_.Begin(match.run, match.runs.back().ready_in_us, parts_.clock.Now());
+  const std::size_t end = match.run->first + match.run->count;
+  for (std::size_t from = match.run->first; from < end; from += kBlocksAStep) {
+    if (from > match.run->first) co_await Yield();
+    runs_.Add(kept, from, std::min(end, from + kBlocksAStep));
+  }
+  while (runs_.Trim(began, kBlocksAStep)) co_await Yield();
+  counters_.found.Add(match.run->count);
+  co_return std::move(match.runs);
+}
+
+bool PeerBlocks::Found(std::uint32_t slot, std::span<const catalog::BlockName> blocks) const {
+  const catalog::NamespaceEntry* entry = runs_.empty() ? nullptr : parts_.store.NamespaceAt(slot);
+  if (entry == nullptr) return false;
+  const Instant now = parts_.clock.Now();
+  return std::ranges::any_of(blocks, [&](const catalog::BlockName& block) {
+    return runs_.Find(entry->incarnation, block.key, now).has_value();
+  });
+}
+
+Task<std::vector<PeerBlocks::Wanted>> PeerBlocks::Collect(std::uint32_t slot,
+                                                          std::span<const catalog::BlockName> blocks) {
+  std::vector<Wanted> all;
+  const Instant now = parts_.clock.Now();
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (i > 0 && i % kBlocksAStep == 0) co_await Yield();
+    const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(slot);
+    if (entry == nullptr) break;
+    auto found = runs_.Find(entry->incarnation, blocks[i].key, now);
+    if (!found || parts_.store.source_puts().Here(slot, blocks[i].key, blocks[i].group)) continue;
+    auto of = std::ranges::find(all, found->kept, &Wanted::kept);
+    if (of == all.end()) of = all.insert(all.end(), {std::move(found->kept), found->block, found->block, {}});
+    of->begin = std::min(of->begin, found->block);
+    of->end = std::max(of->end, found->block + 1);
+    of->at.push_back(i);
+  }
+  co_return all;
+}
+
+std::size_t PeerBlocks::FirstMissing(const Wanted& wanted) const {
+  const PeerRun& run = *wanted.kept->run;
+  const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(run.slot);
+  if (entry == nullptr) return wanted.begin;
+  const auto here = [&](const BlockKey& key) {
+    return parts_.store.source_puts().Here(run.slot, key, entry->first_full);
+  };
+  const auto first = run.chain.begin() + static_cast<std::ptrdiff_t>(run.first);
+  const auto last = run.chain.begin() + static_cast<std::ptrdiff_t>(wanted.begin);
+  return static_cast<std::size_t>(std::partition_point(first, last, here) - run.chain.begin());
+}
+
+Task<std::vector<store::RemoteMiss>> PeerBlocks::Bring(std::uint32_t slot,
+                                                       std::span<const catalog::BlockName> blocks,
+                                                       Instant worth) {
+  std::vector<Wanted> all = co_await Collect(slot, blocks);
+  std::vector<store::RemoteMiss> misses;
+  const auto miss = [&](const Wanted& wanted, Code code, std::int64_t ready_in_us) {
+    for (const std::size_t at : wanted.at) misses.push_back({at, code, ready_in_us});
+    if (code == Code::kTooLate) counters_.late.Add(wanted.at.size());
+  };
+  // All of them are under way before the first is waited for.
+  std::vector<std::pair<const Wanted*, Task<Result<std::size_t>>>> reads;
+  for (const Wanted& wanted : all) {
+    const std::size_t from = FirstMissing(wanted), count = wanted.end - from;
+    const PeerRun& run = *wanted.kept->run;
+    const std::int64_t ready_in_us =
+        wanted.kept->ready_in_us * static_cast<std::int64_t>(count) / static_cast<std::int64_t>(run.count);
+    if (worth.UsSince(parts_.clock.Now()) < ready_in_us) {
+      miss(wanted, Code::kTooLate, ready_in_us);
+      continue;
+    }
+    reads.emplace_back(&wanted, parts_.reader.Read(wanted.kept->run, from, count, 0, worth));
+  }
+  for (auto& [wanted, read] : reads) {
+    const Result<std::size_t> came = co_await read;
+    if (!came && (came.error().code() == Code::kTooLate || came.error().code() == Code::kBusy))
+      miss(*wanted, came.error().code(), 0);
+  }
+  std::ranges::sort(misses, {}, &store::RemoteMiss::at);
+  co_return misses;
+}
+
+}  // namespace cistern::mesh

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a member shares with the others and has of them, put together: it tells what its node holds, knows
+// what they hold, answers their matches, and reads blocks of theirs for the clients of its node.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "mesh/finder.h"
+#include "mesh/peer_blocks.h"
+#include "mesh/peer_reader.h"
+#include "mesh/peer_table.h"
+#include "mesh/reach.h"
+#include "mesh/sample_feed.h"
+#include "mesh/sample_index.h"
+#include "mesh/sample_streams.h"
+#include "store/block_store.h"
+
+namespace cistern::mesh {
+
+class Sharing final : public PeerListener {
+ public:
+  struct Parts {  // borrowed
+    Executor& executor;
+    const Clock& clock;
+    store::BlockStore& store;
+    const CellRule& rule;
+    const SharedNamespaces& names;
+    PeerLinks& links;
+    BlockRails& rails;
+    std::uint64_t memory_bytes = 0;
+    std::uint64_t seed = 0;
+  };
+  explicit Sharing(const Parts& parts);
+  // Close was awaited.
+  ~Sharing() = default;
+  Sharing(const Sharing&) = delete;
+  Sharing& operator=(const Sharing&) = delete;
+
+  Executor& executor() { return parts_.executor; }
+
+  void Start() { streams_.Start(); }
+  // Waits for the reads that are under way. It is told nothing any more, and asked nothing.
+  Task<void> Close();
+
+  // Where clients' matches and acquires go on.
+  store::RemoteBlocks& blocks() { return blocks_; }
+  void SetMemory(std::uint64_t bytes) { reader_.SetMemory(bytes); }
+  // Nothing is kept of a start of a member that is no more.
+  void Forget(std::uint64_t peer) { peers_.Forget(peer); }
+
+  void Connected(std::uint64_t peer) override { streams_.Connected(peer); }
+  void Disconnected(std::uint64_t peer) override { streams_.Disconnected(peer); }
+  void Heard(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) override;
+  Task<Result<std::vector<std::byte>>> Answer(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload,
+                                              Instant deadline) override;
+
+  // For metrics and lists.
+  const Finder& finder() const { return finder_; }
+  const PeerReader& reader() const { return reader_; }
+  const PeerBlocks& peer_blocks() const { return blocks_; }
+  const PeerTable& peers() const { return peers_; }
+  const SampleIndex& index() const { return index_; }
+  const SampleStreams& streams() const { return streams_; }
+  const SampleFeed& feed() const { return feed_; }
+
+ private:
+  const Parts parts_;
+  PeerTable peers_;
+  SampleFeed feed_;
+  SampleIndex index_;
+  SampleStreams streams_;
+  Finder finder_;
+  PeerReader reader_;
+  PeerBlocks blocks_;
+};
+
+}  // namespace cistern::mesh
