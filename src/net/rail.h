@@ -4,6 +4,10 @@
 // one vectored send from where the bytes lie; they are received where they are to stay. Neither end knows
 // what a question or a head says: those who read and serve blocks do.
 //
+// Where both ends have a fabric of one kind, bodies that lie in memory which the reader may read itself stay
+// where they are: the answer says where, the reader fetches them, and asks for the rest and for the verdict
+// behind it. Whatever fails there, the stream carries; who reads and serves blocks does not notice.
+//
 // docs/formats/wire.md describes the messages. What a rail promises: the bytes of an item are those that the
 // other side sent, or the item has an error; whether they are right is for the caller to check by what the
 // head says, and whether they were one record's all the while the server says behind the last byte.
@@ -19,7 +23,11 @@
 #include <vector>
 
 #include "base/event.h"
+#include "base/task_group.h"
+#include "net/fabric.h"
 #include "net/outbox.h"
+#include "net/pieces.h"
+#include "net/rail_message.h"
 #include "net/stream.h"
 
 namespace cistern::net {
@@ -53,7 +61,13 @@ class RailSink {
 
 class RailReader final {
  public:
-  explicit RailReader(std::unique_ptr<Stream> stream);
+  // A fetch over the fabric has half of the time that its batch has, and at most so much: then the stream's.
+  static constexpr std::int64_t kFabricUs = 1'000'000;
+  // After a failure the fabric is left alone for so long, twice as long after each further one.
+  static constexpr std::int64_t kRestUs = 1'000'000, kMostRestUs = 30'000'000;
+
+  // The fabric is borrowed; null: the stream carries everything.
+  explicit RailReader(std::unique_ptr<Stream> stream, Fabric* fabric = nullptr);
   // No Read is under way.
   ~RailReader();
   RailReader(const RailReader&) = delete;
@@ -67,24 +81,63 @@ class RailReader final {
   // copied.
   Task<Status> Read(std::span<const ConstPiece> questions, RailSink& sink, Instant deadline);
 
-  std::size_t outstanding() const { return batches_.size(); }
+  std::size_t outstanding() const { return batches_.size() + parked_.size(); }
   // Why the rail ended; ok while it has not.
   const Status& status() const { return broken_; }
   void Close();
 
+  // Bytes of bodies that were fetched over the fabric, and what it last failed with; ok: it has not.
+  std::uint64_t fabric_bytes() const { return fabric_bytes_; }
+  const Status& fabric_status() const { return fabric_failed_; }
+
  private:
+  // A body that lies where the answer says.
+  struct Placed {
+    FabricPlace place;
+    std::uint64_t bytes = 0, landed = 0;
+    std::vector<Piece> into;
+    bool wanted = false;  // from the stream, what has not landed
+  };
   struct Batch {
     std::uint64_t id = 0;
     std::uint32_t items = 0;
     RailSink* sink = nullptr;  // null: nobody waits for it any more
     Instant deadline;
     bool answering = false;
+    bool taken = false;           // the verdict is asked for
     std::vector<Status> outcome;  // of each item that has begun
+    std::vector<Placed> placed;   // by item, as far as they were answered
     Event done;
     Status status;
   };
 
+  // The way to the other side's memory, shared by the fetches that use it.
+  struct Way {
+    std::unique_ptr<FabricReader> reader;
+    std::vector<std::size_t> free;  // parts of the reader's buffer
+    Event freed;
+    bool failed = false;
+  };
+  // A part of a body on its way.
+  struct Flying {
+    Task<Status> read;
+    std::size_t part = 0;
+    std::uint32_t item = 0;
+    std::size_t bytes = 0;
+  };
+
   Task<void> Run();
+  Task<void> Greet();
+  Task<Status> Greeted(RailBatchHead head);
+  void OpenWay();
+  // No further fetch goes this way, and none another before `rest_us` have passed.
+  void Fail(const std::shared_ptr<Way>& way, const Status& why, std::int64_t rest_us);
+  // Fetches what is placed, then asks for the rest and the verdict.
+  Task<void> Fetch(std::shared_ptr<Batch> batch);
+  Task<Status> FetchBodies(Batch& batch, Way& way, Instant deadline);
+  void Land(Batch& batch, const Flying& landed, ConstPiece bytes);
+  Task<Status> Judge(RailBatchHead head);
+  void EndItems(Batch& batch, std::span<const std::byte> whole);
   Task<Status> Answer(Batch& batch);
   Task<Status> ReceiveItem(Batch& batch, std::uint32_t item);
   Task<Status> ReceiveBody(Batch& batch, std::uint32_t item, std::span<const Piece> into,
@@ -94,17 +147,27 @@ class RailReader final {
   // At least one byte into the pieces, of which the last may be early_; or 0: the batch's deadline has
   // passed, so it has no sink any more, and the pieces may be nobody's.
   Task<Result<std::size_t>> ReceiveSome(Batch* batch, std::span<const Piece> into);
+  Status Late() const;
   // Ends what of the batch has not ended.
   void GiveUp(Batch& batch, const Status& why);
 
   std::unique_ptr<Stream> stream_;
+  Fabric* const fabric_;
   std::deque<std::shared_ptr<Batch>> batches_;  // in the order of their questions
+  std::vector<std::shared_ptr<Batch>> parked_;  // answered, but for their bodies
+  std::vector<std::byte> fabric_name_;          // the other side's; empty: it has none for us
+  std::shared_ptr<Way> way_;
+  Instant fabric_again_;
+  std::int64_t rest_us_ = kRestUs;
+  std::uint64_t fabric_bytes_ = 0;
+  Status fabric_failed_;
   std::uint64_t last_id_ = 0;
   Outbox questions_;
   std::vector<std::byte> early_;  // received behind what was asked for, from early_at_ to early_end_
   std::size_t early_at_ = 0, early_end_ = 0;
   std::vector<std::byte> dropped_;  // where bytes go that nobody wants
   Status broken_;
+  TaskGroup fetches_;
   Task<void> run_;
 };
 
@@ -114,7 +177,7 @@ class RailSource {
   struct Answer {
     Status status;                 // kMiss, kBusy, kTooLate ...: its code is sent, and no body
     std::vector<std::byte> head;   // at most RailLimits::kHeadBytes
-    std::vector<ConstPiece> body;  // readable until Sent
+    std::vector<ConstPiece> body;  // readable until Sent, here and, in one piece, over the fabric
     std::uint64_t handle = 0;      // the source's own
   };
   virtual Task<Answer> Find(ConstPiece question, Instant deadline) = 0;
@@ -127,7 +190,7 @@ class RailSource {
 };
 
 // Answers batches until the reader closes the stream, which is ok, or breaks it. kInvalid: it says what is no
-// question; the stream is closed.
-Task<Status> ServeRail(Stream& stream, RailSource& source);
+// question; the stream is closed. The fabric is borrowed; null: the stream carries everything.
+Task<Status> ServeRail(Stream& stream, RailSource& source, const Fabric* fabric = nullptr);
 
 }  // namespace cistern::net

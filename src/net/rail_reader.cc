@@ -18,22 +18,30 @@ constexpr std::size_t kPieces = 64;
 
 }  // namespace
 
-RailReader::RailReader(std::unique_ptr<Stream> stream)
-    : stream_(std::move(stream)), questions_(*stream_), early_(kEarlyBytes), dropped_(kReceiveBytes) {
+RailReader::RailReader(std::unique_ptr<Stream> stream, Fabric* fabric)
+    : stream_(std::move(stream)),
+      fabric_(fabric),
+      questions_(*stream_),
+      early_(kEarlyBytes),
+      dropped_(kReceiveBytes),
+      fetches_(stream_->executor()) {
   run_ = Run();
+  if (fabric_ != nullptr) fetches_.Spawn(Greet());
 }
 
 RailReader::~RailReader() {
   for (const std::shared_ptr<Batch>& batch : batches_) CISTERN_ASSERT(batch->sink == nullptr);
+  for (const std::shared_ptr<Batch>& batch : parked_) CISTERN_ASSERT(batch->sink == nullptr);
+  fetches_.Drop();
 }
 
 void RailReader::Close() { stream_->Close(); }
 
 Task<Status> RailReader::Read(std::span<const ConstPiece> questions, RailSink& sink, Instant deadline) {
   if (!broken_.ok()) co_return broken_;
-  if (batches_.size() >= RailLimits::kBatches)
+  if (outstanding() >= RailLimits::kBatches)
     co_return Status(Code::kBusy,
-                     Text(stream_->peer(), ": ", batches_.size(), " batches are outstanding on the rail, ",
+                     Text(stream_->peer(), ": ", outstanding(), " batches are outstanding on the rail, ",
                           "the limit is ", RailLimits::kBatches));
   if (questions.empty() || questions.size() > RailLimits::kBatchItems)
     co_return Status(Code::kInvalid, Text("a batch of ", questions.size(), " items: a rail takes 1 to ",
@@ -41,8 +49,9 @@ Task<Status> RailReader::Read(std::span<const ConstPiece> questions, RailSink& s
   const std::int64_t left_us = deadline.UsSince(executor().Now());
   if (left_us <= 0)
     co_return Status(Code::kTooLate, Text(stream_->peer(), ": was not asked, the deadline had passed"));
+  if (way_ == nullptr && !fabric_name_.empty() && executor().Now() >= fabric_again_) OpenWay();
   RailBatchHead head;
-  head.magic = RailBatchHead::kQuestions;
+  head.magic = way_ == nullptr ? RailBatchHead::kQuestions : RailBatchHead::kPlaced;
   head.items = static_cast<std::uint32_t>(questions.size());
   head.id = ++last_id_;
   head.remaining_us = static_cast<std::uint32_t>(std::min<std::int64_t>(left_us, 60'000'000));
@@ -88,6 +97,10 @@ Task<Status> RailReader::Read(std::span<const ConstPiece> questions, RailSink& s
   co_return batch.status;
 }
 
+Status RailReader::Late() const {
+  return Status(Code::kTooLate, Text(stream_->peer(), ": did not answer in full before the deadline"));
+}
+
 void RailReader::GiveUp(Batch& batch, const Status& why) {
   RailSink* const sink = std::exchange(batch.sink, nullptr);
   if (sink == nullptr) return;
@@ -103,6 +116,14 @@ Task<void> RailReader::Run() {
     status = co_await Take(nullptr, bytes);
     if (!status.ok()) break;
     const RailBatchHead head = RailBatchHead::Load(bytes.data());
+    if (head.magic == RailBatchHead::kFabric && fabric_ != nullptr) {
+      status = co_await Greeted(head);
+      continue;
+    }
+    if (head.magic == RailBatchHead::kVerdict) {
+      status = co_await Judge(head);
+      continue;
+    }
     if (batches_.empty() || head.magic != RailBatchHead::kAnswers || head.id != batches_.front()->id ||
         head.items != batches_.front()->items) {
       status = Status(Code::kGone, Text(stream_->peer(), ": answered what was not asked"));
@@ -113,6 +134,7 @@ Task<void> RailReader::Run() {
   broken_ = std::move(status);
   stream_->Close();
   for (const std::shared_ptr<Batch>& batch : std::exchange(batches_, {})) GiveUp(*batch, broken_);
+  for (const std::shared_ptr<Batch>& batch : std::exchange(parked_, {})) GiveUp(*batch, broken_);
 }
 
 Task<Status> RailReader::Answer(Batch& batch) {
@@ -121,21 +143,35 @@ Task<Status> RailReader::Answer(Batch& batch) {
   for (std::uint32_t item = 0; item < batch.items; ++item) {
     if (Status status = co_await ReceiveItem(batch, item); !status.ok()) co_return status;
   }
+  if (!batch.placed.empty()) {
+    const std::shared_ptr<Batch> parked = std::move(batches_.front());
+    batches_.pop_front();
+    parked_.push_back(parked);
+    batch.answering = false;
+    // Who waits for it looked at the deadline no more.
+    if (executor().Now() >= batch.deadline) GiveUp(batch, Late());
+    fetches_.Spawn(Fetch(parked));
+    co_return Status();
+  }
   std::array<std::byte, RailLimits::kBatchItems> whole;
   if (Status status = co_await Take(&batch, std::span(whole).first(batch.items)); !status.ok())
     co_return status;
   const std::shared_ptr<Batch> ended = std::move(batches_.front());
   batches_.pop_front();
-  if (RailSink* const sink = std::exchange(batch.sink, nullptr); sink != nullptr) {
-    for (std::uint32_t item = 0; item < batch.items; ++item) {
-      Status& status = batch.outcome[item];
-      if (status.ok() && whole[item] != std::byte{1})
-        status = Status(Code::kMiss, Text(stream_->peer(), ": gave the slot to another record meanwhile"));
-      sink->End(item, status);
-    }
-    batch.done.Set();
-  }
+  EndItems(batch, whole);
   co_return Status();
+}
+
+void RailReader::EndItems(Batch& batch, std::span<const std::byte> whole) {
+  RailSink* const sink = std::exchange(batch.sink, nullptr);
+  if (sink == nullptr) return;
+  for (std::uint32_t item = 0; item < batch.items; ++item) {
+    Status& status = batch.outcome[item];
+    if (status.ok() && whole[item] != std::byte{1})
+      status = Status(Code::kMiss, Text(stream_->peer(), ": gave the slot to another record meanwhile"));
+    sink->End(item, status);
+  }
+  batch.done.Set();
 }
 
 Task<Status> RailReader::ReceiveItem(Batch& batch, std::uint32_t item) {
@@ -144,7 +180,8 @@ Task<Status> RailReader::ReceiveItem(Batch& batch, std::uint32_t item) {
   const RailItemHead head = RailItemHead::Load(bytes.data());
   const auto code = static_cast<Code>(head.code);
   const bool refused = code != Code::kOk;
-  if (code > Code::kIoError || head.head_bytes > RailLimits::kHeadBytes ||
+  const bool no_place = head.placed > 1 || (head.placed == 1 && (refused || fabric_ == nullptr));
+  if (code > Code::kIoError || no_place || head.head_bytes > RailLimits::kHeadBytes ||
       head.body_bytes > RailLimits::kBodyBytes || (refused && (head.head_bytes > 0 || head.body_bytes > 0))) {
     co_return Status(Code::kGone, Text(stream_->peer(), ": answered with code ", static_cast<int>(head.code),
                                        ", ", head.head_bytes, " bytes of head and ", head.body_bytes,
@@ -153,6 +190,10 @@ Task<Status> RailReader::ReceiveItem(Batch& batch, std::uint32_t item) {
   if (refused) {
     batch.outcome[item] = Status(code, Text(stream_->peer(), ": says ", CodeName(code)));
     co_return Status();
+  }
+  std::array<std::byte, RailItemHead::kPlaceBytes> place_bytes;
+  if (head.placed == 1) {
+    if (Status status = co_await Take(&batch, place_bytes); !status.ok()) co_return status;
   }
   std::vector<std::byte> described(head.head_bytes);
   if (Status status = co_await Take(&batch, described); !status.ok()) co_return status;
@@ -166,7 +207,13 @@ Task<Status> RailReader::ReceiveItem(Batch& batch, std::uint32_t item) {
       batch.outcome[item] = std::move(place.error());
     }
   }
-  co_return co_await ReceiveBody(batch, item, into, head.body_bytes);
+  if (head.placed == 0) co_return co_await ReceiveBody(batch, item, into, head.body_bytes);
+  batch.placed.resize(batch.items);
+  Placed& placed = batch.placed[item];
+  placed.place = {LoadAt<std::uint64_t>(place_bytes.data(), 0), LoadAt<std::uint64_t>(place_bytes.data(), 8)};
+  placed.bytes = into.empty() ? 0 : head.body_bytes;
+  placed.into.assign(into.begin(), into.end());
+  co_return Status();
 }
 
 Task<Status> RailReader::ReceiveBody(Batch& batch, std::uint32_t item, std::span<const Piece> into,
@@ -232,8 +279,7 @@ Task<Result<std::size_t>> RailReader::ReceiveSome(Batch* batch, std::span<const 
     if (received && *received == 0) co_return Error(Code::kGone, Text(stream_->peer(), ": closed the rail"));
     if (received || received.error().code() != Code::kTooLate) co_return received;
   }
-  GiveUp(*batch,
-         Status(Code::kTooLate, Text(stream_->peer(), ": did not answer in full before the deadline")));
+  GiveUp(*batch, Late());
   co_return std::size_t{0};
 }
 

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/format.h"
+#include "net/fabric.h"
 #include "net/pieces.h"
 #include "net/rail.h"
 #include "net/rail_message.h"
@@ -25,6 +29,8 @@ class Found final {
 
   // Item after item.
   RailSource::Answer& Add(RailSource::Answer answer) { return answers_[count_++] = std::move(answer); }
+  std::size_t count() const { return count_; }
+  const RailSource::Answer& at(std::size_t item) const { return answers_[item]; }
   // A byte an item: 1 if its body was one record's.
   std::vector<std::byte> Sent() {
     std::vector<std::byte> whole(count_);
@@ -43,7 +49,8 @@ class Found final {
 
 class RailServer final {
  public:
-  RailServer(Stream& stream, RailSource& source) : stream_(stream), source_(source) {}
+  RailServer(Stream& stream, RailSource& source, const Fabric* fabric)
+      : stream_(stream), source_(source), fabric_(fabric) {}
   Executor& executor() { return stream_.executor(); }
 
   Task<Status> Serve() {
@@ -53,40 +60,95 @@ class RailServer final {
       if (!more) co_return more.error();
       if (!*more) co_return Status();
       const RailBatchHead head = RailBatchHead::Load(bytes.data());
-      if (head.magic != RailBatchHead::kQuestions || head.items == 0 ||
-          head.items > RailLimits::kBatchItems ||
-          head.bytes > head.items * (2 + RailLimits::kQuestionBytes)) {
-        co_return NoQuestion();
+      const bool items = head.items > 0 && head.items <= RailLimits::kBatchItems;
+      Status status = NoQuestion();
+      switch (head.magic) {
+        case RailBatchHead::kQuestions:
+        case RailBatchHead::kPlaced:
+          if (!items || head.bytes > head.items * (2 + RailLimits::kQuestionBytes)) co_return status;
+          break;
+        case RailBatchHead::kTaken:
+          if (!items || head.bytes != head.items * sizeof(std::uint64_t)) co_return status;
+          break;
+        case RailBatchHead::kHello:
+          if (head.bytes > 2 + Fabric::kNameBytes) co_return status;
+          break;
+        default: co_return status;
       }
-      questions_.resize(head.bytes);
-      more = co_await Take(questions_);
+      said_.resize(head.bytes);
+      more = co_await Take(said_);
       if (!more) co_return more.error();
-      if (!*more) co_return NoQuestion();
-      if (Status status = co_await Answer(head); !status.ok()) co_return status;
+      if (!*more && head.bytes > 0) co_return status;
+      switch (head.magic) {
+        case RailBatchHead::kTaken: status = co_await Judge(head); break;
+        case RailBatchHead::kHello: status = co_await Greet(); break;
+        default: status = co_await Answer(head); break;
+      }
+      if (!status.ok()) co_return status;
     }
   }
 
  private:
+  // A batch of which the reader fetches bodies itself.
+  struct Parked {
+    std::uint64_t id = 0;
+    Instant until;  // nobody comes back later
+    std::unique_ptr<Found> found;
+  };
+
   Status NoQuestion() {
     return Status(Code::kInvalid, Text(stream_.peer(), ": sent what is no question of a rail"));
   }
 
   // false: the reader closed before the first byte.
   Task<Result<bool>> Take(std::span<std::byte> into) {
-    for (bool first = true; !into.empty(); first = false) {
-      Result<std::size_t> bytes = co_await stream_.Receive({&into, 1}, Instant::Never());
+    for (bool first = true; !into.empty();) {
+      Instant until = Instant::Never();
+      for (const Parked& parked : parked_) until = std::min(until, parked.until);
+      Result<std::size_t> bytes = co_await stream_.Receive({&into, 1}, until);
+      if (!bytes && bytes.error().code() == Code::kTooLate) {
+        std::erase_if(parked_, [&](const Parked& parked) { return parked.until <= executor().Now(); });
+        continue;
+      }
       if (!bytes) co_return Error(bytes.error());
       if (*bytes == 0 && first) co_return false;
       if (*bytes == 0) co_return Error(Code::kGone, Text(stream_.peer(), ": closed within a question"));
       into = into.subspan(*bytes);
+      first = false;
     }
     co_return true;
+  }
+
+  Task<Status> Greet() {
+    Decoder in(said_);
+    const std::size_t bytes = in.U16();
+    const ConstPiece kind = in.Bytes(bytes);
+    if (!in.done()) co_return NoQuestion();
+    const bool same =
+        fabric_ != nullptr && std::ranges::equal(kind, std::as_bytes(std::span(fabric_->kind())));
+    std::vector<std::byte> answer(RailBatchHead::kBytes);
+    Encoder out(answer);
+    const auto say = [&](ConstPiece what) {
+      out.U16(static_cast<std::uint16_t>(what.size()));
+      out.Bytes(what);
+    };
+    say(same ? kind : ConstPiece());
+    say(same ? fabric_->name() : ConstPiece());
+    RailBatchHead head;
+    head.magic = RailBatchHead::kFabric;
+    head.bytes = static_cast<std::uint32_t>(answer.size() - RailBatchHead::kBytes);
+    head.Store(answer.data());
+    const ConstPiece piece(answer);
+    co_return co_await stream_.Send({&piece, 1}, executor().Now().PlusUs(kStallUs));
   }
 
   Task<Status> Answer(RailBatchHead head) {
     const Instant deadline = executor().Now().PlusUs(head.remaining_us);
     const Instant send_by = deadline.PlusUs(kStallUs);
-    Found found(source_, head.items);
+    const bool may_place =
+        head.magic == RailBatchHead::kPlaced && fabric_ != nullptr && parked_.size() < RailLimits::kBatches;
+    auto found = std::make_unique<Found>(source_, head.items);
+    bool placed = false;
     std::vector<std::vector<std::byte>> heads(head.items + 1);
     std::vector<ConstPiece> pieces;
     RailBatchHead answer;
@@ -97,7 +159,7 @@ class RailServer final {
     answer.Store(heads[0].data());
     pieces.emplace_back(heads[0]);
     std::size_t bytes = heads[0].size();
-    Decoder in(questions_);
+    Decoder in(said_);
     for (std::uint32_t item = 0; item < head.items; ++item) {
       const std::size_t size = in.U16();
       const ConstPiece question = in.Bytes(size);
@@ -106,27 +168,83 @@ class RailServer final {
       // What is ready does not wait for what is not.
       if (!finding.done() && !pieces.empty()) {
         if (Status status = co_await Send(pieces, &bytes, send_by); !status.ok()) {
-          found.Add(co_await std::move(finding));
+          found->Add(co_await std::move(finding));
           co_return status;
         }
       }
-      RailSource::Answer& given = found.Add(co_await std::move(finding));
-      AddItem(given, heads[item + 1], pieces);
-      bytes += heads[item + 1].size() + TotalBytes(std::span<const ConstPiece>(given.body));
+      const RailSource::Answer& given = found->Add(co_await std::move(finding));
+      const std::optional<FabricPlace> place = may_place ? PlaceOf(given) : std::nullopt;
+      placed = placed || place.has_value();
+      AddItem(given, place, heads[item + 1], pieces);
+      bytes += heads[item + 1].size();
+      if (!place) bytes += TotalBytes(std::span<const ConstPiece>(given.body));
       if (bytes < kSendBytes) continue;
       if (Status status = co_await Send(pieces, &bytes, send_by); !status.ok()) co_return status;
     }
     if (!in.done()) co_return NoQuestion();
     if (Status status = co_await Send(pieces, &bytes, send_by); !status.ok()) co_return status;
-    const std::vector<std::byte> whole = found.Sent();
+    if (placed) {
+      parked_.push_back({head.id, send_by, std::move(found)});
+      co_return Status();
+    }
+    const std::vector<std::byte> whole = found->Sent();
     pieces.emplace_back(whole);
     co_return co_await Send(pieces, &bytes, send_by);
   }
 
-  static void AddItem(const RailSource::Answer& given, std::vector<std::byte>& head,
-                      std::vector<ConstPiece>& pieces) {
+  // The reader has what it could fetch: it gets the rest, and hears what was one record's.
+  Task<Status> Judge(RailBatchHead head) {
+    const auto at = std::ranges::find(parked_, head.id, &Parked::id);
+    std::unique_ptr<Found> found;
+    if (at != parked_.end()) {
+      found = std::move(at->found);
+      parked_.erase(at);
+      if (found->count() != head.items) co_return NoQuestion();
+    }
+    std::vector<std::byte> says(RailBatchHead::kBytes);
+    RailBatchHead verdict;
+    verdict.magic = RailBatchHead::kVerdict;
+    verdict.items = head.items;
+    verdict.id = head.id;
+    verdict.Store(says.data());
+    std::vector<ConstPiece> pieces = {says};
+    std::vector<std::array<std::byte, sizeof(std::uint64_t)>> counts(head.items);
+    Decoder in(said_);
+    for (std::uint32_t item = 0; item < head.items; ++item) {
+      std::uint64_t from = in.U64();
+      if (from == RailBatchHead::kNothing) continue;
+      // A batch that was given up here has nothing left.
+      const RailSource::Answer* const answer =
+          found && found->at(item).status.ok() ? &found->at(item) : nullptr;
+      pieces.emplace_back(counts[item]);
+      std::uint64_t bytes = 0;
+      for (ConstPiece piece : answer == nullptr ? std::span<const ConstPiece>() : answer->body) {
+        const std::uint64_t skipped = std::min<std::uint64_t>(from, piece.size());
+        from -= skipped;
+        piece = piece.subspan(skipped);
+        bytes += piece.size();
+        pieces.push_back(piece);
+      }
+      StoreAt(counts[item].data(), 0, bytes);
+    }
+    const Instant send_by = executor().Now().PlusUs(kStallUs);
+    std::size_t sent = 0;
+    if (Status status = co_await Send(pieces, &sent, send_by); !status.ok()) co_return status;
+    const std::vector<std::byte> whole = found ? found->Sent() : std::vector<std::byte>(head.items);
+    pieces.emplace_back(whole);
+    co_return co_await Send(pieces, &sent, send_by);
+  }
+
+  std::optional<FabricPlace> PlaceOf(const RailSource::Answer& given) const {
+    if (!given.status.ok() || given.body.size() != 1) return std::nullopt;
+    return fabric_->PlaceOf(given.body.front());
+  }
+
+  static void AddItem(const RailSource::Answer& given, const std::optional<FabricPlace>& place,
+                      std::vector<std::byte>& head, std::vector<ConstPiece>& pieces) {
     RailItemHead item;
     item.code = static_cast<std::uint8_t>(given.status.code());
+    item.placed = place ? 1 : 0;
     if (given.status.ok()) {
       CISTERN_ASSERT(given.head.size() <= RailLimits::kHeadBytes);
       item.head_bytes = static_cast<std::uint32_t>(given.head.size());
@@ -134,9 +252,14 @@ class RailServer final {
     }
     head.resize(RailItemHead::kBytes);
     item.Store(head.data());
+    if (place) {
+      Encoder out(head);
+      out.U64(place->address);
+      out.U64(place->key);
+    }
     if (given.status.ok()) head.insert(head.end(), given.head.begin(), given.head.end());
     pieces.emplace_back(head);
-    if (given.status.ok()) pieces.insert(pieces.end(), given.body.begin(), given.body.end());
+    if (given.status.ok() && !place) pieces.insert(pieces.end(), given.body.begin(), given.body.end());
   }
 
   // All of them, and begins anew.
@@ -149,13 +272,15 @@ class RailServer final {
 
   Stream& stream_;
   RailSource& source_;
-  std::vector<std::byte> questions_;
+  const Fabric* const fabric_;
+  std::vector<std::byte> said_;
+  std::vector<Parked> parked_;
 };
 
 }  // namespace
 
-Task<Status> ServeRail(Stream& stream, RailSource& source) {
-  RailServer server(stream, source);
+Task<Status> ServeRail(Stream& stream, RailSource& source, const Fabric* fabric) {
+  RailServer server(stream, source, fabric);
   Status status = co_await server.Serve();
   stream.Close();
   co_return status;

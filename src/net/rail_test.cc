@@ -270,6 +270,9 @@ TEST_F(LyingPeerTest, AnswersThatNobodyAskedForEndTheRail) {
   EXPECT_EQ(Answered(Heads(kAnswers, 1, 1, {.code = 1, .body_bytes = 1})).code(), Code::kGone);
   EXPECT_EQ(Answered(Heads(kAnswers, 1, 1, {.head_bytes = 1u << 20})).code(), Code::kGone);
   EXPECT_EQ(Answered(Heads(kAnswers, 1, 1, {.body_bytes = 1ull << 40})).code(), Code::kGone);
+  EXPECT_EQ(Answered(Heads(kAnswers, 1, 1, {.placed = 1})).code(), Code::kGone) << "there is no fabric";
+  EXPECT_EQ(Answered(Heads(RailBatchHead::kVerdict, 1, 1, none)).code(), Code::kGone);
+  EXPECT_EQ(Answered(Heads(RailBatchHead::kFabric, 1, 1, none)).code(), Code::kGone);
 }
 
 TEST_F(LyingPeerTest, QuestionsThatAreNoneEndTheServersSide) {
@@ -299,6 +302,18 @@ TEST_F(LyingPeerTest, QuestionsThatAreNoneEndTheServersSide) {
   EXPECT_EQ(asked(batch(1, 2, {std::byte{5}, std::byte{0}})), Code::kInvalid) << "longer than its batch";
   EXPECT_EQ(asked(batch(1, 3, {std::byte{0}, std::byte{0}, std::byte{0}})), Code::kInvalid)
       << "bytes are left";
+  const auto other = [&](std::uint32_t magic, std::uint32_t items, std::uint32_t says,
+                         std::vector<std::byte> behind) {
+    std::vector<std::byte> bytes = batch(items, says, std::move(behind));
+    StoreAt(bytes.data(), 0, magic);
+    return bytes;
+  };
+  EXPECT_EQ(asked(other(RailBatchHead::kHello, 0, 2, {std::byte{9}, std::byte{0}})), Code::kInvalid);
+  EXPECT_EQ(asked(other(RailBatchHead::kHello, 0, 1u << 20, {})), Code::kInvalid);
+  EXPECT_EQ(asked(other(RailBatchHead::kTaken, 1, 4, std::vector<std::byte>(4))), Code::kInvalid);
+  EXPECT_EQ(asked(other(RailBatchHead::kTaken, 65, 520, std::vector<std::byte>(520))), Code::kInvalid);
+  EXPECT_EQ(asked(other(RailBatchHead::kTaken, 1, 8, std::vector<std::byte>(8))), Code::kOk)
+      << "of a batch that was given up nothing is left";
   EXPECT_EQ(asked(std::vector<std::byte>(24)), Code::kInvalid);
   EXPECT_EQ(asked(std::vector<std::byte>(7)), Code::kGone);
 }

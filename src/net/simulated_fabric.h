@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// A fabric within one process, for tests and storms: each read takes a while and then copies what is there
+// at that time. It may be slow, refuse, or say nothing.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/event.h"
+#include "base/random.h"
+#include "net/fabric.h"
+
+namespace cistern::net {
+
+class SimulatedFabric final : public Fabric {
+ public:
+  struct Faults {
+    std::int64_t read_us = 20;  // half of it to one and a half
+    double refused = 0;         // of reads
+    double silent = 0;          // of reads: they never end
+  };
+
+  // Members that reach each other have one map of them, which is borrowed.
+  using Members = std::map<std::uint8_t, SimulatedFabric*>;
+
+  SimulatedFabric(Executor& executor, Members& members, std::string kind = "simulated")
+      : executor_(executor),
+        members_(members),
+        kind_(std::move(kind)),
+        number_(static_cast<std::uint8_t>(members.size())),
+        random_(number_) {
+    members_[number_] = this;
+  }
+  ~SimulatedFabric() override { members_[number_] = nullptr; }
+
+  Executor& executor() override { return executor_; }
+  const std::string& kind() const override { return kind_; }
+  ConstPiece name() const override { return name_; }
+  std::optional<FabricPlace> PlaceOf(ConstPiece bytes) const override {
+    for (const auto& [key, memory] : memory_) {
+      if (!bytes.empty() && bytes.data() >= memory.data() &&
+          bytes.data() + bytes.size() <= memory.data() + memory.size())
+        return FabricPlace{static_cast<std::uint64_t>(bytes.data() - memory.data()), key};
+    }
+    return std::nullopt;
+  }
+  Result<std::unique_ptr<FabricReader>> ReaderOf(ConstPiece name) override {
+    ++opened;
+    if (name.size() != 1) return Error(Code::kInvalid, "simulated fabric: no name");
+    return std::make_unique<Reader>(*this, std::to_integer<std::uint8_t>(name[0]));
+  }
+
+  void Register(ConstPiece memory) { memory_[++last_key_] = memory; }
+  void DeregisterAll() { memory_.clear(); }
+
+  Faults faults;
+  int opened = 0;
+  int reads = 0;
+
+ private:
+  class Reader final : public FabricReader {
+   public:
+    Reader(SimulatedFabric& fabric, std::uint8_t member)
+        : fabric_(fabric), member_(member), buffer_(kReads * kReadBytes) {}
+    ~Reader() override { Reader::Close(); }
+    Executor& executor() override { return fabric_.executor_; }
+    Piece buffer() override { return buffer_; }
+    Task<Status> Read(FabricPlace from, Piece into, Instant deadline) override {
+      ++fabric_.reads;
+      const Faults& faults = fabric_.faults;
+      const bool silent = fabric_.random_.Chance(faults.silent);
+      const bool refused = fabric_.random_.Chance(faults.refused);
+      const auto us = static_cast<std::uint64_t>(faults.read_us);
+      Instant lands =
+          executor().Now().PlusUs(static_cast<std::int64_t>(us / 2 + fabric_.random_.Below(us + 1)));
+      if (silent) lands = Instant::Never();
+      const Status waited = co_await closed_.Wait(std::min(lands, deadline));
+      if (waited.ok()) co_return Status(Code::kGone, "simulated fabric: closed");
+      if (deadline <= lands) co_return Status(Code::kTooLate, "simulated fabric: no answer");
+      const auto member = fabric_.members_.find(member_);
+      const ConstPiece memory = member == fabric_.members_.end() || member->second == nullptr
+                                    ? ConstPiece()
+                                    : member->second->MemoryOf(from.key);
+      if (refused || from.address > memory.size() || into.size() > memory.size() - from.address)
+        co_return Status(Code::kGone, "simulated fabric: refused");
+      std::memcpy(into.data(), memory.data() + from.address, into.size());
+      co_return Status();
+    }
+    void Close() override { closed_.Set(); }
+
+   private:
+    SimulatedFabric& fabric_;
+    const std::uint8_t member_;
+    std::vector<std::byte> buffer_;
+    Event closed_;
+  };
+
+  ConstPiece MemoryOf(std::uint64_t key) const {
+    const auto found = memory_.find(key);
+    return found == memory_.end() ? ConstPiece() : found->second;
+  }
+
+  Executor& executor_;
+  Members& members_;
+  const std::string kind_;
+  const std::uint8_t number_;
+  const std::array<std::byte, 1> name_{std::byte{number_}};
+  Random random_;
+  std::map<std::uint64_t, ConstPiece> memory_;
+  std::uint64_t last_key_ = 0;
+};
+
+}  // namespace cistern::net
