@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh/registered_arena.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace cistern::mesh {
+
+RegisteredArena::RegisteredArena(const Parts& parts, std::uint32_t headers)
+    : parts_(parts), end_(headers), thread_([this] { RegisterStart(); }) {}
+
+RegisteredArena::~RegisteredArena() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  AwaitStart();
+}
+
+void RegisteredArena::AwaitStart() {
+  if (thread_.joinable()) thread_.join();
+}
+
+std::span<const std::byte> RegisteredArena::SlotsOf(const memory::HeaderRange& range) const {
+  const arena::Geometry& geometry = parts_.arena.geometry();
+  const std::byte* const first = parts_.arena.slot(geometry.place(range.first * arena::kHeaderSpanBytes));
+  return {first, range.count * arena::kHeaderSpanBytes};
+}
+
+void RegisteredArena::RegisterStart() {
+  for (std::uint32_t next = 0;;) {
+    // Held while it registers: what Release takes from here on is not registered behind its back.
+    const std::lock_guard lock(mutex_);
+    if (stop_ || next >= end_) return;
+    const std::uint32_t count = std::min(kHeaders, end_ - next);
+    Status status = parts_.fabric.Register(SlotsOf({next, count}));
+    if (!status.ok()) {
+      failed_ = std::move(status);
+      return;
+    }
+    next += count;
+  }
+}
+
+Status RegisteredArena::Reserve(std::uint32_t header) {
+  Status reserved = parts_.backing.Reserve(header);
+  if (!reserved.ok()) return reserved;
+  Status registered = parts_.fabric.Register(SlotsOf({header, 1}));
+  if (!registered.ok()) {
+    const std::lock_guard lock(mutex_);
+    failed_ = std::move(registered);
+  }
+  return reserved;
+}
+
+void RegisteredArena::Release(const memory::HeaderRange& range) {
+  {
+    const std::lock_guard lock(mutex_);
+    end_ = std::min(end_, range.first);
+  }
+  parts_.fabric.Deregister(SlotsOf(range));
+  parts_.backing.Release(range);
+}
+
+Status RegisteredArena::status() const {
+  const std::lock_guard lock(mutex_);
+  return failed_;
+}
+
+}  // namespace cistern::mesh
