@@ -15,7 +15,7 @@ Task<void> PeerRails::Dial(std::uint64_t peer, std::shared_ptr<Rails> rails, Ins
   rails->dialing = false;
   rails->failed = stream ? Status() : stream.error();
   if (stream && !rails->forgotten)
-    rails->open.push_back(std::make_shared<net::RailReader>(std::move(*stream)));
+    rails->open.push_back(std::make_shared<net::RailReader>(std::move(*stream), fabric_));
   rails->dialed.Pulse();
 }
 

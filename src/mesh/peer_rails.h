@@ -21,8 +21,10 @@ class PeerRails final : public BlockRails {
  public:
   static constexpr std::size_t kRails = 2;  // to a peer
 
-  // The network is borrowed: rails belong to its thread.
-  explicit PeerRails(net::Network& network) : network_(network), tasks_(network.executor()) {}
+  // Both are borrowed: rails belong to the network's thread. No fabric: bodies come over the rails'
+  // connections alone.
+  explicit PeerRails(net::Network& network, net::Fabric* fabric = nullptr)
+      : network_(network), fabric_(fabric), tasks_(network.executor()) {}
   // Close was awaited, or the node crashed.
   ~PeerRails() { tasks_.Drop(); }
   PeerRails(const PeerRails&) = delete;
@@ -51,6 +53,7 @@ class PeerRails final : public BlockRails {
   Task<void> Dial(std::uint64_t peer, std::shared_ptr<Rails> rails, Instant deadline);
 
   net::Network& network_;
+  net::Fabric* const fabric_;
   std::map<std::uint64_t, std::string> addresses_;
   std::map<std::uint64_t, std::shared_ptr<Rails>> rails_;
   TaskGroup tasks_;

@@ -588,5 +588,45 @@ TEST_F(ReadingTest, OtherHistoryBeginsAllSamplesAnew) {
   EXPECT_EQ(FindAndRead(1, 8), 8u);
 }
 
+// ---- over a fabric
+
+TEST_F(ReadingTest, BodiesAreReadFromAPeersMemory) {
+  net::SimulatedFabric::Members members;
+  StartNodes(2, Blocks(), {.fabric = &members});
+  Put(0, 1, std::nullopt, 150'000);
+  Put(0, 2, 1);
+  ASSERT_TRUE(RunUntil([&] { return Find(1, 1, 2).run != nullptr; }));
+  // The rail's first batch may be asked before the other side has said what it has.
+  (void)Read(1, Find(1, 1, 1));
+  for (std::uint64_t n = 3; n <= 5; ++n) Put(0, n, n - 1, 150'000);
+  ASSERT_TRUE(RunUntil([&] { return BlocksOf(Find(1, 1, 5)) >= 5; }));
+  EXPECT_GE(Read(1, Find(1, 1, 5)).value_or(0), 3u);
+  for (const std::uint64_t n : {1u, 3u, 4u, 5u}) EXPECT_TRUE(Exact(1, n, 150'000)) << n;
+  EXPECT_TRUE(Exact(1, 2));
+  EXPECT_GE(node(1).fabric->landed, 3u);
+  while (!nodes.empty()) nodes.pop_back();
+}
+
+// R1: the holder's slot is another record's while the device reads it.
+TEST_F(ReadingTest, ARecordThatGoesUnderTheDevicesReadIsAMiss) {
+  net::SimulatedFabric::Members members;
+  StartNodes(2, Blocks(), {.fabric = &members});
+  Put(0, 1, std::nullopt);
+  ASSERT_TRUE(RunUntil([&] { return Find(1, 1, 1).run != nullptr; }));
+  (void)Read(1, Find(1, 1, 1));
+  Put(0, 2, 1, 150'000);
+  ASSERT_TRUE(RunUntil([&] { return BlocksOf(Find(1, 1, 2)) >= 2; }));
+  node(1).fabric->faults.read_us = 20'000;
+  const PeerMatch match = Find(1, 1, 2);
+  const int before = node(1).fabric->reads;
+  auto read = node(1).reader->Read(match.run, match.run->first, match.run->count, 0, After(1'000'000));
+  ASSERT_TRUE(RunUntil([&] { return node(1).fabric->reads > before; }));
+  const BlockKey key = store::Key(2);
+  ASSERT_TRUE(loop->BlockOn(node(0).store->Drop(slot, std::span(&key, 1))).has_value());
+  (void)loop->BlockOn(std::move(read));
+  EXPECT_FALSE(Here(1, 2));
+  while (!nodes.empty()) nodes.pop_back();
+}
+
 }  // namespace
 }  // namespace cistern::mesh

@@ -24,6 +24,7 @@
 #include "mesh/sample_streams.h"
 #include "mesh/store_keeper.h"
 #include "net/control_connection.h"
+#include "net/simulated_fabric.h"
 #include "net/simulated_network.h"
 #include "store/block_store_fixture.h"
 #include "tier/simulated_tier.h"
@@ -205,6 +206,7 @@ struct TestNodeOptions {
   std::uint32_t headers = 2;
   catalog::StoreOptions store;
   bool lower_tier = false;
+  net::SimulatedFabric::Members* fabric = nullptr;  // of nodes that read each other's memory
 };
 
 // A node with everything of this folder but etcd.
@@ -255,7 +257,11 @@ class MeshNode final : public PeerListener {
     feed.emplace(loop.executor(), *store, *names);
     index.emplace(SampleIndex::Options{1u << 20, 64});
     streams.emplace(SampleStreams::Parts{loop.executor(), *feed, *index, *links, rule});
-    rails.emplace(*net);
+    if (options.fabric != nullptr) {
+      fabric.emplace(loop.executor(), *options.fabric);
+      fabric->Register({arena_memory_.get() + geometry_.slots_offset(), geometry_.slots_bytes()});
+    }
+    rails.emplace(*net, fabric ? &*fabric : nullptr);
     reader.emplace(
         PeerReader::Parts{loop.executor(), clock, *store, geometry_.slots_bytes(), rule, *rails, peers});
     finder.emplace(
@@ -369,7 +375,7 @@ class MeshNode final : public PeerListener {
   }
   Task<void> ServeOne(std::unique_ptr<net::Stream> stream) {
     Liar source(*this);
-    (void)co_await net::ServeRail(*stream, source);
+    (void)co_await net::ServeRail(*stream, source, fabric ? &*fabric : nullptr);
   }
   Task<void> Tick() {
     for (;;) {
@@ -406,6 +412,7 @@ class MeshNode final : public PeerListener {
   std::optional<SampleFeed> feed;
   std::optional<SampleIndex> index;
   std::optional<SampleStreams> streams;
+  std::optional<net::SimulatedFabric> fabric;
   std::optional<PeerRails> rails;
   std::optional<PeerReader> reader;
   std::optional<Finder> finder;

@@ -62,6 +62,7 @@ class SimulatedFabric final : public Fabric {
   Faults faults;
   int opened = 0;
   int reads = 0;
+  std::uint64_t landed = 0;  // of them
 
  private:
   class Reader final : public FabricReader {
@@ -90,6 +91,7 @@ class SimulatedFabric final : public Fabric {
       if (refused || from.address > memory.size() || into.size() > memory.size() - from.address)
         co_return Status(Code::kGone, "simulated fabric: refused");
       std::memcpy(into.data(), memory.data() + from.address, into.size());
+      ++fabric_.landed;
       co_return Status();
     }
     void Close() override { closed_.Set(); }
