@@ -74,10 +74,10 @@ class SimulatedFabric final : public Fabric {
     Piece buffer() override { return buffer_; }
     Task<Status> Read(FabricPlace from, Piece into, Instant deadline) override {
       ++fabric_.reads;
-      const Faults& faults = fabric_.faults;
-      const bool silent = fabric_.random_.Chance(faults.silent);
-      const bool refused = fabric_.random_.Chance(faults.refused);
-      const auto us = static_cast<std::uint64_t>(faults.read_us);
+      const Faults& of = fabric_.faults;
+      const bool silent = fabric_.random_.Chance(of.silent);
+      const bool refused = fabric_.random_.Chance(of.refused);
+      const auto us = static_cast<std::uint64_t>(of.read_us);
       Instant lands =
           executor().Now().PlusUs(static_cast<std::int64_t>(us / 2 + fabric_.random_.Below(us + 1)));
       if (silent) lands = Instant::Never();
