@@ -31,7 +31,7 @@ namespace cistern {
 namespace {
 
 constexpr std::size_t kNodes = 3;
-constexpr std::uint32_t kChains = 24, kBlocks = 12;
+constexpr std::uint32_t kChains = 6, kBlocks = 12;
 constexpr std::uint32_t kTokens = 64;  // every fourth block of a chain is a sample
 constexpr std::int64_t kCallUs = 20'000'000;
 constexpr std::int64_t kWatchdogUs = 300'000'000;
@@ -169,7 +169,7 @@ class Client {
       }
       const std::uint64_t what = random_.Below(100);
       const auto chain = static_cast<std::uint32_t>(random_.Below(kChains));
-      const bool goes_on = what < 45 ? PutChain(chain) : what < 95 ? ReadChain(chain) : Drop(chain);
+      const bool goes_on = what < 12 ? PutChain(chain) : what < 94 ? ReadChain(chain) : Drop(chain);
       if (!goes_on) store_.reset();
     }
   }
