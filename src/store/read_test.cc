@@ -160,7 +160,7 @@ TEST_F(BlockStoreTest, P1WhatWentAfterItWasVerifiedIsNotGranted) {
 }
 
 // A drop cuts its block at once and collects what hangs below it in later steps.
-TEST_F(BlockStoreTest, P3WhatWasCutOffDuringAnAcquireIsNotGranted) {
+TEST_F(BlockStoreTest, P6WhatWasCutOffDuringAnAcquireIsNotGranted) {
   for (const std::vector<int>& asked : {std::vector{2}, std::vector{2, 9}}) {
     Make();
     PutChain(1, 2);
