@@ -17,7 +17,7 @@ import pytest
 from harness import transfer_config
 
 import cistern.vllm
-from cistern.engine import options
+from cistern.engine import keys, options
 from cistern.engine.facts import ConfigurationError, EngineFacts, GroupFacts
 from cistern.engine.files import UnknownIdentity
 from cistern.engine.orders import RankFacts, SaveOrder
@@ -26,7 +26,8 @@ from cistern.engine.request import Adapter
 from cistern.engine.shared_session import SharedSession
 from cistern.vllm import identity, positions
 from cistern.vllm.events import StoreEvents
-from cistern.vllm.facts import read_facts
+from cistern.vllm.facts import images_counted, read_facts
+from cistern.vllm.request import VllmRequest
 
 SMALL = {**models.LLAMA, **models.SMALL}
 LONGROPE = {
@@ -159,6 +160,37 @@ def test_images_split_by_the_engines_settings(small: Folder) -> None:
 
 
 # ---------------------------------------------------------------------------- needless splits, switches
+
+
+def named(uuid: str | None, content: str) -> str:
+    """vLLM's name of an image in a request with processor settings."""
+    from vllm.multimodal.processing.inputs import ProcessorInputs
+
+    items: Any = {"image": SimpleNamespace(get_all_items_for_hash=lambda: [content])}
+    asked = ProcessorInputs([1], items, {"image": [uuid]}, hf_processor_mm_kwargs={"max_pixels": 4})
+    (name,) = asked.get_mm_hashes("model", "sha256")["image"]
+    return str(name)
+
+
+def test_image_that_a_client_named_not_shared_as_its_content() -> None:
+    """Its name looks like a digest of what it holds, and is one of the name."""
+    assert named("cat", "one image") == named("cat", "another") != named(None, "one image")
+    request = SimpleNamespace(mm_features=[SimpleNamespace(identifier=named("cat", "one image"))])
+    assert keys.content_hashed(request.mm_features[0].identifier)
+    assert not VllmRequest(request, shares_images=False).content_hashed
+    assert VllmRequest(request, shares_images=True).content_hashed
+    assert VllmRequest(SimpleNamespace(mm_features=[]), shares_images=False).content_hashed
+
+
+@pytest.mark.parametrize(("prefix", "processor", "counted"), [(True, 0, False), (False, 4, False), (False, 0, True)])
+def test_counted_images_never_shared(prefix: bool, processor: float, counted: bool) -> None:
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(multimodal_config=SimpleNamespace(mm_processor_cache_gb=processor)),
+        cache_config=SimpleNamespace(enable_prefix_caching=prefix),
+    )
+    assert images_counted(config) is counted
+    config.model_config.multimodal_config = None
+    assert not images_counted(config)
 
 
 def test_cache_dtype_asked_for_or_by_itself_shares(small: Folder) -> None:

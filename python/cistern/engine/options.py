@@ -146,6 +146,11 @@ class Options:
     )
     max_bytes_per_s: int = _option(0, _whole(0, 1 << 50), "of loads and of saves, each rank; 0: no limit")
     kv_cache_layout: str = _option("", _text, "asks the engine for this KV cache layout; empty: whatever it takes")
+    share_images: bool = _option(
+        False, _flag,
+        "whether requests with images, video or sound are shared: only where no client of this engine gives them names "
+        "of its own (`uuid`), which the engine takes for their content",
+    )
     trusted_keys: bool = _option(
         False, _flag, "whoever shares this model's blocks is trusted not to forge hashes: allows xxhash"
     )

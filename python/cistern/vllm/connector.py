@@ -20,7 +20,7 @@ from ..engine.rank import Rank
 from ..engine.weights import Weights
 from . import identity, updates, versions
 from .events import StoreEvents
-from .facts import LOGGER, VllmFacts, read_facts
+from .facts import LOGGER, VllmFacts, images_counted, read_facts
 from .request import VllmPages, VllmRequest
 
 try:
@@ -92,6 +92,7 @@ class CisternConnector(WithoutCistern):
         self.rank: Rank | None = None
         self._events: StoreEvents | None = None
         self._stepped_by_caller: bool | None = None
+        self._shares_images = chosen.share_images and not images_counted(vllm_config)
         if role is KVConnectorRole.SCHEDULER:
             self._events = StoreEvents(facts.engine.block_tokens) if facts.publishes_events else None
             _check_failure_policy(self._kv_transfer_config, logging.getLogger(facts.engine.logger))
@@ -168,7 +169,13 @@ class CisternConnector(WithoutCistern):
         parameters, wrong = options.read_parameters(request.kv_transfer_params)
         for text in wrong:
             self.coordinator.warn_once(f"kv_transfer_params: {text}; the request is neither saved nor loaded")
-        self.coordinator.add_request(VllmRequest(request), parameters)
+        if request.mm_features and not self._shares_images:
+            self.coordinator.warn_once(
+                "requests with images, video or sound are not shared: a client may have named them, and vLLM takes "
+                "such a name for their content. Where no client does, and vLLM has its prefix cache or its processor "
+                'cache on, set "share_images": true in kv_connector_extra_config'
+            )
+        self.coordinator.add_request(VllmRequest(request, self._shares_images), parameters)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         assert self.coordinator is not None

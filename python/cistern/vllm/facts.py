@@ -45,6 +45,14 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> VllmFacts:
     )
 
 
+def images_counted(vllm_config: Any) -> bool:
+    """Whether vLLM names images by counting them, the same in each process: with both of its caches off. With settings
+    of a request's own such a name is hashed with them, and looks like a digest of an image."""
+    images = getattr(vllm_config.model_config, "multimodal_config", None)
+    cached = vllm_config.cache_config.enable_prefix_caching or getattr(images, "mm_processor_cache_gb", 0)
+    return images is not None and not cached
+
+
 def _check_model(model: Any) -> None:
     """vLLM asks its connectors about such models all the same."""
     if getattr(model, "is_diffusion", False):

@@ -13,10 +13,11 @@ from ..engine.request import Adapter, Pages
 class VllmRequest:
     """engine.Request over a vllm.v1.request.Request."""
 
-    __slots__ = ("_request",)
+    __slots__ = ("_request", "_shares_images")
 
-    def __init__(self, request: Any) -> None:
-        self._request = request
+    def __init__(self, request: Any, shares_images: bool) -> None:
+        """`shares_images`: whether the names of this engine's images are known to be digests of their content."""
+        self._request, self._shares_images = request, shares_images
 
     @property
     def id(self) -> str:
@@ -57,7 +58,8 @@ class VllmRequest:
 
     @property
     def content_hashed(self) -> bool:
-        return all(content_hashed(one.identifier) for one in self._request.mm_features or ())
+        images = self._request.mm_features or ()
+        return not images or (self._shares_images and all(content_hashed(one.identifier) for one in images))
 
     @property
     def skips_cache(self) -> bool:
