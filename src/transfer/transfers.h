@@ -4,7 +4,8 @@
 //
 // Every id that Submit returned is reported exactly once, by Poll or Wait, and by its deadline, even if the
 // node is gone or hung: to within one batch (kBatchBytes) that is being copied. After a transfer was reported
-// nothing of it touches the pages any more. Transfers of one kind begin in the order submitted.
+// nothing of it touches the pages any more. Transfers of one kind begin in the order submitted. A save for
+// which the node has no staging waits for some until its deadline.
 //
 // Any thread. In a forked child Submit is kDenied and everything else does nothing.
 #pragma once
