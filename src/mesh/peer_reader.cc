@@ -193,6 +193,7 @@ void PeerReader::End(const Fetch& fetch, std::size_t block, const Status& status
   if (transfer->done.is_set()) return;
   transfers_.erase({fetch.run->incarnation, fetch.run->chain[block]});
   transfer->status = status;
+  transfer->asked.Set();
   transfer->done.Set();
 }
 
@@ -220,6 +221,8 @@ Task<Status> PeerReader::Prepare(const Fetch& fetch, std::size_t* next, std::sha
     if (entry == nullptr || entry->incarnation != run.incarnation)
       co_return Status(Code::kMiss, "read from a peer: the namespace was dropped meanwhile");
     const std::size_t block = fetch.blocks[*next];
+    // What stands on another fetch's block begins a batch of its own.
+    if (!batch->blocks.empty() && batch->blocks.back() + 1 != block) break;
     const std::vector<GroupWanted> groups = GroupsOf(*entry, run, block);
     std::uint64_t bytes = 0;
     for (const GroupWanted& group : groups) {
@@ -255,6 +258,7 @@ Task<Status> PeerReader::Prepare(const Fetch& fetch, std::size_t* next, std::sha
       batch->items.push_back(std::move(item));
     }
     batch->blocks.push_back(block);
+    fetch.transfers[*next]->asked.Set();
     ++*next;
   }
   co_return Status();
@@ -323,12 +327,10 @@ Task<Status> PeerReader::Publish(const Fetch& fetch, Batch& batch, std::size_t b
   co_return Status();
 }
 
-Task<void> PeerReader::WaitForParent(const Fetch& fetch, std::size_t block) {
-  if (block == 0 || std::ranges::binary_search(fetch.blocks, block - 1)) co_return;
+std::shared_ptr<PeerReader::Transfer> PeerReader::ParentOf(const Fetch& fetch, std::size_t block) const {
+  if (block == 0 || std::ranges::binary_search(fetch.blocks, block - 1)) return nullptr;
   const auto parent = transfers_.find({fetch.run->incarnation, fetch.run->chain[block - 1]});
-  if (parent == transfers_.end()) co_return;
-  const std::shared_ptr<Transfer> transfer = parent->second;
-  (void)co_await transfer->done.Wait(fetch.deadline);
+  return parent == transfers_.end() ? nullptr : parent->second;
 }
 
 Task<void> PeerReader::FetchAll(Fetch fetch) {
@@ -339,7 +341,17 @@ Task<void> PeerReader::FetchAll(Fetch fetch) {
   Status failed;
   co_await Yield();
   for (;;) {
-    if (failed.ok() && next < fetch.blocks.size() && !full && under_way.size() < PeerReadLimits::kBatches) {
+    const auto parent =
+        failed.ok() && next < fetch.blocks.size() ? ParentOf(fetch, fetch.blocks[next]) : nullptr;
+    const bool early = parent != nullptr && !parent->asked.is_set();
+    if (early && under_way.empty()) {
+      const Status asked = co_await parent->asked.Wait(fetch.deadline);
+      if (!asked.ok())
+        failed = Status(Code::kTooLate, "read from a peer: what it stands on was not asked for");
+      continue;
+    }
+    if (failed.ok() && next < fetch.blocks.size() && !full && !early &&
+        under_way.size() < PeerReadLimits::kBatches) {
       auto batch = std::make_shared<Batch>(*this, parts_.peers.Of(fetch.run->peer));
       const std::size_t from = next;
       const Instant room_until = under_way.empty() ? fetch.deadline : parts_.clock.Now();
@@ -359,7 +371,9 @@ Task<void> PeerReader::FetchAll(Fetch fetch) {
     for (const std::size_t block : batch->blocks) {
       // Behind one that did not come nothing can be reached.
       Status status = failed;
-      if (published_all) co_await WaitForParent(fetch, block);
+      // One that failed and is fetched anew may need the room that this one has: it is not waited for.
+      const auto before = published_all ? ParentOf(fetch, block) : nullptr;
+      if (before != nullptr && before->asked.is_set()) (void)co_await before->done.Wait(fetch.deadline);
       if (published_all) status = co_await Publish(fetch, *batch, block);
       End(fetch, block, status);
       if (status.ok()) continue;

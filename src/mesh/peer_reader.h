@@ -86,6 +86,7 @@ class PeerReader final {
  private:
   // One block on its way, in all of its groups.
   struct Transfer {
+    Event asked;  // it needs no more room, or has ended
     Event done;
     Status status;
   };
@@ -118,8 +119,9 @@ class PeerReader final {
   Task<Status> WaitForRoom(Peer& peer, std::uint64_t bytes, Instant deadline);
   void End(const Fetch& fetch, std::size_t block, const Status& status);
 
-  // Waits until another fetch is done with the block before this one, which stands on it.
-  Task<void> WaitForParent(const Fetch& fetch, std::size_t block);
+  // Of another fetch: the block before this one, which stands on it. Null: there is none on its way. Until it
+  // was asked for, nothing behind it takes room: the room would be waited for by what it waits for.
+  std::shared_ptr<Transfer> ParentOf(const Fetch& fetch, std::size_t block) const;
 
   const Parts parts_;
   std::uint64_t memory_bytes_;

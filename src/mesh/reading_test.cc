@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
+#include <deque>
+
 #include "mesh/test_mesh.h"
 
 namespace cistern::mesh {
@@ -586,6 +588,54 @@ TEST_F(ReadingTest, OtherHistoryBeginsAllSamplesAnew) {
   ASSERT_TRUE(Told(0));
   EXPECT_EQ(node(1).index->entries(), 3u);
   EXPECT_EQ(FindAndRead(1, 8), 8u);
+}
+
+// A thirty-second of memory is room for 20 of their blocks: two windows' worth is not.
+TEST_F(ReadingTest, WindowsOfAChainThatAreReadBesideEachOtherDoNotWaitForEachOthersRoom) {
+  StartNodes(2);
+  PutChain(0, 1, 60, 100'000);
+  ASSERT_TRUE(RunUntil([&] { return BlocksOf(Find(1, 1, 60)) == 60; }));
+  const PeerMatch match = Find(1, 1, 60);
+  const Instant began = clock.Now();
+  std::vector<Task<Result<std::size_t>>> reads;
+  for (const std::size_t end : {20, 40, 60})
+    reads.push_back(node(1).reader->Read(match.run, 0, end, 0, After(10'000'000)));
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    const Result<std::size_t> here = loop->BlockOn(std::move(reads[i]));
+    ASSERT_TRUE(here.has_value()) << here.error().ToString();
+    EXPECT_EQ(*here, 20 * (i + 1));
+  }
+  EXPECT_LT(clock.Now().UsSince(began), 5'000'000);
+  for (std::uint64_t n = 1; n <= 60; ++n) EXPECT_TRUE(Exact(1, n, 100'000)) << n;
+  EXPECT_EQ(node(1).reader->landing_bytes(), 0u);
+}
+
+TEST_F(ReadingTest, WindowsUnderWayFromAPeerThatDiesEndLongBeforeTheirDeadline) {
+  StartNodes(2);
+  PutChain(0, 1, 100, 100'000);
+  ASSERT_TRUE(RunUntil([&] { return BlocksOf(Find(1, 1, 100)) == 100; }));
+  const PeerMatch match = Find(1, 1, 100);
+  int asked = 0;
+  node(0).before_find = [&](Executor& on) -> Task<void> {
+    (void)on;
+    if (++asked != 8) co_return;
+    network.Reset("a", "b");
+    network.Stop("a");
+  };
+  const Instant began = clock.Now();
+  std::deque<Task<Result<std::size_t>>> reads;
+  // Each that ends is followed by the next one, as the windows of a client's read are.
+  for (const std::size_t end : {20, 40, 60, 80, 100}) {
+    if (reads.size() == 2) {
+      (void)loop->BlockOn(std::move(reads.front()));
+      reads.pop_front();
+    }
+    reads.push_back(node(1).reader->Read(match.run, 0, end, 0, After(20'000'000)));
+  }
+  for (Task<Result<std::size_t>>& read : reads) (void)loop->BlockOn(std::move(read));
+  EXPECT_GE(asked, 8);
+  EXPECT_LT(clock.Now().UsSince(began), 10'000'000);
+  EXPECT_EQ(node(1).reader->landing_bytes(), 0u);
 }
 
 // ---- over a fabric
