@@ -47,19 +47,24 @@ void Print(const json::object& all) {
               TextOf(cell, "joined") == "true" ? "joined" : "not joined");
   if (const std::string trouble = TextOf(cell, "trouble"); trouble != "-")
     std::printf("trouble: %s\n", trouble.c_str());
-  std::printf("drops: seen %s, applied %s\n\n", TextOf(cell, "seen").c_str(),
-              TextOf(cell, "applied").c_str());
-  std::printf("%-20s %-24s %-10s %-12s %s\n", "MEMBER", "ADDRESS", "ZONE", "APPLIED", "CONNECTION");
+  std::printf("drops: seen %s, applied %s\n", TextOf(cell, "seen").c_str(), TextOf(cell, "applied").c_str());
+  std::printf("read from others: %s blocks, %s bytes; they from this node: %s blocks, %s bytes\n\n",
+              TextOf(cell, "peer_read_blocks").c_str(), TextOf(cell, "peer_read_bytes").c_str(),
+              TextOf(cell, "served_blocks").c_str(), TextOf(cell, "served_bytes").c_str());
+  std::printf("%-20s %-24s %-10s %-12s %-10s %s\n", "MEMBER", "ADDRESS", "ZONE", "APPLIED", "SAMPLES",
+              "CONNECTION");
   for (const json::value& one : all.at("members").get_array()) {
     if (!one.is_object()) continue;
     const json::object& member = one.get_object();
     const bool self = TextOf(member, "self") == "true", connected = TextOf(member, "connected") == "true";
-    std::printf("%-20s %-24s %-10s %-12s %s\n", TextOf(member, "id").c_str(),
+    const bool asked = TextOf(member, "asked") != "false";
+    std::printf("%-20s %-24s %-10s %-12s %-10s %s\n", TextOf(member, "id").c_str(),
                 TextOf(member, "address").c_str(), TextOf(member, "zone").c_str(),
-                TextOf(member, "applied").c_str(),
-                self        ? "this node"
-                : connected ? "yes"
-                            : "none");
+                TextOf(member, "applied").c_str(), TextOf(member, "samples").c_str(),
+                self                  ? "this node"
+                : connected && !asked ? "yes, and not asked for a while: it did not answer"
+                : connected           ? "yes"
+                                      : "none");
   }
 }
 

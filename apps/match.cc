@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
+#include "base/format.h"
 #include "commands.h"
 #include "prompt.h"
 
@@ -24,10 +25,16 @@ int RunMatch(int argc, const char* const* argv) {
   options.deadline_us = static_cast<std::int64_t>(prompt.deadline_us);
   Result<MatchResult> match = at->store.Match(at->ns, *keys, options).Wait();
   if (!match) return Complain("cistern match", match.error());
+  std::string runs, words;
+  for (const MatchRun& run : match->runs) {
+    runs += Text(runs.empty() ? "" : ",", "{\"blocks\":", run.blocks, ",\"where\":\"", ToString(run.where),
+                 "\",\"ready_in_us\":", run.ready_in_us, "}");
+    words += Text(words.empty() ? ": " : ", ", run.blocks, " ", ToString(run.where));
+  }
   if (prompt.json) {
-    std::printf("{\"blocks\":%u,\"of\":%zu}\n", match->blocks, keys->size());
+    std::printf("{\"blocks\":%u,\"of\":%zu,\"runs\":[%s]}\n", match->blocks, keys->size(), runs.c_str());
   } else {
-    std::printf("%u of %zu blocks\n", match->blocks, keys->size());
+    std::printf("%u of %zu blocks%s\n", match->blocks, keys->size(), words.c_str());
   }
   return kExitOk;
 }

@@ -9,6 +9,8 @@
 #include "base/metric_registry.h"
 #include "mesh/local_block_store.h"
 #include "mesh/member.h"
+#include "mesh/rail_thread.h"
+#include "mesh/sharing.h"
 
 namespace cistern::mesh {
 namespace {
@@ -72,13 +74,71 @@ constexpr MetricMember<Counters, Counter> kCounted[] = {
      "times that everything was given up: another history, or away for longer than drops are kept"},
 };
 
+struct Shared {
+  std::string_view name;
+  MetricKind kind;
+  std::uint64_t (*read)(const Sharing& sharing);
+  std::string_view help;
+};
+
+constexpr Shared kShared[] = {
+    {"unknown_matches", MetricKind::kCounter, [](const Sharing& s) { return s.finder().counters().unknown; },
+     "matches whose rest no member is known to have: no message was sent"},
+    {"asked_members", MetricKind::kCounter, [](const Sharing& s) { return s.finder().counters().asked; },
+     "questions for the rest of a match to another member"},
+    {"stale_answers", MetricKind::kCounter, [](const Sharing& s) { return s.finder().counters().stale; },
+     "of these, members that had nothing of it any more"},
+    {"failed_answers", MetricKind::kCounter, [](const Sharing& s) { return s.finder().counters().failed; },
+     "of these, members that did not answer in time, or with an error"},
+    {"peer_found_blocks", MetricKind::kCounter,
+     [](const Sharing& s) { return s.peer_blocks().counters().found.value(); },
+     "blocks of matched chains that another member had, behind those that are here"},
+    {"peer_read_blocks", MetricKind::kCounter,
+     [](const Sharing& s) { return s.reader().counters().blocks.value(); },
+     "blocks that were read from another member"},
+    {"peer_read_bytes", MetricKind::kCounter,
+     [](const Sharing& s) { return s.reader().counters().bytes.value(); }, "bytes of their bodies"},
+    {"peer_late_blocks", MetricKind::kCounter,
+     [](const Sharing& s) { return s.peer_blocks().counters().late.value(); },
+     "blocks that were asked for and would not have come, or did not come, in time"},
+    {"peer_failed_batches", MetricKind::kCounter,
+     [](const Sharing& s) { return s.reader().counters().failed.value(); },
+     "batches of blocks that a member did not answer"},
+    {"peer_landing_bytes", MetricKind::kGauge, [](const Sharing& s) { return s.reader().landing_bytes(); },
+     "on their way from other members now"},
+    {"closed_to", MetricKind::kGauge, [](const Sharing& s) { return s.peers().Open(); },
+     "members that are not asked now, because they did not answer"},
+    {"samples", MetricKind::kGauge, [](const Sharing& s) { return s.feed().samples(); },
+     "of this node's blocks, that the others are told of"},
+    {"index_samples", MetricKind::kGauge, [](const Sharing& s) { return s.index().entries(); },
+     "of the others' blocks, that are known here"},
+    {"index_bytes", MetricKind::kGauge, [](const Sharing& s) { return s.index().bytes(); }, "that they take"},
+};
+
+constexpr MetricMember<RailThread::Counters, Counter> kServed[] = {
+    {"served_blocks", MetricKind::kCounter, &RailThread::Counters::blocks,
+     "blocks that other members have read from this one"},
+    {"served_bytes", MetricKind::kCounter, &RailThread::Counters::bytes, "bytes of their bodies"},
+    {"served_below", MetricKind::kCounter, &RailThread::Counters::fetched,
+     "of these, blocks that were fetched from flash for it"},
+    {"served_gave_way", MetricKind::kCounter, &RailThread::Counters::gave_way,
+     "blocks that gave their slot to another one while they were sent, or whose reader was gone"},
+};
+
 }  // namespace
 
-void AddMetrics(MetricRegistry& registry, const Member* member, const LocalBlockStore* local) {
+void AddMetrics(MetricRegistry& registry, const CellParts& cell) {
+  const Member* const member = cell.member;
   for (const Said& said : kSaid)
     registry.Add("cell", {said.name, said.kind, said.help},
                  [member, read = said.read] { return read(*member); });
-  AddFields(registry, "cell", kCounted, [local]() -> const Counters& { return local->counters(); });
+  AddFields(registry, "cell", kCounted,
+            [local = cell.local]() -> const Counters& { return local->counters(); });
+  for (const Shared& shared : kShared)
+    registry.Add("cell", {shared.name, shared.kind, shared.help},
+                 [sharing = cell.sharing, read = shared.read] { return MetricValue(read(*sharing)); });
+  AddFields(registry, "cell", kServed,
+            [rails = cell.rails]() -> const RailThread::Counters& { return rails->counters(); });
 }
 
 }  // namespace cistern::mesh

@@ -10,8 +10,15 @@ namespace cistern::mesh {
 
 class LocalBlockStore;
 class Member;
+class RailThread;
+class Sharing;
 
-// Borrows both; null, for the names alone.
-void AddMetrics(MetricRegistry& registry, const Member* member, const LocalBlockStore* local);
+struct CellParts {  // all borrowed; null, for the names alone
+  const Member* member = nullptr;
+  const LocalBlockStore* local = nullptr;
+  const Sharing* sharing = nullptr;
+  const RailThread* rails = nullptr;
+};
+void AddMetrics(MetricRegistry& registry, const CellParts& cell);
 
 }  // namespace cistern::mesh

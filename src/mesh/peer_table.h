@@ -48,6 +48,17 @@ class PeerTable final {
     if (at != peers_.end() && at->second.matches == 0 && at->second.landing_bytes == 0) peers_.erase(at);
   }
   std::size_t size() const { return peers_.size(); }
+  // Null: it was never asked.
+  const Peer* Find(std::uint64_t process_number) const {
+    const auto at = peers_.find(process_number);
+    return at == peers_.end() ? nullptr : &at->second;
+  }
+  // How many are not asked now.
+  std::uint64_t Open() const {
+    std::uint64_t open = 0;
+    for (const auto& [process_number, peer] : peers_) open += peer.breaker.open() ? 1 : 0;
+    return open;
+  }
 
  private:
   std::map<std::uint64_t, Peer> peers_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mesh/rail_thread.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <future>
 #include <utility>
@@ -187,6 +189,7 @@ Result<std::unique_ptr<RailThread>> RailThread::Start(const Parts& parts, std::s
   made->inside_ = std::make_unique<Inside>(*made, std::move(*loop));
   const auto opened = std::make_shared<std::promise<Status>>();
   made->thread_ = std::thread([inside = made->inside_.get(), opened, listen = std::move(listen)] {
+    pthread_setname_np(pthread_self(), "cistern-rails");
     Status status = inside->Open(listen);
     const bool runs = status.ok();
     opened->set_value(std::move(status));

@@ -20,6 +20,7 @@
 #include "base/task_group.h"
 #include "etcd/etcd.h"
 #include "io/loop.h"
+#include "mesh/cell_metrics.h"
 #include "mesh/local_block_store.h"
 #include "mesh/member.h"
 #include "mesh/rail_thread.h"
@@ -83,8 +84,7 @@ class Cell final {
 
   const mesh::Member& member() const { return *member_; }
   const mesh::Sharing& sharing() const { return *sharing_; }
-  const mesh::RailThread& rails() const { return *rails_; }
-  const mesh::LocalBlockStore& local() const { return local_; }
+  mesh::CellParts counted() const { return {member_.get(), &local_, sharing_.get(), rails_.get()}; }
 
  private:
   // How old what the rails serve may be.

@@ -512,7 +512,7 @@ Task<Result<server::ReportPage>> Node::Core::Report(std::uint64_t what, std::uin
   if (what == wire::kCellList) {
     if (parts_->cell == nullptr)
       co_return Error(Code::kMiss, "cell: this node is in none; start it with --cell (docs/cell.md)");
-    co_return MembersPage(parts_->cell->member(), from);
+    co_return MembersPage(parts_->cell->member(), parts_->cell->sharing(), from);
   }
   // A list that goes on is of one walk.
   store::Survey::Uses uses = from == 0 ? nullptr : parts_->store->last_survey();
@@ -673,8 +673,7 @@ void Node::Core::FillRegistry() {
                             .has_flash = flash_ != nullptr,
                             .flash = flash_,
                             .has_cell = parts.cell != nullptr,
-                            .member = parts.cell ? &parts.cell->member() : nullptr,
-                            .cell_store = parts.cell ? &parts.cell->local() : nullptr});
+                            .cell = parts.cell ? parts.cell->counted() : mesh::CellParts()});
 }
 
 bool Node::Core::AskForMetrics(std::function<void(MetricSnapshot)> done) {

@@ -5,7 +5,6 @@
 #include "base/metric_registry.h"
 #include "flash/flash_tier.h"
 #include "memory/slot_metrics.h"
-#include "mesh/cell_metrics.h"
 #include "server/server_metrics.h"
 #include "store/store_metrics.h"
 
@@ -84,7 +83,7 @@ void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources) {
   store::AddMetrics(registry, sources.store);
   AddFlashMetrics(registry, sources);
   catalog::AddMetrics(registry, sources.counters);
-  if (sources.has_cell) mesh::AddMetrics(registry, sources.member, sources.cell_store);
+  if (sources.has_cell) mesh::AddMetrics(registry, sources.cell);
   server::AddMetrics(registry, sources.server);
   registry.Add("reads", "found_below",
                "blocks of matched chains that the node found, which memory's index did not have",
@@ -115,8 +114,7 @@ std::string MetricsOfDocs() {
                            .has_flash = true,
                            .flash = nullptr,
                            .has_cell = true,
-                           .member = nullptr,
-                           .cell_store = nullptr});
+                           .cell = {}});
   return admin::MetricsTable(registry);
 }
 

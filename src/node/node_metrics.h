@@ -8,6 +8,7 @@
 
 #include "base/metrics.h"
 #include "catalog/store_counters.h"
+#include "mesh/cell_metrics.h"
 
 namespace cistern {
 class MetricRegistry;
@@ -16,11 +17,6 @@ class MetricRegistry;
 namespace cistern::flash {
 class FlashTier;
 }  // namespace cistern::flash
-
-namespace cistern::mesh {
-class LocalBlockStore;
-class Member;
-}  // namespace cistern::mesh
 
 namespace cistern::memory {
 class Slots;
@@ -63,8 +59,7 @@ struct MetricSources {  // all borrowed
   bool has_flash;
   const flash::FlashTier* flash;
   bool has_cell;
-  const mesh::Member* member;
-  const mesh::LocalBlockStore* cell_store;
+  mesh::CellParts cell;
 };
 
 void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources);

@@ -8,6 +8,7 @@
 
 #include "base/format.h"
 #include "mesh/member.h"
+#include "mesh/sharing.h"
 #include "wire/protocol.h"
 
 namespace cistern::node {
@@ -121,7 +122,7 @@ Task<Result<server::ReportPage>> NamespacesPage(Executor&, store::Survey::Uses u
   co_return page;
 }
 
-server::ReportPage MembersPage(const mesh::Member& member, std::uint64_t from) {
+server::ReportPage MembersPage(const mesh::Member& member, const mesh::Sharing& sharing, std::uint64_t from) {
   const mesh::CellState& state = member.state();
   server::ReportPage page{.next = wire::kReportEnds};
   std::uint64_t at = 0;
@@ -130,13 +131,20 @@ server::ReportPage MembersPage(const mesh::Member& member, std::uint64_t from) {
     const bool self = value.process_number == member.options().process_number;
     const auto heard = state.heard.find(value.process_number);
     const bool comparable = heard != state.heard.end() && heard->second.history == state.history;
-    const json::object one{{"id", id},
-                           {"address", Utf8(value.address)},
-                           {"zone", Utf8(value.zone)},
-                           {"process", Hex(value.process_number)},
-                           {"self", self},
-                           {"connected", self || member.Reaches(value.process_number)},
-                           {"applied", comparable ? json::value(heard->second.applied) : json::value()}};
+    const mesh::Peer* const peer = self ? nullptr : sharing.peers().Find(value.process_number);
+    const json::object one{
+        {"id", id},
+        {"address", Utf8(value.address)},
+        {"zone", Utf8(value.zone)},
+        {"process", Hex(value.process_number)},
+        {"self", self},
+        {"connected", self || member.Reaches(value.process_number)},
+        {"applied", comparable ? json::value(heard->second.applied) : json::value()},
+        {"samples", self ? sharing.feed().samples() : sharing.streams().SamplesOf(value.process_number)},
+        {"asked", peer == nullptr || !peer->breaker.open()},
+        {"answer_us", peer == nullptr ? json::value() : json::value(peer->answer_us)},
+        {"bytes_per_us", peer == nullptr ? json::value() : json::value(peer->bytes_per_us)},
+        {"landing_bytes", peer == nullptr ? 0 : peer->landing_bytes}};
     std::string text = json::serialize(one);
     if (!page.text.empty() && page.text.size() + 1 + text.size() > kPageBytes) {
       page.next = at - 1;

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <deque>
+#include <filesystem>
 #include <fstream>
 
 #include "../real_node.h"
@@ -20,15 +22,22 @@ using ::testing::HasSubstr;
 constexpr std::int64_t kSecond = 1'000'000;
 constexpr std::size_t kBytes = 5000;
 
+// A port that nobody has, nor the one behind it. Below those that the system gives to connections, so that
+// nobody has them when a node that was killed comes back either.
 std::uint16_t FreePort() {
-  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  CISTERN_ASSERT(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
-  CISTERN_ASSERT(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  return ntohs(address.sin_port);
+  static Random random(static_cast<std::uint64_t>(getpid()));
+  const auto is_free = [](std::uint16_t port) {
+    const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+  };
+  for (;;) {
+    const auto port = static_cast<std::uint16_t>(random.Between(20'000, 32'000));
+    if (is_free(port) && is_free(port + 1)) return port;
+  }
 }
 
 // Every fourth block of a chain is a sample.
@@ -70,14 +79,18 @@ class CellNodes : public testing::Test {
     return path;
   }
   // A port may be taken between its choice and its use.
-  void Start(const std::string& id) {
+  void Start(const std::string& id, const std::vector<std::string>& besides = {}) {
     CellNode& node = nodes_.emplace_back();
     std::string why;
     for (int attempt = 0; attempt < 5 && !node.daemon; ++attempt) {
-      Result<Daemon> daemon = Daemon::Start(
-          DaemonBeside(), directory_,
-          {"--memory", "64MiB", "--cell", etcd_.endpoint(), "--member", id, "--cell-address",
-           Text("127.0.0.1:", FreePort()), "--cell-key", directory_ + "/key", "--log-level", "error"});
+      std::vector<std::string> flags = {"--cell",     etcd_.endpoint(),    "--member",
+                                        id,           "--cell-address",    Text("127.0.0.1:", FreePort()),
+                                        "--cell-key", directory_ + "/key", "--log-level",
+                                        "error"};
+      flags.insert(flags.end(), besides.begin(), besides.end());
+      if (std::ranges::find(besides, "--memory") == besides.end())
+        flags.insert(flags.end(), {"--memory", "64MiB"});
+      Result<Daemon> daemon = Daemon::Start(DaemonBeside(), directory_, std::move(flags));
       if (daemon) {
         node.daemon.emplace(std::move(*daemon));
       } else {
@@ -113,8 +126,9 @@ class CellNodes : public testing::Test {
     const std::size_t at = says.find("\"history\":");
     return at == std::string::npos ? "" : says.substr(at, 30);
   }
-  void Put(CellNode& node, std::uint64_t number, std::optional<std::uint64_t> parent = std::nullopt) {
-    const Status put = PutBlock(*node.store, *node.ns, number, parent, kBytes);
+  void Put(CellNode& node, std::uint64_t number, std::optional<std::uint64_t> parent = std::nullopt,
+           std::size_t bytes = kBytes) {
+    const Status put = PutBlock(*node.store, *node.ns, number, parent, bytes);
     ASSERT_TRUE(put.ok()) << put.ToString();
   }
   bool Has(CellNode& node, std::uint64_t number) {
@@ -125,9 +139,9 @@ class CellNodes : public testing::Test {
     return node.store->Drop(*node.ns, std::span(&key, 1), us).Wait();
   }
 
-  void PutChain(CellNode& node, std::uint64_t first, std::uint64_t last) {
+  void PutChain(CellNode& node, std::uint64_t first, std::uint64_t last, std::size_t bytes = kBytes) {
     for (std::uint64_t n = first; n <= last; ++n)
-      Put(node, n, n == first ? std::nullopt : std::optional(n - 1));
+      Put(node, n, n == first ? std::nullopt : std::optional(n - 1), bytes);
   }
   static std::vector<BlockKey> Chain(std::uint64_t first, std::uint64_t last) {
     std::vector<BlockKey> chain;
@@ -139,30 +153,43 @@ class CellNodes : public testing::Test {
     EXPECT_TRUE(match.has_value()) << match.error().ToString();
     return match ? std::move(*match) : MatchResult();
   }
-  // Of the chain, so many blocks at a peer, and none else.
+  // All of the chain, at a peer, and none of it here.
   bool AtPeer(CellNode& node, std::uint64_t first, std::uint64_t last) {
     const MatchResult match = Match(node, first, last);
     return match.runs.size() == 1 && match.runs[0].where == Where::kPeer && match.blocks == last - first + 1;
   }
-  // The blocks' outcomes, all of them asked for at once; the bodies of those that are ok were compared.
-  std::vector<Code> Read(CellNode& node, std::uint64_t first, std::uint64_t last,
-                         const ReadOptions& options = {.deadline_us = 60 * kSecond}) {
-    const std::size_t count = last - first + 1;
-    std::vector<std::vector<std::byte>> bodies(count, std::vector<std::byte>(kBytes));
-    std::vector<ReadRange> ranges(count);
-    std::vector<BlockRead> reads(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      ranges[i] = {.bytes = kBytes, .to = bodies[i].data()};
-      reads[i] = {.key = KeyOf(first + i), .ranges = std::span(&ranges[i], 1)};
+  // A read of blocks [first, last], all of them asked for at once.
+  class Reading {
+   public:
+    Reading(CellNode& node, std::uint64_t first, std::uint64_t last, std::size_t bytes = kBytes,
+            const ReadOptions& options = {.deadline_us = 60 * kSecond})
+        : first_(first), bodies_(last - first + 1, std::vector<std::byte>(bytes)) {
+      std::vector<ReadRange> ranges(bodies_.size());
+      std::vector<BlockRead> reads(bodies_.size());
+      for (std::size_t i = 0; i < reads.size(); ++i) {
+        ranges[i] = {.bytes = bytes, .to = bodies_[i].data()};
+        reads[i] = {.key = KeyOf(first + i), .ranges = std::span(&ranges[i], 1)};
+      }
+      ticket_.emplace(node.store->Read(*node.ns, reads, options));
     }
-    Result<ReadResult> read = node.store->Read(*node.ns, reads, options).Wait();
-    EXPECT_TRUE(read.has_value()) << read.error().ToString();
-    if (!read) return {};
-    for (std::size_t i = 0; i < count; ++i) {
-      EXPECT_TRUE(read->outcomes[i] != Code::kOk || bodies[i] == BodyOf(first + i, kBytes)) << first + i;
+    // The outcomes; the bodies of those that are ok were compared.
+    std::vector<Code> End() {
+      Result<ReadResult> read = ticket_->Wait();
+      EXPECT_TRUE(read.has_value()) << read.error().ToString();
+      if (!read) return {};
+      for (std::size_t i = 0; i < bodies_.size(); ++i) {
+        EXPECT_TRUE(read->outcomes[i] != Code::kOk || bodies_[i] == BodyOf(first_ + i, bodies_[i].size()))
+            << first_ + i;
+      }
+      return read->outcomes;
     }
-    return read->outcomes;
-  }
+
+   private:
+    const std::uint64_t first_;
+    std::vector<std::vector<std::byte>> bodies_;
+    std::optional<Ticket<ReadResult>> ticket_;
+  };
+  static std::vector<Code> AllOk(std::size_t count) { return std::vector<Code>(count, Code::kOk); }
 
   std::string directory_;
   etcd::TestEtcd etcd_;
@@ -218,12 +245,15 @@ TEST_F(CellNodes, WhatOneHasAnotherMatchesReadsExactlyAndThenHas) {
   StartThree();
   PutChain(nodes_[0], 1, 40);
   Until([&] { return AtPeer(nodes_[1], 1, 40); });
-  EXPECT_EQ(Read(nodes_[1], 1, 40), std::vector<Code>(40, Code::kOk));
+  EXPECT_EQ(Reading(nodes_[1], 1, 40).End(), AllOk(40));
   const MatchResult match = Match(nodes_[1], 1, 40);
   ASSERT_EQ(match.runs.size(), 1u);
   EXPECT_EQ(match.runs[0].where, Where::kMemory);
   EXPECT_EQ(match.blocks, 40u);
-  // A chain of which it has the first half itself, and the third node half of that.
+  EXPECT_EQ(StatusNumber(*nodes_[1].store, "peer_read_blocks"), 40u);
+  EXPECT_EQ(StatusNumber(*nodes_[1].store, "peer_read_bytes"), 40u * kBytes);
+  Until([&] { return StatusNumber(*nodes_[0].store, "served_blocks") == 40u; });
+  // A chain of which it has the first half itself.
   PutChain(nodes_[0], 101, 140);
   PutChain(nodes_[1], 101, 120);
   Until([&] {
@@ -231,7 +261,141 @@ TEST_F(CellNodes, WhatOneHasAnotherMatchesReadsExactlyAndThenHas) {
     return halves.runs.size() == 2 && halves.runs[0].where == Where::kMemory && halves.runs[0].blocks == 20 &&
            halves.runs[1].where == Where::kPeer && halves.runs[1].blocks == 20;
   });
-  EXPECT_EQ(Read(nodes_[1], 101, 140), std::vector<Code>(40, Code::kOk));
+  EXPECT_EQ(Reading(nodes_[1], 101, 140).End(), AllOk(40));
+  // Another namespace has none of it, here as there.
+  nodes_[1].ns = AttachBlocks(*nodes_[1].store, "another");
+  EXPECT_EQ(Match(nodes_[1], 1, 40).blocks, 0u);
+}
+
+// One process asks for it several times over, and the node for each block once.
+TEST_F(CellNodes, ReadersOfOneBlockWaitForOneTransfer) {
+  StartThree();
+  PutChain(nodes_[0], 1, 40, 100'000);
+  Until([&] { return AtPeer(nodes_[1], 1, 40); });
+  std::deque<Reading> readings;
+  for (int i = 0; i < 4; ++i) readings.emplace_back(nodes_[1], 1, 40, 100'000);
+  for (Reading& reading : readings) EXPECT_EQ(reading.End(), AllOk(40));
+  EXPECT_EQ(StatusNumber(*nodes_[1].store, "peer_read_blocks"), 40u);
+  EXPECT_EQ(StatusNumber(*nodes_[1].store, "peer_read_bytes"), 4'000'000u);
+}
+
+TEST_F(CellNodes, WhatLiesOnFlashIsReadFromThereByAnother) {
+  // On a file system that devices are, which shared memory is not.
+  std::string flash = std::filesystem::path(DaemonBeside()).parent_path() / "cistern-test-XXXXXX";
+  ASSERT_NE(mkdtemp(flash.data()), nullptr);
+  const std::unique_ptr<std::string, void (*)(std::string*)> removed(
+      &flash, [](std::string* path) { std::filesystem::remove_all(*path); });
+  Start("a", {"--flash", flash + ":512MiB", "--flash-write", "through"});
+  Start("b");
+  Start("c");
+  ComeTogether();
+  constexpr std::size_t kLarge = 1u << 20;
+  // They leave memory for what comes later. Where the device is slow some are lost, and put again.
+  std::uint64_t last = 1'000;
+  Until([&] {
+    const MatchResult match = Match(nodes_[0], 1, 20);
+    if (match.blocks < 20) PutChain(nodes_[0], 1, 20, kLarge);
+    Put(nodes_[0], ++last, std::nullopt, kLarge);
+    std::uint32_t below = 0;
+    for (const MatchRun& run : match.runs) below += run.where == Where::kFlash ? run.blocks : 0;
+    return match.blocks == 20 && below >= 5;
+  });
+  Until([&] { return AtPeer(nodes_[1], 1, 20); });
+  EXPECT_EQ(Reading(nodes_[1], 1, 20, kLarge).End(), AllOk(20));
+  EXPECT_EQ(StatusNumber(*nodes_[1].store, "peer_read_blocks"), 20u);
+}
+
+// A read is under way while the third node drops: behind the acknowledgement there is nothing of it anywhere.
+TEST_F(CellNodes, DropAtOneIsNotRevivedByAReadAtAnother) {
+  StartThree();
+  for (std::uint64_t first = 100; first < 900; first += 100) {
+    const std::uint64_t last = first + 39, dropped = first + 20;
+    PutChain(nodes_[0], first, last);
+    Until([&] { return AtPeer(nodes_[1], first, last); });
+    Reading reading(nodes_[1], first, last);
+    const Result<std::uint64_t> drop = Drop(nodes_[2], dropped);
+    ASSERT_TRUE(drop.has_value()) << drop.error().ToString();
+    const std::vector<Code> outcomes = reading.End();
+    ASSERT_EQ(outcomes.size(), 40u);
+    for (CellNode& node : nodes_) {
+      EXPECT_FALSE(Has(node, dropped)) << first;
+      EXPECT_FALSE(Has(node, last)) << first;
+    }
+    EXPECT_LE(Match(nodes_[1], first, last).blocks, 20u);
+  }
+}
+
+TEST_F(CellNodes, KilledInTheMiddleOfAReadItsBlocksAreMissesAndComputedAgain) {
+  for (const char* id : {"a", "b", "c"}) Start(id, {"--memory", "128MiB"});
+  ComeTogether();
+  constexpr std::size_t kLarge = 100'000;
+  PutChain(nodes_[0], 1, 200, kLarge);
+  Until([&] { return AtPeer(nodes_[1], 1, 200); });
+  Reading reading(nodes_[1], 1, 200, kLarge, {.deadline_us = 20 * kSecond});
+  nodes_[0].daemon->Kill();
+  const std::vector<Code> outcomes = reading.End();
+  ASSERT_EQ(outcomes.size(), 200u);
+  for (const Code code : outcomes)
+    EXPECT_TRUE(code == Code::kOk || code == Code::kMiss || code == Code::kTooLate) << static_cast<int>(code);
+  // What it computes after all is there, and of use to the third.
+  for (std::uint64_t n = 1; n <= 200; ++n)
+    Put(nodes_[1], n, n == 1 ? std::nullopt : std::optional(n - 1), kLarge);
+  EXPECT_EQ(Match(nodes_[1], 1, 200).blocks, 200u);
+  Until([&] { return AtPeer(nodes_[2], 1, 200); });
+  EXPECT_EQ(Reading(nodes_[2], 1, 200, kLarge).End(), AllOk(200));
+  // The one that died comes back with what it had, and gives and takes as before.
+  ASSERT_TRUE(nodes_[0].daemon->Exec().ok());
+  Connect(nodes_[0]);
+  ComeTogether();
+  PutChain(nodes_[0], 301, 340, kLarge);
+  Until([&] { return AtPeer(nodes_[1], 301, 340); });
+  EXPECT_EQ(Reading(nodes_[1], 301, 340, kLarge).End(), AllOk(40));
+}
+
+TEST_F(CellNodes, MemoryResizedUnderReadersGivesWhatIsRightOrAMiss) {
+  Start("a", {"--memory", "128MiB"});
+  Start("b", {"--memory", "128MiB"});
+  Start("c");
+  ComeTogether();
+  constexpr std::size_t kLarge = 200'000;
+  std::size_t ok = 0;
+  for (std::uint64_t round = 1; round <= 6; ++round) {
+    const std::uint64_t first = 1'000 * round, last = first + 39;
+    // While memory shrinks there may be no room for a moment.
+    for (std::uint64_t n = first; n <= last; ++n) {
+      const auto parent = n == first ? std::nullopt : std::optional(n - 1);
+      Until([&] { return PutBlock(*nodes_[0].store, *nodes_[0].ns, n, parent, kLarge).ok(); });
+    }
+    Until([&] { return Match(nodes_[1], first, last).blocks > 0; });
+    Reading reading(nodes_[1], first, last, kLarge);
+    for (CellNode* node : {&nodes_[0], &nodes_[1]}) {
+      const auto resized = node->store->ResizeMemory(round % 2 == 0 ? 128u << 20 : 64u << 20);
+      ASSERT_TRUE(resized.has_value()) << resized.error().ToString();
+    }
+    const std::vector<Code> outcomes = reading.End();
+    ok += static_cast<std::size_t>(std::ranges::count(outcomes, Code::kOk));
+  }
+  EXPECT_GT(ok, 0u);
+}
+
+TEST_F(CellNodes, ANodeOfNoCellHasNoThreadAndNoNumberOfOne) {
+  Start("a");
+  Result<Daemon> alone = Daemon::Start(DaemonBeside(), directory_, {"--memory", "64MiB"});
+  ASSERT_TRUE(alone.has_value()) << alone.error().ToString();
+  const auto has_rails = [](pid_t pid) {
+    for (const auto& task : std::filesystem::directory_iterator(Text("/proc/", pid, "/task"))) {
+      std::string name;
+      std::getline(std::ifstream(task.path() / "comm"), name);
+      if (name == "cistern-rails") return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(has_rails(nodes_[0].daemon->pid()));
+  EXPECT_FALSE(has_rails(alone->pid()));
+  Result<Store> store = alone->Connect();
+  ASSERT_TRUE(store.has_value());
+  EXPECT_EQ(store->StatusJson().value_or("\"cell\":").find("\"cell\":"), std::string::npos);
+  EXPECT_NE(nodes_[0].store->StatusJson().value_or("").find("\"cell\":"), std::string::npos);
 }
 
 TEST_F(CellNodes, EndOfAConversationReachesAll) {

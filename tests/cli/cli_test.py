@@ -72,7 +72,8 @@ class WhatANodeDoes(CliTest):
         put = node.cistern("put", "--namespace", "demo", "--parent", KEYS[0], KEYS[1], "-", stdin=b"child")
         self.assert_says(put, 0)
         match = node.cistern("match", "--namespace", "demo", "--json", *KEYS[:3])
-        self.assertEqual(json.loads(match.stdout), {"blocks": 2, "of": 3})
+        runs = [{"blocks": 2, "where": "memory", "ready_in_us": 0}]
+        self.assertEqual(json.loads(match.stdout), {"blocks": 2, "of": 3, "runs": runs})
         self.assertEqual(node.cistern("get", "--namespace", "demo", KEYS[0], "-").stdout, body)
         drop = node.cistern("drop", "--namespace", "demo", "--json", KEYS[0])
         self.assertEqual(json.loads(drop.stdout), {"dropped": 2})
