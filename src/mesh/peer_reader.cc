@@ -91,11 +91,7 @@ class PeerReader::Batch final : public net::RailSink {
   };
 
   Batch(PeerReader& reader, Peer& peer) : reader_(reader), peer_(peer) {}
-  ~Batch() {
-    reader_.landing_bytes_ -= bytes_;
-    peer_.landing_bytes -= bytes_;
-    reader_.landed_.Pulse();
-  }
+  ~Batch() { Uncount(bytes_); }
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
@@ -103,6 +99,12 @@ class PeerReader::Batch final : public net::RailSink {
     bytes_ += bytes;
     reader_.landing_bytes_ += bytes;
     peer_.landing_bytes += bytes;
+  }
+  void Uncount(std::uint64_t bytes) {
+    bytes_ -= bytes;
+    reader_.landing_bytes_ -= bytes;
+    peer_.landing_bytes -= bytes;
+    reader_.landed_.Pulse();
   }
 
   Result<std::span<const net::Piece>> Begin(std::uint32_t number, net::ConstPiece head,
@@ -248,7 +250,11 @@ Task<Status> PeerReader::Prepare(const Fetch& fetch, std::size_t* next, std::sha
         if (group.required) co_return std::move(put.error());
         continue;
       }
-      if (!put->wanted()) continue;
+      // It is here: the room is for others.
+      if (!put->wanted()) {
+        batch->Uncount(group.body_bytes);
+        continue;
+      }
       Batch::Item item{.block = block,
                        .required = group.required,
                        .asked = {own->history, run.name, group.group, run.chain[block], group.body_bytes, 0},

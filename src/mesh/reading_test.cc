@@ -590,6 +590,15 @@ TEST_F(ReadingTest, OtherHistoryBeginsAllSamplesAnew) {
   EXPECT_EQ(FindAndRead(1, 8), 8u);
 }
 
+TEST_F(ReadingTest, ChainOfMoreKeysThanAStepCopiesIsMatchedWhole) {
+  StartNodes(2);
+  PutChain(0, 1, 2'500, 512);
+  ASSERT_TRUE(RunUntil([&] { return BlocksOf(Find(1, 1, 2'500)) == 2'500; }));
+  const PeerMatch match = Find(1, 1, 2'500);
+  EXPECT_EQ(match.run->chain, Chain(1, 2'500));
+  EXPECT_EQ(match.run->count, 2'500u);
+}
+
 // A thirty-second of memory is room for 20 of their blocks: two windows' worth is not.
 TEST_F(ReadingTest, WindowsOfAChainThatAreReadBesideEachOtherDoNotWaitForEachOthersRoom) {
   StartNodes(2);
@@ -608,6 +617,37 @@ TEST_F(ReadingTest, WindowsOfAChainThatAreReadBesideEachOtherDoNotWaitForEachOth
   EXPECT_LT(clock.Now().UsSince(began), 5'000'000);
   for (std::uint64_t n = 1; n <= 60; ++n) EXPECT_TRUE(Exact(1, n, 100'000)) << n;
   EXPECT_EQ(node(1).reader->landing_bytes(), 0u);
+}
+
+TEST_F(ReadingTest, WindowThatFailedIsFetchedAnewThoughTheNextOneHasTheRoom) {
+  StartNodes(2);
+  PutChain(0, 1, 60, 100'000);
+  ASSERT_TRUE(RunUntil([&] { return BlocksOf(Find(1, 1, 60)) == 60; }));
+  const PeerMatch match = Find(1, 1, 60);
+  int asked = 0;
+  Event go_on;
+  node(0).before_find = [&](Executor&) -> Task<void> {
+    if (++asked > 20) co_await go_on.Wait();
+  };
+  node(0).lie = [first = true](net::RailSource::Answer& answer) mutable {
+    if (std::exchange(first, false)) answer.status = Status(Code::kMiss, "a lie");
+  };
+  const auto read = [&](std::size_t end) {
+    return node(1).reader->Read(match.run, 0, end, 0, After(20'000'000));
+  };
+  Task<Result<std::size_t>> failing = read(20), next = read(40);
+  EXPECT_FALSE(loop->BlockOn(std::move(failing)).has_value());
+  ASSERT_TRUE(RunUntil([&] { return node(1).reader->transfers() == 20 && asked > 20; }));
+  const Instant began = clock.Now();
+  Task<Result<std::size_t>> anew = read(60);
+  go_on.Set();
+  (void)loop->BlockOn(std::move(next));
+  EXPECT_EQ(loop->BlockOn(std::move(anew)).value_or(0), 20u);
+  // Blocks that are here take no room of those that are not.
+  ASSERT_TRUE(RunUntil([&] { return node(1).reader->transfers() == 0; }, 5'000'000));
+  EXPECT_EQ(loop->BlockOn(read(60)).value_or(0), 60u);
+  EXPECT_LT(clock.Now().UsSince(began), 5'000'000);
+  for (std::uint64_t n = 1; n <= 60; ++n) EXPECT_TRUE(Exact(1, n, 100'000)) << n;
 }
 
 TEST_F(ReadingTest, WindowsUnderWayFromAPeerThatDiesEndLongBeforeTheirDeadline) {
