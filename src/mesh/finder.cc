@@ -4,10 +4,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/event.h"
 #include "base/format.h"
+#include "base/limits.h"
 
 namespace cistern::mesh {
 namespace {
+
+// Copied, or read, in the time of a step.
+constexpr std::size_t kKeysAStep = kStepBytes / 2 / sizeof(BlockKey);
 
 std::size_t FreeGroups(const catalog::NamespaceEntry& entry) {
   return static_cast<std::size_t>(std::ranges::count_if(
@@ -78,8 +83,13 @@ Task<PeerMatch> Finder::Find(std::uint32_t slot, std::span<const BlockKey> chain
     const std::size_t reach =
         deepest.blocks + std::size_t{SampleGrid(block_tokens).stride()} * parts_.index.thinning();
     const std::size_t end = std::min({chain.size(), reach, local + PeerMessageLimits::kKeys});
-    run->chain.assign(chain.begin(), chain.begin() + static_cast<std::ptrdiff_t>(end));
     run->first = local;
+    run->chain.reserve(end);
+    for (std::size_t from = 0; from < end; from += kKeysAStep) {
+      if (from > 0) co_await Yield();
+      const std::span<const BlockKey> some = chain.subspan(from, std::min(kKeysAStep, end - from));
+      run->chain.insert(run->chain.end(), some.begin(), some.end());
+    }
     // Whoever is asked first leaves time for another one.
     const std::int64_t left_us = deadline.UsSince(parts_.clock.Now());
     if (left_us <= 0) break;
@@ -98,11 +108,14 @@ Task<Status> Finder::Ask(std::uint64_t number, Instant deadline, std::shared_ptr
   const Instant began = parts_.clock.Now();
   const std::optional<Answered> own = parts_.rule.Answering();
   if (!own) co_return Status(Code::kGone, "this member is in no cell now");
+  const std::span<const BlockKey> keys = std::span(run->chain).subspan(run->first);
   const MatchRequest request{
-      .history = own->history,
-      .name = run->name,
-      .matched = static_cast<std::uint32_t>(run->first),
-      .keys = {run->chain.begin() + static_cast<std::ptrdiff_t>(run->first), run->chain.end()}};
+      .history = own->history, .name = run->name, .matched = static_cast<std::uint32_t>(run->first)};
+  std::vector<std::byte> question = EncodeHead(request, keys.size());
+  for (std::size_t from = 0; from < keys.size(); from += kKeysAStep) {
+    if (from > 0) co_await Yield();
+    AppendKeys(question, keys.subspan(from, std::min(kKeysAStep, keys.size() - from)));
+  }
   ++counters_.asked;
   struct Counted {
     Peer& peer;
@@ -112,12 +125,13 @@ Task<Status> Finder::Ask(std::uint64_t number, Instant deadline, std::shared_ptr
   Peer& peer = parts_.peers.Of(number);
   const Counted counted(peer);
   peer.breaker.Asked(began);
-  auto payload = co_await parts_.links.Ask(number, kMatchQuestion, Encode(request), deadline);
+  auto payload = co_await parts_.links.Ask(number, kMatchQuestion, std::move(question), deadline);
   const Instant now = parts_.clock.Now();
   Status status = payload ? Status() : std::move(payload.error());
+  const std::size_t asked = keys.size();
   if (status.ok()) {
     const std::optional<MatchReply> reply = DecodeMatchReply(*payload);
-    status = reply ? Take(*reply, request.keys.size(), std::move(run), match)
+    status = reply ? Take(*reply, asked, std::move(run), match)
                    : Status(Code::kInvalid, "it answered a match with what is no answer");
     if (reply && reply->history != own->history)
       status = Status(Code::kMismatch, "it answered under another history");
@@ -160,8 +174,15 @@ Status Finder::Take(const MatchReply& reply, std::size_t keys, std::shared_ptr<P
 }
 
 Task<Result<std::vector<std::byte>>> Finder::Answer(net::ConstPiece payload) {
-  const std::optional<MatchRequest> request = DecodeMatchRequest(payload);
+  std::size_t keys = 0;
+  net::ConstPiece behind;
+  std::optional<MatchRequest> request = DecodeHead(payload, &keys, &behind);
   if (!request) co_return Error(Code::kInvalid, "no question for a match");
+  while (request->keys.size() < keys) {
+    if (!request->keys.empty()) co_await Yield();
+    if (!TakeKeys(&behind, std::min(kKeysAStep, keys - request->keys.size()), &*request))
+      co_return Error(Code::kInvalid, "no question for a match");
+  }
   const std::optional<Answered> answered = parts_.rule.Answering();
   if (!answered) co_return Error(Code::kGone, "this member answers nobody now");
   if (answered->history != request->history) co_return Error(Code::kMismatch, "another history");

@@ -34,8 +34,8 @@ class FoundRuns final {
     std::size_t block = 0;  // in the run's chain
   };
 
-  // No table grows while blocks are added.
-  FoundRuns() { by_block_.reserve(kKeys); }
+  // The seed: random, so that nobody chooses keys that collide.
+  explicit FoundRuns(std::uint64_t seed) : by_block_(kKeys, HashOf{seed}) {}
   FoundRuns(const FoundRuns&) = delete;
   FoundRuns& operator=(const FoundRuns&) = delete;
 
@@ -56,8 +56,9 @@ class FoundRuns final {
     friend bool operator==(const Block&, const Block&) = default;
   };
   struct HashOf {
+    std::uint64_t seed = 0;
     std::size_t operator()(const Block& block) const {
-      return static_cast<std::size_t>(block.key.Hash() ^ block.incarnation);
+      return static_cast<std::size_t>(block.key.Hash(seed ^ block.incarnation));
     }
   };
 

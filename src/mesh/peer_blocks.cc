@@ -45,6 +45,7 @@ bool PeerBlocks::Found(std::uint32_t slot, std::span<const catalog::BlockName> b
 Task<std::vector<PeerBlocks::Wanted>> PeerBlocks::Collect(std::uint32_t slot,
                                                           std::span<const catalog::BlockName> blocks) {
   std::vector<Wanted> all;
+  if (runs_.empty()) co_return all;
   const Instant now = parts_.clock.Now();
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (i > 0 && i % kBlocksAStep == 0) co_await Yield();

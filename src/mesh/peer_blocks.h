@@ -31,7 +31,7 @@ class PeerBlocks final : public store::RemoteBlocks {
     Finder& finder;
     PeerReader& reader;
   };
-  explicit PeerBlocks(const Parts& parts) : parts_(parts) {}
+  PeerBlocks(const Parts& parts, std::uint64_t seed) : parts_(parts), runs_(seed) {}
   PeerBlocks(const PeerBlocks&) = delete;
   PeerBlocks& operator=(const PeerBlocks&) = delete;
 

@@ -118,30 +118,56 @@ std::optional<SnapshotPage> DecodeSnapshotPage(net::ConstPiece bytes) {
   return in.ok() && good ? std::optional(std::move(page)) : std::nullopt;
 }
 
-std::vector<std::byte> Encode(const MatchRequest& request) {
+std::vector<std::byte> EncodeHead(const MatchRequest& request, std::size_t keys) {
   std::vector<std::byte> bytes;
-  bytes.reserve(64 + 33 * request.keys.size());
+  bytes.reserve(128 + 33 * keys);
   Encoder out(bytes);
   out.U64(request.history);
   PutName(out, request.name);
   out.U32(request.matched);
-  out.List(request.keys, [&](const BlockKey& key) { PutKey(out, key); });
+  out.U32(static_cast<std::uint32_t>(keys));
   return bytes;
 }
 
-std::optional<MatchRequest> DecodeMatchRequest(net::ConstPiece bytes) {
+void AppendKeys(std::vector<std::byte>& question, std::span<const BlockKey> keys) {
+  Encoder out(question);
+  for (const BlockKey& key : keys) PutKey(out, key);
+}
+
+std::vector<std::byte> Encode(const MatchRequest& request) {
+  std::vector<std::byte> bytes = EncodeHead(request, request.keys.size());
+  AppendKeys(bytes, request.keys);
+  return bytes;
+}
+
+std::optional<MatchRequest> DecodeHead(net::ConstPiece bytes, std::size_t* keys, net::ConstPiece* behind) {
   Decoder in(bytes);
   MatchRequest request;
   request.history = in.U64();
   if (!TakeName(in, &request.name)) return std::nullopt;
   request.matched = in.U32();
-  const std::uint32_t count = in.Count(Limits::kKeys);
+  *keys = in.Count(Limits::kKeys);
+  *behind = bytes.last(in.left());
   // No more than the bytes can hold.
-  request.keys.reserve(std::min<std::size_t>(count, in.left() / 2));
-  for (std::uint32_t i = 0; i < count; ++i) {
-    if (!TakeKey(in, &request.keys.emplace_back())) return std::nullopt;
-  }
+  request.keys.reserve(std::min<std::size_t>(*keys, in.left() / 2));
   return in.ok() ? std::optional(std::move(request)) : std::nullopt;
+}
+
+bool TakeKeys(net::ConstPiece* behind, std::size_t most, MatchRequest* request) {
+  Decoder in(*behind);
+  for (std::size_t i = 0; i < most; ++i) {
+    if (!TakeKey(in, &request->keys.emplace_back())) return false;
+  }
+  *behind = behind->last(in.left());
+  return in.ok();
+}
+
+std::optional<MatchRequest> DecodeMatchRequest(net::ConstPiece bytes) {
+  std::size_t keys = 0;
+  net::ConstPiece behind;
+  std::optional<MatchRequest> request = DecodeHead(bytes, &keys, &behind);
+  if (!request || !TakeKeys(&behind, keys, &*request)) return std::nullopt;
+  return request;
 }
 
 std::vector<std::byte> Encode(const MatchReply& reply) {

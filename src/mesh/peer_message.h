@@ -114,6 +114,14 @@ std::vector<std::byte> Encode(const MatchReply& reply);
 std::vector<std::byte> Encode(const BlockRequest& request);
 std::vector<std::byte> Encode(const BlockHead& head);
 
+// A question for a match in steps of the core: its head, which says that so many keys follow, then keys.
+std::vector<std::byte> EncodeHead(const MatchRequest& request, std::size_t keys);
+void AppendKeys(std::vector<std::byte>& question, std::span<const BlockKey> keys);
+// And back: the head, and what of the bytes is behind it; then at most `most` keys a call into the request,
+// until it has all. False: they are no keys.
+std::optional<MatchRequest> DecodeHead(net::ConstPiece bytes, std::size_t* keys, net::ConstPiece* behind);
+bool TakeKeys(net::ConstPiece* behind, std::size_t most, MatchRequest* request);
+
 // None for bytes that are no such message; what a later version has put behind is left out.
 std::optional<SampleNotice> DecodeSampleNotice(net::ConstPiece bytes);
 std::optional<SnapshotRequest> DecodeSnapshotRequest(net::ConstPiece bytes);

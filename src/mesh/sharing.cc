@@ -13,7 +13,7 @@ Sharing::Sharing(const Parts& parts)
               parts.seed),
       reader_(
           {parts.executor, parts.clock, parts.store, parts.memory_bytes, parts.rule, parts.rails, peers_}),
-      blocks_({parts.executor, parts.clock, parts.store, finder_, reader_}) {}
+      blocks_({parts.executor, parts.clock, parts.store, finder_, reader_}, ~parts.seed) {}
 
 Task<void> Sharing::Close() {
   co_await streams_.Close();

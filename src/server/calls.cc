@@ -425,7 +425,7 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call) {
   const auto worth_us = static_cast<std::int64_t>(std::min<std::uint64_t>(call.b, kNoWorthLimit));
   const Instant deadline = DeadlineOf(executor_, call);
   std::vector<store::RemoteMiss> misses;
-  if (MayBring(call.namespace_slot, blocks)) {
+  if (remote_ != nullptr && store_.switches().on(store::Switch::kReads, call.namespace_slot)) {
     const Instant worth =
         worth_us == kNoWorthLimit ? deadline : std::min(deadline, executor_.Now().PlusUs(worth_us));
     misses = co_await remote_->Bring(call.namespace_slot, blocks, worth);

@@ -33,7 +33,7 @@ class RemoteBlocks {
   // and no wait. Ends by the deadline, with none if need be.
   virtual Task<std::vector<MatchRun>> Match(std::uint32_t slot, std::span<const BlockKey> chain,
                                             std::size_t local, Instant deadline) = 0;
-  // Whether any of the blocks was found lately by a Match: only then Bring can do anything.
+  // Whether any of the blocks, which are few, was found lately by a Match: only then Bring can do anything.
   virtual bool Found(std::uint32_t slot, std::span<const catalog::BlockName> blocks) const = 0;
   // Brings those of the blocks into memory that were found and are not here, all of them beside each other,
   // and with them what they stand on. Ends by `worth`, whatever the others do: what did not come by then is a
