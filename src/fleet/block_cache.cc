@@ -21,20 +21,23 @@ BlockCache::BlockCache(EvictionPolicy policy, std::uint64_t blocks)
 std::size_t BlockCache::Match(Chain chain, std::vector<HomeRun>* homes) const {
   if (homes) homes->clear();
   std::size_t matched = 0;
-  for (EntryId id; matched < chain.size() && (id = Find(chain[matched])) != kNone; ++matched) {
+  for (EntryId id = kNone; matched < chain.size() && (id = FindBehind(id, chain[matched])) != kNone;
+       ++matched) {
     if (!homes) continue;
     const Slot& slot = slots_[id];
+    const bool copied = slot.copies != kNone;
     const bool joins =
-        !homes->empty() && !slot.copied && homes->back().home == slot.home && homes->back().copies == nullptr;
-    if (!joins) homes->push_back({slot.home, 0, slot.copied ? &copies_.at(id) : nullptr});
+        !homes->empty() && !copied && homes->back().home == slot.home && homes->back().copies == nullptr;
+    if (!joins) homes->push_back({slot.home, 0, copied ? &copies_[slot.copies] : nullptr});
     ++homes->back().blocks;
   }
   return matched;
 }
 
 void BlockCache::Move(Chain chain, NodeNumber to) {
+  EntryId id = kNone;
   for (const std::uint64_t hash_id : chain) {
-    const EntryId id = Find(hash_id);
+    id = FindBehind(id, hash_id);
     if (id == kNone) return;
     const NodeNumber from = std::exchange(slots_[id].home, to);
     DropCopy(id, to);
@@ -54,30 +57,39 @@ bool BlockCache::MakeRoomForCopy() {
 }
 
 void BlockCache::AddCopy(EntryId id, NodeNumber node) {
-  if (slots_[id].home == node) return;
-  if (const auto at = copies_.find(id); at != copies_.end() && node < at->second.size() && at->second[node])
-    return;
+  if (slots_[id].home == node || HasCopy(slots_[id], node)) return;
   while (copies_count_ > 0 && (copies_count_ + 1) * kCopyShare > blocks_) DropOldestCopy();
   if ((copies_count_ + 1) * kCopyShare > blocks_ || !MakeRoomForCopy()) return;
-  std::vector<bool>& copies = copies_[id];
+  std::uint32_t& at = slots_[id].copies;
+  if (at == kNone) {
+    if (free_copies_.empty()) {
+      free_copies_.push_back(static_cast<std::uint32_t>(copies_.size()));
+      copies_.emplace_back();
+    }
+    at = free_copies_.back();
+    free_copies_.pop_back();
+  }
+  std::vector<bool>& copies = copies_[at];
   if (node >= copies.size()) copies.resize(node + 1);
   copies[node] = true;
-  slots_[id].copied = true;
   copied_.emplace_back(id, node);
   ++copies_count_;
 }
 
 // True: it was there.
 bool BlockCache::DropCopy(EntryId id, NodeNumber node) {
-  const auto at = copies_.find(id);
-  if (at == copies_.end() || node >= at->second.size() || !at->second[node]) return false;
-  at->second[node] = false;
+  if (!HasCopy(slots_[id], node)) return false;
+  std::vector<bool>& copies = copies_[slots_[id].copies];
+  copies[node] = false;
   --copies_count_;
-  if (std::ranges::find(at->second, true) == at->second.end()) {
-    copies_.erase(at);
-    slots_[id].copied = false;
-  }
+  if (std::ranges::find(copies, true) == copies.end()) FreeCopies(id);
   return true;
+}
+
+void BlockCache::FreeCopies(EntryId id) {
+  const std::uint32_t at = std::exchange(slots_[id].copies, kNone);
+  copies_[at].clear();
+  free_copies_.push_back(at);
 }
 
 void BlockCache::DropOldestCopy() {
@@ -89,7 +101,7 @@ void BlockCache::Store(Chain chain, bool partial, std::uint64_t now_ms, NodeNumb
   if (blocks_ == 0) return;
   chain_.clear();
   for (const std::uint64_t hash_id : chain) {
-    const EntryId id = Find(hash_id);
+    const EntryId id = FindBehind(chain_.empty() ? kNone : chain_.back(), hash_id);
     if (id == kNone) break;
     slots_[id].held = true;
     chain_.push_back(id);
@@ -130,7 +142,10 @@ void BlockCache::Insert(std::uint64_t hash_id, NodeNumber home, const policy::St
   free_.pop_back();
   const EntryId parent = chain_.empty() ? kNone : chain_.back();
   slots_[id] = {.hash_id = hash_id, .parent = parent, .home = home, .held = true};
-  if (parent != kNone) ++slots_[parent].children;
+  if (parent != kNone) {
+    ++slots_[parent].children;
+    slots_[parent].next = id;
+  }
   found_.emplace(hash_id, id);
   chain_.push_back(id);
   order_.Insert(id, 0, standing);
@@ -139,9 +154,9 @@ void BlockCache::Insert(std::uint64_t hash_id, NodeNumber home, const policy::St
 void BlockCache::Evict(EntryId id) {
   order_.Remove(id);
   found_.erase(slots_[id].hash_id);
-  if (const auto at = copies_.find(id); at != copies_.end()) {
-    copies_count_ -= static_cast<std::uint64_t>(std::ranges::count(at->second, true));
-    copies_.erase(at);
+  if (slots_[id].copies != kNone) {
+    copies_count_ -= static_cast<std::uint64_t>(std::ranges::count(copies_[slots_[id].copies], true));
+    FreeCopies(id);
   }
   free_.push_back(id);
   const EntryId parent = slots_[id].parent;
@@ -164,8 +179,8 @@ void BlockCache::Lose(NodeNumber home) {
     for (std::size_t i = way.size(); i-- > 0;) {
       Slot& slot = slots_[way[i]];
       DropCopy(way[i], home);
-      if (slot.home == home && slot.copied) {
-        const std::vector<bool>& copies = copies_.at(way[i]);
+      if (slot.home == home && slot.copies != kNone) {
+        const std::vector<bool>& copies = copies_[slot.copies];
         slot.home = static_cast<NodeNumber>(std::ranges::find(copies, true) - copies.begin());
         DropCopy(way[i], slot.home);
       }

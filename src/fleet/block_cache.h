@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <deque>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -54,21 +53,33 @@ class BlockCache final {
   struct Slot {
     std::uint64_t hash_id = 0;
     policy::EntryId parent = kNone;
+    policy::EntryId next = kNone;  // the child that came last: where a prompt is most likely to go on
     std::uint32_t children = 0;
     NodeNumber home = 0;
-    bool held = false;    // by the request that is being stored
-    bool copied = false;  // there are copies
+    std::uint32_t copies = kNone;  // where in copies_; kNone: there are none
+    bool held = false;             // by the request that is being stored
   };
 
   policy::EntryId Find(std::uint64_t hash_id) const {
     const auto at = found_.find(hash_id);
     return at == found_.end() ? kNone : at->second;
   }
+  // The same of the block behind `before`, kNone for the first. Blocks of a chain came one after the other
+  // and lie so, where the table has them anywhere.
+  policy::EntryId FindBehind(policy::EntryId before, std::uint64_t hash_id) const {
+    const policy::EntryId next = before == kNone ? kNone : slots_[before].next;
+    const bool it = next != kNone && slots_[next].parent == before && slots_[next].hash_id == hash_id;
+    return it ? next : Find(hash_id);
+  }
   bool MakeRoom(const policy::Standing& newcomer);
   bool MakeRoomForCopy();
+  bool HasCopy(const Slot& slot, NodeNumber node) const {
+    return slot.copies != kNone && node < copies_[slot.copies].size() && copies_[slot.copies][node];
+  }
   void AddCopy(policy::EntryId id, NodeNumber node);
   bool DropCopy(policy::EntryId id, NodeNumber node);
   void DropOldestCopy();
+  void FreeCopies(policy::EntryId id);
   void Insert(std::uint64_t hash_id, NodeNumber home, const policy::Standing& standing);
   void Evict(policy::EntryId id);
 
@@ -81,7 +92,8 @@ class BlockCache final {
   std::vector<std::uint64_t> keys_;
 
   // Copies beside a block's home, at most a sixteenth of the room; the oldest goes first.
-  std::unordered_map<policy::EntryId, std::vector<bool>> copies_;
+  std::deque<std::vector<bool>> copies_;  // by node, of a block; in use or free
+  std::vector<std::uint32_t> free_copies_;
   std::deque<std::pair<policy::EntryId, NodeNumber>> copied_;
   std::uint64_t copies_count_ = 0;
 };

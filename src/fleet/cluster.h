@@ -55,6 +55,7 @@ class Cluster final {
     std::deque<workload::Request> waiting;
   };
 
+  void Prefetch(const Happening& happening) const;
   void Handle(const Happening& happening);
   void Read();
   void Arrive();

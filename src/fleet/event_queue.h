@@ -18,6 +18,7 @@ class EventQueue final {
     std::ranges::push_heap(heap_, Later);
   }
   bool empty() const { return heap_.empty(); }
+  const T& next() const { return heap_.front().event; }  // as it is scheduled now; not empty
   double now_s() const { return now_s_; }
   std::uint64_t taken() const { return taken_; }
   // The next event; the clock stands at its time from then on. One at least is scheduled.

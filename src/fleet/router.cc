@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -32,19 +33,21 @@ Backlogs::Backlogs(std::uint32_t nodes) : nodes_(nodes) {
 }
 
 void Backlogs::Add(NodeNumber node, double seconds) {
-  order_.erase(RankOf(node));
+  auto rank = order_.extract(RankOf(node));
   nodes_[node].seconds += seconds;
   nodes_[node].added = ++added_;
   ++nodes_[node].pieces;
-  order_.insert(RankOf(node));
+  rank.value() = RankOf(node);
+  order_.insert(std::move(rank));
 }
 
 void Backlogs::Drop(NodeNumber node, double seconds) {
   Backlog& backlog = nodes_[node];
   CISTERN_ASSERT(backlog.pieces > 0);
-  order_.erase(RankOf(node));
+  auto rank = order_.extract(RankOf(node));
   backlog.seconds = --backlog.pieces == 0 ? 0 : std::max(0.0, backlog.seconds - seconds);
-  order_.insert(RankOf(node));
+  rank.value() = RankOf(node);
+  order_.insert(std::move(rank));
 }
 
 void Backlogs::Remove(NodeNumber node) {
