@@ -187,6 +187,7 @@ void Cluster::Dispatch(WorkId id) {
     return Refuse(id, result_.refused);
   }
   job.node = decision->node;
+  job.turn = ++turns_;
   job.compute_s = decision->compute_s;
   job.loaded_tokens = decision->blocks * workload::kTraceBlockTokens;
   backlogs_.Add(job.node, job.compute_s);
@@ -227,7 +228,7 @@ void Cluster::Loaded(WorkId id, std::uint64_t attempt) {
 void Cluster::Enqueue(WorkId id) {
   const Job& job = jobs_[id];
   const std::uint64_t answer = options_.decode_nodes ? 1 : job.request.output_tokens;
-  engines_[job.node].Prefill(id, job.loaded_tokens, job.request.input_tokens, answer);
+  engines_[job.node].Prefill(id, job.turn, job.loaded_tokens, job.request.input_tokens, answer);
   Kick(job.node);
 }
 

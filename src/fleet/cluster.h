@@ -43,7 +43,8 @@ class Cluster final {
     workload::Request request;
     std::uint64_t session = 0;  // closed loop alone
     std::uint64_t attempt = 0;
-    NodeNumber node = 0;  // where it is, of all nodes
+    NodeNumber node = 0;     // where it is, of all nodes
+    std::uint64_t turn = 0;  // by when it was sent there
     double sent_s = 0;
     double first_token_s = -1;  // when; below 0: not yet
     std::uint64_t loaded_tokens = 0;
@@ -95,6 +96,7 @@ class Cluster final {
 
   std::deque<Job> jobs_;
   std::vector<WorkId> free_jobs_;
+  std::uint64_t turns_ = 0;
   std::uint64_t active_ = 0;      // jobs, and sessions whose next turn is about to be sent
   std::vector<WorkId> stranded_;  // no node is up for them
   std::optional<workload::Request> next_;

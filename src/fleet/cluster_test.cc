@@ -69,6 +69,22 @@ ClusterResult Queue(double load, std::uint64_t count) {
   return *RunCluster(options, requests);
 }
 
+// Else who has little to load overtakes who has much, and a long prompt holds up what the router sent before.
+TEST(Engine, APromptThatLoadedLongKeepsItsTurn) {
+  const EngineSpec spec = *MakeEngine(Machine());
+  Engine engine(spec);
+  engine.Prefill(7, 2, 0, spec.chunk_tokens, 1);
+  engine.Prefill(8, 3, 0, spec.chunk_tokens, 1);
+  engine.Prefill(5, 1, 0, spec.chunk_tokens, 1);  // the first that was sent, the last that is loaded
+  std::vector<WorkId> first;
+  Engine::Ended ended;
+  while (engine.Begin(0)) {
+    engine.End(ended);
+    first.insert(first.end(), ended.first.begin(), ended.first.end());
+  }
+  EXPECT_THAT(first, testing::ElementsAre(5, 7, 8));
+}
+
 TEST(Cluster, QueueOfOneServerIsWithinOnePercentOfMD1) {
   const ClusterOptions options = Fleet(1);
   const double service = options.engine.PrefillSeconds(0, 4'096);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "base/assert.h"
 
@@ -19,14 +20,17 @@ double EngineSpec::IterationSeconds(double prefill_flops, std::uint64_t tokens, 
 
 double EngineSpec::LeastIterationSeconds() const { return IterationSeconds(0, 1, 1, 0); }
 
-void Engine::Prefill(WorkId id, std::uint64_t from, std::uint64_t to, std::uint64_t answer) {
+void Engine::Prefill(WorkId id, std::uint64_t turn, std::uint64_t from, std::uint64_t to,
+                     std::uint64_t answer) {
   CISTERN_ASSERT(from < to);
-  waiting_.push_back({id, from, to, answer});
+  auto at = waiting_.end();
+  while (at != waiting_.begin() && std::prev(at)->turn > turn) --at;
+  waiting_.insert(at, {id, turn, from, to, answer});
 }
 
 void Engine::Decode(WorkId id, std::uint64_t tokens, std::uint64_t answer) {
   CISTERN_ASSERT(answer > 1);
-  joining_.push_back({id, tokens, tokens, answer});
+  joining_.push_back({id, 0, tokens, tokens, answer});
 }
 
 // First come, first served: what waits for room holds up what came later.

@@ -42,8 +42,9 @@ class Engine final {
   explicit Engine(const EngineSpec& spec) : spec_(&spec) {}  // borrowed
 
   // A prompt of `to` tokens, the first `from` of which are there. With `answer` above 1 it goes on to decode
-  // here until it has said so many. It waits until there is room for its KV.
-  void Prefill(WorkId id, std::uint64_t from, std::uint64_t to, std::uint64_t answer);
+  // here until it has said so many. It waits until there is room for its KV, and in its turn: behind those
+  // that wait with a smaller number, whenever these were ready.
+  void Prefill(WorkId id, std::uint64_t turn, std::uint64_t from, std::uint64_t to, std::uint64_t answer);
   // A prompt prefilled elsewhere, whose first token is said.
   void Decode(WorkId id, std::uint64_t tokens, std::uint64_t answer);
   // Whether a request of so many tokens can ever run here.
@@ -71,7 +72,7 @@ class Engine final {
  private:
   struct Prompt {
     WorkId id;
-    std::uint64_t from, to, answer;
+    std::uint64_t turn, from, to, answer;
     std::uint64_t chunk = 0;  // of the step under way
   };
   struct Running {
