@@ -60,7 +60,7 @@ class Order final {
   // Of a resident, for its children.
   Standing StandingOf(EntryId id) const;
   // A newcomer is worth less than this resident, which it would displace, is proven to be. Never where no
-  // prompt told of it, nor where none of the resident's class was ever seen to return.
+  // prompt told of it, nor where the resident's class was hardly ever seen to return.
   bool StaysOut(const Standing& newcomer, EntryId resident) const;
 
   // The id that leaves for the newcomer, whose block takes the room of one: the coldest for which `may(id)`

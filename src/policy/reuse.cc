@@ -15,8 +15,8 @@ constexpr UseTime kFirstAgeMs = Reuse::kOneUseMs;
 // Runs that a class must have seen at an age and the two beside it to be believed as much as what it leans
 // on.
 constexpr double kAllWeight = 60, kPaceWeight = 150, kClassWeight = 300;
-// And to prove a value, beside as many that never return.
-constexpr double kProofWeight = 10;
+// Returns of a class at an age or later that prove that it returns.
+constexpr double kProof = 10;
 // Of all runs that reach an age, those that return at it, before any was seen. The same at each age, as ages
 // widen: the longer not used, the less it is worth, which is Lru.
 constexpr double kPrior = 0.05;
@@ -276,18 +276,20 @@ void Reuse::Refresh(Class on) {
     }
     return std::min(1.0, returned / reached);
   };
-  Shares expected, proven;
+  Shares shares;
   double of_all = kFirstPrior;
   for (std::size_t age = 0; age < kAges; ++age) {
     const double before = age == 1 ? of_all * (kPrior / kFirstPrior) : of_all;
     of_all = share(all_, age, kAllWeight, age == 0 ? kFirstPrior : std::min(kPrior, before));
-    expected[age] = share(returns_[on], age, kClassWeight, share(pace, age, kPaceWeight, of_all));
-    proven[age] = share(returns_[on], age, kProofWeight, 0);
+    shares[age] = share(returns_[on], age, kClassWeight, share(pace, age, kPaceWeight, of_all));
   }
   const double a_hit = WeightOf(on / kPaces);
-  const auto hoped = HitsASecond(expected), shown = HitsASecond(proven);
-  for (std::size_t age = 0; age < kAges; ++age)
-    value_[on][age] = {a_hit * hoped[age], a_hit * std::min(hoped[age], shown[age])};
+  const auto values = HitsASecond(shares);
+  double returned = 0;
+  for (std::size_t age = kAges; age-- > 0;) {
+    returned += returns_[on].returned[age];
+    value_[on][age] = {a_hit * values[age], returned >= kProof ? a_hit * values[age] : 0};
+  }
 }
 
 // From the last age back: a block kept to the next age is kept beyond it if the ages after are worth more

@@ -15,9 +15,9 @@
 // For each class and age the policy counts the runs that reached the age and those that returned at it. Runs
 // that have not returned count at every age they pass, evicted or not; a class with few runs leans on those
 // with its pace, and these on all, of which no age that few have reached is held to be better than the ages
-// before it. A block's value is the best ratio, over all times it could be kept from
-// now, of the probability that it returns to the expected time that it is kept (Gittins' index). Only as much
-// of it as returns of its own class prove keeps another block out.
+// before it. A block's value is the best ratio, over all times it could be kept from now, of the probability
+// that it returns to the expected time that it is kept (Gittins' index). It keeps another block out only once
+// its class was seen to return.
 //
 // Every call is deterministic, without a clock and O(1) in the number of blocks: a prompt is taken in block
 // by block, so that its caller may pause.
@@ -114,7 +114,7 @@ class Reuse final {
   // Hits per block-second.
   struct Value {
     double expected = 0;
-    double proven = 0;  // as much of it as returns of its own class show: none where there were none
+    double proven = 0;  // the same, once its class was seen to return at the age or later; else 0
   };
   Value ValueOf(Class in, UseTime age) const { return value_[in][AgeOf(age)]; }
   static bool IsKept(Class in) {
