@@ -382,7 +382,7 @@ class Chaos {
                                       "--cell-key", key,     "--log-level",    "error"};
     if (options_.flash_bytes > 0) {
       flags.emplace_back("--flash");
-      flags.push_back(Text(directory_, "/flash-", node.id, ":", options_.flash_bytes));
+      flags.push_back(Text(directory_, "/flash-", node.id, ":", options_.flash_bytes, "B"));
     }
     return flags;
   }
