@@ -56,9 +56,7 @@ void Print(const BenchRow& row) {
 void CopyFlag(CommandLine& line, BenchOptions& options) {
   line.Flag("--copy", "NAME",
             "the copy kernel of all rows and their nodes: avx512_lanes, avx512, avx2_vpclmulqdq, avx2, arm64 "
-            "or portable, "
-            "if this "
-            "processor has it; default: the fastest, and each in turn for the copy rows",
+            "or portable, if this processor has it; default: the fastest, and each in turn for the copy rows",
             [&options](std::string_view name) {
               options.copy = name;
               return record::ChooseKernels(name);

@@ -73,9 +73,7 @@ int Run(int argc, const char* const* argv) {
             &source.file);
   line.Flag("--copy", "NAME",
             "for measurements: the copy kernel, avx512_lanes, avx512, avx2_vpclmulqdq, avx2, arm64 or "
-            "portable; default: "
-            "the fastest "
-            "that this processor runs",
+            "portable; default: the fastest that this processor runs",
             record::ChooseKernels);
   bool check = false;
   line.Switch("--check", "says what is wrong with these settings on this host, and starts nothing", &check);

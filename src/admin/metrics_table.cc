@@ -15,6 +15,7 @@ std::string_view KindName(MetricKind kind) {
     case MetricKind::kGauge: return "gauge";
     case MetricKind::kHistogram: return "histogram";
     case MetricKind::kText:
+    case MetricKind::kRemark:
     case MetricKind::kLabel: return "";
   }
   return "";
@@ -42,12 +43,13 @@ void AppendTable(std::string& out, std::string_view path, const MetricTable& tab
               "`.\n\n");
   AppendHead(out);
   for (const MetricField& field : table.columns) {
-    const bool words = field.kind == MetricKind::kText || field.kind == MetricKind::kLabel;
+    const bool words = KindName(field.kind).empty();
     AppendRow(out, Text(path, "[].", field.name), words ? std::string() : MetricName(table, field), field);
   }
 }
 
 std::string MetricOf(const MetricSection& section, const MetricField& field) {
+  if (field.kind == MetricKind::kRemark) return "";
   if (field.kind == MetricKind::kText) return Text(InfoName(section), "{", field.name, "}");
   const std::string name = MetricName(section, field);
   return section.label.empty() ? name : Text(name, "{", section.label, "=\"", field.name, "\"}");

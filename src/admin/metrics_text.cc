@@ -125,6 +125,7 @@ class Writer final {
         Write(*entry.table, snapshot_.tables[entry.at]);
         continue;
       }
+      if (entry.field.kind == MetricKind::kRemark) continue;
       if (entry.field.kind == MetricKind::kText) {
         const auto* text = std::get_if<std::string>(&snapshot_.values[entry.at]);
         if (text != nullptr) AppendLabel(info, entry.field.name, *text);

@@ -54,6 +54,19 @@ TEST(MetricsText, WordsAreLabelsOfOneLineAndAreEscaped) {
             "{\"node\":{\"socket\":\"a\\\"b\\\\c\\u000ad\\u00ff\",\"loop\":\"epoll\"}}");
 }
 
+TEST(MetricsText, RemarksAreInStatusAndNoLabel) {
+  MetricRegistry registry;
+  registry.Add("cell", {"zone", MetricKind::kText, "where"}, [] { return MetricValue(); });
+  registry.Add("cell", {"trouble", MetricKind::kRemark, "any words"}, [] { return MetricValue(); });
+  MetricSnapshot snapshot;
+  snapshot.values = {std::string("a"), std::string("connect 10.0.0.7:2379: refused after 17 ms")};
+  const std::string text = MetricsText(registry, snapshot);
+  EXPECT_THAT(text, HasSubstr("\ncistern_cell_info{zone=\"a\"} 1\n"));
+  EXPECT_THAT(text, Not(HasSubstr("trouble")));
+  EXPECT_THAT(StatusText(registry, snapshot), HasSubstr("\"trouble\":\"connect 10.0.0.7:2379"));
+  EXPECT_THAT(MetricsTable(registry), HasSubstr("| `cell.trouble` |  |  | any words |\n"));
+}
+
 TEST(MetricsText, ASectionWithALabelIsOneMetric) {
   MetricRegistry registry;
   Counter evicted, expired;

@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -29,6 +30,19 @@ std::string Text(const Args&... args) {
   std::string out;
   (AppendText(out, args), ...);
   return out;
+}
+
+// The texts of items, with `between` between them: Joined(rules, ", ", &ClientRule::text).
+template <class Items, class TextOf = std::identity>
+std::string Joined(const Items& items, std::string_view between, const TextOf& text_of = {}) {
+  std::string all;
+  bool first = true;
+  for (const auto& item : items) {
+    if (!first) all += between;
+    first = false;
+    AppendText(all, std::invoke(text_of, item));
+  }
+  return all;
 }
 
 // "0x1f", for offsets and checksums.

@@ -30,7 +30,8 @@ namespace cistern {
 enum class MetricKind : std::uint8_t {
   kCounter,    // only grows while the node runs
   kGauge,      // of the moment
-  kText,       // words: in status as they are, in /metrics labels of one line that is always 1
+  kText,       // words, of few values: in status as they are, in /metrics labels of one line that is always 1
+  kRemark,     // words of any number, such as messages: in status alone
   kLabel,      // of a table: names the row
   kHistogram,  // of durations in nanoseconds
 };

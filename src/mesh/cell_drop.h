@@ -13,6 +13,7 @@
 
 #include "cistern/key.h"
 #include "cistern/status.h"
+#include "store/requests.h"
 
 namespace cistern::mesh {
 
@@ -32,11 +33,7 @@ struct SharedNamespace {
 };
 
 struct CellDrop {
-  enum class What : std::uint8_t {
-    kNamespace = 1,     // all of it
-    kKeys = 2,          // these keys and what descends from them
-    kConversation = 3,  // the end of a conversation: what it alone wrote and used
-  };
+  using What = store::DropWhat;
   What what = What::kNamespace;
   SharedNamespace name;
   std::vector<BlockKey> keys;      // of kKeys

@@ -30,19 +30,10 @@ std::array<std::byte, 16> BootId() {
 bool IsPassing(const Status& why) { return why.code() == Code::kLapsed || why.code() == Code::kOk; }
 
 mesh::CellDrop DropOf(const server::DropRequest& request, mesh::SharedNamespace name) {
-  mesh::CellDrop drop{.name = std::move(name)};
-  switch (request.what) {
-    case server::DropRequest::What::kNamespace: drop.what = mesh::CellDrop::What::kNamespace; break;
-    case server::DropRequest::What::kKeys:
-      drop.what = mesh::CellDrop::What::kKeys;
-      drop.keys.assign(request.keys.begin(), request.keys.end());
-      break;
-    case server::DropRequest::What::kConversation:
-      drop.what = mesh::CellDrop::What::kConversation;
-      drop.conversation = request.conversation;
-      break;
-  }
-  return drop;
+  return {.what = request.what,
+          .name = std::move(name),
+          .keys = {request.keys.begin(), request.keys.end()},
+          .conversation = request.conversation};
 }
 
 }  // namespace

@@ -81,12 +81,6 @@ Status AddEndpoints(std::string_view shown, std::string_view text, std::vector<s
   return Status();
 }
 
-std::string Joined(const std::vector<std::string>& texts) {
-  std::string all;
-  for (const std::string& text : texts) all += (all.empty() ? "" : ",") + text;
-  return all;
-}
-
 Status CheckCellOptions(const NodeOptions& options) {
   if (options.cell.empty()) return CheckIsAlone(options);
   if (options.member.empty())

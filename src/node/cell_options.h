@@ -14,8 +14,6 @@ namespace cistern::node {
 
 // Endpoints with commas between. kInvalid names one that is none.
 Status AddEndpoints(std::string_view shown, std::string_view text, std::vector<std::string>& endpoints);
-// With commas between.
-std::string Joined(const std::vector<std::string>& texts);
 
 // kInvalid names the field, its value and the way out. A node in no cell is told nothing of one.
 Status CheckCellOptions(const NodeOptions& options);

@@ -57,12 +57,6 @@ Status AddClientRule(std::string_view name, std::string_view text, std::vector<C
   return Status();
 }
 
-std::string ClientRulesText(const std::vector<ClientRule>& rules) {
-  std::string text;
-  for (const ClientRule& rule : rules) text += (text.empty() ? "" : ", ") + rule.text;
-  return text.empty() ? "none" : text;
-}
-
 server::PeerRules PeerRulesOf(const std::vector<ClientRule>& rules) {
   server::PeerRules peers;
   for (const ClientRule& rule : rules) {

@@ -16,9 +16,6 @@ namespace cistern::node {
 // `name`.
 Status AddClientRule(std::string_view name, std::string_view text, std::vector<ClientRule>& rules);
 
-// With commas between; "none" of none.
-std::string ClientRulesText(const std::vector<ClientRule>& rules);
-
 server::PeerRules PeerRulesOf(const std::vector<ClientRule>& rules);
 
 }  // namespace cistern::node

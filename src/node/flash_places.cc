@@ -159,15 +159,13 @@ std::uint32_t MaxLowerBlocks(const NodeOptions& options, const FlashPlaces& plac
 
 Result<std::size_t> FindDevice(const NodeOptions& options, const FlashPlaces& places,
                                const std::string& path) {
-  std::string known;
   for (std::size_t i = 0; i < places.devices.size(); ++i) {
-    const std::string& device = places.devices[i].path;
-    if (path == device || path == options.flash[i].path) return i;
-    known += Text(known.empty() ? "" : ", ", options.flash[i].path);
+    if (path == places.devices[i].path || path == options.flash[i].path) return i;
   }
   for (std::size_t i = 0; i < places.devices.size(); ++i) {
     if (Same(path, options.flash[i].path) || Same(path, places.devices[i].path)) return i;
   }
+  const std::string known = Joined(options.flash, ", ", &FlashVolume::path);
   return Error(Code::kMiss,
                Text("this node has no flash ", Shown(path), known.empty() ? "" : "; it has ", known));
 }

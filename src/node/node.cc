@@ -113,10 +113,7 @@ class BlockingCall final : public memory::AwaitedJob {
 };
 
 std::string PathsOf(const FlashPlaces& places) {
-  std::string paths;
-  for (const flash::FlashDeviceOptions& device : places.devices)
-    paths += (paths.empty() ? "" : ", ") + device.path;
-  return paths;
+  return Joined(places.devices, ", ", &flash::FlashDeviceOptions::path);
 }
 
 }  // namespace
@@ -220,7 +217,7 @@ class Node::Core {
   std::function<Task<Result<server::Dropped>>(const server::DropRequest&)> DropRoute();
   // Sets memory on its way to that size.
   Task<Result<std::uint64_t>> Resize(std::uint64_t memory_bytes);
-  // The headers that it is, if it can be; and on its way to these.
+  // The headers that it is, if this arena and this host can have it; and on its way to these.
   Task<Result<std::uint32_t>> CheckMemory(std::uint64_t memory_bytes);
   void SetMemory(std::uint32_t headers);
   Task<void> ReloadFor(Executor& executor, NodeOptions read, std::promise<Result<Reloaded>>& done);
@@ -447,7 +444,7 @@ Task<Result<std::unique_ptr<tier::Tier>>> Node::Core::OpenTier(tier::JournalView
 }
 
 Task<Status> Node::Core::JoinCell() {
-  watch_->NowDoing(Text("joining its cell at ", Joined(options_.cell)));
+  watch_->NowDoing(Text("joining its cell at ", Joined(options_.cell, ",")));
   const arena::Reader<arena::Words> reader(words_, file_->arena(), file_->index());
   auto cell =
       Cell::Start({*loop_, *parts_->store, clock_, reader, LoopOptionsOf(options_), *log_, RandomNumber},
@@ -542,6 +539,7 @@ Task<void> Node::Core::ReloadFor(Executor&, NodeOptions read, std::promise<Resul
 }
 
 Task<Result<std::uint64_t>> Node::Core::Resize(std::uint64_t memory_bytes) {
+  if (Status status = CheckMemoryBytes(options_, memory_bytes); !status.ok()) co_return Error(status);
   const Result<std::uint32_t> headers = co_await CheckMemory(memory_bytes);
   if (!headers) co_return Error(headers.error());
   SetMemory(*headers);
@@ -551,17 +549,8 @@ Task<Result<std::uint64_t>> Node::Core::Resize(std::uint64_t memory_bytes) {
 }
 
 Task<Result<std::uint32_t>> Node::Core::CheckMemory(std::uint64_t memory_bytes) {
-  if (memory_bytes < kMinMemoryBytes) {
-    co_return Error(Code::kInvalid, Text("memory: ", SizeText(memory_bytes), " is below the least of ",
-                                         SizeText(kMinMemoryBytes), "; ask for more"));
-  }
   const Result<std::uint32_t> headers = file_->HeadersOf(memory_bytes);
   if (!headers) co_return Error(headers.error());
-  const std::uint64_t reserved = parts_->store->quotas().reserved_bytes();
-  if (reserved > *headers * arena::kHeaderSpanBytes) {
-    co_return Error(Code::kInvalid, Text("memory: ", SizeText(memory_bytes), ", and quotas reserve ",
-                                         SizeText(reserved), " of it; ask for more, or reserve less"));
-  }
   const std::uint32_t served = parts_->store->resizer().served();
   BlockingCall check(*parts_->blocked,
                      [this, served, &headers] { return file_->CheckGrowth(served, *headers); });

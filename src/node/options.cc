@@ -59,21 +59,12 @@ Status ParseSwitch(std::string_view name, std::string_view text, bool& on) {
 constexpr std::array<std::string_view, 3> kLoops = {"auto", "io_uring", "epoll"};
 constexpr std::array<std::string_view, 4> kLogLevels = {"debug", "info", "warning", "error"};
 
-std::string VolumesText(const NodeOptions& options) {
-  std::string text;
-  for (const FlashVolume& volume : options.flash) {
-    text += (text.empty() ? "" : ", ") + volume.path;
-    if (volume.size_bytes != 0) text += ":" + SizeText(volume.size_bytes);
-  }
-  return text.empty() ? "none" : text;
+std::string VolumeText(const FlashVolume& volume) {
+  return volume.size_bytes == 0 ? volume.path : volume.path + ":" + SizeText(volume.size_bytes);
 }
 
-std::string QuotasText(const NodeOptions& options) {
-  std::string text;
-  for (const policy::Quota& quota : options.quotas)
-    text += (text.empty() ? "" : "; ") + policy::ToString(quota);
-  return text.empty() ? "none" : text;
-}
+// Of a list that may be empty.
+std::string OrNone(std::string text) { return text.empty() ? "none" : text; }
 
 Status AddQuota(NodeOptions& options, std::string_view text) {
   Result<policy::Quota> quota = policy::ParseQuota(text);
@@ -110,10 +101,9 @@ constexpr Setting kSettings[] = {
      [](const NodeOptions& o) { return o.socket; }},
     {"clients", "WHO",
      "who may connect beside processes of the node's own user: user:UID, group:GID (numbers or names), or "
-     "any "
-     "that reaches the socket; may be repeated",
+     "any that reaches the socket; may be repeated",
      [](NodeOptions& o, std::string_view n, std::string_view t) { return AddClientRule(n, t, o.clients); },
-     [](const NodeOptions& o) { return ClientRulesText(o.clients); },
+     [](const NodeOptions& o) { return OrNone(Joined(o.clients, ", ", &ClientRule::text)); },
      [](NodeOptions& o) { o.clients.clear(); }},
     {"http", "[ADDRESS:]PORT",
      "where /metrics, /status, /healthz and /readyz are, for whoever reaches it; default: none; a PORT "
@@ -145,10 +135,10 @@ constexpr Setting kSettings[] = {
      [](const NodeOptions& o) { return o.max_blocks == 0 ? std::string("what fits") : Text(o.max_blocks); }},
     {"quota", "PATTERN:memory=SIZE,reserve=SIZE",
      "bytes of blocks that namespaces of this name, or FIELD=VALUE, may have in memory together, and that "
-     "stay "
-     "when others need room; * stands for any characters; may be repeated, the first that fits counts",
+     "stay when others need room; * stands for any characters; may be repeated, the first that fits counts",
      [](NodeOptions& o, std::string_view, std::string_view t) { return AddQuota(o, t); },
-     [](const NodeOptions& o) { return QuotasText(o); }, [](NodeOptions& o) { o.quotas.clear(); }, nullptr,
+     [](const NodeOptions& o) { return OrNone(Joined(o.quotas, "; ", policy::ToString)); },
+     [](NodeOptions& o) { o.quotas.clear(); }, nullptr,
      [](NodeOptions& to, const NodeOptions& from) { to.quotas = from.quotas; }},
     {"eviction", "POLICY", "which block leaves memory next",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
@@ -179,7 +169,8 @@ constexpr Setting kSettings[] = {
     {"flash", "PATH[:SIZE]",
      "flash below memory: a directory and how much of it, or a block device; may be repeated",
      [](NodeOptions& o, std::string_view n, std::string_view t) { return AddFlashVolume(n, t, o.flash); },
-     [](const NodeOptions& o) { return VolumesText(o); }, [](NodeOptions& o) { o.flash.clear(); }},
+     [](const NodeOptions& o) { return OrNone(Joined(o.flash, ", ", VolumeText)); },
+     [](NodeOptions& o) { o.flash.clear(); }},
     {"flash_write", "POLICY", "when a block is written to flash where its namespace does not say",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return KeepPolicy(n, ParseWriteRule(t), o.flash_write);
@@ -247,7 +238,7 @@ constexpr Setting kSettings[] = {
     {"cell", "URL[,URL]",
      "the cell's etcd: drops reach every node of the cell; may be repeated; default: none",
      [](NodeOptions& o, std::string_view n, std::string_view t) { return AddEndpoints(n, t, o.cell); },
-     [](const NodeOptions& o) { return o.cell.empty() ? std::string("none") : Joined(o.cell); },
+     [](const NodeOptions& o) { return OrNone(Joined(o.cell, ",")); },
      [](NodeOptions& o) { o.cell.clear(); }},
     {"cell_name", "NAME", "which cell of that etcd; default: default",
      [](NodeOptions& o, std::string_view, std::string_view t) {
@@ -275,13 +266,12 @@ constexpr Setting kSettings[] = {
      [](const NodeOptions& o) { return o.cell_listen; }},
     {"cell_key", "FILE",
      "the cell's key, 64 hexadecimal digits that its owner alone may read; may be repeated: the first is "
-     "used, "
-     "each accepted",
+     "used, each accepted",
      [](NodeOptions& o, std::string_view, std::string_view t) {
        o.cell_keys.emplace_back(t);
        return Status();
      },
-     [](const NodeOptions& o) { return o.cell_keys.empty() ? std::string("none") : Joined(o.cell_keys); },
+     [](const NodeOptions& o) { return OrNone(Joined(o.cell_keys, ",")); },
      [](NodeOptions& o) { o.cell_keys.clear(); }},
     {"zone", "NAME", "where it stands; `cistern cell` shows it; default: none",
      [](NodeOptions& o, std::string_view, std::string_view t) {
@@ -400,16 +390,7 @@ Status ResolveNodeOptions(NodeOptions& options) {
                   Text("memory: ", SizeText(options.memory_bytes), " is above what this host gives (",
                        RoughSizeText(host), "); ask for at most that, or leave it out for a quarter"));
   }
-  if (options.memory_bytes < kMinMemoryBytes) {
-    return Status(Code::kInvalid, Text("memory: ", SizeText(options.memory_bytes), " is below the least of ",
-                                       SizeText(kMinMemoryBytes), "; ask for more"));
-  }
-  if (const std::uint64_t reserved = policy::QuotaTable(options.quotas).reserved_bytes();
-      reserved > options.memory_bytes) {
-    return Status(Code::kInvalid,
-                  Text("quota: the reserves are ", SizeText(reserved), " together and memory is ",
-                       SizeText(options.memory_bytes), "; reserve less, or give the node more memory"));
-  }
+  if (Status status = CheckMemoryBytes(options, options.memory_bytes); !status.ok()) return status;
   if (options.alignment != 512 && options.alignment != 4096) {
     return Status(Code::kInvalid, Text("alignment: ", static_cast<std::uint64_t>(options.alignment),
                                        " is not allowed; use 512B or 4096B"));
@@ -424,6 +405,20 @@ Status ResolveNodeOptions(NodeOptions& options) {
   if (Status status = CheckTenant(options.tenant); !status.ok()) return status;
   if (Status status = CheckCellOptions(options); !status.ok()) return status;
   return CheckFlashOptions(options);
+}
+
+Status CheckMemoryBytes(const NodeOptions& options, std::uint64_t memory_bytes) {
+  if (memory_bytes < kMinMemoryBytes) {
+    return Status(Code::kInvalid, Text("memory: ", SizeText(memory_bytes), " is below the least of ",
+                                       SizeText(kMinMemoryBytes), "; ask for more"));
+  }
+  if (const std::uint64_t reserved = policy::QuotaTable(options.quotas).reserved_bytes();
+      reserved > memory_bytes) {
+    return Status(Code::kInvalid,
+                  Text("quota: the reserves are ", SizeText(reserved), " together and memory is ",
+                       SizeText(memory_bytes), "; reserve less, or give the node more memory"));
+  }
+  return Status();
 }
 
 std::uint64_t DefaultMemoryBytes(std::uint64_t host_bytes, std::uint64_t file_system_bytes) {

@@ -106,6 +106,10 @@ std::uint64_t DefaultMemoryBytes(std::uint64_t host_bytes, std::uint64_t file_sy
 // the host. kInvalid names the field, its value, its limit and the way out.
 Status ResolveNodeOptions(NodeOptions& options);
 
+// Of that check, what a size of memory has to do with the other settings: of a node that starts, and of one
+// that is to have another size while it runs.
+Status CheckMemoryBytes(const NodeOptions& options, std::uint64_t memory_bytes);
+
 // What a start would find wrong with resolved options and this host, without starting: no such device, one
 // that is not this user's, a file system too small for the memory asked for.
 Status CheckNodeOptions(const NodeOptions& options);

@@ -153,15 +153,20 @@ Task<bool> Room::EmptyRange(memory::HeaderRange range, policy::QuotaGroups group
   co_return !left;
 }
 
-Task<bool> Room::Move(catalog::RecordId record) {
+std::optional<record::SealView> Room::SealOf(catalog::RecordId record, std::vector<std::byte>& trailer) {
   const catalog::Record& r = forest_.record(record);
-  const std::vector<std::byte> trailer = residents_.TrailerAt(r.place, r);
+  trailer = residents_.TrailerAt(r.place, r);
   const auto seal = record::CheckSeal(trailer);
-  if (!seal) {
-    evictor_.LoseBad(record);
-    co_return true;
-  }
-  const auto to = slots_.Allocate(RecordBytesOf(r, *seal));
+  if (seal) return *seal;
+  evictor_.LoseBad(record);
+  return std::nullopt;
+}
+
+Task<bool> Room::Move(catalog::RecordId record) {
+  std::vector<std::byte> trailer;
+  const auto seal = SealOf(record, trailer);
+  if (!seal) co_return true;
+  const auto to = slots_.Allocate(RecordBytesOf(forest_.record(record), *seal));
   if (!to) co_return false;
   co_return co_await MoveTo(record, *seal, *to);
 }
@@ -169,12 +174,9 @@ Task<bool> Room::Move(catalog::RecordId record) {
 Task<void> Room::MoveAway(catalog::RecordId record) {
   const catalog::Record r = forest_.record(record);
   const catalog::RecordHandle handle = catalog_.HandleOf(record);
-  const std::vector<std::byte> trailer = residents_.TrailerAt(r.place, r);
-  const auto seal = record::CheckSeal(trailer);
-  if (!seal) {
-    evictor_.LoseBad(record);
-    co_return;
-  }
+  std::vector<std::byte> trailer;
+  const auto seal = SealOf(record, trailer);
+  if (!seal) co_return;
   const SlotFill fill(residents_);
   const policy::Order& order = residents_.order();
   const RoomFor whom{.group = order.Contains(record) ? order.group(record) : policy::QuotaGroup{0},

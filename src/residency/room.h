@@ -3,7 +3,10 @@
 // chunk that was emptied by moving its records elsewhere (R14).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "base/event.h"
 #include "base/task.h"
@@ -55,6 +58,9 @@ class Room final {
   // `idle_only`: one look, for a chunk whose records all fit elsewhere.
   Task<bool> EmptyAChunk(std::uint64_t record_bytes, Instant deadline, RoomFor whom, bool idle_only);
   Task<bool> EmptyRange(memory::HeaderRange range, policy::QuotaGroups groups);
+  // The seal of a record in memory, which borrows `trailer`; none where it is damaged: the record is lost
+  // then.
+  std::optional<record::SealView> SealOf(catalog::RecordId record, std::vector<std::byte>& trailer);
   // Moves a record to another slot of its size; false where it stays.
   Task<bool> Move(catalog::RecordId record);
   // The same to `to`, which is free again where it stays. The seal is the record's.

@@ -13,6 +13,7 @@
 #include "cistern/key.h"
 #include "cistern/status.h"
 #include "server/peer_credentials.h"
+#include "store/requests.h"
 
 namespace cistern {
 class Logger;
@@ -71,7 +72,7 @@ struct ReportPage {
 
 // A drop as a client asks for it, of a namespace that is attached.
 struct DropRequest {
-  enum class What : std::uint8_t { kKeys, kNamespace, kConversation };
+  using What = store::DropWhat;
   What what = What::kNamespace;
   std::uint32_t slot = 0;
   std::span<const BlockKey> keys;  // of kKeys

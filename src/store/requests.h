@@ -42,6 +42,13 @@ struct MatchedPrompt {
   bool partial = false;  // the last block is not full
 };
 
+// What a drop names. A cell keeps it as this number (docs/formats/cell.md).
+enum class DropWhat : std::uint8_t {
+  kNamespace = 1,     // all of it
+  kKeys = 2,          // keys and what descends from them
+  kConversation = 3,  // the end of a conversation: what it alone wrote and used
+};
+
 struct PartOutcome {
   Status status;
   enum class State : std::uint8_t { kNone = 0, kPublished, kPresent, kPending } state = State::kNone;

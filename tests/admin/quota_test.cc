@@ -35,7 +35,7 @@ TEST(Quotas, AReloadTrimsWhatIsAboveAndStatusAndNamespacesSaySo) {
   ASSERT_TRUE(node.Reload(read).has_value());
   const Result<std::uint64_t> less = store.ResizeMemory(72u << 20);
   ASSERT_FALSE(less.has_value());
-  EXPECT_THAT(less.error().ToString(), HasSubstr("quotas reserve 90MiB"));
+  EXPECT_THAT(less.error().ToString(), HasSubstr("the reserves are 90MiB together"));
 }
 
 }  // namespace
