@@ -5,6 +5,7 @@
 #include "base/nearest.h"
 #include "base/units.h"
 #include "commands.h"
+#include "drain.h"
 #include "namespace_list.h"
 #include "prompt.h"
 
@@ -12,8 +13,9 @@ namespace cistern {
 namespace {
 
 constexpr std::string_view kName = "cistern admin";
-constexpr std::string_view kSubjects[] = {"reads", "writes", "memory", "drop"};
+constexpr std::string_view kSubjects[] = {"reads", "writes", "memory", "drop", "drain"};
 constexpr std::string_view kStates[] = {"on", "off"};
+constexpr std::string_view kReasons[] = {"upgrade", "reboot"};
 
 Status OneOf(std::string_view what, const std::string& text, std::span<const std::string_view> known) {
   for (const std::string_view one : known) {
@@ -68,40 +70,74 @@ int DropNamespace(const Prompt& prompt, Store& store, const std::string& named) 
   return kExitOk;
 }
 
+// As it stands on the command line.
+struct Asked {
+  std::string subject, value, reason = "reboot";
+  std::uint64_t bytes = 0, within_us = 600'000'000;
+  bool then_stop = false;
+};
+
+Status Check(Asked& asked) {
+  if (Status status = OneOf("subject", asked.subject, kSubjects); !status.ok()) return status;
+  if (asked.subject == "drain") {
+    if (asked.value.empty()) asked.value = "on";
+    if (Status status = OneOf("--for", asked.reason, kReasons); !status.ok()) return status;
+    return OneOf("state", asked.value, kStates);
+  }
+  if (asked.value.empty())
+    return Status(Code::kInvalid, Text(asked.subject, ": say what to; see `cistern admin --help`"));
+  if (asked.subject == "drop") return Status();
+  if (asked.subject != "memory") return OneOf("state", asked.value, kStates);
+  const Result<std::uint64_t> bytes = ParseSize("memory", asked.value);
+  if (!bytes) return bytes.error();
+  asked.bytes = *bytes;
+  return Status();
+}
+
 }  // namespace
 
 int RunAdmin(int argc, const char* const* argv) {
   Prompt prompt;
-  std::string subject, value;
+  Asked asked;
   CommandLine line(
       kName,
-      "Switches reads or writes off and on again while engines run, or changes the size of memory. With "
-      "reads\n"
-      "off everything is a miss, with writes off nothing new is kept; engines compute instead, and what is\n"
-      "stored stays. It lasts until it is turned back or the node ends. Memory that shrinks keeps the "
-      "warmest\n"
-      "blocks; `cistern status` says how far it is, and the next start or reload takes what is configured.",
+      "Switches reads or writes off and on again while engines run, changes the size of memory, drops a\n"
+      "namespace, or takes the node out of service. With reads off everything is a miss, with writes off\n"
+      "nothing new is kept; engines compute instead, and what is stored stays. It lasts until it is turned\n"
+      "back or the node ends. Memory that shrinks keeps the warmest blocks; `cistern status` says how far\n"
+      "it is, and the next start or reload takes what is configured. A node that drains takes no puts,\n"
+      "writes what memory alone has to flash, then is out of service: it may be stopped, or drain off\n"
+      "undoes it.",
       "  cistern admin reads off\n  cistern admin reads on\n"
       "  cistern admin writes off --namespace llama-70b\n  cistern admin memory 128GiB\n"
-      "  cistern admin drop model=llama-70b");
+      "  cistern admin drop model=llama-70b\n  cistern admin drain --for upgrade --stop\n"
+      "  cistern admin drain off");
   prompt.AddTo(line, false);
   line.Text("--namespace", "NAME",
             "this one alone, by its name or the fingerprint of its list; default: all, also those to come",
             &prompt.namespace_name);
-  line.Argument("WHAT", "reads, writes, memory or drop", &subject);
-  line.Argument("TO", "on or off; of memory, its size; to drop, the namespace", &value);
+  line.Text("--for", "WHAT",
+            "of drain: reboot, of the host, with which memory goes, or upgrade, of the node, which leaves "
+            "memory's files; default: reboot",
+            &asked.reason);
+  line.Duration("--within", "of drain: how long it may take; default: 10min", &asked.within_us);
+  line.Switch("--stop", "of drain: the node ends then", &asked.then_stop);
+  line.Argument("WHAT", "reads, writes, memory, drop or drain", &asked.subject);
+  line.Argument("TO",
+                "on or off; of memory, its size; to drop, the namespace; of drain, on where it is left out",
+                &asked.value, false);
   if (auto exit = line.Parse(argc, argv)) return *exit;
-  Status status = OneOf("subject", subject, kSubjects);
-  const bool memory = subject == "memory", drop = subject == "drop";
-  Result<std::uint64_t> bytes = 0;
-  if (status.ok() && memory) bytes = ParseSize("memory", value);
-  if (status.ok())
-    status = !bytes ? bytes.error() : memory || drop ? Status() : OneOf("state", value, kStates);
-  if (!status.ok()) return Complain(kName, status);
+  if (Status status = Check(asked); !status.ok()) return Complain(kName, status);
   Result<Store> store = Store::Connect(prompt.connect);
   if (!store) return Complain(kName, store.error());
-  if (drop) return DropNamespace(prompt, *store, value);
-  return memory ? Resize(prompt, *store, *bytes) : Switch(prompt, *store, subject, value);
+  if (asked.subject == "drop") return DropNamespace(prompt, *store, asked.value);
+  if (asked.subject == "memory") return Resize(prompt, *store, asked.bytes);
+  if (asked.subject != "drain") return Switch(prompt, *store, asked.subject, asked.value);
+  const DrainOptions drain{.on = asked.value == "on",
+                           .memory_goes = asked.reason == "reboot",
+                           .then_stop = asked.then_stop,
+                           .within_us = static_cast<std::int64_t>(asked.within_us)};
+  return RunDrain(kName, *store, drain, static_cast<std::int64_t>(prompt.deadline_us), prompt.json);
 }
 
 }  // namespace cistern

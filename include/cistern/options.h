@@ -56,6 +56,16 @@ struct OpenOptions {
   std::uint64_t scrub_bytes_per_s = 8u << 20;        // read again and checked in the background; 0: never
 };
 
+// A node's way out of service (Store::Drain).
+struct DrainOptions {
+  bool on = true;  // false: in service again, and the others are not looked at
+  // The host's memory goes too, so that what memory alone has is written to flash. False: memory's files
+  // outlive the node, as in an upgrade of it.
+  bool memory_goes = true;
+  bool then_stop = false;  // the node ends by itself when it has drained, or when its time has passed
+  std::int64_t within_us = 600'000'000;  // that all of it may take, an hour at most
+};
+
 struct ConnectOptions {
   std::string socket;  // empty: cistern.sock in /run (root), /run/user/UID or /tmp/cistern-UID, whichever is
                        // its alone

@@ -248,6 +248,11 @@ class Store {
   // blocks leave, what is leased stays until its leases end, and the rest stays readable all the time.
   // kInvalid, kBusy: too small, more than there is room for, or than the host has; nothing has changed.
   Result<std::uint64_t> ResizeMemory(std::uint64_t bytes, std::int64_t deadline_us = kDefaultDeadlineUs);
+  // Sets the node on its way out of service, or back, and returns at once; StatusJson says how far it is
+  // (drain.stage). Puts are refused (kBusy) from then on; what memory alone has is written to flash where
+  // memory goes with the host; then nothing is found any more, and leases and puts that wait end by
+  // themselves. kInvalid: `then_stop` of a node that is a part of another program.
+  Status Drain(const DrainOptions& options, std::int64_t deadline_us = kDefaultDeadlineUs);
   // The namespaces that the node knows, {"namespaces": [...]}, with what each has in each tier and how much
   // it was used; docs/commands.md names the fields. The node walks over all its blocks for it, beside other
   // work. kMismatch: the node is of before there was this call.

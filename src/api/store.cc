@@ -136,6 +136,9 @@ Result<std::uint32_t> Store::SwitchWrites(std::string_view target, bool on, std:
 Result<std::uint64_t> Store::DropNamed(std::string_view target, std::int64_t deadline_us) {
   return parts_->client->DropNamed(target, deadline_us);
 }
+Status Store::Drain(const DrainOptions& options, std::int64_t deadline_us) {
+  return parts_->client->Drain(options, deadline_us);
+}
 Result<std::uint64_t> Store::ResizeMemory(std::uint64_t bytes, std::int64_t deadline_us) {
   return parts_->client->ResizeMemory(bytes, deadline_us);
 }

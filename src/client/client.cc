@@ -276,16 +276,34 @@ Result<std::uint32_t> Client::SwitchWrites(std::string_view target, bool on, std
   return Turn(wire::kWrites, target, on, deadline_us);
 }
 
-Result<std::uint64_t> Client::ResizeMemory(std::uint64_t bytes, std::int64_t deadline_us) {
+Result<std::uint64_t> Client::AskOfNode(const Request& asked, std::int64_t deadline_us) {
   if (Status status = CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
   Result<Call> call = parts_->channel->Reserve(wire::kMaxReplyMessage);
   if (!call) return Error(std::move(call.error()));
-  const Request request{.op = wire::Op::kMemory, .a = bytes, .deadline_ns = DeadlineNs(deadline_us)};
+  Request request = asked;
+  request.deadline_ns = DeadlineNs(deadline_us);
   return Ask<std::uint64_t>(std::move(*call), request, 0,
                             [](const Call&, const wire::Completion& completion) -> Result<std::uint64_t> {
                               return completion.a;
                             })
       .Wait();
+}
+
+Result<std::uint64_t> Client::ResizeMemory(std::uint64_t bytes, std::int64_t deadline_us) {
+  return AskOfNode({.op = wire::Op::kMemory, .a = bytes}, deadline_us);
+}
+
+Status Client::Drain(const DrainOptions& options, std::int64_t deadline_us) {
+  const std::uint64_t what = !options.on           ? wire::kServe
+                             : options.memory_goes ? wire::kForReboot
+                                                   : wire::kForUpgrade;
+  const Result<std::uint64_t> begun =
+      AskOfNode({.op = wire::Op::kDrain,
+                 .flags = options.then_stop ? wire::kThenStop : std::uint16_t{0},
+                 .a = what,
+                 .b = static_cast<std::uint64_t>(std::max<std::int64_t>(options.within_us, 0))},
+                deadline_us);
+  return begun ? Status() : begun.error();
 }
 
 Status Client::TakeOutDevice(std::string_view path, std::int64_t deadline_us) {

@@ -72,6 +72,7 @@ class Client final {
   Result<std::uint32_t> SwitchWrites(std::string_view target, bool on, std::int64_t deadline_us);
   Result<std::uint64_t> DropNamed(std::string_view target, std::int64_t deadline_us);
   Result<std::uint64_t> ResizeMemory(std::uint64_t bytes, std::int64_t deadline_us);
+  Status Drain(const DrainOptions& options, std::int64_t deadline_us);
   Result<std::string> NamespacesJson(std::int64_t deadline_us);
   Result<std::string> ConfigurationJson(std::int64_t deadline_us);
   Result<std::string> CellJson(std::int64_t deadline_us);
@@ -92,6 +93,8 @@ class Client final {
 
  private:
   struct Parts;
+  // A call without arguments; what it says in its answer.
+  Result<std::uint64_t> AskOfNode(const Request& asked, std::int64_t deadline_us);
   Result<std::uint64_t> AskOfNamed(std::string_view target, const Request& asked, std::int64_t deadline_us);
   Result<std::uint32_t> Turn(std::uint64_t what, std::string_view target, bool on, std::int64_t deadline_us);
   Status ChangeDevice(std::string_view path, std::uint64_t what, std::int64_t deadline_us);

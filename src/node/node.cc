@@ -49,6 +49,7 @@
 #include "residency/resizer.h"
 #include "server/server.h"
 #include "store/block_store.h"
+#include "store/drain.h"
 #include "wire/protocol.h"
 
 namespace cistern::node {
@@ -215,6 +216,9 @@ class Node::Core {
   Task<Result<server::ReportPage>> Report(std::uint64_t what, std::uint64_t from, std::size_t most_bytes);
   // As ServerParts::drop: where the node is in a cell, the cell's.
   std::function<Task<Result<server::Dropped>>(const server::DropRequest&)> DropRoute();
+  // As ServerParts::drain; the work of it.
+  Task<Status> Drain(server::DrainRequest request);
+  Task<void> DrainFor(Executor& executor, store::DrainOrder order, bool then_stop);
   // Sets memory on its way to that size.
   Task<Result<std::uint64_t>> Resize(std::uint64_t memory_bytes);
   // The headers that it is, if this arena and this host can have it; and on its way to these.
@@ -245,6 +249,7 @@ class Node::Core {
   Histogram tick_late_ns_;
   enum class Stage : std::uint8_t { kStarts, kServes, kEnds };
   std::atomic<Stage> stage_{Stage::kStarts};
+  std::atomic<bool> drains_{false};
   std::unique_ptr<admin::HttpServer> http_;
   Instant alone_since_ = started_at_;  // when the last client was seen
   bool lost_ = false;                  // of its arena
@@ -470,7 +475,8 @@ Status Node::Core::OpenDoor() {
          return Report(what, from, most_bytes);
        },
        DropRoute(), [this](std::uint64_t bytes) { return Resize(bytes); },
-       parts_->cell ? &parts_->cell->blocks() : nullptr},
+       parts_->cell ? &parts_->cell->blocks() : nullptr,
+       [this](const server::DrainRequest& request) { return Drain(request); }},
       server);
   if (!opened) return opened.error();
   parts_->server = std::move(*opened);
@@ -546,6 +552,25 @@ Task<Result<std::uint64_t>> Node::Core::Resize(std::uint64_t memory_bytes) {
   options_.memory_bytes = memory_bytes;
   options_.origins["memory"] = "cistern admin memory";
   co_return std::uint64_t{*headers} * arena::kHeaderSpanBytes;
+}
+
+Task<Status> Node::Core::Drain(server::DrainRequest request) {
+  if (request.then_stop && !options_.on_ends)
+    co_return Status(Code::kInvalid,
+                     "drain: this node is a part of another program, which ends it; drain it without --stop");
+  drains_ = request.on;
+  if (request.on) {
+    const store::DrainOrder order{.memory_goes = request.memory_goes, .deadline = request.deadline};
+    parts_->tasks->Spawn(DrainFor(executor(), order, request.then_stop));
+  } else {
+    co_await parts_->store->drain().End();
+  }
+  co_return Status();
+}
+
+Task<void> Node::Core::DrainFor(Executor&, store::DrainOrder order, bool then_stop) {
+  const bool drained = co_await parts_->store->drain().Run(order);
+  if (drained && then_stop) EndItself(Status());
 }
 
 Task<Result<std::uint32_t>> Node::Core::CheckMemory(std::uint64_t memory_bytes) {
@@ -632,7 +657,10 @@ Task<void> Node::Core::TearDown(Executor& executor) {
     parts_->cell->EndDrops();
     parts_->cell->EndReads();
   }
-  if (parts_->store) parts_->store->resizer().Stop();
+  if (parts_->store) {
+    parts_->store->resizer().Stop();
+    parts_->store->drain().Stop();
+  }
   if (parts_->server) co_await parts_->server->Drain(executor.Now().PlusUs(drain_us_));
   co_await parts_->tasks->Close();
   if (parts_->cell) co_await parts_->cell->Leave(executor.Now().PlusUs(kLeaveUs));
@@ -683,6 +711,9 @@ Status Node::Core::Ready() const {
     case Stage::kEnds: return Status(Code::kGone, "the node ends");
     case Stage::kServes: break;
   }
+  if (drains_)
+    return Status(Code::kBusy,
+                  "the node drains, or has: it takes no puts; `cistern admin drain off` undoes it");
   return heartbeat_.Check(clock_.Now());
 }
 

@@ -94,6 +94,7 @@ void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources) {
                sources.tick_late_ns);
   server::AddCallTimes(registry, sources.server);
   store::AddSwitchMetrics(registry, sources.store);
+  store::AddDrainMetrics(registry, sources.store);
   store::AddNamespaceMetrics(registry, sources.store);
   store::AddQuotaMetrics(registry, sources.store);
 }

@@ -17,12 +17,15 @@ Task<bool> LowerRecords::Keep(const tier::TierEntry& entry, std::uint64_t kept_b
   if (block == catalog::kNoId) co_return false;
   steps_.Count(2);
   if (copy.in_memory) {
+    const bool fits = kept_bytes + entry.record_bytes <= room_bytes / 8 * 7;
+    if (memory_goes_ && fits && !catalog::Catalog::Expired(copy.expiry, catalog_.NowS())) co_return true;
     // Still in memory: it is written again when its turn comes.
+    ++gave_up_;
     catalog::Record& r = forest_.record(copy.record);
     lower_.Forget(forest_.block(block).tree, copy);
     r.location = {};
     const policy::LowerPolicy policy = catalog_.LowerPolicyOf(r);
-    if (policy.write.policy != WritePolicy::kBack && policy::Wanted(policy, r.uses))
+    if (memory_goes_ || (policy.write.policy != WritePolicy::kBack && policy::Wanted(policy, r.uses)))
       write_back_.Want(copy.record);
     co_return false;
   }

@@ -50,6 +50,11 @@ class LowerRecords final : public tier::TierOwner {
   Task<void> Reclaimed() override;
   void DeviceOut(tier::LocationRange range) override;
 
+  // Memory goes with its host before long: what it has needs its copy in the lower tier.
+  void SetMemoryGoes(bool goes) { memory_goes_ = goes; }
+  // Copies of records in memory that were given up with their room, ever.
+  std::uint64_t gave_up() const { return gave_up_; }
+
   // Recovery is over: blocks that a device took along during it are lost from now on.
   void Recovered();
 
@@ -72,6 +77,8 @@ class LowerRecords final : public tier::TierOwner {
   Removal& removal_;
   WriteBack& write_back_;
   Tombstones& tombstones_;
+  bool memory_goes_ = false;
+  std::uint64_t gave_up_ = 0;
   bool recovering_ = true;
   std::vector<tier::LocationRange> lost_;  // during recovery
 };

@@ -51,6 +51,8 @@ class WriteBack final {
   bool Clean();
   // A device left service: writers that wait for it may wait for ever, and do not count any more.
   void DeviceOut();
+  // Nothing waits to be written, nor is being.
+  bool idle() const { return queue_.empty() && writing_ == 0; }
   // Empties the queue.
   void Stop() { queue_.Clear(); }
 

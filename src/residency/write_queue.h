@@ -16,6 +16,8 @@ class WriteQueue final {
   bool empty() const { return records_.empty(); }
   std::size_t size() const { return records_.size(); }
   bool full() const { return records_.size() >= kMostRecords; }
+  // So that what is queued of one block may not fit.
+  bool nearly_full() const { return records_.size() + kMaxGroups > kMostRecords; }
   void Push(catalog::RecordHandle record) { records_.push_back(record); }
   catalog::RecordHandle front() const { return records_.front(); }
   void Pop() { records_.pop_front(); }

@@ -19,7 +19,7 @@ namespace {
 // What changes the node for all its clients.
 bool Steers(wire::Op op) {
   return op == wire::Op::kDevice || op == wire::Op::kSwitch || op == wire::Op::kMemory ||
-         op == wire::Op::kDropNamed;
+         op == wire::Op::kDropNamed || op == wire::Op::kDrain;
 }
 
 // A client may ask for any deadline; none is further away than this.
@@ -135,6 +135,7 @@ Task<Answer> Calls::Do(Session& session, const wire::Submission& call) {
     case wire::Op::kSwitch: co_return co_await Turn(session, call);
     case wire::Op::kMemory: co_return co_await Resize(session, call);
     case wire::Op::kDropNamed: co_return co_await DropNamed(session, call);
+    case wire::Op::kDrain: co_return co_await Drain(session, call);
     case wire::Op::kNone: break;
   }
   Status unknown(Code::kInvalid, Text("operation ", static_cast<std::uint16_t>(call.op),
@@ -690,6 +691,22 @@ Task<Answer> Calls::Resize(Session& session, const wire::Submission& call) {
   const Result<std::uint64_t> bytes = co_await resize_(call.a);
   if (!bytes) co_return Fail(session, call, bytes.error());
   co_return Answer{.a = *bytes};
+}
+
+Task<Answer> Calls::Drain(Session& session, const wire::Submission& call) {
+  if (call.a > wire::kForReboot || (call.flags & ~wire::kThenStop) != 0) {
+    Status unknown(Code::kInvalid,
+                   Text("drain: ", call.a, " with the flags ", call.flags, " is nothing that is known"));
+    co_return Fail(session, call, unknown);
+  }
+  if (drain_ == nullptr)
+    co_return Fail(session, call, Status(Code::kInvalid, "drain: this node is never out of service"));
+  const auto us = static_cast<std::int64_t>(std::min(call.b, static_cast<std::uint64_t>(kMaxDeadlineUs)));
+  const Status begun = co_await drain_({.on = call.a != wire::kServe,
+                                        .memory_goes = call.a == wire::kForReboot,
+                                        .then_stop = (call.flags & wire::kThenStop) != 0,
+                                        .deadline = executor_.Now().PlusUs(us)});
+  co_return begun.ok() ? Answer() : Fail(session, call, begun);
 }
 
 Task<Answer> Calls::DropNamed(Session& session, const wire::Submission& call) {

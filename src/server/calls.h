@@ -38,7 +38,8 @@ class Calls final {
         report_(parts.report),
         drop_(parts.drop),
         resize_(parts.resize),
-        remote_(parts.remote) {}
+        remote_(parts.remote),
+        drain_(parts.drain) {}
   Executor& executor() const { return executor_; }
 
   // Whether the entry's argument and reply ranges lie in the argument area: an entry whose ranges do not is
@@ -97,6 +98,7 @@ class Calls final {
   Task<Answer> Turn(Session& session, const wire::Submission& call);
   Task<Answer> Resize(Session& session, const wire::Submission& call);
   Task<Answer> DropNamed(Session& session, const wire::Submission& call);
+  Task<Answer> Drain(Session& session, const wire::Submission& call);
 
   // The parts of a write, a slice a step; they borrow from `staging`.
   Task<Status> TakeWrites(Session& session, std::span<const std::shared_ptr<memory::StagingArea>> staging,
@@ -112,6 +114,7 @@ class Calls final {
   decltype(ServerParts::drop) drop_;
   decltype(ServerParts::resize) resize_;
   store::RemoteBlocks* const remote_;
+  decltype(ServerParts::drain) drain_;
 };
 
 }  // namespace cistern::server

@@ -79,6 +79,13 @@ struct DropRequest {
   std::uint64_t conversation = 0;  // of kConversation
   Instant deadline;
 };
+// The node's way out of service, or back.
+struct DrainRequest {
+  bool on = false;
+  bool memory_goes = false;
+  bool then_stop = false;
+  Instant deadline;
+};
 struct Dropped {
   std::uint64_t blocks = 0;       // removed on this node
   std::uint64_t incarnation = 0;  // of kNamespace: the new one
@@ -110,6 +117,8 @@ struct ServerParts {  // borrowed; outlive the server
   std::function<Task<Result<std::uint64_t>>(std::uint64_t bytes)> resize = nullptr;
   // Where matches and acquires go on behind what is here; null: nowhere.
   store::RemoteBlocks* remote = nullptr;
+  // Sets the node on its way out of service, or back; null: it is never out. kInvalid: not this node.
+  std::function<Task<Status>(const DrainRequest& request)> drain = nullptr;
 };
 
 }  // namespace cistern::server

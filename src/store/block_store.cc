@@ -23,6 +23,7 @@
 #include "store/acquirer.h"
 #include "store/cell_drops.h"
 #include "store/deletions.h"
+#include "store/drain.h"
 #include "store/drops.h"
 #include "store/matcher.h"
 #include "store/namespaces.h"
@@ -102,6 +103,7 @@ struct BlockStore::Rooms {
         acquirer(context, lower, residents, partial_copies, verifier, fetcher, partial_fetch, switches),
         drops(context, lower, tombstones, deletions),
         cell_drops(context, drops, namespaces),
+        drain(context, lower, lower_records, write_back, queue, namespaces, switches),
         recovery(context, lower, residents, write_back, tombstones, journal_marks, lower_records, deletions,
                  parts.open_tier),
         lower(parts.executor, catalog) {
@@ -158,6 +160,7 @@ struct BlockStore::Rooms {
   Acquirer acquirer;
   Drops drops;
   CellDrops cell_drops;
+  Drain drain;
   StoreRecovery recovery;
 
   policy::QuotaTable quotas;  // what is wanted; options has what holds
@@ -287,6 +290,8 @@ BlockStore::BlockStore(const Parts& parts, const catalog::StoreOptions& options)
 BlockStore::~BlockStore() = default;
 void BlockStore::Abandon() { rooms_->residents.Abandon(); }
 
+Drain& BlockStore::drain() { return rooms_->drain; }
+const Drain& BlockStore::drain() const { return rooms_->drain; }
 residency::Resizer& BlockStore::resizer() { return rooms_->resizer; }
 const residency::Resizer& BlockStore::resizer() const { return rooms_->resizer; }
 const policy::QuotaTable& BlockStore::quotas() const { return rooms_->quotas; }

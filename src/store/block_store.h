@@ -57,6 +57,7 @@ class Journal;
 namespace cistern::store {
 
 class CellDrops;
+class Drain;
 
 class BlockStore final {
  public:
@@ -181,6 +182,10 @@ class BlockStore final {
   // From now on: lower, quotas, read_ahead_bytes and scrub_bytes_per_s of these options. The others stay as
   // they are. Quotas hold as soon as all that is there was looked at; what is above one leaves then.
   void SetOptions(const catalog::StoreOptions& options);
+
+  // Its way out of service, from Recover on.
+  Drain& drain();
+  const Drain& drain() const;
 
   // The size of memory, from Recover on.
   residency::Resizer& resizer();

@@ -282,6 +282,14 @@ Task<Result<std::uint32_t>> Namespaces::Turn(Switch which, bool on, std::string 
   co_return Error(Code::kMiss, NotCalled(target));
 }
 
+Task<void> Namespaces::ShowAll() {
+  for (std::uint32_t slot = 0; slot < namespaces_.end(); ++slot) {
+    steps_.Count(2);
+    if (steps_.Spent()) co_await Yield();
+    if (namespaces_.at(slot) != nullptr) Show(slot);
+  }
+}
+
 Task<Result<std::shared_ptr<Deletion>>> Namespaces::Empty(std::uint32_t slot) {
   const catalog::TreeId tree = catalog_.TreeOf(slot);
   catalog::NamespaceEntry entry = *catalog_.EntryOf(tree);

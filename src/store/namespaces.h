@@ -87,6 +87,8 @@ class Namespaces final {
   // fingerprint of its list; of all, those that come too, where `target` is empty. No call that begins after
   // it hits, or keeps anything. The number of namespaces; kMiss: there is none of that name.
   Task<Result<std::uint32_t>> Turn(Switch which, bool on, std::string target);
+  // Readers see of each namespace what the switches say.
+  Task<void> ShowAll();
 
  private:
   // The attached namespace, journaled as it is to be.

@@ -4,6 +4,7 @@
 #include "base/metric_registry.h"
 #include "residency/resizer.h"
 #include "store/block_store.h"
+#include "store/drain.h"
 
 namespace cistern::store {
 namespace {
@@ -109,6 +110,27 @@ void AddSwitchMetrics(MetricRegistry& registry, const BlockStore* store) {
     registry.Add("switches", {field.some, kGauge, field.some_help},
                  [store, which = field.which] { return MetricValue(store->switches().off_count(which)); });
   }
+}
+
+void AddDrainMetrics(MetricRegistry& registry, const BlockStore* store) {
+  registry.Add("drain", {"stage", kText, "off, writing, waiting or drained: `cistern admin drain`"},
+               [store] { return MetricValue(std::string(ToString(store->drain().stage()))); });
+  registry.Add("drain", {"on", kGauge, "whether the node is on its way out of service, or is out of it"},
+               [store] { return MetricValue(store->drain().stage() != Drain::Stage::kOff); });
+  registry.Add("drain",
+               {"alone_records", kGauge,
+                "that memory alone had when it looked last, less what was written since; none: it is off"},
+               [store] {
+                 const Drain& drain = store->drain();
+                 return drain.stage() == Drain::Stage::kOff ? MetricValue() : MetricValue(drain.alone());
+               });
+  registry.Add(
+      "drain",
+      {"complete", kGauge, "whether nothing was left to be done when it had drained; none: it has not"},
+      [store] {
+        const Drain& drain = store->drain();
+        return drain.stage() == Drain::Stage::kDrained ? MetricValue(drain.complete()) : MetricValue();
+      });
 }
 
 void AddMetrics(MetricRegistry& registry, const BlockStore* store) {

@@ -16,6 +16,8 @@ void AddMetrics(MetricRegistry& registry, const BlockStore* store);
 void AddNamespaceMetrics(MetricRegistry& registry, const BlockStore* store);
 // A row a quota.
 void AddQuotaMetrics(MetricRegistry& registry, const BlockStore* store);
+// How far a node is on its way out of service.
+void AddDrainMetrics(MetricRegistry& registry, const BlockStore* store);
 // What `cistern admin` has switched off.
 void AddSwitchMetrics(MetricRegistry& registry, const BlockStore* store);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an operator has switched off: reads or writes, of one namespace or of all. With reads off everything
 // is a miss, with writes off nothing new is kept; what is there stays. A switch lasts until it is turned
-// back, the namespace goes or the node ends.
+// back, the namespace goes or the node ends. A node that drains closes both, whatever the switches say.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ class Switches final {
  public:
   bool on(Switch which, std::uint32_t slot) const {
     const Off& off = Of(which);
-    return !off.all && !(slot < off.slots.size() && off.slots.test(slot));
+    return !off.closed && !off.all && !(slot < off.slots.size() && off.slots.test(slot));
   }
   bool all_on(Switch which) const { return !Of(which).all; }
   // Namespaces that are switched off by themselves.
@@ -32,6 +32,8 @@ class Switches final {
     Of(which).all = !on;
     if (on) Of(which).slots.reset();
   }
+  void Close(Switch which, bool closed) { Of(which).closed = closed; }
+  bool closed(Switch which) const { return Of(which).closed; }
   // The slot number is another list's from now on.
   void Forget(std::uint32_t slot) {
     for (Off& off : off_) {
@@ -42,6 +44,7 @@ class Switches final {
  private:
   struct Off {
     bool all = false;
+    bool closed = false;
     std::bitset<arena::kMaxNamespaces> slots;
   };
   const Off& Of(Switch which) const { return off_[static_cast<std::size_t>(which)]; }

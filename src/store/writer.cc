@@ -409,8 +409,10 @@ bool Writer::MayJoin(const WriteCall& call, PartJob& job) const {
   } else if (status = CheckPart(*entry, job.part); !status.ok()) {
     return false;
   } else if (!switches_.on(Switch::kWrites, call.slot)) {
+    const bool drains = switches_.closed(Switch::kWrites);
     status = Status(Code::kBusy, Text("block ", job.part.key.ToHex(),
-                                      ": writes are off, `cistern admin writes on` turns them on"));
+                                      drains ? ": the node drains, so that it can be stopped"
+                                             : ": writes are off, `cistern admin writes on` turns them on"));
   } else if (call.refused.contains(job.part.parent)) {
     status = Status(Code::kBusy, Text("block ", job.part.key.ToHex(), ": its parent was refused"));
   } else if (clock_.Now() >= call.deadline) {

@@ -124,13 +124,22 @@ enum class Op : std::uint16_t {
   kSwitch,
   kMemory,     // a = bytes that memory is to have; result a = bytes that it will
   kDropNamed,  // args: a namespace's name or fingerprint, as of kSwitch; result a = blocks removed
+  // a = kServe, kForUpgrade or kForReboot, b = us that it may take; flags: kThenStop. Answered when it has
+  // begun; the status says how far it is
+  kDrain,
 };
-inline constexpr std::uint16_t kLastOp = static_cast<std::uint16_t>(Op::kDropNamed);
+inline constexpr std::uint16_t kLastOp = static_cast<std::uint16_t>(Op::kDrain);
 
 // What kSwitch switches.
 inline constexpr std::uint64_t kReads = 1;
 inline constexpr std::uint64_t kWrites = 2;
 inline constexpr std::uint32_t kMaxTargetBytes = 256;
+
+// What kDrain asks for.
+inline constexpr std::uint64_t kServe = 0;       // in service again
+inline constexpr std::uint64_t kForUpgrade = 1;  // memory's files outlive the node
+inline constexpr std::uint64_t kForReboot = 2;   // memory goes with the host
+inline constexpr std::uint16_t kThenStop = 1;    // the node ends when it has drained, or its time has passed
 
 // What kStatus asks for.
 inline constexpr std::uint64_t kNodeStatus = 0;

@@ -116,7 +116,7 @@ class WhatANodeDoes(CliTest):
         self.assertEqual(status["now"]["records"], 1)
         self.assertIn(status["node"]["loop"], ("io_uring", "epoll"))
         sections = {"node", "memory", "now", "flash", "store", "door"}
-        sections |= {"reads", "engines", "misses", "waits", "calls", "switches", "quotas", "namespaces"}
+        sections |= {"reads", "engines", "misses", "waits", "calls", "switches", "drain", "quotas", "namespaces"}
         self.assertEqual(set(status), sections)
         self.assertIn(b"now.records", node.cistern("status").stdout)
 

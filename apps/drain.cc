@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "drain.h"
+
+#include <boost/json/parse.hpp>
+#include <boost/json/value.hpp>
+#include <cstdio>
+#include <ctime>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/format.h"
+#include "base/units.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::int64_t kLookUs = 200'000;
+
+// What the node's status says of it.
+struct Sample {
+  std::string stage;
+  std::uint64_t alone = 0, leases = 0, pending = 0;
+  bool complete = false, has_flash = false;
+};
+
+std::uint64_t NumberIn(const boost::json::object& object, std::string_view name) {
+  const boost::json::value* value = object.if_contains(name);
+  return value != nullptr && value->is_number() ? value->to_number<std::uint64_t>() : 0;
+}
+
+std::optional<Sample> ParseSample(const std::string& text) {
+  boost::system::error_code error;
+  const boost::json::value value = boost::json::parse(text, error);
+  const boost::json::object* all = error ? nullptr : value.if_object();
+  const auto in = [&](std::string_view name) {
+    const boost::json::value* section = all == nullptr ? nullptr : all->if_contains(name);
+    return section == nullptr ? nullptr : section->if_object();
+  };
+  const boost::json::object *drain = in("drain"), *now = in("now");
+  if (drain == nullptr || now == nullptr || !drain->contains("stage")) return std::nullopt;
+  const boost::json::value& stage = drain->at("stage");
+  const boost::json::object* flash = in("flash");
+  const boost::json::value* devices = flash == nullptr ? nullptr : flash->if_contains("devices");
+  const boost::json::value* complete = drain->if_contains("complete");
+  return Sample{.stage = stage.is_string() ? std::string(stage.get_string()) : "",
+                .alone = NumberIn(*drain, "alone_records"),
+                .leases = NumberIn(*now, "leases"),
+                .pending = NumberIn(*now, "pending"),
+                .complete = complete != nullptr && complete->is_bool() && complete->get_bool(),
+                .has_flash = devices != nullptr && devices->is_array() && !devices->get_array().empty()};
+}
+
+std::string Left(const Sample& sample) {
+  return Text(sample.alone, " blocks in memory alone, ", sample.leases, " leases, ", sample.pending,
+              " puts that wait");
+}
+
+void Sleep(std::int64_t us) {
+  timespec left{static_cast<time_t>(us / 1'000'000), static_cast<long>(us % 1'000'000 * 1000)};
+  while (::nanosleep(&left, &left) != 0) continue;
+}
+
+void Say(const Sample& sample, const DrainOptions& options, bool json, bool stopped, std::int64_t took_us) {
+  if (json) {
+    std::printf(
+        "{\"drain\":\"%s\",\"complete\":%s,\"alone_records\":%llu,\"leases\":%llu,\"pending\":%llu,"
+        "\"stopped\":%s}\n",
+        sample.stage.c_str(), sample.complete ? "true" : "false",
+        static_cast<unsigned long long>(sample.alone), static_cast<unsigned long long>(sample.leases),
+        static_cast<unsigned long long>(sample.pending), stopped ? "true" : "false");
+    return;
+  }
+  std::string what;
+  if (!options.memory_goes) {
+    what = Text("memory's files keep ", sample.alone, " blocks that no flash has");
+  } else if (sample.alone > 0) {
+    what =
+        Text(sample.alone, sample.has_flash ? " blocks are in memory alone, because flash takes no more or "
+                                              "the time has passed, and go with the host's memory"
+                                            : " blocks go with the host's memory, since this node has no "
+                                              "flash; where memory stays say --for upgrade");
+  } else {
+    what = "flash has every block";
+  }
+  if (sample.leases + sample.pending > 0)
+    what += Text("; ", sample.leases, " leases and ", sample.pending, " puts did not end in time");
+  std::printf("drained in %s: %s; %s\n",
+              DurationText(static_cast<std::uint64_t>(took_us / 1000 * 1000)).c_str(), what.c_str(),
+              stopped ? "the node has ended" : "it may be stopped");
+}
+
+}  // namespace
+
+int RunDrain(std::string_view name, Store& store, const DrainOptions& options, std::int64_t deadline_us,
+             bool json) {
+  if (Status begun = store.Drain(options, deadline_us); !begun.ok()) return Complain(name, begun);
+  if (!options.on) {
+    std::printf(json ? "{\"drain\":\"off\"}\n" : "the node is in service\n");
+    return kExitOk;
+  }
+  SystemClock clock;
+  const Instant begun = clock.Now();
+  Sample last;
+  std::string said;
+  bool stopped = false;
+  while (last.stage != "drained" || options.then_stop) {
+    const Result<std::string> text = store.StatusJson(deadline_us);
+    if (!text) {
+      // It ends by itself: nobody answers any more.
+      if (!options.then_stop || last.stage.empty()) return Complain(name, text.error());
+      stopped = true;
+      break;
+    }
+    const std::optional<Sample> sample = ParseSample(*text);
+    if (!sample)
+      return Complain(name,
+                      Status(Code::kMismatch, "the node's status says nothing of draining; is it older?"));
+    if (sample->stage == "off")
+      return Complain(name, Status(Code::kGone, "the drain was ended by `cistern admin drain off`"));
+    last = *sample;
+    std::string line = Text(last.stage, ": ", Left(last));
+    if (line != said && last.stage != "drained") std::fprintf(stderr, "%s\n", line.c_str());
+    said = std::move(line);
+    if (last.stage != "drained" || options.then_stop) Sleep(kLookUs);
+  }
+  // What a node that has ended would have said last.
+  if (stopped && last.stage != "drained")
+    last.complete = last.leases + last.pending == 0 && (!options.memory_goes || last.alone == 0);
+  Say(last, options, json, stopped, clock.Now().UsSince(begun));
+  return last.complete ? kExitOk : kExitFailed;
+}
+
+}  // namespace cistern

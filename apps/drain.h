@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// `cistern admin drain`: sets a node on its way out of service, and shows how far it is.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "cistern/cistern.h"
+#include "command_line.h"
+
+namespace cistern {
+
+// Returns the exit code: kExitFailed also where something was left when its time had passed.
+int RunDrain(std::string_view name, Store& store, const DrainOptions& options, std::int64_t deadline_us,
+             bool json);
+
+}  // namespace cistern

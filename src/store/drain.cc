@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/drain.h"
+
+#include <algorithm>
+
+namespace cistern::store {
+namespace {
+
+// Between two looks at what is waited for.
+constexpr std::int64_t kRestUs = 50'000;
+// A lower tier that has taken nothing for so long takes no more.
+constexpr std::int64_t kStalledUs = 5'000'000;
+// Rounds after which memory alone has no less than before: the lower tier gives up as much as it takes.
+constexpr int kInVain = 2;
+
+}  // namespace
+
+std::string_view ToString(Drain::Stage stage) {
+  switch (stage) {
+    case Drain::Stage::kOff: return "off";
+    case Drain::Stage::kWrites: return "writing";
+    case Drain::Stage::kWaits: return "waiting";
+    case Drain::Stage::kDrained: return "drained";
+  }
+  return "unknown";
+}
+
+Task<bool> Drain::Run(DrainOrder order) {
+  const std::uint64_t number = ++number_;
+  const bool writes = order.memory_goes && lower_.present();
+  log_.Log(LogLevel::kInfo, "drain: no puts from now on",
+           writes ? ", what memory alone has is written to flash" : "");
+  memory_goes_ = order.memory_goes;
+  stage_ = Stage::kWrites;
+  lower_records_.SetMemoryGoes(writes);
+  switches_.Close(Switch::kWrites, true);
+  co_await CountAlone(number, order.deadline);
+  if (writes) co_await WriteDown(number, order.deadline);
+  if (number != number_) co_return false;
+  stage_ = Stage::kWaits;
+  switches_.Close(Switch::kReads, true);
+  co_await namespaces_.ShowAll();
+  while (GoesOn(number, order.deadline) && anyone_waits()) co_await Rest(order.deadline);
+  if (number != number_) co_return false;
+  stage_ = Stage::kDrained;
+  log_.Log(complete() ? LogLevel::kInfo : LogLevel::kWarning, "drain: ",
+           complete() ? "it is safe to stop the node; " : "its time has passed, or flash takes no more; ",
+           alone(), " blocks are in memory alone", order.memory_goes ? "" : ", whose files stay", ", ",
+           catalog_.leases().size(), " leases and ", catalog_.pending().size(),
+           " puts were waited for in vain");
+  co_return true;
+}
+
+Task<void> Drain::End() {
+  ++number_;
+  if (stage_ == Stage::kOff) co_return;
+  stage_ = Stage::kOff;
+  lower_records_.SetMemoryGoes(false);
+  switches_.Close(Switch::kWrites, false);
+  switches_.Close(Switch::kReads, false);
+  co_await namespaces_.ShowAll();
+  log_.Log(LogLevel::kInfo, "drain: ended, the node is in service again");
+}
+
+std::uint64_t Drain::alone() const {
+  const std::uint64_t came = counted_ + lower_records_.gave_up() - gave_up_then_;
+  return came - std::min(came, counters_.written_down.value() - written_then_);
+}
+
+// Puts that had begun become visible meanwhile, and records that the lower tier gives up are memory's alone
+// again: so it looks until there are none, or no fewer.
+Task<void> Drain::WriteDown(std::uint64_t number, Instant deadline) {
+  std::uint64_t least = ~std::uint64_t{0};
+  int in_vain = 0;
+  while (GoesOn(number, deadline)) {
+    if (alone() == 0 && counted_all_) co_return;
+    if (alone() == 0) {
+      co_await Rest(deadline);
+    } else {
+      if (counted_ >= least && ++in_vain == kInVain) co_return;
+      least = std::min(least, counted_);
+      co_await LookAtAll(Look::kQueue, number, deadline);
+      std::uint64_t written = counters_.written_down.value();
+      Instant moved = clock_.Now();
+      while (GoesOn(number, deadline) && !write_back_.idle()) {
+        co_await Rest(deadline);
+        if (counters_.written_down.value() != written) {
+          written = counters_.written_down.value();
+          moved = clock_.Now();
+        } else if (clock_.Now() >= moved.PlusUs(kStalledUs)) {
+          co_return;
+        }
+      }
+    }
+    co_await CountAlone(number, deadline);
+  }
+}
+
+Task<std::uint64_t> Drain::LookAtAll(Look look, std::uint64_t number, Instant deadline) {
+  std::uint64_t alone = 0;
+  for (catalog::BlockId id = 0; id < forest_.block_end() && number == number_; ++id) {
+    if (steps_.Spent()) co_await Yield();
+    while (look == Look::kQueue && GoesOn(number, deadline) && queue_.nearly_full()) co_await Rest(deadline);
+    steps_.Count();
+    const catalog::Block& block = forest_.block(id);
+    if (!block.has_key() || block.folded() || block.is(catalog::Block::kCut)) continue;
+    for (catalog::RecordId record = block.first_record; record != catalog::kNoId;
+         record = forest_.record(record).next) {
+      steps_.Count();
+      const catalog::Record& r = forest_.record(record);
+      if (!r.in_memory() || r.in_lower_tier()) continue;
+      ++alone;
+      if (look == Look::kQueue) write_back_.Want(record);
+    }
+  }
+  co_return alone;
+}
+
+// What a put publishes during the count may lie behind it.
+Task<void> Drain::CountAlone(std::uint64_t number, Instant deadline) {
+  const std::uint64_t written = counters_.written_down.value(), gave_up = lower_records_.gave_up();
+  const bool all = catalog_.pending().size() == 0;
+  const std::uint64_t alone = co_await LookAtAll(Look::kCount, number, deadline);
+  written_then_ = written;
+  gave_up_then_ = gave_up;
+  counted_ = alone;
+  counted_all_ = all;
+}
+
+Task<void> Drain::Rest(Instant deadline) {
+  (void)co_await SleepUntil(std::min(deadline, clock_.Now().PlusUs(kRestUs)));
+}
+
+}  // namespace cistern::store

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// The way of a node out of service. No put comes in any more; what memory alone has is written to the lower
+// tier; then nothing is found any more, and what clients have still, leases and puts that wait, ends by
+// itself. After that the node may be stopped, and where memory goes with its host the lower tier has all.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/task.h"
+#include "residency/context.h"
+#include "residency/lower_records.h"
+#include "residency/lower_tier.h"
+#include "residency/write_back.h"
+#include "residency/write_queue.h"
+#include "store/namespaces.h"
+#include "store/switches.h"
+
+namespace cistern::store {
+
+struct DrainOrder {
+  // False: memory's files outlive the node, so that nothing needs to be written.
+  bool memory_goes = true;
+  Instant deadline;  // of all of it
+};
+
+class Drain final {
+ public:
+  enum class Stage : std::uint8_t { kOff, kWrites, kWaits, kDrained };
+
+  Drain(const residency::StoreContext& context, residency::LowerTier& lower,
+        residency::LowerRecords& lower_records, residency::WriteBack& write_back,
+        residency::WriteQueue& queue, Namespaces& namespaces, Switches& switches)
+      : executor_(context.executor),
+        clock_(context.clock),
+        slots_(context.slots),
+        log_(context.log),
+        counters_(context.counters),
+        steps_(context.steps),
+        catalog_(context.catalog),
+        forest_(context.catalog.forest()),
+        lower_(lower),
+        lower_records_(lower_records),
+        write_back_(write_back),
+        queue_(queue),
+        namespaces_(namespaces),
+        switches_(switches) {}
+  Drain(const Drain&) = delete;
+  Drain& operator=(const Drain&) = delete;
+
+  Executor& executor() { return executor_; }
+
+  // Ends with true when the stage is kDrained: nothing is left to be done, or the deadline passed. With false
+  // where another order, an end or a stop came before.
+  Task<bool> Run(DrainOrder order);
+  // In service again.
+  Task<void> End();
+  // Run ends soon; what is closed stays so.
+  void Stop() { ++number_; }
+
+  Stage stage() const { return stage_; }
+  // Records that memory alone has: as the last look found them, with what the lower tier gave up since, less
+  // what was written.
+  std::uint64_t alone() const;
+  // It has drained, and nothing is left to be done: no put waits, no lease is there, and what memory alone
+  // has may stay there.
+  bool complete() const {
+    return stage_ == Stage::kDrained && !anyone_waits() && (!memory_goes_ || alone() == 0);
+  }
+
+ private:
+  enum class Look : std::uint8_t { kCount, kQueue };
+
+  Task<void> WriteDown(std::uint64_t number, Instant deadline);
+  // Counts records that memory alone has, or queues each.
+  Task<std::uint64_t> LookAtAll(Look look, std::uint64_t number, Instant deadline);
+  Task<void> CountAlone(std::uint64_t number, Instant deadline);
+  // Until something has changed, maybe.
+  Task<void> Rest(Instant deadline);
+  bool GoesOn(std::uint64_t number, Instant deadline) const {
+    return number == number_ && clock_.Now() < deadline;
+  }
+  bool anyone_waits() const { return catalog_.leases().size() > 0 || catalog_.pending().size() > 0; }
+
+  Executor& executor_;
+  const Clock& clock_;
+  memory::Slots& slots_;
+  Logger& log_;
+  catalog::StoreCounters& counters_;
+  StepBudget& steps_;
+  catalog::Catalog& catalog_;
+  catalog::Forest& forest_;
+  residency::LowerTier& lower_;
+  residency::LowerRecords& lower_records_;
+  residency::WriteBack& write_back_;
+  residency::WriteQueue& queue_;
+  Namespaces& namespaces_;
+  Switches& switches_;
+  std::uint64_t number_ = 0;  // of the last order, end or stop
+  Stage stage_ = Stage::kOff;
+  bool memory_goes_ = false;
+  std::uint64_t counted_ = 0, written_then_ = 0, gave_up_then_ = 0;
+  bool counted_all_ = false;  // no put was under way when the count began
+};
+
+// "off", "writing", "waiting", "drained".
+std::string_view ToString(Drain::Stage stage);
+
+}  // namespace cistern::store

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store on its way out of service, over the simulated disk: what it had published is on flash then, and
+// what it was doing has ended.
+#include "store/drain.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+#include "base/task_group.h"
+#include "flash_store.h"
+#include "store/block_store_fixture.h"
+
+namespace cistern {
+namespace {
+
+using store::Drain;
+using store::State;
+using Stage = Drain::Stage;
+
+constexpr std::uint64_t kMiB = 1u << 20;
+constexpr std::size_t kBytes = 20'000;
+constexpr std::int64_t kMinuteUs = 60'000'000;
+
+class DrainTest : public store::BlockStoreTest {
+ protected:
+  // Nothing is written to flash by itself.
+  static store::TestStoreOptions With(std::uint64_t flash_bytes) {
+    store::TestStoreOptions options;
+    options.store.max_lower_blocks = 4096;
+    options.store.read_ahead_bytes = 0;
+    options.store.lower.write = {.policy = WritePolicy::kSelective, .uses = 200};
+    flash::FlashOptions flash;
+    flash.region_bytes = 256u << 10;
+    flash.devices.push_back({"flash", flash_bytes});
+    if (flash_bytes > 0) options.tier = OnFlash(flash);
+    return options;
+  }
+  void Start(std::uint64_t flash_bytes = 64 * kMiB) {
+    Make(With(flash_bytes));
+    running.emplace(t->loop->executor());
+  }
+  void TearDown() override { End(); }
+  void End() {
+    if (!running) return;
+    t->store->drain().Stop();
+    t->Run(running->Close());
+    running.reset();
+  }
+  Task<void> RunDrain(Executor&, store::DrainOrder order) { ended = co_await t->store->drain().Run(order); }
+  Task<void> Nap(Executor& executor, std::int64_t us) {
+    (void)co_await SleepUntil(executor.Now().PlusUs(us));
+  }
+  void Begin(bool memory_goes, std::int64_t within_us = kMinuteUs) {
+    ended.reset();
+    running->Spawn(RunDrain(t->loop->executor(),
+                            {.memory_goes = memory_goes, .deadline = t->clock.Now().PlusUs(within_us)}));
+  }
+  void Step() {
+    t->Run(Nap(t->loop->executor(), 10'000));
+    t->Tick();
+    EXPECT_LE(t->store->TakeLongestStep(), 512u);
+  }
+  void Await() {
+    for (int i = 0; i < 30'000 && !ended; ++i) Step();
+    ASSERT_TRUE(ended.has_value());
+  }
+  const Drain& drain() { return t->store->drain(); }
+  std::uint64_t Gets(std::uint64_t first, std::uint64_t end) {
+    std::uint64_t exact = 0;
+    for (std::uint64_t n = first; n < end; ++n) {
+      const store::AcquireGrant grant = Acquire({n}, Me());
+      exact += grant.views[0].code == Code::kOk && Exact(n, kBytes);
+    }
+    return exact;
+  }
+
+  std::optional<TaskGroup> running;
+  std::optional<bool> ended;
+};
+
+TEST_F(DrainTest, BeforeARebootEachPublishedBlockGoesToFlash) {
+  Start();
+  PutChain(0, 199, kBytes);
+  ASSERT_EQ(t->store->counters().written_down.value(), 0u);
+  Begin(true);
+  Await();
+  EXPECT_EQ(drain().stage(), Stage::kDrained);
+  EXPECT_TRUE(drain().complete());
+  EXPECT_EQ(drain().alone(), 0u);
+  End();
+  t->LosePower();
+  ASSERT_TRUE(t->recovered.ok());
+  Attach(store::OneGroup());
+  EXPECT_EQ(Gets(0, 200), 200u);
+}
+
+TEST_F(DrainTest, WhatAPutPublishesThatHadBegunGoesToFlashToo) {
+  Start();
+  PutChain(0, 9, kBytes);
+  store::PartWrite part = Part(10, 9, kBytes);
+  part.held = true;
+  const PutId held = part.put_id;
+  ASSERT_EQ(WriteOne(std::move(part)).state, State::kPending);
+  Begin(true);
+  for (int i = 0; i < 50; ++i) Step();
+  EXPECT_EQ(drain().stage(), Stage::kWrites) << "it waits for the put";
+  EXPECT_EQ(drain().alone(), 0u);
+  const store::PartOutcome refused = WriteOne(Part(11, 9, kBytes));
+  EXPECT_EQ(refused.status.code(), Code::kBusy);
+  EXPECT_NE(refused.status.message().find("the node drains"), std::string_view::npos);
+  EXPECT_TRUE(Exact(3, kBytes)) << "reads go on";
+  ASSERT_TRUE(t->Run(t->store->Publish(Me(), ns.slot, std::span(&held, 1))).has_value());
+  Await();
+  EXPECT_TRUE(drain().complete());
+  End();
+  t->LosePower();
+  Attach(store::OneGroup());
+  EXPECT_EQ(Gets(0, 11), 11u);
+}
+
+TEST_F(DrainTest, LeasesAreWaitedForUntilTheyEndOrTheTimeHasPassed) {
+  Start();
+  PutChain(0, 9, kBytes);
+  const auto lease = Hold(0, 9, 30'000'000);
+  ASSERT_TRUE(lease.has_value());
+  Begin(false, 2'000'000);
+  for (int i = 0; i < 100; ++i) Step();
+  EXPECT_EQ(drain().stage(), Stage::kWaits);
+  EXPECT_FALSE(Here(3)) << "nothing new is found";
+  Await();
+  EXPECT_EQ(drain().stage(), Stage::kDrained);
+  EXPECT_FALSE(drain().complete()) << "the lease is still there";
+  Begin(false);
+  for (int i = 0; i < 10; ++i) Step();
+  ASSERT_TRUE(t->store->Release(Me(), *lease).ok());
+  Await();
+  EXPECT_TRUE(drain().complete());
+  EXPECT_EQ(t->store->counters().written_down.value(), 0u) << "memory's files stay";
+  End();
+  Restart();
+  EXPECT_EQ(Gets(0, 10), 10u);
+}
+
+TEST_F(DrainTest, ItIsUndoneWhileItGoesOnAndAfterwards) {
+  Start();
+  PutChain(0, 99, kBytes);
+  Begin(true);
+  Step();
+  t->Run(t->store->drain().End());
+  Await();
+  EXPECT_FALSE(*ended) << "another word came before";
+  EXPECT_EQ(drain().stage(), Stage::kOff);
+  EXPECT_EQ(Put(100, 99, kBytes), State::kPublished);
+  Begin(true);
+  Await();
+  ASSERT_TRUE(*ended);
+  EXPECT_FALSE(Here(0));
+  t->Run(t->store->drain().End());
+  EXPECT_TRUE(Exact(0, kBytes));
+  EXPECT_EQ(Put(101, 100, kBytes), State::kPublished);
+}
+
+// With writes off by the operator too: what he turned is his.
+TEST_F(DrainTest, SwitchesStayAsTheyWere) {
+  Start();
+  PutChain(0, 3, kBytes);
+  ASSERT_TRUE(t->Run(t->store->Turn(store::Switch::kReads, false, "")).has_value());
+  Begin(false);
+  Await();
+  t->Run(t->store->drain().End());
+  EXPECT_FALSE(Here(0));
+  ASSERT_TRUE(t->Run(t->store->Turn(store::Switch::kReads, true, "")).has_value());
+  EXPECT_TRUE(Here(0));
+}
+
+TEST_F(DrainTest, FlashThatIsTooSmallTakesWhatItCanAndTheRestIsCounted) {
+  Start(2 * kMiB);
+  PutChain(0, 299, kBytes);  // 6 MB
+  Begin(true, 30 * kMinuteUs);
+  Await();
+  EXPECT_EQ(drain().stage(), Stage::kDrained);
+  EXPECT_FALSE(drain().complete());
+  EXPECT_GT(drain().alone(), 0u);
+  EXPECT_GT(t->store->counters().written_down.value(), 0u);
+}
+
+TEST_F(DrainTest, WithoutFlashMemoryAloneHasItAndTheCountSaysSo) {
+  Start(0);
+  PutChain(0, 9, kBytes);
+  Begin(true);
+  Await();
+  EXPECT_FALSE(drain().complete());
+  EXPECT_EQ(drain().alone(), 10u);
+  Begin(false);
+  Await();
+  EXPECT_TRUE(drain().complete()) << "its files stay";
+  End();
+  Restart();
+  EXPECT_EQ(Gets(0, 10), 10u);
+}
+
+}  // namespace
+}  // namespace cistern
