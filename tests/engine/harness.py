@@ -102,6 +102,10 @@ class Node:
         self.remove()
 
 
+PATIENT = {"match_timeout_s": 5.0, "save_timeout_s": 25.0}
+"""Of an engine whose every hit is asserted, on a host that may be busy: with a user's 50 ms and 10 s it computes."""
+
+
 def transfer_config(node: Node | None = None, **extra: Any) -> dict[str, Any]:
     if node is not None:
         extra = {"socket": str(node.socket), "start_node": False, **extra}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import Engine, Node, prompt, transfer_config
+from harness import PATIENT, Engine, Node, prompt, transfer_config
 
 BLOCK = 128
 KNOWN = [prompt(number, 1500) for number in range(6)]
@@ -164,7 +164,7 @@ def test_all_references_came_back(told: Told) -> None:
 
 def test_a_full_node(small: Path, right: dict[str, list[int]]) -> None:
     """The node holds some 380 blocks; more than that are saved."""
-    with Node(memory="128MiB") as node, Engine(small, transfer_config(node)) as engine:
+    with Node(memory="128MiB") as node, Engine(small, transfer_config(node, **PATIENT)) as engine:
         told = Told(engine, node, right)
         for number in range(40):
             engine.generate([prompt(500 + number, 1900)], max_tokens=2)

@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import WATCHDOG_S, Engine, Node, prompt, transfer_config
+from harness import PATIENT, WATCHDOG_S, Engine, Node, prompt, transfer_config
 
 BLOCK = 128
 PROMPTS = [prompt(number, 900 + 300 * number) for number in range(3)]
@@ -26,7 +26,7 @@ def test_blocks_on_flash_survive_a_reboot(small: Path) -> None:
         tempfile.TemporaryDirectory(prefix="cistern-flash-", dir=Path.cwd()) as disk,
         Node("64MiB", "--flash", f"{disk}:256MiB", "--flash-read-ahead", "0B") as node,
     ):
-        with Engine(small, transfer_config(node)) as first:
+        with Engine(small, transfer_config(node, **PATIENT)) as first:
             computed = first.generate(PROMPTS)
             counted = first.ask("counted")
             assert counted["published_blocks"] == blocks, f"{counted}\n{first.log()[-6000:]}"
@@ -36,7 +36,7 @@ def test_blocks_on_flash_survive_a_reboot(small: Path) -> None:
         node.kill()
         shutil.rmtree(node.folder / "memory")
         node.start()
-        with Engine(small, transfer_config(node)) as second:
+        with Engine(small, transfer_config(node, **PATIENT)) as second:
             loaded = second.generate(PROMPTS)
     for was, now, asked in zip(computed, loaded, PROMPTS, strict=True):
         assert now["tokens"] == was["tokens"]
