@@ -47,6 +47,9 @@ void Print(const json::object& all) {
               TextOf(cell, "joined") == "true" ? "joined" : "not joined");
   if (const std::string trouble = TextOf(cell, "trouble"); trouble != "-")
     std::printf("trouble: %s\n", trouble.c_str());
+  if (const std::string rdma = TextOf(cell, "rdma"); rdma != "-") std::printf("rdma: %s\n", rdma.c_str());
+  if (const std::string none = TextOf(cell, "no_rdma"); none != "-")
+    std::printf("no rdma: %s\n", none.c_str());
   std::printf("drops: seen %s, applied %s\n", TextOf(cell, "seen").c_str(), TextOf(cell, "applied").c_str());
   std::printf("read from others: %s blocks, %s bytes; they from this node: %s blocks, %s bytes\n\n",
               TextOf(cell, "peer_read_blocks").c_str(), TextOf(cell, "peer_read_bytes").c_str(),

@@ -130,6 +130,20 @@ Finding Copy(const json::object& status, const HostFacts& facts) {
   return finding;
 }
 
+void AddRdma(const json::object& status, Findings& findings) {
+  const std::string device = TextAt(status, "/cell/rdma"), none = TextAt(status, "/cell/no_rdma");
+  if (device.empty() && none.empty()) return;
+  Finding finding{
+      .name = "node_rdma", .value = device.empty() ? none : device, .limit = "a device, as cell_rdma asks"};
+  if (device.empty()) {
+    finding.verdict = Verdict::kWarning;
+    finding.mend =
+        "blocks of other nodes come over TCP: docs/rdma.md has what a device takes, or set cell_rdma = "
+        "\"off\"";
+  }
+  findings.push_back(std::move(finding));
+}
+
 void AddDevices(const json::object& status, Findings& findings) {
   const json::array* devices = DevicesOf(status);
   if (devices == nullptr) return;
@@ -189,6 +203,7 @@ Findings FindingsOfNode(std::string_view status_json, const HostFacts& facts,
   findings.push_back(Memory(*status, asked));
   findings.push_back(Loop(*status, facts));
   findings.push_back(Copy(*status, facts));
+  AddRdma(*status, findings);
   AddDevices(*status, findings);
   for (const Trouble& trouble : kTroubles) {
     const std::uint64_t count = NumberAt(*status, trouble.pointer);

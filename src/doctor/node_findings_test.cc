@@ -100,6 +100,23 @@ TEST(NodeFindings, ACopyKernelThatIsNotTheFastestIsAWarning) {
   EXPECT_EQ(Find(findings, "node_copy")->limit, "avx512");
 }
 
+TEST(NodeFindings, ADeviceForRdmaIsNamedAndOneThatIsMissedIsAWarning) {
+  const auto with = [](const std::string& cell) {
+    std::string status = Status();
+    status.insert(1, Text(R"("cell":{)", cell, "},"));
+    return FindingsOfNode(status, Sound(), std::nullopt);
+  };
+  EXPECT_EQ(Find(with(R"("rdma":"","no_rdma":"")"), "node_rdma"), nullptr);
+  const Findings found = with(R"("rdma":"verbs;ofi_rxm on mlx5_0","no_rdma":"")");
+  ASSERT_NE(Find(found, "node_rdma"), nullptr);
+  EXPECT_EQ(Find(found, "node_rdma")->value, "verbs;ofi_rxm on mlx5_0");
+  EXPECT_EQ(Find(found, "node_rdma")->verdict, Verdict::kOk);
+  const Findings missed = with(R"("rdma":"","no_rdma":"libfabric finds no device of verbs or EFA")");
+  ASSERT_NE(Find(missed, "node_rdma"), nullptr);
+  EXPECT_EQ(Find(missed, "node_rdma")->verdict, Verdict::kWarning);
+  EXPECT_THAT(Find(missed, "node_rdma")->mend, HasSubstr("docs/rdma.md"));
+}
+
 TEST(NodeFindings, ADeviceOutOfServiceIsAProblemWithItsReason) {
   const Findings findings = FindingsOfNode(
       Status(R"("devices":[{"path":"/mnt/a","in_service":false,"why":"12 transfers failed"}])"), Sound(),

@@ -142,6 +142,15 @@ void AddMetrics(MetricRegistry& registry, const CellParts& cell) {
                  [sharing = cell.sharing, read = shared.read] { return MetricValue(read(*sharing)); });
   AddFields(registry, "cell", kServed,
             [rails = cell.rails]() -> const RailThread::Counters& { return rails->counters(); });
+  registry.Add(
+      "cell",
+      {"rdma", MetricKind::kText, "the device that reads blocks from other nodes' memory; empty: none"},
+      [rails = cell.rails] { return MetricValue(rails->fabric_name()); });
+  registry.Add("cell",
+               {"no_rdma", MetricKind::kText, "why there is none; empty: there is, or none was looked for"},
+               [rails = cell.rails] { return MetricValue(std::string(rails->no_fabric().message())); });
+  registry.Add("cell", {"rdma_bytes", MetricKind::kCounter, "of blocks that it has read there"},
+               [rails = cell.rails] { return MetricValue(rails->counters().rdma_bytes.value()); });
 }
 
 }  // namespace cistern::mesh

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/event.h"
+#include "base/format.h"
 #include "mesh/block_server.h"
 #include "mesh/peer_rails.h"
 #include "net/tcp_network.h"
@@ -54,6 +55,7 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
 
   Executor& executor() { return loop_->executor(); }
   io::Loop& loop() { return *loop_; }
+  net::Libfabric* fabric() { return fabric_.get(); }
 
   Status Open(const std::string& listen) {
     const Parts& parts = outside_.parts_;
@@ -64,7 +66,17 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
     if (!listener) return std::move(listener.error());
     listener_ = std::move(*listener);
     server_.emplace(BlockServer::Parts{executor(), parts.clock, parts.reader, outside_.view_, *this});
-    rails_.emplace(*network);
+    if (parts.fabric) {
+      auto fabric = net::Libfabric::Open(*loop_, *parts.fabric);
+      if (fabric) {
+        fabric_ = std::move(*fabric);
+        fabric_->CountIn(outside_.counters_.rdma_bytes);
+        outside_.fabric_name_ = Text(fabric_->kind(), " on ", fabric_->device());
+      } else {
+        outside_.no_fabric_ = fabric.error();
+      }
+    }
+    rails_.emplace(*network, fabric_.get());
     tasks_.Spawn(Accept());
     return Status();
   }
@@ -74,6 +86,7 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
     tasks_.Drop();
     loop_->BlockOn(rails_->Close());
     rails_.reset();
+    fabric_.reset();
     listener_.reset();
   }
   void Ask(std::shared_ptr<Asked> asked) { tasks_.Spawn(ReadFor(std::move(asked))); }
@@ -135,7 +148,7 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
   }
   Task<void> Serve(std::unique_ptr<net::Stream> stream) {
     ++serving_;
-    (void)co_await net::ServeRail(*stream, *this);
+    (void)co_await net::ServeRail(*stream, *this, fabric_.get());
     --serving_;
   }
   Task<void> ReadFor(std::shared_ptr<Asked> asked) {
@@ -150,6 +163,7 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
   net::TcpNetwork tcp_;
   std::optional<net::TlsNetwork> sealed_;
   std::unique_ptr<net::Listener> listener_;
+  std::unique_ptr<net::Libfabric> fabric_;
   std::optional<BlockServer> server_;
   std::optional<PeerRails> rails_;
   std::map<std::uint64_t, std::uint64_t> sending_;  // bytes of bodies, by the server's handle
@@ -179,6 +193,8 @@ RailThread::RailThread(const Parts& parts)
     : parts_(parts),
       store_(parts.core.executor(), parts.store, catalog::Caller{kSession, store::kSourceOwner}),
       brings_(parts.core.executor()) {}
+
+net::Libfabric* RailThread::fabric() { return inside_->fabric(); }
 
 RailThread::~RailThread() { CISTERN_ASSERT(!thread_.joinable()); }
 

@@ -23,6 +23,7 @@
 #include "io/loop.h"
 #include "mesh/reach.h"
 #include "mesh/store_keeper.h"
+#include "net/libfabric.h"
 #include "net/tls.h"
 #include "store/block_store.h"
 
@@ -42,6 +43,8 @@ class RailThread final : public BlockRails {
     const PeerLinks& links;
     const net::TlsContext* context = nullptr;  // null: a cell without a key
     io::LoopOptions loop;
+    // A device for RDMA is looked for, and used where there is one. None: the rails carry everything.
+    std::optional<net::LibfabricOptions> fabric;
   };
   // Listens there, and answers nobody before the first Publish.
   static Result<std::unique_ptr<RailThread>> Start(const Parts& parts, std::string listen);
@@ -58,16 +61,23 @@ class RailThread final : public BlockRails {
                     Instant deadline) override;
   // Rails to a start of a member that is no more.
   void Forget(std::uint64_t peer);
+  // What the store's memory is to be registered with, until Close; null where there is none, and why: ok
+  // where none was looked for.
+  net::Libfabric* fabric();
+  const Status& no_fabric() const { return no_fabric_; }
+  // "verbs;ofi_rxm on mlx5_0"; empty where there is none.
+  const std::string& fabric_name() const { return fabric_name_; }
   // Reads that are under way end with kGone, and so do later ones.
   void EndReads();
   // Ends the thread. No Read is under way, and none comes.
   Task<void> Close();
 
   struct Counters {
-    Counter blocks;    // that others have read, whole
-    Counter bytes;     // of their bodies
-    Counter gave_way;  // that were another record's before the last byte had gone
-    Counter fetched;   // of the lower tier, for others
+    Counter blocks;      // that others have read, whole
+    Counter bytes;       // of their bodies
+    Counter gave_way;    // that were another record's before the last byte had gone
+    Counter fetched;     // of the lower tier, for others
+    Counter rdma_bytes;  // of bodies that this node has read from others' memory
   };
   // Of any thread.
   const Counters& counters() const { return counters_; }
@@ -97,6 +107,8 @@ class RailThread final : public BlockRails {
   Counters counters_;
   View view_;
   bool reads_ended_ = false;
+  Status no_fabric_;
+  std::string fabric_name_;
   std::unique_ptr<Inside> inside_;
   std::thread thread_;
 };

@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 
+#include "base/metrics.h"
 #include "net/stream.h"
 
 namespace cistern::net {
@@ -69,6 +70,15 @@ class Fabric {
   // To the memory of the member that has this name. It connects with the first read, and goes before the
   // fabric does.
   virtual Result<std::unique_ptr<FabricReader>> ReaderOf(ConstPiece name) = 0;
+
+  // Bytes of bodies that come over it are counted there, which outlives it.
+  void CountIn(Counter& counter) { counter_ = &counter; }
+  void NoteFetched(std::uint64_t bytes) {
+    if (counter_ != nullptr) counter_->Add(bytes);
+  }
+
+ private:
+  Counter* counter_ = nullptr;
 };
 
 }  // namespace cistern::net

@@ -169,6 +169,7 @@ void RailReader::Land(Batch& batch, const Flying& landed, ConstPiece bytes) {
   }
   placed.landed += bytes.size();
   fabric_bytes_ += bytes.size();
+  fabric_->NoteFetched(bytes.size());
   batch.sink->Landed(landed.item, bytes.size());
 }
 

@@ -93,13 +93,20 @@ Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions&
 Status Cell::Share(const NodeOptions& options, std::uint64_t seed) {
   const std::string at = RailAddress(member_->options().listen);
   auto rails = mesh::RailThread::Start({loop_, parts_.clock, store_, parts_.reader, member_->links(),
-                                        context_ ? &*context_ : nullptr, parts_.rails},
+                                        context_ ? &*context_ : nullptr, parts_.rails, RdmaOptions(options)},
                                        at);
   if (!rails)
     return Status(rails.error().code(), Text("listening for rails at ", at, ", the port behind ",
                                              options.cell_listen.empty() ? "cell_address" : "cell_listen",
                                              "'s: ", rails.error().message()));
   rails_ = std::move(*rails);
+  if (rails_->fabric() != nullptr) {
+    log_.Log(LogLevel::kInfo, "cell: blocks are read over ", rails_->fabric_name(),
+             " where the other side has the like, not encrypted");
+  } else if (!rails_->no_fabric().ok()) {
+    log_.Log(LogLevel::kWarning,
+             "cell: blocks are read over TCP, not by RDMA: ", rails_->no_fabric().message());
+  }
   sharing_ = std::make_unique<mesh::Sharing>(mesh::Sharing::Parts{executor(), parts_.clock, store_, *member_,
                                                                   names_, member_->links(), *rails_,
                                                                   parts_.reader.memory_bytes(), seed});

@@ -85,6 +85,8 @@ class Cell final {
   const mesh::Member& member() const { return *member_; }
   const mesh::Sharing& sharing() const { return *sharing_; }
   mesh::CellParts counted() const { return {member_.get(), &local_, sharing_.get(), rails_.get()}; }
+  // As mesh::RailThread::fabric.
+  net::Libfabric* fabric() { return rails_->fabric(); }
 
  private:
   // How old what the rails serve may be.

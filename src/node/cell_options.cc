@@ -51,6 +51,7 @@ Status CheckIsAlone(const NodeOptions& options) {
                                                      {"cell_key", !options.cell_keys.empty()},
                                                      {"zone", !options.zone.empty()},
                                                      {"cell_compacts", options.cell_compacts},
+                                                     {"cell_rdma", options.cell_rdma != "off"},
                                                      {"etcd_authorities", !options.etcd_authorities.empty()},
                                                      {"etcd_certificate", !options.etcd_certificate.empty()},
                                                      {"etcd_key", !options.etcd_key.empty()}};
@@ -111,9 +112,27 @@ Status CheckCellOptions(const NodeOptions& options) {
     return Status(Code::kInvalid, Text("cell_key: ", options.cell_keys.size(),
                                        " are given and a cell goes from one to the next with at most ",
                                        mesh::HistoryValue::kMaxChecks));
+  if (options.cell_rdma != "off" && options.cell_rdma != "clear" && !options.cell_rdma.starts_with("clear:"))
+    return Status(Code::kInvalid,
+                  Text("cell_rdma: ", Shown(options.cell_rdma),
+                       " is neither off nor clear; clear says that blocks may travel over a device for RDMA, "
+                       "which does not encrypt them"));
   if (options.etcd_certificate.empty() != options.etcd_key.empty())
     return Status(Code::kInvalid, "etcd_certificate and etcd_key: one is given without the other");
   return Status();
+}
+
+std::optional<net::LibfabricOptions> RdmaOptions(const NodeOptions& options) {
+  constexpr std::string_view kClear = "clear";
+  if (!options.cell_rdma.starts_with(kClear)) return std::nullopt;
+  net::LibfabricOptions rdma;
+  if (options.cell_rdma.size() > kClear.size()) rdma.provider = options.cell_rdma.substr(kClear.size() + 1);
+  // Of the device that has the address where others reach this member; behind a service it has another.
+  const std::string& at = options.cell_listen.empty() ? options.cell_address : options.cell_listen;
+  std::string host(Split(at).host);
+  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+  if (host != "0.0.0.0" && host != "::") rdma.address = std::move(host);
+  return rdma;
 }
 
 Result<std::vector<net::CellKey>> ReadCellKeys(const NodeOptions& options) {

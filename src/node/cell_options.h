@@ -2,11 +2,13 @@
 // What a node is told of the cell that it is to be a member of.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cistern/status.h"
+#include "net/libfabric.h"
 #include "net/tls.h"
 #include "node/options.h"
 
@@ -24,6 +26,9 @@ Result<std::vector<net::CellKey>> ReadCellKeys(const NodeOptions& options);
 
 // Where a node serves blocks: the port behind the one of its control connections.
 std::string RailAddress(const std::string& address);
+
+// The device that reads blocks of others, which cell_rdma lets be looked for.
+std::optional<net::LibfabricOptions> RdmaOptions(const NodeOptions& options);
 
 // Under which the cell's keys lie in etcd.
 std::string CellPrefix(const NodeOptions& options);

@@ -37,6 +37,7 @@
 #include "memory/movers.h"
 #include "memory/slots.h"
 #include "memory/staging.h"
+#include "mesh/registered_arena.h"
 #include "node/cell.h"
 #include "node/cell_options.h"
 #include "node/client_rules.h"
@@ -183,7 +184,8 @@ class Node::Core {
     std::unique_ptr<memory::ThreadMovers> blocked;  // what takes long and moves no bytes of clients
     std::unique_ptr<catalog::Journal> journal;
     std::unique_ptr<store::BlockStore> store;
-    std::unique_ptr<Cell> cell;  // null: the node is in none
+    std::unique_ptr<Cell> cell;                         // null: the node is in none
+    std::unique_ptr<mesh::RegisteredArena> registered;  // null: no device reads its memory
     std::unique_ptr<server::Server> server;
     std::unique_ptr<TaskGroup> tasks;
   };
@@ -385,7 +387,9 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
   }
   if (Status status = OpenDoor(); !status.ok()) co_return status;
   parts.store->resizer().Want(file_->asked_headers());
-  parts.tasks->Spawn(parts.store->resizer().Run(*file_, *parts.blocked));
+  memory::ArenaBacking& backing =
+      parts.registered ? *parts.registered : static_cast<memory::ArenaBacking&>(*file_);
+  parts.tasks->Spawn(parts.store->resizer().Run(backing, *parts.blocked));
   FillRegistry();
   log_->Log(LogLevel::kInfo, "node ready: ", RoughSizeText(parts.slots->bytes()), " in ", file_->directory(),
             FlashText(), options_.socket.empty() ? "" : ", socket " + options_.socket,
@@ -456,6 +460,10 @@ Task<Status> Node::Core::JoinCell() {
                   options_, cell_keys_);
   if (!cell) co_return cell.error();
   parts_->cell = std::move(*cell);
+  if (net::Libfabric* const fabric = parts_->cell->fabric(); fabric != nullptr) {
+    parts_->registered = std::make_unique<mesh::RegisteredArena>(
+        mesh::RegisteredArena::Parts{*file_, file_->arena(), *fabric}, parts_->store->resizer().served());
+  }
   co_return co_await parts_->cell->AwaitJoin(clock_.Now().PlusUs(Cell::kJoinUs));
 }
 
@@ -663,6 +671,7 @@ Task<void> Node::Core::TearDown(Executor& executor) {
   }
   if (parts_->server) co_await parts_->server->Drain(executor.Now().PlusUs(drain_us_));
   co_await parts_->tasks->Close();
+  parts_->registered.reset();
   if (parts_->cell) co_await parts_->cell->Leave(executor.Now().PlusUs(kLeaveUs));
   if (parts_->store) co_await parts_->store->Close();
   fault_in_.reset();

@@ -284,6 +284,14 @@ constexpr Setting kSettings[] = {
        return ParseSwitch(n, t, o.cell_compacts);
      },
      [](const NodeOptions& o) { return Text(o.cell_compacts); }},
+    {"cell_rdma", "off|clear[:PROVIDER]",
+     "clear: blocks of others are read from their memory by a device for RDMA where both have one, not "
+     "encrypted; default: off",
+     [](NodeOptions& o, std::string_view, std::string_view t) {
+       o.cell_rdma = t;
+       return Status();
+     },
+     [](const NodeOptions& o) { return o.cell_rdma; }},
     {"etcd_authorities", "FILE",
      "of an etcd with https: its authorities' certificates; default: the system's",
      [](NodeOptions& o, std::string_view, std::string_view t) {

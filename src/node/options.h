@@ -41,6 +41,7 @@ struct NodeOptions : OpenOptions {
   std::vector<std::string> cell_keys;  // files; the first is used, all are accepted
   std::string zone;
   bool cell_compacts = false;                                // its etcd has no other user
+  std::string cell_rdma = "off";                             // or "clear", or "clear:PROVIDER"
   std::string etcd_authorities, etcd_certificate, etcd_key;  // files, PEM
   std::uint64_t linger_us = 0;  // without a client for that long, counted from the start on; 0: never
   // Called once, by the core's thread, which it must not keep, when the node is to end by itself: ok after it

@@ -398,6 +398,30 @@ TEST_F(CellNodes, ANodeOfNoCellHasNoThreadAndNoNumberOfOne) {
   EXPECT_NE(nodes_[0].store->StatusJson().value_or("").find("\"cell\":"), std::string::npos);
 }
 
+// libfabric over TCP stands for a device.
+TEST_F(CellNodes, BlocksAreReadFromAnothersMemoryWhereBothSaySoAndOverTheRailElsewhere) {
+  Start("a", {"--cell-rdma", "clear:tcp;ofi_rxm"});
+  Start("b", {"--cell-rdma", "clear:tcp;ofi_rxm"});
+  Start("c");
+  ComeTogether();
+  const auto over_rdma = [&](CellNode& node) {
+    const std::string says = Says(node), name = "\"rdma_bytes\":";
+    return std::stoull(says.substr(says.find(name) + name.size()));
+  };
+  EXPECT_THAT(Says(nodes_[0]), HasSubstr("tcp;ofi_rxm on lo"));
+  // The rail's first batches may be asked before the other side has said what it has.
+  for (std::uint64_t first = 1; over_rdma(nodes_[1]) == 0; first += 100) {
+    ASSERT_LT(first, 2'000u) << "nothing came from the other's memory";
+    PutChain(nodes_[0], first, first + 39);
+    Until([&] { return AtPeer(nodes_[1], first, first + 39); });
+    EXPECT_EQ(Reading(nodes_[1], first, first + 39).End(), AllOk(40));
+  }
+  Until([&] { return AtPeer(nodes_[2], 1, 40); });
+  EXPECT_EQ(Reading(nodes_[2], 1, 40).End(), AllOk(40));
+  EXPECT_EQ(over_rdma(nodes_[2]), 0u);
+  EXPECT_THAT(Says(nodes_[2]), HasSubstr("\"no_rdma\":\"\""));
+}
+
 TEST_F(CellNodes, EndOfAConversationReachesAll) {
   StartThree();
   WriteOptions of_conversation;
