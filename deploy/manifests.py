@@ -50,6 +50,11 @@ class Manifests(unittest.TestCase):
         self.assertIn(f'http = "0.0.0.0:{node["ports"][0]["containerPort"]}"', settings)
         for path in re.findall(r'"(/(?:memory|sockets|flash)/[^:"]*)', settings):
             self.assertTrue(any(path.startswith(mount["mountPath"]) for mount in node["volumeMounts"]), path)
+        # What is done before a stop is a command of this version, for the node's socket.
+        program, *words = node["lifecycle"]["preStop"]["exec"]["command"]
+        self.assertIn(f'socket = "{words[-1]}"', settings)
+        said = run(BIN / program, *words)
+        self.assertEqual(said.returncode, 1, said.stderr)  # there is no such node here
         config = self.directory / "c.toml"
         # With directories and sizes of this host, which may be small.
         here = re.sub(r'"/flash/(\d+):[^"]*"', rf'"{self.directory}/flash-\1:1GiB"', settings)

@@ -36,6 +36,11 @@ TEST(Quotas, AReloadTrimsWhatIsAboveAndStatusAndNamespacesSaySo) {
   const Result<std::uint64_t> less = store.ResizeMemory(72u << 20);
   ASSERT_FALSE(less.has_value());
   EXPECT_THAT(less.error().ToString(), HasSubstr("the reserves are 90MiB together"));
+  // Both smaller, in one reload.
+  read.memory_bytes = 72u << 20;
+  read.quotas[0].reserve_bytes = 10u << 20;
+  const Result<node::Reloaded> both = node.Reload(read);
+  EXPECT_TRUE(both.has_value()) << both.error().ToString();
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator asks a node and a host: doctor, namespaces, config and reload, top.
+"""What an operator asks a node and a host: doctor, namespaces, config and reload, drain, top.
 
 Usage: operate_test.py BIN_DIR [unittest arguments]
 """
@@ -213,6 +213,43 @@ class Config(OperateTest):
         config.write_text('lnger = "5s"\n')
         self.assert_says(run("cistern", "config", "--check", config), 2, "c.toml:1", "linger")
         self.assert_says(run("cistern", "config", "--check", config, "--file", config), 2, "exclude")
+
+
+class Drain(OperateTest):
+    def test_for_an_upgrade_it_ends_and_the_next_is_warm(self) -> None:
+        node = self.node()
+        node.cistern("put", "--namespace", "a", KEYS[0], "-", stdin=b"stays")
+        said = node.cistern("admin", "drain", "--for", "upgrade", "--stop")
+        self.assert_says(said, 0)
+        self.assertRegex(said.stdout.decode(), "drained in .*: memory's files keep 1 blocks .*; the node has ended")
+        self.assertEqual(node.process.wait(), 0)
+        assert node.process.stderr is not None
+        node.process.stderr.close()
+        node.start()
+        self.check_ready(node)
+        self.assertEqual(node.cistern("get", "--namespace", "a", KEYS[0], "-").stdout, b"stays")
+
+    def test_what_goes_with_memory_is_said_and_off_undoes_it(self) -> None:
+        node = self.node()
+        node.cistern("put", "--namespace", "a", KEYS[0], "-", stdin=b"stays")
+        said = node.cistern("admin", "drain")
+        self.assert_says(said, 1)
+        self.assertIn("1 blocks go with the host's memory, since this node has no flash", said.stdout.decode())
+        drained = node.cistern("admin", "drain", "on", "--json")
+        self.assertEqual(json.loads(drained.stdout), {"drain": "drained", "complete": False, "alone_records": 1,
+                                                      "leases": 0, "pending": 0, "stopped": False})
+        put = node.cistern("put", "--namespace", "a", KEYS[1], "-", stdin=b"no")
+        self.assert_says(put, 1, "the node drains")
+        self.assert_says(node.cistern("admin", "drain", "off"), 0)
+        self.assertEqual(node.cistern("get", "--namespace", "a", KEYS[0], "-").stdout, b"stays")
+        self.assertEqual(node.end(), 0)
+
+    def test_bad_input(self) -> None:
+        socket = self.directory / "none"
+        for words, text in ((["drain", "of"], "did you mean off"), (["drain", "--for", "fun"], "--for fun"),
+                            (["drain", "--within", "5"], "--within"), (["memory"], "say what to")):
+            self.assert_says(run("cistern", "admin", "--socket", socket, *words), 2, text)
+        self.assert_says(run("cistern", "admin", "--socket", socket, "drain"), 1, "none")
 
 
 class Top(OperateTest):
