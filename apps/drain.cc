@@ -90,45 +90,48 @@ void Say(const Sample& sample, const DrainOptions& options, bool json, bool stop
               stopped ? "the node has ended" : "it may be stopped");
 }
 
+// Waits until it is drained.
+Result<Sample> AwaitDrained(Store& store, std::int64_t deadline_us) {
+  std::string said;
+  for (;; Sleep(kLookUs)) {
+    const Result<std::string> text = store.StatusJson(deadline_us);
+    if (!text) return Error(text.error());
+    std::optional<Sample> sample = ParseSample(*text);
+    if (!sample) return Error(Code::kMismatch, "the node's status says nothing of draining; is it older?");
+    if (sample->stage == "off") return Error(Code::kGone, "the drain was ended by `cistern admin drain off`");
+    if (sample->stage == "drained") return std::move(*sample);
+    std::string line = Text(sample->stage, ": ", Left(*sample));
+    if (line != said) std::fprintf(stderr, "%s\n", line.c_str());
+    said = std::move(line);
+  }
+}
+
 }  // namespace
 
 int RunDrain(std::string_view name, Store& store, const DrainOptions& options, std::int64_t deadline_us,
              bool json) {
-  if (Status begun = store.Drain(options, deadline_us); !begun.ok()) return Complain(name, begun);
+  // It ends when what is left has been seen: a node that has ended says nothing.
+  DrainOptions first = options;
+  first.then_stop = false;
+  if (Status begun = store.Drain(first, deadline_us); !begun.ok()) return Complain(name, begun);
   if (!options.on) {
     std::printf(json ? "{\"drain\":\"off\"}\n" : "the node is in service\n");
     return kExitOk;
   }
   SystemClock clock;
   const Instant begun = clock.Now();
-  Sample last;
-  std::string said;
-  bool stopped = false;
-  while (last.stage != "drained" || options.then_stop) {
-    const Result<std::string> text = store.StatusJson(deadline_us);
-    if (!text) {
-      // It ends by itself: nobody answers any more.
-      if (!options.then_stop || last.stage.empty()) return Complain(name, text.error());
-      stopped = true;
-      break;
+  const Result<Sample> last = AwaitDrained(store, deadline_us);
+  if (!last) return Complain(name, last.error());
+  if (options.then_stop) {
+    const Status stops = store.Drain(options, deadline_us);
+    if (!stops.ok() && stops.code() != Code::kGone) {
+      (void)store.Drain({.on = false}, deadline_us);  // it goes on as a part of another program
+      return Complain(name, stops);
     }
-    const std::optional<Sample> sample = ParseSample(*text);
-    if (!sample)
-      return Complain(name,
-                      Status(Code::kMismatch, "the node's status says nothing of draining; is it older?"));
-    if (sample->stage == "off")
-      return Complain(name, Status(Code::kGone, "the drain was ended by `cistern admin drain off`"));
-    last = *sample;
-    std::string line = Text(last.stage, ": ", Left(last));
-    if (line != said && last.stage != "drained") std::fprintf(stderr, "%s\n", line.c_str());
-    said = std::move(line);
-    if (last.stage != "drained" || options.then_stop) Sleep(kLookUs);
+    while (store.StatusJson(deadline_us).has_value()) Sleep(kLookUs);
   }
-  // What a node that has ended would have said last.
-  if (stopped && last.stage != "drained")
-    last.complete = last.leases + last.pending == 0 && (!options.memory_goes || last.alone == 0);
-  Say(last, options, json, stopped, clock.Now().UsSince(begun));
-  return last.complete ? kExitOk : kExitFailed;
+  Say(*last, options, json, options.then_stop, clock.Now().UsSince(begun));
+  return last->complete ? kExitOk : kExitFailed;
 }
 
 }  // namespace cistern

@@ -246,7 +246,7 @@ class Drain(OperateTest):
 
     def test_bad_input(self) -> None:
         socket = self.directory / "none"
-        for words, text in ((["drain", "of"], "did you mean off"), (["drain", "--for", "fun"], "--for fun"),
+        for words, text in ((["drain", "offf"], "did you mean off"), (["drain", "--for", "fun"], "--for fun"),
                             (["drain", "--within", "5"], "--within"), (["memory"], "say what to")):
             self.assert_says(run("cistern", "admin", "--socket", socket, *words), 2, text)
         self.assert_says(run("cistern", "admin", "--socket", socket, "drain"), 1, "none")
