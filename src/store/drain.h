@@ -33,7 +33,6 @@ class Drain final {
         residency::WriteQueue& queue, Namespaces& namespaces, Switches& switches)
       : executor_(context.executor),
         clock_(context.clock),
-        slots_(context.slots),
         log_(context.log),
         counters_(context.counters),
         steps_(context.steps),
@@ -84,7 +83,6 @@ class Drain final {
 
   Executor& executor_;
   const Clock& clock_;
-  memory::Slots& slots_;
   Logger& log_;
   catalog::StoreCounters& counters_;
   StepBudget& steps_;
