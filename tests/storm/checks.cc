@@ -163,7 +163,7 @@ void World::RecordHandle(LeaseNote& lease, std::uint32_t ns, const std::vector<B
       lease.lapsed = true;
       return;
     }
-    lease.blocks.push_back({block, look.place, look.generation, look.seen.put});
+    lease.blocks.push_back({block, look.place, look.generation, look.seen.put, code != chain.back()});
   }
   lease.least_expiry = LeastExpiry(ns, chain.back());
 }
@@ -191,15 +191,29 @@ void World::EndLeasesOf(catalog::SessionId session) {
   }
 }
 
+bool World::Moved(LeasedBlock& block) {
+  if (!block.may_move) return false;
+  const Look look = LookAt(block.block, false);
+  if (look.outcome != arena::ReadOutcome::kHit || look.seen.put != block.put) return false;
+  block.place = look.place;
+  block.generation = look.generation;
+  return true;
+}
+
 void World::CheckLease(LeaseNote& lease) {
   if (lease.lapsed) return;
   if (clock_.Now() >= lease.deadline || (lease.least_expiry != 0 && LatestTime() >= lease.least_expiry)) {
     lease.lapsed = true;
     return;
   }
-  for (const LeasedBlock& block : lease.blocks) {
+  for (LeasedBlock& block : lease.blocks) {
     std::uint64_t generation = *arena_.generation(block.place);
-    if (generation == block.generation) continue;
+    if (generation == block.generation || Moved(block)) continue;
+    // A damaged record is nobody's copy to move.
+    if (block.may_move && (Doubtful(block.block) || Harmed(block.block))) {
+      lease.lapsed = true;
+      return;
+    }
     // What it hangs below was lost with a device, found bad there, or had no room when its region was given
     // up.
     if (has_lower_tier() && (lease.boot != boots_ || lease.cuts != Cuts())) {

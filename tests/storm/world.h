@@ -71,6 +71,8 @@ struct LeasedBlock {
   arena::Place place = 0;
   std::uint64_t generation = 0;
   std::uint64_t put = 0;
+  // Of a chain whose end is held: it stays, and may be moved to another slot when memory shrinks.
+  bool may_move = false;
 };
 
 // A lease as its client knows it. Lapsed: something happened that may have ended it.
@@ -153,6 +155,8 @@ class World {
   void EndLeasesOf(catalog::SessionId session);
   std::vector<LeasePtr>& leases() { return leases_; }
   void CheckLease(LeaseNote& lease);
+  // Of a block that is not where it was: it was moved, and the note knows where to.
+  bool Moved(LeasedBlock& block);
   void CheckLeases();
 
   // ---- looking at memory as it is ----
