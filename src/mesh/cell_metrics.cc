@@ -109,6 +109,9 @@ constexpr Shared kShared[] = {
      "batches of blocks that a member did not answer"},
     {"peer_landing_bytes", MetricKind::kGauge, [](const Sharing& s) { return s.reader().landing_bytes(); },
      "on their way from other members now"},
+    {"peer_paced_batches", MetricKind::kCounter,
+     [](const Sharing& s) { return s.peers().bandwidth().waits().value(); },
+     "batches of blocks that waited, before they were asked for, because of cell_bandwidth"},
     {"closed_to", MetricKind::kGauge, [](const Sharing& s) { return s.peers().Open(); },
      "members that are not asked now, because they did not answer"},
     {"samples", MetricKind::kGauge, [](const Sharing& s) { return s.feed().samples(); },
@@ -142,6 +145,10 @@ void AddMetrics(MetricRegistry& registry, const CellParts& cell) {
                  [sharing = cell.sharing, read = shared.read] { return MetricValue(read(*sharing)); });
   AddFields(registry, "cell", kServed,
             [rails = cell.rails]() -> const RailThread::Counters& { return rails->counters(); });
+  registry.Add(
+      "cell",
+      {"served_paced", MetricKind::kCounter, "sends to other members that waited, because of cell_bandwidth"},
+      [rails = cell.rails] { return MetricValue(rails->waits().value()); });
   registry.Add(
       "cell",
       {"rdma", MetricKind::kText, "the device that reads blocks from other nodes' memory; empty: none"},

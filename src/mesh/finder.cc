@@ -161,10 +161,11 @@ Status Finder::Take(const MatchReply& reply, std::size_t keys, std::shared_ptr<P
   run->body_bytes = reply.body_bytes;
   run->chain.resize(run->first + blocks);
   const Peer& peer = parts_.peers.Of(run->peer);
-  double us = peer.answer_us + static_cast<double>(peer.landing_bytes) / peer.bytes_per_us;
+  const double bytes_per_us = parts_.peers.BytesPerUs(peer);
+  double us = peer.answer_us + parts_.peers.QueueUs(peer, parts_.clock.Now());
   std::size_t at = 0;
   for (const MatchRun& said : reply.runs) {
-    us += static_cast<double>(BytesOf(*entry, *run, at, said.blocks)) / peer.bytes_per_us;
+    us += static_cast<double>(BytesOf(*entry, *run, at, said.blocks)) / bytes_per_us;
     at += said.blocks;
     us = std::max(us, static_cast<double>(said.ready_in_us) + peer.answer_us);
     match->runs.push_back({said.blocks, Where::kPeer, static_cast<std::int64_t>(us)});

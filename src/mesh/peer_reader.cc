@@ -270,13 +270,24 @@ Task<Status> PeerReader::Prepare(const Fetch& fetch, std::size_t* next, std::sha
   co_return Status();
 }
 
+Task<Status> PeerReader::AwaitTurn(const Batch& batch, Instant deadline) {
+  net::Bandwidth& bandwidth = parts_.peers.bandwidth();
+  const Instant now = parts_.clock.Now();
+  if (batch.items.empty()) co_return Status();
+  if (bandwidth.BeginAt(now) > deadline)
+    co_return Status(Code::kTooLate, "what is read from all peers together is over its bound until then");
+  if (const Instant turn = bandwidth.Take(batch.bytes(), now); turn > now) (void)co_await SleepUntil(turn);
+  co_return Status();
+}
+
 Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t peer_number, Instant deadline) {
   Peer& peer = parts_.peers.Of(peer_number);
+  Status status = co_await AwaitTurn(*batch, deadline);
   const Instant began = parts_.clock.Now();
   // From before the question: the time that the answer takes counts against the record's.
   batch->asked_at_s = parts_.store.source_puts().NowS();
-  Status status;
-  if (!peer.breaker.Allows(began)) status = Status(Code::kGone, "the peer did not answer lately");
+  if (status.ok() && !peer.breaker.Allows(began))
+    status = Status(Code::kGone, "the peer did not answer lately");
   while (status.ok() && !batch->items.empty()) {
     peer.breaker.Asked(parts_.clock.Now());
     std::vector<std::vector<std::byte>> questions;

@@ -113,6 +113,8 @@ class PeerReader final {
   // Slots for as many of the blocks from `*next` on as make a batch.
   Task<Status> Prepare(const Fetch& fetch, std::size_t* next, std::shared_ptr<Batch> batch,
                        Instant room_until);
+  // The batch's turn among all that is read from peers. kTooLate: it comes after the deadline.
+  Task<Status> AwaitTurn(const Batch& batch, Instant deadline);
   Task<void> Transport(std::shared_ptr<Batch> batch, std::uint64_t peer, Instant deadline);
   // Publishes what landed, or says why not.
   Task<Status> Publish(const Fetch& fetch, Batch& batch, std::size_t block);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a member knows of each other one from having asked it: whether it answers, how fast, and what is
-// under way to it.
+// under way to it; and how much it may read from all of them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 
@@ -10,6 +11,7 @@
 #include "base/event.h"
 #include "cistern/status.h"
 #include "mesh/breaker.h"
+#include "net/bandwidth.h"
 
 namespace cistern::mesh {
 
@@ -40,6 +42,19 @@ struct Peer {
 
 class PeerTable final {
  public:
+  // 0: without a bound on what is read from all of them.
+  explicit PeerTable(std::uint64_t bytes_a_second) : bandwidth_(bytes_a_second) {}
+
+  net::Bandwidth& bandwidth() { return bandwidth_; }
+  const net::Bandwidth& bandwidth() const { return bandwidth_; }
+  // At which its blocks would come.
+  double BytesPerUs(const Peer& peer) const { return std::min(peer.bytes_per_us, bandwidth_.bytes_per_us()); }
+  // After which the first of them would begin to.
+  double QueueUs(const Peer& peer, Instant now) const {
+    return std::max(static_cast<double>(peer.landing_bytes) / BytesPerUs(peer),
+                    static_cast<double>(bandwidth_.BeginAt(now).UsSince(now)));
+  }
+
   // Known or new. Stays in place until Forget.
   Peer& Of(std::uint64_t process_number) { return peers_[process_number]; }
   // Of a start of a member that is no more, unless something is under way to it.
@@ -61,6 +76,7 @@ class PeerTable final {
   }
 
  private:
+  net::Bandwidth bandwidth_;
   std::map<std::uint64_t, Peer> peers_;
 };
 

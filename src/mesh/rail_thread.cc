@@ -148,7 +148,7 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
   }
   Task<void> Serve(std::unique_ptr<net::Stream> stream) {
     ++serving_;
-    (void)co_await net::ServeRail(*stream, *this, fabric_.get());
+    (void)co_await net::ServeRail(*stream, *this, fabric_.get(), &outside_.bandwidth_);
     --serving_;
   }
   Task<void> ReadFor(std::shared_ptr<Asked> asked) {
@@ -192,7 +192,8 @@ void RailThread::View::Set(std::optional<Answered> answered,
 RailThread::RailThread(const Parts& parts)
     : parts_(parts),
       store_(parts.core.executor(), parts.store, catalog::Caller{kSession, store::kSourceOwner}),
-      brings_(parts.core.executor()) {}
+      brings_(parts.core.executor()),
+      bandwidth_(parts.bytes_a_second) {}
 
 net::Libfabric* RailThread::fabric() { return inside_->fabric(); }
 

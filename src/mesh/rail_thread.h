@@ -23,6 +23,7 @@
 #include "io/loop.h"
 #include "mesh/reach.h"
 #include "mesh/store_keeper.h"
+#include "net/bandwidth.h"
 #include "net/libfabric.h"
 #include "net/tls.h"
 #include "store/block_store.h"
@@ -45,6 +46,8 @@ class RailThread final : public BlockRails {
     io::LoopOptions loop;
     // A device for RDMA is looked for, and used where there is one. None: the rails carry everything.
     std::optional<net::LibfabricOptions> fabric;
+    // That others read from here, but for what their devices do; 0: no bound.
+    std::uint64_t bytes_a_second = 0;
   };
   // Listens there, and answers nobody before the first Publish.
   static Result<std::unique_ptr<RailThread>> Start(const Parts& parts, std::string listen);
@@ -81,6 +84,8 @@ class RailThread final : public BlockRails {
   };
   // Of any thread.
   const Counters& counters() const { return counters_; }
+  // Sends that waited for their turn. Of any thread.
+  const Counter& waits() const { return bandwidth_.waits(); }
 
  private:
   class View final : public ServedView {
@@ -105,6 +110,7 @@ class RailThread final : public BlockRails {
   StoreKeeper store_;
   TaskGroup brings_;  // of the core
   Counters counters_;
+  net::Bandwidth bandwidth_;  // of the thread
   View view_;
   bool reads_ended_ = false;
   Status no_fabric_;

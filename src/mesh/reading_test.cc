@@ -425,6 +425,23 @@ TEST_F(ReadingTest, WhatLandsFromAPeerIsBounded) {
   for (std::uint64_t n = 1; n <= 32; ++n) EXPECT_TRUE(Exact(1, n, 1u << 20)) << n;
 }
 
+TEST_F(ReadingTest, WhatIsReadASecondIsBoundedAndWhatWouldBeLateIsNotAskedFor) {
+  constexpr std::uint64_t kBlock = 1u << 20, kASecond = 64u << 20;
+  StartNodes(2, Blocks(), {.headers = 8, .bytes_a_second = kASecond});
+  PutAndTell(0, 32, kBlock);
+  const PeerMatch match = Find(1, 1, 32);
+  ASSERT_NE(match.run, nullptr);
+  // The match says so before: 32 MiB take half a second.
+  EXPECT_GT(match.runs.back().ready_in_us, 400'000);
+  const Instant began = clock.Now();
+  EXPECT_EQ(Read(1, match, 10 * kSecond).value_or(0), 32u);
+  // The last block goes when its turn comes, and so does what was kept.
+  const double least_us = 31.0 * kBlock / kASecond * 1e6 - net::Bandwidth::kKeptNs / 1e3;
+  EXPECT_GE(static_cast<double>(clock.Now().UsSince(began)), least_us);
+  EXPECT_GT(node(1).peers.bandwidth().waits().value(), 0u);
+  for (std::uint64_t n = 1; n <= 32; ++n) EXPECT_TRUE(Exact(1, n, kBlock)) << n;
+}
+
 TEST_F(ReadingTest, WhatWasEvictedAtThePeerIsAMiss) {
   StartNodes(2);
   PutAndTell(0, 8);

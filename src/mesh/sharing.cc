@@ -5,6 +5,7 @@ namespace cistern::mesh {
 
 Sharing::Sharing(const Parts& parts)
     : parts_(parts),
+      peers_(parts.bytes_a_second),
       feed_(parts.executor, parts.store, parts.names),
       index_(SampleIndex::Options()),
       streams_({parts.executor, feed_, index_, parts.links, parts.rule}),

@@ -31,6 +31,7 @@ class Sharing final : public PeerListener {
     BlockRails& rails;
     std::uint64_t memory_bytes = 0;
     std::uint64_t seed = 0;
+    std::uint64_t bytes_a_second = 0;  // that are read from all others; 0: no bound
   };
   explicit Sharing(const Parts& parts);
   // Close was awaited.

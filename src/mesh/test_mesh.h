@@ -207,6 +207,7 @@ struct TestNodeOptions {
   catalog::StoreOptions store;
   bool lower_tier = false;
   net::SimulatedFabric::Members* fabric = nullptr;  // of nodes that read each other's memory
+  std::uint64_t bytes_a_second = 0;                 // that a node reads from all others; 0: no bound
 };
 
 // A node with everything of this folder but etcd.
@@ -239,6 +240,7 @@ class MeshNode final : public PeerListener {
         arena_(arena_memory_.get(), geometry_),
         index_(index_memory_.get(), geometry_.bucket_count()),
         movers(words, loop.executor()),
+        peers(options.bytes_a_second),
         tasks(loop.executor()) {
     std::memset(arena_memory_.get(), 0, geometry_.slots_offset());
     std::memset(index_memory_.get(), 0, geometry_.index_bytes());

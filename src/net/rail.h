@@ -24,6 +24,7 @@
 
 #include "base/event.h"
 #include "base/task_group.h"
+#include "net/bandwidth.h"
 #include "net/fabric.h"
 #include "net/outbox.h"
 #include "net/pieces.h"
@@ -190,7 +191,10 @@ class RailSource {
 };
 
 // Answers batches until the reader closes the stream, which is ok, or breaks it. kInvalid: it says what is no
-// question; the stream is closed. The fabric is borrowed; null: the stream carries everything.
-Task<Status> ServeRail(Stream& stream, RailSource& source, const Fabric* fabric = nullptr);
+// question; the stream is closed. The fabric is borrowed; null: the stream carries everything. So is the
+// bound on what the stream carries, which rails share; null: there is none. An item whose turn would come
+// after its deadline is kBusy; bodies that the other side fetches over the fabric are bounded there.
+Task<Status> ServeRail(Stream& stream, RailSource& source, const Fabric* fabric = nullptr,
+                       Bandwidth* bandwidth = nullptr);
 
 }  // namespace cistern::net

@@ -49,8 +49,8 @@ class Found final {
 
 class RailServer final {
  public:
-  RailServer(Stream& stream, RailSource& source, const Fabric* fabric)
-      : stream_(stream), source_(source), fabric_(fabric) {}
+  RailServer(Stream& stream, RailSource& source, const Fabric* fabric, Bandwidth* bandwidth)
+      : stream_(stream), source_(source), fabric_(fabric), bandwidth_(bandwidth) {}
   Executor& executor() { return stream_.executor(); }
 
   Task<Status> Serve() {
@@ -164,7 +164,7 @@ class RailServer final {
       const std::size_t size = in.U16();
       const ConstPiece question = in.Bytes(size);
       if (!in.ok() || size > RailLimits::kQuestionBytes) co_return NoQuestion();
-      Task<RailSource::Answer> finding = source_.Find(question, deadline);
+      Task<RailSource::Answer> finding = Find(question, deadline);
       // What is ready does not wait for what is not.
       if (!finding.done() && !pieces.empty()) {
         if (Status status = co_await Send(pieces, &bytes, send_by); !status.ok()) {
@@ -228,7 +228,7 @@ class RailServer final {
       StoreAt(counts[item].data(), 0, bytes);
     }
     const Instant send_by = executor().Now().PlusUs(kStallUs);
-    std::size_t sent = 0;
+    std::size_t sent = TotalBytes(std::span<const ConstPiece>(pieces));
     if (Status status = co_await Send(pieces, &sent, send_by); !status.ok()) co_return status;
     const std::vector<std::byte> whole = found ? found->Sent() : std::vector<std::byte>(head.items);
     pieces.emplace_back(whole);
@@ -262,8 +262,22 @@ class RailServer final {
     if (given.status.ok() && !place) pieces.insert(pieces.end(), given.body.begin(), given.body.end());
   }
 
-  // All of them, and begins anew.
+  // The source's, but for what would be late already.
+  Task<RailSource::Answer> Find(ConstPiece question, Instant deadline) {
+    if (bandwidth_ != nullptr && bandwidth_->BeginAt(executor().Now()) > deadline)
+      co_return RailSource::Answer{.status = Status(Code::kBusy, "its turn would come after its deadline")};
+    co_return co_await source_.Find(question, deadline);
+  }
+
+  // All of them, in their turn, and begins anew.
   Task<Status> Send(std::vector<ConstPiece>& pieces, std::size_t* bytes, Instant deadline) {
+    if (bandwidth_ != nullptr) {
+      const Instant now = executor().Now();
+      if (const Instant turn = bandwidth_->Take(*bytes, now); turn > now) {
+        (void)co_await SleepUntil(turn);
+        deadline = deadline.PlusNs(turn.NsSince(now));
+      }
+    }
     const Status status = co_await stream_.Send(pieces, deadline);
     pieces.clear();
     *bytes = 0;
@@ -273,14 +287,15 @@ class RailServer final {
   Stream& stream_;
   RailSource& source_;
   const Fabric* const fabric_;
+  Bandwidth* const bandwidth_;
   std::vector<std::byte> said_;
   std::vector<Parked> parked_;
 };
 
 }  // namespace
 
-Task<Status> ServeRail(Stream& stream, RailSource& source, const Fabric* fabric) {
-  RailServer server(stream, source, fabric);
+Task<Status> ServeRail(Stream& stream, RailSource& source, const Fabric* fabric, Bandwidth* bandwidth) {
+  RailServer server(stream, source, fabric, bandwidth);
   Status status = co_await server.Serve();
   stream.Close();
   co_return status;

@@ -137,6 +137,34 @@ TEST_F(RailTest, ABatchBringsEachItemWholeAndInPlace) {
   EXPECT_EQ(sink.ends.size(), 7u);
 }
 
+TEST_F(RailTest, RailsThatShareABoundTakeTurns) {
+  Bandwidth bandwidth(10u << 20);
+  TestPair pair;
+  auto serving = ServeRail(*pair.far, source_, nullptr, &bandwidth);
+  auto reader = std::make_unique<RailReader>(std::move(pair.near));
+  std::vector<std::byte> question;
+  Encoder(question).U64(4);
+  const std::vector<ConstPiece> asked(2, ConstPiece(question));
+  const Instant began = pair.clock.Now();
+  TestSink first, second, late;
+  auto one = reader->Read(asked, first, pair.After(5'000'000));
+  auto other = reader->Read(asked, second, pair.After(5'000'000));
+  auto third = reader->Read(asked, late, pair.After(100'000));
+  EXPECT_TRUE(pair.loop->BlockOn(std::move(one)).ok());
+  EXPECT_TRUE(pair.loop->BlockOn(std::move(other)).ok());
+  EXPECT_EQ(pair.loop->BlockOn(std::move(third)).code(), Code::kTooLate);
+  for (std::uint32_t item = 0; item < 2; ++item) {
+    EXPECT_TRUE(first.bodies[item] == source_.blocks[4]);
+    EXPECT_TRUE(second.bodies[item] == source_.blocks[4]);
+    EXPECT_FALSE(late.ends[item].ok());
+  }
+  // Four bodies of 2 MiB, the first of them at once.
+  EXPECT_GE(pair.clock.Now().UsSince(began), 600'000 - Bandwidth::kKeptNs / 1'000);
+  EXPECT_GE(bandwidth.waits().value(), 3u);
+  reader.reset();
+  (void)pair.loop->BlockOn(std::move(serving));
+}
+
 TEST_F(RailTest, BatchesOutstandingTogetherAreAnsweredInOrder) {
   std::array<TestSink, RailLimits::kBatches> sinks;
   std::vector<Task<Status>> reads;

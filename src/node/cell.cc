@@ -92,9 +92,10 @@ Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions&
 
 Status Cell::Share(const NodeOptions& options, std::uint64_t seed) {
   const std::string at = RailAddress(member_->options().listen);
-  auto rails = mesh::RailThread::Start({loop_, parts_.clock, store_, parts_.reader, member_->links(),
-                                        context_ ? &*context_ : nullptr, parts_.rails, RdmaOptions(options)},
-                                       at);
+  auto rails = mesh::RailThread::Start(
+      {loop_, parts_.clock, store_, parts_.reader, member_->links(), context_ ? &*context_ : nullptr,
+       parts_.rails, RdmaOptions(options), options.cell_bandwidth},
+      at);
   if (!rails)
     return Status(rails.error().code(), Text("listening for rails at ", at, ", the port behind ",
                                              options.cell_listen.empty() ? "cell_address" : "cell_listen",
@@ -107,9 +108,9 @@ Status Cell::Share(const NodeOptions& options, std::uint64_t seed) {
     log_.Log(LogLevel::kWarning,
              "cell: blocks are read over TCP, not by RDMA: ", rails_->no_fabric().message());
   }
-  sharing_ = std::make_unique<mesh::Sharing>(mesh::Sharing::Parts{executor(), parts_.clock, store_, *member_,
-                                                                  names_, member_->links(), *rails_,
-                                                                  parts_.reader.memory_bytes(), seed});
+  sharing_ = std::make_unique<mesh::Sharing>(
+      mesh::Sharing::Parts{executor(), parts_.clock, store_, *member_, names_, member_->links(), *rails_,
+                           parts_.reader.memory_bytes(), seed, options.cell_bandwidth});
   member_->SetListener(&*sharing_, RailAddress(member_->options().address));
   sharing_->Start();
   tasks_.Spawn(Publish());

@@ -7,10 +7,14 @@
 
 #include "base/format.h"
 #include "base/nearest.h"
+#include "base/units.h"
 #include "mesh/cell_keys.h"
 
 namespace cistern::node {
 namespace {
+
+// A second: below it few blocks come sooner than they are computed.
+constexpr std::uint64_t kLeastBandwidth = 1u << 20;
 
 struct HostAndPort {
   std::string_view host, port;
@@ -51,6 +55,7 @@ Status CheckIsAlone(const NodeOptions& options) {
                                                      {"cell_key", !options.cell_keys.empty()},
                                                      {"zone", !options.zone.empty()},
                                                      {"cell_compacts", options.cell_compacts},
+                                                     {"cell_bandwidth", options.cell_bandwidth > 0},
                                                      {"cell_rdma", options.cell_rdma != "off"},
                                                      {"etcd_authorities", !options.etcd_authorities.empty()},
                                                      {"etcd_certificate", !options.etcd_certificate.empty()},
@@ -112,6 +117,9 @@ Status CheckCellOptions(const NodeOptions& options) {
     return Status(Code::kInvalid, Text("cell_key: ", options.cell_keys.size(),
                                        " are given and a cell goes from one to the next with at most ",
                                        mesh::HistoryValue::kMaxChecks));
+  if (options.cell_bandwidth > 0 && options.cell_bandwidth < kLeastBandwidth)
+    return Status(Code::kInvalid, Text("cell_bandwidth: ", SizeText(options.cell_bandwidth), "/s is below ",
+                                       SizeText(kLeastBandwidth), "/s, the least; 0 is no bound"));
   if (options.cell_rdma != "off" && options.cell_rdma != "clear" && !options.cell_rdma.starts_with("clear:"))
     return Status(Code::kInvalid,
                   Text("cell_rdma: ", Shown(options.cell_rdma),

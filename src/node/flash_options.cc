@@ -67,9 +67,9 @@ Result<std::uint64_t> ParseBudget(std::string_view name, std::string_view text) 
   return budget;
 }
 
-Result<std::uint64_t> ParseScrubRate(std::string_view name, std::string_view text) {
+Result<std::uint64_t> ParseBytesASecond(std::string_view name, std::string_view text, std::string_view zero) {
   if (text == "0") return 0u;
-  return ParseRate(name, text, "/s", "8MiB/s, or 0 for never");
+  return ParseRate(name, text, "/s", Text("8MiB/s, or 0 for ", zero));
 }
 
 Status CheckFlashOptions(const OpenOptions& options) {

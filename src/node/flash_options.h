@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the settings of flash are written: volumes, rates, budget. Each message begins with `name`,
-// what whoever wrote it calls it.
+// How the settings of flash, and rates, are written: volumes, bytes a second, budget. Each message begins
+// with `name`, what whoever wrote it calls it.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ Status AddFlashVolume(std::string_view name, std::string_view text, std::vector<
 // SIZE/day, above zero.
 Result<std::uint64_t> ParseBudget(std::string_view name, std::string_view text);
 
-// SIZE/s, or 0.
-Result<std::uint64_t> ParseScrubRate(std::string_view name, std::string_view text);
+// SIZE/s, or 0, which is for `zero` ("never").
+Result<std::uint64_t> ParseBytesASecond(std::string_view name, std::string_view text, std::string_view zero);
 
 // That the fields fit each other; what they name on this host is not looked at.
 Status CheckFlashOptions(const OpenOptions& options);

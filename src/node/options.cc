@@ -228,7 +228,7 @@ constexpr Setting kSettings[] = {
      [](const NodeOptions& o) { return Text(o.discard_foreign); }},
     {"scrub", "SIZE/s", "read again and checked in the background; 0: never; default: 8MiB/s",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
-       return Keep(ParseScrubRate(n, t), o.scrub_bytes_per_s);
+       return Keep(ParseBytesASecond(n, t, "never"), o.scrub_bytes_per_s);
      },
      [](const NodeOptions& o) {
        return o.scrub_bytes_per_s == 0 ? std::string("never") : SizeText(o.scrub_bytes_per_s) + "/s";
@@ -284,6 +284,15 @@ constexpr Setting kSettings[] = {
        return ParseSwitch(n, t, o.cell_compacts);
      },
      [](const NodeOptions& o) { return Text(o.cell_compacts); }},
+    {"cell_bandwidth", "SIZE/s",
+     "what other nodes read from this one at most, and as much again what it reads from them; 0: no bound; "
+     "default: 0",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       return Keep(ParseBytesASecond(n, t, "no bound"), o.cell_bandwidth);
+     },
+     [](const NodeOptions& o) {
+       return o.cell_bandwidth == 0 ? std::string("0") : SizeText(o.cell_bandwidth) + "/s";
+     }},
     {"cell_rdma", "off|clear[:PROVIDER]",
      "clear: blocks of others are read from their memory by a device for RDMA where both have one, not "
      "encrypted; default: off",

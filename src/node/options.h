@@ -41,6 +41,7 @@ struct NodeOptions : OpenOptions {
   std::vector<std::string> cell_keys;  // files; the first is used, all are accepted
   std::string zone;
   bool cell_compacts = false;                                // its etcd has no other user
+  std::uint64_t cell_bandwidth = 0;                          // bytes a second, each way; 0: no bound
   std::string cell_rdma = "off";                             // or "clear", or "clear:PROVIDER"
   std::string etcd_authorities, etcd_certificate, etcd_key;  // files, PEM
   std::uint64_t linger_us = 0;  // without a client for that long, counted from the start on; 0: never
