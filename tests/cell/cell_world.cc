@@ -457,7 +457,8 @@ void CellWorld::ComeTogether() {
       cell_.Start(*node);
     }
   }
-  Pass(kSecond);
+  // A lease that was lost is noticed by its next keepalive.
+  Pass(CellLimits::kKeepAliveUs + kSecond);
   for (const auto& node : cell_.nodes) {
     // Whom a clone on the same boot has ended, a person starts again.
     if (node->member && node->member->ended()) cell_.Kill(*node), cell_.Start(*node);
