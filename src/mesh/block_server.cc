@@ -71,6 +71,7 @@ net::RailSource::Answer BlockServer::AnswerOf(const Answered& answered, Sending&
   const record::Stamp& stamp = sending.record.stamp;
   BlockHead head{.history = answered.history,
                  .a = answered.a,
+                 .last = answered.last,
                  .put_id = seal.put_id(),
                  .key = seal.key(),
                  .parent = seal.parent()};

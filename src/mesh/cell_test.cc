@@ -262,6 +262,29 @@ TEST_F(CellTest, DropInTheRevisionOfAChangeThatARestoredEtcdHasLostIsNotMissed) 
   EXPECT_TRUE(cell_.RunUntil(30 * kSecond, [this] { return !Has(0, KeyOf(1)); }));
 }
 
+TEST_F(CellTest, RevisionsOfAnEtcdBeforeItWasRestoredVouchForNothing) {
+  StartCell(2);
+  const auto backup = cell_.etcd.TakeBackup();
+  for (const std::uint64_t key : {5, 6})
+    ASSERT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(key)})).has_value());
+  // On its way to a member that joins after the restore, which nobody else is left to notice.
+  const Answered before = *member(1).Answering();
+  cell_.Kill(node(0));
+  cell_.Kill(node(1));
+  cell_.etcd.Restore(*backup);
+  cell_.Start(cell_.Add("c"));
+  ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(2).joined(); }));
+  ASSERT_EQ(member(2).state().history, before.history);
+  const std::vector<BlockKey> chain = {KeyOf(1)};
+  std::vector<std::uint64_t> notes;
+  EXPECT_TRUE(member(2).Behind(before));
+  EXPECT_EQ(member(2).Admit(before, name_, chain, &notes), Verdict::kBehind);
+  Commit(CellKeys("/cistern/").Drops() + "x", EncodeBatch({DropOfKeys(name_, {KeyOf(1)})}));
+  ASSERT_LE(cell_.etcd.header().revision, before.a);
+  ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(2).drops().size() > 0; }));
+  EXPECT_EQ(member(2).Admit(before, name_, chain, &notes), Verdict::kBehind);
+}
+
 TEST_F(CellTest, AnotherClusterBeginsAnotherHistory) {
   StartCell(2);
   const std::uint64_t history = member(0).state().history;

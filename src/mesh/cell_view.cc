@@ -27,6 +27,15 @@ Acknowledgement AcknowledgedBy(const CellView& view, const std::map<std::uint64_
   return made;
 }
 
+Footing FootingOf(const KnownBatches& known, std::int64_t trimmed, std::int64_t a, const BatchMark& last) {
+  if (last.revision > a) return Footing::kOther;
+  // Behind it every batch is known.
+  const std::int64_t from = std::max(trimmed, known.forgotten());
+  if (known.Has(last) || last.revision <= from)
+    return known.AnyIn(std::max(from, last.revision), a) ? Footing::kOther : Footing::kCommon;
+  return last.revision > known.newest() ? Footing::kAhead : Footing::kOther;
+}
+
 HistoryStep JudgeHistory(std::uint64_t own, const EtcdPast& past, const FoundHistory& found,
                          std::span<const net::CellKey> keys) {
   if (!found.exists) return HistoryStep::kMake;

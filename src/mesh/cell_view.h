@@ -39,17 +39,44 @@ class KnownBatches final {
   static constexpr std::size_t kMost = 1u << 16;
   void Add(const BatchMark& batch) {
     marks_[batch.revision] = batch.name_hash;
-    if (marks_.size() > kMost) marks_.erase(marks_.begin());
+    if (marks_.size() <= kMost) return;
+    forgotten_ = marks_.begin()->first;
+    marks_.erase(marks_.begin());
   }
-  void Clear() { marks_.clear(); }
+  void Clear() {
+    marks_.clear();
+    forgotten_ = 0;
+  }
   bool Has(const BatchMark& batch) const {
     const auto mark = marks_.find(batch.revision);
     return mark != marks_.end() && mark->second == batch.name_hash;
   }
+  // One in (after, to].
+  bool AnyIn(std::int64_t after, std::int64_t to) const {
+    const auto mark = marks_.upper_bound(after);
+    return mark != marks_.end() && mark->first <= to;
+  }
+  // The revision of the last one; 0: there is none.
+  std::int64_t newest() const { return marks_.empty() ? 0 : marks_.rbegin()->first; }
+  // Up to here, some that were seen are no longer known.
+  std::int64_t forgotten() const { return forgotten_; }
 
  private:
   std::map<std::int64_t, std::uint64_t> marks_;
+  std::int64_t forgotten_ = 0;
 };
+
+// How what another member has applied stands to what was seen here.
+enum class Footing : std::uint8_t {
+  kCommon,  // of what was seen here it has applied everything up to its `a`, and nothing else
+  kAhead,   // it has applied a batch that has not been seen here yet, or never will be
+  kOther,   // it has not applied what was seen here, or has applied what was not
+};
+
+// Of a member that has applied everything up to `a`, `last` being the last batch. `trimmed`: up to here
+// batches are no longer kept in etcd. Without this a number would vouch for what it does not mean: after a
+// restore of etcd, until somebody notices, two members can count the same revisions of different changes.
+Footing FootingOf(const KnownBatches& known, std::int64_t trimmed, std::int64_t a, const BatchMark& last);
 
 struct Acknowledgement {
   std::size_t applied = 0, members = 0;  // so many of so many

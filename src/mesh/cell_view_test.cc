@@ -60,6 +60,60 @@ TEST_F(AcknowledgementTest, WhatWasAppliedUnderAnotherHistoryOrInAnotherEtcdDoes
   EXPECT_FALSE(Now().complete());
 }
 
+class FootingTest : public ::testing::Test {
+ protected:
+  FootingTest() {
+    known_.Add(first_);
+    known_.Add(second_);
+  }
+  Footing Of(std::int64_t a, const BatchMark& last) const { return FootingOf(known_, trimmed_, a, last); }
+  const BatchMark none_, first_{10, 100}, second_{20, 200};
+  KnownBatches known_;
+  std::int64_t trimmed_ = 0;
+};
+
+TEST_F(FootingTest, WhatHasAppliedAllOrLessOfWhatWasSeenIsJudgedByItsNumber) {
+  EXPECT_EQ(Of(25, second_), Footing::kCommon);
+  EXPECT_EQ(Of(20, second_), Footing::kCommon);
+  EXPECT_EQ(Of(19, first_), Footing::kCommon);
+  EXPECT_EQ(Of(9, none_), Footing::kCommon);
+}
+
+TEST_F(FootingTest, WhatCountsTheRevisionsOfAnotherEtcdVouchesForNothing) {
+  // Its etcd had no batch where this one has one.
+  EXPECT_EQ(Of(25, first_), Footing::kOther);
+  EXPECT_EQ(Of(9, first_), Footing::kOther);
+  EXPECT_EQ(Of(10, none_), Footing::kOther);
+  // It had one where this one has another, or none.
+  EXPECT_EQ(Of(25, {20, 201}), Footing::kOther);
+  EXPECT_EQ(Of(25, {15, 150}), Footing::kOther);
+}
+
+TEST_F(FootingTest, ABatchThatWasNotSeenYetIsWaitedFor) {
+  EXPECT_EQ(Of(25, {21, 210}), Footing::kAhead);
+  known_.Add({21, 210});
+  EXPECT_EQ(Of(25, {21, 210}), Footing::kCommon);
+  EXPECT_EQ(Of(25, second_), Footing::kOther);
+}
+
+TEST_F(FootingTest, OfWhatWasTrimmedNobodyHasToKnow) {
+  trimmed_ = 15;
+  EXPECT_EQ(Of(19, {12, 120}), Footing::kCommon);
+  EXPECT_EQ(Of(19, none_), Footing::kCommon);
+  EXPECT_EQ(Of(20, {12, 120}), Footing::kOther);
+  EXPECT_EQ(Of(20, none_), Footing::kOther);
+  EXPECT_EQ(Of(25, second_), Footing::kCommon);
+}
+
+TEST_F(FootingTest, BatchesThatWereForgottenAreAsThoseThatWereTrimmed) {
+  for (std::size_t i = 0; i < KnownBatches::kMost - 1; ++i)
+    known_.Add({30 + static_cast<std::int64_t>(i), i});
+  EXPECT_EQ(known_.forgotten(), 10);
+  EXPECT_EQ(Of(15, first_), Footing::kCommon);
+  EXPECT_EQ(Of(29, second_), Footing::kCommon);
+  EXPECT_EQ(Of(40, second_), Footing::kOther);
+}
+
 class JudgeHistoryTest : public ::testing::Test {
  protected:
   JudgeHistoryTest() { keys_[1].bytes.fill(std::byte{1}); }

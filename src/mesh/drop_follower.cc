@@ -310,6 +310,9 @@ Task<void> DropFollower::Adopt(Snapshot snapshot) {
     co_await DiscardNoted();
     state_.list.RestartEnds(snapshot.floor.ends);
   }
+  // With the list, in one step: what was listed is known.
+  state_.known.Clear();
+  for (const BatchMark& mark : snapshot.known) state_.known.Add(mark);
   for (const Batch& batch : snapshot.batches) {
     if (snapshot.unreadable || (!other && batch.revision <= state_.seen)) continue;
     if (discards && batch.revision <= std::min(state_.list.begin(), state_.list.ends_begin())) continue;
@@ -328,8 +331,6 @@ Task<void> DropFollower::Adopt(Snapshot snapshot) {
   last_changes_ = std::move(snapshot.last_changes);
   read_all_at_ = snapshot.header.revision;
   state_.last_seen = snapshot.known.empty() ? BatchMark() : snapshot.known.back();
-  state_.known.Clear();
-  for (const BatchMark& mark : snapshot.known) state_.known.Add(mark);
   for (const bool ends : {false, true}) {
     Retention& kept = ends ? state_.kept_ends : state_.kept_drops;
     kept.Clear();

@@ -83,7 +83,20 @@ Task<void> Member::Run() {
 
 std::optional<Answered> Member::Answering() const {
   if (!state_.joined) return std::nullopt;
-  return Answered{state_.history, state_.applied};
+  return Answered{state_.history, state_.applied, state_.last_applied};
+}
+
+bool Member::Same(const Answered& answered) const {
+  return state_.joined && answered.history == state_.history && FootingOn(answered) == Footing::kCommon;
+}
+
+Footing Member::FootingOn(const Answered& answered) const {
+  const std::int64_t trimmed = std::max(state_.floor.drops, state_.floor.ends);
+  return FootingOf(state_.known, trimmed, answered.a, answered.last);
+}
+
+bool Member::Behind(const Answered& answered) const {
+  return state_.joined && answered.history == state_.history && FootingOn(answered) == Footing::kAhead;
 }
 
 Verdict Member::Admit(const Answered& answered, const SharedNamespace& name, std::span<const BlockKey> chain,

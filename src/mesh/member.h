@@ -67,7 +67,7 @@ class Member final : public CellRule {
   // Attempts to join that came to nothing.
   std::uint64_t failed_joins() const { return failed_joins_; }
   // Until anything of its state() may have changed; kTooLate: nothing has by the deadline.
-  Event::WaitingUntil Changed(Instant deadline) { return state_.changed.Wait(deadline); }
+  Event::WaitingUntil Changed(Instant deadline) override { return state_.changed.Wait(deadline); }
   // Until then nobody has seen the membership lapse: strict namespaces are served no longer than that. In the
   // past where it has not joined.
   Instant valid_until() const { return state_.joined ? membership_.valid_until() : Instant(); }
@@ -76,12 +76,11 @@ class Member final : public CellRule {
   std::optional<Answered> Answering() const override;
   // Whether a record that another member answered may be published or handed to those who wait for it, in
   // this very step; removes from its notes the conversations that have ended since. A chain of more than a
-  // step's touches is checked by ChainCheck over drops(), and its history by Same().
+  // step's touches is checked by ChainCheck over drops(), and what it belongs to by Same().
   Verdict Admit(const Answered& answered, const SharedNamespace& name, std::span<const BlockKey> chain,
                 std::vector<std::uint64_t>* notes) const;
-  bool Same(const Answered& answered) const override {
-    return state_.joined && answered.history == state_.history;
-  }
+  bool Same(const Answered& answered) const override;
+  bool Behind(const Answered& answered) const override;
   const DropList& drops() const override { return state_.list; }
 
   // As DropWriter::Write.
@@ -110,6 +109,7 @@ class Member final : public CellRule {
  private:
   Member(etcd::Etcd& etcd, net::Network& network, LocalStore& store, MemberOptions options,
          std::unique_ptr<net::Listener> listener);
+  Footing FootingOn(const Answered& answered) const;
   Task<void> Run();
   void Told();
 

@@ -239,6 +239,8 @@ std::vector<std::byte> Encode(const BlockHead& head) {
   out.List(head.notes, [&](std::uint64_t note) { out.U64(note); });
   out.List(head.part_bytes, [&](std::uint32_t part) { out.U32(part); });
   out.List(head.segment_crcs, [&](std::uint32_t crc) { out.U32(crc); });
+  out.U64(static_cast<std::uint64_t>(head.last.revision));
+  out.U64(head.last.name_hash);
   return bytes;
 }
 
@@ -254,7 +256,12 @@ std::optional<BlockHead> DecodeBlockHead(net::ConstPiece bytes) {
   in.List(head.notes, Limits::kNotes, [&](std::uint64_t& note) { note = in.U64(); });
   in.List(head.part_bytes, Limits::kParts, [&](std::uint32_t& part) { part = in.U32(); });
   in.List(head.segment_crcs, Limits::kSegments, [&](std::uint32_t& crc) { crc = in.U32(); });
-  if (!in.ok() || head.a < 0) return std::nullopt;
+  // An earlier version says nothing of it, so that it vouches for less.
+  if (!in.done()) {
+    head.last.revision = static_cast<std::int64_t>(in.U64());
+    head.last.name_hash = in.U64();
+  }
+  if (!in.ok() || head.a < 0 || head.last.revision < 0) return std::nullopt;
   return head;
 }
 

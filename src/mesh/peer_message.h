@@ -12,6 +12,7 @@
 #include "cistern/key.h"
 #include "cistern/where.h"
 #include "mesh/cell_drop.h"
+#include "mesh/local_store.h"
 #include "mesh/sample_index.h"
 #include "net/stream.h"
 
@@ -97,6 +98,7 @@ struct BlockRequest {
 struct BlockHead {
   std::uint64_t history = 0;
   std::int64_t a = 0;       // the source's `applied`, read before it looked the record up
+  BatchMark last;           // the last batch up to there
   std::uint32_t ttl_s = 0;  // whole seconds that are left; 0: it has no end
   PutId put_id;
   BlockKey key, parent;

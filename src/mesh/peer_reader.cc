@@ -16,7 +16,7 @@ class RuleAdmission final : public store::Admission {
   RuleAdmission(const CellRule& rule, const PeerRun& run, std::size_t block, const BlockHead& head)
       : rule_(rule),
         name_(run.name),
-        answered_{head.history, head.a},
+        answered_{head.history, head.a, head.last},
         notes_(head.notes),
         touches_(block + 2),
         check_(rule.drops(), run.name, std::span(run.chain).first(block + 1), head.a) {}
@@ -333,6 +333,11 @@ Task<Status> PeerReader::Publish(const Fetch& fetch, Batch& batch, std::size_t b
       const bool alone =
           head.notes.size() == 1 && (fetch.conversation == 0 || fetch.conversation == head.notes.front());
       if (alone) facts.conversation = head.notes.front();
+      const Instant until = std::min(fetch.deadline, parts_.clock.Now().PlusUs(PeerReadLimits::kCatchUpUs));
+      while (parts_.rule.Behind({head.history, head.a, head.last})) {
+        const Status waited = co_await parts_.rule.Changed(until);
+        if (!waited.ok()) break;
+      }
       RuleAdmission admission(parts_.rule, *fetch.run, block, head);
       const std::uint64_t bytes = item.put.body().size();
       status = co_await parts_.store.source_puts().Finish(std::move(item.put), std::move(facts), admission);

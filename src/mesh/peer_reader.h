@@ -29,7 +29,8 @@ struct PeerReadLimits {
   static constexpr std::size_t kBatches = 6;             // of one chain, asked for and not yet published
   static constexpr std::size_t kStretch = 128;           // blocks of a chain that are begun in one step
   static constexpr std::uint64_t kPeerBytes = 4u << 20;  // landing from one peer; one block always may
-  static constexpr std::uint64_t kMemoryShare = 32;      // of all peers together: memory / so much
+  static constexpr std::int64_t kCatchUpUs = 50'000;  // for a drop that the peer has seen before this member
+  static constexpr std::uint64_t kMemoryShare = 32;   // of all peers together: memory / so much
 };
 
 // What a member said that it holds of a chain: `count` blocks from `first` on.
@@ -51,7 +52,7 @@ class PeerReader final {
     const Clock& clock;
     store::BlockStore& store;
     std::uint64_t memory_bytes = 0;
-    const CellRule& rule;
+    CellRule& rule;
     BlockRails& rails;
     PeerTable& peers;
   };

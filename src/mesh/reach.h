@@ -10,19 +10,22 @@
 #include <string>
 #include <vector>
 
+#include "base/event.h"
 #include "base/task.h"
 #include "mesh/cell_drop.h"
 #include "mesh/drop_list.h"
+#include "mesh/local_store.h"
 #include "net/rail.h"
 #include "net/stream.h"
 
 namespace cistern::mesh {
 
 // What of another member's a record or an answer belongs to: its history, and `applied` as it was before the
-// record was looked up.
+// record was looked up, with the last batch up to there.
 struct Answered {
   std::uint64_t history = 0;
   std::int64_t a = 0;
+  BatchMark last;
 };
 
 class CellRule {
@@ -30,8 +33,13 @@ class CellRule {
   // To be read before a record is looked up that is to be answered; none: this member answers nobody and
   // asks nobody.
   virtual std::optional<Answered> Answering() const = 0;
-  // What DropList::Check needs to hold: it has joined, and under this history.
+  // What DropList::Check needs to hold: it has joined, under this history, and what the answering member has
+  // applied was seen here.
   virtual bool Same(const Answered& answered) const = 0;
+  // Not yet: what the answering member has applied may be seen here soon.
+  virtual bool Behind(const Answered& answered) const = 0;
+  // Until what was seen here may have changed; kTooLate: nothing has by the deadline.
+  virtual Event::WaitingUntil Changed(Instant deadline) = 0;
   virtual const DropList& drops() const = 0;
 
  protected:

@@ -25,7 +25,7 @@ class Sharing final : public PeerListener {
     Executor& executor;
     const Clock& clock;
     store::BlockStore& store;
-    const CellRule& rule;
+    CellRule& rule;
     const SharedNamespaces& names;
     PeerLinks& links;
     BlockRails& rails;

@@ -35,14 +35,20 @@ namespace cistern::mesh {
 class TestRule final : public CellRule {
  public:
   std::optional<Answered> Answering() const override {
-    return joined ? std::optional(Answered{history, applied}) : std::nullopt;
+    return joined ? std::optional(Answered{history, applied, last}) : std::nullopt;
   }
-  bool Same(const Answered& answered) const override { return joined && answered.history == history; }
+  bool Same(const Answered& answered) const override {
+    return joined && answered.history == history && answered.last.revision <= last.revision;
+  }
+  bool Behind(const Answered& answered) const override { return answered.last.revision > last.revision; }
+  Event::WaitingUntil Changed(Instant deadline) override { return changed.Wait(deadline); }
   const DropList& drops() const override { return list; }
 
   bool joined = true;
   std::uint64_t history = 7;
   std::int64_t applied = 0;
+  BatchMark last;
+  Event changed;
   DropList list{1};
 };
 
