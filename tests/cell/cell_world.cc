@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/event.h"
+#include "mesh/peer_reader.h"
 
 namespace cistern::mesh {
 namespace {
@@ -186,6 +187,11 @@ Task<void> CellWorld::Read(TestNode& at, TestNode& from, RecordName name, std::u
   if (found == from.store->tree().end()) co_return;
   ModelRecord record = found->second;
   co_await cell_.Pass(random_.Chance(0.2) ? Us(5 * kSecond) : Us(20'000));
+  const Instant until = cell_.clock.Now().PlusUs(PeerReadLimits::kCatchUpUs);
+  while (at.member->Behind(*answered)) {
+    const Status waited = co_await at.member->Changed(until);
+    if (!waited.ok()) break;
+  }
   // The core step that publishes it.
   const Verdict verdict = at.member->Admit(*answered, name.name, record.chain, &record.notes);
   if (verdict != Verdict::kTake) {
