@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "command_line.h"
+#include "memory/huge_page_process.h"
 #include "node/configuration.h"
 #include "node/node.h"
 #include "node/node_metrics.h"
@@ -130,6 +131,7 @@ int Run(int argc, const char* const* argv) {
     }
     kill(getpid(), SIGTERM);
   };
+  options.huge_page_program = "/proc/self/exe";
   Result<std::unique_ptr<node::Node>> node = node::Node::Start(options);
   if (!node) return Complain("cisternd", node.error());
   TellSupervisor("READY=1");
@@ -144,4 +146,7 @@ int Run(int argc, const char* const* argv) {
 }  // namespace
 }  // namespace cistern
 
-int main(int argc, char** argv) { return cistern::RunProgram("cisternd", cistern::Run, argc, argv); }
+int main(int argc, char** argv) {
+  if (argc == 2 && argv[1] == cistern::memory::kHugePageWord) return cistern::memory::RunHugePageProcess();
+  return cistern::RunProgram("cisternd", cistern::Run, argc, argv);
+}

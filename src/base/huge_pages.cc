@@ -30,7 +30,9 @@ void AskForHugePages(void* memory, std::size_t bytes) {
 
 void MoveIntoHugePages(void* memory, std::size_t bytes) {
   const Span span(memory, bytes);
-  // Page by page: a call ends at the first that cannot be moved.
+  if (span.first >= span.end) return;
+  // Each call waits for a turn of every processor, and may end at the first page that cannot be moved.
+  if (::madvise(reinterpret_cast<void*>(span.first), span.end - span.first, kCollapse) == 0) return;
   for (std::uintptr_t at = span.first; at < span.end; at += kHugePageBytes)
     static_cast<void>(::madvise(reinterpret_cast<void*>(at), kHugePageBytes, kCollapse));
 }

@@ -167,9 +167,11 @@ Status ReleaseIn(int fd, const std::string& path, const arena::Geometry& geometr
   return status;
 }
 
+enum class Move : bool { kNo, kHere };  // into huge pages
+
 // In steps, so that nobody who waits for it waits for gigabytes; `stop` says when to leave the rest. That it
 // failed costs a slower first copy and nothing else.
-void MakePresent(std::byte* from, std::uint64_t bytes, const std::atomic<bool>* stop = nullptr) {
+void MakeRangePresent(std::byte* from, std::uint64_t bytes, Move move, const std::atomic<bool>* stop) {
   static constexpr std::uint64_t kStep = 4u << 20;
   const std::uint64_t before = reinterpret_cast<std::uintptr_t>(from) % arena::kUnitBytes;
   for (std::uint64_t at = 0; at < bytes; at += kStep) {
@@ -178,8 +180,17 @@ void MakePresent(std::byte* from, std::uint64_t bytes, const std::atomic<bool>* 
     const std::uint64_t step_bytes = std::min(kStep, bytes - at) + before;
     // Makes pages present without changing them.
     static_cast<void>(::madvise(step, step_bytes, MADV_POPULATE_WRITE));
-    MoveIntoHugePages(step, step_bytes);
+    if (move == Move::kHere) MoveIntoHugePages(step, step_bytes);
   }
+}
+
+void MakeHeaderPresent(const arena::ArenaSpace& arena, std::uint32_t header, Move move,
+                       const std::atomic<bool>* stop) {
+  const arena::Geometry& geometry = arena.geometry();
+  MakeRangePresent(reinterpret_cast<std::byte*>(arena.header(header)), sizeof(arena::ChunkHeader), move,
+                   stop);
+  MakeRangePresent(arena.slot(geometry.place(header * arena::kHeaderSpanBytes)), arena::kHeaderSpanBytes,
+                   move, stop);
 }
 
 // The header of a file that is there; none where there is no file.
@@ -249,6 +260,7 @@ Result<ArenaFile> ArenaFile::Open(const ArenaOptions& options, const Clock& cloc
   words.StoreRelease(&header->node_alive, 0);
   file.boot_count_ = words.Load(&header->boot_count) + 1;
   words.Store(&header->boot_count, file.boot_count_);
+  file.StartHugePages(options.huge_page_program);
   return file;
 }
 
@@ -391,10 +403,30 @@ Status ArenaFile::Reserve(std::uint32_t header) {
   Status reserved = CheckRoom(directory_, arena::Geometry::header_memory_bytes());
   if (reserved.ok()) reserved = ReserveIn(arena_fd_.get(), path, geometry_, {header, 1});
   if (!reserved.ok()) return reserved;
-  const arena::ArenaSpace space = arena();
-  MakePresent(reinterpret_cast<std::byte*>(space.header(header)), sizeof(arena::ChunkHeader));
-  MakePresent(space.slot(geometry_.place(header * arena::kHeaderSpanBytes)), arena::kHeaderSpanBytes);
+  MakePresent(header);
   return Status();
+}
+
+void ArenaFile::MakePresent(std::uint32_t header, const std::atomic<bool>* stop) const {
+  MakeHeaderPresent(arena(), header, moves_here_ ? Move::kHere : Move::kNo, stop);
+  if (huge_page_process_ == nullptr) return;
+  if (huge_page_process_->Move(SlotsOffset(geometry_, header), arena::kHeaderSpanBytes)) Touch(header, stop);
+}
+
+void ArenaFile::Touch(std::uint32_t header, const std::atomic<bool>* stop) const {
+  MakeHeaderPresent(arena(), header, Move::kNo, stop);
+}
+
+void ArenaFile::StartHugePages(const std::string& program) {
+  if (program.empty()) return;
+  moves_here_ = false;
+  auto started = HugePageProcess::Start(program, arena_read_fd_.get());
+  if (started) {
+    huge_page_process_ = std::move(*started);
+  } else {
+    notes_.push_back(Text("huge pages: memory has none, for the process that moves it there cannot start: ",
+                          started.error().message()));
+  }
 }
 
 void ArenaFile::Release(const HeaderRange& range) {
@@ -502,27 +534,37 @@ Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::stri
 
 // ---- fault-in --------------------------------------------------------------------------------------------
 
-FaultIn::FaultIn(arena::ArenaSpace arena, std::uint32_t headers)
-    : arena_(arena), headers_(headers), end_(headers), thread_([this] { Work(); }) {}
+FaultIn::FaultIn(const ArenaFile& file, std::uint32_t headers, std::function<void(const Status&)> say)
+    : file_(file), headers_(headers), say_(std::move(say)), end_(headers), thread_([this] { Work(); }) {}
 
 FaultIn::~FaultIn() {
   stop_.store(true, std::memory_order_relaxed);
+  if (HugePageProcess* process = file_.huge_page_process()) process->End();
   thread_.join();
 }
 
-void FaultIn::Work() {
-  const arena::Geometry& geometry = arena_.geometry();
+template <class Call>
+void FaultIn::ForEach(Call call) const {
   // The short runs of free headers at the end are carved first (FreeHeaders), each from its beginning.
   for (std::uint32_t end = headers_; end > 0; end &= end - 1) {
     for (std::uint32_t header = end & (end - 1); header < end; ++header) {
       if (stop_.load(std::memory_order_relaxed)) return;
-      if (header >= end_.load(std::memory_order_relaxed)) continue;
-      MakePresent(reinterpret_cast<std::byte*>(arena_.header(header)), sizeof(arena::ChunkHeader), &stop_);
-      MakePresent(arena_.slot(geometry.place(header * arena::kHeaderSpanBytes)), arena::kHeaderSpanBytes,
-                  &stop_);
-      done_.fetch_add(1, std::memory_order_relaxed);
+      if (header < end_.load(std::memory_order_relaxed)) call(header);
     }
   }
+}
+
+void FaultIn::Work() {
+  HugePageProcess* const process = file_.huge_page_process();
+  // Moving may wait for long.
+  if (process != nullptr) ForEach([&](std::uint32_t header) { file_.Touch(header, &stop_); });
+  ForEach([&](std::uint32_t header) {
+    file_.MakePresent(header, &stop_);
+    done_.fetch_add(1, std::memory_order_relaxed);
+  });
+  if (process == nullptr) return;
+  const Status ended = process->Await();
+  if (!ended.ok() && say_) say_(ended);
 }
 
 }  // namespace cistern::memory

@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -28,6 +29,7 @@
 #include "io/files.h"
 #include "memory/arena_backing.h"
 #include "memory/directory_lock.h"
+#include "memory/huge_page_process.h"
 
 namespace cistern::memory {
 
@@ -42,6 +44,9 @@ struct ArenaOptions {
   std::uint64_t room_bytes = 0;    // of a new one, that memory_bytes may grow to; less: memory_bytes
   std::uint32_t alignment = 4096;  // 512 or 4096
   std::int64_t lock_wait_us = kLockWaitUs;
+  // Path of a program that moves the arena into huge pages as a process of its own (huge_page_process.h).
+  // Empty: this process does, whose other threads then wait where they map memory.
+  std::string huge_page_program;
 
   Status Validate() const;
 };
@@ -76,6 +81,14 @@ class ArenaFile final : public ArenaBacking {
   Status Reserve(std::uint32_t header) override;
   void Release(const HeaderRange& range) override;
 
+  // The header and its slots, which have memory, are present in this process, and the slots in huge pages as
+  // far as the system gives them. Stops early where `stop` says so. From any thread.
+  void MakePresent(std::uint32_t header, const std::atomic<bool>* stop = nullptr) const;
+  // The same, and nothing is moved.
+  void Touch(std::uint32_t header, const std::atomic<bool>* stop = nullptr) const;
+  // Null: there is none, and this process moves pages, or nobody does (`notes`).
+  HugePageProcess* huge_page_process() const { return huge_page_process_.get(); }
+
   // Whether there was nothing to recover.
   bool fresh() const { return fresh_; }
   std::uint64_t boot_count() const { return boot_count_; }
@@ -103,6 +116,7 @@ class ArenaFile final : public ArenaBacking {
   Status MakeWhole(const std::string& path);
   Status GrowTo(std::uint32_t headers, const std::string& path);
   std::uint32_t served() const;
+  void StartHugePages(const std::string& program);
 
   std::string directory_;
   DirectoryLock lock_;
@@ -114,6 +128,8 @@ class ArenaFile final : public ArenaBacking {
   std::uint64_t index_buckets_ = 0;
   std::uint32_t asked_headers_ = 0;
   bool fresh_ = false;
+  bool moves_here_ = true;
+  std::unique_ptr<HugePageProcess> huge_page_process_;
   std::uint64_t boot_count_ = 0;
   std::vector<std::string> notes_;
 };
@@ -126,19 +142,26 @@ Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::stri
 
 // Touches the first `headers` of an arena and their slots in the order in which chunks are carved, and moves
 // them into huge pages, on a thread of its own, so that no copy into them pays for first touch, and a
-// transfer of a device is of a few long pieces. Ends with the object.
+// transfer of a device is of a few long pieces. Where a process moves them, all are touched first, and the
+// thread looks after that process. Ends with the object.
 class FaultIn final {
  public:
-  FaultIn(arena::ArenaSpace arena, std::uint32_t headers);
+  // `say` is told once, on that thread, how the process ended that nobody told to.
+  FaultIn(const ArenaFile& file, std::uint32_t headers, std::function<void(const Status&)> say = nullptr);
   ~FaultIn();
+  // Headers that are done, but for those that were left out.
   std::uint32_t headers_done() const { return done_.load(std::memory_order_relaxed); }
   // Leaves out headers from this one on; a few megabytes of one may still be touched after the call.
   void EndAt(std::uint32_t headers) { end_.store(headers, std::memory_order_relaxed); }
 
  private:
   void Work();
-  arena::ArenaSpace arena_;
+  template <class Call>
+  void ForEach(Call call) const;
+
+  const ArenaFile& file_;
   const std::uint32_t headers_;
+  const std::function<void(const Status&)> say_;
   std::atomic<std::uint32_t> end_;
   std::atomic<std::uint32_t> done_{0};
   std::atomic<bool> stop_{false};

@@ -498,14 +498,14 @@ TEST_F(ArenaFileTest, FaultInTouchesEveryChunkAndChangesNothing) {
   ASSERT_TRUE(file);
   file->arena().slot(100)[7] = std::byte{9};
   {
-    FaultIn fault_in(file->arena(), 2);
+    FaultIn fault_in(*file, 2);
     while (fault_in.headers_done() < file->arena().geometry().header_count) ::sched_yield();
   }
   EXPECT_EQ(file->arena().slot(100)[7], std::byte{9});
   unsigned char resident[1];
   ASSERT_EQ(::mincore(file->arena().slot(8000), 4096, resident), 0);
   EXPECT_TRUE(resident[0] & 1);
-  FaultIn ended_at_once(file->arena(), 2);
+  FaultIn ended_at_once(*file, 2);
 }
 
 TEST(HostMemoryTest, TheLimitIsNoLessThanWhatIsAvailable) {

@@ -322,6 +322,7 @@ Status Node::Core::OpenArena() {
   arena.memory_bytes = options_.memory_bytes;
   arena.room_bytes = memory::kRoomShare * options_.memory_bytes;
   arena.alignment = options_.alignment;
+  arena.huge_page_program = options_.huge_page_program;
   Result<memory::ArenaFile> file = memory::ArenaFile::Open(arena, clock_);
   if (!file) return file.error();
   file_.emplace(std::move(*file));
@@ -379,7 +380,9 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
   if (!recovered.ok()) co_return recovered;
   facts_.warm_us = clock_.Now().UsSince(started_at_);
   // Only now: what is recovered is in memory already, the rest can be touched beside the first calls.
-  fault_in_ = std::make_unique<memory::FaultIn>(file_->arena(), parts.slots->headers());
+  fault_in_ = std::make_unique<memory::FaultIn>(*file_, parts.slots->headers(), [this](const Status& gone) {
+    log_->Log(LogLevel::kWarning, "huge pages: memory gets no more of them: ", gone.message());
+  });
   fault_in_->EndAt(file_->asked_headers());
   if (!options_.cell.empty()) {
     Status joined = co_await JoinCell();
@@ -669,6 +672,8 @@ Task<void> Node::Core::TearDown(Executor& executor) {
     parts_->store->resizer().Stop();
     parts_->store->drain().Stop();
   }
+  // What grows waits for it.
+  if (memory::HugePageProcess* process = file_->huge_page_process()) process->End();
   if (parts_->server) co_await parts_->server->Drain(executor.Now().PlusUs(drain_us_));
   co_await parts_->tasks->Close();
   parts_->registered.reset();

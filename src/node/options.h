@@ -45,6 +45,8 @@ struct NodeOptions : OpenOptions {
   std::string cell_rdma = "off";                             // or "clear", or "clear:PROVIDER"
   std::string etcd_authorities, etcd_certificate, etcd_key;  // files, PEM
   std::uint64_t linger_us = 0;  // without a client for that long, counted from the start on; 0: never
+  // As ArenaOptions::huge_page_program; the node's own program, where it answers to kHugePageWord.
+  std::string huge_page_program;
   // Called once, by the core's thread, which it must not keep, when the node is to end by itself: ok after it
   // lingered, an error where what it stands on is lost.
   std::function<void(const Status& why)> on_ends;

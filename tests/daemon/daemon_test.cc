@@ -13,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <thread>
@@ -48,6 +49,38 @@ TEST(Daemon, AMeasurementThatIsKilledLeavesNoNodeBehind) {
   EXPECT_EQ(poll(&ended, 1, 300'000), 1) << "cisternd " << node << " lives on";
   kill(node, SIGKILL);
   for (int fd : {process, told[0], told[1]}) close(fd);
+  std::filesystem::remove_all(directory);
+}
+
+// Its pid; -1: the process has no child of this name.
+pid_t ChildOf(pid_t parent, const std::string& name) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "stat");
+    std::string stat;
+    // pid (name) state parent
+    if (!std::getline(file, stat)) continue;
+    const std::size_t end = stat.rfind(')');
+    if (end == stat.npos || stat.substr(stat.find('(') + 1, end - stat.find('(') - 1) != name) continue;
+    if (std::stol(stat.substr(end + 4)) == parent) return static_cast<pid_t>(std::stol(stat));
+  }
+  return -1;
+}
+
+TEST(Daemon, TheProcessThatMovesItsMemoryIntoHugePagesEndsWithIt) {
+  std::string directory = "/dev/shm/cistern-test-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  for (const int signal_number : {SIGTERM, SIGKILL}) {
+    Result<Daemon> daemon = Daemon::Start(DaemonBeside(), directory, {"--memory", "64MiB"});
+    ASSERT_TRUE(daemon.has_value()) << daemon.error().ToString();
+    pid_t pages = -1;
+    Until([&] { return (pages = ChildOf(daemon->pid(), "cistern-pages")) > 0; });
+    const int process = static_cast<int>(syscall(SYS_pidfd_open, pages, 0));
+    ASSERT_GE(process, 0);
+    kill(daemon->pid(), signal_number);
+    pollfd ended{.fd = process, .events = POLLIN, .revents = 0};
+    EXPECT_EQ(poll(&ended, 1, 300'000), 1) << "cistern-pages " << pages << " lives on";
+    close(process);
+  }
   std::filesystem::remove_all(directory);
 }
 
