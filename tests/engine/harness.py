@@ -10,6 +10,7 @@ import random
 import selectors
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -135,6 +136,18 @@ def stored(node: Node, fields: list[list[list[str]]], shapes: list[dict[str, Any
                 if lease[0] is not None:
                     found[key] = lease[0].tobytes()
     return found
+
+
+def free_port(ports: int = 1) -> int:
+    """The first of so many ports of 127.0.0.1 that nobody listens at now, where no connection of somebody else's gets
+    one by itself before they are taken."""
+    ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        first = random.SystemRandom().randrange(min(10_000, ephemeral // 2), ephemeral - ports)
+        with contextlib.ExitStack() as taken, contextlib.suppress(OSError):
+            for port in range(first, first + ports):
+                taken.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
 
 
 def small_tmpfs(folder: Path, size: str) -> list[str]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -70,20 +72,63 @@ def in_small_tmpfs(folder: Path, size: str, words: list[str]) -> subprocess.Pope
 def test_node_that_ends_before_it_answers_is_not_started_over_and_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "command", lambda *given: ["false"])
+    starts = tmp_path / "starts"
+    monkeypatch.setattr(node, "command", lambda *given: ["sh", "-c", f"echo one >>{starts}; echo no memory; false"])
     starter = node.NodeStarter(options.read({"socket": str(tmp_path / "socket")}))
 
-    def started() -> subprocess.Popen[bytes] | None:
+    def started() -> int:
         starter.start()
-        if starter._process is not None:
-            starter._process.wait()
-        return starter._process
+        while starter._runs():
+            os.sched_yield()
+        return len(starts.read_text().splitlines())
 
-    first = started()
-    assert first is not None and "the node ended with 1" in starter.failed()
-    assert started() is first
+    assert starter.failed() == ""
+    assert started() == 1
+    assert "the node ended: no memory (log: " in starter.failed()
+    assert started() == 1
     starter.connected()  # one that has answered is needed, and could be started
-    assert started() is not first
+    assert started() == 2
+
+
+def test_node_that_cannot_be_executed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "command", lambda *given: [str(tmp_path / "nothing")])
+    starter = node.NodeStarter(options.read({"socket": str(tmp_path / "socket")}))
+    starter.start()
+    while starter._runs():
+        os.sched_yield()
+    assert "nothing: not found" in starter.failed()
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_node_is_no_process_below_the_engine_and_is_seen_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "pid"
+    os.mkfifo(told)
+    monkeypatch.setattr(node, "command", lambda *given: ["sh", "-c", f"echo $$ >{told}; exec sleep 1000"])
+    starter = node.NodeStarter(options.read({"socket": str(tmp_path / "socket")}))
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})  # as an engine binds itself
+    try:
+        starter.start()
+    finally:
+        os.sched_setaffinity(0, cores)
+    pid = int(told.read_text())
+    try:
+        assert os.getsid(pid) not in (os.getsid(0), 0) and os.sched_getaffinity(pid) == cores
+        above = pid
+        while above > 1:
+            above = parent_of(above)
+            assert above != os.getpid()
+        assert starter.failed() == "" and starter._runs()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    while starter._runs():
+        os.sched_yield()
+    assert starter.failed() != ""
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket as sockets
 import subprocess
 import sys
 import urllib.request
@@ -16,20 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Engine, Node, prompt, transfer_config
+from harness import Engine, Node, free_port, prompt, transfer_config
 
 msgspec = pytest.importorskip("msgspec")
 zmq = pytest.importorskip("zmq")
 PROMPT = prompt(11, 700)
 FULL = 640
-
-
-def free_port() -> int:
-    with sockets.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-        assert isinstance(port, int)
-        return port
 
 
 class Server:
@@ -42,7 +33,7 @@ class Server:
                  str(self.port), "--skip-tokenizer-init", "--dtype", "float32", "--enforce-eager", "--max-model-len",
                  "2048", "--kv-cache-memory-bytes", "60000000", "--served-model-name", "m", "--kv-transfer-config",
                  json.dumps(connector), *more],
-                stdout=subprocess.PIPE, stderr=log, start_new_session=True, text=True,
+                stdout=log, stderr=log, start_new_session=True,
                 env={**os.environ, "OMP_NUM_THREADS": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
                      "VLLM_LOGGING_LEVEL": "WARNING"},
             )

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node of this host, started by the first engine that finds none.
 
-It is a process of its own, in a session of its own: it outlives the engine that started it and ends by itself some
-time after its last client left. A file lock beside its socket makes sure that engines which start together start
-one node.
+It is a process of its own, in a session of its own, and no child of the engine's: who ends an engine with all its
+children leaves the node, which other engines use. It ends by itself some time after its last client left. A file lock
+beside its socket makes sure that engines which start together start one node.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import select
 import subprocess
 import time
 from pathlib import Path
+from typing import IO
 
 from .. import Error, Gone, Store, TooLate
 from ..programs import cisternd_path, default_socket_path, own_socket_directory
@@ -62,6 +64,34 @@ def check_node_options(options: Options) -> None:
         raise ConfigurationError(f"a node cannot be started as the options say: {checked.stderr.strip()}")
 
 
+def start_detached(words: list[str], log: IO[bytes]) -> int | None:
+    """Starts a program that says what it says into the log; whoever takes in orphans is its parent. Returns a
+    descriptor of the process, which is readable once it has ended; None where it has ended already. Raises OSError."""
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    shell = subprocess.run(
+        ["/bin/sh", "-c", '"$@" >&2 & echo $!', "sh", *words],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True, env=environment,
+        check=False,
+    )
+    if shell.returncode != 0:
+        raise OSError(f"/bin/sh ended with {shell.returncode} instead of starting {words[0]}")
+    pid = int(shell.stdout)
+    try:
+        process = os.pidfd_open(pid)
+        # An engine binds its threads to cores; the node serves the whole host.
+        os.sched_setaffinity(pid, range(os.cpu_count() or 1))
+    except ProcessLookupError:
+        return None
+    return process
+
+
+def has_ended(process: int) -> bool:
+    """Of a descriptor as start_detached returns it."""
+    ended = select.poll()
+    ended.register(process, select.POLLIN)
+    return bool(ended.poll(0))
+
+
 START_AGAIN_S = 60.0
 """Time after which a node is started again that has never answered: what it lacks is seldom there sooner."""
 
@@ -74,14 +104,15 @@ class NodeStarter:
         self._socket = socket_path(options)
         self._log = self._socket.with_suffix(".log")
         self._lock: int | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: int | None = None  # of start_detached
+        self._started = False  # one, by this process
         self._again_at = 0.0
 
     def start(self) -> None:
         """Starts a node after a refused connection, unless another process is about to, or the node that this process
         started still runs, or ended within START_AGAIN_S without an answer. Returns at once; the next attempt to
         connect tells. Raises OSError."""
-        if self._process is not None and self._process.poll() is None:
+        if self._runs():
             return
         self._release()
         if time.monotonic() < self._again_at:
@@ -99,30 +130,32 @@ class NodeStarter:
             os.close(lock)
             return
         self._lock = lock
-        environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command(self._options, self._socket),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment,
-            )
+            self._process = start_detached(command(self._options, self._socket), log)
+        self._started = True
         self._again_at = time.monotonic() + START_AGAIN_S
-        # An engine binds its threads to cores; the node serves the whole host.
-        os.sched_setaffinity(self._process.pid, range(os.cpu_count() or 1))
 
     def failed(self) -> str:
         """Why the node that this process started has ended; empty while it runs, or where none was started."""
-        if self._process is None or self._process.poll() is None:
+        if not self._started or self._runs():
             return ""
         try:
             last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
         except OSError:
             last = []
-        return f"the node ended with {self._process.returncode}: {' '.join(last)} (log: {self._log})"
+        return f"the node ended: {' '.join(last)} (log: {self._log})"
 
     def connected(self) -> None:
         """Lets go of the lock once a node answers; one that ends now is started again at once."""
         self._release()
         self._again_at = 0.0
+
+    def _runs(self) -> bool:
+        """Whether the node that this process started does."""
+        if self._process is not None and has_ended(self._process):
+            os.close(self._process)
+            self._process = None
+        return self._process is not None
 
     def _release(self) -> None:
         if self._lock is not None:
