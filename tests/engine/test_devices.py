@@ -5,6 +5,7 @@ are as late as a test likes: what it does to a device's memory it does through t
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from cistern import Code, Group, NamespaceSpec, Store, new_put_id  # noqa: E402
 from cistern.engine.devices import check_device  # noqa: E402
 from cistern.engine.layout import Layout, group_layout  # noqa: E402
 from cistern.engine.mover import Batch, HostMover, Mover, UnknownDevice  # noqa: E402
-from cistern.engine.staging import StagedMover  # noqa: E402
+from cistern.engine.staging import NoStaging, StagedMover, Staging  # noqa: E402
 
 LAYERS, PAGES, CONTENT = 3, 9, 4096
 
@@ -34,6 +35,9 @@ class LateStreams:
         self.done = 0
 
     def staging(self, size_bytes: int) -> Any:
+        return torch.zeros(size_bytes, dtype=torch.uint8)
+
+    def scratch(self, size_bytes: int) -> Any:
         return torch.zeros(size_bytes, dtype=torch.uint8)
 
     def computed(self) -> None:
@@ -74,7 +78,7 @@ def test_either_mover_loads_what_the_other_saved(node: Node, saver: str, loader:
     def mover(kind: str, layout: Layout, store: Store) -> Mover:
         if kind == "host":
             return HostMover(store, [layout], 0)
-        return StagedMover(store, [layout], LateStreams(), 0, staging_bytes=4 * layout.page_bytes)
+        return StagedMover(store, Staging([layout], LateStreams(), 4 * layout.page_bytes), 0)
 
     (source, from_layout), (target, to_layout) = make(1), make(2)
     before = [cache.clone() for cache in target]
@@ -114,7 +118,7 @@ def test_transfer_larger_than_staging_in_pieces(node: Node, slots: int) -> None:
         )
         keys, puts = [bytes([i]) * 32 for i in range(1, 9)], [new_put_id() for _ in range(8)]
         parents = [None, *keys[:-1]]
-        out = StagedMover(store, [from_layout], LateStreams(), 0, staging_bytes=slots * from_layout.page_bytes)
+        out = StagedMover(store, Staging([from_layout], LateStreams(), slots * from_layout.page_bytes), 0)
         saves = [
             out.save(Batch(namespace, 0, 0, keys[a:b], range(a + 1, b + 1), 5_000_000, 0, parents[a:b], puts[a:b]))
             for a, b in ((0, 5), (5, 8))
@@ -122,7 +126,7 @@ def test_transfer_larger_than_staging_in_pieces(node: Node, slots: int) -> None:
         done = drain(out)
         assert sorted(one.id for one in done) == saves and not any(any(one.outcomes) for one in done), done
         assert store.publish(namespace, puts) == 8
-        back = StagedMover(store, [to_layout], LateStreams(), 0, staging_bytes=slots * to_layout.page_bytes)
+        back = StagedMover(store, Staging([to_layout], LateStreams(), slots * to_layout.page_bytes), 0)
         # Both at once: the second waits for room. Page 8 - i takes block i.
         loads = [
             back.load(Batch(namespace, 0, 0, keys[a:b], range(8 - a, 8 - b, -1), 5_000_000))
@@ -156,13 +160,19 @@ class StreamsThatTell(LateStreams):
         self.behind: list[tuple[str, int]] = []
         self.waited: list[int] = []
         self.pinned: list[tuple[int, int]] = []
-        self.copies: CopiesOf | None = None
+        self.of_device: list[tuple[int, int]] = []
+        self.watch: TorchFunctionMode | None = None
         self.broken: set[str] = set()
         """Kinds of work for which the device has no memory."""
 
     def staging(self, size_bytes: int) -> Any:
         made = super().staging(size_bytes)
         self.pinned.append((made.data_ptr(), made.data_ptr() + size_bytes))
+        return made
+
+    def scratch(self, size_bytes: int) -> Any:
+        made = super().scratch(size_bytes)
+        self.of_device.append((made.data_ptr(), made.data_ptr() + size_bytes))
         return made
 
     def computed(self) -> int:  # type: ignore[override]
@@ -173,10 +183,10 @@ class StreamsThatTell(LateStreams):
         self.behind.append((kind, after))
         if kind in self.broken:
             raise torch.OutOfMemoryError("out of memory")
-        copies = self.copies
+        watch = self.watch
 
         def watched() -> None:
-            with copies or contextlib.nullcontext():
+            with watch or contextlib.nullcontext():
                 work()
 
         return super().queue(kind, watched, None)
@@ -186,17 +196,26 @@ class StreamsThatTell(LateStreams):
         super().wait(event)
 
 
-class CopiesOf(TorchFunctionMode):
-    """Collects the tensors that are copied to or from, each with whether it has gaps."""
+class WorkOf(TorchFunctionMode):
+    """Collects what is copied between host and device, each with whether it has gaps, and what tensors come about."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[tuple[int, bool]] = []
+        self.copies: list[tuple[int, int, bool]] = []
+        self.made: list[int] = []
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in (torch.Tensor.to, torch.Tensor.copy_):
-            self.seen.append((args[0].data_ptr(), args[0].is_contiguous()))
-        return function(*args, **(kwargs or {}))
+        if function is torch.Tensor.copy_:
+            to, of = args[:2]
+            self.copies.append((to.data_ptr(), of.data_ptr(), to.is_contiguous() and of.is_contiguous()))
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor):
+            self.made.append(made.data_ptr())
+        return made
+
+
+def within(at: int, memory: list[tuple[int, int]]) -> bool:
+    return any(begin <= at < end for begin, end in memory)
 
 
 def in_namespace(store: Store, name: str, *layouts: Layout) -> Any:
@@ -209,7 +228,7 @@ def test_transfer_waits_for_what_the_engine_had_queued_when_it_asked(node: Node)
     streams = StreamsThatTell()
     with Store.connect(node.socket) as store:
         namespace = in_namespace(store, "order", layout)
-        mover = StagedMover(store, [layout], streams, 0, staging_bytes=4 * layout.page_bytes)
+        mover = StagedMover(store, Staging([layout], streams, 4 * layout.page_bytes), 0)
         keys, puts = [bytes([i]) * 32 for i in range(1, 9)], [new_put_id() for _ in range(8)]
         mover.save(Batch(namespace, 0, 0, keys, range(1, 9), 5_000_000, 0, [None, *keys[:-1]], puts))
         asked = streams.marks
@@ -229,7 +248,7 @@ def test_transfer_moves_on_without_the_engine(node: Node) -> None:
     _, layout = make(1)
     with Store.connect(node.socket) as store:
         namespace = in_namespace(store, "beside", layout)
-        mover = StagedMover(store, [layout], LateStreams(), 0, staging_bytes=4 * layout.page_bytes)
+        mover = StagedMover(store, Staging([layout], LateStreams(), 4 * layout.page_bytes), 0)
         put = new_put_id()
         mover.save(Batch(namespace, 0, 0, [bytes(32)], [3], 5_000_000, 0, [None], [put]))
         until = time.monotonic() + 60
@@ -248,9 +267,9 @@ def test_copies_of_unequal_groups_without_gaps_and_pinned(node: Node) -> None:
     streams = StreamsThatTell()
     with Store.connect(node.socket) as store:
         namespace = in_namespace(store, "unequal", large, small)
-        mover = StagedMover(store, [large, small], streams, 0, staging_bytes=8 * large.page_bytes)
+        mover = StagedMover(store, Staging([large, small], streams, 8 * large.page_bytes), 0)
         keys, puts = [bytes([i]) * 32 for i in range(1, 3)], [new_put_id() for _ in range(4)]
-        copies = streams.copies = CopiesOf()
+        work = streams.watch = WorkOf()
         before = small_cache.clone()
         for group in (0, 1):
             mover.save(
@@ -262,10 +281,63 @@ def test_copies_of_unequal_groups_without_gaps_and_pinned(node: Node) -> None:
         mover.load(Batch(namespace, 1, 0, keys, [2, 5], 5_000_000))
         assert not any(any(done.outcomes) for done in drain(mover))
         assert torch.equal(small_cache, before)
-        host = [(at, whole) for at, whole in copies.seen if any(a <= at < b for a, b in streams.pinned)]
-        assert len(host) == len(copies.seen) > 0 and all(whole for _, whole in host)
+        assert work.copies
+        for to, of, whole in work.copies:
+            assert whole
+            assert sorted((within(to, streams.pinned), within(of, streams.pinned))) == [False, True]
+            assert sorted((within(to, streams.of_device), within(of, streams.of_device))) == [False, True]
+        # Nothing is asked of the device that was not taken at the start.
+        pages = [region for layout in (large, small) for region in layout.regions]
+        known = streams.pinned + streams.of_device + [(begin, begin + size) for begin, size in pages]
+        assert work.made and all(within(at, known) for at in work.made)
+        assert len(streams.of_device) == 4
         mover.close()
     del one
+
+
+def test_device_without_memory_for_staging_is_refused_when_pages_are_registered() -> None:
+    class Full(LateStreams):
+        def scratch(self, size_bytes: int) -> Any:
+            raise torch.OutOfMemoryError(f"tried to allocate {size_bytes} bytes")
+
+    _, layout = make(1)
+    with pytest.raises(NoStaging, match=r"of the device\): tried to allocate"):
+        Staging([layout], Full())
+
+
+def test_movers_of_two_sessions_share_staging_and_one_that_closes_gives_its_part_back(node: Node) -> None:
+    class Held(LateStreams):
+        held = True
+
+        def reached(self, event: int) -> bool:
+            return not self.held and super().reached(event)
+
+        def wait(self, event: int) -> None:
+            while not super().reached(event):
+                pass
+
+    (source, layout), streams = make(1), Held()
+    staging = Staging([layout], streams, 4 * layout.page_bytes)
+    keys = [bytes([i]) * 32 for i in range(1, 9)]
+    with Store.connect(node.socket) as store:
+        namespace = in_namespace(store, "two sessions", layout)
+
+        def save(mover: StagedMover) -> None:
+            puts = [new_put_id() for _ in keys]
+            mover.save(Batch(namespace, 0, 0, keys, range(1, 9), 60_000_000, 0, [None, *keys[:-1]], puts))
+
+        former, later = StagedMover(store, staging, 0), StagedMover(store, staging, 0)
+        save(former)
+        while len(former._slots) < 4:  # all that there are
+            os.sched_yield()
+        save(later)
+        former.close()
+        assert all(all(done.outcomes) for done in former.poll())
+        streams.held = False
+        (done,) = drain(later)
+        assert not any(done.outcomes), done
+        later.close()
+    del source
 
 
 @pytest.mark.parametrize("kind", ["save", "load"])
@@ -274,7 +346,7 @@ def test_device_without_memory_fails_the_transfer_alone(node: Node, kind: str) -
     streams = StreamsThatTell()
     with Store.connect(node.socket) as store:
         namespace = in_namespace(store, f"no memory {kind}", layout)
-        mover = StagedMover(store, [layout], streams, 0, staging_bytes=4 * layout.page_bytes)
+        mover = StagedMover(store, Staging([layout], streams, 4 * layout.page_bytes), 0)
         keys = [bytes([i]) * 32 for i in range(1, 5)]
 
         def save() -> Any:
@@ -308,7 +380,7 @@ def test_device_that_fails_ends_every_transfer(node: Node) -> None:
     _, layout = make(1)
     with Store.connect(node.socket) as store:
         namespace = in_namespace(store, "lost", layout)
-        mover = StagedMover(store, [layout], Failing(), 0, staging_bytes=4 * layout.page_bytes)
+        mover = StagedMover(store, Staging([layout], Failing(), 4 * layout.page_bytes), 0)
         batch = Batch(namespace, 0, 0, [bytes(32)], [3], 5_000_000, 0, [None], [new_put_id()])
         mover.save(batch)
         (done,) = drain(mover)
@@ -332,7 +404,7 @@ def test_closed_mover_reports_everything_and_touches_no_page_any_more(node: Node
     streams = Still()
     with Store.connect(node.socket) as store:
         namespace = in_namespace(store, "closed", layout)
-        mover = StagedMover(store, [layout], streams, 0, staging_bytes=4 * layout.page_bytes)
+        mover = StagedMover(store, Staging([layout], streams, 4 * layout.page_bytes), 0)
         keys = [bytes([i]) * 32 for i in range(1, 9)]
         puts, parents = [new_put_id() for _ in keys], [None, *keys[:-1]]
         saved = mover.save(Batch(namespace, 0, 0, keys, range(1, 9), 60_000_000, 0, parents, puts))

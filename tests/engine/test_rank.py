@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,11 +14,12 @@ import pytest
 import cistern.engine.rank as rank_module
 from cistern import Done
 from cistern.engine import options
-from cistern.engine.facts import EngineFacts, GroupFacts
+from cistern.engine.facts import ConfigurationError, EngineFacts, GroupFacts
 from cistern.engine.mover import Batch
 from cistern.engine.orders import LoadOrder, SaveOrder, StepOrders
 from cistern.engine.rank import Rank
 from cistern.engine.session import GroupShape, Session, SessionSpec
+from cistern.engine.staging import NoStaging
 
 SPEC = SessionSpec(
     1, "/nowhere", "default", bytes(16), ((("name", "base"),),), (GroupShape("g", "full", 0, (64,)),), 4, False, "", "",
@@ -157,3 +159,20 @@ def test_pages_let_go_of_with_every_order_reported(make: Callable[[], tuple[Rank
     assert [(one.id, one.blocks) for one in report.saves] == [(1, 0)]
     mover.may_end = True
     assert run(rank, step(3, save(2, 3)), True) == [2]
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_device_without_memory_for_staging_computes_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, required: bool
+) -> None:
+    def none(*given: object) -> None:
+        raise NoStaging("no memory for what pages pass through")
+
+    tensor = SimpleNamespace(device=SimpleNamespace(type="cuda"))
+    layout = SimpleNamespace(page_bytes=64, text="x", tensors=[tensor])
+    monkeypatch.setattr(rank_module, "group_layout", lambda *given: layout)
+    monkeypatch.setattr(rank_module, "take_staging", none)
+    rank = Rank(options.Options(required=required), FACTS, 0)
+    with pytest.raises(ConfigurationError, match="no memory") if required else contextlib.nullcontext():
+        rank.register({})
+        assert "no memory" in rank._rank_facts().unfit and not rank._layouts

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from .. import Store
 from .layout import Layout
 from .mover import HostMover, Mover, UnknownDevice
-from .staging import StagedMover, TorchStreams
+from .staging import StagedMover, Staging, TorchStreams
 
 HOST = "cpu"
 THROUGH_TORCH = ("cuda", "xpu")
@@ -22,11 +22,16 @@ def check_device(name: str) -> None:
         )
 
 
-def make_mover(store: Store, device: str, layouts: Sequence[Layout], max_bytes_per_s: int) -> Mover:
+def take_staging(device: str, layouts: Sequence[Layout]) -> Staging | None:
+    """What pages on a device pass through; None on the host, where nothing is. Raises UnknownDevice, NoStaging."""
     check_device(device)
-    if device == HOST:
+    return None if device == HOST else Staging(layouts, TorchStreams(device))
+
+
+def make_mover(store: Store, layouts: Sequence[Layout], staging: Staging | None, max_bytes_per_s: int) -> Mover:
+    if staging is None:
         return HostMover(store, layouts, max_bytes_per_s)
-    return StagedMover(store, layouts, TorchStreams(device), max_bytes_per_s)
+    return StagedMover(store, staging, max_bytes_per_s)
 
 
 def cpu_isa() -> str:

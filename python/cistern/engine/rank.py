@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from .. import Code, Done
 from .connection import Connection
 from .cpus import unbound
-from .devices import HOST, check_device, cpu_isa, make_mover
+from .devices import HOST, cpu_isa, make_mover, take_staging
 from .facts import ConfigurationError, EngineFacts, GroupFacts
 from .layout import Layout, UnknownLayout, group_layout
 from .mover import Batch, Mover, UnknownDevice
 from .options import Options
 from .orders import LoadOrder, LoadReport, RankFacts, RankReport, SaveOrder, SaveReport, StepOrders
 from .session import Session
+from .staging import NoStaging, Staging
 
 if TYPE_CHECKING:
     from .layout import LayerCache
@@ -74,6 +75,7 @@ class Rank:
         self._writers: dict[str, str] = {}
         self._unfit = ""
         self._device = ""
+        self._staging: Staging | None = None
         self.connection = Connection(self._logger)
         self._session: Session
         """The session of the newest transfers."""
@@ -115,9 +117,9 @@ class Rank:
             if len(kinds) != 1:
                 raise UnknownLayout(f"the KV caches lie on several kinds of device: {sorted(kinds)}")
             self._device = kinds.pop()
-            check_device(self._device)
+            self._staging = take_staging(self._device, layouts)
             self._layouts = layouts
-        except (UnknownLayout, UnknownDevice) as error:
+        except (UnknownLayout, UnknownDevice, NoStaging) as error:
             if self._options.required:
                 raise ConfigurationError(str(error)) from error
             self._unfit = str(error)
@@ -294,7 +296,7 @@ class Rank:
         # A session's number is its own, of which namespaces may have come since.
         if not self._transfers or self._transfers[-1].number != session.spec.number:
             with unbound(beside=self._facts.ranks == 1):
-                mover = make_mover(session.store, self._device, self._layouts, self._options.max_bytes_per_s)
+                mover = make_mover(session.store, self._layouts, self._staging, self._options.max_bytes_per_s)
             self._transfers.append(_SessionTransfers(mover, session.spec.number))
         self._session = session
         return self._transfers[-1]

@@ -5,6 +5,9 @@ torch copies between the two, on a stream of its own: a call a fragment within t
 together, and one call between device and host. All that the device copies from or to on the host is pinned, so that
 no call of torch waits for the device; a thread of the mover's own moves transfers on, so that they do not wait for the
 engine's next step. An address of a device is never given to anything that would look at it.
+
+Memory is taken once, when the engine registers its pages (Staging): later a device may have none left, and what asks
+for some in the middle of a step could take it from the engine.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -33,6 +36,10 @@ class Streams(Protocol):
 
     def staging(self, size_bytes: int) -> torch.Tensor:
         """Host memory that the device copies from and to without stopping."""
+        ...
+
+    def scratch(self, size_bytes: int) -> torch.Tensor:
+        """Memory of the device."""
         ...
 
     def computed(self) -> Any:
@@ -61,6 +68,9 @@ class TorchStreams:
 
     def staging(self, size_bytes: int) -> torch.Tensor:
         return self._torch.empty(size_bytes, dtype=self._torch.uint8, pin_memory=True)
+
+    def scratch(self, size_bytes: int) -> torch.Tensor:
+        return self._torch.empty(size_bytes, dtype=self._torch.uint8, device=self._device.current_device())
 
     def computed(self) -> Any:
         event = self._device.Event()
@@ -145,34 +155,132 @@ class _Slots:
 
 
 STAGING_BYTES = 256 << 20
+"""Of the host."""
 PIECES = 4
-"""Pieces that staging has room for: the device copies one while the store has another, and a third waits."""
+"""Pieces that staging has room for: the device copies one while the store has another, and a third waits. The device
+has room for one of each direction, 128 MiB together."""
+
+
+class NoStaging(RuntimeError):
+    """There is no memory for what pages pass through."""
+
+
+class Staging:
+    """What pages of these layouts pass through: slots of pinned host memory, and memory of the device for a piece of
+    each direction. Shared by the movers of one session after another, of which the former may still be at work. Any
+    thread."""
+
+    def __init__(self, layouts: Sequence[Layout], streams: Streams, host_bytes: int = STAGING_BYTES) -> None:
+        """Raises NoStaging, and UnknownDevice for pages that are in none of their tensors."""
+        import torch
+
+        self.streams = streams
+        self.layouts = list(layouts)
+        self._torch = torch
+        self._views = [[_rows_of(layout, one) for one in layout.fragments] for layout in layouts]
+        self._slot_bytes = max(layout.page_bytes for layout in layouts)
+        slots = max(1, host_bytes // self._slot_bytes)
+        self.piece_blocks = max(1, slots // PIECES)
+        try:
+            self._host = streams.staging(slots * self._slot_bytes)
+            self._host_numbers = streams.staging(slots * 8).view(torch.int64)
+            self._pages: dict[Kind, torch.Tensor] = {}
+            self._numbers: dict[Kind, torch.Tensor] = {}
+            for kind in ("load", "save"):
+                self._pages[kind] = streams.scratch(self.piece_blocks * self._slot_bytes)
+                self._numbers[kind] = streams.scratch(self.piece_blocks * 8).view(torch.int64)
+        except (RuntimeError, MemoryError) as error:
+            raise NoStaging(
+                f"no memory for what pages pass through ({slots * self._slot_bytes >> 20} MiB of the host, pinned, and "
+                f"{2 * self.piece_blocks * self._slot_bytes >> 20} MiB of the device): {error}"
+            ) from error
+        self._slots = _Slots(slots)
+        self._lock = threading.Lock()
+        self._turn: dict[Kind, threading.Lock] = {"load": threading.Lock(), "save": threading.Lock()}
+        """Of a direction's memory on the device, while work that uses it is queued: its stream does one after the
+        other."""
+
+    def take(self, count: int) -> int | None:
+        """The first of so many neighbouring slots; None: they are in use."""
+        with self._lock:
+            return self._slots.take(count)
+
+    def give(self, first: int, count: int) -> None:
+        with self._lock:
+            self._slots.give(first, count)
+
+    def host_pages(self, group: int, first: int, count: int) -> Pages:
+        """These slots as the store's transfers see them."""
+        rows = self._rows(group, first, count)
+        return Pages([(rows.data_ptr(), rows.shape[1], rows.shape[1])], count, keep=self._host)
+
+    def gather(self, group: int, first: int, pages: Sequence[int], after: Any) -> Any:
+        """Queues the copies of pages into slots; the event behind them."""
+        rows, size = self._rows(group, first, len(pages)), self.layouts[group].page_bytes
+        numbers = self._page_numbers(first, pages)
+        taken = self._pages["save"][: len(pages) * size].view(len(pages), size)
+        there = self._numbers["save"][: len(pages)]
+
+        def work() -> None:
+            there.copy_(numbers, non_blocking=True)
+            for view, part in self._parts(group, taken):
+                self._torch.index_select(view, 0, there, out=part)
+            rows.copy_(taken, non_blocking=True)
+
+        return self._queue("save", work, after)
+
+    def scatter(self, group: int, first: int, pages: Sequence[int], after: Any) -> Any:
+        """Queues the copies of slots into pages; the event behind them."""
+        rows, size = self._rows(group, first, len(pages)), self.layouts[group].page_bytes
+        numbers = self._page_numbers(first, pages)
+        taken = self._pages["load"][: len(pages) * size].view(len(pages), size)
+        there = self._numbers["load"][: len(pages)]
+
+        def work() -> None:
+            there.copy_(numbers, non_blocking=True)
+            taken.copy_(rows, non_blocking=True)
+            for view, part in self._parts(group, taken):
+                view.index_copy_(0, there, part)
+
+        return self._queue("load", work, after)
+
+    def _queue(self, kind: Kind, work: Callable[[], object], after: Any) -> Any:
+        with self._turn[kind]:
+            return self.streams.queue(kind, work, after)
+
+    def _rows(self, group: int, first: int, count: int) -> torch.Tensor:
+        """Slots, one row a block: without gaps, since a copy between device and host that has any goes through memory
+        that is not pinned."""
+        size = self.layouts[group].page_bytes
+        return self._host[first * self._slot_bytes :][: count * size].view(count, size)
+
+    def _page_numbers(self, first: int, pages: Sequence[int]) -> torch.Tensor:
+        """The numbers of pages, where the device can copy them from."""
+        numbers = self._host_numbers[first : first + len(pages)]
+        numbers.copy_(self._torch.tensor(list(pages), dtype=self._torch.int64))
+        return numbers
+
+    def _parts(self, group: int, taken: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Each fragment of all pages, and what of the rows is its."""
+        first = 0
+        for view, fragment in zip(self._views[group], self.layouts[group].fragments, strict=True):
+            yield view, taken[:, first : first + fragment.bytes]
+            first += fragment.bytes
 
 
 class StagedMover:
-    """Pages on a device, moved through slots of pinned host memory: save = device to slots, then slots to the
-    store; load = the store to slots, then slots to the device. A transfer larger than staging goes in
-    pieces, one after the other; a piece waits for room until its deadline. A piece of a load of which not every block
-    came counts as none: nothing of it was copied to the device. A piece that the device has no memory for is reported
-    as failed, like any other."""
+    """Pages on a device, moved through staging: save = device to slots, then slots to the store; load = the store to
+    slots, then slots to the device. A transfer larger than staging goes in pieces, one after the other; a piece waits
+    for room until its deadline. A piece of a load of which not every block came counts as none: nothing of it was
+    copied to the device. A piece that the device refuses is reported as failed, like any other."""
 
-    def __init__(
-        self, store: Store, layouts: Sequence[Layout], streams: Streams, max_bytes_per_s: int,
-        staging_bytes: int = STAGING_BYTES,
-    ) -> None:
-        import torch
-
-        self._torch = torch
-        self._streams = streams
-        self._layouts = list(layouts)
+    def __init__(self, store: Store, staging: Staging, max_bytes_per_s: int) -> None:
+        self._staging = staging
+        self._streams = staging.streams
         self._transfers = Transfers(store, max_bytes_per_s=max_bytes_per_s)
-        self._views = [[_rows_of(layout, one) for one in layout.fragments] for layout in layouts]
-        self._slot_bytes = max(layout.page_bytes for layout in layouts)
-        slots = max(1, staging_bytes // self._slot_bytes)
-        self._staging = streams.staging(slots * self._slot_bytes)
-        self._page_numbers = streams.staging(slots * 8).view(torch.int64)
-        self._slots = _Slots(slots)
-        self._piece_blocks = max(1, slots // PIECES)
+        self._piece_blocks = staging.piece_blocks
+        self._slots: set[tuple[int, int]] = set()
+        """Of staging, that this mover has: first and count."""
         self._loads: deque[_Piece] = deque()
         self._saves: deque[_Piece] = deque()
         self._to_host: deque[_Piece] = deque()
@@ -217,7 +325,11 @@ class StagedMover:
             self._streams.wait(piece.event)
         self._transfers.close()
         with self._changed:
+            broken = bool(self._broken)
             self._break("the mover was closed")
+            # What a device that failed still moves nobody knows.
+            for first, count in () if broken else self._slots:
+                self._staging.give(first, count)
 
     # -- the thread
 
@@ -288,31 +400,27 @@ class StagedMover:
                 self._report(piece, "staging had no room until the deadline")
         for waiting, start in ((self._loads, self._start_load), (self._saves, self._start_save)):
             while waiting:
-                first = self._slots.take(len(waiting[0].batch.keys))
+                first = self._staging.take(len(waiting[0].batch.keys))
                 if first is None:
                     return
                 piece = waiting.popleft()
                 piece.first_slot = first
+                self._slots.add((first, len(piece.batch.keys)))
                 start(piece)
 
     def _start_load(self, piece: _Piece) -> None:
         self._start_inner(piece, submit_load)
 
     def _start_save(self, piece: _Piece) -> None:
-        host, numbers = self._host_rows(piece), self._host_numbers(piece)
-        views = self._views[piece.batch.group]
+        self._queue(piece, self._staging.gather, self._to_host)
 
-        def gather() -> None:
-            rows = numbers.to(views[0].device, non_blocking=True)
-            taken = [view.index_select(0, rows) for view in views]
-            host.copy_(taken[0] if len(taken) == 1 else self._torch.cat(taken, dim=1), non_blocking=True)
-
-        self._queue(piece, gather, self._to_host)
-
-    def _queue(self, piece: _Piece, work: Callable[[], object], moving: deque[_Piece]) -> None:
+    def _queue(
+        self, piece: _Piece, copy: Callable[[int, int, Sequence[int], Any], Any], moving: deque[_Piece]
+    ) -> None:
+        batch = piece.batch
         try:
-            piece.event = self._streams.queue(piece.transfer.kind, work, piece.transfer.computed)
-        except Exception as error:  # no memory on the device, most likely
+            piece.event = copy(batch.group, piece.first_slot, batch.pages, piece.transfer.computed)
+        except Exception as error:  # the device's own
             piece.done = None
             self._finish(piece, f"the device: {error}")
             return
@@ -324,31 +432,13 @@ class StagedMover:
             batch, deadline_us=max(1, batch.deadline_us - passed_us),
             worth_us=max(1, batch.worth_us - passed_us) if batch.worth_us else 0,
         )
+        pages = self._staging.host_pages(batch.group, piece.first_slot, len(batch.keys))
         try:
-            number = submit(self._transfers, left, self._host_pages(piece), range(len(batch.keys)))
+            number = submit(self._transfers, left, pages, range(len(batch.keys)))
         except Exception as error:  # reported, like any other end
             self._finish(piece, str(error))
             return
         self._inner[number] = piece
-
-    def _host_rows(self, piece: _Piece) -> torch.Tensor:
-        """Staging of a piece, one row a block: without gaps, since a copy between device and host that has any goes
-        through memory that is not pinned."""
-        count, size = len(piece.batch.keys), self._layouts[piece.batch.group].page_bytes
-        first = piece.first_slot * self._slot_bytes
-        return self._staging[first : first + count * size].view(count, size)
-
-    def _host_numbers(self, piece: _Piece) -> torch.Tensor:
-        """The numbers of a piece's pages, where the device can copy them from."""
-        numbers = self._page_numbers[piece.first_slot : piece.first_slot + len(piece.batch.keys)]
-        numbers.copy_(self._torch.tensor(list(piece.batch.pages), dtype=self._torch.int64))
-        return numbers
-
-    def _host_pages(self, piece: _Piece) -> Pages:
-        """Staging of a piece as the store's transfers see it."""
-        rows = self._host_rows(piece)
-        count, size = rows.shape
-        return Pages([(rows.data_ptr(), size, size)], count, keep=self._staging)
 
     def _inner_done(self, done: Done) -> None:
         piece = self._inner.pop(done.id)
@@ -359,20 +449,11 @@ class StagedMover:
         if done.kind == "save":
             self._finish(piece)
             return
-        host, numbers = self._host_rows(piece), self._host_numbers(piece)
-        layout, views = self._layouts[piece.batch.group], self._views[piece.batch.group]
-
-        def scatter() -> None:
-            rows = numbers.to(views[0].device, non_blocking=True)
-            taken, first = host.to(views[0].device, non_blocking=True), 0
-            for view, fragment in zip(views, layout.fragments, strict=True):
-                view.index_copy_(0, rows, taken[:, first : first + fragment.bytes])
-                first += fragment.bytes
-
-        self._queue(piece, scatter, self._to_device)
+        self._queue(piece, self._staging.scatter, self._to_device)
 
     def _finish(self, piece: _Piece, message: str = "") -> None:
-        self._slots.give(piece.first_slot, len(piece.batch.keys))
+        self._slots.discard((piece.first_slot, len(piece.batch.keys)))
+        self._staging.give(piece.first_slot, len(piece.batch.keys))
         self._report(piece, message)
 
     def _report(self, piece: _Piece, message: str = "") -> None:
