@@ -4,6 +4,7 @@ installed one: `PYTHONPATH=build/release/python ~/.cache/cistern/engine-*/bin/py
 
     first    first token of 4,096 tokens that are known against computing them, median of 5, and out of the engine's
              own cache, which is the limit; the same after kill -9 and restart of node and engine
+    peer     the same of tokens that another node's engine has computed: two nodes of a cell, with an etcd, on one host
     miss, throughput
              a workload in which nothing is known, connector on against off, interleaved pairs in one engine, several
              starts of it: first token, and time for a batch; median of the ratios with its 95 % interval
@@ -30,7 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "engine"))
 
 import model as models  # noqa: E402
-from harness import Engine, Node, prompt, small_tmpfs, transfer_config  # noqa: E402
+from harness import CellNode, Engine, Etcd, Node, prompt, small_tmpfs, transfer_config  # noqa: E402
 
 Work = Callable[[Engine, int], float]
 """The seconds that an engine took for the work of this number; the same number is the same prompts."""
@@ -152,26 +153,34 @@ def forget(engine: Engine) -> None:
         pass
 
 
-def first(model: Path, rounds: int, dtype: str) -> list[dict[str, Any]]:
+def long_prompts(count: int) -> list[list[int]]:
     # The last block's last token is always computed: one token more than whole blocks is the fair question.
-    asked = [[*prompt(number, KNOWN_TOKENS, 2000), 5] for number in range(2 * rounds)]
+    return [[*prompt(number, KNOWN_TOKENS, 2000), 5] for number in range(count)]
+
+
+def measured(
+    engine: Engine, asked: list[list[int]], known: bool, where: str = "memory"
+) -> tuple[list[float], list[float]]:
+    """Seconds to the first token of each, and again out of the engine's own cache, which is the limit."""
+    engine.generate([prompt(999, 300, 2000)])
+    times, cached = [], []
+    for tokens in asked:
+        forget(engine)
+        (one,) = engine.generate([tokens], max_tokens=1)
+        params = one["params"] or {}
+        assert params.get("cistern.loaded_tokens", 0) == (KNOWN_TOKENS if known else 0), one
+        assert not known or params["cistern.where"] == where, one
+        times.append(one["took"])
+        cached += [again["took"] for again in engine.generate([tokens], max_tokens=1)]
+    return times, cached
+
+
+def first(model: Path, rounds: int, dtype: str) -> list[dict[str, Any]]:
+    asked = long_prompts(2 * rounds)
     before, after = asked[:rounds], asked[rounds:]
     more = {"processes": True, "dtype": dtype, "kv_bytes": 400_000_000, "max_model_len": 8448}
     rows = []
     with Node(memory="1GiB") as node:
-        def measured(engine: Engine, asked: list[list[int]], known: bool) -> tuple[list[float], list[float]]:
-            """Seconds to the first token of each, and again out of the engine's own cache, which is the limit."""
-            engine.generate([prompt(999, 300, 2000)])
-            times, cached = [], []
-            for tokens in asked:
-                forget(engine)
-                (one,) = engine.generate([tokens], max_tokens=1)
-                loaded = (one["params"] or {}).get("cistern.loaded_tokens", 0)
-                assert loaded == (KNOWN_TOKENS if known else 0), one
-                times.append(one["took"])
-                cached += [again["took"] for again in engine.generate([tokens], max_tokens=1)]
-            return times, cached
-
         engine = Engine(model, transfer_config(node), **more).ready()
         cold, _ = measured(engine, before, known=False)
         rows.append(sooner("first_token_4096", cold, *measured(engine, before, known=True)))
@@ -183,6 +192,24 @@ def first(model: Path, rounds: int, dtype: str) -> list[dict[str, Any]]:
             cold, _ = measured(engine, after, known=False)  # engines differ by where their memory lies
         rows.append(sooner("first_token_4096_after_kill_9", cold, *again))
     return rows
+
+
+def peer(model: Path, rounds: int, dtype: str) -> list[dict[str, Any]]:
+    asked = long_prompts(2 * rounds)
+    more = {"processes": True, "dtype": dtype, "kv_bytes": 400_000_000, "max_model_len": 8448}
+    with Etcd() as etcd, CellNode(etcd, "one", "1GiB") as one, CellNode(etcd, "two", "1GiB") as two:
+        with Engine(model, transfer_config(one), **more) as engine:
+            measured(engine, asked[:rounds], known=False)
+        samples = one.wait_status(lambda status: status["now"]["pending"] == 0)["cell"]["samples"]
+        two.wait_status(lambda status: status["cell"]["index_samples"] == samples)
+        computed, known, cached = [], [], []
+        with Engine(model, transfer_config(two), **more) as engine:
+            for number in range(rounds):
+                times, again = measured(engine, [asked[number]], known=True, where="peer")
+                known += times
+                cached += again
+                computed += measured(engine, [asked[rounds + number]], known=False)[0]
+    return [sooner("first_token_4096_of_another_node", computed, known, cached)]
 
 
 def pairs(engine: Engine, count: int, work: Work) -> list[float]:
@@ -321,7 +348,7 @@ def calls(model: Path, dtype: str) -> list[dict[str, Any]]:
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("what", nargs="*", help="default: all")
-    ask.add_argument("--rounds", type=int, default=5, help="of first; default 5")
+    ask.add_argument("--rounds", type=int, default=5, help="of first and peer; default 5")
     ask.add_argument("--starts", type=int, default=3, help="of the engine, for all with pairs; default 3")
     ask.add_argument("--pairs", type=int, default=20, help="of each start; default 20")
     ask.add_argument("--dtype", default="float32")
@@ -329,6 +356,7 @@ def main() -> None:
     given = ask.parse_args()
     measurements: dict[str, Callable[[Path], list[dict[str, Any]]]] = {
         "first": lambda model: first(model, given.rounds, given.dtype),
+        "peer": lambda model: peer(model, given.rounds, given.dtype),
         "miss": lambda model: miss(model, given.starts, given.pairs, given.dtype),
         "throughput": lambda model: batches(model, given.starts, given.pairs, given.dtype),
         "saving": lambda model: saving(model, given.starts, given.pairs, given.dtype),

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,19 @@ class Node:
         with Store.connect(self.socket) as store:
             return store.status()
 
+    def wait_status(self, so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Waits until the node's status is as wanted."""
+        from cistern import Error
+
+        end = time.monotonic() + WATCHDOG_S
+        status: dict[str, Any] = {}
+        while True:
+            with contextlib.suppress(Error):
+                if so(status := self.status()):
+                    return status
+            assert time.monotonic() < end, status
+            assert not self.ends_within(0.02), "the node ended"
+
     def wait_blocks(self, least: int) -> int:
         """Waits until so many blocks are visible: engines publish beside their answers."""
         from cistern import Error
@@ -101,6 +114,52 @@ class Node:
 
     def __exit__(self, *error: object) -> None:
         self.remove()
+
+
+class Etcd:
+    """A real etcd on loopback: Debian's etcd-server."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="cistern-etcd-", dir="/dev/shm"))
+        self.endpoint = ""
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Etcd:
+        self.endpoint, peers = f"http://127.0.0.1:{free_port()}", "http://127.0.0.1:0"
+        log = self.folder / "log"
+        with log.open("wb") as into:
+            # A fast clock makes one member a leader in 0.1 s instead of 1.
+            self.process = subprocess.Popen(
+                ["etcd", "--data-dir", str(self.folder / "data"), "--logger", "zap", "--log-outputs", "stderr",
+                 "--listen-client-urls", self.endpoint, "--advertise-client-urls", self.endpoint,
+                 "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers,
+                 "--initial-cluster", f"default={peers}", "--heartbeat-interval", "10", "--election-timeout", "100"],
+                stdout=into, stderr=into,
+            )
+        while '"serving client traffic' not in log.read_text():
+            assert self.process.poll() is None, log.read_text()[-3000:]
+            os.sched_yield()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class CellNode(Node):
+    """cisternd in a cell, under a key, with two ports of its own."""
+
+    def __init__(self, etcd: Etcd, member: str, memory: str = "512MiB") -> None:
+        key = etcd.folder / "key"
+        if not key.exists():
+            key.touch(0o600)
+            key.write_text("7a" * 32)
+        super().__init__(
+            memory, "--cell", etcd.endpoint, "--member", member, "--cell-address", f"127.0.0.1:{free_port(2)}",
+            "--cell-key", str(key),
+        )
 
 
 PATIENT = {"match_timeout_s": 5.0, "save_timeout_s": 25.0}

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines on nodes of one cell: what one computed the other loads from its neighbour, and computes itself where the
+neighbour dies meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import NAMESPACE, PATIENT, CellNode, Engine, Etcd, prompt, stored, transfer_config
+
+BLOCK = 128
+PROMPTS = [prompt(100 + number, 900 + 700 * number) for number in range(3)]
+LOST = prompt(200, 2_500)
+
+NOTE_LOADED = """
+side = connector(llm).coordinator
+side.noted, lease = [], side._lease
+def note(tracked, order):
+    side.noted += [key.hex() for key in order.keys]
+    lease(tracked, order)
+side._lease = note
+"""
+KILL_AT_LOAD = """
+import os, signal
+side = connector(llm).coordinator
+side.killed, lease = [], side._lease
+def kill(tracked, order):
+    if not side.killed:
+        os.kill(asked["pid"], signal.SIGKILL)
+    side.killed.append(order.where)
+    lease(tracked, order)
+side._lease = kill
+"""
+"""Its blocks are promised, and not here yet."""
+
+
+def full(tokens: list[int]) -> int:
+    return (len(tokens) - 1) // BLOCK * BLOCK
+
+
+@pytest.fixture(scope="module")
+def cell(small: Path) -> dict[str, Any]:
+    """Engine A on the first node computes; B, on the second, is asked the same. Then the first node dies."""
+    if shutil.which("etcd") is None:
+        pytest.skip("Debian's etcd-server is not installed")
+    found: dict[str, Any] = {}
+    with Etcd() as etcd, CellNode(etcd, "one") as one, CellNode(etcd, "two") as two:
+        with Engine(small, transfer_config(one, **PATIENT)) as first:
+            found["first"] = first.generate(PROMPTS)
+            found["lost first"] = first.generate([LOST])
+        one.wait_blocks(sum(full(tokens) // BLOCK for tokens in [*PROMPTS, LOST]))
+        samples = one.status()["cell"]["samples"]
+        two.wait_status(lambda status: status["cell"]["index_samples"] == samples > 0)
+        assert one.process is not None
+        with Engine(small, transfer_config(two, **PATIENT)) as second:
+            second.run(NOTE_LOADED)
+            found["second"] = second.generate(PROMPTS)
+            found["counted"] = second.ask("counted")
+            keys = [bytes.fromhex(key) for key in second.run("answer = connector(llm).coordinator.noted")]
+            spec = second.run(f"side = connector(llm).coordinator\n{NAMESPACE}")
+            where = (spec["fields"], spec["shapes"], spec["block_tokens"], keys)
+            found["keys"], found["of one"], found["of two"] = keys, stored(one, *where), stored(two, *where)
+            found["read"] = two.status()["cell"]["peer_read_blocks"]
+            second.run(KILL_AT_LOAD, pid=one.process.pid)
+            found["lost second"] = second.generate([LOST])
+            found["lost at"] = second.run("answer = connector(llm).coordinator.killed")
+            found["lost counted"] = second.ask("counted")
+            # Alone from now on: what was computed in the place of what was lost is loaded from here.
+            second.run("llm.reset_prefix_cache()")
+            found["third"] = second.generate([LOST])
+    return found
+
+
+def test_what_another_node_has_is_loaded_and_answers_the_same(cell: dict[str, Any]) -> None:
+    assert [one["tokens"] for one in cell["second"]] == [one["tokens"] for one in cell["first"]]
+    assert [one["cached"] for one in cell["first"]] == [0] * len(PROMPTS)
+    assert [one["cached"] for one in cell["second"]] == [full(tokens) for tokens in PROMPTS]
+    assert [one["params"]["cistern.where"] for one in cell["second"]] == ["peer"] * len(PROMPTS)
+    assert "failed_loads" not in cell["counted"]
+
+
+def test_every_block_that_came_is_byte_equal(cell: dict[str, Any]) -> None:
+    blocks = sum(full(tokens) for tokens in PROMPTS) // BLOCK
+    assert len(set(cell["keys"])) == blocks == cell["read"]
+    assert len(cell["of two"]) == blocks and cell["of two"] == cell["of one"]
+
+
+def test_an_engine_computes_where_the_node_dies_that_had_promised(cell: dict[str, Any]) -> None:
+    assert cell["lost at"][0] == "peer"
+    assert cell["lost second"][0]["tokens"] == cell["lost first"][0]["tokens"] == cell["third"][0]["tokens"]
+    assert cell["lost second"][0]["cached"] < full(LOST) and cell["lost counted"]["failed_loads"] == 1
+    assert cell["third"][0]["cached"] == full(LOST) and cell["third"][0]["params"]["cistern.where"] == "memory"
