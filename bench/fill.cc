@@ -19,12 +19,14 @@ NamespaceSpec BenchNamespace(std::uint64_t block_bytes) {
 }
 
 Result<FilledBlocks> Fill(Store& store, std::size_t count, std::uint64_t block_bytes,
-                          std::size_t chain_blocks, const std::function<Status(std::size_t)>& pace) {
+                          std::size_t chain_blocks, const std::function<Status(std::size_t)>& pace,
+                          std::uint64_t first_number) {
   Result<Namespace> ns = store.Attach(BenchNamespace(block_bytes));
   if (!ns) return Error(ns.error());
   FilledBlocks filled{.ns = *ns, .block_bytes = block_bytes};
   filled.keys.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) filled.keys.push_back(workload::WorkloadKey(i, block_bytes));
+  for (std::size_t i = 0; i < count; ++i)
+    filled.keys.push_back(workload::WorkloadKey(first_number + i, block_bytes));
 
   const std::size_t batch = std::clamp<std::size_t>((8u << 20) / block_bytes, 1, 1024);
   Result<Staging> staging = store.AllocateStaging(batch * block_bytes);

@@ -19,10 +19,11 @@ struct FilledBlocks {
 NamespaceSpec BenchNamespace(std::uint64_t block_bytes);
 
 // Writes `count` blocks. With chain_blocks over 1, keys [i * chain_blocks, (i + 1) * chain_blocks) are a
-// chain. `pace` is asked after every few MiB with how many there are, and may wait.
+// chain. `pace` is asked after every few MiB with how many there are, and may wait. `first`: the number of
+// the first block, for blocks that no other Fill has written.
 Result<FilledBlocks> Fill(Store& store, std::size_t count, std::uint64_t block_bytes,
                           std::size_t chain_blocks = 1,
-                          const std::function<Status(std::size_t)>& pace = nullptr);
+                          const std::function<Status(std::size_t)>& pace = nullptr, std::uint64_t first = 0);
 
 // Views of all blocks, leased for as long as a lease can be.
 Result<Lease> LeaseAll(Store& store, const FilledBlocks& blocks);

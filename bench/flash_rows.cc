@@ -27,48 +27,8 @@ namespace {
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr std::size_t kDepth = 32;
 
-// Until nothing more is written to flash.
-Status AwaitWritten(Store& store) {
-  for (double before = -1;;) {
-    const auto now = StatusNumber(store, {"flash", "written_bytes"});
-    if (!now) return now.error();
-    if (*now == before) return Status();
-    before = *now;
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  }
-}
-
-// Fills no faster than it is written down: nothing of it is lost on the way.
-Result<FilledBlocks> FillDown(Store& store, std::size_t count, std::uint64_t block_bytes,
-                              std::size_t chain_blocks) {
-  const std::size_t behind = (64u << 20) / block_bytes;
-  return Fill(store, count, block_bytes, chain_blocks, [&](std::size_t filled) -> Status {
-    for (;;) {
-      const auto written = StatusNumber(store, {"store", "written_down"});
-      if (!written) return written.error();
-      if (*written + static_cast<double>(behind) >= static_cast<double>(filled)) return Status();
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  });
-}
-
-// Blocks in an order in which each has long left memory when its turn comes again.
-class Round {
- public:
-  explicit Round(std::size_t blocks) : order_(blocks) {
-    for (std::size_t i = 0; i < blocks; ++i) order_[i] = static_cast<std::uint32_t>(i);
-    Random random(5);
-    Shuffle(order_, random);
-  }
-  std::size_t Next() { return order_[at_++ % order_.size()]; }
-
- private:
-  std::vector<std::uint32_t> order_;
-  std::size_t at_ = 0;
-};
-
 // Reads `count` blocks, `depth` at a time; GB/s.
-Result<double> ReadBlocks(BenchOptions& options, Store& store, const FilledBlocks& blocks, Round& round,
+Result<double> ReadBlocks(BenchOptions& options, Store& store, const FilledBlocks& blocks, FlashOrder& round,
                           std::size_t count, std::size_t depth, Samples* series) {
   struct Asked {
     std::size_t number;
@@ -105,7 +65,7 @@ Result<double> ReadBlocks(BenchOptions& options, Store& store, const FilledBlock
 
 Status ReadRows(BenchOptions& options, Store& store, const FilledBlocks& blocks, const std::string& file,
                 std::size_t depth) {
-  Round round(blocks.keys.size());
+  FlashOrder round(blocks.keys.size());
   Samples ours, limit;
   const std::size_t count = depth == 1 ? 200 : 512;
   // fio reads as the node does: the same file, records of the same size, each once, in random order, so many
@@ -300,7 +260,7 @@ struct WorthOutcomes {
 // of the reads that were sent with a worth_us.
 Status WorthRows(BenchOptions& options, Store& store, Daemon& daemon, const FilledBlocks& blocks) {
   constexpr int kReads = 10'000;
-  Round round(blocks.keys.size());
+  FlashOrder round(blocks.keys.size());
   std::atomic<int> load{0};
   std::atomic<bool> stop{false};
   std::vector<std::thread> others;

@@ -10,20 +10,17 @@
 #include <unistd.h>
 
 #include <array>
-#include <boost/json.hpp>
-#include <chrono>
 #include <cstring>
 #include <list>
 #include <optional>
-#include <thread>
 
 #include "base/codec.h"
 #include "base/fd.h"
 #include "base/format.h"
 #include "base/random_bytes.h"
 #include "base/units.h"
-#include "command.h"
 #include "io/loop.h"
+#include "line.h"
 #include "measure.h"
 #include "net/rail.h"
 #include "net/sealed_stream.h"
@@ -38,7 +35,6 @@ constexpr std::size_t kRails = 2;
 constexpr std::size_t kBatchesOfARail = 3;
 constexpr std::uint64_t kRoundBytes = 3ull << 30;
 constexpr std::int64_t kDeadlineUs = 60'000'000;
-constexpr std::int64_t kWaitNs = 20'000'000'000;  // for iperf3's server
 
 // What both processes see: the server's blocks, and each segment's checksum.
 class Blocks final {
@@ -300,68 +296,10 @@ class NetBench final {
   std::uint64_t left_ = 0;
 };
 
-// A port that nobody listens on now.
-Result<std::string> FreePort() {
-  SystemClock clock;
-  auto loop = io::MakeLoop(clock);
-  if (!loop) return Error(loop.error());
-  net::TcpNetwork network(**loop);
-  auto listener = network.Listen("127.0.0.1:0");
-  if (!listener) return Error(listener.error());
-  const std::string& address = (*listener)->address();
-  return address.substr(address.rfind(':') + 1);
-}
-
-// Bytes a second that an iperf3 client's report says. It ends with 0 where nobody listened, too.
-Result<double> ReceivedRate(const std::string& report) {
-  boost::system::error_code error;
-  const boost::json::value said = boost::json::parse(report, error);
-  const auto* rate = error ? nullptr : said.find_pointer("/end/sum_received/bits_per_second", error);
-  if (rate == nullptr || !rate->is_number())
-    return Error(Code::kMismatch, Text("iperf3 reported no rate: ", report.substr(0, 300)));
-  return rate->to_number<double>() / 8;
-}
-
-// Once its server listens.
-Result<double> RateOfOne(const std::string& port) {
-  const Stopwatch watch;
-  for (;;) {
-    Result<std::string> report =
-        OutputOf({"iperf3", "-c", "127.0.0.1", "-p", port, "-n", Text(kRoundBytes / kRails), "-J"});
-    Result<double> rate = report ? ReceivedRate(*report) : Error(report.error());
-    if (rate || watch.Ns() >= kWaitNs) return rate;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-}
-
-// GB/s of two iperf3 side by side.
-Result<double> LineRate() {
-  std::array<Result<double>, kRails> rates;
-  std::vector<std::thread> threads;
-  for (Result<double>& rate : rates) {
-    Result<std::string> port = FreePort();
-    if (!port) {
-      rate = Error(port.error());
-      break;
-    }
-    // The time limit is for a server whose client never came.
-    threads.emplace_back(
-        [port = *port] { (void)OutputOf({"timeout", "60", "iperf3", "-s", "-1", "-p", port}); });
-    threads.emplace_back([&rate, port = *port] { rate = RateOfOne(port); });
-  }
-  for (std::thread& thread : threads) thread.join();
-  double bytes_per_s = 0;
-  for (const Result<double>& rate : rates) {
-    if (!rate) return rate;
-    bytes_per_s += *rate;
-  }
-  return bytes_per_s / 1e9;
-}
-
 }  // namespace
 
 Status BenchNet(BenchOptions& options) {
-  const bool has_limit = OutputOf({"iperf3", "--version"}).has_value();
+  const bool has_limit = HasLine();
   Result<Blocks> blocks = Blocks::Make(options.working_set_bytes);
   if (!blocks) return blocks.error();
   net::CellKey key;
@@ -386,7 +324,7 @@ Status BenchNet(BenchOptions& options) {
   for (std::uint64_t round = 0; round < options.rounds; ++round) {
     options.progress(Text("net_*, round ", round + 1, " of ", options.rounds));
     if (has_limit) {
-      Result<double> rate = LineRate();
+      Result<double> rate = LineRate(kRoundBytes);
       if (!rate) return rate.error();
       line.rounds.push_back(*rate);
     }
@@ -399,7 +337,7 @@ Status BenchNet(BenchOptions& options) {
   plain.End();
   sealed.End();
   for (const Row& row : rows) {
-    options.row(RateRow(row.name, has_limit ? "two iperf3" : "(iperf3 is not here)", row.series, line));
+    options.row(RateRow(row.name, LineName(), row.series, line));
   }
   return Status();
 }

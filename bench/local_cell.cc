@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "local_cell.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+#include "base/fd.h"
+#include "base/format.h"
+#include "measure.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::int64_t kWaitNs = 60'000'000'000;
+constexpr int kAttempts = 5;  // a port may be taken between its choice and its use
+
+bool IsFree(std::uint16_t port) {
+  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+}
+
+// A port that nobody has, nor the one behind it. Below those that the system gives to connections, so that
+// nobody has them when a killed node comes back either.
+std::uint16_t FreePorts() {
+  static Random random(static_cast<std::uint64_t>(getpid()));
+  for (;;) {
+    const auto port = static_cast<std::uint16_t>(random.Between(20'000, 32'000));
+    if (IsFree(port) && IsFree(port + 1)) return port;
+  }
+}
+
+// Asks every few milliseconds, for a minute.
+Status Await(const std::string& what, const std::function<Result<bool>()>& so) {
+  for (const Stopwatch watch; watch.Ns() < kWaitNs;) {
+    Result<bool> is = so();
+    if (!is) return is.error();
+    if (*is) return Status();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return Status(Code::kTooLate, Text(what, " did not happen within a minute"));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LocalCell>> LocalCell::Start(std::string daemon, const std::string& parent_dir,
+                                                    bool sealed) {
+  std::string directory = parent_dir + "/cistern-cell-XXXXXX";
+  if (mkdtemp(directory.data()) == nullptr)
+    return Error(Code::kInvalid, Text(parent_dir, ": no directory can be made there: ", ErrnoText(errno)));
+  std::unique_ptr<LocalCell> cell(new LocalCell(std::move(daemon), std::move(directory)));
+  if (sealed) {
+    cell->key_ = cell->directory_ + "/key";
+    std::ofstream(cell->key_) << std::string(64, '5') << "\n";
+    ::chmod(cell->key_.c_str(), 0600);
+  }
+  if (Status status = cell->etcd_.Start(); !status.ok()) return Error(status);
+  return cell;
+}
+
+LocalCell::~LocalCell() {
+  nodes_.clear();
+  etcd_.Kill();
+  std::error_code ignored;
+  std::filesystem::remove_all(directory_, ignored);
+}
+
+Status LocalCell::Add(const std::vector<std::string>& flags) {
+  Status status;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    std::vector<std::string> all = {"--cell",         etcd_.endpoint(),
+                                    "--member",       Text("node", nodes_.size() + 1),
+                                    "--cell-address", Text("127.0.0.1:", FreePorts()),
+                                    "--log-level",    "error"};
+    if (!key_.empty()) all.insert(all.end(), {"--cell-key", key_});
+    all.insert(all.end(), flags.begin(), flags.end());
+    Result<Daemon> daemon = Daemon::Start(daemon_, directory_, std::move(all));
+    Result<Store> store = daemon ? daemon->Connect() : Error(daemon.error());
+    if (store) {
+      nodes_.push_back({std::move(*daemon), std::move(*store)});
+      return Status();
+    }
+    status = store.error();
+  }
+  return status;
+}
+
+Status LocalCell::ComeTogether() {
+  const std::string all = Text("\"reachable\":", nodes_.size() - 1, ",");
+  return Await("a cell", [&]() -> Result<bool> {
+    for (Node& node : nodes_) {
+      const Result<std::string> says = node.store.StatusJson();
+      if (!says) return Error(says.error());
+      if (says->find("\"joined\":true") == std::string::npos || says->find(all) == std::string::npos)
+        return false;
+    }
+    return true;
+  });
+}
+
+Status LocalCell::Restart(std::size_t node) {
+  if (Status status = nodes_[node].daemon.Exec(); !status.ok()) return status;
+  Result<Store> store = nodes_[node].daemon.Connect();
+  if (!store) return store.error();
+  nodes_[node].store = std::move(*store);
+  return ComeTogether();
+}
+
+bool HasEtcd(BenchOptions& options, const std::string& name) {
+  if (etcd::TestEtcd::Installed()) return true;
+  options.row({.name = name, .limit = "(etcd is not here)"});
+  return false;
+}
+
+Status AwaitFound(Store& store, const Namespace& ns, std::span<const BlockKey> chain) {
+  return Await("that a peer's blocks are found", [&]() -> Result<bool> {
+    const Result<MatchResult> match = store.Match(ns, chain).Wait();
+    if (!match) return Error(match.error());
+    return match->blocks == chain.size();
+  });
+}
+
+}  // namespace cistern
