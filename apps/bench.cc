@@ -72,7 +72,6 @@ std::string GroupNames() {
 }  // namespace
 
 int RunBench(int argc, const char* const* argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "serve") return RunBenchServe(argc - 1, argv + 1);
   BenchOptions options;
   std::string only;
   bool json = false;

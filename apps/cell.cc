@@ -71,7 +71,108 @@ void Print(const json::object& all) {
   }
 }
 
+// A namespace that the node knows, and a chain in it.
+struct Chain {
+  Attachment at;
+  std::vector<BlockKey> keys;
+};
+
+Result<Chain> ChainOf(const Prompt& prompt, const std::vector<std::string>& texts) {
+  Result<std::vector<BlockKey>> keys = KeysFromHex(texts);
+  if (!keys) return Error(keys.error());
+  Result<Attachment> at = AttachByName(prompt, IfNew::kRefuse);
+  if (!at) return Error(at.error());
+  return Chain{std::move(*at), std::move(*keys)};
+}
+
+Result<json::object> ObjectOf(const Result<std::string>& text) {
+  if (!text) return Error(text.error());
+  boost::system::error_code error;
+  json::value value = json::parse(*text, error);
+  if (error || !value.is_object())
+    return Error(Code::kMismatch, "the node's answer is not what this version knows; is it of another one?");
+  return std::move(value.get_object());
+}
+
+void PrintHolders(const json::object& all) {
+  std::printf("%-20s %-12s %-10s %-10s %s\n", "MEMBER", Text("OF ", TextOf(all, "of")).c_str(), "MEMORY",
+              "FLASH", "");
+  for (const json::value& one : all.at("members").get_array()) {
+    const json::object& member = one.get_object();
+    const bool exact = TextOf(member, "exact") == "true", self = TextOf(member, "self") == "true";
+    std::printf("%-20s %-12s %-10s %-10s %s\n", TextOf(member, "member").c_str(),
+                TextOf(member, "blocks").c_str(), exact ? TextOf(member, "memory").c_str() : "-",
+                exact ? TextOf(member, "flash").c_str() : "-",
+                self    ? "this node"
+                : exact ? ""
+                        : TextOf(member, "why").c_str());
+  }
+}
+
 }  // namespace
+
+int RunCellWho(int argc, const char* const* argv) {
+  constexpr std::string_view kWho = "cistern cell who";
+  Prompt prompt;
+  std::vector<std::string> texts;
+  CommandLine line(
+      kWho,
+      "Which member of the cell has how many blocks of a prompt, from its first on; who has most "
+      "comes first.\nMembers of which something of it is known are asked. Exits 1 where the node "
+      "is in no cell, or does not\nknow the namespace.",
+      "  cistern cell who --namespace demo 00112233445566778899aabbccddeeff "
+      "0112233445566778899aabbccddeeff0");
+  prompt.AddTo(line, true);
+  line.Arguments("KEY", "the chain's keys from block 0 on", &texts);
+  if (auto exit = line.Parse(argc, argv)) return *exit;
+  Result<Chain> chain = ChainOf(prompt, texts);
+  if (!chain) return Complain(kWho, chain.error());
+  const Result<json::object> all = ObjectOf(chain->at.store.CellHoldersJson(
+      chain->at.ns, chain->keys, static_cast<std::int64_t>(prompt.deadline_us)));
+  if (!all) return Complain(kWho, all.error());
+  if (prompt.json) {
+    std::printf("%s\n", json::serialize(*all).c_str());
+  } else {
+    PrintHolders(*all);
+  }
+  return kExitOk;
+}
+
+int RunCellExplain(int argc, const char* const* argv) {
+  constexpr std::string_view kExplain = "cistern cell explain";
+  Prompt prompt;
+  std::vector<std::string> texts;
+  CommandLine line(kExplain,
+                   "Why a block is not found at the node, or was refused there: every member that can be "
+                   "reached is asked for it.\nExits 1 where the node is in no cell, or does not know the "
+                   "namespace.",
+                   "  cistern cell explain --namespace demo 00112233445566778899aabbccddeeff\n"
+                   "  cistern cell explain --namespace demo 00112233445566778899aabbccddeeff "
+                   "0112233445566778899aabbccddeeff0");
+  prompt.AddTo(line, true);
+  line.Arguments("KEY", "the block's key, behind those of its chain from block 0 on where they are known",
+                 &texts);
+  if (auto exit = line.Parse(argc, argv)) return *exit;
+  Result<Chain> chain = ChainOf(prompt, texts);
+  if (!chain) return Complain(kExplain, chain.error());
+  const Result<json::object> found = ObjectOf(chain->at.store.CellExplanationJson(
+      chain->at.ns, chain->keys, static_cast<std::int64_t>(prompt.deadline_us)));
+  if (!found) return Complain(kExplain, found.error());
+  if (prompt.json) {
+    std::printf("%s\n", json::serialize(*found).c_str());
+    return kExitOk;
+  }
+  std::printf("%s: %s\n", TextOf(*found, "finding").c_str(), TextOf(*found, "text").c_str());
+  for (const json::value& one : found->at("members").get_array()) {
+    const json::object& member = one.get_object();
+    const std::string why = TextOf(member, "why");
+    std::printf("  %-20s %s\n", TextOf(member, "member").c_str(),
+                TextOf(member, "has_it") == "true" ? "has it"
+                : why == "-"                       ? "has it not"
+                                                   : why.c_str());
+  }
+  return kExitOk;
+}
 
 int RunCell(int argc, const char* const* argv) {
   Prompt prompt;

@@ -17,7 +17,7 @@ void PrintHelp(std::FILE* out) {
   std::fprintf(out,
                "Cistern: a store for the KV cache of LLM inference\n\nUsage: cistern COMMAND [options]\n\n");
   for (const Command& command : kCommands) {
-    std::fprintf(out, "  %-10s %s\n", command.name.data(), command.about.data());
+    std::fprintf(out, "  %-12s %s\n", command.name.data(), command.about.data());
   }
   std::fprintf(out,
                "\nEach has --help and --json. The node itself is cisternd.\n\nExample:\n"
@@ -47,6 +47,10 @@ int Run(int argc, const char* const* argv) {
   if (name.empty()) {
     PrintHelp(stderr);
     return kExitUsage;
+  }
+  const std::string two = argc > 2 ? Text(name, " ", argv[2]) : "";
+  for (const Command& command : kCommands) {
+    if (command.name == two) return command.run(argc - 2, argv + 2);
   }
   std::vector<std::string_view> known;
   for (const Command& command : kCommands) {

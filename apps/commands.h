@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The subcommands of cistern, one file each. Each takes its own argv (argv[0] is "cistern NAME"), prints
-// what was asked on stdout, messages on stderr, and returns the exit code.
+// The subcommands of cistern. Each takes its own argv (argv[0] is the last word of its name), prints what was
+// asked on stdout, messages on stderr, and returns the exit code.
 #pragma once
 
 #include <span>
@@ -15,9 +15,9 @@ int RunMatch(int argc, const char* const* argv);
 int RunDrop(int argc, const char* const* argv);
 int RunReplay(int argc, const char* const* argv);
 int RunSim(int argc, const char* const* argv);
-int RunSimCluster(int argc, const char* const* argv);  // "cistern sim cluster", from RunSim
+int RunSimCluster(int argc, const char* const* argv);
 int RunBench(int argc, const char* const* argv);
-int RunBenchServe(int argc, const char* const* argv);  // "cistern bench serve", from RunBench
+int RunBenchServe(int argc, const char* const* argv);
 int RunDevice(int argc, const char* const* argv);
 int RunPlan(int argc, const char* const* argv);
 int RunAdmin(int argc, const char* const* argv);
@@ -27,9 +27,11 @@ int RunConfig(int argc, const char* const* argv);
 int RunTop(int argc, const char* const* argv);
 int RunForget(int argc, const char* const* argv);
 int RunCell(int argc, const char* const* argv);
+int RunCellWho(int argc, const char* const* argv);
+int RunCellExplain(int argc, const char* const* argv);
 
 struct Command {
-  std::string_view name;
+  std::string_view name;  // one word, or two with a space between
   std::string_view about;
   int (*run)(int argc, const char* const* argv);
 };
@@ -45,12 +47,15 @@ inline constexpr Command kCommands[] = {
     {"match", "how much of a chain of keys is there", RunMatch},
     {"drop", "remove blocks and all that descends from them", RunDrop},
     {"replay", "run a trace with real bytes through a real node and compare every byte", RunReplay},
-    {"sim", "run a trace through the eviction policy alone, or through a fleet (sim cluster)", RunSim},
+    {"sim", "run a trace through the eviction policy alone", RunSim},
+    {"sim cluster", "run a trace through a simulated fleet of nodes", RunSimCluster},
     {"plan", "what a store of KV would buy a deployment, with the arithmetic shown", RunPlan},
-    {"bench", "measure the node against memcpy and futex in the same run, or an endpoint (bench serve)",
-     RunBench},
+    {"bench", "measure the node against memcpy and futex in the same run", RunBench},
+    {"bench serve", "measure an OpenAI-compatible endpoint", RunBenchServe},
     {"device", "the devices of the node's flash: list, take out of service, bring back", RunDevice},
     {"cell", "the cell of the node: members, how far each has applied its drops", RunCell},
+    {"cell who", "which member of the cell has how much of a prompt", RunCellWho},
+    {"cell explain", "why a block is not found at the node, or was refused there", RunCellExplain},
     {"admin", "switch reads or writes off and on while engines run", RunAdmin},
     {"forget", "free the memory of a node that is gone", RunForget},
 };

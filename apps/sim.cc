@@ -11,7 +11,6 @@
 namespace cistern {
 
 int RunSim(int argc, const char* const* argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "cluster") return RunSimCluster(argc - 1, argv + 1);
   std::string trace;
   workload::SimPolicy policy = workload::SimPolicy::kReuse;
   std::uint64_t blocks = 0;

@@ -43,9 +43,11 @@ class Deploy(unittest.TestCase):
         commands = json.loads(run(BIN / "cistern", "--describe").stdout)["commands"]
         self.assertGreater(len(commands), 10)
         for command in commands:
-            one = json.loads(run(BIN / "cistern", command["name"], "--describe").stdout)
-            page = (out / f"cistern-{command['name']}.1").read_text()
-            helped = run(BIN / "cistern", command["name"], "--help").stdout
+            words = command["name"].split()
+            one = json.loads(run(BIN / "cistern", *words, "--describe").stdout)
+            page = (out / f"cistern-{'-'.join(words)}.1").read_text()
+            helped = run(BIN / "cistern", *words, "--help").stdout
+            self.assertEqual(one["program"], f"cistern {command['name']}")
             for option in one["options"]:
                 self.assertIn(f"\\fB{manuals.roff(option['name'])}\\fR", page)
                 self.assertIn(option["name"], helped)
@@ -72,6 +74,8 @@ class Deploy(unittest.TestCase):
 
         self.assertEqual(completed("_cistern", "cistern", "nam"), ["namespaces"])
         self.assertEqual(completed("_cistern", "cistern", "put", "--names"), ["--namespace"])
+        self.assertEqual(completed("_cistern", "cistern", "cell", "wh"), ["who"])
+        self.assertEqual(completed("_cistern", "cistern", "cell", "who", "--names"), ["--namespace"])
         self.assertEqual(completed("_cisternd", "cisternd", "--memory-d"), ["--memory-dir"])
         self.assertEqual(completed("_cisternd", "cisternd", "--config", f"{HERE}/cistern.to"), [f"{HERE}/cistern.toml"])
 

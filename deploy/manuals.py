@@ -60,10 +60,19 @@ def overview(commands: list[dict[str, Any]]) -> str:
              "cistern \\- the command line of a store for the KV cache of LLM inference", ".SH SYNOPSIS",
              ".B cistern", "COMMAND [OPTIONS]", ".SH COMMANDS"]
     for command in commands:
-        name = roff(command["name"])
-        lines += [".TP", f"\\fB{name}\\fR", f"{roff(command['about'])}; see cistern\\-{name}(1)"]
+        page = roff(command["name"].replace(" ", "-"))
+        lines += [".TP", f"\\fB{roff(command['name'])}\\fR", f"{roff(command['about'])}; see cistern\\-{page}(1)"]
     lines += [".SH EXIT STATUS", "0 on success, 2 on wrong usage, 1 otherwise.", ".SH SEE ALSO", "cisternd(8)"]
     return "\n".join(lines) + "\n"
+
+
+def second_words(commands: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Of the commands of two words, by their first."""
+    words: dict[str, list[str]] = {}
+    for first, _, second in (c["name"].partition(" ") for c in commands):
+        if second:
+            words.setdefault(first, []).append(second)
+    return words
 
 
 FILES = ("FILE", "DIR", "PATH", "PATH[:SIZE]")
@@ -74,7 +83,12 @@ def bash(daemon: dict[str, Any], commands: list[dict[str, Any]], of: dict[str, d
         return " ".join([*(o["name"] for o in one["options"]), "--help"])
 
     files = sorted({o["name"] for one in [daemon, *of.values()] for o in one["options"] if o["value"] in FILES})
-    cases = "\n".join(f"    {name}) words='{words(one)}' ;;" for name, one in of.items())
+    # Two words are looked for before the first of them alone.
+    names = sorted(of, key=lambda name: " " not in name)
+    cases = "\n".join(f"    '{name} '*) words='{words(of[name])}' ;;" for name in names)
+    seconds = "\n".join(f"      {first}) COMPREPLY=($(compgen -W '{' '.join(words)}' -- \"$2\")) ;;"
+                        for first, words in second_words(commands).items())
+    firsts = " ".join(c["name"] for c in commands if " " not in c["name"])
     return f"""# bash completion of cistern and cisternd
 _cistern_words() {{
   case $3 in
@@ -87,11 +101,18 @@ _cistern_words() {{
 }}
 _cistern() {{
   local words=''
+  COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W '{' '.join(c['name'] for c in commands)} --help' -- "$2"))
+    COMPREPLY=($(compgen -W '{firsts} --help' -- "$2"))
     return
   fi
-  case ${{COMP_WORDS[1]}} in
+  if [ "$COMP_CWORD" -eq 2 ]; then
+    case ${{COMP_WORDS[1]}} in
+{seconds}
+    esac
+    [ ${{#COMPREPLY[@]}} -eq 0 ] || return 0
+  fi
+  case "${{COMP_WORDS[1]}} ${{COMP_WORDS[2]-}} " in
 {cases}
   esac
   _cistern_words "$@"
@@ -115,9 +136,13 @@ def fish(daemon: dict[str, Any], commands: list[dict[str, Any]], of: dict[str, d
 
     lines = ["# fish completion of cistern and cisternd"]
     first = "complete -c cistern -n __fish_use_subcommand -f"
-    lines += [f"{first} -a {c['name']} -d {quoted(c['about'])}" for c in commands]
+    for c in commands:
+        before, _, last = c["name"].rpartition(" ")
+        where = f"complete -c cistern -n '__fish_seen_subcommand_from {before}' -f" if before else first
+        lines.append(f"{where} -a {last} -d {quoted(c['about'])}")
     for name, one in of.items():
-        lines += [option("cistern", f" -n '__fish_seen_subcommand_from {name}'", o) for o in one["options"]]
+        seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in name.split())
+        lines += [option("cistern", f" -n '{seen}'", o) for o in one["options"]]
     lines += [option("cisternd", "", o) for o in daemon["options"]]
     return "\n".join(lines) + "\n"
 
@@ -130,11 +155,11 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     daemon = described(programs / "cisternd")
     commands = described(programs / "cistern")["commands"]
-    of = {command["name"]: described(programs / "cistern", command["name"]) for command in commands}
+    of = {command["name"]: described(programs / "cistern", *command["name"].split()) for command in commands}
     (out / "cisternd.8").write_text(manual(daemon, 8, ["cistern(1)"]))
     (out / "cistern.1").write_text(overview(commands))
     for name, one in of.items():
-        (out / f"cistern-{name}.1").write_text(manual(one, 1, ["cistern(1)", "cisternd(8)"]))
+        (out / f"cistern-{name.replace(' ', '-')}.1").write_text(manual(one, 1, ["cistern(1)", "cisternd(8)"]))
     (out / "cistern.bash").write_text(bash(daemon, commands, of))
     (out / "cistern.fish").write_text(fish(daemon, commands, of))
 

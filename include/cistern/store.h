@@ -262,6 +262,17 @@ class Store {
   // The members of the node's cell, {"members": [...]}; docs/commands.md names the fields. kMiss: the node is
   // in none.
   Result<std::string> CellJson(std::int64_t deadline_us = kDefaultDeadlineUs);
+  // Which member of the node's cell has how much of a prompt's chain (keys from block 0 on, at most 20,000),
+  // for who routes requests: {"of": keys, "members": [...]}, most of it first; docs/commands.md names the
+  // fields. Members of which something of it is known are asked, at once, and say what they have; the others
+  // cost no message. kMiss: the node is in no cell.
+  Result<std::string> CellHoldersJson(const Namespace& ns, std::span<const BlockKey> chain,
+                                      std::int64_t deadline_us = kDefaultDeadlineUs);
+  // Why the last block of a chain (or a block alone, where the chain is not known) is not found at this node
+  // or was refused here; every member that can be reached is asked. As one JSON object; docs/commands.md
+  // names the fields. kMiss: the node is in no cell.
+  Result<std::string> CellExplanationJson(const Namespace& ns, std::span<const BlockKey> chain,
+                                          std::int64_t deadline_us = kDefaultDeadlineUs);
 
   // Takes a device of the node's flash out of service at once, whatever it is doing: what only it had is
   // lost. Or brings one back that was taken out or that failed, formatted anew. `path` is as the node was

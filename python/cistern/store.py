@@ -600,6 +600,21 @@ class Store(Handle):
         says whether the cache pays. Nobody is asked, and it costs next to nothing."""
         self._native.report(promised_tokens, delivered_tokens, saved_us, spent_us)
 
+    def cell_holders(
+        self, namespace: Namespace, chain: Keys, *, deadline_us: int = DEADLINE_US
+    ) -> list[dict[str, Any]]:
+        """Which member of the node's cell has how much of a prompt's chain, for who routes requests: most of it
+        first. docs/commands.md names the fields, as `cistern cell who` has them. Members of which something of it is
+        known are asked, all at once. Raises Missed where the node is in no cell."""
+        members = _state(self._native.cell_holders(namespace._native, _plain(chain), deadline_us))["members"]
+        assert isinstance(members, list)
+        return members
+
+    def cell_explanation(self, namespace: Namespace, chain: Keys, *, deadline_us: int = DEADLINE_US) -> dict[str, Any]:
+        """Why the last block of a chain, or a block alone, is not found at this node or was refused here, as `cistern
+        cell explain` says it. Raises Missed where the node is in no cell."""
+        return _state(self._native.cell_explanation(namespace._native, _plain(chain), deadline_us))
+
     def status(self, *, deadline_us: int = DEADLINE_US) -> dict[str, Any]:
         """The node's state; docs/metrics.md names its fields."""
         return _state(self._native.status(deadline_us))

@@ -428,6 +428,20 @@ nb::object Get(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle 
   return nb::bytes(got.data(), got.size());
 }
 
+// A question about a chain whose answer is JSON.
+template <Result<std::string> (Store::*ask)(const Namespace&, std::span<const BlockKey>, std::int64_t)>
+nb::object ChainText(const StoreHandle& handle, const NamespaceHandle& ns, nb::handle keys,
+                     std::int64_t deadline_us) {
+  const KeyList list = KeysFrom(keys);
+  std::shared_ptr<Store> store = handle.get();
+  std::optional<Result<std::string>> json;
+  {
+    const WithoutGil without;
+    json.emplace(((*store).*ask)(ns.ns, *list, deadline_us));
+  }
+  return nb::cast(ValueOf(std::move(*json)));
+}
+
 nb::object StatusText(const StoreHandle& handle, std::int64_t deadline_us) {
   std::shared_ptr<Store> store = handle.get();
   std::optional<Result<std::string>> json;
@@ -505,6 +519,8 @@ void BindStore(nb::module_& m) {
       .def("put", Put, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
       .def("get", Get)
       .def("status", StatusText)
+      .def("cell_holders", ChainText<&Store::CellHoldersJson>, nb::arg(), nb::arg().none(), nb::arg())
+      .def("cell_explanation", ChainText<&Store::CellExplanationJson>, nb::arg(), nb::arg().none(), nb::arg())
       .def("report", Report)
       .def("owner", Owner)
       .def("poll", Poll)

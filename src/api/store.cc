@@ -151,6 +151,14 @@ Result<std::string> Store::ConfigurationJson(std::int64_t deadline_us) {
 Result<std::string> Store::CellJson(std::int64_t deadline_us) {
   return parts_->client->CellJson(deadline_us);
 }
+Result<std::string> Store::CellHoldersJson(const Namespace& ns, std::span<const BlockKey> chain,
+                                           std::int64_t deadline_us) {
+  return parts_->client->HoldersJson(ns, chain, deadline_us);
+}
+Result<std::string> Store::CellExplanationJson(const Namespace& ns, std::span<const BlockKey> chain,
+                                               std::int64_t deadline_us) {
+  return parts_->client->ExplanationJson(ns, chain, deadline_us);
+}
 Status Store::TakeOutDevice(std::string_view path, std::int64_t deadline_us) {
   return parts_->client->TakeOutDevice(path, deadline_us);
 }

@@ -219,6 +219,36 @@ Result<std::string> Client::CellJson(std::int64_t deadline_us) {
   return ListJson("members", wire::kCellList, deadline_us);
 }
 
+Result<std::string> Client::ChainJson(std::uint64_t what, const Namespace& ns,
+                                      std::span<const BlockKey> chain, std::int64_t deadline_us) {
+  Status status = CheckCall(ns, deadline_us);
+  if (status.ok()) status = CheckCount("keys", chain.size(), wire::kMaxKeysPerCall);
+  if (!status.ok()) return Error(std::move(status));
+  Result<Call> call = parts_->channel->Reserve(std::max(kStatusBytes, chain.size() * sizeof(wire::KeyItem)));
+  if (!call) return Error(std::move(call.error()));
+  ItemWriter items(call->room());
+  for (const BlockKey& key : chain) items.Put(ItemOf(key));
+  Request request = RequestFor(wire::Op::kStatus, ns, deadline_us);
+  request.a = what;
+  if (Status submitted = call->Submit(request, items.used()); !submitted.ok())
+    return Error(std::move(submitted));
+  Result<wire::Completion> completion = call->Wait();
+  if (!completion) return Error(std::move(completion.error()));
+  if (completion->code != static_cast<std::uint16_t>(Code::kOk)) return Error(call->Why(*completion));
+  const std::span<const std::byte> text = call->reply(*completion);
+  return std::string(reinterpret_cast<const char*>(text.data()), text.size());
+}
+
+Result<std::string> Client::HoldersJson(const Namespace& ns, std::span<const BlockKey> chain,
+                                        std::int64_t deadline_us) {
+  return ChainJson(wire::kHolders, ns, chain, deadline_us);
+}
+
+Result<std::string> Client::ExplanationJson(const Namespace& ns, std::span<const BlockKey> chain,
+                                            std::int64_t deadline_us) {
+  return ChainJson(wire::kExplanation, ns, chain, deadline_us);
+}
+
 Status Client::ChangeDevice(std::string_view path, std::uint64_t what, std::int64_t deadline_us) {
   if (Status status = CheckDeadline(deadline_us); !status.ok()) return status;
   if (path.empty() || path.size() > wire::kMaxPathBytes) {

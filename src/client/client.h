@@ -76,6 +76,10 @@ class Client final {
   Result<std::string> NamespacesJson(std::int64_t deadline_us);
   Result<std::string> ConfigurationJson(std::int64_t deadline_us);
   Result<std::string> CellJson(std::int64_t deadline_us);
+  Result<std::string> HoldersJson(const Namespace& ns, std::span<const BlockKey> chain,
+                                  std::int64_t deadline_us);
+  Result<std::string> ExplanationJson(const Namespace& ns, std::span<const BlockKey> chain,
+                                      std::int64_t deadline_us);
   Status TakeOutDevice(std::string_view path, std::int64_t deadline_us);
   Status BringBackDevice(std::string_view path, std::int64_t deadline_us);
 
@@ -100,6 +104,9 @@ class Client final {
   Status ChangeDevice(std::string_view path, std::uint64_t what, std::int64_t deadline_us);
   // The members of a list of the node's (wire::kNamespaceList ...), as an array named `name`.
   Result<std::string> ListJson(std::string_view name, std::uint64_t what, std::int64_t deadline_us);
+  // The node's answer to a question about a chain (wire::kHolders ...).
+  Result<std::string> ChainJson(std::uint64_t what, const Namespace& ns, std::span<const BlockKey> chain,
+                                std::int64_t deadline_us);
   explicit Client(std::unique_ptr<Parts> parts);
   static Result<std::unique_ptr<Client>> Over(Result<Connection> connection, NearNode near);
   std::unique_ptr<Parts> parts_;

@@ -78,6 +78,18 @@ Verdict DropList::Check(const SharedNamespace& name, std::span<const BlockKey> c
   return check.verdict();
 }
 
+std::int64_t DropList::LastOf(const SharedNamespace& name, std::span<const BlockKey> keys) const {
+  const std::uint64_t namespace_hash = HashOf(name);
+  std::int64_t revision = 0;
+  const auto look = [&](std::uint64_t hash) {
+    const auto last = drops_.last.find(hash);
+    if (last != drops_.last.end()) revision = std::max(revision, last->second);
+  };
+  if (keys.empty()) look(namespace_hash);
+  for (const BlockKey& key : keys) look(HashOf(namespace_hash, key));
+  return revision;
+}
+
 Verdict DropList::CheckNotes(const SharedNamespace& name, std::vector<std::uint64_t>* notes,
                              std::int64_t a) const {
   if (notes->empty()) return Verdict::kTake;

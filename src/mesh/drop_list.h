@@ -47,6 +47,9 @@ class DropList final {
 
   // The rule, whose `seen` is all that is listed. `chain` is the record's, from its root on.
   Verdict Check(const SharedNamespace& name, std::span<const BlockKey> chain, std::int64_t a) const;
+  // The revision of the last drop in it that covers one of the keys, or the namespace where there is none; 0:
+  // none does.
+  std::int64_t LastOf(const SharedNamespace& name, std::span<const BlockKey> keys) const;
   // Removes from a record's notes the conversations that ended in (a, seen]. kCovered: there were notes and
   // none is left, kBehind: the list does not know; the record is refused.
   Verdict CheckNotes(const SharedNamespace& name, std::vector<std::uint64_t>* notes, std::int64_t a) const;

@@ -2,6 +2,7 @@
 #include "mesh/finder.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/event.h"
@@ -105,12 +106,23 @@ Task<PeerMatch> Finder::Find(std::uint32_t slot, std::span<const BlockKey> chain
 
 Task<Status> Finder::Ask(std::uint64_t number, Instant deadline, std::shared_ptr<PeerRun> run,
                          PeerMatch* match) {
+  if (!parts_.rule.Answering()) co_return Status(Code::kGone, "this member is in no cell now");
   const Instant began = parts_.clock.Now();
-  const std::optional<Answered> own = parts_.rule.Answering();
-  if (!own) co_return Status(Code::kGone, "this member is in no cell now");
   const std::span<const BlockKey> keys = std::span(run->chain).subspan(run->first);
+  const std::size_t asked = keys.size();
+  const Result<MatchReply> reply = co_await Question(number, run->name, keys, run->first, deadline);
+  const Status status = reply ? Take(*reply, asked, std::move(run), match) : reply.error();
+  Note(number, status, began);
+  if (!status.ok()) *match = PeerMatch();
+  co_return status;
+}
+
+Task<Result<MatchReply>> Finder::Question(std::uint64_t number, const SharedNamespace& name,
+                                          std::span<const BlockKey> keys, std::size_t matched,
+                                          Instant deadline) {
+  const std::uint64_t history = parts_.rule.Answering()->history;
   const MatchRequest request{
-      .history = own->history, .name = run->name, .matched = static_cast<std::uint32_t>(run->first)};
+      .history = history, .name = name, .matched = static_cast<std::uint32_t>(matched)};
   std::vector<std::byte> question = EncodeHead(request, keys.size());
   for (std::size_t from = 0; from < keys.size(); from += kKeysAStep) {
     if (from > 0) co_await Yield();
@@ -124,19 +136,19 @@ Task<Status> Finder::Ask(std::uint64_t number, Instant deadline, std::shared_ptr
   };
   Peer& peer = parts_.peers.Of(number);
   const Counted counted(peer);
-  peer.breaker.Asked(began);
+  peer.breaker.Asked(parts_.clock.Now());
   auto payload = co_await parts_.links.Ask(number, kMatchQuestion, std::move(question), deadline);
+  if (!payload) co_return Error(std::move(payload.error()));
+  std::optional<MatchReply> reply = DecodeMatchReply(*payload);
+  if (!reply) co_return Error(Code::kInvalid, "it answered a match with what is no answer");
+  if (reply->history != history) co_return Error(Code::kMismatch, "it answered under another history");
+  co_return std::move(*reply);
+}
+
+void Finder::Note(std::uint64_t number, const Status& status, Instant began) {
+  Peer& peer = parts_.peers.Of(number);
   const Instant now = parts_.clock.Now();
-  Status status = payload ? Status() : std::move(payload.error());
-  const std::size_t asked = keys.size();
-  if (status.ok()) {
-    const std::optional<MatchReply> reply = DecodeMatchReply(*payload);
-    status = reply ? Take(*reply, asked, std::move(run), match)
-                   : Status(Code::kInvalid, "it answered a match with what is no answer");
-    if (reply && reply->history != own->history)
-      status = Status(Code::kMismatch, "it answered under another history");
-    if (status.ok()) Peer::Blend(&peer.answer_us, static_cast<double>(now.UsSince(began)));
-  }
+  if (status.ok()) Peer::Blend(&peer.answer_us, static_cast<double>(now.UsSince(began)));
   peer.Note(status, now, now.UsSince(began));
   switch (status.code()) {
     case Code::kOk: ++counters_.answered; break;
@@ -144,8 +156,62 @@ Task<Status> Finder::Ask(std::uint64_t number, Instant deadline, std::shared_ptr
     case Code::kBusy: ++counters_.busy; break;
     default: ++counters_.failed; break;
   }
-  if (!status.ok()) *match = PeerMatch();
+}
+
+Task<Status> Finder::AskOne(const SharedNamespace& name, std::span<const BlockKey> keys, std::size_t matched,
+                            Instant deadline, Holding& holding) {
+  const Instant began = parts_.clock.Now();
+  Result<MatchReply> reply = co_await Question(holding.peer, name, keys, matched, deadline);
+  Status status = reply ? Status() : reply.error();
+  if (reply && reply->blocks() > keys.size())
+    status = Status(Code::kInvalid,
+                    Text("it answered a match of ", keys.size(), " blocks with ", reply->blocks()));
+  Note(holding.peer, status, began);
+  holding.how = status.ok() ? Holding::How::kAnswered : Holding::How::kFailed;
+  holding.why = status;
+  if (status.ok()) {
+    holding.runs = std::move(reply->runs);
+    holding.a = reply->a;
+  }
   co_return status;
+}
+
+Task<std::vector<Holding>> Finder::AskAll(std::uint32_t slot, std::span<const BlockKey> chain,
+                                          std::size_t matched, bool every, Instant deadline) {
+  std::vector<Holding> all;
+  const std::optional<Answered> own = parts_.rule.Answering();
+  const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(slot);
+  const std::optional<SharedNamespace> name = parts_.names.NameAt(slot);
+  if (!own || entry == nullptr || !name || entry->first_full == catalog::kNoGroup) co_return all;
+  const std::uint64_t seed = SampleSeed(own->history, *name);
+  std::map<std::uint64_t, std::size_t> sampled;
+  const MemberSet known = parts_.streams.Askable();
+  for (std::size_t number = 0; number < known.size(); ++number) {
+    if (known[number])
+      sampled[parts_.streams.ProcessOf(static_cast<MemberNumber>(number))] =
+          parts_.index.Find(seed, chain, 0, entry->block_tokens, MemberSet().set(number)).blocks;
+  }
+  for (const std::uint64_t process : parts_.links.Reachable()) {
+    Holding& one = all.emplace_back();
+    one.peer = process;
+    one.sampled = sampled[process];
+    const Peer& peer = parts_.peers.Of(process);
+    if (one.sampled == 0 && !every) continue;
+    one.how = !peer.breaker.Allows(parts_.clock.Now()) ? Holding::How::kClosed
+              : peer.matches >= kQueued                ? Holding::How::kBusy
+                                                       : Holding::How::kFailed;
+  }
+  const std::span<const BlockKey> keys =
+      chain.subspan(matched, std::min(chain.size() - matched, PeerMessageLimits::kKeys));
+  std::vector<Task<Status>> asking;
+  for (Holding& one : all) {
+    if (one.how != Holding::How::kFailed) continue;
+    if (!asking.empty()) co_await Yield();
+    if (!parts_.rule.Answering()) break;
+    asking.push_back(AskOne(*name, keys, matched, deadline, one));
+  }
+  for (Task<Status>& one : asking) (void)co_await one;
+  co_return all;
 }
 
 Status Finder::Take(const MatchReply& reply, std::size_t keys, std::shared_ptr<PeerRun> run,

@@ -27,6 +27,28 @@ struct PeerMatch {
   std::vector<MatchRun> runs;  // kPeer: when their blocks could be in this node's memory
 };
 
+// What one member says of a chain, or why it was not asked.
+struct Holding {
+  enum class How : std::uint8_t {
+    kAnswered,
+    kFailed,   // asked, and no answer
+    kUnknown,  // not asked: nothing of the chain is known to be there
+    kClosed,   // not asked: it did not answer lately
+    kBusy,     // not asked: enough is under way to it
+  };
+  std::uint64_t peer = 0;
+  How how = How::kUnknown;
+  std::size_t sampled = 0;     // blocks of the chain that its samples say it has
+  std::vector<MatchRun> runs;  // of its answer, in its tiers
+  std::int64_t a = 0;          // its `applied` before it looked
+  Status why;                  // of kFailed
+  std::uint64_t blocks() const {
+    std::uint64_t sum = 0;
+    for (const MatchRun& run : runs) sum += run.blocks;
+    return sum;
+  }
+};
+
 class Finder final {
  public:
   static constexpr std::uint32_t kQueued = 64;  // matches at a peer
@@ -53,6 +75,10 @@ class Finder final {
   // The chain is copied if somebody is asked. Ends by the deadline, with nothing if need be.
   Task<PeerMatch> Find(std::uint32_t slot, std::span<const BlockKey> chain, std::size_t local,
                        Instant deadline);
+  // What each member that can be reached says of the chain behind its first `matched` blocks, all asked at
+  // once; not `every`: only those that are known to have some of it. The chain stays until the task ends.
+  Task<std::vector<Holding>> AskAll(std::uint32_t slot, std::span<const BlockKey> chain, std::size_t matched,
+                                    bool every, Instant deadline);
   // The answer to another member's match.
   Task<Result<std::vector<std::byte>>> Answer(net::ConstPiece payload);
 
@@ -64,6 +90,12 @@ class Finder final {
 
  private:
   MemberNumber Choose(const MemberSet& holders);
+  Task<Result<MatchReply>> Question(std::uint64_t peer, const SharedNamespace& name,
+                                    std::span<const BlockKey> keys, std::size_t matched, Instant deadline);
+  // What became of a question that went out at `began`.
+  void Note(std::uint64_t peer, const Status& status, Instant began);
+  Task<Status> AskOne(const SharedNamespace& name, std::span<const BlockKey> keys, std::size_t matched,
+                      Instant deadline, Holding& holding);
   Task<Status> Ask(std::uint64_t peer, Instant deadline, std::shared_ptr<PeerRun> run, PeerMatch* match);
   Status Take(const MatchReply& reply, std::size_t keys, std::shared_ptr<PeerRun> run, PeerMatch* match);
 

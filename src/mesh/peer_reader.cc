@@ -398,7 +398,12 @@ Task<void> PeerReader::FetchAll(Fetch fetch) {
       if (before != nullptr && before->asked.is_set()) (void)co_await before->done.Wait(fetch.deadline);
       if (published_all) status = co_await Publish(fetch, *batch, block);
       End(fetch, block, status);
-      if (status.ok()) continue;
+      const BlockKey& key = fetch.run->chain[block];
+      if (status.ok()) {
+        refusals_.Forget(fetch.run->incarnation, key);
+        continue;
+      }
+      if (published_all) refusals_.Note(fetch.run->incarnation, key, {fetch.run->peer, status});
       published_all = false;
       if (failed.ok()) failed = status;
     }

@@ -20,6 +20,7 @@
 #include "mesh/peer_message.h"
 #include "mesh/peer_table.h"
 #include "mesh/reach.h"
+#include "mesh/refusals.h"
 #include "store/block_store.h"
 
 namespace cistern::mesh {
@@ -74,6 +75,10 @@ class PeerReader final {
   // Of the store's memory, which was resized.
   void SetMemory(std::uint64_t bytes) { memory_bytes_ = bytes; }
 
+  // Why the block did not become visible here when it was read last; none: it did, or that was long ago.
+  const Refusal* RefusalOf(std::uint64_t incarnation, const BlockKey& key) const {
+    return refusals_.Find(incarnation, key);
+  }
   std::uint64_t landing_bytes() const { return landing_bytes_; }
   std::size_t transfers() const { return transfers_.size(); }
 
@@ -130,6 +135,7 @@ class PeerReader final {
   std::uint64_t memory_bytes_;
   Counters counters_;
   std::map<BlockOf, std::shared_ptr<Transfer>> transfers_;
+  Refusals refusals_;
   std::uint64_t landing_bytes_ = 0;
   Event landed_;
   TaskGroup tasks_;

@@ -57,6 +57,8 @@ class Sharing final : public PeerListener {
   Task<Result<std::vector<std::byte>>> Answer(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload,
                                               Instant deadline) override;
 
+  // For who asks the others.
+  Finder& finder() { return finder_; }
   // For metrics and lists.
   const Finder& finder() const { return finder_; }
   const PeerReader& reader() const { return reader_; }

@@ -10,6 +10,7 @@
 #include "base/format.h"
 #include "etcd/gateway.h"
 #include "node/cell_options.h"
+#include "node/inquiry.h"
 
 namespace cistern::node {
 namespace {
@@ -176,6 +177,13 @@ Task<Result<server::Dropped>> Cell::Drop(const server::DropRequest& request) {
   }
   const catalog::NamespaceEntry* entry = store_.NamespaceAt(request.slot);
   co_return server::Dropped{count.blocks(), entry == nullptr ? 0 : entry->incarnation};
+}
+
+Task<Result<std::string>> Cell::Inquire(const server::ChainQuestion& question) {
+  co_await names_.Refresh();
+  const Inquiry inquiry{executor(), store_, *member_, *sharing_, names_};
+  auto answer = question.explain ? ExplainText(inquiry, question) : HoldersText(inquiry, question);
+  co_return co_await answer;
 }
 
 void Cell::NoteChanges() {

@@ -77,6 +77,8 @@ class Cell final {
   store::RemoteBlocks& blocks() { return sharing_->blocks(); }
   // The store's memory has another size.
   void SetMemory(std::uint64_t bytes) { sharing_->SetMemory(bytes); }
+  // As ServerParts::inquire.
+  Task<Result<std::string>> Inquire(const server::ChainQuestion& question);
   // What is on its way from others ends now.
   void EndReads() { rails_->EndReads(); }
   // No client is left.

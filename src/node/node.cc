@@ -217,6 +217,7 @@ class Node::Core {
   Task<Status> ChangeDevice(std::string path, bool back);
   Task<Result<server::ReportPage>> Report(std::uint64_t what, std::uint64_t from, std::size_t most_bytes);
   // As ServerParts::drop: where the node is in a cell, the cell's.
+  std::function<Task<Result<std::string>>(const server::ChainQuestion&)> InquireRoute();
   std::function<Task<Result<server::Dropped>>(const server::DropRequest&)> DropRoute();
   // As ServerParts::drain; the work of it.
   Task<Status> Drain(server::DrainRequest request);
@@ -487,7 +488,7 @@ Status Node::Core::OpenDoor() {
        },
        DropRoute(), [this](std::uint64_t bytes) { return Resize(bytes); },
        parts_->cell ? &parts_->cell->blocks() : nullptr,
-       [this](const server::DrainRequest& request) { return Drain(request); }},
+       [this](const server::DrainRequest& request) { return Drain(request); }, InquireRoute()},
       server);
   if (!opened) return opened.error();
   parts_->server = std::move(*opened);
@@ -497,6 +498,11 @@ Status Node::Core::OpenDoor() {
 std::function<Task<Result<server::Dropped>>(const server::DropRequest&)> Node::Core::DropRoute() {
   if (parts_->cell == nullptr) return nullptr;
   return [this](const server::DropRequest& request) { return parts_->cell->Drop(request); };
+}
+
+std::function<Task<Result<std::string>>(const server::ChainQuestion&)> Node::Core::InquireRoute() {
+  if (parts_->cell == nullptr) return nullptr;
+  return [this](const server::ChainQuestion& question) { return parts_->cell->Inquire(question); };
 }
 
 std::string Node::Core::FlashText() const {

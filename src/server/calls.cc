@@ -638,6 +638,7 @@ Task<Answer> Calls::ReportStatus(Session& session, const wire::Submission& call)
     executor_.AddWork(text.size() / kTextPerTouch);
     co_return Reply(session, call, std::as_bytes(std::span(text)), Answer());
   }
+  if (call.a == wire::kHolders || call.a == wire::kExplanation) co_return co_await Inquire(session, call);
   if (report_ == nullptr || call.a > wire::kCellList) {
     Status unknown(Code::kInvalid, Text("status: ", call.a, " is no text that this node has"));
     co_return Fail(session, call, unknown);
@@ -645,6 +646,23 @@ Task<Answer> Calls::ReportStatus(Session& session, const wire::Submission& call)
   const Result<ReportPage> page = co_await report_(call.a, call.b, call.reply_bytes);
   if (!page) co_return Fail(session, call, page.error());
   co_return Reply(session, call, std::as_bytes(std::span(page->text)), Answer{.b = page->next});
+}
+
+Task<Answer> Calls::Inquire(Session& session, const wire::Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  std::vector<BlockKey> keys;
+  Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
+  if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
+  if (status.ok() && inquire_ == nullptr)
+    status = Status(Code::kMiss, "cell: this node is in none; start it with --cell (docs/cell.md)");
+  if (status.ok() && keys.empty()) status = Status(Code::kInvalid, "a chain of no keys");
+  if (!status.ok()) co_return Fail(session, call, status);
+  const Result<std::string> text = co_await inquire_({.explain = call.a == wire::kExplanation,
+                                                      .slot = call.namespace_slot,
+                                                      .chain = keys,
+                                                      .deadline = DeadlineOf(executor_, call)});
+  if (!text) co_return Fail(session, call, text.error());
+  co_return Reply(session, call, std::as_bytes(std::span(*text)), Answer{.b = wire::kReportEnds});
 }
 
 Task<Answer> Calls::ChangeDevice(Session& session, const wire::Submission& call) {

@@ -39,7 +39,8 @@ class Calls final {
         drop_(parts.drop),
         resize_(parts.resize),
         remote_(parts.remote),
-        drain_(parts.drain) {}
+        drain_(parts.drain),
+        inquire_(parts.inquire) {}
   Executor& executor() const { return executor_; }
 
   // Whether the entry's argument and reply ranges lie in the argument area: an entry whose ranges do not is
@@ -94,6 +95,7 @@ class Calls final {
   Task<Result<Dropped>> Drop(DropRequest request);
   Task<Answer> ReportBad(Session& session, const wire::Submission& call);
   Task<Answer> ReportStatus(Session& session, const wire::Submission& call);
+  Task<Answer> Inquire(Session& session, const wire::Submission& call);
   Task<Answer> ChangeDevice(Session& session, const wire::Submission& call);
   Task<Answer> Turn(Session& session, const wire::Submission& call);
   Task<Answer> Resize(Session& session, const wire::Submission& call);
@@ -115,6 +117,7 @@ class Calls final {
   decltype(ServerParts::resize) resize_;
   store::RemoteBlocks* const remote_;
   decltype(ServerParts::drain) drain_;
+  decltype(ServerParts::inquire) inquire_;
 };
 
 }  // namespace cistern::server

@@ -91,6 +91,14 @@ struct Dropped {
   std::uint64_t incarnation = 0;  // of kNamespace: the new one
 };
 
+// A chain that somebody asks about, in a namespace that is attached.
+struct ChainQuestion {
+  bool explain = false;  // why the last block is not found here; else which member has how much of it
+  std::uint32_t slot = 0;
+  std::span<const BlockKey> chain;  // stays until the task ends
+  Instant deadline;
+};
+
 struct ServerParts {  // borrowed; outlive the server
   io::Loop& loop;
   store::BlockStore& store;
@@ -119,6 +127,8 @@ struct ServerParts {  // borrowed; outlive the server
   store::RemoteBlocks* remote = nullptr;
   // Sets the node on its way out of service, or back; null: it is never out. kInvalid: not this node.
   std::function<Task<Status>(const DrainRequest& request)> drain = nullptr;
+  // Answers with a JSON object; null: the node is in no cell.
+  std::function<Task<Result<std::string>>(const ChainQuestion& question)> inquire = nullptr;
 };
 
 }  // namespace cistern::server

@@ -318,6 +318,10 @@ Task<Result<std::vector<MatchRun>>> BlockStore::MatchRest(std::uint32_t slot, st
                                                           std::span<const BlockKey> rest) {
   return rooms_->matcher.MatchRest(slot, matched, rest);
 }
+
+std::optional<BlockLook> BlockStore::LookAt(std::uint32_t slot, const BlockKey& key) {
+  return rooms_->matcher.LookAt(slot, key);
+}
 Task<Result<catalog::LeaseId>> BlockStore::Hold(const catalog::Caller& caller, std::uint32_t slot,
                                                 std::span<const BlockKey> chain, std::int64_t hold_us) {
   return rooms_->matcher.Hold(caller, slot, chain, hold_us);

@@ -31,6 +31,7 @@
 #include "cistern/options.h"
 #include "cistern/status.h"
 #include "residency/lower_tier.h"
+#include "store/block_look.h"
 #include "store/namespaces.h"
 #include "store/requests.h"
 #include "store/source_puts.h"
@@ -98,6 +99,8 @@ class BlockStore final {
   Task<Result<std::vector<MatchRun>>> MatchRest(std::uint32_t slot, std::uint32_t matched,
                                                 std::span<const BlockKey> rest);
 
+  // As Matcher::LookAt.
+  std::optional<BlockLook> LookAt(std::uint32_t slot, const BlockKey& key);
   // Leases a matched chain (keys from block 0 on) until the deadline. kMiss if some of its blocks are lost
   // already.
   Task<Result<catalog::LeaseId>> Hold(const catalog::Caller& caller, std::uint32_t slot,

@@ -66,6 +66,28 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
   co_return found;
 }
 
+std::optional<BlockLook> Matcher::LookAt(std::uint32_t slot, const BlockKey& key) {
+  const catalog::TreeId tree = catalog_.TreeOf(slot);
+  const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
+  if (entry == nullptr) return std::nullopt;
+  const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, key);
+  BlockLook look{.reads_off = !switches_.on(Switch::kReads, slot),
+                 .pending = pending_.NextOf(tree, key_hash, catalog::kNoId) != catalog::kNoId,
+                 .went = catalog_.gone().Of(key_hash)};
+  const catalog::BlockId block = catalog_.Find(tree, key);
+  bool full = block != catalog::kNoId, in_memory = true;
+  for (std::size_t g = 0; full && g < entry->groups.size(); ++g) {
+    const auto copy = forest_.See(block, static_cast<std::uint16_t>(g));
+    const bool expired = copy && catalog::Catalog::Expired(copy->expiry, catalog_.NowS());
+    if (expired) look.went = catalog::WentBy::kExpired;
+    in_memory = in_memory && (!copy || copy->in_memory);
+    full = (copy && !expired) || entry->groups[g].reach != Reach::kFull;
+  }
+  steps_.Count(static_cast<std::uint32_t>(1 + entry->groups.size()));
+  if (full) look.here = in_memory ? Where::kMemory : Where::kFlash;
+  return look;
+}
+
 void Matcher::NoteMisses(catalog::TreeId tree, const BlockKey& first, bool expired, std::size_t count) {
   const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, first);
   catalog_.counted().At(tree).misses += count;

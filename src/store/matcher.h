@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "residency/lower_tier.h"
 #include "residency/residents.h"
 #include "residency/uses.h"
+#include "store/block_look.h"
 #include "store/matched_runs.h"
 #include "store/prompts.h"
 #include "store/requests.h"
@@ -49,6 +51,8 @@ class Matcher final {
   // ahead. None where reads are switched off, as for Hold, which is kMiss then.
   Task<Result<std::vector<MatchRun>>> MatchRest(std::uint32_t slot, std::uint32_t matched,
                                                 std::span<const BlockKey> rest);
+  // Nothing is counted or fetched by it. None: there is no such namespace.
+  std::optional<BlockLook> LookAt(std::uint32_t slot, const BlockKey& key);
   // Leases a matched chain (keys from block 0 on) until the deadline. kMiss if some of its blocks are lost
   // already.
   Task<Result<catalog::LeaseId>> Hold(catalog::Caller caller, std::uint32_t slot,

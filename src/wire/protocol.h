@@ -146,6 +146,9 @@ inline constexpr std::uint64_t kNodeStatus = 0;
 inline constexpr std::uint64_t kNamespaceList = 1;
 inline constexpr std::uint64_t kConfigurationList = 2;
 inline constexpr std::uint64_t kCellList = 3;  // its members
+// Both of the keys of a chain, which are the arguments, in a namespace; the reply is one JSON object.
+inline constexpr std::uint64_t kHolders = 4;      // which member of the cell has how much of it
+inline constexpr std::uint64_t kExplanation = 5;  // why its last block is not found here
 inline constexpr std::uint64_t kReportEnds = ~std::uint64_t{0};
 
 // Flags of kMatchRest and kHold: what is known of the prompt. A node of before there were any does not look
