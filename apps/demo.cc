@@ -2,7 +2,6 @@
 // ./dev run: what Cistern does, to look at. A node with memory and flash and several client processes that
 // work through a chat workload with real bytes, of which memory holds a part; half way the node is killed and
 // started again. Every byte read is compared.
-#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
@@ -14,19 +13,19 @@
 #include <atomic>
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
-#include <cerrno>
 #include <cstdio>
-#include <filesystem>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
-#include "base/fd.h"
 #include "base/format.h"
 #include "base/interrupt.h"
 #include "base/units.h"
 #include "command_line.h"
 #include "daemon.h"
+#include "demo_cell.h"
+#include "flash_scratch.h"
 #include "memory/host_memory.h"
 #include "workload/replay.h"
 
@@ -59,61 +58,6 @@ struct DemoOptions {
   std::string flash_dir;  // empty: the first of kFlashDirectories that will do
   std::string daemon;
 };
-
-// Where a temporary file on flash may lie: a file system on a disk, with O_DIRECT and room.
-constexpr std::string_view kFlashDirectories[] = {"/var/tmp", ".", "/tmp"};
-
-// A directory for flash, gone with the demo.
-class FlashScratch {
- public:
-  FlashScratch() = default;
-  FlashScratch(FlashScratch&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-  FlashScratch& operator=(FlashScratch&& other) noexcept {
-    std::swap(path_, other.path_);
-    return *this;
-  }
-  ~FlashScratch() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
-  // In `parent`, if flash of so many bytes can lie there.
-  static Result<FlashScratch> Make(const std::string& parent, std::uint64_t bytes) {
-    FlashScratch scratch;
-    std::string path = parent + "/cistern-demo-XXXXXX";
-    if (mkdtemp(path.data()) == nullptr) {
-      return Error(Code::kInvalid, Text(parent, ": no directory can be made there: ", ErrnoText(errno)));
-    }
-    scratch.path_ = path;
-    const Fd direct(open((path + "/probe").c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
-    if (!direct.valid()) {
-      return Error(Code::kInvalid, Text(parent, ": its file system has no O_DIRECT: ", ErrnoText(errno)));
-    }
-    std::error_code error;
-    const std::filesystem::space_info space = std::filesystem::space(path, error);
-    if (error || space.available < bytes + bytes / 4) {
-      return Error(Code::kInvalid,
-                   Text(parent, ": there is no room for ", RoughSizeText(bytes), " and a quarter"));
-    }
-    unlink((path + "/probe").c_str());
-    return scratch;
-  }
-
- private:
-  std::string path_;
-};
-
-Result<FlashScratch> MakeFlash(const DemoOptions& options) {
-  if (!options.flash_dir.empty()) return FlashScratch::Make(options.flash_dir, options.flash_bytes);
-  std::string why;
-  for (const std::string_view parent : kFlashDirectories) {
-    Result<FlashScratch> made = FlashScratch::Make(std::string(parent), options.flash_bytes);
-    if (made) return made;
-    why += Text(why.empty() ? "" : "; ", made.error().message());
-  }
-  return Error(Code::kInvalid, Text("no directory for flash: ", why, "; name one with --flash-dir"));
-}
 
 Totals Sum(const Board& board, std::uint64_t clients) {
   Totals t;
@@ -238,7 +182,7 @@ class Demo {
     std::vector<std::string> flags = {"--memory", SizeText(options_.memory_bytes)};
     std::string flash = "no flash";
     if (options_.flash_bytes > 0) {
-      Result<FlashScratch> made = MakeFlash(options_);
+      Result<FlashScratch> made = MakeFlash(options_.flash_dir, options_.flash_bytes);
       if (!made) return made.error();
       flash_ = std::move(*made);
       flags.insert(flags.end(), {"--flash", Text(flash_.path(), ":", SizeText(options_.flash_bytes))});
@@ -421,8 +365,12 @@ int Run(int argc, const char* const* argv) {
   CommandLine line(
       "cistern-demo",
       "A node with memory and flash, several client processes, a chat workload with real bytes that is\n"
-      "larger than memory, a SIGKILL half way. What it makes on disk is removed at its end.",
-      "  cistern-demo\n  cistern-demo --clients 8 --sessions 2000 --memory 4GiB --flash 20GiB");
+      "larger than memory, a SIGKILL half way. What it makes on disk is removed at its end. With --cell: an\n"
+      "etcd and so many nodes, in network namespaces of their own where root runs it; half way one is "
+      "killed\n"
+      "and one is drained.",
+      "  cistern-demo\n  cistern-demo --clients 8 --sessions 2000 --memory 4GiB --flash 20GiB\n"
+      "  cistern-demo --cell 3");
   line.Count("--clients", "client processes; default: 4", &options.clients, 1, kMaxClients);
   line.Count("--sessions", "chats; default: 600", &options.sessions, 1, 1'000'000);
   line.Count("--turns", "mean turns of a chat; default: 8", &options.turns, 1, 1000);
@@ -432,6 +380,9 @@ int Run(int argc, const char* const* argv) {
   line.Size("--flash", "of the node, below memory; 0B: none; default: 1536MiB", &options.flash_bytes);
   line.Text("--flash-dir", "DIR", "where it lies meanwhile; default: /var/tmp, else here, else /tmp",
             &options.flash_dir);
+  std::uint64_t cell = 0;
+  line.Count("--cell", "nodes of a cell; the sizes are those of each, the clients those of all", &cell, 2,
+             kMaxCellNodes);
   if (auto exit = line.Parse(argc, argv)) return *exit;
   if (options.memory_bytes == 0) {
     Result<memory::HostMemory> host = memory::ReadHostMemory();
@@ -442,6 +393,19 @@ int Run(int argc, const char* const* argv) {
   options.daemon = DaemonBeside();
   Result<Interrupt> interrupt = Interrupt::Open();
   if (!interrupt) return Complain("cistern-demo", interrupt.error());
+  if (cell > 0) {
+    const CellDemoOptions of_cell{.nodes = cell,
+                                  .clients = std::max(options.clients, cell),
+                                  .workload = Workload(options),
+                                  .block_bytes = options.block_bytes,
+                                  .memory_bytes = options.memory_bytes,
+                                  .flash_bytes = options.flash_bytes,
+                                  .flash_dir = options.flash_dir,
+                                  .daemon = options.daemon};
+    const Result<std::uint64_t> wrong_bytes = RunCellDemo(of_cell, *interrupt);
+    if (!wrong_bytes) return Complain("cistern-demo", wrong_bytes.error());
+    return *wrong_bytes == 0 ? kExitOk : kExitFailed;
+  }
   Demo demo(options, *interrupt);
   if (Status status = demo.Run(); !status.ok()) return Complain("cistern-demo", status);
   return demo.wrong() ? kExitFailed : kExitOk;

@@ -31,7 +31,7 @@ std::string DaemonBeside() {
 }
 
 Result<Daemon> Daemon::Start(const std::string& program, const std::string& parent_dir,
-                             std::vector<std::string> flags) {
+                             std::vector<std::string> flags, std::vector<std::string> prefix) {
   Daemon daemon;
   daemon.directory_ = parent_dir + "/cistern-bench-XXXXXX";
   if (mkdtemp(daemon.directory_.data()) == nullptr) {
@@ -45,6 +45,7 @@ Result<Daemon> Daemon::Start(const std::string& program, const std::string& pare
     flags.emplace_back("warning");
   }
   daemon.command_.insert(daemon.command_.end(), flags.begin(), flags.end());
+  daemon.command_.insert(daemon.command_.begin(), prefix.begin(), prefix.end());
   if (Status status = daemon.Exec(); !status.ok()) return Error(status);
   Result<Store> store = daemon.Connect();
   if (!store) return Error(store.error());

@@ -19,8 +19,9 @@ class Daemon {
  public:
   // `flags` go to cisternd besides directory and socket. It copies with the kernels of this process. Serves
   // when this returns.
+  // `prefix`: a command that becomes cisternd, as `ip netns exec NAME`.
   static Result<Daemon> Start(const std::string& program, const std::string& parent_dir,
-                              std::vector<std::string> flags);
+                              std::vector<std::string> flags, std::vector<std::string> prefix = {});
   Daemon(Daemon&& other) noexcept;
   Daemon& operator=(Daemon&&) = delete;
   ~Daemon();  // SIGKILL, and its directory is removed

@@ -52,11 +52,11 @@ Status Await(const std::string& what, const std::function<Result<bool>()>& so) {
 }  // namespace
 
 Result<std::unique_ptr<LocalCell>> LocalCell::Start(std::string daemon, const std::string& parent_dir,
-                                                    bool sealed) {
+                                                    bool sealed, const std::string& etcd_address) {
   std::string directory = parent_dir + "/cistern-cell-XXXXXX";
   if (mkdtemp(directory.data()) == nullptr)
     return Error(Code::kInvalid, Text(parent_dir, ": no directory can be made there: ", ErrnoText(errno)));
-  std::unique_ptr<LocalCell> cell(new LocalCell(std::move(daemon), std::move(directory)));
+  std::unique_ptr<LocalCell> cell(new LocalCell(std::move(daemon), std::move(directory), etcd_address));
   if (sealed) {
     cell->key_ = cell->directory_ + "/key";
     std::ofstream(cell->key_) << std::string(64, '5') << "\n";
@@ -66,6 +66,17 @@ Result<std::unique_ptr<LocalCell>> LocalCell::Start(std::string daemon, const st
   return cell;
 }
 
+// Where nothing but the cell is, etcd has its usual port.
+LocalCell::LocalCell(std::string daemon, std::string directory, const std::string& etcd_address)
+    : daemon_(std::move(daemon)),
+      directory_(std::move(directory)),
+      etcd_(etcd_address.empty()
+                ? std::vector<std::string>()
+                : std::vector<std::string>{"--listen-client-urls", Text("http://", etcd_address, ":2379"),
+                                           "--advertise-client-urls",
+                                           Text("http://", etcd_address, ":2379")}),
+      endpoint_(etcd_address.empty() ? "" : Text("http://", etcd_address, ":2379")) {}
+
 LocalCell::~LocalCell() {
   nodes_.clear();
   etcd_.Kill();
@@ -73,16 +84,17 @@ LocalCell::~LocalCell() {
   std::filesystem::remove_all(directory_, ignored);
 }
 
-Status LocalCell::Add(const std::vector<std::string>& flags) {
+Status LocalCell::Add(const std::vector<std::string>& flags, const Place& place) {
   Status status;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    std::vector<std::string> all = {"--cell",         etcd_.endpoint(),
+    std::vector<std::string> all = {"--cell",         endpoint_.empty() ? etcd_.endpoint() : endpoint_,
                                     "--member",       Text("node", nodes_.size() + 1),
-                                    "--cell-address", Text("127.0.0.1:", FreePorts()),
+                                    "--cell-address", Text(place.address, ":", FreePorts()),
                                     "--log-level",    "error"};
     if (!key_.empty()) all.insert(all.end(), {"--cell-key", key_});
     all.insert(all.end(), flags.begin(), flags.end());
-    Result<Daemon> daemon = Daemon::Start(daemon_, directory_, std::move(all));
+    Result<Daemon> daemon = Daemon::Start(daemon_, place.parent_dir.empty() ? directory_ : place.parent_dir,
+                                          std::move(all), place.prefix);
     Result<Store> store = daemon ? daemon->Connect() : Error(daemon.error());
     if (store) {
       nodes_.push_back({std::move(*daemon), std::move(*store)});

@@ -24,16 +24,25 @@ class LocalCell final {
     Store store;  // connected since the node's last start
   };
 
-  // An etcd and no node. `sealed`: what the nodes say to each other is TLS. `parent_dir`: where all of it
-  // lies. Each wait of this class ends after a minute with kTooLate.
+  // Where a node stands.
+  struct Place {
+    std::string address = "127.0.0.1";
+    std::vector<std::string> prefix;  // as Daemon::Start's
+    std::string parent_dir;           // empty: the cell's
+  };
+
+  // An etcd, at `etcd_address` if that is not loopback, and no node. `sealed`: what the nodes say to each
+  // other is TLS. `parent_dir`: where all of it lies. Each wait of this class ends after a minute with
+  // kTooLate.
   static Result<std::unique_ptr<LocalCell>> Start(std::string daemon, const std::string& parent_dir,
-                                                  bool sealed = false);
+                                                  bool sealed = false, const std::string& etcd_address = {});
   ~LocalCell();
   LocalCell(const LocalCell&) = delete;
   LocalCell& operator=(const LocalCell&) = delete;
 
   // Starts one more node, of `flags` besides those of the cell.
-  Status Add(const std::vector<std::string>& flags);
+  Status Add(const std::vector<std::string>& flags, const Place& place);
+  Status Add(const std::vector<std::string>& flags) { return Add(flags, Place()); }
   // Waits until each node has joined and is connected to every other one.
   Status ComeTogether();
   // Starts a node again that was killed, with what its memory had.
@@ -41,14 +50,15 @@ class LocalCell final {
 
   Node& operator[](std::size_t node) { return nodes_[node]; }
   std::size_t size() const { return nodes_.size(); }
+  const std::string& directory() const { return directory_; }
 
  private:
-  LocalCell(std::string daemon, std::string directory)
-      : daemon_(std::move(daemon)), directory_(std::move(directory)) {}
+  LocalCell(std::string daemon, std::string directory, const std::string& etcd_address);
 
   const std::string daemon_, directory_;
   std::string key_;  // empty: clear
   etcd::TestEtcd etcd_;
+  std::string endpoint_;
   std::deque<Node> nodes_;
 };
 

@@ -46,7 +46,7 @@ Status Replay::Submit(const Request& request) {
   const std::uint64_t now_ms = time_.Of(request);
   if (options_.time_ms != nullptr) options_.time_ms->store(now_ms, std::memory_order_release);
   MatchOptions match_options;
-  match_options.hold_us = kMaxLeaseUs;
+  if (options_.hold) match_options.hold_us = kMaxLeaseUs;
   match_options.partial = LastIsPartial(request);
   Instant start = clock.Now();
   Result<MatchResult> match = store_.Match(ns_, chain_, match_options).Wait();
@@ -57,7 +57,8 @@ Status Replay::Submit(const Request& request) {
   if (Status status = ReadHits(*match); !status.ok()) return status;
   const std::uint64_t hit_blocks = report_.hits.value() - hits_before;
   report_.hit_tokens.Add(std::min<std::uint64_t>(request.input_tokens, hit_blocks * kTraceBlockTokens));
-  if (Status status = WriteMissing(match->blocks); !status.ok()) return status;
+  // What has gone since the match is computed and written as well.
+  if (Status status = WriteMissing(hit_blocks); !status.ok()) return status;
   if (!chain_.empty()) {
     std::reverse(chain_.begin(), chain_.end());
     Result<std::uint32_t> touched = store_.Touch(ns_, chain_).Wait();
@@ -70,11 +71,9 @@ Status Replay::Submit(const Request& request) {
 Status Replay::ReadHits(const MatchResult& match) {
   SystemClock clock;
   const std::uint32_t blocks = match.blocks;
-  below_.clear();
-  for (const MatchRun& run : match.runs) {
-    below_.insert(below_.end(), run.blocks, run.where != Where::kMemory);
-  }
-  below_.resize(blocks);
+  where_.clear();
+  for (const MatchRun& run : match.runs) where_.insert(where_.end(), run.blocks, run.where);
+  where_.resize(blocks, Where::kMemory);
   ReadOptions options;
   options.touch = false;  // order is by the touches at the request's end
   for (std::uint32_t first = 0; first < blocks; first += options_.batch_blocks) {
@@ -94,7 +93,8 @@ Status Replay::ReadHits(const MatchResult& match) {
     for (std::uint32_t i = 0; i < result->leading_hits; ++i) {
       std::span<const std::byte> bytes(buffer_.data() + i * options_.block_bytes, options_.block_bytes);
       report_.wrong_bytes.Add(CountWrongBytes(chain_[first + i], bytes));
-      report_.hits_flash.Add(below_[first + i]);
+      report_.hits_flash.Add(where_[first + i] == Where::kFlash);
+      report_.hits_peer.Add(where_[first + i] == Where::kPeer);
     }
     const std::uint64_t bytes = result->leading_hits * options_.block_bytes;
     report_.hits.Add(result->leading_hits);
@@ -105,9 +105,10 @@ Status Replay::ReadHits(const MatchResult& match) {
   return Status();
 }
 
-Status Replay::WriteMissing(std::uint32_t from) {
+Status Replay::WriteMissing(std::uint64_t hits) {
   SystemClock clock;
   const auto size = static_cast<std::uint32_t>(chain_.size());
+  const auto from = static_cast<std::uint32_t>(hits);
   if (from < size && staging_.data() == nullptr) {
     Result<Staging> staging = store_.AllocateStaging(options_.batch_blocks * options_.block_bytes);
     if (!staging) return staging.error();

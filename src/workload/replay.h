@@ -18,6 +18,9 @@ struct ReplayOptions {
   std::uint64_t block_bytes = 64u << 10;
   std::uint64_t seed = 1;           // of keys and contents
   std::uint32_t batch_blocks = 16;  // a call
+  // A request's chain is leased while it runs, so that nothing of it goes. A hold is of what the node itself
+  // has.
+  bool hold = true;
   // Set to the time of each request, in ms, before its first call: OpenOptions::eviction_time_ms of the store
   // reads it. Null: the store's time is its own.
   std::atomic<std::uint64_t>* time_ms = nullptr;
@@ -30,7 +33,8 @@ struct ReplayReport {
   Counter requests;
   Counter accesses;
   Counter hits;        // blocks that were read and compared
-  Counter hits_flash;  // of these, the ones that the match found below memory
+  Counter hits_flash;  // of these, the ones that the match found on flash
+  Counter hits_peer;   // and at another node of the cell
   Counter hit_tokens;  // prefill that need not be computed
   Counter input_tokens;
   Counter blocks_written;
@@ -62,7 +66,7 @@ class Replay final {
 
  private:
   Status ReadHits(const MatchResult& match);
-  Status WriteMissing(std::uint32_t from);
+  Status WriteMissing(std::uint64_t hits);
 
   Store& store_;
   const Namespace& ns_;
@@ -70,7 +74,7 @@ class Replay final {
   ReplayReport& report_;
   TraceTime time_;
   std::vector<BlockKey> chain_;
-  std::vector<bool> below_;  // for each block that matched: it was not in memory
+  std::vector<Where> where_;  // of each block that matched
   std::vector<std::byte> buffer_;
   Staging staging_;
 };
