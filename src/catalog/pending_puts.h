@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <map>
 #include <vector>
 
@@ -48,6 +49,7 @@ struct Put {
   std::uint32_t expiry = 0;
   std::uint64_t conversation = 0;
   policy::Standing standing;  // of its future record
+  std::optional<std::uint64_t> age{};  // as Newcomer::age
   std::uint32_t users = 0;    // calls that still look at it
   bool has_slot = false;
   bool held = false;

@@ -26,6 +26,10 @@ Step Evictor::EvictOne(const Newcomer& newcomer, bool* stays_out) {
     if (residents_.DropOneEnded()) continue;
     const auto coldest =
         size_class ? order.Coldest(*size_class, newcomer.groups) : order.ColdestIn(newcomer.groups);
+    if (!coldest && newcomer.age) {
+      if (stays_out != nullptr) *stays_out = true;
+      return Step::kWaits;
+    }
     if (!coldest) return EvictUnwritten(newcomer);
     steps_.Count();
     // Records that wait to be written are evicted only when no other can be.
@@ -36,6 +40,10 @@ Step Evictor::EvictOne(const Newcomer& newcomer, bool* stays_out) {
     // A lower tier has room for all, and memory is the way there.
     if (stays_out != nullptr && !lower_.present() && order.StaysOut(newcomer.standing, *coldest)) {
       *stays_out = true;
+      return Step::kWaits;
+    }
+    if (newcomer.age && order.Age(*coldest) <= *newcomer.age) {
+      if (stays_out != nullptr) *stays_out = true;
       return Step::kWaits;
     }
     Evict(*coldest);

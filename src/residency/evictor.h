@@ -29,11 +29,16 @@ struct Newcomer {
   policy::Standing standing{};
   // Groups of which one may leave.
   policy::QuotaGroups groups = policy::kAllGroups;
+  // As RoomFor::age.
+  std::optional<std::uint64_t> age{};
 };
 
 inline constexpr std::string_view kStaysOut =
     "write: the block is worth less than all that would leave for it; it is computed again when it is asked "
     "for";
+
+inline constexpr std::string_view kNoSpareRoom =
+    "spare put: memory has no free room, and nothing that was used longer ago";
 
 class Evictor final {
  public:

@@ -43,6 +43,8 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
     if (clock_.Now() >= deadline) {
       co_return Error(Code::kTooLate, "write: the deadline passed while it waited for room");
     }
+    // A spare record does not wait, and no chunk is given up for it.
+    if (whom.age && (over || went >= enough)) co_return Error(Code::kBusy, std::string(kNoSpareRoom));
     if (over) {
       // One of its own leaves, whatever its size: the bytes count.
       const Step step = evictor_.EvictOne({.standing = whom.standing, .groups = groups});
@@ -70,7 +72,8 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
       if (!giver || *giver == wanted || !residents_.order().Oldest(*giver, groups))
         giver = evictor_.SizeClassToGo(wanted, groups);
       bool stays_out = false;
-      step = evictor_.EvictOne({giver, whom.standing, groups}, &stays_out);
+      step = evictor_.EvictOne({giver, whom.standing, groups, whom.age}, &stays_out);
+      if (stays_out && whom.age) co_return Error(Code::kBusy, std::string(kNoSpareRoom));
       if (stays_out) {
         counters_.stayed_out.Add();
         co_return Error(Code::kBusy, std::string(kStaysOut));

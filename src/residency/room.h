@@ -22,6 +22,8 @@ struct RoomFor {
   policy::Standing standing{};
   policy::QuotaGroup group = 0;
   bool adds = true;  // to what its group has; not so a record that moves
+  // Only what was used longer ago leaves (policy::Order::Age); none: whatever the policy says.
+  std::optional<std::uint64_t> age{};
 };
 
 class Room final {

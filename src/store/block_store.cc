@@ -33,6 +33,7 @@
 #include "store/recovery.h"
 #include "store/source_puts.h"
 #include "store/survey.h"
+#include "store/whole_chains.h"
 #include "store/writer.h"
 
 namespace cistern::store {
@@ -383,6 +384,9 @@ Task<Result<std::uint32_t>> BlockStore::FindNamespace(std::string target) {
 SourcePuts& BlockStore::source_puts() { return rooms_->source_puts; }
 void BlockStore::ListenToBlocks(catalog::BlockListener* listener) {
   rooms_->catalog.forest().ListenTo(listener);
+}
+std::unique_ptr<WholeChains> BlockStore::WalkChains(std::vector<bool> wanted) {
+  return std::make_unique<WholeChains>(rooms_->context, rooms_->residents, std::move(wanted));
 }
 const catalog::Forest& BlockStore::forest() const { return rooms_->catalog.forest(); }
 Task<Status> BlockStore::ReportBad(std::uint32_t slot, std::span<const catalog::BlockName> blocks) {

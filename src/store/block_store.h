@@ -59,6 +59,7 @@ namespace cistern::store {
 
 class CellDrops;
 class Drain;
+class WholeChains;
 
 class BlockStore final {
  public:
@@ -150,6 +151,8 @@ class BlockStore final {
   SourcePuts& source_puts();
   // Is told which blocks this node has from now on; null: nobody is. What is here already it is not told.
   void ListenToBlocks(catalog::BlockListener* listener);
+  // A walk of what is in memory now, of the namespaces in the slots that are wanted; the store outlives it.
+  std::unique_ptr<WholeChains> WalkChains(std::vector<bool> wanted);
   const catalog::Forest& forest() const;
 
   // A reader saw a body fail its seal: a mover verifies it again, then the block is cut with its

@@ -95,9 +95,11 @@ residency::Step Publisher::TryPublishOpen(catalog::PutIndex put) {
       // A window's record does not stay out alone: without the full group's its block is not found at all.
       const bool full = entry->groups[p.name.group].reach == Reach::kFull;
       bool stays_out = false;
-      const residency::Step step = evictor_.EvictOne(
-          {.standing = p.standing, .groups = evictor_.MayLeaveFor(catalog_.GroupOf(p.name.tree), 0)},
-          full ? &stays_out : nullptr);
+      const residency::Step step =
+          evictor_.EvictOne({.standing = p.standing,
+                             .groups = evictor_.MayLeaveFor(catalog_.GroupOf(p.name.tree), 0),
+                             .age = p.age},
+                            full ? &stays_out : nullptr);
       if (step == residency::Step::kDone) continue;
       if (step == residency::Step::kSpent) return step;
       if (stays_out) counters_.stayed_out.Add();

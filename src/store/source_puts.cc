@@ -94,6 +94,7 @@ Task<Result<SourcePut>> SourcePuts::Begin(std::uint32_t slot, SourceBlock block,
   if (p.part_bytes.empty()) p.part_bytes = {static_cast<std::uint32_t>(block.body_bytes)};
   p.body_bytes = block.body_bytes;
   p.crcs.resize(record::SegmentCount(p.part_bytes));
+  p.age = block.age;
   p.made = catalog_.NextEvent();
   p.after_drop = forest_.tree(tree)->last_drop;
   p.writing = kLanding;
@@ -102,7 +103,7 @@ Task<Result<SourcePut>> SourcePuts::Begin(std::uint32_t slot, SourceBlock block,
   SourcePut made(*this, put, {});
   const residency::SlotFill fill(residents_);
   Result<arena::Place> place = slots_.Allocate(puts_.RecordBytesOf(p));
-  if (!place) place = co_await room_.Make(fill, puts_.RecordBytesOf(p), deadline);
+  if (!place) place = co_await room_.Make(fill, puts_.RecordBytesOf(p), deadline, {.age = block.age});
   if (!place) co_return std::unexpected(std::move(place.error()));
   puts_.GiveSlot(put, *place);
   const catalog::Put& now = pending_[put];

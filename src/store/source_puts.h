@@ -33,6 +33,9 @@ struct SourceBlock {
   BlockKey parent;  // none(): the chain's first block
   std::uint16_t group = 0;
   std::uint64_t body_bytes = 0;  // as the namespace has them; 0 there: as the source has said
+  // A spare put: it takes free room, or that of what was used longer ago than so (policy::Order::Age), and
+  // is kBusy at once where there is neither. None: it displaces what any put does.
+  std::optional<std::uint32_t> age{};
 };
 
 // What came with a body.
