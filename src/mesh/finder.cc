@@ -34,14 +34,19 @@ std::uint64_t BytesOf(const catalog::NamespaceEntry& entry, const PeerRun& run, 
 }  // namespace
 
 MemberNumber Finder::Choose(const MemberSet& holders) {
-  std::vector<MemberNumber> near, all;
+  std::vector<MemberNumber> near, all, drain;
   for (std::size_t number = 0; number < holders.size(); ++number) {
     if (!holders[number]) continue;
     const auto member = static_cast<MemberNumber>(number);
+    const std::uint64_t peer = parts_.streams.ProcessOf(member);
+    if (parts_.peers.Of(peer).drains) {
+      drain.push_back(member);
+      continue;
+    }
     all.push_back(member);
-    if (parts_.links.SameZone(parts_.streams.ProcessOf(member))) near.push_back(member);
+    if (parts_.links.SameZone(peer)) near.push_back(member);
   }
-  const std::vector<MemberNumber>& among = near.empty() ? all : near;
+  const std::vector<MemberNumber>& among = !near.empty() ? near : !all.empty() ? all : drain;
   const MemberNumber one = among[random_.Below(among.size())], other = among[random_.Below(among.size())];
   const auto load = [&](MemberNumber member) {
     const Peer& peer = parts_.peers.Of(parts_.streams.ProcessOf(member));

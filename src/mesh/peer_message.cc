@@ -201,6 +201,71 @@ std::optional<MatchReply> DecodeMatchReply(net::ConstPiece bytes) {
   return in.ok() && good ? std::optional(std::move(reply)) : std::nullopt;
 }
 
+std::vector<std::byte> Encode(const RoomNotice& notice) {
+  std::vector<std::byte> bytes;
+  Encoder out(bytes);
+  out.U64(notice.memory_bytes);
+  out.U8(notice.drains ? 1 : 0);
+  return bytes;
+}
+
+std::optional<RoomNotice> DecodeRoomNotice(net::ConstPiece bytes) {
+  Decoder in(bytes);
+  RoomNotice notice;
+  notice.memory_bytes = in.U64();
+  notice.drains = in.U8() != 0;
+  return in.ok() ? std::optional(notice) : std::nullopt;
+}
+
+void AppendRest(std::vector<std::byte>& question, const Offer& offer) {
+  Encoder out(question);
+  out.List(offer.body_bytes, [&](std::uint32_t one) { out.U32(one); });
+  out.List(offer.ages, [&](std::uint32_t age) { out.U32(age); });
+}
+
+bool TakeRest(net::ConstPiece behind, Offer* offer) {
+  Decoder in(behind);
+  in.List(offer->body_bytes, Limits::kKeys * 8, [&](std::uint32_t& one) { one = in.U32(); });
+  in.List(offer->ages, Limits::kKeys, [&](std::uint32_t& age) { age = in.U32(); });
+  const std::size_t keys = offer->chain.keys.size(), before = offer->chain.matched;
+  return in.ok() && before < keys && offer->ages.size() == keys - before;
+}
+
+std::vector<std::byte> Encode(const Offer& offer) {
+  std::vector<std::byte> bytes = Encode(offer.chain);
+  AppendRest(bytes, offer);
+  return bytes;
+}
+
+std::optional<Offer> DecodeOffer(net::ConstPiece bytes) {
+  std::size_t keys = 0;
+  net::ConstPiece behind;
+  std::optional<MatchRequest> chain = DecodeHead(bytes, &keys, &behind);
+  if (!chain || !TakeKeys(&behind, keys, &*chain)) return std::nullopt;
+  Offer offer{.chain = std::move(*chain), .body_bytes = {}, .ages = {}};
+  return TakeRest(behind, &offer) ? std::optional(std::move(offer)) : std::nullopt;
+}
+
+std::vector<std::byte> Encode(const OfferReply& reply) {
+  std::vector<std::byte> bytes;
+  Encoder out(bytes);
+  out.U64(reply.history);
+  out.U32(reply.here);
+  out.U8(static_cast<std::uint8_t>(reply.refusal));
+  return bytes;
+}
+
+std::optional<OfferReply> DecodeOfferReply(net::ConstPiece bytes) {
+  Decoder in(bytes);
+  OfferReply reply;
+  reply.history = in.U64();
+  reply.here = in.U32();
+  const std::uint8_t refusal = in.U8();
+  reply.refusal = static_cast<OfferReply::Refusal>(refusal);
+  if (!in.ok() || refusal > static_cast<std::uint8_t>(OfferReply::Refusal::kFailed)) return std::nullopt;
+  return reply;
+}
+
 std::vector<std::byte> Encode(const BlockRequest& request) {
   std::vector<std::byte> bytes;
   Encoder out(bytes);

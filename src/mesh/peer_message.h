@@ -20,8 +20,10 @@ namespace cistern::mesh {
 
 // Types of notices and of questions. 1 is kAppliedNotice.
 inline constexpr std::uint16_t kSampleNotice = 2;
+inline constexpr std::uint16_t kRoomNotice = 4;  // 3 is kRailNotice
 inline constexpr std::uint16_t kSnapshotQuestion = 1;
 inline constexpr std::uint16_t kMatchQuestion = 2;
+inline constexpr std::uint16_t kOfferQuestion = 3;
 
 struct PeerMessageLimits {
   static constexpr std::size_t kSamples = 1u << 16;  // of a notice, of a page
@@ -83,6 +85,37 @@ struct MatchReply {
   }
 };
 
+// What a member has to take blocks in that another one offers. Who has not said it is offered none.
+struct RoomNotice {
+  std::uint64_t memory_bytes = 0;
+  bool drains = false;  // it takes none, and who has a choice asks another
+  friend bool operator==(const RoomNotice&, const RoomNotice&) = default;
+};
+
+// A chain that its member has and will have no more: whoever is asked reads what it has room for.
+struct Offer {
+  // The keys from the chain's first block on; `matched`: of these the ones that are not offered, and are
+  // there as well if what is offered stands on them.
+  MatchRequest chain;
+  std::vector<std::uint32_t> body_bytes;  // as MatchReply's, of all blocks of the chain
+  std::vector<std::uint32_t> ages;        // of the offered blocks: how many uses of others came after theirs
+  friend bool operator==(const Offer&, const Offer&) = default;
+};
+
+struct OfferReply {
+  enum class Refusal : std::uint8_t {
+    kNone = 0,
+    kDrains = 1,
+    kNoRoom = 2,
+    kUnknownNamespace = 3,
+    kFailed = 4
+  };
+  std::uint64_t history = 0;
+  std::uint32_t here = 0;            // blocks of the chain, from its first one on, that are published
+  Refusal refusal = Refusal::kNone;  // why no more are
+  friend bool operator==(const OfferReply&, const OfferReply&) = default;
+};
+
 // On a rail: one record.
 struct BlockRequest {
   std::uint64_t history = 0;
@@ -113,6 +146,9 @@ std::vector<std::byte> Encode(const SnapshotRequest& request);
 std::vector<std::byte> Encode(const SnapshotPage& page);
 std::vector<std::byte> Encode(const MatchRequest& request);
 std::vector<std::byte> Encode(const MatchReply& reply);
+std::vector<std::byte> Encode(const RoomNotice& notice);
+std::vector<std::byte> Encode(const Offer& offer);
+std::vector<std::byte> Encode(const OfferReply& reply);
 std::vector<std::byte> Encode(const BlockRequest& request);
 std::vector<std::byte> Encode(const BlockHead& head);
 
@@ -123,6 +159,9 @@ void AppendKeys(std::vector<std::byte>& question, std::span<const BlockKey> keys
 // until it has all. False: they are no keys.
 std::optional<MatchRequest> DecodeHead(net::ConstPiece bytes, std::size_t* keys, net::ConstPiece* behind);
 bool TakeKeys(net::ConstPiece* behind, std::size_t most, MatchRequest* request);
+// An offer is its chain as such a question, and behind the keys the rest.
+void AppendRest(std::vector<std::byte>& question, const Offer& offer);
+bool TakeRest(net::ConstPiece behind, Offer* offer);
 
 // None for bytes that are no such message; what a later version has put behind is left out.
 std::optional<SampleNotice> DecodeSampleNotice(net::ConstPiece bytes);
@@ -130,6 +169,9 @@ std::optional<SnapshotRequest> DecodeSnapshotRequest(net::ConstPiece bytes);
 std::optional<SnapshotPage> DecodeSnapshotPage(net::ConstPiece bytes);
 std::optional<MatchRequest> DecodeMatchRequest(net::ConstPiece bytes);
 std::optional<MatchReply> DecodeMatchReply(net::ConstPiece bytes);
+std::optional<RoomNotice> DecodeRoomNotice(net::ConstPiece bytes);
+std::optional<Offer> DecodeOffer(net::ConstPiece bytes);
+std::optional<OfferReply> DecodeOfferReply(net::ConstPiece bytes);
 std::optional<BlockRequest> DecodeBlockRequest(net::ConstPiece bytes);
 std::optional<BlockHead> DecodeBlockHead(net::ConstPiece bytes);
 

@@ -244,7 +244,9 @@ Task<Status> PeerReader::Prepare(const Fetch& fetch, std::size_t* next, std::sha
     for (const GroupWanted& group : groups) {
       if (group.body_bytes == 0) continue;
       const BlockKey parent = block == 0 ? BlockKey() : run.chain[block - 1];
-      auto put = co_await puts.Begin(run.slot, {run.chain[block], parent, group.group, group.body_bytes},
+      std::optional<std::uint32_t> age;
+      if (!run.ages.empty()) age = run.ages[block - run.first];
+      auto put = co_await puts.Begin(run.slot, {run.chain[block], parent, group.group, group.body_bytes, age},
                                      fetch.deadline);
       if (!put) {
         if (group.required) co_return std::move(put.error());

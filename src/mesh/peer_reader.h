@@ -44,6 +44,8 @@ struct PeerRun {
   std::size_t first = 0, count = 0;
   // Of each block of the run, the bytes in each group without a fixed size.
   std::vector<std::uint32_t> body_bytes;
+  // Of each block of the run, if they are spare puts (store::SourceBlock::age). None: they are no such.
+  std::vector<std::uint32_t> ages;
 };
 
 class PeerReader final {

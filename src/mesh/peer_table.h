@@ -21,6 +21,8 @@ struct Peer {
   std::uint64_t landing_bytes = 0;  // of blocks that were asked for and are not here
   double answer_us = 100;           // of a match, lately
   double bytes_per_us = 1'000;      // of blocks, lately
+  std::uint64_t room_bytes = 0;     // its memory; 0: it has not said so, and takes nothing
+  bool drains = false;              // it is on its way out of service
 
   // What of a question's outcome is the peer's fault. A miss is not: an index is a hint; nor is a deadline
   // that left it no time.

@@ -5,6 +5,7 @@ namespace cistern::mesh {
 
 Sharing::Sharing(const Parts& parts)
     : parts_(parts),
+      room_{parts.memory_bytes, false},
       peers_(parts.bytes_a_second),
       feed_(parts.executor, parts.store, parts.names),
       index_(SampleIndex::Options()),
@@ -14,22 +15,62 @@ Sharing::Sharing(const Parts& parts)
               parts.seed),
       reader_(
           {parts.executor, parts.clock, parts.store, parts.memory_bytes, parts.rule, parts.rails, peers_}),
-      blocks_({parts.executor, parts.clock, parts.store, finder_, reader_}, ~parts.seed) {}
+      blocks_({parts.executor, parts.clock, parts.store, finder_, reader_}, ~parts.seed),
+      giver_({parts.executor, parts.clock, parts.store, parts.rule, parts.names, parts.links, peers_}),
+      taker_({parts.executor, parts.clock, parts.store, parts.rule, parts.names, reader_}) {}
 
 Task<void> Sharing::Close() {
+  co_await giver_.Close();
   co_await streams_.Close();
+  co_await taker_.Close();
   co_await reader_.Close();
+}
+
+void Sharing::SetMemory(std::uint64_t bytes) {
+  reader_.SetMemory(bytes);
+  room_.memory_bytes = bytes;
+  TellRoom();
+}
+
+void Sharing::SetDraining(bool draining) {
+  room_.drains = draining;
+  taker_.SetDraining(draining);
+  if (!draining) giver_.Stop();
+  TellRoom();
+}
+
+// A connection that takes nothing more ends by itself, and the next one begins with what is true then.
+void Sharing::TellRoom(std::uint64_t peer) { (void)parts_.links.Tell(peer, kRoomNotice, Encode(room_)); }
+
+void Sharing::TellRoom() {
+  for (const std::uint64_t peer : parts_.links.Reachable()) TellRoom(peer);
+}
+
+void Sharing::Connected(std::uint64_t peer) {
+  streams_.Connected(peer);
+  TellRoom(peer);
+}
+
+void Sharing::Disconnected(std::uint64_t peer) {
+  streams_.Disconnected(peer);
+  peers_.Of(peer).room_bytes = 0;
 }
 
 void Sharing::Heard(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) {
   if (type == kSampleNotice) streams_.Heard(peer, payload);
+  if (type != kRoomNotice) return;
+  if (const std::optional<RoomNotice> room = DecodeRoomNotice(payload)) {
+    peers_.Of(peer).room_bytes = room->memory_bytes;
+    peers_.Of(peer).drains = room->drains;
+  }
 }
 
-Task<Result<std::vector<std::byte>>> Sharing::Answer(std::uint64_t, std::uint16_t type,
-                                                     net::ConstPiece payload, Instant) {
+Task<Result<std::vector<std::byte>>> Sharing::Answer(std::uint64_t peer, std::uint16_t type,
+                                                     net::ConstPiece payload, Instant deadline) {
   switch (type) {
     case kSnapshotQuestion: co_return co_await streams_.AnswerSnapshot(payload);
     case kMatchQuestion: co_return co_await finder_.Answer(payload);
+    case kOfferQuestion: co_return co_await taker_.Answer(peer, payload, deadline);
     default: co_return Error(Code::kMismatch, "there is no question of this type");
   }
 }

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a member shares with the others and has of them, put together: it tells what its node holds, knows
-// what they hold, answers their matches, and reads blocks of theirs for the clients of its node.
+// what they hold, answers their matches, and reads blocks of theirs for the clients of its node; it gives
+// them what the node has when that drains, and takes what they give.
 #pragma once
 
 #include <cstdint>
 #include <set>
 #include <vector>
 
+#include "mesh/chain_giver.h"
+#include "mesh/chain_taker.h"
 #include "mesh/finder.h"
 #include "mesh/peer_blocks.h"
 #include "mesh/peer_reader.h"
@@ -16,10 +19,11 @@
 #include "mesh/sample_index.h"
 #include "mesh/sample_streams.h"
 #include "store/block_store.h"
+#include "store/hand_over.h"
 
 namespace cistern::mesh {
 
-class Sharing final : public PeerListener {
+class Sharing final : public PeerListener, public store::HandOver {
  public:
   struct Parts {  // borrowed
     Executor& executor;
@@ -47,12 +51,16 @@ class Sharing final : public PeerListener {
 
   // Where clients' matches and acquires go on.
   store::RemoteBlocks& blocks() { return blocks_; }
-  void SetMemory(std::uint64_t bytes) { reader_.SetMemory(bytes); }
+  void SetMemory(std::uint64_t bytes);
   // Nothing is kept of a start of a member that is no more.
   void Forget(std::uint64_t peer) { peers_.Forget(peer); }
 
-  void Connected(std::uint64_t peer) override { streams_.Connected(peer); }
-  void Disconnected(std::uint64_t peer) override { streams_.Disconnected(peer); }
+  void SetDraining(bool draining) override;
+  Task<store::HandedOver> Give(Instant deadline) override { return giver_.Give(deadline); }
+  void Stop() override { giver_.Stop(); }
+
+  void Connected(std::uint64_t peer) override;
+  void Disconnected(std::uint64_t peer) override;
   void Heard(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) override;
   Task<Result<std::vector<std::byte>>> Answer(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload,
                                               Instant deadline) override;
@@ -67,9 +75,15 @@ class Sharing final : public PeerListener {
   const SampleIndex& index() const { return index_; }
   const SampleStreams& streams() const { return streams_; }
   const SampleFeed& feed() const { return feed_; }
+  const ChainGiver& giver() const { return giver_; }
+  const ChainTaker& taker() const { return taker_; }
 
  private:
+  void TellRoom(std::uint64_t peer);
+  void TellRoom();
+
   const Parts parts_;
+  RoomNotice room_;
   PeerTable peers_;
   SampleFeed feed_;
   SampleIndex index_;
@@ -77,6 +91,8 @@ class Sharing final : public PeerListener {
   Finder finder_;
   PeerReader reader_;
   PeerBlocks blocks_;
+  ChainGiver giver_;
+  ChainTaker taker_;
 };
 
 }  // namespace cistern::mesh

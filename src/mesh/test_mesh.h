@@ -18,6 +18,8 @@
 #include "base/format.h"
 #include "base/task_group.h"
 #include "mesh/block_server.h"
+#include "mesh/chain_giver.h"
+#include "mesh/chain_taker.h"
 #include "mesh/finder.h"
 #include "mesh/peer_rails.h"
 #include "mesh/peer_reader.h"
@@ -105,6 +107,7 @@ class TestLinks final : public PeerLinks {
   TestLinks(net::Network& network, std::uint64_t process_number)
       : network_(network), process_number_(process_number), tasks_(network.executor()) {}
   ~TestLinks() { tasks_.Drop(); }
+  void Drop() { tasks_.Drop(); }
   Executor& executor() { return network_.executor(); }
 
   void Start(const std::string& host, PeerListener& listener) {
@@ -274,6 +277,8 @@ class MeshNode final : public PeerListener {
         PeerReader::Parts{loop.executor(), clock, *store, geometry_.slots_bytes(), rule, *rails, peers});
     finder.emplace(
         Finder::Parts{loop.executor(), clock, *store, rule, *names, *index, *streams, *links, peers}, number);
+    giver.emplace(ChainGiver::Parts{loop.executor(), clock, *store, rule, *names, *links, peers});
+    taker.emplace(ChainTaker::Parts{loop.executor(), clock, *store, rule, *names, *reader});
     keeper_.emplace(loop.executor(), *store, catalog::Caller{1u << 20, store::kSourceOwner});
     served.emplace(rule, *names, *store);
     server.emplace(BlockServer::Parts{loop.executor(), clock,
@@ -287,6 +292,9 @@ class MeshNode final : public PeerListener {
   ~MeshNode() {
     store->Abandon();
     tasks.Drop();
+    links->Drop();
+    giver.reset();
+    taker.reset();
     streams.reset();
     reader.reset();
     rails.reset();
@@ -299,17 +307,32 @@ class MeshNode final : public PeerListener {
 
   Executor& executor() { return loop.executor(); }
 
-  void Connected(std::uint64_t peer) override { streams->Connected(peer); }
+  void Connected(std::uint64_t peer) override {
+    streams->Connected(peer);
+    (void)links->Tell(peer, kRoomNotice, Encode(room));
+  }
   void Disconnected(std::uint64_t peer) override { streams->Disconnected(peer); }
   void Heard(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) override {
     if (type == kSampleNotice) streams->Heard(peer, payload);
+    if (type != kRoomNotice) return;
+    const std::optional<RoomNotice> told = DecodeRoomNotice(payload);
+    ASSERT_TRUE(told.has_value());
+    peers.Of(peer).room_bytes = told->memory_bytes;
+    peers.Of(peer).drains = told->drains;
   }
-  Task<Result<std::vector<std::byte>>> Answer(std::uint64_t, std::uint16_t type, net::ConstPiece payload,
-                                              Instant) override {
+  // As Sharing::SetDraining.
+  void SetDraining(bool drains) {
+    room.drains = drains;
+    taker->SetDraining(drains);
+    for (const std::uint64_t peer : links->Reachable()) (void)links->Tell(peer, kRoomNotice, Encode(room));
+  }
+  Task<Result<std::vector<std::byte>>> Answer(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload,
+                                              Instant deadline) override {
     if (stopped) co_await forever.Wait();
     switch (type) {
       case kSnapshotQuestion: co_return co_await streams->AnswerSnapshot(payload);
       case kMatchQuestion: co_return co_await finder->Answer(payload);
+      case kOfferQuestion: co_return co_await taker->Answer(peer, payload, deadline);
       default: co_return Error(Code::kMismatch, "no such question");
     }
   }
@@ -347,6 +370,7 @@ class MeshNode final : public PeerListener {
   std::function<Task<void>(Executor&)> before_find;  // a rail's question waits for it
   Event forever;
   TestRule rule;
+  RoomNotice room{.memory_bytes = 1u << 20};  // that it tells the others
   // Of the record that ReadBody read.
   record::Stamp last_stamp;
   PutId last_put_id;
@@ -424,6 +448,8 @@ class MeshNode final : public PeerListener {
   std::optional<PeerRails> rails;
   std::optional<PeerReader> reader;
   std::optional<Finder> finder;
+  std::optional<ChainGiver> giver;
+  std::optional<ChainTaker> taker;
   std::optional<TestServed> served;
 
  private:

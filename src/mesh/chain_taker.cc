@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh/chain_taker.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "base/limits.h"
+#include "mesh/chain_giver.h"
+
+namespace cistern::mesh {
+namespace {
+
+constexpr std::size_t kKeysAStep = kStepBytes / 2 / sizeof(BlockKey);
+// Whose leases those of the chains are that offered blocks stand on.
+constexpr catalog::Caller kTaker{~std::uint64_t{0} - 1, store::kSourceOwner};
+
+using Refusal = OfferReply::Refusal;
+
+Refusal RefusalOf(const Status& status) {
+  return status.code() == Code::kBusy ? Refusal::kNoRoom : Refusal::kFailed;
+}
+
+}  // namespace
+
+Task<void> ChainTaker::Close() {
+  closed_ = true;
+  while (under_way_ > 0) co_await ended_.Wait();
+}
+
+Task<Result<Offer>> ChainTaker::Read(net::ConstPiece payload) {
+  std::size_t keys = 0;
+  net::ConstPiece behind;
+  std::optional<MatchRequest> chain = DecodeHead(payload, &keys, &behind);
+  while (chain && chain->keys.size() < keys) {
+    if (!chain->keys.empty()) co_await Yield();
+    if (!TakeKeys(&behind, std::min(kKeysAStep, keys - chain->keys.size()), &*chain)) chain.reset();
+  }
+  Offer offer;
+  if (chain) offer.chain = std::move(*chain);
+  if (!chain || !TakeRest(behind, &offer)) co_return Error(Code::kInvalid, "no offer of a chain");
+  co_return offer;
+}
+
+Task<Result<std::vector<std::byte>>> ChainTaker::Answer(std::uint64_t peer, net::ConstPiece payload,
+                                                        Instant deadline) {
+  const std::optional<Answered> own = parts_.rule.Answering();
+  if (!own || closed_) co_return Error(Code::kGone, "this member answers nobody now");
+  if (under_way_ >= HandOverLimits::kTaken) co_return Error(Code::kBusy, "enough is being taken already");
+  struct Counted {
+    ChainTaker& taker;
+    ~Counted() {
+      --taker.under_way_;
+      taker.ended_.Pulse();
+    }
+  };
+  ++under_way_;
+  const Counted counted{*this};
+  Result<Offer> offer = co_await Read(payload);
+  if (!offer) co_return std::unexpected(std::move(offer.error()));
+  if (!parts_.rule.Same({offer->chain.history, 0})) co_return Error(Code::kMismatch, "another history");
+  const std::size_t offered = offer->chain.keys.size();
+  OfferReply reply{.history = own->history, .refusal = Refusal::kDrains};
+  if (!draining_) reply = co_await Take(peer, std::move(*offer), deadline);
+  reply.history = own->history;
+  if (reply.here < offered) counters_.refused.Add();
+  co_return Encode(reply);
+}
+
+std::size_t ChainTaker::CountHere(std::uint32_t slot, std::uint16_t group, std::span<const BlockKey> chain) {
+  const auto here = [&](const BlockKey& key) { return parts_.store.source_puts().Here(slot, key, group); };
+  return static_cast<std::size_t>(std::ranges::partition_point(chain, here) - chain.begin());
+}
+
+Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadline) {
+  OfferReply reply;
+  const std::optional<std::uint32_t> slot = parts_.names.SlotOf(offer.chain.name);
+  const catalog::NamespaceEntry* entry = slot ? parts_.store.NamespaceAt(*slot) : nullptr;
+  reply.refusal = Refusal::kUnknownNamespace;
+  if (entry == nullptr || entry->first_full == catalog::kNoGroup) co_return reply;
+  const auto free_groups = static_cast<std::size_t>(std::ranges::count_if(
+      entry->groups, [](const catalog::Group& group) { return group.part_bytes.empty(); }));
+  const std::size_t blocks = offer.chain.keys.size(), before = offer.chain.matched;
+  reply.refusal = Refusal::kFailed;
+  if (offer.body_bytes.size() != blocks * free_groups) co_return reply;
+  const std::size_t here = CountHere(*slot, entry->first_full, offer.chain.keys);
+  reply.here = static_cast<std::uint32_t>(here);
+  reply.refusal = Refusal::kNone;
+  if (here == blocks) co_return reply;
+  auto run = std::make_shared<PeerRun>();
+  run->peer = peer;
+  run->slot = *slot;
+  run->incarnation = entry->incarnation;
+  run->name = std::move(offer.chain.name);
+  run->chain = std::move(offer.chain.keys);
+  run->first = here;
+  run->count = blocks - here;
+  const auto skipped = static_cast<std::ptrdiff_t>(here * free_groups);
+  run->body_bytes.assign(offer.body_bytes.begin() + skipped, offer.body_bytes.end());
+  // What the offered blocks stand on is used whenever they are.
+  for (std::size_t block = here; block < blocks; ++block)
+    run->ages.push_back(offer.ages[block < before ? 0 : block - before]);
+  const std::uint64_t fixed = entry->groups[entry->first_full].body_bytes;
+  catalog::LeaseId lease = 0;
+  if (here > 0) {
+    const auto held =
+        co_await parts_.store.Hold(kTaker, *slot, std::span(run->chain).first(here),
+                                   std::max<std::int64_t>(deadline.UsSince(parts_.clock.Now()), 1));
+    if (held) lease = *held;
+  }
+  struct Held {
+    store::BlockStore& store;
+    catalog::LeaseId lease;
+    ~Held() {
+      if (lease != 0) (void)store.Release(kTaker, lease);
+    }
+  };
+  const Held held{parts_.store, lease};
+  const Result<std::size_t> came = co_await parts_.reader.Read(run, here, blocks - here, 0, deadline);
+  if (!came) {
+    reply.refusal = RefusalOf(came.error());
+    co_return reply;
+  }
+  counters_.blocks.Add(*came);
+  for (std::size_t i = 0; i < *came; ++i)
+    counters_.bytes.Add(free_groups == 0 ? fixed : run->body_bytes[i * free_groups]);
+  reply.here = static_cast<std::uint32_t>(here + *came);
+  if (*came < blocks - here) reply.refusal = Refusal::kNoRoom;
+  co_return reply;
+}
+
+}  // namespace cistern::mesh
