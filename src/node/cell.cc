@@ -11,6 +11,7 @@
 #include "etcd/gateway.h"
 #include "node/cell_options.h"
 #include "node/inquiry.h"
+#include "store/drain.h"
 
 namespace cistern::node {
 namespace {
@@ -205,6 +206,7 @@ void Cell::NoteChanges() {
 
 Task<void> Cell::Leave(Instant deadline) {
   tasks_.Drop();
+  store_.drain().SetHandOver(nullptr);
   member_->SetListener(nullptr);
   EndReads();
   co_await sharing_->Close();

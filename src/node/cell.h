@@ -73,6 +73,8 @@ class Cell final {
   void NoteChanges();
   // Drops under way end now, with what is known of them.
   void EndDrops() { member_->EndDrops(); }
+  // Who takes what memory has when the node drains.
+  store::HandOver& hand_over() { return *sharing_; }
   // As ServerParts::remote.
   store::RemoteBlocks& blocks() { return sharing_->blocks(); }
   // The store's memory has another size.

@@ -464,6 +464,7 @@ Task<Status> Node::Core::JoinCell() {
                   options_, cell_keys_);
   if (!cell) co_return cell.error();
   parts_->cell = std::move(*cell);
+  parts_->store->drain().SetHandOver(&parts_->cell->hand_over());
   if (net::Libfabric* const fabric = parts_->cell->fabric(); fabric != nullptr) {
     parts_->registered = std::make_unique<mesh::RegisteredArena>(
         mesh::RegisteredArena::Parts{*file_, file_->arena(), *fabric}, parts_->store->resizer().served());

@@ -19,6 +19,7 @@ std::string_view ToString(Drain::Stage stage) {
   switch (stage) {
     case Drain::Stage::kOff: return "off";
     case Drain::Stage::kWrites: return "writing";
+    case Drain::Stage::kGives: return "giving";
     case Drain::Stage::kWaits: return "waiting";
     case Drain::Stage::kDrained: return "drained";
   }
@@ -26,7 +27,8 @@ std::string_view ToString(Drain::Stage stage) {
 }
 
 Task<bool> Drain::Run(DrainOrder order) {
-  const std::uint64_t number = ++number_;
+  Stop();
+  const std::uint64_t number = number_;
   const bool writes = order.memory_goes && lower_.present();
   log_.Log(LogLevel::kInfo, "drain: no puts from now on",
            writes ? ", what memory alone has is written to flash" : "");
@@ -34,8 +36,21 @@ Task<bool> Drain::Run(DrainOrder order) {
   stage_ = Stage::kWrites;
   lower_records_.SetMemoryGoes(writes);
   switches_.Close(Switch::kWrites, true);
+  handed_over_.reset();
+  std::optional<Task<HandedOver>> giving;
+  if (hand_over_ != nullptr) hand_over_->SetDraining(true);
+  // Beside the writing: each may take all the time that there is.
+  if (hand_over_ != nullptr && order.memory_goes) giving.emplace(hand_over_->Give(order.deadline));
   co_await CountAlone(number, order.deadline);
   if (writes) co_await WriteDown(number, order.deadline);
+  if (giving) {
+    if (number == number_) stage_ = Stage::kGives;
+    const HandedOver handed = co_await *giving;
+    if (number == number_) {
+      handed_over_ = handed;
+      LogHandedOver();
+    }
+  }
   if (number != number_) co_return false;
   stage_ = Stage::kWaits;
   switches_.Close(Switch::kReads, true);
@@ -45,16 +60,34 @@ Task<bool> Drain::Run(DrainOrder order) {
   stage_ = Stage::kDrained;
   log_.Log(complete() ? LogLevel::kInfo : LogLevel::kWarning, "drain: ",
            complete() ? "it is safe to stop the node; " : "its time has passed, or flash takes no more; ",
-           alone(), " blocks are in memory alone", order.memory_goes ? "" : ", whose files stay", ", ",
+           lost(), " blocks are in memory alone", order.memory_goes ? "" : ", whose files stay", ", ",
            catalog_.leases().size(), " leases and ", catalog_.pending().size(),
            " puts were waited for in vain");
   co_return true;
 }
 
-Task<void> Drain::End() {
+void Drain::LogHandedOver() {
+  if (handed_over_->members == 0) {
+    log_.Log(
+        LogLevel::kWarning,
+        "drain: no other node of the cell takes blocks, the node goes on alone: nothing was handed over");
+    return;
+  }
+  log_.Log(LogLevel::kInfo, "drain: other nodes took ", handed_over_->blocks, " blocks, ",
+           handed_over_->bytes, " bytes; ", handed_over_->left, " are in memory alone and nobody took them");
+}
+
+void Drain::Stop() {
   ++number_;
+  if (hand_over_ != nullptr) hand_over_->Stop();
+}
+
+Task<void> Drain::End() {
+  Stop();
+  if (hand_over_ != nullptr) hand_over_->SetDraining(false);
   if (stage_ == Stage::kOff) co_return;
   stage_ = Stage::kOff;
+  handed_over_.reset();
   lower_records_.SetMemoryGoes(false);
   switches_.Close(Switch::kWrites, false);
   switches_.Close(Switch::kReads, false);

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The way of a node out of service. No put comes in any more; what memory alone has is written to the lower
-// tier; then nothing is found any more, and what clients have still, leases and puts that wait, ends by
-// itself. After that the node may be stopped, and where memory goes with its host the lower tier has all.
+// tier, and in a cell handed over to other nodes; then nothing is found any more, and what clients have
+// still, leases and puts that wait, ends by itself. After that the node may be stopped, and where memory goes
+// with its host the lower tier, or another node, has all.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "base/task.h"
@@ -13,6 +16,7 @@
 #include "residency/lower_tier.h"
 #include "residency/write_back.h"
 #include "residency/write_queue.h"
+#include "store/hand_over.h"
 #include "store/namespaces.h"
 #include "store/switches.h"
 
@@ -26,7 +30,7 @@ struct DrainOrder {
 
 class Drain final {
  public:
-  enum class Stage : std::uint8_t { kOff, kWrites, kWaits, kDrained };
+  enum class Stage : std::uint8_t { kOff, kWrites, kGives, kWaits, kDrained };
 
   Drain(const residency::StoreContext& context, residency::LowerTier& lower,
         residency::LowerRecords& lower_records, residency::WriteBack& write_back,
@@ -49,27 +53,37 @@ class Drain final {
 
   Executor& executor() { return executor_; }
 
+  // Who takes what memory has, if it goes; null: nobody does. No Run is under way.
+  void SetHandOver(HandOver* hand_over) { hand_over_ = hand_over; }
+
   // Ends with true when the stage is kDrained: nothing is left to be done, or the deadline passed. With false
   // where another order, an end or a stop came before.
   Task<bool> Run(DrainOrder order);
   // In service again.
   Task<void> End();
   // Run ends soon; what is closed stays so.
-  void Stop() { ++number_; }
+  void Stop();
 
   Stage stage() const { return stage_; }
   // Records that memory alone has: as the last look found them, with what the lower tier gave up since, less
   // what was written.
   std::uint64_t alone() const;
-  // It has drained, and nothing is left to be done: no put waits, no lease is there, and what memory alone
-  // has may stay there.
-  bool complete() const {
-    return stage_ == Stage::kDrained && !anyone_waits() && (!memory_goes_ || alone() == 0);
+  // What others took of what memory has; none: it was not handed over, or is being so.
+  const std::optional<HandedOver>& handed_over() const { return handed_over_; }
+  // Blocks or records that go with memory: those that neither the lower tier nor another node has.
+  std::uint64_t lost() const {
+    if (!memory_goes_) return 0;
+    return handed_over_ ? std::min(alone(), handed_over_->left) : alone();
   }
+  // It has drained, and nothing is left to be done: no put waits, no lease is there, and what memory alone
+  // has may stay there, or is at other nodes.
+  bool complete() const { return stage_ == Stage::kDrained && !anyone_waits() && lost() == 0; }
 
  private:
   enum class Look : std::uint8_t { kCount, kQueue };
 
+  // What of it was given, for whoever reads the log.
+  void LogHandedOver();
   Task<void> WriteDown(std::uint64_t number, Instant deadline);
   // Counts records that memory alone has, or queues each.
   Task<std::uint64_t> LookAtAll(Look look, std::uint64_t number, Instant deadline);
@@ -97,11 +111,13 @@ class Drain final {
   std::uint64_t number_ = 0;  // of the last order, end or stop
   Stage stage_ = Stage::kOff;
   bool memory_goes_ = false;
+  HandOver* hand_over_ = nullptr;
+  std::optional<HandedOver> handed_over_;
   std::uint64_t counted_ = 0, written_then_ = 0, gave_up_then_ = 0;
   bool counted_all_ = false;  // no put was under way when the count began
 };
 
-// "off", "writing", "waiting", "drained".
+// "off", "writing", "giving", "waiting", "drained".
 std::string_view ToString(Drain::Stage stage);
 
 }  // namespace cistern::store

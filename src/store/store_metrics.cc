@@ -112,8 +112,21 @@ void AddSwitchMetrics(MetricRegistry& registry, const BlockStore* store) {
   }
 }
 
+struct HandedOverField {
+  std::string_view name;
+  std::uint64_t HandedOver::* member;
+  std::string_view help;
+};
+
+constexpr HandedOverField kHandedOver[] = {
+    {"asked_members", &HandedOver::members,
+     "other nodes that could take what this one's memory has; none: nothing was handed over, or not yet"},
+    {"given_blocks", &HandedOver::blocks, "blocks that other nodes have taken; none: as above"},
+    {"given_bytes", &HandedOver::bytes, "of their bodies; none: as above"},
+};
+
 void AddDrainMetrics(MetricRegistry& registry, const BlockStore* store) {
-  registry.Add("drain", {"stage", kText, "off, writing, waiting or drained: `cistern admin drain`"},
+  registry.Add("drain", {"stage", kText, "off, writing, giving, waiting or drained: `cistern admin drain`"},
                [store] { return MetricValue(std::string(ToString(store->drain().stage()))); });
   registry.Add("drain", {"on", kGauge, "whether the node is on its way out of service, or is out of it"},
                [store] { return MetricValue(store->drain().stage() != Drain::Stage::kOff); });
@@ -123,6 +136,19 @@ void AddDrainMetrics(MetricRegistry& registry, const BlockStore* store) {
                [store] {
                  const Drain& drain = store->drain();
                  return drain.stage() == Drain::Stage::kOff ? MetricValue() : MetricValue(drain.alone());
+               });
+  for (const auto& [name, member, help] : kHandedOver) {
+    registry.Add("drain", {name, kGauge, help}, [store, read = member] {
+      const std::optional<HandedOver>& handed = store->drain().handed_over();
+      return handed ? MetricValue((*handed).*read) : MetricValue();
+    });
+  }
+  registry.Add("drain",
+               {"lost_blocks", kGauge,
+                "that go with memory: neither flash nor another node has them; none: it has not drained"},
+               [store] {
+                 const Drain& drain = store->drain();
+                 return drain.stage() == Drain::Stage::kDrained ? MetricValue(drain.lost()) : MetricValue();
                });
   registry.Add(
       "drain",
