@@ -21,7 +21,8 @@ constexpr std::int64_t kLookUs = 200'000;
 struct Sample {
   std::string stage;
   std::uint64_t alone = 0, leases = 0, pending = 0;
-  bool complete = false, has_flash = false;
+  std::uint64_t asked_members = 0, given = 0, given_bytes = 0, lost = 0;
+  bool complete = false, has_flash = false, handed_over = false;
 };
 
 std::uint64_t NumberIn(const boost::json::object& object, std::string_view name) {
@@ -42,13 +43,20 @@ std::optional<Sample> ParseSample(const std::string& text) {
   const boost::json::value& stage = drain->at("stage");
   const boost::json::object* flash = in("flash");
   const boost::json::value* devices = flash == nullptr ? nullptr : flash->if_contains("devices");
+  const boost::json::value* given = drain->if_contains("given_blocks");
   const boost::json::value* complete = drain->if_contains("complete");
   return Sample{.stage = stage.is_string() ? std::string(stage.get_string()) : "",
                 .alone = NumberIn(*drain, "alone_records"),
                 .leases = NumberIn(*now, "leases"),
                 .pending = NumberIn(*now, "pending"),
+                .asked_members = NumberIn(*drain, "asked_members"),
+                .given = given != nullptr && given->is_number() ? given->to_number<std::uint64_t>() : 0,
+                .given_bytes = NumberIn(*drain, "given_bytes"),
+                // An older node hands nothing over.
+                .lost = NumberIn(*drain, drain->contains("lost_blocks") ? "lost_blocks" : "alone_records"),
                 .complete = complete != nullptr && complete->is_bool() && complete->get_bool(),
-                .has_flash = devices != nullptr && devices->is_array() && !devices->get_array().empty()};
+                .has_flash = devices != nullptr && devices->is_array() && !devices->get_array().empty(),
+                .handed_over = given != nullptr && given->is_number()};
 }
 
 std::string Left(const Sample& sample) {
@@ -64,24 +72,33 @@ void Sleep(std::int64_t us) {
 void Say(const Sample& sample, const DrainOptions& options, bool json, bool stopped, std::int64_t took_us) {
   if (json) {
     std::printf(
-        "{\"drain\":\"%s\",\"complete\":%s,\"alone_records\":%llu,\"leases\":%llu,\"pending\":%llu,"
-        "\"stopped\":%s}\n",
+        "{\"drain\":\"%s\",\"complete\":%s,\"alone_records\":%llu,\"given_blocks\":%llu,"
+        "\"given_bytes\":%llu,\"lost_blocks\":%llu,\"leases\":%llu,\"pending\":%llu,\"stopped\":%s}\n",
         sample.stage.c_str(), sample.complete ? "true" : "false",
-        static_cast<unsigned long long>(sample.alone), static_cast<unsigned long long>(sample.leases),
-        static_cast<unsigned long long>(sample.pending), stopped ? "true" : "false");
+        static_cast<unsigned long long>(sample.alone), static_cast<unsigned long long>(sample.given),
+        static_cast<unsigned long long>(sample.given_bytes), static_cast<unsigned long long>(sample.lost),
+        static_cast<unsigned long long>(sample.leases), static_cast<unsigned long long>(sample.pending),
+        stopped ? "true" : "false");
     return;
   }
   std::string what;
   if (!options.memory_goes) {
     what = Text("memory's files keep ", sample.alone, " blocks that no flash has");
-  } else if (sample.alone > 0) {
-    what =
-        Text(sample.alone, sample.has_flash ? " blocks are in memory alone, because flash takes no more or "
-                                              "the time has passed, and go with the host's memory"
-                                            : " blocks go with the host's memory, since this node has no "
-                                              "flash; where memory stays say --for upgrade");
+  } else if (sample.alone > 0 && sample.lost == 0) {
+    what = "no block goes with the host's memory";
+  } else if (sample.lost > 0) {
+    what = Text(sample.lost, sample.has_flash ? " blocks are in memory alone, because flash takes no more or "
+                                                "the time has passed, and go with the host's memory"
+                                              : " blocks go with the host's memory, since this node has no "
+                                                "flash; where memory stays say --for upgrade");
   } else {
     what = "flash has every block";
+  }
+  if (sample.handed_over && sample.asked_members == 0) {
+    what = Text("no other node of the cell takes blocks, so nothing was handed over; ", what);
+  } else if (sample.handed_over) {
+    what =
+        Text("other nodes took ", sample.given, " blocks (", RoughSizeText(sample.given_bytes), "); ", what);
   }
   if (sample.leases + sample.pending > 0)
     what += Text("; ", sample.leases, " leases and ", sample.pending, " puts did not end in time");

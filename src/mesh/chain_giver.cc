@@ -15,6 +15,9 @@ constexpr std::size_t kKeysAStep = kStepBytes / 2 / sizeof(BlockKey);
 // Whose leases those of blocks are that are on offer: no client's session has such a number.
 constexpr catalog::Caller kGiver{~std::uint64_t{0}, store::kSourceOwner};
 
+// Times that a part is looked at anew because some of it was dropped meanwhile.
+constexpr int kChanged = 4;
+
 // The blocks on offer, until the answer is here.
 class Held final {
  public:
@@ -110,12 +113,16 @@ Task<store::HandedOver> ChainGiver::Give(Instant deadline) {
 
 Task<void> ChainGiver::OfferPart(std::shared_ptr<Work> work, Part part) {
   std::vector<std::uint64_t> asked;  // that took no more
+  int changed = 0;
   while (part.begin < part.end && asked.size() < HandOverLimits::kMembers && GoesOn(*work)) {
     const std::vector<std::uint64_t> order = policy::TakersOf(part.branch, Takers());
     const auto next = std::ranges::find_if(
         order, [&](std::uint64_t peer) { return std::ranges::find(asked, peer) == asked.end(); });
     if (next == order.end()) break;
     const std::uint64_t peer = *next;
+    // What was dropped meanwhile takes along what stands on it, and nothing before it.
+    part.end = std::min(part.end, CountHere(*part.chain));
+    if (part.end <= part.begin) break;
     Part offered = part;
     offered.end = std::min(part.end, part.begin + HandOverLimits::kOfferBlocks);
     const Result<std::size_t> here = co_await OfferTo(peer, work, offered);
@@ -126,6 +133,7 @@ Task<void> ChainGiver::OfferPart(std::shared_ptr<Work> work, Part part) {
     work->walk->NoteGiven(*part.chain, part.begin, until);
     counters_.blocks.Add(until - part.begin);
     counters_.bytes.Add(bytes);
+    if (!here && here.error().code() == Code::kMiss && ++changed < kChanged) continue;
     if (!here) counters_.failed.Add();
     if (until < offered.end) {
       counters_.refused.Add();
@@ -135,6 +143,15 @@ Task<void> ChainGiver::OfferPart(std::shared_ptr<Work> work, Part part) {
   }
   --work->under_way;
   moved_.Pulse();
+}
+
+std::size_t ChainGiver::CountHere(const store::WholeChain& chain) const {
+  const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(chain.slot);
+  if (entry == nullptr || entry->incarnation != chain.incarnation) return 0;
+  const auto here = [&](const BlockKey& key) {
+    return parts_.store.source_puts().Here(chain.slot, key, entry->first_full);
+  };
+  return static_cast<std::size_t>(std::ranges::partition_point(chain.keys, here) - chain.keys.begin());
 }
 
 Task<Result<std::size_t>> ChainGiver::OfferTo(std::uint64_t number, std::shared_ptr<Work> work, Part part) {

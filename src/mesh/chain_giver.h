@@ -88,6 +88,8 @@ class ChainGiver final {
   std::vector<policy::Taker> Takers() const;
   static std::vector<Part> PartsOf(std::shared_ptr<const store::WholeChain> chain);
   Task<void> OfferPart(std::shared_ptr<Work> work, Part part);
+  // The chain's blocks, from its first on, that are here still.
+  std::size_t CountHere(const store::WholeChain& chain) const;
   // How many blocks of the chain, from its first on, the member has now; none: it did not answer.
   Task<Result<std::size_t>> OfferTo(std::uint64_t peer, std::shared_ptr<Work> work, Part part);
   Task<Result<std::vector<std::byte>>> Question(Part part, SharedNamespace name, std::uint64_t history);

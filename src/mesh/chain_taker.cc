@@ -121,9 +121,11 @@ Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadl
     reply.refusal = RefusalOf(came.error());
     co_return reply;
   }
-  counters_.blocks.Add(*came);
-  for (std::size_t i = 0; i < *came; ++i)
-    counters_.bytes.Add(free_groups == 0 ? fixed : run->body_bytes[i * free_groups]);
+  // What was read of the chain before them another offer counts.
+  for (std::size_t block = std::max(here, before); block < here + *came; ++block) {
+    counters_.blocks.Add();
+    counters_.bytes.Add(free_groups == 0 ? fixed : run->body_bytes[(block - here) * free_groups]);
+  }
   reply.here = static_cast<std::uint32_t>(here + *came);
   if (*came < blocks - here) reply.refusal = Refusal::kNoRoom;
   co_return reply;

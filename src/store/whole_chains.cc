@@ -48,8 +48,11 @@ bool WholeChains::Due(catalog::RecordId record) const {
 Task<std::optional<WholeChain>> WholeChains::Next() {
   for (;;) {
     if (next_ == 0) {
-      if (helping_ + 1 == kHelpings.size()) co_return std::nullopt;
-      ++helping_;
+      if (helping_ + 1 < kHelpings.size()) {
+        ++helping_;
+      } else if (!std::exchange(changed_, false) || ++rounds_ == kRounds) {
+        co_return std::nullopt;
+      }
       next_ = static_cast<catalog::BlockId>(marks_.size());
       continue;
     }
@@ -62,8 +65,9 @@ Task<std::optional<WholeChain>> WholeChains::Next() {
     steps_.Count(2);
     std::vector<Climbed> climbed = co_await Climb(block);
     if (climbed.empty()) continue;
-    std::optional<WholeChain> chain = co_await Collect(std::move(climbed));
+    std::optional<WholeChain> chain = co_await Collect(climbed);
     if (chain) co_return chain;
+    changed_ = true;
   }
 }
 
@@ -75,7 +79,10 @@ Task<std::vector<WholeChains::Climbed>> WholeChains::Climb(catalog::BlockId bloc
       const catalog::KeyHash key_hash = forest_.block(at).key_hash();
       co_await Yield();
       // Its id may be another block's by now.
-      if (at >= forest_.block_end() || forest_.block(at).key_hash() != key_hash) break;
+      if (at >= forest_.block_end() || forest_.block(at).key_hash() != key_hash) {
+        changed_ = true;
+        co_return std::vector<Climbed>();
+      }
     }
     steps_.Count(2);
     if (RecordOf(at) == catalog::kNoId) break;
@@ -106,7 +113,7 @@ bool WholeChains::BeginsBranch(catalog::BlockId block) {
   return policy::BeginsBranch(has_parent, siblings);
 }
 
-Task<std::optional<WholeChain>> WholeChains::Collect(std::vector<Climbed> climbed) {
+Task<std::optional<WholeChain>> WholeChains::Collect(const std::vector<Climbed>& climbed) {
   WholeChain chain;
   chain.keys.reserve(climbed.size());
   catalog::BlockId parent = catalog::kNoId;
@@ -132,8 +139,13 @@ Task<std::optional<WholeChain>> WholeChains::Collect(std::vector<Climbed> climbe
     const bool came = HasCome(block);
     if (came && chain.blocks.empty()) chain.first = chain.keys.size();
     if (!came || !chain.blocks.empty()) chain.blocks.push_back({block, r.body_bytes, AgeOf(record)});
-    if (!came && block < marks_.size()) marks_[block] = kCame;
     parent = block;
+  }
+  for (std::size_t i = 0; i < chain.blocks.size(); ++i) {
+    if (steps_.Spent()) co_await Yield();
+    steps_.Count();
+    const catalog::BlockId block = chain.blocks[i].id;
+    if (block < marks_.size()) marks_[block] = kCame;
   }
   co_return chain;
 }

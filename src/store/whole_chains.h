@@ -59,6 +59,7 @@ class WholeChains final {
   };
   // Chains whose last block is no older than the order's size times this, over 4, come in this helping.
   static constexpr std::array<std::uint64_t, 3> kHelpings = {1, 8, ~std::uint64_t{0}};
+  static constexpr int kRounds = 8;  // of the last helping
 
   // The record of its full group, in memory, of a block that may come; kNoId for any other.
   catalog::RecordId RecordOf(catalog::BlockId block) const;
@@ -66,7 +67,7 @@ class WholeChains final {
   bool Due(catalog::RecordId record) const;
   // From the block up to the chain's first one; empty: they are not all in memory.
   Task<std::vector<Climbed>> Climb(catalog::BlockId block);
-  Task<std::optional<WholeChain>> Collect(std::vector<Climbed> climbed);
+  Task<std::optional<WholeChain>> Collect(const std::vector<Climbed>& climbed);
   bool BeginsBranch(catalog::BlockId block);
   bool HasCome(catalog::BlockId block) const {
     return block < marks_.size() && (marks_[block] == kCame || marks_[block] == kGiven);
@@ -80,6 +81,9 @@ class WholeChains final {
   const std::vector<bool> wanted_;
   catalog::LazyArray<std::uint8_t> marks_;
   std::size_t helping_ = 0;
+  // A chain changed while it was looked at, as drops do it: what is left of it comes in another round.
+  bool changed_ = false;
+  int rounds_ = 1;
   catalog::BlockId next_;  // ids rise along most chains: from the last one down, a leaf comes first
 };
 

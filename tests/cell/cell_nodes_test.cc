@@ -267,6 +267,45 @@ TEST_F(CellNodes, WhatOneHasAnotherMatchesReadsExactlyAndThenHas) {
   EXPECT_EQ(Match(nodes_[1], 1, 40).blocks, 0u);
 }
 
+// Thirty conversations, of which every third is dropped at its middle while the node gives them away.
+TEST_F(CellNodes, WhatANodeHadThatDrainedAndIsGoneTheOthersReadExactly) {
+  StartThree();
+  constexpr std::uint64_t kChains = 30, kBlocks = 20;
+  constexpr std::size_t kLarge = 30'000;
+  const auto first = [](std::uint64_t chain) { return 100 * chain + 1; };
+  for (std::uint64_t chain = 1; chain <= kChains; ++chain)
+    PutChain(nodes_[0], first(chain), first(chain) + kBlocks - 1, kLarge);
+  const Status drains = nodes_[0].store->Drain({.within_us = 300 * kSecond});
+  ASSERT_TRUE(drains.ok()) << drains.ToString();
+  for (std::uint64_t chain = 3; chain <= kChains; chain += 3) {
+    const Result<std::uint64_t> dropped = Drop(nodes_[1], first(chain) + kBlocks / 2);
+    ASSERT_TRUE(dropped.has_value()) << dropped.error().ToString();
+  }
+  Until([&] { return Says(nodes_[0]).find("\"stage\":\"drained\"") != std::string::npos; });
+  const std::uint64_t given = StatusNumber(*nodes_[0].store, "given_blocks");
+  EXPECT_GE(given, (kChains - kChains / 3) * kBlocks);
+  EXPECT_LE(given, kChains * kBlocks);
+  EXPECT_THAT(Says(nodes_[0]), HasSubstr("\"complete\":true"));
+  (void)nodes_[0].store->Drain({.then_stop = true});
+  Until([&] { return !nodes_[0].store->StatusJson(kSecond).has_value(); });
+  nodes_[0].daemon->Kill();
+  nodes_[0].daemon->ForgetMemory();
+
+  std::uint64_t taken = 0;
+  for (CellNode* node : {&nodes_[1], &nodes_[2]}) {
+    EXPECT_GT(StatusNumber(*node->store, "taken_blocks"), 0u);
+    taken += StatusNumber(*node->store, "taken_blocks");
+    for (std::uint64_t chain = 1; chain <= kChains; ++chain) {
+      const std::uint64_t left = chain % 3 == 0 ? kBlocks / 2 : kBlocks, from = first(chain);
+      const std::uint64_t last = from + kBlocks - 1;
+      Until([&] { return Match(*node, from, last).blocks == left; });
+      EXPECT_EQ(Reading(*node, from, from + left - 1, kLarge).End(), AllOk(left)) << chain;
+      for (std::uint64_t n = from + left; n <= last; ++n) EXPECT_FALSE(Has(*node, n)) << n;
+    }
+  }
+  EXPECT_GE(taken, given);
+}
+
 // One process asks for it several times over, and the node for each block once.
 TEST_F(CellNodes, ReadersOfOneBlockWaitForOneTransfer) {
   StartThree();
