@@ -15,10 +15,10 @@ constexpr std::size_t kKeysAStep = kStepBytes / 2 / sizeof(BlockKey);
 // Whose leases those of the chains are that offered blocks stand on.
 constexpr catalog::Caller kTaker{~std::uint64_t{0} - 1, store::kSourceOwner};
 
-using Refusal = OfferReply::Refusal;
+using NotTaken = OfferReply::Refusal;
 
-Refusal RefusalOf(const Status& status) {
-  return status.code() == Code::kBusy ? Refusal::kNoRoom : Refusal::kFailed;
+NotTaken NotTakenBy(const Status& status) {
+  return status.code() == Code::kBusy ? NotTaken::kNoRoom : NotTaken::kFailed;
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ Task<Result<std::vector<std::byte>>> ChainTaker::Answer(std::uint64_t peer, net:
   if (!offer) co_return std::unexpected(std::move(offer.error()));
   if (!parts_.rule.Same({offer->chain.history, 0})) co_return Error(Code::kMismatch, "another history");
   const std::size_t offered = offer->chain.keys.size();
-  OfferReply reply{.history = own->history, .refusal = Refusal::kDrains};
+  OfferReply reply{.history = own->history, .refusal = NotTaken::kDrains};
   if (!draining_) reply = co_await Take(peer, std::move(*offer), deadline);
   reply.history = own->history;
   if (reply.here < offered) counters_.refused.Add();
@@ -76,16 +76,16 @@ Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadl
   OfferReply reply;
   const std::optional<std::uint32_t> slot = parts_.names.SlotOf(offer.chain.name);
   const catalog::NamespaceEntry* entry = slot ? parts_.store.NamespaceAt(*slot) : nullptr;
-  reply.refusal = Refusal::kUnknownNamespace;
+  reply.refusal = NotTaken::kUnknownNamespace;
   if (entry == nullptr || entry->first_full == catalog::kNoGroup) co_return reply;
   const auto free_groups = static_cast<std::size_t>(std::ranges::count_if(
       entry->groups, [](const catalog::Group& group) { return group.part_bytes.empty(); }));
   const std::size_t blocks = offer.chain.keys.size(), before = offer.chain.matched;
-  reply.refusal = Refusal::kFailed;
+  reply.refusal = NotTaken::kFailed;
   if (offer.body_bytes.size() != blocks * free_groups) co_return reply;
   const std::size_t here = CountHere(*slot, entry->first_full, offer.chain.keys);
   reply.here = static_cast<std::uint32_t>(here);
-  reply.refusal = Refusal::kNone;
+  reply.refusal = NotTaken::kNone;
   if (here == blocks) co_return reply;
   auto run = std::make_shared<PeerRun>();
   run->peer = peer;
@@ -118,7 +118,7 @@ Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadl
   const Held held{parts_.store, lease};
   const Result<std::size_t> came = co_await parts_.reader.Read(run, here, blocks - here, 0, deadline);
   if (!came) {
-    reply.refusal = RefusalOf(came.error());
+    reply.refusal = NotTakenBy(came.error());
     co_return reply;
   }
   // What was read of the chain before them another offer counts.
@@ -127,7 +127,7 @@ Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadl
     counters_.bytes.Add(free_groups == 0 ? fixed : run->body_bytes[(block - here) * free_groups]);
   }
   reply.here = static_cast<std::uint32_t>(here + *came);
-  if (*came < blocks - here) reply.refusal = Refusal::kNoRoom;
+  if (*came < blocks - here) reply.refusal = NotTaken::kNoRoom;
   co_return reply;
 }
 
