@@ -103,20 +103,25 @@ Verdict DropList::CheckNotes(const SharedNamespace& name, std::vector<std::uint6
 
 ChainCheck::ChainCheck(const DropList& list, const SharedNamespace& name, std::span<const BlockKey> chain,
                        std::int64_t a)
-    : list_(list), chain_(chain), a_(a), looked_to_(list.drops_.ever) {
-  hashes_.reserve(chain.size() + 1);
-  hashes_.push_back(list.HashOf(name));
-}
+    : list_(list), chain_(chain), a_(a), namespace_hash_(list.HashOf(name)), looked_to_(list.drops_.ever) {}
 
 bool ChainCheck::Step(std::size_t touches) {
   const DropList::Names& drops = list_.drops_;
   if (a_ < drops.begin) verdict_ = Verdict::kBehind;
   if (verdict_ != Verdict::kTake) return true;
-  const std::uint64_t namespace_hash = hashes_.front();
-  if (hashes_.size() == 1 && list_.DroppedAfter(drops, namespace_hash, a_)) verdict_ = Verdict::kCovered;
+  // Revisions are listed in order.
+  if (drops.listed.empty() || drops.listed.back().revision <= a_) return true;
+  if (hashes_.empty()) {
+    hashes_.reserve(chain_.size() + 1);
+    hashes_.push_back(namespace_hash_);
+    looked_to_ = drops.ever;
+    if (list_.DroppedAfter(drops, namespace_hash_, a_)) verdict_ = Verdict::kCovered;
+  }
   while (hashes_.size() <= chain_.size() && verdict_ == Verdict::kTake) {
-    if (touches-- == 0) return false;
-    hashes_.push_back(DropList::HashOf(namespace_hash, chain_[hashes_.size() - 1]));
+    if (touches == 0) return false;
+    --touches;
+    ++looked_;
+    hashes_.push_back(DropList::HashOf(namespace_hash_, chain_[hashes_.size() - 1]));
     if (list_.DroppedAfter(drops, hashes_.back(), a_)) verdict_ = Verdict::kCovered;
   }
   // What was listed since the first slice may cover what an earlier one has looked at.
@@ -127,6 +132,7 @@ bool ChainCheck::Step(std::size_t touches) {
   while (looked_to_ < drops.ever && verdict_ == Verdict::kTake) {
     if (touches == 0) return false;
     touches -= std::min(touches, a_look);
+    looked_ += a_look;
     const DropList::Listed& drop = drops.listed[looked_to_++ - front];
     if (drop.revision > a_ && std::ranges::find(hashes_, drop.hash) != hashes_.end())
       verdict_ = Verdict::kCovered;

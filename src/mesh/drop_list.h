@@ -83,6 +83,7 @@ class DropList final {
 };
 
 // The rule for a long chain, in slices of a core step each: the last one looks at what was listed since.
+// Where nothing was listed since `a`, which is so nearly always, no key is looked at.
 class ChainCheck final {
  public:
   // All is borrowed and stays as long as the check; the list may grow meanwhile, and begin anew.
@@ -92,13 +93,17 @@ class ChainCheck final {
   // changes.
   bool Step(std::size_t touches);
   Verdict verdict() const { return verdict_; }
+  // At how many names it has looked so far.
+  std::size_t looked() const { return looked_; }
 
  private:
   const DropList& list_;
   const std::span<const BlockKey> chain_;
   const std::int64_t a_;
-  std::vector<std::uint64_t> hashes_;  // of the namespace and of the chain so far; sorted once all are there
-  std::uint64_t looked_to_;            // how many drops were ever listed that the check has seen
+  const std::uint64_t namespace_hash_;
+  std::vector<std::uint64_t> hashes_;  // of the namespace and of the chain so far
+  std::size_t looked_ = 0;
+  std::uint64_t looked_to_;  // how many drops were ever listed that the check has seen
   Verdict verdict_ = Verdict::kTake;
 };
 

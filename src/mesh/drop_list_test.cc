@@ -98,7 +98,8 @@ TEST_F(DropListTest, LongChainIsCheckedInSlicesAndTheLastOneSeesWhatCameMeanwhil
   DropList list(1);
   list.Add(1, OfKeys(name_, {Key(5'000)}));
   for (const std::uint64_t dropped_meanwhile : {0, 999, 4'999}) {
-    ChainCheck check(list, name_, chain, list.last());
+    list.Add(list.last() + 1, OfKeys(name_, {Key(6'000)}));
+    ChainCheck check(list, name_, chain, list.last() - 1);
     int slices = 0;
     while (!check.Step(300)) {
       if (++slices == 2) list.Add(list.last() + 1, OfKeys(name_, {Key(dropped_meanwhile)}));
@@ -106,11 +107,27 @@ TEST_F(DropListTest, LongChainIsCheckedInSlicesAndTheLastOneSeesWhatCameMeanwhil
     EXPECT_GE(slices, 3);
     EXPECT_EQ(check.verdict(), dropped_meanwhile < 1'000 ? Verdict::kCovered : Verdict::kTake);
   }
-  ChainCheck check(list, name_, chain, list.last());
+  list.Add(list.last() + 1, OfKeys(name_, {Key(6'000)}));
+  ChainCheck check(list, name_, chain, list.last() - 1);
   EXPECT_FALSE(check.Step(300));
   list.Restart(list.last() + 1, 0);
   EXPECT_TRUE(check.Step(300));
   EXPECT_EQ(check.verdict(), Verdict::kBehind);
+}
+
+TEST_F(DropListTest, NoKeyIsLookedAtWhereNothingWasDroppedSince) {
+  std::vector<BlockKey> chain;
+  for (std::uint64_t i = 0; i < 10'000; ++i) chain.push_back(Key(i));
+  list_.Add(3, OfKeys(name_, {Key(5)}));
+  ChainCheck none(list_, name_, chain, 3);
+  EXPECT_TRUE(none.Step(1));
+  EXPECT_EQ(none.verdict(), Verdict::kTake);
+  EXPECT_EQ(none.looked(), 0u);
+  ChainCheck some(list_, name_, chain, 2);
+  EXPECT_FALSE(some.Step(1));
+  EXPECT_TRUE(some.Step(10));
+  EXPECT_EQ(some.verdict(), Verdict::kCovered);
+  EXPECT_EQ(some.looked(), 6u);
 }
 
 TEST_F(DropListTest, SlicesSayWhatOneStepDoes) {

@@ -18,16 +18,17 @@ class RuleAdmission final : public store::Admission {
         name_(run.name),
         answered_{head.history, head.a, head.last},
         notes_(head.notes),
-        touches_(block + 2),
         check_(rule.drops(), run.name, std::span(run.chain).first(block + 1), head.a) {}
 
   Answer Look(std::uint32_t* touches) override {
     if (!rule_.Same(answered_)) return Answer::kRefuse;
+    const std::size_t before = check_.looked();
     if (!check_.Step(*touches)) {
       *touches = 0;
       return Answer::kMore;
     }
-    *touches -= static_cast<std::uint32_t>(std::min<std::size_t>(*touches, touches_));
+    // The namespace and the notes beside what the check has looked at.
+    *touches -= static_cast<std::uint32_t>(std::min<std::size_t>(*touches, check_.looked() - before + 2));
     if (check_.verdict() != Verdict::kTake) return Answer::kRefuse;
     std::vector<std::uint64_t> notes = notes_;
     return rule_.drops().CheckNotes(name_, &notes, answered_.a) == Verdict::kTake ? Answer::kTake
@@ -39,7 +40,6 @@ class RuleAdmission final : public store::Admission {
   const SharedNamespace& name_;
   const Answered answered_;
   const std::vector<std::uint64_t> notes_;
-  const std::size_t touches_;
   ChainCheck check_;
 };
 

@@ -159,29 +159,33 @@ class RailServer final {
     answer.Store(heads[0].data());
     pieces.emplace_back(heads[0]);
     std::size_t bytes = heads[0].size();
+    std::vector<ConstPiece> questions;
     Decoder in(said_);
     for (std::uint32_t item = 0; item < head.items; ++item) {
       const std::size_t size = in.U16();
-      const ConstPiece question = in.Bytes(size);
+      questions.push_back(in.Bytes(size));
       if (!in.ok() || size > RailLimits::kQuestionBytes) co_return NoQuestion();
-      Task<RailSource::Answer> finding = Find(question, deadline);
+    }
+    if (!in.done()) co_return NoQuestion();
+    // All are looked for together: what has to be fetched is fetched side by side.
+    std::vector<Task<RailSource::Answer>> findings;
+    for (const ConstPiece question : questions) findings.push_back(Find(question, deadline));
+    for (std::uint32_t item = 0; item < head.items; ++item) {
       // What is ready does not wait for what is not.
-      if (!finding.done() && !pieces.empty()) {
-        if (Status status = co_await Send(pieces, &bytes, send_by); !status.ok()) {
-          found->Add(co_await std::move(finding));
-          co_return status;
-        }
+      if (!findings[item].done() && !pieces.empty()) {
+        if (Status status = co_await Send(pieces, &bytes, send_by); !status.ok())
+          co_return co_await GiveUp(findings, item, *found, status);
       }
-      const RailSource::Answer& given = found->Add(co_await std::move(finding));
+      const RailSource::Answer& given = found->Add(co_await std::move(findings[item]));
       const std::optional<FabricPlace> place = may_place ? PlaceOf(given) : std::nullopt;
       placed = placed || place.has_value();
       AddItem(given, place, heads[item + 1], pieces);
       bytes += heads[item + 1].size();
       if (!place) bytes += TotalBytes(std::span<const ConstPiece>(given.body));
       if (bytes < kSendBytes) continue;
-      if (Status status = co_await Send(pieces, &bytes, send_by); !status.ok()) co_return status;
+      if (Status status = co_await Send(pieces, &bytes, send_by); !status.ok())
+        co_return co_await GiveUp(findings, item + 1, *found, status);
     }
-    if (!in.done()) co_return NoQuestion();
     if (Status status = co_await Send(pieces, &bytes, send_by); !status.ok()) co_return status;
     if (placed) {
       parked_.push_back({head.id, send_by, std::move(found)});
@@ -190,6 +194,14 @@ class RailServer final {
     const std::vector<std::byte> whole = found->Sent();
     pieces.emplace_back(whole);
     co_return co_await Send(pieces, &bytes, send_by);
+  }
+
+  // Waits for what is still looked for, so that its source is told of its end.
+  Task<Status> GiveUp(std::vector<Task<RailSource::Answer>>& findings, std::size_t from, Found& found,
+                      Status status) {
+    for (std::size_t item = from; item < findings.size(); ++item)
+      found.Add(co_await std::move(findings[item]));
+    co_return status;
   }
 
   // The reader has what it could fetch: it gets the rest, and hears what was one record's.

@@ -28,6 +28,7 @@ class TestSource final : public RailSource {
     Decoder in(question);
     const std::uint64_t number = in.U64();
     Answer answer;
+    if (releases == number) let_go.Set();
     if (waits_for == number) co_await let_go.Wait();
     const auto block = blocks.find(number);
     if (!in.done() || block == blocks.end()) {
@@ -49,6 +50,7 @@ class TestSource final : public RailSource {
 
   std::map<std::uint64_t, std::vector<std::byte>> blocks;
   std::optional<std::uint64_t> waits_for;
+  std::optional<std::uint64_t> releases;  // what waits, by being looked for
   Event let_go;
   std::uint64_t torn = ~0ull;
   int open = 0;
@@ -163,6 +165,16 @@ TEST_F(RailTest, RailsThatShareABoundTakeTurns) {
   EXPECT_GE(bandwidth.waits().value(), 3u);
   reader.reset();
   (void)pair.loop->BlockOn(std::move(serving));
+}
+
+TEST_F(RailTest, ItemsOfABatchAreLookedForTogether) {
+  source_.waits_for = 3;
+  source_.releases = 4;
+  TestSink sink;
+  EXPECT_EQ(ReadNow({3, 4, 1}, sink).ToString(), "ok");
+  for (const auto& [item, number] : sink.numbers)
+    EXPECT_TRUE(sink.bodies[item] == source_.blocks[number]) << number;
+  EXPECT_EQ(sink.ends.size(), 3u);
 }
 
 TEST_F(RailTest, BatchesOutstandingTogetherAreAnsweredInOrder) {
