@@ -81,7 +81,8 @@ int RunBench(int argc, const char* const* argv) {
       "`cistern bench serve` measures an OpenAI-compatible endpoint instead; it has its own --help.",
       "  cistern bench\n  cistern bench --only get --rounds 21 --json\n  cistern bench --only flash "
       "--flash-dir /var/tmp\n  cistern bench serve --compare");
-  line.Text("--only", "GROUP", GroupNames() + "; flash is all of flash-*, cell all of cell-*; default: all", &only);
+  line.Text("--only", "GROUP", GroupNames() + "; flash is all of flash-*, cell all of cell-*; default: all",
+            &only);
   line.Count("--rounds", "interleaved rounds; default: 9", &options.rounds, 1, 1000);
   line.Size("--working-set", "bytes of blocks for the get rows; default: 1GiB", &options.working_set_bytes);
   line.Count("--blocks", "blocks of the match and restart rows; default: 1000000", &options.million, 2000,

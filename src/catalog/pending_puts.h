@@ -6,8 +6,8 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -48,9 +48,9 @@ struct Put {
   arena::Place place = 0;
   std::uint32_t expiry = 0;
   std::uint64_t conversation = 0;
-  policy::Standing standing;  // of its future record
+  policy::Standing standing;           // of its future record
   std::optional<std::uint64_t> age{};  // as Newcomer::age
-  std::uint32_t users = 0;    // calls that still look at it
+  std::uint32_t users = 0;             // calls that still look at it
   bool has_slot = false;
   bool held = false;
   bool unsure = false;  // waits until all cut blocks are collected

@@ -69,7 +69,8 @@ TEST_F(ExplanationTest, BadBytesOfAPeer) {
   StartNodes(2);
   PutChain(0, 1, 4);
   ASSERT_TRUE(RunUntil([&] { return Find(1, 1, 4).run != nullptr; }));
-  node(0).lie = [](net::RailSource::Answer& answer) { answer.head.rbegin()[16] ^= std::byte{1};  // of the last checksum };
+  // Of the last checksum.
+  node(0).lie = [](net::RailSource::Answer& answer) { answer.head.rbegin()[16] ^= std::byte{1}; };
   EXPECT_FALSE(Read(1, Find(1, 1, 4)).has_value());
   const Explanation bad = Of(1, 1, 1);
   EXPECT_EQ(bad.finding, Finding::kBadBytes) << bad.text;

@@ -237,6 +237,7 @@ class Drain(OperateTest):
         self.assertIn("1 blocks go with the host's memory, since this node has no flash", said.stdout.decode())
         drained = node.cistern("admin", "drain", "on", "--json")
         self.assertEqual(json.loads(drained.stdout), {"drain": "drained", "complete": False, "alone_records": 1,
+                                                      "given_blocks": 0, "given_bytes": 0, "lost_blocks": 1,
                                                       "leases": 0, "pending": 0, "stopped": False})
         put = node.cistern("put", "--namespace", "a", KEYS[1], "-", stdin=b"no")
         self.assert_says(put, 1, "the node drains")
