@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Nodes with real stores that hand over what they have, over a simulated network.
 #include <gtest/gtest.h>
 
 #include "mesh/test_mesh.h"
@@ -6,32 +7,249 @@
 namespace cistern::mesh {
 namespace {
 
+constexpr std::int64_t kSecond = 1'000'000;
+
 class HandOverTest : public MeshTest {
  protected:
   // Node `i` drains and hands over what it has.
-  store::HandedOver Give(std::size_t i, std::int64_t us = 10'000'000) {
+  store::HandedOver Give(std::size_t i, std::int64_t us = 10 * kSecond) {
     node(i).SetDraining(true);
     return loop->BlockOn(node(i).giver->Give(After(us)));
   }
-  // Nodes but `but` that have the block, exactly.
-  std::size_t HaveExactly(std::uint64_t n, std::size_t but, std::size_t bytes = 4096) {
+  // The same, which the test goes on beside.
+  void BeginToGive(std::size_t i, std::int64_t us = 10 * kSecond) {
+    node(i).SetDraining(true);
+    giving_ = Giving(*loop, i, After(us));
+  }
+  bool given() const { return handed.has_value(); }
+  // Nodes but the first that have the block, exactly.
+  std::size_t OthersHave(std::uint64_t n, std::size_t bytes = 4096) {
     std::size_t have = 0;
-    for (std::size_t i = 0; i < nodes.size(); ++i) have += i != but && Exact(i, n, bytes) ? 1 : 0;
+    for (std::size_t i = 1; i < nodes.size(); ++i) have += Exact(i, n, bytes) ? 1 : 0;
     return have;
   }
+  ~HandOverTest() override {
+    giving_.reset();
+    while (!nodes.empty()) nodes.pop_back();
+  }
+
+  std::optional<store::HandedOver> handed;
+
+ private:
+  Task<void> Giving(io::Loop&, std::size_t i, Instant deadline) {
+    handed = co_await node(i).giver->Give(deadline);
+  }
+  std::optional<Task<void>> giving_;
 };
 
 TEST_F(HandOverTest, WhatANodeHasAnotherTakesExactly) {
   StartNodes(2);
   PutChain(0, 1, 200);
-  const store::HandedOver handed = Give(0);
-  EXPECT_EQ(handed.members, 1u);
-  EXPECT_EQ(handed.blocks, 200u);
-  EXPECT_EQ(handed.bytes, 200u * 4096);
-  EXPECT_EQ(handed.left, 0u);
+  const store::HandedOver given = Give(0);
+  EXPECT_EQ(given.members, 1u);
+  EXPECT_EQ(given.blocks, 200u);
+  EXPECT_EQ(given.bytes, 200u * 4096);
+  EXPECT_EQ(given.left, 0u);
   for (std::uint64_t n = 1; n <= 200; ++n) ASSERT_TRUE(Exact(1, n)) << n;
   EXPECT_EQ(node(1).taker->counters().blocks.value(), 200u);
+  EXPECT_EQ(node(1).taker->counters().bytes.value(), 200u * 4096);
   EXPECT_EQ(node(0).store->occupancy().leases + node(1).store->occupancy().leases, 0u);
+  // And its own copies are there until it ends.
+  for (std::uint64_t n = 1; n <= 200; ++n) ASSERT_TRUE(Exact(0, n)) << n;
+}
+
+TEST_F(HandOverTest, ChainsSpreadAndEachIsWholeAtOneMember) {
+  StartNodes(4);
+  for (std::uint64_t chain = 0; chain < 60; ++chain) PutChain(0, 100 * chain + 1, 100 * chain + 5);
+  const store::HandedOver given = Give(0);
+  EXPECT_EQ(given.blocks, 300u);
+  EXPECT_EQ(given.left, 0u);
+  for (std::uint64_t chain = 0; chain < 60; ++chain) {
+    for (std::uint64_t n = 1; n <= 5; ++n) EXPECT_EQ(OthersHave(100 * chain + n), 1u);
+  }
+  for (std::size_t i = 1; i < 4; ++i) EXPECT_GE(node(i).taker->counters().blocks.value(), 50u) << i;
+}
+
+TEST_F(HandOverTest, UsersOfOneSystemPromptSpreadAndItComesToEachOfTheirMembers) {
+  StartNodes(3);
+  PutChain(0, 1, 3);
+  for (std::uint64_t user = 1; user <= 40; ++user) {
+    Put(0, 100 * user, 3);
+    Put(0, 100 * user + 1, 100 * user);
+  }
+  const store::HandedOver given = Give(0);
+  EXPECT_EQ(given.blocks, 83u);
+  for (std::uint64_t n = 1; n <= 3; ++n) EXPECT_EQ(OthersHave(n), 2u);
+  for (std::uint64_t user = 1; user <= 40; ++user) {
+    EXPECT_EQ(OthersHave(100 * user), 1u);
+    EXPECT_EQ(Exact(1, 100 * user), Exact(1, 100 * user + 1));
+    EXPECT_EQ(OthersHave(100 * user + 1), 1u);
+  }
+  EXPECT_GE(node(1).taker->counters().blocks.value(), 20u);
+  EXPECT_GE(node(2).taker->counters().blocks.value(), 20u);
+}
+
+TEST_F(HandOverTest, OfAChainThatIsThereInPartTheRestComes) {
+  StartNodes(2);
+  PutChain(0, 1, 40);
+  PutChain(1, 1, 25);
+  const store::HandedOver given = Give(0);
+  EXPECT_EQ(given.blocks, 40u);
+  EXPECT_EQ(node(1).taker->counters().blocks.value(), 15u);
+  for (std::uint64_t n = 1; n <= 40; ++n) EXPECT_TRUE(Exact(1, n)) << n;
+}
+
+// ---- drops ---------------------------------------------------------------------------------------------
+
+TEST_F(HandOverTest, DropThatTheTakerHasSeenIsNotUndoneByAGiverThatIsBehind) {
+  StartNodes(2);
+  PutChain(0, 1, 40);
+  See(1, Drop({11}));
+  const store::HandedOver given = Give(0);
+  EXPECT_EQ(given.blocks, 10u);
+  EXPECT_EQ(given.left, 30u);
+  for (std::uint64_t n = 1; n <= 10; ++n) EXPECT_TRUE(Exact(1, n)) << n;
+  for (std::uint64_t n = 11; n <= 40; ++n) EXPECT_FALSE(Here(1, n)) << n;
+}
+
+TEST_F(HandOverTest, DropThatIsSeenWhileBodiesAreOnTheirWayHolds) {
+  StartNodes(2);
+  PutChain(0, 1, 40);
+  const std::int64_t drop = Drop({11});
+  // The taker sees the drop, not durable yet, while a body is asked for.
+  int asked = 0;
+  Event seen;
+  node(0).before_find = [&](Executor&) -> Task<void> {
+    if (++asked >= 20) co_await seen.Wait();
+  };
+  BeginToGive(0);
+  ASSERT_TRUE(RunUntil([&] { return asked >= 20; }));
+  See(1, drop, /*apply=*/false);
+  seen.Set();
+  ASSERT_TRUE(RunUntil([&] { return given(); }));
+  for (std::uint64_t n = 11; n <= 40; ++n) EXPECT_FALSE(Here(1, n)) << n;
+}
+
+TEST_F(HandOverTest, DropAtTheGiverLeavesWhatStandsBeforeItToBeGiven) {
+  StartNodes(2);
+  PutChain(0, 1, 40);
+  const std::int64_t drop = Drop({11});
+  See(0, drop);
+  See(1, drop);
+  const store::HandedOver given = Give(0);
+  EXPECT_EQ(given.blocks, 10u);
+  EXPECT_EQ(given.left, 0u);
+  for (std::uint64_t n = 1; n <= 10; ++n) EXPECT_TRUE(Exact(1, n)) << n;
+}
+
+TEST_F(HandOverTest, TimeToLiveTravelsShortened) {
+  StartNodes(2);
+  Put(0, 1, std::nullopt, 4096, 100);
+  RunFor(40 * kSecond);
+  EXPECT_EQ(Give(0).blocks, 1u);
+  ASSERT_TRUE(Exact(1, 1));
+  RunFor(61 * kSecond);
+  EXPECT_FALSE(Here(1, 1));
+}
+
+TEST_F(HandOverTest, ConversationsNoteTravels) {
+  StartNodes(2);
+  Put(0, 1, std::nullopt, 4096, 0, 77);
+  EXPECT_EQ(Give(0).blocks, 1u);
+  ASSERT_TRUE(Exact(1, 1));
+  EXPECT_EQ(loop->BlockOn(node(1).store->EndConversation(slot, 77)).value_or(0), 1u);
+  EXPECT_FALSE(Here(1, 1));
+}
+
+// ---- who takes -----------------------------------------------------------------------------------------
+
+TEST_F(HandOverTest, WithoutAnotherMemberItGoesOnAlone) {
+  StartNodes(1);
+  PutChain(0, 1, 5);
+  const store::HandedOver given = Give(0);
+  EXPECT_EQ(given.members, 0u);
+  EXPECT_EQ(given.blocks, 0u);
+  EXPECT_EQ(given.left, 5u);
+}
+
+TEST_F(HandOverTest, WhoDrainsIsOfferedNothingAndRefuses) {
+  StartNodes(3);
+  PutChain(0, 1, 5);
+  node(1).SetDraining(true);
+  ASSERT_TRUE(RunUntil([&] { return node(0).peers.Of(node(1).process_number).drains; }));
+  EXPECT_EQ(Give(0).blocks, 5u);
+  EXPECT_EQ(node(1).links->questions[kOfferQuestion], 0);
+  for (std::uint64_t n = 1; n <= 5; ++n) EXPECT_TRUE(Exact(2, n)) << n;
+  // Who has not heard of it offers, is refused, and knows it then.
+  PutChain(2, 101, 105);
+  node(2).peers.Of(node(0).process_number).drains = false;
+  node(2).peers.Of(node(1).process_number).drains = false;
+  EXPECT_EQ(Give(2).blocks, 0u);
+  EXPECT_TRUE(node(2).peers.Of(node(1).process_number).drains);
+  EXPECT_FALSE(Here(0, 101) || Here(1, 101));
+}
+
+TEST_F(HandOverTest, WhoHasNotSaidThatItTakesIsOfferedNothing) {
+  StartNodes(2);
+  PutChain(0, 1, 5);
+  node(0).peers.Of(node(1).process_number).room_bytes = 0;
+  EXPECT_EQ(Give(0).members, 0u);
+  EXPECT_FALSE(Here(1, 1));
+}
+
+TEST_F(HandOverTest, WhoDoesNotAnswerIsFollowedByTheNext) {
+  StartNodes(3);
+  for (std::uint64_t chain = 0; chain < 20; ++chain) PutChain(0, 100 * chain + 1, 100 * chain + 3);
+  node(1).stopped = true;
+  const store::HandedOver given = Give(0, 60 * kSecond);
+  EXPECT_EQ(given.members, 2u);
+  EXPECT_EQ(given.blocks, 60u);
+  for (std::uint64_t chain = 0; chain < 20; ++chain) EXPECT_TRUE(Exact(2, 100 * chain + 3)) << chain;
+  EXPECT_LE(node(0).giver->counters().failed.value(), HandOverLimits::kOffers);
+}
+
+TEST_F(HandOverTest, DeadlineEndsItAndWhatIsLeftIsCounted) {
+  StartNodes(2);
+  PutChain(0, 1, 5);
+  node(1).stopped = true;
+  const Instant began = clock.Now();
+  const store::HandedOver given = Give(0, kSecond);
+  EXPECT_LE(clock.Now().UsSince(began), kSecond + 100'000);
+  EXPECT_EQ(given.blocks, 0u);
+  EXPECT_EQ(given.left, 5u);
+  EXPECT_EQ(node(0).giver->counters().left.value(), 5u);
+}
+
+TEST_F(HandOverTest, StopEndsItAtOnceThoughAnOfferIsNotAnswered) {
+  StartNodes(2);
+  PutChain(0, 1, 5);
+  node(1).stopped = true;
+  BeginToGive(0, 1'000 * kSecond);
+  RunFor(100'000);
+  EXPECT_FALSE(given());
+  node(0).giver->Stop();
+  EXPECT_TRUE(RunUntil([&] { return given(); }, 1'000));
+}
+
+// ---- room ----------------------------------------------------------------------------------------------
+
+TEST_F(HandOverTest, TakerGivesFreeRoomAndThatOfWhatWasUsedLongerAgo) {
+  AddNode();
+  TestNodeOptions small;
+  small.store.max_blocks = 12;
+  AddNode(Blocks(), small);
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  // Ten that were used after all uses of the giver's, counted back from each node's last.
+  PutChain(0, 1, 40);
+  for (std::uint64_t n = 101; n <= 110; ++n) Put(1, n, std::nullopt);
+  const store::HandedOver given = Give(0);
+  EXPECT_EQ(given.blocks, OthersHave(1) + OthersHave(2) + OthersHave(3) + OthersHave(4) + OthersHave(5));
+  EXPECT_GE(given.blocks, 2u);
+  EXPECT_LT(given.blocks, 12u);
+  EXPECT_EQ(given.left, 40u - given.blocks);
+  // The last used of its own stays.
+  EXPECT_TRUE(Exact(1, 110));
+  EXPECT_GE(node(0).giver->counters().refused.value(), 1u);
 }
 
 }  // namespace

@@ -81,6 +81,41 @@ TEST(PeerMessageTest, WhatNoMemberSaysIsRefused) {
   EXPECT_FALSE(DecodeBlockHead(Encode(head)).has_value());
 }
 
+Offer SomeOffer() {
+  Offer offer;
+  offer.chain = {.history = 5, .name = {.tenant = "t"}, .matched = 1};
+  for (std::uint64_t n = 1; n <= 3; ++n) {
+    BlockKey key;
+    key.length = 16;
+    key.bytes[0] = static_cast<std::uint8_t>(n);
+    offer.chain.keys.push_back(key);
+  }
+  offer.body_bytes = {10, 20, 30};
+  offer.ages = {7, 8};
+  return offer;
+}
+
+TEST(PeerMessageTest, HandOverSaysWhatItSaid) {
+  EXPECT_EQ(DecodeOffer(Encode(SomeOffer())), SomeOffer());
+  const RoomNotice room{.memory_bytes = 1u << 30, .drains = true};
+  EXPECT_EQ(DecodeRoomNotice(Encode(room)), room);
+  const OfferReply reply{.history = 5, .here = 3, .refusal = OfferReply::Refusal::kNoRoom};
+  EXPECT_EQ(DecodeOfferReply(Encode(reply)), reply);
+}
+
+TEST(PeerMessageTest, OfferOfNothingOrWithoutAgesIsRefused) {
+  Offer offer = SomeOffer();
+  offer.ages.pop_back();
+  EXPECT_FALSE(DecodeOffer(Encode(offer)).has_value());
+  offer = SomeOffer();
+  offer.chain.matched = 3;
+  offer.ages.clear();
+  EXPECT_FALSE(DecodeOffer(Encode(offer)).has_value());
+  std::vector<std::byte> reply = Encode(OfferReply{.history = 5});
+  reply.back() = std::byte{9};
+  EXPECT_FALSE(DecodeOfferReply(reply).has_value());
+}
+
 TEST(PeerMessageTest, RandomBytesAreReadWithoutHarm) {
   Random random(9);
   for (int i = 0; i < 20'000; ++i) {
@@ -93,6 +128,11 @@ TEST(PeerMessageTest, RandomBytesAreReadWithoutHarm) {
     (void)DecodeSampleNotice(bytes);
     (void)DecodeSnapshotPage(bytes);
     (void)DecodeBlockRequest(bytes);
+    (void)DecodeRoomNotice(bytes);
+    (void)DecodeOfferReply(bytes);
+    bytes = Encode(SomeOffer());
+    bytes[random.Below(bytes.size())] = static_cast<std::byte>(random.Next());
+    (void)DecodeOffer(bytes);
   }
 }
 

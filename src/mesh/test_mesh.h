@@ -292,8 +292,8 @@ class MeshNode final : public PeerListener {
   ~MeshNode() {
     store->Abandon();
     tasks.Drop();
-    links->Drop();
     giver.reset();
+    links->Drop();
     taker.reset();
     streams.reset();
     reader.reset();
