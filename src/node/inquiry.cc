@@ -107,10 +107,14 @@ Task<Result<std::string>> HoldersText(const Inquiry& inquiry, const server::Chai
     const bool exact = one.how == mesh::Holding::How::kAnswered;
     holders.push_back(Holder(id, false, one.runs, one.sampled, exact, WhyOf(one)));
   }
-  std::ranges::stable_sort(holders, std::ranges::greater(), [](const json::object& one) {
-    return one.at("blocks").to_number<std::uint64_t>();
-  });
-  json::array members(holders.begin(), holders.end());
+  // Who has most comes first; of equal ones, as they stand.
+  std::vector<std::pair<std::uint64_t, std::size_t>> order;
+  for (std::size_t i = 0; i < holders.size(); ++i)
+    order.emplace_back(holders[i].at("blocks").to_number<std::uint64_t>(), holders.size() - i);
+  std::ranges::sort(order, std::ranges::greater());
+  json::array members;
+  for (const auto& [blocks, from_end] : order)
+    members.push_back(std::move(holders[holders.size() - from_end]));
   co_return json::serialize(json::object{{"of", question.chain.size()}, {"members", std::move(members)}});
 }
 
