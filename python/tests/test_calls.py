@@ -33,6 +33,13 @@ def test_a_chain_is_its_keys(store: cistern.Store, namespace: cistern.Namespace)
     assert len(chain) == 5, "a refused extend added nothing"
 
 
+def test_of_a_cell_a_node_in_none_knows_nothing(store: cistern.Store, namespace: cistern.Namespace) -> None:
+    with pytest.raises(cistern.Missed, match="cell"):
+        store.cell_holders(namespace, KEYS[:3])
+    with pytest.raises(cistern.Missed, match="cell"):
+        store.cell_explanation(namespace, KEYS[:3])
+
+
 def test_a_chain_remembers_for_as_long_as_is_asked(store: cistern.Store, namespace: cistern.Namespace) -> None:
     chain = cistern.Chain(KEYS[:10])
     forever = 3_600_000_000

@@ -177,18 +177,23 @@ def transfer_config(node: Node | None = None, **extra: Any) -> dict[str, Any]:
     }
 
 
+def namespace_spec(fields: list[list[list[str]]], shapes: list[dict[str, Any]], block_tokens: int) -> Any:
+    from cistern import Group, NamespaceSpec
+
+    return NamespaceSpec(
+        fields={name: value for name, value in fields[0]},
+        groups=tuple(Group(**{**shape, "part_bytes": tuple(shape["part_bytes"])}) for shape in shapes),
+        block_tokens=block_tokens,
+    )
+
+
 def stored(node: Node, fields: list[list[list[str]]], shapes: list[dict[str, Any]], block_tokens: int,
            keys: list[bytes], group: int = 0) -> dict[bytes, bytes]:
     """Content of the store for these keys, all parts in order, in a namespace with these fields and groups."""
-    from cistern import Group, NamespaceSpec, Store
+    from cistern import Store
 
     with Store.connect(node.socket) as store:
-        spec = NamespaceSpec(
-            fields={name: value for name, value in fields[0]},
-            groups=tuple(Group(**{**shape, "part_bytes": tuple(shape["part_bytes"])}) for shape in shapes),
-            block_tokens=block_tokens,
-        )
-        namespace = store.attach(spec)
+        namespace = store.attach(namespace_spec(fields, shapes, block_tokens))
         found = {}
         for key in keys:
             with store.acquire(namespace, [key], group=group) as lease:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import NAMESPACE, PATIENT, CellNode, Engine, Etcd, prompt, stored, transfer_config
+from harness import NAMESPACE, PATIENT, CellNode, Engine, Etcd, namespace_spec, prompt, stored, transfer_config
 
 BLOCK = 128
 PROMPTS = [prompt(100 + number, 900 + 700 * number) for number in range(3)]
@@ -41,6 +41,18 @@ def full(tokens: list[int]) -> int:
     return (len(tokens) - 1) // BLOCK * BLOCK
 
 
+def asked_of_the_cell(
+    node: CellNode, fields: list[list[list[str]]], shapes: list[dict[str, Any]], block_tokens: int, keys: list[bytes]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Who has the first prompt, as a router asks, and why a key is not found that nobody has."""
+    from cistern import Store
+
+    with Store.connect(node.socket) as store:
+        namespace = store.attach(namespace_spec(fields, shapes, block_tokens))
+        chain = keys[: full(PROMPTS[0]) // BLOCK]
+        return store.cell_holders(namespace, chain), store.cell_explanation(namespace, [*chain, bytes(32)])
+
+
 @pytest.fixture(scope="module")
 def cell(small: Path) -> dict[str, Any]:
     """Engine A on the first node computes; B, on the second, is asked the same. Then the first node dies."""
@@ -64,6 +76,7 @@ def cell(small: Path) -> dict[str, Any]:
             where = (spec["fields"], spec["shapes"], spec["block_tokens"], keys)
             found["keys"], found["of one"], found["of two"] = keys, stored(one, *where), stored(two, *where)
             found["read"] = two.status()["cell"]["peer_read_blocks"]
+            found["holders"], found["explanation"] = asked_of_the_cell(two, *where)
             second.run(KILL_AT_LOAD, pid=one.process.pid)
             found["lost second"] = second.generate([LOST])
             found["lost at"] = second.run("answer = connector(llm).coordinator.killed")
@@ -86,6 +99,13 @@ def test_every_block_that_came_is_byte_equal(cell: dict[str, Any]) -> None:
     blocks = sum(full(tokens) for tokens in PROMPTS) // BLOCK
     assert len(set(cell["keys"])) == blocks == cell["read"]
     assert len(cell["of two"]) == blocks and cell["of two"] == cell["of one"]
+
+
+def test_a_router_is_told_who_has_a_prompt(cell: dict[str, Any]) -> None:
+    blocks = full(PROMPTS[0]) // BLOCK
+    found = {(one["member"], one["self"]): (one["blocks"], one["memory"], one["exact"]) for one in cell["holders"]}
+    assert found == {("one", False): (blocks, blocks, True), ("two", True): (blocks, blocks, True)}
+    assert cell["explanation"]["finding"] == "unknown"
 
 
 def test_an_engine_computes_where_the_node_dies_that_had_promised(cell: dict[str, Any]) -> None:
