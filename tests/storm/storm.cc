@@ -165,8 +165,8 @@ void Report(const Told& all, std::uint64_t first, double seconds, bool json) {
 
 // What is hardly ever tried proves little: each kind has 5 % of what was seen in worlds of its own, those of
 // flash or those without. So has each kind that only a lower tier suffers, of the worlds with the simulated
-// one. Three standard deviations of a count of that size may lack, or a third of it where that is more: worlds
-// of some seeds hardly come to some kinds, and the 79 worlds of one run in a hundred lacked a quarter.
+// one. Three standard deviations of a count of that size may lack, or a third of it where that is more:
+// worlds of some seeds hardly come to some kinds, and 79 worlds of one run lacked a quarter.
 bool EveryKindHasItsShare(const Told& all) {
   if (all.faults.total() < 10'000) return true;
   bool good = true;
