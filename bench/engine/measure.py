@@ -200,6 +200,7 @@ def peer(model: Path, rounds: int, dtype: str) -> list[dict[str, Any]]:
     with Etcd() as etcd, CellNode(etcd, "one", "2GiB") as one, CellNode(etcd, "two", "2GiB") as two:
         with Engine(model, transfer_config(one), **more) as engine:
             measured(engine, asked[:rounds], known=False)
+            one.wait_blocks(rounds * (KNOWN_TOKENS // 128))
         samples = one.wait_status(lambda status: status["now"]["pending"] == 0)["cell"]["samples"]
         two.wait_status(lambda status: status["cell"]["index_samples"] == samples)
         computed, known, cached = [], [], []
