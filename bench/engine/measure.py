@@ -85,7 +85,8 @@ for task in os.listdir("/proc/self/task"):
 ended = resource.getrusage(resource.RUSAGE_CHILDREN)
 answer = time.monotonic(), used + ended.ru_utime + ended.ru_stime
 """
-"""Seconds of a processor that the connector's own threads and the nodes that it tried to start have used so far."""
+"""Seconds of a processor that the connector's own threads have used so far, and the shells that start nodes; not what
+the nodes used that it tried to start, which are no children of an engine."""
 
 TIME_CALLS = """
 import time
