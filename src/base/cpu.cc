@@ -36,6 +36,7 @@ CpuFeatures ProbeCpu() {
   found.avx512 = found.vpclmulqdq && __builtin_cpu_supports("avx512f") &&
                  __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                  __builtin_cpu_supports("avx512dq");
+  found.intel = __builtin_cpu_is("intel");
   found.zen5 = found.avx512 && __builtin_cpu_is("amd") && Family() >= 26;
 #elif defined(__aarch64__)
   const unsigned long has = getauxval(AT_HWCAP);

@@ -23,6 +23,7 @@ struct CpuFeatures {
   bool vpclmulqdq = false;  // and all of avx2
   bool avx512 = false;      // AVX-512 F, BW, VL and DQ, and all of vpclmulqdq
   bool zen5 = false;        // AMD's family 26 or a later one, and all of avx512
+  bool intel = false;       // Intel's
   bool arm64 = false;       // AArch64's CRC32C instructions and PMULL
 };
 // Includes whether the operating system saves the registers.

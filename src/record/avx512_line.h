@@ -14,8 +14,8 @@ namespace {
 
 struct Line {
   using Register = __m512i;
-  template <To kTo>
-  using Early = std::conditional_t<kTo == To::kCached, EachPage, EachStep>;
+  template <To kTo, Into kInto>
+  using Early = std::conditional_t<kTo == To::kCached, EachPage<kInto>, EachStep<kInto>>;
 
   // One load: behind the empty asm the compiler does not know where the value came from, so it cannot load it
   // a second time instead of keeping it.

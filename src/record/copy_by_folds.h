@@ -23,12 +23,13 @@ constexpr std::size_t kStep = 4 * kLine;
 // Lines are asked for a fixed distance ahead of each step: 2 KiB are the best on Zen 3 and 4. That reaches
 // behind the source's end, which a prefetch may; where a body is copied by segments those lines are the next
 // one's first.
+template <Into kInto>
 class EachStep final {
  public:
   explicit EachStep(const Bytes* from) : ahead_(from + kAhead) {}
   [[gnu::always_inline]] void Ask(std::size_t at) const {
 #pragma GCC unroll 4
-    for (std::size_t i = 0; i < kStep; i += kLine) __builtin_prefetch(ahead_ + at + i, 0, 0);
+    for (std::size_t i = 0; i < kStep; i += kLine) AskFor<kInto>(ahead_ + at + i);
   }
 
  private:
@@ -39,6 +40,7 @@ class EachStep final {
 // The processor's own prefetcher runs along a page and stops at its end, so the first lines of the next page
 // are asked for, four of them, which start it: the best on Zen 4 beside cached stores of whole lines. At a
 // page's start they would compete with those that the copy waits for.
+template <Into kInto>
 class EachPage final {
  public:
   explicit EachPage(const Bytes* from)
@@ -46,7 +48,7 @@ class EachPage final {
   [[gnu::always_inline]] void Ask(std::size_t at) {
     if (static_cast<std::ptrdiff_t>(at) < page_ + kAskAt) return;
     page_ += kPage;
-    for (std::ptrdiff_t i = 0; i < kLines; ++i) __builtin_prefetch(from_ + page_ + i * kLine, 0, 0);
+    for (std::ptrdiff_t i = 0; i < kLines; ++i) AskFor<kInto>(from_ + page_ + i * kLine);
   }
 
  private:
@@ -64,7 +66,7 @@ template <class Wide>
 }
 
 // n is a multiple of a line and at least a step; `to` lies on a line.
-template <class Wide, To kTo>
+template <class Wide, Into kInto, To kTo>
 __attribute__((no_sanitize("thread"))) std::uint32_t ByFolds(Bytes* to, const Bytes* from, std::size_t n,
                                                              std::uint32_t crc) {
   using Register = typename Wide::Register;
@@ -79,7 +81,7 @@ __attribute__((no_sanitize("thread"))) std::uint32_t ByFolds(Bytes* to, const By
   }
   sums[0] = Wide::Xor(sums[0], Wide::First(crc));
   std::size_t at = kStep;
-  typename Wide::template Early<kTo> early(from);
+  typename Wide::template Early<kTo, kInto> early(from);
   for (; at + kStep <= n; at += kStep) {
     early.Ask(at);
 #pragma GCC unroll 8
@@ -100,14 +102,14 @@ __attribute__((no_sanitize("thread"))) std::uint32_t ByFolds(Bytes* to, const By
   return SumOfLast<Wide>(sum);
 }
 
-template <class Wide, To kTo>
+template <class Wide, Into kInto, To kTo>
 std::uint32_t RunFolds(void* dst, const void* src, std::size_t n, std::uint32_t crc, std::size_t) {
-  return WithEdges<Crc32X86, kTo>(dst, src, n, crc, kLine, kStep, ByFolds<Wide, kTo>);
+  return WithEdges<Crc32X86, kTo>(dst, src, n, crc, kLine, kStep, ByFolds<Wide, kInto, kTo>);
 }
 
-template <class Wide>
+template <class Wide, Into kInto>
 std::uint32_t SumFolds(const void* src, std::size_t n, std::uint32_t crc) {
-  return RunFolds<Wide, To::kNowhere>(nullptr, src, n, crc, 0);
+  return RunFolds<Wide, kInto, To::kNowhere>(nullptr, src, n, crc, 0);
 }
 
 }  // namespace

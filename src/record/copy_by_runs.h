@@ -23,7 +23,7 @@ constexpr std::size_t kTile = kRuns * kRun;
 
 // n is a multiple of a tile; `to` lies on a line. The runs begin at zero, so no tile waits for the last one's
 // sum, which joins them at the end.
-template <class Cpu, To kTo>
+template <class Cpu, Into kInto, To kTo>
 __attribute__((no_sanitize("thread"))) std::uint32_t ByTiles(Bytes* to, const Bytes* from, std::size_t n,
                                                              std::uint32_t crc) {
   for (std::size_t tile = 0; tile < n; tile += kTile) {
@@ -32,7 +32,7 @@ __attribute__((no_sanitize("thread"))) std::uint32_t ByTiles(Bytes* to, const By
     for (std::size_t i = 0; i < kRun; i += kLine) {
 #pragma GCC unroll 3
       for (std::size_t line = 0; line < kRuns; ++line) {
-        __builtin_prefetch(next + kRuns * i + line * kLine, 0, 0);
+        AskFor<kInto>(next + kRuns * i + line * kLine);
       }
       first = Cpu::template CopyLine<kTo>(Ahead<kTo>(to, i), from + i, first);
       second = Cpu::template CopyLine<kTo>(Ahead<kTo>(to, kRun + i), from + kRun + i, second);
@@ -49,14 +49,14 @@ __attribute__((no_sanitize("thread"))) std::uint32_t ByTiles(Bytes* to, const By
   return crc;
 }
 
-template <class Cpu, To kTo>
+template <class Cpu, Into kInto, To kTo>
 std::uint32_t RunTiles(void* dst, const void* src, std::size_t n, std::uint32_t crc, std::size_t) {
-  return WithEdges<Cpu, kTo>(dst, src, n, crc, kTile, kTile, ByTiles<Cpu, kTo>);
+  return WithEdges<Cpu, kTo>(dst, src, n, crc, kTile, kTile, ByTiles<Cpu, kInto, kTo>);
 }
 
-template <class Cpu>
+template <class Cpu, Into kInto>
 std::uint32_t SumTiles(const void* src, std::size_t n, std::uint32_t crc) {
-  return RunTiles<Cpu, To::kNowhere>(nullptr, src, n, crc, 0);
+  return RunTiles<Cpu, kInto, To::kNowhere>(nullptr, src, n, crc, 0);
 }
 
 }  // namespace

@@ -20,10 +20,15 @@ Runnable Probe() {
   Runnable found;
   const CpuFeatures cpu = ProbeCpu();
   if constexpr (kIsX86) {  // elsewhere the AVX files are not built
-    if (cpu.zen5) found.kernels[found.count++] = &kAvx512LanesKernels;
-    if (cpu.avx512) found.kernels[found.count++] = &kAvx512Kernels;
-    if (cpu.vpclmulqdq) found.kernels[found.count++] = &kVpclmulqdqKernels;
-    if (cpu.avx2) found.kernels[found.count++] = &kAvx2Kernels;
+    const auto of = [&](const CopyKernels& amd, const CopyKernels& intel) {
+      return cpu.intel ? &intel : &amd;
+    };
+    if (cpu.zen5 || (cpu.avx512 && cpu.intel)) {
+      found.kernels[found.count++] = of(kAvx512LanesKernels, kIntelAvx512LanesKernels);
+    }
+    if (cpu.avx512) found.kernels[found.count++] = of(kAvx512Kernels, kIntelAvx512Kernels);
+    if (cpu.vpclmulqdq) found.kernels[found.count++] = of(kVpclmulqdqKernels, kIntelVpclmulqdqKernels);
+    if (cpu.avx2) found.kernels[found.count++] = of(kAvx2Kernels, kIntelAvx2Kernels);
   }
   if constexpr (kIsArm64) {
     if (cpu.arm64) found.kernels[found.count++] = &kArm64Kernels;

@@ -39,10 +39,10 @@ struct Arm64 {
 }  // namespace
 
 const CopyKernels kArm64Kernels = {"arm64",
-                                   RunTiles<Arm64, To::kStream>,
-                                   RunTiles<Arm64, To::kCached>,
-                                   RunTiles<Arm64, To::kStream>,
+                                   RunTiles<Arm64, Into::kPastL2, To::kStream>,
+                                   RunTiles<Arm64, Into::kPastL2, To::kCached>,
+                                   RunTiles<Arm64, Into::kPastL2, To::kStream>,
                                    AskFirst,
-                                   SumTiles<Arm64>};
+                                   SumTiles<Arm64, Into::kPastL2>};
 
 }  // namespace cistern::record

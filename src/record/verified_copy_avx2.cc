@@ -45,10 +45,17 @@ struct Avx2 : Crc32X86 {
 }  // namespace
 
 const CopyKernels kAvx2Kernels = {"avx2",
-                                  RunTiles<Avx2, To::kStream>,
-                                  RunTiles<Avx2, To::kCached>,
-                                  RunTiles<Avx2, To::kStream>,
+                                  RunTiles<Avx2, Into::kPastL2, To::kStream>,
+                                  RunTiles<Avx2, Into::kPastL2, To::kCached>,
+                                  RunTiles<Avx2, Into::kPastL2, To::kStream>,
                                   AskFirst,
-                                  SumTiles<Avx2>};
+                                  SumTiles<Avx2, Into::kPastL2>};
+
+const CopyKernels kIntelAvx2Kernels = {"avx2",
+                                       RunTiles<Avx2, Into::kL1, To::kStream>,
+                                       RunTiles<Avx2, Into::kL1, To::kCached>,
+                                       RunTiles<Avx2, Into::kL1, To::kCached>,
+                                       AskFirst,
+                                       SumTiles<Avx2, Into::kL1>};
 
 }  // namespace cistern::record

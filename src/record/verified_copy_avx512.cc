@@ -7,10 +7,17 @@
 namespace cistern::record {
 
 const CopyKernels kAvx512Kernels = {"avx512",
-                                    RunFolds<Line, To::kStream>,
-                                    RunFolds<Line, To::kCached>,
-                                    RunFolds<Line, To::kStream>,
+                                    RunFolds<Line, Into::kPastL2, To::kStream>,
+                                    RunFolds<Line, Into::kPastL2, To::kCached>,
+                                    RunFolds<Line, Into::kPastL2, To::kStream>,
                                     AskFirst,
-                                    SumFolds<Line>};
+                                    SumFolds<Line, Into::kPastL2>};
+
+const CopyKernels kIntelAvx512Kernels = {"avx512",
+                                         RunFolds<Line, Into::kL2, To::kStream>,
+                                         RunFolds<Line, Into::kL2, To::kCached>,
+                                         RunFolds<Line, Into::kL2, To::kStream>,
+                                         AskFirst,
+                                         SumFolds<Line, Into::kL2>};
 
 }  // namespace cistern::record

@@ -29,11 +29,16 @@ struct CopyKernels {
   std::uint32_t (*crc)(const void* src, std::size_t n, std::uint32_t crc);
 };
 
+// One name has at most one table on a processor: Intel's have their own.
 extern const CopyKernels kPortableKernels;
 extern const CopyKernels kAvx2Kernels;
 extern const CopyKernels kVpclmulqdqKernels;
 extern const CopyKernels kAvx512Kernels;
 extern const CopyKernels kAvx512LanesKernels;
+extern const CopyKernels kIntelAvx2Kernels;
+extern const CopyKernels kIntelVpclmulqdqKernels;
+extern const CopyKernels kIntelAvx512Kernels;
+extern const CopyKernels kIntelAvx512LanesKernels;
 extern const CopyKernels kArm64Kernels;
 
 }  // namespace cistern::record

@@ -105,7 +105,7 @@ TEST_P(EveryKernel, FindsDamageOfEachLineOfASegment) {
     source[at] ^= 0x10;
     const std::uint32_t want = kPortableKernels.crc(source.data(), kBytes, 9);
     for (const auto way : {&CopyKernels::copy_stream, &CopyKernels::copy_cached, &CopyKernels::copy_again}) {
-      for (const std::size_t behind : {0, 4096}) {
+      for (const std::size_t behind : {std::size_t{0}, std::size_t{4096}, kBytes}) {
         ASSERT_EQ((kernels().*way)(out.data(), source.data(), kBytes, 9, behind), want) << "byte " << at;
       }
     }

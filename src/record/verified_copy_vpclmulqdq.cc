@@ -10,8 +10,8 @@ namespace {
 
 struct HalfLine {
   using Register = __m256i;
-  template <To>
-  using Early = EachStep;
+  template <To, Into kInto>
+  using Early = EachStep<kInto>;
 
   // One load: behind the empty asm the compiler does not know where the value came from, so it cannot load it
   // a second time instead of keeping it.
@@ -44,10 +44,17 @@ struct HalfLine {
 }  // namespace
 
 const CopyKernels kVpclmulqdqKernels = {"avx2_vpclmulqdq",
-                                        RunFolds<HalfLine, To::kStream>,
-                                        RunFolds<HalfLine, To::kCached>,
-                                        RunFolds<HalfLine, To::kStream>,
+                                        RunFolds<HalfLine, Into::kPastL2, To::kStream>,
+                                        RunFolds<HalfLine, Into::kPastL2, To::kCached>,
+                                        RunFolds<HalfLine, Into::kPastL2, To::kStream>,
                                         AskFirst,
-                                        SumFolds<HalfLine>};
+                                        SumFolds<HalfLine, Into::kPastL2>};
+
+const CopyKernels kIntelVpclmulqdqKernels = {"avx2_vpclmulqdq",
+                                             RunFolds<HalfLine, Into::kL2, To::kStream>,
+                                             RunFolds<HalfLine, Into::kL2, To::kCached>,
+                                             RunFolds<HalfLine, Into::kL2, To::kStream>,
+                                             AskFirst,
+                                             SumFolds<HalfLine, Into::kL2>};
 
 }  // namespace cistern::record
