@@ -3,18 +3,63 @@
 #include <string_view>
 
 #include "base/format.h"
+#include "cistern/options.h"
 #include "commands.h"
 #include "prompt.h"
 #include "sim_policy.h"
 #include "workload/simulator.h"
+#include "workload/tier_simulator.h"
 
 namespace cistern {
+namespace {
+
+// With flash below memory: hits of both.
+int RunTiers(const std::string& trace, workload::SimPolicy policy, std::uint64_t blocks, Promotion promote,
+             bool json) {
+  if (policy != workload::SimPolicy::kReuse && policy != workload::SimPolicy::kLru) {
+    return Complain("cistern sim", Status(Code::kInvalid, Text("--flash has no policy ", ToString(policy),
+                                                               ": give --policy reuse or lru")));
+  }
+  if (promote == Promotion::kSecondHit) {
+    return Complain("cistern sim",
+                    Status(Code::kInvalid,
+                           "--flash-promote second-hit hangs on when a device has written a block, which is "
+                           "not simulated: give worth or all, or take `cistern replay`"));
+  }
+  Result<std::unique_ptr<workload::RequestSource>> requests = workload::OpenRequests(trace);
+  if (!requests) return Complain("cistern sim", requests.error());
+  const EvictionPolicy evicts =
+      policy == workload::SimPolicy::kLru ? EvictionPolicy::kLru : EvictionPolicy::kReuse;
+  const Result<workload::TierSimResult> result =
+      workload::SimulateTiers(**requests, {.policy = evicts, .promote = promote, .blocks = blocks});
+  if (!result) return Complain("cistern sim", result.error());
+  const auto rate = [&](std::uint64_t hits) {
+    return result->accesses == 0 ? 0.0 : static_cast<double>(hits) / static_cast<double>(result->accesses);
+  };
+  const std::uint64_t hits = result->memory_hits + result->lower_hits;
+  const std::string text =
+      json
+          ? Text("{\"policy\":\"", ToString(policy), "\",\"blocks\":", blocks, ",\"promote\":\"",
+                 ToString(promote), "\",\"requests\":", result->requests, ",\"accesses\":", result->accesses,
+                 ",\"hits\":", hits, ",\"hit_rate\":", rate(hits),
+                 ",\"hits_by_tier\":{\"memory\":", result->memory_hits, ",\"flash\":", result->lower_hits,
+                 "},\"memory_hit_rate\":", rate(result->memory_hits), ",\"passing\":", result->passing, "}\n")
+          : Text("policy ", ToString(policy), ", ", blocks, " blocks of memory, promote ", ToString(promote),
+                 ": of ", result->accesses, " accesses ", result->memory_hits, " hit in memory (",
+                 100 * rate(result->memory_hits), " %), ", result->lower_hits, " on flash, of which ",
+                 result->passing, " passed\n");
+  std::fputs(text.c_str(), stdout);
+  return kExitOk;
+}
+
+}  // namespace
 
 int RunSim(int argc, const char* const* argv) {
   std::string trace;
   workload::SimPolicy policy = workload::SimPolicy::kReuse;
   std::uint64_t blocks = 0;
-  bool told = false, told_when = false;
+  bool told = false, told_when = false, flash = false;
+  Promotion promote = OpenOptions().flash_promote;
   bool json = false;
   CommandLine line(
       "cistern sim",
@@ -28,14 +73,28 @@ int RunSim(int argc, const char* const* argv) {
   line.Switch("--told", "with reuse: each request says whether a later prompt extends it, as it turns out",
               &told);
   line.Switch("--told-when", "and in how long, where one does", &told_when);
+  line.Switch("--flash", "flash below memory, with room for all: hits of both", &flash);
+  line.Flag(
+      "--flash-promote", "POLICY",
+      "with --flash, which blocks stay in memory once they were read from there: worth, all; default: worth",
+      [&promote](std::string_view text) {
+        Result<Promotion> value = ParsePromotion(text);
+        if (value) promote = *value;
+        return value ? Status() : value.error();
+      });
   line.Switch("--json", "one JSON object on stdout", &json);
   if (auto exit = line.Parse(argc, argv)) return *exit;
   if (blocks == 0) {
     return Complain("cistern sim", Status(Code::kInvalid, "--blocks is missing; say how many blocks fit"));
   }
+  told = told || told_when;
+  if (flash && told) {
+    return Complain("cistern sim",
+                    Status(Code::kInvalid, "--told is of no use with --flash: give one of them"));
+  }
+  if (flash) return RunTiers(trace, policy, blocks, promote, json);
   Result<std::unique_ptr<workload::RequestSource>> requests = workload::OpenRequests(trace);
   if (!requests) return Complain("cistern sim", requests.error());
-  told = told || told_when;
   if (told && policy != workload::SimPolicy::kReuse) {
     return Complain("cistern sim", Status(Code::kInvalid, Text("--told is of no use to policy ",
                                                                ToString(policy), ": give --policy reuse")));

@@ -75,6 +75,8 @@ enum class Promotion : std::uint8_t {
   kAll = 0,        // "all"
   kSecondHit = 1,  // "second-hit": those asked for before; others pass through and are the first to go again,
                    // so that a long prompt asked for once takes no room from what is asked for often
+  kWorth = 2,  // "worth": those worth more than what would leave for them, by what the eviction policy has
+               // learned; others pass through. Of what is put too, on its way to flash
 };
 
 std::string_view ToString(EvictionPolicy policy);

@@ -376,7 +376,7 @@ class Store(Handle):
         journal_dir: str | os.PathLike[str] = "",
         flash_write: str = "through",
         flash_admit: str = "all",
-        flash_promote: str = "all",
+        flash_promote: str = "worth",
         flash_budget_bytes_a_day: int = 0,
         flash_read_ahead_bytes: int = 16 << 20,
         discard_foreign: bool = False,

@@ -37,7 +37,8 @@ constexpr Choice<WritePolicy> kWrites[] = {
 constexpr Choice<Admission> kAdmissions[] = {
     {Admission::kAll, "all"}, {Admission::kSecondHit, "second-hit", "used after they were put"}};
 constexpr Choice<Promotion> kPromotions[] = {{Promotion::kAll, "all"},
-                                             {Promotion::kSecondHit, "second-hit", "asked for before"}};
+                                             {Promotion::kSecondHit, "second-hit", "asked for before"},
+                                             {Promotion::kWorth, "worth", "worth more than what leaves"}};
 constexpr Choice<Outlook> kOutlooks[] = {{Outlook::kUnknown, "unknown"},
                                          {Outlook::kExtended, "extended", "a later prompt starts with it"},
                                          {Outlook::kEnded, "ended", "none does"},

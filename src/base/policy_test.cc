@@ -27,7 +27,7 @@ TEST(Policy, WhatIsPrintedIsReadAndNoTextStandsForTwo) {
   EXPECT_EQ(ToString(Importance::kKeep), "keep");
   for (Admission one : {Admission::kAll, Admission::kSecondHit})
     EXPECT_EQ(*ParseAdmission(ToString(one)), one);
-  for (Promotion one : {Promotion::kAll, Promotion::kSecondHit})
+  for (Promotion one : {Promotion::kAll, Promotion::kSecondHit, Promotion::kWorth})
     EXPECT_EQ(*ParsePromotion(ToString(one)), one);
   EXPECT_EQ(ToString(Admission::kSecondHit), "second-hit");
   EXPECT_EQ(ToString(Promotion::kAll), "all");
@@ -56,7 +56,7 @@ TEST(Policy, AnUnknownTextIsNamedWithThoseThatThereAre) {
   EXPECT_EQ(Message(ParseAdmission("second").error()),
             "there is no admission 'second'; known: all, second-hit");
   EXPECT_EQ(Message(ParsePromotion("never").error()),
-            "there is no promotion 'never'; known: all, second-hit");
+            "there is no promotion 'never'; known: all, second-hit, worth");
 }
 
 TEST(Policy, WhatOnlyAProgramCanSayIsChecked) {
@@ -68,7 +68,7 @@ TEST(Policy, WhatOnlyAProgramCanSayIsChecked) {
   EXPECT_THAT(Message(CheckPolicy(WriteRule{.uses = 0})), HasSubstr("of 0 uses"));
   EXPECT_THAT(Message(CheckPolicy(WriteRule{.uses = 256})), HasSubstr("of 256 uses"));
   EXPECT_EQ(Message(CheckPolicy(Admission{7})), "there is no admission of number 7; known: all, second-hit");
-  EXPECT_EQ(CheckPolicy(Promotion{2}).code(), Code::kInvalid);
+  EXPECT_EQ(CheckPolicy(Promotion{3}).code(), Code::kInvalid);
   EXPECT_EQ(CheckPolicy(EvictionPolicy{2}).code(), Code::kInvalid);
   EXPECT_EQ(ToString(WriteRule{.policy = WritePolicy{3}}), "unknown");
 }
@@ -87,7 +87,8 @@ TEST(Policy, HintsAreCheckedEachAndTogether) {
 }
 
 TEST(Policy, HelpSaysEachValueItsMeaningAndTheDefault) {
-  EXPECT_EQ(PolicyHelp(Promotion::kAll), "all, second-hit (asked for before); default: all");
+  EXPECT_EQ(PolicyHelp(Promotion::kWorth),
+            "all, second-hit (asked for before), worth (worth more than what leaves); default: worth");
   EXPECT_EQ(
       PolicyHelp(WriteRule()),
       "through (at once), back (when it is cold), selective:N with N from 1 to 255 (after its N-th use); "

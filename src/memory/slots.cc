@@ -175,6 +175,12 @@ Result<arena::Place> Slots::Allocate(std::uint64_t record_bytes) {
   return Take(*NewChunk(*first, size));
 }
 
+bool Slots::HasRoom(std::uint64_t record_bytes) const {
+  const SlotSize size = SlotSize::For(record_bytes, arena_.geometry().alignment);
+  return classes_[size.Number(arena_.geometry().alignment)].open != kNoHeader ||
+         counts_.free_headers >= size.chunk_headers;
+}
+
 arena::Place Slots::Take(Chunk& chunk) {
   const std::uint32_t slot = chunk.FirstFree();
   chunk.SetUsed(slot);

@@ -264,7 +264,7 @@ TEST(FlashOptions, WhatAProgramSaysIsCheckedAsWhatAPersonSays) {
   policy.flash_write = {WritePolicy::kSelective, 0};
   EXPECT_THAT(Message(ResolveNodeOptions(policy)), HasSubstr("flash_write: "));
   NodeOptions number;
-  number.flash_promote = Promotion{2};
+  number.flash_promote = Promotion{3};
   EXPECT_THAT(Message(ResolveNodeOptions(number)), HasSubstr("flash_promote: "));
 }
 

@@ -51,13 +51,16 @@ void Order::TakeIn(Reuse::Asked asked, std::span<const std::uint64_t> keys,
                    std::span<const EntryId> residents) {
   if (reuse_ == nullptr || keys.empty()) return;
   const std::size_t here = residents.size();
+  const auto resident = [&](std::size_t i) {
+    return residents[i] == kBelow ? std::nullopt : std::optional(residents[i]);
+  };
   asked.blocks = keys.size();
   asked.resident = here;
   Reuse::Prompt prompt(asked);
   Begin(prompt);
   for (std::size_t i = here - std::min<std::size_t>(here, 1); i < keys.size(); ++i) Look(prompt, i, keys[i]);
-  Classify(prompt, here > 0 ? std::optional(residents.back()) : std::nullopt);
-  for (std::size_t i = here; i-- > 0;) Use(prompt, i, keys[i], residents[i]);
+  Classify(prompt, here > 0 ? resident(here - 1) : std::nullopt);
+  for (std::size_t i = here; i-- > 0;) Use(prompt, i, keys[i], resident(i));
   End(prompt);
 }
 
@@ -140,26 +143,19 @@ Reuse::Value Order::ValueOf(std::size_t in, UseTime age) const {
   return reuse_->ValueOf(on, age);
 }
 
-bool Order::Colder(EntryId a, EntryId b) const {
-  if (reuse_ != nullptr) {
-    const double value_a = ValueOf(a).expected, value_b = ValueOf(b).expected;
-    if (value_a != value_b) return value_a < value_b;
+void Order::LookAmong(std::size_t first, std::size_t end, Coldness& coldest) const {
+  if (reuse_ == nullptr) {
+    const std::optional<EntryId> id = lru_.ColdestAmong(first, end);
+    if (!id) return;
+    const Coldness one{.id = *id, .age = lru_.Age(*id)};
+    if (coldest.id == kBelow || one < coldest) coldest = one;
+    return;
   }
-  return lru_.Age(a) > lru_.Age(b);
-}
-
-std::optional<EntryId> Order::ColdestAmong(std::size_t first, std::size_t end) const {
-  if (reuse_ == nullptr) return lru_.ColdestAmong(first, end);
-  std::optional<EntryId> coldest;
-  double least = 0;
   lru_.ForShelves(first, end, [&](Shelf on) {
     const EntryId id = *lru_.Coldest(on);
-    const double value = ValueOf(id).expected;
-    if (coldest && (value > least || (value == least && lru_.Age(id) <= lru_.Age(*coldest)))) return;
-    coldest = id;
-    least = value;
+    const Coldness one{.id = id, .value = ValueOf(id).expected, .age = lru_.Age(id)};
+    if (coldest.id == kBelow || one < coldest) coldest = one;
   });
-  return coldest;
 }
 
 std::uint64_t Order::LeastAge(SizeClass size_class) const {

@@ -23,6 +23,9 @@ namespace cistern::policy {
 
 using SizeClass = std::uint8_t;
 
+// In place of the id of a block that lies below memory.
+inline constexpr EntryId kBelow = 0xffff'ffff;
+
 class Order final {
  public:
   // Of a store of `blocks`: 24 bytes for each id up to the largest ever inserted, 16 of them Lru's, and what
@@ -48,7 +51,8 @@ class Order final {
   void Use(Reuse::Prompt& prompt, std::uint64_t position, std::uint64_t key, std::optional<EntryId> id);
   void End(Reuse::Prompt& prompt) { reuse_->End(prompt); }
   // All of these in one call, for an owner that need not pause: `keys` of all blocks of the prompt, of which
-  // the first ones are `residents`. What `asked` says of their numbers is not used. No effect by `lru`.
+  // the first ones are there: `residents`, or kBelow. What `asked` says of their numbers is not used. No
+  // effect by `lru`.
   void TakeIn(Reuse::Asked asked, std::span<const std::uint64_t> keys, std::span<const EntryId> residents);
   // The id, of the same block as `first`, is used as that one was.
   void Follow(EntryId id, EntryId first);
@@ -56,6 +60,10 @@ class Order final {
   // ---- newcomers ----
   Standing StandingOf(std::uint64_t key, const Standing& parent) const {
     return reuse_ == nullptr ? Standing() : reuse_->StandingOf(key, parent);
+  }
+  // Of one that is fetched from below memory.
+  Standing StandingBelow(std::uint64_t key, const Standing& parent) const {
+    return reuse_ == nullptr ? Standing() : reuse_->StandingBelow(key, parent);
   }
   // Of a resident, for its children.
   Standing StandingOf(EntryId id) const;
@@ -72,6 +80,20 @@ class Order final {
       Park(*id);
     }
     return std::nullopt;
+  }
+
+  // A block that is fetched from below is worth less than what would leave for it, the coldest for which
+  // `may(id)` holds, is proven to be: it is read, and takes nobody's place. The others are parked on the way,
+  // a few at most; what leaves before all others in any case does not count.
+  template <class May>
+  bool Passes(const Standing& fetched, QuotaGroups groups, May may) {
+    for (std::size_t look = 0; look < kMostLooks && fetched.told && learns(); ++look) {
+      const std::optional<EntryId> id = ColdestOf(groups, kCold, [](SizeClass) { return true; });
+      if (!id) return false;
+      if (may(*id)) return StaysOut(fetched, *id);
+      Park(*id);
+    }
+    return false;
   }
 
   // ---- residents ----
@@ -99,10 +121,10 @@ class Order final {
   std::optional<EntryId> Coldest() const { return ColdestIn(kAllGroups); }
   std::optional<EntryId> ColdestIn(QuotaGroups groups) const {
     if (!grouped_ && (groups & 1) != 0) return ColdestAmong(0, ranks_.size() * kStride);
-    return ColdestOf(groups, [](SizeClass) { return true; });
+    return ColdestOf(groups, kStride, [](SizeClass) { return true; });
   }
   std::optional<EntryId> Coldest(SizeClass size_class, QuotaGroups groups = kAllGroups) const {
-    return ColdestOf(groups, [size_class](SizeClass its) { return its == size_class; });
+    return ColdestOf(groups, kStride, [size_class](SizeClass its) { return its == size_class; });
   }
 
   // ---- by recency alone: for a choice between size classes ----
@@ -144,6 +166,7 @@ class Order final {
  private:
   static constexpr std::size_t kStride = 128;  // shelves of a size class
   static constexpr std::size_t kCold = kStride - 1;
+  static constexpr std::size_t kMostLooks = 64;  // for one that passes
   static_assert(Reuse::kClasses <= kCold);
 
   // The shelves of a size class and group, by their first one.
@@ -157,17 +180,25 @@ class Order final {
       if ((groups >> ranks_[rank].group & 1) != 0 && may(ranks_[rank].size_class)) see(rank * kStride);
     }
   }
+  // Of the first `shelves` of each rank.
   template <class May>
-  std::optional<EntryId> ColdestOf(QuotaGroups groups, May may) const {
-    std::optional<EntryId> coldest;
-    ForRanks(groups, may, [&](std::size_t first) {
-      const std::optional<EntryId> id = ColdestAmong(first, first + kStride);
-      if (id && (!coldest || Colder(*id, *coldest))) coldest = id;
-    });
-    return coldest;
+  std::optional<EntryId> ColdestOf(QuotaGroups groups, std::size_t shelves, May may) const {
+    Coldness coldest;
+    ForRanks(groups, may, [&](std::size_t first) { LookAmong(first, first + shelves, coldest); });
+    return coldest.found();
   }
-  // The first leaves before the second.
-  bool Colder(EntryId a, EntryId b) const;
+  // What leaves first has the least value, and of these is the oldest.
+  struct Coldness {
+    EntryId id = kBelow;  // none
+    double value = 0;
+    std::uint64_t age = 0;
+    std::optional<EntryId> found() const { return id == kBelow ? std::nullopt : std::optional(id); }
+    bool operator<(const Coldness& other) const {
+      return value != other.value ? value < other.value : age > other.age;
+    }
+  };
+  // Replaces `coldest` by what is colder on the shelves from `first` on, up to `end`.
+  void LookAmong(std::size_t first, std::size_t end, Coldness& coldest) const;
   // Where there are shelves for no more ranks the id counts for no quota.
   Shelf ShelfOf(SizeClass size_class, std::size_t in, QuotaGroup group);
   Usage* UsageOf(std::optional<EntryId> id) { return id ? &usage_[*id] : nullptr; }
@@ -177,7 +208,11 @@ class Order final {
   void CountKept(Shelf shelf, int by) {
     if (Reuse::IsKept(static_cast<Reuse::Class>(shelf % kStride))) kept_ += static_cast<std::size_t>(by);
   }
-  std::optional<EntryId> ColdestAmong(std::size_t first, std::size_t end) const;
+  std::optional<EntryId> ColdestAmong(std::size_t first, std::size_t end) const {
+    Coldness coldest;
+    LookAmong(first, end, coldest);
+    return coldest.found();
+  }
   void MoveTo(EntryId id, std::size_t in);
 
   Lru lru_;  // a shelf a size class and class, in each the least recently used first

@@ -107,6 +107,51 @@ TEST(Order, ASessionWithAPaceOfSecondsIsKeptPastOneThatNeverCameBack) {
   EXPECT_LT(PlaceOf(leaving, agent.back()), PlaceOf(leaving, agent.front()));
 }
 
+// Of an agent's blocks it is proven that they return, of what was asked once that it does not.
+TEST(Order, WhatIsFetchedPassesWhereAllThatWouldLeaveForItIsWorthMore) {
+  Store store;
+  Order& order = store.order();
+  const auto any = [](EntryId) { return true; };
+  EntryId next = 100;
+  std::vector<EntryId> agent{1, 2};
+  std::uint64_t now_ms = 0;
+  for (int turn = 0; turn < 200; ++turn) {
+    agent.push_back(next++);
+    store.Ask(now_ms += 20'000, {agent});
+    store.Ask(now_ms += 2'000, {{next, next + 1}});
+    order.Remove(next);
+    order.Remove(next + 1);
+    next += 2;
+  }
+  store.Ask(now_ms += 15'000, {{next}});
+  order.Remove(next);
+  // A prompt of which one block lies below says what that block is.
+  EXPECT_FALSE(order.StandingBelow(next + 5, {}).told);
+  const std::uint64_t keys[] = {next + 5, next + 6};
+  const EntryId there[] = {kBelow};
+  order.TakeIn({}, keys, there);
+  const Standing asked_once = order.StandingBelow(next + 5, {});
+  EXPECT_TRUE(asked_once.told);
+  EXPECT_TRUE(order.Passes(asked_once, kAllGroups, any));
+  EXPECT_FALSE(order.Passes({}, kAllGroups, any)) << "no prompt told of it";
+  // What leaves before all others does not make room for one that stays: the next that passes needs it.
+  order.MakeColdest(agent.back(), 0);
+  EXPECT_TRUE(order.Passes(asked_once, kAllGroups, any));
+  // Those that may not leave are parked, a few at most.
+  std::size_t asked = 0;
+  EXPECT_FALSE(order.Passes(asked_once, kAllGroups, [&](EntryId) { return ++asked, false; }));
+  EXPECT_EQ(asked, 64u);
+  EXPECT_TRUE(order.Parked(agent[agent.size() - 2]));
+  order.SetNow(now_ms + 3'600'000);
+  EXPECT_FALSE(order.Passes(asked_once, kAllGroups, any)) << "nobody was seen to come back after an hour";
+}
+
+TEST(Order, ByLruNothingPasses) {
+  Store store(EvictionPolicy::kLru);
+  store.Ask(0, {{1, 2, 3}});
+  EXPECT_FALSE(store.order().Passes({.told = true}, kAllGroups, [](EntryId) { return true; }));
+}
+
 TEST(Order, AnOutlookIsBelievedAsFarAsItCameTrue) {
   for (const bool truthful : {true, false}) {
     Store store;

@@ -13,7 +13,7 @@ namespace cistern::policy {
 struct LowerPolicy {
   WriteRule write;
   Admission admit = Admission::kAll;
-  Promotion promote = Promotion::kAll;
+  Promotion promote = Promotion::kWorth;
 };
 
 // Settings of the node's operator or of a namespace's user; fields without a value keep the policy's.
@@ -45,9 +45,15 @@ constexpr bool WrittenAtUse(const LowerPolicy& policy, std::uint32_t uses) {
          (uses == 0 || !Wanted(policy, uses - 1));
 }
 
-// True if a fetched block stays in memory; `asked_before`: since it was written to the lower tier.
-constexpr bool Promoted(const LowerPolicy& policy, bool asked_before) {
-  return policy.promote == Promotion::kAll || asked_before;
+// True if a fetched block stays in memory. `asked_before`: since it was written to the lower tier; `passes`:
+// it is worth less than what would leave for it (Order::Passes).
+constexpr bool Promoted(const LowerPolicy& policy, bool asked_before, bool passes) {
+  switch (policy.promote) {
+    case Promotion::kAll: return true;
+    case Promotion::kSecondHit: return asked_before;
+    case Promotion::kWorth: return !passes;
+  }
+  __builtin_unreachable();
 }
 
 // True if a read is not begun for a caller that would wait `worth_us`. Estimates err to both sides. A

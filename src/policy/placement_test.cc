@@ -63,10 +63,14 @@ TEST(Lower, HalfOfWhatDoesNotStayIsReadAloneAndOfWhatStaysWhereTheRestWouldBeLat
 }
 
 TEST(Lower, WhatWasAskedForBeforeIsPromotedAndTheRestByPolicy) {
-  const LowerPolicy all, careful{.promote = Promotion::kSecondHit};
-  EXPECT_TRUE(Promoted(all, false));
-  EXPECT_FALSE(Promoted(careful, false));
-  EXPECT_TRUE(Promoted(careful, true));
+  const LowerPolicy by_worth, all{.promote = Promotion::kAll}, careful{.promote = Promotion::kSecondHit};
+  for (const bool passes : {false, true}) {
+    EXPECT_TRUE(Promoted(all, false, passes));
+    EXPECT_FALSE(Promoted(careful, false, passes));
+    EXPECT_TRUE(Promoted(careful, true, passes));
+    EXPECT_NE(Promoted(by_worth, false, passes), passes);
+    EXPECT_NE(Promoted(by_worth, true, passes), passes);
+  }
 }
 
 TEST(Lower, AWishChangesWhatItNamesAndNothingElse) {

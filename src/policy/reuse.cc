@@ -131,11 +131,11 @@ void Reuse::Classify(Prompt& prompt, Usage* last) {
   const std::uint64_t whole = prompt.asked.blocks - prompt.asked.partial - prompt.asked.resident;
   if (prompt.asked.partial) {
     Remember(prompt, prompt.asked.blocks - 1, prompt.end, kPartial, 1);
-    Expect(prompt.end, {prompt.own.gap, kPartial, true}, prompt.now);
+    Expect(expected_, prompt.end, {prompt.own.gap, kPartial, true}, prompt.now);
   }
   if (whole == 0) return;
   Remember(prompt, prompt.asked.resident + whole - 1, prompt.last_whole, prompt.own.in, whole);
-  Expect(prompt.first, prompt.own, prompt.now);
+  Expect(expected_, prompt.first, prompt.own, prompt.now);
 }
 
 void Reuse::Use(Prompt& prompt, std::uint64_t position, std::uint64_t key, Usage* usage) {
@@ -150,7 +150,11 @@ void Reuse::Use(Prompt& prompt, std::uint64_t position, std::uint64_t key, Usage
   }
   if (prompt.asked.partial && position + 1 == prompt.asked.blocks) in = kPartial;
   Remember(prompt, position, key, in, 1);
-  if (usage == nullptr) return;
+  if (usage == nullptr) {
+    if (below_.empty()) below_.resize(kSetsBelow);
+    Expect(below_, key, {gap, in, true}, prompt.now);
+    return;
+  }
   usage->last = prompt.now;
   usage->gap = gap;
   usage->in = in & 0x7f;
@@ -215,27 +219,26 @@ void Reuse::Return(Usage& usage, std::uint64_t key, UseTime now) {
   if (++returns_seen_ % kReturnsARefresh == 0) Refresh(run.in);
 }
 
-Standing Reuse::StandingOf(std::uint64_t key, const Standing& parent) const {
-  if (const Expected* expected = FindExpected(key)) return expected->standing;
+Standing Reuse::StandingIn(const ExpectedTable& table, std::uint64_t key, const Standing& parent) {
+  for (std::size_t way = 0; !table.empty() && way < kWays; ++way) {
+    const Expected& one = table[key % table.size()][way];
+    if (one.standing.told && one.key == key) return one.standing;
+  }
   if (!parent.told || IsOwn(parent.in)) return parent;
   return {parent.gap, static_cast<Class>(PaceOf(parent.gap)), true};
 }
 
-void Reuse::Expect(std::uint64_t key, const Standing& standing, UseTime now) {
-  std::array<Expected, kWays>& set = expected_[key % kSets];
+void Reuse::Expect(ExpectedTable& table, std::uint64_t key, const Standing& standing, UseTime now) {
+  std::array<Expected, kWays>& set = table[key % table.size()];
   Expected* place = &set[0];
   for (Expected& one : set) {
-    if (!place->standing.told) break;
-    if (!one.standing.told || now - one.when > now - place->when) place = &one;
+    if (one.standing.told && one.key == key) {
+      place = &one;
+      break;
+    }
+    if (place->standing.told && (!one.standing.told || now - one.when > now - place->when)) place = &one;
   }
   *place = {key, now, standing};
-}
-
-const Reuse::Expected* Reuse::FindExpected(std::uint64_t key) const {
-  for (const Expected& one : expected_[key % kSets]) {
-    if (one.standing.told && one.key == key) return &one;
-  }
-  return nullptr;
 }
 
 // Each run that is now past the start of an age has reached it.

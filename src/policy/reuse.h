@@ -65,7 +65,8 @@ class Reuse final {
   // Uses that are closer together than this are one.
   static constexpr UseTime kOneUseMs = 1'024;
 
-  // Of a store of `blocks`: 8 bytes for each of them, 512 KiB at least.
+  // Of a store of `blocks`: 8 bytes for each of them, 512 KiB at least. With blocks below memory 384 KiB
+  // more.
   explicit Reuse(std::uint64_t blocks);
 
   // A prompt has begun.
@@ -102,12 +103,19 @@ class Reuse final {
   void Look(Prompt& prompt, std::uint64_t position, std::uint64_t key);
   // `last`: of the last resident block, null where there is none.
   void Classify(Prompt& prompt, Usage* last);
-  // Null for a block that lies below memory.
+  // Null for a block that lies below memory: what it is held to be, should it be fetched, is kept for a
+  // while.
   void Use(Prompt& prompt, std::uint64_t position, std::uint64_t key, Usage* usage);
   void End(Prompt& prompt);
 
-  // What a new block is: what its prompt said, else as its parent, else the default.
-  Standing StandingOf(std::uint64_t key, const Standing& parent) const;
+  // What a new block is: what its prompt said, else as its parent, else the default. The same of one that is
+  // fetched from below memory.
+  Standing StandingOf(std::uint64_t key, const Standing& parent) const {
+    return StandingIn(expected_, key, parent);
+  }
+  Standing StandingBelow(std::uint64_t key, const Standing& parent) const {
+    return StandingIn(below_, key, parent);
+  }
   // A use without a prompt: its run, if it is the deepest block of one, returned and begins anew.
   void Return(Usage& usage, std::uint64_t key, UseTime now);
 
@@ -144,14 +152,17 @@ class Reuse final {
     std::array<double, kAges> returned{};
   };
   using Shares = std::array<double, kAges>;  // of runs that reach an age, those that return at it
-  // New blocks of prompts that were not put yet; the newest of a set stay.
+  // Blocks of prompts that were not put, or fetched, yet; the newest of a set stay.
   struct Expected {
     std::uint64_t key = 0;
     UseTime when = 0;
     Standing standing;  // told: the entry is in use
   };
   static constexpr std::size_t kWays = 4;
+  using ExpectedTable = std::vector<std::array<Expected, kWays>>;
   static constexpr std::size_t kSets = 1'024;
+  static constexpr std::size_t kSetsBelow =
+      4'096;  // all blocks of a prompt, where of new ones two are enough
 
   static std::size_t AgeOf(UseTime age);
   static UseTime AgeStart(std::size_t age);
@@ -169,15 +180,16 @@ class Reuse final {
   static std::array<double, kAges> HitsASecond(const Shares& shares);
   std::uint32_t FindRun(std::uint64_t key) const;
   void Unlink(std::uint32_t run);
-  void Expect(std::uint64_t key, const Standing& standing, UseTime now);
-  const Expected* FindExpected(std::uint64_t key) const;
+  static void Expect(ExpectedTable& table, std::uint64_t key, const Standing& standing, UseTime now);
+  static Standing StandingIn(const ExpectedTable& table, std::uint64_t key, const Standing& parent);
 
   // Runs in the order of their requests, in a ring; those that live also by key.
   std::vector<Run> runs_;
   std::vector<std::uint32_t> buckets_;
   std::uint64_t next_run_ = 0;
   std::array<std::uint64_t, kAges> passed_{};  // runs before this one are past the age's start
-  std::vector<std::array<Expected, kWays>> expected_;
+  ExpectedTable expected_;
+  ExpectedTable below_;  // empty until the first is noted
 
   Returns all_;
   std::array<Returns, kPaces + 1> paces_{};  // the last for partial blocks

@@ -32,8 +32,7 @@ Step Evictor::EvictOne(const Newcomer& newcomer, bool* stays_out) {
     }
     if (!coldest) return EvictUnwritten(newcomer);
     steps_.Count();
-    // Records that wait to be written are evicted only when no other can be.
-    if (!MayGo(*coldest) || forest_.record(*coldest).is(catalog::Record::kQueued)) {
+    if (!MayGoNow(*coldest)) {
       order.Park(*coldest);
       continue;
     }
@@ -49,6 +48,20 @@ Step Evictor::EvictOne(const Newcomer& newcomer, bool* stays_out) {
     Evict(*coldest);
     return Step::kDone;
   }
+}
+
+bool Evictor::Passes(catalog::RecordId record, const policy::Standing& standing) {
+  if (options_.lower.promote != Promotion::kWorth || !lower_.present()) return false;
+  policy::Order& order = residents_.order();
+  const catalog::Record& r = forest_.record(record);
+  const catalog::TreeId tree = forest_.block(r.block).tree;
+  const std::uint64_t with_it = residents_.count() + (order.Contains(record) ? 0 : 1);
+  const bool counted = options_.max_blocks > 0 && with_it >= options_.max_blocks;
+  if (!counted && slots_.HasRoom(catalog_.RecordBytesOf(tree, r.group, r.body_bytes))) return false;
+  return order.Passes(standing, MayLeaveFor(catalog_.GroupOf(tree), 0), [this](catalog::RecordId id) {
+    steps_.Count();
+    return MayGoNow(id);
+  });
 }
 
 Step Evictor::TrimOne() {

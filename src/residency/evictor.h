@@ -78,6 +78,9 @@ class Evictor final {
   bool Over(policy::QuotaGroup group, std::uint64_t more) const {
     return options_.quotas.Over(group, residents_.used(), more);
   }
+  // By Promotion::kWorth, with a lower tier: memory is full with this record, and what would leave for it, or
+  // for the next one where it is there already, is worth more. So it is to leave before all others.
+  bool Passes(catalog::RecordId record, const policy::Standing& standing);
   // Evicts one of a group that has more than its quota; kWaits: none has, or nothing of it may go now.
   Step TrimOne();
   // Evicts a record that may leave: to the lower tier alone, or for good if this was its last copy.
@@ -91,6 +94,11 @@ class Evictor final {
   void LoseBad(catalog::RecordId record);
 
  private:
+  // The record may go now, and no better time is near: what waits to be written goes only when nothing else
+  // can.
+  bool MayGoNow(catalog::RecordId record) const {
+    return MayGo(record) && !forest_.record(record).is(catalog::Record::kQueued);
+  }
   void Demote(catalog::RecordId record);
   Step EvictUnwritten(const Newcomer& newcomer);
 

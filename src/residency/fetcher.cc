@@ -30,12 +30,18 @@ std::shared_ptr<PendingFetch> Fetcher::Start(catalog::RecordId record) {
   return fetch;
 }
 
-void Fetcher::DecidePromotion(catalog::RecordId record) {
+void Fetcher::DecidePromotion(catalog::RecordId record, bool ahead) {
   if (fetching(record)) return;
   catalog::Record& r = forest_.record(record);
   r.flags &= static_cast<std::uint8_t>(~catalog::Record::kTransient);
-  if (!policy::Promoted(options_.lower, r.is(catalog::Record::kTouched)))
+  const bool passes = ahead ? options_.lower.promote == Promotion::kWorth
+                            : evictor_.Passes(record, StandingOf(forest_.block(r.block)));
+  if (!policy::Promoted(options_.lower, r.is(catalog::Record::kTouched), passes))
     r.flags |= catalog::Record::kTransient;
+}
+
+policy::Standing Fetcher::StandingOf(const catalog::Block& block) const {
+  return residents_.order().StandingBelow(block.key_hash(), residents_.StandingOf(block.parent));
 }
 
 // Only a record that was found bad is lost; the blocks of a device that left service are lost through
@@ -67,7 +73,7 @@ void Fetcher::ReadAhead(catalog::TreeId tree, std::span<const BlockKey> chain) {
       bytes += copy->body_bytes;
       counters_.read_ahead.Add();
       const catalog::RecordId record = forest_.Take(block, g);
-      DecidePromotion(record);
+      DecidePromotion(record, true);
       Start(record);
     }
   }
@@ -202,9 +208,9 @@ Task<Status> Fetcher::Publish(catalog::RecordHandle handle, tier::Location from,
   now.born = stamp.born;
   now.expiry = stamp.expiry;
   now.flags |= catalog::Record::kVerified | catalog::Record::kTouched;
-  const catalog::Block& b = forest_.block(block);
-  residents_.Enter(handle.record, *number,
-                   residents_.order().StandingOf(b.key_hash(), residents_.StandingOf(b.parent)));
+  const policy::Standing standing = StandingOf(forest_.block(block));
+  if (evictor_.Passes(handle.record, standing)) now.flags |= catalog::Record::kTransient;
+  residents_.Enter(handle.record, *number, standing);
   if (now.is(catalog::Record::kTransient)) counters_.passing.Add();
   partial_copies_.End(handle.record);  // a reader with a view of the partial copy finds the block here
   // The reference takes over the pin under which the slot was filled.

@@ -62,8 +62,10 @@ class Fetcher final {
   // The fetch of a record that is not in memory; all callers that ask before it ends share it.
   std::shared_ptr<PendingFetch> Start(catalog::RecordId record);
   // Decides whether the record will stay in memory: when a fetch is asked for that is not under way yet,
-  // since several readers may fetch parts of one block.
-  void DecidePromotion(catalog::RecordId record);
+  // since several readers may fetch parts of one block. Of those that are asked for together each finds the
+  // room that the others want too, so by worth one that is to stay is looked at again when it takes its
+  // place. `ahead` of its prompt's request, if one comes: by worth it is decided when it is used.
+  void DecidePromotion(catalog::RecordId record, bool ahead = false);
   // The error that a read at the record's location met. Only a record that was found bad is lost; the blocks
   // of a device that left service are lost through LowerRecords::DeviceOut.
   void Unreadable(catalog::RecordId record, const Status& status);
@@ -74,6 +76,7 @@ class Fetcher final {
   bool fetching(catalog::RecordId record) const { return fetches_.contains(forest_.record(record).serial); }
 
  private:
+  policy::Standing StandingOf(const catalog::Block& block) const;
   Task<void> Fetch(RecordReference reference, std::shared_ptr<PendingFetch> fetch);
   // Adds to `read_us` how long the tier took.
   Task<Status> FetchOnce(catalog::RecordHandle handle, double* read_us);

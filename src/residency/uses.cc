@@ -22,10 +22,23 @@ void Uses::UseRecord(catalog::RecordId record) {
   steps_.Count();
   r.flags |= catalog::Record::kTouched;
   if (r.uses < UINT8_MAX) ++r.uses;
-  if (r.in_memory() && !r.is(catalog::Record::kTransient)) residents_.order().Touch(record, block.key_hash());
+  if (r.in_memory()) MoveInOrder(record, block.key_hash());
   catalog_.counted().Use(block.tree);
   if (r.in_memory() && lower_.present() && policy::WrittenAtUse(catalog_.LowerPolicyOf(r), r.uses))
     write_back_.Want(record);
+}
+
+// One that was read to pass, or ahead, may be worth its place now.
+void Uses::MoveInOrder(catalog::RecordId record, catalog::KeyHash key_hash) {
+  catalog::Record& r = forest_.record(record);
+  const bool by_worth = r.is(catalog::Record::kTransient) && options_.lower.promote == Promotion::kWorth;
+  if (by_worth && !evictor_.Passes(record, residents_.order().StandingOf(record)))
+    r.flags &= static_cast<std::uint8_t>(~catalog::Record::kTransient);
+  if (!r.is(catalog::Record::kTransient)) {
+    residents_.order().Touch(record, key_hash);
+  } else if (by_worth && r.references == 0) {
+    residents_.MakeColdest(record);
+  }
 }
 
 void Uses::UseSlot(arena::Place place, std::uint32_t generation_low) {

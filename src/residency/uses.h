@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "residency/context.h"
+#include "residency/evictor.h"
 #include "residency/lower_tier.h"
 #include "residency/partial_copies.h"
 #include "residency/residents.h"
@@ -15,14 +16,16 @@ namespace cistern::residency {
 class Uses final {
  public:
   Uses(const StoreContext& context, LowerTier& lower, Residents& residents, PartialCopies& partial_copies,
-       WriteBack& write_back)
-      : counters_(context.counters),
+       Evictor& evictor, WriteBack& write_back)
+      : options_(context.options),
+        counters_(context.counters),
         steps_(context.steps),
         catalog_(context.catalog),
         forest_(context.catalog.forest()),
         lower_(lower),
         residents_(residents),
         partial_copies_(partial_copies),
+        evictor_(evictor),
         write_back_(write_back) {}
   Uses(const Uses&) = delete;
   Uses& operator=(const Uses&) = delete;
@@ -34,6 +37,9 @@ class Uses final {
   void UseSlot(arena::Place place, std::uint32_t generation_low);
 
  private:
+  void MoveInOrder(catalog::RecordId record, catalog::KeyHash key_hash);
+
+  const catalog::StoreOptions& options_;
   catalog::StoreCounters& counters_;
   StepBudget& steps_;
   catalog::Catalog& catalog_;
@@ -41,6 +47,7 @@ class Uses final {
   LowerTier& lower_;
   Residents& residents_;
   PartialCopies& partial_copies_;
+  Evictor& evictor_;
   WriteBack& write_back_;
 };
 

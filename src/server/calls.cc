@@ -70,9 +70,10 @@ Result<store::MatchedPrompt> PromptOf(const wire::Submission& call, std::uint16_
 }
 
 // `keys` begin with the last that matched, if `first_new` is not 0, or are all of the chain's.
-void SetBlocks(store::MatchedPrompt& prompt, std::vector<BlockKey> keys, std::size_t first_new,
-               std::uint64_t matched) {
+void SetBlocks(store::MatchedPrompt& prompt, std::vector<BlockKey> keys, std::size_t first_asked,
+               std::size_t first_new, std::uint64_t matched) {
   prompt.keys = std::move(keys);
+  prompt.first_asked = first_asked;
   prompt.first_new = first_new;
   prompt.matched = matched;
 }
@@ -342,7 +343,7 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call) {
   // Members are asked by the whole chain: what was dropped of it decides whether a block of theirs is taken.
   if (remote_ != nullptr && known == matched && more < rest.size())
     more += co_await MatchRemote(call.namespace_slot, keys, known + more, DeadlineOf(executor_, call), runs);
-  SetBlocks(*prompt, std::move(keys), known + more, std::uint64_t{matched} + more);
+  SetBlocks(*prompt, std::move(keys), known, known + more, std::uint64_t{matched} + more);
   store_.NotePrompt(call.namespace_slot, std::move(*prompt));
   if (call.reply_bytes < sizeof(wire::MatchReply) + sizeof(wire::MatchRunItem)) {
     Status wrong(Code::kInvalid, Text("a match's reply does not fit ", call.reply_bytes, " bytes"));
@@ -390,6 +391,7 @@ Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
   for (int attempt = 0; attempt < 3; ++attempt) {
     std::vector<MatchRun> runs;
     wire::AddRun(runs, {.blocks = matched});
+    const std::size_t in_index = matched;
     if (matched < chain.size()) {
       std::span<const BlockKey> rest = std::span(chain).subspan(matched);
       Result<std::vector<MatchRun>> further = co_await store_.MatchRest(call.namespace_slot, matched, rest);
@@ -401,7 +403,7 @@ Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
       lease =
           co_await store_.Hold(session.caller, call.namespace_slot, std::span(chain).first(matched), hold_us);
     if (lease) {
-      SetBlocks(*prompt, std::move(chain), matched, matched);
+      SetBlocks(*prompt, std::move(chain), in_index, matched, matched);
       store_.NotePrompt(call.namespace_slot, std::move(*prompt));
       if (matched == 0) co_return Answer();
       co_return co_await ReplyRuns(session, call, std::move(runs), Answer{.a = *lease, .b = matched});

@@ -54,6 +54,14 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
         block == catalog::kNoId ? catalog::kNoId : catalog_.ReadableRecord(block, blocks[i].group, now_s);
     if (record == catalog::kNoId) continue;
     if (!forest_.record(record).in_memory()) {
+      if (prompts_.AwaitsRead(tree, blocks[i].key)) {
+        // From then on it is known what its blocks are worth; this one is looked for again.
+        forest_.Fold(record);
+        co_await prompts_.TakeInAtRead(tree, blocks[i].key);
+        grant.views.pop_back();
+        --i;
+        continue;
+      }
       PendingView one{.index = i};
       if (StartFetch(blocks[i], record, worth, &one, &view)) pending.push_back(std::move(one));
       continue;
@@ -203,8 +211,8 @@ bool Acquirer::StartFetch(const catalog::BlockName& asked, catalog::RecordId rec
   const std::int64_t asked_us = passes ? 0 : lower_.ReadyInUs(r.location, asked_bytes);
   const bool on_its_way = fetcher_.fetching(record);
   // A reader of another share of a partial copy has the first reader's reason.
-  const bool promoted = copy == nullptr && policy::Promoted(options_.lower, r.is(catalog::Record::kTouched));
   fetcher_.DecidePromotion(record);
+  const bool promoted = copy == nullptr && !r.is(catalog::Record::kTransient);
   r.flags |= catalog::Record::kTouched;
   if (r.uses < UINT8_MAX) ++r.uses;
   steps_.Count(3);

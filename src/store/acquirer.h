@@ -16,6 +16,7 @@
 #include "residency/partial_fetch.h"
 #include "residency/residents.h"
 #include "residency/verifier.h"
+#include "store/prompts.h"
 #include "store/requests.h"
 #include "store/switches.h"
 
@@ -26,7 +27,7 @@ class Acquirer final {
   Acquirer(const residency::StoreContext& context, residency::LowerTier& lower,
            residency::Residents& residents, residency::PartialCopies& partial_copies,
            residency::Verifier& verifier, residency::Fetcher& fetcher, residency::PartialFetch& partial_fetch,
-           const Switches& switches)
+           Prompts& prompts, const Switches& switches)
       : executor_(context.executor),
         clock_(context.clock),
         slots_(context.slots),
@@ -42,6 +43,7 @@ class Acquirer final {
         verifier_(verifier),
         fetcher_(fetcher),
         partial_fetch_(partial_fetch),
+        prompts_(prompts),
         switches_(switches) {}
   Acquirer(const Acquirer&) = delete;
   Acquirer& operator=(const Acquirer&) = delete;
@@ -102,6 +104,7 @@ class Acquirer final {
   residency::Verifier& verifier_;
   residency::Fetcher& fetcher_;
   residency::PartialFetch& partial_fetch_;
+  Prompts& prompts_;
   const Switches& switches_;
 };
 

@@ -15,11 +15,14 @@ void Prompts::Note(std::uint32_t slot, MatchedPrompt prompt) {
       prompt.first_new < prompt.keys.size() ? prompt.keys[prompt.first_new] : prompt.keys.back();
   const catalog::KeyHash hash = catalog::KeyHashOf(tree, waits_for);
   steps_.Count(2);
-  if (const auto same = by_key_.find(hash); same != by_key_.end()) Forget(same);
+  if (const auto same = by_key_.find(hash); same != by_key_.end()) Take(same->second);
+  std::optional<catalog::KeyHash> read;
+  if (prompt.first_asked < prompt.first_new) read = catalog::KeyHashOf(tree, prompt.keys[prompt.first_asked]);
   keys_ += prompt.keys.size();
-  noted_.push_back({hash, std::move(prompt)});
+  noted_.push_back({hash, read, std::move(prompt)});
   by_key_[hash] = std::prev(noted_.end());
-  while (noted_.size() > kMostNotes || keys_ > kMostKeys) Forget(by_key_.find(noted_.front().waits_for));
+  if (read) by_read_[*read] = std::prev(noted_.end());
+  while (noted_.size() > kMostNotes || keys_ > kMostKeys) Take(noted_.begin());
 }
 
 Prompts::ByKey::const_iterator Prompts::FindNote(catalog::TreeId tree, const BlockKey& key,
@@ -32,19 +35,19 @@ Prompts::ByKey::const_iterator Prompts::FindNote(catalog::TreeId tree, const Blo
   return it ? found : by_key_.end();
 }
 
-void Prompts::Forget(ByKey::const_iterator at) {
-  const auto noted = at->second;
-  keys_ -= noted->prompt.keys.size();
-  by_key_.erase(at);
+MatchedPrompt Prompts::Take(std::list<Noted>::iterator noted) {
+  by_key_.erase(noted->waits_for);
+  if (noted->read) {
+    const auto read = by_read_.find(*noted->read);
+    if (read != by_read_.end() && read->second == noted) by_read_.erase(read);
+  }
+  MatchedPrompt prompt = std::move(noted->prompt);
+  keys_ -= prompt.keys.size();
   noted_.erase(noted);
+  return prompt;
 }
 
-Task<void> Prompts::TakeIn(catalog::TreeId tree, BlockKey key) {
-  const auto note = by_key_.find(catalog::KeyHashOf(tree, key));
-  const MatchedPrompt matched = std::move(note->second->prompt);
-  keys_ -= matched.keys.size();
-  noted_.erase(note->second);
-  by_key_.erase(note);
+Task<void> Prompts::TakeIn(catalog::TreeId tree, MatchedPrompt matched) {
   policy::Order& order = residents_.order();
   policy::Reuse::Prompt prompt({.blocks = matched.matched + matched.keys.size() - matched.first_new,
                                 .resident = matched.matched,

@@ -37,6 +37,8 @@ struct MatchedPrompt {
   // Of its blocks one after the other, from the last that matched on where that is known, or from the first.
   std::vector<BlockKey> keys;
   std::size_t first_new = 0;  // in keys: the first that did not match; past the end where all did
+  // In keys: the first that the index did not have: it lies below memory, or is new.
+  std::size_t first_asked = 0;
   std::uint64_t matched = 0;
   PromptHints hints;
   bool partial = false;  // the last block is not full

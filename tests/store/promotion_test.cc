@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Promotion by worth: what is read from the lower tier stays in memory, or passes, as the simulator says.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "store/block_store_fixture.h"
+#include "tier/simulated_tier.h"
+#include "workload/tier_simulator.h"
+
+namespace cistern {
+namespace {
+
+using workload::Request;
+
+// A node with so many blocks of memory over a lower tier that holds everything.
+class PromotionTest : public store::BlockStoreTest {
+ protected:
+  static constexpr std::size_t kBytes = 512;
+
+  void Begin(std::uint64_t blocks, Promotion promote, std::uint64_t read_ahead_bytes = 0) {
+    store::TestStoreOptions options;
+    options.headers = 4;
+    options.alignment = 512;
+    options.store.max_blocks = blocks;
+    options.store.max_lower_blocks = 1u << 17;
+    options.store.read_ahead_bytes = read_ahead_bytes;
+    options.store.lower.promote = promote;
+    options.store.eviction = EvictionPolicy::kReuse;
+    options.store.eviction_time_ms = [this] { return now_ms_; };
+    options.tier = [this](store::TestStore& store, const tier::JournalView& journal) {
+      return Open(store.loop->executor(), journal);
+    };
+    Make(options);
+  }
+  Task<Result<std::unique_ptr<tier::Tier>>> Open(Executor& on, tier::JournalView journal) {
+    tier::SimulatedTierOptions with;
+    with.rooms = 64;
+    with.room_bytes = 4u << 20;
+    with.least_us = with.most_us = 1;
+    co_return std::make_unique<tier::SimulatedTier>(tier::SimulatedTier::Parts{on, *media_, 1}, with,
+                                                    journal);
+  }
+  std::vector<MatchRun> Runs(const std::vector<std::uint64_t>& chain) {
+    std::vector<BlockKey> keys;
+    for (const std::uint64_t n : chain) keys.push_back(store::Key(n));
+    auto runs = t->Run(t->store->MatchRest(ns.slot, 0, keys));
+    EXPECT_TRUE(runs.has_value());
+    return *runs;
+  }
+  // A match as a client tells it: the chain's blocks, the first of them that memory does not have, and the
+  // first that is new.
+  void Name(const std::vector<std::uint64_t>& chain, std::size_t in_memory, std::size_t known, bool partial) {
+    store::MatchedPrompt prompt{
+        .first_new = known, .first_asked = in_memory, .matched = known, .partial = partial};
+    for (const std::uint64_t n : chain) prompt.keys.push_back(store::Key(n));
+    t->store->NotePrompt(ns.slot, std::move(prompt));
+  }
+  void Read(std::uint64_t n) {
+    const store::AcquireGrant grant = Acquire({n}, Me());
+    ASSERT_EQ(grant.views[0].code, Code::kOk) << n;
+    EXPECT_TRUE(t->Read(ns.slot, store::Key(n)) == store::Body(n, kBytes)) << n;
+    ASSERT_TRUE(t->store->Release(Me(), grant.lease).ok());
+    t->Tick();
+  }
+  bool AllWritten() {
+    const Counter& written = t->store->counters().written_down;
+    for (int round = 0; written.value() < stored_ && round < 1'000; ++round) {
+      t->Tick();
+      t->loop->RunUntilIdle();
+      t->clock.AdvanceUs(10);
+    }
+    return written.value() == stored_;
+  }
+  // One request: its match, the reads of what lies below one after the other, its puts, its touches.
+  void Ask(std::uint64_t now_ms, const std::vector<std::uint64_t>& chain, bool partial) {
+    now_ms_ = now_ms;
+    std::size_t known = 0, in_memory = 0;
+    for (const MatchRun& run : Runs(chain)) {
+      if (run.where == Where::kMemory && known == in_memory) in_memory += run.blocks;
+      known += run.blocks;
+      (run.where == Where::kMemory ? memory_hits_ : lower_hits_) += run.blocks;
+    }
+    Name(chain, in_memory, known, partial);
+    for (std::size_t i = 0; i < known; ++i) {
+      if (!Here(chain[i])) Read(chain[i]);
+    }
+    for (std::size_t i = known; i < chain.size(); ++i) {
+      ASSERT_EQ(Put(chain[i], i == 0 ? std::nullopt : std::optional(chain[i - 1]), kBytes),
+                store::State::kPublished);
+      bodies_.clear();
+      ++stored_;
+      ASSERT_TRUE(AllWritten());
+    }
+    std::vector<BlockKey> keys;
+    for (std::size_t i = chain.size(); i-- > 0;) keys.push_back(store::Key(chain[i]));
+    t->Run(t->store->Touch(ns.slot, keys));
+  }
+  // The first requests of a trace through the store, and through the simulator.
+  void Agree(const std::string& trace, std::uint64_t requests, std::uint64_t blocks, Promotion promote) {
+    SCOPED_TRACE(Text(trace, ", ", blocks, " blocks, ", ToString(promote)));
+    auto source = workload::OpenRequests(trace);
+    ASSERT_TRUE(source.has_value()) << source.error().ToString();
+    workload::TierSimulator simulator({.promote = promote, .blocks = blocks});
+    memory_hits_ = lower_hits_ = stored_ = 0;
+    t.reset();
+    media_.emplace();
+    Begin(blocks, promote);
+    Request request;
+    workload::TraceTime time;
+    for (std::uint64_t i = 0; i < requests && *(*source)->Next(request); ++i) {
+      simulator.Submit(request);
+      ASSERT_NO_FATAL_FAILURE(Ask(time.Of(request), request.hash_ids, workload::LastIsPartial(request)));
+      const workload::TierSimResult& result = simulator.result();
+      ASSERT_EQ(memory_hits_, result.memory_hits) << "request " << i;
+      ASSERT_EQ(lower_hits_, result.lower_hits) << "request " << i;
+    }
+    EXPECT_GT(memory_hits_, 0u);
+    EXPECT_GT(lower_hits_, 0u);
+    EXPECT_EQ(t->store->counters().passing.value(), simulator.result().passing);
+    EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+  }
+
+  void TearDown() override { t.reset(); }  // before its media
+
+  std::uint64_t now_ms_ = 0, memory_hits_ = 0, lower_hits_ = 0, stored_ = 0;
+  std::optional<tier::SimulatedMedia> media_;
+};
+
+TEST_F(PromotionTest, StoreAndSimulatorAgreeOnGeneratedWorkloads) {
+  for (const Promotion promote : {Promotion::kWorth, Promotion::kAll}) {
+    Agree("generated:sessions=60,turns=5,think=30s,span=20min,user_tokens=3000", 300, 200, promote);
+    Agree("generated:sessions=40,turns=4,seed=3", 160, 60, promote);
+  }
+}
+
+TEST_F(PromotionTest, StoreAndSimulatorAgreeOnPublishedTraces) {
+  const std::filesystem::path traces =
+      std::filesystem::path(__FILE__).parent_path() / "../../../shared/traces";
+  if (!std::filesystem::exists(traces / "agentic.jsonl")) GTEST_SKIP() << "the traces are not there";
+  Agree(traces / "agentic.jsonl", 120, 1'000, Promotion::kWorth);
+  Agree(traces / "conversation.jsonl", 600, 1'000, Promotion::kWorth);
+}
+
+}  // namespace
+}  // namespace cistern
