@@ -30,9 +30,11 @@ class Problem final {
       blocks_ += run.blocks;
     }
     loaded_.resize(runs.size());
+    of_source_.reserve(sources.size());
     // A source that takes no time is as good as one of a picosecond.
     for (const LoadSource& source : sources)
-      of_source_.push_back({Begin(source), 1 / std::max(source.us_per_block, 1e-6)});
+      of_source_.push_back(
+          {.begin = Begin(source), .blocks_per_us = 1 / std::max(source.us_per_block, 1e-6)});
   }
 
   // To compute blocks [from, to) when all before is there.
@@ -53,14 +55,14 @@ class Problem final {
     return prefill_.load_overhead_us + source.latency_us + source.queued_us;
   }
 
-  double LoadAll() const {
-    std::vector<double> blocks(sources_.size());
+  double LoadAll() {
+    for (Source& source : of_source_) source.blocks = 0;
     double last = 0;
     for (const LoadRun& run : runs_) {
       if (run.blocks == 0) continue;
-      const LoadSource& source = sources_[run.source];
-      blocks[run.source] += run.blocks;
-      last = std::max(last, Begin(source) + blocks[run.source] * source.us_per_block);
+      Source& source = of_source_[run.source];
+      source.blocks += run.blocks;
+      last = std::max(last, source.begin + source.blocks * sources_[run.source].us_per_block);
     }
     return last;
   }
@@ -74,7 +76,7 @@ class Problem final {
   struct Source {
     double begin = 0;
     double blocks_per_us = 0;
-    double budget = 0;  // blocks that it may still load
+    double blocks = 0;  // that it may still load; that it has loaded so far
   };
 
   const std::span<const LoadRun> runs_;
@@ -82,6 +84,7 @@ class Problem final {
   const Prefill& prefill_;
   std::uint64_t blocks_ = 0;
   std::vector<std::uint32_t> loaded_;  // of each run
+  std::vector<double> compute_;        // of each run, all of it
   std::vector<Source> of_source_;
   std::uint32_t work_ = 0;
 };
@@ -91,20 +94,34 @@ class Problem final {
 // have delivered so many blocks by then. As long as it can, blocks are loaded; a block that cannot be is
 // computed, and all before it is due earlier by that. To load the later of two blocks of a source is never
 // worse, so no choice leaves more time.
+//
+// Runs are mostly loaded or computed as a whole: then no run's outcome waits for the arithmetic of the one
+// before it.
 double Problem::Slack(double deadline) {
   double due = deadline;
-  for (Source& source : of_source_) source.budget = static_cast<double>(blocks_);
+  for (Source& source : of_source_) source.blocks = static_cast<double>(blocks_);
   auto end = static_cast<double>(blocks_);
   for (std::size_t i = runs_.size(); i-- > 0;) {
     const LoadRun& run = runs_[i];
     Source& source = of_source_[run.source];
-    const double time = due - source.begin;
-    const double can = time < 0 ? 0 : WholeBlocks(time * source.blocks_per_us);
-    source.budget = std::min(source.budget, can);
-    const double load = std::min<double>(source.budget, run.blocks);
-    source.budget -= load;
-    loaded_[i] = static_cast<std::uint32_t>(load);
-    due -= Compute(end - run.blocks, end - load);
+    const double can = (due - source.begin) * source.blocks_per_us;
+    if (can < 1 - kRounding || source.blocks < 1) {
+      source.blocks = can < 1 - kRounding ? 0 : source.blocks;
+      loaded_[i] = 0;
+      due -= compute_[i];
+      end -= run.blocks;
+      continue;
+    }
+    source.blocks = std::min(source.blocks, WholeBlocks(can));
+    if (source.blocks >= run.blocks) {
+      source.blocks -= run.blocks;
+      loaded_[i] = run.blocks;
+      end -= run.blocks;
+      continue;
+    }
+    loaded_[i] = static_cast<std::uint32_t>(source.blocks);
+    due -= Compute(end - run.blocks, end - source.blocks);
+    source.blocks = 0;
     end -= run.blocks;
   }
   work_ += static_cast<std::uint32_t>(runs_.size());
@@ -113,22 +130,29 @@ double Problem::Slack(double deadline) {
 
 // The soonest deadline by halving; loaded_ is its choice. A deadline that is later by some time leaves at
 // least that much more slack, so each look moves one end of the interval by its half and the other by the
-// slack that it found. Computing everything is always possible.
+// slack that it found. (A line through two looks finds nothing sooner: slack jumps by a block at a time.)
+// Computing everything is always possible.
 double Problem::MeetInTheMiddle() {
+  compute_.reserve(runs_.size());
+  double first = 0;
+  for (const LoadRun& run : runs_) {
+    compute_.push_back(Compute(first, first + run.blocks));
+    first += run.blocks;
+  }
   double high = std::min(All(), LoadAll()) * (1 + kRounding);
-  double low = 0;
+  double low = 0, looked_at = 0;
   for (int step = 0; step < kMostSteps && high - low > kPrecision * high; ++step) {
-    const double middle = (low + high) / 2;
-    const double slack = Slack(middle);
+    looked_at = (low + high) / 2;
+    const double slack = Slack(looked_at);
     if (slack >= 0) {
-      high = middle;
-      low = std::max(low, middle - slack);
+      high = looked_at;
+      low = std::max(low, looked_at - slack);
     } else {
-      low = middle;
-      high = std::min(high, (middle - slack) * (1 + kRounding));
+      low = looked_at;
+      high = std::min(high, (looked_at - slack) * (1 + kRounding));
     }
   }
-  if (Slack(high) >= 0) return std::min(high, All());
+  if (looked_at == high || Slack(high) >= 0) return std::min(high, All());
   std::ranges::fill(loaded_, 0);  // computing everything took as long, but for a rounding
   return All();
 }
@@ -141,7 +165,7 @@ double Problem::BestSplit() {
   double best_split = 0;
   double ready = 0;  // of all before the run
   double first = 0;
-  std::vector<double> taken(sources_.size());
+  for (Source& source : of_source_) source.blocks = 0;
   const auto all = static_cast<double>(blocks_);
   const auto look = [&](double split, double loaded) {
     const double time = loaded + Compute(split, all);
@@ -153,10 +177,11 @@ double Problem::BestSplit() {
   for (const LoadRun& run : runs_) {
     ++work_;
     const LoadSource& source = sources_[run.source];
-    const double begin = Begin(source) + taken[run.source] * source.us_per_block;
+    double& taken = of_source_[run.source].blocks;
+    const double begin = of_source_[run.source].begin + taken * source.us_per_block;
     // As many blocks of the run as are there without anyone waiting for them, and one more.
     if (source.us_per_block > 0 && ready > begin) {
-      const double hidden = std::floor((ready - begin) / source.us_per_block);
+      const double hidden = WholeBlocks((ready - begin) * of_source_[run.source].blocks_per_us);
       for (const double more : {hidden, hidden + 1}) {
         if (more >= 1 && more < run.blocks)
           look(first + more, std::max(ready, begin + more * source.us_per_block));
@@ -164,7 +189,7 @@ double Problem::BestSplit() {
     } else if (run.blocks > 1) {
       look(first + 1, std::max(ready, begin + source.us_per_block));
     }
-    taken[run.source] += run.blocks;
+    taken += run.blocks;
     ready = std::max(ready, begin + run.blocks * source.us_per_block);
     first += run.blocks;
     look(first, ready);
