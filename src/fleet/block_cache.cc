@@ -28,7 +28,7 @@ std::size_t BlockCache::Match(Chain chain, std::vector<HomeRun>* homes) const {
     const bool copied = slot.copies != kNone;
     const bool joins =
         !homes->empty() && !copied && homes->back().home == slot.home && homes->back().copies == nullptr;
-    if (!joins) homes->push_back({slot.home, 0, copied ? &copies_[slot.copies] : nullptr});
+    if (!joins) homes->push_back({slot.home, 0, copied ? &copies_[slot.copies].at : nullptr});
     ++homes->back().blocks;
   }
   return matched;
@@ -45,21 +45,10 @@ void BlockCache::Move(Chain chain, NodeNumber to) {
   }
 }
 
-// False: none may leave.
-bool BlockCache::MakeRoomForCopy() {
-  while (found_.size() + copies_count_ >= blocks_) {
-    const auto leaves =
-        order_.LeavesFor({}, [this](EntryId id) { return slots_[id].children == 0 && !slots_[id].held; });
-    if (!leaves) return false;
-    Evict(*leaves);
-  }
-  return true;
-}
-
 void BlockCache::AddCopy(EntryId id, NodeNumber node) {
   if (slots_[id].home == node || HasCopy(slots_[id], node)) return;
   while (copies_count_ > 0 && (copies_count_ + 1) * kCopyShare > blocks_) DropOldestCopy();
-  if ((copies_count_ + 1) * kCopyShare > blocks_ || !MakeRoomForCopy()) return;
+  if ((copies_count_ + 1) * kCopyShare > blocks_ || !MakeRoom({})) return;
   std::uint32_t& at = slots_[id].copies;
   if (at == kNone) {
     if (free_copies_.empty()) {
@@ -69,9 +58,10 @@ void BlockCache::AddCopy(EntryId id, NodeNumber node) {
     at = free_copies_.back();
     free_copies_.pop_back();
   }
-  std::vector<bool>& copies = copies_[at];
-  if (node >= copies.size()) copies.resize(node + 1);
-  copies[node] = true;
+  Copies& copies = copies_[at];
+  if (node >= copies.at.size()) copies.at.resize(node + 1);
+  copies.at[node] = true;
+  ++copies.count;
   copied_.emplace_back(id, node);
   ++copies_count_;
 }
@@ -79,16 +69,17 @@ void BlockCache::AddCopy(EntryId id, NodeNumber node) {
 // True: it was there.
 bool BlockCache::DropCopy(EntryId id, NodeNumber node) {
   if (!HasCopy(slots_[id], node)) return false;
-  std::vector<bool>& copies = copies_[slots_[id].copies];
-  copies[node] = false;
+  Copies& copies = copies_[slots_[id].copies];
+  copies.at[node] = false;
   --copies_count_;
-  if (std::ranges::find(copies, true) == copies.end()) FreeCopies(id);
+  if (--copies.count == 0) FreeCopies(id);
   return true;
 }
 
 void BlockCache::FreeCopies(EntryId id) {
   const std::uint32_t at = std::exchange(slots_[id].copies, kNone);
-  copies_[at].clear();
+  copies_[at].at.clear();
+  copies_[at].count = 0;
   free_copies_.push_back(at);
 }
 
@@ -126,11 +117,13 @@ void BlockCache::Store(Chain chain, bool partial, std::uint64_t now_ms, NodeNumb
 }
 
 bool BlockCache::MakeRoom(const policy::Standing& newcomer) {
-  if (found_.size() + copies_count_ < blocks_) return true;
-  const std::optional<EntryId> leaves =
-      order_.LeavesFor(newcomer, [this](EntryId id) { return slots_[id].children == 0 && !slots_[id].held; });
-  if (leaves) Evict(*leaves);
-  return leaves.has_value();
+  while (found_.size() + copies_count_ >= blocks_) {
+    const std::optional<EntryId> leaves = order_.LeavesFor(
+        newcomer, [this](EntryId id) { return slots_[id].children == 0 && !slots_[id].held; });
+    if (!leaves) return false;
+    Evict(*leaves);
+  }
+  return true;
 }
 
 void BlockCache::Insert(std::uint64_t hash_id, NodeNumber home, const policy::Standing& standing) {
@@ -155,7 +148,7 @@ void BlockCache::Evict(EntryId id) {
   order_.Remove(id);
   found_.erase(slots_[id].hash_id);
   if (slots_[id].copies != kNone) {
-    copies_count_ -= static_cast<std::uint64_t>(std::ranges::count(copies_[slots_[id].copies], true));
+    copies_count_ -= copies_[slots_[id].copies].count;
     FreeCopies(id);
   }
   free_.push_back(id);
@@ -180,7 +173,7 @@ void BlockCache::Lose(NodeNumber home) {
       Slot& slot = slots_[way[i]];
       DropCopy(way[i], home);
       if (slot.home == home && slot.copies != kNone) {
-        const std::vector<bool>& copies = copies_[slot.copies];
+        const std::vector<bool>& copies = copies_[slot.copies].at;
         slot.home = static_cast<NodeNumber>(std::ranges::find(copies, true) - copies.begin());
         DropCopy(way[i], slot.home);
       }

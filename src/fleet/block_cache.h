@@ -60,6 +60,11 @@ class BlockCache final {
     bool held = false;             // by the request that is being stored
   };
 
+  struct Copies {
+    std::vector<bool> at;  // by node
+    std::uint32_t count = 0;
+  };
+
   policy::EntryId Find(std::uint64_t hash_id) const {
     const auto at = found_.find(hash_id);
     return at == found_.end() ? kNone : at->second;
@@ -71,10 +76,12 @@ class BlockCache final {
     const bool it = next != kNone && slots_[next].parent == before && slots_[next].hash_id == hash_id;
     return it ? next : Find(hash_id);
   }
+  // False: the newcomer stays out, or none may leave.
   bool MakeRoom(const policy::Standing& newcomer);
-  bool MakeRoomForCopy();
   bool HasCopy(const Slot& slot, NodeNumber node) const {
-    return slot.copies != kNone && node < copies_[slot.copies].size() && copies_[slot.copies][node];
+    if (slot.copies == kNone) return false;
+    const std::vector<bool>& at = copies_[slot.copies].at;
+    return node < at.size() && at[node];
   }
   void AddCopy(policy::EntryId id, NodeNumber node);
   bool DropCopy(policy::EntryId id, NodeNumber node);
@@ -92,7 +99,7 @@ class BlockCache final {
   std::vector<std::uint64_t> keys_;
 
   // Copies beside a block's home, at most a sixteenth of the room; the oldest goes first.
-  std::deque<std::vector<bool>> copies_;  // by node, of a block; in use or free
+  std::deque<Copies> copies_;  // of a block; in use or free
   std::vector<std::uint32_t> free_copies_;
   std::deque<std::pair<policy::EntryId, NodeNumber>> copied_;
   std::uint64_t copies_count_ = 0;

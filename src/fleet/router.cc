@@ -76,17 +76,23 @@ NodeNumber Router::Up(NodeNumber from) const {
   return from;
 }
 
+// The queues are looked at once for all nodes that are estimated.
+void Router::Match(const BlockCache& cache, const workload::Request& request, double now_s) {
+  matched_ = cache.Match(request.hash_ids, &homes_);
+  waits_s_.clear();
+  for (const HomeRun& run : homes_) waits_s_.push_back(links_[run.home].out.QueuedSeconds(now_s));
+}
+
 // Until the first `blocks` of homes_ are in the node. The slowest queue of those that have them holds up all.
 double Router::LoadSeconds(NodeNumber node, std::size_t blocks, double now_s) const {
   const NodeLinks& links = links_[node];
   std::size_t own = 0, others = 0;
   double queued_s = links.in.QueuedSeconds(now_s);
-  for (const HomeRun& run : homes_) {
-    const std::size_t some = std::min<std::size_t>(run.blocks, blocks - own - others);
-    if (some == 0) break;
-    const bool here = run.At(node);
+  for (std::size_t i = 0; own + others < blocks; ++i) {
+    const std::size_t some = std::min<std::size_t>(homes_[i].blocks, blocks - own - others);
+    const bool here = homes_[i].At(node);
     (here ? own : others) += some;
-    if (!here) queued_s = std::max(queued_s, links_[run.home].out.QueuedSeconds(now_s));
+    if (!here) queued_s = std::max(queued_s, waits_s_[i]);
   }
   const double bytes = options_.block_bytes();
   const double own_s = links.own.QueuedSeconds(now_s) + links.own.latency_s() +
@@ -97,9 +103,9 @@ double Router::LoadSeconds(NodeNumber node, std::size_t blocks, double now_s) co
 }
 
 std::size_t Router::BlocksToLoad(const workload::Request& request, NodeNumber node, std::size_t usable,
-                                 double now_s) {
+                                 double all_s, double now_s) {
   const double backlog = backlogs_.seconds(node);
-  if (LoadSeconds(node, usable, now_s) <= backlog) return usable;  // over before the engine is free
+  if (all_s <= backlog) return usable;  // over before the engine is free
   const NodeLinks& links = links_[node];
   double queued_s = links.in.QueuedSeconds(now_s);
   runs_.clear();
@@ -110,7 +116,7 @@ std::size_t Router::BlocksToLoad(const workload::Request& request, NodeNumber no
     const bool here = run.At(node);
     if (runs_.empty() || runs_.back().source != (here ? 0u : 1u)) runs_.push_back({0, here ? 0u : 1u});
     runs_.back().blocks += blocks;
-    if (!here) queued_s = std::max(queued_s, links_[run.home].out.QueuedSeconds(now_s));
+    if (!here) queued_s = std::max(queued_s, waits_s_[i]);
   }
   const auto source = [&](const Link& link, double waits_s) {
     return policy::LoadSource{.latency_us = link.latency_s() * 1e6,
@@ -136,14 +142,13 @@ double Router::ComputeSeconds(const workload::Request& request, std::size_t load
 }
 
 Router::Estimated Router::Estimate(const workload::Request& request, NodeNumber node, double now_s) {
-  if (!options_.global_store) caches_[node].Match(request.hash_ids, &homes_);
-  std::size_t matched = 0;
-  for (const HomeRun& run : homes_) matched += run.blocks;
-  const std::size_t usable = std::min(matched, UsableBlocks(request));
-  Estimated estimated{.node = node, .blocks = BlocksToLoad(request, node, usable, now_s)};
+  if (!options_.global_store) Match(caches_[node], request, now_s);
+  const std::size_t usable = std::min(matched_, UsableBlocks(request));
+  const double all_s = LoadSeconds(node, usable, now_s);
+  Estimated estimated{.node = node, .blocks = BlocksToLoad(request, node, usable, all_s, now_s)};
   estimated.compute_s = ComputeSeconds(request, estimated.blocks);
-  estimated.first_token_s =
-      std::max(backlogs_.seconds(node), LoadSeconds(node, estimated.blocks, now_s)) + estimated.compute_s;
+  const double load_s = estimated.blocks == usable ? all_s : LoadSeconds(node, estimated.blocks, now_s);
+  estimated.first_token_s = std::max(backlogs_.seconds(node), load_s) + estimated.compute_s;
   return estimated;
 }
 
@@ -190,11 +195,7 @@ void Router::Candidates(const workload::Request& request) {
 Decision Router::Soonest(const workload::Request& request, double now_s) {
   Candidates(request);
   std::size_t most = UsableBlocks(request);
-  if (options_.global_store) {
-    std::size_t matched = 0;
-    for (const HomeRun& run : homes_) matched += run.blocks;
-    most = std::min(most, matched);
-  }
+  if (options_.global_store) most = std::min(most, matched_);
   const double least_s = ComputeSeconds(request, most);
   Estimated best;
   bool any = false;
@@ -213,7 +214,7 @@ Decision Router::Soonest(const workload::Request& request, double now_s) {
 
 std::optional<Decision> Router::Choose(const workload::Request& request, double now_s) {
   if (backlogs_.order().empty()) return std::nullopt;
-  if (options_.global_store) caches_[0].Match(request.hash_ids, &homes_);
+  if (options_.global_store) Match(caches_[0], request, now_s);
   NodeNumber node = 0;
   switch (options_.routing) {
     case Routing::kRandom: {

@@ -77,6 +77,7 @@ class Router final {
 
  private:
   NodeNumber Up(NodeNumber from) const;
+  void Match(const BlockCache& cache, const workload::Request& request, double now_s);
   struct Estimated {
     NodeNumber node = 0;
     std::size_t blocks = 0;
@@ -86,8 +87,9 @@ class Router final {
   Decision Carry(const workload::Request& request, const Estimated& estimated);
   double ComputeSeconds(const workload::Request& request, std::size_t loaded) const;
   double LoadSeconds(NodeNumber node, std::size_t blocks, double now_s) const;
+  // `all_s`: until all of the usable ones are there.
   std::size_t BlocksToLoad(const workload::Request& request, NodeNumber node, std::size_t usable,
-                           double now_s);
+                           double all_s, double now_s);
   void Candidates(const workload::Request& request);
   Decision Soonest(const workload::Request& request, double now_s);
 
@@ -98,7 +100,9 @@ class Router final {
   Random random_;
   NodeNumber next_ = 0;
   double us_per_token_ = 0, us_per_square_ = 0;
-  std::vector<HomeRun> homes_;
+  std::vector<HomeRun> homes_;   // of the request's matched blocks
+  std::vector<double> waits_s_;  // for the ways out of these
+  std::size_t matched_ = 0;
   std::vector<NodeNumber> candidates_;
   std::vector<policy::LoadRun> runs_;
   boost::unordered_flat_map<std::uint64_t, NodeNumber> taken_;  // who took a block last; local caches alone
