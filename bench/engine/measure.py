@@ -12,6 +12,9 @@ installed one: `PYTHONPATH=build/release/python ~/.cache/cistern/engine-*/bin/py
     no_node  requests a second on a host on which no node can start (/dev/shm of 4 MiB: in Docker's 64 MiB a small one
              starts), from the second request on, against no connector, in the same way; and what trying to start one
              takes beside
+    calibrate
+             50 requests of mixed lengths, of which nothing, a part or all is known, in memory or on flash: the first
+             token as the connector expects it when it answers, and as it comes; median of the errors
     calls    how long each of the connector's calls takes of the engine's thread, while blocks are being saved
 """
 
@@ -21,6 +24,7 @@ import argparse
 import json
 import math
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -87,6 +91,35 @@ answer = time.monotonic(), used + ended.ru_utime + ended.ru_stime
 """
 """Seconds of a processor that the connector's own threads have used so far, and the shells that start nodes; not what
 the nodes used that it tried to start, which are no children of an engine."""
+
+FORESEE = """
+import time
+from vllm import SamplingParams
+from cistern.engine.tiers import load_ends
+coordinator = connector(llm).coordinator
+if not hasattr(coordinator, "foreseen"):
+    coordinator.foreseen, answers = [], coordinator.match
+    def match(request_id, computed):
+        answer = answers(request_id, computed)
+        if answer[0] is None or coordinator.foreseen:
+            return answer
+        tracked, pace = coordinator._requests[request_id], coordinator._pace
+        loaded, tail = answer[0], tracked.request.tokens - computed - answer[0]
+        ends = load_ends(tracked.match.runs, computed // coordinator._facts.block_tokens) if loaded else []
+        ready_s = ends[0][1] if ends else 0.0
+        bytes_ = coordinator._rank_bytes(loaded)
+        coordinator.foreseen.append((time.perf_counter(), pace.first_token_s(loaded, bytes_, ready_s, computed, tail),
+                                     ready_s, pace.beside_s, pace.loads.of(bytes_), pace.steps.parts()))
+        return answer
+    coordinator.match = match
+coordinator.foreseen.clear()
+chosen = SamplingParams(max_tokens=1, temperature=0, detokenize=False, ignore_eos=True)
+(output,) = llm.generate([{"prompt_token_ids": asked["tokens"]}], chosen, use_tqdm=False)
+came = time.perf_counter()
+settle(llm)
+answer = came - coordinator.foreseen[0][0], *coordinator.foreseen[0][1:], output.kv_transfer_params or {}
+"""
+"""One request: when its first token came after the connector's answer to the scheduler, and when that was expected."""
 
 TIME_CALLS = """
 import time
@@ -325,6 +358,40 @@ def no_node(model: Path, starts: int, count: int, dtype: str) -> list[dict[str, 
                 high_95=high, share_of_a_processor_beside=statistics.median(shares))]
 
 
+def calibrate(model: Path, count: int, dtype: str) -> list[dict[str, Any]]:
+    dice = random.Random(7)
+    lengths = [dice.randrange(256, 2_049) for _ in range(count)]
+    asked = [prompt(40_000 + number, tokens, 2000) for number, tokens in enumerate(lengths)]
+    # Of each third request nothing is known, of the others some or all; the first of them are pushed out of memory.
+    known = [0 if number % 3 == 0 else tokens if number % 3 == 1 else tokens // 2 // 128 * 128
+             for number, tokens in enumerate(lengths)]
+    errors: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory(dir=Path.home()) as flash, \
+            Node("512MiB", "--flash", f"{flash}:4GiB") as node, \
+            Engine(model, transfer_config(node), STEADY, dtype=dtype, kv_bytes=400_000_000) as engine:
+        engine.run(SWITCH, on=True)  # else the last step waits for what is saved
+        for number in range(count):
+            if known[number]:
+                engine.generate([asked[number][: known[number]]], max_tokens=1)
+        order = sorted(range(count), key=lambda number: (number % 2, -number))
+        for number in order:
+            forget(engine)
+            came, expected, ready_s, beside_s, load_s, parts, params = engine.run(FORESEE, tokens=asked[number])
+            loaded = params.get("cistern.loaded_tokens", 0)
+            where = params["cistern.where"] if loaded else "computed"
+            error = abs(expected / came - 1)
+            errors.setdefault(where, []).append(error)
+            row(f"request {number}", tokens=lengths[number], known=known[number], loaded=loaded, where=where,
+                expected_ms=expected * 1e3, came_ms=came * 1e3, error=error, ready_ms=ready_s * 1e3,
+                beside_ms=beside_s * 1e3, load_ms=load_s * 1e3, took_ms=params.get("cistern.load_ms", 0),
+                step_ms=parts[0] * 1e3, token_us=parts[1] * 1e6, square_ns=parts[2] * 1e9)
+    rows = [row(f"first_token_error_{where}", count=len(found), median=statistics.median(found))
+            for where, found in sorted(errors.items())]
+    found = [error for some in errors.values() for error in some]
+    return [*rows, row("first_token_error", count=len(found), median=statistics.median(found),
+                       worst=max(found))]
+
+
 def calls(model: Path, dtype: str) -> list[dict[str, Any]]:
     rows = []
     with Node(memory="512MiB") as node, Engine(
@@ -353,6 +420,7 @@ def main() -> None:
     ask.add_argument("--rounds", type=int, default=5, help="of first and peer; default 5")
     ask.add_argument("--starts", type=int, default=3, help="of the engine, for all with pairs; default 3")
     ask.add_argument("--pairs", type=int, default=20, help="of each start; default 20")
+    ask.add_argument("--requests", type=int, default=50, help="of calibrate; default 50")
     ask.add_argument("--dtype", default="float32")
     ask.add_argument("--json", action="store_true", help="one object on standard output")
     given = ask.parse_args()
@@ -363,6 +431,7 @@ def main() -> None:
         "throughput": lambda model: batches(model, given.starts, given.pairs, given.dtype),
         "saving": lambda model: saving(model, given.starts, given.pairs, given.dtype),
         "no_node": lambda model: no_node(model, given.starts, given.pairs, given.dtype),
+        "calibrate": lambda model: calibrate(model, given.requests, given.dtype),
         "calls": lambda model: calls(model, given.dtype),
     }
     for name in given.what:

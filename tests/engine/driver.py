@@ -178,7 +178,9 @@ def do(llm: Any, asked: dict[str, Any]) -> Any:
     if what == "metrics":
         return {one.name: one.value for one in llm.get_metrics() if hasattr(one, "value")}
     if what == "exec":  # a test's own: lines of Python that leave their answer in `answer`
-        names: dict[str, Any] = {"llm": llm, "core": core, "connector": connector, "rank": rank, "asked": asked}
+        names: dict[str, Any] = {
+            "llm": llm, "core": core, "connector": connector, "rank": rank, "settle": settle, "asked": asked,
+        }
         exec(asked["code"], names)
         return names.get("answer")
     raise ValueError(what)

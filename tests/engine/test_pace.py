@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from cistern.engine.pace import MAX_PROBE, OUTLIER, LoadTime, Pace
+from cistern.engine.pace import MAX_PROBE, OUTLIER, LoadTime, Pace, StepTime
 
 MIB = 1 << 20
 HIT = (4096, 512 * MIB)
@@ -45,6 +45,42 @@ def test_one_load_on_a_busy_host_counts_as_an_outlier() -> None:
         pace.load(64 * MIB, 0.01)
     pace.load(64 * MIB, 30.0)
     assert pace.loads.of(64 * MIB) <= 0.01 * OUTLIER
+
+
+def a_step(tokens: int, begin: int) -> float:
+    return 0.008 + tokens * 2e-4 + tokens * (2 * begin + tokens) * 3e-8
+
+
+def test_a_step_its_tokens_and_how_far_they_look_back_told_apart() -> None:
+    dice, steps = random.Random(1), StepTime()
+    for _ in range(200):
+        tokens, begin = dice.randrange(1, 2049), dice.randrange(0, 8192)
+        steps.add(tokens, tokens * (2 * begin + tokens), a_step(tokens, begin) * dice.uniform(0.95, 1.05))
+    for tokens, begin in ((1, 0), (200, 0), (2048, 0), (2048, 8192), (16, 4096)):
+        assert steps.of(tokens, begin) == pytest.approx(a_step(tokens, begin), rel=0.08), (tokens, begin)
+    assert min(steps.parts()) >= 0
+    assert steps.of(4096) == pytest.approx(a_step(2048, 0) + a_step(2048, 2048), rel=0.08)  # two steps
+
+
+def test_steps_that_were_all_alike_say_that_tokens_take_their_time() -> None:
+    steps = StepTime()
+    for _ in range(20):
+        steps.add(2048, 2048 * 2048, 0.4)
+    assert steps.of(1024) == pytest.approx(0.2, rel=0.1)
+
+
+def test_first_token_is_expected_when_it_comes() -> None:
+    pace = Pace(loads=LoadTime(latency_s=0.002, s_per_byte=1e-9))
+    assert pace.first_token_s(1000, MIB) == 0.0  # nothing measured yet
+    for tokens in (16, 128, 512, 1024, 2048) * 10:
+        pace.step(tokens, a_step(tokens, 0), tokens * tokens)
+    pace.load_ended(0.003)
+    for begin, tokens, tail in ((0, 1024, 16), (0, 2048, 700), (1024, 512, 128)):
+        computed = pace.first_token_s(tokens, 1 << 40, 0.0, begin, tail)
+        assert computed == pytest.approx(pace.compute_s(tokens + tail, begin), rel=0.01)
+        loaded = pace.first_token_s(tokens, 64 * MIB, 0.001, begin, tail)
+        expected = 0.003 + 0.002 + 64 * MIB * 1e-9 + 0.001 + a_step(tail, begin + tokens)
+        assert loaded == pytest.approx(expected, rel=0.05)
 
 
 def ask(pace: Pace, load_s: float) -> bool:

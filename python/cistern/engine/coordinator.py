@@ -89,6 +89,8 @@ class TrackedRequest:
     """Whether it loads what is not worth it; None: nothing of it was declined."""
     prompt_tokens: int = 0
     """Of its prompt when it came."""
+    loading_since: float = 0.0
+    """When the engine had made room for its load."""
 
 
 class Coordinator:
@@ -138,8 +140,8 @@ class Coordinator:
         self._outdated = OutdatedLoads()
         self._changes = WeightChanges()
         self._pace = Pace()
-        self._saving_steps: dict[int, tuple[float, int]] = {}
-        """When each step that saves was planned, and its tokens."""
+        self._saving_steps: dict[int, tuple[float, int, int]] = {}
+        """When each step that saves was planned, its tokens, and their squares (pace.StepTime)."""
         self._last_report = 0.0
         self._idle_s = IDLE_S
         """Time to wait for the last saves: none behind a node that let all of it pass, until it saves again."""
@@ -219,7 +221,9 @@ class Coordinator:
             more = self._plan.external_tokens(request_id, blocks, computed_tokens, tokens)
             if more <= 0 or more < self._options.min_load_tokens:
                 break
-            if self._options.min_load_tokens or self._pace.worth(more, self._rank_bytes(more), ready_s):
+            tail = tokens - computed_tokens - more
+            worth = partial(self._pace.worth, more, self._rank_bytes(more), ready_s, computed_tokens, tail)
+            if self._options.min_load_tokens or worth():
                 self._pace.accept()
                 return more, True
             in_memory = more if ready_s == 0 else in_memory
@@ -246,9 +250,10 @@ class Coordinator:
         order = replace(
             self._plan.load(request_id, begin, external_tokens, pages, where),
             deadline_us=int(self._options.load_timeout_s * 1e6),
-            worth_us=0 if tracked.probes else int(self._pace.compute_s(external_tokens) * 1e6),
+            worth_us=0 if tracked.probes else int(self._pace.compute_s(external_tokens, begin) * 1e6),
         )
         self._loads.append(order)
+        tracked.loading_since = time.monotonic()
         if not order.invalid:
             self._lease(tracked, order)
 
@@ -285,12 +290,13 @@ class Coordinator:
         """Orders for the step that the engine has just planned, with so many tokens of each request."""
         self._step += 1
         self._shared.refresh()
-        due = []
+        due, squares = [], 0
         for request_id, tokens in scheduled.items():
             tracked = self._requests.get(request_id)
             if tracked is None:
                 continue
             tracked.computing = True
+            squares += tokens * (2 * tracked.request.computed_tokens + tokens)
             self._identified(tracked)
             self._add_keys(tracked)
             frontier = self._frontier(tracked, tokens)
@@ -301,7 +307,7 @@ class Coordinator:
             saves += self._order_saves(self._step, due)
         loads, self._loads = self._loads, []
         if saves:
-            self._saving_steps[self._step] = (time.monotonic(), sum(scheduled.values()))
+            self._saving_steps[self._step] = (time.monotonic(), sum(scheduled.values()), squares)
         return StepOrders(
             self._step, self._shared.spec_to_join, self._shared.number, loads, saves, bool(scheduled), self._epoch,
             self._outdated.take_failed(), self._changes.step, self._changes.ask(self._step),
@@ -626,6 +632,8 @@ class Coordinator:
             self._report(len(load.order.keys) * self._facts.block_tokens, tokens, took_us)
             self.stats.add("loaded_bytes", sum(report.moved_bytes for report in reports))
             self.stats.add("load_us", took_us)
+            if (waiting := self._requests.get(load.request)) is not None:
+                self._pace.load_ended(time.monotonic() - waiting.loading_since - took_us / 1e6)
             if load.order.where == "memory":
                 self._pace.load(max(report.moved_bytes for report in reports), took_us / 1e6)
         self._conversations.settle()
@@ -662,8 +670,8 @@ class Coordinator:
         number; those are the ones that computed something."""
         now = time.monotonic()
         if step in self._saving_steps:
-            planned, tokens = self._saving_steps.pop(step)
-            self._pace.step(tokens, now - max(planned, self._last_report))
+            planned, tokens, squares = self._saving_steps.pop(step)
+            self._pace.step(tokens, now - max(planned, self._last_report), squares)
         self._last_report = now
 
 
