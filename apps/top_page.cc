@@ -9,7 +9,9 @@
 #include <boost/json/serialize.hpp>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 
+#include "base/call_stations.h"
 #include "base/format.h"
 #include "base/units.h"
 
@@ -74,6 +76,43 @@ std::string Padded(std::string text, std::size_t width, bool right = false) {
   return right ? space + text : text + space;
 }
 
+constexpr std::size_t kSlowCallsShown = 3;
+
+std::vector<TopSlowCall> SlowCallsOf(const json::value& status) {
+  std::vector<TopSlowCall> calls;
+  boost::system::error_code error;
+  const json::value* rows = status.find_pointer("/slow_calls", error);
+  if (rows == nullptr || !rows->is_array()) return calls;  // a node of before
+  for (const json::value& row : rows->get_array()) {
+    if (!row.is_object()) continue;
+    TopSlowCall call{
+        .ago_us = At(row, "/ago_us"), .took_us = At(row, "/took_us"), .count = At(row, "/count")};
+    if (const json::value* name = row.get_object().if_contains("call"); name != nullptr && name->is_string())
+      call.call = name->get_string();
+    for (const StationText& station : kStations) {
+      const std::uint64_t us = At(row, "/" + std::string(station.us));
+      if (us > call.took_us / 100) call.stations_us.emplace_back(station.name, us);
+    }
+    std::ranges::stable_sort(call.stations_us, std::greater<>(),
+                             &std::pair<std::string, std::uint64_t>::second);
+    calls.push_back(std::move(call));
+  }
+  return calls;
+}
+
+std::string MillisecondsText(std::uint64_t us) {
+  char text[32];
+  std::snprintf(text, sizeof(text), us < 10'000 ? "%.1f ms" : "%.0f ms", static_cast<double>(us) / 1e3);
+  return text;
+}
+
+std::string LineOf(const TopSlowCall& call) {
+  return Text("slow   ", call.call, " of ", call.count, ", ", call.ago_us / 1'000'000, " s ago, took ",
+              MillisecondsText(call.took_us), ": ", Joined(call.stations_us, ", ", [](const auto& station) {
+                return Text(station.first, " ", MillisecondsText(station.second));
+              }));
+}
+
 }  // namespace
 
 std::vector<TopFigure> TopFigures() { return {kFigures.begin(), kFigures.end()}; }
@@ -96,6 +135,7 @@ Result<TopSample> ParseTopSample(std::string_view status_json, std::int64_t at_u
   sample.blocks = At(status, "/now/blocks");
   sample.pid = At(status, "/node/pid");
   sample.uptime_us = At(status, "/node/uptime_us");
+  sample.slow_calls = SlowCallsOf(status);
   return sample;
 }
 
@@ -159,6 +199,8 @@ std::string TopPage::Draw(std::size_t width, std::size_t height) const {
     lines.push_back(Text("flash  ", Bar(now.live_bytes, now.flash_bytes, 30), " ",
                          RoughSizeText(now.live_bytes), " of ", RoughSizeText(now.flash_bytes)));
   }
+  for (std::size_t i = 0; i < std::min(kSlowCallsShown, now.slow_calls.size()); ++i)
+    lines.push_back(LineOf(now.slow_calls[i]));
   lines.emplace_back();
   const std::vector<double> rates = Rates();
   const std::size_t beside = 34;
@@ -202,6 +244,18 @@ std::string TopPage::Json() const {
                                       {"uses", ns.uses},
                                       {"owners", ns.owners}});
   }
+  json::array slow_calls;
+  if (!last_.empty()) {
+    for (const TopSlowCall& call : last_.back().slow_calls) {
+      json::object stations;
+      for (const auto& [name, us] : call.stations_us) stations[name] = us;
+      slow_calls.push_back(json::object{{"call", call.call},
+                                        {"ago_us", call.ago_us},
+                                        {"took_us", call.took_us},
+                                        {"count", call.count},
+                                        {"stations_us", std::move(stations)}});
+    }
+  }
   const double seconds = last_.size() < 2 ? 0.0 : static_cast<double>(last_[1].at_us - last_[0].at_us) / 1e6;
   return json::serialize(json::object{{"seconds", seconds},
                                       {"memory_bytes", last_.empty() ? 0 : last_.back().memory_bytes},
@@ -209,6 +263,7 @@ std::string TopPage::Json() const {
                                       {"flash_bytes", last_.empty() ? 0 : last_.back().flash_bytes},
                                       {"live_bytes", last_.empty() ? 0 : last_.back().live_bytes},
                                       {"rates_per_s", std::move(rates)},
+                                      {"slow_calls", std::move(slow_calls)},
                                       {"namespaces", std::move(namespaces)}});
 }
 

@@ -6,6 +6,7 @@
 #include <deque>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cistern/status.h"
@@ -18,6 +19,12 @@ struct TopFigure {
   std::string_view pointer;  // of a counter in the status, "/store/published"
   bool bytes = false;
 };
+// One of the node's slow calls.
+struct TopSlowCall {
+  std::string call;
+  std::uint64_t ago_us = 0, took_us = 0, count = 0;
+  std::vector<std::pair<std::string, std::uint64_t>> stations_us;  // the longest first
+};
 // In the order in which they are shown.
 std::vector<TopFigure> TopFigures();
 
@@ -28,6 +35,7 @@ struct TopSample {
   std::uint64_t memory_bytes = 0, used_bytes = 0, flash_bytes = 0, live_bytes = 0;
   std::uint64_t sessions = 0, in_flight = 0, leases = 0, pending = 0, blocks = 0;
   std::uint64_t pid = 0, uptime_us = 0;
+  std::vector<TopSlowCall> slow_calls;  // the latest first
 };
 // kMismatch: the text is no status.
 Result<TopSample> ParseTopSample(std::string_view status_json, std::int64_t at_us);

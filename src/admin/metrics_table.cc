@@ -39,8 +39,10 @@ std::string LabelsOf(const MetricTable& table) {
 }
 
 void AppendTable(std::string& out, std::string_view path, const MetricTable& table) {
-  out += Text("\n`", path, "`: ", table.help, ". In /metrics each line has the label `", LabelsOf(table),
-              "`.\n\n");
+  const std::string labels = LabelsOf(table);
+  out += Text("\n`", path, "`: ", table.help, ". ");
+  out += labels.empty() ? "It is in status alone.\n\n"
+                        : Text("In /metrics each line has the label `", labels, "`.\n\n");
   AppendHead(out);
   for (const MetricField& field : table.columns) {
     const bool words = KindName(field.kind).empty();

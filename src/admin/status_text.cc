@@ -3,30 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
+#include "admin/json_string.h"
 #include "base/format.h"
 
 namespace cistern::admin {
 namespace {
-
-void AppendString(std::string& out, std::string_view text) {
-  out += '"';
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      (out += '\\') += c;
-    } else if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) {
-      // Names are bytes; those that are no ASCII stand for the code points of the same number.
-      char escaped[8];
-      std::snprintf(escaped, sizeof(escaped), "\\u%04x", static_cast<unsigned char>(c));
-      out += escaped;
-    } else {
-      out += c;
-    }
-  }
-  out += '"';
-}
 
 void AppendValue(std::string& out, const MetricValue& value) {
   if (const auto* u = std::get_if<std::uint64_t>(&value)) {
@@ -42,7 +25,7 @@ void AppendValue(std::string& out, const MetricValue& value) {
   } else if (const auto* b = std::get_if<bool>(&value)) {
     out += *b ? "true" : "false";
   } else if (const auto* s = std::get_if<std::string>(&value)) {
-    AppendString(out, *s);
+    AppendJsonString(out, *s);
   } else {
     out += "null";
   }
@@ -80,10 +63,10 @@ class StatusWriter final {
       if (opens ? any_ : entry_ > 0 || any_) out_ += ',';
       any_ = true;
       if (opens) {
-        AppendString(out_, section.name);
+        AppendJsonString(out_, section.name);
         out_ += ":{";
       }
-      AppendString(out_, entry.field.name);
+      AppendJsonString(out_, entry.field.name);
       out_ += ':';
     }
     if (entry.table) return Row(*entry.table, snapshot_.tables[entry.at]);
@@ -113,7 +96,7 @@ class StatusWriter final {
     const MetricRow& row = rows[row_++];
     for (std::size_t c = 0; c < row.size(); ++c) {
       out_ += c == 0 ? "" : ",";
-      AppendString(out_, table.columns[c].name);
+      AppendJsonString(out_, table.columns[c].name);
       out_ += ':';
       AppendValue(out_, row[c]);
     }

@@ -64,6 +64,12 @@ const NamespaceEntry* Catalog::EntryOf(TreeId tree) const {
   return found != nullptr && TreeOf(found->slot) == tree ? namespaces_.at(found->slot) : nullptr;
 }
 
+std::uint64_t Catalog::FingerprintOf(std::uint32_t slot) {
+  std::uint64_t& fingerprint = counted_.of(slot).fingerprint;
+  if (fingerprint == 0) fingerprint = NamespaceTable::Fingerprint(*namespaces_.at(slot));
+  return fingerprint;
+}
+
 policy::LowerPolicy Catalog::LowerPolicyOf(const Record& record) const {
   const NamespaceEntry* entry = EntryOf(forest_.block(record.block).tree);
   return entry == nullptr ? options_.lower : entry->lower.Over(options_.lower);

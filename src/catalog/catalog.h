@@ -88,6 +88,8 @@ class Catalog final {
   void RemoveTree(std::uint32_t slot);
   // The namespace of a current tree; null for a dropped one.
   const NamespaceEntry* EntryOf(TreeId tree) const;
+  // As NamespaceTable::Fingerprint, computed once. The slot number has a namespace.
+  std::uint64_t FingerprintOf(std::uint32_t slot);
   policy::LowerPolicy LowerPolicyOf(const Record& record) const;
   // Whose quota new records of the tree count for.
   policy::QuotaGroup GroupOf(TreeId tree) { return counted_.At(tree).group; }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <functional>
@@ -19,6 +20,7 @@
 #include "admin/http_server.h"
 #include "admin/pages.h"
 #include "admin/status_text.h"
+#include "admin/trace_sender.h"
 #include "arena/words.h"
 #include "base/assert.h"
 #include "base/clock.h"
@@ -27,6 +29,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/metric_registry.h"
+#include "base/slow_calls.h"
 #include "base/task_group.h"
 #include "base/units.h"
 #include "catalog/journal.h"
@@ -113,6 +116,17 @@ class BlockingCall final : public memory::AwaitedJob {
   std::function<Status()> call_;
   Status status_;
 };
+
+// By OpenTelemetry's names.
+admin::TraceResource TraceResourceOf(const NodeOptions& options) {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
+  return {{"service.name", "cistern"},
+          {"service.instance.id", Text(host.data(), ":", options.socket)},
+          {"host.name", host.data()},
+          {"process.pid", Text(static_cast<std::uint64_t>(getpid()))},
+          {"cistern.tenant", options.tenant}};
+}
 
 std::string PathsOf(const FlashPlaces& places) {
   return Joined(places.devices, ", ", &flash::FlashDeviceOptions::path);
@@ -202,6 +216,7 @@ class Node::Core {
   Task<Status> JoinCell();
   Status OpenDoor();
   Status OpenHttp();
+  void NoteSlowCalls();
   void FillRegistry();
   // Of the HTTP thread.
   bool AskForMetrics(std::function<void(MetricSnapshot)> done);
@@ -240,6 +255,8 @@ class Node::Core {
   Instant started_at_;
   std::unique_ptr<Logger> log_;
   std::optional<StartWatch> watch_;  // until it serves
+  std::optional<SlowCalls> slow_calls_;
+  std::unique_ptr<admin::TraceSender> traces_;  // null: nobody takes them
   arena::RealWords words_;
   std::optional<memory::ArenaFile> file_;
   std::unique_ptr<io::Loop> loop_;
@@ -270,6 +287,7 @@ Status Node::Core::Open() {
   if (!level) return level.error();
   log_ = Logger::ToStderr(*level);
   watch_.emplace(*log_);
+  NoteSlowCalls();
   watch_->NowDoing("opening what --memory-dir, --journal-dir and --flash name");
 
   // First of all: what is wrong with these is said before memory is reserved.
@@ -302,6 +320,14 @@ Status Node::Core::Open() {
 }
 
 Status Node::Core::OpenHttp() {
+void Node::Core::NoteSlowCalls() {
+  slow_calls_.emplace(clock_, *log_);
+  slow_calls_->SetBound(static_cast<std::int64_t>(options_.slow_calls_us));
+  if (options_.otlp.empty()) return;
+  traces_ = std::make_unique<admin::TraceSender>(options_.otlp, TraceResourceOf(options_), *log_);
+  slow_calls_->ListenTo([this](const SlowCall& call) { traces_->Add(call); });
+}
+
   if (options_.http.empty()) return Status();
   Result<admin::HttpAddress> address = admin::ParseHttpAddress("http", options_.http);
   if (!address) return address.error();
@@ -359,6 +385,8 @@ void Node::Core::Run() {
   loop_->BlockOn(TearDown(loop_->executor()));
   http_.reset();  // what it writes out is of the parts
   if (ok) file_->SetAlive(false);
+  slow_calls_->ListenTo(nullptr);
+  traces_.reset();
   stop_ticking_.reset();
   parts_.reset();
   flash_ = nullptr;
@@ -415,8 +443,8 @@ Task<Status> Node::Core::RecoverStore() {
 
   catalog::StoreOptions store = StoreOptionsOf(options_);
   store.max_lower_blocks = MaxLowerBlocks(options_, places_);
-  store::BlockStore::Parts below{executor(),     clock_,        words_,         *parts.slots,
-                                 file_->index(), *parts.movers, *parts.journal, *log_};
+  store::BlockStore::Parts below{executor(),    clock_,         words_, *parts.slots, file_->index(),
+                                 *parts.movers, *parts.journal, *log_,  nullptr,      &*slow_calls_};
   if (!places_.devices.empty()) {
     below.open_tier = [this](tier::JournalView view) { return OpenTier(std::move(view)); };
   } else if (Status status = LeaveObsoleteJournal(journal_); !status.ok()) {
@@ -489,7 +517,7 @@ Status Node::Core::OpenDoor() {
        },
        DropRoute(), [this](std::uint64_t bytes) { return Resize(bytes); },
        parts_->cell ? &parts_->cell->blocks() : nullptr,
-       [this](const server::DrainRequest& request) { return Drain(request); }, InquireRoute()},
+       [this](const server::DrainRequest& request) { return Drain(request); }, InquireRoute(), &*slow_calls_},
       server);
   if (!opened) return opened.error();
   parts_->server = std::move(*opened);
@@ -620,6 +648,7 @@ Reloaded Node::Core::Apply(const NodeOptions& read) {
   for (const std::string& changed : reloaded.changed) log_->Log(LogLevel::kInfo, "reload: ", changed);
   for (const std::string& kept : reloaded.kept) log_->Log(LogLevel::kWarning, "reload: ", kept);
   if (reloaded.changed.empty()) log_->Log(LogLevel::kInfo, "reload: nothing has changed");
+  slow_calls_->SetBound(static_cast<std::int64_t>(options_.slow_calls_us));
   return reloaded;
 }
 
@@ -709,6 +738,8 @@ void Node::Core::FillRegistry() {
                             .store = parts.store.get(),
                             .server = parts.server.get(),
                             .has_flash = flash_ != nullptr,
+                            .slow_calls = &*slow_calls_,
+                            .traces = traces_.get(),
                             .flash = flash_,
                             .has_cell = parts.cell != nullptr,
                             .cell = parts.cell ? parts.cell->counted() : mesh::CellParts()});

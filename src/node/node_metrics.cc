@@ -2,7 +2,9 @@
 #include "node/node_metrics.h"
 
 #include "admin/metrics_table.h"
+#include "admin/trace_sender.h"
 #include "base/metric_registry.h"
+#include "base/slow_calls.h"
 #include "flash/flash_tier.h"
 #include "memory/slot_metrics.h"
 #include "server/server_metrics.h"
@@ -93,6 +95,8 @@ void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources) {
                "how much later than due the core's tick came: what kept the core, or its host",
                sources.tick_late_ns);
   server::AddCallTimes(registry, sources.server);
+  SlowCalls::AddMetrics(registry, sources.slow_calls);
+  admin::TraceSender::AddMetrics(registry, sources.traces);
   store::AddSwitchMetrics(registry, sources.store);
   store::AddDrainMetrics(registry, sources.store);
   store::AddNamespaceMetrics(registry, sources.store);
@@ -108,6 +112,8 @@ std::string MetricsOfDocs() {
                            .uptime_us = [] { return 0; },
                            .sleeps = [] { return 0; },
                            .tick_late_ns = tick_late_ns,
+                           .slow_calls = nullptr,
+                           .traces = nullptr,
                            .counters = counters,
                            .slots = nullptr,
                            .store = nullptr,

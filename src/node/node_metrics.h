@@ -12,7 +12,12 @@
 
 namespace cistern {
 class MetricRegistry;
+class SlowCalls;
 }  // namespace cistern
+
+namespace cistern::admin {
+class TraceSender;
+}  // namespace cistern::admin
 
 namespace cistern::flash {
 class FlashTier;
@@ -52,6 +57,8 @@ struct MetricSources {  // all borrowed
   std::function<std::int64_t()> uptime_us;
   std::function<std::uint64_t()> sleeps;
   const Histogram& tick_late_ns;
+  const SlowCalls* slow_calls;
+  const admin::TraceSender* traces;
   const catalog::StoreCounters& counters;
   const memory::Slots* slots;
   const store::BlockStore* store;

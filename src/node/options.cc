@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "admin/http_server.h"
+#include "admin/trace_sender.h"
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/policy.h"
@@ -23,6 +24,7 @@ namespace cistern::node {
 namespace {
 
 constexpr std::size_t kMaxTenantBytes = 32;
+constexpr std::uint64_t kMaxSlowCallUs = 3'600'000'000;
 
 template <class T>
 Status Keep(Result<std::uint64_t> value, T& field) {
@@ -331,6 +333,30 @@ constexpr Setting kSettings[] = {
      [](NodeOptions& to, const NodeOptions& from) { to.log_level = from.log_level; }},
 };
 
+    {"slow_calls", "DURATION",
+     "a call that takes longer is logged with where its time went, and counted; 0s: none; default: 100ms",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       Result<std::uint64_t> us = ParseDurationUs(n, t);
+       if (us && *us > kMaxSlowCallUs)
+         return Status(Code::kInvalid, Text(n, ": ", t, " is over the limit of 1h; use at most 1h, or 0s"));
+       return Keep(us, o.slow_calls_us);
+     },
+     [](const NodeOptions& o) { return DurationText(o.slow_calls_us); }, nullptr, nullptr,
+     [](NodeOptions& to, const NodeOptions& from) { to.slow_calls_us = from.slow_calls_us; }},
+    {"otlp", "URL",
+     "a collector of traces that slow calls are sent to, by OTLP over HTTP: http://127.0.0.1:4318; default: "
+     "none",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       if (t == "none") {
+         o.otlp.clear();
+         return Status();
+       }
+       Result<std::string> endpoint = admin::ParseTraceEndpoint(n, t);
+       if (!endpoint) return endpoint.error();
+       o.otlp = std::move(*endpoint);
+       return Status();
+     },
+     [](const NodeOptions& o) { return OrNone(o.otlp); }},
 Status CheckTenant(std::string_view tenant) {
   bool good = !tenant.empty() && tenant.size() <= kMaxTenantBytes;
   for (char c : tenant) {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/slow_calls.h"
 #include "cistern/options.h"
 #include "cistern/status.h"
 #include "policy/quota.h"
@@ -31,6 +32,8 @@ struct NodeOptions : OpenOptions {
   std::string http;
   std::vector<ClientRule> clients;  // who may connect beside processes of the node's own user
   std::string log_level = "info";
+  std::uint64_t slow_calls_us = SlowCalls::kDefaultBoundUs;  // a call that takes longer is slow; 0: none is
+  std::string otlp;  // where traces of slow calls go, as ParseTraceEndpoint gives it; empty: nowhere
   std::vector<policy::Quota> quotas;  // the first that a namespace matches is its own
   // ---- of a cell (docs/cell.md) ----
   std::vector<std::string> cell;  // endpoints of its etcd, as http://10.0.0.7:2379; empty: in none

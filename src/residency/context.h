@@ -13,6 +13,11 @@
 #include "memory/movers.h"
 #include "memory/slots.h"
 
+namespace cistern {
+class CallStations;
+class SlowCalls;
+}  // namespace cistern
+
 namespace cistern::residency {
 
 struct StoreContext {
@@ -27,6 +32,7 @@ struct StoreContext {
   catalog::StoreCounters& counters;
   StepBudget& steps;
   catalog::Catalog& catalog;
+  SlowCalls* slow_calls = nullptr;  // null: nobody counts them
 };
 
 }  // namespace cistern::residency

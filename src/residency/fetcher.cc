@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "residency/fetcher.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/assert.h"
 #include "base/format.h"
+#include "base/slow_calls.h"
 #include "policy/placement.h"
 #include "record/seal_copy.h"
 
@@ -15,6 +17,13 @@ namespace cistern::residency {
 namespace {
 constexpr std::size_t kMaxReadAhead = 256;  // fetches under way
 }  // namespace
+
+void PendingFetch::AddTo(CallStations& stations, Instant from, Instant until) const {
+  const auto reached = [&](Instant at) { return at == Instant() ? until : std::clamp(at, from, until); };
+  stations.Add(Station::kRoom, from, reached(slot_at));
+  stations.Add(Station::kFlash, reached(slot_at), reached(read_at));
+  stations.Add(Station::kCheck, reached(read_at), until);
+}
 
 std::shared_ptr<PendingFetch> Fetcher::Start(catalog::RecordId record) {
   const catalog::RecordHandle handle = catalog_.HandleOf(record);
@@ -94,11 +103,12 @@ Task<void> Fetcher::Fetch(RecordReference reference, std::shared_ptr<PendingFetc
       break;
     }
     const tier::Location from = forest_.record(handle.record).location;
-    status = co_await FetchOnce(handle, &read_us);
+    status = co_await FetchOnce(handle, *fetch, &read_us);
     if (status.ok() || !catalog_.Lives(handle) || forest_.record(handle.record).location == from) break;
   }
   if (!status.ok() && catalog_.Lives(handle)) Unreadable(handle.record, status);
-  const std::int64_t took_ns = clock_.Now().NsSince(began);
+  const Instant ended = clock_.Now();
+  const std::int64_t took_ns = ended.NsSince(began);
   const double us = static_cast<double>(took_ns) / 1e3;
   if (status.ok()) counters_.fetch_ns.Record(static_cast<std::uint64_t>(took_ns));
   lower_.FetchEnded(bytes, others, status.ok() && read_us > 0 ? std::optional(us - read_us) : std::nullopt);
@@ -106,8 +116,25 @@ Task<void> Fetcher::Fetch(RecordReference reference, std::shared_ptr<PendingFetc
   counters_.fetch_failed.Add(status.ok() ? 0 : 1);
   fetches_.erase(handle.serial);
   fetch->status = std::move(status);
+  if (slow_calls_ != nullptr && slow_calls_->Slow(took_ns)) NoteTime(*fetch, handle, began, ended);
   fetch->done.Set();
   reference.Drop(Residents::Used::kNo);
+}
+
+void Fetcher::NoteTime(const PendingFetch& fetch, catalog::RecordHandle handle, Instant began,
+                       Instant ended) {
+  SlowCall call{.kind = CallKind::kFetch,
+                .stations = CallStations(clock_, began),
+                .ended = ended,
+                .code = fetch.status.code(),
+                .count = 1};
+  fetch.AddTo(call.stations, began, ended);
+  if (catalog_.Lives(handle)) {
+    const catalog::TreeId tree = forest_.block(forest_.record(handle.record).block).tree;
+    if (catalog_.EntryOf(tree) != nullptr)
+      call.namespace_fingerprint = catalog_.FingerprintOf(forest_.tree(tree)->slot);
+  }
+  slow_calls_->Note(std::move(call));
 }
 
 std::vector<std::uint32_t> Fetcher::PartsOf(const catalog::Record& record) const {
@@ -117,12 +144,13 @@ std::vector<std::uint32_t> Fetcher::PartsOf(const catalog::Record& record) const
   return entry->groups[record.group].part_bytes;
 }
 
-Task<Status> Fetcher::FetchOnce(catalog::RecordHandle handle, double* read_us) {
+Task<Status> Fetcher::FetchOnce(catalog::RecordHandle handle, PendingFetch& fetch, double* read_us) {
   const catalog::Record r = forest_.record(handle.record);
   if (r.in_memory()) co_return Status();
   const catalog::TreeId tree = forest_.block(r.block).tree;
   const std::uint64_t record_bytes = catalog_.RecordBytesOf(tree, r.group, r.body_bytes);
   const SlotFill fill(residents_);
+  fetch.slot_at = fetch.read_at = Instant();
   auto place = co_await room_.Make(fill, record_bytes, clock_.Now().PlusUs(kRoomUs),
                                    {.group = catalog_.GroupOf(tree)});
   if (!place)
@@ -137,9 +165,10 @@ Task<Status> Fetcher::FetchOnce(catalog::RecordHandle handle, double* read_us) {
     ArrivalCheck check(executor_, movers_, arena.slot(*place), PartsOf(r));
     steps_.Count(2 + r.body_bytes / record::kSegmentBytes / 16);
     const tier::Tier::Arrived arrived = [&check](std::span<const std::byte> bytes) { check.Arrived(bytes); };
-    const Instant read = clock_.Now();
+    fetch.slot_at = clock_.Now();
     auto fetched = co_await lower_->Fetch(from, std::span(arena.slot(*place), record_bytes), &arrived);
-    *read_us += static_cast<double>(clock_.Now().NsSince(read)) / 1e3;
+    fetch.read_at = clock_.Now();
+    *read_us += static_cast<double>(fetch.read_at.NsSince(fetch.slot_at)) / 1e3;
     co_await check.Finish(fetched.has_value());
     if (fetched) {
       status = co_await Publish(handle, from, *place, generation, *fetched, check);

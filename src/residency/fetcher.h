@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/call_stations.h"
 #include "base/event.h"
 #include "base/task.h"
 #include "residency/arrival_check.h"
@@ -26,6 +27,11 @@ namespace cistern::residency {
 struct PendingFetch {
   Event done;
   Status status;
+  // When it had a slot, and when the tier had read it; zero: not yet.
+  Instant slot_at, read_at;
+
+  // Where one who waited for it meanwhile has waited.
+  void AddTo(CallStations& stations, Instant from, Instant until) const;
 };
 
 // Bound on a fetch's search for a slot; its callers have deadlines of their own.
@@ -41,6 +47,7 @@ class Fetcher final {
         slots_(context.slots),
         movers_(context.movers),
         log_(context.log),
+        slow_calls_(context.slow_calls),
         options_(context.options),
         counters_(context.counters),
         steps_(context.steps),
@@ -79,7 +86,8 @@ class Fetcher final {
   policy::Standing StandingOf(const catalog::Block& block) const;
   Task<void> Fetch(RecordReference reference, std::shared_ptr<PendingFetch> fetch);
   // Adds to `read_us` how long the tier took.
-  Task<Status> FetchOnce(catalog::RecordHandle handle, double* read_us);
+  Task<Status> FetchOnce(catalog::RecordHandle handle, PendingFetch& fetch, double* read_us);
+  void NoteTime(const PendingFetch& fetch, catalog::RecordHandle handle, Instant began, Instant ended);
   // Parts of the record, as its namespace has them.
   std::vector<std::uint32_t> PartsOf(const catalog::Record& record) const;
   // Publishes the record in the slot as it is, if the seal is that of the block that was asked for, the body
@@ -93,6 +101,7 @@ class Fetcher final {
   memory::Slots& slots_;
   memory::Movers& movers_;
   Logger& log_;
+  SlowCalls* const slow_calls_;
   const catalog::StoreOptions& options_;
   catalog::StoreCounters& counters_;
   StepBudget& steps_;

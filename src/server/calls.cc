@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 
+#include "base/call_stations.h"
 #include "base/format.h"
 #include "base/policy.h"
 #include "record/seal.h"
@@ -107,7 +108,7 @@ Answer Calls::Fail(Session& session, const wire::Submission& call, const Status&
   return answer;
 }
 
-Task<Answer> Calls::Do(Session& session, const wire::Submission& call) {
+Task<Answer> Calls::Do(Session& session, const wire::Submission& call, CallStations& stations) {
   const std::int64_t late_us = executor_.Now().UsSince(Instant{call.deadline_ns});
   if (call.deadline_ns <= 0 || late_us >= 0) {
     Status late(Code::kTooLate, Text("the node took the call ", late_us, " us after its deadline"));
@@ -118,24 +119,24 @@ Task<Answer> Calls::Do(Session& session, const wire::Submission& call) {
     co_return Fail(session, call, denied);
   }
   switch (call.op) {
-    case wire::Op::kAttach: co_return co_await Attach(session, call);
-    case wire::Op::kMatchRest: co_return co_await MatchRest(session, call);
+    case wire::Op::kAttach: co_return co_await Attach(session, call, stations);
+    case wire::Op::kMatchRest: co_return co_await MatchRest(session, call, stations);
     case wire::Op::kHold: co_return co_await Hold(session, call);
-    case wire::Op::kAcquire: co_return co_await Acquire(session, call);
+    case wire::Op::kAcquire: co_return co_await Acquire(session, call, stations);
     case wire::Op::kRelease: co_return Release(session, call);
-    case wire::Op::kWrite: co_return co_await Write(session, call);
+    case wire::Op::kWrite: co_return co_await Write(session, call, stations);
     case wire::Op::kPublish:
     case wire::Op::kAbandon: co_return co_await EndPuts(session, call);
     case wire::Op::kTouch: co_return co_await Touch(session, call);
-    case wire::Op::kDrop: co_return co_await Drop(session, call);
-    case wire::Op::kDropNamespace: co_return co_await DropNamespace(session, call);
-    case wire::Op::kEndConversation: co_return co_await EndConversation(session, call);
+    case wire::Op::kDrop: co_return co_await Drop(session, call, stations);
+    case wire::Op::kDropNamespace: co_return co_await DropNamespace(session, call, stations);
+    case wire::Op::kEndConversation: co_return co_await EndConversation(session, call, stations);
     case wire::Op::kReportBad: co_return co_await ReportBad(session, call);
     case wire::Op::kStatus: co_return co_await ReportStatus(session, call);
     case wire::Op::kDevice: co_return co_await ChangeDevice(session, call);
     case wire::Op::kSwitch: co_return co_await Turn(session, call);
     case wire::Op::kMemory: co_return co_await Resize(session, call);
-    case wire::Op::kDropNamed: co_return co_await DropNamed(session, call);
+    case wire::Op::kDropNamed: co_return co_await DropNamed(session, call, stations);
     case wire::Op::kDrain: co_return co_await Drain(session, call);
     case wire::Op::kNone: break;
   }
@@ -278,7 +279,7 @@ wire::ViewItem ItemOf(const store::ViewGrant& view) {
 
 }  // namespace
 
-Task<Answer> Calls::Attach(Session& session, const wire::Submission& call) {
+Task<Answer> Calls::Attach(Session& session, const wire::Submission& call, CallStations& stations) {
   Arguments arguments(ArgumentBytes(session, call));
   wire::AttachArgs head;
   if (arguments.left() < sizeof(head) || arguments.left() > sizeof(head) + wire::kMaxSpecBytes) {
@@ -302,7 +303,12 @@ Task<Answer> Calls::Attach(Session& session, const wire::Submission& call) {
   Result<NamespaceSpec> spec = wire::DecodeSpec(bytes);
   if (!spec) co_return Fail(session, call, spec.error());
   const auto if_new = head.flags == wire::kAttachKnown ? store::IfNew::kRefuse : store::IfNew::kMake;
-  Result<store::Attached> attached = co_await store_.Attach(*spec, session.caller, if_new);
+  Task<Result<store::Attached>> attaching = store_.Attach(*spec, session.caller, if_new);
+  Result<store::Attached> attached = Error(Code::kMiss, "");
+  {
+    const AtStation at(attaching.done() ? nullptr : &stations, Station::kJournal);
+    attached = co_await attaching;
+  }
   if (!attached) co_return Fail(session, call, attached.error());
   wire::AttachReply reply{.slot = attached->slot, .incarnation = attached->incarnation};
   co_return Reply(session, call, std::as_bytes(std::span(&reply, 1)), Answer());
@@ -316,7 +322,7 @@ Status Calls::UseNamespace(Session& session, std::uint32_t slot, std::uint64_t i
   return status;
 }
 
-Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call) {
+Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call, CallStations& stations) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> keys;  // with the last that the index had, if the client sent it
   Result<store::MatchedPrompt> prompt =
@@ -341,8 +347,10 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call) {
   std::vector<MatchRun> runs;
   std::uint32_t more = co_await AddRuns(executor_, runs, *further);
   // Members are asked by the whole chain: what was dropped of it decides whether a block of theirs is taken.
-  if (remote_ != nullptr && known == matched && more < rest.size())
+  if (remote_ != nullptr && known == matched && more < rest.size()) {
+    const AtStation at(&stations, Station::kPeer);
     more += co_await MatchRemote(call.namespace_slot, keys, known + more, DeadlineOf(executor_, call), runs);
+  }
   SetBlocks(*prompt, std::move(keys), known, known + more, std::uint64_t{matched} + more);
   store_.NotePrompt(call.namespace_slot, std::move(*prompt));
   if (call.reply_bytes < sizeof(wire::MatchReply) + sizeof(wire::MatchRunItem)) {
@@ -414,7 +422,7 @@ Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
   co_return Answer();
 }
 
-Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call) {
+Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call, CallStations& stations) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<catalog::BlockName> blocks;
   Status status = CheckLease(call.a);
@@ -431,10 +439,11 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call) {
   if (remote_ != nullptr && store_.switches().on(store::Switch::kReads, call.namespace_slot)) {
     const Instant worth =
         worth_us == kNoWorthLimit ? deadline : std::min(deadline, executor_.Now().PlusUs(worth_us));
+    const AtStation at(&stations, Station::kPeer);
     misses = co_await remote_->Bring(call.namespace_slot, blocks, worth);
   }
-  Result<store::AcquireGrant> grant =
-      co_await store_.Acquire(session.caller, call.namespace_slot, blocks, lease_us, deadline, worth_us);
+  Result<store::AcquireGrant> grant = co_await store_.Acquire(session.caller, call.namespace_slot, blocks,
+                                                              lease_us, deadline, worth_us, &stations);
   if (!grant) co_return Fail(session, call, grant.error());
   for (const store::RemoteMiss& miss : misses) {
     store::ViewGrant& view = grant->views[miss.at];
@@ -520,7 +529,7 @@ Answer Calls::Release(Session& session, const wire::Submission& call) {
   return status.ok() ? Answer() : Fail(session, call, status);
 }
 
-Task<Answer> Calls::Write(Session& session, const wire::Submission& call) {
+Task<Answer> Calls::Write(Session& session, const wire::Submission& call, CallStations& stations) {
   Arguments checksums{{}};
   std::vector<store::PartWrite> parts;
   // Kept until the write has let go of the bytes, though the session gives an area back meanwhile.
@@ -529,7 +538,7 @@ Task<Answer> Calls::Write(Session& session, const wire::Submission& call) {
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   std::vector<store::PartOutcome> outcomes = co_await store_.Write(
-      session.caller, call.namespace_slot, std::move(parts), DeadlineOf(executor_, call));
+      session.caller, call.namespace_slot, std::move(parts), DeadlineOf(executor_, call), &stations);
   std::string message;
   std::vector<std::byte> reply(outcomes.size() * sizeof(wire::WriteReplyItem));
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
@@ -573,7 +582,7 @@ Task<Answer> Calls::Touch(Session& session, const wire::Submission& call) {
   co_return Answer{.a = touched};
 }
 
-Task<Answer> Calls::Drop(Session& session, const wire::Submission& call) {
+Task<Answer> Calls::Drop(Session& session, const wire::Submission& call, CallStations& stations) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> keys;
   Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
@@ -582,44 +591,52 @@ Task<Answer> Calls::Drop(Session& session, const wire::Submission& call) {
   const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kKeys,
                                                  .slot = call.namespace_slot,
                                                  .keys = keys,
-                                                 .deadline = DeadlineOf(executor_, call)});
+                                                 .deadline = DeadlineOf(executor_, call),
+                                                 .stations = &stations});
   if (!dropped) co_return Fail(session, call, dropped.error());
   co_return Answer{.a = dropped->blocks};
 }
 
 Task<Result<Dropped>> Calls::Drop(DropRequest request) {
-  if (drop_ != nullptr) co_return co_await drop_(request);
+  if (drop_ != nullptr) {
+    const AtStation at(request.stations, Station::kPeer);
+    co_return co_await drop_(request);
+  }
   if (request.what == DropRequest::What::kNamespace) {
+    const AtStation at(request.stations, Station::kRemoval);
     const auto dropped = co_await store_.DropNamespace(request.slot);
     if (!dropped) co_return std::unexpected(dropped.error());
     co_return Dropped{dropped->first, dropped->second};
   }
-  Task<Result<std::uint64_t>> dropping = request.what == DropRequest::What::kKeys
-                                             ? store_.Drop(request.slot, request.keys)
-                                             : store_.EndConversation(request.slot, request.conversation);
+  Task<Result<std::uint64_t>> dropping =
+      request.what == DropRequest::What::kKeys
+          ? store_.Drop(request.slot, request.keys, request.stations)
+          : store_.EndConversation(request.slot, request.conversation, request.stations);
   const Result<std::uint64_t> dropped = co_await dropping;
   if (!dropped) co_return std::unexpected(dropped.error());
   co_return Dropped{.blocks = *dropped};
 }
 
-Task<Answer> Calls::DropNamespace(Session& session, const wire::Submission& call) {
+Task<Answer> Calls::DropNamespace(Session& session, const wire::Submission& call, CallStations& stations) {
   Status status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kNamespace,
                                                  .slot = call.namespace_slot,
-                                                 .deadline = DeadlineOf(executor_, call)});
+                                                 .deadline = DeadlineOf(executor_, call),
+                                                 .stations = &stations});
   if (!dropped) co_return Fail(session, call, dropped.error());
   co_return Answer{.a = dropped->blocks, .b = dropped->incarnation};
 }
 
-Task<Answer> Calls::EndConversation(Session& session, const wire::Submission& call) {
+Task<Answer> Calls::EndConversation(Session& session, const wire::Submission& call, CallStations& stations) {
   Status status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (status.ok() && call.b == 0) status = Status(Code::kInvalid, "conversation 0: that stands for none");
   if (!status.ok()) co_return Fail(session, call, status);
   const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kConversation,
                                                  .slot = call.namespace_slot,
                                                  .conversation = call.b,
-                                                 .deadline = DeadlineOf(executor_, call)});
+                                                 .deadline = DeadlineOf(executor_, call),
+                                                 .stations = &stations});
   if (!dropped) co_return Fail(session, call, dropped.error());
   co_return Answer{.a = dropped->blocks};
 }
@@ -729,7 +746,7 @@ Task<Answer> Calls::Drain(Session& session, const wire::Submission& call) {
   co_return begun.ok() ? Answer() : Fail(session, call, begun);
 }
 
-Task<Answer> Calls::DropNamed(Session& session, const wire::Submission& call) {
+Task<Answer> Calls::DropNamed(Session& session, const wire::Submission& call, CallStations& stations) {
   Arguments arguments(ArgumentBytes(session, call));
   if (arguments.left() < 1 || arguments.left() > wire::kMaxTargetBytes) {
     Status status(Code::kInvalid, Text("drop: a namespace's name of ", arguments.left(),
@@ -740,8 +757,10 @@ Task<Answer> Calls::DropNamed(Session& session, const wire::Submission& call) {
   arguments.Take(std::as_writable_bytes(std::span(target)));
   const Result<std::uint32_t> slot = co_await store_.FindNamespace(std::move(target));
   if (!slot) co_return Fail(session, call, slot.error());
-  const Result<Dropped> dropped = co_await Drop(
-      {.what = DropRequest::What::kNamespace, .slot = *slot, .deadline = DeadlineOf(executor_, call)});
+  const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kNamespace,
+                                                 .slot = *slot,
+                                                 .deadline = DeadlineOf(executor_, call),
+                                                 .stations = &stations});
   if (!dropped) co_return Fail(session, call, dropped.error());
   co_return Answer{.a = dropped->blocks};
 }

@@ -47,8 +47,9 @@ class Calls final {
   // forged. The first thing to be asked.
   static bool InArea(const wire::Submission& call);
 
-  // Does the call. The session stays until the task has ended. Whatever is wrong with the call is its answer.
-  Task<Answer> Do(Session& session, const wire::Submission& call);
+  // Does the call. The session and what it waits for stay until the task has ended. Whatever is wrong with
+  // the call is its answer.
+  Task<Answer> Do(Session& session, const wire::Submission& call, CallStations& stations);
 
   // The answer to an acquire that takes no more than this step: its blocks are all in memory. None for
   // another, and for one with something wrong: nothing was done then, and Do is asked.
@@ -65,10 +66,10 @@ class Calls final {
   static Answer Fail(Session& session, const wire::Submission& call, const Status& why);
 
  private:
-  Task<Answer> Attach(Session& session, const wire::Submission& call);
+  Task<Answer> Attach(Session& session, const wire::Submission& call, CallStations& stations);
   // kMiss where the call's namespace is not attached; the session uses it otherwise.
   Status UseNamespace(Session& session, std::uint32_t slot, std::uint64_t incarnation);
-  Task<Answer> MatchRest(Session& session, const wire::Submission& call);
+  Task<Answer> MatchRest(Session& session, const wire::Submission& call, CallStations& stations);
   // What others have behind the `local` blocks of a chain, of which `keys` are all; `runs` get it, and how
   // many blocks it is.
   Task<std::uint32_t> MatchRemote(std::uint32_t slot, std::span<const BlockKey> keys, std::size_t local,
@@ -77,7 +78,7 @@ class Calls final {
   // A match's reply with `runs`, as far as there is room for them.
   Task<Answer> ReplyRuns(Session& session, const wire::Submission& call, std::vector<MatchRun> runs,
                          Answer answer);
-  Task<Answer> Acquire(Session& session, const wire::Submission& call);
+  Task<Answer> Acquire(Session& session, const wire::Submission& call, CallStations& stations);
   // Whether some of the blocks were found elsewhere lately.
   bool MayBring(std::uint32_t slot, std::span<const catalog::BlockName> blocks) const;
   std::optional<catalog::LeaseId> AcquireAtOnce(Session& session, std::uint32_t slot,
@@ -85,12 +86,12 @@ class Calls final {
                                                 std::span<const catalog::BlockName> blocks,
                                                 std::int64_t lease_us, std::span<wire::ViewItem> views);
   Answer Release(Session& session, const wire::Submission& call);
-  Task<Answer> Write(Session& session, const wire::Submission& call);
+  Task<Answer> Write(Session& session, const wire::Submission& call, CallStations& stations);
   Task<Answer> EndPuts(Session& session, const wire::Submission& call);
   Task<Answer> Touch(Session& session, const wire::Submission& call);
-  Task<Answer> Drop(Session& session, const wire::Submission& call);
-  Task<Answer> DropNamespace(Session& session, const wire::Submission& call);
-  Task<Answer> EndConversation(Session& session, const wire::Submission& call);
+  Task<Answer> Drop(Session& session, const wire::Submission& call, CallStations& stations);
+  Task<Answer> DropNamespace(Session& session, const wire::Submission& call, CallStations& stations);
+  Task<Answer> EndConversation(Session& session, const wire::Submission& call, CallStations& stations);
   // By the store, or by who does drops that concern more than this node.
   Task<Result<Dropped>> Drop(DropRequest request);
   Task<Answer> ReportBad(Session& session, const wire::Submission& call);
@@ -99,7 +100,7 @@ class Calls final {
   Task<Answer> ChangeDevice(Session& session, const wire::Submission& call);
   Task<Answer> Turn(Session& session, const wire::Submission& call);
   Task<Answer> Resize(Session& session, const wire::Submission& call);
-  Task<Answer> DropNamed(Session& session, const wire::Submission& call);
+  Task<Answer> DropNamed(Session& session, const wire::Submission& call, CallStations& stations);
   Task<Answer> Drain(Session& session, const wire::Submission& call);
 
   // The parts of a write, a slice a step; they borrow from `staging`.

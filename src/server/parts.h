@@ -16,7 +16,9 @@
 #include "store/requests.h"
 
 namespace cistern {
+class CallStations;
 class Logger;
+class SlowCalls;
 }  // namespace cistern
 
 namespace cistern::io {
@@ -78,6 +80,7 @@ struct DropRequest {
   std::span<const BlockKey> keys;  // of kKeys
   std::uint64_t conversation = 0;  // of kConversation
   Instant deadline;
+  CallStations* stations = nullptr;  // is told what it waits for
 };
 // The node's way out of service, or back.
 struct DrainRequest {
@@ -129,6 +132,8 @@ struct ServerParts {  // borrowed; outlive the server
   std::function<Task<Status>(const DrainRequest& request)> drain = nullptr;
   // Answers with a JSON object; null: the node is in no cell.
   std::function<Task<Result<std::string>>(const ChainQuestion& question)> inquire = nullptr;
+  // Is told of calls that took long; null: nobody is.
+  SlowCalls* slow_calls = nullptr;
 };
 
 }  // namespace cistern::server

@@ -307,6 +307,32 @@ TEST(Calls, APutIsAcquiredByAnotherSession) {
   EXPECT_EQ(server.store->occupancy().leases, 0u);
 }
 
+// What a call is about stays in the call: its line says how much and where, and no key.
+TEST(Calls, ASlowOneIsSaidWithWhereItsTimeWentAndWithoutItsKeys) {
+  TestServer server({.session_staging_bytes = 4u << 20});
+  server.slow_calls.SetBound(1);
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  server.movers->hold = true;
+  client.Push(client.Put('k', 0, kMovedBlock));
+  server.Until([&] { return !server.movers->held.empty(); });
+  const Instant waits = server.clock.Now();
+  server.Until([&] { return server.clock.Now().UsSince(waits) > 1'000; });
+  server.movers->LetGo();
+  ASSERT_EQ(CodeOf(client.Answer()), Code::kOk) << client.ReplyText();
+  const SlowCall& call = server.slow_calls.last().front();
+  EXPECT_EQ(call.kind, CallKind::kWrite);
+  EXPECT_EQ(call.count, 1u);
+  EXPECT_EQ(call.session, client.welcome.session);
+  EXPECT_EQ(call.process, static_cast<std::uint64_t>(getpid()));
+  EXPECT_EQ(call.namespace_fingerprint, server.store->FingerprintAt(client.ns.slot));
+  EXPECT_GE(call.stations.at(Station::kMover).ns, 1'000'000);
+  server.UntilLogged(Text("slow: write of 1 parts for session ", call.session));
+  const std::lock_guard lock(server.lines_mutex_);
+  EXPECT_EQ(server.lines_.find("kkkk"), std::string::npos);
+  EXPECT_EQ(server.lines_.find("6b6b"), std::string::npos);
+}
+
 // One acquire of a poll is answered in it, the others as steps of their own: whatever way, each has its
 // lease.
 TEST(Calls, AcquiresOfOnePollAreEachAnswered) {

@@ -10,10 +10,48 @@
 
 #include "base/format.h"
 #include "base/nearest.h"
+#include "base/slow_calls.h"
 #include "base/spin.h"
 #include "policy/share.h"
 
 namespace cistern::server {
+namespace {
+
+// None: nobody's request waits for such a call.
+std::optional<CallKind> KindOf(wire::Op op) {
+  switch (op) {
+    case wire::Op::kMatchRest: return CallKind::kMatch;
+    case wire::Op::kHold: return CallKind::kHold;
+    case wire::Op::kAcquire: return CallKind::kAcquire;
+    case wire::Op::kWrite: return CallKind::kWrite;
+    case wire::Op::kPublish:
+    case wire::Op::kAbandon: return CallKind::kPublish;
+    case wire::Op::kTouch: return CallKind::kTouch;
+    case wire::Op::kDrop:
+    case wire::Op::kDropNamespace:
+    case wire::Op::kDropNamed:
+    case wire::Op::kEndConversation: return CallKind::kDrop;
+    case wire::Op::kAttach: return CallKind::kAttach;
+    default: return std::nullopt;
+  }
+}
+
+// What CallText::of says, as the client says it.
+std::uint64_t CountOf(const wire::Submission& call) {
+  switch (call.op) {
+    case wire::Op::kMatchRest:
+    case wire::Op::kHold:
+    case wire::Op::kTouch:
+    case wire::Op::kDrop: return call.args_bytes / sizeof(wire::KeyItem);
+    case wire::Op::kAcquire: return call.args_bytes / sizeof(wire::BlockItem);
+    case wire::Op::kWrite: return call.a;
+    case wire::Op::kPublish:
+    case wire::Op::kAbandon: return call.args_bytes / sizeof(wire::PutIdItem);
+    default: return 1;
+  }
+}
+
+}  // namespace
 
 std::uint32_t MaxSessions(std::uint64_t memory_bytes) {
   constexpr std::uint64_t kLeast = 32, kMost = 1000, kFraction = 16;
@@ -277,17 +315,38 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
 
 Task<void> Sessions::Serve(Session& session, wire::Submission call) {
   const Instant began = executor().Now();
+  CallStations stations(executor().clock(), began);
   co_await Yield();  // a step of its own
+  stations.Add(Station::kTurn, began, executor().Now());
   Answer answer;
   if (draining_) {
     counters_.calls_refused++;
     answer = Calls::Fail(session, call, Status(Code::kGone, "the node is going down"));
   } else {
-    answer = co_await calls_.Do(session, call);
+    answer = co_await calls_.Do(session, call, stations);
     if (answer.code == Code::kInvalid) counters_.calls_refused++;
   }
-  times_.Record(call.op, executor().Now().NsSince(began));
+  const Instant ended = executor().Now();
+  times_.Record(call.op, ended.NsSince(began));
+  if (parts_.slow_calls != nullptr && parts_.slow_calls->Slow(ended.NsSince(began)))
+    NoteSlow(session, call, answer.code, stations, ended);
   Finish(session, call, answer);
+}
+
+void Sessions::NoteSlow(const Session& session, const wire::Submission& call, Code code,
+                        const CallStations& stations, Instant ended) {
+  const auto kind = KindOf(call.op);
+  if (!kind) return;
+  SlowCall slow{.kind = *kind,
+                .stations = stations,
+                .ended = ended,
+                .code = code,
+                .count = CountOf(call),
+                .session = session.caller.session,
+                .process = static_cast<std::uint64_t>(session.pid)};
+  if (store_.CheckNamespace(call.namespace_slot, call.incarnation).ok())
+    slow.namespace_fingerprint = store_.FingerprintAt(call.namespace_slot);
+  parts_.slow_calls->Note(std::move(slow));
 }
 
 void Sessions::Finish(Session& session, const wire::Submission& call, const Answer& answer) {

@@ -80,6 +80,8 @@ class Sessions final : private io::Poller, private Work {
   OwnerToken NewOwner();
 
   Task<void> Serve(Session& session, wire::Submission call);
+  void NoteSlow(const Session& session, const wire::Submission& call, Code code, const CallStations& stations,
+                Instant ended);
   void Finish(Session& session, const wire::Submission& call, const Answer& answer);
   void TakeCountsOf(Session& session);
   void LookForLock(Session& session);

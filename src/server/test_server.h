@@ -27,6 +27,7 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "base/slow_calls.h"
 #include "catalog/journal.h"
 #include "io/loop.h"
 #include "memory/movers.h"
@@ -99,7 +100,14 @@ class TestServer {
                          [this](std::span<std::byte> bytes) {
                            for (std::byte& b : bytes) b = static_cast<std::byte>(random_.Next());
                          },
-                         [this] { return NoStatus(loop->executor()); }},
+                         [this] { return NoStatus(loop->executor()); },
+                         /*device=*/nullptr,
+                         /*report=*/nullptr,
+                         /*drop=*/nullptr,
+                         /*resize=*/nullptr,
+                         /*remote=*/nullptr,
+                         /*drain=*/nullptr,
+                         /*inquire=*/nullptr, &slow_calls},
                         options);
   }
 
@@ -136,6 +144,7 @@ class TestServer {
   ServerOptions options;
   std::optional<arena::ArenaSpace> arena;
   std::unique_ptr<Logger> log = MakeLog();
+  SlowCalls slow_calls{clock, *log};
   std::unique_ptr<io::Loop> loop;
   std::optional<CoreMovers> movers;
   std::optional<memory::Slots> slots;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/call_stations.h"
 #include "base/format.h"
 #include "policy/placement.h"
 #include "store/namespaces.h"
@@ -14,7 +15,8 @@ namespace cistern::store {
 
 Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32_t slot,
                                              std::span<const catalog::BlockName> blocks,
-                                             std::int64_t lease_us, Instant deadline, std::int64_t worth_us) {
+                                             std::int64_t lease_us, Instant deadline, std::int64_t worth_us,
+                                             CallStations* stations) {
   const catalog::TreeId tree = catalog_.TreeOf(slot);
   if (catalog_.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
   if (lease_us <= 0)
@@ -74,7 +76,11 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
         continue;
       }
       reference = residency::RecordReference(residents_, handle);
-      const bool sound = co_await verifier_.Verify(handle);
+      bool sound = false;
+      {
+        const AtStation at(stations, Station::kCheck);
+        sound = co_await verifier_.Verify(handle);
+      }
       if (!sound || !catalog_.Lives(handle) || !forest_.record(record).in_memory()) continue;
     } else {
       reference = residency::RecordReference(residents_, handle);
@@ -89,7 +95,7 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
     if (steps_.Spent()) co_await Yield();
     ViewGrant& view = grant.views[one.index];
     std::uint64_t kept = 0;
-    const Status status = co_await Await(one, blocks[one.index].key, worth, &view, &kept);
+    const Status status = co_await Await(one, blocks[one.index].key, worth, &view, &kept, stations);
     if (status.ok()) {
       references.push_back(std::move(one.reference));
       bytes.push_back(kept);
@@ -244,16 +250,19 @@ bool Acquirer::StartFetch(const catalog::BlockName& asked, catalog::RecordId rec
 }
 
 Task<Status> Acquirer::Await(const PendingView& pending, const BlockKey& key, Instant worth, ViewGrant* view,
-                             std::uint64_t* bytes) {
+                             std::uint64_t* bytes, CallStations* stations) {
   Status status;
+  const Instant from = clock_.Now();
   if (pending.copy != nullptr) {
     residency::PartialCopy& copy = *pending.copy;
     while (status.ok() && !copy.ended && copy.Any(pending.asked, residency::PartialCopy::State::kFetching)) {
       status = co_await copy.changed.Wait(worth);
     }
     steps_.Count(1 + pending.asked.count / 16);
+    if (stations != nullptr) stations->Add(Station::kFlash, from, clock_.Now());
   } else {
     status = co_await pending.fetch->done.Wait(worth);
+    if (stations != nullptr) pending.fetch->AddTo(*stations, from, clock_.Now());
   }
   if (!status.ok()) co_return Status(Code::kTooLate, "acquire: it was not read in time");
   const catalog::Record& r = forest_.record(pending.reference.handle().record);

@@ -53,10 +53,10 @@ class Acquirer final {
   // Verifies blocks that were not checked since the restart, fetches those in the lower tier, and leases the
   // blocks that are then in memory. kTooLate for a block that would not be, or was not, in memory by the
   // deadline or after `worth_us` from now on; kBusy for one that there was no room for. Nothing is leased
-  // where reads are switched off.
+  // where reads are switched off. `stations` may be null.
   Task<Result<AcquireGrant>> Acquire(catalog::Caller caller, std::uint32_t slot,
                                      std::span<const catalog::BlockName> blocks, std::int64_t lease_us,
-                                     Instant deadline, std::int64_t worth_us);
+                                     Instant deadline, std::int64_t worth_us, CallStations* stations);
   // The same in this step, where it takes no more: of at most kAtOnce blocks, each in memory and verified, or
   // in no tier. The lease, 0 where no block was leased, and a grant each in `views`; none where it takes
   // more, and then nothing was changed.
@@ -87,7 +87,7 @@ class Acquirer final {
   // kTooLate; kBusy where there was no room to fetch the block into; kMiss for one that was lost or could not
   // be read. `bytes`: what the view keeps of memory.
   Task<Status> Await(const PendingView& pending, const BlockKey& key, Instant worth, ViewGrant* view,
-                     std::uint64_t* bytes);
+                     std::uint64_t* bytes, CallStations* stations);
 
   Executor& executor_;
   const Clock& clock_;

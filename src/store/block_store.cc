@@ -76,7 +76,8 @@ struct BlockStore::Rooms {
                 .options = options,
                 .counters = counters,
                 .steps = steps,
-                .catalog = catalog},
+                .catalog = catalog,
+                .slow_calls = parts.slow_calls},
         residents(context, parts.index),
         partial_copies(context, residents),
         removal(context, owner, lower, residents, partial_copies),
@@ -330,9 +331,9 @@ Task<Result<catalog::LeaseId>> BlockStore::Hold(const catalog::Caller& caller, s
 }
 Task<Result<AcquireGrant>> BlockStore::Acquire(const catalog::Caller& caller, std::uint32_t slot,
                                                std::span<const catalog::BlockName> blocks,
-                                               std::int64_t lease_us, Instant deadline,
-                                               std::int64_t worth_us) {
-  return rooms_->acquirer.Acquire(caller, slot, blocks, lease_us, deadline, worth_us);
+                                               std::int64_t lease_us, Instant deadline, std::int64_t worth_us,
+                                               CallStations* stations) {
+  return rooms_->acquirer.Acquire(caller, slot, blocks, lease_us, deadline, worth_us, stations);
 }
 std::optional<catalog::LeaseId> BlockStore::AcquireAtOnce(const catalog::Caller& caller, std::uint32_t slot,
                                                           std::span<const catalog::BlockName> blocks,
@@ -348,8 +349,9 @@ Status BlockStore::ReleaseAtOnce(const catalog::Caller& caller, catalog::LeaseId
   return status;
 }
 Task<std::vector<PartOutcome>> BlockStore::Write(const catalog::Caller& caller, std::uint32_t slot,
-                                                 std::vector<PartWrite> parts, Instant deadline) {
-  return rooms_->writer.Write(caller, slot, std::move(parts), deadline);
+                                                 std::vector<PartWrite> parts, Instant deadline,
+                                                 CallStations* stations) {
+  return rooms_->writer.Write(caller, slot, std::move(parts), deadline, stations);
 }
 Task<Result<std::uint32_t>> BlockStore::Publish(const catalog::Caller& caller, std::uint32_t slot,
                                                 std::span<const PutId> puts) {
@@ -369,11 +371,13 @@ Task<std::uint32_t> BlockStore::Touch(std::uint32_t slot, std::span<const BlockK
 void BlockStore::TouchPlace(std::uint32_t place, std::uint32_t generation_low) {
   rooms_->uses.UseSlot(place, generation_low);
 }
-Task<Result<std::uint64_t>> BlockStore::Drop(std::uint32_t slot, std::span<const BlockKey> keys) {
-  return rooms_->drops.Drop(slot, keys);
+Task<Result<std::uint64_t>> BlockStore::Drop(std::uint32_t slot, std::span<const BlockKey> keys,
+                                             CallStations* stations) {
+  return rooms_->drops.Drop(slot, keys, stations);
 }
-Task<Result<std::uint64_t>> BlockStore::EndConversation(std::uint32_t slot, std::uint64_t conversation) {
-  return rooms_->drops.EndConversation(slot, conversation);
+Task<Result<std::uint64_t>> BlockStore::EndConversation(std::uint32_t slot, std::uint64_t conversation,
+                                                        CallStations* stations) {
+  return rooms_->drops.EndConversation(slot, conversation, stations);
 }
 Task<Result<std::pair<std::uint64_t, std::uint64_t>>> BlockStore::DropNamespace(std::uint32_t slot) {
   return rooms_->namespaces.Drop(slot);
@@ -407,9 +411,7 @@ const catalog::NamespaceCounters& BlockStore::CountedAt(std::uint32_t slot) cons
   return rooms_->catalog.counted().of(slot);
 }
 std::uint64_t BlockStore::FingerprintAt(std::uint32_t slot) const {
-  std::uint64_t& fingerprint = rooms_->catalog.counted().of(slot).fingerprint;
-  if (fingerprint == 0) fingerprint = catalog::NamespaceTable::Fingerprint(*NamespaceAt(slot));
-  return fingerprint;
+  return rooms_->catalog.FingerprintOf(slot);
 }
 std::uint32_t BlockStore::namespace_slots() const { return rooms_->catalog.namespaces().end(); }
 std::uint64_t BlockStore::namespace_puts() const { return rooms_->catalog.namespaces().puts(); }

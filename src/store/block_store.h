@@ -39,6 +39,11 @@
 #include "store/switches.h"
 #include "tier/tier.h"
 
+namespace cistern {
+class CallStations;
+class SlowCalls;
+}  // namespace cistern
+
 namespace cistern::residency {
 class Resizer;
 }  // namespace cistern::residency
@@ -73,6 +78,7 @@ class BlockStore final {
     catalog::Journal& journal;  // not opened yet
     Logger& log;
     residency::OpenTierCall open_tier = nullptr;  // null: the node has memory alone
+    SlowCalls* slow_calls = nullptr;              // is told of slow fetches; null: nobody
   };
 
   BlockStore(const Parts& parts, const catalog::StoreOptions& options);
@@ -108,10 +114,12 @@ class BlockStore final {
                                       std::span<const BlockKey> chain, std::int64_t hold_us);
   // Verifies blocks that were not checked since the restart, fetches those in the lower tier, side by side,
   // and leases the blocks that are then in memory. kTooLate for a block that would not be, or was not, in
-  // memory by the deadline or after `worth_us` from now on.
+  // memory by the deadline or after `worth_us` from now on. What it waits for is told to `stations`, here and
+  // below; null: to nobody.
   Task<Result<AcquireGrant>> Acquire(const catalog::Caller& caller, std::uint32_t slot,
                                      std::span<const catalog::BlockName> blocks, std::int64_t lease_us,
-                                     Instant deadline, std::int64_t worth_us = kNoWorthLimit);
+                                     Instant deadline, std::int64_t worth_us = kNoWorthLimit,
+                                     CallStations* stations = nullptr);
   // The same within this step, where that is possible (Acquirer::AcquireAtOnce).
   std::optional<catalog::LeaseId> AcquireAtOnce(const catalog::Caller& caller, std::uint32_t slot,
                                                 std::span<const catalog::BlockName> blocks,
@@ -123,7 +131,8 @@ class BlockStore final {
   // Completes when no mover holds the bytes any more; outcomes one a part. The deadline ends waiting for
   // room, never a copy under way.
   Task<std::vector<PartOutcome>> Write(const catalog::Caller& caller, std::uint32_t slot,
-                                       std::vector<PartWrite> parts, Instant deadline);
+                                       std::vector<PartWrite> parts, Instant deadline,
+                                       CallStations* stations = nullptr);
   Task<Result<std::uint32_t>> Publish(const catalog::Caller& caller, std::uint32_t slot,
                                       std::span<const PutId> puts);
   Task<Result<std::uint32_t>> Abandon(const catalog::Caller& caller, std::uint32_t slot,
@@ -137,9 +146,11 @@ class BlockStore final {
   // Slot used by a client, from a reader's lossy ring: range-checked, ignored unless the generation matches.
   void TouchPlace(std::uint32_t place, std::uint32_t generation_low);
 
-  Task<Result<std::uint64_t>> Drop(std::uint32_t slot, std::span<const BlockKey> keys);
+  Task<Result<std::uint64_t>> Drop(std::uint32_t slot, std::span<const BlockKey> keys,
+                                   CallStations* stations = nullptr);
   // Drops the blocks that the conversation wrote and no other has used; their number.
-  Task<Result<std::uint64_t>> EndConversation(std::uint32_t slot, std::uint64_t conversation);
+  Task<Result<std::uint64_t>> EndConversation(std::uint32_t slot, std::uint64_t conversation,
+                                              CallStations* stations = nullptr);
   Task<Result<std::pair<std::uint64_t, std::uint64_t>>> DropNamespace(
       std::uint32_t slot);  // blocks, incarnation
   // As Namespaces::Find.
@@ -196,7 +207,7 @@ class BlockStore final {
   // The size of memory, from Recover on.
   residency::Resizer& resizer();
   const residency::Resizer& resizer() const;
-  // As they were set last, and bytes in memory of each.
+  // As they were set last, and bytes of each in memory and in the lower tier.
   const policy::QuotaTable& quotas() const;
   const policy::QuotaTable::Used& used() const;
   // kInvalid where somebody uses a namespace with blocks that memory of so many headers does not take.

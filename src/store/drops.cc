@@ -9,12 +9,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/call_stations.h"
 #include "base/format.h"
 #include "store/shared_uses.h"
 
 namespace cistern::store {
 
-Task<Result<std::uint64_t>> Drops::Drop(std::uint32_t slot, std::span<const BlockKey> keys) {
+Task<Result<std::uint64_t>> Drops::Drop(std::uint32_t slot, std::span<const BlockKey> keys,
+                                        CallStations* stations) {
   const catalog::TreeId tree = catalog_.TreeOf(slot);
   if (catalog_.EntryOf(tree) == nullptr)
     co_return Error(Code::kMiss, Text("namespace ", slot, ": is not attached"));
@@ -34,12 +36,19 @@ Task<Result<std::uint64_t>> Drops::Drop(std::uint32_t slot, std::span<const Bloc
     tombstones.push_back(tombstone->sequence);
     logged.push_back(journal_.AddTombstone(*tombstone));
   }
-  const std::uint64_t blocks = co_await Collect(deletions);
+  std::uint64_t blocks = 0;
+  {
+    const AtStation at(stations, Station::kRemoval);
+    blocks = co_await Collect(deletions);
+  }
   Status status;
-  for (Task<Status>& task : logged) {
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
-    if (Status one = co_await task; !one.ok()) status = std::move(one);
+  {
+    const AtStation at(stations, Station::kJournal);
+    for (Task<Status>& task : logged) {
+      steps_.Count();
+      if (steps_.Spent()) co_await Yield();
+      if (Status one = co_await task; !one.ok()) status = std::move(one);
+    }
   }
   // Records older than the drops have left memory: every generation has changed.
   for (const std::uint64_t sequence : tombstones) {
@@ -120,7 +129,8 @@ Task<std::uint64_t> Drops::Begin(std::uint32_t slot, std::span<const BlockKey> k
   co_return blocks;
 }
 
-Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint64_t conversation) {
+Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint64_t conversation,
+                                                   CallStations* stations) {
   constexpr std::size_t kTopsAtOnce = 256;
   const catalog::TreeId tree = catalog_.TreeOf(slot);
   Ended ended = co_await TakeNotes(tree, conversation);
@@ -130,7 +140,7 @@ Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint
     const std::size_t end = std::min(tops.size(), done + kTopsAtOnce);
     const std::vector<BlockKey> keys(tops.begin() + static_cast<std::ptrdiff_t>(done),
                                      tops.begin() + static_cast<std::ptrdiff_t>(end));
-    const Result<std::uint64_t> dropped = co_await Drop(slot, keys);
+    const Result<std::uint64_t> dropped = co_await Drop(slot, keys, stations);
     if (!dropped) {
       tops.resize(done);
       co_await NoteAgain(tree, conversation, ended.own, tops);

@@ -39,10 +39,12 @@ class Drops final {
 
   Executor& executor() { return executor_; }
 
-  // Blocks removed, of the keys and of their descendants.
-  Task<Result<std::uint64_t>> Drop(std::uint32_t slot, std::span<const BlockKey> keys);
+  // Blocks removed, of the keys and of their descendants. `stations` may be null.
+  Task<Result<std::uint64_t>> Drop(std::uint32_t slot, std::span<const BlockKey> keys,
+                                   CallStations* stations);
   // Drops the blocks that the conversation wrote and no other has used; their number.
-  Task<Result<std::uint64_t>> EndConversation(std::uint32_t slot, std::uint64_t conversation);
+  Task<Result<std::uint64_t>> EndConversation(std::uint32_t slot, std::uint64_t conversation,
+                                              CallStations* stations);
 
   // The same where the journal is not waited for (Journal::Settle) and no bound refuses it: once it has
   // ended nothing of them is read any more. Blocks removed; 0 in a slot without a namespace.

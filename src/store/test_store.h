@@ -15,6 +15,7 @@
 #include "arena/reader.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "base/slow_calls.h"
 #include "catalog/journal.h"
 #include "io/simulated_disk.h"
 #include "io/simulated_loop.h"
@@ -101,9 +102,9 @@ class TestStore {
     if (options.tier) {
       open_tier = [this](tier::JournalView view) { return options.tier(*this, std::move(view)); };
     }
-    store.emplace(
-        BlockStore::Parts{loop->executor(), clock, words, *slots, index, *movers, *journal, *log, open_tier},
-        options.store);
+    store.emplace(BlockStore::Parts{loop->executor(), clock, words, *slots, index, *movers, *journal, *log,
+                                    open_tier, &slow_calls},
+                  options.store);
     recovered = Run(store->Recover());
   }
   // In order: what is under way to and from the lower tier ends first.
@@ -205,6 +206,7 @@ class TestStore {
   arena::ArenaSpace arena;
   arena::IndexSpace index;
   std::unique_ptr<Logger> log;
+  SlowCalls slow_calls{clock, *log};
   std::unique_ptr<io::SimulatedLoop> loop;
   std::optional<InlineMovers> movers;
   std::optional<memory::Slots> slots;

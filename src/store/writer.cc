@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/call_stations.h"
 #include "base/format.h"
 #include "memory/movers.h"
 #include "store/shared_uses.h"
@@ -40,7 +41,8 @@ struct Writer::WriteCall {
 };
 
 Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32_t slot,
-                                             std::vector<PartWrite> parts, Instant deadline) {
+                                             std::vector<PartWrite> parts, Instant deadline,
+                                             CallStations* stations) {
   std::vector<PartJob> jobs;
   jobs.reserve(parts.size());  // the task that copies a part keeps its job's address
   WriteCall call{.tree = catalog_.TreeOf(slot), .slot = slot, .deadline = deadline};
@@ -51,7 +53,10 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
     bytes += part.from.size();
   }
   const bool by_core = bytes <= options_.core_copy_bytes;
-  if (sequences_.low()) co_await sequences_.Reserve();
+  if (sequences_.low()) {
+    const AtStation at(stations, Station::kJournal);
+    co_await sequences_.Reserve();
+  }
   residents_.NoteTime();
   for (PartWrite& part : parts) {
     PartJob& job = jobs.emplace_back();
@@ -59,6 +64,7 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
     if (steps_.Spent()) co_await Yield();
     if (prompts_.AwaitsWrite(call.tree, job.part.key)) co_await prompts_.TakeIn(call.tree, job.part.key);
     if (MayJoin(call, job) && JoinPut(caller, call, job) == residency::Step::kWaits) {
+      const AtStation at(stations, Station::kRemoval);
       co_await JoinWhenSure(caller, call, job);
     }
     const residency::SlotFill fill(residents_);
@@ -71,7 +77,9 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
       if (place) {
         puts_.GiveSlot(job.put, *place);
       } else {
-        co_await FindSlot(fill, job, deadline);
+        Task<void> finding = FindSlot(fill, job, deadline);
+        const AtStation at(finding.done() ? nullptr : stations, Station::kRoom);
+        co_await finding;
       }
     }
     if (job.put == catalog::kNoId || !BeginCopy(job)) {
@@ -90,7 +98,10 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
     steps_.Count();
     if (steps_.Spent()) co_await Yield();
     if (!job.copies) continue;
-    co_await job.copying;
+    {
+      const AtStation at(job.copying.done() ? nullptr : stations, Station::kMover);
+      co_await job.copying;
+    }
     co_await Finish(call, job);
   }
   if (publisher_.cascade_waits()) co_await publisher_.Cascade();

@@ -54,9 +54,10 @@ class Writer final {
   Executor& executor() { return executor_; }
 
   // Completes when no mover uses the bytes any more; one outcome a part. The deadline ends a wait for room,
-  // never a copy under way.
+  // never a copy under way. `stations` may be null.
   Task<std::vector<PartOutcome>> Write(catalog::Caller caller, std::uint32_t slot,
-                                       std::vector<PartWrite> parts, Instant deadline);
+                                       std::vector<PartWrite> parts, Instant deadline,
+                                       CallStations* stations);
   // Publishes held puts, or drops them; their number.
   Task<Result<std::uint32_t>> EndHeld(catalog::Caller caller, std::uint32_t slot, std::span<const PutId> puts,
                                       bool publish);

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// A string of JSON. Names are bytes; those that are no ASCII stand for the code points of the same number.
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+namespace cistern::admin {
+
+inline void AppendJsonString(std::string& out, std::string_view text) {
+  out += '"';
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      (out += '\\') += c;
+    } else if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof(escaped), "\\u%04x", static_cast<unsigned char>(c));
+      out += escaped;
+    } else {
+      out += c;
+    }
+  }
+  out += '"';
+}
+
+}  // namespace cistern::admin
