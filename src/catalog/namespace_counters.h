@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happened in each namespace since the node's start, and what it has in memory: for metrics alone. By
-// slot number; what was counted goes with the list that had the slot.
+// What happened in each namespace since the node's start, and what it has in memory, for metrics; and what it
+// has in the lower tier, for quotas. By slot number; what was counted goes with the list that had the slot.
 #pragma once
 
 #include <array>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "arena/layout.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "catalog/forest.h"
 #include "policy/quota.h"
@@ -17,6 +18,7 @@ namespace cistern::catalog {
 struct NamespaceCounters {
   std::uint64_t memory_records = 0;
   std::uint64_t memory_bytes = 0;  // of their bodies
+  std::uint64_t lower_bytes = 0;   // of bodies in the lower tier
   std::uint64_t published = 0;     // records
   std::uint64_t uses = 0;          // of records, as clients told them
   Instant last_use;                // to the last SetTime before it; where uses is 0, when the list came
@@ -48,17 +50,43 @@ class CountersOfNamespaces final {
     ++counters.uses;
     counters.last_use = now_;
   }
-  // Another list has the slot now. What memory still has of the earlier one is counted on.
+  // Another list has the slot now. What memory and the lower tier still have of the earlier one is counted
+  // on.
   void Restart(std::uint32_t slot) {
+    SetGroup(slot, 0);
     NamespaceCounters& counters = counters_[slot];
-    counters = {
-        .memory_records = counters.memory_records, .memory_bytes = counters.memory_bytes, .last_use = now_};
+    counters = {.memory_records = counters.memory_records,
+                .memory_bytes = counters.memory_bytes,
+                .lower_bytes = counters.lower_bytes,
+                .last_use = now_};
   }
+  // New records of the slot's namespace, and all that it has in the lower tier, count for this quota.
+  void SetGroup(std::uint32_t slot, policy::QuotaGroup group) {
+    NamespaceCounters& counters = counters_[slot];
+    below_[counters.group] -= counters.lower_bytes;
+    below_[group] += counters.lower_bytes;
+    counters.group = group;
+  }
+  // A record of the tree has its body in the lower tier from now on, or no longer.
+  void AddBelow(TreeId tree, std::uint64_t body_bytes) {
+    NamespaceCounters& counters = At(tree);
+    counters.lower_bytes += body_bytes;
+    below_[counters.group] += body_bytes;
+  }
+  void TakeBelow(TreeId tree, std::uint64_t body_bytes) {
+    NamespaceCounters& counters = At(tree);
+    CISTERN_ASSERT(counters.lower_bytes >= body_bytes);
+    counters.lower_bytes -= body_bytes;
+    below_[counters.group] -= body_bytes;
+  }
+  // Bytes in the lower tier by group.
+  const policy::QuotaTable::Used& below() const { return below_; }
 
  private:
   const Forest& forest_;
   std::vector<NamespaceCounters> counters_;
   NamespaceCounters nobodys_;
+  policy::QuotaTable::Used below_{};
   TreeId last_tree_ = kNoId;  // ids of trees are never given out again
   NamespaceCounters* last_ = nullptr;
   Instant now_;

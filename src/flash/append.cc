@@ -69,7 +69,8 @@ tier::Tier::Room Appender::RoomFor(std::uint64_t record_bytes) const {
   bool room = false;
   for (const auto& device : media_.devices()) {
     if (!device->in_service()) continue;
-    room |= (device->free() > 0 && MayOpen(Purpose::kNew)) || OpenFits(*device, layout);
+    room |= (device->free() > 0 && MayOpen(Purpose::kNew)) ||
+            (MayFill(Purpose::kNew) && OpenFits(*device, layout));
   }
   if (!media_.any_in_service()) return tier::Tier::Room::kNoDevice;
   if (!room) return tier::Tier::Room::kNoRoom;
@@ -77,9 +78,14 @@ tier::Tier::Room Appender::RoomFor(std::uint64_t record_bytes) const {
   return tier::Tier::Room::kYes;
 }
 
-// The last free region is kept for what reclaim moves, where there are enough to spare one.
+// The last free region is kept for what reclaim moves, where there are enough to spare one: a region's worth
+// of it fits there, whatever else is written.
 bool Appender::MayOpen(Purpose purpose) const {
   return purpose == Purpose::kMove || media_.regions() < kRegionsToSpareOne || media_.free_regions() > 1;
+}
+
+bool Appender::MayFill(Purpose purpose) const {
+  return purpose == Purpose::kMove || media_.regions() < kRegionsToSpareOne || media_.free_regions() > 0;
 }
 
 DeviceRegions* Appender::Choose(const Layout& layout, const DeviceRegions* avoid, Purpose purpose) {
@@ -88,7 +94,8 @@ DeviceRegions* Appender::Choose(const Layout& layout, const DeviceRegions* avoid
   for (std::size_t i = 0; i < devices.size(); ++i) {
     DeviceRegions* device = devices[(turn_ + i) % devices.size()].get();
     if (!device->in_service()) continue;
-    if (!OpenFits(*device, layout) && (device->free() == 0 || !MayOpen(purpose))) continue;
+    const bool fits = OpenFits(*device, layout);
+    if (fits ? !MayFill(purpose) : device->free() == 0 || !MayOpen(purpose)) continue;
     if (best == nullptr || best == avoid ||
         (device != avoid && device->device().queued_write_bytes() < best->device().queued_write_bytes())) {
       best = device;

@@ -66,8 +66,9 @@ class Appender final {
     return device.open() != kNoRegion &&
            device.at(device.open()).Fits(media_.geometry(), layout.units, layout.count);
   }
-  // Whether a region may be opened for that.
+  // Whether a region may be opened for that; whether more may be written to the open one.
   bool MayOpen(Purpose purpose) const;
+  bool MayFill(Purpose purpose) const;
   DeviceRegions* Choose(const Layout& layout, const DeviceRegions* avoid, Purpose purpose);
   std::uint32_t Reserve(DeviceRegions& device, const Layout& layout, std::uint32_t* unit);
   void Prepare(DeviceRegions& device, std::uint64_t first_sequence);

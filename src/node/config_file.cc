@@ -131,8 +131,9 @@ class QuotaTables {
  public:
   // A header begins a table.
   static bool IsHeader(std::string_view text) {
-    const std::size_t first = text.find_first_not_of(kBlank), last = text.find_last_not_of(kBlank);
-    return first != std::string_view::npos && text.substr(first, last + 1 - first) == "[[quota]]";
+    constexpr std::string_view kHeader = "[[quota]]";
+    text.remove_prefix(std::min(text.size(), text.find_first_not_of(kBlank)));
+    return text.starts_with(kHeader) && Line(text.substr(kHeader.size())).done();
   }
   bool begun() const { return begun_; }
   Status Begin(NodeOptions& options, const std::string& at) {
@@ -142,6 +143,7 @@ class QuotaTables {
     at_ = at;
     options.origins.insert_or_assign("quota", at);
     pattern_ = sizes_ = {};
+    seen_.clear();
     return status;
   }
   Status Add(std::string_view text) {
@@ -153,9 +155,12 @@ class QuotaTables {
     Result<std::string> value = line.Value();
     if (!value) return Status(Code::kInvalid, Text(Shown(key), ": ", value.error().message()));
     if (!line.done()) return Status(Code::kInvalid, Text(Shown(key), ": something follows the value"));
-    static constexpr std::string_view kKeys[] = {"namespace", "memory", "reserve"};
+    static constexpr std::string_view kKeys[] = {"namespace", "memory", "reserve", "flash", "flash_reserve"};
     if (std::ranges::find(kKeys, key) == std::end(kKeys))
       return Status(Code::kInvalid, UnknownName("key of [[quota]]", key, kKeys));
+    if (std::ranges::find(seen_, key) != seen_.end())
+      return Status(Code::kInvalid, Text(Shown(key), " is set twice in one [[quota]]; keep one"));
+    seen_.push_back(key);
     if (key == "namespace") {
       pattern_ = std::move(*value);
     } else {
@@ -172,6 +177,7 @@ class QuotaTables {
  private:
   bool begun_ = false;
   std::string at_, pattern_, sizes_;
+  std::vector<std::string> seen_;
 };
 
 // `at` is where the line stands.

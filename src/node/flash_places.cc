@@ -11,6 +11,7 @@
 
 #include "base/format.h"
 #include "base/nearest.h"
+#include "base/units.h"
 #include "io/files.h"
 #include "memory/host_memory.h"
 
@@ -168,6 +169,22 @@ Result<std::size_t> FindDevice(const NodeOptions& options, const FlashPlaces& pl
   const std::string known = Joined(options.flash, ", ", &FlashVolume::path);
   return Error(Code::kMiss,
                Text("this node has no flash ", Shown(path), known.empty() ? "" : "; it has ", known));
+}
+
+Status CheckFlashQuotas(const NodeOptions& options, const FlashPlaces& places) {
+  const policy::QuotaTable quotas(options.quotas);
+  if (!quotas.of_flash()) return Status();
+  if (places.devices.empty()) {
+    const auto found = std::ranges::find_if(options.quotas, &policy::Quota::of_flash);
+    return Status(Code::kInvalid, Text("quota: ", policy::ToString(*found),
+                                       " is of flash, and this node has none; give it some (flash), or leave "
+                                       "the quota's flash and flash_reserve out"));
+  }
+  if (quotas.flash_reserved_bytes() <= places.bytes / 2) return Status();
+  return Status(Code::kInvalid,
+                Text("quota: the reserves of flash are ", SizeText(quotas.flash_reserved_bytes()),
+                     " together and flash is ", RoughSizeText(places.bytes),
+                     ", of which half may be reserved; reserve less, or give the node more flash"));
 }
 
 }  // namespace cistern::node

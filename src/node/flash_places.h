@@ -37,4 +37,8 @@ std::uint32_t MaxLowerBlocks(const NodeOptions& options, const FlashPlaces& plac
 Result<std::size_t> FindDevice(const NodeOptions& options, const FlashPlaces& places,
                                const std::string& path);
 
+// Quotas of flash where there is none are refused, and reserves of more than half of it: what moves stays,
+// and reclaim has to find room.
+Status CheckFlashQuotas(const NodeOptions& options, const FlashPlaces& places);
+
 }  // namespace cistern::node

@@ -298,6 +298,7 @@ Status Node::Core::Open() {
   Result<FlashPlaces> places = FindFlashPlaces(options_);
   if (!places) return places.error();
   places_ = std::move(*places);
+  if (Status status = CheckFlashQuotas(options_, places_); !status.ok()) return status;
   if (Status status = OpenArena(); !status.ok()) return status;
   if (!places_.journal_directory.empty()) {
     Result<memory::DirectoryLock> lock =
@@ -319,7 +320,6 @@ Status Node::Core::Open() {
   return journal_lock_.fd() < 0 ? Status() : loop_->HoldLock(journal_lock_.fd());
 }
 
-Status Node::Core::OpenHttp() {
 void Node::Core::NoteSlowCalls() {
   slow_calls_.emplace(clock_, *log_);
   slow_calls_->SetBound(static_cast<std::int64_t>(options_.slow_calls_us));
@@ -328,6 +328,7 @@ void Node::Core::NoteSlowCalls() {
   slow_calls_->ListenTo([this](const SlowCall& call) { traces_->Add(call); });
 }
 
+Status Node::Core::OpenHttp() {
   if (options_.http.empty()) return Status();
   Result<admin::HttpAddress> address = admin::ParseHttpAddress("http", options_.http);
   if (!address) return address.error();
@@ -384,9 +385,9 @@ void Node::Core::Run() {
   stage_ = Stage::kEnds;
   loop_->BlockOn(TearDown(loop_->executor()));
   http_.reset();  // what it writes out is of the parts
-  if (ok) file_->SetAlive(false);
   slow_calls_->ListenTo(nullptr);
   traces_.reset();
+  if (ok) file_->SetAlive(false);
   stop_ticking_.reset();
   parts_.reset();
   flash_ = nullptr;
@@ -579,6 +580,10 @@ Result<Reloaded> Node::Core::Reload(NodeOptions read) {
 
 // What may be refused comes first.
 Task<void> Node::Core::ReloadFor(Executor&, NodeOptions read, std::promise<Result<Reloaded>>& done) {
+  if (Status status = CheckFlashQuotas(read, places_); !status.ok()) {
+    done.set_value(Error(std::move(status)));
+    co_return;
+  }
   if (read.memory_bytes != options_.memory_bytes) {
     const Result<std::uint32_t> headers = co_await CheckMemory(read.memory_bytes);
     if (!headers) {
@@ -643,12 +648,12 @@ Reloaded Node::Core::Apply(const NodeOptions& read) {
   const bool budget = reloaded.options.flash_budget_bytes_a_day != options_.flash_budget_bytes_a_day;
   options_ = reloaded.options;
   if (const Result<LogLevel> level = ParseLogLevel(options_.log_level)) log_->SetLevel(*level);
+  slow_calls_->SetBound(static_cast<std::int64_t>(options_.slow_calls_us));
   parts_->store->SetOptions(StoreOptionsOf(options_));
   if (flash_ != nullptr && budget) flash_->SetBudget(options_.flash_budget_bytes_a_day);
   for (const std::string& changed : reloaded.changed) log_->Log(LogLevel::kInfo, "reload: ", changed);
   for (const std::string& kept : reloaded.kept) log_->Log(LogLevel::kWarning, "reload: ", kept);
   if (reloaded.changed.empty()) log_->Log(LogLevel::kInfo, "reload: nothing has changed");
-  slow_calls_->SetBound(static_cast<std::int64_t>(options_.slow_calls_us));
   return reloaded;
 }
 
@@ -733,13 +738,13 @@ void Node::Core::FillRegistry() {
                             .uptime_us = [this] { return clock_.Now().UsSince(started_at_); },
                             .sleeps = [this] { return loop_->sleeps(); },
                             .tick_late_ns = tick_late_ns_,
+                            .slow_calls = &*slow_calls_,
+                            .traces = traces_.get(),
                             .counters = parts.store->counters(),
                             .slots = parts.slots.get(),
                             .store = parts.store.get(),
                             .server = parts.server.get(),
                             .has_flash = flash_ != nullptr,
-                            .slow_calls = &*slow_calls_,
-                            .traces = traces_.get(),
                             .flash = flash_,
                             .has_cell = parts.cell != nullptr,
                             .cell = parts.cell ? parts.cell->counted() : mesh::CellParts()});

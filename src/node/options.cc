@@ -135,9 +135,11 @@ constexpr Setting kSettings[] = {
        return Keep(ParseCount(n, t, 1, UINT32_MAX), o.max_blocks);
      },
      [](const NodeOptions& o) { return o.max_blocks == 0 ? std::string("what fits") : Text(o.max_blocks); }},
-    {"quota", "PATTERN:memory=SIZE,reserve=SIZE",
-     "bytes of blocks that namespaces of this name, or FIELD=VALUE, may have in memory together, and that "
-     "stay when others need room; * stands for any characters; may be repeated, the first that fits counts",
+    {"quota", "PATTERN:SIZES",
+     "bytes of blocks that namespaces of this name, or FIELD=VALUE, may have together, and that stay when "
+     "others need room: memory=SIZE,reserve=SIZE,flash=SIZE,flash_reserve=SIZE, one of them or more; * "
+     "stands for "
+     "any characters; may be repeated, the first that fits counts",
      [](NodeOptions& o, std::string_view, std::string_view t) { return AddQuota(o, t); },
      [](const NodeOptions& o) { return OrNone(Joined(o.quotas, "; ", policy::ToString)); },
      [](NodeOptions& o) { o.quotas.clear(); }, nullptr,
@@ -331,8 +333,6 @@ constexpr Setting kSettings[] = {
      },
      [](const NodeOptions& o) { return o.log_level; }, nullptr, nullptr,
      [](NodeOptions& to, const NodeOptions& from) { to.log_level = from.log_level; }},
-};
-
     {"slow_calls", "DURATION",
      "a call that takes longer is logged with where its time went, and counted; 0s: none; default: 100ms",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
@@ -357,6 +357,8 @@ constexpr Setting kSettings[] = {
        return Status();
      },
      [](const NodeOptions& o) { return OrNone(o.otlp); }},
+};
+
 Status CheckTenant(std::string_view tenant) {
   bool good = !tenant.empty() && tenant.size() <= kMaxTenantBytes;
   for (char c : tenant) {
@@ -480,7 +482,7 @@ Status CheckNodeOptions(const NodeOptions& options) {
   }
   if (const auto keys = ReadCellKeys(options); !keys) return keys.error();
   Result<FlashPlaces> places = FindFlashPlaces(options);
-  return places ? Status() : places.error();
+  return places ? CheckFlashQuotas(options, *places) : places.error();
 }
 
 }  // namespace cistern::node

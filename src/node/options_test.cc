@@ -318,11 +318,13 @@ TEST(NodeOptions, QuotasAreTablesOfTheFileOrFlags) {
   };
   EXPECT_THAT(wrong("[[quota]]\nnamespace = \"a\"\n"), HasSubstr("c:1: "));
   EXPECT_THAT(wrong("[[quota]]\nmemory = \"1GiB\"\n"), HasSubstr("PATTERN"));
-  EXPECT_THAT(wrong("[[quota]]\nnamespace = \"a\"\nflash = \"1GiB\"\n"),
-              HasSubstr("c:3: unknown key of [[quota]] flash"));
+  EXPECT_THAT(wrong("[[quota]]\nnamespace = \"a\"\nflahs = \"1GiB\"\n"),
+              HasSubstr("c:3: unknown key of [[quota]] flahs"));
   EXPECT_THAT(wrong("[[quota]]\nnamespace = \"a\"\nmemory = \"1GiB\"\nreserve = \"2GiB\"\n"),
-              HasSubstr("is above its memory"));
+              HasSubstr("its reserve of 2GiB is above the 1GiB that it may have"));
   EXPECT_THAT(wrong("[[quotas]]\n"), HasSubstr("c:1: "));
+  EXPECT_THAT(wrong("[[quota]] # of a\nnamespace = \"a\"\nmemory = \"1GiB\"\nmemory = \"2GiB\"\n"),
+              HasSubstr("c:4: memory is set twice in one [[quota]]"));
   std::string many;
   for (int i = 0; i < 16; ++i) many += "[[quota]]\nnamespace = \"n\"\nmemory = \"1GiB\"\n";
   EXPECT_THAT(wrong(many), HasSubstr("one more than 15"));

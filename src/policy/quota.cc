@@ -2,6 +2,7 @@
 #include "policy/quota.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/format.h"
 #include "base/nearest.h"
@@ -9,8 +10,29 @@
 
 namespace cistern::policy {
 
+namespace {
+
+struct Part {
+  std::string_view name;
+  std::uint64_t Quota::* bytes;
+  std::uint64_t none;
+};
+constexpr Part kParts[] = {{"memory", &Quota::memory_bytes, Quota::kNoLimit},
+                           {"reserve", &Quota::reserve_bytes, 0},
+                           {"flash", &Quota::flash_bytes, Quota::kNoLimit},
+                           {"flash_reserve", &Quota::flash_reserve_bytes, 0}};
+
+Status CheckReserve(const Quota& quota, std::string_view name, std::uint64_t reserve, std::uint64_t of) {
+  if (reserve <= of) return Status();
+  return Status(Code::kInvalid, Text("quota ", Shown(quota.pattern), ": its ", name, " of ",
+                                     SizeText(reserve), " is above the ", SizeText(of), " that it may have"));
+}
+
+}  // namespace
+
 Result<Quota> ParseQuota(std::string_view text) {
-  constexpr std::string_view kForm = "a quota is PATTERN:memory=SIZE,reserve=SIZE, or one of the two sizes";
+  constexpr std::string_view kForm =
+      "a quota is PATTERN:memory=SIZE,reserve=SIZE,flash=SIZE,flash_reserve=SIZE, or one of these sizes";
   const std::size_t colon = text.rfind(':');
   if (colon == std::string_view::npos || colon == 0)
     return Error(Code::kInvalid, Text("quota: ", Shown(text), ": ", kForm));
@@ -20,29 +42,30 @@ Result<Quota> ParseQuota(std::string_view text) {
     const std::string_view one = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(rest.size(), one.size() + 1));
     const std::size_t equals = one.find('=');
-    const std::string_view name = one.substr(0, equals);
-    if (equals == std::string_view::npos || (name != "memory" && name != "reserve"))
+    const auto part = std::ranges::find(kParts, one.substr(0, equals), &Part::name);
+    if (equals == std::string_view::npos || part == std::end(kParts))
       return Error(Code::kInvalid, Text("quota: ", Shown(one), ": ", kForm));
-    const Result<std::uint64_t> bytes = ParseSize(Text("quota ", name), one.substr(equals + 1));
+    const Result<std::uint64_t> bytes = ParseSize(Text("quota ", part->name), one.substr(equals + 1));
     if (!bytes) return Error(bytes.error());
-    (name == "memory" ? quota.memory_bytes : quota.reserve_bytes) = *bytes;
+    quota.*part->bytes = *bytes;
     any = true;
   }
   if (!any) return Error(Code::kInvalid, Text("quota: ", Shown(text), ": ", kForm));
-  if (quota.reserve_bytes > quota.memory_bytes) {
-    return Error(Code::kInvalid,
-                 Text("quota ", Shown(quota.pattern), ": its reserve of ", SizeText(quota.reserve_bytes),
-                      " is above its memory of ", SizeText(quota.memory_bytes)));
+  for (const Status& status :
+       {CheckReserve(quota, "reserve", quota.reserve_bytes, quota.memory_bytes),
+        CheckReserve(quota, "flash_reserve", quota.flash_reserve_bytes, quota.flash_bytes)}) {
+    if (!status.ok()) return Error(status);
   }
   return quota;
 }
 
 std::string ToString(const Quota& quota) {
-  std::string text = quota.pattern + ":";
-  if (quota.memory_bytes != Quota::kNoLimit) text += "memory=" + SizeText(quota.memory_bytes);
-  if (quota.reserve_bytes != 0 || quota.memory_bytes == Quota::kNoLimit)
-    text += (text.back() == ':' ? "reserve=" : ",reserve=") + SizeText(quota.reserve_bytes);
-  return text;
+  std::string sizes;
+  for (const Part& part : kParts) {
+    if (quota.*part.bytes == part.none) continue;
+    sizes += Text(sizes.empty() ? "" : ",", part.name, "=", SizeText(quota.*part.bytes));
+  }
+  return Text(quota.pattern, ":", sizes.empty() ? "reserve=0B" : sizes);
 }
 
 bool MatchesPattern(std::string_view pattern, std::string_view text) {
@@ -88,6 +111,14 @@ std::uint64_t QuotaTable::reserved_bytes() const {
   for (const Quota& quota : quotas_) bytes += quota.reserve_bytes;
   return bytes;
 }
+
+std::uint64_t QuotaTable::flash_reserved_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Quota& quota : quotas_) bytes += quota.flash_reserve_bytes;
+  return bytes;
+}
+
+bool QuotaTable::of_flash() const { return std::ranges::any_of(quotas_, &Quota::of_flash); }
 
 QuotaGroups QuotaTable::MayLeaveFor(QuotaGroup group, std::uint64_t more, const Used& used) const {
   if (quotas_.empty()) return kAllGroups;

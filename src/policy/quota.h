@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quotas: how much of memory namespaces of a kind may have, and how much of it nobody else's burst evicts.
-// Pure: patterns, numbers, and from whom room may come.
+// Quotas: how much of memory and of flash namespaces of a kind may have, and how much of it nobody else's
+// burst evicts. Pure: patterns, numbers, and from whom room may come.
 #pragma once
 
 #include <array>
@@ -31,11 +31,16 @@ struct Quota {
   std::string pattern;
   std::uint64_t memory_bytes = kNoLimit;  // of bodies, of all that match together, at most
   std::uint64_t reserve_bytes = 0;        // of these, that stay when others need room
+  std::uint64_t flash_bytes = kNoLimit;   // the same of the lower tier
+  std::uint64_t flash_reserve_bytes = 0;
+
+  bool of_flash() const { return flash_bytes != kNoLimit || flash_reserve_bytes != 0; }
 
   friend bool operator==(const Quota&, const Quota&) = default;
 };
 
-// "PATTERN:memory=SIZE,reserve=SIZE", one of them at least. kInvalid names what is wrong.
+// "PATTERN:memory=SIZE,reserve=SIZE,flash=SIZE,flash_reserve=SIZE", one of them at least. kInvalid names what
+// is wrong.
 Result<Quota> ParseQuota(std::string_view text);
 std::string ToString(const Quota& quota);
 
@@ -54,6 +59,8 @@ class QuotaTable final {
   QuotaGroup GroupOf(std::span<const std::string> names,
                      std::span<const std::pair<std::string, std::string>> fields) const;
   std::uint64_t reserved_bytes() const;
+  std::uint64_t flash_reserved_bytes() const;
+  bool of_flash() const;
 
   // Bytes by group.
   using Used = std::array<std::uint64_t, kMaxQuotas + 1>;
@@ -65,7 +72,24 @@ class QuotaTable final {
   // or also all that have more than their reserve.
   QuotaGroups MayLeaveFor(QuotaGroup group, std::uint64_t more, const Used& used) const;
 
+  // ---- of the lower tier; `below`: bytes by group there ----
+  // `more` of the group would pass its quota: they are not written.
+  bool OverBelow(QuotaGroup group, const Used& below, std::uint64_t more) const {
+    return Known(group) && below[group] + more > quotas_[group - 1].flash_bytes;
+  }
+  // Less than a sixteenth of the quota is free for what is to be written: the oldest of the group go.
+  bool FullBelow(QuotaGroup group, const Used& below) const {
+    return Known(group) && quotas_[group - 1].flash_bytes != Quota::kNoLimit &&
+           below[group] > quotas_[group - 1].flash_bytes / 16 * 15;
+  }
+  // The group has no more than its reserve: all of it stays where room is given up.
+  bool ReservedBelow(QuotaGroup group, const Used& below) const {
+    return Known(group) && below[group] <= quotas_[group - 1].flash_reserve_bytes;
+  }
+
  private:
+  bool Known(QuotaGroup group) const { return group != 0 && group <= quotas_.size(); }
+
   std::vector<Quota> quotas_;
 };
 

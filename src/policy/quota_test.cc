@@ -14,10 +14,11 @@ TEST(Quota, IsReadAsItIsWrittenAndWhatIsWrongIsNamed) {
   const Result<Quota> quota = ParseQuota("model=llama-*:memory=10GiB,reserve=2GiB");
   ASSERT_TRUE(quota.has_value()) << quota.error().ToString();
   EXPECT_EQ(*quota, (Quota{"model=llama-*", 10 * kGiB, 2 * kGiB}));
-  for (const char* text : {"model=llama-*:memory=10GiB,reserve=2GiB", "a:b:reserve=1GiB", "x:memory=1GiB"})
+  for (const char* text : {"model=llama-*:memory=10GiB,reserve=2GiB", "a:b:reserve=1GiB", "x:memory=1GiB",
+                           "x:flash=3GiB", "x:reserve=1MiB,flash=3GiB,flash_reserve=1GiB", "x:reserve=0B"})
     EXPECT_EQ(ToString(ParseQuota(text).value_or(Quota())), text);
-  for (const char* text : {"", "model=a", ":memory=1GiB", "a:", "a:flash", "a:flash=1GiB",
-                           "a:memory=", "a:memory=x", "a:memory=1GiB,reserve=2GiB"}) {
+  for (const char* text : {"", "model=a", ":memory=1GiB", "a:", "a:flash", "a:disk=1GiB", "a:memory=",
+                           "a:memory=x", "a:memory=1GiB,reserve=2GiB", "a:flash=1GiB,flash_reserve=2GiB"}) {
     const Result<Quota> wrong = ParseQuota(text);
     ASSERT_FALSE(wrong.has_value()) << text;
     EXPECT_EQ(wrong.error().code(), Code::kInvalid);
@@ -63,6 +64,29 @@ TEST(Quota, WhoHasNoMoreThanItsReserveGivesNothingAndWhoIsOverGivesAlone) {
   EXPECT_EQ(QuotaTable().MayLeaveFor(0, 10, used), kAllGroups);
   EXPECT_FALSE(table.Over(2, used, 1u << 30));
   EXPECT_TRUE(table.Over(1, used, 6));
+}
+
+TEST(Quota, OfFlashWhatWouldPassItIsNotWrittenAndASixteenthIsToBeFree) {
+  const QuotaTable table({{.pattern = "a", .flash_bytes = 160, .flash_reserve_bytes = 40}, {.pattern = "b"}});
+  QuotaTable::Used below{};
+  below[0] = below[2] = 1u << 30;
+  below[1] = 150;
+  EXPECT_FALSE(table.OverBelow(1, below, 10));
+  EXPECT_TRUE(table.OverBelow(1, below, 11));
+  EXPECT_FALSE(table.FullBelow(1, below));
+  EXPECT_FALSE(table.ReservedBelow(1, below));
+  below[1] = 151;
+  EXPECT_TRUE(table.FullBelow(1, below));
+  below[1] = 40;
+  EXPECT_TRUE(table.ReservedBelow(1, below));
+  for (const QuotaGroup other : {QuotaGroup{0}, QuotaGroup{2}, QuotaGroup{3}}) {
+    EXPECT_FALSE(table.OverBelow(other, below, 1u << 30));
+    EXPECT_FALSE(table.FullBelow(other, below));
+    EXPECT_FALSE(table.ReservedBelow(other, below));
+  }
+  EXPECT_TRUE(table.of_flash());
+  EXPECT_EQ(table.flash_reserved_bytes(), 40u);
+  EXPECT_FALSE(QuotaTable({{.pattern = "a", .memory_bytes = 1}}).of_flash());
 }
 
 TEST(Quota, TheOrderOfAGroupIsThatOfAllWithoutTheOthers) {

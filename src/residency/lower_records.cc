@@ -16,9 +16,14 @@ Task<bool> LowerRecords::Keep(const tier::TierEntry& entry, std::uint64_t kept_b
   const auto [block, copy] = FindThere(entry);
   if (block == catalog::kNoId) co_return false;
   steps_.Count(2);
+  // What a quota reserves moves as long as it is there: it may be all that a room holds.
+  const bool expired = catalog::Catalog::Expired(copy.expiry, catalog_.NowS());
+  const bool reserved =
+      options_.quotas.ReservedBelow(catalog_.GroupOf(forest_.block(block).tree), catalog_.counted().below());
+  if (reserved && !expired && kept_bytes + entry.record_bytes <= room_bytes) co_return true;
   if (copy.in_memory) {
     const bool fits = kept_bytes + entry.record_bytes <= room_bytes / 8 * 7;
-    if (memory_goes_ && fits && !catalog::Catalog::Expired(copy.expiry, catalog_.NowS())) co_return true;
+    if (memory_goes_ && fits && !expired) co_return true;
     // Still in memory: it is written again when its turn comes.
     ++gave_up_;
     catalog::Record& r = forest_.record(copy.record);
@@ -36,7 +41,7 @@ Task<bool> LowerRecords::Keep(const tier::TierEntry& entry, std::uint64_t kept_b
   const bool leased = copy.record != catalog::kNoId && forest_.record(copy.record).references > 0;
   const policy::LastCopy last{
       .used = copy.touched, .has_descendants = descendants, .leased = leased, .bytes = entry.record_bytes};
-  if (catalog::Catalog::Expired(copy.expiry, catalog_.NowS())) {
+  if (expired) {
     owner_.Lose(block, LossReason::kExpired);
   } else if (policy::KeptAtReclaim(last, kept_bytes, room_bytes)) {
     co_return true;

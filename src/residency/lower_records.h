@@ -25,6 +25,7 @@ class LowerRecords final : public tier::TierOwner {
   LowerRecords(const StoreContext& context, BlockOwner& owner, LowerTier& lower,
                PartialCopies& partial_copies, Removal& removal, WriteBack& write_back, Tombstones& tombstones)
       : executor_(context.executor),
+        options_(context.options),
         counters_(context.counters),
         steps_(context.steps),
         catalog_(context.catalog),
@@ -64,6 +65,7 @@ class LowerRecords final : public tier::TierOwner {
   Task<void> MediumLost(tier::LocationRange range);
 
   Executor& executor_;
+  const catalog::StoreOptions& options_;
   catalog::StoreCounters& counters_;
   StepBudget& steps_;
   catalog::Catalog& catalog_;

@@ -32,9 +32,14 @@ class LowerTier final {
   tier::Tier* get() const { return tier_.get(); }
   tier::Tier* operator->() const { return tier_.get(); }
 
+  // A record of the tree has a location from now on.
+  void NoteThere(catalog::TreeId tree, std::uint64_t body_bytes) {
+    catalog_.counted().AddBelow(tree, body_bytes);
+  }
   // The tier forgets the location of a tree's record.
   void Forget(catalog::TreeId tree, const catalog::Forest::Copy& copy) {
     if (tier_ == nullptr || copy.location.none()) return;
+    catalog_.counted().TakeBelow(tree, copy.body_bytes);
     tier_->Forget(copy.location, catalog_.RecordBytesOf(tree, copy.group, copy.body_bytes));
   }
   // Estimated time of a fetch of so many bytes, from now on: the read and what is done beside it.

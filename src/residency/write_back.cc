@@ -26,6 +26,7 @@ void WriteBack::DeviceOut() {
   ++devices_out_;
   writers_ = 0;
   writing_ = writing_bytes_ = 0;
+  writing_of_ = {};
 }
 
 void WriteBack::Want(catalog::RecordId record) {
@@ -65,7 +66,8 @@ bool WriteBack::Clean() {
     --shelf_looks_;
     steps_.Count();
     const catalog::Record& r = forest_.record(*cleaning_);
-    if (!r.in_lower_tier() && r.references == 0 && policy::Wanted(catalog_.LowerPolicyOf(r), r.uses))
+    if (!r.in_lower_tier() && r.references == 0 && policy::Wanted(catalog_.LowerPolicyOf(r), r.uses) &&
+        !OverQuota(r))
       WantWithAncestors(*cleaning_);
   }
   const bool more = cleaning_ && clean_looks_ < kCleanLooks;
@@ -93,6 +95,12 @@ bool WriteBack::MayWriteMore() const {
       options_.max_blocks > 0 ? options_.max_blocks : catalog_.max_records_in_memory();
   const std::uint64_t bytes = slots_.bytes();
   return writing_ == 0 || (writing_ < blocks / kWriteShare && writing_bytes_ < bytes / kWriteShare);
+}
+
+bool WriteBack::OverQuota(const catalog::Record& record) {
+  if (options_.quotas.empty()) return false;
+  const policy::QuotaGroup group = catalog_.GroupOf(forest_.block(record.block).tree);
+  return options_.quotas.OverBelow(group, catalog_.counted().below(), writing_of_[group] + record.body_bytes);
 }
 
 Task<void> WriteBack::WriteBatches() {
@@ -149,8 +157,12 @@ Task<void> WriteBack::Gather(std::deque<BatchItem>& items) {
     if (room == tier::Tier::Room::kNoRoom) break;
     queue_.Pop();
     r.flags &= static_cast<std::uint8_t>(~catalog::Record::kQueued);
-    if (!wanted || room != tier::Tier::Room::kYes) {
-      if (room == tier::Tier::Room::kNoBudget) counters_.down_over_budget.Add();
+    const bool over = wanted && OverQuota(r);
+    if (!wanted || over || room != tier::Tier::Room::kYes) {
+      if (over)
+        counters_.down_over_quota.Add();
+      else if (room == tier::Tier::Room::kNoBudget)
+        counters_.down_over_budget.Add();
       if (r.references == 0) residents_.Unpark(handle.record);
       continue;
     }
@@ -168,11 +180,13 @@ bool WriteBack::AddToBatch(catalog::RecordHandle handle, std::uint64_t record_by
     evictor_.LoseBad(handle.record);
     return false;
   }
+  const policy::QuotaGroup group = catalog_.GroupOf(forest_.block(r.block).tree);
   BatchItem& item = items.emplace_back(RecordReference(residents_, handle), SlotUse(residents_, r.place),
-                                       r.place, record_bytes, devices_out_);
+                                       r.place, record_bytes, group, r.body_bytes, devices_out_);
   item.seal.emplace(*seal);
   ++writing_;
   writing_bytes_ += record_bytes;
+  writing_of_[group] += r.body_bytes;
   steps_.Count(2 + seal->segment_count() / 16);
   item.request = {.body = arena.slot(r.place),
                   .seal = item.seal->seal(),
@@ -210,6 +224,7 @@ void WriteBack::EndWriting(BatchItem& item) {
   if (item.devices_out != devices_out_) return;
   --writing_;
   writing_bytes_ -= item.record_bytes;
+  writing_of_[item.group] -= item.body_bytes;
 }
 
 void WriteBack::Written(BatchItem& item, tier::Location location) {
@@ -223,6 +238,7 @@ void WriteBack::Written(BatchItem& item, tier::Location location) {
     const bool there = lower_->EstimateUs(location, 1) != tier::Tier::kNever;
     if (there && lives && r.in_memory() && !r.in_lower_tier()) {
       r.location = location;
+      lower_.NoteThere(forest_.block(r.block).tree, r.body_bytes);
       r.flags &= static_cast<std::uint8_t>(~catalog::Record::kTouched);
     } else {
       lower_->Forget(location, item.record_bytes);

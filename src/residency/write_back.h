@@ -63,6 +63,8 @@ class WriteBack final {
     SlotUse use;
     arena::Place place = 0;
     std::uint64_t record_bytes = 0;
+    policy::QuotaGroup group = 0;  // whose quota it counts for, with so many bytes
+    std::uint32_t body_bytes = 0;
     std::uint64_t devices_out = 0;  // the count when the record joined the batch
     std::optional<record::SealCopy> seal;
     tier::AppendRequest request;  // borrows the seal; its sequence is set last
@@ -71,6 +73,8 @@ class WriteBack final {
 
   void Queue(catalog::RecordId record);
   bool MayWriteMore() const;
+  // The record's namespaces would pass their quota of the lower tier.
+  bool OverQuota(const catalog::Record& record);
   Task<void> WriteBatches();
   Task<void> Gather(std::deque<BatchItem>& items);
   bool AddToBatch(catalog::RecordHandle handle, std::uint64_t record_bytes, std::deque<BatchItem>& items);
@@ -95,6 +99,7 @@ class WriteBack final {
   std::uint32_t writers_ = 0;
   std::uint64_t writing_ = 0;  // records in the batches under way
   std::uint64_t writing_bytes_ = 0;
+  policy::QuotaTable::Used writing_of_{};  // by group, of bodies
   std::uint64_t devices_out_ = 0;
   // The cleaner's position, a share of its looks for each shelf of the order.
   std::optional<catalog::RecordId> cleaning_;

@@ -10,6 +10,7 @@
 #include "residency/lower_records.h"
 #include "residency/partial_copies.h"
 #include "residency/partial_fetch.h"
+#include "residency/quota_sweep.h"
 #include "residency/removal.h"
 #include "residency/residents.h"
 #include "residency/resizer.h"
@@ -93,6 +94,7 @@ struct BlockStore::Rooms {
         tombstones(context, lower),
         journal_marks(context, lower),
         lower_records(context, owner, lower, partial_copies, removal, write_back, tombstones),
+        quota_sweep(context, lower, partial_copies, removal),
         puts(context, removal),
         deletions(context, removal, puts),
         publisher(context, lower, residents, removal, evictor, write_back, puts, deletions),
@@ -149,6 +151,7 @@ struct BlockStore::Rooms {
   residency::Tombstones tombstones;
   residency::JournalMarks journal_marks;
   residency::LowerRecords lower_records;
+  residency::QuotaSweep quota_sweep;
 
   OpenPuts puts;
   Deletions deletions;
@@ -222,7 +225,8 @@ bool BlockStore::Rooms::TendLowerTier() {
       !lower.closed()) {
     lower.Spawn(NoteTime());
   }
-  return !steps.Spent() && write_back.Clean();
+  if (steps.Spent()) return false;
+  return quota_sweep.Sweep() || write_back.Clean();
 }
 
 Task<Status> BlockStore::Rooms::Recover() {
@@ -299,6 +303,7 @@ residency::Resizer& BlockStore::resizer() { return rooms_->resizer; }
 const residency::Resizer& BlockStore::resizer() const { return rooms_->resizer; }
 const policy::QuotaTable& BlockStore::quotas() const { return rooms_->quotas; }
 const policy::QuotaTable::Used& BlockStore::used() const { return rooms_->residents.used(); }
+const policy::QuotaTable::Used& BlockStore::below() const { return rooms_->catalog.counted().below(); }
 Task<Status> BlockStore::CheckHeaders(std::uint32_t headers) {
   return rooms_->namespaces.CheckHeaders(headers);
 }

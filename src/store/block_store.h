@@ -210,6 +210,7 @@ class BlockStore final {
   // As they were set last, and bytes of each in memory and in the lower tier.
   const policy::QuotaTable& quotas() const;
   const policy::QuotaTable::Used& used() const;
+  const policy::QuotaTable::Used& below() const;
   // kInvalid where somebody uses a namespace with blocks that memory of so many headers does not take.
   Task<Status> CheckHeaders(std::uint32_t headers);
 

@@ -102,7 +102,7 @@ void Namespaces::Add(catalog::NamespaceEntry entry) {
 
 void Namespaces::SetGroup(std::uint32_t slot) {
   const catalog::NamespaceEntry* entry = namespaces_.at(slot);
-  if (entry != nullptr) catalog_.counted().of(slot).group = quotas_.GroupOf(entry->names, entry->fields);
+  if (entry != nullptr) catalog_.counted().SetGroup(slot, quotas_.GroupOf(entry->names, entry->fields));
 }
 
 Task<void> Namespaces::SetQuotas(policy::QuotaTable quotas) {

@@ -576,6 +576,7 @@ void StoreRecovery::NoteWritten(RecoveryState& state, catalog::TreeId tree, cons
 
 void StoreRecovery::Adopt(catalog::TreeId tree, const catalog::Forest::Copy& copy) {
   lower_->Adopt(copy.location, catalog_.RecordBytesOf(tree, copy.group, copy.body_bytes));
+  lower_.NoteThere(tree, copy.body_bytes);
 }
 
 }  // namespace cistern::store

@@ -44,6 +44,7 @@ constexpr SwitchField kSwitches[] = {
 constexpr MetricMember<NamespaceCounters> kCounted[] = {
     {"memory_bytes", kGauge, &NamespaceCounters::memory_bytes, "of its records in memory"},
     {"memory_records", kGauge, &NamespaceCounters::memory_records, "its records in memory"},
+    {"flash_bytes", kGauge, &NamespaceCounters::lower_bytes, "of its records on flash"},
     {"published", kCounter, &NamespaceCounters::published, "records that became visible"},
     {"uses", kCounter, &NamespaceCounters::uses,
      "reads and touches of its records, as far as clients told of them"},
@@ -64,6 +65,10 @@ MetricTable::Found NamespaceRow(const BlockStore* store, std::size_t at, MetricR
   row.push_back(store->switches().on(Switch::kWrites, slot));
   for (const auto& field : kCounted) row.push_back(counters.*field.member);
   return MetricTable::Found::kRow;
+}
+
+MetricValue LimitOf(std::uint64_t bytes) {
+  return bytes == policy::Quota::kNoLimit ? MetricValue() : MetricValue(bytes);
 }
 
 }  // namespace
@@ -88,16 +93,21 @@ void AddQuotaMetrics(MetricRegistry& registry, const BlockStore* store) {
       .columns = {{"quota", MetricKind::kLabel, "its namespaces"},
                   {"memory_bytes", MetricKind::kGauge, "of bodies that they have in memory"},
                   {"memory_limit_bytes", MetricKind::kGauge, "that they may have; none: all"},
-                  {"reserve_bytes", MetricKind::kGauge, "of these, that stay when others need room"}},
+                  {"reserve_bytes", MetricKind::kGauge, "of these, that stay when others need room"},
+                  {"flash_bytes", MetricKind::kGauge, "of bodies that they have on flash"},
+                  {"flash_limit_bytes", MetricKind::kGauge, "that they may have there; none: all"},
+                  {"flash_reserve_bytes", MetricKind::kGauge, "of these, that stay when others need room"}},
       .rows = [store](std::size_t at, MetricRow& row) {
         const std::vector<policy::Quota>& quotas = store->quotas().quotas();
         if (at >= quotas.size()) return MetricTable::Found::kEnd;
         const policy::Quota& quota = quotas[at];
         row.push_back(quota.pattern);
         row.push_back(store->used()[at + 1]);
-        row.push_back(quota.memory_bytes == policy::Quota::kNoLimit ? MetricValue()
-                                                                    : MetricValue(quota.memory_bytes));
+        row.push_back(LimitOf(quota.memory_bytes));
         row.push_back(quota.reserve_bytes);
+        row.push_back(store->below()[at + 1]);
+        row.push_back(LimitOf(quota.flash_bytes));
+        row.push_back(quota.flash_reserve_bytes);
         return MetricTable::Found::kRow;
       }};
   registry.Add("", std::move(table));

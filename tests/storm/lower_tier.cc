@@ -164,7 +164,8 @@ std::vector<LowerBlock> World::Doubts(SimNode& node) {
 // themselves.
 std::uint64_t World::Changes(SimNode& node) {
   const catalog::StoreCounters& c = node.store().counters();
-  return Cuts() + c.evicted.value() + c.evicted_below.value() + c.dropped.value() + device_faults_;
+  return Cuts() + c.evicted.value() + c.evicted_below.value() + c.evicted_below_over_quota.value() +
+         c.dropped.value() + device_faults_;
 }
 
 void World::Told(SimNode& node, std::vector<LowerBlock> blocks) {
