@@ -116,13 +116,18 @@ class Page(unittest.TestCase):
         self.socket = self.directory / "socket"
         flash = tempfile.TemporaryDirectory(prefix="cistern-page-", dir=BIN.parent)
         self.addCleanup(flash.cleanup)
+        self.flash = flash.name
+        self.start()
+
+    def start(self, *flags: object) -> None:
         self.node = subprocess.Popen(
             [BIN / "cisternd", "--memory", "64MiB", "--memory-dir", self.directory / "memory", "--socket", self.socket,
-             "--http", "0", "--flash", f"{flash.name}:256MiB", "--flash-write", "through"],
+             "--http", "0", "--flash", f"{self.flash}:256MiB", "--flash-write", "through", *map(str, flags)],
             stderr=subprocess.PIPE, text=True)
-        self.addCleanup(lambda: (self.node.kill(), self.node.wait(), self.node.stderr and self.node.stderr.close()))
-        assert self.node.stderr is not None
-        while "node ready" not in self.node.stderr.readline():
+        node = self.node
+        self.addCleanup(lambda: (node.kill(), node.wait(), node.stderr and node.stderr.close()))
+        assert node.stderr is not None
+        while "node ready" not in node.stderr.readline():
             pass
         self.url = f"http://{self.status()['node']['http']}/"
 
@@ -159,10 +164,41 @@ class Page(unittest.TestCase):
         self.assertIn("20 blocks", browser.text("#node"))
         [row] = browser.value("[...document.querySelectorAll('#namespaces tr')].slice(1)"
                               ".map((tr) => [...tr.children].map((td) => td.textContent))")
-        self.assertEqual((row[0], row[2], row[4]), ("llama", "20", "5"))
+        self.assertEqual((row[0], row[3], row[5]), ("llama", "20", "5"))
         self.assertEqual({url.rsplit("/", 1)[0] + "/" for url in browser.requests}, {self.url})
         self.assertEqual({url.rsplit("/", 1)[1] for url in browser.requests} - {"favicon.ico"}, {"", "status"})
         self.assertEqual([one for one in browser.complaints if "favicon" not in json.dumps(one)], [])
+
+    def test_a_plot_has_axes_and_says_what_is_under_the_pointer(self) -> None:
+        body = os.urandom(100_000)
+        for number, key in enumerate(KEYS[:4]):
+            parent = ("--parent", KEYS[number - 1]) if number else ()
+            self.cistern("put", "--namespace", "llama", *parent, key, "-", stdin=body)
+        browser = self.browser()
+        browser.until("document.querySelectorAll('#namespaces td').length > 0")
+        self.cistern("match", "--namespace", "llama", *KEYS[:5])
+        browser.until("document.querySelector('#hits-now').textContent === '80.0 %'")
+        labels = browser.value("[...document.querySelectorAll('#hits span')].map((span) => span.textContent)")
+        self.assertEqual(labels, ["100.0 %", "50.0 %", "0", "1 min ago", "now"])
+        [x, y] = browser.value("(() => { const box = document.querySelector('#hits svg').getBoundingClientRect();"
+                               " return [box.right - 1, box.top + 9]; })()")
+        browser.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        browser.until("/^(80.0 %|nothing asked), /.test(document.querySelector('#hits .at')?.textContent)")
+        browser.ask("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+        browser.until("document.querySelector('#hits .at') === null")
+
+    def test_a_slow_call_is_shown_with_where_it_was(self) -> None:
+        self.node.kill()
+        self.node.wait()
+        self.start("--slow-calls", "1us")
+        self.cistern("put", "--namespace", "llama", KEYS[0], "-", stdin=os.urandom(100_000))
+        browser = self.browser()
+        browser.until("document.querySelectorAll('#slow td').length > 4")
+        rows = browser.value("[...document.querySelectorAll('#slow tr')].slice(1)"
+                             ".map((tr) => tr.children[0].textContent)")
+        self.assertIn("write", rows)
+        browser.until("/^(core|turn|mover|journal|check) [0-9.]+ (us|ms|s)/.test("
+                      "document.querySelector('#slow tr:nth-child(2) td:last-child').textContent)")
 
     def test_names_are_texts_whatever_a_client_gave(self) -> None:
         name = "<img src=x onerror=document.title='hit'>"
