@@ -47,8 +47,10 @@ Status Print(const std::string& text) {
     const json::object& setting = one.get_object();
     const json::value* reload = setting.if_contains("reload");
     const bool now = reload != nullptr && reload->is_bool() && reload->get_bool();
-    std::printf("%-17s %-36s %-28s %s\n", text_of(setting, "name").c_str(), text_of(setting, "value").c_str(),
-                text_of(setting, "from").c_str(), now ? "reload" : "restart");
+    const std::string set_to = text_of(setting, "value");
+    std::printf("%-17s %-36s %-28s %s\n", text_of(setting, "name").c_str(),
+                set_to.empty() ? "-" : set_to.c_str(), text_of(setting, "from").c_str(),
+                now ? "reload" : "restart");
   }
   return Status();
 }

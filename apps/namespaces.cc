@@ -26,20 +26,21 @@ std::string Joined(const std::vector<std::string>& words, std::string_view betwe
 }
 
 std::string LastUse(const ListedNamespace& ns) {
-  if (!ns.unused_us) return "never since the node's start";
+  if (!ns.unused_us) return "not used since the node's start";
   const std::uint64_t seconds = *ns.unused_us / 1'000'000;
-  return seconds < 120    ? Text(seconds, " s ago")
-         : seconds < 7200 ? Text(seconds / 60, " min ago")
-                          : Text(seconds / 3600, " h ago");
+  const std::string ago = seconds < 120    ? Text(seconds, " s ago")
+                          : seconds < 7200 ? Text(seconds / 60, " min ago")
+                                           : Text(seconds / 3600, " h ago");
+  return Text(ns.uses, " uses, the last ", ago);
 }
 
 void Print(const ListedNamespace& ns) {
   std::printf("%s  %s\n", ns.fingerprint.c_str(),
               ns.names.empty() ? "(no name)" : Joined(ns.names, ", ").c_str());
-  std::printf("  %llu blocks, %s in memory, %s on flash, %llu uses, the last %s, %llu engines\n",
+  std::printf("  %llu blocks, %s in memory, %s on flash, %s, %llu engines\n",
               static_cast<unsigned long long>(ns.blocks), RoughSizeText(ns.memory_bytes).c_str(),
-              RoughSizeText(ns.flash_bytes).c_str(), static_cast<unsigned long long>(ns.uses),
-              LastUse(ns).c_str(), static_cast<unsigned long long>(ns.owners));
+              RoughSizeText(ns.flash_bytes).c_str(), LastUse(ns).c_str(),
+              static_cast<unsigned long long>(ns.owners));
   for (const auto& [name, value] : ns.fields) std::printf("  %-20s %s\n", name.c_str(), value.c_str());
   for (const ListedGroup& group : ns.groups) {
     std::printf("  group %-14s reach %s", group.name.c_str(), group.reach.c_str());

@@ -73,6 +73,11 @@ Result<Listener> Listener::Bind(const std::string& path, unsigned mode) {
     return bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
   };
   if (!bind_here()) {
+    if (errno == ENOENT || errno == EACCES || errno == ENOTDIR)
+      return Error(Code::kIoError,
+                   Text("socket ", path, " cannot be made: ", ErrnoText(errno),
+                        "; make its directory, which has to be this user's to write in, or name "
+                        "another path"));
     if (errno != EADDRINUSE) return Error(SystemError(path, "bind"));
     if (Status status = CheckStale(path); !status.ok()) return Error(std::move(status));
     if (unlink(path.c_str()) != 0 && errno != ENOENT)
