@@ -125,6 +125,7 @@ Result<TopSample> ParseTopSample(std::string_view status_json, std::int64_t at_u
   TopSample sample{.at_us = at_us};
   for (const TopFigure& figure : kFigures) sample.counters.push_back(At(status, figure.pointer));
   sample.memory_bytes = At(status, "/memory/bytes");
+  sample.wanted_bytes = At(status, "/memory/wanted_bytes");
   sample.used_bytes = At(status, "/memory/used_bytes");
   sample.flash_bytes = At(status, "/flash/bytes");
   sample.live_bytes = At(status, "/flash/live_bytes");
@@ -193,8 +194,10 @@ std::string TopPage::Draw(std::size_t width, std::size_t height) const {
   lines.push_back(Text("node ", now.pid, "  up ", now.uptime_us / 1'000'000, " s  ", now.blocks, " blocks  ",
                        now.sessions, " sessions  ", now.in_flight, " calls in flight  ", now.leases,
                        " leases  ", now.pending, " pending"));
-  lines.push_back(Text("memory ", Bar(now.used_bytes, now.memory_bytes, 30), " ",
-                       RoughSizeText(now.used_bytes), " of ", RoughSizeText(now.memory_bytes)));
+  lines.push_back(Text(
+      "memory ", Bar(now.used_bytes, now.memory_bytes, 30), " ", RoughSizeText(now.used_bytes), " of ",
+      RoughSizeText(now.memory_bytes),
+      now.wanted_bytes <= now.memory_bytes ? "" : ", which grows to " + RoughSizeText(now.wanted_bytes)));
   if (now.flash_bytes > 0) {
     lines.push_back(Text("flash  ", Bar(now.live_bytes, now.flash_bytes, 30), " ",
                          RoughSizeText(now.live_bytes), " of ", RoughSizeText(now.flash_bytes)));

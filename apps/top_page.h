@@ -32,7 +32,7 @@ std::vector<TopFigure> TopFigures();
 struct TopSample {
   std::int64_t at_us = 0;
   std::vector<std::uint64_t> counters;
-  std::uint64_t memory_bytes = 0, used_bytes = 0, flash_bytes = 0, live_bytes = 0;
+  std::uint64_t memory_bytes = 0, wanted_bytes = 0, used_bytes = 0, flash_bytes = 0, live_bytes = 0;
   std::uint64_t sessions = 0, in_flight = 0, leases = 0, pending = 0, blocks = 0;
   std::uint64_t pid = 0, uptime_us = 0;
   std::vector<TopSlowCall> slow_calls;  // the latest first

@@ -102,7 +102,8 @@ TEST(Heartbeat, StandsStillAfterItsLimitAndNotBeforeItsFirstBeat) {
 
 TEST(Pages, SayWhyThereIsNothingToRead) {
   MetricRegistry registry;
-  Status alive, ready(Code::kBusy, "the node starts");
+  Status alive;
+  Result<std::string> ready = Error(Code::kBusy, "the node starts");
   const auto server = ServerOf(MakePages({.registry = registry,
                                           .read = [](auto) { return false; },
                                           .alive = [&] { return alive; },
@@ -112,6 +113,9 @@ TEST(Pages, SayWhyThereIsNothingToRead) {
     EXPECT_EQ(Get(at, path).status, 503) << path;
     EXPECT_EQ(Get(at, path).body, "the node starts\n");
   }
+  ready = "ready: memory has 1GiB of 8GiB";
+  EXPECT_EQ(Get(at, "/readyz").status, 200);
+  EXPECT_EQ(Get(at, "/readyz").body, *ready + "\n");
   EXPECT_EQ(Get(at, "/healthz").status, 200);
   EXPECT_EQ(Get(at, "/etc/passwd").status, 404);
   EXPECT_EQ(Get(at, "/../metrics").status, 404);

@@ -28,7 +28,10 @@ class Pages final {
 
   void Show(const HttpRequest& request, HttpServer::Reply reply) const {
     if (request.path == "/healthz") return Answer(reply, Said(parts_.alive(), "ok"));
-    if (request.path == "/readyz") return Answer(reply, Said(parts_.ready(), "ready"));
+    if (request.path == "/readyz") {
+      const Result<std::string> ready = parts_.ready();
+      return Answer(reply, ready ? Said(Status(), *ready) : Said(ready.error(), ""));
+    }
     if (request.path == "/metrics")
       return Read(std::move(reply), [this](const MetricSnapshot& snapshot) {
         return HttpAnswer{.type = std::string(kMetricsType), .body = MetricsText(parts_.registry, snapshot)};
@@ -49,9 +52,8 @@ class Pages final {
       reply([show, snapshot = std::move(snapshot)] { return show(snapshot); });
     });
     if (asked) return;
-    Status why = parts_.ready();
-    if (why.ok()) why = Status(Code::kGone, "the node ends");
-    Answer(reply, Said(why, ""));
+    const Result<std::string> ready = parts_.ready();
+    Answer(reply, Said(ready ? Status(Code::kGone, "the node ends") : ready.error(), ""));
   }
 
   const PagesParts parts_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "admin/http_server.h"
 #include "base/metric_registry.h"
@@ -15,9 +16,10 @@ struct PagesParts {
   // Has the core read the registry and gives what it read to `done`, on the core's thread. False: it cannot
   // be asked, because it starts or ends.
   std::function<bool(std::function<void(MetricSnapshot)> done)> read;
-  // From any thread: whether the core turns; whether what was there is found again and clients are let in.
+  // From any thread: whether the core turns; whether what was there is found again and clients are let in,
+  // and what to say of it.
   std::function<Status()> alive;
-  std::function<Status()> ready;
+  std::function<Result<std::string>()> ready;
 };
 
 HttpServer::Handler MakePages(PagesParts parts);

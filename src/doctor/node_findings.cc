@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doctor/node_findings.h"
 
+#include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
@@ -97,13 +98,19 @@ Finding Memory(const json::object& status, const std::optional<node::NodeOptions
   finding.limit = Text(RoughSizeText(wanted), " as configured");
   if (wanted == bytes) return finding;
   finding.verdict = Verdict::kWarning;
-  finding.mend =
-      NumberAt(status, "/memory/wanted_bytes") == wanted
-          ? std::string("it is on its way there: what is leased stays until its leases end")
-          : Text(
-                "reload the node (systemctl reload cisternd), or `cistern admin memory SIZE`; where that is "
-                "refused for want of room in the arena: end the node, `cistern forget --memory-dir ",
-                asked->memory_dir, " --tenant ", asked->tenant, "` (what memory holds is lost), start it");
+  if (NumberAt(status, "/memory/wanted_bytes") != wanted) {
+    finding.mend = Text(
+        "reload the node (systemctl reload cisternd), or `cistern admin memory SIZE`; where that is "
+        "refused for want of room in the arena: end the node, `cistern forget --memory-dir ",
+        asked->memory_dir, " --tenant ", asked->tenant, "` (what memory holds is lost), start it");
+  } else if (bytes > wanted) {
+    finding.mend = "it is on its way there: what is leased stays until its leases end";
+  } else if (NumberAt(status, "/memory/short") == 0) {
+    finding.mend = "it is on its way there: memory is reserved behind the node that serves";
+  } else {
+    finding.mend =
+        "the host has no more now, and the node looks each minute: end what took it, or lower `memory`";
+  }
   return finding;
 }
 
@@ -172,7 +179,10 @@ std::optional<NodeBasics> BasicsOf(std::string_view status_json) {
   NodeBasics basics;
   basics.pid = NumberAt(*status, "/node/pid");
   basics.tenant = TextAt(*status, "/node/tenant");
-  const std::uint64_t headers = NumberAt(*status, "/memory/bytes") / arena::kHeaderSpanBytes;
+  // What it is to have, where it grows.
+  const std::uint64_t headers =
+      std::max(NumberAt(*status, "/memory/bytes"), NumberAt(*status, "/memory/wanted_bytes")) /
+      arena::kHeaderSpanBytes;
   basics.memory_bytes = arena::Geometry{4096, static_cast<std::uint32_t>(headers)}.file_bytes();
   const std::string directory = TextAt(*status, "/node/directory");
   basics.memory_dir = directory.substr(0, std::min(directory.rfind('/'), directory.size()));

@@ -81,6 +81,20 @@ TEST(NodeFindings, AnArenaOfAnotherSizeThanConfiguredSaysHowToChangeIt) {
               HasSubstr("cistern forget --memory-dir /dev/shm/kv --tenant blue"));
 }
 
+TEST(NodeFindings, MemoryThatGrowsIsToldFromMemoryThatTheHostHasNotAndFromMemoryThatShrinks) {
+  node::NodeOptions asked;
+  asked.memory_bytes = kGiB;
+  const auto mend = [&](std::uint64_t bytes, bool lacks) {
+    const std::string status = Text(R"({"node":{},"memory":{"bytes":)", bytes, R"(,"wanted_bytes":)",
+                                    SlotsOf(kGiB), R"(,"short":)", lacks ? "1" : "0", "}}");
+    return Find(FindingsOfNode(status, Sound(), asked), "node_memory")->mend;
+  };
+  EXPECT_THAT(mend(SlotsOf(kGiB) / 2, false), HasSubstr("behind the node that serves"));
+  EXPECT_THAT(mend(SlotsOf(kGiB) / 2, true), HasSubstr("the host has no more"));
+  EXPECT_THAT(mend(SlotsOf(2 * kGiB), false), HasSubstr("leases end"));
+  EXPECT_EQ(mend(SlotsOf(kGiB), false), "");
+}
+
 TEST(NodeFindings, ANodeWithoutIoUringThatTheShellHasIsAWarningWhereThereIsFlash) {
   const std::string epoll = R"("loop":"epoll","copy":"avx512")";
   EXPECT_EQ(Find(FindingsOfNode(Status(R"("devices":[])", R"("busy":0)", epoll), Sound(), std::nullopt),

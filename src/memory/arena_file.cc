@@ -139,6 +139,13 @@ std::uint64_t MemoryBytes(const arena::Geometry& geometry, std::uint32_t headers
   return geometry.header_offset(0) + headers * arena::Geometry::header_memory_bytes();
 }
 
+// Headers that a start takes, of those that it is asked for.
+std::uint32_t FirstHeaders(const ArenaOptions& options, std::uint32_t asked) {
+  const std::uint64_t first = options.first_bytes / arena::kHeaderSpanBytes;
+  return options.first_bytes == 0 ? asked
+                                  : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(first, 1, asked));
+}
+
 std::uint64_t SlotsOffset(const arena::Geometry& geometry, std::uint32_t header) {
   return geometry.slots_offset() + header * arena::kHeaderSpanBytes;
 }
@@ -156,15 +163,20 @@ Status ReserveIn(int fd, const std::string& path, const arena::Geometry& geometr
 // Of a header, up to its directory: a generation is never repeated over the file's life.
 constexpr std::uint64_t kKeptBytes = offsetof(arena::ChunkHeader, directory);
 
-// The same has none any more, but for what is kept of each header.
-Status ReleaseIn(int fd, const std::string& path, const arena::Geometry& geometry, const HeaderRange& range) {
+// The same has none any more, but for what is kept of each header before `most`, which was served once.
+Status ReleaseIn(int fd, const std::string& path, const arena::Geometry& geometry, const HeaderRange& range,
+                 std::uint64_t most) {
   Status status =
       io::ReleaseRange(fd, path, SlotsOffset(geometry, range.first), range.count * arena::kHeaderSpanBytes);
-  for (std::uint32_t i = range.first; status.ok() && i < range.first + range.count; ++i) {
+  const std::uint32_t end = range.first + range.count;
+  const auto kept_end = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(most, range.first, end));
+  for (std::uint32_t i = range.first; status.ok() && i < kept_end; ++i) {
     status = io::ReleaseRange(fd, path, geometry.header_offset(i) + kKeptBytes,
                               sizeof(arena::ChunkHeader) - kKeptBytes);
   }
-  return status;
+  if (!status.ok() || kept_end == end) return status;
+  return io::ReleaseRange(fd, path, geometry.header_offset(kept_end),
+                          std::uint64_t{end - kept_end} * sizeof(arena::ChunkHeader));
 }
 
 enum class Move : bool { kNo, kHere };  // into huge pages
@@ -308,9 +320,7 @@ Status ArenaFile::OpenArena(const ArenaOptions& options) {
                             " were asked for; to have more than that, end the node and ", kWayOut));
       asked_headers_ = geometry_.header_count;
     }
-    if (asked_headers_ > served()) {
-      if (Status grown = GrowTo(asked_headers_, path); !grown.ok()) return grown;
-    }
+    if (Status grown = Grow(options, path); !grown.ok()) return grown;
   }
   Result<Fd> read = io::OpenFile(path, io::OpenMode::kRead);
   if (!read) return std::move(read.error());
@@ -322,8 +332,10 @@ Status ArenaFile::MakeArena(const ArenaOptions& options, const std::string& path
   const std::uint32_t headers = arena::Geometry::Within(options.memory_bytes, options.alignment).header_count;
   geometry_ = arena::Geometry::Within(std::max(options.room_bytes, options.memory_bytes), options.alignment);
   asked_headers_ = headers;
-  const bool has_room = geometry_.header_count > headers;
-  const std::uint64_t memory = has_room ? MemoryBytes(geometry_, headers) : geometry_.file_bytes();
+  const std::uint32_t first = FirstHeaders(options, headers);
+  const bool has_room = geometry_.header_count > first;
+  const std::uint64_t memory =
+      geometry_.header_count > headers ? MemoryBytes(geometry_, headers) : geometry_.file_bytes();
   Status room = CheckRoom(directory_, memory + geometry_.index_bytes(headers));
   if (!room.ok()) return room;
   const std::uint64_t bytes = FileBytes(geometry_, has_room);
@@ -331,7 +343,7 @@ Status ArenaFile::MakeArena(const ArenaOptions& options, const std::string& path
     if (!has_room) return io::Preallocate(fd, unfinished, bytes);
     if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0)
       return Status(Code::kIoError, Text(unfinished, ": ", ErrnoText(errno)));
-    return ReserveIn(fd, unfinished, geometry_, {0, headers});
+    return ReserveIn(fd, unfinished, geometry_, {0, first});
   };
   Result<OpenedFile> made = MakeFile(path, bytes, reserve, [&](std::byte* base) {
     arena::ArenaHeader* header = arena::ArenaSpace(base, geometry_).header();
@@ -339,7 +351,7 @@ Status ArenaFile::MakeArena(const ArenaOptions& options, const std::string& path
     header->version = arena::kFormatVersion;
     header->alignment = geometry_.alignment;
     header->header_count = geometry_.header_count;
-    header->served_headers = header->most_headers = has_room ? headers : 0;
+    header->served_headers = header->most_headers = has_room ? first : 0;
   });
   if (!made) return std::move(made.error());
   arena_fd_ = std::move(made->fd);
@@ -360,7 +372,7 @@ Status ArenaFile::MakeWhole(const std::string& path) {
   std::uint64_t whole = geometry_.file_bytes();
   if (headers < all) {
     // Nobody serves what lies behind: a node that was killed as it gave it back, or a late reader, left it.
-    Status released = ReleaseIn(arena_fd_.get(), path, geometry_, {headers, all - headers});
+    Status released = ReleaseIn(arena_fd_.get(), path, geometry_, {headers, all - headers}, most);
     if (!released.ok()) return released;
     whole = MemoryBytes(geometry_, headers) + (std::max<std::uint64_t>(most, headers) - headers) * kKeptBytes;
   }
@@ -370,14 +382,18 @@ Status ArenaFile::MakeWhole(const std::string& path) {
   return ReserveIn(arena_fd_.get(), path, geometry_, {0, headers});
 }
 
-Status ArenaFile::GrowTo(std::uint32_t headers, const std::string& path) {
-  const std::uint32_t before = served();
-  Status status = CheckGrowth(before, headers);
-  const HeaderRange more{before, headers - before};
-  if (status.ok()) status = ReserveIn(arena_fd_.get(), path, geometry_, more);
+Status ArenaFile::Grow(const ArenaOptions& options, const std::string& path) {
+  const std::uint32_t before = served(), first = FirstHeaders(options, asked_headers_);
+  Status status = CheckGrowth(before, asked_headers_);
+  if (!status.ok() || first <= before) return status;
+  const HeaderRange more{before, first - before};
+  status = ReserveIn(arena_fd_.get(), path, geometry_, more);
   arena::RealWords words;
-  if (status.ok()) arena::SetServedHeaders(words, arena(), headers);
-  if (!status.ok()) static_cast<void>(ReleaseIn(arena_fd_.get(), path, geometry_, more));
+  if (status.ok()) {
+    arena::SetServedHeaders(words, arena(), first);
+  } else {
+    Release(more);
+  }
   return status;
 }
 
@@ -430,8 +446,10 @@ void ArenaFile::StartHugePages(const std::string& program) {
 }
 
 void ArenaFile::Release(const HeaderRange& range) {
+  arena::RealWords words;
+  const std::uint64_t most = words.LoadRelaxed(&arena().header()->most_headers);
   // What cannot be given back now is at the next start.
-  static_cast<void>(ReleaseIn(arena_fd_.get(), directory_ + "/arena", geometry_, range));
+  static_cast<void>(ReleaseIn(arena_fd_.get(), directory_ + "/arena", geometry_, range, most));
 }
 
 Status ArenaFile::OpenIndex() {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tenant's directory of shared memory: `<memory_dir>/<tenant>/` with the files `arena`, `index` and `lock`.
 // The files outlive the node and keep their inode, so that a restarted node is warm and the mappings of
-// running clients stay right. What the arena serves is whole from the start: never sparse, never punched, and
-// no file is truncated. Behind that an arena has room to grow into: addresses, and no memory
-// (docs/decisions/0021-memory-resized.md).
+// running clients stay right. What the arena serves is whole: never sparse, never punched, and no file is
+// truncated. Behind that an arena has room to grow into: addresses, and no memory
+// (docs/decisions/0021-memory-resized.md). A start takes a first piece of memory, and the rest behind its
+// back (0032-start-with-a-piece.md).
 //
 // An arena keeps the alignment and the room with which it was made. A node that asks for another alignment,
 // or for more than there is room for, gets what is there, with a note that says so and the way out: `cistern
@@ -37,11 +38,16 @@ namespace cistern::memory {
 // the smallest size, serves at the same load with slots of 64 KiB (R3).
 inline constexpr std::uint64_t kRoomShare = 8;
 
+// Of slots, that a node has when it begins to serve: a fraction of a second on any host, and hundreds of the
+// largest blocks that engines usually have.
+inline constexpr std::uint64_t kFirstBytes = 256u << 20;
+
 struct ArenaOptions {
   std::string memory_dir;          // made if its parent exists
   std::string tenant = "default";  // 1 to 63 of a-z 0-9 - _ .
   std::uint64_t memory_bytes = 0;  // of the arena; rounded down to whole chunks of 32 MiB
   std::uint64_t room_bytes = 0;    // of a new one, that memory_bytes may grow to; less: memory_bytes
+  std::uint64_t first_bytes = 0;   // of slots that Open takes at least; 0: all that was asked for
   std::uint32_t alignment = 4096;  // 512 or 4096
   std::int64_t lock_wait_us = kLockWaitUs;
   // Path of a program that moves the arena into huge pages as a process of its own (huge_page_process.h).
@@ -54,7 +60,8 @@ struct ArenaOptions {
 class ArenaFile final : public ArenaBacking {
  public:
   // Takes the lock, then opens or makes the files. kBusy: held by a living node (at once, with its pid), or
-  // by what a dead one left behind (after lock_wait_us), or not enough memory (needed and available).
+  // by what a dead one left behind (after lock_wait_us), or not enough memory for all that was asked for
+  // (needed and available), also where less is taken at first.
   // kMismatch: another format version.
   static Result<ArenaFile> Open(const ArenaOptions& options, const Clock& clock);
 
@@ -114,7 +121,8 @@ class ArenaFile final : public ArenaBacking {
   Status MakeArena(const ArenaOptions& options, const std::string& path);
   // Of an arena that is there: what it serves has memory, and nothing else.
   Status MakeWhole(const std::string& path);
-  Status GrowTo(std::uint32_t headers, const std::string& path);
+  // Of the same: as far as Open takes at once, if the host has all that was asked for.
+  Status Grow(const ArenaOptions& options, const std::string& path);
   std::uint32_t served() const;
   void StartHugePages(const std::string& program);
 

@@ -325,6 +325,74 @@ TEST_F(RoomyArena, ARestartTakesMoreAtOnceAndKeepsWhatWasThere) {
   EXPECT_EQ(file->index().bucket_count(), file->arena().geometry().bucket_count(4)) << "R3";
 }
 
+// A start that takes a piece of one chunk, of four.
+class FirstPiece : public RoomyArena {
+ protected:
+  void SetUp() override {
+    RoomyArena::SetUp();
+    options_.memory_bytes = 2 * kBytes;
+    options_.first_bytes = arena::kHeaderSpanBytes;
+  }
+};
+
+TEST_F(FirstPiece, R14AStartTakesAPieceAndTheIndexIsOfTheWhole) {
+  {
+    Result<ArenaFile> file = Open();
+    ASSERT_TRUE(file) << file.error().ToString();
+    EXPECT_EQ(Served(*file), 1u);
+    EXPECT_EQ(file->asked_headers(), 4u);
+    EXPECT_LE(Held(), 2 * kHeader);
+    EXPECT_GE(Held(), kHeader) << "what is served is not sparse";
+    EXPECT_EQ(file->index().bucket_count(), file->arena().geometry().bucket_count(4)) << "R3";
+    Grow(*file, 4);
+  }
+  // What it had it has at the next start, which takes no less than the piece.
+  options_.first_bytes = 2 * arena::kHeaderSpanBytes;
+  Result<ArenaFile> file = Open();
+  ASSERT_TRUE(file) << file.error().ToString();
+  EXPECT_EQ(Served(*file), 4u);
+}
+
+TEST_F(FirstPiece, R14NoRoomForTheWholeIsAStartErrorWithTheNumberThoughThePieceFits) {
+  options_.memory_bytes = std::uint64_t{1} << 43;
+  const Result<ArenaFile> fresh = Open();
+  ASSERT_FALSE(fresh);
+  EXPECT_EQ(fresh.error().code(), Code::kBusy);
+  const arena::Geometry geometry = arena::Geometry::Within(options_.memory_bytes, 4096);
+  EXPECT_NE(fresh.error().message().find(Text(geometry.file_bytes() + geometry.index_bytes())),
+            std::string::npos)
+      << fresh.error().ToString();
+  EXPECT_FALSE(std::filesystem::exists(path("arena")));
+  // And so of one that is there and has room for it.
+  options_.memory_bytes = 2 * kBytes;
+  options_.room_bytes = std::uint64_t{1} << 43;
+  ASSERT_TRUE(Open());
+  const std::uint64_t held = Held();
+  options_.memory_bytes = std::uint64_t{1} << 42;
+  EXPECT_EQ(Open().error().code(), Code::kBusy);
+  EXPECT_EQ(Held(), held);
+}
+
+TEST_F(FirstPiece, P7AKillWhileItGrowsLeavesWhatItServedAndTheNextStartGoesOn) {
+  std::uint64_t held;
+  {
+    Result<ArenaFile> file = Open();
+    ASSERT_TRUE(file) << file.error().ToString();
+    Grow(*file, 3);
+    file->arena().slot(file->arena().geometry().place(2 * arena::kHeaderSpanBytes))[7] = std::byte{9};
+    held = Held();
+    ASSERT_TRUE(file->Reserve(3).ok());  // and the kill
+  }
+  Result<ArenaFile> file = Open();
+  ASSERT_TRUE(file) << file.error().ToString();
+  EXPECT_EQ(Served(*file), 3u);
+  EXPECT_EQ(file->asked_headers(), 4u);
+  EXPECT_EQ(Held(), held) << "nothing is left of what nobody had served";
+  EXPECT_EQ(file->arena().slot(file->arena().geometry().place(2 * arena::kHeaderSpanBytes))[7], std::byte{9});
+  Grow(*file, 4);
+  EXPECT_EQ(Served(*file), 4u);
+}
+
 TEST_F(RoomyArena, ARestartThatAsksForLessHasWhatWasThereUntilItShrinks) {
   {
     Result<ArenaFile> file = Open();

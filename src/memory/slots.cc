@@ -147,6 +147,22 @@ std::uint8_t Slots::SizeNumber(arena::Place place) const {
 
 std::uint64_t Slots::SlotBytes(arena::Place place) const { return ChunkOf(place)->size.bytes; }
 
+bool Slots::FitsSoon(std::uint64_t record_bytes) const {
+  const std::uint32_t headers = SlotSize::For(record_bytes, arena_.geometry().alignment).chunk_headers;
+  if (headers == 1 || open_ >= coming_) return false;
+  // Of the run that the next header belongs to, the open ones may be in use.
+  std::uint32_t run = open_ / headers * headers;
+  for (std::uint32_t header = run; header < open_; ++header) {
+    if (first_of_[header] != kNoHeader) run = arena::RoundUp(open_, headers);
+  }
+  return run + headers <= coming_;
+}
+
+bool Slots::FitsOnlyGrown(std::uint64_t record_bytes) const {
+  const std::uint32_t headers = SlotSize::For(record_bytes, arena_.geometry().alignment).chunk_headers;
+  return headers > open_ && headers <= expected_;
+}
+
 bool Slots::SameSize(arena::Place place, std::uint64_t record_bytes) const {
   const Chunk* chunk = ChunkOf(place);
   return chunk != nullptr && chunk->size == SlotSize::For(record_bytes, arena_.geometry().alignment) &&

@@ -58,8 +58,9 @@ class Slots final {
   Slots& operator=(const Slots&) = delete;
 
   const arena::ArenaSpace& arena() const { return arena_; }
-  // The longest body that a block may have: kMaxBodyBytes, or 1/32 of the memory if that is less.
-  std::uint64_t max_body_bytes() const { return MaxBodyBytes(open_); }
+  // The longest body that a block may have: kMaxBodyBytes, or 1/32 of the memory if that is less; of the
+  // memory that is expected where that is more.
+  std::uint64_t max_body_bytes() const { return MaxBodyBytes(open_ < expected_ ? expected_ : open_); }
   // The same with another number of open headers.
   static std::uint64_t MaxBodyBytes(std::uint32_t headers);
   // kInvalid names value and limit.
@@ -87,6 +88,10 @@ class Slots final {
   std::uint8_t SizeNumber(arena::Place place) const;
   // Bytes of a used slot.
   std::uint64_t SlotBytes(arena::Place place) const;
+  // Whether a record of so many bytes that takes more than a header gets a chunk by what memory grows by now;
+  // and whether it gets one only when memory has grown, now or later.
+  bool FitsSoon(std::uint64_t record_bytes) const;
+  bool FitsOnlyGrown(std::uint64_t record_bytes) const;
   // True if freeing the slot would at once serve a record of so many bytes.
   bool SameSize(arena::Place place, std::uint64_t record_bytes) const;
 
@@ -116,6 +121,9 @@ class Slots final {
   // Headers from the first on that are open, and the bytes of their slots.
   std::uint32_t headers() const { return open_; }
   std::uint64_t bytes() const { return std::uint64_t{open_} * arena::kHeaderSpanBytes; }
+  // Memory is on its way to have so many; it is, and nobody knows when.
+  void Expect(std::uint32_t headers) { expected_ = coming_ = headers; }
+  void ExpectLater() { coming_ = 0; }
   // Closes the last open header, of two or more: no slot in it, nor in a chunk that lies in it with a part,
   // is given out any more.
   void CloseHeader();
@@ -187,6 +195,8 @@ class Slots final {
   std::array<Class, 256> classes_;  // by the number of the size
   std::optional<HeaderRange> emptying_;
   std::uint32_t open_;
+  std::uint32_t expected_ = 0;
+  std::uint32_t coming_ = 0;
   std::uint32_t closed_in_use_ = 0;
   bool adopting_ = false;
   std::uint32_t looked_ = 0;  // where BestToEmpty goes on

@@ -21,6 +21,7 @@
 #include "admin/pages.h"
 #include "admin/status_text.h"
 #include "admin/trace_sender.h"
+#include "arena/protocol.h"
 #include "arena/words.h"
 #include "base/assert.h"
 #include "base/clock.h"
@@ -220,13 +221,15 @@ class Node::Core {
   void FillRegistry();
   // Of the HTTP thread.
   bool AskForMetrics(std::function<void(MetricSnapshot)> done);
-  Status Ready() const;
+  Result<std::string> Ready() const;
   Task<void> ReadFor(Executor& executor, std::function<void(MetricSnapshot)> done);
   Task<void> Tick(Executor& executor);
   void NoteLingering(Instant now);
   void NoteLoss();
   void EndItself(const Status& why);
   Task<void> TearDown(Executor& executor);
+  // What memory has of what it is to have. From any thread, while it serves.
+  std::string MemoryText() const;
   std::string FlashText() const;
   // Takes a device of flash out of service or brings it back.
   Task<Status> ChangeDevice(std::string path, bool back);
@@ -270,6 +273,7 @@ class Node::Core {
   enum class Stage : std::uint8_t { kStarts, kServes, kEnds };
   std::atomic<Stage> stage_{Stage::kStarts};
   std::atomic<bool> drains_{false};
+  std::atomic<std::uint32_t> wanted_headers_{0};
   std::unique_ptr<admin::HttpServer> http_;
   Instant alone_since_ = started_at_;  // when the last client was seen
   bool lost_ = false;                  // of its arena
@@ -349,6 +353,7 @@ Status Node::Core::OpenArena() {
   arena.tenant = options_.tenant;
   arena.memory_bytes = options_.memory_bytes;
   arena.room_bytes = memory::kRoomShare * options_.memory_bytes;
+  arena.first_bytes = memory::kFirstBytes;
   arena.alignment = options_.alignment;
   arena.huge_page_program = options_.huge_page_program;
   Result<memory::ArenaFile> file = memory::ArenaFile::Open(arena, clock_);
@@ -413,19 +418,19 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
   fault_in_ = std::make_unique<memory::FaultIn>(*file_, parts.slots->headers(), [this](const Status& gone) {
     log_->Log(LogLevel::kWarning, "huge pages: memory gets no more of them: ", gone.message());
   });
-  fault_in_->EndAt(file_->asked_headers());
+  // Said before anybody asks what may be put here; it grows when it serves.
+  SetMemory(file_->asked_headers());
   if (!options_.cell.empty()) {
     Status joined = co_await JoinCell();
     if (!joined.ok()) co_return joined;
   }
   if (Status status = OpenDoor(); !status.ok()) co_return status;
-  parts.store->resizer().Want(file_->asked_headers());
   memory::ArenaBacking& backing =
       parts.registered ? *parts.registered : static_cast<memory::ArenaBacking&>(*file_);
   parts.tasks->Spawn(parts.store->resizer().Run(backing, *parts.blocked));
   FillRegistry();
-  log_->Log(LogLevel::kInfo, "node ready: ", RoughSizeText(parts.slots->bytes()), " in ", file_->directory(),
-            FlashText(), options_.socket.empty() ? "" : ", socket " + options_.socket,
+  log_->Log(LogLevel::kInfo, "node ready: ", MemoryText(), " in ", file_->directory(), FlashText(),
+            options_.socket.empty() ? "" : ", socket " + options_.socket,
             facts_.http.empty() ? "" : ", http " + facts_.http, ", ", loop_->name(), ", ",
             parts.store->occupancy().records, " records warm",
             parts.store->tier() == nullptr ? "" : Text(" of ", parts.store->occupancy().blocks, " blocks"),
@@ -493,6 +498,7 @@ Task<Status> Node::Core::JoinCell() {
                   options_, cell_keys_);
   if (!cell) co_return cell.error();
   parts_->cell = std::move(*cell);
+  parts_->cell->SetMemory(std::uint64_t{wanted_headers_} * arena::kHeaderSpanBytes);
   parts_->store->drain().SetHandOver(&parts_->cell->hand_over());
   if (net::Libfabric* const fabric = parts_->cell->fabric(); fabric != nullptr) {
     parts_->registered = std::make_unique<mesh::RegisteredArena>(
@@ -537,6 +543,13 @@ std::function<Task<Result<std::string>>(const server::ChainQuestion&)> Node::Cor
 
 std::string Node::Core::FlashText() const {
   return flash_ == nullptr ? std::string() : Text(", ", RoughSizeText(flash_->capacity_bytes()), " of flash");
+}
+
+std::string Node::Core::MemoryText() const {
+  arena::RealWords words;
+  const std::uint64_t has = arena::ServedHeaders(words, file_->arena()), wanted = wanted_headers_;
+  const std::string size = RoughSizeText(has * arena::kHeaderSpanBytes);
+  return has >= wanted ? size : Text(size, " of ", RoughSizeText(wanted * arena::kHeaderSpanBytes));
 }
 
 Task<Status> Node::Core::ChangeDevice(std::string path, bool back) {
@@ -639,6 +652,7 @@ Task<Result<std::uint32_t>> Node::Core::CheckMemory(std::uint64_t memory_bytes) 
 
 void Node::Core::SetMemory(std::uint32_t headers) {
   fault_in_->EndAt(headers);
+  wanted_headers_ = headers;
   parts_->store->resizer().Want(headers);
   if (parts_->cell) parts_->cell->SetMemory(std::uint64_t{headers} * arena::kHeaderSpanBytes);
 }
@@ -762,16 +776,17 @@ Task<void> Node::Core::ReadFor(Executor& runs_on, std::function<void(MetricSnaps
   done(co_await ReadMetrics(runs_on, registry_));
 }
 
-Status Node::Core::Ready() const {
+Result<std::string> Node::Core::Ready() const {
   switch (stage_.load()) {
-    case Stage::kStarts: return Status(Code::kBusy, "the node starts: it looks for what was there");
-    case Stage::kEnds: return Status(Code::kGone, "the node ends");
+    case Stage::kStarts: return Error(Code::kBusy, "the node starts: it looks for what was there");
+    case Stage::kEnds: return Error(Code::kGone, "the node ends");
     case Stage::kServes: break;
   }
   if (drains_)
-    return Status(Code::kBusy,
-                  "the node drains, or has: it takes no puts; `cistern admin drain off` undoes it");
-  return heartbeat_.Check(clock_.Now());
+    return Error(Code::kBusy,
+                 "the node drains, or has: it takes no puts; `cistern admin drain off` undoes it");
+  if (Status alive = heartbeat_.Check(clock_.Now()); !alive.ok()) return Error(std::move(alive));
+  return Text("ready: memory has ", MemoryText());
 }
 
 Node::Node(std::unique_ptr<Core> core) : core_(std::move(core)) {}

@@ -2,6 +2,7 @@
 #include "residency/resizer.h"
 
 #include <array>
+#include <utility>
 
 #include "arena/protocol.h"
 #include "base/assert.h"
@@ -26,6 +27,8 @@ void Resizer::Want(std::uint32_t headers) {
   if (headers == wanted_) return;
   log_.Log(LogLevel::kInfo, "memory: ", Size(slots_.headers()), " become ", Size(headers), " from now on");
   wanted_ = headers;
+  slots_.Expect(headers);
+  short_ = false;
   changed_.Pulse();
   slots_.loosened().Pulse();
 }
@@ -58,13 +61,16 @@ Task<void> Resizer::Grow(memory::ArenaBacking& backing, memory::Movers& movers) 
     memory::ReserveTask reserve(movers, backing, header);
     co_await reserve;
     if (!reserve.status().ok()) {
-      log_.Log(LogLevel::kWarning, "memory: it stays at ", Size(header), " of the ", Size(wanted_),
-               " that were asked for: ", reserve.status().message());
-      wanted_ = header;
-      memory::ReleaseTask release(movers, backing, {header, 1});
+      slots_.ExpectLater();
+      if (!std::exchange(short_, true))
+        log_.Log(LogLevel::kWarning, "memory: it has ", Size(header), " of the ", Size(wanted_),
+                 " that were asked for, and looks for more each minute: ", reserve.status().message());
+      memory::ReleaseTask release(movers, backing, {header, slots_.arena().geometry().header_count - header});
       co_await release;
+      if (short_ && !stopping_) (void)co_await changed_.Wait(clock_.Now().PlusUs(kLookUs));
       co_return;
     }
+    if (std::exchange(short_, false)) slots_.Expect(wanted_);
     arena::SetServedHeaders(words_, slots_.arena(), header + 1);
   }
   slots_.OpenHeader();

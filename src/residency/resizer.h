@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The size of memory while the store runs (docs/decisions/0021-memory-resized.md). It grows by a chunk header
-// at a time, whose memory is there before its first slot is given out. It shrinks from the arena's end: the
-// last headers are closed, their records move to free slots elsewhere, for which the coldest of all leave,
-// and when nothing is used there any more, by a lease or a transfer neither, their memory goes back to the
-// host.
+// at a time, whose memory is there before its first slot is given out; so too from what a start takes at
+// first to what it was asked for (0032-start-with-a-piece.md). Where the host has no more, it has what there
+// is until the host has. It shrinks from the arena's end: the last headers are closed, their records move to
+// free slots elsewhere, for which the coldest of all leave, and when nothing is used there any more, by a
+// lease or a transfer neither, their memory goes back to the host.
 //
 // A kill at any time leaves an arena of one size or the other: headers count as long as the arena's word says
 // that it serves them, and until then nothing of theirs is given back.
@@ -45,6 +46,8 @@ class Resizer final {
   std::uint32_t wanted() const { return wanted_; }
   // A record is on its way to another slot.
   bool moving() const { return moving_; }
+  // The host had no more when memory was to grow last.
+  bool out_of_memory() const { return short_; }
   // Headers that have memory.
   std::uint32_t served() const { return arena::ServedHeaders(words_, slots_.arena()); }
 
@@ -55,7 +58,7 @@ class Resizer final {
   // A reader that found a record just before it left may still be copying: memory stays as long as this
   // behind the last use that the node knows of. A later touch finds zeros, which no seal fits.
   static constexpr std::int64_t kReadersUs = 2'000'000;
-  // What readers touched later than that is given back this often.
+  // What readers touched later than that is given back this often, and what the host lacked looked for.
   static constexpr std::int64_t kLookUs = 60'000'000;
 
  private:
@@ -78,6 +81,7 @@ class Resizer final {
   Room& room_;
   std::uint32_t wanted_;
   bool stopping_ = false;
+  bool short_ = false;
   bool moving_ = false;
   Event changed_;
 };

@@ -32,6 +32,7 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
   bool first = true;
   bool idle = !emptying_ && slots_.OthersIdle(record_bytes);
   const std::uint64_t more = whom.adds ? record_bytes : 0;
+  bool grows = true;
   for (;;) {
     const policy::QuotaGroups groups = evictor_.MayLeaveFor(whom.group, more);
     const bool over = evictor_.Over(whom.group, more);
@@ -40,6 +41,14 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
       steps_.Count();
       if (place || place.error().code() != Code::kBusy) co_return place;
     }
+    // Nothing leaves for what has a chunk in a moment, or has none whatever leaves.
+    grows = grows && !whom.age && slots_.FitsSoon(record_bytes);
+    if (grows && !over && clock_.Now() < deadline) {
+      (void)co_await slots_.loosened().Wait(deadline);
+      continue;
+    }
+    if (slots_.FitsOnlyGrown(record_bytes) && clock_.Now() < deadline)
+      co_return Error(Code::kBusy, "write: memory has not grown yet to what such a block takes");
     if (clock_.Now() >= deadline) {
       co_return Error(Code::kTooLate, "write: the deadline passed while it waited for room");
     }

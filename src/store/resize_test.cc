@@ -75,9 +75,10 @@ class ResizeTest : public BlockStoreTest {
     const int released = backing->released;
     for (int i = 0; i < 300 && backing->released == released && wanted < kHeaders; ++i) Step();
   }
+  static constexpr std::int64_t kStepUs = 10'000;
   void Step() {
     Executor& executor = t->loop->executor();
-    t->Advance(10'000);
+    t->Advance(kStepUs);
     executor.FireTimers();
     while (executor.has_ready()) executor.RunReady(64);
   }
@@ -196,15 +197,67 @@ TEST_F(ResizeTest, ALargerSizeThatIsAskedForMeanwhileEndsTheShrinking) {
   EXPECT_TRUE(Exact(blocks - 1, kBytes));
 }
 
-TEST_F(ResizeTest, MemoryThatTheHostHasNoMoreOfEndsTheGrowthWithWhatThereIs) {
+TEST_F(ResizeTest, MemoryThatTheHostHasNoMoreOfIsWhatThereIsUntilTheHostHas) {
   Resize(1);
   backing->most = 3;
   t->store->resizer().Want(4);
-  Wait();
-  for (int i = 0; i < 10; ++i) Step();
+  for (int i = 0; i < 100; ++i) Step();
   EXPECT_EQ(Headers(), 3u);
-  EXPECT_EQ(t->store->resizer().wanted(), 3u);
+  EXPECT_TRUE(t->store->resizer().out_of_memory());
+  EXPECT_EQ(t->store->resizer().wanted(), 4u);
   EXPECT_EQ(Fill(), memory::Slots::Capacity({4096, 3}, record::RecordBytes(kBytes, 4096)));
+  backing->most = 4;
+  const std::int64_t steps = residency::Resizer::kLookUs / kStepUs;
+  for (int i = 0; i <= steps; ++i) Step();
+  EXPECT_EQ(Headers(), 4u);
+  EXPECT_FALSE(t->store->resizer().out_of_memory());
+}
+
+// Of a chunk of two headers.
+class LargeBlock : public ResizeTest {
+ protected:
+  static constexpr std::size_t kLarge = 4u << 20;
+  void SetUp() override {
+    ResizeTest::SetUp();
+    Resize(1);
+    blocks = Fill();
+  }
+  Task<std::vector<PartOutcome>> WriteLarge(Instant deadline) {
+    return t->store->Write(Me(), ns.slot, {Part(blocks, std::nullopt, kLarge)}, deadline);
+  }
+  void ExpectNothingLeft() {
+    EXPECT_EQ(There(blocks).size(), blocks);
+    EXPECT_EQ(t->store->counters().evicted.value(), 0u);
+  }
+  std::uint64_t blocks = 0;
+};
+
+TEST_F(LargeBlock, WaitsForTheMemoryThatGrowsAndNothingLeavesForIt) {
+  EXPECT_EQ(WriteOne(Part(blocks, std::nullopt, kLarge)).status.code(), Code::kInvalid)
+      << "memory is not on its way to have room for it";
+  t->movers->paused = true;
+  t->store->resizer().Want(4);
+  auto late = WriteLarge(Soon());
+  while (!late.done()) Step();
+  EXPECT_EQ(late.Take()[0].status.code(), Code::kTooLate);
+  ExpectNothingLeft();
+  auto write = WriteLarge(Soon());
+  for (int i = 0; i < 3; ++i) Step();
+  EXPECT_FALSE(write.done());
+  t->movers->paused = false;
+  while (!t->movers->waiting.empty()) t->movers->MoveOne(0);
+  while (!write.done()) Step();
+  EXPECT_EQ(write.Take()[0].state, State::kPublished);
+  EXPECT_TRUE(Exact(blocks, kLarge));
+  ExpectNothingLeft();
+}
+
+TEST_F(LargeBlock, IsBusyAtOnceWhereTheHostHasNoMoreAndNothingLeavesForIt) {
+  backing->most = 1;
+  t->store->resizer().Want(4);
+  for (int i = 0; i < 5; ++i) Step();
+  EXPECT_EQ(WriteOne(Part(blocks, std::nullopt, kLarge)).status.code(), Code::kBusy);
+  ExpectNothingLeft();
 }
 
 TEST_F(ResizeTest, ABlockThatSomebodyWritesHasToFitTheSmallerMemory) {

@@ -176,6 +176,11 @@ void AddMetrics(MetricRegistry& registry, const BlockStore* store) {
                {"held_bytes", kGauge,
                 "of slots that have memory of the host: more than bytes while a resize takes some away"},
                [store] { return MetricValue(store->resizer().served() * arena::kHeaderSpanBytes); });
+  registry.Add(
+      "memory",
+      {"short", kGauge,
+       "whether the host had no more when it was to grow to wanted_bytes; it looks again each minute"},
+      [store] { return MetricValue(store->resizer().out_of_memory()); });
   AddFields(registry, "now", kFields, [store] { return store->occupancy(); });
 }
 

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "../real_node.h"
+#include "admin/test_http.h"
 #include "base/units.h"
 
 namespace cistern {
@@ -109,6 +110,29 @@ TEST(Resize, WhatShrinkingMemoryHadIsTheHostsAgainAndGrowingIsThereAtOnce) {
   EXPECT_GT(more, 200 * kMiB);
   AwaitMemory(store, node, more);
   EXPECT_GT(HeldBy(node), more);
+}
+
+// More than a start takes at first.
+TEST(Resize, ANodeServesWithItsFirstPieceAndHasTheWholeInTime) {
+  RealNode node(700 * kMiB, [](node::NodeOptions& options) { options.http = "0"; });
+  std::uint64_t wrong = 0;
+  {
+    Store store = node.Connect();
+    const Namespace ns = AttachTest(store);
+    for (std::uint64_t n = 0; n < 50; ++n) ASSERT_TRUE(PutBlock(store, ns, n, std::nullopt, kBytes).ok());
+    EXPECT_EQ(StatusNumber(store, "wanted_bytes"), 672 * kMiB);
+    AwaitMemory(store, node, 672 * kMiB);
+    EXPECT_EQ(Read(store, ns, 0, 50, &wrong), 50u);
+    const admin::HttpAnswered ready = admin::Get(node.http(), "/readyz");
+    EXPECT_EQ(ready.status, 200);
+    EXPECT_EQ(ready.body, "ready: memory has 672MiB\n");
+  }
+  node.Stop();
+  node.Start();
+  Store store = node.Connect();
+  EXPECT_EQ(StatusNumber(store, "held_bytes"), 672 * kMiB) << "warm at its size";
+  EXPECT_EQ(Read(store, AttachTest(store), 0, 50, &wrong), 50u);
+  EXPECT_EQ(wrong, 0u);
 }
 
 TEST(Resize, ARestartTakesWhatItIsToldAndKeepsWhatFits) {
