@@ -24,6 +24,7 @@ using LeaseId = std::uint64_t;
 struct Caller {
   SessionId session = 0;
   OwnerToken owner{};
+  std::uint8_t memory_node = 0xff;  // of the arena's, that its process runs on; 0xff: not known
 };
 
 class Leases final {

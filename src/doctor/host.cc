@@ -96,24 +96,6 @@ VolumeFacts VolumeOf(const std::string& path) {
   return {path, fd.valid() ? std::string() : ErrnoText(errno)};
 }
 
-std::vector<NumaFacts> NumaNodes(const std::string& root) {
-  std::vector<NumaFacts> nodes;
-  for (const fs::path& entry : EntriesOf(root + "/sys/devices/system/node")) {
-    const std::string name = entry.filename().string();
-    const auto number = name.starts_with("node") ? NumberAt(std::string_view(name).substr(4)) : std::nullopt;
-    if (!number) continue;
-    NumaFacts node{.number = static_cast<std::uint32_t>(*number)};
-    node.has_processors = !FirstLine((entry / "cpulist").string()).empty();
-    std::ifstream file(entry / "meminfo");
-    for (std::string line; std::getline(file, line);) {
-      if (const std::size_t at = line.find("MemTotal:"); at != std::string::npos)
-        node.bytes = NumberAt(std::string_view(line).substr(at + 9)).value_or(0) * 1024;
-    }
-    nodes.push_back(node);
-  }
-  return nodes;
-}
-
 std::optional<std::uint64_t> Memlock(const std::string& process) {
   constexpr std::string_view kName = "Max locked memory";
   std::ifstream file(process + "/limits");
@@ -231,7 +213,7 @@ Result<HostFacts> ReadHostFacts(const LookAt& at) {
   facts.shmem_huge = ChosenWord(FirstLine(at.root + "/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
   if (Status works = io::ProbeUring(); !works.ok()) facts.uring_error = works.message();
   for (const std::string& path : at.flash) facts.flash.push_back(VolumeOf(path));
-  facts.numa = NumaNodes(at.root);
+  facts.numa = memory::ReadMemoryNodes(at.root);
   for (const record::CopyKernels* kernels : record::AllKernels()) facts.kernels.emplace_back(kernels->name);
   facts.uid = ::geteuid();
   LookAtProcesses(at, facts);

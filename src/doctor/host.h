@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "memory/host_memory.h"
+#include "memory/memory_nodes.h"
 #include "node/options.h"
 
 namespace cistern::doctor {
@@ -23,12 +24,6 @@ struct FileSystemFacts {
 struct VolumeFacts {
   std::string path;
   std::string direct_error;  // why it cannot be opened past the page cache; empty: it can
-};
-
-struct NumaFacts {
-  std::uint32_t number = 0;
-  std::uint64_t bytes = 0;
-  bool has_processors = false;
 };
 
 struct ArenaFacts {
@@ -51,7 +46,7 @@ struct HostFacts {
   std::string shmem_huge;   // transparent_hugepage/shmem_enabled; empty: the kernel has none
   std::string uring_error;  // why io_uring does not work for this process; empty: it does
   std::vector<VolumeFacts> flash;
-  std::vector<NumaFacts> numa;
+  std::vector<memory::MemoryNode> numa;
   std::vector<std::string> kernels;  // copy kernels that this processor runs, fastest first
   std::uint32_t uid = 0;
   std::uint32_t processes_of_uid = 0;            // without this one and the node

@@ -170,16 +170,12 @@ void AddFlash(const HostFacts& facts, Findings& findings) {
 
 Finding Numa(const HostFacts& facts) {
   std::size_t without = 0;
-  for (const NumaFacts& node : facts.numa) without += node.has_processors ? 0 : 1;
+  for (const memory::MemoryNode& node : facts.numa) without += node.processors.empty() ? 1 : 0;
   const std::size_t nodes = std::max<std::size_t>(facts.numa.size(), 1);
-  Finding finding{
-      .name = "numa", .value = Text(nodes, nodes == 1 ? " memory node" : " memory nodes"), .limit = "1"};
+  Finding finding{.name = "numa",
+                  .value = Text(nodes, nodes == 1 ? " memory node" : " memory nodes"),
+                  .limit = "any number: blocks lie where their engine runs"};
   if (without > 0) finding.value += Text(", ", without, " without processors");
-  if (nodes == 1) return finding;
-  finding.verdict = Verdict::kWarning;
-  finding.mend =
-      "an arena lies on one node until that is full: start cisternd under numactl --interleave=all, or with "
-      "the engines under numactl --cpunodebind and --membind of one node";
   return finding;
 }
 

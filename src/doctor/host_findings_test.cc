@@ -28,7 +28,7 @@ HostFacts Sound() {
                       .bytes = 16 * kGiB,
                       .free_bytes = 16 * kGiB};
   facts.shmem_huge = "advise";
-  facts.numa = {{.number = 0, .bytes = 32 * kGiB, .has_processors = true}};
+  facts.numa = {{.number = 0, .bytes = 32 * kGiB, .processors = {0}}};
   facts.kernels = {"avx512", "avx2", "portable"};
   facts.uid = 7;
   facts.clock_source = "tsc";
@@ -156,12 +156,13 @@ TEST(HostFindings, EachVolumeWithoutDirectIoIsAProblemOfItsOwn) {
   EXPECT_THAT(verdicts, testing::ElementsAre("ok /mnt/a", "problem /tmp/b: Invalid argument (EINVAL)"));
 }
 
-TEST(HostFindings, SeveralMemoryNodesAreAWarningAndThoseWithoutProcessorsAreCounted) {
+TEST(HostFindings, SeveralMemoryNodesAreWellAndThoseWithoutProcessorsAreCounted) {
   HostFacts facts = Sound();
-  facts.numa.push_back({.number = 1, .bytes = 64 * kGiB, .has_processors = false});
+  facts.numa.push_back({.number = 1, .bytes = 32 * kGiB, .processors = {1}});
+  facts.numa.push_back({.number = 2, .bytes = 64 * kGiB});
   const Finding finding = Of("numa", facts);
-  ExpectMend(finding, Verdict::kWarning, "numactl");
-  EXPECT_EQ(finding.value, "2 memory nodes, 1 without processors");
+  EXPECT_EQ(finding.verdict, Verdict::kOk);
+  EXPECT_EQ(finding.value, "3 memory nodes, 1 without processors");
 }
 
 TEST(HostFindings, AProcessorThatChecksSlowlyIsAWarning) {

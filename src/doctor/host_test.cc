@@ -74,8 +74,8 @@ TEST_F(PlantedHost, KernelFilesBecomeFacts) {
   EXPECT_EQ(facts.clock_source, "hpet");
   EXPECT_TRUE(facts.rdma);
   ASSERT_EQ(facts.numa.size(), 2u);
-  EXPECT_TRUE(facts.numa[0].has_processors);
-  EXPECT_FALSE(facts.numa[1].has_processors);
+  EXPECT_FALSE(facts.numa[0].processors.empty());
+  EXPECT_TRUE(facts.numa[1].processors.empty());
   EXPECT_EQ(facts.numa[1].bytes, 4096u << 10);
 }
 

@@ -114,6 +114,23 @@ Finding Memory(const json::object& status, const std::optional<node::NodeOptions
   return finding;
 }
 
+// A node on a host with several memory nodes, all of which it may use.
+void AddNodes(const json::object& status, const HostFacts& facts, Findings& findings) {
+  const auto with = static_cast<std::size_t>(
+      std::ranges::count_if(facts.numa, [](const auto& node) { return !node.processors.empty(); }));
+  const json::value* nodes = At(status, "/memory/nodes");
+  if (with < 2 || nodes == nullptr || !nodes->is_array()) return;
+  const std::size_t has = std::max<std::size_t>(nodes->get_array().size(), 1);
+  Finding finding{.name = "node_numa", .value = Text(has), .limit = Text(with, " with processors")};
+  if (has < with) {
+    finding.verdict = Verdict::kWarning;
+    finding.mend =
+        "blocks do not lie where their engine runs: let the node use all memory nodes and call mbind (a "
+        "container's seccomp profile, or SYS_NICE), and give it 64 MiB of memory a node at least";
+  }
+  findings.push_back(std::move(finding));
+}
+
 Finding Loop(const json::object& status, const HostFacts& facts) {
   const std::string loop = TextAt(status, "/node/loop");
   Finding finding{.name = "node_loop", .value = loop, .limit = "io_uring where it works"};
@@ -211,6 +228,7 @@ Findings FindingsOfNode(std::string_view status_json, const HostFacts& facts,
                      " sessions, ", NumberAt(*status, "/now/namespaces"), " namespaces, ",
                      NumberAt(*status, "/now/blocks"), " blocks")}};
   findings.push_back(Memory(*status, asked));
+  AddNodes(*status, facts, findings);
   findings.push_back(Loop(*status, facts));
   findings.push_back(Copy(*status, facts));
   AddRdma(*status, findings);

@@ -95,6 +95,21 @@ TEST(NodeFindings, MemoryThatGrowsIsToldFromMemoryThatTheHostHasNotAndFromMemory
   EXPECT_EQ(mend(SlotsOf(kGiB), false), "");
 }
 
+TEST(NodeFindings, ANodeThatLiesOnFewerMemoryNodesThanTheHostHasIsAWarning) {
+  HostFacts facts = Sound();
+  facts.numa = {{.number = 0, .processors = {0}}, {.number = 1, .processors = {1}}, {.number = 2}};
+  const auto found = [&](const std::string& rows) {
+    return *Find(FindingsOfNode(Text(R"({"node":{},"memory":{"nodes":[)", rows, "]}}"), facts, std::nullopt),
+                 "node_numa");
+  };
+  EXPECT_EQ(found(R"({"node":"0"},{"node":"1"})").verdict, Verdict::kOk);
+  EXPECT_THAT(found("").mend, HasSubstr("mbind"));
+  facts.numa.pop_back();
+  facts.numa.pop_back();
+  EXPECT_EQ(Find(FindingsOfNode(R"({"node":{},"memory":{"nodes":[]}})", facts, std::nullopt), "node_numa"),
+            nullptr);
+}
+
 TEST(NodeFindings, ANodeWithoutIoUringThatTheShellHasIsAWarningWhereThereIsFlash) {
   const std::string epoll = R"("loop":"epoll","copy":"avx512")";
   EXPECT_EQ(Find(FindingsOfNode(Status(R"("devices":[])", R"("busy":0)", epoll), Sound(), std::nullopt),

@@ -91,20 +91,23 @@ Result<OpenedFile> MapWhole(Fd fd, const std::string& path, std::uint64_t bytes,
   return OpenedFile{std::move(fd), std::move(*map)};
 }
 
-// A new file of `bytes` appears under its name when it is whole: `reserve` makes it so, and `fill` writes the
-// header before that.
+// A new file of `bytes` appears under its name when it is whole: `reserve` makes it so where it is mapped,
+// and `fill` writes the header before that.
 template <class Reserve, class Fill>
 Result<OpenedFile> MakeFile(const std::string& path, std::uint64_t bytes, Reserve reserve, Fill fill) {
   const std::string unfinished = path + ".new";
   ::unlink(unfinished.c_str());
   Result<Fd> fd = io::OpenFile(unfinished, io::OpenMode::kCreateNew);
   if (!fd) return Error(std::move(fd.error()));
-  Status reserved = reserve(fd->get(), unfinished);
+  Status reserved = ::ftruncate(fd->get(), static_cast<off_t>(bytes)) == 0
+                        ? Status()
+                        : Status(Code::kIoError, Text(unfinished, ": ", ErrnoText(errno)));
   Result<OpenedFile> file =
       reserved.ok() ? MapWhole(std::move(*fd), path, bytes) : Error(std::move(reserved));
-  if (!file) {
+  if (file) reserved = reserve(*file, unfinished);
+  if (!file || !reserved.ok()) {
     ::unlink(unfinished.c_str());
-    return file;
+    return file ? Error(std::move(reserved)) : std::move(file);
   }
   fill(file->map.data());
   if (::rename(unfinished.c_str(), path.c_str()) != 0) {
@@ -251,6 +254,7 @@ Status ArenaOptions::Validate() const {
 Result<ArenaFile> ArenaFile::Open(const ArenaOptions& options, const Clock& clock) {
   if (Status valid = options.Validate(); !valid.ok()) return Error(std::move(valid));
   ArenaFile file;
+  file.nodes_ = options.nodes;
   file.directory_ = TenantDirectory(options.memory_dir, options.tenant);
   Status made = io::MakeSharedDirectory("memory_dir", options.memory_dir);
   if (made.ok()) made = CheckWritable(options.memory_dir);
@@ -320,6 +324,7 @@ Status ArenaFile::OpenArena(const ArenaOptions& options) {
                             " were asked for; to have more than that, end the node and ", kWayOut));
       asked_headers_ = geometry_.header_count;
     }
+    Divide(arena_map_.data());
     if (Status grown = Grow(options, path); !grown.ok()) return grown;
   }
   Result<Fd> read = io::OpenFile(path, io::OpenMode::kRead);
@@ -339,11 +344,10 @@ Status ArenaFile::MakeArena(const ArenaOptions& options, const std::string& path
   Status room = CheckRoom(directory_, memory + geometry_.index_bytes(headers));
   if (!room.ok()) return room;
   const std::uint64_t bytes = FileBytes(geometry_, has_room);
-  const auto reserve = [&](int fd, const std::string& unfinished) {
-    if (!has_room) return io::Preallocate(fd, unfinished, bytes);
-    if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0)
-      return Status(Code::kIoError, Text(unfinished, ": ", ErrnoText(errno)));
-    return ReserveIn(fd, unfinished, geometry_, {0, first});
+  const auto reserve = [&](OpenedFile& file, const std::string& unfinished) {
+    Divide(file.map.data());
+    return has_room ? ReserveIn(file.fd.get(), unfinished, geometry_, {0, first})
+                    : io::Preallocate(file.fd.get(), unfinished, bytes);
   };
   Result<OpenedFile> made = MakeFile(path, bytes, reserve, [&](std::byte* base) {
     arena::ArenaHeader* header = arena::ArenaSpace(base, geometry_).header();
@@ -423,7 +427,35 @@ Status ArenaFile::Reserve(std::uint32_t header) {
   return Status();
 }
 
+// A run is of a node whole, whatever is served of it.
+void ArenaFile::Divide(std::byte* base) {
+  plan_ = NodePlan(static_cast<std::uint32_t>(nodes_.size()), asked_headers_);
+  if (plan_.nodes() == 1) return;
+  std::byte* const slots = base + geometry_.slots_offset();
+  for (std::uint32_t header = 0; header < geometry_.header_count; header += plan_.run()) {
+    const std::uint64_t headers = std::min(plan_.run(), geometry_.header_count - header);
+    if (PreferNode(slots + header * arena::kHeaderSpanBytes, headers * arena::kHeaderSpanBytes,
+                   nodes_[plan_.Of(header)].number))
+      continue;
+    notes_.push_back(
+        "memory nodes: the arena lies where the system puts it, and not where its engines run, for mbind is "
+        "refused here: a container needs SYS_NICE for it, or a seccomp profile that lets it through");
+    plan_ = {};
+    return;
+  }
+}
+
+// Of an earlier start, of another version or with another plan.
+void ArenaFile::MoveToNode(std::uint32_t header) const {
+  if (plan_.nodes() == 1) return;
+  std::byte* const slots = arena().slot(geometry_.place(header * arena::kHeaderSpanBytes));
+  const std::uint32_t node = nodes_[plan_.Of(header)].number;
+  if (NodeOfPage(slots) == node && NodeOfPage(slots + arena::kHeaderSpanBytes - 1) == node) return;
+  static_cast<void>(PreferNode(slots, arena::kHeaderSpanBytes, node, true));
+}
+
 void ArenaFile::MakePresent(std::uint32_t header, const std::atomic<bool>* stop) const {
+  MoveToNode(header);
   MakeHeaderPresent(arena(), header, moves_here_ ? Move::kHere : Move::kNo, stop);
   if (huge_page_process_ == nullptr) return;
   if (huge_page_process_->Move(SlotsOffset(geometry_, header), arena::kHeaderSpanBytes)) Touch(header, stop);
@@ -470,8 +502,8 @@ Status ArenaFile::OpenIndex() {
       if (Status cleared = ClearIncarnations(std::move(fd), path); !cleared.ok()) return cleared;
     }
   }
-  const auto reserve = [&](int fd, const std::string& unfinished) {
-    return io::Preallocate(fd, unfinished, bytes);
+  const auto reserve = [&](OpenedFile& file, const std::string& unfinished) {
+    return io::Preallocate(file.fd.get(), unfinished, bytes);
   };
   // It is made from the arena at each start, so another one is made where it does not fit.
   // All of it is written at the start.

@@ -31,6 +31,8 @@
 #include "memory/arena_backing.h"
 #include "memory/directory_lock.h"
 #include "memory/huge_page_process.h"
+#include "memory/memory_nodes.h"
+#include "memory/node_plan.h"
 
 namespace cistern::memory {
 
@@ -53,6 +55,9 @@ struct ArenaOptions {
   // Path of a program that moves the arena into huge pages as a process of its own (huge_page_process.h).
   // Empty: this process does, whose other threads then wait where they map memory.
   std::string huge_page_program;
+  // Memory nodes with processors that the arena is to be divided among (node_plan.h); less than two: it lies
+  // where the system puts it.
+  std::vector<MemoryNode> nodes{};
 
   Status Validate() const;
 };
@@ -76,6 +81,10 @@ class ArenaFile final : public ArenaBacking {
   int index_fd() const { return index_read_fd_.get(); }
   // To be registered with every loop that does I/O into this arena (R8).
   int lock_fd() const { return lock_.fd(); }
+
+  // How it is divided among memory nodes, which are by index in it.
+  const NodePlan& plan() const { return plan_; }
+  const std::vector<MemoryNode>& nodes() const { return nodes_; }
 
   // Headers that were asked for, as far as there is room.
   std::uint32_t asked_headers() const { return asked_headers_; }
@@ -124,6 +133,10 @@ class ArenaFile final : public ArenaBacking {
   // Of the same: as far as Open takes at once, if the host has all that was asked for.
   Status Grow(const ArenaOptions& options, const std::string& path);
   std::uint32_t served() const;
+  // From now on memory of the slots comes from their nodes.
+  void Divide(std::byte* base);
+  // What lies elsewhere of a header's slots moves to their node.
+  void MoveToNode(std::uint32_t header) const;
   void StartHugePages(const std::string& program);
 
   std::string directory_;
@@ -135,6 +148,8 @@ class ArenaFile final : public ArenaBacking {
   arena::Geometry geometry_;
   std::uint64_t index_buckets_ = 0;
   std::uint32_t asked_headers_ = 0;
+  NodePlan plan_;
+  std::vector<MemoryNode> nodes_;
   bool fresh_ = false;
   bool moves_here_ = true;
   std::unique_ptr<HugePageProcess> huge_page_process_;

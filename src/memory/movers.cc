@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/format.h"
 #include "base/spin.h"
+#include "memory/memory_nodes.h"
 
 namespace cistern::memory {
 
@@ -41,7 +42,11 @@ Status ThreadMoversOptions::Validate() const {
 class ThreadMovers::Body {
  public:
   Body(arena::Words& words, const Clock& clock, const ThreadMoversOptions& options, Done done)
-      : words_(words), clock_(clock), poll_us_(options.poll_us), done_(std::move(done)) {
+      : words_(words),
+        clock_(clock),
+        poll_us_(options.poll_us),
+        processors_(options.processors),
+        done_(std::move(done)) {
     for (std::uint32_t i = 0; i < options.threads; ++i) threads_.emplace_back([this] { Serve(); });
   }
 
@@ -68,6 +73,8 @@ class ThreadMovers::Body {
 
  private:
   void Serve() {
+    // Where that is refused they run anywhere: slower, and right.
+    if (!processors_.empty()) static_cast<void>(RunOn(processors_));
     while (MoverJob* job = NextJob()) {
       job->Move(words_);
       done_(*job);
@@ -103,6 +110,7 @@ class ThreadMovers::Body {
   arena::Words& words_;
   const Clock& clock_;
   const std::int64_t poll_us_;
+  const std::vector<std::uint32_t> processors_;
   Done done_;
   std::mutex mutex_;
   std::condition_variable work_;

@@ -31,6 +31,8 @@ class MoverJob : public Work {
  public:
   // Touches shared memory through `words` alone, and only what the job names.
   virtual void Move(arena::Words& words) = 0;
+  // Some of the arena's memory that it works on; null: none, or it does not matter where it is done.
+  virtual const std::byte* WorksOn() const { return nullptr; }
 };
 
 class Movers {
@@ -67,6 +69,7 @@ class FillTask final : public AwaitedJob {
  public:
   FillTask(Movers& movers, const arena::FillJob& job) : AwaitedJob(movers), job_(job) {}
   void Move(arena::Words& words) override { arena::RunFill(words, job_); }
+  const std::byte* WorksOn() const override { return job_.to; }
 
  private:
   arena::FillJob job_;
@@ -79,6 +82,7 @@ class VerifyTask final : public AwaitedJob {
              std::uint16_t parts)
       : AwaitedJob(movers), arena_(arena), place_(place), body_bytes_(body_bytes), parts_(parts) {}
   void Move(arena::Words& words) override;
+  const std::byte* WorksOn() const override { return arena_.slot(place_); }
   bool sound() const { return sound_; }
 
  private:
@@ -99,6 +103,7 @@ class VerifyBodyTask final : public AwaitedJob {
                  record::SegmentSpan segments)
       : AwaitedJob(movers), body_(body), seal_(seal), segments_(segments) {}
   void Move(arena::Words& words) override;
+  const std::byte* WorksOn() const override { return body_; }
   bool sound() const { return sound_; }
 
  private:
@@ -115,6 +120,7 @@ class ChecksumTask final : public AwaitedJob {
                std::span<std::uint32_t> crcs)
       : AwaitedJob(movers), body_(body), segments_(segments), crcs_(crcs) {}
   void Move(arena::Words& words) override;
+  const std::byte* WorksOn() const override { return body_; }
 
  private:
   const std::byte* body_;
@@ -125,6 +131,7 @@ class ChecksumTask final : public AwaitedJob {
 struct ThreadMoversOptions {
   std::uint32_t threads = 1;  // 1 to 64
   std::int64_t poll_us = 50;  // how long a mover looks for work before it sleeps; 0 to 1,000,000
+  std::vector<std::uint32_t> processors{};  // that they run on; none: on any
   Status Validate() const;
 };
 

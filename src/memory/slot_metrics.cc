@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory/slot_metrics.h"
 
+#include <utility>
+
+#include "base/format.h"
 #include "base/metric_registry.h"
 #include "memory/slots.h"
 
@@ -20,12 +23,31 @@ constexpr MetricMember<Slots::Counts> kFields[] = {
     {"carvings", kCounter, &Slots::Counts::carvings, "times that a chunk was made"},
 };
 
+// None where the arena is not divided.
+MetricTable::Found NodeRow(const Slots* slots, const std::vector<MemoryNode>& nodes, std::size_t at,
+                           MetricRow& row) {
+  if (slots == nullptr || slots->plan().nodes() == 1 || at >= slots->plan().nodes())
+    return MetricTable::Found::kEnd;
+  const auto node = static_cast<NodeIndex>(at);
+  row = {Text(nodes[at].number), slots->bytes(node), slots->used_bytes(node)};
+  return MetricTable::Found::kRow;
+}
+
 }  // namespace
 
-void AddMetrics(MetricRegistry& registry, const Slots* slots) {
+void AddMetrics(MetricRegistry& registry, const Slots* slots, std::vector<MemoryNode> nodes) {
   registry.Add("memory", {"bytes", kGauge, "of all slots, but for those that a resize takes away"},
                [slots] { return MetricValue(slots->bytes()); });
   AddFields(registry, "memory", kFields, [slots] { return slots->counts(); });
+  registry.Add("memory", {.name = "nodes",
+                          .metric = "memory_node",
+                          .help = "memory nodes that the arena is divided among; none on a host with one",
+                          .columns = {{"node", MetricKind::kLabel, "the kernel's number of it"},
+                                      {"bytes", kGauge, "of all slots there"},
+                                      {"used_bytes", kGauge, "of slots in use there"}},
+                          .rows = [slots, nodes = std::move(nodes)](std::size_t at, MetricRow& row) {
+                            return NodeRow(slots, nodes, at, row);
+                          }});
 }
 
 }  // namespace cistern::memory

@@ -2,6 +2,10 @@
 // What the slots of an arena say of themselves.
 #pragma once
 
+#include <vector>
+
+#include "memory/memory_nodes.h"
+
 namespace cistern {
 class MetricRegistry;
 }  // namespace cistern
@@ -10,7 +14,7 @@ namespace cistern::memory {
 
 class Slots;
 
-// Borrows them; null: for the names alone.
-void AddMetrics(MetricRegistry& registry, const Slots* slots);
+// Borrows them; null: for the names alone. `nodes` are those of their plan.
+void AddMetrics(MetricRegistry& registry, const Slots* slots, std::vector<MemoryNode> nodes);
 
 }  // namespace cistern::memory

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory/slots.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
 #include "arena/protocol.h"
 #include "base/assert.h"
 #include "base/format.h"
-#include "memory/free_headers.h"
 
 namespace cistern::memory {
 namespace {
@@ -47,7 +47,7 @@ std::uint8_t SlotSize::Number(std::uint32_t alignment) const {
 struct Slots::Chunk {
   std::uint32_t first;
   SlotSize size;
-  std::uint32_t size_class;
+  SlotKind kind;
   std::uint32_t slots;
   std::uint32_t used = 0;
   std::uint64_t pins = 0;
@@ -58,10 +58,10 @@ struct Slots::Chunk {
   std::vector<std::uint64_t> free;
   std::vector<std::uint64_t> words_with_free;
 
-  Chunk(std::uint32_t first_header, SlotSize slot_size, std::uint32_t alignment)
+  Chunk(std::uint32_t first_header, SlotSize slot_size, SlotKind its)
       : first(first_header),
         size(slot_size),
-        size_class(slot_size.Number(alignment)),
+        kind(its),
         slots(
             static_cast<std::uint32_t>(slot_size.chunk_headers * arena::kHeaderSpanBytes / slot_size.bytes)),
         free((slots + 63) / 64),
@@ -88,20 +88,28 @@ struct Slots::Chunk {
   HeaderRange range() const { return {first, size.chunk_headers}; }
 };
 
-Slots::Slots(arena::Words& words, arena::ArenaSpace arena)
+Slots::Slots(arena::Words& words, arena::ArenaSpace arena, NodePlan plan)
     : words_(words),
       arena_(arena),
       chunks_(arena.geometry().header_count),
       first_of_(arena.geometry().header_count, kNoHeader),
+      plan_(plan),
+      used_on_(plan.nodes()),
+      kinds_(plan.nodes() * kSizeNumbers),
       open_(arena::ServedHeaders(words, arena)) {
-  free_headers_ = std::make_unique<FreeHeaders>(arena.geometry().header_count, open_);
+  for (std::uint32_t i = 0; i < plan_.nodes(); ++i)
+    free_headers_.emplace_back(arena.geometry().header_count, plan_.nodes() == 1 ? open_ : 0);
+  for (std::uint32_t header = 0; plan_.nodes() > 1 && header < open_; ++header) GiveHeaders(header, 1);
   counts_.headers = counts_.free_headers = open_;
 }
 
 Slots::~Slots() = default;
 
-std::uint64_t Slots::MaxBodyBytes(std::uint32_t headers) {
-  const std::uint64_t share = std::uint64_t{headers} * arena::kHeaderSpanBytes / 32;
+std::uint64_t Slots::MaxBodyBytes(std::uint32_t headers) const {
+  std::uint64_t share = std::uint64_t{headers} * arena::kHeaderSpanBytes / 32;
+  // A chunk of its slots, which are up to a ninth longer, lies in a run of a node.
+  if (plan_.run() != 0)
+    share = std::min(share, plan_.run() * arena::kHeaderSpanBytes / arena::kMinSlotsPerChunk / 8 * 7);
   return share < kMaxBodyBytes ? share : kMaxBodyBytes;
 }
 
@@ -140,9 +148,19 @@ bool Slots::used(arena::Place place) const {
   return slot < chunk->slots && !chunk->IsFree(slot);
 }
 
-std::uint8_t Slots::SizeNumber(arena::Place place) const {
+SlotKind Slots::KindAt(arena::Place place) const {
   CISTERN_ASSERT(used(place));
-  return static_cast<std::uint8_t>(ChunkOf(place)->size_class);
+  return ChunkOf(place)->kind;
+}
+
+SlotKind Slots::KindFor(std::uint64_t record_bytes, NodeIndex node) const {
+  const std::uint32_t alignment = arena_.geometry().alignment;
+  return KindOf(SlotSize::For(record_bytes, alignment).Number(alignment),
+                node < plan_.nodes() ? node : LeastUsed());
+}
+
+NodeIndex Slots::LeastUsed() const {
+  return static_cast<NodeIndex>(std::ranges::min_element(used_on_) - used_on_.begin());
 }
 
 std::uint64_t Slots::SlotBytes(arena::Place place) const { return ChunkOf(place)->size.bytes; }
@@ -180,12 +198,22 @@ void Slots::Unpin(arena::Place place) {
 
 // ---- slots -----------------------------------------------------------------------------------------------
 
-Result<arena::Place> Slots::Allocate(std::uint64_t record_bytes) {
+Result<arena::Place> Slots::Allocate(std::uint64_t record_bytes, NodeIndex node) {
   const SlotSize size = SlotSize::For(record_bytes, arena_.geometry().alignment);
-  const std::uint32_t open = classes_[size.Number(arena_.geometry().alignment)].open;
+  const std::uint32_t nodes = plan_.nodes();
+  const std::uint32_t first = node < nodes ? node : LeastUsed();
+  for (std::uint32_t i = 0; i < nodes; ++i) {
+    const std::optional<arena::Place> place = AllocateOn(static_cast<NodeIndex>((first + i) % nodes), size);
+    if (place) return *place;
+  }
+  return Error(Status(Code::kBusy));
+}
+
+std::optional<arena::Place> Slots::AllocateOn(NodeIndex node, SlotSize size) {
+  const std::uint32_t open = kinds_[KindOf(size.Number(arena_.geometry().alignment), node)].open;
   if (open != kNoHeader) return Take(*chunks_[open]);
-  const std::optional<std::uint32_t> first = free_headers_->Take(size.chunk_headers);
-  if (!first) return Error(Status(Code::kBusy));
+  const std::optional<std::uint32_t> first = free_headers_[node].Take(size.chunk_headers);
+  if (!first) return std::nullopt;
   arena::Carve(words_, arena_, *first, size.chunk_headers, size.bytes);
   counts_.carvings++;
   return Take(*NewChunk(*first, size));
@@ -193,18 +221,39 @@ Result<arena::Place> Slots::Allocate(std::uint64_t record_bytes) {
 
 bool Slots::HasRoom(std::uint64_t record_bytes) const {
   const SlotSize size = SlotSize::For(record_bytes, arena_.geometry().alignment);
-  return classes_[size.Number(arena_.geometry().alignment)].open != kNoHeader ||
-         counts_.free_headers >= size.chunk_headers;
+  if (counts_.free_headers >= size.chunk_headers) return true;
+  for (std::uint32_t node = 0; node < plan_.nodes(); ++node) {
+    const std::uint32_t kind = KindOf(size.Number(arena_.geometry().alignment), static_cast<NodeIndex>(node));
+    if (kinds_[kind].open != kNoHeader) return true;
+  }
+  return false;
 }
 
 arena::Place Slots::Take(Chunk& chunk) {
   const std::uint32_t slot = chunk.FirstFree();
   chunk.SetUsed(slot);
   if (++chunk.used == chunk.slots) Unlink(chunk);
-  classes_[chunk.size_class].free_slots--;
+  kinds_[chunk.kind].free_slots--;
   counts_.used_slots++;
   counts_.used_bytes += chunk.size.bytes;
+  used_on_[plan_.Of(chunk.first)] += chunk.size.bytes;
   return PlaceOf(chunk, slot);
+}
+
+bool Slots::TakeHeadersAt(std::uint32_t first, std::uint32_t count) {
+  const std::uint32_t piece = plan_.run() == 0 ? count : std::min(count, plan_.run());
+  for (std::uint32_t taken = 0; taken < count; taken += piece) {
+    if (FreeOf(first + taken).TakeAt(first + taken, piece)) continue;
+    if (taken > 0) GiveHeaders(first, taken);
+    return false;
+  }
+  return true;
+}
+
+void Slots::GiveHeaders(std::uint32_t first, std::uint32_t count) {
+  const std::uint32_t piece = plan_.run() == 0 ? count : std::min(count, plan_.run());
+  for (std::uint32_t given = 0; given < count; given += piece)
+    FreeOf(first + given).Give(first + given, piece);
 }
 
 void Slots::Free(arena::Place place) {
@@ -214,9 +263,10 @@ void Slots::Free(arena::Place place) {
   Chunk& chunk = *ChunkOf(place);
   chunk.SetFree(SlotIn(chunk, place));
   chunk.used--;
-  if (!chunk.closed) classes_[chunk.size_class].free_slots++;
+  if (!chunk.closed) kinds_[chunk.kind].free_slots++;
   counts_.used_slots--;
   counts_.used_bytes -= chunk.size.bytes;
+  used_on_[plan_.Of(chunk.first)] -= chunk.size.bytes;
   if (chunk.used == 0 && !adopting_) {
     DissolveChunk(chunk);
   } else if (!chunk.linked && !chunk.closed && !Emptying(chunk.first)) {
@@ -226,7 +276,8 @@ void Slots::Free(arena::Place place) {
 }
 
 Slots::Chunk* Slots::NewChunk(std::uint32_t first, SlotSize size) {
-  chunks_[first] = std::make_unique<Chunk>(first, size, arena_.geometry().alignment);
+  const SlotKind kind = KindOf(size.Number(arena_.geometry().alignment), plan_.Of(first));
+  chunks_[first] = std::make_unique<Chunk>(first, size, kind);
   for (std::uint32_t i = first; i < first + size.chunk_headers; ++i) first_of_[i] = first;
   Chunk* chunk = chunks_[first].get();
   counts_.free_headers -= size.chunk_headers;
@@ -238,14 +289,14 @@ Slots::Chunk* Slots::NewChunk(std::uint32_t first, SlotSize size) {
 }
 
 void Slots::Join(Chunk& chunk) {
-  Class& its = classes_[chunk.size_class];
+  Kind& its = kinds_[chunk.kind];
   its.chunks++;
   its.chunk_slots = chunk.slots;
   its.free_slots += chunk.slots - chunk.used;
 }
 
 void Slots::Part(Chunk& chunk) {
-  Class& its = classes_[chunk.size_class];
+  Kind& its = kinds_[chunk.kind];
   its.chunks--;
   its.free_slots -= chunk.slots - chunk.used;
 }
@@ -267,14 +318,14 @@ void Slots::DissolveChunk(Chunk& chunk) {
         closed_in_use_--;
       } else {
         counts_.free_headers++;
-        free_headers_->Give(i, 1);
+        GiveHeaders(i, 1);
       }
     }
     return;
   }
   counts_.free_headers += range.count;
   if (!Emptying(range.first)) {
-    free_headers_->Give(range.first, range.count);
+    GiveHeaders(range.first, range.count);
     return;
   }
   for (std::uint32_t i = emptying_->first; i < emptying_->first + emptying_->count; ++i) {
@@ -284,7 +335,7 @@ void Slots::DissolveChunk(Chunk& chunk) {
 }
 
 void Slots::Link(Chunk& chunk) {
-  std::uint32_t& header = classes_[chunk.size_class].open;
+  std::uint32_t& header = kinds_[chunk.kind].open;
   chunk.linked = true;
   chunk.previous = kNoHeader;
   chunk.next = header;
@@ -299,7 +350,7 @@ void Slots::Unlink(Chunk& chunk) {
   if (chunk.previous != kNoHeader) {
     chunks_[chunk.previous]->next = chunk.next;
   } else {
-    classes_[chunk.size_class].open = chunk.next;
+    kinds_[chunk.kind].open = chunk.next;
   }
 }
 
@@ -312,10 +363,10 @@ bool Slots::Emptying(std::uint32_t header) const {
 bool Slots::OthersIdle(std::uint64_t record_bytes) const {
   const std::uint8_t own =
       SlotSize::For(record_bytes, arena_.geometry().alignment).Number(arena_.geometry().alignment);
-  for (std::size_t i = 0; i < classes_.size(); ++i) {
-    if (classes_[i].chunks > 1 && i != own && classes_[i].free_slots >= classes_[i].chunk_slots) return true;
-  }
-  return false;
+  return std::ranges::any_of(kinds_, [&](const Kind& kind) {
+    const auto size_number = static_cast<std::size_t>(&kind - kinds_.data()) % kSizeNumbers;
+    return kind.chunks > 1 && size_number != own && kind.free_slots >= kind.chunk_slots;
+  });
 }
 
 // What a range has in use, which grows to the chunk that it lies in; none where something is pinned or where
@@ -331,7 +382,7 @@ std::optional<Slots::Cost> Slots::CostOfEmptying(HeaderRange* range, SlotSize si
     const Chunk& chunk = *chunks_[first_of_[i]];
     if (chunk.pins > 0 || chunk.closed || chunk.size == size) return std::nullopt;
     cost.bytes += chunk.used * chunk.size.bytes;
-    const std::uint64_t homes = classes_[chunk.size_class].free_slots - (chunk.slots - chunk.used);
+    const std::uint64_t homes = kinds_[chunk.kind].free_slots - (chunk.slots - chunk.used);
     if (homes < chunk.used) cost.homeless_bytes += (chunk.used - homes) * chunk.size.bytes;
     // Chunks are aligned to their size, so one that begins before the range covers it.
     if (chunk.size.chunk_headers > range->count) *range = chunk.range();
@@ -365,7 +416,7 @@ void Slots::StartEmptying(const HeaderRange& range) {
   std::uint32_t in_use = 0;
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
     if (first_of_[i] == kNoHeader) {
-      free_headers_->TakeAt(i, 1);
+      FreeOf(i).TakeAt(i, 1);
       continue;
     }
     in_use++;
@@ -383,7 +434,7 @@ void Slots::StopEmptying() {
   emptying_.reset();
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
     if (first_of_[i] == kNoHeader) {
-      free_headers_->Give(i, 1);
+      GiveHeaders(i, 1);
     } else if (Chunk& chunk = *chunks_[first_of_[i]]; !chunk.linked && chunk.used < chunk.slots) {
       Link(chunk);
     }
@@ -418,7 +469,7 @@ void Slots::CloseHeader() {
   counts_.headers--;
   if (first_of_[header] == kNoHeader) {
     counts_.free_headers--;
-    const bool free = free_headers_->TakeAt(header, 1);
+    const bool free = FreeOf(header).TakeAt(header, 1);
     CISTERN_ASSERT(free);
     return;
   }
@@ -435,7 +486,7 @@ void Slots::OpenHeader() {
   counts_.headers++;
   if (first_of_[header] == kNoHeader) {
     counts_.free_headers++;
-    free_headers_->Give(header, 1);
+    GiveHeaders(header, 1);
   } else {
     closed_in_use_--;
     Chunk& chunk = *chunks_[first_of_[header]];
@@ -446,6 +497,10 @@ void Slots::OpenHeader() {
     }
   }
   loosened_.Pulse();
+}
+
+std::uint64_t Slots::bytes(NodeIndex node) const {
+  return plan_.CountOn(node, open_) * arena::kHeaderSpanBytes;
 }
 
 HeaderRange Slots::closed() const {
@@ -459,8 +514,8 @@ HeaderRange Slots::closed() const {
 bool Slots::AdoptChunk(std::uint32_t first, SlotSize size) {
   const std::uint32_t alignment = arena_.geometry().alignment;
   if (size.bytes == 0 || size.bytes > 2 * kMaxBodyBytes || size.bytes % alignment != 0) return false;
-  if (SlotSize::For(size.bytes, alignment) != size) return false;
-  if (first % size.chunk_headers != 0 || !free_headers_->TakeAt(first, size.chunk_headers)) return false;
+  if (SlotSize::For(size.bytes, alignment) != size || size.Number(alignment) >= kSizeNumbers) return false;
+  if (first % size.chunk_headers != 0 || !TakeHeadersAt(first, size.chunk_headers)) return false;
   NewChunk(first, size);
   adopting_ = true;
   return true;
@@ -480,9 +535,10 @@ bool Slots::AdoptUsed(arena::Place place) {
   if (slot == chunk->slots || !chunk->IsFree(slot)) return false;
   chunk->SetUsed(slot);
   if (++chunk->used == chunk->slots) Unlink(*chunk);
-  classes_[chunk->size_class].free_slots--;
+  kinds_[chunk->kind].free_slots--;
   counts_.used_slots++;
   counts_.used_bytes += chunk->size.bytes;
+  used_on_[plan_.Of(chunk->first)] += chunk->size.bytes;
   return true;
 }
 

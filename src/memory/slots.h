@@ -7,12 +7,14 @@
 // 32 MiB, doubled until it holds 8 slots, and lies at a multiple of its size. A chunk whose last slot was
 // freed is taken apart at once, so its headers serve any size again.
 //
+// Of an arena that lies on several memory nodes (node_plan.h) a chunk is of one of them, and a kind of slot
+// is a size on a node: who asks for a slot of a node gets one of another only where that has none.
+//
 // The arena's last headers may be closed: room that has no memory, or memory that is to go back to the host.
 //
 // Every call but EndAdoption does a bounded number of touches, fewer than a core step may (R16).
 #pragma once
 
-#include <array>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -26,10 +28,12 @@
 #include "base/event.h"
 #include "base/limits.h"
 #include "cistern/status.h"
+#include "memory/free_headers.h"
+#include "memory/node_plan.h"
 
 namespace cistern::memory {
 
-class FreeHeaders;
+inline constexpr std::uint32_t kSizeNumbers = 128;
 
 // The sizes that a slot can have. Pure arithmetic.
 struct SlotSize {
@@ -37,7 +41,7 @@ struct SlotSize {
   std::uint32_t chunk_headers = 1;  // a power of two
   // The smallest that holds a record of `record_bytes` (at least 1).
   static SlotSize For(std::uint64_t record_bytes, std::uint32_t alignment);
-  // Sizes numbered from small to large, without a gap.
+  // Sizes numbered from small to large, without a gap; of records that may be, less than kSizeNumbers.
   std::uint8_t Number(std::uint32_t alignment) const;
   friend bool operator==(const SlotSize&, const SlotSize&) = default;
 };
@@ -49,10 +53,16 @@ struct HeaderRange {
   friend bool operator==(const HeaderRange&, const HeaderRange&) = default;
 };
 
+// A size of slots on a memory node, as a number: what leaves makes room for one of its kind.
+using SlotKind = std::uint16_t;
+constexpr SlotKind KindOf(std::uint8_t size_number, NodeIndex node) {
+  return static_cast<SlotKind>(node * kSizeNumbers + size_number);
+}
+
 class Slots final {
  public:
   // Every header is free that the arena serves; the others are closed. Words are borrowed.
-  Slots(arena::Words& words, arena::ArenaSpace arena);
+  Slots(arena::Words& words, arena::ArenaSpace arena, NodePlan plan = {});
   ~Slots();
   Slots(const Slots&) = delete;
   Slots& operator=(const Slots&) = delete;
@@ -62,14 +72,14 @@ class Slots final {
   // memory that is expected where that is more.
   std::uint64_t max_body_bytes() const { return MaxBodyBytes(open_ < expected_ ? expected_ : open_); }
   // The same with another number of open headers.
-  static std::uint64_t MaxBodyBytes(std::uint32_t headers);
+  std::uint64_t MaxBodyBytes(std::uint32_t headers) const;
   // kInvalid names value and limit.
   Status CheckBody(std::uint64_t body_bytes) const;
 
   // A free slot for a record of so many bytes (RecordBytes). It counts as used until Free; its generation is
   // odd or 0. kBusy: no free slot or header range could serve; a slot of the same size (SameSize) or all of
   // BestToEmpty has to be freed first.
-  Result<arena::Place> Allocate(std::uint64_t record_bytes);
+  Result<arena::Place> Allocate(std::uint64_t record_bytes, NodeIndex node = kAnyNode);
   // False: it would be kBusy. True where headers are free too, though they may not lie together.
   bool HasRoom(std::uint64_t record_bytes) const;
   // The slot's record was retired (asserted) and no lease or I/O uses the slot.
@@ -84,8 +94,12 @@ class Slots final {
   Event& loosened() { return loosened_; }
 
   bool used(arena::Place place) const;
-  // The number of a used slot's size.
-  std::uint8_t SizeNumber(arena::Place place) const;
+  const NodePlan& plan() const { return plan_; }
+  NodeIndex NodeOf(arena::Place place) const { return plan_.Of(arena_.geometry().header_of(place)); }
+  // Of a record of so many bytes that is to lie there; of any node, on the one with the least in use.
+  SlotKind KindFor(std::uint64_t record_bytes, NodeIndex node) const;
+  // Of a used slot.
+  SlotKind KindAt(arena::Place place) const;
   // Bytes of a used slot.
   std::uint64_t SlotBytes(arena::Place place) const;
   // Whether a record of so many bytes that takes more than a header gets a chunk by what memory grows by now;
@@ -97,8 +111,8 @@ class Slots final {
 
   // ---- changing what a chunk is for ----
 
-  // Chunks of slots of a size, by its number.
-  std::uint32_t chunks(std::uint8_t size_number) const { return classes_[size_number].chunks; }
+  // Chunks of slots of a kind.
+  std::uint32_t chunks(SlotKind kind) const { return kinds_[kind].chunks; }
   // True if another size has as many free slots as make up a chunk: the records of one of its chunks fit
   // elsewhere.
   bool OthersIdle(std::uint64_t record_bytes) const;
@@ -156,6 +170,9 @@ class Slots final {
     std::uint64_t carvings = 0;
   };
   const Counts& counts() const { return counts_; }
+  // Bytes of slots in use on a node, and of all that are open there.
+  std::uint64_t used_bytes(NodeIndex node) const { return used_on_[node]; }
+  std::uint64_t bytes(NodeIndex node) const;
   // How many records of so many bytes an empty arena holds.
   static std::uint64_t Capacity(const arena::Geometry& geometry, std::uint64_t record_bytes);
 
@@ -169,6 +186,12 @@ class Slots final {
   arena::Place Take(Chunk& chunk);
   void DissolveChunk(Chunk& chunk);
   bool Emptying(std::uint32_t header) const;
+  NodeIndex LeastUsed() const;
+  std::optional<arena::Place> AllocateOn(NodeIndex node, SlotSize size);
+  // As FreeHeaders has them; a chunk of a start with another plan may be longer than a run.
+  bool TakeHeadersAt(std::uint32_t first, std::uint32_t count);
+  void GiveHeaders(std::uint32_t first, std::uint32_t count);
+  FreeHeaders& FreeOf(std::uint32_t header) { return free_headers_[plan_.Of(header)]; }
   // The chunk's free slots count, or count no more, for its class.
   void Join(Chunk& chunk);
   void Part(Chunk& chunk);
@@ -185,14 +208,16 @@ class Slots final {
   arena::ArenaSpace arena_;
   std::vector<std::unique_ptr<Chunk>> chunks_;  // by first header
   std::vector<std::uint32_t> first_of_;         // by header: its chunk's first header, kNoHeader when free
-  std::unique_ptr<FreeHeaders> free_headers_;
-  struct Class {
+  NodePlan plan_;
+  std::vector<FreeHeaders> free_headers_;  // by node
+  std::vector<std::uint64_t> used_on_;
+  struct Kind {
     std::uint32_t open = ~std::uint32_t{0};  // a chunk with free slots, kNoHeader when there is none
     std::uint32_t chunks = 0;
     std::uint32_t chunk_slots = 0;
     std::uint64_t free_slots = 0;
   };
-  std::array<Class, 256> classes_;  // by the number of the size
+  std::vector<Kind> kinds_;
   std::optional<HeaderRange> emptying_;
   std::uint32_t open_;
   std::uint32_t expected_ = 0;

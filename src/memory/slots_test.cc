@@ -210,47 +210,105 @@ TEST_F(SlotsTest, StoppedEmptyingGivesTheSlotsBack) {
   EXPECT_FALSE(slots_.Allocate(small));
 }
 
-TEST_F(SlotsTest, R14ClosedHeadersGiveOutNothingAndComeBackWhole) {
+// Headers close and open while slots come and go.
+void ResizeAtRandom(Slots& slots) {
   std::mt19937_64 random(11);
-  const std::uint32_t all = slots_.headers();
-  const arena::Geometry& geometry = node_.arena.geometry();
+  const std::uint32_t all = slots.headers();
+  const arena::Geometry& geometry = slots.arena().geometry();
   std::vector<arena::Place> places;
   const auto free_one = [&](std::size_t at) {
-    slots_.Free(places[at]);
+    slots.Free(places[at]);
     places[at] = places.back();
     places.pop_back();
   };
   for (int i = 0; i < 200; ++i) {
-    while (slots_.headers() > 1 + random() % all) slots_.CloseHeader();
-    while (slots_.headers() < all && random() % 4 != 0) slots_.OpenHeader();
+    while (slots.headers() > 1 + random() % all) slots.CloseHeader();
+    while (slots.headers() < all && random() % 4 != 0) slots.OpenHeader();
     for (int k = 0; k < 300; ++k) {
-      const std::uint64_t body = 1 + random() % (slots_.max_body_bytes() >> random() % 12);
-      const Result<arena::Place> place = slots_.Allocate(record::RecordBytes(body, 4096));
+      const std::uint64_t body = 1 + random() % (slots.max_body_bytes() >> random() % 12);
+      const Result<arena::Place> place = slots.Allocate(record::RecordBytes(body, 4096));
       if (!place || random() % 2 == 0) {
         if (!places.empty()) free_one(random() % places.size());
       }
       if (!place) continue;
-      const std::uint64_t end = geometry.offset(*place) + slots_.SlotBytes(*place);
-      ASSERT_LE(end, slots_.bytes()) << "in a closed header";
+      const std::uint64_t end = geometry.offset(*place) + slots.SlotBytes(*place);
+      ASSERT_LE(end, slots.bytes()) << "in a closed header";
       places.push_back(*place);
     }
     // What lies in closed headers is all that keeps them.
-    const HeaderRange closed = slots_.closed();
+    const HeaderRange closed = slots.closed();
     std::uint64_t cursor = 0;
     std::vector<arena::Place> used(100'000);
-    used.resize(slots_.UsedIn(closed, &cursor, used));
-    ASSERT_EQ(slots_.closed_in_use() == 0, used.empty());
+    used.resize(slots.UsedIn(closed, &cursor, used));
+    ASSERT_EQ(slots.closed_in_use() == 0, used.empty());
     if (i % 3 != 0) continue;
     for (const arena::Place place : used)
       free_one(static_cast<std::size_t>(std::ranges::find(places, place) - places.begin()));
-    ASSERT_EQ(slots_.closed_in_use(), 0u);
+    ASSERT_EQ(slots.closed_in_use(), 0u);
   }
-  while (slots_.headers() < all) slots_.OpenHeader();
-  for (const arena::Place place : places) slots_.Free(place);
-  EXPECT_EQ(slots_.counts().free_headers, all);
-  EXPECT_EQ(slots_.counts().used_bytes, 0u);
-  EXPECT_EQ(slots_.counts().slots, 0u);
-  EXPECT_TRUE(slots_.Allocate(record::RecordBytes(slots_.max_body_bytes(), 4096)));
+  while (slots.headers() < all) slots.OpenHeader();
+  for (const arena::Place place : places) slots.Free(place);
+  EXPECT_EQ(slots.counts().free_headers, all);
+  EXPECT_EQ(slots.counts().used_bytes, 0u);
+  EXPECT_EQ(slots.counts().slots, 0u);
+  const Result<arena::Place> longest = slots.Allocate(record::RecordBytes(slots.max_body_bytes(), 4096));
+  ASSERT_TRUE(longest);
+  slots.Free(*longest);
+}
+
+TEST_F(SlotsTest, R14ClosedHeadersGiveOutNothingAndComeBackWhole) {
+  ResizeAtRandom(slots_);
+  Slots divided(words_, node_.arena, NodePlan(2, 12));
+  ASSERT_EQ(divided.plan().run(), 2u);
+  ResizeAtRandom(divided);
+}
+
+TEST_F(SlotsTest, ASlotIsOfTheNodeThatIsAskedForAsLongAsThatHasOne) {
+  Slots slots(words_, node_.arena, NodePlan(3, 12));
+  const std::uint64_t record = record::RecordBytes(1 * kMiB, 4096);
+  const std::uint64_t a_node = 4 * (arena::kHeaderSpanBytes / SlotSize::For(record, 4096).bytes);
+  std::vector<arena::Place> places;
+  for (std::uint64_t i = 0; i < 3 * a_node; ++i) {
+    const Result<arena::Place> place = slots.Allocate(record, 1);
+    ASSERT_TRUE(place);
+    EXPECT_EQ(slots.NodeOf(*place), 1 + i / a_node == 3 ? 0 : 1 + i / a_node) << i;
+    EXPECT_EQ(slots.KindAt(*place) / kSizeNumbers, slots.NodeOf(*place));
+    places.push_back(*place);
+  }
+  EXPECT_FALSE(slots.Allocate(record, 1));
+  for (NodeIndex node = 0; node < 3; ++node) EXPECT_GT(slots.used_bytes(node), slots.bytes(node) / 10 * 9);
+  // Whoever does not care gets it where the least is in use.
+  slots.Free(places[a_node]);
+  EXPECT_EQ(slots.KindFor(record, kAnyNode) / kSizeNumbers, 2);
+  EXPECT_EQ(slots.Allocate(record), places[a_node]);
+  for (arena::Place place : places) slots.Free(place);
+  EXPECT_EQ(slots.counts().free_headers, 12u);
+  for (NodeIndex node = 0; node < 3; ++node) EXPECT_EQ(slots.used_bytes(node), 0u);
+}
+
+TEST_F(SlotsTest, P7AChunkThatIsLongerThanARunOfNodesIsAdoptedAllTheSame) {
+  const SlotSize size = SlotSize::For(record::RecordBytes(14 * kMiB, 4096), 4096);
+  ASSERT_EQ(size.chunk_headers, 4u);
+  arena::Carve(words_, node_.arena, 4, size.chunk_headers, size.bytes);
+  Slots slots(words_, node_.arena, NodePlan(2, 12));
+  EXPECT_GT(size.chunk_headers, slots.plan().run());
+  ASSERT_TRUE(slots.AdoptChunk(4, size));
+  EXPECT_FALSE(slots.AdoptChunk(4, size)) << "it is not free any more";
+  slots.EndAdoption();
+  EXPECT_EQ(slots.counts().free_headers, 12u);
+}
+
+// Of a node that an arena is divided among: no run is too short for what CheckBody lets in.
+TEST_F(SlotsTest, TheLongestBodyFitsIntoARunOfANode) {
+  for (std::uint32_t nodes : {1u, 2u, 3u}) {
+    Slots slots(words_, node_.arena, NodePlan(nodes, 12));
+    for (NodeIndex node = 0; node < nodes; ++node) {
+      const auto place = slots.Allocate(record::RecordBytes(slots.max_body_bytes(), 4096), node);
+      ASSERT_TRUE(place) << nodes;
+      EXPECT_EQ(slots.NodeOf(*place), node);
+      slots.Free(*place);
+    }
+  }
 }
 
 TEST_F(SlotsTest, P7AChunkStaysUntilTheEndOfAdoption) {

@@ -38,7 +38,9 @@
 #include "io/loop.h"
 #include "memory/arena_file.h"
 #include "memory/directory_lock.h"
+#include "memory/memory_nodes.h"
 #include "memory/movers.h"
+#include "memory/node_movers.h"
 #include "memory/slots.h"
 #include "memory/staging.h"
 #include "mesh/registered_arena.h"
@@ -195,7 +197,7 @@ class Node::Core {
   // What lives on the core's thread.
   struct Parts {
     std::unique_ptr<memory::Slots> slots;
-    std::unique_ptr<memory::ThreadMovers> movers;
+    std::unique_ptr<memory::Movers> movers;
     std::unique_ptr<memory::ThreadMovers> blocked;  // what takes long and moves no bytes of clients
     std::unique_ptr<catalog::Journal> journal;
     std::unique_ptr<store::BlockStore> store;
@@ -237,6 +239,7 @@ class Node::Core {
   // As ServerParts::drop: where the node is in a cell, the cell's.
   std::function<Task<Result<std::string>>(const server::ChainQuestion&)> InquireRoute();
   std::function<Task<Result<server::Dropped>>(const server::DropRequest&)> DropRoute();
+  std::function<std::uint8_t(std::int32_t)> NodeOfCall();
   // As ServerParts::drain; the work of it.
   Task<Status> Drain(server::DrainRequest request);
   Task<void> DrainFor(Executor& executor, store::DrainOrder order, bool then_stop);
@@ -356,6 +359,8 @@ Status Node::Core::OpenArena() {
   arena.first_bytes = memory::kFirstBytes;
   arena.alignment = options_.alignment;
   arena.huge_page_program = options_.huge_page_program;
+  arena.nodes = memory::AllowedNodes(memory::ReadMemoryNodes());
+  std::erase_if(arena.nodes, [](const memory::MemoryNode& node) { return node.processors.empty(); });
   Result<memory::ArenaFile> file = memory::ArenaFile::Open(arena, clock_);
   if (!file) return file.error();
   file_.emplace(std::move(*file));
@@ -402,13 +407,19 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
   Parts& parts = *parts_;
   parts.tasks = std::make_unique<TaskGroup>(executor);
   stop_ticking_.emplace(executor);
-  parts.slots = std::make_unique<memory::Slots>(words_, file_->arena());
+  parts.slots = std::make_unique<memory::Slots>(words_, file_->arena(), file_->plan());
   memory::ThreadMoversOptions movers;
   movers.threads = options_.movers;
   movers.poll_us = options_.poll_us;
   if (Status status = movers.Validate(); !status.ok()) co_return status;
   const auto done = [this](Work& job) { loop_->PostRemote(job); };
-  parts.movers = std::make_unique<memory::ThreadMovers>(words_, clock_, movers, done);
+  if (file_->plan().nodes() == 1) {
+    parts.movers = std::make_unique<memory::ThreadMovers>(words_, clock_, movers, done);
+  } else {
+    parts.movers = std::make_unique<memory::NodeMovers>(
+        memory::NodeMovers::Parts{words_, clock_, file_->arena(), file_->plan(), file_->nodes()}, movers,
+        done);
+  }
   parts.blocked = std::make_unique<memory::ThreadMovers>(
       words_, clock_, memory::ThreadMoversOptions{.threads = 1, .poll_us = 0}, done);
   Status recovered = co_await RecoverStore();
@@ -524,11 +535,20 @@ Status Node::Core::OpenDoor() {
        },
        DropRoute(), [this](std::uint64_t bytes) { return Resize(bytes); },
        parts_->cell ? &parts_->cell->blocks() : nullptr,
-       [this](const server::DrainRequest& request) { return Drain(request); }, InquireRoute(), &*slow_calls_},
+       [this](const server::DrainRequest& request) { return Drain(request); }, InquireRoute(), &*slow_calls_,
+       NodeOfCall()},
       server);
   if (!opened) return opened.error();
   parts_->server = std::move(*opened);
   return Status();
+}
+
+std::function<std::uint8_t(std::int32_t)> Node::Core::NodeOfCall() {
+  if (file_->plan().nodes() == 1) return nullptr;
+  return [this](std::int32_t pid) {
+    const std::optional<std::size_t> node = memory::NodeOfProcess(file_->nodes(), pid);
+    return node ? static_cast<memory::NodeIndex>(*node) : memory::kAnyNode;
+  };
 }
 
 std::function<Task<Result<server::Dropped>>(const server::DropRequest&)> Node::Core::DropRoute() {
@@ -756,6 +776,7 @@ void Node::Core::FillRegistry() {
                             .traces = traces_.get(),
                             .counters = parts.store->counters(),
                             .slots = parts.slots.get(),
+                            .nodes = file_->nodes(),
                             .store = parts.store.get(),
                             .server = parts.server.get(),
                             .has_flash = flash_ != nullptr,

@@ -81,7 +81,7 @@ void AddFlashMetrics(MetricRegistry& registry, const MetricSources& sources) {
 
 void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources) {
   AddNodeMetrics(registry, sources);
-  memory::AddMetrics(registry, sources.slots);
+  memory::AddMetrics(registry, sources.slots, sources.nodes);
   store::AddMetrics(registry, sources.store);
   AddFlashMetrics(registry, sources);
   catalog::AddMetrics(registry, sources.counters);
@@ -116,6 +116,7 @@ std::string MetricsOfDocs() {
                            .traces = nullptr,
                            .counters = counters,
                            .slots = nullptr,
+                           .nodes = {},
                            .store = nullptr,
                            .server = nullptr,
                            .has_flash = true,

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/metrics.h"
 #include "catalog/store_counters.h"
+#include "memory/memory_nodes.h"
 #include "mesh/cell_metrics.h"
 
 namespace cistern {
@@ -61,6 +63,7 @@ struct MetricSources {  // all borrowed
   const admin::TraceSender* traces;
   const catalog::StoreCounters& counters;
   const memory::Slots* slots;
+  std::vector<memory::MemoryNode> nodes;
   const store::BlockStore* store;
   const server::Server* server;
   bool has_flash;

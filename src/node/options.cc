@@ -150,7 +150,7 @@ constexpr Setting kSettings[] = {
      },
      [](const NodeOptions& o) { return std::string(ToString(o.eviction)); }, nullptr,
      [] { return PolicyHelp(OpenOptions().eviction); }},
-    {"movers", "N", "threads that move bytes; default: 1",
+    {"movers", "N", "threads that move bytes, of each memory node; default: 1",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return Keep(ParseCount(n, t, 1, 64), o.movers);
      },

@@ -9,7 +9,8 @@
 namespace cistern::policy {
 namespace {
 constexpr std::uint16_t kUnused = 0xffff;
-constexpr std::size_t kSizeClasses = 256;
+constexpr std::size_t kSizes = 128;                // of a node
+constexpr std::size_t kSizeClasses = 16 * kSizes;  // of all nodes
 constexpr UseTime kKeptMs = 3'600'000;
 constexpr double kMost = std::numeric_limits<double>::max();
 constexpr std::size_t kKeptShare = 4;  // of all ids, one in so many
@@ -25,13 +26,15 @@ void Order::Reserve(EntryId entries) {
 }
 
 Shelf Order::ShelfOf(SizeClass size_class, std::size_t in, QuotaGroup group) {
-  // For the size classes of no group there is always room.
+  // For the size classes of the first node and no group there is always room. Others that find none stand
+  // with these.
   constexpr std::size_t kMostRanks = Lru::kShelves / kStride;
-  static_assert(kMostRanks > kSizeClasses);
+  static_assert(kMostRanks > kSizes);
   std::size_t at = group * kSizeClasses + size_class;
   if (at >= rank_.size()) rank_.resize((group + std::size_t{1}) * kSizeClasses, kUnused);
-  if (rank_[at] == kUnused && group != 0 && ranks_.size() >= kMostRanks - kSizeClasses) {
+  if (rank_[at] == kUnused && ranks_.size() >= kMostRanks - kSizes) {
     group = 0;
+    size_class %= kSizes;
     at = size_class;
   }
   if (rank_[at] == kUnused) {
@@ -95,6 +98,12 @@ void Order::Insert(EntryId id, SizeClass size_class, const Standing& standing, Q
 void Order::Regroup(EntryId id, QuotaGroup group) {
   const Shelf at = lru_.shelf(id);
   const Shelf to = ShelfOf(size_class(id), at % kStride, group);
+  if (at != to) lru_.Reshelve(id, to);
+}
+
+void Order::Reclass(EntryId id, SizeClass size_class) {
+  const Shelf at = lru_.shelf(id);
+  const Shelf to = ShelfOf(size_class, at % kStride, group(id));
   if (at != to) lru_.Reshelve(id, to);
 }
 

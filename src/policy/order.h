@@ -21,7 +21,8 @@
 
 namespace cistern::policy {
 
-using SizeClass = std::uint8_t;
+// A size of slots on a memory node (memory::SlotKind).
+using SizeClass = std::uint16_t;
 
 // In place of the id of a block that lies below memory.
 inline constexpr EntryId kBelow = 0xffff'ffff;
@@ -101,6 +102,8 @@ class Order final {
   void Insert(EntryId id, SizeClass size_class, const Standing& standing, QuotaGroup group = 0);
   // An id that is not absent counts for another group from now on, as recent as it was.
   void Regroup(EntryId id, QuotaGroup group);
+  // The same for its size class: it lies elsewhere now.
+  void Reclass(EntryId id, SizeClass size_class);
   // The id, absent or not, leaves before all others until it is touched.
   void MakeColdest(EntryId id, SizeClass size_class);
   // An id that is not absent is used; `key` as in a prompt.

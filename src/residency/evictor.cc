@@ -161,7 +161,7 @@ Step Evictor::EvictUnwritten(const Newcomer& newcomer) {
       continue;
     }
     const catalog::Record& r = forest_.record(handle.record);
-    const bool right = r.in_memory() && (!size_class || slots_.SizeNumber(r.place) == *size_class) &&
+    const bool right = r.in_memory() && (!size_class || slots_.KindAt(r.place) == *size_class) &&
                        order.Contains(handle.record) &&
                        (newcomer.groups >> order.group(handle.record) & 1) != 0;
     if (!right || !MayGo(handle.record)) {

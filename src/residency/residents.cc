@@ -48,7 +48,7 @@ void Residents::Enter(catalog::RecordId record, std::uint32_t entry, const polic
   r.entry = entry;
   forest_.SetAt(r.place, record);
   catalog::NamespaceCounters& counted = catalog_.counted().At(forest_.block(r.block).tree);
-  order_.Insert(record, slots_.SizeNumber(r.place), standing, counted.group);
+  order_.Insert(record, slots_.KindAt(r.place), standing, counted.group);
   used_[order_.group(record)] += r.body_bytes;
   if (r.expiry != 0) expiry_.Set(record, r.expiry);
   bytes_ += r.body_bytes;
@@ -159,6 +159,7 @@ void Residents::Relocate(catalog::RecordId record, const record::SealView& seal,
   r.entry = static_cast<std::uint32_t>(*entry);
   r.flags |= catalog::Record::kVerified;
   forest_.SetAt(to, record);
+  if (order_.Contains(record)) order_.Reclass(record, slots_.KindAt(to));
   FreeSlot(from);
 }
 

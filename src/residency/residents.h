@@ -130,7 +130,7 @@ class Residents final {
   }
   // The record is evicted before others.
   void MakeColdest(catalog::RecordId record) {
-    order_.MakeColdest(record, slots_.SizeNumber(forest_.record(record).place));
+    order_.MakeColdest(record, slots_.KindAt(forest_.record(record).place));
   }
   // A record that has expired by `now_s`, kNoId when there is none.
   catalog::RecordId FirstExpired(std::uint64_t now_s) const {

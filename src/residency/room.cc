@@ -22,7 +22,7 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
   const SlotFill::Search searching(fill);
   const std::uint32_t alignment = slots_.arena().geometry().alignment;
   const memory::SlotSize size = memory::SlotSize::For(record_bytes, alignment);
-  const policy::SizeClass wanted = size.Number(alignment);
+  const policy::SizeClass wanted = slots_.KindFor(record_bytes, whom.node);
   // Bytes of one other size class that make up a chunk: once that many are freed, one chunk's records fit
   // into them.
   const std::uint64_t enough = std::uint64_t{size.chunk_headers} * arena::kHeaderSpanBytes;
@@ -37,7 +37,7 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
     const policy::QuotaGroups groups = evictor_.MayLeaveFor(whom.group, more);
     const bool over = evictor_.Over(whom.group, more);
     if (!over) {
-      auto place = slots_.Allocate(record_bytes);
+      auto place = slots_.Allocate(record_bytes, whom.node);
       steps_.Count();
       if (place || place.error().code() != Code::kBusy) co_return place;
     }
@@ -178,7 +178,8 @@ Task<bool> Room::Move(catalog::RecordId record) {
   std::vector<std::byte> trailer;
   const auto seal = SealOf(record, trailer);
   if (!seal) co_return true;
-  const auto to = slots_.Allocate(RecordBytesOf(forest_.record(record), *seal));
+  const catalog::Record& r = forest_.record(record);
+  const auto to = slots_.Allocate(RecordBytesOf(r, *seal), slots_.NodeOf(r.place));
   if (!to) co_return false;
   co_return co_await MoveTo(record, *seal, *to);
 }
@@ -192,7 +193,8 @@ Task<void> Room::MoveAway(catalog::RecordId record) {
   const SlotFill fill(residents_);
   const policy::Order& order = residents_.order();
   const RoomFor whom{.group = order.Contains(record) ? order.group(record) : policy::QuotaGroup{0},
-                     .adds = false};
+                     .adds = false,
+                     .node = slots_.NodeOf(r.place)};
   const auto to = co_await Make(fill, RecordBytesOf(r, *seal), clock_.Now().PlusUs(kAwayUs), whom);
   if (!to) co_return;
   const catalog::Record& now = forest_.record(record);

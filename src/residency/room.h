@@ -21,7 +21,8 @@ namespace cistern::residency {
 struct RoomFor {
   policy::Standing standing{};
   policy::QuotaGroup group = 0;
-  bool adds = true;  // to what its group has; not so a record that moves
+  bool adds = true;                           // to what its group has; not so a record that moves
+  memory::NodeIndex node = memory::kAnyNode;  // where it would best lie
   // Only what was used longer ago leaves (policy::Order::Age); none: whatever the policy says.
   std::optional<std::uint64_t> age{};
 };

@@ -134,6 +134,8 @@ struct ServerParts {  // borrowed; outlive the server
   std::function<Task<Result<std::string>>(const ChainQuestion& question)> inquire = nullptr;
   // Is told of calls that took long; null: nobody is.
   SlowCalls* slow_calls = nullptr;
+  // The memory node of the arena's that a process runs on (catalog::Caller::memory_node); null: there is one.
+  std::function<std::uint8_t(std::int32_t pid)> node_of = nullptr;
 };
 
 }  // namespace cistern::server

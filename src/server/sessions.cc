@@ -180,6 +180,7 @@ Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hell
   catalog::Caller caller;
   caller.session = ++last_id_;
   caller.owner = hello.owner != OwnerToken{} ? hello.owner : NewOwner();
+  if (parts_.node_of) caller.memory_node = parts_.node_of(peer.pid);
   auto session = std::make_unique<Session>(caller, peer.pid, std::move(*memory), lanes_.Make());
   session->own_user = peer.uid_known && peer.uid == geteuid();
   const std::uint64_t bytes = hello.staging_bytes != 0 ? hello.staging_bytes : options_.session_staging_bytes;

@@ -199,7 +199,7 @@ Task<Result<std::optional<std::uint32_t>>> Namespaces::MakeRoom(const OwnerToken
 }
 
 Task<Status> Namespaces::CheckHeaders(std::uint32_t headers) {
-  const std::uint64_t most = memory::Slots::MaxBodyBytes(headers);
+  const std::uint64_t most = slots_.MaxBodyBytes(headers);
   for (std::uint32_t slot = 0; slot < namespaces_.end(); ++slot) {
     steps_.Count(2);
     if (steps_.Spent()) co_await Yield();

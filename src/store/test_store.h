@@ -62,6 +62,7 @@ using TestTier =
 
 struct TestStoreOptions {
   std::uint32_t headers = 2;
+  std::uint32_t nodes = 1;  // memory nodes that the arena is divided among
   std::uint32_t alignment = 4096;
   catalog::StoreOptions store;
   TestTier tier;  // none: memory is all there is
@@ -96,7 +97,7 @@ class TestStore {
   void Start() {
     loop = std::move(*io::SimulatedLoop::Make(clock, disk, ++seed_));
     movers.emplace(words, loop->executor());
-    slots.emplace(words, arena);
+    slots.emplace(words, arena, memory::NodePlan(options.nodes, options.headers));
     journal.emplace(*loop, "node", 1);
     residency::OpenTierCall open_tier;
     if (options.tier) {

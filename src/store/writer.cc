@@ -73,11 +73,11 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
       Result<arena::Place> place = Error(Status(Code::kBusy));
       // What counts for a quota asks it first.
       if (catalog_.GroupOf(pending_[job.put].name.tree) == 0)
-        place = slots_.Allocate(puts_.RecordBytesOf(pending_[job.put]));
+        place = slots_.Allocate(puts_.RecordBytesOf(pending_[job.put]), caller.memory_node);
       if (place) {
         puts_.GiveSlot(job.put, *place);
       } else {
-        Task<void> finding = FindSlot(fill, job, deadline);
+        Task<void> finding = FindSlot(fill, job, deadline, caller.memory_node);
         const AtStation at(finding.done() ? nullptr : stations, Station::kRoom);
         co_await finding;
       }
@@ -310,13 +310,15 @@ Task<void> Writer::JoinWhenSure(catalog::Caller caller, WriteCall& call, PartJob
   } while (JoinPut(caller, call, job) == residency::Step::kWaits);
 }
 
-Task<void> Writer::FindSlot(const residency::SlotFill& fill, PartJob& job, Instant deadline) {
+Task<void> Writer::FindSlot(const residency::SlotFill& fill, PartJob& job, Instant deadline,
+                            memory::NodeIndex node) {
   const catalog::TreeId tree = pending_[job.put].name.tree;
   const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
   const bool full = entry != nullptr && entry->groups[job.part.group].reach == Reach::kFull;
   const policy::Standing standing = full ? pending_[job.put].standing : policy::Standing();
-  const auto place = co_await room_.Make(fill, puts_.RecordBytesOf(pending_[job.put]), deadline,
-                                         {.standing = standing, .group = catalog_.GroupOf(tree)});
+  const auto place =
+      co_await room_.Make(fill, puts_.RecordBytesOf(pending_[job.put]), deadline,
+                          {.standing = standing, .group = catalog_.GroupOf(tree), .node = node});
   if (place) {
     puts_.GiveSlot(job.put, *place);
     co_return;

@@ -76,7 +76,8 @@ class Writer final {
   policy::Standing StandingOf(WriteCall& call, const PartWrite& part);
   residency::Step JoinPut(const catalog::Caller& caller, WriteCall& call, PartJob& job);
   Task<void> JoinWhenSure(catalog::Caller caller, WriteCall& call, PartJob& job);
-  Task<void> FindSlot(const residency::SlotFill& fill, PartJob& job, Instant deadline);
+  Task<void> FindSlot(const residency::SlotFill& fill, PartJob& job, Instant deadline,
+                      memory::NodeIndex node);
   // True if the part is to be copied: its put is open and has a slot, and the part is not written yet.
   bool BeginCopy(PartJob& job);
   Task<void> CopyByCore(PartJob& job);

@@ -105,7 +105,9 @@ void SimNode::Main() {
     mover_actors_.push_back(scheduler_.Spawn("mover", [movers = movers_.get()] { movers->Main(); }));
   }
   journal_ = std::make_unique<catalog::Journal>(*loop_, "node", random_.Next());
-  slots_ = std::make_unique<memory::Slots>(around_.words, around_.arena);
+  // Divided among two memory nodes where it is long enough.
+  slots_ = std::make_unique<memory::Slots>(around_.words, around_.arena,
+                                           memory::NodePlan(2, around_.arena.geometry().header_count));
   store::BlockStore::Parts parts{executor(),    scheduler_.clock(), around_.words, *slots_,
                                  around_.index, *movers_,           *journal_,     around_.log};
   if (around_.flash) {
