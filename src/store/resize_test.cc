@@ -260,6 +260,27 @@ TEST_F(LargeBlock, IsBusyAtOnceWhereTheHostHasNoMoreAndNothingLeavesForIt) {
   ExpectNothingLeft();
 }
 
+// Of an arena that is divided among two memory nodes, of which the second loses half of its memory.
+TEST_F(ResizeTest, WhatMovesToAnotherNodeLeavesForBlocksOfThatNode) {
+  End();
+  Start({.headers = 8, .nodes = 2});
+  const std::uint64_t node = memory::Slots::Capacity({4096, 4}, record::RecordBytes(kBytes, 4096));
+  const auto put = [&](std::uint64_t n, std::uint8_t from) {
+    catalog::Caller caller = Me();
+    caller.memory_node = from;
+    ASSERT_EQ(Write({Part(n, std::nullopt, kBytes)}, caller)[0].state, State::kPublished) << n;
+  };
+  for (std::uint64_t n = 0; n < node; ++n) put(n, 1);
+  Resize(6);
+  EXPECT_EQ(There(node).size(), node);
+  EXPECT_EQ(t->slots->used_bytes(0), t->slots->used_bytes(1)) << "half of it moved to the first";
+  for (std::uint64_t n = node; n < node + node / 2; ++n) put(n, 0);
+  put(2 * node, 0);
+  // Its coldest is one that moved there, and not the first that was put there.
+  EXPECT_TRUE(Here(node));
+  EXPECT_EQ(There(node).size(), node - 1);
+}
+
 TEST_F(ResizeTest, ABlockThatSomebodyWritesHasToFitTheSmallerMemory) {
   Attach(TwoParts());
   EXPECT_TRUE(t->Run(t->store->CheckHeaders(1)).ok());
