@@ -18,6 +18,8 @@ class ArenaBacking {
 
   // The header and its slots get memory, present when this returns. kBusy: the host has no more.
   virtual Status Reserve(std::uint32_t header) = 0;
+  // What is done for a header that has memory, and may be in use, once there is time: several times as long.
+  virtual void Improve(std::uint32_t) {}
   // The memory of the range goes back to the host, but for the headers' generations. No slot there is in use,
   // and the arena serves none of its headers any more. Also for a range that has gone before: what a reader
   // touched since goes again.
@@ -35,6 +37,17 @@ class ReserveTask final : public AwaitedJob {
   ArenaBacking& backing_;
   std::uint32_t header_;
   Status status_;
+};
+
+class ImproveTask final : public AwaitedJob {
+ public:
+  ImproveTask(Movers& movers, ArenaBacking& backing, std::uint32_t header)
+      : AwaitedJob(movers), backing_(backing), header_(header) {}
+  void Move(arena::Words&) override { backing_.Improve(header_); }
+
+ private:
+  ArenaBacking& backing_;
+  std::uint32_t header_;
 };
 
 class ReleaseTask final : public AwaitedJob {

@@ -423,7 +423,7 @@ Status ArenaFile::Reserve(std::uint32_t header) {
   Status reserved = CheckRoom(directory_, arena::Geometry::header_memory_bytes());
   if (reserved.ok()) reserved = ReserveIn(arena_fd_.get(), path, geometry_, {header, 1});
   if (!reserved.ok()) return reserved;
-  MakePresent(header);
+  Touch(header);
   return Status();
 }
 

@@ -95,6 +95,8 @@ class ArenaFile final : public ArenaBacking {
   Status CheckGrowth(std::uint32_t served, std::uint32_t headers) const;
 
   Status Reserve(std::uint32_t header) override;
+  // Into huge pages.
+  void Improve(std::uint32_t header) override { MakePresent(header); }
   void Release(const HeaderRange& range) override;
 
   // The header and its slots, which have memory, are present in this process, and the slots in huge pages as

@@ -45,6 +45,8 @@ void RegisteredArena::RegisterStart() {
 Status RegisteredArena::Reserve(std::uint32_t header) {
   Status reserved = parts_.backing.Reserve(header);
   if (!reserved.ok()) return reserved;
+  // Before: what is registered does not move any more.
+  parts_.backing.Improve(header);
   Status registered = parts_.fabric.Register(SlotsOf({header, 1}));
   if (!registered.ok()) {
     const std::lock_guard lock(mutex_);

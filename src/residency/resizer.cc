@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "residency/resizer.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -46,6 +47,9 @@ Task<void> Resizer::Run(memory::ArenaBacking& backing, memory::Movers& movers) {
       co_await Grow(backing, movers);
     } else if (wanted_ < served()) {
       co_await Shrink(backing, movers);
+    } else if (improved_ < slots_.headers()) {
+      memory::ImproveTask improve(movers, backing, improved_++);
+      co_await improve;
     } else {
       const Status waited = co_await changed_.Wait(clock_.Now().PlusUs(kLookUs));
       if (waited.ok() || stopping_ || served() == all) continue;
@@ -81,6 +85,7 @@ Task<void> Resizer::Grow(memory::ArenaBacking& backing, memory::Movers& movers) 
 }
 
 Task<void> Resizer::Shrink(memory::ArenaBacking& backing, memory::Movers& movers) {
+  improved_ = std::min(improved_, wanted_);
   while (slots_.headers() > wanted_) {
     slots_.CloseHeader();
     steps_.Count(4);

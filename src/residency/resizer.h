@@ -34,7 +34,8 @@ class Resizer final {
         forest_(context.catalog.forest()),
         partial_copies_(partial_copies),
         room_(room),
-        wanted_(context.slots.headers()) {}
+        wanted_(context.slots.headers()),
+        improved_(context.slots.headers()) {}
   Resizer(const Resizer&) = delete;
   Resizer& operator=(const Resizer&) = delete;
 
@@ -80,6 +81,7 @@ class Resizer final {
   PartialCopies& partial_copies_;
   Room& room_;
   std::uint32_t wanted_;
+  std::uint32_t improved_;  // headers up to here are; those of the start by who touches them
   bool stopping_ = false;
   bool short_ = false;
   bool moving_ = false;

@@ -27,6 +27,7 @@ class TestBacking final : public memory::ArenaBacking {
     ++reserved;
     return header < most ? Status() : Status(Code::kBusy, "the host has no more");
   }
+  void Improve(std::uint32_t header) override { improved.push_back(header); }
   void Release(const memory::HeaderRange& range) override {
     ++released;
     const arena::Geometry& geometry = arena_.geometry();
@@ -39,6 +40,7 @@ class TestBacking final : public memory::ArenaBacking {
 
   std::uint32_t most = kHeaders;
   int reserved = 0, released = 0;
+  std::vector<std::uint32_t> improved;
 
  private:
   arena::ArenaSpace arena_;
@@ -157,6 +159,8 @@ TEST_F(ResizeTest, GrownMemoryTakesMoreAndLosesNothing) {
   Resize(2);
   const std::uint64_t blocks = Fill();
   Resize(4);
+  for (int i = 0; i < 5; ++i) Step();
+  EXPECT_EQ(backing->improved, (std::vector<std::uint32_t>{2, 3})) << "what came, once it served";
   EXPECT_EQ(There(blocks).size(), blocks);
   const std::uint64_t fit = memory::Slots::Capacity({4096, 4}, record::RecordBytes(kBytes, 4096));
   for (std::uint64_t n = blocks; n < fit; ++n) ASSERT_EQ(Put(n, std::nullopt, kBytes), State::kPublished);
