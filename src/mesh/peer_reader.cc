@@ -199,15 +199,18 @@ void PeerReader::End(const Fetch& fetch, std::size_t block, const Status& status
   transfer->done.Set();
 }
 
-Task<Status> PeerReader::WaitForRoom(Peer& peer, std::uint64_t bytes, Instant deadline) {
-  const auto fits = [&] {
-    return (peer.landing_bytes == 0 || peer.landing_bytes + bytes <= PeerReadLimits::kPeerBytes) &&
-           (landing_bytes_ == 0 || landing_bytes_ + bytes <= memory_bytes_ / PeerReadLimits::kMemoryShare);
-  };
-  while (!fits()) {
+bool PeerReader::Fits(const Peer& peer, std::uint64_t bytes) const {
+  return (peer.landing_bytes == 0 || peer.landing_bytes + bytes <= PeerReadLimits::kPeerBytes) &&
+         (landing_bytes_ == 0 || landing_bytes_ + bytes <= memory_bytes_ / PeerReadLimits::kMemoryShare);
+}
+
+// The room is taken in the step that found it: of many who wait, all are woken together.
+Task<Status> PeerReader::TakeRoom(Batch& batch, const Peer& peer, std::uint64_t bytes, Instant deadline) {
+  while (!Fits(peer, bytes)) {
     const Status waited = co_await landed_.Wait(deadline);
     if (!waited.ok()) co_return Status(Code::kBusy, "read from a peer: enough is on its way already");
   }
+  batch.Count(bytes);
   co_return Status();
 }
 
@@ -235,12 +238,9 @@ Task<Status> PeerReader::Prepare(const Fetch& fetch, std::size_t* next, std::sha
     if (!batch->items.empty() && (batch->bytes() + bytes > PeerReadLimits::kBatchBytes ||
                                   batch->items.size() + groups.size() > net::RailLimits::kBatchItems))
       break;
-    Status room;
     // A batch that has something goes out with that.
-    if (!batch->items.empty() && peer.landing_bytes + bytes > PeerReadLimits::kPeerBytes) break;
-    if (batch->items.empty()) room = co_await WaitForRoom(peer, bytes, room_until);
-    if (!room.ok()) co_return room;
-    batch->Count(bytes);
+    if (!batch->items.empty() && !Fits(peer, bytes)) break;
+    if (Status room = co_await TakeRoom(*batch, peer, bytes, room_until); !room.ok()) co_return room;
     for (const GroupWanted& group : groups) {
       if (group.body_bytes == 0) continue;
       const BlockKey parent = block == 0 ? BlockKey() : run.chain[block - 1];

@@ -126,7 +126,10 @@ class PeerReader final {
   Task<void> Transport(std::shared_ptr<Batch> batch, std::uint64_t peer, Instant deadline);
   // Publishes what landed, or says why not.
   Task<Status> Publish(const Fetch& fetch, Batch& batch, std::size_t block);
-  Task<Status> WaitForRoom(Peer& peer, std::uint64_t bytes, Instant deadline);
+  // Whether so much more may be on its way from the peer.
+  bool Fits(const Peer& peer, std::uint64_t bytes) const;
+  // For the batch, once it fits. kBusy: it does not by the deadline.
+  Task<Status> TakeRoom(Batch& batch, const Peer& peer, std::uint64_t bytes, Instant deadline);
   void End(const Fetch& fetch, std::size_t block, const Status& status);
 
   // Of another fetch: the block before this one, which stands on it. Null: there is none on its way. Until it

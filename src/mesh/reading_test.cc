@@ -425,6 +425,31 @@ TEST_F(ReadingTest, WhatLandsFromAPeerIsBounded) {
   for (std::uint64_t n = 1; n <= 32; ++n) EXPECT_TRUE(Exact(1, n, 1u << 20)) << n;
 }
 
+// All who wait for room are woken together by what has landed.
+TEST_F(ReadingTest, P5WhatLandsForManyReadersOfAPeerIsBounded) {
+  constexpr int kReaders = 24;
+  StartNodes(2, Blocks(), {.headers = 8});
+  std::vector<std::shared_ptr<const PeerRun>> runs;
+  for (std::uint64_t n = 1; n <= std::uint64_t{kReaders}; ++n) Put(0, n, std::nullopt, 1u << 20);
+  ASSERT_TRUE(Told(0));
+  for (std::uint64_t n = 1; n <= std::uint64_t{kReaders}; ++n) {
+    runs.push_back(Find(1, n, n).run);
+    ASSERT_NE(runs.back(), nullptr) << n;
+  }
+  std::uint64_t most = 0;
+  node(0).lie = [&](net::RailSource::Answer&) { most = std::max(most, node(1).reader->landing_bytes()); };
+  std::vector<Result<std::size_t>> outcomes(kReaders, Result<std::size_t>(0));
+  int ended = 0;
+  TaskGroup readers(executor());
+  for (std::size_t i = 0; i < std::size_t{kReaders}; ++i)
+    readers.Spawn(ReadInto(executor(), 1, runs[i], After(10 * kSecond), &outcomes[i], &ended));
+  ASSERT_TRUE(RunUntil([&] { return ended == kReaders; }));
+  for (const auto& outcome : outcomes) EXPECT_EQ(outcome.value_or(0), 1u);
+  EXPECT_GT(most, 2u << 20);
+  EXPECT_LE(most, PeerReadLimits::kPeerBytes);
+  loop->BlockOn(readers.Close());
+}
+
 TEST_F(ReadingTest, WhatIsReadASecondIsBoundedAndWhatWouldBeLateIsNotAskedFor) {
   constexpr std::uint64_t kBlock = 1u << 20, kASecond = 64u << 20;
   StartNodes(2, Blocks(), {.headers = 8, .bytes_a_second = kASecond});
