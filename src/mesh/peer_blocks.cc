@@ -26,7 +26,7 @@ Task<std::vector<MatchRun>> PeerBlocks::Match(std::uint32_t slot, std::span<cons
   const std::size_t end = match.run->first + match.run->count;
   for (std::size_t from = match.run->first; from < end; from += kBlocksAStep) {
     if (from > match.run->first) co_await Yield();
-    runs_.Add(kept, from, std::min(end, from + kBlocksAStep));
+    runs_.Add(*kept, from, std::min(end, from + kBlocksAStep));
   }
   while (runs_.Trim(began, kBlocksAStep)) co_await Yield();
   counters_.found.Add(match.run->count);
