@@ -71,6 +71,7 @@ Status BenchCellReads(BenchOptions& options);
 Status BenchCellMatches(BenchOptions& options);
 Status BenchCellFlash(BenchOptions& options);
 Status BenchCellLoad(BenchOptions& options);
+Status BenchCellIndex(BenchOptions& options);
 Status BenchCellLoss(BenchOptions& options);
 Status BenchCellDrops(BenchOptions& options);
 Status BenchHttp(BenchOptions& options);

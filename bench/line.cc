@@ -19,18 +19,6 @@ namespace {
 constexpr std::size_t kPairs = 2;
 constexpr std::int64_t kWaitNs = 20'000'000'000;  // for iperf3's server
 
-// A port that nobody listens on now.
-Result<std::string> FreePort() {
-  SystemClock clock;
-  auto loop = io::MakeLoop(clock);
-  if (!loop) return Error(loop.error());
-  net::TcpNetwork network(**loop);
-  auto listener = network.Listen("127.0.0.1:0");
-  if (!listener) return Error(listener.error());
-  const std::string& address = (*listener)->address();
-  return address.substr(address.rfind(':') + 1);
-}
-
 // Bytes a second that an iperf3 client's report says. It ends with 0 where nobody listened, too.
 Result<double> ReceivedRate(const std::string& report) {
   boost::system::error_code error;
@@ -53,6 +41,17 @@ Result<double> RateOfOne(const std::string& port, std::uint64_t bytes) {
 }
 
 }  // namespace
+
+Result<std::string> FreePort() {
+  SystemClock clock;
+  auto loop = io::MakeLoop(clock);
+  if (!loop) return Error(loop.error());
+  net::TcpNetwork network(**loop);
+  auto listener = network.Listen("127.0.0.1:0");
+  if (!listener) return Error(listener.error());
+  const std::string& address = (*listener)->address();
+  return address.substr(address.rfind(':') + 1);
+}
 
 bool HasLine() { return OutputOf({"iperf3", "--version"}).has_value(); }
 

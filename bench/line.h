@@ -12,6 +12,8 @@ namespace cistern {
 
 // Whether there is an iperf3.
 bool HasLine();
+// A port of loopback that nobody listens on now.
+Result<std::string> FreePort();
 // What a row's limit is called.
 std::string LineName();
 // GB/s of two iperf3 that move half of `bytes` each. Blocks.

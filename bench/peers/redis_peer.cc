@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The get of a block against Redis on a unix socket with its C client: the same sizes, the same random order,
-// the same run, interleaved. Redis's reply is used where hiredis left it; Cistern's is copied to a buffer.
+// Redis with its C client beside Cistern, in the same run, interleaved. The get of a block from the own node
+// against Redis on a unix socket: the same sizes, the same random order; Redis's reply is used where hiredis
+// left it, Cistern's is copied to a buffer. Blocks of another node of a cell against Redis over loopback TCP:
+// as many blocks a call, as many calls under way; Redis's replies are used where hiredis left them, Cistern's
+// blocks are checked and stay in the node's memory.
 #include <hiredis/hiredis.h>
 #include <signal.h>
 #include <spawn.h>
@@ -14,9 +17,12 @@
 
 #include "base/format.h"
 #include "base/units.h"
+#include "cell_blocks.h"
 #include "command_line.h"
 #include "daemon.h"
 #include "fill.h"
+#include "line.h"
+#include "local_cell.h"
 #include "measure.h"
 #include "workload/content.h"
 
@@ -27,14 +33,15 @@ namespace {
 
 class Redis {
  public:
-  Redis() {
+  // By a unix socket, or, with a port, by loopback TCP.
+  explicit Redis(const std::string& port = "0") {
     std::string path = directory_;
     if (mkdtemp(path.data()) == nullptr) return;
     directory_ = path;
     std::string socket = directory_ + "/redis.sock";
-    std::vector<std::string> words = {
-        "redis-server", "--port", "0",     "--unixsocket", socket,      "--save",   "",
-        "--appendonly", "no",     "--dir", directory_,     "--logfile", "/dev/null"};
+    std::vector<std::string> words = {"redis-server", "--port", port,       "--bind",    "127.0.0.1",
+                                      "--unixsocket", socket,   "--save",   "",          "--appendonly",
+                                      "no",           "--dir",  directory_, "--logfile", "/dev/null"};
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
@@ -44,7 +51,7 @@ class Redis {
     }
     for (int i = 0; i < 5000 && (context_ == nullptr || context_->err); ++i) {
       if (context_) redisFree(context_);
-      context_ = redisConnectUnix(socket.c_str());
+      context_ = port != "0" ? redisConnect("127.0.0.1", std::stoi(port)) : redisConnectUnix(socket.c_str());
       if (context_->err) usleep(2000);
     }
   }
@@ -67,6 +74,26 @@ class Redis {
     if (reply) freeReplyObject(reply);
     return good;
   }
+  // Asks for the values of these keys together.
+  void AskFor(std::span<const BlockKey> keys) {
+    std::vector<const char*> words = {"MGET"};
+    std::vector<std::size_t> sizes = {4};
+    for (const BlockKey& key : keys) {
+      words.push_back(reinterpret_cast<const char*>(key.bytes.data()));
+      sizes.push_back(key.length);
+    }
+    redisAppendCommandArgv(context_, static_cast<int>(words.size()), words.data(), sizes.data());
+  }
+  // The next answer: whether it has so many values of so many bytes each.
+  bool Take(std::size_t values, std::size_t bytes) {
+    redisReply* reply = nullptr;
+    if (redisGetReply(context_, reinterpret_cast<void**>(&reply)) != REDIS_OK || reply == nullptr)
+      return false;
+    bool good = reply->type == REDIS_REPLY_ARRAY && reply->elements == values;
+    for (std::size_t i = 0; good && i < values; ++i) good = reply->element[i]->len == bytes;
+    freeReplyObject(reply);
+    return good;
+  }
   // The caller frees it.
   redisReply* Get(const BlockKey& key) {
     return static_cast<redisReply*>(
@@ -79,10 +106,9 @@ class Redis {
   redisContext* context_ = nullptr;
 };
 
-Status RunSize(std::uint64_t block_bytes, std::uint64_t rounds, const std::string& program, BenchRow* row,
-               std::uint64_t* wrong) {
+Status RunSize(std::uint64_t block_bytes, BenchOptions& options) {
   const std::uint64_t working_set = 256u << 20;
-  Result<Daemon> daemon = Daemon::Start(program, "/dev/shm", {"--memory", "512MiB"});
+  Result<Daemon> daemon = Daemon::Start(options.daemon, options.memory_dir, {"--memory", "512MiB"});
   if (!daemon) return daemon.error();
   Result<Store> store = daemon->Connect();
   if (!store) return store.error();
@@ -99,8 +125,8 @@ Status RunSize(std::uint64_t block_bytes, std::uint64_t rounds, const std::strin
   std::iota(order.begin(), order.end(), 0u);
   Random random(23);
   Buffer to(working_set);
-  Series ours, theirs;
-  for (std::uint64_t round = 0; round < rounds; ++round) {
+  Samples ours, theirs;
+  for (std::uint64_t round = 0; round < options.rounds; ++round) {
     Shuffle(order, random);
     Stopwatch theirs_round;
     for (std::uint32_t i : order) {
@@ -124,46 +150,121 @@ Status RunSize(std::uint64_t block_bytes, std::uint64_t rounds, const std::strin
     }
     ours.rounds.push_back(bytes / static_cast<double>(ours_round.Ns()));
     for (std::size_t at = 0; at < order.size(); ++at) {
-      *wrong +=
+      options.wrong_bytes +=
           workload::CountWrongBytes(blocks->keys[order[at]], {to.data() + at * block_bytes, block_bytes});
     }
   }
-  *row =
-      RateRow(Text("get_", SizeText(block_bytes), "_against_redis"), "redis on a unix socket", ours, theirs);
+  options.row(
+      RateRow(Text("get_", SizeText(block_bytes), "_against_redis"), "redis on a unix socket", ours, theirs));
   return Status();
 }
 
+// ---- blocks of another host
+
+constexpr std::size_t kCallsUnderWay = 6;
+
+// GB/s of all keys once in random order.
+Result<double> ReadRedis(Redis& redis, std::vector<BlockKey>& keys, std::uint64_t block_bytes,
+                         std::size_t at_once, Random& random) {
+  for (std::size_t i = keys.size(); i > 1; --i) std::swap(keys[i - 1], keys[random.Below(i)]);
+  const Stopwatch watch;
+  const std::size_t calls = keys.size() / at_once;
+  for (std::size_t asked = 0, taken = 0; taken < calls; ++taken) {
+    for (; asked < calls && asked < taken + kCallsUnderWay; ++asked)
+      redis.AskFor(std::span(keys).subspan(asked * at_once, at_once));
+    if (!redis.Take(at_once, block_bytes)) return Error(Code::kIoError, "redis lost a value");
+  }
+  return static_cast<double>(calls * at_once * block_bytes) / static_cast<double>(watch.Ns());
+}
+
+Status RunCell(const std::string& name, std::uint64_t block_bytes, std::size_t at_once,
+               BenchOptions& options) {
+  const CellSizes sizes(options);
+  auto cell = LocalCell::Start(options.daemon, options.memory_dir);
+  if (!cell) return cell.error();
+  for (int i = 0; i < 2; ++i) {
+    const Status added = (*cell)->Add({"--memory", SizeText(sizes.memory_bytes())});
+    if (!added.ok()) return added;
+  }
+  if (Status together = (*cell)->ComeTogether(); !together.ok()) return together;
+  auto port = FreePort();
+  if (!port) return port.error();
+  Redis redis(*port);
+  if (!redis.ok()) return Status(Code::kGone, "redis-server does not start; is it installed?");
+  Samples ours, theirs;
+  std::vector<BlockKey> known;
+  std::vector<std::byte> value(block_bytes);
+  std::uint64_t next_number = 0;
+  Random random(23);
+  // Once before, which opens rails and touches memory.
+  for (std::uint64_t round = 0; round <= options.rounds; ++round) {
+    auto blocks =
+        BlocksAtPeer((**cell)[0].store, (**cell)[1].store, sizes.piece_bytes, block_bytes, &next_number);
+    if (!blocks) return blocks.error();
+    if (known.empty()) {
+      known = blocks->keys;
+      for (const BlockKey& key : known) {
+        workload::FillContent(key, value);
+        if (!redis.Set(key, value)) return Status(Code::kIoError, "redis refused a SET");
+      }
+    }
+    auto rate = AcquireAll((**cell)[1].store, *blocks, blocks->keys, at_once, kCallsUnderWay,
+                           round > 0 ? &ours : nullptr);
+    if (!rate) return rate.error();
+    auto limit = ReadRedis(redis, known, block_bytes, at_once, random);
+    if (!limit) return limit.error();
+    if (Status status = Verify(options, (**cell)[1].store, *blocks, 8); !status.ok()) return status;
+    if (round == 0) continue;
+    ours.rounds.push_back(*rate);
+    theirs.rounds.push_back(*limit);
+  }
+  options.row(RateRow(name, "redis over TCP", ours, theirs));
+  return Status();
+}
+
+std::string Json(const BenchRow& row) {
+  return Text("{\"name\":\"", row.name, "\",\"value\":", row.value, ",\"unit\":\"GB/s\",\"limit\":\"",
+              row.limit, "\",\"limit_value\":", row.limit_value, ",\"ratio\":", row.ratio,
+              ",\"ratio_low\":", row.ratio_low, ",\"ratio_high\":", row.ratio_high,
+              ",\"p50_us\":", row.p50_us, ",\"p99_us\":", row.p99_us, "}");
+}
+
 int Run(int argc, const char* const* argv) {
-  std::uint64_t rounds = 9;
+  BenchOptions options;
+  options.daemon = DaemonBeside();
   bool json = false;
-  CommandLine line("redis_peer", "Get of a block against Redis on a unix socket, interleaved.",
-                   "  redis_peer --json");
-  line.Count("--rounds", "interleaved rounds; default: 9", &rounds, 1, 1000);
+  CommandLine line(
+      "redis_peer",
+      "Get of a block against Redis on a unix socket, and blocks of another node of a cell against "
+      "Redis over TCP, interleaved.",
+      "  redis_peer --json");
+  line.Count("--rounds", "interleaved rounds; default: 9", &options.rounds, 1, 1000);
   line.Switch("--json", "one JSON object on stdout", &json);
   if (auto exit = line.Parse(argc, argv)) return *exit;
   std::string rows;
-  std::uint64_t wrong = 0;
-  for (std::uint64_t block_bytes : {2u << 20, 64u << 10}) {
-    BenchRow row;
-    if (Status status = RunSize(block_bytes, rounds, DaemonBeside(), &row, &wrong); !status.ok()) {
-      return Complain("redis_peer", status);
-    }
+  options.row = [&](const BenchRow& row) {
     if (json) {
-      rows +=
-          Text(rows.empty() ? "" : ",", "{\"name\":\"", row.name, "\",\"value\":", row.value,
-               ",\"unit\":\"GB/s\",\"limit\":\"", row.limit, "\",\"limit_value\":", row.limit_value,
-               ",\"ratio\":", row.ratio, ",\"ratio_low\":", row.ratio_low, ",\"ratio_high\":", row.ratio_high,
-               ",\"p50_us\":", row.p50_us, ",\"p99_us\":", row.p99_us, "}");
+      rows += (rows.empty() ? "" : ",") + Json(row);
+    } else if (row.limit_value == 0) {
+      std::printf("%-34s %s\n", row.name.c_str(), row.limit.c_str());
     } else {
-      std::printf("%-34s %.2f GB/s, redis %.2f GB/s: %.1f x (%.1f to %.1f), p50 %.1f us against %.1f us\n",
-                  row.name.c_str(), row.value, row.limit_value, row.ratio, row.ratio_low, row.ratio_high,
-                  row.p50_us, row.limit_p50_us);
+      std::printf("%-34s %.2f GB/s, redis %.2f GB/s: %.1f x (%.1f to %.1f), p50 %.1f us\n", row.name.c_str(),
+                  row.value, row.limit_value, row.ratio, row.ratio_low, row.ratio_high, row.p50_us);
     }
+  };
+  for (const std::uint64_t block_bytes : {2u << 20, 64u << 10}) {
+    if (Status status = RunSize(block_bytes, options); !status.ok()) return Complain("redis_peer", status);
+  }
+  if (HasEtcd(options, "cell_read_against_redis_tcp")) {
+    Status status = RunCell("cell_read_8x64KiB_against_redis_tcp", 64u << 10, 8, options);
+    if (status.ok()) status = RunCell("cell_read_2MiB_against_redis_tcp", 2u << 20, 1, options);
+    if (!status.ok()) return Complain("redis_peer", status);
   }
   if (json) std::printf("{\"rows\":[%s]}\n", rows.c_str());
-  if (wrong != 0)
-    std::fprintf(stderr, "redis_peer: %llu wrong bytes\n", static_cast<unsigned long long>(wrong));
-  return wrong == 0 ? kExitOk : kExitFailed;
+  if (options.wrong_bytes != 0)
+    std::fprintf(stderr, "redis_peer: %llu wrong bytes\n",
+                 static_cast<unsigned long long>(options.wrong_bytes));
+  return options.wrong_bytes == 0 ? kExitOk : kExitFailed;
 }
 
 }  // namespace
