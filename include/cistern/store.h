@@ -207,11 +207,12 @@ class Store {
   // message says whether it may take effect still.
   Ticket<std::uint64_t> Drop(const Namespace& ns, std::span<const BlockKey> keys,
                              std::int64_t deadline_us = kDefaultDeadlineUs);
-  // Removes, as Drop does, the blocks that this conversation wrote (WriteOptions) and that no other
-  // conversation wrote as well, built on or touched, and what descends from them. Who used what is known
-  // since the node's last start only, who wrote it for as long as the block is there; the node remembers
-  // 262,144 blocks of conversations and forgets those of the ones that are quiet for longest. The count is of
-  // blocks removed; 0 for a conversation that is not known. To be asked again after kBusy.
+  // Removes, as Drop does, the blocks that a conversation wrote (WriteOptions) and of which this is the last
+  // to have written, built on or touched them that has not ended, and what descends from them; never one that
+  // more than 8 have. Who used what is known since the node's last start only, who wrote it as long as the
+  // block is there; the node remembers 262,144 blocks of conversations and forgets those of the quietest ones
+  // first. The count is of blocks removed; 0 for a conversation that is not known. To be asked again after
+  // kBusy.
   Ticket<std::uint64_t> EndConversation(const Namespace& ns, std::string_view conversation,
                                         std::int64_t deadline_us = kDefaultDeadlineUs);
   // All of a namespace; it stays attached, under a new incarnation.

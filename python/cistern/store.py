@@ -555,11 +555,11 @@ class Store(Handle):
     def end_conversation(
         self, namespace: Namespace, conversation: str, *, deadline_us: int = DEADLINE_US
     ) -> int:
-        """Removes, as drop() does, the blocks that this conversation wrote and that no other conversation wrote
-        as well, built on or touched, and what descends from them; returns how many blocks, 0 for a conversation
-        that is not known. Who touched what is known since the node's last start only. The node remembers
-        262,144 blocks of conversations, and forgets first those of the ones that are quiet for longest. To be
-        asked again after Busy."""
+        """Removes, as drop() does, the blocks that a conversation wrote and of which this is the last to have written,
+        built on or touched them that has not ended, and what descends from them; never one that more than 8 have.
+        Returns how many blocks, 0 for a conversation that is not known. Who touched what is known since the node's
+        last start only. The node remembers 262,144 blocks of conversations, and forgets first those of the ones that
+        are quiet for longest. To be asked again after Busy."""
         return self._native.end_conversation(namespace._native, conversation, deadline_us)
 
     def drop(self, namespace: Namespace, keys: Keys, *, deadline_us: int = DEADLINE_US) -> int:

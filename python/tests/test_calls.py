@@ -103,12 +103,14 @@ def test_ending_a_conversation_removes_what_it_alone_used(store: cistern.Store, 
     say("ann", KEYS[2:8], KEYS[1])
     say("bob", KEYS[10:13], KEYS[3])
     assert store.touch(namespace, KEYS[:5], conversation="carl") == 5
-    assert store.status()["now"]["conversations"] == 2
-    assert store.end_conversation(namespace, "carl") == 0
+    assert store.status()["now"]["conversations"] == 3
     assert store.end_conversation(namespace, "ann") == 3
     assert store.match(namespace, KEYS).blocks == 5
     assert store.end_conversation(namespace, "ann") == 0
     assert store.end_conversation(namespace, "bob") == 3
+    assert store.match(namespace, KEYS).blocks == 5
+    assert store.end_conversation(namespace, "carl") == 3, "it was the last to have used what ann wrote"
+    assert store.match(namespace, KEYS).blocks == 2
     for wrong, message in [("", "without a name"), ("x" * 257, "257 bytes, the limit is 256")]:
         with pytest.raises(cistern.Invalid, match=message):
             store.end_conversation(namespace, wrong)

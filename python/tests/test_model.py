@@ -15,7 +15,6 @@ import cistern
 
 SEEDS = [int(seed) for seed in os.environ.get("CISTERN_TEST_SEEDS", "1 2 3").split()]
 STEPS = 1500
-SHARED = "shared"
 
 
 class Model:
@@ -24,29 +23,28 @@ class Model:
     def __init__(self) -> None:
         self.data: dict[bytes, bytes] = {}
         self.parent: dict[bytes, bytes | None] = {}
-        self.of: dict[bytes, str] = {}  # whose it is alone
+        self.of: dict[bytes, set[str]] = {}  # who wrote and used it, of those that have not ended
 
     def put(self, key: bytes, parent: bytes | None, data: bytes, conversation: str = "") -> None:
         self.data[key], self.parent[key] = data, parent
         if conversation:
-            self.of[key] = conversation
+            self.of[key] = {conversation}
             if parent is not None:
                 self.use(parent, conversation)
 
     def use(self, key: bytes, conversation: str) -> None:
-        """The first noted block from here up, if it is another conversation's, is shared from now on, and so are the
-        noted blocks above it."""
+        """Of the noted blocks from here up it is one of those who use them."""
         at: bytes | None = key if conversation and key in self.data else None
         while at is not None:
-            whose = self.of.get(at)
-            if whose is not None:
-                if whose in (conversation, SHARED):
-                    return
-                self.of[at], conversation = SHARED, ""
+            if at in self.of:
+                self.of[at].add(conversation)
             at = self.parent[at]
 
     def end(self, conversation: str) -> int:
-        return self.drop([key for key, of in self.of.items() if of == conversation])
+        its_own = [key for key, of in self.of.items() if of == {conversation}]
+        for of in self.of.values():
+            of.discard(conversation)
+        return self.drop(its_own)
 
     def chain(self, key: bytes) -> list[bytes]:
         keys: list[bytes] = []

@@ -71,7 +71,6 @@ bool Conversations::Began(TreeId tree, const BlockKey& key, const BlockKey& pare
 
 std::uint32_t Conversations::LookBelow(Forest& forest, BlockId block, const BlockKey& key) {
   const TreeId tree = forest.block(block).tree;
-  const TalkId talk = notes_[Find(tree, key)].talk;
   std::array<BlockId, kLooksBelow> below;  // where children are to be looked at
   std::size_t depth = 0;
   std::uint32_t looks = 0;
@@ -81,13 +80,15 @@ std::uint32_t Conversations::LookBelow(Forest& forest, BlockId block, const Bloc
     if (at == kNoId) continue;
     Block& b = forest.block(at);
     const NoteId note = FindKeyHash(tree, b.key_hash());
-    const bool others = note != kNoId && (notes_[note].shared || notes_[note].talk != talk);
-    if (others || ++looks == kLooksBelow || depth + 2 > below.size()) {
+    // Who has used something below a note is named in it.
+    for (UseId use = note == kNoId ? kNoId : notes_[note].first; use != kNoId && !notes_[note].shared;
+         use = uses_[use].also)
+      Uses(tree, key, talks_[uses_[use].talk].id);
+    if ((note != kNoId && notes_[note].shared) || ++looks == kLooksBelow || depth + 2 > below.size()) {
       Share(tree, key);
       break;
     }
     below[depth++] = b.next_sibling;
-    // Below a note that is not shared nobody else has used anything.
     if (note == kNoId) below[depth++] = b.first_child;
     b.flags &= static_cast<std::uint16_t>(~Block::kNobodysAbove);
   }
@@ -104,23 +105,86 @@ bool Conversations::Wrote(TreeId tree, const BlockKey& key, const BlockKey& pare
   if (!parent.none()) Uses(tree, parent, conversation);
   if (notes_.size() == max_notes_) {
     ++forgotten_;
-    Forget(talks_[oldest_].first);
+    Forget(uses_[talks_[oldest_].first].note);
   }
-  const TalkId talk = TalkFor(tree, conversation);
   const NoteId note = notes_.Add();
   Note& n = notes_[note];
-  Talk& t = talks_[talk];
   n.tree = tree;
   n.key = key;
   n.parent = parent;
-  n.talk = talk;
-  n.prev = t.last;
-  (t.last == kNoId ? t.first : notes_[t.last].next) = note;
-  t.last = note;
   std::uint32_t& bucket = note_buckets_[BucketOf(tree, key)];
   n.chained = bucket - 1;
   bucket = note + 1;
+  LinkUse(note, TalkFor(tree, conversation));
   return true;
+}
+
+void Conversations::LinkUse(NoteId note, TalkId talk) {
+  const UseId use = uses_.Add();
+  Use& u = uses_[use];
+  Talk& t = talks_[talk];
+  u.note = note;
+  u.talk = talk;
+  u.prev = t.last;
+  (t.last == kNoId ? t.first : uses_[t.last].next) = use;
+  t.last = use;
+  UseId* link = &notes_[note].first;
+  while (*link != kNoId) link = &uses_[*link].also;
+  *link = use;
+}
+
+void Conversations::UnlinkUse(UseId use) {
+  const Use u = uses_[use];
+  UseId* link = &notes_[u.note].first;
+  while (*link != use) link = &uses_[*link].also;
+  *link = u.also;
+  Talk& t = talks_[u.talk];
+  (u.prev == kNoId ? t.first : uses_[u.prev].next) = u.next;
+  (u.next == kNoId ? t.last : uses_[u.next].prev) = u.prev;
+  uses_.Remove(use);
+  if (t.first == kNoId) ForgetTalk(u.talk);
+}
+
+void Conversations::ForgetUse(UseId use) {
+  const NoteId note = uses_[use].note;
+  if (notes_[note].first == use && uses_[use].also == kNoId) {
+    Forget(note);
+  } else {
+    UnlinkUse(use);
+  }
+}
+
+bool Conversations::HasUse(NoteId note, std::uint64_t conversation) const {
+  UseId use = notes_[note].first;
+  while (use != kNoId && talks_[uses_[use].talk].id != conversation) use = uses_[use].also;
+  return use != kNoId;
+}
+
+bool Conversations::AddUse(NoteId note, std::uint64_t conversation) {
+  if (notes_[note].shared || HasUse(note, conversation)) return false;
+  std::size_t users = 0;
+  for (UseId use = notes_[note].first; use != kNoId; use = uses_[use].also) ++users;
+  if (users == kMostUsers) {
+    MakeShared(note);
+    return true;
+  }
+  if (uses_.size() == kUsesANote * std::size_t{max_notes_}) {
+    ++forgotten_;
+    const UseId oldest = talks_[oldest_].first;
+    // This one would be left without any.
+    if (uses_[oldest].note == note) {
+      MakeShared(note);
+      return true;
+    }
+    ForgetUse(oldest);
+  }
+  LinkUse(note, TalkFor(notes_[note].tree, conversation));
+  return true;
+}
+
+void Conversations::MakeShared(NoteId note) {
+  notes_[note].shared = true;
+  while (uses_[notes_[note].first].also != kNoId) UnlinkUse(uses_[notes_[note].first].also);
 }
 
 void Conversations::Uses(TreeId tree, const BlockKey& key, std::uint64_t conversation, bool beside) {
@@ -130,15 +194,20 @@ void Conversations::Uses(TreeId tree, const BlockKey& key, std::uint64_t convers
     if (beside) return;
     const KeyHash key_hash = KeyHashOf(tree, key);
     ancestors_.push_back({tree, key_hash, key_hash, conversation});
-  } else if (talks_[notes_[note].talk].id != conversation) {
-    Share(tree, key);
+    return;
   }
+  if (!AddUse(note, conversation)) return;
+  const Note& n = notes_[note];
+  if (n.parent.none()) return;
+  ancestors_.push_back({tree, KeyHashOf(tree, key), KeyHashOf(tree, n.parent), n.shared ? 0 : conversation});
 }
 
 void Conversations::Share(TreeId tree, const BlockKey& key) {
   const NoteId note = Find(tree, key);
-  if (note == kNoId || std::exchange(notes_[note].shared, true) || notes_[note].parent.none()) return;
-  ancestors_.push_back({tree, KeyHashOf(tree, key), KeyHashOf(tree, notes_[note].parent), 0});
+  if (note == kNoId || notes_[note].shared) return;
+  MakeShared(note);
+  const Note& n = notes_[note];
+  if (!n.parent.none()) ancestors_.push_back({tree, KeyHashOf(tree, key), KeyHashOf(tree, n.parent), 0});
 }
 
 bool Conversations::ShareSome(Forest& forest, std::uint32_t* budget) {
@@ -148,15 +217,19 @@ bool Conversations::ShareSome(Forest& forest, std::uint32_t* budget) {
   return !ancestors_.empty();
 }
 
-// False: there are no more, or none above them is a conversation's alone.
+// False: there are no more, or those above have it noted already.
 bool Conversations::ShareNext(Forest& forest, Ancestors* ancestors) {
   const TreeId tree = ancestors->tree;
   if (const NoteId note = FindKeyHash(tree, ancestors->next); note != kNoId) {
     Note& n = notes_[note];
     if (!n.shared) {
-      if (talks_[n.talk].id == ancestors->conversation) return false;
-      n.shared = true;
-      ancestors->conversation = 0;
+      if (ancestors->conversation == 0) {
+        MakeShared(note);
+      } else if (!AddUse(note, ancestors->conversation)) {
+        return false;
+      }
+      if (n.shared) ancestors->conversation = 0;
+      ancestors->open = ancestors->open || !n.shared;
       ancestors->next = n.parent.none() ? 0 : KeyHashOf(tree, n.parent);
       if (!n.parent.none()) return true;
     }
@@ -171,6 +244,7 @@ bool Conversations::ShareNext(Forest& forest, Ancestors* ancestors) {
       return true;
     }
   }
+  if (ancestors->open) return false;
   // All of them are shared or nobody's: whoever uses the block again need not look at them.
   const BlockId from = forest.FindKeyHash(tree, ancestors->from);
   if (from != kNoId) forest.block(from).flags |= Block::kNobodysAbove;
@@ -179,20 +253,25 @@ bool Conversations::ShareNext(Forest& forest, Ancestors* ancestors) {
 
 std::uint64_t Conversations::Of(TreeId tree, const BlockKey& key) const {
   const NoteId note = Find(tree, key);
-  return note == kNoId || notes_[note].shared ? 0 : talks_[notes_[note].talk].id;
+  return note == kNoId || notes_[note].shared ? 0 : talks_[uses_[notes_[note].first].talk].id;
+}
+
+std::optional<std::vector<std::uint64_t>> Conversations::UsersOf(TreeId tree, const BlockKey& key) const {
+  const NoteId note = Find(tree, key);
+  if (note == kNoId) return std::nullopt;
+  std::vector<std::uint64_t> users;
+  for (UseId use = notes_[note].first; use != kNoId && !notes_[note].shared; use = uses_[use].also)
+    users.push_back(talks_[uses_[use].talk].id);
+  return users;
 }
 
 std::optional<Conversations::Named> Conversations::TakeLast(TreeId tree, std::uint64_t conversation) {
   const TalkId talk = FindTalk(tree, conversation);
   if (talk == kNoId) return std::nullopt;
-  const NoteId note = talks_[talk].last;
-  const Note& n = notes_[note];
-  Named named{.key = n.key, .parent = n.parent, .shared = n.shared};
-  if (!n.parent.none()) {
-    const NoteId parent = Find(n.tree, n.parent);
-    named.under_own = parent != kNoId && !notes_[parent].shared && notes_[parent].talk == talk;
-  }
-  Forget(note);
+  const UseId use = talks_[talk].last;
+  const Note& n = notes_[uses_[use].note];
+  const Named named{.key = n.key, .parent = n.parent, .stays = n.shared || uses_[n.first].also != kNoId};
+  ForgetUse(use);
   return named;
 }
 
@@ -212,11 +291,8 @@ void Conversations::Forget(NoteId note) {
     while (notes_[at].chained != note) at = notes_[at].chained;
     notes_[at].chained = n.chained;
   }
-  Talk& t = talks_[n.talk];
-  (n.prev == kNoId ? t.first : notes_[n.prev].next) = n.next;
-  (n.next == kNoId ? t.last : notes_[n.next].prev) = n.prev;
+  while (notes_[note].first != kNoId) UnlinkUse(notes_[note].first);
   notes_.Remove(note);
-  if (t.first == kNoId) ForgetTalk(n.talk);
 }
 
 void Conversations::ForgetTalk(TalkId talk) {
@@ -236,7 +312,10 @@ void Conversations::ForgetTalk(TalkId talk) {
 bool Conversations::RelateSome(NoteId* from, std::uint32_t* budget) {
   for (; *from < notes_.end() && *budget > 0; ++*from, --*budget) {
     const Note& n = notes_[*from];
-    if (n.talk != kNoId && !n.parent.none()) Uses(n.tree, n.parent, talks_[n.talk].id);
+    if (n.first == kNoId || n.parent.none()) continue;
+    if (n.shared) Share(n.tree, n.parent);
+    for (UseId use = n.first; use != kNoId && !n.shared; use = uses_[use].also)
+      Uses(n.tree, n.parent, talks_[uses_[use].talk].id);
   }
   return *from < notes_.end();
 }

@@ -48,6 +48,7 @@ struct Put {
   arena::Place place = 0;
   std::uint32_t expiry = 0;
   std::uint64_t conversation = 0;
+  std::vector<std::uint64_t> also;     // conversations besides, of a source's put
   policy::Standing standing;           // of its future record
   std::optional<std::uint64_t> age{};  // as Newcomer::age
   std::uint32_t users = 0;             // calls that still look at it

@@ -57,7 +57,13 @@ Task<net::RailSource::Answer> BlockServer::Find(net::ConstPiece question, Instan
   Answer answer{.status = std::move(status)};
   const std::uint64_t now_s =
       answer.status.ok() ? parts_.reader.Begin(ns->slot, parts_.clock.Wall().seconds).now_s : 0;
-  if (answer.status.ok()) answer = AnswerOf(*answered, sending, now_s);
+  std::vector<std::uint64_t> notes;
+  // A stamp is as old as its record: others may have used the block since, and who wrote it may have ended.
+  if (answer.status.ok() && sending.record.stamp.conversation != 0) {
+    auto noted = co_await parts_.memory.NotesOf(*ns, request->key);
+    notes = noted ? std::move(*noted) : std::vector{sending.record.stamp.conversation};
+  }
+  if (answer.status.ok()) answer = AnswerOf(*answered, sending, now_s, std::move(notes));
   if (answer.status.ok() && sending.record.seal.body_bytes() > request->body_bytes)
     answer.status = Status(Code::kMismatch, "it is larger than the room that there is for it");
   answer.handle = handle;
@@ -65,8 +71,8 @@ Task<net::RailSource::Answer> BlockServer::Find(net::ConstPiece question, Instan
   co_return answer;
 }
 
-net::RailSource::Answer BlockServer::AnswerOf(const Answered& answered, Sending& sending,
-                                              std::uint64_t now_s) const {
+net::RailSource::Answer BlockServer::AnswerOf(const Answered& answered, Sending& sending, std::uint64_t now_s,
+                                              std::vector<std::uint64_t> notes) const {
   const record::SealView& seal = sending.record.seal;
   const record::Stamp& stamp = sending.record.stamp;
   BlockHead head{.history = answered.history,
@@ -74,13 +80,13 @@ net::RailSource::Answer BlockServer::AnswerOf(const Answered& answered, Sending&
                  .last = answered.last,
                  .put_id = seal.put_id(),
                  .key = seal.key(),
-                 .parent = seal.parent()};
+                 .parent = seal.parent(),
+                 .notes = std::move(notes)};
   if (stamp.expiry != 0) {
     // Whole seconds that are left for certain: the current one has partly gone.
     if (stamp.expiry <= now_s + 1) return {.status = Status(Code::kMiss, "its time has passed, nearly")};
     head.ttl_s = static_cast<std::uint32_t>(stamp.expiry - now_s - 1);
   }
-  if (stamp.conversation != 0) head.notes = {stamp.conversation};
   for (std::uint32_t part = 0; part < seal.part_count(); ++part)
     head.part_bytes.push_back(seal.part_bytes(part));
   for (std::uint32_t segment = 0; segment < seal.segment_count(); ++segment)

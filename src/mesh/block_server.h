@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "arena/reader.h"
@@ -17,7 +18,7 @@
 
 namespace cistern::mesh {
 
-// The core's part: blocks that are in the lower tier.
+// The core's part: blocks that are in the lower tier, and who uses those that conversations wrote.
 class MemoryKeeper {
  public:
   // Brings the block into memory and keeps it there until LetGo of what it returns. kMiss: no tier has it;
@@ -25,6 +26,9 @@ class MemoryKeeper {
   virtual Task<Result<std::uint64_t>> Bring(ServedNamespace ns, catalog::BlockName block, Instant deadline,
                                             std::int64_t worth_us) = 0;
   virtual void LetGo(std::uint64_t kept) = 0;
+  // The conversations that alone have written and used the block, as the record travels with them; empty: it
+  // is shared. None: nothing is noted of it.
+  virtual Task<std::optional<std::vector<std::uint64_t>>> NotesOf(ServedNamespace ns, BlockKey key) = 0;
   // A body fails its seal.
   virtual void ReportBad(std::uint32_t slot, catalog::BlockName block) = 0;
 
@@ -60,7 +64,8 @@ class BlockServer final : public net::RailSource {
   void Release(std::uint64_t handle);
   // Opens it in memory. kMiss, and kIoError where it is damaged.
   Status Open(const BlockRequest& request, const ServedNamespace& ns, Sending& sending);
-  Answer AnswerOf(const Answered& answered, Sending& sending, std::uint64_t now_s) const;
+  Answer AnswerOf(const Answered& answered, Sending& sending, std::uint64_t now_s,
+                  std::vector<std::uint64_t> notes) const;
 
   const Parts parts_;
   std::vector<std::unique_ptr<Sending>> sendings_;

@@ -16,6 +16,9 @@ class BringsLate final : public MemoryKeeper {
     if (!status.ok()) co_return std::unexpected(status);
     co_return 5;
   }
+  Task<std::optional<std::vector<std::uint64_t>>> NotesOf(ServedNamespace, BlockKey) override {
+    co_return std::nullopt;
+  }
   void LetGo(std::uint64_t kept) override { let_go += kept == 5 ? 1 : 100; }
   void ReportBad(std::uint32_t, catalog::BlockName) override {}
   int let_go = 0;

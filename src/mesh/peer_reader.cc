@@ -13,11 +13,15 @@ namespace {
 // The drops that this member has seen decide, in the step in which the block becomes visible.
 class RuleAdmission final : public store::Admission {
  public:
-  RuleAdmission(const CellRule& rule, const PeerRun& run, std::size_t block, const BlockHead& head)
+  // `conversation`, not 0, reads it; it had not ended at `began`, the last drop listed then.
+  RuleAdmission(const CellRule& rule, const PeerRun& run, std::size_t block, const BlockHead& head,
+                std::uint64_t conversation, std::int64_t began)
       : rule_(rule),
         name_(run.name),
         answered_{head.history, head.a, head.last},
-        notes_(head.notes),
+        said_(head.notes),
+        conversation_(conversation),
+        began_(began),
         check_(rule.drops(), run.name, std::span(run.chain).first(block + 1), head.a) {}
 
   Answer Look(std::uint32_t* touches) override {
@@ -30,16 +34,31 @@ class RuleAdmission final : public store::Admission {
     // The namespace and the notes beside what the check has looked at.
     *touches -= static_cast<std::uint32_t>(std::min<std::size_t>(*touches, check_.looked() - before + 2));
     if (check_.verdict() != Verdict::kTake) return Answer::kRefuse;
-    std::vector<std::uint64_t> notes = notes_;
-    return rule_.drops().CheckNotes(name_, &notes, answered_.a) == Verdict::kTake ? Answer::kTake
-                                                                                  : Answer::kRefuse;
+    notes_ = said_;
+    if (rule_.drops().CheckNotes(name_, &notes_, answered_.a) != Verdict::kTake) return Answer::kRefuse;
+    AddOwn();
+    return Answer::kTake;
   }
+  std::vector<std::uint64_t> Notes() const override { return notes_; }
 
  private:
+  // What is shared stays so. Past their bound of notes it is shared from now on.
+  void AddOwn() {
+    if (conversation_ == 0 || notes_.empty() || std::ranges::find(notes_, conversation_) != notes_.end())
+      return;
+    std::vector<std::uint64_t> own = {conversation_};
+    if (rule_.drops().CheckNotes(name_, &own, began_) != Verdict::kTake) return;
+    notes_.push_back(conversation_);
+    if (notes_.size() > PeerMessageLimits::kNotes) notes_.clear();
+  }
+
   const CellRule& rule_;
   const SharedNamespace& name_;
   const Answered answered_;
-  const std::vector<std::uint64_t> notes_;
+  const std::vector<std::uint64_t> said_;
+  const std::uint64_t conversation_;
+  const std::int64_t began_;
+  std::vector<std::uint64_t> notes_;
   ChainCheck check_;
 };
 
@@ -170,7 +189,8 @@ Task<Result<std::size_t>> PeerReader::Read(std::shared_ptr<const PeerRun> run, s
 std::vector<std::shared_ptr<PeerReader::Transfer>> PeerReader::Begin(
     const std::shared_ptr<const PeerRun>& run, std::size_t from, std::size_t count,
     std::uint64_t conversation, Instant deadline) {
-  Fetch fetch{.run = run, .conversation = conversation, .deadline = deadline};
+  Fetch fetch{
+      .run = run, .conversation = conversation, .began = parts_.rule.drops().last(), .deadline = deadline};
   std::vector<std::shared_ptr<Transfer>> wanted;
   for (std::size_t block = from; block < from + count; ++block) {
     std::shared_ptr<Transfer>& transfer = transfers_[{run->incarnation, run->chain[block]}];
@@ -332,15 +352,12 @@ Task<Status> PeerReader::Publish(const Fetch& fetch, Batch& batch, std::size_t b
                                .put_id = head.put_id,
                                .ttl_s = head.ttl_s,
                                .asked_at_s = batch.asked_at_s};
-      const bool alone =
-          head.notes.size() == 1 && (fetch.conversation == 0 || fetch.conversation == head.notes.front());
-      if (alone) facts.conversation = head.notes.front();
       const Instant until = std::min(fetch.deadline, parts_.clock.Now().PlusUs(PeerReadLimits::kCatchUpUs));
       while (parts_.rule.Behind({head.history, head.a, head.last})) {
         const Status waited = co_await parts_.rule.Changed(until);
         if (!waited.ok()) break;
       }
-      RuleAdmission admission(parts_.rule, *fetch.run, block, head);
+      RuleAdmission admission(parts_.rule, *fetch.run, block, head, fetch.conversation, fetch.began);
       const std::uint64_t bytes = item.put.body().size();
       status = co_await parts_.store.source_puts().Finish(std::move(item.put), std::move(facts), admission);
       if (status.ok()) counters_.bytes.Add(bytes);

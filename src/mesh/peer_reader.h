@@ -110,6 +110,7 @@ class PeerReader final {
     std::vector<std::size_t> blocks;  // in the chain, rising
     std::vector<std::shared_ptr<Transfer>> transfers;
     std::uint64_t conversation = 0;
+    std::int64_t began = 0;  // the last drop that was listed then
     Instant deadline;
   };
 

@@ -44,6 +44,14 @@ struct RailThread::Brought {
   Event done;  // of the thread
 };
 
+// Who uses a block, asked by the thread.
+struct RailThread::Noted {
+  ServedNamespace ns;
+  BlockKey key;
+  std::optional<std::vector<std::uint64_t>> notes;
+  Event done;  // of the thread
+};
+
 class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
  public:
   Inside(RailThread& outside, std::unique_ptr<io::Loop> loop)
@@ -108,6 +116,17 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
     co_await brought->done.Wait();
     if (brought->kept) outside_.counters_.fetched.Add();
     co_return std::move(brought->kept);
+  }
+  Task<std::optional<std::vector<std::uint64_t>>> NotesOf(ServedNamespace ns, BlockKey key) override {
+    const auto noted = std::make_shared<Noted>();
+    noted->ns = ns;
+    noted->key = key;
+    RailThread& outside = outside_;
+    core_.PostRemote([&outside, noted] {
+      if (!outside.brings_.closed()) outside.brings_.Spawn(outside.NoteFor(noted));
+    });
+    co_await noted->done.Wait();
+    co_return std::move(noted->notes);
   }
   void LetGo(std::uint64_t kept) override {
     RailThread& outside = outside_;
@@ -245,6 +264,11 @@ Task<Status> RailThread::Read(std::uint64_t peer, std::span<const net::ConstPiec
 Task<void> RailThread::BringFor(std::shared_ptr<Brought> brought) {
   brought->kept = co_await store_.Bring(brought->ns, brought->block, brought->deadline, brought->worth_us);
   inside_->loop().PostRemote([brought] { brought->done.Set(); });
+}
+
+Task<void> RailThread::NoteFor(std::shared_ptr<Noted> noted) {
+  noted->notes = co_await store_.NotesOf(noted->ns, noted->key);
+  inside_->loop().PostRemote([noted] { noted->done.Set(); });
 }
 
 void RailThread::Forget(std::uint64_t peer) {

@@ -2,7 +2,8 @@
 // Rails of a node on a thread with a loop of its own: blocks that others read are sent from where they lie,
 // and blocks that this node reads land and are checked, without a step of the core. What the thread has to
 // know of the core it is told: a view of the member, published whenever it changes, and a peer's address with
-// each read. Only blocks of the lower tier are the core's to bring.
+// each read. Only blocks of the lower tier are the core's to bring, and of blocks that conversations wrote it
+// is asked who uses them.
 //
 // All of it is called on the core's thread, but for the counters.
 #pragma once
@@ -102,9 +103,11 @@ class RailThread final : public BlockRails {
   class Inside;  // what belongs to the thread
   struct Asked;
   struct Brought;
+  struct Noted;
 
   explicit RailThread(const Parts& parts);
   Task<void> BringFor(std::shared_ptr<Brought> brought);
+  Task<void> NoteFor(std::shared_ptr<Noted> noted);
 
   const Parts parts_;
   StoreKeeper store_;

@@ -259,8 +259,42 @@ TEST_F(ReadingTest, EndOfAConversationRefusesWhatItAloneWrote) {
   ASSERT_TRUE(Told(0));
   node(1).rule.list.Add(
       1, {.what = CellDrop::What::kConversation, .name = *node(1).names->NameAt(slot), .conversation = 71});
-  EXPECT_EQ(FindAndRead(1, 4), 1u);
-  EXPECT_FALSE(Here(1, 2));
+  EXPECT_EQ(FindAndRead(1, 4), 3u) << "72 has used all but the last";
+  EXPECT_FALSE(Here(1, 4));
+}
+
+// What others have used as well goes on without it.
+TEST_F(ReadingTest, R10EndTakesItsNoteFromWhatIsReadAndTheLastOneTheBlock) {
+  StartNodes(3);
+  for (std::uint64_t n = 1; n <= 4; ++n) Put(0, n, n == 1 ? std::nullopt : std::optional(n - 1), 4096, 0, 71);
+  const std::vector<BlockKey> used = Chain(1, 4);
+  for (const std::uint64_t other : {72u, 73u})
+    loop->BlockOn(node(0).store->Touch(slot, std::span(used).first(other == 72 ? 4 : 2), other));
+  ASSERT_TRUE(Told(0));
+  const auto users_at = [&](std::size_t i, std::uint64_t n) {
+    return node(i).store->source_puts().NotesOf(slot, store::Key(n)).value_or(std::vector<std::uint64_t>{0});
+  };
+  const auto ends = [&](std::size_t i, std::int64_t revision, std::uint64_t conversation) {
+    node(i).rule.list.Add(revision, {.what = CellDrop::What::kConversation,
+                                     .name = *node(i).names->NameAt(slot),
+                                     .conversation = conversation});
+  };
+  // 72 has ended here, which the source has not heard of.
+  ends(1, 1, 72);
+  ASSERT_EQ(FindAndRead(1, 4), 4u);
+  EXPECT_EQ(users_at(1, 2), (std::vector<std::uint64_t>{71, 73}));
+  EXPECT_EQ(users_at(1, 4), std::vector<std::uint64_t>{71});
+  EXPECT_EQ(loop->BlockOn(node(1).store->EndConversation(slot, 71)).value_or(0), 2u);
+  EXPECT_TRUE(Exact(1, 2));
+  EXPECT_FALSE(Here(1, 3));
+  EXPECT_EQ(loop->BlockOn(node(1).store->EndConversation(slot, 73)).value_or(0), 2u);
+  // At the source who wrote it ends: its stamps still say 71, and the blocks are not 71's any more.
+  EXPECT_EQ(loop->BlockOn(node(0).store->EndConversation(slot, 71)).value_or(9), 0u);
+  const PeerMatch match = Find(2, 1, 4);
+  ASSERT_NE(match.run, nullptr);
+  ASSERT_EQ(Read(2, match, kSecond, 74).value_or(0), 4u);
+  EXPECT_EQ(users_at(2, 2), (std::vector<std::uint64_t>{72, 73, 74})) << "who reads it is noted";
+  EXPECT_EQ(users_at(2, 4), (std::vector<std::uint64_t>{72, 74}));
 }
 
 TEST_F(ReadingTest, ConversationThatReadsSharesWhatAnotherWrote) {
@@ -280,7 +314,7 @@ TEST_F(ReadingTest, ConversationThatReadsSharesWhatAnotherWrote) {
   ASSERT_NE(other.run, nullptr);
   ASSERT_EQ(Read(2, other, kSecond, 72).value_or(0), 4u);
   ASSERT_TRUE(Exact(2, 1));
-  EXPECT_EQ(node(2).last_stamp.conversation, 0u);
+  EXPECT_EQ(node(2).store->source_puts().NotesOf(slot, store::Key(1)), (std::vector<std::uint64_t>{71, 72}));
 }
 
 TEST_F(ReadingTest, NothingIsTakenUnderAnotherHistoryOrFromBehindTheList) {

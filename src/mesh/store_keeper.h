@@ -30,6 +30,10 @@ class StoreKeeper final : public MemoryKeeper {
     if (grant->lease == 0) co_return Error(grant->views[0].code, "it was not brought into memory");
     co_return grant->lease;
   }
+  Task<std::optional<std::vector<std::uint64_t>>> NotesOf(ServedNamespace ns, BlockKey key) override {
+    if (!store_.CheckNamespace(ns.slot, ns.incarnation).ok()) co_return std::nullopt;
+    co_return store_.source_puts().NotesOf(ns.slot, key);
+  }
   void LetGo(std::uint64_t kept) override { (void)store_.Release(caller_, kept); }
   // A reader of this node meets it too, and has it verified; a peer's word costs no more than a miss.
   void ReportBad(std::uint32_t, catalog::BlockName) override {}

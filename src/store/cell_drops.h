@@ -38,7 +38,7 @@ class CellDrops final {
   Task<std::uint64_t> BeginNamespace(std::uint32_t slot);
   Task<std::uint64_t> BeginEnd(std::uint32_t slot, std::uint64_t conversation);
   Task<std::uint64_t> BeginAll();
-  // Of every conversation what it alone wrote and used.
+  // Of every conversation: what has notes.
   Task<std::uint64_t> BeginAllEnds();
 
   // What has begun is durable once this has ended with ok, and so is the standing behind it, if there is one.

@@ -57,8 +57,61 @@ TEST_F(ConversationsTest, WhatAnotherConversationHitStaysWithItsAncestors) {
   Hit(kAnn, 10);
   EXPECT_EQ(End(kAnn), 4u);
   EXPECT_EQ(Match(1, 10), 6u);
-  EXPECT_EQ(End(kBob), 0u) << "a hit makes nothing its own";
-  EXPECT_EQ(Match(1, 10), 6u);
+  EXPECT_EQ(End(kBob), 6u) << "it goes with the last one that used it";
+  EXPECT_EQ(Match(1, 10), 0u);
+}
+
+TEST_F(ConversationsTest, R10UpToEightUseABlockAndItGoesWithTheLastOfThem) {
+  constexpr std::uint64_t kMost = catalog::Conversations::kMostUsers;
+  Make();
+  Say(kAnn, 1, 6);
+  for (std::uint64_t other = 101; other < 100 + kMost; ++other) Hit(other, 4);
+  EXPECT_EQ(End(103), 0u);
+  EXPECT_EQ(End(kAnn), 2u) << "5 and 6 were its own";
+  for (std::uint64_t other = 101; other + 1 < 100 + kMost; ++other) EXPECT_EQ(End(other), 0u) << other;
+  EXPECT_EQ(Match(1, 6), 4u);
+  EXPECT_EQ(End(100 + kMost - 1), 4u);
+  EXPECT_EQ(Match(1, 6), 0u);
+  EXPECT_EQ(Occupied().conversations, 0u);
+}
+
+TEST_F(ConversationsTest, WhatMoreThanEightUseNoEndTakesNorWhatItHangsBelow) {
+  constexpr std::uint64_t kMore = catalog::Conversations::kMostUsers + 1;
+  Make();
+  Say(kAnn, 1, 6);
+  for (std::uint64_t other = 101; other < 100 + kMore; ++other) Hit(other, 4);
+  EXPECT_EQ(End(kAnn), 2u);
+  for (std::uint64_t other = 101; other < 100 + kMore; ++other) EXPECT_EQ(End(other), 0u) << other;
+  EXPECT_EQ(Match(1, 6), 4u);
+}
+
+TEST_F(ConversationsTest, WhoEndedAndComesBackIsNotedAgain) {
+  Make();
+  Say(kAnn, 1, 4);
+  Hit(kBob, 4);
+  EXPECT_EQ(End(kAnn), 0u);
+  Hit(kAnn, 2);
+  EXPECT_EQ(End(kBob), 2u);
+  EXPECT_EQ(Match(1, 4), 2u);
+  EXPECT_EQ(End(kAnn), 2u);
+}
+
+// A block that came again above descendants of several is of them, too.
+TEST_F(ConversationsTest, ABlockThatCameAgainIsOfAllWhoUseWhatHangsBelowIt) {
+  Make({.store = {.max_blocks = 4}}, WindowOnly());
+  Say(0, 1, 1);
+  Say(kAnn, 2, 2, 1);
+  Say(0, 3, 6, 2);
+  Say(kAnn, 7, 9, 6);
+  ASSERT_FALSE(Here(2));
+  Hit(kBob, 7);
+  Say(33, 2, 2, 1);
+  EXPECT_EQ(End(33), 0u);
+  EXPECT_TRUE(Here(2));
+  EXPECT_GE(End(kAnn), 2u);
+  EXPECT_TRUE(Here(2)) << "Bob has used the seventh";
+  EXPECT_GE(End(kBob), 1u);
+  EXPECT_FALSE(Here(2));
 }
 
 TEST_F(ConversationsTest, WhatAnotherConversationWroteAgainOrBuiltOnStays) {
@@ -71,8 +124,9 @@ TEST_F(ConversationsTest, WhatAnotherConversationWroteAgainOrBuiltOnStays) {
   Say(kBob, 31, 32, 23);
   EXPECT_EQ(End(kAnn), 1u);
   EXPECT_EQ(Match(21, 24), 3u);
-  EXPECT_EQ(End(kBob), 2u);
+  EXPECT_EQ(End(kBob), 7u) << "with the two of the first chain, and three that Ann wrote";
   EXPECT_FALSE(Here(31));
+  EXPECT_EQ(Match(21, 24), 0u);
 }
 
 TEST_F(ConversationsTest, WhatWasNobodysIsNobodys) {
@@ -206,6 +260,19 @@ TEST_F(ConversationsTest, AnEndThatIsRefusedForgetsNothing) {
   EXPECT_EQ(Match(1, 10), 6u) << "Bob has hit the sixth";
 }
 
+TEST_F(ConversationsTest, AnEndThatIsRefusedForgetsNothingOfWhatOthersUse) {
+  Make({.store = {.max_tombstones = 1}});
+  Say(kAnn, 1, 3);
+  Say(kAnn, 11, 11);
+  Hit(kBob, 2);
+  EXPECT_EQ(t->Run(t->store->EndConversation(ns.slot, kAnn)).error().code(), Code::kBusy) << "two drops";
+  EXPECT_EQ(End(kBob), 0u) << "Ann's still";
+  const BlockKey other = Key(11);
+  ASSERT_TRUE(t->Run(t->store->Drop(ns.slot, std::span(&other, 1))).has_value());
+  Say(0, 11, 11);
+  EXPECT_EQ(End(kAnn), 3u);
+}
+
 TEST_F(ConversationsTest, Promise5ALongConversationEndsInSteps) {
   Make({.headers = 4});
   Say(kAnn, 1, 1500);
@@ -231,6 +298,26 @@ TEST(ConversationNotes, Promise5PastTheBoundTheQuietestIsForgotten) {
   EXPECT_FALSE(notes.TakeLast(0, kBob).has_value());
   EXPECT_EQ(notes.TakeLast(0, 49)->key, Key(49));
   EXPECT_EQ(notes.notes(), 9u);
+}
+
+TEST(ConversationNotes, Promise5UsesOfNotesAreBounded) {
+  catalog::Conversations notes(10);
+  for (std::uint64_t n = 0; n < 10; ++n) notes.Wrote(0, Key(n), BlockKey(), kAnn);
+  for (std::uint64_t n = 0; n < 10; ++n) notes.Uses(0, Key(n), kBob);
+  EXPECT_EQ(notes.forgotten(), 0u);
+  // Two a note: the quietest gives up its oldest.
+  notes.Uses(0, Key(9), 33);
+  EXPECT_EQ(notes.forgotten(), 1u);
+  EXPECT_EQ(*notes.UsersOf(0, Key(0)), std::vector<std::uint64_t>{kBob});
+  EXPECT_EQ(*notes.UsersOf(0, Key(9)), (std::vector<std::uint64_t>{kAnn, kBob, 33}));
+  for (std::uint64_t n = 0; n < 10; ++n) {
+    for (std::uint64_t other = 40; other < 60; ++other) notes.Uses(0, Key(n), other);
+  }
+  EXPECT_LE(notes.notes(), 10u);
+  for (std::uint64_t n = 0; n < 10; ++n) {
+    const auto users = notes.UsersOf(0, Key(n)).value_or(std::vector<std::uint64_t>());
+    EXPECT_LE(users.size(), catalog::Conversations::kMostUsers);
+  }
 }
 
 TEST(ConversationNotes, TreesAndConversationsDoNotMix) {

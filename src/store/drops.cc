@@ -143,7 +143,7 @@ Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint
     const Result<std::uint64_t> dropped = co_await Drop(slot, keys, stations);
     if (!dropped) {
       tops.resize(done);
-      co_await NoteAgain(tree, conversation, ended.own, tops);
+      co_await NoteAgain(tree, conversation, ended);
       co_return std::unexpected(dropped.error());
     }
     blocks += *dropped;
@@ -159,36 +159,36 @@ Task<std::deque<BlockKey>> Drops::TakeConversation(std::uint32_t slot, std::uint
 
 Task<Drops::Ended> Drops::TakeNotes(catalog::TreeId tree, std::uint64_t conversation) {
   Ended ended;
-  std::set<catalog::KeyHash> shared;
+  std::set<catalog::KeyHash> going;
   co_await ShareUses(executor_, catalog_, steps_);
   for (;;) {
     if (steps_.Spent()) co_await Yield();
     steps_.Count(4);
     const std::optional<catalog::Conversations::Named> last = conversations_.TakeLast(tree, conversation);
     if (!last) break;
-    if (last->shared) {
-      shared.insert(catalog::KeyHashOf(tree, last->key));
+    if (last->stays) {
+      ended.kept.push_back(*last);
     } else {
+      going.insert(catalog::KeyHashOf(tree, last->key));
       ended.own.push_back(*last);
     }
   }
-  // What hangs below another of them goes with that one, unless that one was hit meanwhile and stays.
+  // What hangs below another of them goes with that one.
   for (const catalog::Conversations::Named& named : ended.own) {
     if (steps_.Spent()) co_await Yield();
     steps_.Count();
-    if (!named.under_own || shared.contains(catalog::KeyHashOf(tree, named.parent)))
+    if (named.parent.none() || !going.contains(catalog::KeyHashOf(tree, named.parent)))
       ended.tops.push_back(named.key);
   }
   co_return ended;
 }
 
 // Of what a conversation wrote what did not go with `dropped`: for another call to end it, and for others to
-// use it until then.
-Task<void> Drops::NoteAgain(catalog::TreeId tree, std::uint64_t conversation,
-                            const std::deque<catalog::Conversations::Named>& own,
-                            const std::deque<BlockKey>& dropped) {
+// use it until then. A note of a block that went with one noted later does no harm: it is of nothing.
+Task<void> Drops::NoteAgain(catalog::TreeId tree, std::uint64_t conversation, const Ended& ended) {
+  const std::deque<catalog::Conversations::Named>& own = ended.own;
   std::set<catalog::KeyHash> gone;
-  for (const BlockKey& key : dropped) {
+  for (const BlockKey& key : ended.tops) {
     if (steps_.Spent()) co_await Yield();
     steps_.Count();
     gone.insert(catalog::KeyHashOf(tree, key));
@@ -203,6 +203,11 @@ Task<void> Drops::NoteAgain(catalog::TreeId tree, std::uint64_t conversation,
     } else {
       conversations_.Wrote(tree, own[i].key, own[i].parent, conversation);
     }
+  }
+  for (const catalog::Conversations::Named& named : ended.kept) {
+    if (steps_.Spent()) co_await Yield();
+    steps_.Count(4);
+    if (conversations_.UsersOf(tree, named.key)) conversations_.Uses(tree, named.key, conversation);
   }
 }
 

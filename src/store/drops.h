@@ -42,7 +42,7 @@ class Drops final {
   // Blocks removed, of the keys and of their descendants. `stations` may be null.
   Task<Result<std::uint64_t>> Drop(std::uint32_t slot, std::span<const BlockKey> keys,
                                    CallStations* stations);
-  // Drops the blocks that the conversation wrote and no other has used; their number.
+  // Drops the blocks that the conversation wrote or used and no other does that has not ended; their number.
   Task<Result<std::uint64_t>> EndConversation(std::uint32_t slot, std::uint64_t conversation,
                                               CallStations* stations);
 
@@ -55,8 +55,9 @@ class Drops final {
  private:
   using DeletionList = std::vector<std::shared_ptr<Deletion>>;
   struct Ended {
-    std::deque<catalog::Conversations::Named> own;  // descendants first
-    std::deque<BlockKey> tops;
+    std::deque<catalog::Conversations::Named> own;   // as they are noted, the last ones first
+    std::deque<catalog::Conversations::Named> kept;  // that others use
+    std::deque<BlockKey> tops;                       // of `own`
   };
 
   // Cuts the key's block, or ends its puts where the forest has none. The tombstone that the journal is to
@@ -65,9 +66,8 @@ class Drops final {
   // Waits for them; the blocks of all.
   Task<std::uint64_t> Collect(const DeletionList& deletions);
   Task<Ended> TakeNotes(catalog::TreeId tree, std::uint64_t conversation);
-  Task<void> NoteAgain(catalog::TreeId tree, std::uint64_t conversation,
-                       const std::deque<catalog::Conversations::Named>& own,
-                       const std::deque<BlockKey>& dropped);
+  // `ended.tops`: those that were dropped.
+  Task<void> NoteAgain(catalog::TreeId tree, std::uint64_t conversation, const Ended& ended);
 
   Executor& executor_;
   catalog::Journal& journal_;

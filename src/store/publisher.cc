@@ -281,9 +281,10 @@ void Publisher::MakeVisible(catalog::PutIndex put, catalog::BlockId block, std::
   } else if (p.conversation != 0) {
     noted = conversations_.Wrote(p.name.tree, p.name.key, p.parent, p.conversation);
   }
+  for (const std::uint64_t user : p.also) conversations_.Uses(p.name.tree, p.name.key, user);
   if (noted && b.first_child != catalog::kNoId)
     steps_.Count(2 * conversations_.LookBelow(forest_, block, p.name.key));
-  steps_.Count(p.conversation != 0 ? 4 : 1);
+  steps_.Count(p.conversation != 0 ? 4 + static_cast<std::uint32_t>(p.also.size()) : 1);
   const catalog::RecordId record = forest_.AddRecord(block, p.name.group);
   CISTERN_ASSERT(record < catalog_.max_records());
   catalog::Record& r = forest_.record(record);

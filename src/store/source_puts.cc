@@ -124,7 +124,6 @@ Status SourcePuts::TakeFacts(catalog::Put& put, SourceFacts& facts) {
                        " checksums and it has ", put.crcs.size(), " segments"));
   put.crcs = std::move(facts.segment_crcs);
   put.put_id = facts.put_id;
-  put.conversation = facts.conversation;
   put.expiry =
       facts.ttl_s == 0
           ? 0
@@ -157,6 +156,9 @@ Task<Status> SourcePuts::Finish(SourcePut given, SourceFacts facts, Admission& a
       puts_.End(index, Code::kMiss);
       break;
     }
+    p.also = admission.Notes();
+    p.conversation = p.also.empty() ? 0 : p.also.front();
+    if (!p.also.empty()) p.also.erase(p.also.begin());
     p.written = ~std::uint64_t{0} >> (64 - p.part_bytes.size());
     p.writing = 0;
     const residency::Step step = publisher_.TryPublish(index);

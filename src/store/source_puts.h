@@ -46,7 +46,6 @@ struct SourceFacts {
   // From when it was asked for, at the store's count of seconds then; 0: it has no end.
   std::uint32_t ttl_s = 0;
   std::uint64_t asked_at_s = 0;
-  std::uint64_t conversation = 0;  // that alone has used it; 0: none, or several
 };
 
 // Decides whether a body may become visible here, in the step in which it does.
@@ -59,6 +58,9 @@ class Admission {
   };
   // Looks at `*touches` names at most and counts them off.
   virtual Answer Look(std::uint32_t* touches) = 0;
+  // After kTake, in the same step: the conversations that alone have written or used it, as they are noted
+  // here; none: nobody's, or shared.
+  virtual std::vector<std::uint64_t> Notes() const = 0;
 
  protected:
   ~Admission() = default;
@@ -128,6 +130,10 @@ class SourcePuts final {
 
   // Whether a record of the block is here, in any tier; false too where a collection hides it.
   bool Here(std::uint32_t slot, const BlockKey& key, std::uint16_t group);
+  // As Conversations::UsersOf.
+  std::optional<std::vector<std::uint64_t>> NotesOf(std::uint32_t slot, const BlockKey& key) const {
+    return conversations_.UsersOf(catalog_.TreeOf(slot), key);
+  }
   // The count of seconds that SourceFacts::asked_at_s is on.
   std::uint64_t NowS() { return catalog_.NowS(); }
   // Of each block of a chain, the body bytes in each group without a fixed size, in order; of the first

@@ -16,7 +16,9 @@ class Admits final : public Admission {
     *touches = 0;
     return Answer::kMore;
   }
+  std::vector<std::uint64_t> Notes() const override { return notes; }
   int looks = 0;
+  std::vector<std::uint64_t> notes;
 
  private:
   const Answer answer_;

@@ -42,7 +42,9 @@ void World::Use(Call& call, const std::vector<BlockId>& blocks) {
     if (answer.lost || !answer.status.ok() || answer.value != blocks.size()) return;
     for (const Sighted& seen : before) {
       const auto now = See(seen.block);
-      if (now && now->put == seen.put) uses_.push_back({seen, conversation, boot});
+      // One whose end was asked for meanwhile may have ended behind it.
+      if (now && now->put == seen.put && !over_.contains({seen.block.ns, conversation}))
+        uses_.push_back({seen, conversation, boot});
     }
   };
 }
@@ -71,6 +73,20 @@ bool World::UsedByOthers(const Sighted& what, std::uint64_t conversation) {
   });
 }
 
+// Its end may take blocks of this name: it wrote one of them or something below it, or used it, and who did
+// so besides may have ended.
+bool World::MayTake(std::uint32_t ns, BlockCode code, std::uint64_t conversation) {
+  for (BlockCode below = 1; below < kCodes; ++below) {
+    if (!model_.Below(ns, below, code)) continue;
+    for (std::uint16_t group = 0; group < trees_[ns].groups(); ++group) {
+      for (const PutNo put : model_.PutsOf({ns, group, below}))
+        if (model_.put(put).conversation == conversation) return true;
+    }
+    if (touches_.contains({ns, below, conversation})) return true;
+  }
+  return false;
+}
+
 // For certain, since the node's start.
 bool World::HitByOthers(const Sighted& what, std::uint64_t conversation) const {
   return std::ranges::any_of(uses_, [&](const ConversationUse& use) {
@@ -97,10 +113,8 @@ World::Ending World::BeginEnding(std::uint32_t ns, std::uint64_t conversation) {
   Ending ending{ns, conversation, incarnations_[ns], model_.Now(),  {}, {},
                 {}, boots_,       WhatLeft(),        ++drops_asked_};
   for (BlockCode code = 1; code < kCodes; ++code) {
-    bool its = false;
     for (std::uint16_t group = 0; group < trees_[ns].groups(); ++group) {
       const BlockId block{ns, group, code};
-      for (const PutNo put : model_.PutsOf(block)) its |= model_.put(put).conversation == conversation;
       const auto seen = See(block);
       if (!seen || model_.put(seen->put).conversation != conversation) continue;
       // What notes were forgotten, and who descends from whom, is known only where neither is doubtful.
@@ -111,8 +125,13 @@ World::Ending World::BeginEnding(std::uint32_t ns, std::uint64_t conversation) {
         ending.shared.push_back(*seen);
       }
     }
-    if (its) ending.codes.push_back(code);
+    if (MayTake(ns, code, conversation)) ending.codes.push_back(code);
   }
+  // What it has used is nobody's to keep for it any more.
+  over_.insert({ns, conversation});
+  std::erase_if(uses_, [&](const ConversationUse& use) {
+    return use.what.block.ns == ns && use.conversation == conversation;
+  });
   return ending;
 }
 

@@ -271,6 +271,7 @@ class World {
   bool UsedByOthers(const Sighted& what, std::uint64_t conversation);
   bool HitByOthers(const Sighted& what, std::uint64_t conversation) const;
   bool UnderNoted(const BlockId& block);
+  bool MayTake(std::uint32_t ns, BlockCode code, std::uint64_t conversation);
   Ending BeginEnding(std::uint32_t ns, std::uint64_t conversation);
   void EndEnding(const Ending& ending, const Call& answer);
   std::uint64_t WhatLeft();
@@ -384,6 +385,8 @@ class World {
   std::vector<std::pair<std::uint32_t, BlockCode>> dropping_;
   // By namespace and forest; who is ended gives its forest to another.
   std::vector<std::array<std::uint64_t, kTrees>> talks_;
+  std::set<std::pair<std::uint32_t, std::uint64_t>>
+      over_;                           // conversations of a namespace whose end was asked for
   std::vector<ConversationUse> uses_;  // that were answered, of what was there before and after
   struct ConversationTouch {
     std::uint32_t ns;
