@@ -64,6 +64,10 @@ ListedNamespace NamespaceOf(const json::object& object) {
   ns.block_tokens = NumberOf(object, "block_tokens");
   const json::value* trusted = object.if_contains("trusted_keys");
   ns.trusted_keys = trusted != nullptr && trusted->is_bool() && trusted->get_bool();
+  const json::value* strict = object.if_contains("strict");
+  ns.strict = strict != nullptr && strict->is_bool() && strict->get_bool();
+  ns.mesh = TextOf(object, "mesh");
+  if (ns.mesh.empty()) ns.mesh = "on";
   for (auto [name, text] :
        {std::pair("flash_write", &ns.flash_write), std::pair("flash_admit", &ns.flash_admit)}) {
     *text = TextOf(object, name);
@@ -179,6 +183,8 @@ std::vector<NamespaceDifference> Differences(const ListedNamespace& a, const Lis
   for (const auto& [name, values] : fields) all.Add("field " + name, values.first, values.second);
   CompareGroups(a, b, all);
   all.Add("trusted_keys", Text(a.trusted_keys), Text(b.trusted_keys));
+  all.Add("strict", Text(a.strict), Text(b.strict));
+  all.Add("mesh", a.mesh, b.mesh, false);
   all.Add("block_tokens", Text(a.block_tokens), Text(b.block_tokens), false);
   all.Add("flash_write", a.flash_write, b.flash_write, false);
   all.Add("flash_admit", a.flash_admit, b.flash_admit, false);

@@ -27,6 +27,8 @@ struct ListedNamespace {
   std::vector<ListedGroup> groups;
   std::uint64_t block_tokens = 0;
   bool trusted_keys = false;
+  bool strict = false;
+  std::string mesh;                      // "on" where nobody said
   std::string flash_write, flash_admit;  // "as the node" where nobody said
   std::uint64_t blocks = 0;
   std::uint64_t memory_records = 0, memory_bytes = 0, flash_records = 0, flash_bytes = 0;

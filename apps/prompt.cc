@@ -2,6 +2,7 @@
 #include "prompt.h"
 
 #include "base/format.h"
+#include "base/nearest.h"
 
 namespace cistern {
 
@@ -15,13 +16,23 @@ void Prompt::AddTo(CommandLine& line, bool with_namespace) {
   line.Text("--tenant", "NAME", "tenant; default: default", &connect.tenant);
   line.Duration("--deadline", "how long the call may take; default: 10s", &deadline_us);
   line.Switch("--json", "one JSON object on stdout", &json);
-  if (with_namespace) line.Text("--namespace", "NAME", "namespace (required)", &namespace_name);
+  if (!with_namespace) return;
+  line.Text("--namespace", "NAME", "namespace (required)", &namespace_name);
+  line.Switch(
+      "--strict",
+      "the namespace is strict, part of what it is: read only while its node's membership of the cell stands",
+      &strict);
+  line.Text("--mesh", "on|off",
+            "whether other nodes of the cell find and read it; default: as its users said last, or on",
+            &mesh);
 }
 
 Result<Attachment> AttachByName(const Prompt& prompt, IfNew if_new) {
   if (prompt.namespace_name.empty()) {
     return Error(Code::kInvalid, "--namespace is missing; name one, for example --namespace demo");
   }
+  if (!prompt.mesh.empty() && prompt.mesh != "on" && prompt.mesh != "off")
+    return Error(Code::kInvalid, Text("--mesh is ", Shown(prompt.mesh), ", on or off is needed"));
   Result<Store> store = Store::Connect(prompt.connect);
   if (!store) return Error(store.error());
   NamespaceSpec spec;
@@ -30,6 +41,8 @@ Result<Attachment> AttachByName(const Prompt& prompt, IfNew if_new) {
   spec.groups = {GroupSpec{.name = "full"}};
   // Keys typed at a prompt are not hashes of contents; who types them is trusted to know.
   spec.trusted_keys = true;
+  spec.strict = prompt.strict;
+  if (!prompt.mesh.empty()) spec.mesh = prompt.mesh == "on";
   const auto deadline_us = static_cast<std::int64_t>(prompt.deadline_us);
   Result<Namespace> ns =
       if_new == IfNew::kMake ? store->Attach(spec, deadline_us) : store->AttachKnown(spec, deadline_us);

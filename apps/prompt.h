@@ -13,10 +13,12 @@ namespace cistern {
 struct Prompt {
   ConnectOptions connect;
   std::string namespace_name;
+  std::string mesh;  // on, off; empty: as its users said
+  bool strict = false;
   std::uint64_t deadline_us = static_cast<std::uint64_t>(kDefaultDeadlineUs);
   bool json = false;
 
-  // --socket, --tenant, --deadline, --json, and with `with_namespace` --namespace.
+  // --socket, --tenant, --deadline, --json, and with `with_namespace` --namespace, --strict, --mesh.
   void AddTo(CommandLine& line, bool with_namespace);
 };
 
@@ -26,7 +28,8 @@ struct Attachment {
 };
 
 // Connects and attaches the namespace that --namespace NAME stands for: the list {name: NAME}, one full
-// group, one part of any length. kMiss for one that the node does not know, unless `if_new` makes it.
+// group, one part of any length, strict where --strict says so. kMiss for one that the node does not know,
+// unless `if_new` makes it.
 enum class IfNew : bool { kMake, kRefuse };
 Result<Attachment> AttachByName(const Prompt& prompt, IfNew if_new = IfNew::kMake);
 

@@ -47,6 +47,14 @@ struct NamespaceSpec {
   // as the node has it. It holds from then on, also after a restart, for whoever uses the namespace.
   std::optional<WriteRule> flash_write;
   std::optional<Admission> flash_admit;
+  // For a node of a cell. False keeps the namespace's blocks to this node: others neither find nor read them,
+  // and nothing is looked for at others; drops reach every node all the same. None: as its users of this node
+  // said last, or else true. Holds as flash_write does; not part of the identity.
+  std::optional<bool> mesh;
+  // For a node of a cell: read only while the node's membership of it stands, so that no read that begins
+  // after a drop was acknowledged hits, on any node. A node that cannot reach its cell answers with misses
+  // after 10 seconds. Part of the identity.
+  bool strict = false;
 };
 
 }  // namespace cistern

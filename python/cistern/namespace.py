@@ -45,3 +45,11 @@ class NamespaceSpec:
     of the identity; it holds from then on for whoever uses the namespace, also after a restart."""
     flash_admit: str = ""
     """Blocks that are written: "all", or "second-hit" (used after they were put); otherwise as flash_write."""
+    mesh: str = ""
+    """Whether other nodes of a cell find and read its blocks: "on", or "off", which keeps them to this node; drops
+    reach every node all the same. Empty: as its users of this node said last, or else "on". Not part of the
+    identity."""
+    strict: bool = False
+    """Read only while the node's membership of its cell stands, so that no read that begins after a drop was
+    acknowledged hits, on any node; a node that cannot reach its cell answers with misses after 10 seconds. Part of
+    the identity."""

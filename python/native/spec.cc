@@ -59,6 +59,11 @@ NamespaceSpec SpecFrom(nb::handle spec) {
   if (!write.empty()) out.flash_write = PolicyFrom("flash_write", ParseWriteRule(write));
   const auto admit = ValueOf<std::string>(spec.attr("flash_admit"), "flash_admit", "a text");
   if (!admit.empty()) out.flash_admit = PolicyFrom("flash_admit", ParseAdmission(admit));
+  const auto mesh = ValueOf<std::string>(spec.attr("mesh"), "mesh", "a text");
+  if (!mesh.empty() && mesh != "on" && mesh != "off")
+    Throw(Code::kInvalid, Text("mesh is \"", mesh, "\", \"on\" or \"off\" is needed"));
+  if (!mesh.empty()) out.mesh = mesh == "on";
+  out.strict = ValueOf<bool>(spec.attr("strict"), "strict", "a bool");
   for (nb::handle field : spec.attr("fields").attr("items")()) {
     const std::string name = ValueOf<std::string>(field[0], "the name of a field", "a text");
     out.fields.emplace_back(name, ValueOf<std::string>(field[1], Text("field ", name), "a text"));

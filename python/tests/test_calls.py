@@ -280,6 +280,18 @@ def test_a_namespace_with_another_list_under_its_name_is_a_mismatch(store: ciste
         store.attach(cistern.NamespaceSpec({"dtype": "fp8"}, name="model"))
 
 
+def test_what_a_namespace_asks_of_its_cell_is_checked_and_strict_is_another_list(store: cistern.Store) -> None:
+    kept = store.attach(cistern.NamespaceSpec({"model": "of its own"}, mesh="off"))
+    store.put(kept, KEYS[0], b"1")
+    assert store.get(store.attach(cistern.NamespaceSpec({"model": "of its own"})), KEYS[0]) == b"1"
+    strict = store.attach(cistern.NamespaceSpec({"model": "of its own"}, strict=True))
+    assert store.get(strict, KEYS[0]) is None
+    store.put(strict, KEYS[0], b"2")
+    assert store.get(strict, KEYS[0]) == b"2", "a node that never was in a cell serves it"
+    with pytest.raises(cistern.Invalid, match="mesh"):
+        store.attach(cistern.NamespaceSpec({"model": "of its own"}, mesh="no"))
+
+
 def test_codes_and_errors_are_each_others() -> None:
     for code in cistern.Code:
         if code is not cistern.Code.OK:

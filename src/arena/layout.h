@@ -36,7 +36,10 @@ struct ArenaHeader {
   std::uint64_t journal_ended;
   std::uint64_t served_headers;  // spans from the first on that have memory; 0: all. The others are room
   std::uint64_t most_headers;    // the most of them that there were, where served_headers is not 0
-  std::uint64_t reserved[499];
+  // Nanoseconds of the host's boot clock up to which the node's membership of its cell stands: strict
+  // namespaces are read no longer than that. 0: of nodes from before the field, or it does not stand.
+  std::uint64_t valid_until;
+  std::uint64_t reserved[498];
 };
 static_assert(sizeof(ArenaHeader) == 4096);
 

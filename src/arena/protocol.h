@@ -267,6 +267,18 @@ std::uint64_t AdvanceTime(W& words, const ArenaSpace& arena, std::uint64_t wall_
   return wall_s;
 }
 
+// Strict namespaces: up to when they are read, on the boot clock.
+template <class W>
+void SetValidUntil(W& words, const ArenaSpace& arena, std::int64_t boot_ns) {
+  words.StoreRelease(&arena.header()->valid_until, static_cast<std::uint64_t>(boot_ns < 0 ? 0 : boot_ns));
+}
+
+// `boot_ns` was read after the call began: then no read that begins later than the term's end passes.
+template <class W>
+bool IsValid(W& words, const ArenaView& arena, std::int64_t boot_ns) {
+  return static_cast<std::uint64_t>(boot_ns) < words.Load(&arena.header()->valid_until);
+}
+
 template <class W>
 void SetIncarnation(W& words, const IndexSpace& index, std::uint32_t namespace_slot,
                     std::uint64_t incarnation) {

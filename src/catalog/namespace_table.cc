@@ -14,7 +14,10 @@
 namespace cistern::catalog {
 namespace {
 
-constexpr std::uint8_t kEntryVersion = 1;
+// 2 where something is said of other nodes: whoever reads 1 alone would not keep to it, and forgets the
+// entry.
+constexpr std::uint8_t kEntryVersion = 2;
+constexpr std::uint8_t kTrustedBit = 1, kStrictBit = 2;
 
 // NamespaceTable of hash functions that nobody can make collide, as the value of a field `hash` begins (R5).
 constexpr std::array<std::string_view, 5> kSafeHashes = {"sha256", "sha512", "sha3", "blake2", "blake3"};
@@ -124,6 +127,10 @@ std::vector<std::pair<std::string, std::string>> Sorted(const NamespaceSpec& spe
   return fields;
 }
 
+std::uint8_t BitsOf(const NamespaceEntry& entry) {
+  return static_cast<std::uint8_t>((entry.trusted_keys ? kTrustedBit : 0) | (entry.strict ? kStrictBit : 0));
+}
+
 void PutFields(Encoder& out, const NamespaceEntry& entry) {
   out.List(entry.fields, [&](const auto& field) {
     out.String(field.first);
@@ -135,10 +142,8 @@ void PutParts(Encoder& out, const Group& group) {
   out.List(group.part_bytes, [&](std::uint32_t bytes) { out.U32(bytes); });
 }
 
-// At the end and only where something was said: an entry without it is as nodes wrote it before there was
-// one. Each value is one more than the enumerator's, 0 where nothing was said.
+// Each value is one more than the enumerator's, 0 where nothing was said.
 void PutWish(Encoder& out, const policy::LowerWish& wish) {
-  if (wish == policy::LowerWish{}) return;
   const WriteRule rule = wish.write.value_or(WriteRule());
   out.U8(static_cast<std::uint8_t>(wish.write ? static_cast<int>(rule.policy) + 1 : 0));
   out.U8(static_cast<std::uint8_t>(rule.uses));
@@ -147,7 +152,6 @@ void PutWish(Encoder& out, const policy::LowerWish& wish) {
 
 // False for what PutWish never writes.
 bool TakeWish(Decoder& in, policy::LowerWish& wish) {
-  if (in.done()) return true;
   const std::uint8_t write = in.U8(), uses = in.U8(), admit = in.U8();
   if (write != 0) wish.write = WriteRule{static_cast<WritePolicy>(write - 1), uses};
   if (admit != 0) wish.admit = static_cast<Admission>(admit - 1);
@@ -178,6 +182,8 @@ NamespaceEntry EntryOf(const NamespaceSpec& spec) {
   entry.block_tokens = spec.block_tokens;
   entry.trusted_keys = spec.trusted_keys;
   entry.lower = WishOf(spec);
+  entry.mesh = spec.mesh;
+  entry.strict = spec.strict;
   for (const GroupSpec& from : spec.groups) {
     Group& group = entry.groups.emplace_back();
     group.name = from.name;
@@ -234,6 +240,8 @@ std::string Difference(const NamespaceEntry& stored, const NamespaceEntry& asked
                   " in this one");
     }
   }
+  if (stored.strict != asked.strict)
+    return Text("strict is ", stored.strict, " in the stored list and ", asked.strict, " in this one");
   return Text("trusted_keys is ", stored.trusted_keys, " in the stored list and ", asked.trusted_keys,
               " in this one");
 }
@@ -241,7 +249,7 @@ std::string Difference(const NamespaceEntry& stored, const NamespaceEntry& asked
 bool Rewishes(const NamespaceEntry& stored, const NamespaceEntry& asked) {
   policy::LowerWish after = stored.lower;
   after.Add(asked.lower);
-  return after != stored.lower;
+  return after != stored.lower || (asked.mesh && asked.mesh != stored.mesh);
 }
 
 // Whether a window of `asked` is wider than the stored one: the widest is kept, so that every user finds his.
@@ -257,7 +265,7 @@ bool Widens(const NamespaceEntry& stored, const NamespaceEntry& asked) {
 std::string NamespaceTable::ListOf(const NamespaceEntry& entry) {
   std::vector<std::byte> bytes;
   Encoder out(bytes);
-  out.U8(entry.trusted_keys ? 1 : 0);
+  out.U8(BitsOf(entry));
   PutFields(out, entry);
   out.List(entry.groups, [&](const Group& group) {
     out.String(group.name);
@@ -328,6 +336,7 @@ NamespaceEntry NamespaceTable::Merged(const NamespaceSpec& spec, std::uint64_t i
     merged.names.push_back(spec.name);
   }
   merged.lower.Add(asked.lower);
+  if (asked.mesh) merged.mesh = asked.mesh;
   for (std::size_t i = 0; i < merged.groups.size(); ++i) {
     if (asked.groups[i].window_blocks <= merged.groups[i].window_blocks) continue;
     // In the stored block length, which is what windows are counted in.
@@ -381,8 +390,9 @@ std::string NamespaceTable::FingerprintText(std::uint64_t fingerprint) {
 std::vector<std::byte> NamespaceTable::Encode(const NamespaceEntry& entry) {
   std::vector<std::byte> bytes;
   Encoder out(bytes);
-  out.U8(kEntryVersion);
-  out.U8(entry.trusted_keys ? 1 : 0);
+  const bool of_cell = entry.mesh.has_value() || entry.strict;
+  out.U8(of_cell ? kEntryVersion : 1);
+  out.U8(BitsOf(entry));
   out.U32(entry.slot);
   out.U64(entry.incarnation);
   out.U32(entry.block_tokens);
@@ -394,15 +404,21 @@ std::vector<std::byte> NamespaceTable::Encode(const NamespaceEntry& entry) {
     out.U32(group.window_tokens);
     PutParts(out, group);
   });
-  PutWish(out, entry.lower);
+  // Of version 1 only where something was said: an entry without it is as nodes wrote it before there was
+  // one.
+  if (of_cell || entry.lower != policy::LowerWish{}) PutWish(out, entry.lower);
+  if (of_cell) out.U8(static_cast<std::uint8_t>(entry.mesh ? 1 + *entry.mesh : 0));
   return bytes;
 }
 
 std::optional<NamespaceEntry> NamespaceTable::Decode(std::span<const std::byte> bytes) {
   Decoder in(bytes);
   NamespaceEntry entry;
-  if (in.U8() != kEntryVersion) return std::nullopt;
-  entry.trusted_keys = in.U8() != 0;
+  const std::uint8_t version = in.U8();
+  if (version == 0 || version > kEntryVersion) return std::nullopt;
+  const std::uint8_t bits = in.U8();
+  entry.trusted_keys = version == 1 ? bits != 0 : (bits & kTrustedBit) != 0;
+  entry.strict = version > 1 && (bits & kStrictBit) != 0;
   entry.slot = in.U32();
   entry.incarnation = in.U64();
   entry.block_tokens = in.U32();
@@ -417,7 +433,12 @@ std::optional<NamespaceEntry> NamespaceTable::Decode(std::span<const std::byte> 
     group.window_tokens = in.U32();
     in.List(group.part_bytes, kMaxGroupParts, [&](std::uint32_t& part) { part = in.U32(); });
   });
-  const bool known_wish = TakeWish(in, entry.lower);
+  bool known_wish = (version == 1 && in.done()) || TakeWish(in, entry.lower);
+  if (version > 1) {
+    const std::uint8_t mesh = in.U8();
+    if (mesh != 0) entry.mesh = mesh == 2;
+    known_wish = known_wish && mesh <= 2;
+  }
   if (!known_wish || !in.done() || entry.slot >= arena::kMaxNamespaces || entry.incarnation == 0 ||
       entry.block_tokens == 0 || entry.groups.empty()) {
     return std::nullopt;

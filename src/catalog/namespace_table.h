@@ -46,7 +46,12 @@ struct NamespaceEntry {
   std::uint32_t block_tokens = 1;
   bool trusted_keys = false;
   policy::LowerWish lower;              // what was said of flash
+  std::optional<bool> mesh;             // what was said of other nodes: false keeps it to this one
+  bool strict = false;                  // part of the identity
   std::uint16_t first_full = kNoGroup;  // the group whose chain carries reachability
+
+  // Whether other nodes find and read it, as far as its users say.
+  bool in_mesh() const { return mesh.value_or(true); }
 
   // The group in which a parent has to be reachable for a record of `group`; kNoGroup: none has to.
   std::uint16_t ParentGroup(std::uint16_t group) const {

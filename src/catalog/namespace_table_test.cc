@@ -128,6 +128,53 @@ TEST(NamesTest, WhatIsSaidOfFlashIsNotIdentityAndTheLastWordHolds) {
               testing::AllOf(HasSubstr("flash_write"), HasSubstr("256"), HasSubstr("through")));
 }
 
+TEST(NamesTest, KeptToItsNodeIsNotIdentityAndTheLastWordHolds) {
+  NamespaceTable names;
+  NamespaceSpec spec = Spec();
+  const std::uint32_t slot = Attach(names, spec, 5);
+  EXPECT_TRUE(names.at(slot)->in_mesh());
+  EXPECT_EQ(static_cast<int>(NamespaceTable::Encode(*names.at(slot))[0]), 1) << "as earlier nodes read it";
+  const std::string list = NamespaceTable::ListOf(*names.at(slot));
+  spec.mesh = false;
+  EXPECT_EQ(Attach(names, spec, 6), slot);
+  EXPECT_FALSE(names.at(slot)->in_mesh());
+  EXPECT_EQ(NamespaceTable::ListOf(*names.at(slot)), list);
+  spec.mesh.reset();
+  EXPECT_FALSE(names.Find(spec)->changes) << "who says nothing changes nothing";
+  const std::vector<std::byte> bytes = NamespaceTable::Encode(*names.at(slot));
+  const auto read = NamespaceTable::Decode(bytes);
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->mesh, std::optional(false));
+  EXPECT_FALSE(read->strict);
+  EXPECT_FALSE(NamespaceTable::Decode(std::span(bytes).first(bytes.size() - 1)).has_value());
+  std::vector<std::byte> wrong = bytes;
+  wrong.back() = std::byte{3};
+  EXPECT_FALSE(NamespaceTable::Decode(wrong).has_value());
+  spec.mesh = true;
+  EXPECT_EQ(Attach(names, spec, 7), slot);
+  EXPECT_TRUE(names.at(slot)->in_mesh());
+}
+
+// So no node has such a namespace and does not know that it is strict.
+TEST(NamesTest, StrictIsIdentity) {
+  NamespaceTable names;
+  NamespaceSpec spec = Spec();
+  spec.name = "one";
+  const std::uint32_t slot = Attach(names, spec, 5);
+  spec.strict = true;
+  ASSERT_FALSE(names.Find(spec).has_value());
+  EXPECT_THAT(std::string(names.Find(spec).error().message()), HasSubstr("strict is"));
+  spec.name = "another";
+  const std::uint32_t strict = Attach(names, spec, 6);
+  EXPECT_NE(strict, slot);
+  EXPECT_NE(NamespaceTable::ListOf(*names.at(strict)), NamespaceTable::ListOf(*names.at(slot)));
+  const auto read = NamespaceTable::Decode(NamespaceTable::Encode(*names.at(strict)));
+  ASSERT_TRUE(read.has_value());
+  EXPECT_TRUE(read->strict);
+  EXPECT_FALSE(read->mesh.has_value());
+  EXPECT_EQ(NamespaceTable::ListOf(*read), NamespaceTable::ListOf(*names.at(strict)));
+}
+
 TEST(NamesTest, R5KeysThatMayCollideAreRefusedUnlessTrusted) {
   NamespaceSpec spec = Spec();
   spec.fields.push_back({"hash", "xxh64"});

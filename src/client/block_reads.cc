@@ -18,6 +18,7 @@ std::uint64_t SizeOf(std::span<const std::span<std::byte>> pieces) {
 arena::ReadCall BeginRead(const Channel& channel, const Namespace& ns) {
   arena::ReadCall call = channel.reader().Begin(ns.slot(), static_cast<std::uint64_t>(time(nullptr)));
   if (call.incarnation != ns.incarnation()) call.incarnation = 0;
+  if (ns.spec().strict && !channel.ServesStrict()) call.incarnation = 0;
   return call;
 }
 

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/boot_clock.h"
 #include "base/format.h"
 #include "base/spin.h"
 
@@ -165,6 +166,13 @@ bool Channel::NodeLives() const {
   if (now_ns - asked_ns_.load(std::memory_order_relaxed) < kAskNs) return true;
   asked_ns_.store(now_ns, std::memory_order_relaxed);
   return !HungUp();
+}
+
+// The clock last: whoever was killed has left its term behind, and another start may have taken its place in
+// the cell.
+bool Channel::ServesStrict() const {
+  return !HungUp() &&
+         arena::IsValid(const_cast<arena::RealWords&>(words_), reader_.arena(), BootClock().Now().ns);
 }
 
 void Channel::Close() {

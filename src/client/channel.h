@@ -109,6 +109,8 @@ class Channel final : public std::enable_shared_from_this<Channel> {
 
   // Ok while this is the process that connected and the node is the one that it connected to.
   Status Check() const;
+  // Whether a strict namespace may be read by a call that begins now: asks the kernel whether the node lives.
+  bool ServesStrict() const;
   // Ends the session: every call from now on, and every one in flight, is kGone.
   void Close();
 

@@ -16,8 +16,9 @@ namespace cistern::client {
 class HeldLease final : public internal::LeaseState {
  public:
   // `deadline_ns` counts from before the node granted it, so it never ends later than the node's.
-  HeldLease(std::shared_ptr<Channel> channel, std::uint64_t lease, std::int64_t deadline_ns)
-      : channel_(std::move(channel)), lease_(lease), deadline_ns_(deadline_ns) {}
+  // `strict`: its namespace is, so that it holds no longer than the node's membership of its cell.
+  HeldLease(std::shared_ptr<Channel> channel, bool strict, std::uint64_t lease, std::int64_t deadline_ns)
+      : channel_(std::move(channel)), strict_(strict), lease_(lease), deadline_ns_(deadline_ns) {}
   ~HeldLease() override { channel_->Release(lease_); }
   HeldLease(const HeldLease&) = delete;
   HeldLease& operator=(const HeldLease&) = delete;
@@ -39,13 +40,16 @@ class HeldLease final : public internal::LeaseState {
     arena::Place place = 0;
     std::uint64_t generation = 0;
   };
-  bool InForce() const { return channel_->Check().ok() && NowNs() < deadline_ns_; }
+  bool InForce() const {
+    return channel_->Check().ok() && NowNs() < deadline_ns_ && (!strict_ || channel_->ServesStrict());
+  }
   bool Unchanged(std::size_t view) const {
     return views_[view].data == nullptr ||
            channel_->reader().CheckView(slots_[view].place, slots_[view].generation);
   }
 
   const std::shared_ptr<Channel> channel_;
+  const bool strict_;
   const std::uint64_t lease_;
   const std::int64_t deadline_ns_;
   std::vector<View> views_;

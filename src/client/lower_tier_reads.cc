@@ -166,7 +166,7 @@ Status LowerTierReads::Take() {
 
 void LowerTierReads::CopyOut(const Asked& asked, const wire::Completion& completion) {
   std::optional<HeldLease> lease;
-  if (completion.a != 0) lease.emplace(channel_, completion.a, asked.ends_ns);
+  if (completion.a != 0) lease.emplace(channel_, ns_.spec().strict, completion.a, asked.ends_ns);
   const std::span<const std::byte> bytes = asked.call.reply(completion);
   PrefetchLines(bytes.data(), bytes.size(), false);
   std::vector<wire::ViewItem> views(asked.count);

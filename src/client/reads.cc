@@ -81,10 +81,10 @@ Status WhyNone(std::span<const std::byte> views, std::size_t count) {
 }
 
 // What an acquire gives, from the node's answer: the lease and an item a block.
-Result<Lease> Granted(const std::shared_ptr<Channel>& channel, std::uint64_t lease, std::int64_t ends_ns,
-                      std::span<const std::byte> items, std::size_t count) {
+Result<Lease> Granted(const std::shared_ptr<Channel>& channel, bool strict, std::uint64_t lease,
+                      std::int64_t ends_ns, std::span<const std::byte> items, std::size_t count) {
   if (lease == 0) return Error(WhyNone(items, count));
-  auto held = std::make_shared<HeldLease>(channel, lease, ends_ns);
+  auto held = std::make_shared<HeldLease>(channel, strict, lease, ends_ns);
   if (items.size() != count * sizeof(wire::ViewItem))
     return Error(Code::kMismatch, Text("a reply of ", items.size(), " bytes for ", count, " views"));
   held->Reserve(count);
@@ -105,7 +105,7 @@ std::optional<Result<Lease>> AcquireNear(const std::shared_ptr<Channel>& channel
                                                           ns.incarnation(), blocks, lease_us, items);
   if (!lease) return std::nullopt;
   const std::span given = std::span(items).first(blocks.size());
-  return Granted(channel, *lease, ends_ns, std::as_bytes(given), given.size());
+  return Granted(channel, ns.spec().strict, *lease, ends_ns, std::as_bytes(given), given.size());
 }
 
 // What this node can be told of the prompt.
@@ -136,9 +136,11 @@ Ticket<MatchResult> AskToHold(const std::shared_ptr<Channel>& channel, const Nam
   request.a = static_cast<std::uint64_t>(options.hold_us);
   request.b = std::uint64_t{hints.next_turn_ms} << wire::kNextTurnShift | matched;
   const std::int64_t ends_ns = DeadlineNs(options.hold_us);
-  auto decode = [ends_ns](const Call& answered, const wire::Completion& completion) -> Result<MatchResult> {
+  auto decode = [ends_ns, strict = ns.spec().strict](
+                    const Call& answered, const wire::Completion& completion) -> Result<MatchResult> {
     std::shared_ptr<HeldLease> lease;
-    if (completion.a != 0) lease = std::make_shared<HeldLease>(answered.channel(), completion.a, ends_ns);
+    if (completion.a != 0)
+      lease = std::make_shared<HeldLease>(answered.channel(), strict, completion.a, ends_ns);
     Result<MatchResult> result = HeldOf(answered, completion);
     if (result && lease != nullptr) result->hold = Lease(std::move(lease));
     return result;
@@ -253,11 +255,11 @@ Ticket<Lease> Client::Acquire(const Namespace& ns, std::span<const BlockRef> blo
   request.a = static_cast<std::uint64_t>(options.lease_us);
   request.b = static_cast<std::uint64_t>(options.worth_us);
   request.answered_late = parts_->channel->has_lower();
-  auto decode = [ends_ns, count = blocks.size()](const Call& answered,
-                                                 const wire::Completion& completion) -> Result<Lease> {
+  auto decode = [ends_ns, strict = ns.spec().strict, count = blocks.size()](
+                    const Call& answered, const wire::Completion& completion) -> Result<Lease> {
     const std::span<const std::byte> views = answered.reply(completion);
     PrefetchLines(views.data(), views.size(), false);
-    return Granted(answered.channel(), completion.a, ends_ns, views, count);
+    return Granted(answered.channel(), strict, completion.a, ends_ns, views, count);
   };
   return Ask<Lease>(std::move(*call), request, items.used(), std::move(decode));
 }

@@ -116,6 +116,27 @@ TEST_F(CellTest, MembershipIsBelievedNoLongerThanItsLeaseStands) {
   }
 }
 
+// The clock that tasks go by stands still meanwhile, etcd's does not.
+TEST_F(CellTest, R10MembershipEndsWhileItsHostSleeps) {
+  struct Boot final : Clock {
+    explicit Boot(const Clock& of) : clock(of) {}
+    Instant Now() const override { return clock.Now().PlusUs(slept_us); }
+    WallTime Wall() const override { return clock.Wall(); }
+    const Clock& clock;
+    std::int64_t slept_us = 0;
+  } boot(cell_.clock);
+  cell_.boot = &boot;
+  StartCell(2);
+  cell_.RunFor(6 * kSecond);
+  ASSERT_GT(member(1).valid_until(), boot.Now());
+  boot.slept_us += 3600 * kSecond;
+  EXPECT_LE(member(1).valid_until(), boot.Now());
+  // A renewal under way is of before.
+  cell_.RunFor(6 * kSecond);
+  EXPECT_GT(member(1).valid_until(), boot.Now());
+  EXPECT_LE(member(1).valid_until().UsSince(boot.Now()), CellLimits::kLeaseS * kSecond);
+}
+
 TEST_F(CellTest, EndOfAConversationTakesWhatItAloneWrote) {
   StartCell(3);
   Put(0, {KeyOf(1)}, {71});

@@ -117,7 +117,7 @@ Task<Result<FindingFacts>> GatherFacts(const FindingParts& parts, std::uint32_t 
   const std::optional<store::BlockLook> look = parts.store.LookAt(slot, chain.back());
   const catalog::NamespaceEntry* entry = parts.store.NamespaceAt(slot);
   const std::optional<SharedNamespace> name = parts.names.NameAt(slot);
-  if (!look || entry == nullptr || !name) co_return Error(Code::kMiss, "the namespace was dropped");
+  if (!look || entry == nullptr) co_return Error(Code::kMiss, "the namespace was dropped");
   const std::optional<Answered> own = parts.rule.Answering();
   FindingFacts facts{.look = *look,
                      .shared = entry->first_full != catalog::kNoGroup,
@@ -125,6 +125,10 @@ Task<Result<FindingFacts>> GatherFacts(const FindingParts& parts, std::uint32_t 
                      .applied = own ? own->a : 0};
   if (const Refusal* refusal = parts.reader.RefusalOf(entry->incarnation, chain.back()))
     facts.refusal = *refusal;
+  if (!name) {
+    facts.shared = false;
+    co_return facts;
+  }
   std::vector<Holding> all = co_await parts.finder.AskAll(slot, chain, chain.size() - 1, true, deadline);
   const DropList& drops = parts.rule.drops();
   facts.dropped_at = co_await DroppedAt(parts.on, drops, *name, chain);
@@ -141,6 +145,10 @@ std::string_view ToString(Finding finding) { return kNames[static_cast<std::size
 Explanation Explain(const FindingFacts& facts) {
   if (facts.look.reads_off)
     return {Finding::kReadsOff, "reads of its namespace are off here, or this node drains", {}};
+  if (facts.look.strict)
+    return {Finding::kReadsOff,
+            "its namespace is strict, and this node's membership of its cell does not stand",
+            {}};
   if (facts.look.here) return {Finding::kHere, Text("it is here, in ", ToString(*facts.look.here)), {}};
   if (auto at = AtPeers(facts)) return std::move(*at);
   if (facts.look.pending)
@@ -155,7 +163,11 @@ Explanation Explain(const FindingFacts& facts) {
         Text("read from ", IdOf(facts, facts.refusal->peer), ", and refused: ", facts.refusal->why.message()),
         IdOf(facts, facts.refusal->peer)};
   if (!facts.shared)
-    return {Finding::kNotShared, "it is not here, and its namespace is not shared: it has no full group", {}};
+    return {
+        Finding::kNotShared,
+        "it is not here, and its namespace is not shared: it has no full group, or its users keep it to this "
+        "node (mesh off)",
+        {}};
   if (!facts.joined)
     return {Finding::kAlone, "it is not here, and this node is in no cell now: nobody else is asked", {}};
   if (const std::string names = NamesOf(facts); !names.empty())

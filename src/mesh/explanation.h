@@ -32,7 +32,7 @@ enum class Finding : std::uint8_t {
   kEvicted,
   kExpired,
   kOrphaned,   // a block that it stands on went
-  kNotShared,  // the namespace stays on its node
+  kNotShared,  // the namespace stays on this node
   kAlone,      // this node is in no cell now
   kNotAsked,   // nobody has it of those who were asked, and some were not, or did not answer
   kUnknown,    // nobody has it

@@ -40,7 +40,7 @@ Task<void> LocalBlockStore::Begin(const std::vector<CellDrop>& drops) {
     // Each time anew: a namespace that comes meanwhile may have been attached before the drop was asked for.
     co_await names_.Refresh();
     (drop.is_end() ? counters_.ends : counters_.drops).Add();
-    const std::optional<std::uint32_t> slot = names_.SlotOf(drop.name);
+    const std::optional<std::uint32_t> slot = names_.DroppedSlotOf(drop.name);
     if (!slot) {
       counters_.unknown.Add();
       continue;

@@ -40,6 +40,7 @@ struct MemberOptions {
   std::uint64_t process_number = 0;     // random, not 0
   std::vector<net::CellKey> cell_keys;  // the first is used, each is accepted; none: a cell without one
   bool etcd_is_ours = false;            // and may be compacted
+  const Clock* boot = nullptr;          // the host's boot clock; null: the executor's stands for it
 
   // kInvalid names the field.
   Status Validate() const;
@@ -68,7 +69,7 @@ class Member final : public CellRule {
   std::uint64_t failed_joins() const { return failed_joins_; }
   // Until anything of its state() may have changed; kTooLate: nothing has by the deadline.
   Event::WaitingUntil Changed(Instant deadline) override { return state_.changed.Wait(deadline); }
-  // Until then nobody has seen the membership lapse: strict namespaces are served no longer than that. In the
+  // On the boot clock: until then nobody has seen the membership lapse: strict namespaces are served no longer than that. In the
   // past where it has not joined.
   Instant valid_until() const { return state_.joined ? membership_.valid_until() : Instant(); }
 

@@ -25,11 +25,11 @@ Task<Status> Membership::Enter(std::int64_t history_revision) {
   entered_ = false;
   valid_until_ = {};
   if (lease_ == 0) {
-    const Instant sent = executor().Now();
+    const Instant sent = BootNow();
     const Result<etcd::LeaseAnswer> granted = co_await etcd_.Grant(CellLimits::kLeaseS, deadline());
     if (!granted) co_return granted.error();
     lease_ = granted->id;
-    renewed_until_ = sent.PlusUs(granted->ttl_s * 1'000'000);
+    renewed_until_ = EndOf(sent, granted->ttl_s);
     renewed_at_ = executor().Now();
   }
   etcd::RangeRequest own{.keys = {key_, ""}};
@@ -79,15 +79,15 @@ Task<void> Membership::KeepLease() {
     (void)co_await SleepUntil(executor().Now().PlusUs(CellLimits::kKeepAliveUs));
     if (lease_ == 0) continue;
     const std::int64_t lease = lease_;
-    const Instant sent = executor().Now();
+    const Instant sent = BootNow();
     const Result<etcd::LeaseAnswer> renewed =
-        co_await etcd_.KeepAlive(lease, sent.PlusUs(CellLimits::kKeepAliveUs));
+        co_await etcd_.KeepAlive(lease, executor().Now().PlusUs(CellLimits::kKeepAliveUs));
     if (!renewed || lease_ != lease) continue;  // etcd's silence is no lapse
     if (renewed->ttl_s == 0) {
       lease_ = 0;  // the next look finds that the key is gone
       continue;
     }
-    renewed_until_ = sent.PlusUs(renewed->ttl_s * 1'000'000);
+    renewed_until_ = EndOf(sent, renewed->ttl_s);
     renewed_at_ = executor().Now();
   }
 }

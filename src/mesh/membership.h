@@ -16,9 +16,15 @@ namespace cistern::mesh {
 
 class Membership final {
  public:
-  // All is borrowed.
-  Membership(etcd::Etcd& etcd, const CellKeys& keys, const std::string& id, const MemberValue& value)
-      : etcd_(etcd), key_(keys.MemberKey(id)), history_key_(keys.History()), id_(id), value_(value) {}
+  // All is borrowed. `boot` is the host's boot clock; null: the executor's stands for it.
+  Membership(etcd::Etcd& etcd, const CellKeys& keys, const std::string& id, const MemberValue& value,
+             const Clock* boot)
+      : etcd_(etcd),
+        boot_(boot),
+        key_(keys.MemberKey(id)),
+        history_key_(keys.History()),
+        id_(id),
+        value_(value) {}
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
@@ -38,20 +44,26 @@ class Membership final {
   // Gives the key back.
   Task<void> Leave(Instant deadline);
 
-  // Until then nobody has seen this membership lapse: from when the last renewal was sent that the key has
-  // outlived. In the past unless Enter has succeeded.
+  // On the boot clock: until then nobody has seen this membership lapse, from when the last renewal was sent
+  // that the key has outlived. In the past unless Enter has succeeded.
   Instant valid_until() const { return valid_until_; }
 
  private:
   Status TakenBy(const MemberValue& other) const;
+  Instant BootNow() { return boot_ == nullptr ? executor().Now() : boot_->Now(); }
+  // Of a lease of so many seconds that was asked for or renewed then. Clocks of two hosts run apart by less
+  // than one part in a hundred.
+  static Instant EndOf(Instant sent, std::int64_t ttl_s) { return sent.PlusUs(ttl_s * 990'000); }
 
   etcd::Etcd& etcd_;
+  const Clock* const boot_;
   const std::string key_, history_key_, id_;
   const MemberValue value_;
   std::int64_t lease_ = 0;  // 0: none that is known to stand
   bool entered_ = false;
-  Instant renewed_until_, renewed_at_;  // by the last renewal, whose answer came then
-  Instant valid_until_;
+  Instant renewed_until_;  // on the boot clock, by the last renewal
+  Instant renewed_at_;     // when its answer came
+  Instant valid_until_;    // on the boot clock
 };
 
 }  // namespace cistern::mesh

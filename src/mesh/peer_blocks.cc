@@ -35,7 +35,7 @@ Task<std::vector<MatchRun>> PeerBlocks::Match(std::uint32_t slot, std::span<cons
 
 bool PeerBlocks::Found(std::uint32_t slot, std::span<const catalog::BlockName> blocks) const {
   const catalog::NamespaceEntry* entry = runs_.empty() ? nullptr : parts_.store.NamespaceAt(slot);
-  if (entry == nullptr) return false;
+  if (entry == nullptr || !entry->in_mesh()) return false;
   const Instant now = parts_.clock.Now();
   return std::ranges::any_of(blocks, [&](const catalog::BlockName& block) {
     return runs_.Find(entry->incarnation, block.key, now).has_value();
@@ -50,7 +50,8 @@ Task<std::vector<PeerBlocks::Wanted>> PeerBlocks::Collect(std::uint32_t slot,
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (i > 0 && i % kBlocksAStep == 0) co_await Yield();
     const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(slot);
-    if (entry == nullptr) break;
+    // Its users may have said so since it was found.
+    if (entry == nullptr || !entry->in_mesh()) break;
     auto found = runs_.Find(entry->incarnation, blocks[i].key, now);
     if (!found || parts_.store.source_puts().Here(slot, blocks[i].key, blocks[i].group)) continue;
     auto of = std::ranges::find(all, found->kept, &Wanted::kept);

@@ -52,6 +52,8 @@ class SharedNamespaces {
   virtual std::optional<std::uint32_t> SlotOf(const SharedNamespace& name) const = 0;
   // None: it stays on this node, or the slot is free.
   virtual std::optional<SharedNamespace> NameAt(std::uint32_t slot) const = 0;
+  // Another number when a namespace whose name was asked for is shared from now on, or no longer.
+  virtual std::uint64_t switches() const = 0;
 
  protected:
   ~SharedNamespaces() = default;

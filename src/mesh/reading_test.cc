@@ -77,6 +77,52 @@ TEST_F(ReadingTest, RestOfAChainComesBehindWhatIsHere) {
   for (std::uint64_t n = 1; n <= 16; ++n) EXPECT_TRUE(Exact(1, n)) << n;
 }
 
+TEST_F(ReadingTest, MeshOffKeepsANamespaceToItsNode) {
+  NamespaceSpec kept = Blocks();
+  kept.mesh = false;
+  AddNode(kept);
+  AddNode();
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  PutChain(0, 1, 9);
+  PutChain(1, 101, 109);
+  RunFor(2'000'000);
+  EXPECT_EQ(node(1).streams->SamplesOf(node(0).process_number), 0u) << "it is in no sample";
+  EXPECT_EQ(node(0).streams->SamplesOf(node(1).process_number), 3u);
+  // It asks nobody, and answers nobody who asks all the same.
+  EXPECT_EQ(Find(0, 101, 109).run, nullptr);
+  EXPECT_EQ(node(0).links->questions[kMatchQuestion], 0);
+  const std::vector<BlockKey> chain = Chain(1, 9);
+  const auto all = loop->BlockOn(node(1).finder->AskAll(slot, chain, 0, true, After(kSecond)));
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].how, Holding::How::kAnswered);
+  EXPECT_EQ(all[0].blocks(), 0u);
+  EXPECT_FALSE(node(0).served->Find(TestNameOf(*node(0).store->NamespaceAt(slot))).has_value());
+  // Nothing is handed over, in neither way.
+  for (const std::size_t giver : {0u, 1u})
+    EXPECT_EQ(loop->BlockOn(node(giver).giver->Give(After(5 * kSecond))).blocks, 0u);
+  EXPECT_FALSE(Here(0, 101) || Here(1, 1));
+}
+
+TEST_F(ReadingTest, MeshOffSaidLaterTakesTheSamplesBackAndOnTellsThemAnew) {
+  StartNodes(2);
+  PutAndTell(0, 9);
+  const PeerMatch before = Find(1, 1, 9);
+  ASSERT_NE(before.run, nullptr);
+  NamespaceSpec said = Blocks();
+  said.mesh = false;
+  ASSERT_TRUE(loop->BlockOn(node(0).store->Attach(said)).has_value());
+  EXPECT_TRUE(RunUntil([&] { return node(1).streams->SamplesOf(node(0).process_number) == 0; }));
+  EXPECT_EQ(Find(1, 1, 9).run, nullptr);
+  // What was found before is not sent any more.
+  EXPECT_FALSE(Read(1, before).has_value());
+  EXPECT_FALSE(Here(1, 1));
+  said.mesh = true;
+  ASSERT_TRUE(loop->BlockOn(node(0).store->Attach(said)).has_value());
+  EXPECT_TRUE(RunUntil([&] { return node(1).streams->SamplesOf(node(0).process_number) == 3; }));
+  EXPECT_EQ(FindAndRead(1, 9), 9u);
+  EXPECT_TRUE(Exact(1, 9));
+}
+
 TEST_F(ReadingTest, BlocksOfManySegmentsAndPartsComeWhole) {
   NamespaceSpec spec = store::TwoParts();
   spec.block_tokens = 256;

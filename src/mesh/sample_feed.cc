@@ -112,6 +112,7 @@ Task<void> SampleFeed::Begin(std::uint64_t history) {
   trees_.clear();
   samples_ = 0;
   history_ = history;
+  switches_ = names_.switches();
   if (!listening_) store_.ListenToBlocks(this);
   const bool anew = std::exchange(listening_, true);
   for (catalog::BlockId id = 0; anew && id < forest_.block_end(); ++id) {

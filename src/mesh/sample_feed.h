@@ -41,6 +41,8 @@ class SampleFeed final : public catalog::BlockListener {
   // told before counts no more. Awaited before it is called again.
   Task<void> Begin(std::uint64_t history);
   std::uint64_t history() const { return history_; }
+  // A namespace is shared since it began that was not, or is not any more.
+  bool stale() const { return listening_ && switches_ != names_.switches(); }
 
   // One past the last change.
   std::uint64_t end() const { return first_kept_ + kept_.size(); }
@@ -79,6 +81,7 @@ class SampleFeed final : public catalog::BlockListener {
   catalog::LazyArray<Depth> depths_;
   std::unordered_map<catalog::TreeId, OfTree> trees_;
   std::uint64_t history_ = 0;
+  std::uint64_t switches_ = 0;  // of names
   bool listening_ = false;
   std::deque<SampleChange> kept_;
   std::uint64_t first_kept_ = 0;

@@ -63,18 +63,23 @@ Task<void> SampleStreams::Send() {
 Task<void> SampleStreams::FollowHistory() {
   for (;;) {
     const std::optional<Answered> own = parts_.rule.Answering();
-    if (own && own->history != parts_.feed.history()) {
+    const bool other = own && own->history != parts_.feed.history();
+    if (other) {
       for (auto& [peer, known] : known_) {
         ForgetNumber(known);
         known.history = 0;
       }
+    }
+    if (other || (own && parts_.feed.stale())) {
       co_await parts_.feed.Begin(own->history);
       for (auto& [peer, told] : told_) {
         const SampleNotice notice{.history = own->history, .first = parts_.feed.end()};
         told.next = notice.first;
         (void)parts_.links.Tell(peer, kSampleNotice, Encode(notice));
       }
-      // Those that came to it earlier have told so already, and were not listened to.
+    }
+    // Those that came to the history earlier have told so already, and were not listened to.
+    if (other) {
       for (auto& [peer, known] : known_) {
         if (known.snapshot) {
           known.again = true;

@@ -34,7 +34,9 @@ void SharedNames::Learn(std::uint32_t slot, const catalog::NamespaceEntry& entry
   Known& known = known_[slot];
   if (const auto was = slots_.find(known.list_hash); was != slots_.end() && was->second == slot)
     slots_.erase(was);
-  known = {store_.NamespacePutNumberOf(slot), NameOf(tenant_, entry).list_hash};
+  const Known before = known;
+  known = {store_.NamespacePutNumberOf(slot), NameOf(tenant_, entry).list_hash, IsShared(slot)};
+  if (known.list_hash == before.list_hash && known.shared != before.shared) ++switches_;
   slots_[known.list_hash] = slot;
   changed_.Pulse();
 }
@@ -42,25 +44,36 @@ void SharedNames::Learn(std::uint32_t slot, const catalog::NamespaceEntry& entry
 std::map<SharedNamespace, ServedNamespace> SharedNames::Served() const {
   std::map<SharedNamespace, ServedNamespace> served;
   for (const auto& [list_hash, slot] : slots_) {
-    if (IsCurrent(slot)) served[{tenant_, list_hash}] = {slot, store_.NamespaceAt(slot)->incarnation};
+    if (IsCurrent(slot) && IsShared(slot))
+      served[{tenant_, list_hash}] = {slot, store_.NamespaceAt(slot)->incarnation};
   }
   return served;
 }
 
-std::optional<std::uint32_t> SharedNames::SlotOf(const SharedNamespace& name) const {
+std::optional<std::uint32_t> SharedNames::DroppedSlotOf(const SharedNamespace& name) const {
   if (name.tenant != tenant_) return std::nullopt;
   const auto slot = slots_.find(name.list_hash);
   if (slot == slots_.end() || !IsCurrent(slot->second)) return std::nullopt;
   return slot->second;
 }
 
-std::optional<SharedNamespace> SharedNames::NameAt(std::uint32_t slot) const {
+std::optional<SharedNamespace> SharedNames::DroppedNameAt(std::uint32_t slot) const {
   if (!IsCurrent(slot)) {
     const catalog::NamespaceEntry* entry = store_.NamespaceAt(slot);
     if (entry == nullptr) return std::nullopt;
     Learn(slot, *entry);
   }
   return SharedNamespace{.tenant = tenant_, .list_hash = known_[slot].list_hash};
+}
+
+std::optional<std::uint32_t> SharedNames::SlotOf(const SharedNamespace& name) const {
+  const std::optional<std::uint32_t> slot = DroppedSlotOf(name);
+  return slot && IsShared(*slot) ? slot : std::nullopt;
+}
+
+std::optional<SharedNamespace> SharedNames::NameAt(std::uint32_t slot) const {
+  std::optional<SharedNamespace> name = DroppedNameAt(slot);
+  return name && IsShared(slot) ? name : std::nullopt;
 }
 
 }  // namespace cistern::mesh

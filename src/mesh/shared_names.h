@@ -34,11 +34,15 @@ class SharedNames final : public SharedNamespaces {
   // Takes notice of the namespaces that have come since the last time: a list has up to 64 KiB, so each in a
   // step of its own. Before the others are asked; namespaces that come later are not known to them.
   Task<void> Refresh();
-  // None: no namespace of this node that was looked at has the name.
+  // As drops have them, which reach a namespace that stays on this node as well. None: no namespace that was
+  // looked at has the name.
+  std::optional<std::uint32_t> DroppedSlotOf(const SharedNamespace& name) const;
+  // Looks at the namespace now, if it came or changed since.
+  std::optional<SharedNamespace> DroppedNameAt(std::uint32_t slot) const;
   std::optional<std::uint32_t> SlotOf(const SharedNamespace& name) const override;
-  // Looks at the namespace now, if it came since.
   std::optional<SharedNamespace> NameAt(std::uint32_t slot) const override;
-  // Pulsed when a namespace was looked at for the first time.
+  std::uint64_t switches() const override { return switches_; }
+  // Pulsed when a namespace was looked at for the first time since it came or changed.
   Event& changed() const { return changed_; }
   // Those that others may read of: their names, and where they are now.
   std::map<SharedNamespace, ServedNamespace> Served() const;
@@ -47,8 +51,10 @@ class SharedNames final : public SharedNamespaces {
   struct Known {
     std::uint64_t put_number = 0;  // of the namespace that the hash is of
     std::array<std::byte, 32> list_hash{};
+    bool shared = false;
   };
   void Learn(std::uint32_t slot, const catalog::NamespaceEntry& entry) const;
+  bool IsShared(std::uint32_t slot) const { return store_.NamespaceAt(slot)->in_mesh(); }
   bool IsCurrent(std::uint32_t slot) const {
     return slot < known_.size() && store_.NamespaceAt(slot) != nullptr &&
            known_[slot].put_number == store_.NamespacePutNumberOf(slot);
@@ -61,6 +67,7 @@ class SharedNames final : public SharedNamespaces {
   mutable std::vector<Known> known_;  // by slot
   mutable std::map<std::array<std::byte, 32>, std::uint32_t> slots_;
   mutable Event changed_;
+  mutable std::uint64_t switches_ = 0;
   std::uint64_t looked_at_ = 0;  // of the store's puts of namespaces
 };
 

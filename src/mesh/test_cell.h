@@ -74,6 +74,7 @@ class TestCell {
     options.process_number = random_.Next() | 1;
     options.cell_keys = node.cell_keys;
     options.etcd_is_ours = true;
+    options.boot = boot;
     auto started = Member::Start(*node.client, *node.network, *node.store, std::move(options));
     CISTERN_ASSERT(started.has_value());
     node.member = std::move(*started);
@@ -113,6 +114,7 @@ class TestCell {
 
  public:
   ModelStore::Faults faults;
+  const Clock* boot = nullptr;  // of members that start
   SimulatedClock clock;
   io::SimulatedDisk disk{1};
   std::unique_ptr<io::Loop> loop = std::move(*io::SimulatedLoop::Make(clock, disk, 1));

@@ -70,13 +70,22 @@ class TestNames final : public SharedNamespaces {
   std::optional<std::uint32_t> SlotOf(const SharedNamespace& name) const override {
     for (std::uint32_t slot = 0; slot < store_.namespace_slots(); ++slot) {
       const catalog::NamespaceEntry* entry = store_.NamespaceAt(slot);
-      if (entry != nullptr && TestNameOf(*entry) == name) return slot;
+      if (entry != nullptr && entry->in_mesh() && TestNameOf(*entry) == name) return slot;
     }
     return std::nullopt;
   }
   std::optional<SharedNamespace> NameAt(std::uint32_t slot) const override {
     const catalog::NamespaceEntry* entry = store_.NamespaceAt(slot);
-    return entry == nullptr ? std::nullopt : std::optional(TestNameOf(*entry));
+    if (entry == nullptr || !entry->in_mesh()) return std::nullopt;
+    return TestNameOf(*entry);
+  }
+  std::uint64_t switches() const override {
+    std::uint64_t number = 0;
+    for (std::uint32_t slot = 0; slot < store_.namespace_slots(); ++slot) {
+      const catalog::NamespaceEntry* entry = store_.NamespaceAt(slot);
+      if (entry != nullptr && !entry->in_mesh()) number += std::uint64_t{1} << (slot % 64);
+    }
+    return number;
   }
 
  private:

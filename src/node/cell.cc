@@ -81,6 +81,7 @@ Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions&
   member.process_number = std::max<std::uint64_t>(1, parts.random());
   member.cell_keys = cell->keys_;
   member.etcd_is_ours = options.cell_compacts;
+  member.boot = &parts.boot;
   auto started = mesh::Member::Start(*cell->etcd_, *network, cell->local_, std::move(member));
   if (!started)
     return Error(started.error().code(), Text("cell: listening for other members at ",
@@ -122,6 +123,7 @@ Status Cell::Share(const NodeOptions& options, std::uint64_t seed) {
 
 Task<void> Cell::Publish() {
   for (;;) {
+    store_.SetTerm(member_->valid_until());
     co_await names_.Refresh();
     rails_->Publish(member_->Answering(), names_.Served());
     ForgetGone();
@@ -161,7 +163,7 @@ Task<Status> Cell::AwaitJoin(Instant deadline) {
 
 Task<Result<server::Dropped>> Cell::Drop(const server::DropRequest& request) {
   co_await names_.Refresh();
-  auto name = names_.NameAt(request.slot);
+  auto name = names_.DroppedNameAt(request.slot);
   if (!name)
     co_return Error(Code::kMiss, Text("namespace ", request.slot, ": is not attached, or was dropped"));
   const mesh::CellDrop drop = DropOf(request, std::move(*name));
@@ -211,6 +213,8 @@ Task<void> Cell::Leave(Instant deadline) {
   EndReads();
   co_await sharing_->Close();
   co_await rails_->Close();
+  // Before the others hear that it leaves: they wait for its acknowledgements no longer.
+  store_.SetTerm({});
   co_await member_->Leave(deadline);
 }
 

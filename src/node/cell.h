@@ -53,6 +53,7 @@ class Cell final {
     io::LoopOptions rails;               // of their thread's loop
     Logger& log;
     std::function<std::uint64_t()> random;
+    const Clock& boot;  // the host's boot clock
   };
   // The options say one, and passed CheckCellOptions; `keys` are their files'. Listens, and begins to join.
   static Result<std::unique_ptr<Cell>> Start(const Parts& parts, const NodeOptions& options,

@@ -131,7 +131,8 @@ Task<Result<std::string>> ExplainText(const Inquiry& inquiry, const server::Chai
   for (const auto& [process, id] : facts.ids) {
     const bool said = std::ranges::any_of(
         facts.peers, [&](const mesh::PeerSaid& one) { return one.holding.peer == process; });
-    if (!said && process != inquiry.member.options().process_number && facts.joined)
+    if (!said && process != inquiry.member.options().process_number && facts.joined &&
+        facts.shared)
       facts.unreachable.push_back(id);
   }
   const mesh::Explanation found = mesh::Explain(facts);

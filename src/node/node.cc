@@ -24,6 +24,7 @@
 #include "arena/protocol.h"
 #include "arena/words.h"
 #include "base/assert.h"
+#include "base/boot_clock.h"
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/format.h"
@@ -258,6 +259,7 @@ class Node::Core {
   JournalPlace journal_;
   std::vector<net::CellKey> cell_keys_;
   SystemClock clock_;
+  BootClock boot_;
   Instant started_at_;
   std::unique_ptr<Logger> log_;
   std::optional<StartWatch> watch_;  // until it serves
@@ -462,6 +464,7 @@ Task<Status> Node::Core::RecoverStore() {
   store.max_lower_blocks = MaxLowerBlocks(options_, places_);
   store::BlockStore::Parts below{executor(),    clock_,         words_, *parts.slots, file_->index(),
                                  *parts.movers, *parts.journal, *log_,  nullptr,      &*slow_calls_};
+  below.boot = &boot_;
   if (!places_.devices.empty()) {
     below.open_tier = [this](tier::JournalView view) { return OpenTier(std::move(view)); };
   } else if (Status status = LeaveObsoleteJournal(journal_); !status.ok()) {
@@ -504,9 +507,9 @@ Task<Result<std::unique_ptr<tier::Tier>>> Node::Core::OpenTier(tier::JournalView
 Task<Status> Node::Core::JoinCell() {
   watch_->NowDoing(Text("joining its cell at ", Joined(options_.cell, ",")));
   const arena::Reader<arena::Words> reader(words_, file_->arena(), file_->index());
-  auto cell =
-      Cell::Start({*loop_, *parts_->store, clock_, reader, LoopOptionsOf(options_), *log_, RandomNumber},
-                  options_, cell_keys_);
+  auto cell = Cell::Start(
+      {*loop_, *parts_->store, clock_, reader, LoopOptionsOf(options_), *log_, RandomNumber, boot_}, options_,
+      cell_keys_);
   if (!cell) co_return cell.error();
   parts_->cell = std::move(*cell);
   parts_->cell->SetMemory(std::uint64_t{wanted_headers_} * arena::kHeaderSpanBytes);

@@ -88,6 +88,8 @@ json::object NamespaceJson(const store::NamespaceUse& use) {
           {"groups", std::move(groups)},
           {"block_tokens", entry.block_tokens},
           {"trusted_keys", entry.trusted_keys},
+          {"strict", entry.strict},
+          {"mesh", entry.mesh ? json::value(*entry.mesh ? "on" : "off") : json::value()},
           {"flash_write", write ? json::value(ToString(*write)) : json::value()},
           {"flash_admit", admit ? json::value(ToString(*admit)) : json::value()},
           {"blocks", use.blocks},

@@ -362,7 +362,7 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call, Ca
 
 Task<std::uint32_t> Calls::MatchRemote(std::uint32_t slot, std::span<const BlockKey> keys, std::size_t local,
                                        Instant deadline, std::vector<MatchRun>& runs) {
-  if (!store_.switches().on(store::Switch::kReads, slot)) co_return 0;
+  if (!store_.Serves(slot)) co_return 0;
   const std::vector<MatchRun> remote = co_await remote_->Match(slot, keys, local, deadline);
   co_return co_await AddRuns(executor_, runs, remote);
 }
@@ -436,7 +436,7 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call, Call
   const auto worth_us = static_cast<std::int64_t>(std::min<std::uint64_t>(call.b, kNoWorthLimit));
   const Instant deadline = DeadlineOf(executor_, call);
   std::vector<store::RemoteMiss> misses;
-  if (remote_ != nullptr && store_.switches().on(store::Switch::kReads, call.namespace_slot)) {
+  if (remote_ != nullptr && store_.Serves(call.namespace_slot)) {
     const Instant worth =
         worth_us == kNoWorthLimit ? deadline : std::min(deadline, executor_.Now().PlusUs(worth_us));
     const AtStation at(&stations, Station::kPeer);
@@ -460,8 +460,7 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call, Call
 }
 
 bool Calls::MayBring(std::uint32_t slot, std::span<const catalog::BlockName> blocks) const {
-  return remote_ != nullptr && store_.switches().on(store::Switch::kReads, slot) &&
-         remote_->Found(slot, blocks);
+  return remote_ != nullptr && store_.Serves(slot) && remote_->Found(slot, blocks);
 }
 
 std::optional<catalog::LeaseId> Calls::AcquireAtOnce(Session& session, std::uint32_t slot,

@@ -21,7 +21,7 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
   if (catalog_.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
   if (lease_us <= 0)
     co_return Error(Code::kInvalid, Text("lease_us: is ", lease_us, " and has to be at least 1"));
-  if (!switches_.on(Switch::kReads, slot))
+  if (!switches_.on(Switch::kReads, slot) || !term_.Serves(*catalog_.EntryOf(tree)))
     co_return AcquireGrant{.views = std::vector<ViewGrant>(blocks.size())};
   if (!leases_.CheckRoom(caller.owner, blocks.size()).ok()) co_await residents_.DropAllEnded();
   if (Status room = leases_.CheckRoom(caller.owner, blocks.size()); !room.ok()) {
@@ -151,8 +151,8 @@ std::optional<catalog::LeaseId> Acquirer::AcquireAtOnce(const catalog::Caller& c
   const catalog::TreeId tree = catalog_.TreeOf(slot);
   std::array<catalog::RecordId, kAtOnce> records;
   if (blocks.size() > records.size() || lease_us <= 0 || catalog_.EntryOf(tree) == nullptr ||
-      !switches_.on(Switch::kReads, slot) || !leases_.CheckRoom(caller.owner, blocks.size()).ok() ||
-      !FindAtOnce(tree, blocks, records))
+      !switches_.on(Switch::kReads, slot) || !term_.Serves(*catalog_.EntryOf(tree)) ||
+      !leases_.CheckRoom(caller.owner, blocks.size()).ok() || !FindAtOnce(tree, blocks, records))
     return std::nullopt;
   std::vector<catalog::RecordHandle> leased;
   leased.reserve(blocks.size());

@@ -19,6 +19,7 @@
 #include "store/prompts.h"
 #include "store/requests.h"
 #include "store/switches.h"
+#include "store/term.h"
 
 namespace cistern::store {
 
@@ -27,7 +28,7 @@ class Acquirer final {
   Acquirer(const residency::StoreContext& context, residency::LowerTier& lower,
            residency::Residents& residents, residency::PartialCopies& partial_copies,
            residency::Verifier& verifier, residency::Fetcher& fetcher, residency::PartialFetch& partial_fetch,
-           Prompts& prompts, const Switches& switches)
+           Prompts& prompts, const Switches& switches, const Term& term)
       : executor_(context.executor),
         clock_(context.clock),
         slots_(context.slots),
@@ -44,7 +45,8 @@ class Acquirer final {
         fetcher_(fetcher),
         partial_fetch_(partial_fetch),
         prompts_(prompts),
-        switches_(switches) {}
+        switches_(switches),
+        term_(term) {}
   Acquirer(const Acquirer&) = delete;
   Acquirer& operator=(const Acquirer&) = delete;
 
@@ -106,6 +108,7 @@ class Acquirer final {
   residency::PartialFetch& partial_fetch_;
   Prompts& prompts_;
   const Switches& switches_;
+  const Term& term_;
 };
 
 }  // namespace cistern::store

@@ -12,6 +12,7 @@ namespace cistern::store {
 struct BlockLook {
   std::optional<Where> here;  // readable, in all full groups: in memory, or in the tier below
   bool reads_off = false;     // whatever is here
+  bool strict = false;        // the same, since the node's membership of its cell does not stand
   bool pending = false;       // a put of it waits for its parent, for other parts or to be published
   catalog::WentBy went = catalog::WentBy::kUnknown;  // why one that was here is not
 };

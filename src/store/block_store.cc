@@ -34,6 +34,7 @@
 #include "store/recovery.h"
 #include "store/source_puts.h"
 #include "store/survey.h"
+#include "store/term.h"
 #include "store/whole_chains.h"
 #include "store/writer.h"
 
@@ -98,14 +99,15 @@ struct BlockStore::Rooms {
         puts(context, removal),
         deletions(context, removal, puts),
         publisher(context, lower, residents, removal, evictor, write_back, puts, deletions),
+        term(parts.words, parts.slots.arena(), parts.boot == nullptr ? parts.clock : *parts.boot),
         namespaces(context, residents, deletions, switches),
         survey(context, namespaces),
         prompts(context, residents),
         writer(context, lower, residents, room, uses, prompts, puts, deletions, publisher, switches),
         source_puts(context, residents, room, puts, deletions, publisher, switches),
-        matcher(context, lower, residents, uses, prompts, fetcher, switches),
+        matcher(context, lower, residents, uses, prompts, fetcher, switches, term),
         acquirer(context, lower, residents, partial_copies, verifier, fetcher, partial_fetch, prompts,
-                 switches),
+                 switches, term),
         drops(context, lower, tombstones, deletions),
         cell_drops(context, drops, namespaces),
         drain(context, lower, lower_records, write_back, queue, namespaces, switches),
@@ -157,6 +159,7 @@ struct BlockStore::Rooms {
   Deletions deletions;
   Publisher publisher;
   Switches switches;
+  Term term;
   Namespaces namespaces;
   Survey survey;
   Prompts prompts;
@@ -231,7 +234,10 @@ bool BlockStore::Rooms::TendLowerTier() {
 
 Task<Status> BlockStore::Rooms::Recover() {
   quotas = std::exchange(options.quotas, {});
+  // What an earlier start has left there is not this one's membership.
+  term.SetEnd({});
   Status status = co_await recovery.Recover();
+  if (status.ok() && context.journal.standing().history == 0) term.SetEnd(Instant::Never());
   if (status.ok() && !quotas.empty()) co_await TakeQuotas();
   co_return status;
 }
@@ -386,6 +392,11 @@ Task<Result<std::uint64_t>> BlockStore::EndConversation(std::uint32_t slot, std:
 }
 Task<Result<std::pair<std::uint64_t, std::uint64_t>>> BlockStore::DropNamespace(std::uint32_t slot) {
   return rooms_->namespaces.Drop(slot);
+}
+void BlockStore::SetTerm(Instant end) { rooms_->term.SetEnd(end); }
+bool BlockStore::Serves(std::uint32_t slot) const {
+  const catalog::NamespaceEntry* entry = NamespaceAt(slot);
+  return entry != nullptr && rooms_->switches.on(Switch::kReads, slot) && rooms_->term.Serves(*entry);
 }
 CellDrops& BlockStore::cell_drops() { return rooms_->cell_drops; }
 Task<Result<std::uint32_t>> BlockStore::FindNamespace(std::string target) {

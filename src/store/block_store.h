@@ -79,6 +79,7 @@ class BlockStore final {
     Logger& log;
     residency::OpenTierCall open_tier = nullptr;  // null: the node has memory alone
     SlowCalls* slow_calls = nullptr;              // is told of slow fetches; null: nobody
+    const Clock* boot = nullptr;                  // the host's boot clock; null: `clock` stands for it
   };
 
   BlockStore(const Parts& parts, const catalog::StoreOptions& options);
@@ -148,7 +149,7 @@ class BlockStore final {
 
   Task<Result<std::uint64_t>> Drop(std::uint32_t slot, std::span<const BlockKey> keys,
                                    CallStations* stations = nullptr);
-  // Drops the blocks that the conversation wrote and no other has used; their number.
+  // As Drops::EndConversation.
   Task<Result<std::uint64_t>> EndConversation(std::uint32_t slot, std::uint64_t conversation,
                                               CallStations* stations = nullptr);
   Task<Result<std::pair<std::uint64_t, std::uint64_t>>> DropNamespace(
@@ -156,6 +157,12 @@ class BlockStore final {
   // As Namespaces::Find.
   Task<Result<std::uint32_t>> FindNamespace(std::string target);
 
+  // Up to when, on the boot clock, the node's membership of its cell stands: strict namespaces are read no
+  // longer. Where nobody says it they are read for ever after Recover, unless the journal knows of a cell.
+  void SetTerm(Instant end);
+  // Whether reads of the namespace are answered now: they are not switched off, and if it is strict the
+  // node's membership stands.
+  bool Serves(std::uint32_t slot) const;
   // Drops that a cell has decided; from Recover on.
   CellDrops& cell_drops();
   // Puts of what other nodes give.

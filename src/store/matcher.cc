@@ -16,7 +16,7 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
                                                        std::span<const BlockKey> rest) {
   const catalog::TreeId tree = catalog_.TreeOf(slot);
   if (catalog_.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
-  if (!switches_.on(Switch::kReads, slot)) {
+  if (!switches_.on(Switch::kReads, slot) || !term_.Serves(*catalog_.EntryOf(tree))) {
     counters_.miss_off.Add(rest.size());
     co_return std::vector<MatchRun>();
   }
@@ -72,6 +72,7 @@ std::optional<BlockLook> Matcher::LookAt(std::uint32_t slot, const BlockKey& key
   if (entry == nullptr) return std::nullopt;
   const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, key);
   BlockLook look{.reads_off = !switches_.on(Switch::kReads, slot),
+                 .strict = !term_.Serves(*entry),
                  .pending = pending_.NextOf(tree, key_hash, catalog::kNoId) != catalog::kNoId,
                  .went = catalog_.gone().Of(key_hash)};
   const catalog::BlockId block = catalog_.Find(tree, key);
@@ -112,6 +113,8 @@ Task<Result<catalog::LeaseId>> Matcher::Hold(catalog::Caller caller, std::uint32
   const catalog::TreeId tree = catalog_.TreeOf(slot);
   if (catalog_.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
   if (!switches_.on(Switch::kReads, slot)) co_return Error(Code::kMiss, "hold: reads are off");
+  if (!term_.Serves(*catalog_.EntryOf(tree)))
+    co_return Error(Code::kMiss, "hold: the namespace is strict, and this node's membership does not stand");
   if (hold_us <= 0 || chain.empty()) {
     co_return Error(Code::kInvalid, Text("hold_us: is ", hold_us, " for ", chain.size(),
                                          " blocks; a hold takes at least 1 of both"));

@@ -18,6 +18,7 @@
 #include "store/prompts.h"
 #include "store/requests.h"
 #include "store/switches.h"
+#include "store/term.h"
 
 namespace cistern::store {
 
@@ -25,7 +26,7 @@ class Matcher final {
  public:
   Matcher(const residency::StoreContext& context, residency::LowerTier& lower,
           residency::Residents& residents, residency::Uses& uses, Prompts& prompts,
-          residency::Fetcher& fetcher, const Switches& switches)
+          residency::Fetcher& fetcher, const Switches& switches, const Term& term)
       : executor_(context.executor),
         clock_(context.clock),
         slots_(context.slots),
@@ -41,14 +42,16 @@ class Matcher final {
         uses_(uses),
         prompts_(prompts),
         fetcher_(fetcher),
-        switches_(switches) {}
+        switches_(switches),
+        term_(term) {}
   Matcher(const Matcher&) = delete;
   Matcher& operator=(const Matcher&) = delete;
 
   Executor& executor() { return executor_; }
 
   // Readable blocks after the first `matched` of a chain, in any tier; those in the lower tier are fetched
-  // ahead. None where reads are switched off, as for Hold, which is kMiss then.
+  // ahead. None where reads are switched off or the namespace is strict and not served, as for Hold, which is
+  // kMiss then.
   Task<Result<std::vector<MatchRun>>> MatchRest(std::uint32_t slot, std::uint32_t matched,
                                                 std::span<const BlockKey> rest);
   // Nothing is counted or fetched by it. None: there is no such namespace.
@@ -84,6 +87,7 @@ class Matcher final {
   Prompts& prompts_;
   residency::Fetcher& fetcher_;
   const Switches& switches_;
+  const Term& term_;
 };
 
 }  // namespace cistern::store

@@ -2,6 +2,7 @@
 // Who may have how much of the table of namespaces, and what makes room in it.
 #include "arena/layout.h"
 #include "store/block_store_fixture.h"
+#include "store/cell_drops.h"
 
 namespace cistern::store {
 namespace {
@@ -166,6 +167,57 @@ TEST_F(NamespacesTest, AListThatIsToBeKnownIsNotMade) {
   EXPECT_EQ(none.error().code(), Code::kMiss);
   EXPECT_EQ(Occupied().namespaces, 1u);
   EXPECT_EQ(known(OneGroup())->incarnation, ns.incarnation);
+}
+
+NamespaceSpec Strict() {
+  NamespaceSpec spec = OneGroup("strict");
+  spec.strict = true;
+  return spec;
+}
+
+TEST_F(BlockStoreTest, R10AStrictNamespaceIsReadOnlyWhileTheMembershipStands) {
+  Make({}, Strict());
+  PutChain(1, 4);
+  const catalog::BlockName names[] = {{Key(1), 0}, {Key(2), 0}};
+  std::array<ViewGrant, 2> views;
+  const auto at_once = [&] { return t->store->AcquireAtOnce(Me(), ns.slot, names, 1'000'000, views); };
+  const auto reads = [&](bool hit) {
+    EXPECT_EQ(t->store->Serves(ns.slot), hit);
+    EXPECT_EQ(Match(1, 4), hit ? 4u : 0u);
+    EXPECT_EQ(Hold(1, 4).has_value(), hit);
+    EXPECT_EQ(Acquire({1, 2}, Me()).lease != 0, hit);
+    EXPECT_EQ(at_once().value_or(0) != 0, hit);
+  };
+  reads(true);  // it never was in a cell
+  t->store->SetTerm(t->clock.Now().PlusUs(5'000'000));
+  reads(true);
+  t->Advance(4'900'000);
+  reads(true);
+  t->Advance(100'000);
+  reads(false);
+  EXPECT_TRUE(t->store->LookAt(ns.slot, Key(1))->strict);
+  EXPECT_EQ(Put(5, 4), State::kPublished) << "what is written meanwhile is kept";
+  const std::uint32_t strict = ns.slot;
+  Attach(OneGroup("other"));
+  PutChain(11, 12);
+  EXPECT_EQ(Match(11, 12), 2u);
+  ns.slot = strict;
+  t->store->SetTerm(t->clock.Now().PlusUs(5'000'000));
+  EXPECT_EQ(Match(1, 5), 5u);
+}
+
+TEST_F(BlockStoreTest, R10ANodeThatWasInACellServesNothingStrictBeforeItIsAMemberAgain) {
+  Make({}, Strict());
+  PutChain(1, 2);
+  const catalog::CellStanding standing{.history = 7, .cluster_id = 1, .highest_revision = 9, .applied = 9};
+  ASSERT_TRUE(t->Run(t->store->cell_drops().Settle(&standing)).ok());
+  t->store->SetTerm(t->clock.Now().PlusUs(100'000'000));
+  EXPECT_EQ(Match(1, 2), 2u);
+  // The term that stands in the arena is the dead start's.
+  Restart(Strict());
+  EXPECT_EQ(Match(1, 2), 0u);
+  t->store->SetTerm(t->clock.Now().PlusUs(1'000'000));
+  EXPECT_EQ(Match(1, 2), 2u);
 }
 
 }  // namespace

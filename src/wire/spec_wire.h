@@ -21,7 +21,9 @@
 
 namespace cistern::wire {
 
-inline constexpr std::uint32_t kSpecWireVersion = 1;
+// 1, or 2 where something is said that a node of version 1 would not keep to: it refuses that.
+inline constexpr std::uint32_t kSpecWireVersion = 2;
+inline constexpr std::uint32_t kMeshUnsaid = 0, kMeshOff = 1, kMeshOn = 2;
 inline constexpr std::uint32_t kMaxSpecBytes = 80u << 10;
 inline constexpr std::uint32_t kMaxSpecNameBytes = 4096;  // of the namespace or of a group
 
@@ -43,7 +45,8 @@ inline Result<std::vector<std::byte>> EncodeSpec(const NamespaceSpec& spec) {
   }
   std::vector<std::byte> bytes;
   Encoder out(bytes);
-  out.U32(kSpecWireVersion);
+  const bool of_cell = spec.mesh.has_value() || spec.strict;
+  out.U32(of_cell ? kSpecWireVersion : 1);
   out.String(spec.name);
   out.U32(spec.block_tokens);
   out.U32(spec.trusted_keys ? 1 : 0);
@@ -62,9 +65,13 @@ inline Result<std::vector<std::byte>> EncodeSpec(const NamespaceSpec& spec) {
     out.List(group.part_bytes, [&](std::uint64_t part) { out.U64(part); });
   }
   // Last, and only where something is said: an older node reads a list that says nothing of it.
-  if (spec.flash_write || spec.flash_admit) {
+  if (spec.flash_write || spec.flash_admit || of_cell) {
     out.String(spec.flash_write ? ToString(*spec.flash_write) : "");
     out.String(spec.flash_admit ? ToString(*spec.flash_admit) : "");
+  }
+  if (of_cell) {
+    out.U32(!spec.mesh ? kMeshUnsaid : *spec.mesh ? kMeshOn : kMeshOff);
+    out.U32(spec.strict ? 1 : 0);
   }
   if (bytes.size() > kMaxSpecBytes) return Error(CheckCount("bytes", bytes.size(), kMaxSpecBytes));
   return bytes;
@@ -86,9 +93,9 @@ inline Result<NamespaceSpec> DecodeSpec(std::span<const std::byte> bytes) {
   if (bytes.size() > kMaxSpecBytes) return Error(CheckCount("bytes", bytes.size(), kMaxSpecBytes));
   Decoder in(bytes);
   std::uint32_t version = in.U32();
-  if (version != kSpecWireVersion)
+  if (version == 0 || version > kSpecWireVersion)
     return Error(Code::kMismatch,
-                 Text("namespace list of version ", version, ", this node reads ", kSpecWireVersion));
+                 Text("namespace list of version ", version, ", this node reads up to ", kSpecWireVersion));
   NamespaceSpec spec;
   spec.name = in.String(kMaxSpecNameBytes);
   spec.block_tokens = in.U32();
@@ -120,6 +127,14 @@ inline Result<NamespaceSpec> DecodeSpec(std::span<const std::byte> bytes) {
   if (in.ok() && in.left() > 0) {
     flash_write = in.String(kMaxSpecNameBytes);
     flash_admit = in.String(kMaxSpecNameBytes);
+  }
+  if (version >= 2) {
+    const std::uint32_t mesh = in.U32(), strict = in.U32();
+    if (in.ok() && (mesh > kMeshOn || strict > 1))
+      return Error(Code::kInvalid, Text("namespace list: mesh is ", mesh, " and strict ", strict,
+                                        ", which this node does not know"));
+    if (mesh != kMeshUnsaid) spec.mesh = mesh == kMeshOn;
+    spec.strict = strict != 0;
   }
   if (!in.ok()) return Error(Code::kInvalid, Text("namespace list: ", bytes.size(), " bytes end early"));
   if (in.left() > 0) return Error(Code::kInvalid, Text("namespace list: ", in.left(), " bytes too many"));

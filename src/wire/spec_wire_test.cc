@@ -72,6 +72,32 @@ TEST(SpecWire, WhatIsSaidOfFlashIsLastAndLeavesNoTraceWhereNothingIs) {
   EXPECT_FALSE(DecodeSpec(wire).has_value());
 }
 
+// A node of version 1 would share what is to stay, and serve what is not to be served: it refuses instead.
+TEST(SpecWire, WhatIsSaidOfTheCellIsOfVersion2AndWithoutItNothingChanges) {
+  const auto version = [](const std::vector<std::byte>& wire) { return Decoder(wire).U32(); };
+  EXPECT_EQ(version(*EncodeSpec(Example())), 1u);
+  for (const auto& [mesh, strict] :
+       {std::pair(std::optional<bool>(false), false), std::pair(std::optional<bool>(true), true),
+        std::pair(std::optional<bool>(), true)}) {
+    NamespaceSpec spec = Example();
+    spec.mesh = mesh;
+    spec.strict = strict;
+    std::vector<std::byte> wire = *EncodeSpec(spec);
+    EXPECT_EQ(version(wire), 2u);
+    const Result<NamespaceSpec> read = DecodeSpec(wire);
+    ASSERT_TRUE(read.has_value()) << read.error().ToString();
+    EXPECT_EQ(read->mesh, mesh);
+    EXPECT_EQ(read->strict, strict);
+    for (std::size_t length = 0; length < wire.size(); ++length)
+      EXPECT_FALSE(DecodeSpec(std::span(wire).first(length)).has_value()) << length;
+    wire[wire.size() - 4] = std::byte{2};
+    EXPECT_EQ(DecodeSpec(wire).error().code(), Code::kInvalid);
+  }
+  std::vector<std::byte> later = *EncodeSpec(Example());
+  later[0] = std::byte{3};
+  EXPECT_EQ(DecodeSpec(later).error().code(), Code::kMismatch);
+}
+
 TEST(SpecWire, APolicyThatIsNotKnownIsNamedWithThoseThatAre) {
   NamespaceSpec spec = Example();
   std::vector<std::byte> wire = *EncodeSpec(spec);

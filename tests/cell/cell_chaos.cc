@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cell of three real nodes and a real etcd under load, of which any is killed at any moment. A block's body
-// says which put wrote it, so that a reader sees bytes that nobody put and blocks that a drop took.
+// A cell of three real nodes and a real etcd under load, of which any is killed at any moment, or a node
+// stands still for a while. A block's body says which put wrote it, so that a reader sees bytes that nobody
+// put and blocks that a drop took. Half of the chains lie in a strict namespace, whose drops bind a node that
+// stands still as well.
 #include <arpa/inet.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -43,7 +46,7 @@ struct ChaosOptions {
 
 struct Counts {
   std::atomic<std::uint64_t> puts{0}, refused{0}, reads{0}, hits{0}, peer_hits{0}, misses{0}, drops{0},
-      unacknowledged{0}, unavailable{0}, wrong{0}, revived{0};
+      strict_hits{0}, strict_drops{0}, unacknowledged{0}, unavailable{0}, wrong{0}, revived{0};
 };
 
 // ---- blocks -----------------------------------------------------------------------------------------------
@@ -53,6 +56,8 @@ struct Header {
   std::uint64_t chain = 0, block = 0, put = 0;
   friend bool operator==(const Header&, const Header&) = default;
 };
+
+bool IsStrict(std::uint64_t chain) { return chain % 2 == 1; }
 
 std::size_t BytesOf(std::uint32_t chain) { return 2000 + 37'000 * (chain % 3); }
 
@@ -133,9 +138,10 @@ std::uint16_t FreePort() {
   return ntohs(address.sin_port);
 }
 
-Result<Namespace> AttachTo(Store& store) {
+Result<Namespace> AttachTo(Store& store, bool strict) {
   NamespaceSpec spec;
   spec.fields = {{"name", "chaos"}};
+  spec.strict = strict;
   spec.block_tokens = kTokens;
   spec.groups = {{.name = "all"}};
   return store.Attach(spec, kCallUs);
@@ -145,6 +151,8 @@ struct ChaosNode {
   std::string id;
   std::optional<Daemon> daemon;
   std::atomic<std::uint64_t> starts{0};  // counts its starts and its kills: odd while it runs
+  std::atomic<std::uint64_t> pauses{
+      0};  // counts when it stands still and when it goes on: odd while it stands
   bool runs() const { return starts.load() % 2 == 1; }
 };
 
@@ -182,10 +190,12 @@ class Client {
     if (!store) return false;
     const Result<std::string> says = store->StatusJson(kCallUs);
     if (!says || says->find("\"joined\":true") == std::string::npos) return false;
-    Result<Namespace> ns = AttachTo(*store);
-    if (!ns) return false;
+    for (const bool strict : {false, true}) {
+      Result<Namespace> ns = AttachTo(*store, strict);
+      if (!ns) return false;
+      namespaces_[strict ? 1 : 0] = *ns;
+    }
     store_.emplace(std::move(*store));
-    ns_ = *ns;
     return true;
   }
 
@@ -195,8 +205,8 @@ class Client {
       const Header header{chain, block, board_.BeginPut()};
       const std::optional<BlockKey> parent =
           block == 0 ? std::nullopt : std::optional(KeyOf(seed_, chain, block - 1));
-      const Status put =
-          store_->Put(ns_, KeyOf(seed_, chain, block), parent, BodyOf(header), {.deadline_us = kCallUs});
+      const Status put = store_->Put(NamespaceOf(chain), KeyOf(seed_, chain, block), parent, BodyOf(header),
+                                     {.deadline_us = kCallUs});
       // One that failed may have been kept all the same: what is not known to be complete is never asked for.
       if (put.code() == Code::kGone) return false;
       if (!put.ok()) {
@@ -212,12 +222,17 @@ class Client {
   bool ReadChain(std::uint32_t chain) {
     std::vector<BlockKey> keys;
     for (std::uint32_t block = 0; block < kBlocks; ++block) keys.push_back(KeyOf(seed_, chain, block));
-    Result<MatchResult> match = store_->Match(ns_, keys, {.deadline_us = kCallUs}).Wait();
-    if (!match) return match.error().code() != Code::kGone;
-    const std::size_t count = match->blocks;
-    if (count == 0) return true;
+    // Shared memory alone is asked where nothing is matched first, so also at a node that stands still.
+    std::size_t count = kBlocks;
     std::size_t at_peers = 0;  // the last of them
-    for (const MatchRun& run : match->runs) at_peers += run.where == Where::kPeer ? run.blocks : 0;
+    const bool matches = random_.Below(3) > 0;
+    if (matches) {
+      Result<MatchResult> match = store_->Match(NamespaceOf(chain), keys, {.deadline_us = 1'000'000}).Wait();
+      if (!match) return match.error().code() != Code::kGone;
+      count = match->blocks;
+      for (const MatchRun& run : match->runs) at_peers += run.where == Where::kPeer ? run.blocks : 0;
+    }
+    if (count == 0) return true;
     const std::uint64_t acknowledged = board_.acknowledged();
     std::vector<std::vector<std::byte>> bodies(count, std::vector<std::byte>(BytesOf(chain)));
     std::vector<ReadRange> ranges(count);
@@ -227,7 +242,8 @@ class Client {
       reads[i] = {.key = keys[i], .ranges = std::span(&ranges[i], 1)};
     }
     static constexpr std::int64_t kUs[] = {3'000, 50'000, kCallUs, kCallUs};
-    Result<ReadResult> read = store_->Read(ns_, reads, {.deadline_us = kUs[random_.Below(4)]}).Wait();
+    Result<ReadResult> read =
+        store_->Read(NamespaceOf(chain), reads, {.deadline_us = kUs[random_.Below(matches ? 4 : 2)]}).Wait();
     if (!read) return read.error().code() != Code::kGone;
     counts_.reads += count;
     for (std::size_t i = 0; i < count; ++i) {
@@ -236,6 +252,7 @@ class Client {
         continue;
       }
       ++counts_.hits;
+      if (IsStrict(chain)) ++counts_.strict_hits;
       if (i >= count - at_peers) ++counts_.peer_hits;
       Compare(chain, static_cast<std::uint32_t>(i), bodies[i], acknowledged);
     }
@@ -261,15 +278,28 @@ class Client {
   bool Drop(std::uint32_t chain) {
     const auto block = static_cast<std::uint32_t>(random_.Below(kBlocks));
     std::array<std::uint64_t, kNodes> starts;
-    for (std::size_t i = 0; i < kNodes; ++i) starts[i] = nodes_[i].starts.load();
+    std::array<std::uint64_t, kNodes> pauses;
+    for (std::size_t i = 0; i < kNodes; ++i) {
+      starts[i] = nodes_[i].starts.load();
+      pauses[i] = nodes_[i].pauses.load();
+    }
     const auto taken = board_.BeginDrop(chain, block);
     const BlockKey key = KeyOf(seed_, chain, block);
-    const Result<std::uint64_t> dropped = store_->Drop(ns_, std::span(&key, 1), kCallUs).Wait();
+    const Result<std::uint64_t> dropped =
+        store_->Drop(NamespaceOf(chain), std::span(&key, 1), kCallUs).Wait();
     if (!dropped) {
       (dropped.error().code() == Code::kUnavailable ? counts_.unavailable : counts_.unacknowledged) += 1;
       return dropped.error().code() != Code::kGone;
     }
-    // A member that was alive and not in the view (its host stood still) is promised nothing of.
+    if (IsStrict(chain)) {
+      ++counts_.strict_drops;
+      board_.Dropped(chain, block, taken);
+      return true;
+    }
+    // Of a member that was alive and not in the view (it, or its host, stood still) nothing is promised.
+    for (std::size_t i = 0; i < kNodes; ++i) {
+      if (pauses[i] % 2 == 1 || nodes_[i].pauses.load() != pauses[i]) return true;
+    }
     const Result<std::string> cell = store_->CellJson(kCallUs);
     if (!cell) return cell.error().code() != Code::kGone;
     for (std::size_t i = 0; i < kNodes; ++i) {
@@ -281,6 +311,8 @@ class Client {
     return true;
   }
 
+  const Namespace& NamespaceOf(std::uint64_t chain) const { return namespaces_[IsStrict(chain) ? 1 : 0]; }
+
   ChaosNode& node_;
   std::array<ChaosNode, kNodes>& nodes_;
   Board& board_;
@@ -289,7 +321,7 @@ class Client {
   Random random_;
   const std::atomic<bool>& stops_;
   std::optional<Store> store_;
-  Namespace ns_;
+  std::array<Namespace, 2> namespaces_;  // the second one is strict
 };
 
 // ---- chaos ------------------------------------------------------------------------------------------------
@@ -320,15 +352,17 @@ class Chaos {
   }
 
   bool Good() const {
-    return counts_.wrong == 0 && counts_.revived == 0 && counts_.drops > 0 && counts_.peer_hits > 0;
+    return counts_.wrong == 0 && counts_.revived == 0 && counts_.drops > 0 && counts_.strict_drops > 0 &&
+           counts_.strict_hits > 0 && counts_.peer_hits > 0;
   }
   void Print() const {
     const Counts& c = counts_;
     if (options_.json) {
       std::printf("%s\n", Text("{\"seed\":", options_.seed, ",\"rounds\":", rounds_, ",\"node_kills\":",
-                               kills_, ",\"etcd_kills\":", etcd_kills_, ",\"puts\":", c.puts.load(),
-                               ",\"reads\":", c.reads.load(), ",\"hits\":", c.hits.load(),
-                               ",\"peer_hits\":", c.peer_hits.load(), ",\"drops\":", c.drops.load(),
+                               kills_, ",\"etcd_kills\":", etcd_kills_, ",\"pauses\":", pauses_,
+                               ",\"puts\":", c.puts.load(), ",\"reads\":", c.reads.load(),
+                               ",\"hits\":", c.hits.load(), ",\"peer_hits\":", c.peer_hits.load(),
+                               ",\"drops\":", c.drops.load(), ",\"strict_drops\":", c.strict_drops.load(),
                                ",\"wrong_bytes\":", c.wrong.load(), ",\"revived\":", c.revived.load(), "}")
                               .c_str());
       return;
@@ -336,14 +370,15 @@ class Chaos {
     const auto line = [](const char* name, const std::string& value) {
       std::printf("  %-14s %s\n", name, value.c_str());
     };
-    std::printf("%s\n", Text(rounds_, " rounds, ", kills_, " kills of nodes, ", etcd_kills_,
-                             " of etcd, seed ", options_.seed)
+    std::printf("%s\n", Text(rounds_, " rounds, ", kills_, " kills of nodes, ", etcd_kills_, " of etcd, ",
+                             pauses_, " times a node stood still, seed ", options_.seed)
                             .c_str());
     line("puts", Text(c.puts.load(), ", ", c.refused.load(), " refused"));
     line("reads", Text(c.reads.load(), " of matched blocks: ", c.hits.load(), " hits, ", c.peer_hits.load(),
                        " of them from another node; ", c.misses.load(), " misses"));
-    line("drops", Text(c.drops.load(), " acknowledged, ", c.unacknowledged.load(), " not, ",
-                       c.unavailable.load(), " without etcd"));
+    line("drops",
+         Text(c.drops.load() + c.strict_drops.load(), " acknowledged, ", c.strict_drops.load(),
+              " of them strict, ", c.unacknowledged.load(), " not, ", c.unavailable.load(), " without etcd"));
     line("revived", Text(c.revived.load()));
     line("wrong bytes", Text(c.wrong.load()));
   }
@@ -414,8 +449,18 @@ class Chaos {
       if (clock.Now() > until) return Status(Code::kTooLate, "the load stands still");
       poll(nullptr, 0, 2);
     }
-    const std::uint64_t what = random_.Below(10);
-    if (what < 2) {
+    const std::uint64_t what = random_.Below(12);
+    if (what >= 10) {
+      // Past its lease, mostly.
+      ChaosNode& node = nodes_[random_.Below(kNodes)];
+      ++pauses_;
+      ++node.pauses;
+      ::kill(node.daemon->pid(), SIGSTOP);
+      poll(nullptr, 0,
+           static_cast<int>(random_.Below(5) == 0 ? random_.Below(3'000) : 11'000 + random_.Below(3'000)));
+      ::kill(node.daemon->pid(), SIGCONT);
+      ++node.pauses;
+    } else if (what < 2) {
       ++etcd_kills_;
       etcd_.Kill();
       poll(nullptr, 0, static_cast<int>(random_.Below(500)));
@@ -448,15 +493,16 @@ class Chaos {
   Counts counts_;
   std::atomic<bool> stops_{false};
   std::vector<std::thread> threads_;
-  std::uint64_t rounds_ = 0, kills_ = 0, etcd_kills_ = 0;
+  std::uint64_t rounds_ = 0, kills_ = 0, etcd_kills_ = 0, pauses_ = 0;
 };
 
 int Run(int argc, const char* const* argv) {
   ChaosOptions options;
   CommandLine line(
       "cell_chaos",
-      "Three nodes and an etcd, of which any is killed while clients of each put, read each other's "
-      "blocks and drop; every byte is compared.",
+      "Three nodes and an etcd, of which any is killed, or a node stopped for a while, as clients of each "
+      "put, "
+      "read each other's blocks and drop, half of them in a strict namespace; every byte is compared.",
       "  cell_chaos --rounds 200 --seed 7\n  cell_chaos --flash 256MiB");
   line.Count("--rounds", "kills under load; default: 20", &options.rounds, 1, 1'000'000);
   line.Count("--seed", "of requests and kills; default: 1", &options.seed, 0, UINT64_MAX / 1024);

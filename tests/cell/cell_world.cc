@@ -227,6 +227,9 @@ void CellWorld::CheckTaken(const Taken& one, const Dropped& dropped) {
 // ---- what goes wrong -------------------------------------------------------------------------------------
 
 void CellWorld::Act() {
+  // A moment after the member has learnt it, as a node does.
+  for (const auto& node : cell_.nodes)
+    ShownBy(*node).term.SetEnd(node->member ? node->member->valid_until() : Instant());
   TestNode& node = AnyNode();
   for (int i = 0; i < 3; ++i) {
     if (node.member && random_.Chance(0.8)) Write(node);
@@ -414,12 +417,21 @@ bool CellWorld::Binds(const Dropped& dropped, const TestNode& node) const {
   return dropped.etcd_life == etcd_lives_ || node.member->state().history != dropped.history;
 }
 
+bool CellWorld::StrictlyRead(const Dropped& dropped, const TestNode& node) {
+  static const catalog::NamespaceEntry kStrict{.strict = true};
+  if (cell_.clock.Now() < leases_broken_until_ || !ShownBy(node).term.Serves(kStrict)) return false;
+  return dropped.etcd_life == etcd_lives_ || node.member->state().history != dropped.history;
+}
+
 void CellWorld::Check() {
   if (!broken_.empty()) return;
   for (const auto& node : cell_.nodes) {
     if (!node->member) continue;
     for (const auto& [name, record] : node->store->tree()) {
       for (const std::size_t which : written_[record.put].dead_by) {
+        if (name.name == strict_ && StrictlyRead(dropped_[which], *node))
+          return Break(Text("strict: ", node->host, " serves record ", record.put, ", which drop ", which,
+                            " at revision ", dropped_[which].revision, " ended for all"));
         if (Binds(dropped_[which], *node))
           return Break(Text("R10: ", node->host, " has record ", record.put, ", which drop ", which,
                             " at revision ", dropped_[which].revision, " ended for it; it has seen ",

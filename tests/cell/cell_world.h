@@ -2,7 +2,8 @@
 // A world of the cell's storm: members with model stores, records that go from one to another under the rule,
 // drops and ends, and everything that goes wrong with members, network and etcd. A model checks after every
 // turn of the loop that
-// - nothing is readable, at a member that an acknowledged drop or end binds, that it covers,
+// - nothing is readable, at a member that an acknowledged drop or end binds, that it covers, nor at any other
+//   in a strict namespace,
 // - no record was taken that a drop in (a, seen] covers,
 // - every call ends by its deadline,
 // and at the end, with all ways whole again, that the cell comes together and a drop is acknowledged.
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "mesh/test_cell.h"
+#include "store/term.h"
 
 namespace cistern::mesh {
 
@@ -76,6 +78,28 @@ class CellWorld final {
     return static_cast<std::int64_t>(random_.Below(static_cast<std::uint64_t>(most) + 1));
   }
 
+  // A member's term, where its clients find it: in the header of an arena of its own.
+  class Shown {
+   public:
+    explicit Shown(const Clock& boot) : term(words_, arena::ArenaSpace(header_.get(), {4096, 1}), boot) {}
+
+   private:
+    struct Free {
+      void operator()(std::byte* memory) const { std::free(memory); }
+    };
+    static std::byte* Page() {
+      auto* page = static_cast<std::byte*>(std::aligned_alloc(4096, 4096));
+      std::fill_n(page, 4096, std::byte{0});
+      return page;
+    }
+    arena::RealWords words_;
+    const std::unique_ptr<std::byte, Free> header_{Page()};
+
+   public:
+    store::Term term;
+  };
+  Shown& ShownBy(const TestNode& node) { return shown_.try_emplace(&node, cell_.clock).first->second; }
+
   TestNode& AnyNode() { return *cell_.nodes[random_.Below(cell_.nodes.size())]; }
   std::vector<BlockKey> AnyChain();
   void Write(TestNode& node);
@@ -87,6 +111,8 @@ class CellWorld final {
   void Acknowledge(std::size_t which, TestNode& writer, const DropReceipt& receipt);
   void CheckTaken(const Taken& one, const Dropped& dropped);
   bool Binds(const Dropped& dropped, const TestNode& node) const;
+  // Whether its clients may read it, though it is strict and the drop was acknowledged.
+  bool StrictlyRead(const Dropped& dropped, const TestNode& node);
   void Check();
   void ComeTogether();
 
@@ -103,6 +129,8 @@ class CellWorld final {
   std::vector<Taken> taken_;
   std::vector<std::uint64_t> conversations_;
   std::uint64_t order_ = 0, last_conversation_ = 0;
+  std::map<const TestNode*, Shown> shown_;
+  const SharedNamespace strict_ = NamespaceOf(2);
   std::uint64_t etcd_lives_ = 0;
   Instant leases_broken_until_;  // etcd itself broke its word on leases
   std::vector<std::shared_ptr<const etcd::SimulatedEtcd::Backup>> backups_;

@@ -79,6 +79,21 @@ class WhatANodeDoes(CliTest):
         self.assertEqual(json.loads(drop.stdout), {"dropped": 2})
         self.assert_says(node.cistern("get", "--namespace", "demo", KEYS[1], "-"), 1, "miss")
 
+    def test_a_namespace_is_kept_to_its_node_or_strict_as_it_is_said(self) -> None:
+        node = self.node()
+        named = ("--namespace", "demo")
+        wrong = node.cistern("put", *named, "--mesh", "no", KEYS[0], "-", stdin=b"1")
+        self.assert_says(wrong, 2, "--mesh is", "on or off")
+        self.assert_says(node.cistern("put", *named, "--mesh", "off", KEYS[0], "-", stdin=b"1"), 0)
+        self.assert_says(node.cistern("put", *named, "--strict", KEYS[0], "-", stdin=b"1"), 1, "strict is")
+        strict = ("--namespace", "secret", "--strict")
+        self.assert_says(node.cistern("put", *strict, KEYS[0], "-", stdin=b"of its own"), 0)
+        # A node that never was in a cell serves it.
+        self.assertEqual(node.cistern("get", *strict, KEYS[0], "-").stdout, b"of its own")
+        listed = json.loads(node.cistern("namespaces", "--json").stdout)["namespaces"]
+        said = {one["names"][0]: (one["mesh"], one["strict"]) for one in listed}
+        self.assertEqual(said, {"demo": ("off", False), "secret": (None, True)})
+
     def test_a_drop_in_a_namespace_that_nobody_made_says_so_and_makes_none(self) -> None:
         node = self.node()
         node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"stays")

@@ -130,6 +130,16 @@ class Options:
         "", _one_of("", "all", "second-hit"),
         "which of them: all, or second-hit (used after they were saved); empty: as before, or else as the node has it",
     )
+    mesh: str = _option(
+        "", _one_of("", "on", "off"),
+        "whether other nodes of the node's cell find and read this model's blocks: on, or off, which keeps them to "
+        "this node; empty: as before, or else on",
+    )
+    strict: bool = _option(
+        False, _flag,
+        "blocks are read only while the node's membership of its cell stands, so that nothing is read after a drop of "
+        "it was acknowledged, on any node; engines that say so share only with each other",
+    )
     on_reset: str = _option(
         "fork",
         _one_of("fork", "ignore", "drop"),

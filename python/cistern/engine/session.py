@@ -32,6 +32,8 @@ class SessionSpec:
     trusted_keys: bool
     flash_write: str
     flash_admit: str
+    mesh: str = ""
+    strict: bool = False
     node_user: str = ""
 
     def namespace_spec(self, number: int) -> NamespaceSpec:
@@ -45,6 +47,8 @@ class SessionSpec:
             trusted_keys=self.trusted_keys,
             flash_write=self.flash_write,
             flash_admit=self.flash_admit,
+            mesh=self.mesh,
+            strict=self.strict,
         )
 
 

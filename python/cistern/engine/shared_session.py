@@ -138,6 +138,8 @@ class SharedSession:
                 trusted_keys=options.trusted_keys,
                 flash_write=options.flash_write,
                 flash_admit=options.flash_admit,
+                mesh=options.mesh,
+                strict=options.strict,
                 node_user=options.node_user,
             )
         )

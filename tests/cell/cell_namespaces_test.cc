@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// What namespaces ask of a cell of real processes, and what the cell says where something is wrong with it.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include "cell_nodes.h"
+
+namespace cistern {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Thirty conversations, of which every third is dropped at its middle while the node gives them away.
+// Drops are the cell's all the same.
+TEST_F(CellNodes, ANamespaceThatIsKeptToItsNodeIsFoundAtNoOtherAndItsDropReachesAll) {
+  StartThree();
+  for (CellNode& node : nodes_) node.ns = AttachBlocks(*node.store, "kept", {.mesh = false});
+  PutChain(nodes_[0], 1, 40);
+  PutChain(nodes_[1], 1, 8);
+  // What is put and shared behind it, all others have heard of.
+  nodes_[0].ns = AttachBlocks(*nodes_[0].store);
+  nodes_[2].ns = AttachBlocks(*nodes_[2].store);
+  PutChain(nodes_[0], 101, 140);
+  Until([&] { return AtPeer(nodes_[2], 101, 140); });
+  nodes_[0].ns = AttachBlocks(*nodes_[0].store, "kept");
+  nodes_[2].ns = AttachBlocks(*nodes_[2].store, "kept");
+  EXPECT_EQ(Match(nodes_[0], 1, 40).blocks, 40u);
+  EXPECT_EQ(Match(nodes_[1], 1, 40).blocks, 8u);
+  EXPECT_EQ(Match(nodes_[2], 1, 40).blocks, 0u);
+  const Result<std::uint64_t> dropped = Drop(nodes_[2], 5);
+  ASSERT_TRUE(dropped.has_value()) << dropped.error().ToString();
+  EXPECT_EQ(Match(nodes_[0], 1, 40).blocks, 4u);
+  EXPECT_EQ(Match(nodes_[1], 1, 40).blocks, 4u);
+  // It holds over a restart, and until somebody says otherwise.
+  nodes_[0].daemon->Kill();
+  ASSERT_TRUE(nodes_[0].daemon->Exec().ok());
+  Connect(nodes_[0]);
+  ComeTogether();
+  nodes_[0].ns = AttachBlocks(*nodes_[0].store, "kept");
+  EXPECT_EQ(Match(nodes_[2], 1, 4).blocks, 0u);
+  for (CellNode* node : {&nodes_[0], &nodes_[2]})
+    node->ns = AttachBlocks(*node->store, "kept", {.mesh = true});
+  Until([&] { return AtPeer(nodes_[2], 1, 4); });
+  EXPECT_EQ(Reading(nodes_[2], 1, 4).End(), AllOk(4));
+}
+
+// Its client reads shared memory, without asking it.
+TEST_F(CellNodes, R10APausedNodesClientMissesInAStrictNamespaceWhatWasDroppedElsewhere) {
+  StartThree();
+  for (CellNode& node : nodes_) {
+    node.ns = AttachBlocks(*node.store, "strict", {.strict = true});
+    PutChain(node, 1, 4);
+    Until([&] { return Has(node, 4); });
+  }
+  Namespace other = AttachBlocks(*nodes_[2].store);
+  ASSERT_TRUE(PutBlock(*nodes_[2].store, other, 1, std::nullopt, kBytes).ok());
+  const BlockRef first[] = {{KeyOf(1)}};
+  Result<Lease> lease = nodes_[2].store->Acquire(*nodes_[2].ns, first, {.lease_us = 60 * kSecond}).Wait();
+  ASSERT_TRUE(lease.has_value()) << lease.error().ToString();
+  EXPECT_TRUE(lease->still_good());
+  ::kill(nodes_[2].daemon->pid(), SIGSTOP);
+  const Result<std::uint64_t> dropped = Drop(nodes_[0], 1);
+  ASSERT_TRUE(dropped.has_value()) << dropped.error().ToString();
+  std::vector<std::byte> body(kBytes);
+  for (std::uint64_t n = 1; n <= 4; ++n) {
+    const ReadRange range{.bytes = kBytes, .to = body.data()};
+    const BlockRead read{.key = KeyOf(n), .ranges = std::span(&range, 1)};
+    // What shared memory does not give the node is asked for, which does not answer.
+    const ReadOptions soon{.deadline_us = kSecond / 10};
+    const Result<ReadResult> came = nodes_[2].store->Read(*nodes_[2].ns, std::span(&read, 1), soon).Wait();
+    ASSERT_TRUE(came.has_value()) << came.error().ToString();
+    EXPECT_NE(came->outcomes[0], Code::kOk) << n;
+  }
+  EXPECT_FALSE(lease->still_good());
+  EXPECT_TRUE(nodes_[2].store->Get(other, KeyOf(1)).has_value()) << "others are exempt";
+  ::kill(nodes_[2].daemon->pid(), SIGCONT);
+  // What its core is asked before it knows is a miss as well, and then it is a member again.
+  EXPECT_EQ(Match(nodes_[2], 1, 4).blocks, 0u);
+  ComeTogether();
+  EXPECT_FALSE(Has(nodes_[2], 1));
+  PutChain(nodes_[2], 1, 4);
+  Until([&] { return Has(nodes_[2], 4); });
+}
+
+TEST_F(CellNodes, R10WithoutEtcdAStrictNamespaceIsServedNoLongerThanTheMembershipStands) {
+  StartThree();
+  for (CellNode& node : nodes_) {
+    node.ns = AttachBlocks(*node.store, "strict", {.strict = true});
+    Put(node, 1);
+  }
+  Namespace other = AttachBlocks(*nodes_[0].store);
+  ASSERT_TRUE(PutBlock(*nodes_[0].store, other, 1, std::nullopt, kBytes).ok());
+  etcd_.Kill();
+  Until([&] { return !Has(nodes_[0], 1); });
+  EXPECT_TRUE(nodes_[0].store->Get(other, KeyOf(1)).has_value());
+  EXPECT_THAT(nodes_[0].store->CellExplanationJson(*nodes_[0].ns, Chain(1, 1)).value_or(""),
+              HasSubstr("is strict"));
+  // Nor by one that starts meanwhile.
+  nodes_[1].daemon->Kill();
+  ASSERT_TRUE(nodes_[1].daemon->Exec().ok());
+  Connect(nodes_[1]);
+  nodes_[1].ns = AttachBlocks(*nodes_[1].store, "strict", {.strict = true});
+  EXPECT_FALSE(Has(nodes_[1], 1));
+  EXPECT_EQ(Match(nodes_[1], 1, 1).blocks, 0u);
+  ASSERT_TRUE(etcd_.Start().ok()) << etcd_.log();
+  for (CellNode& node : nodes_) Until([&] { return Has(node, 1); });
+}
+
+TEST_F(CellNodes, TheLastMemberThatDrainsSaysThatItGoesAlone) {
+  Start("a");
+  Put(nodes_[0], 1);
+  ASSERT_TRUE(nodes_[0].store->Drain({.within_us = 60 * kSecond}).ok());
+  Until([&] { return Says(nodes_[0]).find("\"stage\":\"drained\"") != std::string::npos; });
+  EXPECT_EQ(StatusNumber(*nodes_[0].store, "given_blocks"), 0u);
+  EXPECT_EQ(StatusNumber(*nodes_[0].store, "lost_blocks"), 1u);
+}
+
+TEST_F(CellNodes, TwoNodesWithOneIdOnOneHostTheEarlierOneGoesOnAloneAndSaysSo) {
+  Start("a");
+  Until([&] { return Says(nodes_[0]).find("\"joined\":true") != std::string::npos; });
+  Start("a");
+  Until([&] { return Says(nodes_[0]).find("two members with one id") != std::string::npos; });
+  Until([&] { return Says(nodes_[1]).find("\"joined\":true") != std::string::npos; });
+  Put(nodes_[0], 1);
+  EXPECT_TRUE(Has(nodes_[0], 1));
+  const Result<std::uint64_t> dropped = Drop(nodes_[0], 1, kSecond);
+  ASSERT_FALSE(dropped.has_value());
+  EXPECT_EQ(dropped.error().code(), Code::kUnavailable);
+}
+
+TEST_F(CellNodes, AnEtcdThatIsFullRefusesADropByNameAndTheNodesGoOn) {
+  etcd::TestEtcd full({"--quota-backend-bytes", "65536"});
+  ASSERT_TRUE(full.Start().ok()) << full.log();
+  Start("a", {"--cell", full.endpoint()});
+  Result<std::uint64_t> dropped = 0;
+  std::vector<BlockKey> keys;
+  for (std::uint64_t n = 0; n < 2'000; ++n) keys.push_back(KeyOf(n));
+  Until([&] {
+    dropped = nodes_[0].store->Drop(*nodes_[0].ns, keys, 2 * kSecond).Wait();
+    return !dropped && dropped.error().code() != Code::kTooLate;
+  });
+  EXPECT_EQ(dropped.error().code(), Code::kBusy) << dropped.error().ToString();
+  EXPECT_THAT(std::string(dropped.error().message()), HasSubstr("etcd"));
+  Put(nodes_[0], 5'000);
+  EXPECT_TRUE(Has(nodes_[0], 5'000));
+}
+
+}  // namespace
+}  // namespace cistern
