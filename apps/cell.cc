@@ -47,6 +47,8 @@ void Print(const json::object& all) {
               TextOf(cell, "joined") == "true" ? "joined" : "not joined");
   if (const std::string trouble = TextOf(cell, "trouble"); trouble != "-")
     std::printf("trouble: %s\n", trouble.c_str());
+  if (const std::string conflict = TextOf(cell, "name_conflict"); conflict != "-")
+    std::printf("names of other lists: %s; %s\n", TextOf(cell, "name_conflicts").c_str(), conflict.c_str());
   if (const std::string rdma = TextOf(cell, "rdma"); rdma != "-") std::printf("rdma: %s\n", rdma.c_str());
   if (const std::string none = TextOf(cell, "no_rdma"); none != "-")
     std::printf("no rdma: %s\n", none.c_str());
@@ -67,7 +69,7 @@ void Print(const json::object& all) {
                 self                  ? "this node"
                 : connected && !asked ? "yes, and not asked for a while: it did not answer"
                 : connected           ? "yes"
-                                      : "none");
+                                      : ("none: " + TextOf(member, "why")).c_str());
   }
 }
 

@@ -32,6 +32,10 @@ class CellKeys final {
   std::string MemberKey(std::string_view id) const { return Members().append(id); }
   std::string Drops() const { return prefix_ + "drops/"; }
   std::string Ends() const { return prefix_ + "ends/"; }
+  // What a namespace's name stands for.
+  std::string NameKey(std::string_view tenant, std::string_view name) const {
+    return (prefix_ + "names/").append(tenant).append("/").append(name);
+  }
   // No two batches have one name: of the n-th of a start of a member.
   static std::string BatchName(std::uint64_t process_number, std::uint64_t n);
   // The id in a member's key; empty: it is none.

@@ -159,6 +159,16 @@ void AddMetrics(MetricRegistry& registry, const CellParts& cell) {
   for (const Said& said : kSaid)
     registry.Add("cell", {said.name, said.kind, said.help},
                  [member, read = said.read] { return read(*member); });
+  registry.Add(
+      "cell",
+      {"name_conflicts", MetricKind::kGauge, "names of namespaces that stand for another list in the cell"},
+      [conflicts = cell.conflicts] { return MetricValue(std::uint64_t{conflicts->size()}); });
+  registry.Add(
+      "cell",
+      {"name_conflict", MetricKind::kRemark, "the first of them, and both lists; empty: there is none"},
+      [conflicts = cell.conflicts] {
+        return MetricValue(conflicts->empty() ? std::string() : conflicts->begin()->second);
+      });
   AddFields(registry, "cell", kCounted,
             [local = cell.local]() -> const Counters& { return local->counters(); });
   for (const Shared& shared : kShared)

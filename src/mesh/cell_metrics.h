@@ -2,6 +2,9 @@
 // What a member counts and says of its cell.
 #pragma once
 
+#include <map>
+#include <string>
+
 namespace cistern {
 class MetricRegistry;
 }  // namespace cistern
@@ -18,6 +21,8 @@ struct CellParts {  // all borrowed; null, for the names alone
   const LocalBlockStore* local = nullptr;
   const Sharing* sharing = nullptr;
   const RailThread* rails = nullptr;
+  // Names of namespaces that stand for another list in the cell, and why.
+  const std::map<std::string, std::string>* conflicts = nullptr;
 };
 void AddMetrics(MetricRegistry& registry, const CellParts& cell);
 

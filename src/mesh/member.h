@@ -69,8 +69,8 @@ class Member final : public CellRule {
   std::uint64_t failed_joins() const { return failed_joins_; }
   // Until anything of its state() may have changed; kTooLate: nothing has by the deadline.
   Event::WaitingUntil Changed(Instant deadline) override { return state_.changed.Wait(deadline); }
-  // On the boot clock: until then nobody has seen the membership lapse: strict namespaces are served no longer than that. In the
-  // past where it has not joined.
+  // On the boot clock: until then nobody has seen the membership lapse: strict namespaces are served no
+  // longer than that. In the past where it has not joined.
   Instant valid_until() const { return state_.joined ? membership_.valid_until() : Instant(); }
 
   // To be read before a record is looked up that is to be answered; none: it answers nobody.
@@ -104,6 +104,8 @@ class Member final : public CellRule {
   void SetListener(PeerListener* listener, std::string rail_address = {}) {
     peers_.SetListener(listener, std::move(rail_address));
   }
+  // As Peers::WhyApart.
+  std::string WhyApart(const std::string& id) const { return peers_.WhyApart(id); }
   // Whether there is a control connection to this start of a member.
   bool Reaches(std::uint64_t process_number) const { return peers_.Reaches(process_number); }
 

@@ -7,6 +7,7 @@
 
 #include "base/codec.h"
 #include "base/event.h"
+#include "base/format.h"
 
 namespace cistern::mesh {
 namespace {
@@ -155,7 +156,8 @@ std::string Peers::RailAddress(std::uint64_t peer) const {
 Task<void> Peers::Accept() {
   struct Served {
     static Task<void> Run(Peers& peers, std::unique_ptr<net::Stream> stream) {
-      (void)co_await peers.Serve(std::move(stream));
+      const Result<std::int64_t> lasted = co_await peers.Serve(std::move(stream));
+      peers.refused_ = lasted ? Status() : lasted.error();
     }
   };
   for (;;) {
@@ -194,7 +196,13 @@ Task<void> Peers::Dial(std::string id) {
     const Instant deadline = executor().Now().PlusUs(PeerLimits::kDialUs);
     auto stream = co_await network_.Connect(address, deadline);
     std::int64_t lasted_us = 0;
-    if (stream) lasted_us = co_await Serve(std::move(*stream));
+    Status why = stream ? Status() : stream.error();
+    if (stream) {
+      const Result<std::int64_t> lasted = co_await Serve(std::move(*stream));
+      if (lasted) lasted_us = *lasted;
+      if (!lasted) why = lasted.error();
+    }
+    not_dialed_[id] = std::move(why);
     if (lasted_us > PeerLimits::kMostPauseUs) pause_us = PeerLimits::kLeastPauseUs;
     const auto jitter_us = static_cast<std::int64_t>(random_.Below(static_cast<std::uint64_t>(pause_us)));
     const Instant until = executor().Now().PlusUs(pause_us / 2 + jitter_us);
@@ -208,9 +216,27 @@ Task<void> Peers::Dial(std::string id) {
     if (!same_start()) pause_us = PeerLimits::kLeastPauseUs;
   }
   dialed_.erase(id);
+  not_dialed_.erase(id);
 }
 
-Task<std::int64_t> Peers::Serve(std::unique_ptr<net::Stream> stream) {
+std::string Peers::WhyApart(const std::string& id) const {
+  const auto member = state_.view.members.find(id);
+  const auto own = state_.view.members.find(id_);
+  if (member == state_.view.members.end() || own == state_.view.members.end()) return "it is not in the view";
+  const std::string& address = member->second.address;
+  if (id > id_) {
+    const auto dialed = not_dialed_.find(id);
+    const bool why = dialed != not_dialed_.end() && !dialed->second.ok();
+    return Text("it cannot be reached at ", address,
+                ", its cell_address: ", why ? dialed->second.message() : std::string_view("no answer yet"));
+  }
+  return Text("it is to connect to this node at ", own->second.address,
+              " (cell_address), and no connection of it stands",
+              refused_.ok() ? std::string() : Text("; the last one that came: ", refused_.message()),
+              ": is that address, and the port behind it, reachable from ", address, "?");
+}
+
+Task<Result<std::int64_t>> Peers::Serve(std::unique_ptr<net::Stream> stream) {
   ++serving_;
   Other other(*this);
   const Instant began = executor().Now();
@@ -218,7 +244,7 @@ Task<std::int64_t> Peers::Serve(std::unique_ptr<net::Stream> stream) {
   const Instant deadline = began.PlusUs(PeerLimits::kOpenUs);
   auto opened =
       co_await net::ControlConnection::Open(executor(), std::move(stream), std::move(own), other, deadline);
-  if (!opened) co_return 0;
+  if (!opened) co_return Error(opened.error());
   net::ControlConnection& connection = **opened;
   const std::uint64_t process_number = connection.other().process_number;
   // Who dropped the task has dropped what it was connected to.

@@ -50,6 +50,9 @@ class Peers final : public PeerLinks {
   std::size_t reachable() const { return connected_.size(); }
   bool Reaches(std::uint64_t process_number) const { return connected_.contains(process_number); }
 
+  // Of a member of the view to which there is no connection: why not, as far as this side knows.
+  std::string WhyApart(const std::string& id) const;
+
   // Who hears what is not this class's own; null: nobody. It is told of the connections that there are.
   void SetListener(PeerListener* listener, std::string rail_address);
   std::vector<std::uint64_t> Reachable() const override;
@@ -69,8 +72,8 @@ class Peers final : public PeerLinks {
   Task<void> Accept();
   Task<void> FollowView();
   Task<void> Dial(std::string id);
-  // From the hello to the end of the connection; how long it lasted.
-  Task<std::int64_t> Serve(std::unique_ptr<net::Stream> stream);
+  // From the hello to the end of the connection; how long it lasted. Its error: it never began.
+  Task<Result<std::int64_t>> Serve(std::unique_ptr<net::Stream> stream);
   void Heard(std::uint64_t process_number, const HeardApplied& said);
 
   net::Network& network_;
@@ -82,7 +85,9 @@ class Peers final : public PeerLinks {
   std::map<std::uint64_t, Connected> connected_;  // by process number, the newest
   PeerListener* hears_ = nullptr;
   std::string rail_address_;
-  std::set<std::string> dialed_;  // ids that a Dial is at work for
+  std::set<std::string> dialed_;              // ids that a Dial is at work for
+  std::map<std::string, Status> not_dialed_;  // why the last dial to an id came to nothing
+  Status refused_;                            // why the last connection of another came to nothing
   std::size_t serving_ = 0;
   TaskGroup tasks_;
 };

@@ -88,6 +88,7 @@ Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions&
                                               options.cell_listen.empty() ? "cell_address" : "cell_listen",
                                               ": ", started.error().message()));
   cell->member_ = std::move(*started);
+  cell->agreed_names_.emplace(*cell->etcd_, CellPrefix(options), cell->member_->state());
   if (Status status = cell->Share(options, parts.random()); !status.ok())
     return Error(status.code(), Text("cell: ", status.message()));
   return cell;
@@ -118,6 +119,7 @@ Status Cell::Share(const NodeOptions& options, std::uint64_t seed) {
   sharing_->Start();
   tasks_.Spawn(Publish());
   tasks_.Spawn(PublishNames());
+  tasks_.Spawn(ClaimNames());
   return Status();
 }
 
@@ -135,6 +137,74 @@ Task<void> Cell::PublishNames() {
   for (;;) {
     co_await names_.changed().Wait();
     rails_->Publish(member_->Answering(), names_.Served());
+  }
+}
+
+Task<Status> Cell::Agree(const NamespaceSpec& spec, Instant deadline) {
+  // What is no list at all the store says.
+  if (!catalog::NamespaceTable::Validate(spec).ok()) co_return Status();
+  const catalog::NamespaceEntry entry = catalog::NamespaceTable().Merged(spec, 1);
+  const Instant until = std::min(deadline, executor().Now().PlusUs(mesh::CellLimits::kCallUs));
+  Status status = co_await agreed_names_->Claim(mesh::NamedListOf(names_.tenant(), spec.name, entry), until);
+  co_return status.code() == Code::kMismatch ? status : Status();
+}
+
+// Of what the node had before it joined, or was attached when etcd could not be asked.
+Task<void> Cell::ClaimNames() {
+  for (;;) {
+    std::map<std::string, std::string> conflicts;
+    bool asked = member_->joined();
+    for (std::uint32_t slot = 0; asked && slot < store_.namespace_slots(); ++slot) {
+      const catalog::NamespaceEntry* entry = store_.NamespaceAt(slot);
+      const std::vector<std::string> names = entry == nullptr ? std::vector<std::string>() : entry->names;
+      for (const std::string& name : names) {
+        co_await Yield();  // a list has up to 64 KiB
+        entry = store_.NamespaceAt(slot);
+        if (entry == nullptr) break;
+        mesh::NamedList list = mesh::NamedListOf(names_.tenant(), name, *entry);
+        Status status;
+        if (const Status* known = agreed_names_->Known(list); known != nullptr) {
+          status = *known;
+        } else {
+          status = co_await agreed_names_->Claim(std::move(list),
+                                                 executor().Now().PlusUs(mesh::CellLimits::kCallUs));
+        }
+        if (status.code() == Code::kMismatch) {
+          conflicts[name] = status.message();
+        } else if (!status.ok()) {
+          asked = false;
+          break;
+        }
+      }
+    }
+    if (asked) {
+      for (const auto& [name, why] : conflicts) {
+        if (!conflicts_.contains(name))
+          log_.Log(LogLevel::kWarning, "cell: ", why, "; what this node has of it goes by its own list");
+      }
+      conflicts_ = std::move(conflicts);
+    }
+    (void)co_await SleepUntil(executor().Now().PlusUs(kNamesUs));
+  }
+}
+
+void Cell::NoteUnreached() {
+  const Instant now = executor().Now();
+  const mesh::CellView& view = member_->state().view;
+  std::erase_if(apart_, [&](const auto& apart) {
+    return member_->Reaches(apart.first) || std::ranges::none_of(view.members, [&](const auto& member) {
+             return member.second.process_number == apart.first;
+           });
+  });
+  for (const auto& [id, value] : view.members) {
+    const std::uint64_t process = value.process_number;
+    if (!member_->joined() || process == member_->options().process_number || member_->Reaches(process))
+      continue;
+    Apart& apart = apart_.try_emplace(process, Apart{now}).first->second;
+    if (apart.said || now.UsSince(apart.since) < kUnreachedUs) continue;
+    apart.said = true;
+    log_.Log(LogLevel::kWarning, "cell: member ", id, ": ", member_->WhyApart(id),
+             "; without a connection its drops wait for it, and neither reads what the other has");
   }
 }
 
@@ -190,6 +260,7 @@ Task<Result<std::string>> Cell::Inquire(const server::ChainQuestion& question) {
 }
 
 void Cell::NoteChanges() {
+  NoteUnreached();
   const bool joined = member_->joined(), reached = member_->why().ok();
   std::string state = !joined ? std::string(member_->why().message()) : reached ? "joined" : "unreached";
   if (state == said_) return;

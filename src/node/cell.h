@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -21,6 +22,7 @@
 #include "etcd/etcd.h"
 #include "io/loop.h"
 #include "mesh/cell_metrics.h"
+#include "mesh/cell_names.h"
 #include "mesh/local_block_store.h"
 #include "mesh/member.h"
 #include "mesh/rail_thread.h"
@@ -70,7 +72,9 @@ class Cell final {
   Task<Status> AwaitJoin(Instant deadline);
   // As ServerParts::drop.
   Task<Result<server::Dropped>> Drop(const server::DropRequest& request);
-  // Logs what has changed: that it joined, what keeps it. Once a tick.
+  // As ServerParts::agree: what cannot be asked is passed, and looked at later.
+  Task<Status> Agree(const NamespaceSpec& spec, Instant deadline);
+  // Logs what has changed: that it joined, what keeps it, whom it does not reach. Once a tick.
   void NoteChanges();
   // Drops under way end now, with what is known of them.
   void EndDrops() { member_->EndDrops(); }
@@ -89,18 +93,24 @@ class Cell final {
 
   const mesh::Member& member() const { return *member_; }
   const mesh::Sharing& sharing() const { return *sharing_; }
-  mesh::CellParts counted() const { return {member_.get(), &local_, sharing_.get(), rails_.get()}; }
+  mesh::CellParts counted() const {
+    return {member_.get(), &local_, sharing_.get(), rails_.get(), &conflicts_};
+  }
   // As mesh::RailThread::fabric.
   net::Libfabric* fabric() { return rails_->fabric(); }
 
  private:
   // How old what the rails serve may be.
   static constexpr std::int64_t kPublishUs = 50'000;
+  static constexpr std::int64_t kNamesUs = 1'000'000;  // between two looks for names that nobody has claimed
+  static constexpr std::int64_t kUnreachedUs = 5'000'000;  // a member is, and it is said
 
   Cell(const Parts& parts, const NodeOptions& options, std::vector<net::CellKey> keys);
   Status Share(const NodeOptions& options, std::uint64_t seed);
   Task<void> Publish();
   Task<void> PublishNames();
+  Task<void> ClaimNames();
+  void NoteUnreached();
   void ForgetGone();
 
   const Parts parts_;
@@ -117,8 +127,15 @@ class Cell final {
   std::unique_ptr<mesh::Member> member_;
   std::unique_ptr<mesh::RailThread> rails_;
   std::unique_ptr<mesh::Sharing> sharing_;
-  std::set<std::uint64_t> in_view_;  // starts of members, last
-  std::string said_;                 // of its state, last
+  std::optional<mesh::CellNames> agreed_names_;
+  std::map<std::string, std::string> conflicts_;  // names that stand for another list in the cell, and why
+  struct Apart {
+    Instant since;
+    bool said = false;
+  };
+  std::map<std::uint64_t, Apart> apart_;  // starts of members that are not reached
+  std::set<std::uint64_t> in_view_;       // starts of members, last
+  std::string said_;                      // of its state, last
   TaskGroup tasks_;
 };
 

@@ -89,6 +89,7 @@ json::array SaidOf(const mesh::FindingFacts& facts) {
 Task<Result<std::string>> HoldersText(const Inquiry& inquiry, const server::ChainQuestion& question) {
   const auto own = co_await inquiry.store.MatchRest(question.slot, 0, question.chain);
   if (!own) co_return Error(own.error());
+  const bool shared = inquiry.names.NameAt(question.slot).has_value();
   const std::vector<mesh::Holding> all = co_await inquiry.sharing.finder().AskAll(
       question.slot, question.chain, 0, false, AskUntil(inquiry, question));
   std::map<std::uint64_t, const mesh::Holding*> by_peer;
@@ -101,7 +102,8 @@ Task<Result<std::string>> HoldersText(const Inquiry& inquiry, const server::Chai
     }
     const auto at = by_peer.find(value.process_number);
     if (at == by_peer.end()) {
-      holders.push_back(Holder(id, false, {}, 0, false, "no connection"));
+      holders.push_back(
+          Holder(id, false, {}, 0, false, shared ? "no connection" : "the namespace is kept to this node"));
       continue;
     }
     const mesh::Holding& one = *at->second;
@@ -131,8 +133,7 @@ Task<Result<std::string>> ExplainText(const Inquiry& inquiry, const server::Chai
   for (const auto& [process, id] : facts.ids) {
     const bool said = std::ranges::any_of(
         facts.peers, [&](const mesh::PeerSaid& one) { return one.holding.peer == process; });
-    if (!said && process != inquiry.member.options().process_number && facts.joined &&
-        facts.shared)
+    if (!said && process != inquiry.member.options().process_number && facts.joined && facts.shared)
       facts.unreachable.push_back(id);
   }
   const mesh::Explanation found = mesh::Explain(facts);

@@ -141,6 +141,7 @@ server::ReportPage MembersPage(const mesh::Member& member, const mesh::Sharing& 
         {"process", Hex(value.process_number)},
         {"self", self},
         {"connected", self || member.Reaches(value.process_number)},
+        {"why", self || member.Reaches(value.process_number) ? std::string() : member.WhyApart(id)},
         {"applied", comparable ? json::value(heard->second.applied) : json::value()},
         {"samples", self ? sharing.feed().samples() : sharing.streams().SamplesOf(value.process_number)},
         {"asked", peer == nullptr || !peer->breaker.open()},

@@ -302,6 +302,10 @@ Task<Answer> Calls::Attach(Session& session, const wire::Submission& call, CallS
   }
   Result<NamespaceSpec> spec = wire::DecodeSpec(bytes);
   if (!spec) co_return Fail(session, call, spec.error());
+  if (agree_ != nullptr && !spec->name.empty()) {
+    const Status agreed = co_await agree_(*spec, DeadlineOf(executor_, call));
+    if (!agreed.ok()) co_return Fail(session, call, agreed);
+  }
   const auto if_new = head.flags == wire::kAttachKnown ? store::IfNew::kRefuse : store::IfNew::kMake;
   Task<Result<store::Attached>> attaching = store_.Attach(*spec, session.caller, if_new);
   Result<store::Attached> attached = Error(Code::kMiss, "");

@@ -40,7 +40,8 @@ class Calls final {
         resize_(parts.resize),
         remote_(parts.remote),
         drain_(parts.drain),
-        inquire_(parts.inquire) {}
+        inquire_(parts.inquire),
+        agree_(parts.agree) {}
   Executor& executor() const { return executor_; }
 
   // Whether the entry's argument and reply ranges lie in the argument area: an entry whose ranges do not is
@@ -119,6 +120,7 @@ class Calls final {
   store::RemoteBlocks* const remote_;
   decltype(ServerParts::drain) drain_;
   decltype(ServerParts::inquire) inquire_;
+  decltype(ServerParts::agree) agree_;
 };
 
 }  // namespace cistern::server

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/task.h"
 #include "cistern/key.h"
+#include "cistern/namespace.h"
 #include "cistern/status.h"
 #include "server/peer_credentials.h"
 #include "store/requests.h"
@@ -136,6 +137,9 @@ struct ServerParts {  // borrowed; outlive the server
   SlowCalls* slow_calls = nullptr;
   // The memory node of the arena's that a process runs on (catalog::Caller::memory_node); null: there is one.
   std::function<std::uint8_t(std::int32_t pid)> node_of = nullptr;
+  // Whether the list may have the name that it says, where names are agreed on with others; null: the node's
+  // own word counts. kMismatch: it stands for another list there. The spec stays until the task ends.
+  std::function<Task<Status>(const NamespaceSpec& spec, Instant deadline)> agree = nullptr;
 };
 
 }  // namespace cistern::server

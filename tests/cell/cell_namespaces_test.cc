@@ -106,6 +106,61 @@ TEST_F(CellNodes, R10WithoutEtcdAStrictNamespaceIsServedNoLongerThanTheMembershi
   for (CellNode& node : nodes_) Until([&] { return Has(node, 1); });
 }
 
+TEST_F(CellNodes, ANameThatStandsForAnotherListInTheCellIsRefusedAndSaid) {
+  StartThree();
+  const auto attach = [](CellNode& node, const std::string& model) {
+    NamespaceSpec spec{.name = "demo", .fields = {{"model", model}}, .groups = {{.name = "all"}}};
+    return node.store->Attach(spec);
+  };
+  ASSERT_TRUE(attach(nodes_[0], "one").has_value());
+  ASSERT_TRUE(attach(nodes_[1], "one").has_value());
+  const Result<Namespace> other = attach(nodes_[1], "two"), third = attach(nodes_[2], "two");
+  for (const Result<Namespace>* refused : {&other, &third}) {
+    ASSERT_FALSE(refused->has_value());
+    EXPECT_EQ(refused->error().code(), Code::kMismatch);
+  }
+  EXPECT_THAT(std::string(third.error().message()),
+              testing::AllOf(HasSubstr("demo"), HasSubstr("model=one"), HasSubstr("model=two")));
+  // What came to be while etcd was away each goes on with, and says so.
+  etcd_.Kill();
+  const auto named = [](CellNode& node, const std::string& model) {
+    NamespaceSpec spec{.name = "late", .fields = {{"model", model}}, .groups = {{.name = "all"}}};
+    return node.store->Attach(spec, 60 * kSecond);
+  };
+  ASSERT_TRUE(named(nodes_[0], "one").has_value());
+  ASSERT_TRUE(named(nodes_[1], "two").has_value());
+  ASSERT_TRUE(etcd_.Start().ok()) << etcd_.log();
+  Until([&] {
+    return StatusNumber(*nodes_[0].store, "name_conflicts") +
+               StatusNumber(*nodes_[1].store, "name_conflicts") ==
+           1u;
+  });
+  CellNode& loser = StatusNumber(*nodes_[0].store, "name_conflicts") == 1 ? nodes_[0] : nodes_[1];
+  EXPECT_THAT(Says(loser), testing::AllOf(HasSubstr("namespace late stands for another list in the cell"),
+                                          HasSubstr("model=one"), HasSubstr("model=two")));
+  EXPECT_FALSE(named(nodes_[2], "three").has_value());
+}
+
+// Each side says it by itself, with what was tried; the others go on.
+TEST_F(CellNodes, AMemberWhoseAddressCannotBeReachedIsSaidByName) {
+  Start("a");
+  Start("c");
+  // Nobody listens where it says that it is reached.
+  const std::string nowhere = Text("127.0.0.1:", FreePort());
+  Start("b", {"--cell-listen", Text("127.0.0.1:", FreePort()), "--cell-address", nowhere});
+  Until([&] {
+    const std::string says = nodes_[0].store->CellJson().value_or("");
+    return says.find(Text("it cannot be reached at ", nowhere)) != std::string::npos;
+  });
+  Until([&] { return Says(nodes_[2]).find("\"joined\":true") != std::string::npos; });
+  EXPECT_THAT(nodes_[2].store->CellJson().value_or(""),
+              testing::AllOf(HasSubstr("it is to connect to this node at"), HasSubstr(nowhere)));
+  Put(nodes_[2], 1);
+  EXPECT_TRUE(Has(nodes_[2], 1));
+  // With the one that it reaches itself it shares.
+  Until([&] { return Says(nodes_[2]).find("\"reachable\":1") != std::string::npos; });
+}
+
 TEST_F(CellNodes, TheLastMemberThatDrainsSaysThatItGoesAlone) {
   Start("a");
   Put(nodes_[0], 1);

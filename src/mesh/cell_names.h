@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names of namespaces in a cell: each stands for one list on all of its nodes. A name lies in etcd with the
+// hash of its list from the first time on that a member claims it (docs/formats/cell.md); another list under
+// it is refused where it is attached, and said of what a node had before it joined. Without etcd a name is
+// taken as it comes, and claimed later.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/event.h"
+#include "base/task.h"
+#include "catalog/namespace_table.h"
+#include "etcd/etcd.h"
+#include "mesh/cell_keys.h"
+#include "mesh/cell_state.h"
+
+namespace cistern::mesh {
+
+// A name and what it stands for.
+struct NamedList {
+  static constexpr std::size_t kMaxText = 1024;
+
+  std::string tenant, name;
+  std::array<std::byte, 32> list_hash{};
+  std::string text;  // the list for people, cut to kMaxText
+};
+NamedList NamedListOf(const std::string& tenant, std::string name, const catalog::NamespaceEntry& entry);
+
+class CellNames final {
+ public:
+  // All is borrowed.
+  CellNames(etcd::Etcd& etcd, std::string prefix, const CellState& state)
+      : etcd_(etcd), keys_(std::move(prefix)), state_(state) {}
+  CellNames(const CellNames&) = delete;
+  CellNames& operator=(const CellNames&) = delete;
+
+  Executor& executor() { return etcd_.executor(); }
+
+  // ok: in the cell the name stands for this list, now at the latest. kMismatch: for another one, which the
+  // message has. Else it is not known: this member has not joined, or etcd did not answer by the deadline.
+  Task<Status> Claim(NamedList list, Instant deadline);
+  // Whether that is known already: what Claim would say without a question.
+  const Status* Known(const NamedList& list) const;
+
+ private:
+  struct Answer {
+    std::uint64_t history = 0;
+    std::array<std::byte, 32> list_hash{};
+    Status status;  // ok or kMismatch
+  };
+  Status Compare(const std::string& key, std::string_view value, const NamedList& list) const;
+
+  etcd::Etcd& etcd_;
+  const CellKeys keys_;
+  const CellState& state_;
+  std::map<std::string, Answer> answers_;  // by key
+};
+
+}  // namespace cistern::mesh

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh/cell_names.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "mesh/test_cell.h"
+
+namespace cistern::mesh {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kSecond = 1'000'000;
+
+NamedList ListOf(std::string name, std::string model) {
+  NamespaceSpec spec;
+  spec.name = name;
+  spec.fields = {{"model", std::move(model)}};
+  spec.groups = {{.name = "all"}};
+  return NamedListOf("default", std::move(name), catalog::NamespaceTable().Merged(spec, 1));
+}
+
+class CellNamesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* id : {"a", "b"}) {
+      cell_.Start(cell_.Add(id));
+      names_.emplace_back(std::make_unique<CellNames>(*cell_.nodes.back()->client, "/cistern/",
+                                                      cell_.nodes.back()->member->state()));
+    }
+    ASSERT_TRUE(cell_.RunUntil(30 * kSecond, [this] { return cell_.AllJoined(); }));
+  }
+  Status Claim(std::size_t i, NamedList list) {
+    return cell_.loop->BlockOn(names_[i]->Claim(std::move(list), cell_.clock.Now().PlusUs(kSecond)));
+  }
+  TestCell cell_{1};
+  std::vector<std::unique_ptr<CellNames>> names_;
+};
+
+TEST_F(CellNamesTest, ANameStandsForOneListOnEveryNode) {
+  EXPECT_TRUE(Claim(0, ListOf("demo", "one")).ok());
+  EXPECT_TRUE(Claim(1, ListOf("demo", "one")).ok());
+  const Status other = Claim(1, ListOf("demo", "two"));
+  EXPECT_EQ(other.code(), Code::kMismatch);
+  for (const char* said : {"demo", "model=one", "model=two", "/cistern/names/default/demo"})
+    EXPECT_THAT(std::string(other.message()), HasSubstr(said));
+  EXPECT_TRUE(Claim(1, ListOf("another", "two")).ok());
+  EXPECT_TRUE(Claim(0, ListOf("demo", "one")).ok()) << "and the first one has kept it";
+}
+
+TEST_F(CellNamesTest, WhatIsKnownCostsNoQuestion) {
+  ASSERT_TRUE(Claim(0, ListOf("demo", "one")).ok());
+  const std::int64_t revision = cell_.etcd.header().revision;
+  cell_.etcd.Cut("a");
+  EXPECT_TRUE(Claim(0, ListOf("demo", "one")).ok());
+  EXPECT_FALSE(Claim(0, ListOf("other", "one")).ok()) << "and nothing is claimed without etcd";
+  ASSERT_NE(names_[0]->Known(ListOf("demo", "one")), nullptr);
+  EXPECT_EQ(names_[0]->Known(ListOf("demo", "two")), nullptr);
+  cell_.etcd.Heal("a");
+  EXPECT_EQ(cell_.etcd.header().revision, revision);
+  EXPECT_TRUE(cell_.RunUntil(30 * kSecond, [this] { return Claim(0, ListOf("other", "one")).ok(); }));
+}
+
+// Drops go on beside names, which are no changes that a member reads.
+TEST_F(CellNamesTest, AMemberReadsPastThem) {
+  ASSERT_TRUE(Claim(0, ListOf("demo", "one")).ok());
+  ASSERT_TRUE(cell_.Drop(*cell_.nodes[1], DropOfKeys(NamespaceOf(1), {KeyOf(1)})).has_value());
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(Claim(1, ListOf("n" + std::to_string(i), "one")).ok());
+  cell_.etcd.CancelWatches();
+  ASSERT_TRUE(cell_.Drop(*cell_.nodes[0], DropOfKeys(NamespaceOf(1), {KeyOf(2)})).has_value());
+  cell_.Kill(*cell_.nodes[0]);
+  cell_.Start(*cell_.nodes[0]);
+  ASSERT_TRUE(cell_.RunUntil(30 * kSecond, [this] { return cell_.AllJoined(); }));
+  EXPECT_TRUE(cell_.Drop(*cell_.nodes[0], DropOfKeys(NamespaceOf(1), {KeyOf(3)})).has_value());
+}
+
+}  // namespace
+}  // namespace cistern::mesh
