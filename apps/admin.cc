@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kName = "cistern admin";
 constexpr std::string_view kSubjects[] = {"reads", "writes", "memory", "drop", "drain"};
 constexpr std::string_view kStates[] = {"on", "off"};
-constexpr std::string_view kReasons[] = {"upgrade", "reboot"};
+constexpr std::string_view kReasons[] = {"upgrade", "reboot", "leaving"};
 
 Status OneOf(std::string_view what, const std::string& text, std::span<const std::string_view> known) {
   for (const std::string_view one : known) {
@@ -111,15 +111,18 @@ int RunAdmin(int argc, const char* const* argv) {
       "  cistern admin reads off\n  cistern admin reads on\n"
       "  cistern admin writes off --namespace llama-70b\n  cistern admin memory 128GiB\n"
       "  cistern admin drop model=llama-70b\n  cistern admin drain --for upgrade --stop\n"
+      "  cistern admin drain --for leaving --within 1h\n"
       "  cistern admin drain off");
   prompt.AddTo(line, false);
   line.Text("--namespace", "NAME",
             "this one alone, by its name or the fingerprint of its list; default: all, also those to come",
             &prompt.namespace_name);
-  line.Text("--for", "WHAT",
-            "of drain: reboot, of the host, with which memory goes, or upgrade, of the node, which leaves "
-            "memory's files; default: reboot",
-            &asked.reason);
+  line.Text(
+      "--for", "WHAT",
+      "of drain: reboot, of the host, with which memory goes, upgrade, of the node, which leaves memory's "
+      "files, or leaving, for good, so that the cell's other nodes are offered what flash has as well; "
+      "default: reboot",
+      &asked.reason);
   line.Duration("--within", "of drain: how long it may take; default: 10min", &asked.within_us);
   line.Switch("--stop", "of drain: the node ends then", &asked.then_stop);
   line.Argument("WHAT", "reads, writes, memory, drop or drain", &asked.subject);
@@ -134,7 +137,8 @@ int RunAdmin(int argc, const char* const* argv) {
   if (asked.subject == "memory") return Resize(prompt, *store, asked.bytes);
   if (asked.subject != "drain") return Switch(prompt, *store, asked.subject, asked.value);
   const DrainOptions drain{.on = asked.value == "on",
-                           .memory_goes = asked.reason == "reboot",
+                           .memory_goes = asked.reason != "upgrade",
+                           .flash_goes = asked.reason == "leaving",
                            .then_stop = asked.then_stop,
                            .within_us = static_cast<std::int64_t>(asked.within_us)};
   return RunDrain(kName, *store, drain, static_cast<std::int64_t>(prompt.deadline_us), prompt.json);

@@ -53,19 +53,26 @@ void Print(const json::object& all) {
   if (const std::string none = TextOf(cell, "no_rdma"); none != "-")
     std::printf("no rdma: %s\n", none.c_str());
   std::printf("drops: seen %s, applied %s\n", TextOf(cell, "seen").c_str(), TextOf(cell, "applied").c_str());
-  std::printf("read from others: %s blocks, %s bytes; they from this node: %s blocks, %s bytes\n\n",
+  std::printf("read from others: %s blocks, %s bytes; they from this node: %s blocks, %s bytes\n",
               TextOf(cell, "peer_read_blocks").c_str(), TextOf(cell, "peer_read_bytes").c_str(),
               TextOf(cell, "served_blocks").c_str(), TextOf(cell, "served_bytes").c_str());
-  std::printf("%-20s %-24s %-10s %-12s %-10s %s\n", "MEMBER", "ADDRESS", "ZONE", "APPLIED", "SAMPLES",
-              "CONNECTION");
+  std::printf(
+      "handed over: %s blocks at a drain, %s copies, %s to who joined, %s to members that store; taken: "
+      "%s\n\n",
+      TextOf(cell, "given_blocks").c_str(), TextOf(cell, "copied_blocks").c_str(),
+      TextOf(cell, "warmed_blocks").c_str(), TextOf(cell, "stored_blocks").c_str(),
+      TextOf(cell, "taken_blocks").c_str());
+  std::printf("%-20s %-24s %-10s %-8s %-12s %-10s %s\n", "MEMBER", "ADDRESS", "ZONE", "ROLE", "APPLIED",
+              "SAMPLES", "CONNECTION");
   for (const json::value& one : all.at("members").get_array()) {
     if (!one.is_object()) continue;
     const json::object& member = one.get_object();
     const bool self = TextOf(member, "self") == "true", connected = TextOf(member, "connected") == "true";
     const bool asked = TextOf(member, "asked") != "false";
-    std::printf("%-20s %-24s %-10s %-12s %-10s %s\n", TextOf(member, "id").c_str(),
+    std::printf("%-20s %-24s %-10s %-8s %-12s %-10s %s\n", TextOf(member, "id").c_str(),
                 TextOf(member, "address").c_str(), TextOf(member, "zone").c_str(),
-                TextOf(member, "applied").c_str(), TextOf(member, "samples").c_str(),
+                TextOf(member, "role").c_str(), TextOf(member, "applied").c_str(),
+                TextOf(member, "samples").c_str(),
                 self                  ? "this node"
                 : connected && !asked ? "yes, and not asked for a while: it did not answer"
                 : connected           ? "yes"

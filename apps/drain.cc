@@ -84,6 +84,9 @@ void Say(const Sample& sample, const DrainOptions& options, bool json, bool stop
   std::string what;
   if (!options.memory_goes) {
     what = Text("memory's files keep ", sample.alone, " blocks that no flash has");
+  } else if (options.flash_goes) {
+    what = sample.lost == 0 ? "no block goes with the node"
+                            : Text(sample.lost, " blocks, which nobody took, go with the node");
   } else if (sample.alone > 0 && sample.lost == 0) {
     what = "no block goes with the host's memory";
   } else if (sample.lost > 0) {

@@ -62,6 +62,9 @@ struct DrainOptions {
   // The host's memory goes too, so that what memory alone has is written to flash. False: memory's files
   // outlive the node, as in an upgrade of it.
   bool memory_goes = true;
+  // The node does not come back, and its flash is of no use to it: in a cell, the other nodes are offered
+  // what lies there alone too, behind what memory has. Implies memory_goes.
+  bool flash_goes = false;
   bool then_stop = false;  // the node ends by itself when it has drained, or when its time has passed
   std::int64_t within_us = 600'000'000;  // that all of it may take, an hour at most
 };

@@ -275,6 +275,25 @@ std::string NamespaceTable::ListOf(const NamespaceEntry& entry) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
+NamespaceSpec NamespaceTable::SpecOf(const NamespaceEntry& entry) {
+  NamespaceSpec spec;
+  spec.fields = entry.fields;
+  spec.block_tokens = entry.block_tokens;
+  spec.trusted_keys = entry.trusted_keys;
+  spec.flash_write = entry.lower.write;
+  spec.flash_admit = entry.lower.admit;
+  spec.mesh = entry.mesh;
+  spec.strict = entry.strict;
+  for (const Group& from : entry.groups) {
+    GroupSpec& group = spec.groups.emplace_back();
+    group.name = from.name;
+    group.reach = from.reach;
+    group.window_tokens = from.window_tokens;
+    group.part_bytes.assign(from.part_bytes.begin(), from.part_bytes.end());
+  }
+  return spec;
+}
+
 Status NamespaceTable::Validate(const NamespaceSpec& spec) {
   if (spec.name.size() > 2 * kMaxNameBytes || !Printable(spec.name)) {
     return Invalid(Text("name: has ", spec.name.size(), " bytes, and a name has at most ", 2 * kMaxNameBytes,

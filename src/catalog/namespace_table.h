@@ -102,6 +102,9 @@ class NamespaceTable final {
   // In 16 digits.
   static std::string FingerprintText(std::uint64_t fingerprint);
 
+  // What attaches the same namespace elsewhere, and says of it what its users said last: all but its names.
+  static NamespaceSpec SpecOf(const NamespaceEntry& entry);
+
   // The bytes that a journal keeps, and back; none for bytes that no entry encodes to.
   static std::vector<std::byte> Encode(const NamespaceEntry& entry);
   static std::optional<NamespaceEntry> Decode(std::span<const std::byte> bytes);

@@ -325,6 +325,7 @@ Result<std::uint64_t> Client::ResizeMemory(std::uint64_t bytes, std::int64_t dea
 
 Status Client::Drain(const DrainOptions& options, std::int64_t deadline_us) {
   const std::uint64_t what = !options.on           ? wire::kServe
+                             : options.flash_goes  ? wire::kForLeaving
                              : options.memory_goes ? wire::kForReboot
                                                    : wire::kForUpgrade;
   const Result<std::uint64_t> begun =

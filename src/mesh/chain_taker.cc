@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "base/limits.h"
-#include "mesh/chain_giver.h"
+#include "mesh/chain_offers.h"
+#include "mesh/shared_names.h"
 
 namespace cistern::mesh {
 namespace {
@@ -14,6 +15,10 @@ namespace {
 constexpr std::size_t kKeysAStep = kStepBytes / 2 / sizeof(BlockKey);
 // Whose leases those of the chains are that offered blocks stand on.
 constexpr catalog::Caller kTaker{~std::uint64_t{0} - 1, store::kSourceOwner};
+
+// Who uses a namespace between its making and its first block. Its share of all that may be is an owner's.
+constexpr OwnerToken kBringer = {std::byte{'b'}, std::byte{'r'}, std::byte{'i'}, std::byte{'n'},
+                                 std::byte{'g'}, std::byte{'e'}, std::byte{'r'}};
 
 using NotTaken = OfferReply::Refusal;
 
@@ -50,7 +55,7 @@ Task<Result<std::vector<std::byte>>> ChainTaker::Answer(std::uint64_t peer, net:
   struct Counted {
     ChainTaker& taker;
     ~Counted() {
-      --taker.under_way_;
+      if (--taker.under_way_ == 0) taker.parts_.store.OwnerEnded(kBringer);
       taker.ended_.Pulse();
     }
   };
@@ -72,9 +77,33 @@ std::size_t ChainTaker::CountHere(std::uint32_t slot, std::uint16_t group, std::
   return static_cast<std::size_t>(std::ranges::partition_point(chain, here) - chain.begin());
 }
 
+Task<Result<std::uint32_t>> ChainTaker::SlotFor(const Offer& offer) {
+  if (const auto slot = parts_.names.SlotOf(offer.chain.name)) co_return *slot;
+  const Status unknown(Code::kMiss, "there is no such namespace here");
+  if (offer.list.empty()) co_return std::unexpected(unknown);
+  const std::optional<catalog::NamespaceEntry> entry = DecodeNamespace(offer.list);
+  // One that was said under another's name would answer for that one's drops.
+  if (!entry || parts_.names.NameOf(*entry) != offer.chain.name) co_return std::unexpected(unknown);
+  co_await Yield();
+  const NamespaceSpec spec = catalog::NamespaceTable::SpecOf(*entry);
+  const catalog::Caller bringer{kTaker.session, kBringer};
+  // Of one that came meanwhile its users say what goes to flash.
+  auto attached = co_await parts_.store.Attach(spec, bringer, store::IfNew::kRefuse);
+  if (!attached && attached.error().code() == Code::kMiss) {
+    attached = co_await parts_.store.Attach(spec, bringer);
+    if (attached) counters_.namespaces.Add();
+  }
+  if (!attached) co_return std::unexpected(attached.error());
+  // Now it is known by its name, if others may have it.
+  if (parts_.names.NameAt(attached->slot) != offer.chain.name) co_return std::unexpected(unknown);
+  co_return attached->slot;
+}
+
 Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadline) {
   OfferReply reply;
-  const std::optional<std::uint32_t> slot = parts_.names.SlotOf(offer.chain.name);
+  const Result<std::uint32_t> slot = co_await SlotFor(offer);
+  if (!slot && slot.error().code() == Code::kBusy) reply.refusal = NotTaken::kNoRoom;
+  if (!slot && slot.error().code() == Code::kBusy) co_return reply;
   const catalog::NamespaceEntry* entry = slot ? parts_.store.NamespaceAt(*slot) : nullptr;
   reply.refusal = NotTaken::kUnknownNamespace;
   if (entry == nullptr || entry->first_full == catalog::kNoGroup) co_return reply;
@@ -84,7 +113,7 @@ Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadl
   reply.refusal = NotTaken::kFailed;
   if (offer.body_bytes.size() != blocks * free_groups) co_return reply;
   const std::size_t here = CountHere(*slot, entry->first_full, offer.chain.keys);
-  reply.here = static_cast<std::uint32_t>(here);
+  reply.here = reply.had = static_cast<std::uint32_t>(here);
   reply.refusal = NotTaken::kNone;
   if (here == blocks) co_return reply;
   auto run = std::make_shared<PeerRun>();
@@ -97,9 +126,12 @@ Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadl
   run->count = blocks - here;
   const auto skipped = static_cast<std::ptrdiff_t>(here * free_groups);
   run->body_bytes.assign(offer.body_bytes.begin() + skipped, offer.body_bytes.end());
-  // What the offered blocks stand on is used whenever they are.
-  for (std::size_t block = here; block < blocks; ++block)
-    run->ages.push_back(offer.ages[block < before ? 0 : block - before]);
+  // What the offered blocks stand on is used whenever they are. Where nothing but this is ever used, what
+  // comes is as young as anything, but for what is to take free room alone.
+  for (std::size_t block = here; block < blocks; ++block) {
+    const std::uint32_t age = offer.ages[block < before ? 0 : block - before];
+    run->ages.push_back(parts_.role == Role::kStore && age != UINT32_MAX ? 0 : age);
+  }
   const std::uint64_t fixed = entry->groups[entry->first_full].body_bytes;
   catalog::LeaseId lease = 0;
   if (here > 0) {
@@ -127,7 +159,9 @@ Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadl
     counters_.bytes.Add(free_groups == 0 ? fixed : run->body_bytes[(block - here) * free_groups]);
   }
   reply.here = static_cast<std::uint32_t>(here + *came);
-  if (*came < blocks - here) reply.refusal = NotTaken::kNoRoom;
+  if (*came == blocks - here) co_return reply;
+  const Refusal* why = parts_.reader.RefusalOf(run->incarnation, run->chain[here + *came]);
+  reply.refusal = why == nullptr ? NotTaken::kFailed : NotTakenBy(why->why);
   co_return reply;
 }
 

@@ -2,6 +2,7 @@
 // Nodes with real stores that hand over what they have, over a simulated network.
 #include <gtest/gtest.h>
 
+#include "mesh/shared_names.h"
 #include "mesh/test_mesh.h"
 
 namespace cistern::mesh {
@@ -12,9 +13,9 @@ constexpr std::int64_t kSecond = 1'000'000;
 class HandOverTest : public MeshTest {
  protected:
   // Node `i` drains and hands over what it has.
-  store::HandedOver Give(std::size_t i, std::int64_t us = 10 * kSecond) {
+  store::HandedOver Give(std::size_t i, std::int64_t us = 10 * kSecond, bool lower_tier = false) {
     node(i).SetDraining(true);
-    return loop->BlockOn(node(i).giver->Give(After(us)));
+    return loop->BlockOn(node(i).giver->Give({.deadline = After(us), .lower_tier = lower_tier}));
   }
   // The same, which the test goes on beside.
   void BeginToGive(std::size_t i, std::int64_t us = 10 * kSecond) {
@@ -37,7 +38,7 @@ class HandOverTest : public MeshTest {
 
  private:
   Task<void> Giving(io::Loop&, std::size_t i, Instant deadline) {
-    handed = co_await node(i).giver->Give(deadline);
+    handed = co_await node(i).giver->Give({.deadline = deadline});
   }
   std::optional<Task<void>> giving_;
 };
@@ -161,6 +162,28 @@ TEST_F(HandOverTest, ConversationsNoteTravels) {
   EXPECT_FALSE(Here(1, 1));
 }
 
+TEST_F(HandOverTest, ChainOnOfferStaysUntilItsTakerHasAnswered) {
+  TestNodeOptions small;
+  small.store.max_blocks = 20;
+  AddNode(Blocks(), small);
+  AddNode();
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  PutChain(0, 1, 10);
+  int asked = 0;
+  Event goes_on;
+  node(0).before_find = [&](Executor&) -> Task<void> {
+    if (++asked > 2) co_await goes_on.Wait();
+  };
+  BeginToGive(0);
+  ASSERT_TRUE(RunUntil([&] { return asked > 2; }));
+  // Everything that may leave does.
+  for (std::uint64_t n = 101; n <= 140; ++n) Put(0, n, std::nullopt);
+  for (std::uint64_t n = 1; n <= 10; ++n) EXPECT_TRUE(Exact(0, n)) << n;
+  goes_on.Set();
+  ASSERT_TRUE(RunUntil([&] { return given(); }));
+  for (std::uint64_t n = 1; n <= 10; ++n) EXPECT_TRUE(Exact(1, n)) << n;
+}
+
 // ---- who takes -----------------------------------------------------------------------------------------
 
 TEST_F(HandOverTest, WithoutAnotherMemberItGoesOnAlone) {
@@ -229,6 +252,109 @@ TEST_F(HandOverTest, StopEndsItAtOnceThoughAnOfferIsNotAnswered) {
   EXPECT_FALSE(given());
   node(0).giver->Stop();
   EXPECT_TRUE(RunUntil([&] { return given(); }, 1'000));
+}
+
+// ---- namespaces that nobody has attached at the taker ----------------------------------------------------
+
+TEST_F(HandOverTest, NamespaceThatNobodyAttachedAtTheTakerComesWithItsList) {
+  NamespaceSpec spec = Blocks();
+  spec.flash_write = WriteRule{WritePolicy::kSelective, 3};
+  AddNode(spec);
+  AddBareNode();
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  PutChain(0, 1, 40);
+  EXPECT_EQ(Give(0).blocks, 40u);
+  const auto at = node(1).names->SlotOf(*node(0).names->NameAt(slot));
+  ASSERT_TRUE(at.has_value());
+  for (std::uint64_t n = 1; n <= 40; ++n) EXPECT_TRUE(Exact(1, n)) << n;
+  EXPECT_EQ(node(1).taker->counters().namespaces.value(), 1u);
+  const catalog::NamespaceEntry& entry = *node(1).store->NamespaceAt(*at);
+  EXPECT_EQ(catalog::NamespaceTable::ListOf(entry),
+            catalog::NamespaceTable::ListOf(*node(0).store->NamespaceAt(slot)));
+  EXPECT_EQ(entry.block_tokens, 64u);
+  EXPECT_EQ(entry.lower.write, spec.flash_write);
+  EXPECT_TRUE(entry.names.empty());
+  // Nobody uses it, so that it goes when nothing of it is left and room is wanted; an engine finds it there.
+  auto attached = loop->BlockOn(node(1).store->Attach(spec, {}, store::IfNew::kRefuse));
+  ASSERT_TRUE(attached.has_value());
+  EXPECT_EQ(attached->slot, *at);
+}
+
+TEST_F(HandOverTest, NamespaceThatCameWithItsListMakesRoomWhenNothingOfItIsLeft) {
+  AddNode();
+  AddBareNode();
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  Put(0, 1, std::nullopt);
+  EXPECT_EQ(Give(0).blocks, 1u);
+  const BlockKey key = store::Key(1);
+  ASSERT_TRUE(loop->BlockOn(node(1).store->Drop(slot, std::span(&key, 1))).has_value());
+  // As many more as there may be: those of one owner are bounded, so that each has its own.
+  std::uint64_t attached = 0;
+  for (std::uint64_t i = 0; i < 2 * arena::kMaxNamespaces; ++i) {
+    catalog::Caller caller{1000 + i, {}};
+    std::memcpy(caller.owner.data(), &caller.session, sizeof(caller.session));
+    NamespaceSpec spec = store::OneGroup(std::to_string(i));
+    if (!loop->BlockOn(node(1).store->Attach(spec, caller)).has_value()) break;
+    ++attached;
+  }
+  EXPECT_EQ(attached, arena::kMaxNamespaces);
+}
+
+TEST_F(HandOverTest, ListOfAnotherNamespaceThanTheOffersIsRefused) {
+  AddNode();
+  AddBareNode();
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  const catalog::NamespaceEntry entry = *node(0).store->NamespaceAt(slot);
+  const auto answer = [&](std::vector<std::byte> list) {
+    Offer offer{.chain = {.history = 7, .name = *node(0).names->NameAt(slot), .keys = {store::Key(1)}},
+                .body_bytes = {4096},
+                .ages = {0},
+                .list = std::move(list)};
+    auto reply = loop->BlockOn(node(1).taker->Answer(node(0).process_number, Encode(offer), After(kSecond)));
+    EXPECT_TRUE(reply.has_value());
+    return DecodeOfferReply(*reply)->refusal;
+  };
+  catalog::NamespaceEntry other = entry;
+  other.fields[0].second = "other";
+  EXPECT_EQ(answer(EncodeNamespace(other)), OfferReply::Refusal::kUnknownNamespace);
+  catalog::NamespaceEntry named = entry;
+  named.slot = 0;
+  ASSERT_FALSE(named.names.empty());
+  EXPECT_EQ(answer(catalog::NamespaceTable::Encode(named)), OfferReply::Refusal::kUnknownNamespace);
+  std::vector<std::byte> cut = EncodeNamespace(entry);
+  cut.pop_back();
+  EXPECT_EQ(answer(std::move(cut)), OfferReply::Refusal::kUnknownNamespace);
+  catalog::NamespaceEntry wrong = entry;  // of which nothing could be attached
+  wrong.groups.push_back(wrong.groups[0]);
+  EXPECT_EQ(answer(EncodeNamespace(wrong)), OfferReply::Refusal::kUnknownNamespace);
+  EXPECT_EQ(node(1).store->occupancy().namespaces, 0u);
+  EXPECT_EQ(answer(EncodeNamespace(entry)), OfferReply::Refusal::kFailed);  // there is no such block
+  EXPECT_EQ(node(1).store->occupancy().namespaces, 1u);
+}
+
+// ---- what lies on flash alone
+// ------------------------------------------------------------------------------
+
+TEST_F(HandOverTest, WhatLiesOnFlashAloneIsGivenByANodeThatLeaves) {
+  TestNodeOptions small{.lower_tier = true};
+  small.store.max_blocks = 24;
+  small.store.max_lower_blocks = 1'000;
+  AddNode(Blocks(), small);
+  AddNode();
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  for (std::uint64_t n = 1; n <= 60; ++n) {
+    Put(0, n, n % 10 == 1 ? std::nullopt : std::optional(n - 1));
+    RunFor(20'000);
+  }
+  std::size_t in_memory = 0;
+  for (std::uint64_t n = 1; n <= 60; ++n) in_memory += Here(0, n) ? 1 : 0;
+  ASSERT_LE(in_memory, 24u);
+  EXPECT_LE(Give(0).blocks, in_memory);
+  const store::HandedOver given = Give(0, 10 * kSecond, true);
+  EXPECT_EQ(given.blocks, 60u);
+  EXPECT_EQ(given.left, 0u);
+  for (std::uint64_t n = 1; n <= 60; ++n) EXPECT_TRUE(Exact(1, n)) << n;
+  EXPECT_EQ(node(0).store->occupancy().leases, 0u);
 }
 
 // ---- room ----------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@
 #include "mesh/membership.h"
 #include "mesh/peers.h"
 #include "mesh/reach.h"
+#include "mesh/role.h"
 #include "mesh/trimmer.h"
 #include "net/stream.h"
 #include "net/tls.h"
@@ -31,11 +32,12 @@
 namespace cistern::mesh {
 
 struct MemberOptions {
-  std::string id;                       // no other member of the cell has it
-  std::string prefix = "/cistern/";     // of the cell's keys in etcd; ends with a slash
-  std::string listen;                   // address for control connections
-  std::string address;                  // the same as others reach it; empty: `listen`
-  std::string zone;                     // may be empty
+  std::string id;                    // no other member of the cell has it
+  std::string prefix = "/cistern/";  // of the cell's keys in etcd; ends with a slash
+  std::string listen;                // address for control connections
+  std::string address;               // the same as others reach it; empty: `listen`
+  std::string zone;                  // may be empty
+  Role role = Role::kEngine;
   std::array<std::byte, 16> boot_id{};  // of the host: it changes when the host starts
   std::uint64_t process_number = 0;     // random, not 0
   std::vector<net::CellKey> cell_keys;  // the first is used, each is accepted; none: a cell without one

@@ -206,6 +206,8 @@ std::vector<std::byte> Encode(const RoomNotice& notice) {
   Encoder out(bytes);
   out.U64(notice.memory_bytes);
   out.U8(notice.drains ? 1 : 0);
+  out.U8(static_cast<std::uint8_t>(notice.role));
+  out.U64(notice.free_bytes);
   return bytes;
 }
 
@@ -214,13 +216,26 @@ std::optional<RoomNotice> DecodeRoomNotice(net::ConstPiece bytes) {
   RoomNotice notice;
   notice.memory_bytes = in.U64();
   notice.drains = in.U8() != 0;
-  return in.ok() ? std::optional(notice) : std::nullopt;
+  std::uint8_t role = 0;
+  if (in.ok() && !in.done()) {
+    role = in.U8();
+    notice.free_bytes = in.U64();
+  }
+  notice.role = static_cast<Role>(role);
+  return in.ok() && role <= static_cast<std::uint8_t>(Role::kStore) ? std::optional(notice) : std::nullopt;
 }
 
 void AppendRest(std::vector<std::byte>& question, const Offer& offer) {
   Encoder out(question);
   out.List(offer.body_bytes, [&](std::uint32_t one) { out.U32(one); });
   out.List(offer.ages, [&](std::uint32_t age) { out.U32(age); });
+  if (!offer.list.empty()) AppendList(question, offer.list);
+}
+
+void AppendList(std::vector<std::byte>& question, std::span<const std::byte> list) {
+  Encoder out(question);
+  out.U32(static_cast<std::uint32_t>(list.size()));
+  out.Bytes(list);
 }
 
 bool TakeRest(net::ConstPiece behind, Offer* offer) {
@@ -228,6 +243,10 @@ bool TakeRest(net::ConstPiece behind, Offer* offer) {
   in.List(offer->body_bytes, Limits::kKeys * 8, [&](std::uint32_t& one) { one = in.U32(); });
   in.List(offer->ages, Limits::kKeys, [&](std::uint32_t& age) { age = in.U32(); });
   const std::size_t keys = offer->chain.keys.size(), before = offer->chain.matched;
+  if (in.ok() && !in.done()) {
+    const auto list = in.Bytes(in.Count(Limits::kNamespaceBytes));
+    offer->list.assign(list.begin(), list.end());
+  }
   return in.ok() && before < keys && offer->ages.size() == keys - before;
 }
 
@@ -242,7 +261,7 @@ std::optional<Offer> DecodeOffer(net::ConstPiece bytes) {
   net::ConstPiece behind;
   std::optional<MatchRequest> chain = DecodeHead(bytes, &keys, &behind);
   if (!chain || !TakeKeys(&behind, keys, &*chain)) return std::nullopt;
-  Offer offer{.chain = std::move(*chain), .body_bytes = {}, .ages = {}};
+  Offer offer{.chain = std::move(*chain), .body_bytes = {}, .ages = {}, .list = {}};
   return TakeRest(behind, &offer) ? std::optional(std::move(offer)) : std::nullopt;
 }
 
@@ -252,6 +271,7 @@ std::vector<std::byte> Encode(const OfferReply& reply) {
   out.U64(reply.history);
   out.U32(reply.here);
   out.U8(static_cast<std::uint8_t>(reply.refusal));
+  out.U32(reply.had);
   return bytes;
 }
 
@@ -262,6 +282,7 @@ std::optional<OfferReply> DecodeOfferReply(net::ConstPiece bytes) {
   reply.here = in.U32();
   const std::uint8_t refusal = in.U8();
   reply.refusal = static_cast<OfferReply::Refusal>(refusal);
+  if (in.ok() && !in.done()) reply.had = in.U32();
   if (!in.ok() || refusal > static_cast<std::uint8_t>(OfferReply::Refusal::kFailed)) return std::nullopt;
   return reply;
 }

@@ -13,6 +13,7 @@
 #include "cistern/where.h"
 #include "mesh/cell_drop.h"
 #include "mesh/local_store.h"
+#include "mesh/role.h"
 #include "mesh/sample_index.h"
 #include "net/stream.h"
 
@@ -32,6 +33,7 @@ struct PeerMessageLimits {
   static constexpr std::size_t kNotes = 8;
   static constexpr std::size_t kParts = 64;
   static constexpr std::size_t kSegments = 2'048;
+  static constexpr std::size_t kNamespaceBytes = 128u << 10;
 };
 
 struct SampleChange {
@@ -89,6 +91,9 @@ struct MatchReply {
 struct RoomNotice {
   std::uint64_t memory_bytes = 0;
   bool drains = false;  // it takes none, and who has a choice asks another
+  // An earlier version says nothing of these.
+  Role role = Role::kEngine;
+  std::uint64_t free_bytes = 0;  // of its memory, when this was said
   friend bool operator==(const RoomNotice&, const RoomNotice&) = default;
 };
 
@@ -99,6 +104,8 @@ struct Offer {
   MatchRequest chain;
   std::vector<std::uint32_t> body_bytes;  // as MatchReply's, of all blocks of the chain
   std::vector<std::uint32_t> ages;        // of the offered blocks: how many uses of others came after theirs
+  // The namespace's list (EncodeNamespace), for who said that it has no such namespace; empty for others.
+  std::vector<std::byte> list;
   friend bool operator==(const Offer&, const Offer&) = default;
 };
 
@@ -113,6 +120,7 @@ struct OfferReply {
   std::uint64_t history = 0;
   std::uint32_t here = 0;            // blocks of the chain, from its first one on, that are published
   Refusal refusal = Refusal::kNone;  // why no more are
+  std::uint32_t had = 0;             // of these, that were before; an earlier version says nothing of it
   friend bool operator==(const OfferReply&, const OfferReply&) = default;
 };
 
@@ -161,6 +169,8 @@ std::optional<MatchRequest> DecodeHead(net::ConstPiece bytes, std::size_t* keys,
 bool TakeKeys(net::ConstPiece* behind, std::size_t most, MatchRequest* request);
 // An offer is its chain as such a question, and behind the keys the rest.
 void AppendRest(std::vector<std::byte>& question, const Offer& offer);
+// Behind that, if the namespace's list goes along.
+void AppendList(std::vector<std::byte>& question, std::span<const std::byte> list);
 bool TakeRest(net::ConstPiece behind, Offer* offer);
 
 // None for bytes that are no such message; what a later version has put behind is left out.

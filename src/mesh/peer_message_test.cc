@@ -97,9 +97,12 @@ Offer SomeOffer() {
 
 TEST(PeerMessageTest, HandOverSaysWhatItSaid) {
   EXPECT_EQ(DecodeOffer(Encode(SomeOffer())), SomeOffer());
-  const RoomNotice room{.memory_bytes = 1u << 30, .drains = true};
+  Offer with_list = SomeOffer();
+  with_list.list = {std::byte{1}, std::byte{2}};
+  EXPECT_EQ(DecodeOffer(Encode(with_list)), with_list);
+  const RoomNotice room{.memory_bytes = 1u << 30, .drains = true, .role = Role::kStore, .free_bytes = 77};
   EXPECT_EQ(DecodeRoomNotice(Encode(room)), room);
-  const OfferReply reply{.history = 5, .here = 3, .refusal = OfferReply::Refusal::kNoRoom};
+  const OfferReply reply{.history = 5, .here = 3, .refusal = OfferReply::Refusal::kNoRoom, .had = 2};
   EXPECT_EQ(DecodeOfferReply(Encode(reply)), reply);
 }
 
@@ -111,8 +114,11 @@ TEST(PeerMessageTest, OfferOfNothingOrWithoutAgesIsRefused) {
   offer.chain.matched = 3;
   offer.ages.clear();
   EXPECT_FALSE(DecodeOffer(Encode(offer)).has_value());
+  offer = SomeOffer();
+  offer.list.resize(PeerMessageLimits::kNamespaceBytes + 1);
+  EXPECT_FALSE(DecodeOffer(Encode(offer)).has_value());
   std::vector<std::byte> reply = Encode(OfferReply{.history = 5});
-  reply.back() = std::byte{9};
+  reply[12] = std::byte{9};
   EXPECT_FALSE(DecodeOfferReply(reply).has_value());
 }
 

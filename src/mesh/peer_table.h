@@ -11,6 +11,7 @@
 #include "base/event.h"
 #include "cistern/status.h"
 #include "mesh/breaker.h"
+#include "mesh/role.h"
 #include "net/bandwidth.h"
 
 namespace cistern::mesh {
@@ -23,6 +24,8 @@ struct Peer {
   double bytes_per_us = 1'000;      // of blocks, lately
   std::uint64_t room_bytes = 0;     // its memory; 0: it has not said so, and takes nothing
   bool drains = false;              // it is on its way out of service
+  Role role = Role::kEngine;        // what it is for
+  bool greeted = false;             // it has said what room it has, in this start
 
   // What of a question's outcome is the peer's fault. A miss is not: an index is a hint; nor is a deadline
   // that left it no time.

@@ -12,6 +12,7 @@
 
 #include "base/event.h"
 #include "base/task.h"
+#include "catalog/namespace_table.h"
 #include "mesh/cell_drop.h"
 #include "mesh/drop_list.h"
 #include "mesh/local_store.h"
@@ -54,6 +55,8 @@ class SharedNamespaces {
   virtual std::optional<SharedNamespace> NameAt(std::uint32_t slot) const = 0;
   // Another number when a namespace whose name was asked for is shared from now on, or no longer.
   virtual std::uint64_t switches() const = 0;
+  // Of a namespace of this list, whether it is here or not.
+  virtual SharedNamespace NameOf(const catalog::NamespaceEntry& entry) const = 0;
 
  protected:
   ~SharedNamespaces() = default;

@@ -3,6 +3,8 @@
 
 #include <openssl/evp.h>
 
+#include <algorithm>
+
 #include "base/assert.h"
 #include "base/event.h"
 
@@ -14,6 +16,19 @@ SharedNamespace NameOf(const std::string& tenant, const catalog::NamespaceEntry&
   CISTERN_ASSERT(EVP_Digest(list.data(), list.size(), reinterpret_cast<unsigned char*>(name.list_hash.data()),
                             nullptr, EVP_sha256(), nullptr) == 1);
   return name;
+}
+
+std::vector<std::byte> EncodeNamespace(catalog::NamespaceEntry entry) {
+  entry.slot = 0;
+  entry.incarnation = 1;  // of nobody's
+  entry.names.clear();
+  return catalog::NamespaceTable::Encode(entry);
+}
+
+std::optional<catalog::NamespaceEntry> DecodeNamespace(std::span<const std::byte> bytes) {
+  std::optional<catalog::NamespaceEntry> entry = catalog::NamespaceTable::Decode(bytes);
+  if (entry && (!entry->names.empty() || !std::ranges::is_sorted(entry->fields))) entry.reset();
+  return entry;
 }
 
 Task<void> SharedNames::Refresh() {
@@ -35,7 +50,7 @@ void SharedNames::Learn(std::uint32_t slot, const catalog::NamespaceEntry& entry
   if (const auto was = slots_.find(known.list_hash); was != slots_.end() && was->second == slot)
     slots_.erase(was);
   const Known before = known;
-  known = {store_.NamespacePutNumberOf(slot), NameOf(tenant_, entry).list_hash, IsShared(slot)};
+  known = {store_.NamespacePutNumberOf(slot), NameOf(entry).list_hash, IsShared(slot)};
   if (known.list_hash == before.list_hash && known.shared != before.shared) ++switches_;
   slots_[known.list_hash] = slot;
   changed_.Pulse();

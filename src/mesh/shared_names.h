@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,11 @@ namespace cistern::mesh {
 
 // Of a namespace of the tenant.
 SharedNamespace NameOf(const std::string& tenant, const catalog::NamespaceEntry& entry);
+
+// What makes it the same namespace at another member: its list, and what its users said of it, without the
+// names that stand for it here (docs/formats/journal.md). None for bytes that are no such list.
+std::vector<std::byte> EncodeNamespace(catalog::NamespaceEntry entry);
+std::optional<catalog::NamespaceEntry> DecodeNamespace(std::span<const std::byte> bytes);
 
 class SharedNames final : public SharedNamespaces {
  public:
@@ -42,6 +48,9 @@ class SharedNames final : public SharedNamespaces {
   std::optional<std::uint32_t> SlotOf(const SharedNamespace& name) const override;
   std::optional<SharedNamespace> NameAt(std::uint32_t slot) const override;
   std::uint64_t switches() const override { return switches_; }
+  SharedNamespace NameOf(const catalog::NamespaceEntry& entry) const override {
+    return mesh::NameOf(tenant_, entry);
+  }
   // Pulsed when a namespace was looked at for the first time since it came or changed.
   Event& changed() const { return changed_; }
   // Those that others may read of: their names, and where they are now.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mesh/sharing.h"
 
+#include <algorithm>
+
 namespace cistern::mesh {
 
 Sharing::Sharing(const Parts& parts)
     : parts_(parts),
-      room_{parts.memory_bytes, false},
+      room_{.memory_bytes = parts.memory_bytes, .role = parts.role},
       peers_(parts.bytes_a_second),
       feed_(parts.executor, parts.store, parts.names),
       index_(SampleIndex::Options()),
@@ -16,11 +18,27 @@ Sharing::Sharing(const Parts& parts)
       reader_(
           {parts.executor, parts.clock, parts.store, parts.memory_bytes, parts.rule, parts.rails, peers_}),
       blocks_({parts.executor, parts.clock, parts.store, finder_, reader_}, ~parts.seed),
-      giver_({parts.executor, parts.clock, parts.store, parts.rule, parts.names, parts.links, peers_}),
-      taker_({parts.executor, parts.clock, parts.store, parts.rule, parts.names, reader_}) {}
+      offers_({parts.executor, parts.clock, parts.store, parts.rule, parts.names, parts.links, peers_}),
+      giver_(offers_, parts.store, parts.clock),
+      spreader_({offers_, parts.store, parts.clock, peers_, parts.process_number, parts.role}),
+      taker_({parts.executor, parts.clock, parts.store, parts.rule, parts.names, reader_, parts.role}) {
+  spreader_.SetMemory(parts.memory_bytes);
+}
+
+void Sharing::Start() {
+  streams_.Start();
+  spreader_.Start();
+}
+
+// A member whose role is to store never hands on.
+Task<store::HandedOver> Sharing::Give(store::GiveOrder order) {
+  if (parts_.role == Role::kStore) co_return store::HandedOver();
+  co_return co_await giver_.Give(order);
+}
 
 Task<void> Sharing::Close() {
   co_await giver_.Close();
+  spreader_.Close();
   co_await streams_.Close();
   co_await taker_.Close();
   co_await reader_.Close();
@@ -28,6 +46,7 @@ Task<void> Sharing::Close() {
 
 void Sharing::SetMemory(std::uint64_t bytes) {
   reader_.SetMemory(bytes);
+  spreader_.SetMemory(bytes);
   room_.memory_bytes = bytes;
   TellRoom();
 }
@@ -35,12 +54,16 @@ void Sharing::SetMemory(std::uint64_t bytes) {
 void Sharing::SetDraining(bool draining) {
   room_.drains = draining;
   taker_.SetDraining(draining);
+  spreader_.SetDraining(draining);
   if (!draining) giver_.Stop();
   TellRoom();
 }
 
 // A connection that takes nothing more ends by itself, and the next one begins with what is true then.
-void Sharing::TellRoom(std::uint64_t peer) { (void)parts_.links.Tell(peer, kRoomNotice, Encode(room_)); }
+void Sharing::TellRoom(std::uint64_t peer) {
+  room_.free_bytes = room_.memory_bytes - std::min(room_.memory_bytes, parts_.store.occupancy().bytes);
+  (void)parts_.links.Tell(peer, kRoomNotice, Encode(room_));
+}
 
 void Sharing::TellRoom() {
   for (const std::uint64_t peer : parts_.links.Reachable()) TellRoom(peer);
@@ -62,6 +85,8 @@ void Sharing::Heard(std::uint64_t peer, std::uint16_t type, net::ConstPiece payl
   if (const std::optional<RoomNotice> room = DecodeRoomNotice(payload)) {
     peers_.Of(peer).room_bytes = room->memory_bytes;
     peers_.Of(peer).drains = room->drains;
+    peers_.Of(peer).role = room->role;
+    spreader_.Heard(peer, *room);
   }
 }
 

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a member shares with the others and has of them, put together: it tells what its node holds, knows
 // what they hold, answers their matches, and reads blocks of theirs for the clients of its node; it gives
-// them what the node has when that drains, and takes what they give.
+// them what the node has when that drains, and in the background what they are to have beside it, and takes
+// what they give.
 #pragma once
 
 #include <cstdint>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "mesh/chain_giver.h"
+#include "mesh/chain_offers.h"
+#include "mesh/chain_spreader.h"
 #include "mesh/chain_taker.h"
 #include "mesh/finder.h"
 #include "mesh/peer_blocks.h"
@@ -36,6 +40,8 @@ class Sharing final : public PeerListener, public store::HandOver {
     std::uint64_t memory_bytes = 0;
     std::uint64_t seed = 0;
     std::uint64_t bytes_a_second = 0;  // that are read from all others; 0: no bound
+    std::uint64_t process_number = 0;  // this member's
+    Role role = Role::kEngine;
   };
   explicit Sharing(const Parts& parts);
   // Close was awaited.
@@ -45,18 +51,20 @@ class Sharing final : public PeerListener, public store::HandOver {
 
   Executor& executor() { return parts_.executor; }
 
-  void Start() { streams_.Start(); }
+  void Start();
   // Waits for the reads that are under way. It is told nothing any more, and asked nothing.
   Task<void> Close();
 
   // Where clients' matches and acquires go on.
   store::RemoteBlocks& blocks() { return blocks_; }
   void SetMemory(std::uint64_t bytes);
+  // As ChainSpreader's.
+  void SetCopies(std::vector<policy::Copies> copies) { spreader_.SetCopies(std::move(copies)); }
   // Nothing is kept of a start of a member that is no more.
   void Forget(std::uint64_t peer) { peers_.Forget(peer); }
 
   void SetDraining(bool draining) override;
-  Task<store::HandedOver> Give(Instant deadline) override { return giver_.Give(deadline); }
+  Task<store::HandedOver> Give(store::GiveOrder order) override;
   void Stop() override { giver_.Stop(); }
 
   void Connected(std::uint64_t peer) override;
@@ -65,6 +73,7 @@ class Sharing final : public PeerListener, public store::HandOver {
   Task<Result<std::vector<std::byte>>> Answer(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload,
                                               Instant deadline) override;
 
+  Role role() const { return parts_.role; }
   // For who asks the others.
   Finder& finder() { return finder_; }
   // For metrics and lists.
@@ -77,6 +86,7 @@ class Sharing final : public PeerListener, public store::HandOver {
   const SampleFeed& feed() const { return feed_; }
   const ChainGiver& giver() const { return giver_; }
   const ChainTaker& taker() const { return taker_; }
+  const ChainSpreader& spreader() const { return spreader_; }
 
  private:
   void TellRoom(std::uint64_t peer);
@@ -91,7 +101,9 @@ class Sharing final : public PeerListener, public store::HandOver {
   Finder finder_;
   PeerReader reader_;
   PeerBlocks blocks_;
+  ChainOffers offers_;
   ChainGiver giver_;
+  ChainSpreader spreader_;
   ChainTaker taker_;
 };
 

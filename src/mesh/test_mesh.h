@@ -19,6 +19,7 @@
 #include "base/task_group.h"
 #include "mesh/block_server.h"
 #include "mesh/chain_giver.h"
+#include "mesh/chain_spreader.h"
 #include "mesh/chain_taker.h"
 #include "mesh/finder.h"
 #include "mesh/peer_rails.h"
@@ -87,6 +88,7 @@ class TestNames final : public SharedNamespaces {
     }
     return number;
   }
+  SharedNamespace NameOf(const catalog::NamespaceEntry& entry) const override { return TestNameOf(entry); }
 
  private:
   const store::BlockStore& store_;
@@ -226,6 +228,9 @@ struct TestNodeOptions {
   bool lower_tier = false;
   net::SimulatedFabric::Members* fabric = nullptr;  // of nodes that read each other's memory
   std::uint64_t bytes_a_second = 0;                 // that a node reads from all others; 0: no bound
+  Role role = Role::kEngine;
+  bool spreads = false;      // what it has, in the background
+  std::uint32_t copies = 1;  // then: members that are to have a block
 };
 
 // A node with everything of this folder but etcd.
@@ -286,8 +291,14 @@ class MeshNode final : public PeerListener {
         PeerReader::Parts{loop.executor(), clock, *store, geometry_.slots_bytes(), rule, *rails, peers});
     finder.emplace(
         Finder::Parts{loop.executor(), clock, *store, rule, *names, *index, *streams, *links, peers}, number);
-    giver.emplace(ChainGiver::Parts{loop.executor(), clock, *store, rule, *names, *links, peers});
-    taker.emplace(ChainTaker::Parts{loop.executor(), clock, *store, rule, *names, *reader});
+    offers.emplace(ChainOffers::Parts{loop.executor(), clock, *store, rule, *names, *links, peers});
+    giver.emplace(*offers, *store, clock);
+    spreader.emplace(ChainSpreader::Parts{*offers, *store, clock, peers, process_number, options.role});
+    spreader->SetMemory(room.memory_bytes);
+    spreader->SetCopies({{.members = options.copies}});
+    if (options.spreads) spreader->Start();
+    taker.emplace(ChainTaker::Parts{loop.executor(), clock, *store, rule, *names, *reader, options.role});
+    room.role = options.role;
     keeper_.emplace(loop.executor(), *store, catalog::Caller{1u << 20, store::kSourceOwner});
     served.emplace(rule, *names, *store);
     server.emplace(BlockServer::Parts{loop.executor(), clock,
@@ -302,6 +313,7 @@ class MeshNode final : public PeerListener {
     store->Abandon();
     tasks.Drop();
     giver.reset();
+    spreader.reset();
     links->Drop();
     taker.reset();
     streams.reset();
@@ -318,6 +330,7 @@ class MeshNode final : public PeerListener {
 
   void Connected(std::uint64_t peer) override {
     streams->Connected(peer);
+    room.free_bytes = room.memory_bytes - std::min(room.memory_bytes, store->occupancy().bytes);
     (void)links->Tell(peer, kRoomNotice, Encode(room));
   }
   void Disconnected(std::uint64_t peer) override { streams->Disconnected(peer); }
@@ -328,11 +341,14 @@ class MeshNode final : public PeerListener {
     ASSERT_TRUE(told.has_value());
     peers.Of(peer).room_bytes = told->memory_bytes;
     peers.Of(peer).drains = told->drains;
+    peers.Of(peer).role = told->role;
+    spreader->Heard(peer, *told);
   }
   // As Sharing::SetDraining.
   void SetDraining(bool drains) {
     room.drains = drains;
     taker->SetDraining(drains);
+    spreader->SetDraining(drains);
     for (const std::uint64_t peer : links->Reachable()) (void)links->Tell(peer, kRoomNotice, Encode(room));
   }
   Task<Result<std::vector<std::byte>>> Answer(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload,
@@ -457,7 +473,9 @@ class MeshNode final : public PeerListener {
   std::optional<PeerRails> rails;
   std::optional<PeerReader> reader;
   std::optional<Finder> finder;
+  std::optional<ChainOffers> offers;
   std::optional<ChainGiver> giver;
+  std::optional<ChainSpreader> spreader;
   std::optional<ChainTaker> taker;
   std::optional<TestServed> served;
 
@@ -488,11 +506,18 @@ class MeshTest : public ::testing::Test {
     ASSERT_TRUE(RunUntil([&] { return Know(); }));
   }
   void AddNode(const NamespaceSpec& spec = Blocks(), const TestNodeOptions& options = {}) {
-    const std::string host(1, static_cast<char>('a' + nodes.size()));
-    auto made = std::make_unique<MeshNode>(*loop, clock, network, host, 100 + nodes.size(), options);
-    auto attached = loop->BlockOn(made->store->Attach(spec));
+    AddBareNode(options);
+    Attach(nodes.size() - 1, spec);
+  }
+  void Attach(std::size_t i, const NamespaceSpec& spec) {
+    auto attached = loop->BlockOn(node(i).store->Attach(spec));
     ASSERT_TRUE(attached.has_value()) << attached.error().ToString();
     slot = attached->slot;
+  }
+  // That knows no namespace.
+  void AddBareNode(const TestNodeOptions& options = {}) {
+    const std::string host(1, static_cast<char>('a' + nodes.size()));
+    auto made = std::make_unique<MeshNode>(*loop, clock, network, host, 100 + nodes.size(), options);
     for (auto& other : nodes) {
       made->rails->SetAddress(other->process_number, other->host + ":2");
       other->rails->SetAddress(made->process_number, made->host + ":2");

@@ -77,6 +77,7 @@ Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions&
   member.listen = options.cell_listen.empty() ? options.cell_address : options.cell_listen;
   member.address = options.cell_address;
   member.zone = options.zone;
+  member.role = options.cell_role;
   member.boot_id = BootId();
   member.process_number = std::max<std::uint64_t>(1, parts.random());
   member.cell_keys = cell->keys_;
@@ -114,7 +115,9 @@ Status Cell::Share(const NodeOptions& options, std::uint64_t seed) {
   }
   sharing_ = std::make_unique<mesh::Sharing>(
       mesh::Sharing::Parts{executor(), parts_.clock, store_, *member_, names_, member_->links(), *rails_,
-                           parts_.reader.memory_bytes(), seed, options.cell_bandwidth});
+                           parts_.reader.memory_bytes(), seed, options.cell_bandwidth,
+                           member_->options().process_number, options.cell_role});
+  sharing_->SetCopies(options.cell_copies);
   member_->SetListener(&*sharing_, RailAddress(member_->options().address));
   sharing_->Start();
   tasks_.Spawn(Publish());

@@ -82,6 +82,7 @@ class Cell final {
   store::HandOver& hand_over() { return *sharing_; }
   // As ServerParts::remote.
   store::RemoteBlocks& blocks() { return sharing_->blocks(); }
+  void SetCopies(const std::vector<policy::Copies>& copies) { sharing_->SetCopies(copies); }
   // The store's memory has another size.
   void SetMemory(std::uint64_t bytes) { sharing_->SetMemory(bytes); }
   // As ServerParts::inquire.

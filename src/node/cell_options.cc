@@ -56,6 +56,8 @@ Status CheckIsAlone(const NodeOptions& options) {
                                                      {"zone", !options.zone.empty()},
                                                      {"cell_compacts", options.cell_compacts},
                                                      {"cell_bandwidth", options.cell_bandwidth > 0},
+                                                     {"cell_role", options.cell_role != mesh::Role::kEngine},
+                                                     {"cell_copies", !options.cell_copies.empty()},
                                                      {"cell_rdma", options.cell_rdma != "off"},
                                                      {"etcd_authorities", !options.etcd_authorities.empty()},
                                                      {"etcd_certificate", !options.etcd_certificate.empty()},

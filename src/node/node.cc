@@ -651,9 +651,16 @@ Task<Status> Node::Core::Drain(server::DrainRequest request) {
   if (request.then_stop && !options_.on_ends)
     co_return Status(Code::kInvalid,
                      "drain: this node is a part of another program, which ends it; drain it without --stop");
+  if (request.lower_tier_goes && parts_->cell == nullptr)
+    co_return Status(
+        Code::kInvalid,
+        "drain: a node that leaves hands its flash over to its cell, and this one is in none; what "
+        "flash has stays there, so drain it for reboot");
   drains_ = request.on;
   if (request.on) {
-    const store::DrainOrder order{.memory_goes = request.memory_goes, .deadline = request.deadline};
+    const store::DrainOrder order{.memory_goes = request.memory_goes,
+                                  .lower_tier_goes = request.lower_tier_goes,
+                                  .deadline = request.deadline};
     parts_->tasks->Spawn(DrainFor(executor(), order, request.then_stop));
   } else {
     co_await parts_->store->drain().End();
@@ -693,6 +700,7 @@ Reloaded Node::Core::Apply(const NodeOptions& read) {
   if (const Result<LogLevel> level = ParseLogLevel(options_.log_level)) log_->SetLevel(*level);
   slow_calls_->SetBound(static_cast<std::int64_t>(options_.slow_calls_us));
   parts_->store->SetOptions(StoreOptionsOf(options_));
+  if (parts_->cell) parts_->cell->SetCopies(options_.cell_copies);
   if (flash_ != nullptr && budget) flash_->SetBudget(options_.flash_budget_bytes_a_day);
   for (const std::string& changed : reloaded.changed) log_->Log(LogLevel::kInfo, "reload: ", changed);
   for (const std::string& kept : reloaded.kept) log_->Log(LogLevel::kWarning, "reload: ", kept);

@@ -297,6 +297,30 @@ constexpr Setting kSettings[] = {
      [](const NodeOptions& o) {
        return o.cell_bandwidth == 0 ? std::string("0") : SizeText(o.cell_bandwidth) + "/s";
      }},
+    {"cell_role", "engine|store",
+     "store: room for what leaves the other nodes, for a node that no engine uses; default: engine",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       if (t != "engine" && t != "store")
+         return Status(Code::kInvalid, Text(n, ": ", Shown(t), " is neither engine nor store"));
+       o.cell_role = t == "store" ? mesh::Role::kStore : mesh::Role::kEngine;
+       return Status();
+     },
+     [](const NodeOptions& o) { return std::string(mesh::ToString(o.cell_role)); }},
+    {"cell_copies", "[PATTERN:]N",
+     "nodes that are to have a block that is put here, this one too, the others in the background: of "
+     "namespaces of this name, or FIELD=VALUE, or of all; may be repeated, the first that fits counts; "
+     "default: 1",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       Result<policy::Copies> copies = policy::ParseCopies(t);
+       if (!copies) return Status(copies.error().code(), Text(n, ": ", copies.error().message()));
+       o.cell_copies.push_back(std::move(*copies));
+       return Status();
+     },
+     [](const NodeOptions& o) {
+       return o.cell_copies.empty() ? std::string("1") : Joined(o.cell_copies, "; ", policy::CopiesText);
+     },
+     [](NodeOptions& o) { o.cell_copies.clear(); }, nullptr,
+     [](NodeOptions& to, const NodeOptions& from) { to.cell_copies = from.cell_copies; }},
     {"cell_rdma", "off|clear[:PROVIDER]",
      "clear: blocks of others are read from their memory by a device for RDMA where both have one, not "
      "encrypted; default: off",

@@ -14,6 +14,8 @@
 #include "base/slow_calls.h"
 #include "cistern/options.h"
 #include "cistern/status.h"
+#include "mesh/role.h"
+#include "policy/hand_over.h"
 #include "policy/quota.h"
 
 namespace cistern::node {
@@ -43,8 +45,10 @@ struct NodeOptions : OpenOptions {
   std::string cell_listen;             // where it listens for them; empty: at cell_address
   std::vector<std::string> cell_keys;  // files; the first is used, all are accepted
   std::string zone;
-  bool cell_compacts = false;                                // its etcd has no other user
-  std::uint64_t cell_bandwidth = 0;                          // bytes a second, each way; 0: no bound
+  bool cell_compacts = false;        // its etcd has no other user
+  std::uint64_t cell_bandwidth = 0;  // bytes a second, each way; 0: no bound
+  mesh::Role cell_role = mesh::Role::kEngine;
+  std::vector<policy::Copies> cell_copies;                   // the first that fits a namespace counts
   std::string cell_rdma = "off";                             // or "clear", or "clear:PROVIDER"
   std::string etcd_authorities, etcd_certificate, etcd_key;  // files, PEM
   std::uint64_t linger_us = 0;  // without a client for that long, counted from the start on; 0: never

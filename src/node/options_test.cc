@@ -131,6 +131,16 @@ TEST(NodeOptions, ACellIsToldAsAListAndAsOneText) {
   EXPECT_EQ(options.cell, (std::vector<std::string>{"http://10.0.0.1:2379", "https://etcd.example:2379"}));
   ASSERT_TRUE(ApplyConfigText(options, "cell = [\"http://a:1\", \"http://b:2\"]\n", "c.toml").ok());
   EXPECT_EQ(options.cell, (std::vector<std::string>{"http://a:1", "http://b:2"}));
+  ASSERT_TRUE(
+      ApplyConfigText(options, "cell_role = \"store\"\ncell_copies = [\"model=a*:3\", \"2\"]\n", "c.toml")
+          .ok());
+  EXPECT_EQ(options.cell_role, mesh::Role::kStore);
+  EXPECT_EQ(options.cell_copies, (std::vector<policy::Copies>{{"model=a*", 3}, {"", 2}}));
+  EXPECT_EQ(FindNodeSetting("cell_copies")->get(options), "model=a*:3; 2");
+  EXPECT_THAT(Message(SetNodeOption(options, "--cell-role", "cell_role", "flash")),
+              HasSubstr("--cell-role: flash is neither engine nor store"));
+  EXPECT_THAT(Message(SetNodeOption(options, "--cell-copies", "cell_copies", "9")),
+              HasSubstr("--cell-copies: copies: 9 is not 1 to 8"));
   EXPECT_THAT(Message(SetNodeOption(options, "--cell", "cell", "10.0.0.1:2379")),
               HasSubstr("--cell: 10.0.0.1:2379 is no endpoint"));
 }

@@ -140,6 +140,8 @@ server::ReportPage MembersPage(const mesh::Member& member, const mesh::Sharing& 
         {"zone", Utf8(value.zone)},
         {"process", Hex(value.process_number)},
         {"self", self},
+        {"role", self || peer != nullptr ? json::value(mesh::ToString(self ? sharing.role() : peer->role))
+                                         : json::value()},
         {"connected", self || member.Reaches(value.process_number)},
         {"why", self || member.Reaches(value.process_number) ? std::string() : member.WhyApart(id)},
         {"applied", comparable ? json::value(heard->second.applied) : json::value()},

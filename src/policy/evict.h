@@ -79,6 +79,8 @@ class Lru final {
   // The number of ids that became the most recent since this id in the order did. One moved to the cold end
   // counts as a little older than the coldest before it.
   std::uint64_t Age(EntryId id) const { return next_ - (links_[id].when >> kShelfBits); }
+  // Times that an id became the most recent, up to now; less an id's age, when that one did.
+  std::uint64_t uses() const { return next_ - kFirst; }
   // Takes an id out of the order until Unpark or Touch. No effect on a parked one.
   void Park(EntryId id);
   // The id may leave again: it returns as the coldest. No effect on one that was touched since.

@@ -2,10 +2,14 @@
 #include "policy/hand_over.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <utility>
 
+#include "base/format.h"
+#include "base/nearest.h"
 #include "base/random.h"
+#include "policy/namespace_pattern.h"
 
 namespace cistern::policy {
 namespace {
@@ -19,6 +23,34 @@ double Draw(std::uint64_t branch, const Taker& taker) {
 }
 
 }  // namespace
+
+Result<Copies> ParseCopies(std::string_view text) {
+  const std::size_t colon = text.rfind(':');
+  Copies copies;
+  if (colon != std::string_view::npos) copies.pattern = text.substr(0, colon);
+  const std::string_view number = colon == std::string_view::npos ? text : text.substr(colon + 1);
+  const char* const end = number.data() + number.size();
+  const auto read = std::from_chars(number.data(), end, copies.members);
+  const bool is_number = read.ec == std::errc() && read.ptr == end && !number.empty();
+  if (!is_number || copies.members == 0 || copies.members > Copies::kMost)
+    return Error(Code::kInvalid, Text("copies: ", Shown(text), " is not 1 to ", Copies::kMost,
+                                      ", nor PATTERN:N with such a number behind it"));
+  if (colon == 0)
+    return Error(Code::kInvalid, Text("copies: ", Shown(text), " has no pattern before the colon"));
+  return copies;
+}
+
+std::string CopiesText(const Copies& copies) {
+  return copies.pattern.empty() ? Text(copies.members) : Text(copies.pattern, ":", copies.members);
+}
+
+std::uint32_t CopiesOf(std::span<const Copies> all, std::span<const std::string> names,
+                       std::span<const std::pair<std::string, std::string>> fields) {
+  for (const Copies& one : all) {
+    if (one.pattern.empty() || MatchesNamespace(one.pattern, names, fields)) return one.members;
+  }
+  return 1;
+}
 
 std::vector<std::uint64_t> TakersOf(std::uint64_t branch, std::span<const Taker> takers) {
   std::vector<std::pair<double, std::uint64_t>> drawn;

@@ -55,6 +55,29 @@ TEST(HandOverTest, WhoHasNoWeightIsOfferedNothing) {
   EXPECT_EQ(TakersOf(7, std::vector<Taker>{{1, 0}, {2, 1}}), std::vector<std::uint64_t>{2});
 }
 
+TEST(HandOverTest, CopiesAreOfTheFirstPatternThatFits) {
+  std::vector<Copies> all;
+  for (const char* text : {"model=llama*:3", "chat:2", "1"}) {
+    const Result<Copies> one = ParseCopies(text);
+    ASSERT_TRUE(one.has_value()) << text;
+    EXPECT_EQ(CopiesText(*one), text);
+    all.push_back(*one);
+  }
+  const std::vector<std::string> none, chat = {"chat"};
+  const std::vector<std::pair<std::string, std::string>> llama = {{"dtype", "bf16"}, {"model", "llama-70b"}};
+  const std::vector<std::pair<std::string, std::string>> other = {{"model", "other"}};
+  EXPECT_EQ(CopiesOf(all, none, llama), 3u);
+  EXPECT_EQ(CopiesOf(all, chat, llama), 3u);
+  EXPECT_EQ(CopiesOf(all, chat, other), 2u);
+  EXPECT_EQ(CopiesOf(all, none, other), 1u);
+  EXPECT_EQ(CopiesOf({}, chat, llama), 1u);
+}
+
+TEST(HandOverTest, CopiesThatAreNoneAreRefused) {
+  for (const char* text : {"", "0", "9", "x", ":2", "chat:", "chat:0", "chat:9", "2x", "-1"})
+    EXPECT_FALSE(ParseCopies(text).has_value()) << text;
+}
+
 TEST(HandOverTest, BranchesBeginAtRootsAndBelowManyChildren) {
   EXPECT_TRUE(BeginsBranch(false, 1));
   EXPECT_FALSE(BeginsBranch(true, kManyChildren - 1));

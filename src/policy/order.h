@@ -151,6 +151,7 @@ class Order final {
   // Uses since the size class's most recent one; it has one.
   std::uint64_t LeastAge(SizeClass size_class) const;
   std::uint64_t Age(EntryId id) const { return lru_.Age(id); }
+  std::uint64_t uses() const { return lru_.uses(); }
 
   // ---- a walk from the cold ends ----
   // The next shelf in use from `from` on, and its first id; the next on the shelf is Warmer().

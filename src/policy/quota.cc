@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/units.h"
+#include "policy/namespace_pattern.h"
 
 namespace cistern::policy {
 
@@ -91,17 +92,7 @@ bool MatchesPattern(std::string_view pattern, std::string_view text) {
 QuotaGroup QuotaTable::GroupOf(std::span<const std::string> names,
                                std::span<const std::pair<std::string, std::string>> fields) const {
   for (std::size_t i = 0; i < quotas_.size(); ++i) {
-    const std::string_view pattern = quotas_[i].pattern;
-    const std::size_t equals = pattern.find('=');
-    bool found =
-        std::ranges::any_of(names, [&](const std::string& name) { return MatchesPattern(pattern, name); });
-    if (equals != std::string_view::npos) {
-      found = found || std::ranges::any_of(fields, [&](const auto& field) {
-                return field.first == pattern.substr(0, equals) &&
-                       MatchesPattern(pattern.substr(equals + 1), field.second);
-              });
-    }
-    if (found) return static_cast<QuotaGroup>(i + 1);
+    if (MatchesNamespace(quotas_[i].pattern, names, fields)) return static_cast<QuotaGroup>(i + 1);
   }
   return 0;
 }

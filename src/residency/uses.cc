@@ -21,6 +21,7 @@ void Uses::UseRecord(catalog::RecordId record) {
   __builtin_prefetch(&block);
   steps_.Count();
   r.flags |= catalog::Record::kTouched;
+  r.flags &= static_cast<std::uint8_t>(~catalog::Record::kTaken);
   if (r.uses < UINT8_MAX) ++r.uses;
   if (r.in_memory()) MoveInOrder(record, block.key_hash());
   catalog_.counted().Use(block.tree);

@@ -734,7 +734,7 @@ Task<Answer> Calls::Resize(Session& session, const wire::Submission& call) {
 }
 
 Task<Answer> Calls::Drain(Session& session, const wire::Submission& call) {
-  if (call.a > wire::kForReboot || (call.flags & ~wire::kThenStop) != 0) {
+  if (call.a > wire::kForLeaving || (call.flags & ~wire::kThenStop) != 0) {
     Status unknown(Code::kInvalid,
                    Text("drain: ", call.a, " with the flags ", call.flags, " is nothing that is known"));
     co_return Fail(session, call, unknown);
@@ -742,10 +742,12 @@ Task<Answer> Calls::Drain(Session& session, const wire::Submission& call) {
   if (drain_ == nullptr)
     co_return Fail(session, call, Status(Code::kInvalid, "drain: this node is never out of service"));
   const auto us = static_cast<std::int64_t>(std::min(call.b, static_cast<std::uint64_t>(kMaxDeadlineUs)));
-  const Status begun = co_await drain_({.on = call.a != wire::kServe,
-                                        .memory_goes = call.a == wire::kForReboot,
-                                        .then_stop = (call.flags & wire::kThenStop) != 0,
-                                        .deadline = executor_.Now().PlusUs(us)});
+  const Status begun =
+      co_await drain_({.on = call.a != wire::kServe,
+                       .memory_goes = call.a == wire::kForReboot || call.a == wire::kForLeaving,
+                       .lower_tier_goes = call.a == wire::kForLeaving,
+                       .then_stop = (call.flags & wire::kThenStop) != 0,
+                       .deadline = executor_.Now().PlusUs(us)});
   co_return begun.ok() ? Answer() : Fail(session, call, begun);
 }
 

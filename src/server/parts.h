@@ -87,6 +87,7 @@ struct DropRequest {
 struct DrainRequest {
   bool on = false;
   bool memory_goes = false;
+  bool lower_tier_goes = false;
   bool then_stop = false;
   Instant deadline;
 };

@@ -406,8 +406,13 @@ SourcePuts& BlockStore::source_puts() { return rooms_->source_puts; }
 void BlockStore::ListenToBlocks(catalog::BlockListener* listener) {
   rooms_->catalog.forest().ListenTo(listener);
 }
-std::unique_ptr<WholeChains> BlockStore::WalkChains(std::vector<bool> wanted) {
-  return std::make_unique<WholeChains>(rooms_->context, rooms_->residents, std::move(wanted));
+std::unique_ptr<WholeChains> BlockStore::WalkChains(WalkOrder order) {
+  return std::make_unique<WholeChains>(rooms_->context, rooms_->residents, rooms_->fetcher, std::move(order));
+}
+Recency BlockStore::recency() const {
+  const policy::Order& order = rooms_->residents.order();
+  const std::optional<policy::EntryId> oldest = order.Oldest();
+  return {order.uses(), oldest ? order.Age(*oldest) : 0};
 }
 const catalog::Forest& BlockStore::forest() const { return rooms_->catalog.forest(); }
 Task<Status> BlockStore::ReportBad(std::uint32_t slot, std::span<const catalog::BlockName> blocks) {

@@ -65,6 +65,11 @@ namespace cistern::store {
 class CellDrops;
 class Drain;
 class WholeChains;
+struct WalkOrder;
+
+struct Recency {
+  std::uint64_t uses = 0, oldest_age = 0;
+};
 
 class BlockStore final {
  public:
@@ -169,9 +174,12 @@ class BlockStore final {
   SourcePuts& source_puts();
   // Is told which blocks this node has from now on; null: nobody is. What is here already it is not told.
   void ListenToBlocks(catalog::BlockListener* listener);
-  // A walk of what is in memory now, of the namespaces in the slots that are wanted; the store outlives it.
-  std::unique_ptr<WholeChains> WalkChains(std::vector<bool> wanted);
+  // A walk of what is here now; the store outlives it.
+  std::unique_ptr<WholeChains> WalkChains(WalkOrder order);
   const catalog::Forest& forest() const;
+  // Uses of blocks in memory so far (policy::Order), and how many of them came after the last one of the
+  // block that was not used for longest.
+  Recency recency() const;
 
   // A reader saw a body fail its seal: a mover verifies it again, then the block is cut with its
   // descendants. A sound one has its index entry written again, which may be the damaged part.

@@ -33,6 +33,7 @@ Task<bool> Drain::Run(DrainOrder order) {
   log_.Log(LogLevel::kInfo, "drain: no puts from now on",
            writes ? ", what memory alone has is written to flash" : "");
   memory_goes_ = order.memory_goes;
+  lower_tier_goes_ = order.lower_tier_goes;
   stage_ = Stage::kWrites;
   lower_records_.SetMemoryGoes(writes);
   switches_.Close(Switch::kWrites, true);
@@ -40,7 +41,8 @@ Task<bool> Drain::Run(DrainOrder order) {
   std::optional<Task<HandedOver>> giving;
   if (hand_over_ != nullptr) hand_over_->SetDraining(true);
   // Beside the writing: each may take all the time that there is.
-  if (hand_over_ != nullptr && order.memory_goes) giving.emplace(hand_over_->Give(order.deadline));
+  if (hand_over_ != nullptr && order.memory_goes)
+    giving.emplace(hand_over_->Give({.deadline = order.deadline, .lower_tier = order.lower_tier_goes}));
   co_await CountAlone(number, order.deadline);
   if (writes) co_await WriteDown(number, order.deadline);
   if (giving) {

@@ -25,6 +25,8 @@ namespace cistern::store {
 struct DrainOrder {
   // False: memory's files outlive the node, so that nothing needs to be written.
   bool memory_goes = true;
+  // The node does not come back: other nodes are offered what its lower tier has as well. Memory goes then.
+  bool lower_tier_goes = false;
   Instant deadline;  // of all of it
 };
 
@@ -73,6 +75,7 @@ class Drain final {
   // Blocks or records that go with memory: those that neither the lower tier nor another node has.
   std::uint64_t lost() const {
     if (!memory_goes_) return 0;
+    if (lower_tier_goes_ && handed_over_) return handed_over_->left;
     return handed_over_ ? std::min(alone(), handed_over_->left) : alone();
   }
   // It has drained, and nothing is left to be done: no put waits, no lease is there, and what memory alone
@@ -110,7 +113,7 @@ class Drain final {
   Switches& switches_;
   std::uint64_t number_ = 0;  // of the last order, end or stop
   Stage stage_ = Stage::kOff;
-  bool memory_goes_ = false;
+  bool memory_goes_ = false, lower_tier_goes_ = false;
   HandOver* hand_over_ = nullptr;
   std::optional<HandedOver> handed_over_;
   std::uint64_t counted_ = 0, written_then_ = 0, gave_up_then_ = 0;

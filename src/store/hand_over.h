@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a drain asks of the cell, where the node is in one: that other members take what memory has, before
-// it goes. The store knows nothing else of them.
+// What a drain asks of the cell, where the node is in one: that other members take what memory has, or the
+// lower tier too, before it goes. The store knows nothing else of them.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,16 @@
 
 namespace cistern::store {
 
+struct GiveOrder {
+  Instant deadline;
+  // What lies in the lower tier alone goes too, behind what memory has.
+  bool lower_tier = false;
+};
+
 struct HandedOver {
   std::uint64_t blocks = 0;   // that other nodes had published when the node heard so
   std::uint64_t bytes = 0;    // of their bodies
-  std::uint64_t left = 0;     // blocks that memory alone has, and nobody took
+  std::uint64_t left = 0;     // blocks that memory alone has, or any tier if all goes, and nobody took
   std::uint64_t members = 0;  // other nodes that could be asked at the begin; 0: nobody was offered anything
 };
 
@@ -22,8 +28,8 @@ class HandOver {
   // True: the node takes nothing that others hand over, and they know it. False: it is in service again, and
   // a Give ends soon.
   virtual void SetDraining(bool draining) = 0;
-  // Ends when all that memory has was offered, by the deadline, or soon after Stop. The node's copies stay.
-  virtual Task<HandedOver> Give(Instant deadline) = 0;
+  // Ends when all that goes was offered, by the deadline, or soon after Stop. The node's copies stay.
+  virtual Task<HandedOver> Give(GiveOrder order) = 0;
   virtual void Stop() = 0;
 
  protected:

@@ -294,6 +294,7 @@ void Publisher::MakeVisible(catalog::PutIndex put, catalog::BlockId block, std::
   r.expiry = p.expiry;
   r.parts = static_cast<std::uint8_t>(p.part_bytes.size() - 1);
   r.flags = catalog::Record::kVerified;
+  if (p.age) r.flags |= catalog::Record::kTaken;
   r.born = born;
   r.after_drop = p.after_drop;
   r.generation = p.generation;

@@ -2,72 +2,114 @@
 #include "store/whole_chains.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "policy/hand_over.h"
 
 namespace cistern::store {
+namespace {
 
-WholeChains::WholeChains(const residency::StoreContext& context, const residency::Residents& residents,
-                         std::vector<bool> wanted)
+constexpr std::size_t kKeysAStep = kStepBytes / sizeof(BlockKey);
+
+}  // namespace
+
+WholeChains::WholeChains(const residency::StoreContext& context, residency::Residents& residents,
+                         residency::Fetcher& fetcher, WalkOrder order)
     : executor_(context.executor),
       steps_(context.steps),
       catalog_(context.catalog),
       forest_(context.catalog.forest()),
       residents_(residents),
-      wanted_(std::move(wanted)),
+      fetcher_(fetcher),
+      order_(std::move(order)),
       marks_(forest_.block_end()),
       next_(forest_.block_end()) {}
 
-catalog::RecordId WholeChains::RecordOf(catalog::BlockId block) const {
+std::optional<catalog::Forest::Copy> WholeChains::See(catalog::BlockId block) const {
   const catalog::Block& b = forest_.block(block);
-  if (!b.has_key() || b.is(catalog::Block::kCut)) return catalog::kNoId;
+  if (!b.has_key() || b.is(catalog::Block::kCut)) return std::nullopt;
   const catalog::IncarnationTree* tree = forest_.tree(b.tree);
   const catalog::NamespaceEntry* entry = tree == nullptr ? nullptr : catalog_.EntryOf(b.tree);
-  if (entry == nullptr || entry->first_full == catalog::kNoGroup || tree->slot >= wanted_.size() ||
-      !wanted_[tree->slot])
-    return catalog::kNoId;
-  const catalog::RecordId record = forest_.FindRecord(block, entry->first_full);
-  if (record == catalog::kNoId || !forest_.record(record).in_memory() ||
-      catalog::Catalog::Expired(forest_.record(record).expiry, catalog_.NowS()))
-    return catalog::kNoId;
-  return record;
+  if (entry == nullptr || entry->first_full == catalog::kNoGroup || tree->slot >= order_.wanted.size() ||
+      !order_.wanted[tree->slot])
+    return std::nullopt;
+  const std::optional<catalog::Forest::Copy> copy = forest_.See(block, entry->first_full);
+  if (!copy || (!copy->in_memory && !lower_) || catalog::Catalog::Expired(copy->expiry, catalog_.NowS()))
+    return std::nullopt;
+  return copy;
 }
 
-std::uint32_t WholeChains::AgeOf(catalog::RecordId record) const {
+// What lies in the lower tier alone was used no later than anything in memory.
+std::uint32_t WholeChains::AgeOf(const catalog::Forest::Copy& copy, bool fetched) const {
   const policy::Order& order = residents_.order();
-  if (!order.Contains(record)) return 0;
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(order.Age(record), UINT32_MAX));
+  std::optional<policy::EntryId> as;
+  if (fetched || !copy.in_memory) {
+    as = order.Oldest();
+  } else if (order.Contains(copy.record)) {
+    as = copy.record;
+  }
+  return as ? static_cast<std::uint32_t>(std::min<std::uint64_t>(order.Age(*as), UINT32_MAX)) : 0;
 }
 
-bool WholeChains::Due(catalog::RecordId record) const {
+bool WholeChains::Due(const catalog::Forest::Copy& copy) const {
+  const policy::Order& order = residents_.order();
+  if (copy.in_memory && !order_.taken && forest_.record(copy.record).is(catalog::Record::kTaken))
+    return false;
+  if (order_.used_after > 0 || order_.used_by != ~std::uint64_t{0}) {
+    if (!copy.in_memory || !order.Contains(copy.record)) return false;
+    const std::uint64_t uses = order.uses(),
+                        used = uses - std::min<std::uint64_t>(order.Age(copy.record), uses);
+    if (used < order_.used_after || used >= order_.used_by) return false;
+  }
   const std::uint64_t most = kHelpings[helping_];
-  return most == ~std::uint64_t{0} || AgeOf(record) <= residents_.order().size() * most / 4;
+  return most == ~std::uint64_t{0} || AgeOf(copy) <= residents_.order().size() * most / 4;
+}
+
+Task<bool> WholeChains::BeginNext() {
+  next_ = static_cast<catalog::BlockId>(marks_.size());
+  if (helping_ + 1 < kHelpings.size()) {
+    ++helping_;
+    co_return true;
+  }
+  if (std::exchange(changed_, false) && ++rounds_ < kRounds) co_return true;
+  if (!order_.lower_tier || std::exchange(lower_, true)) co_return false;
+  rounds_ = 1;
+  for (std::size_t block = 0; block < marks_.size(); ++block) {
+    if (steps_.Spent()) co_await Yield();
+    steps_.Count();
+    if (marks_[block] == kNotWhole) marks_[block] = kNew;
+  }
+  co_return true;
 }
 
 Task<std::optional<WholeChain>> WholeChains::Next() {
   for (;;) {
-    if (next_ == 0) {
-      if (helping_ + 1 < kHelpings.size()) {
-        ++helping_;
-      } else if (!std::exchange(changed_, false) || ++rounds_ == kRounds) {
-        co_return std::nullopt;
+    if (lower_ && executor_.Now() >= order_.deadline) co_return std::nullopt;
+    if (!unfinished_) {
+      if (next_ == 0) {
+        const bool more = co_await BeginNext();
+        if (!more) co_return std::nullopt;
+        continue;
       }
-      next_ = static_cast<catalog::BlockId>(marks_.size());
-      continue;
+      const catalog::BlockId block = --next_;
+      if (steps_.Spent()) co_await Yield();
+      steps_.Count();
+      if (block >= forest_.block_end() || marks_[block] != kNew) continue;
+      const std::optional<catalog::Forest::Copy> copy = See(block);
+      if (!copy || !Due(*copy)) continue;
+      steps_.Count(2);
+      std::vector<Climbed> climbed = co_await Climb(block);
+      if (climbed.empty()) continue;
+      unfinished_.emplace();
+      unfinished_->left = climbed.size();
+      unfinished_->climbed = std::move(climbed);
     }
-    const catalog::BlockId block = --next_;
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count();
-    if (block >= forest_.block_end() || marks_[block] != kNew) continue;
-    const catalog::RecordId record = RecordOf(block);
-    if (record == catalog::kNoId || !Due(record)) continue;
-    steps_.Count(2);
-    std::vector<Climbed> climbed = co_await Climb(block);
-    if (climbed.empty()) continue;
-    std::optional<WholeChain> chain = co_await Collect(climbed);
-    if (chain) co_return chain;
-    changed_ = true;
+    std::optional<WholeChain> chain = co_await Collect();
+    if (!chain) changed_ = true;
+    if (!chain || unfinished_->left == 0) unfinished_.reset();
+    // Of one that has come with others already nothing is left.
+    if (chain && !chain->blocks.empty()) co_return chain;
   }
 }
 
@@ -85,14 +127,14 @@ Task<std::vector<WholeChains::Climbed>> WholeChains::Climb(catalog::BlockId bloc
       }
     }
     steps_.Count(2);
-    if (RecordOf(at) == catalog::kNoId) break;
+    if (!See(at)) break;
     const catalog::Block& b = forest_.block(at);
-    climbed.push_back({at, b.key_hash()});
+    climbed.push_back({.block = at, .key_hash = b.key_hash()});
     if (b.parent == catalog::kNoId || forest_.block(b.parent).is(catalog::Block::kHome)) break;
     if (forest_.block(b.parent).is(catalog::Block::kRoot)) co_return climbed;
     at = b.parent;
   }
-  // What stands on a block that is not in memory is worth nothing elsewhere.
+  // What stands on a block that is not there is worth nothing elsewhere.
   for (std::size_t i = 0; i < climbed.size(); ++i) {
     if (steps_.Spent()) co_await Yield();
     steps_.Count();
@@ -113,33 +155,103 @@ bool WholeChains::BeginsBranch(catalog::BlockId block) {
   return policy::BeginsBranch(has_parent, siblings);
 }
 
-Task<std::optional<WholeChain>> WholeChains::Collect(const std::vector<Climbed>& climbed) {
-  WholeChain chain;
-  chain.keys.reserve(climbed.size());
-  catalog::BlockId parent = catalog::kNoId;
-  for (std::size_t i = climbed.size(); i-- > 0;) {
+Task<bool> WholeChains::LearnKeys() {
+  Unfinished& of = *unfinished_;
+  struct Asked {
+    std::size_t at;
+    residency::RecordReference reference;
+    std::shared_ptr<residency::PendingFetch> fetch;
+  };
+  std::vector<Asked> asked;
+  std::uint64_t bytes = 0;
+  for (std::size_t at = of.left; at-- > 0 && asked.size() < kFetches && bytes < kFetchBytes;) {
+    if (!IsStill(of.climbed[at])) break;
+    const std::optional<catalog::Forest::Copy> copy = See(of.climbed[at].block);
+    if (!copy) break;
+    const catalog::RecordId record = forest_.Take(of.climbed[at].block, copy->group);
+    steps_.Count(3);
+    bytes += copy->body_bytes;
+    of.climbed[at].key = forest_.record(record).key;
+    if (!of.climbed[at].key.none()) continue;
+    of.climbed[at].fetched = true;
+    fetcher_.DecidePromotion(record);
+    residency::RecordReference reference(residents_, catalog_.HandleOf(record));
+    asked.push_back({at, std::move(reference), fetcher_.Start(record)});
+  }
+  for (Asked& one : asked) {
+    const Status ended = co_await one.fetch->done.Wait(order_.deadline);
+    const catalog::RecordHandle handle = one.reference.handle();
+    // It may have come by another way, whatever became of the fetch.
+    if (ended.ok() && catalog_.Lives(handle)) of.climbed[one.at].key = forest_.record(handle.record).key;
+    one.reference.Drop(residency::Residents::Used::kNo);
+  }
+  of.bytes += bytes;
+  co_return !of.climbed[of.left - 1].key.none();
+}
+
+Task<WholeChain> WholeChains::TakePiece() {
+  Unfinished& of = *unfinished_;
+  WholeChain piece{.slot = of.chain.slot,
+                   .incarnation = of.chain.incarnation,
+                   .keys = {},
+                   .first = of.chain.first,
+                   .blocks = std::exchange(of.chain.blocks, {}),
+                   .branches = of.chain.branches};
+  piece.keys.reserve(of.chain.keys.size());
+  while (piece.keys.size() < of.chain.keys.size()) {
+    const auto from = of.chain.keys.begin() + static_cast<std::ptrdiff_t>(piece.keys.size());
+    const auto count = std::min<std::ptrdiff_t>(kKeysAStep, of.chain.keys.end() - from);
+    piece.keys.insert(piece.keys.end(), from, from + count);
+    co_await Yield();
+  }
+  of.chain.first = of.chain.keys.size();
+  of.bytes = 0;
+  co_return piece;
+}
+
+Task<std::optional<WholeChain>> WholeChains::Collect() {
+  Unfinished& of = *unfinished_;
+  WholeChain& chain = of.chain;
+  chain.keys.reserve(of.climbed.size());
+  while (of.left > 0) {
     if (steps_.Spent()) co_await Yield();
     steps_.Count(2);
-    const auto [block, key_hash] = climbed[i];
+    Climbed& at = of.climbed[of.left - 1];
+    const catalog::BlockId block = at.block;
     // It has changed meanwhile.
-    if (block >= forest_.block_end()) co_return std::nullopt;
-    const catalog::RecordId record = RecordOf(block);
-    const catalog::Block& b = forest_.block(block);
-    if (record == catalog::kNoId || b.key_hash() != key_hash ||
-        (parent != catalog::kNoId && b.parent != parent))
+    std::optional<catalog::Forest::Copy> copy = IsStill(at) ? See(block) : std::nullopt;
+    if (copy && copy->in_memory) at.key = forest_.record(copy->record).key;
+    if (const auto known = shared_keys_.find(block); copy && at.key.none() && known != shared_keys_.end())
+      at.key = known->second;
+    if (copy && at.key.none()) {
+      const bool learned = co_await LearnKeys();
+      copy = learned && IsStill(at) ? See(block) : std::nullopt;
+    }
+    if (!copy || (of.parent != catalog::kNoId && forest_.block(block).parent != of.parent))
       co_return std::nullopt;
+    const catalog::Block& b = forest_.block(block);
+    if (catalog::KeyHashOf(b.tree, at.key) != at.key_hash) co_return std::nullopt;
     if (chain.keys.empty()) {
       const catalog::IncarnationTree& tree = *forest_.tree(b.tree);
       chain.slot = tree.slot;
       chain.incarnation = tree.incarnation;
     }
+    const bool shared =
+        b.first_child != catalog::kNoId && forest_.block(b.first_child).next_sibling != catalog::kNoId;
+    if (lower_ && shared && shared_keys_.size() < kSharedKeys) shared_keys_[block] = at.key;
     if (BeginsBranch(block)) chain.branches.push_back(chain.keys.size());
-    const catalog::Record& r = forest_.record(record);
-    chain.keys.push_back(r.key);
+    chain.keys.push_back(at.key);
     const bool came = HasCome(block);
     if (came && chain.blocks.empty()) chain.first = chain.keys.size();
-    if (!came || !chain.blocks.empty()) chain.blocks.push_back({block, r.body_bytes, AgeOf(record)});
-    parent = block;
+    if (!came || !chain.blocks.empty())
+      chain.blocks.push_back({block, copy->body_bytes, AgeOf(*copy, at.fetched)});
+    of.parent = block;
+    --of.left;
+    if (lower_ && of.left > 0 && !chain.blocks.empty() &&
+        (of.bytes >= kPieceBytes || chain.blocks.size() >= kPieceBlocks)) {
+      MarkCame(chain.blocks);
+      co_return co_await TakePiece();
+    }
   }
   for (std::size_t i = 0; i < chain.blocks.size(); ++i) {
     if (steps_.Spent()) co_await Yield();
@@ -147,7 +259,14 @@ Task<std::optional<WholeChain>> WholeChains::Collect(const std::vector<Climbed>&
     const catalog::BlockId block = chain.blocks[i].id;
     if (block < marks_.size()) marks_[block] = kCame;
   }
-  co_return chain;
+  co_return std::move(chain);
+}
+
+void WholeChains::MarkCame(const std::vector<WholeChain::Block>& blocks) {
+  for (const WholeChain::Block& block : blocks) {
+    if (block.id < marks_.size()) marks_[block.id] = kCame;
+  }
+  steps_.Count(static_cast<std::uint32_t>(blocks.size()) / 8 + 1);
 }
 
 void WholeChains::NoteGiven(const WholeChain& chain, std::size_t begin, std::size_t end) {
@@ -165,7 +284,12 @@ Task<std::uint64_t> WholeChains::CountLeft() {
     steps_.Count();
     if (block < marks_.size() && marks_[block] == kGiven) continue;
     const catalog::Block& b = forest_.block(block);
-    if (!b.has_key() || b.folded() || b.is(catalog::Block::kCut)) continue;
+    if (!b.has_key() || b.is(catalog::Block::kCut)) continue;
+    if (order_.lower_tier) {
+      left += b.placeholder() ? 0 : 1;
+      continue;
+    }
+    if (b.folded()) continue;
     bool alone = false;
     for (catalog::RecordId record = b.first_record; record != catalog::kNoId && !alone;
          record = forest_.record(record).next) {

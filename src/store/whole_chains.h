@@ -4,16 +4,22 @@
 // before it; what was used lately comes before what was not, in a few helpings. The walk goes on in slices of
 // a step, beside whatever else the store does, and a chain that changes meanwhile is left out: it is a
 // choice of what to give, and whoever takes it proves it.
+//
+// Where it is asked for, chains come last of which some lies in the lower tier alone. Such a block knows its
+// key by a hash, and the key itself is in the record there: it is fetched, and the chain comes piece by
+// piece, so that what is fetched for it is still in memory when somebody reads it.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "base/task.h"
 #include "catalog/slab.h"
 #include "residency/context.h"
+#include "residency/fetcher.h"
 #include "residency/residents.h"
 
 namespace cistern::store {
@@ -32,13 +38,25 @@ struct WholeChain {
   std::vector<std::size_t> branches;  // where one begins (policy::BeginsBranch), rising; 0 is one
 };
 
+struct WalkOrder {
+  std::vector<bool> wanted;  // by slot, whether blocks of the namespace in it come at all
+  bool lower_tier = false;   // and what lies there alone
+  Instant deadline;          // of fetches from there
+  // Chains whose last block was used last behind so many uses of all blocks (policy::Order::uses), and up to
+  // so many.
+  std::uint64_t used_after = 0, used_by = ~std::uint64_t{0};
+  bool taken = true;  // also those whose last block another node handed over, and nobody has used here
+};
+
 class WholeChains final {
  public:
   static constexpr std::size_t kMostBlocks = 16'384;  // of a chain; what lies deeper does not come
+  // Of a piece, where some of the chain was fetched for it; and of fetches that are under way.
+  static constexpr std::uint64_t kPieceBytes = 8u << 20, kFetchBytes = 4u << 20;
+  static constexpr std::size_t kPieceBlocks = 512, kFetches = 16;
 
-  // `wanted`: by slot, whether blocks of the namespace in it come at all.
-  WholeChains(const residency::StoreContext& context, const residency::Residents& residents,
-              std::vector<bool> wanted);
+  WholeChains(const residency::StoreContext& context, residency::Residents& residents,
+              residency::Fetcher& fetcher, WalkOrder order);
   WholeChains(const WholeChains&) = delete;
   WholeChains& operator=(const WholeChains&) = delete;
 
@@ -48,7 +66,8 @@ class WholeChains final {
   Task<std::optional<WholeChain>> Next();
   // Another node has the blocks [begin, end) of the chain: at most as many as a step may touch.
   void NoteGiven(const WholeChain& chain, std::size_t begin, std::size_t end);
-  // Blocks, of whatever namespace, of which memory alone has a record and that were not given.
+  // Blocks, of whatever namespace, of which memory alone has a record, or any tier if it walks over all, and
+  // that were not given.
   Task<std::uint64_t> CountLeft();
 
  private:
@@ -56,18 +75,40 @@ class WholeChains final {
   struct Climbed {
     catalog::BlockId block = catalog::kNoId;
     catalog::KeyHash key_hash = 0;
+    BlockKey key;          // none(): not known yet
+    bool fetched = false;  // for it: it was in the lower tier alone
+  };
+  // A chain of which the blocks [0, left) have not come yet; those of all of it, leaf to root.
+  struct Unfinished {
+    std::vector<Climbed> climbed;
+    std::size_t left = 0;
+    WholeChain chain;
+    catalog::BlockId parent = catalog::kNoId;
+    std::uint64_t bytes = 0;  // of this piece
   };
   // Chains whose last block is no older than the order's size times this, over 4, come in this helping.
   static constexpr std::array<std::uint64_t, 3> kHelpings = {1, 8, ~std::uint64_t{0}};
   static constexpr int kRounds = 8;  // of the last helping
+  static constexpr std::size_t kSharedKeys = 1u << 16;
 
-  // The record of its full group, in memory, of a block that may come; kNoId for any other.
-  catalog::RecordId RecordOf(catalog::BlockId block) const;
-  std::uint32_t AgeOf(catalog::RecordId record) const;
-  bool Due(catalog::RecordId record) const;
-  // From the block up to the chain's first one; empty: they are not all in memory.
+  // The record of its full group, in a tier that is walked over now, of a block that may come.
+  std::optional<catalog::Forest::Copy> See(catalog::BlockId block) const;
+  std::uint32_t AgeOf(const catalog::Forest::Copy& copy, bool fetched = false) const;
+  bool Due(const catalog::Forest::Copy& copy) const;
+  // Whether there are chains of another helping, or round.
+  Task<bool> BeginNext();
+  // From the block up to the chain's first one; empty: they are not all there.
   Task<std::vector<Climbed>> Climb(catalog::BlockId block);
-  Task<std::optional<WholeChain>> Collect(const std::vector<Climbed>& climbed);
+  // The unfinished chain's next piece, or all of it; none: it has changed.
+  Task<std::optional<WholeChain>> Collect();
+  // The key of the last block that is left, and of some behind it. False: it cannot be had now.
+  Task<bool> LearnKeys();
+  // A copy of what has come, of which the rest is to come.
+  Task<WholeChain> TakePiece();
+  void MarkCame(const std::vector<WholeChain::Block>& blocks);
+  bool IsStill(const Climbed& climbed) const {
+    return climbed.block < forest_.block_end() && forest_.block(climbed.block).key_hash() == climbed.key_hash;
+  }
   bool BeginsBranch(catalog::BlockId block);
   bool HasCome(catalog::BlockId block) const {
     return block < marks_.size() && (marks_[block] == kCame || marks_[block] == kGiven);
@@ -76,11 +117,16 @@ class WholeChains final {
   Executor& executor_;
   StepBudget& steps_;
   catalog::Catalog& catalog_;
-  const catalog::Forest& forest_;
-  const residency::Residents& residents_;
-  const std::vector<bool> wanted_;
+  catalog::Forest& forest_;
+  residency::Residents& residents_;
+  residency::Fetcher& fetcher_;
+  const WalkOrder order_;
   catalog::LazyArray<std::uint8_t> marks_;
   std::size_t helping_ = 0;
+  bool lower_ = false;  // what comes now lies in the lower tier, in part
+  std::optional<Unfinished> unfinished_;
+  // Of blocks that several chains stand on.
+  std::unordered_map<catalog::BlockId, BlockKey> shared_keys_;
   // A chain changed while it was looked at, as drops do it: what is left of it comes in another round.
   bool changed_ = false;
   int rounds_ = 1;

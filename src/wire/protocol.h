@@ -124,8 +124,8 @@ enum class Op : std::uint16_t {
   kSwitch,
   kMemory,     // a = bytes that memory is to have; result a = bytes that it will
   kDropNamed,  // args: a namespace's name or fingerprint, as of kSwitch; result a = blocks removed
-  // a = kServe, kForUpgrade or kForReboot, b = us that it may take; flags: kThenStop. Answered when it has
-  // begun; the status says how far it is
+  // a = kServe, kForUpgrade, kForReboot or kForLeaving, b = us that it may take; flags: kThenStop. Answered
+  // when it has begun; the status says how far it is
   kDrain,
 };
 inline constexpr std::uint16_t kLastOp = static_cast<std::uint16_t>(Op::kDrain);
@@ -139,6 +139,7 @@ inline constexpr std::uint32_t kMaxTargetBytes = 256;
 inline constexpr std::uint64_t kServe = 0;       // in service again
 inline constexpr std::uint64_t kForUpgrade = 1;  // memory's files outlive the node
 inline constexpr std::uint64_t kForReboot = 2;   // memory goes with the host
+inline constexpr std::uint64_t kForLeaving = 3;  // and flash with the node
 inline constexpr std::uint16_t kThenStop = 1;    // the node ends when it has drained, or its time has passed
 
 // What kStatus asks for.

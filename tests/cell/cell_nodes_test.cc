@@ -126,6 +126,105 @@ TEST_F(CellNodes, WhatANodeHadThatDrainedAndIsGoneTheOthersReadExactly) {
   EXPECT_GE(taken, given);
 }
 
+// No client of the others has attached its namespace.
+TEST_F(CellNodes, WhatANodeHadOnFlashTheOthersHaveWhenItHasLeftForGood) {
+  std::string flash = std::filesystem::path(DaemonBeside()).parent_path() / "cistern-test-XXXXXX";
+  ASSERT_NE(mkdtemp(flash.data()), nullptr);
+  const std::unique_ptr<std::string, void (*)(std::string*)> removed(
+      &flash, [](std::string* path) { std::filesystem::remove_all(*path); });
+  Start("a", {"--flash", flash + ":512MiB", "--flash-write", "through"});
+  for (const char* id : {"b", "c"}) Start(id, {"--memory", "192MiB"});
+  ComeTogether();
+  nodes_[0].ns = AttachBlocks(*nodes_[0].store, "its own");
+  constexpr std::size_t kLarge = 1u << 20;
+  // More than its memory has room for. Where the device is slow some are lost, and put again.
+  Until([&] {
+    for (std::uint64_t chain = 0; chain < 8; ++chain) {
+      const std::uint64_t first = 100 * chain + 1;
+      if (Match(nodes_[0], first, first + 9).blocks < 10) PutChain(nodes_[0], first, first + 9, kLarge);
+    }
+    std::uint32_t there = 0, below = 0;
+    for (std::uint64_t chain = 0; chain < 8; ++chain) {
+      const MatchResult match = Match(nodes_[0], 100 * chain + 1, 100 * chain + 10);
+      there += match.blocks;
+      for (const MatchRun& run : match.runs) below += run.where == Where::kFlash ? run.blocks : 0;
+    }
+    return there == 80 && below >= 20;
+  });
+  const Status drains = nodes_[0].store->Drain({.flash_goes = true, .within_us = 300 * kSecond});
+  ASSERT_TRUE(drains.ok()) << drains.ToString();
+  Until([&] { return Says(nodes_[0]).find("\"stage\":\"drained\"") != std::string::npos; });
+  EXPECT_THAT(Says(nodes_[0]), HasSubstr("\"complete\":true"));
+  nodes_[0].daemon->Kill();
+  nodes_[0].daemon->ForgetMemory();
+  EXPECT_EQ(
+      StatusNumber(*nodes_[1].store, "taken_namespaces") + StatusNumber(*nodes_[2].store, "taken_namespaces"),
+      2u);
+  for (CellNode* node : {&nodes_[1], &nodes_[2]}) node->ns = AttachBlocks(*node->store, "its own");
+  for (std::uint64_t chain = 0; chain < 8; ++chain) {
+    const std::uint64_t first = 100 * chain + 1, last = first + 9;
+    CellNode* owner = nullptr;
+    for (CellNode* node : {&nodes_[1], &nodes_[2]}) {
+      const MatchResult match = Match(*node, first, last);
+      if (match.blocks == 10 && match.runs[0].where == Where::kMemory) owner = node;
+    }
+    ASSERT_NE(owner, nullptr) << chain;
+    EXPECT_EQ(Reading(*owner, first, last, kLarge).End(), AllOk(10)) << chain;
+  }
+}
+
+TEST_F(CellNodes, WhatIsToBeAtTwoIsReadExactlyWhenOneOfThemIsGone) {
+  for (const char* id : {"a", "b", "c"}) Start(id, {"--cell-copies", "2"});
+  ComeTogether();
+  for (std::uint64_t chain = 0; chain < 10; ++chain) PutChain(nodes_[0], 100 * chain + 1, 100 * chain + 20);
+  Until([&] {
+    return StatusNumber(*nodes_[1].store, "taken_blocks") + StatusNumber(*nodes_[2].store, "taken_blocks") >=
+           200;
+  });
+  EXPECT_EQ(StatusNumber(*nodes_[0].store, "copied_blocks"), 200u);
+  nodes_[0].daemon->Kill();
+  nodes_[0].daemon->ForgetMemory();
+  for (std::uint64_t chain = 0; chain < 10; ++chain) {
+    const std::uint64_t first = 100 * chain + 1, last = first + 19;
+    CellNode* owner = nullptr;
+    for (CellNode* node : {&nodes_[1], &nodes_[2]}) {
+      const MatchResult match = Match(*node, first, last);
+      if (match.blocks == 20 && match.runs[0].where == Where::kMemory) owner = node;
+    }
+    ASSERT_NE(owner, nullptr) << chain;
+    EXPECT_EQ(Reading(*owner, first, last).End(), AllOk(20)) << chain;
+  }
+}
+
+TEST_F(CellNodes, WhatLeavesANodeIsReadFromTheMemberThatStores) {
+  Start("a");
+  Start("b");
+  Start("s", {"--cell-role", "store", "--memory", "256MiB"});
+  ComeTogether();
+  Until([&] { return Says(nodes_[0]).find("\"reachable\":2") != std::string::npos; });
+  constexpr std::size_t kLarge = 256u << 10;
+  // Handing on begins when blocks leave.
+  std::uint64_t last = 1'000;
+  while (StatusNumber(*nodes_[0].store, "evicted") == 0) Put(nodes_[0], ++last, std::nullopt, kLarge);
+  PutChain(nodes_[0], 1, 10, kLarge);
+  // More than half of what there is room for was used since, and not all.
+  for (std::uint64_t more = (last - 1'000) / 2 + 10; more > 0; --more)
+    Put(nodes_[0], ++last, std::nullopt, kLarge);
+  Until([&] {
+    const MatchResult match = Match(nodes_[2], 1, 10);
+    return match.blocks == 10 && match.runs[0].where == Where::kMemory;
+  });
+  Until([&] {
+    const MatchResult match = Match(nodes_[0], 1, 10);
+    if (match.runs.size() == 1 && match.runs[0].where == Where::kPeer) return match.blocks == 10;
+    Put(nodes_[0], ++last, std::nullopt, kLarge);
+    return false;
+  });
+  EXPECT_EQ(Reading(nodes_[0], 1, 10, kLarge).End(), AllOk(10));
+  EXPECT_EQ(StatusNumber(*nodes_[2].store, "stored_blocks"), 0u);
+  EXPECT_GE(StatusNumber(*nodes_[0].store, "stored_blocks"), 10u);
+}
+
 // One process asks for it several times over, and the node for each block once.
 TEST_F(CellNodes, ReadersOfOneBlockWaitForOneTransfer) {
   StartThree();

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nodes in service with real stores that offer each other blocks in the background, over a simulated network.
+#include <gtest/gtest.h>
+
+#include "mesh/test_mesh.h"
+
+namespace cistern::mesh {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000;
+
+class SpreadTest : public MeshTest {
+ protected:
+  static TestNodeOptions Spreads(std::uint32_t copies = 1) { return {.spreads = true, .copies = copies}; }
+  std::size_t Have(std::uint64_t n) {
+    std::size_t have = 0;
+    for (std::size_t i = 0; i < nodes.size(); ++i) have += Exact(i, n) ? 1 : 0;
+    return have;
+  }
+  std::uint64_t Taken() {
+    std::uint64_t taken = 0;
+    for (const auto& node : nodes) taken += node->taker->counters().blocks.value();
+    return taken;
+  }
+  std::uint64_t Offers() {
+    std::uint64_t offers = 0;
+    for (const auto& node : nodes)
+      offers += static_cast<std::uint64_t>(node->links->questions[kOfferQuestion]);
+    return offers;
+  }
+  void Touch(std::size_t i, std::uint64_t n) {
+    const BlockKey key = store::Key(n);
+    EXPECT_EQ(loop->BlockOn(node(i).store->Touch(slot, std::span(&key, 1))), 1u);
+  }
+  ~SpreadTest() override {
+    while (!nodes.empty()) nodes.pop_back();
+  }
+};
+
+// ---- copies
+// ------------------------------------------------------------------------------------------------
+
+TEST_F(SpreadTest, BlockComesToAsManyMembersAsAreToHaveIt) {
+  StartNodes(5, Blocks(), Spreads(3));
+  for (std::uint64_t chain = 0; chain < 20; ++chain) PutChain(chain % 5, 100 * chain + 1, 100 * chain + 4);
+  ASSERT_TRUE(RunUntil([&] { return Taken() == 160; }, 60 * kSecond));
+  for (std::uint64_t chain = 0; chain < 20; ++chain) {
+    for (std::uint64_t n = 1; n <= 4; ++n) EXPECT_EQ(Have(100 * chain + n), 3u) << 100 * chain + n;
+  }
+  // Each once: whoever has taken it does not hand it on.
+  const std::uint64_t offers = Offers();
+  RunFor(60 * kSecond);
+  EXPECT_EQ(Taken(), 160u);
+  EXPECT_EQ(Offers(), offers);
+  std::uint64_t copied = 0;
+  for (std::size_t i = 0; i < 5; ++i) copied += node(i).spreader->counters().copied_blocks.value();
+  EXPECT_EQ(copied, 160u);
+}
+
+TEST_F(SpreadTest, BlockIsOfferedOnceUnlessItIsUsedSince) {
+  StartNodes(2, Blocks(), Spreads(2));
+  PutChain(0, 1, 8);
+  ASSERT_TRUE(RunUntil([&] { return Taken() == 8; }, 60 * kSecond));
+  RunFor(30 * kSecond);
+  const std::uint64_t offers = Offers();
+  // It went there meanwhile.
+  const BlockKey key = store::Key(5);
+  ASSERT_TRUE(loop->BlockOn(node(1).store->Drop(slot, std::span(&key, 1))).has_value());
+  RunFor(30 * kSecond);
+  EXPECT_EQ(Offers(), offers);
+  Touch(0, 7);
+  Touch(0, 8);
+  ASSERT_TRUE(RunUntil([&] { return Offers() == offers + 1; }, 60 * kSecond));
+}
+
+TEST_F(SpreadTest, OneCopyIsNoneBesideItself) {
+  StartNodes(3, Blocks(), Spreads(1));
+  PutChain(0, 1, 8);
+  RunFor(60 * kSecond);
+  EXPECT_EQ(Offers(), 0u);
+}
+
+TEST_F(SpreadTest, DropThatTheTakerHasSeenIsNotUndoneByACopy) {
+  StartNodes(2, Blocks(), Spreads(2));
+  See(1, [&] {
+    PutChain(0, 1, 20);
+    return Drop({11});
+  }());
+  ASSERT_TRUE(RunUntil([&] { return Taken() >= 10; }, 60 * kSecond));
+  RunFor(30 * kSecond);
+  for (std::uint64_t n = 1; n <= 10; ++n) EXPECT_TRUE(Exact(1, n)) << n;
+  for (std::uint64_t n = 11; n <= 20; ++n) EXPECT_FALSE(Here(1, n)) << n;
+}
+
+TEST_F(SpreadTest, WhatItOffersTakesATwentiethOfTheRails) {
+  StartNodes(2, Blocks(), Spreads(2));
+  constexpr std::int64_t kOfBodyUs = 50'000;
+  node(0).before_find = [](Executor& on) -> Task<void> {
+    (void)co_await SleepUntil(on.Now().PlusUs(kOfBodyUs));
+  };
+  for (std::uint64_t n = 1; n <= 40; ++n) Put(0, n, std::nullopt);
+  const Instant began = clock.Now();
+  ASSERT_TRUE(RunUntil([&] { return Taken() == 40; }, 3'600 * kSecond));
+  EXPECT_GE(clock.Now().UsSince(began), 39 * 20 * kOfBodyUs);
+}
+
+TEST_F(SpreadTest, NodeThatDrainsOffersNoCopies) {
+  StartNodes(2, Blocks(), Spreads(2));
+  node(0).SetDraining(true);
+  PutChain(0, 1, 8);
+  RunFor(30 * kSecond);
+  EXPECT_EQ(Offers(), 0u);
+  node(0).SetDraining(false);
+  EXPECT_TRUE(RunUntil([&] { return Taken() == 8; }, 60 * kSecond));
+}
+
+// ---- a member that joins
+// -----------------------------------------------------------------------------------
+
+TEST_F(SpreadTest, NewcomerIsOfferedTheBranchesThatAreItsHottestFirst) {
+  StartNodes(2, Blocks(), Spreads());
+  for (std::uint64_t chain = 0; chain < 60; ++chain) PutChain(chain % 2, 100 * chain + 1, 100 * chain + 3);
+  RunFor(10 * kSecond);
+  EXPECT_EQ(Offers(), 0u);
+  AddNode(Blocks(), Spreads());
+  RunFor(120 * kSecond);
+  std::size_t chains = 0;
+  for (std::uint64_t chain = 0; chain < 60; ++chain) {
+    chains += Exact(2, 100 * chain + 1) ? 1 : 0;
+    EXPECT_EQ(Exact(2, 100 * chain + 1), Exact(2, 100 * chain + 3));
+  }
+  // A third of all, by rendezvous.
+  EXPECT_GE(chains, 10u);
+  EXPECT_LE(chains, 30u);
+  EXPECT_EQ(Taken(), 3 * chains);
+  EXPECT_EQ(node(0).spreader->newcomers() + node(1).spreader->newcomers(), 0u);
+  EXPECT_EQ(
+      node(0).spreader->counters().warmed_blocks.value() + node(1).spreader->counters().warmed_blocks.value(),
+      3 * chains);
+}
+
+TEST_F(SpreadTest, WarmingEndsWhenTheNewcomersFreeRoomIsUsed) {
+  StartNodes(1, Blocks(), Spreads());
+  for (std::uint64_t n = 1; n <= 60; ++n) Put(0, n, std::nullopt);
+  TestNodeOptions small = Spreads();
+  small.store.max_blocks = 8;
+  AddNode(Blocks(), small);
+  RunFor(120 * kSecond);
+  EXPECT_EQ(Taken(), 8u);
+  EXPECT_EQ(node(0).spreader->newcomers(), 0u);
+  EXPECT_EQ(node(0).spreader->counters().refused.value(), 1u);
+  // The hottest, of what rendezvous gives it.
+  for (std::uint64_t n = 1; n <= 30; ++n) EXPECT_FALSE(Here(1, n)) << n;
+}
+
+TEST_F(SpreadTest, MemberThatJoinsWithoutRoomIsOfferedNothing) {
+  StartNodes(2, Blocks(), Spreads());
+  for (std::uint64_t n = 1; n <= 20; ++n) Put(0, n, std::nullopt);
+  const std::uint64_t other = node(1).process_number;
+  node(0).peers.Of(other).greeted = false;
+  node(0).spreader->Heard(other, {.memory_bytes = 1'000, .free_bytes = 499});
+  RunFor(60 * kSecond);
+  EXPECT_EQ(Offers(), 0u);
+  node(0).peers.Of(other).greeted = false;
+  node(0).spreader->Heard(other, {.memory_bytes = 1'000, .free_bytes = 500});
+  EXPECT_TRUE(RunUntil([&] { return Offers() > 0; }, 60 * kSecond));
+  // And that once.
+  RunFor(60 * kSecond);
+  const std::uint64_t offers = Offers();
+  node(0).spreader->Heard(other, {.memory_bytes = 1'000, .free_bytes = 1'000});
+  RunFor(60 * kSecond);
+  EXPECT_EQ(Offers(), offers);
+}
+
+// ---- members whose role is to store
+// ------------------------------------------------------------------------
+
+TEST_F(SpreadTest, WhatCoolsGoesToTheMemberThatStoresBeforeItLeaves) {
+  TestNodeOptions engine = Spreads();
+  engine.store.max_blocks = 40;
+  StartNodes(2, Blocks(), engine);
+  TestNodeOptions stores = Spreads();
+  stores.role = Role::kStore;
+  AddNode(Blocks(), stores);
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  for (std::uint64_t chain = 0; chain < 30; ++chain) {
+    PutChain(chain % 2, 100 * chain + 1, 100 * chain + 4);
+    RunFor(10 * kSecond);
+  }
+  // What has left the node that computed it is where it is kept: but for the first chain that left each, with
+  // which the handing on begins.
+  std::size_t lost = 0;
+  for (std::uint64_t chain = 0; chain < 30; ++chain) {
+    for (std::uint64_t n = 1; n <= 4; ++n) lost += Have(100 * chain + n) == 0 ? 1 : 0;
+  }
+  EXPECT_LE(lost, 8u);
+  EXPECT_GE(Taken(), 40u);
+  EXPECT_EQ(node(0).taker->counters().blocks.value() + node(1).taker->counters().blocks.value(), 0u);
+}
+
+TEST_F(SpreadTest, NothingIsHandedOnWhereNothingLeaves) {
+  StartNodes(1, Blocks(), Spreads());
+  TestNodeOptions stores = Spreads();
+  stores.role = Role::kStore;
+  stores.store.max_blocks = 4;
+  AddNode(Blocks(), stores);
+  for (std::uint64_t n = 101; n <= 104; ++n) Put(1, n, std::nullopt);
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  RunFor(30 * kSecond);
+  const std::uint64_t offers = Offers();
+  PutChain(0, 1, 20);
+  RunFor(60 * kSecond);
+  EXPECT_EQ(Offers(), offers);
+}
+
+TEST_F(SpreadTest, MemberThatStoresHandsOnNothing) {
+  TestNodeOptions stores = Spreads(2);
+  stores.role = Role::kStore;
+  stores.store.max_blocks = 20;
+  AddNode(Blocks(), stores);
+  AddNode(Blocks(), stores);
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  for (std::uint64_t n = 1; n <= 60; ++n) Put(0, n, std::nullopt);
+  AddNode(Blocks(), Spreads());
+  RunFor(120 * kSecond);
+  EXPECT_EQ(node(0).links->questions[kOfferQuestion], 0);
+}
+
+}  // namespace
+}  // namespace cistern::mesh

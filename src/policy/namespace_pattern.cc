@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy/namespace_pattern.h"
+
+#include <algorithm>
+
+#include "policy/quota.h"
+
+namespace cistern::policy {
+
+bool MatchesNamespace(std::string_view pattern, std::span<const std::string> names,
+                      std::span<const std::pair<std::string, std::string>> fields) {
+  if (std::ranges::any_of(names, [&](const std::string& name) { return MatchesPattern(pattern, name); }))
+    return true;
+  const std::size_t equals = pattern.find('=');
+  if (equals == std::string_view::npos) return false;
+  return std::ranges::any_of(fields, [&](const auto& field) {
+    return field.first == pattern.substr(0, equals) &&
+           MatchesPattern(pattern.substr(equals + 1), field.second);
+  });
+}
+
+}  // namespace cistern::policy
