@@ -23,7 +23,8 @@ void World::MakeLowerOptions() {
                                            WritePolicy::kSelective};
   options_.lower.write.policy = kWrite[random.Below(4)];
   options_.lower.admit = random.Below(5) == 0 ? Admission::kSecondHit : Admission::kAll;
-  options_.lower.promote = random.Below(3) != 0 ? Promotion::kSecondHit : Promotion::kAll;
+  static constexpr Promotion kPromote[] = {Promotion::kSecondHit, Promotion::kWorth, Promotion::kAll};
+  options_.lower.promote = kPromote[random.Below(3)];
   options_.lower.write.uses = 1 + static_cast<std::uint32_t>(random.Below(3));
 }
 
