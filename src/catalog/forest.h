@@ -93,7 +93,7 @@ struct Record {
     kBehind = 2,      // behind its window's reach: evicted before others
     kTouched = 4,     // was used since it was written to its location in the lower tier
     kQueued = 8,      // waits to be written to the lower tier
-    kTransient = 16,  // fetched and not promoted, or put and worth as little: evicted first once it was used
+    kTransient = 16,  // fetched and not promoted: evicted first once it was used
     kTaken = 32,      // another node handed it over, and nobody has used it here since
   };
   static constexpr std::uint64_t kDropUnknown = ~std::uint64_t{0};

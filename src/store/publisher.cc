@@ -298,12 +298,7 @@ void Publisher::MakeVisible(catalog::PutIndex put, catalog::BlockId block, std::
   r.born = born;
   r.after_drop = p.after_drop;
   r.generation = p.generation;
-  const bool passes = evictor_.Passes(record, p.standing);
   residents_.Enter(record, index_number, p.standing);
-  if (passes) {
-    r.flags |= catalog::Record::kTransient;
-    residents_.MakeColdest(record);
-  }
   slots_.Unpin(p.place);
   p.has_slot = false;
   p.state = catalog::Put::State::kPublished;

@@ -69,7 +69,7 @@ void TierSimulator::MakeRoom() {
 }
 
 void TierSimulator::Enter(EntryId id, const policy::Standing& standing, bool passes) {
-  blocks_[id].transient = passes || Passes(id, standing);
+  blocks_[id].transient = passes;
   order_.Insert(id, 0, standing);
   blocks_[id].resident = true;
   ++used_;
@@ -87,9 +87,10 @@ void TierSimulator::Put(std::size_t at) {
 // As residency::Fetcher: decided on when it is asked for, and when it takes its place.
 void TierSimulator::Fetch(std::size_t at) {
   const EntryId id = chain_[at];
-  const bool passes = Passes(id, order_.StandingBelow(keys_[at], ParentOf(at)));
+  const bool passed = Passes(id, order_.StandingBelow(keys_[at], ParentOf(at)));
   MakeRoom();
-  Enter(id, order_.StandingBelow(keys_[at], ParentOf(at)), passes);
+  const policy::Standing standing = order_.StandingBelow(keys_[at], ParentOf(at));
+  Enter(id, standing, passed || Passes(id, standing));
   result_.passing += blocks_[id].transient;
 }
 
