@@ -167,7 +167,8 @@ std::uint64_t Slots::SlotBytes(arena::Place place) const { return ChunkOf(place)
 
 bool Slots::FitsSoon(std::uint64_t record_bytes) const {
   const std::uint32_t headers = SlotSize::For(record_bytes, arena_.geometry().alignment).chunk_headers;
-  if (headers == 1 || open_ >= coming_) return false;
+  if (open_ >= coming_) return false;
+  if (headers == 1) return true;
   // Of the run that the next header belongs to, the open ones may be in use.
   std::uint32_t run = open_ / headers * headers;
   for (std::uint32_t header = run; header < open_; ++header) {

@@ -102,8 +102,8 @@ class Slots final {
   SlotKind KindAt(arena::Place place) const;
   // Bytes of a used slot.
   std::uint64_t SlotBytes(arena::Place place) const;
-  // Whether a record of so many bytes that takes more than a header gets a chunk by what memory grows by now;
-  // and whether it gets one only when memory has grown, now or later.
+  // Whether a record of so many bytes gets a chunk by what memory grows by now; and whether it gets one only
+  // when memory has grown, now or later.
   bool FitsSoon(std::uint64_t record_bytes) const;
   bool FitsOnlyGrown(std::uint64_t record_bytes) const;
   // True if freeing the slot would at once serve a record of so many bytes.

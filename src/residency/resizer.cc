@@ -62,16 +62,18 @@ Task<void> Resizer::Run(memory::ArenaBacking& backing, memory::Movers& movers) {
 Task<void> Resizer::Grow(memory::ArenaBacking& backing, memory::Movers& movers) {
   const std::uint32_t header = slots_.headers();
   if (header >= served()) {
+    const std::uint32_t wanted = wanted_;
     memory::ReserveTask reserve(movers, backing, header);
     co_await reserve;
     if (!reserve.status().ok()) {
       slots_.ExpectLater();
+      slots_.loosened().Pulse();  // who waits for what was coming makes room now
       if (!std::exchange(short_, true))
         log_.Log(LogLevel::kWarning, "memory: it has ", Size(header), " of the ", Size(wanted_),
                  " that were asked for, and looks for more each minute: ", reserve.status().message());
       memory::ReleaseTask release(movers, backing, {header, slots_.arena().geometry().header_count - header});
       co_await release;
-      if (short_ && !stopping_) (void)co_await changed_.Wait(clock_.Now().PlusUs(kLookUs));
+      if (wanted_ == wanted && !stopping_) (void)co_await changed_.Wait(clock_.Now().PlusUs(kLookUs));
       co_return;
     }
     if (std::exchange(short_, false)) slots_.Expect(wanted_);
