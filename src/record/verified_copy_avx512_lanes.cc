@@ -14,14 +14,14 @@ namespace {
 struct Zen5 {
   static constexpr Into kInto = Into::kPastL2;
   static constexpr bool kInBodies = false;
-  static constexpr To kAgain = To::kCached;
+  static constexpr To kBodyAgain = To::kCached;
 };
-// Sapphire Rapids is faster by lanes wherever a segment stands, and by streaming stores whatever the
-// destination.
+// Sapphire Rapids is faster by lanes wherever a segment stands, and in a longer body by streaming stores
+// whatever the destination.
 struct Intel {
   static constexpr Into kInto = Into::kL1;
   static constexpr bool kInBodies = true;
-  static constexpr To kAgain = To::kStream;
+  static constexpr To kBodyAgain = To::kStream;
 };
 
 constexpr std::size_t kSegment = 64u << 10, kLanes = 4, kLane = kSegment / kLanes;
@@ -84,6 +84,13 @@ std::uint32_t Run(void* dst, const void* src, std::size_t n, std::uint32_t crc, 
   return ~ByLanes<Cpu, kTo>(static_cast<Bytes*>(dst), static_cast<const Bytes*>(src), ~crc);
 }
 
+// What was a destination lately may be read next, and a lone segment has room in the caches.
+template <class Cpu>
+std::uint32_t RunAgain(void* dst, const void* src, std::size_t n, std::uint32_t crc, std::size_t behind) {
+  return behind == 0 ? Run<Cpu, To::kCached>(dst, src, n, crc, behind)
+                     : Run<Cpu, Cpu::kBodyAgain>(dst, src, n, crc, behind);
+}
+
 template <class Cpu>
 void Ask(const void* src, std::size_t n) {
   if (Cpu::kInBodies ? n < kSegment : n != kSegment) return AskFirst(src, n);
@@ -96,7 +103,7 @@ void Ask(const void* src, std::size_t n) {
 
 template <class Cpu>
 constexpr CopyKernels kTable = {
-    "avx512_lanes", Run<Cpu, To::kStream>,     Run<Cpu, To::kCached>, Run<Cpu, Cpu::kAgain>,
+    "avx512_lanes", Run<Cpu, To::kStream>,     Run<Cpu, To::kCached>, RunAgain<Cpu>,
     Ask<Cpu>,       SumFolds<Line, Cpu::kInto>};
 
 }  // namespace
