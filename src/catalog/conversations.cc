@@ -107,6 +107,10 @@ bool Conversations::Wrote(TreeId tree, const BlockKey& key, const BlockKey& pare
     ++forgotten_;
     Forget(uses_[talks_[oldest_].first].note);
   }
+  if (uses_.size() >= kUsesANote * std::size_t{max_notes_}) {
+    ++forgotten_;
+    ForgetUse(talks_[oldest_].first);
+  }
   const NoteId note = notes_.Add();
   Note& n = notes_[note];
   n.tree = tree;
@@ -168,7 +172,7 @@ bool Conversations::AddUse(NoteId note, std::uint64_t conversation) {
     MakeShared(note);
     return true;
   }
-  if (uses_.size() == kUsesANote * std::size_t{max_notes_}) {
+  if (uses_.size() >= kUsesANote * std::size_t{max_notes_}) {
     ++forgotten_;
     const UseId oldest = talks_[oldest_].first;
     // This one would be left without any.

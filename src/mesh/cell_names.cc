@@ -76,6 +76,9 @@ Task<Status> CellNames::Claim(NamedList list, Instant deadline) {
                           state_.joined ? state_.trouble.message() : "this member has not joined its cell"));
   const std::string key = keys_.NameKey(list.tenant, list.name);
   if (const Status* known = Known(list); known != nullptr && known->ok()) co_return Status();
+  if (answers_.size() >= kMostNames && !answers_.contains(key))
+    co_return Status(Code::kBusy,
+                     Text("the node has asked for ", kMostNames, " names of the cell, the limit"));
   const std::uint64_t history = state_.history;
   etcd::Transaction claim;
   claim.conditions.push_back({.key = key, .what = Compare::What::kCreateRevision, .number = 0});

@@ -33,6 +33,9 @@ NamedList NamedListOf(const std::string& tenant, std::string name, const catalog
 
 class CellNames final {
  public:
+  // Of a node, until it starts again: nothing takes a name out of etcd by itself.
+  static constexpr std::size_t kMostNames = 4096;
+
   // All is borrowed.
   CellNames(etcd::Etcd& etcd, std::string prefix, const CellState& state)
       : etcd_(etcd), keys_(std::move(prefix)), state_(state) {}
@@ -42,7 +45,8 @@ class CellNames final {
   Executor& executor() { return etcd_.executor(); }
 
   // ok: in the cell the name stands for this list, now at the latest. kMismatch: for another one, which the
-  // message has. Else it is not known: this member has not joined, or etcd did not answer by the deadline.
+  // message has. Else it is not known: this member has not joined, etcd did not answer by the deadline, or
+  // kMostNames others were asked for.
   Task<Status> Claim(NamedList list, Instant deadline);
   // Whether that is known already: what Claim would say without a question.
   const Status* Known(const NamedList& list) const;

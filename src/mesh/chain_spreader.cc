@@ -24,7 +24,8 @@ void ChainSpreader::Heard(std::uint64_t number, const RoomNotice& room) {
 std::uint64_t ChainSpreader::Gone() const {
   const catalog::StoreCounters& counted = parts_.store.counters();
   if (parts_.store.tier() == nullptr) return counted.evicted.value();
-  return counted.evicted_unwritten.value() + counted.evicted_below.value() + counted.cut_at_reclaim.value();
+  return counted.evicted_unwritten.value() + counted.evicted_below.value() +
+         counted.evicted_below_over_quota.value() + counted.cut_at_reclaim.value();
 }
 
 Task<void> ChainSpreader::CopyFromTimeToTime() {

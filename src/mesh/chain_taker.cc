@@ -85,7 +85,8 @@ Task<Result<std::uint32_t>> ChainTaker::SlotFor(const Offer& offer) {
   // One that was said under another's name would answer for that one's drops.
   if (!entry || parts_.names.NameOf(*entry) != offer.chain.name) co_return std::unexpected(unknown);
   co_await Yield();
-  const NamespaceSpec spec = catalog::NamespaceTable::SpecOf(*entry);
+  NamespaceSpec spec = catalog::NamespaceTable::SpecOf(*entry);
+  spec.mesh.reset();  // its users here may keep it to this node
   const catalog::Caller bringer{kTaker.session, kBringer};
   // Of one that came meanwhile its users say what goes to flash.
   auto attached = co_await parts_.store.Attach(spec, bringer, store::IfNew::kRefuse);

@@ -99,7 +99,7 @@ TEST_F(ReadingTest, MeshOffKeepsANamespaceToItsNode) {
   EXPECT_FALSE(node(0).served->Find(TestNameOf(*node(0).store->NamespaceAt(slot))).has_value());
   // Nothing is handed over, in neither way.
   for (const std::size_t giver : {0u, 1u})
-    EXPECT_EQ(loop->BlockOn(node(giver).giver->Give(After(5 * kSecond))).blocks, 0u);
+    EXPECT_EQ(loop->BlockOn(node(giver).giver->Give({.deadline = After(5 * kSecond)})).blocks, 0u);
   EXPECT_FALSE(Here(0, 101) || Here(1, 1));
 }
 

@@ -30,10 +30,14 @@ void Sharing::Start() {
   spreader_.Start();
 }
 
-// A member whose role is to store never hands on.
 Task<store::HandedOver> Sharing::Give(store::GiveOrder order) {
-  if (parts_.role == Role::kStore) co_return store::HandedOver();
-  co_return co_await giver_.Give(order);
+  if (parts_.role != Role::kStore) co_return co_await giver_.Give(order);
+  // A member whose role is to store never hands on: all that it has is left.
+  const std::unique_ptr<store::WholeChains> all =
+      parts_.store.WalkChains({.lower_tier = order.lower_tier, .deadline = order.deadline});
+  store::HandedOver handed;
+  handed.left = co_await all->CountLeft();
+  co_return handed;
 }
 
 Task<void> Sharing::Close() {

@@ -302,7 +302,8 @@ Task<Answer> Calls::Attach(Session& session, const wire::Submission& call, CallS
   }
   Result<NamespaceSpec> spec = wire::DecodeSpec(bytes);
   if (!spec) co_return Fail(session, call, spec.error());
-  if (agree_ != nullptr && !spec->name.empty()) {
+  // Who only asks for what is known claims no name of the cell.
+  if (agree_ != nullptr && !spec->name.empty() && head.flags != wire::kAttachKnown) {
     const Status agreed = co_await agree_(*spec, DeadlineOf(executor_, call));
     if (!agreed.ok()) co_return Fail(session, call, agreed);
   }
