@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine of the lab: Debian's kernel in qemu, under software emulation, with an initial file system that holds what it
-runs. What it says of time is the emulator's."""
+"""A machine of the lab: Debian's kernel in qemu, under software emulation, with an initial file system that holds what
+it runs. What it says of time is the emulator's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory nodes without such a host: boots Debian's kernel in qemu, under software emulation, with two memory nodes that
-have a processor each and one that is memory alone, and runs there a node and clients on either processor: blocks lie where
-their client runs, and all bytes are compared. `./dev lab numa` builds what it takes along.
+have a processor each and one that is memory alone, and runs there a node and clients on either processor: blocks lie
+where their client runs, and all bytes are compared. `./dev lab numa` builds what it takes along.
 
 Usage: numa.py KERNEL_ROOT BIN_DIR WORK_DIR
 """

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
@@ -69,7 +70,8 @@ std::string StationsText(const SlowCall& call) {
     if (call.stations.at(static_cast<Station>(i)).ns > call.took_ns() / 1000) order.push_back(i);
   }
   const auto ns = [&](std::size_t i) { return call.stations.at(static_cast<Station>(i)).ns; };
-  std::ranges::stable_sort(order, std::greater<>(), ns);
+  std::ranges::sort(order, std::greater<>(),
+                    [&](std::size_t i) { return std::pair(ns(i), kStations.size() - i); });
   return Joined(order, ", ",
                 [&](std::size_t i) { return Text(kStations[i].name, " ", RoughDuration(ns(i))); });
 }

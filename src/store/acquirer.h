@@ -32,7 +32,6 @@ class Acquirer final {
       : executor_(context.executor),
         clock_(context.clock),
         slots_(context.slots),
-        options_(context.options),
         counters_(context.counters),
         steps_(context.steps),
         catalog_(context.catalog),
@@ -94,7 +93,6 @@ class Acquirer final {
   Executor& executor_;
   const Clock& clock_;
   memory::Slots& slots_;
-  const catalog::StoreOptions& options_;
   catalog::StoreCounters& counters_;
   StepBudget& steps_;
   catalog::Catalog& catalog_;

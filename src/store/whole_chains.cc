@@ -101,9 +101,7 @@ Task<std::optional<WholeChain>> WholeChains::Next() {
       steps_.Count(2);
       std::vector<Climbed> climbed = co_await Climb(block);
       if (climbed.empty()) continue;
-      unfinished_.emplace();
-      unfinished_->left = climbed.size();
-      unfinished_->climbed = std::move(climbed);
+      unfinished_.emplace(std::move(climbed));
     }
     std::optional<WholeChain> chain = co_await Collect();
     if (!chain) changed_ = true;

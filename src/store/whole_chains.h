@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/task.h"
@@ -80,8 +81,10 @@ class WholeChains final {
   };
   // A chain of which the blocks [0, left) have not come yet; those of all of it, leaf to root.
   struct Unfinished {
+    explicit Unfinished(std::vector<Climbed> its) : climbed(std::move(its)), left(climbed.size()) {}
+
     std::vector<Climbed> climbed;
-    std::size_t left = 0;
+    std::size_t left;
     WholeChain chain;
     catalog::BlockId parent = catalog::kNoId;
     std::uint64_t bytes = 0;  // of this piece

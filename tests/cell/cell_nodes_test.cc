@@ -141,7 +141,11 @@ TEST_F(CellNodes, WhatANodeHadOnFlashTheOthersHaveWhenItHasLeftForGood) {
   Until([&] {
     for (std::uint64_t chain = 0; chain < 8; ++chain) {
       const std::uint64_t first = 100 * chain + 1;
-      if (Match(nodes_[0], first, first + 9).blocks < 10) PutChain(nodes_[0], first, first + 9, kLarge);
+      if (Match(nodes_[0], first, first + 9).blocks == 10) continue;
+      for (std::uint64_t n = first; n < first + 10; ++n) {
+        const auto parent = n == first ? std::nullopt : std::optional(n - 1);
+        if (!PutBlock(*nodes_[0].store, *nodes_[0].ns, n, parent, kLarge).ok()) break;
+      }
     }
     std::uint32_t there = 0, below = 0;
     for (std::uint64_t chain = 0; chain < 8; ++chain) {

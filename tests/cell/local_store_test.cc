@@ -191,8 +191,10 @@ TEST_F(LocalStoreTest, EndTakesWhatTheConversationAloneWroteAndUsed) {
   t->Run(t->store->Touch(ns.slot, std::span(&used, 1), 71));
   Begin(End(71));
   EXPECT_FALSE(Has(1) || Has(3));
+  EXPECT_TRUE(Has(12)) << "72 wrote it and goes on";
+  t->Run(t->store->Touch(ns.slot, std::span(&used, 1), 73));
   Begin(End(72));
-  EXPECT_TRUE(Has(12)) << "both have used it: it is shared";
+  EXPECT_TRUE(Has(12)) << "73 has used it and goes on";
   EXPECT_FALSE(Has(13));
   ASSERT_TRUE(t->Run(local->Settle(At(41))).ok());
   Kill();
