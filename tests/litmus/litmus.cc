@@ -377,10 +377,15 @@ int main(int argc, char** argv) {
       options.second_fence = false;
     } else if (argument == "--without-recheck") {
       options.recheck = false;
+    } else if (argument == "--copy" && i + 1 < argc) {
+      if (cistern::Status status = cistern::record::ChooseKernels(argv[++i]); !status.ok()) {
+        ::fprintf(stderr, "litmus: %s\n", std::string(status.message()).c_str());
+        return 2;
+      }
     } else if (argument == "--seconds" && i + 1 < argc && ::atoi(argv[i + 1]) > 0) {
       options.seconds = ::atoi(argv[++i]);
     } else {
-      ::fprintf(stderr, "litmus [--seconds N] [--without-second-fence] [--without-recheck]\n");
+      ::fprintf(stderr, "litmus [--seconds N] [--copy NAME] [--without-second-fence] [--without-recheck]\n");
       return argument == "--help" ? 0 : 2;
     }
   }
