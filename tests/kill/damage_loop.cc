@@ -44,6 +44,7 @@ constexpr std::uint64_t kFillerBlocks = 80;       // with these flash is written
 constexpr std::uint64_t kFillerBytes = 1u << 20;  // in chunks of their own
 constexpr std::uint32_t kTtlSeconds = 1;
 constexpr int kMostHelp = 4;
+constexpr std::int64_t kWordUs = 30'000'000;  // between words of how far it is
 
 BlockKey KeyOf(std::uint64_t number) {
   BlockKey key;
@@ -379,13 +380,18 @@ class DamageRound {
     return Status();
   }
 
+  bool Loud() const {
+    const std::string said = node_.Said();
+    return said.find(" warning ") != std::string::npos || said.find(" error ") != std::string::npos;
+  }
   // What is gone was evicted, or the log says why. Where memory went, flash that was written all over has
   // evicted some.
   void Judge(const std::vector<std::uint64_t>& gone, Tally& tally) {
-    const std::string said = node_.Said();
-    const bool loud = said_loss_ || said.find(" warning ") != std::string::npos ||
-                      said.find(" error ") != std::string::npos;
-    if (gone.empty() || loud || (memory_goes_ && turned_) || way_.name == "arena-gone") return;
+    const bool may_go = (memory_goes_ && turned_) || way_.name == "arena-gone";
+    if (gone.empty() || said_loss_ || may_go || Loud()) return;
+    // A thread of the node's writes its log, and serves may come first; an end that is asked for waits for it.
+    node_.End(SIGTERM);
+    if (Loud()) return;
     ++tally.unsaid;
     Say(gone.front(), Text("and ", gone.size() - 1, " others are gone, and nothing says so"));
   }
@@ -463,7 +469,14 @@ int Run(int argc, const char* const* argv) {
   Tally tally;
   Status status = MakeOther(directory + "/other");
   const NodeFiles other{directory + "/other/memory/default", directory + "/other/flash/default"};
+  const SystemClock clock;
+  Instant next_word = clock.Now().PlusUs(kWordUs);
   for (std::uint64_t i = 0; status.ok() && i < options.rounds; ++i) {
+    if (clock.Now() > next_word) {
+      std::fprintf(stderr, "%llu of %llu rounds\n", static_cast<unsigned long long>(i),
+                   static_cast<unsigned long long>(options.rounds));
+      next_word = clock.Now().PlusUs(kWordUs);
+    }
     const DamageWay& way = *ways[i % ways.size()];
     const std::uint64_t seed = options.first + i;
     status = DamageRound(Text(directory, "/", seed), other, way, seed).Run(tally);
