@@ -360,6 +360,57 @@ def test_reset_of_running_requests_while_they_are_saved(small: Path, monkeypatch
     assert store.blocks
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_no_request_preempted_for_pages_that_saves_of_another_keep(
+    small: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    """`asked`: not where vLLM does not ask the connector; then it preempts."""
+    from vllm import SamplingParams
+    from vllm.v1.request import Request
+
+    monkeypatch.setattr(coordinator_module, "ROOM_S", 0.0)
+    store = DictionaryStore()
+    scheduler, hasher = make_scheduler(small, monkeypatch, store)
+    if not asked:
+        monkeypatch.setattr(scheduler.connector, "has_pending_block_frees", lambda: False)
+    worker = MockWorker(random.Random(1), store)
+    monkeypatch.setattr(worker, "copy_some", lambda report: None)
+    requests: dict[str, Any] = {}
+
+    def begin(name: str, first: int, tokens: int, answer: int) -> None:
+        chosen = SamplingParams(max_tokens=answer, temperature=0, ignore_eos=True, detokenize=False)
+        requests[name] = Request(
+            request_id=name, prompt_token_ids=[first + i % 5 for i in range(tokens)], sampling_params=chosen,
+            pooling_params=None, block_hasher=hasher,
+        )
+        scheduler.add_request(requests[name])
+
+    def until_the_end() -> None:
+        for _ in range(300):
+            if not scheduler.has_unfinished_requests() or any(one.num_preemptions for one in requests.values()):
+                return
+            out = scheduler.schedule()
+            starts = {one.req_id: one.num_computed_tokens for one in out.scheduled_new_reqs}
+            cached = out.scheduled_cached_reqs
+            starts |= {n: c for n, c in zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+                       if n in cached.resumed_req_ids}
+            _, output = worker.execute(SimpleNamespace(
+                orders=out.kv_connector_metadata.orders, scheduled=dict(out.num_scheduled_tokens),
+                drafts=dict(out.scheduled_spec_decode_tokens),
+                fresh={n: (list(requests[n].all_token_ids), c) for n, c in starts.items()},
+                tables={n: list(scheduler.kv_cache_manager.get_block_ids(n)[0]) for n in out.num_scheduled_tokens},
+            ))
+            scheduler.update_from_output(out, output)
+        raise AssertionError("the engine is stuck")
+
+    begin("ended", 3, 12 * BLOCK, 1)
+    until_the_end()
+    assert worker.copies
+    begin("runs", 103, 13 * BLOCK, ANSWER)
+    until_the_end()
+    assert (requests["runs"].num_preemptions == 0) is asked
+
+
 @pytest.mark.parametrize("policy", ["fail", "recompute"])
 def test_load_failure_policy_fail_said_at_start(
     small: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, policy: str

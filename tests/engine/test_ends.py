@@ -146,3 +146,43 @@ def test_saves_of_a_requests_last_step_announced(clock: Clock, connection: OneCo
     side.end_request("second", ([*range(1, 6)],))
     (late,) = side.step_orders({}).saves
     assert listener.orders == [late]
+
+
+def test_pages_of_ended_requests_come_back_before_a_request_that_runs_loses_its_own(
+    clock: Clock, connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine waits for copies that end soon, and for others no longer than for a moment."""
+    back: list[int] = []
+    monkeypatch.setattr(Pool, "release", lambda self, pages: back.extend(pages))
+    side = ready()
+    connection.store.blocks = 0
+    published: list[bytes] = []
+    connection.store.publish = lambda namespace, puts, **more: published.extend(puts)  # type: ignore[method-assign]
+
+    def copied(order: SaveOrder) -> None:
+        side.handle_reports([RankReport(0, order.step, saves=[SaveReport(0, order.id, len(order.keys))])], set())
+
+    add(side, "runs")
+    side.match("runs", 0)
+    assert side.step_orders({"runs": 4 * SIZE + 1}).saves and not side.makes_room()  # that request needs them itself
+    (soon,) = ended(side, "soon", blocks=4)
+    assert side.makes_room()
+    side.step_orders({})
+    clock.now += coordinator_module.ROOM_S / 2
+    assert side.makes_room() and not back
+    copied(soon)
+    assert sorted(back) == sorted(soon.pages[0]) and not side.makes_room()
+    side.step_orders({})  # one without a shortage
+    clock.now += 2 * coordinator_module.ROOM_S
+    back.clear()
+    (late,) = ended(side, "late", blocks=4)
+    assert side.makes_room() and not back  # another shortage
+    side.step_orders({})
+    clock.now += 2 * coordinator_module.ROOM_S
+    assert side.makes_room() and sorted(back) == sorted(late.pages[0])
+    assert not side.makes_room()
+    copied(late)
+    assert connection.session is not None
+    for work in connection.work:
+        work(connection.session)
+    assert published == soon.put_ids[0]  # what was read late may be another's

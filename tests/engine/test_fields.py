@@ -214,11 +214,93 @@ def test_number_of_drafts_shares(small: Folder, tmp_path: Path) -> None:
     assert told(2) == told(4) != small.fields()
 
 
-@pytest.mark.parametrize("switch", identity.SWITCHES)
+SWITCHED = {
+    **dict.fromkeys((
+        "VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT", "VLLM_BATCH_INVARIANT", "VLLM_ROCM_QUICK_REDUCE_CAST_BF16_TO_FP16",
+        "VLLM_HUMMING_USE_F16_ACCUM", "VLLM_CPU_INT4_W4A8", "VLLM_DEEPEPLL_NVFP4_DISPATCH",
+        "VLLM_FLASHINFER_MOE_A2A_LOW_PRECISION_COMBINE", "VLLM_B12X_MOE_FP4_FORCE_A16",
+        "VLLM_ROCM_USE_AITER_MOE_A4W4_DSV4", "VLLM_ROCM_USE_AITER_FP8BMM", "VLLM_ROCM_USE_AITER_FP4BMM",
+        "VLLM_USE_DEEP_GEMM_E8M0",
+    ), "1"),
+    "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "INT8", "VLLM_FLOAT32_MATMUL_PRECISION": "medium",
+    "VLLM_MARLIN_INPUT_DTYPE": "int8", "VLLM_MOE_ROUTING_SIMULATION_STRATEGY": "uniform_random",
+    "VLLM_VIDEO_LOADER_BACKEND": "opencv_dynamic",
+    "VLLM_HUMMING_ONLINE_QUANT_CONFIG": '{"b": 1}', "VLLM_HUMMING_INPUT_QUANT_CONFIG": '{"b": 1}',
+}
+
+
+@pytest.mark.parametrize("switch", SWITCHED)
 def test_switch_of_vllm_that_changes_pages_splits(small: Folder, switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import vllm.envs
+
+    if switch not in vllm.envs.environment_variables:
+        pytest.skip(f"this vLLM has no {switch}")
     config, before = small.config(), small.fields()
-    monkeypatch.setenv(switch, "1")
+    monkeypatch.setenv(switch, SWITCHED[switch])
     assert dict(identity.engine_fields(config, groups(), "0.32.0").items) != before
+
+
+def test_every_listed_switch_is_tested() -> None:
+    assert set(identity.SWITCHES) == set(SWITCHED)
+
+
+def test_switch_that_names_a_file_counts_by_its_content(
+    small: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, place = small.config(), tmp_path / "quantization.json"
+
+    def told(content: str) -> dict[str, str]:
+        place.write_text(content)
+        return dict(identity.engine_fields(config, groups(), "0.32.0").items)
+
+    monkeypatch.setenv("VLLM_HUMMING_ONLINE_QUANT_CONFIG", str(place))
+    one = told('{"b": 1, "a": 2}')
+    assert one == told('{"a": 2, "b": 1}') != told('{"a": 2, "b": 3}')
+    place.unlink()
+    with pytest.raises(ConfigurationError, match="not known"):
+        identity.engine_fields(config, groups(), "0.32.0")
+
+
+@pytest.mark.parametrize(("part", "name", "value"), [
+    ("attention_config", "indexer_kv_dtype", "fp8"), ("attention_config", "use_non_causal", True),
+    ("attention_config", "use_prefill_query_quantization", True),
+    ("attention_config", "disable_flashinfer_q_quantization", True), ("attention_config", "use_trtllm_attention", False),
+    ("kernel_config", "moe_backend", "marlin"), ("kernel_config", "linear_backend", "marlin"),
+    ("", "additional_config", {"a": 1}),
+])
+def test_setting_of_vllm_that_changes_what_is_computed_splits(
+    small: Folder, part: str, name: str, value: object
+) -> None:
+    config = small.config()
+    of = getattr(config, part) if part else config
+    if not hasattr(of, name):
+        pytest.skip(f"this vLLM has no {name}")
+    before = dict(identity.engine_fields(config, groups(), "0.32.0").items)
+    object.__setattr__(of, name, value)
+    assert dict(identity.engine_fields(config, groups(), "0.32.0").items) != before
+
+
+def test_draft_with_other_cache_dtype_or_quantization_splits(small: Folder, tmp_path: Path) -> None:
+    draft = Folder(tmp_path / "draft", {**SMALL, "num_hidden_layers": 1})
+    config = small.config(speculative_config={
+        "method": "draft_model", "model": str(draft.path), "num_speculative_tokens": 2
+    })
+
+    def told(of: Any, name: str, value: object) -> dict[str, str]:
+        before = getattr(of, name, None)
+        object.__setattr__(of, name, value)
+        found = dict(identity.engine_fields(config, groups(), "0.32.0").items)
+        object.__setattr__(of, name, before)
+        return found
+
+    speculative = config.speculative_config
+    plain = told(speculative, "kv_cache_dtype", None)
+    others = [
+        told(speculative, "kv_cache_dtype", "fp8_e5m2"), told(speculative, "kv_cache_dtype", "fp8_e4m3"),
+        told(speculative.draft_model_config, "quantization", "fp8"),
+        told(speculative.draft_model_config, "dtype", "torch.float16"),
+    ]
+    assert all(one not in [plain, *others[:i]] for i, one in enumerate(others))
 
 
 def test_configuration_that_lacks_a_field_says_so(small: Folder) -> None:

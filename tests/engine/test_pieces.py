@@ -22,10 +22,8 @@ import pytest
 
 from cistern import Hints, MatchRun
 from cistern.engine import cpus, digests, files, identity, keys, options, tiers
-from cistern.engine.adapters import Adapters
 from cistern.engine.changes import WeightChanges
 from cistern.engine.files import UnknownIdentity
-from cistern.engine.request import Adapter
 from cistern.engine.weights import Weights
 from cistern.vllm import identity as vllm_identity
 from cistern.vllm import versions
@@ -363,36 +361,6 @@ def test_no_weights_and_unknown_loader_unknown(tmp_path: Path) -> None:
 
 def test_this_process_began_before_now(model: Path) -> None:
     assert files.process_began() < (model / "config.json").stat().st_ctime + 2
-
-
-def write_adapter(folder: Path, body: bytes) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / "adapter_config.json").write_text("{}")
-    write_shard(folder / "adapter_model.safetensors", body)
-
-
-def test_adapter_replaced_in_place_unknown_until_reloaded(tmp_path: Path) -> None:
-    known = Adapters()
-    write_adapter(tmp_path / "a", b"one")
-    first = known.digest(Adapter("a", 1, str(tmp_path / "a"), False))
-    assert known.digest(Adapter("a", 1, str(tmp_path / "a"), False)) == first
-    write_adapter(tmp_path / "a", b"two")
-    with pytest.raises(UnknownIdentity, match="changed since"):
-        known.digest(Adapter("a", 1, str(tmp_path / "a"), False))
-    second = known.digest(Adapter("a", 1, str(tmp_path / "a"), True))
-    assert second != first
-    assert known.digest(Adapter("a", 1, str(tmp_path / "a"), False)) == second
-
-
-def test_adapter_number_with_other_place_unknown_until_reloaded(tmp_path: Path) -> None:
-    known = Adapters()
-    write_adapter(tmp_path / "a", b"one")
-    write_adapter(tmp_path / "b", b"two")
-    first = known.digest(Adapter("a", 1, str(tmp_path / "a"), False))
-    with pytest.raises(UnknownIdentity, match="number 1"):
-        known.digest(Adapter("a", 1, str(tmp_path / "b"), False))
-    assert known.digest(Adapter("a", 1, str(tmp_path / "a"), False)) == first
-    assert known.digest(Adapter("a", 1, str(tmp_path / "b"), True)) != first
 
 
 def test_configuration_digest_without_name_and_place() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from .files import UnknownIdentity, folder_state, weights_digest
@@ -12,21 +13,37 @@ from .request import Adapter
 class Adapters:
     """Files of the adapters that the engine holds. The engine knows an adapter by its number alone, and loads it again
     only when told to: an adapter whose place or files changed since has no known identity, since either of the two may
-    be loaded."""
+    be loaded. What is known outlives a reset of the engine's caches: it unloads no adapter."""
 
-    def __init__(self) -> None:
+    def __init__(self, applied: str = "") -> None:
+        """`applied`: what of an adapter the engine applies, and how, where that is not by its files alone."""
+        self._applied = applied
         self._known: dict[int, tuple[str, object]] = {}
+        self._loaded: dict[int, object] = {}
+        """State of the files of adapters that the engine was told to load ahead of their first request."""
+
+    def loads(self, adapter: Adapter) -> bool:
+        """The engine is about to load an adapter, ahead of its requests, unless it has it. Looks at its files. Whether
+        others were loaded under its number until now."""
+        number, state = adapter.number, _state(adapter)
+        before = self._known[number][1] if number in self._known else self._loaded.get(number)
+        if before is not None and (before == state or not adapter.reload):
+            return False
+        self._known.pop(number, None)
+        self._loaded[number] = state
+        return before is not None
 
     def digest(self, adapter: Adapter) -> str:
         """Raises UnknownIdentity."""
-        folder = Path(adapter.path)
-        if not folder.exists():
+        state = _state(adapter)
+        if state is None:
             raise UnknownIdentity(f"adapter {adapter.name}: no files at {adapter.path}")
-        state = (adapter.path, folder_state(folder))
         known = self._known.get(adapter.number)
         if known is None or (adapter.reload and known[1] != state):
-            known = (weights_digest(folder), state)
-            if folder_state(folder) != state[1]:
+            if not adapter.reload and self._loaded.get(adapter.number, state) != state:
+                raise UnknownIdentity(f"adapter {adapter.name}: its files changed since the engine loaded them")
+            known = (self._digest(adapter), state)
+            if _state(adapter) != state:
                 raise UnknownIdentity(f"adapter {adapter.name}: its files change")
             self._known[adapter.number] = known
         if known[1] != state:
@@ -35,3 +52,13 @@ class Adapters:
                 f"{adapter.number}"
             )
         return known[0]
+
+    def _digest(self, adapter: Adapter) -> str:
+        files, rules = weights_digest(Path(adapter.path)), " ".join(filter(None, (self._applied, adapter.form)))
+        return hashlib.sha256(f"{files} {rules}".encode()).hexdigest() if rules else files
+
+
+def _state(adapter: Adapter) -> object:
+    """Place, form and files; None where there are none."""
+    folder = Path(adapter.path)
+    return (adapter.path, adapter.form, folder_state(folder)) if folder.exists() else None

@@ -197,8 +197,8 @@ class Connection:
             self._start_node(spec)
             return False
         except (Invalid, Mismatch) as error:
-            self.refusal = str(error)
             self._warn(f"no KV is shared: {error}")
+            self.refusal = str(error)
             return False
         except Error as error:
             self.session = None

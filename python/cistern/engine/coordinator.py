@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from .orders import LoadOrder, RankReport, SaveOrder, StepOrders
 from .outdated import OutdatedLoads
 from .pace import Pace
 from .plan import Effects, Limits, Plan, PlannedRequest
-from .request import PagePool, Pages, Request
+from .request import Adapter, PagePool, Pages, Request
 from .session import Session
 from .shared_session import SharedSession
 from .stats import Counters
@@ -41,6 +42,9 @@ IDLE_S = 2.0
 """Time that an engine waits for its last saves where its caller may not step it again."""
 LOOK_S = 2.0
 """Time that a request waits for the ranks to look at their weights."""
+ROOM_S = 0.05
+"""Time for which a request that runs waits for pages that saves of ended requests keep: many copies, and far less than
+computing a request anew."""
 PUBLISH_AT_ONCE = 1024
 PUBLISHED_S = MAX_LATE_CALLS * CALL_US / 1e6
 """Time by which a publish that was submitted has been done, or never will be."""
@@ -105,7 +109,9 @@ class Coordinator:
         self._listener = listener
         self._logger = logging.getLogger(facts.logger)
         self._warned: set[str] = set()
-        self._adapters = Adapters()
+        self._adapters = Adapters(facts.adapters)
+        self._adapter_held: dict[int, int] = {}
+        """The namespace of the last request of each adapter, by the adapter's number."""
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="cistern-adapters")
         """Looks at files, which the scheduler's thread does not."""
         check_node_options(options)
@@ -143,6 +149,8 @@ class Coordinator:
         self._saving_steps: dict[int, tuple[float, int, int]] = {}
         """When each step that saves was planned, its tokens, and their squares (pace.StepTime)."""
         self._last_report = 0.0
+        self._short = (0.0, -2)
+        """Since when the engine has been short of pages, and the last step in which it was."""
         self._idle_s = IDLE_S
         """Time to wait for the last saves: none behind a node that let all of it pass, until it saves again."""
         self.stats = Counters()
@@ -180,6 +188,14 @@ class Coordinator:
             tracked.adapter = self._beside.submit(self._adapters.digest, adapter)
         else:
             self._begin_match(tracked)
+
+    def adapter_loads(self, adapter: Adapter) -> None:
+        """The engine is about to load an adapter ahead of its requests, or again: whose files changed since then, until
+        its first request, is not what they say."""
+        with contextlib.suppress(UnknownIdentity):  # its requests will say so
+            if self._adapters.loads(adapter):
+                self._end_sharing(adapter.number)
+                self._adapter_held.pop(adapter.number, None)
 
     def match(self, request_id: str, computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens past `computed_tokens` that a load would bring (None: ask again with the next step), and whether
@@ -410,7 +426,7 @@ class Coordinator:
         self._outdated.reset(self._plan.load_orders())
         self._loads = [replace(order, invalid=True) for order in self._loads]
         self._late_saves = [replace(order, invalid=True) for order in self._late_saves]
-        self._adapters = Adapters()
+        self._adapter_held.clear()
         for tracked in self._requests.values():
             if tracked.request.id not in fresh:
                 tracked.adapter, tracked.may = None, (False, False)
@@ -423,6 +439,19 @@ class Coordinator:
         that still are, they go back: what they were read for is computed anew."""
         if self._plan.referenced_pages and self._pool.used() == self._plan.distinct_pages:
             self._apply(self._plan.release())
+
+    def makes_room(self) -> bool:
+        """The engine finds no page for a request that runs, and is about to take another one's. True where pages of
+        saves come back, which the engine waits for: with their copies' ends, or, where these take longer than ROOM_S,
+        without; what they were read for is not saved then."""
+        if not self._plan.keeps_pages_of_ended:
+            return False
+        now, (since, step) = time.monotonic(), self._short
+        self._short = (since if step >= self._step - 1 else now), self._step
+        if now - self._short[0] >= ROOM_S:
+            self._apply(self._plan.release(of_ended=True))
+            self._late_saves = [replace(order, invalid=True) for order in self._late_saves]
+        return True
 
     def close(self) -> None:
         self._late_saves = []
@@ -482,8 +511,20 @@ class Coordinator:
         else:
             tracked.planned.namespace = namespace
             tracked.planned.may_save, tracked.planned.may_load = tracked.may
+            number = tracked.request.adapter.number if tracked.request.adapter is not None else 0
+            if self._adapter_held.get(number, namespace) != namespace:
+                self._end_sharing(number, but=tracked)
+            self._adapter_held[number] = namespace
         tracked.adapter, tracked.first_asked = None, 0.0
         return True
+
+    def _end_sharing(self, number: int, but: TrackedRequest | None = None) -> None:
+        """The engine loads other weights under an adapter's number: what it computes from then on for requests that are
+        there is of both, or not of the files that were looked at. `but`: the one that came with the new ones."""
+        for one in self._requests.values():
+            of = one.request.adapter
+            if of is not None and of.number == number and one is not but:
+                one.may = one.planned.may_save, one.planned.may_load = (False, False)
 
     # ------------------------------------------------------------------ matches and saves
 

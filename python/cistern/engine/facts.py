@@ -41,3 +41,5 @@ class EngineFacts:
     """Whether the last block's KV may come from a draft."""
     logger: str
     """Name of the logger, under the engine's own, so that its configuration holds."""
+    adapters: str = ""
+    """What of an adapter's files the engine applies, and how, where that is not by the files alone."""

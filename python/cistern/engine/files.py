@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from .digests import blob_name, file_digest, state_of
@@ -32,15 +33,23 @@ def weights_digest(folder: Path, unchanged_since: float | None = None) -> str:
     """Digest of a folder's configuration and shards: the name and the whole content of each, so that it may take
     minutes where neither is known yet. Raises UnknownIdentity where there are none, or where a file changed after
     `unchanged_since` (seconds since the epoch): the loaded weights and the files may differ then."""
+    before = folder_state(folder)
+    found = [folder] if folder.is_file() else _files(folder)
+    digest = files_digest(folder.parent if folder.is_file() else folder, found, unchanged_since)
+    if folder_state(folder) != before:
+        raise UnknownIdentity(f"{folder}: its files change while they are read")
+    return digest
+
+
+def files_digest(folder: Path, paths: Iterable[Path], unchanged_since: float | None = None) -> str:
+    """Digest of files below a folder: the place in it and the whole content of each, in this order. Raises
+    UnknownIdentity where one cannot be read, or changed after `unchanged_since`."""
     digest = hashlib.sha256()
     try:
-        before = folder_state(folder)
-        for path in [folder] if folder.is_file() else _files(folder):
+        for path in paths:
             if unchanged_since is not None and not blob_name(path) and path.stat().st_ctime > unchanged_since:
                 raise UnknownIdentity(f"{path}: changed after the engine began to load")
-            digest.update(f"{path.name}\0{file_digest(path)}\0".encode())
-        if folder_state(folder) != before:
-            raise UnknownIdentity(f"{folder}: its files change while they are read")
+            digest.update(f"{path.relative_to(folder)}\0{file_digest(path)}\0".encode())
     except OSError as error:
         raise UnknownIdentity(f"{folder}: {error}") from error
     return digest.hexdigest()

@@ -285,11 +285,19 @@ class Plan:
             self._close(job, count, effects)
         return effects
 
-    def release(self) -> Effects:
-        """Gives back every page before its copy has ended. What is read from a page from then on may be another's:
-        none of these blocks becomes visible, and their requests save them again."""
+    @property
+    def keeps_pages_of_ended(self) -> bool:
+        """Whether saves keep pages from reuse that their requests need no more."""
+        return any(job.pages and job.request not in self.requests for job in self._saves.values())
+
+    def release(self, of_ended: bool = False) -> Effects:
+        """Gives back every page before its copy has ended (`of_ended`: those of requests that are over). What is read
+        from a page from then on may be another's: none of these blocks becomes visible, and their requests save them
+        again."""
         effects = Effects()
         for job in list(self._saves.values()):
+            if of_ended and job.request in self.requests:
+                continue
             self._void(job)
             self._referenced_pages -= len(job.pages)
             effects.release += job.pages

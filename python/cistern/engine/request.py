@@ -20,6 +20,8 @@ class Adapter:
     path: str
     reload: bool
     """This request makes the engine load the adapter again."""
+    form: str = ""
+    """How the engine takes its files, where a request says so."""
 
 
 class Request(Protocol):

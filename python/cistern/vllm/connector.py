@@ -104,6 +104,8 @@ class CisternConnector(WithoutCistern):
                 return fields.with_(("weights", weights.value)) if weights.value else None
 
             self.coordinator = Coordinator(chosen, facts.engine, known, lambda: _hash_fields(facts), self._events)
+            if getattr(vllm_config, "lora_config", None) is not None:
+                updates.watch_adapters(versions.core_of_caller(), self.coordinator)
         else:
             self.rank = Rank(chosen, facts.engine, facts.rank)
             self._worker = versions.worker_of_caller()
@@ -211,6 +213,10 @@ class CisternConnector(WithoutCistern):
 
     def has_pending_push_work(self) -> bool:
         return self.coordinator is not None and self.coordinator.pending
+
+    def has_pending_block_frees(self) -> bool:
+        """vLLM asks where it would preempt a request otherwise."""
+        return self.coordinator is not None and self.coordinator.makes_room()
 
     def take_events(self) -> Iterable[Any]:
         return self._events.take() if self._events is not None else ()

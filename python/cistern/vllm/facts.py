@@ -38,6 +38,7 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> VllmFacts:
             groups=_groups(vllm_config, kv_cache_config, block_tokens),
             drafts=vllm_config.speculative_config is not None,
             logger=LOGGER,
+            adapters=_adapters(vllm_config),
         ),
         rank=parallel.rank,
         hash_algorithm=str(vllm_config.cache_config.prefix_caching_hash_algo),
@@ -51,6 +52,22 @@ def images_counted(vllm_config: Any) -> bool:
     images = getattr(vllm_config.model_config, "multimodal_config", None)
     cached = vllm_config.cache_config.enable_prefix_caching or getattr(images, "mm_processor_cache_gb", 0)
     return images is not None and not cached
+
+
+APPLIED = (
+    "target_modules", "enable_tower_connector_lora", "enable_mixed_moe_lora_format", "enable_moe_shared_loras",
+)
+"""Fields of vLLM's LoRAConfig that say what of an adapter is applied, and how its files are read."""
+
+
+def _adapters(vllm_config: Any) -> str:
+    lora = getattr(vllm_config, "lora_config", None)
+    words = [(name, getattr(lora, name, None)) for name in APPLIED]
+    told = [f"{name} {sorted(value) if isinstance(value, list) else value}" for name, value in words if value]
+    dtype = str(getattr(lora, "lora_dtype", None) or "auto")
+    if lora is not None and dtype not in ("auto", str(vllm_config.model_config.dtype)):
+        told.append(f"lora_dtype {dtype}")
+    return ", ".join(told)
 
 
 def _check_model(model: Any) -> None:

@@ -11,6 +11,7 @@ import dataclasses
 import os
 import platform
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,29 @@ from ..engine.facts import ConfigurationError
 from ..engine.files import UnknownIdentity, hub_snapshot, process_began, weights_digest
 from ..engine.identity import Fields, digest_of
 from .positions import position_fields
+from .sources import code_of
 
 KNOWN_LOADERS = ("auto", "hf", "safetensors", "pt", "mistral", "gguf", "npcache", "fastsafetensors")
 WITHOUT_KV = ("ngram", "[ngram]", "ngram_gpu", "suffix", "medusa", "mlp_speculator")
 """Ways of speculation that draft without KV of their own: the target's is what it is without them."""
 SWITCHES = (
     "VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT", "VLLM_BATCH_INVARIANT", "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION",
-    "VLLM_FLOAT32_MATMUL_PRECISION", "VLLM_HUMMING_ONLINE_QUANT_CONFIG", "VLLM_HUMMING_INPUT_QUANT_CONFIG",
+    "VLLM_ROCM_QUICK_REDUCE_CAST_BF16_TO_FP16", "VLLM_FLOAT32_MATMUL_PRECISION", "VLLM_HUMMING_ONLINE_QUANT_CONFIG",
+    "VLLM_HUMMING_INPUT_QUANT_CONFIG", "VLLM_HUMMING_USE_F16_ACCUM", "VLLM_MOE_ROUTING_SIMULATION_STRATEGY",
+    "VLLM_MARLIN_INPUT_DTYPE", "VLLM_CPU_INT4_W4A8", "VLLM_DEEPEPLL_NVFP4_DISPATCH",
+    "VLLM_FLASHINFER_MOE_A2A_LOW_PRECISION_COMBINE", "VLLM_B12X_MOE_FP4_FORCE_A16", "VLLM_ROCM_USE_AITER_MOE_A4W4_DSV4",
+    "VLLM_ROCM_USE_AITER_FP8BMM", "VLLM_ROCM_USE_AITER_FP4BMM", "VLLM_USE_DEEP_GEMM_E8M0", "VLLM_VIDEO_LOADER_BACKEND",
 )
 """Variables of vLLM's environment that change what pages hold, or what is computed, without changing their shape:
 decisions/0005 has all that were looked at."""
-ATTENTION = (
-    "indexer_kv_dtype", "use_non_causal", "use_prefill_query_quantization", "disable_flashinfer_q_quantization",
+SETTINGS = (
+    ("attention_config", (
+        "indexer_kv_dtype", "use_non_causal", "use_prefill_query_quantization", "disable_flashinfer_q_quantization",
+        "use_trtllm_attention",
+    )),
+    ("kernel_config", ("moe_backend", "linear_backend")),
 )
-"""Fields of vLLM's AttentionConfig that do."""
+"""Fields of vLLM's configuration that do."""
 ARRANGEMENT = ("extra_retained_tokens", "max_tp_shards")
 """Fields of a group's specification that say how long its pages are kept and by whom, not what is in them."""
 
@@ -47,16 +57,21 @@ def weights(model: Any, load: Any, began: float) -> str:
         raise UnknownIdentity(f"load_format {kind}: not known how it loads")
     if elsewhere := getattr(model, "model_weights", ""):
         raise UnknownIdentity(f"the weights are loaded from {elsewhere}, not from files of this host")
+    return "files " + weights_digest(folder_of(model, load, began), began)
+
+
+def folder_of(model: Any, load: Any, began: float) -> Path:
+    """Folder (or the one file) that a model was loaded from. Raises UnknownIdentity."""
     path = Path(model.model)
-    if not path.exists():
-        commit = getattr(model.hf_config, "_commit_hash", None)
-        path = hub_snapshot(model.model, model.revision, load.download_dir, commit, began)
-    return "files " + weights_digest(path, began)
+    if path.exists():
+        return path
+    commit = getattr(model.hf_config, "_commit_hash", None)
+    return hub_snapshot(model.model, model.revision, load.download_dir, commit, began)
 
 
 def weights_finder(vllm_config: Any) -> Callable[[], str]:
-    """A function that finds out what weights the engine holds, its draft's too; may take minutes and raises
-    UnknownIdentity."""
+    """A function that finds out what weights the engine holds and what code computes with them, its draft's too; may
+    take minutes and raises UnknownIdentity."""
     model, load, began = vllm_config.model_config, vllm_config.load_config, process_began()
 
     def find() -> str:
@@ -64,8 +79,13 @@ def weights_finder(vllm_config: Any) -> Callable[[], str]:
             raise UnknownIdentity("calculate_kv_scales: the scales depend on what was computed first")
         if callable(model.hf_overrides):
             raise UnknownIdentity("hf_overrides is a function")
-        draft = _draft_model(vllm_config)
-        return ", draft ".join(weights(one, load, began) for one in (model, draft) if one is not None)
+        loaded = [(model, load)]
+        if (draft := _draft_model(vllm_config)) is not None:
+            loaded.append((draft, getattr(vllm_config.speculative_config, "draft_load_config", None) or load))
+        return ", draft ".join(
+            ", ".join([weights(one, how, began), *code_of(one, partial(folder_of, one, how, began), began)])
+            for one, how in loaded
+        )
 
     return find
 
@@ -89,7 +109,7 @@ def engine_fields(vllm_config: Any, kv_cache_config: Any, version: str) -> Field
     of them."""
     try:
         return _engine_fields(vllm_config, kv_cache_config, version)
-    except (AttributeError, KeyError, TypeError, UnknownIdentity) as error:
+    except (AttributeError, KeyError, OSError, TypeError, ValueError, UnknownIdentity) as error:
         raise ConfigurationError(
             f"what this engine's KV depends on is not known: {error}; Cistern knows vLLM's configuration as of the "
             "versions in docs/vllm.md"
@@ -166,12 +186,19 @@ def _switch_fields(vllm_config: Any) -> tuple[tuple[str, str], ...]:
     import vllm.envs as switches
 
     known = switches.environment_variables
-    fields = [(name, os.environ[name]) for name in SWITCHES if os.environ.get(name) and name in known]
-    attention = getattr(vllm_config, "attention_config", None)
-    for name in ATTENTION:
-        value = getattr(attention, name, None)
-        if value and str(value) != "auto":
-            fields.append((name, str(value)))
+    fields = []
+    for name in SWITCHES:
+        if os.environ.get(name) and name in known:
+            value = known[name]()  # of a file's content, where vLLM takes it from one
+            fields.append((name, digest_of(value) if isinstance(value, dict) else str(value)))
+    for part, names in SETTINGS:
+        config = getattr(vllm_config, part, None)
+        for name in names:
+            value = getattr(config, name, None)
+            if value != getattr(type(config), name, None):
+                fields.append((name, str(value)))
+    if more := getattr(vllm_config, "additional_config", None):  # of a platform that is no part of vLLM
+        fields.append(("additional_config", digest_of(more) if isinstance(more, dict) else str(more.compute_hash())))
     return tuple(fields)
 
 
@@ -183,7 +210,11 @@ def _draft(vllm_config: Any) -> str:
     draft = getattr(speculative, "draft_model_config", None)
     if draft is not None:
         config = _config_of(draft.hf_config)
-        words.append(digest_of(config))
+        words += [digest_of(config), str(getattr(draft, "dtype", "")), str(getattr(draft, "quantization", None))]
+        if (quantization := getattr(draft, "quantization_config", None)) is not None:
+            words.append(digest_of(quantization))
+        if (asked := getattr(speculative, "kv_cache_dtype", None)) is not None:
+            words.append(f"cache {_cache_dtype(asked, draft)}")
         words += [value for _, value in (position_fields(draft, config) if isinstance(config, dict) else ())]
     return " ".join(words)
 

@@ -10,6 +10,14 @@ from ..engine.keys import content_hashed
 from ..engine.request import Adapter, Pages
 
 
+def adapter_of(lora: Any) -> Adapter | None:
+    """engine.Adapter of a LoRARequest, or of none."""
+    if lora is None:
+        return None
+    form = "fused experts" if getattr(lora, "is_3d_lora_weight", False) else ""
+    return Adapter(lora.lora_name, lora.lora_int_id, lora.lora_path, bool(getattr(lora, "load_inplace", False)), form)
+
+
 class VllmRequest:
     """engine.Request over a vllm.v1.request.Request."""
 
@@ -51,10 +59,7 @@ class VllmRequest:
 
     @property
     def adapter(self) -> Adapter | None:
-        lora = self._request.lora_request
-        if lora is None:
-            return None
-        return Adapter(lora.lora_name, lora.lora_int_id, lora.lora_path, bool(getattr(lora, "load_inplace", False)))
+        return adapter_of(self._request.lora_request)
 
     @property
     def content_hashed(self) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that change while vLLM runs, and what it does not tell its connectors of that.
+"""Weights and adapters that change while vLLM runs, and what it does not tell its connectors of that.
 
 Every way by which vLLM loads weights into a model that serves is watched by its name. Whoever writes into parameters
 past these is found out by a sample of them, which is looked at whenever the prefix cache is emptied.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..engine.coordinator import Coordinator
 from ..engine.rank import Rank
 from .facts import LOGGER
+from .request import adapter_of
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +44,22 @@ def watch_prefix_cache(manager: Any, coordinator: Coordinator) -> None:
         return done
 
     manager.reset_prefix_cache = reset_prefix_cache
+
+
+def watch_adapters(core: Any, coordinator: Coordinator) -> None:
+    """Has the coordinator told before the engine core loads an adapter that no request asks for yet: servers load those
+    of their command line and of their API at once."""
+    load = getattr(core, "add_lora", None)
+    if not callable(load):
+        return
+
+    @functools.wraps(load)
+    def add_lora(lora_request: Any) -> Any:
+        if (adapter := adapter_of(lora_request)) is not None:
+            coordinator.adapter_loads(adapter)
+        return load(lora_request)
+
+    core.add_lora = add_lora
 
 
 def watch(worker: Any, rank: Rank) -> None:

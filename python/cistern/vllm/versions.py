@@ -108,6 +108,17 @@ def worker_of_caller() -> Any:
     return None
 
 
+def core_of_caller() -> Any:
+    """The engine core that makes its scheduler and with it the connector; None where no caller is one."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if hasattr(caller, "model_executor") and callable(getattr(caller, "add_lora", None)):
+            return caller
+        frame = frame.f_back
+    return None
+
+
 def stepped_by_caller() -> bool:
     """Whether the calling engine core is stepped from this very process, by a caller that stops when no request is
     left: `LLM` without an engine process. An engine core with a process of its own goes on as long as its connector

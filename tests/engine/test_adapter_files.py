@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose KV an adapter's is, by its files and by what the engine does with them, without an engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from scheduler_side import SIZE, OneConnection, add, join, ready, until
+
+from cistern.engine.adapters import Adapters
+from cistern.engine.files import UnknownIdentity
+from cistern.engine.request import Adapter
+from cistern.vllm import updates
+
+
+def write_adapter(folder: Path, body: bytes) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes(body)
+
+
+def test_adapter_replaced_in_place_unknown_until_reloaded(tmp_path: Path) -> None:
+    known = Adapters()
+    write_adapter(tmp_path / "a", b"one")
+    first = known.digest(Adapter("a", 1, str(tmp_path / "a"), False))
+    assert known.digest(Adapter("a", 1, str(tmp_path / "a"), False)) == first
+    write_adapter(tmp_path / "a", b"two")
+    with pytest.raises(UnknownIdentity, match="changed since"):
+        known.digest(Adapter("a", 1, str(tmp_path / "a"), False))
+    second = known.digest(Adapter("a", 1, str(tmp_path / "a"), True))
+    assert second != first
+    assert known.digest(Adapter("a", 1, str(tmp_path / "a"), False)) == second
+
+
+def test_adapter_number_with_other_place_unknown_until_reloaded(tmp_path: Path) -> None:
+    known = Adapters()
+    write_adapter(tmp_path / "a", b"one")
+    write_adapter(tmp_path / "b", b"two")
+    first = known.digest(Adapter("a", 1, str(tmp_path / "a"), False))
+    with pytest.raises(UnknownIdentity, match="number 1"):
+        known.digest(Adapter("a", 1, str(tmp_path / "b"), False))
+    assert known.digest(Adapter("a", 1, str(tmp_path / "a"), False)) == first
+    assert known.digest(Adapter("a", 1, str(tmp_path / "b"), True)) != first
+
+
+def test_adapter_applied_otherwise_is_another_one(tmp_path: Path) -> None:
+    write_adapter(tmp_path / "a", b"one")
+    asked = Adapter("a", 1, str(tmp_path / "a"), False)
+    others = [Adapters().digest(asked), Adapters("o_proj alone").digest(asked),
+              Adapters().digest(replace(asked, form="fused experts"))]
+    assert len(set(others)) == 3 and Adapters("o_proj alone").digest(asked) == others[1]
+
+
+def test_adapter_whose_files_changed_between_its_loading_and_its_first_request_unknown(tmp_path: Path) -> None:
+    """Servers load the adapters of their command line and of their API long before anybody asks for one."""
+    known, asked = Adapters(), Adapter("a", 1, str(tmp_path / "a"), False)
+    write_adapter(tmp_path / "a", b"one")
+    assert not known.loads(asked)
+    write_adapter(tmp_path / "a", b"two")
+    assert not known.loads(asked)  # it has that number: nothing is loaded
+    with pytest.raises(UnknownIdentity, match="changed since the engine loaded"):
+        known.digest(asked)
+    assert known.loads(replace(asked, reload=True))
+    second = known.digest(asked)
+    assert not known.loads(replace(asked, reload=True))  # the same files
+    write_adapter(tmp_path / "a", b"three")
+    assert known.loads(replace(asked, reload=True)) and known.digest(asked) != second
+
+
+def test_loading_of_an_adapter_told_before_it_happens() -> None:
+    done: list[object] = []
+    core = SimpleNamespace(add_lora=lambda request: done.append(request) or True)
+    side = SimpleNamespace(adapter_loads=done.append)
+    updates.watch_adapters(core, side)  # type: ignore[arg-type]
+    request = SimpleNamespace(lora_name="a", lora_int_id=3, lora_path="/a", load_inplace=True)
+    assert core.add_lora(request) is True
+    assert done == [Adapter("a", 3, "/a", True), request]
+    updates.watch_adapters(None, side)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_requests_that_run_while_their_adapter_is_loaded_again_share_nothing_any_more(
+    connection: OneConnection, tmp_path: Path, ahead: bool
+) -> None:
+    """What they compute from then on is of both; a reset of the caches unloads no adapter either."""
+    place = tmp_path / "adapter"
+    place.mkdir()
+    (place / "adapter_model.safetensors").write_bytes(b"one")
+    side, asked = ready(), Adapter("lora", 1, str(place), False)
+    connection.store.blocks = 0
+
+    def begins(name: str, adapter: Adapter) -> None:
+        add(side, name, adapter=adapter)
+        until(lambda: side.match(name, 0) == (0, False) or join(side))
+
+    begins("runs", asked)
+    begins("other", Adapter("other", 2, str(place), False))
+    add(side, "waits", adapter=asked)
+    begins("again", replace(asked, reload=True))  # the same files
+    assert side._requests["runs"].planned.may_save
+    assert len(side.step_orders({"runs": 2 * SIZE, "other": 2 * SIZE}).saves) == 2
+    (place / "adapter_model.safetensors").write_bytes(b"two, longer")
+    if ahead:
+        side.adapter_loads(replace(asked, reload=True))
+    else:
+        begins("new", replace(asked, reload=True))
+    until(lambda: side.match("waits", 0) == (0, False))
+    assert not side._requests["waits"].planned.may_save
+    for name in ("runs", "other"):
+        side._requests[name].request.computed_tokens = 2 * SIZE  # type: ignore[misc]
+    saves = side.step_orders({"runs": 2 * SIZE, "other": 2 * SIZE, **({} if ahead else {"new": SIZE})}).saves
+    assert [one.keys[0][:1] for one in sorted(saves, key=lambda one: one.namespace)] == [b"o", *([] if ahead else [b"n"])]
+    side.reset()
+    (place / "adapter_model.safetensors").write_bytes(b"three, and longer")
+    add(side, "late", adapter=asked)
+    until(lambda: side.match("late", 0) == (0, False) or join(side))
+    assert not side._requests["late"].planned.may_save

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What computes KV beside vLLM's own code and the weights: whose files count, of real vLLM configurations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_fields import SMALL, Folder, groups
+
+from cistern.engine.files import UnknownIdentity
+from cistern.vllm import identity
+from cistern.vllm.facts import read_facts
+
+
+@pytest.fixture
+def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """A model with weights, of an engine that begins later than all that a test writes."""
+    monkeypatch.setattr(identity, "process_began", lambda: 1e12)
+    folder = Folder(tmp_path / "loaded", SMALL)
+    (folder.path / "model.safetensors").write_bytes(bytes(1000))
+    return folder
+
+
+def test_what_is_made_of_an_image_counts_where_a_model_takes_images(loaded: Folder) -> None:
+    from vllm.config.multimodal import MultiModalConfig
+
+    config = loaded.config()
+
+    def told(file: str, content: str) -> str:
+        (loaded.path / file).write_text(content)
+        return identity.weights_finder(config)()
+
+    assert told("preprocessor_config.json", '{"max_pixels": 1}') == told("preprocessor_config.json", "{}")
+    config.model_config.multimodal_config = MultiModalConfig()
+    for file in ("preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json", "tekken.json"):
+        one = told(file, '{"max_pixels": 1}')
+        assert one == told(file, '{"max_pixels": 1}') != told(file, '{"max_pixels": 2}')
+    assert told("processing.py", "1") == told("processing.py", "2")
+    config.model_config.trust_remote_code = True
+    assert told("processing.py", "1") != told("processing.py", "2")
+
+
+def test_version_of_transformers_counts_where_its_code_computes(
+    loaded: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(config: Any, version: str) -> str:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("importlib.metadata.version", lambda name: version)
+            return identity.weights_finder(config)()
+
+    config = loaded.config()
+    assert told(config, "1") == told(config, "2")
+    by_transformers = loaded.config(model_impl="transformers")
+    assert told(by_transformers, "1") != told(by_transformers, "2")
+
+
+def test_code_of_another_repository_counts_by_its_commit(loaded: Folder) -> None:
+    config = loaded.config(model_impl="transformers")
+    model = config.model_config
+    model.trust_remote_code = True
+    model.hf_config.auto_map = {"AutoModel": "org/code--modeling.Model"}
+    with pytest.raises(UnknownIdentity, match="--code-revision"):
+        identity.weights_finder(config)()
+    model.code_revision = "main"
+    with pytest.raises(UnknownIdentity, match="org/code"):
+        identity.weights_finder(config)()
+    model.code_revision = "a" * 40
+    one = identity.weights_finder(config)()
+    model.code_revision = "b" * 40
+    assert identity.weights_finder(config)() != one
+
+
+def test_class_of_a_plugin_counts_by_its_packages_code(
+    loaded: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm import ModelRegistry
+
+    config = loaded.config()
+    own = identity.weights_finder(config)()
+    assert "class" not in own
+    package = tmp_path / "a_plugin_of_this_test"
+    (package / "models").mkdir(parents=True)
+    for file in ("__init__.py", "models/__init__.py", "models/llama.py", "layers.py"):
+        (package / file).write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(ModelRegistry.models, "LlamaForCausalLM", SimpleNamespace(
+        module_name="a_plugin_of_this_test.models.llama", class_name="Llama"
+    ))
+    one = identity.weights_finder(config)()
+    assert one != own and one == identity.weights_finder(config)()
+    (package / "layers.py").write_text("2")
+    assert identity.weights_finder(config)() not in (one, own)
+    monkeypatch.setitem(ModelRegistry.models, "LlamaForCausalLM", SimpleNamespace(
+        module_name="no_package_of_this_host.models", class_name="Llama"
+    ))
+    with pytest.raises(UnknownIdentity, match="no_package_of_this_host"):
+        identity.weights_finder(config)()
+
+
+def test_draft_of_another_loader_is_not_what_its_files_hold(loaded: Folder, tmp_path: Path) -> None:
+    from vllm.config import LoadConfig
+
+    draft = Folder(tmp_path / "draft", {**SMALL, "num_hidden_layers": 1})
+    (draft.path / "model.safetensors").write_bytes(bytes(500))
+    config = loaded.config(speculative_config={
+        "method": "draft_model", "model": str(draft.path), "num_speculative_tokens": 2
+    })
+    assert "draft files" in identity.weights_finder(config)()
+    config.speculative_config.draft_load_config = LoadConfig(load_format="dummy")
+    assert "draft dummy" in identity.weights_finder(config)()
+
+
+def test_what_an_engine_applies_of_an_adapter_is_told(loaded: Folder) -> None:
+    def told(**asked: Any) -> str:
+        config = loaded.config(enable_lora=True)
+        for name, value in asked.items():
+            object.__setattr__(config.lora_config, name, value)
+        return read_facts(config, groups()).engine.adapters
+
+    assert told() == told(max_loras=2) == read_facts(loaded.config(), groups()).engine.adapters == ""
+    others = [
+        told(target_modules=["q_proj"]), told(target_modules=["q_proj", "o_proj"]), told(lora_dtype="bfloat16"),
+        told(enable_tower_connector_lora=True), told(enable_mixed_moe_lora_format=True),
+    ]
+    assert len({"", *others}) == 6
+    assert told(target_modules=["q_proj", "o_proj"]) == told(target_modules=["o_proj", "q_proj"])
