@@ -423,6 +423,22 @@ def test_pages_that_cannot_be_moved_stop_an_engine_that_requires_cistern_at_its_
     rank.close()
 
 
+@pytest.mark.parametrize("required", [True, False])
+def test_ranks_on_several_hosts_do_not_share(caplog: pytest.LogCaptureFixture, required: bool) -> None:
+    node = SimpleNamespace(session=None, refusal="", failures=0, start_failure="", open=lambda spec: None)
+    chosen = options.Options(required=required)
+    shared = SharedSession(chosen, FACTS, lambda: None, lambda: (), node, lambda: None)  # type: ignore[arg-type]
+    shared.add_rank(RankFacts(0, "here", "cpu", "", (1,), ("one",)))
+    assert not shared.refused
+    other = RankFacts(1, "there", "cpu", "", (1,), ("one",))
+    if required:
+        with pytest.raises(ConfigurationError, match="2 hosts"):
+            shared.add_rank(other)
+    else:
+        shared.add_rank(other)
+        assert shared.refused and "run all ranks of an engine on one" in caplog.text
+
+
 def test_nobody_waits_while_the_weights_are_read() -> None:
     opened: list[Any] = []
     known: list[identity.Fields] = []

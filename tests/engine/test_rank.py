@@ -137,6 +137,30 @@ def test_new_namespace_leaves_transfers_under_way_alone(make: Callable[[], tuple
     assert (report.session, report.namespaces) == (1, 2)
 
 
+@pytest.mark.parametrize("kind", ["save", "load"])
+def test_transfer_that_cannot_begin_fails_its_order_alone(
+    make: Callable[[], tuple[Rank, OneMover]], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A worker that raises takes its engine with it."""
+    rank, mover = make()
+    rank.begin(step(1, spec=SPEC))
+
+    def full(batch: object) -> int:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(mover, kind, full)
+    if kind == "save":
+        rank.begin(step(2, save(7, 2), computes=False))
+    else:
+        rank.begin(step(2, loads=[LoadOrder(7, "r", 0, 0, [b"k" * 32], [[3]], deadline_us=5_000_000)]))
+    finished, _ = rank.finished()
+    report = rank.report()
+    assert report is not None
+    (ended,) = report.saves if kind == "save" else report.loads
+    assert (ended.id, ended.blocks, ended.message) == (7, 0, "out of memory")
+    assert (finished, rank.bad_pages()) == (({"r"}, {3}) if kind == "load" else (set(), set()))
+
+
 def test_order_in_a_namespace_that_the_rank_lacks_fails(make: Callable[[], tuple[Rank, OneMover]]) -> None:
     rank, mover = make()
     rank.begin(step(1, replace(save(1, 1), namespace=1), spec=SPEC, computes=False))

@@ -192,7 +192,7 @@ class Coordinator:
     def adapter_loads(self, adapter: Adapter) -> None:
         """The engine is about to load an adapter ahead of its requests, or again: whose files changed since then, until
         its first request, is not what they say."""
-        with contextlib.suppress(UnknownIdentity):  # its requests will say so
+        with contextlib.suppress(UnknownIdentity, OSError):  # its requests will say so
             if self._adapters.loads(adapter):
                 self._end_sharing(adapter.number)
                 self._adapter_held.pop(adapter.number, None)
