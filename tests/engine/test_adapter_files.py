@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from harness import WATCHDOG_S
 from scheduler_side import SIZE, OneConnection, add, join, ready, until
 
 from cistern.engine.adapters import Adapters
@@ -112,9 +114,55 @@ def test_requests_that_run_while_their_adapter_is_loaded_again_share_nothing_any
     for name in ("runs", "other"):
         side._requests[name].request.computed_tokens = 2 * SIZE  # type: ignore[misc]
     saves = side.step_orders({"runs": 2 * SIZE, "other": 2 * SIZE, **({} if ahead else {"new": SIZE})}).saves
-    assert [one.keys[0][:1] for one in sorted(saves, key=lambda one: one.namespace)] == [b"o", *([] if ahead else [b"n"])]
+    saved = [one.keys[0][:1] for one in sorted(saves, key=lambda one: one.namespace)]
+    assert saved == ([b"o"] if ahead else [b"o", b"n"])
     side.reset()
     (place / "adapter_model.safetensors").write_bytes(b"three, and longer")
     add(side, "late", adapter=asked)
     until(lambda: side.match("late", 0) == (0, False) or join(side))
     assert not side._requests["late"].planned.may_save
+
+
+def test_request_of_a_known_adapter_waits_for_no_other_adapters_files(
+    connection: OneConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, there, digest = tmp_path / "adapter", threading.Event(), Adapters.digest
+    write_adapter(place, b"one")
+    known, slow = Adapter("known", 1, str(place), False), Adapter("slow", 2, str(place), False)
+
+    def read(self: Adapters, adapter: Adapter) -> str:
+        if adapter.number == 2:
+            assert there.wait(WATCHDOG_S)
+        return digest(self, adapter)
+
+    monkeypatch.setattr(Adapters, "digest", read)
+    side = ready()
+    connection.store.blocks = 0
+    add(side, "known", adapter=known)
+    until(lambda: side.match("known", 0) == (0, False) or join(side))
+    add(side, "slow", adapter=slow)
+    add(side, "again", adapter=known)
+    until(lambda: side.match("again", 0) == (0, False))
+    assert side.match("slow", 0) == (None, False) and side._requests["again"].planned.may_save
+    readers = [one for one in threading.enumerate() if one.name.startswith("cistern-adapters")]
+    assert len(readers) >= 2 and all(one.daemon for one in readers)  # an engine that ends does not wait either
+    there.set()
+    until(lambda: side.match("slow", 0) == (0, False) or join(side))
+    side.close()
+
+
+def test_request_that_finds_other_files_than_those_before_it_without_a_reload_shares_nothing(
+    connection: OneConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However late its own look at them was."""
+    digests = iter(["one", "two", "two", "two"])
+    monkeypatch.setattr(Adapters, "digest", lambda self, adapter: next(digests))
+    side = ready()
+    connection.store.blocks = 0
+    shared = []
+    for name, reload in (("first", False), ("late", False), ("new", True), ("after", False)):
+        add(side, f"{name} one", adapter=Adapter("a", 1, str(tmp_path), reload))
+        until(lambda name=name: side.match(f"{name} one", 0) == (0, False) or join(side))
+        shared.append(side._requests[f"{name} one"].planned.may_save)
+    assert shared == [True, False, True, True]
+    assert not side._requests["first one"].planned.may_save

@@ -264,7 +264,8 @@ def test_switch_that_names_a_file_counts_by_its_content(
 @pytest.mark.parametrize(("part", "name", "value"), [
     ("attention_config", "indexer_kv_dtype", "fp8"), ("attention_config", "use_non_causal", True),
     ("attention_config", "use_prefill_query_quantization", True),
-    ("attention_config", "disable_flashinfer_q_quantization", True), ("attention_config", "use_trtllm_attention", False),
+    ("attention_config", "disable_flashinfer_q_quantization", True),
+    ("attention_config", "use_trtllm_attention", False),
     ("kernel_config", "moe_backend", "marlin"), ("kernel_config", "linear_backend", "marlin"),
     ("", "additional_config", {"a": 1}),
 ])

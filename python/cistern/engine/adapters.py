@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import Future
 from pathlib import Path
 
+from .beside import Beside
 from .files import UnknownIdentity, folder_state, weights_digest
 from .request import Adapter
 
@@ -21,6 +23,22 @@ class Adapters:
         self._known: dict[int, tuple[str, object]] = {}
         self._loaded: dict[int, object] = {}
         """State of the files of adapters that the engine was told to load ahead of their first request."""
+        self._looks, self._reads = Beside("cistern-adapters"), Beside("cistern-adapters-new")
+        self._reading: dict[int, Future[str]] = {}
+        """The last reading of each adapter's files, by its number."""
+
+    def ask(self, adapter: Adapter) -> Future[str]:
+        """What digest() says, found out beside the engine's thread. Who asks for an adapter that is known waits for the
+        files of no other."""
+        number, known = adapter.number, adapter.number in self._known and not adapter.reload
+        if known and (number not in self._reading or self._reading[number].done()):
+            return self._looks.submit(self.digest, adapter)
+        self._reading[number] = self._reads.submit(self.digest, adapter)
+        return self._reading[number]
+
+    def close(self) -> None:
+        self._looks.close()
+        self._reads.close()
 
     def loads(self, adapter: Adapter) -> bool:
         """The engine is about to load an adapter, ahead of its requests, unless it has it. Looks at its files. Whether

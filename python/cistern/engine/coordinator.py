@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -112,8 +112,6 @@ class Coordinator:
         self._adapters = Adapters(facts.adapters)
         self._adapter_held: dict[int, int] = {}
         """The namespace of the last request of each adapter, by the adapter's number."""
-        self._beside = ThreadPoolExecutor(1, thread_name_prefix="cistern-adapters")
-        """Looks at files, which the scheduler's thread does not."""
         check_node_options(options)
         starter = NodeStarter(options) if options.start_node else None
         if options.required:
@@ -185,7 +183,7 @@ class Coordinator:
         self._requests[request.id] = tracked
         self._specify_session(tracked)
         if adapter is not None:
-            tracked.adapter = self._beside.submit(self._adapters.digest, adapter)
+            tracked.adapter = self._adapters.ask(adapter)
         else:
             self._begin_match(tracked)
 
@@ -456,7 +454,7 @@ class Coordinator:
     def close(self) -> None:
         self._late_saves = []
         self._apply(self._plan.finish())
-        self._beside.shutdown(wait=False, cancel_futures=True)
+        self._adapters.close()
         self.connection.close()
 
     def warn_once(self, text: str) -> None:
@@ -511,12 +509,23 @@ class Coordinator:
         else:
             tracked.planned.namespace = namespace
             tracked.planned.may_save, tracked.planned.may_load = tracked.may
-            number = tracked.request.adapter.number if tracked.request.adapter is not None else 0
-            if self._adapter_held.get(number, namespace) != namespace:
-                self._end_sharing(number, but=tracked)
-            self._adapter_held[number] = namespace
+            self._holds(tracked, namespace)
         tracked.adapter, tracked.first_asked = None, 0.0
         return True
+
+    def _holds(self, tracked: TrackedRequest, namespace: int) -> None:
+        """The engine has, for this request, what is known under that namespace: only who has it loaded again may come
+        with another one than the request before."""
+        adapter = tracked.request.adapter
+        if adapter is None:
+            return
+        if self._adapter_held.setdefault(adapter.number, namespace) == namespace:
+            return
+        if adapter.reload:
+            self._adapter_held[adapter.number] = namespace
+            self._end_sharing(adapter.number, but=tracked)
+        else:
+            tracked.may = tracked.planned.may_save, tracked.planned.may_load = (False, False)
 
     def _end_sharing(self, number: int, but: TrackedRequest | None = None) -> None:
         """The engine loads other weights under an adapter's number: what it computes from then on for requests that are

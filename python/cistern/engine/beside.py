@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work beside the engine's thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import ParamSpec, TypeVar
+
+from .cpus import unbound
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Beside:
+    """A thread that does what it is given, one after the other. A process that ends does not wait for it: what it looks
+    at may be on a disk that does not answer."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._begun = False
+
+    def submit(self, call: Callable[P, T], *given: P.args, **named: P.kwargs) -> Future[T]:
+        done: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                done.set_result(call(*given, **named))
+            except BaseException as error:  # of any kind: it is the asker's
+                done.set_exception(error)
+
+        if not self._begun:
+            self._begun = True
+            with unbound(beside=True):
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        self._work.put(work)
+        return done
+
+    def close(self) -> None:
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
