@@ -360,15 +360,17 @@ def test_reset_of_running_requests_while_they_are_saved(small: Path, monkeypatch
     assert store.blocks
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_no_request_preempted_for_pages_that_saves_of_another_keep(
-    small: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
+@pytest.mark.parametrize(("asked", "prompt"), [(True, 13 * BLOCK), (False, 13 * BLOCK), (True, 15 * BLOCK)])
+def test_no_request_preempted_or_kept_waiting_for_pages_that_saves_of_another_keep(
+    small: Path, monkeypatch: pytest.MonkeyPatch, asked: bool, prompt: int
 ) -> None:
-    """`asked`: not where vLLM does not ask the connector; then it preempts."""
+    """Copies never end. `asked`: not where vLLM does not ask the connector; then it preempts. `prompt`: of a request
+    for which there is room at first, or none at all."""
     from vllm import SamplingParams
     from vllm.v1.request import Request
 
-    monkeypatch.setattr(coordinator_module, "ROOM_S", 0.0)
+    monkeypatch.setattr(coordinator_module.Coordinator.makes_room, "__defaults__", (0.0,))
+    monkeypatch.setattr(coordinator_module, "WAITING_ROOM_S", 0.0)
     store = DictionaryStore()
     scheduler, hasher = make_scheduler(small, monkeypatch, store)
     if not asked:
@@ -406,7 +408,7 @@ def test_no_request_preempted_for_pages_that_saves_of_another_keep(
     begin("ended", 3, 12 * BLOCK, 1)
     until_the_end()
     assert worker.copies
-    begin("runs", 103, 13 * BLOCK, ANSWER)
+    begin("runs", 103, prompt, min(ANSWER, 250 - prompt))
     until_the_end()
     assert (requests["runs"].num_preemptions == 0) is asked
 

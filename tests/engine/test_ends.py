@@ -186,3 +186,30 @@ def test_pages_of_ended_requests_come_back_before_a_request_that_runs_loses_its_
     for work in connection.work:
         work(connection.session)
     assert published == soon.put_ids[0]  # what was read late may be another's
+
+
+def test_request_that_waits_while_nothing_runs_gets_pages_of_a_hung_copy(
+    clock: Clock, connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back: list[int] = []
+    monkeypatch.setattr(Pool, "release", lambda self, pages: back.extend(pages))
+    side = ready()
+    connection.store.blocks = 0
+    side.end_request("first", ([1],))
+    (hung,) = ended(side, "hung", blocks=4)
+
+    def steps(seconds: float) -> list[int]:
+        for _ in range(2):
+            side.step_orders({})
+            clock.now += seconds / 2
+        side.step_orders({})
+        return sorted(back)
+
+    assert steps(2 * coordinator_module.WAITING_ROOM_S) == []  # nobody waits
+    connection.store.answers = False
+    add(side, "asks")
+    assert steps(2 * coordinator_module.WAITING_ROOM_S) == []  # for the store's answer
+    connection.store.answers = True
+    assert side.match("asks", 0) == (0, False)
+    assert steps(0.5 * coordinator_module.WAITING_ROOM_S) == []
+    assert steps(coordinator_module.WAITING_ROOM_S) == sorted(hung.pages[0])

@@ -45,6 +45,8 @@ LOOK_S = 2.0
 ROOM_S = 0.05
 """Time for which a request that runs waits for pages that saves of ended requests keep: many copies, and far less than
 computing a request anew."""
+WAITING_ROOM_S = 1.0
+"""The same for requests that wait while nothing runs: only a node that hangs takes as long for a copy."""
 PUBLISH_AT_ONCE = 1024
 PUBLISHED_S = MAX_LATE_CALLS * CALL_US / 1e6
 """Time by which a publish that was submitted has been done, or never will be."""
@@ -95,6 +97,11 @@ class TrackedRequest:
     """Of its prompt when it came."""
     loading_since: float = 0.0
     """When the engine had made room for its load."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for the engine, and for nothing of the store."""
+        return not (self.computing or self.planned.load or self.match.pending or self.adapter)
 
 
 class Coordinator:
@@ -304,6 +311,8 @@ class Coordinator:
         """Orders for the step that the engine has just planned, with so many tokens of each request."""
         self._step += 1
         self._shared.refresh()
+        if not scheduled and any(one.waits for one in self._requests.values()):
+            self.makes_room(WAITING_ROOM_S)
         due, squares = [], 0
         for request_id, tokens in scheduled.items():
             tracked = self._requests.get(request_id)
@@ -438,15 +447,15 @@ class Coordinator:
         if self._plan.referenced_pages and self._pool.used() == self._plan.distinct_pages:
             self._apply(self._plan.release())
 
-    def makes_room(self) -> bool:
+    def makes_room(self, most_s: float = ROOM_S) -> bool:
         """The engine finds no page for a request that runs, and is about to take another one's. True where pages of
-        saves come back, which the engine waits for: with their copies' ends, or, where these take longer than ROOM_S,
+        saves come back, which the engine waits for: with their copies' ends, or, where these take longer than that,
         without; what they were read for is not saved then."""
         if not self._plan.keeps_pages_of_ended:
             return False
         now, (since, step) = time.monotonic(), self._short
         self._short = (since if step >= self._step - 1 else now), self._step
-        if now - self._short[0] >= ROOM_S:
+        if now - self._short[0] >= most_s:
             self._apply(self._plan.release(of_ended=True))
             self._late_saves = [replace(order, invalid=True) for order in self._late_saves]
         return True

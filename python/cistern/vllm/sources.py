@@ -28,7 +28,7 @@ def code_of(model: Any, folder: Callable[[], Path], began: float) -> list[str]:
     by_transformers = name.startswith("vllm.model_executor.models.transformers")
     if by_transformers or images:
         words.append(f"transformers {importlib.metadata.version('transformers')}")
-    patterns = PROCESSORS if images else ()
+    patterns: tuple[str, ...] = PROCESSORS if images else ()
     if (by_transformers or images) and getattr(model, "trust_remote_code", False):
         words += _elsewhere(model)
         patterns += ("*.py",)
