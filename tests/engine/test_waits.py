@@ -82,6 +82,21 @@ def test_node_that_cannot_start_said_once_and_not_waited_for(
     assert "memory_dir" in said and "log:" in said
 
 
+def test_why_no_node_starts_said_once_however_often_it_is_tried(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried: list[int] = []
+    starter: Any = SimpleNamespace(failed=lambda: f"the node ended: {len(tried)}", start=lambda: tried.append(1))
+    kept = Connection(logging.getLogger("test.cistern"), starter)
+    groups = (GroupShape("g", "full", 0, (64,)),)
+    kept.open(
+        SessionSpec(1, str(tmp_path / "socket"), "default", None, ((("name", "a"),),), groups, 4, False, "", "")
+    )
+    until(lambda: len(tried) >= 3)
+    kept.close()
+    assert caplog.text.count("the node ended") == 1
+
+
 def test_disk_too_full_to_start_a_node_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +135,27 @@ def test_store_that_has_more_than_it_was_asked_for_loads_nothing_beyond(connecti
     side.begin_load("second", ([1, 2, 3, 4],), 4 * SIZE)
     (load,) = side.step_orders({}).loads
     assert len(load.keys) == 4 and not load.invalid
+
+
+def test_lease_of_a_load_released_with_its_end(connection: OneConnection) -> None:
+    """One that is not holds its blocks against every other engine, for as long as it was taken."""
+    side, released = ready(), []
+    lease = SimpleNamespace(release=lambda: released.append("released"))
+    connection.store.match = lambda *given, **more: SimpleNamespace(hold=lease)  # type: ignore[method-assign,assignment]
+    connection.store.report = lambda **figures: None  # type: ignore[attr-defined]
+    side.begin_load("first", ([1, 2, 3],), 3 * SIZE)
+
+    def work() -> list[str]:
+        assert connection.session is not None
+        for one in connection.work:
+            one(connection.session)
+        connection.work.clear()
+        return released
+
+    (load,) = side.step_orders({}).loads
+    assert work() == []
+    side.handle_reports([RankReport(0, 0, loads=[LoadReport(0, load.id, 0)])], set())
+    assert work() == ["released"]
 
 
 def test_required_ends_the_engine_at_start_and_never_later(clock: Clock, connection: OneConnection) -> None:
