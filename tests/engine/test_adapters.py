@@ -66,3 +66,24 @@ def test_an_adapter_reloaded_in_place(small: Path, node: Node, tmp_path: Path) -
         assert asked(engine, "a", path) == (FULL, new)
         models.write_adapter(path, CONFIG, seed=1)
         assert asked(engine, "a", path, reload=True) == (FULL, old)  # what it holds now was computed before
+
+
+AHEAD = """
+from vllm.lora.request import LoRARequest
+assert llm.llm_engine.add_lora(LoRARequest("a", 1, {path!r}))
+"""
+
+
+def test_an_adapter_loaded_ahead_whose_files_changed_before_it_was_asked_for(
+    small: Path, node: Node, tmp_path: Path
+) -> None:
+    """The engine holds the former; the files say the other one, which the neighbour loads."""
+    path = models.write_adapter(tmp_path / "adapter", CONFIG, seed=1)
+    with with_adapters(small, node) as engine:
+        engine.run(AHEAD.format(path=str(path)))
+        models.write_adapter(path, CONFIG, seed=2)
+        _, held = asked(engine, "a", path)
+    with with_adapters(small, node) as engine:
+        cached, other = asked(engine, "a", path)
+        assert cached == 0 and other != held
+        assert asked(engine, "a", path) == (FULL, other)
