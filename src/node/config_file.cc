@@ -2,13 +2,16 @@
 // The configuration file: flat TOML (key = "string", 'string', a whole number, true, false or, of a list, an
 // array of strings on one line; comments) and tables [[quota]] behind it, read by hand because the parser
 // that the distribution has breaks on bytes that a broken file may hold.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
+#include "base/fd.h"
 #include "base/format.h"
 #include "base/nearest.h"
 #include "node/options.h"
@@ -16,6 +19,7 @@
 namespace cistern::node {
 namespace {
 
+constexpr std::size_t kMaxConfigBytes = 1u << 20;  // thousands of times what all settings take
 constexpr std::string_view kBlank = " \t\r";
 constexpr std::string_view kValueForms =
     "a value is a string (\"4GiB\"), a whole number, true, false or, of a list, [\"...\", \"...\"] on one "
@@ -211,6 +215,30 @@ Status ApplyLine(NodeOptions& options, std::vector<std::string>& seen, std::stri
   return setting != nullptr ? Status() : SetNodeOption(options, key, key, "");
 }
 
+// By descriptor: a stream throws where the path is a directory, which a mount of a file that was not there makes.
+Result<std::string> ReadConfigFile(const std::string& path) {
+  const auto unreadable = [&](int error) {
+    return Error(Code::kInvalid,
+                 Text("configuration file ", path, " cannot be read: ", ErrnoText(error), "; check the path"));
+  };
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return unreadable(errno);
+  std::string text(kMaxConfigBytes + 1, '\0');
+  std::size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t got = ::read(file.get(), text.data() + size, text.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return unreadable(errno);
+    if (got == 0) break;
+    size += static_cast<std::size_t>(got);
+  }
+  if (size > kMaxConfigBytes)
+    return Error(Code::kInvalid, Text("configuration file ", path, " is longer than ", kMaxConfigBytes,
+                                      " bytes; check the path"));
+  text.resize(size);
+  return text;
+}
+
 }  // namespace
 
 Status ApplyConfigText(NodeOptions& options, std::string_view text, const std::string& origin) {
@@ -236,12 +264,8 @@ Status ApplyConfigText(NodeOptions& options, std::string_view text, const std::s
 }
 
 Status ApplyConfigFile(NodeOptions& options, const std::string& path) {
-  std::ifstream file(path);
-  if (!file) {
-    return Status(Code::kInvalid, Text("configuration file ", path, " cannot be read; check the path"));
-  }
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  return ApplyConfigText(options, text, path);
+  const Result<std::string> text = ReadConfigFile(path);
+  return text ? ApplyConfigText(options, *text, path) : text.error();
 }
 
 }  // namespace cistern::node

@@ -199,7 +199,15 @@ class Config(OperateTest):
         self.assertEqual(node.setting("log_level")["value"], "info")
         node.config.unlink()
         node.process.send_signal(signal.SIGHUP)
-        node.says("cannot be read")
+        node.says("cannot be read: No such file")
+        node.config.mkdir()  # as a mount of a file that is not there makes it
+        node.process.send_signal(signal.SIGHUP)
+        node.says("cannot be read: Is a directory")
+        node.config.rmdir()
+        node.config.symlink_to("/dev/zero")
+        node.process.send_signal(signal.SIGHUP)
+        node.says("is longer than")
+        self.assertEqual(node.setting("log_level")["value"], "info")
         self.assertEqual(node.end(), 0)
 
     def test_a_file_is_checked_and_shown_without_a_node(self) -> None:
