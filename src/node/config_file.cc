@@ -215,11 +215,12 @@ Status ApplyLine(NodeOptions& options, std::vector<std::string>& seen, std::stri
   return setting != nullptr ? Status() : SetNodeOption(options, key, key, "");
 }
 
-// By descriptor: a stream throws where the path is a directory, which a mount of a file that was not there makes.
+// By descriptor: a stream throws where the path is a directory, which a mount of a file that was not there
+// makes.
 Result<std::string> ReadConfigFile(const std::string& path) {
   const auto unreadable = [&](int error) {
-    return Error(Code::kInvalid,
-                 Text("configuration file ", path, " cannot be read: ", ErrnoText(error), "; check the path"));
+    return Error(Code::kInvalid, Text("configuration file ", path, " cannot be read: ", ErrnoText(error),
+                                      "; check the path"));
   };
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return unreadable(errno);

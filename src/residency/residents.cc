@@ -12,9 +12,11 @@ namespace {
 // What `reuse` remembers of requests is in proportion to the blocks of a store: engines' are hardly smaller.
 constexpr std::uint64_t kBlockBytes = 64u << 10;
 
-std::uint64_t BlocksOf(const StoreContext& context) {
+// Of all the memory that the index is made for; slots may have a first piece of it.
+std::uint64_t BlocksOf(const StoreContext& context, const arena::IndexSpace& index) {
   const std::uint64_t most = context.options.max_blocks;
-  return most > 0 ? most : context.slots.bytes() / kBlockBytes;
+  const std::uint64_t slots = index.entry_count() / 2;
+  return most > 0 ? most : slots * context.slots.arena().geometry().min_slot_bytes() / kBlockBytes;
 }
 
 }  // namespace
@@ -33,7 +35,7 @@ Residents::Residents(const StoreContext& context, const arena::IndexSpace& index
       conversations_(context.catalog.conversations()),
       sequences_(context.catalog.sequences()),
       index_(context.words, index),
-      order_(context.options.eviction, BlocksOf(context)),
+      order_(context.options.eviction, BlocksOf(context, index)),
       expiry_(context.catalog.max_records()) {}
 
 catalog::RecordId Residents::FirstOf(catalog::BlockId block) const {

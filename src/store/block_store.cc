@@ -55,6 +55,12 @@ class LateOwner final : public residency::BlockOwner {
   residency::BlockOwner* owner_ = nullptr;
 };
 
+// What the store's tables are for: the memory that the index is made for, of which slots may have a first
+// piece.
+std::uint64_t MemoryOf(const BlockStore::Parts& parts) {
+  return parts.index.entry_count() / 2 * parts.slots.arena().geometry().min_slot_bytes();
+}
+
 }  // namespace
 
 struct BlockStore::Rooms {
@@ -64,7 +70,7 @@ struct BlockStore::Rooms {
         catalog({.clock = parts.clock,
                  .words = parts.words,
                  .arena = parts.slots.arena(),
-                 .memory_bytes = parts.slots.bytes(),
+                 .memory_bytes = MemoryOf(parts),
                  .journal = parts.journal,
                  .steps = steps,
                  .options = options}),
@@ -115,7 +121,8 @@ struct BlockStore::Rooms {
                  parts.open_tier),
         lower(parts.executor, catalog) {
     owner.Set(deletions);
-    const std::uint64_t fits = parts.slots.bytes() / parts.slots.arena().geometry().min_slot_bytes();
+    catalog.pending().SetMemory(parts.slots.bytes());
+    const std::uint64_t fits = MemoryOf(parts) / parts.slots.arena().geometry().min_slot_bytes();
     residents.order().Reserve(
         static_cast<policy::EntryId>(std::min<std::uint64_t>(catalog.max_records_in_memory(), fits) + 1));
   }

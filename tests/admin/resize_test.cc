@@ -135,6 +135,29 @@ TEST(Resize, ANodeServesWithItsFirstPieceAndHasTheWholeInTime) {
   EXPECT_EQ(wrong, 0u);
 }
 
+// More of the smallest blocks than twice the first piece holds: the store's tables are for all of memory.
+TEST(Resize, P5MemoryBehindTheFirstPieceIsFilledWithTheSmallestBlocks) {
+  constexpr std::uint64_t kBatch = 512, kBlocks = 150 * kBatch;
+  constexpr std::size_t kSmall = 4096;  // a slot of 8 KiB: the first 256 MiB hold 32,768
+  RealNode node(1024 * kMiB);
+  Store store = node.Connect();
+  const Namespace ns = AttachTest(store);
+  Until([&] { return StatusNumber(store, "bytes") == StatusNumber(store, "wanted_bytes"); });
+  std::vector<std::byte> body = BodyOf(1, kSmall);
+  for (std::uint64_t first = 0; first < kBlocks; first += kBatch) {
+    std::vector<BlockWrite> writes(kBatch);
+    for (std::uint64_t i = 0; i < kBatch; ++i) {
+      writes[i].key = KeyOf(first + i);
+      writes[i].data = body;
+    }
+    const Result<WriteResult> written = store.Write(ns, writes).Wait();
+    ASSERT_TRUE(written.has_value()) << first << ": " << written.error().ToString();
+    for (const WriteOutcome& one : written->outcomes) ASSERT_EQ(one.code, Code::kOk) << written->message;
+  }
+  EXPECT_EQ(StatusNumber(store, "records"), kBlocks);
+  EXPECT_TRUE(store.Get(ns, KeyOf(kBlocks - 1)).has_value());
+}
+
 TEST(Resize, ARestartTakesWhatItIsToldAndKeepsWhatFits) {
   std::uint64_t memory = 128 * kMiB;
   RealNode node(memory, [&](node::NodeOptions& options) { options.memory_bytes = memory; });
