@@ -4,11 +4,12 @@
 #include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
-#include <boost/json/parse.hpp>
 
 #include "arena/geometry.h"
 #include "base/format.h"
 #include "base/units.h"
+#include "doctor/bottleneck.h"
+#include "doctor/status_fields.h"
 
 namespace cistern::doctor {
 namespace {
@@ -56,34 +57,6 @@ constexpr Trouble kTroubles[] = {
     {"sessions", "/door/completions_lost", Verdict::kWarning,
      "a client does not collect its answers: look for one that hangs"},
 };
-
-std::optional<json::object> Parsed(std::string_view text) {
-  boost::system::error_code error;
-  json::value value = json::parse(text, error);
-  if (error || !value.is_object()) return std::nullopt;
-  json::object& object = value.get_object();
-  return object.contains("node") && object.contains("memory") ? std::optional(std::move(object))
-                                                              : std::nullopt;
-}
-
-const json::value* At(const json::object& status, std::string_view pointer) {
-  const std::size_t slash = pointer.find('/', 1);
-  const json::value* member = status.if_contains(pointer.substr(1, slash - 1));
-  return member == nullptr || !member->is_object()
-             ? nullptr
-             : member->get_object().if_contains(pointer.substr(slash + 1));
-}
-
-std::uint64_t NumberAt(const json::object& status, std::string_view pointer) {
-  const json::value* value = At(status, pointer);
-  boost::system::error_code error;
-  return value == nullptr ? 0 : value->to_number<std::uint64_t>(error);
-}
-
-std::string TextAt(const json::object& status, std::string_view pointer) {
-  const json::value* value = At(status, pointer);
-  return value != nullptr && value->is_string() ? std::string(value->get_string()) : std::string();
-}
 
 const json::array* DevicesOf(const json::object& status) {
   const json::value* devices = At(status, "/flash/devices");
@@ -191,7 +164,7 @@ void AddDevices(const json::object& status, Findings& findings) {
 }  // namespace
 
 std::optional<NodeBasics> BasicsOf(std::string_view status_json) {
-  const auto status = Parsed(status_json);
+  const auto status = ParseStatus(status_json);
   if (!status) return std::nullopt;
   NodeBasics basics;
   basics.pid = NumberAt(*status, "/node/pid");
@@ -214,7 +187,7 @@ std::optional<NodeBasics> BasicsOf(std::string_view status_json) {
 
 Findings FindingsOfNode(std::string_view status_json, const HostFacts& facts,
                         const std::optional<node::NodeOptions>& asked) {
-  const auto status = Parsed(status_json);
+  const auto status = ParseStatus(status_json);
   if (!status) {
     return {{.name = "node",
              .verdict = Verdict::kProblem,
@@ -244,6 +217,7 @@ Findings FindingsOfNode(std::string_view status_json, const HostFacts& facts,
                         .limit = "0",
                         .mend = std::string(trouble.mend)});
   }
+  AddBottlenecks(*status, findings);
   return findings;
 }
 
