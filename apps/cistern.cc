@@ -20,7 +20,8 @@ void PrintHelp(std::FILE* out) {
     std::fprintf(out, "  %-12s %s\n", command.name.data(), command.about.data());
   }
   std::fprintf(out,
-               "\nEach has --help and --json. The node itself is cisternd.\n\nExample:\n"
+               "\nEach has --help and --json. --version says of which release it is. The node itself is "
+               "cisternd.\n\nExample:\n"
                "  cisternd --memory 4GiB &\n  cistern status\n");
 }
 
@@ -38,6 +39,10 @@ int Run(int argc, const char* const* argv) {
   std::string_view name = argc > 1 ? argv[1] : "";
   if (name == "--help" || name == "-h" || name == "help") {
     PrintHelp(stdout);
+    return kExitOk;
+  }
+  if (name == "--version") {
+    std::printf("%s\n", VersionLine().c_str());
     return kExitOk;
   }
   if (name == "--describe") {

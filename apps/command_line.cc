@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/policy.h"
+#include "base/release.h"
 #include "base/units.h"
 
 namespace cistern {
@@ -42,13 +43,14 @@ struct CommandLine::Impl {
   std::string about, example;
   std::vector<Described> options, arguments;
   CLI::App app;
-  std::vector<std::string> flags = {"--help"};
+  std::vector<std::string> flags = {"--help", "--version"};
   Status error;
 };
 
 CommandLine::CommandLine(std::string_view program, std::string_view about, std::string_view example)
     : impl_(std::make_unique<Impl>(program, about, example)) {
   impl_->app.footer(cistern::Text("Example:\n", example));
+  impl_->app.set_version_flag("--version", VersionLine(), "of which release this program is");
 }
 
 CommandLine::~CommandLine() = default;
@@ -146,6 +148,8 @@ void CommandLine::Impl::Print() const {
               Quoted(program).c_str(), Quoted(about).c_str(), Quoted(example).c_str(), list(options).c_str(),
               list(arguments).c_str());
 }
+
+std::string VersionLine() { return cistern::Text("cistern ", Release()); }
 
 std::string Quoted(std::string_view text) {
   std::string quoted = "\"";

@@ -58,6 +58,8 @@ int RunProgram(std::string_view program, int (*run)(int argc, const char* const*
 
 // In quotes, as JSON has it.
 std::string Quoted(std::string_view text);
+// What --version says, of each program.
+std::string VersionLine();
 
 // "cistern put: message" on stderr; returns kExitUsage for kInvalid, kExitFailed otherwise.
 int Complain(std::string_view program, const Status& status);

@@ -80,7 +80,7 @@ FILES = ("FILE", "DIR", "PATH", "PATH[:SIZE]")
 
 def bash(daemon: dict[str, Any], commands: list[dict[str, Any]], of: dict[str, dict[str, Any]]) -> str:
     def words(one: dict[str, Any]) -> str:
-        return " ".join([*(o["name"] for o in one["options"]), "--help"])
+        return " ".join([*(o["name"] for o in one["options"]), "--help", "--version"])
 
     files = sorted({o["name"] for one in [daemon, *of.values()] for o in one["options"] if o["value"] in FILES})
     # Two words are looked for before the first of them alone.
@@ -103,7 +103,7 @@ _cistern() {{
   local words=''
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W '{firsts} --help' -- "$2"))
+    COMPREPLY=($(compgen -W '{firsts} --help --version' -- "$2"))
     return
   fi
   if [ "$COMP_CWORD" -eq 2 ]; then

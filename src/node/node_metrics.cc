@@ -20,6 +20,7 @@ struct Words {
 };
 
 constexpr Words kWords[] = {
+    {"release", &NodeFacts::release, "of which its program is"},
     {"tenant", &NodeFacts::tenant, "who answers"},
     {"directory", &NodeFacts::directory, "where its memory's files are"},
     {"journal", &NodeFacts::journal, "the directory of the journal: with flash a durable one"},

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/metrics.h"
+#include "base/release.h"
 #include "catalog/store_counters.h"
 #include "memory/memory_nodes.h"
 #include "mesh/cell_metrics.h"
@@ -41,6 +42,7 @@ namespace cistern::node {
 
 // What does not change while a node runs.
 struct NodeFacts {
+  std::string release{Release()};
   std::string tenant;
   std::string directory;
   std::string journal;  // the directory in which it lies

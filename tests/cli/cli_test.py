@@ -124,6 +124,14 @@ class WhatANodeDoes(CliTest):
     def test_sigterm_ends_in_order(self) -> None:
         self.assertEqual(self.node().end(signal.SIGTERM), 0)
 
+    def test_each_program_says_its_release_and_so_does_the_node(self) -> None:
+        said = {run(*words, "--version").stdout for words in [("cistern",), ("cistern", "status"), ("cisternd",)]}
+        self.assertEqual(len(said), 1)
+        name, release = said.pop().decode().split()
+        self.assertEqual(name, "cistern")
+        self.assertRegex(release, r"^[0-9]+\.[0-9]+\.[0-9]+$")
+        self.assertEqual(self.node().json("status")["node"]["release"], release)
+
     def test_status_names_what_scripts_rely_on(self) -> None:
         node = self.node()
         node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"x")
