@@ -18,6 +18,7 @@
 #include "arena/protocol.h"
 #include "base/format.h"
 #include "base/huge_pages.h"
+#include "base/units.h"
 #include "memory/directory_lock.h"
 #include "memory/host_memory.h"
 
@@ -408,8 +409,8 @@ Result<std::uint32_t> ArenaFile::HeadersOf(std::uint64_t memory_bytes) const {
     return Error(Code::kInvalid, Text("memory: ", memory_bytes, " bytes, and ",
                                       arena::Geometry{geometry_.alignment, 1}.file_bytes(), " is the least"));
   return Error(Code::kInvalid,
-               Text("memory: ", memory_bytes, " bytes, and the arena in ", directory_, " has room for ",
-                    MemoryBytes(geometry_, geometry_.header_count),
+               Text("memory: ", RoughSizeText(memory_bytes), ", and the arena in ", directory_,
+                    " has room for ", RoughSizeText(MemoryBytes(geometry_, geometry_.header_count)),
                     ", eight times what it was made with; to have more, end the node and ", kWayOut));
 }
 
