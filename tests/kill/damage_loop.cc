@@ -389,7 +389,8 @@ class DamageRound {
   void Judge(const std::vector<std::uint64_t>& gone, Tally& tally) {
     const bool may_go = (memory_goes_ && turned_) || way_.name == "arena-gone";
     if (gone.empty() || said_loss_ || may_go || Loud()) return;
-    // A thread of the node's writes its log, and serves may come first; an end that is asked for waits for it.
+    // A thread of the node's writes its log, and serves may come first; an end that is asked for waits for
+    // it.
     node_.End(SIGTERM);
     if (Loud()) return;
     ++tally.unsaid;
