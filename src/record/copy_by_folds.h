@@ -84,6 +84,8 @@ __attribute__((no_sanitize("thread"))) std::uint32_t ByFolds(Bytes* to, const By
   typename Wide::template Early<kTo, kInto> early(from);
   for (; at + kStep <= n; at += kStep) {
     early.Ask(at);
+#pragma GCC unroll 4
+    for (std::size_t i = 0; i < kStep; i += kLine) AskForRoom<kInto, kTo>(Ahead<kTo>(to, at + i));
 #pragma GCC unroll 8
     for (std::size_t i = 0; i < kAccumulators; ++i) {
       const Register bytes = Wide::Load(from + at + i * kWidth);
@@ -102,15 +104,17 @@ __attribute__((no_sanitize("thread"))) std::uint32_t ByFolds(Bytes* to, const By
   return SumOfLast<Wide>(sum);
 }
 
-template <class Wide, Into kInto, To kTo>
-std::uint32_t RunFolds(void* dst, const void* src, std::size_t n, std::uint32_t crc, std::size_t) {
-  return WithEdges<Crc32X86, kTo>(dst, src, n, crc, kLine, kStep, ByFolds<Wide, kInto, kTo>);
-}
-
+// A way of copying.
 template <class Wide, Into kInto>
-std::uint32_t SumFolds(const void* src, std::size_t n, std::uint32_t crc) {
-  return RunFolds<Wide, kInto, To::kNowhere>(nullptr, src, n, crc, 0);
-}
+struct Folds {
+  template <To kTo>
+  static std::uint32_t Run(void* dst, const void* src, std::size_t n, std::uint32_t crc, std::size_t) {
+    return WithEdges<Crc32X86, kTo>(dst, src, n, crc, kLine, kStep, ByFolds<Wide, kInto, kTo>);
+  }
+  static std::uint32_t Sum(const void* src, std::size_t n, std::uint32_t crc) {
+    return Run<To::kNowhere>(nullptr, src, n, crc, 0);
+  }
+};
 
 }  // namespace
 }  // namespace cistern::record

@@ -33,6 +33,7 @@ __attribute__((no_sanitize("thread"))) std::uint32_t ByTiles(Bytes* to, const By
 #pragma GCC unroll 3
       for (std::size_t line = 0; line < kRuns; ++line) {
         AskFor<kInto>(next + kRuns * i + line * kLine);
+        AskForRoom<kInto, kTo>(Ahead<kTo>(to, line * kRun + i));
       }
       first = Cpu::template CopyLine<kTo>(Ahead<kTo>(to, i), from + i, first);
       second = Cpu::template CopyLine<kTo>(Ahead<kTo>(to, kRun + i), from + kRun + i, second);
@@ -49,15 +50,17 @@ __attribute__((no_sanitize("thread"))) std::uint32_t ByTiles(Bytes* to, const By
   return crc;
 }
 
-template <class Cpu, Into kInto, To kTo>
-std::uint32_t RunTiles(void* dst, const void* src, std::size_t n, std::uint32_t crc, std::size_t) {
-  return WithEdges<Cpu, kTo>(dst, src, n, crc, kTile, kTile, ByTiles<Cpu, kInto, kTo>);
-}
-
+// A way of copying.
 template <class Cpu, Into kInto>
-std::uint32_t SumTiles(const void* src, std::size_t n, std::uint32_t crc) {
-  return RunTiles<Cpu, kInto, To::kNowhere>(nullptr, src, n, crc, 0);
-}
+struct Tiles {
+  template <To kTo>
+  static std::uint32_t Run(void* dst, const void* src, std::size_t n, std::uint32_t crc, std::size_t) {
+    return WithEdges<Cpu, kTo>(dst, src, n, crc, kTile, kTile, ByTiles<Cpu, kInto, kTo>);
+  }
+  static std::uint32_t Sum(const void* src, std::size_t n, std::uint32_t crc) {
+    return Run<To::kNowhere>(nullptr, src, n, crc, 0);
+  }
+};
 
 }  // namespace
 }  // namespace cistern::record

@@ -3,11 +3,14 @@
 // Everything has internal linkage: each kernel's file compiles a copy for its own instructions, and the
 // linker has none to give to anybody else (see verified_copy_tables.h). Included by those files alone.
 //
-// `Cpu` has the processor's CRC32C instruction: Word(crc, word) and Byte(crc, byte) on the bare register.
+// `Cpu` has the processor's CRC32C instruction: Word(crc, word) and Byte(crc, byte) on the bare register. A
+// way of copying has Run<kTo>, a CopyKernels::Copy, and Sum.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+
+#include "record/verified_copy_tables.h"
 
 namespace cistern::record {
 namespace {
@@ -28,6 +31,15 @@ template <Into kInto>
   __builtin_prefetch(line, 0, static_cast<int>(kInto));
 }
 
+// A store to a line that L1 has not waits for it, and the next store behind it. Intel's processors ask for no
+// more than that one, so a copy through the caches asks for the lines that it will store to; AMD's do as well
+// without.
+template <Into kInto, To kTo>
+[[gnu::always_inline]] inline void AskForRoom(Bytes* to) {
+  constexpr std::size_t kAhead = 512;
+  if constexpr (kInto != Into::kPastL2 && kTo == To::kCached) __builtin_prefetch(to + kAhead, 1);
+}
+
 // There is nothing to step over where nothing is stored.
 template <To kTo>
 [[gnu::always_inline]] inline Bytes* Ahead(Bytes* to, std::size_t n) {
@@ -40,6 +52,17 @@ inline void AskFirst(const void* src, std::size_t) {
   for (std::size_t line = 0; line < 16; ++line) {
     __builtin_prefetch(static_cast<const Bytes*>(src) + line * kLine);
   }
+}
+
+// The kernels of a way that stores past the caches wherever it may.
+template <class Way>
+constexpr CopyKernels PastCaches(const char* name) {
+  return {name,
+          Way::template Run<To::kStream>,
+          Way::template Run<To::kCached>,
+          Way::template Run<To::kStream>,
+          AskFirst,
+          Way::Sum};
 }
 
 // Words and bytes: for what is shorter than a step, and for the edges. `crc` is the bare register. The source

@@ -38,11 +38,6 @@ struct Arm64 {
 
 }  // namespace
 
-const CopyKernels kArm64Kernels = {"arm64",
-                                   RunTiles<Arm64, Into::kPastL2, To::kStream>,
-                                   RunTiles<Arm64, Into::kPastL2, To::kCached>,
-                                   RunTiles<Arm64, Into::kPastL2, To::kStream>,
-                                   AskFirst,
-                                   SumTiles<Arm64, Into::kPastL2>};
+constinit const CopyKernels kArm64Kernels = PastCaches<Tiles<Arm64, Into::kPastL2>>("arm64");
 
 }  // namespace cistern::record

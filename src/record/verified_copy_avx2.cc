@@ -2,6 +2,7 @@
 // The verified copy without VPCLMULQDQ: loads and stores of 32 bytes, summed by the crc32 instruction.
 #include <immintrin.h>
 
+#include "record/copy_by_lanes.h"
 #include "record/copy_by_runs.h"
 #include "record/crc32_x86.h"
 #include "record/verified_copy_tables.h"
@@ -44,18 +45,8 @@ struct Avx2 : Crc32X86 {
 
 }  // namespace
 
-const CopyKernels kAvx2Kernels = {"avx2",
-                                  RunTiles<Avx2, Into::kPastL2, To::kStream>,
-                                  RunTiles<Avx2, Into::kPastL2, To::kCached>,
-                                  RunTiles<Avx2, Into::kPastL2, To::kStream>,
-                                  AskFirst,
-                                  SumTiles<Avx2, Into::kPastL2>};
-
-const CopyKernels kIntelAvx2Kernels = {"avx2",
-                                       RunTiles<Avx2, Into::kL1, To::kStream>,
-                                       RunTiles<Avx2, Into::kL1, To::kCached>,
-                                       RunTiles<Avx2, Into::kL1, To::kCached>,
-                                       AskFirst,
-                                       SumTiles<Avx2, Into::kL1>};
+constinit const CopyKernels kAvx2Kernels = PastCaches<Tiles<Avx2, Into::kPastL2>>("avx2");
+constinit const CopyKernels kIntelAvx2Kernels =
+    Lanes<Intel, CountedLanes<Avx2>, Tiles<Avx2, Into::kL1>>::Table("avx2");
 
 }  // namespace cistern::record

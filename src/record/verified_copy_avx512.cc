@@ -6,18 +6,7 @@
 
 namespace cistern::record {
 
-const CopyKernels kAvx512Kernels = {"avx512",
-                                    RunFolds<Line, Into::kPastL2, To::kStream>,
-                                    RunFolds<Line, Into::kPastL2, To::kCached>,
-                                    RunFolds<Line, Into::kPastL2, To::kStream>,
-                                    AskFirst,
-                                    SumFolds<Line, Into::kPastL2>};
-
-const CopyKernels kIntelAvx512Kernels = {"avx512",
-                                         RunFolds<Line, Into::kL2, To::kStream>,
-                                         RunFolds<Line, Into::kL2, To::kCached>,
-                                         RunFolds<Line, Into::kL2, To::kStream>,
-                                         AskFirst,
-                                         SumFolds<Line, Into::kL2>};
+constinit const CopyKernels kAvx512Kernels = PastCaches<Folds<Line, Into::kPastL2>>("avx512");
+constinit const CopyKernels kIntelAvx512Kernels = PastCaches<Folds<Line, Into::kL2>>("avx512");
 
 }  // namespace cistern::record

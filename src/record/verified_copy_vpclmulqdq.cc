@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "record/copy_by_folds.h"
+#include "record/copy_by_lanes.h"
 #include "record/verified_copy_tables.h"
 
 namespace cistern::record {
@@ -43,18 +44,9 @@ struct HalfLine {
 
 }  // namespace
 
-const CopyKernels kVpclmulqdqKernels = {"avx2_vpclmulqdq",
-                                        RunFolds<HalfLine, Into::kPastL2, To::kStream>,
-                                        RunFolds<HalfLine, Into::kPastL2, To::kCached>,
-                                        RunFolds<HalfLine, Into::kPastL2, To::kStream>,
-                                        AskFirst,
-                                        SumFolds<HalfLine, Into::kPastL2>};
-
-const CopyKernels kIntelVpclmulqdqKernels = {"avx2_vpclmulqdq",
-                                             RunFolds<HalfLine, Into::kL2, To::kStream>,
-                                             RunFolds<HalfLine, Into::kL2, To::kCached>,
-                                             RunFolds<HalfLine, Into::kL2, To::kStream>,
-                                             AskFirst,
-                                             SumFolds<HalfLine, Into::kL2>};
+constinit const CopyKernels kVpclmulqdqKernels =
+    PastCaches<Folds<HalfLine, Into::kPastL2>>("avx2_vpclmulqdq");
+constinit const CopyKernels kIntelVpclmulqdqKernels =
+    Lanes<Intel, FoldedLanes<HalfLine>, Folds<HalfLine, Into::kL2>>::Table("avx2_vpclmulqdq");
 
 }  // namespace cistern::record
