@@ -77,9 +77,18 @@ Code BlockReads::Read(const BlockRead& block, const std::optional<arena::Found>&
 ReadResult BlockReads::All(std::span<const BlockRead> blocks) {
   ReadResult result;
   result.outcomes.resize(blocks.size());
+  // A search of the index waits for a line of memory, and the copy behind it; so the line of the search after
+  // the next one is asked for.
+  const auto expect = [&](std::size_t i) {
+    if (i >= blocks.size()) return;
+    channel_.reader().index().Prefetch(
+        arena::FingerprintOf(call_.incarnation, blocks[i].group, blocks[i].key));
+  };
   std::optional<arena::Found> found;
+  expect(1);
   if (!blocks.empty()) found = Find(blocks[0]);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
+    expect(i + 2);
     std::optional<arena::Found> next;
     if (i + 1 < blocks.size()) next = Find(blocks[i + 1]);
     result.outcomes[i] = Read(blocks[i], found);
