@@ -46,6 +46,20 @@ Result<double> StatusNumber(Store& store, std::initializer_list<std::string_view
   return value.to_number<double>();
 }
 
+Status AwaitMemory(Store& store) {
+  constexpr double kLongestMs = 60'000, kStepMs = 10;
+  for (double waited_ms = 0;; waited_ms += kStepMs) {
+    const auto has = StatusNumber(store, {"memory", "bytes"});
+    const auto wanted = StatusNumber(store, {"memory", "wanted_bytes"});
+    if (!has) return has.error();
+    if (!wanted) return wanted.error();
+    if (*has >= *wanted) return Status();
+    if (waited_ms >= kLongestMs)
+      return Status(Code::kBusy, Text("the node has ", *has, " of ", *wanted, " bytes of memory after 60 s"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(static_cast<int>(kStepMs)));
+  }
+}
+
 Status AwaitWritten(Store& store) {
   for (double before = -1;;) {
     const auto now = StatusNumber(store, {"flash", "written_bytes"});

@@ -34,6 +34,8 @@ class FlashPlace {
 // A number of the node's status, by the names of the objects that lead there.
 Result<double> StatusNumber(Store& store, std::initializer_list<std::string_view> names);
 
+// Until the node has all of its memory: it goes on to make it after its start, and that takes a processor.
+Status AwaitMemory(Store& store);
 // Waits until nothing more is written to flash.
 Status AwaitWritten(Store& store);
 // Fills no faster than it is written down: nothing of it is lost on the way.

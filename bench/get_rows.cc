@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "daemon.h"
 #include "fill.h"
+#include "flash_place.h"
 #include "measure.h"
 #include "workload/content.h"
 
@@ -150,6 +151,7 @@ Status BenchGets(BenchOptions& options) {
     if (!daemon) return daemon.error();
     Result<Store> store = daemon->Connect();
     if (!store) return store.error();
+    if (Status grown = AwaitMemory(*store); !grown.ok()) return grown;
     Result<FilledBlocks> blocks = Fill(*store, options.working_set_bytes / block_bytes, block_bytes);
     if (!blocks) return blocks.error();
     GetBench bench(options, *store, *blocks);

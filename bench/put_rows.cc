@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "daemon.h"
 #include "fill.h"
+#include "flash_place.h"
 #include "measure.h"
 #include "workload/content.h"
 
@@ -134,6 +135,7 @@ Status BenchPuts(BenchOptions& options) {
     if (!daemon) return daemon.error();
     Result<Store> store = daemon->Connect();
     if (!store) return store.error();
+    if (Status grown = AwaitMemory(*store); !grown.ok()) return grown;
     Result<Namespace> ns = store->Attach(BenchNamespace(shape.block_bytes));
     if (!ns) return ns.error();
     PutBench bench(options, *store, *ns, shape.block_bytes, shape.batch);
