@@ -302,8 +302,10 @@ Task<Answer> Calls::Attach(Session& session, const wire::Submission& call, CallS
   }
   Result<NamespaceSpec> spec = wire::DecodeSpec(bytes);
   if (!spec) co_return Fail(session, call, spec.error());
-  // Who only asks for what is known claims no name of the cell.
+  // Who only asks for what is known claims no name of the cell, and neither does who is refused here.
   if (agree_ != nullptr && !spec->name.empty() && head.flags != wire::kAttachKnown) {
+    const Status refused = co_await store_.CheckAttach(*spec, session.caller);
+    if (!refused.ok()) co_return Fail(session, call, refused);
     const Status agreed = co_await agree_(*spec, DeadlineOf(executor_, call));
     if (!agreed.ok()) co_return Fail(session, call, agreed);
   }

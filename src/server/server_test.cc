@@ -867,6 +867,32 @@ TEST(Going, P5NamespacesThatNobodyUsesAnyMoreMakeRoomForOthers) {
   EXPECT_TRUE(server.store->CheckNamespace(user.ns.slot, user.ns.incarnation).ok());
 }
 
+// A name that was claimed stands for its list in the whole cell, and nothing takes it back.
+TEST(Names, AnAttachThatIsRefusedHereAsksNobodyForItsName) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  NamespaceSpec large{.name = "large", .fields = {{"model", "x"}}, .groups = {{.name = "all"}}};
+  large.groups[0].part_bytes = {server.slots->max_body_bytes() + 1};
+  EXPECT_EQ(client.AttachSpec(large), Code::kInvalid);
+  EXPECT_TRUE(server.agreed_on.empty()) << server.agreed_on[0];
+  NamespaceSpec named{.name = "one", .fields = {{"model", "x"}}, .groups = {{.name = "all"}}};
+  EXPECT_EQ(client.AttachSpec(named), Code::kOk);
+  NamespaceSpec other = named;
+  other.fields[0].second = "y";
+  EXPECT_EQ(client.AttachSpec(other), Code::kMismatch);
+  EXPECT_EQ(server.agreed_on, std::vector<std::string>{"one"});
+  // Past its share of the table.
+  std::uint32_t count = 0;
+  while (client.AttachModel(std::to_string(count)) == Code::kOk) ++count;
+  other.name = "late";
+  EXPECT_EQ(client.AttachSpec(other), Code::kBusy);
+  EXPECT_EQ(server.agreed_on.size(), 1u);
+  // A name more of a list that has a place.
+  named.name = "two";
+  EXPECT_EQ(client.AttachSpec(named), Code::kOk);
+  EXPECT_EQ(server.agreed_on.back(), "two");
+}
+
 TEST(Going, R6StagingOfADeadSessionStaysUntilItsMoverLetGo) {
   TestServer server({.session_staging_bytes = 4u << 20});
   RawClient client = RawClient::In(server);

@@ -107,11 +107,17 @@ class TestServer {
                          /*resize=*/nullptr,
                          /*remote=*/nullptr,
                          /*drain=*/nullptr,
-                         /*inquire=*/nullptr, &slow_calls},
+                         /*inquire=*/nullptr, &slow_calls, /*node_of=*/nullptr,
+                         [this](const NamespaceSpec& spec, Instant) { return Agree(loop->executor(), spec); }},
                         options);
   }
 
   static Task<std::string> NoStatus(Executor&) { co_return "{}"; }
+  // Every name is this node's.
+  Task<Status> Agree(Executor&, const NamespaceSpec& spec) {
+    agreed_on.push_back(spec.name);
+    co_return Status();
+  }
 
   // Turns the loop until it is so; a watchdog ends a test that waits in vain.
   void Until(const std::function<bool()>& so) {
@@ -142,6 +148,7 @@ class TestServer {
   arena::RealWords words;
   arena::Geometry geometry{4096, 2};
   ServerOptions options;
+  std::vector<std::string> agreed_on;  // names, as others were asked for them
   std::optional<arena::ArenaSpace> arena;
   std::unique_ptr<Logger> log = MakeLog();
   SlowCalls slow_calls{clock, *log};
@@ -308,6 +315,9 @@ class RawClient {
     NamespaceSpec spec;
     spec.fields = {{"model", std::move(model)}};
     spec.groups.push_back({.name = "all"});
+    return AttachSpec(spec);
+  }
+  Code AttachSpec(const NamespaceSpec& spec) {
     const std::vector<std::byte> list = *wire::EncodeSpec(spec);
     std::vector<std::byte> args(sizeof(wire::AttachArgs));
     wire::AttachArgs head{.spec_bytes = static_cast<std::uint32_t>(list.size())};

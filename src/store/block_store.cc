@@ -329,6 +329,9 @@ Task<Result<Attached>> BlockStore::Attach(const NamespaceSpec& spec, const catal
                                           IfNew if_new) {
   return rooms_->namespaces.Attach(spec, caller, if_new);
 }
+Task<Status> BlockStore::CheckAttach(const NamespaceSpec& spec, const catalog::Caller& caller) {
+  return rooms_->namespaces.CheckAttach(spec, caller);
+}
 Status BlockStore::CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const {
   return rooms_->namespaces.Check(slot, incarnation);
 }

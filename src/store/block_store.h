@@ -102,6 +102,8 @@ class BlockStore final {
   // As Namespaces::Attach.
   Task<Result<Attached>> Attach(const NamespaceSpec& spec, const catalog::Caller& caller = {},
                                 IfNew if_new = IfNew::kMake);
+  // As Namespaces::CheckAttach.
+  Task<Status> CheckAttach(const NamespaceSpec& spec, const catalog::Caller& caller);
   // kMiss when the slot number is unknown or has another incarnation by now.
   Status CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const;
   // As Namespaces::Use.

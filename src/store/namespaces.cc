@@ -32,17 +32,29 @@ std::string NotCalled(const std::string& target) {
 
 }  // namespace
 
-Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec, catalog::Caller caller, IfNew if_new) {
-  if (Status status = catalog::NamespaceTable::Validate(spec); !status.ok())
-    co_return std::unexpected(std::move(status));
+Status Namespaces::CheckSpec(const NamespaceSpec& spec) const {
+  if (Status status = catalog::NamespaceTable::Validate(spec); !status.ok()) return status;
   for (const GroupSpec& group : spec.groups) {
     std::uint64_t body = 0;
     for (std::uint64_t bytes : group.part_bytes) body += bytes;
     if (body == 0) continue;
-    if (Status status = slots_.CheckBody(body); !status.ok()) {
-      co_return Error(status.code(), Text("group ", group.name, ": ", status.message()));
-    }
+    if (Status status = slots_.CheckBody(body); !status.ok())
+      return Status(status.code(), Text("group ", group.name, ": ", status.message()));
   }
+  return Status();
+}
+
+Task<Status> Namespaces::CheckAttach(NamespaceSpec spec, catalog::Caller caller) {
+  if (Status status = CheckSpec(spec); !status.ok()) co_return status;
+  const auto found = namespaces_.Find(spec);
+  if (!found) co_return found.error();
+  if (found->entry != nullptr) co_return Status();
+  const Result<Place> room = co_await FindRoom(caller.owner);
+  co_return room ? Status() : room.error();
+}
+
+Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec, catalog::Caller caller, IfNew if_new) {
+  if (Status status = CheckSpec(spec); !status.ok()) co_return std::unexpected(std::move(status));
   // One change of the names at a time: two that attach the same new list get one namespace.
   while (changing_) co_await changed_.Wait();
   const auto found = namespaces_.Find(spec);
@@ -169,9 +181,22 @@ bool Namespaces::Unwanted(std::uint32_t slot) const {
 }
 
 Task<Result<std::optional<std::uint32_t>>> Namespaces::MakeRoom(const OwnerToken& owner) {
+  for (;;) {
+    const Result<Place> room = co_await FindRoom(owner);
+    if (!room) co_return std::unexpected(room.error());
+    if (!room->emptied) co_return room->of;
+    const auto emptied = co_await Empty(*room->of);
+    if (!emptied) co_return std::unexpected(emptied.error());
+    co_await deletions_.Collected(*emptied);
+    // Somebody may use it by now: then another one goes.
+    if (!users_.used(*room->of)) co_return room->of;
+  }
+}
+
+Task<Result<Namespaces::Place>> Namespaces::FindRoom(const OwnerToken& owner) {
   constexpr std::uint64_t kLimit = arena::kMaxNamespaces;
   const std::uint64_t mine = users_.BroughtBy(owner);
-  if (policy::MayTakeOne(kLimit, namespaces_.size(), mine)) co_return std::nullopt;
+  if (policy::MayTakeOne(kLimit, namespaces_.size(), mine)) co_return Place();
   std::uint64_t unwanted = 0;
   std::optional<std::uint32_t> first;
   for (std::uint32_t slot = 0; slot < namespaces_.end(); ++slot) {
@@ -181,16 +206,12 @@ Task<Result<std::optional<std::uint32_t>>> Namespaces::MakeRoom(const OwnerToken
     if (!first) first = slot;
     if (!policy::MayTakeOne(kLimit, namespaces_.size() - ++unwanted, mine)) continue;
     // The first may be wanted again since.
-    co_return Unwanted(*first) ? *first : slot;
+    co_return Place{Unwanted(*first) ? *first : slot};
   }
   Unused unused;
   if (namespaces_.size() >= kLimit) unused = co_await FindUnused();
-  if (unused.first && policy::MayTakeOne(kLimit, namespaces_.size() - unused.count, mine)) {
-    const auto emptied = co_await Empty(*unused.first);
-    if (!emptied) co_return std::unexpected(emptied.error());
-    co_await deletions_.Collected(*emptied);
-    if (!users_.used(*unused.first)) co_return unused.first;
-  }
+  if (unused.first && policy::MayTakeOne(kLimit, namespaces_.size() - unused.count, mine))
+    co_return Place{unused.first, true};
   co_return Error(Code::kBusy,
                   Text("namespaces: ", namespaces_.size(), " are known, ", mine, " of this owner's making, ",
                        unwanted, " have neither name nor blocks nor users, ", unused.count, " no users; ",

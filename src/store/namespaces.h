@@ -59,6 +59,9 @@ class Namespaces final {
   // a new list that is to be refused; then one that is known stays as it is, too. kBusy: there is no room for
   // a new one.
   Task<Result<Attached>> Attach(NamespaceSpec spec, catalog::Caller caller, IfNew if_new);
+  // What Attach would refuse now, of one that may be new: its list, its blocks' size, its name, or the room.
+  // ok: nothing. No effect: for who asks others as well before it attaches.
+  Task<Status> CheckAttach(NamespaceSpec spec, catalog::Caller caller);
   // The owner uses a namespace that Check was ok for. It stays where it is until OwnerEnded.
   void Use(const OwnerToken& owner, std::uint32_t slot) { users_.Use(owner, slot); }
   // The owner has no session any more, and no call or put of one is left.
@@ -104,8 +107,17 @@ class Namespaces final {
   void Show(std::uint32_t slot);
   // No name stands for it, nobody uses it, and no block of it is left, nor any that was cut.
   bool Unwanted(std::uint32_t slot) const;
-  // Whose slot number a new namespace of the owner takes; none: a free one. kBusy: the table is full, or the
-  // owner has its share, and somebody uses each that is not its own.
+  // Validate, and CheckBody of each group.
+  Status CheckSpec(const NamespaceSpec& spec) const;
+  // Where a new namespace of the owner has room: a free slot number, or that of one which is nothing, or
+  // which goes first of those that nobody uses. kBusy: the table is full, or the owner has its share, and
+  // somebody uses each that is not its own.
+  struct Place {
+    std::optional<std::uint32_t> of;  // none: a free one
+    bool emptied = false;             // it has a name or blocks, which go
+  };
+  Task<Result<Place>> FindRoom(const OwnerToken& owner);
+  // Whose slot number it takes, of which nothing is left; none: a free one.
   Task<Result<std::optional<std::uint32_t>>> MakeRoom(const OwnerToken& owner);
   // Of the namespaces that nobody uses the one that may go first; and how many there are.
   struct Unused {
