@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory/free_headers.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "base/assert.h"
@@ -16,6 +17,11 @@ FreeHeaders::FreeHeaders(std::uint32_t header_count, std::uint32_t free) : nodes
     Push(first, order);
     first += std::uint32_t{1} << order;
   }
+}
+
+bool FreeHeaders::Has(std::uint32_t count) const {
+  return std::any_of(lists_ + std::countr_zero(count), lists_ + kOrders,
+                     [](std::uint32_t list) { return list != kNone; });
 }
 
 std::optional<std::uint32_t> FreeHeaders::Take(std::uint32_t count) {

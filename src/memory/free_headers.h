@@ -16,6 +16,8 @@ class FreeHeaders final {
   FreeHeaders(std::uint32_t header_count, std::uint32_t free);
   explicit FreeHeaders(std::uint32_t header_count) : FreeHeaders(header_count, header_count) {}
 
+  // Whether Take would find a run of `count` headers.
+  bool Has(std::uint32_t count) const;
   // A run of `count` headers, a power of two; none where no free run is as long.
   std::optional<std::uint32_t> Take(std::uint32_t count);
   // The run at `first`, a multiple of `count`; false where not all of it is free.

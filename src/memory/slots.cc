@@ -222,10 +222,9 @@ std::optional<arena::Place> Slots::AllocateOn(NodeIndex node, SlotSize size) {
 
 bool Slots::HasRoom(std::uint64_t record_bytes) const {
   const SlotSize size = SlotSize::For(record_bytes, arena_.geometry().alignment);
-  if (counts_.free_headers >= size.chunk_headers) return true;
   for (std::uint32_t node = 0; node < plan_.nodes(); ++node) {
     const std::uint32_t kind = KindOf(size.Number(arena_.geometry().alignment), static_cast<NodeIndex>(node));
-    if (kinds_[kind].open != kNoHeader) return true;
+    if (kinds_[kind].open != kNoHeader || free_headers_[node].Has(size.chunk_headers)) return true;
   }
   return false;
 }

@@ -80,7 +80,7 @@ class Slots final {
   // odd or 0. kBusy: no free slot or header range could serve; a slot of the same size (SameSize) or all of
   // BestToEmpty has to be freed first.
   Result<arena::Place> Allocate(std::uint64_t record_bytes, NodeIndex node = kAnyNode);
-  // False: it would be kBusy. True where headers are free too, though they may not lie together.
+  // False: it would be kBusy.
   bool HasRoom(std::uint64_t record_bytes) const;
   // The slot's record was retired (asserted) and no lease or I/O uses the slot.
   void Free(arena::Place place);

@@ -192,6 +192,30 @@ TEST_F(SlotsTest, R14AChunkChangesItsSizeWhenItsSlotsAreGone) {
   EXPECT_EQ(geometry.header_of(*place), 2u);
 }
 
+// As many headers are free as a chunk takes, and no two of them lie together.
+TEST_F(SlotsTest, R14RoomIsWhatAllocateWouldGive) {
+  // Chunks of two headers, and of one.
+  const std::uint64_t large = arena::kHeaderSpanBytes / arena::kMinSlotsPerChunk + 1, small = large / 2;
+  std::vector<arena::Place> places;
+  while (slots_.HasRoom(small)) {
+    const auto place = slots_.Allocate(small);
+    ASSERT_TRUE(place.has_value());
+    places.push_back(*place);
+  }
+  ASSERT_EQ(slots_.counts().free_headers, 0u);
+  for (const arena::Place place : places) {
+    if (slots_.arena().geometry().header_of(place) % 2 == 0) slots_.Free(place);
+  }
+  ASSERT_GE(slots_.counts().free_headers, 2u);
+  EXPECT_FALSE(slots_.HasRoom(large));
+  EXPECT_FALSE(slots_.Allocate(large).has_value());
+  for (const arena::Place place : places) {
+    if (slots_.arena().geometry().header_of(place) == 1) slots_.Free(place);
+  }
+  EXPECT_TRUE(slots_.HasRoom(large));
+  EXPECT_TRUE(slots_.Allocate(large).has_value());
+}
+
 TEST_F(SlotsTest, StoppedEmptyingGivesTheSlotsBack) {
   const std::uint64_t small = record::RecordBytes(1 * kMiB, 4096),
                       large = record::RecordBytes(7 * kMiB, 4096);
