@@ -334,7 +334,9 @@ class Chaos {
     for (std::thread& thread : threads_) thread.join();
     for (ChaosNode& node : nodes_) node.daemon.reset();
     std::error_code ignored;
-    if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
+    for (const std::string& made : {directory_, flash_}) {
+      if (!made.empty()) std::filesystem::remove_all(made, ignored);
+    }
   }
 
   Status Run() {
@@ -388,13 +390,13 @@ class Chaos {
     directory_ = "/dev/shm/cistern-chaos-XXXXXX";
     if (mkdtemp(directory_.data()) == nullptr)
       return Status(Code::kIoError, Text("no directory in /dev/shm: ", ErrnoText(errno)));
+    for (std::size_t i = 0; i < kNodes; ++i) nodes_[i].id = std::string(1, static_cast<char>('a' + i));
+    if (Status status = MakeFlash(); !status.ok()) return status;
     const std::string key = directory_ + "/key";
     std::ofstream(key) << std::string(64, 'a') << "\n";
     ::chmod(key.c_str(), 0600);
     if (Status etcd = etcd_.Start(); !etcd.ok()) return etcd;
-    for (std::size_t i = 0; i < kNodes; ++i) {
-      ChaosNode& node = nodes_[i];
-      node.id = std::string(1, static_cast<char>('a' + i));
+    for (ChaosNode& node : nodes_) {
       // A port may be taken between its choice and its use.
       Status why;
       for (int attempt = 0; attempt < 5 && !node.daemon; ++attempt) {
@@ -411,13 +413,29 @@ class Chaos {
     return AwaitAll();
   }
 
+  // On a disk, beside the programs: a directory for each node.
+  Status MakeFlash() {
+    if (options_.flash_bytes == 0) return Status();
+    const std::string program = DaemonBeside();
+    std::string made = program.substr(0, program.rfind('/')) + "/chaos-flash-XXXXXX";
+    if (mkdtemp(made.data()) == nullptr)
+      return Status(Code::kIoError, Text(made, ": no directory can be made there"));
+    flash_ = std::move(made);
+    std::error_code failed;
+    for (const ChaosNode& node : nodes_) {
+      if (!std::filesystem::create_directory(flash_ + "/" + node.id, failed))
+        return Status(Code::kIoError, Text(flash_, "/", node.id, ": ", failed.message()));
+    }
+    return Status();
+  }
+
   std::vector<std::string> FlagsOf(const ChaosNode& node, const std::string& key) const {
     std::vector<std::string> flags = {"--memory",   "64MiB", "--cell",         etcd_.endpoint(),
                                       "--member",   node.id, "--cell-address", Text("127.0.0.1:", FreePort()),
                                       "--cell-key", key,     "--log-level",    "error"};
     if (options_.flash_bytes > 0) {
       flags.emplace_back("--flash");
-      flags.push_back(Text(directory_, "/flash-", node.id, ":", options_.flash_bytes, "B"));
+      flags.push_back(Text(flash_, "/", node.id, ":", options_.flash_bytes, "B"));
     }
     return flags;
   }
@@ -487,6 +505,7 @@ class Chaos {
   const ChaosOptions options_;
   Random random_;
   std::string directory_;
+  std::string flash_;  // empty: nodes have memory alone
   etcd::TestEtcd etcd_;
   std::array<ChaosNode, kNodes> nodes_;
   Board board_;
