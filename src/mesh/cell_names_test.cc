@@ -64,6 +64,20 @@ TEST_F(CellNamesTest, WhatIsKnownCostsNoQuestion) {
   EXPECT_TRUE(cell_.RunUntil(30 * kSecond, [this] { return Claim(0, ListOf("other", "one")).ok(); }));
 }
 
+// Nothing takes a name out of etcd, so a node that attached ever new ones would fill it.
+TEST_F(CellNamesTest, Promise5ANodeAsksForABoundedNumberOfNames) {
+  const auto name = [](std::size_t n) { return ListOf("n" + std::to_string(n), "one"); };
+  for (std::size_t n = 0; n < CellNames::kMostNames; ++n) ASSERT_TRUE(Claim(0, name(n)).ok()) << n;
+  const std::int64_t revision = cell_.etcd.header().revision;
+  const Status past = Claim(0, name(CellNames::kMostNames));
+  EXPECT_EQ(past.code(), Code::kBusy);
+  EXPECT_THAT(std::string(past.message()), HasSubstr("4096"));
+  EXPECT_EQ(cell_.etcd.header().revision, revision) << "nothing was claimed";
+  EXPECT_TRUE(Claim(0, name(7)).ok()) << "what is known stays so";
+  EXPECT_EQ(Claim(0, ListOf("n7", "two")).code(), Code::kMismatch) << "and is asked for anew under its name";
+  EXPECT_TRUE(Claim(1, name(CellNames::kMostNames)).ok()) << "another node has its own";
+}
+
 // Drops go on beside names, which are no changes that a member reads.
 TEST_F(CellNamesTest, AMemberReadsPastThem) {
   ASSERT_TRUE(Claim(0, ListOf("demo", "one")).ok());
