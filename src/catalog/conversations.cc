@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "catalog/conversations.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <utility>
@@ -107,10 +108,7 @@ bool Conversations::Wrote(TreeId tree, const BlockKey& key, const BlockKey& pare
     ++forgotten_;
     Forget(uses_[talks_[oldest_].first].note);
   }
-  if (uses_.size() >= kUsesANote * std::size_t{max_notes_}) {
-    ++forgotten_;
-    ForgetUse(talks_[oldest_].first);
-  }
+  (void)MakeRoomForUse(kNoId);
   const NoteId note = notes_.Add();
   Note& n = notes_[note];
   n.tree = tree;
@@ -172,18 +170,27 @@ bool Conversations::AddUse(NoteId note, std::uint64_t conversation) {
     MakeShared(note);
     return true;
   }
-  if (uses_.size() >= kUsesANote * std::size_t{max_notes_}) {
-    ++forgotten_;
-    const UseId oldest = talks_[oldest_].first;
-    // This one would be left without any.
-    if (uses_[oldest].note == note) {
-      MakeShared(note);
-      return true;
-    }
-    ForgetUse(oldest);
+  // It would be left without any.
+  if (!MakeRoomForUse(note)) {
+    MakeShared(note);
+    return true;
   }
   LinkUse(note, TalkFor(notes_[note].tree, conversation));
   return true;
+}
+
+bool Conversations::MakeRoomForUse(NoteId note) {
+  if (uses_.size() < kUsesANote * std::size_t{max_notes_}) return true;
+  ++forgotten_;
+  const UseId oldest = talks_[oldest_].first;
+  if (uses_[oldest].note == note) return false;
+  ForgetUse(oldest);
+  return true;
+}
+
+bool Conversations::IsEnding(TreeId tree, std::uint64_t begun) const {
+  return std::any_of(endings_.begin(), endings_.upper_bound(begun),
+                     [&](const auto& ending) { return ending.second == tree; });
 }
 
 void Conversations::MakeShared(NoteId note) {

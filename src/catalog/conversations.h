@@ -8,9 +8,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
+#include "base/event.h"
 #include "catalog/forest.h"
 #include "catalog/slab.h"
 #include "cistern/key.h"
@@ -58,6 +60,30 @@ class Conversations final {
   // Takes the conversation out of the note that it has had for the shortest time, and returns that; none: it
   // has no more. A note without a conversation is forgotten.
   std::optional<Named> TakeLast(TreeId tree, std::uint64_t conversation);
+
+  // A conversation of the tree ends while this stands: its notes are taken before what they are of goes.
+  class Ending final {
+   public:
+    Ending(Conversations& conversations, TreeId tree)
+        : conversations_(conversations), number_(++conversations.endings_begun_) {
+      conversations_.endings_[number_] = tree;
+    }
+    ~Ending() {
+      conversations_.endings_.erase(number_);
+      conversations_.ended_.Pulse();
+    }
+    Ending(const Ending&) = delete;
+    Ending& operator=(const Ending&) = delete;
+
+   private:
+    Conversations& conversations_;
+    const std::uint64_t number_;
+  };
+  std::uint64_t endings_begun() const { return endings_begun_; }
+  // Whether one of the first `begun` that were begun is one of the tree's, and under way.
+  bool IsEnding(TreeId tree, std::uint64_t begun) const;
+  // Pulsed when one has ended.
+  Event& ended() { return ended_; }
 
   // After all notes were written anew in any order: who is noted of a block is noted of its parent.
   // `*from` is where the last call ended; 0 at first. True: there are more.
@@ -131,6 +157,8 @@ class Conversations final {
   bool HasUse(NoteId note, std::uint64_t conversation) const;
   // Whether the note did not have it, and is not shared. Past kMostUsers the note is shared.
   bool AddUse(NoteId note, std::uint64_t conversation);
+  // Past the bound of all uses the oldest one is forgotten. False: that is the note's.
+  bool MakeRoomForUse(NoteId note);
   void LinkUse(NoteId note, TalkId talk);
   // The note is not forgotten with its last use.
   void UnlinkUse(UseId use);
@@ -151,6 +179,9 @@ class Conversations final {
   TalkId oldest_ = kNoId;
   std::vector<Ancestors> ancestors_;  // that may have to be shared
   std::uint64_t forgotten_ = 0;
+  std::map<std::uint64_t, TreeId> endings_;  // under way, by the number that each has
+  std::uint64_t endings_begun_ = 0;
+  Event ended_;
 };
 
 }  // namespace cistern::catalog

@@ -83,6 +83,30 @@ TEST_F(BlockServerTest, RecordThatGoesWhileItIsSentIsNotSaidToBeWhole) {
   EXPECT_FALSE(node(0).server->Sent(answer.handle));
 }
 
+// Ann wrote all, and has ended since Bob uses them. While Bob ends, nothing is sent as Ann's: no end would
+// take it any more where it came to.
+TEST_F(BlockServerTest, R10WhatAnEndUnderWayTakesIsNotSentAsItsWritersWhoHasEnded) {
+  constexpr std::uint64_t kAnn = 11, kBob = 22, kBlocks = 600;
+  StartNodes(1);
+  for (std::uint64_t n = 1; n <= kBlocks; ++n) Put(0, n, std::nullopt, 4096, 0, kAnn);
+  const std::vector<BlockKey> keys = Chain(1, kBlocks);
+  ASSERT_EQ(loop->BlockOn(node(0).store->Touch(slot, keys, kBob)), kBlocks);
+  ASSERT_EQ(loop->BlockOn(node(0).store->EndConversation(slot, kAnn)).value_or(1), 0u);
+  Task<Result<std::uint64_t>> ending = node(0).store->EndConversation(slot, kBob);
+  ASSERT_FALSE(ending.done());
+  ASSERT_FALSE(node(0).store->source_puts().NotesOf(slot, store::Key(kBlocks)).has_value());
+  ASSERT_TRUE(Here(0, kBlocks));
+  const BlockRequest request{.history = 7,
+                             .name = *node(0).names->NameAt(slot),
+                             .key = store::Key(kBlocks),
+                             .body_bytes = 4096,
+                             .worth_us = 1000};
+  const std::vector<std::byte> question = Encode(request);
+  auto answer = loop->BlockOn(node(0).server->Find(question, After(1'000'000)));
+  EXPECT_FALSE(answer.status.ok() && node(0).server->Sent(answer.handle));
+  EXPECT_EQ(loop->BlockOn(std::move(ending)).value_or(0), kBlocks);
+}
+
 TEST_F(BlockServerTest, TimeThatIsLeftIsRoundedDown) {
   StartNodes(1);
   Put(0, 1, std::nullopt, 4096, 100);

@@ -32,7 +32,13 @@ class StoreKeeper final : public MemoryKeeper {
   }
   Task<std::optional<std::vector<std::uint64_t>>> NotesOf(ServedNamespace ns, BlockKey key) override {
     if (!store_.CheckNamespace(ns.slot, ns.incarnation).ok()) co_return std::nullopt;
-    co_return store_.source_puts().NotesOf(ns.slot, key);
+    store::SourcePuts& puts = store_.source_puts();
+    auto notes = puts.NotesOf(ns.slot, key);
+    if (notes) co_return notes;
+    // What an end takes loses its note before it goes, and is of nobody whom its stamp names.
+    co_await puts.AwaitEnds(ns.slot);
+    if (!store_.CheckNamespace(ns.slot, ns.incarnation).ok()) co_return std::nullopt;
+    co_return puts.NotesOf(ns.slot, key);
   }
   void LetGo(std::uint64_t kept) override { (void)store_.Release(caller_, kept); }
   // A reader of this node meets it too, and has it verified; a peer's word costs no more than a miss.

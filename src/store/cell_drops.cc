@@ -21,6 +21,7 @@ Task<std::uint64_t> CellDrops::BeginEnd(std::uint32_t slot, std::uint64_t conver
   const catalog::NamespaceEntry* before = catalog_.namespaces().at(slot);
   if (before == nullptr) co_return 0;
   const std::uint64_t incarnation = before->incarnation;
+  const catalog::Conversations::Ending ending(catalog_.conversations(), catalog_.TreeOf(slot));
   std::deque<BlockKey> tops = co_await drops_.TakeConversation(slot, conversation);
   std::uint64_t blocks = 0;
   while (!tops.empty()) {

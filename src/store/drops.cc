@@ -133,6 +133,7 @@ Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint
                                                    CallStations* stations) {
   constexpr std::size_t kTopsAtOnce = 256;
   const catalog::TreeId tree = catalog_.TreeOf(slot);
+  const catalog::Conversations::Ending ending(conversations_, tree);
   Ended ended = co_await TakeNotes(tree, conversation);
   std::deque<BlockKey>& tops = ended.tops;
   std::uint64_t blocks = 0;

@@ -102,9 +102,9 @@ Task<Result<SourcePut>> SourcePuts::Begin(std::uint32_t slot, SourceBlock block,
   steps_.Count(3);
   SourcePut made(*this, put, {});
   const residency::SlotFill fill(residents_);
-  Result<arena::Place> place = slots_.Allocate(puts_.RecordBytesOf(p));
-  if (!place) place = co_await room_.Make(fill, puts_.RecordBytesOf(p), deadline, {.age = block.age});
-  if (!place) co_return std::unexpected(std::move(place.error()));
+  const residency::RoomFor whom{.group = catalog_.GroupOf(tree), .age = block.age};
+  const auto place = co_await room_.Make(fill, puts_.RecordBytesOf(p), deadline, whom);
+  if (!place) co_return std::unexpected(place.error());
   puts_.GiveSlot(put, *place);
   const catalog::Put& now = pending_[put];
   if (now.state != catalog::Put::State::kOpen)
@@ -112,6 +112,10 @@ Task<Result<SourcePut>> SourcePuts::Begin(std::uint32_t slot, SourceBlock block,
                     "put of a source: it was dropped or given up");
   made.body_ = std::span(slots_.arena().slot(now.place), now.body_bytes);
   co_return std::move(made);
+}
+
+bool SourcePuts::OverQuota(const catalog::Put& put) const {
+  return put.age && options_.quotas.Over(catalog_.GroupOf(put.name.tree), residents_.used(), put.body_bytes);
 }
 
 Status SourcePuts::TakeFacts(catalog::Put& put, SourceFacts& facts) {
@@ -156,6 +160,11 @@ Task<Status> SourcePuts::Finish(SourcePut given, SourceFacts facts, Admission& a
       puts_.End(index, Code::kMiss);
       break;
     }
+    if (OverQuota(p)) {
+      status = Status(Code::kBusy, std::string(residency::kNoSpareRoom));
+      puts_.End(index, Code::kBusy);
+      break;
+    }
     p.also = admission.Notes();
     p.conversation = p.also.empty() ? 0 : p.also.front();
     if (!p.also.empty()) p.also.erase(p.also.begin());
@@ -182,6 +191,12 @@ Task<Status> SourcePuts::Finish(SourcePut given, SourceFacts facts, Admission& a
   co_return Status(end == Code::kGone ? Code::kMiss : end,
                    refused ? "put of a source: a drop covers it, or its time has passed"
                            : "put of a source: it was dropped meanwhile, or its parent is not here");
+}
+
+Task<void> SourcePuts::AwaitEnds(std::uint32_t slot) {
+  const catalog::TreeId tree = catalog_.TreeOf(slot);
+  const std::uint64_t begun = conversations_.endings_begun();
+  while (conversations_.IsEnding(tree, begun)) co_await conversations_.ended().Wait();
 }
 
 Task<std::vector<std::uint32_t>> SourcePuts::BodyBytes(std::uint32_t slot, std::span<const BlockKey> chain) {

@@ -103,6 +103,7 @@ class SourcePuts final {
              OpenPuts& puts, Deletions& deletions, Publisher& publisher, const Switches& switches)
       : executor_(context.executor),
         slots_(context.slots),
+        options_(context.options),
         counters_(context.counters),
         steps_(context.steps),
         catalog_(context.catalog),
@@ -125,11 +126,15 @@ class SourcePuts final {
   // pending puts or of memory; kMiss: the namespace is gone; kInvalid: no block of it looks so; kTooLate.
   Task<Result<SourcePut>> Begin(std::uint32_t slot, SourceBlock block, Instant deadline);
   // Publishes it. ok: it is visible now, or another put of the block was first. kMiss: it was refused, a drop
-  // ended it, its parent is not here, or its time has passed; kInvalid: what came is no body of this block.
+  // ended it, its parent is not here, or its time has passed; kInvalid: what came is no body of this block;
+  // kBusy: it is a spare put, and its namespaces have their quota by now.
   Task<Status> Finish(SourcePut put, SourceFacts facts, Admission& admission);
 
   // Whether a record of the block is here, in any tier; false too where a collection hides it.
   bool Here(std::uint32_t slot, const BlockKey& key, std::uint16_t group);
+  // Waits until the ends of conversations are through that are under way in the namespace: what has no note
+  // before that may be what they take.
+  Task<void> AwaitEnds(std::uint32_t slot);
   // As Conversations::UsersOf.
   std::optional<std::vector<std::uint64_t>> NotesOf(std::uint32_t slot, const BlockKey& key) const {
     return conversations_.UsersOf(catalog_.TreeOf(slot), key);
@@ -145,11 +150,14 @@ class SourcePuts final {
   Status Check(const catalog::NamespaceEntry& entry, const SourceBlock& block) const;
   // Whether the block is here already; none where a collection hides it.
   std::optional<bool> Present(catalog::TreeId tree, const SourceBlock& block);
+  // What would leave again at once, since its namespaces have their quota.
+  bool OverQuota(const catalog::Put& put) const;
   Status TakeFacts(catalog::Put& put, SourceFacts& facts);
   void LetGo(catalog::PutIndex put);
 
   Executor& executor_;
   memory::Slots& slots_;
+  const catalog::StoreOptions& options_;
   catalog::StoreCounters& counters_;
   StepBudget& steps_;
   catalog::Catalog& catalog_;
