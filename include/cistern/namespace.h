@@ -14,6 +14,8 @@
 
 namespace cistern {
 
+inline constexpr std::uint32_t kMaxCopies = 8;
+
 // Which tokens before a position a group's KV is needed for.
 enum class Reach : std::uint8_t {
   kFull = 0,       // all of them
@@ -51,6 +53,10 @@ struct NamespaceSpec {
   // and nothing is looked for at others; drops reach every node all the same. None: as its users of this node
   // said last, or else true. Holds as flash_write does; not part of the identity.
   std::optional<bool> mesh;
+  // For a node of a cell: how many of its nodes are to have a block that is put here, this one too; 1 to
+  // kMaxCopies. None: as its users of this node said last, or else as the node has it (cell_copies). Holds as
+  // flash_write does; not part of the identity.
+  std::optional<std::uint32_t> copies;
   // For a node of a cell: read only while the node's membership of it stands, so that no read that begins
   // after a drop was acknowledged hits, on any node. A node that cannot reach its cell answers with misses
   // after 10 seconds. Part of the identity.

@@ -53,3 +53,6 @@ class NamespaceSpec:
     """Read only while the node's membership of its cell stands, so that no read that begins after a drop was
     acknowledged hits, on any node; a node that cannot reach its cell answers with misses after 10 seconds. Part of
     the identity."""
+    copies: int = 0
+    """How many nodes of a cell are to have a block that is put here, this one too: 1 to 8. 0: as its users of this node
+    said last, or else as the node has it. Not part of the identity."""

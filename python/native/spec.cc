@@ -63,6 +63,8 @@ NamespaceSpec SpecFrom(nb::handle spec) {
   if (!mesh.empty() && mesh != "on" && mesh != "off")
     Throw(Code::kInvalid, Text("mesh is \"", mesh, "\", \"on\" or \"off\" is needed"));
   if (!mesh.empty()) out.mesh = mesh == "on";
+  const auto copies = ValueOf<std::uint32_t>(spec.attr("copies"), "copies", "a whole number of 32 bits");
+  if (copies != 0) out.copies = copies;
   out.strict = ValueOf<bool>(spec.attr("strict"), "strict", "a bool");
   for (nb::handle field : spec.attr("fields").attr("items")()) {
     const std::string name = ValueOf<std::string>(field[0], "the name of a field", "a text");

@@ -95,6 +95,7 @@ struct Record {
     kQueued = 8,      // waits to be written to the lower tier
     kTransient = 16,  // fetched and not promoted: evicted first once it was used
     kTaken = 32,      // another node handed it over, and nobody has used it here since
+    kFresh = 64,      // came to memory or was used there, and FreshRecords has not given it since
   };
   static constexpr std::uint64_t kDropUnknown = ~std::uint64_t{0};
 

@@ -15,8 +15,8 @@ namespace cistern::catalog {
 namespace {
 
 // 2 where something is said of other nodes: whoever reads 1 alone would not keep to it, and forgets the
-// entry.
-constexpr std::uint8_t kEntryVersion = 2;
+// entry. 3 where copies are said.
+constexpr std::uint8_t kEntryVersion = 3;
 constexpr std::uint8_t kTrustedBit = 1, kStrictBit = 2;
 
 // NamespaceTable of hash functions that nobody can make collide, as the value of a field `hash` begins (R5).
@@ -183,6 +183,7 @@ NamespaceEntry EntryOf(const NamespaceSpec& spec) {
   entry.trusted_keys = spec.trusted_keys;
   entry.lower = WishOf(spec);
   entry.mesh = spec.mesh;
+  entry.copies = spec.copies;
   entry.strict = spec.strict;
   for (const GroupSpec& from : spec.groups) {
     Group& group = entry.groups.emplace_back();
@@ -249,7 +250,8 @@ std::string Difference(const NamespaceEntry& stored, const NamespaceEntry& asked
 bool Rewishes(const NamespaceEntry& stored, const NamespaceEntry& asked) {
   policy::LowerWish after = stored.lower;
   after.Add(asked.lower);
-  return after != stored.lower || (asked.mesh && asked.mesh != stored.mesh);
+  return after != stored.lower || (asked.mesh && asked.mesh != stored.mesh) ||
+         (asked.copies && asked.copies != stored.copies);
 }
 
 // Whether a window of `asked` is wider than the stored one: the widest is kept, so that every user finds his.
@@ -283,6 +285,7 @@ NamespaceSpec NamespaceTable::SpecOf(const NamespaceEntry& entry) {
   spec.flash_write = entry.lower.write;
   spec.flash_admit = entry.lower.admit;
   spec.mesh = entry.mesh;
+  spec.copies = entry.copies;
   spec.strict = entry.strict;
   for (const Group& from : entry.groups) {
     GroupSpec& group = spec.groups.emplace_back();
@@ -298,6 +301,10 @@ Status NamespaceTable::Validate(const NamespaceSpec& spec) {
   if (spec.name.size() > 2 * kMaxNameBytes || !Printable(spec.name)) {
     return Invalid(Text("name: has ", spec.name.size(), " bytes, and a name has at most ", 2 * kMaxNameBytes,
                         ", all printable"));
+  }
+  if (spec.copies && (*spec.copies == 0 || *spec.copies > kMaxCopies)) {
+    return Invalid(
+        Text("copies: ", *spec.copies, " nodes are to have a block, and 1 to ", kMaxCopies, " may be"));
   }
   if (spec.block_tokens == 0) return Invalid("block_tokens: is 0 and a block has at least 1");
   if (Status status = CheckFields(spec); !status.ok()) return status;
@@ -356,6 +363,7 @@ NamespaceEntry NamespaceTable::Merged(const NamespaceSpec& spec, std::uint64_t i
   }
   merged.lower.Add(asked.lower);
   if (asked.mesh) merged.mesh = asked.mesh;
+  if (asked.copies) merged.copies = asked.copies;
   for (std::size_t i = 0; i < merged.groups.size(); ++i) {
     if (asked.groups[i].window_blocks <= merged.groups[i].window_blocks) continue;
     // In the stored block length, which is what windows are counted in.
@@ -409,8 +417,8 @@ std::string NamespaceTable::FingerprintText(std::uint64_t fingerprint) {
 std::vector<std::byte> NamespaceTable::Encode(const NamespaceEntry& entry) {
   std::vector<std::byte> bytes;
   Encoder out(bytes);
-  const bool of_cell = entry.mesh.has_value() || entry.strict;
-  out.U8(of_cell ? kEntryVersion : 1);
+  const bool of_cell = entry.mesh.has_value() || entry.strict || entry.copies;
+  out.U8(entry.copies ? kEntryVersion : of_cell ? 2 : 1);
   out.U8(BitsOf(entry));
   out.U32(entry.slot);
   out.U64(entry.incarnation);
@@ -427,6 +435,7 @@ std::vector<std::byte> NamespaceTable::Encode(const NamespaceEntry& entry) {
   // one.
   if (of_cell || entry.lower != policy::LowerWish{}) PutWish(out, entry.lower);
   if (of_cell) out.U8(static_cast<std::uint8_t>(entry.mesh ? 1 + *entry.mesh : 0));
+  if (entry.copies) out.U8(static_cast<std::uint8_t>(*entry.copies));
   return bytes;
 }
 
@@ -457,6 +466,10 @@ std::optional<NamespaceEntry> NamespaceTable::Decode(std::span<const std::byte> 
     const std::uint8_t mesh = in.U8();
     if (mesh != 0) entry.mesh = mesh == 2;
     known_wish = known_wish && mesh <= 2;
+  }
+  if (version > 2) {
+    entry.copies = in.U8();
+    known_wish = known_wish && *entry.copies > 0 && *entry.copies <= kMaxCopies;
   }
   if (!known_wish || !in.done() || entry.slot >= arena::kMaxNamespaces || entry.incarnation == 0 ||
       entry.block_tokens == 0 || entry.groups.empty()) {

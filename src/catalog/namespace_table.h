@@ -47,6 +47,7 @@ struct NamespaceEntry {
   bool trusted_keys = false;
   policy::LowerWish lower;              // what was said of flash
   std::optional<bool> mesh;             // what was said of other nodes: false keeps it to this one
+  std::optional<std::uint32_t> copies;  // what was said of them: nodes of the cell that are to have a block
   bool strict = false;                  // part of the identity
   std::uint16_t first_full = kNoGroup;  // the group whose chain carries reachability
 

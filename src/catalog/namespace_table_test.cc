@@ -155,6 +155,35 @@ TEST(NamesTest, KeptToItsNodeIsNotIdentityAndTheLastWordHolds) {
   EXPECT_TRUE(names.at(slot)->in_mesh());
 }
 
+TEST(NamesTest, CopiesAreNotIdentityAndTheLastWordHolds) {
+  NamespaceTable names;
+  NamespaceSpec spec = Spec();
+  const std::uint32_t slot = Attach(names, spec, 5);
+  const std::string list = NamespaceTable::ListOf(*names.at(slot));
+  spec.copies = 3;
+  EXPECT_TRUE(names.Find(spec)->changes);
+  EXPECT_EQ(Attach(names, spec, 6), slot);
+  EXPECT_EQ(names.at(slot)->copies, std::optional(3u));
+  EXPECT_EQ(NamespaceTable::ListOf(*names.at(slot)), list);
+  spec.copies.reset();
+  EXPECT_FALSE(names.Find(spec)->changes) << "who says nothing changes nothing";
+  const std::vector<std::byte> bytes = NamespaceTable::Encode(*names.at(slot));
+  EXPECT_EQ(static_cast<int>(bytes[0]), 3);
+  const auto read = NamespaceTable::Decode(bytes);
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->copies, std::optional(3u));
+  EXPECT_FALSE(read->mesh.has_value());
+  EXPECT_EQ(NamespaceTable::SpecOf(*read).copies, std::optional(3u));
+  EXPECT_FALSE(NamespaceTable::Decode(std::span(bytes).first(bytes.size() - 1)).has_value());
+  for (const std::uint8_t copies : {0, 9}) {
+    std::vector<std::byte> wrong = bytes;
+    wrong.back() = std::byte{copies};
+    EXPECT_FALSE(NamespaceTable::Decode(wrong).has_value());
+    spec.copies = copies;
+    EXPECT_THAT(Refusal(spec), testing::AllOf(HasSubstr("copies"), HasSubstr("1 to 8")));
+  }
+}
+
 // So no node has such a namespace and does not know that it is strict.
 TEST(NamesTest, StrictIsIdentity) {
   NamespaceTable names;

@@ -30,7 +30,7 @@ Task<store::HandedOver> ChainGiver::Give(store::GiveOrder order) {
   Stop();
   work->number = number_;
   work->deadline = order.deadline;
-  store::WalkOrder walk = offers_.WalkOfShared([](const catalog::NamespaceEntry&) { return true; });
+  store::WalkOrder walk = offers_.WalkOfShared();
   walk.lower_tier = order.lower_tier;
   walk.deadline = order.deadline;
   work->walk = store_.WalkChains(std::move(walk));

@@ -70,7 +70,8 @@ store::WalkOrder ChainOffers::WalkOfShared(
   store::WalkOrder walk;
   for (std::uint32_t slot = 0; slot < parts_.store.namespace_slots(); ++slot) {
     const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(slot);
-    walk.wanted.push_back(entry != nullptr && parts_.names.NameAt(slot) && wanted(*entry));
+    const bool shared = entry != nullptr && parts_.names.NameAt(slot);
+    walk.wanted.push_back(shared && (wanted == nullptr || wanted(*entry)));
   }
   return walk;
 }
@@ -149,6 +150,7 @@ Task<Result<OfferReply>> ChainOffers::OfferTo(std::uint64_t number, ChainPart pa
   // Past a bound of leases it is offered all the same.
   if (!lease && lease.error().code() != Code::kBusy) co_return std::unexpected(lease.error());
   std::vector<std::byte> question = co_await Question(part, *name, own->history, free_room);
+  AppendWho(question, chain.slot, {});
   auto reply = co_await Ask(number, std::move(question), own->history, deadline);
   const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(chain.slot);
   if (reply && reply->refusal == OfferReply::Refusal::kUnknownNamespace && entry != nullptr &&
@@ -156,11 +158,18 @@ Task<Result<OfferReply>> ChainOffers::OfferTo(std::uint64_t number, ChainPart pa
     // Once more, with what makes the namespace there. It has up to 64 KiB.
     const std::vector<std::byte> list = EncodeNamespace(*entry);
     question = co_await Question(part, std::move(*name), own->history, free_room);
-    AppendList(question, list);
+    AppendWho(question, chain.slot, list);
     reply = co_await Ask(number, std::move(question), own->history, deadline);
   }
   if (reply && reply->refusal == OfferReply::Refusal::kDrains) parts_.peers.Of(number).drains = true;
   co_return reply;
+}
+
+void ChainOffers::AppendWho(std::vector<std::byte>& question, std::uint32_t slot,
+                            std::span<const std::byte> list) const {
+  const std::span<const std::string> names = parts_.store.NamesOf(slot);
+  if (!list.empty() || !names.empty()) AppendList(question, list);
+  if (!names.empty()) AppendNames(question, names);
 }
 
 Task<Result<OfferReply>> ChainOffers::Ask(std::uint64_t number, std::vector<std::byte> question,

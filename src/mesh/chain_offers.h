@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/task.h"
@@ -84,8 +85,9 @@ class ChainOffers final {
   // Members that take blocks now. `stores`: those alone whose role that is, or all.
   enum class Whom : std::uint8_t { kAll, kStores };
   std::vector<policy::Taker> Takers(Whom whom) const;
-  // A walk of the namespaces that are shared, and of these those for which `wanted` holds.
-  store::WalkOrder WalkOfShared(const std::function<bool(const catalog::NamespaceEntry&)>& wanted) const;
+  // A walk of the namespaces that are shared, and of these those for which `wanted` holds; null: of all.
+  store::WalkOrder WalkOfShared(
+      const std::function<bool(const catalog::NamespaceEntry&)>& wanted = nullptr) const;
 
   Task<OfferOutcome> OfferPart(ChainPart part, OfferPlan plan);
 
@@ -103,6 +105,8 @@ class ChainOffers final {
   Task<Result<OfferReply>> OfferTo(std::uint64_t peer, ChainPart part, Instant until, bool free_room);
   Task<std::vector<std::byte>> Question(ChainPart part, SharedNamespace name, std::uint64_t history,
                                         bool free_room);
+  // What it says of the namespace beside its name: its list, if it is to, and what it is called here.
+  void AppendWho(std::vector<std::byte>& question, std::uint32_t slot, std::span<const std::byte> list) const;
   // One question and its answer.
   Task<Result<OfferReply>> Ask(std::uint64_t peer, std::vector<std::byte> question, std::uint64_t history,
                                Instant deadline);

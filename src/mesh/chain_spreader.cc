@@ -28,24 +28,31 @@ std::uint64_t ChainSpreader::Gone() const {
          counted.evicted_below_over_quota.value() + counted.cut_at_reclaim.value();
 }
 
+bool ChainSpreader::NoteUses() {
+  bool wanted = std::ranges::any_of(copies_, [](const policy::Copies& one) { return one.members > 1; });
+  for (std::uint32_t slot = 0; !wanted && slot < parts_.store.namespace_slots(); ++slot) {
+    const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(slot);
+    wanted = entry != nullptr && entry->copies.value_or(1) > 1;
+  }
+  parts_.store.NoteFresh(wanted);
+  return wanted;
+}
+
 Task<void> ChainSpreader::CopyFromTimeToTime() {
-  std::uint64_t since = 0;
   for (;;) {
     (void)co_await SleepUntil(parts_.clock.Now().PlusUs(SpreadLimits::kPassUs));
-    const std::uint64_t uses = parts_.store.recency().uses;
-    if (!GoesOn() || uses == since) continue;
+    if (!NoteUses() || !GoesOn() || !parts_.store.any_fresh()) continue;
     Pass pass{.blocks = &counters_.copied_blocks, .bytes = &counters_.copied_bytes};
     pass.walk = parts_.offers.WalkOfShared(
         [this](const catalog::NamespaceEntry& entry) { return CopiesOf(entry) > 1; });
-    pass.walk.used_after = std::exchange(since, uses);
-    pass.walk.used_by = uses;
+    pass.walk.fresh = true;
     // Others have it by design already.
     pass.walk.taken = false;
     pass.copies = [this](const catalog::NamespaceEntry& entry) { return CopiesOf(entry) - std::size_t{1}; };
     pass.order = [this](std::uint64_t branch) {
       return policy::TakersOf(branch, parts_.offers.Takers(ChainOffers::Whom::kAll));
     };
-    if (std::ranges::count(pass.walk.wanted, true) > 0) co_await Go(std::move(pass));
+    co_await Go(std::move(pass));
   }
 }
 
@@ -61,7 +68,7 @@ Task<void> ChainSpreader::HandOnFromTimeToTime() {
       continue;
     gone = Gone();
     Pass pass{.blocks = &counters_.stored_blocks, .bytes = &counters_.stored_bytes};
-    pass.walk = parts_.offers.WalkOfShared([](const catalog::NamespaceEntry&) { return true; });
+    pass.walk = parts_.offers.WalkOfShared();
     pass.walk.used_after = std::exchange(since, cold);
     pass.walk.used_by = cold;
     pass.copies = [](const catalog::NamespaceEntry&) { return std::size_t{1}; };
@@ -77,7 +84,7 @@ Task<void> ChainSpreader::WarmNewcomers() {
     while (newcomers_.empty()) co_await joined_.Wait();
     const std::uint64_t newcomer = newcomers_.front();
     Pass pass{.free_room = true, .blocks = &counters_.warmed_blocks, .bytes = &counters_.warmed_bytes};
-    pass.walk = parts_.offers.WalkOfShared([](const catalog::NamespaceEntry&) { return true; });
+    pass.walk = parts_.offers.WalkOfShared();
     pass.copies = [](const catalog::NamespaceEntry&) { return std::size_t{1}; };
     // It alone is offered anything: what the rendezvous of all, this member too, gives it.
     pass.order = [this, newcomer](std::uint64_t branch) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Offers blocks to other members while the node is in service, in the background:
-// - of namespaces that are to be at several members, what was put or used here since the last pass;
+// - of namespaces that are to be at several members, what came or was used here since the last pass;
 // - to a member that has joined with room, the branches that are its by rendezvous, the hottest first;
 // - to members whose role is to store, what has cooled here, once blocks begin to leave this node.
-// Each of these walks over blocks by when they were used last, so that a block is offered once unless it was
-// used since. Offers go out one at a time, and behind each there is a rest of nineteen times as long as it
-// took: so they take at most a twentieth of what the rails carry, however fast these are.
+// So a block is offered once unless it was used since: the store notes what was, or the walk goes by when
+// each was used last. Offers go out one at a time, and behind each there is a rest of nineteen times as long
+// as it took: so they take at most a twentieth of what the rails carry, however fast these are.
 //
 // A member whose role is to store does none of it.
 #pragma once
@@ -61,7 +61,7 @@ class ChainSpreader final {
   void SetDraining(bool draining) { draining_ = draining; }
   // Its weight among the others.
   void SetMemory(std::uint64_t bytes) { memory_bytes_ = bytes; }
-  // From the next pass on.
+  // Of namespaces whose users say nothing of it, from the next pass on.
   void SetCopies(std::vector<policy::Copies> copies) { copies_ = std::move(copies); }
   // A member has said what room it has: for the first time, if it has joined.
   void Heard(std::uint64_t peer, const RoomNotice& room);
@@ -91,8 +91,11 @@ class ChainSpreader final {
 
   bool GoesOn() const { return !draining_; }
   std::uint32_t CopiesOf(const catalog::NamespaceEntry& entry) const {
-    return policy::CopiesOf(copies_, entry.names, entry.fields);
+    return entry.copies ? *entry.copies : policy::CopiesOf(copies_, entry.names, entry.fields);
   }
+  // Notes uses where some namespace is to be at several members: from the first such one on all that is here
+  // is offered once.
+  bool NoteUses();
   Task<void> CopyFromTimeToTime();
   Task<void> HandOnFromTimeToTime();
   Task<void> WarmNewcomers();

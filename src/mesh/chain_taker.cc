@@ -108,6 +108,9 @@ Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadl
   const catalog::NamespaceEntry* entry = slot ? parts_.store.NamespaceAt(*slot) : nullptr;
   reply.refusal = NotTaken::kUnknownNamespace;
   if (entry == nullptr || entry->first_full == catalog::kNoGroup) co_return reply;
+  co_await parts_.store.NoteNames(*slot, std::move(offer.names));
+  entry = parts_.store.NamespaceAt(*slot);
+  if (entry == nullptr || parts_.names.NameAt(*slot) != offer.chain.name) co_return reply;
   const auto free_groups = static_cast<std::size_t>(std::ranges::count_if(
       entry->groups, [](const catalog::Group& group) { return group.part_bytes.empty(); }));
   const std::size_t blocks = offer.chain.keys.size(), before = offer.chain.matched;

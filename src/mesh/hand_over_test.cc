@@ -280,6 +280,32 @@ TEST_F(HandOverTest, NamespaceThatNobodyAttachedAtTheTakerComesWithItsList) {
   EXPECT_EQ(attached->slot, *at);
 }
 
+TEST_F(HandOverTest, NamespaceThatCameCountsForTheQuotaOfItsNameAtTheGiver) {
+  TestNodeOptions with;
+  with.store.quotas =
+      policy::QuotaTable({{.pattern = "other"}, {.pattern = "te*", .memory_bytes = 10 * 4096}});
+  AddNode();
+  AddBareNode(with);
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  for (std::uint64_t n = 1; n <= 40; ++n) Put(0, n, std::nullopt);
+  const store::HandedOver given = Give(0);
+  RunFor(kSecond);
+  const std::uint64_t used = node(1).store->used()[2];
+  EXPECT_GE(used, 9u * 4096) << "the next would not fit with its trailer";
+  EXPECT_LE(used, 10u * 4096);
+  EXPECT_EQ(node(1).store->used()[0], 0u);
+  // And what was answered as taken is there: nothing is trimmed afterwards.
+  EXPECT_EQ(given.blocks, used / 4096);
+  EXPECT_EQ(given.left, 40 - used / 4096);
+  EXPECT_EQ(node(1).store->counters().evicted_over_quota.value(), 0u);
+  // Whoever attaches it there by another name says what it counts for.
+  NamespaceSpec renamed = Blocks();
+  renamed.name = "mine";
+  ASSERT_TRUE(loop->BlockOn(node(1).store->Attach(renamed)).has_value());
+  EXPECT_EQ(node(1).store->used()[2], 0u);
+  EXPECT_EQ(node(1).store->used()[0], used);
+}
+
 TEST_F(HandOverTest, NamespaceThatCameWithItsListMakesRoomWhenNothingOfItIsLeft) {
   AddNode();
   AddBareNode();

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/codec.h"
+#include "catalog/namespace_table.h"
 
 namespace cistern::mesh {
 namespace {
@@ -229,7 +230,13 @@ void AppendRest(std::vector<std::byte>& question, const Offer& offer) {
   Encoder out(question);
   out.List(offer.body_bytes, [&](std::uint32_t one) { out.U32(one); });
   out.List(offer.ages, [&](std::uint32_t age) { out.U32(age); });
-  if (!offer.list.empty()) AppendList(question, offer.list);
+  if (!offer.list.empty() || !offer.names.empty()) AppendList(question, offer.list);
+  if (!offer.names.empty()) AppendNames(question, offer.names);
+}
+
+void AppendNames(std::vector<std::byte>& question, std::span<const std::string> names) {
+  Encoder out(question);
+  out.List(names, [&](const std::string& name) { out.String(name); });
 }
 
 void AppendList(std::vector<std::byte>& question, std::span<const std::byte> list) {
@@ -247,6 +254,10 @@ bool TakeRest(net::ConstPiece behind, Offer* offer) {
     const auto list = in.Bytes(in.Count(Limits::kNamespaceBytes));
     offer->list.assign(list.begin(), list.end());
   }
+  if (in.ok() && !in.done()) {
+    in.List(offer->names, catalog::kMaxNamesOfList,
+            [&](std::string& name) { name = in.String(2 * catalog::kMaxNameBytes); });
+  }
   return in.ok() && before < keys && offer->ages.size() == keys - before;
 }
 
@@ -261,7 +272,7 @@ std::optional<Offer> DecodeOffer(net::ConstPiece bytes) {
   net::ConstPiece behind;
   std::optional<MatchRequest> chain = DecodeHead(bytes, &keys, &behind);
   if (!chain || !TakeKeys(&behind, keys, &*chain)) return std::nullopt;
-  Offer offer{.chain = std::move(*chain), .body_bytes = {}, .ages = {}, .list = {}};
+  Offer offer{.chain = std::move(*chain), .body_bytes = {}, .ages = {}, .list = {}, .names = {}};
   return TakeRest(behind, &offer) ? std::optional(std::move(offer)) : std::nullopt;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cistern/key.h"
@@ -106,6 +107,7 @@ struct Offer {
   std::vector<std::uint32_t> ages;        // of the offered blocks: how many uses of others came after theirs
   // The namespace's list (EncodeNamespace), for who said that it has no such namespace; empty for others.
   std::vector<std::byte> list;
+  std::vector<std::string> names;  // that it has at who offers, for quotas; of an earlier version none
   friend bool operator==(const Offer&, const Offer&) = default;
 };
 
@@ -171,6 +173,7 @@ bool TakeKeys(net::ConstPiece* behind, std::size_t most, MatchRequest* request);
 void AppendRest(std::vector<std::byte>& question, const Offer& offer);
 // Behind that, if the namespace's list goes along.
 void AppendList(std::vector<std::byte>& question, std::span<const std::byte> list);
+void AppendNames(std::vector<std::byte>& question, std::span<const std::string> names);
 bool TakeRest(net::ConstPiece behind, Offer* offer);
 
 // None for bytes that are no such message; what a later version has put behind is left out.

@@ -22,6 +22,7 @@ std::vector<std::byte> EncodeNamespace(catalog::NamespaceEntry entry) {
   entry.slot = 0;
   entry.incarnation = 1;  // of nobody's
   entry.names.clear();
+  entry.copies.reset();  // each node keeps to what its own users say
   return catalog::NamespaceTable::Encode(entry);
 }
 

@@ -73,6 +73,42 @@ TEST_F(SpreadTest, BlockIsOfferedOnceUnlessItIsUsedSince) {
   ASSERT_TRUE(RunUntil([&] { return Offers() == offers + 1; }, 60 * kSecond));
 }
 
+// What a pass does not come to, as the node drains, is looked for at the next one.
+TEST_F(SpreadTest, BlockThatAPassDidNotComeToIsOfferedByTheNext) {
+  StartNodes(2, Blocks(), Spreads(2));
+  for (std::uint64_t n = 1; n <= 30; ++n) Put(0, n, std::nullopt);
+  ASSERT_TRUE(RunUntil([&] { return Taken() == 5; }, 60 * kSecond));
+  node(0).SetDraining(true);
+  RunFor(30 * kSecond);
+  ASSERT_LT(Taken(), 10u);
+  node(0).SetDraining(false);
+  node(1).SetDraining(false);
+  EXPECT_TRUE(RunUntil([&] { return Taken() >= 29; }, 600 * kSecond)) << Taken();
+}
+
+// The node's setting is for those of which nobody says it.
+TEST_F(SpreadTest, WhatANamespacesUsersSayOfCopiesHolds) {
+  StartNodes(4, Blocks(), Spreads(1));
+  PutChain(0, 1, 4);
+  RunFor(10 * kSecond);
+  EXPECT_EQ(Offers(), 0u);
+  NamespaceSpec said = Blocks();
+  said.copies = 3;
+  for (std::size_t i = 0; i < 4; ++i) Attach(i, said);
+  // What is here as well.
+  ASSERT_TRUE(RunUntil([&] { return Taken() == 8; }, 60 * kSecond));
+  PutChain(0, 11, 14);
+  ASSERT_TRUE(RunUntil([&] { return Taken() == 16; }, 60 * kSecond));
+  for (const std::uint64_t n : {4, 14}) EXPECT_EQ(Have(n), 3u) << n;
+  said.copies = 1;
+  for (std::size_t i = 0; i < 4; ++i) Attach(i, said);
+  RunFor(10 * kSecond);
+  const std::uint64_t offers = Offers();
+  PutChain(0, 21, 24);
+  RunFor(30 * kSecond);
+  EXPECT_EQ(Offers(), offers);
+}
+
 TEST_F(SpreadTest, OneCopyIsNoneBesideItself) {
   StartNodes(3, Blocks(), Spreads(1));
   PutChain(0, 1, 8);

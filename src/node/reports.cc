@@ -90,6 +90,7 @@ json::object NamespaceJson(const store::NamespaceUse& use) {
           {"trusted_keys", entry.trusted_keys},
           {"strict", entry.strict},
           {"mesh", entry.mesh ? json::value(*entry.mesh ? "on" : "off") : json::value()},
+          {"copies", entry.copies ? json::value(*entry.copies) : json::value()},
           {"flash_write", write ? json::value(ToString(*write)) : json::value()},
           {"flash_admit", admit ? json::value(ToString(*admit)) : json::value()},
           {"blocks", use.blocks},

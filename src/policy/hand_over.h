@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "cistern/namespace.h"
 #include "cistern/status.h"
 
 namespace cistern::policy {
@@ -26,7 +27,7 @@ struct Taker {
 // How many members are to have a block, this one too, of the namespaces that a pattern names; of all where it
 // is empty.
 struct Copies {
-  static constexpr std::uint32_t kMost = 8;
+  static constexpr std::uint32_t kMost = kMaxCopies;
 
   std::string pattern;  // as MatchesNamespace's
   std::uint32_t members = 1;

@@ -51,6 +51,7 @@ void Residents::Enter(catalog::RecordId record, std::uint32_t entry, const polic
   forest_.SetAt(r.place, record);
   catalog::NamespaceCounters& counted = catalog_.counted().At(forest_.block(r.block).tree);
   order_.Insert(record, slots_.KindAt(r.place), standing, counted.group);
+  fresh_.Note(record, r);
   used_[order_.group(record)] += r.body_bytes;
   if (r.expiry != 0) expiry_.Set(record, r.expiry);
   bytes_ += r.body_bytes;
@@ -123,8 +124,8 @@ void Residents::Leave(catalog::RecordId record) {
   const arena::Place place = std::exchange(r.place, catalog::kNowhere);
   r.generation = 0;
   r.uses = 0;
-  r.flags &= static_cast<std::uint8_t>(
-      ~(catalog::Record::kVerified | catalog::Record::kQueued | catalog::Record::kTransient));
+  r.flags &= static_cast<std::uint8_t>(~(catalog::Record::kVerified | catalog::Record::kQueued |
+                                         catalog::Record::kTransient | catalog::Record::kFresh));
   FreeSlot(place);
 }
 

@@ -22,6 +22,7 @@
 #include "catalog/deadline_heap.h"
 #include "policy/order.h"
 #include "residency/context.h"
+#include "residency/fresh_records.h"
 
 namespace cistern::residency {
 
@@ -148,6 +149,9 @@ class Residents final {
   // A resident counts for its namespace's group from now on.
   void Regroup(catalog::RecordId record);
 
+  // ---- what came or was used lately ----
+  FreshRecords& fresh() { return fresh_; }
+
  private:
   // The count of cuts after which the references that are left were seen to stand.
   Task<std::uint32_t> DropLost(std::span<RecordReference> references, std::uint32_t cuts);
@@ -165,6 +169,7 @@ class Residents final {
   catalog::Sequences& sequences_;
   arena::IndexWriter<arena::Words> index_;
   policy::Order order_;
+  FreshRecords fresh_;
   catalog::DeadlineHeap expiry_;
   std::uint64_t bytes_ = 0;  // of bodies
   std::uint64_t count_ = 0;

@@ -23,7 +23,10 @@ void Uses::UseRecord(catalog::RecordId record) {
   r.flags |= catalog::Record::kTouched;
   r.flags &= static_cast<std::uint8_t>(~catalog::Record::kTaken);
   if (r.uses < UINT8_MAX) ++r.uses;
-  if (r.in_memory()) MoveInOrder(record, block.key_hash());
+  if (r.in_memory()) {
+    MoveInOrder(record, block.key_hash());
+    residents_.fresh().Note(record, r);
+  }
   catalog_.counted().Use(block.tree);
   if (r.in_memory() && lower_.present() && policy::WrittenAtUse(catalog_.LowerPolicyOf(r), r.uses))
     write_back_.Want(record);

@@ -96,20 +96,21 @@ class TestServer {
   }
 
   Result<std::unique_ptr<Server>> Open() {
-    return Server::Open({*loop, *store, *log, arena_fd_.get(), index_fd_.get(), 1,
-                         [this](std::span<std::byte> bytes) {
-                           for (std::byte& b : bytes) b = static_cast<std::byte>(random_.Next());
-                         },
-                         [this] { return NoStatus(loop->executor()); },
-                         /*device=*/nullptr,
-                         /*report=*/nullptr,
-                         /*drop=*/nullptr,
-                         /*resize=*/nullptr,
-                         /*remote=*/nullptr,
-                         /*drain=*/nullptr,
-                         /*inquire=*/nullptr, &slow_calls, /*node_of=*/nullptr,
-                         [this](const NamespaceSpec& spec, Instant) { return Agree(loop->executor(), spec); }},
-                        options);
+    return Server::Open(
+        {*loop, *store, *log, arena_fd_.get(), index_fd_.get(), 1,
+         [this](std::span<std::byte> bytes) {
+           for (std::byte& b : bytes) b = static_cast<std::byte>(random_.Next());
+         },
+         [this] { return NoStatus(loop->executor()); },
+         /*device=*/nullptr,
+         /*report=*/nullptr,
+         /*drop=*/nullptr,
+         /*resize=*/nullptr,
+         /*remote=*/nullptr,
+         /*drain=*/nullptr,
+         /*inquire=*/nullptr, &slow_calls, /*node_of=*/nullptr,
+         [this](const NamespaceSpec& spec, Instant) { return Agree(loop->executor(), spec); }},
+        options);
   }
 
   static Task<std::string> NoStatus(Executor&) { co_return "{}"; }

@@ -332,6 +332,12 @@ Task<Result<Attached>> BlockStore::Attach(const NamespaceSpec& spec, const catal
 Task<Status> BlockStore::CheckAttach(const NamespaceSpec& spec, const catalog::Caller& caller) {
   return rooms_->namespaces.CheckAttach(spec, caller);
 }
+Task<void> BlockStore::NoteNames(std::uint32_t slot, std::vector<std::string> names) {
+  return rooms_->namespaces.NoteNames(slot, std::move(names));
+}
+std::span<const std::string> BlockStore::NamesOf(std::uint32_t slot) const {
+  return rooms_->namespaces.NamesOf(slot);
+}
 Status BlockStore::CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const {
   return rooms_->namespaces.Check(slot, incarnation);
 }
@@ -419,6 +425,8 @@ void BlockStore::ListenToBlocks(catalog::BlockListener* listener) {
 std::unique_ptr<WholeChains> BlockStore::WalkChains(WalkOrder order) {
   return std::make_unique<WholeChains>(rooms_->context, rooms_->residents, rooms_->fetcher, std::move(order));
 }
+void BlockStore::NoteFresh(bool wanted) { rooms_->residents.fresh().Want(wanted); }
+bool BlockStore::any_fresh() const { return rooms_->residents.fresh().any(); }
 Recency BlockStore::recency() const {
   const policy::Order& order = rooms_->residents.order();
   const std::optional<policy::EntryId> oldest = order.Oldest();

@@ -106,6 +106,9 @@ class BlockStore final {
   Task<Status> CheckAttach(const NamespaceSpec& spec, const catalog::Caller& caller);
   // kMiss when the slot number is unknown or has another incarnation by now.
   Status CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const;
+  // As Namespaces::NoteNames and Namespaces::NamesOf.
+  Task<void> NoteNames(std::uint32_t slot, std::vector<std::string> names);
+  std::span<const std::string> NamesOf(std::uint32_t slot) const;
   // As Namespaces::Use.
   void UseNamespace(const catalog::Caller& caller, std::uint32_t slot);
 
@@ -178,6 +181,10 @@ class BlockStore final {
   void ListenToBlocks(catalog::BlockListener* listener);
   // A walk of what is here now; the store outlives it.
   std::unique_ptr<WholeChains> WalkChains(WalkOrder order);
+  // Whether it is noted which blocks come to memory or are used there (residency::FreshRecords), for walks of
+  // these; and whether any were since the last one began.
+  void NoteFresh(bool wanted);
+  bool any_fresh() const;
   const catalog::Forest& forest() const;
   // Uses of blocks in memory so far (policy::Order), and how many of them came after the last one of the
   // block that was not used for longest.

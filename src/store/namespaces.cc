@@ -69,9 +69,14 @@ Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec, catalog::Caller ca
                                       "its name, or put something there first"));
   }
   changing_ = true;
-  Result<Attached> attached = co_await Change(caller, spec, found->entry == nullptr);
+  const policy::QuotaGroup before =
+      found->entry == nullptr ? policy::QuotaGroup{0} : catalog_.counted().of(found->entry->slot).group;
+  const bool is_new = found->entry == nullptr;
+  Result<Attached> attached = co_await Change(caller, spec, is_new);
   changing_ = false;
   changed_.Pulse();
+  // A name more, and with it another quota.
+  if (!is_new && attached && catalog_.counted().of(attached->slot).group != before) co_await Regroup();
   co_return attached;
 }
 
@@ -112,9 +117,31 @@ void Namespaces::Add(catalog::NamespaceEntry entry) {
   Show(slot);
 }
 
-void Namespaces::SetGroup(std::uint32_t slot) {
+bool Namespaces::SetGroup(std::uint32_t slot) {
   const catalog::NamespaceEntry* entry = namespaces_.at(slot);
-  if (entry != nullptr) catalog_.counted().SetGroup(slot, quotas_.GroupOf(entry->names, entry->fields));
+  if (entry == nullptr) return false;
+  if (!entry->names.empty()) called_elsewhere_.erase(slot);
+  const policy::QuotaGroup before = catalog_.counted().of(slot).group;
+  catalog_.counted().SetGroup(slot, quotas_.GroupOf(NamesOf(slot), entry->fields));
+  return catalog_.counted().of(slot).group != before;
+}
+
+std::span<const std::string> Namespaces::NamesOf(std::uint32_t slot) const {
+  const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+  if (entry == nullptr) return {};
+  const auto elsewhere = called_elsewhere_.find(slot);
+  if (!entry->names.empty() || elsewhere == called_elsewhere_.end()) return entry->names;
+  return elsewhere->second;
+}
+
+Task<void> Namespaces::NoteNames(std::uint32_t slot, std::vector<std::string> names) {
+  const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+  if (entry == nullptr || !entry->names.empty() || names.empty()) co_return;
+  names.resize(std::min(names.size(), catalog::kMaxNamesOfList));
+  std::vector<std::string>& known = called_elsewhere_[slot];
+  if (known == names) co_return;
+  known = std::move(names);
+  if (SetGroup(slot)) co_await Regroup();
 }
 
 Task<void> Namespaces::SetQuotas(policy::QuotaTable quotas) {
@@ -123,6 +150,10 @@ Task<void> Namespaces::SetQuotas(policy::QuotaTable quotas) {
     SetGroup(slot);
     co_await Yield();  // a list has up to 64 KiB
   }
+  co_await Regroup();
+}
+
+Task<void> Namespaces::Regroup() {
   // What comes meanwhile counts for its group already. From the cold ends on, so that the order stays.
   const policy::Order& order = residents_.order();
   std::optional<policy::Order::Shelved> shelf;
@@ -170,6 +201,7 @@ catalog::NamespaceEntry Namespaces::Remove(std::uint32_t slot) {
   catalog_.RemoveTree(slot);
   namespaces_.Forget(slot);
   switches_.Forget(slot);
+  called_elsewhere_.erase(slot);
   return entry;
 }
 

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/event.h"
 #include "base/task.h"
@@ -83,6 +86,11 @@ class Namespaces final {
 
   // Namespaces count for these quotas from now on, and residents of each as they are met.
   Task<void> SetQuotas(policy::QuotaTable quotas);
+  // What a namespace that has no name here is called by who handed it over, until somebody names it here, or
+  // the node starts anew: it counts for the quotas of these names. At most kMaxNamesOfList are kept.
+  Task<void> NoteNames(std::uint32_t slot, std::vector<std::string> names);
+  // Its names here, or else those.
+  std::span<const std::string> NamesOf(std::uint32_t slot) const;
   // The quota that a namespace counts for; null: none.
   const policy::Quota* QuotaOf(std::uint32_t slot) const;
 
@@ -100,7 +108,10 @@ class Namespaces final {
   // A new incarnation, which readers see at once; what was there under the old one is collected.
   std::shared_ptr<Deletion> ShowRenewed(std::uint32_t slot, std::uint64_t incarnation);
   catalog::NamespaceEntry Remove(std::uint32_t slot);
-  void SetGroup(std::uint32_t slot);
+  // Whether it is another one: what is there of it counts for the earlier one until Regroup.
+  bool SetGroup(std::uint32_t slot);
+  // All that is resident counts for its namespace's group.
+  Task<void> Regroup();
   // Yields where it has to look at the list.
   Task<bool> IsCalled(std::uint32_t slot, const std::string& target);
   // What readers see of it: under no incarnation is anything found.
@@ -143,6 +154,7 @@ class Namespaces final {
   Switches& switches_;
   catalog::NamespaceUsers users_;
   policy::QuotaTable quotas_;
+  std::map<std::uint32_t, std::vector<std::string>> called_elsewhere_;  // by slot
   bool changing_ = false;  // one change at a time: two that attach the same new list get one namespace
   Event changed_;
 };

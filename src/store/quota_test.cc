@@ -100,6 +100,20 @@ TEST_F(QuotaTest, AQuotaBelowWhatIsThereTrimsTheColdestAndAnotherSetsThemFree) {
   EXPECT_EQ(There(burst, 2000, 2030), 30u);
 }
 
+TEST_F(QuotaTest, WhatIsThereCountsForTheQuotaOfANameThatItGetsLater) {
+  Start({{.pattern = "late", .memory_bytes = 6 * kBytes}});
+  PutInto(burst, 1000, 1010);
+  EXPECT_EQ(t->store->used()[1], 0u);
+  NamespaceSpec late = Model("burst");
+  late.name = "late";
+  Attach(late);
+  EXPECT_EQ(ns.slot, burst.slot);
+  EXPECT_EQ(t->store->used()[1], 10 * kBytes);
+  t->Settle();
+  EXPECT_EQ(t->store->used()[1], 6 * kBytes);
+  EXPECT_EQ(There(burst, 1004, 1010), 6u);
+}
+
 TEST_F(QuotaTest, AChainIsTrimmedFromItsLeaves) {
   Start({});
   ns = burst;

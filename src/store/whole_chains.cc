@@ -24,7 +24,22 @@ WholeChains::WholeChains(const residency::StoreContext& context, residency::Resi
       fetcher_(fetcher),
       order_(std::move(order)),
       marks_(forest_.block_end()),
-      next_(forest_.block_end()) {}
+      next_(forest_.block_end()) {
+  // What is asked for by its time of use comes in one helping.
+  if (of_a_window() || order_.fresh) helping_ = kHelpings.size() - 1;
+  if (!order_.fresh) return;
+  residency::FreshRecords::Taken taken = residents_.fresh().Take();
+  all_fresh_ = taken.all;
+  // Those listed are among all where these are looked at one by one.
+  if (taken.more || taken.all) return;
+  fresh_ = std::move(taken.listed);
+  next_ = 0;
+}
+
+WholeChains::~WholeChains() {
+  if (order_.fresh && (!fresh_.empty() || next_ > 0) && !residents_.abandoned())
+    residents_.fresh().GiveBack(all_fresh_);
+}
 
 std::optional<catalog::Forest::Copy> WholeChains::See(catalog::BlockId block) const {
   const catalog::Block& b = forest_.block(block);
@@ -56,7 +71,7 @@ bool WholeChains::Due(const catalog::Forest::Copy& copy) const {
   const policy::Order& order = residents_.order();
   if (copy.in_memory && !order_.taken && forest_.record(copy.record).is(catalog::Record::kTaken))
     return false;
-  if (order_.used_after > 0 || order_.used_by != ~std::uint64_t{0}) {
+  if (of_a_window()) {
     if (!copy.in_memory || !order.Contains(copy.record)) return false;
     const std::uint64_t uses = order.uses(),
                         used = uses - std::min<std::uint64_t>(order.Age(copy.record), uses);
@@ -66,7 +81,38 @@ bool WholeChains::Due(const catalog::Forest::Copy& copy) const {
   return most == ~std::uint64_t{0} || AgeOf(copy) <= residents_.order().size() * most / 4;
 }
 
+catalog::BlockId WholeChains::TakeNext() {
+  while (!fresh_.empty()) {
+    const catalog::RecordHandle handle = fresh_.back();
+    fresh_.pop_back();
+    steps_.Count();
+    if (catalog_.Lives(handle)) return forest_.record(handle.record).block;
+    if (steps_.Spent()) return catalog::kNoId;
+  }
+  return next_ == 0 ? catalog::kNoId : --next_;
+}
+
+bool WholeChains::TakeFresh(catalog::BlockId block) {
+  const catalog::Block& b = forest_.block(block);
+  if (!b.has_key() || b.folded()) return false;
+  bool fresh = all_fresh_;
+  for (catalog::RecordId id = b.first_record; id != catalog::kNoId; id = forest_.record(id).next) {
+    steps_.Count();
+    catalog::Record& r = forest_.record(id);
+    fresh = fresh || r.is(catalog::Record::kFresh);
+    r.flags &= static_cast<std::uint8_t>(~catalog::Record::kFresh);
+  }
+  return fresh;
+}
+
+void WholeChains::NoteFresh(catalog::BlockId block) {
+  const std::optional<catalog::Forest::Copy> copy = block < forest_.block_end() ? See(block) : std::nullopt;
+  if (copy && copy->in_memory) residents_.fresh().Note(copy->record, forest_.record(copy->record));
+}
+
 Task<bool> WholeChains::BeginNext() {
+  // What changed while it was looked at is fresh again.
+  if (order_.fresh) co_return false;
   next_ = static_cast<catalog::BlockId>(marks_.size());
   if (helping_ + 1 < kHelpings.size()) {
     ++helping_;
@@ -87,24 +133,29 @@ Task<std::optional<WholeChain>> WholeChains::Next() {
   for (;;) {
     if (lower_ && executor_.Now() >= order_.deadline) co_return std::nullopt;
     if (!unfinished_) {
-      if (next_ == 0) {
+      if (steps_.Spent()) co_await Yield();
+      const catalog::BlockId block = TakeNext();
+      if (block == catalog::kNoId && !fresh_.empty()) continue;
+      if (block == catalog::kNoId) {
         const bool more = co_await BeginNext();
         if (!more) co_return std::nullopt;
         continue;
       }
-      const catalog::BlockId block = --next_;
-      if (steps_.Spent()) co_await Yield();
       steps_.Count();
-      if (block >= forest_.block_end() || marks_[block] != kNew) continue;
+      if (block >= forest_.block_end()) continue;
+      if (order_.fresh && !TakeFresh(block)) continue;
+      if (block < marks_.size() && marks_[block] != kNew) continue;
       const std::optional<catalog::Forest::Copy> copy = See(block);
       if (!copy || !Due(*copy)) continue;
       steps_.Count(2);
       std::vector<Climbed> climbed = co_await Climb(block);
+      if (climbed.empty() && order_.fresh && std::exchange(changed_, false)) NoteFresh(block);
       if (climbed.empty()) continue;
       unfinished_.emplace(std::move(climbed));
     }
     std::optional<WholeChain> chain = co_await Collect();
     if (!chain) changed_ = true;
+    if (!chain && order_.fresh) NoteFresh(unfinished_->climbed.front().block);
     if (!chain || unfinished_->left == 0) unfinished_.reset();
     // Of one that has come with others already nothing is left.
     if (chain && !chain->blocks.empty()) co_return chain;

@@ -46,6 +46,8 @@ struct WalkOrder {
   // Chains whose last block was used last behind so many uses of all blocks (policy::Order::uses), and up to
   // so many.
   std::uint64_t used_after = 0, used_by = ~std::uint64_t{0};
+  // Chains whose last block came or was used since another such walk began (residency::FreshRecords).
+  bool fresh = false;
   bool taken = true;  // also those whose last block another node handed over, and nobody has used here
 };
 
@@ -58,6 +60,7 @@ class WholeChains final {
 
   WholeChains(const residency::StoreContext& context, residency::Residents& residents,
               residency::Fetcher& fetcher, WalkOrder order);
+  ~WholeChains();
   WholeChains(const WholeChains&) = delete;
   WholeChains& operator=(const WholeChains&) = delete;
 
@@ -98,6 +101,13 @@ class WholeChains final {
   std::optional<catalog::Forest::Copy> See(catalog::BlockId block) const;
   std::uint32_t AgeOf(const catalog::Forest::Copy& copy, bool fetched = false) const;
   bool Due(const catalog::Forest::Copy& copy) const;
+  bool of_a_window() const { return order_.used_after > 0 || order_.used_by != ~std::uint64_t{0}; }
+  // The next block that may be a chain's last one; kNoId: there is none in this round.
+  catalog::BlockId TakeNext();
+  // Whether one of the block's records is fresh; then none is any more.
+  bool TakeFresh(catalog::BlockId block);
+  // It is all the same: its chain changed while it was looked at.
+  void NoteFresh(catalog::BlockId block);
   // Whether there are chains of another helping, or round.
   Task<bool> BeginNext();
   // From the block up to the chain's first one; empty: they are not all there.
@@ -133,7 +143,10 @@ class WholeChains final {
   // A chain changed while it was looked at, as drops do it: what is left of it comes in another round.
   bool changed_ = false;
   int rounds_ = 1;
-  catalog::BlockId next_;  // ids rise along most chains: from the last one down, a leaf comes first
+  // Ids rise along most chains, and uses go along them: from the last one down, a leaf comes first.
+  catalog::BlockId next_;
+  std::vector<catalog::RecordHandle> fresh_;  // the next one last
+  bool all_fresh_ = false;
 };
 
 }  // namespace cistern::store

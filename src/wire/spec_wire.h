@@ -21,8 +21,9 @@
 
 namespace cistern::wire {
 
-// 1, or 2 where something is said that a node of version 1 would not keep to: it refuses that.
-inline constexpr std::uint32_t kSpecWireVersion = 2;
+// 1, or 2 where something is said that a node of version 1 would not keep to: it refuses that. 3 where copies
+// are said.
+inline constexpr std::uint32_t kSpecWireVersion = 3;
 inline constexpr std::uint32_t kMeshUnsaid = 0, kMeshOff = 1, kMeshOn = 2;
 inline constexpr std::uint32_t kMaxSpecBytes = 80u << 10;
 inline constexpr std::uint32_t kMaxSpecNameBytes = 4096;  // of the namespace or of a group
@@ -45,8 +46,8 @@ inline Result<std::vector<std::byte>> EncodeSpec(const NamespaceSpec& spec) {
   }
   std::vector<std::byte> bytes;
   Encoder out(bytes);
-  const bool of_cell = spec.mesh.has_value() || spec.strict;
-  out.U32(of_cell ? kSpecWireVersion : 1);
+  const bool of_cell = spec.mesh.has_value() || spec.strict || spec.copies;
+  out.U32(spec.copies ? kSpecWireVersion : of_cell ? 2 : 1);
   out.String(spec.name);
   out.U32(spec.block_tokens);
   out.U32(spec.trusted_keys ? 1 : 0);
@@ -73,6 +74,7 @@ inline Result<std::vector<std::byte>> EncodeSpec(const NamespaceSpec& spec) {
     out.U32(!spec.mesh ? kMeshUnsaid : *spec.mesh ? kMeshOn : kMeshOff);
     out.U32(spec.strict ? 1 : 0);
   }
+  if (spec.copies) out.U32(*spec.copies);
   if (bytes.size() > kMaxSpecBytes) return Error(CheckCount("bytes", bytes.size(), kMaxSpecBytes));
   return bytes;
 }
@@ -136,6 +138,7 @@ inline Result<NamespaceSpec> DecodeSpec(std::span<const std::byte> bytes) {
     if (mesh != kMeshUnsaid) spec.mesh = mesh == kMeshOn;
     spec.strict = strict != 0;
   }
+  if (version >= 3) spec.copies = in.U32();
   if (!in.ok()) return Error(Code::kInvalid, Text("namespace list: ", bytes.size(), " bytes end early"));
   if (in.left() > 0) return Error(Code::kInvalid, Text("namespace list: ", in.left(), " bytes too many"));
   Status status = ReadWish("flash_write", ParseWriteRule, flash_write, spec.flash_write);

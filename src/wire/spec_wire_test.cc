@@ -93,8 +93,18 @@ TEST(SpecWire, WhatIsSaidOfTheCellIsOfVersion2AndWithoutItNothingChanges) {
     wire[wire.size() - 4] = std::byte{2};
     EXPECT_EQ(DecodeSpec(wire).error().code(), Code::kInvalid);
   }
+  NamespaceSpec copied = Example();
+  copied.copies = 3;
+  const std::vector<std::byte> wire = *EncodeSpec(copied);
+  EXPECT_EQ(version(wire), 3u);
+  const Result<NamespaceSpec> read = DecodeSpec(wire);
+  ASSERT_TRUE(read.has_value()) << read.error().ToString();
+  EXPECT_EQ(read->copies, std::optional(3u));
+  EXPECT_FALSE(read->mesh || read->strict);
+  for (std::size_t length = 0; length < wire.size(); ++length)
+    EXPECT_FALSE(DecodeSpec(std::span(wire).first(length)).has_value()) << length;
   std::vector<std::byte> later = *EncodeSpec(Example());
-  later[0] = std::byte{3};
+  later[0] = std::byte{4};
   EXPECT_EQ(DecodeSpec(later).error().code(), Code::kMismatch);
 }
 
