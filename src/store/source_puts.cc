@@ -206,6 +206,9 @@ Task<std::vector<std::uint32_t>> SourcePuts::BodyBytes(std::uint32_t slot, std::
     if (steps_.Spent()) co_await Yield();
     const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
     if (entry == nullptr) co_return std::vector<std::uint32_t>();
+    // Mostly all groups have a fixed size, and no block is looked up.
+    if (std::ranges::none_of(entry->groups, [](const auto& group) { return group.part_bytes.empty(); }))
+      co_return bytes;
     const catalog::BlockId block = catalog_.Find(tree, key);
     for (std::uint16_t g = 0; g < entry->groups.size(); ++g) {
       if (!entry->groups[g].part_bytes.empty()) continue;
