@@ -98,6 +98,10 @@ net::RailSource::Answer BlockServer::AnswerOf(const Answered& answered, Sending&
   return answer;
 }
 
+bool BlockServer::Stands(std::uint64_t handle) const {
+  return parts_.reader.StillGood(sendings_.at(handle)->record);
+}
+
 bool BlockServer::Sent(std::uint64_t handle) {
   const bool good = parts_.reader.StillGood(sendings_.at(handle)->record);
   Release(handle);

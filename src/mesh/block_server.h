@@ -52,6 +52,7 @@ class BlockServer final : public net::RailSource {
   Executor& executor() { return parts_.executor; }
 
   Task<Answer> Find(net::ConstPiece question, Instant deadline) override;
+  bool Stands(std::uint64_t handle) const override;
   bool Sent(std::uint64_t handle) override;
 
  private:

@@ -143,6 +143,7 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
     if (answer.status.ok()) sending_[answer.handle] = answer.body.front().size();
     co_return answer;
   }
+  bool Stands(std::uint64_t handle) const override { return server_->Stands(handle); }
   bool Sent(std::uint64_t handle) override {
     const auto at = sending_.find(handle);
     const std::uint64_t bytes = at->second;

@@ -501,14 +501,15 @@ TEST_F(ReadingTest, WhatLandsFromAPeerIsBounded) {
   node(0).lie = [&](net::RailSource::Answer&) { most = std::max(most, node(1).reader->landing_bytes()); };
   EXPECT_EQ(Read(1, match, 10 * kSecond).value_or(0), 32u);
   EXPECT_GT(most, 2u << 20);
-  EXPECT_LE(most, PeerReadLimits::kPeerBytes);
+  EXPECT_LE(most, PeerReadLimits::kBatches << 20);
   for (std::uint64_t n = 1; n <= 32; ++n) EXPECT_TRUE(Exact(1, n, 1u << 20)) << n;
 }
 
 // All who wait for room are woken together by what has landed.
 TEST_F(ReadingTest, P5WhatLandsForManyReadersOfAPeerIsBounded) {
   constexpr int kReaders = 24;
-  StartNodes(2, Blocks(), {.headers = 8});
+  // A thirty-second of the memory is more than one peer's bound.
+  StartNodes(2, Blocks(), {.headers = 20});
   std::vector<std::shared_ptr<const PeerRun>> runs;
   for (std::uint64_t n = 1; n <= std::uint64_t{kReaders}; ++n) Put(0, n, std::nullopt, 1u << 20);
   ASSERT_TRUE(Told(0));

@@ -38,7 +38,7 @@ struct RailLimits {
   static constexpr std::size_t kQuestionBytes = 1024;  // of an item
   static constexpr std::size_t kHeadBytes = 16u << 10;
   static constexpr std::uint64_t kBodyBytes = 1ull << 30;
-  static constexpr std::size_t kBatches = 4;  // asked and not yet answered
+  static constexpr std::size_t kBatches = 8;  // asked and not yet answered
 };
 
 // What receives the items of one batch.
@@ -182,6 +182,9 @@ class RailSource {
     std::uint64_t handle = 0;      // the source's own
   };
   virtual Task<Answer> Find(ConstPiece question, Instant deadline) = 0;
+  // Asked when an answer's turn to be sent comes: whether its body still is the record that was found. If
+  // not, it is looked for again, after Sent. A source that keeps what it found says yes.
+  virtual bool Stands(std::uint64_t) const { return true; }
   // The network has the last byte of an answer that was ok, or the connection is gone; once for each. Whether
   // the body was one record's all the while.
   virtual bool Sent(std::uint64_t handle) = 0;

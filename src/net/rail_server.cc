@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "base/event.h"
 #include "base/format.h"
 #include "net/fabric.h"
 #include "net/pieces.h"
@@ -53,42 +55,26 @@ class RailServer final {
       : stream_(stream), source_(source), fabric_(fabric), bandwidth_(bandwidth) {}
   Executor& executor() { return stream_.executor(); }
 
+  // What is asked is looked for while earlier answers are on their way: what has to be fetched for it is
+  // under way when its turn comes.
   Task<Status> Serve() {
-    for (;;) {
-      std::array<std::byte, RailBatchHead::kBytes> bytes;
-      Result<bool> more = co_await Take(bytes);
-      if (!more) co_return more.error();
-      if (!*more) co_return Status();
-      const RailBatchHead head = RailBatchHead::Load(bytes.data());
-      const bool items = head.items > 0 && head.items <= RailLimits::kBatchItems;
-      Status status = NoQuestion();
-      switch (head.magic) {
-        case RailBatchHead::kQuestions:
-        case RailBatchHead::kPlaced:
-          if (!items || head.bytes > head.items * (2 + RailLimits::kQuestionBytes)) co_return status;
-          break;
-        case RailBatchHead::kTaken:
-          if (!items || head.bytes != head.items * sizeof(std::uint64_t)) co_return status;
-          break;
-        case RailBatchHead::kHello:
-          if (head.bytes > 2 + Fabric::kNameBytes) co_return status;
-          break;
-        default: co_return status;
-      }
-      said_.resize(head.bytes);
-      more = co_await Take(said_);
-      if (!more) co_return more.error();
-      if (!*more && head.bytes > 0) co_return status;
-      switch (head.magic) {
-        case RailBatchHead::kTaken: status = co_await Judge(head); break;
-        case RailBatchHead::kHello: status = co_await Greet(); break;
-        default: status = co_await Answer(head); break;
-      }
-      if (!status.ok()) co_return status;
-    }
+    Task<void> answering = AnswerAll();
+    co_await TakeAll();
+    all_taken_ = true;
+    changed_.Pulse();
+    co_await std::move(answering);
+    co_return failed_;
   }
 
  private:
+  // What the reader said in one message, and what is looked for because of it.
+  struct Said {
+    RailBatchHead head;
+    std::vector<std::byte> bytes;  // behind the head
+    Instant deadline;
+    std::vector<ConstPiece> questions;  // in `bytes`
+    std::vector<Task<RailSource::Answer>> findings;
+  };
   // A batch of which the reader fetches bodies itself.
   struct Parked {
     std::uint64_t id = 0;
@@ -99,28 +85,104 @@ class RailServer final {
   Status NoQuestion() {
     return Status(Code::kInvalid, Text(stream_.peer(), ": sent what is no question of a rail"));
   }
+  // The first failure is what the rail ended with; others follow from it.
+  void Fail(Status status) {
+    if (failed_.ok()) failed_ = std::move(status);
+    stream_.Close();
+  }
 
+  // Until the reader closes, or something fails.
+  Task<void> TakeAll() {
+    for (;;) {
+      // A reader has no more outstanding.
+      while (said_.size() >= RailLimits::kBatches) co_await changed_.Wait();
+      Said said;
+      const Result<bool> more = co_await TakeOne(said);
+      if (!more) Fail(more.error());
+      if (!more || !*more) co_return;
+      said_.push_back(std::move(said));
+      changed_.Pulse();
+    }
+  }
+  // false: the reader closed before the first byte.
+  Task<Result<bool>> TakeOne(Said& said) {
+    std::array<std::byte, RailBatchHead::kBytes> bytes;
+    Result<bool> more = co_await Take(bytes);
+    if (!more || !*more) co_return more;
+    said.head = RailBatchHead::Load(bytes.data());
+    if (!IsQuestion(said.head)) co_return Error(NoQuestion());
+    said.bytes.resize(said.head.bytes);
+    more = co_await Take(said.bytes);
+    if (!more) co_return more;
+    if (!*more) co_return Error(NoQuestion());
+    said.deadline = executor().Now().PlusUs(said.head.remaining_us);
+    const bool asks =
+        said.head.magic == RailBatchHead::kQuestions || said.head.magic == RailBatchHead::kPlaced;
+    if (asks && !BeginToFind(said)) co_return Error(NoQuestion());
+    co_return true;
+  }
+  static bool IsQuestion(const RailBatchHead& head) {
+    const bool items = head.items > 0 && head.items <= RailLimits::kBatchItems;
+    switch (head.magic) {
+      case RailBatchHead::kQuestions:
+      case RailBatchHead::kPlaced:
+        return items && head.bytes <= head.items * (2 + RailLimits::kQuestionBytes);
+      case RailBatchHead::kTaken: return items && head.bytes == head.items * sizeof(std::uint64_t);
+      case RailBatchHead::kHello: return head.bytes <= 2 + Fabric::kNameBytes;
+      default: return false;
+    }
+  }
+  // All of a batch are looked for together: what has to be fetched is fetched side by side.
+  bool BeginToFind(Said& said) {
+    Decoder in(said.bytes);
+    for (std::uint32_t item = 0; item < said.head.items; ++item) {
+      const std::size_t size = in.U16();
+      said.questions.push_back(in.Bytes(size));
+      if (!in.ok() || size > RailLimits::kQuestionBytes) return false;
+    }
+    if (!in.done()) return false;
+    for (const ConstPiece question : said.questions) said.findings.push_back(Find(question, said.deadline));
+    return true;
+  }
   // false: the reader closed before the first byte.
   Task<Result<bool>> Take(std::span<std::byte> into) {
-    for (bool first = true; !into.empty();) {
-      Instant until = Instant::Never();
-      for (const Parked& parked : parked_) until = std::min(until, parked.until);
-      Result<std::size_t> bytes = co_await stream_.Receive({&into, 1}, until);
-      if (!bytes && bytes.error().code() == Code::kTooLate) {
-        std::erase_if(parked_, [&](const Parked& parked) { return parked.until <= executor().Now(); });
-        continue;
-      }
+    for (bool first = true; !into.empty(); first = false) {
+      const Result<std::size_t> bytes = co_await stream_.Receive({&into, 1}, Instant::Never());
       if (!bytes) co_return Error(bytes.error());
       if (*bytes == 0 && first) co_return false;
       if (*bytes == 0) co_return Error(Code::kGone, Text(stream_.peer(), ": closed within a question"));
       into = into.subspan(*bytes);
-      first = false;
     }
     co_return true;
   }
 
-  Task<Status> Greet() {
-    Decoder in(said_);
+  // In the order in which it was said, until all is answered and no more comes. Where the stream is closed
+  // an answer fails at once, and its source is told.
+  Task<void> AnswerAll() {
+    for (;;) {
+      if (said_.empty()) {
+        if (all_taken_) co_return;
+        Instant until = Instant::Never();
+        for (const Parked& parked : parked_) until = std::min(until, parked.until);
+        (void)co_await changed_.Wait(until);
+        std::erase_if(parked_, [&](const Parked& parked) { return parked.until <= executor().Now(); });
+        continue;
+      }
+      Said& said = said_.front();
+      Status status;
+      switch (said.head.magic) {
+        case RailBatchHead::kTaken: status = co_await Judge(said); break;
+        case RailBatchHead::kHello: status = co_await Greet(said); break;
+        default: status = co_await Answer(said); break;
+      }
+      if (!status.ok()) Fail(std::move(status));
+      said_.pop_front();
+      changed_.Pulse();
+    }
+  }
+
+  Task<Status> Greet(const Said& said) {
+    Decoder in(said.bytes);
     const std::size_t bytes = in.U16();
     const ConstPiece kind = in.Bytes(bytes);
     if (!in.done()) co_return NoQuestion();
@@ -142,9 +204,9 @@ class RailServer final {
     co_return co_await stream_.Send({&piece, 1}, executor().Now().PlusUs(kStallUs));
   }
 
-  Task<Status> Answer(RailBatchHead head) {
-    const Instant deadline = executor().Now().PlusUs(head.remaining_us);
-    const Instant send_by = deadline.PlusUs(kStallUs);
+  Task<Status> Answer(Said& said) {
+    const RailBatchHead& head = said.head;
+    const Instant send_by = std::max(said.deadline, executor().Now()).PlusUs(kStallUs);
     const bool may_place =
         head.magic == RailBatchHead::kPlaced && fabric_ != nullptr && parked_.size() < RailLimits::kBatches;
     auto found = std::make_unique<Found>(source_, head.items);
@@ -159,18 +221,9 @@ class RailServer final {
     answer.Store(heads[0].data());
     pieces.emplace_back(heads[0]);
     std::size_t bytes = heads[0].size();
-    std::vector<ConstPiece> questions;
-    Decoder in(said_);
+    std::vector<Task<RailSource::Answer>>& findings = said.findings;
     for (std::uint32_t item = 0; item < head.items; ++item) {
-      const std::size_t size = in.U16();
-      questions.push_back(in.Bytes(size));
-      if (!in.ok() || size > RailLimits::kQuestionBytes) co_return NoQuestion();
-    }
-    if (!in.done()) co_return NoQuestion();
-    // All are looked for together: what has to be fetched is fetched side by side.
-    std::vector<Task<RailSource::Answer>> findings;
-    for (const ConstPiece question : questions) findings.push_back(Find(question, deadline));
-    for (std::uint32_t item = 0; item < head.items; ++item) {
+      findings[item] = AtItsTurn(std::move(findings[item]), said.questions[item], said.deadline);
       // What is ready does not wait for what is not.
       if (!findings[item].done() && !pieces.empty()) {
         if (Status status = co_await Send(pieces, &bytes, send_by); !status.ok())
@@ -205,7 +258,8 @@ class RailServer final {
   }
 
   // The reader has what it could fetch: it gets the rest, and hears what was one record's.
-  Task<Status> Judge(RailBatchHead head) {
+  Task<Status> Judge(const Said& said) {
+    const RailBatchHead& head = said.head;
     const auto at = std::ranges::find(parked_, head.id, &Parked::id);
     std::unique_ptr<Found> found;
     if (at != parked_.end()) {
@@ -221,7 +275,7 @@ class RailServer final {
     verdict.Store(says.data());
     std::vector<ConstPiece> pieces = {says};
     std::vector<std::array<std::byte, sizeof(std::uint64_t)>> counts(head.items);
-    Decoder in(said_);
+    Decoder in(said.bytes);
     for (std::uint32_t item = 0; item < head.items; ++item) {
       std::uint64_t from = in.U64();
       if (from == RailBatchHead::kNothing) continue;
@@ -274,11 +328,32 @@ class RailServer final {
     if (given.status.ok() && !place) pieces.insert(pieces.end(), given.body.begin(), given.body.end());
   }
 
+  // Whether what is sent from now on would come after this.
+  bool Late(Instant deadline) const {
+    return bandwidth_ != nullptr && bandwidth_->BeginAt(stream_.executor().Now()) > deadline;
+  }
+  static RailSource::Answer TooLate() {
+    return {.status = Status(Code::kBusy, "its turn would come after its deadline")};
+  }
   // The source's, but for what would be late already.
   Task<RailSource::Answer> Find(ConstPiece question, Instant deadline) {
-    if (bandwidth_ != nullptr && bandwidth_->BeginAt(executor().Now()) > deadline)
-      co_return RailSource::Answer{.status = Status(Code::kBusy, "its turn would come after its deadline")};
+    if (Late(deadline)) co_return TooLate();
     co_return co_await source_.Find(question, deadline);
+  }
+  // What was found while others were answered: a record in memory, which nobody keeps there, may have given
+  // way, and the bound may leave no time for it.
+  Task<RailSource::Answer> AtItsTurn(Task<RailSource::Answer> finding, ConstPiece question,
+                                     Instant deadline) {
+    RailSource::Answer found = co_await std::move(finding);
+    if (found.status.ok() && !source_.Stands(found.handle)) {
+      (void)source_.Sent(found.handle);
+      found = co_await Find(question, deadline);
+    }
+    if (found.status.ok() && Late(deadline)) {
+      (void)source_.Sent(found.handle);
+      co_return TooLate();
+    }
+    co_return found;
   }
 
   // All of them, in their turn, and begins anew.
@@ -300,8 +375,11 @@ class RailServer final {
   RailSource& source_;
   const Fabric* const fabric_;
   Bandwidth* const bandwidth_;
-  std::vector<std::byte> said_;
+  std::deque<Said> said_;  // in order; what is answered now is its first
   std::vector<Parked> parked_;
+  Event changed_;  // of said_
+  bool all_taken_ = false;
+  Status failed_;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "base/codec.h"
 #include "base/format.h"
@@ -43,9 +44,10 @@ class TestSource final : public RailSource {
     answer.body = {body.first(body.size() / 3), ConstPiece(), body.subspan(body.size() / 3)};
     co_return answer;
   }
+  bool Stands(std::uint64_t handle) const override { return handle != gives_way; }
   bool Sent(std::uint64_t handle) override {
     --open;
-    return handle != torn;
+    return handle != torn && handle != std::exchange(gives_way, std::nullopt);
   }
 
   std::map<std::uint64_t, std::vector<std::byte>> blocks;
@@ -53,6 +55,7 @@ class TestSource final : public RailSource {
   std::optional<std::uint64_t> releases;  // what waits, by being looked for
   Event let_go;
   std::uint64_t torn = ~0ull;
+  std::optional<std::uint64_t> gives_way;  // after it was found for the first time
   int open = 0;
 
  private:
@@ -175,6 +178,31 @@ TEST_F(RailTest, ItemsOfABatchAreLookedForTogether) {
   for (const auto& [item, number] : sink.numbers)
     EXPECT_TRUE(sink.bodies[item] == source_.blocks[number]) << number;
   EXPECT_EQ(sink.ends.size(), 3u);
+}
+
+TEST_F(RailTest, BatchesOutstandingTogetherAreLookedForTogether) {
+  source_.waits_for = 3;
+  source_.releases = 4;
+  TestSink first, second;
+  auto one = Read({3}, first, pair_.After(1'000'000));
+  auto other = Read({4}, second, pair_.After(1'000'000));
+  EXPECT_EQ(pair_.loop->BlockOn(std::move(one)).ToString(), "ok");
+  EXPECT_EQ(pair_.loop->BlockOn(std::move(other)).ToString(), "ok");
+  EXPECT_TRUE(first.bodies[0] == source_.blocks[3]);
+  EXPECT_TRUE(second.bodies[0] == source_.blocks[4]);
+}
+
+TEST_F(RailTest, ARecordThatGivesWayBeforeItsTurnIsLookedForAgain) {
+  source_.waits_for = 3;
+  source_.releases = 4;
+  source_.gives_way = 4;
+  TestSink first, second;
+  auto one = Read({3}, first, pair_.After(1'000'000));
+  auto other = Read({4}, second, pair_.After(1'000'000));
+  EXPECT_TRUE(pair_.loop->BlockOn(std::move(one)).ok());
+  EXPECT_TRUE(pair_.loop->BlockOn(std::move(other)).ok());
+  EXPECT_TRUE(second.ends[0].ok()) << second.ends[0].ToString();
+  EXPECT_TRUE(second.bodies[0] == source_.blocks[4]);
 }
 
 TEST_F(RailTest, BatchesOutstandingTogetherAreAnsweredInOrder) {
