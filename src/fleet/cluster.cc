@@ -36,7 +36,8 @@ Cluster::Cluster(const ClusterOptions& options, workload::RequestSource& request
       backlogs_(options.prefill_nodes()),
       decoding_(options.decode_nodes),
       router_(options_, backlogs_, caches_, links_),
-      failures_(SplitMix(options.seed)) {
+      failures_(SplitMix(options.seed)),
+      block_bytes_(options.block_bytes()) {
   const std::uint32_t nodes = options_.prefill_nodes();
   for (std::uint32_t i = 0; i < (options_.global_store ? 1 : nodes); ++i)
     caches_.emplace_back(options_.policy, options_.blocks_per_node * (options_.global_store ? nodes : 1));
@@ -59,7 +60,7 @@ Result<ClusterResult> Cluster::Run() {
   while ((next_ || active_ > 0) && status_.ok()) {
     CISTERN_ASSERT(!queue_.empty());
     const Happening happening = queue_.Take();
-    if (!queue_.empty()) Prefetch(queue_.next());
+    Prefetch();
     Handle(happening);
   }
   if (!status_.ok()) return Error(status_);
@@ -67,14 +68,26 @@ Result<ClusterResult> Cluster::Run() {
   return std::move(result_);
 }
 
-// What the next event will touch, read while this one is handled: with many nodes it is in no cache.
-void Cluster::Prefetch(const Happening& happening) const {
+// What the next events will touch, read while this one is handled: with many nodes it is in no cache. What is
+// found by it is read when an event is nearer.
+void Cluster::Prefetch() const {
   const auto read = [](const auto& object) {
     const char* const first = reinterpret_cast<const char*>(&object);
     for (std::size_t at = 0; at < sizeof(object); at += kCacheLine) __builtin_prefetch(first + at);
   };
-  if (happening.what == What::kStep) read(engines_[happening.which]);
-  if (happening.what == What::kLoaded || happening.what == What::kHandedOver) read(jobs_[happening.which]);
+  const auto is_of_job = [](const Happening& happening) {
+    return happening.what == What::kLoaded || happening.what == What::kHandedOver;
+  };
+  if (const Happening* far = queue_.Ahead(3)) {
+    if (far->what == What::kStep) read(engines_[far->which]);
+    if (is_of_job(*far)) read(jobs_[far->which]);
+  }
+  if (const Happening* near = queue_.Ahead(2)) {
+    if (near->what == What::kStep) engines_[near->which].Prefetch();
+    if (is_of_job(*near)) __builtin_prefetch(jobs_[near->which].request.hash_ids.data());
+  }
+  if (const Happening* next = queue_.Ahead(1); next != nullptr && next->what == What::kStep)
+    engines_[next->which].ForNext([&](WorkId id) { read(jobs_[id]); });
 }
 
 void Cluster::Handle(const Happening& happening) {
@@ -98,6 +111,10 @@ void Cluster::Handle(const Happening& happening) {
 
 void Cluster::Read() {
   workload::Request request;
+  if (!spare_ids_.empty()) {
+    request.hash_ids = std::move(spare_ids_.back());
+    spare_ids_.pop_back();
+  }
   const Result<bool> more = requests_.Next(request);
   next_.reset();
   if (!more) {
@@ -202,7 +219,7 @@ double Cluster::Load(const Decision& decision) {
   const double now = queue_.now_s();
   double end = now;
   for (const HomeRun& run : decision.loads) {
-    const double bytes = static_cast<double>(run.blocks) * options_.block_bytes();
+    const double bytes = static_cast<double>(run.blocks) * block_bytes_;
     if (run.home == decision.node) {
       result_.own_hits += run.blocks;
       end = std::max(end, links_[run.home].own.Reserve(now, bytes));
@@ -215,7 +232,7 @@ double Cluster::Load(const Decision& decision) {
   return end;
 }
 
-void Cluster::Loaded(WorkId id, std::uint64_t attempt) {
+void Cluster::Loaded(WorkId id, std::uint32_t attempt) {
   const Job& job = jobs_[id];
   if (job.attempt != attempt) return;
   if (options_.global_store) {
@@ -270,7 +287,7 @@ void Cluster::HandOver(WorkId id) {
     return;
   }
   const NodeNumber from = job.node;
-  const NodeNumber decode = std::get<NodeNumber>(*decoding_.order().begin());
+  const NodeNumber decode = decoding_.order().first();
   const double now = queue_.now_s();
   const double bytes = options_.engine.model.Bytes(job.request.input_tokens);
   const double began = std::max(job.sent_s, now - job.compute_s);
@@ -309,6 +326,7 @@ void Cluster::Release(WorkId id) {
   Job& job = jobs_[id];
   job.active = false;
   ++job.attempt;
+  spare_ids_.push_back(std::move(job.request.hash_ids));
   free_jobs_.push_back(id);
   --active_;
   if (!options_.closed_loop) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A serving fleet as a discrete-event model: requests arrive, a router sends each to a node, which loads what
 // is stored of its prompt, computes the rest and decodes the answer, itself or on a node of another pool.
-// Every event costs the same however many nodes there are, but for the queues' logarithms.
+// Every event costs the same however many nodes there are, but for what the processor's caches hold.
 //
 // Not modelled: time that an iteration takes beside its operations and bytes; KV in a node's GPUs after an
 // answer (all reuse is loaded from a tier); writing to tiers (it is behind).
@@ -37,12 +37,12 @@ class Cluster final {
   struct Happening {
     What what;
     std::uint32_t which = 0;   // a job, a node or a session
-    std::uint64_t number = 0;  // of the job's attempt or the node's step: others are of the past
+    std::uint32_t number = 0;  // of the job's attempt or the node's step: others are of the past
   };
   struct Job {
     workload::Request request;
     std::uint64_t session = 0;  // closed loop alone
-    std::uint64_t attempt = 0;
+    std::uint32_t attempt = 0;
     NodeNumber node = 0;     // where it is, of all nodes
     std::uint64_t turn = 0;  // by when it was sent there
     double sent_s = 0;
@@ -56,7 +56,7 @@ class Cluster final {
     std::deque<workload::Request> waiting;
   };
 
-  void Prefetch(const Happening& happening) const;
+  void Prefetch() const;
   void Handle(const Happening& happening);
   void Read();
   void Arrive();
@@ -66,7 +66,7 @@ class Cluster final {
   void Dispatch(WorkId id);
   double Load(const Decision& decision);
   void Refuse(WorkId id, std::uint64_t& count);
-  void Loaded(WorkId id, std::uint64_t attempt);
+  void Loaded(WorkId id, std::uint32_t attempt);
   void Enqueue(WorkId id);
   void Kick(NodeNumber node);
   void EndStep(NodeNumber node);
@@ -86,16 +86,18 @@ class Cluster final {
   Status status_;
   EventQueue<Happening> queue_;
   std::vector<Engine> engines_;
-  std::vector<std::uint64_t> steps_;  // of each node: the number of the one under way
+  std::vector<std::uint32_t> steps_;  // of each node: the number of the one under way
   std::vector<BlockCache> caches_;
   std::vector<NodeLinks> links_;
   Backlogs backlogs_;  // of nodes that prefill
   Backlogs decoding_;  // of nodes that decode alone, in tokens of those that run there
   Router router_;
   Random failures_;
+  const double block_bytes_;
 
   std::deque<Job> jobs_;
   std::vector<WorkId> free_jobs_;
+  std::vector<std::vector<std::uint64_t>> spare_ids_;  // memory of requests that have ended
   std::uint64_t turns_ = 0;
   std::uint64_t active_ = 0;      // jobs, and sessions whose next turn is about to be sent
   std::vector<WorkId> stranded_;  // no node is up for them

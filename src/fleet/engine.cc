@@ -65,8 +65,9 @@ void Engine::Admit() {
 void Engine::Join(const Prompt& prompt) {
   const double bytes = spec_->model.Bytes(prompt.to);
   running_bytes_ += bytes;
-  finish_.push(
+  finish_.push_back(
       {iteration_ + prompt.answer - 1, prompt.id, bytes, Room(prompt.to + prompt.answer), iteration_});
+  std::ranges::push_heap(finish_, std::greater());
 }
 
 std::optional<double> Engine::Begin(double now_s) {
@@ -80,7 +81,7 @@ std::optional<double> Engine::Begin(double now_s) {
     step_flops_ += spec_->model.PrefillFlops(prompt.from, prompt.from + prompt.chunk);
     tokens += prompt.chunk;
   }
-  step_iterations_ = prefilling_.empty() ? finish_.top().finish - iteration_ : 1;
+  step_iterations_ = prefilling_.empty() ? finish_.front().finish - iteration_ : 1;
   // Each iteration's KV is a token longer for each that runs: the one in the middle is the mean.
   const double growth = static_cast<double>(decoded) * spec_->model.BytesPerTokenBeyondWindows();
   const double middle = running_bytes_ + growth * static_cast<double>(step_iterations_ - 1) / 2;
@@ -99,13 +100,14 @@ std::optional<double> Engine::Cut(double now_s) {
 }
 
 void Engine::TakeFinished(Ended& ended) {
-  while (!finish_.empty() && finish_.top().finish <= iteration_) {
-    const Running& running = finish_.top();
+  while (!finish_.empty() && finish_.front().finish <= iteration_) {
+    const Running& running = finish_.front();
     used_bytes_ -= running.room_bytes;
     running_bytes_ -= running.kv_bytes + static_cast<double>(iteration_ - running.joined) *
                                              spec_->model.BytesPerTokenBeyondWindows();
     ended.done.push_back(running.id);
-    finish_.pop();
+    std::ranges::pop_heap(finish_, std::greater());
+    finish_.pop_back();
   }
   if (finish_.empty()) running_bytes_ = 0;
 }
@@ -138,10 +140,11 @@ void Engine::End(Ended& ended) {
 
 std::vector<WorkId> Engine::Fail() {
   std::vector<WorkId> lost;
-  for (; !finish_.empty(); finish_.pop()) lost.push_back(finish_.top().id);
+  for (const auto& running : finish_) lost.push_back(running.id);
   for (const auto& prompt : prefilling_) lost.push_back(prompt.id);
   for (const auto& prompt : joining_) lost.push_back(prompt.id);
   for (const auto& prompt : waiting_) lost.push_back(prompt.id);
+  finish_.clear();
   prefilling_.clear();
   joining_.clear();
   waiting_.clear();

@@ -28,41 +28,44 @@ std::size_t UsableBlocks(const workload::Request& request) {
 Backlogs::Backlogs(std::uint32_t nodes) : nodes_(nodes) {
   for (NodeNumber node = 0; node < nodes; ++node) {
     nodes_[node].added = ++added_;
-    order_.insert(RankOf(node));
+    order_.Insert(RankOf(node));
   }
 }
 
 void Backlogs::Add(NodeNumber node, double seconds) {
-  auto rank = order_.extract(RankOf(node));
+  order_.Erase(RankOf(node));
   nodes_[node].seconds += seconds;
   nodes_[node].added = ++added_;
   ++nodes_[node].pieces;
-  rank.value() = RankOf(node);
-  order_.insert(std::move(rank));
+  order_.Insert(RankOf(node));
 }
 
 void Backlogs::Drop(NodeNumber node, double seconds) {
   Backlog& backlog = nodes_[node];
   CISTERN_ASSERT(backlog.pieces > 0);
-  auto rank = order_.extract(RankOf(node));
+  order_.Erase(RankOf(node));
   backlog.seconds = --backlog.pieces == 0 ? 0 : std::max(0.0, backlog.seconds - seconds);
-  rank.value() = RankOf(node);
-  order_.insert(std::move(rank));
+  order_.Insert(RankOf(node));
 }
 
 void Backlogs::Remove(NodeNumber node) {
-  order_.erase(RankOf(node));
+  order_.Erase(RankOf(node));
   nodes_[node] = {.added = nodes_[node].added, .up = false};
 }
 
 void Backlogs::Return(NodeNumber node) {
   nodes_[node].up = true;
-  order_.insert(RankOf(node));
+  order_.Insert(RankOf(node));
 }
 
 Router::Router(const ClusterOptions& options, const Backlogs& backlogs, const std::vector<BlockCache>& caches,
                const std::vector<NodeLinks>& links)
-    : options_(options), backlogs_(backlogs), caches_(caches), links_(links), random_(options.seed) {
+    : options_(options),
+      backlogs_(backlogs),
+      caches_(caches),
+      links_(links),
+      random_(options.seed),
+      block_bytes_(options.block_bytes()) {
   // Prefill of n tokens as a n + b n^2, through its values at two lengths.
   constexpr double kShort = 4'096, kLong = 32'768;
   const double brief = options.engine.PrefillSeconds(0, 4'096) * 1e6;
@@ -94,7 +97,7 @@ double Router::LoadSeconds(NodeNumber node, std::size_t blocks, double now_s) co
     (here ? own : others) += some;
     if (!here) queued_s = std::max(queued_s, waits_s_[i]);
   }
-  const double bytes = options_.block_bytes();
+  const double bytes = block_bytes_;
   const double own_s = links.own.QueuedSeconds(now_s) + links.own.latency_s() +
                        bytes * static_cast<double>(own) / links.own.bytes_per_s();
   const double others_s =
@@ -121,7 +124,7 @@ std::size_t Router::BlocksToLoad(const workload::Request& request, NodeNumber no
   const auto source = [&](const Link& link, double waits_s) {
     return policy::LoadSource{.latency_us = link.latency_s() * 1e6,
                               .queued_us = std::max(0.0, waits_s - backlog) * 1e6,
-                              .us_per_block = options_.block_bytes() / link.bytes_per_s() * 1e6};
+                              .us_per_block = block_bytes_ / link.bytes_per_s() * 1e6};
   };
   const std::array sources = {source(links.own, links.own.QueuedSeconds(now_s)), source(links.in, queued_s)};
   const policy::LoadPlan plan =
@@ -169,13 +172,10 @@ Decision Router::Carry(const workload::Request& request, const Estimated& estima
 
 void Router::Candidates(const workload::Request& request) {
   candidates_.clear();
-  const auto& order = backlogs_.order();
-  if (order.size() <= kFew) {
-    for (const auto& rank : order) candidates_.push_back(std::get<NodeNumber>(rank));
-    return;
-  }
-  for (auto at = order.begin(); candidates_.size() < kIdle; ++at)
-    candidates_.push_back(std::get<NodeNumber>(*at));
+  const Ranking& order = backlogs_.order();
+  const bool few = order.size() <= kFew;
+  order.ForFirst(few ? kFew : kIdle, [this](NodeNumber node) { candidates_.push_back(node); });
+  if (few) return;
   const auto add = [&](NodeNumber node) {
     if (backlogs_.up(node) && std::ranges::find(candidates_, node) == candidates_.end())
       candidates_.push_back(node);
@@ -226,7 +226,7 @@ std::optional<Decision> Router::Choose(const workload::Request& request, double 
       node = Up(next_);
       next_ = (node + 1) % backlogs_.nodes();
       break;
-    case Routing::kLeastLoaded: node = std::get<NodeNumber>(*backlogs_.order().begin()); break;
+    case Routing::kLeastLoaded: node = backlogs_.order().first(); break;
     case Routing::kAffinity: {
       std::uint64_t hash = options_.seed;
       for (std::size_t i = 0; i < std::min(kAffinityBlocks, request.hash_ids.size()); ++i)

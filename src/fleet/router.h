@@ -4,15 +4,14 @@
 
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <span>
-#include <tuple>
 #include <vector>
 
 #include "base/random.h"
 #include "fleet/block_cache.h"
 #include "fleet/link.h"
 #include "fleet/options.h"
+#include "fleet/ranking.h"
 #include "policy/load.h"
 #include "workload/request.h"
 
@@ -32,8 +31,7 @@ class Backlogs final {
   bool up(NodeNumber node) const { return nodes_[node].up; }
   std::uint32_t nodes() const { return static_cast<std::uint32_t>(nodes_.size()); }
 
-  using Rank = std::tuple<double, std::uint64_t, NodeNumber>;
-  const std::set<Rank>& order() const { return order_; }  // those that are up
+  const Ranking& order() const { return order_; }  // those that are up
 
  private:
   struct Backlog {
@@ -45,7 +43,7 @@ class Backlogs final {
   Rank RankOf(NodeNumber node) const { return {nodes_[node].seconds, nodes_[node].added, node}; }
 
   std::vector<Backlog> nodes_;
-  std::set<Rank> order_;
+  Ranking order_;
   std::uint64_t added_ = 0;
 };
 
@@ -99,6 +97,7 @@ class Router final {
   const std::vector<NodeLinks>& links_;
   Random random_;
   NodeNumber next_ = 0;
+  const double block_bytes_;
   double us_per_token_ = 0, us_per_square_ = 0;
   std::vector<HomeRun> homes_;   // of the request's matched blocks
   std::vector<double> waits_s_;  // for the ways out of these
