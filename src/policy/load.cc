@@ -2,7 +2,8 @@
 #include "policy/load.h"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
+#include <limits>
 #include <string_view>
 
 #include "base/assert.h"
@@ -11,7 +12,7 @@
 namespace cistern::policy {
 namespace {
 
-constexpr double kPrecision = 1e-3;  // of the time found
+constexpr double kPrecision = 5e-3;  // of the time found: 2 % are promised
 constexpr int kMostSteps = 20;
 constexpr double kRounding = 1e-9;
 constexpr double kMostWhole = 4e9;  // more blocks than there are
@@ -21,20 +22,43 @@ double WholeBlocks(double blocks) {
   return static_cast<double>(static_cast<std::int64_t>(std::min(blocks, kMostWhole) + kRounding));
 }
 
+// Values of which there are few as a rule: then they need no memory of their own.
+template <class T, std::size_t kFew>
+class Few final {
+ public:
+  explicit Few(std::size_t size) : many_(size > kFew ? size : 0), size_(size) {}
+  Few(const Few&) = delete;
+  Few& operator=(const Few&) = delete;
+  T* data() { return many_.empty() ? few_.data() : many_.data(); }
+  T* begin() { return data(); }
+  T* end() { return data() + size_; }
+  std::size_t size() const { return size_; }
+  T& operator[](std::size_t i) { return data()[i]; }
+
+ private:
+  std::array<T, kFew> few_{};
+  std::vector<T> many_;
+  const std::size_t size_;
+};
+
 class Problem final {
  public:
   Problem(std::span<const LoadRun> runs, std::span<const LoadSource> sources, const Prefill& prefill)
-      : runs_(runs), sources_(sources), prefill_(prefill) {
+      : runs_(runs),
+        sources_(sources),
+        prefill_(prefill),
+        loaded_(runs.size()),
+        costs_(prefill.loads_behind ? runs.size() : 0),
+        of_source_(sources.size()) {
     for (const LoadRun& run : runs) {
       CISTERN_ASSERT(run.source < sources.size());
       blocks_ += run.blocks;
     }
-    loaded_.resize(runs.size());
-    of_source_.reserve(sources.size());
     // A source that takes no time is as good as one of a picosecond.
-    for (const LoadSource& source : sources)
-      of_source_.push_back(
-          {.begin = Begin(source), .blocks_per_us = 1 / std::max(source.us_per_block, 1e-6)});
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      const double us = std::max(sources[i].us_per_block, 1e-6);
+      of_source_[i] = {.begin = Begin(sources[i]), .blocks_per_us = 1 / us, .least_us = us * (1 - kRounding)};
+    }
   }
 
   // To compute blocks [from, to) when all before is there.
@@ -70,22 +94,28 @@ class Problem final {
   double Slack(double deadline);
   double MeetInTheMiddle();
   double BestSplit();
-  LoadPlan Plan(double first_token_us) const;
+  LoadPlan Plan(double first_token_us);
 
  private:
   struct Source {
     double begin = 0;
     double blocks_per_us = 0;
-    double blocks = 0;  // that it may still load; that it has loaded so far
+    double least_us = 0;  // for a block, but for rounding errors
+    double time_us = 0;   // that it still has, where loads run behind
+    double blocks = 0;    // that it has loaded so far
+  };
+  struct Costs {
+    double compute_us = 0, load_us = 0;
+    double least_load_us = 0;  // but for rounding errors
   };
 
   const std::span<const LoadRun> runs_;
   const std::span<const LoadSource> sources_;
   const Prefill& prefill_;
   std::uint64_t blocks_ = 0;
-  std::vector<std::uint32_t> loaded_;  // of each run
-  std::vector<double> compute_;        // of each run, all of it
-  std::vector<Source> of_source_;
+  Few<std::uint32_t, 16> loaded_;  // of each run
+  Few<Costs, 16> costs_;           // of each run, all of it; where loads run behind
+  Few<Source, 8> of_source_;
   std::uint32_t work_ = 0;
 };
 
@@ -99,30 +129,26 @@ class Problem final {
 // before it.
 double Problem::Slack(double deadline) {
   double due = deadline;
-  for (Source& source : of_source_) source.blocks = static_cast<double>(blocks_);
+  for (Source& source : of_source_) source.time_us = std::numeric_limits<double>::infinity();
   auto end = static_cast<double>(blocks_);
   for (std::size_t i = runs_.size(); i-- > 0;) {
-    const LoadRun& run = runs_[i];
-    Source& source = of_source_[run.source];
-    const double can = (due - source.begin) * source.blocks_per_us;
-    if (can < 1 - kRounding || source.blocks < 1) {
-      source.blocks = can < 1 - kRounding ? 0 : source.blocks;
+    const std::uint32_t blocks = runs_[i].blocks;
+    Source& source = of_source_[runs_[i].source];
+    source.time_us = std::min(source.time_us, due - source.begin);
+    end -= blocks;
+    if (source.time_us >= costs_[i].least_load_us) {
+      source.time_us -= costs_[i].load_us;
+      loaded_[i] = blocks;
+    } else if (source.time_us < source.least_us) {
+      source.time_us = -1;
       loaded_[i] = 0;
-      due -= compute_[i];
-      end -= run.blocks;
-      continue;
+      due -= costs_[i].compute_us;
+    } else {
+      const double load = WholeBlocks(source.time_us * source.blocks_per_us);
+      loaded_[i] = static_cast<std::uint32_t>(load);
+      due -= Compute(end, end + blocks - load);
+      source.time_us = -1;
     }
-    source.blocks = std::min(source.blocks, WholeBlocks(can));
-    if (source.blocks >= run.blocks) {
-      source.blocks -= run.blocks;
-      loaded_[i] = run.blocks;
-      end -= run.blocks;
-      continue;
-    }
-    loaded_[i] = static_cast<std::uint32_t>(source.blocks);
-    due -= Compute(end - run.blocks, end - source.blocks);
-    source.blocks = 0;
-    end -= run.blocks;
   }
   work_ += static_cast<std::uint32_t>(runs_.size());
   return due;
@@ -130,14 +156,16 @@ double Problem::Slack(double deadline) {
 
 // The soonest deadline by halving; loaded_ is its choice. A deadline that is later by some time leaves at
 // least that much more slack, so each look moves one end of the interval by its half and the other by the
-// slack that it found. (A line through two looks finds nothing sooner: slack jumps by a block at a time.)
+// slack that it found. (A line through two looks takes twice as many: slack jumps by a block at a time.)
 // Computing everything is always possible.
 double Problem::MeetInTheMiddle() {
-  compute_.reserve(runs_.size());
   double first = 0;
-  for (const LoadRun& run : runs_) {
-    compute_.push_back(Compute(first, first + run.blocks));
-    first += run.blocks;
+  for (std::size_t i = 0; i < runs_.size(); ++i) {
+    const double load_us = runs_[i].blocks / of_source_[runs_[i].source].blocks_per_us;
+    costs_[i] = {.compute_us = Compute(first, first + runs_[i].blocks),
+                 .load_us = load_us,
+                 .least_load_us = load_us * (1 - kRounding)};
+    first += runs_[i].blocks;
   }
   double high = std::min(All(), LoadAll()) * (1 + kRounding);
   double low = 0, looked_at = 0;
@@ -194,25 +222,29 @@ double Problem::BestSplit() {
     first += run.blocks;
     look(first, ready);
   }
-  first = 0;
-  for (std::size_t i = 0; i < runs_.size(); ++i) {
-    loaded_[i] = static_cast<std::uint32_t>(std::clamp<double>(best_split - first, 0, runs_[i].blocks));
-    first += runs_[i].blocks;
-  }
+  auto left = static_cast<std::uint32_t>(best_split);
+  for (std::size_t i = 0; i < runs_.size(); ++i) left -= loaded_[i] = std::min(left, runs_[i].blocks);
   return best;
 }
 
-LoadPlan Problem::Plan(double first_token_us) const {
+LoadPlan Problem::Plan(double first_token_us) {
   LoadPlan plan{.first_token_us = first_token_us + Tail(), .compute_us = All() + Tail(), .work = work_};
+  // Whether a run is loaded is hard to foretell for a processor: all are written down, and those that are not
+  // loaded are written over.
+  plan.loads.resize(runs_.size());
+  std::size_t loads = 0;
   std::uint32_t first = 0;
   std::uint32_t computed_to = 0;  // the end of the last block that is computed
   for (std::size_t i = 0; i < runs_.size(); ++i) {
     const std::uint32_t load = loaded_[i];
     const std::uint32_t at = prefill_.loads_behind ? first + runs_[i].blocks - load : first;
-    if (load > 0) plan.loads.push_back({.first = at, .blocks = load, .source = runs_[i].source});
-    if (load < runs_[i].blocks) computed_to = prefill_.loads_behind ? at : first + runs_[i].blocks;
+    plan.loads[loads] = {.first = at, .blocks = load, .source = runs_[i].source};
+    loads += load > 0;
     first += runs_[i].blocks;
+    const std::uint32_t computed_end = prefill_.loads_behind ? at : first;
+    computed_to = load < runs_[i].blocks ? computed_end : computed_to;
   }
+  plan.loads.resize(loads);
   for (LoadStretch& stretch : plan.loads)
     stretch.from_back = prefill_.loads_behind && stretch.first >= computed_to;
   if (plan.loads.empty()) return plan;

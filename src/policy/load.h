@@ -65,7 +65,7 @@ struct LoadPlan {
 Status CheckLoad(std::span<const LoadRun> runs, std::span<const LoadSource> sources, const Prefill& prefill);
 inline constexpr std::uint64_t kMostLoadBlocks = 1u << 30;
 
-// The soonest plan: within 0.1 % of the best of all choices of blocks. Never later than computing everything.
+// The soonest plan: within 0.5 % of the best of all choices of blocks. Never later than computing everything.
 // All blocks of a source cost the same to load and later ones cost at least as much to compute, so of each
 // source the last ones are loaded where the engine loads behind, else the first of all.
 //

@@ -29,10 +29,11 @@ struct Instance {
   }
 };
 
-// When the first token comes if exactly the blocks of `loaded` (a bit each) are loaded: played through block
-// by block. A source takes its blocks in the prompt's order, by which they are needed; no other order is
-// sooner.
-double Played(const Instance& in, const std::vector<std::uint32_t>& source_of, std::uint64_t loaded) {
+// When the first token comes if exactly the blocks for which `loaded(i)` holds are loaded: played through
+// block by block. A source takes its blocks in the prompt's order, by which they are needed; no other order
+// is sooner.
+template <class Loaded>
+double Played(const Instance& in, const std::vector<std::uint32_t>& source_of, Loaded loaded) {
   const Prefill& p = in.prefill;
   const auto compute = [&p](double from, double to) {
     return (to - from) * p.us_per_token + (to * to - from * from) * p.us_per_square;
@@ -41,7 +42,7 @@ double Played(const Instance& in, const std::vector<std::uint32_t>& source_of, s
   double last_load = 0;
   std::vector<double> arrives(source_of.size(), 0);
   for (std::size_t i = 0; i < source_of.size(); ++i) {
-    if (!(loaded >> i & 1)) continue;
+    if (!loaded(i)) continue;
     const LoadSource& source = in.sources[source_of[i]];
     double& at = free[source_of[i]];
     if (at < 0) at = p.load_overhead_us + source.latency_us + source.queued_us;
@@ -51,10 +52,13 @@ double Played(const Instance& in, const std::vector<std::uint32_t>& source_of, s
   double now = p.loads_behind ? 0 : last_load;
   for (std::size_t i = 0; i < source_of.size(); ++i) {
     const auto from = static_cast<double>(i * p.block_tokens);
-    now = loaded >> i & 1 ? std::max(now, arrives[i]) : now + compute(from, from + p.block_tokens);
+    now = loaded(i) ? std::max(now, arrives[i]) : now + compute(from, from + p.block_tokens);
   }
   const auto end = static_cast<double>(source_of.size() * p.block_tokens);
   return now + compute(end, end + static_cast<double>(p.tail_tokens));
+}
+double Played(const Instance& in, const std::vector<std::uint32_t>& source_of, std::uint64_t bits) {
+  return Played(in, source_of, [bits](std::size_t i) { return (bits >> i & 1) != 0; });
 }
 
 std::uint64_t Bits(const LoadPlan& plan) {
@@ -95,14 +99,14 @@ void ExpectBestOfAllChoices(bool loads_behind) {
   for (int round = 0; round < 400; ++round) {
     const Instance in = Drawn(random, loads_behind);
     const std::vector<std::uint32_t> source_of = in.SourceOfBlock();
-    double best = Played(in, source_of, 0);
+    double best = Played(in, source_of, std::uint64_t{0});
     for (std::uint64_t bits = 1; bits < 1ull << source_of.size(); ++bits) {
       const bool prefix = (bits & (bits + 1)) == 0;
       if (loads_behind || prefix) best = std::min(best, Played(in, source_of, bits));
     }
     const LoadPlan plan = in.Plan();
     const double played = Played(in, source_of, Bits(plan));
-    EXPECT_LE(played, best * 1.002) << round;  // 1.02 is promised
+    EXPECT_LE(played, best * 1.006) << round;  // 1.02 is promised
     EXPECT_LE(played, plan.first_token_us * (1 + kExact)) << round;
     EXPECT_LE(plan.first_token_us, plan.compute_us * (1 + kExact)) << round;
     const std::uint64_t all = (1ull << source_of.size()) - 1;
@@ -113,6 +117,75 @@ void ExpectBestOfAllChoices(bool loads_behind) {
 
 TEST(Load, WithinTwoPercentOfTheBestOfAllChoicesWhereLoadsRunBehind) { ExpectBestOfAllChoices(true); }
 TEST(Load, WithinTwoPercentOfTheBestSplitWhereLoadsComeFirst) { ExpectBestOfAllChoices(false); }
+
+// The best of all choices for a prompt too long to try all of them. Loading behind: a deadline can be met if
+// from the back each block is loaded that its source can have brought by when it is due, and the others are
+// computed; what is due before is due earlier by that.
+double BestOfLong(const Instance& in, const std::vector<std::uint32_t>& source_of) {
+  const double all = Played(in, source_of, [](std::size_t) { return false; });
+  if (!in.prefill.loads_behind) {
+    double best = all;
+    for (std::size_t split = 1; split <= source_of.size(); ++split)
+      best = std::min(best, Played(in, source_of, [split](std::size_t i) { return i < split; }));
+    return best;
+  }
+  const Prefill& p = in.prefill;
+  const auto end = static_cast<double>(source_of.size() * p.block_tokens);
+  const double after = end + static_cast<double>(p.tail_tokens);
+  const double tail = (after - end) * (p.us_per_token + p.us_per_square * (after + end));
+  double high = all - tail, low = 0;
+  while (high - low > 1e-5 * high) {
+    const double deadline = (low + high) / 2;
+    double due = deadline;
+    std::vector<double> left(in.sources.size(), 1e9);  // blocks
+    for (std::size_t i = source_of.size(); i-- > 0;) {
+      const LoadSource& source = in.sources[source_of[i]];
+      double& may = left[source_of[i]];
+      may = std::min(may, std::floor((due - p.load_overhead_us - source.latency_us - source.queued_us) /
+                                     source.us_per_block));
+      if (may >= 1) {
+        --may;
+        continue;
+      }
+      const auto from = static_cast<double>(i * p.block_tokens);
+      due -= p.block_tokens * (p.us_per_token + p.us_per_square * (2 * from + p.block_tokens));
+    }
+    (due >= 0 ? high : low) = deadline;
+  }
+  return high + tail;
+}
+
+TEST(Load, WithinTwoPercentOfTheBestAlsoOfAThousandRuns) {
+  Random random(21);
+  for (int round = 0; round < 100; ++round) {
+    Instance in = Drawn(random, round % 2 == 0);
+    while (in.sources.size() < static_cast<std::size_t>(round) % 6) in.sources.push_back(in.sources[0]);
+    for (LoadSource& source : in.sources)
+      source.us_per_block *= 0.5 + static_cast<double>(random.Below(1'000)) / 500;
+    const std::size_t sources = in.sources.size();
+    in.runs.clear();
+    const std::uint64_t longest = 1 + random.Below(3);
+    for (int i = 0; i < 1'000; ++i) {
+      in.runs.push_back({static_cast<std::uint32_t>(1 + random.Below(longest)),
+                         static_cast<std::uint32_t>(random.Below(sources))});
+    }
+    if (random.Below(4) == 0) in.runs[random.Below(1'000)].blocks = 700;
+    const std::vector<std::uint32_t> source_of = in.SourceOfBlock();
+    std::vector<bool> loaded(source_of.size());
+    const LoadPlan plan = in.Plan();
+    for (const LoadStretch& stretch : plan.loads) {
+      for (std::uint32_t i = 0; i < stretch.blocks; ++i) {
+        ASSERT_EQ(source_of[stretch.first + i], stretch.source);
+        loaded[stretch.first + i] = true;
+      }
+    }
+    const double played = Played(in, source_of, [&](std::size_t i) { return loaded[i]; });
+    const double best = BestOfLong(in, source_of);
+    EXPECT_LE(played, best * 1.006) << round;  // 1.02 is promised
+    EXPECT_NEAR(plan.first_token_us / played, 1, 0.006) << round;
+    EXPECT_LE(plan.first_token_us, plan.compute_us * (1 + kExact)) << round;
+  }
+}
 
 // 1,000 blocks of one source, as long to load as to compute.
 Instance EquallySlow(bool quadratic) {
