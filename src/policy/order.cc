@@ -60,6 +60,7 @@ void Order::TakeIn(Reuse::Asked asked, std::span<const std::uint64_t> keys,
   asked.blocks = keys.size();
   asked.resident = here;
   Reuse::Prompt prompt(asked);
+  reuse_->Prefetch(keys);
   Begin(prompt);
   for (std::size_t i = here - std::min<std::size_t>(here, 1); i < keys.size(); ++i) Look(prompt, i, keys[i]);
   Classify(prompt, here > 0 ? resident(here - 1) : std::nullopt);

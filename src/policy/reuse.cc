@@ -66,11 +66,13 @@ std::size_t Reuse::AgeOf(UseTime age_ms) {
   return 1 + 3 * octave + (eighths >= 10) + (eighths >= 13);
 }
 
-UseTime Reuse::AgeStart(std::size_t age) {
-  if (age == 0) return 0;
+constexpr std::array<UseTime, Reuse::kAges> Reuse::kAgeStarts = [] {
   constexpr std::uint32_t kEighths[] = {8, 10, 13};
-  return (kFirstAgeMs / 8 * kEighths[(age - 1) % 3]) << ((age - 1) / 3);
-}
+  std::array<UseTime, kAges> starts{};
+  for (std::size_t age = 1; age < kAges; ++age)
+    starts[age] = (kFirstAgeMs / 8 * kEighths[(age - 1) % 3]) << ((age - 1) / 3);
+  return starts;
+}();
 
 // 0: none. Then below 16 s, an octave each, and from 8.7 min on.
 std::size_t Reuse::PaceOf(std::uint16_t gap) {
@@ -241,22 +243,35 @@ void Reuse::Expect(ExpectedTable& table, std::uint64_t key, const Standing& stan
   *place = {key, now, standing};
 }
 
-// Each run that is now past the start of an age has reached it.
+// Each run that is now past the start of an age has reached it. When the next one does is kept beside the
+// age: most have to wait, and are not looked at.
 void Reuse::PassAges(UseTime now) {
   const std::uint64_t oldest = next_run_ > runs_.size() ? next_run_ - runs_.size() : 0;
   std::size_t passes = 0;
-  for (std::size_t age = 1; age < kAges; ++age) {
-    std::uint64_t& next = passed_[age];
-    next = std::max(next, oldest);
-    for (; next < next_run_ && passes < kMostPasses; ++next, ++passes) {
-      const Run& run = runs_[next % runs_.size()];
-      if (now - run.when < AgeStart(age)) break;
+  for (std::size_t age = 1; age < kAges && passes < kMostPasses; ++age) {
+    Passed& at = passed_[age];
+    if (at.next < oldest) at = {.next = oldest};
+    if (at.waits && now - at.when < kAgeStarts[age]) continue;
+    for (; at.next < next_run_ && passes < kMostPasses; ++at.next, ++passes) {
+      const Run& run = runs_[at.next % runs_.size()];
+      at.waits = now - run.when < kAgeStarts[age];
+      at.when = run.when;
+      if (at.waits) break;
       if (run.live) Count(run.in, age, run.weight, 0);
     }
   }
 }
 
+void Reuse::Prefetch(std::span<const std::uint64_t> keys) const {
+  for (const std::uint64_t key : keys) __builtin_prefetch(&buckets_[key % buckets_.size()]);
+  for (const std::uint64_t key : keys) {
+    const std::uint32_t at = buckets_[key % buckets_.size()];
+    if (at != kNone) __builtin_prefetch(&runs_[at]);
+  }
+}
+
 void Reuse::Count(Class on, std::size_t age, double reached, double returned) {
+  shares_of_all_known_ = false;
   for (Returns* returns : {&all_, &paces_[PaceIn(on)], &returns_[on]}) {
     returns->reached[age] += reached;
     returns->returned[age] += returned;
@@ -279,13 +294,18 @@ void Reuse::Refresh(Class on) {
     }
     return std::min(1.0, returned / reached);
   };
-  Shares shares;
-  double of_all = kFirstPrior;
-  for (std::size_t age = 0; age < kAges; ++age) {
-    const double before = age == 1 ? of_all * (kPrior / kFirstPrior) : of_all;
-    of_all = share(all_, age, kAllWeight, age == 0 ? kFirstPrior : std::min(kPrior, before));
-    shares[age] = share(returns_[on], age, kClassWeight, share(pace, age, kPaceWeight, of_all));
+  if (!shares_of_all_known_) {
+    double of_all = kFirstPrior;
+    for (std::size_t age = 0; age < kAges; ++age) {
+      const double before = age == 1 ? of_all * (kPrior / kFirstPrior) : of_all;
+      of_all = share(all_, age, kAllWeight, age == 0 ? kFirstPrior : std::min(kPrior, before));
+      shares_of_all_[age] = of_all;
+    }
+    shares_of_all_known_ = true;
   }
+  Shares shares;
+  for (std::size_t age = 0; age < kAges; ++age)
+    shares[age] = share(returns_[on], age, kClassWeight, share(pace, age, kPaceWeight, shares_of_all_[age]));
   const double a_hit = WeightOf(on / kPaces);
   const auto values = HitsASecond(shares);
   double returned = 0;
@@ -305,8 +325,8 @@ std::array<double, Reuse::kAges> Reuse::HitsASecond(const Shares& shares) {
   std::array<Stay, kAges> stays;
   std::size_t later = 0;  // of stays, the last of them the next in time
   for (std::size_t age = kAges; age-- > 0;) {
-    const UseTime from_ms = AgeStart(age);
-    const UseTime width_ms = age + 1 < kAges ? AgeStart(age + 1) - from_ms : from_ms;
+    const UseTime from_ms = kAgeStarts[age];
+    const UseTime width_ms = age + 1 < kAges ? kAgeStarts[age + 1] - from_ms : from_ms;
     Stay stay{shares[age], (1 - shares[age] / 2) * width_ms / 1'000};
     while (later > 0 && stays[later - 1].hits * stay.seconds > stay.hits * stays[later - 1].seconds) {
       const double survives = 1 - stay.hits;

@@ -27,6 +27,7 @@
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cistern/policy.h"
@@ -107,6 +108,8 @@ class Reuse final {
   // while.
   void Use(Prompt& prompt, std::uint64_t position, std::uint64_t key, Usage* usage);
   void End(Prompt& prompt);
+  // Reads for the processor what a Look at each of the keys will touch.
+  void Prefetch(std::span<const std::uint64_t> keys) const;
 
   // What a new block is: what its prompt said, else as its parent, else the default. The same of one that is
   // fetched from below memory.
@@ -133,6 +136,7 @@ class Reuse final {
   // Ages: below 1 s, three to an octave up to 4.7 h, and beyond.
   static constexpr std::size_t kOctaves = 14;
   static constexpr std::size_t kAges = 1 + 3 * kOctaves + 1;
+  static const std::array<UseTime, kAges> kAgeStarts;
   static constexpr std::uint16_t kNoGap = 0xffff;
   static constexpr std::uint32_t kNone = 0xffff'ffff;
 
@@ -165,7 +169,6 @@ class Reuse final {
       4'096;  // all blocks of a prompt, where of new ones two are enough
 
   static std::size_t AgeOf(UseTime age);
-  static UseTime AgeStart(std::size_t age);
   static std::size_t PaceOf(std::uint16_t gap);
   static std::size_t PaceIn(Class on) { return on == kPartial ? kPaces : on % kPaces; }
   static bool IsOwn(Class on) { return on < kFans * kPaces; }
@@ -187,11 +190,18 @@ class Reuse final {
   std::vector<Run> runs_;
   std::vector<std::uint32_t> buckets_;
   std::uint64_t next_run_ = 0;
-  std::array<std::uint64_t, kAges> passed_{};  // runs before this one are past the age's start
+  struct Passed {
+    std::uint64_t next = 0;  // runs before this one are past the age's start
+    UseTime when = 0;        // of that one, where it waits
+    bool waits = false;
+  };
+  std::array<Passed, kAges> passed_{};
   ExpectedTable expected_;
   ExpectedTable below_;  // empty until the first is noted
 
   Returns all_;
+  Shares shares_of_all_{};  // as all_ says, where it is known
+  bool shares_of_all_known_ = false;
   std::array<Returns, kPaces + 1> paces_{};  // the last for partial blocks
   std::array<Returns, kClasses> returns_{};
   std::array<std::array<Value, kAges>, kClasses> value_{};
