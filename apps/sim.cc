@@ -13,9 +13,25 @@
 namespace cistern {
 namespace {
 
+// Of each request, where it is told; else none.
+Result<std::vector<PromptHints>> Hints(const std::string& trace, bool told, bool when) {
+  if (!told) return std::vector<PromptHints>();
+  Result<std::unique_ptr<workload::RequestSource>> requests = workload::OpenRequests(trace);
+  if (!requests) return Error(requests.error());
+  return workload::Foretell(**requests, when);
+}
+
 // With flash below memory: hits of both.
-int RunTiers(const std::string& trace, workload::SimPolicy policy, std::uint64_t blocks, Promotion promote,
-             bool json) {
+struct TierRun {
+  std::string trace;
+  workload::SimPolicy policy;
+  std::uint64_t blocks;
+  Promotion promote;
+  bool told, told_when, ahead, json;
+};
+
+int RunTiers(const TierRun& run) {
+  const auto& [trace, policy, blocks, promote, told, told_when, ahead, json] = run;
   if (policy != workload::SimPolicy::kReuse && policy != workload::SimPolicy::kLru) {
     return Complain("cistern sim", Status(Code::kInvalid, Text("--flash has no policy ", ToString(policy),
                                                                ": give --policy reuse or lru")));
@@ -26,28 +42,31 @@ int RunTiers(const std::string& trace, workload::SimPolicy policy, std::uint64_t
                            "--flash-promote second-hit hangs on when a device has written a block, which is "
                            "not simulated: give worth or all, or take `cistern replay`"));
   }
+  Result<std::vector<PromptHints>> hints = Hints(trace, told, told_when);
+  if (!hints) return Complain("cistern sim", hints.error());
   Result<std::unique_ptr<workload::RequestSource>> requests = workload::OpenRequests(trace);
   if (!requests) return Complain("cistern sim", requests.error());
   const EvictionPolicy evicts =
       policy == workload::SimPolicy::kLru ? EvictionPolicy::kLru : EvictionPolicy::kReuse;
-  const Result<workload::TierSimResult> result =
-      workload::SimulateTiers(**requests, {.policy = evicts, .promote = promote, .blocks = blocks});
+  const Result<workload::TierSimResult> result = workload::SimulateTiers(
+      **requests, {.policy = evicts, .promote = promote, .blocks = blocks, .ahead = ahead}, *hints);
   if (!result) return Complain("cistern sim", result.error());
   const auto rate = [&](std::uint64_t hits) {
     return result->accesses == 0 ? 0.0 : static_cast<double>(hits) / static_cast<double>(result->accesses);
   };
   const std::uint64_t hits = result->memory_hits + result->lower_hits;
   const std::string text =
-      json
-          ? Text("{\"policy\":\"", ToString(policy), "\",\"blocks\":", blocks, ",\"promote\":\"",
-                 ToString(promote), "\",\"requests\":", result->requests, ",\"accesses\":", result->accesses,
-                 ",\"hits\":", hits, ",\"hit_rate\":", rate(hits),
-                 ",\"hits_by_tier\":{\"memory\":", result->memory_hits, ",\"flash\":", result->lower_hits,
-                 "},\"memory_hit_rate\":", rate(result->memory_hits), ",\"passing\":", result->passing, "}\n")
-          : Text("policy ", ToString(policy), ", ", blocks, " blocks of memory, promote ", ToString(promote),
-                 ": of ", result->accesses, " accesses ", result->memory_hits, " hit in memory (",
-                 100 * rate(result->memory_hits), " %), ", result->lower_hits, " on flash, of which ",
-                 result->passing, " passed\n");
+      json ? Text("{\"policy\":\"", ToString(policy), "\",\"blocks\":", blocks, ",\"promote\":\"",
+                  ToString(promote), "\",\"requests\":", result->requests, ",\"accesses\":", result->accesses,
+                  ",\"hits\":", hits, ",\"hit_rate\":", rate(hits),
+                  ",\"hits_by_tier\":{\"memory\":", result->memory_hits, ",\"flash\":", result->lower_hits,
+                  "},\"memory_hit_rate\":", rate(result->memory_hits), ",\"passing\":", result->passing,
+                  ",\"ahead\":", result->ahead, ",\"ahead_used\":", result->ahead_used, "}\n")
+           : Text("policy ", ToString(policy), ", ", blocks, " blocks of memory, promote ", ToString(promote),
+                  ": of ", result->accesses, " accesses ", result->memory_hits, " hit in memory (",
+                  100 * rate(result->memory_hits), " %), ", result->lower_hits, " on flash, of which ",
+                  result->passing, " passed; ", result->ahead, " were fetched ahead, of which ",
+                  result->ahead_used, " were then hit\n");
   std::fputs(text.c_str(), stdout);
   return kExitOk;
 }
@@ -58,7 +77,7 @@ int RunSim(int argc, const char* const* argv) {
   std::string trace;
   workload::SimPolicy policy = workload::SimPolicy::kReuse;
   std::uint64_t blocks = 0;
-  bool told = false, told_when = false, flash = false;
+  bool told = false, told_when = false, flash = false, ahead = false;
   Promotion promote = OpenOptions().flash_promote;
   bool json = false;
   CommandLine line(
@@ -82,31 +101,30 @@ int RunSim(int argc, const char* const* argv) {
         if (value) promote = *value;
         return value ? Status() : value.error();
       });
+  line.Switch("--flash-ahead",
+              "with --flash and --told-when: what lies on flash is fetched shortly before the next turn",
+              &ahead);
   line.Switch("--json", "one JSON object on stdout", &json);
   if (auto exit = line.Parse(argc, argv)) return *exit;
   if (blocks == 0) {
     return Complain("cistern sim", Status(Code::kInvalid, "--blocks is missing; say how many blocks fit"));
   }
   told = told || told_when;
-  if (flash && told) {
-    return Complain("cistern sim",
-                    Status(Code::kInvalid, "--told is of no use with --flash: give one of them"));
+  if (ahead && !(flash && told_when)) {
+    return Complain("cistern sim", Status(Code::kInvalid,
+                                          "--flash-ahead fetches from flash, before turns that are told of: "
+                                          "give --flash and --told-when with it"));
   }
-  if (flash) return RunTiers(trace, policy, blocks, promote, json);
-  Result<std::unique_ptr<workload::RequestSource>> requests = workload::OpenRequests(trace);
-  if (!requests) return Complain("cistern sim", requests.error());
   if (told && policy != workload::SimPolicy::kReuse) {
     return Complain("cistern sim", Status(Code::kInvalid, Text("--told is of no use to policy ",
                                                                ToString(policy), ": give --policy reuse")));
   }
-  std::vector<PromptHints> hints;
-  if (told) {
-    Result<std::vector<PromptHints>> found = workload::Foretell(**requests, told_when);
-    if (found) requests = workload::OpenRequests(trace);
-    if (!found || !requests) return Complain("cistern sim", found ? requests.error() : found.error());
-    hints = *std::move(found);
-  }
-  Result<workload::SimResult> result = workload::Simulate(**requests, policy, blocks, hints);
+  if (flash) return RunTiers({trace, policy, blocks, promote, told, told_when, ahead, json});
+  Result<std::vector<PromptHints>> hints = Hints(trace, told, told_when);
+  if (!hints) return Complain("cistern sim", hints.error());
+  Result<std::unique_ptr<workload::RequestSource>> requests = workload::OpenRequests(trace);
+  if (!requests) return Complain("cistern sim", requests.error());
+  Result<workload::SimResult> result = workload::Simulate(**requests, policy, blocks, *hints);
   if (!result) return Complain("cistern sim", result.error());
   std::string text =
       json ? Text("{\"policy\":\"", ToString(result->policy), "\",\"blocks\":", result->blocks,

@@ -5,10 +5,14 @@
 
 #include <boost/unordered/unordered_flat_map.hpp>
 #include <cstdint>
+#include <functional>
+#include <queue>
+#include <tuple>
 #include <vector>
 
 #include "cistern/policy.h"
 #include "cistern/status.h"
+#include "policy/fetch_ahead.h"
 #include "policy/order.h"
 #include "workload/request.h"
 
@@ -20,6 +24,7 @@ struct TierSimOptions {
   // device.
   Promotion promote = Promotion::kWorth;
   std::uint64_t blocks = 1;  // of memory, at least 1
+  bool ahead = false;        // of turns that hints tell of
 };
 
 struct TierSimResult {
@@ -27,20 +32,25 @@ struct TierSimResult {
   std::uint64_t accesses = 0;  // blocks of all requests
   std::uint64_t memory_hits = 0;
   std::uint64_t lower_hits = 0;
-  std::uint64_t passing = 0;  // of these, those that did not stay in memory
+  std::uint64_t passing = 0;     // of these, those that did not stay in memory
+  std::uint64_t ahead = 0;       // fetched before they were asked for
+  std::uint64_t ahead_used = 0;  // of these, those that were then hit in memory
   friend bool operator==(const TierSimResult&, const TierSimResult&) = default;
 };
 
 // A request reads its blocks that lie below one after the other, from the root on, and puts the missing ones.
 // Each takes the place of what is coldest in memory, to stay, or to be the next to leave where it is worth
 // less than what would be that. Then all are touched leaf to root.
+//
+// Where a request tells when the next turn comes, its blocks that lie below then are fetched shortly before,
+// and are held in memory until it has come or is late (policy::FetchAhead).
 class TierSimulator final {
  public:
   explicit TierSimulator(const TierSimOptions& options);
   TierSimulator(const TierSimulator&) = delete;
   TierSimulator& operator=(const TierSimulator&) = delete;
 
-  void Submit(const Request& request);
+  void Submit(const Request& request, const PromptHints& hints = {});
   const TierSimResult& result() const { return result_; }
 
  private:
@@ -48,13 +58,33 @@ class TierSimulator final {
     bool stored = false;  // in the lower tier, whether in memory or not
     bool resident = false;
     bool transient = false;  // resident, and the next to leave
+    bool held = false;       // resident, for a turn to come: it may not leave
+    bool ahead = false;      // resident, fetched for a turn to come and not hit yet
   };
+  // A prompt whose next turn was told of.
+  struct Awaited {
+    std::uint64_t asked_ms = 0;
+    std::uint32_t told_ms = 0;
+    bool over = false;  // it came, or is late
+    std::vector<policy::EntryId> chain;
+    std::vector<std::uint64_t> keys;
+    std::vector<policy::EntryId> held;
+  };
+  using Due = std::tuple<std::uint64_t, std::uint64_t, bool>;  // when, which, whether it is late then
 
   policy::EntryId Dense(std::uint64_t hash_id);
   // Of the block before in the chain.
   policy::Standing ParentOf(std::size_t at) const;
   bool Passes(policy::EntryId id, const policy::Standing& standing);
+  auto MayLeave() const {
+    return [this](policy::EntryId id) { return !blocks_[id].held; };
+  }
   void MakeRoom();
+  void Await(const Request& request, const PromptHints& hints, std::uint64_t now_ms);
+  void Came(std::uint64_t now_ms);
+  void RunDue(std::uint64_t now_ms);
+  void FetchAhead(Awaited& awaited);
+  void LetGo(Awaited& awaited, bool late);
   void Enter(policy::EntryId id, const policy::Standing& standing, bool passes);
   void Put(std::size_t at);
   void Fetch(std::size_t at);
@@ -71,9 +101,16 @@ class TierSimulator final {
   std::vector<std::uint64_t> keys_;
   std::vector<policy::EntryId> there_;  // of the first blocks, kBelow for those that are in memory no more
   TraceTime time_;
+
+  policy::FetchAhead ahead_;
+  std::vector<Awaited> awaited_;
+  boost::unordered_flat_map<policy::EntryId, std::uint64_t> awaited_by_;  // a prompt's last whole block
+  std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
+  std::uint64_t held_ = 0;
 };
 
-// All of `requests`. Fails as the source fails.
-Result<TierSimResult> SimulateTiers(RequestSource& requests, const TierSimOptions& options);
+// All of `requests`. Fails as the source fails. `told`: hints for each request, in order; the rest have none.
+Result<TierSimResult> SimulateTiers(RequestSource& requests, const TierSimOptions& options,
+                                    const std::vector<PromptHints>& told = {});
 
 }  // namespace cistern::workload

@@ -215,6 +215,33 @@ class WhatANodeDoes(CliTest):
         replay = json.loads(run("cistern", "replay", trace, "--blocks", 60, "--block-bytes", "4KiB", "--json").stdout)
         self.assertEqual((replay["policy"], replay["hits"]), (sim["policy"], sim["hits"]))
 
+    def sim_flash(self, *words: object) -> dict[str, object]:
+        trace = "generated:sessions=60,turns=5,think=30s,span=20min,user_tokens=3000"
+        report: dict[str, object] = json.loads(run("cistern", "sim", trace, "--flash", *words, "--json").stdout)
+        return report
+
+    def test_sim_with_flash_says_what_hits_where(self) -> None:
+        worth, all_of_it = self.sim_flash("--blocks", 60), self.sim_flash("--blocks", 200, "--flash-promote", "all")
+        plenty = self.sim_flash("--blocks", 100_000)
+        for report in (worth, all_of_it, plenty):
+            tiers = report["hits_by_tier"]
+            self.assertEqual(tiers["memory"] + tiers["flash"], report["hits"])
+            self.assertEqual(report["hits"], plenty["hits"])  # flash has room for all
+            self.assertAlmostEqual(report["memory_hit_rate"], tiers["memory"] / report["accesses"])
+            self.assertEqual((report["ahead"], report["ahead_used"]), (0, 0))
+        self.assertGreater(worth["passing"], 0)
+        self.assertEqual(all_of_it["passing"], 0)
+        self.assertEqual(plenty["hits_by_tier"]["flash"], 0)
+        self.assertEqual(worth, self.sim_flash("--blocks", 60))
+
+    def test_sim_fetches_from_flash_ahead_of_turns_that_are_told(self) -> None:
+        told = self.sim_flash("--blocks", 60, "--told-when")
+        ahead = self.sim_flash("--blocks", 60, "--told-when", "--flash-ahead")
+        self.assertEqual(ahead["hits"], told["hits"])
+        self.assertGreater(ahead["hits_by_tier"]["memory"], told["hits_by_tier"]["memory"])
+        self.assertGreater(ahead["ahead_used"], 0.8 * ahead["ahead"])
+        self.assertLessEqual(ahead["ahead_used"], ahead["ahead"])
+
     def test_sim_and_replay_agree_on_published_traces(self) -> None:
         traces = pathlib.Path(__file__).resolve().parents[3] / "shared" / "traces"
         for name, requests, blocks in (("conversation", 800, 1000), ("agentic", 120, 1000)):
@@ -306,6 +333,21 @@ class BadInput(CliTest):
         self.assert_says(run("cistern", "sim", self.directory / "none.jsonl", "--blocks", 4), 1, "none.jsonl")
         self.assert_says(run("cistern", "sim", "generated:sesions=4", "--blocks", 4), 2, "sesions", "sessions")
         self.assert_says(run("cistern", "sim", trace, "--blocks", 4, "--policy", "lur"), 2, "lur", "lru")
+        self.assert_says(run("cistern", "sim", trace, "--blocks", 4, "--flash"), 2, "t.jsonl", "3")
+
+    def test_sim_with_flash(self) -> None:
+        def sim(*words: object) -> subprocess.CompletedProcess[bytes]:
+            return run("cistern", "sim", "generated:sessions=4", "--flash", *words)
+
+        self.assert_says(sim(), 2, "--blocks is missing")
+        self.assert_says(sim("--blocks", 0), 2, "--blocks", "0")
+        self.assert_says(sim("--blocks", 4, "--policy", "arc"), 2, "--flash has no policy arc", "reuse or lru")
+        self.assert_says(sim("--blocks", 4, "--flash-promote", "second-hit"), 2, "second-hit", "cistern replay")
+        self.assert_says(sim("--blocks", 4, "--flash-promote", "wroth"), 2, "wroth", "worth")
+        self.assert_says(sim("--blocks", 4, "--flash-ahead"), 2, "--flash-ahead", "--told-when")
+        self.assert_says(sim("--blocks", 4, "--told", "--policy", "lru"), 2, "--told", "policy lru", "--policy reuse")
+        missing = self.directory / "none.jsonl"
+        self.assert_says(run("cistern", "sim", missing, "--blocks", 4, "--flash"), 1, "none.jsonl")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy/fetch_ahead.h"
+
+#include <gtest/gtest.h>
+
+namespace cistern::policy {
+namespace {
+
+TEST(FetchAhead, TrueTimesNarrowTheWindowToASecondToBothSides) {
+  FetchAhead ahead;
+  const auto before = ahead.WindowOf(60'000);
+  for (int i = 0; i < 1'000; ++i) ahead.Note(60'000, 60'200);
+  EXPECT_EQ(ahead.WindowOf(60'000), (FetchAhead::Window{59'000, 61'000}));
+  ASSERT_TRUE(before);
+  EXPECT_LT(before->from_ms, 59'000u);
+}
+
+TEST(FetchAhead, WindowHasTheTimesThatAreOffAsUsual) {
+  FetchAhead ahead;
+  for (int i = 0; i < 1'000; ++i) ahead.Note(60'000, i % 2 == 0 ? 54'000 : 66'000);
+  const auto window = ahead.WindowOf(60'000);
+  ASSERT_TRUE(window);
+  EXPECT_LT(window->from_ms, 54'000u);
+  EXPECT_GT(window->until_ms, 66'000u);
+}
+
+TEST(FetchAhead, TimesThatAreOftenWrongAreNotFetchedForUntilTheyAreTrueAgain) {
+  FetchAhead ahead;
+  for (int i = 0; i < 200; ++i) ahead.Note(60'000, std::nullopt);
+  EXPECT_FALSE(ahead.WindowOf(60'000));
+  for (int i = 0; i < 200; ++i) ahead.Note(60'000, 60'000);
+  EXPECT_TRUE(ahead.WindowOf(60'000));
+}
+
+TEST(FetchAhead, TurnToldForAtOnceIsFetchedForAtOnce) {
+  EXPECT_EQ(FetchAhead().WindowOf(1), (FetchAhead::Window{0, 1'001}));
+}
+
+}  // namespace
+}  // namespace cistern::policy
