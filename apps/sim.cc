@@ -71,6 +71,14 @@ int RunTiers(const TierRun& run) {
   return kExitOk;
 }
 
+std::string FarText(const workload::SimResult& result, const workload::SimFar& far, bool json) {
+  if (far.blocks == 0) return {};
+  return json ? Text(",\"far_hits\":", result.far_hits, ",\"moved_far\":", result.moved_far,
+                     ",\"moved_near\":", result.moved_near)
+              : Text(", ", result.far_hits, " of them in far memory; ", result.moved_far,
+                     " blocks moved there, ", result.moved_near, " back");
+}
+
 }  // namespace
 
 int RunSim(int argc, const char* const* argv) {
@@ -78,6 +86,8 @@ int RunSim(int argc, const char* const* argv) {
   workload::SimPolicy policy = workload::SimPolicy::kReuse;
   std::uint64_t blocks = 0;
   bool told = false, told_when = false, flash = false, ahead = false;
+  workload::SimFar far;
+  bool anywhere = false;
   Promotion promote = OpenOptions().flash_promote;
   bool json = false;
   CommandLine line(
@@ -104,12 +114,30 @@ int RunSim(int argc, const char* const* argv) {
   line.Switch("--flash-ahead",
               "with --flash and --told-when: what lies on flash is fetched shortly before the next turn",
               &ahead);
+  line.Count("--far", "of the blocks that fit, those in memory of nodes without processors, with reuse",
+             &far.blocks, 0, 1u << 30);
+  line.Switch("--far-anywhere", "with --far: blocks lie where there is room, as without the policy",
+              &anywhere);
   line.Switch("--json", "one JSON object on stdout", &json);
   if (auto exit = line.Parse(argc, argv)) return *exit;
   if (blocks == 0) {
     return Complain("cistern sim", Status(Code::kInvalid, "--blocks is missing; say how many blocks fit"));
   }
   told = told || told_when;
+  far.placed = !anywhere;
+  if (far.blocks >= blocks) {
+    return Complain("cistern sim",
+                    Status(Code::kInvalid, Text("--far ", far.blocks, ": of the ", blocks,
+                                                " blocks of --blocks some lie near: give fewer")));
+  }
+  if (far.blocks > 0 && (flash || policy != workload::SimPolicy::kReuse)) {
+    return Complain("cistern sim",
+                    Status(Code::kInvalid, "--far is simulated with policy reuse and without --flash"));
+  }
+  if (anywhere && far.blocks == 0) {
+    return Complain("cistern sim",
+                    Status(Code::kInvalid, "--far-anywhere says where blocks of --far lie: give it too"));
+  }
   if (ahead && !(flash && told_when)) {
     return Complain("cistern sim", Status(Code::kInvalid,
                                           "--flash-ahead fetches from flash, before turns that are told of: "
@@ -124,14 +152,15 @@ int RunSim(int argc, const char* const* argv) {
   if (!hints) return Complain("cistern sim", hints.error());
   Result<std::unique_ptr<workload::RequestSource>> requests = workload::OpenRequests(trace);
   if (!requests) return Complain("cistern sim", requests.error());
-  Result<workload::SimResult> result = workload::Simulate(**requests, policy, blocks, *hints);
+  Result<workload::SimResult> result = workload::Simulate(**requests, policy, blocks, *hints, far);
   if (!result) return Complain("cistern sim", result.error());
-  std::string text =
-      json ? Text("{\"policy\":\"", ToString(result->policy), "\",\"blocks\":", result->blocks,
-                  ",\"requests\":", result->requests, ",\"accesses\":", result->accesses,
-                  ",\"hits\":", result->hits, ",\"hit_rate\":", result->hit_rate(), "}\n")
-           : Text("policy ", ToString(result->policy), ", ", result->blocks, " blocks: ", result->hits,
-                  " of ", result->accesses, " accesses hit (", 100 * result->hit_rate(), " %)\n");
+  std::string text = json ? Text("{\"policy\":\"", ToString(result->policy), "\",\"blocks\":", result->blocks,
+                                 ",\"requests\":", result->requests, ",\"accesses\":", result->accesses,
+                                 ",\"hits\":", result->hits, ",\"hit_rate\":", result->hit_rate(),
+                                 FarText(*result, far, true), "}\n")
+                          : Text("policy ", ToString(result->policy), ", ", result->blocks,
+                                 " blocks: ", result->hits, " of ", result->accesses, " accesses hit (",
+                                 100 * result->hit_rate(), " %)", FarText(*result, far, false), "\n");
   std::fputs(text.c_str(), stdout);
   return kExitOk;
 }

@@ -157,13 +157,12 @@ void Order::LookAmong(std::size_t first, std::size_t end, Coldness& coldest) con
   if (reuse_ == nullptr) {
     const std::optional<EntryId> id = lru_.ColdestAmong(first, end);
     if (!id) return;
-    const Coldness one{.id = *id, .age = lru_.Age(*id)};
+    const Coldness one = ColdnessOf(*id);
     if (coldest.id == kBelow || one < coldest) coldest = one;
     return;
   }
   lru_.ForShelves(first, end, [&](Shelf on) {
-    const EntryId id = *lru_.Coldest(on);
-    const Coldness one{.id = id, .value = ValueOf(id).expected, .age = lru_.Age(id)};
+    const Coldness one = ColdnessOf(*lru_.Coldest(on));
     if (coldest.id == kBelow || one < coldest) coldest = one;
   });
 }

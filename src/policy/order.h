@@ -24,6 +24,10 @@ namespace cistern::policy {
 // A size of slots on a memory node (memory::SlotKind).
 using SizeClass = std::uint16_t;
 
+struct AnySize {
+  constexpr bool operator()(SizeClass) const { return true; }
+};
+
 // In place of the id of a block that lies below memory.
 inline constexpr EntryId kBelow = 0xffff'ffff;
 
@@ -85,11 +89,12 @@ class Order final {
 
   // A block that is fetched from below is worth less than what would leave for it, the coldest for which
   // `may(id)` holds, is proven to be: it is read, and takes nobody's place. The others are parked on the way,
-  // a few at most; what leaves before all others in any case does not count.
-  template <class May>
-  bool Passes(const Standing& fetched, QuotaGroups groups, May may) {
+  // a few at most; what leaves before all others in any case does not count. That is asked of the size
+  // classes for which `of(size_class)` holds.
+  template <class May, class Of = AnySize>
+  bool Passes(const Standing& fetched, QuotaGroups groups, May may, Of of = {}) {
     for (std::size_t look = 0; look < kMostLooks && fetched.told && learns(); ++look) {
-      const std::optional<EntryId> id = ColdestOf(groups, kCold, [](SizeClass) { return true; });
+      const std::optional<EntryId> id = ColdestOn(groups, kCold, of);
       if (!id) return false;
       if (may(*id)) return StaysOut(fetched, *id);
       Park(*id);
@@ -124,11 +129,18 @@ class Order final {
   std::optional<EntryId> Coldest() const { return ColdestIn(kAllGroups); }
   std::optional<EntryId> ColdestIn(QuotaGroups groups) const {
     if (!grouped_ && (groups & 1) != 0) return ColdestAmong(0, ranks_.size() * kStride);
-    return ColdestOf(groups, kStride, [](SizeClass) { return true; });
+    return ColdestOf(AnySize(), groups);
   }
   std::optional<EntryId> Coldest(SizeClass size_class, QuotaGroups groups = kAllGroups) const {
-    return ColdestOf(groups, kStride, [size_class](SizeClass its) { return its == size_class; });
+    return ColdestOf([size_class](SizeClass its) { return its == size_class; }, groups);
   }
+  // Of the size classes for which `of(size_class)` holds.
+  template <class Of>
+  std::optional<EntryId> ColdestOf(Of of, QuotaGroups groups = kAllGroups) const {
+    return ColdestOn(groups, kStride, of);
+  }
+  // Of two that are not absent, the first would leave before the second.
+  bool Colder(EntryId id, EntryId other) const { return ColdnessOf(id) < ColdnessOf(other); }
 
   // ---- by recency alone: for a choice between size classes ----
   std::optional<EntryId> Oldest() const { return lru_.Coldest(); }
@@ -185,10 +197,10 @@ class Order final {
     }
   }
   // Of the first `shelves` of each rank.
-  template <class May>
-  std::optional<EntryId> ColdestOf(QuotaGroups groups, std::size_t shelves, May may) const {
+  template <class Of>
+  std::optional<EntryId> ColdestOn(QuotaGroups groups, std::size_t shelves, Of of) const {
     Coldness coldest;
-    ForRanks(groups, may, [&](std::size_t first) { LookAmong(first, first + shelves, coldest); });
+    ForRanks(groups, of, [&](std::size_t first) { LookAmong(first, first + shelves, coldest); });
     return coldest.found();
   }
   // What leaves first has the least value, and of these is the oldest.
@@ -201,6 +213,9 @@ class Order final {
       return value != other.value ? value < other.value : age > other.age;
     }
   };
+  Coldness ColdnessOf(EntryId id) const {
+    return {.id = id, .value = reuse_ == nullptr ? 0 : ValueOf(id).expected, .age = lru_.Age(id)};
+  }
   // Replaces `coldest` by what is colder on the shelves from `first` on, up to `end`.
   void LookAmong(std::size_t first, std::size_t end, Coldness& coldest) const;
   // Where there are shelves for no more ranks the id counts for no quota.

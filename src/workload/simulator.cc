@@ -56,9 +56,9 @@ Result<SimPolicy> ParseSimPolicy(std::string_view text) {
                Text("there is no eviction policy '", Shown(text), "'; known: ", SimPolicies()));
 }
 
-Simulator::Simulator(SimPolicy policy, std::uint64_t blocks)
-    : contender_(MakeContender(policy, blocks, extended_)) {
-  CISTERN_ASSERT(blocks > 0);
+Simulator::Simulator(SimPolicy policy, std::uint64_t blocks, const SimFar& far)
+    : far_(far), far_memory_(kFar), contender_(MakeContender(policy, blocks, extended_)) {
+  CISTERN_ASSERT(blocks > 0 && far.blocks < blocks && (far.blocks == 0 || policy == SimPolicy::kReuse));
   if (policy == SimPolicy::kReuse) reuse_ = std::make_unique<policy::Order>(EvictionPolicy::kReuse, blocks);
   result_.policy = policy;
   result_.blocks = blocks;
@@ -86,6 +86,7 @@ void Simulator::Submit(const Request& request, const PromptHints& hints) {
   ++result_.requests;
   result_.accesses += chain_.size();
   result_.hits += hits;
+  for (std::size_t i = 0; far_.blocks > 0 && i < hits; ++i) result_.far_hits += IsFar(chain_[i]);
   reuse_ ? SubmitToReuse(request, hits, hints) : SubmitToContender();
 }
 
@@ -101,21 +102,77 @@ void Simulator::SubmitToReuse(const Request& request, std::size_t hits, const Pr
   for (; end < size && !resident_[chain_[end]]; ++end) {
     standing = reuse_->StandingOf(keys_[end], standing);
     if (!MakeRoom(standing)) break;
-    reuse_->Insert(chain_[end], 0, standing);
+    reuse_->Insert(chain_[end], freed_, standing);
     Enter(chain_[end]);
   }
   for (std::size_t i = end; i-- > 0;) reuse_->Touch(chain_[i], keys_[i]);
   for (const EntryId id : chain_) held_[id] = false;
+  for (std::size_t i = end; far_.placed && i-- > 0;) {
+    if (IsFar(chain_[i])) MoveNear(chain_[i]);
+  }
 }
 
 bool Simulator::MakeRoom(const policy::Standing& newcomer) {
-  if (used_ < result_.blocks) return true;
+  if (far_.blocks > 0 && far_.placed) return MakeRoomNear(newcomer);
+  if (used_ < result_.blocks) {
+    // The system's way: either in turn.
+    freed_ = far_used_ * result_.blocks < far_.blocks * used_ ? kFar : kNear;
+    far_used_ += freed_;
+    return true;
+  }
   const std::optional<EntryId> leaves =
       reuse_->LeavesFor(newcomer, [this](EntryId id) { return !extended_(id) && !held_[id]; });
   if (!leaves) return false;
-  reuse_->Remove(*leaves);
-  if (Leave(*leaves)) reuse_->Unpark(parents_[*leaves]);
+  Evict(*leaves);
   return true;
+}
+
+void Simulator::Evict(EntryId id) {
+  freed_ = reuse_->size_class(id);
+  reuse_->Remove(id);
+  if (Leave(id)) reuse_->Unpark(parents_[id]);
+}
+
+bool Simulator::MakeRoomNear(const policy::Standing& newcomer) {
+  freed_ = kNear;
+  if (used_ - far_used_ < result_.blocks - far_.blocks) return true;
+  const std::optional<EntryId> near =
+      ColdestOf(far_memory_.near(), [this](EntryId id) { return !held_[id]; });
+  if (!near) return false;
+  if (far_used_ == far_.blocks) {
+    const auto may = [this](EntryId id) { return !extended_(id) && !held_[id]; };
+    const std::optional<EntryId> far = ColdestOf(far_memory_.far(), may);
+    const policy::NearWay way = policy::WayOf(*reuse_, newcomer, *near, far);
+    if (way == policy::NearWay::kNewStaysOut) return false;
+    const bool leaves = way == policy::NearWay::kLeaves && may(*near);
+    if (!leaves && !far) return false;
+    Evict(leaves ? *near : *far);
+    freed_ = kNear;
+    if (leaves) return true;
+    --far_used_;
+  }
+  MoveFar(*near);
+  return true;
+}
+
+void Simulator::MoveFar(EntryId id) {
+  reuse_->Reclass(id, kFar);
+  ++far_used_;
+  ++result_.moved_far;
+}
+
+// What moves far for it takes its place there.
+void Simulator::MoveNear(EntryId id) {
+  const auto may = [this](EntryId other) { return !held_[other]; };
+  if (used_ - far_used_ >= result_.blocks - far_.blocks) {
+    if (!policy::MovesNear(*reuse_, far_memory_, id, may)) return;
+    const std::optional<EntryId> near = ColdestOf(far_memory_.near(), may);
+    if (!near) return;
+    MoveFar(*near);
+  }
+  reuse_->Reclass(id, kNear);
+  --far_used_;
+  ++result_.moved_near;
 }
 
 void Simulator::SubmitToContender() {
@@ -148,8 +205,8 @@ bool Simulator::Leave(EntryId id) {
 }
 
 Result<SimResult> Simulate(RequestSource& requests, SimPolicy policy, std::uint64_t blocks,
-                           const std::vector<PromptHints>& told) {
-  Simulator simulator(policy, blocks);
+                           const std::vector<PromptHints>& told, const SimFar& far) {
+  Simulator simulator(policy, blocks, far);
   Request request;
   for (std::size_t i = 0;; ++i) {
     const Result<bool> more = requests.Next(request);

@@ -46,6 +46,24 @@ SimResult NaiveSim(const std::vector<Request>& requests, std::uint64_t blocks) {
   return result;
 }
 
+TEST(Simulator, WithFarMemoryAsMuchHitsAndMoreOfItNear) {
+  const auto run = [](const SimFar& far) {
+    auto requests = OpenRequests("generated:sessions=300,turns=8,seed=3");
+    EXPECT_TRUE(requests);
+    auto result = Simulate(**requests, SimPolicy::kReuse, 800, {}, far);
+    EXPECT_TRUE(result);
+    return *result;
+  };
+  const SimResult alone = run({}), placed = run({.blocks = 300}),
+                  anywhere = run({.blocks = 300, .placed = false});
+  EXPECT_EQ(alone.hits, anywhere.hits);
+  EXPECT_EQ(alone.far_hits + alone.moved_far + anywhere.moved_far + anywhere.moved_near, 0u);
+  EXPECT_GT(anywhere.far_hits, anywhere.hits / 5);
+  EXPECT_GT(placed.hits, alone.hits / 100 * 98);
+  EXPECT_LT(placed.far_hits, anywhere.far_hits / 4 * 3);
+  EXPECT_GT(placed.moved_near, 0u);
+}
+
 TEST(Simulator, AHitIsInTheLongestResidentRunFromBlockZero) {
   Simulator simulator(SimPolicy::kLru, 3);
   simulator.Submit(Prompt({10, 20, 30}));
