@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory nodes without such a host: boots Debian's kernel in qemu, under software emulation, with two memory nodes that
 have a processor each and one that is memory alone, and runs there a node and clients on either processor: blocks lie
-where their client runs, and all bytes are compared. `./dev lab numa` builds what it takes along.
+where their client runs, cold ones on the node without processors, used ones back, and all bytes are compared.
+`./dev lab numa` builds what it takes along.
 
 Usage: numa.py KERNEL_ROOT BIN_DIR WORK_DIR
 """
@@ -15,8 +16,10 @@ from machine import Archive, boot, unpacked_kernel
 
 PROGRAMS = ["cisternd", "cistern", "numa_blocks"]
 # What must say RESULT name 0.
-SHOWN = ["topology", "node", "on_0", "on_1", "restart", "again_0", "again_1", "shares", "end"]
+SHOWN = ["topology", "node", "on_0", "on_1", "restart", "again_0", "again_1", "fill", "cold", "used", "restart_far"]
+SHOWN += ["cold_again", "used_again", "shares", "end"]
 MEMORY_MIB = [1024, 1024, 512]
+DISTANCES = {(0, 1): 21, (0, 2): 30, (1, 2): 30}
 
 
 def main() -> None:
@@ -34,6 +37,8 @@ def main() -> None:
         processors = f",cpus={node}" if node < 2 else ""
         hardware += ["-object", f"memory-backend-ram,id=memory{node},size={mib}M"]
         hardware += ["-numa", f"node,nodeid={node},memdev=memory{node}{processors}"]
+    for (one, other), value in DISTANCES.items():
+        hardware += ["-numa", f"dist,src={one},dst={other},val={value}"]
     boot(work, hardware, SHOWN)
 
 

@@ -96,6 +96,7 @@ struct Record {
     kTransient = 16,  // fetched and not promoted: evicted first once it was used
     kTaken = 32,      // another node handed it over, and nobody has used it here since
     kFresh = 64,      // came to memory or was used there, and FreshRecords has not given it since
+    kUsedFar = 128,   // was used in far memory, and may move near
   };
   static constexpr std::uint64_t kDropUnknown = ~std::uint64_t{0};
 

@@ -26,6 +26,8 @@ constexpr Field kFields[] = {
     {"leases_ended", &StoreCounters::leases_ended, "leases that their deadline or their session ended"},
     {"stayed_out", &StoreCounters::stayed_out,
      "puts of prompts that were worth less than what would have left for them"},
+    {"moved_far", &StoreCounters::moved_far, "records that moved to memory of a node without processors"},
+    {"moved_near", &StoreCounters::moved_near, "records that moved back from there, for they were used"},
     {"touches_applied", &StoreCounters::touches_applied, "uses of resident records, as clients told them"},
     {"touches_refused", &StoreCounters::touches_refused, "uses told of records that had gone meanwhile"},
     {"busy", &StoreCounters::busy, "calls past a bound"},

@@ -169,13 +169,19 @@ void AddFlash(const HostFacts& facts, Findings& findings) {
 }
 
 Finding Numa(const HostFacts& facts) {
-  std::size_t without = 0;
-  for (const memory::MemoryNode& node : facts.numa) without += node.processors.empty() ? 1 : 0;
+  const std::size_t without = facts.numa.size() - memory::NearCount(facts.numa);
+  const std::vector<memory::MemoryNode> used = memory::ArenaNodes(facts.numa);
+  const std::size_t far = used.size() - memory::NearCount(used);
   const std::size_t nodes = std::max<std::size_t>(facts.numa.size(), 1);
   Finding finding{.name = "numa",
                   .value = Text(nodes, nodes == 1 ? " memory node" : " memory nodes"),
                   .limit = "any number: blocks lie where their engine runs"};
   if (without > 0) finding.value += Text(", ", without, " without processors");
+  if (far > 0) {
+    finding.value += Text(", of which ", far, far == 1 ? " is" : " are", " slower memory for what is cold");
+  } else if (without > 0) {
+    finding.value += ", left to the system: as fast as the others, or a device's";
+  }
   return finding;
 }
 

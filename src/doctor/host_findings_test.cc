@@ -159,10 +159,14 @@ TEST(HostFindings, EachVolumeWithoutDirectIoIsAProblemOfItsOwn) {
 TEST(HostFindings, SeveralMemoryNodesAreWellAndThoseWithoutProcessorsAreCounted) {
   HostFacts facts = Sound();
   facts.numa.push_back({.number = 1, .bytes = 32 * kGiB, .processors = {1}});
-  facts.numa.push_back({.number = 2, .bytes = 64 * kGiB});
+  facts.numa.push_back({.number = 2, .bytes = 64 * kGiB, .distance = 24});
   const Finding finding = Of("numa", facts);
   EXPECT_EQ(finding.verdict, Verdict::kOk);
-  EXPECT_EQ(finding.value, "3 memory nodes, 1 without processors");
+  EXPECT_EQ(finding.value,
+            "3 memory nodes, 1 without processors, of which 1 is slower memory for what is cold");
+  facts.numa.back().device = true;
+  EXPECT_EQ(Of("numa", facts).value,
+            "3 memory nodes, 1 without processors, left to the system: as fast as the others, or a device's");
 }
 
 TEST(HostFindings, AProcessorThatChecksSlowlyIsAWarning) {

@@ -89,17 +89,20 @@ Finding Memory(const json::object& status, const std::optional<node::NodeOptions
 
 // A node on a host with several memory nodes, all of which it may use.
 void AddNodes(const json::object& status, const HostFacts& facts, Findings& findings) {
-  const auto with = static_cast<std::size_t>(
-      std::ranges::count_if(facts.numa, [](const auto& node) { return !node.processors.empty(); }));
+  const std::vector<memory::MemoryNode> may_use = memory::ArenaNodes(facts.numa);
+  const std::size_t with = memory::NearCount(may_use), far = may_use.size() - with;
   const json::value* nodes = At(status, "/memory/nodes");
-  if (with < 2 || nodes == nullptr || !nodes->is_array()) return;
+  if (with + far < 2 || nodes == nullptr || !nodes->is_array()) return;
   const std::size_t has = std::max<std::size_t>(nodes->get_array().size(), 1);
   Finding finding{.name = "node_numa", .value = Text(has), .limit = Text(with, " with processors")};
-  if (has < with) {
+  if (far > 0) finding.limit += Text(", ", far, " of memory alone");
+  if (has < with + far) {
     finding.verdict = Verdict::kWarning;
     finding.mend =
-        "blocks do not lie where their engine runs: let the node use all memory nodes and call mbind (a "
-        "container's seccomp profile, or SYS_NICE), and give it 64 MiB of memory a node at least";
+        "blocks do not lie where their engine runs, and slower memory is not for what is cold: let the node "
+        "use all memory nodes and call mbind (a "
+        "container's seccomp profile, or SYS_NICE), and give it 64 MiB of memory a node at least, more where "
+        "they differ in size";
   }
   findings.push_back(std::move(finding));
 }

@@ -104,6 +104,11 @@ TEST(NodeFindings, ANodeThatLiesOnFewerMemoryNodesThanTheHostHasIsAWarning) {
   };
   EXPECT_EQ(found(R"({"node":"0"},{"node":"1"})").verdict, Verdict::kOk);
   EXPECT_THAT(found("").mend, HasSubstr("mbind"));
+  facts.numa[2] = {.number = 2, .bytes = 64 * kGiB, .distance = 24};
+  EXPECT_EQ(found(R"({"node":"0"},{"node":"1"})").verdict, Verdict::kWarning) << "the one without processors";
+  const Finding all = found(R"({"node":"0"},{"node":"1"},{"node":"2"})");
+  EXPECT_EQ(all.verdict, Verdict::kOk);
+  EXPECT_EQ(all.limit, "2 with processors, 1 of memory alone");
   facts.numa.pop_back();
   facts.numa.pop_back();
   EXPECT_EQ(Find(FindingsOfNode(R"({"node":{},"memory":{"nodes":[]}})", facts, std::nullopt), "node_numa"),

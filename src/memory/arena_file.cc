@@ -430,7 +430,7 @@ Status ArenaFile::Reserve(std::uint32_t header) {
 
 // A run is of a node whole, whatever is served of it.
 void ArenaFile::Divide(std::byte* base) {
-  plan_ = NodePlan(static_cast<std::uint32_t>(nodes_.size()), asked_headers_);
+  plan_ = NodePlan(SharesOf(nodes_), NearCount(nodes_), asked_headers_);
   if (plan_.nodes() == 1) return;
   std::byte* const slots = base + geometry_.slots_offset();
   for (std::uint32_t header = 0; header < geometry_.header_count; header += plan_.run()) {

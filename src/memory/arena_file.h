@@ -55,7 +55,7 @@ struct ArenaOptions {
   // Path of a program that moves the arena into huge pages as a process of its own (huge_page_process.h).
   // Empty: this process does, whose other threads then wait where they map memory.
   std::string huge_page_program;
-  // Memory nodes with processors that the arena is to be divided among (node_plan.h); less than two: it lies
+  // Memory nodes that the arena is to be divided among (ArenaNodes, node_plan.h); less than two: it lies
   // where the system puts it.
   std::vector<MemoryNode> nodes{};
 

@@ -10,11 +10,14 @@
 #include <array>
 #include <charconv>
 #include <climits>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string_view>
 
 #include "base/format.h"
+#include "memory/node_plan.h"
 
 namespace cistern::memory {
 namespace {
@@ -66,6 +69,28 @@ std::optional<std::uint32_t> LastProcessorOf(std::int32_t pid) {
   return number ? std::optional(static_cast<std::uint32_t>(*number)) : std::nullopt;
 }
 
+// Numbers of the nodes that are the memory of a GPU.
+std::vector<std::uint32_t> DeviceNodes(const std::string& root) {
+  std::vector<std::uint32_t> nodes;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(root + "/proc/driver/nvidia/gpus", error)) {
+    std::ifstream file(entry.path() / "numa_status");
+    for (std::string line; std::getline(file, line);) {
+      if (!line.starts_with("Node:")) continue;
+      if (const auto number = NumberAt(line.substr(5))) nodes.push_back(static_cast<std::uint32_t>(*number));
+    }
+  }
+  return nodes;
+}
+
+// Numbers in a line, one for each node that is online.
+std::vector<std::uint32_t> DistancesOf(const fs::path& node) {
+  std::ifstream file(node / "distance");
+  std::vector<std::uint32_t> distances;
+  for (std::uint32_t distance; file >> distance;) distances.push_back(distance);
+  return distances;
+}
+
 bool Holds(const MemoryNode& node, std::uint32_t processor) {
   return std::ranges::find(node.processors, processor) != node.processors.end();
 }
@@ -97,6 +122,8 @@ std::vector<MemoryNode> ReadMemoryNodes(const std::string& root) {
     if (!number) continue;
     MemoryNode node{.number = static_cast<std::uint32_t>(*number),
                     .processors = ParseNumbers(FirstLine(entry.path() / "cpulist"))};
+    node.read_mb_s = static_cast<std::uint32_t>(
+        NumberAt(FirstLine(entry.path() / "access0/initiators/read_bandwidth")).value_or(0));
     std::ifstream file(entry.path() / "meminfo");
     for (std::string line; std::getline(file, line);) {
       if (const std::size_t at = line.find("MemTotal:"); at != std::string::npos)
@@ -105,7 +132,56 @@ std::vector<MemoryNode> ReadMemoryNodes(const std::string& root) {
     nodes.push_back(std::move(node));
   }
   std::ranges::sort(nodes, {}, &MemoryNode::number);
+  const std::vector<std::uint32_t> devices = DeviceNodes(root);
+  for (MemoryNode& node : nodes) {
+    node.device = std::ranges::find(devices, node.number) != devices.end();
+    const auto distances =
+        DistancesOf(fs::path(root + "/sys/devices/system/node") / Text("node", node.number));
+    for (std::size_t i = 0; i < nodes.size() && distances.size() == nodes.size(); ++i) {
+      if (nodes[i].processors.empty()) continue;
+      node.distance = node.distance == 0 ? distances[i] : std::min(node.distance, distances[i]);
+    }
+  }
   return nodes;
+}
+
+std::vector<MemoryNode> ArenaNodes(const std::vector<MemoryNode>& nodes) {
+  constexpr std::uint32_t kLocal = 10;
+  std::vector<MemoryNode> of;
+  std::uint32_t least_mb_s = 0;
+  for (const MemoryNode& node : nodes) {
+    if (node.processors.empty()) continue;
+    least_mb_s = of.empty() ? node.read_mb_s : std::min(least_mb_s, node.read_mb_s);
+    of.push_back(node);
+  }
+  if (of.empty()) return of;
+  std::ranges::copy_if(nodes, std::back_inserter(of), [&](const MemoryNode& node) {
+    const bool as_fast = least_mb_s > 0 && node.read_mb_s >= least_mb_s;
+    return node.processors.empty() && node.bytes > 0 && !node.device && node.distance > kLocal && !as_fast;
+  });
+  return of;
+}
+
+std::uint32_t NearCount(const std::vector<MemoryNode>& nodes) {
+  return static_cast<std::uint32_t>(
+      std::ranges::count_if(nodes, [](const MemoryNode& node) { return !node.processors.empty(); }));
+}
+
+std::vector<std::uint32_t> SharesOf(const std::vector<MemoryNode>& nodes) {
+  const std::uint32_t near = NearCount(nodes);
+  std::vector<std::uint32_t> shares(nodes.size(), 1);
+  if (near == 0 || near == nodes.size()) return shares;
+  double bytes = 0;
+  for (std::uint32_t i = 0; i < near; ++i) bytes += static_cast<double>(nodes[i].bytes) / near;
+  double least = bytes;
+  for (std::size_t i = near; i < nodes.size(); ++i)
+    least = std::min(least, static_cast<double>(nodes[i].bytes));
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const double has = i < near ? bytes : static_cast<double>(nodes[i].bytes);
+    shares[i] =
+        static_cast<std::uint32_t>(std::clamp(std::round(has / least), 1.0, double{NodePlan::kMostShare}));
+  }
+  return shares;
 }
 
 std::vector<MemoryNode> AllowedNodes(std::vector<MemoryNode> nodes) {

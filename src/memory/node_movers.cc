@@ -9,7 +9,7 @@ NodeMovers::NodeMovers(const Parts& parts, ThreadMoversOptions options,
                        const std::function<void(Work& job)>& done)
     : arena_(parts.arena), plan_(parts.plan) {
   CISTERN_ASSERT(parts.nodes.size() >= plan_.nodes());
-  for (std::uint32_t i = 0; i < plan_.nodes(); ++i) {
+  for (std::uint32_t i = 0; i < plan_.near(); ++i) {
     options.processors = parts.nodes[i].processors;
     movers_.push_back(std::make_unique<ThreadMovers>(parts.words, parts.clock, options, done));
   }
@@ -26,7 +26,7 @@ std::optional<NodeIndex> NodeMovers::NodeOf(const MoverJob& job) const {
 
 void NodeMovers::Submit(MoverJob& job) {
   const std::optional<NodeIndex> node = NodeOf(job);
-  movers_[node ? *node : next_++ % movers_.size()]->Submit(job);
+  movers_[node && !plan_.IsFar(*node) ? *node : next_++ % movers_.size()]->Submit(job);
 }
 
 }  // namespace cistern::memory

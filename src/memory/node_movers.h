@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Movers of an arena that lies on several memory nodes: some for each, which run on its processors alone. A
-// job is done by those of the node that the memory lies on which it works on, others by each in turn.
+// job is done by those of the node that the memory lies on which it works on, others, and those of far
+// memory, by each in turn.
 #pragma once
 
 #include <functional>
@@ -21,9 +22,9 @@ class NodeMovers final : public Movers {
     const Clock& clock;
     arena::ArenaView arena;
     NodePlan plan;
-    const std::vector<MemoryNode>& nodes;  // by index of the plan, each with processors
+    const std::vector<MemoryNode>& nodes;  // by index of the plan
   };
-  // `options.threads` for each node. `done` as for ThreadMovers.
+  // `options.threads` for each near node. `done` as for ThreadMovers.
   NodeMovers(const Parts& parts, ThreadMoversOptions options, const std::function<void(Work& job)>& done);
 
   void Submit(MoverJob& job) override;
@@ -33,7 +34,7 @@ class NodeMovers final : public Movers {
  private:
   const arena::ArenaView arena_;
   const NodePlan plan_;
-  std::vector<std::unique_ptr<ThreadMovers>> movers_;  // by node
+  std::vector<std::unique_ptr<ThreadMovers>> movers_;  // by near node
   std::size_t next_ = 0;
 };
 

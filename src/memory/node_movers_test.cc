@@ -55,6 +55,18 @@ class NodeMoversTest : public testing::Test {
   std::unique_ptr<NodeMovers> movers_;
 };
 
+TEST_F(NodeMoversTest, AJobOnFarMemoryIsDoneByAnyOfThoseThatRunNear) {
+  const NodePlan plan(std::vector<std::uint32_t>{1, 1, 1}, 2, 8);
+  const std::vector<MemoryNode> nodes = {nodes_[0], nodes_[1], {.number = 2}};
+  movers_ =
+      std::make_unique<NodeMovers>(NodeMovers::Parts{words_, clock_, node_.arena, plan, nodes},
+                                   ThreadMoversOptions{}, [this](Work& job) { loop_->PostRemote(job); });
+  ASSERT_EQ(plan.Of(2), 2);
+  std::set<std::thread::id> on;
+  for (int i = 0; i < 4; ++i) on.insert(loop_->BlockOn(Run(loop_->executor(), SlotsOf(2))));
+  EXPECT_EQ(on.size(), 2u);
+}
+
 TEST_F(NodeMoversTest, AJobIsDoneByAMoverOfTheNodeWhoseMemoryItWorksOn) {
   ASSERT_EQ(plan_.run(), 2u);
   std::set<std::thread::id> on[2];

@@ -29,7 +29,8 @@ MetricTable::Found NodeRow(const Slots* slots, const std::vector<MemoryNode>& no
   if (slots == nullptr || slots->plan().nodes() == 1 || at >= slots->plan().nodes())
     return MetricTable::Found::kEnd;
   const auto node = static_cast<NodeIndex>(at);
-  row = {Text(nodes[at].number), slots->bytes(node), slots->used_bytes(node)};
+  row = {Text(nodes[at].number), slots->bytes(node), slots->used_bytes(node),
+         std::uint64_t{slots->plan().IsFar(node)}};
   return MetricTable::Found::kRow;
 }
 
@@ -39,15 +40,18 @@ void AddMetrics(MetricRegistry& registry, const Slots* slots, std::vector<Memory
   registry.Add("memory", {"bytes", kGauge, "of all slots, but for those that a resize takes away"},
                [slots] { return MetricValue(slots->bytes()); });
   AddFields(registry, "memory", kFields, [slots] { return slots->counts(); });
-  registry.Add("memory", {.name = "nodes",
-                          .metric = "memory_node",
-                          .help = "memory nodes that the arena is divided among; none on a host with one",
-                          .columns = {{"node", MetricKind::kLabel, "the kernel's number of it"},
-                                      {"bytes", kGauge, "of all slots there"},
-                                      {"used_bytes", kGauge, "of slots in use there"}},
-                          .rows = [slots, nodes = std::move(nodes)](std::size_t at, MetricRow& row) {
-                            return NodeRow(slots, nodes, at, row);
-                          }});
+  registry.Add(
+      "memory",
+      {.name = "nodes",
+       .metric = "memory_node",
+       .help = "memory nodes that the arena is divided among; none on a host with one",
+       .columns = {{"node", MetricKind::kLabel, "the kernel's number of it"},
+                   {"bytes", kGauge, "of all slots there"},
+                   {"used_bytes", kGauge, "of slots in use there"},
+                   {"far", kGauge, "1: it has no processors, and has what is worth least of memory"}},
+       .rows = [slots, nodes = std::move(nodes)](std::size_t at, MetricRow& row) {
+         return NodeRow(slots, nodes, at, row);
+       }});
 }
 
 }  // namespace cistern::memory

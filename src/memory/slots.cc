@@ -156,18 +156,29 @@ SlotKind Slots::KindAt(arena::Place place) const {
 SlotKind Slots::KindFor(std::uint64_t record_bytes, NodeIndex node) const {
   const std::uint32_t alignment = arena_.geometry().alignment;
   return KindOf(SlotSize::For(record_bytes, alignment).Number(alignment),
-                node < plan_.nodes() ? node : LeastUsed());
+                node < plan_.nodes() ? node : LeastUsed(plan_.IsFar(node)));
 }
 
-NodeIndex Slots::LeastUsed() const {
-  return static_cast<NodeIndex>(std::ranges::min_element(used_on_) - used_on_.begin());
+NodeIndex Slots::LeastUsed(bool far) const {
+  const auto first_far = used_on_.begin() + plan_.near();
+  const auto least =
+      far ? std::min_element(first_far, used_on_.end()) : std::min_element(used_on_.begin(), first_far);
+  return static_cast<NodeIndex>(least - used_on_.begin());
+}
+
+std::uint64_t Slots::used_bytes_beside(NodeIndex node) const {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t i = 0; i < plan_.nodes(); ++i) {
+    if (plan_.IsFar(static_cast<NodeIndex>(i)) == plan_.IsFar(node)) bytes += used_on_[i];
+  }
+  return bytes;
 }
 
 std::uint64_t Slots::SlotBytes(arena::Place place) const { return ChunkOf(place)->size.bytes; }
 
-bool Slots::FitsSoon(std::uint64_t record_bytes) const {
+bool Slots::FitsSoon(std::uint64_t record_bytes, NodeIndex node) const {
   const std::uint32_t headers = SlotSize::For(record_bytes, arena_.geometry().alignment).chunk_headers;
-  if (open_ >= coming_) return false;
+  if (open_ >= coming_ || plan_.IsFar(plan_.Of(open_)) != plan_.IsFar(node)) return false;
   if (headers == 1) return true;
   // Of the run that the next header belongs to, the open ones may be in use.
   std::uint32_t run = open_ / headers * headers;
@@ -201,11 +212,14 @@ void Slots::Unpin(arena::Place place) {
 
 Result<arena::Place> Slots::Allocate(std::uint64_t record_bytes, NodeIndex node) {
   const SlotSize size = SlotSize::For(record_bytes, arena_.geometry().alignment);
-  const std::uint32_t nodes = plan_.nodes();
-  const std::uint32_t first = node < nodes ? node : LeastUsed();
+  const bool far = plan_.IsFar(node);
+  const std::uint32_t begin = far ? plan_.near() : 0;
+  const std::uint32_t nodes = far ? plan_.nodes() - plan_.near() : plan_.near();
+  if (nodes == 0) return Error(Status(Code::kBusy));
+  const std::uint32_t first = (node < plan_.nodes() ? node : LeastUsed(far)) - begin;
   for (std::uint32_t i = 0; i < nodes; ++i) {
-    const std::optional<arena::Place> place = AllocateOn(static_cast<NodeIndex>((first + i) % nodes), size);
-    if (place) return *place;
+    const auto on = static_cast<NodeIndex>(begin + (first + i) % nodes);
+    if (const std::optional<arena::Place> place = AllocateOn(on, size)) return *place;
   }
   return Error(Status(Code::kBusy));
 }
@@ -360,11 +374,13 @@ bool Slots::Emptying(std::uint32_t header) const {
   return emptying_ && header >= emptying_->first && header - emptying_->first < emptying_->count;
 }
 
-bool Slots::OthersIdle(std::uint64_t record_bytes) const {
+bool Slots::OthersIdle(std::uint64_t record_bytes, NodeIndex node) const {
   const std::uint8_t own =
       SlotSize::For(record_bytes, arena_.geometry().alignment).Number(arena_.geometry().alignment);
   return std::ranges::any_of(kinds_, [&](const Kind& kind) {
-    const auto size_number = static_cast<std::size_t>(&kind - kinds_.data()) % kSizeNumbers;
+    const auto number = static_cast<std::size_t>(&kind - kinds_.data());
+    const std::size_t size_number = number % kSizeNumbers;
+    if (plan_.IsFar(static_cast<NodeIndex>(number / kSizeNumbers)) != plan_.IsFar(node)) return false;
     return kind.chunks > 1 && size_number != own && kind.free_slots >= kind.chunk_slots;
   });
 }
@@ -391,7 +407,7 @@ std::optional<Slots::Cost> Slots::CostOfEmptying(HeaderRange* range, SlotSize si
   return cost;
 }
 
-std::optional<HeaderRange> Slots::BestToEmpty(std::uint64_t record_bytes, bool idle_only) {
+std::optional<HeaderRange> Slots::BestToEmpty(std::uint64_t record_bytes, bool idle_only, NodeIndex node) {
   const SlotSize size = SlotSize::For(record_bytes, arena_.geometry().alignment);
   const std::uint32_t runs = open_ / size.chunk_headers;
   if (runs == 0) return std::nullopt;
@@ -403,6 +419,7 @@ std::optional<HeaderRange> Slots::BestToEmpty(std::uint64_t record_bytes, bool i
   for (std::uint32_t i = 0; i < looks; ++i) {
     HeaderRange range{looked_ % runs * size.chunk_headers, size.chunk_headers};
     looked_ = (looked_ + 1) % runs;
+    if (plan_.IsFar(plan_.Of(range.first)) != plan_.IsFar(node)) continue;
     const std::optional<Cost> cost = CostOfEmptying(&range, size);
     if (!cost || (idle_only && cost->homeless_bytes > 0) || (best && *cost >= least)) continue;
     best = range;

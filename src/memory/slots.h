@@ -8,7 +8,8 @@
 // freed is taken apart at once, so its headers serve any size again.
 //
 // Of an arena that lies on several memory nodes (node_plan.h) a chunk is of one of them, and a kind of slot
-// is a size on a node: who asks for a slot of a node gets one of another only where that has none.
+// is a size on a node: who asks for a slot of a node gets one of another only where that has none, and of a
+// far node only who asks for that.
 //
 // The arena's last headers may be closed: room that has no memory, or memory that is to go back to the host.
 //
@@ -76,9 +77,9 @@ class Slots final {
   // kInvalid names value and limit.
   Status CheckBody(std::uint64_t body_bytes) const;
 
-  // A free slot for a record of so many bytes (RecordBytes). It counts as used until Free; its generation is
-  // odd or 0. kBusy: no free slot or header range could serve; a slot of the same size (SameSize) or all of
-  // BestToEmpty has to be freed first.
+  // A free slot for a record of so many bytes (RecordBytes), near, or far where the node is. It counts as
+  // used until Free; its generation is odd or 0. kBusy: no free slot or header range could serve; a slot of
+  // the same size (SameSize) or all of BestToEmpty has to be freed first.
   Result<arena::Place> Allocate(std::uint64_t record_bytes, NodeIndex node = kAnyNode);
   // False: it would be kBusy.
   bool HasRoom(std::uint64_t record_bytes) const;
@@ -96,15 +97,18 @@ class Slots final {
   bool used(arena::Place place) const;
   const NodePlan& plan() const { return plan_; }
   NodeIndex NodeOf(arena::Place place) const { return plan_.Of(arena_.geometry().header_of(place)); }
+  bool IsFar(arena::Place place) const { return plan_.IsFar(NodeOf(place)); }
+  // Kinds from this one on are far.
+  SlotKind first_far_kind() const { return KindOf(0, static_cast<NodeIndex>(plan_.near())); }
   // Of a record of so many bytes that is to lie there; of any node, on the one with the least in use.
   SlotKind KindFor(std::uint64_t record_bytes, NodeIndex node) const;
   // Of a used slot.
   SlotKind KindAt(arena::Place place) const;
   // Bytes of a used slot.
   std::uint64_t SlotBytes(arena::Place place) const;
-  // Whether a record of so many bytes gets a chunk by what memory grows by now; and whether it gets one only
-  // when memory has grown, now or later.
-  bool FitsSoon(std::uint64_t record_bytes) const;
+  // Whether a record of so many bytes gets a chunk, near or far as the node is, by what memory grows by now;
+  // and whether it gets one only when memory has grown, now or later.
+  bool FitsSoon(std::uint64_t record_bytes, NodeIndex node) const;
   bool FitsOnlyGrown(std::uint64_t record_bytes) const;
   // True if freeing the slot would at once serve a record of so many bytes.
   bool SameSize(arena::Place place, std::uint64_t record_bytes) const;
@@ -113,14 +117,15 @@ class Slots final {
 
   // Chunks of slots of a kind.
   std::uint32_t chunks(SlotKind kind) const { return kinds_[kind].chunks; }
-  // True if another size has as many free slots as make up a chunk: the records of one of its chunks fit
-  // elsewhere.
-  bool OthersIdle(std::uint64_t record_bytes) const;
+  // True if another size has as many free slots as make up a chunk, near or far as the node is: the records
+  // of one of its chunks fit elsewhere.
+  bool OthersIdle(std::uint64_t record_bytes, NodeIndex node) const;
   // Of some aligned runs of headers that would serve a record of so many bytes (looking goes on at the next
   // call where it stopped), the one that leaves the fewest bytes without a free slot of their size elsewhere,
   // and of these the one with the fewest bytes in use; without a pin in it. None when all it looked at are
-  // pinned, or, for `idle_only`, leave any.
-  std::optional<HeaderRange> BestToEmpty(std::uint64_t record_bytes, bool idle_only = false);
+  // pinned, or, for `idle_only`, leave any. Near or far, as the node is.
+  std::optional<HeaderRange> BestToEmpty(std::uint64_t record_bytes, bool idle_only = false,
+                                         NodeIndex node = kAnyNode);
   // No slot of the range is given out any more; when its last one is freed it becomes one free run. One range
   // at a time: an earlier one is let go first.
   void StartEmptying(const HeaderRange& range);
@@ -172,6 +177,8 @@ class Slots final {
   const Counts& counts() const { return counts_; }
   // Bytes of slots in use on a node, and of all that are open there.
   std::uint64_t used_bytes(NodeIndex node) const { return used_on_[node]; }
+  // The same of all nodes that are near, or far, as that one is.
+  std::uint64_t used_bytes_beside(NodeIndex node) const;
   std::uint64_t bytes(NodeIndex node) const;
   // How many records of so many bytes an empty arena holds.
   static std::uint64_t Capacity(const arena::Geometry& geometry, std::uint64_t record_bytes);
@@ -186,7 +193,8 @@ class Slots final {
   arena::Place Take(Chunk& chunk);
   void DissolveChunk(Chunk& chunk);
   bool Emptying(std::uint32_t header) const;
-  NodeIndex LeastUsed() const;
+  // Of the nodes that are near, or far.
+  NodeIndex LeastUsed(bool far) const;
   std::optional<arena::Place> AllocateOn(NodeIndex node, SlotSize size);
   // As FreeHeaders has them; a chunk of a start with another plan may be longer than a run.
   bool TakeHeadersAt(std::uint32_t first, std::uint32_t count);

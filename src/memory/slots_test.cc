@@ -310,6 +310,34 @@ TEST_F(SlotsTest, ASlotIsOfTheNodeThatIsAskedForAsLongAsThatHasOne) {
   for (NodeIndex node = 0; node < 3; ++node) EXPECT_EQ(slots.used_bytes(node), 0u);
 }
 
+TEST_F(SlotsTest, AFarSlotIsForWhoAsksForOneAndNothingIsEmptiedThereForANearOne) {
+  const std::uint32_t shares[] = {1, 1, 1};
+  Slots slots(words_, node_.arena, NodePlan(shares, 2, 12));
+  const std::uint64_t record = record::RecordBytes(1 * kMiB, 4096);
+  const std::uint64_t a_node = 4 * (arena::kHeaderSpanBytes / SlotSize::For(record, 4096).bytes);
+  for (std::uint64_t i = 0; i < 2 * a_node; ++i) {
+    const Result<arena::Place> place = slots.Allocate(record, 1);
+    ASSERT_TRUE(place);
+    EXPECT_FALSE(slots.IsFar(*place));
+    EXPECT_LT(slots.KindAt(*place), slots.first_far_kind());
+  }
+  EXPECT_FALSE(slots.Allocate(record, 1));
+  EXPECT_FALSE(slots.Allocate(record));
+  EXPECT_TRUE(slots.HasRoom(record));
+  const std::uint64_t small = record::RecordBytes(64 * kKiB, 4096);
+  const Result<arena::Place> far = slots.Allocate(small, kAnyFar);
+  ASSERT_TRUE(far);
+  EXPECT_EQ(slots.NodeOf(*far), 2);
+  EXPECT_GE(slots.KindAt(*far), slots.first_far_kind());
+  EXPECT_EQ(slots.used_bytes_beside(kAnyFar), slots.used_bytes(2));
+  EXPECT_EQ(slots.used_bytes_beside(0), slots.used_bytes(0) + slots.used_bytes(1));
+  // The one chunk of another size is far.
+  EXPECT_FALSE(slots.BestToEmpty(record));
+  const std::optional<HeaderRange> range = slots.BestToEmpty(record, false, kAnyFar);
+  ASSERT_TRUE(range);
+  EXPECT_EQ(slots.plan().Of(range->first), 2);
+}
+
 TEST_F(SlotsTest, P7AChunkThatIsLongerThanARunOfNodesIsAdoptedAllTheSame) {
   const SlotSize size = SlotSize::For(record::RecordBytes(14 * kMiB, 4096), 4096);
   ASSERT_EQ(size.chunk_headers, 4u);

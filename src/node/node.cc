@@ -362,8 +362,7 @@ Status Node::Core::OpenArena() {
   arena.first_bytes = memory::kFirstBytes;
   arena.alignment = options_.alignment;
   arena.huge_page_program = options_.huge_page_program;
-  arena.nodes = memory::AllowedNodes(memory::ReadMemoryNodes());
-  std::erase_if(arena.nodes, [](const memory::MemoryNode& node) { return node.processors.empty(); });
+  arena.nodes = memory::ArenaNodes(memory::AllowedNodes(memory::ReadMemoryNodes()));
   Result<memory::ArenaFile> file = memory::ArenaFile::Open(arena, clock_);
   if (!file) return file.error();
   file_.emplace(std::move(*file));
@@ -416,7 +415,7 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
   movers.poll_us = options_.poll_us;
   if (Status status = movers.Validate(); !status.ok()) co_return status;
   const auto done = [this](Work& job) { loop_->PostRemote(job); };
-  if (file_->plan().nodes() == 1) {
+  if (file_->plan().near() == 1) {
     parts.movers = std::make_unique<memory::ThreadMovers>(words_, clock_, movers, done);
   } else {
     parts.movers = std::make_unique<memory::NodeMovers>(
@@ -548,7 +547,7 @@ Status Node::Core::OpenDoor() {
 }
 
 std::function<std::uint8_t(std::int32_t)> Node::Core::NodeOfCall() {
-  if (file_->plan().nodes() == 1) return nullptr;
+  if (file_->plan().near() == 1) return nullptr;
   return [this](std::int32_t pid) {
     const std::optional<std::size_t> node = memory::NodeOfProcess(file_->nodes(), pid);
     return node ? static_cast<memory::NodeIndex>(*node) : memory::kAnyNode;

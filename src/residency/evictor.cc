@@ -19,13 +19,11 @@ bool Evictor::MayGo(catalog::RecordId record) const {
 
 Step Evictor::EvictOne(const Newcomer& newcomer, bool* stays_out) {
   policy::Order& order = residents_.order();
-  const auto& size_class = newcomer.size_class;
   for (;;) {
     if (steps_.Spent()) return Step::kSpent;
     // Records of ended leases return to the order before its coldest is chosen.
     if (residents_.DropOneEnded()) continue;
-    const auto coldest =
-        size_class ? order.Coldest(*size_class, newcomer.groups) : order.ColdestIn(newcomer.groups);
+    const auto coldest = ColdestFor(newcomer);
     if (!coldest && newcomer.age) {
       if (stays_out != nullptr) *stays_out = true;
       return Step::kWaits;
@@ -37,7 +35,7 @@ Step Evictor::EvictOne(const Newcomer& newcomer, bool* stays_out) {
       continue;
     }
     // A lower tier has room for all, and memory is the way there.
-    if (stays_out != nullptr && !lower_.present() && order.StaysOut(newcomer.standing, *coldest)) {
+    if (stays_out != nullptr && !keeps_all() && order.StaysOut(newcomer.standing, *coldest)) {
       *stays_out = true;
       return Step::kWaits;
     }
@@ -48,6 +46,13 @@ Step Evictor::EvictOne(const Newcomer& newcomer, bool* stays_out) {
     Evict(*coldest);
     return Step::kDone;
   }
+}
+
+std::optional<catalog::RecordId> Evictor::ColdestFor(const Newcomer& newcomer) const {
+  const policy::Order& order = residents_.order();
+  if (newcomer.size_class) return order.Coldest(*newcomer.size_class, newcomer.groups);
+  if (newcomer.side) return order.ColdestOf(*newcomer.side, newcomer.groups);
+  return order.ColdestIn(newcomer.groups);
 }
 
 bool Evictor::Passes(catalog::RecordId record, const policy::Standing& standing) {
@@ -84,13 +89,14 @@ std::optional<policy::SizeClass> Evictor::SizeClassToGo(policy::SizeClass wanted
   const policy::Order& order = residents_.order();
   const auto own = order.Oldest(wanted, groups);
   const std::uint64_t old = own ? 2 * order.Age(*own) : 0;
+  const policy::FarMemory::Side side = far_memory_.SideOf(wanted);
   const auto gives = [&](policy::SizeClass size_class) {
-    return size_class != wanted &&
+    return size_class != wanted && side(size_class) &&
            (slots_.chunks(size_class) > 1 || (own && order.LeastAge(size_class) > old));
   };
   auto other = order.OldestOf(gives, groups);
   if (own && (!other || order.Age(*other) <= old)) return wanted;
-  if (!other) other = order.OldestIn(groups);
+  if (!other) other = order.OldestOf(side, groups);
   return other ? std::optional(order.size_class(*other)) : std::nullopt;
 }
 
@@ -149,7 +155,9 @@ void Evictor::Demote(catalog::RecordId record) {
 
 // Any record that waits to be written may be lost instead: a put does not wait for a device.
 Step Evictor::EvictUnwritten(const Newcomer& newcomer) {
-  const auto& size_class = newcomer.size_class;
+  const auto fits = [&newcomer](policy::SizeClass its) {
+    return newcomer.size_class ? its == *newcomer.size_class : !newcomer.side || (*newcomer.side)(its);
+  };
   const policy::Order& order = residents_.order();
   while (queue_.refused() < queue_.size()) {
     if (steps_.Spent()) return Step::kSpent;
@@ -161,8 +169,7 @@ Step Evictor::EvictUnwritten(const Newcomer& newcomer) {
       continue;
     }
     const catalog::Record& r = forest_.record(handle.record);
-    const bool right = r.in_memory() && (!size_class || slots_.KindAt(r.place) == *size_class) &&
-                       order.Contains(handle.record) &&
+    const bool right = r.in_memory() && fits(slots_.KindAt(r.place)) && order.Contains(handle.record) &&
                        (newcomer.groups >> order.group(handle.record) & 1) != 0;
     if (!right || !MayGo(handle.record)) {
       queue_.Refuse(handle);

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "arena/index.h"
-#include "policy/order.h"
+#include "policy/far_memory.h"
 #include "residency/block_owner.h"
 #include "residency/context.h"
 #include "residency/lower_tier.h"
@@ -31,6 +31,8 @@ struct Newcomer {
   policy::QuotaGroups groups = policy::kAllGroups;
   // As RoomFor::age.
   std::optional<std::uint64_t> age{};
+  // Where it leaves, without a size class; none: wherever it lies.
+  std::optional<policy::FarMemory::Side> side{};
 };
 
 inline constexpr std::string_view kStaysOut =
@@ -45,6 +47,7 @@ class Evictor final {
   Evictor(const StoreContext& context, BlockOwner& owner, LowerTier& lower, Residents& residents,
           WriteQueue& queue, Removal& removal)
       : slots_(context.slots),
+        far_memory_(context.slots.first_far_kind()),
         options_(context.options),
         counters_(context.counters),
         steps_(context.steps),
@@ -60,14 +63,16 @@ class Evictor final {
   Evictor& operator=(const Evictor&) = delete;
 
   bool MayGo(catalog::RecordId record) const;
+  // A lower tier has what leaves: no newcomer stays out.
+  bool keeps_all() const { return lower_.present(); }
   // Some record may go later that may not now, whatever clients do: one that is being copied or transferred,
   // or waits to be written to the lower tier.
   bool MoreMayGo() const { return residents_.slots_used() || !queue_.empty(); }
   // kDone: one record was evicted, the next of all or of a size class. kWaits: none may be evicted, or the
   // newcomer stays out: then `*stays_out` is set.
   Step EvictOne(const Newcomer& newcomer, bool* stays_out = nullptr);
-  // The size class to evict from, so that a slot of the wanted class becomes free; none when no record may
-  // leave.
+  // The size class to evict from, so that a slot of the wanted class becomes free; near or far, as that one
+  // is; none when no record there may leave.
   std::optional<policy::SizeClass> SizeClassToGo(policy::SizeClass wanted,
                                                  policy::QuotaGroups groups = policy::kAllGroups) const;
   // Groups of which some may leave for a record of a group with so many bytes.
@@ -102,7 +107,10 @@ class Evictor final {
   void Demote(catalog::RecordId record);
   Step EvictUnwritten(const Newcomer& newcomer);
 
+  std::optional<catalog::RecordId> ColdestFor(const Newcomer& newcomer) const;
+
   memory::Slots& slots_;
+  const policy::FarMemory far_memory_;
   const catalog::StoreOptions& options_;
   catalog::StoreCounters& counters_;
   StepBudget& steps_;

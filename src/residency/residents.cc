@@ -125,7 +125,8 @@ void Residents::Leave(catalog::RecordId record) {
   r.generation = 0;
   r.uses = 0;
   r.flags &= static_cast<std::uint8_t>(~(catalog::Record::kVerified | catalog::Record::kQueued |
-                                         catalog::Record::kTransient | catalog::Record::kFresh));
+                                         catalog::Record::kTransient | catalog::Record::kFresh |
+                                         catalog::Record::kUsedFar));
   FreeSlot(place);
 }
 

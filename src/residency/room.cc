@@ -3,6 +3,7 @@
 
 #include <array>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@ namespace {
 constexpr int kLeasedMeanwhile = 16;
 // How long a record that moves away waits for room, before another one's turn.
 constexpr std::int64_t kAwayUs = 100'000;
+constexpr std::string_view kNothingMovesFar = "move: memory has no room for it now";
 }  // namespace
 
 Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record_bytes, Instant deadline,
@@ -30,7 +32,7 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
   std::optional<policy::SizeClass> giver;
   int in_vain = 0;
   bool first = true;
-  bool idle = !emptying_ && slots_.OthersIdle(record_bytes);
+  bool idle = !emptying_ && slots_.OthersIdle(record_bytes, whom.node);
   const std::uint64_t more = whom.adds ? record_bytes : 0;
   bool grows = true;
   for (;;) {
@@ -42,7 +44,7 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
       if (place || place.error().code() != Code::kBusy) co_return place;
     }
     // Nothing leaves for what has a chunk in a moment, or has none whatever leaves.
-    grows = grows && !whom.age && slots_.FitsSoon(record_bytes);
+    grows = grows && !whom.age && slots_.FitsSoon(record_bytes, whom.node);
     if (grows && !over && clock_.Now() < deadline) {
       (void)co_await slots_.loosened().Wait(deadline);
       continue;
@@ -77,22 +79,25 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
     if (std::exchange(first, false) && partial_copies_.EndIdle()) continue;
     Step step = Step::kWaits;
     if (went < enough) {
-      const std::uint64_t before = slots_.counts().used_bytes;
+      const std::uint64_t before = slots_.used_bytes_beside(whom.node);
       if (!giver || *giver == wanted || !residents_.order().Oldest(*giver, groups))
         giver = evictor_.SizeClassToGo(wanted, groups);
       bool stays_out = false;
-      step = evictor_.EvictOne({giver, whom.standing, groups, whom.age}, &stays_out);
+      step = co_await GiveUpOne(giver, wanted, groups, whom, &stays_out);
       if (stays_out && whom.age) co_return Error(Code::kBusy, std::string(kNoSpareRoom));
       if (stays_out) {
         counters_.stayed_out.Add();
         co_return Error(Code::kBusy, std::string(kStaysOut));
       }
-      went += before - slots_.counts().used_bytes;
+      const std::uint64_t now = slots_.used_bytes_beside(whom.node);
+      went += before > now ? before - now : 0;  // others may have come while one moved
+      if (step == Step::kWaits && !whom.evicts) co_return Error(Code::kBusy, std::string(kNothingMovesFar));
       // No record of that class may leave; the class has no coldest any more.
       if (step == Step::kWaits && giver) continue;
     }
     if (step == Step::kSpent || steps_.Spent()) co_await Yield();
     if (step != Step::kWaits || partial_copies_.EndIdle()) continue;
+    if (!whom.waits && emptying_) co_return Error(Code::kBusy, std::string(kNothingMovesFar));
     while (emptying_ && clock_.Now() < deadline) {
       if (Status waited = co_await emptied_.Wait(deadline); !waited.ok()) break;
     }
@@ -100,6 +105,7 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
     const bool served = co_await EmptyAChunk(record_bytes, deadline, whom, false);
     if (!served && (went == 0 || ++in_vain == 2)) {
       // Nothing may go now. What is on its way in or out, or waits to be written, may go when it arrived.
+      if (!whom.waits) co_return Error(Code::kBusy, std::string(kNothingMovesFar));
       if (!residents_.filling() && !evictor_.MoreMayGo()) break;
       (void)co_await slots_.loosened().Wait(deadline);
       in_vain = 0;
@@ -114,13 +120,67 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
                   "something below it that is");
 }
 
+Task<Step> Room::GiveUpOne(std::optional<policy::SizeClass> kind, policy::SizeClass wanted,
+                           policy::QuotaGroups groups, RoomFor whom, bool* stays_out) {
+  if (slots_.plan().near() < slots_.plan().nodes() && !far_memory_.Has(wanted)) {
+    const Step step = co_await MoveOneFar(kind, groups, whom, stays_out);
+    if (step != Step::kWaits || *stays_out || !whom.evicts) co_return step;
+  }
+  co_return evictor_.EvictOne({kind, whom.standing, groups, whom.age, far_memory_.SideOf(wanted)}, stays_out);
+}
+
+Task<Step> Room::MoveOneFar(std::optional<policy::SizeClass> kind, policy::QuotaGroups groups, RoomFor whom,
+                            bool* stays_out) {
+  policy::Order& order = residents_.order();
+  std::optional<catalog::RecordId> coldest;
+  do {
+    if (steps_.Spent()) co_return Step::kSpent;
+    // As in EvictOne.
+    if (residents_.DropOneEnded()) continue;
+    coldest = kind ? order.Coldest(*kind) : order.ColdestOf(far_memory_.near());
+    if (!coldest) co_return Step::kWaits;
+    steps_.Count();
+    // Where the order has no shelf left for its kind one that lies far stands among the near.
+    const catalog::Record& its = forest_.record(*coldest);
+    if (its.references > 0 || slots_.IsFar(its.place)) order.Park(*std::exchange(coldest, std::nullopt));
+  } while (!coldest);
+  const catalog::RecordId record = *coldest;
+  const catalog::Record r = forest_.record(record);
+  const catalog::RecordHandle handle = catalog_.HandleOf(record);
+  // What leaves before all others takes no room there.
+  const bool goes = r.is(catalog::Record::kTransient) || r.is(catalog::Record::kBehind);
+  if (goes && evictor_.MayGo(record)) co_return Step::kWaits;
+  if (whom.age && order.Age(record) <= *whom.age) co_return Step::kWaits;
+  std::vector<std::byte> trailer;
+  const auto seal = SealOf(record, trailer);
+  if (!seal) co_return Step::kDone;
+  const SlotFill fill(residents_);
+  const std::uint64_t bytes = RecordBytesOf(r, *seal);
+  auto to = slots_.Allocate(bytes, memory::kAnyFar);
+  if (!to) {
+    const policy::Standing newcomer = evictor_.keeps_all() ? policy::Standing() : whom.standing;
+    const auto way = policy::WayOf(order, newcomer, record, order.ColdestOf(far_memory_.far(), groups));
+    *stays_out = way == policy::NearWay::kNewStaysOut;
+    if (*stays_out || (way == policy::NearWay::kLeaves && evictor_.MayGo(record))) co_return Step::kWaits;
+    const RoomFor there{.group = order.group(record),
+                        .adds = false,
+                        .node = memory::kAnyFar,
+                        .age = whom.age,
+                        .waits = false};
+    to = co_await Make(fill, bytes, clock_.Now().PlusUs(kAwayUs), there);
+    if (!to) co_return Step::kWaits;
+  }
+  co_await MoveIfThere(handle, r, *seal, *to);
+  co_return Step::kDone;
+}
+
 Task<bool> Room::EmptyAChunk(std::uint64_t record_bytes, Instant deadline, RoomFor whom, bool idle_only) {
   emptying_ = true;
   bool served = false;
   int leased = 0;
   // A single look covers part of the arena only.
   for (int looks = idle_only ? 63 : 0; looks < 64 && !served && clock_.Now() < deadline; ++looks) {
-    const auto range = slots_.BestToEmpty(record_bytes, idle_only);
+    const auto range = slots_.BestToEmpty(record_bytes, idle_only, whom.node);
     steps_.Count(16);
     if (range) {
       served = co_await EmptyRange(*range, evictor_.MayLeaveFor(whom.group, 0));
@@ -179,12 +239,22 @@ Task<bool> Room::Move(catalog::RecordId record) {
   const auto seal = SealOf(record, trailer);
   if (!seal) co_return true;
   const catalog::Record& r = forest_.record(record);
-  const auto to = slots_.Allocate(RecordBytesOf(r, *seal), slots_.NodeOf(r.place));
+  const std::uint64_t bytes = RecordBytesOf(r, *seal);
+  auto to = slots_.Allocate(bytes, slots_.NodeOf(r.place));
+  if (!to) to = slots_.Allocate(bytes, slots_.IsFar(r.place) ? memory::kAnyNode : memory::kAnyFar);
   if (!to) co_return false;
   co_return co_await MoveTo(record, *seal, *to);
 }
 
 Task<void> Room::MoveAway(catalog::RecordId record) {
+  co_await MoveFor(record, {.node = slots_.NodeOf(forest_.record(record).place)});
+}
+
+Task<void> Room::MoveNear(catalog::RecordId record) {
+  co_await MoveFor(record, {.waits = false, .evicts = false});
+}
+
+Task<void> Room::MoveFor(catalog::RecordId record, RoomFor whom) {
   const catalog::Record r = forest_.record(record);
   const catalog::RecordHandle handle = catalog_.HandleOf(record);
   std::vector<std::byte> trailer;
@@ -192,17 +262,20 @@ Task<void> Room::MoveAway(catalog::RecordId record) {
   if (!seal) co_return;
   const SlotFill fill(residents_);
   const policy::Order& order = residents_.order();
-  const RoomFor whom{.group = order.Contains(record) ? order.group(record) : policy::QuotaGroup{0},
-                     .adds = false,
-                     .node = slots_.NodeOf(r.place)};
+  whom.group = order.Contains(record) ? order.group(record) : policy::QuotaGroup{0};
+  whom.adds = false;
   const auto to = co_await Make(fill, RecordBytesOf(r, *seal), clock_.Now().PlusUs(kAwayUs), whom);
-  if (!to) co_return;
-  const catalog::Record& now = forest_.record(record);
-  if (catalog_.Lives(handle) && now.place == r.place && now.generation == r.generation &&
+  if (to) co_await MoveIfThere(handle, r, *seal, *to);
+}
+
+Task<void> Room::MoveIfThere(catalog::RecordHandle handle, catalog::Record was, const record::SealView& seal,
+                             arena::Place to) {
+  const catalog::Record& now = forest_.record(handle.record);
+  if (catalog_.Lives(handle) && now.place == was.place && now.generation == was.generation &&
       now.references == 0) {
-    co_await MoveTo(record, *seal, *to);
+    co_await MoveTo(handle.record, seal, to);
   } else {
-    slots_.Free(*to);
+    slots_.Free(to);
   }
 }
 
@@ -236,6 +309,8 @@ Task<bool> Room::MoveTo(catalog::RecordId record, const record::SealView& seal, 
     // A lease took a reference during the copy: the record stays, and so does its chunk.
     co_return !(same && sound);
   }
+  if (slots_.IsFar(to) != slots_.IsFar(r.place))
+    (slots_.IsFar(to) ? counters_.moved_far : counters_.moved_near).Add();
   residents_.Relocate(record, seal, to, generation);
   co_return true;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slots for records that have none: a free one, an idle partial copy's, an evicted record's, or one of a
-// chunk that was emptied by moving its records elsewhere (R14).
+// Slots for records that have none: a free one, an idle partial copy's, an evicted record's, one of a record
+// that moved to far memory (policy/far_memory.h), or one of a chunk that was emptied by moving its records
+// elsewhere (R14).
 #pragma once
 
 #include <cstddef>
@@ -22,9 +23,11 @@ struct RoomFor {
   policy::Standing standing{};
   policy::QuotaGroup group = 0;
   bool adds = true;                           // to what its group has; not so a record that moves
-  memory::NodeIndex node = memory::kAnyNode;  // where it would best lie
+  memory::NodeIndex node = memory::kAnyNode;  // where it would best lie; far, if that is
   // Only what was used longer ago leaves (policy::Order::Age); none: whatever the policy says.
   std::optional<std::uint64_t> age{};
+  bool waits = true;   // for what may go later
+  bool evicts = true;  // else room is what moves far
 };
 
 class Room final {
@@ -34,6 +37,7 @@ class Room final {
         clock_(context.clock),
         words_(context.words),
         slots_(context.slots),
+        far_memory_(context.slots.first_far_kind()),
         movers_(context.movers),
         counters_(context.counters),
         steps_(context.steps),
@@ -56,8 +60,23 @@ class Room final {
   // Moves a record, which nobody holds, out of a closed slot, for which the coldest leave; or it is among
   // them. No effect where nothing may leave now, or where it is held meanwhile.
   Task<void> MoveAway(catalog::RecordId record);
+  // Moves a record, which nobody holds, out of far memory, for which the coldest near one moves there. No
+  // effect as with MoveAway.
+  Task<void> MoveNear(catalog::RecordId record);
 
  private:
+  // As Evictor::EvictOne of that kind, but for what moves to far memory instead.
+  Task<Step> GiveUpOne(std::optional<policy::SizeClass> kind, policy::SizeClass wanted,
+                       policy::QuotaGroups groups, RoomFor whom, bool* stays_out);
+  // kDone: the coldest near record of the kind, or of all, lies in far memory, or is not the coldest any
+  // more. kWaits: it is to leave; or the newcomer stays out: then `*stays_out` is set.
+  Task<Step> MoveOneFar(std::optional<policy::SizeClass> kind, policy::QuotaGroups groups, RoomFor whom,
+                        bool* stays_out);
+  // Moves a record, which nobody holds, to a slot that is made for it, if it can be.
+  Task<void> MoveFor(catalog::RecordId record, RoomFor whom);
+  // A record that was `was`, and is held meanwhile by nobody, to `to`, which is free again where it stays.
+  Task<void> MoveIfThere(catalog::RecordHandle handle, catalog::Record was, const record::SealView& seal,
+                         arena::Place to);
   // `idle_only`: one look, for a chunk whose records all fit elsewhere.
   Task<bool> EmptyAChunk(std::uint64_t record_bytes, Instant deadline, RoomFor whom, bool idle_only);
   Task<bool> EmptyRange(memory::HeaderRange range, policy::QuotaGroups groups);
@@ -78,6 +97,7 @@ class Room final {
   const Clock& clock_;
   arena::Words& words_;
   memory::Slots& slots_;
+  const policy::FarMemory far_memory_;
   memory::Movers& movers_;
   catalog::StoreCounters& counters_;
   StepBudget& steps_;

@@ -26,6 +26,7 @@ void Uses::UseRecord(catalog::RecordId record) {
   if (r.in_memory()) {
     MoveInOrder(record, block.key_hash());
     residents_.fresh().Note(record, r);
+    far_uses_.Note(record);
   }
   catalog_.counted().Use(block.tree);
   if (r.in_memory() && lower_.present() && policy::WrittenAtUse(catalog_.LowerPolicyOf(r), r.uses))

@@ -6,6 +6,7 @@
 
 #include "residency/context.h"
 #include "residency/evictor.h"
+#include "residency/far_uses.h"
 #include "residency/lower_tier.h"
 #include "residency/partial_copies.h"
 #include "residency/residents.h"
@@ -16,7 +17,7 @@ namespace cistern::residency {
 class Uses final {
  public:
   Uses(const StoreContext& context, LowerTier& lower, Residents& residents, PartialCopies& partial_copies,
-       Evictor& evictor, WriteBack& write_back)
+       Evictor& evictor, WriteBack& write_back, FarUses& far_uses)
       : options_(context.options),
         counters_(context.counters),
         steps_(context.steps),
@@ -26,7 +27,8 @@ class Uses final {
         residents_(residents),
         partial_copies_(partial_copies),
         evictor_(evictor),
-        write_back_(write_back) {}
+        write_back_(write_back),
+        far_uses_(far_uses) {}
   Uses(const Uses&) = delete;
   Uses& operator=(const Uses&) = delete;
 
@@ -49,6 +51,7 @@ class Uses final {
   PartialCopies& partial_copies_;
   Evictor& evictor_;
   WriteBack& write_back_;
+  FarUses& far_uses_;
 };
 
 }  // namespace cistern::residency

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "residency/evictor.h"
+#include "residency/far_uses.h"
 #include "residency/fetcher.h"
 #include "residency/journal_marks.h"
 #include "residency/lower_records.h"
@@ -94,7 +95,8 @@ struct BlockStore::Rooms {
         resizer(context, partial_copies, room),
         verifier(context, owner, residents),
         write_back(context, lower, residents, queue, evictor),
-        uses(context, lower, residents, partial_copies, evictor, write_back),
+        far_uses(context, lower, residents, room),
+        uses(context, lower, residents, partial_copies, evictor, write_back, far_uses),
         fetcher(context, owner, lower, residents, partial_copies, evictor, room),
         partial_fetch(context, lower, residents, partial_copies, room, fetcher),
         scrubber(context, owner, lower, residents, verifier, fetcher),
@@ -153,6 +155,7 @@ struct BlockStore::Rooms {
   residency::Resizer resizer;
   residency::Verifier verifier;
   residency::WriteBack write_back;
+  residency::FarUses far_uses;
   residency::Uses uses;
   residency::Fetcher fetcher;
   residency::PartialFetch partial_fetch;
@@ -218,6 +221,7 @@ bool BlockStore::Rooms::Tick() {
 // True: there are more.
 bool BlockStore::Rooms::TendLowerTier() {
   scrubber.Start();
+  far_uses.Start();
   if (!lower.present()) return false;
   lower->Tick();
   if (!lower.closed()) {

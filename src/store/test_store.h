@@ -62,7 +62,8 @@ using TestTier =
 
 struct TestStoreOptions {
   std::uint32_t headers = 2;
-  std::uint32_t nodes = 1;  // memory nodes that the arena is divided among
+  std::uint32_t nodes = 1;      // memory nodes that the arena is divided among
+  std::uint32_t far_nodes = 0;  // of these, the last ones
   std::uint32_t alignment = 4096;
   catalog::StoreOptions store;
   TestTier tier;  // none: memory is all there is
@@ -97,7 +98,9 @@ class TestStore {
   void Start() {
     loop = std::move(*io::SimulatedLoop::Make(clock, disk, ++seed_));
     movers.emplace(words, loop->executor());
-    slots.emplace(words, arena, memory::NodePlan(options.nodes, options.headers));
+    slots.emplace(words, arena,
+                  memory::NodePlan(std::vector<std::uint32_t>(options.nodes, 1),
+                                   options.nodes - options.far_nodes, options.headers));
     journal.emplace(*loop, "node", 1);
     residency::OpenTierCall open_tier;
     if (options.tier) {

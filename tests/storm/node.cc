@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/format.h"
 #include "model.h"
@@ -105,9 +106,13 @@ void SimNode::Main() {
     mover_actors_.push_back(scheduler_.Spawn("mover", [movers = movers_.get()] { movers->Main(); }));
   }
   journal_ = std::make_unique<catalog::Journal>(*loop_, "node", random_.Next());
-  // Divided among two memory nodes where it is long enough.
-  slots_ = std::make_unique<memory::Slots>(around_.words, around_.arena,
-                                           memory::NodePlan(2, around_.arena.geometry().header_count));
+  // Divided among memory nodes, as many as it is long enough for; in every second run the last is far.
+  const std::uint32_t headers = around_.arena.geometry().header_count;
+  const std::vector<std::uint32_t> shares(std::min(headers, 3u), 1);
+  const auto far = static_cast<std::uint32_t>(shares.size() > 1 ? around_.seed % 2 : 0);
+  slots_ = std::make_unique<memory::Slots>(
+      around_.words, around_.arena,
+      memory::NodePlan(shares, static_cast<std::uint32_t>(shares.size()) - far, headers));
   store::BlockStore::Parts parts{executor(),    scheduler_.clock(), around_.words, *slots_,
                                  around_.index, *movers_,           *journal_,     around_.log};
   if (around_.flash) {

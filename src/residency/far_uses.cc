@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "residency/far_uses.h"
+
+namespace cistern::residency {
+
+void FarUses::Note(catalog::RecordId record) {
+  catalog::Record& r = forest_.record(record);
+  if (!slots_.IsFar(r.place) || r.is(catalog::Record::kUsedFar) || waiting_.size() >= kMost) return;
+  r.flags |= catalog::Record::kUsedFar;
+  waiting_.push_back(catalog_.HandleOf(record));
+}
+
+void FarUses::Start() {
+  if (waiting_.empty() || running_ || lower_.closed()) return;
+  running_ = true;
+  lower_.Spawn(MoveNear());
+}
+
+// One round: what is held has its turn again in the next.
+Task<void> FarUses::MoveNear() {
+  co_await Yield();
+  for (std::size_t left = waiting_.size(); left > 0 && !lower_.closed(); --left) {
+    if (steps_.Spent()) co_await Yield();
+    steps_.Count();
+    const catalog::RecordHandle handle = waiting_.front();
+    waiting_.pop_front();
+    if (!catalog_.Lives(handle)) continue;
+    catalog::Record& r = forest_.record(handle.record);
+    const bool far = r.in_memory() && slots_.IsFar(r.place);
+    if (far && r.references > 0) {
+      waiting_.push_back(handle);
+      continue;
+    }
+    r.flags &= static_cast<std::uint8_t>(~catalog::Record::kUsedFar);
+    const auto may = [this](catalog::RecordId id) {
+      steps_.Count();
+      return forest_.record(id).references == 0;
+    };
+    if (far && policy::MovesNear(residents_.order(), far_memory_, handle.record, may))
+      co_await room_.MoveNear(handle.record);
+  }
+  running_ = false;
+}
+
+}  // namespace cistern::residency
