@@ -412,6 +412,7 @@ class MeshNode final : public PeerListener {
       if (node_.lie && answer.status.ok()) node_.lie(answer);
       co_return answer;
     }
+    bool Stands(std::uint64_t handle) const override { return node_.server->Stands(handle); }
     bool Sent(std::uint64_t handle) override { return node_.server->Sent(handle); }
 
    private:
