@@ -87,6 +87,7 @@ class BlockSource final : public net::RailSource {
     answer.body = {blocks_.at(offset, bytes)};
     co_return answer;
   }
+  bool Stands(std::uint64_t) const override { return true; }
   bool Sent(std::uint64_t) override { return true; }
 
  private:

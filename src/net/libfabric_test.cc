@@ -175,6 +175,7 @@ class OneBlock final : public RailSource {
     answer.body = {block_};
     co_return answer;
   }
+  bool Stands(std::uint64_t) const override { return true; }
   bool Sent(std::uint64_t) override { return true; }
 
  private:

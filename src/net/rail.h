@@ -184,7 +184,7 @@ class RailSource {
   virtual Task<Answer> Find(ConstPiece question, Instant deadline) = 0;
   // Asked when an answer's turn to be sent comes: whether its body still is the record that was found. If
   // not, it is looked for again, after Sent. A source that keeps what it found says yes.
-  virtual bool Stands(std::uint64_t) const { return true; }
+  virtual bool Stands(std::uint64_t handle) const = 0;
   // The network has the last byte of an answer that was ok, or the connection is gone; once for each. Whether
   // the body was one record's all the while.
   virtual bool Sent(std::uint64_t handle) = 0;

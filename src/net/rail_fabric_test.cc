@@ -34,6 +34,7 @@ class PlacedSource final : public RailSource {
     answer.body = {Block(number)};
     co_return answer;
   }
+  bool Stands(std::uint64_t) const override { return true; }
   bool Sent(std::uint64_t handle) override {
     --open;
     return handle != torn;

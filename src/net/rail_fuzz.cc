@@ -91,6 +91,7 @@ class FuzzSource final : public RailSource {
     answer.body = {body_};
     co_return answer;
   }
+  bool Stands(std::uint64_t) const override { return true; }
   bool Sent(std::uint64_t) override {
     --open;
     return true;
