@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/codec.h"
@@ -125,6 +126,18 @@ std::vector<std::pair<std::string, std::string>> Sorted(const NamespaceSpec& spe
   auto fields = spec.fields;
   std::ranges::sort(fields);
   return fields;
+}
+
+// Empty where no field names it.
+std::string ModelOf(const NamespaceEntry& entry) {
+  std::vector<std::byte> bytes;
+  Encoder out(bytes);
+  for (const auto& [name, value] : entry.fields) {
+    if (!name.starts_with("model")) continue;
+    out.String(name);
+    out.String(value);
+  }
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
 std::uint8_t BitsOf(const NamespaceEntry& entry) {
@@ -383,6 +396,11 @@ void NamespaceTable::Put(NamespaceEntry entry) {
   by_list_[ListOf(entry)] = entry.slot;
   for (const std::string& name : entry.names) by_name_[name] = entry.slot;
   const std::uint32_t slot = entry.slot;
+  kin_.resize(slots_.size());
+  if (std::string model = ModelOf(entry); !model.empty()) {
+    kin_[slot] = &by_model_[std::move(model)];
+    kin_[slot]->push_back(slot);
+  }
   put_numbers_.resize(slots_.size());
   put_numbers_[slot] = ++puts_;
   slots_[slot] = std::move(entry);
@@ -393,6 +411,10 @@ void NamespaceTable::Forget(std::uint32_t slot) {
   if (at(slot) == nullptr) return;
   by_list_.erase(ListOf(*slots_[slot]));
   for (const std::string& name : slots_[slot]->names) by_name_.erase(name);
+  if (std::vector<std::uint32_t>* kin = std::exchange(kin_[slot], nullptr)) {
+    std::erase(*kin, slot);
+    if (kin->empty()) by_model_.erase(ModelOf(*slots_[slot]));
+  }
   slots_[slot].reset();
   --size_;
 }

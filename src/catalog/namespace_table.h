@@ -62,6 +62,9 @@ struct NamespaceEntry {
 
 class NamespaceTable final {
  public:
+  NamespaceTable() = default;
+  NamespaceTable(const NamespaceTable&) = delete;
+  NamespaceTable& operator=(const NamespaceTable&) = delete;
   // kInvalid names the field, its value and its limit. What passes is what the rest may rely on.
   static Status Validate(const NamespaceSpec& spec);
 
@@ -94,6 +97,13 @@ class NamespaceTable final {
     return slot < put_numbers_.size() ? put_numbers_[slot] : 0;
   }
 
+  // Slots of all lists of the same model, this one too, in the order of their puts. Lists are of one model
+  // where the fields that name it are the same, which are those whose names begin with "model"; one without
+  // any is of none. For people alone: who means to share and does not, differs in another field.
+  std::span<const std::uint32_t> KinOf(std::uint32_t slot) const {
+    return slot < kin_.size() && kin_[slot] != nullptr ? *kin_[slot] : std::span<const std::uint32_t>();
+  }
+
   // The list as one string, which is its identity: two entries are the same namespace when these are equal.
   // Window lengths, block lengths and names are not in it (docs/formats/cell.md).
   static std::string ListOf(const NamespaceEntry& entry);
@@ -114,6 +124,8 @@ class NamespaceTable final {
   std::vector<std::optional<NamespaceEntry>> slots_;
   std::unordered_map<std::string, std::uint32_t> by_list_;  // the list's canonical bytes
   std::unordered_map<std::string, std::uint32_t> by_name_;
+  std::unordered_map<std::string, std::vector<std::uint32_t>> by_model_;
+  std::vector<std::vector<std::uint32_t>*> kin_;  // by slot, in by_model_; null: of no model
   std::uint32_t size_ = 0;
   std::uint64_t puts_ = 0;
   std::vector<std::uint64_t> put_numbers_;  // by slot

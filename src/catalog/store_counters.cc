@@ -70,6 +70,9 @@ constexpr Field kFields[] = {
 constexpr Field kMisses[] = {
     {"unknown", &StoreCounters::miss_unknown,
      "never stored, or gone for longer than the last 65,536 that went"},
+    {"other_namespace", &StoreCounters::miss_other_namespace,
+     "never stored there, but in another namespace of the same model: `cistern namespaces diff` says in what "
+     "they differ"},
     {"evicted", &StoreCounters::miss_evicted, "it was here and had to make room, or its region was given up"},
     {"expired", &StoreCounters::miss_expired, "its time had come"},
     {"dropped", &StoreCounters::miss_dropped, "its key, an ancestor's, or its conversation was dropped"},

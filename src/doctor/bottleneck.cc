@@ -82,6 +82,16 @@ void AddOrder(const json::object& status, std::uint64_t asked, Findings& finding
 void AddBottlenecks(const json::object& status, Findings& findings) {
   const std::uint64_t asked = NumberAt(status, "/reads/asked_blocks");
   if (asked > 0) AddOrder(status, asked, findings);
+  const std::uint64_t elsewhere = NumberAt(status, "/misses/other_namespace");
+  if (elsewhere > 0 && WorthMending(elsewhere, asked)) {
+    findings.push_back(
+        {.name = "sharing",
+         .verdict = Verdict::kWarning,
+         .value = Text(elsewhere, " blocks that were asked for are in another namespace of the same model"),
+         .limit = "0 where its engines are to share",
+         .mend = "`cistern namespaces`, and `cistern namespaces diff A B`: what differs there has to be the "
+                 "same"});
+  }
   const std::uint64_t late_us = NumberAt(status, "/waits/tick/p99_us");
   if (late_us > kCoreLateUs && NumberAt(status, "/waits/tick/count") >= kTicksToJudgeBy) {
     findings.push_back({.name = "core",

@@ -10,7 +10,7 @@
 namespace cistern::doctor {
 
 // `bottleneck`: compute, memory capacity, bandwidth, network and scheduling, the one that costs most first,
-// where anything was asked for; `core` and `worth` where there is something to mend.
+// where anything was asked for; `sharing`, `core` and `worth` where there is something to mend.
 void AddBottlenecks(const boost::json::object& status, Findings& findings);
 
 }  // namespace cistern::doctor

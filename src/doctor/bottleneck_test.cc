@@ -66,6 +66,14 @@ TEST(Bottleneck, TheCoresLatenessAndWaitingThatDoesNotPayAreNamed) {
   EXPECT_TRUE(Of(R"("engines":{"saved_us":3000000,"spent_us":1000000})").empty());
 }
 
+TEST(Bottleneck, BlocksOfAnotherNamespaceOfTheModelAreNamedWhereTheyAreMany) {
+  const Findings findings = Of(R"("reads":{"asked_blocks":100},"misses":{"other_namespace":5})");
+  ASSERT_EQ(findings.size(), 2u);
+  EXPECT_EQ(findings[1].name, "sharing");
+  EXPECT_THAT(findings[1].mend, HasSubstr("namespaces diff"));
+  EXPECT_EQ(Of(R"("reads":{"asked_blocks":100},"misses":{"other_namespace":4})").size(), 1u);
+}
+
 TEST(StatusFields, WhatIsNotThereIsZero) {
   const auto status =
       ParseStatus(R"({"node":{"pid":7},"memory":{"bytes":"x"},"waits":{"tick":{"p99_us":5}}})");

@@ -50,6 +50,7 @@ bool WriteBack::Clean() {
   for (; clean_looks_ < kCleanLooks && !steps_.Spent(); ++clean_looks_) {
     if (clean_looks_ == 0) {
       cleaning_ = std::nullopt;
+      looking_ = {};
       next_shelf_ = 0;
       looks_a_shelf_ = kCleanLooks / std::max<std::size_t>(order.shelves_in_use(), 1);
     }
@@ -66,12 +67,18 @@ bool WriteBack::Clean() {
     --shelf_looks_;
     steps_.Count();
     const catalog::Record& r = forest_.record(*cleaning_);
-    if (!r.in_lower_tier() && r.references == 0 && policy::Wanted(catalog_.LowerPolicyOf(r), r.uses) &&
-        !OverQuota(r))
+    ++looking_.looked;
+    if (r.in_lower_tier() || !policy::Wanted(catalog_.LowerPolicyOf(r), r.uses)) {
+      ++looking_.ready;
+    } else if (r.references == 0 && !OverQuota(r)) {
       WantWithAncestors(*cleaning_);
+    }
   }
   const bool more = cleaning_ && clean_looks_ < kCleanLooks;
-  if (!more) clean_looks_ = 0;
+  if (!more) {
+    clean_looks_ = 0;
+    reserve_ = looking_;
+  }
   return more;
 }
 

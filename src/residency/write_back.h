@@ -49,6 +49,12 @@ class WriteBack final {
   void Start();
   // A slice of the cleaner's look at the coldest records; true: there are more.
   bool Clean();
+  // Of the coldest records in memory, those that the cleaner's last whole look went over, and how many of
+  // them may leave at once: the lower tier has them, or is not to have them.
+  struct Reserve {
+    std::uint32_t looked = 0, ready = 0;
+  };
+  const Reserve& reserve() const { return reserve_; }
   // A device left service: writers that wait for it may wait for ever, and do not count any more.
   void DeviceOut();
   // Nothing waits to be written, nor is being.
@@ -107,6 +113,7 @@ class WriteBack final {
   std::size_t shelf_looks_ = 0;  // left for this one
   std::size_t looks_a_shelf_ = 0;
   std::uint32_t clean_looks_ = 0;
+  Reserve reserve_, looking_;
 };
 
 }  // namespace cistern::residency

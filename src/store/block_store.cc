@@ -487,6 +487,9 @@ BlockStore::Occupancy BlockStore::occupancy() const {
   o.conversations = catalog.conversations().talks();
   o.passages = rooms_->partial_copies.size();
   o.fetches = rooms_->fetcher.under_way();
+  o.write_queue = rooms_->queue.size();
+  o.cleaner_looked = rooms_->write_back.reserve().looked;
+  o.cleaner_ready = rooms_->write_back.reserve().ready;
   return o;
 }
 const catalog::StoreCounters& BlockStore::counters() const { return rooms_->counters; }

@@ -2,6 +2,7 @@
 #include "store/matcher.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/format.h"
@@ -97,13 +98,31 @@ void Matcher::NoteMisses(catalog::TreeId tree, const BlockKey& first, bool expir
     return;
   }
   switch (expired ? catalog::WentBy::kExpired : catalog_.gone().Of(key_hash)) {
-    case catalog::WentBy::kUnknown: counters_.miss_unknown.Add(count); break;
+    case catalog::WentBy::kUnknown:
+      (KinHas(tree, first) ? counters_.miss_other_namespace : counters_.miss_unknown).Add(count);
+      break;
     case catalog::WentBy::kEvicted: counters_.miss_evicted.Add(count); break;
     case catalog::WentBy::kExpired: counters_.miss_expired.Add(count); break;
     case catalog::WentBy::kDropped: counters_.miss_dropped.Add(count); break;
     case catalog::WentBy::kBad: counters_.miss_bad.Add(count); break;
     case catalog::WentBy::kOrphaned: counters_.miss_orphaned.Add(count); break;
   }
+}
+
+// The newest are asked. Whether what was found there is being collected is not: that may take a step's looks
+// for each of them.
+bool Matcher::KinHas(catalog::TreeId tree, const BlockKey& key) {
+  constexpr std::size_t kMost = 8;
+  const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
+  if (entry == nullptr) return false;
+  const std::uint32_t own = entry->slot;
+  const std::span<const std::uint32_t> kin = catalog_.namespaces().KinOf(own);
+  const std::span<const std::uint32_t> newest = kin.last(std::min(kin.size(), kMost + 1));
+  steps_.Count(static_cast<std::uint32_t>(newest.size()));
+  return std::ranges::any_of(newest, [&](std::uint32_t slot) {
+    const catalog::BlockId block = slot == own ? catalog::kNoId : forest_.Find(catalog_.TreeOf(slot), key);
+    return block != catalog::kNoId && !forest_.block(block).placeholder();
+  });
 }
 
 // The end of a chain keeps its ancestors: the last copy of a full group's record stays while the block has a

@@ -66,6 +66,8 @@ class Matcher final {
  private:
   // `count` blocks of a chain are not to be had because `first` is not; `expired`: it is past its time.
   void NoteMisses(catalog::TreeId tree, const BlockKey& first, bool expired, std::size_t count);
+  // A namespace of the same model has a block of this key: engines that could share it differ in something.
+  bool KinHas(catalog::TreeId tree, const BlockKey& key);
   // Number of blocks before a key that each group has without a gap, `*run` one a group, as far as the
   // namespace's windows ask, and at most `most`.
   Task<void> LookBack(catalog::TreeId tree, catalog::KeyHash key_hash, std::uint32_t most,

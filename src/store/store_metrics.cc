@@ -27,6 +27,11 @@ constexpr MetricMember<Occupancy> kFields[] = {
     {"fetches", kGauge, &Occupancy::fetches, "blocks that are being read from flash into memory"},
     {"passages", kGauge, &Occupancy::passages,
      "partial copies: blocks of which some segments lie in a slot, or are on their way"},
+    {"write_queue", kGauge, &Occupancy::write_queue, "records that wait to be written to flash"},
+    {"cleaner_looked", kGauge, &Occupancy::cleaner_looked,
+     "of the coldest records in memory, those that the cleaner looked at last: 4,096 at most"},
+    {"cleaner_ready", kGauge, &Occupancy::cleaner_ready,
+     "of these, that may leave at once, since flash has them or is not to have them: the cleaner's reserve"},
 };
 
 struct SwitchField {

@@ -62,6 +62,32 @@ TEST(Counted, MissesByTheReasonWhyTheFirstOfAChainIsNotThere) {
   EXPECT_EQ(Missed(node, "bad") + Missed(node, "expired") + Missed(node, "too_late"), 0);
 }
 
+TEST(Counted, AMissOfWhatAnotherNamespaceOfTheSameModelHasIsCountedApart) {
+  RealNode node(64u << 20, [](node::NodeOptions& options) { options.http = "0"; });
+  Store store = node.Connect();
+  const auto attach = [&](const char* model, const char* dtype) {
+    NamespaceSpec spec;
+    spec.fields = {{"dtype", dtype}, {"model", model}, {"model_impl", "auto"}};
+    spec.groups = {{.name = "all"}};
+    return *store.Attach(spec);
+  };
+  const Namespace stored = attach("llama", "bf16");
+  const Namespace differs = attach("llama", "fp8");
+  const Namespace another = attach("qwen", "fp8");
+  const Namespace nameless = AttachTest(store);  // none of its fields names a model
+  PutChain(store, stored, 0, 4);
+  PutChain(store, nameless, 0, 4);
+  EXPECT_EQ(Match(store, differs, 0, 5), 0u);
+  EXPECT_EQ(Missed(node, "other_namespace"), 5);
+  EXPECT_EQ(Match(store, another, 0, 7), 0u);
+  EXPECT_EQ(Match(store, differs, 100, 2), 0u);
+  EXPECT_EQ(Match(store, stored, 0, 5), 4u);
+  EXPECT_EQ(Missed(node, "unknown"), 7 + 2 + 1);
+  ASSERT_TRUE(store.DropNamespace(stored).Wait().has_value());
+  EXPECT_EQ(Match(store, differs, 0, 5), 0u);
+  EXPECT_EQ(Missed(node, "other_namespace"), 5) << "it is not there any more either";
+}
+
 TEST(Counted, ReadsThatTheNodeNeverSeesAndWhatEnginesReport) {
   RealNode node(64u << 20, [](node::NodeOptions& options) { options.http = "0"; });
   {
