@@ -193,7 +193,7 @@ class RequestParameters:
     conversation: str | None = _option(None, _name, "a name of 1 to 256 bytes for what is to be ended together")
     end_conversation: bool = _option(
         False, _flag, "with `cistern.conversation`: nothing of this request is saved, and when it has ended, what that "
-        "conversation alone wrote and used is removed",
+        "conversation wrote or used is removed, but for blocks of others that have not ended",
     )
     priority: int = _option(
         0, _whole(-1000, 1000), "where not all that is computed can be saved in time, blocks of the highest go first"
