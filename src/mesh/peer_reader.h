@@ -27,8 +27,8 @@ namespace cistern::mesh {
 
 struct PeerReadLimits {
   static constexpr std::uint64_t kBatchBytes = 512u << 10;
-  static constexpr std::size_t kBatches = 6;             // of one chain, asked for and not yet published
-  static constexpr std::size_t kStretch = 128;           // blocks of a chain that are begun in one step
+  static constexpr std::size_t kBatches = 6;              // of one chain, asked for and not yet published
+  static constexpr std::size_t kStretch = 128;            // blocks of a chain that are begun in one step
   static constexpr std::uint64_t kPeerBytes = 16u << 20;  // landing from one peer; one block always may
   static constexpr std::int64_t kCatchUpUs = 50'000;  // for a drop that the peer has seen before this member
   static constexpr std::uint64_t kMemoryShare = 32;   // of all peers together: memory / so much
