@@ -71,7 +71,7 @@ TEST(Counted, AMissOfWhatAnotherNamespaceOfTheSameModelHasIsCountedApart) {
     spec.groups = {{.name = "all"}};
     return *store.Attach(spec);
   };
-  const Namespace stored = attach("llama", "bf16");
+  Namespace stored = attach("llama", "bf16");
   const Namespace differs = attach("llama", "fp8");
   const Namespace another = attach("qwen", "fp8");
   const Namespace nameless = AttachTest(store);  // none of its fields names a model
