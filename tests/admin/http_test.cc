@@ -11,6 +11,7 @@
 
 #include "../real_node.h"
 #include "admin/test_http.h"
+#include "base/release.h"
 #include "node/node_metrics.h"
 
 namespace cistern {
@@ -67,7 +68,8 @@ TEST(Http, ShowsANodeThatServes) {
   EXPECT_EQ(ValueOf(metrics, "cistern_now_bytes"), 8 * 4096);
   EXPECT_EQ(ValueOf(metrics, "cistern_door_sessions"), 1);
   EXPECT_EQ(ValueOf(metrics, "cistern_calls_seconds_count{call=\"write\"}"), 8);
-  EXPECT_THAT(metrics, HasSubstr("\ncistern_node_info{tenant=\"default\","));
+  EXPECT_THAT(metrics, HasSubstr("\ncistern_node_info{release=\"" + std::string(Release()) +
+                                 "\",tenant=\"default\","));
   EXPECT_THAT(Get(at, "/status").body, HasSubstr("\"store\":{\"published\":8,"));
   EXPECT_EQ(StatusNumber(store, "published"), 8u);
   EXPECT_EQ(Ask(at, "HEAD /metrics HTTP/1.1\r\n\r\n").body, "");
