@@ -62,7 +62,10 @@ void AddOrder(const json::object& status, std::uint64_t asked, Findings& finding
       if (!counter.empty()) order[i].first += NumberAt(status, counter);
     }
   }
-  std::ranges::stable_sort(order, std::greater(), [](const auto& one) { return one.first; });
+  // As in kLacks where they are equal.
+  std::ranges::sort(order, [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  });
   Finding finding{.name = "bottleneck", .limit = "nothing but compute, which fills an empty cache"};
   for (const auto& [blocks, lack] : order) {
     if (blocks == 0) continue;
