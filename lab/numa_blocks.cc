@@ -2,7 +2,7 @@
 // Do blocks lie on the memory node that they are to lie on? Puts blocks, or looks at those of an earlier run,
 // asks the kernel on which node each page of a view lies, and compares all bytes.
 //
-//   numa_blocks SOCKET put|look NODES SET FIRST COUNT
+//   numa_blocks SOCKET put|look|use NODES SET FIRST COUNT
 //
 // SET numbers the blocks' keys and bytes; each page of the COUNT blocks from FIRST on is to lie on one of
 // NODES, "0" or "0,1"; "any" asks no page.
@@ -58,8 +58,8 @@ int NodeOf(const std::byte* page) {
 }  // namespace
 
 int main(int count, char** words) {
-  if (count != 7) Die("SOCKET put|look NODES SET FIRST COUNT");
-  const bool put = std::strcmp(words[2], "put") == 0;
+  if (count != 7) Die("SOCKET put|look|use NODES SET FIRST COUNT");
+  const bool put = std::strcmp(words[2], "put") == 0, use = std::strcmp(words[2], "use") == 0;
   const std::string nodes = words[3];
   const std::uint64_t set = std::strtoull(words[4], nullptr, 10);
   const std::uint64_t first = std::strtoull(words[5], nullptr, 10);
@@ -79,6 +79,8 @@ int main(int count, char** words) {
       const cistern::Status status = store->Put(*ns, key, std::nullopt, body);
       if (!status.ok()) Die(status.ToString());
     }
+    // A view alone counts as no use.
+    if (use && !store->Touch(*ns, {&key, 1}).Wait()) Die("a block cannot be used");
     const cistern::BlockRef block{.key = key};
     auto lease = store->Acquire(*ns, {&block, 1}).Wait();
     if (!lease || lease->views().empty()) Die("a block is not there");

@@ -20,8 +20,8 @@ def of(conversation: str, **more: Any) -> dict[str, Any]:
 
 
 def would_load(engine: Engine, tokens: list[int]) -> int:
-    """Number of these tokens that another engine would load. Engines here load whatever is there: what is asked is whether
-    it is, and not whether loading pays for a model this small."""
+    """Number of these tokens that another engine would load. Engines here load whatever is there: what is asked is
+    whether it is, and not whether loading pays for a model this small."""
     assert engine.ask("reset") is True
     (answer,) = engine.generate([tokens], params={"cistern.no_save": True}, max_tokens=1)
     assert isinstance(answer["cached"], int)
