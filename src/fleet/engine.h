@@ -74,7 +74,7 @@ class Engine final {
   // Reads for the processor what its end will touch.
   void Prefetch() const {
     __builtin_prefetch(finish_.data());
-    __builtin_prefetch(finish_.data() + 2);
+    if (finish_.size() > 2) __builtin_prefetch(finish_.data() + 2);
     __builtin_prefetch(prefilling_.data());
   }
   double busy_s() const { return busy_s_; }
