@@ -99,21 +99,20 @@ def page_writers(vllm_config: Any) -> dict[str, str]:
 
 def worker_of_caller() -> Any:
     """The worker that makes its connector, which vLLM does not hand to it; None where no caller is one."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        caller = frame.f_locals.get("self")
-        if hasattr(caller, "model_runner") and callable(getattr(caller, "initialize_from_config", None)):
-            return caller
-        frame = frame.f_back
-    return None
+    return _caller("model_runner", "initialize_from_config")
 
 
 def core_of_caller() -> Any:
     """The engine core that makes its scheduler and with it the connector; None where no caller is one."""
+    return _caller("model_executor", "add_lora")
+
+
+def _caller(attribute: str, method: str) -> Any:
+    """The nearest caller that is an object with both."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         caller = frame.f_locals.get("self")
-        if hasattr(caller, "model_executor") and callable(getattr(caller, "add_lora", None)):
+        if hasattr(caller, attribute) and callable(getattr(caller, method, None)):
             return caller
         frame = frame.f_back
     return None
