@@ -208,6 +208,21 @@ def make_scheduler(
     return made, get_request_block_hasher(BLOCK, function)
 
 
+def execute(scheduler: Any, worker: Any, out: Any, requests: dict[str, Any]) -> Any:
+    """The worker's output of a step that was scheduled, in which new and resumed requests bring all their tokens."""
+    starts = {one.req_id: one.num_computed_tokens for one in out.scheduled_new_reqs}
+    cached = out.scheduled_cached_reqs
+    starts |= {n: c for n, c in zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+               if n in cached.resumed_req_ids}
+    _, output = worker.execute(SimpleNamespace(
+        orders=out.kv_connector_metadata.orders, scheduled=dict(out.num_scheduled_tokens),
+        drafts=dict(out.scheduled_spec_decode_tokens),
+        fresh={n: (list(requests[n].all_token_ids), c) for n, c in starts.items()},
+        tables={n: list(scheduler.kv_cache_manager.get_block_ids(n)[0]) for n in out.num_scheduled_tokens},
+    ))
+    return output
+
+
 def content_of(tokens: list[int]) -> list[int]:
     content, before = [], 0
     for token in tokens:
@@ -247,20 +262,8 @@ def run(small: Path, monkeypatch: pytest.MonkeyPatch, seed: int, plant: Any = No
             scheduler.finish_requests(dice.choice(scheduler.running).request_id, RequestStatus.FINISHED_ABORTED)
         if len(flight) < 2 and scheduler.has_requests():
             out = scheduler.schedule()
-            fresh = {one.req_id: one for one in out.scheduled_new_reqs}
-            cached = out.scheduled_cached_reqs
-            starts = {name: one.num_computed_tokens for name, one in fresh.items()}
-            starts |= {n: c for n, c in zip(cached.req_ids, cached.num_computed_tokens, strict=True)
-                       if n in cached.resumed_req_ids}
             loads += len(out.kv_connector_metadata.orders.loads)
-            step = SimpleNamespace(
-                orders=out.kv_connector_metadata.orders, scheduled=dict(out.num_scheduled_tokens),
-                drafts=dict(out.scheduled_spec_decode_tokens),
-                fresh={n: (list(requests[n].all_token_ids), c) for n, c in starts.items()},
-                tables={n: list(scheduler.kv_cache_manager.get_block_ids(n)[0]) for n in out.num_scheduled_tokens},
-            )
-            _, output = worker.execute(step)
-            flight.append((out, output))
+            flight.append((out, execute(scheduler, worker, out, requests)))
         if flight and (len(flight) == 2 or dice.random() < 0.3 or not scheduler.has_requests()):
             scheduler.update_from_output(*flight.popleft())
         if turn >= 500 and not scheduler.has_requests() and not flight:
@@ -326,17 +329,7 @@ def test_reset_of_running_requests_while_they_are_saved(small: Path, monkeypatch
 
     def one_step() -> Any:
         out = scheduler.schedule()
-        fresh = {one.req_id: one.num_computed_tokens for one in out.scheduled_new_reqs}
-        cached = out.scheduled_cached_reqs
-        fresh |= {n: c for n, c in zip(cached.req_ids, cached.num_computed_tokens, strict=True)
-                  if n in cached.resumed_req_ids}
-        _, output = worker.execute(SimpleNamespace(
-            orders=out.kv_connector_metadata.orders, scheduled=dict(out.num_scheduled_tokens),
-            drafts=dict(out.scheduled_spec_decode_tokens),
-            fresh={n: (list(request.all_token_ids), c) for n, c in fresh.items()},
-            tables={n: list(scheduler.kv_cache_manager.get_block_ids(n)[0]) for n in out.num_scheduled_tokens},
-        ))
-        scheduler.update_from_output(out, output)
+        scheduler.update_from_output(out, execute(scheduler, worker, out, {"r": request}))
         return out
 
     while not worker.copies:
@@ -392,17 +385,7 @@ def test_no_request_preempted_or_kept_waiting_for_pages_that_saves_of_another_ke
             if not scheduler.has_unfinished_requests() or any(one.num_preemptions for one in requests.values()):
                 return
             out = scheduler.schedule()
-            starts = {one.req_id: one.num_computed_tokens for one in out.scheduled_new_reqs}
-            cached = out.scheduled_cached_reqs
-            starts |= {n: c for n, c in zip(cached.req_ids, cached.num_computed_tokens, strict=True)
-                       if n in cached.resumed_req_ids}
-            _, output = worker.execute(SimpleNamespace(
-                orders=out.kv_connector_metadata.orders, scheduled=dict(out.num_scheduled_tokens),
-                drafts=dict(out.scheduled_spec_decode_tokens),
-                fresh={n: (list(requests[n].all_token_ids), c) for n, c in starts.items()},
-                tables={n: list(scheduler.kv_cache_manager.get_block_ids(n)[0]) for n in out.num_scheduled_tokens},
-            ))
-            scheduler.update_from_output(out, output)
+            scheduler.update_from_output(out, execute(scheduler, worker, out, requests))
         raise AssertionError("the engine is stuck")
 
     begin("ended", 3, 12 * BLOCK, 1)
