@@ -115,7 +115,7 @@ class Namespace:
 class MatchRun(NamedTuple):
     blocks: int
     where: str
-    """"memory", or where else they lie, from near to far: "flash", "peer", "object" (the last two: no node yet)."""
+    """"memory", or where else they lie, from near to far: "flash", "peer", "object" (the last: no node yet)."""
     ready_in_us: int
     """About how long until all of them could be in memory, if asked for now; 0 for those that are."""
 

@@ -162,6 +162,12 @@ class CellNode(Node):
         )
 
 
+BY_SOURCE = """
+name = "vllm:prompt_tokens_cached_by_source"
+answer = {one.labels["source"]: one.value for one in llm.get_metrics() if one.name == name and one.value}
+"""
+"""The engine's own metric of where cached tokens came from: from vLLM 0.32 on it tells them apart."""
+
 PATIENT = {"match_timeout_s": 5.0, "save_timeout_s": 25.0}
 """Of an engine whose every hit is asserted, on a host that may be busy: with a user's 50 ms and 10 s it computes."""
 

@@ -9,7 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import NAMESPACE, PATIENT, CellNode, Engine, Etcd, namespace_spec, prompt, stored, transfer_config
+from harness import (
+    BY_SOURCE,
+    NAMESPACE,
+    PATIENT,
+    CellNode,
+    Engine,
+    Etcd,
+    namespace_spec,
+    prompt,
+    stored,
+    transfer_config,
+)
+
+from cistern.vllm import versions
 
 BLOCK = 128
 PROMPTS = [prompt(100 + number, 900 + 700 * number) for number in range(3)]
@@ -67,10 +80,10 @@ def cell(small: Path) -> dict[str, Any]:
         samples = one.status()["cell"]["samples"]
         two.wait_status(lambda status: status["cell"]["index_samples"] == samples > 0)
         assert one.process is not None
-        with Engine(small, transfer_config(two, **PATIENT)) as second:
+        with Engine(small, transfer_config(two, min_load_tokens=1, **PATIENT)) as second:
             second.run(NOTE_LOADED)
             found["second"] = second.generate(PROMPTS)
-            found["counted"] = second.ask("counted")
+            found["counted"], found["sources"] = second.ask("counted"), second.run(BY_SOURCE)
             keys = [bytes.fromhex(key) for key in second.run("answer = connector(llm).coordinator.noted")]
             spec = second.run(f"side = connector(llm).coordinator\n{NAMESPACE}")
             where = (spec["fields"], spec["shapes"], spec["block_tokens"], keys)
@@ -93,6 +106,7 @@ def test_what_another_node_has_is_loaded_and_answers_the_same(cell: dict[str, An
     assert [one["cached"] for one in cell["second"]] == [full(tokens) for tokens in PROMPTS]
     assert [one["params"]["cistern.where"] for one in cell["second"]] == ["peer"] * len(PROMPTS)
     assert "failed_loads" not in cell["counted"]
+    assert cell["sources"] == ({"p2p": sum(map(full, PROMPTS))} if versions.hit_sources() else {})
 
 
 def test_every_block_that_came_is_byte_equal(cell: dict[str, Any]) -> None:

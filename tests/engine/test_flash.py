@@ -8,7 +8,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import PATIENT, WATCHDOG_S, Engine, Node, prompt, transfer_config
+from harness import BY_SOURCE, PATIENT, WATCHDOG_S, Engine, Node, prompt, transfer_config
+
+from cistern.vllm import versions
 
 BLOCK = 128
 PROMPTS = [prompt(number, 900 + 300 * number) for number in range(3)]
@@ -36,8 +38,10 @@ def test_blocks_on_flash_survive_a_reboot(small: Path) -> None:
         node.kill()
         shutil.rmtree(node.folder / "memory")
         node.start()
-        with Engine(small, transfer_config(node, **PATIENT)) as second:
+        with Engine(small, transfer_config(node, min_load_tokens=1, **PATIENT)) as second:
             loaded = second.generate(PROMPTS)
+            sources = second.run(BY_SOURCE)
+    assert sources == ({"disk": blocks * BLOCK} if versions.hit_sources() else {})
     for was, now, asked in zip(computed, loaded, PROMPTS, strict=True):
         assert now["tokens"] == was["tokens"]
         assert now["cached"] == (len(asked) - 1) // BLOCK * BLOCK

@@ -392,6 +392,14 @@ def test_unknown_version_refused_unless_allowed() -> None:
         versions.check(version, True)
 
 
+def test_tokens_of_a_load_counted_by_tier() -> None:
+    runs = [MatchRun(4, "memory", 0), MatchRun(3, "flash", 1), MatchRun(2, "peer", 1), MatchRun(1, "flash", 1)]
+    assert tiers.tokens_by_tier(runs, 16, 0, 160) == {"memory": 64, "flash": 64, "peer": 32}
+    # It begins within a block of the engine's own, and ends before the last token.
+    assert tiers.tokens_by_tier(runs, 16, 40, 111) == {"memory": 24, "flash": 47}
+    assert tiers.tokens_by_tier(runs, 16, 64, 64) == tiers.tokens_by_tier([], 16, 0, 160) == {}
+
+
 def test_load_ends_at_runs_with_wait_for_lower_tiers() -> None:
     runs = [
         MatchRun(4, "memory", 0), MatchRun(3, "flash", 200_000), MatchRun(2, "memory", 0), MatchRun(1, "flash", 100_000)

@@ -22,6 +22,7 @@ import cistern.engine.coordinator as coordinator_module
 import cistern.engine.node as node_module
 from cistern import Hints, Store, Transfers
 from cistern.engine import options
+from cistern.engine.adapters import Adapters
 from cistern.engine.connection import Connection
 from cistern.engine.coordinator import Coordinator
 from cistern.engine.facts import ConfigurationError
@@ -181,7 +182,7 @@ def test_new_adapter_makes_only_its_own_request_wait(
 ) -> None:
     side = ready()
     number = side.step_orders({}).session_number
-    monkeypatch.setattr(coordinator_module.Adapters, "digest", lambda self, adapter: adapter.name)
+    monkeypatch.setattr(Adapters, "digest", lambda self, adapter: adapter.name)
     connection.opens = False
     add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
     def specified() -> bool:
@@ -212,7 +213,7 @@ def test_adapter_files_looked_at_beside(connection: OneConnection, monkeypatch: 
         assert there.wait(WATCHDOG_S)
         return "digest"
 
-    monkeypatch.setattr(coordinator_module.Adapters, "digest", digest)
+    monkeypatch.setattr(Adapters, "digest", digest)
     timer = threading.Timer(10, there.set)  # so that a scheduler that waits for it shows as such
     timer.start()
     add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
@@ -257,7 +258,7 @@ def test_wait_for_an_adapters_files_is_none_for_the_ranks_look(
         there.wait(WATCHDOG_S)
         return "digest"
 
-    monkeypatch.setattr(coordinator_module.Adapters, "digest", digest)
+    monkeypatch.setattr(Adapters, "digest", digest)
     add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
     assert side.match("lora", 0) == (None, False)
     clock.now += 3
@@ -426,7 +427,7 @@ def test_save_of_before_a_reset_is_abandoned_where_it_was_put(
     """The new session has other namespaces under the same numbers, and no adapter's yet: looked for there, a put was
     not found, and kept its room until it expired."""
     side = ready()
-    monkeypatch.setattr(coordinator_module.Adapters, "digest", lambda self, adapter: adapter.name)
+    monkeypatch.setattr(Adapters, "digest", lambda self, adapter: adapter.name)
     connection.store.blocks = 0
     add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
     until(lambda: side.match("lora", 0) == (0, False) or join(side))

@@ -3,22 +3,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .. import Chain, Lease, Namespace, Store
-from .adapters import Adapters
+from .. import Chain
+from .adapted import AdaptedRequests
 from .changes import WeightChanges
 from .connection import CALL_US, MAX_LATE_CALLS, Connection
 from .conversations import Conversations, Ending
 from .facts import EngineFacts
-from .files import UnknownIdentity
 from .identity import Fields
 from .keys import new_keys
 from .matches import SOON_S, Match, Matches
@@ -32,12 +29,13 @@ from .request import Adapter, PagePool, Pages, Request
 from .session import Session
 from .shared_session import SharedSession
 from .stats import Counters
-from .tiers import load_ends, lowest_tier
+from .tiers import load_ends, lowest_tier, tokens_by_tier
+from .tracked import TrackedRequest
+from .written import LoadLeases, Place, WrittenPuts
 
 if TYPE_CHECKING:
     from .rank import Rank
 
-LEASE_EXTRA_US = 1_000_000
 IDLE_S = 2.0
 """Time that an engine waits for its last saves where its caller may not step it again."""
 LOOK_S = 2.0
@@ -47,7 +45,6 @@ ROOM_S = 0.05
 computing a request anew."""
 WAITING_ROOM_S = 1.0
 """The same for requests that wait while nothing runs: only a node that hangs takes as long for a copy."""
-PUBLISH_AT_ONCE = 1024
 PUBLISHED_S = MAX_LATE_CALLS * CALL_US / 1e6
 """Time by which a publish that was submitted has been done, or never will be."""
 
@@ -69,41 +66,6 @@ class SaveListener(Protocol):
         ...
 
 
-@dataclass
-class TrackedRequest:
-    """A request of the engine, the plan's part of it, and the store's last answer."""
-
-    request: Request
-    planned: PlannedRequest
-    chain: Chain
-    match: Match = field(default_factory=Match)
-    computing: bool = False
-    """Scheduled since its last match: its computed tokens are computed, or being computed."""
-    matched_at: int = 0
-    """Tokens that were computed at its last match: where a load begins."""
-    adapter: Future[str] | None = None
-    """The digest of its adapter, until its namespace is known by it."""
-    may: tuple[bool, bool] = (False, False)
-    """Whether it may be saved and loaded once its namespace is known."""
-    first_asked: float = 0.0
-    used: int = 0
-    """Leading blocks that count as used by its conversation."""
-    ends_after: frozenset[str] | None = None
-    """The requests of its conversation that were there before it, if it ends that."""
-    counted: bool = False
-    probes: bool | None = None
-    """Whether it loads what is not worth it; None: nothing of it was declined."""
-    prompt_tokens: int = 0
-    """Of its prompt when it came."""
-    loading_since: float = 0.0
-    """When the engine had made room for its load."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for the engine, and for nothing of the store."""
-        return not (self.computing or self.planned.load or self.match.pending or self.adapter)
-
-
 class Coordinator:
     def __init__(
         self, options: Options, facts: EngineFacts, fields: Callable[[], Fields | None],
@@ -116,9 +78,6 @@ class Coordinator:
         self._listener = listener
         self._logger = logging.getLogger(facts.logger)
         self._warned: set[str] = set()
-        self._adapters = Adapters(facts.adapters)
-        self._adapter_held: dict[int, int] = {}
-        """The namespace of the last request of each adapter, by the adapter's number."""
         check_node_options(options)
         starter = NodeStarter(options) if options.start_node else None
         if options.required:
@@ -137,15 +96,14 @@ class Coordinator:
         )
         self._conversations = Conversations(self.connection, self._plan)
         self._requests: dict[str, TrackedRequest] = {}
+        self._adapted = AdaptedRequests(facts.adapters, self._requests, self._shared.namespace, self.warn_once)
         self._pool: PagePool
         self._step = 0
         self._loads: list[LoadOrder] = []
         self._late_saves: list[SaveOrder] = []
         """Saves of requests that have ended, for the next step."""
-        self._leases: dict[int, Lease] = {}
-        self._written: dict[int, tuple[Store, Namespace]] = {}
-        """Where each order's blocks are put, by its number: a session of after a reset has other namespaces under the
-        same numbers."""
+        self._leases = LoadLeases(self.connection)
+        self._written = WrittenPuts(self.connection)
         self._epoch = 0
         """Number of resets."""
         self._outdated = OutdatedLoads()
@@ -190,17 +148,13 @@ class Coordinator:
         self._requests[request.id] = tracked
         self._specify_session(tracked)
         if adapter is not None:
-            tracked.adapter = self._adapters.ask(adapter)
+            self._adapted.ask(tracked, adapter)
         else:
             self._begin_match(tracked)
 
     def adapter_loads(self, adapter: Adapter) -> None:
-        """The engine is about to load an adapter ahead of its requests, or again: whose files changed since then, until
-        its first request, is not what they say."""
-        with contextlib.suppress(UnknownIdentity, OSError):  # its requests will say so
-            if self._adapters.loads(adapter):
-                self._end_sharing(adapter.number)
-                self._adapter_held.pop(adapter.number, None)
+        """The engine is about to load an adapter ahead of its requests, or again."""
+        self._adapted.loads(adapter)
 
     def match(self, request_id: str, computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens past `computed_tokens` that a load would bring (None: ask again with the next step), and whether
@@ -213,7 +167,7 @@ class Coordinator:
         request = tracked.request
         if request.skips_cache or not tracked.may[1]:
             return 0, False
-        if not self._identified(tracked, SOON_S):
+        if not self._adapted.identified(tracked, SOON_S):
             return self._waits(tracked, self._options.start_timeout_s)
         if not tracked.planned.may_load:
             return 0, False
@@ -276,7 +230,15 @@ class Coordinator:
         self._loads.append(order)
         tracked.loading_since = time.monotonic()
         if not order.invalid:
-            self._lease(tracked, order)
+            self._leases.take(order, tracked.planned.keys)
+
+    def load_tiers(self, request_id: str, external_tokens: int) -> dict[str, int]:
+        """How many of the tokens that begin_load() was given come from each tier, as the match found them."""
+        tracked = self._requests.get(request_id)
+        if tracked is None:
+            return {}
+        begin = tracked.matched_at
+        return tokens_by_tier(tracked.match.runs, self._facts.block_tokens, begin, begin + external_tokens)
 
     def end_request(self, request_id: str, pages: Pages) -> dict[str, Any] | None:
         """The engine is done with the request: its pages may be reused when this returns, unless referenced. Returns
@@ -284,7 +246,7 @@ class Coordinator:
         tracked = self._requests.get(request_id)
         if tracked is None:
             return None
-        known = self._identified(tracked)
+        known = self._adapted.identified(tracked)
         if tracked.computing:
             self._add_keys(tracked)
             frontier = self._frontier(tracked, 0)
@@ -320,7 +282,7 @@ class Coordinator:
                 continue
             tracked.computing = True
             squares += tokens * (2 * tracked.request.computed_tokens + tokens)
-            self._identified(tracked)
+            self._adapted.identified(tracked)
             self._add_keys(tracked)
             frontier = self._frontier(tracked, tokens)
             if self._plan.wants(request_id, frontier) and self._may_save(tracked):
@@ -412,7 +374,7 @@ class Coordinator:
         session = self._shared.session
         if self._options.on_reset == "drop" and session is not None:
             self.connection.submit(partial(_drop_namespaces, session))
-            self._written.clear()  # what is put there goes with them
+            self._written.forget()
         self._fork()
         return self._plan.loads == 0
 
@@ -433,7 +395,7 @@ class Coordinator:
         self._outdated.reset(self._plan.load_orders())
         self._loads = [replace(order, invalid=True) for order in self._loads]
         self._late_saves = [replace(order, invalid=True) for order in self._late_saves]
-        self._adapter_held.clear()
+        self._adapted.forget()
         for tracked in self._requests.values():
             if tracked.request.id not in fresh:
                 tracked.adapter, tracked.may = None, (False, False)
@@ -463,7 +425,7 @@ class Coordinator:
     def close(self) -> None:
         self._late_saves = []
         self._apply(self._plan.finish())
-        self._adapters.close()
+        self._adapted.close()
         self.connection.close()
 
     def warn_once(self, text: str) -> None:
@@ -504,53 +466,13 @@ class Coordinator:
         for tracked in self._requests.values():
             tracked.match.forget()
 
-    def _identified(self, tracked: TrackedRequest, wait_s: float = 0.0) -> bool:
-        """Whether it is known which KV the request shares: at once, but for an adapter's files, which are looked at
-        beside."""
-        if tracked.adapter is None:
-            return True
-        if not wait([tracked.adapter], wait_s).done:
-            return False
-        try:
-            namespace = self._shared.namespace(tracked.adapter.result())
-        except (UnknownIdentity, OSError) as error:
-            self.warn_once(f"requests of this adapter share no KV: {error}")
-        else:
-            tracked.planned.namespace = namespace
-            tracked.planned.may_save, tracked.planned.may_load = tracked.may
-            self._holds(tracked, namespace)
-        tracked.adapter, tracked.first_asked = None, 0.0
-        return True
-
-    def _holds(self, tracked: TrackedRequest, namespace: int) -> None:
-        """The engine has, for this request, what is known under that namespace: only who has it loaded again may come
-        with another one than the request before."""
-        adapter = tracked.request.adapter
-        if adapter is None:
-            return
-        if self._adapter_held.setdefault(adapter.number, namespace) == namespace:
-            return
-        if adapter.reload:
-            self._adapter_held[adapter.number] = namespace
-            self._end_sharing(adapter.number, but=tracked)
-        else:
-            tracked.may = tracked.planned.may_save, tracked.planned.may_load = (False, False)
-
-    def _end_sharing(self, number: int, but: TrackedRequest | None = None) -> None:
-        """The engine loads other weights under an adapter's number: what it computes from then on for requests that are
-        there is of both, or not of the files that were looked at. `but`: the one that came with the new ones."""
-        for one in self._requests.values():
-            of = one.request.adapter
-            if of is not None and of.number == number and one is not but:
-                one.may = one.planned.may_save, one.planned.may_load = (False, False)
-
     # ------------------------------------------------------------------ matches and saves
 
     def _add_keys(self, tracked: TrackedRequest) -> None:
         """A request that its engine has continued with further input is not shared from there on: what of its answer
         stays in its prompt, and which names its new images have, was not known when it came."""
         if tracked.request.prompt_tokens != tracked.prompt_tokens:
-            tracked.planned.may_save, tracked.planned.may_load = tracked.may = (False, False)
+            tracked.stop_sharing()
             return
         keys, facts = tracked.planned.keys, self._facts
         more = new_keys(tracked.request.hashes, len(keys), facts.hash_tokens, facts.block_tokens)
@@ -616,7 +538,7 @@ class Coordinator:
         for order in orders:
             self._pool.reference(self._plan.referenced(order.id))
             if session is not None:
-                self._written[order.id] = session.store, session.namespaces[order.namespace]
+                self._written.ordered(order.id, session, order.namespace)
         if self._listener is not None:
             for order in orders:
                 tracked = self._requests.get(self._plan.request_of(order.id))
@@ -641,44 +563,26 @@ class Coordinator:
 
     # ------------------------------------------------------------------ effects
 
-    def _lease(self, tracked: TrackedRequest, order: LoadOrder) -> None:
-        """Leases the chain being loaded, so that none of it is evicted before it is read."""
-        chain = Chain(tracked.planned.keys[: order.first_block + len(order.keys)])
-        namespace = tracked.planned.namespace
-        lease_us = min(order.deadline_us + LEASE_EXTRA_US, 60_000_000)
-
-        def take(session: Session) -> None:
-            answer = session.store.match(session.namespaces[namespace], chain, hold_us=lease_us)
-            if answer.hold is not None:
-                self._leases[order.id] = answer.hold
-
-        self.connection.submit(take)
-
-    def _release_lease(self, order_id: int, _: Session) -> None:
-        lease = self._leases.pop(order_id, None)
-        if lease is not None:
-            lease.release()
-
     def _apply(self, effects: Effects) -> None:
         if effects.release:
             self._pool.release(effects.release[::-1])
         ended = {job.order.id for job, _ in effects.publish} | {number for number, _ in effects.abandon}
-        written = {number: self._written.pop(number) for number in ended if number in self._written}
-        puts: dict[tuple[Store, Namespace] | None, list[bytes]] = {}
+        places = {number: self._written.ended(number) for number in ended}
+        puts: dict[Place | None, list[bytes]] = {}
         for job, count in effects.publish:
             chosen = [put for block in range(count) for group in job.order.put_ids if (put := group[block]) is not None]
-            puts.setdefault(written.get(job.order.id), []).extend(chosen)
+            puts.setdefault(places[job.order.id], []).extend(chosen)
             self.stats.add("saves")
             self.stats.add("published_blocks", count)
             if self._listener is not None:
                 self._listener.published(job.order.id, count)
-        for where, ids in puts.items():
-            self._submit_puts(where, ids, lambda store: store.publish)
+        for place, ids in puts.items():
+            self._written.publish(place, ids)
         for number, ids in effects.abandon:
             self.stats.add("abandoned_blocks", len(ids))
-            self._submit_puts(written.get(number), ids, lambda store: store.abandon)
+            self._written.abandon(places[number], ids)
         for load in effects.loaded:
-            self.connection.submit(partial(self._release_lease, load.order.id))
+            self._leases.release(load.order.id)
             reports = list(load.ranks.values())
             good = min(report.blocks for report in reports)
             took_us = max(report.took_us for report in reports)
@@ -707,22 +611,6 @@ class Coordinator:
             )
 
         self.connection.submit(work)
-
-    def _submit_puts(
-        self, where: tuple[Store, Namespace] | None, ids: list[bytes], call: Callable[[Any], Callable[..., Any]]
-    ) -> None:
-        """Has puts published or abandoned where they were written, unless that node is gone by then."""
-        if where is None:
-            return
-        store, namespace = where
-        for first in range(0, len(ids), PUBLISH_AT_ONCE):
-            some = ids[first : first + PUBLISH_AT_ONCE]
-
-            def work(session: Session, some: list[bytes] = some) -> None:
-                if session.store is store:
-                    call(store)(namespace, some, deadline_us=CALL_US)
-
-            self.connection.submit(work)
 
     def _measure_step(self, step: int) -> None:
         """Measures how long a reported step took beside the others in flight. Only steps that save report their

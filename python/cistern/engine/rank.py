@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 WAIT_FOR_SESSION_S = 2.0
 """Time that a load may wait for this rank to connect before it counts as failed."""
-YIELD_S = 0.001
+YIELD_S = 0.004
 """Time for which a step that computes nothing leaves its core to the copying threads, at most: the engine plans the
-next such step at once, as long as anything is under way."""
+next such step at once, as long as anything is under way, and where its ranks are processes of their own each step costs
+a turn of theirs. A request that comes meanwhile waits as long; steps that compute take longer."""
 
 
 @dataclass

@@ -33,6 +33,18 @@ def load_ends(runs: Sequence[Run], first_block: int) -> list[tuple[int, float]]:
     return ends[::-1]
 
 
+def tokens_by_tier(runs: Sequence[Run], block_tokens: int, begin: int, end: int) -> dict[str, int]:
+    """How many of a prompt's tokens [begin, end) lie in each tier, of those that have any."""
+    tokens: dict[str, int] = {}
+    first = 0
+    for run in runs:
+        last = first + run.blocks * block_tokens
+        if (count := min(last, end) - max(first, begin)) > 0:
+            tokens[run.where] = tokens.get(run.where, 0) + count
+        first = last
+    return tokens
+
+
 def lowest_tier(runs: Sequence[Run], first_block: int, end_block: int) -> str:
     """The lowest tier that any of these blocks lies in."""
     begin = 0

@@ -67,7 +67,7 @@ class Reports(KVConnectorWorkerMetadata):
 class CisternConnector(WithoutCistern):
     """A shared store for KV blocks: docs/vllm.md."""
 
-    _cache_hit_source = versions.hit_source()
+    _hit_sources = versions.hit_sources()
 
     def __new__(cls, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> Any:
         """A connector that does nothing, where this engine's KV is of a kind that Cistern does not know."""
@@ -187,6 +187,13 @@ class CisternConnector(WithoutCistern):
         assert self.coordinator is not None
         if num_external_tokens:
             self.coordinator.begin_load(request.request_id, tuple(blocks.get_block_ids()), num_external_tokens)
+
+    def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> dict[Any, int]:
+        """Asked behind update_state_after_alloc(), for the engine's metrics. What vLLM has no name for is left out: it
+        counts the whole hit as of no known source then."""
+        assert self.coordinator is not None
+        tokens = self.coordinator.load_tiers(request.request_id, num_external_tokens)
+        return {self._hit_sources[tier]: count for tier, count in tokens.items() if tier in self._hit_sources}
 
     def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
         assert self.coordinator is not None

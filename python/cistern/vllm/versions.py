@@ -34,13 +34,13 @@ def lacking(version: str, error: ImportError) -> UntestedVersion:
     )
 
 
-def hit_source() -> Any:
-    """The engine metrics' name for tokens that come from this host; before 0.32 they do not tell sources apart."""
+def hit_sources() -> dict[str, Any]:
+    """The engine metrics' names for the tiers that tokens come from; before 0.32 they do not tell sources apart."""
     try:
         from vllm.v1.metrics.cache_hit_source import CacheHitSource
     except ModuleNotFoundError:
-        return None
-    return CacheHitSource.HOST
+        return {}
+    return {"memory": CacheHitSource.HOST, "flash": CacheHitSource.DISK, "peer": CacheHitSource.P2P}
 
 
 def identical_ranks(kv_cache_config: Any) -> int:

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of adapters: which KV they share, on the scheduler side."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import wait
+
+from .adapters import Adapters
+from .files import UnknownIdentity
+from .request import Adapter
+from .tracked import TrackedRequest
+
+
+class AdaptedRequests:
+    def __init__(
+        self, applied: str, requests: Mapping[str, TrackedRequest], namespace: Callable[[str], int],
+        warn: Callable[[str], None],
+    ) -> None:
+        """`applied`: as of Adapters. `requests`: all of the engine's, by their ids. `namespace`: the number of the
+        namespace of an adapter with this digest."""
+        self._adapters = Adapters(applied)
+        self._requests = requests
+        self._namespace = namespace
+        self._warn = warn
+        self._held: dict[int, int] = {}
+        """The namespace of the last request of each adapter, by the adapter's number."""
+
+    def ask(self, tracked: TrackedRequest, adapter: Adapter) -> None:
+        """Begins to look at its adapter's files, beside."""
+        tracked.adapter = self._adapters.ask(adapter)
+
+    def loads(self, adapter: Adapter) -> None:
+        """The engine is about to load an adapter ahead of its requests, or again: whose files changed since then, until
+        its first request, is not what they say."""
+        with contextlib.suppress(UnknownIdentity, OSError):  # its requests will say so
+            if self._adapters.loads(adapter):
+                self._end_sharing(adapter.number)
+                self._held.pop(adapter.number, None)
+
+    def identified(self, tracked: TrackedRequest, wait_s: float = 0.0) -> bool:
+        """Whether it is known which KV the request shares: at once, but for an adapter's files, which are looked at
+        beside."""
+        if tracked.adapter is None:
+            return True
+        if not wait([tracked.adapter], wait_s).done:
+            return False
+        try:
+            namespace = self._namespace(tracked.adapter.result())
+        except (UnknownIdentity, OSError) as error:
+            self._warn(f"requests of this adapter share no KV: {error}")
+        else:
+            tracked.planned.namespace = namespace
+            tracked.planned.may_save, tracked.planned.may_load = tracked.may
+            self._holds(tracked, namespace)
+        tracked.adapter, tracked.first_asked = None, 0.0
+        return True
+
+    def forget(self) -> None:
+        """The engine was reset: namespaces are others from now on."""
+        self._held.clear()
+
+    def close(self) -> None:
+        self._adapters.close()
+
+    def _holds(self, tracked: TrackedRequest, namespace: int) -> None:
+        """The engine has, for this request, what is known under that namespace: only who has it loaded again may come
+        with another one than the request before."""
+        adapter = tracked.request.adapter
+        if adapter is None:
+            return
+        if self._held.setdefault(adapter.number, namespace) == namespace:
+            return
+        if adapter.reload:
+            self._held[adapter.number] = namespace
+            self._end_sharing(adapter.number, but=tracked)
+        else:
+            tracked.stop_sharing()
+
+    def _end_sharing(self, number: int, but: TrackedRequest | None = None) -> None:
+        """The engine loads other weights under an adapter's number: what it computes from then on for requests that are
+        there is of both, or not of the files that were looked at. `but`: the one that came with the new ones."""
+        for one in self._requests.values():
+            of = one.request.adapter
+            if of is not None and of.number == number and one is not but:
+                one.stop_sharing()

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scheduler side asks of the store about blocks under way: puts to be published or abandoned where they were
+written, and leases of chains that are being loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from .. import Chain, Lease, Namespace, Store
+from .connection import CALL_US, Connection
+from .orders import LoadOrder
+from .session import Session
+
+LEASE_EXTRA_US = 1_000_000
+MAX_LEASE_US = 60_000_000
+AT_ONCE = 1024
+
+Place = tuple[Store, Namespace]
+
+
+class WrittenPuts:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._places: dict[int, Place] = {}
+        """Where each order's blocks are put, by its number: a session of after a reset has other namespaces under the
+        same numbers."""
+
+    def ordered(self, order_id: int, session: Session, namespace: int) -> None:
+        self._places[order_id] = session.store, session.namespaces[namespace]
+
+    def forget(self) -> None:
+        """What is under way goes with its namespaces, which are dropped."""
+        self._places.clear()
+
+    def ended(self, order_id: int) -> Place | None:
+        """Where an order's blocks were put that has ended; None: nowhere, or nobody knows any more."""
+        return self._places.pop(order_id, None)
+
+    def publish(self, place: Place | None, puts: Sequence[bytes]) -> None:
+        self._submit(place, puts, lambda store: store.publish)
+
+    def abandon(self, place: Place | None, puts: Sequence[bytes]) -> None:
+        self._submit(place, puts, lambda store: store.abandon)
+
+    def _submit(
+        self, place: Place | None, puts: Sequence[bytes], call: Callable[[Store], Callable[..., Any]]
+    ) -> None:
+        """Unless the node that they were written to is gone by then."""
+        if place is None:
+            return
+        store, namespace = place
+        for first in range(0, len(puts), AT_ONCE):
+            some = puts[first : first + AT_ONCE]
+
+            def work(session: Session, some: Sequence[bytes] = some) -> None:
+                if session.store is store:
+                    call(store)(namespace, some, deadline_us=CALL_US)
+
+            self._connection.submit(work)
+
+
+class LoadLeases:
+    """Leases of the chains that are being loaded, so that none of it is evicted before it is read."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._leases: dict[int, Lease] = {}
+        """By the load's order. Of the connection's thread."""
+
+    def take(self, order: LoadOrder, keys: Sequence[bytes]) -> None:
+        """`keys`: the request's, from its first block on."""
+        chain = Chain(keys[: order.first_block + len(order.keys)])
+        lease_us = min(order.deadline_us + LEASE_EXTRA_US, MAX_LEASE_US)
+
+        def work(session: Session) -> None:
+            answer = session.store.match(session.namespaces[order.namespace], chain, hold_us=lease_us)
+            if answer.hold is not None:
+                self._leases[order.id] = answer.hold
+
+        self._connection.submit(work)
+
+    def release(self, order_id: int) -> None:
+        self._connection.submit(partial(self._release, order_id))
+
+    def _release(self, order_id: int, _: Session) -> None:
+        lease = self._leases.pop(order_id, None)
+        if lease is not None:
+            lease.release()
