@@ -11,6 +11,7 @@
 
 #include "base/fd.h"
 #include "base/format.h"
+#include "flash_place.h"
 #include "measure.h"
 
 namespace cistern {
@@ -107,6 +108,9 @@ Status LocalCell::Add(const std::vector<std::string>& flags, const Place& place)
 
 Status LocalCell::ComeTogether() {
   const std::string all = Text("\"reachable\":", nodes_.size() - 1, ",");
+  for (Node& node : nodes_) {
+    if (Status grown = AwaitMemory(node.store); !grown.ok()) return grown;
+  }
   return Await("a cell", [&]() -> Result<bool> {
     for (Node& node : nodes_) {
       const Result<std::string> says = node.store.StatusJson();

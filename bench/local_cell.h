@@ -43,7 +43,7 @@ class LocalCell final {
   // Starts one more node, of `flags` besides those of the cell.
   Status Add(const std::vector<std::string>& flags, const Place& place);
   Status Add(const std::vector<std::string>& flags) { return Add(flags, Place()); }
-  // Waits until each node has joined and is connected to every other one.
+  // Waits until each node has its memory, has joined and is connected to every other one.
   Status ComeTogether();
   // Starts a node again that was killed, with what its memory had.
   Status Restart(std::size_t node);

@@ -48,6 +48,8 @@ class IndexView {
 
   std::uint64_t bucket_count() const { return bucket_count_; }
   std::uint64_t entry_count() const { return bucket_count_ * kEntriesPerBucket; }
+  // Slots that it is made for (Geometry::bucket_count), those of memory that is still to come too.
+  std::uint64_t slot_count() const { return entry_count() / 2; }
   const IndexHeader* header() const { return reinterpret_cast<const IndexHeader*>(base_); }
   // number < entry_count()
   const IndexEntry* entry(std::uint64_t number) const {

@@ -111,9 +111,6 @@ struct Folds {
   static std::uint32_t Run(void* dst, const void* src, std::size_t n, std::uint32_t crc, std::size_t) {
     return WithEdges<Crc32X86, kTo>(dst, src, n, crc, kLine, kStep, ByFolds<Wide, kInto, kTo>);
   }
-  static std::uint32_t Sum(const void* src, std::size_t n, std::uint32_t crc) {
-    return Run<To::kNowhere>(nullptr, src, n, crc, 0);
-  }
 };
 
 }  // namespace

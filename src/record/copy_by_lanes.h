@@ -126,7 +126,7 @@ struct Lanes {
     }
   }
   static constexpr CopyKernels Table(const char* name) {
-    return {name, Run<To::kStream>, Run<To::kCached>, RunAgain, Ask, Other::Sum};
+    return {name, Run<To::kStream>, Run<To::kCached>, RunAgain, Ask, SumBy<Other>};
   }
 
  private:

@@ -57,9 +57,6 @@ struct Tiles {
   static std::uint32_t Run(void* dst, const void* src, std::size_t n, std::uint32_t crc, std::size_t) {
     return WithEdges<Cpu, kTo>(dst, src, n, crc, kTile, kTile, ByTiles<Cpu, kInto, kTo>);
   }
-  static std::uint32_t Sum(const void* src, std::size_t n, std::uint32_t crc) {
-    return Run<To::kNowhere>(nullptr, src, n, crc, 0);
-  }
 };
 
 }  // namespace

@@ -4,7 +4,7 @@
 // linker has none to give to anybody else (see verified_copy_tables.h). Included by those files alone.
 //
 // `Cpu` has the processor's CRC32C instruction: Word(crc, word) and Byte(crc, byte) on the bare register. A
-// way of copying has Run<kTo>, a CopyKernels::Copy, and Sum.
+// way of copying has Run<kTo>, a CopyKernels::Copy.
 #pragma once
 
 #include <cstddef>
@@ -54,6 +54,12 @@ inline void AskFirst(const void* src, std::size_t) {
   }
 }
 
+// A copy to nowhere.
+template <class Way>
+std::uint32_t SumBy(const void* src, std::size_t n, std::uint32_t crc) {
+  return Way::template Run<To::kNowhere>(nullptr, src, n, crc, 0);
+}
+
 // The kernels of a way that stores past the caches wherever it may.
 template <class Way>
 constexpr CopyKernels PastCaches(const char* name) {
@@ -62,7 +68,7 @@ constexpr CopyKernels PastCaches(const char* name) {
           Way::template Run<To::kCached>,
           Way::template Run<To::kStream>,
           AskFirst,
-          Way::Sum};
+          SumBy<Way>};
 }
 
 // Words and bytes: for what is shorter than a step, and for the edges. `crc` is the bare register. The source

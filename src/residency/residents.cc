@@ -12,11 +12,11 @@ namespace {
 // What `reuse` remembers of requests is in proportion to the blocks of a store: engines' are hardly smaller.
 constexpr std::uint64_t kBlockBytes = 64u << 10;
 
-// Of all the memory that the index is made for; slots may have a first piece of it.
+// In all the memory that the index is made for.
 std::uint64_t BlocksOf(const StoreContext& context, const arena::IndexSpace& index) {
   const std::uint64_t most = context.options.max_blocks;
-  const std::uint64_t slots = index.entry_count() / 2;
-  return most > 0 ? most : slots * context.slots.arena().geometry().min_slot_bytes() / kBlockBytes;
+  const std::uint64_t slot_bytes = context.slots.arena().geometry().min_slot_bytes();
+  return most > 0 ? most : index.slot_count() * slot_bytes / kBlockBytes;
 }
 
 }  // namespace
@@ -124,9 +124,7 @@ void Residents::Leave(catalog::RecordId record) {
   const arena::Place place = std::exchange(r.place, catalog::kNowhere);
   r.generation = 0;
   r.uses = 0;
-  r.flags &= static_cast<std::uint8_t>(~(catalog::Record::kVerified | catalog::Record::kQueued |
-                                         catalog::Record::kTransient | catalog::Record::kFresh |
-                                         catalog::Record::kUsedFar));
+  r.flags &= static_cast<std::uint8_t>(~catalog::Record::kOfMemory);
   FreeSlot(place);
 }
 

@@ -56,12 +56,6 @@ class LateOwner final : public residency::BlockOwner {
   residency::BlockOwner* owner_ = nullptr;
 };
 
-// What the store's tables are for: the memory that the index is made for, of which slots may have a first
-// piece.
-std::uint64_t MemoryOf(const BlockStore::Parts& parts) {
-  return parts.index.entry_count() / 2 * parts.slots.arena().geometry().min_slot_bytes();
-}
-
 }  // namespace
 
 struct BlockStore::Rooms {
@@ -71,7 +65,7 @@ struct BlockStore::Rooms {
         catalog({.clock = parts.clock,
                  .words = parts.words,
                  .arena = parts.slots.arena(),
-                 .memory_bytes = MemoryOf(parts),
+                 .memory_bytes = parts.index.slot_count() * parts.slots.arena().geometry().min_slot_bytes(),
                  .journal = parts.journal,
                  .steps = steps,
                  .options = options}),
@@ -124,9 +118,9 @@ struct BlockStore::Rooms {
         lower(parts.executor, catalog) {
     owner.Set(deletions);
     catalog.pending().SetMemory(parts.slots.bytes());
-    const std::uint64_t fits = MemoryOf(parts) / parts.slots.arena().geometry().min_slot_bytes();
-    residents.order().Reserve(
-        static_cast<policy::EntryId>(std::min<std::uint64_t>(catalog.max_records_in_memory(), fits) + 1));
+    const std::uint64_t most =
+        std::min<std::uint64_t>(catalog.max_records_in_memory(), parts.index.slot_count());
+    residents.order().Reserve(static_cast<policy::EntryId>(most + 1));
   }
 
   Executor& executor() { return context.executor; }
