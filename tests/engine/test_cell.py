@@ -30,22 +30,22 @@ LOST = prompt(200, 2_500)
 
 NOTE_LOADED = """
 side = connector(llm).coordinator
-side.noted, lease = [], side._lease
-def note(tracked, order):
+side.noted, lease = [], side._leases.take
+def note(order, keys):
     side.noted += [key.hex() for key in order.keys]
-    lease(tracked, order)
-side._lease = note
+    lease(order, keys)
+side._leases.take = note
 """
 KILL_AT_LOAD = """
 import os, signal
 side = connector(llm).coordinator
-side.killed, lease = [], side._lease
-def kill(tracked, order):
+side.killed, lease = [], side._leases.take
+def kill(order, keys):
     if not side.killed:
         os.kill(asked["pid"], signal.SIGKILL)
     side.killed.append(order.where)
-    lease(tracked, order)
-side._lease = kill
+    lease(order, keys)
+side._leases.take = kill
 """
 """Its blocks are promised, and not here yet."""
 

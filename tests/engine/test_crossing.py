@@ -16,11 +16,11 @@ PROMPTS = [prompt(number, 1000 + 1000 * number - 30 * number) for number in rang
 
 NOTE_LOADED = """
 side = connector(llm).coordinator
-side.noted, lease = [], side._lease
-def note(tracked, order):
+side.noted, lease = [], side._leases.take
+def note(order, keys):
     side.noted += [key.hex() + "/0" for key in order.keys]
-    lease(tracked, order)
-side._lease = note
+    lease(order, keys)
+side._leases.take = note
 """
 
 

@@ -30,25 +30,25 @@ answer = session.connects
 WHEN_LOADING = """
 import os, signal
 side = connector(llm).coordinator
-lease = side._lease
-def strike(tracked, order):
-    side._lease = lease
-    lease(tracked, order)
+lease = side._leases.take
+def strike(order, keys):
+    side._leases.take = lease
+    lease(order, keys)
     side.connection.flush(5)
     for pid, number in asked["signals"]:
         os.kill(pid, number)
-side._lease = strike
+side._leases.take = strike
 """
 """Sends signals the moment that the next load is ordered, before any rank has begun it."""
 
 DROP_WHEN_LOADING = """
 side = connector(llm).coordinator
-lease = side._lease
-def drop(tracked, order):
-    side._lease = lease
+lease = side._leases.take
+def drop(order, keys):
+    side._leases.take = lease
     session = side._shared.session
     session.store.drop(session.namespaces[0], [order.keys[asked["block"]]])
-side._lease = drop
+side._leases.take = drop
 """
 """The moment that the next load is ordered, the store loses one of its blocks (and what descends from it)."""
 

@@ -45,8 +45,8 @@ side._pool = Careless(side._pool)
 
 
 def differing(small: Path, tmp_path: Path, careless: bool) -> tuple[int, int, dict[str, int]]:
-    """Counts of stored blocks that were compared, and of those that differ from the blocks of an engine without a
-    connector and with room for all; and the connector's counters."""
+    """Counts of stored blocks that were compared, and of answers and blocks that differ from those of an engine without
+    a connector and with room for all; and the connector's counters."""
     import numpy as np
 
     with Node() as node:
@@ -66,13 +66,12 @@ def differing(small: Path, tmp_path: Path, careless: bool) -> tuple[int, int, di
         with Engine(small, None, max_model_len=640, kv_bytes=200 * PAGE) as oracle:
             full = [[*REQUESTS[name], *answer] for name, answer in answers.items()]
             alone = [oracle.generate([REQUESTS[name]], max_tokens=ANSWER)[0]["tokens"] for name in answers]
-            assert alone == [*answers.values()]
+            wrong = sum(one != answer for one, answer in zip(alone, answers.values(), strict=True))
             for one in full:
                 oracle.generate([one], max_tokens=1)
             oracle.ask("pages", into=str(tmp_path / "pages.npz"))
         right = {name: body for name, body in np.load(tmp_path / "pages.npz").items()}
         found = stored(node, keys=[bytes.fromhex(name.split("/")[0]) for name in right], **namespace)
-    wrong = 0
     for key, body in found.items():
         here = np.frombuffer(body, dtype=np.float32)
         there = right[f"{key.hex()}/0"].view(np.float32)
