@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <memory>
 #include <string_view>
 
 #include "base/assert.h"
@@ -14,7 +15,10 @@ namespace {
 
 constexpr double kPrecision = 5e-3;  // of the time found: 2 % are promised
 constexpr int kMostSteps = 20;
+constexpr int kGuesses = 3;                 // of these
+constexpr double kLate = kPrecision * 0.9;  // of the time: by so much a look that finds it ends the search
 constexpr double kRounding = 1e-9;
+constexpr double kNearly = 1 - kRounding;
 constexpr double kMostWhole = 4e9;  // more blocks than there are
 
 // Rounded down, but for what rounding errors take. (std::floor is a call where the processor is any x86-64.)
@@ -22,22 +26,25 @@ double WholeBlocks(double blocks) {
   return static_cast<double>(static_cast<std::int64_t>(std::min(blocks, kMostWhole) + kRounding));
 }
 
-// Values of which there are few as a rule: then they need no memory of their own.
+// Values of which there are few as a rule: then they need no memory of their own. None is set yet.
 template <class T, std::size_t kFew>
 class Few final {
  public:
-  explicit Few(std::size_t size) : many_(size > kFew ? size : 0), size_(size) {}
+  explicit Few(std::size_t size)
+      : many_(size > kFew ? std::make_unique_for_overwrite<T[]>(size) : nullptr),
+        data_(many_ ? many_.get() : few_.data()),
+        size_(size) {}
   Few(const Few&) = delete;
   Few& operator=(const Few&) = delete;
-  T* data() { return many_.empty() ? few_.data() : many_.data(); }
-  T* begin() { return data(); }
-  T* end() { return data() + size_; }
+  T* begin() const { return data_; }
+  T* end() const { return data_ + size_; }
   std::size_t size() const { return size_; }
-  T& operator[](std::size_t i) { return data()[i]; }
+  T& operator[](std::size_t i) const { return data_[i]; }
 
  private:
-  std::array<T, kFew> few_{};
-  std::vector<T> many_;
+  std::array<T, kFew> few_;
+  const std::unique_ptr<T[]> many_;
+  T* const data_;
   const std::size_t size_;
 };
 
@@ -50,15 +57,16 @@ class Problem final {
         loaded_(runs.size()),
         costs_(prefill.loads_behind ? runs.size() : 0),
         of_source_(sources.size()) {
-    for (const LoadRun& run : runs) {
-      CISTERN_ASSERT(run.source < sources.size());
-      blocks_ += run.blocks;
-    }
     // A source that takes no time is as good as one of a picosecond.
     for (std::size_t i = 0; i < sources.size(); ++i) {
       const double us = std::max(sources[i].us_per_block, 1e-6);
-      of_source_[i] = {.begin = Begin(sources[i]), .blocks_per_us = 1 / us, .least_us = us * (1 - kRounding)};
+      of_source_[i] = {.begin = Begin(sources[i]), .us_per_block = us, .blocks_per_us = 1 / us};
     }
+    for (const LoadRun& run : runs) {
+      CISTERN_ASSERT(run.source < sources.size());
+      of_source_[run.source].all += run.blocks;
+    }
+    for (const Source& source : of_source_) blocks_ += source.all;
   }
 
   // To compute blocks [from, to) when all before is there.
@@ -79,18 +87,20 @@ class Problem final {
     return prefill_.load_overhead_us + source.latency_us + source.queued_us;
   }
 
-  double LoadAll() {
-    for (Source& source : of_source_) source.blocks = 0;
+  double LoadAll() const {
     double last = 0;
-    for (const LoadRun& run : runs_) {
-      if (run.blocks == 0) continue;
-      Source& source = of_source_[run.source];
-      source.blocks += run.blocks;
-      last = std::max(last, source.begin + source.blocks * sources_[run.source].us_per_block);
+    for (const Source& source : of_source_) {
+      if (source.all > 0)
+        last = std::max(last, source.begin + static_cast<double>(source.all) * source.us_per_block);
     }
     return last;
   }
 
+  // About when loads and computing meet, and how much slack a later deadline leaves for each microsecond.
+  struct Guess {
+    double deadline = 0, slope = 1;
+  };
+  Guess About(double latest) const;
   double Slack(double deadline);
   double MeetInTheMiddle();
   double BestSplit();
@@ -99,14 +109,13 @@ class Problem final {
  private:
   struct Source {
     double begin = 0;
-    double blocks_per_us = 0;
-    double least_us = 0;  // for a block, but for rounding errors
-    double time_us = 0;   // that it still has, where loads run behind
-    double blocks = 0;    // that it has loaded so far
+    double us_per_block = 0, blocks_per_us = 0;
+    std::uint64_t all = 0;  // its blocks
+    double time_us = 0;     // that it still has, where loads run behind
+    double blocks = 0;      // that it has loaded so far
   };
   struct Costs {
-    double compute_us = 0, load_us = 0;
-    double least_load_us = 0;  // but for rounding errors
+    double compute_us, load_us;
   };
 
   const std::span<const LoadRun> runs_;
@@ -130,23 +139,24 @@ class Problem final {
 double Problem::Slack(double deadline) {
   double due = deadline;
   for (Source& source : of_source_) source.time_us = std::numeric_limits<double>::infinity();
-  auto end = static_cast<double>(blocks_);
+  std::uint64_t end = blocks_;
   for (std::size_t i = runs_.size(); i-- > 0;) {
     const std::uint32_t blocks = runs_[i].blocks;
     Source& source = of_source_[runs_[i].source];
     source.time_us = std::min(source.time_us, due - source.begin);
     end -= blocks;
-    if (source.time_us >= costs_[i].least_load_us) {
+    if (source.time_us >= costs_[i].load_us * kNearly) {
       source.time_us -= costs_[i].load_us;
       loaded_[i] = blocks;
-    } else if (source.time_us < source.least_us) {
+    } else if (source.time_us < source.us_per_block * kNearly) {
       source.time_us = -1;
       loaded_[i] = 0;
       due -= costs_[i].compute_us;
     } else {
       const double load = WholeBlocks(source.time_us * source.blocks_per_us);
       loaded_[i] = static_cast<std::uint32_t>(load);
-      due -= Compute(end, end + blocks - load);
+      const auto from = static_cast<double>(end);
+      due -= Compute(from, from + blocks - load);
       source.time_us = -1;
     }
   }
@@ -154,23 +164,47 @@ double Problem::Slack(double deadline) {
   return due;
 }
 
-// The soonest deadline by halving; loaded_ is its choice. A deadline that is later by some time leaves at
-// least that much more slack, so each look moves one end of the interval by its half and the other by the
-// slack that it found. (A line through two looks takes twice as many: slack jumps by a block at a time.)
-// Computing everything is always possible.
+// As if blocks could be divided, every one took the same to compute, and those of each source lay all over
+// the prompt: what the sources cannot bring by the deadline takes as long to compute.
+Problem::Guess Problem::About(double latest) const {
+  constexpr int kRounds = 7;
+  const double compute_us = All() / static_cast<double>(blocks_);
+  Guess guess;
+  double low = 0, high = latest;
+  for (int round = 0; round < kRounds; ++round) {
+    guess.deadline = (low + high) / 2;
+    double loaded = 0, rate = 0;
+    for (const Source& source : of_source_) {
+      const double could = (guess.deadline - source.begin) * source.blocks_per_us;
+      const auto all = static_cast<double>(source.all);
+      loaded += std::clamp(could, 0.0, all);
+      rate += could > 0 && could < all ? source.blocks_per_us : 0;
+    }
+    guess.slope = 1 + compute_us * rate;
+    (guess.deadline + compute_us * loaded >= All() ? high : low) = guess.deadline;
+  }
+  return guess;
+}
+
+// The soonest deadline; loaded_ is its choice. A deadline that is later by some time leaves at least that
+// much more slack, so each look moves one end of the interval to where it looked, and the other by the slack
+// that it found. The first looks are where a guess says, a little late, since then the look's choice may do;
+// as slack jumps by a block at a time, others halve the interval. Computing everything is always possible.
 double Problem::MeetInTheMiddle() {
-  double first = 0;
+  std::uint64_t first = 0;
   for (std::size_t i = 0; i < runs_.size(); ++i) {
-    const double load_us = runs_[i].blocks / of_source_[runs_[i].source].blocks_per_us;
-    costs_[i] = {.compute_us = Compute(first, first + runs_[i].blocks),
-                 .load_us = load_us,
-                 .least_load_us = load_us * (1 - kRounding)};
-    first += runs_[i].blocks;
+    const std::uint32_t blocks = runs_[i].blocks;
+    const auto from = static_cast<double>(first);
+    first += blocks;
+    costs_[i] = {.compute_us = Compute(from, static_cast<double>(first)),
+                 .load_us = blocks * of_source_[runs_[i].source].us_per_block};
   }
   double high = std::min(All(), LoadAll()) * (1 + kRounding);
-  double low = 0, looked_at = 0;
+  const Guess guess = About(high);
+  double low = 0, looked_at = -1;
+  double next = std::min(guess.deadline, high * (1 - kLate));
   for (int step = 0; step < kMostSteps && high - low > kPrecision * high; ++step) {
-    looked_at = (low + high) / 2;
+    looked_at = step < kGuesses && next > low && next < high ? next : (low + high) / 2;
     const double slack = Slack(looked_at);
     if (slack >= 0) {
       high = looked_at;
@@ -179,6 +213,7 @@ double Problem::MeetInTheMiddle() {
       low = looked_at;
       high = std::min(high, (looked_at - slack) * (1 + kRounding));
     }
+    next = looked_at - slack / guess.slope + kLate / 2 * high;
   }
   if (looked_at == high || Slack(high) >= 0) return std::min(high, All());
   std::ranges::fill(loaded_, 0);  // computing everything took as long, but for a rounding
@@ -245,8 +280,8 @@ LoadPlan Problem::Plan(double first_token_us) {
     computed_to = load < runs_[i].blocks ? computed_end : computed_to;
   }
   plan.loads.resize(loads);
-  for (LoadStretch& stretch : plan.loads)
-    stretch.from_back = prefill_.loads_behind && stretch.first >= computed_to;
+  for (std::size_t i = loads; prefill_.loads_behind && i-- > 0 && plan.loads[i].first >= computed_to;)
+    plan.loads[i].from_back = true;
   if (plan.loads.empty()) return plan;
   // Loading first, the rest is computed after it: the loads are worth what they replace.
   double computed = 0;
