@@ -38,12 +38,12 @@ enum class Importance : std::uint8_t {
 };
 
 // All that a caller may know of a prompt. None of it is needed; it changes the order in which blocks leave
-// memory and nothing else.
+// memory, and when they are read from flash into it, and nothing else.
 struct PromptHints {
   Outlook outlook = Outlook::kUnknown;
   Importance importance = Importance::kNormal;
   // When the next turn is expected, in milliseconds from now; 0: not known. At most kMaxNextTurnMs, and not
-  // with kEnded.
+  // with kEnded. As long as such times are true, what lies on flash of the prompt is in memory by then.
   std::uint32_t next_turn_ms = 0;
   friend bool operator==(const PromptHints&, const PromptHints&) = default;
 };

@@ -17,9 +17,10 @@ struct StoreCounters {
   // The lower tier's. Demoted: left memory and are still in the lower tier. Evicted unwritten: were wanted
   // in the lower tier and left memory before they were written.
   Counter written_down, down_failed, down_too_large, down_overflow, down_over_budget, demoted,
-      evicted_unwritten, fetched, fetch_failed, fetch_refused, read_ahead, passing, passed_segments,
-      moved_below, evicted_below, evicted_over_quota, down_over_quota, evicted_below_over_quota,
-      cut_at_reclaim, lost_below, scrubbed_bytes, scrub_rounds;
+      evicted_unwritten, fetched, fetch_failed, fetch_refused, read_ahead, fetched_ahead, ahead_used,
+      ahead_too_late, turns_told, turns_missed, passing, passed_segments, moved_below, evicted_below,
+      evicted_over_quota, down_over_quota, evicted_below_over_quota, cut_at_reclaim, lost_below,
+      scrubbed_bytes, scrub_rounds;
   // Blocks of a match that the node was asked for: found, below memory or come meanwhile, and not found, by
   // why the first of them is not there.
   Counter found_below, miss_unknown, miss_other_namespace, miss_evicted, miss_expired, miss_dropped, miss_bad,

@@ -15,33 +15,37 @@ namespace cistern::policy {
 
 class FetchAhead final {
  public:
-  // Of memory, what may be held for turns to come: one block in so many.
-  static constexpr std::uint64_t kShare = 2;
+  // Of memory, half may be held for turns to come. All in blocks, or all in bytes.
+  static constexpr bool MayHold(std::uint64_t held, std::uint64_t memory) { return held <= memory / 2; }
 
   // In milliseconds from the turn that told of the next.
   struct Window {
     std::uint64_t from_ms = 0, until_ms = 0;
     friend bool operator==(const Window&, const Window&) = default;
   };
-  // Nothing where the times that were told are too often wrong.
+  // Nothing where the times that were told are too often wrong. It begins later than the turn that told of
+  // it, which reads the same blocks.
   std::optional<Window> WindowOf(std::uint32_t told_ms) const {
     if (error_ > kMostError) return std::nullopt;
     const auto margin_ms = std::max(kLeastMarginMs, static_cast<std::uint64_t>(2 * error_ * told_ms));
-    return Window{told_ms - std::min<std::uint64_t>(told_ms, margin_ms), told_ms + margin_ms};
+    return Window{told_ms > margin_ms ? told_ms - margin_ms : 1, told_ms + margin_ms};
   }
   // A turn that was told for `told_ms` came after so many; nothing: it did not come while it was waited for.
-  // All that were told are noted, fetched for or not: so times that become true are believed again.
+  // All that were told are noted, fetched for or not: so times that become true are believed again. One that
+  // comes at once and not as told is no turn: the prompt was asked for again.
   void Note(std::uint32_t told_ms, std::optional<std::uint64_t> came_ms) {
     double wrong = 1;
     if (came_ms && told_ms > 0) {
       const double off_ms = std::abs(static_cast<double>(*came_ms) - told_ms);
       wrong = off_ms <= kLeastMarginMs ? 0 : std::min(1.0, off_ms / told_ms);
+      if (wrong > 0 && *came_ms < kAgainMs) return;
     }
     error_ += (wrong - error_) / kMemory;
   }
 
  private:
   static constexpr std::uint64_t kLeastMarginMs = 1'000;
+  static constexpr std::uint64_t kAgainMs = 1'000;
   static constexpr double kMemory = 64;  // turns
   // Beyond it what is held for too long costs more hits than it brings.
   static constexpr double kMostError = 1.0 / 6;

@@ -13,6 +13,7 @@ constexpr std::size_t kSizes = 128;                // of a node
 constexpr std::size_t kSizeClasses = 16 * kSizes;  // of all nodes
 constexpr UseTime kKeptMs = 3'600'000;
 constexpr double kMost = std::numeric_limits<double>::max();
+constexpr double kMore = std::numeric_limits<double>::infinity();
 constexpr std::size_t kKeptShare = 4;  // of all ids, one in so many
 }  // namespace
 
@@ -93,7 +94,7 @@ void Order::Insert(EntryId id, SizeClass size_class, const Standing& standing, Q
                   .told = standing.told};
   }
   lru_.Insert(id, ShelfOf(size_class, standing.in, group));
-  CountKept(lru_.shelf(id), 1);
+  CountOn(lru_.shelf(id), 1);
 }
 
 void Order::Regroup(EntryId id, QuotaGroup group) {
@@ -131,17 +132,43 @@ void Order::Touch(EntryId id, std::uint64_t key) {
 void Order::MoveTo(EntryId id, std::size_t in) {
   const Shelf at = lru_.shelf(id);
   const auto to = static_cast<Shelf>(at / kStride * kStride + in);
-  if (at == to) {
+  if (at == to || at % kStride == kHeld) {
     lru_.Touch(id);
   } else {
     Remove(id);
     lru_.Insert(id, to);
-    CountKept(to, 1);
+    CountOn(to, 1);
   }
 }
 
+void Order::Hold(EntryId id) {
+  if (reuse_ != nullptr && !Held(id)) Reshelve(id, kHeld);
+}
+
+void Order::LetGo(EntryId id) {
+  if (Held(id)) Reshelve(id, usage_[id].in);
+}
+
+void Order::Reshelve(EntryId id, std::size_t in) {
+  const Shelf at = lru_.shelf(id);
+  const auto to = static_cast<Shelf>(at / kStride * kStride + in);
+  lru_.Reshelve(id, to);
+  CountOn(at, -1);
+  CountOn(to, 1);
+}
+
+std::optional<EntryId> Order::FirstHeld() const {
+  for (std::size_t rank = 0; held_ > 0 && rank < ranks_.size(); ++rank) {
+    const std::optional<EntryId> id = lru_.Coldest(static_cast<Shelf>(rank * kStride + kHeld));
+    if (id) return id;
+  }
+  return std::nullopt;
+}
+
 Reuse::Value Order::ValueOf(EntryId id) const {
-  if (lru_.shelf(id) % kStride == kCold) return {-1, -1};
+  const std::size_t in = lru_.shelf(id) % kStride;
+  if (in == kCold) return {-1, -1};
+  if (in == kHeld) return {kMore, kMore};
   const Usage& usage = usage_[id];
   return ValueOf(usage.in, now_ - usage.last);
 }

@@ -114,7 +114,7 @@ class Order final {
   // An id that is not absent is used; `key` as in a prompt.
   void Touch(EntryId id, std::uint64_t key);
   void Remove(EntryId id) {
-    CountKept(lru_.shelf(id), -1);
+    CountOn(lru_.shelf(id), -1);
     lru_.Remove(id);
   }
   void Park(EntryId id) { lru_.Park(id); }
@@ -142,6 +142,18 @@ class Order final {
   // Of two that are not absent, the first would leave before the second.
   bool Colder(EntryId id, EntryId other) const { return ColdnessOf(id) < ColdnessOf(other); }
 
+  // ---- held for a turn to come (policy/fetch_ahead.h) ----
+  // A resident leaves after all that are not held, however it is used, until LetGo, or until it is made the
+  // coldest. No effect by `lru`, which knows of no turns.
+  void Hold(EntryId id);
+  void LetGo(EntryId id);
+  bool Held(EntryId id) const { return lru_.Contains(id) && lru_.shelf(id) % kStride == kHeld; }
+  std::size_t held() const { return held_; }
+  // Milliseconds since it was used last, or came; by `reuse`.
+  std::uint64_t SinceUse(EntryId id) const { return static_cast<UseTime>(now_ - usage_[id].last); }
+  // Any that is held and not parked.
+  std::optional<EntryId> FirstHeld() const;
+
   // ---- by recency alone: for a choice between size classes ----
   std::optional<EntryId> Oldest() const { return lru_.Coldest(); }
   std::optional<EntryId> OldestIn(QuotaGroups groups) const {
@@ -153,12 +165,8 @@ class Order final {
   // The oldest of the size classes for which `may(size_class)` holds.
   template <class May>
   std::optional<EntryId> OldestOf(May may, QuotaGroups groups = kAllGroups) const {
-    std::optional<EntryId> oldest;
-    ForRanks(groups, may, [&](std::size_t first) {
-      const std::optional<EntryId> id = lru_.ColdestAmong(first, first + kStride);
-      if (id && (!oldest || Age(*id) > Age(*oldest))) oldest = id;
-    });
-    return oldest;
+    const std::optional<EntryId> oldest = OldestOn(kHeld, may, groups);
+    return oldest || held_ == 0 ? oldest : OldestOn(kStride, may, groups);
   }
   // Uses since the size class's most recent one; it has one.
   std::uint64_t LeastAge(SizeClass size_class) const;
@@ -181,7 +189,8 @@ class Order final {
 
  private:
   static constexpr std::size_t kStride = 128;  // shelves of a size class
-  static constexpr std::size_t kCold = kStride - 1;
+  static constexpr std::size_t kHeld = kStride - 1;
+  static constexpr std::size_t kCold = kHeld - 1;
   static constexpr std::size_t kMostLooks = 64;  // for one that passes
   static_assert(Reuse::kClasses <= kCold);
 
@@ -197,6 +206,15 @@ class Order final {
     }
   }
   // Of the first `shelves` of each rank.
+  template <class May>
+  std::optional<EntryId> OldestOn(std::size_t shelves, May may, QuotaGroups groups) const {
+    std::optional<EntryId> oldest;
+    ForRanks(groups, may, [&](std::size_t first) {
+      const std::optional<EntryId> id = lru_.ColdestAmong(first, first + shelves);
+      if (id && (!oldest || Age(*id) > Age(*oldest))) oldest = id;
+    });
+    return oldest;
+  }
   template <class Of>
   std::optional<EntryId> ColdestOn(QuotaGroups groups, std::size_t shelves, Of of) const {
     Coldness coldest;
@@ -223,10 +241,15 @@ class Order final {
   Usage* UsageOf(std::optional<EntryId> id) { return id ? &usage_[*id] : nullptr; }
   Reuse::Value ValueOf(EntryId id) const;
   Reuse::Value ValueOf(std::size_t in, UseTime age) const;
-  // The number of ids on shelves of kept prompts, as one leaves its shelf or comes to it.
-  void CountKept(Shelf shelf, int by) {
-    if (Reuse::IsKept(static_cast<Reuse::Class>(shelf % kStride))) kept_ += static_cast<std::size_t>(by);
+  // The numbers of ids on shelves of kept prompts, and of those that are held, as one leaves its shelf or
+  // comes to it.
+  void CountOn(Shelf shelf, int by) {
+    const std::size_t in = shelf % kStride;
+    if (Reuse::IsKept(static_cast<Reuse::Class>(in))) kept_ += static_cast<std::size_t>(by);
+    if (in == kHeld) held_ += static_cast<std::size_t>(by);
   }
+  // As recent as it was.
+  void Reshelve(EntryId id, std::size_t in);
   std::optional<EntryId> ColdestAmong(std::size_t first, std::size_t end) const {
     Coldness coldest;
     LookAmong(first, end, coldest);
@@ -238,7 +261,8 @@ class Order final {
   std::vector<Usage> usage_;
   std::unique_ptr<Reuse> reuse_;  // null: lru
   UseTime now_ = 0;
-  std::size_t kept_ = 0;             // ids that are there of prompts to be kept
+  std::size_t kept_ = 0;  // ids that are there of prompts to be kept
+  std::size_t held_ = 0;
   std::vector<Rank> ranks_;          // in the order of their first use
   std::vector<std::uint16_t> rank_;  // by group and size class, where in there; kUnused: not there
   bool grouped_ = false;             // one of them has a group

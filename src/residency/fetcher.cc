@@ -171,7 +171,7 @@ Task<Status> Fetcher::FetchOnce(catalog::RecordHandle handle, PendingFetch& fetc
     *read_us += static_cast<double>(fetch.read_at.NsSince(fetch.slot_at)) / 1e3;
     co_await check.Finish(fetched.has_value());
     if (fetched) {
-      status = co_await Publish(handle, from, *place, generation, *fetched, check);
+      status = co_await Publish(handle, fetch, from, *place, generation, *fetched, check);
     } else {
       status = std::move(fetched.error());
     }
@@ -182,8 +182,8 @@ Task<Status> Fetcher::FetchOnce(catalog::RecordHandle handle, PendingFetch& fetc
   co_return status;
 }
 
-Task<Status> Fetcher::Publish(catalog::RecordHandle handle, tier::Location from, arena::Place place,
-                              std::uint64_t generation, tier::FetchedRecord fetched,
+Task<Status> Fetcher::Publish(catalog::RecordHandle handle, const PendingFetch& fetch, tier::Location from,
+                              arena::Place place, std::uint64_t generation, tier::FetchedRecord fetched,
                               const ArrivalCheck& check) {
   if (!catalog_.Lives(handle)) co_return Status(Code::kMiss, "fetch: the block went meanwhile");
   const record::Stamp stamp = fetched.stamp;
@@ -238,8 +238,13 @@ Task<Status> Fetcher::Publish(catalog::RecordHandle handle, tier::Location from,
   now.expiry = stamp.expiry;
   now.flags |= catalog::Record::kVerified | catalog::Record::kTouched;
   const policy::Standing standing = StandingOf(forest_.block(block));
-  if (evictor_.Passes(handle.record, standing)) now.flags |= catalog::Record::kTransient;
+  if (fetch.held) {
+    now.flags &= static_cast<std::uint8_t>(~catalog::Record::kTransient);
+  } else if (evictor_.Passes(handle.record, standing)) {
+    now.flags |= catalog::Record::kTransient;
+  }
   residents_.Enter(handle.record, *number, standing);
+  if (fetch.held) residents_.Hold(handle.record);
   if (now.is(catalog::Record::kTransient)) counters_.passing.Add();
   partial_copies_.End(handle.record);  // a reader with a view of the partial copy finds the block here
   // The reference takes over the pin under which the slot was filled.

@@ -27,6 +27,8 @@ namespace cistern::residency {
 struct PendingFetch {
   Event done;
   Status status;
+  // It is held from when it is there (Residents::Hold), and does not pass.
+  bool held = false;
   // When it had a slot, and when the tier had read it; zero: not yet.
   Instant slot_at, read_at;
 
@@ -92,8 +94,9 @@ class Fetcher final {
   std::vector<std::uint32_t> PartsOf(const catalog::Record& record) const;
   // Publishes the record in the slot as it is, if the seal is that of the block that was asked for, the body
   // is what the seal says, and the block is still wanted.
-  Task<Status> Publish(catalog::RecordHandle handle, tier::Location from, arena::Place place,
-                       std::uint64_t generation, tier::FetchedRecord fetched, const ArrivalCheck& check);
+  Task<Status> Publish(catalog::RecordHandle handle, const PendingFetch& fetch, tier::Location from,
+                       arena::Place place, std::uint64_t generation, tier::FetchedRecord fetched,
+                       const ArrivalCheck& check);
 
   Executor& executor_;
   const Clock& clock_;

@@ -105,6 +105,7 @@ void Residents::Leave(catalog::RecordId record) {
   steps_.Count(4);
   if (r.entry != catalog::kNoId) index_.Clear(std::exchange(r.entry, catalog::kNoId));
   if (order_.Contains(record)) {
+    LetGo(record);
     used_[order_.group(record)] -= r.body_bytes;
     order_.Remove(record);
   }
@@ -126,6 +127,18 @@ void Residents::Leave(catalog::RecordId record) {
   r.uses = 0;
   r.flags &= static_cast<std::uint8_t>(~catalog::Record::kOfMemory);
   FreeSlot(place);
+}
+
+void Residents::Hold(catalog::RecordId record) {
+  if (order_.Held(record)) return;
+  order_.Hold(record);
+  if (order_.Held(record)) held_bytes_ += slots_.SlotBytes(forest_.record(record).place);
+}
+
+void Residents::LetGo(catalog::RecordId record) {
+  if (!order_.Held(record)) return;
+  order_.LetGo(record);
+  held_bytes_ -= slots_.SlotBytes(forest_.record(record).place);
 }
 
 void Residents::Regroup(catalog::RecordId record) {
@@ -152,6 +165,7 @@ void Residents::Relocate(catalog::RecordId record, const record::SealView& seal,
   steps_.Count(8);
   // The old entry's place in the bucket serves the new one; between them the block is missed, not wrong.
   index_.Clear(r.entry);
+  if (order_.Held(record)) held_bytes_ += slots_.SlotBytes(to) - slots_.SlotBytes(r.place);
   const arena::Place from = std::exchange(r.place, to);
   r.generation = generation;
   const auto entry = index_.Insert(arena::FingerprintOf(seal.incarnation(), r.group, key), FoundOf(r));

@@ -113,9 +113,10 @@ class Residents final {
   policy::Order& order() { return order_; }
   const policy::Order& order() const { return order_; }
   // The order's ages are told by now, until the next call.
-  void NoteTime() {
+  void NoteTime() { order_.SetNow(NowMs()); }
+  std::uint64_t NowMs() const {
     const auto& told = options_.eviction_time_ms;
-    order_.SetNow(told ? told() : static_cast<std::uint64_t>(clock_.Now().ns) / 1'000'000);
+    return told ? told() : static_cast<std::uint64_t>(clock_.Now().ns) / 1'000'000;
   }
   // The block's record in memory that stands for all of them; kNoId where there is none.
   catalog::RecordId FirstOf(catalog::BlockId block) const;
@@ -131,8 +132,14 @@ class Residents final {
   }
   // The record is evicted before others.
   void MakeColdest(catalog::RecordId record) {
+    LetGo(record);
     order_.MakeColdest(record, slots_.KindAt(forest_.record(record).place));
   }
+  // The record, which is in memory, is held for a turn to come (policy::Order::Hold); and no longer, if it
+  // is.
+  void Hold(catalog::RecordId record);
+  void LetGo(catalog::RecordId record);
+  std::uint64_t held_bytes() const { return held_bytes_; }  // of their slots
   // A record that has expired by `now_s`, kNoId when there is none.
   catalog::RecordId FirstExpired(std::uint64_t now_s) const {
     if (expiry_.empty() || static_cast<std::uint64_t>(expiry_.first_when()) > now_s) return catalog::kNoId;
@@ -175,6 +182,7 @@ class Residents final {
   std::uint64_t count_ = 0;
   policy::QuotaTable::Used used_{};
   std::uint64_t referenced_bytes_ = 0;
+  std::uint64_t held_bytes_ = 0;
   bool abandoned_ = false;
   struct SlotUsers {
     std::uint32_t count = 0;

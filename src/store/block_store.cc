@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "residency/awaited_turns.h"
 #include "residency/evictor.h"
 #include "residency/far_uses.h"
 #include "residency/fetcher.h"
@@ -93,6 +94,7 @@ struct BlockStore::Rooms {
         uses(context, lower, residents, partial_copies, evictor, write_back, far_uses),
         fetcher(context, owner, lower, residents, partial_copies, evictor, room),
         partial_fetch(context, lower, residents, partial_copies, room, fetcher),
+        turns(context, lower, residents, fetcher),
         scrubber(context, owner, lower, residents, verifier, fetcher),
         tombstones(context, lower),
         journal_marks(context, lower),
@@ -104,7 +106,7 @@ struct BlockStore::Rooms {
         term(parts.words, parts.slots.arena(), parts.boot == nullptr ? parts.clock : *parts.boot),
         namespaces(context, residents, deletions, switches),
         survey(context, namespaces),
-        prompts(context, residents),
+        prompts(context, residents, turns),
         writer(context, lower, residents, room, uses, prompts, puts, deletions, publisher, switches),
         source_puts(context, residents, room, puts, deletions, publisher, switches),
         matcher(context, lower, residents, uses, prompts, fetcher, switches, term),
@@ -153,6 +155,7 @@ struct BlockStore::Rooms {
   residency::Uses uses;
   residency::Fetcher fetcher;
   residency::PartialFetch partial_fetch;
+  residency::AwaitedTurns turns;
   residency::Scrubber scrubber;
   residency::Tombstones tombstones;
   residency::JournalMarks journal_marks;
@@ -203,6 +206,7 @@ bool BlockStore::Rooms::Tick() {
   }
   while (!steps.Spent() && residents.DropOneEnded()) continue;
   while (!steps.Spent() && evictor.TrimOne() == residency::Step::kDone) continue;
+  while (!steps.Spent() && turns.TrimOne()) continue;
   if (!steps.Spent()) removal.Reap();
   bool more = steps.Spent() || deletions.Collect();
   if (!steps.Spent() && deletions.empty()) publisher.CascadeSlice();
@@ -298,6 +302,7 @@ Task<void> BlockStore::Rooms::SessionEnded(catalog::Caller caller, bool last_of_
 
 Task<void> BlockStore::Rooms::Close() {
   write_back.Stop();
+  turns.Stop();
   co_await lower.tasks().Close();
   co_await partial_copies.EndAll(false);
   if (lower.present()) co_await lower->Close();
@@ -481,6 +486,8 @@ BlockStore::Occupancy BlockStore::occupancy() const {
   o.conversations = catalog.conversations().talks();
   o.passages = rooms_->partial_copies.size();
   o.fetches = rooms_->fetcher.under_way();
+  o.awaited_turns = rooms_->turns.size();
+  o.held_bytes = rooms_->residents.held_bytes();
   o.write_queue = rooms_->queue.size();
   o.cleaner_looked = rooms_->write_back.reserve().looked;
   o.cleaner_ready = rooms_->write_back.reserve().ready;

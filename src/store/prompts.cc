@@ -60,7 +60,9 @@ Task<void> Prompts::TakeIn(catalog::TreeId tree, MatchedPrompt matched) {
   for (std::size_t i = known; i < matched.keys.size(); ++i) {
     if (steps_.Spent()) co_await Yield();
     steps_.Count();
-    order.Look(prompt, matched.matched + i - matched.first_new, catalog::KeyHashOf(tree, matched.keys[i]));
+    const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, matched.keys[i]);
+    if (turns_.Awaits(key_hash)) co_await turns_.Came(key_hash);
+    order.Look(prompt, matched.matched + i - matched.first_new, key_hash);
   }
   if (steps_.Spent()) co_await Yield();
   catalog::BlockId deepest = catalog::kNoId;
@@ -75,6 +77,9 @@ Task<void> Prompts::TakeIn(catalog::TreeId tree, MatchedPrompt matched) {
   co_await UseResident(tree, deepest, matched.matched, prompt);
   order.End(prompt);
   steps_.Count(16);
+  const std::size_t whole = matched.keys.size() - (matched.partial ? 1 : 0);
+  if (matched.hints.next_turn_ms > 0 && whole > 0 && catalog_.EntryOf(tree) != nullptr)
+    turns_.Tell(tree, catalog::KeyHashOf(tree, matched.keys[whole - 1]), matched.hints.next_turn_ms);
 }
 
 // From leaf to root, along the parents.
@@ -83,10 +88,11 @@ Task<void> Prompts::UseResident(catalog::TreeId tree, catalog::BlockId deepest, 
   catalog::BlockId at = deepest;
   for (std::uint64_t position = blocks; position > 0 && at != catalog::kNoId;) {
     if (!forest_.block(at).has_key()) co_return;
-    if (steps_.Spent()) {
+    const catalog::KeyHash key_hash = forest_.block(at).key_hash();
+    if (steps_.Spent() || turns_.Awaits(key_hash)) {
+      co_await turns_.Came(key_hash);
+      if (steps_.Spent()) co_await Yield();
       // The id may be another block's by then.
-      const catalog::KeyHash key_hash = forest_.block(at).key_hash();
-      co_await Yield();
       if (catalog_.EntryOf(tree) == nullptr) co_return;
       at = catalog_.FindKeyHash(tree, key_hash);
       continue;

@@ -2,7 +2,8 @@
 // Prompts of requests, for the order of eviction: a match names one, and what follows shows that it is a
 // request's. The read of its first block that lies below memory takes it in, or its first write, or the touch
 // of its whole chain where nothing of it is new; then each block of it is used as `reuse` says
-// (policy/reuse.h). A match alone changes no order.
+// (policy/reuse.h). A match alone changes no order. Where its caller tells of the next turn, that is awaited
+// from then on (residency/awaited_turns.h).
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "base/task.h"
+#include "residency/awaited_turns.h"
 #include "residency/context.h"
 #include "residency/residents.h"
 #include "store/requests.h"
@@ -21,12 +23,14 @@ namespace cistern::store {
 
 class Prompts final {
  public:
-  Prompts(const residency::StoreContext& context, residency::Residents& residents)
+  Prompts(const residency::StoreContext& context, residency::Residents& residents,
+          residency::AwaitedTurns& turns)
       : executor_(context.executor),
         steps_(context.steps),
         catalog_(context.catalog),
         forest_(context.catalog.forest()),
-        residents_(residents) {}
+        residents_(residents),
+        turns_(turns) {}
   Prompts(const Prompts&) = delete;
   Prompts& operator=(const Prompts&) = delete;
 
@@ -81,6 +85,7 @@ class Prompts final {
   catalog::Catalog& catalog_;
   catalog::Forest& forest_;
   residency::Residents& residents_;
+  residency::AwaitedTurns& turns_;
   std::list<Noted> noted_;  // the oldest first
   ByKey by_key_;            // by waits_for
   ByKey by_read_;           // of several prompts that go on below memory with the same block, the last

@@ -50,7 +50,7 @@ void TierSimulator::Submit(const Request& request, const PromptHints& hints) {
     Put(i);
   }
   for (std::size_t i = chain_.size(); i-- > 0;) Touch(i);
-  if (options_.ahead && hints.next_turn_ms > 0) Await(request, hints, now_ms);
+  if (options_.ahead && order_.learns() && hints.next_turn_ms > 0) Await(request, hints, now_ms);
 }
 
 void TierSimulator::Await(const Request& request, const PromptHints& hints, std::uint64_t now_ms) {
@@ -97,15 +97,15 @@ void TierSimulator::FetchAhead(Awaited& awaited) {
   for (std::size_t i = 0; i < awaited.chain.size(); ++i) {
     const EntryId id = awaited.chain[i];
     if (blocks_[id].resident) continue;
-    if ((held_ + 1) * policy::FetchAhead::kShare > options_.blocks) return;
+    if (!policy::FetchAhead::MayHold(order_.held() + 1, options_.blocks)) return;
     MakeRoom();
     const EntryId parent = i == 0 ? id : awaited.chain[i - 1];
     const bool under = blocks_[parent].resident;
     Enter(id, order_.StandingBelow(awaited.keys[i], under ? order_.StandingOf(parent) : policy::Standing()),
           false);
-    blocks_[id].held = blocks_[id].ahead = true;
+    order_.Hold(id);
+    blocks_[id].ahead = true;
     awaited.held.push_back(id);
-    ++held_;
     ++result_.ahead;
   }
 }
@@ -113,10 +113,8 @@ void TierSimulator::FetchAhead(Awaited& awaited) {
 // What was held for a turn that did not come is the next to leave.
 void TierSimulator::LetGo(Awaited& awaited, bool late) {
   for (const EntryId id : awaited.held) {
-    blocks_[id].held = false;
-    --held_;
     blocks_[id].transient = late;
-    late ? order_.MakeColdest(id, 0) : order_.Unpark(id);
+    late ? order_.MakeColdest(id, 0) : order_.LetGo(id);
   }
   awaited.over = true;
   awaited.chain = awaited.held = {};
@@ -131,13 +129,13 @@ policy::Standing TierSimulator::ParentOf(std::size_t at) const {
 bool TierSimulator::Passes(EntryId id, const policy::Standing& standing) {
   const std::uint64_t with_it = used_ + (blocks_[id].resident ? 0 : 1);
   return options_.promote == Promotion::kWorth && with_it >= options_.blocks &&
-         order_.Passes(standing, policy::kAllGroups, MayLeave());
+         order_.Passes(standing, policy::kAllGroups, [](EntryId) { return true; });
 }
 
 void TierSimulator::MakeRoom() {
   if (used_ < options_.blocks) return;
-  // What is in the lower tier too may always leave, and what is held is half of memory at most.
-  const EntryId leaves = *order_.LeavesFor({}, MayLeave());
+  // What is in the lower tier too may always leave.
+  const EntryId leaves = *order_.Coldest();
   order_.Remove(leaves);
   blocks_[leaves].resident = blocks_[leaves].transient = blocks_[leaves].ahead = false;
   --used_;

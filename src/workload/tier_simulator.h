@@ -58,7 +58,6 @@ class TierSimulator final {
     bool stored = false;  // in the lower tier, whether in memory or not
     bool resident = false;
     bool transient = false;  // resident, and the next to leave
-    bool held = false;       // resident, for a turn to come: it may not leave
     bool ahead = false;      // resident, fetched for a turn to come and not hit yet
   };
   // A prompt whose next turn was told of.
@@ -76,9 +75,6 @@ class TierSimulator final {
   // Of the block before in the chain.
   policy::Standing ParentOf(std::size_t at) const;
   bool Passes(policy::EntryId id, const policy::Standing& standing);
-  auto MayLeave() const {
-    return [this](policy::EntryId id) { return !blocks_[id].held; };
-  }
   void MakeRoom();
   void Await(const Request& request, const PromptHints& hints, std::uint64_t now_ms);
   void Came(std::uint64_t now_ms);
@@ -106,7 +102,6 @@ class TierSimulator final {
   std::vector<Awaited> awaited_;
   boost::unordered_flat_map<policy::EntryId, std::uint64_t> awaited_by_;  // a prompt's last whole block
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
-  std::uint64_t held_ = 0;
 };
 
 // All of `requests`. Fails as the source fails. `told`: hints for each request, in order; the rest have none.

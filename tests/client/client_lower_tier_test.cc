@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client of a node whose memory is small and that has flash below it: what left memory is matched, read and
 // leased as if it had not, or refused by name.
+#include <gmock/gmock.h>
+
 #include <algorithm>
 #include <array>
 
@@ -103,6 +105,19 @@ TEST_P(LowerTier, Promise1WhatLeftMemoryIsReadBitExact) {
   }
   EXPECT_GE(fetched(), kBlocks - 2 * kResident);
   Until([&] { return StatusNumber(*store, "leases") == 0; });
+}
+
+TEST_P(LowerTier, TurnThatAClientTellsOfFindsWhatMayBeHeldInMemory) {
+  // Half of memory, from the chain's first block on: the prompt is taken in with the read of what lies below.
+  ASSERT_EQ(store->Match(ns, chain, {.hints = {.next_turn_ms = 1'000}}).Wait()->blocks, kBlocks);
+  Reads reads(Numbers(0, kBlocks - 1));
+  std::size_t at = 0;
+  while (node->counters().turns_told.value() == 0 && at < kBlocks)
+    ASSERT_TRUE(store->Read(ns, std::span(&reads.blocks[at++], 1)).Wait().has_value());
+  Until([&] { return node->counters().fetched_ahead.value() >= kResident / 2; });
+  Reads held(Numbers(1, kResident / 2 - 1));  // the client itself has read the first
+  EXPECT_THAT(Outcomes(held, {.worth_us = 0, .touch = false}), testing::Each(Code::kOk));
+  for (std::size_t i = 0; i < held.of.size(); ++i) EXPECT_TRUE(held.Exact(i)) << i;
 }
 
 TEST_P(LowerTier, Promise4AReadThatIsAnsweredAndNotTakenLeavesNoLease) {

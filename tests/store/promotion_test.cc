@@ -11,6 +11,7 @@
 
 #include "store/block_store_fixture.h"
 #include "tier/simulated_tier.h"
+#include "workload/simulator.h"
 #include "workload/tier_simulator.h"
 
 namespace cistern {
@@ -32,7 +33,7 @@ class PromotionTest : public store::BlockStoreTest {
     options.store.read_ahead_bytes = read_ahead_bytes;
     options.store.lower.promote = promote;
     options.store.eviction = EvictionPolicy::kReuse;
-    options.store.eviction_time_ms = [this] { return now_ms_; };
+    options.store.eviction_time_ms = [this] { return NowMs(); };
     options.tier = [this](store::TestStore& store, const tier::JournalView& journal) {
       return Open(store.loop->executor(), journal);
     };
@@ -55,9 +56,10 @@ class PromotionTest : public store::BlockStoreTest {
   }
   // A match as a client tells it: the chain's blocks, the first of them that memory does not have, and the
   // first that is new.
-  void Name(const std::vector<std::uint64_t>& chain, std::size_t in_memory, std::size_t known, bool partial) {
+  void Name(const std::vector<std::uint64_t>& chain, std::size_t in_memory, std::size_t known, bool partial,
+            const PromptHints& hints) {
     store::MatchedPrompt prompt{
-        .first_new = known, .first_asked = in_memory, .matched = known, .partial = partial};
+        .first_new = known, .first_asked = in_memory, .matched = known, .hints = hints, .partial = partial};
     for (const std::uint64_t n : chain) prompt.keys.push_back(store::Key(n));
     t->store->NotePrompt(ns.slot, std::move(prompt));
   }
@@ -68,25 +70,42 @@ class PromotionTest : public store::BlockStoreTest {
     ASSERT_TRUE(t->store->Release(Me(), grant.lease).ok());
     t->Tick();
   }
+  static Task<void> Sleep(Executor&, Instant until) { (void)co_await SleepUntil(until); }
+  void SleepTo(Instant until) {
+    t->Run(Sleep(t->loop->executor(), until));
+    t->Tick();
+  }
+  void PassUs(std::int64_t us) { SleepTo(t->clock.Now().PlusUs(us)); }
   bool AllWritten() {
     const Counter& written = t->store->counters().written_down;
-    for (int round = 0; written.value() < stored_ && round < 1'000; ++round) {
-      t->Tick();
-      t->loop->RunUntilIdle();
-      t->clock.AdvanceUs(10);
-    }
+    for (int round = 0; written.value() < stored_ && round < 1'000; ++round) PassUs(10);
     return written.value() == stored_;
   }
-  // One request: its match, the reads of what lies below one after the other, its puts, its touches.
-  void Ask(std::uint64_t now_ms, const std::vector<std::uint64_t>& chain, bool partial) {
+  // The trace's time goes by, in which what is due is done. It stands still during a request, however long
+  // that takes.
+  void PassTo(std::uint64_t now_ms) {
+    began_ = t->clock.Now();
+    SleepTo(began_->PlusUs(static_cast<std::int64_t>(now_ms - now_ms_) * 1'000));
+    began_.reset();
     now_ms_ = now_ms;
+    const Counter& fetched = t->store->counters().fetched;
+    for (std::uint64_t before = ~std::uint64_t{0}; std::exchange(before, fetched.value()) != before;)
+      PassUs(2'000);
+  }
+  std::uint64_t NowMs() const {
+    return now_ms_ + (began_ ? static_cast<std::uint64_t>(t->clock.Now().UsSince(*began_)) / 1'000 : 0);
+  }
+  // One request: its match, the reads of what lies below one after the other, its puts, its touches.
+  void Ask(std::uint64_t now_ms, const std::vector<std::uint64_t>& chain, bool partial,
+           const PromptHints& hints) {
+    PassTo(now_ms);
     std::size_t known = 0, in_memory = 0;
     for (const MatchRun& run : Runs(chain)) {
       if (run.where == Where::kMemory && known == in_memory) in_memory += run.blocks;
       known += run.blocks;
       (run.where == Where::kMemory ? memory_hits_ : lower_hits_) += run.blocks;
     }
-    Name(chain, in_memory, known, partial);
+    Name(chain, in_memory, known, partial, hints);
     for (std::size_t i = 0; i < known; ++i) {
       if (!Here(chain[i])) Read(chain[i]);
     }
@@ -101,33 +120,44 @@ class PromotionTest : public store::BlockStoreTest {
     for (std::size_t i = chain.size(); i-- > 0;) keys.push_back(store::Key(chain[i]));
     t->Run(t->store->Touch(ns.slot, keys));
   }
-  // The first requests of a trace through the store, and through the simulator.
-  void Agree(const std::string& trace, std::uint64_t requests, std::uint64_t blocks, Promotion promote) {
+  // The first requests of a trace through the store, and through the simulator. `ahead`: each tells truly
+  // when its next turn comes.
+  void Agree(const std::string& trace, std::uint64_t requests, std::uint64_t blocks, Promotion promote,
+             bool ahead = false) {
     SCOPED_TRACE(Text(trace, ", ", blocks, " blocks, ", ToString(promote)));
+    std::vector<PromptHints> told;
+    if (ahead) told = *workload::Foretell(**workload::OpenRequests(trace), true);
     auto source = workload::OpenRequests(trace);
     ASSERT_TRUE(source.has_value()) << source.error().ToString();
-    workload::TierSimulator simulator({.promote = promote, .blocks = blocks});
-    memory_hits_ = lower_hits_ = stored_ = 0;
+    workload::TierSimulator simulator({.promote = promote, .blocks = blocks, .ahead = ahead});
+    now_ms_ = memory_hits_ = lower_hits_ = stored_ = 0;
     t.reset();
     media_.emplace();
     Begin(blocks, promote);
     Request request;
     workload::TraceTime time;
     for (std::uint64_t i = 0; i < requests && *(*source)->Next(request); ++i) {
-      simulator.Submit(request);
-      ASSERT_NO_FATAL_FAILURE(Ask(time.Of(request), request.hash_ids, workload::LastIsPartial(request)));
+      const PromptHints hints = i < told.size() ? told[i] : PromptHints();
+      simulator.Submit(request, hints);
+      ASSERT_NO_FATAL_FAILURE(
+          Ask(time.Of(request), request.hash_ids, workload::LastIsPartial(request), hints));
       const workload::TierSimResult& result = simulator.result();
       ASSERT_EQ(memory_hits_, result.memory_hits) << "request " << i;
       ASSERT_EQ(lower_hits_, result.lower_hits) << "request " << i;
+      ASSERT_EQ(t->store->counters().fetched_ahead.value(), result.ahead) << "request " << i;
     }
     EXPECT_GT(memory_hits_, 0u);
     EXPECT_GT(lower_hits_, 0u);
     EXPECT_EQ(t->store->counters().passing.value(), simulator.result().passing);
+    EXPECT_EQ(t->store->counters().fetched_ahead.value(), simulator.result().ahead);
+    EXPECT_EQ(t->store->counters().ahead_used.value(), simulator.result().ahead_used);
+    EXPECT_EQ(simulator.result().ahead > 0, ahead);
     EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
   }
 
   void TearDown() override { t.reset(); }  // before its media
 
+  std::optional<Instant> began_;
   std::uint64_t now_ms_ = 0, memory_hits_ = 0, lower_hits_ = 0, stored_ = 0;
   std::optional<tier::SimulatedMedia> media_;
 };
@@ -145,6 +175,16 @@ TEST_F(PromotionTest, StoreAndSimulatorAgreeOnPublishedTraces) {
   if (!std::filesystem::exists(traces / "agentic.jsonl")) GTEST_SKIP() << "the traces are not there";
   Agree(traces / "agentic.jsonl", 120, 1'000, Promotion::kWorth);
   Agree(traces / "conversation.jsonl", 600, 1'000, Promotion::kWorth);
+}
+
+TEST_F(PromotionTest, StoreAndSimulatorAgreeOnWhatIsFetchedAheadOfTurns) {
+  for (const Promotion promote : {Promotion::kWorth, Promotion::kAll})
+    Agree("generated:sessions=60,turns=5,think=30s,span=20min,user_tokens=3000", 300, 200, promote, true);
+  const std::filesystem::path traces =
+      std::filesystem::path(__FILE__).parent_path() / "../../../shared/traces";
+  if (!std::filesystem::exists(traces / "agentic.jsonl")) GTEST_SKIP() << "the traces are not there";
+  Agree(traces / "agentic.jsonl", 120, 1'000, Promotion::kWorth, true);
+  Agree(traces / "conversation.jsonl", 600, 1'000, Promotion::kWorth, true);
 }
 
 }  // namespace

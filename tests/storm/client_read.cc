@@ -40,12 +40,13 @@ CallPtr Client::AskForRest(std::uint32_t ns, std::span<const BlockCode> chain, s
   CallPtr call = MakeCall(Call::Kind::kMatchRest, ns);
   const std::uint32_t last = there > 0 && random.Below(4) > 0 ? 1 : 0;  // an older client has not sent it
   call->number = there;
-  call->prompt = {.keys = KeysOf(ns, chain.subspan(there - last)),
-                  .first_new = last,
-                  .hints = {.outlook = static_cast<Outlook>(random.Below(4)),
-                            .importance = static_cast<Importance>(random.Below(4)),
-                            .next_turn_ms = static_cast<std::uint32_t>(random.Below(2) * 30'000)},
-                  .partial = random.Below(4) == 0};
+  call->prompt = {
+      .keys = KeysOf(ns, chain.subspan(there - last)),
+      .first_new = last,
+      .hints = {.outlook = static_cast<Outlook>(random.Below(4)),
+                .importance = static_cast<Importance>(random.Below(4)),
+                .next_turn_ms = static_cast<std::uint32_t>(random.Below(2) * (1 + random.Below(2'000)))},
+      .partial = random.Below(4) == 0};
   if (!Ask(call) || !call->status.ok()) return nullptr;
   return call;
 }

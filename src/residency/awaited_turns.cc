@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "residency/awaited_turns.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+namespace cistern::residency {
+
+void AwaitedTurns::Tell(catalog::TreeId tree, catalog::KeyHash last, std::uint32_t told_ms) {
+  if (!lower_.present() || lower_.closed() || stopping_) return;
+  counters_.turns_told.Add();
+  if (const auto same = by_last_.find(last); same != by_last_.end()) GiveUp(same->second);
+  const std::uint64_t now_ms = residents_.NowMs();
+  const auto window = ahead_.WindowOf(told_ms);
+  // Without a window it is waited for all the same, to learn whether such times are true by now.
+  const std::uint64_t from_ms = now_ms + (window ? window->from_ms : told_ms / 2);
+  auto turn = std::make_shared<Turn>(
+      Turn{.tree = tree,
+           .last = last,
+           .told_ms = told_ms,
+           .asked_ms = now_ms,
+           .until_ms = now_ms + (window ? window->until_ms : 2 * std::uint64_t{told_ms}),
+           .since_ms = from_ms});
+  const std::uint64_t first_ms = window ? from_ms : turn->until_ms;
+  turn->due = !window;
+  Await(std::move(turn), first_ms);
+  steps_.Count(2);
+  while (due_.size() > kMost) GiveUp(std::prev(due_.end()));
+  changed_.Pulse();
+  if (std::exchange(running_, true)) return;
+  lower_.Spawn(OutOfLanes(executor_, [this] { return Run(); }));
+}
+
+void AwaitedTurns::Await(TurnPtr turn, std::uint64_t at_ms) {
+  const catalog::KeyHash last = turn->last;
+  by_last_[last] = due_.emplace(at_ms, std::move(turn));
+}
+
+AwaitedTurns::TurnPtr AwaitedTurns::Take(Due::iterator at) {
+  TurnPtr turn = std::move(at->second);
+  by_last_.erase(turn->last);
+  due_.erase(at);
+  turn->over = true;
+  if (turn->fetch != nullptr) turn->fetch->held = false;
+  return turn;
+}
+
+// Of those that wait to be let go each holds something, so memory bounds them.
+void AwaitedTurns::GiveUp(Due::iterator at) {
+  TurnPtr turn = Take(at);
+  if (!turn->held.empty()) given_up_.push_back(std::move(turn));
+}
+
+Task<void> AwaitedTurns::Came(catalog::KeyHash last) {
+  const auto found = by_last_.find(last);
+  if (found == by_last_.end()) co_return;
+  TurnPtr turn = Take(found->second);
+  ahead_.Note(turn->told_ms, residents_.NowMs() - turn->asked_ms);
+  if (!turn->fetched) counters_.ahead_too_late.Add();
+  changed_.Pulse();
+  co_await LetGo(std::move(turn), Why::kCame);
+}
+
+bool AwaitedTurns::TrimOne() {
+  const std::uint64_t bytes = residents_.held_bytes();
+  if (bytes == 0 || policy::FetchAhead::MayHold(bytes, slots_.bytes())) return false;
+  const std::optional<policy::EntryId> first = residents_.order().FirstHeld();
+  if (!first) return false;
+  steps_.Count();
+  residents_.LetGo(*first);
+  return true;
+}
+
+void AwaitedTurns::Stop() {
+  stopping_ = true;
+  changed_.Pulse();
+}
+
+// Ends when nothing is awaited, and is begun again by what is told next.
+Task<void> AwaitedTurns::Run() {
+  while (!stopping_) {
+    if (steps_.Spent()) co_await Yield();
+    if (!given_up_.empty()) {
+      TurnPtr turn = std::move(given_up_.front());
+      given_up_.pop_front();
+      co_await LetGo(std::move(turn), Why::kGivenUp);
+      continue;
+    }
+    if (due_.empty()) break;
+    const std::uint64_t now_ms = residents_.NowMs();
+    const auto first = due_.begin();
+    if (first->first > now_ms) {
+      (void)co_await changed_.Wait(
+          clock_.Now().PlusUs(static_cast<std::int64_t>((first->first - now_ms) * 1'000)));
+      continue;
+    }
+    residents_.NoteTime();
+    TurnPtr turn = first->second;
+    steps_.Count();
+    if (turn->due) {
+      Take(first);
+      co_await Lapse(std::move(turn));
+      continue;
+    }
+    due_.erase(first);
+    turn->due = true;
+    turn->fetched = false;
+    Await(turn, turn->until_ms);
+    co_await FetchFor(turn);
+  }
+  running_ = false;
+}
+
+Task<void> AwaitedTurns::FetchFor(TurnPtr turn) {
+  std::deque<catalog::KeyHash> chain = co_await FindChain(*turn);
+  bool more = true;
+  for (; more && !chain.empty(); chain.pop_back()) {
+    if (steps_.Spent()) co_await Yield();
+    more = !stopping_ && !turn->over && residents_.NowMs() < turn->until_ms;
+    if (more) more = co_await FetchBlock(*turn, chain.back());
+  }
+  turn->fetched = true;
+  turn->since_ms = std::max(turn->since_ms, residents_.NowMs());
+}
+
+Task<std::deque<catalog::KeyHash>> AwaitedTurns::FindChain(const Turn& turn) {
+  std::deque<catalog::KeyHash> chain;
+  for (catalog::BlockId at = catalog_.FindKeyHash(turn.tree, turn.last);
+       at != catalog::kNoId && forest_.block(at).has_key();) {
+    const catalog::KeyHash key_hash = forest_.block(at).key_hash();
+    if (steps_.Spent()) {
+      co_await Yield();
+      // The id may be another block's by then.
+      at = catalog_.FindKeyHash(turn.tree, key_hash);
+      if (at == catalog::kNoId) break;
+    }
+    steps_.Count();
+    chain.push_back(key_hash);
+    if (chain.size() > kMostBlocks) chain.pop_front();
+    at = forest_.block(at).parent;
+  }
+  co_return chain;
+}
+
+Task<bool> AwaitedTurns::FetchBlock(Turn& turn, catalog::KeyHash key_hash) {
+  for (std::uint16_t group = 0;; ++group) {
+    const catalog::NamespaceEntry* entry = catalog_.EntryOf(turn.tree);
+    if (entry == nullptr) co_return false;
+    if (group == entry->groups.size()) co_return true;
+    const catalog::BlockId block = catalog_.FindKeyHash(turn.tree, key_hash);
+    // What descends from it is gone as well.
+    if (block == catalog::kNoId) co_return false;
+    const auto copy = forest_.See(block, group);
+    steps_.Count();
+    if (!copy || copy->in_memory) continue;
+    if (turn.over || catalog::Catalog::Expired(copy->expiry, catalog_.NowS()) ||
+        !MayHold(turn.tree, group, copy->body_bytes))
+      co_return false;
+    const bool came = co_await FetchRecord(turn, forest_.Take(block, group));
+    if (!came) co_return false;
+  }
+}
+
+bool AwaitedTurns::MayHold(catalog::TreeId tree, std::uint16_t group, std::uint64_t body_bytes) const {
+  const std::uint64_t bytes = catalog_.RecordBytesOf(tree, group, body_bytes);
+  return policy::FetchAhead::MayHold(residents_.held_bytes() + bytes, slots_.bytes()) &&
+         (options_.max_blocks == 0 ||
+          policy::FetchAhead::MayHold(residents_.order().held() + 1, options_.max_blocks));
+}
+
+Task<bool> AwaitedTurns::FetchRecord(Turn& turn, catalog::RecordId record) {
+  const catalog::RecordHandle handle = catalog_.HandleOf(record);
+  turn.fetch = fetcher_.Start(record);
+  turn.fetch->held = true;
+  co_await turn.fetch->done.Wait();
+  const bool came = turn.fetch->status.ok();
+  turn.fetch.reset();
+  if (came) counters_.fetched_ahead.Add();
+  const bool here = catalog_.Lives(handle) && forest_.record(handle.record).in_memory();
+  if (turn.over) {
+    LetGo(handle, Why::kGivenUp);
+  } else if (came && here) {
+    turn.held.push_back(handle);
+  }
+  co_return here;
+}
+
+Task<void> AwaitedTurns::Lapse(TurnPtr turn) {
+  const catalog::BlockId last =
+      catalog_.EntryOf(turn->tree) == nullptr ? catalog::kNoId : catalog_.FindKeyHash(turn->tree, turn->last);
+  const std::optional<std::uint64_t> came_ms = CameUntold(*turn, last);
+  // Nothing is learned of a prompt that is gone.
+  if (last != catalog::kNoId) {
+    ahead_.Note(turn->told_ms, came_ms);
+    if (!came_ms) counters_.turns_missed.Add();
+  }
+  co_await LetGo(std::move(turn), came_ms ? Why::kCame : Why::kLate);
+}
+
+std::optional<std::uint64_t> AwaitedTurns::CameUntold(const Turn& turn, catalog::BlockId last) const {
+  const catalog::RecordId record = last == catalog::kNoId ? catalog::kNoId : residents_.FirstOf(last);
+  if (record == catalog::kNoId) return std::nullopt;
+  const std::uint64_t now_ms = residents_.NowMs();
+  const std::uint64_t used_ms = now_ms - residents_.order().SinceUse(record);
+  return used_ms > turn.since_ms ? std::optional(used_ms - turn.asked_ms) : std::nullopt;
+}
+
+Task<void> AwaitedTurns::LetGo(TurnPtr turn, Why why) {
+  for (const catalog::RecordHandle& handle : turn->held) {
+    if (steps_.Spent()) co_await Yield();
+    LetGo(handle, why);
+  }
+}
+
+void AwaitedTurns::LetGo(catalog::RecordHandle handle, Why why) {
+  steps_.Count(2);
+  if (!catalog_.Lives(handle)) return;
+  catalog::Record& r = forest_.record(handle.record);
+  if (!r.in_memory()) return;
+  if (why == Why::kCame) counters_.ahead_used.Add();
+  if (!residents_.order().Held(handle.record)) return;
+  residents_.LetGo(handle.record);
+  if (why != Why::kLate) return;
+  if (options_.lower.promote == Promotion::kWorth) r.flags |= catalog::Record::kTransient;
+  if (r.references == 0) residents_.MakeColdest(handle.record);
+}
+
+}  // namespace cistern::residency
