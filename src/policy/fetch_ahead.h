@@ -30,20 +30,26 @@ class FetchAhead final {
     const auto margin_ms = std::max(kLeastMarginMs, static_cast<std::uint64_t>(2 * error_ * told_ms));
     return Window{told_ms > margin_ms ? told_ms - margin_ms : 1, told_ms + margin_ms};
   }
+  // Whether a prompt that goes on so long after one that told of its next turn is that turn. What comes at
+  // once and not as told is not: the same prompt is asked for again.
+  static bool IsTurn(std::uint32_t told_ms, std::uint64_t came_ms) {
+    return came_ms >= kAgainMs || OffMs(told_ms, came_ms) <= kLeastMarginMs;
+  }
   // A turn that was told for `told_ms` came after so many; nothing: it did not come while it was waited for.
-  // All that were told are noted, fetched for or not: so times that become true are believed again. One that
-  // comes at once and not as told is no turn: the prompt was asked for again.
+  // All that were told are noted, fetched for or not: so times that become true are believed again.
   void Note(std::uint32_t told_ms, std::optional<std::uint64_t> came_ms) {
     double wrong = 1;
     if (came_ms && told_ms > 0) {
-      const double off_ms = std::abs(static_cast<double>(*came_ms) - told_ms);
+      const double off_ms = OffMs(told_ms, *came_ms);
       wrong = off_ms <= kLeastMarginMs ? 0 : std::min(1.0, off_ms / told_ms);
-      if (wrong > 0 && *came_ms < kAgainMs) return;
     }
     error_ += (wrong - error_) / kMemory;
   }
 
  private:
+  static double OffMs(std::uint32_t told_ms, std::uint64_t came_ms) {
+    return std::abs(static_cast<double>(came_ms) - told_ms);
+  }
   static constexpr std::uint64_t kLeastMarginMs = 1'000;
   static constexpr std::uint64_t kAgainMs = 1'000;
   static constexpr double kMemory = 64;  // turns

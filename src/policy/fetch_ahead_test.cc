@@ -36,13 +36,10 @@ TEST(FetchAhead, TurnToldForAtOnceIsFetchedForBehindTheOneThatTellsOfIt) {
   EXPECT_EQ(FetchAhead().WindowOf(1), (FetchAhead::Window{1, 1'001}));
 }
 
-TEST(FetchAhead, PromptThatIsAskedForAgainAtOnceSaysNothingOfTheTimes) {
-  FetchAhead ahead;
-  const auto before = ahead.WindowOf(60'000);
-  for (int i = 0; i < 100; ++i) ahead.Note(60'000, 300);
-  EXPECT_EQ(ahead.WindowOf(60'000), before);
-  ahead.Note(60'000, 20'000);
-  EXPECT_NE(ahead.WindowOf(60'000), before) << "a turn that comes long before its time does";
+TEST(FetchAhead, PromptThatIsAskedForAgainAtOnceIsNotItsNextTurn) {
+  EXPECT_FALSE(FetchAhead::IsTurn(60'000, 300));
+  EXPECT_TRUE(FetchAhead::IsTurn(60'000, 20'000)) << "however early it is";
+  EXPECT_TRUE(FetchAhead::IsTurn(1, 0)) << "it was told for at once";
 }
 
 }  // namespace

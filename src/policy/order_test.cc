@@ -70,6 +70,39 @@ TEST(Order, UntilItHasLearnedItIsLruLeafFirst) {
   EXPECT_EQ(store.order().size(), 6u);
 }
 
+TEST(Order, WhatIsHeldLeavesLastHoweverItIsUsedUntilItIsLetGo) {
+  Store store;
+  Order& order = store.order();
+  store.Ask(0, {{1}});
+  store.Ask(1'000, {{2}});
+  store.Ask(2'000, {{3}});
+  order.Hold(1);
+  order.Hold(2);
+  EXPECT_EQ(order.held(), 2u);
+  order.Touch(1, 1);
+  EXPECT_EQ(order.Oldest(), 2u) << "by recency alone it is no other";
+  EXPECT_EQ(order.OldestIn(kAllGroups), 3u);
+  EXPECT_EQ(store.Leaving(), (std::vector<EntryId>{3, 2, 1})) << "and not never";
+  order.LetGo(1);
+  order.LetGo(1);
+  EXPECT_EQ(order.held(), 1u);
+  EXPECT_EQ(order.FirstHeld(), 2u);
+  store.Ask(3'000, {{4}});
+  EXPECT_EQ(store.Leaving(), (std::vector<EntryId>{3, 1, 4, 2}));
+  order.MakeColdest(2, 0);
+  EXPECT_EQ(order.held(), 0u);
+  EXPECT_EQ(store.Leaving().front(), 2u);
+}
+
+TEST(Order, NothingIsHeldByLru) {
+  Order order(EvictionPolicy::kLru, 8);
+  order.Insert(1, 0, {});
+  order.Insert(2, 0, {});
+  order.Hold(1);
+  EXPECT_FALSE(order.Held(1));
+  EXPECT_EQ(order.Coldest(), 1u);
+}
+
 TEST(Order, APartialLastBlockLeavesFirstOnceItIsLearnedThatItNeverReturns) {
   Store store;
   EntryId next = 0;

@@ -53,8 +53,16 @@ void AwaitedTurns::GiveUp(Due::iterator at) {
   if (!turn->held.empty()) given_up_.push_back(std::move(turn));
 }
 
-Task<void> AwaitedTurns::Came(catalog::KeyHash last) {
+AwaitedTurns::ByLast::const_iterator AwaitedTurns::FindTurn(catalog::KeyHash last) const {
   const auto found = by_last_.find(last);
+  if (found == by_last_.end()) return found;
+  const Turn& turn = *found->second->second;
+  const bool is_turn = policy::FetchAhead::IsTurn(turn.told_ms, residents_.NowMs() - turn.asked_ms);
+  return is_turn ? found : by_last_.end();
+}
+
+Task<void> AwaitedTurns::Came(catalog::KeyHash last) {
+  const auto found = FindTurn(last);
   if (found == by_last_.end()) co_return;
   TurnPtr turn = Take(found->second);
   ahead_.Note(turn->told_ms, residents_.NowMs() - turn->asked_ms);

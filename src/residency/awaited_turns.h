@@ -49,7 +49,7 @@ class AwaitedTurns final {
   // kMost the one that is due last is given up. No effect without a lower tier.
   void Tell(catalog::TreeId tree, catalog::KeyHash last, std::uint32_t told_ms);
   // A prompt goes on from this block, the last whole one of a prompt whose next turn it is.
-  bool Awaits(catalog::KeyHash last) const { return !by_last_.empty() && by_last_.contains(last); }
+  bool Awaits(catalog::KeyHash last) const { return !by_last_.empty() && FindTurn(last) != by_last_.end(); }
   // That turn has come, if one is awaited: nothing is held for it any more.
   Task<void> Came(catalog::KeyHash last);
 
@@ -80,6 +80,8 @@ class AwaitedTurns final {
   using TurnPtr = std::shared_ptr<Turn>;
   using Due = std::multimap<std::uint64_t, TurnPtr>;  // by when there is something to be done for it
 
+  using ByLast = std::unordered_map<catalog::KeyHash, Due::iterator>;
+  ByLast::const_iterator FindTurn(catalog::KeyHash last) const;
   void Await(TurnPtr turn, std::uint64_t at_ms);
   TurnPtr Take(Due::iterator at);
   void GiveUp(Due::iterator at);
@@ -112,7 +114,7 @@ class AwaitedTurns final {
   Fetcher& fetcher_;
   policy::FetchAhead ahead_;
   Due due_;
-  std::unordered_map<catalog::KeyHash, Due::iterator> by_last_;
+  ByLast by_last_;
   std::deque<TurnPtr> given_up_;  // what is held for them is to be let go
   Event changed_;                 // the first of due_, or a turn was given up
   bool running_ = false;

@@ -60,7 +60,8 @@ void TierSimulator::Await(const Request& request, const PromptHints& hints, std:
   awaited_.push_back({.asked_ms = now_ms, .told_ms = hints.next_turn_ms});
   awaited_.back().chain.assign(chain_.begin(), chain_.begin() + static_cast<std::ptrdiff_t>(whole));
   awaited_.back().keys.assign(keys_.begin(), keys_.begin() + static_cast<std::ptrdiff_t>(whole));
-  awaited_by_[chain_[whole - 1]] = which;
+  const auto [by, is_new] = awaited_by_.try_emplace(chain_[whole - 1], which);
+  if (!is_new) LetGo(awaited_[std::exchange(by->second, which)], false);
   const auto window = ahead_.WindowOf(hints.next_turn_ms);
   if (window) due_.emplace(now_ms + window->from_ms, which, false);
   due_.emplace(now_ms + (window ? window->until_ms : 2 * std::uint64_t{hints.next_turn_ms}), which, true);
@@ -72,6 +73,7 @@ void TierSimulator::Came(std::uint64_t now_ms) {
     const auto found = awaited_by_.find(id);
     if (found == awaited_by_.end()) continue;
     Awaited& awaited = awaited_[found->second];
+    if (!policy::FetchAhead::IsTurn(awaited.told_ms, now_ms - awaited.asked_ms)) continue;
     awaited_by_.erase(found);
     if (!awaited.over) ahead_.Note(awaited.told_ms, now_ms - awaited.asked_ms);
     LetGo(awaited, false);

@@ -154,6 +154,17 @@ TEST_F(AwaitedTurnsTest, PromptWithoutATimeIsNotAwaited) {
   EXPECT_EQ(Counters().fetched_ahead.value(), 0u);
 }
 
+TEST_F(AwaitedTurnsTest, PromptThatIsAskedForAgainAtOnceIsAwaitedAllTheSame) {
+  Begin(40);
+  Ask(Of(1, 10), kInAMinute);
+  PassMs(300);
+  Ask(Of(1, 10));
+  EXPECT_EQ(Occupied().awaited_turns, 1u);
+  PushOut(1'000, 40);
+  PassMs(49'000);
+  EXPECT_EQ(Resident(Of(1, 10)), 10u);
+}
+
 TEST_F(AwaitedTurnsTest, WhatIsHeldStaysHoweverMuchPassesBy) {
   Begin(40);
   TellAndPushOut();
