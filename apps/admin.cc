@@ -24,9 +24,27 @@ Status OneOf(std::string_view what, const std::string& text, std::span<const std
   return Status(Code::kInvalid, UnknownName(what, text, known));
 }
 
-int Switch(const Prompt& prompt, Store& store, const std::string& which, const std::string& state) {
+int SwitchEngine(const Prompt& prompt, Store& store, const std::string& which, bool on,
+                 const std::string& engine) {
+  const auto deadline_us = static_cast<std::int64_t>(prompt.deadline_us);
+  const Result<std::uint32_t> turned = which == "reads" ? store.SwitchEngineReads(engine, on, deadline_us)
+                                                        : store.SwitchEngineWrites(engine, on, deadline_us);
+  if (!turned) return Complain(kName, turned.error());
+  const char* const state = on ? "on" : "off";
+  if (prompt.json) {
+    std::printf("{\"%s\":\"%s\",\"sessions\":%u}\n", which.c_str(), state, *turned);
+  } else {
+    std::printf("%s are %s for engine %s (%u sessions now%s)\n", which.c_str(), state, engine.c_str(),
+                *turned, on ? "" : ", and those that come under this name");
+  }
+  return kExitOk;
+}
+
+int Switch(const Prompt& prompt, Store& store, const std::string& which, const std::string& state,
+           const std::string& engine) {
   const auto deadline_us = static_cast<std::int64_t>(prompt.deadline_us);
   const bool on = state == "on";
+  if (!engine.empty()) return SwitchEngine(prompt, store, which, on, engine);
   const Result<std::uint32_t> turned = which == "reads"
                                            ? store.SwitchReads(prompt.namespace_name, on, deadline_us)
                                            : store.SwitchWrites(prompt.namespace_name, on, deadline_us);
@@ -36,7 +54,8 @@ int Switch(const Prompt& prompt, Store& store, const std::string& which, const s
   } else if (prompt.namespace_name.empty()) {
     std::printf("%s are %s for all namespaces (%u now)\n", which.c_str(), state.c_str(), *turned);
   } else {
-    std::printf("%s are %s for %s\n", which.c_str(), state.c_str(), prompt.namespace_name.c_str());
+    std::printf("%s are %s for %s (%u namespaces)\n", which.c_str(), state.c_str(),
+                prompt.namespace_name.c_str(), *turned);
   }
   return kExitOk;
 }
@@ -54,19 +73,30 @@ int Resize(const Prompt& prompt, Store& store, std::uint64_t bytes) {
   return kExitOk;
 }
 
-// Of a namespace as `cistern namespaces` knows it.
-int DropNamespace(const Prompt& prompt, Store& store, const std::string& named) {
+// Of namespaces as `cistern namespaces` knows them: of one, or of each that is meant.
+int DropNamespaces(const Prompt& prompt, Store& store, const std::string& named, bool each) {
   const auto deadline_us = static_cast<std::int64_t>(prompt.deadline_us);
   const Result<std::string> text = store.NamespacesJson(deadline_us);
   if (!text) return Complain(kName, text.error());
   const Result<std::vector<ListedNamespace>> all = ParseNamespaces(*text);
   if (!all) return Complain(kName, all.error());
-  const Result<const ListedNamespace*> found = FindNamespace(*all, named);
-  if (!found) return Complain(kName, found.error());
-  const Result<std::uint64_t> blocks = store.DropNamed((*found)->fingerprint, deadline_us);
-  if (!blocks) return Complain(kName, blocks.error());
-  std::printf(prompt.json ? "{\"dropped\":%llu}\n" : "%llu blocks dropped\n",
-              static_cast<unsigned long long>(*blocks));
+  const Result<std::vector<const ListedNamespace*>> meant = FindNamespaces(*all, named);
+  if (!meant) return Complain(kName, meant.error());
+  if (meant->size() > 1 && !each) {
+    const Status several = FindNamespace(*all, named).error();
+    return Complain(kName, Status(several.code(), Text(several.message(), ", or --each for all of them")));
+  }
+  unsigned long long dropped = 0;
+  for (const ListedNamespace* one : *meant) {
+    const Result<std::uint64_t> blocks = store.DropNamed(one->fingerprint, deadline_us);
+    if (!blocks) {
+      return Complain(kName,
+                      Status(blocks.error().code(), Text(one->title(), ": ", blocks.error().message(),
+                                                         "; before it ", dropped, " blocks were dropped")));
+    }
+    dropped += *blocks;
+  }
+  std::printf(prompt.json ? "{\"dropped\":%llu}\n" : "%llu blocks dropped\n", dropped);
   return kExitOk;
 }
 
@@ -74,11 +104,16 @@ int DropNamespace(const Prompt& prompt, Store& store, const std::string& named) 
 struct Asked {
   std::string subject, value, reason = "reboot";
   std::uint64_t bytes = 0, within_us = 600'000'000;
-  bool then_stop = false;
+  std::string engine;
+  bool then_stop = false, each = false;
 };
 
-Status Check(Asked& asked) {
+Status Check(const Prompt& prompt, Asked& asked) {
   if (Status status = OneOf("subject", asked.subject, kSubjects); !status.ok()) return status;
+  const bool switches = asked.subject == "reads" || asked.subject == "writes";
+  if (!asked.engine.empty() && (!switches || !prompt.namespace_name.empty()))
+    return Status(Code::kInvalid, "--engine: is of reads and writes, and beside no --namespace");
+  if (asked.each && asked.subject != "drop") return Status(Code::kInvalid, "--each: is of drop");
   if (asked.subject == "drain") {
     if (asked.value.empty()) asked.value = "on";
     if (Status status = OneOf("--for", asked.reason, kReasons); !status.ok()) return status;
@@ -109,14 +144,23 @@ int RunAdmin(int argc, const char* const* argv) {
       "writes what memory alone has to flash, then is out of service: it may be stopped, or drain off\n"
       "undoes it.",
       "  cistern admin reads off\n  cistern admin reads on\n"
-      "  cistern admin writes off --namespace llama-70b\n  cistern admin memory 128GiB\n"
+      "  cistern admin writes off --namespace llama-70b\n  cistern admin reads off --engine decode-3\n"
+      "  cistern admin memory 128GiB\n"
       "  cistern admin drop model=llama-70b\n  cistern admin drain --for upgrade --stop\n"
       "  cistern admin drain --for leaving --within 1h\n"
       "  cistern admin drain off");
   prompt.AddTo(line, false);
-  line.Text("--namespace", "NAME",
-            "this one alone, by its name or the fingerprint of its list; default: all, also those to come",
-            &prompt.namespace_name);
+  line.Text(
+      "--namespace", "NAME",
+      "of reads and writes: this one alone, by its name or the fingerprint of its list, or those of this "
+      "FIELD=VALUE; default: all, also those to come",
+      &prompt.namespace_name);
+  line.Text(
+      "--engine", "NAME",
+      "of reads and writes: of this engine alone, also when it has been started again; `cistern status` "
+      "lists them under by_engine",
+      &asked.engine);
+  line.Switch("--each", "of drop: each namespace that fits, where several do", &asked.each);
   line.Text(
       "--for", "WHAT",
       "of drain: reboot, of the host, with which memory goes, upgrade, of the node, which leaves memory's "
@@ -130,12 +174,12 @@ int RunAdmin(int argc, const char* const* argv) {
                 "on or off; of memory, its size; to drop, the namespace; of drain, on where it is left out",
                 &asked.value, false);
   if (auto exit = line.Parse(argc, argv)) return *exit;
-  if (Status status = Check(asked); !status.ok()) return Complain(kName, status);
+  if (Status status = Check(prompt, asked); !status.ok()) return Complain(kName, status);
   Result<Store> store = Store::Connect(prompt.connect);
   if (!store) return Complain(kName, store.error());
-  if (asked.subject == "drop") return DropNamespace(prompt, *store, asked.value);
+  if (asked.subject == "drop") return DropNamespaces(prompt, *store, asked.value, asked.each);
   if (asked.subject == "memory") return Resize(prompt, *store, asked.bytes);
-  if (asked.subject != "drain") return Switch(prompt, *store, asked.subject, asked.value);
+  if (asked.subject != "drain") return Switch(prompt, *store, asked.subject, asked.value, asked.engine);
   const DrainOptions drain{.on = asked.value == "on",
                            .memory_goes = asked.reason != "upgrade",
                            .flash_goes = asked.reason == "leaving",

@@ -38,6 +38,17 @@ json::array ArrayOf(const json::object& object, std::string_view name) {
   return value != nullptr && value->is_array() ? value->get_array() : json::array();
 }
 
+// The members of an object that are texts, by name.
+std::vector<std::pair<std::string, std::string>> PairsOf(const json::object& object, std::string_view name) {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  const json::value* const members = object.if_contains(name);
+  if (members == nullptr || !members->is_object()) return pairs;
+  for (const auto& [member, value] : members->get_object())
+    if (value.is_string()) pairs.emplace_back(std::string(member), std::string(value.get_string()));
+  std::ranges::sort(pairs);
+  return pairs;
+}
+
 ListedGroup GroupOf(const json::object& object) {
   ListedGroup group{.name = TextOf(object, "name"),
                     .reach = TextOf(object, "reach"),
@@ -54,11 +65,8 @@ ListedNamespace NamespaceOf(const json::object& object) {
   ns.fingerprint = TextOf(object, "fingerprint");
   for (const json::value& name : ArrayOf(object, "names"))
     if (name.is_string()) ns.names.emplace_back(name.get_string());
-  if (const json::value* fields = object.if_contains("fields"); fields != nullptr && fields->is_object()) {
-    for (const auto& [name, value] : fields->get_object())
-      if (value.is_string()) ns.fields.emplace_back(std::string(name), std::string(value.get_string()));
-  }
-  std::ranges::sort(ns.fields);
+  ns.fields = PairsOf(object, "fields");
+  ns.labels = PairsOf(object, "labels");
   for (const json::value& group : ArrayOf(object, "groups"))
     if (group.is_object()) ns.groups.push_back(GroupOf(group.get_object()));
   ns.block_tokens = NumberOf(object, "block_tokens");
@@ -90,7 +98,8 @@ bool Means(const ListedNamespace& ns, std::string_view text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string_view::npos) return false;
   const std::pair<std::string, std::string> field(text.substr(0, equals), text.substr(equals + 1));
-  return std::ranges::find(ns.fields, field) != ns.fields.end();
+  return std::ranges::find(ns.fields, field) != ns.fields.end() ||
+         std::ranges::find(ns.labels, field) != ns.labels.end();
 }
 
 std::string TitlesOf(const std::vector<const ListedNamespace*>& some) {
@@ -139,6 +148,18 @@ void CompareGroups(const ListedNamespace& a, const ListedNamespace& b, Compariso
 
 }  // namespace
 
+std::string ListedNamespace::shown() const {
+  const auto model = std::ranges::find(labels, "model", [](const auto& label) { return label.first; });
+  if (!names.empty() || model == labels.end()) return title();
+  return Text(fingerprint.substr(0, 4), ' ', model->second);
+}
+
+std::string LabelsText(const ListedNamespace& ns) {
+  std::string text;
+  for (const auto& [name, value] : ns.labels) text += Text(text.empty() ? "" : " ", name, '=', value);
+  return text;
+}
+
 Result<std::vector<ListedNamespace>> ParseNamespaces(std::string_view text) {
   boost::system::error_code error;
   const json::value value = json::parse(text, error);
@@ -152,7 +173,8 @@ Result<std::vector<ListedNamespace>> ParseNamespaces(std::string_view text) {
   return all;
 }
 
-Result<const ListedNamespace*> FindNamespace(const std::vector<ListedNamespace>& all, std::string_view text) {
+Result<std::vector<const ListedNamespace*>> FindNamespaces(const std::vector<ListedNamespace>& all,
+                                                           std::string_view text) {
   std::vector<const ListedNamespace*> meant, every;
   for (const ListedNamespace& ns : all) {
     every.push_back(&ns);
@@ -161,13 +183,18 @@ Result<const ListedNamespace*> FindNamespace(const std::vector<ListedNamespace>&
   // A name may look like a fingerprint: it goes before one.
   for (const ListedNamespace& ns : all)
     if (meant.empty() && text.size() >= 4 && ns.fingerprint.starts_with(text)) meant.push_back(&ns);
-  if (meant.size() == 1) return meant.front();
-  if (meant.empty()) {
-    return Error(Code::kMiss,
-                 Text("namespace ", Shown(text), ": the node has none of this name, fingerprint or field; ",
-                      all.empty() ? std::string("it has none at all") : "it has " + TitlesOf(every)));
-  }
-  return Error(Code::kInvalid, Text("namespace ", Shown(text), ": may be any of ", TitlesOf(meant),
+  if (!meant.empty()) return meant;
+  return Error(
+      Code::kMiss,
+      Text("namespace ", Shown(text), ": the node has none of this name, fingerprint, field or label; ",
+           all.empty() ? std::string("it has none at all") : "it has " + TitlesOf(every)));
+}
+
+Result<const ListedNamespace*> FindNamespace(const std::vector<ListedNamespace>& all, std::string_view text) {
+  const Result<std::vector<const ListedNamespace*>> meant = FindNamespaces(all, text);
+  if (!meant) return Error(meant.error());
+  if (meant->size() == 1) return meant->front();
+  return Error(Code::kInvalid, Text("namespace ", Shown(text), ": may be any of ", TitlesOf(*meant),
                                     "; give a name or more of a fingerprint"));
 }
 
@@ -181,6 +208,7 @@ std::vector<NamespaceDifference> Differences(const ListedNamespace& a, const Lis
   }
   Comparison all;
   for (const auto& [name, values] : fields) all.Add("field " + name, values.first, values.second);
+  all.Add("labels", LabelsText(a), LabelsText(b), false);
   CompareGroups(a, b, all);
   all.Add("trusted_keys", Text(a.trusted_keys), Text(b.trusted_keys));
   all.Add("strict", Text(a.strict), Text(b.strict));

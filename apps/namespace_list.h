@@ -24,6 +24,7 @@ struct ListedNamespace {
   std::string fingerprint;
   std::vector<std::string> names;
   std::vector<std::pair<std::string, std::string>> fields;  // by name
+  std::vector<std::pair<std::string, std::string>> labels;  // likewise; of a node that knows none empty
   std::vector<ListedGroup> groups;
   std::uint64_t block_tokens = 0;
   bool trusted_keys = false;
@@ -37,13 +38,21 @@ struct ListedNamespace {
 
   // The first of its names, else its fingerprint.
   const std::string& title() const { return names.empty() ? fingerprint : names.front(); }
+  // For a line of a table: its name, else what its label `model` says and how its fingerprint begins.
+  std::string shown() const;
 };
+
+// "model=llama role=draft"; empty where it has none.
+std::string LabelsText(const ListedNamespace& ns);
 
 // What Store::NamespacesJson gives. kMismatch: it is something else.
 Result<std::vector<ListedNamespace>> ParseNamespaces(std::string_view json);
 
-// The one that `text` means: a name of it, the beginning of its fingerprint, or FIELD=VALUE. kMiss and
-// kInvalid (several) list those that there are, or that it may be.
+// Those that `text` means: a name of theirs, the beginning of a fingerprint, or NAME=VALUE of a field or a
+// label. kMiss: none; it lists those that there are.
+Result<std::vector<const ListedNamespace*>> FindNamespaces(const std::vector<ListedNamespace>& all,
+                                                           std::string_view text);
+// The only one of them. kInvalid (several) lists those that it may be.
 Result<const ListedNamespace*> FindNamespace(const std::vector<ListedNamespace>& all, std::string_view text);
 
 struct NamespaceDifference {

@@ -41,6 +41,8 @@ void Print(const ListedNamespace& ns) {
               static_cast<unsigned long long>(ns.blocks), RoughSizeText(ns.memory_bytes).c_str(),
               RoughSizeText(ns.flash_bytes).c_str(), LastUse(ns).c_str(),
               static_cast<unsigned long long>(ns.owners));
+  for (const auto& [name, value] : ns.labels)
+    std::printf("  %-20s %s (label)\n", name.c_str(), value.c_str());
   for (const auto& [name, value] : ns.fields) std::printf("  %-20s %s\n", name.c_str(), value.c_str());
   for (const ListedGroup& group : ns.groups) {
     std::printf("  group %-14s reach %s", group.name.c_str(), group.reach.c_str());

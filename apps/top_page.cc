@@ -78,6 +78,25 @@ std::string Padded(std::string text, std::size_t width, bool right = false) {
 
 constexpr std::size_t kSlowCallsShown = 3;
 
+std::vector<TopEngine> EnginesOf(const json::value& status) {
+  std::vector<TopEngine> engines;
+  boost::system::error_code error;
+  const json::value* rows = status.find_pointer("/by_engine", error);
+  if (rows == nullptr || !rows->is_array()) return engines;  // a node of before
+  for (const json::value& row : rows->get_array()) {
+    if (!row.is_object()) continue;
+    const auto is_off = [&](std::string_view which) {
+      const json::value* on = row.get_object().if_contains(which);
+      return on != nullptr && on->is_bool() && !on->get_bool();
+    };
+    const json::value* name = row.get_object().if_contains("engine");
+    if (name == nullptr || !name->is_string()) continue;
+    engines.push_back(
+        {std::string(name->get_string()), At(row, "/sessions"), is_off("reads_on"), is_off("writes_on")});
+  }
+  return engines;
+}
+
 std::vector<TopSlowCall> SlowCallsOf(const json::value& status) {
   std::vector<TopSlowCall> calls;
   boost::system::error_code error;
@@ -137,6 +156,7 @@ Result<TopSample> ParseTopSample(std::string_view status_json, std::int64_t at_u
   sample.pid = At(status, "/node/pid");
   sample.uptime_us = At(status, "/node/uptime_us");
   sample.slow_calls = SlowCallsOf(status);
+  sample.engines = EnginesOf(status);
   return sample;
 }
 
@@ -202,6 +222,12 @@ std::string TopPage::Draw(std::size_t width, std::size_t height) const {
     lines.push_back(Text("flash  ", Bar(now.live_bytes, now.flash_bytes, 30), " ",
                          RoughSizeText(now.live_bytes), " of ", RoughSizeText(now.flash_bytes)));
   }
+  for (const TopEngine& engine : now.engines) {
+    if (!engine.reads_off && !engine.writes_off) continue;
+    lines.push_back(Text(
+        "off    ", engine.reads_off ? "reads" : "", engine.reads_off && engine.writes_off ? " and " : "",
+        engine.writes_off ? "writes" : "", " of engine ", engine.name, ", ", engine.sessions, " sessions"));
+  }
   for (std::size_t i = 0; i < std::min(kSlowCallsShown, now.slow_calls.size()); ++i)
     lines.push_back(LineOf(now.slow_calls[i]));
   lines.emplace_back();
@@ -219,7 +245,7 @@ std::string TopPage::Draw(std::size_t width, std::size_t height) const {
                     Padded("flash", 12, true) + Padded("uses", 12, true) + Padded("engines", 9, true));
   }
   for (const ListedNamespace& ns : namespaces_) {
-    lines.push_back(Padded(Cut(ns.title(), 25), 26) + Padded(Text(ns.blocks), 10, true) +
+    lines.push_back(Padded(Cut(ns.shown(), 25), 26) + Padded(Text(ns.blocks), 10, true) +
                     Padded(RoughSizeText(ns.memory_bytes), 12, true) +
                     Padded(RoughSizeText(ns.flash_bytes), 12, true) + Padded(Text(ns.uses), 12, true) +
                     Padded(Text(ns.owners), 9, true));
@@ -241,6 +267,7 @@ std::string TopPage::Json() const {
   for (const ListedNamespace& ns : namespaces_) {
     namespaces.push_back(json::object{{"fingerprint", ns.fingerprint},
                                       {"name", ns.title()},
+                                      {"labels", LabelsText(ns)},
                                       {"blocks", ns.blocks},
                                       {"memory_bytes", ns.memory_bytes},
                                       {"flash_bytes", ns.flash_bytes},

@@ -25,6 +25,12 @@ struct TopSlowCall {
   std::uint64_t ago_us = 0, took_us = 0, count = 0;
   std::vector<std::pair<std::string, std::uint64_t>> stations_us;  // the longest first
 };
+// One that has a name.
+struct TopEngine {
+  std::string name;
+  std::uint64_t sessions = 0;
+  bool reads_off = false, writes_off = false;
+};
 // In the order in which they are shown.
 std::vector<TopFigure> TopFigures();
 
@@ -36,6 +42,7 @@ struct TopSample {
   std::uint64_t sessions = 0, in_flight = 0, leases = 0, pending = 0, blocks = 0;
   std::uint64_t pid = 0, uptime_us = 0;
   std::vector<TopSlowCall> slow_calls;  // the latest first
+  std::vector<TopEngine> engines;
 };
 // kMismatch: the text is no status.
 Result<TopSample> ParseTopSample(std::string_view status_json, std::int64_t at_us);

@@ -56,6 +56,8 @@ HEALTHY: dict[str, str] = dict([
     stays("cistern_switches_writes_on", 1),
     stays("cistern_switches_reads_off_namespaces", 0),
     stays("cistern_switches_writes_off_namespaces", 0),
+    stays("cistern_switches_reads_off_engines", 0),
+    stays("cistern_switches_writes_off_engines", 0),
     counts("cistern_waits_seconds_bucket", 1200, 'of="tick",le="0.001"'),
     counts("cistern_waits_seconds_bucket", 1200, 'of="tick",le="1"'),
     counts("cistern_waits_seconds_bucket", 1200, 'of="tick",le="+Inf"'),

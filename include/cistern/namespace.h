@@ -4,6 +4,7 @@
 // compares lists field by field and knows nothing else of engines.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,6 +16,8 @@
 namespace cistern {
 
 inline constexpr std::uint32_t kMaxCopies = 8;
+inline constexpr std::size_t kMaxLabels = 8;
+inline constexpr std::size_t kMaxLabelBytes = 127;
 
 // Which tokens before a position a group's KV is needed for.
 enum class Reach : std::uint8_t {
@@ -57,6 +60,12 @@ struct NamespaceSpec {
   // kMaxCopies. None: as its users of this node said last, or else as the node has it (cell_copies). Holds as
   // flash_write does; not part of the identity.
   std::optional<std::uint32_t> copies;
+  // What people call what is in it, as (name, value), such as the name under which a model is served: drops,
+  // quotas, switches and lists look for NAME=VALUE here as they do among `fields`. Never identity: two
+  // namespaces with the same labels share nothing. At most kMaxLabels, each name once and without '=', name
+  // and value printable and kMaxLabelBytes together at most. None: as its users said last; else all of them
+  // take the place of those of before, and hold as flash_write does.
+  std::vector<std::pair<std::string, std::string>> labels;
   // For a node of a cell: read only while the node's membership of it stands, so that no read that begins
   // after a drop was acknowledged hits, on any node. A node that cannot reach its cell answers with misses
   // after 10 seconds. Part of the identity.

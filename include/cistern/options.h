@@ -79,6 +79,10 @@ struct ConnectOptions {
   // Who may listen there beside this user and root: a user's number, or "any", which is for a socket in a
   // directory that only the node's operator can write, as where it is mounted into a container.
   std::string node_user{};
+  // What the engine that this process belongs to is called where people look, and where one engine's reads or
+  // writes are switched off (Store::SwitchEngineReads): 1 to 64 visible ASCII characters. All processes of an
+  // engine say the same, and it again after a restart. It shares nothing and proves nothing. Empty: none.
+  std::string engine_name{};
 };
 
 // No call without a deadline, in microseconds from submit. The default serves people and batch jobs; an

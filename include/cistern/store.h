@@ -230,8 +230,9 @@ class Store {
   // The node's state as one JSON object; docs/metrics.md names its fields.
   Result<std::string> StatusJson(std::int64_t deadline_us = kDefaultDeadlineUs);
 
-  // Switches reads, or writes, of a namespace off and on again, for every client of the node: `target` is its
-  // name or the 16 digits of its list's fingerprint; empty: all, those that are attached later too. With
+  // Switches reads, or writes, of namespaces off and on again, for every client of the node: `target` is a
+  // name, the 16 digits of a list's fingerprint, or NAME=VALUE of a field or label, with `*` for any
+  // characters, and means each that fits; empty: all, those that are attached later too. With
   // reads off nothing is found that is asked for after this returned, in any tier; views that were leased
   // before stay good until they end. With writes off nothing is kept that is written after this returned:
   // each part is kBusy. What is there stays, and it lasts until it is turned back or the node ends. How many
@@ -240,6 +241,14 @@ class Store {
                                     std::int64_t deadline_us = kDefaultDeadlineUs);
   Result<std::uint32_t> SwitchWrites(std::string_view target, bool on,
                                      std::int64_t deadline_us = kDefaultDeadlineUs);
+  // The same of one engine, by the name that its sessions have (ConnectOptions::engine_name): for others what
+  // it stored is there as ever. It holds for sessions of that name that come later too, until it is turned
+  // back or the node ends. How many sessions have the name now; kMiss: none has, and nothing of it is off;
+  // kMismatch: the node is of a release that knows no engines.
+  Result<std::uint32_t> SwitchEngineReads(std::string_view engine, bool on,
+                                          std::int64_t deadline_us = kDefaultDeadlineUs);
+  Result<std::uint32_t> SwitchEngineWrites(std::string_view engine, bool on,
+                                           std::int64_t deadline_us = kDefaultDeadlineUs);
   // Drops all of a namespace, whoever uses it, by its name or the 16 digits of its list's fingerprint; it
   // stays, empty. The blocks removed. kMiss: there is none of that name.
   Result<std::uint64_t> DropNamed(std::string_view target, std::int64_t deadline_us = kDefaultDeadlineUs);

@@ -52,10 +52,11 @@ async def connect(
     staging_bytes: int = 0,
     deadline_us: int = 5_000_000,
     node_user: int | str | None = None,
+    engine_name: str = "",
 ) -> Store:
     """As cistern.Store.connect()."""
     native = await asyncio.to_thread(
-        blocking._connect, socket, tenant, owner, staging_bytes, deadline_us, node_user
+        blocking._connect, socket, tenant, owner, staging_bytes, deadline_us, node_user, engine_name
     )
     return Store(native)
 

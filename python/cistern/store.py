@@ -280,9 +280,10 @@ def _connect(
     staging_bytes: int,
     deadline_us: int,
     node_user: int | str | None,
+    engine_name: str,
 ) -> _native.Store:
     path, user = "" if socket is None else os.fspath(socket), "" if node_user is None else str(node_user)
-    return _native.connect(path, tenant, owner, staging_bytes, deadline_us, user)
+    return _native.connect(path, tenant, owner, staging_bytes, deadline_us, user, engine_name)
 
 
 def _match_result(answer: _native.MatchAnswer) -> MatchResult:
@@ -348,17 +349,21 @@ class Store(Handle):
         staging_bytes: int = 0,
         deadline_us: int = 5_000_000,
         node_user: int | str | None = None,
+        engine_name: str = "",
     ) -> Store:
         """Connects to the node of this host.
 
         socket: None is the one that a node of this user listens at. owner: another process's `owner` token
         (16 bytes), to use its leases and publish what it wrote; None: become an owner. staging_bytes: at
         connect, more on demand; 0: 1 MiB. node_user: whose node it may be beside this user's and root's, a user's
-        number, or "any" where only the node's operator can put a socket there. Raises Gone (nobody listens),
+        number, or "any" where only the node's operator can put a socket there. engine_name: what the engine that this
+        process belongs to is called in status and logs, and where its reads or writes are switched off (`cistern admin
+        reads off --engine`): 1 to 64 visible ASCII characters, the same in each of its processes and after a restart;
+        it shares nothing. Raises Gone (nobody listens),
         Mismatch (another protocol), Denied (another user, tenant or owner), Busy (no room for a further session),
         TooLate, Invalid.
         """
-        return cls(_connect(socket, tenant, owner, staging_bytes, deadline_us, node_user))
+        return cls(_connect(socket, tenant, owner, staging_bytes, deadline_us, node_user, engine_name))
 
     @classmethod
     def open(

@@ -70,6 +70,10 @@ NamespaceSpec SpecFrom(nb::handle spec) {
     const std::string name = ValueOf<std::string>(field[0], "the name of a field", "a text");
     out.fields.emplace_back(name, ValueOf<std::string>(field[1], Text("field ", name), "a text"));
   }
+  for (nb::handle label : spec.attr("labels").attr("items")()) {
+    const std::string name = ValueOf<std::string>(label[0], "the name of a label", "a text");
+    out.labels.emplace_back(name, ValueOf<std::string>(label[1], Text("label ", name), "a text"));
+  }
   std::size_t at = 0;
   for (nb::handle group : spec.attr("groups")) out.groups.push_back(GroupFrom(group, at++));
   return out;

@@ -49,12 +49,13 @@ nb::bytes BytesOfCodes(std::span<const Code> codes) { return nb::bytes(codes.dat
 
 std::unique_ptr<StoreHandle> Connect(const std::string& socket, const std::string& tenant, nb::handle owner,
                                      std::uint64_t staging_bytes, std::int64_t deadline_us,
-                                     const std::string& node_user) {
+                                     const std::string& node_user, const std::string& engine_name) {
   ConnectOptions options{.socket = socket,
                          .tenant = tenant,
                          .staging_bytes = staging_bytes,
                          .deadline_us = deadline_us,
-                         .node_user = node_user};
+                         .node_user = node_user,
+                         .engine_name = engine_name};
   if (!owner.is_none()) {
     HeldBuffer token(owner, false, {"owner"});
     if (token.bytes().size() != options.owner.size())
@@ -533,7 +534,8 @@ void BindStore(nb::module_& m) {
   Call<BeginTouch>::Define(store, "touch");
   Call<BeginDrop>::Define(store, "drop");
   Call<BeginEndConversation>::Define(store, "end_conversation");
-  m.def("connect", Connect, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
+  m.def("connect", Connect, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(),
+        nb::arg());
   m.def("open", Open);
   m.def("default_socket_path", wire::DefaultSocketPath);
   m.def("own_socket_directory", wire::OwnSocketDirectory);

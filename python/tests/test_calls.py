@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pathlib
+import subprocess
 import threading
 import time
 
@@ -290,6 +291,59 @@ def test_what_a_namespace_asks_of_its_cell_is_checked_and_strict_is_another_list
     assert store.get(strict, KEYS[0]) == b"2", "a node that never was in a cell serves it"
     with pytest.raises(cistern.Invalid, match="mesh"):
         store.attach(cistern.NamespaceSpec({"model": "of its own"}, mesh="no"))
+
+
+def steer(node: Node, *words: str, fails: bool = False) -> str:
+    command = [cistern.cistern_path(), "admin", "--socket", node.socket, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode != 0) == fails, done.stderr
+    return done.stderr if fails else done.stdout
+
+
+def test_labels_find_a_namespace_for_an_operator_and_share_nothing(store: cistern.Store, node: Node) -> None:
+    one, other = (
+        store.attach(cistern.NamespaceSpec({"model_config": digest}, labels={"model": "llama", "role": digest}))
+        for digest in ("d1", "d2")
+    )
+    store.put(one, KEYS[0], b"1")
+    assert store.get(other, KEYS[0]) is None
+    assert store.get(store.attach(cistern.NamespaceSpec({"model_config": "d1"})), KEYS[0]) == b"1"
+    store.put(other, KEYS[0], b"2")
+    assert "may be any of" in steer(node, "drop", "model=llama", fails=True)
+    assert steer(node, "drop", "role=d1") == "1 blocks dropped\n"
+    assert store.get(one, KEYS[0]) is None and store.get(other, KEYS[0]) == b"2"
+    one = store.attach(cistern.NamespaceSpec({"model_config": "d1"}))  # anew, and its labels are as they were
+    store.put(one, KEYS[0], b"1")
+    assert steer(node, "drop", "model=llama", "--each") == "2 blocks dropped\n"
+    assert store.get(one, KEYS[0]) is None and store.get(other, KEYS[0]) is None
+    for labels, message in [({"a": 5}, "label a is 5"), ({"a=b": "c"}, "label"), ({"a": "x" * 127}, "limit is 127")]:
+        with pytest.raises(cistern.Invalid, match=message):
+            store.attach(cistern.NamespaceSpec({"model": "x"}, labels=labels))  # type: ignore[arg-type]
+
+
+def test_one_engine_is_switched_off_by_its_name_and_stays_so_when_it_comes_again(
+    store: cistern.Store, node: Node
+) -> None:
+    spec = cistern.NamespaceSpec({"model": "m"})
+    store.put(store.attach(spec), KEYS[0], b"1")
+
+    def has(name: str) -> bool:
+        with cistern.Store.connect(node.socket, engine_name=name) as engine:
+            return engine.get(engine.attach(spec), KEYS[0]) is not None
+
+    with cistern.Store.connect(node.socket, engine_name="decode-1") as engine:
+        attached = engine.attach(spec)
+        assert engine.get(attached, KEYS[0]) == b"1"
+        assert "decode-1 (1 sessions" in steer(node, "reads", "off", "--engine", "decode-1")
+        assert engine.get(attached, KEYS[0]) is None
+        assert [one for one in store.status()["by_engine"] if not one["reads_on"]][0]["engine"] == "decode-1"
+        assert store.get(store.attach(spec), KEYS[0]) == b"1"
+    assert not has("decode-1") and has("decode-2") and has("")
+    steer(node, "reads", "on", "--engine", "decode-1")
+    assert has("decode-1")
+    for wrong in ("a b", "x" * 65, "caf\u00e9", "a\n"):
+        with pytest.raises(cistern.Invalid, match="engine_name"):
+            cistern.Store.connect(node.socket, engine_name=wrong)
 
 
 def test_codes_and_errors_are_each_others() -> None:

@@ -68,6 +68,7 @@ class Writer final {
       attributes.Add("cistern.core_us", Microseconds(call.stations.at(Station::kCore).ns));
       if (call.session != 0) attributes.Add("cistern.session", call.session);
       if (call.process != 0) attributes.Add("client.process.pid", call.process);
+      if (!call.engine.empty()) attributes.Add("cistern.engine", call.engine);
       if (call.namespace_fingerprint != 0)
         attributes.Add("cistern.namespace", Hex16(call.namespace_fingerprint));
     }

@@ -133,6 +133,12 @@ Result<std::uint32_t> Store::SwitchReads(std::string_view target, bool on, std::
 Result<std::uint32_t> Store::SwitchWrites(std::string_view target, bool on, std::int64_t deadline_us) {
   return parts_->client->SwitchWrites(target, on, deadline_us);
 }
+Result<std::uint32_t> Store::SwitchEngineReads(std::string_view engine, bool on, std::int64_t deadline_us) {
+  return parts_->client->SwitchEngineReads(engine, on, deadline_us);
+}
+Result<std::uint32_t> Store::SwitchEngineWrites(std::string_view engine, bool on, std::int64_t deadline_us) {
+  return parts_->client->SwitchEngineWrites(engine, on, deadline_us);
+}
 Result<std::uint64_t> Store::DropNamed(std::string_view target, std::int64_t deadline_us) {
   return parts_->client->DropNamed(target, deadline_us);
 }

@@ -36,7 +36,8 @@ std::string FingerprintText(std::uint64_t fingerprint) {
 
 std::string AskerText(const SlowCall& call) {
   if (call.session == 0) return "";
-  return Text(" for session ", call.session, " of process ", call.process);
+  return Text(" for session ", call.session, " of process ", call.process,
+              call.engine.empty() ? "" : " of engine " + call.engine);
 }
 
 const CallText& TextOf(CallKind kind) { return kCallKinds[static_cast<std::size_t>(kind)]; }
@@ -55,6 +56,7 @@ MetricTable::Found RowOf(const SlowCalls& calls, const Clock& clock, std::size_t
          std::string(CodeName(call.code)),
          call.session == 0 ? MetricValue() : MetricValue(call.session),
          call.session == 0 ? MetricValue() : MetricValue(call.process),
+         call.engine.empty() ? MetricValue() : MetricValue(call.engine),
          call.namespace_fingerprint == 0 ? MetricValue()
                                          : MetricValue(FingerprintText(call.namespace_fingerprint))};
   for (std::size_t i = 0; i < kStations.size(); ++i)
@@ -111,6 +113,7 @@ void SlowCalls::AddMetrics(MetricRegistry& registry, const SlowCalls* calls) {
                                 {"code", kRemark, "of its answer"},
                                 {"session", kRemark, "who asked; none: the node itself"},
                                 {"process", kRemark, "of that session"},
+                                {"engine", kRemark, "as that session calls it; none: it has no name"},
                                 {"namespace", kRemark, "the fingerprint of its list; none: of none"}},
                     .rows = nullptr};
   for (const StationText& station : kStations) table.columns.push_back({station.us, kRemark, station.help});

@@ -58,6 +58,7 @@ struct SlowCall {
   std::uint64_t count = 0;  // of what CallText::of says
   // Who asked, and in which namespace (its list's fingerprint); 0: nobody, none.
   std::uint64_t session = 0, process = 0, namespace_fingerprint = 0;
+  std::string engine = {};  // by its name, where it has one
 
   std::int64_t took_ns() const { return ended.NsSince(stations.began()); }
 };

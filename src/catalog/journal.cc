@@ -137,6 +137,26 @@ void Journal::Append(Kind kind, std::span<const std::byte> payload) {
   Append(pending_.back().bytes, kind, payload);
 }
 
+Journal::Named Journal::NamedOf(const NamespaceEntry& entry) {
+  return {.list = NamespaceTable::Encode(entry), .labels = NamespaceTable::EncodeLabels(entry)};
+}
+
+std::size_t Journal::Named::payload_bytes() const {
+  return list.size() + (labels.empty() ? 0 : kRecordHeadBytes + labels.size());
+}
+
+void Journal::Append(std::vector<std::byte>& batch, const Named& named) {
+  Append(batch, Kind::kNamespace, named.list);
+  if (!named.labels.empty()) Append(batch, Kind::kLabels, named.labels);
+}
+
+// In one batch, so that a crash keeps both or neither.
+void Journal::Append(const Named& named) {
+  if (pending_.empty() || !HasRoom(pending_.back().bytes, named.payload_bytes()))
+    pending_.emplace_back().bytes.resize(kBatchHeadBytes);
+  Append(pending_.back().bytes, named);
+}
+
 std::vector<std::byte> Journal::PayloadOf(const Tombstone& tombstone) {
   std::vector<std::byte> payload;
   Encoder out(payload);
@@ -300,6 +320,10 @@ Task<std::size_t> Journal::Apply(const std::vector<Found>& copies, std::size_t a
         case Kind::kNamespace:
           if (auto entry = NamespaceTable::Decode(*payload)) namespaces[entry->slot] = std::move(*entry);
           break;
+        case Kind::kLabels:
+          if (auto read = NamespaceTable::DecodeLabels(*payload); read && namespaces.contains(read->slot))
+            namespaces[read->slot].labels = std::move(read->labels);
+          break;
         case Kind::kTombstone:
           if (auto tombstone = DecodeTombstone(*payload)) tombstones[tombstone->sequence] = *tombstone;
           break;
@@ -403,8 +427,8 @@ Task<Status> Journal::Start(std::vector<NamespaceEntry> namespaces, std::uint64_
   }
   Changed();
   for (const NamespaceEntry& entry : namespaces) {
-    std::vector<std::byte>& bytes = namespaces_[entry.slot] = NamespaceTable::Encode(entry);
-    if (effort.Add(bytes.size())) co_await Yield();
+    const Named& named = namespaces_[entry.slot] = NamedOf(entry);
+    if (effort.Add(named.payload_bytes())) co_await Yield();
   }
   sequences_below_ = sequences_below;
   broken_ = true;
@@ -414,11 +438,11 @@ Task<Status> Journal::Start(std::vector<NamespaceEntry> namespaces, std::uint64_
 
 Task<Status> Journal::PutNamespace(const NamespaceEntry& entry) {
   auto asked = std::make_shared<Asked>();
-  std::vector<std::byte> bytes = NamespaceTable::Encode(entry);
-  Append(Kind::kNamespace, bytes);
+  Named named = NamedOf(entry);
+  Append(named);
   asked->names = true;
   asked->slot = entry.slot;
-  asked->before = std::exchange(namespaces_[entry.slot], std::move(bytes));
+  asked->before = std::exchange(namespaces_[entry.slot], std::move(named));
   co_return co_await Flush(std::move(asked));
 }
 
@@ -439,9 +463,9 @@ void Journal::NoteTombstone(const Tombstone& tombstone) {
 }
 
 void Journal::NoteNamespace(const NamespaceEntry& entry) {
-  std::vector<std::byte> bytes = NamespaceTable::Encode(entry);
-  Append(Kind::kNamespace, bytes);
-  namespaces_[entry.slot] = std::move(bytes);
+  Named named = NamedOf(entry);
+  Append(named);
+  namespaces_[entry.slot] = std::move(named);
 }
 
 // What was noted is in what is written anew after a failed append, so a later batch is never durable without
@@ -521,8 +545,8 @@ Task<Result<std::uint64_t>> Journal::WriteAnew(Files& files) {
       const auto entry = namespaces_.lower_bound(slot);
       const auto tombstone = tombstones_.lower_bound(sequence);
       if (entry != namespaces_.end()) {
-        if (!HasRoom(out, entry->second.size())) break;
-        Append(out, Kind::kNamespace, entry->second);
+        if (!HasRoom(out, entry->second.payload_bytes())) break;
+        Append(out, entry->second);
         slot = entry->first + 1;
       } else if (tombstone != tombstones_.end()) {
         if (!HasRoom(out, kTombstoneBytes)) break;
@@ -639,7 +663,7 @@ void Journal::GoBack(const std::vector<AskedPtr>& failed) {
     }
     if (later != nullptr) {
       later->before = std::move(asked.before);
-    } else if (asked.before.empty()) {
+    } else if (asked.before.list.empty()) {
       namespaces_.erase(asked.slot);
     } else {
       namespaces_[asked.slot] = std::move(asked.before);

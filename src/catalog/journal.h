@@ -146,6 +146,7 @@ class Journal final {
     kWhole = 8,
     kEnded = 9,
     kCell = 10,
+    kLabels = 11,
   };
   using Files = std::array<io::File, 2>;  // the journal, its copy
   // A copy as it was found.
@@ -158,6 +159,14 @@ class Journal final {
     std::size_t head_bytes() const;
   };
 
+  // A namespace as the files have it: its record, and where it has labels theirs behind it.
+  struct Named {
+    std::vector<std::byte> list, labels;  // no list: there is none
+    // Of their payloads in one batch, with the head between two.
+    std::size_t payload_bytes() const;
+  };
+  static Named NamedOf(const NamespaceEntry& entry);
+
   // Somebody who waits for an append.
   struct Asked {
     bool done = false;
@@ -166,7 +175,7 @@ class Journal final {
     // What a namespace's slot held before, to go back to.
     bool names = false;
     std::uint32_t slot = 0;
-    std::vector<std::byte> before;  // empty: nothing
+    Named before;
   };
   using AskedPtr = std::shared_ptr<Asked>;
   struct Batch {
@@ -176,8 +185,10 @@ class Journal final {
 
   static void Append(std::vector<std::byte>& batch, Kind kind, std::span<const std::byte> payload);
   static std::vector<std::byte> PayloadOf(const Tombstone& tombstone);
+  static void Append(std::vector<std::byte>& batch, const Named& named);
   // Adds a record to what the next flushes write.
   void Append(Kind kind, std::span<const std::byte> payload);
+  void Append(const Named& named);
   Task<Found> Find(std::string path);
   // Which of the copies count, the first of them first, with notes on those that do not; kMismatch or
   // kIoError where there are some and none can be read.
@@ -221,8 +232,8 @@ class Journal final {
   bool spare_ = false;            // room is kept for writing it anew
   bool broken_ = true;            // an append failed: the file's end is unknown, so it is written anew
 
-  std::map<std::uint32_t, std::vector<std::byte>> namespaces_;  // by slot
-  std::map<std::uint64_t, Tombstone> tombstones_;               // by sequence
+  std::map<std::uint32_t, Named> namespaces_;      // by slot
+  std::map<std::uint64_t, Tombstone> tombstones_;  // by sequence
   std::uint64_t sequences_below_ = 0;
   std::uint64_t id_;
   std::uint64_t state_ = 0;

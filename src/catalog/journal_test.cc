@@ -355,6 +355,40 @@ TEST_F(JournalTest, ANamespaceWhoseAppendFailedIsNotWrittenLater) {
   }
 }
 
+TEST_F(JournalTest, LabelsOutliveAStartWithTheirNamespaceAndGoBackWithIt) {
+  const auto labelled = [](std::uint64_t incarnation, const std::string& model) {
+    NamespaceEntry entry = Entry(0, incarnation);
+    if (!model.empty()) entry.labels = {{"model", model}};
+    return entry;
+  };
+  Open();
+  ASSERT_TRUE(Start({labelled(5, "llama"), Entry(1, 6)}, 100).ok());
+  PowerFails();
+  auto contents = Open();
+  ASSERT_EQ(contents.namespaces.size(), 2u);
+  EXPECT_EQ(contents.namespaces[0].labels, labelled(5, "llama").labels);
+  EXPECT_TRUE(contents.namespaces[1].labels.empty());
+  ASSERT_TRUE(Start(contents.namespaces, 100).ok());
+  ASSERT_TRUE(Run(journal->PutNamespace(labelled(7, "qwen"))).ok());
+  disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+    const bool sync = request.kind == io::IoRequest::Kind::kSync;
+    return sync ? io::Fault{io::FaultKind::kIoError, 0} : io::Fault{};
+  });
+  EXPECT_FALSE(Run(journal->PutNamespace(labelled(8, "lost"))).ok());
+  disk.set_faults({});
+  ASSERT_TRUE(Run(journal->AddTombstone(Stone(40))).ok());
+  PowerFails();
+  contents = Open();
+  EXPECT_EQ(contents.namespaces[0].labels, labelled(7, "qwen").labels);
+  ASSERT_TRUE(Start(contents.namespaces, 100).ok());
+  // Another list in the slot, which has none.
+  ASSERT_TRUE(Run(journal->PutNamespace(labelled(9, ""))).ok());
+  PowerFails();
+  contents = Open();
+  EXPECT_EQ(contents.namespaces[0].incarnation, 9u);
+  EXPECT_TRUE(contents.namespaces[0].labels.empty());
+}
+
 TEST_F(JournalTest, WhatWasNotedIsDurableWithTheNextSettleAndItsStandingNeverWithoutIt) {
   const CellStanding standing{7, 8, 90, 80, 79, 5};
   Open();

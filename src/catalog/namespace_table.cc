@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/codec.h"
 #include "base/format.h"
+#include "base/nearest.h"
 #include "base/policy.h"
 #include "record/seal.h"
 
@@ -122,18 +123,45 @@ Status CheckGroup(const GroupSpec& group) {
   return Status();
 }
 
-std::vector<std::pair<std::string, std::string>> Sorted(const NamespaceSpec& spec) {
-  auto fields = spec.fields;
-  std::ranges::sort(fields);
-  return fields;
+using Pairs = std::vector<std::pair<std::string, std::string>>;
+
+// By name.
+Status CheckLabels(const Pairs& labels) {
+  if (labels.size() > kMaxLabels)
+    return Invalid(Text("labels: there are ", labels.size(), " and the limit is ", kMaxLabels));
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    const auto& [name, value] = labels[i];
+    if (name.empty() || name.find('=') != std::string::npos || !Printable(name) || !Printable(value)) {
+      return Invalid(Text("label ", Shown(name),
+                          ": its name is empty or has a '=', or a byte of it or of its "
+                          "value cannot be printed"));
+    }
+    if (name.size() + value.size() > kMaxLabelBytes) {
+      return Invalid(Text("label ", Shown(name), ": has ", name.size() + value.size(),
+                          " bytes with its value and the limit is ", kMaxLabelBytes));
+    }
+    if (i > 0 && labels[i - 1].first == name) return Invalid(Text("label ", name, ": stands twice"));
+  }
+  return Status();
 }
 
-// Empty where no field names it.
+Pairs Sorted(Pairs pairs) {
+  std::ranges::sort(pairs);
+  return pairs;
+}
+
+// Empty where neither a label nor a field names it.
 std::string ModelOf(const NamespaceEntry& entry) {
   std::vector<std::byte> bytes;
   Encoder out(bytes);
+  const auto label = std::ranges::find(entry.labels, "model", [](const auto& one) { return one.first; });
+  const bool labelled = label != entry.labels.end();
+  if (labelled) {
+    out.String(label->first);
+    out.String(label->second);
+  }
   for (const auto& [name, value] : entry.fields) {
-    if (!name.starts_with("model")) continue;
+    if (labelled || !name.starts_with("model")) continue;
     out.String(name);
     out.String(value);
   }
@@ -191,13 +219,14 @@ void Settle(NamespaceEntry& entry) {
 NamespaceEntry EntryOf(const NamespaceSpec& spec) {
   NamespaceEntry entry;
   if (!spec.name.empty()) entry.names.push_back(spec.name);
-  entry.fields = Sorted(spec);
+  entry.fields = Sorted(spec.fields);
   entry.block_tokens = spec.block_tokens;
   entry.trusted_keys = spec.trusted_keys;
   entry.lower = WishOf(spec);
   entry.mesh = spec.mesh;
   entry.copies = spec.copies;
   entry.strict = spec.strict;
+  entry.labels = Sorted(spec.labels);
   for (const GroupSpec& from : spec.groups) {
     Group& group = entry.groups.emplace_back();
     group.name = from.name;
@@ -264,7 +293,8 @@ bool Rewishes(const NamespaceEntry& stored, const NamespaceEntry& asked) {
   policy::LowerWish after = stored.lower;
   after.Add(asked.lower);
   return after != stored.lower || (asked.mesh && asked.mesh != stored.mesh) ||
-         (asked.copies && asked.copies != stored.copies);
+         (asked.copies && asked.copies != stored.copies) ||
+         (!asked.labels.empty() && asked.labels != stored.labels);
 }
 
 // Whether a window of `asked` is wider than the stored one: the widest is kept, so that every user finds his.
@@ -300,6 +330,7 @@ NamespaceSpec NamespaceTable::SpecOf(const NamespaceEntry& entry) {
   spec.mesh = entry.mesh;
   spec.copies = entry.copies;
   spec.strict = entry.strict;
+  spec.labels = entry.labels;
   for (const Group& from : entry.groups) {
     GroupSpec& group = spec.groups.emplace_back();
     group.name = from.name;
@@ -322,6 +353,7 @@ Status NamespaceTable::Validate(const NamespaceSpec& spec) {
   if (spec.block_tokens == 0) return Invalid("block_tokens: is 0 and a block has at least 1");
   if (Status status = CheckFields(spec); !status.ok()) return status;
   if (Status status = CheckHash(spec); !status.ok()) return status;
+  if (Status status = CheckLabels(Sorted(spec.labels)); !status.ok()) return status;
   if (Status status = CheckWish(WishOf(spec)); !status.ok()) return status;
   if (spec.groups.empty() || spec.groups.size() > kMaxGroups) {
     return Invalid(Text("groups: there are ", spec.groups.size(), " and a namespace has 1 to ", kMaxGroups));
@@ -377,6 +409,7 @@ NamespaceEntry NamespaceTable::Merged(const NamespaceSpec& spec, std::uint64_t i
   merged.lower.Add(asked.lower);
   if (asked.mesh) merged.mesh = asked.mesh;
   if (asked.copies) merged.copies = asked.copies;
+  if (!asked.labels.empty()) merged.labels = std::move(asked.labels);
   for (std::size_t i = 0; i < merged.groups.size(); ++i) {
     if (asked.groups[i].window_blocks <= merged.groups[i].window_blocks) continue;
     // In the stored block length, which is what windows are counted in.
@@ -507,6 +540,31 @@ std::optional<NamespaceEntry> NamespaceTable::Decode(std::span<const std::byte> 
   }
   Settle(entry);
   return entry;
+}
+
+std::vector<std::byte> NamespaceTable::EncodeLabels(const NamespaceEntry& entry) {
+  std::vector<std::byte> bytes;
+  if (entry.labels.empty()) return bytes;
+  Encoder out(bytes);
+  out.U32(entry.slot);
+  out.List(entry.labels, [&](const auto& label) {
+    out.String(label.first);
+    out.String(label.second);
+  });
+  return bytes;
+}
+
+std::optional<NamespaceTable::Labels> NamespaceTable::DecodeLabels(std::span<const std::byte> bytes) {
+  Decoder in(bytes);
+  Labels read;
+  read.slot = in.U32();
+  in.List(read.labels, kMaxLabels, [&](auto& label) {
+    label.first = in.String(kMaxLabelBytes);
+    label.second = in.String(kMaxLabelBytes);
+  });
+  const bool known = in.done() && !read.labels.empty() && std::ranges::is_sorted(read.labels) &&
+                     CheckLabels(read.labels).ok();
+  return known ? std::optional(std::move(read)) : std::nullopt;
 }
 
 }  // namespace cistern::catalog

@@ -49,6 +49,8 @@ struct NamespaceEntry {
   std::optional<bool> mesh;             // what was said of other nodes: false keeps it to this one
   std::optional<std::uint32_t> copies;  // what was said of them: nodes of the cell that are to have a block
   bool strict = false;                  // part of the identity
+  // What its users call what is in it; sorted by name.
+  std::vector<std::pair<std::string, std::string>> labels;
   std::uint16_t first_full = kNoGroup;  // the group whose chain carries reachability
 
   // Whether other nodes find and read it, as far as its users say.
@@ -98,8 +100,8 @@ class NamespaceTable final {
   }
 
   // Slots of all lists of the same model, this one too, in the order of their puts. Lists are of one model
-  // where the fields that name it are the same, which are those whose names begin with "model"; one without
-  // any is of none. For people alone: who means to share and does not, differs in another field.
+  // where the label `model` is the same, or of those without it the fields whose names begin with "model";
+  // one without any is of none. For people alone: who means to share and does not, differs in another field.
   std::span<const std::uint32_t> KinOf(std::uint32_t slot) const {
     return slot < kin_.size() && kin_[slot] != nullptr ? *kin_[slot] : std::span<const std::uint32_t>();
   }
@@ -116,9 +118,17 @@ class NamespaceTable final {
   // What attaches the same namespace elsewhere, and says of it what its users said last: all but its names.
   static NamespaceSpec SpecOf(const NamespaceEntry& entry);
 
-  // The bytes that a journal keeps, and back; none for bytes that no entry encodes to.
+  // The bytes that a journal keeps, and back; none for bytes that no entry encodes to. All but its labels.
   static std::vector<std::byte> Encode(const NamespaceEntry& entry);
   static std::optional<NamespaceEntry> Decode(std::span<const std::byte> bytes);
+  // The same of the labels of the slot: bytes of their own, which a node that knows none leaves out without
+  // losing the namespace. Empty where it has none.
+  static std::vector<std::byte> EncodeLabels(const NamespaceEntry& entry);
+  struct Labels {
+    std::uint32_t slot = 0;
+    std::vector<std::pair<std::string, std::string>> labels;
+  };
+  static std::optional<Labels> DecodeLabels(std::span<const std::byte> bytes);
 
  private:
   std::vector<std::optional<NamespaceEntry>> slots_;

@@ -184,6 +184,71 @@ TEST(NamesTest, CopiesAreNotIdentityAndTheLastWordHolds) {
   }
 }
 
+TEST(NamesTest, LabelsAreNotIdentityAndTheLastWordHolds) {
+  NamespaceTable names;
+  NamespaceSpec spec = Spec();
+  const std::uint32_t slot = Attach(names, spec, 5);
+  const std::string list = NamespaceTable::ListOf(*names.at(slot));
+  const std::vector<std::byte> bytes = NamespaceTable::Encode(*names.at(slot));
+  EXPECT_TRUE(NamespaceTable::EncodeLabels(*names.at(slot)).empty());
+  spec.labels = {{"role", "draft"}, {"model", "llama"}};
+  EXPECT_TRUE(names.Find(spec)->changes);
+  EXPECT_EQ(Attach(names, spec, 6), slot);
+  EXPECT_EQ(NamespaceTable::ListOf(*names.at(slot)), list);
+  EXPECT_EQ(NamespaceTable::Encode(*names.at(slot)), bytes) << "a node that knows none reads it as ever";
+  EXPECT_FALSE(names.Find(spec)->changes);
+  spec.labels.clear();
+  EXPECT_FALSE(names.Find(spec)->changes) << "who says nothing changes nothing";
+  const std::vector<std::byte> labels = NamespaceTable::EncodeLabels(*names.at(slot));
+  const auto read = NamespaceTable::DecodeLabels(labels);
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->slot, slot);
+  EXPECT_EQ(read->labels, names.at(slot)->labels);
+  for (std::size_t length = 0; length < labels.size(); ++length)
+    EXPECT_FALSE(NamespaceTable::DecodeLabels(std::span(labels).first(length)).has_value()) << length;
+  spec.labels = {{"model", "other"}};
+  Attach(names, spec, 7);
+  ASSERT_EQ(names.at(slot)->labels.size(), 1u) << "all of them are what was said last";
+  EXPECT_EQ(NamespaceTable::SpecOf(*names.at(slot)).labels, spec.labels);
+}
+
+TEST(NamesTest, WrongLabelsAreNamed) {
+  NamespaceSpec spec = Spec();
+  const auto refused = [&](std::vector<std::pair<std::string, std::string>> labels) {
+    spec.labels = std::move(labels);
+    return Refusal(spec);
+  };
+  EXPECT_THAT(refused({{"", "x"}}), HasSubstr("label"));
+  EXPECT_THAT(refused({{"a=b", "x"}}), HasSubstr("'='"));
+  EXPECT_THAT(refused({{"a", "x\n"}}), HasSubstr("printed"));
+  EXPECT_THAT(refused({{"a", "1"}, {"b", "2"}, {"a", "3"}}), HasSubstr("label a: stands twice"));
+  EXPECT_THAT(refused({{"a", std::string(kMaxLabelBytes, 'x')}}), HasSubstr("limit is 127"));
+  EXPECT_THAT(refused(std::vector<std::pair<std::string, std::string>>(9, {"a", "x"})),
+              HasSubstr("limit is 8"));
+  spec.labels = {{"a", std::string(kMaxLabelBytes - 1, 'x')}};
+  EXPECT_TRUE(NamespaceTable::Validate(spec).ok());
+}
+
+TEST(NamesTest, ListsOfTheSameLabelModelAreKinThoughTheirFieldsDiffer) {
+  NamespaceTable names;
+  const auto attach = [&](const std::string& digest, const std::string& label) {
+    NamespaceSpec spec = Spec();
+    spec.fields = {{"model_config", digest}};
+    if (!label.empty()) spec.labels = {{"model", label}};
+    return Attach(names, spec, 5 + names.size());
+  };
+  const std::uint32_t one = attach("d1", "llama"), other = attach("d2", "llama"),
+                      third = attach("d3", "qwen");
+  EXPECT_EQ(names.KinOf(one).size(), 2u);
+  EXPECT_EQ(names.KinOf(other).size(), 2u);
+  EXPECT_EQ(names.KinOf(third).size(), 1u);
+  EXPECT_EQ(attach("d2", "qwen"), other);  // renamed
+  EXPECT_EQ(names.KinOf(one).size(), 1u);
+  EXPECT_EQ(names.KinOf(other).size(), 2u);
+  names.Forget(third);
+  EXPECT_EQ(names.KinOf(other).size(), 1u);
+}
+
 // So no node has such a namespace and does not know that it is strict.
 TEST(NamesTest, StrictIsIdentity) {
   NamespaceTable names;

@@ -19,6 +19,7 @@ arena::ReadCall BeginRead(const Channel& channel, const Namespace& ns) {
   arena::ReadCall call = channel.reader().Begin(ns.slot(), static_cast<std::uint64_t>(time(nullptr)));
   if (call.incarnation != ns.incarnation()) call.incarnation = 0;
   if (ns.spec().strict && !channel.ServesStrict()) call.incarnation = 0;
+  if (channel.reads_off()) call.incarnation = 0;
   return call;
 }
 

@@ -17,7 +17,8 @@
 namespace cistern::client {
 
 // What of the namespace can be read now: nothing under another incarnation than the one that was attached,
-// nor of a strict one while the node's membership of its cell does not stand.
+// nor of a strict one while the node's membership of its cell does not stand, nor while reads are off for
+// this engine.
 arena::ReadCall BeginRead(const Channel& channel, const Namespace& ns);
 
 // Ranges of one read as the reader takes them, without an allocation for the usual few.

@@ -105,6 +105,10 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   bool takes_last() const { return page().takes_last != 0; }
   bool takes_hints() const { return page().takes_hints != 0; }
   bool takes_chain() const { return page().takes_chain != 0; }
+  // Whether the node knows engines by name, and namespaces' labels.
+  bool knows_engines() const { return EngineState() != 0; }
+  // Whether a read that begins now is to find nothing, whatever is there.
+  bool reads_off() const { return (EngineState() & wire::kEngineReadsOff) != 0; }
   bool takes_staging_back() const { return page().takes_staging_back != 0; }
 
   // Ok while this is the process that connected and the node is the one that it connected to.
@@ -158,6 +162,9 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   Channel(Connection connection, ForkMark fork_mark, Fd epoll, NearNode near);
   wire::SessionMemory& page() const {
     return *reinterpret_cast<wire::SessionMemory*>(connection_.session.data());
+  }
+  std::uint64_t EngineState() const {
+    return std::atomic_ref(page().engine_state).load(std::memory_order_acquire);
   }
   std::uint64_t IdOf(std::uint32_t place) const { return slots_[place].serial << 8 | place; }
 

@@ -8,6 +8,7 @@
 
 #include "client/conversation_number.h"
 #include "client/parts.h"
+#include "wire/engine_name.h"
 #include "wire/spec_wire.h"
 
 namespace cistern::client {
@@ -58,6 +59,10 @@ Ticket<std::uint32_t> AskForPuts(Channel& channel, wire::Op op, const Namespace&
                             });
 }
 
+Status CheckName(const ConnectOptions& options) {
+  return options.engine_name.empty() ? Status() : wire::CheckEngineName(options.engine_name);
+}
+
 }  // namespace
 
 Client::Client(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -65,15 +70,19 @@ Client::Client(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Client::~Client() { parts_->channel->Close(); }
 
 Result<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& options) {
-  return Over(ConnectToNode(options), NearNode());
+  if (Status status = CheckName(options); !status.ok()) return Error(std::move(status));
+  return Over(ConnectToNode(options), options, NearNode());
 }
 
 Result<std::unique_ptr<Client>> Client::Connect(int socket, const ConnectOptions& options, NearNode near) {
-  return Over(GreetNode(Fd(socket), "the node of this process", options, DeadlineNs(options.deadline_us)),
-              std::move(near));
+  Fd end(socket);
+  if (Status status = CheckName(options); !status.ok()) return Error(std::move(status));
+  return Over(GreetNode(std::move(end), "the node of this process", options, DeadlineNs(options.deadline_us)),
+              options, std::move(near));
 }
 
-Result<std::unique_ptr<Client>> Client::Over(Result<Connection> connection, NearNode near) {
+Result<std::unique_ptr<Client>> Client::Over(Result<Connection> connection, const ConnectOptions& options,
+                                             NearNode near) {
   if (!connection) return Error(std::move(connection.error()));
   Result<std::shared_ptr<Channel>> channel = Channel::Open(std::move(*connection), std::move(near));
   if (!channel) return Error(std::move(channel.error()));
@@ -82,12 +91,21 @@ Result<std::unique_ptr<Client>> Client::Over(Result<Connection> connection, Near
   parts->staging = std::make_shared<StagingRoom>(parts->channel);
   if (getrandom(&parts->put_base, sizeof(parts->put_base), 0) != sizeof(parts->put_base))
     return Error(Code::kIoError, Text("getrandom: ", ErrnoText(errno)));
-  return std::unique_ptr<Client>(new Client(std::move(parts)));
+  std::unique_ptr<Client> client(new Client(std::move(parts)));
+  // Before anything is asked: what is off for its engine is off for its first call.
+  if (!options.engine_name.empty() && client->parts_->channel->knows_engines()) {
+    const auto known =
+        client->AskOfNamed(options.engine_name, {.op = wire::Op::kIntroduce}, options.deadline_us);
+    if (!known) return Error(known.error());
+  }
+  return client;
 }
 
 Result<Namespace> Client::Attach(const NamespaceSpec& spec, std::int64_t deadline_us, std::uint32_t flags) {
   if (Status status = CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
-  Result<std::vector<std::byte>> wire = wire::EncodeSpec(spec);
+  NamespaceSpec said = spec;
+  if (!parts_->channel->knows_engines()) said.labels.clear();  // such a node knows none of these either
+  Result<std::vector<std::byte>> wire = wire::EncodeSpec(said);
   if (!wire) return Error(std::move(wire.error()));
   Result<Call> call = parts_->channel->Reserve(sizeof(wire::AttachArgs) + wire->size());
   if (!call) return Error(std::move(call.error()));
@@ -270,8 +288,8 @@ Result<std::uint64_t> Client::AskOfNamed(std::string_view target, const Request&
                                          std::int64_t deadline_us) {
   if (Status status = CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
   if (target.size() > wire::kMaxTargetBytes) {
-    return Error(Code::kInvalid, Text("namespace: a name of ", target.size(), " bytes: names have at most ",
-                                      wire::kMaxTargetBytes));
+    return Error(Code::kInvalid,
+                 Text(target.size(), " bytes of a name: names have at most ", wire::kMaxTargetBytes));
   }
   Result<Call> call = parts_->channel->Reserve(wire::kMaxReplyMessage);
   if (!call) return Error(std::move(call.error()));
@@ -294,6 +312,21 @@ Result<std::uint32_t> Client::Turn(std::uint64_t what, std::string_view target, 
   return static_cast<std::uint32_t>(*turned);
 }
 
+Result<std::uint32_t> Client::TurnEngine(std::uint64_t what, std::string_view engine, bool on,
+                                         std::int64_t deadline_us) {
+  if (Status status = wire::CheckEngineName(engine); !status.ok()) return Error(std::move(status));
+  if (!parts_->channel->knows_engines()) {
+    return Error(
+        Code::kMismatch,
+        "the node is of an earlier version, which knows no engines; bring it up to this one's release, "
+        "or switch a namespace");
+  }
+  const Result<std::uint64_t> turned = AskOfNamed(
+      engine, {.op = wire::Op::kSwitch, .flags = wire::kOfEngine, .a = what, .b = on ? 1u : 0u}, deadline_us);
+  if (!turned) return Error(turned.error());
+  return static_cast<std::uint32_t>(*turned);
+}
+
 Result<std::uint64_t> Client::DropNamed(std::string_view target, std::int64_t deadline_us) {
   return AskOfNamed(target, {.op = wire::Op::kDropNamed}, deadline_us);
 }
@@ -304,6 +337,14 @@ Result<std::uint32_t> Client::SwitchReads(std::string_view target, bool on, std:
 
 Result<std::uint32_t> Client::SwitchWrites(std::string_view target, bool on, std::int64_t deadline_us) {
   return Turn(wire::kWrites, target, on, deadline_us);
+}
+
+Result<std::uint32_t> Client::SwitchEngineReads(std::string_view engine, bool on, std::int64_t deadline_us) {
+  return TurnEngine(wire::kReads, engine, on, deadline_us);
+}
+
+Result<std::uint32_t> Client::SwitchEngineWrites(std::string_view engine, bool on, std::int64_t deadline_us) {
+  return TurnEngine(wire::kWrites, engine, on, deadline_us);
 }
 
 Result<std::uint64_t> Client::AskOfNode(const Request& asked, std::int64_t deadline_us) {

@@ -70,6 +70,8 @@ class Client final {
   Result<std::string> StatusJson(std::int64_t deadline_us);
   Result<std::uint32_t> SwitchReads(std::string_view target, bool on, std::int64_t deadline_us);
   Result<std::uint32_t> SwitchWrites(std::string_view target, bool on, std::int64_t deadline_us);
+  Result<std::uint32_t> SwitchEngineReads(std::string_view engine, bool on, std::int64_t deadline_us);
+  Result<std::uint32_t> SwitchEngineWrites(std::string_view engine, bool on, std::int64_t deadline_us);
   Result<std::uint64_t> DropNamed(std::string_view target, std::int64_t deadline_us);
   Result<std::uint64_t> ResizeMemory(std::uint64_t bytes, std::int64_t deadline_us);
   Status Drain(const DrainOptions& options, std::int64_t deadline_us);
@@ -101,6 +103,8 @@ class Client final {
   Result<std::uint64_t> AskOfNode(const Request& asked, std::int64_t deadline_us);
   Result<std::uint64_t> AskOfNamed(std::string_view target, const Request& asked, std::int64_t deadline_us);
   Result<std::uint32_t> Turn(std::uint64_t what, std::string_view target, bool on, std::int64_t deadline_us);
+  Result<std::uint32_t> TurnEngine(std::uint64_t what, std::string_view engine, bool on,
+                                   std::int64_t deadline_us);
   Status ChangeDevice(std::string_view path, std::uint64_t what, std::int64_t deadline_us);
   // The members of a list of the node's (wire::kNamespaceList ...), as an array named `name`.
   Result<std::string> ListJson(std::string_view name, std::uint64_t what, std::int64_t deadline_us);
@@ -108,7 +112,8 @@ class Client final {
   Result<std::string> ChainJson(std::uint64_t what, const Namespace& ns, std::span<const BlockKey> chain,
                                 std::int64_t deadline_us);
   explicit Client(std::unique_ptr<Parts> parts);
-  static Result<std::unique_ptr<Client>> Over(Result<Connection> connection, NearNode near);
+  static Result<std::unique_ptr<Client>> Over(Result<Connection> connection, const ConnectOptions& options,
+                                              NearNode near);
   std::unique_ptr<Parts> parts_;
 };
 

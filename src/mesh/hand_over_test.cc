@@ -306,6 +306,29 @@ TEST_F(HandOverTest, NamespaceThatCameCountsForTheQuotaOfItsNameAtTheGiver) {
   EXPECT_EQ(node(1).store->used()[0], used);
 }
 
+TEST_F(HandOverTest, NamespaceThatCameCountsForTheQuotaOfItsLabelAtTheGiver) {
+  TestNodeOptions with;
+  with.store.quotas = policy::QuotaTable({{.pattern = "model=lla*", .memory_bytes = 10 * 4096}});
+  NamespaceSpec spec = Blocks();
+  spec.name.clear();
+  spec.labels = {{"model", "llama"}};
+  AddNode(spec);
+  AddBareNode(with);
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  for (std::uint64_t n = 1; n <= 40; ++n) Put(0, n, std::nullopt);
+  EXPECT_GT(Give(0).blocks, 0u);
+  RunFor(kSecond);
+  EXPECT_GE(node(1).store->used()[1], 9u * 4096);
+  EXPECT_EQ(node(1).store->used()[0], 0u);
+  const auto at = node(1).names->SlotOf(*node(0).names->NameAt(slot));
+  ASSERT_TRUE(at.has_value());
+  EXPECT_TRUE(node(1).store->NamespaceAt(*at)->labels.empty()) << "each node's users say their own";
+  // Whoever attaches it there under another label says what it counts for.
+  spec.labels = {{"model", "qwen"}};
+  ASSERT_TRUE(loop->BlockOn(node(1).store->Attach(spec)).has_value());
+  EXPECT_EQ(node(1).store->used()[1], 0u);
+}
+
 TEST_F(HandOverTest, NamespaceThatCameWithItsListMakesRoomWhenNothingOfItIsLeft) {
   AddNode();
   AddBareNode();

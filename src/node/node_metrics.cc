@@ -99,6 +99,7 @@ void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources) {
   SlowCalls::AddMetrics(registry, sources.slow_calls);
   admin::TraceSender::AddMetrics(registry, sources.traces);
   store::AddSwitchMetrics(registry, sources.store);
+  server::AddEngineMetrics(registry, sources.server);
   store::AddDrainMetrics(registry, sources.store);
   store::AddNamespaceMetrics(registry, sources.store);
   store::AddQuotaMetrics(registry, sources.store);

@@ -66,8 +66,9 @@ json::object NamespaceJson(const store::NamespaceUse& use) {
   const catalog::NamespaceEntry& entry = use.entry;
   json::array names, groups;
   for (const std::string& name : entry.names) names.push_back(json::string(Utf8(name)));
-  json::object fields;
+  json::object fields, labels;
   for (const auto& [name, value] : entry.fields) fields[Utf8(name)] = Utf8(value);
+  for (const auto& [name, value] : entry.labels) labels[Utf8(name)] = Utf8(value);
   for (std::size_t i = 0; i < entry.groups.size(); ++i) {
     const catalog::Group& group = entry.groups[i];
     json::array parts;
@@ -85,6 +86,7 @@ json::object NamespaceJson(const store::NamespaceUse& use) {
           {"fingerprint", catalog::NamespaceTable::FingerprintText(use.fingerprint)},
           {"names", std::move(names)},
           {"fields", std::move(fields)},
+          {"labels", std::move(labels)},
           {"groups", std::move(groups)},
           {"block_tokens", entry.block_tokens},
           {"trusted_keys", entry.trusted_keys},

@@ -9,8 +9,11 @@
 
 namespace cistern::policy {
 
-// The pattern is a namespace's name, or NAME=VALUE of one of its fields; `*` stands for any characters.
-bool MatchesNamespace(std::string_view pattern, std::span<const std::string> names,
-                      std::span<const std::pair<std::string, std::string>> fields);
+using NamedValues = std::span<const std::pair<std::string, std::string>>;
+
+// The pattern is a namespace's name, or NAME=VALUE of one of its fields or labels; `*` stands for any
+// characters.
+bool MatchesNamespace(std::string_view pattern, std::span<const std::string> names, NamedValues fields,
+                      NamedValues labels = {});
 
 }  // namespace cistern::policy

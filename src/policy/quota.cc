@@ -89,10 +89,10 @@ bool MatchesPattern(std::string_view pattern, std::string_view text) {
   return at == pattern.size();
 }
 
-QuotaGroup QuotaTable::GroupOf(std::span<const std::string> names,
-                               std::span<const std::pair<std::string, std::string>> fields) const {
+QuotaGroup QuotaTable::GroupOf(std::span<const std::string> names, NamedValues fields,
+                               NamedValues labels) const {
   for (std::size_t i = 0; i < quotas_.size(); ++i) {
-    if (MatchesNamespace(quotas_[i].pattern, names, fields)) return static_cast<QuotaGroup>(i + 1);
+    if (MatchesNamespace(quotas_[i].pattern, names, fields, labels)) return static_cast<QuotaGroup>(i + 1);
   }
   return 0;
 }

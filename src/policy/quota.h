@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cistern/status.h"
+#include "policy/namespace_pattern.h"
 
 namespace cistern::policy {
 
@@ -27,7 +28,7 @@ inline constexpr QuotaGroups kAllGroups = std::numeric_limits<QuotaGroups>::max(
 struct Quota {
   static constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
 
-  // A namespace's name, or NAME=VALUE of one of its fields; `*` stands for any characters.
+  // As MatchesNamespace has it.
   std::string pattern;
   std::uint64_t memory_bytes = kNoLimit;  // of bodies, of all that match together, at most
   std::uint64_t reserve_bytes = 0;        // of these, that stay when others need room
@@ -55,9 +56,8 @@ class QuotaTable final {
 
   bool empty() const { return quotas_.empty(); }
   const std::vector<Quota>& quotas() const { return quotas_; }
-  // The first that one of the names or fields matches.
-  QuotaGroup GroupOf(std::span<const std::string> names,
-                     std::span<const std::pair<std::string, std::string>> fields) const;
+  // The first that one of the names, fields or labels matches.
+  QuotaGroup GroupOf(std::span<const std::string> names, NamedValues fields, NamedValues labels = {}) const;
   std::uint64_t reserved_bytes() const;
   std::uint64_t flash_reserved_bytes() const;
   bool of_flash() const;

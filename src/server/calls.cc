@@ -138,6 +138,7 @@ Task<Answer> Calls::Do(Session& session, const wire::Submission& call, CallStati
     case wire::Op::kMemory: co_return co_await Resize(session, call);
     case wire::Op::kDropNamed: co_return co_await DropNamed(session, call, stations);
     case wire::Op::kDrain: co_return co_await Drain(session, call);
+    case wire::Op::kIntroduce: co_return Introduce(session, call);
     case wire::Op::kNone: break;
   }
   Status unknown(Code::kInvalid, Text("operation ", static_cast<std::uint16_t>(call.op),
@@ -349,12 +350,12 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call, Ca
     co_return Fail(session, call, wrong);
   }
   const auto matched = static_cast<std::uint32_t>(call.a);
-  Result<std::vector<MatchRun>> further = co_await store_.MatchRest(call.namespace_slot, matched, rest);
+  Result<std::vector<MatchRun>> further = co_await FindRest(session, call.namespace_slot, matched, rest);
   if (!further) co_return Fail(session, call, further.error());
   std::vector<MatchRun> runs;
   std::uint32_t more = co_await AddRuns(executor_, runs, *further);
   // Members are asked by the whole chain: what was dropped of it decides whether a block of theirs is taken.
-  if (remote_ != nullptr && known == matched && more < rest.size()) {
+  if (remote_ != nullptr && session.on(store::Switch::kReads) && known == matched && more < rest.size()) {
     const AtStation at(&stations, Station::kPeer);
     more += co_await MatchRemote(call.namespace_slot, keys, known + more, DeadlineOf(executor_, call), runs);
   }
@@ -365,6 +366,13 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call, Ca
     co_return Fail(session, call, wrong);
   }
   co_return co_await ReplyRuns(session, call, std::move(runs), Answer());
+}
+
+Task<Result<std::vector<MatchRun>>> Calls::FindRest(const Session& session, std::uint32_t slot,
+                                                    std::uint32_t matched, std::span<const BlockKey> rest) {
+  if (session.on(store::Switch::kReads)) co_return co_await store_.MatchRest(slot, matched, rest);
+  store_.NoteSwitchedOff(rest.size());
+  co_return std::vector<MatchRun>();
 }
 
 Task<std::uint32_t> Calls::MatchRemote(std::uint32_t slot, std::span<const BlockKey> keys, std::size_t local,
@@ -403,13 +411,14 @@ Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
   const auto hold_us = static_cast<std::int64_t>(call.a);
   // What the client saw in the index may be gone by now: then the whole chain is matched here and held.
   auto matched = static_cast<std::uint32_t>(std::min<std::uint64_t>(call.b & UINT32_MAX, chain.size()));
+  if (!session.on(store::Switch::kReads)) matched = 0;  // whatever it saw before they were off
   for (int attempt = 0; attempt < 3; ++attempt) {
     std::vector<MatchRun> runs;
     wire::AddRun(runs, {.blocks = matched});
     const std::size_t in_index = matched;
     if (matched < chain.size()) {
       std::span<const BlockKey> rest = std::span(chain).subspan(matched);
-      Result<std::vector<MatchRun>> further = co_await store_.MatchRest(call.namespace_slot, matched, rest);
+      Result<std::vector<MatchRun>> further = co_await FindRest(session, call.namespace_slot, matched, rest);
       if (!further) co_return Fail(session, call, further.error());
       matched += co_await AddRuns(executor_, runs, *further);
     }
@@ -439,6 +448,10 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call, Call
     status = Status(Code::kInvalid, Text("views of ", blocks.size(), " blocks do not fit the reply's ",
                                          call.reply_bytes, " bytes"));
   if (!status.ok()) co_return Fail(session, call, status);
+  if (!session.on(store::Switch::kReads)) {
+    const std::vector<wire::ViewItem> none(blocks.size(), ItemOf(store::ViewGrant()));
+    co_return Reply(session, call, std::as_bytes(std::span(none)), Answer());
+  }
   const auto lease_us = static_cast<std::int64_t>(call.a);
   const auto worth_us = static_cast<std::int64_t>(std::min<std::uint64_t>(call.b, kNoWorthLimit));
   const Instant deadline = DeadlineOf(executor_, call);
@@ -488,7 +501,7 @@ std::optional<catalog::LeaseId> Calls::AcquireAtOnce(Session& session, std::uint
                                                      std::uint64_t incarnation,
                                                      std::span<const catalog::BlockName> blocks,
                                                      std::int64_t lease_us, std::span<wire::ViewItem> views) {
-  if (!CheckLease(static_cast<std::uint64_t>(lease_us)).ok() ||
+  if (!CheckLease(static_cast<std::uint64_t>(lease_us)).ok() || !session.on(store::Switch::kReads) ||
       !UseNamespace(session, slot, incarnation).ok())
     return std::nullopt;
   std::array<store::ViewGrant, store::kAtOnce> grants;
@@ -543,8 +556,15 @@ Task<Answer> Calls::Write(Session& session, const wire::Submission& call, CallSt
   Status status = co_await TakeWrites(session, staging, call, checksums, parts);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
-  std::vector<store::PartOutcome> outcomes = co_await store_.Write(
-      session.caller, call.namespace_slot, std::move(parts), DeadlineOf(executor_, call), &stations);
+  std::vector<store::PartOutcome> outcomes;
+  if (session.on(store::Switch::kWrites)) {
+    outcomes = co_await store_.Write(session.caller, call.namespace_slot, std::move(parts),
+                                     DeadlineOf(executor_, call), &stations);
+  } else {
+    const Status off(Code::kBusy, Text("writes of engine ", session.engine->name,
+                                       " are off, `cistern admin writes on --engine` turns them on"));
+    outcomes.assign(parts.size(), store::PartOutcome{.status = off});
+  }
   std::string message;
   std::vector<std::byte> reply(outcomes.size() * sizeof(wire::WriteReplyItem));
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
@@ -712,20 +732,35 @@ Task<Answer> Calls::ChangeDevice(Session& session, const wire::Submission& call)
 Task<Answer> Calls::Turn(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   Status status;
-  if ((call.a != wire::kReads && call.a != wire::kWrites) || call.b > 1) {
-    status =
-        Status(Code::kInvalid, Text("switch: ", call.a, " turned ", call.b, " is nothing that is known"));
+  if ((call.a != wire::kReads && call.a != wire::kWrites) || call.b > 1 ||
+      (call.flags & ~wire::kOfEngine) != 0) {
+    status = Status(Code::kInvalid, Text("switch: ", call.a, " turned ", call.b, " with the flags ",
+                                         call.flags, " is nothing that is known"));
   } else if (arguments.left() > wire::kMaxTargetBytes) {
-    status = Status(Code::kInvalid, Text("switch: a namespace's name of ", arguments.left(),
+    status = Status(Code::kInvalid, Text("switch: a name of ", arguments.left(),
                                          " bytes: names have at most ", wire::kMaxTargetBytes));
   }
   if (!status.ok()) co_return Fail(session, call, status);
   std::string target(arguments.left(), '\0');
   arguments.Take(std::as_writable_bytes(std::span(target)));
   const store::Switch which = call.a == wire::kReads ? store::Switch::kReads : store::Switch::kWrites;
-  const Result<std::uint32_t> turned = co_await store_.Turn(which, call.b == 1, std::move(target));
+  const bool on = call.b == 1, all = target.empty();
+  Task<Result<std::uint32_t>> turning = (call.flags & wire::kOfEngine) != 0
+                                            ? engines_.Turn(which, on, std::move(target))
+                                            : store_.Turn(which, on, std::move(target));
+  const Result<std::uint32_t> turned = co_await turning;
   if (!turned) co_return Fail(session, call, turned.error());
+  // All on again are also the engines that were off by themselves.
+  if (on && all) co_await engines_.TurnAllOn(which);
   co_return Answer{.a = *turned};
+}
+
+Answer Calls::Introduce(Session& session, const wire::Submission& call) {
+  Arguments arguments(ArgumentBytes(session, call));
+  std::string name(std::min<std::size_t>(arguments.left(), wire::kMaxTargetBytes), '\0');
+  arguments.Take(std::as_writable_bytes(std::span(name)));
+  const Status status = engines_.Introduce(session, name);
+  return status.ok() ? Answer() : Fail(session, call, status);
 }
 
 Task<Answer> Calls::Resize(Session& session, const wire::Submission& call) {

@@ -29,10 +29,11 @@ struct Answer {
 
 class Calls final {
  public:
-  // Borrows what the parts borrow.
-  Calls(Executor& executor, const ServerParts& parts)
+  // Borrows what the parts borrow, and the engines.
+  Calls(Executor& executor, const ServerParts& parts, Engines& engines)
       : executor_(executor),
         store_(parts.store),
+        engines_(engines),
         status_(parts.status),
         device_(parts.device),
         report_(parts.report),
@@ -100,6 +101,10 @@ class Calls final {
   Task<Answer> Inquire(Session& session, const wire::Submission& call);
   Task<Answer> ChangeDevice(Session& session, const wire::Submission& call);
   Task<Answer> Turn(Session& session, const wire::Submission& call);
+  Answer Introduce(Session& session, const wire::Submission& call);
+  // The store's MatchRest where reads are on for the session's engine; otherwise nothing, and it is counted.
+  Task<Result<std::vector<MatchRun>>> FindRest(const Session& session, std::uint32_t slot,
+                                               std::uint32_t matched, std::span<const BlockKey> rest);
   Task<Answer> Resize(Session& session, const wire::Submission& call);
   Task<Answer> DropNamed(Session& session, const wire::Submission& call, CallStations& stations);
   Task<Answer> Drain(Session& session, const wire::Submission& call);
@@ -111,6 +116,7 @@ class Calls final {
 
   Executor& executor_;
   store::BlockStore& store_;
+  Engines& engines_;
   // As ServerParts has them.
   decltype(ServerParts::status) status_;
   decltype(ServerParts::device) device_;

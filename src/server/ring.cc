@@ -89,6 +89,9 @@ void NodeRing::SetHasLower(bool has) { Store(memory_->has_lower, has ? 1 : 0); }
 void NodeRing::SetTakesLast() { Store(memory_->takes_last, 1); }
 void NodeRing::SetTakesHints() { Store(memory_->takes_hints, 1); }
 void NodeRing::SetTakesChain(bool takes) { Store(memory_->takes_chain, takes ? 1 : 0); }
+void NodeRing::SetEngineReads(bool on) {
+  Store(memory_->engine_state, wire::kEngineKnown | (on ? 0 : wire::kEngineReadsOff));
+}
 void NodeRing::SetTakesStagingBack() { Store(memory_->takes_staging_back, 1); }
 
 }  // namespace cistern::server

@@ -64,6 +64,9 @@ class NodeRing final {
   void SetTakesLast();
   void SetTakesHints();
   void SetTakesChain(bool takes);
+  // The node knows engines, before the client has the session; and whether reads are on for this one's, at
+  // any time.
+  void SetEngineReads(bool on);
 
  private:
   wire::SessionMemory* memory_;

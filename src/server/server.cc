@@ -110,6 +110,8 @@ void Server::Tick() { sessions_->Tick(); }
 
 Executor& Server::executor() const { return sessions_->executor(); }
 
+const Engines& Server::engines() const { return sessions_->engines(); }
+
 Task<void> Server::Drain(Instant deadline) {
   handshakes_->Close();
   co_await sessions_->Drain(deadline);

@@ -27,6 +27,7 @@ namespace cistern::server {
 
 class Handshakes;
 class Listener;
+class Engines;
 class Sessions;
 
 class Server final {
@@ -69,6 +70,7 @@ class Server final {
   Executor& executor() const;
   const ServerCounters& counters() const { return counters_; }
   const CallTimes& times() const { return times_; }
+  const Engines& engines() const;
   const std::string& socket() const { return socket_; }
 
  private:

@@ -2,6 +2,7 @@
 #include "server/server_metrics.h"
 
 #include "base/metric_registry.h"
+#include "server/engines.h"
 #include "server/server.h"
 
 namespace cistern::server {
@@ -61,7 +62,45 @@ constexpr TimedCall kTimed[] = {
     {"drop", wire::Op::kDrop, "blocks with all that descends from them, durably"},
 };
 
+struct OffField {
+  std::string_view name, help;
+  store::Switch which;
+};
+
+constexpr OffField kOff[] = {
+    {"reads_off_engines", "engines whose reads are off by themselves, connected or not",
+     store::Switch::kReads},
+    {"writes_off_engines", "engines whose writes are off by themselves, connected or not",
+     store::Switch::kWrites},
+};
+
+MetricTable::Found EngineRow(const Engines& engines, std::size_t at, MetricRow& row) {
+  if (at >= engines.numbers()) return MetricTable::Found::kEnd;
+  const Engine* const engine = engines.at(at);
+  if (engine == nullptr) return MetricTable::Found::kNone;
+  row = {engine->name, std::uint64_t{engine->sessions.size()}, engine->on(store::Switch::kReads),
+         engine->on(store::Switch::kWrites)};
+  return MetricTable::Found::kRow;
+}
+
 }  // namespace
+
+void AddEngineMetrics(MetricRegistry& registry, const Server* server) {
+  for (const OffField& field : kOff) {
+    registry.Add("switches", {field.name, kGauge, field.help},
+                 [server, which = field.which] { return MetricValue(server->engines().off_count(which)); });
+  }
+  registry.Add("", {.name = "by_engine",
+                    .metric = "engine",
+                    .help = "one object an engine that has a name",
+                    .columns = {{"engine", kLabel, "its name, as its sessions say it"},
+                                {"sessions", kGauge, "connected processes of it"},
+                                {"reads_on", kGauge, "false: `cistern admin reads off --engine`"},
+                                {"writes_on", kGauge, "false: `cistern admin writes off --engine`"}},
+                    .rows = [server](std::size_t at, MetricRow& row) {
+                      return EngineRow(server->engines(), at, row);
+                    }});
+}
 
 void AddCallTimes(MetricRegistry& registry, const Server* server) {
   static const CallTimes kNone;  // for the names alone

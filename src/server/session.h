@@ -14,6 +14,7 @@
 #include "io/loop.h"
 #include "memory/shared_memory.h"
 #include "memory/staging.h"
+#include "server/engines.h"
 #include "server/lanes.h"
 #include "server/ring.h"
 #include "store/block_store.h"
@@ -31,6 +32,8 @@ struct Session {
   Session& operator=(const Session&) = delete;
 
   wire::SessionMemory& page() const { return *reinterpret_cast<wire::SessionMemory*>(memory.mapping.data()); }
+  // What is switched off for its engine.
+  bool on(store::Switch which) const { return engine == nullptr || engine->on(which); }
   std::span<std::byte> arguments() const { return page().arguments; }
 
   const catalog::Caller caller;
@@ -55,6 +58,7 @@ struct Session {
   bool ended = false;                             // answers nobody any more
   bool active = false;                            // looked at by polling; else a signal brings it back
   bool granting = false;                          // an answer to MoreStaging is being made
+  std::shared_ptr<const Engine> engine;           // whose it is, where it has said
   bool own_user = false;                          // its process runs as the node's user
   bool locked = false;                            // `memory`, by its process, when that was asked last
   Instant last_used;

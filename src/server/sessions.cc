@@ -68,7 +68,8 @@ Sessions::Sessions(const ServerParts& parts, const ServerOptions& options, Serve
       options_(options),
       counters_(counters),
       times_(times),
-      calls_(parts.loop.executor(), parts),
+      engines_(parts.loop.executor()),
+      calls_(parts.loop.executor(), parts, engines_),
       staging_(options.staging_budget_bytes),
       lanes_(parts.loop.executor()),
       door_(lanes_.Make()),
@@ -203,6 +204,7 @@ Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hell
   session->ring.SetTakesStagingBack();
   session->ring.SetTakesLast();
   session->ring.SetTakesHints();
+  session->ring.SetEngineReads(true);
   co_return std::move(session);
 }
 
@@ -345,6 +347,7 @@ void Sessions::NoteSlow(const Session& session, const wire::Submission& call, Co
                 .count = CountOf(call),
                 .session = session.caller.session,
                 .process = static_cast<std::uint64_t>(session.pid)};
+  if (session.engine != nullptr) slow.engine = session.engine->name;
   if (store_.CheckNamespace(call.namespace_slot, call.incarnation).ok())
     slow.namespace_fingerprint = store_.FingerprintAt(call.namespace_slot);
   parts_.slow_calls->Note(std::move(slow));
@@ -439,7 +442,10 @@ void Sessions::End(Session& session, LogLevel level, std::string why) {
   TakeCountsOf(session);
   session.ended = true;
   session.ring.SetEnded();
-  log_.Log(level, "session ", session.caller.session, " of process ", session.pid, " ends: ", why);
+  log_.Log(level, "session ", session.caller.session, " of process ", session.pid,
+           session.engine == nullptr ? std::string() : Text(" of engine ", session.engine->name),
+           " ends: ", why);
+  engines_.Leave(session);
   session.socket_watch.End();
   session.process_watch.End();
   session.event_watch.End();

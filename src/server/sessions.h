@@ -22,6 +22,7 @@
 #include "memory/staging.h"
 #include "server/call_times.h"
 #include "server/calls.h"
+#include "server/engines.h"
 #include "server/handshake.h"
 #include "server/lanes.h"
 #include "server/parts.h"
@@ -56,6 +57,7 @@ class Sessions final : private io::Poller, private Work {
   void Tick();
 
   std::size_t size() const { return sessions_.size(); }
+  const Engines& engines() const { return engines_; }
   Executor& executor() const { return loop_.executor(); }
 
  private:
@@ -109,6 +111,7 @@ class Sessions final : private io::Poller, private Work {
   const ServerOptions options_;
   ServerCounters& counters_;
   CallTimes& times_;
+  Engines engines_;
   Calls calls_;
   memory::StagingPool staging_;
   Lanes lanes_;

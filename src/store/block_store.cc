@@ -445,6 +445,7 @@ Task<void> BlockStore::SessionEnded(const catalog::Caller& caller, bool last_of_
 Task<Result<std::uint32_t>> BlockStore::Turn(Switch which, bool on, std::string target) {
   return rooms_->namespaces.Turn(which, on, std::move(target));
 }
+void BlockStore::NoteSwitchedOff(std::uint64_t blocks) { rooms_->counters.miss_off.Add(blocks); }
 const Switches& BlockStore::switches() const { return rooms_->switches; }
 const catalog::NamespaceEntry* BlockStore::NamespaceAt(std::uint32_t slot) const {
   return rooms_->catalog.namespaces().at(slot);

@@ -200,6 +200,8 @@ class BlockStore final {
   // As Namespaces::Turn.
   Task<Result<std::uint32_t>> Turn(Switch which, bool on, std::string target);
   const Switches& switches() const;
+  // So many blocks were asked for and not looked for, since somebody switched the asker's reads off.
+  void NoteSwitchedOff(std::uint64_t blocks);
   // The namespace in a slot, and what was counted of it; null: the slot is free. Below namespace_slots().
   const catalog::NamespaceEntry* NamespaceAt(std::uint32_t slot) const;
   const catalog::NamespaceCounters& CountedAt(std::uint32_t slot) const;

@@ -7,6 +7,7 @@
 #include "arena/protocol.h"
 #include "base/format.h"
 #include "base/nearest.h"
+#include "policy/namespace_pattern.h"
 #include "policy/share.h"
 
 namespace cistern::store {
@@ -26,8 +27,13 @@ std::string NameOf(const NamespaceSpec& spec) {
   return Text("with the field ", spec.fields[0].first, " '", spec.fields[0].second, "'");
 }
 
+// Somebody here says what it is, so what others call it counts no more.
+bool CalledHere(const catalog::NamespaceEntry& entry) {
+  return !entry.names.empty() || !entry.labels.empty();
+}
+
 std::string NotCalled(const std::string& target) {
-  return Text("namespace ", Shown(target), ": the node knows none of that name or fingerprint");
+  return Text("namespace ", Shown(target), ": the node knows none of that name, fingerprint, field or label");
 }
 
 }  // namespace
@@ -120,9 +126,9 @@ void Namespaces::Add(catalog::NamespaceEntry entry) {
 bool Namespaces::SetGroup(std::uint32_t slot) {
   const catalog::NamespaceEntry* entry = namespaces_.at(slot);
   if (entry == nullptr) return false;
-  if (!entry->names.empty()) called_elsewhere_.erase(slot);
+  if (CalledHere(*entry)) called_elsewhere_.erase(slot);
   const policy::QuotaGroup before = catalog_.counted().of(slot).group;
-  catalog_.counted().SetGroup(slot, quotas_.GroupOf(NamesOf(slot), entry->fields));
+  catalog_.counted().SetGroup(slot, quotas_.GroupOf(NamesOf(slot), entry->fields, entry->labels));
   return catalog_.counted().of(slot).group != before;
 }
 
@@ -130,13 +136,13 @@ std::span<const std::string> Namespaces::NamesOf(std::uint32_t slot) const {
   const catalog::NamespaceEntry* entry = namespaces_.at(slot);
   if (entry == nullptr) return {};
   const auto elsewhere = called_elsewhere_.find(slot);
-  if (!entry->names.empty() || elsewhere == called_elsewhere_.end()) return entry->names;
+  if (elsewhere == called_elsewhere_.end()) return entry->names;
   return elsewhere->second;
 }
 
 Task<void> Namespaces::NoteNames(std::uint32_t slot, std::vector<std::string> names) {
   const catalog::NamespaceEntry* entry = namespaces_.at(slot);
-  if (entry == nullptr || !entry->names.empty() || names.empty()) co_return;
+  if (entry == nullptr || CalledHere(*entry) || names.empty()) co_return;
   names.resize(std::min(names.size(), catalog::kMaxNamesOfList));
   std::vector<std::string>& known = called_elsewhere_[slot];
   if (known == names) co_return;
@@ -295,6 +301,15 @@ Status Namespaces::Check(std::uint32_t slot, std::uint64_t incarnation) const {
   return UnknownNamespace(slot);
 }
 
+Task<bool> Namespaces::Means(std::uint32_t slot, const std::string& target) {
+  const bool called = co_await IsCalled(slot, target);
+  if (called) co_return true;
+  if (target.find('=') == std::string::npos) co_return false;
+  co_await Yield();  // a list has up to 64 KiB
+  const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+  co_return entry != nullptr&& policy::MatchesNamespace(target, {}, entry->fields, entry->labels);
+}
+
 Task<bool> Namespaces::IsCalled(std::uint32_t slot, const std::string& target) {
   const catalog::NamespaceEntry* entry = namespaces_.at(slot);
   if (entry == nullptr) co_return false;
@@ -324,8 +339,8 @@ Task<Result<std::uint32_t>> Namespaces::Turn(Switch which, bool on, std::string 
     if (steps_.Spent()) co_await Yield();
     if (namespaces_.at(slot) == nullptr) continue;
     if (!target.empty()) {
-      const bool called = co_await IsCalled(slot, target);
-      if (!called) continue;
+      const bool meant = co_await Means(slot, target);
+      if (!meant) continue;
       switches_.Turn(which, slot, on);
     }
     Show(slot);

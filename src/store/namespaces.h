@@ -86,8 +86,9 @@ class Namespaces final {
 
   // Namespaces count for these quotas from now on, and residents of each as they are met.
   Task<void> SetQuotas(policy::QuotaTable quotas);
-  // What a namespace that has no name here is called by who handed it over, until somebody names it here, or
-  // the node starts anew: it counts for the quotas of these names. At most kMaxNamesOfList are kept.
+  // What a namespace that has no name or label here is called by who handed it over, until somebody gives it
+  // one here, or the node starts anew: it counts for the quotas of these names, of which NAME=VALUE is a
+  // label's. At most kMaxNamesOfList are kept.
   Task<void> NoteNames(std::uint32_t slot, std::vector<std::string> names);
   // Its names here, or else those.
   std::span<const std::string> NamesOf(std::uint32_t slot) const;
@@ -95,8 +96,9 @@ class Namespaces final {
   const policy::Quota* QuotaOf(std::uint32_t slot) const;
 
   // Turns reads or writes on or off: of the namespace that has this name, or these 16 digits as the
-  // fingerprint of its list; of all, those that come too, where `target` is empty. No call that begins after
-  // it hits, or keeps anything. The number of namespaces; kMiss: there is none of that name.
+  // fingerprint of its list, or of those of which policy::MatchesNamespace says that they have this field or
+  // label; of all, those that come too, where `target` is empty. No call that begins after it hits, or keeps
+  // anything. The number of namespaces; kMiss: there is none that fits.
   Task<Result<std::uint32_t>> Turn(Switch which, bool on, std::string target);
   // Readers see of each namespace what the switches say.
   Task<void> ShowAll();
@@ -112,6 +114,8 @@ class Namespaces final {
   bool SetGroup(std::uint32_t slot);
   // All that is resident counts for its namespace's group.
   Task<void> Regroup();
+  // As Turn has it; yields where it has to look at the list.
+  Task<bool> Means(std::uint32_t slot, const std::string& target);
   // Yields where it has to look at the list.
   Task<bool> IsCalled(std::uint32_t slot, const std::string& target);
   // What readers see of it: under no incarnation is anything found.

@@ -114,6 +114,28 @@ TEST_F(QuotaTest, WhatIsThereCountsForTheQuotaOfANameThatItGetsLater) {
   EXPECT_EQ(There(burst, 1004, 1010), 6u);
 }
 
+TEST_F(QuotaTest, ALabelCountsAsAFieldDoesAndSharesNoBlock) {
+  Start({{.pattern = "served=ll*", .memory_bytes = 6 * kBytes}});
+  PutInto(burst, 1000, 1004);
+  PutInto(quiet, 2000, 2004);
+  EXPECT_EQ(t->store->used()[1], 0u);
+  for (const char* const model : {"burst", "quiet"}) {
+    NamespaceSpec labelled = Model(model);
+    labelled.labels = {{"served", "llama"}};
+    Attach(labelled);
+    EXPECT_EQ(ns.slot, model == std::string("burst") ? burst.slot : quiet.slot) << "a label is no identity";
+  }
+  t->Settle();
+  EXPECT_EQ(t->store->used()[1], 6 * kBytes) << "what two have together is what one quota has";
+  EXPECT_EQ(There(burst, 1000, 1004) + There(quiet, 2000, 2004), 6u);
+  EXPECT_EQ(There(burst, 2000, 2004), 0u);
+  EXPECT_EQ(There(quiet, 1000, 1004), 0u);
+  NamespaceSpec renamed = Model("quiet");
+  renamed.labels = {{"served", "other"}};
+  Attach(renamed);
+  EXPECT_EQ(t->store->used()[1], There(burst, 1000, 1004) * kBytes) << "the last word counts";
+}
+
 TEST_F(QuotaTest, AChainIsTrimmedFromItsLeaves) {
   Start({});
   ns = burst;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/store_metrics.h"
 
+#include <algorithm>
+
 #include "base/metric_registry.h"
 #include "residency/resizer.h"
 #include "store/block_store.h"
@@ -67,9 +69,11 @@ MetricTable::Found NamespaceRow(const BlockStore* store, std::size_t at, MetricR
   const catalog::NamespaceEntry* entry = store->NamespaceAt(slot);
   if (entry == nullptr) return MetricTable::Found::kNone;
   const NamespaceCounters& counters = store->CountedAt(slot);
-  row.reserve(std::size(kCounted) + 3);
+  row.reserve(std::size(kCounted) + 4);
   row.push_back(entry->names.empty() ? catalog::NamespaceTable::FingerprintText(store->FingerprintAt(slot))
                                      : entry->names.front());
+  const auto model = std::ranges::find(entry->labels, "model", [](const auto& one) { return one.first; });
+  row.push_back(model == entry->labels.end() ? std::string() : model->second);
   row.push_back(store->switches().on(Switch::kReads, slot));
   row.push_back(store->switches().on(Switch::kWrites, slot));
   for (const auto& field : kCounted) row.push_back(counters.*field.member);
@@ -87,6 +91,7 @@ void AddNamespaceMetrics(MetricRegistry& registry, const BlockStore* store) {
                     .metric = "namespace",
                     .help = "one object a namespace, by slot number",
                     .columns = {{"namespace", kLabel, "its name, or the fingerprint of its list"},
+                                {"model", kLabel, "its label of that name, as engines call it; empty: none"},
                                 {"reads_on", kGauge, "whether anything of it can be found"},
                                 {"writes_on", kGauge, "whether anything new of it is kept"}},
                     .rows = [store](std::size_t at, MetricRow& row) { return NamespaceRow(store, at, row); }};

@@ -119,21 +119,24 @@ enum class Op : std::uint16_t {
   kStatus,
   kEndConversation,  // b = conversation; result a = blocks removed
   kDevice,           // args: path of a device of flash; a = kTakeOut or kBringBack
-  // args: a namespace's name or the 16 digits of its list's fingerprint, none: all; a = kReads or kWrites,
-  // b = 1: on, 0: off; result a = namespaces
+  // args: a namespace's name, the 16 digits of its list's fingerprint or NAME=VALUE, none: all; with
+  // kOfEngine an engine's name; a = kReads or kWrites, b = 1: on, 0: off; result a = namespaces, or sessions
   kSwitch,
   kMemory,     // a = bytes that memory is to have; result a = bytes that it will
   kDropNamed,  // args: a namespace's name or fingerprint, as of kSwitch; result a = blocks removed
   // a = kServe, kForUpgrade, kForReboot or kForLeaving, b = us that it may take; flags: kThenStop. Answered
   // when it has begun; the status says how far it is
   kDrain,
+  kIntroduce,  // args: the name of the session's engine, once a session; only to a node that knows engines
 };
-inline constexpr std::uint16_t kLastOp = static_cast<std::uint16_t>(Op::kDrain);
+inline constexpr std::uint16_t kLastOp = static_cast<std::uint16_t>(Op::kIntroduce);
 
 // What kSwitch switches.
 inline constexpr std::uint64_t kReads = 1;
 inline constexpr std::uint64_t kWrites = 2;
 inline constexpr std::uint32_t kMaxTargetBytes = 256;
+// A flag of kSwitch. Only to a node that knows engines: another one would look for a namespace.
+inline constexpr std::uint16_t kOfEngine = 1;
 
 // What kDrain asks for.
 inline constexpr std::uint64_t kServe = 0;       // in service again
@@ -222,6 +225,10 @@ struct EngineCounts {
   std::uint64_t spent_us;
 };
 
+// Bits of engine_state.
+inline constexpr std::uint64_t kEngineKnown = 1;
+inline constexpr std::uint64_t kEngineReadsOff = 2;
+
 // Words that both sides write stand on cache lines of their own. Counts only grow; the entry is count modulo
 // ring size. A count that is more than a ring ahead of the other side's ends the session. A sleeps word is
 // stored, then a full fence, then the other side's count is looked at once more; who raises a count fences
@@ -250,6 +257,10 @@ struct alignas(4096) SessionMemory {
   std::uint64_t takes_hints;
   // Node writes, before the welcome; not 0: it asks others for what it has not, and knows kWholeChain.
   std::uint64_t takes_chain;
+  // Node writes. kEngineKnown, before the welcome: kIntroduce, kOfEngine and labels in a namespace's list are
+  // known; a node of before there were any leaves it 0. kEngineReadsOff, at any time: a read that begins now
+  // finds nothing.
+  std::uint64_t engine_state;
   alignas(64) std::uint64_t
       client_sleeps;  // client writes; not 0: a completion must signal the client's eventfd
   alignas(64) Submission submissions[kRingEntries];

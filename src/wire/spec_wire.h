@@ -22,8 +22,8 @@
 namespace cistern::wire {
 
 // 1, or 2 where something is said that a node of version 1 would not keep to: it refuses that. 3 where copies
-// are said.
-inline constexpr std::uint32_t kSpecWireVersion = 3;
+// are said, 4 where there are labels: a client leaves these out for a node that does not know them.
+inline constexpr std::uint32_t kSpecWireVersion = 4;
 inline constexpr std::uint32_t kMeshUnsaid = 0, kMeshOff = 1, kMeshOn = 2;
 inline constexpr std::uint32_t kMaxSpecBytes = 80u << 10;
 inline constexpr std::uint32_t kMaxSpecNameBytes = 4096;  // of the namespace or of a group
@@ -41,13 +41,16 @@ inline Result<std::vector<std::byte>> EncodeSpec(const NamespaceSpec& spec) {
   for (Status status : {CheckCount("fields", spec.fields.size(), kMaxFields),
                         CheckCount("bytes of fields", field_bytes, kMaxFieldBytes),
                         CheckCount("groups", spec.groups.size(), kMaxGroups),
+                        CheckCount("labels", spec.labels.size(), kMaxLabels),
                         CheckCount("bytes of name", spec.name.size(), kMaxSpecNameBytes)}) {
     if (!status.ok()) return Error(std::move(status));
   }
   std::vector<std::byte> bytes;
   Encoder out(bytes);
-  const bool of_cell = spec.mesh.has_value() || spec.strict || spec.copies;
-  out.U32(spec.copies ? kSpecWireVersion : of_cell ? 2 : 1);
+  const bool labelled = !spec.labels.empty();
+  const bool copied = spec.copies || labelled;
+  const bool of_cell = spec.mesh.has_value() || spec.strict || copied;
+  out.U32(labelled ? kSpecWireVersion : copied ? 3 : of_cell ? 2 : 1);
   out.String(spec.name);
   out.U32(spec.block_tokens);
   out.U32(spec.trusted_keys ? 1 : 0);
@@ -74,7 +77,13 @@ inline Result<std::vector<std::byte>> EncodeSpec(const NamespaceSpec& spec) {
     out.U32(!spec.mesh ? kMeshUnsaid : *spec.mesh ? kMeshOn : kMeshOff);
     out.U32(spec.strict ? 1 : 0);
   }
-  if (spec.copies) out.U32(*spec.copies);
+  if (copied) out.U32(spec.copies.value_or(0));
+  if (labelled) {
+    out.List(spec.labels, [&](const auto& label) {
+      out.String(label.first);
+      out.String(label.second);
+    });
+  }
   if (bytes.size() > kMaxSpecBytes) return Error(CheckCount("bytes", bytes.size(), kMaxSpecBytes));
   return bytes;
 }
@@ -139,6 +148,16 @@ inline Result<NamespaceSpec> DecodeSpec(std::span<const std::byte> bytes) {
     spec.strict = strict != 0;
   }
   if (version >= 3) spec.copies = in.U32();
+  if (version >= 4) {
+    if (*spec.copies == 0) spec.copies.reset();
+    const std::uint32_t labels = in.U32();
+    if (Status status = CheckCount("labels", labels, kMaxLabels); !status.ok())
+      return Error(std::move(status));
+    for (std::uint32_t i = 0; i < labels && in.ok(); ++i) {
+      std::string name = in.String(kMaxSpecNameBytes);
+      spec.labels.emplace_back(std::move(name), in.String(kMaxSpecNameBytes));
+    }
+  }
   if (!in.ok()) return Error(Code::kInvalid, Text("namespace list: ", bytes.size(), " bytes end early"));
   if (in.left() > 0) return Error(Code::kInvalid, Text("namespace list: ", in.left(), " bytes too many"));
   Status status = ReadWish("flash_write", ParseWriteRule, flash_write, spec.flash_write);

@@ -104,8 +104,35 @@ TEST(SpecWire, WhatIsSaidOfTheCellIsOfVersion2AndWithoutItNothingChanges) {
   for (std::size_t length = 0; length < wire.size(); ++length)
     EXPECT_FALSE(DecodeSpec(std::span(wire).first(length)).has_value()) << length;
   std::vector<std::byte> later = *EncodeSpec(Example());
-  later[0] = std::byte{4};
+  later[0] = std::byte{5};
   EXPECT_EQ(DecodeSpec(later).error().code(), Code::kMismatch);
+}
+
+TEST(SpecWire, LabelsAreOfVersion4AndWithoutThemNothingChanges) {
+  for (const std::optional<std::uint32_t> copies : {std::optional<std::uint32_t>(), std::optional(3u)}) {
+    NamespaceSpec spec = Example();
+    spec.copies = copies;
+    spec.labels = {{"model", "llama"}, {"role", ""}};
+    const std::vector<std::byte> wire = *EncodeSpec(spec);
+    EXPECT_EQ(Decoder(wire).U32(), 4u);
+    const Result<NamespaceSpec> read = DecodeSpec(wire);
+    ASSERT_TRUE(read.has_value()) << read.error().ToString();
+    EXPECT_EQ(read->labels, spec.labels);
+    EXPECT_EQ(read->copies, copies);
+    for (std::size_t length = 0; length < wire.size(); ++length)
+      EXPECT_FALSE(DecodeSpec(std::span(wire).first(length)).has_value()) << length;
+    spec.labels.clear();
+    EXPECT_LT(Decoder(*EncodeSpec(spec)).U32(), 4u);
+  }
+  NamespaceSpec many = Example();
+  many.labels.assign(kMaxLabels + 1, {"a", "b"});
+  EXPECT_EQ(EncodeSpec(many).error().code(), Code::kInvalid);
+  many.labels.resize(kMaxLabels);
+  std::vector<std::byte> lies = *EncodeSpec(many);
+  many.labels.clear();
+  many.copies = 1;
+  StoreAt(lies.data(), EncodeSpec(many)->size(), std::uint32_t{1} << 30);
+  EXPECT_EQ(DecodeSpec(lies).error().code(), Code::kInvalid) << "a count that lies allocates nothing";
 }
 
 TEST(SpecWire, APolicyThatIsNotKnownIsNamedWithThoseThatAre) {

@@ -121,6 +121,7 @@ TEST(Counted, ByNamespaceWithBytesThatComeAndGo) {
   NamespaceSpec spec;
   spec.name = "llama \"70b\"";
   spec.fields = {{"model", "llama"}};
+  spec.labels = {{"model", "Llama 3"}, {"role", "draft"}};
   spec.groups = {{.name = "all"}};
   Result<Namespace> ns = store.Attach(spec);
   ASSERT_TRUE(ns.has_value());
@@ -128,7 +129,7 @@ TEST(Counted, ByNamespaceWithBytesThatComeAndGo) {
   PutChain(store, *ns, 0, 5);
   PutChain(store, other, 0, 2);
   const auto of = [&](const std::string& what) {
-    return ValueOf(node, "cistern_namespace_" + what + "{namespace=\"llama \\\"70b\\\"\"}");
+    return ValueOf(node, "cistern_namespace_" + what + "{namespace=\"llama \\\"70b\\\"\",model=\"Llama 3\"}");
   };
   EXPECT_EQ(of("memory_bytes"), 5 * kBytes);
   EXPECT_EQ(of("memory_records"), 5);

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
+#include <memory>
 #include <thread>
 
 #include "../real_node.h"
@@ -116,6 +118,78 @@ TEST(Switch, OneNamespaceByNameOrFingerprintLeavesTheOthers) {
   EXPECT_EQ(store.SwitchReads(std::string(300, 'x'), false).error().code(), Code::kInvalid);
 }
 
+TEST(Switch, ThoseOfAFieldOrALabelByPatternLeaveTheOthers) {
+  RealNode node(64u << 20);
+  Store store = node.Connect();
+  const auto attach = [&](const std::string& digest, const std::string& model) {
+    NamespaceSpec spec;
+    spec.fields = {{"model_config", digest}};
+    spec.groups = {{.name = "all"}};
+    spec.labels = {{"model", model}};
+    const Result<Namespace> ns = store.Attach(spec);
+    EXPECT_TRUE(ns.has_value());
+    PutChain(store, *ns);
+    return *ns;
+  };
+  const Namespace one = attach("d1", "llama-8b"), two = attach("d2", "llama-70b"),
+                  other = attach("d3", "qwen");
+  ASSERT_EQ(store.SwitchReads("model=llama*", false).value_or(0), 2u);
+  EXPECT_EQ(Ask(store, one), Had());
+  EXPECT_EQ(Ask(store, two), Had());
+  EXPECT_EQ(Ask(store, other), kAll);
+  ASSERT_EQ(store.SwitchReads("model_config=d2", true).value_or(0), 1u);
+  EXPECT_EQ(Ask(store, one), Had());
+  EXPECT_EQ(Ask(store, two), kAll);
+  EXPECT_EQ(store.SwitchReads("model=gpt", false).error().code(), Code::kMiss);
+  EXPECT_EQ(store.SwitchReads("config=d1", false).error().code(), Code::kMiss);
+}
+
+TEST(Switch, OneEngineIsOffAlsoWhenItComesAgainAndTheOthersGoOn) {
+  RealNode node(64u << 20);
+  const auto named = [&](const std::string& name) {
+    ConnectOptions options = node.options();
+    options.engine_name = name;
+    Result<Store> store = Store::Connect(options);
+    EXPECT_TRUE(store.has_value());
+    return std::move(*store);
+  };
+  Store operator_ = node.Connect(), other = named("decode-2");
+  auto engine = std::make_unique<Store>(named("decode-1"));
+  const Namespace ns = AttachTest(*engine);
+  const Namespace others = AttachTest(other);
+  PutChain(*engine, ns);
+  ASSERT_EQ(operator_.SwitchEngineReads("decode-1", false).value_or(0), 1u);
+  EXPECT_EQ(Ask(*engine, ns), Had());
+  EXPECT_EQ(Ask(other, others), kAll);
+  EXPECT_TRUE(PutBlock(*engine, ns, kBlocks, kBlocks - 1, kBytes).ok()) << "writes are on";
+  EXPECT_THAT(*operator_.StatusJson(), HasSubstr("\"reads_off_engines\":1"));
+
+  engine.reset();
+  ASSERT_TRUE(node.Reload(node.Options()).has_value());
+  engine = std::make_unique<Store>(named("decode-1"));
+  const Namespace again = AttachTest(*engine);
+  EXPECT_EQ(Ask(*engine, again), Had()) << "it was started anew, and the node read its settings again";
+  ASSERT_EQ(operator_.SwitchEngineWrites("decode-1", false).value_or(0), 1u);
+  const Status refused = PutBlock(*engine, again, kBlocks + 1, kBlocks, kBytes);
+  EXPECT_EQ(refused.code(), Code::kBusy);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("decode-1"));
+  EXPECT_TRUE(PutBlock(other, others, kBlocks + 1, kBlocks, kBytes).ok());
+
+  ASSERT_TRUE(operator_.SwitchEngineReads("decode-1", true).has_value());
+  EXPECT_EQ(Ask(*engine, again), kAll);
+  ASSERT_TRUE(operator_.SwitchEngineWrites("decode-1", true).has_value());
+  EXPECT_TRUE(PutBlock(*engine, again, kBlocks + 2, kBlocks + 1, kBytes).ok());
+
+  EXPECT_EQ(operator_.SwitchEngineReads("decode-3", false).error().code(), Code::kMiss);
+  EXPECT_EQ(operator_.SwitchEngineReads("", false).error().code(), Code::kInvalid);
+  ConnectOptions odd = node.options();
+  odd.engine_name = "decode 1";
+  const Result<Store> none = Store::Connect(odd);
+  ASSERT_FALSE(none.has_value());
+  EXPECT_EQ(none.error().code(), Code::kInvalid);
+  EXPECT_THAT(std::string(none.error().message()), HasSubstr("visible ASCII"));
+}
+
 TEST(Switch, ADropWhileReadsAreOffShowsNothingOldWhenTheyAreOn) {
   RealNode node(64u << 20);
   Store store = node.Connect();
@@ -147,9 +221,8 @@ TEST(Switch, WithWritesOffEachPartIsBusyAndWhatIsThereIsRead) {
 
 // The acknowledgement means it: while reads go on all the time, none hits that lies between the answer to
 // `off` and the call of `on`.
-TEST(Switch, NoReadThatBeginsAfterTheAnswerHits) {
-  RealNode node(64u << 20);
-  Store operator_ = node.Connect(), store = node.Connect();
+void NoneHitsWhileOff(RealNode& node, Store& store, const std::function<bool(Store&, bool)>& turn) {
+  Store operator_ = node.Connect();
   const Namespace ns = AttachTest(store);
   PutChain(store, ns);
   std::atomic<std::uint64_t> times{0};  // that it was turned: odd while it is off
@@ -170,15 +243,31 @@ TEST(Switch, NoReadThatBeginsAfterTheAnswerHits) {
   for (int round = 0; round < 20; ++round) {
     const std::uint64_t hits = hits_on, reads = reads_off;
     Until([&] { return hits_on > hits; });
-    ASSERT_TRUE(operator_.SwitchReads("", false).has_value());
+    ASSERT_TRUE(turn(operator_, false));
     ++times;
     Until([&] { return reads_off > reads + 10; });
     ++times;
-    ASSERT_TRUE(operator_.SwitchReads("", true).has_value());
+    ASSERT_TRUE(turn(operator_, true));
   }
   ends = true;
   reader.join();
   EXPECT_EQ(hits_off, 0u);
+}
+
+TEST(Switch, NoReadThatBeginsAfterTheAnswerHits) {
+  RealNode node(64u << 20);
+  Store store = node.Connect();
+  NoneHitsWhileOff(node, store, [](Store& op, bool on) { return op.SwitchReads("", on).has_value(); });
+}
+
+TEST(Switch, NoReadOfAnEngineThatBeginsAfterTheAnswerHits) {
+  RealNode node(64u << 20);
+  ConnectOptions options = node.options();
+  options.engine_name = "decode";
+  Result<Store> store = Store::Connect(options);
+  ASSERT_TRUE(store.has_value());
+  NoneHitsWhileOff(node, *store,
+                   [](Store& op, bool on) { return op.SwitchEngineReads("decode", on).has_value(); });
 }
 
 }  // namespace

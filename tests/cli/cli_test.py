@@ -140,7 +140,7 @@ class WhatANodeDoes(CliTest):
         self.assertIn(status["node"]["loop"], ("io_uring", "epoll"))
         sections = {"node", "memory", "now", "flash", "store", "door"}
         sections |= {"reads", "engines", "misses", "waits", "calls", "switches", "drain", "quotas", "namespaces"}
-        sections |= {"slow", "slow_calls", "slow_at", "traces"}
+        sections |= {"slow", "slow_calls", "slow_at", "traces", "by_engine"}
         self.assertEqual(set(status), sections)
         self.assertIn(b"now.records", node.cistern("status").stdout)
 
@@ -160,6 +160,13 @@ class WhatANodeDoes(CliTest):
         self.assert_says(node.cistern("admin", "read", "off"), 2, "reads")
         self.assert_says(node.cistern("admin", "reads", "of"), 2, "unknown state of")
         self.assert_says(node.cistern("admin", "reads", "off", "--namespace", "dmeo"), 1, "dmeo")
+        self.assert_says(node.cistern("admin", "reads", "off", "--engine", "decode-1"), 1, "decode-1", "no session")
+        self.assert_says(node.cistern("admin", "reads", "off", "--engine", "decode 1"), 2, "visible ASCII")
+        self.assert_says(node.cistern("admin", "drop", "demo", "--engine", "decode-1"), 2, "--engine")
+        both = ("--engine", "decode-1", "--namespace", "demo")
+        self.assert_says(node.cistern("admin", "writes", "off", *both), 2, "--engine")
+        self.assert_says(node.cistern("admin", "reads", "off", "--each"), 2, "--each")
+        self.assert_says(node.cistern("get", *get), 0)
 
     def test_docs_have_the_metrics_that_the_registry_has(self) -> None:
         page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")

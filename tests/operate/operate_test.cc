@@ -77,6 +77,28 @@ TEST(NamespaceDiff, ANamespaceIsFoundByNameFingerprintAndFieldAndNotByWhatSevera
   EXPECT_EQ(FindNamespace(all, "green").error().code(), Code::kMiss);
 }
 
+TEST(NamespaceDiff, LabelsAreListedFoundAndNoPartOfTheIdentity) {
+  RealNode node;
+  Store store = node.Connect();
+  NamespaceSpec spec = Engine();
+  spec.labels = {{"served", "llama"}, {"model", "Llama 3 \"8B\""}};
+  ASSERT_TRUE(store.Attach(spec).has_value());
+  spec.fields[1].second = "fp8";
+  spec.labels = {{"served", "llama"}};
+  ASSERT_TRUE(store.Attach(spec).has_value());
+  const std::vector<ListedNamespace> all = ListOf(store);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(LabelsText(all[0]), "model=Llama 3 \"8B\" served=llama");
+  EXPECT_EQ(all[0].shown(), all[0].fingerprint.substr(0, 4) + " Llama 3 \"8B\"");
+  EXPECT_EQ(all[1].shown(), all[1].fingerprint);
+  EXPECT_EQ(*FindNamespace(all, "model=Llama 3 \"8B\""), &all[0]);
+  EXPECT_EQ(FindNamespace(all, "served=llama").error().code(), Code::kInvalid) << "several";
+  EXPECT_EQ(FindNamespaces(all, "served=llama")->size(), 2u);
+  EXPECT_EQ(FindNamespaces(all, "served=lla").error().code(), Code::kMiss);
+  for (const NamespaceDifference& difference : Differences(all[0], all[1]))
+    EXPECT_EQ(difference.identity, difference.what != "labels") << difference.what;
+}
+
 TEST(NamespaceDrop, ByNameOrFingerprintAllOfItGoesAndNothingElse) {
   RealNode node;
   Store store = node.Connect();

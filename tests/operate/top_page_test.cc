@@ -83,6 +83,19 @@ TEST(TopPage, NamespacesAreThoseWithTheMostBytesFirst) {
   EXPECT_LT(drawn.find("large"), drawn.find("small"));
 }
 
+TEST(TopPage, AnEngineOfWhichSomethingIsOffIsShown) {
+  TopPage page;
+  page.Add(*ParseTopSample(
+      R"({"node":{"pid":7},"by_engine":[{"engine":"a","sessions":2,"reads_on":false,"writes_on":false},)"
+      R"({"engine":"b","sessions":1,"reads_on":true,"writes_on":true},)"
+      R"({"engine":"c","sessions":0,"reads_on":true,"writes_on":false},{"engine":5},7]})",
+      1));
+  const std::string drawn = page.Draw(120, 60);
+  EXPECT_THAT(drawn, HasSubstr("reads and writes of engine a, 2 sessions"));
+  EXPECT_THAT(drawn, HasSubstr("off    writes of engine c, 0 sessions"));
+  EXPECT_THAT(drawn, Not(HasSubstr("engine b")));
+}
+
 TEST(TopPage, WhatIsNoStatusIsRefused) {
   for (const char* text : {"", "[]", "{", "{\"now\":{}}"})
     EXPECT_FALSE(ParseTopSample(text, 0).has_value()) << text;

@@ -8,6 +8,7 @@ Usage: upgrade_test.py BIN_DIR EARLIER_BIN_DIR [unittest arguments]
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import random
 import signal
@@ -161,6 +162,48 @@ class InMemory(Upgrade):
         for client in (OLD, NEW):
             self.assert_has(client, 1, 4)
             self.assertEqual(self.release(client).cistern("get", "--namespace", "n", key(5), "-").returncode, 1)
+
+    def named(self, code: str) -> subprocess.CompletedProcess[str]:
+        """As an engine with a name does it, in a namespace with a label."""
+        python = NEW.parent / "python"
+        self.assertTrue((python / "cistern").is_dir(), f"the package is not built at {python}")
+        begin = (
+            f"import cistern\nstore = cistern.Store.connect({str(self.memory / 'socket')!r}, engine_name='decode-1')\n"
+            "ns = store.attach(cistern.NamespaceSpec({'digest': 'd'}, labels={'model': 'llama'}))\n"
+            "key = bytes([7]) * 32\n"
+        )
+        return subprocess.run([sys.executable, "-c", begin + code], env={**os.environ, "PYTHONPATH": str(python)},
+                              capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+    def assert_named(self, code: str) -> None:
+        done = self.named(code)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_an_engine_with_a_name_and_labels_works_with_a_node_that_knows_neither(self) -> None:
+        self.serving(OLD)
+        self.assert_named("store.put(ns, key, b'x' * 5000)\nassert store.get(ns, key) == b'x' * 5000")
+        off = self.release(NEW).cistern("admin", "reads", "off", "--engine", "decode-1")
+        self.assertEqual(off.returncode, 1)
+        self.assertIn(b"earlier version", off.stderr)
+        self.assert_named("assert store.get(ns, key) == b'x' * 5000")
+
+    def test_what_has_labels_is_kept_by_a_node_that_knows_none(self) -> None:
+        """Forth and back: a downgrade forgets the labels, and none of the blocks."""
+        node = self.serving(NEW)
+        self.assert_named("store.put(ns, key, b'x' * 5000)")
+        labels = json.loads(self.release(NEW).cistern("namespaces", "--json").stdout)["namespaces"][0]["labels"]
+        self.assertEqual(labels, {"model": "llama"})
+        self.end(node, signal.SIGTERM)
+        node = self.release(OLD).start()
+        said = self.until_it_serves_or_ends(node)
+        if node.poll() is None:
+            self.assert_named("assert store.get(ns, key) == b'x' * 5000")
+            self.end(node, signal.SIGTERM)
+        else:
+            self.assertIn("version", said, "it names what it does not read")
+        self.serving(NEW)
+        self.assert_named("assert store.get(ns, key) == b'x' * 5000")
+        self.assertEqual(self.release(NEW).cistern("admin", "drop", "model=llama").stdout, b"1 blocks dropped\n")
 
     def test_the_old_node_takes_back_what_the_new_one_took_over_or_names_what_it_does_not_read(self) -> None:
         self.back_and_forth(OLD, self.BLOCKS)

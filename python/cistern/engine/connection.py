@@ -186,7 +186,8 @@ class Connection:
                 store = before.store
             else:
                 store = Store.connect(
-                    spec.socket, tenant=spec.tenant, owner=spec.owner, deadline_us=CALL_US, node_user=spec.node_user
+                    spec.socket, tenant=spec.tenant, owner=spec.owner, deadline_us=CALL_US, node_user=spec.node_user,
+                    engine_name=spec.engine_name,
                 )
             namespaces = [
                 store.attach(spec.namespace_spec(number), deadline_us=CALL_US) for number in range(len(spec.fields))

@@ -43,3 +43,7 @@ class EngineFacts:
     """Name of the logger, under the engine's own, so that its configuration holds."""
     adapters: str = ""
     """What of an adapter's files the engine applies, and how, where that is not by the files alone."""
+    name: str = ""
+    """What the engine is called where nothing else is said: 1 to 64 visible ASCII characters, or nothing."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """What people call what it serves, of each of its namespaces; no part of what is shared."""

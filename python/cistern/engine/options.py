@@ -55,6 +55,12 @@ def _name(name: str, value: Any) -> str:
     raise WrongOption(f"{name}: {value!r} is not a name of 1 to 256 bytes")
 
 
+def _engine_name(name: str, value: Any) -> str:
+    if isinstance(value, str) and re.fullmatch(r"[!-~]{0,64}", value):
+        return value
+    raise WrongOption(f"{name}: {value!r} is not a name of at most 64 visible ASCII characters")
+
+
 def _whole(low: int, high: int) -> Callable[[str, Any], int]:
     def check(name: str, value: Any) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
@@ -103,6 +109,11 @@ class Options:
     tenant: str = _option("default", _text, "the trust boundary that the node serves")
     node_user: str = _option(
         "", _text, "whose node it may be beside this user's and root's: a user's number, or any; empty: nobody else's"
+    )
+    engine_name: str = _option(
+        "", _engine_name,
+        "what this engine is called in the node's status and logs, and by `cistern admin reads off --engine`: one that "
+        "it keeps when it is started again; empty: the engine's own id",
     )
     start_node: bool = _option(True, _flag, "start a node as a process of its own where none answers")
     memory: str = _option(

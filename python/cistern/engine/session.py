@@ -35,6 +35,9 @@ class SessionSpec:
     mesh: str = ""
     strict: bool = False
     node_user: str = ""
+    engine_name: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Of each namespace."""
 
     def namespace_spec(self, number: int) -> NamespaceSpec:
         return NamespaceSpec(
@@ -49,6 +52,7 @@ class SessionSpec:
             flash_admit=self.flash_admit,
             mesh=self.mesh,
             strict=self.strict,
+            labels=dict(self.labels),
         )
 
 

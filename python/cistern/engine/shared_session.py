@@ -141,6 +141,8 @@ class SharedSession:
                 mesh=options.mesh,
                 strict=options.strict,
                 node_user=options.node_user,
+                engine_name=options.engine_name or facts.name,
+                labels=facts.labels,
             )
         )
 

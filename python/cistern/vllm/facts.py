@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +14,10 @@ from ..engine.facts import ConfigurationError, EngineFacts, GroupFacts
 from . import versions
 
 LOGGER = "vllm.cistern"
+MODEL = "model"
+"""The label that says what a namespace is of."""
+MAX_NAME = 64
+MAX_LABEL = 127
 
 
 @dataclass(frozen=True)
@@ -39,11 +46,30 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> VllmFacts:
             drafts=vllm_config.speculative_config is not None,
             logger=LOGGER,
             adapters=_adapters(vllm_config),
+            name=_name(vllm_config),
+            labels=_labels(vllm_config.model_config),
         ),
         rank=parallel.rank,
         hash_algorithm=str(vllm_config.cache_config.prefix_caching_hash_algo),
         publishes_events=events is not None and bool(events.enable_kv_cache_events),
     )
+
+
+def _name(vllm_config: Any) -> str:
+    """vLLM's id of this engine, which its own logs have, or else the host and the process."""
+    given = getattr(getattr(vllm_config, "kv_transfer_config", None), "engine_id", None)
+    name = str(given) if given else f"{socket.gethostname()}-{os.getpid()}"
+    return re.sub(r"[^!-~]", "_", name)[:MAX_NAME]
+
+
+def _labels(model: Any) -> tuple[tuple[str, str], ...]:
+    """The name under which the model is served, or else as it was given."""
+    served = getattr(model, "served_model_name", None)
+    first = served[0] if isinstance(served, (list, tuple)) and served else served
+    name = re.sub(r"[\x00-\x1f\x7f]", "_", str(first or model.model))
+    # A path's end is what tells it from others.
+    kept = name.encode("utf-8", "replace")[-MAX_LABEL + len(MODEL):].decode("utf-8", "ignore")
+    return ((MODEL, kept),) if kept else ()
 
 
 def images_counted(vllm_config: Any) -> bool:
