@@ -97,7 +97,7 @@ void AddMatchMetrics(MetricRegistry& registry, const StoreCounters& counters) {
   registry.Label("misses", "reason",
                  "blocks that were asked for and not had, by why the first of their chain was not there");
   for (const Field& field : kMisses) registry.Add("misses", field.name, field.help, counters.*field.counter);
-  registry.Label("waits", "of", "how long the core's longer work took");
+  registry.Label("waits", "of", "how long the core's steps and its longer work took");
   registry.Add("waits", "fetch", "a record's way from flash into memory", counters.fetch_ns);
 }
 

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/executor.h"
 #include "base/limits.h"
+#include "base/metrics.h"
 #include "base/remote_queue.h"
 #include "base/spin.h"
 #include "base/task.h"
@@ -261,6 +262,8 @@ class Loop {
 
   // How often it slept.
   std::uint64_t sleeps() const { return sleeps_; }
+  // How long pieces of ready work took, each of which is a step of the core; of one in eight.
+  const Histogram& step_ns() const { return step_ns_; }
 
  protected:
   // Ready work that runs between two looks at the outside, by number and by what it did: a call of many
@@ -308,6 +311,8 @@ class Loop {
   template <class F>
   void EachPoller(F&& visit);
   bool RunPollers();
+  // Ready work, bounded; whether there was any.
+  bool RunSteps();
   void Sleep();
   void Signal();
 
@@ -328,6 +333,7 @@ class Loop {
   Instant idle_since_;
   std::uint32_t in_flight_ = 0;
   std::uint64_t sleeps_ = 0;
+  Histogram step_ns_;
 };
 
 // The clock is borrowed. kInvalid for options; kIoError when the kind asked for does not work here.

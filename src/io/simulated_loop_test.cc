@@ -78,6 +78,25 @@ TEST(SimulatedLoop, TimeMovesOnlyWhenNothingElseIsLeft) {
   EXPECT_EQ(world.clock.Now().UsSince(start), 3'600'000'000);
 }
 
+TEST(SimulatedLoop, OneStepInEightIsTimedWhateverTheRhythmOfCalls) {
+  constexpr int kRounds = 4000;
+  World world(1);
+  Executor& executor = world.loop->executor();
+  // Calls of four steps each, of which the third takes long.
+  for (int round = 0; round < kRounds; ++round) {
+    for (const std::int64_t us : {1, 1, 90, 1}) executor.Post([&, us] { world.clock.AdvanceUs(us); });
+  }
+  while (world.loop->PollOnce()) {
+  }
+  const Histogram& steps = world.loop->step_ns();
+  EXPECT_NEAR(static_cast<double>(steps.count()), kRounds * 4 / 8.0, kRounds * 4 / 80.0);
+  EXPECT_NEAR(steps.mean(), 93'000 / 4.0, 93'000 / 40.0) << "each of the four as often";
+  EXPECT_EQ(steps.max(), 90'000u);
+  const std::uint64_t count = steps.count();
+  for (int look = 0; look < 100; ++look) EXPECT_FALSE(world.loop->PollOnce());
+  EXPECT_EQ(steps.count(), count) << "a look that finds nothing is none";
+}
+
 TEST(SimulatedLoop, AFaultReachesTheCallerAsTheDeviceWouldSayIt) {
   World world(1);
   File file = world.Open("/disk/file");

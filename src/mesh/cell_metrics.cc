@@ -184,6 +184,13 @@ constexpr MetricMember<RailThread::Counters, Counter> kServed[] = {
 
 }  // namespace
 
+void AddWaits(MetricRegistry& registry, const CellParts& cell) {
+  static const Histogram kNone;  // for the name alone
+  registry.Add("waits", "peer",
+               "a batch of blocks' way from another node into memory, of at most 512 KiB or one block",
+               cell.sharing == nullptr ? kNone : cell.sharing->reader().counters().batch_ns);
+}
+
 void AddMetrics(MetricRegistry& registry, const CellParts& cell) {
   const Member* const member = cell.member;
   for (const Said& said : kSaid)

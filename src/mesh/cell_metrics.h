@@ -25,5 +25,7 @@ struct CellParts {  // all borrowed; null, for the names alone
   const std::map<std::string, std::string>* conflicts = nullptr;
 };
 void AddMetrics(MetricRegistry& registry, const CellParts& cell);
+// How long what it reads from others takes, among the section `waits`.
+void AddWaits(MetricRegistry& registry, const CellParts& cell);
 
 }  // namespace cistern::mesh

@@ -334,9 +334,11 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
   const Instant now = parts_.clock.Now();
   if (!batch->items.empty()) peer.Note(worst, now, now.UsSince(began));
   if (!worst.ok()) counters_.failed.Add();
-  if (worst.ok() && batch->bytes() > 0)
+  if (worst.ok() && batch->bytes() > 0) {
+    counters_.batch_ns.Record(static_cast<std::uint64_t>(std::max<std::int64_t>(now.NsSince(began), 0)));
     Peer::Blend(&peer.bytes_per_us, static_cast<double>(batch->bytes()) /
                                         std::max<double>(1, static_cast<double>(now.UsSince(began))));
+  }
   batch->done.Set();
   landed_.Pulse();
 }

@@ -85,9 +85,10 @@ class PeerReader final {
   std::size_t transfers() const { return transfers_.size(); }
 
   struct Counters {
-    Counter blocks;  // that came and are visible
-    Counter bytes;   // of their bodies
-    Counter failed;  // batches that a peer did not answer
+    Counter blocks;      // that came and are visible
+    Counter bytes;       // of their bodies
+    Counter failed;      // batches that a peer did not answer
+    Histogram batch_ns;  // of those that came whole: from the question to the last byte
   };
   const Counters& counters() const { return counters_; }
 

@@ -54,6 +54,9 @@ TEST_F(ReadingTest, WhatOneNodeHasAnotherFindsAndReadsExactly) {
   ASSERT_TRUE(read.has_value()) << read.error().ToString();
   EXPECT_EQ(*read, 9u);
   for (std::uint64_t n = 1; n <= 9; ++n) EXPECT_TRUE(Exact(1, n)) << n;
+  EXPECT_EQ(node(1).reader->counters().batch_ns.count(), 1u) << "nine small blocks are one batch";
+  EXPECT_GT(node(1).reader->counters().batch_ns.sum(), 0u);
+  EXPECT_EQ(node(0).reader->counters().batch_ns.count(), 0u);
   // And now it tells of them itself.
   EXPECT_TRUE(RunUntil([&] { return node(0).streams->SamplesOf(node(1).process_number) == 3; }));
 }

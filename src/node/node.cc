@@ -788,6 +788,7 @@ void Node::Core::FillRegistry() {
                             .uptime_us = [this] { return clock_.Now().UsSince(started_at_); },
                             .sleeps = [this] { return loop_->sleeps(); },
                             .tick_late_ns = tick_late_ns_,
+                            .step_ns = loop_->step_ns(),
                             .slow_calls = &*slow_calls_,
                             .traces = traces_.get(),
                             .counters = parts.store->counters(),

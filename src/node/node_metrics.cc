@@ -95,6 +95,11 @@ void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources) {
   registry.Add("waits", "tick",
                "how much later than due the core's tick came: what kept the core, or its host",
                sources.tick_late_ns);
+  registry.Add(
+      "waits", "step",
+      "one step of the core, in which nobody else is served; its bound is 100 us. One in eight is timed",
+      sources.step_ns);
+  if (sources.has_cell) mesh::AddWaits(registry, sources.cell);
   server::AddCallTimes(registry, sources.server);
   SlowCalls::AddMetrics(registry, sources.slow_calls);
   admin::TraceSender::AddMetrics(registry, sources.traces);
@@ -108,12 +113,13 @@ void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources) {
 std::string MetricsOfDocs() {
   const NodeFacts facts;
   const catalog::StoreCounters counters;
-  const Histogram tick_late_ns;
+  const Histogram tick_late_ns, step_ns;
   MetricRegistry registry;
   AddAllMetrics(registry, {.facts = facts,
                            .uptime_us = [] { return 0; },
                            .sleeps = [] { return 0; },
                            .tick_late_ns = tick_late_ns,
+                           .step_ns = step_ns,
                            .slow_calls = nullptr,
                            .traces = nullptr,
                            .counters = counters,
