@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Redis with its C client beside Cistern, in the same run, interleaved. The get of a block from the own node
-// against Redis on a unix socket: the same sizes, the same random order; Redis's reply is used where hiredis
-// left it, Cistern's is copied to a buffer. Blocks of another node of a cell against Redis over loopback TCP:
-// as many blocks a call, as many calls under way; Redis's replies are used where hiredis left them, Cistern's
+// Redis with its C client, and files on tmpfs, beside Cistern, in the same run, interleaved. The get of a
+// block from the own node against Redis on a unix socket: the same sizes, the same random order; Redis's
+// reply is used where hiredis left it, Cistern's is copied to a buffer; and against a file a block, opened,
+// read and closed, which nobody checks. Blocks of another node of a cell against Redis over loopback TCP: as
+// many blocks a call, as many calls under way; Redis's replies are used where hiredis left them, Cistern's
 // blocks are checked and stay in the node's memory.
+#include <fcntl.h>
 #include <hiredis/hiredis.h>
 #include <signal.h>
 #include <spawn.h>
@@ -106,6 +108,48 @@ class Redis {
   redisContext* context_ = nullptr;
 };
 
+// A file a block in a directory of its own, named by the key: the cache that needs no program.
+class Files {
+ public:
+  explicit Files(const std::string& parent) : directory_(parent + "/cistern-files-XXXXXX") {
+    if (mkdtemp(directory_.data()) == nullptr) directory_.clear();
+  }
+  ~Files() {
+    std::error_code ignored;
+    if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
+  }
+  Files(const Files&) = delete;
+  Files& operator=(const Files&) = delete;
+
+  bool Put(const BlockKey& key, std::span<const std::byte> value) const {
+    const Fd file(open(PathOf(key).c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    return file.valid() &&
+           write(file.get(), value.data(), value.size()) == static_cast<ssize_t>(value.size());
+  }
+  bool Get(const BlockKey& key, std::span<std::byte> to) const {
+    const Fd file(open(PathOf(key).c_str(), O_RDONLY | O_CLOEXEC));
+    return file.valid() && read(file.get(), to.data(), to.size()) == static_cast<ssize_t>(to.size());
+  }
+
+ private:
+  std::string PathOf(const BlockKey& key) const { return directory_ + "/" + key.ToHex(); }
+  std::string directory_;
+};
+
+// GB/s of all of these blocks once, each read to its place in `to`.
+Result<double> ReadFiles(const Files& files, std::span<const BlockKey> keys,
+                         std::span<const std::uint32_t> order, std::span<std::byte> to,
+                         std::uint64_t block_bytes, Samples& samples) {
+  const Stopwatch all;
+  for (std::size_t at = 0; at < order.size(); ++at) {
+    const Stopwatch one;
+    if (!files.Get(keys[order[at]], to.subspan(at * block_bytes, block_bytes)))
+      return Error(Code::kIoError, "a file of the bench is not there");
+    samples.call_us.push_back(static_cast<double>(one.Ns()) / 1e3);
+  }
+  return static_cast<double>(order.size() * block_bytes) / static_cast<double>(all.Ns());
+}
+
 Status RunSize(std::uint64_t block_bytes, BenchOptions& options) {
   const std::uint64_t working_set = 256u << 20;
   Result<Daemon> daemon = Daemon::Start(options.daemon, options.memory_dir, {"--memory", "512MiB"});
@@ -117,17 +161,23 @@ Status RunSize(std::uint64_t block_bytes, BenchOptions& options) {
   Redis redis;
   if (!redis.ok()) return Status(Code::kGone, "redis-server does not start; is it installed?");
   std::vector<std::byte> value(block_bytes);
+  const Files files(options.memory_dir);
   for (const BlockKey& key : blocks->keys) {
     workload::FillContent(key, value);
     if (!redis.Set(key, value)) return Status(Code::kIoError, "redis refused a SET");
+    if (!files.Put(key, value))
+      return Status(Code::kIoError, Text(options.memory_dir, ": no room for the files"));
   }
   std::vector<std::uint32_t> order(blocks->keys.size());
   std::iota(order.begin(), order.end(), 0u);
   Random random(23);
   Buffer to(working_set);
-  Samples ours, theirs;
+  Samples ours, theirs, of_files;
   for (std::uint64_t round = 0; round < options.rounds; ++round) {
     Shuffle(order, random);
+    const auto rate = ReadFiles(files, blocks->keys, order, {to.data(), working_set}, block_bytes, of_files);
+    if (!rate) return rate.error();
+    of_files.rounds.push_back(*rate);
     Stopwatch theirs_round;
     for (std::uint32_t i : order) {
       Stopwatch one;
@@ -156,6 +206,8 @@ Status RunSize(std::uint64_t block_bytes, BenchOptions& options) {
   }
   options.row(
       RateRow(Text("get_", SizeText(block_bytes), "_against_redis"), "redis on a unix socket", ours, theirs));
+  options.row(
+      RateRow(Text("get_", SizeText(block_bytes), "_against_files"), "files on tmpfs", ours, of_files));
   return Status();
 }
 
@@ -235,8 +287,8 @@ int Run(int argc, const char* const* argv) {
   bool json = false;
   CommandLine line(
       "redis_peer",
-      "Get of a block against Redis on a unix socket, and blocks of another node of a cell against "
-      "Redis over TCP, interleaved.",
+      "Get of a block against Redis on a unix socket and against files on tmpfs, and blocks of another node "
+      "of a cell against Redis over TCP, interleaved.",
       "  redis_peer --json");
   line.Count("--rounds", "interleaved rounds; default: 9", &options.rounds, 1, 1000);
   line.Switch("--json", "one JSON object on stdout", &json);
@@ -248,8 +300,9 @@ int Run(int argc, const char* const* argv) {
     } else if (row.limit_value == 0) {
       std::printf("%-34s %s\n", row.name.c_str(), row.limit.c_str());
     } else {
-      std::printf("%-34s %.2f GB/s, redis %.2f GB/s: %.1f x (%.1f to %.1f), p50 %.1f us\n", row.name.c_str(),
-                  row.value, row.limit_value, row.ratio, row.ratio_low, row.ratio_high, row.p50_us);
+      std::printf("%-36s %6.2f GB/s  %-22s %6.2f GB/s  %5.1f x (%.1f to %.1f)  p50 %.1f us\n",
+                  row.name.c_str(), row.value, row.limit.c_str(), row.limit_value, row.ratio, row.ratio_low,
+                  row.ratio_high, row.p50_us);
     }
   };
   for (const std::uint64_t block_bytes : {2u << 20, 64u << 10}) {
