@@ -46,6 +46,7 @@ struct CellState {
   CellFloor floor;
   std::int64_t floor_revision = 0;  // of its key; 0: there is none
   CellView view;
+  std::uint64_t views = 0;                      // how often its members were others
   std::map<std::uint64_t, HeardApplied> heard;  // by process number, this one's too
   Retention kept_drops{CellLimits::kKeepDropsUs, CellLimits::kKeepBytes};
   Retention kept_ends{CellLimits::kKeepEndsUs, CellLimits::kKeepBytes};

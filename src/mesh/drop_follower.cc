@@ -327,6 +327,7 @@ Task<void> DropFollower::Adopt(Snapshot snapshot) {
   state_.floor = snapshot.floor;
   state_.floor_revision = snapshot.floor_revision;
   state_.view = std::move(snapshot.view);
+  ++state_.views;
   state_.witness = std::move(snapshot.witness);
   last_changes_ = std::move(snapshot.last_changes);
   read_all_at_ = snapshot.header.revision;
@@ -458,7 +459,7 @@ Task<Conclusion> DropFollower::Take(std::vector<WatchEvent> events, std::int64_t
   Witness witness = state_.witness;
   BatchMark last = state_.last_seen;
   std::vector<CellDrop> drops;
-  bool unreadable = false;
+  bool unreadable = false, of_members = false;
   for (const WatchEvent& event : events) {
     const std::string& key = event.key.key;
     const std::int64_t revision = event.key.mod_revision;
@@ -470,6 +471,7 @@ Task<Conclusion> DropFollower::Take(std::vector<WatchEvent> events, std::int64_t
       state_.floor = put ? CellFloor::Decode(event.key.value).value_or(state_.floor) : CellFloor();
       state_.floor_revision = put ? revision : 0;
     } else if (const std::string_view id = keys_.IdOf(key); !id.empty()) {
+      of_members = true;
       const auto value = put ? MemberValue::Decode(event.key.value) : std::nullopt;
       if (value) view.members[std::string(id)] = *value;
       if (!put) view.members.erase(std::string(id));
@@ -496,6 +498,7 @@ Task<Conclusion> DropFollower::Take(std::vector<WatchEvent> events, std::int64_t
   }
   view.revision = up_to;
   state_.view = std::move(view);
+  if (of_members) ++state_.views;
   state_.witness = std::move(witness);
   state_.last_seen = last;
   state_.past.highest_revision = std::max(state_.past.highest_revision, up_to);

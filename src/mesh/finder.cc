@@ -33,6 +33,25 @@ std::uint64_t BytesOf(const catalog::NamespaceEntry& entry, const PeerRun& run, 
 
 }  // namespace
 
+bool Finder::MayAsk(MemberNumber member) const {
+  const Peer& peer = parts_.peers.Of(parts_.streams.ProcessOf(member));
+  return peer.breaker.Allows(parts_.clock.Now()) && peer.matches < kQueued;
+}
+
+SampleIndex::Deepest Finder::Deepest(std::uint64_t seed, std::span<const BlockKey> chain, std::size_t local,
+                                     std::uint32_t block_tokens, MemberSet* among) const {
+  SampleIndex::Deepest deepest = parts_.index.Find(seed, chain, local, block_tokens, *among);
+  const auto may_be_asked = [&](MemberSet members) {
+    for (std::size_t number = 0; number < members.size() && members.any(); ++number) {
+      if (members[number] && !MayAsk(static_cast<MemberNumber>(number))) members.reset(number);
+    }
+    return members;
+  };
+  if (may_be_asked(deepest.holders) == deepest.holders) return deepest;
+  *among = may_be_asked(*among);
+  return parts_.index.Find(seed, chain, local, block_tokens, *among);
+}
+
 MemberNumber Finder::Choose(const MemberSet& holders) {
   std::vector<MemberNumber> near, all, drain;
   for (std::size_t number = 0; number < holders.size(); ++number) {
@@ -67,13 +86,8 @@ Task<PeerMatch> Finder::Find(std::uint32_t slot, std::span<const BlockKey> chain
   const std::uint64_t incarnation = entry->incarnation;
   const std::uint32_t block_tokens = entry->block_tokens;
   MemberSet among = parts_.streams.Askable();
-  for (std::size_t number = 0; number < among.size(); ++number) {
-    if (!among[number]) continue;
-    const Peer& peer = parts_.peers.Of(parts_.streams.ProcessOf(static_cast<MemberNumber>(number)));
-    if (!peer.breaker.Allows(parts_.clock.Now()) || peer.matches >= kQueued) among.reset(number);
-  }
   for (int asked = 0; asked < kAsked; ++asked) {
-    const SampleIndex::Deepest deepest = parts_.index.Find(seed, chain, local, block_tokens, among);
+    const SampleIndex::Deepest deepest = Deepest(seed, chain, local, block_tokens, &among);
     if (deepest.blocks <= local) {
       if (asked == 0) ++counters_.unknown;
       break;

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
+#include <unordered_map>
 
 #include "base/clock.h"
 #include "base/event.h"
@@ -82,7 +82,7 @@ class PeerTable final {
 
  private:
   net::Bandwidth bandwidth_;
-  std::map<std::uint64_t, Peer> peers_;
+  std::unordered_map<std::uint64_t, Peer> peers_;  // a match looks at each that has the chain
 };
 
 }  // namespace cistern::mesh

@@ -127,14 +127,6 @@ std::vector<std::uint64_t> Peers::Reachable() const {
   return reachable;
 }
 
-bool Peers::SameZone(std::uint64_t peer) const {
-  const auto own = state_.view.members.find(id_);
-  if (own == state_.view.members.end() || own->second.zone.empty()) return false;
-  return std::ranges::any_of(state_.view.members, [&](const auto& member) {
-    return member.second.process_number == peer && member.second.zone == own->second.zone;
-  });
-}
-
 Status Peers::Tell(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) {
   const auto at = connected_.find(peer);
   if (at == connected_.end()) return Status(Code::kGone, "there is no connection to this member");
@@ -170,20 +162,36 @@ Task<void> Peers::Accept() {
   }
 }
 
+// What is heard changes the state as well, from each member at each drop: of all members only those of
+// another view are looked at.
 Task<void> Peers::FollowView() {
   for (;;) {
+    const std::uint64_t view = state_.views;
     for (const auto& [id, member] : state_.view.members) {
       if (id > id_ && dialed_.insert(id).second) tasks_.Spawn(Dial(id));
     }
-    // Of starts that are no more, nothing is kept.
-    std::erase_if(state_.heard, [&](const auto& said) {
-      return said.first != process_number_ && !connected_.contains(said.first) &&
-             std::ranges::none_of(state_.view.members, [&](const auto& member) {
-               return member.second.process_number == said.first;
-             });
-    });
-    co_await state_.changed.Wait();
+    LookForNear();
+    ForgetHeard();
+    while (view == state_.views && !lost_) co_await state_.changed.Wait();
   }
+}
+
+void Peers::LookForNear() {
+  near_.clear();
+  const auto own = state_.view.members.find(id_);
+  if (own == state_.view.members.end() || own->second.zone.empty()) return;
+  for (const auto& [id, member] : state_.view.members) {
+    if (member.zone == own->second.zone) near_.insert(member.process_number);
+  }
+}
+
+void Peers::ForgetHeard() {
+  lost_ = false;
+  std::set<std::uint64_t> starts = {process_number_};
+  for (const auto& [id, member] : state_.view.members) starts.insert(member.process_number);
+  std::erase_if(state_.heard, [&](const auto& said) {
+    return !starts.contains(said.first) && !connected_.contains(said.first);
+  });
 }
 
 Task<void> Peers::Dial(std::string id) {
@@ -256,6 +264,7 @@ Task<Result<std::int64_t>> Peers::Serve(std::unique_ptr<net::Stream> stream) {
       const auto at = peers.connected_.find(process_number);
       if (at == peers.connected_.end() || at->second.connection != &connection) return;
       peers.connected_.erase(at);
+      peers.lost_ = true;
       if (peers.hears_ != nullptr) peers.hears_->Disconnected(process_number);
     }
   };

@@ -56,7 +56,7 @@ class Peers final : public PeerLinks {
   // Who hears what is not this class's own; null: nobody. It is told of the connections that there are.
   void SetListener(PeerListener* listener, std::string rail_address);
   std::vector<std::uint64_t> Reachable() const override;
-  bool SameZone(std::uint64_t peer) const override;
+  bool SameZone(std::uint64_t peer) const override { return near_.contains(peer); }
   Status Tell(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) override;
   Task<Result<std::vector<std::byte>>> Ask(std::uint64_t peer, std::uint16_t type,
                                            std::vector<std::byte> payload, Instant deadline) override;
@@ -75,6 +75,9 @@ class Peers final : public PeerLinks {
   // From the hello to the end of the connection; how long it lasted. Its error: it never began.
   Task<Result<std::int64_t>> Serve(std::unique_ptr<net::Stream> stream);
   void Heard(std::uint64_t process_number, const HeardApplied& said);
+  // Of starts that are no more.
+  void ForgetHeard();
+  void LookForNear();
 
   net::Network& network_;
   const std::unique_ptr<net::Listener> listener_;
@@ -89,6 +92,8 @@ class Peers final : public PeerLinks {
   std::map<std::string, Status> not_dialed_;  // why the last dial to an id came to nothing
   Status refused_;                            // why the last connection of another came to nothing
   std::size_t serving_ = 0;
+  std::set<std::uint64_t> near_;  // members of the view in this one's zone
+  bool lost_ = false;             // a connection has ended since ForgetHeard
   TaskGroup tasks_;
 };
 

@@ -700,10 +700,35 @@ TEST_F(ReadingTest, MemberThatIsGoneIsNotAskedAndForgotten) {
   EXPECT_EQ(node(1).links->questions[kMatchQuestion], 0);
   EXPECT_TRUE(RunUntil([&] { return node(1).index->entries() == 0; }, 20 * kSecond));
   EXPECT_EQ(node(1).streams->SamplesOf(gone), 0u);
+  EXPECT_EQ(node(1).streams->Askable().count(), 1u);
   network.Heal("a", "b");
   network.Heal("b", "a");
   EXPECT_TRUE(RunUntil([&] { return Know(); }));
   EXPECT_NE(Find(1, 1, 8).run, nullptr);
+}
+
+TEST_F(ReadingTest, MemberThatConnectsAgainIsAskedWithoutASnapshot) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  const std::uint64_t snapshots = node(1).streams->snapshots();
+  network.Reset("a", "b");
+  EXPECT_TRUE(RunUntil([&] { return node(1).links->Reachable().empty(); }));
+  EXPECT_EQ(Find(1, 1, 8).run, nullptr);
+  EXPECT_TRUE(RunUntil([&] { return node(1).links->Reachable().size() == 1; }));
+  EXPECT_NE(Find(1, 1, 8).run, nullptr);
+  EXPECT_EQ(node(1).streams->snapshots(), snapshots);
+}
+
+TEST_F(ReadingTest, MemberThatDidNotAnswerHidesNoOtherThatHasLess) {
+  StartNodes(3);
+  PutAndTell(0, 16);
+  PutAndTell(1, 8);
+  ASSERT_EQ(Find(2, 1, 16).run->peer, node(0).process_number);
+  node(2).peers.Of(node(0).process_number).breaker.Failed(clock.Now(), true);
+  const PeerMatch match = Find(2, 1, 16);
+  ASSERT_NE(match.run, nullptr);
+  EXPECT_EQ(match.run->peer, node(1).process_number);
+  EXPECT_EQ(match.run->count, 8u);
 }
 
 TEST_F(ReadingTest, OtherHistoryBeginsAllSamplesAnew) {

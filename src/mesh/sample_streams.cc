@@ -28,6 +28,7 @@ Task<void> SampleStreams::Close() {
 void SampleStreams::Connected(std::uint64_t peer) {
   Known& known = known_[peer];
   known.reachable = true;
+  NoteAskable(known);
   told_[peer] = {parts_.feed.end()};
   // It hears at once where the count stands, and so whether it missed anything.
   const SampleNotice notice{.history = parts_.feed.history(), .first = parts_.feed.end()};
@@ -109,6 +110,7 @@ void SampleStreams::Disconnected(std::uint64_t peer) {
   const auto at = known_.find(peer);
   if (at == known_.end()) return;
   at->second.reachable = false;
+  NoteAskable(at->second);
   if (!tasks_.closed()) tasks_.Spawn(ForgetLater(peer, ++at->second.gone));
 }
 
@@ -128,9 +130,14 @@ std::optional<MemberNumber> SampleStreams::FreeNumber() const {
   return std::nullopt;
 }
 
+void SampleStreams::NoteAskable(const Known& known) {
+  if (known.number) askable_.set(*known.number, known.reachable);
+}
+
 void SampleStreams::ForgetNumber(Known& known) {
   if (!known.number) return;
   process_of_[*known.number] = 0;
+  askable_.reset(*known.number);
   parts_.index.Forget(*known.number);
   known.number.reset();
   to_sweep_.Pulse();
@@ -209,6 +216,7 @@ Task<bool> SampleStreams::TakeSnapshot(std::uint64_t peer) {
   if (!number) co_return false;
   process_of_[*number] = peer;
   known_[peer].number = number;
+  NoteAskable(known_[peer]);
   do {
     const Instant deadline = executor().Now().PlusUs(SampleStreamLimits::kPageUs);
     auto answer = co_await parts_.links.Ask(peer, kSnapshotQuestion, Encode(request), deadline);
@@ -254,14 +262,6 @@ Task<void> SampleStreams::Sweep() {
     while (parts_.index.Sweep(kShardsAStep)) co_await Yield();
     co_await to_sweep_.Wait();
   }
-}
-
-MemberSet SampleStreams::Askable() const {
-  MemberSet askable;
-  for (const auto& [peer, known] : known_) {
-    if (known.reachable && known.number) askable.set(*known.number);
-  }
-  return askable;
 }
 
 std::uint64_t SampleStreams::SamplesOf(std::uint64_t peer) const {

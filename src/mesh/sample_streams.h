@@ -57,7 +57,7 @@ class SampleStreams final {
   Task<Result<std::vector<std::byte>>> AnswerSnapshot(net::ConstPiece payload);
 
   // Members whose samples are known and that can be reached.
-  MemberSet Askable() const;
+  const MemberSet& Askable() const { return askable_; }
   std::uint64_t ProcessOf(MemberNumber number) const { return process_of_[number]; }
   // 0 until its snapshot is here.
   std::uint64_t SamplesOf(std::uint64_t peer) const;
@@ -91,12 +91,14 @@ class SampleStreams final {
   Task<bool> TakeSnapshot(std::uint64_t peer);
   void Apply(Known& known, const SampleNotice& notice);
   void ForgetNumber(Known& known);
+  void NoteAskable(const Known& known);
   std::optional<MemberNumber> FreeNumber() const;
 
   const Parts parts_;
   std::map<std::uint64_t, Told> told_;                      // those that can be reached
   std::map<std::uint64_t, Known> known_;                    // by process number
   std::array<std::uint64_t, kMemberNumbers> process_of_{};  // 0: nobody's
+  MemberSet askable_;                                       // kept: a match looks at no member by itself
   std::uint64_t snapshots_ = 0;
   Event to_send_, to_sweep_;
   TaskGroup tasks_;
