@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import subprocess
 import threading
@@ -344,6 +345,24 @@ def test_one_engine_is_switched_off_by_its_name_and_stays_so_when_it_comes_again
     for wrong in ("a b", "x" * 65, "caf\u00e9", "a\n"):
         with pytest.raises(cistern.Invalid, match="engine_name"):
             cistern.Store.connect(node.socket, engine_name=wrong)
+
+
+def test_copies_of_a_namespace_hold_until_its_users_say_others(node: Node) -> None:
+    def said(copies: int) -> object:
+        with node.connect() as store:
+            store.attach(cistern.NamespaceSpec({"model": "copied"}, copies=copies))
+        command = [cistern.cistern_path(), "namespaces", "--socket", node.socket, "--json"]
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        (copied,) = json.loads(listed)["namespaces"]
+        return copied["copies"]
+
+    assert [said(copies) for copies in (0, 3, 0, 1, 8)] == [None, 3, 3, 1, 8]
+    for wrong in (9, 255, 256, 2**32 - 1):
+        with pytest.raises(cistern.Invalid, match="copies"):
+            said(wrong)
+    with pytest.raises((TypeError, cistern.Invalid), match="copies"):
+        said(-1)
+    assert said(0) == 8, "what is refused changes nothing"
 
 
 def test_codes_and_errors_are_each_others() -> None:
