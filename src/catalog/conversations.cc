@@ -281,7 +281,11 @@ std::optional<Conversations::Named> Conversations::TakeLast(TreeId tree, std::ui
   if (talk == kNoId) return std::nullopt;
   const UseId use = talks_[talk].last;
   const Note& n = notes_[uses_[use].note];
-  const Named named{.key = n.key, .parent = n.parent, .stays = n.shared || uses_[n.first].also != kNoId};
+  // Stamps name who is noted first, which each is until it is noted no more.
+  const Named named{.key = n.key,
+                    .parent = n.parent,
+                    .stays = n.shared || uses_[n.first].also != kNoId,
+                    .stamped = use == n.first};
   ForgetUse(use);
   return named;
 }

@@ -55,7 +55,8 @@ class Conversations final {
   struct Named {
     BlockKey key;
     BlockKey parent;
-    bool stays = false;  // it is shared, or others are noted of it
+    bool stays = false;    // it is shared, or others are noted of it
+    bool stamped = false;  // its stamp may name the conversation
   };
   // Takes the conversation out of the note that it has had for the shortest time, and returns that; none: it
   // has no more. A note without a conversation is forgotten.

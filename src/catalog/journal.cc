@@ -31,6 +31,7 @@ constexpr std::size_t kMaxSearchedBytes = 16u << 20;
 constexpr std::array<const char*, 2> kCopies = {"/journal", "/journal.copy"};
 
 constexpr std::size_t kTombstoneBytes = 8 + 8 + 1 + BlockKey::kMaxBytes;
+constexpr std::size_t kConversationEndBytes = 3 * 8;
 
 std::vector<std::byte> NumbersOf(std::span<const std::uint64_t> numbers) {
   std::vector<std::byte> payload;
@@ -47,6 +48,15 @@ std::optional<Tombstone> DecodeTombstone(std::span<const std::byte> payload) {
   tombstone.key = in.Key();
   if (!in.done() || tombstone.key.none()) return std::nullopt;
   return tombstone;
+}
+
+std::optional<ConversationEnd> DecodeConversationEnd(std::span<const std::byte> payload) {
+  Decoder in(payload);
+  ConversationEnd end;
+  end.sequence = in.U64();
+  end.incarnation = in.U64();
+  end.conversation = in.U64();
+  return in.done() ? std::optional(end) : std::nullopt;
 }
 
 std::vector<std::byte> EncodedStanding(const CellStanding& standing) {
@@ -164,6 +174,10 @@ std::vector<std::byte> Journal::PayloadOf(const Tombstone& tombstone) {
   out.U64(tombstone.incarnation);
   out.Key(tombstone.key);
   return payload;
+}
+
+std::vector<std::byte> Journal::PayloadOf(const ConversationEnd& end) {
+  return NumbersOf(std::array{end.sequence, end.incarnation, end.conversation});
 }
 
 Task<bool> Journal::Checks(std::span<const std::byte> bytes, std::size_t at, std::size_t size) {
@@ -295,6 +309,7 @@ Task<std::span<const std::byte>> Journal::BatchAt(const std::vector<Found>& copi
 Task<std::size_t> Journal::Apply(const std::vector<Found>& copies, std::size_t at, Contents* contents) {
   std::map<std::uint32_t, NamespaceEntry> namespaces;
   std::map<std::uint64_t, Tombstone> tombstones;
+  std::map<std::uint64_t, ConversationEnd> ends;
   Effort effort;
   bool whole = copies.front().version == 1;
   for (;;) {
@@ -351,6 +366,10 @@ Task<std::size_t> Journal::Apply(const std::vector<Found>& copies, std::size_t a
         case Kind::kCell:
           if (const auto standing = DecodeStanding(*payload)) standing_ = *standing;
           break;
+        case Kind::kConversationEnd:
+          if (const auto end = DecodeConversationEnd(*payload)) ends[end->sequence] = *end;
+          if (ends.size() > kMostConversationEnds) ends.erase(ends.begin());
+          break;
         case Kind::kWhole: whole = true; break;
       }
       batch = batch.subspan(kRecordHeadBytes + payload->size());
@@ -367,6 +386,10 @@ Task<std::size_t> Journal::Apply(const std::vector<Found>& copies, std::size_t a
     if (effort.Add(sizeof(tombstone))) co_await Yield();
     contents->tombstones.push_back(tombstone);
     tombstones_[sequence] = tombstone;
+  }
+  for (const auto& [sequence, end] : ends) {
+    if (effort.Add(sizeof(end))) co_await Yield();
+    contents->conversation_ends.push_back(end);
   }
   contents->ended = ended_;
   co_return at;
@@ -410,14 +433,20 @@ Task<Result<Journal::Contents>> Journal::Open() {
 }
 
 Task<Status> Journal::Start(std::vector<NamespaceEntry> namespaces, std::uint64_t sequences_below,
-                            std::vector<Tombstone> tombstones, std::vector<std::uint64_t> devices) {
+                            std::vector<Tombstone> tombstones, std::vector<std::uint64_t> devices,
+                            const std::vector<ConversationEnd>& conversation_ends) {
   namespaces_.clear();
+  conversation_ends_.clear();
   std::map<std::uint64_t, Tombstone> before = std::exchange(tombstones_, {});
   devices_ = std::move(devices);
   Effort effort;
   for (const Tombstone& tombstone : tombstones) {
     tombstones_[tombstone.sequence] = tombstone;
     if (effort.Add(sizeof(tombstone))) co_await Yield();
+  }
+  for (const ConversationEnd& end : conversation_ends) {
+    conversation_ends_[end.sequence] = end;
+    if (effort.Add(sizeof(end))) co_await Yield();
   }
   // Those that are not kept end here.
   while (!before.empty()) {
@@ -460,6 +489,18 @@ Task<Status> Journal::AddTombstone(Tombstone tombstone) {
 void Journal::NoteTombstone(const Tombstone& tombstone) {
   Append(Kind::kTombstone, PayloadOf(tombstone));
   tombstones_[tombstone.sequence] = tombstone;
+}
+
+Task<Status> Journal::AddConversationEnd(ConversationEnd end) {
+  NoteConversationEnd(end);
+  co_return co_await Flush(std::make_shared<Asked>());
+}
+
+void Journal::NoteConversationEnd(const ConversationEnd& end) {
+  Append(Kind::kConversationEnd, PayloadOf(end));
+  conversation_ends_[end.sequence] = end;
+  if (conversation_ends_.size() > kMostConversationEnds)
+    conversation_ends_.erase(conversation_ends_.begin());
 }
 
 void Journal::NoteNamespace(const NamespaceEntry& entry) {
@@ -539,11 +580,12 @@ Task<Result<std::uint64_t>> Journal::WriteAnew(Files& files) {
   if (ended_ > 0) Append(out, Kind::kEnded, NumbersOf({&ended_, 1}));
   if (standing_.history != 0) Append(out, Kind::kCell, EncodedStanding(standing_));
   std::uint32_t slot = 0;
-  std::uint64_t sequence = 0;
+  std::uint64_t sequence = 0, ended = 0;
   for (bool more = true; more && status.ok();) {
     for (;;) {
       const auto entry = namespaces_.lower_bound(slot);
       const auto tombstone = tombstones_.lower_bound(sequence);
+      const auto end = conversation_ends_.lower_bound(ended);
       if (entry != namespaces_.end()) {
         if (!HasRoom(out, entry->second.payload_bytes())) break;
         Append(out, entry->second);
@@ -552,6 +594,10 @@ Task<Result<std::uint64_t>> Journal::WriteAnew(Files& files) {
         if (!HasRoom(out, kTombstoneBytes)) break;
         Append(out, Kind::kTombstone, PayloadOf(tombstone->second));
         sequence = tombstone->first + 1;
+      } else if (end != conversation_ends_.end()) {
+        if (!HasRoom(out, kConversationEndBytes)) break;
+        Append(out, Kind::kConversationEnd, PayloadOf(end->second));
+        ended = end->first + 1;
       } else {
         if (!HasRoom(out, 0)) break;
         Append(out, Kind::kWhole, {});

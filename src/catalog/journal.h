@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The small log of what must not come back (R10): which lists are namespaces and under which incarnation, the
-// tombstones of dropped keys, up to where sequence numbers may have been used, which devices of flash its
+// tombstones of dropped keys, which conversations ended whose blocks stay, up to where sequence numbers may have been used, which devices of flash its
 // tombstones have waited for, and how far the drops of a cell are in it. docs/formats/journal.md
 // describes its files: it lies there twice, so that what damages one copy does not take what was
 // acknowledged. It is bounded by what it says now: it keeps that in memory as well and rewrites the files
@@ -48,6 +48,15 @@ struct Tombstone {
   friend bool operator==(const Tombstone&, const Tombstone&) = default;
 };
 
+// A conversation of an incarnation ended, and blocks that it wrote stay because others use them: a stamp from
+// before says of these that they are its own.
+struct ConversationEnd {
+  std::uint64_t sequence = 0;  // at the end; also its number
+  std::uint64_t incarnation = 0;
+  std::uint64_t conversation = 0;
+  friend bool operator==(const ConversationEnd&, const ConversationEnd&) = default;
+};
+
 // How far a member of a cell had come; docs/formats/cell.md has what each number means.
 struct CellStanding {
   std::uint64_t history = 0;  // 0: it never was in a cell
@@ -60,6 +69,10 @@ struct CellStanding {
 
 class Journal final {
  public:
+  // Past it the earliest is forgotten: what it left is its writer's again after a restart, and leaves as any
+  // other block does.
+  static constexpr std::size_t kMostConversationEnds = 16'384;
+
   // The files are `<directory>/journal` and `<directory>/journal.copy`; the directory exists. The loop is
   // borrowed. `new_id` is random: who the journal is, should there be none yet.
   Journal(io::Loop& loop, std::string directory, std::uint64_t new_id);
@@ -73,6 +86,7 @@ class Journal final {
   struct Contents {
     std::vector<NamespaceEntry> namespaces;
     std::vector<Tombstone> tombstones;
+    std::vector<ConversationEnd> conversation_ends;  // rising
     std::uint64_t sequences_below = 0;  // no sequence number from here on was ever used
     std::vector<std::uint64_t>
         devices;  // of flash, by id: the tombstones of what was dropped on them are here
@@ -93,7 +107,8 @@ class Journal final {
 
   // What of the contents still counts; replaces the files. Awaited once, after Open and before the others.
   Task<Status> Start(std::vector<NamespaceEntry> namespaces, std::uint64_t sequences_below,
-                     std::vector<Tombstone> tombstones = {}, std::vector<std::uint64_t> devices = {});
+                     std::vector<Tombstone> tombstones = {}, std::vector<std::uint64_t> devices = {},
+                     const std::vector<ConversationEnd>& conversation_ends = {});
 
   // Marks are further than `mark` from the next Start on: another copy of this journal has come so far.
   void Pass(const tier::JournalMark& mark) { state_ = std::max(state_, mark.state); }
@@ -114,6 +129,7 @@ class Journal final {
   // A new namespace, or one with another name, window or incarnation.
   Task<Status> PutNamespace(const NamespaceEntry& entry);
   Task<Status> AddTombstone(Tombstone tombstone);
+  Task<Status> AddConversationEnd(ConversationEnd end);
   // The devices that tombstones wait for from now on. To be durable before one ends that a device would need
   // which is not among them.
   Task<Status> PutDevices(std::vector<std::uint64_t> devices);
@@ -124,6 +140,7 @@ class Journal final {
 
   // ---- what takes effect whatever becomes of the files: durable with the next Settle that ends with ok ----
   void NoteTombstone(const Tombstone& tombstone);
+  void NoteConversationEnd(const ConversationEnd& end);
   // No append of the same namespace may be under way: one that fails goes back to what was there before it.
   void NoteNamespace(const NamespaceEntry& entry);
   // All that was noted before, and behind it the standing where there is one: never the standing alone.
@@ -132,6 +149,7 @@ class Journal final {
   const CellStanding& standing() const { return standing_; }
 
   std::size_t tombstones() const { return tombstones_.size(); }
+  std::size_t conversation_ends() const { return conversation_ends_.size(); }
   std::uint64_t file_bytes() const { return end_; }  // of one copy
 
  private:
@@ -147,6 +165,7 @@ class Journal final {
     kEnded = 9,
     kCell = 10,
     kLabels = 11,
+    kConversationEnd = 12,
   };
   using Files = std::array<io::File, 2>;  // the journal, its copy
   // A copy as it was found.
@@ -186,6 +205,7 @@ class Journal final {
   static void Append(std::vector<std::byte>& batch, Kind kind, std::span<const std::byte> payload);
   static std::vector<std::byte> PayloadOf(const Tombstone& tombstone);
   static void Append(std::vector<std::byte>& batch, const Named& named);
+  static std::vector<std::byte> PayloadOf(const ConversationEnd& end);
   // Adds a record to what the next flushes write.
   void Append(Kind kind, std::span<const std::byte> payload);
   void Append(const Named& named);
@@ -232,8 +252,9 @@ class Journal final {
   bool spare_ = false;            // room is kept for writing it anew
   bool broken_ = true;            // an append failed: the file's end is unknown, so it is written anew
 
-  std::map<std::uint32_t, Named> namespaces_;      // by slot
-  std::map<std::uint64_t, Tombstone> tombstones_;  // by sequence
+  std::map<std::uint32_t, Named> namespaces_;                   // by slot
+  std::map<std::uint64_t, Tombstone> tombstones_;               // by sequence
+  std::map<std::uint64_t, ConversationEnd> conversation_ends_;  // by sequence
   std::uint64_t sequences_below_ = 0;
   std::uint64_t id_;
   std::uint64_t state_ = 0;

@@ -456,6 +456,29 @@ TEST_F(JournalTest, R16MuchIsReadAndWrittenInSteps) {
   EXPECT_GT(loop->executor().steps() - before, 80u) << "made, then written";
 }
 
+TEST_F(JournalTest, EndsOfConversationsOutliveAPowerFailureUpToTheirBound) {
+  Open();
+  ASSERT_TRUE(Start({}, 100).ok());
+  ASSERT_TRUE(Run(journal->AddConversationEnd({40, 7, 71})).ok());
+  journal->NoteConversationEnd({41, 7, 72});
+  ASSERT_TRUE(Run(journal->Settle()).ok());
+  PowerFails();
+  const std::vector<ConversationEnd> both = {{40, 7, 71}, {41, 7, 72}};
+  EXPECT_EQ(Open().conversation_ends, both);
+  ASSERT_TRUE(Run(journal->Start({}, 100, {}, {}, both)).ok());
+  PowerFails();
+  EXPECT_EQ(Open().conversation_ends, both) << "written anew";
+  ASSERT_TRUE(Start({}, 100).ok());
+  for (std::uint64_t n = 1; n <= Journal::kMostConversationEnds + 2; ++n)
+    journal->NoteConversationEnd({n, 7, n});
+  EXPECT_EQ(journal->conversation_ends(), Journal::kMostConversationEnds);
+  ASSERT_TRUE(Run(journal->Settle()).ok());
+  PowerFails();
+  const auto contents = Open();
+  ASSERT_EQ(contents.conversation_ends.size(), Journal::kMostConversationEnds);
+  EXPECT_EQ(contents.conversation_ends.front().sequence, 3u) << "the earliest are forgotten";
+}
+
 // Damage far in front of much that is whole.
 TEST_F(JournalTest, R16DamageIsLookedForInSteps) {
   Open();

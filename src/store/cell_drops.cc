@@ -22,7 +22,7 @@ Task<std::uint64_t> CellDrops::BeginEnd(std::uint32_t slot, std::uint64_t conver
   if (before == nullptr) co_return 0;
   const std::uint64_t incarnation = before->incarnation;
   const catalog::Conversations::Ending ending(catalog_.conversations(), catalog_.TreeOf(slot));
-  std::deque<BlockKey> tops = co_await drops_.TakeConversation(slot, conversation);
+  auto [tops, ended] = co_await drops_.TakeConversation(slot, conversation);
   std::uint64_t blocks = 0;
   while (!tops.empty()) {
     // What was there under another incarnation is gone.
@@ -33,6 +33,7 @@ Task<std::uint64_t> CellDrops::BeginEnd(std::uint32_t slot, std::uint64_t conver
     tops.erase(tops.begin(), end);
     blocks += co_await BeginKeys(slot, keys);
   }
+  if (ended) journal_.NoteConversationEnd(*ended);
   co_return blocks;
 }
 

@@ -235,6 +235,47 @@ TEST_F(ConversationsTest, AConversationIsKnownAfterARestart) {
   EXPECT_FALSE(Here(13));
 }
 
+TEST_F(ConversationsTest, R10WhatItsWriterLeftToOthersIsTheirsAfterRestarts) {
+  Make();
+  Say(kAnn, 1, 2);
+  Say(kBob, 11, 12, 2);
+  EXPECT_EQ(End(kAnn), 0u) << "1 and 2 bear what Bob wrote";
+  EXPECT_EQ(t->journal->conversation_ends(), 1u);
+  for (int restart = 0; restart < 2; ++restart) {
+    Restart();
+    EXPECT_EQ(Occupied().conversations, 1u);
+    EXPECT_EQ(Match(1, 2), 2u);
+  }
+  EXPECT_EQ(End(kBob), 4u);
+  Restart();
+  EXPECT_EQ(t->journal->conversation_ends(), 0u) << "nothing is left of it";
+}
+
+TEST_F(ConversationsTest, WhoEndedAndComesBackHasWhatItWroteSinceAfterARestart) {
+  Make();
+  Say(kAnn, 1, 2);
+  Say(kBob, 11, 12, 2);
+  EXPECT_EQ(End(kAnn), 0u);
+  Say(kAnn, 21, 22, 12);
+  Restart();
+  EXPECT_EQ(End(kBob), 0u) << "all of it bears what Ann wrote since";
+  Restart();
+  EXPECT_EQ(End(kAnn), 6u);
+}
+
+TEST_F(ConversationsTest, AnEndThatTheJournalDidNotTakeIsInItWithTheNextRecord) {
+  Make();
+  Say(kAnn, 1, 2);
+  Say(kBob, 11, 12, 2);
+  t->disk.set_faults(
+      [](const io::IoRequest&, const std::string&) { return io::Fault{.kind = io::FaultKind::kIoError}; });
+  EXPECT_FALSE(t->Run(t->store->EndConversation(ns.slot, kAnn)).has_value());
+  t->disk.set_faults(nullptr);
+  ASSERT_TRUE(t->Run(t->store->Attach(OneGroup("another"))).has_value());
+  Restart();
+  EXPECT_EQ(End(kBob), 4u);
+}
+
 TEST_F(ConversationsTest, AHeldPutIsItsConversationsWhenItIsPublished) {
   Make();
   PartWrite part = Part(1, std::nullopt);

@@ -150,17 +150,24 @@ Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint
     blocks += *dropped;
     done = end;
   }
+  if (ended.end) {
+    const AtStation at(stations, Station::kJournal);
+    // Where this fails it is in what the journal writes next, and nothing more is to be done for it.
+    if (Status status = co_await journal_.AddConversationEnd(*ended.end); !status.ok())
+      co_return std::unexpected(std::move(status));
+  }
   co_return blocks;
 }
 
-Task<std::deque<BlockKey>> Drops::TakeConversation(std::uint32_t slot, std::uint64_t conversation) {
+Task<Drops::Taken> Drops::TakeConversation(std::uint32_t slot, std::uint64_t conversation) {
   Ended ended = co_await TakeNotes(catalog_.TreeOf(slot), conversation);
-  co_return std::move(ended.tops);
+  co_return Taken{std::move(ended.tops), ended.end};
 }
 
 Task<Drops::Ended> Drops::TakeNotes(catalog::TreeId tree, std::uint64_t conversation) {
   Ended ended;
   std::set<catalog::KeyHash> going;
+  bool stamped = false;
   co_await ShareUses(executor_, catalog_, steps_);
   for (;;) {
     if (steps_.Spent()) co_await Yield();
@@ -168,12 +175,16 @@ Task<Drops::Ended> Drops::TakeNotes(catalog::TreeId tree, std::uint64_t conversa
     const std::optional<catalog::Conversations::Named> last = conversations_.TakeLast(tree, conversation);
     if (!last) break;
     if (last->stays) {
+      stamped = stamped || last->stamped;
       ended.kept.push_back(*last);
     } else {
       going.insert(catalog::KeyHashOf(tree, last->key));
       ended.own.push_back(*last);
     }
   }
+  // Numbered in the step that took the last note: what it writes from now on is its own.
+  if (const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree); stamped && entry != nullptr)
+    ended.end = {sequences_.Next(), entry->incarnation, conversation};
   // What hangs below another of them goes with that one.
   for (const catalog::Conversations::Named& named : ended.own) {
     if (steps_.Spent()) co_await Yield();

@@ -49,15 +49,20 @@ class Drops final {
   // The same where the journal is not waited for (Journal::Settle) and no bound refuses it: once it has
   // ended nothing of them is read any more. Blocks removed; 0 in a slot without a namespace.
   Task<std::uint64_t> Begin(std::uint32_t slot, std::span<const BlockKey> keys);
-  // The topmost blocks that EndConversation drops; they are the conversation's no more.
-  Task<std::deque<BlockKey>> TakeConversation(std::uint32_t slot, std::uint64_t conversation);
+  // What is left of an end: to be dropped, and behind that in the journal, lest a restart between the two finds
+  // nothing of the conversation.
+  struct Taken {
+    std::deque<BlockKey> tops;                    // the topmost blocks that EndConversation drops
+    std::optional<catalog::ConversationEnd> end;  // where a stamp of what stays may name the conversation
+  };
+  // All of it is the conversation's no more.
+  Task<Taken> TakeConversation(std::uint32_t slot, std::uint64_t conversation);
 
  private:
   using DeletionList = std::vector<std::shared_ptr<Deletion>>;
-  struct Ended {
+  struct Ended : Taken {
     std::deque<catalog::Conversations::Named> own;   // as they are noted, the last ones first
     std::deque<catalog::Conversations::Named> kept;  // that others use
-    std::deque<BlockKey> tops;                       // of `own`
   };
 
   // Cuts the key's block, or ends its puts where the forest has none. The tombstone that the journal is to

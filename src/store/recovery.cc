@@ -9,6 +9,7 @@
 
 #include "arena/protocol.h"
 #include "base/assert.h"
+#include "base/random.h"
 #include "policy/placement.h"
 #include "record/seal.h"
 #include "store/shared_uses.h"
@@ -172,7 +173,8 @@ void StoreRecovery::Admit(RecoveryState& state, const memory::RecoveredBlock& fo
   r.born = found.born;
   r.generation = found.generation;
   if (found.conversation != 0)
-    state.written.push_back({tree, found.group, found.key, found.parent, found.born, found.conversation});
+    state.written.push_back(
+        {tree, found.group, found.key, found.parent, found.born, found.conversation, found.sequence});
 }
 
 Task<void> StoreRecovery::LinkParents(RecoveryState& state) {
@@ -300,15 +302,32 @@ Task<void> StoreRecovery::Refuse(RecoveryState& state) {
 
 // Of the records that stay: one that was dropped, or that another put replaced, is nothing to the block that
 // has its name now.
+Task<void> StoreRecovery::FindEnds(RecoveryState& state) {
+  for (const catalog::ConversationEnd& end : state.journal.conversation_ends) {
+    steps_.Count();
+    if (steps_.Spent()) co_await Yield();
+    // Rising, so the last one stays.
+    if (const auto tree = state.trees.find(end.incarnation); tree != state.trees.end())
+      state.ends[{tree->second, end.conversation}] = {end};
+  }
+}
+
+// What a conversation wrote before its end is noted as that of nobody's number, so that who builds on it is
+// noted of it too; then nobody's notes are taken. What it wrote afterwards is its own.
 Task<void> StoreRecovery::NoteConversations(RecoveryState& state) {
+  co_await FindEnds(state);
+  const std::uint64_t nobody = co_await UnusedNumber(state);
   for (; !state.written.empty(); state.written.pop_front()) {
     steps_.Count(4);
     if (steps_.Spent()) co_await Yield();
     const RecoveryState::Written& one = state.written.front();
+    const auto end = state.ends.find({one.tree, one.conversation});
+    const bool ended = end != state.ends.end() && one.sequence < end->second.end.sequence;
+    if (ended) end->second.needed = true;
     const catalog::BlockId block = forest_.Find(one.tree, one.key);
     const auto copy = block == catalog::kNoId ? std::nullopt : forest_.See(block, one.group);
     if (copy && state.BornOf(forest_, block, *copy) == one.born)
-      conversations_.Wrote(one.tree, one.key, one.parent, one.conversation);
+      conversations_.Wrote(one.tree, one.key, one.parent, ended ? nobody : one.conversation);
   }
   for (catalog::NoteId from = 0;;) {
     std::uint32_t budget = kSpentTouches / 2;
@@ -318,6 +337,26 @@ Task<void> StoreRecovery::NoteConversations(RecoveryState& state) {
     co_await Yield();
   }
   co_await ShareUses(executor(), catalog_, steps_);
+  for (const auto& [of, end] : state.ends) {
+    do {
+      steps_.Count(4);
+      if (steps_.Spent()) co_await Yield();
+    } while (conversations_.TakeLast(of.first, nobody));
+  }
+}
+
+// That no conversation has which wrote anything here.
+Task<std::uint64_t> StoreRecovery::UnusedNumber(const RecoveryState& state) {
+  std::uint64_t number = ~std::uint64_t{0};
+  for (std::size_t i = 0; !state.ends.empty() && i < state.written.size(); ++i) {
+    steps_.Count();
+    if (steps_.Spent()) co_await Yield();
+    if (state.written[i].conversation != number) continue;
+    // Another one, and all are looked at anew.
+    number = SplitMix(number) | 1;
+    i = std::size_t{0} - 1;
+  }
+  co_return number;
 }
 
 // Leaves are entered first, so they are the coldest: the order of uses before the restart is not known, and
@@ -391,9 +430,16 @@ Task<Status> StoreRecovery::SettleNamespaces(RecoveryState& state) {
       tombstones_.Collected(tombstone.sequence);
     }
   }
+  // Those of which no medium has a block any more end here.
+  std::vector<catalog::ConversationEnd> ends;
+  for (const auto& [of, end] : state.ends) {
+    steps_.Count();
+    if (steps_.Spent()) co_await Yield();
+    if (end.needed) ends.push_back(end.end);
+  }
   journal_marks_.Follow();
   if (Status status = co_await journal_.Start(kept, sequences_.end(), std::move(tombstones),
-                                              tombstones_.journaled_media());
+                                              tombstones_.journaled_media(), ends);
       !status.ok()) {
     co_return status;
   }
@@ -571,7 +617,8 @@ void StoreRecovery::AdmitLower(RecoveryState& state, const tier::TierEntry& foun
 
 void StoreRecovery::NoteWritten(RecoveryState& state, catalog::TreeId tree, const tier::TierEntry& found) {
   if (found.conversation != 0)
-    state.written.push_back({tree, found.group, found.key, found.parent, found.born, found.conversation});
+    state.written.push_back(
+        {tree, found.group, found.key, found.parent, found.born, found.conversation, found.sequence});
 }
 
 void StoreRecovery::Adopt(catalog::TreeId tree, const catalog::Forest::Copy& copy) {

@@ -79,7 +79,9 @@ class StoreRecovery final {
   void RefuseFolded(catalog::BlockId block);
   void RefuseRecord(catalog::RecordId record);
   Task<void> Refuse(RecoveryState& state);
+  Task<void> FindEnds(RecoveryState& state);
   Task<void> NoteConversations(RecoveryState& state);
+  Task<std::uint64_t> UnusedNumber(const RecoveryState& state);
   Task<void> FillIndex(RecoveryState& state);
   Task<Status> SettleNamespaces(RecoveryState& state);
   // ---- the lower tier ----

@@ -44,6 +44,12 @@ struct RecoveryState {
     BlockKey parent;
     std::uint64_t born;
     std::uint64_t conversation;
+    std::uint64_t sequence;  // of the stamp that says so
+  };
+  // Of a conversation, and whether a stamp from before it is here still.
+  struct End {
+    catalog::ConversationEnd end;
+    bool needed = false;
   };
 
   memory::Recovery recovery;
@@ -65,6 +71,7 @@ struct RecoveryState {
       orphaned;                         // homes of orphans: by any drop of their namespace
   std::vector<catalog::BlockId> order;  // parents before children
   std::deque<Written> written;          // whether the record stays or not
+  std::map<std::pair<catalog::TreeId, std::uint64_t>, End> ends;  // the last of each conversation
 };
 
 }  // namespace cistern::store

@@ -39,12 +39,23 @@ class LocalStoreTest : public store::BlockStoreTest {
     (void)co_await SleepUntil(executor.Now().PlusUs(us));
   }
   // kill -9 and power loss for the disk, whatever is under way.
-  void Kill() {
+  void Kill(bool memory_is_lost = false) {
     t->loop->Crash();
     under_way.reset();
     local.reset();
     names.reset();
     t->NoteCrash();
+    t->Stop();
+    if (memory_is_lost) t->ForgetMemory();
+    t->Start();
+    ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
+    Attach(store::OneGroup());
+    Join();
+  }
+  // In order: flash has all of it.
+  void Reopen() {
+    local.reset();
+    names.reset();
     t->Restart();
     ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
     Attach(store::OneGroup());
@@ -200,6 +211,27 @@ TEST_F(LocalStoreTest, EndTakesWhatTheConversationAloneWroteAndUsed) {
   Kill();
   EXPECT_TRUE(Has(12));
   EXPECT_FALSE(Has(1) || Has(3) || Has(13));
+}
+
+// What the cell ended here is another's in memory and on flash, whatever the node died of.
+TEST_F(LocalStoreTest, R10WhatItsWriterLeftToOthersIsTheirsAfterKills) {
+  for (const bool memory_is_lost : {false, true}) {
+    Open(WithFlash());
+    PutSlowly(1, 2, 71);
+    store::PartWrite part = Part(11, 2);
+    part.conversation = 72;
+    ASSERT_EQ(WriteOne(std::move(part)).state, State::kPublished);
+    t->Settle();
+    Reopen();
+    Begin(End(71));
+    ASSERT_TRUE(t->Run(local->Settle(At(41))).ok());
+    for (int kill = 0; kill < 2; ++kill) {
+      Kill(memory_is_lost);
+      ASSERT_TRUE(Has(1) && Has(11));
+    }
+    Begin(End(72));
+    EXPECT_FALSE(Has(1) || Has(2) || Has(11)) << memory_is_lost;
+  }
 }
 
 TEST_F(LocalStoreTest, DiscardTakesEverythingAndDiscardNotedWhatConversationsHave) {
