@@ -76,7 +76,10 @@ Task<Status> CellNames::Claim(NamedList list, Instant deadline) {
                           state_.joined ? state_.trouble.message() : "this member has not joined its cell"));
   const std::string key = keys_.NameKey(list.tenant, list.name);
   if (const Status* known = Known(list); known != nullptr && known->ok()) co_return Status();
-  if (answers_.size() >= kMostNames && !answers_.contains(key))
+  if (const auto unwanted = unwanted_.find(key); unwanted != unwanted_.end()) {
+    if (co_await Remove(key, unwanted->second, deadline)) unwanted_.erase(key);
+  }
+  if (answers_.size() + unwanted_.size() >= kMostNames && !answers_.contains(key))
     co_return Status(Code::kBusy,
                      Text("the node has asked for ", kMostNames, " names of the cell, the limit"));
   const std::uint64_t history = state_.history;
@@ -86,16 +89,68 @@ Task<Status> CellNames::Claim(NamedList list, Instant deadline) {
       {.key = keys_.History(), .what = Compare::What::kModRevision, .number = state_.history_revision});
   claim.then.push_back({.keys = {key, ""}, .value = Encode(list)});
   claim.otherwise.push_back({.kind = Operation::Kind::kRange, .keys = {key, ""}});
-  const auto answer = co_await etcd_.Commit(std::move(claim), deadline);
+  auto answer = co_await etcd_.Commit(std::move(claim), deadline);
   if (!answer) co_return answer.error();
-  Status status;
-  if (!answer->succeeded) {
-    const etcd::RangeAnswer& there = answer->ranges[0];
-    if (there.keys.empty()) co_return Status(Code::kLapsed, "the cell's history changed meanwhile");
-    status = this->Compare(key, there.keys.front().value, list);
+  Answer known{.history = history, .list_hash = list.list_hash};
+  if (answer->succeeded) {
+    known.made = answer->header.revision;
+  } else {
+    if (answer->ranges[0].keys.empty())
+      co_return Status(Code::kLapsed, "the cell's history changed meanwhile");
+    const etcd::KeyValue there = answer->ranges[0].keys.front();
+    known.status = this->Compare(key, there.value, list);
+    if (known.status.ok() && there.mod_revision == there.create_revision) {
+      const auto confirmed = co_await Confirm(key, there.value, there.mod_revision, deadline);
+      if (!confirmed) co_return confirmed.error();
+      if (!confirmed->succeeded && confirmed->ranges[0].keys.empty())
+        co_return Status(Code::kLapsed, "who had claimed the name has given it back meanwhile");
+    }
   }
-  answers_[key] = {history, list.list_hash, status};
-  co_return status;
+  answers_[key] = known;
+  co_return known.status;
+}
+
+Task<Result<etcd::TransactionAnswer>> CellNames::Confirm(std::string key, std::string value,
+                                                         std::int64_t revision, Instant deadline) {
+  etcd::Transaction confirm;
+  confirm.conditions.push_back(
+      {.key = key, .what = etcd::Compare::What::kModRevision, .number = revision});
+  confirm.then.push_back({.keys = {key, ""}, .value = std::move(value)});
+  confirm.otherwise.push_back({.kind = etcd::Operation::Kind::kRange, .keys = {key, ""}});
+  return etcd_.Commit(std::move(confirm), deadline);
+}
+
+Task<void> CellNames::Withdraw(NamedList list, Instant deadline) {
+  const std::string key = keys_.NameKey(list.tenant, list.name);
+  const auto known = answers_.find(key);
+  if (known == answers_.end() || known->second.list_hash != list.list_hash || known->second.made == 0)
+    co_return;
+  const Unwanted unwanted{known->second.history, known->second.made};
+  answers_.erase(known);
+  unwanted_[key] = unwanted;
+  if (co_await Remove(key, unwanted, deadline)) unwanted_.erase(key);
+}
+
+Task<void> CellNames::WithdrawRest(Instant deadline) {
+  const std::map<std::string, Unwanted> all = unwanted_;
+  for (const auto& [key, unwanted] : all) {
+    if (!state_.joined || !state_.trouble.ok()) co_return;
+    if (co_await Remove(key, unwanted, deadline)) unwanted_.erase(key);
+  }
+}
+
+// True: it is not there as this member has put it there, now at the latest.
+Task<bool> CellNames::Remove(std::string key, Unwanted unwanted, Instant deadline) {
+  // With another history came another etcd, or an older one of its states.
+  if (unwanted.history != state_.history) co_return true;
+  etcd::Transaction remove;
+  remove.conditions.push_back(
+      {.key = key, .what = etcd::Compare::What::kModRevision, .number = unwanted.made});
+  remove.conditions.push_back({.key = keys_.History(),
+                               .what = etcd::Compare::What::kModRevision,
+                               .number = state_.history_revision});
+  remove.then.push_back({.kind = etcd::Operation::Kind::kDelete, .keys = {key, ""}});
+  co_return (co_await etcd_.Commit(std::move(remove), deadline)).has_value();
 }
 
 }  // namespace cistern::mesh

@@ -2,7 +2,8 @@
 // Names of namespaces in a cell: each stands for one list on all of its nodes. A name lies in etcd with the
 // hash of its list from the first time on that a member claims it (docs/formats/cell.md); another list under
 // it is refused where it is attached, and said of what a node had before it joined. Without etcd a name is
-// taken as it comes, and claimed later.
+// taken as it comes, and claimed later. Whose attach failed after all gives its name back, unless another
+// member has claimed it meanwhile.
 #pragma once
 
 #include <array>
@@ -48,6 +49,10 @@ class CellNames final {
   // message has. Else it is not known: this member has not joined, etcd did not answer by the deadline, or
   // kMostNames others were asked for.
   Task<Status> Claim(NamedList list, Instant deadline);
+  // Takes the name out of the cell where this member's Claim has put it there and nobody else has claimed it
+  // since: nothing here has it. What etcd does not answer now WithdrawRest asks again.
+  Task<void> Withdraw(NamedList list, Instant deadline);
+  Task<void> WithdrawRest(Instant deadline);
   // Whether that is known already: what Claim would say without a question.
   const Status* Known(const NamedList& list) const;
 
@@ -55,14 +60,25 @@ class CellNames final {
   struct Answer {
     std::uint64_t history = 0;
     std::array<std::byte, 32> list_hash{};
-    Status status;  // ok or kMismatch
+    Status status;          // ok or kMismatch
+    std::int64_t made = 0;  // revision at which this member has put it there; 0: it was there
   };
+  // Names that this member has put there and that nothing here has.
+  struct Unwanted {
+    std::uint64_t history = 0;
+    std::int64_t made = 0;
+  };
+  // The first claim by another than who has put it there writes it once more, so that it stays.
+  Task<Result<etcd::TransactionAnswer>> Confirm(std::string key, std::string value, std::int64_t revision,
+                                                Instant deadline);
+  Task<bool> Remove(std::string key, Unwanted unwanted, Instant deadline);
   Status Compare(const std::string& key, std::string_view value, const NamedList& list) const;
 
   etcd::Etcd& etcd_;
   const CellKeys keys_;
   const CellState& state_;
-  std::map<std::string, Answer> answers_;  // by key
+  std::map<std::string, Answer> answers_;     // by key
+  std::map<std::string, Unwanted> unwanted_;  // by key
 };
 
 }  // namespace cistern::mesh

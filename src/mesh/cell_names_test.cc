@@ -36,6 +36,9 @@ class CellNamesTest : public ::testing::Test {
   Status Claim(std::size_t i, NamedList list) {
     return cell_.loop->BlockOn(names_[i]->Claim(std::move(list), cell_.clock.Now().PlusUs(kSecond)));
   }
+  void Withdraw(std::size_t i, NamedList list) {
+    cell_.loop->BlockOn(names_[i]->Withdraw(std::move(list), cell_.clock.Now().PlusUs(kSecond)));
+  }
   TestCell cell_{1};
   std::vector<std::unique_ptr<CellNames>> names_;
 };
@@ -49,6 +52,56 @@ TEST_F(CellNamesTest, ANameStandsForOneListOnEveryNode) {
     EXPECT_THAT(std::string(other.message()), HasSubstr(said));
   EXPECT_TRUE(Claim(1, ListOf("another", "two")).ok());
   EXPECT_TRUE(Claim(0, ListOf("demo", "one")).ok()) << "and the first one has kept it";
+}
+
+TEST_F(CellNamesTest, ANameWhoseAttachFailedIsFreeAgain) {
+  ASSERT_TRUE(Claim(0, ListOf("demo", "one")).ok());
+  Withdraw(0, ListOf("demo", "one"));
+  EXPECT_TRUE(Claim(1, ListOf("demo", "two")).ok());
+  EXPECT_EQ(Claim(0, ListOf("demo", "one")).code(), Code::kMismatch);
+  Withdraw(0, ListOf("demo", "two"));
+  EXPECT_EQ(Claim(0, ListOf("demo", "one")).code(), Code::kMismatch) << "it was not its own";
+}
+
+TEST_F(CellNamesTest, ANameThatAnotherHasClaimedSinceStays) {
+  ASSERT_TRUE(Claim(0, ListOf("demo", "one")).ok());
+  ASSERT_TRUE(Claim(1, ListOf("demo", "one")).ok());
+  Withdraw(0, ListOf("demo", "one"));
+  EXPECT_EQ(Claim(0, ListOf("demo", "two")).code(), Code::kMismatch);
+  const std::int64_t revision = cell_.etcd.header().revision;
+  EXPECT_TRUE(Claim(0, ListOf("demo", "one")).ok());
+  EXPECT_EQ(cell_.etcd.header().revision, revision) << "whoever comes later writes nothing";
+}
+
+// Between the look at a name and the word that it stays it may be given back.
+TEST_F(CellNamesTest, ANameThatIsGivenBackWhileAnotherClaimsItIsNeverHalfClaimed) {
+  bool gone = false, kept = false;
+  for (std::int64_t us = 0; us < 6'000; us += 100) {
+    const std::string name = "n" + std::to_string(us);
+    ASSERT_TRUE(Claim(0, ListOf(name, "one")).ok());
+    const Instant deadline = cell_.clock.Now().PlusUs(kSecond);
+    Task<Status> claiming = names_[1]->Claim(ListOf(name, "one"), deadline);
+    cell_.RunFor(us);
+    Withdraw(0, ListOf(name, "one"));
+    const Status claimed = cell_.loop->BlockOn(std::move(claiming));
+    (claimed.ok() ? kept : gone) = true;
+    EXPECT_TRUE(claimed.ok() || claimed.code() == Code::kLapsed) << claimed.ToString();
+    EXPECT_EQ(Claim(0, ListOf(name, "two")).ok(), !claimed.ok()) << us;
+  }
+  EXPECT_TRUE(gone && kept);
+}
+
+TEST_F(CellNamesTest, ANameThatCouldNotBeGivenBackIsGivenBackLater) {
+  for (const char* name : {"one", "two"}) ASSERT_TRUE(Claim(0, ListOf(name, "x")).ok());
+  cell_.etcd.Stop();
+  for (const char* name : {"one", "two"}) Withdraw(0, ListOf(name, "x"));
+  cell_.etcd.Start();
+  ASSERT_TRUE(cell_.RunUntil(30 * kSecond, [&] { return Claim(0, ListOf("one", "y")).ok(); }))
+      << "it is first when it wants the name itself";
+  EXPECT_TRUE(
+      cell_.RunUntil(30 * kSecond, [&] { return Claim(1, ListOf("two", "y")).code() == Code::kMismatch; }));
+  cell_.loop->BlockOn(names_[0]->WithdrawRest(cell_.clock.Now().PlusUs(kSecond)));
+  EXPECT_TRUE(Claim(1, ListOf("two", "y")).ok());
 }
 
 TEST_F(CellNamesTest, WhatIsKnownCostsNoQuestion) {

@@ -148,8 +148,29 @@ Task<Status> Cell::Agree(const NamespaceSpec& spec, Instant deadline) {
   if (!catalog::NamespaceTable::Validate(spec).ok()) co_return Status();
   const catalog::NamespaceEntry entry = catalog::NamespaceTable().Merged(spec, 1);
   const Instant until = std::min(deadline, executor().Now().PlusUs(mesh::CellLimits::kCallUs));
+  ++attaching_[spec.name];
   Status status = co_await agreed_names_->Claim(mesh::NamedListOf(names_.tenant(), spec.name, entry), until);
-  co_return status.code() == Code::kMismatch ? status : Status();
+  if (status.code() != Code::kMismatch) co_return Status();
+  if (--attaching_[spec.name] == 0) attaching_.erase(spec.name);
+  co_return status;
+}
+
+Task<void> Cell::Agreed(const NamespaceSpec& spec, bool attached, Instant deadline) {
+  const auto attaching = attaching_.find(spec.name);
+  if (attaching == attaching_.end()) co_return;
+  if (--attaching->second == 0) attaching_.erase(attaching);
+  if (attached || attaching_.contains(spec.name) || HasName(spec.name)) co_return;
+  const catalog::NamespaceEntry entry = catalog::NamespaceTable().Merged(spec, 1);
+  const Instant until = std::min(deadline, executor().Now().PlusUs(mesh::CellLimits::kCallUs));
+  co_await agreed_names_->Withdraw(mesh::NamedListOf(names_.tenant(), spec.name, entry), until);
+}
+
+bool Cell::HasName(const std::string& name) const {
+  for (std::uint32_t slot = 0; slot < store_.namespace_slots(); ++slot) {
+    const catalog::NamespaceEntry* entry = store_.NamespaceAt(slot);
+    if (entry != nullptr && std::ranges::find(entry->names, name) != entry->names.end()) return true;
+  }
+  return false;
 }
 
 // Of what the node had before it joined, or was attached when etcd could not be asked.
@@ -181,6 +202,7 @@ Task<void> Cell::ClaimNames() {
       }
     }
     if (asked) {
+      co_await agreed_names_->WithdrawRest(executor().Now().PlusUs(mesh::CellLimits::kCallUs));
       for (const auto& [name, why] : conflicts) {
         if (!conflicts_.contains(name))
           log_.Log(LogLevel::kWarning, "cell: ", why, "; what this node has of it goes by its own list");

@@ -74,6 +74,8 @@ class Cell final {
   Task<Result<server::Dropped>> Drop(const server::DropRequest& request);
   // As ServerParts::agree: what cannot be asked is passed, and looked at later.
   Task<Status> Agree(const NamespaceSpec& spec, Instant deadline);
+  // As ServerParts::agreed.
+  Task<void> Agreed(const NamespaceSpec& spec, bool attached, Instant deadline);
   // Logs what has changed: that it joined, what keeps it, whom it does not reach. Once a tick.
   void NoteChanges();
   // Drops under way end now, with what is known of them.
@@ -111,6 +113,7 @@ class Cell final {
   Task<void> Publish();
   Task<void> PublishNames();
   Task<void> ClaimNames();
+  bool HasName(const std::string& name) const;
   void NoteUnreached();
   void ForgetGone();
 
@@ -130,6 +133,7 @@ class Cell final {
   std::unique_ptr<mesh::Sharing> sharing_;
   std::optional<mesh::CellNames> agreed_names_;
   std::map<std::string, std::string> conflicts_;  // names that stand for another list in the cell, and why
+  std::map<std::string, int> attaching_;          // names, and how many attaches are under way for them
   struct Apart {
     Instant since;
     bool said = false;

@@ -242,6 +242,7 @@ class Node::Core {
   std::function<Task<Result<server::Dropped>>(const server::DropRequest&)> DropRoute();
   std::function<std::uint8_t(std::int32_t)> NodeOfCall();
   std::function<Task<Status>(const NamespaceSpec&, Instant)> AgreeRoute();
+  std::function<Task<void>(const NamespaceSpec&, bool, Instant)> AgreedRoute();
   // As ServerParts::drain; the work of it.
   Task<Status> Drain(server::DrainRequest request);
   Task<void> DrainFor(Executor& executor, store::DrainOrder order, bool then_stop);
@@ -539,7 +540,7 @@ Status Node::Core::OpenDoor() {
        DropRoute(), [this](std::uint64_t bytes) { return Resize(bytes); },
        parts_->cell ? &parts_->cell->blocks() : nullptr,
        [this](const server::DrainRequest& request) { return Drain(request); }, InquireRoute(), &*slow_calls_,
-       NodeOfCall(), AgreeRoute()},
+       NodeOfCall(), AgreeRoute(), AgreedRoute()},
       server);
   if (!opened) return opened.error();
   parts_->server = std::move(*opened);
@@ -562,6 +563,13 @@ std::function<Task<Result<server::Dropped>>(const server::DropRequest&)> Node::C
 std::function<Task<Status>(const NamespaceSpec&, Instant)> Node::Core::AgreeRoute() {
   if (parts_->cell == nullptr) return nullptr;
   return [this](const NamespaceSpec& spec, Instant deadline) { return parts_->cell->Agree(spec, deadline); };
+}
+
+std::function<Task<void>(const NamespaceSpec&, bool, Instant)> Node::Core::AgreedRoute() {
+  if (parts_->cell == nullptr) return nullptr;
+  return [this](const NamespaceSpec& spec, bool attached, Instant deadline) {
+    return parts_->cell->Agreed(spec, attached, deadline);
+  };
 }
 
 std::function<Task<Result<std::string>>(const server::ChainQuestion&)> Node::Core::InquireRoute() {

@@ -304,7 +304,8 @@ Task<Answer> Calls::Attach(Session& session, const wire::Submission& call, CallS
   Result<NamespaceSpec> spec = wire::DecodeSpec(bytes);
   if (!spec) co_return Fail(session, call, spec.error());
   // Who only asks for what is known claims no name of the cell, and neither does who is refused here.
-  if (agree_ != nullptr && !spec->name.empty() && head.flags != wire::kAttachKnown) {
+  const bool agrees = agree_ != nullptr && !spec->name.empty() && head.flags != wire::kAttachKnown;
+  if (agrees) {
     const Status refused = co_await store_.CheckAttach(*spec, session.caller);
     if (!refused.ok()) co_return Fail(session, call, refused);
     const Status agreed = co_await agree_(*spec, DeadlineOf(executor_, call));
@@ -317,6 +318,7 @@ Task<Answer> Calls::Attach(Session& session, const wire::Submission& call, CallS
     const AtStation at(attaching.done() ? nullptr : &stations, Station::kJournal);
     attached = co_await attaching;
   }
+  if (agrees) co_await agreed_(*spec, attached.has_value(), DeadlineOf(executor_, call));
   if (!attached) co_return Fail(session, call, attached.error());
   wire::AttachReply reply{.slot = attached->slot, .incarnation = attached->incarnation};
   co_return Reply(session, call, std::as_bytes(std::span(&reply, 1)), Answer());

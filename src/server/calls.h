@@ -42,7 +42,8 @@ class Calls final {
         remote_(parts.remote),
         drain_(parts.drain),
         inquire_(parts.inquire),
-        agree_(parts.agree) {}
+        agree_(parts.agree),
+        agreed_(parts.agreed) {}
   Executor& executor() const { return executor_; }
 
   // Whether the entry's argument and reply ranges lie in the argument area: an entry whose ranges do not is
@@ -127,6 +128,7 @@ class Calls final {
   decltype(ServerParts::drain) drain_;
   decltype(ServerParts::inquire) inquire_;
   decltype(ServerParts::agree) agree_;
+  decltype(ServerParts::agreed) agreed_;
 };
 
 }  // namespace cistern::server

@@ -141,6 +141,9 @@ struct ServerParts {  // borrowed; outlive the server
   // Whether the list may have the name that it says, where names are agreed on with others; null: the node's
   // own word counts. kMismatch: it stands for another list there. The spec stays until the task ends.
   std::function<Task<Status>(const NamespaceSpec& spec, Instant deadline)> agree = nullptr;
+  // Told once after each `agree` that was ok whether the list has got its place here: the name of one that
+  // has not is given back.
+  std::function<Task<void>(const NamespaceSpec& spec, bool attached, Instant deadline)> agreed = nullptr;
 };
 
 }  // namespace cistern::server

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -867,7 +868,7 @@ TEST(Going, P5NamespacesThatNobodyUsesAnyMoreMakeRoomForOthers) {
   EXPECT_TRUE(server.store->CheckNamespace(user.ns.slot, user.ns.incarnation).ok());
 }
 
-// A name that was claimed stands for its list in the whole cell, and nothing takes it back.
+// A name that was claimed stands for its list in the whole cell.
 TEST(Names, AnAttachThatIsRefusedHereAsksNobodyForItsName) {
   TestServer server;
   RawClient client = RawClient::In(server);
@@ -891,6 +892,24 @@ TEST(Names, AnAttachThatIsRefusedHereAsksNobodyForItsName) {
   named.name = "two";
   EXPECT_EQ(client.AttachSpec(named), Code::kOk);
   EXPECT_EQ(server.agreed_on.back(), "two");
+}
+
+TEST(Names, TheNameOfAnAttachThatFailsIsGivenBack) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  const NamespaceSpec named{.name = "one", .fields = {{"model", "x"}}, .groups = {{.name = "all"}}};
+  // The journal takes nothing more, as on a full disk.
+  ::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+  EXPECT_NE(client.AttachSpec(named), Code::kOk);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(server.agreed_on, std::vector<std::string>{"one"});
+  EXPECT_EQ(server.given_back, std::vector<std::string>{"one"});
+  EXPECT_EQ(client.AttachSpec(named), Code::kOk);
+  EXPECT_EQ(server.given_back.size(), 1u);
 }
 
 TEST(Going, R6StagingOfADeadSessionStaysUntilItsMoverLetGo) {

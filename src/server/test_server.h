@@ -96,21 +96,23 @@ class TestServer {
   }
 
   Result<std::unique_ptr<Server>> Open() {
-    return Server::Open(
-        {*loop, *store, *log, arena_fd_.get(), index_fd_.get(), 1,
-         [this](std::span<std::byte> bytes) {
-           for (std::byte& b : bytes) b = static_cast<std::byte>(random_.Next());
-         },
-         [this] { return NoStatus(loop->executor()); },
-         /*device=*/nullptr,
-         /*report=*/nullptr,
-         /*drop=*/nullptr,
-         /*resize=*/nullptr,
-         /*remote=*/nullptr,
-         /*drain=*/nullptr,
-         /*inquire=*/nullptr, &slow_calls, /*node_of=*/nullptr,
-         [this](const NamespaceSpec& spec, Instant) { return Agree(loop->executor(), spec); }},
-        options);
+    return Server::Open({*loop, *store, *log, arena_fd_.get(), index_fd_.get(), 1,
+                         [this](std::span<std::byte> bytes) {
+                           for (std::byte& b : bytes) b = static_cast<std::byte>(random_.Next());
+                         },
+                         [this] { return NoStatus(loop->executor()); },
+                         /*device=*/nullptr,
+                         /*report=*/nullptr,
+                         /*drop=*/nullptr,
+                         /*resize=*/nullptr,
+                         /*remote=*/nullptr,
+                         /*drain=*/nullptr,
+                         /*inquire=*/nullptr, &slow_calls, /*node_of=*/nullptr,
+                         [this](const NamespaceSpec& spec, Instant) { return Agree(loop->executor(), spec); },
+                         [this](const NamespaceSpec& spec, bool attached, Instant) {
+                           return Agreed(loop->executor(), spec, attached);
+                         }},
+                        options);
   }
 
   static Task<std::string> NoStatus(Executor&) { co_return "{}"; }
@@ -118,6 +120,10 @@ class TestServer {
   Task<Status> Agree(Executor&, const NamespaceSpec& spec) {
     agreed_on.push_back(spec.name);
     co_return Status();
+  }
+  Task<void> Agreed(Executor&, const NamespaceSpec& spec, bool attached) {
+    if (!attached) given_back.push_back(spec.name);
+    co_return;
   }
 
   // Turns the loop until it is so; a watchdog ends a test that waits in vain.
@@ -149,7 +155,8 @@ class TestServer {
   arena::RealWords words;
   arena::Geometry geometry{4096, 2};
   ServerOptions options;
-  std::vector<std::string> agreed_on;  // names, as others were asked for them
+  std::vector<std::string> agreed_on;   // names, as others were asked for them
+  std::vector<std::string> given_back;  // and those of attaches that failed
   std::optional<arena::ArenaSpace> arena;
   std::unique_ptr<Logger> log = MakeLog();
   SlowCalls slow_calls{clock, *log};

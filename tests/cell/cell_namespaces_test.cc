@@ -2,6 +2,7 @@
 // What namespaces ask of a cell of real processes, and what the cell says where something is wrong with it.
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include "cell_nodes.h"
 
@@ -139,6 +140,30 @@ TEST_F(CellNodes, ANameThatStandsForAnotherListInTheCellIsRefusedAndSaid) {
   EXPECT_THAT(Says(loser), testing::AllOf(HasSubstr("namespace late stands for another list in the cell"),
                                           HasSubstr("model=one"), HasSubstr("model=two")));
   EXPECT_FALSE(named(nodes_[2], "three").has_value());
+}
+
+// The journal takes nothing more, as on a full disk.
+TEST_F(CellNodes, ANameWhoseAttachFailedIsFreeInTheCell) {
+  ::signal(SIGXFSZ, SIG_IGN);  // of the nodes too
+  Start("a");
+  Start("b");
+  for (CellNode& node : nodes_)
+    Until([&] { return Says(node).find("\"reachable\":1") != std::string::npos; });
+  const auto attach = [](CellNode& node, const std::string& model) {
+    NamespaceSpec spec{.name = "demo", .fields = {{"model", model}}, .groups = {{.name = "all"}}};
+    return node.store->Attach(spec, 60 * kSecond);
+  };
+  const rlimit none{.rlim_cur = 0, .rlim_max = RLIM_INFINITY};
+  const rlimit all{.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
+  ASSERT_EQ(::prlimit(nodes_[0].daemon->pid(), RLIMIT_FSIZE, &none, nullptr), 0);
+  EXPECT_FALSE(attach(nodes_[0], "one").has_value());
+  ASSERT_EQ(::prlimit(nodes_[0].daemon->pid(), RLIMIT_FSIZE, &all, nullptr), 0);
+  const Result<Namespace> other = attach(nodes_[1], "two");
+  EXPECT_TRUE(other.has_value()) << other.error().ToString();
+  const Result<Namespace> first = attach(nodes_[0], "one");
+  ASSERT_FALSE(first.has_value());
+  EXPECT_EQ(first.error().code(), Code::kMismatch);
+  EXPECT_TRUE(attach(nodes_[0], "two").has_value());
 }
 
 // Each side says it by itself, with what was tried; the others go on.
