@@ -499,8 +499,7 @@ Task<Status> Journal::AddConversationEnd(ConversationEnd end) {
 void Journal::NoteConversationEnd(const ConversationEnd& end) {
   Append(Kind::kConversationEnd, PayloadOf(end));
   conversation_ends_[end.sequence] = end;
-  if (conversation_ends_.size() > kMostConversationEnds)
-    conversation_ends_.erase(conversation_ends_.begin());
+  if (conversation_ends_.size() > kMostConversationEnds) conversation_ends_.erase(conversation_ends_.begin());
 }
 
 void Journal::NoteNamespace(const NamespaceEntry& entry) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The small log of what must not come back (R10): which lists are namespaces and under which incarnation, the
-// tombstones of dropped keys, which conversations ended whose blocks stay, up to where sequence numbers may have been used, which devices of flash its
-// tombstones have waited for, and how far the drops of a cell are in it. docs/formats/journal.md
-// describes its files: it lies there twice, so that what damages one copy does not take what was
-// acknowledged. It is bounded by what it says now: it keeps that in memory as well and rewrites the files
-// when history is more than half of them.
+// tombstones of dropped keys, which conversations ended whose blocks stay, up to where sequence numbers may
+// have been used, which devices of flash its tombstones have waited for, and how far the drops of a cell are
+// in it. docs/formats/journal.md describes its files: it lies there twice, so that what damages one copy does
+// not take what was acknowledged. It is bounded by what it says now: it keeps that in memory as well and
+// rewrites the files when history is more than half of them.
 //
 // Nothing is durable before its task ends with ok: then both copies have it. Appends that come together share
 // one write and one sync of each copy, as far as a batch goes (kJournalBatchBytes). A namespace whose append
@@ -87,7 +87,7 @@ class Journal final {
     std::vector<NamespaceEntry> namespaces;
     std::vector<Tombstone> tombstones;
     std::vector<ConversationEnd> conversation_ends;  // rising
-    std::uint64_t sequences_below = 0;  // no sequence number from here on was ever used
+    std::uint64_t sequences_below = 0;               // no sequence number from here on was ever used
     std::vector<std::uint64_t>
         devices;  // of flash, by id: the tombstones of what was dropped on them are here
     // Both copies are damaged before their end: tombstones may be lost, so nothing from before may be

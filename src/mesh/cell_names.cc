@@ -113,8 +113,7 @@ Task<Status> CellNames::Claim(NamedList list, Instant deadline) {
 Task<Result<etcd::TransactionAnswer>> CellNames::Confirm(std::string key, std::string value,
                                                          std::int64_t revision, Instant deadline) {
   etcd::Transaction confirm;
-  confirm.conditions.push_back(
-      {.key = key, .what = etcd::Compare::What::kModRevision, .number = revision});
+  confirm.conditions.push_back({.key = key, .what = etcd::Compare::What::kModRevision, .number = revision});
   confirm.then.push_back({.keys = {key, ""}, .value = std::move(value)});
   confirm.otherwise.push_back({.kind = etcd::Operation::Kind::kRange, .keys = {key, ""}});
   return etcd_.Commit(std::move(confirm), deadline);
@@ -146,9 +145,8 @@ Task<bool> CellNames::Remove(std::string key, Unwanted unwanted, Instant deadlin
   etcd::Transaction remove;
   remove.conditions.push_back(
       {.key = key, .what = etcd::Compare::What::kModRevision, .number = unwanted.made});
-  remove.conditions.push_back({.key = keys_.History(),
-                               .what = etcd::Compare::What::kModRevision,
-                               .number = state_.history_revision});
+  remove.conditions.push_back(
+      {.key = keys_.History(), .what = etcd::Compare::What::kModRevision, .number = state_.history_revision});
   remove.then.push_back({.kind = etcd::Operation::Kind::kDelete, .keys = {key, ""}});
   co_return (co_await etcd_.Commit(std::move(remove), deadline)).has_value();
 }

@@ -49,8 +49,8 @@ class Drops final {
   // The same where the journal is not waited for (Journal::Settle) and no bound refuses it: once it has
   // ended nothing of them is read any more. Blocks removed; 0 in a slot without a namespace.
   Task<std::uint64_t> Begin(std::uint32_t slot, std::span<const BlockKey> keys);
-  // What is left of an end: to be dropped, and behind that in the journal, lest a restart between the two finds
-  // nothing of the conversation.
+  // What is left of an end: to be dropped, and behind that in the journal, lest a restart between the two
+  // finds nothing of the conversation.
   struct Taken {
     std::deque<BlockKey> tops;                    // the topmost blocks that EndConversation drops
     std::optional<catalog::ConversationEnd> end;  // where a stamp of what stays may name the conversation
