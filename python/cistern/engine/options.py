@@ -215,7 +215,9 @@ class RequestParameters:
         "(it does as soon as a tool has answered)",
     )
     next_turn_s: float = _option(
-        0.0, _between(0, 86_400), "when that prompt is expected, in seconds from this one's arrival; 0: not known"
+        0.0, _between(0, 86_400),
+        "when that prompt is expected, in seconds from this one's arrival; 0: not known. A node with flash has it in "
+        "memory by then",
     )
     importance: str = _option(
         "normal", _one_of("normal", "low", "high", "keep"),
