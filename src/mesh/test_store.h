@@ -95,7 +95,8 @@ class ModelStore final : public LocalStore {
     }
   }
   Task<Status> Discard() override {
-    ++incarnation_;
+    // A sequence number, as of a store's: one that a kill took before it was durable is never another's.
+    incarnation_ = ++medium_.sequence;
     tree_.clear();
     const std::uint64_t incarnation = incarnation_;
     if (Status status = co_await Sync(); !status.ok()) co_return status;
