@@ -200,7 +200,7 @@ class InMemory(Upgrade):
             self.assert_named("assert store.get(ns, key) == b'x' * 5000")
             self.end(node, signal.SIGTERM)
         else:
-            self.assertIn("version", said, "it names what it does not read")
+            self.assert_refused(node, said)
         self.serving(NEW)
         self.assert_named("assert store.get(ns, key) == b'x' * 5000")
         self.assertEqual(self.release(NEW).cistern("admin", "drop", "model=llama").stdout, b"1 blocks dropped\n")
@@ -210,6 +210,12 @@ class InMemory(Upgrade):
 
     def test_the_old_node_takes_what_the_new_one_made_or_names_what_it_does_not_read(self) -> None:
         self.back_and_forth(NEW, self.BLOCKS)
+
+    def assert_refused(self, node: subprocess.Popen[str], said: str) -> None:
+        """The earlier release ended and named what it does not read."""
+        print(f"{name(OLD)} says: {said.strip()}", file=sys.stderr)
+        self.assertEqual(node.returncode, 1)
+        self.assertTrue(any(str(one) in said for one in (self.memory, self.flash) if one is not None), said)
 
     def back_and_forth(self, maker: pathlib.Path, blocks: int) -> None:
         node = self.serving(maker)
@@ -224,9 +230,7 @@ class InMemory(Upgrade):
             self.assert_has(OLD, 1, blocks)
             self.end(node, signal.SIGTERM)
         else:
-            print(f"{name(OLD)} says: {said.strip()}", file=sys.stderr)
-            self.assertEqual(node.returncode, 1)
-            self.assertTrue(any(str(one) in said for one in (self.memory, self.flash) if one is not None), said)
+            self.assert_refused(node, said)
         # Neither the attempt nor the stay has lost anything.
         node = self.serving(NEW)
         self.assert_has(NEW, 1, blocks)
