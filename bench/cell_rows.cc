@@ -43,6 +43,12 @@ struct ReadRow {
   Samples series = {};
 };
 
+// For the next piece: what nobody has read yet leaves before what was read, so a new one would go.
+Status MakeRoom(LocalCell& cell, const FilledBlocks& blocks) {
+  const Result<std::uint64_t> dropped = cell[1].store.Drop(blocks.ns, blocks.keys).Wait();
+  return dropped ? Status() : dropped.error();
+}
+
 Status ReadRound(BenchOptions& options, ReadRow& row, std::uint64_t* next_number) {
   auto blocks = BlocksAtPeer(row.cell[0].store, row.cell[1].store, CellSizes(options).piece_bytes,
                              row.block_bytes, next_number);
@@ -50,7 +56,8 @@ Status ReadRound(BenchOptions& options, ReadRow& row, std::uint64_t* next_number
   auto rate = AcquireAll(row.cell[1].store, *blocks, blocks->keys, row.at_once, kCallsUnderWay, &row.series);
   if (!rate) return rate.error();
   row.series.rounds.push_back(*rate);
-  return Verify(options, row.cell[1].store, *blocks, 8);
+  if (Status status = Verify(options, row.cell[1].store, *blocks, 8); !status.ok()) return status;
+  return MakeRoom(row.cell, *blocks);
 }
 
 // Each of the readers is a client of its own and reads its share, one block at a time.
@@ -86,7 +93,8 @@ Status ReadersRound(BenchOptions& options, LocalCell& cell, Samples& series, std
     if (!reader.status.ok()) return reader.status;
     series.call_us.insert(series.call_us.end(), reader.series.call_us.begin(), reader.series.call_us.end());
   }
-  return Verify(options, cell[1].store, *blocks, 8);
+  if (Status status = Verify(options, cell[1].store, *blocks, 8); !status.ok()) return status;
+  return MakeRoom(cell, *blocks);
 }
 
 // ---- matches
