@@ -25,6 +25,7 @@
 #include "mesh/peer_rails.h"
 #include "mesh/sharing.h"
 #include "mesh/store_keeper.h"
+#include "mesh/test_served.h"
 #include "net/control_message.h"
 #include "net/simulated_network.h"
 #include "store/test_store.h"
@@ -169,23 +170,6 @@ class BenchRails final : public BlockRails {
   const PeerLinks& links_;
 };
 
-class BenchView final : public ServedView {
- public:
-  BenchView(const CellRule& rule, const SharedNamespaces& names, const store::BlockStore& store)
-      : rule_(rule), names_(names), store_(store) {}
-  std::optional<Answered> Answering() const override { return rule_.Answering(); }
-  std::optional<ServedNamespace> Find(const SharedNamespace& name) const override {
-    const std::optional<std::uint32_t> slot = names_.SlotOf(name);
-    if (!slot) return std::nullopt;
-    return ServedNamespace{*slot, store_.NamespaceAt(*slot)->incarnation};
-  }
-
- private:
-  const CellRule& rule_;
-  const SharedNamespaces& names_;
-  const store::BlockStore& store_;
-};
-
 // A node as node/cell.h puts it together.
 class BenchNode final {
   struct Free {
@@ -300,7 +284,7 @@ class BenchNode final {
   const std::unique_ptr<Member> member_;
   BenchRails rails_;
   StoreKeeper keeper_;
-  BenchView view_;
+  TestServed view_;
   BlockServer server_;
   const std::unique_ptr<net::Listener> listener_;
   Sharing sharing_;

@@ -26,6 +26,7 @@
 #include "mesh/peer_reader.h"
 #include "mesh/sample_streams.h"
 #include "mesh/store_keeper.h"
+#include "mesh/test_served.h"
 #include "net/control_connection.h"
 #include "net/simulated_fabric.h"
 #include "net/simulated_network.h"
@@ -91,24 +92,6 @@ class TestNames final : public SharedNamespaces {
   SharedNamespace NameOf(const catalog::NamespaceEntry& entry) const override { return TestNameOf(entry); }
 
  private:
-  const store::BlockStore& store_;
-};
-
-// What a node serves, as it is at this moment.
-class TestServed final : public ServedView {
- public:
-  TestServed(const CellRule& rule, const SharedNamespaces& names, const store::BlockStore& store)
-      : rule_(rule), names_(names), store_(store) {}
-  std::optional<Answered> Answering() const override { return rule_.Answering(); }
-  std::optional<ServedNamespace> Find(const SharedNamespace& name) const override {
-    const std::optional<std::uint32_t> slot = names_.SlotOf(name);
-    if (!slot) return std::nullopt;
-    return ServedNamespace{*slot, store_.NamespaceAt(*slot)->incarnation};
-  }
-
- private:
-  const CellRule& rule_;
-  const SharedNamespaces& names_;
   const store::BlockStore& store_;
 };
 

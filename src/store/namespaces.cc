@@ -307,7 +307,8 @@ Task<bool> Namespaces::Means(std::uint32_t slot, const std::string& target) {
   if (target.find('=') == std::string::npos) co_return false;
   co_await Yield();  // a list has up to 64 KiB
   const catalog::NamespaceEntry* entry = namespaces_.at(slot);
-  co_return entry != nullptr&& policy::MatchesNamespace(target, {}, entry->fields, entry->labels);
+  if (entry == nullptr) co_return false;
+  co_return policy::MatchesNamespace(target, {}, entry->fields, entry->labels);
 }
 
 Task<bool> Namespaces::IsCalled(std::uint32_t slot, const std::string& target) {
@@ -317,8 +318,8 @@ Task<bool> Namespaces::IsCalled(std::uint32_t slot, const std::string& target) {
   if (target.size() != kFingerprintDigits) co_return false;
   co_await Yield();  // a list has up to 64 KiB
   entry = namespaces_.at(slot);
-  co_return entry != nullptr&& target ==
-      catalog::NamespaceTable::FingerprintText(catalog::NamespaceTable::Fingerprint(*entry));
+  if (entry == nullptr) co_return false;
+  co_return target == catalog::NamespaceTable::FingerprintText(catalog::NamespaceTable::Fingerprint(*entry));
 }
 
 Task<Result<std::uint32_t>> Namespaces::Find(std::string target) {

@@ -172,9 +172,7 @@ void StoreRecovery::Admit(RecoveryState& state, const memory::RecoveredBlock& fo
   r.entry = catalog::kNoId;
   r.born = found.born;
   r.generation = found.generation;
-  if (found.conversation != 0)
-    state.written.push_back(
-        {tree, found.group, found.key, found.parent, found.born, found.conversation, found.sequence});
+  state.NoteWritten(tree, found);
 }
 
 Task<void> StoreRecovery::LinkParents(RecoveryState& state) {
@@ -583,7 +581,7 @@ void StoreRecovery::AdmitLower(RecoveryState& state, const tier::TierEntry& foun
     }
     r.location = found.location;
     state.placed_records[copy->record] = found.sequence;
-    return NoteWritten(state, tree, found);
+    return state.NoteWritten(tree, found);
   }
   if (copy && copy->record == catalog::kNoId) {
     if (state.placed[block] > found.sequence) return refuse();
@@ -612,13 +610,7 @@ void StoreRecovery::AdmitLower(RecoveryState& state, const tier::TierEntry& foun
     forest_.record(record).born = found.born;
     state.placed_records[record] = found.sequence;
   }
-  NoteWritten(state, tree, found);
-}
-
-void StoreRecovery::NoteWritten(RecoveryState& state, catalog::TreeId tree, const tier::TierEntry& found) {
-  if (found.conversation != 0)
-    state.written.push_back(
-        {tree, found.group, found.key, found.parent, found.born, found.conversation, found.sequence});
+  state.NoteWritten(tree, found);
 }
 
 void StoreRecovery::Adopt(catalog::TreeId tree, const catalog::Forest::Copy& copy) {

@@ -95,7 +95,6 @@ class StoreRecovery final {
   Task<void> AdmitAll(RecoveryState& state, std::span<const tier::TierEntry> found);
   Task<Status> ScanLowerTier(RecoveryState& state);
   void AdmitLower(RecoveryState& state, const tier::TierEntry& found);
-  void NoteWritten(RecoveryState& state, catalog::TreeId tree, const tier::TierEntry& found);
   void Adopt(catalog::TreeId tree, const catalog::Forest::Copy& copy);
 
   Executor& executor_;

@@ -52,6 +52,14 @@ struct RecoveryState {
     bool needed = false;
   };
 
+  // Whose the record is that was found (memory::RecoveredBlock, tier::TierEntry), if a conversation's.
+  template <class Found>
+  void NoteWritten(catalog::TreeId tree, const Found& found) {
+    if (found.conversation != 0)
+      written.push_back(
+          {tree, found.group, found.key, found.parent, found.born, found.conversation, found.sequence});
+  }
+
   memory::Recovery recovery;
   catalog::Journal::Contents journal;
   // Nothing that memory holds is believed.
